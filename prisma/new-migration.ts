@@ -1,0 +1,113 @@
+/**
+ * `npm run migrate:new -- add_something`: writes the SQL from the last migration to `schema.prisma`.
+ *
+ * Prisma's CLI would download a native schema engine for this; the same engine exists as WebAssembly,
+ * driven here over a throw-away embedded PostgreSQL as its shadow database. Read what it wrote and add
+ * what a Prisma schema cannot say (checks, xid8 columns) by hand, before it is ever applied.
+ */
+import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { PrismaPg } from '@prisma/adapter-pg';
+import { bindMigrationAwareSqlAdapterFactory } from '@prisma/driver-adapter-utils';
+import pg from 'pg';
+import { readMigrations } from '../src/migrate.ts';
+import { startPostgres } from '../src/postgres.ts';
+
+const SCHEMA = join(import.meta.dirname, 'schema.prisma');
+const FOLDER = join(import.meta.dirname, 'migrations');
+const FILTERS = { externalTables: [], externalEnums: [] };
+
+async function difference(host: string, user: string): Promise<string> {
+  const content = await readFile(SCHEMA, 'utf8');
+  const { SchemaEngine } = await loadEngine();
+  const engine = await SchemaEngine.new(
+    { datamodels: [['schema.prisma', content]] },
+    () => {},
+    adapters(host, user),
+  );
+  const migrations = await readMigrations();
+  const { stdout } = await engine.diff({
+    from: {
+      tag: 'migrations',
+      baseDir: FOLDER,
+      lockfile: { path: 'migration_lock.toml', content: 'provider = "postgresql"\n' },
+      shadowDbInitScript: '',
+      migrationDirectories: migrations.map(({ name, sql }) => ({
+        path: name,
+        migrationFile: { path: 'migration.sql', content: { tag: 'ok', value: sql } },
+      })),
+    },
+    to: { tag: 'schemaDatamodel', files: [{ path: 'schema.prisma', content }] },
+    script: true,
+    exitCode: null,
+    filters: FILTERS,
+  });
+  return stdout ?? '';
+}
+
+/** The package's entry imports `.wasm` as a module, which Node does not do without a flag. */
+async function loadEngine() {
+  const entry = import.meta.resolve('@prisma/schema-engine-wasm/schema_engine_bg');
+  const glue = await import('@prisma/schema-engine-wasm/schema_engine_bg');
+  const wasm = await readFile(new URL('schema_engine_bg.wasm', entry));
+  const { instance } = await WebAssembly.instantiate(wasm, { './schema_engine_bg.js': glue });
+  glue.__wbg_set_wasm(instance.exports);
+  (instance.exports as { __wbindgen_start(): void }).__wbindgen_start();
+  return glue;
+}
+
+/** The engine's two databases: ours, and the empty `postgres` beside it as the shadow. */
+function adapters(host: string, user: string) {
+  const connect = async (database: string) => {
+    const pool = new ScriptPool({ host, user, database });
+    const connection = await new PrismaPg(pool).connect();
+    return Object.assign(connection, {
+      // Prisma's own splits at every `;`, also inside a function's body.
+      executeScript: async (script: string) => void (await pool.query(script)),
+      dispose: () => pool.end(),
+    });
+  };
+  return bindMigrationAwareSqlAdapterFactory({
+    provider: 'postgres' as const,
+    adapterName: 'loam-migrate',
+    connect: () => connect('loam'),
+    connectToShadowDb: () => connect('postgres'),
+  });
+}
+
+/** PostgreSQL's catalogues use the type `"char"`, which Prisma's adapter does not know: shown to it as char(n). */
+class ScriptPool extends pg.Pool {
+  // biome-ignore lint/suspicious/noExplicitAny: pg declares six overloads; all are passed through.
+  override async query(...args: any[]): Promise<any> {
+    const result = await (super.query as (...a: unknown[]) => Promise<pg.QueryArrayResult>)(
+      ...args,
+    );
+    for (const field of result.fields ?? []) if (field.dataTypeID === 18) field.dataTypeID = 1042;
+    return result;
+  }
+}
+
+const title = process.argv[2] ?? '';
+if (!/^[a-z0-9_]+$/.test(title)) {
+  console.error('usage: npm run migrate:new -- what_it_does   (a-z, 0-9 and _)');
+  process.exit(2);
+}
+
+const scratch = await mkdtemp(join(tmpdir(), 'loam-migrate-'));
+const postgres = await startPostgres(scratch);
+try {
+  const sql = await difference(postgres.target.host, postgres.target.user);
+  if (/^\s*(-- This is an empty migration\.)?\s*$/.test(sql)) {
+    console.log('schema.prisma and the migrations agree: nothing to write.');
+  } else {
+    const stamp = new Date().toISOString().replace(/\D/g, '').slice(0, 14);
+    const folder = join(FOLDER, `${stamp}_${title}`);
+    await mkdir(folder);
+    await writeFile(join(folder, 'migration.sql'), sql);
+    console.log(`Wrote ${folder}/migration.sql: read it before you commit it.`);
+  }
+} finally {
+  await postgres.stop();
+  await rm(scratch, { recursive: true, force: true });
+}

@@ -1,0 +1,85 @@
+/**
+ * The composition root: makes every part, in order, and takes them down in reverse.
+ * `overrides` is the seam for tests; nothing else in the program knows about them.
+ */
+import { createServer, type Server } from 'node:http';
+import type { AddressInfo } from 'node:net';
+import { join } from 'node:path';
+import { seedOperator } from './auth/accounts.ts';
+import type { Config } from './config.ts';
+import { openDatabase } from './db.ts';
+import { Bus } from './events.ts';
+import { createHttp } from './http.ts';
+import { createLog, type Logger } from './log.ts';
+import type { Services } from './services.ts';
+import { openSession } from './session.ts';
+
+export type Overrides = { log?: Logger };
+
+export type App = AsyncDisposable & {
+  services: Services;
+  server: Server;
+  /** Set on the very first start, when no token was configured: to be shown once. */
+  firstToken?: string;
+  /** Settles when the server cannot go on (its data folder was taken over). */
+  failed: Promise<never>;
+};
+
+/** Requests still running after this are cut off when the server stops. */
+const DRAIN_MS = 10_000;
+
+export async function createApp(config: Config, overrides: Overrides = {}): Promise<App> {
+  await using cleanup = new AsyncDisposableStack();
+  const log = overrides.log ?? createLog(config.logLevel);
+  const failure = Promise.withResolvers<never>();
+  failure.promise.catch(() => {});
+
+  const database = await openDatabase(config.database, join(config.dataDir, 'postgres'));
+  cleanup.defer(() => database.close());
+  const bus = new Bus();
+  const session = await openSession({
+    target: database.target,
+    dataDir: config.dataDir,
+    log,
+    hear: bus.hear,
+    onLost: failure.reject,
+  });
+  cleanup.defer(() => session.close());
+  const firstToken = await seedOperator(database.client, config.admin);
+
+  const server = createServer();
+  const urls = await listen(server, config);
+  cleanup.defer(() => drain(server));
+  const services: Services = { config, db: database.client, pool: database.pool, bus, log, urls };
+  server.on('request', createHttp(services));
+
+  const owned = cleanup.move();
+  return {
+    services,
+    server,
+    firstToken,
+    failed: failure.promise,
+    [Symbol.asyncDispose]: () => owned.disposeAsync(),
+  };
+}
+
+async function listen(server: Server, config: Config): Promise<Services['urls']> {
+  const { promise, resolve, reject } = Promise.withResolvers<void>();
+  server.once('error', reject);
+  server.listen(config.port, config.host, resolve);
+  await promise;
+  server.off('error', reject);
+  const { port } = server.address() as AddressInfo;
+  const host = config.host.includes(':') ? `[${config.host}]` : config.host;
+  const base = config.baseUrl ?? `http://${host}:${port}`;
+  return { base, artifacts: config.artifactUrl ?? `${base}/artifacts` };
+}
+
+/** Lets running requests finish; streams and idle connections are closed. */
+async function drain(server: Server): Promise<void> {
+  const closed = new Promise<void>((resolve) => server.close(() => resolve()));
+  server.closeIdleConnections();
+  const timer = setTimeout(() => server.closeAllConnections(), DRAIN_MS);
+  await closed;
+  clearTimeout(timer);
+}

@@ -1,0 +1,122 @@
+/**
+ * Everything that can be set from outside, read once, here and nowhere else.
+ *
+ * `readConfig` turns the environment into one value with the contradictions already refused;
+ * the rest of the program takes parts of it as arguments. A wrong value throws `ConfigError`, whose
+ * message begins with the variable's name, and the start stops with that line.
+ */
+import { resolve } from 'node:path';
+import { type PlanLimits, planLimits, withOverrides } from './plans.ts';
+
+export type DatabaseConfig = { kind: 'embedded' } | { kind: 'url'; url: string };
+export type RunnerChoice = 'auto' | 'docker' | 'process';
+
+export type Config = {
+  host: string;
+  /** 0 takes any free port; `App.urls` then names the real one. */
+  port: number;
+  /** How clients reach us, without a trailing slash; unset: from the address listened on. */
+  baseUrl?: string;
+  /** Where artifacts are served; unset: `{baseUrl}/artifacts`. */
+  artifactUrl?: string;
+  dataDir: string;
+  database: DatabaseConfig;
+  admin: { username: string; token?: string };
+  runner: RunnerChoice;
+  /** Jobs that run at once on this machine. */
+  jobSlots: number;
+  sshPort: number;
+  /** Requests per plan; `off` for trusted networks and benchmarks. */
+  rateLimits: PlanLimits | 'off';
+  logLevel: 'fatal' | 'error' | 'warn' | 'info' | 'debug' | 'trace' | 'silent';
+};
+
+export class ConfigError extends Error {
+  override name = 'ConfigError';
+}
+
+/** Each variable with its default and meaning: the table in docs/configuration.md is tested against it. */
+export const VARIABLES = {
+  PORT: ['3000', 'TCP port of the HTTP server; 0 takes a free one'],
+  HOST: ['127.0.0.1', 'address to listen on'],
+  DATABASE_URL: ['', 'PostgreSQL to use; unset: an embedded one in the data folder'],
+  LOAM_DATA_DIR: ['./data', 'folder of repositories, artifacts and the embedded database'],
+  LOAM_BASE_URL: ['', 'address clients use; unset: http://HOST:PORT'],
+  LOAM_ARTIFACT_URL: ['', 'address that serves artifacts; unset: LOAM_BASE_URL/artifacts'],
+  LOAM_ADMIN: ['admin', 'name of the first user and its namespace'],
+  LOAM_ADMIN_TOKEN: ['', 'its first token; unset: one is made and printed once'],
+  LOAM_RUNNER: ['auto', 'what runs jobs: auto, docker or process'],
+  LOAM_JOB_SLOTS: ['4', 'jobs that run at once on this machine'],
+  LOAM_SSH_PORT: ['2222', 'port named in ssh_url'],
+  LOAM_RATE_LIMITS: ['', 'JSON that overrides the table of plans, or off'],
+  LOAM_LOG_LEVEL: ['info', 'fatal, error, warn, info, debug, trace or silent'],
+} as const satisfies Record<string, readonly [fallback: string, meaning: string]>;
+
+type Name = keyof typeof VARIABLES;
+
+/** @throws ConfigError naming the variable. */
+export function readConfig(env: Record<string, string | undefined> = process.env): Config {
+  const read = (name: Name) => env[name] || VARIABLES[name][0];
+  const fail = (name: Name, why: string): never => {
+    throw new ConfigError(`${name}: ${why} (got ${JSON.stringify(read(name))})`);
+  };
+  const integer = (name: Name, min: number, max: number) => {
+    const text = read(name);
+    const value = Number(text);
+    return /^\d+$/.test(text) && value >= min && value <= max
+      ? value
+      : fail(name, `must be a whole number from ${min} to ${max}`);
+  };
+  const oneOf = <const T extends string>(name: Name, values: readonly T[]): T =>
+    values.find((v) => v === read(name)) ?? fail(name, `must be one of ${values.join(', ')}`);
+  const url = (name: Name, protocols: readonly string[]) => {
+    const text = read(name);
+    if (!text) return undefined;
+    if (!URL.canParse(text)) return fail(name, 'must be a URL');
+    if (!protocols.includes(new URL(text).protocol))
+      return fail(name, `must begin with ${protocols.map((p) => `${p}//`).join(' or ')}`);
+    return text.replace(/\/+$/, '');
+  };
+
+  const database = url('DATABASE_URL', ['postgres:', 'postgresql:']);
+  const admin = read('LOAM_ADMIN');
+  if (!/^[a-z0-9](?:[a-z0-9-]{0,37}[a-z0-9])?$/.test(admin))
+    fail('LOAM_ADMIN', 'must be 1 to 39 of a-z, 0-9 and -, with no hyphen at either end');
+  const token = read('LOAM_ADMIN_TOKEN');
+  if (token && token.length < 16) fail('LOAM_ADMIN_TOKEN', 'must be at least 16 characters long');
+  const runner = oneOf('LOAM_RUNNER', ['auto', 'docker', 'process']);
+  if (runner === 'docker') fail('LOAM_RUNNER', 'the Docker runner is not part of this version yet');
+
+  return {
+    host: read('HOST'),
+    port: integer('PORT', 0, 65535),
+    baseUrl: url('LOAM_BASE_URL', ['http:', 'https:']),
+    artifactUrl: url('LOAM_ARTIFACT_URL', ['http:', 'https:']),
+    dataDir: resolve(read('LOAM_DATA_DIR')),
+    database: database ? { kind: 'url', url: database } : { kind: 'embedded' },
+    admin: { username: admin, ...(token && { token }) },
+    runner,
+    jobSlots: integer('LOAM_JOB_SLOTS', 1, 1024),
+    sshPort: integer('LOAM_SSH_PORT', 1, 65535),
+    rateLimits: readRateLimits(read('LOAM_RATE_LIMITS'), (why) => fail('LOAM_RATE_LIMITS', why)),
+    logLevel: oneOf('LOAM_LOG_LEVEL', [
+      'info',
+      'fatal',
+      'error',
+      'warn',
+      'debug',
+      'trace',
+      'silent',
+    ]),
+  };
+}
+
+function readRateLimits(text: string, fail: (why: string) => never): Config['rateLimits'] {
+  if (!text) return planLimits;
+  if (text === 'off') return 'off';
+  try {
+    return withOverrides(planLimits, JSON.parse(text));
+  } catch (error) {
+    return fail(error instanceof SyntaxError ? 'must be JSON or off' : (error as Error).message);
+  }
+}

@@ -1,0 +1,73 @@
+/**
+ * The database: one connection pool that Prisma and hand-written SQL share, migrated before use, and the
+ * lock that makes a data folder belong to one running server.
+ */
+import { PrismaPg } from '@prisma/adapter-pg';
+import pg from 'pg';
+import { type Prisma, PrismaClient } from '../prisma/generated/client.ts';
+import type { DatabaseConfig } from './config.ts';
+import { migrate } from './migrate.ts';
+import { type DatabaseTarget, startPostgres } from './postgres.ts';
+
+/** What domain functions take: the client, or the transaction they are to be part of. */
+export type Db = PrismaClient | Prisma.TransactionClient;
+
+export type Database = {
+  target: DatabaseTarget;
+  client: PrismaClient;
+  pool: pg.Pool;
+  close(): Promise<void>;
+};
+
+const POOL_SIZE = 20;
+/** Prepared statements are kept for the life of a connection; beyond this many texts they are not named. */
+const MAX_STATEMENTS = 500;
+
+/** `dir` is where the embedded PostgreSQL lives; it is not touched when `config` names another. */
+export async function openDatabase(config: DatabaseConfig, dir: string): Promise<Database> {
+  const embedded = config.kind === 'embedded' ? await startPostgres(dir) : undefined;
+  const target = embedded?.target ?? { connectionString: (config as { url: string }).url };
+  try {
+    await migrate(target);
+  } catch (error) {
+    await embedded?.stop();
+    throw error;
+  }
+  const pool = new pg.Pool({ ...target, max: POOL_SIZE });
+  // An idle connection that breaks is replaced by the pool; without a listener it would end the process.
+  pool.on('error', () => {});
+  const client = new PrismaClient({
+    adapter: new PrismaPg(pool, { statementNameGenerator: statementNames() }),
+    transactionOptions: { maxWait: 5_000, timeout: 15_000 },
+  });
+  return {
+    target,
+    client,
+    pool,
+    async close() {
+      await client.$disconnect();
+      await pool.end();
+      await embedded?.stop();
+    },
+  };
+}
+
+/** Runs `work` in a transaction, or in the one that `db` already is. */
+export function inTransaction<T>(
+  db: Db,
+  work: (tx: Prisma.TransactionClient) => Promise<T>,
+): Promise<T> {
+  return '$transaction' in db ? db.$transaction(work) : work(db);
+}
+
+function statementNames() {
+  const names = new Map<string, string>();
+  return ({ sql }: { sql: string }): string => {
+    const known = names.get(sql);
+    if (known) return known;
+    if (names.size >= MAX_STATEMENTS) return '';
+    const name = `loam${names.size}`;
+    names.set(sql, name);
+    return name;
+  };
+}

@@ -1,0 +1,98 @@
+/**
+ * Every failure a client may see. Domain code throws `AppError`; the doors (REST, GraphQL, git) turn
+ * whatever reaches them into a `PublicError` with `toPublic`, the one place that decides what is shown.
+ */
+
+/** Code → status (spec section 7, decisions section 2). */
+export const STATUS = {
+  invalid_request: 400,
+  authentication_failed: 401,
+  permission_denied: 403,
+  quota_exceeded: 403,
+  not_found: 404,
+  already_exists: 409,
+  conflict: 409,
+  rate_limit_exceeded: 429,
+  internal_error: 500,
+} as const;
+
+export type ErrorCode = keyof typeof STATUS;
+
+type Details = {
+  /** Only where one code has two statuses: `invalid_request` is 422 for a combination, 405 for a method. */
+  status?: number;
+  /** The input field at fault. */
+  field?: string;
+  /** Seconds; with `rate_limit_exceeded` alone. */
+  retryAfter?: number;
+  headers?: Record<string, string>;
+};
+
+export class AppError extends Error {
+  override name = 'AppError';
+  readonly code: ErrorCode;
+  readonly status: number;
+  readonly field?: string;
+  readonly retryAfter?: number;
+  readonly headers?: Record<string, string>;
+
+  constructor(code: ErrorCode, message: string, details: Details = {}) {
+    super(message);
+    this.code = code;
+    this.status = details.status ?? STATUS[code];
+    this.field = details.field;
+    this.retryAfter = details.retryAfter;
+    this.headers = details.headers;
+  }
+}
+
+/** 400. The message begins with the field's name when there is one. */
+export function invalid(field: string | null, problem: string): AppError {
+  return new AppError('invalid_request', field ? `${field}: ${problem}` : problem, {
+    ...(field && { field }),
+  });
+}
+
+/** 422: each value is allowed, their combination is not. */
+export function unprocessable(field: string, problem: string): AppError {
+  return new AppError('invalid_request', `${field}: ${problem}`, { field, status: 422 });
+}
+
+/** 404. `what` as in "Repository", "Job". */
+export function notFound(what: string): AppError {
+  return new AppError('not_found', `${what} not found`);
+}
+
+/** 401 with the schemes we take. */
+export function unauthenticated(message = 'Credentials are required'): AppError {
+  return new AppError('authentication_failed', message, {
+    headers: { 'WWW-Authenticate': 'Bearer realm="loam", API-Key realm="loam"' },
+  });
+}
+
+export function forbidden(message: string): AppError {
+  return new AppError('permission_denied', message);
+}
+
+/** The REST error body (spec section 7): 429 carries `retry_after` in place of `request_id`. */
+export type ErrorBody = {
+  error:
+    | { code: ErrorCode; message: string; request_id: string }
+    | { code: ErrorCode; message: string; retry_after: number };
+};
+
+/** What clients may see of any thrown value: an AppError as it is, all else as a bare 500. */
+export function toPublic(error: unknown): AppError {
+  if (error instanceof AppError) return error;
+  return new AppError(
+    'internal_error',
+    'Something went wrong on our side. The request id helps us find it.',
+  );
+}
+
+export function errorBody(error: AppError, requestId: string): ErrorBody {
+  const { code, message } = error;
+  return code === 'rate_limit_exceeded'
+    ? { error: { code, message, retry_after: error.retryAfter ?? 1 } }
+    : { error: { code, message, request_id: requestId } };
+}

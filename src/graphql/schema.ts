@@ -1,0 +1,5 @@
+/** The whole schema: each import adds its feature's types and fields to the builder. */
+import { builder } from './builder.ts';
+import './diagnostics.ts';
+
+export const schema = builder.toSchema();

@@ -1,0 +1,83 @@
+/**
+ * Express: what happens to a request, in order, and the one edge where errors become answers.
+ */
+import { randomUUID } from 'node:crypto';
+import express, { type ErrorRequestHandler, type Express, type RequestHandler } from 'express';
+import { pinoHttp } from 'pino-http';
+import { identify } from './auth/http.ts';
+import { health } from './diagnostics.ts';
+import { AppError, errorBody, toPublic } from './errors.ts';
+import { createGraphQLServer } from './graphql/server.ts';
+import type { Logger } from './log.ts';
+import type { Services } from './services.ts';
+
+export function createHttp(services: Services): Express {
+  const app = express();
+  app.disable('x-powered-by');
+  app.disable('etag');
+  app.set('query parser', 'simple');
+
+  app.use(requestId);
+  app.use(requestLog(services.log));
+  app.get('/livez', (_req, res) => void res.type('text').send('ok'));
+  app.get('/readyz', readiness(services));
+  app.use(identify(services));
+
+  const yoga = createGraphQLServer(services);
+  app.use('/graphql', (req, res) => yoga(Object.assign(req, { url: req.originalUrl }), res));
+
+  app.use((req) => {
+    throw new AppError('not_found', `Nothing is at ${req.method} ${req.path}`);
+  });
+  app.use(errorEdge(services.log));
+  return app;
+}
+
+/** Kept from the client when it is sane, so that one id runs through a chain of services. */
+const requestId: RequestHandler = (req, res, next) => {
+  const given = req.get('x-request-id');
+  req.id = given && /^[A-Za-z0-9._-]{1,128}$/.test(given) ? given : randomUUID();
+  res.setHeader('X-Request-Id', req.id as string);
+  next();
+};
+
+function requestLog(log: Logger): RequestHandler {
+  return pinoHttp({
+    logger: log,
+    genReqId: (req) => req.id,
+    customLogLevel: (_req, res, error) => (error || res.statusCode >= 500 ? 'error' : 'debug'),
+    serializers: {
+      req: ({ id, method, url }) => ({ id, method, url: String(url).split('?')[0] }),
+      res: ({ statusCode }) => ({ statusCode }),
+    },
+  }) as RequestHandler;
+}
+
+function readiness({ db }: Pick<Services, 'db'>): RequestHandler {
+  return async (_req, res) => {
+    const status = await health(db);
+    res
+      .status(status === 'ok' ? 200 : 503)
+      .type('text')
+      .send(status);
+  };
+}
+
+function errorEdge(log: Logger): ErrorRequestHandler {
+  return (error, req, res, _next) => {
+    const shown = toPublic(asAppError(error));
+    if (shown.status >= 500) log.error({ err: error, req: { id: req.id } }, 'unexpected error');
+    // The answer has begun: all that is left is to break it off, so that nobody takes it for whole.
+    if (res.headersSent) return void res.destroy();
+    for (const [name, value] of Object.entries(shown.headers ?? {})) res.setHeader(name, value);
+    if (shown.retryAfter) res.setHeader('Retry-After', shown.retryAfter);
+    res.status(shown.status).json(errorBody(shown, req.id as string));
+  };
+}
+
+/** Express throws its own errors for a path that does not decode; they are the client's. */
+function asAppError(error: unknown): unknown {
+  if (error instanceof URIError || (error as { status?: number })?.status === 400)
+    return new AppError('invalid_request', 'The path is not valid percent-encoded UTF-8');
+  return error;
+}

@@ -1,0 +1,13 @@
+/** Structured logs: one JSON object a line on stdout. Credentials never reach them. */
+import { type Logger, pino } from 'pino';
+
+export type { Logger };
+
+export function createLog(level: string): Logger {
+  return pino({
+    level,
+    base: null,
+    timestamp: pino.stdTimeFunctions.isoTime,
+    redact: { paths: ['req.headers.authorization', 'req.headers.cookie'], remove: true },
+  });
+}

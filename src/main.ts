@@ -1,0 +1,44 @@
+import { type App, createApp } from './app.ts';
+import { type Config, ConfigError, readConfig } from './config.ts';
+
+try {
+  const config = readConfig();
+  await using app = await createApp(config);
+  greet(app, config);
+  await Promise.race([app.failed, stopSignal()]);
+} catch (error) {
+  console.error(error instanceof ConfigError ? error.message : error);
+  process.exitCode = 1;
+}
+// What a dependency may still hold open must not keep a stopped server alive.
+process.exit();
+
+/** SIGTERM, or Ctrl-C; a second one of them ends us at once. */
+function stopSignal(): Promise<void> {
+  return new Promise((resolve) => {
+    for (const name of ['SIGTERM', 'SIGINT'] as const) {
+      process.once(name, () => {
+        process.once(name, () => process.exit(1));
+        resolve();
+      });
+    }
+  });
+}
+
+function greet({ services, firstToken }: App, { admin }: Config): void {
+  const { base } = services.urls;
+  console.log(`Loam is ready at ${base}  (GraphQL: ${base}/graphql, REST: ${base}/docs)`);
+  if (!firstToken) return;
+  console.log(`
+The token of ${admin.username}, shown this once:
+
+  ${firstToken}
+
+Try it:
+
+  export LOAM_TOKEN=${firstToken}
+  curl -H "Authorization: Bearer $LOAM_TOKEN" ${base}/auth/v1/whoami
+  curl -H "Authorization: Bearer $LOAM_TOKEN" -H 'Content-Type: application/json' -d '{"name": "hello"}' ${base}/auth/v1/repository/${admin.username}
+  curl -H "Authorization: Bearer $LOAM_TOKEN" ${base}/auth/v1/repository/${admin.username}
+`);
+}

@@ -1,0 +1,20 @@
+/**
+ * What domain functions may be handed. Each names the few it needs, as `Pick<Services, 'db' | 'git'>`;
+ * within a transaction they get `{ ...services, db: tx }`.
+ */
+import type pg from 'pg';
+import type { Config } from './config.ts';
+import type { Db } from './db.ts';
+import type { Bus } from './events.ts';
+import type { Logger } from './log.ts';
+
+export type Services = {
+  config: Config;
+  db: Db;
+  /** For what Prisma cannot do: COPY, and statements whose locking is the point. */
+  pool: pg.Pool;
+  bus: Bus;
+  log: Logger;
+  /** Addresses without a trailing slash; they name the port really listened on. */
+  urls: { base: string; artifacts: string };
+};

@@ -1,0 +1,48 @@
+/**
+ * What a test needs beyond Node, npm and git. Missing: the test is skipped with the reason, out loud;
+ * under `LOAM_TEST_REQUIRE=all` (as in CI) it fails instead.
+ */
+import { execFileSync } from 'node:child_process';
+import type { TestContext } from 'vitest';
+
+const NEEDS = {
+  bubblewrap: [
+    'bwrap',
+    ['--unshare-user', '--ro-bind', '/', '/', 'true'],
+    'jobs run unconfined without it',
+  ],
+  'git-lfs': ['git-lfs', ['version'], 'large-file objects'],
+  ssh: ['ssh', ['-V'], 'git over SSH'],
+} as const satisfies Record<string, readonly [string, readonly string[], string]>;
+
+export type Need = keyof typeof NEEDS;
+
+const missing = new Map<Need, string | null>();
+
+/** Call first in a test: `needs(ctx, 'bubblewrap')`. */
+export function needs(ctx: TestContext, ...wanted: Need[]): void {
+  for (const need of wanted) {
+    const why = whyMissing(need);
+    if (why && process.env.LOAM_TEST_REQUIRE === 'all') throw new Error(`required, but ${why}`);
+    if (why) ctx.skip(why);
+  }
+}
+
+export function has(need: Need): boolean {
+  return whyMissing(need) === null;
+}
+
+function whyMissing(need: Need): string | null {
+  let why = missing.get(need);
+  if (why === undefined) {
+    const [command, args, use] = NEEDS[need];
+    try {
+      execFileSync(command, args, { stdio: 'ignore' });
+      why = null;
+    } catch {
+      why = `${need} is not usable here (${use})`;
+    }
+    missing.set(need, why);
+  }
+  return why;
+}

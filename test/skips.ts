@@ -1,0 +1,22 @@
+/** Says at the very end what was skipped and why, and closes with one plain line of counts. */
+import type { Reporter, TestModule } from 'vitest/node';
+
+export default class Skips implements Reporter {
+  onTestRunEnd(modules: readonly TestModule[]): void {
+    const counts = { passed: 0, failed: 0, skipped: 0 };
+    const reasons = new Map<string, number>();
+    for (const module of modules) {
+      for (const test of module.children.allTests()) {
+        const result = test.result();
+        if (result.state === 'pending') continue;
+        counts[result.state]++;
+        if (result.state !== 'skipped') continue;
+        const why = result.note ?? `${test.fullName}: no reason given`;
+        reasons.set(why, (reasons.get(why) ?? 0) + 1);
+      }
+    }
+    for (const [why, times] of reasons) console.log(`SKIPPED ${times} × ${why}`);
+    if (reasons.size === 0) console.log('Nothing was skipped.');
+    console.log(`${counts.passed} passed, ${counts.failed} failed, ${counts.skipped} skipped`);
+  }
+}
