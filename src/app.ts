@@ -45,6 +45,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
     onLost: failure.reject,
   });
   cleanup.defer(() => session.close());
+  database.own();
   const firstToken = await seedOperator(database.client, config.admin);
 
   const server = createServer();

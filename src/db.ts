@@ -16,6 +16,8 @@ export type Database = {
   target: DatabaseTarget;
   client: PrismaClient;
   pool: pg.Pool;
+  /** To be called once the data folder's lock is held: `close` then also stops a PostgreSQL that was adopted. */
+  own(): void;
   close(): Promise<void>;
 };
 
@@ -44,6 +46,7 @@ export async function openDatabase(config: DatabaseConfig, dir: string): Promise
     target,
     client,
     pool,
+    own: () => embedded?.own(),
     async close() {
       await client.$disconnect();
       await pool.end();

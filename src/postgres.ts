@@ -10,7 +10,8 @@
  */
 import { execFile, spawn } from 'node:child_process';
 import { createHash } from 'node:crypto';
-import { chown, mkdir, open, readFile, rm, writeFile } from 'node:fs/promises';
+import { existsSync } from 'node:fs';
+import { chown, mkdir, open, readdir, readFile, rename, rm } from 'node:fs/promises';
 import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -24,7 +25,12 @@ const run = promisify(execFile);
 export type DatabaseTarget = { connectionString: string } | SocketTarget;
 type SocketTarget = { host: string; user: string; database: string };
 
-export type EmbeddedPostgres = { target: SocketTarget; stop(): Promise<void> };
+export type EmbeddedPostgres = {
+  target: SocketTarget;
+  /** Says that the data folder is ours: `stop` then ends an adopted server too, else only one started here. */
+  own(): void;
+  stop(): Promise<void>;
+};
 
 const SUPERUSER = 'loam';
 const START_TIMEOUT_MS = 30_000;
@@ -44,12 +50,16 @@ export async function startPostgres(dir: string): Promise<EmbeddedPostgres> {
     if (account) await chown(path, account.uid, account.gid);
   }
 
-  let pid = await runningPostmaster(cluster);
-  if (pid === undefined) {
+  let started: number | undefined;
+  let owned = false;
+  const stop = async () => {
+    const pid = await runningPostmaster(cluster);
+    if (pid !== undefined && (owned || pid === started)) await stopPostmaster(pid);
+  };
+  if ((await runningPostmaster(cluster)) === undefined) {
     await initialise(dir, cluster, account);
-    pid = await launch(dir, cluster, socketDir, account);
+    started = await launch(dir, cluster, socketDir, account);
   }
-  const stop = () => stopPostmaster(pid);
   try {
     await createDatabase(socketDir);
   } catch (error) {
@@ -58,7 +68,10 @@ export async function startPostgres(dir: string): Promise<EmbeddedPostgres> {
       `The embedded PostgreSQL did not start: ${(error as Error).message}\n${await logTail(dir)}`,
     );
   }
-  return { target: { host: socketDir, user: SUPERUSER, database: 'loam' }, stop };
+  const own = () => {
+    owned = true;
+  };
+  return { target: { host: socketDir, user: SUPERUSER, database: 'loam' }, own, stop };
 }
 
 /** Inside the data folder; under the temporary folder when that path is too long for a socket. */
@@ -94,20 +107,30 @@ function as(account: Account | undefined, program: string, args: string[]): [str
   return ['setpriv', [...drop, ...keep, program, ...args]];
 }
 
+/**
+ * Makes the cluster under another name and renames it, so that neither a kill nor a second server on the
+ * same folder can leave half of one. A postmaster already keeps others out of its cluster by itself.
+ */
 async function initialise(
   dir: string,
   cluster: string,
   account: Account | undefined,
 ): Promise<void> {
-  // PG_VERSION is among the first files initdb writes; only our marker says that it came to its end.
-  const marker = join(dir, 'initialised');
-  if (await readFile(marker, 'utf8').catch(() => '')) return;
-  await rm(cluster, { recursive: true, force: true });
+  for (const name of await readdir(dir)) {
+    const maker = /^cluster\.(\d+)$/.exec(name)?.[1];
+    if (maker && !isAlive(Number(maker)))
+      await rm(join(dir, name), { recursive: true, force: true });
+  }
+  if (existsSync(cluster)) return;
+  const fresh = `${cluster}.${process.pid}`;
   const { initdb } = await binaries();
   const options = ['--encoding=UTF8', '--locale=C', '--auth=trust', `--username=${SUPERUSER}`];
-  const [command, args] = as(account, initdb, ['-D', cluster, ...options]);
+  const [command, args] = as(account, initdb, ['-D', fresh, ...options]);
   await run(command, args, { cwd: dir });
-  await writeFile(marker, 'initdb finished\n', { flush: true });
+  await rename(fresh, cluster).catch(async (error) => {
+    await rm(fresh, { recursive: true, force: true });
+    if (error.code !== 'ENOTEMPTY') throw error;
+  });
 }
 
 async function launch(

@@ -1,0 +1,61 @@
+/** The server as its users run it: `node src/main.ts` in a process of its own, to be killed and started again. */
+import { type ChildProcess, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+
+const ROOT = join(import.meta.dirname, '..');
+
+export type ServerProcess = AsyncDisposable & {
+  child: ChildProcess;
+  base: string;
+  /** All it has printed so far. */
+  output(): string;
+  /** Sends the signal, if it still runs, and waits for its end. */
+  stop(signal?: NodeJS.Signals): Promise<{ code: number | null; signal: NodeJS.Signals | null }>;
+};
+
+/**
+ * Starts the server and waits until it says that it is ready.
+ * @throws Error with what it printed when it ends before that.
+ */
+export async function startServer(env: Record<string, string>): Promise<ServerProcess> {
+  const child = spawn(process.execPath, ['src/main.ts'], {
+    cwd: ROOT,
+    env: {
+      PATH: process.env.PATH,
+      HOME: process.env.HOME,
+      PORT: '0',
+      LOAM_LOG_LEVEL: 'warn',
+      ...env,
+    },
+    stdio: ['ignore', 'pipe', 'pipe'],
+  });
+  const ended = once(child, 'close') as Promise<[number | null, NodeJS.Signals | null]>;
+  let output = '';
+  const ready = Promise.withResolvers<string>();
+  for (const stream of [child.stdout, child.stderr]) {
+    createInterface(stream).on('line', (line) => {
+      output += `${line}\n`;
+      const base = /^Loam is ready at (\S+)/.exec(line)?.[1];
+      if (base) ready.resolve(base);
+    });
+  }
+  const stop: ServerProcess['stop'] = async (signal = 'SIGTERM') => {
+    child.kill(signal);
+    const [code, by] = await ended;
+    return { code, signal: by };
+  };
+  const failed = ended.then(([code]) => {
+    throw new Error(`the server ended with ${code} before it was ready:\n${output}`);
+  });
+  failed.catch(() => {});
+  const base = await Promise.race([ready.promise, failed]);
+  return {
+    child,
+    base,
+    output: () => output,
+    stop,
+    [Symbol.asyncDispose]: async () => void (await stop()),
+  };
+}
