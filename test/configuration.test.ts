@@ -1,0 +1,47 @@
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { expect, test } from 'vitest';
+import { ConfigError, readConfig, VARIABLES } from '../src/config.ts';
+import { planLimits } from '../src/plans.ts';
+
+test('the documented table is the table of the code', () => {
+  const page = readFileSync(join(import.meta.dirname, '../docs/configuration.md'), 'utf8');
+  const rows = [...page.matchAll(/^\| `([A-Z_]+)` \| (.*?) \| (.*?) \|$/gm)].map(
+    ([, ...cells]) => cells,
+  );
+  const code = Object.entries(VARIABLES).map(([name, [fallback, meaning]]) => [
+    name,
+    fallback && `\`${fallback}\``,
+    meaning,
+  ]);
+  expect(rows).toEqual(code);
+});
+
+test('what is unset or empty takes its default', () => {
+  const config = readConfig({ PORT: '' });
+  expect(config).toMatchObject({ host: '127.0.0.1', port: 3000, database: { kind: 'embedded' } });
+  expect(config.rateLimits).toEqual(planLimits);
+});
+
+test('a plan table is overridden number by number', () => {
+  const { rateLimits } = readConfig({ LOAM_RATE_LIMITS: '{"free": {"perMinute": 7}}' });
+  expect(rateLimits).toMatchObject({
+    free: { perMinute: 7, perSecond: 10 },
+    team: { perMinute: 300 },
+  });
+  expect(readConfig({ LOAM_RATE_LIMITS: 'off' }).rateLimits).toBe('off');
+});
+
+test.each([
+  ['PORT', '3000.5'],
+  ['PORT', '65536'],
+  ['LOAM_RATE_LIMITS', '{"free": {"perMinute": -1}}'],
+  ['LOAM_RATE_LIMITS', '{"free": {"perHour": 1}}'],
+  ['LOAM_RATE_LIMITS', '{"__proto__": {"perMinute": 1}}'],
+  ['LOAM_RATE_LIMITS', '[]'],
+  ['LOAM_RATE_LIMITS', 'none'],
+  ['LOAM_LOG_LEVEL', 'loud'],
+])('%s=%s is refused by name', (name, value) => {
+  expect(() => readConfig({ [name]: value })).toThrow(ConfigError);
+  expect(() => readConfig({ [name]: value })).toThrow(new RegExp(`^${name}: `));
+});
