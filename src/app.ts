@@ -13,6 +13,7 @@ import { createHttp } from './http.ts';
 import { createLog, type Logger } from './log.ts';
 import type { Services } from './services.ts';
 import { openSession } from './session.ts';
+import { openSigner } from './signing.ts';
 
 export type Overrides = { log?: Logger };
 
@@ -48,10 +49,19 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   database.own();
   const firstToken = await seedOperator(database.client, config.admin);
 
+  const signer = await openSigner(config.dataDir);
   const server = createServer();
   const urls = await listen(server, config);
   cleanup.defer(() => drain(server));
-  const services: Services = { config, db: database.client, pool: database.pool, bus, log, urls };
+  const services: Services = {
+    config,
+    db: database.client,
+    pool: database.pool,
+    bus,
+    log,
+    signer,
+    urls,
+  };
   server.on('request', createHttp(services));
 
   const owned = cleanup.move();

@@ -7,6 +7,7 @@ import type { Config } from './config.ts';
 import type { Db } from './db.ts';
 import type { Bus } from './events.ts';
 import type { Logger } from './log.ts';
+import type { Signer } from './signing.ts';
 
 export type Services = {
   config: Config;
@@ -15,6 +16,7 @@ export type Services = {
   pool: pg.Pool;
   bus: Bus;
   log: Logger;
+  signer: Signer;
   /** Addresses without a trailing slash; they name the port really listened on. */
   urls: { base: string; artifacts: string };
 };
