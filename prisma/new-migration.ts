@@ -9,7 +9,7 @@ import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { PrismaPg } from '@prisma/adapter-pg';
-import { bindMigrationAwareSqlAdapterFactory } from '@prisma/driver-adapter-utils';
+import { bindMigrationAwareSqlAdapterFactory, ColumnTypeEnum } from '@prisma/driver-adapter-utils';
 import pg from 'pg';
 import { readMigrations } from '../src/migrate.ts';
 import { startPostgres } from '../src/postgres.ts';
@@ -62,7 +62,15 @@ function adapters(host: string, user: string) {
   const connect = async (database: string) => {
     const pool = new ScriptPool({ host, user, database });
     const connection = await new PrismaPg(pool).connect();
+    const queryRaw = connection.queryRaw.bind(connection);
     return Object.assign(connection, {
+      queryRaw: async (query: Parameters<typeof queryRaw>[0]) => {
+        const result = await queryRaw(query);
+        const columnTypes = result.columnTypes.map((type) =>
+          type === ColumnTypeEnum.CharacterArray ? ColumnTypeEnum.Character : type,
+        );
+        return { ...result, columnTypes };
+      },
       // Prisma's own splits at every `;`, also inside a function's body.
       executeScript: async (script: string) => void (await pool.query(script)),
       dispose: () => pool.end(),
@@ -76,14 +84,17 @@ function adapters(host: string, user: string) {
   });
 }
 
-/** PostgreSQL's catalogues use the type `"char"`, which Prisma's adapter does not know: shown to it as char(n). */
+/**
+ * PostgreSQL's catalogues use the type `"char"`, which Prisma's adapter does not know and the engine insists on:
+ * shown to the adapter as `"char"[]`, which no catalogue query returns, and to the engine as a character.
+ */
 class ScriptPool extends pg.Pool {
   // biome-ignore lint/suspicious/noExplicitAny: pg declares six overloads; all are passed through.
   override async query(...args: any[]): Promise<any> {
     const result = await (super.query as (...a: unknown[]) => Promise<pg.QueryArrayResult>)(
       ...args,
     );
-    for (const field of result.fields ?? []) if (field.dataTypeID === 18) field.dataTypeID = 1042;
+    for (const field of result.fields ?? []) if (field.dataTypeID === 18) field.dataTypeID = 1002;
     return result;
   }
 }

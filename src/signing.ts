@@ -4,15 +4,14 @@
  * What is signed is the name of a thing (`blob:repo_…:<sha>`), not a URL, so neither percent-encoding nor a
  * proxy that rewrites addresses can break a link, and two kinds of things never share a signature.
  */
-import { createHmac, randomBytes, timingSafeEqual } from 'node:crypto';
-import { mkdir, readFile, rename, writeFile } from 'node:fs/promises';
-import { dirname, join } from 'node:path';
+import { createHmac, timingSafeEqual } from 'node:crypto';
+import { join } from 'node:path';
+import { keyFile } from './keyfile.ts';
 
 /** Decisions section 3: a `download_url` works for 15 minutes. */
 const LIFETIME_S = 15 * 60;
 /** Expiry is rounded up to this grain, so that answers which hold a link keep their ETag for that long. */
 const GRAIN_S = 60;
-const KEY_BYTES = 32;
 
 export type Signer = {
   /** `url` with the signature of `thing` in its query; valid for 15 to 16 minutes. */
@@ -23,7 +22,7 @@ export type Signer = {
 
 /** Reads the server's key from the data folder, or makes it on the first start. */
 export async function openSigner(dataDir: string): Promise<Signer> {
-  return createSigner(await signingKey(join(dataDir, 'signing-key')));
+  return createSigner(await keyFile(join(dataDir, 'signing-key')));
 }
 
 /** `now` is in milliseconds; a parameter so that tests can let time pass. */
@@ -44,23 +43,4 @@ export function createSigner(key: Uint8Array, now: () => number = Date.now): Sig
       return given.length === right.length && timingSafeEqual(given, right);
     },
   };
-}
-
-/**
- * The key lies beside the database, not in it: a leaked dump forges no links. It is written whole or not at
- * all, so that a kill on the first start leaves nothing to mend.
- */
-async function signingKey(file: string): Promise<Uint8Array> {
-  try {
-    const key = await readFile(file);
-    if (key.length === KEY_BYTES) return key;
-    throw new Error(`${file} does not hold a key of ${KEY_BYTES} bytes; remove it`);
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code !== 'ENOENT') throw error;
-  }
-  const key = randomBytes(KEY_BYTES);
-  await mkdir(dirname(file), { recursive: true });
-  await writeFile(`${file}.new`, key, { mode: 0o600, flush: true });
-  await rename(`${file}.new`, file);
-  return key;
 }
