@@ -1,0 +1,83 @@
+/**
+ * Reads a REST request's body once, strictly, and leaves it on the request: the bytes for who compares
+ * requests (`Idempotency-Key`), the parsed object for the operation.
+ */
+import type { IncomingMessage } from 'node:http';
+import type { RequestHandler } from 'express';
+import { invalid } from '../errors.ts';
+
+export type JsonObject = Record<string, unknown>;
+
+declare global {
+  namespace Express {
+    interface Request {
+      /** The body's bytes; undefined when there was none. */
+      rawBody?: Buffer;
+      /** The parsed body; undefined when there was none. */
+      json?: JsonObject;
+    }
+  }
+}
+
+/** Decisions section 2: larger is 400, because 413 is not in the specification's table. */
+export const MAX_BODY_BYTES = 1024 * 1024;
+
+const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
+
+/** @throws AppError 400, passed on to the error edge. */
+export const readBody: RequestHandler = async (req, _res, next) => {
+  if (!mayHaveBody(req)) return next();
+  const bytes = await readBytes(req);
+  if (bytes.length > 0) {
+    demandJsonType(req.headers);
+    req.rawBody = bytes;
+    req.json = parse(bytes);
+  }
+  next();
+};
+
+function mayHaveBody({ headers }: IncomingMessage): boolean {
+  return headers['transfer-encoding'] !== undefined || Number(headers['content-length'] ?? 0) > 0;
+}
+
+function demandJsonType(headers: IncomingMessage['headers']): void {
+  const [type = '', ...parameters] = (headers['content-type'] ?? '').toLowerCase().split(';');
+  if (type.trim() !== 'application/json')
+    throw invalid(null, 'A request with a body needs the header Content-Type: application/json');
+  const charset = parameters.map((p) => p.trim()).find((p) => p.startsWith('charset='));
+  if (charset && !/^charset="?(utf-?8|us-ascii)"?$/.test(charset))
+    throw invalid(null, 'The body must be UTF-8');
+  if ((headers['content-encoding'] ?? 'identity') !== 'identity')
+    throw invalid(null, 'The body must not be compressed');
+}
+
+/** What is left unread of a body that is too large is drained by Node, within its request timeout. */
+async function readBytes(req: IncomingMessage): Promise<Buffer> {
+  const tooLarge = () => invalid(null, 'The body is larger than 1 MiB');
+  if (Number(req.headers['content-length'] ?? 0) > MAX_BODY_BYTES) throw tooLarge();
+  const { promise, resolve, reject } = Promise.withResolvers<Buffer>();
+  const chunks: Buffer[] = [];
+  let size = 0;
+  req.on('data', (chunk: Buffer) => {
+    size += chunk.length;
+    if (size <= MAX_BODY_BYTES) chunks.push(chunk);
+    else reject(tooLarge());
+  });
+  req.on('end', () => resolve(Buffer.concat(chunks)));
+  req.on('error', reject);
+  // Gone before the end: there is nobody left to answer, but the handler must not wait for ever.
+  req.on('close', () => reject(invalid(null, 'The body ended early')));
+  return promise;
+}
+
+function parse(bytes: Buffer): JsonObject {
+  let value: unknown;
+  try {
+    value = JSON.parse(utf8.decode(bytes));
+  } catch {
+    throw invalid(null, 'The body is not valid JSON');
+  }
+  if (typeof value !== 'object' || value === null || Array.isArray(value))
+    throw invalid(null, 'The body must be a JSON object');
+  return value as JsonObject;
+}
