@@ -8,6 +8,16 @@ export const pageArgs = {
   perPage: { defaultValue: 20, description: 'From 1 to 100.' },
 } as const;
 
+const Pagination = builder.objectRef<NumberedPage<unknown>>('Pagination').implement({
+  description: 'Where a numbered page stands in its list.',
+  fields: (t) => ({
+    page: t.exposeInt('page'),
+    perPage: t.exposeInt('perPage'),
+    total: t.exposeInt('total'),
+    totalPages: t.int({ resolve: ({ total, perPage }) => Math.ceil(total / perPage) }),
+  }),
+});
+
 /** Defines `{name}` with `nodes` of the type `node`. */
 export function pageType<T>(
   name: string,
@@ -21,6 +31,11 @@ export function pageType<T>(
       perPage: t.exposeInt('perPage'),
       total: t.exposeInt('total'),
       totalPages: t.int({ resolve: ({ total, perPage }) => Math.ceil(total / perPage) }),
+      pagination: t.field({
+        type: Pagination,
+        description: 'The four numbers above in one object, as REST answers them.',
+        resolve: (page) => page,
+      }),
     }),
   });
 }

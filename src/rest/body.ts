@@ -64,9 +64,9 @@ async function readBytes(req: IncomingMessage): Promise<Buffer> {
     else reject(tooLarge());
   });
   req.on('end', () => resolve(Buffer.concat(chunks)));
-  req.on('error', reject);
   // Gone before the end: there is nobody left to answer, but the handler must not wait for ever.
-  req.on('close', () => reject(invalid(null, 'The body ended early')));
+  const early = () => reject(invalid(null, 'The body ended early'));
+  req.on('error', early).on('close', early);
   return promise;
 }
 
