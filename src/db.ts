@@ -4,7 +4,7 @@
  */
 import { PrismaPg } from '@prisma/adapter-pg';
 import pg from 'pg';
-import { type Prisma, PrismaClient } from '../prisma/generated/client.ts';
+import { Prisma, PrismaClient } from '../prisma/generated/client.ts';
 import type { DatabaseConfig } from './config.ts';
 import { migrate } from './migrate.ts';
 import { type DatabaseTarget, startPostgres } from './postgres.ts';
@@ -61,6 +61,14 @@ export function inTransaction<T>(
   work: (tx: Prisma.TransactionClient) => Promise<T>,
 ): Promise<T> {
   return '$transaction' in db ? db.$transaction(work) : work(db);
+}
+
+/** Whether a write failed because a unique value is taken already; with `column`, because that one is. */
+export function violatesUnique(error: unknown, column?: string): boolean {
+  if (!(error instanceof Prisma.PrismaClientKnownRequestError) || error.code !== 'P2002')
+    return false;
+  // The driver adapter tells the constraint by its columns or by its name, `table_column_key`.
+  return !column || new RegExp(`\\b${column}\\b|_${column}_`).test(JSON.stringify(error.meta));
 }
 
 function statementNames() {

@@ -1,8 +1,181 @@
-/** Users, organizations and their members. */
-import type { Prisma, PrismaClient } from '../../prisma/generated/client.ts';
+/**
+ * Users, organizations and their members.
+ *
+ * Only the operator makes users and organizations; the admins of a namespace keep its members. A user is
+ * admin of their own namespace without a row in `members`, so that it can be neither lost nor taken.
+ */
+import type {
+  Namespace,
+  NamespaceKind,
+  Plan,
+  Prisma,
+  PrismaClient,
+  Role,
+  User,
+} from '../../prisma/generated/client.ts';
 import type { Config } from '../config.ts';
+import { type Db, inTransaction, violatesUnique } from '../db.ts';
+import { AppError, invalid, notFound } from '../errors.ts';
 import { newId } from '../ids.ts';
+import type { Services } from '../services.ts';
+import {
+  type Account,
+  can,
+  demand,
+  demandAccount,
+  demandOperator,
+  roleIn,
+  type Viewer,
+} from './access.ts';
 import { hashSecret, newToken } from './tokens.ts';
+
+/** Routes stand under these names (decisions section 1). */
+const RESERVED = new Set(
+  `auth graphql repository repositories seed job jobs pat api_keys health version whoami docs openapi.json
+   openapi.yaml artifacts metrics app assets login logout settings new admin api static favicon.ico
+   robots.txt livez readyz`.split(/\s+/),
+);
+const NAME = /^[a-z0-9](?:[a-z0-9-]{0,37}[a-z0-9])?$/;
+
+/** RFC 5321 ends a path at 256 characters with its angle brackets. Whether it is read is not for us to know. */
+const MAX_EMAIL = 254;
+const EMAIL = /^[^\s@<>()[\],;:\\"]+@[a-z0-9-]+(?:\.[a-z0-9-]+)*$/i;
+
+export type Membership = { namespaceId: string; userId: string; role: Role; createdAt: Date };
+export type Identity = { userId: string; username: string; email: string; namespace: string };
+
+type Deps = Pick<Services, 'db'>;
+
+/** @throws AppError 401 when nobody is signed in. */
+export function whoami(viewer: Viewer): Identity {
+  const { userId, username, email, namespace } = demandAccount(viewer);
+  return { userId, username, email, namespace: namespace.name };
+}
+
+/** By name, ignoring case. That a namespace exists is no secret to who is signed in; what is in it may be. */
+export async function findNamespace(
+  { db }: Deps,
+  viewer: Viewer,
+  name: string,
+): Promise<Namespace | null> {
+  demandAccount(viewer);
+  return db.namespace.findUnique({ where: { name: name.toLowerCase() } });
+}
+
+/**
+ * The id and name of a namespace, for domain functions that go on to `demand` something in it.
+ * @throws AppError 404.
+ */
+export async function namespaceNamed(
+  db: Db,
+  name: string,
+): Promise<{ id: string; name: string; plan: Plan; kind: NamespaceKind }> {
+  const namespace = await db.namespace.findUnique({
+    where: { name: name.toLowerCase() },
+    select: { id: true, name: true, plan: true, kind: true },
+  });
+  if (!namespace) throw notFound('Namespace');
+  return namespace;
+}
+
+/** Creates a user and the namespace of the same name. @throws AppError 400, 401, 403, 409. */
+export async function createUser(
+  { db }: Deps,
+  viewer: Viewer,
+  input: { username: string; email: string; plan: Plan },
+): Promise<User> {
+  demandOperator(viewer);
+  checkName('username', input.username);
+  if (input.email.length > MAX_EMAIL || !EMAIL.test(input.email))
+    throw invalid('email', 'must be an address such as ada@example.com');
+  const user = { ...input, id: newId('user'), email: input.email.toLowerCase() };
+  return inTransaction(db, (tx) => insertUser(tx, user)).catch((error) => {
+    if (violatesUnique(error, 'email'))
+      throw new AppError('already_exists', 'email: another user has it', { field: 'email' });
+    throw nameTaken(error, 'username');
+  });
+}
+
+/** Creates an organization, with the operator as its first admin. @throws AppError 400, 401, 403, 409. */
+export async function createOrganization(
+  { db }: Deps,
+  viewer: Viewer,
+  { name, plan }: { name: string; plan: Plan },
+): Promise<Namespace> {
+  const { userId } = demandOperator(viewer);
+  checkName('name', name);
+  const members = { create: { userId, role: 'admin' as const } };
+  return db.namespace
+    .create({ data: { id: newId('ns'), name, kind: 'organization', plan, members } })
+    .catch((error) => {
+      throw nameTaken(error, 'name');
+    });
+}
+
+/** Adds a member or changes its role. @throws AppError 401, 403, 404, 409 for the user whose namespace it is. */
+export async function setMember(
+  { db }: Deps,
+  viewer: Viewer,
+  input: { namespace: string; username: string; role: Role },
+): Promise<Membership> {
+  const key = await memberKey(db, viewer, input);
+  const { role } = input;
+  return db.member.upsert({
+    where: { namespaceId_userId: key },
+    create: { ...key, role },
+    update: { role },
+  });
+}
+
+/** @returns whether the user was a member. @throws AppError as `setMember`. */
+export async function removeMember(
+  { db }: Deps,
+  viewer: Viewer,
+  input: { namespace: string; username: string },
+): Promise<boolean> {
+  const { count } = await db.member.deleteMany({ where: await memberKey(db, viewer, input) });
+  return count > 0;
+}
+
+async function memberKey(db: Db, viewer: Viewer, input: { namespace: string; username: string }) {
+  demandAccount(viewer);
+  const namespace = await namespaceNamed(db, input.namespace);
+  demand(viewer, 'namespace.administer', { namespaceId: namespace.id });
+  const username = input.username.toLowerCase();
+  const user = await db.user.findUnique({ where: { username }, select: { id: true } });
+  if (!user) throw notFound('User');
+  if (namespace.kind === 'user' && namespace.name === username)
+    throw new AppError('conflict', 'A user is always the admin of their own namespace');
+  return { namespaceId: namespace.id, userId: user.id };
+}
+
+/** Members by time of joining, the owner of a user's namespace first. @throws AppError 401, 403. */
+export async function listMembers(
+  { db }: Deps,
+  viewer: Viewer,
+  { id, userId, createdAt }: Pick<Namespace, 'id' | 'userId' | 'createdAt'>,
+): Promise<Membership[]> {
+  demand(viewer, 'namespace.read', { namespaceId: id });
+  const members = await db.member.findMany({
+    where: { namespaceId: id },
+    orderBy: [{ createdAt: 'asc' }, { userId: 'asc' }],
+  });
+  return userId ? [{ namespaceId: id, userId, role: 'admin', createdAt }, ...members] : members;
+}
+
+/** Whether the viewer may see what a user keeps to themselves: address and plan. */
+export function knows(viewer: Viewer, userId: string): viewer is Account {
+  return viewer.kind === 'account' && (viewer.userId === userId || viewer.operator);
+}
+
+/** The plan of a namespace is for its members. */
+export function visiblePlan(viewer: Viewer, { id, plan }: Pick<Namespace, 'id' | 'plan'>) {
+  return can(viewer, 'namespace.read', { namespaceId: id }) ? plan : null;
+}
+
+export function viewerRole(viewer: Viewer, namespaceId: string): Role | null {
+  return roleIn(viewer, namespaceId);
+}
 
 /**
  * On the very first start: the operator, its namespace, and one token without expiry.
@@ -18,9 +191,8 @@ export async function seedOperator(
     if (await tx.user.findFirst({ where: { operator: true }, select: { id: true } }))
       return undefined;
     const { username } = admin;
-    const userId = newId('user');
-    await createUserRow(tx, {
-      id: userId,
+    const user = await insertUser(tx, {
+      id: newId('user'),
       username,
       email: `${username}@localhost`,
       plan: 'unlimited',
@@ -28,17 +200,30 @@ export async function seedOperator(
     });
     const token = admin.token ?? newToken();
     await tx.accessToken.create({
-      data: { id: newId('pat'), userId, name: 'first', hash: hashSecret(token) },
+      data: { id: newId('pat'), userId: user.id, name: 'first', hash: hashSecret(token) },
     });
     return admin.token ? undefined : token;
   });
 }
 
-async function createUserRow(
+async function insertUser(
   tx: Prisma.TransactionClient,
-  user: Prisma.UserCreateInput,
-): Promise<void> {
-  const { id, username: name, plan } = user;
-  await tx.user.create({ data: user });
-  await tx.namespace.create({ data: { id: newId('ns'), name, kind: 'user', plan, userId: id } });
+  data: Prisma.UserCreateInput & { plan: Plan },
+): Promise<User> {
+  const user = await tx.user.create({ data });
+  const { id: userId, username: name, plan } = user;
+  await tx.namespace.create({ data: { id: newId('ns'), name, kind: 'user', plan, userId } });
+  return user;
+}
+
+function checkName(field: string, name: string): void {
+  if (!NAME.test(name))
+    throw invalid(field, 'must be 1 to 39 of a-z, 0-9 and -, with no hyphen at either end');
+  if (RESERVED.has(name)) throw invalid(field, `"${name}" is reserved`);
+}
+
+function nameTaken(error: unknown, field: string): unknown {
+  return violatesUnique(error)
+    ? new AppError('already_exists', `${field}: the name is taken`, { field })
+    : error;
 }

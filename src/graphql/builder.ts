@@ -54,6 +54,7 @@ export const builder = new SchemaBuilder<{
 const badInput = { extensions: { code: 'INVALID_REQUEST' } };
 
 builder.queryType({ description: 'What can be read.' });
+builder.mutationType({ description: 'What can be changed.' });
 
 builder.scalarType('DateTime', {
   description: 'A moment as ISO 8601 with an offset; always answered in UTC with milliseconds.',

@@ -1,5 +1,6 @@
 /** The whole schema: each import adds its feature's types and fields to the builder. */
 import { builder } from './builder.ts';
+import '../auth/graphql.ts';
 import './diagnostics.ts';
 
 export const schema = builder.toSchema();
