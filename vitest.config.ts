@@ -1,6 +1,12 @@
+import { fileURLToPath } from 'node:url';
 import { defineConfig } from 'vitest/config';
 
 export default defineConfig({
+  // Vite would take `index.mjs` for our own imports while libraries get `index.js`, and two copies of
+  // GraphQL refuse each other's schemas and errors. Node, as users run us, takes this one for all.
+  resolve: {
+    alias: [{ find: /^graphql$/, replacement: fileURLToPath(import.meta.resolve('graphql')) }],
+  },
   test: {
     include: ['test/**/*.test.ts'],
     globalSetup: 'test/database.ts',

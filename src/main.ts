@@ -27,9 +27,10 @@ function stopSignal(): Promise<void> {
 
 function greet({ services, firstToken }: App, { admin }: Config): void {
   const { base } = services.urls;
-  console.log(`Loam is ready at ${base}  (GraphQL: ${base}/graphql, REST: ${base}/docs)`);
-  if (!firstToken) return;
-  console.log(`
+  const ready = `Loam is ready at ${base}  (GraphQL: ${base}/graphql, REST: ${base}/docs)`;
+  const call = 'curl -H "Authorization: Bearer $LOAM_TOKEN"';
+  const first = `
+
 The token of ${admin.username}, shown this once:
 
   ${firstToken}
@@ -37,8 +38,9 @@ The token of ${admin.username}, shown this once:
 Try it:
 
   export LOAM_TOKEN=${firstToken}
-  curl -H "Authorization: Bearer $LOAM_TOKEN" ${base}/auth/v1/whoami
-  curl -H "Authorization: Bearer $LOAM_TOKEN" -H 'Content-Type: application/json' -d '{"name": "hello"}' ${base}/auth/v1/repository/${admin.username}
-  curl -H "Authorization: Bearer $LOAM_TOKEN" ${base}/auth/v1/repository/${admin.username}
-`);
+  ${call} ${base}/auth/v1/whoami
+  ${call} -H 'Content-Type: application/json' -d '{"name": "hello"}' ${base}/auth/v1/repository/${admin.username}
+  ${call} ${base}/auth/v1/repository/${admin.username}
+`;
+  console.log(firstToken ? ready + first : ready);
 }

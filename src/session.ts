@@ -12,7 +12,7 @@ import type { DatabaseTarget } from './postgres.ts';
 
 const CHANNEL = 'loam';
 /** A killed server's session is gone within `client_connection_check_interval`; a stranger's stays. */
-const LOCK_PATIENCE_MS = 5_000;
+const LOCK_PATIENCE_MS = 3_000;
 
 export type Session = {
   close(): Promise<void>;

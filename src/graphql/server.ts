@@ -4,7 +4,7 @@ import { useGraphQLSSE } from '@graphql-yoga/plugin-graphql-sse';
 import { renderGraphiQL } from '@graphql-yoga/render-graphiql';
 import type { Request, Response } from 'express';
 import { GraphQLError } from 'graphql';
-import { createYoga } from 'graphql-yoga';
+import { createYoga, type Plugin } from 'graphql-yoga';
 import { AppError, toPublic } from '../errors.ts';
 import type { Services } from '../services.ts';
 import type { Context } from './context.ts';
@@ -44,9 +44,23 @@ export function createGraphQLServer(services: Services) {
       signal: request.signal,
     }),
     maskedErrors: { maskError: (error) => maskError(error, services) },
-    plugins: [...armor.protect().plugins, useGraphQLSSE({ endpoint: '/graphql/stream' })],
+    plugins: [
+      ...armor.protect().plugins,
+      useErrorCodes,
+      useGraphQLSSE({ endpoint: '/graphql/stream' }),
+    ],
   });
 }
+
+/** Errors that never reach a resolver (a wrong variable, a limit of the armor) carry a code too. */
+const useErrorCodes: Plugin = {
+  onResultProcess({ result }) {
+    for (const one of Array.isArray(result) ? result : [result]) {
+      if (!('errors' in one)) continue;
+      for (const error of one.errors ?? []) error.extensions.code ??= 'INVALID_REQUEST';
+    }
+  },
+};
 
 /** Deliberate errors and the client's own mistakes pass; all else is logged and hidden. */
 function maskError(error: unknown, { log }: Pick<Services, 'log'>): Error {

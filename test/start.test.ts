@@ -1,0 +1,93 @@
+import { existsSync } from 'node:fs';
+import { mkdtemp, readFile, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { expect, test } from 'vitest';
+import { eventually } from './harness.ts';
+import { type ServerProcess, startServer } from './process.ts';
+
+async function dataFolder(): Promise<AsyncDisposable & { path: string }> {
+  // mkdtemp's folders are closed to everyone else, so as root this also shows that PostgreSQL gets in.
+  const path = await mkdtemp(join(tmpdir(), 'loam-start-'));
+  return {
+    path,
+    [Symbol.asyncDispose]: () => rm(path, { recursive: true, force: true, maxRetries: 5 }),
+  };
+}
+
+const whoami = (base: string, token = '') =>
+  fetch(`${base}/graphql`, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json', authorization: `Bearer ${token}` },
+    body: JSON.stringify({ query: '{ whoami { username } }' }),
+  }).then(async (r) => (await r.json()) as { data?: { whoami: { username: string } } });
+
+async function postmasterPid(folder: string): Promise<number> {
+  const text = await readFile(join(folder, 'postgres/cluster/postmaster.pid'), 'utf8');
+  return Number(text.split('\n')[0]);
+}
+
+test('the first start makes the operator and shows its token once; SIGTERM stops all of it', async () => {
+  await using folder = await dataFolder();
+  const env = { LOAM_DATA_DIR: folder.path, LOAM_ADMIN: 'ada' };
+  let token: string | undefined;
+  {
+    await using server = await startServer(env);
+    token = /loam_pat_\w+/.exec(server.output())?.[0];
+    expect((await whoami(server.base, token)).data?.whoami.username).toBe('ada');
+    expect((await server.stop('SIGTERM')).code).toBe(0);
+    expect(existsSync(join(folder.path, 'postgres/cluster/postmaster.pid'))).toBe(false);
+  }
+  await using again = await startServer(env);
+  expect(again.output()).not.toContain('loam_pat_');
+  expect((await whoami(again.base, token)).data?.whoami.username).toBe('ada');
+});
+
+test('a start after kill -9 adopts the PostgreSQL that was left over', async () => {
+  await using folder = await dataFolder();
+  const env = { LOAM_DATA_DIR: folder.path, LOAM_ADMIN_TOKEN: 'a-token-of-some-length' };
+  const killed = await startServer(env);
+  await killed.stop('SIGKILL');
+  const leftOver = await postmasterPid(folder.path);
+
+  await using server = await startServer(env);
+  expect(await postmasterPid(folder.path)).toBe(leftOver);
+  expect((await whoami(server.base, env.LOAM_ADMIN_TOKEN)).data?.whoami.username).toBe('admin');
+});
+
+test('a start after both it and its PostgreSQL were killed recovers', async () => {
+  await using folder = await dataFolder();
+  const env = { LOAM_DATA_DIR: folder.path, LOAM_ADMIN_TOKEN: 'a-token-of-some-length' };
+  const killed = await startServer(env);
+  const postmaster = await postmasterPid(folder.path);
+  await killed.stop('SIGKILL');
+  process.kill(postmaster, 'SIGKILL');
+  await eventually(() => expect(existsSync(`/proc/${postmaster}`)).toBe(false));
+
+  await using server = await startServer(env);
+  expect((await whoami(server.base, env.LOAM_ADMIN_TOKEN)).data?.whoami.username).toBe('admin');
+});
+
+test('a second server on the same folder is refused, and the first goes on', async () => {
+  await using folder = await dataFolder();
+  const env = { LOAM_DATA_DIR: folder.path, LOAM_ADMIN_TOKEN: 'a-token-of-some-length' };
+  await using first = await startServer(env);
+  await expect(startServer(env)).rejects.toThrow(/Another Loam server is using the data folder/);
+  expect((await whoami(first.base, env.LOAM_ADMIN_TOKEN)).data?.whoami.username).toBe('admin');
+});
+
+test('of two servers started at once on a new folder, one serves', async () => {
+  await using folder = await dataFolder();
+  const env = { LOAM_DATA_DIR: folder.path, LOAM_ADMIN_TOKEN: 'a-token-of-some-length' };
+  const starts = await Promise.allSettled([startServer(env), startServer(env)]);
+  const running = starts.filter((s) => s.status === 'fulfilled');
+  expect(running).toHaveLength(1);
+  await using server = (running[0] as PromiseFulfilledResult<ServerProcess>).value;
+  expect((await whoami(server.base, env.LOAM_ADMIN_TOKEN)).data?.whoami.username).toBe('admin');
+});
+
+test('a wrong value stops the start with a line that names the variable', async () => {
+  await expect(startServer({ LOAM_RUNNER: 'cloud' })).rejects.toThrow(
+    /:\nLOAM_RUNNER: must be one of/,
+  );
+});
