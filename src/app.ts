@@ -9,6 +9,7 @@ import { seedOperator } from './auth/accounts.ts';
 import type { Config } from './config.ts';
 import { openDatabase } from './db.ts';
 import { Bus } from './events.ts';
+import { openGit } from './git/git.ts';
 import { createHttp } from './http.ts';
 import { createLog, type Logger } from './log.ts';
 import type { Services } from './services.ts';
@@ -49,6 +50,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   database.own();
   const firstToken = await seedOperator(database.client, config.admin);
 
+  const git = cleanup.use(await openGit(join(config.dataDir, 'repositories')));
   const signer = await openSigner(config.dataDir);
   const server = createServer();
   const urls = await listen(server, config);
@@ -58,6 +60,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
     db: database.client,
     pool: database.pool,
     bus,
+    git,
     log,
     signer,
     urls,

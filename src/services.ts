@@ -6,6 +6,7 @@ import type pg from 'pg';
 import type { Config } from './config.ts';
 import type { Db } from './db.ts';
 import type { Bus } from './events.ts';
+import type { Git } from './git/git.ts';
 import type { Logger } from './log.ts';
 import type { Signer } from './signing.ts';
 
@@ -15,6 +16,7 @@ export type Services = {
   /** For what Prisma cannot do: COPY, and statements whose locking is the point. */
   pool: pg.Pool;
   bus: Bus;
+  git: Git;
   log: Logger;
   signer: Signer;
   /** Addresses without a trailing slash; they name the port really listened on. */
