@@ -1,0 +1,105 @@
+/** The house rules that imports can break, read from the sources: see "Layout" in the README. */
+import { globSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { expect, test } from 'vitest';
+
+const ROOT = join(import.meta.dirname, '..');
+
+type Source = { path: string; text: string; imports: string[] };
+
+/** Each source with what it imports: paths from the root for our own files, names for packages. */
+const sources: Source[] = globSync('src/**/*.{ts,tsx}', { cwd: ROOT }).map((path) => {
+  const text = readFileSync(join(ROOT, path), 'utf8');
+  const found = text.matchAll(/^(?:import|export)\s(?:[^'"]*?\sfrom\s)?['"]([^'"]+)['"]/gm);
+  const imports = [...found].map(([, name = '']) =>
+    name.startsWith('.') ? join(path, '..', name) : name,
+  );
+  return { path, text, imports };
+});
+
+/** The doors of a feature, which know a transport; every other file of it is domain. */
+const ADAPTER = /\/(graphql|http)(\.ts$|\/)/;
+const DOORS = /^src\/(graphql|rest)\/|^src\/(main|app|http|limits|idempotency)\.ts$/;
+const FEATURES = ['auth', 'git', 'repos', 'jobs', 'webhooks', 'lfs', 'ssh'];
+
+/** `path imports name` for each import of the `from` files that matches `to`. */
+function crossings(from: (s: Source) => boolean, to: RegExp): string[] {
+  return sources
+    .filter(from)
+    .flatMap(({ path, imports }) =>
+      imports.filter((i) => to.test(i)).map((i) => `${path} imports ${i}`),
+    );
+}
+
+const feature = (path: string) => /^src\/(\w+)\//.exec(path)?.[1];
+const isAdapter = ({ path }: Source) => ADAPTER.test(path) || DOORS.test(path);
+
+test('domain files know no transport', () => {
+  const transports = /^(express|graphql|graphql-yoga|sofa-api|fets)($|\/)|^@pothos\/|^@graphql-/;
+  expect(crossings((s) => !isAdapter(s), transports)).toEqual([]);
+  expect(crossings((s) => !isAdapter(s), /^src\/(graphql|rest)\/|\/(graphql|http)\.ts$/)).toEqual(
+    [],
+  );
+});
+
+test('git is a leaf', () => {
+  expect(crossings((s) => feature(s.path) === 'git', /^src\/(?!git\/)/)).toEqual([]);
+});
+
+test('features build on each other in one direction: auth, then repos, then the rest', () => {
+  const above: Record<string, RegExp> = {
+    auth: /^src\/(repos|lfs|jobs|ssh|webhooks)\//,
+    repos: /^src\/(lfs|jobs|ssh|webhooks)\//,
+    lfs: /^src\/(jobs|webhooks)\//,
+    jobs: /^src\/(lfs|ssh|webhooks)\//,
+  };
+  for (const [name, forbidden] of Object.entries(above))
+    expect(crossings((s) => feature(s.path) === name, forbidden)).toEqual([]);
+  expect(
+    crossings((s) => feature(s.path) !== 'webhooks' && !DOORS.test(s.path), /^src\/webhooks\//),
+  ).toEqual([]);
+});
+
+test('a feature is reached through the file named after it', () => {
+  // auth has two doors: who is asking (auth.ts), and what they may do (access.ts).
+  const inner = FEATURES.filter((f) => f !== 'auth' && f !== 'git').join('|');
+  for (const name of FEATURES) {
+    const intoOthers = new RegExp(
+      `^src/(?!${name}/)(${inner})/(?!(\\1)\\.ts$|graphql\\.ts$|http\\.ts$)`,
+    );
+    expect(crossings((s) => feature(s.path) === name && !isAdapter(s), intoOthers)).toEqual([]);
+  }
+});
+
+test('nothing imports the composition root but its entry', () => {
+  expect(crossings((s) => s.path !== 'src/main.ts', /^src\/app\.ts$/)).toEqual([]);
+});
+
+test('the environment is read in config.ts, and the process ended in main.ts', () => {
+  const uses = (pattern: RegExp) =>
+    sources.filter(({ text }) => pattern.test(text)).map(({ path }) => path);
+  expect(
+    uses(/process\.exit\(/).filter((p) => !/^src\/jobs\/runners\/process\/shim/.test(p)),
+  ).toEqual(['src/main.ts']);
+  // Handing PATH on to a child process configures nothing.
+  expect(uses(/process\.env\b(?!\.PATH)/)).toEqual(['src/config.ts']);
+});
+
+test('git is started in one place', () => {
+  const starters = sources.filter(({ text }) =>
+    /(spawn|execFile|exec|fork)\w*\(\s*['"`]git['"`]/.test(text),
+  );
+  expect(starters.map(({ path }) => path).filter((p) => p !== 'src/git/run.ts')).toEqual([]);
+});
+
+test('no file holds two concepts: none is longer than 400 lines', () => {
+  const long = sources.filter(({ text }) => text.split('\n').length > 400).map(({ path }) => path);
+  expect(long).toEqual([]);
+});
+
+test('names explain: no utils, helpers, common, types', () => {
+  const vague = sources.filter(({ path }) =>
+    /\/(utils?|helpers?|common|misc|types)(\.|\/)/.test(path),
+  );
+  expect(vague.map(({ path }) => path)).toEqual([]);
+});
