@@ -17,7 +17,7 @@ export type PlanLimits = Record<Plan, Limits>;
 
 const GiB = 2 ** 30;
 /** Large enough to never bind, small enough to be shown as an integer (decisions section 2). */
-const UNLIMITED = 1_000_000;
+export const UNLIMITED = 1_000_000;
 
 export const planLimits: PlanLimits = {
   free: limits(60, 10, { repositories: 100, storageBytes: 10 * GiB, activeJobs: 20, webhooks: 10 }),
