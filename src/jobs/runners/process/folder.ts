@@ -1,0 +1,101 @@
+/** The folder of an attempt, as the server sees it: reading what the shim wrote, and hearing of changes. */
+import { execFile } from 'node:child_process';
+import { type FSWatcher, watch } from 'node:fs';
+import { readFile, rm } from 'node:fs/promises';
+import { setTimeout as delay } from 'node:timers/promises';
+import { promisify } from 'node:util';
+import { type Claim, identityOf, markedPids, signalOne, statOf } from './shim.ts';
+
+/** Reads a file that the shim writes whole; undefined while it does not exist. */
+export async function readWhole<T>(file: string): Promise<T | undefined> {
+  try {
+    return JSON.parse(await readFile(file, 'utf8'));
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined;
+    throw error;
+  }
+}
+
+/** Whether the process that made the claim still runs: its pid alone may be another's by now. */
+export function isAlive({ pid, startTime, bootId }: Claim): boolean {
+  if (!startTime) return answers(pid);
+  const stat = statOf(pid);
+  // A dead shim stays in the table until someone asks for its exit code.
+  if (!stat || stat.state === 'Z' || stat.state === 'X') return false;
+  return stat.startTime === startTime && identityOf(pid).bootId === bootId;
+}
+
+function answers(pid: number): boolean {
+  try {
+    return process.kill(pid, 0);
+  } catch {
+    return false;
+  }
+}
+
+/** Kills what a dead shim left running, so that an attempt said to be lost is really over. */
+export async function killStrays(attempt: string): Promise<void> {
+  for (const deadline = Date.now() + 5_000; ; await delay(10)) {
+    const strays = markedPids(attempt);
+    if (strays.length === 0) return;
+    if (Date.now() > deadline) throw new Error(`processes of ${attempt} do not die: ${strays}`);
+    for (const pid of strays) signalOne(pid, 'SIGKILL');
+  }
+}
+
+/** inotify tells of files; nothing tells of a process that died: that is looked for this often. */
+const LOOK_MS = 1_000;
+
+export type Changes = Disposable & {
+  /** Settles after the next change since the last call, or after a second without one. */
+  next(): Promise<void>;
+};
+
+/** Watches a folder. Disposing it, or aborting `signal`, settles a waiting `next`. */
+export function changesOf(dir: string, signal: AbortSignal): Changes {
+  let changed = false;
+  let wake: (() => void) | undefined;
+  const ring = () => {
+    changed = true;
+    wake?.();
+  };
+  let watcher: FSWatcher | undefined;
+  try {
+    watcher = watch(dir, { persistent: false }, ring);
+    // The folder may be removed under us; the look every second goes on.
+    watcher.on('error', () => {});
+  } catch {
+    // No inotify watch left on this machine: looking every second is all there is.
+  }
+  signal.addEventListener('abort', ring);
+  return {
+    async next() {
+      if (!changed && !signal.aborted) {
+        const { promise, resolve } = Promise.withResolvers<void>();
+        wake = resolve;
+        const timer = setTimeout(resolve, LOOK_MS);
+        await promise;
+        clearTimeout(timer);
+        wake = undefined;
+      }
+      changed = false;
+    },
+    [Symbol.dispose]() {
+      signal.removeEventListener('abort', ring);
+      watcher?.close();
+      ring();
+    },
+  };
+}
+
+/** Removes a folder, also where the job left directories that it made unwritable. */
+export async function removeTree(dir: string): Promise<void> {
+  const remove = () => rm(dir, { recursive: true, force: true, maxRetries: 3 });
+  try {
+    await remove();
+  } catch (error) {
+    if (!['EACCES', 'EPERM'].includes((error as NodeJS.ErrnoException).code ?? '')) throw error;
+    await promisify(execFile)('chmod', ['-R', 'u+rwx', dir]);
+    await remove();
+  }
+}

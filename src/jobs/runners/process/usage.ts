@@ -1,0 +1,79 @@
+/** What a process tree uses, from /proc; GPUs from nvidia-smi. Linux alone: elsewhere there is nothing to read. */
+import { execFile } from 'node:child_process';
+import { readFile } from 'node:fs/promises';
+import { promisify } from 'node:util';
+import { descendants, statOf } from './shim.ts';
+
+const run = promisify(execFile);
+
+/** USER_HZ, which is 100 on every Linux that Node runs on. */
+const TICKS_PER_SECOND = 100;
+
+export type TreeUsage = { cpuSeconds: number; memoryBytes: number };
+
+/** Of `root` and all below it; null when it is gone. */
+export async function usageOfTree(root: number): Promise<TreeUsage | null> {
+  if (!statOf(root)) return null;
+  let ticks = 0;
+  let memoryBytes = 0;
+  for (const pid of [root, ...descendants(root)]) {
+    const fields = statOf(pid)?.fields;
+    if (!fields) continue;
+    // Fields 14 to 17: own user and system time, and that of children that were waited for, so that
+    // each second is counted once whether the process that used it is alive or over.
+    for (const field of fields.slice(11, 15)) ticks += Number(field);
+    memoryBytes += await proportionalMemory(pid, fields);
+  }
+  return { cpuSeconds: ticks / TICKS_PER_SECOND, memoryBytes };
+}
+
+/** Pages that processes share are counted once in all; where that is not readable, the resident set. */
+async function proportionalMemory(pid: number, fields: string[]): Promise<number> {
+  try {
+    const text = await readFile(`/proc/${pid}/smaps_rollup`, 'utf8');
+    return Number(/^Pss: +(\d+) kB/m.exec(text)?.[1] ?? 0) * 1024;
+  } catch {
+    return Number(fields[21] ?? 0) * 4096;
+  }
+}
+
+/** Bytes on disk below the folders; what vanishes while it looks is not there. */
+export async function diskUsage(dirs: readonly string[]): Promise<number> {
+  const options = { timeout: 20_000, maxBuffer: 64 * 1024 * 1024 };
+  // `du` ends with 1 when a file vanished while it looked; its sum is good all the same.
+  const { stdout } = await run('du', ['-sk', ...dirs], options).catch(
+    (error: { stdout?: string }) => ({ stdout: error.stdout ?? '' }),
+  );
+  return [...stdout.matchAll(/^(\d+)\s/gm)].reduce((sum, [, kib]) => sum + Number(kib) * 1024, 0);
+}
+
+/** As nvidia-smi names them → our models. */
+const MODELS: [RegExp, string][] = [
+  [/A100.*40GB/i, 'A100-40GB'],
+  [/A100.*80GB/i, 'A100-80GB'],
+  [/H100/i, 'H100-80GB'],
+  [/\bL4\b/i, 'L4'],
+  [/\bT4\b/i, 'T4'],
+];
+
+export type GpuInfo = { index: number; model: string; percent: number };
+
+/** The GPUs of this machine that we have a name for; none where there is no nvidia-smi. */
+export async function listGpus(): Promise<GpuInfo[]> {
+  try {
+    const query = '--query-gpu=index,name,utilization.gpu';
+    const { stdout } = await run('nvidia-smi', [query, '--format=csv,noheader,nounits'], {
+      timeout: 10_000,
+    });
+    return stdout
+      .trim()
+      .split('\n')
+      .flatMap((line) => {
+        const [index, name = '', percent] = line.split(',').map((part) => part.trim());
+        const model = MODELS.find(([pattern]) => pattern.test(name))?.[1];
+        return model ? [{ index: Number(index), model, percent: Number(percent) || 0 }] : [];
+      });
+  } catch {
+    return [];
+  }
+}

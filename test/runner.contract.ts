@@ -1,0 +1,161 @@
+/** What the worker relies on, run over every runner. The commands are both shell and the fake's language. */
+import { expect, test } from 'vitest';
+import type { AttemptSpec, Handle, LogCursor, Outcome, Runner } from '../src/jobs/runner.ts';
+import { eventually } from './harness.ts';
+
+export type RunnerUnderTest = AsyncDisposable & {
+  runner: Runner;
+  /** Another that drives the same work, as a restarted server's does. */
+  again(): Promise<Runner>;
+};
+
+const never = new AbortController().signal;
+let attempts = 0;
+
+export function attemptSpec(command: string, changes: Partial<AttemptSpec> = {}): AttemptSpec {
+  return {
+    id: `att_${attempts++}`,
+    command,
+    image: null,
+    env: {},
+    checkout: null,
+    hardware: { gpu: 'none', gpuCount: 1, cpu: 2, memoryGb: 1, diskGb: 1, region: 'us-east-1' },
+    timeoutMs: 60_000,
+    ...changes,
+  };
+}
+
+export async function allLines(runner: Runner, handle: Handle, cursor: LogCursor | null = null) {
+  const lines: string[] = [];
+  for await (const batch of runner.logs(handle, cursor, never)) {
+    lines.push(...batch.lines.map(({ message }) => message));
+  }
+  return lines;
+}
+
+export async function runToEnd(
+  runner: Runner,
+  spec: AttemptSpec,
+): Promise<{ handle: Handle; outcome: Outcome; lines: string[] }> {
+  const handle = await runner.prepare(spec, never);
+  await runner.start(handle);
+  const [outcome, lines] = await Promise.all([
+    runner.wait(handle, never),
+    allLines(runner, handle),
+  ]);
+  return { handle, outcome, lines };
+}
+
+/** `open` makes a runner with a grace period of 300 ms. */
+export function runnerContract(open: () => Promise<RunnerUnderTest>): void {
+  test('lines, exit code and times of an attempt', async () => {
+    await using made = await open();
+    const before = Date.now();
+    const { outcome, lines } = await runToEnd(
+      made.runner,
+      attemptSpec('echo one; echo two; exit 3'),
+    );
+    expect(lines).toEqual(['one', 'two']);
+    expect(outcome).toMatchObject({ kind: 'exited', exitCode: 3, timedOut: false });
+    const { startedAt, endedAt } = outcome as Extract<Outcome, { kind: 'exited' }>;
+    expect(startedAt.getTime()).toBeGreaterThanOrEqual(before);
+    expect(endedAt.getTime()).toBeGreaterThanOrEqual(startedAt.getTime());
+  });
+
+  test('a cursor resumes the log after the line it stands for', async () => {
+    await using made = await open();
+    const { runner } = made;
+    const handle = await runner.prepare(attemptSpec('echo 1; sleep 0.1; echo 2; echo 3'), never);
+    await runner.start(handle);
+    const seen: string[] = [];
+    let cursor: LogCursor | null = null;
+    for await (const batch of runner.logs(handle, null, never)) {
+      seen.push(...batch.lines.map(({ message }) => message));
+      cursor = batch.cursor;
+      break;
+    }
+    seen.push(...(await allLines(await made.again(), handle, cursor)));
+    expect(seen).toEqual(['1', '2', '3']);
+  });
+
+  test('a started attempt is adopted, not started twice', async () => {
+    await using made = await open();
+    const { runner } = made;
+    const handle = await runner.prepare(attemptSpec('echo once; sleep 0.2'), never);
+    expect(await runner.attach(handle)).toBe('prepared');
+    await runner.start(handle);
+    const second = await made.again();
+    expect(await second.attach(handle)).toBe('started');
+    await second.start(handle);
+    expect(await second.wait(handle, never)).toMatchObject({ exitCode: 0 });
+    expect(await allLines(second, handle)).toEqual(['once']);
+  });
+
+  test('TERM ends it with 143', async () => {
+    await using made = await open();
+    const { runner } = made;
+    const handle = await runner.prepare(attemptSpec('echo up; sleep 600'), never);
+    await runner.start(handle);
+    await runner.signal(handle, 'TERM');
+    expect(await runner.wait(handle, never)).toMatchObject({ kind: 'exited', exitCode: 143 });
+  });
+
+  test('KILL ends it at once with 137', async () => {
+    await using made = await open();
+    const { runner } = made;
+    const handle = await runner.prepare(attemptSpec('echo up; sleep 600'), never);
+    await runner.start(handle);
+    await runner.signal(handle, 'KILL');
+    expect(await runner.wait(handle, never)).toMatchObject({ kind: 'exited', exitCode: 137 });
+  });
+
+  test('overrunning the timeout ends it and says so', async () => {
+    await using made = await open();
+    const spec = attemptSpec('sleep 600', { timeoutMs: 200 });
+    const { outcome } = await runToEnd(made.runner, spec);
+    expect(outcome).toMatchObject({ kind: 'exited', exitCode: 143, timedOut: true });
+  });
+
+  test('an image that cannot be run is refused with a reason', async () => {
+    await using made = await open();
+    await expect(
+      made.runner.prepare(attemptSpec('true', { image: 'debian:12' }), never),
+    ).rejects.toThrow(/debian:12/);
+  });
+
+  test('what was removed is gone: nothing to attach to, and waiting for it says lost', async () => {
+    await using made = await open();
+    const { runner } = made;
+    const handle = await runner.prepare(attemptSpec('sleep 600'), never);
+    await runner.start(handle);
+    await runner.remove(handle);
+    expect(await runner.attach(handle)).toBe('gone');
+    expect(await runner.wait(handle, never)).toEqual({ kind: 'lost' });
+  });
+
+  test('a sweep ends what nobody knows of and spares the rest', async () => {
+    await using made = await open();
+    const { runner } = made;
+    const [kept, stray] = [attemptSpec('sleep 600'), attemptSpec('sleep 600')];
+    const handles = [await runner.prepare(kept, never), await runner.prepare(stray, never)];
+    for (const handle of handles) await runner.start(handle);
+    await runner.sweep(new Set([kept.id]));
+    expect(await Promise.all(handles.map((h) => runner.attach(h)))).toEqual(['started', 'gone']);
+    await runner.sweep(new Set());
+    expect(await runner.attach(handles[0] as Handle)).toBe('gone');
+  });
+
+  test('waiting and following end when their signal aborts, and leave the work alone', async () => {
+    await using made = await open();
+    const { runner } = made;
+    const handle = await runner.prepare(attemptSpec('echo up; sleep 600'), never);
+    await runner.start(handle);
+    const abort = new AbortController();
+    const waiting = expect(runner.wait(handle, abort.signal)).rejects.toThrow();
+    const following = (async () => {
+      for await (const _ of runner.logs(handle, null, abort.signal)) abort.abort();
+    })();
+    await Promise.all([waiting, following]);
+    await eventually(async () => expect(await runner.attach(handle)).toBe('started'));
+  });
+}

@@ -1,0 +1,191 @@
+import { existsSync, readdirSync, readFileSync } from 'node:fs';
+import { mkdtemp, rm, symlink, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { describe, expect, test } from 'vitest';
+import type { Handle } from '../src/jobs/runner.ts';
+import { fakeRunner } from '../src/jobs/runners/fake.ts';
+import { openProcessRunner } from '../src/jobs/runners/process.ts';
+import { eventually } from './harness.ts';
+import { needs } from './needs.ts';
+import { allLines, attemptSpec, runnerContract, runToEnd } from './runner.contract.ts';
+
+const never = new AbortController().signal;
+const graceMs = 300;
+
+async function processRunner(sandbox: 'auto' | 'off' = 'auto') {
+  const dir = await mkdtemp(join(tmpdir(), 'loam-runner-'));
+  const runner = await openProcessRunner({ dir, graceMs, sandbox });
+  return {
+    dir,
+    runner,
+    again: () => openProcessRunner({ dir, graceMs, sandbox }),
+    async [Symbol.asyncDispose]() {
+      await runner.sweep(new Set());
+      await rm(dir, { recursive: true });
+      await eventually(() => expect(processesNaming(dir)).toEqual([]));
+    },
+  };
+}
+
+/** Processes with `text` in their command line. */
+function processesNaming(text: string): string[] {
+  return readdirSync('/proc')
+    .filter((name) => /^\d+$/.test(name))
+    .map((pid) => {
+      try {
+        return readFileSync(`/proc/${pid}/cmdline`, 'latin1').replaceAll('\0', ' ');
+      } catch {
+        return '';
+      }
+    })
+    .filter((line) => line.includes(text));
+}
+
+describe('fake', () => {
+  runnerContract(async () => {
+    const runner = fakeRunner({ graceMs });
+    return {
+      runner,
+      again: async () => runner,
+      [Symbol.asyncDispose]: () => runner.sweep(new Set()),
+    };
+  });
+});
+
+describe('process', () => {
+  runnerContract(() => processRunner());
+});
+
+describe('process, unconfined', () => {
+  runnerContract(() => processRunner('off'));
+
+  test('a daemon that left the tree and holds stdout ends with the job', async () => {
+    await using made = await processRunner('off');
+    const tag = `300.${process.pid}`;
+    const command = `setsid sh -c 'sleep ${tag} & sleep ${tag}' & sleep 0.2; echo done`;
+    const { outcome, lines } = await runToEnd(made.runner, attemptSpec(command));
+    expect(outcome).toMatchObject({ exitCode: 0 });
+    expect(lines).toEqual(['done']);
+    await eventually(() => expect(processesNaming(`sleep ${tag}`)).toEqual([]));
+  });
+});
+
+describe('process, in a sandbox', () => {
+  test('a job sees its folder and programs, and neither our files nor our processes', async (ctx) => {
+    needs(ctx, 'bubblewrap');
+    await using made = await processRunner();
+    const command = `pwd; id -un; ls /; cat /etc/shadow; touch /usr/x; ls ${made.dir}; ls -d /proc/[0-9]* | wc -l; env | sort`;
+    const env = { GREETING: 'hello $HOME', LD_PRELOAD: '' };
+    const { lines } = await runToEnd(made.runner, attemptSpec(`exec 2>&1; ${command}`, { env }));
+    const text = lines.join('\n');
+    expect(lines.slice(0, 2)).toEqual(['/work', 'job']);
+    expect(text).toMatch(/shadow: No such file/);
+    expect(text).toMatch(/touch: .*Read-only file system/);
+    expect(text).toMatch(new RegExp(`cannot access '${made.dir}'`));
+    expect(text).toContain('GREETING=hello $HOME');
+    expect(text).toMatch(/^HOME=\/home\/job$/m);
+    expect(text).not.toContain(
+      process.env.HOME === '/home/job' ? '\0' : `HOME=${process.env.HOME}`,
+    );
+  });
+
+  test('a daemon that holds stdout and ignores SIGTERM ends with the job', async (ctx) => {
+    needs(ctx, 'bubblewrap');
+    await using made = await processRunner();
+    const tag = `301.${process.pid}`;
+    const command = `setsid sh -c 'trap "" TERM; sleep ${tag} & wait' & sleep 0.2; echo done`;
+    const { outcome, lines } = await runToEnd(made.runner, attemptSpec(command));
+    expect([outcome, lines]).toMatchObject([{ exitCode: 0 }, ['done']]);
+    await eventually(() => expect(processesNaming(`sleep ${tag}`)).toEqual([]));
+  });
+
+  test('SIGTERM reaches the whole tree; what ignores it is killed after the grace period', async (ctx) => {
+    needs(ctx, 'bubblewrap');
+    await using made = await processRunner();
+    const { runner } = made;
+    const polite = `sh -c 'trap "echo inner; exit" TERM; while :; do sleep 0.05; done' & trap "echo outer; wait; exit 7" TERM; echo up; while :; do sleep 0.05; done`;
+    for (const [command, exitCode, said] of [
+      [polite, 7, ['inner', 'outer', 'up']],
+      [`trap "echo no" TERM; echo up; while :; do sleep 0.05; done`, 137, ['no', 'up']],
+    ] as const) {
+      const handle = await runner.prepare(attemptSpec(command), never);
+      await runner.start(handle);
+      for await (const { lines } of runner.logs(handle, null, never)) {
+        if (lines.some(({ message }) => message === 'up')) break;
+      }
+      await runner.signal(handle, 'TERM');
+      expect(await runner.wait(handle, never)).toMatchObject({ exitCode });
+      // Shells announce the death of their children too.
+      const lines = (await allLines(runner, handle)).filter((line) => line !== 'Terminated');
+      expect(lines.sort()).toEqual(said);
+    }
+  });
+});
+
+describe('process, its log', () => {
+  test('long lines are cut and say so, odd bytes replaced, the last line needs no newline', async () => {
+    await using made = await processRunner();
+    const command = `printf 'a\\r\\n\\377b\\n'; head -c 70000 /dev/zero | tr '\\0' x; echo; echo to >/dev/stdout; echo err >&2; sleep 0.1; printf end`;
+    const { lines } = await runToEnd(made.runner, attemptSpec(command));
+    expect(lines).toHaveLength(6);
+    expect(lines.slice(0, 2)).toEqual(['a', '\uFFFDb']);
+    expect(lines.find((l) => l.startsWith('xxx'))).toBe(
+      `${'x'.repeat(65536)} [cut: the line is over 64 KiB]`,
+    );
+    expect(lines).toEqual(expect.arrayContaining(['to', 'err']));
+    expect(lines.at(-1)).toBe('end');
+  });
+
+  test('two hundred thousand lines arrive complete and in order', async () => {
+    await using made = await processRunner();
+    const { lines } = await runToEnd(made.runner, attemptSpec('seq 200000'));
+    expect(lines.length).toBe(200_000);
+    expect(lines.every((line, i) => line === String(i + 1))).toBe(true);
+  });
+});
+
+test('a shim that was killed leaves a lost attempt and no process', async () => {
+  await using made = await processRunner();
+  const { runner, dir } = made;
+  const handle = await runner.prepare(attemptSpec(`sleep 302.${process.pid}`), never);
+  await runner.start(handle);
+  const claim = JSON.parse(readFileSync(join(dir, String(handle.attempt), 'claim'), 'utf8'));
+  const waiting = runner.wait(handle, never);
+  process.kill(claim.pid, 'SIGKILL');
+  expect(await waiting).toEqual({ kind: 'lost' });
+  await eventually(() => expect(processesNaming(`sleep 302.${process.pid}`)).toEqual([]));
+});
+
+test('artifacts are what lies at the path, and never what a link leads to', async () => {
+  await using made = await processRunner();
+  const { runner, dir } = made;
+  const handle = await runner.prepare(attemptSpec('true'), never);
+  const secret = join(dir, String(handle.attempt), 'outside.txt');
+  await writeFile(secret, 'not yours');
+  const work = join(dir, String(handle.attempt), 'work');
+  await symlink(join(work, '..'), join(work, 'escape'));
+  await symlink(secret, join(work, 'link'));
+  for (const path of [
+    'escape',
+    'escape/outside.txt',
+    'link',
+    '../outside.txt',
+    '/etc/passwd',
+    'nothing',
+  ])
+    expect(await runner.artifacts(handle, path), path).toBeNull();
+  expect(await runner.artifacts(handle, '.')).not.toBeNull();
+  expect(await runner.artifacts(handle, '/work')).not.toBeNull();
+});
+
+test('secrets leave no trace on the disk once the work has started', async () => {
+  await using made = await processRunner();
+  const spec = attemptSpec('echo started; sleep 600', { env: { TOKEN: 'hunter2hunter2' } });
+  const handle: Handle = await made.runner.prepare(spec, never);
+  await made.runner.start(handle);
+  const folder = join(made.dir, spec.id);
+  expect(existsSync(join(folder, 'spec.json'))).toBe(false);
+  expect(existsSync(join(folder, 'args'))).toBe(false);
+  expect(processesNaming('hunter2hunter2')).toEqual([]);
+});
