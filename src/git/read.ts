@@ -56,7 +56,7 @@ export async function commitOf(objects: Objects, ref: string): Promise<string | 
 /** The commit at the tip of a branch. */
 export async function branchTip(pool: CatFilePool, dir: string, branch: string) {
   if (!isRefName(branch)) return null;
-  const [tip] = await pool.use(dir, ({ info }) => info([`refs/heads/${branch}^{commit}`]));
+  const [tip] = await pool.use(dir, (objects) => objects.info([`refs/heads/${branch}^{commit}`]));
   return tip?.oid ?? null;
 }
 
@@ -105,7 +105,7 @@ export async function readText(pool: CatFilePool, dir: string, blob: Blob): Prom
     const head = await blobHead(dir, blob.oid);
     return { ...blob, binary: isBinary(head, true), text: null };
   }
-  const [answer] = await pool.use(dir, ({ read }) => read([blob.oid], INLINE_BYTES));
+  const [answer] = await pool.use(dir, (objects) => objects.read([blob.oid], INLINE_BYTES));
   if (!answer) throw new Error(`the object ${blob.oid} is missing`);
   const binary = isBinary(answer.data, false);
   return { ...blob, binary, text: binary ? null : answer.data.toString('utf8') };
@@ -141,7 +141,7 @@ export async function readHistory(
   const page = `${commit}+${skip}+${take}`;
   const shas =
     skip >= total ? [] : await remember(cache.pages, page, () => walk(dir, commit, skip, take));
-  const objects = await pool.use(dir, ({ read }) => read(shas));
+  const objects = await pool.use(dir, (objects) => objects.read(shas));
   const commits = objects.flatMap((object) =>
     object ? [parseCommit(object.oid, object.data)] : [],
   );

@@ -1,0 +1,271 @@
+/**
+ * Repositories from creation to deletion.
+ *
+ * The disk follows the database. A repository lies on disk before its row commits and is removed after its
+ * row is gone, so whoever finds a row finds the repository; what a kill leaves between is noted beforehand
+ * and cleared at the next start (`recover.ts`).
+ */
+import type { Prisma } from '../../prisma/generated/client.ts';
+import type { Visibility } from '../../prisma/generated/enums.ts';
+import { demand, demandAccount, type Viewer } from '../auth/access.ts';
+import { namespaceNamed } from '../auth/accounts.ts';
+import { type Db, inTransaction, violatesUnique } from '../db.ts';
+import { AppError, invalid, notFound } from '../errors.ts';
+import { type EventType, publish } from '../events.ts';
+import { isId, newId } from '../ids.ts';
+import { demandRoom } from '../quotas.ts';
+import type { Services } from '../services.ts';
+import { gitignore } from './gitignore.ts';
+import { checkBranch, checkDescription, checkName, nameKey } from './names.ts';
+import { canExist, type Row, RULED, type Select, target } from './repos.ts';
+
+/** By id; the namespace, when given, must be the owner's. */
+export type RepositoryId = { id: string; namespace?: string | null };
+
+export type CreateInput = {
+  namespace: string;
+  name: string;
+  description: string;
+  visibility: Visibility;
+  defaultBranch: string;
+  autoInit: boolean;
+  contentAddressed: boolean;
+  gitignoreTemplate?: string | null;
+};
+
+/** @throws AppError 400, 401, 403 (right or quota), 404, 409 for a taken name. */
+export async function createRepository<S extends Select>(
+  services: Pick<Services, 'db' | 'git' | 'config'>,
+  viewer: Viewer,
+  input: CreateInput,
+  select: S,
+): Promise<Row<S>> {
+  const author = demandAccount(viewer);
+  const namespace = await ownerNamed(services.db, input.namespace);
+  demand(viewer, 'repository.create', { namespaceId: namespace.id });
+  const { name, description, visibility, defaultBranch, contentAddressed } = input;
+  checkName(name);
+  checkDescription(description);
+  checkBranch(defaultBranch);
+  const files = await firstFiles(input);
+
+  const { disk } = services.git;
+  const id = newId('repo');
+  const begun = await disk.begin(id, { kind: 'create' });
+  await disk.create(
+    id,
+    defaultBranch,
+    files && {
+      message: 'Initial commit',
+      author: { name: author.username, email: author.email },
+      files,
+    },
+  );
+  try {
+    const row = await inTransaction(services.db, async (tx) => {
+      const data = {
+        id,
+        namespaceId: namespace.id,
+        name,
+        nameKey: nameKey(name),
+        description,
+        visibility,
+        defaultBranch,
+        contentAddressed,
+        branchCount: files ? 1 : 0,
+      };
+      await demandRoom({ ...services, db: tx }, namespace, 'repositories');
+      const row = await tx.repository.create({ data, select, relationLoadStrategy: 'join' });
+      await announce(tx, 'repository.created', { id, name, owner: namespace });
+      return row;
+    });
+    await begun.done();
+    return row as unknown as Row<S>;
+  } catch (error) {
+    const known = nameTaken(error);
+    // Of any other failure we cannot know whether it committed; the next start finds out.
+    if (known instanceof AppError) {
+      await disk.remove(id);
+      await begun.done();
+    }
+    throw known;
+  }
+}
+
+async function firstFiles({
+  autoInit,
+  gitignoreTemplate,
+}: CreateInput): Promise<Record<string, string> | undefined> {
+  if (!gitignoreTemplate) return autoInit ? {} : undefined;
+  if (!autoInit) throw invalid('gitignoreTemplate', 'needs a first commit (autoInit)');
+  return { '.gitignore': await gitignore(gitignoreTemplate) };
+}
+
+/** The id stays; the old clone address stops working at once. @throws AppError 400, 401, 403, 404, 409. */
+export async function renameRepository<S extends Select>(
+  services: Pick<Services, 'db'>,
+  viewer: Viewer,
+  { name, ...key }: RepositoryId & { name: string },
+  select: S,
+): Promise<Row<S>> {
+  return change(services, viewer, key, 'repository.renamed', select, async () => {
+    checkName(name);
+    return { data: { name, nameKey: nameKey(name) } };
+  });
+}
+
+/** @throws AppError 401, 403, 404. */
+export async function changeVisibility<S extends Select>(
+  services: Pick<Services, 'db'>,
+  viewer: Viewer,
+  { visibility, ...key }: RepositoryId & { visibility: Visibility },
+  select: S,
+): Promise<Row<S>> {
+  return change(services, viewer, key, 'repository.updated', select, async () => ({
+    data: { visibility },
+  }));
+}
+
+/** Needs `admin` on both sides. @throws AppError 401, 403 (right or quota), 404, 409 when the target has the name. */
+export async function transferRepository<S extends Select>(
+  services: Pick<Services, 'db' | 'config'>,
+  viewer: Viewer,
+  { newNamespace, ...key }: RepositoryId & { newNamespace: string },
+  select: S,
+): Promise<Row<S>> {
+  return change(services, viewer, key, 'repository.transferred', select, async (row, tx) => {
+    const owner = await ownerNamed(tx, newNamespace);
+    demand(viewer, 'repository.create', { namespaceId: owner.id, repositoryId: row.id });
+    if (owner.id === row.namespaceId) throw taken();
+    await demandRoom({ ...services, db: tx }, owner, 'repositories');
+    await demandRoom({ ...services, db: tx }, owner, 'storageBytes', Number(row.sizeBytes));
+    return { data: { namespaceId: owner.id }, owner };
+  });
+}
+
+export type UpdateInput = RepositoryId & {
+  description?: string | null;
+  branchProtection?: boolean | null;
+  secretScanning?: boolean | null;
+};
+
+/** Changes what is given. @throws AppError 400, 401, 403, 404. */
+export async function updateRepository<S extends Select>(
+  services: Pick<Services, 'db'>,
+  viewer: Viewer,
+  { id, namespace, ...changes }: UpdateInput,
+  select: S,
+): Promise<Row<S>> {
+  return change(services, viewer, { id, namespace }, 'repository.updated', select, async () => {
+    if (changes.description != null) checkDescription(changes.description);
+    return {
+      data: Object.fromEntries(Object.entries(changes).filter(([, value]) => value != null)),
+    };
+  });
+}
+
+/** Removes the record, then the repository with all its data. @throws AppError 401, 403, 404. */
+export async function deleteRepository(
+  services: Pick<Services, 'db' | 'git'>,
+  viewer: Viewer,
+  key: RepositoryId,
+): Promise<string> {
+  const { disk, objects } = services.git;
+  const row = await administered(services.db, viewer, key);
+  const begun = await disk.begin(row.id, { kind: 'delete' });
+  await inTransaction(services.db, async (tx) => {
+    const { count } = await tx.repository.deleteMany({ where: { id: row.id } });
+    if (count === 0) throw notFound('Repository');
+    const owner = { id: row.namespaceId, name: row.namespace.name };
+    await announce(tx, 'repository.deleted', { id: row.id, name: row.name, owner });
+  });
+  objects.forget(disk.pathOf(row.id));
+  await disk.remove(row.id);
+  await begun.done();
+  return row.id;
+}
+
+type Administered = {
+  id: string;
+  name: string;
+  namespaceId: string;
+  sizeBytes: bigint;
+  namespace: { name: string };
+};
+
+/** The row that an admin is about to change. */
+async function administered(
+  db: Db,
+  viewer: Viewer,
+  { id, namespace }: RepositoryId,
+): Promise<Administered> {
+  demandAccount(viewer);
+  const row = isId('repo', id)
+    ? await db.repository.findUnique({
+        where: { id },
+        select: { ...RULED, name: true, sizeBytes: true, namespace: { select: { name: true } } },
+        relationLoadStrategy: 'join',
+      })
+    : null;
+  if (!row || (namespace != null && row.namespace.name !== namespace.toLowerCase()))
+    throw notFound('Repository');
+  demand(viewer, 'repository.administer', target(row));
+  return row;
+}
+
+type Change = {
+  data: Prisma.RepositoryUncheckedUpdateInput;
+  /** The new one, when it changes. */
+  owner?: { id: string; name: string };
+};
+
+/** Changes a row as its admin, and says so, in one transaction. */
+async function change<S extends Select>(
+  { db }: Pick<Services, 'db'>,
+  viewer: Viewer,
+  key: RepositoryId,
+  event: EventType,
+  select: S,
+  plan: (row: Administered, tx: Prisma.TransactionClient) => Promise<Change>,
+): Promise<Row<S>> {
+  return inTransaction(db, async (tx) => {
+    const row = await administered(tx, viewer, key);
+    const { data, owner = { id: row.namespaceId, name: row.namespace.name } } = await plan(row, tx);
+    const updated = await tx.repository.update({
+      where: { id: row.id },
+      data: { ...data, updatedAt: new Date() },
+      select: { ...select, id: true },
+      relationLoadStrategy: 'join',
+    });
+    const name = typeof data.name === 'string' ? data.name : row.name;
+    await announce(tx, event, { id: row.id, name, owner });
+    return updated as unknown as Row<S>;
+  }).catch((error) => {
+    throw nameTaken(error);
+  });
+}
+
+type Named = { id: string; name: string; owner: { id: string; name: string } };
+
+async function announce(
+  tx: Prisma.TransactionClient,
+  type: EventType,
+  { id, name, owner }: Named,
+): Promise<void> {
+  const data = { id, name, namespace: owner.name, fullName: `${owner.name}/${name}` };
+  await publish(tx, { type, namespaceId: owner.id, subject: id, data });
+}
+
+function ownerNamed(db: Db, name: string) {
+  if (!canExist({ namespace: name })) throw notFound('Namespace');
+  return namespaceNamed(db, name);
+}
+
+function nameTaken(error: unknown): unknown {
+  return violatesUnique(error, 'name_key') ? taken() : error;
+}
+
+function taken(): AppError {
+  const message = 'name: a repository of that name exists in the namespace';
+  return new AppError('already_exists', message, { field: 'name' });
+}

@@ -1,0 +1,158 @@
+/**
+ * Finding repositories, and handing their commits to jobs.
+ *
+ * Callers say with `select` which columns they want, so that one query serves both them and the rules here.
+ */
+import type { Prisma } from '../../prisma/generated/client.ts';
+import type { Visibility } from '../../prisma/generated/enums.ts';
+import { demand, type Viewer } from '../auth/access.ts';
+import { invalid, notFound } from '../errors.ts';
+import { checkOut } from '../git/checkout.ts';
+import { branchTip } from '../git/read.ts';
+import { isId } from '../ids.ts';
+import { type NumberedPage, type PageRequest, toOffset } from '../paging.ts';
+import type { Services } from '../services.ts';
+import { isRepositoryName, nameKey } from './names.ts';
+import { visibleTo } from './visibility.ts';
+
+export type Select = Prisma.RepositorySelect;
+export type Row<S extends Select> = Prisma.RepositoryGetPayload<{ select: S }>;
+
+/** By id or by name. */
+export type RepositoryKey = { namespace: string; id?: string | null; name?: string | null };
+
+export const SORTS = ['name', 'created_at', 'updated_at', 'size'] as const;
+export type Sort = (typeof SORTS)[number];
+export type Order = 'asc' | 'desc';
+
+/** What the rules need of every row. */
+export const RULED = {
+  id: true,
+  namespaceId: true,
+  visibility: true,
+  defaultBranch: true,
+} as const;
+export type Ruled = Row<typeof RULED>;
+
+/** @throws AppError 401, 403, 404. */
+export async function getRepository<S extends Select>(
+  { db }: Pick<Services, 'db'>,
+  viewer: Viewer,
+  key: RepositoryKey,
+  select: S,
+): Promise<Ruled & Row<S>> {
+  if (viewer.kind === 'anonymous' && viewer.failure) throw viewer.failure;
+  if (!key.id && !key.name) throw invalid(null, 'give the id or the name of the repository');
+  if (!canExist(key)) throw notFound('Repository');
+  const row = await db.repository.findFirst({
+    where: {
+      ...(key.id && { id: key.id }),
+      ...(key.name && { nameKey: nameKey(key.name) }),
+      namespace: { name: key.namespace.toLowerCase() },
+    },
+    select: { ...select, ...RULED },
+    relationLoadStrategy: 'join',
+  });
+  if (!row) throw notFound('Repository');
+  const ruled = row as unknown as Ruled & Row<S>;
+  demand(viewer, 'repository.read', target(ruled));
+  return ruled;
+}
+
+export type ListInput = PageRequest & {
+  namespace: string;
+  sort: Sort;
+  order: Order;
+  visibility?: Visibility | null;
+};
+
+/**
+ * Those of a namespace that the viewer may see; one query reads the namespace, the page and the total.
+ * @throws AppError 400, 401 for refused credentials, 404.
+ */
+export async function listRepositories<S extends Select>(
+  { db }: Pick<Services, 'db'>,
+  viewer: Viewer,
+  { namespace, page, perPage, sort, order, visibility }: ListInput,
+  select: S,
+): Promise<NumberedPage<Row<S>>> {
+  if (viewer.kind === 'anonymous' && viewer.failure) throw viewer.failure;
+  const range = toOffset({ page, perPage });
+  if (!canExist({ namespace })) throw notFound('Namespace');
+  const where = { AND: [visibleTo(viewer), visibility ? { visibility } : {}] };
+  const row = await db.namespace.findUnique({
+    where: { name: namespace.toLowerCase() },
+    select: {
+      _count: { select: { repositories: { where } } },
+      repositories: { where, orderBy: sorted(sort, order), ...range, select },
+    },
+    relationLoadStrategy: 'join',
+  });
+  if (!row) throw notFound('Namespace');
+  const nodes = row.repositories as unknown as Row<S>[];
+  return { nodes, page, perPage, total: row._count.repositories };
+}
+
+/** Total by the id, so that pages never overlap. Names sort ignoring case, as they are unique. */
+export function sorted(sort: Sort, order: Order): Prisma.RepositoryOrderByWithRelationInput[] {
+  const column = (
+    {
+      name: 'nameKey',
+      created_at: 'createdAt',
+      updated_at: 'updatedAt',
+      size: 'sizeBytes',
+    } as const
+  )[sort];
+  return [{ [column]: order }, { id: order }];
+}
+
+/**
+ * The commit that a branch of `namespace/name` stands at, for whoever may read it.
+ * @throws AppError 400 for what is no such pair, 401, 403, 404 for the repository or the branch.
+ */
+export async function resolveBranch(
+  services: Pick<Services, 'db' | 'git'>,
+  viewer: Viewer,
+  { repo, branch }: { repo: string; branch: string },
+): Promise<{ repositoryId: string; commitSha: string }> {
+  const [namespace, name, ...rest] = repo.split('/');
+  if (!namespace || !name || rest.length > 0) throw invalid('repo', 'must be "namespace/name"');
+  const { id } = await getRepository(services, viewer, { namespace, name }, {});
+  const { disk, objects } = services.git;
+  const commitSha = await branchTip(objects, disk.pathOf(id), branch);
+  if (!commitSha) throw notFound('Branch');
+  return { repositoryId: id, commitSha };
+}
+
+/**
+ * A fresh checkout of a commit in `dir`, which must not exist: a repository of its own, HEAD detached,
+ * without hooks or credentials. Authorization was `resolveBranch`'s.
+ * @throws Error when the repository or the commit is gone.
+ */
+export async function checkout(
+  { git }: Pick<Services, 'git'>,
+  { repositoryId, commitSha, dir, signal }: CheckoutInput,
+): Promise<void> {
+  await checkOut({ from: git.disk.pathOf(repositoryId), sha: commitSha, to: dir, signal });
+}
+
+export type CheckoutInput = {
+  repositoryId: string;
+  commitSha: string;
+  dir: string;
+  signal?: AbortSignal;
+};
+
+/** What `demand` needs to know of a repository. */
+export function target({ id, namespaceId, visibility }: Omit<Ruled, 'defaultBranch'>) {
+  return { namespaceId, repositoryId: id, visibility };
+}
+
+/** What is no name or id at all is not there; the database is not asked, and never sees a NUL. */
+export function canExist({ namespace, id, name }: RepositoryKey): boolean {
+  return (
+    /^[a-z0-9-]{1,39}$/i.test(namespace) &&
+    (!id || isId('repo', id)) &&
+    (!name || isRepositoryName(name))
+  );
+}
