@@ -91,8 +91,16 @@ export function toPublic(error: unknown): AppError {
 }
 
 export function errorBody(error: AppError, requestId: string): ErrorBody {
-  const { code, message } = error;
+  const { code } = error;
+  const message = inSnakeCase(error);
   return code === 'rate_limit_exceeded'
     ? { error: { code, message, retry_after: error.retryAfter ?? 1 } }
     : { error: { code, message, request_id: requestId } };
+}
+
+/** The message with its field as REST calls it: the domain's names are GraphQL's. */
+function inSnakeCase({ message, field }: AppError): string {
+  if (!field || !message.startsWith(field)) return message;
+  const snake = field.replaceAll(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
+  return snake + message.slice(field.length);
 }

@@ -5,10 +5,15 @@ import { randomUUID } from 'node:crypto';
 import express, { type ErrorRequestHandler, type Express, type RequestHandler } from 'express';
 import { pinoHttp } from 'pino-http';
 import { identify } from './auth/http.ts';
+import { cors } from './cors.ts';
 import { health } from './diagnostics.ts';
 import { AppError, errorBody, toPublic } from './errors.ts';
+import { schema } from './graphql/schema.ts';
 import { createGraphQLServer } from './graphql/server.ts';
 import type { Logger } from './log.ts';
+import { createRest } from './rest/adapter.ts';
+import { createEndpoints } from './rest/facade.ts';
+import { routes } from './rest/routes.ts';
 import type { Services } from './services.ts';
 
 export function createHttp(services: Services): Express {
@@ -21,7 +26,11 @@ export function createHttp(services: Services): Express {
   app.use(requestLog(services.log));
   app.get('/livez', (_req, res) => void res.type('text').send('ok'));
   app.get('/readyz', readiness(services));
+  app.use(cors);
   app.use(identify(services));
+
+  const endpoints = createEndpoints(schema, routes);
+  app.use(createRest(services, { endpoints, streams: {} }));
 
   const yoga = createGraphQLServer(services);
   app.use('/graphql', (req, res) => yoga(Object.assign(req, { url: req.originalUrl }), res));
@@ -77,6 +86,7 @@ function errorEdge(log: Logger): ErrorRequestHandler {
 
 /** Express throws its own errors for a path that does not decode; they are the client's. */
 function asAppError(error: unknown): unknown {
+  if (error instanceof AppError) return error;
   if (error instanceof URIError || (error as { status?: number })?.status === 400)
     return new AppError('invalid_request', 'The path is not valid percent-encoded UTF-8');
   return error;

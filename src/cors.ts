@@ -1,0 +1,36 @@
+/**
+ * Cross-origin requests: pages anywhere may call us, because credentials come in headers that a page must
+ * have been given, never in cookies that a browser sends along.
+ */
+import type { RequestHandler } from 'express';
+
+const METHODS = 'GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS';
+const REQUEST_HEADERS =
+  'Authorization, Content-Type, Accept, Idempotency-Key, If-None-Match, Last-Event-ID, Range, X-Request-Id';
+/** Browsers show a page no other header of an answer than these and the few safe ones. */
+const EXPOSED = [
+  'X-Request-Id',
+  'X-RateLimit-Limit',
+  'X-RateLimit-Remaining',
+  'X-RateLimit-Reset',
+  'Retry-After',
+  'ETag',
+  'Link',
+  'Allow',
+  'Idempotency-Replayed',
+  'WWW-Authenticate',
+  'Content-Disposition',
+  'Content-Range',
+].join(', ');
+const PREFLIGHT_SECONDS = '86400';
+
+/** Puts the headers on every answer, and answers preflights itself, whatever the path. */
+export const cors: RequestHandler = (req, res, next) => {
+  res.setHeader('Access-Control-Allow-Origin', '*');
+  res.setHeader('Access-Control-Expose-Headers', EXPOSED);
+  if (req.method !== 'OPTIONS' || !req.headers['access-control-request-method']) return next();
+  res.setHeader('Access-Control-Allow-Methods', METHODS);
+  res.setHeader('Access-Control-Allow-Headers', REQUEST_HEADERS);
+  res.setHeader('Access-Control-Max-Age', PREFLIGHT_SECONDS);
+  res.status(204).end();
+};

@@ -1,0 +1,145 @@
+/** REST in Express: matches the routes, takes requests apart, and writes the answers. */
+import { hash } from 'node:crypto';
+import express, { type Request, type RequestHandler, type Response, type Router } from 'express';
+import { demandAccount } from '../auth/access.ts';
+import { AppError, toPublic } from '../errors.ts';
+import type { Services } from '../services.ts';
+import { readBody } from './body.ts';
+import type { Endpoint, Exchange } from './facade.ts';
+import { parameterReader } from './parameters.ts';
+import type { Route } from './routes.ts';
+
+/** Answers a request for an event stream, with the parameters already checked. */
+export type StreamHandler = (
+  req: Request,
+  res: Response,
+  values: Record<string, unknown>,
+) => Promise<void> | void;
+
+export type RestOptions = {
+  endpoints: readonly Endpoint[];
+  /** By operation, for routes that stream. */
+  streams: Record<string, StreamHandler>;
+  /** Runs on every POST once it is authenticated and its body read. */
+  onPost?: RequestHandler;
+};
+
+export function createRest(
+  services: Services,
+  { endpoints, streams, onPost }: RestOptions,
+): Router {
+  const router = express.Router({ caseSensitive: true, strict: true });
+  for (const [path, atPath] of byPath(endpoints)) {
+    const registered = router.route(expressPaths(path) as never);
+    for (const endpoint of atPath) {
+      const { route } = endpoint;
+      const method = route.method.toLowerCase() as Lowercase<Route['method']>;
+      registered[method](
+        ...(route.public ? [] : [authenticated]),
+        readBody,
+        ...(method === 'post' && onPost ? [onPost] : []),
+        answer(services, endpoint, streams[route.operation]),
+      );
+    }
+    registered.all(otherMethod(atPath.map(({ route }) => route.method)));
+  }
+  return router;
+}
+
+/** Endpoints by each of their paths, in the order of the table. */
+function byPath(endpoints: readonly Endpoint[]): Map<string, Endpoint[]> {
+  const paths = new Map<string, Endpoint[]>();
+  for (const endpoint of endpoints)
+    for (const path of endpoint.route.paths)
+      paths.set(path, [...(paths.get(path) ?? []), endpoint]);
+  return paths;
+}
+
+/** `{x}` is `:x`. `/{x*}` may be left out, with its slash or without it. */
+function expressPaths(path: string): string[] {
+  const express = path.replace(/\/\{(\w+)\*\}$/, '{/*$1}').replaceAll(/\{(\w+)\}/g, ':$1');
+  return express.endsWith('}') ? [express, express.replace(/\{.*$/, '/')] : [express];
+}
+
+const authenticated: RequestHandler = (req, _res, next) => {
+  demandAccount(req.viewer);
+  next();
+};
+
+/** `OPTIONS` is answered, `HEAD` comes as `GET`, all else is refused with what there is. */
+function otherMethod(methods: Route['method'][]): RequestHandler {
+  const allow = [...(methods.includes('GET') ? ['HEAD'] : []), ...methods, 'OPTIONS'].join(', ');
+  return (req, res) => {
+    if (req.method !== 'OPTIONS')
+      throw new AppError('invalid_request', `${req.method} is not allowed here; ${allow} are`, {
+        status: 405,
+        headers: { Allow: allow },
+      });
+    res.setHeader('Allow', allow);
+    res.status(204).end();
+  };
+}
+
+function answer(
+  services: Services,
+  { route, operation, call }: Endpoint,
+  stream: StreamHandler | undefined,
+): RequestHandler {
+  const read = parameterReader(route, operation);
+  return async (req, res) => {
+    const values = read(req);
+    if (route.streamedBy && values[route.streamedBy]) {
+      if (!stream) throw new Error(`Nothing streams ${route.operation}`);
+      return stream(req, res, values);
+    }
+    const exchange: Exchange = {
+      context: { viewer: req.viewer, requestId: req.id as string, services },
+    };
+    const text = await (await call(exchange, values)).text();
+    if (route.method !== 'GET') {
+      res.setHeader('Cache-Control', 'no-store');
+      if (route.status === 204) return void res.status(204).end();
+      return void res.status(route.status).type('json').send(text);
+    }
+    const inTrouble = route.trouble?.when(exchange.body as object);
+    if (route.trouble && inTrouble)
+      return void res.status(route.trouble.status).type('json').send(text);
+    res.setHeader('Cache-Control', 'private, no-cache');
+    const etag = `W/"${hash('sha1', text, 'base64url')}"`;
+    res.setHeader('ETag', etag);
+    const link = linkHeader(services.urls.base + req.originalUrl, exchange.body);
+    if (link) res.setHeader('Link', link);
+    if (matches(req.headers['if-none-match'], etag)) return void res.status(304).end();
+    res.status(route.status).type('json').send(text);
+  };
+}
+
+/**
+ * Express's own `req.fresh` says no to every request with `Cache-Control: no-cache`, which `fetch` adds to
+ * each that carries `If-None-Match`.
+ */
+function matches(ifNoneMatch: string | undefined, etag: string): boolean {
+  if (!ifNoneMatch) return false;
+  const weak = (tag: string) => tag.trim().replace(/^W\//, '');
+  return ifNoneMatch.split(',').some((tag) => tag.trim() === '*' || weak(tag) === weak(etag));
+}
+
+type Paginated = { pagination?: { page: number; total_pages: number } };
+
+/** RFC 8288, for a body with a pagination object; undefined for any other, and for an empty list. */
+function linkHeader(address: string, body: unknown): string | undefined {
+  const { pagination } = body as Paginated;
+  if (!pagination || pagination.total_pages === 0) return undefined;
+  const { page, total_pages: last } = pagination;
+  const url = new URL(address);
+  const to = (rel: string, target: number) => {
+    url.searchParams.set('page', String(target));
+    return `<${url.href}>; rel="${rel}"`;
+  };
+  return [
+    to('first', 1),
+    ...(page > 1 ? [to('prev', Math.min(page - 1, last))] : []),
+    ...(page < last ? [to('next', page + 1)] : []),
+    to('last', last),
+  ].join(', ');
+}

@@ -1,0 +1,182 @@
+/**
+ * What an operation answers: where in GraphQL's data the body is, and the body's type, derived from the
+ * selections under their aliases. A selection that is one fragment has that fragment's name as its type's.
+ */
+import {
+  type DocumentNode,
+  type FieldNode,
+  type FragmentDefinitionNode,
+  type GraphQLFieldConfigMap,
+  GraphQLList,
+  GraphQLNonNull,
+  GraphQLObjectType,
+  type GraphQLOutputType,
+  type GraphQLSchema,
+  getNamedType,
+  getNullableType,
+  isListType,
+  isNonNullType,
+  isObjectType,
+  Kind,
+  type OperationDefinitionNode,
+  type SelectionSetNode,
+} from 'graphql';
+import { directive } from './directives.ts';
+
+export type Answer = {
+  type: GraphQLOutputType;
+  /** The body out of the operation's data, without what is absent rather than null. */
+  bodyOf(data: unknown): unknown;
+};
+
+/** What a field of an answer's type knows beyond GraphQL, in its `extensions`. */
+export type AnswerField = { absentWhenNull?: boolean; stringMap?: boolean };
+
+/** The field of an operation that is the body; an operation without it answers its data as it is. */
+const BODY = 'answer';
+
+export function answerReader(schema: GraphQLSchema) {
+  /** One type per name for all operations, as a schema demands. */
+  const types = new Map<string, GraphQLObjectType>();
+
+  return (document: DocumentNode, operation: OperationDefinitionNode): Answer => {
+    const fragments = new Map<string, FragmentDefinitionNode>();
+    for (const node of document.definitions)
+      if (node.kind === Kind.FRAGMENT_DEFINITION) fragments.set(node.name.value, node);
+
+    const root = schema.getRootType(operation.operation) as GraphQLObjectType;
+    const name = operation.name?.value ?? '';
+    const path = pathToBody(operation.selectionSet);
+    const type = path
+      ? typeAt(root, operation.selectionSet, path)
+      : new GraphQLNonNull(typeOf(root, operation.selectionSet, `${name}Answer`));
+    const prune = pruner(type);
+    return {
+      type,
+      bodyOf(data) {
+        const body = (path ?? []).reduce<unknown>((at, key) => (at as Tree)[key], data);
+        prune?.(body);
+        return body;
+      },
+    };
+
+    function typeAt(
+      parent: GraphQLObjectType,
+      { selections }: SelectionSetNode,
+      [key, ...rest]: string[],
+    ): GraphQLOutputType {
+      const node = selections.find((s) => s.kind === Kind.FIELD && keyOf(s) === key) as FieldNode;
+      const field = fieldOf(parent, node);
+      if (rest.length === 0) return wrap(field.type, named(field.type, node, `${name}Answer`));
+      return typeAt(getNamedType(field.type) as GraphQLObjectType, selectionsOf(node), rest);
+    }
+
+    function typeOf(parent: GraphQLObjectType, set: SelectionSetNode, fallback: string) {
+      const [only, ...others] = set.selections;
+      const typeName =
+        only?.kind === Kind.FRAGMENT_SPREAD && others.length === 0
+          ? only.name.value
+          : upperFirst(fallback);
+      const known = types.get(typeName);
+      if (known) return known;
+      const type = new GraphQLObjectType({
+        name: typeName,
+        fields: fieldsOf(parent, set, typeName),
+      });
+      types.set(typeName, type);
+      return type;
+    }
+
+    function fieldsOf(parent: GraphQLObjectType, set: SelectionSetNode, typeName: string) {
+      const fields: GraphQLFieldConfigMap<unknown, unknown> = {};
+      for (const node of set.selections) {
+        if (node.kind === Kind.FRAGMENT_SPREAD) {
+          const fragment = fragments.get(node.name.value) as FragmentDefinitionNode;
+          Object.assign(fields, fieldsOf(parent, fragment.selectionSet, typeName));
+        } else if (node.kind === Kind.FIELD) {
+          const { type, description } = fieldOf(parent, node);
+          const key = keyOf(node);
+          const inner = named(type, node, `${typeName}${upperFirst(key)}`);
+          const always = directive('alwaysPresent', node) && !isNonNullType(type);
+          fields[key] = {
+            type: always ? new GraphQLNonNull(wrap(type, inner) as never) : wrap(type, inner),
+            description,
+            extensions: {
+              absentWhenNull: directive('absentWhenNull', node) !== undefined,
+              stringMap: directive('stringMap', node) !== undefined,
+            } satisfies AnswerField,
+          };
+        }
+      }
+      return fields;
+    }
+
+    function named(type: GraphQLOutputType, node: FieldNode, fallback: string): GraphQLOutputType {
+      const core = getNamedType(type);
+      return isObjectType(core) ? typeOf(core, selectionsOf(node), fallback) : core;
+    }
+  };
+}
+
+function pathToBody({ selections }: SelectionSetNode): string[] | undefined {
+  for (const node of selections) {
+    if (node.kind !== Kind.FIELD) continue;
+    if (keyOf(node) === BODY) return [BODY];
+    const rest = node.selectionSet && pathToBody(node.selectionSet);
+    if (rest) return [keyOf(node), ...rest];
+  }
+  return undefined;
+}
+
+function fieldOf(parent: GraphQLObjectType, node: FieldNode) {
+  const field = parent.getFields()[node.name.value];
+  if (!field) throw new Error(`${parent.name} has no field ${node.name.value}`);
+  return field;
+}
+
+function selectionsOf(node: FieldNode): SelectionSetNode {
+  return node.selectionSet ?? { kind: Kind.SELECTION_SET, selections: [] };
+}
+
+/** `inner` in the lists and non-nulls of `outer`. */
+function wrap(outer: GraphQLOutputType, inner: GraphQLOutputType): GraphQLOutputType {
+  if (isNonNullType(outer)) return new GraphQLNonNull(wrap(outer.ofType, inner) as never);
+  if (isListType(outer)) return new GraphQLList(wrap(outer.ofType, inner));
+  return inner;
+}
+
+type Tree = Record<string, unknown>;
+type Prune = (value: unknown) => void;
+
+/** Unsets, in place, what is to be absent; JSON leaves it out. Undefined when nothing can be. */
+function pruner(type: GraphQLOutputType): Prune | undefined {
+  const nullable = getNullableType(type);
+  if (isListType(nullable)) {
+    const each = pruner(nullable.ofType);
+    return each && ((list) => (list as unknown[] | null)?.forEach(each));
+  }
+  if (!isObjectType(nullable)) return undefined;
+  const steps: Prune[] = [];
+  for (const field of Object.values(nullable.getFields())) {
+    const { name } = field;
+    const inner = pruner(field.type);
+    if (inner) steps.push((value) => inner((value as Tree)[name]));
+    if ((field.extensions as AnswerField).absentWhenNull)
+      steps.push((value) => {
+        const tree = value as Tree;
+        if (tree[name] === null) tree[name] = undefined;
+      });
+  }
+  if (steps.length === 0) return undefined;
+  return (value) => {
+    if (value != null) for (const step of steps) step(value);
+  };
+}
+
+function keyOf(node: FieldNode): string {
+  return node.alias?.value ?? node.name.value;
+}
+
+function upperFirst(text: string): string {
+  return text.charAt(0).toUpperCase() + text.slice(1);
+}

@@ -1,0 +1,43 @@
+/** What a stored operation says about REST that GraphQL has no words for. They change nothing of its execution. */
+import {
+  buildASTSchema,
+  type FieldNode,
+  getDirectiveValues,
+  parse,
+  type VariableDefinitionNode,
+} from 'graphql';
+
+export const directives = parse(`
+  "Null is left out of the answer: what the specification has 'present only when …' is never null."
+  directive @absentWhenNull on FIELD
+  "Nullable in the schema, never null in this operation."
+  directive @alwaysPresent on FIELD
+  "JSON that is an object whose values are strings."
+  directive @stringMap on FIELD | VARIABLE_DEFINITION
+  "Limits for the OpenAPI document; the domain enforces them."
+  directive @range(min: Int, max: Int) on VARIABLE_DEFINITION
+  directive @length(min: Int, max: Int) on VARIABLE_DEFINITION
+  directive @choices(values: [Int!]!) on VARIABLE_DEFINITION
+`);
+
+type Arguments = {
+  absentWhenNull: object;
+  alwaysPresent: object;
+  stringMap: object;
+  range: { min?: number; max?: number };
+  length: { min?: number; max?: number };
+  choices: { values: number[] };
+};
+
+const defined = buildASTSchema(directives, { assumeValid: true });
+
+/** The arguments of a directive on a node; undefined where it is not. */
+export function directive<Name extends keyof Arguments>(
+  name: Name,
+  node: FieldNode | VariableDefinitionNode,
+): Arguments[Name] | undefined {
+  const definition = defined.getDirective(name);
+  return definition
+    ? (getDirectiveValues(definition, node as FieldNode) as Arguments[Name] | undefined)
+    : undefined;
+}

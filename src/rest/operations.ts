@@ -1,0 +1,133 @@
+/**
+ * The stored operations: read from `operations/`, checked against the schema they will run on, and taken
+ * apart into what REST needs to know of each.
+ */
+import { readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import {
+  concatAST,
+  type DocumentNode,
+  extendSchema,
+  type GraphQLArgument,
+  type GraphQLInputField,
+  type GraphQLInputType,
+  type GraphQLSchema,
+  getNamedType,
+  isInputObjectType,
+  isNonNullType,
+  Kind,
+  type OperationDefinitionNode,
+  parse,
+  Source,
+  separateOperations,
+  TypeInfo,
+  typeFromAST,
+  validate,
+  visit,
+  visitWithTypeInfo,
+} from 'graphql';
+import { type Answer, answerReader } from './answer.ts';
+import { directive, directives } from './directives.ts';
+
+const FOLDER = join(import.meta.dirname, 'operations');
+
+export type Parameter = {
+  name: string;
+  required: boolean;
+  type: GraphQLInputType;
+  description?: string;
+  /** What an omitted one stands for. */
+  fallback?: unknown;
+  range?: { min?: number; max?: number };
+  length?: { min?: number; max?: number };
+  choices?: number[];
+  /** JSON that is an object whose values are strings. */
+  stringMap: boolean;
+};
+
+export type Operation = {
+  name: string;
+  kind: 'query' | 'mutation';
+  document: DocumentNode;
+  /** The first line of its description. */
+  summary: string;
+  description: string;
+  parameters: readonly Parameter[];
+  answer: Answer;
+};
+
+/** @throws when an operation does not fit the schema: a mismatch of core and REST stops the start. */
+export function readOperations(schema: GraphQLSchema): Map<string, Operation> {
+  const files = readdirSync(FOLDER).filter((name) => name.endsWith('.graphql'));
+  const all = concatAST(
+    files.map((name) => parse(new Source(readFileSync(join(FOLDER, name), 'utf8'), name))),
+  );
+  const problems = validate(extendSchema(schema, directives), all);
+  if (problems.length > 0)
+    throw new Error(`The stored operations do not fit the schema:\n${problems.join('\n\n')}`);
+
+  const answerOf = answerReader(schema);
+  const operations = new Map<string, Operation>();
+  for (const [name, document] of Object.entries(separateOperations(all))) {
+    const definition = document.definitions.find((d) => d.kind === Kind.OPERATION_DEFINITION);
+    if (!definition || definition.operation === 'subscription')
+      throw new Error(`${name}: REST serves queries and mutations`);
+    const [summary = '', ...description] = (definition.description?.value ?? '').split('\n');
+    operations.set(name, {
+      name,
+      kind: definition.operation,
+      document,
+      summary,
+      description: description.join('\n').trim(),
+      parameters: readParameters(schema, document, definition),
+      answer: answerOf(document, definition),
+    });
+  }
+  return operations;
+}
+
+function readParameters(
+  schema: GraphQLSchema,
+  document: DocumentNode,
+  { variableDefinitions = [] }: OperationDefinitionNode,
+): Parameter[] {
+  const uses = usesOfVariables(schema, document);
+  return variableDefinitions.map((definition) => {
+    const name = definition.variable.name.value;
+    const type = typeFromAST(schema, definition.type as never) as GraphQLInputType;
+    const use = uses.get(name);
+    const { defaultValue } = definition;
+    return {
+      name,
+      type,
+      required: isNonNullType(type),
+      description: definition.description?.value ?? use?.description ?? undefined,
+      fallback: defaultValue && 'value' in defaultValue ? defaultValue.value : use?.defaultValue,
+      range: directive('range', definition),
+      length: directive('length', definition),
+      choices: directive('choices', definition)?.values,
+      stringMap: directive('stringMap', definition) !== undefined,
+    };
+  });
+}
+
+/** The argument or input field each variable is given to: it knows the default and the description. */
+function usesOfVariables(schema: GraphQLSchema, document: DocumentNode) {
+  const uses = new Map<string, GraphQLArgument | GraphQLInputField>();
+  const info = new TypeInfo(schema);
+  visit(
+    document,
+    visitWithTypeInfo(info, {
+      Argument({ value }) {
+        const argument = info.getArgument();
+        if (value.kind === Kind.VARIABLE && argument) uses.set(value.name.value, argument);
+      },
+      ObjectField({ name, value }) {
+        const parent = getNamedType(info.getParentInputType());
+        const field = isInputObjectType(parent) ? parent.getFields()[name.value] : undefined;
+        if (value.kind === Kind.VARIABLE && field) uses.set(value.name.value, field);
+      },
+    }),
+  );
+  return uses;
+}

@@ -1,0 +1,125 @@
+/**
+ * The REST contract: every route, its paths, and the stored GraphQL operation behind it.
+ *
+ * What a route takes and answers stands in its operation (`operations/*.graphql`): variables are its
+ * parameters (in the path where the path names them, else in the query of GET and DELETE and in the body
+ * of the rest), the field called `answer` is its body, aliases are its field names.
+ */
+
+export type Route = {
+  /** The stored operation, and the operationId in the OpenAPI document. */
+  operation: string;
+  method: 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE';
+  /** The documented path, then alternatives. `{x}` is one segment, `{x*}` all the rest, which may be empty. */
+  paths: readonly [string, ...string[]];
+  /** Of success; 204 has no body. */
+  status: 200 | 201 | 204;
+  tag: 'Repositories' | 'Jobs' | 'Tokens and keys' | 'Diagnostics';
+  /** Documented besides those that every route has (`errorsOf`). */
+  errors?: readonly ErrorStatus[];
+  /** Needs no credentials. */
+  public?: true;
+  /** The status of an answer that reports trouble, where there is such a one. */
+  trouble?: { status: 503; when: (body: { status?: string }) => boolean };
+  /** The boolean parameter that asks for an event stream, which is not GraphQL's to answer. */
+  streamedBy?: 'stream';
+};
+
+export type ErrorStatus = 400 | 401 | 403 | 404 | 409 | 422 | 429 | 500;
+
+/** Every documented error of a route, in order. */
+export function errorsOf({ errors = [], public: isPublic, method }: Route): ErrorStatus[] {
+  const everywhere: ErrorStatus[] = isPublic ? [400, 500] : [400, 401, 429, 500];
+  // The answers to `Idempotency-Key`: in use, or used for another request.
+  const idempotency: ErrorStatus[] = method === 'POST' ? [409, 422] : [];
+  return [...new Set([...everywhere, ...errors, ...idempotency])].sort((a, b) => a - b);
+}
+
+export const routes: readonly Route[] = [
+  {
+    operation: 'getHealth',
+    method: 'GET',
+    paths: ['/auth/v1/health'],
+    status: 200,
+    tag: 'Diagnostics',
+    public: true,
+    trouble: { status: 503, when: ({ status }) => status !== 'ok' },
+  },
+  {
+    operation: 'getVersion',
+    method: 'GET',
+    paths: ['/auth/v1/version'],
+    status: 200,
+    tag: 'Diagnostics',
+    public: true,
+  },
+  {
+    operation: 'whoami',
+    method: 'GET',
+    paths: ['/auth/v1/whoami'],
+    status: 200,
+    tag: 'Diagnostics',
+  },
+  {
+    operation: 'listAccessTokens',
+    method: 'GET',
+    paths: ['/auth/v1/pat'],
+    status: 200,
+    tag: 'Tokens and keys',
+  },
+  {
+    operation: 'createAccessToken',
+    method: 'POST',
+    paths: ['/auth/v1/pat'],
+    status: 201,
+    tag: 'Tokens and keys',
+    errors: [403, 404, 409],
+  },
+  {
+    operation: 'getAccessToken',
+    method: 'GET',
+    paths: ['/auth/v1/pat/{name}'],
+    status: 200,
+    tag: 'Tokens and keys',
+    errors: [404],
+  },
+  {
+    operation: 'deleteAccessToken',
+    method: 'DELETE',
+    paths: ['/auth/v1/pat/{name}'],
+    status: 204,
+    tag: 'Tokens and keys',
+    errors: [403, 404],
+  },
+  {
+    operation: 'listApiKeys',
+    method: 'GET',
+    paths: ['/auth/v1/api_keys'],
+    status: 200,
+    tag: 'Tokens and keys',
+  },
+  {
+    operation: 'createApiKey',
+    method: 'POST',
+    paths: ['/auth/v1/api_keys'],
+    status: 201,
+    tag: 'Tokens and keys',
+    errors: [403, 404, 409],
+  },
+  {
+    operation: 'getApiKey',
+    method: 'GET',
+    paths: ['/auth/v1/api_keys/{name}'],
+    status: 200,
+    tag: 'Tokens and keys',
+    errors: [404],
+  },
+  {
+    operation: 'deleteApiKey',
+    method: 'DELETE',
+    paths: ['/auth/v1/api_keys/{name}'],
+    status: 204,
+    tag: 'Tokens and keys',
+    errors: [403, 404],
+  },
+];
