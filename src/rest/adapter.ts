@@ -2,7 +2,7 @@
 import { hash } from 'node:crypto';
 import express, { type Request, type RequestHandler, type Response, type Router } from 'express';
 import { demandAccount } from '../auth/access.ts';
-import { AppError, toPublic } from '../errors.ts';
+import { AppError } from '../errors.ts';
 import type { Services } from '../services.ts';
 import { readBody } from './body.ts';
 import type { Endpoint, Exchange } from './facade.ts';
