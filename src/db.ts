@@ -71,6 +71,17 @@ export function violatesUnique(error: unknown, column?: string): boolean {
   return !column || new RegExp(`\\b${column}\\b|_${column}_`).test(JSON.stringify(error.meta));
 }
 
+/**
+ * Whether a statement failed because PostgreSQL cannot store a text it was given: one with a NUL in it, or,
+ * in JSON, half of a surrogate pair. Any string of any input may be such a one, so it is told here, once.
+ */
+export function isUnstorableText(error: unknown): boolean {
+  const { code, meta } = (error ?? {}) as { code?: unknown; meta?: { driverAdapterError?: Error } };
+  const cause = meta?.driverAdapterError?.cause as { originalCode?: string } | undefined;
+  const [NUL_IN_TEXT, NUL_IN_JSON, BAD_JSON] = ['22021', '22P05', '22P02'];
+  return [NUL_IN_TEXT, NUL_IN_JSON, BAD_JSON].includes(cause?.originalCode ?? String(code));
+}
+
 function statementNames() {
   const names = new Map<string, string>();
   return ({ sql }: { sql: string }): string => {

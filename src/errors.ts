@@ -3,6 +3,8 @@
  * whatever reaches them into a `PublicError` with `toPublic`, the one place that decides what is shown.
  */
 
+import { isUnstorableText } from './db.ts';
+
 /** Code → status (spec section 7, decisions section 2). */
 export const STATUS = {
   invalid_request: 400,
@@ -81,9 +83,14 @@ export type ErrorBody = {
     | { code: ErrorCode; message: string; retry_after: number };
 };
 
-/** What clients may see of any thrown value: an AppError as it is, all else as a bare 500. */
+/** What clients may see of any thrown value: what they can mend as it is, all else as a bare 500. */
 export function toPublic(error: unknown): AppError {
   if (error instanceof AppError) return error;
+  if (isUnstorableText(error))
+    return invalid(
+      null,
+      'A text holds a character that cannot be stored (NUL, or half of a surrogate pair)',
+    );
   return new AppError(
     'internal_error',
     'Something went wrong on our side. The request id helps us find it.',

@@ -1,0 +1,79 @@
+/** Things that exist, so that fuzzing reaches the code behind "not found"; made again when it deletes them. */
+import fc from 'fast-check';
+import type { Client, TestApp } from '../harness.ts';
+
+export type World = {
+  /** Real values for a parameter or field of that name, in REST's or GraphQL's spelling. */
+  known(name: string): fc.Arbitrary<unknown> | undefined;
+  /** Makes again what has been deleted. */
+  restore(): Promise<void>;
+  callers: fc.Arbitrary<Client>;
+};
+
+const NAMESPACES = ['admin', 'reader', 'no-such-namespace'];
+
+export async function createWorld(app: TestApp): Promise<World> {
+  const { admin, anonymous } = app;
+  const reader = await app.user('reader');
+  const repository = { id: '', name: 'fuzzed' };
+  const jobs = ['fuzzed', 'gone'];
+
+  async function restore(): Promise<void> {
+    const path = '/auth/v1/repository/admin';
+    const made = await admin.post(path, { name: repository.name, gitignore_template: 'Node' });
+    if (made.status === 201) repository.id = made.body.id;
+    const job = {
+      name: 'fuzzed',
+      command: 'true',
+      repo: `admin/${repository.name}`,
+      gpu: 'none',
+      cpu: 2,
+      memory_gb: 2,
+    };
+    await admin.post('/auth/v1/seed/admin/jobs', job);
+    for (const name of ['pat', 'api_keys'])
+      await admin.post(`/auth/v1/${name}`, { name: 'fuzzed' });
+  }
+
+  const names: Record<string, () => fc.Arbitrary<unknown>> = {
+    namespace: () => fc.constantFrom(...NAMESPACES),
+    newnamespace: () => fc.constantFrom(...NAMESPACES),
+    id: () => fc.constant(repository.id),
+    name: () => fc.constantFrom(repository.name, ...jobs, 'Fresh_1.x'),
+    username: () => fc.constantFrom('admin', 'reader'),
+    repo: () => fc.constantFrom(`admin/${repository.name}`, 'admin/none', 'none'),
+    branch: () => fc.constantFrom('main', 'none'),
+    ref: () => fc.constantFrom('main', 'HEAD', 'none', 'refs/heads/main'),
+    revision: () => fc.constantFrom('main', 'a'.repeat(40)),
+    path: () => fc.constantFrom('', '/', '.gitignore', 'none/at/all'),
+    command: () => fc.constant('true'),
+    since: () => fc.constant(new Date(0).toISOString()),
+    email: () => fc.constantFrom('a@example.com', 'no address'),
+    stream: () => fc.constant(false),
+  };
+  await restore();
+  return {
+    // Read anew for each value: ids change when the world is restored.
+    known: (name) => {
+      const make = names[name.toLowerCase().replaceAll('_', '')];
+      return make && fc.constant(null).chain(make);
+    },
+    restore,
+    callers: fc.oneof(
+      { arbitrary: fc.constant(admin), weight: 8 },
+      {
+        arbitrary: fc.constantFrom(
+          reader,
+          anonymous,
+          app.client('Bearer none'),
+          app.client('API-Key a$b'),
+        ),
+        weight: 2,
+      },
+    ),
+  };
+}
+
+export function count(local: number, inCI: number): number {
+  return process.env.LOAM_TEST_REQUIRE === 'all' ? inCI : local;
+}
