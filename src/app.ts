@@ -6,6 +6,7 @@ import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
 import { seedOperator } from './auth/accounts.ts';
+import { recordUsage } from './auth/usage.ts';
 import type { Config } from './config.ts';
 import { openDatabase } from './db.ts';
 import { Bus } from './events.ts';
@@ -50,6 +51,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   database.own();
   const firstToken = await seedOperator(database.client, config.admin);
 
+  const usage = cleanup.use(recordUsage({ pool: database.pool, log }));
   const git = cleanup.use(await openGit(join(config.dataDir, 'repositories')));
   const signer = await openSigner(config.dataDir);
   const server = createServer();
@@ -63,6 +65,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
     git,
     log,
     signer,
+    usage,
     urls,
   };
   server.on('request', createHttp(services));

@@ -10,6 +10,7 @@ import { health } from './diagnostics.ts';
 import { AppError, errorBody, toPublic } from './errors.ts';
 import { schema } from './graphql/schema.ts';
 import { createGraphQLServer } from './graphql/server.ts';
+import { rateLimits } from './limits.ts';
 import type { Logger } from './log.ts';
 import { createRest } from './rest/adapter.ts';
 import { createEndpoints } from './rest/facade.ts';
@@ -28,6 +29,10 @@ export function createHttp(services: Services): Express {
   app.get('/readyz', readiness(services));
   app.use(cors);
   app.use(identify(services));
+  const limits = rateLimits(services.config.rateLimits);
+  app.use(limits.refused);
+  // What stands above this line does not count: git, large-file objects, downloads, static files.
+  app.use(limits.counted);
 
   const endpoints = createEndpoints(schema, routes);
   app.use(createRest(services, { endpoints, streams: {} }));
@@ -80,7 +85,11 @@ function errorEdge(log: Logger): ErrorRequestHandler {
     if (res.headersSent) return void res.destroy();
     for (const [name, value] of Object.entries(shown.headers ?? {})) res.setHeader(name, value);
     if (shown.retryAfter) res.setHeader('Retry-After', shown.retryAfter);
-    res.status(shown.status).json(errorBody(shown, req.id as string));
+    const body = errorBody(shown, req.id as string);
+    const { code, message } = body.error;
+    // Refused before GraphQL was reached (401, 429): its clients read `errors`.
+    const errors = [{ message, extensions: { code: code.toUpperCase() } }];
+    res.status(shown.status).json(req.path.startsWith('/graphql') ? { ...body, errors } : body);
   };
 }
 

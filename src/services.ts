@@ -3,6 +3,7 @@
  * within a transaction they get `{ ...services, db: tx }`.
  */
 import type pg from 'pg';
+import type { Usage } from './auth/usage.ts';
 import type { Config } from './config.ts';
 import type { Db } from './db.ts';
 import type { Bus } from './events.ts';
@@ -19,6 +20,8 @@ export type Services = {
   git: Git;
   log: Logger;
   signer: Signer;
+  /** Notes when credentials are used. */
+  usage: Usage;
   /** Addresses without a trailing slash; they name the port really listened on. */
   urls: { base: string; artifacts: string };
 };

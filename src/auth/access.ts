@@ -51,6 +51,7 @@ export type Account = {
   userId: string;
   username: string;
   email: string;
+  /** Of the user, or of the namespace that an API key is bound to: it sets the rate limit. */
   plan: Plan;
   operator: boolean;
   /** The user's own namespace, where it is admin. */

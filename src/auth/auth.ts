@@ -4,27 +4,37 @@
  */
 import type { Db } from '../db.ts';
 import { unauthenticated } from '../errors.ts';
+import type { Services } from '../services.ts';
 import { type Account, type Scope, type Viewer, withImplied } from './access.ts';
-import { hashSecret, matches } from './tokens.ts';
+import { hashSecret, KEY_NAME, matches, TOKEN_PREFIX } from './tokens.ts';
 
-/** What a request carries. Git's Basic may hold either kind: the doors tell them apart (`auth/http.ts`). */
+/** What a request carries. Basic, which is all that git can send, may hold either kind. */
 export type Credential =
   | { kind: 'pat'; token: string }
-  | { kind: 'key'; name: string; secret: string };
+  | { kind: 'key' | 'basic'; name: string; secret: string };
 
 const NOBODY: Viewer = { kind: 'anonymous' };
 const REFUSED = 'The credentials are not valid or have expired';
 
 /** `credential` null: none was given; undefined: one was, of no form that we know. */
 export async function authenticate(
-  db: Db,
+  { db, usage }: Pick<Services, 'db' | 'usage'>,
   credential: Credential | null | undefined,
 ): Promise<Viewer> {
   if (credential === null) return NOBODY;
-  const account =
-    credential &&
-    (await (credential.kind === 'pat' ? byToken(db, credential) : byKey(db, credential)));
-  return account ?? { kind: 'anonymous', failure: unauthenticated(REFUSED) };
+  const account = credential && (await accountOf(db, credential));
+  if (!account) return { kind: 'anonymous', failure: unauthenticated(REFUSED) };
+  usage.note(account.credential);
+  return account;
+}
+
+async function accountOf(db: Db, credential: Credential): Promise<Account | undefined> {
+  if (credential.kind === 'pat') return byToken(db, credential);
+  const { kind, name, secret } = credential;
+  if (kind === 'basic' && secret.startsWith(TOKEN_PREFIX)) return byToken(db, { token: secret });
+  const account = KEY_NAME.test(name) ? await byKey(db, { name, secret }) : undefined;
+  // The first token may have been chosen by hand, without the prefix.
+  return account ?? (kind === 'basic' ? byToken(db, { token: secret }) : undefined);
 }
 
 const userSelect = {
@@ -65,18 +75,19 @@ async function byKey(
       id: true,
       hash: true,
       scopes: true,
-      namespaceId: true,
+      namespace: { select: { id: true, plan: true } },
       expiresAt: true,
       user: { select: userSelect },
     },
     relationLoadStrategy: 'join',
   });
   if (!row || !matches(secret, row.hash) || isOver(row.expiresAt)) return undefined;
-  const namespaces = row.namespaceId ? [row.namespaceId] : [];
+  const { user, namespace, id, scopes } = row;
   return account(
-    row.user,
-    { kind: 'key', id: row.id, name },
-    { scopes: row.scopes, namespaces, repositories: [] },
+    // What is done with a namespace's key is done on its plan, whoever made the key.
+    namespace ? { ...user, plan: namespace.plan } : user,
+    { kind: 'key', id, name },
+    { scopes, namespaces: namespace ? [namespace.id] : [], repositories: [] },
   );
 }
 

@@ -21,7 +21,7 @@ import {
   type Viewer,
 } from './access.ts';
 import { namespaceNamed } from './accounts.ts';
-import { hashSecret, newToken, randomSecret } from './tokens.ts';
+import { hashSecret, KEY_NAME, newToken, randomSecret } from './tokens.ts';
 
 const MAX_DAYS = 365;
 /** Of namespaces or repositories that a token is narrowed to. */
@@ -364,7 +364,7 @@ function checkTokenName(name: string): void {
 }
 
 function checkKeyName(name: string): void {
-  if (!/^[A-Za-z0-9._-]{1,100}$/.test(name) || name === '.' || name === '..')
+  if (!KEY_NAME.test(name) || name === '.' || name === '..')
     throw invalid('name', 'must be 1 to 100 of A-Z, a-z, 0-9, ".", "_" and "-"');
 }
 

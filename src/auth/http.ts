@@ -1,9 +1,9 @@
 /** Express's side of authentication: the `Authorization` header in, `req.viewer` out. It never refuses. */
-import type { RequestHandler } from 'express';
+import type { Request, RequestHandler } from 'express';
+import { toPublic } from '../errors.ts';
 import type { Services } from '../services.ts';
 import type { Viewer } from './access.ts';
 import { authenticate, type Credential } from './auth.ts';
-import { TOKEN_PREFIX } from './tokens.ts';
 
 declare global {
   namespace Express {
@@ -13,9 +13,19 @@ declare global {
   }
 }
 
-export function identify({ db }: Pick<Services, 'db'>): RequestHandler {
+/** Health and version need no credentials (spec section 5), so they answer whatever is given and without the database. */
+export function needsCredentials({ path }: Request): boolean {
+  return !/^\/auth\/v1\/(?:health|version)\/?$/.test(path);
+}
+
+/** What cannot be decided becomes the viewer's failure, so that its 500 is answered where a 401 would be. */
+export function identify(services: Pick<Services, 'db' | 'usage'>): RequestHandler {
   return async (req, _res, next) => {
-    req.viewer = await authenticate(db, readAuthorization(req.headers.authorization));
+    const credential = needsCredentials(req) ? readAuthorization(req.headers.authorization) : null;
+    req.viewer = await authenticate(services, credential).catch((cause: unknown) => ({
+      kind: 'anonymous' as const,
+      failure: Object.assign(toPublic(cause), { cause }),
+    }));
     next();
   };
 }
@@ -32,18 +42,15 @@ export function readAuthorization(header: string | undefined): Credential | null
     case 'bearer':
       return value ? { kind: 'pat', token: value } : undefined;
     case 'api-key':
-      return key(value, '$');
-    case 'basic': {
-      const text = Buffer.from(value, 'base64').toString('utf8');
-      const password = text.slice(text.indexOf(':') + 1);
-      return password.startsWith(TOKEN_PREFIX) ? { kind: 'pat', token: password } : key(text, ':');
-    }
+      return named('key', value, '$');
+    case 'basic':
+      return named('basic', Buffer.from(value, 'base64').toString('utf8'), ':');
     default:
       return undefined;
   }
 }
 
-function key(text: string, separator: string): Credential | undefined {
+function named(kind: 'key' | 'basic', text: string, separator: string): Credential | undefined {
   const at = text.indexOf(separator);
-  return at > 0 ? { kind: 'key', name: text.slice(0, at), secret: text.slice(at + 1) } : undefined;
+  return at < 0 ? undefined : { kind, name: text.slice(0, at), secret: text.slice(at + 1) };
 }

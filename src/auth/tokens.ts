@@ -7,6 +7,8 @@ import { crc32 } from 'node:zlib';
 
 const ALPHABET = '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz';
 export const TOKEN_PREFIX = 'loam_pat_';
+/** Of an API key: `$` and, in Basic, `:` divide it from the secret. */
+export const KEY_NAME = /^[A-Za-z0-9._-]{1,100}$/;
 
 /** 40 base62 characters, 238 bits. */
 export function randomSecret(): string {
