@@ -42,22 +42,26 @@ export function resolveCommit(pool: CatFilePool, dir: string, ref: string): Prom
   return pool.use(dir, (objects) => commitOf(objects, ref));
 }
 
-export async function commitOf(objects: Objects, ref: string): Promise<string | null> {
+/** As `resolveCommit`, within a reader's turn; `anyKind: false` looks for a branch alone. */
+export async function commitOf(
+  objects: Objects,
+  ref: string,
+  anyKind = true,
+): Promise<string | null> {
   const names: string[] = [];
-  if (isRefName(ref)) {
-    names.push(`refs/heads/${ref}`, `refs/tags/${ref}`);
+  if (isRefName(ref)) names.push(`refs/heads/${ref}`);
+  if (anyKind && isRefName(ref)) {
+    names.push(`refs/tags/${ref}`);
     if (/^refs\/(heads|tags)\/./.test(ref)) names.push(ref);
   }
-  if (ref === 'HEAD' || /^[0-9a-f]{7,40}$/i.test(ref)) names.push(ref);
+  if (anyKind && (ref === 'HEAD' || /^[0-9a-f]{7,40}$/i.test(ref))) names.push(ref);
   const found = await objects.info(names.map((name) => `${name}^{commit}`));
   return found.find((info) => info !== null)?.oid ?? null;
 }
 
 /** The commit at the tip of a branch. */
-export async function branchTip(pool: CatFilePool, dir: string, branch: string) {
-  if (!isRefName(branch)) return null;
-  const [tip] = await pool.use(dir, (objects) => objects.info([`refs/heads/${branch}^{commit}`]));
-  return tip?.oid ?? null;
+export function branchTip(pool: CatFilePool, dir: string, branch: string): Promise<string | null> {
+  return pool.use(dir, (objects) => commitOf(objects, branch, false));
 }
 
 /**
@@ -69,6 +73,7 @@ export async function readTree(
   commit: string,
   path: string,
 ): Promise<TreeEntry[] | null> {
+  if (!canBePath(path)) return null;
   const [tree] = await objects.info([path ? `${commit}:${path}` : `${commit}^{tree}`]);
   if (tree?.type !== 'tree') return null;
   const [raw] = await objects.read([tree.oid]);
@@ -92,6 +97,7 @@ export async function findBlob(
   commit: string,
   path: string,
 ): Promise<Blob | null> {
+  if (!canBePath(path)) return null;
   const [info] = await objects.info([`${commit}:${path}`]);
   return info?.type === 'blob' ? { oid: info.oid, size: info.size } : null;
 }
@@ -146,6 +152,11 @@ export async function readHistory(
     object ? [parseCommit(object.oid, object.data)] : [],
   );
   return { commits, total };
+}
+
+/** Git takes a leading `./` for a path from the working tree, and ends when there is none. */
+function canBePath(path: string): boolean {
+  return !path.split('/').includes('.');
 }
 
 async function blobHead(dir: string, oid: string): Promise<Buffer> {

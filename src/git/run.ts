@@ -69,8 +69,8 @@ export function spawnGit(args: readonly string[], options: GitOptions = {}): Git
     env: environment(options),
     stdio: ['pipe', 'pipe', 'pipe', ...Array(extraPipes).fill('pipe')],
   }) as GitProcess;
-  // Writing to a process that is gone is no news: its exit tells the story.
-  child.stdin.on('error', () => {});
+  // Writing to a process that is gone is no news, nor that it could not be started: its end tells the story.
+  for (const emitter of [child, ...child.stdio]) emitter?.on('error', () => {});
   if (signal) {
     const end = () => terminate(child);
     if (signal.aborted) end();

@@ -1,6 +1,8 @@
 /** The whole schema: each import adds its feature's types and fields to the builder. */
 import { builder } from './builder.ts';
 import '../auth/graphql.ts';
+import '../repos/graphql.ts';
+import '../repos/graphql/mutations.ts';
 import './diagnostics.ts';
 
 export const schema = builder.toSchema();

@@ -143,6 +143,36 @@ export type CheckoutInput = {
   signal?: AbortSignal;
 };
 
+/** Columns for `collaboratorCount`. */
+export const COLLABORATORS = {
+  namespace: {
+    select: {
+      userId: true,
+      _count: { select: { members: { where: { role: { in: ['write', 'admin'] } } } } },
+    },
+  },
+} as const satisfies Select;
+
+/** Members who can write, the owner included: a user has no membership of their own namespace. */
+export function collaboratorCount({ namespace }: Row<typeof COLLABORATORS>): number {
+  return Math.max(1, namespace._count.members + (namespace.userId ? 1 : 0));
+}
+
+type Called = { name: string; namespace: { name: string } };
+
+export function fullName({ name, namespace }: Called): string {
+  return `${namespace.name}/${name}`;
+}
+
+export function cloneUrls(
+  { urls, config }: Pick<Services, 'urls' | 'config'>,
+  repository: Called,
+): { http: string; ssh: string } {
+  const path = `${fullName(repository)}.git`;
+  const { hostname } = new URL(urls.base);
+  return { http: `${urls.base}/${path}`, ssh: `ssh://git@${hostname}:${config.sshPort}/${path}` };
+}
+
 /** What `demand` needs to know of a repository. */
 export function target({ id, namespaceId, visibility }: Omit<Ruled, 'defaultBranch'>) {
   return { namespaceId, repositoryId: id, visibility };

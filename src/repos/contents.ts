@@ -1,0 +1,132 @@
+/** What is in a repository: directories, files, history, branches and tags (spec section 4.1). */
+import { demand, type Viewer } from '../auth/access.ts';
+import { invalid, notFound } from '../errors.ts';
+import type { Objects } from '../git/catfile.ts';
+import type { Commit } from '../git/commit.ts';
+import {
+  commitOf,
+  findBlob,
+  readHistory,
+  readText,
+  readTree,
+  resolveCommit,
+  type TreeEntry,
+} from '../git/read.ts';
+import { listRefs, type Ref, type RefKind } from '../git/refs.ts';
+import { type NumberedPage, type PageRequest, toOffset } from '../paging.ts';
+import type { Services } from '../services.ts';
+import { downloadUrl } from './downloads.ts';
+import { type Ruled, target } from './repos.ts';
+
+export type Tree = { path: string; ref: string; entries: TreeEntry[] };
+
+export type File = {
+  path: string;
+  ref: string;
+  sizeBytes: number;
+  encoding: 'utf-8' | 'binary';
+  /** Absent for binary files and those over 1 MiB, which have a `downloadUrl` instead. */
+  content?: string;
+  downloadUrl?: string;
+};
+
+export type Place = { path: string; ref?: string | null };
+
+/** @throws AppError 400 for a bad path, 401, 403, 404 for an unknown ref or what is no directory. */
+export async function tree(
+  { git }: Pick<Services, 'git'>,
+  viewer: Viewer,
+  repository: Ruled,
+  { path, ref }: Place,
+): Promise<Tree> {
+  demand(viewer, 'repository.read', target(repository));
+  const inside = path === '/' ? '' : path;
+  if (inside) checkPath(inside);
+  return git.objects.use(git.disk.pathOf(repository.id), async (objects) => {
+    const at = await find(objects, repository, ref);
+    // Nothing was committed yet: the root is there all the same, and empty.
+    if (!at && !ref && !inside) return { path, ref: repository.defaultBranch, entries: [] };
+    if (!at) throw notFound('Ref');
+    const entries = await readTree(objects, at.sha, inside);
+    if (!entries) throw notFound('Directory');
+    return { path, ref: at.name, entries };
+  });
+}
+
+/** @throws AppError 400 for a bad path, 401, 403, 404 for an unknown ref or what is no file. */
+export async function file(
+  { git, signer, urls }: Pick<Services, 'git' | 'signer' | 'urls'>,
+  viewer: Viewer,
+  repository: Ruled,
+  { path, ref }: Place,
+): Promise<File> {
+  demand(viewer, 'repository.read', target(repository));
+  checkPath(path);
+  const dir = git.disk.pathOf(repository.id);
+  const { at, blob } = await git.objects.use(dir, async (objects) => {
+    const at = await find(objects, repository, ref);
+    if (!at) throw notFound('Ref');
+    return { at, blob: await findBlob(objects, at.sha, path) };
+  });
+  if (!blob) throw notFound('File');
+  const { binary, text } = await readText(git.objects, dir, blob);
+  const found = { path, ref: at.name, sizeBytes: blob.size };
+  const link = () => downloadUrl({ signer, urls }, repository.id, blob.oid, path);
+  if (binary) return { ...found, encoding: 'binary', downloadUrl: link() };
+  if (text === null) return { ...found, encoding: 'utf-8', downloadUrl: link() };
+  return { ...found, encoding: 'utf-8', content: text };
+}
+
+/** Newest first. @throws AppError 400, 401, 403, 404 for an unknown revision. */
+export async function commits(
+  { git }: Pick<Services, 'git'>,
+  viewer: Viewer,
+  repository: Ruled,
+  { revision, page, perPage }: PageRequest & { revision: string },
+): Promise<NumberedPage<Commit>> {
+  demand(viewer, 'repository.read', target(repository));
+  const range = toOffset({ page, perPage });
+  const dir = git.disk.pathOf(repository.id);
+  const sha = isSafe(revision) ? await resolveCommit(git.objects, dir, revision) : null;
+  if (!sha) throw notFound('Revision');
+  const { commits, total } = await readHistory(git.objects, git.history, dir, sha, range);
+  return { nodes: commits, page, perPage, total };
+}
+
+/** By name. @throws AppError 401, 403. */
+export async function refs(
+  { git }: Pick<Services, 'git'>,
+  viewer: Viewer,
+  repository: Ruled,
+  kind: RefKind,
+  range: { offset: number; limit: number },
+): Promise<Ref[]> {
+  demand(viewer, 'repository.read', target(repository));
+  return listRefs(git.disk.pathOf(repository.id), kind, range);
+}
+
+/** A ref that was not given is `main` where that branch exists, else the default branch. */
+async function find(
+  objects: Objects,
+  { defaultBranch }: Ruled,
+  ref: string | null | undefined,
+): Promise<{ name: string; sha: string } | null> {
+  const candidates = ref ? [ref] : [...new Set(['main', defaultBranch])];
+  for (const name of candidates) {
+    const sha = isSafe(name) ? await commitOf(objects, name, Boolean(ref)) : null;
+    if (sha) return { name, sha };
+  }
+  return null;
+}
+
+function isSafe(ref: string): boolean {
+  return !ref.includes('\0');
+}
+
+/** @throws AppError 400 naming `path`. */
+function checkPath(path: string): void {
+  if (path.includes('\0')) throw invalid('path', 'must not hold a NUL character');
+  const parts = path.split('/');
+  if (parts.includes('')) throw invalid('path', 'must not have an empty segment');
+  if (parts.includes('..')) throw invalid('path', 'must not have a ".." segment');
+}

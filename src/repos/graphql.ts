@@ -1,0 +1,215 @@
+/** Repositories in GraphQL. */
+
+import { queryFromInfo } from '@pothos/plugin-prisma';
+import { type DefaultConnectionArguments, resolveOffsetConnection } from '@pothos/plugin-relay';
+import { Namespace } from '../auth/graphql.ts';
+import type { RefKind } from '../git/refs.ts';
+import { builder, SortOrder } from '../graphql/builder.ts';
+import type { Context } from '../graphql/context.ts';
+import { pageArgs, pageType } from '../graphql/paging.ts';
+import * as contents from './contents.ts';
+import { CommitPage, File, Ref, RefConnection, Tree } from './graphql/contents.ts';
+import * as repos from './repos.ts';
+import { visibleTo } from './visibility.ts';
+
+export const Visibility = builder.enumType('Visibility', {
+  values: {
+    PUBLIC: { value: 'public', description: 'Anyone reads, cloning without credentials.' },
+    PRIVATE: { value: 'private', description: 'Members of the namespace alone.' },
+    INTERNAL: { value: 'internal', description: 'Whoever is signed in reads.' },
+  } as const,
+});
+
+const RepositorySort = builder.enumType('RepositorySort', {
+  values: Object.fromEntries(repos.SORTS.map((sort) => [sort.toUpperCase(), { value: sort }])) as {
+    [name: string]: { value: repos.Sort };
+  },
+});
+
+export const Repository = builder.prismaNode('Repository', {
+  description: 'A Git repository.',
+  id: { field: 'id' },
+  select: { id: true },
+  nullable: true,
+  // One that the viewer may not see is null, like one that does not exist.
+  findUnique: (id, { viewer }) => ({ id, AND: [visibleTo(viewer)] }),
+  fields: (t) => ({
+    name: t.exposeString('name', { description: 'Unique in its namespace, ignoring case.' }),
+    namespace: t.string({
+      description: "The owner's name.",
+      select: { namespace: { select: { name: true } } },
+      resolve: ({ namespace }) => namespace.name,
+    }),
+    owner: t.relation('namespace'),
+    fullName: t.string({
+      description: '`namespace/name`.',
+      select: { name: true, namespace: { select: { name: true } } },
+      resolve: repos.fullName,
+    }),
+    description: t.exposeString('description'),
+    visibility: t.expose('visibility', { type: Visibility }),
+    defaultBranch: t.exposeString('defaultBranch'),
+    sizeBytes: t.expose('sizeBytes', {
+      type: 'SafeInt',
+      description: 'Bytes on disk of its objects; 0 until the first push.',
+    }),
+    language: t.exposeString('language', {
+      nullable: true,
+      description: 'The one with the most bytes on the default branch.',
+    }),
+    contentAddressed: t.exposeBoolean('contentAddressed', {
+      description: 'Whether its large files are stored once with those of others.',
+    }),
+    branchProtection: t.exposeBoolean('branchProtection', {
+      description: 'The default branch refuses deletion and pushes that are no fast-forward.',
+    }),
+    secretScanning: t.exposeBoolean('secretScanning', {
+      description: 'A push that adds a live-looking secret is refused.',
+    }),
+    collaboratorCount: t.int({
+      description: 'Who can write: members, and the owner.',
+      select: repos.COLLABORATORS,
+      resolve: repos.collaboratorCount,
+    }),
+    branchCount: t.exposeInt('branchCount'),
+    tagCount: t.exposeInt('tagCount'),
+    cloneUrl: t.string({
+      description: 'For git over HTTP.',
+      select: { name: true, namespace: { select: { name: true } } },
+      resolve: (row, _args, { services }) => repos.cloneUrls(services, row).http,
+    }),
+    sshUrl: t.string({
+      description: 'For git over SSH.',
+      select: { name: true, namespace: { select: { name: true } } },
+      resolve: (row, _args, { services }) => repos.cloneUrls(services, row).ssh,
+    }),
+    createdAt: t.expose('createdAt', { type: 'DateTime' }),
+    updatedAt: t.expose('updatedAt', {
+      type: 'DateTime',
+      description: 'Of the record or, by a push, of its contents.',
+    }),
+    pushedAt: t.expose('pushedAt', { type: 'DateTime', nullable: true }),
+    tree: t.field({
+      type: Tree,
+      args: {
+        path: t.arg.string({
+          required: true,
+          defaultValue: '',
+          description: 'Empty or `/`: the root.',
+        }),
+        ref: t.arg.string({
+          description: 'Branch, tag or commit; left out: `main` if there is one, else the default.',
+        }),
+      },
+      select: repos.RULED,
+      resolve: (row, args, { services, viewer }) => contents.tree(services, viewer, row, args),
+    }),
+    file: t.field({
+      type: File,
+      args: { path: t.arg.string({ required: true }), ref: t.arg.string() },
+      select: repos.RULED,
+      resolve: (row, args, { services, viewer }) => contents.file(services, viewer, row, args),
+    }),
+    commitPage: t.field({
+      type: CommitPage,
+      description: 'The history of a branch, tag or commit, newest first.',
+      args: {
+        revision: t.arg.string({ required: true }),
+        page: t.arg.int({ ...pageArgs.page, required: true }),
+        perPage: t.arg.int({ ...pageArgs.perPage, required: true }),
+      },
+      select: repos.RULED,
+      resolve: (row, args, { services, viewer }) => contents.commits(services, viewer, row, args),
+    }),
+    branches: t.connection(
+      {
+        type: Ref,
+        description: 'By name.',
+        select: { ...repos.RULED, branchCount: true },
+        resolve: (row, args, context) => refs(row, args, context, 'branch', row.branchCount),
+      },
+      RefConnection,
+    ),
+    tags: t.connection(
+      {
+        type: Ref,
+        description: 'By name.',
+        select: { ...repos.RULED, tagCount: true },
+        resolve: (row, args, context) => refs(row, args, context, 'tag', row.tagCount),
+      },
+      RefConnection,
+    ),
+  }),
+});
+
+function refs(
+  row: repos.Ruled,
+  args: DefaultConnectionArguments,
+  { services, viewer }: Context,
+  kind: RefKind,
+  totalCount: number,
+) {
+  return resolveOffsetConnection({ args, maxSize: 100, totalCount }, (range) =>
+    contents.refs(services, viewer, row, kind, range),
+  );
+}
+
+const RepositoryPage = pageType<{ id: string }>('RepositoryPage', Repository);
+
+const listArgs = {
+  sort: { type: RepositorySort, defaultValue: 'updated_at', required: true },
+  order: { type: SortOrder, defaultValue: 'desc', required: true },
+  visibility: { type: Visibility },
+} as const;
+
+builder.queryFields((t) => ({
+  repository: t.prismaField({
+    type: 'Repository',
+    description: 'By id or by name.',
+    args: {
+      namespace: t.arg.string({ required: true }),
+      id: t.arg.id(),
+      name: t.arg.string(),
+    },
+    resolve: (query, _root, args, { services, viewer }) =>
+      repos.getRepository(services, viewer, args, selectOf(query)) as never,
+  }),
+  repositoryPage: t.field({
+    type: RepositoryPage,
+    description: 'Those of a namespace that the viewer may see.',
+    args: {
+      namespace: t.arg.string({ required: true }),
+      page: t.arg.int({ ...pageArgs.page, required: true }),
+      perPage: t.arg.int({ ...pageArgs.perPage, required: true }),
+      sort: t.arg(listArgs.sort),
+      order: t.arg(listArgs.order),
+      visibility: t.arg(listArgs.visibility),
+    },
+    resolve: (_root, args, context, info) => {
+      const query = queryFromInfo({ context, info, path: ['nodes'] });
+      return repos.listRepositories(context.services, context.viewer, args, selectOf(query));
+    },
+  }),
+}));
+
+builder.prismaObjectField(Namespace, 'repositories', (t) =>
+  t.relatedConnection('repositories', {
+    cursor: 'id',
+    totalCount: true,
+    description: 'Those that the viewer may see.',
+    args: {
+      sort: t.arg(listArgs.sort),
+      order: t.arg(listArgs.order),
+      visibility: t.arg(listArgs.visibility),
+    },
+    query: ({ sort, order, visibility }, { viewer }) => ({
+      where: { AND: [visibleTo(viewer), visibility ? { visibility } : {}] },
+      orderBy: repos.sorted(sort, order),
+    }),
+  }),
+);
+
+/** The columns that an operation asks for, as Pothos found them. */
+export function selectOf(query: object): repos.Select {
+  return (query as { select?: repos.Select }).select ?? { id: true };
+}
