@@ -2,10 +2,10 @@
 import { hash } from 'node:crypto';
 import express, { type Request, type RequestHandler, type Response, type Router } from 'express';
 import { demandAccount } from '../auth/access.ts';
-import { AppError } from '../errors.ts';
 import type { Services } from '../services.ts';
 import { readBody } from './body.ts';
 import type { Endpoint, Exchange } from './facade.ts';
+import { otherMethod } from './methods.ts';
 import { parameterReader } from './parameters.ts';
 import type { Route } from './routes.ts';
 
@@ -65,20 +65,6 @@ const authenticated: RequestHandler = (req, _res, next) => {
   demandAccount(req.viewer);
   next();
 };
-
-/** `OPTIONS` is answered, `HEAD` comes as `GET`, all else is refused with what there is. */
-function otherMethod(methods: Route['method'][]): RequestHandler {
-  const allow = [...(methods.includes('GET') ? ['HEAD'] : []), ...methods, 'OPTIONS'].join(', ');
-  return (req, res) => {
-    if (req.method !== 'OPTIONS')
-      throw new AppError('invalid_request', `${req.method} is not allowed here; ${allow} are`, {
-        status: 405,
-        headers: { Allow: allow },
-      });
-    res.setHeader('Allow', allow);
-    res.status(204).end();
-  };
-}
 
 function answer(
   services: Services,

@@ -1,0 +1,95 @@
+/** JSON Schema (2020-12, as OpenAPI 3.1 has it) of the facade's types and of parameters. */
+import {
+  type GraphQLObjectType,
+  type GraphQLType,
+  getNamedType,
+  getNullableType,
+  isListType,
+  isNonNullType,
+  isObjectType,
+} from 'graphql';
+import type { AnswerField } from '../answer.ts';
+import { enumValues } from '../executable.ts';
+import type { Parameter } from '../operations.ts';
+
+export type JsonSchema = { [keyword: string]: unknown };
+
+const SCALARS: Record<string, JsonSchema> = {
+  ID: { type: 'string' },
+  String: { type: 'string' },
+  Boolean: { type: 'boolean' },
+  Int: { type: 'integer', format: 'int32' },
+  SafeInt: { type: 'integer', format: 'int64' },
+  Float: { type: 'number' },
+  DateTime: { type: 'string', format: 'date-time' },
+  Decimal: { type: 'string', pattern: '^\\d+\\.\\d{2,}$' },
+  JSON: {},
+};
+const STRING_MAP: JsonSchema = { type: 'object', additionalProperties: { type: 'string' } };
+
+/** The schema of an answer; `components` receives the named types it refers to. */
+export function schemaOf(type: GraphQLType, components: Map<string, JsonSchema>): JsonSchema {
+  if (!isNonNullType(type)) return orNull(schemaOfNullable(type, components));
+  return schemaOfNullable(type.ofType, components);
+}
+
+/** The schema of a value that a parameter may have. */
+export function parameterSchema(
+  { type, range, length, choices, stringMap, fallback }: Parameter,
+  components: Map<string, JsonSchema>,
+): JsonSchema {
+  return {
+    ...(stringMap ? STRING_MAP : schemaOfNullable(getNullableType(type), components)),
+    ...(range?.min !== undefined && { minimum: range.min }),
+    ...(range?.max !== undefined && { maximum: range.max }),
+    ...(length?.min !== undefined && { minLength: length.min }),
+    ...(length?.max !== undefined && { maxLength: length.max }),
+    ...(choices && { enum: choices }),
+    ...(fallback !== undefined && fallback !== null && { default: fallback }),
+  };
+}
+
+function schemaOfNullable(type: GraphQLType, components: Map<string, JsonSchema>): JsonSchema {
+  if (isListType(type)) return { type: 'array', items: schemaOf(type.ofType, components) };
+  const named = getNamedType(type);
+  const values = enumValues(named);
+  if (!values && !isObjectType(named)) return SCALARS[named.name] as JsonSchema;
+  if (!components.has(named.name)) {
+    // Entered before it is complete, so that a type may contain itself.
+    const schema: JsonSchema = {};
+    components.set(named.name, schema);
+    Object.assign(
+      schema,
+      values
+        ? { type: 'string', enum: values }
+        : objectSchema(named as GraphQLObjectType, components),
+      named.description && { description: named.description },
+    );
+  }
+  return { $ref: `#/components/schemas/${named.name}` };
+}
+
+function objectSchema(type: GraphQLObjectType, components: Map<string, JsonSchema>): JsonSchema {
+  const properties: Record<string, JsonSchema> = {};
+  const required: string[] = [];
+  for (const field of Object.values(type.getFields())) {
+    const { absentWhenNull, stringMap } = field.extensions as AnswerField;
+    const schema = stringMap
+      ? STRING_MAP
+      : absentWhenNull
+        ? schemaOfNullable(getNullableType(field.type), components)
+        : schemaOf(field.type, components);
+    properties[field.name] = {
+      ...schema,
+      ...(field.description && { description: field.description }),
+    };
+    if (!absentWhenNull) required.push(field.name);
+  }
+  return { type: 'object', required, properties };
+}
+
+function orNull(schema: JsonSchema): JsonSchema {
+  return typeof schema.type === 'string' && !schema.enum
+    ? { ...schema, type: [schema.type, 'null'] }
+    : { oneOf: [schema, { type: 'null' }] };
+}
