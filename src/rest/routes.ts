@@ -35,7 +35,90 @@ export function errorsOf({ errors = [], public: isPublic, method }: Route): Erro
   return [...new Set([...everywhere, ...errors, ...idempotency])].sort((a, b) => a - b);
 }
 
+const repositories = (rest = '') =>
+  [`/auth/v1/repository/{namespace}${rest}`, `/auth/v1/{namespace}/repositories${rest}`] as const;
+
 export const routes: readonly Route[] = [
+  {
+    operation: 'listRepositories',
+    method: 'GET',
+    paths: repositories(),
+    status: 200,
+    tag: 'Repositories',
+    errors: [404],
+  },
+  {
+    operation: 'getRepository',
+    method: 'GET',
+    paths: repositories('/{id}'),
+    status: 200,
+    tag: 'Repositories',
+    errors: [403, 404],
+  },
+  {
+    operation: 'createRepository',
+    method: 'POST',
+    paths: repositories(),
+    status: 201,
+    tag: 'Repositories',
+    errors: [403, 404],
+  },
+  {
+    operation: 'renameRepository',
+    method: 'PUT',
+    paths: repositories('/{id}/name'),
+    status: 200,
+    tag: 'Repositories',
+    errors: [403, 404, 409],
+  },
+  {
+    operation: 'changeRepositoryVisibility',
+    method: 'POST',
+    paths: repositories('/{id}/visibility'),
+    status: 200,
+    tag: 'Repositories',
+    errors: [403, 404],
+  },
+  {
+    operation: 'transferRepository',
+    method: 'POST',
+    paths: repositories('/{id}/transfer'),
+    status: 200,
+    tag: 'Repositories',
+    errors: [403, 404],
+  },
+  {
+    operation: 'deleteRepository',
+    method: 'DELETE',
+    paths: repositories('/{id}'),
+    status: 204,
+    tag: 'Repositories',
+    errors: [403, 404],
+  },
+  {
+    operation: 'getTree',
+    method: 'GET',
+    paths: repositories('/{id}/tree/{path*}'),
+    status: 200,
+    tag: 'Repositories',
+    errors: [403, 404],
+  },
+  {
+    operation: 'getFile',
+    method: 'GET',
+    paths: repositories('/{id}/file/{path*}'),
+    status: 200,
+    tag: 'Repositories',
+    errors: [403, 404],
+  },
+  {
+    operation: 'listCommits',
+    method: 'GET',
+    paths: repositories('/{id}/commits/{revision*}'),
+    status: 200,
+    tag: 'Repositories',
+    errors: [403, 404],
+  },
   {
     operation: 'getHealth',
     method: 'GET',
