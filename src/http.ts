@@ -10,6 +10,7 @@ import { health } from './diagnostics.ts';
 import { AppError, errorBody, toPublic } from './errors.ts';
 import { schema } from './graphql/schema.ts';
 import { createGraphQLServer } from './graphql/server.ts';
+import { idempotency } from './idempotency.ts';
 import { rateLimits } from './limits.ts';
 import type { Logger } from './log.ts';
 import { createRest } from './rest/adapter.ts';
@@ -35,7 +36,7 @@ export function createHttp(services: Services): Express {
   app.use(limits.counted);
 
   const endpoints = createEndpoints(schema, routes);
-  app.use(createRest(services, { endpoints, streams: {} }));
+  app.use(createRest(services, { endpoints, streams: {}, onPost: idempotency(services) }));
 
   const yoga = createGraphQLServer(services);
   app.use('/graphql', (req, res) => yoga(Object.assign(req, { url: req.originalUrl }), res));
