@@ -12,12 +12,16 @@ import { openDatabase } from './db.ts';
 import { Bus } from './events.ts';
 import { openGit } from './git/git.ts';
 import { createHttp } from './http.ts';
+import type { Runner } from './jobs/runner.ts';
+import { openProcessRunner } from './jobs/runners/process.ts';
+import { openSecretBox } from './jobs/secrets.ts';
+import { startWorker } from './jobs/worker.ts';
 import { createLog, type Logger } from './log.ts';
 import type { Services } from './services.ts';
 import { openSession } from './session.ts';
 import { openSigner } from './signing.ts';
 
-export type Overrides = { log?: Logger };
+export type Overrides = { log?: Logger; runner?: Runner };
 
 export type App = AsyncDisposable & {
   services: Services;
@@ -54,6 +58,9 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   const usage = cleanup.use(recordUsage({ pool: database.pool, log }));
   const git = cleanup.use(await openGit(join(config.dataDir, 'repositories')));
   const signer = await openSigner(config.dataDir);
+  const secretBox = await openSecretBox(config.dataDir);
+  const runner =
+    overrides.runner ?? (await openProcessRunner({ dir: join(config.dataDir, 'attempts') }));
   const server = createServer();
   const urls = await listen(server, config);
   cleanup.defer(() => drain(server));
@@ -65,10 +72,12 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
     git,
     log,
     signer,
+    secretBox,
     usage,
     urls,
   };
   server.on('request', createHttp(services));
+  cleanup.use(await startWorker({ ...services, db: database.client, runner }));
 
   const owned = cleanup.move();
   return {

@@ -11,12 +11,17 @@ import { AppError, errorBody, toPublic } from './errors.ts';
 import { schema } from './graphql/schema.ts';
 import { createGraphQLServer } from './graphql/server.ts';
 import { idempotency } from './idempotency.ts';
+import { artifactsRouter, streamLogs } from './jobs/http.ts';
 import { rateLimits } from './limits.ts';
 import type { Logger } from './log.ts';
 import { createRest } from './rest/adapter.ts';
 import { createEndpoints } from './rest/facade.ts';
+import { createReference } from './rest/openapi/http.ts';
 import { routes } from './rest/routes.ts';
 import type { Services } from './services.ts';
+
+/** Once per process: compiling the operations takes a moment, and they belong to no one app. */
+const endpoints = createEndpoints(schema, routes);
 
 export function createHttp(services: Services): Express {
   const app = express();
@@ -30,13 +35,20 @@ export function createHttp(services: Services): Express {
   app.get('/readyz', readiness(services));
   app.use(cors);
   app.use(identify(services));
+  app.use(createReference(services, endpoints));
+  app.use('/artifacts', artifactsRouter(services));
   const limits = rateLimits(services.config.rateLimits);
   app.use(limits.refused);
   // What stands above this line does not count: git, large-file objects, downloads, static files.
   app.use(limits.counted);
 
-  const endpoints = createEndpoints(schema, routes);
-  app.use(createRest(services, { endpoints, streams: {}, onPost: idempotency(services) }));
+  app.use(
+    createRest(services, {
+      endpoints,
+      streams: { getJobLogs: streamLogs(services) },
+      onPost: idempotency(services),
+    }),
+  );
 
   const yoga = createGraphQLServer(services);
   app.use('/graphql', (req, res) => yoga(Object.assign(req, { url: req.originalUrl }), res));

@@ -8,6 +8,7 @@ import type { Config } from './config.ts';
 import type { Db } from './db.ts';
 import type { Bus } from './events.ts';
 import type { Git } from './git/git.ts';
+import type { SecretBox } from './jobs/secrets.ts';
 import type { Logger } from './log.ts';
 import type { Signer } from './signing.ts';
 
@@ -20,6 +21,7 @@ export type Services = {
   git: Git;
   log: Logger;
   signer: Signer;
+  secretBox: SecretBox;
   /** Notes when credentials are used. */
   usage: Usage;
   /** Addresses without a trailing slash; they name the port really listened on. */

@@ -7,7 +7,7 @@
  *
  * Disposing drops the database without force, so a connection that the app left open fails the test.
  */
-import { mkdtemp, rm } from 'node:fs/promises';
+import { mkdtemp, readdir, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -16,6 +16,7 @@ import { inject } from 'vitest';
 import { type App, createApp, type Overrides } from '../src/app.ts';
 import { newToken } from '../src/auth/tokens.ts';
 import { type Config, readConfig } from '../src/config.ts';
+import { openProcessRunner } from '../src/jobs/runners/process.ts';
 import { createLog } from '../src/log.ts';
 
 export type TestApp = AsyncDisposable & {
@@ -41,6 +42,13 @@ export async function startApp({
   cleanup.defer(() => database.drop());
   const dataDir = await mkdtemp(join(tmpdir(), 'loam-data-'));
   cleanup.defer(() => rm(dataDir, { recursive: true, force: true, maxRetries: 5 }));
+
+  // Jobs outlive the server, as they should, and would outlive the test.
+  const attempts = join(dataDir, 'attempts');
+  cleanup.defer(async () => {
+    const left = await readdir(attempts).catch(() => []);
+    if (left.length > 0) await (await openProcessRunner({ dir: attempts })).sweep(new Set());
+  });
 
   const token = newToken();
   const config: Config = {

@@ -55,6 +55,7 @@ const badInput = { extensions: { code: 'INVALID_REQUEST' } };
 
 builder.queryType({ description: 'What can be read.' });
 builder.mutationType({ description: 'What can be changed.' });
+builder.subscriptionType({ description: 'What can be followed, over server-sent events.' });
 
 builder.scalarType('DateTime', {
   description: 'A moment as ISO 8601 with an offset; always answered in UTC with milliseconds.',

@@ -3,6 +3,9 @@ import { builder } from './builder.ts';
 import '../auth/graphql.ts';
 import '../repos/graphql.ts';
 import '../repos/graphql/mutations.ts';
+import '../jobs/graphql.ts';
+import '../jobs/graphql/mutations.ts';
+import '../jobs/graphql/subscriptions.ts';
 import './diagnostics.ts';
 
 export const schema = builder.toSchema();

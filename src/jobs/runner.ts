@@ -17,7 +17,7 @@ export type AttemptSpec = {
   image: string | null;
   /** The whole environment but what the runner itself must set, such as PATH. */
   env: Record<string, string>;
-  /** Fills the working directory; null: it stays empty. */
+  /** Makes the working directory, which must not exist yet; null: it is empty. */
   checkout: ((dir: string, signal: AbortSignal) => Promise<void>) | null;
   hardware: Hardware;
   timeoutMs: number;
@@ -88,6 +88,9 @@ export type Runner = {
   /** Ends and removes everything of ours but these attempts. */
   sweep(keep: ReadonlySet<string>): Promise<void>;
 };
+
+/** How many jobs without a GPU a machine takes: the worker's slots are what counts. */
+export const UNCOUNTED = 1_000_000;
 
 /** Spec section 4.3: between SIGTERM and SIGKILL. */
 export const GRACE_MS = 30_000;

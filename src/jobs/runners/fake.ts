@@ -14,6 +14,7 @@ import {
   type Outcome,
   type Runner,
   type RunnerLine,
+  UNCOUNTED,
   Unstartable,
 } from '../runner.ts';
 
@@ -86,7 +87,7 @@ export function fakeRunner({ graceMs = GRACE_MS, offers }: Options = {}): FakeRu
 
   return {
     name: 'fake',
-    offers: offers ?? { none: Number.MAX_SAFE_INTEGER },
+    offers: offers ?? { none: UNCOUNTED },
     started,
     running: () =>
       [...works.values()].filter((w) => w.state === 'started' && !w.outcome).map((w) => w.spec),

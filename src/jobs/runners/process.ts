@@ -20,6 +20,7 @@ import {
   type Outcome,
   type Runner,
   type RunnerLine,
+  UNCOUNTED,
   Unstartable,
   type Usage,
 } from '../runner.ts';
@@ -50,7 +51,7 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
   await mkdir(dir, { recursive: true, mode: 0o700 });
   const sandbox = wanted === 'auto' ? await findSandbox() : { missing: 'it is switched off' };
   const gpus = await listGpus();
-  const offers: Record<string, number> = { none: Number.MAX_SAFE_INTEGER };
+  const offers: Record<string, number> = { none: UNCOUNTED };
   for (const { model } of gpus) offers[model] = (offers[model] ?? 0) + 1;
   const samples = new Map<string, Sample>();
   /** GPUs by attempt, as nvidia-smi numbers them. */
@@ -119,10 +120,11 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
       const place = folder(handle);
       await removeTree(place);
       await mkdir(place, { mode: 0o700 });
-      for (const name of ['work', 'tmp', 'home', 'etc']) await mkdir(join(place, name));
+      for (const name of ['tmp', 'home', 'etc']) await mkdir(join(place, name));
       await promisify(execFile)('mkfifo', ['-m', '600', join(place, 'out'), join(place, 'err')]);
       await writeFile(join(place, 'log'), '', { mode: 0o600 });
-      await spec.checkout?.(join(place, 'work'), abort);
+      if (spec.checkout) await spec.checkout(join(place, 'work'), abort);
+      else await mkdir(join(place, 'work'));
       abort.throwIfAborted();
       const env = { CUDA_VISIBLE_DEVICES: String(handle.gpus), ...spec.env };
       const bwrap = 'bwrap' in sandbox ? sandbox.bwrap : null;

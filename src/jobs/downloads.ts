@@ -1,0 +1,95 @@
+/** Where artifacts are found, and who may have them: members by credential, anyone by a signed link for 15 minutes. */
+import type { Prisma } from '../../prisma/generated/client.ts';
+import { demand, type Viewer } from '../auth/access.ts';
+import { invalid, notFound } from '../errors.ts';
+import { isId } from '../ids.ts';
+import type { Services } from '../services.ts';
+import { type ArtifactEntry, type ArtifactKey, listArtifacts } from './artifacts.ts';
+import { namespaceOf } from './jobs.ts';
+
+type Deps = Pick<Services, 'config' | 'signer' | 'urls'>;
+
+/** The columns that tell of a job's artifacts. */
+export const DESCRIBED = {
+  id: true,
+  namespaceId: true,
+  namespace: { select: { name: true } },
+  outputPath: true,
+  artifactBytes: true,
+  artifactFiles: true,
+} as const satisfies Prisma.JobSelect;
+
+export type Artifacts = ArtifactKey & {
+  /** Its address without a signature. */
+  base: string;
+  path: string;
+  sizeBytes: bigint;
+  files: number;
+  downloadUrl: string;
+};
+
+/** Null until there are any. */
+export function artifactsOf(
+  { signer, urls }: Deps,
+  job: Prisma.JobGetPayload<{ select: typeof DESCRIBED }>,
+): Artifacts | null {
+  if (job.artifactBytes === null) return null;
+  const base = `${urls.artifacts}/${job.namespace.name}/${job.id}`;
+  return {
+    jobId: job.id,
+    namespaceId: job.namespaceId,
+    base,
+    path: job.outputPath ?? '',
+    sizeBytes: job.artifactBytes,
+    files: job.artifactFiles ?? 0,
+    downloadUrl: signer.signUrl(`${base}/artifacts.tar.gz`, thing(job.id)),
+  };
+}
+
+export type ArtifactFile = ArtifactEntry & { downloadUrl: string };
+
+const MAX_FILES = 1_000;
+
+/** By their order in the archive. @throws AppError 400 */
+export async function listFiles(
+  deps: Deps,
+  { base, ...key }: Artifacts,
+  { first, after }: { first: number; after?: string | null },
+): Promise<ArtifactFile[]> {
+  if (first < 0 || first > MAX_FILES) throw invalid('first', `must be from 0 to ${MAX_FILES}`);
+  const entries = (await listArtifacts(deps, key)) ?? [];
+  const start = after == null ? 0 : entries.findIndex(({ path }) => path === after) + 1;
+  if (after != null && start === 0) throw invalid('after', 'is no file of these artifacts');
+  return entries.slice(start, start + first).map(({ path, sizeBytes }) => {
+    const url = `${base}/files/${path.split('/').map(encodeURIComponent).join('/')}`;
+    return { path, sizeBytes, downloadUrl: deps.signer.signUrl(url, thing(key.jobId, path)) };
+  });
+}
+
+/** What a signature is for: the archive, or one file of it. */
+function thing(jobId: string, path?: string): string {
+  return path === undefined ? `artifacts:${jobId}` : `artifacts:${jobId}:${path}`;
+}
+
+/**
+ * Whether the holder of a link or credential may have it. Artifacts outlive their job's record, so the
+ * record is not asked for: the address names the namespace, and its members may read.
+ * @throws AppError 401, 403, 404
+ */
+export async function demandDownload(
+  deps: Deps & Pick<Services, 'db'>,
+  viewer: Viewer,
+  { namespace: name, jobId, path }: { namespace: string; jobId: string; path?: string },
+  query: Record<string, unknown>,
+): Promise<ArtifactKey> {
+  if (!isId('job', jobId)) throw notFound('Job');
+  const namespace = await namespaceOf(deps, name);
+  if (!deps.signer.verify(thing(jobId, path), query)) {
+    const job = await deps.db.job.findUnique({
+      where: { id: jobId, namespaceId: namespace.id },
+      select: { repositoryId: true },
+    });
+    demand(viewer, 'job.read', { namespaceId: namespace.id, repositoryId: job?.repositoryId });
+  }
+  return { namespaceId: namespace.id, jobId };
+}

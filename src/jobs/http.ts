@@ -1,0 +1,110 @@
+/** Express's side of jobs: the log as server-sent events, and the download of artifacts. */
+import { once } from 'node:events';
+import { basename } from 'node:path';
+import { pipeline } from 'node:stream/promises';
+import { type Request, type Response, Router } from 'express';
+import { invalid, notFound } from '../errors.ts';
+import type { Services } from '../services.ts';
+import { archiveFile, openArtifact } from './artifacts.ts';
+import { demandDownload } from './downloads.ts';
+import { type LogEvent, openStream } from './following.ts';
+
+/** The parameters of a log request, as its operation declares them. */
+type LogValues = { namespace: string; name: string; tail?: number; since?: string };
+
+/**
+ * Answers a log request that has `stream=true`; `values` are its parameters, of the right types already.
+ *
+ * Each event carries the number of its journal entry as `id`, so a client that comes back with
+ * `Last-Event-ID`, as EventSource does by itself, goes on exactly where it was cut off.
+ */
+export function streamLogs(services: Services) {
+  return async (req: Request, res: Response, values: Record<string, unknown>): Promise<void> => {
+    const { namespace, name, tail, since } = values as LogValues;
+    const query = { tail, since: since === undefined ? null : new Date(since) };
+    const lastSeen = lastEventId(req.get('last-event-id'));
+    const key = { namespace, name };
+    const open = await openStream(services, req.viewer, key, { ...query, lastSeen });
+    const gone = new AbortController();
+    res.once('close', () => gone.abort());
+    res.status(200);
+    res.setHeader('Content-Type', 'text/event-stream; charset=utf-8');
+    res.setHeader('Cache-Control', 'no-store');
+    // nginx would hold lines back until a buffer is full.
+    res.setHeader('X-Accel-Buffering', 'no');
+    res.flushHeaders();
+    for await (const event of open(gone.signal)) {
+      if (gone.signal.aborted) break;
+      if (!res.write(event === 'idle' ? ': still here\n\n' : textOf(event)))
+        await drained(res, gone);
+    }
+    res.end();
+  };
+}
+
+function lastEventId(header: string | undefined): number | null {
+  if (!header) return null;
+  const seq = Number(header);
+  if (!/^\d+$/.test(header) || !Number.isSafeInteger(seq))
+    throw invalid('Last-Event-ID', 'must be the id of an event');
+  return seq;
+}
+
+/** Until a slow client has taken what was written, or is gone: nothing piles up here meanwhile. */
+async function drained(res: Response, gone: AbortController): Promise<void> {
+  await once(res, 'drain', { signal: gone.signal }).catch(() => {});
+}
+
+function textOf({ kind, seq, timestamp, message, status, exitCode }: LogEvent): string {
+  const data =
+    kind === 'log'
+      ? { timestamp, message }
+      : kind === 'status'
+        ? { timestamp, status }
+        : { status, exit_code: exitCode };
+  return `id: ${seq}\nevent: ${kind}\ndata: ${JSON.stringify(data)}\n\n`;
+}
+
+/** At `/artifacts`: what a job left, as a whole and file by file. */
+export function artifactsRouter(services: Services): Router {
+  const router = Router();
+  router.get('/:namespace/:jobId/artifacts.tar.gz', async (req, res) => {
+    const { namespace, jobId } = req.params;
+    const key = await demandDownload(services, req.viewer, { namespace, jobId }, req.query);
+    protect(res);
+    res.type('application/gzip');
+    // Express answers Range, and If-None-Match from the file's size and time.
+    await sendFile(res, archiveFile(services, key), `${jobId}.tar.gz`);
+  });
+  router.get('/:namespace/:jobId/files/*path', async (req, res) => {
+    const { namespace, jobId } = req.params;
+    const path = (req.params.path as unknown as string[]).join('/');
+    const key = await demandDownload(services, req.viewer, { namespace, jobId, path }, req.query);
+    const file = await openArtifact(services, key, path);
+    if (!file) throw notFound('Artifact');
+    protect(res);
+    res.attachment(basename(path));
+    res.type('application/octet-stream');
+    res.setHeader('Content-Length', file.sizeBytes);
+    // A client that goes away ends both; what it has seen then is short of Content-Length.
+    await pipeline(file.contents, res).catch(() => res.destroy());
+  });
+  return router;
+}
+
+/** What a job wrote is never a page of ours. */
+function protect(res: Response): void {
+  res.setHeader('X-Content-Type-Options', 'nosniff');
+  res.setHeader('Content-Security-Policy', "default-src 'none'; sandbox");
+  res.setHeader('Cache-Control', 'private, no-cache');
+}
+
+async function sendFile(res: Response, file: string, name: string): Promise<void> {
+  const { promise, resolve, reject } = Promise.withResolvers<void>();
+  res.attachment(name);
+  res.sendFile(file, { etag: true, dotfiles: 'allow', cacheControl: false }, (error) => {
+    if (!error || res.headersSent) resolve();
+    else reject((error as { status?: number }).status === 404 ? notFound('Artifacts') : error);
+  });
+  await promise;
+}

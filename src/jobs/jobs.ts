@@ -1,0 +1,319 @@
+/**
+ * Jobs, for those who may: create, find, list, cancel, delete. What a job goes through stands in `state.ts`,
+ * who runs it in `worker.ts`.
+ *
+ * Callers say with `select` which columns they want, so that one query serves both them and the rules here.
+ */
+import type { Prisma } from '../../prisma/generated/client.ts';
+import type { JobStatus } from '../../prisma/generated/enums.ts';
+import { demand, demandAccount, type Target, type Viewer } from '../auth/access.ts';
+import { namespaceNamed } from '../auth/accounts.ts';
+import { inTransaction, violatesUnique } from '../db.ts';
+import { AppError, notFound } from '../errors.ts';
+import { wake } from '../events.ts';
+import { newId } from '../ids.ts';
+import { type NumberedPage, type PageRequest, toOffset } from '../paging.ts';
+import { demandRoom } from '../quotas.ts';
+import { resolveBranch } from '../repos/repos.ts';
+import type { Services } from '../services.ts';
+import { removeArtifacts } from './artifacts.ts';
+import { costOf, costPerHour } from './hardware.ts';
+import { poolWaitsFor } from './queue.ts';
+import { type CreateInput, checkRequest, isJobName } from './request.ts';
+import { announce, isOver, lockJob, moveJob, PHASES, TOLD } from './state.ts';
+
+export type { CreateInput } from './request.ts';
+
+type Select = Prisma.JobSelect;
+type Row<S extends Select> = Prisma.JobGetPayload<{ select: S }>;
+type Order = 'asc' | 'desc';
+
+export type JobKey = { namespace: string; name: string };
+
+/** What the rules need of every row. */
+const RULED = { id: true, namespaceId: true, repositoryId: true, createdById: true } as const;
+export type Ruled = Row<typeof RULED>;
+
+/** @throws AppError 400, 401, 403 (right or quota), 404 (namespace, repository, branch), 409, 422. */
+export async function createJob<S extends Select>(
+  services: Pick<Services, 'db' | 'git' | 'config' | 'secretBox'>,
+  viewer: Viewer,
+  input: CreateInput,
+  select: S,
+): Promise<Row<S> & { env: Record<string, string> }> {
+  const author = demandAccount(viewer);
+  const namespace = await namespaceOf(services, input.namespace);
+  demand(viewer, 'job.create', anyIn(viewer, namespace.id));
+  const { env, secrets, ...request } = checkRequest(input);
+  const source = await resolve(services, viewer, request);
+  // Again, now that the repository is known that a narrowed credential may be for.
+  demand(viewer, 'job.create', { namespaceId: namespace.id, repositoryId: source?.repositoryId });
+
+  const id = newId('job');
+  const sealed = Object.keys(secrets).length > 0 ? services.secretBox.seal(id, secrets) : null;
+  const data = {
+    ...request,
+    id,
+    namespaceId: namespace.id,
+    createdById: author.userId,
+    repositoryId: source?.repositoryId ?? null,
+    commitSha: source?.commitSha ?? null,
+    env,
+    secrets: sealed,
+    costPerHour: costPerHour(request).toFixed(),
+    progress: await poolWaitsFor(services, request),
+    nextSeq: 2n,
+  };
+  return inTransaction(services.db, async (tx) => {
+    await demandRoom({ ...services, db: tx }, namespace, 'activeJobs');
+    const row = await tx.job.create({ data, select: { ...select, ...TOLD } });
+    const first = { jobId: id, seq: 1n, kind: 'status', message: 'queued' } as const;
+    await tx.journalEntry.create({ data: { ...first, timestamp: new Date() } });
+    await announce(tx, row as unknown as Row<typeof TOLD>);
+    await wake(tx, 'queue');
+    return { ...(row as unknown as Row<S>), env };
+  }).catch((error) => {
+    if (!violatesUnique(error, 'name')) throw error;
+    const message = 'name: a job of that name exists in the namespace';
+    throw new AppError('already_exists', message, { field: 'name' });
+  });
+}
+
+async function resolve(
+  services: Pick<Services, 'db' | 'git'>,
+  viewer: Viewer,
+  { repo, branch }: { repo: string | null; branch: string | null },
+) {
+  return repo === null ? null : resolveBranch(services, viewer, { repo, branch: branch ?? 'main' });
+}
+
+/** @throws AppError 401, 403, 404. */
+export async function getJob<S extends Select>(
+  services: Pick<Services, 'db'>,
+  viewer: Viewer,
+  key: JobKey,
+  select: S,
+): Promise<Row<S> & Ruled> {
+  const namespace = await namespaceOf(services, key.namespace, viewer);
+  demand(viewer, 'job.read', anyIn(viewer, namespace.id));
+  const row =
+    isJobName(key.name) &&
+    (await services.db.job.findUnique({
+      where: { namespaceId_name: { namespaceId: namespace.id, name: key.name } },
+      select: { ...select, ...RULED },
+      relationLoadStrategy: 'join',
+    }));
+  if (!row) throw notFound('Job');
+  const ruled = row as unknown as Row<S> & Ruled;
+  demand(viewer, 'job.read', ruled);
+  return ruled;
+}
+
+export const SORTS = ['created_at', 'started_at', 'completed_at', 'name'] as const;
+export type Sort = (typeof SORTS)[number];
+
+export type ListInput = PageRequest & {
+  namespace: string;
+  sort: Sort;
+  order: Order;
+  status?: JobStatus | null;
+};
+
+/** @throws AppError 400, 401, 403, 404. */
+export async function listJobs<S extends Select>(
+  services: Pick<Services, 'db'>,
+  viewer: Viewer,
+  { namespace: name, page, perPage, sort, order, status }: ListInput,
+  select: S,
+): Promise<NumberedPage<Row<S>>> {
+  const range = toOffset({ page, perPage });
+  const namespace = await namespaceOf(services, name, viewer);
+  demand(viewer, 'job.read', anyIn(viewer, namespace.id));
+  const where: Prisma.JobWhereInput = {
+    AND: [{ namespaceId: namespace.id, ...(status && { status }) }, visibleTo(viewer)],
+  };
+  const [nodes, total] = await Promise.all([
+    services.db.job.findMany({
+      where,
+      select,
+      orderBy: sorted(sort, order),
+      ...range,
+      relationLoadStrategy: 'join',
+    }),
+    services.db.job.count({ where }),
+  ]);
+  return { nodes: nodes as unknown as Row<S>[], page, perPage, total };
+}
+
+/** Total by the id, so that pages never overlap; what has not started or ended comes last. */
+export function sorted(sort: Sort, order: Order): Prisma.JobOrderByWithRelationInput[] {
+  const by = {
+    created_at: { createdAt: order },
+    started_at: { startedAt: { sort: order, nulls: 'last' } },
+    completed_at: { completedAt: { sort: order, nulls: 'last' } },
+    name: { name: order },
+  } as const;
+  return [by[sort], { id: order }];
+}
+
+/**
+ * Commits `cancelled` and returns; the worker that hears of it ends the process behind our back.
+ * @throws AppError 401, 403, 404, 409 when the job is over.
+ */
+export async function cancelJob<S extends Select>(
+  services: Pick<Services, 'db'>,
+  viewer: Viewer,
+  key: JobKey,
+  select: S,
+): Promise<{ job: Row<S>; message: string }> {
+  const { id } = await findFor(services, viewer, 'job.cancel', key);
+  return inTransaction(services.db, async (tx) => {
+    const before = await moveJob(tx, id, async (job) => {
+      if (isOver(job.status))
+        throw new AppError('conflict', `The job cannot be cancelled: it is ${job.status}`);
+      const runtimeSeconds = job.runtimeSeconds + (await runningFor(tx, job.attemptId));
+      return { to: 'cancelled', phase: PHASES.cancelled, set: { runtimeSeconds } };
+    });
+    if (!before) throw notFound('Job');
+    const job = await tx.job.findUniqueOrThrow({ where: { id }, select });
+    const message =
+      before.status === 'running'
+        ? 'Cancelled. Its processes get SIGTERM now, and SIGKILL after 30 seconds.'
+        : 'Cancelled before it started.';
+    return { job: job as unknown as Row<S>, message };
+  });
+}
+
+/** Whole seconds since the attempt's process started. */
+async function runningFor(tx: Prisma.TransactionClient, attemptId: string | null): Promise<number> {
+  if (!attemptId) return 0;
+  const attempt = await tx.jobAttempt.findUnique({
+    where: { id: attemptId },
+    select: { startedAt: true },
+  });
+  return attempt?.startedAt ? secondsBetween(attempt.startedAt, new Date()) : 0;
+}
+
+export function secondsBetween(start: Date, end: Date): number {
+  return Math.max(0, Math.round((end.getTime() - start.getTime()) / 1000));
+}
+
+/**
+ * Removes the record with its log; the artifacts stay where they are unless they are to go too.
+ * @throws AppError 401, 403, 404, 409 while the job is queued or running.
+ */
+export async function deleteJob(
+  services: Pick<Services, 'db' | 'config'>,
+  viewer: Viewer,
+  { deleteArtifacts, ...key }: JobKey & { deleteArtifacts: boolean },
+): Promise<string> {
+  const { id, namespaceId } = await findFor(services, viewer, 'job.delete', key);
+  await inTransaction(services.db, async (tx) => {
+    const job = await lockJob(tx, id);
+    if (!job) throw notFound('Job');
+    if (!isOver(job.status))
+      throw new AppError('conflict', `The job cannot be deleted: it is ${job.status}`);
+    const row = await tx.job.delete({ where: { id }, select: TOLD });
+    await announce(tx, row, 'job.deleted');
+    await wake(tx, `job:${id}`);
+    await wake(tx, `job:${id}/status`);
+  });
+  if (deleteArtifacts) await removeArtifacts(services, { namespaceId, jobId: id });
+  return id;
+}
+
+async function findFor(
+  services: Pick<Services, 'db'>,
+  viewer: Viewer,
+  action: 'job.cancel' | 'job.delete',
+  { namespace: name, name: jobName }: JobKey,
+): Promise<Ruled> {
+  const account = demandAccount(viewer);
+  const namespace = await namespaceOf(services, name);
+  const least = action === 'job.delete' ? 'job.deleteOwn' : action;
+  demand(viewer, least, anyIn(viewer, namespace.id));
+  const job =
+    isJobName(jobName) &&
+    (await services.db.job.findUnique({
+      where: { namespaceId_name: { namespaceId: namespace.id, name: jobName } },
+      select: RULED,
+    }));
+  if (!job) throw notFound('Job');
+  const own = job.createdById === account.userId;
+  demand(viewer, action === 'job.delete' && !own ? 'job.deleteAny' : least, job);
+  return job;
+}
+
+/** Seconds of all attempts; of a running one until now. */
+export function runtimeOf(job: {
+  runtimeSeconds: number;
+  status: JobStatus;
+  attempts: { startedAt: Date | null }[];
+}): number {
+  const startedAt = job.status === 'running' ? job.attempts[0]?.startedAt : undefined;
+  return job.runtimeSeconds + (startedAt ? secondsBetween(startedAt, new Date()) : 0);
+}
+
+/** The columns that `runtimeOf` needs: the open attempt is the last one. */
+export const RUNTIME = {
+  runtimeSeconds: true,
+  status: true,
+  attempts: {
+    select: { startedAt: true },
+    where: { endedAt: null },
+    orderBy: { number: 'desc' },
+    take: 1,
+  },
+} as const satisfies Prisma.JobSelect;
+
+export function totalCostOf(
+  job: Parameters<typeof runtimeOf>[0] & { costPerHour: Prisma.Decimal },
+) {
+  return costOf(job.costPerHour.toString(), runtimeOf(job));
+}
+
+/** What the answer to a cancellation tells. */
+export const CANCELLED = {
+  ...RUNTIME,
+  id: true,
+  name: true,
+  namespace: { select: { name: true } },
+  costPerHour: true,
+  completedAt: true,
+} as const satisfies Prisma.JobSelect;
+
+/** The columns that an operation asks for, as Pothos found them. */
+export function selectOf(query: object): Prisma.JobSelect {
+  return (query as { select?: Prisma.JobSelect }).select ?? { id: true };
+}
+
+/** The same rule as `can(viewer, 'job.read', …)`, as a condition for the database. */
+export function visibleTo(viewer: Viewer): Prisma.JobWhereInput {
+  if (viewer.kind === 'anonymous') return { id: '' };
+  const { scopes, operator, namespace, roles, namespaces, repositories } = viewer;
+  if (scopes && !scopes.has('job:read')) return { id: '' };
+  const member = operator ? null : [namespace.id, ...roles.keys()];
+  return {
+    AND: [
+      member ? { namespaceId: { in: member } } : {},
+      namespaces ? { namespaceId: { in: [...namespaces] } } : {},
+      repositories ? { repositoryId: { in: [...repositories] } } : {},
+    ],
+  };
+}
+
+/**
+ * What to ask `demand` before a job is known: whether the viewer may do it to any job of the namespace. For a
+ * credential that is narrowed to repositories, to those of one of them.
+ */
+export function anyIn(viewer: Viewer, namespaceId: string): Target {
+  const narrowed = viewer.kind === 'account' ? viewer.repositories : null;
+  return { namespaceId, repositoryId: narrowed ? [...narrowed][0] : null };
+}
+
+/** @throws AppError 401 for a viewer who is not signed in, 404. */
+export async function namespaceOf({ db }: Pick<Services, 'db'>, name: string, viewer?: Viewer) {
+  if (viewer) demandAccount(viewer);
+  if (!/^[a-z0-9-]{1,39}$/i.test(name)) throw notFound('Namespace');
+  return namespaceNamed(db, name);
+}

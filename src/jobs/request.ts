@@ -1,0 +1,125 @@
+/** What a client may ask for when it creates a job (spec section 4.3, decisions section 4). */
+import { invalid } from '../errors.ts';
+import { checkHardware, HARDWARE_DEFAULTS } from './hardware.ts';
+
+export type CreateInput = {
+  namespace: string;
+  name: string;
+  command: string;
+  repo?: string | null;
+  image?: string | null;
+  branch?: string | null;
+  gpu: string;
+  gpuCount?: number | null;
+  cpu?: number | null;
+  memoryGb?: number | null;
+  diskGb?: number | null;
+  env?: unknown;
+  secrets?: unknown;
+  region?: string | null;
+  timeoutMinutes?: number | null;
+  retries?: number | null;
+  outputPath?: string | null;
+};
+
+export type JobRequest = ReturnType<typeof checkRequest>;
+
+const MAX_TIMEOUT_MINUTES = 10_080;
+const MAX_RETRIES = 5;
+/** Linux takes 128 KiB in one argument, and the shell's is the command. */
+const MAX_COMMAND_BYTES = 100_000;
+/** Of all names and values together; twice that (env and secrets) still starts a process everywhere. */
+const MAX_ENV_BYTES = 64 * 1024;
+/** Each takes three of the 9000 options that bubblewrap reads. */
+const MAX_ENV_ENTRIES = 1_000;
+const MAX_PATH = 1_024;
+
+/** The request with its defaults. @throws AppError 400, 422. */
+export function checkRequest(input: CreateInput) {
+  const { name, command, repo, image, branch, outputPath } = input;
+  if (!isJobName(name))
+    throw invalid('name', 'must be 1 to 100 letters, digits, hyphens and underscores');
+  text('command', command, MAX_COMMAND_BYTES);
+  if (!command.trim()) throw invalid('command', 'must not be empty');
+  if (repo == null && image == null) throw invalid(null, 'one of repo and image is required');
+  if (repo != null) text('repo', repo, 200);
+  if (image != null) {
+    text('image', image, 512);
+    if (!/^[\w][\w.:/@+-]*$/.test(image)) throw invalid('image', 'must be the name of an image');
+  }
+  if (branch != null) {
+    text('branch', branch, 255);
+    if (repo == null) throw invalid('branch', 'goes with repo alone');
+    if (!branch) throw invalid('branch', 'must not be empty');
+  }
+  if (outputPath != null) checkPath(outputPath);
+
+  const hardware = {
+    gpu: input.gpu,
+    gpuCount: input.gpuCount ?? HARDWARE_DEFAULTS.gpuCount,
+    cpu: input.cpu ?? HARDWARE_DEFAULTS.cpu,
+    memoryGb: input.memoryGb ?? HARDWARE_DEFAULTS.memoryGb,
+    diskGb: input.diskGb ?? HARDWARE_DEFAULTS.diskGb,
+    region: input.region ?? HARDWARE_DEFAULTS.region,
+  };
+  checkHardware(hardware);
+  return {
+    name,
+    command,
+    repo: repo ?? null,
+    image: image ?? null,
+    branch: repo == null ? null : (branch ?? 'main'),
+    outputPath: outputPath ?? null,
+    ...hardware,
+    timeoutMinutes: inRange(
+      'timeoutMinutes',
+      input.timeoutMinutes ?? 1_440,
+      1,
+      MAX_TIMEOUT_MINUTES,
+    ),
+    retries: inRange('retries', input.retries ?? 0, 0, MAX_RETRIES),
+    env: variables('env', input.env),
+    secrets: variables('secrets', input.secrets),
+  };
+}
+
+export function isJobName(text: string): boolean {
+  return /^[A-Za-z0-9_-]{1,100}$/.test(text);
+}
+
+function inRange(field: string, value: number, min: number, max: number): number {
+  if (value < min || value > max) throw invalid(field, `must be from ${min} to ${max}`);
+  return value;
+}
+
+/** PostgreSQL keeps no NUL, no process takes one, and half a surrogate pair is no text. */
+function text(field: string, value: string, maxBytes: number): void {
+  if (value.includes('\0') || !value.isWellFormed())
+    throw invalid(field, 'must be text without NUL');
+  if (Buffer.byteLength(value) > maxBytes) throw invalid(field, `is over ${maxBytes} bytes`);
+}
+
+function checkPath(path: string): void {
+  text('outputPath', path, MAX_PATH);
+  if (!path) throw invalid('outputPath', 'must not be empty');
+  if (path.split('/').includes('..')) throw invalid('outputPath', 'must not contain ".."');
+}
+
+function variables(field: string, value: unknown): Record<string, string> {
+  if (value == null) return {};
+  if (typeof value !== 'object' || Array.isArray(value))
+    throw invalid(field, 'must be an object of strings');
+  const entries = Object.entries(value);
+  if (entries.length > MAX_ENV_ENTRIES)
+    throw invalid(field, `must not have more than ${MAX_ENV_ENTRIES} entries`);
+  let bytes = 0;
+  for (const [name, content] of entries) {
+    if (!/^[A-Za-z_][A-Za-z0-9_]*$/.test(name))
+      throw invalid(field, 'names are letters, digits and _, and do not begin with a digit');
+    if (typeof content !== 'string') throw invalid(field, `the value of ${name} must be a string`);
+    text(field, content, MAX_ENV_BYTES);
+    bytes += name.length + Buffer.byteLength(content);
+  }
+  if (bytes > MAX_ENV_BYTES) throw invalid(field, `is over ${MAX_ENV_BYTES} bytes in all`);
+  return Object.fromEntries(entries);
+}

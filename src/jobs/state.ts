@@ -1,0 +1,185 @@
+/**
+ * The life of a job: who may move it, and what goes with a move.
+ *
+ *   from      what happens                                   to          besides
+ *   (none)    it is created                                  queued      commit pinned, quota counted
+ *   queued    the process of its attempt starts              running     started_at, the first time only
+ *   queued    its attempt cannot be started                  failed      exit_code 125, the reason as a line
+ *   queued    its attempt is lost before it started          queued      loss_count + 1
+ *   queued    it is cancelled                                cancelled
+ *   running   exit 0                                         succeeded   exit_code, time and cost
+ *   running   another exit, retries left                     queued      retry_count + 1, after a pause
+ *   running   another exit, none left                        failed      exit_code
+ *   running   it overran its timeout                         timed_out   exit_code, never retried
+ *   running   its attempt is lost, at most three times       queued      loss_count + 1, no retry used
+ *   running   its attempt is lost once more                  failed      no exit_code
+ *   running   it is cancelled                                cancelled   time and cost until now
+ *   any end   it is deleted                                  (none)      the journal with it
+ *
+ * An attempt belongs to one worker. While it holds the job (`attempt_id`), that worker alone may move the
+ * job, except that anyone with the right may cancel it. A job that was cancelled or deleted is held no more:
+ * its worker finds out, ends the process, and only keeps what that still prints.
+ *
+ * `moveJob` is the one place where a status changes. The row is locked before anything else is written, so
+ * the transactions of one job follow each other, and so do their numbers: journal entries become visible in
+ * the order of `seq`, events in the order of (xid, seq), which takes its xid after the lock.
+ */
+import type { Prisma } from '../../prisma/generated/client.ts';
+import type { JobStatus } from '../../prisma/generated/enums.ts';
+import { publish, wake } from '../events.ts';
+
+const MOVES: Record<JobStatus, readonly JobStatus[]> = {
+  queued: ['running', 'queued', 'failed', 'cancelled'],
+  running: ['succeeded', 'failed', 'timed_out', 'queued', 'cancelled'],
+  succeeded: [],
+  failed: [],
+  cancelled: [],
+  timed_out: [],
+};
+
+export function isOver(status: JobStatus): boolean {
+  return MOVES[status].length === 0;
+}
+
+/** What decides about a move may look at this; it is read under the lock. */
+const LOCKED = {
+  id: true,
+  namespaceId: true,
+  name: true,
+  status: true,
+  attemptId: true,
+  createdById: true,
+  repositoryId: true,
+  retries: true,
+  retryCount: true,
+  lossCount: true,
+  startedAt: true,
+  runtimeSeconds: true,
+  costPerHour: true,
+  timeoutMinutes: true,
+  progress: true,
+} as const satisfies Prisma.JobSelect;
+export type LockedJob = Prisma.JobGetPayload<{ select: typeof LOCKED }>;
+
+export type Move = {
+  to: JobStatus;
+  /** In words, unless the program has said something of its own. */
+  phase: string;
+  set?: Prisma.JobUncheckedUpdateInput;
+};
+
+/**
+ * Moves a job as `decide` says once it has the job's row to itself; with null nothing happens.
+ * @returns the job before the move, or null when it is not there or was not moved.
+ */
+export async function moveJob(
+  tx: Prisma.TransactionClient,
+  id: string,
+  decide: (job: LockedJob) => Move | null | Promise<Move | null>,
+): Promise<LockedJob | null> {
+  const job = await lockJob(tx, id);
+  const move = job && (await decide(job));
+  if (!move) return null;
+  const { to, phase, set } = move;
+  if (!MOVES[job.status].includes(to))
+    throw new Error(`a job cannot go from ${job.status} to ${to}`);
+  const changes = to !== job.status;
+  const row = await tx.job.update({
+    where: { id },
+    data: {
+      status: to,
+      progress: isPhase(job.progress) || !isOver(to) ? phase : job.progress,
+      ...(to !== 'running' && { attemptId: null }),
+      ...(isOver(to) && { completedAt: new Date() }),
+      ...set,
+      ...(changes && { nextSeq: { increment: 1 } }),
+    },
+    select: { ...TOLD, nextSeq: true },
+  });
+  if (changes) {
+    const seq = row.nextSeq - 1n;
+    await tx.journalEntry.create({
+      data: { jobId: id, seq, kind: 'status', timestamp: new Date(), message: to },
+      select: { seq: true },
+    });
+    await announce(tx, row);
+  }
+  await wake(tx, `job:${id}`);
+  await wake(tx, statusTopic(id));
+  if (to !== 'running') await wake(tx, 'queue');
+  return job;
+}
+
+/** What a worker that looks after a job listens to: its log wakes the plain topic far too often. */
+export function statusTopic(id: string): `job:${string}` {
+  return `job:${id}/status`;
+}
+
+/** @returns null when there is no such job (any more). */
+export async function lockJob(tx: Prisma.TransactionClient, id: string): Promise<LockedJob | null> {
+  await tx.$executeRaw`select 1 from jobs where id = ${id} for update`;
+  return tx.job.findUnique({ where: { id }, select: LOCKED });
+}
+
+/** What an event tells: enough to show a job, never its command, environment or secrets. */
+const TOLD = {
+  id: true,
+  namespaceId: true,
+  repositoryId: true,
+  name: true,
+  status: true,
+  exitCode: true,
+  retryCount: true,
+  createdAt: true,
+  startedAt: true,
+  completedAt: true,
+} as const satisfies Prisma.JobSelect;
+type Told = Prisma.JobGetPayload<{ select: typeof TOLD }>;
+
+/** For the first and the last event of a job, which are no moves. */
+export async function announce(
+  tx: Prisma.TransactionClient,
+  job: Told,
+  type: `job.${JobStatus | 'deleted'}` = `job.${job.status}`,
+): Promise<void> {
+  const { id, namespaceId, createdAt, startedAt, completedAt, repositoryId, name, ...rest } = job;
+  await publish(tx, {
+    type,
+    namespaceId,
+    subject: id,
+    data: {
+      name,
+      repositoryId,
+      status: rest.status,
+      exitCode: rest.exitCode,
+      retryCount: rest.retryCount,
+      createdAt: createdAt.toISOString(),
+      startedAt: startedAt?.toISOString() ?? null,
+      completedAt: completedAt?.toISOString() ?? null,
+    },
+  });
+}
+
+export { TOLD };
+
+/** What we say about a job that says nothing of itself. */
+export const PHASES = {
+  waiting: 'waiting for capacity',
+  preparing: 'preparing',
+  cloning: 'cloning the repository',
+  running: 'running',
+  succeeded: 'succeeded',
+  cancelled: 'cancelled',
+  timed_out: 'timed out',
+  failed: 'failed',
+} as const;
+
+/** Phases that end with a number or a reason begin like one of these. */
+const PHASE_STARTS = ['waiting for', 'waiting to', 'failed', 'the machine'];
+
+function isPhase(progress: string): boolean {
+  return (
+    (Object.values(PHASES) as string[]).includes(progress) ||
+    PHASE_STARTS.some((start) => progress.startsWith(start))
+  );
+}

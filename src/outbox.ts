@@ -1,0 +1,95 @@
+/**
+ * Reading the outbox: events in an order that never changes under a reader.
+ *
+ * `seq` alone is no cursor. Transactions commit in another order than they took their numbers, so a reader
+ * that remembers 7 can miss a 6 that commits later. Events are therefore read in the order of (xid, seq), and
+ * only those whose transaction is older than every one still open: nothing can appear before them any more.
+ * A client's cursor is the `seq` of the last event it saw; that event's row tells the xid that goes with it.
+ * Of one job's events the order is that of its changes, because a change takes its xid after the row's lock.
+ *
+ * An open transaction, of whatever database of the cluster, holds the events after it back until it ends.
+ */
+import { setTimeout as delay } from 'node:timers/promises';
+import { Prisma } from '../prisma/generated/client.ts';
+import { invalid } from './errors.ts';
+import type { Services } from './services.ts';
+
+export type OutboxEvent = {
+  seq: number;
+  id: string;
+  type: string;
+  subject: string;
+  data: Prisma.JsonObject;
+  timestamp: Date;
+};
+
+export type OutboxQuery = {
+  namespaceId: string;
+  /** Only events of this job or repository. */
+  subject?: string;
+  /** Only types that begin like this. */
+  prefix: string;
+  /** The `seq` of the last event that was seen; 0: from the first that is kept; null: from now on. */
+  after: number | null;
+};
+
+const PAGE = 100;
+/** Nobody wakes us when the transaction ends that holds events back. */
+const HELD_BACK_MS = 20;
+
+type Position = {
+  xid: string;
+  seq: bigint /** Seen at the start, and so not to be shown. */;
+  snapshot?: string;
+};
+type Row = Omit<OutboxEvent, 'seq'> & { seq: bigint; xid: string; settled: boolean };
+
+/** @throws AppError 400 when `after` is the number of no event. */
+export async function* readOutbox(
+  { db, bus }: Pick<Services, 'db' | 'bus'>,
+  query: OutboxQuery,
+  signal: AbortSignal,
+): AsyncGenerator<OutboxEvent> {
+  let position = await positionOf(db, query.after);
+  for await (const _ of bus.wakes(`namespace:${query.namespaceId}`, signal)) {
+    while (!signal.aborted) {
+      const rows = await nextRows(db, query, position);
+      const unsettled = rows.findIndex(({ settled }) => !settled);
+      const ready = unsettled < 0 ? rows : rows.slice(0, unsettled);
+      for (const { xid, seq, settled: _settled, ...event } of ready) {
+        yield { ...event, seq: Number(seq) };
+        if (signal.aborted) return;
+        position = { ...position, xid, seq };
+      }
+      if (unsettled >= 0) await delay(HELD_BACK_MS, undefined, { signal }).catch(() => {});
+      else if (rows.length < PAGE) break;
+    }
+  }
+}
+
+async function positionOf(db: Services['db'], after: number | null): Promise<Position> {
+  if (after === 0) return { xid: '0', seq: 0n };
+  const [row] =
+    after === null
+      ? await db.$queryRaw<Position[]>`
+          select pg_current_snapshot()::text as snapshot, 0::bigint as seq,
+            pg_snapshot_xmin(pg_current_snapshot())::text as xid`
+      : await db.$queryRaw<Position[]>`
+          select xid::text as xid, seq from events where seq = ${after}::bigint`;
+  if (!row) throw invalid('after', 'is the cursor of no event; leave it out to begin now');
+  return row;
+}
+
+function nextRows(db: Services['db'], query: OutboxQuery, position: Position): Promise<Row[]> {
+  const { namespaceId, subject, prefix } = query;
+  const { xid, seq, snapshot } = position;
+  return db.$queryRaw<Row[]>`
+    select seq, xid::text as xid, id, type, subject, data, timestamp,
+      xid < pg_snapshot_xmin(pg_current_snapshot()) as settled
+    from events
+    where ${subject ? Prisma.sql`subject = ${subject} and` : Prisma.empty}
+      namespace_id = ${namespaceId} and starts_with(type, ${prefix})
+      and (xid, seq) > (${xid}::text::xid8, ${seq}::bigint)
+      ${snapshot ? Prisma.sql`and not pg_visible_in_snapshot(xid, ${snapshot}::text::pg_snapshot)` : Prisma.empty}
+    order by xid, seq limit ${PAGE}`;
+}
