@@ -35,10 +35,10 @@ export function createHttp(services: Services): Express {
   app.get('/readyz', readiness(services));
   app.use(cors);
   app.use(identify(services));
-  app.use(createReference(services, endpoints));
-  app.use('/artifacts', artifactsRouter(services));
   const limits = rateLimits(services.config.rateLimits);
   app.use(limits.refused);
+  app.use(createReference(services, endpoints));
+  app.use('/artifacts', artifactsRouter(services));
   // What stands above this line does not count: git, large-file objects, downloads, static files.
   app.use(limits.counted);
 
