@@ -17,6 +17,7 @@ import { openProcessRunner } from './jobs/runners/process.ts';
 import { openSecretBox } from './jobs/secrets.ts';
 import { startWorker } from './jobs/worker.ts';
 import { createLog, type Logger } from './log.ts';
+import { recoverRepositories } from './repos/recover.ts';
 import type { Services } from './services.ts';
 import { openSession } from './session.ts';
 import { openSigner } from './signing.ts';
@@ -34,6 +35,8 @@ export type App = AsyncDisposable & {
 
 /** Requests still running after this are cut off when the server stops. */
 const DRAIN_MS = 10_000;
+/** Git and event streams give a sign of life every few seconds. */
+const SILENCE_MS = 120_000;
 
 export async function createApp(config: Config, overrides: Overrides = {}): Promise<App> {
   await using cleanup = new AsyncDisposableStack();
@@ -56,12 +59,17 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   const firstToken = await seedOperator(database.client, config.admin);
 
   const usage = cleanup.use(recordUsage({ pool: database.pool, log }));
-  const git = cleanup.use(await openGit(join(config.dataDir, 'repositories')));
+  const report = (error: unknown) => log.error({ err: error }, 'background work on git failed');
+  const git = cleanup.use(await openGit(join(config.dataDir, 'repositories'), report));
+  await recoverRepositories({ db: database.client, git, log });
   const signer = await openSigner(config.dataDir);
   const secretBox = await openSecretBox(config.dataDir);
   const runner =
     overrides.runner ?? (await openProcessRunner({ dir: join(config.dataDir, 'attempts') }));
   const server = createServer();
+  // A push takes as long as its bytes need; a connection on which nothing moves is dropped.
+  server.requestTimeout = 0;
+  server.timeout = SILENCE_MS;
   const urls = await listen(server, config);
   cleanup.defer(() => drain(server));
   const services: Services = {

@@ -14,6 +14,7 @@ import { idempotency } from './idempotency.ts';
 import { artifactsRouter, streamLogs } from './jobs/http.ts';
 import { rateLimits } from './limits.ts';
 import type { Logger } from './log.ts';
+import { downloadsRouter, gitRouter } from './repos/http.ts';
 import { createRest } from './rest/adapter.ts';
 import { createEndpoints } from './rest/facade.ts';
 import { createReference } from './rest/openapi/http.ts';
@@ -39,6 +40,8 @@ export function createHttp(services: Services): Express {
   app.use(limits.refused);
   app.use(createReference(services, endpoints));
   app.use('/artifacts', artifactsRouter(services));
+  app.use(gitRouter(services));
+  app.use(downloadsRouter(services));
   // What stands above this line does not count: git, large-file objects, downloads, static files.
   app.use(limits.counted);
 

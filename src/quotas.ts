@@ -47,6 +47,15 @@ export async function demandRoom(
     );
 }
 
+/** Bytes that a namespace may still store, for bounding what is on its way in. */
+export function storageLeft(
+  { config }: Pick<Services, 'config'>,
+  { plan, storageBytes }: { plan: Plan; storageBytes: bigint },
+): number {
+  const table = config.rateLimits === 'off' ? planLimits : config.rateLimits;
+  return Math.max(0, table[plan].storageBytes - Number(storageBytes));
+}
+
 function usage(what: Quota, id: string, limit: number): Prisma.Sql {
   switch (what) {
     case 'storageBytes':

@@ -1,26 +1,45 @@
-/** All of git that the server holds on to: where repositories lie, and what is open in them. */
+/** All of git that the server holds on to: where repositories lie, what is open in them, what runs on them. */
+import { join } from 'node:path';
 import { CatFilePool } from './catfile.ts';
 import { Disk } from './disk.ts';
+import { installHooks } from './hooks.ts';
+import { Maintenance } from './maintenance.ts';
 import { HistoryCache } from './read.ts';
 import { checkVersion } from './run.ts';
+import { Tasks } from './tasks.ts';
 
 export type Git = AsyncDisposable & {
   disk: Disk;
   objects: CatFilePool;
   history: HistoryCache;
+  maintenance: Maintenance;
+  /** Pushes and background work, which a stopping server waits for. */
+  tasks: Tasks;
+  /** The folder of the hook that every push runs. */
+  hooks: string;
 };
 
-/** @throws Error when git is missing or too old. */
-export async function openGit(root: string): Promise<Git> {
+/**
+ * `report` gets the failures of background work.
+ * @throws Error when git is missing or too old, or hooks cannot run under `root`.
+ */
+export async function openGit(root: string, report: (error: unknown) => void): Promise<Git> {
   await checkVersion();
   const disk = new Disk(root);
   await disk.prepare();
+  const hooks = join(root, 'hooks');
+  await installHooks(hooks);
   const objects = new CatFilePool();
+  const tasks = new Tasks(report);
   return {
     disk,
     objects,
     history: new HistoryCache(),
+    maintenance: new Maintenance(tasks),
+    tasks,
+    hooks,
     async [Symbol.asyncDispose]() {
+      await tasks[Symbol.asyncDispose]();
       await objects[Symbol.asyncDispose]();
     },
   };

@@ -6,6 +6,7 @@
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type { Visibility } from '../../prisma/generated/enums.ts';
 import { demand, type Viewer } from '../auth/access.ts';
+import type { Db } from '../db.ts';
 import { invalid, notFound } from '../errors.ts';
 import { checkOut } from '../git/checkout.ts';
 import { branchTip } from '../git/read.ts';
@@ -41,6 +42,17 @@ export async function getRepository<S extends Select>(
   key: RepositoryKey,
   select: S,
 ): Promise<Ruled & Row<S>> {
+  const row = await findRepository(db, viewer, key, select);
+  demand(viewer, 'repository.read', target(row));
+  return row;
+}
+
+async function findRepository<S extends Select>(
+  db: Db,
+  viewer: Viewer,
+  key: RepositoryKey,
+  select: S,
+): Promise<Ruled & Row<S>> {
   if (viewer.kind === 'anonymous' && viewer.failure) throw viewer.failure;
   if (!key.id && !key.name) throw invalid(null, 'give the id or the name of the repository');
   if (!canExist(key)) throw notFound('Repository');
@@ -54,9 +66,7 @@ export async function getRepository<S extends Select>(
     relationLoadStrategy: 'join',
   });
   if (!row) throw notFound('Repository');
-  const ruled = row as unknown as Ruled & Row<S>;
-  demand(viewer, 'repository.read', target(ruled));
-  return ruled;
+  return row as unknown as Ruled & Row<S>;
 }
 
 export type ListInput = PageRequest & {
@@ -104,6 +114,21 @@ export function sorted(sort: Sort, order: Order): Prisma.RepositoryOrderByWithRe
     } as const
   )[sort];
   return [{ [column]: order }, { id: order }];
+}
+
+/**
+ * Where a repository lies, for a git client that may do `action`.
+ * @throws AppError 401 also for refused credentials where none are needed, 403, 404.
+ */
+export async function openForGit(
+  { db, git }: Pick<Services, 'db' | 'git'>,
+  viewer: Viewer,
+  key: { namespace: string; name: string },
+  action: 'repository.read' | 'repository.push',
+): Promise<{ id: string; dir: string }> {
+  const row = await findRepository(db, viewer, key, {});
+  demand(viewer, action, target(row));
+  return { id: row.id, dir: git.disk.pathOf(row.id) };
 }
 
 /**

@@ -1,0 +1,146 @@
+/** Walks over a whole tree or a whole change, streamed: what they yield is bounded by who reads them. */
+import { readdir, stat } from 'node:fs/promises';
+import { join } from 'node:path';
+import type { Readable } from 'node:stream';
+import {
+  collectStderr,
+  ended,
+  GitError,
+  git,
+  type RunOptions,
+  spawnGit,
+  terminate,
+} from './run.ts';
+
+export type TreeFile = { path: string; size: number };
+
+/** Every file of a commit's tree with its size; submodules left out. Stopping early ends the process. */
+export async function* walkTree(
+  dir: string,
+  commit: string,
+  signal: AbortSignal,
+): AsyncGenerator<TreeFile> {
+  const args = ['ls-tree', '-r', '-l', '-z', '--full-tree', commit];
+  for await (const line of output(args, { dir, signal }, '\0')) {
+    // <mode> blob <id> <size right-aligned>\t<path>
+    const tab = line.indexOf('\t');
+    const [, type, , size] = line.slice(0, tab).split(/ +/);
+    if (type === 'blob') yield { path: line.slice(tab + 1), size: Number(size) };
+  }
+}
+
+export type Quarantined = { dir: string; quarantine: string | null; signal: AbortSignal };
+
+/** Whether `before` is an ancestor of `after`, which may still be in quarantine. */
+export async function isFastForward(
+  { dir, quarantine, signal }: Quarantined,
+  before: string,
+  after: string,
+): Promise<boolean> {
+  try {
+    await git(['merge-base', '--is-ancestor', before, after], {
+      dir,
+      signal,
+      env: seeing(dir, quarantine),
+    });
+    return true;
+  } catch (error) {
+    if (error instanceof GitError && error.code === 1) return false;
+    throw error;
+  }
+}
+
+/**
+ * The lines of a patch with all that commits reachable from `tips`, and from no ref yet, add; merges show
+ * what is in none of their parents. No context lines, and files over 8 MiB are left out. As Latin-1, which
+ * keeps every byte.
+ * @throws GitError also when a tip is no commit, nor a tag of one.
+ */
+export async function* patchOf(
+  { dir, quarantine, signal }: Quarantined,
+  tips: readonly string[],
+): AsyncGenerator<string> {
+  const args = [
+    'log',
+    '--stdin',
+    '--format=commit %H',
+    '--patch',
+    '--cc',
+    '--unified=0',
+    '--no-renames',
+    '--no-color',
+    '--no-ext-diff',
+    '--no-textconv',
+    '--full-index',
+    '--irreversible-delete',
+    '--src-prefix=',
+    '--dst-prefix=',
+    '--root',
+  ];
+  // Attributes from the push itself could hide files from the patch; git from 2.43 reads them when bare.
+  const config = {
+    'core.bigFileThreshold': '8m',
+    'attr.tree': '4b825dc642cb6eb9a060e54bf8d69288fbee4904',
+  };
+  const options = { dir, signal, config, env: seeing(dir, quarantine) };
+  yield* output(
+    args,
+    { ...options, input: `${tips.map((tip) => `${tip}^{commit}\n`).join('')}--not\n--all\n` },
+    '\n',
+    'latin1',
+  );
+}
+
+/** Bytes on disk of all objects. */
+export async function diskUsage(dir: string): Promise<number> {
+  const text = (await git(['count-objects', '-v'], { dir })).toString();
+  const kib = (name: string) => Number(new RegExp(`^${name}: (\\d+)$`, 'm').exec(text)?.[1] ?? 0);
+  return (kib('size') + kib('size-pack')) * 1024;
+}
+
+/** Bytes in the files of a quarantine. */
+export async function sizeOf(quarantine: string): Promise<number> {
+  const entries = await readdir(quarantine, { recursive: true, withFileTypes: true });
+  const files = entries.filter((entry) => entry.isFile());
+  const stats = await Promise.all(files.map((file) => stat(join(file.parentPath, file.name))));
+  return stats.reduce((sum, { size }) => sum + size, 0);
+}
+
+function seeing(dir: string, quarantine: string | null): Record<string, string> {
+  if (!quarantine) return {};
+  return {
+    GIT_OBJECT_DIRECTORY: quarantine,
+    GIT_ALTERNATE_OBJECT_DIRECTORIES: `${dir}/objects`,
+    GIT_QUARANTINE_PATH: quarantine,
+  };
+}
+
+/** @throws GitError when the command fails, unless its reader had stopped. */
+async function* output(
+  args: string[],
+  { input, ...options }: RunOptions,
+  separator: string,
+  encoding: 'utf8' | 'latin1' = 'utf8',
+): AsyncGenerator<string> {
+  const child = spawnGit(args, options);
+  const stderr = collectStderr(child);
+  const end = ended(child);
+  child.stdin.end(input);
+  try {
+    yield* pieces(child.stdout.setEncoding(encoding), separator);
+    const { code } = await end;
+    if (code !== 0) throw new GitError(args[0] ?? '', code, stderr());
+  } finally {
+    terminate(child);
+  }
+}
+
+async function* pieces(stream: Readable, separator: string): AsyncGenerator<string> {
+  let rest = '';
+  for await (const chunk of stream as AsyncIterable<string>) {
+    const parts = (rest + chunk).split(separator);
+    rest = parts.pop() ?? '';
+    yield* parts;
+  }
+  if (rest) yield rest;
+}

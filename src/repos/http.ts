@@ -1,0 +1,180 @@
+/**
+ * Git's smart protocol over HTTP, and downloads by signed link.
+ *
+ * Addresses work with and without `.git`. Errors are plain text, which git shows to its user.
+ */
+import { Readable } from 'node:stream';
+import { pipeline } from 'node:stream/promises';
+import { createGunzip } from 'node:zlib';
+import {
+  type ErrorRequestHandler,
+  type Request,
+  type RequestHandler,
+  type Response,
+  Router,
+} from 'express';
+import { AppError, forbidden, invalid, toPublic } from '../errors.ts';
+import {
+  advertise,
+  type Outcome,
+  receivePack,
+  SERVICES,
+  type Service,
+  uploadPack,
+} from '../git/service.ts';
+import type { Services } from '../services.ts';
+import { DOWNLOAD_PATH, findDownload } from './downloads.ts';
+import { pushRules } from './push.ts';
+import { openForGit } from './repos.ts';
+
+type Handler = (services: Services, req: GitRequest, res: Response) => Promise<void>;
+type GitRequest = Request<{ namespace: string; name: string }>;
+
+const ROUTES = [
+  ['get', 'info/refs', infoRefs],
+  ['post', 'git-upload-pack', fetchRequest],
+  ['post', 'git-receive-pack', pushRequest],
+] as const satisfies readonly (readonly ['get' | 'post', string, Handler])[];
+
+export function gitRouter(services: Services): Router {
+  const router = Router();
+  for (const [method, path, handle] of ROUTES)
+    router[method](`/:namespace/:name/${path}`, (req, res) =>
+      handle(services, req as GitRequest, res),
+    );
+  router.use(plainErrors(services));
+  return router;
+}
+
+export function downloadsRouter(services: Services): Router {
+  return Router().get(DOWNLOAD_PATH, download(services));
+}
+
+async function infoRefs(services: Services, req: GitRequest, res: Response): Promise<void> {
+  const service = SERVICES.find((one) => one === req.query.service);
+  if (!service)
+    throw forbidden('Only the smart protocol is served here; use git 1.6.6 or newer to clone');
+  const { dir } = await open(services, req, service);
+  begin(res, `application/x-${service}-advertisement`);
+  const outcome = await services.git.tasks.run((signal) =>
+    advertise(service, { dir, protocol: req.get('git-protocol'), signal }, res),
+  );
+  finish(res, outcome);
+}
+
+async function fetchRequest(services: Services, req: GitRequest, res: Response): Promise<void> {
+  const { dir } = await open(services, req, 'git-upload-pack');
+  const input = body(req, 'git-upload-pack');
+  begin(res, 'application/x-git-upload-pack-result');
+  const outcome = await services.git.tasks.run((signal) =>
+    uploadPack({ dir, protocol: req.get('git-protocol'), signal }, input, res),
+  );
+  finish(res, outcome);
+}
+
+async function pushRequest(services: Services, req: GitRequest, res: Response): Promise<void> {
+  const { dir, id } = await open(services, req, 'git-receive-pack');
+  const input = body(req, 'git-receive-pack');
+  const pusher = req.viewer.kind === 'account' ? req.viewer.username : '';
+  const rules = await pushRules(services, { repositoryId: id, pusher });
+  begin(res, 'application/x-git-receive-pack-result');
+  const outcome = await services.git.tasks.run((signal) =>
+    receivePack({ dir, protocol: req.get('git-protocol'), signal }, input, res, rules),
+  );
+  finish(res, outcome);
+}
+
+function open(services: Services, req: GitRequest, service: Service) {
+  const { namespace, name } = req.params;
+  const action = service === 'git-upload-pack' ? 'repository.read' : 'repository.push';
+  const key = { namespace, name: name.replace(/\.git$/, '') };
+  return openForGit(services, req.viewer, key, action);
+}
+
+/** The body, unpacked when the client packed it. @throws AppError 400. */
+function body(req: Request, service: Service): Readable {
+  const type = req.get('content-type');
+  if (type !== `application/x-${service}-request`)
+    throw invalid(null, `The body must be application/x-${service}-request`);
+  const encoding = req.get('content-encoding') ?? 'identity';
+  if (encoding === 'identity') return req;
+  if (encoding !== 'gzip' && encoding !== 'x-gzip')
+    throw invalid(null, 'The body may be sent plain or as gzip');
+  const unpacked = createGunzip();
+  // A body that ends early or is no gzip ends the stream; git then says what it misses.
+  pipeline(req, unpacked).catch(() => {});
+  return unpacked;
+}
+
+function begin(res: Response, type: string): void {
+  res.status(200).setHeader('Content-Type', type);
+  res.setHeader('Cache-Control', 'no-cache, max-age=0, must-revalidate');
+}
+
+/** What git could say to the client it has said; without a word, the request was not understood. */
+function finish(res: Response, { code, stderr }: Outcome): void {
+  if (code !== 0 && !res.headersSent)
+    throw invalid(null, stderr.replace(/^fatal: /, '') || 'The request is not one of git');
+  res.end();
+}
+
+function plainErrors({ log }: Pick<Services, 'log'>): ErrorRequestHandler {
+  return (error, req, res, _next) => {
+    const shown = toPublic(error);
+    if (shown.status >= 500) log.error({ err: error, req: { id: req.id } }, 'git over HTTP failed');
+    if (res.headersSent) return void res.destroy();
+    // A body that nobody will read: the connection goes with it.
+    if (!req.complete) res.setHeader('Connection', 'close');
+    if (shown.status === 401) res.setHeader('WWW-Authenticate', 'Basic realm="loam"');
+    res.removeHeader('Cache-Control');
+    res.status(shown.status).type('text/plain').send(`${shown.message}\n`);
+  };
+}
+
+function download(services: Services): RequestHandler<{ id: string; oid: string; name: string }> {
+  return async (req, res) => {
+    const { id, oid, name } = req.params;
+    const found = await findDownload(services, { id, oid, query: req.query });
+    const { size } = found;
+    res.attachment(name);
+    res.setHeader('Content-Type', 'application/octet-stream');
+    res.setHeader('X-Content-Type-Options', 'nosniff');
+    res.setHeader('Content-Security-Policy', "default-src 'none'; sandbox");
+    res.setHeader('Cache-Control', 'private, max-age=900');
+    res.setHeader('Accept-Ranges', 'bytes');
+    res.setHeader('ETag', `"${oid}"`);
+    if (req.fresh) return void res.status(304).end();
+
+    const range = wantedRange(req, size, `"${oid}"`);
+    if (range === 'unsatisfiable') {
+      res.removeHeader('Content-Disposition');
+      res.setHeader('Content-Range', `bytes */${size}`);
+      throw new AppError('invalid_request', 'The range lies beyond the file', { status: 416 });
+    }
+    if (range) {
+      res.status(206).setHeader('Content-Range', `bytes ${range.start}-${range.end}/${size}`);
+      res.setHeader('Content-Length', range.end - range.start + 1);
+    } else {
+      res.setHeader('Content-Length', size);
+    }
+    if (req.method === 'HEAD') return void res.end();
+    await pipeline(Readable.from(found.open(range)), res).catch((error) => {
+      // Whoever left has no use for an answer.
+      if (!res.destroyed || !req.destroyed) throw error;
+    });
+  };
+}
+
+/** One range of bytes; undefined for the whole, which is also the answer to several. */
+function wantedRange(
+  req: Request,
+  size: number,
+  etag: string,
+): { start: number; end: number } | 'unsatisfiable' | undefined {
+  const condition = req.get('if-range');
+  if (condition && condition !== etag) return undefined;
+  const ranges = req.range(size, { combine: true });
+  if (ranges === -1) return 'unsatisfiable';
+  if (!Array.isArray(ranges) || ranges.type !== 'bytes' || ranges.length !== 1) return undefined;
+  return ranges[0];
+}

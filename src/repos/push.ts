@@ -1,0 +1,126 @@
+/**
+ * What a push must pass, and what follows from it.
+ *
+ *   unpack into quarantine → judge → note that it was begun → git updates refs → record → answer the client
+ *
+ * Nothing takes effect before the judge has agreed, and the client hears of success only after the record
+ * is in the database. Killed between the two, the server finds its note at the next start and records then.
+ */
+import type { Begun } from '../git/disk.ts';
+import { type Command, NONE, type Push, type Verdict } from '../git/hooks.ts';
+import type { PushRules } from '../git/service.ts';
+import { isFastForward, patchOf, sizeOf } from '../git/walk.ts';
+import { demandRoom, storageLeft } from '../quotas.ts';
+import type { Services } from '../services.ts';
+import { type BegunPush, recordPush } from './record.ts';
+import { findSecrets } from './secrets.ts';
+
+type Deps = Pick<Services, 'db' | 'git' | 'config' | 'log'>;
+
+/** A scan that takes longer is no scan: the push is refused and says so. */
+const MAX_SCAN_MS = 60_000;
+const MAX_FINDINGS = 10;
+
+/** For `receivePack`: one object per push. `pusher` is a user name, and may push: its caller has asked. */
+export async function pushRules(
+  services: Deps,
+  { repositoryId: id, pusher }: { repositoryId: string; pusher: string },
+): Promise<PushRules> {
+  const { db, git, log } = services;
+  const row = await db.repository.findUnique({
+    where: { id },
+    select: { namespace: { select: { plan: true, storageBytes: true } } },
+    relationLoadStrategy: 'join',
+  });
+  let begun: Begun<BegunPush> | undefined;
+  return {
+    hooks: git.hooks,
+    // Git takes 0 for no limit.
+    maxBytes: Math.max(1, row ? storageLeft(services, row.namespace) : 0),
+    async judge(push, signal) {
+      try {
+        const verdict = await judge(services, id, push, signal);
+        if (verdict.accepted)
+          begun = await git.disk.begin(id, { kind: 'push', pusher, commands: push.commands });
+        return verdict;
+      } catch (error) {
+        log.error({ err: error, repository: id }, 'a push could not be judged');
+        return refused('The push could not be checked; try again');
+      }
+    },
+    async settle({ commands }) {
+      await recordPush(services, { id, pusher, commands });
+      await begun?.done();
+      git.maintenance.schedule(git.disk.pathOf(id));
+    },
+  };
+}
+
+async function judge(
+  services: Deps,
+  id: string,
+  { commands, quarantine }: Push,
+  signal: AbortSignal,
+): Promise<Verdict> {
+  const row = await services.db.repository.findUnique({
+    where: { id },
+    select: {
+      defaultBranch: true,
+      branchProtection: true,
+      secretScanning: true,
+      namespace: { select: { id: true, plan: true } },
+    },
+    relationLoadStrategy: 'join',
+  });
+  if (!row) return refused('The repository was deleted');
+  const place = { dir: services.git.disk.pathOf(id), quarantine, signal };
+  const broken = row.branchProtection ? await breaks(row.defaultBranch, commands, place) : null;
+  if (broken) return refused(broken);
+  const added = quarantine ? await sizeOf(quarantine) : 0;
+  const full = await demandRoom(services, row.namespace, 'storageBytes', added).catch((e) => e);
+  if (full) return refused(full.message);
+  if (row.secretScanning && quarantine) return scan(commands, place);
+  return { accepted: true };
+}
+
+type Place = Parameters<typeof isFastForward>[0];
+
+/** How the commands would break the protection of the default branch, or null. */
+async function breaks(branch: string, commands: Command[], place: Place): Promise<string | null> {
+  const command = commands.find(({ ref }) => ref === `refs/heads/${branch}`);
+  if (!command) return null;
+  const { before, after } = command;
+  if (after === NONE) return `The branch ${branch} is protected and cannot be deleted`;
+  if (before !== NONE && !(await isFastForward(place, before, after)))
+    return `The branch ${branch} is protected: only fast-forward pushes are accepted`;
+  return null;
+}
+
+async function scan(commands: Command[], { signal, ...place }: Place): Promise<Verdict> {
+  const tips = commands.map(({ after }) => after).filter((after) => after !== NONE);
+  if (tips.length === 0) return { accepted: true };
+  const limit = AbortSignal.timeout(MAX_SCAN_MS);
+  const patch = patchOf({ ...place, signal: AbortSignal.any([signal, limit]) }, tips);
+  try {
+    const findings = await findSecrets(patch, MAX_FINDINGS);
+    if (findings.length === 0) return { accepted: true };
+    return refused(
+      'Secret scanning refused the push:',
+      ...findings.map(
+        (f) => `  ${f.path}:${f.line} adds ${f.secret} (commit ${f.commit.slice(0, 10)})`,
+      ),
+      'Take it out of the commits, and revoke it if it was real.',
+    );
+  } catch (error) {
+    if (limit.aborted)
+      return refused(
+        `The push could not be scanned for secrets within ${MAX_SCAN_MS / 1000} seconds.`,
+        'Push it in parts, or switch secret scanning off for it.',
+      );
+    throw error;
+  }
+}
+
+function refused(...reasons: string[]): Verdict {
+  return { accepted: false, reasons };
+}
