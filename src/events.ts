@@ -42,6 +42,11 @@ export async function wake(tx: Pick<Tx, '$executeRaw'>, topic: Topic): Promise<v
 export class Bus {
   readonly #waiting = new Map<string, Set<() => void>>();
 
+  /** How many readers there are, of all topics: one that was left behind shows here. */
+  get waiters(): number {
+    return this.#waiting.values().reduce((sum, set) => sum + set.size, 0);
+  }
+
   /** Feeds a notification in; null wakes everyone, because some may have been missed. */
   hear = (topic: string | null): void => {
     const sets = topic === null ? this.#waiting.values() : [this.#waiting.get(topic) ?? []];

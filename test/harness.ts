@@ -20,7 +20,9 @@ import { openProcessRunner } from '../src/jobs/runners/process.ts';
 import { createLog } from '../src/log.ts';
 
 export type TestApp = AsyncDisposable & {
-  app: App;
+  readonly app: App;
+  /** Stops the server and starts another on the same data, at the same address. */
+  restart(): Promise<void>;
   config: Config;
   base: string;
   /** The operator, `admin`. */
@@ -63,15 +65,21 @@ export async function startApp({
   };
   // `LOAM_TEST_LOG=debug` shows what the server says.
   const log = createLog(process.env.LOAM_TEST_LOG ?? 'silent');
-  const app = await createApp(config, { log, ...overrides });
-  cleanup.use(app);
+  let app = await createApp(config, { log, ...overrides });
+  cleanup.defer(() => app[Symbol.asyncDispose]());
 
   const { base } = app.services.urls;
   const client = (authorization: string | null) => new Client(base, authorization);
   const admin = client(`Bearer ${token}`);
   const owned = cleanup.move();
   return {
-    app,
+    get app() {
+      return app;
+    },
+    async restart() {
+      await app[Symbol.asyncDispose]();
+      app = await createApp({ ...config, port: Number(new URL(base).port) }, { log, ...overrides });
+    },
     config,
     base,
     admin,

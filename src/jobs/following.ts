@@ -5,7 +5,7 @@ import { AppError, invalid } from '../errors.ts';
 import { type OutboxEvent, readOutbox } from '../outbox.ts';
 import type { Services } from '../services.ts';
 import { anyIn, getJob, type JobKey, namespaceOf } from './jobs.ts';
-import { type Entry, followJournal, type LogQuery, readLog, startOf } from './logs.ts';
+import { checkTail, type Entry, followJournal, type LogQuery, readLog, startOf } from './logs.ts';
 
 type Deps = Pick<Services, 'db' | 'bus'>;
 
@@ -48,6 +48,7 @@ export async function openStream(
   key: JobKey,
   { lastSeen, ...query }: LogQuery & { lastSeen: number | null },
 ): Promise<(signal: AbortSignal) => AsyncGenerator<LogEvent | 'idle'>> {
+  checkTail(query.tail);
   const { id, status } = await getJob(services, viewer, key, { status: true });
   if (lastSeen !== null) return (signal) => logEvents(services, id, lastSeen, signal);
   if (status !== 'running')

@@ -14,7 +14,7 @@ export type Entry = { seq: number; kind: JournalKind; timestamp: Date; message: 
 export type Line = { timestamp: Date; message: string };
 
 /** Spec section 8. */
-export const MAX_TAIL = 10_000;
+const MAX_TAIL = 10_000;
 const DEFAULT_TAIL = 100;
 
 type Append = {
@@ -85,8 +85,7 @@ export async function readLog(
   jobId: string,
   { tail, since }: LogQuery,
 ): Promise<LogPage> {
-  const count = tail ?? DEFAULT_TAIL;
-  if (count < 1 || count > MAX_TAIL) throw invalid('tail', `must be from 1 to ${MAX_TAIL}`);
+  const count = checkTail(tail);
   const first = since ? await firstAfter(db, jobId, since) : 0n;
   const rows = await db.$queryRaw<Row[]>`
     select seq, kind::text as kind, timestamp, message from journal
@@ -95,6 +94,13 @@ export async function readLog(
     order by seq desc limit ${count + 1}`;
   const lines = rows.slice(0, count).reverse().map(entryOf);
   return { lines, hasMore: rows.length > count };
+}
+
+/** How many lines; 100 when nothing is said. @throws AppError 400 */
+export function checkTail(tail: number | null | undefined): number {
+  const count = tail ?? DEFAULT_TAIL;
+  if (count < 1 || count > MAX_TAIL) throw invalid('tail', `must be from 1 to ${MAX_TAIL}`);
+  return count;
 }
 
 type Row = Omit<Entry, 'seq'> & { seq: bigint };

@@ -8,7 +8,7 @@ import type { Prisma } from '../../prisma/generated/client.ts';
 import { newId } from '../ids.ts';
 import type { Services } from '../services.ts';
 import { REGIONS } from './hardware.ts';
-import { moveJob, PHASES } from './state.ts';
+import { PHASES } from './state.ts';
 
 /** A worker that has not been heard of for this long is taken for dead. It says something every ten seconds. */
 export const WORKER_SILENCE_S = 60;
@@ -179,27 +179,4 @@ export async function findLost(
       and (a.handle is null
         or a.heartbeat_at < now() - make_interval(mins => j.timeout_minutes + 2))
     limit 100`;
-}
-
-/** Losses beyond this fail the job (decisions section 4). */
-const MAX_LOSSES = 3;
-
-/** Ends an attempt whose machine is gone; its job is queued again, without using a retry. */
-export async function loseAttempt(
-  tx: Prisma.TransactionClient,
-  { attemptId, jobId }: { attemptId: string; jobId: string },
-  runtimeSeconds = 0,
-): Promise<void> {
-  await moveJob(tx, jobId, (job) => {
-    if (job.attemptId !== attemptId) return null;
-    const lossCount = job.lossCount + 1;
-    const set = { lossCount, runtimeSeconds: job.runtimeSeconds + runtimeSeconds };
-    if (lossCount <= MAX_LOSSES)
-      return { to: 'queued', phase: 'waiting for capacity: the machine was lost', set };
-    return { to: 'failed', phase: `failed: the machine was lost ${lossCount} times`, set };
-  });
-  await tx.jobAttempt.updateMany({
-    where: { id: attemptId, endedAt: null },
-    data: { endedAt: new Date(), outcome: 'lost' },
-  });
 }

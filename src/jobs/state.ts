@@ -162,6 +162,9 @@ export async function announce(
 
 export { TOLD };
 
+/** Characters of `progress`. */
+export const MAX_PROGRESS = 1_000;
+
 /** What we say about a job that says nothing of itself. */
 export const PHASES = {
   waiting: 'waiting for capacity',

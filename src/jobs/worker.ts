@@ -7,8 +7,10 @@
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import { type Deps, lookAfter } from './attempt.ts';
-import { type Claim, claimNext, findLost, heartbeat, loseAttempt, nextDue } from './queue.ts';
+import { lookAfter } from './attempt.ts';
+import { loseAttempt } from './ending.ts';
+import type { Deps } from './held.ts';
+import { type Claim, claimNext, findLost, heartbeat, nextDue } from './queue.ts';
 
 /** A sixth of the silence that others take for death. */
 const HEARTBEAT_MS = 10_000;

@@ -4,6 +4,9 @@
  * second server it plays the machine that outlived the first.
  */
 import { once } from 'node:events';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { Readable } from 'node:stream';
 import { setTimeout as delay } from 'node:timers/promises';
 import { pack } from 'tar-stream';
@@ -94,7 +97,10 @@ export function fakeRunner({ graceMs = GRACE_MS, offers }: Options = {}): FakeRu
 
     async prepare(spec, signal) {
       if (spec.image) throw new Unstartable(`no image "${spec.image}"`);
-      await spec.checkout?.('/nowhere', signal);
+      if (spec.checkout) {
+        const dir = await mkdtemp(join(tmpdir(), 'loam-fake-'));
+        await spec.checkout(join(dir, 'work'), signal).finally(() => rm(dir, { recursive: true }));
+      }
       const changed = new EventTarget();
       const end = new AbortController();
       works.set(spec.id, { spec, state: 'prepared', lines: [], changed, end, exitOnTerm: 143 });

@@ -1,0 +1,154 @@
+/** What comes after the end: the artifacts, and where the job goes from there. */
+import type { Prisma } from '../../prisma/generated/client.ts';
+import { wake } from '../events.ts';
+import { storeArtifacts, TooLarge } from './artifacts.ts';
+import type { Attempt, Deps } from './held.ts';
+import { secondsBetween } from './jobs.ts';
+import { appendLines } from './logs.ts';
+import type { Handle, LogCursor, Outcome } from './runner.ts';
+import { type LockedJob, MAX_PROGRESS, type Move, moveJob, PHASES } from './state.ts';
+
+/** `failed`, exit code 125 (decisions section 4). */
+const UNSTARTABLE = 125;
+const MAX_PAUSE_S = 60;
+
+/** Takes what stands at `output_path`, however the attempt ended. */
+export async function collect(
+  deps: Deps,
+  { job }: Attempt,
+  handle: Handle,
+  outcome: Outcome,
+): Promise<Collected> {
+  if (job.outputPath === null || outcome.kind !== 'exited') return {};
+  try {
+    const tar = await deps.runner.artifacts(handle, job.outputPath);
+    if (!tar) return {};
+    const key = { namespaceId: job.namespaceId, jobId: job.id };
+    const { files, sizeBytes } = await storeArtifacts(deps, key, tar, job.diskGb * 2 ** 30);
+    return { stored: { artifactFiles: files, artifactBytes: BigInt(sizeBytes) } };
+  } catch (error) {
+    deps.log.error({ err: error, job: job.id }, 'artifacts were not stored');
+    const why = error instanceof TooLarge ? error.message : 'the server failed to store them';
+    return { note: `The artifacts were not kept: ${why}` };
+  }
+}
+
+type Collected = {
+  stored?: { artifactFiles: number; artifactBytes: bigint };
+  /** A last line for the log. */
+  note?: string;
+};
+
+/** Ends the attempt and moves its job on, if the job is still its. */
+export async function finish(
+  { db, pool }: Deps,
+  { id, job, startedAt }: Attempt,
+  outcome: Outcome,
+  { stored = undefined, note }: Collected = {},
+): Promise<void> {
+  const line = note ?? (outcome.kind === 'unstartable' ? outcome.reason : null);
+  if (line) await addLine({ db, pool }, id, line);
+  await db.$transaction(async (tx) => {
+    const now = new Date();
+    if (outcome.kind === 'lost') {
+      await loseAttempt(tx, { attemptId: id, jobId: job.id });
+    } else {
+      const ran =
+        outcome.kind === 'exited' ? secondsBetween(outcome.startedAt, outcome.endedAt) : 0;
+      const moved = await moveJob(tx, job.id, (locked) =>
+        locked.attemptId === id ? nextMove(locked, outcome, ran, stored) : null,
+      );
+      if (!moved) await recordLateEnd(tx, job.id, outcome, stored);
+      await tx.jobAttempt.updateMany({
+        where: { id },
+        data: {
+          endedAt: outcome.kind === 'exited' ? outcome.endedAt : now,
+          ...(outcome.kind === 'exited' && startedAt && { startedAt: outcome.startedAt }),
+          outcome: outcome.kind,
+          exitCode: outcome.kind === 'exited' ? outcome.exitCode : UNSTARTABLE,
+        },
+      });
+    }
+    // A follower of a cancelled job waits for this, and nothing else tells.
+    await wake(tx, `job:${job.id}`);
+  });
+}
+
+function nextMove(
+  job: LockedJob,
+  outcome: Exclude<Outcome, { kind: 'lost' }>,
+  ran: number,
+  stored: Collected['stored'],
+): Move {
+  if (outcome.kind === 'unstartable')
+    return {
+      to: 'failed',
+      phase: `failed: ${outcome.reason}`.slice(0, MAX_PROGRESS),
+      set: { exitCode: UNSTARTABLE },
+    };
+  const { exitCode, timedOut } = outcome;
+  const set = { exitCode, runtimeSeconds: job.runtimeSeconds + ran, ...stored };
+  if (timedOut) return { to: 'timed_out', phase: PHASES.timed_out, set };
+  if (exitCode === 0) return { to: 'succeeded', phase: PHASES.succeeded, set };
+  if (job.retryCount >= job.retries)
+    return { to: 'failed', phase: `failed with exit code ${exitCode}`, set };
+  const pause = Math.min(MAX_PAUSE_S, 2 ** job.retryCount);
+  const retryCount = job.retryCount + 1;
+  return {
+    to: 'queued',
+    phase: `waiting to try again (retry ${retryCount} of ${job.retries})`,
+    set: { ...set, exitCode: null, retryCount, availableAt: new Date(Date.now() + pause * 1000) },
+  };
+}
+
+/** A job that was cancelled has ended in the meantime: how, and what it left, is kept all the same. */
+async function recordLateEnd(
+  tx: Prisma.TransactionClient,
+  jobId: string,
+  outcome: Outcome,
+  stored: Collected['stored'],
+): Promise<void> {
+  if (outcome.kind !== 'exited') return;
+  await tx.job.updateMany({
+    where: { id: jobId, status: 'cancelled' },
+    data: { exitCode: outcome.exitCode, ...stored },
+  });
+}
+
+/** A line of our own at the end of an attempt's log; once, however often the end is recorded. */
+async function addLine(
+  deps: Pick<Deps, 'db' | 'pool'>,
+  attemptId: string,
+  message: string,
+): Promise<void> {
+  const row = await deps.db.jobAttempt.findUnique({
+    where: { id: attemptId },
+    select: { jobId: true, logCursor: true },
+  });
+  const from = (row?.logCursor ?? null) as LogCursor | null;
+  if (!row || from?.noted) return;
+  const lines = [{ timestamp: new Date(), message }];
+  await appendLines(deps, { jobId: row.jobId, attemptId, lines, from, to: { ...from, noted: 1 } });
+}
+
+/** Losses beyond this fail the job (decisions section 4). */
+const MAX_LOSSES = 3;
+
+/** Ends an attempt whose machine is gone; its job is queued again, without using a retry. */
+export async function loseAttempt(
+  tx: Prisma.TransactionClient,
+  { attemptId, jobId }: { attemptId: string; jobId: string },
+): Promise<void> {
+  await moveJob(tx, jobId, (job) => {
+    if (job.attemptId !== attemptId) return null;
+    const lossCount = job.lossCount + 1;
+    const set = { lossCount };
+    if (lossCount <= MAX_LOSSES)
+      return { to: 'queued', phase: 'waiting for capacity: the machine was lost', set };
+    return { to: 'failed', phase: `failed: the machine was lost ${lossCount} times`, set };
+  });
+  await tx.jobAttempt.updateMany({
+    where: { id: attemptId, endedAt: null },
+    data: { endedAt: new Date(), outcome: 'lost' },
+  });
+}

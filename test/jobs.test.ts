@@ -1,0 +1,458 @@
+import { execFileSync } from 'node:child_process';
+import { existsSync, readFileSync } from 'node:fs';
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { type FakeRunner, fakeRunner } from '../src/jobs/runners/fake.ts';
+import { openProcessRunner } from '../src/jobs/runners/process.ts';
+import { type Client, eventually, startApp, type TestApp } from './harness.ts';
+import { cancel, job, lines, remove, submit, submitRaw, until } from './submit.ts';
+
+const REPO = 'mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { id } }';
+const withRepo = async (app: TestApp, username: string): Promise<Client> => {
+  const client = await app.user(username);
+  await client.gql(REPO, { input: { namespace: username, name: 'code' } });
+  return client;
+};
+
+describe('what may be asked for', () => {
+  let app: TestApp;
+  let ada: Client;
+  let bob: Client;
+  const base = { namespace: 'ada', command: 'echo hi', repo: 'ada/code' };
+  beforeAll(async () => {
+    // Without capacity, so that what is created stays queued.
+    app = await startApp({ overrides: { runner: fakeRunner({ offers: {} }) } });
+    ada = await withRepo(app, 'ada');
+    bob = await withRepo(app, 'bob');
+  });
+  afterAll(() => app[Symbol.asyncDispose]());
+
+  test('a job has its defaults, a pinned commit, a price, and shows its env this once', async () => {
+    const created = await submit(ada, {
+      ...base,
+      name: 'plain',
+      env: { A: '1' },
+      secrets: { S: 'x' },
+    });
+    expect(created).toMatchObject({
+      id: expect.stringMatching(/^job_/),
+      status: 'QUEUED',
+      branch: 'main',
+      commitSha: expect.stringMatching(/^[0-9a-f]{40}$/),
+      gpuCount: 1,
+      cpu: 8,
+      memoryGb: 32,
+      diskGb: 100,
+      region: 'US_EAST_1',
+      timeoutMinutes: 1440,
+      retries: 0,
+      env: { A: '1' },
+      costPerHour: '0.288',
+      totalCost: '0.00',
+      startedAt: null,
+      artifacts: null,
+    });
+    expect(await job(ada, 'ada', 'plain')).toMatchObject({ status: 'QUEUED', env: null });
+    expect((await submitRaw(ada, { ...base, name: 'plain' })).errors?.[0]).toMatchObject({
+      extensions: { code: 'ALREADY_EXISTS', field: 'name' },
+    });
+  });
+
+  test.each(['A100_40GB', 'A100_80GB', 'H100_80GB', 'L4', 'T4', 'NONE'])(
+    'all defaults go with %s; what no worker has waits, and says so',
+    async (gpu) => {
+      const { status, progress } = await submit(ada, { ...base, name: `on-${gpu}`, gpu });
+      expect(status).toBe('QUEUED');
+      if (gpu !== 'NONE')
+        expect(progress).toMatch(/^waiting for a .* us-east-1: no worker offers it$/);
+    },
+  );
+
+  test.each([
+    ['name', { name: 'a b' }],
+    ['name', { name: 'x'.repeat(101) }],
+    ['command', { command: ' ' }],
+    ['command', { command: 'a\0b' }],
+    ['command', { command: 'x'.repeat(100_001) }],
+    [undefined, { repo: null }],
+    ['repo', { repo: 'nonsense' }],
+    ['image', { repo: null, image: '-rf' }],
+    ['branch', { repo: null, image: 'x', branch: 'main' }],
+    ['gpuCount', { gpuCount: 3 }],
+    ['cpu', { cpu: 3 }],
+    ['memoryGb', { memoryGb: 0 }],
+    ['diskGb', { diskGb: 0 }],
+    ['timeoutMinutes', { timeoutMinutes: 0 }],
+    ['timeoutMinutes', { timeoutMinutes: 10081 }],
+    ['retries', { retries: 6 }],
+    ['env', { env: { A: 1 } }],
+    ['env', { env: ['A'] }],
+    ['env', { env: { 'A B': 'x' } }],
+    ['env', { env: { A: '\0' } }],
+    ['env', { env: { A: 'x'.repeat(70_000) } }],
+    ['secrets', { secrets: 'S' }],
+    ['outputPath', { outputPath: '' }],
+    ['outputPath', { outputPath: '../../etc' }],
+    // Combinations of allowed values.
+    ['gpuCount', { gpu: 'NONE', gpuCount: 2 }],
+    ['cpu', { gpu: 'T4', gpuCount: 8, cpu: 4 }],
+    ['memoryGb', { cpu: 2, memoryGb: 33 }],
+    ['memoryGb', { cpu: 96, memoryGb: 23 }],
+  ])('a wrong %s is refused (%#)', async (field, change) => {
+    const { errors } = await submitRaw(ada, { ...base, name: 'bad', ...change });
+    expect(errors?.[0]?.extensions).toEqual({ code: 'INVALID_REQUEST', ...(field && { field }) });
+  });
+
+  test('repositories and branches must be there, and readable', async () => {
+    const code = async (change: object) =>
+      (await submitRaw(ada, { ...base, name: 'r', ...change })).errors?.[0]?.extensions.code;
+    expect(await code({ repo: 'ada/none' })).toBe('NOT_FOUND');
+    expect(await code({ branch: 'none' })).toBe('NOT_FOUND');
+    expect(await code({ repo: 'bob/code' })).toBe('PERMISSION_DENIED');
+    expect(await code({ namespace: 'bob' })).toBe('PERMISSION_DENIED');
+    expect(await code({ namespace: 'nobody' })).toBe('NOT_FOUND');
+  });
+
+  test('who is no member sees no jobs: 403 by name, null by id, an empty connection', async () => {
+    const { id } = await submit(ada, { ...base, name: 'private' });
+    const ask = (query: string) => bob.graphql(query);
+    const byName = await ask('{ job(namespace: "ada", name: "private") { id } }');
+    expect(byName.errors?.[0]?.extensions.code).toBe('PERMISSION_DENIED');
+    const list = await ask('{ jobPage(namespace: "ada") { total } }');
+    expect(list.errors?.[0]?.extensions.code).toBe('PERMISSION_DENIED');
+    const node = `{ node(id: "${id}") { ... on Job { name } } }`;
+    expect((await ask(node)).data).toEqual({ node: null });
+    expect((await ada.gql(node)).node).toEqual({ name: 'private' });
+    const owned = await ask('{ namespace(name: "ada") { jobs { totalCount } } }');
+    expect(owned.data.namespace.jobs.totalCount).toBe(0);
+  });
+
+  test('lists are sorted, filtered, paged; connections too', async () => {
+    const { jobPage } = await ada.gql(
+      '{ jobPage(namespace: "ada", sort: NAME, order: ASC, perPage: 2, page: 2) { total nodes { name } } }',
+    );
+    expect(jobPage.nodes.map((n: { name: string }) => n.name)).toEqual(['on-H100_80GB', 'on-L4']);
+    const running = await ada.gql('{ jobPage(namespace: "ada", status: RUNNING) { total } }');
+    expect(running.jobPage.total).toBe(0);
+    const { namespace } = await ada.gql(
+      '{ namespace(name: "ada") { jobs(first: 1, status: QUEUED) { totalCount edges { node { name } } pageInfo { hasNextPage } } } }',
+    );
+    expect(namespace.jobs.totalCount).toBe(jobPage.total);
+    expect(namespace.jobs.pageInfo.hasNextPage).toBe(true);
+  });
+});
+
+describe('the life of a job', () => {
+  let app: TestApp;
+  let runner: FakeRunner;
+  let ada: Client;
+  beforeAll(async () => {
+    runner = fakeRunner({ graceMs: 100 });
+    app = await startApp({ overrides: { runner } });
+    ada = await withRepo(app, 'ada');
+  });
+  afterAll(() => app[Symbol.asyncDispose]());
+
+  const run = (name: string, command: string, more: object = {}) =>
+    submit(ada, { namespace: 'ada', repo: 'ada/code', name, command, ...more });
+  const reaches = (name: string, status: string) => until(ada, 'ada', name, status);
+
+  test('exit 0 succeeds', async () => {
+    await run('good', 'echo one; echo ::progress:: halfway ; echo two');
+    expect(await reaches('good', 'SUCCEEDED')).toMatchObject({
+      exitCode: 0,
+      progress: 'halfway',
+      startedAt: expect.any(String),
+      completedAt: expect.any(String),
+      attempts: [{ number: 1, outcome: 'exited', exitCode: 0 }],
+    });
+    expect(await lines(ada, 'ada', 'good')).toEqual(['one', 'two']);
+  });
+
+  test('another exit fails, with its code', async () => {
+    await run('bad', 'exit 7');
+    expect(await reaches('bad', 'FAILED')).toMatchObject({
+      exitCode: 7,
+      progress: 'failed with exit code 7',
+    });
+  });
+
+  test('what cannot be started fails with 125 and says why in the log', async () => {
+    await run('image', 'true', { image: 'debian:12' });
+    await run('unstartable', 'unstartable', { retries: 5 });
+    for (const name of ['image', 'unstartable'])
+      expect(await reaches(name, 'FAILED')).toMatchObject({ exitCode: 125, retryCount: 0 });
+    expect(await lines(ada, 'ada', 'image')).toEqual(['no image "debian:12"']);
+    expect(await lines(ada, 'ada', 'unstartable')).toEqual(['there is no such thing']);
+  });
+
+  test('failures are retried after a pause; attempts follow each other in one log', async () => {
+    await run('again', 'echo try; exit 1', { retries: 1 });
+    const waiting = await reaches('again', 'QUEUED').catch(() => null);
+    if (waiting) expect(waiting.progress).toMatch(/waiting/);
+    const done = await reaches('again', 'FAILED');
+    expect(done).toMatchObject({ retryCount: 1, exitCode: 1 });
+    expect(done.attempts).toHaveLength(2);
+    expect(await lines(ada, 'ada', 'again')).toEqual(['try', 'try']);
+    const [first, second] = runner.started.filter((s) => s.env.JOB_NAME === 'again');
+    expect([first?.env.JOB_ATTEMPT, second?.env.JOB_ATTEMPT]).toEqual(['1', '2']);
+  });
+
+  test('a lost machine uses no retry, and the fourth loss fails the job', async () => {
+    await run('lost', 'echo here; lose');
+    expect(await reaches('lost', 'FAILED')).toMatchObject({ retryCount: 0, exitCode: null });
+    expect(await lines(ada, 'ada', 'lost')).toEqual(['here', 'here', 'here', 'here']);
+  });
+
+  test('cancel answers at once, keeps the last words, and can be done once', async () => {
+    await run('long', 'echo up; stubborn; sleep 600');
+    await eventually(async () => expect(await lines(ada, 'ada', 'long')).toEqual(['up']));
+    const { data } = await cancel(ada, 'ada', 'long');
+    expect(data.cancelJob).toMatchObject({ status: 'CANCELLED', completedAt: expect.any(String) });
+    expect(data.cancelJob.message).toMatch(/SIGKILL after 30 seconds/);
+    expect((await cancel(ada, 'ada', 'long')).errors?.[0]?.extensions.code).toBe('CONFLICT');
+    await eventually(async () => expect((await job(ada, 'ada', 'long')).exitCode).toBe(137));
+    expect(runner.running()).toEqual([]);
+  });
+
+  test('only what is over can be deleted; then its name is free', async () => {
+    await run('removed', 'sleep 600');
+    await reaches('removed', 'RUNNING');
+    expect((await remove(ada, 'ada', 'removed')).errors?.[0]?.extensions.code).toBe('CONFLICT');
+    await cancel(ada, 'ada', 'removed');
+    expect((await remove(ada, 'ada', 'removed')).errors).toBeUndefined();
+    expect((await remove(ada, 'ada', 'removed')).errors?.[0]?.extensions.code).toBe('NOT_FOUND');
+    await eventually(() => expect(runner.running()).toEqual([]));
+    await run('removed', 'exit 0');
+    await reaches('removed', 'SUCCEEDED');
+  });
+
+  test('the analytics of a finished job are its last sample, with peaks', async () => {
+    await run('measured', 'sleep 0.8');
+    await reaches('measured', 'SUCCEEDED');
+    const { analytics } = (
+      await ada.gql(
+        '{ job(namespace: "ada", name: "measured") { analytics { cpuUtilizationPercent memoryUsedGb diskUsedGb runtimeSeconds } } }',
+      )
+    ).job;
+    expect(analytics).toEqual({
+      cpuUtilizationPercent: 50,
+      memoryUsedGb: 3,
+      diskUsedGb: 1,
+      runtimeSeconds: 1,
+    });
+  });
+
+  test('what is injected, and what is not to be overridden', async () => {
+    await run('env', 'exit 0', {
+      env: { MINE: '1', JOB_ID: 'forged' },
+      secrets: { HIDDEN: 'abc' },
+      outputPath: 'out',
+      gpu: 'NONE',
+      cpu: 4,
+      memoryGb: 16,
+    });
+    const { id, commitSha } = await reaches('env', 'SUCCEEDED');
+    expect(runner.started.at(-1)?.env).toEqual({
+      MINE: '1',
+      HIDDEN: 'abc',
+      JOB_ID: id,
+      JOB_NAME: 'env',
+      JOB_NAMESPACE: 'ada',
+      JOB_ATTEMPT: '1',
+      JOB_COMMIT_SHA: commitSha,
+      JOB_OUTPUT_PATH: 'out',
+      GPU_COUNT: '0',
+      CPU_CORES: '4',
+      MEMORY_GB: '16',
+      CI: 'true',
+    });
+  });
+});
+
+describe('the queue', () => {
+  test('is first come, first served within a namespace, and fair between them', async () => {
+    const runner = fakeRunner();
+    await using app = await startApp({ config: { jobSlots: 1 }, overrides: { runner } });
+    const [ada, bob] = [await withRepo(app, 'ada'), await withRepo(app, 'bob')];
+    const put = (client: Client, owner: string, name: string, command = 'exit 0') =>
+      submit(client, { namespace: owner, repo: `${owner}/code`, name, command });
+    await put(ada, 'ada', 'first', 'sleep 600');
+    await until(ada, 'ada', 'first', 'RUNNING');
+    for (const name of ['a1', 'a2', 'a3', 'a4']) await put(ada, 'ada', name);
+    for (const name of ['b1', 'b2']) await put(bob, 'bob', name);
+    await cancel(ada, 'ada', 'first');
+    await until(ada, 'ada', 'a4', 'SUCCEEDED');
+    const order = runner.started.map(({ env }) => env.JOB_NAME);
+    expect(order).toEqual(['first', 'b1', 'a1', 'b2', 'a2', 'a3', 'a4']);
+  });
+
+  test('a job that needs all GPUs is not passed over for ever by those that need one', async () => {
+    const runner = fakeRunner({ offers: { T4: 2 } });
+    await using app = await startApp({ overrides: { runner } });
+    const ada = await withRepo(app, 'ada');
+    const put = (name: string, gpuCount: number, command: string) =>
+      submit(ada, { namespace: 'ada', repo: 'ada/code', name, command, gpu: 'T4', gpuCount });
+    await put('one', 1, 'sleep 600');
+    await until(ada, 'ada', 'one', 'RUNNING');
+    await put('both', 2, 'exit 0');
+    await put('more', 4, 'exit 0');
+    await put('small', 1, 'exit 0');
+    await cancel(ada, 'ada', 'one');
+    await until(ada, 'ada', 'small', 'SUCCEEDED');
+    expect(runner.started.map(({ env }) => env.JOB_NAME)).toEqual(['one', 'both', 'small']);
+    expect((await job(ada, 'ada', 'more')).status).toBe('QUEUED');
+  });
+
+  test('a server that starts anew takes up what the last one left, under the same attempt', async () => {
+    const runner = fakeRunner();
+    await using app = await startApp({ overrides: { runner } });
+    const ada = await withRepo(app, 'ada');
+    await submit(ada, {
+      namespace: 'ada',
+      repo: 'ada/code',
+      name: 'j',
+      command: 'echo a; sleep 0.5; echo b',
+    });
+    await eventually(async () => expect(await lines(ada, 'ada', 'j')).toEqual(['a']));
+    await app.restart();
+    await until(ada, 'ada', 'j', 'SUCCEEDED');
+    expect(await lines(ada, 'ada', 'j')).toEqual(['a', 'b']);
+    expect(runner.started).toHaveLength(1);
+  });
+});
+
+describe('jobs as processes', () => {
+  let app: TestApp;
+  let ada: Client;
+  let dir: string;
+  beforeAll(async () => {
+    dir = await mkdtemp(join(tmpdir(), 'loam-jobs-'));
+    const runner = await openProcessRunner({ dir, graceMs: 300 });
+    app = await startApp({ overrides: { runner } });
+    ada = await withRepo(app, 'ada');
+  });
+  afterAll(async () => {
+    await app[Symbol.asyncDispose]();
+    await rm(dir, { recursive: true });
+  });
+  const run = (name: string, command: string, more: object = {}) =>
+    submit(ada, { namespace: 'ada', repo: 'ada/code', name, command, ...more });
+  const download = (url: string, headers: Record<string, string> = {}, who = app.anonymous) =>
+    fetch(url, {
+      headers: who.authorization ? { authorization: who.authorization, ...headers } : headers,
+    });
+
+  test('a job runs in a checkout of the pinned commit, and its secrets do not show', async () => {
+    const { commitSha } = await run(
+      'code',
+      'git rev-parse HEAD; git status --short; echo $A-$S; echo $S',
+      {
+        env: { A: 'x' },
+        secrets: { S: 'top(secret' },
+      },
+    );
+    await until(ada, 'ada', 'code', 'SUCCEEDED');
+    expect(await lines(ada, 'ada', 'code')).toEqual([commitSha, 'x-***', '***']);
+    const { rows } = await app.app.services.pool.query(
+      'select secrets from jobs where secrets is not null',
+    );
+    expect(rows[0].secrets.toString('latin1')).not.toContain('top(secret');
+  });
+
+  test('a cancelled job says its last words, which are kept', async () => {
+    await run('polite', 'trap "echo bye; exit 9" TERM; echo up; while :; do sleep 0.05; done');
+    await eventually(async () => expect(await lines(ada, 'ada', 'polite')).toEqual(['up']));
+    await cancel(ada, 'ada', 'polite');
+    await eventually(async () => {
+      expect((await lines(ada, 'ada', 'polite')).filter((l) => l !== 'Terminated')).toEqual([
+        'up',
+        'bye',
+      ]);
+      expect(await job(ada, 'ada', 'polite')).toMatchObject({ status: 'CANCELLED', exitCode: 9 });
+    });
+  });
+
+  test('artifacts: one archive and file by file, by link, by credential, in part', async () => {
+    const random = 'head -c 300000 /dev/urandom > out/deep/b.bin';
+    await run(
+      'made',
+      `mkdir -p out/deep; echo alpha > out/a.txt; ${random}; ln -s /etc/passwd out/link; mkfifo out/fifo; sha256sum < out/deep/b.bin; exit 3`,
+      {
+        outputPath: 'out',
+      },
+    );
+    const { id, artifacts } = await until(ada, 'ada', 'made', 'FAILED');
+    const [sum] = await lines(ada, 'ada', 'made');
+    expect(artifacts).toMatchObject({ path: 'out', files: 2 });
+
+    const whole = Buffer.from(await (await download(artifacts.downloadUrl)).arrayBuffer());
+    expect(whole.length).toBe(artifacts.sizeBytes);
+    const file = join(dir, 'made.tar.gz');
+    await writeFile(file, whole);
+    expect(execFileSync('tar', ['-tzf', file], { encoding: 'utf8' })).toBe('a.txt\ndeep/b.bin\n');
+    execFileSync('tar', ['-xzf', file, '-C', dir]);
+    expect(
+      execFileSync('sha256sum', { input: readFileSync(join(dir, 'deep/b.bin')), encoding: 'utf8' }),
+    ).toBe(`${sum}\n`);
+
+    const part = await download(artifacts.downloadUrl, { range: 'bytes=10-19' });
+    expect([part.status, Buffer.from(await part.arrayBuffer())]).toEqual([
+      206,
+      whole.subarray(10, 20),
+    ]);
+    const bare = artifacts.downloadUrl.split('?')[0];
+    const bob = await app.user('bob');
+    const statuses = [ada, bob, app.anonymous].map(
+      async (who) => (await download(bare, {}, who)).status,
+    );
+    expect(await Promise.all(statuses)).toEqual([200, 403, 401]);
+    expect((await download(`${artifacts.downloadUrl}x`)).status).toBe(401);
+
+    const { entries } = (
+      await ada.gql(
+        '{ job(namespace: "ada", name: "made") { artifacts { entries { path sizeBytes downloadUrl } } } }',
+      )
+    ).job.artifacts;
+    expect(entries).toMatchObject([
+      { path: 'a.txt', sizeBytes: 6 },
+      { path: 'deep/b.bin', sizeBytes: 300_000 },
+    ]);
+    expect(await (await download(entries[0].downloadUrl)).text()).toBe('alpha\n');
+    const one = Buffer.from(await (await download(entries[1].downloadUrl)).arrayBuffer());
+    expect(one.equals(readFileSync(join(dir, 'deep/b.bin')))).toBe(true);
+
+    // The record goes, the artifacts stay, until they are told to go too.
+    const stored = join(app.config.dataDir, 'artifacts');
+    await remove(ada, 'ada', 'made');
+    expect((await download(artifacts.downloadUrl)).status).toBe(200);
+    await run('made', 'echo x > out', { outputPath: '/work/out' });
+    const again = await until(ada, 'ada', 'made', 'SUCCEEDED');
+    expect(again.artifacts.files).toBe(1);
+    await remove(ada, 'ada', 'made', true);
+    expect((await download(again.artifacts.downloadUrl)).status).toBe(404);
+    expect(existsSync(join(stored, id))).toBe(false);
+  });
+
+  test('a log of a hundred thousand lines: the tail of it, and what was after a moment', async () => {
+    await run('chatty', 'seq 100000; sleep 0.3; echo last');
+    await until(ada, 'ada', 'chatty', 'SUCCEEDED');
+    const read = async (args: string) =>
+      (
+        await ada.gql(
+          `{ job(namespace: "ada", name: "chatty") { logs(${args}) { hasMore lines { message timestamp } } } }`,
+        )
+      ).job.logs;
+    const tail = await read('tail: 3');
+    expect(tail.hasMore).toBe(true);
+    expect(tail.lines.map((l: { message: string }) => l.message)).toEqual([
+      '99999',
+      '100000',
+      'last',
+    ]);
+    const since = await read(`since: "${tail.lines[1].timestamp}", tail: 5`);
+    expect(since).toMatchObject({ hasMore: false, lines: [{ message: 'last' }] });
+  });
+});

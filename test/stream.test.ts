@@ -1,0 +1,126 @@
+import { once } from 'node:events';
+import { get, type IncomingMessage } from 'node:http';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { fakeRunner } from '../src/jobs/runners/fake.ts';
+import { type Client, eventually, startApp, type TestApp } from './harness.ts';
+import { followStream, type StreamEvent } from './sse.ts';
+import { cancel, job, lines, submit, until } from './submit.ts';
+
+const REPO = 'mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { id } }';
+let app: TestApp;
+let ada: Client;
+
+beforeAll(async () => {
+  app = await startApp({ overrides: { runner: fakeRunner({ graceMs: 200 }) } });
+  ada = await app.user('ada');
+  await ada.gql(REPO, { input: { namespace: 'ada', name: 'code' } });
+});
+afterAll(() => app[Symbol.asyncDispose]());
+
+const run = (name: string, command: string, more: object = {}) =>
+  submit(ada, { namespace: 'ada', repo: 'ada/code', name, command, ...more });
+const path = (name: string, query = '') => `/ada/job/${name}/logs?stream=true${query}`;
+const messages = (events: StreamEvent[]) =>
+  events.filter((e) => e.event === 'log').map((e) => e.data.message);
+const hasLines = (name: string, count: number) =>
+  eventually(async () => expect(await lines(ada, 'ada', name)).toHaveLength(count));
+
+test('lines so far, then live ones, then every change, then the end', async () => {
+  await run('plain', 'echo a; echo b; sleep 0.4; echo c; exit 3');
+  await hasLines('plain', 2);
+  const events = await followStream(ada, path('plain')).all();
+  expect(messages(events)).toEqual(['a', 'b', 'c']);
+  expect(events.slice(-2)).toMatchObject([
+    { event: 'status', data: { status: 'failed' } },
+    { event: 'end', data: { status: 'failed', exit_code: 3 } },
+  ]);
+  expect(events[0]).toEqual({
+    id: expect.stringMatching(/^\d+$/),
+    event: 'log',
+    data: { timestamp: expect.stringMatching(/^\d{4}-.*\.\d{3}Z$/), message: 'a' },
+  });
+  const ids = events.slice(0, -1).map((e) => Number(e.id));
+  expect(ids).toEqual([...ids].sort((a, b) => a - b));
+});
+
+test('tail and since choose what comes first; the other path works too', async () => {
+  await run('chosen', 'echo a; sleep 0.1; echo b; sleep 0.1; echo c; sleep 600');
+  await hasLines('chosen', 3);
+  const first = async (at: string, count: number) => {
+    await using stream = followStream(ada, at);
+    return messages(await stream.take(count));
+  };
+  expect(await first(path('chosen', '&tail=2'), 2)).toEqual(['b', 'c']);
+  const { body } = await ada.get('/ada/job/chosen/logs');
+  const since = encodeURIComponent(body.lines[0].timestamp);
+  expect(await first(`/auth/v1${path('chosen', `&since=${since}`)}`, 2)).toEqual(['b', 'c']);
+  await cancel(ada, 'ada', 'chosen');
+});
+
+test('a stream with Last-Event-ID goes on after it, also when the job is over', async () => {
+  await run('resumed', 'echo a; echo b; sleep 0.2; echo c; exit 0');
+  await hasLines('resumed', 2);
+  await using begun = followStream(ada, path('resumed'));
+  const seen = await begun.take(1);
+  await begun[Symbol.asyncDispose]();
+  const lastEventId = seen.at(-1)?.id as string;
+  expect(messages(await followStream(ada, path('resumed'), lastEventId).all())).toEqual(['b', 'c']);
+  await until(ada, 'ada', 'resumed', 'SUCCEEDED');
+  const again = await followStream(ada, path('resumed'), lastEventId).all();
+  expect(messages(again)).toEqual(['b', 'c']);
+  expect(again.at(-1)).toMatchObject({ event: 'end', data: { status: 'succeeded', exit_code: 0 } });
+});
+
+test('a cancelled job is followed to its last word', async () => {
+  await run('dying', 'echo up; trap 9; sleep 600');
+  await hasLines('dying', 1);
+  await using stream = followStream(ada, path('dying'));
+  await stream.take(1);
+  await cancel(ada, 'ada', 'dying');
+  const events = await stream.all();
+  expect(events.map((e) => e.event)).toEqual(['status', 'end']);
+  expect(events.at(-1)?.data).toEqual({ status: 'cancelled', exit_code: 9 });
+});
+
+test('a retried job goes on in the same stream', async () => {
+  await run('retried', 'echo try; sleep 0.3; exit 1', { retries: 1 });
+  await hasLines('retried', 1);
+  const events = await followStream(ada, path('retried')).all();
+  const told = events.map((e) => (e.event === 'log' ? e.data.message : e.data.status));
+  expect(told).toEqual(['try', 'queued', 'running', 'try', 'failed', 'failed']);
+});
+
+test('what is not running, not there, not allowed or no id is refused before the stream begins', async () => {
+  await run('done', 'exit 0');
+  await until(ada, 'ada', 'done', 'SUCCEEDED');
+  expect(await ada.get(path('done'))).toMatchObject({
+    status: 409,
+    body: { error: { code: 'conflict' } },
+  });
+  await run('waiting', 'exit 0', { gpu: 'T4' });
+  expect((await ada.get(path('waiting'))).status).toBe(409);
+  expect((await ada.get(path('none'))).status).toBe(404);
+  expect((await app.anonymous.get(path('done'))).status).toBe(401);
+  const bob = await app.user('bob');
+  expect((await bob.get(path('done'))).status).toBe(403);
+  expect((await ada.get(path('done'), { 'Last-Event-ID': 'x' })).status).toBe(400);
+  expect((await ada.get(path('done', '&tail=0'))).status).toBe(400);
+});
+
+test('a client that does not read holds up nobody, and one that goes leaves nothing', async () => {
+  const many = Array.from({ length: 3_000 }, (_, i) => `echo ${i}${'x'.repeat(2_000)}`).join(';');
+  await run('flood', `${many.slice(0, 99_000)}; sleep 600`);
+  const count = many.slice(0, 99_000).split(';').length;
+  await hasLines('flood', count);
+  const slow: IncomingMessage = await new Promise((resolve, reject) => {
+    const headers = { authorization: ada.authorization ?? '' };
+    get(`${app.base}${path('flood', '&tail=10000')}`, { headers }, resolve).on('error', reject);
+  });
+  slow.pause();
+  expect((await job(ada, 'ada', 'flood')).status).toBe('RUNNING');
+  slow.destroy();
+  await once(slow, 'close');
+  await cancel(ada, 'ada', 'flood');
+  // Nothing of the stream is left that would keep the server from stopping at once.
+  await until(ada, 'ada', 'flood', 'CANCELLED');
+});

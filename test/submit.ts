@@ -1,0 +1,62 @@
+/** Jobs through GraphQL, for the tests that are not about GraphQL. */
+import { expect } from 'vitest';
+import { type Client, eventually } from './harness.ts';
+
+// biome-ignore lint/suspicious/noExplicitAny: answers are asserted on, field by field.
+type Json = any;
+
+export type JobInput = {
+  namespace: string;
+  name: string;
+  command: string;
+  [field: string]: unknown;
+};
+
+const FIELDS = `id name namespace status command repo branch commitSha image gpu gpuCount cpu memoryGb diskGb
+  region timeoutMinutes retries retryCount outputPath exitCode env costPerHour totalCost runtimeSeconds progress
+  createdAt startedAt completedAt artifacts { path sizeBytes files downloadUrl }
+  attempts { number outcome exitCode }`;
+
+/** The answer of `createJob`; `{errors}` when it is refused. */
+export function submitRaw(client: Client, input: JobInput) {
+  return client.graphql(
+    `mutation ($input: CreateJobInput!) { createJob(input: $input) { ${FIELDS} } }`,
+    { input: { gpu: 'NONE', ...input } },
+  );
+}
+
+export async function submit(client: Client, input: JobInput): Promise<Json> {
+  const { data, errors } = await submitRaw(client, input);
+  expect(errors).toBeUndefined();
+  return data.createJob;
+}
+
+export async function job(client: Client, namespace: string, name: string): Promise<Json> {
+  const query = `query ($namespace: String!, $name: String!) {
+    job(namespace: $namespace, name: $name) { ${FIELDS} } }`;
+  return (await client.gql(query, { namespace, name })).job;
+}
+
+export async function until(client: Client, namespace: string, name: string, status: string) {
+  return eventually(async () => {
+    const found = await job(client, namespace, name);
+    expect(found.status, `${name}: ${found.progress}`).toBe(status);
+    return found;
+  });
+}
+
+export async function lines(client: Client, namespace: string, name: string): Promise<string[]> {
+  const query = `query ($namespace: String!, $name: String!) {
+    job(namespace: $namespace, name: $name) { logs(tail: 10000) { lines { message } } } }`;
+  const data = await client.gql(query, { namespace, name });
+  return data.job.logs.lines.map(({ message }: { message: string }) => message);
+}
+
+const CANCEL = `mutation ($input: CancelJobInput!) {
+  cancelJob(input: $input) { status message runtimeSeconds totalCost completedAt job { progress } } }`;
+export const cancel = (client: Client, namespace: string, name: string) =>
+  client.graphql(CANCEL, { input: { namespace, name } });
+
+const DELETE = 'mutation ($input: DeleteJobInput!) { deleteJob(input: $input) }';
+export const remove = (client: Client, namespace: string, name: string, deleteArtifacts = false) =>
+  client.graphql(DELETE, { input: { namespace, name, deleteArtifacts } });

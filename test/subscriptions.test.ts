@@ -1,0 +1,200 @@
+import { createClient } from 'graphql-sse';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { fakeRunner } from '../src/jobs/runners/fake.ts';
+import { type Client, eventually, startApp, type TestApp } from './harness.ts';
+import { parseEvents } from './sse.ts';
+import { cancel, lines, remove, submit, until } from './submit.ts';
+
+const REPO = 'mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { id } }';
+let app: TestApp;
+let ada: Client;
+
+beforeAll(async () => {
+  app = await startApp({ overrides: { runner: fakeRunner({ graceMs: 200 }) } });
+  ada = await app.user('ada');
+  await ada.gql(REPO, { input: { namespace: 'ada', name: 'code' } });
+});
+afterAll(() => app[Symbol.asyncDispose]());
+
+const run = (name: string, command: string, more: object = {}) =>
+  submit(ada, { namespace: 'ada', repo: 'ada/code', name, command, ...more });
+
+const LOG = (name: string, after?: number) =>
+  `subscription { jobLog(namespace: "ada", name: "${name}"${after === undefined ? '' : `, after: ${after}`}) { kind seq message status exitCode } }`;
+const EVENTS = (args = '') =>
+  `subscription { jobEvents(namespace: "ada"${args}) { cursor type status name job { status } } }`;
+
+/** How GraphQL goes over SSE: a stream for each subscription, one for all of a client, and Yoga's own. */
+const MODES = {
+  'graphql-sse, distinct connections': (client: Client, query: string) =>
+    viaGraphqlSse(client, query, false),
+  'graphql-sse, single connection': (client: Client, query: string) =>
+    viaGraphqlSse(client, query, true),
+  "Yoga's own": viaYoga,
+};
+// biome-ignore lint/suspicious/noExplicitAny: events are asserted on, field by field.
+type Answers = AsyncGenerator<{ data?: any; errors?: readonly any[] }>;
+
+async function* viaGraphqlSse(client: Client, query: string, singleConnection: boolean): Answers {
+  const sse = createClient({
+    url: `${client.base}/graphql/stream`,
+    singleConnection: singleConnection as false,
+    headers: { authorization: client.authorization ?? '' },
+    retryAttempts: 0,
+  });
+  try {
+    yield* sse.iterate({ query }) as Answers;
+  } finally {
+    sse.dispose();
+  }
+}
+
+async function* viaYoga(client: Client, query: string): Answers {
+  const abort = new AbortController();
+  const response = await fetch(`${client.base}/graphql`, {
+    method: 'POST',
+    signal: abort.signal,
+    headers: {
+      accept: 'text/event-stream',
+      'content-type': 'application/json',
+      authorization: client.authorization ?? '',
+    },
+    body: JSON.stringify({ query }),
+  });
+  try {
+    if (!response.body) return;
+    for await (const { event, data } of parseEvents(response.body))
+      if (event === 'next') yield data;
+  } finally {
+    abort.abort();
+  }
+}
+
+async function take(answers: Answers, field: string, count = Infinity) {
+  // biome-ignore lint/suspicious/noExplicitAny: events are asserted on, field by field.
+  const seen: any[] = [];
+  for await (const { data, errors } of answers) {
+    if (errors)
+      throw Object.assign(new Error(errors[0].message), { code: errors[0].extensions?.code });
+    seen.push(data[field]);
+    if (seen.length === count) break;
+  }
+  return seen;
+}
+
+test.each(Object.entries(MODES))('%s: a log to its end, and after an entry', async (_, open) => {
+  const name = `log${crypto.randomUUID().slice(0, 8)}`;
+  await run(name, 'echo a; sleep 0.3; echo b; exit 2');
+  const all = await take(open(ada, LOG(name)), 'jobLog');
+  const told = all.map((e) => e.message ?? e.status);
+  expect(told).toEqual(['QUEUED', 'RUNNING', 'a', 'b', 'FAILED', 'FAILED']);
+  expect(all.at(-1)).toMatchObject({ kind: 'END', exitCode: 2 });
+  const rest = await take(open(ada, LOG(name, all[2].seq)), 'jobLog');
+  expect(rest.map((e) => e.message ?? e.status)).toEqual(['b', 'FAILED', 'FAILED']);
+});
+
+test.each(Object.entries(MODES))(
+  '%s: every change of a job, resumed by cursor',
+  async (_, open) => {
+    const name = `ev${crypto.randomUUID().slice(0, 8)}`;
+    const live = open(ada, EVENTS());
+    const first = live.next();
+    await eventually(async () => {
+      const { rows } = await app.app.services.pool.query(
+        `select 1 from pg_stat_activity where datname = current_database() and query like '%pg_visible_in_snapshot%'`,
+      );
+      expect(rows).not.toEqual([]);
+    });
+    await run(name, 'exit 0');
+    const begun = (await first).value?.data.jobEvents;
+    const more = await take(live, 'jobEvents', 2);
+    expect([begun, ...more].map((e) => [e.type, e.status])).toEqual([
+      ['job.queued', 'QUEUED'],
+      ['job.running', 'RUNNING'],
+      ['job.succeeded', 'SUCCEEDED'],
+    ]);
+    const after = `, name: "${name}", after: ${begun.cursor}`;
+    const resumed = await take(open(ada, EVENTS(after)), 'jobEvents', 2);
+    expect(resumed.map((e) => e.cursor)).toEqual(more.map((e) => e.cursor));
+    expect(resumed.at(-1)).toMatchObject({ name, job: { status: 'SUCCEEDED' } });
+  },
+);
+
+test('events of a deleted job are still told, without the job', async () => {
+  await run('gone', 'exit 0');
+  await until(ada, 'ada', 'gone', 'SUCCEEDED');
+  await remove(ada, 'ada', 'gone');
+  const all = await take(
+    viaYoga(ada, EVENTS(', after: 0')),
+    'jobEvents',
+    4 + (await eventsBefore('gone')),
+  );
+  const mine = all.filter((e) => e.name === 'gone');
+  expect(mine.map((e) => e.type)).toEqual([
+    'job.queued',
+    'job.running',
+    'job.succeeded',
+    'job.deleted',
+  ]);
+  expect(mine.every((e) => e.job === null)).toBe(true);
+});
+
+async function eventsBefore(name: string): Promise<number> {
+  const { rows } = await app.app.services.pool.query(
+    `select count(*)::int as n from events where type like 'job.%' and data->>'name' <> $1`,
+    [name],
+  );
+  return rows[0].n;
+}
+
+test('no event is passed over when transactions commit in another order than they began', async () => {
+  const { pool } = app.app.services;
+  const { rows } = await pool.query(`select id from namespaces where name = 'ada'`);
+  const insert = (id: string) => ({
+    text: `insert into events (id, type, namespace_id, subject, data)
+           values ($1, 'job.queued', $2, 'job_x', '{"name": "x", "status": "queued"}')`,
+    values: [id, rows[0].id],
+  });
+  const { rows: last } = await pool.query('select max(seq)::int as seq from events');
+  const slow = await pool.connect();
+  await slow.query('begin');
+  await slow.query(insert('evt_slow'));
+  await pool.query(insert('evt_quick'));
+  const answers = viaYoga(ada, EVENTS(`, after: ${last[0].seq}`));
+  const both = take(answers, 'jobEvents', 2);
+  await slow.query('commit');
+  slow.release();
+  const cursors = (await both).map((e) => e.cursor);
+  expect(cursors).toHaveLength(2);
+  // And from the first of them on, the second follows.
+  const rest = await take(viaYoga(ada, EVENTS(`, after: ${cursors[0]}`)), 'jobEvents', 1);
+  expect(rest[0].cursor).toBe(cursors[1]);
+});
+
+test('who may not see is told why, and nothing else', async () => {
+  const bob = await app.user('bob');
+  await run('secret', 'exit 0');
+  for (const [client, code] of [
+    [bob, 'PERMISSION_DENIED'],
+    [app.anonymous, 'AUTHENTICATION_FAILED'],
+  ] as const)
+    for (const query of [LOG('secret'), EVENTS()])
+      await expect(take(viaYoga(client, query), 'x')).rejects.toMatchObject({ code });
+  await expect(take(viaYoga(ada, EVENTS(', after: 99999999')), 'x')).rejects.toMatchObject({
+    code: 'INVALID_REQUEST',
+  });
+});
+
+test.each(Object.entries(MODES))(
+  '%s: a subscriber that leaves leaves nothing behind',
+  async (_, open) => {
+    const name = `left${crypto.randomUUID().slice(0, 8)}`;
+    await run(name, 'echo up; sleep 600');
+    await eventually(async () => expect(await lines(ada, 'ada', name)).toEqual(['up']));
+    const { bus } = app.app.services;
+    const before = bus.waiters;
+    await take(open(ada, LOG(name)), 'jobLog', 3);
+    await eventually(() => expect(bus.waiters).toBe(before));
+    await cancel(ada, 'ada', name);
+  },
+);
