@@ -9,7 +9,7 @@ export const PREFIXES = {
   job: 'Job',
   pat: 'AccessToken',
   key: 'ApiKey',
-  wh: 'Webhook',
+  wh: null,
   evt: null,
   dlv: null,
   att: null,

@@ -355,3 +355,24 @@ test('a right is the least of role, scopes and narrowing; visibility adds readin
     );
   expect([seen(anonymous), seen(elsewhere)]).toEqual([['public'], ['public', 'internal']]);
 });
+
+test('an id of no form or of no node is the asker’s mistake, one of nothing is null', async () => {
+  await using app = await startApp();
+  const { viewer } = await app.admin.gql('{ viewer { id } }');
+  const node = (id: string) =>
+    app.admin.graphql('query ($id: ID!) { node(id: $id) { id } }', { id });
+  expect((await node(viewer.id)).data).toEqual({ node: { id: viewer.id } });
+  const suffix = viewer.id.slice('user_'.length);
+  for (const prefix of ['repo', 'job', 'pat', 'key', 'ns'])
+    expect(await node(`${prefix}_${suffix}`), prefix).toEqual({ data: { node: null } });
+  for (const id of [
+    '',
+    'user',
+    'user_\0',
+    'user_x',
+    `nope_${suffix}`,
+    `wh_${suffix}`,
+    `evt_${suffix}`,
+  ])
+    expect((await node(id)).errors?.[0]?.extensions.code, id).toBe('INVALID_REQUEST');
+});

@@ -59,7 +59,7 @@ export async function findNamespace(
   name: string,
 ): Promise<Namespace | null> {
   demandAccount(viewer);
-  return db.namespace.findUnique({ where: { name: name.toLowerCase() } });
+  return canBeName(name) ? db.namespace.findUnique({ where: { name: name.toLowerCase() } }) : null;
 }
 
 /**
@@ -70,12 +70,31 @@ export async function namespaceNamed(
   db: Db,
   name: string,
 ): Promise<{ id: string; name: string; plan: Plan; kind: NamespaceKind }> {
-  const namespace = await db.namespace.findUnique({
-    where: { name: name.toLowerCase() },
-    select: { id: true, name: true, plan: true, kind: true },
-  });
+  const namespace =
+    canBeName(name) &&
+    (await db.namespace.findUnique({
+      where: { name: name.toLowerCase() },
+      select: { id: true, name: true, plan: true, kind: true },
+    }));
   if (!namespace) throw notFound('Namespace');
   return namespace;
+}
+
+/** The id of a user. @throws AppError 404. */
+export async function userNamed(db: Db, username: string): Promise<string> {
+  const user =
+    canBeName(username) &&
+    (await db.user.findUnique({
+      where: { username: username.toLowerCase() },
+      select: { id: true },
+    }));
+  if (!user) throw notFound('User');
+  return user.id;
+}
+
+/** What cannot be a name need not be asked for; PostgreSQL would refuse a NUL in it. */
+function canBeName(name: string): boolean {
+  return NAME.test(name.toLowerCase());
 }
 
 /** Creates a user and the namespace of the same name. @throws AppError 400, 401, 403, 409. */
@@ -141,12 +160,10 @@ async function memberKey(db: Db, viewer: Viewer, input: { namespace: string; use
   demandAccount(viewer);
   const namespace = await namespaceNamed(db, input.namespace);
   demand(viewer, 'namespace.administer', { namespaceId: namespace.id });
-  const username = input.username.toLowerCase();
-  const user = await db.user.findUnique({ where: { username }, select: { id: true } });
-  if (!user) throw notFound('User');
-  if (namespace.kind === 'user' && namespace.name === username)
+  const userId = await userNamed(db, input.username);
+  if (namespace.kind === 'user' && namespace.name === input.username.toLowerCase())
     throw new AppError('conflict', 'A user is always the admin of their own namespace');
-  return { namespaceId: namespace.id, userId: user.id };
+  return { namespaceId: namespace.id, userId };
 }
 
 /** Members by time of joining, the owner of a user's namespace first. @throws AppError 401, 403. */

@@ -8,7 +8,7 @@
 import type { Prisma } from '../../prisma/generated/client.ts';
 import { type Db, violatesUnique } from '../db.ts';
 import { AppError, forbidden, invalid, notFound } from '../errors.ts';
-import { newId } from '../ids.ts';
+import { isId, newId } from '../ids.ts';
 import type { Services } from '../services.ts';
 import {
   type Account,
@@ -20,7 +20,7 @@ import {
   type Scope,
   type Viewer,
 } from './access.ts';
-import { namespaceNamed } from './accounts.ts';
+import { namespaceNamed, userNamed } from './accounts.ts';
 import { hashSecret, KEY_NAME, newToken, randomSecret } from './tokens.ts';
 
 const MAX_DAYS = 365;
@@ -288,16 +288,12 @@ function demandFullRights(viewer: Viewer): Account {
 async function ownerOfToken(db: Db, viewer: Account, username: string | null | undefined) {
   if (username == null || username === viewer.username) return viewer.userId;
   demandOperator(viewer);
-  const user = await db.user.findUnique({
-    where: { username: username.toLowerCase() },
-    select: { id: true },
-  });
-  if (!user) throw notFound('User');
-  return user.id;
+  return userNamed(db, username);
 }
 
 async function demandReadable(db: Db, viewer: Viewer, ids: readonly string[]): Promise<void> {
   if (ids.length === 0) return;
+  if (!ids.every((id) => isId('repo', id))) throw notFound('Repository');
   const found = await db.repository.findMany({
     where: { id: { in: [...ids] } },
     select: { id: true, namespaceId: true, visibility: true },

@@ -12,7 +12,7 @@ import { GraphQLError } from 'graphql';
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type PrismaTypes from '../../prisma/generated/pothos.ts';
 import { getDatamodel } from '../../prisma/generated/pothos.ts';
-import { PREFIXES, type Prefix } from '../ids.ts';
+import { isId, PREFIXES, type Prefix } from '../ids.ts';
 import type { Context } from './context.ts';
 
 export const builder = new SchemaBuilder<{
@@ -42,7 +42,7 @@ export const builder = new SchemaBuilder<{
     decodeGlobalID: (id) => {
       const prefix = id.slice(0, id.lastIndexOf('_'));
       const typename = Object.hasOwn(PREFIXES, prefix) ? PREFIXES[prefix as Prefix] : null;
-      if (!typename)
+      if (!typename || !isId(prefix as Prefix, id))
         throw new GraphQLError(`id: "${id.slice(0, 80)}" is not the id of a node`, badInput);
       return { typename, id };
     },
