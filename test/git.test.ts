@@ -1,17 +1,25 @@
+/** The stock git against our smart HTTP. */
+import { execFileSync } from 'node:child_process';
+import { randomBytes } from 'node:crypto';
+import { readdir } from 'node:fs/promises';
+import { join } from 'node:path';
+import { gzipSync } from 'node:zlib';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { newId } from '../src/ids.ts';
+import { recoverRepositories } from '../src/repos/recover.ts';
 import { Desk, remote } from './git.ts';
-import { type Client, startApp, type TestApp } from './harness.ts';
+import { type Client, eventually, startApp, type TestApp } from './harness.ts';
 
 let app: TestApp;
 let desk: Desk;
 let ada: Client;
-let _bob: Client;
+let bob: Client;
 
 beforeAll(async () => {
   app = await startApp();
   desk = await Desk.open();
   ada = await app.user('ada');
-  _bob = await app.user('bob');
+  bob = await app.user('bob');
 });
 afterAll(async () => {
   await desk[Symbol.asyncDispose]();
@@ -31,7 +39,7 @@ async function read(name: string) {
   return (await ada.gql(query, { name })).repository;
 }
 
-async function _update(id: string, changes: object) {
+async function update(id: string, changes: object) {
   const query = `mutation ($input: UpdateRepositoryInput!) { updateRepository(input: $input) { id } }`;
   await ada.gql(query, { input: { id, ...changes } });
 }
@@ -61,4 +69,303 @@ test('a clone, a push and what the record says of it afterwards', async () => {
 
   await desk.git('first', 'push', '-q', 'origin', ':topic/a');
   expect(await read('first')).toMatchObject({ branchCount: 1 });
+});
+
+test('shallow, partial and single fetches over protocol v2', async () => {
+  await seeded('fetches');
+  const tip = await desk.commit('fetches', { 'big.bin': randomBytes(50_000) });
+  await desk.git('fetches', 'push', '-q', 'origin', 'HEAD');
+  const url = remote(ada, 'ada/fetches');
+
+  await desk.git('.', 'clone', '-q', '--depth=1', url, 'shallow');
+  expect(await desk.git('shallow', 'rev-list', '--count', 'HEAD')).toBe('1');
+  await desk.git('shallow', 'fetch', '-q', '--unshallow');
+  expect(await desk.git('shallow', 'rev-list', '--count', 'HEAD')).toBe('3');
+
+  await desk.git('.', 'clone', '-q', '--no-checkout', '--filter=blob:none', url, 'partial');
+  const missing = await desk.git('partial', 'rev-list', '--objects', '--missing=print', 'HEAD');
+  expect(missing.match(/^\?/gm)).toHaveLength(3);
+  await desk.git('partial', 'checkout', '-q', 'main');
+
+  await desk.git('.', 'init', '-q', 'single');
+  await desk.git('single', 'fetch', '-q', '--depth=1', url, tip);
+
+  const advertisement = await ada.get('/ada/fetches.git/info/refs?service=git-upload-pack', {
+    'Git-Protocol': 'version=2',
+  });
+  expect(advertisement.headers.get('content-type')).toBe(
+    'application/x-git-upload-pack-advertisement',
+  );
+  expect(advertisement.text).toMatch(/^000eversion 2\n/);
+});
+
+test('a request may be packed with gzip, which is unpacked as it comes', async () => {
+  await seeded('packed');
+  const line = (text: string) => (text.length + 4).toString(16).padStart(4, '0') + text;
+  const request = `${line('command=ls-refs\n')}0001${line('peel\n')}0000`;
+  const ask = (body: Uint8Array<ArrayBuffer>, encoding: string) =>
+    ada.request('POST', '/ada/packed.git/git-upload-pack', {
+      body,
+      headers: {
+        'Content-Type': 'application/x-git-upload-pack-request',
+        'Content-Encoding': encoding,
+        'Git-Protocol': 'version=2',
+      },
+    });
+  const answer = await ask(new Uint8Array(gzipSync(request)), 'gzip');
+  expect(answer.text).toContain('refs/heads/main');
+  expect((await ask(new Uint8Array(Buffer.from(request)), 'gzip')).status).toBe(400);
+  expect((await ask(new Uint8Array(Buffer.from(request)), 'br')).status).toBe(400);
+});
+
+test('who may read and who may push', async () => {
+  await seeded('guarded', { visibility: 'PRIVATE' });
+  await seeded('shown', { visibility: 'PUBLIC' });
+  await seeded('inside', { visibility: 'INTERNAL' });
+  const refs = (client: Client, name: string, service: string) =>
+    client.get(`/ada/${name}/info/refs?service=git-${service}`);
+  const statuses = async (client: Client, name: string) => [
+    (await refs(client, name, 'upload-pack')).status,
+    (await refs(client, name, 'receive-pack')).status,
+  ];
+  const key = app.client(`Basic ${Buffer.from(`x:${ada.token}`).toString('base64')}`);
+  expect(await statuses(ada, 'guarded.git')).toEqual([200, 200]);
+  expect(await statuses(key, 'guarded')).toEqual([200, 200]);
+  expect(await statuses(bob, 'guarded.git')).toEqual([403, 403]);
+  expect(await statuses(bob, 'inside.git')).toEqual([200, 403]);
+  expect(await statuses(bob, 'shown.git')).toEqual([200, 403]);
+  expect(await statuses(app.anonymous, 'guarded.git')).toEqual([401, 401]);
+  expect(await statuses(app.anonymous, 'inside.git')).toEqual([401, 401]);
+  expect(await statuses(app.anonymous, 'shown.git')).toEqual([200, 401]);
+  expect(await statuses(app.client('Bearer loam_pat_wrong'), 'shown.git')).toEqual([401, 401]);
+  expect(await statuses(ada, 'none.git')).toEqual([404, 404]);
+  expect(await statuses(ada, '%00.git')).toEqual([404, 404]);
+
+  const asked = await refs(app.anonymous, 'guarded.git', 'upload-pack');
+  expect(asked.headers.get('www-authenticate')).toBe('Basic realm="loam"');
+  expect((await ada.get('/ada/shown.git/info/refs')).status).toBe(403);
+  const { stderr } = await desk.try('.', 'clone', remote(bob, 'ada/guarded'), 'stolen');
+  expect(stderr).toMatch(/remote: You are not allowed/);
+  await desk.git('.', 'clone', '-q', `${app.base}/ADA/Shown`, 'anonymous');
+});
+
+test('after a rename the old address is gone at once, and the new one works', async () => {
+  const { id } = await seeded('before');
+  await ada.gql(
+    `mutation ($input: RenameRepositoryInput!) { renameRepository(input: $input) { id } }`,
+    {
+      input: { id, name: 'after' },
+    },
+  );
+  const { stderr } = await desk.try('before', 'fetch');
+  expect(stderr).toContain('not found');
+  await desk.git('before', 'remote', 'set-url', 'origin', remote(ada, 'ada/after'));
+  await desk.git('before', 'fetch', '-q');
+});
+
+test('a protected default branch refuses deletion and what is no fast-forward, others do not', async () => {
+  const { id } = await seeded('protected');
+  await update(id, { branchProtection: true });
+  const before = await desk.git('protected', 'rev-parse', 'HEAD');
+  await desk.git('protected', 'commit', '-q', '--amend', '-m', 'rewritten');
+  const forced = await desk.try('protected', 'push', '-f', 'origin', 'HEAD');
+  expect(forced.code).not.toBe(0);
+  expect(forced.stderr).toContain('remote: The branch main is protected: only fast-forward');
+  const deleted = await desk.try('protected', 'push', 'origin', ':main');
+  expect(deleted.stderr).toContain('remote: The branch main is protected and cannot be deleted');
+  expect(await desk.git('protected', 'ls-remote', 'origin', 'main')).toContain(before);
+
+  await desk.git('protected', 'push', '-q', 'origin', 'HEAD:topic');
+  await desk.git('protected', 'push', '-qf', 'origin', 'HEAD~1:topic');
+  await desk.git('protected', 'reset', '-q', '--hard', before);
+  await desk.commit('protected', { 'more.txt': 'more' });
+  await desk.git('protected', 'push', '-q', 'origin', 'HEAD', ':topic');
+
+  await update(id, { branchProtection: false });
+  await desk.git('protected', 'commit', '-q', '--amend', '-m', 'rewritten');
+  await desk.git('protected', 'push', '-qf', 'origin', 'HEAD');
+  await desk.git('protected', 'push', '-q', 'origin', ':main');
+});
+
+const SECRET = `AKIA${'Z7Q3M2X5K6W4T2PA'}`;
+
+test('a push that adds a secret is refused, naming file and line, and leaves nothing behind', async () => {
+  const { id } = await seeded('scanned');
+  await update(id, { secretScanning: true });
+  const pushed = (await read('scanned')).pushedAt;
+  await desk.commit('scanned', { 'src/deep dir/ü.env': `A=1\nB=2\nKEY=${SECRET}\n` });
+  await desk.commit('scanned', { 'src/deep dir/ü.env': 'A=1\n' }, 'take it out again');
+  const { code, stderr } = await desk.try('scanned', 'push', 'origin', 'HEAD');
+  expect(code).not.toBe(0);
+  expect(stderr).toContain('remote:   src/deep dir/ü.env:3 adds an AWS access key id');
+  expect(stderr).toContain('pre-receive hook declined');
+  expect((await read('scanned')).pushedAt).toBe(pushed);
+  const dir = app.app.services.git.disk.pathOf(id);
+  expect(await readdir(`${dir}/objects/pack`)).toHaveLength(2);
+
+  await update(id, { secretScanning: false });
+  await desk.git('scanned', 'push', '-q', 'origin', 'HEAD');
+  await update(id, { secretScanning: true });
+  // What is there already is no reason to refuse other changes to the file.
+  await desk.commit('scanned', { 'src/deep dir/ü.env': 'A=2\n' });
+  await desk.git('scanned', 'push', '-q', 'origin', 'HEAD');
+});
+
+test('a secret that only a merge brings is found, too', async () => {
+  const { id } = await seeded('merged');
+  await update(id, { secretScanning: true });
+  await desk.git('merged', 'checkout', '-q', '-b', 'side');
+  await desk.commit('merged', { 'side.txt': 'side\n' });
+  await desk.git('merged', 'checkout', '-q', 'main');
+  await desk.commit('merged', { 'main.txt': 'main\n' });
+  await desk.git('merged', 'merge', '-q', '--no-commit', 'side');
+  await desk.commit('merged', { 'main.txt': `main\n${SECRET}\n` }, 'merge');
+  const { stderr } = await desk.try('merged', 'push', 'origin', 'HEAD');
+  expect(stderr).toContain('main.txt:2 adds an AWS access key id');
+});
+
+test('the first branch pushed to an empty repository becomes its default', async () => {
+  await create('empty', { autoInit: false });
+  expect(await read('empty')).toMatchObject({ branchCount: 0, defaultBranch: 'main' });
+  await desk.git('.', 'init', '-q', '-b', 'trunk', 'empty');
+  await desk.commit('empty', { 'a.go': 'package a\n' });
+  await desk.git('empty', 'push', '-q', remote(ada, 'ada/empty'), 'trunk');
+  expect(await read('empty')).toMatchObject({
+    branchCount: 1,
+    defaultBranch: 'trunk',
+    language: 'Go',
+  });
+  await desk.git('.', 'clone', '-q', remote(ada, 'ada/empty'), 'filled');
+  expect(await desk.git('filled', 'branch', '--show-current')).toBe('trunk');
+});
+
+test('pushes at the same time all land, and the record has the last word', async () => {
+  await seeded('crowded');
+  const names = Array.from({ length: 6 }, (_, i) => `b${i}`);
+  for (const name of names) {
+    await desk.git('.', 'clone', '-q', remote(ada, 'ada/crowded'), `crowded-${name}`);
+    await desk.commit(`crowded-${name}`, { [`${name}.txt`]: name });
+  }
+  await Promise.all(
+    names.map((name) => desk.git(`crowded-${name}`, 'push', '-q', 'origin', `HEAD:${name}`)),
+  );
+  expect(await read('crowded')).toMatchObject({ branchCount: 7 });
+  const { pool } = app.app.services;
+  const { rows } = await pool.query(
+    `select data from events join repositories r on r.id = subject where type = 'repository.pushed' and r.name = 'crowded'`,
+  );
+  expect(rows).toHaveLength(7);
+  expect(rows[6].data).toMatchObject({ fullName: 'ada/crowded', pusher: 'ada', refCount: 1 });
+});
+
+test('a client that leaves in the middle of a push leaves nothing behind', async () => {
+  const { id } = await seeded('broken');
+  const before = await read('broken');
+  const stop = new AbortController();
+  const body = new ReadableStream({
+    start(controller) {
+      const line = `${'0'.repeat(40)} ${'1'.repeat(40)} refs/heads/x\0report-status\n`;
+      const head = (line.length + 4).toString(16).padStart(4, '0') + line;
+      controller.enqueue(Buffer.from(`${head}0000PACK\0\0\0\x02\0\0\0\x09`));
+    },
+  });
+  const push = fetch(`${app.base}/ada/broken.git/git-receive-pack`, {
+    method: 'POST',
+    body,
+    signal: stop.signal,
+    headers: {
+      authorization: ada.authorization as string,
+      'content-type': 'application/x-git-receive-pack-request',
+    },
+    ...{ duplex: 'half' },
+  });
+  const dir = app.app.services.git.disk.pathOf(id);
+  const quarantined = async () =>
+    (await readdir(`${dir}/objects`)).filter((name) => name.startsWith('tmp_objdir'));
+  await eventually(async () => expect(await quarantined()).toHaveLength(1));
+  stop.abort();
+  await expect(push).rejects.toThrow();
+  await eventually(async () => expect(await quarantined()).toHaveLength(0));
+  expect(await read('broken')).toEqual(before);
+});
+
+test('a repository that is deleted while a push is on its way takes nothing', async () => {
+  const { id } = await seeded('doomed');
+  const before = await desk.git('doomed', 'rev-parse', 'HEAD');
+  const after = await desk.commit('doomed', { 'x.bin': randomBytes(20_000) });
+  const pack = execFileSync('git', ['pack-objects', '--revs', '--stdout', '-q'], {
+    cwd: join(desk.path, 'doomed'),
+    input: `${after}\n^${before}\n`,
+  });
+  const command = `${before} ${after} refs/heads/main\0report-status\n`;
+  const head = (command.length + 4).toString(16).padStart(4, '0') + command;
+  const { git } = app.app.services;
+  const dir = git.disk.pathOf(id);
+  const answer = await fetch(`${app.base}/ada/doomed.git/git-receive-pack`, {
+    method: 'POST',
+    headers: {
+      authorization: ada.authorization as string,
+      'content-type': 'application/x-git-receive-pack-request',
+    },
+    body: new ReadableStream({
+      async start(controller) {
+        controller.enqueue(Buffer.from(`${head}0000`));
+        controller.enqueue(pack.subarray(0, 1_000));
+        await eventually(async () =>
+          expect((await readdir(`${dir}/objects`)).join()).toContain('tmp_objdir'),
+        );
+        await ada.gql(
+          `mutation ($input: DeleteRepositoryInput!) { deleteRepository(input: $input) }`,
+          {
+            input: { id },
+          },
+        );
+        controller.enqueue(pack.subarray(1_000));
+        controller.close();
+      },
+    }),
+    ...{ duplex: 'half' },
+  });
+  expect(await answer.text()).not.toContain('ok refs/heads/main');
+  await expect(readdir(dir)).rejects.toThrow('ENOENT');
+});
+
+test('what a killed server had begun is finished or undone by the next start', async () => {
+  const { id } = await seeded('survivor');
+  const { services } = app.app;
+  const { disk } = services.git;
+  const dir = disk.pathOf(id);
+  const tip = await desk.git('survivor', 'rev-parse', 'HEAD');
+  const none = '0'.repeat(40);
+
+  // Killed after git had updated the ref, before the record.
+  const commands = [{ ref: 'refs/heads/late', before: none, after: tip }];
+  await disk.begin(id, { kind: 'push', pusher: 'ada', commands });
+  execFileSync('git', ['-C', dir, 'update-ref', 'refs/heads/late', tip]);
+  // Killed while git still refused the ref: nothing happened.
+  const lost = [{ ref: 'refs/heads/never', before: none, after: tip }];
+  await disk.begin(id, { kind: 'push', pusher: 'ada', commands: lost });
+  // Killed before the row of a new repository was committed.
+  const orphan = newId('repo');
+  await disk.begin(orphan, { kind: 'create' });
+  await disk.create(orphan, 'main');
+
+  const before = await read('survivor');
+  await recoverRepositories(services);
+  const after = await read('survivor');
+  expect(after.branchCount).toBe(2);
+  expect(Date.parse(after.pushedAt)).toBeGreaterThan(Date.parse(before.pushedAt));
+  await expect(readdir(disk.pathOf(orphan))).rejects.toThrow('ENOENT');
+  expect(await disk.begun()).toEqual([]);
+});
+
+test('what is no git is told so', async () => {
+  await seeded('strict');
+  const post = (path: string, body: string, type: string) =>
+    ada.request('POST', path, { body, headers: { 'Content-Type': type } });
+  const fetched = '/ada/strict.git/git-upload-pack';
+  const type = 'application/x-git-upload-pack-request';
+  expect((await post(fetched, 'nonsense', type)).status).toBe(400);
+  expect((await post(fetched, '0000', 'application/json')).status).toBe(400);
+  expect((await ada.get('/ada/strict.git/info/refs?service=git-shell')).status).toBe(403);
 });

@@ -76,6 +76,8 @@ export async function* patchOf(
     '--src-prefix=',
     '--dst-prefix=',
     '--root',
+    '--not',
+    '--all',
   ];
   // Attributes from the push itself could hide files from the patch; git from 2.43 reads them when bare.
   const config = {
@@ -85,7 +87,7 @@ export async function* patchOf(
   const options = { dir, signal, config, env: seeing(dir, quarantine) };
   yield* output(
     args,
-    { ...options, input: `${tips.map((tip) => `${tip}^{commit}\n`).join('')}--not\n--all\n` },
+    { ...options, input: tips.map((tip) => `${tip}^{commit}\n`).join('') },
     '\n',
     'latin1',
   );

@@ -69,7 +69,7 @@ async function fetchRequest(services: Services, req: GitRequest, res: Response):
   const outcome = await services.git.tasks.run((signal) =>
     uploadPack({ dir, protocol: req.get('git-protocol'), signal }, input, res),
   );
-  finish(res, outcome);
+  finish(res, outcome, input);
 }
 
 async function pushRequest(services: Services, req: GitRequest, res: Response): Promise<void> {
@@ -81,7 +81,7 @@ async function pushRequest(services: Services, req: GitRequest, res: Response): 
   const outcome = await services.git.tasks.run((signal) =>
     receivePack({ dir, protocol: req.get('git-protocol'), signal }, input, res, rules),
   );
-  finish(res, outcome);
+  finish(res, outcome, input);
 }
 
 function open(services: Services, req: GitRequest, service: Service) {
@@ -112,7 +112,8 @@ function begin(res: Response, type: string): void {
 }
 
 /** What git could say to the client it has said; without a word, the request was not understood. */
-function finish(res: Response, { code, stderr }: Outcome): void {
+function finish(res: Response, { code, stderr }: Outcome, input?: Readable): void {
+  if (input?.errored && !res.headersSent) throw invalid(null, 'The body is not what it says');
   if (code !== 0 && !res.headersSent)
     throw invalid(null, stderr.replace(/^fatal: /, '') || 'The request is not one of git');
   res.end();
