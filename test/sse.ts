@@ -9,6 +9,8 @@ export type Stream = AsyncDisposable & {
   take(count: number): Promise<StreamEvent[]>;
   /** All the rest, to the end of the response. */
   all(): Promise<StreamEvent[]>;
+  /** The same, one by one; rejects when the connection breaks. */
+  each(use: (event: StreamEvent) => void): Promise<void>;
 };
 
 export function followStream(client: Client, path: string, lastEventId?: string): Stream {
@@ -28,6 +30,9 @@ export function followStream(client: Client, path: string, lastEventId?: string)
       const seen: StreamEvent[] = [];
       for await (const event of events) seen.push(event);
       return seen;
+    },
+    async each(use) {
+      for await (const event of events) use(event);
     },
     async [Symbol.asyncDispose]() {
       abort.abort();

@@ -1,0 +1,101 @@
+import { readdirSync, readFileSync } from 'node:fs';
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { expect, test } from 'vitest';
+import { openProcessRunner } from '../src/jobs/runners/process.ts';
+import { Client, cloneDatabase, eventually } from './harness.ts';
+import { type ServerProcess, startServer } from './process.ts';
+import { followStream, type StreamEvent } from './sse.ts';
+import { job, lines, submit, until } from './submit.ts';
+
+const KILLS = 20;
+const TOKEN = 'a-token-for-the-restarts';
+
+/** Prints numbers until a file appears in its folder, and then how many they were. */
+const COUNT =
+  'i=0; while [ ! -e stop ]; do i=$((i+1)); echo $i; sleep 0.01; done; echo ::progress::done; echo total $i';
+
+test(`a job, its log and a client survive ${KILLS} kills of the server`, {
+  timeout: 120_000,
+}, async () => {
+  await using cleanup = new AsyncDisposableStack();
+  const database = await cloneDatabase();
+  cleanup.defer(() => database.drop());
+  const dataDir = await mkdtemp(join(tmpdir(), 'loam-restart-'));
+  cleanup.defer(() => rm(dataDir, { recursive: true, force: true }));
+  const attempts = join(dataDir, 'attempts');
+  cleanup.defer(async () => (await openProcessRunner({ dir: attempts })).sweep(new Set()));
+  let server: ServerProcess | undefined;
+  cleanup.defer(async () => void (await server?.stop('SIGKILL')));
+
+  const start = async () => {
+    server = await startServer({
+      DATABASE_URL: database.url,
+      LOAM_DATA_DIR: dataDir,
+      LOAM_ADMIN_TOKEN: TOKEN,
+      LOAM_RATE_LIMITS: 'off',
+    });
+    return new Client(server.base, `Bearer ${TOKEN}`);
+  };
+  let client = await start();
+  await client.gql(
+    'mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { id } }',
+    {
+      input: { namespace: 'admin', name: 'code' },
+    },
+  );
+  await submit(client, { namespace: 'admin', name: 'count', repo: 'admin/code', command: COUNT });
+  await until(client, 'admin', 'count', 'RUNNING');
+
+  const seen: StreamEvent[] = [];
+  const numbers = () => seen.filter((e) => e.event === 'log').map((e) => e.data.message);
+  const follow = () =>
+    followStream(client, '/admin/job/count/logs?stream=true&tail=10000', seen.at(-1)?.id);
+  for (let kill = 0; kill < KILLS; kill++) {
+    const before = numbers().length;
+    const stream = follow();
+    const cutOff = expect(stream.each((event) => seen.push(event))).rejects.toThrow();
+    // Now while lines are coming in, now before the client has its first.
+    if (kill % 3 > 0)
+      await eventually(() => expect(numbers().length).toBeGreaterThan(before + kill));
+    await server?.stop('SIGKILL');
+    await cutOff;
+    client = await start();
+  }
+
+  const [attempt] = readdirSync(attempts);
+  await writeFile(join(attempts, attempt ?? '', 'work/stop'), '');
+  await follow().each((event) => seen.push(event));
+  expect(seen.at(-1)).toMatchObject({ event: 'end', data: { status: 'succeeded', exit_code: 0 } });
+
+  const told = numbers();
+  const total = told.length - 1;
+  expect(told).toEqual([
+    ...Array.from({ length: total }, (_, i) => String(i + 1)),
+    `total ${total}`,
+  ]);
+  expect(await lines(client, 'admin', 'count')).toEqual(told.slice(-10_000));
+  expect(await job(client, 'admin', 'count')).toMatchObject({
+    progress: 'done',
+    retryCount: 0,
+    attempts: [{ number: 1, outcome: 'exited', exitCode: 0 }],
+  });
+  await eventually(() => expect(readdirSync(attempts)).toEqual([]));
+  expect(processesOf(dataDir)).toHaveLength(1);
+  await server?.stop('SIGTERM');
+  expect(processesOf(dataDir)).toEqual([]);
+});
+
+/** Processes that were given the data folder, as an argument or in their environment. */
+function processesOf(dataDir: string): string[] {
+  return readdirSync('/proc').filter((pid) => {
+    try {
+      return ['cmdline', 'environ'].some((file) =>
+        readFileSync(`/proc/${pid}/${file}`, 'latin1').includes(dataDir),
+      );
+    } catch {
+      return false;
+    }
+  });
+}
