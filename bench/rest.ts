@@ -10,6 +10,7 @@ import { once } from 'node:events';
 import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { isDeepStrictEqual } from 'node:util';
 import autocannon from 'autocannon';
 
 const ROUNDS = 5;
@@ -54,7 +55,7 @@ for (const [title, path] of [
   const [ours, theirs] = await Promise.all(
     [base, floor].map((b) => fetch(b + path, { headers }).then((r) => r.json())),
   );
-  if (JSON.stringify(ours) !== JSON.stringify(theirs))
+  if (!isDeepStrictEqual(ours, theirs))
     throw new Error(`the two answer differently: ${JSON.stringify([ours, theirs])}`);
   const samples = { loam: [] as Sample[], bare: [] as Sample[] };
   for (let round = 0; round <= ROUNDS; round++) {
