@@ -1,0 +1,177 @@
+/**
+ * Who may do what, told once: for every root field of the GraphQL schema the least that a caller must be.
+ * REST has no rows of its own, because each of its operations is one of these fields.
+ */
+import type { World } from './world.ts';
+
+/** Each may do what those before it may. */
+export const LEVELS = [
+  'anyone',
+  // Any valid credential, also one whose scopes allow nothing.
+  'account',
+  // A credential of full rights, of a user who is no member.
+  'user',
+  'read',
+  'write',
+  'admin',
+  'operator',
+] as const;
+export type Level = (typeof LEVELS)[number];
+
+export type Rule = {
+  from: Level;
+  /**
+   * What the field is given, by the caller's name. Who may change something gets a target of their own, so that
+   * nobody finds what another has deleted; those who may not share one.
+   */
+  args?(world: World, actor: string): object | Promise<object>;
+};
+
+const namespace = 'acme';
+const named = { args: () => ({ namespace }) };
+
+/** A repository's target by visibility: reading is what visibility adds. */
+const reading: Rule[] = (
+  [
+    ['PRIVATE', 'read'],
+    ['INTERNAL', 'account'],
+    ['PUBLIC', 'anyone'],
+  ] as const
+).map(([visibility, from]) => ({
+  from,
+  args: async (world) => ({ namespace, id: await world.repository({ visibility }) }),
+}));
+
+const repository = (more: object): NonNullable<Rule['args']> => {
+  return async (world) => ({ input: { namespace, id: await world.repository(), ...more } });
+};
+
+const job = async (world: World, by?: string) => ({ namespace, name: await world.job(by) });
+
+export const QUERIES: Record<string, Rule[]> = {
+  health: [{ from: 'anyone' }],
+  version: [{ from: 'anyone' }],
+  viewer: [{ from: 'anyone' }],
+  whoami: [{ from: 'account' }],
+  // What they find is told in NODES.
+  node: [{ from: 'anyone', args: ({ ids }) => ({ id: ids.User }) }],
+  nodes: [{ from: 'anyone', args: ({ ids }) => ({ ids: Object.values(ids) }) }],
+  namespace: [{ from: 'account', args: () => ({ name: namespace }) }],
+  accessTokens: [{ from: 'user' }],
+  accessToken: [{ from: 'user', args: () => ({ name: 'own' }) }],
+  apiKeys: [{ from: 'user' }],
+  apiKey: [{ from: 'admin', args: async (world) => ({ name: await world.key() }) }],
+  repository: reading,
+  // Shows what the caller may see, if nothing.
+  repositoryPage: [{ from: 'anyone', ...named }],
+  job: [{ from: 'read', args: (world) => job(world) }],
+  jobPage: [{ from: 'read', ...named }],
+};
+
+export const MUTATIONS: Record<string, Rule[]> = {
+  createUser: [
+    {
+      from: 'operator',
+      args: ({ unique }) => {
+        const username = unique();
+        return { input: { username, email: `${username}@example.com` } };
+      },
+    },
+  ],
+  createOrganization: [{ from: 'operator', args: ({ unique }) => ({ input: { name: unique() } }) }],
+  setMember: [
+    { from: 'admin', args: () => ({ input: { namespace, username: 'reader', role: 'READ' } }) },
+  ],
+  removeMember: [{ from: 'admin', args: () => ({ input: { namespace, username: 'outsider' } }) }],
+  createAccessToken: [
+    { from: 'user', args: ({ unique }) => ({ input: { name: unique() } }) },
+    {
+      from: 'operator',
+      args: ({ unique }) => ({ input: { name: unique(), username: 'alone' } }),
+    },
+  ],
+  deleteAccessToken: [
+    { from: 'user', args: async (world, actor) => ({ input: { name: await world.token(actor) } }) },
+  ],
+  createApiKey: [
+    { from: 'user', args: ({ unique }) => ({ input: { name: unique() } }) },
+    { from: 'admin', args: ({ unique }) => ({ input: { name: unique(), namespace } }) },
+  ],
+  deleteApiKey: [
+    { from: 'admin', args: async (world) => ({ input: { name: await world.key() } }) },
+  ],
+
+  createRepository: [
+    { from: 'admin', args: ({ unique }) => ({ input: { namespace, name: unique() } }) },
+  ],
+  renameRepository: [
+    {
+      from: 'admin',
+      args: (world, actor) => repository({ name: world.unique() })(world, actor),
+    },
+  ],
+  changeRepositoryVisibility: [{ from: 'admin', args: repository({ visibility: 'INTERNAL' }) }],
+  updateRepository: [{ from: 'admin', args: repository({ description: 'new' }) }],
+  deleteRepository: [{ from: 'admin', args: repository({}) }],
+  transferRepository: [
+    {
+      from: 'admin',
+      args: (world, actor) => repository({ newNamespace: world.home(actor) })(world, actor),
+    },
+    // It takes `admin` on the other side too.
+    {
+      from: 'operator',
+      args: repository({ newNamespace: 'alone' }),
+    },
+  ],
+
+  createJob: [
+    {
+      from: 'write',
+      args: async (world) => ({ input: { ...(await world.jobInput()), name: world.unique() } }),
+    },
+  ],
+  cancelJob: [{ from: 'write', args: async (world) => ({ input: await job(world) }) }],
+  deleteJob: [
+    { from: 'admin', args: async (world) => ({ input: await job(world) }) },
+    // One's own.
+    {
+      from: 'write',
+      args: async (world, actor) => ({
+        input: await job(world, actor === 'writer' ? actor : 'admin'),
+      }),
+    },
+  ],
+};
+
+export const SUBSCRIPTIONS: Record<string, Rule[]> = {
+  jobLog: [{ from: 'read', args: async (world) => ({ ...(await job(world)), after: 0 }) }],
+  jobEvents: [{ from: 'read', args: () => ({ namespace, after: 0 }) }],
+};
+
+/** Who finds a node by its id; `owner`: the member called `admin` alone. */
+export const NODES: Record<string, Level | 'owner'> = {
+  User: 'account',
+  Namespace: 'account',
+  Repository: 'read',
+  Job: 'read',
+  AccessToken: 'owner',
+  ApiKey: 'admin',
+};
+
+/** The lists of a namespace: of what is private they hold nothing for strangers, or are refused to them. */
+export const NAMESPACE_LISTS: Record<
+  string,
+  { args: string; selection: string; refused: boolean }
+> = {
+  members: { args: '', selection: '{ role }', refused: true },
+  repositories: {
+    args: '(visibility: PRIVATE)',
+    selection: '{ edges { node { id } } }',
+    refused: false,
+  },
+  jobs: { args: '', selection: '{ edges { node { id } } }', refused: false },
+};
+
+/** What operations of REST take that is no argument of a root field. */
+export const PLACES: Record<string, string> = { path: '.gitignore', revision: 'main' };

@@ -1,0 +1,135 @@
+/** The organization `acme`, one caller of each kind, and targets made on demand. */
+import { type Client, eventually, type TestApp } from '../harness.ts';
+import type { Level } from './expectations.ts';
+
+export type Caller = {
+  name: string;
+  client: Client;
+  level: Level;
+  /** Gave credentials that are refused. */
+  refused?: true;
+};
+
+export type World = Awaited<ReturnType<typeof createWorld>>;
+
+export async function createWorld(app: TestApp) {
+  const { admin: operator, anonymous } = app;
+  let count = 0;
+  const unique = () => `name-${++count}`;
+  const members = { reader: 'READ', writer: 'WRITE', manager: 'ADMIN' };
+  await operator.gql(`mutation { createOrganization(input: {name: "acme"}) { id } }`);
+  const clients: Record<string, Client> = { admin: operator };
+  for (const name of ['outsider', 'alone', ...Object.keys(members)])
+    clients[name] = await app.user(name);
+  for (const [username, role] of Object.entries(members))
+    await operator.gql(
+      `mutation { setMember(input: {namespace: "acme", username: "${username}", role: ${role}}) { role } }`,
+    );
+  const by = (name: string) => clients[name] ?? operator;
+  const pat = async (name: string, json: object) => {
+    const { body } = await by(name).post('/auth/v1/pat', json);
+    return app.client(`Bearer ${body.token}`);
+  };
+  for (const name of Object.keys(clients)) await pat(name, { name: 'own' });
+  const scoped = await pat('manager', { name: 'scoped', scopes: ['webhook:admin'] });
+  const expired = await pat('manager', { name: 'expired' });
+  await app.app.services.pool.query(
+    `update access_tokens set expires_at = now() where name = 'expired'`,
+  );
+
+  const callers: Caller[] = [
+    { name: 'anonymous', client: anonymous, level: 'anyone' },
+    { name: 'expired', client: expired, level: 'anyone', refused: true },
+    { name: 'wrong', client: app.client('Bearer wrong'), level: 'anyone', refused: true },
+    { name: 'scoped', client: scoped, level: 'account' },
+    { name: 'outsider', client: by('outsider'), level: 'user' },
+    { name: 'reader', client: by('reader'), level: 'read' },
+    { name: 'writer', client: by('writer'), level: 'write' },
+    { name: 'manager', client: by('manager'), level: 'admin' },
+    { name: 'admin', client: operator, level: 'operator' },
+  ];
+
+  async function repository({ visibility = 'PRIVATE' } = {}): Promise<string> {
+    const { createRepository } = await operator.gql(
+      `mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { id } }`,
+      { input: { namespace: 'acme', name: unique(), visibility, gitignoreTemplate: 'Go' } },
+    );
+    return createRepository.id;
+  }
+
+  await operator.gql(
+    `mutation { createRepository(input: {namespace: "acme", name: "work"}) { id } }`,
+  );
+  const jobInput = () => ({ namespace: 'acme', repo: 'acme/work', command: 'exit 0', gpu: 'NONE' });
+
+  /** A job that has ended, and is the operator's unless told otherwise. */
+  async function job(owner = 'admin'): Promise<string> {
+    const name = unique();
+    await by(owner).gql(`mutation ($input: CreateJobInput!) { createJob(input: $input) { id } }`, {
+      input: { ...jobInput(), name },
+    });
+    await eventually(async () => {
+      const { body } = await operator.get(`/acme/job/${name}`);
+      if (body.completed_at === null) throw new Error(`the job is ${body.status}`);
+    });
+    return name;
+  }
+
+  /** Bound to acme, and made by its admin. */
+  async function key(): Promise<string> {
+    const name = unique();
+    await by('manager').post('/auth/v1/api_keys', { name, namespace: 'acme' });
+    return name;
+  }
+
+  async function token(owner: string): Promise<string> {
+    const name = unique();
+    await pat(owner, { name });
+    return name;
+  }
+
+  const {
+    viewer,
+    accessToken,
+    namespace,
+    job: aJob,
+  } = await by('manager').gql(
+    `query ($job: String!) { viewer { id } namespace(name: "acme") { id } accessToken(name: "own") { id }
+       job(namespace: "acme", name: $job) { id } }`,
+    { job: await job() },
+  );
+  const { apiKey } = await by('manager').gql(`{ apiKey(name: "${await key()}") { id } }`);
+  const ids: Record<string, string> = {
+    User: viewer.id,
+    Namespace: namespace.id,
+    Repository: await repository(),
+    Job: aJob.id,
+    AccessToken: accessToken.id,
+    ApiKey: apiKey.id,
+  };
+  /** The caller's own namespace, or that of somebody else. */
+  const home = (name: string) => (clients[name] ? name : 'alone');
+  return { callers, ids, unique, home, repository, jobInput, job, key, token };
+}
+
+/** The same world, where what is made once is used again. */
+export function shared(world: World): World {
+  const { repository, job, key, token } = world;
+  return {
+    ...world,
+    repository: once(repository),
+    job: once(job),
+    key: once(key),
+    token: once(token),
+  };
+}
+
+function once<A extends unknown[], T>(make: (...args: A) => T): (...args: A) => T {
+  const made = new Map<string, T>();
+  return (...args) => {
+    const key = JSON.stringify(args);
+    const value = made.get(key) ?? make(...args);
+    made.set(key, value);
+    return value;
+  };
+}
