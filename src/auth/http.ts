@@ -19,7 +19,7 @@ export function needsCredentials({ path }: Request): boolean {
 }
 
 /** What cannot be decided becomes the viewer's failure, so that its 500 is answered where a 401 would be. */
-export function identify(services: Pick<Services, 'db' | 'usage'>): RequestHandler {
+export function identify(services: Pick<Services, 'pool' | 'usage'>): RequestHandler {
   return async (req, _res, next) => {
     const credential = needsCredentials(req) ? readAuthorization(req.headers.authorization) : null;
     req.viewer = await authenticate(services, credential).catch((cause: unknown) => ({
