@@ -38,6 +38,9 @@ export function errorsOf({ errors = [], public: isPublic, method }: Route): Erro
 const repositories = (rest = '') =>
   [`/auth/v1/repository/{namespace}${rest}`, `/auth/v1/{namespace}/repositories${rest}`] as const;
 
+/** Reads of jobs are documented without the prefix. */
+const jobs = (rest: string) => [`/{namespace}${rest}`, `/auth/v1/{namespace}${rest}`] as const;
+
 export const routes: readonly Route[] = [
   {
     operation: 'listRepositories',
@@ -120,6 +123,63 @@ export const routes: readonly Route[] = [
     errors: [403, 404],
   },
   {
+    operation: 'listJobs',
+    method: 'GET',
+    paths: jobs('/jobs'),
+    status: 200,
+    tag: 'Jobs',
+    errors: [403, 404],
+  },
+  {
+    operation: 'getJob',
+    method: 'GET',
+    paths: jobs('/job/{name}'),
+    status: 200,
+    tag: 'Jobs',
+    errors: [403, 404],
+  },
+  {
+    operation: 'getJobLogs',
+    method: 'GET',
+    paths: jobs('/job/{name}/logs'),
+    status: 200,
+    tag: 'Jobs',
+    errors: [403, 404, 409],
+    streamedBy: 'stream',
+  },
+  {
+    operation: 'getJobAnalytics',
+    method: 'GET',
+    paths: jobs('/job/{name}/analytics'),
+    status: 200,
+    tag: 'Jobs',
+    errors: [403, 404],
+  },
+  {
+    operation: 'createJob',
+    method: 'POST',
+    paths: ['/auth/v1/seed/{namespace}/jobs'],
+    status: 201,
+    tag: 'Jobs',
+    errors: [403, 404, 409, 422],
+  },
+  {
+    operation: 'cancelJob',
+    method: 'POST',
+    paths: ['/auth/v1/seed/{namespace}/jobs/{name}/cancel'],
+    status: 200,
+    tag: 'Jobs',
+    errors: [403, 404, 409],
+  },
+  {
+    operation: 'deleteJob',
+    method: 'DELETE',
+    paths: ['/auth/v1/seed/{namespace}/jobs/{name}'],
+    status: 204,
+    tag: 'Jobs',
+    errors: [403, 404, 409],
+  },
+  {
     operation: 'getHealth',
     method: 'GET',
     paths: ['/auth/v1/health'],
@@ -149,6 +209,7 @@ export const routes: readonly Route[] = [
     paths: ['/auth/v1/pat'],
     status: 200,
     tag: 'Tokens and keys',
+    errors: [403],
   },
   {
     operation: 'createAccessToken',
@@ -164,7 +225,7 @@ export const routes: readonly Route[] = [
     paths: ['/auth/v1/pat/{name}'],
     status: 200,
     tag: 'Tokens and keys',
-    errors: [404],
+    errors: [403, 404],
   },
   {
     operation: 'deleteAccessToken',
@@ -180,6 +241,7 @@ export const routes: readonly Route[] = [
     paths: ['/auth/v1/api_keys'],
     status: 200,
     tag: 'Tokens and keys',
+    errors: [403],
   },
   {
     operation: 'createApiKey',
@@ -195,7 +257,7 @@ export const routes: readonly Route[] = [
     paths: ['/auth/v1/api_keys/{name}'],
     status: 200,
     tag: 'Tokens and keys',
-    errors: [404],
+    errors: [403, 404],
   },
   {
     operation: 'deleteApiKey',

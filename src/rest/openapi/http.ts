@@ -52,7 +52,10 @@ export function createReference({ urls }: Services, endpoints: readonly Endpoint
 
   const router = express.Router({ caseSensitive: true, strict: true });
   const serve = (path: string, handler: RequestHandler) =>
-    router.route(path).get(handler).all(otherMethod(['GET']));
+    router
+      .route(path)
+      .get(handler)
+      .all(otherMethod(['GET']));
   const text =
     (type: string, body: string): RequestHandler =>
     (_req, res) =>
