@@ -1,0 +1,142 @@
+/** API keys: for programs. One that is bound to a namespace belongs to its admins too. */
+import type { Prisma } from '../../prisma/generated/client.ts';
+import { forbidden, invalid, notFound } from '../errors.ts';
+import { newId } from '../ids.ts';
+import type { Services } from '../services.ts';
+import { type Account, can, demand, hasFullRights, type Scope, type Viewer } from './access.ts';
+import { namespaceNamed } from './accounts.ts';
+import { demandFullRights, expiry, searchable, taken } from './credentials.ts';
+import { hashSecret, KEY_NAME, randomSecret } from './tokens.ts';
+
+export type ApiKey = {
+  id: string;
+  name: string;
+  /** `name$secret`, in the answer that creates it, and never again. */
+  key?: string;
+  /** The one namespace it works in; null: all of its user's. */
+  namespace: string | null;
+  scopes: Scope[];
+  createdAt: Date;
+  expiresAt: Date | null;
+  lastUsedAt: Date | null;
+};
+
+type Deps = Pick<Services, 'db'>;
+
+/**
+ * An API key that acts for the viewer, bound to one namespace when one is given: its admins then manage it
+ * too, and it loses what its user loses there.
+ *
+ * `name`: 1 to 100 of `A-Za-z0-9._-` (`$` and `:` divide name from secret), unique on the server.
+ * `expiresInDays`: 1 to 365.
+ * @throws AppError 400, 401, 403 without `admin` in the namespace, 404, 409 for a taken name.
+ */
+export async function createApiKey(
+  { db }: Deps,
+  viewer: Viewer,
+  input: {
+    name: string;
+    namespace?: string | null;
+    scopes?: readonly Scope[] | null;
+    expiresInDays: number;
+  },
+): Promise<ApiKey> {
+  const { userId } = demandFullRights(viewer);
+  checkKeyName(input.name);
+  const expiresAt = expiry(input.expiresInDays);
+  const namespace = input.namespace ? await namespaceNamed(db, input.namespace) : null;
+  if (namespace) demand(viewer, 'namespace.administer', { namespaceId: namespace.id });
+
+  const secret = randomSecret();
+  const row = await db.apiKey
+    .create({
+      data: {
+        id: newId('key'),
+        userId,
+        name: input.name,
+        namespaceId: namespace?.id ?? null,
+        hash: hashSecret(secret),
+        scopes: [...new Set(input.scopes)],
+        expiresAt,
+      },
+      select: keyColumns,
+    })
+    .catch((error) => {
+      throw taken(error, 'A key of this name exists; names are unique on the server');
+    });
+  return { ...toApiKey(row), key: `${input.name}$${secret}` };
+}
+
+/** The viewer's keys, and those bound to namespaces where the viewer is `admin`; newest first. */
+export async function listApiKeys({ db }: Deps, viewer: Viewer): Promise<ApiKey[]> {
+  const account = demandFullRights(viewer);
+  const administered = [...account.roles].flatMap(([id, role]) => (role === 'admin' ? id : []));
+  const rows = await db.apiKey.findMany({
+    where: {
+      OR: [
+        { userId: account.userId },
+        { namespaceId: { in: [account.namespace.id, ...administered] } },
+      ],
+    },
+    orderBy: { id: 'desc' },
+    select: keyColumns,
+  });
+  return rows.map(toApiKey);
+}
+
+/** @throws AppError 401, 403 for another's key, 404. */
+export async function getApiKey({ db }: Deps, viewer: Viewer, name: string): Promise<ApiKey> {
+  const account = demandFullRights(viewer);
+  const row = await db.apiKey.findUnique({
+    where: { name: searchable(name) },
+    select: keyColumns,
+  });
+  if (!row) throw notFound('API key');
+  if (!manages(account, row)) throw forbidden('This key is not yours');
+  return toApiKey(row);
+}
+
+/** Those of the ids that the viewer manages. */
+export async function findApiKeys(
+  { db }: Deps,
+  viewer: Viewer,
+  ids: readonly string[],
+): Promise<ApiKey[]> {
+  if (viewer.kind === 'anonymous' || !hasFullRights(viewer)) return [];
+  const rows = await db.apiKey.findMany({ where: { id: { in: [...ids] } }, select: keyColumns });
+  return rows.filter((row) => manages(viewer, row)).map(toApiKey);
+}
+
+/** The key stops working at once. @throws AppError 401, 403, 404. */
+export async function deleteApiKey(services: Deps, viewer: Viewer, name: string): Promise<string> {
+  const { id } = await getApiKey(services, viewer, name);
+  await services.db.apiKey.deleteMany({ where: { id } });
+  return id;
+}
+
+const keyColumns = {
+  id: true,
+  userId: true,
+  name: true,
+  namespaceId: true,
+  namespace: { select: { name: true } },
+  scopes: true,
+  createdAt: true,
+  expiresAt: true,
+  lastUsedAt: true,
+} as const satisfies Prisma.ApiKeySelect;
+type KeyRow = Prisma.ApiKeyGetPayload<{ select: typeof keyColumns }>;
+
+function manages(account: Account, { userId, namespaceId }: KeyRow): boolean {
+  if (userId === account.userId) return true;
+  return namespaceId !== null && can(account, 'namespace.administer', { namespaceId });
+}
+
+function toApiKey({ namespace, ...row }: KeyRow): ApiKey {
+  return { ...row, scopes: row.scopes as Scope[], namespace: namespace?.name ?? null };
+}
+
+function checkKeyName(name: string): void {
+  if (!KEY_NAME.test(name) || name === '.' || name === '..')
+    throw invalid('name', 'must be 1 to 100 of A-Z, a-z, 0-9, ".", "_" and "-"');
+}
