@@ -103,7 +103,12 @@ async function systemAccount(): Promise<Account | undefined> {
 function as(account: Account | undefined, program: string, args: string[]): [string, string[]] {
   if (!account) return [program, args];
   const drop = [`--reuid=${account.uid}`, `--regid=${account.gid}`, '--clear-groups'];
-  const keep = ['--inh-caps=-all,+dac_read_search', '--ambient-caps=+dac_read_search'];
+  // Without this securebit access(2), by which PostgreSQL finds its programs, disregards the capability.
+  const keep = [
+    '--securebits=+no_setuid_fixup',
+    '--inh-caps=-all,+dac_read_search',
+    '--ambient-caps=+dac_read_search',
+  ];
   return ['setpriv', [...drop, ...keep, program, ...args]];
 }
 
