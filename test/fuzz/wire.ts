@@ -19,7 +19,9 @@ export function openWire(base: string): Wire {
   return {
     send: ({ authorization }, { method, path, headers, body }) =>
       new Promise((resolve, reject) => {
-        const all = { ...(authorization && { authorization }), ...headers };
+        // Node frames no body of a GET by itself; unframed it would be taken for the next request.
+        const length = body ? { 'content-length': Buffer.byteLength(body) } : {};
+        const all = { ...(authorization && { authorization }), ...length, ...headers };
         const options = { agent, host, port, method, path, headers: all, timeout: TIMEOUT_MS };
         const req = request(options, (res) => {
           const chunks: Buffer[] = [];
