@@ -72,6 +72,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   server.timeout = SILENCE_MS;
   const urls = await listen(server, config);
   cleanup.defer(() => drain(server));
+  cleanup.defer(() => bus.close());
   const services: Services = {
     config,
     db: database.client,

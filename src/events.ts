@@ -42,6 +42,13 @@ export async function wake(tx: Pick<Tx, '$executeRaw'>, topic: Topic): Promise<v
 export class Bus {
   readonly #waiting = new Map<string, Set<() => void>>();
 
+  readonly #closing = new AbortController();
+
+  /** Ends all readers, so that a server that stops does not wait for those who follow something. */
+  close(): void {
+    this.#closing.abort();
+  }
+
   /** How many readers there are, of all topics: one that was left behind shows here. */
   get waiters(): number {
     return this.#waiting.values().reduce((sum, set) => sum + set.size, 0);
@@ -55,15 +62,17 @@ export class Bus {
 
   /**
    * Yields `'start'` at once, `'wake'` after something was said about the topic, and `'idle'` after
-   * `idleMs` of silence; calls that come while the reader is busy become one. Ends when `signal` aborts.
+   * `idleMs` of silence; calls that come while the reader is busy become one. Ends when `reader` aborts,
+   * or the bus is closed.
    *
    * The reader reads its table after each, so what was written before the first yield is not missed.
    */
   async *wakes(
     topic: Topic,
-    signal: AbortSignal,
+    reader: AbortSignal,
     idleMs = 15_000,
   ): AsyncGenerator<'start' | 'wake' | 'idle'> {
+    const signal = AbortSignal.any([reader, this.#closing.signal]);
     let pending = false;
     let call = () => {
       pending = true;

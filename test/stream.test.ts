@@ -124,3 +124,18 @@ test('a client that does not read holds up nobody, and one that goes leaves noth
   // Nothing of the stream is left that would keep the server from stopping at once.
   await until(ada, 'ada', 'flood', 'CANCELLED');
 });
+
+test('a server that stops ends its streams at once, and they go on with the next one', async () => {
+  await run('outlives', 'echo a; sleep 600');
+  await hasLines('outlives', 1);
+  await using stream = followStream(ada, path('outlives'));
+  const [line] = await stream.take(1);
+  const rest = stream.all();
+  const before = performance.now();
+  await app.restart();
+  expect(performance.now() - before).toBeLessThan(8_000);
+  expect(await rest).toEqual([]);
+  const resumed = followStream(ada, path('outlives'), line?.id);
+  await cancel(ada, 'ada', 'outlives');
+  expect((await resumed.all()).at(-1)).toMatchObject({ event: 'end' });
+});

@@ -26,7 +26,7 @@ const TAR = 'artifacts.tar.gz';
 const INDEX = 'index.json';
 const BLOCK = 512;
 
-/** Thrown for what the job is to hear about its artifacts. */
+/** There is more than the job's disk holds. */
 export class TooLarge extends Error {
   override name = 'TooLarge';
 }
@@ -38,6 +38,7 @@ function folderOf({ config }: Dirs, { namespaceId, jobId }: ArtifactKey): string
 /**
  * Stores a runner's tar in place of what an earlier attempt left, or not at all: it is written beside,
  * synced, and renamed. Only regular files are taken, under names that stay below the archive's root.
+ * @param demandRoom is told the size before anything is replaced, and throws when there is no room for it
  * @throws TooLarge beyond `maxBytes` of contents
  */
 export async function storeArtifacts(
@@ -45,6 +46,7 @@ export async function storeArtifacts(
   key: ArtifactKey,
   tar: Readable,
   maxBytes: number,
+  demandRoom: (sizeBytes: number) => Promise<void>,
 ): Promise<Collected> {
   const folder = folderOf(dirs, key);
   const fresh = `${folder}.new`;
@@ -53,9 +55,10 @@ export async function storeArtifacts(
   try {
     const index = await repack(tar, join(fresh, TAR), maxBytes);
     await writeSynced(join(fresh, INDEX), JSON.stringify(index));
+    const sizeBytes = (await stat(join(fresh, TAR))).size;
+    await demandRoom(sizeBytes);
     await rm(folder, { recursive: true, force: true });
     await rename(fresh, folder);
-    const sizeBytes = (await stat(join(folder, TAR))).size;
     return { files: index.length, sizeBytes };
   } catch (error) {
     await rm(fresh, { recursive: true, force: true });

@@ -1,6 +1,8 @@
 /** What comes after the end: the artifacts, and where the job goes from there. */
 import type { Prisma } from '../../prisma/generated/client.ts';
+import { AppError } from '../errors.ts';
 import { wake } from '../events.ts';
+import { demandRoom } from '../quotas.ts';
 import { storeArtifacts, TooLarge } from './artifacts.ts';
 import type { Attempt, Deps } from './held.ts';
 import { secondsBetween } from './jobs.ts';
@@ -24,11 +26,19 @@ export async function collect(
     const tar = await deps.runner.artifacts(handle, job.outputPath);
     if (!tar) return {};
     const key = { namespaceId: job.namespaceId, jobId: job.id };
-    const { files, sizeBytes } = await storeArtifacts(deps, key, tar, job.diskGb * 2 ** 30);
+    const owner = { id: job.namespaceId, plan: job.namespace.plan };
+    const { files, sizeBytes } = await storeArtifacts(
+      deps,
+      key,
+      tar,
+      job.diskGb * 2 ** 30,
+      (size) => demandRoom(deps, owner, 'storageBytes', size),
+    );
     return { stored: { artifactFiles: files, artifactBytes: BigInt(sizeBytes) } };
   } catch (error) {
-    deps.log.error({ err: error, job: job.id }, 'artifacts were not stored');
-    const why = error instanceof TooLarge ? error.message : 'the server failed to store them';
+    const expected = error instanceof TooLarge || error instanceof AppError;
+    if (!expected) deps.log.error({ err: error, job: job.id }, 'artifacts were not stored');
+    const why = expected ? error.message : 'the server failed to store them';
     return { note: `The artifacts were not kept: ${why}` };
   }
 }

@@ -18,7 +18,7 @@ export const ATTEMPT = {
       id: true,
       name: true,
       namespaceId: true,
-      namespace: { select: { name: true } },
+      namespace: { select: { name: true, plan: true } },
       status: true,
       attemptId: true,
       command: true,

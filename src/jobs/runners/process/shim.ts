@@ -194,8 +194,9 @@ function claim(file: string): boolean {
   }
 }
 
+/** On the disk for good when a folder to sync is named. */
 function writeWhole(file: string, value: object, folderToSync?: string): void {
-  writeFileSync(`${file}.new`, JSON.stringify(value), { flush: true });
+  writeFileSync(`${file}.new`, JSON.stringify(value), { flush: folderToSync !== undefined });
   renameSync(`${file}.new`, file);
   if (!folderToSync) return;
   const folder = openSync(folderToSync, 'r');
