@@ -321,8 +321,13 @@ export const cases: Record<string, Case> = {
   },
   getAccessToken: {
     status: 200,
-    call: ({ alice }) => ({ as: alice, params: { name: 'narrow' } }),
-    body: { ...fields.accessToken, name: 'narrow' },
+    // One that nobody uses: `last_used_at` would change between GET and HEAD.
+    call: async ({ alice, unique }) => {
+      const name = unique();
+      await alice.post('/auth/v1/pat', { name });
+      return { as: alice, params: { name } };
+    },
+    body: fields.accessToken,
     errors: { 403: asNarrow, 404: () => ({ params: { name: 'none' } }) },
   },
   deleteAccessToken: {
