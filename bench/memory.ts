@@ -1,0 +1,85 @@
+/**
+ * `npm run bench:memory`: how far the server's resident memory moves while 200 MB are pushed, cloned and
+ * downloaded, and while a directory of a 236 MB repository is read. Fails past 100 MB.
+ *
+ * Only the server's own process counts, as /proc tells it every 20 ms; git runs in others.
+ */
+import { randomBytes } from 'node:crypto';
+import { readFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
+import { LARGE, makeRepository, openBench } from './repository.ts';
+
+const LIMIT_MB = 100;
+const MB = 1_000_000;
+const PAYLOAD = 200 * MB;
+
+await using bench = await openBench();
+const { desk, server, graphql, remote } = bench;
+const pid = server.child.pid as number;
+let failed = false;
+
+// Once small, so that what is loaded on first use is not counted.
+await bench.create('warm');
+await desk.git('.', 'init', '-q', '-b', 'main', 'warm');
+await desk.commit('warm', { 'a.txt': 'a'.repeat(2_000_000) });
+await desk.git('warm', 'push', '-q', remote('warm'), 'main');
+await desk.git('.', 'clone', '-q', remote('warm'), 'warm-clone');
+await download('warm', 'a.txt');
+
+await bench.create('big');
+await desk.git('.', 'init', '-q', '-b', 'main', 'big');
+await desk.commit('big', { 'big.bin': randomBytes(PAYLOAD) });
+await measured('push of 200 MB', () => desk.git('big', 'push', '-q', remote('big'), 'main'));
+await measured('clone of 200 MB', () => desk.git('.', 'clone', '-q', remote('big'), 'big-clone'));
+await measured('download of 200 MB', () => download('big', 'big.bin'));
+
+await makeRepository(join(bench.folder, 'large.git'), LARGE);
+await bench.create('large');
+await measured('push of 236 MB in 150,000 objects', () =>
+  desk.git('large.git', 'push', '-q', remote('large'), 'main'),
+);
+await measured('tree of 27 entries in it, 200 times', async () => {
+  for (let i = 0; i < 200; i++)
+    await graphql(
+      `{ repository(namespace: "admin", name: "large") { tree(path: "src/folder-${i % 40}") { entries { name sizeBytes } } } }`,
+    );
+});
+process.exitCode = failed ? 1 : 0;
+
+async function measured(what: string, work: () => Promise<unknown>): Promise<void> {
+  const before = await resident();
+  let peak = before;
+  let going = true;
+  const start = performance.now();
+  const watching = (async () => {
+    while (going) {
+      peak = Math.max(peak, await resident());
+      await delay(20);
+    }
+  })();
+  await work();
+  going = false;
+  await watching;
+  const moved = (peak - before) / MB;
+  failed ||= moved >= LIMIT_MB;
+  const seconds = (performance.now() - start) / 1_000;
+  console.log(
+    `${what}: +${moved.toFixed(0)} MB over ${(before / MB).toFixed(0)} MB, ${seconds.toFixed(1)} s`,
+  );
+}
+
+async function resident(): Promise<number> {
+  const status = await readFile(`/proc/${pid}/status`, 'utf8');
+  return Number(/^VmRSS:\s+(\d+) kB/m.exec(status)?.[1]) * 1024;
+}
+
+async function download(name: string, path: string): Promise<void> {
+  const { repository } = await graphql(
+    `{ repository(namespace: "admin", name: "${name}") { file(path: "${path}") { sizeBytes downloadUrl } } }`,
+  );
+  const response = await fetch(repository.file.downloadUrl);
+  let bytes = 0;
+  for await (const chunk of response.body ?? []) bytes += chunk.length;
+  if (bytes !== repository.file.sizeBytes) throw new Error(`${bytes} bytes came`);
+}
