@@ -12,8 +12,8 @@ export const TOKEN = 'loam_pat_benchmark_of_git_reads';
 
 export type Shape = { commits: number; folders: number; files: number; fileBytes: number };
 
-/** 151,000 objects in 236 MB: the size on which the ways of reading were compared. */
-export const LARGE: Shape = { commits: 30_000, folders: 40, files: 27, fileBytes: 5_400 };
+/** 150,000 objects in 236 MB: the size on which the ways of reading were compared. */
+export const LARGE: Shape = { commits: 30_000, folders: 40, files: 27, fileBytes: 9_800 };
 
 /**
  * A bare repository at `dir` of commits in one line on `main`, each changing one file of incompressible text

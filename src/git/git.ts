@@ -2,9 +2,9 @@
 import { join } from 'node:path';
 import { CatFilePool } from './catfile.ts';
 import { Disk } from './disk.ts';
+import { HistoryCache } from './history.ts';
 import { installHooks } from './hooks.ts';
 import { Maintenance } from './maintenance.ts';
-import { HistoryCache } from './read.ts';
 import { checkVersion } from './run.ts';
 import { Tasks } from './tasks.ts';
 

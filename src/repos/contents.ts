@@ -3,16 +3,10 @@ import { demand, type Viewer } from '../auth/access.ts';
 import { invalid, notFound } from '../errors.ts';
 import type { Objects } from '../git/catfile.ts';
 import type { Commit } from '../git/commit.ts';
-import {
-  commitOf,
-  findBlob,
-  readHistory,
-  readText,
-  readTree,
-  resolveCommit,
-  type TreeEntry,
-} from '../git/read.ts';
+import { readHistory } from '../git/history.ts';
+import { INLINE_BYTES, looksLikeText, readText, readTree, type TreeEntry } from '../git/read.ts';
 import { listRefs, type Ref, type RefKind } from '../git/refs.ts';
+import { type Located, locate, locateInBranch, resolveCommit } from '../git/resolve.ts';
 import { type NumberedPage, type PageRequest, toOffset } from '../paging.ts';
 import type { Services } from '../services.ts';
 import { downloadUrl } from './downloads.ts';
@@ -43,13 +37,12 @@ export async function tree(
   const inside = path === '/' ? '' : path;
   if (inside) checkPath(inside);
   return git.objects.use(git.disk.pathOf(repository.id), async (objects) => {
-    const at = await find(objects, repository, ref);
+    const at = await find(objects, repository, ref, inside);
     // Nothing was committed yet: the root is there all the same, and empty.
     if (!at && !ref && !inside) return { path, ref: repository.defaultBranch, entries: [] };
     if (!at) throw notFound('Ref');
-    const entries = await readTree(objects, at.sha, inside);
-    if (!entries) throw notFound('Directory');
-    return { path, ref: at.name, entries };
+    if (at.object?.type !== 'tree') throw notFound('Directory');
+    return { path, ref: at.ref, entries: await readTree(objects, at.object.oid) };
   });
 }
 
@@ -63,18 +56,22 @@ export async function file(
   demand(viewer, 'repository.read', target(repository));
   checkPath(path);
   const dir = git.disk.pathOf(repository.id);
-  const { at, blob } = await git.objects.use(dir, async (objects) => {
-    const at = await find(objects, repository, ref);
+  const { at, blob, text } = await git.objects.use(dir, async (objects) => {
+    const at = await find(objects, repository, ref, path);
     if (!at) throw notFound('Ref');
-    return { at, blob: await findBlob(objects, at.sha, path) };
+    const blob = at.object;
+    if (blob?.type !== 'blob') throw notFound('File');
+    const text = blob.size > INLINE_BYTES ? undefined : await readText(objects, blob.oid);
+    return { at, blob, text };
   });
-  if (!blob) throw notFound('File');
-  const { binary, text } = await readText(git.objects, dir, blob);
-  const found = { path, ref: at.name, sizeBytes: blob.size };
-  const link = () => downloadUrl({ signer, urls }, repository.id, blob.oid, path);
-  if (binary) return { ...found, encoding: 'binary', downloadUrl: link() };
-  if (text === null) return { ...found, encoding: 'utf-8', downloadUrl: link() };
-  return { ...found, encoding: 'utf-8', content: text };
+  const found = { path, ref: at.ref, sizeBytes: blob.size };
+  if (typeof text === 'string') return { ...found, encoding: 'utf-8', content: text };
+  const isText = text === undefined && (await looksLikeText(dir, blob.oid));
+  return {
+    ...found,
+    encoding: isText ? 'utf-8' : 'binary',
+    downloadUrl: downloadUrl({ signer, urls }, repository.id, blob.oid, path),
+  };
 }
 
 /** Newest first. @throws AppError 400, 401, 403, 404 for an unknown revision. */
@@ -110,13 +107,11 @@ async function find(
   objects: Objects,
   { defaultBranch }: Ruled,
   ref: string | null | undefined,
-): Promise<{ name: string; sha: string } | null> {
-  const candidates = ref ? [ref] : [...new Set(['main', defaultBranch])];
-  for (const name of candidates) {
-    const sha = isSafe(name) ? await commitOf(objects, name, Boolean(ref)) : null;
-    if (sha) return { name, sha };
-  }
-  return null;
+  path: string,
+): Promise<Located | null> {
+  if (ref) return isSafe(ref) ? locate(objects, ref, path) : null;
+  const main = await locateInBranch(objects, 'main', path);
+  return main ?? locateInBranch(objects, defaultBranch, path);
 }
 
 function isSafe(ref: string): boolean {

@@ -9,7 +9,7 @@ import { demand, type Viewer } from '../auth/access.ts';
 import type { Db } from '../db.ts';
 import { invalid, notFound } from '../errors.ts';
 import { checkOut } from '../git/checkout.ts';
-import { branchTip } from '../git/read.ts';
+import { branchTip } from '../git/resolve.ts';
 import { isId } from '../ids.ts';
 import { type NumberedPage, type PageRequest, toOffset } from '../paging.ts';
 import type { Services } from '../services.ts';
