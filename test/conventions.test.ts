@@ -1,0 +1,222 @@
+/** What holds for every request of REST, whatever the route (decisions section 2). */
+import { once } from 'node:events';
+import { connect } from 'node:net';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { openWire } from './fuzz/wire.ts';
+import { type Answer, type Client, startApp, type TestApp } from './harness.ts';
+
+const REPOSITORIES = '/auth/v1/repository/alice';
+
+let app: TestApp;
+let alice: Client;
+
+beforeAll(async () => {
+  app = await startApp();
+  alice = await app.user('alice');
+});
+afterAll(() => app[Symbol.asyncDispose]());
+
+const refused = ({ status, body }: Answer) => [status, body.error.code, body.error.message];
+
+function postBody(body: BodyInit, headers: Record<string, string> = {}) {
+  return alice.request('POST', REPOSITORIES, { body, headers });
+}
+
+test('a body is JSON, says so, and is no larger than 1 MiB', async () => {
+  const json = { 'Content-Type': 'application/json' };
+  const needsType = 'A request with a body needs the header Content-Type: application/json';
+  const cases: [BodyInit, Record<string, string>, string][] = [
+    ['{"name":"a"}', {}, needsType],
+    ['name=a', { 'Content-Type': 'application/x-www-form-urlencoded' }, needsType],
+    ['{"name":"a"}', { 'Content-Type': 'application/jsonp' }, needsType],
+    ['{"name":', json, 'The body is not valid JSON'],
+    [new Uint8Array([0x22, 0xff, 0x22]), json, 'The body is not valid JSON'],
+    ['["name"]', json, 'The body must be a JSON object'],
+    ['null', json, 'The body must be a JSON object'],
+    [
+      '{"name":"a"}',
+      { 'Content-Type': 'application/json; charset=latin1' },
+      'The body must be UTF-8',
+    ],
+    ['{"name":"a"}', { ...json, 'Content-Encoding': 'gzip' }, 'The body must not be compressed'],
+    [' '.repeat(2 ** 20 + 1), json, 'The body is larger than 1 MiB'],
+  ];
+  for (const [body, headers, message] of cases)
+    expect(refused(await postBody(body, headers))).toEqual([400, 'invalid_request', message]);
+
+  const type = { 'Content-Type': 'Application/JSON ; charset="UTF-8"' };
+  expect((await postBody('{"name":"typed"}', type)).status).toBe(201);
+  const padded = `{"name":"${'x'.repeat(100)}"}`.padEnd(2 ** 20);
+  expect((await postBody(padded, json)).status).toBe(201);
+  // No length given beforehand.
+  const endless = new ReadableStream({
+    pull: (controller) => controller.enqueue(new Uint8Array(65_536).fill(0x20)),
+  });
+  const request = new Request(`${app.base}${REPOSITORIES}`, {
+    method: 'POST',
+    headers: { ...json, authorization: alice.authorization as string },
+    body: endless,
+    duplex: 'half',
+  } as RequestInit);
+  const status = await fetch(request).then(
+    (r) => r.status,
+    () => 'broken off',
+  );
+  expect([400, 'broken off']).toContain(status);
+});
+
+test('a body that ends early leaves nothing behind', async () => {
+  const { hostname, port } = new URL(app.base);
+  const socket = connect(Number(port), hostname);
+  socket.write(
+    `POST ${REPOSITORIES} HTTP/1.1\r\nHost: x\r\nAuthorization: ${alice.authorization}\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"na`,
+  );
+  socket.resume().end();
+  await once(socket, 'close');
+  expect((await alice.get('/auth/v1/whoami')).status).toBe(200);
+});
+
+test('parameters are read from one place each', async () => {
+  const created = await alice.post(`${REPOSITORIES}?name=query&visibility=public`, {
+    name: 'body',
+  });
+  expect(created.body).toMatchObject({ name: 'body', visibility: 'private' });
+  const without = await alice.post(`${REPOSITORIES}?name=query`, {});
+  expect(refused(without)).toEqual([400, 'invalid_request', 'name: is required']);
+  const path = await alice.post(REPOSITORIES, { name: 'other', namespace: 'admin' });
+  expect(refused(path)[2]).toBe('Unknown body fields: namespace');
+  const polluted = await postBody('{"name":"p","__proto__":{"visibility":"public"}}', {
+    'Content-Type': 'application/json',
+  });
+  expect(refused(polluted)[2]).toBe('Unknown body fields: __proto__');
+
+  const twice = await alice.get(`${REPOSITORIES}?page=1&page=2`);
+  expect(refused(twice)[2]).toBe('page: is given more than once');
+  expect((await alice.get(`${REPOSITORIES}?utm_source=mail`)).status).toBe(200);
+  expect(refused(await alice.get(`${REPOSITORIES}?page=%zz`))[2]).toContain('percent-encoded');
+});
+
+test('what stands after tree/, file/ and commits/ is one parameter, slashes and all', async () => {
+  const { body } = await alice.post(REPOSITORIES, { name: 'deep', gitignore_template: 'Node' });
+  const base = `${REPOSITORIES}/${body.id}`;
+  for (const root of ['tree', 'tree/', 'tree//', 'tree/%2F'])
+    expect((await alice.get(`${base}/${root}`)).status, root).toBe(200);
+  for (const path of ['file', 'file/'])
+    expect(refused(await alice.get(`${base}/${path}`))[2]).toBe('path: is required');
+  expect(refused(await alice.get(`${base}/commits/`))[2]).toBe('revision: is required');
+  for (const revision of ['refs/heads/main', 'refs%2Fheads%2Fmain', 'main'])
+    expect((await alice.get(`${base}/commits/${revision}`)).status, revision).toBe(200);
+  expect((await alice.get(`${base}/file/%2Egitignore`)).body.path).toBe('.gitignore');
+
+  using wire = openWire(app.base);
+  const raw = (path: string) =>
+    wire.send(alice, { method: 'GET', path: `${base}/${path}`, headers: {} });
+  for (const path of ['tree/%zz', 'tree/%ff', 'tree/%00', 'tree/../..', 'tree/a//b'])
+    expect((await raw(path)).status, path).toBe(400);
+});
+
+test('a path is known or not, and says which methods it takes', async () => {
+  for (const path of ['/', '/nowhere', '/auth/v1', '/AUTH/v1/health', '/auth/v1/health/']) {
+    const { status, body, headers } = await app.anonymous.get(path);
+    const request_id = headers.get('x-request-id');
+    expect([status, body.error], path).toEqual([
+      404,
+      { code: 'not_found', message: expect.any(String), request_id },
+    ]);
+  }
+  const wrong = await alice.put(REPOSITORIES, { name: 'x' });
+  expect(refused(wrong).slice(0, 2)).toEqual([405, 'invalid_request']);
+  expect(wrong.headers.get('allow')).toBe('HEAD, GET, POST, OPTIONS');
+  const options = await app.anonymous.request('OPTIONS', REPOSITORIES);
+  expect([options.status, options.headers.get('allow')]).toEqual([204, 'HEAD, GET, POST, OPTIONS']);
+});
+
+test('pages from anywhere may call', async () => {
+  const preflight = await app.anonymous.request('OPTIONS', REPOSITORIES, {
+    headers: {
+      Origin: 'https://example.com',
+      'Access-Control-Request-Method': 'POST',
+      'Access-Control-Request-Headers': 'authorization, content-type',
+    },
+  });
+  expect(preflight.status).toBe(204);
+  expect(preflight.headers.get('access-control-allow-methods')).toContain('POST');
+  expect(preflight.headers.get('access-control-allow-headers')).toContain('Authorization');
+  for (const path of [REPOSITORIES, '/nowhere']) {
+    const { headers } = await alice.get(path);
+    expect(headers.get('access-control-allow-origin')).toBe('*');
+    expect(headers.get('access-control-expose-headers')).toContain('X-RateLimit-Remaining');
+    expect(headers.get('access-control-allow-credentials')).toBeNull();
+  }
+});
+
+test('an ETag is of the body, and only a read that differs is sent', async () => {
+  const first = await alice.get(REPOSITORIES);
+  const etag = first.headers.get('etag') as string;
+  expect(first.headers.get('cache-control')).toBe('private, no-cache');
+  for (const given of [etag, etag.replace('W/', ''), `"other", ${etag}`, '*'])
+    expect((await alice.get(REPOSITORIES, { 'If-None-Match': given })).status, given).toBe(304);
+  await alice.post(REPOSITORIES, { name: 'changes-the-list' });
+  const changed = await alice.get(REPOSITORIES, { 'If-None-Match': etag });
+  expect(changed.status).toBe(200);
+  expect(changed.headers.get('etag')).not.toBe(etag);
+});
+
+test('a page links to the others', async () => {
+  const carol = await app.user('carol');
+  const path = '/auth/v1/repository/carol';
+  expect((await carol.get(path)).headers.get('link')).toBeNull();
+  for (const name of ['a', 'b', 'c']) await carol.post(path, { name });
+  const links = async (query: string) => {
+    const { headers } = await carol.get(path + query);
+    const found = (headers.get('link') ?? '').matchAll(/<([^>]+)>; rel="(\w+)"/g);
+    return Object.fromEntries([...found].map(([, url, rel]) => [rel, url?.replace(app.base, '')]));
+  };
+  const page = (n: number) => `${path}?per_page=1&sort=name&page=${n}`;
+  expect(await links('?per_page=1&sort=name')).toEqual({
+    first: page(1),
+    next: page(2),
+    last: page(3),
+  });
+  expect(await links('?per_page=1&sort=name&page=2')).toEqual({
+    first: page(1),
+    prev: page(1),
+    next: page(3),
+    last: page(3),
+  });
+  const past = await carol.get(`${path}?per_page=1&page=9`);
+  expect([past.status, past.body.data, past.body.pagination.total]).toEqual([200, [], 3]);
+  expect(await links('?per_page=1&sort=name&page=9')).toMatchObject({ prev: page(3) });
+});
+
+test('refused credentials are 401 even where none are needed of others', async () => {
+  for (const authorization of ['Bearer loam_pat_none', 'API-Key a$b', 'Negotiate x'])
+    for (const path of [REPOSITORIES, '/auth/v1/whoami']) {
+      const answer = await app.client(authorization).get(path);
+      expect(refused(answer).slice(0, 2)).toEqual([401, 'authentication_failed']);
+      expect(answer.headers.get('www-authenticate')).toMatch(/^Bearer.*API-Key/);
+    }
+});
+
+test('what goes wrong on our side is said without a word of how', async () => {
+  await using broken = await startApp();
+  const { pool } = broken.app.services;
+  await pool.query('alter table repositories rename to elsewhere');
+  const answer = await broken.admin.get('/auth/v1/repository/admin');
+  expect(answer.status).toBe(500);
+  expect(answer.body.error).toEqual({
+    code: 'internal_error',
+    message: expect.not.stringMatching(/elsewhere|repositories|select|at /i),
+    request_id: answer.headers.get('x-request-id'),
+  });
+});
+
+test('without its database the service says that it is degraded', async () => {
+  await using broken = await startApp();
+  expect((await broken.anonymous.get('/auth/v1/health')).status).toBe(200);
+  const { pool } = broken.app.services;
+  const held = await Promise.all(Array.from({ length: pool.options.max }, () => pool.connect()));
+  const { status, body } = await broken.anonymous.get('/auth/v1/health');
+  for (const client of held) client.release();
+  expect([status, body]).toEqual([503, { status: 'degraded' }]);
+});
