@@ -35,7 +35,6 @@ const START = `SwaggerUIBundle({
   dom_id: '#reference',
   deepLinking: true,
   displayRequestDuration: true,
-  persistAuthorization: true,
   tryItOutEnabled: true,
   defaultModelsExpandDepth: 0,
   presets: [SwaggerUIBundle.presets.apis],
