@@ -55,12 +55,13 @@ export async function openDatabase(config: DatabaseConfig, dir: string): Promise
   };
 }
 
-/** Runs `work` in a transaction, or in the one that `db` already is. */
+/** Runs `work` in a transaction, or in the one that `db` already is. `timeout`: in ms, where it may take long. */
 export function inTransaction<T>(
   db: Db,
   work: (tx: Prisma.TransactionClient) => Promise<T>,
+  options?: { timeout: number },
 ): Promise<T> {
-  return '$transaction' in db ? db.$transaction(work) : work(db);
+  return '$transaction' in db ? db.$transaction(work, options) : work(db);
 }
 
 /** Whether a write failed because a unique value is taken already; with `column`, because that one is. */

@@ -3,7 +3,7 @@ import { once } from 'node:events';
 import { basename } from 'node:path';
 import { pipeline } from 'node:stream/promises';
 import { type Request, type Response, Router } from 'express';
-import { invalid, notFound } from '../errors.ts';
+import { AppError, invalid, notFound } from '../errors.ts';
 import type { Services } from '../services.ts';
 import { archiveFile, openArtifact } from './artifacts.ts';
 import { demandDownload } from './downloads.ts';
@@ -46,7 +46,7 @@ function lastEventId(header: string | undefined): number | null {
   if (!header) return null;
   const seq = Number(header);
   if (!/^\d+$/.test(header) || !Number.isSafeInteger(seq))
-    throw invalid('Last-Event-ID', 'must be the id of an event');
+    throw invalid(null, 'Last-Event-ID: must be the id of an event');
   return seq;
 }
 
@@ -104,7 +104,16 @@ async function sendFile(res: Response, file: string, name: string): Promise<void
   res.attachment(name);
   res.sendFile(file, { etag: true, dotfiles: 'allow', cacheControl: false }, (error) => {
     if (!error || res.headersSent) resolve();
-    else reject((error as { status?: number }).status === 404 ? notFound('Artifacts') : error);
+    else reject(asAppError(error));
   });
   await promise;
+}
+
+/** Express refuses a range beyond the file (416) and a failed `If-Match` (412) with errors of its own. */
+function asAppError(error: Error & { status?: number }): Error {
+  const { status = 500 } = error;
+  if (status === 404) return notFound('Artifacts');
+  if (status === 416)
+    return new AppError('invalid_request', 'The range lies beyond the file', { status });
+  return status < 500 ? new AppError('invalid_request', error.message, { status }) : error;
 }

@@ -20,7 +20,7 @@ import { removeArtifacts } from './artifacts.ts';
 import { costOf, costPerHour } from './hardware.ts';
 import { poolWaitsFor } from './queue.ts';
 import { type CreateInput, checkRequest, isJobName } from './request.ts';
-import { announce, isOver, lockJob, moveJob, PHASES, TOLD } from './state.ts';
+import { announce, isOver, lockJob, moveJob, PHASES, statusTopic, TOLD } from './state.ts';
 
 export type { CreateInput } from './request.ts';
 
@@ -198,6 +198,9 @@ export function secondsBetween(start: Date, end: Date): number {
   return Math.max(0, Math.round((end.getTime() - start.getTime()) / 1000));
 }
 
+/** Deleting a log of many millions of lines takes its time. */
+const LONG_LOG_MS = 120_000;
+
 /**
  * Removes the record with its log; the artifacts stay where they are unless they are to go too.
  * @throws AppError 401, 403, 404, 409 while the job is queued or running.
@@ -208,16 +211,18 @@ export async function deleteJob(
   { deleteArtifacts, ...key }: JobKey & { deleteArtifacts: boolean },
 ): Promise<string> {
   const { id, namespaceId } = await findFor(services, viewer, 'job.delete', key);
-  await inTransaction(services.db, async (tx) => {
+  const work = async (tx: Prisma.TransactionClient) => {
     const job = await lockJob(tx, id);
     if (!job) throw notFound('Job');
     if (!isOver(job.status))
       throw new AppError('conflict', `The job cannot be deleted: it is ${job.status}`);
+    await tx.journalEntry.deleteMany({ where: { jobId: id } });
     const row = await tx.job.delete({ where: { id }, select: TOLD });
     await announce(tx, row, 'job.deleted');
     await wake(tx, `job:${id}`);
-    await wake(tx, `job:${id}/status`);
-  });
+    await wake(tx, statusTopic(id));
+  };
+  await inTransaction(services.db, work, { timeout: LONG_LOG_MS });
   if (deleteArtifacts) await removeArtifacts(services, { namespaceId, jobId: id });
   return id;
 }

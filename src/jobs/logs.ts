@@ -3,7 +3,7 @@
  * number tells a follower where it stands. The sequence is counted on in the job's row, whose lock is held
  * until the commit, so entries become visible in the order of their numbers and none appears behind a reader.
  */
-import { Prisma } from '../../prisma/generated/client.ts';
+import type { Prisma } from '../../prisma/generated/client.ts';
 import type { JobStatus, JournalKind } from '../../prisma/generated/enums.ts';
 import { invalid } from '../errors.ts';
 import type { Services } from '../services.ts';
@@ -86,15 +86,21 @@ export async function readLog(
   { tail, since }: LogQuery,
 ): Promise<LogPage> {
   const count = checkTail(tail);
-  const first = since ? await firstAfter(db, jobId, since) : 0n;
-  const rows = await db.$queryRaw<Row[]>`
-    select seq, kind::text as kind, timestamp, message from journal
-    where job_id = ${jobId} and kind = 'log' and seq >= ${first}
-      ${since ? Prisma.sql`and timestamp > ${since}` : Prisma.empty}
-    order by seq desc limit ${count + 1}`;
-  const lines = rows.slice(0, count).reverse().map(entryOf);
-  return { lines, hasMore: rows.length > count };
+  const job = await db.job.findUnique({ where: { id: jobId }, select: { nextSeq: true } });
+  const end = Number(job?.nextSeq ?? 1n);
+  const first = since ? await firstAfter(db, jobId, since) : 1;
+  // Almost every entry is a line, so the last few more than `count` entries hold them all.
+  for (let reach = count + 1 + MARGIN; ; reach *= 4) {
+    const from = Math.max(first, end - reach);
+    const rows = await entriesBetween(db, jobId, from, end);
+    const found = rows.filter(({ kind }) => kind === 'log');
+    if (found.length > count || from === first)
+      return { lines: found.slice(-count), hasMore: found.length > count };
+  }
 }
+
+/** Status changes that may stand between lines before a second look is needed. */
+const MARGIN = 20;
 
 /** How many lines; 100 when nothing is said. @throws AppError 400 */
 export function checkTail(tail: number | null | undefined): number {
@@ -105,16 +111,12 @@ export function checkTail(tail: number | null | undefined): number {
 
 type Row = Omit<Entry, 'seq'> & { seq: bigint };
 
-function entryOf({ seq, ...row }: Row): Entry {
-  return { seq: Number(seq), ...row };
-}
-
 /**
  * The number of the first line after a moment: by bisection, because lines are written in the order of time.
  * So a log of ten million lines is asked 24 times instead of being read to its beginning, and needs no
  * second index, which every line would pay for.
  */
-async function firstAfter(db: Services['db'], jobId: string, since: Date): Promise<bigint> {
+async function firstAfter(db: Services['db'], jobId: string, since: Date): Promise<number> {
   const [row] = await db.$queryRaw<{ first: bigint | null }[]>`
     with recursive search (low, high) as (
       select 1::bigint, next_seq from jobs where id = ${jobId}
@@ -130,7 +132,7 @@ async function firstAfter(db: Services['db'], jobId: string, since: Date): Promi
       ) step
     )
     select min(high) as first from search`;
-  return row?.first ?? 0n;
+  return Number(row?.first ?? 1n);
 }
 
 /** Where a stream begins that shows `lines` first: before them, or at the end when there are none. */
@@ -157,8 +159,8 @@ const PAGE = 256;
  * The entries after `after`, then those that come, and at last the end: when the job is over and its last
  * attempt has printed its last line (a cancelled job prints while it dies). A job that is deleted ends too.
  *
- * Which comes first matters: the state is read before the entries, and the end counts only when a read that
- * began after it found nothing more.
+ * Which comes first matters: the state is read together with the number of the next entry, and the end counts
+ * only when every entry below that number was told.
  */
 export async function* followJournal(
   { db, bus }: Pick<Services, 'db' | 'bus'>,
@@ -175,32 +177,41 @@ export async function* followJournal(
     let more = true;
     while (more && !signal.aborted) {
       const job = await db.job.findUnique({ where: { id: jobId }, select: FOLLOWED });
-      const over = !job || (isOver(job.status) && job.attempts.length === 0);
       if (job) last = { status: job.status, exitCode: job.exitCode };
-      const entries = job ? await entriesAfter(db, jobId, cursor) : [];
-      if (entries.length > 0) {
-        cursor = entries.at(-1)?.seq ?? cursor;
-        yield { kind: 'entries', entries };
-      } else if (over) {
+      const end = Number(job?.nextSeq ?? 0n);
+      const to = Math.min(cursor + 1 + PAGE, end);
+      const entries = to > cursor + 1 ? await entriesBetween(db, jobId, cursor + 1, to) : [];
+      cursor = Math.max(cursor, to - 1);
+      if (entries.length > 0) yield { kind: 'entries', entries };
+      more = cursor + 1 < end;
+      if (!more && (!job || (isOver(job.status) && job.attempts.length === 0))) {
         yield { kind: 'end', ...last };
         return;
       }
-      // A short page is the end for now; what came meanwhile has rung.
-      more = over || entries.length === PAGE;
     }
     if (why === 'idle') yield { kind: 'idle' };
   }
 }
 
 const FOLLOWED = {
+  nextSeq: true,
   status: true,
   exitCode: true,
   attempts: { where: { endedAt: null }, select: { id: true }, take: 1 },
 } as const satisfies Prisma.JobSelect;
 
-async function entriesAfter(db: Services['db'], jobId: string, after: number): Promise<Entry[]> {
+/**
+ * From one number to before another. Never "the next N after": while statistics lag behind a growing log,
+ * PostgreSQL takes it for short and sorts all of it (measured: 0.8 s for the last ten of a million lines).
+ */
+async function entriesBetween(
+  db: Services['db'],
+  jobId: string,
+  from: number,
+  before: number,
+): Promise<Entry[]> {
   const rows = await db.$queryRaw<Row[]>`
     select seq, kind::text as kind, timestamp, message from journal
-    where job_id = ${jobId} and seq > ${after}::bigint order by seq limit ${PAGE}`;
-  return rows.map(entryOf);
+    where job_id = ${jobId} and seq >= ${from}::bigint and seq < ${before}::bigint order by seq`;
+  return rows.map(({ seq, ...row }) => ({ seq: Number(seq), ...row }));
 }

@@ -36,7 +36,8 @@ const PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin';
 const CACHE = '.compiled';
 /** A shim that has not said within this that it runs never will. */
 const START_MS = 20_000;
-const READ_BYTES = 1024 * 1024;
+/** Of the log at once: lines are held as objects meanwhile, some ten times their size. */
+const READ_BYTES = 256 * 1024;
 const DISK_EVERY_MS = 30_000;
 
 export type ProcessRunnerOptions = {

@@ -1,0 +1,2 @@
+-- DropForeignKey
+ALTER TABLE "journal" DROP CONSTRAINT "journal_job_id_fkey";
