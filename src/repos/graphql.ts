@@ -9,6 +9,7 @@ import type { Context } from '../graphql/context.ts';
 import { pageArgs, pageType } from '../graphql/paging.ts';
 import * as contents from './contents.ts';
 import { CommitPage, File, Ref, RefConnection, Tree } from './graphql/contents.ts';
+import * as list from './list.ts';
 import * as repos from './repos.ts';
 import { visibleTo } from './visibility.ts';
 
@@ -21,8 +22,8 @@ export const Visibility = builder.enumType('Visibility', {
 });
 
 const RepositorySort = builder.enumType('RepositorySort', {
-  values: Object.fromEntries(repos.SORTS.map((sort) => [sort.toUpperCase(), { value: sort }])) as {
-    [name: string]: { value: repos.Sort };
+  values: Object.fromEntries(list.SORTS.map((sort) => [sort.toUpperCase(), { value: sort }])) as {
+    [name: string]: { value: list.Sort };
   },
 });
 
@@ -187,7 +188,7 @@ builder.queryFields((t) => ({
     },
     resolve: (_root, args, context, info) => {
       const query = queryFromInfo({ context, info, path: ['nodes'] });
-      return repos.listRepositories(context.services, context.viewer, args, selectOf(query));
+      return list.listRepositories(context.services, context.viewer, args, selectOf(query));
     },
   }),
 }));
@@ -204,7 +205,7 @@ builder.prismaObjectField(Namespace, 'repositories', (t) =>
     },
     query: ({ sort, order, visibility }, { viewer }) => ({
       where: { AND: [visibleTo(viewer), visibility ? { visibility } : {}] },
-      orderBy: repos.sorted(sort, order),
+      orderBy: list.sorted(sort, order),
     }),
   }),
 );

@@ -148,7 +148,6 @@ function download(services: Services): RequestHandler<{ id: string; oid: string;
 
     const range = wantedRange(req, size, `"${oid}"`);
     if (range === 'unsatisfiable') {
-      res.removeHeader('Content-Disposition');
       res.setHeader('Content-Range', `bytes */${size}`);
       throw new AppError('invalid_request', 'The range lies beyond the file', { status: 416 });
     }

@@ -97,7 +97,7 @@ async function firstFiles({
   gitignoreTemplate,
 }: CreateInput): Promise<Record<string, string> | undefined> {
   if (!gitignoreTemplate) return autoInit ? {} : undefined;
-  if (!autoInit) throw invalid('gitignoreTemplate', 'needs a first commit (autoInit)');
+  if (!autoInit) throw invalid('gitignoreTemplate', 'needs a first commit');
   return { '.gitignore': await gitignore(gitignoreTemplate) };
 }
 

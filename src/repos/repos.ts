@@ -4,27 +4,20 @@
  * Callers say with `select` which columns they want, so that one query serves both them and the rules here.
  */
 import type { Prisma } from '../../prisma/generated/client.ts';
-import type { Visibility } from '../../prisma/generated/enums.ts';
 import { demand, type Viewer } from '../auth/access.ts';
 import type { Db } from '../db.ts';
 import { invalid, notFound } from '../errors.ts';
 import { checkOut } from '../git/checkout.ts';
 import { branchTip } from '../git/resolve.ts';
 import { isId } from '../ids.ts';
-import { type NumberedPage, type PageRequest, toOffset } from '../paging.ts';
 import type { Services } from '../services.ts';
 import { isRepositoryName, nameKey } from './names.ts';
-import { visibleTo } from './visibility.ts';
 
 export type Select = Prisma.RepositorySelect;
 export type Row<S extends Select> = Prisma.RepositoryGetPayload<{ select: S }>;
 
 /** By id or by name. */
 export type RepositoryKey = { namespace: string; id?: string | null; name?: string | null };
-
-export const SORTS = ['name', 'created_at', 'updated_at', 'size'] as const;
-export type Sort = (typeof SORTS)[number];
-export type Order = 'asc' | 'desc';
 
 /** What the rules need of every row. */
 export const RULED = {
@@ -67,53 +60,6 @@ async function findRepository<S extends Select>(
   });
   if (!row) throw notFound('Repository');
   return row as unknown as Ruled & Row<S>;
-}
-
-export type ListInput = PageRequest & {
-  namespace: string;
-  sort: Sort;
-  order: Order;
-  visibility?: Visibility | null;
-};
-
-/**
- * Those of a namespace that the viewer may see; one query reads the namespace, the page and the total.
- * @throws AppError 400, 401 for refused credentials, 404.
- */
-export async function listRepositories<S extends Select>(
-  { db }: Pick<Services, 'db'>,
-  viewer: Viewer,
-  { namespace, page, perPage, sort, order, visibility }: ListInput,
-  select: S,
-): Promise<NumberedPage<Row<S>>> {
-  if (viewer.kind === 'anonymous' && viewer.failure) throw viewer.failure;
-  const range = toOffset({ page, perPage });
-  if (!canExist({ namespace })) throw notFound('Namespace');
-  const where = { AND: [visibleTo(viewer), visibility ? { visibility } : {}] };
-  const row = await db.namespace.findUnique({
-    where: { name: namespace.toLowerCase() },
-    select: {
-      _count: { select: { repositories: { where } } },
-      repositories: { where, orderBy: sorted(sort, order), ...range, select },
-    },
-    relationLoadStrategy: 'join',
-  });
-  if (!row) throw notFound('Namespace');
-  const nodes = row.repositories as unknown as Row<S>[];
-  return { nodes, page, perPage, total: row._count.repositories };
-}
-
-/** Total by the id, so that pages never overlap. Names sort ignoring case, as they are unique. */
-export function sorted(sort: Sort, order: Order): Prisma.RepositoryOrderByWithRelationInput[] {
-  const column = (
-    {
-      name: 'nameKey',
-      created_at: 'createdAt',
-      updated_at: 'updatedAt',
-      size: 'sizeBytes',
-    } as const
-  )[sort];
-  return [{ [column]: order }, { id: order }];
 }
 
 /**
