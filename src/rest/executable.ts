@@ -11,13 +11,15 @@ import {
   type GraphQLSchema,
   type GraphQLType,
   getNamedType,
+  isNonNullType,
+  isObjectType,
 } from 'graphql';
 
 export function executable(core: GraphQLSchema): GraphQLSchema {
   return mapSchema(core, {
     // TYPE rather than ENUM_TYPE: the latter may only answer another enum.
     [MapperKind.TYPE]: (type) => ('getValues' in type ? wireEnum(type) : undefined),
-    [MapperKind.OBJECT_FIELD]: plainRead,
+    [MapperKind.OBJECT_FIELD]: cheaper,
   });
 }
 
@@ -42,19 +44,63 @@ function wireEnum(type: GraphQLEnumType): GraphQLScalarType {
   });
 }
 
+type Field = GraphQLFieldConfig<Row, unknown>;
+type Resolve = NonNullable<Field['resolve']>;
+type Row = Record<string, unknown>;
+
 /**
- * Pothos wraps exposed columns in a resolver that checks whether the row was selected with them; reading
- * the property first halves the cost of a list. A row without the property still takes the wrapper.
+ * Pothos wraps each field of a row in a resolver that looks up, by the path, whether the row was loaded with
+ * what the field selects. Looking at the row costs far less; one without it still takes the wrapper.
  */
-function plainRead(field: GraphQLFieldConfig<Record<string, unknown>, unknown>) {
-  const property = field.extensions?.pothosExposedField;
+function cheaper(field: Field, name: string, typeName: string, schema: GraphQLSchema): Field {
+  const { pothosExposedField: exposed, pothosPrismaSelect: select } = field.extensions ?? {};
+  const original = field.extensions?.pothosOriginalResolve as Resolve | undefined;
   const { resolve = defaultFieldResolver } = field;
-  if (typeof property !== 'string') return undefined;
+
+  const isNodeId = name === 'id' && implementsNode(schema, typeName);
+  const property = isNodeId ? 'id' : exposed;
+  if (typeof property === 'string') {
+    // Compiled code then reads the property itself. What is missing fails here, so only where a null could
+    // hide it the resolver stays.
+    if (property === name && isNonNullType(field.type)) return { ...field, resolve: undefined };
+    return {
+      ...field,
+      resolve: (row, args, context, info) => {
+        const value = row[property];
+        return value === undefined ? resolve(row, args, context, info) : value;
+      },
+    };
+  }
+  const isLoaded = original && loadedWith(select);
+  if (!isLoaded) return field;
   return {
     ...field,
-    resolve: ((parent, args, context, info) => {
-      const value = parent[property];
-      return value === undefined ? resolve(parent, args, context, info) : value;
-    }) satisfies typeof resolve,
+    resolve: (row, args, context, info) =>
+      (isLoaded(row) ? original : resolve)(row, args, context, info),
   };
+}
+
+function implementsNode(schema: GraphQLSchema, typeName: string): boolean {
+  const type = schema.getType(typeName);
+  return isObjectType(type) && type.getInterfaces().some(({ name }) => name === 'Node');
+}
+
+/** A check that a row has what is selected; undefined when looking cannot tell, as with filters. */
+function loadedWith(select: unknown): ((row: Row) => boolean) | undefined {
+  if (typeof select !== 'object' || select === null) return undefined;
+  const checks: ((row: Row) => boolean)[] = [];
+  for (const [name, selected] of Object.entries(select)) {
+    if (selected === true) {
+      checks.push((row) => row[name] !== undefined);
+      continue;
+    }
+    const isOnlySelect = Object.keys(selected).join() === 'select' && name !== '_count';
+    const inner = isOnlySelect ? loadedWith(selected.select) : undefined;
+    if (!inner) return undefined;
+    checks.push((row) => {
+      const value = row[name];
+      return value === null || (typeof value === 'object' && inner(value as Row));
+    });
+  }
+  return (row) => checks.every((check) => check(row));
 }
