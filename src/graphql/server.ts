@@ -31,7 +31,7 @@ export function createGraphQLServer(services: Services) {
     schema,
     graphqlEndpoint: '/graphql',
     renderGraphiQL,
-    graphiql: { title: 'Loam' },
+    graphiql: { title: 'Loam', defaultQuery: FIRST_QUERY },
     landingPage: false,
     // The door in front answers CORS, and pino logs requests.
     cors: false,
@@ -51,6 +51,19 @@ export function createGraphQLServer(services: Services) {
     ],
   });
 }
+
+const FIRST_QUERY = `# Everything in Loam that you may see. Put your token under "Headers" below:
+#   {"Authorization": "Bearer loam_pat_…"}
+{
+  viewer {
+    username
+    namespace {
+      repositories(first: 5) { edges { node { fullName pushedAt } } }
+      jobs(first: 5) { edges { node { name status progress } } }
+    }
+  }
+}
+`;
 
 /** Errors that never reach a resolver (a wrong variable, a limit of the armor) carry a code too. */
 const useErrorCodes: Plugin = {
