@@ -28,13 +28,7 @@ export type ServerProcess = AsyncDisposable & {
 export async function startServer(env: Record<string, string>): Promise<ServerProcess> {
   const child = spawn(process.execPath, ['src/main.ts'], {
     cwd: ROOT,
-    env: {
-      PATH: process.env.PATH,
-      HOME: process.env.HOME,
-      PORT: '0',
-      LOAM_LOG_LEVEL: 'warn',
-      ...env,
-    },
+    env: { ...INHERITED, PORT: '0', LOAM_LOG_LEVEL: 'warn', ...env },
     stdio: ['ignore', 'pipe', 'pipe'],
   });
   const ended = once(child, 'close') as Promise<[number | null, NodeJS.Signals | null]>;
