@@ -2,6 +2,7 @@
 import { once } from 'node:events';
 import { connect } from 'node:net';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { fakeRunner } from '../src/jobs/runners/fake.ts';
 import { openWire } from './fuzz/wire.ts';
 import { type Answer, type Client, startApp, type TestApp } from './harness.ts';
 
@@ -160,6 +161,19 @@ test('an ETag is of the body, and only a read that differs is sent', async () =>
   const changed = await alice.get(REPOSITORIES, { 'If-None-Match': etag });
   expect(changed.status).toBe(200);
   expect(changed.headers.get('etag')).not.toBe(etag);
+});
+
+test('HEAD of a stream ends at once', async () => {
+  await using other = await startApp({ overrides: { runner: fakeRunner() } });
+  const { admin } = other;
+  await admin.post('/auth/v1/repository/admin', { name: 'work' });
+  const job = { name: 'long', command: 'sleep 60', repo: 'admin/work', gpu: 'none' };
+  expect((await admin.post('/auth/v1/seed/admin/jobs', job)).status).toBe(201);
+  const head = await admin.request('HEAD', '/admin/job/long/logs?stream=true');
+  expect([head.status, head.headers.get('content-type')]).toEqual([
+    200,
+    'application/json; charset=utf-8',
+  ]);
 });
 
 test('a page links to the others', async () => {

@@ -76,7 +76,9 @@ function answer(
     const values = read(req);
     if (route.streamedBy && values[route.streamedBy]) {
       if (!stream) throw new Error(`Nothing streams ${route.operation}`);
-      return stream(req, res, values);
+      if (req.method !== 'HEAD') return stream(req, res, values);
+      // Nothing of a stream would reach the client, yet it would go on to the end of the job.
+      values[route.streamedBy] = false;
     }
     const exchange: Exchange = {
       context: { viewer: req.viewer, requestId: req.id as string, services },
