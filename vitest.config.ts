@@ -14,6 +14,8 @@ export default defineConfig({
     reporters: ['default', './test/skips.ts'],
     // Servers, child processes and git belong to a process each, so that a leak names its file.
     pool: 'forks',
+    // Vitest leaves one core to itself; on two that would be half of them. Most of a test here is waiting.
+    maxWorkers: 2,
     testTimeout: 30_000,
     hookTimeout: 60_000,
   },
