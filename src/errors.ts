@@ -105,9 +105,9 @@ export function errorBody(error: AppError, requestId: string): ErrorBody {
     : { error: { code, message, request_id: requestId } };
 }
 
-/** The message with its field as REST calls it: the domain's names are GraphQL's. */
+/** The message with its field as REST calls it: the domain's names are GraphQL's. Headers keep theirs. */
 function inSnakeCase({ message, field }: AppError): string {
-  if (!field || !message.startsWith(field)) return message;
+  if (!field || field.includes('-') || !message.startsWith(field)) return message;
   const snake = field.replaceAll(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
   return snake + message.slice(field.length);
 }

@@ -93,12 +93,22 @@ function readiness({ db }: Pick<Services, 'db'>): RequestHandler {
   };
 }
 
+const OF_CONTENT = [
+  'Content-Type',
+  'Content-Disposition',
+  'Cache-Control',
+  'ETag',
+  'Last-Modified',
+];
+
 function errorEdge(log: Logger): ErrorRequestHandler {
   return (error, req, res, _next) => {
     const shown = toPublic(asAppError(error));
     if (shown.status >= 500) log.error({ err: error, req: { id: req.id } }, 'unexpected error');
     // The answer has begun: all that is left is to break it off, so that nobody takes it for whole.
     if (res.headersSent) return void res.destroy();
+    // A download that was refused late had described its file already.
+    for (const name of OF_CONTENT) res.removeHeader(name);
     for (const [name, value] of Object.entries(shown.headers ?? {})) res.setHeader(name, value);
     if (shown.retryAfter) res.setHeader('Retry-After', shown.retryAfter);
     const body = errorBody(shown, req.id as string);

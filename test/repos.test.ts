@@ -432,6 +432,7 @@ test('a download serves ranges to whoever has the link, and never as a page', as
   expect((await get({ Range: 'bytes=20-' })).text).toBe('cript>'.slice(-6));
   const beyond = await get({ Range: 'bytes=26-' });
   expect([beyond.status, beyond.headers.get('content-range')]).toEqual([416, 'bytes */26']);
+  expect(beyond.headers.get('content-type')).toContain('application/json');
   expect((await get({ Range: 'bytes=1-2', 'If-Range': '"other"' })).status).toBe(200);
   const etag = whole.headers.get('etag') as string;
   expect((await get({ 'If-None-Match': etag, 'Cache-Control': 'max-age=0' })).status).toBe(304);

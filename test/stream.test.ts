@@ -103,8 +103,11 @@ test('what is not running, not there, not allowed or no id is refused before the
   expect((await app.anonymous.get(path('done'))).status).toBe(401);
   const bob = await app.user('bob');
   expect((await bob.get(path('done'))).status).toBe(403);
-  expect((await ada.get(path('done'), { 'Last-Event-ID': 'x' })).status).toBe(400);
+  expect((await ada.get(path('done'), { 'Last-Event-ID': 'x' })).body).toMatchObject({
+    error: { message: 'Last-Event-ID: must be the id of an event' },
+  });
   expect((await ada.get(path('done', '&tail=0'))).status).toBe(400);
+  expect((await ada.get(path('done', '&since=2026-02-30T00:00:00Z'))).status).toBe(400);
 });
 
 test('a client that does not read holds up nobody, and one that goes leaves nothing', async () => {

@@ -62,12 +62,18 @@ builder.scalarType('DateTime', {
   serialize: (value) => value.toISOString(),
   parseValue: (value) => {
     const date = typeof value === 'string' && ISO_8601.test(value) ? new Date(value) : undefined;
-    if (!date || Number.isNaN(date.getTime()))
+    if (!date || Number.isNaN(date.getTime()) || !isDay(value as string))
       throw new GraphQLError('must be an ISO 8601 timestamp with an offset', badInput);
     return date;
   },
 });
 const ISO_8601 = /^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?(Z|[+-]\d{2}:?\d{2})$/;
+
+/** Whether the date is in the calendar: `Date` takes February 30 for March 2. */
+function isDay(timestamp: string): boolean {
+  const day = timestamp.slice(0, 10);
+  return new Date(`${day}T00:00Z`).toISOString().startsWith(day);
+}
 
 builder.scalarType('SafeInt', {
   description:
