@@ -107,6 +107,12 @@ describe('process, in a sandbox', () => {
     const polite = `sh -c 'trap "echo inner; exit" TERM; while :; do sleep 0.05; done' & trap "echo outer; wait; exit 7" TERM; echo up; while :; do sleep 0.05; done`;
     for (const [command, exitCode, said] of [
       [polite, 7, ['inner', 'outer', 'up']],
+      // What a trap starts belongs to the ending and is left to its work.
+      [
+        `trap "sleep 0.1 && echo saved; exit 7" TERM; echo up; while :; do sleep 0.05; done`,
+        7,
+        ['saved', 'up'],
+      ],
       [`trap "echo no" TERM; echo up; while :; do sleep 0.05; done`, 137, ['no', 'up']],
     ] as const) {
       const handle = await runner.prepare(attemptSpec(command), never);

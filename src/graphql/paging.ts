@@ -24,7 +24,8 @@ export function pageType<T>(
   node: Parameters<typeof builder.objectRef<T>>[0] | object,
 ) {
   return builder.objectRef<NumberedPage<T>>(name).implement({
-    description: 'A page by number. For endless scrolling use the connection of the same name.',
+    description:
+      'A page by number, as REST has it; where the list has a connection, front ends scroll with that.',
     fields: (t) => ({
       nodes: t.field({ type: [node] as never, resolve: (page) => page.nodes as never }),
       page: t.exposeInt('page'),

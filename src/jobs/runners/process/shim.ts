@@ -251,7 +251,7 @@ type Tree = { terminate(): void; kill(): void };
 function sandboxed(up: Promise<number>): Tree {
   const terminate = (init: number) => {
     // It may not have started the command yet: there must be someone to hear it.
-    if (!signalAll(() => descendants(init), 'SIGTERM') && statOf(init))
+    if (!terminateAll(() => descendants(init)) && statOf(init))
       setTimeout(terminate, 10, init).unref();
   };
   return {
@@ -267,11 +267,12 @@ function unconfined(attempt: string, root: number | undefined): Tree {
     const alive = root && statOf(root)?.parent === process.pid ? [root, ...descendants(root)] : [];
     return [...new Set([...alive, ...markedPids(attempt)])];
   };
-  const signal = (name: NodeJS.Signals) => {
-    if (process.platform === 'linux') signalAll(all, name);
-    else if (root) signalOne(-root, name);
-  };
-  return { terminate: () => signal('SIGTERM'), kill: () => signal('SIGKILL') };
+  // Without /proc the process group is all that we can know.
+  if (process.platform !== 'linux') {
+    const group = (name: NodeJS.Signals) => root && signalOne(-root, name);
+    return { terminate: () => void group('SIGTERM'), kill: () => void group('SIGKILL') };
+  }
+  return { terminate: () => void terminateAll(all), kill: () => killAll(all) };
 }
 
 /** The processes of an attempt that carry its marker, wherever they went. */
@@ -287,18 +288,34 @@ function isMarked(pid: number, attempt: string): boolean {
   }
 }
 
-/** Again until no new process shows up: one may fork while we walk. Says how many there were. */
-function signalAll(list: () => number[], name: NodeJS.Signals): number {
+/**
+ * Asks each once, and says how many there were. What a process starts after it has been asked is its way of
+ * ending (a last upload, a checkpoint) and has the grace period; so nobody is looked for again after the
+ * first was asked, only before: one may fork while we walk.
+ */
+function terminateAll(list: () => number[]): number {
+  let pids = list();
+  for (let round = 0; round < 5; round++) {
+    const again = list();
+    const settled = again.length === pids.length && again.every((pid) => pids.includes(pid));
+    pids = again;
+    if (settled) break;
+  }
+  for (const pid of pids) signalOne(pid, 'SIGTERM');
+  return pids.length;
+}
+
+/** Again until no new process shows up. */
+function killAll(list: () => number[]): void {
   const done = new Set<number>();
   for (let round = 0; round < 10; round++) {
     const fresh = list().filter((pid) => !done.has(pid));
-    if (fresh.length === 0) break;
+    if (fresh.length === 0) return;
     for (const pid of fresh) {
       done.add(pid);
-      signalOne(pid, name);
+      signalOne(pid, 'SIGKILL');
     }
   }
-  return done.size;
 }
 
 export function signalOne(pid: number, name: NodeJS.Signals): void {
