@@ -7,7 +7,7 @@ import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
 import { seedOperator } from './auth/accounts.ts';
 import { recordUsage } from './auth/usage.ts';
-import type { Config } from './config.ts';
+import { type Config, ConfigError } from './config.ts';
 import { openDatabase } from './db.ts';
 import { Bus } from './events.ts';
 import { openGit } from './git/git.ts';
@@ -56,7 +56,6 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   });
   cleanup.defer(() => session.close());
   database.own();
-  const firstToken = await seedOperator(database.client, config.admin);
 
   const usage = cleanup.use(recordUsage({ pool: database.pool, log }));
   const report = (error: unknown) => log.error({ err: error }, 'background work on git failed');
@@ -71,6 +70,8 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   server.requestTimeout = 0;
   server.timeout = SILENCE_MS;
   const urls = await listen(server, config);
+  // Not before the port is ours: a start that fails must not have made a token that nobody was shown.
+  const firstToken = await seedOperator(database.client, config.admin);
   cleanup.defer(() => drain(server));
   cleanup.defer(() => bus.close());
   const services: Services = {
@@ -100,10 +101,13 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
 
 async function listen(server: Server, config: Config): Promise<Services['urls']> {
   const { promise, resolve, reject } = Promise.withResolvers<void>();
-  server.once('error', reject);
+  server.once('error', (error: NodeJS.ErrnoException) => {
+    const taken = `PORT: ${config.port} is in use on ${config.host}`;
+    reject(error.code === 'EADDRINUSE' ? new ConfigError(taken) : error);
+  });
   server.listen(config.port, config.host, resolve);
   await promise;
-  server.off('error', reject);
+  server.removeAllListeners('error');
   const { port } = server.address() as AddressInfo;
   const host = config.host.includes(':') ? `[${config.host}]` : config.host;
   const base = config.baseUrl ?? `http://${host}:${port}`;

@@ -401,6 +401,11 @@ describe('jobs as processes', () => {
       206,
       whole.subarray(10, 20),
     ]);
+    const beyond = await download(artifacts.downloadUrl, { range: 'bytes=99999999-' });
+    expect([beyond.status, beyond.headers.get('content-type')]).toEqual([
+      416,
+      expect.stringMatching(/^application\/json/),
+    ]);
     const bare = artifacts.downloadUrl.split('?')[0];
     const bob = await app.user('bob');
     const statuses = [ada, bob, app.anonymous].map(

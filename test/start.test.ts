@@ -1,5 +1,7 @@
+import { once } from 'node:events';
 import { existsSync } from 'node:fs';
 import { mkdtemp, readFile, rm } from 'node:fs/promises';
+import { type AddressInfo, createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
@@ -84,6 +86,19 @@ test('of two servers started at once on a new folder, one serves', async () => {
   expect(running).toHaveLength(1);
   await using server = (running[0] as PromiseFulfilledResult<ServerProcess>).value;
   expect((await whoami(server.base, env.LOAM_ADMIN_TOKEN)).data?.whoami.username).toBe('admin');
+});
+
+test('a port that is taken stops the first start before a token is made that nobody sees', async () => {
+  await using folder = await dataFolder();
+  const taken = createServer();
+  taken.listen(0, '127.0.0.1');
+  await once(taken, 'listening');
+  const { port } = taken.address() as AddressInfo;
+  const env = { LOAM_DATA_DIR: folder.path };
+  await expect(startServer({ ...env, PORT: `${port}` })).rejects.toThrow(/PORT: \d+ is in use/);
+  taken.close();
+  await using server = await startServer(env);
+  expect(server.output()).toMatch(/loam_pat_/);
 });
 
 test('a wrong value stops the start with a line that names the variable', async () => {
