@@ -11,7 +11,7 @@ export default class Skips implements Reporter {
         if (result.state === 'pending') continue;
         counts[result.state]++;
         if (result.state !== 'skipped') continue;
-        const why = result.note ?? `${test.fullName}: no reason given`;
+        const why = result.note ?? 'no reason given: skipped in its file, or not selected by -t';
         reasons.set(why, (reasons.get(why) ?? 0) + 1);
       }
     }
