@@ -1,11 +1,13 @@
 import { type App, createApp } from './app.ts';
 import { type Config, ConfigError, readConfig } from './config.ts';
 
+// Heard from the beginning: a signal during the start would end us without stopping what was started.
+const stopped = stopSignal();
 try {
   const config = readConfig();
   await using app = await createApp(config);
   greet(app, config);
-  await Promise.race([app.failed, stopSignal()]);
+  await Promise.race([app.failed, stopped]);
 } catch (error) {
   console.error(error instanceof ConfigError ? error.message : error);
   process.exitCode = 1;

@@ -54,7 +54,9 @@ export async function startPostgres(dir: string): Promise<EmbeddedPostgres> {
   let owned = false;
   const stop = async () => {
     const pid = await runningPostmaster(cluster);
-    if (pid !== undefined && (owned || pid === started)) await stopPostmaster(pid);
+    if (pid === undefined) return;
+    // Started here, it may serve another Loam by now, which then holds the folder's lock.
+    if (owned || (pid === started && !(await servesOthers(socketDir)))) await stopPostmaster(pid);
   };
   if ((await runningPostmaster(cluster)) === undefined) {
     await initialise(dir, cluster, account);
@@ -185,6 +187,21 @@ async function createDatabase(socketDir: string): Promise<void> {
     } finally {
       await client.end().catch(() => {});
     }
+  }
+}
+
+async function servesOthers(socketDir: string): Promise<boolean> {
+  const client = new pg.Client({ host: socketDir, user: SUPERUSER, database: 'postgres' });
+  try {
+    await client.connect();
+    const { rowCount } = await client.query(
+      `select from pg_stat_activity where backend_type = 'client backend' and pid <> pg_backend_pid()`,
+    );
+    return Boolean(rowCount);
+  } catch {
+    return false;
+  } finally {
+    await client.end().catch(() => {});
   }
 }
 
