@@ -12,6 +12,10 @@ export type Limits = {
   /** Jobs of a namespace that are queued or running. */
   activeJobs: number;
   webhooks: number;
+  /** Bytes of text (UTF-8, with line ends) that the log of one job may hold. */
+  logBytes: number;
+  /** Lines that it may hold. */
+  logLines: number;
 };
 export type PlanLimits = Record<Plan, Limits>;
 
@@ -19,25 +23,39 @@ const GiB = 2 ** 30;
 /** Large enough to never bind, small enough to be shown as an integer (decisions section 2). */
 export const UNLIMITED = 1_000_000;
 
+const LARGEST_LOG = { logBytes: 10 * GiB, logLines: 200_000_000 };
+
 export const planLimits: PlanLimits = {
-  free: limits(60, 10, { repositories: 100, storageBytes: 10 * GiB, activeJobs: 20, webhooks: 10 }),
+  free: limits(60, 10, {
+    repositories: 100,
+    storageBytes: 10 * GiB,
+    activeJobs: 20,
+    webhooks: 10,
+    logBytes: GiB / 4,
+    logLines: 5_000_000,
+  }),
   team: limits(300, 30, {
     repositories: 1_000,
     storageBytes: 250 * GiB,
     activeJobs: 200,
     webhooks: 50,
+    logBytes: GiB,
+    logLines: 20_000_000,
   }),
   enterprise: limits(1_000, 100, {
     repositories: 50_000,
     storageBytes: 10_240 * GiB,
     activeJobs: 5_000,
     webhooks: 500,
+    ...LARGEST_LOG,
   }),
   unlimited: limits(UNLIMITED, UNLIMITED, {
     repositories: UNLIMITED,
     storageBytes: Number.MAX_SAFE_INTEGER,
     activeJobs: UNLIMITED,
     webhooks: UNLIMITED,
+    // Bounded all the same: a job that prints in a loop would fill the operator's own disk.
+    ...LARGEST_LOG,
   }),
 };
 

@@ -56,6 +56,15 @@ export function storageLeft(
   return Math.max(0, table[plan].storageBytes - Number(storageBytes));
 }
 
+/** What the log of one job may hold on a plan: bytes of text with line ends, and lines. */
+export function logLimits(
+  { config }: Pick<Services, 'config'>,
+  plan: Plan,
+): { bytes: number; lines: number } {
+  const table = config.rateLimits === 'off' ? planLimits : config.rateLimits;
+  return { bytes: table[plan].logBytes, lines: table[plan].logLines };
+}
+
 function usage(what: Quota, id: string, limit: number): Prisma.Sql {
   switch (what) {
     case 'storageBytes':
