@@ -4,7 +4,8 @@ import { type FSWatcher, watch } from 'node:fs';
 import { readFile, rm } from 'node:fs/promises';
 import { setTimeout as delay } from 'node:timers/promises';
 import { promisify } from 'node:util';
-import { type Claim, identityOf, markedPids, signalOne, statOf } from './shim.ts';
+import { identityOf, markedPids, signalOne, statOf } from './proc.ts';
+import type { Claim } from './shim.ts';
 
 /** Reads a file that the shim writes whole; undefined while it does not exist. */
 export async function readWhole<T>(file: string): Promise<T | undefined> {

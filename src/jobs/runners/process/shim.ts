@@ -5,7 +5,7 @@
  *
  *   node shim.ts <folder of the attempt>
  *
- * It imports nothing but Node, because a job's start waits for it (52 ms).
+ * It imports nothing but Node and the few files beside it, because a job's start waits for it (52 ms).
  *
  * The files, all in that folder; a file that others wait for appears whole, by rename or link:
  *   spec.json   what to run; removed once read, because secrets are in it
@@ -18,21 +18,28 @@
 import { spawn } from 'node:child_process';
 import {
   closeSync,
-  constants,
-  existsSync,
   fsyncSync,
   linkSync,
   openSync,
-  readdirSync,
   readFileSync,
   renameSync,
   unlinkSync,
   writeFileSync,
   writeSync,
 } from 'node:fs';
-import { Socket } from 'node:net';
 import { constants as os } from 'node:os';
 import { join } from 'node:path';
+import { follow } from './lines.ts';
+import {
+  descendants,
+  identityOf,
+  killAll,
+  MARKER,
+  markedPids,
+  signalOne,
+  statOf,
+  terminateAll,
+} from './proc.ts';
 
 export type ShimSpec = {
   attempt: string;
@@ -55,64 +62,8 @@ export type Exit = {
   unstartable: boolean;
 };
 
-/** Decisions section 4. */
-const MAX_LINE = 64 * 1024;
 /** What holds stdout open after the work has ended is not waited for longer than this. */
 const DRAIN_MS = 2_000;
-/** In the environment of what the shim starts: how it is known again when the tree is gone. */
-export const MARKER = 'LOAM_ATTEMPT_ID';
-
-/** Boot and start time make a pid unique; empty where there is no /proc. */
-export function identityOf(pid: number): { startTime: string; bootId: string } {
-  const stat = statOf(pid);
-  if (!stat) return { startTime: '', bootId: '' };
-  return {
-    startTime: stat.startTime,
-    bootId: readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim(),
-  };
-}
-
-export type ProcessStat = { state: string; parent: number; startTime: string; fields: string[] };
-
-/** `/proc/<pid>/stat`, whose second field may itself hold spaces and parentheses. */
-export function statOf(pid: number | string): ProcessStat | undefined {
-  try {
-    const text = readFileSync(`/proc/${pid}/stat`, 'utf8');
-    const fields = text.slice(text.lastIndexOf(')') + 2).split(' ');
-    return {
-      state: fields[0] ?? '',
-      parent: Number(fields[1]),
-      startTime: fields[19] ?? '',
-      fields,
-    };
-  } catch {
-    return undefined;
-  }
-}
-
-/** All processes below `root`, without it. */
-export function descendants(root: number): number[] {
-  const children = new Map<number, number[]>();
-  for (const pid of allPids()) {
-    const parent = statOf(pid)?.parent;
-    if (parent === undefined) continue;
-    children.set(parent, [...(children.get(parent) ?? []), pid]);
-  }
-  const found: number[] = [];
-  for (let level = [root]; level.length > 0; ) {
-    level = level.flatMap((pid) => children.get(pid) ?? []);
-    found.push(...level);
-  }
-  return found;
-}
-
-function allPids(): number[] {
-  return existsSync('/proc/self/stat') ? readdirSync('/proc').filter(isNumber).map(Number) : [];
-}
-
-function isNumber(name: string): boolean {
-  return /^\d+$/.test(name);
-}
 
 if (import.meta.main) run(process.argv[2] ?? '');
 
@@ -273,105 +224,4 @@ function unconfined(attempt: string, root: number | undefined): Tree {
     return { terminate: () => void group('SIGTERM'), kill: () => void group('SIGKILL') };
   }
   return { terminate: () => void terminateAll(all), kill: () => killAll(all) };
-}
-
-/** The processes of an attempt that carry its marker, wherever they went. */
-export function markedPids(attempt: string): number[] {
-  return allPids().filter((pid) => pid !== process.pid && isMarked(pid, attempt));
-}
-
-function isMarked(pid: number, attempt: string): boolean {
-  try {
-    return readFileSync(`/proc/${pid}/environ`, 'latin1').includes(`${MARKER}=${attempt}\0`);
-  } catch {
-    return false;
-  }
-}
-
-/**
- * Asks each once, and says how many there were. What a process starts after it has been asked is its way of
- * ending (a last upload, a checkpoint) and has the grace period; so nobody is looked for again after the
- * first was asked, only before: one may fork while we walk.
- */
-function terminateAll(list: () => number[]): number {
-  let pids = list();
-  for (let round = 0; round < 5; round++) {
-    const again = list();
-    const settled = again.length === pids.length && again.every((pid) => pids.includes(pid));
-    pids = again;
-    if (settled) break;
-  }
-  for (const pid of pids) signalOne(pid, 'SIGTERM');
-  return pids.length;
-}
-
-/** Again until no new process shows up. */
-function killAll(list: () => number[]): void {
-  const done = new Set<number>();
-  for (let round = 0; round < 10; round++) {
-    const fresh = list().filter((pid) => !done.has(pid));
-    if (fresh.length === 0) return;
-    for (const pid of fresh) {
-      done.add(pid);
-      signalOne(pid, 'SIGKILL');
-    }
-  }
-}
-
-export function signalOne(pid: number, name: NodeJS.Signals): void {
-  try {
-    process.kill(pid, name);
-  } catch {
-    // It has ended by itself.
-  }
-}
-
-/** Copies a FIFO's lines into the log. The text passes as latin1, one character a byte, which is quick. */
-function follow(fifo: string, stream: 'o' | 'e', log: number) {
-  // The reader first and without blocking, or each end would wait for the other.
-  const reader = openSync(fifo, constants.O_RDONLY | constants.O_NONBLOCK);
-  const writer = openSync(fifo, constants.O_WRONLY);
-  const source = new Socket({ fd: reader, readable: true, writable: false });
-  let pending = '';
-  let cut = false;
-  const keep = (part: string) => {
-    pending += part;
-    if (pending.length <= MAX_LINE) return;
-    pending = pending.slice(0, MAX_LINE);
-    cut = true;
-  };
-  const line = () => {
-    const text = `${Date.now()} ${cut ? stream.toUpperCase() : stream} ${pending}\n`;
-    pending = '';
-    cut = false;
-    return text;
-  };
-  source.on('data', (chunk) => {
-    const text = chunk.toString('latin1');
-    const first = text.indexOf('\n');
-    if (first < 0) return keep(text);
-    keep(text.slice(0, first));
-    const last = text.lastIndexOf('\n');
-    let complete = line();
-    // A chunk is at most 64 KiB, so none of the lines within it can be too long.
-    if (last > first) {
-      const header = `${Date.now()} ${stream} `;
-      const within = text.slice(first + 1, last);
-      complete += `${header}${within.replaceAll('\n', `\n${header}`)}\n`;
-    }
-    writeAll(log, Buffer.from(complete, 'latin1'));
-    keep(text.slice(last + 1));
-  });
-  source.on('error', () => {});
-  const closed = new Promise<void>((resolve) => {
-    source.once('close', () => {
-      if (pending || cut) writeAll(log, Buffer.from(line(), 'latin1'));
-      resolve();
-    });
-  });
-  return { source, writer, closed };
-}
-
-function writeAll(fd: number, bytes: Buffer): void {
-  for (let done = 0; done < bytes.length; ) done += writeSync(fd, bytes, done);
 }

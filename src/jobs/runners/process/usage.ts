@@ -2,7 +2,7 @@
 import { execFile } from 'node:child_process';
 import { readFile } from 'node:fs/promises';
 import { promisify } from 'node:util';
-import { descendants, statOf } from './shim.ts';
+import { descendants, statOf } from './proc.ts';
 
 const run = promisify(execFile);
 

@@ -1,0 +1,108 @@
+/** Processes as /proc shows them, and signals to many of them. Linux alone: elsewhere nothing is found. */
+import { existsSync, readdirSync, readFileSync } from 'node:fs';
+
+/** In the environment of what the shim starts: how it is known again when the tree is gone. */
+export const MARKER = 'LOAM_ATTEMPT_ID';
+
+/** Boot and start time make a pid unique; empty where there is no /proc. */
+export function identityOf(pid: number): { startTime: string; bootId: string } {
+  const stat = statOf(pid);
+  if (!stat) return { startTime: '', bootId: '' };
+  return {
+    startTime: stat.startTime,
+    bootId: readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim(),
+  };
+}
+
+export type ProcessStat = { state: string; parent: number; startTime: string; fields: string[] };
+
+/** `/proc/<pid>/stat`, whose second field may itself hold spaces and parentheses. */
+export function statOf(pid: number | string): ProcessStat | undefined {
+  try {
+    const text = readFileSync(`/proc/${pid}/stat`, 'utf8');
+    const fields = text.slice(text.lastIndexOf(')') + 2).split(' ');
+    return {
+      state: fields[0] ?? '',
+      parent: Number(fields[1]),
+      startTime: fields[19] ?? '',
+      fields,
+    };
+  } catch {
+    return undefined;
+  }
+}
+
+/** All processes below `root`, without it. */
+export function descendants(root: number): number[] {
+  const children = new Map<number, number[]>();
+  for (const pid of allPids()) {
+    const parent = statOf(pid)?.parent;
+    if (parent === undefined) continue;
+    children.set(parent, [...(children.get(parent) ?? []), pid]);
+  }
+  const found: number[] = [];
+  for (let level = [root]; level.length > 0; ) {
+    level = level.flatMap((pid) => children.get(pid) ?? []);
+    found.push(...level);
+  }
+  return found;
+}
+
+function allPids(): number[] {
+  return existsSync('/proc/self/stat') ? readdirSync('/proc').filter(isNumber).map(Number) : [];
+}
+
+function isNumber(name: string): boolean {
+  return /^\d+$/.test(name);
+}
+
+/** The processes of an attempt that carry its marker, wherever they went. */
+export function markedPids(attempt: string): number[] {
+  return allPids().filter((pid) => pid !== process.pid && isMarked(pid, attempt));
+}
+
+function isMarked(pid: number, attempt: string): boolean {
+  try {
+    return readFileSync(`/proc/${pid}/environ`, 'latin1').includes(`${MARKER}=${attempt}\0`);
+  } catch {
+    return false;
+  }
+}
+
+/**
+ * Asks each once, and says how many there were. What a process starts after it has been asked is its way of
+ * ending (a last upload, a checkpoint) and has the grace period; so nobody is looked for again after the
+ * first was asked, only before: one may fork while we walk.
+ */
+export function terminateAll(list: () => number[]): number {
+  let pids = list();
+  for (let round = 0; round < 5; round++) {
+    const again = list();
+    const settled = again.length === pids.length && again.every((pid) => pids.includes(pid));
+    pids = again;
+    if (settled) break;
+  }
+  for (const pid of pids) signalOne(pid, 'SIGTERM');
+  return pids.length;
+}
+
+/** Again until no new process shows up. */
+export function killAll(list: () => number[]): void {
+  const done = new Set<number>();
+  for (let round = 0; round < 10; round++) {
+    const fresh = list().filter((pid) => !done.has(pid));
+    if (fresh.length === 0) return;
+    for (const pid of fresh) {
+      done.add(pid);
+      signalOne(pid, 'SIGKILL');
+    }
+  }
+}
+
+export function signalOne(pid: number, name: NodeJS.Signals): void {
+  try {
+    process.kill(pid, name);
+  } catch {
+    // It has ended by itself.
+  }
+}
