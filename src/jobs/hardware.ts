@@ -39,6 +39,9 @@ export const HARDWARE_DEFAULTS = {
   region: 'us-east-1',
 } as const;
 
+/** Decisions section 4. */
+const MAX_DISK_GB = 10_240;
+
 /** US dollars an hour: of one GPU, one vCPU, and one GB of memory. Disk is part of the machine. */
 const PRICES = {
   gpu: {
@@ -61,7 +64,8 @@ export function checkHardware(hardware: Hardware): void {
   oneOf('cpu', cpu, CPUS);
   oneOf('region', region, REGIONS);
   if (memoryGb < 1) throw invalid('memoryGb', 'must be at least 1');
-  if (diskGb < 1) throw invalid('diskGb', 'must be at least 1');
+  if (diskGb < 1 || diskGb > MAX_DISK_GB)
+    throw invalid('diskGb', `must be from 1 to ${MAX_DISK_GB}`);
 
   if (gpu === 'none' && gpuCount > 1)
     throw unprocessable('gpuCount', `${gpuCount} GPUs were asked for with gpu "none"`);
