@@ -43,7 +43,8 @@ export async function appendLines(
     // The job is locked before the attempt, as everywhere.
     text: `
       with numbered as (
-        update jobs set next_seq = next_seq + $3, progress = coalesce($8, progress)
+        update jobs set next_seq = next_seq + $3, progress = coalesce($8, progress),
+          progress_said = progress_said or $8 is not null
         where id = $1
         returning id, next_seq - $3 as first
       ), moved as (

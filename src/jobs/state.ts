@@ -57,7 +57,7 @@ const LOCKED = {
   runtimeSeconds: true,
   costPerHour: true,
   timeoutMinutes: true,
-  progress: true,
+  progressSaid: true,
 } as const satisfies Prisma.JobSelect;
 export type LockedJob = Prisma.JobGetPayload<{ select: typeof LOCKED }>;
 
@@ -88,7 +88,8 @@ export async function moveJob(
     where: { id },
     data: {
       status: to,
-      progress: isPhase(job.progress) || !isOver(to) ? phase : job.progress,
+      // What the program said last outlives its end, and gives way to the phase of what comes next.
+      ...(!(isOver(to) && job.progressSaid) && { progress: phase, progressSaid: false }),
       ...(to !== 'running' && { attemptId: null }),
       ...(isOver(to) && { completedAt: new Date() }),
       ...set,
@@ -176,13 +177,3 @@ export const PHASES = {
   timed_out: 'timed out',
   failed: 'failed',
 } as const;
-
-/** Phases that end with a number or a reason begin like one of these. */
-const PHASE_STARTS = ['waiting for', 'waiting to', 'failed', 'the machine'];
-
-function isPhase(progress: string): boolean {
-  return (
-    (Object.values(PHASES) as string[]).includes(progress) ||
-    PHASE_STARTS.some((start) => progress.startsWith(start))
-  );
-}
