@@ -84,6 +84,8 @@ describe('what may be asked for', () => {
     ['cpu', { cpu: 3 }],
     ['memoryGb', { memoryGb: 0 }],
     ['diskGb', { diskGb: 0 }],
+    ['diskGb', { diskGb: 10_241 }],
+    ['retries', { retries: -1 }],
     ['timeoutMinutes', { timeoutMinutes: 0 }],
     ['timeoutMinutes', { timeoutMinutes: 10081 }],
     ['retries', { retries: 6 }],
@@ -103,6 +105,32 @@ describe('what may be asked for', () => {
   ])('a wrong %s is refused (%#)', async (field, change) => {
     const { errors } = await submitRaw(ada, { ...base, name: 'bad', ...change });
     expect(errors?.[0]?.extensions).toEqual({ code: 'INVALID_REQUEST', ...(field && { field }) });
+  });
+
+  test.each([
+    [400, { disk_gb: 999_999_999 }],
+    [400, { disk_gb: 0 }],
+    [400, { memory_gb: 0 }],
+    [422, { memory_gb: 999_999_999 }],
+    [400, { timeout_minutes: 10_081 }],
+    [400, { timeout_minutes: 0 }],
+    [400, { retries: 6 }],
+    [400, { retries: -1 }],
+    [400, { gpu_count: 3 }],
+    [400, { cpu: 1 }],
+    [400, { region: 'mars' }],
+    [400, { gpu: 'B200' }],
+  ])('over REST a wrong number is %i and names its field: %j', async (status, change) => {
+    const body = { name: 'bad', command: 'true', repo: 'ada/code', gpu: 'none', ...change };
+    const answer = await ada.post('/auth/v1/seed/ada/jobs', body);
+    expect([answer.status, answer.body.error.code]).toEqual([status, 'invalid_request']);
+    expect(answer.body.error.message).toContain(Object.keys(change)[0]);
+  });
+
+  test('the largest disk is accepted', async () => {
+    expect(await submit(ada, { ...base, name: 'wide-disk', diskGb: 10_240 })).toMatchObject({
+      diskGb: 10_240,
+    });
   });
 
   test('repositories and branches must be there, and readable', async () => {
@@ -169,6 +197,26 @@ describe('the life of a job', () => {
       attempts: [{ number: 1, outcome: 'exited', exitCode: 0 }],
     });
     expect(await lines(ada, 'ada', 'good')).toEqual(['one', 'two']);
+  });
+
+  test.each(['waiting for data', 'failed to load 3 rows', 'running', 'the machine is warm'])(
+    'what a program says of its progress stays, also when it sounds like us: %s',
+    async (said) => {
+      const name = `said-${said.replaceAll(' ', '-')}`;
+      await run(name, `echo ::progress::${said}; exit 0`);
+      expect(await reaches(name, 'SUCCEEDED')).toMatchObject({ progress: said });
+    },
+  );
+
+  test('what a program said gives way to the phase when the job is tried again', async () => {
+    await run('said-once', 'echo ::progress::halfway; exit 1', { retries: 1 });
+    await eventually(async () =>
+      expect((await job(ada, 'ada', 'said-once')).progress).toBe(
+        'waiting to try again (retry 1 of 1)',
+      ),
+    );
+    await cancel(ada, 'ada', 'said-once');
+    expect((await job(ada, 'ada', 'said-once')).progress).toBe('cancelled');
   });
 
   test('another exit fails, with its code', async () => {
@@ -428,15 +476,18 @@ describe('jobs as processes', () => {
     expect(one.equals(readFileSync(join(dir, 'deep/b.bin')))).toBe(true);
 
     // The record goes, the artifacts stay, until they are told to go too.
-    const stored = join(app.config.dataDir, 'artifacts');
+    const { namespace } = await ada.gql('{ namespace(name: "ada") { id } }');
+    const folderOf = (jobId: string) => join(app.config.dataDir, 'artifacts', namespace.id, jobId);
     await remove(ada, 'ada', 'made');
     expect((await download(artifacts.downloadUrl)).status).toBe(200);
     await run('made', 'echo x > out', { outputPath: '/work/out' });
     const again = await until(ada, 'ada', 'made', 'SUCCEEDED');
     expect(again.artifacts.files).toBe(1);
+    expect(existsSync(folderOf(again.id))).toBe(true);
     await remove(ada, 'ada', 'made', true);
     expect((await download(again.artifacts.downloadUrl)).status).toBe(404);
-    expect(existsSync(join(stored, id))).toBe(false);
+    expect(existsSync(folderOf(again.id))).toBe(false);
+    expect(existsSync(folderOf(id))).toBe(true);
   });
 
   test('a log of a hundred thousand lines: the tail of it, and what was after a moment', async () => {

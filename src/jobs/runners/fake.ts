@@ -1,7 +1,7 @@
 /**
- * A runner without processes, for tests: it understands `echo TEXT`, `exit N`, `sleep SECONDS`, `trap N`
- * (end with N on SIGTERM), `stubborn` (ignore SIGTERM), `unstartable` and `lose`, joined by `;`. Given to a
- * second server it plays the machine that outlived the first.
+ * A runner without processes, for tests: it understands `echo TEXT`, `flood LINES BYTES` (that many lines of
+ * that length), `exit N`, `sleep SECONDS`, `trap N` (end with N on SIGTERM), `stubborn` (ignore SIGTERM),
+ * `unstartable` and `lose`, joined by `;`. Given to a second server it plays the machine that outlived the first.
  */
 import { once } from 'node:events';
 import { mkdtemp, rm } from 'node:fs/promises';
@@ -76,6 +76,14 @@ export function fakeRunner({ graceMs = GRACE_MS, offers }: Options = {}): FakeRu
       if (verb === 'echo') {
         const line: RunnerLine = { timestamp: new Date(), stream: 'stdout', message: text };
         change(work, () => work.lines.push(line));
+      } else if (verb === 'flood') {
+        const [count = 0, bytes = 0] = words.map(Number);
+        const line: RunnerLine = {
+          timestamp: new Date(),
+          stream: 'stdout',
+          message: 'x'.repeat(bytes),
+        };
+        change(work, () => work.lines.push(...Array<RunnerLine>(count).fill(line)));
       } else if (verb === 'exit') return exit(Number(text));
       else if (verb === 'trap') work.exitOnTerm = Number(text);
       else if (verb === 'stubborn') work.exitOnTerm = null;
