@@ -24,13 +24,21 @@ const EXPOSED = [
 ].join(', ');
 const PREFLIGHT_SECONDS = '86400';
 
-/** Puts the headers on every answer, and answers preflights itself, whatever the path. */
-export const cors: RequestHandler = (req, res, next) => {
+/** For every answer. */
+export const cors: RequestHandler = (_req, res, next) => {
   res.setHeader('Access-Control-Allow-Origin', '*');
   res.setHeader('Access-Control-Expose-Headers', EXPOSED);
-  if (req.method !== 'OPTIONS' || !req.headers['access-control-request-method']) return next();
-  res.setHeader('Access-Control-Allow-Methods', METHODS);
-  res.setHeader('Access-Control-Allow-Headers', REQUEST_HEADERS);
-  res.setHeader('Access-Control-Max-Age', PREFLIGHT_SECONDS);
-  res.status(204).end();
+  next();
 };
+
+/** Answers preflights, whatever the path; `counted` puts the rate headers on them. */
+export function preflights(counted: RequestHandler): RequestHandler {
+  return async (req, res, next) => {
+    if (req.method !== 'OPTIONS' || !req.headers['access-control-request-method']) return next();
+    await counted(req, res, () => {});
+    res.setHeader('Access-Control-Allow-Methods', METHODS);
+    res.setHeader('Access-Control-Allow-Headers', REQUEST_HEADERS);
+    res.setHeader('Access-Control-Max-Age', PREFLIGHT_SECONDS);
+    res.status(204).end();
+  };
+}

@@ -5,7 +5,7 @@ import { randomUUID } from 'node:crypto';
 import express, { type ErrorRequestHandler, type Express, type RequestHandler } from 'express';
 import { pinoHttp } from 'pino-http';
 import { identify } from './auth/http.ts';
-import { cors } from './cors.ts';
+import { cors, preflights } from './cors.ts';
 import { health } from './diagnostics.ts';
 import { AppError, errorBody, toPublic } from './errors.ts';
 import { schema } from './graphql/schema.ts';
@@ -38,6 +38,7 @@ export function createHttp(services: Services): Express {
   app.use(identify(services));
   const limits = rateLimits(services.config.rateLimits);
   app.use(limits.refused);
+  app.use(preflights(limits.counted));
   app.use(createReference(services, endpoints));
   app.use('/artifacts', artifactsRouter(services));
   app.use(gitRouter(services));

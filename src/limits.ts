@@ -42,9 +42,13 @@ export function rateLimits(config: Config['rateLimits']): RateLimits {
     const used = minute?.consumedPoints ?? 0;
     const resetMs = minute?.msBeforeNext ?? WINDOW_SECONDS * 1_000;
     show(res, limits.perMinute, Math.max(0, limits.perMinute - used), resetMs);
-    if (!mayRefuse) return;
-    if (late) throw tooMany(burst.msBeforeNext);
-    if (used > limits.perMinute) throw tooMany(resetMs);
+    if (!mayRefuse || (!late && used <= limits.perMinute)) return;
+    // The next request must pass both, whichever of them has refused this one.
+    const waits = [
+      burst.consumedPoints >= limits.perSecond ? burst.msBeforeNext : 0,
+      used >= limits.perMinute ? resetMs : 0,
+    ];
+    throw tooMany(Math.max(...waits));
   }
 
   return {
@@ -60,7 +64,7 @@ export function rateLimits(config: Config['rateLimits']): RateLimits {
       else if (needsCredentials(req) && req.method !== 'OPTIONS')
         await admit(res, address(req), 'free');
       // With buckets of their own, so that a monitor or a browser's preflights, which carry no credentials,
-      // never use up what their address may ask. These always answer.
+      // never use up what their address may ask. These are always answered.
       else await admit(res, `open ${address(req)}`, 'free', false);
       next();
     },

@@ -141,6 +141,7 @@ test('pages from anywhere may call', async () => {
     },
   });
   expect(preflight.status).toBe(204);
+  expect(preflight.headers.get('x-ratelimit-remaining')).toMatch(/^\d+$/);
   expect(preflight.headers.get('access-control-allow-methods')).toContain('POST');
   expect(preflight.headers.get('access-control-allow-headers')).toContain('Authorization');
   for (const path of [REPOSITORIES, '/nowhere']) {

@@ -71,6 +71,30 @@ test('a credential has the rate of its plan, and no other pays for it', async ()
 });
 const minute = Array.from({ length: 60 }, (_, i) => i + 2);
 
+test('retry_after is the time until a request passes both the second and the minute', async () => {
+  const limits = { ...planLimits, free: { ...planLimits.free, perMinute: 3, perSecond: 3 } };
+  await using app = await startApp({ config: { rateLimits: limits } });
+  const alice = await app.user('alice', 'free');
+  const answers = await Promise.all(Array.from({ length: 4 }, () => alice.get('/auth/v1/whoami')));
+  const refused = answers.find(({ status }) => status === 429) as Answer;
+  // Both are used up, and only the minute will still be so in a second.
+  expect(refused.body.error.retry_after).toBeOneOf(minute);
+  expect(refused.headers.get('retry-after')).toBe(String(refused.body.error.retry_after));
+  expect(refused.body.error.message).toContain(`${refused.body.error.retry_after} s`);
+});
+
+test('a preflight shows the rate, on every path, and uses up nothing', async () => {
+  const limits = { ...planLimits, free: { ...planLimits.free, perMinute: 2, perSecond: 2 } };
+  await using app = await startApp({ config: { rateLimits: limits } });
+  const headers = { Origin: 'https://example.com', 'Access-Control-Request-Method': 'GET' };
+  for (const path of ['/auth/v1/whoami', '/graphql', '/docs', '/alice/hello.git/info/refs']) {
+    const answer = await app.anonymous.request('OPTIONS', path, { headers });
+    expect([path, answer.status, rates(answer).limit]).toEqual([path, 204, 2]);
+    expect(answer.headers.get('access-control-allow-methods')).toContain('GET');
+  }
+  expect((await app.anonymous.get('/auth/v1/whoami')).status).toBe(401);
+});
+
 test('an address without credentials is limited, but health and version always answer', async () => {
   const limits = {
     ...planLimits,
