@@ -2,12 +2,14 @@
  * The composition root: makes every part, in order, and takes them down in reverse.
  * `overrides` is the seam for tests; nothing else in the program knows about them.
  */
-import { createServer, type Server } from 'node:http';
+import type { Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
 import { seedOperator } from './auth/accounts.ts';
 import { recordUsage } from './auth/usage.ts';
 import { type Config, ConfigError } from './config.ts';
+import { type ConnectionLimits, openServer } from './connections.ts';
+import { CORS_HEADERS } from './cors.ts';
 import { openDatabase } from './db.ts';
 import { Bus } from './events.ts';
 import { openGit } from './git/git.ts';
@@ -16,13 +18,18 @@ import type { Runner } from './jobs/runner.ts';
 import { openProcessRunner } from './jobs/runners/process.ts';
 import { openSecretBox } from './jobs/secrets.ts';
 import { startWorker } from './jobs/worker.ts';
+import { rateLimits } from './limits.ts';
 import { createLog, type Logger } from './log.ts';
 import { recoverRepositories } from './repos/recover.ts';
 import type { Services } from './services.ts';
 import { openSession } from './session.ts';
 import { openSigner } from './signing.ts';
 
-export type Overrides = { log?: Logger; runner?: Runner };
+export type Overrides = {
+  log?: Logger;
+  runner?: Runner;
+  connections?: Partial<ConnectionLimits>;
+};
 
 export type App = AsyncDisposable & {
   services: Services;
@@ -35,8 +42,6 @@ export type App = AsyncDisposable & {
 
 /** Requests still running after this are cut off when the server stops. */
 const DRAIN_MS = 10_000;
-/** Git and event streams give a sign of life every few seconds. */
-const SILENCE_MS = 120_000;
 
 export async function createApp(config: Config, overrides: Overrides = {}): Promise<App> {
   await using cleanup = new AsyncDisposableStack();
@@ -65,10 +70,12 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   const secretBox = await openSecretBox(config.dataDir);
   const runner =
     overrides.runner ?? (await openProcessRunner({ dir: join(config.dataDir, 'attempts') }));
-  const server = createServer();
-  // A push takes as long as its bytes need; a connection on which nothing moves is dropped.
-  server.requestTimeout = 0;
-  server.timeout = SILENCE_MS;
+  const limits = rateLimits(config.rateLimits);
+  const headersFor = async (address: string) => ({
+    ...CORS_HEADERS,
+    ...(await limits.of(address)),
+  });
+  const server = openServer(headersFor, overrides.connections);
   const urls = await listen(server, config);
   // Not before the port is ours: a start that fails must not have made a token that nobody was shown.
   const firstToken = await seedOperator(database.client, config.admin);
@@ -86,7 +93,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
     usage,
     urls,
   };
-  server.on('request', createHttp(services));
+  server.on('request', createHttp(services, limits));
   cleanup.use(await startWorker({ ...services, db: database.client, runner }));
 
   const owned = cleanup.move();

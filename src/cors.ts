@@ -25,9 +25,13 @@ const EXPOSED = [
 const PREFLIGHT_SECONDS = '86400';
 
 /** For every answer. */
+export const CORS_HEADERS = {
+  'Access-Control-Allow-Origin': '*',
+  'Access-Control-Expose-Headers': EXPOSED,
+};
+
 export const cors: RequestHandler = (_req, res, next) => {
-  res.setHeader('Access-Control-Allow-Origin', '*');
-  res.setHeader('Access-Control-Expose-Headers', EXPOSED);
+  for (const [name, value] of Object.entries(CORS_HEADERS)) res.setHeader(name, value);
   next();
 };
 

@@ -21,7 +21,7 @@ export const STATUS = {
 export type ErrorCode = keyof typeof STATUS;
 
 type Details = {
-  /** Only where one code has two statuses: `invalid_request` is 422 for a combination, 405 for a method. */
+  /** Only where one code has several: `invalid_request` is 422 for a combination, 405 for a method. */
   status?: number;
   /** The input field at fault. */
   field?: string;
@@ -97,12 +97,19 @@ export function toPublic(error: unknown): AppError {
   );
 }
 
-export function errorBody(error: AppError, requestId: string): ErrorBody {
+function errorBody(error: AppError, requestId: string): ErrorBody {
   const { code } = error;
   const message = inSnakeCase(error);
   return code === 'rate_limit_exceeded'
     ? { error: { code, message, retry_after: error.retryAfter ?? 1 } }
     : { error: { code, message, request_id: requestId } };
+}
+
+/** An error as an HTTP answer: `headers` are those that the error brings. */
+export function answerOf(error: AppError, requestId: string) {
+  const headers: Record<string, string | number> = { ...error.headers };
+  if (error.retryAfter) headers['Retry-After'] = error.retryAfter;
+  return { status: error.status, headers, body: errorBody(error, requestId) };
 }
 
 /** The message with its field as REST calls it: the domain's names are GraphQL's. Headers keep theirs. */

@@ -7,12 +7,12 @@ import { pinoHttp } from 'pino-http';
 import { identify } from './auth/http.ts';
 import { cors, preflights } from './cors.ts';
 import { health } from './diagnostics.ts';
-import { AppError, errorBody, toPublic } from './errors.ts';
+import { AppError, answerOf, invalid, toPublic } from './errors.ts';
 import { schema } from './graphql/schema.ts';
 import { createGraphQLServer } from './graphql/server.ts';
 import { idempotency } from './idempotency.ts';
 import { artifactsRouter, streamLogs } from './jobs/http.ts';
-import { rateLimits } from './limits.ts';
+import type { RateLimits } from './limits.ts';
 import type { Logger } from './log.ts';
 import { downloadsRouter, gitRouter } from './repos/http.ts';
 import { createRest } from './rest/adapter.ts';
@@ -24,7 +24,7 @@ import type { Services } from './services.ts';
 /** Once per process: compiling the operations takes a moment, and they belong to no one app. */
 const endpoints = createEndpoints(schema, routes);
 
-export function createHttp(services: Services): Express {
+export function createHttp(services: Services, limits: RateLimits): Express {
   const app = express();
   app.disable('x-powered-by');
   app.disable('etag');
@@ -36,9 +36,9 @@ export function createHttp(services: Services): Express {
   app.get('/readyz', readiness(services));
   app.use(cors);
   app.use(identify(services));
-  const limits = rateLimits(services.config.rateLimits);
   app.use(limits.refused);
   app.use(preflights(limits.counted));
+  app.use(demandHost(limits.counted));
   app.use(createReference(services, endpoints));
   app.use('/artifacts', artifactsRouter(services));
   app.use(gitRouter(services));
@@ -71,6 +71,15 @@ const requestId: RequestHandler = (req, res, next) => {
   res.setHeader('X-Request-Id', req.id as string);
   next();
 };
+
+/** RFC 9112 section 3.2. Node's own check is off, because it answers without a body. */
+function demandHost(counted: RequestHandler): RequestHandler {
+  return async (req, res, next) => {
+    if (req.headers.host !== undefined || req.httpVersion === '1.0') return next();
+    await counted(req, res, () => {});
+    throw invalid(null, 'The header Host is required');
+  };
+}
 
 function requestLog(log: Logger): RequestHandler {
   return pinoHttp({
@@ -110,13 +119,12 @@ function errorEdge(log: Logger): ErrorRequestHandler {
     if (res.headersSent) return void res.destroy();
     // A download that was refused late had described its file already.
     for (const name of OF_CONTENT) res.removeHeader(name);
-    for (const [name, value] of Object.entries(shown.headers ?? {})) res.setHeader(name, value);
-    if (shown.retryAfter) res.setHeader('Retry-After', shown.retryAfter);
-    const body = errorBody(shown, req.id as string);
+    const { status, headers, body } = answerOf(shown, req.id as string);
+    for (const [name, value] of Object.entries(headers)) res.setHeader(name, value);
     const { code, message } = body.error;
     // Refused before GraphQL was reached (401, 429): its clients read `errors`.
     const errors = [{ message, extensions: { code: code.toUpperCase() } }];
-    res.status(shown.status).json(req.path.startsWith('/graphql') ? { ...body, errors } : body);
+    res.status(status).json(req.path.startsWith('/graphql') ? { ...body, errors } : body);
   };
 }
 

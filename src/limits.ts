@@ -6,7 +6,7 @@
  * Counts are this process's own: with n replicas a caller may get up to n times its rate, which was judged
  * better than a write to the database per request.
  */
-import type { Request, RequestHandler, Response } from 'express';
+import type { Request, RequestHandler } from 'express';
 import { RateLimiterMemory, RateLimiterRes } from 'rate-limiter-flexible';
 import type { Plan } from '../prisma/generated/enums.ts';
 import { needsCredentials } from './auth/http.ts';
@@ -16,6 +16,9 @@ import { type Limits, UNLIMITED } from './plans.ts';
 
 const WINDOW_SECONDS = 60;
 
+/** What rates are shown on. */
+type Answer = { setHeader(name: string, value: number): unknown };
+
 type Buckets = { perMinute: RateLimiterMemory; perSecond: RateLimiterMemory };
 
 export type RateLimits = {
@@ -23,6 +26,8 @@ export type RateLimits = {
   refused: RequestHandler;
   /** For the API: counts the request, shows the count in the headers, refuses past the rate. */
   counted: RequestHandler;
+  /** The rate headers for an address that sent what is no request: counted like a preflight. */
+  of(address: string): Promise<Record<string, number>>;
 };
 
 export function rateLimits(config: Config['rateLimits']): RateLimits {
@@ -30,7 +35,7 @@ export function rateLimits(config: Config['rateLimits']): RateLimits {
   const buckets = new Map<Plan, Buckets>();
   for (const [plan, limits] of Object.entries(table ?? {})) buckets.set(plan as Plan, make(limits));
 
-  async function admit(res: Response, key: string, plan: Plan, mayRefuse = true): Promise<void> {
+  async function admit(res: Answer, key: string, plan: Plan, mayRefuse = true): Promise<void> {
     const limits = table?.[plan];
     const own = buckets.get(plan);
     if (!limits || !own) return show(res, UNLIMITED, UNLIMITED, WINDOW_SECONDS * 1_000);
@@ -68,6 +73,14 @@ export function rateLimits(config: Config['rateLimits']): RateLimits {
       else await admit(res, `open ${address(req)}`, 'free', false);
       next();
     },
+    async of(peer) {
+      const headers: Record<string, number> = {};
+      const setHeader = (name: string, value: number) => {
+        headers[name] = value;
+      };
+      await admit({ setHeader }, `open ${network(peer)}`, 'free', false);
+      return headers;
+    },
   };
 }
 
@@ -89,7 +102,7 @@ async function take(limiter: RateLimiterMemory, key: string): Promise<RateLimite
   }
 }
 
-function show(res: Response, limit: number, remaining: number, resetMs: number): void {
+function show(res: Answer, limit: number, remaining: number, resetMs: number): void {
   res.setHeader('X-RateLimit-Limit', limit);
   res.setHeader('X-RateLimit-Remaining', remaining);
   res.setHeader('X-RateLimit-Reset', Math.ceil((Date.now() + resetMs) / 1_000));
@@ -102,12 +115,13 @@ function tooMany(waitMs: number): AppError {
   });
 }
 
-/**
- * The peer of the connection. No proxy is trusted: `X-Forwarded-For` is anyone's to write. Of IPv6 the first
- * 64 bits count, because one customer has all the rest.
- */
+/** The peer of the connection. No proxy is trusted: `X-Forwarded-For` is anyone's to write. */
 function address({ socket }: Request): string {
-  const peer = socket.remoteAddress ?? 'gone';
+  return network(socket.remoteAddress ?? 'gone');
+}
+
+/** Of IPv6 the first 64 bits count, because one customer has all the rest. */
+function network(peer: string): string {
   if (peer.startsWith('::ffff:') || !peer.includes(':')) return peer.replace('::ffff:', '');
   const [head = '', tail] = peer.split('%')[0]?.split('::') ?? [];
   const groups = head ? head.split(':') : [];

@@ -13,6 +13,7 @@ import {
   type Response,
   Router,
 } from 'express';
+import { takesLong } from '../connections.ts';
 import { AppError, forbidden, invalid, toPublic } from '../errors.ts';
 import {
   advertise,
@@ -96,6 +97,7 @@ function body(req: Request, service: Service): Readable {
   const type = req.get('content-type');
   if (type !== `application/x-${service}-request`)
     throw invalid(null, `The body must be application/x-${service}-request`);
+  takesLong(req);
   const encoding = req.get('content-encoding') ?? 'identity';
   if (encoding === 'identity') return req;
   if (encoding !== 'gzip' && encoding !== 'x-gzip')

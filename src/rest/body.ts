@@ -51,7 +51,7 @@ function demandJsonType(headers: IncomingMessage['headers']): void {
     throw invalid(null, 'The body must not be compressed');
 }
 
-/** What is left unread of a body that is too large is drained by Node, within its request timeout. */
+/** What is left of a body that is too large is dropped as it comes, for as long as connections.ts allows. */
 async function readBytes(req: IncomingMessage): Promise<Buffer> {
   const tooLarge = () => invalid(null, 'The body is larger than 1 MiB');
   if (Number(req.headers['content-length'] ?? 0) > MAX_BODY_BYTES) throw tooLarge();
