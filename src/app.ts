@@ -10,6 +10,7 @@ import { recordUsage } from './auth/usage.ts';
 import { type Config, ConfigError } from './config.ts';
 import { type ConnectionLimits, openServer } from './connections.ts';
 import { CORS_HEADERS } from './cors.ts';
+import { prepareDataFolder } from './data-folder.ts';
 import { openDatabase } from './db.ts';
 import { Bus } from './events.ts';
 import { openGit } from './git/git.ts';
@@ -24,6 +25,7 @@ import { recoverRepositories } from './repos/recover.ts';
 import type { Services } from './services.ts';
 import { openSession } from './session.ts';
 import { openSigner } from './signing.ts';
+import { createStarting } from './starting.ts';
 
 export type Overrides = {
   log?: Logger;
@@ -49,6 +51,23 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   const failure = Promise.withResolvers<never>();
   failure.promise.catch(() => {});
 
+  await prepareDataFolder(config.dataDir);
+  // The port first: whoever asks is answered from now on, and a port that is taken stops the start before
+  // anything was begun.
+  const limits = rateLimits(config.rateLimits);
+  const headersFor = async (address: string) => ({
+    ...CORS_HEADERS,
+    ...(await limits.of(address)),
+  });
+  const server = openServer(headersFor, overrides.connections);
+  let handler = createStarting(limits, log);
+  server.on('request', (req, res) => handler(req, res));
+  const urls = await listen(server, config);
+  cleanup.defer(() => {
+    server.close();
+    server.closeAllConnections();
+  });
+
   const database = await openDatabase(config.database, join(config.dataDir, 'postgres'));
   cleanup.defer(() => database.close());
   const bus = new Bus();
@@ -70,13 +89,6 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   const secretBox = await openSecretBox(config.dataDir);
   const runner =
     overrides.runner ?? (await openProcessRunner({ dir: join(config.dataDir, 'attempts') }));
-  const limits = rateLimits(config.rateLimits);
-  const headersFor = async (address: string) => ({
-    ...CORS_HEADERS,
-    ...(await limits.of(address)),
-  });
-  const server = openServer(headersFor, overrides.connections);
-  const urls = await listen(server, config);
   // Not before the port is ours: a start that fails must not have made a token that nobody was shown.
   const firstToken = await seedOperator(database.client, config.admin);
   cleanup.defer(() => drain(server));
@@ -93,7 +105,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
     usage,
     urls,
   };
-  server.on('request', createHttp(services, limits));
+  handler = createHttp(services, limits);
   cleanup.use(await startWorker({ ...services, db: database.client, runner }));
 
   const owned = cleanup.move();
@@ -106,12 +118,10 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   };
 }
 
+/** @throws ConfigError when it cannot listen there. */
 async function listen(server: Server, config: Config): Promise<Services['urls']> {
   const { promise, resolve, reject } = Promise.withResolvers<void>();
-  server.once('error', (error: NodeJS.ErrnoException) => {
-    const taken = `PORT: ${config.port} is in use on ${config.host}`;
-    reject(error.code === 'EADDRINUSE' ? new ConfigError(taken) : error);
-  });
+  server.once('error', (error) => reject(listenFault(error, config)));
   server.listen(config.port, config.host, resolve);
   await promise;
   server.removeAllListeners('error');
@@ -119,6 +129,22 @@ async function listen(server: Server, config: Config): Promise<Services['urls']>
   const host = config.host.includes(':') ? `[${config.host}]` : config.host;
   const base = config.baseUrl ?? `http://${host}:${port}`;
   return { base, artifacts: config.artifactUrl ?? `${base}/artifacts` };
+}
+
+function listenFault({ code, message }: NodeJS.ErrnoException, { host, port }: Config): Error {
+  switch (code) {
+    case 'EADDRINUSE':
+      return new ConfigError(`PORT: ${port} is in use on ${host}`);
+    case 'EACCES':
+      return new ConfigError(`PORT: no right to listen on ${port}; those from 1024 need none`);
+    case 'ENOTFOUND':
+    case 'EAI_AGAIN':
+      return new ConfigError(`HOST: there is no host ${host}`);
+    case 'EADDRNOTAVAIL':
+      return new ConfigError(`HOST: ${host} is no address of this machine`);
+    default:
+      return new ConfigError(`HOST, PORT: cannot listen on ${host}, port ${port}: ${message}`);
+  }
 }
 
 /** Lets running requests finish; streams and idle connections are closed. */

@@ -6,6 +6,7 @@
  * message begins with the variable's name, and the start stops with that line.
  */
 import { resolve } from 'node:path';
+import { NAME, NAME_RULE, RESERVED } from './auth/names.ts';
 import { type PlanLimits, planLimits, withOverrides } from './plans.ts';
 
 export type DatabaseConfig = { kind: 'embedded' } | { kind: 'url'; url: string };
@@ -31,6 +32,7 @@ export type Config = {
   logLevel: 'fatal' | 'error' | 'warn' | 'info' | 'debug' | 'trace' | 'silent';
 };
 
+/** A fault that the operator mends: its message, one line without secrets, is all that is shown. */
 export class ConfigError extends Error {
   override name = 'ConfigError';
 }
@@ -54,11 +56,21 @@ export const VARIABLES = {
 
 type Name = keyof typeof VARIABLES;
 
+/** Their values are never shown. */
+const SECRET: ReadonlySet<Name> = new Set(['DATABASE_URL', 'LOAM_ADMIN_TOKEN']);
+
+/** Set beside ours without being meant for us: by users of the first start's examples, and by our own tests. */
+const NOT_OURS = /^LOAM_(TOKEN|TEST_\w+)$/;
+/** What Kubernetes and Docker links tell a container of a service that is called loam. */
+const SERVICE_LINK = /^LOAM_(SERVICE_(HOST|PORT)|PORT_\d+_)/;
+
 /** @throws ConfigError naming the variable. */
 export function readConfig(env: Record<string, string | undefined> = process.env): Config {
+  refuseUnknown(env);
   const read = (name: Name) => env[name] || VARIABLES[name][0];
   const fail = (name: Name, why: string): never => {
-    throw new ConfigError(`${name}: ${why} (got ${JSON.stringify(read(name))})`);
+    const got = SECRET.has(name) ? '' : ` (got ${JSON.stringify(read(name))})`;
+    throw new ConfigError(`${name}: ${why}${got}`);
   };
   const integer = (name: Name, min: number, max: number) => {
     const text = read(name);
@@ -80,8 +92,10 @@ export function readConfig(env: Record<string, string | undefined> = process.env
 
   const database = url('DATABASE_URL', ['postgres:', 'postgresql:']);
   const admin = read('LOAM_ADMIN');
-  if (!/^[a-z0-9](?:[a-z0-9-]{0,37}[a-z0-9])?$/.test(admin))
-    fail('LOAM_ADMIN', 'must be 1 to 39 of a-z, 0-9 and -, with no hyphen at either end');
+  if (!NAME.test(admin)) fail('LOAM_ADMIN', NAME_RULE);
+  // `admin` is kept from everyone else for this.
+  if (RESERVED.has(admin) && admin !== VARIABLES.LOAM_ADMIN[0])
+    fail('LOAM_ADMIN', 'is reserved, because a route stands under this name');
   const token = read('LOAM_ADMIN_TOKEN');
   if (token && token.length < 16) fail('LOAM_ADMIN_TOKEN', 'must be at least 16 characters long');
   const runner = oneOf('LOAM_RUNNER', ['auto', 'docker', 'process']);
@@ -109,6 +123,43 @@ export function readConfig(env: Record<string, string | undefined> = process.env
       'silent',
     ]),
   };
+}
+
+/**
+ * A misspelt variable would be passed over without a word, and its default used instead.
+ * @throws ConfigError with the name that was probably meant.
+ */
+function refuseUnknown(env: Record<string, string | undefined>): void {
+  for (const [name, value] of Object.entries(env)) {
+    if (!name.startsWith('LOAM_') || name in VARIABLES || NOT_OURS.test(name)) continue;
+    if (SERVICE_LINK.test(name) || value?.startsWith('tcp://')) continue;
+    const [nearest = '', distance = 0] = Object.keys(VARIABLES)
+      .map((known) => [known, editDistance(bare(known), bare(name))] as const)
+      .sort(([, a], [, b]) => a - b)[0] ?? ['', 0];
+    const hint =
+      distance <= Math.max(2, bare(name).length / 3)
+        ? `did you mean ${nearest}?`
+        : 'docs/configuration.md lists those there are';
+    throw new ConfigError(`${name}: there is no such variable; ${hint}`);
+  }
+}
+
+const bare = (name: string) => name.replace(/^LOAM_/, '');
+
+/** Levenshtein's: how many letters must be changed, added or removed to make one word of the other. */
+function editDistance(a: string, b: string): number {
+  let row = Array.from({ length: b.length + 1 }, (_, i) => i);
+  for (let i = 1; i <= a.length; i++) {
+    const next = [i];
+    for (let j = 1; j <= b.length; j++)
+      next[j] = Math.min(
+        (row[j] ?? 0) + 1,
+        (next[j - 1] ?? 0) + 1,
+        (row[j - 1] ?? 0) + (a[i - 1] === b[j - 1] ? 0 : 1),
+      );
+    row = next;
+  }
+  return row[b.length] ?? 0;
 }
 
 function readRateLimits(text: string, fail: (why: string) => never): Config['rateLimits'] {

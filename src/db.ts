@@ -6,6 +6,7 @@ import { PrismaPg } from '@prisma/adapter-pg';
 import pg from 'pg';
 import { Prisma, PrismaClient } from '../prisma/generated/client.ts';
 import type { DatabaseConfig } from './config.ts';
+import { checkDatabaseUrl } from './database-url.ts';
 import { migrate } from './migrate.ts';
 import { type DatabaseTarget, startPostgres } from './postgres.ts';
 
@@ -25,8 +26,12 @@ const POOL_SIZE = 20;
 /** Prepared statements are kept for the life of a connection; beyond this many texts they are not named. */
 const MAX_STATEMENTS = 500;
 
-/** `dir` is where the embedded PostgreSQL lives; it is not touched when `config` names another. */
+/**
+ * `dir` is where the embedded PostgreSQL lives; it is not touched when `config` names another.
+ * @throws ConfigError for a `DATABASE_URL` that cannot be used, and a database that another version migrated.
+ */
 export async function openDatabase(config: DatabaseConfig, dir: string): Promise<Database> {
+  if (config.kind === 'url') await checkDatabaseUrl(config.url);
   const embedded = config.kind === 'embedded' ? await startPostgres(dir) : undefined;
   const target = embedded?.target ?? { connectionString: (config as { url: string }).url };
   try {

@@ -65,7 +65,7 @@ export function createHttp(services: Services, limits: RateLimits): Express {
 }
 
 /** Kept from the client when it is sane, so that one id runs through a chain of services. */
-const requestId: RequestHandler = (req, res, next) => {
+export const requestId: RequestHandler = (req, res, next) => {
   const given = req.get('x-request-id');
   req.id = given && /^[A-Za-z0-9._-]{1,128}$/.test(given) ? given : randomUUID();
   res.setHeader('X-Request-Id', req.id as string);
@@ -111,10 +111,12 @@ const OF_CONTENT = [
   'Last-Modified',
 ];
 
-function errorEdge(log: Logger): ErrorRequestHandler {
+export function errorEdge(log: Logger): ErrorRequestHandler {
   return (error, req, res, _next) => {
     const shown = toPublic(asAppError(error));
-    if (shown.status >= 500) log.error({ err: error, req: { id: req.id } }, 'unexpected error');
+    const deliberate = error instanceof AppError && error.cause === undefined;
+    if (shown.status >= 500 && !deliberate)
+      log.error({ err: error, req: { id: req.id } }, 'unexpected error');
     // The answer has begun: all that is left is to break it off, so that nobody takes it for whole.
     if (res.headersSent) return void res.destroy();
     // A download that was refused late had described its file already.

@@ -6,6 +6,7 @@ import { createHash, randomUUID } from 'node:crypto';
 import { readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import pg from 'pg';
+import { ConfigError } from './config.ts';
 import type { DatabaseTarget } from './postgres.ts';
 
 /** Prisma Migrate's own advisory lock: whichever of us comes second waits. */
@@ -21,10 +22,12 @@ type Applied = {
 
 /**
  * Brings the database to this version's schema; each migration is one transaction with its record.
- * @throws Error when one was edited after it was applied, failed before, or is unknown to this version.
+ * @throws ConfigError when one was edited after it was applied, failed before, or is unknown to this version.
  */
 export async function migrate(target: DatabaseTarget): Promise<string[]> {
   const client = new pg.Client(target);
+  // What breaks it is told by the query under way; an unheard `error` would end the process.
+  client.on('error', () => {});
   await client.connect();
   try {
     await client.query('select pg_advisory_lock($1)', [MIGRATION_LOCK]);
@@ -62,11 +65,13 @@ function planMigrations(migrations: Migration[], applied: Applied[]): Migration[
     const name = row.migration_name;
     const migration = known.get(name);
     if (!migration)
-      throw new Error(`The database has the migration ${name}, unknown to this version of Loam.`);
+      throw new ConfigError(
+        `The database has the migration ${name}, unknown to this version of Loam: start the newer one.`,
+      );
     if (!row.finished_at)
-      throw new Error(`The migration ${name} failed before and must be resolved by hand.`);
+      throw new ConfigError(`The migration ${name} failed before and must be resolved by hand.`);
     if (row.checksum !== migration.checksum)
-      throw new Error(`The migration ${name} was edited after it was applied.`);
+      throw new ConfigError(`The migration ${name} was edited after it was applied.`);
     done.add(name);
   }
   return migrations.filter((m) => !done.has(m.name));

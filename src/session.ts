@@ -7,6 +7,7 @@ import { mkdir, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import pg from 'pg';
+import { ConfigError } from './config.ts';
 import type { Logger } from './log.ts';
 import type { DatabaseTarget } from './postgres.ts';
 
@@ -37,6 +38,8 @@ export async function openSession(options: Options): Promise<Session> {
 
   async function connect(): Promise<pg.Client> {
     const fresh = new pg.Client({ ...target, keepAlive: true });
+    // Heard from the beginning: an `error` that nobody hears ends the process. `end` follows every one.
+    fresh.on('error', (error) => log.warn({ err: error }, 'database session lost'));
     await fresh.connect();
     try {
       await takeLock(fresh, lock, dataDir);
@@ -46,8 +49,6 @@ export async function openSession(options: Options): Promise<Session> {
       await fresh.end().catch(() => {});
       throw error;
     }
-    // `end` follows every `error`; an unheard `error` would end the process.
-    fresh.on('error', (error) => log.warn({ err: error }, 'database session lost'));
     fresh.once('end', () => void reconnect());
     return fresh;
   }
@@ -74,7 +75,7 @@ export async function openSession(options: Options): Promise<Session> {
   };
 }
 
-class FolderTaken extends Error {}
+class FolderTaken extends ConfigError {}
 
 async function takeLock(client: pg.Client, lock: bigint, dataDir: string): Promise<void> {
   const deadline = Date.now() + LOCK_PATIENCE_MS;
@@ -83,7 +84,7 @@ async function takeLock(client: pg.Client, lock: bigint, dataDir: string): Promi
     if (rows[0].taken) return;
     if (Date.now() > deadline)
       throw new FolderTaken(
-        `Another Loam server is using the data folder ${dataDir}. Stop it, or set LOAM_DATA_DIR.`,
+        `LOAM_DATA_DIR: another Loam server is using ${dataDir}; stop it, or set another folder`,
       );
     await delay(100);
   }

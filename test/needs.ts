@@ -12,6 +12,12 @@ const NEEDS = {
     'jobs run unconfined without it',
   ],
   'git-lfs': ['git-lfs', ['version'], 'large-file objects'],
+  root: ['sh', ['-c', 'test "$(id -u)" = 0'], 'acting as another user, and mounts'],
+  'privileged-ports': [
+    'sh',
+    ['-c', 'test "$(cat /proc/sys/net/ipv4/ip_unprivileged_port_start)" -gt 80'],
+    'ports that only root may take',
+  ],
   ssh: ['ssh', ['-V'], 'git over SSH'],
 } as const satisfies Record<string, readonly [string, readonly string[], string]>;
 

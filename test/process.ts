@@ -23,10 +23,17 @@ export type ServerProcess = AsyncDisposable & {
 
 /**
  * Starts the server and waits until it says that it is ready.
+ * @param user runs it as that user, which only root can ask for.
  * @throws Error with what it printed when it ends before that.
  */
-export async function startServer(env: Record<string, string>): Promise<ServerProcess> {
-  const child = spawn(process.execPath, ['src/main.ts'], {
+export async function startServer(
+  env: Record<string, string>,
+  { user }: { user?: string } = {},
+): Promise<ServerProcess> {
+  const node = [process.execPath, 'src/main.ts'];
+  const as = user ? ['setpriv', `--reuid=${user}`, '--regid=65534', '--clear-groups'] : [];
+  const [command = '', ...args] = [...as, ...node];
+  const child = spawn(command, args, {
     cwd: ROOT,
     env: { ...INHERITED, PORT: '0', LOAM_LOG_LEVEL: 'warn', ...env },
     stdio: ['ignore', 'pipe', 'pipe'],

@@ -4,8 +4,9 @@ import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import { type AddressInfo, createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import pg from 'pg';
 import { expect, test } from 'vitest';
-import { eventually } from './harness.ts';
+import { Client, cloneDatabase, eventually } from './harness.ts';
 import { type ServerProcess, startServer } from './process.ts';
 
 async function dataFolder(): Promise<AsyncDisposable & { path: string }> {
@@ -15,6 +16,15 @@ async function dataFolder(): Promise<AsyncDisposable & { path: string }> {
     path,
     [Symbol.asyncDispose]: () => rm(path, { recursive: true, force: true, maxRetries: 5 }),
   };
+}
+
+async function freePort(): Promise<number> {
+  const probe = createServer().listen(0, '127.0.0.1');
+  await once(probe, 'listening');
+  const { port } = probe.address() as AddressInfo;
+  probe.close();
+  await once(probe, 'close');
+  return port;
 }
 
 const whoami = (base: string, token = '') =>
@@ -74,7 +84,7 @@ test('a second server on the same folder is refused, and the first goes on', asy
   await using folder = await dataFolder();
   const env = { LOAM_DATA_DIR: folder.path, LOAM_ADMIN_TOKEN: 'a-token-of-some-length' };
   await using first = await startServer(env);
-  await expect(startServer(env)).rejects.toThrow(/Another Loam server is using the data folder/);
+  await expect(startServer(env)).rejects.toThrow(/^LOAM_DATA_DIR: another Loam server is using/m);
   expect((await whoami(first.base, env.LOAM_ADMIN_TOKEN)).data?.whoami.username).toBe('admin');
 });
 
@@ -99,6 +109,45 @@ test('a port that is taken stops the first start before a token is made that nob
   taken.close();
   await using server = await startServer(env);
   expect(server.output()).toMatch(/loam_pat_/);
+});
+
+test('from the moment that the port is taken each request is answered', async () => {
+  await using folder = await dataFolder();
+  const database = await cloneDatabase();
+  // Held here, Prisma's lock makes the start wait for another that migrates.
+  const migrating = new pg.Client({ connectionString: database.url });
+  await migrating.connect();
+  await migrating.query('select pg_advisory_lock(72707369)');
+  const port = await freePort();
+  const base = `http://127.0.0.1:${port}`;
+  const starting = startServer({
+    LOAM_DATA_DIR: folder.path,
+    DATABASE_URL: database.url,
+    PORT: `${port}`,
+  });
+  const livez = await eventually(() => fetch(`${base}/livez`));
+  expect(livez.status).toBe(200);
+  const client = new Client(base, null);
+  expect(await client.get('/auth/v1/health')).toMatchObject({
+    status: 503,
+    body: { status: 'degraded' },
+  });
+  expect((await client.get('/readyz')).status).toBe(503);
+  const refused = await client.get('/auth/v1/whoami', { 'X-Request-Id': 'early' });
+  expect(refused).toMatchObject({
+    status: 503,
+    body: { error: { code: 'internal_error', request_id: 'early' } },
+  });
+  for (const name of ['retry-after', 'x-ratelimit-limit', 'x-request-id'])
+    expect(refused.headers.has(name), name).toBe(true);
+  expect((await client.graphql('{ version { build } }')).errors).toHaveLength(1);
+  await migrating.end();
+
+  await using server = await starting;
+  expect((await client.get('/auth/v1/health')).status).toBe(200);
+  expect((await client.get('/auth/v1/whoami')).status).toBe(401);
+  await server.stop();
+  await database.drop();
 });
 
 test('a wrong value stops the start with a line that names the variable', async () => {

@@ -27,15 +27,8 @@ import {
   roleIn,
   type Viewer,
 } from './access.ts';
+import { NAME, NAME_RULE, RESERVED } from './names.ts';
 import { hashSecret, newToken } from './tokens.ts';
-
-/** Routes stand under these names (decisions section 1). */
-const RESERVED = new Set(
-  `auth graphql repository repositories seed job jobs pat api_keys health version whoami docs openapi.json
-   openapi.yaml artifacts metrics app assets login logout settings new admin api static favicon.ico
-   robots.txt livez readyz`.split(/\s+/),
-);
-const NAME = /^[a-z0-9](?:[a-z0-9-]{0,37}[a-z0-9])?$/;
 
 /** RFC 5321 ends a path at 256 characters with its angle brackets. Whether it is read is not for us to know. */
 const MAX_EMAIL = 254;
@@ -234,8 +227,7 @@ async function insertUser(
 }
 
 function checkName(field: string, name: string): void {
-  if (!NAME.test(name))
-    throw invalid(field, 'must be 1 to 39 of a-z, 0-9 and -, with no hyphen at either end');
+  if (!NAME.test(name)) throw invalid(field, NAME_RULE);
   if (RESERVED.has(name)) throw invalid(field, `"${name}" is reserved`);
 }
 
