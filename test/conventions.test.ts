@@ -30,8 +30,12 @@ test('a body is JSON, says so, and is no larger than 1 MiB', async () => {
     ['{"name":"a"}', {}, needsType],
     ['name=a', { 'Content-Type': 'application/x-www-form-urlencoded' }, needsType],
     ['{"name":"a"}', { 'Content-Type': 'application/jsonp' }, needsType],
-    ['{"name":', json, 'The body is not valid JSON'],
-    [new Uint8Array([0x22, 0xff, 0x22]), json, 'The body is not valid JSON'],
+    [
+      '{"name": "a",}',
+      json,
+      'The body is not valid JSON: line 1, column 14: expected a name in double quotes, found "}"',
+    ],
+    [new Uint8Array([0x22, 0xff, 0x22]), json, 'The body is not valid UTF-8'],
     ['["name"]', json, 'The body must be a JSON object'],
     ['null', json, 'The body must be a JSON object'],
     [
@@ -217,6 +221,29 @@ test('refused credentials are 401 even where none are needed of others', async (
       expect(refused(answer).slice(0, 2)).toEqual([401, 'authentication_failed']);
       expect(answer.headers.get('www-authenticate')).toMatch(/^Bearer.*API-Key/);
     }
+});
+
+test('a malformed Authorization says how it is malformed, without repeating it', async () => {
+  const token = alice.token;
+  const bearer = 'The scheme is missing; send "Bearer <token>"';
+  const key = 'API-Key is followed by <name>$<secret>; a token needs Bearer';
+  const cases: [string, string][] = [
+    [token, bearer],
+    ['something', bearer],
+    ['ci$secret', 'The scheme is missing; send "API-Key <name>$<secret>"'],
+    ['Bearer', 'Bearer is followed by one token'],
+    [`Bearer ${token} x`, 'Bearer is followed by one token'],
+    [`API-Key ${token}`, key],
+    ['API-Key a b$c', key],
+    ['Basic bm9ib2R5', 'Basic is followed by <user>:<password> in base64'],
+    [`Token ${token}`, 'The scheme must be Bearer or API-Key (or Basic, for git)'],
+  ];
+  for (const [authorization, problem] of cases) {
+    const answer = await app.client(authorization).get('/auth/v1/whoami');
+    expect(refused(answer)).toEqual([401, 'authentication_failed', `Authorization: ${problem}`]);
+  }
+  for (const authorization of [`bearer   ${token}`, `BEARER\t${token} `])
+    expect((await app.client(authorization).get('/auth/v1/whoami')).status).toBe(200);
 });
 
 test('what goes wrong on our side is said without a word of how', async () => {

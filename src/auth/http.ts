@@ -1,9 +1,10 @@
 /** Express's side of authentication: the `Authorization` header in, `req.viewer` out. It never refuses. */
 import type { Request, RequestHandler } from 'express';
-import { toPublic } from '../errors.ts';
+import { type AppError, toPublic, unauthenticated } from '../errors.ts';
 import type { Services } from '../services.ts';
 import type { Viewer } from './access.ts';
 import { authenticate, type Credential } from './auth.ts';
+import { TOKEN_PREFIX } from './tokens.ts';
 
 declare global {
   namespace Express {
@@ -21,11 +22,13 @@ export function needsCredentials({ path }: Request): boolean {
 /** What cannot be decided becomes the viewer's failure, so that its 500 is answered where a 401 would be. */
 export function identify(services: Pick<Services, 'pool' | 'usage'>): RequestHandler {
   return async (req, _res, next) => {
-    const credential = needsCredentials(req) ? readAuthorization(req.headers.authorization) : null;
-    req.viewer = await authenticate(services, credential).catch((cause: unknown) => ({
-      kind: 'anonymous' as const,
-      failure: Object.assign(toPublic(cause), { cause }),
-    }));
+    const { authorization } = req.headers;
+    try {
+      const credential = needsCredentials(req) ? readAuthorization(authorization) : null;
+      req.viewer = await authenticate(services, credential);
+    } catch (cause) {
+      req.viewer = { kind: 'anonymous', failure: Object.assign(toPublic(cause), { cause }) };
+    }
     next();
   };
 }
@@ -33,24 +36,38 @@ export function identify(services: Pick<Services, 'pool' | 'usage'>): RequestHan
 /**
  * Bearer and API-Key (spec section 5), and Basic, which is all that git can send: a token as its password
  * under any user name, or an API key as name and secret.
- * @returns null without a header, undefined when it is of no known form.
+ * @returns null without a header
+ * @throws AppError 401 that says what of the form is wrong. It repeats nothing that may be a secret.
  */
-export function readAuthorization(header: string | undefined): Credential | null | undefined {
+export function readAuthorization(header: string | undefined): Credential | null {
   if (!header) return null;
-  const [scheme = '', value = ''] = header.trim().split(/ +/, 2);
+  const [scheme = '', value = '', ...more] = header.trim().split(/[ \t]+/);
   switch (scheme.toLowerCase()) {
     case 'bearer':
-      return value ? { kind: 'pat', token: value } : undefined;
+      if (!value || more.length > 0) throw malformed('Bearer is followed by one token');
+      return { kind: 'pat', token: value };
     case 'api-key':
-      return named('key', value, '$');
-    case 'basic':
-      return named('basic', Buffer.from(value, 'base64').toString('utf8'), ':');
-    default:
-      return undefined;
+      if (more.length === 0 && value.includes('$')) return named('key', value, '$');
+      throw malformed('API-Key is followed by <name>$<secret>; a token needs Bearer');
+    case 'basic': {
+      const decoded = Buffer.from(value, 'base64').toString('utf8');
+      if (more.length === 0 && decoded.includes(':')) return named('basic', decoded, ':');
+      throw malformed('Basic is followed by <user>:<password> in base64');
+    }
   }
+  if (value) throw malformed('The scheme must be Bearer or API-Key (or Basic, for git)');
+  throw malformed(
+    scheme.includes('$') && !scheme.startsWith(TOKEN_PREFIX)
+      ? 'The scheme is missing; send "API-Key <name>$<secret>"'
+      : 'The scheme is missing; send "Bearer <token>"',
+  );
 }
 
-function named(kind: 'key' | 'basic', text: string, separator: string): Credential | undefined {
+function malformed(problem: string): AppError {
+  return unauthenticated(`Authorization: ${problem}`);
+}
+
+function named(kind: 'key' | 'basic', text: string, separator: string): Credential {
   const at = text.indexOf(separator);
-  return at < 0 ? undefined : { kind, name: text.slice(0, at), secret: text.slice(at + 1) };
+  return { kind, name: text.slice(0, at), secret: text.slice(at + 1) };
 }

@@ -2,9 +2,11 @@
  * Reads a REST request's body once, strictly, and leaves it on the request: the bytes for who compares
  * requests (`Idempotency-Key`), the parsed object for the operation.
  */
+import { isUtf8 } from 'node:buffer';
 import type { IncomingMessage } from 'node:http';
 import type { RequestHandler } from 'express';
 import { invalid } from '../errors.ts';
+import { parseJson } from './json.ts';
 
 export type JsonObject = Record<string, unknown>;
 
@@ -21,8 +23,6 @@ declare global {
 
 /** Decisions section 2: larger is 400, because 413 is not in the specification's table. */
 export const MAX_BODY_BYTES = 1024 * 1024;
-
-const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
 
 /** @throws AppError 400, passed on to the error edge. */
 export const readBody: RequestHandler = async (req, _res, next) => {
@@ -71,11 +71,12 @@ async function readBytes(req: IncomingMessage): Promise<Buffer> {
 }
 
 function parse(bytes: Buffer): JsonObject {
+  if (!isUtf8(bytes)) throw invalid(null, 'The body is not valid UTF-8');
   let value: unknown;
   try {
-    value = JSON.parse(utf8.decode(bytes));
-  } catch {
-    throw invalid(null, 'The body is not valid JSON');
+    value = parseJson(bytes.toString('utf8'));
+  } catch (fault) {
+    throw invalid(null, `The body is not valid JSON: ${(fault as Error).message}`);
   }
   if (typeof value !== 'object' || value === null || Array.isArray(value))
     throw invalid(null, 'The body must be a JSON object');
