@@ -22,10 +22,13 @@ const dataDir = await mkdtemp(join(tmpdir(), 'loam-bench-'));
 cleanup.defer(() => rm(dataDir, { recursive: true, force: true, maxRetries: 5 }));
 const base = await startLoam();
 const headers = { authorization: `Bearer ${TOKEN}`, 'content-type': 'application/json' };
-await gql('mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { id } }', {
-  namespace: 'admin',
-  name: 'code',
-});
+await gql(
+  'mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { repository { id } } }',
+  {
+    namespace: 'admin',
+    name: 'code',
+  },
+);
 
 const samples = { job: [] as number[], spawn: [] as number[] };
 for (let i = -WARM_UP; i < JOBS; i++) {
@@ -43,7 +46,7 @@ console.log(`create → first line, ${JOBS} jobs one after the other, ${availabl
   ratio   ${(job / bare).toFixed(1)}   (${(job - bare).toFixed(0)} ms more)`);
 
 async function firstLineOfJob(name: string): Promise<void> {
-  await gql('mutation ($input: CreateJobInput!) { createJob(input: $input) { id } }', {
+  await gql('mutation ($input: CreateJobInput!) { createJob(input: $input) { job { id } } }', {
     namespace: 'admin',
     name,
     repo: 'admin/code',

@@ -90,9 +90,9 @@ export async function openBench(): Promise<Bench> {
     graphql,
     async create(name) {
       const { createRepository } = await graphql(
-        `mutation { createRepository(input: {namespace: "admin", name: "${name}", autoInit: false}) { id } }`,
+        `mutation { createRepository(input: {namespace: "admin", name: "${name}", autoInit: false}) { repository { id } } }`,
       );
-      return createRepository.id;
+      return createRepository.repository.id;
     },
     remote(name) {
       const url = new URL(`${server.base}/admin/${name}.git`);

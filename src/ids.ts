@@ -12,11 +12,33 @@ export const PREFIXES = {
   wh: null,
   evt: null,
   dlv: null,
-  att: null,
+  att: 'JobAttempt',
   srv: null,
 } as const;
 
 export type Prefix = keyof typeof PREFIXES;
+
+/** A membership has no id of its own: it is the one of this user in this namespace. */
+const MEMBER = /^member_([0-9a-z]{26})_([0-9a-z]{26})$/;
+
+export function memberId({ namespaceId, userId }: { namespaceId: string; userId: string }): string {
+  return `member_${namespaceId.slice('ns_'.length)}_${userId.slice('user_'.length)}`;
+}
+
+/** Null for what is no id of a member. */
+export function parseMemberId(id: string): { namespaceId: string; userId: string } | null {
+  const [, namespace, user] = MEMBER.exec(id) ?? [];
+  const parsed = { namespaceId: `ns_${namespace}`, userId: `user_${user}` };
+  return isId('ns', parsed.namespaceId) && isId('user', parsed.userId) ? parsed : null;
+}
+
+/** The GraphQL type of what an id names; null for what is no id of a node. */
+export function nodeTypeOf(id: string): string | null {
+  if (parseMemberId(id)) return 'Member';
+  const prefix = id.slice(0, id.lastIndexOf('_'));
+  const type = Object.hasOwn(PREFIXES, prefix) ? PREFIXES[prefix as Prefix] : null;
+  return type && isId(prefix as Prefix, id) ? type : null;
+}
 
 export function newId(prefix: Prefix): string {
   return typeid(prefix).toString();

@@ -6,15 +6,15 @@ const codes = async (client: Client, query: string, input: object) => {
   const { errors } = await client.graphql(query, { input });
   return errors?.flatMap(({ extensions }) => [extensions.code, extensions.field ?? null]);
 };
-const CREATE_USER = `mutation ($input: CreateUserInput!) { createUser(input: $input) { id username email } }`;
-const CREATE_ORG = `mutation ($input: CreateOrganizationInput!) { createOrganization(input: $input) { id name kind } }`;
-const SET_MEMBER = `mutation ($input: SetMemberInput!) { setMember(input: $input) { role user { username } } }`;
-const REMOVE_MEMBER = `mutation ($input: RemoveMemberInput!) { removeMember(input: $input) }`;
+const CREATE_USER = `mutation ($input: CreateUserInput!) { createUser(input: $input) { user { id username email } } }`;
+const CREATE_ORG = `mutation ($input: CreateOrganizationInput!) { createOrganization(input: $input) { namespace { id name kind } } }`;
+const SET_MEMBER = `mutation ($input: SetMemberInput!) { setMember(input: $input) { member { id role user { username } } } }`;
+const REMOVE_MEMBER = `mutation ($input: RemoveMemberInput!) { removeMember(input: $input) { id } }`;
 const CREATE_TOKEN = `mutation ($input: CreateAccessTokenInput!) {
-  createAccessToken(input: $input) { id name token scopes namespaces repositories expiresAt lastUsedAt } }`;
+  createAccessToken(input: $input) { token accessToken { id name scopes namespaces repositories expiresAt lastUsedAt } } }`;
 const CREATE_KEY = `mutation ($input: CreateApiKeyInput!) {
-  createApiKey(input: $input) { id name key namespace scopes expiresAt } }`;
-const DELETE_KEY = `mutation ($input: DeleteApiKeyInput!) { deleteApiKey(input: $input) }`;
+  createApiKey(input: $input) { key apiKey { id name namespace scopes expiresAt } } }`;
+const DELETE_KEY = `mutation ($input: DeleteApiKeyInput!) { deleteApiKey(input: $input) { id } }`;
 
 const trio = (app: TestApp) => Promise.all([app.user('alice'), app.user('bob'), app.user('carol')]);
 
@@ -118,11 +118,11 @@ test('admins keep the members of a namespace, and members alone see them', async
 
   const { namespace, username } = member('bob');
   expect(await alice.gql(REMOVE_MEMBER, { input: { namespace, username } })).toEqual({
-    removeMember: true,
+    removeMember: { id: expect.stringMatching(/^member_/) },
   });
   expect((await view(bob)).data.namespace.viewerRole).toBeNull();
   expect(await alice.gql(REMOVE_MEMBER, { input: { namespace, username } })).toEqual({
-    removeMember: false,
+    removeMember: { id: null },
   });
 
   // A user's own namespace takes members, but its owner stays.
@@ -249,7 +249,7 @@ test('a key acts for its user, in the namespace it is bound to, where admins man
   expect(await codes(ci, SET_MEMBER, addTo('acme'))).toEqual(['PERMISSION_DENIED', null]);
 
   expect(await bob.gql(DELETE_KEY, { input: { name: 'acme-ci' } })).toEqual({
-    deleteApiKey: body.id,
+    deleteApiKey: { id: body.id },
   });
   expect((await ci.get('/auth/v1/whoami')).status).toBe(401);
 });

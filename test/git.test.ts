@@ -30,8 +30,8 @@ const FIELDS = `id name defaultBranch sizeBytes language branchCount tagCount cr
 
 async function create(name: string, more: object = {}): Promise<{ id: string; name: string }> {
   const input = { namespace: 'ada', name, ...more };
-  const query = `mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { id name } }`;
-  return (await ada.gql(query, { input })).createRepository;
+  const query = `mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { repository { id name } } }`;
+  return (await ada.gql(query, { input })).createRepository.repository;
 }
 
 async function read(name: string) {
@@ -40,7 +40,7 @@ async function read(name: string) {
 }
 
 async function update(id: string, changes: object) {
-  const query = `mutation ($input: UpdateRepositoryInput!) { updateRepository(input: $input) { id } }`;
+  const query = `mutation ($input: UpdateRepositoryInput!) { updateRepository(input: $input) { repository { id } } }`;
   await ada.gql(query, { input: { id, ...changes } });
 }
 
@@ -152,7 +152,7 @@ test('who may read and who may push', async () => {
 test('after a rename the old address is gone at once, and the new one works', async () => {
   const { id } = await seeded('before');
   await ada.gql(
-    `mutation ($input: RenameRepositoryInput!) { renameRepository(input: $input) { id } }`,
+    `mutation ($input: RenameRepositoryInput!) { renameRepository(input: $input) { repository { id } } }`,
     {
       input: { id, name: 'after' },
     },
@@ -315,7 +315,7 @@ test('a repository that is deleted while a push is on its way takes nothing', as
           expect((await readdir(`${dir}/objects`)).join()).toContain('tmp_objdir'),
         );
         await ada.gql(
-          `mutation ($input: DeleteRepositoryInput!) { deleteRepository(input: $input) }`,
+          `mutation ($input: DeleteRepositoryInput!) { deleteRepository(input: $input) { id } }`,
           {
             input: { id },
           },

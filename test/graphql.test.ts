@@ -17,11 +17,74 @@ test('every error carries a code, and its field where there is one', async () =>
   expect(await code('{ accessToken(name: "none") { id } }')).toEqual(['NOT_FOUND']);
 
   const bad = await app.admin.graphql(
-    'mutation { createUser(input: {username: "a b", email: "a@example.com"}) { id } }',
+    'mutation { createUser(input: {username: "a b", email: "a@example.com"}) { user { id } } }',
   );
   expect(bad.errors?.[0]).toMatchObject({
     message: expect.stringMatching(/^username: /),
     extensions: { code: 'INVALID_REQUEST', field: 'username' },
+  });
+});
+
+test('what is not there is null with the error beside it, and spoils nothing else', async () => {
+  await using app = await startApp();
+  const { data: made } = await app.admin.graphql(
+    `mutation {
+      one: createRepository(input: {namespace: "admin", name: "one"}) { repository { id } }
+      again: createRepository(input: {namespace: "admin", name: "one"}) { repository { id } }
+      token: createAccessToken(input: {name: "t"}) { token accessToken { id name } }
+    }`,
+  );
+  expect(made).toMatchObject({
+    again: null,
+    token: { token: expect.stringMatching(/^loam_pat_/), accessToken: { name: 't' } },
+  });
+  const { id } = made.one.repository;
+  const { data, errors } = await app.admin.graphql(
+    `query ($ids: [ID!]!) {
+      repository(namespace: "admin", name: "one") {
+        name
+        tree { entries { name } }
+        noTree: tree(path: "none") { path }
+        noFile: file(path: "none") { path }
+        noRef: file(path: "x", ref: "none") { path }
+        noCommits: commitPage(revision: "none") { total }
+      }
+      noRepository: repository(namespace: "admin", name: "none") { id }
+      noJob: job(namespace: "admin", name: "none") { id }
+      noNamespace: namespace(name: "none") { id }
+      noKey: apiKey(name: "none") { id }
+      nodes(ids: $ids) { id }
+    }`,
+    { ids: [id, 'nonsense', id.replace(/....$/, '0000'), made.token.accessToken.id] },
+  );
+  expect(data).toEqual({
+    repository: {
+      name: 'one',
+      tree: { entries: [] },
+      noTree: null,
+      noFile: null,
+      noRef: null,
+      noCommits: null,
+    },
+    noRepository: null,
+    noJob: null,
+    noNamespace: null,
+    noKey: null,
+    nodes: [{ id }, null, null, { id: made.token.accessToken.id }],
+  });
+  const told = Object.fromEntries(
+    errors?.map(({ path, extensions }) => [path?.join('.'), extensions.code]) ?? [],
+  );
+  expect(told).toEqual({
+    'repository.noTree': 'NOT_FOUND',
+    'repository.noFile': 'NOT_FOUND',
+    'repository.noRef': 'NOT_FOUND',
+    'repository.noCommits': 'NOT_FOUND',
+    noRepository: 'NOT_FOUND',
+    noJob: 'NOT_FOUND',
+    noNamespace: 'NOT_FOUND',
+    noKey: 'NOT_FOUND',
+    'nodes.1': 'INVALID_REQUEST',
   });
 });
 

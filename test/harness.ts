@@ -86,9 +86,12 @@ export async function startApp({
     anonymous: client(null),
     client,
     async user(username, plan = 'unlimited') {
-      await admin.gql(`mutation ($input: CreateUserInput!) { createUser(input: $input) { id } }`, {
-        input: { username, email: `${username}@example.com`, plan: plan.toUpperCase() },
-      });
+      await admin.gql(
+        `mutation ($input: CreateUserInput!) { createUser(input: $input) { user { id } } }`,
+        {
+          input: { username, email: `${username}@example.com`, plan: plan.toUpperCase() },
+        },
+      );
       const { createAccessToken } = await admin.gql(
         `mutation ($input: CreateAccessTokenInput!) { createAccessToken(input: $input) { token } }`,
         { input: { username, name: 'test' } },

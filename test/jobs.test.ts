@@ -7,9 +7,10 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { type FakeRunner, fakeRunner } from '../src/jobs/runners/fake.ts';
 import { openProcessRunner } from '../src/jobs/runners/process.ts';
 import { type Client, eventually, startApp, type TestApp } from './harness.ts';
-import { cancel, job, lines, remove, submit, submitRaw, until } from './submit.ts';
+import { cancel, job, lines, remove, submit, submitRaw, until, variables } from './submit.ts';
 
-const REPO = 'mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { id } }';
+const REPO =
+  'mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { repository { id } } }';
 const withRepo = async (app: TestApp, username: string): Promise<Client> => {
   const client = await app.user(username);
   await client.gql(REPO, { input: { namespace: username, name: 'code' } });
@@ -30,13 +31,14 @@ describe('what may be asked for', () => {
   afterAll(() => app[Symbol.asyncDispose]());
 
   test('a job has its defaults, a pinned commit, a price, and shows its env this once', async () => {
-    const created = await submit(ada, {
+    const { data } = await submitRaw(ada, {
       ...base,
       name: 'plain',
-      env: { A: '1' },
-      secrets: { S: 'x' },
+      env: variables({ A: '1' }),
+      secrets: variables({ S: 'x' }),
     });
-    expect(created).toMatchObject({
+    expect(data.createJob.env).toEqual([{ name: 'A', value: '1' }]);
+    expect(data.createJob.job).toMatchObject({
       id: expect.stringMatching(/^job_/),
       status: 'QUEUED',
       branch: 'main',
@@ -48,13 +50,12 @@ describe('what may be asked for', () => {
       region: 'US_EAST_1',
       timeoutMinutes: 1440,
       retries: 0,
-      env: { A: '1' },
       costPerHour: '0.288',
       totalCost: '0.00',
       startedAt: null,
       artifacts: null,
     });
-    expect(await job(ada, 'ada', 'plain')).toMatchObject({ status: 'QUEUED', env: null });
+    expect(await job(ada, 'ada', 'plain')).toMatchObject({ status: 'QUEUED' });
     expect((await submitRaw(ada, { ...base, name: 'plain' })).errors?.[0]).toMatchObject({
       extensions: { code: 'ALREADY_EXISTS', field: 'name' },
     });
@@ -89,12 +90,11 @@ describe('what may be asked for', () => {
     ['timeoutMinutes', { timeoutMinutes: 0 }],
     ['timeoutMinutes', { timeoutMinutes: 10081 }],
     ['retries', { retries: 6 }],
-    ['env', { env: { A: 1 } }],
-    ['env', { env: ['A'] }],
-    ['env', { env: { 'A B': 'x' } }],
-    ['env', { env: { A: '\0' } }],
-    ['env', { env: { A: 'x'.repeat(70_000) } }],
-    ['secrets', { secrets: 'S' }],
+    ['env', { env: variables({ 'A B': 'x' }) }],
+    ['env', { env: [...variables({ A: 'x' }), ...variables({ A: 'y' })] }],
+    ['env', { env: variables({ A: '\0' }) }],
+    ['env', { env: variables({ A: 'x'.repeat(70_000) }) }],
+    ['secrets', { secrets: variables({ '9': 'x' }) }],
     ['outputPath', { outputPath: '' }],
     ['outputPath', { outputPath: '../../etc' }],
     // Combinations of allowed values.
@@ -194,7 +194,7 @@ describe('the life of a job', () => {
       progress: 'halfway',
       startedAt: expect.any(String),
       completedAt: expect.any(String),
-      attempts: [{ number: 1, outcome: 'exited', exitCode: 0 }],
+      attempts: [{ number: 1, outcome: 'EXITED', exitCode: 0 }],
     });
     expect(await lines(ada, 'ada', 'good')).toEqual(['one', 'two']);
   });
@@ -256,7 +256,8 @@ describe('the life of a job', () => {
     await run('long', 'echo up; stubborn; sleep 600');
     await eventually(async () => expect(await lines(ada, 'ada', 'long')).toEqual(['up']));
     const { data } = await cancel(ada, 'ada', 'long');
-    expect(data.cancelJob).toMatchObject({ status: 'CANCELLED', completedAt: expect.any(String) });
+    const { job: cancelled } = data.cancelJob;
+    expect(cancelled).toMatchObject({ status: 'CANCELLED', completedAt: expect.any(String) });
     expect(data.cancelJob.message).toMatch(/SIGKILL after 30 seconds/);
     expect((await cancel(ada, 'ada', 'long')).errors?.[0]?.extensions.code).toBe('CONFLICT');
     await eventually(async () => expect((await job(ada, 'ada', 'long')).exitCode).toBe(137));
@@ -293,8 +294,8 @@ describe('the life of a job', () => {
 
   test('what is injected, and what is not to be overridden', async () => {
     await run('env', 'exit 0', {
-      env: { MINE: '1', JOB_ID: 'forged' },
-      secrets: { HIDDEN: 'abc' },
+      env: variables({ MINE: '1', JOB_ID: 'forged' }),
+      secrets: variables({ HIDDEN: 'abc' }),
       outputPath: 'out',
       gpu: 'NONE',
       cpu: 4,
@@ -396,8 +397,8 @@ describe('jobs as processes', () => {
       'code',
       'git rev-parse HEAD; git status --short; echo $A-$S; echo $S',
       {
-        env: { A: 'x' },
-        secrets: { S: 'top(secret' },
+        env: variables({ A: 'x' }),
+        secrets: variables({ S: 'top(secret' }),
       },
     );
     await until(ada, 'ada', 'code', 'SUCCEEDED');

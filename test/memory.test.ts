@@ -30,7 +30,7 @@ test.skipIf(!existsSync('/proc/self/status'))(
       server.base.replace('//', `//x:${TOKEN}@`).concat(`/admin/${name}.git`);
     const pass = async (name: string, bytes: number) => {
       await graphql(
-        `mutation { createRepository(input: {namespace: "admin", name: "${name}", autoInit: false}) { id } }`,
+        `mutation { createRepository(input: {namespace: "admin", name: "${name}", autoInit: false}) { repository { id } } }`,
       );
       await desk.git('.', 'init', '-q', '-b', 'main', name);
       // Random bytes do not compress; trying takes the client longer than all the rest.

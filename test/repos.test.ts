@@ -25,13 +25,13 @@ afterAll(async () => {
   await app[Symbol.asyncDispose]();
 });
 
-const CREATE = `mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) {
+const CREATE = `mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { repository {
   id name namespace fullName description visibility defaultBranch sizeBytes language contentAddressed
-  branchProtection secretScanning collaboratorCount branchCount tagCount cloneUrl sshUrl createdAt updatedAt pushedAt } }`;
+  branchProtection secretScanning collaboratorCount branchCount tagCount cloneUrl sshUrl createdAt updatedAt pushedAt } } }`;
 
 async function create(client: Client, name: string, more: object = {}, namespace = 'ada') {
   const input = { namespace, name, ...more };
-  return (await client.gql(CREATE, { input })).createRepository;
+  return (await client.gql(CREATE, { input })).createRepository.repository;
 }
 
 test('a new repository has the fields and the first commit of the specification', async () => {
@@ -114,9 +114,12 @@ test('a name is taken whatever its case, and free again when its repository is g
   const input = { namespace: 'ada', name: 'tAKEN' };
   expect(await refusal(ada, CREATE, { input })).toBe('ALREADY_EXISTS name');
   expect(await app.app.services.git.disk.begun()).toEqual([]);
-  await ada.gql('mutation ($input: DeleteRepositoryInput!) { deleteRepository(input: $input) }', {
-    input: { id },
-  });
+  await ada.gql(
+    'mutation ($input: DeleteRepositoryInput!) { deleteRepository(input: $input) { id } }',
+    {
+      input: { id },
+    },
+  );
   await create(ada, 'tAKEN');
 });
 
@@ -129,7 +132,7 @@ test('templates are found by name in any case, and are what the first commit hol
         file(path: ".gitignore") { ref sizeBytes encoding content downloadUrl } } }`,
       { name },
     );
-    expect(repository.file).toMatchObject({ ref: 'trunk', encoding: 'utf-8', downloadUrl: null });
+    expect(repository.file).toMatchObject({ ref: 'trunk', encoding: 'UTF_8', downloadUrl: null });
     expect(repository.file.content.split('\n').length).toBeGreaterThan(5);
   }
 });
@@ -139,7 +142,7 @@ test('rename, visibility and transfer keep the id, and need an admin on both sid
   await create(bob, 'moving', {}, 'bob');
   const run = (client: Client, name: string, input: object) =>
     client.graphql(
-      `mutation ($input: ${name[0]?.toUpperCase()}${name.slice(1)}Input!) { ${name}(input: $input) { id fullName visibility } }`,
+      `mutation ($input: ${name[0]?.toUpperCase()}${name.slice(1)}Input!) { ${name}(input: $input) { repository { id fullName visibility } } }`,
       { input: { id, ...input } },
     );
   const code = async (...args: Parameters<typeof run>) =>
@@ -152,20 +155,20 @@ test('rename, visibility and transfer keep the id, and need an admin on both sid
   expect(await code(ada, 'renameRepository', { name: 'x', namespace: 'bob' })).toBe('NOT_FOUND');
   expect(await code(ada, 'renameRepository', { name: 'a b' })).toBe('INVALID_REQUEST');
   expect(
-    (await run(ada, 'renameRepository', { name: 'Moving' })).data.renameRepository,
+    (await run(ada, 'renameRepository', { name: 'Moving' })).data.renameRepository.repository,
   ).toMatchObject({ id, fullName: 'ada/Moving' });
   const open = await run(ada, 'changeRepositoryVisibility', { visibility: 'PUBLIC' });
-  expect(open.data.changeRepositoryVisibility.visibility).toBe('PUBLIC');
+  expect(open.data.changeRepositoryVisibility.repository.visibility).toBe('PUBLIC');
 
   expect(await code(ada, 'transferRepository', { newNamespace: 'bob' })).toBe('PERMISSION_DENIED');
   expect(await code(ada, 'transferRepository', { newNamespace: 'none' })).toBe('NOT_FOUND');
   await app.admin.gql(
-    `mutation { setMember(input: {namespace: "bob", username: "ada", role: ADMIN}) { role } }`,
+    `mutation { setMember(input: {namespace: "bob", username: "ada", role: ADMIN}) { member { role } } }`,
   );
   expect(await code(ada, 'transferRepository', { newNamespace: 'bob' })).toBe('ALREADY_EXISTS');
   await run(ada, 'renameRepository', { name: 'moved' });
   const moved = await run(ada, 'transferRepository', { newNamespace: 'Bob' });
-  expect(moved.data.transferRepository).toMatchObject({ id, fullName: 'bob/moved' });
+  expect(moved.data.transferRepository.repository).toMatchObject({ id, fullName: 'bob/moved' });
   const old = 'query ($id: ID!) { repository(namespace: "ada", id: $id) { id } }';
   expect(await refusal(ada, old, { id })).toBe('NOT_FOUND');
 
@@ -180,7 +183,9 @@ test('rename, visibility and transfer keep the id, and need an admin on both sid
     'renamed',
     'transferred',
   ]);
-  await app.admin.gql(`mutation { removeMember(input: {namespace: "bob", username: "ada"}) }`);
+  await app.admin.gql(
+    `mutation { removeMember(input: {namespace: "bob", username: "ada"}) { id } }`,
+  );
 });
 
 test('lists show what the viewer may see, sorted, in pages that never overlap', async () => {
@@ -348,15 +353,15 @@ test('trees, files, commits and downloads show what was pushed', async () => {
     (await get(`file(path: "${path}") { sizeBytes encoding content downloadUrl }`)).file;
   expect(await file('z.txt')).toEqual({
     sizeBytes: 7,
-    encoding: 'utf-8',
+    encoding: 'UTF_8',
     content: 'héllo\n',
     downloadUrl: null,
   });
-  expect(await file('empty')).toMatchObject({ content: '', encoding: 'utf-8' });
+  expect(await file('empty')).toMatchObject({ content: '', encoding: 'UTF_8' });
   for (const [path, encoding, size] of [
-    ['bin/data', 'binary', 3],
-    ['latin1.txt', 'binary', 4],
-    ['big.txt', 'utf-8', big.length],
+    ['bin/data', 'BINARY', 3],
+    ['latin1.txt', 'BINARY', 4],
+    ['big.txt', 'UTF_8', big.length],
   ] as const) {
     const { downloadUrl, ...rest } = await file(path);
     expect(rest).toEqual({ sizeBytes: size, encoding, content: null });
@@ -440,9 +445,12 @@ test('a download serves ranges to whoever has the link, and never as a page', as
 
   expect((await get({}, url.replace(/expires=\d+/, 'expires=99999999999'))).status).toBe(403);
   expect((await get({}, url.split('?')[0])).status).toBe(403);
-  await ada.gql('mutation ($input: DeleteRepositoryInput!) { deleteRepository(input: $input) }', {
-    input: { id: repository.id },
-  });
+  await ada.gql(
+    'mutation ($input: DeleteRepositoryInput!) { deleteRepository(input: $input) { id } }',
+    {
+      input: { id: repository.id },
+    },
+  );
   expect((await get()).status).toBe(404);
 });
 

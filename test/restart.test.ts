@@ -47,7 +47,7 @@ test(`a job, its log and a client survive ${KILLS} kills of the server`, {
   };
   let client = await start();
   await client.gql(
-    'mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { id } }',
+    'mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { repository { id } } }',
     {
       input: { namespace: 'admin', name: 'code' },
     },
@@ -86,7 +86,7 @@ test(`a job, its log and a client survive ${KILLS} kills of the server`, {
   expect(await job(client, 'admin', 'count')).toMatchObject({
     progress: 'done',
     retryCount: 0,
-    attempts: [{ number: 1, outcome: 'exited', exitCode: 0 }],
+    attempts: [{ number: 1, outcome: 'EXITED', exitCode: 0 }],
   });
   await eventually(() => expect(attemptsIn(attempts)).toEqual([]));
   expect(processesOf(dataDir)).toHaveLength(1);

@@ -7,7 +7,8 @@ import { type Client, eventually, startApp, type TestApp } from './harness.ts';
 import { followStream, type StreamEvent } from './sse.ts';
 import { cancel, lines, submit, until } from './submit.ts';
 
-const REPO = 'mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { id } }';
+const REPO =
+  'mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { repository { id } } }';
 let app: TestApp;
 let ada: Client;
 

@@ -13,14 +13,18 @@ export type JobInput = {
 };
 
 const FIELDS = `id name namespace status command repo branch commitSha image gpu gpuCount cpu memoryGb diskGb
-  region timeoutMinutes retries retryCount outputPath exitCode env costPerHour totalCost runtimeSeconds progress
+  region timeoutMinutes retries retryCount outputPath exitCode costPerHour totalCost runtimeSeconds progress
   createdAt startedAt completedAt artifacts { path sizeBytes files downloadUrl }
   attempts { number outcome exitCode }`;
 
-/** The answer of `createJob`; `{errors}` when it is refused. */
+/** An environment as `env` and `secrets` take it. */
+export const variables = (values: Record<string, string>) =>
+  Object.entries(values).map(([name, value]) => ({ name, value }));
+
+/** The raw answer of `createJob`; `{errors}` when it is refused. */
 export function submitRaw(client: Client, input: JobInput) {
   return client.graphql(
-    `mutation ($input: CreateJobInput!) { createJob(input: $input) { ${FIELDS} } }`,
+    `mutation ($input: CreateJobInput!) { createJob(input: $input) { job { ${FIELDS} } env { name value } } }`,
     { input: { gpu: 'NONE', ...input } },
   );
 }
@@ -28,7 +32,7 @@ export function submitRaw(client: Client, input: JobInput) {
 export async function submit(client: Client, input: JobInput): Promise<Json> {
   const { data, errors } = await submitRaw(client, input);
   expect(errors).toBeUndefined();
-  return data.createJob;
+  return data.createJob.job;
 }
 
 export async function job(client: Client, namespace: string, name: string): Promise<Json> {
@@ -53,10 +57,10 @@ export async function lines(client: Client, namespace: string, name: string): Pr
 }
 
 const CANCEL = `mutation ($input: CancelJobInput!) {
-  cancelJob(input: $input) { status message runtimeSeconds totalCost completedAt job { progress } } }`;
+  cancelJob(input: $input) { message job { status runtimeSeconds totalCost completedAt progress } } }`;
 export const cancel = (client: Client, namespace: string, name: string) =>
   client.graphql(CANCEL, { input: { namespace, name } });
 
-const DELETE = 'mutation ($input: DeleteJobInput!) { deleteJob(input: $input) }';
+const DELETE = 'mutation ($input: DeleteJobInput!) { deleteJob(input: $input) { id } }';
 export const remove = (client: Client, namespace: string, name: string, deleteArtifacts = false) =>
   client.graphql(DELETE, { input: { namespace, name, deleteArtifacts } });

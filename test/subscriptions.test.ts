@@ -5,7 +5,8 @@ import { type Client, eventually, startApp, type TestApp } from './harness.ts';
 import { parseEvents } from './sse.ts';
 import { cancel, lines, remove, submit, until } from './submit.ts';
 
-const REPO = 'mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { id } }';
+const REPO =
+  'mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { repository { id } } }';
 let app: TestApp;
 let ada: Client;
 
@@ -20,7 +21,7 @@ const run = (name: string, command: string, more: object = {}) =>
   submit(ada, { namespace: 'ada', repo: 'ada/code', name, command, ...more });
 
 const LOG = (name: string, after?: number) =>
-  `subscription { jobLog(namespace: "ada", name: "${name}"${after === undefined ? '' : `, after: ${after}`}) { kind seq message status exitCode } }`;
+  `subscription { jobLog(namespace: "ada", name: "${name}"${after === undefined ? '' : `, after: ${after}`}) { __typename seq ... on LogLine { timestamp message } ... on JobStatusChange { timestamp status } ... on JobLogEnd { status exitCode } } }`;
 const EVENTS = (args = '') =>
   `subscription { jobEvents(namespace: "ada"${args}) { cursor type status name job { status } } }`;
 
@@ -88,7 +89,7 @@ test.each(Object.entries(MODES))('%s: a log to its end, and after an entry', asy
   const all = await take(open(ada, LOG(name)), 'jobLog');
   const told = all.map((e) => e.message ?? e.status);
   expect(told).toEqual(['QUEUED', 'RUNNING', 'a', 'b', 'FAILED', 'FAILED']);
-  expect(all.at(-1)).toMatchObject({ kind: 'END', exitCode: 2 });
+  expect(all.at(-1)).toMatchObject({ __typename: 'JobLogEnd', exitCode: 2 });
   const rest = await take(open(ada, LOG(name, all[2].seq)), 'jobLog');
   expect(rest.map((e) => e.message ?? e.status)).toEqual(['b', 'FAILED', 'FAILED']);
 });
@@ -109,9 +110,9 @@ test.each(Object.entries(MODES))(
     const begun = (await first).value?.data.jobEvents;
     const more = await take(live, 'jobEvents', 2);
     expect([begun, ...more].map((e) => [e.type, e.status])).toEqual([
-      ['job.queued', 'QUEUED'],
-      ['job.running', 'RUNNING'],
-      ['job.succeeded', 'SUCCEEDED'],
+      ['QUEUED', 'QUEUED'],
+      ['RUNNING', 'RUNNING'],
+      ['SUCCEEDED', 'SUCCEEDED'],
     ]);
     const after = `, name: "${name}", after: ${begun.cursor}`;
     const resumed = await take(open(ada, EVENTS(after)), 'jobEvents', 2);
@@ -130,12 +131,7 @@ test('events of a deleted job are still told, without the job', async () => {
     4 + (await eventsBefore('gone')),
   );
   const mine = all.filter((e) => e.name === 'gone');
-  expect(mine.map((e) => e.type)).toEqual([
-    'job.queued',
-    'job.running',
-    'job.succeeded',
-    'job.deleted',
-  ]);
+  expect(mine.map((e) => e.type)).toEqual(['QUEUED', 'RUNNING', 'SUCCEEDED', 'DELETED']);
   expect(mine.every((e) => e.job === null)).toBe(true);
 });
 

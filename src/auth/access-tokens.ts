@@ -23,8 +23,6 @@ export type AccessToken = {
   id: string;
   name: string;
   userId: string;
-  /** In the answer that creates it, and never again. */
-  token?: string;
   scopes: Scope[];
   /** Names; empty: no narrowing. */
   namespaces: string[];
@@ -43,6 +41,7 @@ type Deps = Pick<Services, 'db'>;
  * `name`: 1 to 100 characters, unique per user (an expired token keeps its name until it is deleted); it
  * stands in a URL, so no `/` and no control characters. `expiresInDays`: 1 to 365. `namespaces` are names and
  * `repositories` ids, at most 100 each, kept as ids: they follow renames and never widen.
+ * @returns it and its secret, which is kept nowhere.
  * @throws AppError 400, 401, 403, 404 (user, namespace, repository), 409 for a taken name.
  */
 export async function createAccessToken(
@@ -56,7 +55,7 @@ export async function createAccessToken(
     namespaces?: readonly string[] | null;
     repositories?: readonly string[] | null;
   },
-): Promise<AccessToken> {
+): Promise<{ accessToken: AccessToken; token: string }> {
   const account = demandFullRights(viewer);
   checkTokenName(input.name);
   const expiresAt = expiry(input.expiresInDays);
@@ -85,7 +84,7 @@ export async function createAccessToken(
     .catch((error) => {
       throw taken(error, 'You already have a token of this name');
     });
-  return { ...toAccessToken(row, namesOf(namespaces)), token };
+  return { accessToken: toAccessToken(row, namesOf(namespaces)), token };
 }
 
 /** The viewer's tokens, newest first. @throws AppError 401, 403. */

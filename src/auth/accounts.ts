@@ -45,14 +45,25 @@ export function whoami(viewer: Viewer): Identity {
   return { userId, username, email, namespace: namespace.name };
 }
 
-/** By name, ignoring case. That a namespace exists is no secret to who is signed in; what is in it may be. */
-export async function findNamespace(
-  { db }: Deps,
-  viewer: Viewer,
-  name: string,
-): Promise<Namespace | null> {
+/**
+ * By name, ignoring case. That a namespace exists is no secret to who is signed in; what is in it may be.
+ * @throws AppError 401, 404.
+ */
+export async function getNamespace({ db }: Deps, viewer: Viewer, name: string): Promise<Namespace> {
   demandAccount(viewer);
-  return canBeName(name) ? db.namespace.findUnique({ where: { name: name.toLowerCase() } }) : null;
+  const namespace =
+    canBeName(name) && (await db.namespace.findUnique({ where: { name: name.toLowerCase() } }));
+  if (!namespace) throw notFound('Namespace');
+  return namespace;
+}
+
+/** The user of an id that another row names, so there is one; what of it is shown is decided field by field. */
+export function userById<S extends Prisma.UserSelect>(
+  { db }: Deps,
+  id: string,
+  select: S,
+): Promise<Prisma.UserGetPayload<{ select: S }> | null> {
+  return db.user.findUnique({ where: { id }, select });
 }
 
 /**
@@ -124,6 +135,25 @@ export async function createOrganization(
     });
 }
 
+export type MemberKey = { namespaceId: string; userId: string };
+
+/** Null when there is no such member, or the viewer may not see who is in the namespace. */
+export async function findMember(
+  { db }: Deps,
+  viewer: Viewer,
+  key: MemberKey,
+): Promise<Membership | null> {
+  if (!can(viewer, 'namespace.read', key)) return null;
+  const member = await db.member.findUnique({ where: { namespaceId_userId: key } });
+  return member ?? ownerOf(db, key);
+}
+
+/** A user is a member of their own namespace without a row. */
+async function ownerOf(db: Db, { namespaceId, userId }: MemberKey): Promise<Membership | null> {
+  const namespace = await db.namespace.findUnique({ where: { id: namespaceId, userId } });
+  return namespace && { namespaceId, userId, role: 'admin', createdAt: namespace.createdAt };
+}
+
 /** Adds a member or changes its role. @throws AppError 401, 403, 404, 409 for the user whose namespace it is. */
 export async function setMember(
   { db }: Deps,
@@ -139,17 +169,22 @@ export async function setMember(
   });
 }
 
-/** @returns whether the user was a member. @throws AppError as `setMember`. */
+/** @returns the membership that is gone; null when there was none. @throws AppError as `setMember`. */
 export async function removeMember(
   { db }: Deps,
   viewer: Viewer,
   input: { namespace: string; username: string },
-): Promise<boolean> {
-  const { count } = await db.member.deleteMany({ where: await memberKey(db, viewer, input) });
-  return count > 0;
+): Promise<MemberKey | null> {
+  const key = await memberKey(db, viewer, input);
+  const { count } = await db.member.deleteMany({ where: key });
+  return count > 0 ? key : null;
 }
 
-async function memberKey(db: Db, viewer: Viewer, input: { namespace: string; username: string }) {
+async function memberKey(
+  db: Db,
+  viewer: Viewer,
+  input: { namespace: string; username: string },
+): Promise<MemberKey> {
   demandAccount(viewer);
   const namespace = await namespaceNamed(db, input.namespace);
   demand(viewer, 'namespace.administer', { namespaceId: namespace.id });

@@ -11,8 +11,6 @@ import { hashSecret, KEY_NAME, randomSecret } from './tokens.ts';
 export type ApiKey = {
   id: string;
   name: string;
-  /** `name$secret`, in the answer that creates it, and never again. */
-  key?: string;
   /** The one namespace it works in; null: all of its user's. */
   namespace: string | null;
   scopes: Scope[];
@@ -29,6 +27,7 @@ type Deps = Pick<Services, 'db'>;
  *
  * `name`: 1 to 100 of `A-Za-z0-9._-` (`$` and `:` divide name from secret), unique on the server.
  * `expiresInDays`: 1 to 365.
+ * @returns it and `name$secret`, which is kept nowhere.
  * @throws AppError 400, 401, 403 without `admin` in the namespace, 404, 409 for a taken name.
  */
 export async function createApiKey(
@@ -40,7 +39,7 @@ export async function createApiKey(
     scopes?: readonly Scope[] | null;
     expiresInDays: number;
   },
-): Promise<ApiKey> {
+): Promise<{ apiKey: ApiKey; key: string }> {
   const { userId } = demandFullRights(viewer);
   checkKeyName(input.name);
   const expiresAt = expiry(input.expiresInDays);
@@ -64,7 +63,7 @@ export async function createApiKey(
     .catch((error) => {
       throw taken(error, 'A key of this name exists; names are unique on the server');
     });
-  return { ...toApiKey(row), key: `${input.name}$${secret}` };
+  return { apiKey: toApiKey(row), key: `${input.name}$${secret}` };
 }
 
 /** The viewer's keys, and those bound to namespaces where the viewer is `admin`; newest first. */

@@ -1,22 +1,29 @@
 /** Users, namespaces and members in GraphQL. */
+import type { Prisma } from '../../prisma/generated/client.ts';
 import { builder } from '../graphql/builder.ts';
+import { selectOf } from '../graphql/select.ts';
+import { memberId, parseMemberId } from '../ids.ts';
 import * as accounts from './accounts.ts';
 
-const Plan = builder.enumType('Plan', {
+export const Plan = builder.enumType('Plan', {
   description: 'Sets rate limits and quotas.',
   values: {
-    FREE: { value: 'free' },
-    TEAM: { value: 'team' },
-    ENTERPRISE: { value: 'enterprise' },
-    UNLIMITED: { value: 'unlimited', description: 'For the operator.' },
+    FREE: { value: 'free', description: '60 requests a minute.' },
+    TEAM: { value: 'team', description: '300 requests a minute.' },
+    ENTERPRISE: { value: 'enterprise', description: '1,000 requests a minute.' },
+    UNLIMITED: { value: 'unlimited', description: 'No limits: for the operator.' },
   } as const,
 });
 
 const NamespaceKind = builder.enumType('NamespaceKind', {
-  values: { USER: { value: 'user' }, ORGANIZATION: { value: 'organization' } } as const,
+  description: 'Whose a namespace is.',
+  values: {
+    USER: { value: 'user', description: "One user's own, of the same name." },
+    ORGANIZATION: { value: 'organization', description: 'Shared by its members.' },
+  } as const,
 });
 
-const Role = builder.enumType('Role', {
+export const Role = builder.enumType('Role', {
   description: 'Each includes those before it.',
   values: {
     READ: { value: 'read', description: 'Sees everything in the namespace.' },
@@ -29,12 +36,15 @@ const Role = builder.enumType('Role', {
 });
 
 export const User = builder.prismaNode('User', {
+  description: 'Somebody with an account.',
   id: { field: 'id' },
   select: { id: true },
   nullable: true,
   findUnique: (id, { viewer }) => (viewer.kind === 'account' ? { id } : NOTHING),
   fields: (t) => ({
-    username: t.exposeString('username'),
+    username: t.exposeString('username', {
+      description: 'Unique; also the name of the namespace.',
+    }),
     email: t.string({
       nullable: true,
       description: 'Shown to the user and the operator.',
@@ -55,7 +65,10 @@ export const User = builder.prismaNode('User', {
       description: "The user's own, of the same name.",
       onNull: () => new Error('A user without a namespace'),
     }),
-    createdAt: t.expose('createdAt', { type: 'DateTime' }),
+    createdAt: t.expose('createdAt', {
+      type: 'DateTime',
+      description: 'When the account was made.',
+    }),
   }),
 });
 
@@ -66,8 +79,10 @@ export const Namespace = builder.prismaNode('Namespace', {
   nullable: true,
   findUnique: (id, { viewer }) => (viewer.kind === 'account' ? { id } : NOTHING),
   fields: (t) => ({
-    name: t.exposeString('name'),
-    kind: t.expose('kind', { type: NamespaceKind }),
+    name: t.exposeString('name', {
+      description: 'The first part of every path in it; lower case.',
+    }),
+    kind: t.expose('kind', { type: NamespaceKind, description: "A user's or an organization's." }),
     plan: t.field({
       type: Plan,
       nullable: true,
@@ -89,33 +104,39 @@ export const Namespace = builder.prismaNode('Namespace', {
       description: 'The role of who asks; null without one.',
       resolve: ({ id }, _args, { viewer }) => accounts.viewerRole(viewer, id),
     }),
-    createdAt: t.expose('createdAt', { type: 'DateTime' }),
+    createdAt: t.expose('createdAt', { type: 'DateTime', description: 'When it was made.' }),
   }),
 });
 
 /** What no row has as its id. */
 const NOTHING = { id: '' };
 
-const Member = builder.objectRef<accounts.Membership>('Member').implement({
+const MemberRef = builder.objectRef<accounts.Membership>('Member');
+export const Member = builder.node(MemberRef, {
+  description: 'A user in a namespace, with a role.',
+  id: { resolve: memberId },
+  loadOne: (id, { services, viewer }) =>
+    accounts.findMember(services, viewer, parseMemberId(id) as accounts.MemberKey),
   fields: (t) => ({
     user: t.prismaField({
       type: 'User',
+      description: 'Who it is.',
       // Prisma makes one query of all members' users.
       resolve: (query, { userId }, _args, { services }) =>
-        services.db.user.findUniqueOrThrow({ ...query, where: { id: userId } }),
+        accounts.userById(services, userId, selectOf<Prisma.UserSelect>(query)) as never,
     }),
-    role: t.expose('role', { type: Role }),
-    createdAt: t.expose('createdAt', { type: 'DateTime' }),
+    role: t.expose('role', { type: Role, description: 'What the user may do there.' }),
+    createdAt: t.expose('createdAt', { type: 'DateTime', description: 'When the user joined.' }),
   }),
 });
 
 const Identity = builder.objectRef<accounts.Identity>('Identity').implement({
-  description: 'Who a credential acts for.',
+  description: 'Who a credential acts for, as REST answers it; in GraphQL `viewer` tells more.',
   fields: (t) => ({
-    userId: t.exposeID('userId'),
-    username: t.exposeString('username'),
-    email: t.exposeString('email'),
-    namespace: t.exposeString('namespace'),
+    userId: t.exposeID('userId', { description: 'Of the user.' }),
+    username: t.exposeString('username', { description: 'Of the user.' }),
+    email: t.exposeString('email', { description: 'Of the user.' }),
+    namespace: t.exposeString('namespace', { description: "The name of the user's own." }),
   }),
 });
 
@@ -126,79 +147,21 @@ builder.queryFields((t) => ({
     description: 'Who is asking; null without credentials.',
     resolve: (query, _root, _args, { services, viewer }) =>
       viewer.kind === 'account'
-        ? services.db.user.findUnique({ ...query, where: { id: viewer.userId } })
+        ? (accounts.userById(services, viewer.userId, selectOf<Prisma.UserSelect>(query)) as never)
         : null,
   }),
   whoami: t.field({
     type: Identity,
+    nullable: true,
+    description: 'Only for REST, which answers it flat; in GraphQL ask for `viewer`.',
     resolve: (_root, _args, { viewer }) => accounts.whoami(viewer),
   }),
   namespace: t.field({
     type: Namespace,
     nullable: true,
-    description: 'By name; null when there is none.',
-    args: { name: t.arg.string({ required: true }) },
+    description: 'By name, ignoring case.',
+    args: { name: t.arg.string({ required: true, description: 'Of a user or an organization.' }) },
     resolve: (_root, { name }, { services, viewer }) =>
-      accounts.findNamespace(services, viewer, name),
-  }),
-}));
-
-const CreateUserInput = builder.inputType('CreateUserInput', {
-  fields: (t) => ({
-    username: t.string({ required: true, description: '1 to 39 of a-z, 0-9 and -.' }),
-    email: t.string({ required: true }),
-    plan: t.field({ type: Plan, required: true, defaultValue: 'free' }),
-  }),
-});
-
-const CreateOrganizationInput = builder.inputType('CreateOrganizationInput', {
-  fields: (t) => ({
-    name: t.string({ required: true, description: '1 to 39 of a-z, 0-9 and -.' }),
-    plan: t.field({ type: Plan, required: true, defaultValue: 'free' }),
-  }),
-});
-
-const SetMemberInput = builder.inputType('SetMemberInput', {
-  fields: (t) => ({
-    namespace: t.string({ required: true }),
-    username: t.string({ required: true }),
-    role: t.field({ type: Role, required: true }),
-  }),
-});
-
-const RemoveMemberInput = builder.inputType('RemoveMemberInput', {
-  fields: (t) => ({
-    namespace: t.string({ required: true }),
-    username: t.string({ required: true }),
-  }),
-});
-
-builder.mutationFields((t) => ({
-  createUser: t.field({
-    type: User,
-    description: 'By the operator: a user and the namespace of the same name.',
-    args: { input: t.arg({ type: CreateUserInput, required: true }) },
-    resolve: (_root, { input }, { services, viewer }) =>
-      accounts.createUser(services, viewer, input),
-  }),
-  createOrganization: t.field({
-    type: Namespace,
-    description: 'By the operator, who becomes its first admin.',
-    args: { input: t.arg({ type: CreateOrganizationInput, required: true }) },
-    resolve: (_root, { input }, { services, viewer }) =>
-      accounts.createOrganization(services, viewer, input),
-  }),
-  setMember: t.field({
-    type: Member,
-    description: 'By an admin: adds a member or changes its role.',
-    args: { input: t.arg({ type: SetMemberInput, required: true }) },
-    resolve: (_root, { input }, { services, viewer }) =>
-      accounts.setMember(services, viewer, input),
-  }),
-  removeMember: t.boolean({
-    description: 'By an admin. Whether the user was a member.',
-    args: { input: t.arg({ type: RemoveMemberInput, required: true }) },
-    resolve: (_root, { input }, { services, viewer }) =>
-      accounts.removeMember(services, viewer, input),
+      accounts.getNamespace(services, viewer, name),
   }),
 }));

@@ -12,7 +12,7 @@ import { GraphQLError } from 'graphql';
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type PrismaTypes from '../../prisma/generated/pothos.ts';
 import { getDatamodel } from '../../prisma/generated/pothos.ts';
-import { isId, PREFIXES, type Prefix } from '../ids.ts';
+import { nodeTypeOf } from '../ids.ts';
 import type { Context } from './context.ts';
 
 export const builder = new SchemaBuilder<{
@@ -24,7 +24,6 @@ export const builder = new SchemaBuilder<{
     DateTime: { Input: Date; Output: Date };
     SafeInt: { Input: number; Output: number | bigint };
     Decimal: { Input: string; Output: Decimal | Prisma.Decimal | string };
-    JSON: { Input: unknown; Output: unknown };
   };
 }>({
   defaultFieldNullability: false,
@@ -39,17 +38,55 @@ export const builder = new SchemaBuilder<{
   relay: {
     // A TypeID says what it is, so node ids are the ids themselves and the same in REST.
     encodeGlobalID: (_type, id) => String(id),
-    decodeGlobalID: (id) => {
-      const prefix = id.slice(0, id.lastIndexOf('_'));
-      const typename = Object.hasOwn(PREFIXES, prefix) ? PREFIXES[prefix as Prefix] : null;
-      if (!typename || !isId(prefix as Prefix, id))
-        throw new GraphQLError(`id: "${id.slice(0, 80)}" is not the id of a node`, badInput);
-      return { typename, id };
-    },
+    // What is no id has no type name; it is refused where it is used, so that one bad id of many spoils no other.
+    decodeGlobalID: (id) => ({ typename: nodeTypeOf(id) ?? '', id }),
     clientMutationId: 'omit',
     cursorType: 'String',
+    nodeTypeOptions: {
+      description:
+        'What has an id of its own and can be read again by it. The same id serves REST.',
+    },
+    idFieldOptions: { description: 'Unique in all of Loam; it never changes.' },
+    nodeQueryOptions: {
+      description:
+        'Whatever has this id. Null without an error when there is none, or the viewer may not see it.',
+      args: { id: { description: 'The id of a repository, job, user, namespace …' } },
+      resolve: (_root, { id }, _context, _info, resolveNode) => {
+        if (!id.typename) throw noNodeId(id.id);
+        return resolveNode(id);
+      },
+    },
+    nodesQueryOptions: {
+      description:
+        'Whatever has these ids, in their order: null in the place of each that there is not, or that the viewer may not see. An error stands beside the null of what is no id.',
+      args: { ids: { description: 'At most 100.' } },
+      nullable: { list: true, items: true },
+      resolve: async (_root, args, _context, _info, resolveNodes) => {
+        const ids = [...args.ids];
+        // The plugin reads the arguments themselves, and skips what is null.
+        args.ids = ids.map((id) => (id.typename ? id : null)) as never;
+        const nodes = await resolveNodes(args.ids);
+        return ids.map(({ typename, id }, at) => (typename ? nodes[at] : noNodeId(id)));
+      },
+    },
+    pageInfoTypeOptions: { description: 'Where a page of a connection stands in its list.' },
+    hasNextPageFieldOptions: { description: 'Whether more follows: ask again `after` the end.' },
+    hasPreviousPageFieldOptions: { description: 'Whether something stands before this page.' },
+    startCursorFieldOptions: { description: 'Of the first on the page; null on an empty one.' },
+    endCursorFieldOptions: {
+      description: 'Of the last on the page, for `after`; null on an empty one.',
+    },
+    pageInfoFieldOptions: { description: 'Where the page stands in the list.' },
+    edgesFieldOptions: { description: 'Each with its own cursor.' },
+    nodesOnConnection: { description: 'The page itself, without cursors.' },
+    nodeFieldOptions: { description: 'What stands here.' },
+    cursorFieldOptions: { description: 'Goes on from here when given as `after`.' },
   },
 });
+
+function noNodeId(id: string): GraphQLError {
+  return new GraphQLError(`id: "${id.slice(0, 80)}" is not the id of a node`, badInput);
+}
 
 const badInput = { extensions: { code: 'INVALID_REQUEST' } };
 
@@ -98,12 +135,10 @@ builder.scalarType('Decimal', {
   },
 });
 
-builder.scalarType('JSON', {
-  description: 'Any JSON value.',
-  serialize: (value) => value,
-  parseValue: (value) => value,
-});
-
 export const SortOrder = builder.enumType('SortOrder', {
-  values: { ASC: { value: 'asc' }, DESC: { value: 'desc' } } as const,
+  description: 'Which end of a list comes first.',
+  values: {
+    ASC: { value: 'asc', description: 'The smallest, the oldest, A.' },
+    DESC: { value: 'desc', description: 'The largest, the newest, Z.' },
+  } as const,
 });

@@ -11,12 +11,26 @@ export const pageArgs = {
 const Pagination = builder.objectRef<NumberedPage<unknown>>('Pagination').implement({
   description: 'Where a numbered page stands in its list.',
   fields: (t) => ({
-    page: t.exposeInt('page'),
-    perPage: t.exposeInt('perPage'),
-    total: t.exposeInt('total'),
-    totalPages: t.int({ resolve: ({ total, perPage }) => Math.ceil(total / perPage) }),
+    ...numbers(t),
   }),
 });
+
+type PageFields<T> = PothosSchemaTypes.ObjectFieldBuilder<
+  typeof builder.$inferSchemaTypes,
+  NumberedPage<T>
+>;
+
+function numbers<T>(t: PageFields<T>) {
+  return {
+    page: t.exposeInt('page', { description: 'This one, from 1.' }),
+    perPage: t.exposeInt('perPage', { description: 'How many stand on a page.' }),
+    total: t.exposeInt('total', { description: 'How many there are on all pages.' }),
+    totalPages: t.int({
+      description: 'How many pages there are.',
+      resolve: ({ total, perPage }) => Math.ceil(total / perPage),
+    }),
+  };
+}
 
 /** Defines `{name}` with `nodes` of the type `node`. */
 export function pageType<T>(
@@ -24,14 +38,14 @@ export function pageType<T>(
   node: Parameters<typeof builder.objectRef<T>>[0] | object,
 ) {
   return builder.objectRef<NumberedPage<T>>(name).implement({
-    description:
-      'A page by number, as REST has it; where the list has a connection, front ends scroll with that.',
+    description: 'A page by number: only for REST. In GraphQL the same list is a connection.',
     fields: (t) => ({
-      nodes: t.field({ type: [node] as never, resolve: (page) => page.nodes as never }),
-      page: t.exposeInt('page'),
-      perPage: t.exposeInt('perPage'),
-      total: t.exposeInt('total'),
-      totalPages: t.int({ resolve: ({ total, perPage }) => Math.ceil(total / perPage) }),
+      nodes: t.field({
+        type: [node] as never,
+        description: 'What stands on the page.',
+        resolve: (page) => page.nodes as never,
+      }),
+      ...numbers(t),
       pagination: t.field({
         type: Pagination,
         description: 'The four numbers above in one object, as REST answers them.',

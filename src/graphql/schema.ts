@@ -1,6 +1,7 @@
 /** The whole schema: each import adds its feature's types and fields to the builder. */
 import { builder } from './builder.ts';
 import '../auth/graphql.ts';
+import '../auth/graphql/accounts.ts';
 import '../auth/graphql/credentials.ts';
 import '../repos/graphql.ts';
 import '../repos/graphql/mutations.ts';

@@ -9,15 +9,11 @@ import { checkTail, type Entry, followJournal, type LogQuery, readLog, startOf }
 
 type Deps = Pick<Services, 'db' | 'bus'>;
 
-export type LogEvent = {
-  kind: 'log' | 'status' | 'end';
-  /** Of the end: that of the last entry. */
-  seq: number;
-  timestamp?: Date;
-  message?: string;
-  status?: JobStatus;
-  exitCode?: number | null;
-};
+export type LogLineEvent = { kind: 'log'; seq: number; timestamp: Date; message: string };
+export type StatusEvent = { kind: 'status'; seq: number; timestamp: Date; status: JobStatus };
+/** `seq` is that of the last entry. */
+export type EndEvent = { kind: 'end'; seq: number; status: JobStatus; exitCode: number | null };
+export type LogEvent = LogLineEvent | StatusEvent | EndEvent;
 
 /**
  * The log from `after` on, to the end of the job.
@@ -82,9 +78,13 @@ function eventOf({ seq, kind, timestamp, message }: Entry): LogEvent {
     : { kind, seq, timestamp, status: message as JobStatus };
 }
 
+/** `job.queued` and so on. */
+export type JobEventType = `job.${JobStatus | 'deleted'}`;
+
 export type JobEvent = {
+  id: string;
   cursor: number;
-  type: string;
+  type: JobEventType;
   timestamp: Date;
   jobId: string;
   name: string;
@@ -122,10 +122,11 @@ export async function followEvents(
   };
 }
 
-function jobEventOf({ seq, type, timestamp, subject, data }: OutboxEvent): JobEvent {
+function jobEventOf({ id, seq, type, timestamp, subject, data }: OutboxEvent): JobEvent {
   return {
+    id,
     cursor: seq,
-    type,
+    type: type as JobEventType,
     timestamp,
     jobId: subject,
     name: String(data.name),

@@ -1,103 +1,20 @@
 /** Jobs in GraphQL: the types, and what can be read. */
 import { queryFromInfo } from '@pothos/plugin-prisma';
+import type { Prisma } from '../../prisma/generated/client.ts';
 import { Namespace } from '../auth/graphql.ts';
 import { builder, SortOrder } from '../graphql/builder.ts';
 import { pageArgs, pageType } from '../graphql/paging.ts';
+import { selectOf } from '../graphql/select.ts';
 import { Repository } from '../repos/graphql.ts';
 import { visibleTo } from '../repos/visibility.ts';
-import type { ArtifactFile } from './downloads.ts';
 import * as downloads from './downloads.ts';
-import { GPUS, REGIONS } from './hardware.ts';
+import type { LogLineEvent } from './following.ts';
+import { AttemptOutcome, Gpu, JobSort, JobStatus, Region } from './graphql/enums.ts';
+import { JobLogs } from './graphql/logs.ts';
+import { JobAnalytics, JobArtifacts } from './graphql/outputs.ts';
 import * as jobs from './jobs.ts';
-import { type Entry, readLog } from './logs.ts';
+import { readLog } from './logs.ts';
 import { analyticsOf } from './usage.ts';
-
-const upper = (value: string) => value.toUpperCase().replaceAll('-', '_');
-
-function enumOf<const T extends string>(name: string, values: readonly T[], description: string) {
-  const entries = values.map((value) => [upper(value), { value }] as const);
-  return builder.enumType(name, {
-    description,
-    values: Object.fromEntries(entries) as { [name: string]: { value: T } },
-  });
-}
-
-export const JobStatus = enumOf(
-  'JobStatus',
-  ['queued', 'running', 'succeeded', 'failed', 'cancelled', 'timed_out'],
-  'Where a job stands; the last four are final.',
-);
-export const Gpu = enumOf('Gpu', GPUS, 'A model of GPU.');
-export const Region = enumOf('Region', REGIONS, 'Where a job runs.');
-const JobSort = enumOf('JobSort', jobs.SORTS, 'What a list of jobs is sorted by.');
-
-const Line = builder.objectRef<Entry>('LogLine').implement({
-  fields: (t) => ({
-    seq: t.expose('seq', {
-      type: 'SafeInt',
-      description: 'Its number in the job, for `jobLog(after:)`.',
-    }),
-    timestamp: t.expose('timestamp', { type: 'DateTime', description: 'When it was written.' }),
-    message: t.exposeString('message'),
-  }),
-});
-
-type Named = { name: string; namespace: string };
-
-const JobLogs = builder
-  .objectRef<Named & { lines: Entry[]; hasMore: boolean }>('JobLogs')
-  .implement({
-    fields: (t) => ({
-      name: t.exposeString('name', { description: 'Of the job.' }),
-      namespace: t.exposeString('namespace'),
-      lines: t.expose('lines', { type: [Line] }),
-      hasMore: t.exposeBoolean('hasMore', { description: 'Older lines were left out by `tail`.' }),
-    }),
-  });
-
-const JobAnalytics = builder
-  .objectRef<Named & ReturnType<typeof analyticsOf> & { runtimeSeconds: number }>('JobAnalytics')
-  .implement({
-    description: 'The last measurement; of a finished job, memory and disk at their peak.',
-    fields: (t) => ({
-      name: t.exposeString('name', { description: 'Of the job.' }),
-      namespace: t.exposeString('namespace'),
-      gpuUtilizationPercent: t.exposeInt('gpuUtilizationPercent'),
-      cpuUtilizationPercent: t.exposeInt('cpuUtilizationPercent'),
-      memoryUsedGb: t.exposeInt('memoryUsedGb'),
-      diskUsedGb: t.exposeInt('diskUsedGb'),
-      runtimeSeconds: t.exposeInt('runtimeSeconds'),
-    }),
-  });
-
-const File = builder.objectRef<ArtifactFile>('ArtifactFile').implement({
-  fields: (t) => ({
-    path: t.exposeString('path', { description: 'Relative to `outputPath`.' }),
-    sizeBytes: t.expose('sizeBytes', { type: 'SafeInt' }),
-    downloadUrl: t.exposeString('downloadUrl', { description: 'Works for 15 minutes.' }),
-  }),
-});
-
-const JobArtifacts = builder.objectRef<downloads.Artifacts>('JobArtifacts').implement({
-  description: 'What stood at `outputPath` when the job ended.',
-  fields: (t) => ({
-    path: t.exposeString('path'),
-    sizeBytes: t.expose('sizeBytes', { type: 'SafeInt', description: 'Of the archive.' }),
-    files: t.exposeInt('files'),
-    downloadUrl: t.exposeString('downloadUrl', {
-      description: 'One gzip tar; the link works for 15 minutes.',
-    }),
-    entries: t.field({
-      type: [File],
-      description: 'File by file, at most a thousand at once.',
-      args: {
-        first: t.arg.int({ required: true, defaultValue: 100 }),
-        after: t.arg.string({ description: 'The path of the last one seen.' }),
-      },
-      resolve: (artifacts, args, { services }) => downloads.listFiles(services, artifacts, args),
-    }),
-  }),
-});
 
 export const Job = builder.prismaNode('Job', {
   description: 'A command that runs to completion on chosen hardware.',
@@ -113,9 +30,9 @@ export const Job = builder.prismaNode('Job', {
       select: { namespace: { select: { name: true } } },
       resolve: ({ namespace }) => namespace.name,
     }),
-    owner: t.relation('namespace'),
-    status: t.expose('status', { type: JobStatus }),
-    command: t.exposeString('command'),
+    owner: t.relation('namespace', { description: 'The user or organization it belongs to.' }),
+    status: t.expose('status', { type: JobStatus, description: 'Where it stands.' }),
+    command: t.exposeString('command', { description: 'Given to a shell.' }),
     repo: t.exposeString('repo', {
       nullable: true,
       description: '`namespace/repo` as given at creation.',
@@ -133,35 +50,49 @@ export const Job = builder.prismaNode('Job', {
               where: { id: repositoryId, AND: [visibleTo(viewer)] },
             }),
     }),
-    branch: t.exposeString('branch', { nullable: true }),
+    branch: t.exposeString('branch', {
+      nullable: true,
+      description: 'As given at creation; null without a `repo`.',
+    }),
     commitSha: t.exposeString('commitSha', {
       nullable: true,
       description: 'Where the branch stood at creation; this is what runs.',
     }),
-    image: t.exposeString('image', { nullable: true }),
-    gpu: t.field({ type: Gpu, select: { gpu: true }, resolve: ({ gpu }) => gpu as never }),
-    gpuCount: t.exposeInt('gpuCount'),
+    image: t.exposeString('image', {
+      nullable: true,
+      description: 'The container image it runs in, where one was given.',
+    }),
+    gpu: t.field({
+      type: Gpu,
+      description: 'The model of its GPUs.',
+      select: { gpu: true },
+      resolve: ({ gpu }) => gpu as never,
+    }),
+    gpuCount: t.exposeInt('gpuCount', { description: 'How many GPUs; counts only with a model.' }),
     cpu: t.exposeInt('cpu', { description: 'vCPUs.' }),
-    memoryGb: t.exposeInt('memoryGb'),
-    diskGb: t.exposeInt('diskGb'),
+    memoryGb: t.exposeInt('memoryGb', { description: 'Of memory.' }),
+    diskGb: t.exposeInt('diskGb', { description: 'Of disk, which is gone when it ends.' }),
     region: t.field({
       type: Region,
+      description: 'Where it runs.',
       select: { region: true },
       resolve: ({ region }) => region as never,
     }),
     timeoutMinutes: t.exposeInt('timeoutMinutes', { description: 'Of one attempt.' }),
-    retries: t.exposeInt('retries'),
-    retryCount: t.exposeInt('retryCount'),
-    outputPath: t.exposeString('outputPath', { nullable: true }),
-    exitCode: t.exposeInt('exitCode', { nullable: true, description: '128 + the signal, if one.' }),
-    env: t.field({
-      type: 'JSON',
+    retries: t.exposeInt('retries', { description: 'How often it may be tried again.' }),
+    retryCount: t.exposeInt('retryCount', { description: 'How often it was tried again.' }),
+    outputPath: t.exposeString('outputPath', {
       nullable: true,
-      description: 'In the answer that creates the job; null ever after.',
-      // Without a selection: it is on the created row, and never read from the database.
-      resolve: (job) => ('env' in job ? job.env : null),
+      description: 'What is kept of its files as artifacts.',
     }),
-    costPerHour: t.expose('costPerHour', { type: 'Decimal' }),
+    exitCode: t.exposeInt('exitCode', {
+      nullable: true,
+      description: 'Of its last process, 128 + the signal if one ended it; null until it is over.',
+    }),
+    costPerHour: t.expose('costPerHour', {
+      type: 'Decimal',
+      description: 'What an hour of running costs.',
+    }),
     totalCost: t.field({
       type: 'Decimal',
       description: 'Of all attempts, until now.',
@@ -183,28 +114,34 @@ export const Job = builder.prismaNode('Job', {
       select: downloads.DESCRIBED,
       resolve: (job, _args, { services }) => downloads.artifactsOf(services, job),
     }),
-    createdAt: t.expose('createdAt', { type: 'DateTime' }),
+    createdAt: t.expose('createdAt', { type: 'DateTime', description: 'When it was made.' }),
     startedAt: t.expose('startedAt', {
       type: 'DateTime',
       nullable: true,
       description: 'Of the first attempt.',
     }),
-    completedAt: t.expose('completedAt', { type: 'DateTime', nullable: true }),
+    completedAt: t.expose('completedAt', {
+      type: 'DateTime',
+      nullable: true,
+      description: 'When it was over for good.',
+    }),
     logs: t.field({
       type: JobLogs,
+      nullable: true,
+      description: 'The last lines of its log.',
       args: {
         tail: t.arg.int({ defaultValue: 100, description: 'The most recent lines; up to 10000.' }),
         since: t.arg({ type: 'DateTime', description: 'Only lines after it.' }),
       },
       select: { name: true, namespace: { select: { name: true } } },
-      resolve: async ({ id, name, namespace }, args, { services }) => ({
-        name,
-        namespace: namespace.name,
-        ...(await readLog(services, id, args)),
-      }),
+      resolve: async ({ id, name, namespace }, args, { services }) => {
+        const { lines, hasMore } = await readLog(services, id, args);
+        return { name, namespace: namespace.name, lines: lines as LogLineEvent[], hasMore };
+      },
     }),
     analytics: t.field({
       type: JobAnalytics,
+      description: 'What it uses of its hardware.',
       select: { ...jobs.RUNTIME, usage: true, name: true, namespace: { select: { name: true } } },
       resolve: (job) => ({
         name: job.name,
@@ -213,46 +150,91 @@ export const Job = builder.prismaNode('Job', {
         runtimeSeconds: jobs.runtimeOf(job),
       }),
     }),
-    attempts: t.relation('attempts', { query: { orderBy: { number: 'asc' } } }),
+    attempts: t.relation('attempts', {
+      description: 'In the order they were made.',
+      query: { orderBy: { number: 'asc' } },
+    }),
   }),
 });
 
-builder.prismaObject('JobAttempt', {
+builder.prismaNode('JobAttempt', {
+  id: { field: 'id' },
+  select: { id: true },
+  nullable: true,
+  findUnique: (id, { viewer }) => ({ id, job: jobs.visibleTo(viewer) }),
   description: 'One execution of a job; there are more after retries and lost machines.',
   fields: (t) => ({
-    number: t.exposeInt('number'),
-    outcome: t.exposeString('outcome', {
+    number: t.exposeInt('number', { description: 'From 1, in its job.' }),
+    outcome: t.field({
+      type: AttemptOutcome,
       nullable: true,
-      description: '`exited`, `unstartable` or `lost`; null while it lasts.',
+      description: 'How it ended; null while it lasts.',
+      select: { outcome: true },
+      resolve: ({ outcome }) => outcome as jobs.AttemptOutcome | null,
     }),
-    exitCode: t.exposeInt('exitCode', { nullable: true }),
-    startedAt: t.expose('startedAt', { type: 'DateTime', nullable: true }),
-    endedAt: t.expose('endedAt', { type: 'DateTime', nullable: true }),
+    exitCode: t.exposeInt('exitCode', {
+      nullable: true,
+      description: 'Of its process, 128 + the signal if one ended it.',
+    }),
+    startedAt: t.expose('startedAt', {
+      type: 'DateTime',
+      nullable: true,
+      description: 'When its process started, if it did.',
+    }),
+    endedAt: t.expose('endedAt', {
+      type: 'DateTime',
+      nullable: true,
+      description: 'When it was over; null while it lasts.',
+    }),
   }),
 });
 
 const JobPage = pageType<{ id: string }>('JobPage', Job);
 
+const listArgs = {
+  sort: {
+    type: JobSort,
+    defaultValue: 'created_at',
+    required: true,
+    description: 'What they are sorted by.',
+  },
+  order: {
+    type: SortOrder,
+    defaultValue: 'desc',
+    required: true,
+    description: 'Which end comes first.',
+  },
+  status: { type: JobStatus, description: 'Only these; left out: all.' },
+} as const;
+
 builder.queryFields((t) => ({
   job: t.prismaField({
     type: Job,
-    args: { namespace: t.arg.string({ required: true }), name: t.arg.string({ required: true }) },
+    nullable: true,
+    description: 'By name. Members of the namespace alone are told whether there is one.',
+    args: {
+      namespace: t.arg.string({ required: true, description: 'The name of its owner.' }),
+      name: t.arg.string({ required: true, description: 'Of the job.' }),
+    },
     resolve: (query, _root, args, { services, viewer }) =>
-      jobs.getJob(services, viewer, args, jobs.selectOf(query)) as never,
+      jobs.getJob(services, viewer, args, selectOf<Prisma.JobSelect>(query)) as never,
   }),
   jobPage: t.field({
     type: JobPage,
+    nullable: true,
+    description: 'The jobs of a namespace.',
     args: {
-      namespace: t.arg.string({ required: true }),
+      namespace: t.arg.string({ required: true, description: 'The name of the owner.' }),
       page: t.arg.int({ ...pageArgs.page, required: true }),
       perPage: t.arg.int({ ...pageArgs.perPage, required: true }),
-      sort: t.arg({ type: JobSort, defaultValue: 'created_at', required: true }),
-      order: t.arg({ type: SortOrder, defaultValue: 'desc', required: true }),
-      status: t.arg({ type: JobStatus }),
+      sort: t.arg(listArgs.sort),
+      order: t.arg(listArgs.order),
+      status: t.arg(listArgs.status),
     },
     resolve: (_root, args, context, info) => {
       const query = queryFromInfo({ context, info, path: ['nodes'] });
-      return jobs.listJobs(context.services, context.viewer, args, jobs.selectOf(query));
+      const select = selectOf<Prisma.JobSelect>(query);
+      return jobs.listJobs(context.services, context.viewer, args, select);
     },
   }),
 }));
@@ -263,9 +245,9 @@ builder.prismaObjectField(Namespace, 'jobs', (t) =>
     totalCount: true,
     description: 'Those that the viewer may see.',
     args: {
-      status: t.arg({ type: JobStatus }),
-      sort: t.arg({ type: JobSort, defaultValue: 'created_at', required: true }),
-      order: t.arg({ type: SortOrder, defaultValue: 'desc', required: true }),
+      status: t.arg(listArgs.status),
+      sort: t.arg(listArgs.sort),
+      order: t.arg(listArgs.order),
     },
     query: ({ status, sort, order }, { viewer }) => ({
       where: { AND: [jobs.visibleTo(viewer), status ? { status } : {}] },

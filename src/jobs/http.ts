@@ -55,14 +55,19 @@ async function drained(res: Response, gone: AbortController): Promise<void> {
   await once(res, 'drain', { signal: gone.signal }).catch(() => {});
 }
 
-function textOf({ kind, seq, timestamp, message, status, exitCode }: LogEvent): string {
-  const data =
-    kind === 'log'
-      ? { timestamp, message }
-      : kind === 'status'
-        ? { timestamp, status }
-        : { status, exit_code: exitCode };
-  return `id: ${seq}\nevent: ${kind}\ndata: ${JSON.stringify(data)}\n\n`;
+function textOf(event: LogEvent): string {
+  return `id: ${event.seq}\nevent: ${event.kind}\ndata: ${JSON.stringify(dataOf(event))}\n\n`;
+}
+
+function dataOf(event: LogEvent): object {
+  switch (event.kind) {
+    case 'log':
+      return { timestamp: event.timestamp, message: event.message };
+    case 'status':
+      return { timestamp: event.timestamp, status: event.status };
+    case 'end':
+      return { status: event.status, exit_code: event.exitCode };
+  }
 }
 
 /** At `/artifacts`: what a job left, as a whole and file by file. */

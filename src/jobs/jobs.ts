@@ -19,10 +19,14 @@ import type { Services } from '../services.ts';
 import { removeArtifacts } from './artifacts.ts';
 import { costOf, costPerHour } from './hardware.ts';
 import { poolWaitsFor } from './queue.ts';
-import { type CreateInput, checkRequest, isJobName } from './request.ts';
+import { type CreateInput, checkRequest, isJobName, type NamedValue } from './request.ts';
+import type { Outcome } from './runner.ts';
 import { announce, isOver, lockJob, moveJob, PHASES, statusTopic, TOLD } from './state.ts';
 
-export type { CreateInput } from './request.ts';
+export type { CreateInput, NamedValue } from './request.ts';
+
+/** How an attempt ended; null in the database while it lasts. */
+export type AttemptOutcome = Outcome['kind'];
 
 type Select = Prisma.JobSelect;
 type Row<S extends Select> = Prisma.JobGetPayload<{ select: S }>;
@@ -34,13 +38,16 @@ export type JobKey = { namespace: string; name: string };
 const RULED = { id: true, namespaceId: true, repositoryId: true, createdById: true } as const;
 export type Ruled = Row<typeof RULED>;
 
-/** @throws AppError 400, 401, 403 (right or quota), 404 (namespace, repository, branch), 409, 422. */
+/**
+ * @returns the job, and `env` once more: nobody is shown it ever after.
+ * @throws AppError 400, 401, 403 (right or quota), 404 (namespace, repository, branch), 409, 422.
+ */
 export async function createJob<S extends Select>(
   services: Pick<Services, 'db' | 'git' | 'config' | 'secretBox'>,
   viewer: Viewer,
   input: CreateInput,
   select: S,
-): Promise<Row<S> & { env: Record<string, string> }> {
+): Promise<{ job: Row<S>; env: readonly NamedValue[] }> {
   const author = demandAccount(viewer);
   const namespace = await namespaceOf(services, input.namespace);
   demand(viewer, 'job.create', anyIn(viewer, namespace.id));
@@ -71,7 +78,7 @@ export async function createJob<S extends Select>(
     await tx.journalEntry.create({ data: { ...first, timestamp: new Date() } });
     await announce(tx, row as unknown as Row<typeof TOLD>);
     await wake(tx, 'queue');
-    return { ...(row as unknown as Row<S>), env };
+    return { job: row as unknown as Row<S>, env: input.env ?? [] };
   }).catch((error) => {
     if (!violatesUnique(error, 'name')) throw error;
     const message = 'name: a job of that name exists in the namespace';
@@ -107,6 +114,17 @@ export async function getJob<S extends Select>(
   const ruled = row as unknown as Row<S> & Ruled;
   demand(viewer, 'job.read', ruled);
   return ruled;
+}
+
+/** One by its id, as `visibleTo` has it; null when there is none that the viewer may see. */
+export async function findJob<S extends Select>(
+  { db }: Pick<Services, 'db'>,
+  viewer: Viewer,
+  id: string,
+  select: S,
+): Promise<Row<S> | null> {
+  const row = await db.job.findUnique({ where: { id, AND: [visibleTo(viewer)] }, select });
+  return row as unknown as Row<S> | null;
 }
 
 export const SORTS = ['created_at', 'started_at', 'completed_at', 'name'] as const;
@@ -275,21 +293,6 @@ export function totalCostOf(
   job: Parameters<typeof runtimeOf>[0] & { costPerHour: Prisma.Decimal },
 ) {
   return costOf(job.costPerHour.toString(), runtimeOf(job));
-}
-
-/** What the answer to a cancellation tells. */
-export const CANCELLED = {
-  ...RUNTIME,
-  id: true,
-  name: true,
-  namespace: { select: { name: true } },
-  costPerHour: true,
-  completedAt: true,
-} as const satisfies Prisma.JobSelect;
-
-/** The columns that an operation asks for, as Pothos found them. */
-export function selectOf(query: object): Prisma.JobSelect {
-  return (query as { select?: Prisma.JobSelect }).select ?? { id: true };
 }
 
 /** The same rule as `can(viewer, 'job.read', …)`, as a condition for the database. */

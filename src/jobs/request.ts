@@ -2,6 +2,9 @@
 import { invalid } from '../errors.ts';
 import { checkHardware, HARDWARE_DEFAULTS } from './hardware.ts';
 
+/** An environment variable. */
+export type NamedValue = { name: string; value: string };
+
 export type CreateInput = {
   namespace: string;
   name: string;
@@ -14,8 +17,8 @@ export type CreateInput = {
   cpu?: number | null;
   memoryGb?: number | null;
   diskGb?: number | null;
-  env?: unknown;
-  secrets?: unknown;
+  env?: readonly NamedValue[] | null;
+  secrets?: readonly NamedValue[] | null;
   region?: string | null;
   timeoutMinutes?: number | null;
   retries?: number | null;
@@ -105,21 +108,23 @@ function checkPath(path: string): void {
   if (path.split('/').includes('..')) throw invalid('outputPath', 'must not contain ".."');
 }
 
-function variables(field: string, value: unknown): Record<string, string> {
-  if (value == null) return {};
-  if (typeof value !== 'object' || Array.isArray(value))
-    throw invalid(field, 'must be an object of strings');
-  const entries = Object.entries(value);
+function variables(
+  field: string,
+  entries: readonly NamedValue[] | null | undefined,
+): Record<string, string> {
+  if (!entries) return {};
   if (entries.length > MAX_ENV_ENTRIES)
     throw invalid(field, `must not have more than ${MAX_ENV_ENTRIES} entries`);
   let bytes = 0;
-  for (const [name, content] of entries) {
+  const known = new Map<string, string>();
+  for (const { name, value } of entries) {
     if (!/^[A-Za-z_][A-Za-z0-9_]*$/.test(name))
       throw invalid(field, 'names are letters, digits and _, and do not begin with a digit');
-    if (typeof content !== 'string') throw invalid(field, `the value of ${name} must be a string`);
-    text(field, content, MAX_ENV_BYTES);
-    bytes += name.length + Buffer.byteLength(content);
+    if (known.has(name)) throw invalid(field, `${name} is given more than once`);
+    text(field, value, MAX_ENV_BYTES);
+    bytes += name.length + Buffer.byteLength(value);
+    known.set(name, value);
   }
   if (bytes > MAX_ENV_BYTES) throw invalid(field, `is over ${MAX_ENV_BYTES} bytes in all`);
-  return Object.fromEntries(entries);
+  return Object.fromEntries(known);
 }

@@ -7,6 +7,7 @@ import type { RefKind } from '../git/refs.ts';
 import { builder, SortOrder } from '../graphql/builder.ts';
 import type { Context } from '../graphql/context.ts';
 import { pageArgs, pageType } from '../graphql/paging.ts';
+import { selectOf } from '../graphql/select.ts';
 import * as contents from './contents.ts';
 import { CommitPage, File, Ref, RefConnection, Tree } from './graphql/contents.ts';
 import * as list from './list.ts';
@@ -14,6 +15,7 @@ import * as repos from './repos.ts';
 import { visibleTo } from './visibility.ts';
 
 export const Visibility = builder.enumType('Visibility', {
+  description: 'Who may see a repository.',
   values: {
     PUBLIC: { value: 'public', description: 'Anyone reads, cloning without credentials.' },
     PRIVATE: { value: 'private', description: 'Members of the namespace alone.' },
@@ -21,11 +23,21 @@ export const Visibility = builder.enumType('Visibility', {
   } as const,
 });
 
+const SORTS: Record<list.Sort, string> = {
+  name: 'By name, ignoring case.',
+  created_at: 'By when it was made.',
+  updated_at: 'By when it was last changed or pushed to.',
+  size: 'By its bytes on disk.',
+};
+
 const RepositorySort = builder.enumType('RepositorySort', {
-  values: Object.fromEntries(list.SORTS.map((sort) => [sort.toUpperCase(), { value: sort }])) as {
-    [name: string]: { value: list.Sort };
-  },
+  description: 'What a list of repositories is sorted by.',
+  values: Object.fromEntries(
+    list.SORTS.map((sort) => [sort.toUpperCase(), { value: sort, description: SORTS[sort] }]),
+  ) as { [name: string]: { value: list.Sort } },
 });
+
+const REF = 'Branch, tag or commit; left out: `main` if there is one, else the default branch.';
 
 export const Repository = builder.prismaNode('Repository', {
   description: 'A Git repository.',
@@ -41,15 +53,17 @@ export const Repository = builder.prismaNode('Repository', {
       select: { namespace: { select: { name: true } } },
       resolve: ({ namespace }) => namespace.name,
     }),
-    owner: t.relation('namespace'),
+    owner: t.relation('namespace', { description: 'The user or organization it belongs to.' }),
     fullName: t.string({
       description: '`namespace/name`.',
       select: { name: true, namespace: { select: { name: true } } },
       resolve: repos.fullName,
     }),
-    description: t.exposeString('description'),
-    visibility: t.expose('visibility', { type: Visibility }),
-    defaultBranch: t.exposeString('defaultBranch'),
+    description: t.exposeString('description', { description: 'What it is for; may be empty.' }),
+    visibility: t.expose('visibility', { type: Visibility, description: 'Who may see it.' }),
+    defaultBranch: t.exposeString('defaultBranch', {
+      description: 'The branch that a clone checks out; it need not exist yet.',
+    }),
     sizeBytes: t.expose('sizeBytes', {
       type: 'SafeInt',
       description: 'Bytes on disk of its objects; 0 until the first push.',
@@ -72,8 +86,8 @@ export const Repository = builder.prismaNode('Repository', {
       select: repos.COLLABORATORS,
       resolve: repos.collaboratorCount,
     }),
-    branchCount: t.exposeInt('branchCount'),
-    tagCount: t.exposeInt('tagCount'),
+    branchCount: t.exposeInt('branchCount', { description: 'How many branches there are.' }),
+    tagCount: t.exposeInt('tagCount', { description: 'How many tags there are.' }),
     cloneUrl: t.string({
       description: 'For git over HTTP.',
       select: { name: true, namespace: { select: { name: true } } },
@@ -84,38 +98,51 @@ export const Repository = builder.prismaNode('Repository', {
       select: { name: true, namespace: { select: { name: true } } },
       resolve: (row, _args, { services }) => repos.cloneUrls(services, row).ssh,
     }),
-    createdAt: t.expose('createdAt', { type: 'DateTime' }),
+    createdAt: t.expose('createdAt', { type: 'DateTime', description: 'When it was made.' }),
     updatedAt: t.expose('updatedAt', {
       type: 'DateTime',
       description: 'Of the record or, by a push, of its contents.',
     }),
-    pushedAt: t.expose('pushedAt', { type: 'DateTime', nullable: true }),
+    pushedAt: t.expose('pushedAt', {
+      type: 'DateTime',
+      nullable: true,
+      description: 'Of the last push; null before the first.',
+    }),
     tree: t.field({
       type: Tree,
+      nullable: true,
+      description: 'A directory at a revision.',
       args: {
         path: t.arg.string({
           required: true,
           defaultValue: '',
           description: 'Empty or `/`: the root.',
         }),
-        ref: t.arg.string({
-          description: 'Branch, tag or commit; left out: `main` if there is one, else the default.',
-        }),
+        ref: t.arg.string({ description: REF }),
       },
       select: repos.RULED,
       resolve: (row, args, { services, viewer }) => contents.tree(services, viewer, row, args),
     }),
     file: t.field({
       type: File,
-      args: { path: t.arg.string({ required: true }), ref: t.arg.string() },
+      nullable: true,
+      description: 'A file at a revision.',
+      args: {
+        path: t.arg.string({
+          required: true,
+          description: 'From the root, without a leading `/`.',
+        }),
+        ref: t.arg.string({ description: REF }),
+      },
       select: repos.RULED,
       resolve: (row, args, { services, viewer }) => contents.file(services, viewer, row, args),
     }),
     commitPage: t.field({
       type: CommitPage,
+      nullable: true,
       description: 'The history of a branch, tag or commit, newest first.',
       args: {
-        revision: t.arg.string({ required: true }),
+        revision: t.arg.string({ required: true, description: 'Branch, tag or commit.' }),
         page: t.arg.int({ ...pageArgs.page, required: true }),
         perPage: t.arg.int({ ...pageArgs.perPage, required: true }),
       },
@@ -158,28 +185,40 @@ function refs(
 const RepositoryPage = pageType<{ id: string }>('RepositoryPage', Repository);
 
 const listArgs = {
-  sort: { type: RepositorySort, defaultValue: 'updated_at', required: true },
-  order: { type: SortOrder, defaultValue: 'desc', required: true },
-  visibility: { type: Visibility },
+  sort: {
+    type: RepositorySort,
+    defaultValue: 'updated_at',
+    required: true,
+    description: 'What they are sorted by.',
+  },
+  order: {
+    type: SortOrder,
+    defaultValue: 'desc',
+    required: true,
+    description: 'Which end comes first.',
+  },
+  visibility: { type: Visibility, description: 'Only these; left out: all.' },
 } as const;
 
 builder.queryFields((t) => ({
   repository: t.prismaField({
     type: 'Repository',
-    description: 'By id or by name.',
+    nullable: true,
+    description: 'By id or by name. By name, one that the viewer may not see does not exist.',
     args: {
-      namespace: t.arg.string({ required: true }),
-      id: t.arg.id(),
-      name: t.arg.string(),
+      namespace: t.arg.string({ required: true, description: 'The name of its owner.' }),
+      id: t.arg.id({ description: 'Its id; give this or `name`.' }),
+      name: t.arg.string({ description: 'Its name, ignoring case; give this or `id`.' }),
     },
     resolve: (query, _root, args, { services, viewer }) =>
-      repos.getRepository(services, viewer, args, selectOf(query)) as never,
+      repos.getRepository(services, viewer, args, selectOf<repos.Select>(query)) as never,
   }),
   repositoryPage: t.field({
     type: RepositoryPage,
+    nullable: true,
     description: 'Those of a namespace that the viewer may see.',
     args: {
-      namespace: t.arg.string({ required: true }),
+      namespace: t.arg.string({ required: true, description: 'The name of the owner.' }),
       page: t.arg.int({ ...pageArgs.page, required: true }),
       perPage: t.arg.int({ ...pageArgs.perPage, required: true }),
       sort: t.arg(listArgs.sort),
@@ -188,7 +227,12 @@ builder.queryFields((t) => ({
     },
     resolve: (_root, args, context, info) => {
       const query = queryFromInfo({ context, info, path: ['nodes'] });
-      return list.listRepositories(context.services, context.viewer, args, selectOf(query));
+      return list.listRepositories(
+        context.services,
+        context.viewer,
+        args,
+        selectOf<repos.Select>(query),
+      );
     },
   }),
 }));
@@ -209,8 +253,3 @@ builder.prismaObjectField(Namespace, 'repositories', (t) =>
     }),
   }),
 );
-
-/** The columns that an operation asks for, as Pothos found them. */
-export function selectOf(query: object): repos.Select {
-  return (query as { select?: repos.Select }).select ?? { id: true };
-}

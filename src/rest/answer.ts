@@ -31,6 +31,8 @@ export type Answer = {
 
 /** What a field of an answer's type knows beyond GraphQL, in its `extensions`. */
 export type AnswerField = { absentWhenNull?: boolean; stringMap?: boolean };
+/** The keys of an answer's type whose fields stand in the object itself. */
+type AnswerType = { inlined?: string[] };
 
 /** The field of an operation that is the body; an operation without it answers its data as it is. */
 const BODY = 'answer';
@@ -48,14 +50,15 @@ export function answerReader(schema: GraphQLSchema) {
     const name = operation.name?.value ?? '';
     const path = pathToBody(operation.selectionSet);
     const type = path
-      ? typeAt(root, operation.selectionSet, path)
+      ? // Without an error the body is there: what GraphQL leaves null has its error beside it.
+        new GraphQLNonNull(getNullableType(typeAt(root, operation.selectionSet, path)))
       : new GraphQLNonNull(typeOf(root, operation.selectionSet, `${name}Answer`));
-    const prune = pruner(type);
+    const reshape = reshaper(type);
     return {
       type,
       bodyOf(data) {
         const body = (path ?? []).reduce<unknown>((at, key) => (at as Tree)[key], data);
-        prune?.(body);
+        reshape?.(body);
         return body;
       },
     };
@@ -79,23 +82,36 @@ export function answerReader(schema: GraphQLSchema) {
           : upperFirst(fallback);
       const known = types.get(typeName);
       if (known) return known;
+      const inlined: string[] = [];
       const type = new GraphQLObjectType({
         name: typeName,
-        fields: fieldsOf(parent, set, typeName),
+        fields: fieldsOf(parent, set, typeName, inlined),
+        extensions: { inlined } satisfies AnswerType,
       });
       types.set(typeName, type);
       return type;
     }
 
-    function fieldsOf(parent: GraphQLObjectType, set: SelectionSetNode, typeName: string) {
+    function fieldsOf(
+      parent: GraphQLObjectType,
+      set: SelectionSetNode,
+      typeName: string,
+      inlined: string[],
+    ) {
       const fields: GraphQLFieldConfigMap<unknown, unknown> = {};
       for (const node of set.selections) {
         if (node.kind === Kind.FRAGMENT_SPREAD) {
           const fragment = fragments.get(node.name.value) as FragmentDefinitionNode;
-          Object.assign(fields, fieldsOf(parent, fragment.selectionSet, typeName));
+          Object.assign(fields, fieldsOf(parent, fragment.selectionSet, typeName, inlined));
         } else if (node.kind === Kind.FIELD) {
           const { type, description } = fieldOf(parent, node);
           const key = keyOf(node);
+          if (directive('inline', node)) {
+            inlined.push(key);
+            const inner = getNamedType(type) as GraphQLObjectType;
+            Object.assign(fields, fieldsOf(inner, selectionsOf(node), typeName, inlined));
+            continue;
+          }
           const inner = named(type, node, `${typeName}${upperFirst(key)}`);
           const always = directive('alwaysPresent', node) && !isNonNullType(type);
           fields[key] = {
@@ -146,22 +162,40 @@ function wrap(outer: GraphQLOutputType, inner: GraphQLOutputType): GraphQLOutput
 }
 
 type Tree = Record<string, unknown>;
-type Prune = (value: unknown) => void;
+type Reshape = (value: unknown) => void;
 
-/** Unsets, in place, what is to be absent; JSON leaves it out. Undefined when nothing can be. */
-function pruner(type: GraphQLOutputType): Prune | undefined {
+/**
+ * Brings a value, in place, from GraphQL's form to REST's: what is inlined moves up, lists of names and
+ * values become objects, and what is to be absent is unset (JSON leaves it out). Undefined when there is
+ * nothing to do.
+ */
+function reshaper(type: GraphQLOutputType): Reshape | undefined {
   const nullable = getNullableType(type);
   if (isListType(nullable)) {
-    const each = pruner(nullable.ofType);
+    const each = reshaper(nullable.ofType);
     return each && ((list) => (list as unknown[] | null)?.forEach(each));
   }
   if (!isObjectType(nullable)) return undefined;
-  const steps: Prune[] = [];
+  const steps: Reshape[] = [];
+  for (const key of (nullable.extensions as AnswerType).inlined ?? [])
+    steps.push((value) => {
+      const tree = value as Tree;
+      Object.assign(tree, tree[key]);
+      tree[key] = undefined;
+    });
   for (const field of Object.values(nullable.getFields())) {
     const { name } = field;
-    const inner = pruner(field.type);
+    const { absentWhenNull, stringMap } = field.extensions as AnswerField;
+    if (stringMap) {
+      steps.push((value) => {
+        const tree = value as Tree;
+        tree[name] = toStringMap(tree[name] as NamedValue[]);
+      });
+      continue;
+    }
+    const inner = reshaper(field.type);
     if (inner) steps.push((value) => inner((value as Tree)[name]));
-    if ((field.extensions as AnswerField).absentWhenNull)
+    if (absentWhenNull)
       steps.push((value) => {
         const tree = value as Tree;
         if (tree[name] === null) tree[name] = undefined;
@@ -171,6 +205,12 @@ function pruner(type: GraphQLOutputType): Prune | undefined {
   return (value) => {
     if (value != null) for (const step of steps) step(value);
   };
+}
+
+type NamedValue = { name: string; value: string };
+
+function toStringMap(list: NamedValue[]): Record<string, string> {
+  return Object.fromEntries(list.map(({ name, value }) => [name, value]));
 }
 
 function keyOf(node: FieldNode): string {

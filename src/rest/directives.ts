@@ -12,8 +12,10 @@ export const directives = parse(`
   directive @absentWhenNull on FIELD
   "Nullable in the schema, never null in this operation."
   directive @alwaysPresent on FIELD
-  "JSON that is an object whose values are strings."
+  "A list of names and values here, in REST an object whose values are strings."
   directive @stringMap on FIELD | VARIABLE_DEFINITION
+  "Its fields stand in the object around it: GraphQL names what a mutation made, REST answers it flat."
+  directive @inline on FIELD
   "Limits for the OpenAPI document; the domain enforces them."
   directive @range(min: Int, max: Int) on VARIABLE_DEFINITION
   directive @length(min: Int, max: Int) on VARIABLE_DEFINITION
@@ -24,6 +26,7 @@ type Arguments = {
   absentWhenNull: object;
   alwaysPresent: object;
   stringMap: object;
+  inline: object;
   range: { min?: number; max?: number };
   length: { min?: number; max?: number };
   choices: { values: number[] };

@@ -41,7 +41,7 @@ export type Parameter = {
   range?: { min?: number; max?: number };
   length?: { min?: number; max?: number };
   choices?: number[];
-  /** JSON that is an object whose values are strings. */
+  /** A list of names and values, which REST takes as an object whose values are strings. */
   stringMap: boolean;
 };
 

@@ -53,6 +53,7 @@ function textReader(type: GraphQLInputType): Reader {
 
 function jsonReader(type: GraphQLInputType, stringMap: boolean): Reader {
   const nullable = getNullableType(type);
+  if (stringMap) return readStringMap;
   if (isListType(nullable)) return listReader((nullable as GraphQLList<GraphQLInputType>).ofType);
   const known = enumValues(nullable);
   if (known) return enumReader(known);
@@ -68,8 +69,6 @@ function jsonReader(type: GraphQLInputType, stringMap: boolean): Reader {
         if (typeof value !== 'boolean') throw new Error('must be true or false');
         return value;
       };
-    case 'JSON':
-      return stringMap ? readStringMap : (value) => value;
     case 'String':
     case 'ID':
       return readString;
@@ -107,6 +106,7 @@ const readString: Reader = (value) => {
   return value;
 };
 
+/** An object as the list of its names and values. */
 const readStringMap: Reader = (value) => {
   if (typeof value !== 'object' || value === null || Array.isArray(value))
     throw new Error('must be an object');
@@ -114,7 +114,7 @@ const readStringMap: Reader = (value) => {
     if (typeof item !== 'string') throw new Error('must be an object whose values are strings');
     if (`${key}${item}`.includes('\0')) throw new Error('must not contain the character NUL');
   }
-  return value;
+  return Object.entries(value).map(([name, value]) => ({ name, value }));
 };
 
 function int32(value: number): number {

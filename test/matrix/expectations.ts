@@ -155,6 +155,8 @@ export const NODES: Record<string, Level | 'owner'> = {
   Namespace: 'account',
   Repository: 'read',
   Job: 'read',
+  JobAttempt: 'read',
+  Member: 'read',
   AccessToken: 'owner',
   ApiKey: 'admin',
 };

@@ -17,13 +17,13 @@ export async function createWorld(app: TestApp) {
   let count = 0;
   const unique = () => `name-${++count}`;
   const members = { reader: 'READ', writer: 'WRITE', manager: 'ADMIN' };
-  await operator.gql(`mutation { createOrganization(input: {name: "acme"}) { id } }`);
+  await operator.gql(`mutation { createOrganization(input: {name: "acme"}) { namespace { id } } }`);
   const clients: Record<string, Client> = { admin: operator };
   for (const name of ['outsider', 'alone', ...Object.keys(members)])
     clients[name] = await app.user(name);
   for (const [username, role] of Object.entries(members))
     await operator.gql(
-      `mutation { setMember(input: {namespace: "acme", username: "${username}", role: ${role}}) { role } }`,
+      `mutation { setMember(input: {namespace: "acme", username: "${username}", role: ${role}}) { member { role } } }`,
     );
   const by = (name: string) => clients[name] ?? operator;
   const pat = async (name: string, json: object) => {
@@ -51,23 +51,26 @@ export async function createWorld(app: TestApp) {
 
   async function repository({ visibility = 'PRIVATE' } = {}): Promise<string> {
     const { createRepository } = await operator.gql(
-      `mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { id } }`,
+      `mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { repository { id } } }`,
       { input: { namespace: 'acme', name: unique(), visibility, gitignoreTemplate: 'Go' } },
     );
-    return createRepository.id;
+    return createRepository.repository.id;
   }
 
   await operator.gql(
-    `mutation { createRepository(input: {namespace: "acme", name: "work"}) { id } }`,
+    `mutation { createRepository(input: {namespace: "acme", name: "work"}) { repository { id } } }`,
   );
   const jobInput = () => ({ namespace: 'acme', repo: 'acme/work', command: 'exit 0', gpu: 'NONE' });
 
   /** A job that has ended, and is the operator's unless told otherwise. */
   async function job(owner = 'admin'): Promise<string> {
     const name = unique();
-    await by(owner).gql(`mutation ($input: CreateJobInput!) { createJob(input: $input) { id } }`, {
-      input: { ...jobInput(), name },
-    });
+    await by(owner).gql(
+      `mutation ($input: CreateJobInput!) { createJob(input: $input) { job { id } } }`,
+      {
+        input: { ...jobInput(), name },
+      },
+    );
     await eventually(async () => {
       const { body } = await operator.get(`/acme/job/${name}`);
       if (body.completed_at === null) throw new Error(`the job is ${body.status}`);
@@ -94,8 +97,8 @@ export async function createWorld(app: TestApp) {
     namespace,
     job: aJob,
   } = await by('manager').gql(
-    `query ($job: String!) { viewer { id } namespace(name: "acme") { id } accessToken(name: "own") { id }
-       job(namespace: "acme", name: $job) { id } }`,
+    `query ($job: String!) { viewer { id } namespace(name: "acme") { id members { id } }
+       accessToken(name: "own") { id } job(namespace: "acme", name: $job) { id attempts { id } } }`,
     { job: await job() },
   );
   const { apiKey } = await by('manager').gql(`{ apiKey(name: "${await key()}") { id } }`);
@@ -104,6 +107,8 @@ export async function createWorld(app: TestApp) {
     Namespace: namespace.id,
     Repository: await repository(),
     Job: aJob.id,
+    JobAttempt: aJob.attempts[0].id,
+    Member: namespace.members[0].id,
     AccessToken: accessToken.id,
     ApiKey: apiKey.id,
   };

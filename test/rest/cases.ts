@@ -189,8 +189,8 @@ export const cases: Record<string, Case> = {
       const organization = world.unique();
       await world.app.admin.gql(
         `mutation ($name: String!) {
-          createOrganization(input: { name: $name }) { id }
-          setMember(input: { namespace: $name, username: "alice", role: ADMIN }) { role }
+          createOrganization(input: { name: $name }) { namespace { id } }
+          setMember(input: { namespace: $name, username: "alice", role: ADMIN }) { member { role } }
         }`,
         { name: organization },
       );

@@ -1,14 +1,27 @@
 /** Access tokens and API keys in GraphQL. */
 import { builder } from '../../graphql/builder.ts';
-import { SCOPES } from '../access.ts';
+import { deletionPayload, INPUT } from '../../graphql/payloads.ts';
+import { type Scope as AScope, SCOPES } from '../access.ts';
 import * as tokens from '../access-tokens.ts';
 import * as keys from '../api-keys.ts';
+
+const ALLOWS: Record<AScope, string> = {
+  'repo:read': 'Reading and cloning repositories.',
+  'repo:write': 'Pushing to repositories, too.',
+  'repo:admin': 'Creating, changing and deleting repositories, too.',
+  'job:read': 'Reading jobs, their logs and artifacts.',
+  'job:write': 'Creating, cancelling and deleting jobs, too.',
+  'webhook:admin': 'All of webhooks.',
+};
 
 const Scope = builder.enumType('Scope', {
   description: 'What a credential may be used for. `WRITE` includes `READ`, `ADMIN` includes both.',
   values: Object.fromEntries(
-    SCOPES.map((scope) => [scope.toUpperCase().replace(':', '_'), { value: scope }]),
-  ) as { [name: string]: { value: (typeof SCOPES)[number] } },
+    SCOPES.map((scope) => [
+      scope.toUpperCase().replace(':', '_'),
+      { value: scope, description: ALLOWS[scope] },
+    ]),
+  ) as { [name: string]: { value: AScope } },
 });
 
 const AccessTokenRef = builder.objectRef<tokens.AccessToken>('AccessToken');
@@ -18,11 +31,7 @@ const AccessToken = builder.node(AccessTokenRef, {
   loadMany: async (ids, { services, viewer }) =>
     inOrder(ids, await tokens.findAccessTokens(services, viewer, ids)),
   fields: (t) => ({
-    name: t.exposeString('name'),
-    token: t.exposeString('token', {
-      nullable: true,
-      description: 'In the answer that creates it; null ever after.',
-    }),
+    name: t.exposeString('name', { description: 'Unique to its user.' }),
     scopes: t.expose('scopes', { type: [Scope], description: 'Empty: full rights.' }),
     namespaces: t.exposeStringList('namespaces', {
       description: 'Names of those it is narrowed to; empty: all.',
@@ -30,12 +39,16 @@ const AccessToken = builder.node(AccessTokenRef, {
     repositories: t.exposeIDList('repositories', {
       description: 'Those it is narrowed to; empty: all.',
     }),
-    createdAt: t.expose('createdAt', { type: 'DateTime' }),
-    expiresAt: t.expose('expiresAt', { type: 'DateTime', nullable: true }),
+    createdAt: t.expose('createdAt', { type: 'DateTime', description: 'When it was made.' }),
+    expiresAt: t.expose('expiresAt', {
+      type: 'DateTime',
+      nullable: true,
+      description: 'When it stops working; null: never.',
+    }),
     lastUsedAt: t.expose('lastUsedAt', {
       type: 'DateTime',
       nullable: true,
-      description: 'To the minute.',
+      description: 'To the minute; null: never.',
     }),
   }),
 });
@@ -47,22 +60,22 @@ const ApiKey = builder.node(ApiKeyRef, {
   loadMany: async (ids, { services, viewer }) =>
     inOrder(ids, await keys.findApiKeys(services, viewer, ids)),
   fields: (t) => ({
-    name: t.exposeString('name'),
-    key: t.exposeString('key', {
-      nullable: true,
-      description: '`name$secret` in the answer that creates it; null ever after.',
-    }),
+    name: t.exposeString('name', { description: 'Unique on the server.' }),
     namespace: t.exposeString('namespace', {
       nullable: true,
       description: "The one it works in; null: all of its user's.",
     }),
     scopes: t.expose('scopes', { type: [Scope], description: 'Empty: full rights.' }),
-    createdAt: t.expose('createdAt', { type: 'DateTime' }),
-    expiresAt: t.expose('expiresAt', { type: 'DateTime', nullable: true }),
+    createdAt: t.expose('createdAt', { type: 'DateTime', description: 'When it was made.' }),
+    expiresAt: t.expose('expiresAt', {
+      type: 'DateTime',
+      nullable: true,
+      description: 'When it stops working; null: never.',
+    }),
     lastUsedAt: t.expose('lastUsedAt', {
       type: 'DateTime',
       nullable: true,
-      description: 'To the minute.',
+      description: 'To the minute; null: never.',
     }),
   }),
 });
@@ -76,28 +89,35 @@ function inOrder<T extends { id: string }>(ids: readonly string[], found: readon
 builder.queryFields((t) => ({
   accessTokens: t.field({
     type: [AccessToken],
+    nullable: true,
     description: 'Your own, newest first.',
     resolve: (_root, _args, { services, viewer }) => tokens.listAccessTokens(services, viewer),
   }),
   accessToken: t.field({
     type: AccessToken,
-    args: { name: t.arg.string({ required: true }) },
+    nullable: true,
+    description: 'One of your own by its name.',
+    args: { name: t.arg.string({ required: true, description: 'As it was given.' }) },
     resolve: (_root, { name }, { services, viewer }) =>
       tokens.getAccessToken(services, viewer, name),
   }),
   apiKeys: t.field({
     type: [ApiKey],
+    nullable: true,
     description: 'Your own and those of namespaces you administer, newest first.',
     resolve: (_root, _args, { services, viewer }) => keys.listApiKeys(services, viewer),
   }),
   apiKey: t.field({
     type: ApiKey,
-    args: { name: t.arg.string({ required: true }) },
+    nullable: true,
+    description: 'Your own, or one of a namespace you administer, by its name.',
+    args: { name: t.arg.string({ required: true, description: 'What stands before the `$`.' }) },
     resolve: (_root, { name }, { services, viewer }) => keys.getApiKey(services, viewer, name),
   }),
 }));
 
 const CreateAccessTokenInput = builder.inputType('CreateAccessTokenInput', {
+  description: 'A token to make: for yourself, unless the operator says for whom.',
   fields: (t) => ({
     name: t.string({ required: true, description: '1 to 100 characters, unique to you.' }),
     username: t.string({ description: "Whose it is; another's is the operator's to make." }),
@@ -108,7 +128,23 @@ const CreateAccessTokenInput = builder.inputType('CreateAccessTokenInput', {
   }),
 });
 
+const CreateAccessTokenPayload = builder
+  .objectRef<{ accessToken: tokens.AccessToken; token: string }>('CreateAccessTokenPayload')
+  .implement({
+    description: 'The token that was made, and its secret.',
+    fields: (t) => ({
+      accessToken: t.expose('accessToken', {
+        type: AccessToken,
+        description: 'What is known of it ever after.',
+      }),
+      token: t.exposeString('token', {
+        description: 'For `Authorization: Bearer …`. It is in this answer only.',
+      }),
+    }),
+  });
+
 const CreateApiKeyInput = builder.inputType('CreateApiKeyInput', {
+  description: 'A key to make, which acts for you.',
   fields: (t) => ({
     name: t.string({
       required: true,
@@ -120,36 +156,60 @@ const CreateApiKeyInput = builder.inputType('CreateApiKeyInput', {
   }),
 });
 
+const CreateApiKeyPayload = builder
+  .objectRef<{ apiKey: keys.ApiKey; key: string }>('CreateApiKeyPayload')
+  .implement({
+    description: 'The key that was made, with its secret.',
+    fields: (t) => ({
+      apiKey: t.expose('apiKey', { type: ApiKey, description: 'What is known of it ever after.' }),
+      key: t.exposeString('key', {
+        description: '`name$secret`, for `Authorization: API-Key …`. It is in this answer only.',
+      }),
+    }),
+  });
+
 const DeleteAccessTokenInput = builder.inputType('DeleteAccessTokenInput', {
-  fields: (t) => ({ name: t.string({ required: true }) }),
+  description: 'The token that is to go.',
+  fields: (t) => ({ name: t.string({ required: true, description: 'As it was given.' }) }),
 });
 
 const DeleteApiKeyInput = builder.inputType('DeleteApiKeyInput', {
-  fields: (t) => ({ name: t.string({ required: true }) }),
+  description: 'The key that is to go.',
+  fields: (t) => ({ name: t.string({ required: true, description: 'Before the `$`.' }) }),
 });
 
 builder.mutationFields((t) => ({
   createAccessToken: t.field({
-    type: AccessToken,
-    args: { input: t.arg({ type: CreateAccessTokenInput, required: true }) },
+    type: CreateAccessTokenPayload,
+    nullable: true,
+    description: 'Makes a personal access token; it takes a credential of full rights.',
+    args: { input: t.arg({ type: CreateAccessTokenInput, ...INPUT }) },
     resolve: (_root, { input }, { services, viewer }) =>
       tokens.createAccessToken(services, viewer, input),
   }),
-  deleteAccessToken: t.id({
-    description: 'It stops working at once. Answers the id that is gone.',
-    args: { input: t.arg({ type: DeleteAccessTokenInput, required: true }) },
-    resolve: (_root, { input }, { services, viewer }) =>
-      tokens.deleteAccessToken(services, viewer, input.name),
+  deleteAccessToken: t.field({
+    type: deletionPayload('DeleteAccessToken'),
+    nullable: true,
+    description: 'It stops working at once.',
+    args: { input: t.arg({ type: DeleteAccessTokenInput, ...INPUT }) },
+    resolve: async (_root, { input }, { services, viewer }) => ({
+      id: await tokens.deleteAccessToken(services, viewer, input.name),
+    }),
   }),
   createApiKey: t.field({
-    type: ApiKey,
-    args: { input: t.arg({ type: CreateApiKeyInput, required: true }) },
+    type: CreateApiKeyPayload,
+    nullable: true,
+    description: 'Makes an API key; it takes a credential of full rights.',
+    args: { input: t.arg({ type: CreateApiKeyInput, ...INPUT }) },
     resolve: (_root, { input }, { services, viewer }) => keys.createApiKey(services, viewer, input),
   }),
-  deleteApiKey: t.id({
-    description: 'It stops working at once. Answers the id that is gone.',
-    args: { input: t.arg({ type: DeleteApiKeyInput, required: true }) },
-    resolve: (_root, { input }, { services, viewer }) =>
-      keys.deleteApiKey(services, viewer, input.name),
+  deleteApiKey: t.field({
+    type: deletionPayload('DeleteApiKey'),
+    nullable: true,
+    description: 'It stops working at once.',
+    args: { input: t.arg({ type: DeleteApiKeyInput, ...INPUT }) },
+    resolve: async (_root, { input }, { services, viewer }) => ({
+      id: await keys.deleteApiKey(services, viewer, input.name),
+    }),
   }),
 }));

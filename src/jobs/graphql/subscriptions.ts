@@ -1,50 +1,57 @@
 /** What can be followed: a job's log, and what happens to jobs. */
 import { Repeater } from '@repeaterjs/repeater';
+import type { Prisma } from '../../../prisma/generated/client.ts';
 import { builder } from '../../graphql/builder.ts';
+import { selectOf } from '../../graphql/select.ts';
 import * as following from '../following.ts';
-import { Job, JobStatus } from '../graphql.ts';
+import { Job } from '../graphql.ts';
+import * as jobs from '../jobs.ts';
+import { JobStatus } from './enums.ts';
+import { JobLogEvent } from './logs.ts';
 
-const JobLogEventKind = builder.enumType('JobLogEventKind', {
-  values: {
-    LOG: { value: 'log', description: 'A line was written.' },
-    STATUS: { value: 'status', description: 'The status changed.' },
-    END: { value: 'end', description: 'The job is over, and nothing follows.' },
-  } as const,
-});
+const TYPES: Record<following.JobEventType, string> = {
+  'job.queued': 'It was created, or is to be tried again.',
+  'job.running': 'Its process started.',
+  'job.succeeded': 'It ended with exit code 0.',
+  'job.failed': 'It ended otherwise, or could not be started.',
+  'job.cancelled': 'Somebody stopped it.',
+  'job.timed_out': 'It took longer than it was allowed.',
+  'job.deleted': 'Its record was removed.',
+};
 
-const JobLogEvent = builder.objectRef<following.LogEvent>('JobLogEvent').implement({
-  fields: (t) => ({
-    kind: t.expose('kind', { type: JobLogEventKind }),
-    seq: t.expose('seq', {
-      type: 'SafeInt',
-      description: 'Resumes with `after`; of the end, that of the entry before.',
-    }),
-    timestamp: t.expose('timestamp', { type: 'DateTime', nullable: true }),
-    message: t.exposeString('message', { nullable: true, description: 'The line, of a `LOG`.' }),
-    status: t.expose('status', {
-      type: JobStatus,
-      nullable: true,
-      description: 'Of a `STATUS` and the `END`.',
-    }),
-    exitCode: t.exposeInt('exitCode', { nullable: true, description: 'Of the `END`.' }),
-  }),
+const JobEventType = builder.enumType('JobEventType', {
+  description: 'What happened to a job.',
+  values: Object.fromEntries(
+    Object.entries(TYPES).map(([value, description]) => [
+      value.slice('job.'.length).toUpperCase(),
+      { value, description },
+    ]),
+  ) as { [name: string]: { value: following.JobEventType } },
 });
 
 const JobEvent = builder.objectRef<following.JobEvent>('JobEvent').implement({
+  description: 'Something that happened to a job.',
   fields: (t) => ({
-    cursor: t.expose('cursor', { type: 'SafeInt', description: 'Resumes with `after`.' }),
-    type: t.exposeString('type', { description: '`job.running` and so on; `job.deleted`.' }),
-    timestamp: t.expose('timestamp', { type: 'DateTime' }),
-    jobId: t.exposeID('jobId'),
-    name: t.exposeString('name'),
+    id: t.exposeID('id', { description: 'Of the event; the same at every telling.' }),
+    cursor: t.expose('cursor', {
+      type: 'SafeInt',
+      description: 'Goes on from here when given as `after`.',
+    }),
+    type: t.expose('type', { type: JobEventType, description: 'What happened.' }),
+    timestamp: t.expose('timestamp', { type: 'DateTime', description: 'When it happened.' }),
+    jobId: t.exposeID('jobId', { description: 'Of the job, also when it is deleted.' }),
+    name: t.exposeString('name', { description: 'Of the job.' }),
     status: t.expose('status', { type: JobStatus, description: 'At that moment.' }),
-    exitCode: t.exposeInt('exitCode', { nullable: true }),
+    exitCode: t.exposeInt('exitCode', {
+      nullable: true,
+      description: 'At that moment; null until the job was over.',
+    }),
     job: t.prismaField({
       type: Job,
       nullable: true,
       description: 'As it is now; null once it is deleted.',
-      resolve: (query, { jobId }, _args, { services }) =>
-        services.db.job.findUnique({ ...query, where: { id: jobId } }),
+      resolve: (query, { jobId }, _args, { services, viewer }) =>
+        jobs.findJob(services, viewer, jobId, selectOf<Prisma.JobSelect>(query)) as never,
     }),
   }),
 });
@@ -54,8 +61,8 @@ builder.subscriptionFields((t) => ({
     type: JobLogEvent,
     description: 'The log from its beginning, or after an entry, until the job is over.',
     args: {
-      namespace: t.arg.string({ required: true }),
-      name: t.arg.string({ required: true }),
+      namespace: t.arg.string({ required: true, description: 'The name of the owner.' }),
+      name: t.arg.string({ required: true, description: 'Of the job.' }),
       after: t.arg({ type: 'SafeInt', description: 'The `seq` of the last entry seen.' }),
     },
     subscribe: async (_root, args, { services, viewer }) => {
@@ -68,7 +75,7 @@ builder.subscriptionFields((t) => ({
     type: JobEvent,
     description: 'Every change of a job, or of all jobs in a namespace.',
     args: {
-      namespace: t.arg.string({ required: true }),
+      namespace: t.arg.string({ required: true, description: 'The name of the owner.' }),
       name: t.arg.string({ description: 'Left out: all jobs of the namespace.' }),
       after: t.arg({
         type: 'SafeInt',

@@ -7,12 +7,17 @@ import { pageType } from '../../graphql/paging.ts';
 import type * as contents from '../contents.ts';
 
 const TreeEntryType = builder.enumType('TreeEntryType', {
-  values: { FILE: { value: 'file' }, DIRECTORY: { value: 'directory' } } as const,
+  description: 'What stands in a directory.',
+  values: {
+    FILE: { value: 'file', description: 'Also a symbolic link or a submodule.' },
+    DIRECTORY: { value: 'directory', description: 'Has entries of its own.' },
+  } as const,
 });
 
 const TreeEntry = builder.objectRef<TreeEntryShape>('TreeEntry').implement({
+  description: 'A file or directory in a directory.',
   fields: (t) => ({
-    name: t.exposeString('name'),
+    name: t.exposeString('name', { description: 'The last part of its path.' }),
     type: t.expose('type', {
       type: TreeEntryType,
       description: 'Symbolic links and submodules are files; their mode tells.',
@@ -23,14 +28,14 @@ const TreeEntry = builder.objectRef<TreeEntryShape>('TreeEntry').implement({
       description: 'Null for directories.',
     }),
     mode: t.exposeString('mode', { description: 'Six octal digits.' }),
-    sha: t.exposeString('sha'),
+    sha: t.exposeString('sha', { description: 'Of the blob, tree or submodule commit.' }),
   }),
 });
 
 export const Tree = builder.objectRef<contents.Tree>('Tree').implement({
   description: 'A directory.',
   fields: (t) => ({
-    path: t.exposeString('path'),
+    path: t.exposeString('path', { description: 'As it was asked for.' }),
     ref: t.exposeString('ref', { description: 'The one used.' }),
     entries: t.expose('entries', {
       type: [TreeEntry],
@@ -39,12 +44,21 @@ export const Tree = builder.objectRef<contents.Tree>('Tree').implement({
   }),
 });
 
+const FileEncoding = builder.enumType('FileEncoding', {
+  description: 'What the bytes of a file are.',
+  values: {
+    UTF_8: { value: 'utf-8', description: 'Text.' },
+    BINARY: { value: 'binary', description: 'Anything else.' },
+  } as const,
+});
+
 export const File = builder.objectRef<contents.File>('File').implement({
+  description: 'A file at a revision.',
   fields: (t) => ({
-    path: t.exposeString('path'),
+    path: t.exposeString('path', { description: 'As it was asked for.' }),
     ref: t.exposeString('ref', { description: 'The one used.' }),
-    sizeBytes: t.expose('sizeBytes', { type: 'SafeInt' }),
-    encoding: t.exposeString('encoding', { description: '`utf-8` or `binary`.' }),
+    sizeBytes: t.expose('sizeBytes', { type: 'SafeInt', description: 'Of all its contents.' }),
+    encoding: t.expose('encoding', { type: FileEncoding, description: 'Whether it is text.' }),
     content: t.exposeString('content', {
       nullable: true,
       description: 'Null for binary files and for those over 1 MiB.',
@@ -57,19 +71,21 @@ export const File = builder.objectRef<contents.File>('File').implement({
 });
 
 const Signature = builder.objectRef<SignatureShape>('Signature').implement({
+  description: 'Who did something in git, and when, as they themselves say.',
   fields: (t) => ({
-    name: t.exposeString('name'),
-    email: t.exposeString('email'),
-    date: t.expose('date', { type: 'DateTime' }),
+    name: t.exposeString('name', { description: "A person's." }),
+    email: t.exposeString('email', { description: 'May be no address at all.' }),
+    date: t.expose('date', { type: 'DateTime', description: 'When.' }),
   }),
 });
 
 const Commit = builder.objectRef<CommitShape>('Commit').implement({
+  description: 'A commit.',
   fields: (t) => ({
-    sha: t.exposeString('sha'),
-    message: t.exposeString('message'),
-    author: t.expose('author', { type: Signature }),
-    committer: t.expose('committer', { type: Signature }),
+    sha: t.exposeString('sha', { description: '40 hexadecimal digits.' }),
+    message: t.exposeString('message', { description: 'Without its final newline.' }),
+    author: t.expose('author', { type: Signature, description: 'Who wrote the change.' }),
+    committer: t.expose('committer', { type: Signature, description: 'Who made the commit.' }),
   }),
 });
 
@@ -84,4 +100,8 @@ export const Ref = builder.objectRef<RefShape>('Ref').implement({
 });
 
 /** Counts are on the repository: `branchCount`, `tagCount`. */
-export const RefConnection = builder.connectionObject({ type: Ref, name: 'RefConnection' });
+export const RefConnection = builder.connectionObject({
+  type: Ref,
+  name: 'RefConnection',
+  description: 'A page of branches or tags.',
+});

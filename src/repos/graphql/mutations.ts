@@ -1,11 +1,26 @@
 /** What changes repositories, in GraphQL. */
+import { queryFromInfo } from '@pothos/plugin-prisma';
+import type { GraphQLResolveInfo } from 'graphql';
+import type { Viewer } from '../../auth/access.ts';
 import { builder } from '../../graphql/builder.ts';
-import { selectOf, Visibility } from '../graphql.ts';
+import type { Context } from '../../graphql/context.ts';
+import { deletionPayload, INPUT } from '../../graphql/payloads.ts';
+import { selectOf } from '../../graphql/select.ts';
+import type { Services } from '../../services.ts';
+import { Repository, Visibility } from '../graphql.ts';
 import * as lifecycle from '../lifecycle.ts';
+import type { Select } from '../repos.ts';
+
+const ID = { required: true, description: 'Of the repository.' } as const;
+const NAMESPACE = {
+  description:
+    "The owner's name: what is another's is then not found. Left out: the id alone decides.",
+};
 
 const CreateRepositoryInput = builder.inputType('CreateRepositoryInput', {
+  description: 'A repository to make.',
   fields: (t) => ({
-    namespace: t.string({ required: true }),
+    namespace: t.string({ required: true, description: 'The name of its owner.' }),
     name: t.string({
       required: true,
       description: '1 to 100 of letters, digits, hyphen, underscore and dot.',
@@ -15,8 +30,17 @@ const CreateRepositoryInput = builder.inputType('CreateRepositoryInput', {
       defaultValue: '',
       description: 'At most 512 characters.',
     }),
-    visibility: t.field({ type: Visibility, required: true, defaultValue: 'private' }),
-    defaultBranch: t.string({ required: true, defaultValue: 'main' }),
+    visibility: t.field({
+      type: Visibility,
+      required: true,
+      defaultValue: 'private',
+      description: 'Who may see it.',
+    }),
+    defaultBranch: t.string({
+      required: true,
+      defaultValue: 'main',
+      description: 'The branch that a clone checks out.',
+    }),
     autoInit: t.boolean({
       required: true,
       defaultValue: true,
@@ -34,84 +58,126 @@ const CreateRepositoryInput = builder.inputType('CreateRepositoryInput', {
 });
 
 const RenameRepositoryInput = builder.inputType('RenameRepositoryInput', {
+  description: 'The new name of a repository.',
   fields: (t) => ({
-    id: t.id({ required: true }),
-    namespace: t.string(),
-    name: t.string({ required: true }),
+    id: t.id(ID),
+    namespace: t.string(NAMESPACE),
+    name: t.string({ required: true, description: 'The new one.' }),
   }),
 });
 
 const ChangeRepositoryVisibilityInput = builder.inputType('ChangeRepositoryVisibilityInput', {
+  description: 'Who is to see a repository.',
   fields: (t) => ({
-    id: t.id({ required: true }),
-    namespace: t.string(),
-    visibility: t.field({ type: Visibility, required: true }),
+    id: t.id(ID),
+    namespace: t.string(NAMESPACE),
+    visibility: t.field({ type: Visibility, required: true, description: 'The new one.' }),
   }),
 });
 
 const TransferRepositoryInput = builder.inputType('TransferRepositoryInput', {
+  description: 'The new owner of a repository.',
   fields: (t) => ({
-    id: t.id({ required: true }),
-    namespace: t.string(),
-    newNamespace: t.string({ required: true }),
+    id: t.id(ID),
+    namespace: t.string(NAMESPACE),
+    newNamespace: t.string({ required: true, description: 'The name of the new owner.' }),
   }),
 });
 
 const UpdateRepositoryInput = builder.inputType('UpdateRepositoryInput', {
+  description: 'What is to change of a repository; what is left out stays.',
   fields: (t) => ({
-    id: t.id({ required: true }),
-    namespace: t.string(),
-    description: t.string(),
-    branchProtection: t.boolean(),
-    secretScanning: t.boolean(),
+    id: t.id(ID),
+    namespace: t.string(NAMESPACE),
+    description: t.string({ description: 'At most 512 characters.' }),
+    branchProtection: t.boolean({
+      description: 'The default branch refuses deletion and pushes that are no fast-forward.',
+    }),
+    secretScanning: t.boolean({
+      description: 'A push that adds a live-looking secret is refused.',
+    }),
   }),
 });
 
 const DeleteRepositoryInput = builder.inputType('DeleteRepositoryInput', {
-  fields: (t) => ({ id: t.id({ required: true }), namespace: t.string() }),
+  description: 'The repository that is to go.',
+  fields: (t) => ({ id: t.id(ID), namespace: t.string(NAMESPACE) }),
 });
 
-builder.mutationFields((t) => {
-  const required = { required: true } as const;
-  return {
-    createRepository: t.prismaField({
-      type: 'Repository',
-      args: { input: t.arg({ type: CreateRepositoryInput, ...required }) },
-      resolve: (query, _root, { input }, { services, viewer }) =>
-        lifecycle.createRepository(services, viewer, input, selectOf(query)) as never,
+type Changed = { repository: object };
+
+function payload(mutation: string) {
+  return builder.objectRef<Changed>(`${mutation}Payload`).implement({
+    description: 'The repository that was made or changed.',
+    fields: (t) => ({
+      repository: t.field({
+        type: Repository,
+        description: 'As it is now.',
+        resolve: ({ repository }) => repository as never,
+      }),
     }),
-    renameRepository: t.prismaField({
-      type: 'Repository',
-      description: 'Clone addresses with the old name stop working at once.',
-      args: { input: t.arg({ type: RenameRepositoryInput, ...required }) },
-      resolve: (query, _root, { input }, { services, viewer }) =>
-        lifecycle.renameRepository(services, viewer, input, selectOf(query)) as never,
-    }),
-    changeRepositoryVisibility: t.prismaField({
-      type: 'Repository',
-      args: { input: t.arg({ type: ChangeRepositoryVisibilityInput, ...required }) },
-      resolve: (query, _root, { input }, { services, viewer }) =>
-        lifecycle.changeVisibility(services, viewer, input, selectOf(query)) as never,
-    }),
-    transferRepository: t.prismaField({
-      type: 'Repository',
-      description: 'Needs `ADMIN` in both namespaces. The id stays.',
-      args: { input: t.arg({ type: TransferRepositoryInput, ...required }) },
-      resolve: (query, _root, { input }, { services, viewer }) =>
-        lifecycle.transferRepository(services, viewer, input, selectOf(query)) as never,
-    }),
-    updateRepository: t.prismaField({
-      type: 'Repository',
-      description: 'Changes what is given.',
-      args: { input: t.arg({ type: UpdateRepositoryInput, ...required }) },
-      resolve: (query, _root, { input }, { services, viewer }) =>
-        lifecycle.updateRepository(services, viewer, input, selectOf(query)) as never,
-    }),
-    deleteRepository: t.id({
-      description: 'Removes it with all its data, for good; answers the id that is gone.',
-      args: { input: t.arg({ type: DeleteRepositoryInput, ...required }) },
-      resolve: (_root, { input }, { services, viewer }) =>
-        lifecycle.deleteRepository(services, viewer, input),
-    }),
+  });
+}
+
+type Change<I> = (services: Services, viewer: Viewer, input: I, select: Select) => Promise<object>;
+
+/** A resolver that makes the change and reads, in the same query, what is asked of the repository. */
+function answering<I>(change: Change<I>) {
+  return async (
+    _root: unknown,
+    { input }: { input: I },
+    context: Context,
+    info: GraphQLResolveInfo,
+  ): Promise<Changed> => {
+    const query = queryFromInfo({ context, info, path: ['repository'] });
+    const { services, viewer } = context;
+    return { repository: await change(services, viewer, input, selectOf(query)) };
   };
-});
+}
+
+builder.mutationFields((t) => ({
+  createRepository: t.field({
+    type: payload('CreateRepository'),
+    nullable: true,
+    description: 'Makes a repository, with a first commit unless told otherwise.',
+    args: { input: t.arg({ type: CreateRepositoryInput, ...INPUT }) },
+    resolve: answering(lifecycle.createRepository),
+  }),
+  renameRepository: t.field({
+    type: payload('RenameRepository'),
+    nullable: true,
+    description: 'Clone addresses with the old name stop working at once.',
+    args: { input: t.arg({ type: RenameRepositoryInput, ...INPUT }) },
+    resolve: answering(lifecycle.renameRepository),
+  }),
+  changeRepositoryVisibility: t.field({
+    type: payload('ChangeRepositoryVisibility'),
+    nullable: true,
+    description: 'Shows a repository to more, or to fewer.',
+    args: { input: t.arg({ type: ChangeRepositoryVisibilityInput, ...INPUT }) },
+    resolve: answering(lifecycle.changeVisibility),
+  }),
+  transferRepository: t.field({
+    type: payload('TransferRepository'),
+    nullable: true,
+    description: 'Needs `ADMIN` in both namespaces. The id stays.',
+    args: { input: t.arg({ type: TransferRepositoryInput, ...INPUT }) },
+    resolve: answering(lifecycle.transferRepository),
+  }),
+  updateRepository: t.field({
+    type: payload('UpdateRepository'),
+    nullable: true,
+    description: 'Changes what is given.',
+    args: { input: t.arg({ type: UpdateRepositoryInput, ...INPUT }) },
+    resolve: answering(lifecycle.updateRepository),
+  }),
+  deleteRepository: t.field({
+    type: deletionPayload('DeleteRepository'),
+    nullable: true,
+    description: 'Removes it with all its data, for good.',
+    args: { input: t.arg({ type: DeleteRepositoryInput, ...INPUT }) },
+    resolve: async (_root, { input }, { services, viewer }) => ({
+      id: await lifecycle.deleteRepository(services, viewer, input),
+    }),
+  }),
+}));

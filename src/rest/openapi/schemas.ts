@@ -23,7 +23,6 @@ const SCALARS: Record<string, JsonSchema> = {
   Float: { type: 'number' },
   DateTime: { type: 'string', format: 'date-time' },
   Decimal: { type: 'string', pattern: '^\\d+\\.\\d{2,}$' },
-  JSON: {},
 };
 const STRING_MAP: JsonSchema = { type: 'object', additionalProperties: { type: 'string' } };
 

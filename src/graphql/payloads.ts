@@ -1,0 +1,16 @@
+/**
+ * What mutations answer: an object of their own each, nullable, so that of several mutations in one operation
+ * one that is refused hides nothing that the others made.
+ */
+import { builder } from './builder.ts';
+
+/** `{Mutation}Payload` with the id of what is gone. */
+export function deletionPayload(mutation: string) {
+  return builder.objectRef<{ id: string }>(`${mutation}Payload`).implement({
+    description: 'What is gone.',
+    fields: (t) => ({ id: t.exposeID('id', { description: 'The id it had.' }) }),
+  });
+}
+
+/** The one argument of every mutation. */
+export const INPUT = { required: true, description: 'What to do, and to what.' } as const;

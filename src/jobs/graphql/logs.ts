@@ -1,0 +1,61 @@
+/** What a job says, in GraphQL: its log as it is read, and as it is followed. */
+import { builder } from '../../graphql/builder.ts';
+import type { EndEvent, LogEvent, LogLineEvent, StatusEvent } from '../following.ts';
+import { JobStatus } from './enums.ts';
+
+export const JobLogEvent = builder.interfaceRef<LogEvent>('JobLogEvent').implement({
+  description: "What happens in a job's log: a line, a change of the status, the end.",
+  resolveType: ({ kind }) =>
+    ({ log: 'LogLine', status: 'JobStatusChange', end: 'JobLogEnd' })[kind],
+  fields: (t) => ({
+    seq: t.expose('seq', {
+      type: 'SafeInt',
+      description: 'Goes on from here when given to `jobLog` as `after`.',
+    }),
+  }),
+});
+
+export const LogLine = builder.objectRef<LogLineEvent>('LogLine').implement({
+  description: 'A line that a job wrote.',
+  interfaces: [JobLogEvent],
+  fields: (t) => ({
+    timestamp: t.expose('timestamp', { type: 'DateTime', description: 'When it was written.' }),
+    message: t.exposeString('message', { description: 'Without its newline.' }),
+  }),
+});
+
+type Named = { name: string; namespace: string };
+
+export const JobLogs = builder
+  .objectRef<Named & { lines: LogLineEvent[]; hasMore: boolean }>('JobLogs')
+  .implement({
+    description: 'Lines of a log, oldest first.',
+    fields: (t) => ({
+      name: t.exposeString('name', { description: 'Of the job.' }),
+      namespace: t.exposeString('namespace', { description: 'Its name.' }),
+      lines: t.expose('lines', { type: [LogLine], description: 'In the order of `seq`.' }),
+      hasMore: t.exposeBoolean('hasMore', { description: 'Older lines were left out by `tail`.' }),
+    }),
+  });
+
+builder.objectRef<StatusEvent>('JobStatusChange').implement({
+  description: 'The status of the job changed.',
+  interfaces: [JobLogEvent],
+  fields: (t) => ({
+    timestamp: t.expose('timestamp', { type: 'DateTime', description: 'When it changed.' }),
+    status: t.expose('status', { type: JobStatus, description: 'The new one.' }),
+  }),
+});
+
+builder.objectRef<EndEvent>('JobLogEnd').implement({
+  description:
+    'The job is over, and nothing follows. Its `seq` is that of the last line or change before.',
+  interfaces: [JobLogEvent],
+  fields: (t) => ({
+    status: t.expose('status', { type: JobStatus, description: 'The last one.' }),
+    exitCode: t.exposeInt('exitCode', {
+      nullable: true,
+      description: 'Of its last process, if there was one.',
+    }),
+  }),
+});
