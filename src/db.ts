@@ -77,6 +77,15 @@ export function violatesUnique(error: unknown, column?: string): boolean {
   return !column || new RegExp(`\\b${column}\\b|_${column}_`).test(JSON.stringify(error.meta));
 }
 
+/** Whether a write failed because the row that `column` refers to is gone. */
+export function violatesReference(error: unknown, column: string): boolean {
+  return (
+    error instanceof Prisma.PrismaClientKnownRequestError &&
+    error.code === 'P2003' &&
+    JSON.stringify(error.meta).includes(column)
+  );
+}
+
 /**
  * Whether a statement failed because PostgreSQL cannot store a text it was given: one with a NUL in it, or,
  * in JSON, half of a surrogate pair. Any string of any input may be such a one, so it is told here, once.

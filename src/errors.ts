@@ -76,6 +76,20 @@ export function forbidden(message: string): AppError {
   return new AppError('permission_denied', message);
 }
 
+/** Whether a failure is news for the log: whoever throws an `AppError` of our own fault has logged what is to be known. */
+export function isUnexpected(error: unknown): boolean {
+  if (!(error instanceof AppError)) return toPublic(error).status >= 500;
+  return error.cause !== undefined && error.status >= 500;
+}
+
+/** 503 with `Retry-After`: nothing is wrong with the request, and the same one may pass in a moment. */
+export function busy(problem: string, retryAfter = 5): AppError {
+  return new AppError('internal_error', `${problem}; try again in ${retryAfter} s`, {
+    status: 503,
+    headers: { 'Retry-After': `${retryAfter}` },
+  });
+}
+
 /** The REST error body (spec section 7): 429 carries `retry_after` in place of `request_id`. */
 export type ErrorBody = {
   error:

@@ -7,7 +7,7 @@ import { pinoHttp } from 'pino-http';
 import { identify } from './auth/http.ts';
 import { cors, preflights } from './cors.ts';
 import { health } from './diagnostics.ts';
-import { AppError, answerOf, invalid, toPublic } from './errors.ts';
+import { AppError, answerOf, invalid, isUnexpected, toPublic } from './errors.ts';
 import { schema } from './graphql/schema.ts';
 import { createGraphQLServer } from './graphql/server.ts';
 import { idempotency } from './idempotency.ts';
@@ -114,8 +114,7 @@ const OF_CONTENT = [
 export function errorEdge(log: Logger): ErrorRequestHandler {
   return (error, req, res, _next) => {
     const shown = toPublic(asAppError(error));
-    const deliberate = error instanceof AppError && error.cause === undefined;
-    if (shown.status >= 500 && !deliberate)
+    if (isUnexpected(asAppError(error)))
       log.error({ err: error, req: { id: req.id } }, 'unexpected error');
     // The answer has begun: all that is left is to break it off, so that nobody takes it for whole.
     if (res.headersSent) return void res.destroy();

@@ -1,10 +1,11 @@
 /** The pool of `git cat-file` processes: what it lends, and when it takes a process away. */
 import { execFileSync } from 'node:child_process';
-import { mkdtemp, rm } from 'node:fs/promises';
+import { mkdir, mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { CatFilePool, type PoolOptions } from '../src/git/catfile.ts';
+import { FolderMissing } from '../src/git/run.ts';
 import { Desk } from './git.ts';
 import { eventually } from './harness.ts';
 
@@ -121,6 +122,7 @@ test('no wait is without an end: not that for a process, nor the time with one',
     return objects.info(['main']);
   });
   await expect(pool.use(other, async () => {})).rejects.toThrow('no reader came free');
+  await eventually(() => expect(pool.counts.busy).toBe(0));
   gate.resolve();
   await expect(stuck).rejects.toThrow('took too long');
 });
@@ -141,7 +143,10 @@ test('a process that dies fails its reader, and the next gets another', async ()
   const folder = await mkdtemp(join(tmpdir(), 'loam-catfile-'));
   await using pool = open();
   const gone = pool.use(join(folder, 'none.git'), (objects) => objects.info(['HEAD']));
-  await expect(gone).rejects.toThrow('git cat-file has ended');
+  await expect(gone).rejects.toThrow(FolderMissing);
+  await mkdir(join(folder, 'none.git'));
+  const empty = pool.use(join(folder, 'none.git'), (objects) => objects.info(['HEAD']));
+  await expect(empty).rejects.toThrow('not a git repository');
   execFileSync('git', ['init', '-q', '--bare', join(folder, 'none.git')]);
   expect(await pool.use(join(folder, 'none.git'), (objects) => objects.info(['HEAD']))).toEqual([
     null,

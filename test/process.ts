@@ -21,19 +21,25 @@ export type ServerProcess = AsyncDisposable & {
   stop(signal?: NodeJS.Signals): Promise<{ code: number | null; signal: NodeJS.Signals | null }>;
 };
 
+export type StartServerOptions = {
+  /** Runs it as that user, which only root can ask for. */
+  user?: string;
+  /** Files, sockets and pipes that it may have open. */
+  descriptors?: number;
+};
+
 /**
  * Starts the server and waits until it says that it is ready.
- * @param user runs it as that user, which only root can ask for.
  * @throws Error with what it printed when it ends before that.
  */
 export async function startServer(
   env: Record<string, string>,
-  { user }: { user?: string } = {},
+  { user, descriptors }: StartServerOptions = {},
 ): Promise<ServerProcess> {
-  const node = [process.execPath, 'src/main.ts'];
   const as = user ? ['setpriv', `--reuid=${user}`, '--regid=65534', '--clear-groups'] : [];
-  const [command = '', ...args] = [...as, ...node];
-  const child = spawn(command, args, {
+  const limit = descriptors ? `ulimit -n ${descriptors} && ` : '';
+  const command = [...as, process.execPath, 'src/main.ts'];
+  const child = spawn('/bin/sh', ['-c', `${limit}exec "$@"`, 'sh', ...command], {
     cwd: ROOT,
     env: { ...INHERITED, PORT: '0', LOAM_LOG_LEVEL: 'warn', ...env },
     stdio: ['ignore', 'pipe', 'pipe'],

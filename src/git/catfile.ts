@@ -6,7 +6,7 @@
  * or left answers unread, is killed, never handed on: its next answer would be somebody else's.
  * Bounded three ways: by the number of processes, by the idle time of each, by the bytes of one answer.
  */
-import { type GitProcess, spawnGit, terminate } from './run.ts';
+import { GitError, type GitProcess, startGit } from './run.ts';
 
 export type ObjectType = 'blob' | 'tree' | 'commit' | 'tag';
 export type ObjectInfo = { oid: string; type: ObjectType; size: number };
@@ -163,26 +163,26 @@ type Pending = {
 /** One process. Commands and answers are in order, so what is pending is a queue. */
 class CatFile implements Objects {
   readonly dir: string;
+  /** Settles when the process has ended, or could not be started. */
   readonly exited: Promise<void>;
   idleSince = 0;
-  readonly #child: GitProcess;
+  readonly #process: Promise<GitProcess>;
   readonly #pending: Pending[] = [];
   readonly #answers = new AnswerReader();
-  #dead: string | undefined;
+  /** Why no more is read from it; set once. */
+  #dead: Error | undefined;
 
   constructor(dir: string) {
     this.dir = dir;
-    this.#child = spawnGit(['cat-file', '--batch-command', '--buffer', '-z'], { dir });
-    this.#child.stderr.resume();
-    this.#child.stdout.on('data', (chunk: Buffer) => this.#hear(chunk));
-    this.exited = new Promise((resolve) => {
-      const over = () => {
-        this.kill('has ended');
-        resolve();
-      };
-      this.#child.once('error', over);
-      this.#child.once('close', over);
-    });
+    this.#process = startGit(['cat-file', '--batch-command', '--buffer', '-z'], { dir });
+    this.exited = this.#process.then(
+      async (process) => {
+        process.stdout.on('data', (chunk: Buffer) => this.#hear(chunk));
+        if (this.#dead) process.end();
+        this.#fail(new GitError('cat-file', await process.ended));
+      },
+      (error) => this.#fail(error),
+    );
   }
 
   get clean(): boolean {
@@ -190,38 +190,54 @@ class CatFile implements Objects {
   }
 
   info(names: readonly string[]): Promise<(ObjectInfo | null)[]> {
-    return this.#ask('info', names, MAX_BYTES);
+    return this.#ask<ObjectInfo>('info', names, MAX_BYTES);
   }
 
   read(names: readonly string[], maxBytes = MAX_BYTES): Promise<(ObjectData | null)[]> {
-    return this.#ask('contents', names, maxBytes);
+    return this.#ask<ObjectData>('contents', names, maxBytes);
   }
 
   kill(why: string): void {
     if (this.#dead) return;
-    this.#dead = why;
-    terminate(this.#child);
-    this.#child.stdin.destroy();
-    for (const { reject } of this.#pending.splice(0)) reject(new Error(`git cat-file ${why}`));
+    this.#fail(new Error(`git cat-file ${why}`));
+    // One that could not be started has no end to be made.
+    this.#process.then(
+      (process) => process.end(),
+      () => {},
+    );
   }
 
-  async #ask<T extends ObjectInfo>(
+  #fail(why: Error): void {
+    this.#dead ??= why;
+    for (const { reject } of this.#pending.splice(0)) reject(why);
+  }
+
+  #ask<T extends ObjectInfo>(
     command: Pending['command'],
     names: readonly string[],
     maxBytes: number,
   ): Promise<(T | null)[]> {
-    if (this.#dead) throw new Error(`git cat-file ${this.#dead}`);
+    if (this.#dead) return Promise.reject(this.#dead);
     // The protocol ends a command with NUL; one within a name would begin a command of the client's own.
-    if (names.some((name) => name.includes('\0'))) throw new Error('NUL in the name of an object');
-    const answers = names.map(
-      (name) =>
-        new Promise<T | null>((resolve, reject) => {
-          this.#pending.push({ command, name, maxBytes, resolve, reject });
-        }),
+    if (names.some((name) => name.includes('\0')))
+      return Promise.reject(new Error('NUL in the name of an object'));
+    const answers = Promise.all(
+      names.map(
+        (name) =>
+          new Promise<T | null>((resolve, reject) => {
+            this.#pending.push({ command, name, maxBytes, resolve, reject });
+          }),
+      ),
     );
     const commands = names.map((name) => `${command} ${name}\0`).join('');
-    this.#child.stdin.write(`${commands}flush\0`);
-    return Promise.all(answers);
+    // Who asks first is written first: callbacks of one promise run in the order they were given.
+    this.#process.then(
+      ({ stdin }) => stdin.write(`${commands}flush\0`),
+      () => {},
+    );
+    // A reader may fail before it awaits what it asked for.
+    answers.catch(() => {});
+    return answers;
   }
 
   #hear(chunk: Buffer): void {

@@ -2,7 +2,7 @@
 import { isUtf8 } from 'node:buffer';
 import type { Readable } from 'node:stream';
 import type { Objects } from './catfile.ts';
-import { spawnGit } from './run.ts';
+import { startGit } from './run.ts';
 import { parseTree, type RawEntry } from './tree.ts';
 
 export type TreeEntry = {
@@ -50,26 +50,28 @@ export async function looksLikeText(dir: string, oid: string): Promise<boolean> 
   return !isBinary(await blobHead(dir, oid), true);
 }
 
-/** The contents of a file of any size as a stream; destroying it ends the process. */
-export function openBlob(dir: string, oid: string): Readable {
-  const child = spawnGit(['cat-file', 'blob', oid], { dir });
-  child.stderr.resume();
-  child.stdin.end();
-  const { stdout } = child;
-  stdout.once('close', () => child.kill('SIGKILL'));
-  return stdout;
+/**
+ * The contents of a file of any size as a stream; destroying it ends the process. A stream that ends before
+ * the file does is a failure of git's.
+ * @throws FolderMissing, GitUnavailable
+ */
+export async function openBlob(dir: string, oid: string): Promise<Readable> {
+  const process = await startGit(['cat-file', 'blob', oid], { dir });
+  process.stdin.end();
+  process.stdout.once('close', () => process.end());
+  return process.stdout;
 }
 
 async function blobHead(dir: string, oid: string): Promise<Buffer> {
   const chunks: Buffer[] = [];
   let size = 0;
   // Leaving the loop destroys the stream, and with it the process.
-  for await (const chunk of openBlob(dir, oid)) {
+  for await (const chunk of await openBlob(dir, oid)) {
     chunks.push(chunk);
     size += chunk.length;
-    if (size >= SNIFF_BYTES) break;
+    if (size >= SNIFF_BYTES) return Buffer.concat(chunks).subarray(0, SNIFF_BYTES);
   }
-  return Buffer.concat(chunks).subarray(0, SNIFF_BYTES);
+  throw new Error(`git ended within the first ${SNIFF_BYTES} bytes of a larger file`);
 }
 
 /** `cut`: the bytes are the beginning of more, and may end within a character. */

@@ -1,91 +1,154 @@
 /**
- * The only place that starts `git`.
+ * The only place that starts `git`, and the owner of each process it starts: of the start that fails, of
+ * every stream's errors, of the end.
  *
- * A repository is a stranger's data, so nothing outside the command line may steer the program: no system
- * or user configuration, no prompts, no hooks but those named by the caller, no replaced objects.
+ *   using process = await startGit(['log'], { dir });   // rejects when it cannot be started
+ *   for await (const chunk of process.stdout) …          // to its end, or leave: `using` then ends it
+ *   const { code, stderr } = await process.ended;        // never rejects
  */
 import { type ChildProcess, spawn } from 'node:child_process';
-import type { Readable, Writable } from 'node:stream';
+import { stat } from 'node:fs/promises';
+import type { Duplex, Readable, Writable } from 'node:stream';
+import { environment, type Surroundings } from './environment.ts';
 
-export type GitOptions = {
-  /** The repository (`GIT_DIR`); unset for commands that need none. */
-  dir?: string;
+export type GitOptions = Surroundings & {
+  /** Default: `dir`. */
   cwd?: string;
-  /** Configuration for this command and the programs it starts. */
-  config?: Record<string, string>;
-  env?: Record<string, string>;
+  /** Ends the process when it aborts. */
   signal?: AbortSignal;
   /** Pipes beside stdin, stdout and stderr, as file descriptors 3 and up; hooks inherit them. */
   extraPipes?: number;
 };
 
-export type GitProcess = ChildProcess & { stdin: Writable; stdout: Readable; stderr: Readable };
+/** `code` is null when a signal ended it: a timeout, an abort, an answer beyond its bound. */
+export type Ending = { code: number | null; stderr: string };
 
+/** Git ran and failed. */
 export class GitError extends Error {
   override name = 'GitError';
-  /** Null when git was ended by a signal: a timeout, an abort, an answer beyond its bound. */
   readonly code: number | null;
   readonly stderr: string;
 
-  constructor(command: string, code: number | null, stderr: string) {
+  constructor(command: string, { code, stderr }: Ending) {
     super(`git ${command} ended with ${code ?? 'a signal'}: ${stderr.slice(0, 2_000)}`);
     this.code = code;
     this.stderr = stderr;
   }
 }
 
+/** Git could not be started: no descriptor, memory or process is free, or the program is gone. */
+export class GitUnavailable extends Error {
+  override name = 'GitUnavailable';
+}
+
+/** The folder that git was to work in does not exist. */
+export class FolderMissing extends Error {
+  override name = 'FolderMissing';
+  readonly folder: string;
+
+  constructor(folder: string) {
+    super(`the folder ${folder} does not exist`);
+    this.folder = folder;
+  }
+}
+
 /** Between SIGTERM, on which git removes its temporary files, and SIGKILL. */
 const GRACE_MS = 5_000;
+/** After its end, for what it has written; a program it left behind may hold its outputs open for longer. */
+const DRAIN_MS = 1_000;
 const DEFAULT_TIMEOUT_MS = 30_000;
 const MAX_STDERR = 16_384;
 const MiB = 2 ** 20;
 
-const CONFIG: Record<string, string> = {
-  'safe.directory': '*',
-  'core.hooksPath': '/dev/null',
-  'core.quotePath': 'false',
-  // Attributes of the pushed files must not steer the server; git from 2.43 reads them in bare repositories.
-  'attr.tree': '4b825dc642cb6eb9a060e54bf8d69288fbee4904',
-  'core.attributesFile': '/dev/null',
-  // Maintenance has an owner here (maintenance.ts); git must not detach its own.
-  'gc.auto': '0',
-  'maintenance.auto': 'false',
-  'receive.autogc': 'false',
-  // Larger files are streamed instead of held in memory, and never become deltas.
-  'core.bigFileThreshold': '32m',
-  // What a client was told is stored survives a loss of power.
-  'core.fsync': 'committed,reference,loose-object',
-  'advice.detachedHead': 'false',
-};
+/** A process that was started. Its standard output must be read to the end, or the process be ended. */
+export class GitProcess implements Disposable {
+  readonly stdin: Writable;
+  readonly stdout: Readable;
+  /** The extra pipes, from descriptor 3 on. */
+  readonly pipes: readonly Duplex[];
+  /** Settles when the process and its streams have ended. Never rejects. */
+  readonly ended: Promise<Ending>;
+  readonly #child: ChildProcess;
+  #over = false;
 
-/**
- * Starts git with all its streams piped. When `signal` aborts, it gets SIGTERM, and SIGKILL after a grace.
- * The caller reads both outputs to their end and listens to `exit` or `close`.
- */
-export function spawnGit(args: readonly string[], options: GitOptions = {}): GitProcess {
-  const { signal, extraPipes = 0 } = options;
-  const child = spawn('git', args, {
-    cwd: options.cwd ?? options.dir ?? '/',
-    env: environment(options),
-    stdio: ['pipe', 'pipe', 'pipe', ...Array(extraPipes).fill('pipe')],
-  }) as GitProcess;
-  // Writing to a process that is gone is no news, nor that it could not be started: its end tells the story.
-  for (const emitter of [child, ...child.stdio]) emitter?.on('error', () => {});
-  if (signal) {
-    const end = () => terminate(child);
-    if (signal.aborted) end();
-    else signal.addEventListener('abort', end, { once: true });
-    child.once('close', () => signal.removeEventListener('abort', end));
+  /** Only for `startGit`: in the same tick as the child's `spawn`, so that no event is missed. */
+  constructor(child: ChildProcess, signal?: AbortSignal) {
+    this.#child = child;
+    const [stdin, stdout, stderr, ...pipes] = child.stdio;
+    this.stdin = stdin as Writable;
+    this.stdout = stdout as Readable;
+    this.pipes = pipes as unknown[] as Duplex[];
+    const said = collect(stderr as Readable);
+    const abort = () => this.end();
+    signal?.addEventListener('abort', abort);
+    this.ended = new Promise((resolve) => {
+      child.once('close', (code) => {
+        this.#over = true;
+        signal?.removeEventListener('abort', abort);
+        resolve({ code, stderr: said() });
+      });
+    });
+    if (signal?.aborted) this.end();
   }
-  return child;
+
+  /** SIGTERM, and SIGKILL when that was not enough. Safe to call more than once, and after the end. */
+  end(): void {
+    if (this.#over) return;
+    this.#over = true;
+    const child = this.#child;
+    // A hook that waits for an answer reads the end of its pipe instead.
+    for (const stream of [this.stdin, ...this.pipes]) stream.destroy();
+    child.kill('SIGTERM');
+    let timer = setTimeout(() => child.kill('SIGKILL'), GRACE_MS);
+    const drain = () => {
+      clearTimeout(timer);
+      timer = setTimeout(() => {
+        for (const stream of child.stdio) stream?.destroy();
+      }, DRAIN_MS);
+    };
+    if (child.exitCode !== null || child.signalCode !== null) drain();
+    else child.once('exit', drain);
+    child.once('close', () => clearTimeout(timer));
+  }
+
+  [Symbol.dispose](): void {
+    this.end();
+  }
 }
 
-/** SIGTERM, and SIGKILL when that was not enough. Safe to call more than once. */
-export function terminate(child: ChildProcess): void {
-  if (child.exitCode !== null || child.signalCode !== null || child.killed) return;
-  child.kill('SIGTERM');
-  const timer = setTimeout(() => child.kill('SIGKILL'), GRACE_MS);
-  child.once('exit', () => clearTimeout(timer));
+/**
+ * Starts git with all its streams piped.
+ * @throws FolderMissing, GitUnavailable
+ */
+export async function startGit(
+  args: readonly string[],
+  options: GitOptions = {},
+): Promise<GitProcess> {
+  const cwd = options.cwd ?? options.dir ?? '/';
+  try {
+    return await new Promise<GitProcess>((resolve, reject) => {
+      const child = spawn('git', args, {
+        cwd,
+        env: environment(options),
+        stdio: ['pipe', 'pipe', 'pipe', ...Array(options.extraPipes ?? 0).fill('pipe')],
+      });
+      // Also later: an `error` that nobody hears ends the server. A signal that cannot be sent is one.
+      child.on('error', reject);
+      child.once('spawn', () => {
+        // What cannot be written any more shows in the process's end.
+        for (const stream of child.stdio) stream?.on('error', () => {});
+        resolve(new GitProcess(child, options.signal));
+      });
+    });
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException;
+    // Node says ENOENT for a missing program and for a missing folder alike.
+    if ((code === 'ENOENT' || code === 'ENOTDIR') && !(await isFolder(cwd)))
+      throw new FolderMissing(cwd);
+    throw new GitUnavailable(`git could not be started: ${(error as Error).message}`, {
+      cause: error,
+    });
+  }
 }
 
 export type RunOptions = GitOptions & {
@@ -97,46 +160,47 @@ export type RunOptions = GitOptions & {
 
 /**
  * Runs a command to its end and gives its standard output.
- * @throws GitError when it fails, takes longer than `timeoutMs` or says more than `maxBytes`.
+ * @throws GitError when it fails, takes longer than `timeoutMs` or says more than `maxBytes`; as `startGit`.
  */
 export async function git(args: readonly string[], options: RunOptions = {}): Promise<Buffer> {
   const { timeoutMs = DEFAULT_TIMEOUT_MS, maxBytes = 16 * MiB } = options;
-  const child = spawnGit(args, options);
-  const timer = setTimeout(() => terminate(child), timeoutMs);
+  using process = await startGit(args, options);
+  const timer = setTimeout(() => process.end(), timeoutMs);
   const chunks: Buffer[] = [];
   let size = 0;
-  child.stdout.on('data', (chunk: Buffer) => {
+  process.stdout.on('data', (chunk: Buffer) => {
     size += chunk.length;
     if (size <= maxBytes) chunks.push(chunk);
-    else terminate(child);
+    else process.end();
   });
-  const stderr = collectStderr(child);
-  child.stdin.end(options.input);
-  try {
-    const { code } = await ended(child);
-    if (code !== 0) throw new GitError(args[0] ?? '', code, stderr());
-    return Buffer.concat(chunks);
-  } finally {
-    clearTimeout(timer);
+  process.stdin.end(options.input);
+  const ending = await process.ended;
+  clearTimeout(timer);
+  if (ending.code !== 0) throw new GitError(args[0] ?? '', ending);
+  return Buffer.concat(chunks);
+}
+
+/**
+ * The pieces of a command's output between separators, as they come; leaving the loop ends the command.
+ * A piece is held whole, so it is for outputs whose pieces are bounded, or whose reader bounds the time.
+ * @throws GitError when the command fails; as `startGit`.
+ */
+export async function* gitLines(
+  args: readonly string[],
+  { input, ...options }: RunOptions,
+  { separator = '\n', encoding = 'utf8' as 'utf8' | 'latin1' } = {},
+): AsyncGenerator<string> {
+  using process = await startGit(args, options);
+  process.stdin.end(input);
+  let rest = '';
+  for await (const chunk of process.stdout.setEncoding(encoding) as AsyncIterable<string>) {
+    const parts = (rest + chunk).split(separator);
+    rest = parts.pop() ?? '';
+    yield* parts;
   }
-}
-
-/** Settles when the process and its streams have ended; rejects when it could not be started. */
-export function ended(child: ChildProcess): Promise<{ code: number | null }> {
-  return new Promise((resolve, reject) => {
-    child.once('error', reject);
-    child.once('close', (code) => resolve({ code }));
-  });
-}
-
-/** Reads standard error to its end and keeps its beginning. */
-export function collectStderr(child: GitProcess): () => string {
-  let text = '';
-  child.stderr.setEncoding('utf8');
-  child.stderr.on('data', (chunk: string) => {
-    if (text.length < MAX_STDERR) text += chunk.slice(0, MAX_STDERR - text.length);
-  });
-  return () => text.trim();
+  if (rest) yield rest;
+  const ending = await process.ended;
+  if (ending.code !== 0) throw new GitError(args[0] ?? '', ending);
 }
 
 /** @throws Error when git is missing or older than what the pool of `cat-file` needs. */
@@ -152,27 +216,19 @@ export async function checkVersion(): Promise<string> {
   );
 }
 
-function environment({ dir, config, env }: GitOptions): Record<string, string> {
-  const entries = Object.entries({ ...CONFIG, ...config });
-  return {
-    PATH: process.env.PATH ?? '/usr/bin:/bin',
-    HOME: '/nonexistent',
-    LC_ALL: 'C',
-    TZ: 'UTC',
-    GIT_CONFIG_NOSYSTEM: '1',
-    GIT_CONFIG_GLOBAL: '/dev/null',
-    GIT_ATTR_NOSYSTEM: '1',
-    GIT_TERMINAL_PROMPT: '0',
-    GIT_NO_REPLACE_OBJECTS: '1',
-    GIT_ADVICE: '0',
-    ...(dir && { GIT_DIR: dir }),
-    GIT_CONFIG_COUNT: `${entries.length}`,
-    ...Object.fromEntries(
-      entries.flatMap(([key, value], i) => [
-        [`GIT_CONFIG_KEY_${i}`, key],
-        [`GIT_CONFIG_VALUE_${i}`, value],
-      ]),
-    ),
-    ...env,
-  };
+/** Reads a stream to its end and keeps its beginning. */
+function collect(stream: Readable): () => string {
+  let text = '';
+  stream.setEncoding('utf8');
+  stream.on('data', (chunk: string) => {
+    if (text.length < MAX_STDERR) text += chunk.slice(0, MAX_STDERR - text.length);
+  });
+  return () => text.trim();
+}
+
+async function isFolder(path: string): Promise<boolean> {
+  return stat(path).then(
+    (found) => found.isDirectory(),
+    () => false,
+  );
 }

@@ -4,11 +4,11 @@
  * A push is over for its client only when `settle` is: what git says after the verdict is held back until
  * then, so nobody is told of a push that the rest of the system does not know.
  */
-import type { Readable, Writable } from 'node:stream';
+import type { Duplex, Readable, Writable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { type Push, readQuestion, type Verdict, writeVerdict } from './hooks.ts';
 import { FLUSH, pktLine } from './pktline.ts';
-import { collectStderr, ended, type GitProcess, spawnGit, terminate } from './run.ts';
+import { type Ending, type GitProcess, startGit } from './run.ts';
 
 export const SERVICES = ['git-upload-pack', 'git-receive-pack'] as const;
 export type Service = (typeof SERVICES)[number];
@@ -19,9 +19,6 @@ export type Session = {
   protocol?: string;
   signal: AbortSignal;
 };
-
-/** `code` other than 0: git refused or failed, and says why in its output when it could, else in `stderr`. */
-export type Outcome = { code: number | null; stderr: string };
 
 const UPLOAD: Record<string, string> = {
   // Partial clones, and fetching of a commit by its id, as hosting services have them.
@@ -47,13 +44,14 @@ export async function advertise(
   service: Service,
   { dir, protocol, signal }: Session,
   output: Writable,
-): Promise<Outcome> {
+): Promise<Ending> {
+  using process = await start(service, dir, ['--http-backend-info-refs'], { protocol, signal });
   // Version 2 knows no such line, and no push.
   if (service === 'git-receive-pack' || versionOf(protocol) < 2)
     output.write(pktLine(`# service=${service}\n`) + FLUSH);
-  const child = start(service, dir, ['--http-backend-info-refs'], { protocol, signal });
-  child.stdin.end();
-  return finish(child, output);
+  process.stdin.end();
+  // Awaited here, because leaving the function ends the process.
+  return await relay(process, output);
 }
 
 /** Answers one request of a fetch. */
@@ -61,13 +59,17 @@ export async function uploadPack(
   { dir, protocol, signal }: Session,
   input: Readable,
   output: Writable,
-): Promise<Outcome> {
-  const child = start('git-upload-pack', dir, ['--stateless-rpc'], { protocol, signal });
-  feed(input, child);
+): Promise<Ending> {
+  using process = await start('git-upload-pack', dir, ['--stateless-rpc'], { protocol, signal });
+  feed(input, process);
   // Nobody reads any more: there is nothing to finish.
-  const gone = () => terminate(child);
+  const gone = () => process.end();
   output.once('close', gone);
-  return finish(child, output).finally(() => output.off('close', gone));
+  try {
+    return await relay(process, output);
+  } finally {
+    output.off('close', gone);
+  }
 }
 
 export type PushRules = {
@@ -91,8 +93,8 @@ export async function receivePack(
   input: Readable,
   output: Writable,
   { hooks, maxBytes, judge, settle }: PushRules,
-): Promise<Outcome> {
-  const child = start('git-receive-pack', dir, ['--stateless-rpc'], {
+): Promise<Ending> {
+  using process = await start('git-receive-pack', dir, ['--stateless-rpc'], {
     protocol,
     signal,
     extraPipes: 2,
@@ -102,32 +104,35 @@ export async function receivePack(
       ...(maxBytes && { 'receive.maxInputSize': `${maxBytes}` }),
     },
   });
-  feed(input, child);
+  feed(input, process);
   // A line per ref, whose number the question bounds, and now and then a sign of life.
   const held: Buffer[] = [];
   let accepted: Push | undefined;
-  const asked = (async () => {
-    const [question, answer] = child.stdio.slice(3) as [Readable, Writable];
+  const answerHook = async () => {
+    const [question, answer] = process.pipes as [Duplex, Duplex];
     const push = await readQuestion(question);
     if (!push) return;
     const verdict = await judge(push, signal);
     if (verdict.accepted) accepted = push;
     writeVerdict(answer, verdict);
-  })().catch((error) => {
-    // Without a verdict the hook would wait for ever, and git with it.
-    terminate(child);
-    throw error;
-  });
-  const [outcome] = await Promise.all([
-    finish(child, output, (chunk) => {
-      if (accepted) held.push(chunk);
-      return accepted !== undefined;
+  };
+  const hold = (chunk: Buffer) => {
+    if (accepted) held.push(chunk);
+    return accepted !== undefined;
+  };
+  let failure: unknown;
+  const [ending] = await Promise.all([
+    relay(process, output, hold),
+    answerHook().catch((error) => {
+      failure = error;
+      // Without a verdict the hook would wait for ever, and git with it.
+      process.end();
     }),
-    asked,
   ]);
   if (accepted) await settle(accepted);
+  else if (failure) throw failure;
   for (const chunk of held) if (!output.destroyed) output.write(chunk);
-  return outcome;
+  return ending;
 }
 
 function start(
@@ -144,8 +149,8 @@ function start(
     extraPipes?: number;
     config?: Record<string, string>;
   },
-): GitProcess {
-  return spawnGit([service.slice('git-'.length), ...args, dir], {
+): Promise<GitProcess> {
+  return startGit([service.slice('git-'.length), ...args, dir], {
     ...options,
     cwd: dir,
     config: service === 'git-upload-pack' ? UPLOAD : config,
@@ -154,24 +159,28 @@ function start(
 }
 
 /** Git may end before it has read everything, and the client may leave before it has sent everything. */
-function feed(input: Readable, child: GitProcess): void {
-  pipeline(input, child.stdin).catch(() => child.stdin.destroy());
+function feed(input: Readable, process: GitProcess): void {
+  pipeline(input, process.stdin).catch(() => process.stdin.destroy());
 }
 
-/** Passes output on, unless `hold` takes it, until git has ended. A client that left is no failure. */
-async function finish(
-  child: GitProcess,
+/**
+ * Passes output on, unless `hold` takes it, until git has ended. A client that left is no failure, and an
+ * output that breaks off shows in the ending.
+ */
+async function relay(
+  process: GitProcess,
   output: Writable,
   hold: (chunk: Buffer) => boolean = () => false,
-): Promise<Outcome> {
-  const stderr = collectStderr(child);
-  const end = ended(child);
-  for await (const chunk of child.stdout as AsyncIterable<Buffer>) {
-    if (hold(chunk) || output.destroyed) continue;
-    if (!output.write(chunk)) await drained(output);
+): Promise<Ending> {
+  try {
+    for await (const chunk of process.stdout as AsyncIterable<Buffer>) {
+      if (hold(chunk) || output.destroyed) continue;
+      if (!output.write(chunk)) await drained(output);
+    }
+  } catch {
+    process.end();
   }
-  const { code } = await end;
-  return { code, stderr: stderr() };
+  return process.ended;
 }
 
 function drained(output: Writable): Promise<void> {

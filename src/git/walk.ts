@@ -1,16 +1,7 @@
 /** Walks over a whole tree or a whole change, streamed: what they yield is bounded by who reads them. */
 import { readdir, stat } from 'node:fs/promises';
 import { join } from 'node:path';
-import type { Readable } from 'node:stream';
-import {
-  collectStderr,
-  ended,
-  GitError,
-  git,
-  type RunOptions,
-  spawnGit,
-  terminate,
-} from './run.ts';
+import { GitError, git, gitLines } from './run.ts';
 
 export type TreeFile = { path: string; size: number };
 
@@ -21,7 +12,7 @@ export async function* walkTree(
   signal: AbortSignal,
 ): AsyncGenerator<TreeFile> {
   const args = ['ls-tree', '-r', '-l', '-z', '--full-tree', commit];
-  for await (const line of output(args, { dir, signal }, '\0')) {
+  for await (const line of gitLines(args, { dir, signal }, { separator: '\0' })) {
     // <mode> blob <id> <size right-aligned>\t<path>
     const tab = line.indexOf('\t');
     const [, type, , size] = line.slice(0, tab).split(/ +/);
@@ -85,12 +76,8 @@ export async function* patchOf(
     'attr.tree': '4b825dc642cb6eb9a060e54bf8d69288fbee4904',
   };
   const options = { dir, signal, config, env: seeing(dir, quarantine) };
-  yield* output(
-    args,
-    { ...options, input: tips.map((tip) => `${tip}^{commit}\n`).join('') },
-    '\n',
-    'latin1',
-  );
+  const input = tips.map((tip) => `${tip}^{commit}\n`).join('');
+  yield* gitLines(args, { ...options, input }, { encoding: 'latin1' });
 }
 
 /** Bytes on disk of all objects. */
@@ -115,34 +102,4 @@ function seeing(dir: string, quarantine: string | null): Record<string, string> 
     GIT_ALTERNATE_OBJECT_DIRECTORIES: `${dir}/objects`,
     GIT_QUARANTINE_PATH: quarantine,
   };
-}
-
-/** @throws GitError when the command fails, unless its reader had stopped. */
-async function* output(
-  args: string[],
-  { input, ...options }: RunOptions,
-  separator: string,
-  encoding: 'utf8' | 'latin1' = 'utf8',
-): AsyncGenerator<string> {
-  const child = spawnGit(args, options);
-  const stderr = collectStderr(child);
-  const end = ended(child);
-  child.stdin.end(input);
-  try {
-    yield* pieces(child.stdout.setEncoding(encoding), separator);
-    const { code } = await end;
-    if (code !== 0) throw new GitError(args[0] ?? '', code, stderr());
-  } finally {
-    terminate(child);
-  }
-}
-
-async function* pieces(stream: Readable, separator: string): AsyncGenerator<string> {
-  let rest = '';
-  for await (const chunk of stream as AsyncIterable<string>) {
-    const parts = (rest + chunk).split(separator);
-    rest = parts.pop() ?? '';
-    yield* parts;
-  }
-  if (rest) yield rest;
 }

@@ -5,7 +5,7 @@ import { renderGraphiQL } from '@graphql-yoga/render-graphiql';
 import type { Request, Response } from 'express';
 import { GraphQLError } from 'graphql';
 import { createYoga, type Plugin } from 'graphql-yoga';
-import { toPublic } from '../errors.ts';
+import { isUnexpected, toPublic } from '../errors.ts';
 import type { Services } from '../services.ts';
 import type { Context } from './context.ts';
 import { schema } from './schema.ts';
@@ -81,7 +81,7 @@ function maskError(error: unknown, { log }: Pick<Services, 'log'>): Error {
   const original = graphql?.originalError ?? error;
   if (graphql && (!graphql.originalError || original instanceof GraphQLError)) return graphql;
   const shown = toPublic(original);
-  if (shown.status >= 500) log.error({ err: original }, 'unexpected error in GraphQL');
+  if (isUnexpected(original)) log.error({ err: original }, 'unexpected error in GraphQL');
   return new GraphQLError(shown.message, {
     nodes: graphql?.nodes,
     path: graphql?.path,

@@ -8,7 +8,7 @@ import type { Prisma } from '../../prisma/generated/client.ts';
 import type { JobStatus } from '../../prisma/generated/enums.ts';
 import { demand, demandAccount, type Target, type Viewer } from '../auth/access.ts';
 import { namespaceNamed } from '../auth/accounts.ts';
-import { inTransaction, violatesUnique } from '../db.ts';
+import { inTransaction, violatesReference, violatesUnique } from '../db.ts';
 import { AppError, notFound } from '../errors.ts';
 import { wake } from '../events.ts';
 import { newId } from '../ids.ts';
@@ -43,7 +43,7 @@ export type Ruled = Row<typeof RULED>;
  * @throws AppError 400, 401, 403 (right or quota), 404 (namespace, repository, branch), 409, 422.
  */
 export async function createJob<S extends Select>(
-  services: Pick<Services, 'db' | 'git' | 'config' | 'secretBox'>,
+  services: Pick<Services, 'db' | 'git' | 'log' | 'config' | 'secretBox'>,
   viewer: Viewer,
   input: CreateInput,
   select: S,
@@ -80,6 +80,8 @@ export async function createJob<S extends Select>(
     await wake(tx, 'queue');
     return { job: row as unknown as Row<S>, env: input.env ?? [] };
   }).catch((error) => {
+    // Deleted since its branch was read.
+    if (violatesReference(error, 'repository_id')) throw notFound('Repository');
     if (!violatesUnique(error, 'name')) throw error;
     const message = 'name: a job of that name exists in the namespace';
     throw new AppError('already_exists', message, { field: 'name' });
@@ -87,7 +89,7 @@ export async function createJob<S extends Select>(
 }
 
 async function resolve(
-  services: Pick<Services, 'db' | 'git'>,
+  services: Pick<Services, 'db' | 'git' | 'log'>,
   viewer: Viewer,
   { repo, branch }: { repo: string | null; branch: string | null },
 ) {

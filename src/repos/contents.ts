@@ -1,4 +1,5 @@
 /** What is in a repository: directories, files, history, branches and tags (spec section 4.1). */
+import { stat } from 'node:fs/promises';
 import { demand, type Viewer } from '../auth/access.ts';
 import { invalid, notFound } from '../errors.ts';
 import type { Objects } from '../git/catfile.ts';
@@ -10,7 +11,10 @@ import { type Located, locate, locateInBranch, resolveCommit } from '../git/reso
 import { type NumberedPage, type PageRequest, toOffset } from '../paging.ts';
 import type { Services } from '../services.ts';
 import { downloadUrl } from './downloads.ts';
+import { inFolder } from './folder.ts';
 import { type Ruled, target } from './repos.ts';
+
+type Reads = Pick<Services, 'db' | 'git' | 'log'>;
 
 export type Tree = { path: string; ref: string; entries: TreeEntry[] };
 
@@ -28,7 +32,7 @@ export type Place = { path: string; ref?: string | null };
 
 /** @throws AppError 400 for a bad path, 401, 403, 404 for an unknown ref or what is no directory. */
 export async function tree(
-  { git }: Pick<Services, 'git'>,
+  services: Reads,
   viewer: Viewer,
   repository: Ruled,
   { path, ref }: Place,
@@ -36,70 +40,78 @@ export async function tree(
   demand(viewer, 'repository.read', target(repository));
   const inside = path === '/' ? '' : path;
   if (inside) checkPath(inside);
-  return git.objects.use(git.disk.pathOf(repository.id), async (objects) => {
-    const at = await find(objects, repository, ref, inside);
-    // Nothing was committed yet: the root is there all the same, and empty.
-    if (!at && !ref && !inside) return { path, ref: repository.defaultBranch, entries: [] };
-    if (!at) throw notFound('Ref');
-    if (at.object?.type !== 'tree') throw notFound('Directory');
-    return { path, ref: at.ref, entries: await readTree(objects, at.object.oid) };
-  });
+  return inFolder(services, repository.id, (dir) =>
+    services.git.objects.use(dir, async (objects) => {
+      const at = await find(objects, repository, ref, inside);
+      if (!at && !ref && !inside) {
+        // Nothing was committed yet: the root is there all the same, and empty. Or nothing is there at all.
+        await stat(dir);
+        return { path, ref: repository.defaultBranch, entries: [] };
+      }
+      if (!at) throw notFound('Ref');
+      if (at.object?.type !== 'tree') throw notFound('Directory');
+      return { path, ref: at.ref, entries: await readTree(objects, at.object.oid) };
+    }),
+  );
 }
 
 /** @throws AppError 400 for a bad path, 401, 403, 404 for an unknown ref or what is no file. */
 export async function file(
-  { git, signer, urls }: Pick<Services, 'git' | 'signer' | 'urls'>,
+  services: Reads & Pick<Services, 'signer' | 'urls'>,
   viewer: Viewer,
   repository: Ruled,
   { path, ref }: Place,
 ): Promise<File> {
   demand(viewer, 'repository.read', target(repository));
   checkPath(path);
-  const dir = git.disk.pathOf(repository.id);
-  const { at, blob, text } = await git.objects.use(dir, async (objects) => {
-    const at = await find(objects, repository, ref, path);
-    if (!at) throw notFound('Ref');
-    const blob = at.object;
-    if (blob?.type !== 'blob') throw notFound('File');
-    const text = blob.size > INLINE_BYTES ? undefined : await readText(objects, blob.oid);
-    return { at, blob, text };
+  return inFolder(services, repository.id, async (dir) => {
+    const { at, blob, text } = await services.git.objects.use(dir, async (objects) => {
+      const at = await find(objects, repository, ref, path);
+      if (!at) throw notFound('Ref');
+      const blob = at.object;
+      if (blob?.type !== 'blob') throw notFound('File');
+      const text = blob.size > INLINE_BYTES ? undefined : await readText(objects, blob.oid);
+      return { at, blob, text };
+    });
+    const found = { path, ref: at.ref, sizeBytes: blob.size };
+    if (typeof text === 'string') return { ...found, encoding: 'utf-8', content: text };
+    const isText = text === undefined && (await looksLikeText(dir, blob.oid));
+    return {
+      ...found,
+      encoding: isText ? 'utf-8' : 'binary',
+      downloadUrl: downloadUrl(services, repository.id, blob.oid, path),
+    };
   });
-  const found = { path, ref: at.ref, sizeBytes: blob.size };
-  if (typeof text === 'string') return { ...found, encoding: 'utf-8', content: text };
-  const isText = text === undefined && (await looksLikeText(dir, blob.oid));
-  return {
-    ...found,
-    encoding: isText ? 'utf-8' : 'binary',
-    downloadUrl: downloadUrl({ signer, urls }, repository.id, blob.oid, path),
-  };
 }
 
 /** Newest first. @throws AppError 400, 401, 403, 404 for an unknown revision. */
 export async function commits(
-  { git }: Pick<Services, 'git'>,
+  services: Reads,
   viewer: Viewer,
   repository: Ruled,
   { revision, page, perPage }: PageRequest & { revision: string },
 ): Promise<NumberedPage<Commit>> {
   demand(viewer, 'repository.read', target(repository));
   const range = toOffset({ page, perPage });
-  const dir = git.disk.pathOf(repository.id);
-  const sha = isSafe(revision) ? await resolveCommit(git.objects, dir, revision) : null;
-  if (!sha) throw notFound('Revision');
-  const { commits, total } = await readHistory(git.objects, git.history, dir, sha, range);
-  return { nodes: commits, page, perPage, total };
+  const { objects, history } = services.git;
+  return inFolder(services, repository.id, async (dir) => {
+    const sha = isSafe(revision) ? await resolveCommit(objects, dir, revision) : null;
+    if (!sha) throw notFound('Revision');
+    const { commits, total } = await readHistory(objects, history, dir, sha, range);
+    return { nodes: commits, page, perPage, total };
+  });
 }
 
 /** By name. @throws AppError 401, 403. */
 export async function refs(
-  { git }: Pick<Services, 'git'>,
+  services: Reads,
   viewer: Viewer,
   repository: Ruled,
   kind: RefKind,
   range: { offset: number; limit: number },
 ): Promise<Ref[]> {
   demand(viewer, 'repository.read', target(repository));
-  return listRefs(git.disk.pathOf(repository.id), kind, range);
+  return inFolder(services, repository.id, (dir) => listRefs(dir, kind, range));
 }
 
 /** A ref that was not given is `main` where that branch exists, else the default branch. */

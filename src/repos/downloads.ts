@@ -5,6 +5,7 @@ import { isObjectId } from '../git/names.ts';
 import { openBlob } from '../git/read.ts';
 import { isId } from '../ids.ts';
 import type { Services } from '../services.ts';
+import { inFolder } from './folder.ts';
 
 /** Where downloads are served; `repository` is no namespace's name. */
 export const DOWNLOAD_PATH = '/repository/:id/blobs/:oid/:name';
@@ -23,26 +24,30 @@ export function downloadUrl(
 
 export type Download = {
   size: number;
-  /** Content from the byte `start` to the byte `end`, both included. */
-  open(range?: { start: number; end: number }): AsyncIterable<Buffer>;
+  /** Content from the byte `start` to the byte `end`, both included. @throws AppError 404, 500, 503. */
+  open(range?: { start: number; end: number }): Promise<AsyncIterable<Buffer>>;
 };
 
 /** @throws AppError 403 for a link that is not ours or has expired, 404 when the repository is gone. */
 export async function findDownload(
-  { db, git, signer }: Pick<Services, 'db' | 'git' | 'signer'>,
+  services: Pick<Services, 'db' | 'git' | 'log' | 'signer'>,
   { id, oid, query }: { id: string; oid: string; query: Record<string, unknown> },
 ): Promise<Download> {
+  const { db, git, signer } = services;
   if (!isId('repo', id) || !isObjectId(oid)) throw notFound('File');
   if (!signer.verify(thing(id, oid), query))
     throw forbidden('This link is not valid or has expired; ask for a new one');
   const row = await db.repository.findUnique({ where: { id }, select: { id: true } });
   if (!row) throw notFound('Repository');
-  const dir = git.disk.pathOf(id);
-  const [info] = await git.objects.use(dir, (objects) => objects.info([oid]));
+  const [info] = await inFolder(services, id, (dir) =>
+    git.objects.use(dir, (objects) => objects.info([oid])),
+  );
   if (info?.type !== 'blob') throw notFound('File');
   return {
     size: info.size,
-    open: (range) => cut(openBlob(dir, oid), range ?? { start: 0, end: info.size - 1 }),
+    async open(range = { start: 0, end: info.size - 1 }) {
+      return cut(await inFolder(services, id, (dir) => openBlob(dir, oid)), range);
+    },
   };
 }
 

@@ -14,17 +14,19 @@ import {
   Router,
 } from 'express';
 import { takesLong } from '../connections.ts';
-import { AppError, forbidden, invalid, toPublic } from '../errors.ts';
+import { AppError, forbidden, invalid, isUnexpected, toPublic } from '../errors.ts';
+import { type Ending, GitError } from '../git/run.ts';
 import {
   advertise,
-  type Outcome,
   receivePack,
   SERVICES,
   type Service,
+  type Session,
   uploadPack,
 } from '../git/service.ts';
 import type { Services } from '../services.ts';
 import { DOWNLOAD_PATH, findDownload } from './downloads.ts';
+import { inFolder } from './folder.ts';
 import { pushRules } from './push.ts';
 import { openForGit } from './repos.ts';
 
@@ -55,41 +57,63 @@ async function infoRefs(services: Services, req: GitRequest, res: Response): Pro
   const service = SERVICES.find((one) => one === req.query.service);
   if (!service)
     throw forbidden('Only the smart protocol is served here; use git 1.6.6 or newer to clone');
-  const { dir } = await open(services, req, service);
+  const id = await open(services, req, service);
   begin(res, `application/x-${service}-advertisement`);
-  const outcome = await services.git.tasks.run((signal) =>
-    advertise(service, { dir, protocol: req.get('git-protocol'), signal }, res),
-  );
-  finish(res, outcome);
+  await answer(services, req, res, id, (session) => advertise(service, session, res));
 }
 
 async function fetchRequest(services: Services, req: GitRequest, res: Response): Promise<void> {
-  const { dir } = await open(services, req, 'git-upload-pack');
+  const id = await open(services, req, 'git-upload-pack');
   const input = body(req, 'git-upload-pack');
   begin(res, 'application/x-git-upload-pack-result');
-  const outcome = await services.git.tasks.run((signal) =>
-    uploadPack({ dir, protocol: req.get('git-protocol'), signal }, input, res),
-  );
-  finish(res, outcome, input);
+  await answer(services, req, res, id, (session) => uploadPack(session, input, res), input);
 }
 
 async function pushRequest(services: Services, req: GitRequest, res: Response): Promise<void> {
-  const { dir, id } = await open(services, req, 'git-receive-pack');
+  const id = await open(services, req, 'git-receive-pack');
   const input = body(req, 'git-receive-pack');
   const pusher = req.viewer.kind === 'account' ? req.viewer.username : '';
   const rules = await pushRules(services, { repositoryId: id, pusher });
   begin(res, 'application/x-git-receive-pack-result');
-  const outcome = await services.git.tasks.run((signal) =>
-    receivePack({ dir, protocol: req.get('git-protocol'), signal }, input, res, rules),
-  );
-  finish(res, outcome, input);
+  await answer(services, req, res, id, (session) => receivePack(session, input, res, rules), input);
 }
 
-function open(services: Services, req: GitRequest, service: Service) {
+function open(services: Services, req: GitRequest, service: Service): Promise<string> {
   const { namespace, name } = req.params;
   const action = service === 'git-upload-pack' ? 'repository.read' : 'repository.push';
   const key = { namespace, name: name.replace(/\.git$/, '') };
   return openForGit(services, req.viewer, key, action);
+}
+
+/**
+ * Runs git's side of a request, which a stopping server waits for. What git could say to its client it has
+ * said, also why it refused; what it could not, it says on standard error.
+ */
+async function answer(
+  services: Services,
+  req: GitRequest,
+  res: Response,
+  id: string,
+  talk: (session: Session) => Promise<Ending>,
+  input?: Readable,
+): Promise<void> {
+  const protocol = req.get('git-protocol');
+  await services.git.tasks.run((signal) =>
+    inFolder(services, id, async (dir) => {
+      const ending = await talk({ dir, protocol, signal });
+      if (input?.errored && !res.headersSent) throw invalid(null, 'The body is not what it says');
+      if (ending.code !== 0 && !res.headersSent)
+        throw refusal(new GitError('over HTTP', ending), dir);
+    }),
+  );
+  res.end();
+}
+
+/** A request that git cannot read is the client's fault; what names our folder, or was cut off, is ours. */
+function refusal(error: GitError, dir: string): Error {
+  const { code, stderr } = error;
+  if (code === null || stderr.includes(dir)) return error;
+  return invalid(null, stderr.replace(/^fatal: /, '') || 'The request is not one of git');
 }
 
 /** The body, unpacked when the client packed it. @throws AppError 400. */
@@ -113,21 +137,14 @@ function begin(res: Response, type: string): void {
   res.setHeader('Cache-Control', 'no-cache, max-age=0, must-revalidate');
 }
 
-/** What git could say to the client it has said; without a word, the request was not understood. */
-function finish(res: Response, { code, stderr }: Outcome, input?: Readable): void {
-  if (input?.errored && !res.headersSent) throw invalid(null, 'The body is not what it says');
-  if (code !== 0 && !res.headersSent)
-    throw invalid(null, stderr.replace(/^fatal: /, '') || 'The request is not one of git');
-  res.end();
-}
-
 function plainErrors({ log }: Pick<Services, 'log'>): ErrorRequestHandler {
   return (error, req, res, _next) => {
     const shown = toPublic(error);
-    if (shown.status >= 500) log.error({ err: error, req: { id: req.id } }, 'git over HTTP failed');
+    if (isUnexpected(error)) log.error({ err: error, req: { id: req.id } }, 'git over HTTP failed');
     if (res.headersSent) return void res.destroy();
     // A body that nobody will read: the connection goes with it.
     if (!req.complete) res.setHeader('Connection', 'close');
+    for (const [name, value] of Object.entries(shown.headers ?? {})) res.setHeader(name, value);
     if (shown.status === 401) res.setHeader('WWW-Authenticate', 'Basic realm="loam"');
     res.removeHeader('Cache-Control');
     res.status(shown.status).type('text/plain').send(`${shown.message}\n`);
@@ -160,7 +177,8 @@ function download(services: Services): RequestHandler<{ id: string; oid: string;
       res.setHeader('Content-Length', size);
     }
     if (req.method === 'HEAD') return void res.end();
-    await pipeline(Readable.from(found.open(range)), res).catch((error) => {
+    const content = await found.open(range);
+    await pipeline(Readable.from(content), res).catch((error) => {
       // Whoever left has no use for an answer.
       if (!res.destroyed || !req.destroyed) throw error;
     });

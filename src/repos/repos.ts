@@ -11,6 +11,7 @@ import { checkOut } from '../git/checkout.ts';
 import { branchTip } from '../git/resolve.ts';
 import { isId } from '../ids.ts';
 import type { Services } from '../services.ts';
+import { inFolder } from './folder.ts';
 import { isRepositoryName, nameKey } from './names.ts';
 
 export type Select = Prisma.RepositorySelect;
@@ -63,18 +64,18 @@ async function findRepository<S extends Select>(
 }
 
 /**
- * Where a repository lies, for a git client that may do `action`.
+ * The id of a repository, for a git client that may do `action`.
  * @throws AppError 401 also for refused credentials where none are needed, 403, 404.
  */
 export async function openForGit(
-  { db, git }: Pick<Services, 'db' | 'git'>,
+  { db }: Pick<Services, 'db'>,
   viewer: Viewer,
   key: { namespace: string; name: string },
   action: 'repository.read' | 'repository.push',
-): Promise<{ id: string; dir: string }> {
+): Promise<string> {
   const row = await findRepository(db, viewer, key, {});
   demand(viewer, action, target(row));
-  return { id: row.id, dir: git.disk.pathOf(row.id) };
+  return row.id;
 }
 
 /**
@@ -82,17 +83,18 @@ export async function openForGit(
  * @throws AppError 400 for what is no such pair, 401, 403, 404 for the repository or the branch.
  */
 export async function resolveBranch(
-  services: Pick<Services, 'db' | 'git'>,
+  services: Pick<Services, 'db' | 'git' | 'log'>,
   viewer: Viewer,
   { repo, branch }: { repo: string; branch: string },
 ): Promise<{ repositoryId: string; commitSha: string }> {
   const [namespace, name, ...rest] = repo.split('/');
   if (!namespace || !name || rest.length > 0) throw invalid('repo', 'must be "namespace/name"');
   const { id } = await getRepository(services, viewer, { namespace, name }, {});
-  const { disk, objects } = services.git;
-  const commitSha = await branchTip(objects, disk.pathOf(id), branch);
-  if (!commitSha) throw notFound('Branch');
-  return { repositoryId: id, commitSha };
+  return inFolder(services, id, async (dir) => {
+    const commitSha = await branchTip(services.git.objects, dir, branch);
+    if (!commitSha) throw notFound('Branch');
+    return { repositoryId: id, commitSha };
+  });
 }
 
 /**
@@ -101,10 +103,12 @@ export async function resolveBranch(
  * @throws Error when the repository or the commit is gone.
  */
 export async function checkout(
-  { git }: Pick<Services, 'git'>,
+  services: Pick<Services, 'db' | 'git' | 'log'>,
   { repositoryId, commitSha, dir, signal }: CheckoutInput,
 ): Promise<void> {
-  await checkOut({ from: git.disk.pathOf(repositoryId), sha: commitSha, to: dir, signal });
+  await inFolder(services, repositoryId, (from) =>
+    checkOut({ from, sha: commitSha, to: dir, signal }),
+  );
 }
 
 export type CheckoutInput = {

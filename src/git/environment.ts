@@ -1,0 +1,58 @@
+/**
+ * What a git process is told from outside its command line.
+ *
+ * A repository is a stranger's data, so nothing else may steer the program: no system or user
+ * configuration, no prompts, no hooks but those named by the caller, no replaced objects.
+ */
+
+const CONFIG: Record<string, string> = {
+  'safe.directory': '*',
+  'core.hooksPath': '/dev/null',
+  'core.quotePath': 'false',
+  // Attributes of the pushed files must not steer the server; git from 2.43 reads them in bare repositories.
+  'attr.tree': '4b825dc642cb6eb9a060e54bf8d69288fbee4904',
+  'core.attributesFile': '/dev/null',
+  // Maintenance has an owner here (maintenance.ts); git must not detach its own.
+  'gc.auto': '0',
+  'maintenance.auto': 'false',
+  'receive.autogc': 'false',
+  // Larger files are streamed instead of held in memory, and never become deltas.
+  'core.bigFileThreshold': '32m',
+  // What a client was told is stored survives a loss of power.
+  'core.fsync': 'committed,reference,loose-object',
+  'advice.detachedHead': 'false',
+};
+
+export type Surroundings = {
+  /** The repository (`GIT_DIR`); unset for commands that need none. */
+  dir?: string;
+  /** Configuration for this command and the programs it starts. */
+  config?: Record<string, string>;
+  env?: Record<string, string>;
+};
+
+/** The whole environment of a git process: of our own, only PATH is handed on. */
+export function environment({ dir, config, env }: Surroundings): Record<string, string> {
+  const entries = Object.entries({ ...CONFIG, ...config });
+  return {
+    PATH: process.env.PATH ?? '/usr/bin:/bin',
+    HOME: '/nonexistent',
+    LC_ALL: 'C',
+    TZ: 'UTC',
+    GIT_CONFIG_NOSYSTEM: '1',
+    GIT_CONFIG_GLOBAL: '/dev/null',
+    GIT_ATTR_NOSYSTEM: '1',
+    GIT_TERMINAL_PROMPT: '0',
+    GIT_NO_REPLACE_OBJECTS: '1',
+    GIT_ADVICE: '0',
+    ...(dir && { GIT_DIR: dir }),
+    GIT_CONFIG_COUNT: `${entries.length}`,
+    ...Object.fromEntries(
+      entries.flatMap(([key, value], i) => [
+        [`GIT_CONFIG_KEY_${i}`, key],
+        [`GIT_CONFIG_VALUE_${i}`, value],
+      ]),
+    ),
+    ...env,
+  };
+}

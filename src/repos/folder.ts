@@ -1,0 +1,63 @@
+/**
+ * Work in the folder of a repository, and what is said when that cannot be done.
+ *
+ * A folder that is gone has two reasons. Either the repository was deleted meanwhile, which is a 404; or it
+ * has a row and no data: a data folder that does not belong to the database, or a disk that is not mounted.
+ * That is for the operator to mend, so it is logged, once a repository, and the client is told plainly.
+ */
+import { stat } from 'node:fs/promises';
+import { LRUCache } from 'lru-cache';
+import { AppError, busy, notFound } from '../errors.ts';
+import { GitUnavailable } from '../git/run.ts';
+import type { Services } from '../services.ts';
+
+type Deps = Pick<Services, 'db' | 'git' | 'log'>;
+
+/** Ids of repositories whose data is missing and that the log has named. */
+const reported = new LRUCache<string, true>({ max: 10_000 });
+
+/**
+ * Runs `work` with the folder of a repository.
+ * @throws AppError 404 when the repository was deleted meanwhile, 500 when its data is missing, 503 when git
+ * cannot be started now; else what `work` throws.
+ */
+export async function inFolder<T>(
+  services: Deps,
+  id: string,
+  work: (dir: string) => Promise<T>,
+): Promise<T> {
+  const dir = services.git.disk.pathOf(id);
+  try {
+    return await work(dir);
+  } catch (error) {
+    // Where the folder is gone, that is why anything failed: processes that were started before find nothing.
+    const explained = error instanceof AppError && error.code !== 'not_found';
+    if (!explained && (await isGone(dir))) throw await whyGone(services, id, dir);
+    if (!(error instanceof GitUnavailable)) throw error;
+    services.log.error({ err: error, repository: id }, 'git could not be started');
+    throw busy('The server cannot read repositories at the moment');
+  }
+}
+
+async function whyGone({ db, log }: Deps, id: string, dir: string): Promise<AppError> {
+  const row = await db.repository.findUnique({ where: { id }, select: { id: true } });
+  if (!row) return notFound('Repository');
+  if (!reported.has(id)) {
+    reported.set(id, true);
+    log.error(
+      { repository: id, folder: dir },
+      'the data of a repository is missing: does LOAM_DATA_DIR belong to this database?',
+    );
+  }
+  return new AppError(
+    'internal_error',
+    "The repository's data is missing on the server; its operator can find the reason in the log",
+  );
+}
+
+async function isGone(dir: string): Promise<boolean> {
+  return stat(dir).then(
+    () => false,
+    (error) => error.code === 'ENOENT',
+  );
+}
