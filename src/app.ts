@@ -6,6 +6,7 @@ import type { Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
 import { seedOperator } from './auth/accounts.ts';
+import { openRechecks } from './auth/rechecks.ts';
 import { recordUsage } from './auth/usage.ts';
 import { type Config, ConfigError } from './config.ts';
 import { type ConnectionLimits, openServer } from './connections.ts';
@@ -82,6 +83,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   database.own();
 
   const usage = cleanup.use(recordUsage({ pool: database.pool, log }));
+  const rechecks = cleanup.use(openRechecks({ pool: database.pool, log }));
   const report = (error: unknown) => log.error({ err: error }, 'background work on git failed');
   const git = cleanup.use(await openGit(join(config.dataDir, 'repositories'), report));
   await recoverRepositories({ db: database.client, git, log });
@@ -103,6 +105,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
     signer,
     secretBox,
     usage,
+    rechecks,
     urls,
   };
   handler = createHttp(services, limits);

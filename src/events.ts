@@ -49,6 +49,11 @@ export class Bus {
     this.#closing.abort();
   }
 
+  /** Whether readers have ended because the server stops. */
+  get closed(): boolean {
+    return this.#closing.signal.aborted;
+  }
+
   /** How many readers there are, of all topics: one that was left behind shows here. */
   get waiters(): number {
     return this.#waiting.values().reduce((sum, set) => sum + set.size, 0);

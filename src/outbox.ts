@@ -12,6 +12,7 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { Prisma } from '../prisma/generated/client.ts';
 import { invalid } from './errors.ts';
+import { untilAnswered } from './outage.ts';
 import type { Services } from './services.ts';
 
 export type OutboxEvent = {
@@ -44,16 +45,19 @@ type Position = {
 };
 type Row = Omit<OutboxEvent, 'seq'> & { seq: bigint; xid: string; settled: boolean };
 
-/** @throws AppError 400 when `after` is the number of no event. */
+/**
+ * Ends when `signal` aborts or the server stops. While the database is away it waits, and goes on where it stood.
+ * @throws AppError 400 when `after` is the number of no event
+ */
 export async function* readOutbox(
   { db, bus }: Pick<Services, 'db' | 'bus'>,
   query: OutboxQuery,
   signal: AbortSignal,
 ): AsyncGenerator<OutboxEvent> {
-  let position = await positionOf(db, query.after);
+  let position = await untilAnswered(() => positionOf(db, query.after), signal);
   for await (const _ of bus.wakes(`namespace:${query.namespaceId}`, signal)) {
     while (!signal.aborted) {
-      const rows = await nextRows(db, query, position);
+      const rows = await untilAnswered(() => nextRows(db, query, position), signal);
       const unsettled = rows.findIndex(({ settled }) => !settled);
       const ready = unsettled < 0 ? rows : rows.slice(0, unsettled);
       for (const { xid, seq, settled: _settled, ...event } of ready) {

@@ -3,6 +3,7 @@
  * within a transaction they get `{ ...services, db: tx }`.
  */
 import type pg from 'pg';
+import type { Rechecks } from './auth/rechecks.ts';
 import type { Usage } from './auth/usage.ts';
 import type { Config } from './config.ts';
 import type { Db } from './db.ts';
@@ -24,6 +25,8 @@ export type Services = {
   secretBox: SecretBox;
   /** Notes when credentials are used. */
   usage: Usage;
+  /** Asks for open streams whether their viewers may still see them. */
+  rechecks: Rechecks;
   /** Addresses without a trailing slash; they name the port really listened on. */
   urls: { base: string; artifacts: string };
 };

@@ -183,7 +183,7 @@ test('HEAD of a stream ends at once', async () => {
   const head = await admin.request('HEAD', '/admin/job/long/logs?stream=true');
   expect([head.status, head.headers.get('content-type')]).toEqual([
     200,
-    'application/json; charset=utf-8',
+    'text/event-stream; charset=utf-8',
   ]);
 });
 

@@ -33,11 +33,17 @@ export type TestApp = AsyncDisposable & {
   user(username: string, plan?: 'free' | 'team' | 'enterprise' | 'unlimited'): Promise<Client>;
 };
 
-export type StartOptions = { config?: Partial<Config>; overrides?: Overrides };
+export type StartOptions = {
+  config?: Partial<Config>;
+  overrides?: Overrides;
+  /** Leads to the database by another way: a proxy that can be cut. */
+  via?: (databaseUrl: string) => Promise<string>;
+};
 
 export async function startApp({
   config: changes,
   overrides,
+  via = async (url) => url,
 }: StartOptions = {}): Promise<TestApp> {
   await using cleanup = new AsyncDisposableStack();
   const database = await cloneDatabase();
@@ -58,7 +64,7 @@ export async function startApp({
       PORT: '0',
       LOAM_DATA_DIR: dataDir,
       LOAM_ADMIN_TOKEN: token,
-      DATABASE_URL: database.url,
+      DATABASE_URL: await via(database.url),
     }),
     rateLimits: 'off',
     ...changes,

@@ -73,6 +73,46 @@ test('a stream with Last-Event-ID goes on after it, also when the job is over', 
   expect(again.at(-1)).toMatchObject({ event: 'end', data: { status: 'succeeded', exit_code: 0 } });
 });
 
+test('a resume at the very end is 204, so that an EventSource does not come again', async () => {
+  await run('ended', 'echo a; exit 0');
+  await until(ada, 'ada', 'ended', 'SUCCEEDED');
+  const events = await followStream(ada, path('ended'), '0').all();
+  const resume = (id: string) => ada.get(path('ended'), { 'Last-Event-ID': id });
+  const last = await resume(events.at(-1)?.id ?? '');
+  expect([last.status, last.text, last.headers.get('content-type')]).toEqual([204, '', null]);
+  // One before: there is the last status to tell, and the end.
+  const line = events.find(({ event }) => event === 'log')?.id ?? '';
+  expect((await resume(line)).text).toMatch(/event: status[\s\S]*event: end/);
+  // While a cancelled job still prints, more may come.
+  await run('printing', 'echo a; trap 3; sleep 600');
+  await hasLines('printing', 1);
+  await using stream = followStream(ada, path('printing'), '99');
+  const rest = stream.all();
+  await cancel(ada, 'ada', 'printing');
+  expect((await rest).at(-1)).toMatchObject({ event: 'end' });
+});
+
+test('HEAD answers as GET would, and ends at once', async () => {
+  await run('headed', 'echo a; sleep 600');
+  await hasLines('headed', 1);
+  const head = (headers?: Record<string, string>) =>
+    ada.request('HEAD', path('headed'), { headers });
+  const { bus } = app.app.services;
+  const before = bus.waiters;
+  const live = await head();
+  expect([live.status, live.headers.get('content-type'), live.text]).toEqual([
+    200,
+    'text/event-stream; charset=utf-8',
+    '',
+  ]);
+  expect(bus.waiters).toBe(before);
+  await cancel(ada, 'ada', 'headed');
+  await eventually(async () => expect((await head({ 'Last-Event-ID': '99' })).status).toBe(204));
+  expect((await head()).status).toBe(409);
+  expect((await head({ 'Last-Event-ID': '1' })).status).toBe(200);
+  expect((await ada.request('HEAD', path('none'))).status).toBe(404);
+});
+
 test('a cancelled job is followed to its last word', async () => {
   await run('dying', 'echo up; trap 9; sleep 600');
   await hasLines('dying', 1);

@@ -7,7 +7,7 @@
  * 132 through Prisma. A cache was refused: it would have to be told of every deletion, on every server.
  */
 import type { Plan, Role } from '../../prisma/generated/enums.ts';
-import { unauthenticated } from '../errors.ts';
+import { type AppError, unauthenticated } from '../errors.ts';
 import type { Services } from '../services.ts';
 import { type Account, type Scope, type Viewer, withImplied } from './access.ts';
 import { hashSecret, KEY_NAME, matches, TOKEN_PREFIX } from './tokens.ts';
@@ -18,7 +18,11 @@ export type Credential =
   | { kind: 'key' | 'basic'; name: string; secret: string };
 
 const NOBODY: Viewer = { kind: 'anonymous' };
-const REFUSED = 'The credentials are not valid or have expired';
+
+/** 401: what was given is unknown, deleted or expired. */
+export function refusedCredentials(): AppError {
+  return unauthenticated('The credentials are not valid or have expired');
+}
 
 type Pool = Services['pool'];
 
@@ -29,7 +33,7 @@ export async function authenticate(
 ): Promise<Viewer> {
   if (credential === null) return NOBODY;
   const account = credential && (await accountOf(pool, credential));
-  if (!account) return { kind: 'anonymous', failure: unauthenticated(REFUSED) };
+  if (!account) return { kind: 'anonymous', failure: refusedCredentials() };
   usage.note(account.credential);
   return account;
 }
@@ -68,20 +72,20 @@ const JOINED = `
   join namespaces own on own.user_id = u.id`;
 const VALID = `(c.expires_at is null or c.expires_at > now())`;
 
-const TOKEN = {
-  name: 'auth.token',
-  text: `select c.id, c.name, c.scopes, c.namespaces, c.repositories, u.plan, ${USER}
-    from access_tokens c ${JOINED} where c.hash = $1 and ${VALID}`,
-};
+const TOKENS = `
+  select c.id, c.name, c.scopes, c.namespaces, c.repositories, u.plan, ${USER}
+  from access_tokens c ${JOINED} where ${VALID} and`;
+const TOKEN = { name: 'auth.token', text: `${TOKENS} c.hash = $1` };
+const TOKENS_BY_ID = { name: 'auth.tokens', text: `${TOKENS} c.id = any($1)` };
 
 /** What is done with a namespace's key is done on its plan, whoever made the key. */
-const KEY = {
-  name: 'auth.key',
-  text: `select c.id, c.name, c.scopes, c.hash, array_remove(array[bound.id], null) as namespaces,
-      null as repositories, coalesce(bound.plan, u.plan) as plan, ${USER}
-    from api_keys c ${JOINED} left join namespaces bound on bound.id = c.namespace_id
-    where c.name = $1 and ${VALID}`,
-};
+const KEYS = `
+  select c.id, c.name, c.scopes, c.hash, array_remove(array[bound.id], null) as namespaces,
+    null as repositories, coalesce(bound.plan, u.plan) as plan, ${USER}
+  from api_keys c ${JOINED} left join namespaces bound on bound.id = c.namespace_id
+  where ${VALID} and`;
+const KEY = { name: 'auth.key', text: `${KEYS} c.name = $1` };
+const KEYS_BY_ID = { name: 'auth.keys', text: `${KEYS} c.id = any($1)` };
 
 async function byToken(pool: Pool, token: string): Promise<Account | undefined> {
   const { rows } = await pool.query<Row>(TOKEN, [hashSecret(token)]);
@@ -91,6 +95,24 @@ async function byToken(pool: Pool, token: string): Promise<Account | undefined> 
 async function byKey(pool: Pool, name: string, secret: string): Promise<Account | undefined> {
   const { rows } = await pool.query<Row & { hash: Buffer }>(KEY, [name]);
   return rows[0] && matches(secret, rows[0].hash) ? toAccount('key', rows[0]) : undefined;
+}
+
+/** The accounts, as they are now, of credentials that were verified before; those not valid any more are left out. */
+export async function accountsOf(
+  pool: Pool,
+  credentials: readonly Account['credential'][],
+): Promise<Map<string, Account>> {
+  const accounts = new Map<string, Account>();
+  for (const [kind, statement] of [
+    ['pat', TOKENS_BY_ID],
+    ['key', KEYS_BY_ID],
+  ] as const) {
+    const ids = new Set(credentials.flatMap((one) => (one.kind === kind ? one.id : [])));
+    if (ids.size === 0) continue;
+    const { rows } = await pool.query<Row>(statement, [[...ids]]);
+    for (const row of rows) accounts.set(row.id, toAccount(kind, row));
+  }
+  return accounts;
 }
 
 function toAccount(kind: 'pat' | 'key', row: Row): Account {

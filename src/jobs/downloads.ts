@@ -1,6 +1,7 @@
 /** Where artifacts are found, and who may have them: members by credential, anyone by a signed link for 15 minutes. */
 import type { Prisma } from '../../prisma/generated/client.ts';
 import { demand, type Viewer } from '../auth/access.ts';
+import type { Rule } from '../auth/rechecks.ts';
 import { invalid, notFound } from '../errors.ts';
 import { isId } from '../ids.ts';
 import type { Services } from '../services.ts';
@@ -74,6 +75,7 @@ function thing(jobId: string, path?: string): string {
 /**
  * Whether the holder of a link or credential may have it. Artifacts outlive their job's record, so the
  * record is not asked for: the address names the namespace, and its members may read.
+ * @returns with the rule that must hold while it is sent; null for a link, which is good for its time
  * @throws AppError 401, 403, 404
  */
 export async function demandDownload(
@@ -81,15 +83,19 @@ export async function demandDownload(
   viewer: Viewer,
   { namespace: name, jobId, path }: { namespace: string; jobId: string; path?: string },
   query: Record<string, unknown>,
-): Promise<ArtifactKey> {
+): Promise<{ key: ArtifactKey; rule: Rule | null }> {
   if (!isId('job', jobId)) throw notFound('Job');
-  const namespace = await namespaceOf(deps, name);
-  if (!deps.signer.verify(thing(jobId, path), query)) {
-    const job = await deps.db.job.findUnique({
-      where: { id: jobId, namespaceId: namespace.id },
-      select: { repositoryId: true },
-    });
-    demand(viewer, 'job.read', { namespaceId: namespace.id, repositoryId: job?.repositoryId });
-  }
-  return { namespaceId: namespace.id, jobId };
+  const { id: namespaceId } = await namespaceOf(deps, name);
+  const key = { namespaceId, jobId };
+  if (deps.signer.verify(thing(jobId, path), query)) return { key, rule: null };
+  const job = await deps.db.job.findUnique({
+    where: { id: jobId, namespaceId },
+    select: { repositoryId: true },
+  });
+  const rule: Rule = {
+    key: `artifacts of ${jobId}`,
+    demand: (now) => demand(now, 'job.read', { namespaceId, repositoryId: job?.repositoryId }),
+  };
+  await rule.demand(viewer);
+  return { key, rule };
 }

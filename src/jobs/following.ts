@@ -1,13 +1,15 @@
 /** Following jobs: who may, from where, and in what form it is told. The doors are GraphQL and SSE. */
 import type { JobStatus } from '../../prisma/generated/enums.ts';
 import { demand, type Viewer } from '../auth/access.ts';
+import { type Rule, whileAllowed } from '../auth/rechecks.ts';
 import { AppError, invalid } from '../errors.ts';
 import { type OutboxEvent, readOutbox } from '../outbox.ts';
 import type { Services } from '../services.ts';
-import { anyIn, getJob, type JobKey, namespaceOf } from './jobs.ts';
+import { anyIn, getJob, type JobKey, namespaceOf, type Ruled } from './jobs.ts';
 import { checkTail, type Entry, followJournal, type LogQuery, readLog, startOf } from './logs.ts';
+import { isOver } from './state.ts';
 
-type Deps = Pick<Services, 'db' | 'bus'>;
+type Deps = Pick<Services, 'db' | 'bus' | 'rechecks'>;
 
 export type LogLineEvent = { kind: 'log'; seq: number; timestamp: Date; message: string };
 export type StatusEvent = { kind: 'status'; seq: number; timestamp: Date; status: JobStatus };
@@ -17,25 +19,30 @@ export type LogEvent = LogLineEvent | StatusEvent | EndEvent;
 
 /**
  * The log from `after` on, to the end of the job.
- * @throws AppError 400, 401, 403, 404, before the first event
+ * @throws AppError 400, 401, 403, 404, before the first event; later when the viewer may not see it any more
  */
 export async function followLog(
   services: Deps,
   viewer: Viewer,
   { after, ...key }: JobKey & { after?: number | null },
 ): Promise<(signal: AbortSignal) => AsyncGenerator<LogEvent>> {
-  const { id } = await getJob(services, viewer, key, {});
+  const job = await getJob(services, viewer, key, {});
   if (after != null && after < 0) throw invalid('after', 'must be 0 or the seq of an entry');
-  return async function* (signal) {
-    for await (const event of logEvents(services, id, after ?? 0, signal)) {
-      if (event !== 'idle') yield event;
-    }
-  };
+  const rule = mayRead(services, job);
+  return (signal) =>
+    whileAllowed(services, viewer, rule, signal, async function* (ended) {
+      for await (const event of logEvents(services, job.id, after ?? 0, ended)) {
+        yield event;
+        if (event.kind === 'end') return;
+      }
+      if (!ended.aborted) throw stopping();
+    });
 }
 
 /**
  * The lines that `query` selects and what comes after them; or what comes after `lastSeen`, to the end.
- * @returns what opens it. Once in a while it yields `idle`, when there was nothing to tell.
+ * @returns what opens it, and throws when the viewer may not see it any more; null when the job is over and
+ *   nothing comes after `lastSeen`
  * @throws AppError 400, 401, 403, 404, and 409 for a job that is not running, unless it is resumed
  */
 export async function openStream(
@@ -43,15 +50,55 @@ export async function openStream(
   viewer: Viewer,
   key: JobKey,
   { lastSeen, ...query }: LogQuery & { lastSeen: number | null },
-): Promise<(signal: AbortSignal) => AsyncGenerator<LogEvent | 'idle'>> {
+): Promise<((signal: AbortSignal) => AsyncGenerator<LogEvent>) | null> {
   checkTail(query.tail);
-  const { id, status } = await getJob(services, viewer, key, { status: true });
-  if (lastSeen !== null) return (signal) => logEvents(services, id, lastSeen, signal);
+  const job = await getJob(services, viewer, key, STREAMED);
+  const { id, status } = job;
+  const from = (start: number) => {
+    const rule = mayRead(services, job);
+    return (signal: AbortSignal) =>
+      whileAllowed(services, viewer, rule, signal, (ended) =>
+        logEvents(services, id, start, ended),
+      );
+  };
+  if (lastSeen !== null) {
+    const ended = isOver(status) && job.attempts.length === 0;
+    return ended && lastSeen >= Number(job.nextSeq) - 1 ? null : from(lastSeen);
+  }
   if (status !== 'running')
     throw new AppError('conflict', `Only a running job can be streamed; this one is ${status}`);
   const { lines } = await readLog(services, id, query);
-  const start = await startOf(services, id, lines);
-  return (signal) => logEvents(services, id, start, signal);
+  return from(await startOf(services, id, lines));
+}
+
+/** What tells whether a stream has more to say: a cancelled job prints until its attempt has ended. */
+const STREAMED = {
+  status: true,
+  nextSeq: true,
+  attempts: { where: { endedAt: null }, select: { id: true }, take: 1 },
+} as const;
+
+/** For as long as it is followed. A repository that is deleted takes the job from credentials narrowed to it. */
+function mayRead({ db }: Pick<Services, 'db'>, { id, namespaceId, repositoryId }: Ruled): Rule {
+  return {
+    key: `job ${id}`,
+    async demand(viewer) {
+      const narrowed = viewer.kind === 'account' && viewer.repositories !== null;
+      const select = { repositoryId: true };
+      const now = narrowed && (await db.job.findUnique({ where: { id }, select }));
+      // A job that is deleted ends what follows it by itself.
+      demand(viewer, 'job.read', {
+        namespaceId,
+        repositoryId: now ? now.repositoryId : repositoryId,
+      });
+    },
+  };
+}
+
+/** So that nobody takes the end of the server for the end of what they follow. */
+function stopping(): AppError {
+  const message = 'The server is stopping: subscribe again, with `after` the last one seen';
+  return new AppError('internal_error', message, { status: 503 });
 }
 
 async function* logEvents(
@@ -59,12 +106,11 @@ async function* logEvents(
   jobId: string,
   after: number,
   signal: AbortSignal,
-): AsyncGenerator<LogEvent | 'idle'> {
+): AsyncGenerator<LogEvent> {
   let seq = after;
   for await (const step of followJournal(services, jobId, after, signal)) {
-    if (step.kind === 'idle') yield 'idle';
-    else if (step.kind === 'end') yield { ...step, seq };
-    else
+    if (step.kind === 'end') yield { ...step, seq };
+    else if (step.kind === 'entries')
       for (const entry of step.entries) {
         seq = entry.seq;
         yield eventOf(entry);
@@ -93,8 +139,9 @@ export type JobEvent = {
 };
 
 /**
- * What happens to the jobs of a namespace, or to one of them.
- * @throws AppError 401, 403, 404 at once; 400 for an `after` that is no event's, with the first read
+ * What happens to the jobs of a namespace, or to one of them until it is deleted.
+ * @throws AppError 401, 403, 404 at once; 400 for an `after` that is no event's, with the first read; later when
+ *   the viewer may not see them any more
  */
 export async function followEvents(
   services: Deps,
@@ -115,11 +162,20 @@ export async function followEvents(
     prefix: 'job.',
     after: after ?? null,
   };
-  return async function* (signal) {
-    for await (const event of readOutbox(services, query, signal)) {
-      if (!narrowed || narrowed.has(String(event.data.repositoryId))) yield jobEventOf(event);
-    }
-  };
+  const rule: Rule = job
+    ? mayRead(services, job)
+    : {
+        key: `jobs of ${namespace.id}`,
+        demand: (now) => demand(now, 'job.read', anyIn(now, namespace.id)),
+      };
+  return (signal) =>
+    whileAllowed(services, viewer, rule, signal, async function* (ended) {
+      for await (const event of readOutbox(services, query, ended)) {
+        if (!narrowed || narrowed.has(String(event.data.repositoryId))) yield jobEventOf(event);
+        if (job && event.type === 'job.deleted') return;
+      }
+      if (!ended.aborted) throw stopping();
+    });
 }
 
 function jobEventOf({ id, seq, type, timestamp, subject, data }: OutboxEvent): JobEvent {

@@ -3,11 +3,15 @@ import { once } from 'node:events';
 import { basename } from 'node:path';
 import { pipeline } from 'node:stream/promises';
 import { type Request, type Response, Router } from 'express';
-import { AppError, invalid, notFound } from '../errors.ts';
+import type { Rule } from '../auth/rechecks.ts';
+import { AppError, answerOf, invalid, notFound } from '../errors.ts';
 import type { Services } from '../services.ts';
 import { archiveFile, openArtifact } from './artifacts.ts';
 import { demandDownload } from './downloads.ts';
 import { type LogEvent, openStream } from './following.ts';
+
+/** Comments, so that nothing on the way takes a quiet stream for a dead one (decisions section 4). */
+const SIGN_OF_LIFE_MS = 15_000;
 
 /** The parameters of a log request, as its operation declares them. */
 type LogValues = { namespace: string; name: string; tail?: number; since?: string };
@@ -16,7 +20,9 @@ type LogValues = { namespace: string; name: string; tail?: number; since?: strin
  * Answers a log request that has `stream=true`; `values` are its parameters, of the right types already.
  *
  * Each event carries the number of its journal entry as `id`, so a client that comes back with
- * `Last-Event-ID`, as EventSource does by itself, goes on exactly where it was cut off.
+ * `Last-Event-ID`, as EventSource does by itself, goes on exactly where it was cut off. At the very end the
+ * answer is 204, which tells an EventSource not to come again. When the viewer may not see the job any more, the
+ * last event is `error`, with the error's envelope.
  */
 export function streamLogs(services: Services) {
   return async (req: Request, res: Response, values: Record<string, unknown>): Promise<void> => {
@@ -25,18 +31,34 @@ export function streamLogs(services: Services) {
     const lastSeen = lastEventId(req.get('last-event-id'));
     const key = { namespace, name };
     const open = await openStream(services, req.viewer, key, { ...query, lastSeen });
-    const gone = new AbortController();
-    res.once('close', () => gone.abort());
+    res.setHeader('Cache-Control', 'no-store');
+    if (!open) return void res.status(204).end();
     res.status(200);
     res.setHeader('Content-Type', 'text/event-stream; charset=utf-8');
-    res.setHeader('Cache-Control', 'no-store');
     // nginx would hold lines back until a buffer is full.
     res.setHeader('X-Accel-Buffering', 'no');
+    if (req.method === 'HEAD') return void res.end();
     res.flushHeaders();
-    for await (const event of open(gone.signal)) {
-      if (gone.signal.aborted) break;
-      if (!res.write(event === 'idle' ? ': still here\n\n' : textOf(event)))
-        await drained(res, gone);
+    const gone = new AbortController();
+    res.once('close', () => gone.abort());
+    // Also while the database is away and there is nothing to tell.
+    const sign = setInterval(() => {
+      // To one who does not read it would only pile up, and keep the connection from being cut.
+      if (!res.writableNeedDrain) res.write(': still here\n\n');
+    }, SIGN_OF_LIFE_MS);
+    try {
+      for await (const event of open(gone.signal)) {
+        if (gone.signal.aborted) break;
+        sign.refresh();
+        if (!res.write(textOf(event))) await drained(res, gone);
+      }
+    } catch (error) {
+      if (!(error instanceof AppError)) throw error;
+      res.write(
+        `event: error\ndata: ${JSON.stringify(answerOf(error, req.id as string).body)}\n\n`,
+      );
+    } finally {
+      clearInterval(sign);
     }
     res.end();
   };
@@ -75,7 +97,13 @@ export function artifactsRouter(services: Services): Router {
   const router = Router();
   router.get('/:namespace/:jobId/artifacts.tar.gz', async (req, res) => {
     const { namespace, jobId } = req.params;
-    const key = await demandDownload(services, req.viewer, { namespace, jobId }, req.query);
+    const { key, rule } = await demandDownload(
+      services,
+      req.viewer,
+      { namespace, jobId },
+      req.query,
+    );
+    using _ = endWhenRefused(services, req, res, rule);
     protect(res);
     res.type('application/gzip');
     // Express answers Range, and If-None-Match from the file's size and time.
@@ -84,7 +112,13 @@ export function artifactsRouter(services: Services): Router {
   router.get('/:namespace/:jobId/files/*path', async (req, res) => {
     const { namespace, jobId } = req.params;
     const path = (req.params.path as unknown as string[]).join('/');
-    const key = await demandDownload(services, req.viewer, { namespace, jobId, path }, req.query);
+    const { key, rule } = await demandDownload(
+      services,
+      req.viewer,
+      { namespace, jobId, path },
+      req.query,
+    );
+    using _ = endWhenRefused(services, req, res, rule);
     const file = await openArtifact(services, key, path);
     if (!file) throw notFound('Artifact');
     protect(res);
@@ -95,6 +129,19 @@ export function artifactsRouter(services: Services): Router {
     await pipeline(file.contents, res).catch(() => res.destroy());
   });
   return router;
+}
+
+/** A download may take hours: it is broken off when its viewer may not have it any more. */
+function endWhenRefused(
+  { rechecks }: Pick<Services, 'rechecks'>,
+  req: Request,
+  res: Response,
+  rule: Rule | null,
+): Disposable | undefined {
+  if (!rule) return undefined;
+  const right = rechecks.watch(req.viewer, rule);
+  right.refused.addEventListener('abort', () => res.destroy(), { once: true });
+  return right;
 }
 
 /** What a job wrote is never a page of ours. */

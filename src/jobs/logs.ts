@@ -6,6 +6,7 @@
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type { JobStatus, JournalKind } from '../../prisma/generated/enums.ts';
 import { invalid } from '../errors.ts';
+import { untilAnswered } from '../outage.ts';
 import type { Services } from '../services.ts';
 import type { LogCursor } from './runner.ts';
 import { isOver } from './state.ts';
@@ -159,6 +160,7 @@ const PAGE = 256;
 /**
  * The entries after `after`, then those that come, and at last the end: when the job is over and its last
  * attempt has printed its last line (a cancelled job prints while it dies). A job that is deleted ends too.
+ * While the database is away it waits, and goes on where it stood.
  *
  * Which comes first matters: the state is read together with the number of the next entry, and the end counts
  * only when every entry below that number was told.
@@ -177,11 +179,13 @@ export async function* followJournal(
   for await (const why of bus.wakes(`job:${jobId}`, signal)) {
     let more = true;
     while (more && !signal.aborted) {
-      const job = await db.job.findUnique({ where: { id: jobId }, select: FOLLOWED });
+      const find = () => db.job.findUnique({ where: { id: jobId }, select: FOLLOWED });
+      const job = await untilAnswered(find, signal);
       if (job) last = { status: job.status, exitCode: job.exitCode };
       const end = Number(job?.nextSeq ?? 0n);
       const to = Math.min(cursor + 1 + PAGE, end);
-      const entries = to > cursor + 1 ? await entriesBetween(db, jobId, cursor + 1, to) : [];
+      const read = () => entriesBetween(db, jobId, cursor + 1, to);
+      const entries = to > cursor + 1 ? await untilAnswered(read, signal) : [];
       cursor = Math.max(cursor, to - 1);
       if (entries.length > 0) yield { kind: 'entries', entries };
       more = cursor + 1 < end;

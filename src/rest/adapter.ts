@@ -9,7 +9,7 @@ import { otherMethod } from './methods.ts';
 import { parameterReader } from './parameters.ts';
 import type { Route } from './routes.ts';
 
-/** Answers a request for an event stream, with the parameters already checked. */
+/** Answers a request for an event stream, HEAD too, with the parameters already checked. */
 export type StreamHandler = (
   req: Request,
   res: Response,
@@ -76,9 +76,7 @@ function answer(
     const values = read(req);
     if (route.streamedBy && values[route.streamedBy]) {
       if (!stream) throw new Error(`Nothing streams ${route.operation}`);
-      if (req.method !== 'HEAD') return stream(req, res, values);
-      // Nothing of a stream would reach the client, yet it would go on to the end of the job.
-      values[route.streamedBy] = false;
+      return stream(req, res, values);
     }
     const exchange: Exchange = {
       context: { viewer: req.viewer, requestId: req.id as string, services },

@@ -69,7 +69,7 @@ builder.subscriptionFields((t) => ({
       const open = await following.followLog(services, viewer, args);
       return endedByReader(open);
     },
-    resolve: (event) => event,
+    resolve: orThrow,
   }),
   jobEvents: t.field({
     type: JobEvent,
@@ -86,17 +86,25 @@ builder.subscriptionFields((t) => ({
       const open = await following.followEvents(services, viewer, args);
       return endedByReader(open);
     },
-    resolve: (event) => event,
+    resolve: orThrow,
   }),
 }));
+
+/** What ended a subscription, as its last event. */
+type Failed = { failure: unknown };
 
 /**
  * A generator that waits for the database is not ended by its reader going away; a repeater is told, and then
  * aborts it. `signal` of the request would not do: in graphql-sse's single connection mode the request that
  * subscribes is answered and over long before the subscription is.
+ *
+ * A failure is yielded, to be thrown by the field's resolver: as an event with `errors` it reaches the client on
+ * every transport, while a source that throws breaks the connection of some and says nothing on others.
  */
-function endedByReader<T>(open: (signal: AbortSignal) => AsyncIterable<T>): AsyncIterable<T> {
-  return new Repeater<T>(async (push, stop) => {
+function endedByReader<T>(
+  open: (signal: AbortSignal) => AsyncIterable<T>,
+): AsyncIterable<T | Failed> {
+  return new Repeater<T | Failed>(async (push, stop) => {
     const abort = new AbortController();
     void stop.then(() => abort.abort());
     try {
@@ -104,9 +112,14 @@ function endedByReader<T>(open: (signal: AbortSignal) => AsyncIterable<T>): Asyn
         await push(event);
         if (abort.signal.aborted) break;
       }
-      stop();
-    } catch (error) {
-      stop(error);
+    } catch (failure) {
+      await push({ failure });
     }
+    stop();
   });
+}
+
+function orThrow<T extends object>(event: T | Failed): T {
+  if ('failure' in event) throw event.failure;
+  return event;
 }

@@ -1,0 +1,63 @@
+/**
+ * The database being away: stopped, restarting, out of reach, or out of disk or connections. That passes, and
+ * whoever can wait for it does, instead of taking it for a fault of what was being done.
+ */
+import { setTimeout as delay } from 'node:timers/promises';
+
+const FIRST_PAUSE_MS = 50;
+const MAX_PAUSE_MS = 2_000;
+
+/**
+ * SQLSTATEs by their beginning: 08 connections, 53 resources (disk, memory, connections), 57P the server is
+ * stopped or starting, 58 its own disk; and 25006 read-only (a standby), 40001 and 40P01 a lost race.
+ */
+const SQLSTATES = /^(?:08|53|57P|58|25006|40001|40P01)/;
+/** Of Prisma: not reached, timed out, closed, no free connection or transaction, a lost race. */
+const PRISMA = new Set(['P1001', 'P1002', 'P1008', 'P1017', 'P2024', 'P2028', 'P2034', 'P2037']);
+const SOCKET =
+  /^(?:ECONN\w+|EPIPE|ETIMEDOUT|EHOSTUNREACH|ENETUNREACH|ENETDOWN|ENOTFOUND|EAI_AGAIN)$/;
+/** What pg throws without a code. */
+const MESSAGES =
+  /connection terminated|connection timeout|timeout expired|timeout exceeded when trying to connect|not queryable|connection error|server has closed the connection|can't reach database/i;
+
+/** Whether an error, or one that it wraps, tells that the database could not be asked. */
+export function isDatabaseAway(error: unknown, depth = 0): boolean {
+  if (typeof error !== 'object' || error === null || depth > 5) return false;
+  const { code, originalCode, message, syscall, cause, errors, meta } = error as Wrapped;
+  for (const one of [code, originalCode]) {
+    if (typeof one !== 'string') continue;
+    if (SQLSTATES.test(one) || PRISMA.has(one) || SOCKET.test(one)) return true;
+    // Of a Unix socket that is not there.
+    if (one === 'ENOENT' && syscall === 'connect') return true;
+  }
+  if (typeof message === 'string' && MESSAGES.test(message)) return true;
+  const inner = [cause, meta?.driverAdapterError, ...(Array.isArray(errors) ? errors : [])];
+  return inner.some((one) => isDatabaseAway(one, depth + 1));
+}
+
+type Wrapped = {
+  code?: unknown;
+  originalCode?: unknown;
+  message?: unknown;
+  syscall?: unknown;
+  cause?: unknown;
+  errors?: unknown;
+  meta?: { driverAdapterError?: unknown };
+};
+
+/**
+ * Reads, and while the database is away reads again. For those who follow something: they stand at a cursor
+ * and lose nothing by waiting.
+ * @throws what `read` throws for any other reason, and `signal.reason` when it aborts
+ */
+export async function untilAnswered<T>(read: () => Promise<T>, signal: AbortSignal): Promise<T> {
+  for (let pause = FIRST_PAUSE_MS; ; pause = Math.min(pause * 2, MAX_PAUSE_MS)) {
+    try {
+      return await read();
+    } catch (error) {
+      if (!isDatabaseAway(error)) throw error;
+      await delay(pause, undefined, { signal }).catch(() => {});
+      signal.throwIfAborted();
+    }
+  }
+}

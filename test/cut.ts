@@ -1,0 +1,59 @@
+/** A way to the database that can be cut, as when PostgreSQL restarts: TCP in front of its Unix socket. */
+import { createServer, connect as dial, type Server, type Socket } from 'node:net';
+
+export type Cut = AsyncDisposable & {
+  /** For `startApp({ via })`. */
+  via(databaseUrl: string): Promise<string>;
+  /** Breaks every connection and refuses new ones. */
+  cut(): Promise<void>;
+  /** Lets connections through again, at the same address. */
+  mend(): Promise<void>;
+};
+
+export function cuttable(): Cut {
+  const open = new Set<Socket>();
+  let target = '';
+  let port = 0;
+  let server: Server | undefined;
+
+  async function mend(): Promise<void> {
+    const { promise, resolve } = Promise.withResolvers<void>();
+    server = createServer((near) => {
+      const far = dial(target);
+      for (const [one, other] of [
+        [near, far],
+        [far, near],
+      ] as const) {
+        open.add(one);
+        one.on('error', () => {});
+        one.on('close', () => {
+          open.delete(one);
+          other.destroy();
+        });
+        one.pipe(other);
+      }
+    }).listen(port, '127.0.0.1', resolve);
+    await promise;
+    port = (server.address() as { port: number }).port;
+  }
+
+  async function cut(): Promise<void> {
+    const { promise, resolve } = Promise.withResolvers<void>();
+    if (!server?.close(() => resolve())) resolve();
+    for (const socket of open) socket.destroy();
+    await promise;
+    server = undefined;
+  }
+
+  return {
+    async via(databaseUrl) {
+      const url = new URL(databaseUrl);
+      target = `${url.searchParams.get('host')}/.s.PGSQL.5432`;
+      await mend();
+      return `postgresql://${url.username}@127.0.0.1:${port}${url.pathname}`;
+    },
+    cut,
+    mend,
+    [Symbol.asyncDispose]: cut,
+  };
+}
