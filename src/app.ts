@@ -45,6 +45,7 @@ export type App = AsyncDisposable & {
 
 /** Requests still running after this are cut off when the server stops. */
 const DRAIN_MS = 10_000;
+const CLOSE_IDLE_MS = 50;
 
 export async function createApp(config: Config, overrides: Overrides = {}): Promise<App> {
   await using cleanup = new AsyncDisposableStack();
@@ -153,8 +154,10 @@ function listenFault({ code, message }: NodeJS.ErrnoException, { host, port }: C
 /** Lets running requests finish; streams and idle connections are closed. */
 async function drain(server: Server): Promise<void> {
   const closed = new Promise<void>((resolve) => server.close(() => resolve()));
-  server.closeIdleConnections();
+  // A connection whose answer ends after `close` would stay open for the time that is given to idle ones.
+  const closing = setInterval(() => server.closeIdleConnections(), CLOSE_IDLE_MS);
   const timer = setTimeout(() => server.closeAllConnections(), DRAIN_MS);
   await closed;
+  clearInterval(closing);
   clearTimeout(timer);
 }
