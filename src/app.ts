@@ -78,10 +78,13 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
     dataDir: config.dataDir,
     log,
     hear: bus.hear,
-    onLost: failure.reject,
+    onLost: (error) => {
+      database.disown();
+      failure.reject(error);
+    },
   });
   cleanup.defer(() => session.close());
-  database.own();
+  database.own(log);
 
   const usage = cleanup.use(recordUsage({ pool: database.pool, log }));
   const rechecks = cleanup.use(openRechecks({ pool: database.pool, log }));

