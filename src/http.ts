@@ -27,7 +27,8 @@ const endpoints = createEndpoints(schema, routes);
 export function createHttp(services: Services, limits: RateLimits): Express {
   const app = express();
   app.disable('x-powered-by');
-  app.disable('etag');
+  // Files get theirs from Express; REST makes its own, and hashing other answers would serve nobody.
+  app.set('etag', () => undefined);
   app.set('query parser', 'simple');
 
   app.use(requestId);

@@ -25,6 +25,8 @@ export type Document = {
   problems(method: string, path: string, reply: Reply): string[];
 };
 
+type Json = Record<string, unknown>;
+
 const BASE = 'https://loam.invalid/openapi.json';
 const METHODS = ['get', 'post', 'put', 'patch', 'delete'];
 
@@ -59,6 +61,9 @@ export async function openDocument(client: Client): Promise<Document> {
         };
       }),
   );
+  // A stream is an operation of its own, at the other path of its route.
+  const isStream = ({ path }: Operation) =>
+    Boolean(document.paths[path].get?.responses[200]?.content?.['text/event-stream']);
   // A last `{path}` or `{revision}` takes slashes too.
   const matchers = operations.map((operation) => ({
     operation,
@@ -71,9 +76,15 @@ export async function openDocument(client: Client): Promise<Document> {
     operations,
     resolve,
     problems(method, path, { status, headers, text }) {
-      const plain = path.split('?')[0] as string;
+      const [type = ''] = String((headers as Json)['content-type'] ?? '').split(';');
+      const streams = type === 'text/event-stream';
+      const plain = (path.split('?')[0] as string).replace(
+        /^(?!\/auth)/,
+        streams ? '/auth/v1' : '',
+      );
       const found = matchers.find(
-        ({ operation, pattern }) => operation.method === method && pattern.test(plain),
+        ({ operation, pattern }) =>
+          operation.method === method && pattern.test(plain) && isStream(operation) === streams,
       );
       if (!found || status === 405) return [];
       const where = [
@@ -84,17 +95,19 @@ export async function openDocument(client: Client): Promise<Document> {
         String(status),
       ];
       const response = follow(at(document, where)) as
-        | { content?: Record<string, { schema?: object }> }
+        | { headers?: object; content?: Record<string, { schema?: object }> }
         | undefined;
       if (!response) return status === 404 || status === 304 ? [] : [`${status} is not documented`];
+      const unknown = Object.keys(document.components.headers).filter(
+        (name) => name.toLowerCase() in headers && !(name in (response.headers ?? {})),
+      );
+      // Errors have those of how far the request came.
+      if (status < 400 && unknown.length > 0)
+        return [`${status} is documented without ${unknown.join()}`];
       // A stream is documented by its type; what is in it has tests of its own.
-      const type = String((headers as Record<string, unknown>)['content-type'] ?? '').split(
-        ';',
-      )[0] as string;
-      if (type === 'text/event-stream')
-        return response.content?.[type] ? [] : [`${status} must not be ${type}`];
+      if (streams) return response.content?.[type] ? [] : [`${status} must not be ${type}`];
       const schema = response.content?.['application/json']?.schema;
-      if (!schema) return text === '' || status === 200 ? [] : [`${status} must have no body`];
+      if (!schema) return text === '' || status < 300 ? [] : [`${status} must have no body`];
       const key = `${found.operation.path} ${method} ${status}`;
       const validate = validators.get(key) ?? compile(key, schema);
       return validate(JSON.parse(text))

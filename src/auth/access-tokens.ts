@@ -82,7 +82,7 @@ export async function createAccessToken(
       select: tokenColumns,
     })
     .catch((error) => {
-      throw taken(error, 'You already have a token of this name');
+      throw taken(error, 'name: you already have a token of this name');
     });
   return { accessToken: toAccessToken(row, namesOf(namespaces)), token };
 }

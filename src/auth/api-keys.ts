@@ -61,7 +61,7 @@ export async function createApiKey(
       select: keyColumns,
     })
     .catch((error) => {
-      throw taken(error, 'A key of this name exists; names are unique on the server');
+      throw taken(error, 'name: a key of this name exists; names are unique on the server');
     });
   return { apiKey: toApiKey(row), key: `${input.name}$${secret}` };
 }

@@ -17,6 +17,8 @@ export type Route = {
   tag: 'Repositories' | 'Jobs' | 'Tokens and keys' | 'Diagnostics';
   /** Documented besides those that every route has (`errorsOf`). */
   errors?: readonly ErrorStatus[];
+  /** What a 409 of the route's own says. */
+  conflict?: readonly [code: 'already_exists' | 'conflict', example: string];
   /** Needs no credentials. */
   public?: true;
   /** The status of an answer that reports trouble, where there is such a one. */
@@ -28,15 +30,26 @@ export type Route = {
 export type ErrorStatus = 400 | 401 | 403 | 404 | 409 | 422 | 429 | 500;
 
 /** Every documented error of a route, in order. */
-export function errorsOf({ errors = [], public: isPublic, method }: Route): ErrorStatus[] {
+export function errorsOf({
+  errors = [],
+  conflict,
+  public: isPublic,
+  method,
+}: Route): ErrorStatus[] {
   const everywhere: ErrorStatus[] = isPublic ? [400, 500] : [400, 401, 429, 500];
   // The answers to `Idempotency-Key`: in use, or used for another request.
   const idempotency: ErrorStatus[] = method === 'POST' ? [409, 422] : [];
-  return [...new Set([...everywhere, ...errors, ...idempotency])].sort((a, b) => a - b);
+  const own: ErrorStatus[] = conflict ? [409] : [];
+  return [...new Set([...everywhere, ...errors, ...own, ...idempotency])].sort((a, b) => a - b);
 }
 
 const repositories = (rest = '') =>
   [`/auth/v1/repository/{namespace}${rest}`, `/auth/v1/{namespace}/repositories${rest}`] as const;
+
+const REPOSITORY_EXISTS = [
+  'already_exists',
+  'name: a repository of that name exists in the namespace',
+] as const;
 
 /** Reads of jobs are documented without the prefix. */
 const jobs = (rest: string) => [`/{namespace}${rest}`, `/auth/v1/{namespace}${rest}`] as const;
@@ -65,6 +78,7 @@ export const routes: readonly Route[] = [
     status: 201,
     tag: 'Repositories',
     errors: [403, 404],
+    conflict: REPOSITORY_EXISTS,
   },
   {
     operation: 'renameRepository',
@@ -72,7 +86,8 @@ export const routes: readonly Route[] = [
     paths: repositories('/{id}/name'),
     status: 200,
     tag: 'Repositories',
-    errors: [403, 404, 409],
+    errors: [403, 404],
+    conflict: REPOSITORY_EXISTS,
   },
   {
     operation: 'changeRepositoryVisibility',
@@ -89,6 +104,7 @@ export const routes: readonly Route[] = [
     status: 200,
     tag: 'Repositories',
     errors: [403, 404],
+    conflict: REPOSITORY_EXISTS,
   },
   {
     operation: 'deleteRepository',
@@ -144,8 +160,9 @@ export const routes: readonly Route[] = [
     paths: jobs('/job/{name}/logs'),
     status: 200,
     tag: 'Jobs',
-    errors: [403, 404, 409],
+    errors: [403, 404],
     streamedBy: 'stream',
+    conflict: ['conflict', 'Only a running job can be streamed; this one is succeeded'],
   },
   {
     operation: 'getJobAnalytics',
@@ -161,7 +178,8 @@ export const routes: readonly Route[] = [
     paths: ['/auth/v1/seed/{namespace}/jobs'],
     status: 201,
     tag: 'Jobs',
-    errors: [403, 404, 409, 422],
+    errors: [403, 404, 422],
+    conflict: ['already_exists', 'name: a job of that name exists in the namespace'],
   },
   {
     operation: 'cancelJob',
@@ -169,7 +187,8 @@ export const routes: readonly Route[] = [
     paths: ['/auth/v1/seed/{namespace}/jobs/{name}/cancel'],
     status: 200,
     tag: 'Jobs',
-    errors: [403, 404, 409],
+    errors: [403, 404],
+    conflict: ['conflict', 'The job cannot be cancelled: it is failed'],
   },
   {
     operation: 'deleteJob',
@@ -177,7 +196,8 @@ export const routes: readonly Route[] = [
     paths: ['/auth/v1/seed/{namespace}/jobs/{name}'],
     status: 204,
     tag: 'Jobs',
-    errors: [403, 404, 409],
+    errors: [403, 404],
+    conflict: ['conflict', 'The job cannot be deleted: it is running'],
   },
   {
     operation: 'getHealth',
@@ -217,7 +237,8 @@ export const routes: readonly Route[] = [
     paths: ['/auth/v1/pat'],
     status: 201,
     tag: 'Tokens and keys',
-    errors: [403, 404, 409],
+    errors: [403, 404],
+    conflict: ['already_exists', 'name: you already have a token of this name'],
   },
   {
     operation: 'getAccessToken',
@@ -249,7 +270,8 @@ export const routes: readonly Route[] = [
     paths: ['/auth/v1/api_keys'],
     status: 201,
     tag: 'Tokens and keys',
-    errors: [403, 404, 409],
+    errors: [403, 404],
+    conflict: ['already_exists', 'name: a key of this name exists; names are unique on the server'],
   },
   {
     operation: 'getApiKey',

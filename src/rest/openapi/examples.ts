@@ -30,12 +30,17 @@ const EXAMPLES: Record<string, unknown> = {
   'CreatedApiKey.id': 'key_01jd8m8p1cfm3q5s7t9v1w3x5y',
   'CreatedApiKey.name': 'ci',
   key: 'ci$q3Vt7Yb1Nf9Kd5Ws2Hx8Lz4Rc6Mg0Pj',
-  'createAccessToken.name': 'laptop',
-  'createApiKey.name': 'ci',
+  ...named('laptop', ['createAccessToken', 'getAccessToken', 'deleteAccessToken']),
+  ...named('ci', ['createApiKey', 'getApiKey', 'deleteApiKey']),
   scopes: ['repo:read', 'job:write'],
   expires_in_days: 90,
   expires_at: '2026-12-01T09:30:00.000Z',
   last_used_at: null,
+
+  // Downloads
+  job_id: JOB,
+  oid: '8e27be7d6154a1f68ea9160ef0e18691d20560dc',
+  'download.name': 'model.bin',
 
   // Repositories
   id: REPOSITORY,
@@ -61,6 +66,10 @@ const EXAMPLES: Record<string, unknown> = {
   created_at: '2026-09-01T09:30:00.000Z',
   updated_at: '2026-09-02T14:05:12.345Z',
   pushed_at: '2026-09-02T14:05:12.345Z',
+  'CreatedRepository.size_bytes': 0,
+  'CreatedRepository.language': null,
+  'CreatedRepository.pushed_at': null,
+  'renameRepository.name': 'hello-world',
   'Tree.path': 'src',
   'TreeEntry.name': 'train.py',
   'TreeEntry.type': 'file',
@@ -90,9 +99,8 @@ const EXAMPLES: Record<string, unknown> = {
       [`${type}.name`, 'train-1'],
     ]),
   ),
-  'JobLogs.name': 'train-1',
-  'JobAnalytics.name': 'train-1',
-  'createJob.name': 'train-1',
+  ...named('train-1', ['JobLogs', 'JobAnalytics', 'createJob', 'getJob', 'getJobLogs']),
+  ...named('train-1', ['getJobAnalytics', 'cancelJob', 'deleteJob']),
   'CreatedJob.status': 'queued',
   'CancelledJob.status': 'cancelled',
   'CreatedJob.started_at': null,
@@ -117,8 +125,8 @@ const EXAMPLES: Record<string, unknown> = {
   retry_count: 0,
   output_path: 'out',
   exit_code: 0,
-  cost_per_hour: '2.40',
-  total_cost: '1.07',
+  cost_per_hour: '1.888',
+  total_cost: '0.8417',
   runtime_seconds: 1605,
   started_at: '2026-09-02T14:06:01.120Z',
   completed_at: '2026-09-02T14:32:46.480Z',
@@ -136,14 +144,29 @@ const EXAMPLES: Record<string, unknown> = {
   disk_used_gb: 7,
 };
 
+/** What is called `name` in these operations or types. */
+function named(name: string, owners: string[]): Record<string, unknown> {
+  return Object.fromEntries(owners.map((owner) => [`${owner}.name`, name]));
+}
+
+/** Fields of an answer that follow from the example of its request. */
+const ANSWERS: Record<string, object> = {
+  renameRepository: { name: 'hello-world', full_name: 'alice/hello-world' },
+  transferRepository: { namespace: 'acme', full_name: 'acme/hello' },
+};
+
+/** The answer of an operation. */
+export function answerExample(operation: string, type: GraphQLOutputType): unknown {
+  return { ...(exampleOf(type) as object), ...ANSWERS[operation] };
+}
+
 /** @returns undefined where there is no example: an optional field is then left out. */
 export function exampleFor(owner: string, field: string): unknown {
   const own = `${owner}.${field}`;
   return own in EXAMPLES ? EXAMPLES[own] : EXAMPLES[field];
 }
 
-/** A whole answer. */
-export function exampleOf(type: GraphQLOutputType, owner = '', field = ''): unknown {
+function exampleOf(type: GraphQLOutputType, owner = '', field = ''): unknown {
   const nullable = getNullableType(type);
   if (isObjectType(nullable)) {
     const entries = Object.values(nullable.getFields()).map(

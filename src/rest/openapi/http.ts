@@ -42,7 +42,7 @@ const START = `SwaggerUIBundle({
 `;
 
 export function createReference({ urls }: Services, endpoints: readonly Endpoint[]): Router {
-  const document = openApiDocument(endpoints, urls.base);
+  const document = openApiDocument(endpoints, urls);
   const json = JSON.stringify(document);
   // Anchors in YAML, where two parts happen to be one object, help no reader.
   const yaml = stringify(JSON.parse(json), { aliasDuplicateObjects: false });
