@@ -4,7 +4,7 @@ import { connect } from 'node:net';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { fakeRunner } from '../src/jobs/runners/fake.ts';
 import { openWire } from './fuzz/wire.ts';
-import { type Answer, type Client, startApp, type TestApp } from './harness.ts';
+import { type Answer, type Client, eventually, startApp, type TestApp } from './harness.ts';
 
 const REPOSITORIES = '/auth/v1/repository/alice';
 
@@ -180,6 +180,9 @@ test('HEAD of a stream ends at once', async () => {
   await admin.post('/auth/v1/repository/admin', { name: 'work' });
   const job = { name: 'long', command: 'sleep 60', repo: 'admin/work', gpu: 'none' };
   expect((await admin.post('/auth/v1/seed/admin/jobs', job)).status).toBe(201);
+  await eventually(async () =>
+    expect((await admin.get('/admin/job/long')).body.status).toBe('running'),
+  );
   const head = await admin.request('HEAD', '/admin/job/long/logs?stream=true');
   expect([head.status, head.headers.get('content-type')]).toEqual([
     200,
