@@ -1,6 +1,7 @@
 /**
- * The database being away: stopped, restarting, out of reach, or out of disk or connections. That passes, and
- * whoever can wait for it does, instead of taking it for a fault of what was being done.
+ * What passes by itself: the database being away (stopped, restarting, out of reach, out of disk or connections),
+ * this machine being short of something. Whoever can wait for it does, instead of taking it for a fault of what
+ * was being done.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 
@@ -18,7 +19,7 @@ const SOCKET =
   /^(?:ECONN\w+|EPIPE|ETIMEDOUT|EHOSTUNREACH|ENETUNREACH|ENETDOWN|ENOTFOUND|EAI_AGAIN)$/;
 /** What pg throws without a code. */
 const MESSAGES =
-  /connection terminated|connection timeout|timeout expired|timeout exceeded when trying to connect|not queryable|connection error|server has closed the connection|can't reach database/i;
+  /connection terminated|query read timeout|connection timeout|timeout expired|timeout exceeded when trying to connect|not queryable|connection error|server has closed the connection|can't reach database/i;
 
 /** Whether an error, or one that it wraps, tells that the database could not be asked. */
 export function isDatabaseAway(error: unknown, depth = 0): boolean {
@@ -44,6 +45,15 @@ type Wrapped = {
   errors?: unknown;
   meta?: { driverAdapterError?: unknown };
 };
+
+/**
+ * Whether this machine was short of something that comes back: disk (full, over quota, read-only after an error),
+ * file descriptors, memory, processes.
+ */
+export function isMachineShort(error: unknown): boolean {
+  const SHORT = /^(?:ENOSPC|EDQUOT|EROFS|EIO|ESTALE|EMFILE|ENFILE|ENOMEM|EAGAIN)$/;
+  return SHORT.test(String((error as { code?: unknown } | null)?.code));
+}
 
 /**
  * Reads, and while the database is away reads again. For those who follow something: they stand at a cursor

@@ -5,16 +5,25 @@ import { isDatabaseAway } from '../src/outage.ts';
 import { cuttable } from './cut.ts';
 import { type Client, eventually, startApp, type TestApp } from './harness.ts';
 import { followStream } from './sse.ts';
-import { cancel, lines, submit, until } from './submit.ts';
+import { cancel, job, lines, submit, until } from './submit.ts';
 import { MODES, take } from './subscribe.ts';
 
 const database = cuttable();
 let runner: FakeRunner;
 let app: TestApp;
 let ada: Client;
+let whenPrepared: (() => Promise<void>) | undefined;
 
 beforeAll(async () => {
-  runner = fakeRunner({ graceMs: 100 });
+  const fake = fakeRunner({ graceMs: 100 });
+  runner = {
+    ...fake,
+    async prepare(spec, signal) {
+      const handle = await fake.prepare(spec, signal);
+      await whenPrepared?.();
+      return handle;
+    },
+  };
   app = await startApp({ overrides: { runner }, via: database.via });
   ada = await app.user('ada');
   await ada.post('/auth/v1/repository/ada', { name: 'code' });
@@ -85,4 +94,32 @@ test('the server stops: a subscription says so instead of ending as if all were 
   await app.restart();
   expect(await Promise.all(ends)).toEqual(Array(3).fill('INTERNAL_ERROR'));
   await cancel(ada, 'ada', 'outlived');
+});
+
+test('a job that is cancelled afterwards is still ended', async () => {
+  await run('watched', 'echo up; trap 7; sleep 600');
+  await eventually(async () => expect(await lines(ada, 'ada', 'watched')).toEqual(['up']));
+  await withoutDatabase(() => {});
+  await cancel(ada, 'ada', 'watched');
+  await eventually(() => expect(runner.running()).toEqual([]));
+  await eventually(async () => expect((await job(ada, 'ada', 'watched')).exitCode).toBe(7));
+});
+
+test('an attempt that was being prepared, running or ending is gone on with', async () => {
+  const mended = Promise.withResolvers<void>();
+  whenPrepared = async () => {
+    whenPrepared = undefined;
+    await database.cut();
+    setTimeout(() => mended.resolve(database.mend()), 300);
+  };
+  await run('prepared', 'echo a; sleep 0.5; echo b; exit 0', { outputPath: 'out' });
+  await mended.promise;
+  await eventually(async () => expect(await lines(ada, 'ada', 'prepared')).toEqual(['a']));
+  // It prints and ends meanwhile.
+  await withoutDatabase(() => eventually(() => expect(runner.running()).toEqual([])));
+  expect(await until(ada, 'ada', 'prepared', 'SUCCEEDED')).toMatchObject({
+    attempts: [{ number: 1, exitCode: 0 }],
+    artifacts: { files: 1 },
+  });
+  expect(await lines(ada, 'ada', 'prepared')).toEqual(['a', 'b']);
 });

@@ -4,9 +4,10 @@
  * Every step can be the one at which the server dies, so each begins from what is stored: called again for
  * the same attempt, it finds the handle, asks the runner how far things got, and goes on from there.
  */
-import { collect, finish } from './ending.ts';
+import { abandon, collect, finish } from './ending.ts';
 import { ATTEMPT, type Attempt, type Deps } from './held.ts';
 import { appendLines, type Line } from './logs.ts';
+import { persist } from './persist.ts';
 import { openSecrets, prepare } from './preparation.ts';
 import type { Handle, LogCursor, Outcome } from './runner.ts';
 import { masker, type Secrets } from './secrets.ts';
@@ -15,32 +16,57 @@ import { sampleUsage } from './usage.ts';
 
 const PROGRESS = /^::progress::(.*)$/s;
 
-/** Returns when the attempt is over and removed, or when `stopping` aborts; the work then goes on without us. */
+/**
+ * Sees an attempt through, as far as its end is recorded; what the runner made for it is then to be removed.
+ * @returns whether it is over; false when `stopping` aborts first, and the work goes on without us
+ * @throws what a step throws: called again, it goes on from there
+ */
 export async function lookAfter(
   deps: Deps,
   attemptId: string,
   stopping: AbortSignal,
-): Promise<void> {
-  const { db, runner } = deps;
-  const attempt = await db.jobAttempt.findUnique({ where: { id: attemptId }, select: ATTEMPT });
-  if (!attempt || attempt.endedAt) return runner.remove({ attempt: attemptId });
+): Promise<boolean> {
+  const attempt = await findAttempt(deps, attemptId);
+  if (!attempt) return true;
   const secrets = openSecrets(deps, attempt);
+  if (!secrets) {
+    // Its lines cannot be masked any more, so none of them is taken either.
+    await abandon(
+      deps,
+      attempt,
+      'The secrets of the job cannot be opened: the key that sealed them is gone',
+    );
+    return true;
+  }
   await using watch = watchForEnd(deps, attempt, stopping);
 
   const made = attempt.handle
     ? { handle: attempt.handle as Handle }
     : await prepare(deps, attempt, secrets, watch.ended);
-  if (stopping.aborted) return;
+  if (stopping.aborted) return false;
   if ('outcome' in made) {
     await finish(deps, attempt, made.outcome);
-    return runner.remove({ attempt: attemptId });
+    return true;
   }
   const { handle } = made;
   const outcome = await oversee(deps, attempt, handle, secrets, watch, stopping);
-  if (!outcome || stopping.aborted) return;
+  if (!outcome || stopping.aborted) return false;
   const collected = watch.deleted ? {} : await collect(deps, attempt, handle, outcome);
   await finish(deps, attempt, outcome, collected);
-  await runner.remove(handle);
+  return true;
+}
+
+/** Ends an attempt that fails again and again for reasons of its own: its job fails, and its process ends. */
+export async function giveUp(deps: Deps, attemptId: string): Promise<void> {
+  const attempt = await findAttempt(deps, attemptId);
+  const reason = 'The server failed to look after this attempt, again and again; its log says why';
+  if (attempt) await abandon(deps, attempt, reason);
+}
+
+/** Null when it is over, or deleted with its job. */
+async function findAttempt({ db }: Deps, id: string): Promise<Attempt | null> {
+  const attempt = await db.jobAttempt.findUnique({ where: { id }, select: ATTEMPT });
+  return attempt?.endedAt ? null : attempt;
 }
 
 /** Starts the work unless it runs already, and sees it through to the end of its log. */
@@ -60,7 +86,7 @@ async function oversee(
     await runner.start(handle);
   }
   await markRunning(deps, attempt);
-  // Only now may the process be told: it has to be there to hear it.
+  // Only a process that was started can be signalled.
   watch.tell(handle);
   const over = new AbortController();
   const sampling = sampleUsage(
@@ -103,37 +129,45 @@ type Watch = AsyncDisposable & {
   /** Aborts when the job is cancelled, deleted or another's, and when the server stops. */
   ended: AbortSignal;
   readonly deleted: boolean;
-  /** From now on there is a process to be told. */
+  /** From now on there is a process to be signalled. */
   tell(handle: Handle): void;
 };
 
-/** Hears that a job was cancelled (its process is asked to end) or deleted (it is made to). */
+/**
+ * Hears that a job was cancelled (its process is asked to end) or deleted (it is made to). It lasts as long as the
+ * attempt: a look that fails, because the database is away or the signal was not sent, is repeated.
+ */
 function watchForEnd(
   { db, bus, runner, log }: Deps,
   { id, job }: Attempt,
   stopping: AbortSignal,
 ): Watch {
+  const topic = statusTopic(job.id);
   const ended = new AbortController();
   const closing = new AbortController();
+  const signal = AbortSignal.any([closing.signal, stopping]);
   let handle: Handle | undefined;
   let verdict: 'TERM' | 'KILL' | undefined;
-  const act = async () => {
-    if (handle && verdict) await runner.signal(handle, verdict);
-  };
-  const watching = (async () => {
-    const signal = AbortSignal.any([closing.signal, stopping]);
-    for await (const _ of bus.wakes(statusTopic(job.id), signal)) {
-      const row = await db.job.findUnique({
-        where: { id: job.id },
-        select: { status: true, attemptId: true },
-      });
-      if (row?.attemptId === id) continue;
+  let sent: typeof verdict;
+
+  async function look(): Promise<void> {
+    const row = await db.job.findUnique({
+      where: { id: job.id },
+      select: { status: true, attemptId: true },
+    });
+    if (row?.attemptId !== id) {
       verdict = row ? 'TERM' : 'KILL';
       ended.abort();
-      await act();
-      if (!row) return;
     }
-  })().catch((error) => log.error({ err: error, job: job.id }, 'a job is not watched any more'));
+    if (!handle || !verdict || sent === verdict) return;
+    await runner.signal(handle, verdict);
+    sent = verdict;
+  }
+
+  const watching = (async () => {
+    for await (const _ of bus.wakes(topic, signal))
+      await persist(`watching job ${job.id}`, look, { bus, log, signal });
+  })();
   return {
     ended: AbortSignal.any([ended.signal, stopping]),
     get deleted() {
@@ -141,7 +175,7 @@ function watchForEnd(
     },
     tell(started) {
       handle = started;
-      void act().catch((error) => log.error({ err: error, job: job.id }, 'no signal was sent'));
+      if (verdict) bus.hear(topic);
     },
     async [Symbol.asyncDispose]() {
       closing.abort();

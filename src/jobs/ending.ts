@@ -2,6 +2,7 @@
 import type { Prisma } from '../../prisma/generated/client.ts';
 import { AppError } from '../errors.ts';
 import { wake } from '../events.ts';
+import { isDatabaseAway } from '../outage.ts';
 import { demandRoom } from '../quotas.ts';
 import { storeArtifacts, TooLarge } from './artifacts.ts';
 import type { Attempt, Deps } from './held.ts';
@@ -14,7 +15,11 @@ import { type LockedJob, MAX_PROGRESS, type Move, moveJob, PHASES } from './stat
 const UNSTARTABLE = 125;
 const MAX_PAUSE_S = 60;
 
-/** Takes what stands at `output_path`, however the attempt ended. */
+/**
+ * Takes what stands at `output_path`, however the attempt ended. What keeps it from being stored is told in the
+ * log, and ends the job all the same.
+ * @throws Error while the database is away
+ */
 export async function collect(
   deps: Deps,
   { job }: Attempt,
@@ -36,6 +41,7 @@ export async function collect(
     );
     return { stored: { artifactFiles: files, artifactBytes: BigInt(sizeBytes) } };
   } catch (error) {
+    if (isDatabaseAway(error)) throw error;
     const expected = error instanceof TooLarge || error instanceof AppError;
     if (!expected) deps.log.error({ err: error, job: job.id }, 'artifacts were not stored');
     const why = expected ? error.message : 'the server failed to store them';
@@ -82,6 +88,17 @@ export async function finish(
     // A follower of a cancelled job waits for this, and nothing else tells.
     await wake(tx, `job:${job.id}`);
   });
+}
+
+/** Ends an attempt that cannot be gone on with, and its process if it has one. */
+export async function abandon(deps: Deps, attempt: Attempt, reason: string): Promise<void> {
+  const { runner, log } = deps;
+  // Removing what the runner made for it, which comes next, ends it too, and is repeated until it succeeds.
+  if (attempt.handle)
+    await runner
+      .signal(attempt.handle as Handle, 'KILL')
+      .catch((error) => log.error({ err: error, job: attempt.job.id }, 'no signal was sent'));
+  await finish(deps, attempt, { kind: 'unstartable', reason });
 }
 
 function nextMove(

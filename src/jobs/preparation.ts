@@ -1,11 +1,15 @@
 /** What comes before the start: the checkout, the environment, and the handle that is stored first. */
 import { AppError } from '../errors.ts';
+import { isDatabaseAway, isMachineShort } from '../outage.ts';
 import { checkout } from '../repos/repos.ts';
 import type { Attempt, Deps } from './held.ts';
 import { type AttemptSpec, type Handle, type Outcome, Unstartable } from './runner.ts';
 import type { Secrets } from './secrets.ts';
 
-/** Makes the place for the work and stores its handle, before anything starts. */
+/**
+ * Makes the place for the work and stores its handle, before anything starts.
+ * @throws what passes by itself (outage.ts), so that it is tried again; all else is the outcome of the attempt
+ */
 export async function prepare(
   deps: Deps,
   attempt: Attempt,
@@ -24,6 +28,13 @@ export async function prepare(
     return count === 1 ? { handle } : { outcome: { kind: 'lost' } };
   } catch (error) {
     if (ended.aborted) return { outcome: { kind: 'lost' } };
+    if (isDatabaseAway(error) || isMachineShort(error)) {
+      // What was made so far may be what fills the disk.
+      await runner
+        .remove({ attempt: id })
+        .catch((cause) => log.error({ err: cause, job: job.id }, 'a failed start was not removed'));
+      throw error;
+    }
     const expected = error instanceof Unstartable || error instanceof AppError;
     if (!expected) log.error({ err: error, job: job.id }, 'a job could not be prepared');
     const what = job.repo ? 'The repository could not be cloned' : 'The job could not be prepared';
@@ -66,6 +77,12 @@ function specOf(deps: Deps, { id, number, job }: Attempt, secrets: Secrets): Att
   };
 }
 
-export function openSecrets({ secretBox }: Deps, { job }: Attempt): Secrets {
-  return job.secrets ? secretBox.open(job.id, job.secrets) : {};
+/** Null when they cannot be opened: the key is another, or they were changed. */
+export function openSecrets({ secretBox, log }: Deps, { job }: Attempt): Secrets | null {
+  try {
+    return job.secrets ? secretBox.open(job.id, job.secrets) : {};
+  } catch (error) {
+    log.error({ err: error, job: job.id }, 'the secrets of a job cannot be opened');
+    return null;
+  }
 }

@@ -142,7 +142,10 @@ export async function poolWaitsFor(
   return row?.offered ? what : `${what}: no worker offers it`;
 }
 
-/** Says that a worker and the attempts it looks after are alive. */
+/**
+ * Says that a worker and the attempts it looks after are alive. An attempt belongs to a worker and a kind of
+ * runner: those that the worker had under another kind are not looked after, and their silence tells it.
+ */
 export async function heartbeat(
   { db }: Pick<Services, 'db'>,
   worker: { id: string; runner: string; offers: Readonly<Record<string, number>> },
@@ -156,25 +159,26 @@ export async function heartbeat(
     select: { id: true },
   });
   await db.jobAttempt.updateMany({
-    where: { workerId: id, endedAt: null },
+    where: { workerId: id, runner, endedAt: null },
     data: { heartbeatAt: now },
   });
 }
 
 /**
- * Attempts of silent workers that cannot run any more. One that was never started is over at once, because
- * its worker must store the handle first and will be refused. A started one goes on under its shim even when
- * its server is gone for good, so it counts as lost only when its timeout has surely ended it: no job ever
- * runs twice at once.
+ * Attempts that nobody has looked after for a minute and that cannot run any more: of other workers, and of this
+ * one under another kind of runner. One that was never started is over at once, because its worker must store
+ * the handle first and will be refused. A started one goes on under its shim even when its server is gone for
+ * good, so it counts as lost only when its timeout has surely ended it, two minutes being for the 30 s of grace
+ * and clocks that differ: no job ever runs twice at once.
  */
 export async function findLost(
   { db }: Pick<Services, 'db'>,
-  workerId: string,
+  worker: { id: string; runner: string },
 ): Promise<{ attemptId: string; jobId: string }[]> {
   return db.$queryRaw`
     select a.id as "attemptId", a.job_id as "jobId"
     from job_attempts a join jobs j on j.id = a.job_id
-    where a.ended_at is null and a.worker_id <> ${workerId}
+    where a.ended_at is null and (a.worker_id <> ${worker.id} or a.runner <> ${worker.runner})
       and a.heartbeat_at < now() - make_interval(secs => ${WORKER_SILENCE_S})
       and (a.handle is null
         or a.heartbeat_at < now() - make_interval(mins => j.timeout_minutes + 2))

@@ -20,18 +20,17 @@ export async function sampleUsage(
   handle: Handle,
   signal: AbortSignal,
 ): Promise<void> {
-  const row = await db.job.findUnique({ where: { id: jobId }, select: { usage: true } });
-  const before = row?.usage as StoredUsage | null;
-  let peakMemoryBytes = before?.peakMemoryBytes ?? 0;
-  let peakDiskBytes = before?.peakDiskBytes ?? 0;
+  let peaks: { memory: number; disk: number } | undefined;
   for (let i = 0; !signal.aborted; i++) {
     await delay(FIRST_MS[i] ?? EVERY_MS, undefined, { signal }).catch(() => {});
     if (signal.aborted) return;
     try {
       const sample = await runner.stats(handle);
       if (!sample) continue;
-      peakMemoryBytes = Math.max(peakMemoryBytes, sample.memoryBytes);
-      peakDiskBytes = Math.max(peakDiskBytes, sample.diskBytes);
+      peaks ??= await peaksOf(db, jobId);
+      peaks.memory = Math.max(peaks.memory, sample.memoryBytes);
+      peaks.disk = Math.max(peaks.disk, sample.diskBytes);
+      const { memory: peakMemoryBytes, disk: peakDiskBytes } = peaks;
       const usage: StoredUsage = { ...sample, peakMemoryBytes, peakDiskBytes };
       await db.job.updateMany({
         where: { id: jobId },
@@ -41,6 +40,12 @@ export async function sampleUsage(
       log.warn({ err: error, job: jobId }, 'a job was not measured');
     }
   }
+}
+
+async function peaksOf(db: Pick<Services['db'], 'job'>, jobId: string) {
+  const row = await db.job.findUnique({ where: { id: jobId }, select: { usage: true } });
+  const before = row?.usage as StoredUsage | null | undefined;
+  return { memory: before?.peakMemoryBytes ?? 0, disk: before?.peakDiskBytes ?? 0 };
 }
 
 export type Analytics = {
