@@ -22,6 +22,7 @@ import { openSecretBox } from './jobs/secrets.ts';
 import { startWorker } from './jobs/worker.ts';
 import { rateLimits } from './limits.ts';
 import { createLog, type Logger } from './log.ts';
+import { PushRecorder } from './repos/recorder.ts';
 import { recoverRepositories } from './repos/recover.ts';
 import type { Services } from './services.ts';
 import { openSession } from './session.ts';
@@ -90,7 +91,8 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   const rechecks = cleanup.use(openRechecks({ pool: database.pool, log }));
   const report = (error: unknown) => log.error({ err: error }, 'background work on git failed');
   const git = cleanup.use(await openGit(join(config.dataDir, 'repositories'), report));
-  await recoverRepositories({ db: database.client, git, log });
+  const pushes = new PushRecorder({ db: database.client, git, log });
+  await recoverRepositories({ db: database.client, git, log, pushes });
   const signer = await openSigner(config.dataDir);
   const secretBox = await openSecretBox(config.dataDir);
   const runner =
@@ -106,6 +108,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
     bus,
     git,
     log,
+    pushes,
     signer,
     secretBox,
     usage,

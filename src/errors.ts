@@ -100,6 +100,9 @@ export type ErrorBody = {
 /** What clients may see of any thrown value: what they can mend as it is, all else as a bare 500. */
 export function toPublic(error: unknown): AppError {
   if (error instanceof AppError) return error;
+  // Express's own error for a path that does not decode.
+  if (error instanceof URIError || (error as { status?: number } | null)?.status === 400)
+    return invalid(null, 'The path is not valid percent-encoded UTF-8');
   if (isUnstorableText(error))
     return invalid(
       null,

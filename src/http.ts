@@ -37,12 +37,13 @@ export function createHttp(services: Services, limits: RateLimits): Express {
   app.get('/readyz', readiness(services));
   app.use(cors);
   app.use(identify(services));
+  const hostDemanded = demandHost(limits.counted);
+  app.use(gitRouter(services, [limits.refused, hostDemanded]));
   app.use(limits.refused);
   app.use(preflights(limits.counted));
-  app.use(demandHost(limits.counted));
+  app.use(hostDemanded);
   app.use(createReference(services, endpoints));
   app.use('/artifacts', artifactsRouter(services));
-  app.use(gitRouter(services));
   app.use(downloadsRouter(services));
   // What stands above this line does not count: git, large-file objects, downloads, static files.
   app.use(limits.counted);
@@ -114,9 +115,8 @@ const OF_CONTENT = [
 
 export function errorEdge(log: Logger): ErrorRequestHandler {
   return (error, req, res, _next) => {
-    const shown = toPublic(asAppError(error));
-    if (isUnexpected(asAppError(error)))
-      log.error({ err: error, req: { id: req.id } }, 'unexpected error');
+    const shown = toPublic(error);
+    if (isUnexpected(error)) log.error({ err: error, req: { id: req.id } }, 'unexpected error');
     // The answer has begun: all that is left is to break it off, so that nobody takes it for whole.
     if (res.headersSent) return void res.destroy();
     // A download that was refused late had described its file already.
@@ -128,12 +128,4 @@ export function errorEdge(log: Logger): ErrorRequestHandler {
     const errors = [{ message, extensions: { code: code.toUpperCase() } }];
     res.status(status).json(req.path.startsWith('/graphql') ? { ...body, errors } : body);
   };
-}
-
-/** Express throws its own errors for a path that does not decode; they are the client's. */
-function asAppError(error: unknown): unknown {
-  if (error instanceof AppError) return error;
-  if (error instanceof URIError || (error as { status?: number })?.status === 400)
-    return new AppError('invalid_request', 'The path is not valid percent-encoded UTF-8');
-  return error;
 }

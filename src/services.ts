@@ -11,6 +11,7 @@ import type { Bus } from './events.ts';
 import type { Git } from './git/git.ts';
 import type { SecretBox } from './jobs/secrets.ts';
 import type { Logger } from './log.ts';
+import type { PushRecorder } from './repos/recorder.ts';
 import type { Signer } from './signing.ts';
 
 export type Services = {
@@ -21,6 +22,8 @@ export type Services = {
   bus: Bus;
   git: Git;
   log: Logger;
+  /** Records what was pushed. */
+  pushes: PushRecorder;
   signer: Signer;
   secretBox: SecretBox;
   /** Notes when credentials are used. */

@@ -277,7 +277,7 @@ test('credentials that are given and not valid are refused at every door', async
     const client = app.client(authorization);
     const answers = await Promise.all([
       client.get('/auth/v1/whoami'),
-      client.get('/alice/hello.git/info/refs?service=git-upload-pack'),
+      client.get('/auth/v1/no/such/route'),
       client.post('/graphql', { query: '{ health { status } }' }),
     ]);
     for (const { status, body, headers } of answers) {
@@ -285,6 +285,11 @@ test('credentials that are given and not valid are refused at every door', async
       expect(headers.get('www-authenticate')).toContain('API-Key');
     }
     expect(answers[2].body.errors[0].extensions.code).toBe('AUTHENTICATION_FAILED');
+    const git = await client.get('/alice/hello.git/info/refs?service=git-upload-pack');
+    expect([git.status, git.headers.get('www-authenticate')]).toEqual([
+      401,
+      'Basic realm="loam", Bearer realm="loam"',
+    ]);
     expect((await client.get('/auth/v1/health')).status).toBe(200);
   }
   for (const authorization of [`bearer  ${alice.token}`, basic(`any:${alice.token}`)])

@@ -162,6 +162,8 @@ test('rename, visibility and transfer keep the id, and need an admin on both sid
 
   expect(await code(ada, 'transferRepository', { newNamespace: 'bob' })).toBe('PERMISSION_DENIED');
   expect(await code(ada, 'transferRepository', { newNamespace: 'none' })).toBe('NOT_FOUND');
+  const [at] = (await run(ada, 'transferRepository', { newNamespace: 'ada' })).errors ?? [];
+  expect([at?.extensions.code, at?.extensions.field]).toEqual(['INVALID_REQUEST', 'newNamespace']);
   await app.admin.gql(
     `mutation { setMember(input: {namespace: "bob", username: "ada", role: ADMIN}) { member { role } } }`,
   );
@@ -478,7 +480,7 @@ test('jobs get a fresh checkout of a branch, and the errors of who may not have 
   await expect(resolve('ada/work', 'none')).rejects.toMatchObject({ code: 'not_found' });
   await expect(resolve('work')).rejects.toMatchObject({ code: 'invalid_request', field: 'repo' });
   await expect(resolve('ada/work', 'main', account(false))).rejects.toMatchObject({
-    code: 'permission_denied',
+    code: 'not_found',
   });
   const found = await resolve('Ada/WORK');
   const dir = join(desk.path, 'checkout');

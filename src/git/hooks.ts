@@ -1,11 +1,12 @@
 /**
- * The hook that asks us before a push takes effect, and our side of the conversation.
+ * The hooks that ask us before a push takes effect and tell us what did, and our side of the conversation.
  *
  * `git receive-pack` unpacks into a quarantine, runs `pre-receive`, and only when that succeeds moves the
- * objects in and updates refs. The hook inherits two pipes from the server that started git: it writes
- * where the quarantine is and what the push would do into descriptor 3, and reads the verdict from 4. So a
- * push needs no address, no credential and no client program to ask us, and when the server is gone the pipe
- * ends without a verdict and the push is refused.
+ * objects in and updates refs; then it runs `post-receive`. Both hooks inherit two pipes from the server that
+ * started git. The first writes where the quarantine is and what the push would do into descriptor 3, and
+ * reads the verdict from 4; the second writes what was done into 3. So a push needs no address, no credential
+ * and no client program to ask us, and when the server is gone the pipe ends without a verdict and the push is
+ * refused.
  */
 import { constants } from 'node:fs';
 import { access, chmod, mkdir, rename, writeFile } from 'node:fs/promises';
@@ -26,10 +27,10 @@ export type Push = {
 export type Verdict = { accepted: true } | { accepted: false; reasons: string[] };
 
 /** Commands take about 100 bytes each. */
-const MAX_QUESTION = 16 * 2 ** 20;
+const MAX_MESSAGE = 16 * 2 ** 20;
 const END = '.';
 
-const SCRIPT = `#!/bin/sh
+const PRE_RECEIVE = `#!/bin/sh
 { printf '%s\\n' "$GIT_QUARANTINE_PATH"; cat; printf '${END}\\n'; } >&3
 verdict=refused
 IFS= read -r verdict <&4
@@ -37,28 +38,66 @@ cat <&4 >&2
 [ "$verdict" = accepted ]
 `;
 
-/** Writes the hook. @throws Error where it could not run, for git would then skip it without a word. */
+/** Runs after refs were updated, with those that were: another push may have been quicker with some. */
+const POST_RECEIVE = `#!/bin/sh
+{ cat; printf '${END}\\n'; } >&3
+`;
+
+/** Writes the hooks. @throws Error where they could not run, for git would then skip them without a word. */
 export async function installHooks(folder: string): Promise<void> {
-  const file = join(folder, 'pre-receive');
   await mkdir(folder, { recursive: true });
-  await writeFile(`${file}.new`, SCRIPT, { flush: true });
-  await chmod(`${file}.new`, 0o755);
-  await rename(`${file}.new`, file);
-  await access(file, constants.X_OK).catch(() => {
-    throw new Error(`${folder} is on a file system where programs may not run; pushes need a hook`);
-  });
+  for (const [name, script] of Object.entries({
+    'pre-receive': PRE_RECEIVE,
+    'post-receive': POST_RECEIVE,
+  })) {
+    const file = join(folder, name);
+    await writeFile(`${file}.new`, script, { flush: true });
+    await chmod(`${file}.new`, 0o755);
+    await rename(`${file}.new`, file);
+    await access(file, constants.X_OK).catch(() => {
+      throw new Error(
+        `${folder} is on a file system where programs may not run; pushes need a hook`,
+      );
+    });
+  }
 }
 
-/** What the hook asks; null when git ended without asking, because there was nothing to decide. */
-export async function readQuestion(from: Readable): Promise<Push | null> {
-  let text = '';
-  from.setEncoding('utf8');
-  for await (const chunk of from) {
-    text += chunk;
-    if (text.length > MAX_QUESTION) throw new Error('the push has too many refs');
-    if (text.endsWith(`\n${END}\n`)) return parseQuestion(text);
+/** What the hooks of one push say, one after the other, through one pipe. */
+export class HookReader {
+  readonly #chunks: AsyncIterator<string>;
+
+  constructor(from: Readable) {
+    from.setEncoding('utf8');
+    this.#chunks = from[Symbol.asyncIterator]();
   }
-  return null;
+
+  /** What is to be decided; null when git ended without asking, because there was nothing to decide. */
+  async question(): Promise<Push | null> {
+    const lines = await this.#message();
+    if (!lines) return null;
+    const [quarantine = '', ...commands] = lines;
+    return { commands: commands.map(parseCommand), quarantine: quarantine || null };
+  }
+
+  /** What took effect of an accepted push; null when git ended, or was ended, without having said so. */
+  async updated(): Promise<Command[] | null> {
+    return (await this.#message())?.map(parseCommand) ?? null;
+  }
+
+  /** Lines up to the end mark, after which a hook waits for us or is done. @throws Error for too many. */
+  async #message(): Promise<string[] | null> {
+    const chunks: string[] = [];
+    let size = 0;
+    for (let tail = '\n'; !tail.endsWith(`\n${END}\n`); ) {
+      const { value, done } = await this.#chunks.next();
+      if (done) return null;
+      chunks.push(value);
+      size += value.length;
+      if (size > MAX_MESSAGE) throw new Error('the push has too many refs');
+      tail = (tail + value).slice(-3);
+    }
+    return chunks.join('').split('\n').slice(0, -2);
+  }
 }
 
 export function writeVerdict(to: Writable, verdict: Verdict): void {
@@ -66,13 +105,9 @@ export function writeVerdict(to: Writable, verdict: Verdict): void {
   else to.end(`refused\n${verdict.reasons.map((reason) => `${oneLine(reason)}\n`).join('')}`);
 }
 
-function parseQuestion(text: string): Push {
-  const [quarantine = '', ...lines] = text.split('\n').slice(0, -2);
-  const commands = lines.map((line) => {
-    const [before = '', after = '', ...ref] = line.split(' ');
-    return { before, after, ref: ref.join(' ') };
-  });
-  return { commands, quarantine: quarantine || null };
+function parseCommand(line: string): Command {
+  const [before = '', after = '', ...ref] = line.split(' ');
+  return { before, after, ref: ref.join(' ') };
 }
 
 /** A file name in a reason must not be able to say things of its own. */

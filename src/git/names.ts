@@ -12,6 +12,11 @@ export function isRefName(name: string): boolean {
   );
 }
 
+/** Whether git takes `name` for the id of a commit before it looks for a branch or a tag of that name. */
+export function isCommitId(name: string): boolean {
+  return /^[0-9a-f]{40}$/i.test(name);
+}
+
 /** 40 hexadecimal digits in lower case. */
 export function isObjectId(text: string): boolean {
   return /^[0-9a-f]{40}$/.test(text);

@@ -1,6 +1,6 @@
 /** From what people call a commit to the commit, and to what lies at a path of it. */
 import type { CatFilePool, ObjectInfo, Objects } from './catfile.ts';
-import { isRefName } from './names.ts';
+import { isCommitId, isRefName } from './names.ts';
 
 export type Located = {
   /** The one of the names asked for that was found. */
@@ -11,8 +11,9 @@ export type Located = {
 };
 
 /**
- * The commit that a branch, a tag or a commit id names, in that order; a branch may also be given as
- * `refs/heads/…`, and an id shortened to seven digits or more when it is unambiguous.
+ * The commit that a branch, a tag or a commit id names, in that order, but 40 hexadecimal digits are always
+ * the commit; a branch may also be given as `refs/heads/…`, and an id shortened to seven digits or more when
+ * it is unambiguous.
  */
 export async function resolveCommit(
   pool: CatFilePool,
@@ -35,11 +36,15 @@ export async function branchTip(
 
 /** `path` (empty: the root) in what `ref` names; null when it names no commit. */
 export async function locate(objects: Objects, ref: string, path: string): Promise<Located | null> {
+  if (isCommitId(ref)) {
+    const found = await look(objects, ref, path);
+    return found && { ref, ...found };
+  }
   const inBranch = await locateInBranch(objects, ref, path);
   if (inBranch) return inBranch;
   const names = isRefName(ref) ? [`refs/tags/${ref}`] : [];
   if (names.length && /^refs\/(heads|tags)\/./.test(ref)) names.push(ref);
-  if (ref === 'HEAD' || /^[0-9a-f]{7,40}$/i.test(ref)) names.push(ref);
+  if (ref === 'HEAD' || /^[0-9a-f]{7,39}$/i.test(ref)) names.push(ref);
   for (const name of names) {
     const found = await look(objects, name, path);
     if (found) return { ref, ...found };

@@ -6,7 +6,7 @@
  */
 import type { Duplex, Readable, Writable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
-import { type Push, readQuestion, type Verdict, writeVerdict } from './hooks.ts';
+import { type Command, HookReader, type Push, type Verdict, writeVerdict } from './hooks.ts';
 import { FLUSH, pktLine } from './pktline.ts';
 import { type Ending, type GitProcess, startGit } from './run.ts';
 
@@ -79,8 +79,11 @@ export type PushRules = {
   maxBytes?: number;
   /** Decides before anything takes effect. A throw refuses. */
   judge(push: Push, signal: AbortSignal): Promise<Verdict>;
-  /** Called after git has ended, when the judge had accepted; refs may have been updated, or some of them. */
-  settle(push: Push): Promise<void>;
+  /**
+   * Called after git has ended, when the judge had accepted, with the refs that were updated, which may be
+   * fewer than were to be. Null: git has not said, because there were none or because it was cut off.
+   */
+  settle(updated: Command[] | null): Promise<void>;
 };
 
 /**
@@ -107,29 +110,32 @@ export async function receivePack(
   feed(input, process);
   // A line per ref, whose number the question bounds, and now and then a sign of life.
   const held: Buffer[] = [];
-  let accepted: Push | undefined;
-  const answerHook = async () => {
-    const [question, answer] = process.pipes as [Duplex, Duplex];
-    const push = await readQuestion(question);
+  let accepted = false;
+  let updated: Command[] | null = null;
+  const converse = async () => {
+    const [said, answer] = process.pipes as [Duplex, Duplex];
+    const hooks = new HookReader(said);
+    const push = await hooks.question();
     if (!push) return;
     const verdict = await judge(push, signal);
-    if (verdict.accepted) accepted = push;
+    accepted = verdict.accepted;
     writeVerdict(answer, verdict);
+    updated = await hooks.updated();
   };
   const hold = (chunk: Buffer) => {
     if (accepted) held.push(chunk);
-    return accepted !== undefined;
+    return accepted;
   };
   let failure: unknown;
   const [ending] = await Promise.all([
     relay(process, output, hold),
-    answerHook().catch((error) => {
+    converse().catch((error) => {
       failure = error;
       // Without a verdict the hook would wait for ever, and git with it.
       process.end();
     }),
   ]);
-  if (accepted) await settle(accepted);
+  if (accepted) await settle(updated);
   else if (failure) throw failure;
   for (const chunk of held) if (!output.destroyed) output.write(chunk);
   return ending;

@@ -14,7 +14,7 @@ import {
   Router,
 } from 'express';
 import { takesLong } from '../connections.ts';
-import { AppError, forbidden, invalid, isUnexpected, toPublic } from '../errors.ts';
+import { AppError, answerOf, forbidden, invalid, isUnexpected, toPublic } from '../errors.ts';
 import { type Ending, GitError } from '../git/run.ts';
 import {
   advertise,
@@ -39,10 +39,11 @@ const ROUTES = [
   ['post', 'git-receive-pack', pushRequest],
 ] as const satisfies readonly (readonly ['get' | 'post', string, Handler])[];
 
-export function gitRouter(services: Services): Router {
+/** `before` refuses requests for reasons that are not git's, such as bad credentials; git gets those as plain text too. */
+export function gitRouter(services: Services, before: RequestHandler[]): Router {
   const router = Router();
   for (const [method, path, handle] of ROUTES)
-    router[method](`/:namespace/:name/${path}`, (req, res) =>
+    router[method](`/:namespace/:name/${path}`, ...before, (req, res) =>
       handle(services, req as GitRequest, res),
     );
   router.use(plainErrors(services));
@@ -73,7 +74,8 @@ async function pushRequest(services: Services, req: GitRequest, res: Response): 
   const id = await open(services, req, 'git-receive-pack');
   const input = body(req, 'git-receive-pack');
   const pusher = req.viewer.kind === 'account' ? req.viewer.username : '';
-  const rules = await pushRules(services, { repositoryId: id, pusher });
+  const requestId = String(req.id);
+  const rules = await pushRules(services, { repositoryId: id, pusher, requestId });
   begin(res, 'application/x-git-receive-pack-result');
   await answer(services, req, res, id, (session) => receivePack(session, input, res, rules), input);
 }
@@ -144,10 +146,13 @@ function plainErrors({ log }: Pick<Services, 'log'>): ErrorRequestHandler {
     if (res.headersSent) return void res.destroy();
     // A body that nobody will read: the connection goes with it.
     if (!req.complete) res.setHeader('Connection', 'close');
-    for (const [name, value] of Object.entries(shown.headers ?? {})) res.setHeader(name, value);
-    if (shown.status === 401) res.setHeader('WWW-Authenticate', 'Basic realm="loam"');
+    const { status, headers } = answerOf(shown, String(req.id));
+    for (const [name, value] of Object.entries(headers)) res.setHeader(name, value);
+    // Most git clients know Basic alone, and give up where it is not offered.
+    if (status === 401)
+      res.setHeader('WWW-Authenticate', ['Basic realm="loam"', 'Bearer realm="loam"']);
     res.removeHeader('Cache-Control');
-    res.status(shown.status).type('text/plain').send(`${shown.message}\n`);
+    res.status(status).type('text/plain').send(`${shown.message}\n`);
   };
 }
 

@@ -12,12 +12,13 @@ import { namespaceNamed } from '../auth/accounts.ts';
 import { type Db, inTransaction, violatesUnique } from '../db.ts';
 import { AppError, invalid, notFound } from '../errors.ts';
 import { type EventType, publish } from '../events.ts';
+import type { Begun } from '../git/disk.ts';
 import { isId, newId } from '../ids.ts';
 import { demandRoom } from '../quotas.ts';
 import type { Services } from '../services.ts';
 import { gitignore } from './gitignore.ts';
 import { checkBranch, checkDescription, checkName, nameKey } from './names.ts';
-import { canExist, type Row, RULED, type Select, target } from './repos.ts';
+import { canExist, lockRepository, type Row, RULED, type Select, target } from './repos.ts';
 
 /** By id; the namespace, when given, must be the owner's. */
 export type RepositoryId = { id: string; namespace?: string | null };
@@ -52,16 +53,18 @@ export async function createRepository<S extends Select>(
   const { disk } = services.git;
   const id = newId('repo');
   const begun = await disk.begin(id, { kind: 'create' });
-  await disk.create(
-    id,
-    defaultBranch,
-    files && {
-      message: 'Initial commit',
-      author: { name: author.username, email: author.email },
-      files,
-    },
-  );
+  let committing = false;
   try {
+    await disk.create(
+      id,
+      defaultBranch,
+      files && {
+        message: 'Initial commit',
+        author: { name: author.username, email: author.email },
+        files,
+      },
+    );
+    committing = true;
     const row = await inTransaction(services.db, async (tx) => {
       const data = {
         id,
@@ -83,13 +86,17 @@ export async function createRepository<S extends Select>(
     return row as unknown as Row<S>;
   } catch (error) {
     const known = nameTaken(error);
-    // Of any other failure we cannot know whether it committed; the next start finds out.
-    if (known instanceof AppError) {
-      await disk.remove(id);
-      await begun.done();
-    }
+    // Of any other failure of the transaction we cannot know whether it committed; the next start finds out.
+    if (!committing || known instanceof AppError)
+      await undo(services.git, id, begun).catch(() => {});
     throw known;
   }
+}
+
+/** What fails of it is left to the next start. */
+async function undo({ disk }: Services['git'], id: string, begun: Begun): Promise<void> {
+  await disk.remove(id);
+  await begun.done();
 }
 
 async function firstFiles({
@@ -126,7 +133,7 @@ export async function changeVisibility<S extends Select>(
   }));
 }
 
-/** Needs `admin` on both sides. @throws AppError 401, 403 (right or quota), 404, 409 when the target has the name. */
+/** Needs `admin` on both sides. @throws AppError 400 for the namespace it is in, 401, 403 (right or quota), 404, 409 when the target has the name. */
 export async function transferRepository<S extends Select>(
   services: Pick<Services, 'db' | 'config'>,
   viewer: Viewer,
@@ -135,8 +142,12 @@ export async function transferRepository<S extends Select>(
 ): Promise<Row<S>> {
   return change(services, viewer, key, 'repository.transferred', select, async (row, tx) => {
     const owner = await ownerNamed(tx, newNamespace);
+    // Both count what they store, and a transfer the other way must not lock them in the other order.
+    await tx.$executeRaw`
+      select from namespaces where id in (${owner.id}, ${row.namespaceId}) order by id for no key update`;
     demand(viewer, 'repository.create', { namespaceId: owner.id, repositoryId: row.id });
-    if (owner.id === row.namespaceId) throw taken();
+    if (owner.id === row.namespaceId)
+      throw invalid('newNamespace', 'is the namespace that the repository is in already');
     await demandRoom({ ...services, db: tx }, owner, 'repositories');
     await demandRoom({ ...services, db: tx }, owner, 'storageBytes', Number(row.sizeBytes));
     return { data: { namespaceId: owner.id }, owner };
@@ -166,7 +177,7 @@ export async function updateRepository<S extends Select>(
 
 /** Removes the record, then the repository with all its data. @throws AppError 401, 403, 404. */
 export async function deleteRepository(
-  services: Pick<Services, 'db' | 'git'>,
+  services: Pick<Services, 'db' | 'git' | 'log'>,
   viewer: Viewer,
   key: RepositoryId,
 ): Promise<string> {
@@ -178,10 +189,19 @@ export async function deleteRepository(
     if (count === 0) throw notFound('Repository');
     const owner = { id: row.namespaceId, name: row.namespace.name };
     await announce(tx, 'repository.deleted', { id: row.id, name: row.name, owner });
+  }).catch(async (error) => {
+    // Somebody else deleted it first, and removes its files.
+    if (error instanceof AppError) await begun.done();
+    throw error;
   });
   objects.forget(disk.pathOf(row.id));
-  await disk.remove(row.id);
-  await begun.done();
+  try {
+    await disk.remove(row.id);
+    await begun.done();
+  } catch (error) {
+    // It is gone for everybody; the next start removes the files that are left.
+    services.log.error({ err: error, repository: row.id }, 'the files of a repository are left');
+  }
   return row.id;
 }
 
@@ -229,6 +249,8 @@ async function change<S extends Select>(
   plan: (row: Administered, tx: Prisma.TransactionClient) => Promise<Change>,
 ): Promise<Row<S>> {
   return inTransaction(db, async (tx) => {
+    // Others who change or delete it wait, so that the row that is read here is the one that is changed.
+    await lockRepository(tx, key.id);
     const row = await administered(tx, viewer, key);
     const { data, owner = { id: row.namespaceId, name: row.namespace.name } } = await plan(row, tx);
     const updated = await tx.repository.update({

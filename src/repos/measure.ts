@@ -7,6 +7,8 @@ import { countLanguages } from './language.ts';
 
 export type Measures = {
   refs: ReadonlyMap<string, string>;
+  /** The one that `choose` chose; its language counts. */
+  defaultBranch: string;
   branchCount: number;
   tagCount: number;
   sizeBytes: number;
@@ -22,14 +24,17 @@ const languages = new LRUCache<string, { language: string | null }>({ max: 1_000
 /** @throws GitError when the repository is gone. */
 export async function measure(
   { git, log }: Pick<Services, 'git' | 'log'>,
-  { id, defaultBranch }: { id: string; defaultBranch: string },
+  id: string,
+  choose: (refs: Measures['refs']) => string,
 ): Promise<Measures> {
   const dir = git.disk.pathOf(id);
   const [refs, sizeBytes] = await Promise.all([allRefs(dir), diskUsage(dir)]);
   const names = [...refs.keys()];
+  const defaultBranch = choose(refs);
   const head = refs.get(`refs/heads/${defaultBranch}`);
   return {
     refs,
+    defaultBranch,
     branchCount: names.filter((name) => name.startsWith('refs/heads/')).length,
     tagCount: names.filter((name) => name.startsWith('refs/tags/')).length,
     sizeBytes,

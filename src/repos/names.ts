@@ -1,6 +1,6 @@
 /** What repositories may be called (decisions section 1). */
 import { invalid } from '../errors.ts';
-import { isRefName } from '../git/names.ts';
+import { isCommitId, isRefName } from '../git/names.ts';
 
 const NAME = /^[A-Za-z0-9._-]{1,100}$/;
 const MAX_DESCRIPTION = 512;
@@ -36,4 +36,6 @@ export function checkDescription(description: string): void {
 export function checkBranch(branch: string): void {
   if (branch.length > MAX_BRANCH || !isRefName(branch) || branch === 'HEAD')
     throw invalid('defaultBranch', 'must be a name that git accepts for a branch');
+  if (isCommitId(branch))
+    throw invalid('defaultBranch', 'must not be 40 hexadecimal digits, which name a commit');
 }

@@ -4,29 +4,37 @@
  *   unpack into quarantine → judge → note that it was begun → git updates refs → record → answer the client
  *
  * Nothing takes effect before the judge has agreed, and the client hears of success only after the record
- * is in the database. Killed between the two, the server finds its note at the next start and records then.
+ * is in the database. Where that cannot be written, the client's connection breaks off and it is tried again
+ * (`recorder.ts`); killed between the two, the server finds its note at the next start and records then.
  */
+import { AppError } from '../errors.ts';
 import type { Begun } from '../git/disk.ts';
 import { type Command, NONE, type Push, type Verdict } from '../git/hooks.ts';
+import { isCommitId } from '../git/names.ts';
 import type { PushRules } from '../git/service.ts';
 import { isFastForward, patchOf, sizeOf } from '../git/walk.ts';
 import { demandRoom, storageLeft } from '../quotas.ts';
 import type { Services } from '../services.ts';
-import { type BegunPush, recordPush } from './record.ts';
+import type { BegunPush } from './record.ts';
 import { findSecrets } from './secrets.ts';
 
-type Deps = Pick<Services, 'db' | 'git' | 'config' | 'log'>;
+type Deps = Pick<Services, 'db' | 'git' | 'config' | 'log' | 'pushes'>;
+
+export type PushBy = { repositoryId: string; pusher: string; requestId: string };
 
 /** A scan that takes longer is no scan: the push is refused and says so. */
 const MAX_SCAN_MS = 60_000;
 const MAX_FINDINGS = 10;
 
-/** For `receivePack`: one object per push. `pusher` is a user name, and may push: its caller has asked. */
+/**
+ * For `receivePack`: one object per push. `pusher` is a user name, and may push: its caller has asked. The
+ * request's id is shown where something fails on our side, and stands in the log.
+ */
 export async function pushRules(
   services: Deps,
-  { repositoryId: id, pusher }: { repositoryId: string; pusher: string },
+  { repositoryId: id, pusher, requestId }: PushBy,
 ): Promise<PushRules> {
-  const { db, git, log } = services;
+  const { db, git, log, pushes } = services;
   const row = await db.repository.findUnique({
     where: { id },
     select: { namespace: { select: { plan: true, storageBytes: true } } },
@@ -40,17 +48,22 @@ export async function pushRules(
     async judge(push, signal) {
       try {
         const verdict = await judge(services, id, push, signal);
+        const at = new Date().toISOString();
+        const { commands } = push;
         if (verdict.accepted)
-          begun = await git.disk.begin(id, { kind: 'push', pusher, commands: push.commands });
+          begun = await git.disk.begin(id, { kind: 'push', pusher, commands, at });
         return verdict;
       } catch (error) {
-        log.error({ err: error, repository: id }, 'a push could not be judged');
-        return refused('The push could not be checked; try again');
+        log.error({ err: error, repository: id, req: { id: requestId } }, 'a push was not judged');
+        return refused(
+          'The push could not be checked because of a fault on the server, and nothing was changed.',
+          `Try again; the request id ${requestId} helps its operator to find the fault.`,
+        );
       }
     },
-    async settle({ commands }) {
-      await recordPush(services, { id, pusher, commands });
-      await begun?.done();
+    async settle(updated) {
+      if (!begun) return;
+      await pushes.record(begun, updated);
       git.maintenance.schedule(git.disk.pathOf(id));
     },
   };
@@ -73,14 +86,27 @@ async function judge(
     relationLoadStrategy: 'join',
   });
   if (!row) return refused('The repository was deleted');
+  const misnamed = commands.find(({ ref, after }) => after !== NONE && namesCommit(ref));
+  if (misnamed)
+    return refused(
+      `${misnamed.ref} has the form of a commit's id, and would be taken for that commit; choose another name`,
+    );
   const place = { dir: services.git.disk.pathOf(id), quarantine, signal };
   const broken = row.branchProtection ? await breaks(row.defaultBranch, commands, place) : null;
   if (broken) return refused(broken);
   const added = quarantine ? await sizeOf(quarantine) : 0;
-  const full = await demandRoom(services, row.namespace, 'storageBytes', added).catch((e) => e);
-  if (full) return refused(full.message);
+  try {
+    await demandRoom(services, row.namespace, 'storageBytes', added);
+  } catch (error) {
+    if (error instanceof AppError && error.code === 'quota_exceeded') return refused(error.message);
+    throw error;
+  }
   if (row.secretScanning && quarantine) return scan(commands, place);
   return { accepted: true };
+}
+
+function namesCommit(ref: string): boolean {
+  return isCommitId(ref.replace(/^refs\/(heads|tags)\//, ''));
 }
 
 type Place = Parameters<typeof isFastForward>[0];

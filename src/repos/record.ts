@@ -1,4 +1,4 @@
-/** The record of a push: what the database knows of a repository, brought up to what is on disk. */
+/** The record of pushes: what the database knows of a repository, brought up to what is on disk. */
 import type { Prisma } from '../../prisma/generated/client.ts';
 import { inTransaction } from '../db.ts';
 import { publish } from '../events.ts';
@@ -6,83 +6,139 @@ import { type Command, NONE } from '../git/hooks.ts';
 import { setHead } from '../git/refs.ts';
 import type { Services } from '../services.ts';
 import { type Measures, measure } from './measure.ts';
+import { lockRepository } from './repos.ts';
 
 /** The note of a push that was let pass and is not recorded yet. */
-export type BegunPush = { kind: 'push'; pusher: string; commands: Command[] };
+export type BegunPush = {
+  kind: 'push';
+  pusher: string;
+  commands: Command[];
+  /** When it was let pass, as ISO 8601. */
+  at: string;
+};
+
+/** A push to record. `updated` is what git said took effect; null when it could not say. */
+export type Pushed = BegunPush & { updated: Command[] | null };
 
 /** Refs named in the event; of those beyond, only the number is. */
 const MAX_NAMED = 50;
 
 /**
- * Measures the repository and tells of the push, in one transaction. The row stays locked meanwhile, so that
- * of two pushes the later one writes last. Does nothing when no command took effect, or the repository is gone.
+ * Measures the repository once and tells of the pushes, oldest first, in one transaction. Whoever calls it
+ * does so one after the other for a repository, so that what was measured last is written last; git runs
+ * before the transaction, which is short, because events of others wait for its end (`outbox.ts`).
+ *
+ * Does nothing when no push took effect, or the repository is gone.
  */
-export async function recordPush(
+export async function recordPushes(
   services: Pick<Services, 'db' | 'git' | 'log'>,
-  { id, pusher, commands }: { id: string } & Omit<BegunPush, 'kind'>,
+  id: string,
+  pushes: readonly Pushed[],
 ): Promise<void> {
   const { db, git } = services;
-  const row = await db.repository.findUnique({ where: { id }, select: { defaultBranch: true } });
+  const row = await db.repository.findUnique({
+    where: { id },
+    select: { defaultBranch: true, branchCount: true },
+  });
   if (!row) return;
-  // Once without the lock: what it finds out is kept by commit, so that little is left to do under it.
-  const { refs } = await measure(services, { id, ...row });
-  const effective = commands.filter(({ ref, after }) => (refs.get(ref) ?? NONE) === after);
+  const dir = git.disk.pathOf(id);
+  const { refs, ...measures } = await measure(services, id, (refs) =>
+    defaultBranchOf(row, effectiveOf(pushes, refs), refs),
+  );
+  const effective = effectiveOf(pushes, refs);
   if (effective.length === 0) return;
+  if (measures.defaultBranch !== row.defaultBranch) await setHead(dir, measures.defaultBranch);
 
   await inTransaction(db, async (tx) => {
-    const now = new Date();
     const locked = await lock(tx, id);
     if (!locked) return;
-    const defaultBranch = adopted(locked, effective, refs) ?? locked.defaultBranch;
-    const { refs: _, ...measures } = await measure(services, { id, defaultBranch });
-    if (defaultBranch !== locked.defaultBranch) await setHead(git.disk.pathOf(id), defaultBranch);
+    // A record that was late must not turn these back.
+    const at = new Date(effective.at(-1)?.at ?? Date.now());
+    const pushedAt = latest(at, locked.pushedAt);
+    const updatedAt = latest(pushedAt, locked.updatedAt);
     await tx.repository.update({
       where: { id },
-      data: { ...measures, defaultBranch, pushedAt: now, updatedAt: now },
+      data: { ...measures, pushedAt, updatedAt },
       select: { id: true },
     });
     const { name, namespaceId, namespace } = locked;
-    await publish(tx, {
-      type: 'repository.pushed',
-      namespaceId,
-      subject: id,
-      data: {
-        id,
-        name,
-        namespace: namespace.name,
-        fullName: `${namespace.name}/${name}`,
-        pusher,
-        refCount: effective.length,
-        refs: effective.slice(0, MAX_NAMED),
-      },
-    });
+    for (const { pusher, commands } of effective)
+      await publish(tx, {
+        type: 'repository.pushed',
+        namespaceId,
+        subject: id,
+        data: {
+          id,
+          name,
+          namespace: namespace.name,
+          fullName: `${namespace.name}/${name}`,
+          pusher,
+          refCount: commands.length,
+          refs: commands.slice(0, MAX_NAMED),
+        },
+      });
   });
 }
 
 async function lock(tx: Prisma.TransactionClient, id: string) {
-  const count = await tx.$executeRaw`
-    select from repositories where id = ${id} for no key update`;
-  if (count === 0) return null;
+  if (!(await lockRepository(tx, id))) return null;
   return tx.repository.findUniqueOrThrow({
     where: { id },
     select: {
       name: true,
       namespaceId: true,
-      defaultBranch: true,
-      branchCount: true,
+      pushedAt: true,
+      updatedAt: true,
       namespace: { select: { name: true } },
     },
     relationLoadStrategy: 'join',
   });
 }
 
-/** The first branch of an empty repository becomes its default when the one it was to have was not pushed. */
-function adopted(
+function latest(one: Date, other: Date | null): Date {
+  return other && other > one ? other : one;
+}
+
+/**
+ * The pushes that took effect, each with the commands that did. Of one that git said nothing of, a command did
+ * when its ref stands where it was to be moved, or where a later one of these pushes began to move it on.
+ */
+function effectiveOf(pushes: readonly Pushed[], refs: Measures['refs']): Pushed[] {
+  const later = new Map<string, Set<string>>();
+  const effective: Pushed[] = [];
+  for (const push of pushes.toReversed()) {
+    const commands =
+      push.updated ??
+      push.commands.filter(
+        ({ ref, after }) => (refs.get(ref) ?? NONE) === after || later.get(ref)?.has(after),
+      );
+    for (const { ref, before } of commands)
+      later.set(ref, (later.get(ref) ?? new Set()).add(before));
+    if (commands.length > 0) effective.unshift({ ...push, commands });
+  }
+  return effective;
+}
+
+/** Where there is a choice, for an empty repository that was to have another default branch. */
+const USUAL = ['main', 'master'];
+
+/**
+ * The default branch stays, unless the repository was empty and what was pushed to it lacks that branch: then
+ * it is the usual one of the branches of the first push, else the first.
+ */
+function defaultBranchOf(
   { branchCount, defaultBranch }: { branchCount: number; defaultBranch: string },
-  commands: Command[],
+  effective: readonly Pushed[],
   refs: Measures['refs'],
-): string | undefined {
-  if (branchCount > 0 || refs.has(`refs/heads/${defaultBranch}`)) return undefined;
-  const first = commands.find(({ ref, after }) => ref.startsWith('refs/heads/') && after !== NONE);
-  return first?.ref.slice('refs/heads/'.length);
+): string {
+  const HEADS = 'refs/heads/';
+  if (branchCount > 0 || refs.has(HEADS + defaultBranch)) return defaultBranch;
+  for (const { commands } of effective) {
+    const pushed = commands
+      .filter(({ ref, after }) => after !== NONE && ref.startsWith(HEADS) && refs.has(ref))
+      .map(({ ref }) => ref.slice(HEADS.length));
+    const chosen = USUAL.find((name) => pushed.includes(name)) ?? pushed[0];
+    if (chosen !== undefined) return chosen;
+  }
+  return defaultBranch;
 }

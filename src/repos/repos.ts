@@ -4,9 +4,9 @@
  * Callers say with `select` which columns they want, so that one query serves both them and the rules here.
  */
 import type { Prisma } from '../../prisma/generated/client.ts';
-import { demand, type Viewer } from '../auth/access.ts';
+import { can, demand, type Viewer } from '../auth/access.ts';
 import type { Db } from '../db.ts';
-import { invalid, notFound } from '../errors.ts';
+import { invalid, notFound, unauthenticated } from '../errors.ts';
 import { checkOut } from '../git/checkout.ts';
 import { branchTip } from '../git/resolve.ts';
 import { isId } from '../ids.ts';
@@ -29,27 +29,31 @@ export const RULED = {
 } as const;
 export type Ruled = Row<typeof RULED>;
 
-/** @throws AppError 401, 403, 404. */
+/**
+ * One that the viewer may read. By name, one that the viewer may not see does not exist: names can be guessed.
+ * @throws AppError 401 for refused credentials, 404; by id also 401 and 403.
+ */
 export async function getRepository<S extends Select>(
   { db }: Pick<Services, 'db'>,
   viewer: Viewer,
   key: RepositoryKey,
   select: S,
 ): Promise<Ruled & Row<S>> {
-  const row = await findRepository(db, viewer, key, select);
-  demand(viewer, 'repository.read', target(row));
-  return row;
+  if (viewer.kind === 'anonymous' && viewer.failure) throw viewer.failure;
+  if (!key.id && !key.name) throw invalid(null, 'give the id or the name of the repository');
+  const row = canExist(key) ? await findRepository(db, key, select) : null;
+  if (row && (key.id || can(viewer, 'repository.read', target(row)))) {
+    demand(viewer, 'repository.read', target(row));
+    return row;
+  }
+  throw notFound('Repository');
 }
 
 async function findRepository<S extends Select>(
   db: Db,
-  viewer: Viewer,
   key: RepositoryKey,
   select: S,
-): Promise<Ruled & Row<S>> {
-  if (viewer.kind === 'anonymous' && viewer.failure) throw viewer.failure;
-  if (!key.id && !key.name) throw invalid(null, 'give the id or the name of the repository');
-  if (!canExist(key)) throw notFound('Repository');
+): Promise<(Ruled & Row<S>) | null> {
   const row = await db.repository.findFirst({
     where: {
       ...(key.id && { id: key.id }),
@@ -59,28 +63,40 @@ async function findRepository<S extends Select>(
     select: { ...select, ...RULED },
     relationLoadStrategy: 'join',
   });
-  if (!row) throw notFound('Repository');
-  return row as unknown as Ruled & Row<S>;
+  return row as unknown as (Ruled & Row<S>) | null;
+}
+
+/** Until the transaction ends, nobody else changes or deletes it. @returns whether it is there */
+export async function lockRepository(tx: Prisma.TransactionClient, id: string): Promise<boolean> {
+  if (!isId('repo', id)) return false;
+  const count = await tx.$executeRaw`
+    select from repositories where id = ${id} for no key update`;
+  return count > 0;
 }
 
 /**
  * The id of a repository, for a git client that may do `action`.
- * @throws AppError 401 also for refused credentials where none are needed, 403, 404.
+ * @throws AppError 401 for the anonymous, whether it does not exist or is not theirs to see, and for refused
+ * credentials; 403 where it may be read and no more; 404.
  */
 export async function openForGit(
-  { db }: Pick<Services, 'db'>,
+  services: Pick<Services, 'db'>,
   viewer: Viewer,
   key: { namespace: string; name: string },
   action: 'repository.read' | 'repository.push',
 ): Promise<string> {
-  const row = await findRepository(db, viewer, key, {});
+  const row = await getRepository(services, viewer, key, {}).catch((error) => {
+    // Git asks its user for credentials only when it gets a 401.
+    const hidden = viewer.kind === 'anonymous' && error.code === 'not_found';
+    throw hidden ? unauthenticated() : error;
+  });
   demand(viewer, action, target(row));
   return row.id;
 }
 
 /**
  * The commit that a branch of `namespace/name` stands at, for whoever may read it.
- * @throws AppError 400 for what is no such pair, 401, 403, 404 for the repository or the branch.
+ * @throws AppError 400 for what is no such pair, 401, 404 for the repository or the branch.
  */
 export async function resolveBranch(
   services: Pick<Services, 'db' | 'git' | 'log'>,

@@ -1,0 +1,255 @@
+/** What becomes of a push: what is refused, what is recorded, and that no record is lost. */
+import { execFileSync } from 'node:child_process';
+import { chmod, mkdir, readdir, rm, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import pg from 'pg';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { recoverRepositories } from '../src/repos/recover.ts';
+import { Desk, remote } from './git.ts';
+import { type Client, eventually, startApp, type TestApp } from './harness.ts';
+
+const REPOSITORIES = '/auth/v1/repository/ada';
+const NONE = '0'.repeat(40);
+
+let app: TestApp;
+let desk: Desk;
+let ada: Client;
+
+beforeAll(async () => {
+  app = await startApp();
+  desk = await Desk.open();
+  ada = await app.user('ada');
+});
+afterAll(async () => {
+  await desk[Symbol.asyncDispose]();
+  await app[Symbol.asyncDispose]();
+});
+
+async function create(name: string, more: object = {}): Promise<string> {
+  const { status, body } = await ada.post(REPOSITORIES, { name, ...more });
+  expect(status).toBe(201);
+  return body.id;
+}
+
+async function read(id: string) {
+  return (await ada.get(`${REPOSITORIES}/${id}`)).body;
+}
+
+/** A repository, and a clone of it with one pushed commit. */
+async function seeded(name: string): Promise<string> {
+  const id = await create(name);
+  await desk.git('.', 'clone', '-q', remote(ada, `ada/${name}`), name);
+  await desk.commit(name, { 'a.txt': name });
+  await desk.git(name, 'push', '-q', 'origin', 'HEAD');
+  return id;
+}
+
+/** The refs of each push event of a repository, oldest first. */
+async function told(id: string): Promise<string[]> {
+  const { rows } = await app.app.services.pool.query(
+    `select data from events where subject = $1 and type = 'repository.pushed' order by seq`,
+    [id],
+  );
+  return rows.map(({ data }) =>
+    data.refs.map((r: { ref: string; after: string }) => `${r.ref} ${r.after}`).join(),
+  );
+}
+
+/** Runs SQL on a connection of its own, as a fault or a hurdle. */
+async function connect(): Promise<pg.Client> {
+  const { database } = app.config;
+  const client = new pg.Client(database.kind === 'url' ? database.url : '');
+  await client.connect();
+  return client;
+}
+
+test('a branch or a tag with the form of a commit id is refused, and the commit is what that id means', async () => {
+  const id = await seeded('shadow');
+  const first = await desk.git('shadow', 'rev-parse', 'HEAD~1');
+  for (const ref of [`refs/heads/${first}`, `refs/tags/${first.toUpperCase()}`]) {
+    const { code, stderr } = await desk.try('shadow', 'push', 'origin', `HEAD:${ref}`);
+    expect(code).not.toBe(0);
+    expect(stderr).toContain('has the form of a commit');
+  }
+  await desk.git('shadow', 'push', '-q', 'origin', `HEAD:refs/heads/${first.slice(0, 39)}`);
+  const refused = await ada.post(REPOSITORIES, { name: 'hex', default_branch: 'a'.repeat(40) });
+  expect([refused.status, refused.body.error.message]).toEqual([
+    400,
+    expect.stringContaining('default_branch'),
+  ]);
+
+  // One that was there before such names were refused.
+  const dir = app.app.services.git.disk.pathOf(id);
+  execFileSync('git', ['-C', dir, 'update-ref', `refs/heads/${first}`, 'refs/heads/main'], {
+    stdio: 'ignore',
+  });
+  expect((await ada.get(`${REPOSITORIES}/${id}/commits/${first}`)).body.data[0].sha).toBe(first);
+  expect((await ada.get(`${REPOSITORIES}/${id}/file/a.txt?ref=${first}`)).status).toBe(404);
+  // It can go.
+  await desk.git('shadow', 'push', '-q', 'origin', `:refs/heads/${first}`);
+});
+
+test('of several branches pushed to an empty repository the default is the named, main, master, or the first', async () => {
+  await desk.git('.', 'init', '-q', '-b', 'bisect', 'many');
+  await desk.commit('many', { a: 'a' });
+  const branches = ['bisect', 'develop', 'main', 'master', 'named'];
+  for (const name of branches.slice(1)) await desk.git('many', 'branch', name);
+  const cases: [pushed: string[], named: string, expected: string][] = [
+    [branches, 'named', 'named'],
+    [branches, 'other', 'main'],
+    [['bisect', 'master', 'named'], 'other', 'master'],
+    [['develop', 'bisect'], 'other', 'develop'],
+  ];
+  for (const [i, [pushed, named, expected]] of cases.entries()) {
+    const id = await create(`many-${i}`, { auto_init: false, default_branch: named });
+    await desk.git('many', 'push', '-q', remote(ada, `ada/many-${i}`), ...pushed);
+    expect((await read(id)).default_branch, pushed.join()).toBe(expected);
+    const { disk } = app.app.services.git;
+    expect(execFileSync('git', ['-C', disk.pathOf(id), 'symbolic-ref', 'HEAD']).toString()).toBe(
+      `refs/heads/${expected}\n`,
+    );
+  }
+  const id = await create('mirror', { auto_init: false });
+  await desk.git('many', 'push', '-q', '--mirror', remote(ada, 'ada/mirror'));
+  expect((await read(id)).default_branch).toBe('main');
+});
+
+test('a fault on our side refuses a push with a plain sentence and the request id, and changes nothing', async () => {
+  const id = await seeded('faulty');
+  const before = await read(id);
+  const sha = await desk.commit('faulty', { 'b.txt': 'b' });
+  const hurdle = await connect();
+  // Only the judge asks for it.
+  await hurdle.query('alter table repositories rename column branch_protection to away');
+  try {
+    const { code, stderr } = await desk.try(
+      'faulty',
+      '-c',
+      'http.extraHeader=X-Request-Id: the-request',
+      'push',
+      'origin',
+      'HEAD',
+    );
+    expect(code).not.toBe(0);
+    expect(stderr).toContain(
+      'remote: The push could not be checked because of a fault on the server',
+    );
+    expect(stderr).toContain('the-request');
+    expect(stderr).not.toMatch(/prisma|branch_protection|column/i);
+  } finally {
+    await hurdle.query('alter table repositories rename column away to branch_protection');
+    await hurdle.end();
+  }
+  expect(await read(id)).toEqual(before);
+  await desk.git('faulty', 'push', '-q', 'origin', 'HEAD');
+  expect(await told(id)).toContain(`refs/heads/main ${sha}`);
+});
+
+test('a record that fails is written later, while the server runs, and told of once', async () => {
+  const id = await seeded('later');
+  const earlier = await told(id);
+  const sha = await desk.commit('later', { 'b.txt': 'b' });
+  const hurdle = await connect();
+  await hurdle.query(`
+    create function refuse() returns trigger language plpgsql as $$ begin raise 'refused'; end $$;
+    create trigger refuse before update of pushed_at on repositories
+      for each row when (new.id = '${id}') execute function refuse()`);
+  const { services } = app.app;
+  try {
+    const { code, stderr } = await desk.try('later', 'push', 'origin', 'HEAD');
+    expect(code, 'nobody is told of a push that is not recorded').not.toBe(0);
+    expect(stderr).not.toContain('refused');
+    expect(await told(id)).toEqual(earlier);
+    expect(services.pushes.waiting).toBe(1);
+    expect(await services.git.disk.begun()).toHaveLength(1);
+  } finally {
+    await hurdle.query('drop trigger refuse on repositories');
+    await hurdle.end();
+  }
+  await eventually(async () =>
+    expect(await told(id)).toEqual([...earlier, `refs/heads/main ${sha}`]),
+  );
+  await eventually(async () => expect(await services.git.disk.begun()).toEqual([]));
+  expect(services.pushes.waiting).toBe(0);
+});
+
+test('a push is told of although the next one has moved its ref again before it was recorded', async () => {
+  const id = await seeded('moving');
+  const earlier = await told(id);
+  const hurdle = await connect();
+  await hurdle.query('begin');
+  await hurdle.query('select from repositories where id = $1 for update', [id]);
+  const one = await desk.commit('moving', { 'b.txt': 'b' });
+  const pushes = [desk.try('moving', 'push', 'origin', 'HEAD')];
+  const { git, pushes: recorder } = app.app.services;
+  const dir = git.disk.pathOf(id);
+  const at = () => execFileSync('git', ['-C', dir, 'rev-parse', 'main']).toString().trim();
+  await eventually(() => expect([at(), recorder.waiting]).toEqual([one, 1]));
+  const two = await desk.commit('moving', { 'c.txt': 'c' });
+  pushes.push(desk.try('moving', 'push', 'origin', 'HEAD'));
+  await eventually(() => expect(at()).toBe(two));
+  await hurdle.query('commit');
+  await hurdle.end();
+  for (const { code } of await Promise.all(pushes)) expect(code).toBe(0);
+  expect(await told(id)).toEqual([...earlier, `refs/heads/main ${one}`, `refs/heads/main ${two}`]);
+});
+
+test('after a kill each push that took effect is told of, also one whose ref was moved on', async () => {
+  const id = await seeded('killed');
+  const earlier = await told(id);
+  const { services } = app.app;
+  const { disk } = services.git;
+  const base = await desk.git('killed', 'rev-parse', 'HEAD');
+  const [one, two] = [
+    await desk.commit('killed', { b: 'b' }),
+    await desk.commit('killed', { c: 'c' }),
+  ];
+  // The objects and the refs are there, the records are not.
+  execFileSync('git', [
+    '-C',
+    join(desk.path, 'killed'),
+    'push',
+    '-q',
+    disk.pathOf(id),
+    'HEAD:main',
+  ]);
+  const move = (before: string, after: string, at: string, ref = 'refs/heads/main') =>
+    disk.begin(id, { kind: 'push', pusher: 'ada', commands: [{ ref, before, after }], at });
+  await move(one, two, '2026-01-01T00:00:02.000Z');
+  await move(base, one, '2026-01-01T00:00:01.000Z');
+  await move(NONE, one, '2026-01-01T00:00:01.500Z', 'refs/heads/never');
+  await recoverRepositories(services);
+  expect(await told(id)).toEqual([...earlier, `refs/heads/main ${one}`, `refs/heads/main ${two}`]);
+  expect(await disk.begun()).toEqual([]);
+});
+
+test('no transaction is open while git measures', async () => {
+  const id = await seeded('measured');
+  // A git before git on the PATH, which waits where the refs are listed.
+  const folder = join(desk.path, 'bin');
+  await mkdir(folder);
+  const script = `#!/bin/sh
+case " $* " in *" for-each-ref "*) touch ${folder}/waits; while [ ! -e ${folder}/go ]; do sleep 0.02; done;; esac
+PATH="\${PATH#*:}" exec git "$@"
+`;
+  await writeFile(join(folder, 'git'), script);
+  await chmod(join(folder, 'git'), 0o755);
+  const { PATH } = process.env;
+  const sha = await desk.commit('measured', { 'b.txt': 'b' });
+  const pushed = desk.try('measured', 'push', 'origin', 'HEAD');
+  process.env.PATH = `${folder}:${PATH}`;
+  try {
+    await eventually(async () => expect(await readdir(folder)).toContain('waits'));
+    const { rows } = await app.app.services.pool.query(
+      `select query from pg_stat_activity where datname = current_database() and xact_start is not null
+        and pid <> pg_backend_pid()`,
+    );
+    expect(rows).toEqual([]);
+  } finally {
+    await writeFile(join(folder, 'go'), '');
+    process.env.PATH = PATH;
+  }
+  expect((await pushed).code).toBe(0);
+  expect(await told(id)).toContain(`refs/heads/main ${sha}`);
+  await rm(folder, { recursive: true });
+});
