@@ -27,7 +27,7 @@ test('a new user has a namespace of the same name', async () => {
   await using app = await startApp();
   const alice = await app.user('alice');
   const { viewer, whoami } = await alice.gql(
-    `{ viewer { id username email plan operator namespace { name kind viewerRole members { role user { username } } } }
+    `{ viewer { id username email plan operator namespace { name kind viewerRole members { nodes { role user { username } } } } }
        whoami { userId username email namespace } }`,
   );
   expect(viewer).toMatchObject({
@@ -39,7 +39,7 @@ test('a new user has a namespace of the same name', async () => {
       name: 'alice',
       kind: 'USER',
       viewerRole: 'ADMIN',
-      members: [{ role: 'ADMIN', user: { username: 'alice' } }],
+      members: { nodes: [{ role: 'ADMIN', user: { username: 'alice' } }] },
     },
   });
   expect(whoami).toEqual({
@@ -99,17 +99,19 @@ test('admins keep the members of a namespace, and members alone see them', async
 
   const view = (client: Client) =>
     client.graphql(
-      `{ namespace(name: "ACME") { name plan viewerRole members { role user { username email } } } }`,
+      `{ namespace(name: "ACME") { name plan viewerRole members { nodes { role user { username email } } } } }`,
     );
   expect((await view(bob)).data.namespace).toEqual({
     name: 'acme',
     plan: 'TEAM',
     viewerRole: 'WRITE',
-    members: [
-      { role: 'ADMIN', user: { username: 'admin', email: null } },
-      { role: 'ADMIN', user: { username: 'alice', email: null } },
-      { role: 'WRITE', user: { username: 'bob', email: 'bob@example.com' } },
-    ],
+    members: {
+      nodes: [
+        { role: 'ADMIN', user: { username: 'admin', email: null } },
+        { role: 'ADMIN', user: { username: 'alice', email: null } },
+        { role: 'WRITE', user: { username: 'bob', email: 'bob@example.com' } },
+      ],
+    },
   });
   const outside = await view(carol);
   expect(outside.data.namespace).toMatchObject({ plan: null, viewerRole: null, members: null });

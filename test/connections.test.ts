@@ -1,322 +1,286 @@
-/** What connections are held to, with sockets of our own: stock clients send nothing of this. */
-
-import { randomBytes } from 'node:crypto';
-import { once } from 'node:events';
-import type { IncomingMessage, ServerResponse } from 'node:http';
-import { type AddressInfo, connect, createServer, type Socket } from 'node:net';
-import { setTimeout as delay } from 'node:timers/promises';
+/** Every list that is a connection, walked page by page against the whole of it. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { type ConnectionLimits, openServer, takesLong } from '../src/connections.ts';
-import { Desk } from './git.ts';
-import { eventually, startApp, type TestApp } from './harness.ts';
+import { fakeRunner } from '../src/jobs/runners/fake.ts';
+import { Desk, remote } from './git.ts';
+import { type Client, startApp, type TestApp } from './harness.ts';
+import { submit, until } from './submit.ts';
 
 let app: TestApp;
+let desk: Desk;
+let ada: Client;
 
 beforeAll(async () => {
-  app = await startApp({
-    overrides: {
-      connections: {
-        headersMs: 800,
-        idleMs: 1_000,
-        bodyMs: 800,
-        leftoverMs: 400,
-        slowMs: 800,
-        bytesPerSecond: 1_000,
-        checkMs: 50,
-      },
-    },
-  });
-  await app.admin.post('/auth/v1/repository/admin', { name: 'work' });
-});
-afterAll(() => app[Symbol.asyncDispose]());
+  app = await startApp({ overrides: { runner: fakeRunner() } });
+  desk = await Desk.open();
+  ada = await app.user('ada');
+  const create = (name: string) =>
+    ada.gql(
+      'mutation ($name: String!) { createRepository(input: {namespace: "ada", name: $name}) { repository { id } } }',
+      { name },
+    );
+  for (const name of ['b', 'A', 'c', 'D', 'e']) await create(name);
+  // Rows of one moment, which only the id tells apart.
+  const { pool } = app.app.services;
+  await pool.query(
+    `update repositories set updated_at = '2026-01-01' where name in ('b', 'c', 'e')`,
+  );
 
-type Raw = Disposable & {
-  socket: Socket;
-  /** All that has come so far. */
-  text(): string;
-  closed: Promise<unknown>;
+  await desk.git('.', 'clone', '-q', remote(ada, 'ada/b'), 'b');
+  for (let i = 0; i < 5; i++) {
+    await desk.commit('b', { [`f${i}`]: `${i}` }, `change ${i}`);
+    await desk.git('b', 'branch', `branch/${i}`);
+    await desk.git('b', 'tag', ...(i % 2 ? ['-a', '-m', 'a tag'] : []), `v${i}`);
+  }
+  await desk.git('b', 'push', '-q', '--all');
+  await desk.git('b', 'push', '-q', '--tags');
+
+  for (const username of ['bob', 'carol', 'dan']) {
+    await app.user(username);
+    await ada.gql(
+      'mutation ($username: String!) { setMember(input: {namespace: "ada", username: $username, role: READ}) { member { id } } }',
+      { username },
+    );
+  }
+  for (const name of ['acme', 'zeta', 'beta'])
+    await app.admin.gql(
+      `mutation ($name: String!) {
+        createOrganization(input: {name: $name}) { namespace { id } }
+        setMember(input: {namespace: $name, username: "ada", role: READ}) { member { id } } }`,
+      { name },
+    );
+  for (const name of ['k1', 'k2', 'k3']) {
+    await ada.post('/auth/v1/api_keys', { name });
+    await ada.post('/auth/v1/pat', { name });
+  }
+  const job = { namespace: 'ada', repo: 'ada/b' };
+  await submit(ada, {
+    ...job,
+    name: 'many',
+    command: 'exit 1',
+    retries: 2,
+  });
+  for (const name of ['j1', 'j2']) await submit(ada, { ...job, name, command: 'exit 0' });
+  // Nobody has one of these to run it on.
+  for (const name of ['w1', 'w2', 'w3'])
+    await submit(ada, { ...job, name, command: 'exit 0', gpu: 'T4' });
+  for (const [name, status] of [
+    ['many', 'FAILED'],
+    ['j1', 'SUCCEEDED'],
+    ['j2', 'SUCCEEDED'],
+  ] as const)
+    await until(ada, 'ada', name, status);
+}, 120_000);
+afterAll(async () => {
+  await desk[Symbol.asyncDispose]();
+  await app[Symbol.asyncDispose]();
+});
+
+type Page = {
+  totalCount: number;
+  pageInfo: {
+    hasNextPage: boolean;
+    hasPreviousPage: boolean;
+    startCursor: string | null;
+    endCursor: string | null;
+  };
+  edges: { cursor: string }[];
+  nodes: Record<string, unknown>[];
 };
 
-function open(sent: string): Raw {
-  const { hostname, port } = new URL(app.base);
-  const socket = connect(Number(port), hostname);
-  const closed = once(socket, 'close');
-  // A reset is one way to be closed.
-  socket.on('error', () => {});
-  closed.catch(() => {});
-  let text = '';
-  socket.on('data', (chunk) => {
-    text += chunk;
-  });
-  socket.write(sent);
-  return {
-    socket,
-    text: () => text,
-    closed: closed.catch(() => {}),
-    [Symbol.dispose]: () => socket.destroy(),
-  };
+/** The page of a list: where it is, what it takes besides, what is asked of each. */
+async function page([place, field, selection, args = '']: List, more: string): Promise<Page> {
+  const query = `{ at: ${place.replace(
+    'HERE',
+    `list: ${field}(${args} ${more}) {
+    totalCount pageInfo { hasNextPage hasPreviousPage startCursor endCursor }
+    edges { cursor node { ${selection} } } nodes { ${selection} } }`,
+  )} }`;
+  const { at } = await ada.gql(query);
+  return at.list as Page;
 }
 
-const lines = (...all: string[]) => `${all.join('\r\n')}\r\n\r\n`;
-const authorization = () => `Authorization: ${app.admin.authorization}`;
+type List = [place: string, field: string, selection: string, args?: string];
+const NAMESPACE = 'namespace(name: "ada") { HERE }';
+const REPOSITORY = 'repository(namespace: "ada", name: "b") { HERE }';
+const JOB = 'job(namespace: "ada", name: "many") { HERE }';
+const LISTS: [name: string, List][] = [
+  ...['NAME', 'CREATED_AT', 'UPDATED_AT', 'SIZE'].flatMap((sort) =>
+    ['ASC', 'DESC'].map((order): [string, List] => [
+      `repositories by ${sort} ${order}`,
+      [NAMESPACE, 'repositories', 'id name', `sort: ${sort}, order: ${order}`],
+    ]),
+  ),
+  ...['NAME', 'CREATED_AT', 'STARTED_AT', 'COMPLETED_AT'].flatMap((sort) =>
+    ['ASC', 'DESC'].map((order): [string, List] => [
+      `jobs by ${sort} ${order}`,
+      [NAMESPACE, 'jobs', 'id name startedAt completedAt', `sort: ${sort}, order: ${order}`],
+    ]),
+  ),
+  ['members', [NAMESPACE, 'members', 'id user { username }']],
+  ['organizations', ['viewer { HERE }', 'organizations', 'id name']],
+  ['access tokens', ['viewer { HERE }', 'accessTokens', 'id name']],
+  ['API keys', ['viewer { HERE }', 'apiKeys', 'id name']],
+  ['branches', [REPOSITORY, 'branches', 'name sha commit { sha message }']],
+  ['tags', [REPOSITORY, 'tags', 'name sha commit { sha message }']],
+  ['commits', [REPOSITORY, 'commits', 'sha message parents']],
+  ['commits of a branch', [REPOSITORY, 'commits', 'sha', 'revision: "branch/3"']],
+  ['attempts', [JOB, 'attempts', 'id number']],
+];
 
-/** Writes a byte every now and then until the server ends the connection. */
-async function trickle({ socket, closed }: Raw, byte: string): Promise<void> {
-  const timer = setInterval(() => socket.write(byte), 60);
-  await closed.finally(() => clearInterval(timer));
-}
-
-function parse(text: string) {
-  const [head = '', body = ''] = text.split('\r\n\r\n');
-  const [status = '', ...fields] = head.split('\r\n');
-  const headers = new Map(
-    fields.map((field) => {
-      const [name = '', value = ''] = field.split(/: (.*)/);
-      return [name.toLowerCase(), value];
-    }),
-  );
-  return { status: Number(status.split(' ')[1]), headers, body };
-}
-
-function expectRefusal(text: string, status: number, message: RegExp) {
-  const answer = parse(text);
-  expect(answer.status, text).toBe(status);
-  expect(JSON.parse(answer.body)).toEqual({
-    error: {
-      code: 'invalid_request',
-      message: expect.stringMatching(message),
-      request_id: answer.headers.get('x-request-id'),
-    },
+test.each(LISTS)('%s: pages meet without a gap or a double', async (_, list) => {
+  const whole = await page(list, 'first: 100');
+  expect(whole.nodes.length).toBeGreaterThan(2);
+  expect(whole).toMatchObject({
+    totalCount: whole.nodes.length,
+    pageInfo: { hasNextPage: false, hasPreviousPage: false },
+    edges: whole.nodes.map((node) => ({ node })),
   });
-  expect(answer.headers.get('connection')).toBe('close');
-  return answer;
-}
-
-test.each([
-  [
-    'a long query',
-    () => lines(`GET /auth/v1/whoami?${'q'.repeat(20_000)} HTTP/1.1`, 'Host: x'),
-    431,
-  ],
-  ['long headers', () => lines('GET / HTTP/1.1', 'Host: x', `X-Long: ${'h'.repeat(20_000)}`), 431],
-  ['no HTTP', () => 'hello there\r\n\r\n', 400],
-  ['a bad header', () => lines('GET /auth/v1/health HTTP/1.1', 'Host: x', 'No colon here'), 400],
-  ['a bad length', () => lines('POST /graphql HTTP/1.1', 'Host: x', 'Content-Length: 1x'), 400],
-  [
-    'two framings',
-    () => lines('POST / HTTP/1.1', 'Host: x', 'Content-Length: 1', 'Transfer-Encoding: chunked'),
-    400,
-  ],
-  [
-    'a bad chunk',
-    () =>
-      `${lines('POST /auth/v1/repository/admin HTTP/1.1', 'Host: x', authorization(), 'Transfer-Encoding: chunked')}zz\r\n`,
-    400,
-  ],
-  ['CONNECT', () => lines('CONNECT example.com:443 HTTP/1.1', 'Host: example.com'), 405],
-])('%s is refused in the form of every error', async (_what, text, status) => {
-  using raw = open(text());
-  await raw.closed;
-  const { headers } = expectRefusal(raw.text(), status, /./);
-  expect(headers.get('access-control-allow-origin')).toBe('*');
-  expect(Number(headers.get('x-ratelimit-limit'))).toBeGreaterThan(0);
-  expect(Number(headers.get('x-ratelimit-reset'))).toBeGreaterThan(Date.now() / 1_000);
-});
-
-test('what Node would refuse without a body is a request like any other', async () => {
-  using without = open(lines('GET /auth/v1/health HTTP/1.1'));
-  await eventually(() => expect(without.text()).toContain('request_id'));
-  const { status, body, headers } = parse(without.text());
-  expect([status, JSON.parse(body).error.message]).toEqual([400, 'The header Host is required']);
-  expect(headers.get('x-ratelimit-limit')).toMatch(/^\d+$/);
-
-  using expecting = open(lines('GET /auth/v1/health HTTP/1.1', 'Host: x', 'Expect: miracles'));
-  await eventually(() => expect(expecting.text()).toContain('{"status":"ok"}'));
-});
-
-test('what was asked properly before is answered first, each in its turn', async () => {
-  const whoami = lines('GET /auth/v1/whoami HTTP/1.1', 'Host: x', authorization());
-  using raw = open(`${whoami}${whoami}no http\r\n\r\n`);
-  await raw.closed;
-  const statuses = [...raw.text().matchAll(/HTTP\/1\.1 (\d+)/g)].map(([, status]) => status);
-  expect(statuses).toEqual(['200', '200', '400']);
-  expect(raw.text().match(/"username":"admin"/g)).toHaveLength(2);
-});
-
-test.each([
-  ['REST', '/auth/v1/repository/admin', 408],
-  ['GraphQL', '/graphql', 408],
-  ['git, which answers at once', '/admin/none.git/git-upload-pack', 404],
-  ['no route at all', '/nowhere', 404],
-])('a body that trickles into %s is cut', async (_what, path, status) => {
-  const head = ['Host: x', authorization(), 'Content-Type: application/json'];
-  using raw = open(`${lines(`POST ${path} HTTP/1.1`, ...head, 'Content-Length: 500')}{"name":`);
-  await trickle(raw, ' ');
-  if (status === 408) expectRefusal(raw.text(), 408, /^The body came too slowly/);
-  else expect(parse(raw.text()).status).toBe(status);
-  expect((await app.admin.get('/auth/v1/whoami')).status).toBe(200);
-});
-
-test('a push takes as long as it flows, and is cut when it hardly does', async () => {
-  await using desk = await Desk.open();
-  await desk.git('.', 'init', '-qb', 'main', 'work');
-  await desk.commit('work', { 'random.bin': randomBytes(8_000) });
-  const push = async (bytes: number, everyMs: number) => {
-    await using slow = await throttle(app.base, bytes, everyMs);
-    const url = `http://x:${app.admin.token}@127.0.0.1:${slow.port}/admin/pushed.git`;
-    const begun = performance.now();
-    const result = await desk.try('work', 'push', url, 'main');
-    return { ...result, tookMs: performance.now() - begun };
-  };
-  await app.admin.post('/auth/v1/repository/admin', { name: 'pushed', auto_init: false });
-  // 200 bytes a second, and far more than a body that is no push may take.
-  expect((await push(20, 100)).code).not.toBe(0);
-  const flowing = await push(200, 50);
-  expect([flowing.code, flowing.stderr]).toEqual([0, expect.stringContaining('main -> main')]);
-  expect(flowing.tookMs).toBeGreaterThan(1_600);
-});
-
-test('a request that the server is slow to read is not cut', async () => {
-  await using server = await bare({ slowMs: 200, bytesPerSecond: 1_000_000 }, async (req, res) => {
-    takesLong(req);
-    await delay(1_000);
-    let size = 0;
-    for await (const chunk of req) size += chunk.length;
-    res.end(`${size} bytes`);
-  });
-  const response = await fetch(server.base, { method: 'POST', body: 'x'.repeat(300_000) });
-  expect(await response.text()).toBe('300000 bytes');
-});
-
-test('whoever hardly takes an answer is cut', async () => {
-  const ended = Promise.withResolvers<void>();
-  await using server = await bare({ slowMs: 200, bytesPerSecond: 1_000_000 }, (_req, res) => {
-    const more = () => {
-      while (res.write('x'.repeat(65_536)));
-    };
-    res.on('drain', more).on('close', ended.resolve);
-    more();
-  });
-  const socket = connect(server.port, '127.0.0.1').pause();
-  socket.on('error', () => {});
-  socket.write(lines('GET / HTTP/1.1', 'Host: x'));
-  await ended.promise;
-  socket.destroy();
-});
-
-test('what is left of a refused body may come for a moment, and not for ever', async () => {
-  const head = ['Host: x', authorization(), 'Content-Type: application/json'];
-  const sized = (bytes: number) =>
-    lines('POST /auth/v1/repository/admin HTTP/1.1', ...head, `Content-Length: ${bytes}`);
-  // All of it is sent before the answer is read, as most clients do; the connection goes on.
-  using whole = open(sized(2 ** 21) + ' '.repeat(2 ** 21));
-  whole.socket.write(lines('GET /auth/v1/health HTTP/1.1', 'Host: x'));
-  await eventually(() => expect(whole.text()).toContain('{"status":"ok"}'));
-  expect(whole.text()).toMatch(/^HTTP\/1.1 400/);
-  expect(whole.text()).toContain('The body is larger than 1 MiB');
-
-  using endless = open(sized(2 ** 40));
-  const begun = performance.now();
-  await trickle(endless, ' '.repeat(1_000));
-  expect(performance.now() - begun).toBeLessThan(5_000);
-  expect(parse(endless.text()).status).toBe(400);
-});
-
-test.each([
-  ['says nothing', '', '', 408],
-  ['sends its headers byte by byte', 'GET /auth/v1/health HTTP/1.1\r\nX-Slow: ', 'x', 408],
-  ['sends nothing but empty lines', lines('GET /auth/v1/health HTTP/1.1', 'Host: x'), '\r\n', 200],
-])('a connection that %s is closed', async (_what, begin, byte, status) => {
-  using raw = open(begin);
-  await trickle(raw, byte);
-  expect(parse(raw.text()).status).toBe(status);
-  if (status === 408) expectRefusal(raw.text(), 408, /^The headers came too slowly/);
-});
-
-test('an event stream stays, and so does a client that thinks between requests', async () => {
-  const query = 'subscription { jobEvents(namespace: "admin") { type } }';
-  const stream = await fetch(`${app.base}/graphql`, {
-    method: 'POST',
-    headers: {
-      authorization: app.admin.authorization as string,
-      accept: 'text/event-stream',
-      'content-type': 'application/json',
-    },
-    body: JSON.stringify({ query }),
-  });
-  const reader = (stream.body as ReadableStream<Uint8Array>).getReader();
-  let cut = false;
-  const reading = (async () => {
-    while (!(await reader.read()).done);
-    cut = true;
-  })();
-  const whoami = lines('GET /auth/v1/whoami HTTP/1.1', 'Host: x', authorization());
-  using raw = open(whoami);
-  await delay(700);
-  raw.socket.write(whoami);
-  await eventually(() => expect(raw.text().match(/"username"/g)).toHaveLength(2));
-  await delay(1_300);
-  expect(cut).toBe(false);
-  await reader.cancel();
-  await reading;
-});
-
-/** A server with these limits, of one handler. */
-async function bare(
-  limits: Partial<ConnectionLimits>,
-  handler: (req: IncomingMessage, res: ServerResponse) => void,
-) {
-  const server = openServer(async () => ({}), { checkMs: 50, ...limits });
-  server.on('request', handler);
-  server.listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  const { port } = server.address() as AddressInfo;
-  return {
-    port,
-    base: `http://127.0.0.1:${port}`,
-    async [Symbol.asyncDispose]() {
-      server.closeAllConnections();
-      server.close();
-      await once(server, 'close');
-    },
-  };
-}
-
-/** A way to the server on which clients send `bytes` at most every `everyMs`. */
-async function throttle(base: string, bytes: number, everyMs: number) {
-  const { hostname, port: target } = new URL(base);
-  const open = new Set<Socket>();
-  const server = createServer((near) => {
-    const far = connect(Number(target), hostname);
-    let waiting = Buffer.alloc(0);
-    const timer = setInterval(() => {
-      far.write(waiting.subarray(0, bytes));
-      waiting = waiting.subarray(bytes);
-    }, everyMs);
-    near.on('data', (chunk: Buffer) => {
-      waiting = Buffer.concat([waiting, chunk]);
+  const seen: unknown[] = [];
+  for (let after = ''; ; ) {
+    const { nodes, edges, pageInfo, totalCount } = await page(list, `first: 2 ${after}`);
+    seen.push(...nodes);
+    expect(totalCount).toBe(whole.totalCount);
+    expect(pageInfo).toEqual({
+      hasNextPage: seen.length < whole.nodes.length,
+      hasPreviousPage: after !== '',
+      startCursor: edges[0]?.cursor,
+      endCursor: edges.at(-1)?.cursor,
     });
-    far.pipe(near);
-    for (const [one, other] of [
-      [near, far],
-      [far, near],
-    ] as const) {
-      open.add(one);
-      one.on('error', () => {});
-      one.on('close', () => {
-        clearInterval(timer);
-        other.destroy();
-      });
-    }
-  });
-  server.listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  return {
-    port: (server.address() as AddressInfo).port,
-    async [Symbol.asyncDispose]() {
-      for (const socket of open) socket.destroy();
-      server.close();
-      await once(server, 'close');
+    if (!pageInfo.hasNextPage) break;
+    after = `after: "${pageInfo.endCursor}"`;
+  }
+  expect(seen).toEqual(whole.nodes);
+});
+
+test.each(LISTS)('%s: a page that is too large, or after nothing, is refused', async (_, list) => {
+  for (const [args, field] of [
+    ['first: 0', 'first'],
+    ['first: 101', 'first'],
+    ['first: 1000', 'first'],
+    ['first: -1', 'first'],
+    ['after: "nonsense"', 'after'],
+    ['after: ""', 'after'],
+    [`after: "${Buffer.from('["x","y","z"]').toString('base64url')}"`, 'after'],
+  ]) {
+    const refused = await page(list, args as string).then(
+      () => 'not refused',
+      (error: Error) => error.message,
+    );
+    expect(refused, args).toContain(`${field}: `);
+  }
+});
+
+test('orders are what they say, and what has no value comes last in both', async () => {
+  const names = async (list: List) =>
+    (await page(list, 'first: 100')).nodes.map(({ name }) => name);
+  const repositories = (args: string): List => [NAMESPACE, 'repositories', 'name', args];
+  expect(await names(repositories('sort: NAME, order: ASC'))).toEqual(['A', 'b', 'c', 'D', 'e']);
+  const jobs = (args: string): List => [NAMESPACE, 'jobs', 'name startedAt', args];
+  for (const order of ['ASC', 'DESC'])
+    expect((await names(jobs(`sort: STARTED_AT, order: ${order}`))).slice(3).sort()).toEqual([
+      'w1',
+      'w2',
+      'w3',
+    ]);
+  expect(await names([NAMESPACE, 'members', 'name: role'])).toEqual([
+    'ADMIN',
+    'READ',
+    'READ',
+    'READ',
+  ]);
+  expect(await names(['viewer { HERE }', 'organizations', 'name'])).toEqual([
+    'acme',
+    'beta',
+    'zeta',
+  ]);
+});
+
+test('a list goes on where it was, though the row of its cursor is gone and others have come', async () => {
+  const key: List = ['viewer { HERE }', 'apiKeys', 'name'];
+  const first = await page(key, 'first: 1');
+  expect(first.nodes).toEqual([{ name: 'k3' }]);
+  await ada.delete('/auth/v1/api_keys/k3');
+  await ada.post('/auth/v1/api_keys', { name: 'k4' });
+  expect((await page(key, `first: 5, after: "${first.pageInfo.endCursor}"`)).nodes).toEqual([
+    { name: 'k2' },
+    { name: 'k1' },
+  ]);
+
+  const branch: List = [REPOSITORY, 'branches', 'name'];
+  const branches = await page(branch, 'first: 2');
+  expect(branches.nodes.map(({ name }) => name)).toEqual(['branch/0', 'branch/1']);
+  const commits = await page([REPOSITORY, 'commits', 'message'], 'first: 2');
+  await desk.commit('b', { more: '' }, 'one more');
+  await desk.git('b', 'branch', 'a-new-one');
+  await desk.git('b', 'branch', 'branch/1-and-a-half');
+  await desk.git('b', 'push', '-q', '--all');
+  await desk.git('b', 'push', '-q', '--delete', 'origin', 'branch/1');
+  const after = `first: 2, after: "${branches.pageInfo.endCursor}"`;
+  expect((await page(branch, after)).nodes.map(({ name }) => name)).toEqual([
+    'branch/1-and-a-half',
+    'branch/2',
+  ]);
+  const older = await page(
+    [REPOSITORY, 'commits', 'message'],
+    `first: 2, after: "${commits.pageInfo.endCursor}"`,
+  );
+  expect(older.nodes).toEqual([{ message: 'change 2' }, { message: 'change 1' }]);
+});
+
+test('a commit by its name, and a history where nothing was committed yet', async () => {
+  await ada.gql(
+    'mutation { createRepository(input: {namespace: "ada", name: "empty", autoInit: false}) { repository { id } } }',
+  );
+  const { data, errors } = await ada.graphql(`{
+    repository(namespace: "ada", name: "b") {
+      tagged: commit(revision: "v1") { message parents committer { name } } none: commit(revision: "none") { sha } }
+    empty: repository(namespace: "ada", name: "empty") {
+      commits { totalCount nodes { sha } } of: commits(revision: "main") { totalCount } branches { nodes { name } } } }`);
+  expect(data).toEqual({
+    repository: {
+      tagged: {
+        message: 'change 1',
+        parents: [expect.stringMatching(/^[0-9a-f]{40}$/)],
+        committer: { name: 'Ada' },
+      },
+      none: null,
     },
-  };
-}
+    empty: { commits: { totalCount: 0, nodes: [] }, of: null, branches: { nodes: [] } },
+  });
+  expect(
+    errors?.map(({ path, extensions }) => `${path?.join('.')} ${extensions.code}`).sort(),
+  ).toEqual(['empty.of NOT_FOUND', 'repository.none NOT_FOUND']);
+});
+
+test("another user's credentials and organizations are not shown", async () => {
+  const { viewer } = await ada.gql('{ viewer { id } }');
+  const query = `{ node(id: "${viewer.id}") { ... on User {
+    organizations { totalCount } accessTokens { totalCount } apiKeys { totalCount } } } }`;
+  const bob = await app.user('eve');
+  const { data, errors } = await bob.graphql(query);
+  expect(data.node).toEqual({ organizations: null, accessTokens: null, apiKeys: null });
+  expect(errors?.map(({ extensions }) => extensions.code)).toEqual(
+    Array(3).fill('PERMISSION_DENIED'),
+  );
+  expect((await app.admin.graphql(query)).data.node).toEqual({
+    organizations: { totalCount: 3 },
+    accessTokens: null,
+    apiKeys: null,
+  });
+});
+
+test("a job's repository is hidden from who may not see it, and read with the job", async () => {
+  const bob = await app.user('frank');
+  const { rows } = await app.app.services.pool.query(
+    `select id from namespaces where name = 'frank'`,
+  );
+  await app.app.services.pool.query(`update jobs set namespace_id = $1 where name = 'j2'`, [
+    rows[0].id,
+  ]);
+  const query = '{ namespace(name: "frank") { jobs { nodes { name repository { fullName } } } } }';
+  expect((await bob.gql(query)).namespace.jobs.nodes).toEqual([{ name: 'j2', repository: null }]);
+  const { job } = await ada.gql(
+    '{ job(namespace: "ada", name: "j1") { repository { fullName branches { nodes { name } } } } }',
+  );
+  expect(job.repository).toMatchObject({ fullName: 'ada/b' });
+});

@@ -91,13 +91,80 @@ test('what is not there is null with the error beside it, and spoils nothing els
 test('an operation may be large enough for introspection, and not larger than is sane', async () => {
   await using app = await startApp();
   expect((await app.admin.graphql(getIntrospectionQuery())).errors).toBeUndefined();
-  const aliases = Array.from({ length: 60 }, (_, i) => `a${i}: version { build }`).join(' ');
-  const deep = `${'namespace(name: "admin") { members { user { '.repeat(1)}${'namespace { members { user { '.repeat(5)}id${' } } }'.repeat(6)}`;
-  for (const query of [`{ ${aliases} }`, `{ ${deep} }`]) {
+  const aliases = Array.from({ length: 800 }, (_, i) => `a${i}: __typename`).join(' ');
+  const deep = `viewer { ${'namespace { members { nodes { user { '.repeat(4)}id${' } } } }'.repeat(4)} }`;
+  for (const [limit, query] of [
+    ['tokens', `{ ${aliases} }`],
+    ['tokens', 'a '.repeat(3_000)],
+    ['depth', `{ ${deep} }`],
+    ['cost', many(100, 'repositories', 100, 'branches { nodes { name commit { sha } } }')],
+    ['cost', many(100, 'jobs', 100, 'logs(tail: 10000) { lines { message } }')],
+  ] as const) {
     const { data, errors } = await app.admin.graphql(query);
     expect(data).toBeUndefined();
-    expect(errors?.[0]?.message).toMatch(/limit of \d+ exceeded/);
+    const [{ message, extensions }] = errors as never as [Refusal];
+    expect(extensions, message).toMatchObject({ code: 'LIMIT_EXCEEDED', limit });
+    expect(message).not.toContain('Syntax');
+    if (limit !== 'tokens') expect(extensions.requested).toBeGreaterThan(extensions.maximum);
   }
+});
+
+type Refusal = {
+  message: string;
+  extensions: { code: string; limit: string; maximum: number; requested: number };
+};
+
+/** Namespaces by hundred, each with a page of something. */
+const many = (organizations: number, list: string, first: number, selection: string) =>
+  `{ viewer { organizations(first: ${organizations}) { nodes {
+    ${list}(first: ${first}) { nodes { ${selection} } } } } } }`;
+
+test('screens pass the limits, and are told what they cost', async () => {
+  await using app = await startApp();
+  const screen = (list: string) =>
+    `query ${list.includes('$tail') ? '($tail: Int = 5)' : ''} { namespace(name: "admin") { ${list} } }`;
+  const repository = `id name fullName description visibility defaultBranch sizeBytes language branchCount tagCount
+    createdAt updatedAt pushedAt owner { id name } `;
+  const person = 'author { name email date }';
+  for (const [query, variables] of [
+    [
+      screen(`jobs(first: 100) { totalCount pageInfo { hasNextPage endCursor } nodes {
+        id name status command progress gpu gpuCount cpu memoryGb region costPerHour totalCost runtimeSeconds
+        exitCode createdAt startedAt completedAt attempts { nodes { number outcome exitCode startedAt endedAt } }
+        logs(tail: $tail) { lines { seq timestamp message } hasMore } repository { ${repository} } } }`),
+    ],
+    [
+      screen(`repositories(first: 50) { totalCount nodes { ${repository}
+        branches { totalCount nodes { name sha commit { sha message ${person} } } }
+        commits { totalCount nodes { sha message ${person} } } tree { ref entries { name type sizeBytes } } } }`),
+    ],
+    [
+      screen('jobs(first: 1) { nodes { logs(tail: $tail) { lines { timestamp message } } } }'),
+      { tail: 10_000 },
+    ],
+  ] as const) {
+    const { errors, extensions } = (await app.admin.post('/graphql', { query, variables })).body;
+    expect(errors).toBeUndefined();
+    expect(extensions.cost).toEqual({ requested: expect.any(Number), maximum: 50_000 });
+  }
+  // What a variable asks for counts, and so does what a subscription would tell with each event.
+  const [query, variables] = [
+    screen('jobs(first: 100) { nodes { logs(tail: $tail) { lines { message } } } }'),
+    { tail: 10_000 },
+  ];
+  expect((await app.admin.graphql(query, variables)).errors?.[0]?.extensions.code).toBe(
+    'LIMIT_EXCEEDED',
+  );
+  const wrong = await app.admin.graphql(query, { tail: 'x' });
+  expect(wrong.errors?.[0]?.extensions.code).toBe('INVALID_REQUEST');
+  const heavy =
+    'job { repository { owner { repositories(first: 100) { nodes { commits(first: 100) { nodes { sha author { name email } committer { name email } } } } } } } }';
+  const followed = await app.admin.post(
+    '/graphql',
+    { query: `subscription { jobEvents(namespace: "admin") { ${heavy} } }` },
+    { accept: 'text/event-stream' },
+  );
+  expect(followed.text).toContain('LIMIT_EXCEEDED');
 });
 
 test('a browser gets GraphiQL without anything from elsewhere', async () => {

@@ -194,7 +194,7 @@ describe('the life of a job', () => {
       progress: 'halfway',
       startedAt: expect.any(String),
       completedAt: expect.any(String),
-      attempts: [{ number: 1, outcome: 'EXITED', exitCode: 0 }],
+      attempts: { nodes: [{ number: 1, outcome: 'EXITED', exitCode: 0 }] },
     });
     expect(await lines(ada, 'ada', 'good')).toEqual(['one', 'two']);
   });
@@ -240,7 +240,7 @@ describe('the life of a job', () => {
     await run('again', 'echo try; exit 1', { retries: 1 });
     const done = await reaches('again', 'FAILED');
     expect(done).toMatchObject({ retryCount: 1, exitCode: 1 });
-    expect(done.attempts).toHaveLength(2);
+    expect(done.attempts.nodes).toHaveLength(2);
     expect(await lines(ada, 'ada', 'again')).toEqual(['try', 'try']);
     const [first, second] = runner.started.filter((s) => s.env.JOB_NAME === 'again');
     expect([first?.env.JOB_ATTEMPT, second?.env.JOB_ATTEMPT]).toEqual(['1', '2']);
@@ -433,7 +433,7 @@ describe('jobs as processes', () => {
     );
     const { id, artifacts } = await until(ada, 'ada', 'made', 'FAILED');
     const [sum] = await lines(ada, 'ada', 'made');
-    expect(artifacts).toMatchObject({ path: 'out', files: 2 });
+    expect(artifacts).toMatchObject({ path: 'out', fileCount: 2 });
 
     const whole = Buffer.from(await (await download(artifacts.downloadUrl)).arrayBuffer());
     expect(whole.length).toBe(artifacts.sizeBytes);
@@ -463,15 +463,29 @@ describe('jobs as processes', () => {
     expect(await Promise.all(statuses)).toEqual([200, 403, 401]);
     expect((await download(`${artifacts.downloadUrl}x`)).status).toBe(401);
 
-    const { entries } = (
+    const { nodes: entries } = (
       await ada.gql(
-        '{ job(namespace: "ada", name: "made") { artifacts { entries { path sizeBytes downloadUrl } } } }',
+        '{ job(namespace: "ada", name: "made") { artifacts { files { nodes { path sizeBytes downloadUrl } } } } }',
       )
-    ).job.artifacts;
+    ).job.artifacts.files;
     expect(entries).toMatchObject([
       { path: 'a.txt', sizeBytes: 6 },
       { path: 'deep/b.bin', sizeBytes: 300_000 },
     ]);
+    const page = (args: string) =>
+      ada.graphql(
+        `{ job(namespace: "ada", name: "made") { artifacts { files(${args}) {
+           totalCount nodes { path } pageInfo { hasNextPage endCursor } } } } }`,
+      );
+    const { files } = (await page('first: 1')).data.job.artifacts;
+    expect(files).toMatchObject({ totalCount: 2, nodes: [{ path: 'a.txt' }] });
+    const next = await page(`first: 1, after: "${files.pageInfo.endCursor}"`);
+    expect(next.data.job.artifacts.files).toMatchObject({
+      nodes: [{ path: 'deep/b.bin' }],
+      pageInfo: { hasNextPage: false },
+    });
+    for (const args of ['first: 101', 'after: "none"'])
+      expect((await page(args)).errors?.[0]?.extensions.code).toBe('INVALID_REQUEST');
     expect(await (await download(entries[0].downloadUrl)).text()).toBe('alpha\n');
     const one = Buffer.from(await (await download(entries[1].downloadUrl)).arrayBuffer());
     expect(one.equals(readFileSync(join(dir, 'deep/b.bin')))).toBe(true);
@@ -483,7 +497,7 @@ describe('jobs as processes', () => {
     expect((await download(artifacts.downloadUrl)).status).toBe(200);
     await run('made', 'echo x > out', { outputPath: '/work/out' });
     const again = await until(ada, 'ada', 'made', 'SUCCEEDED');
-    expect(again.artifacts.files).toBe(1);
+    expect(again.artifacts.fileCount).toBe(1);
     expect(existsSync(folderOf(again.id))).toBe(true);
     await remove(ada, 'ada', 'made', true);
     expect((await download(again.artifacts.downloadUrl)).status).toBe(404);

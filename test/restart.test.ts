@@ -86,7 +86,7 @@ test(`a job, its log and a client survive ${KILLS} kills of the server`, {
   expect(await job(client, 'admin', 'count')).toMatchObject({
     progress: 'done',
     retryCount: 0,
-    attempts: [{ number: 1, outcome: 'EXITED', exitCode: 0 }],
+    attempts: { nodes: [{ number: 1, outcome: 'EXITED', exitCode: 0 }] },
   });
   await eventually(() => expect(attemptsIn(attempts)).toEqual([]));
   expect(processesOf(dataDir)).toHaveLength(1);

@@ -14,8 +14,8 @@ export type JobInput = {
 
 const FIELDS = `id name namespace status command repo branch commitSha image gpu gpuCount cpu memoryGb diskGb
   region timeoutMinutes retries retryCount outputPath exitCode costPerHour totalCost runtimeSeconds progress
-  createdAt startedAt completedAt artifacts { path sizeBytes files downloadUrl }
-  attempts { number outcome exitCode }`;
+  createdAt startedAt completedAt artifacts { path sizeBytes fileCount downloadUrl }
+  attempts { nodes { number outcome exitCode } }`;
 
 /** An environment as `env` and `secrets` take it. */
 export const variables = (values: Record<string, string>) =>

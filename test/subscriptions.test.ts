@@ -122,6 +122,34 @@ test('who may not see is told why, and nothing else', async () => {
   });
 });
 
+test.each(Object.entries(MODES))('%s: an operation that fails tells why', async (_, open) => {
+  const heavy =
+    'repositories(first: 100) { nodes { commits(first: 100) { nodes { sha author { name email } committer { name } } } } }';
+  for (const [code, query] of [
+    ['GRAPHQL_PARSE_FAILED', 'subscription {'],
+    ['GRAPHQL_VALIDATION_FAILED', 'subscription { nothing }'],
+    ['NOT_FOUND', 'subscription { jobLog(namespace: "ada", name: "none") { seq } }'],
+    ['NOT_FOUND', '{ job(namespace: "ada", name: "none") { id } }'],
+    ['INVALID_REQUEST', EVENTS(', after: 99999999')],
+    ['INVALID_REQUEST', 'query ($name: String!) { namespace(name: $name) { id } }'],
+    ['OPERATION_RESOLUTION_FAILURE', 'query A { viewer { id } } query B { viewer { id } }'],
+    [
+      'LIMIT_EXCEEDED',
+      `subscription { jobEvents(namespace: "ada") { job { owner { ${heavy} } } } }`,
+    ],
+  ] as const)
+    await expect(take(open(ada, query), 'x'), query).rejects.toMatchObject({ code });
+});
+
+test('a mutation goes by POST, over a stream too', async () => {
+  const query =
+    'mutation { createRepository(input: {namespace: "ada", name: "by-get"}) { repository { id } } }';
+  for (const path of ['/graphql', '/graphql/stream'])
+    await ada.get(`${path}?query=${encodeURIComponent(query)}`, { accept: 'text/event-stream' });
+  const { errors } = await ada.graphql('{ repository(namespace: "ada", name: "by-get") { id } }');
+  expect(errors?.[0]?.extensions.code).toBe('NOT_FOUND');
+});
+
 test.each(Object.entries(MODES))(
   '%s: a subscriber that leaves leaves nothing behind',
   async (_, open) => {

@@ -3,6 +3,8 @@ import type { Prisma } from '../../prisma/generated/client.ts';
 import type { Db } from '../db.ts';
 import { invalid, notFound } from '../errors.ts';
 import { isId, newId } from '../ids.ts';
+import { pageQuery, toSlice } from '../keyset.ts';
+import type { Slice, SliceRequest } from '../paging.ts';
 import type { Services } from '../services.ts';
 import {
   type Account,
@@ -13,7 +15,7 @@ import {
   type Viewer,
 } from './access.ts';
 import { namespaceNamed, userNamed } from './accounts.ts';
-import { demandFullRights, expiry, searchable, taken } from './credentials.ts';
+import { demandFullRights, demandOwn, expiry, NEWEST, searchable, taken } from './credentials.ts';
 import { hashSecret, newToken } from './tokens.ts';
 
 /** Of namespaces or repositories that a token is narrowed to. */
@@ -87,7 +89,25 @@ export async function createAccessToken(
   return { accessToken: toAccessToken(row, namesOf(namespaces)), token };
 }
 
-/** The viewer's tokens, newest first. @throws AppError 401, 403. */
+/** The viewer's tokens, newest first, after a cursor. @throws AppError 400, 401, 403. */
+export async function sliceAccessTokens(
+  { db }: Deps,
+  viewer: Viewer,
+  ofUser: string,
+  range: SliceRequest,
+): Promise<Slice<AccessToken>> {
+  const { userId } = demandOwn(viewer, ofUser);
+  const { where, ...page } = pageQuery(NEWEST, range);
+  const rows = await db.accessToken.findMany({
+    where: { userId, AND: [where] },
+    ...page,
+    select: tokenColumns,
+  });
+  const tokens = await withNamespaceNames(db, rows);
+  return toSlice(NEWEST, range, tokens, () => db.accessToken.count({ where: { userId } }));
+}
+
+/** All of the viewer's tokens, newest first. @throws AppError 401, 403. */
 export async function listAccessTokens({ db }: Deps, viewer: Viewer): Promise<AccessToken[]> {
   const { userId } = demandFullRights(viewer);
   const rows = await db.accessToken.findMany({

@@ -15,8 +15,10 @@ import type {
 } from '../../prisma/generated/client.ts';
 import type { Config } from '../config.ts';
 import { type Db, inTransaction, violatesUnique } from '../db.ts';
-import { AppError, invalid, notFound } from '../errors.ts';
+import { AppError, forbidden, invalid, notFound } from '../errors.ts';
 import { newId } from '../ids.ts';
+import { cursorColumns, pageQuery, type Sorting, toSlice } from '../keyset.ts';
+import type { Slice, SliceRequest } from '../paging.ts';
 import type { Services } from '../services.ts';
 import {
   type Account,
@@ -194,18 +196,61 @@ async function memberKey(
   return { namespaceId: namespace.id, userId };
 }
 
-/** Members by time of joining, the owner of a user's namespace first. @throws AppError 401, 403. */
-export async function listMembers(
+const BY_JOINING: Sorting = {
+  name: 'joined',
+  column: 'createdAt',
+  type: 'time',
+  order: 'asc',
+  id: 'userId',
+};
+
+/** Members by time of joining, the owner of a user's namespace first. @throws AppError 400, 401, 403. */
+export async function sliceMembers(
   { db }: Deps,
   viewer: Viewer,
   { id, userId, createdAt }: Pick<Namespace, 'id' | 'userId' | 'createdAt'>,
-): Promise<Membership[]> {
+  range: SliceRequest,
+): Promise<Slice<Membership>> {
   demand(viewer, 'namespace.read', { namespaceId: id });
+  const { where, orderBy, take } = pageQuery(BY_JOINING, range);
+  // As old as the namespace, and so the first.
+  const owner: Membership[] =
+    userId && range.after == null ? [{ namespaceId: id, userId, role: 'admin', createdAt }] : [];
   const members = await db.member.findMany({
-    where: { namespaceId: id },
-    orderBy: [{ createdAt: 'asc' }, { userId: 'asc' }],
+    where: { namespaceId: id, AND: [where] },
+    orderBy,
+    take: take - owner.length,
   });
-  return userId ? [{ namespaceId: id, userId, role: 'admin', createdAt }, ...members] : members;
+  return toSlice(BY_JOINING, range, [...owner, ...members], async () => {
+    const count = await db.member.count({ where: { namespaceId: id } });
+    return userId ? count + 1 : count;
+  });
+}
+
+const BY_NAME: Sorting = { name: 'name', column: 'name', type: 'text', order: 'asc' };
+
+/** The organizations a user is a member of, by name: for that user and the operator. @throws AppError 400, 401, 403. */
+export async function sliceOrganizations<S extends Prisma.NamespaceSelect>(
+  { db }: Deps,
+  viewer: Viewer,
+  userId: string,
+  range: SliceRequest,
+  select: S,
+): Promise<Slice<Prisma.NamespaceGetPayload<{ select: S }>>> {
+  demandAccount(viewer);
+  if (!knows(viewer, userId)) throw forbidden("Only the user's own organizations are shown");
+  const { where: page, orderBy, take } = pageQuery(BY_NAME, range);
+  const where: Prisma.NamespaceWhereInput = {
+    members: { some: { userId } },
+    ...(viewer.namespaces && { id: { in: [...viewer.namespaces] } }),
+  };
+  const rows = await db.namespace.findMany({
+    where: { AND: [where, page] },
+    select: { ...select, ...cursorColumns(BY_NAME) },
+    orderBy,
+    take,
+  });
+  return toSlice(BY_NAME, range, rows as never[], () => db.namespace.count({ where }));
 }
 
 /** Whether the viewer may see what a user keeps to themselves: address and plan. */

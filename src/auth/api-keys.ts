@@ -2,10 +2,12 @@
 import type { Prisma } from '../../prisma/generated/client.ts';
 import { forbidden, invalid, notFound } from '../errors.ts';
 import { newId } from '../ids.ts';
+import { pageQuery, toSlice } from '../keyset.ts';
+import type { Slice, SliceRequest } from '../paging.ts';
 import type { Services } from '../services.ts';
 import { type Account, can, demand, hasFullRights, type Scope, type Viewer } from './access.ts';
 import { namespaceNamed } from './accounts.ts';
-import { demandFullRights, expiry, searchable, taken } from './credentials.ts';
+import { demandFullRights, demandOwn, expiry, NEWEST, searchable, taken } from './credentials.ts';
 import { hashSecret, KEY_NAME, randomSecret } from './tokens.ts';
 
 export type ApiKey = {
@@ -66,21 +68,37 @@ export async function createApiKey(
   return { apiKey: toApiKey(row), key: `${input.name}$${secret}` };
 }
 
-/** The viewer's keys, and those bound to namespaces where the viewer is `admin`; newest first. */
-export async function listApiKeys({ db }: Deps, viewer: Viewer): Promise<ApiKey[]> {
-  const account = demandFullRights(viewer);
-  const administered = [...account.roles].flatMap(([id, role]) => (role === 'admin' ? id : []));
+/** As `listApiKeys`, after a cursor. @throws AppError 400, 401, 403. */
+export async function sliceApiKeys(
+  { db }: Deps,
+  viewer: Viewer,
+  ofUser: string,
+  range: SliceRequest,
+): Promise<Slice<ApiKey>> {
+  const own = managedBy(demandOwn(viewer, ofUser));
+  const { where, ...page } = pageQuery(NEWEST, range);
   const rows = await db.apiKey.findMany({
-    where: {
-      OR: [
-        { userId: account.userId },
-        { namespaceId: { in: [account.namespace.id, ...administered] } },
-      ],
-    },
+    where: { AND: [own, where] },
+    ...page,
+    select: keyColumns,
+  });
+  return toSlice(NEWEST, range, rows.map(toApiKey), () => db.apiKey.count({ where: own }));
+}
+
+/** All of the viewer's keys, and those bound to namespaces where the viewer is `admin`; newest first. */
+export async function listApiKeys({ db }: Deps, viewer: Viewer): Promise<ApiKey[]> {
+  const rows = await db.apiKey.findMany({
+    where: managedBy(demandFullRights(viewer)),
     orderBy: { id: 'desc' },
     select: keyColumns,
   });
   return rows.map(toApiKey);
+}
+
+/** The same rule as `manages`, as a condition for the database. */
+function managedBy({ userId, namespace, roles }: Account): Prisma.ApiKeyWhereInput {
+  const administered = [...roles].flatMap(([id, role]) => (role === 'admin' ? id : []));
+  return { OR: [{ userId }, { namespaceId: { in: [namespace.id, ...administered] } }] };
 }
 
 /** @throws AppError 401, 403 for another's key, 404. */

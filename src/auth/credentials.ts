@@ -7,7 +7,11 @@
  */
 import { violatesUnique } from '../db.ts';
 import { AppError, forbidden, invalid } from '../errors.ts';
+import type { Sorting } from '../keyset.ts';
 import { type Account, demandAccount, hasFullRights, type Viewer } from './access.ts';
+
+/** Newest first: ids sort by time of creation. */
+export const NEWEST: Sorting = { name: 'newest', column: 'id', type: 'text', order: 'desc' };
 
 const MAX_DAYS = 365;
 const DAY_MS = 86_400_000;
@@ -17,6 +21,13 @@ export function demandFullRights(viewer: Viewer): Account {
   const account = demandAccount(viewer);
   if (hasFullRights(account)) return account;
   throw forbidden('Credentials are managed with a credential of full rights');
+}
+
+/** The viewer, who must be that user. @throws AppError 401, 403. */
+export function demandOwn(viewer: Viewer, userId: string): Account {
+  const account = demandFullRights(viewer);
+  if (account.userId === userId) return account;
+  throw forbidden("Another user's credentials are not shown");
 }
 
 /** @throws AppError 400 outside 1 to 365. */

@@ -1,7 +1,8 @@
 /** Users, namespaces and members in GraphQL. */
 import type { Prisma } from '../../prisma/generated/client.ts';
 import { builder } from '../graphql/builder.ts';
-import { selectOf } from '../graphql/select.ts';
+import { connectionType, pageCost, sliceArgs, toConnection } from '../graphql/paging.ts';
+import { selectOf, selectOfNodes } from '../graphql/select.ts';
 import { memberId, parseMemberId } from '../ids.ts';
 import * as accounts from './accounts.ts';
 
@@ -91,12 +92,14 @@ export const Namespace = builder.prismaNode('Namespace', {
       resolve: (namespace, _args, { viewer }) => accounts.visiblePlan(viewer, namespace),
     }),
     members: t.field({
-      type: [Member],
+      type: MemberConnection,
       nullable: true,
       description: 'Shown to members: by time of joining, the owner first.',
+      complexity: pageCost(),
+      args: { first: t.arg.int(sliceArgs.first), after: t.arg.string(sliceArgs.after) },
       select: { userId: true, createdAt: true },
-      resolve: (namespace, _args, { services, viewer }) =>
-        accounts.listMembers(services, viewer, namespace),
+      resolve: async (namespace, args, { services, viewer }) =>
+        toConnection(await accounts.sliceMembers(services, viewer, namespace, args), args),
     }),
     viewerRole: t.field({
       type: Role,
@@ -129,6 +132,28 @@ export const Member = builder.node(MemberRef, {
     createdAt: t.expose('createdAt', { type: 'DateTime', description: 'When the user joined.' }),
   }),
 });
+
+const MemberConnection = connectionType('Member', Member);
+export const NamespaceConnection = connectionType('Namespace', Namespace);
+
+builder.prismaObjectField(User, 'organizations', (t) =>
+  t.field({
+    type: NamespaceConnection,
+    nullable: true,
+    description: 'Those the user is a member of, by name. Shown to the user and the operator.',
+    complexity: pageCost(),
+    args: { first: t.arg.int(sliceArgs.first), after: t.arg.string(sliceArgs.after) },
+    select: { id: true },
+    resolve: async ({ id }, args, context, info) => {
+      const select = selectOfNodes<Prisma.NamespaceSelect>(context, info);
+      const { services, viewer } = context;
+      return toConnection(
+        await accounts.sliceOrganizations(services, viewer, id, args, select),
+        args,
+      );
+    },
+  }),
+);
 
 const Identity = builder.objectRef<accounts.Identity>('Identity').implement({
   description: 'Who a credential acts for, as REST answers it; in GraphQL `viewer` tells more.',

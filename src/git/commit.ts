@@ -1,7 +1,13 @@
 /** The text form of a commit: header lines, an empty line, the message. */
 
 export type Signature = { name: string; email: string; date: Date };
-export type Commit = { sha: string; message: string; author: Signature; committer: Signature };
+export type Commit = {
+  sha: string;
+  parents: string[];
+  message: string;
+  author: Signature;
+  committer: Signature;
+};
 
 /** Never throws: an old or broken commit shows what can be read of it. The final newline is not shown. */
 export function parseCommit(sha: string, data: Buffer): Commit {
@@ -13,6 +19,7 @@ export function parseCommit(sha: string, data: Buffer): Commit {
   const header = decode(head);
   return {
     sha,
+    parents: [...header.matchAll(/^parent ([0-9a-f]{40})$/gm)].map(([, parent = '']) => parent),
     message: decode(body).replace(/\n$/, ''),
     author: signature(header, 'author'),
     committer: signature(header, 'committer'),

@@ -27,11 +27,20 @@ export async function readHistory(
   const page = `${commit}+${skip}+${take}`;
   const shas =
     skip >= total ? [] : await remember(cache.pages, page, () => walk(dir, commit, skip, take));
+  const commits = await readCommits(pool, dir, shas);
+  return { commits: commits.filter((commit) => commit !== null), total };
+}
+
+/** Each by its id, in one round trip; null for what is no commit. */
+export async function readCommits(
+  pool: CatFilePool,
+  dir: string,
+  shas: readonly string[],
+): Promise<(Commit | null)[]> {
   const objects = await pool.use(dir, (objects) => objects.read(shas));
-  const commits = objects.flatMap((object) =>
-    object ? [parseCommit(object.oid, object.data)] : [],
+  return objects.map((object) =>
+    object?.type === 'commit' ? parseCommit(object.oid, object.data) : null,
   );
-  return { commits, total };
 }
 
 /** Callers at the same time share one promise; a failure is forgotten. */

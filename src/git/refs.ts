@@ -7,22 +7,43 @@ export type RefKind = 'branch' | 'tag';
 const PREFIX: Record<RefKind, string> = { branch: 'refs/heads/', tag: 'refs/tags/' };
 const MAX_BYTES = 64 * 2 ** 20;
 
-/** By name; `sha` is the commit, also of an annotated tag. */
+/**
+ * Up to `limit` refs by name, those after a name; `sha` is the commit, also of an annotated tag.
+ *
+ * `after.position` is how many stood up to that name when it was read. Git can only count from the beginning,
+ * so it is what keeps it from listing all refs; where refs came or went since, all are listed.
+ */
 export async function listRefs(
   dir: string,
   kind: RefKind,
-  { offset, limit }: { offset: number; limit: number },
+  { after, limit }: { after: { name: string; position: number } | null; limit: number },
 ): Promise<Ref[]> {
+  const past = after ? Buffer.from(after.name) : null;
+  const select = (refs: Ref[]) =>
+    (past ? refs.filter(({ name }) => Buffer.compare(Buffer.from(name), past) > 0) : refs).slice(
+      0,
+      limit,
+    );
+  const count = (after?.position ?? 0) + limit;
+  const first = await firstRefs(dir, kind, count);
+  const page = select(first);
+  if (page.length === limit || first.length < count) return page;
+  return select(await firstRefs(dir, kind));
+}
+
+/** In the order of the names' bytes. */
+async function firstRefs(dir: string, kind: RefKind, count?: number): Promise<Ref[]> {
   const prefix = PREFIX[kind];
   const format = '--format=%(objectname) %(*objectname) %(refname)';
-  const args = ['for-each-ref', format, `--count=${offset + limit}`, prefix];
-  const output = await git(args, { dir, maxBytes: MAX_BYTES });
-  return lines(output)
-    .slice(offset)
-    .map((line) => {
-      const [object = '', peeled = '', name = ''] = line.split(' ');
-      return { sha: peeled || object, name: name.slice(prefix.length) };
-    });
+  const limit = count === undefined ? [] : [`--count=${count}`];
+  const output = await git(['for-each-ref', format, ...limit, prefix], {
+    dir,
+    maxBytes: MAX_BYTES,
+  });
+  return lines(output).map((line) => {
+    const [object = '', peeled = '', name = ''] = line.split(' ');
+    return { sha: peeled || object, name: name.slice(prefix.length) };
+  });
 }
 
 /** All refs with what they point at: `refs/heads/main` → id. */

@@ -5,6 +5,7 @@
  * the database and REST speak one language and GraphQL clients see A100_40GB.
  */
 import SchemaBuilder from '@pothos/core';
+import ComplexityPlugin from '@pothos/plugin-complexity';
 import PrismaPlugin from '@pothos/plugin-prisma';
 import RelayPlugin from '@pothos/plugin-relay';
 import { Decimal } from 'decimal.js';
@@ -12,6 +13,7 @@ import { GraphQLError } from 'graphql';
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type PrismaTypes from '../../prisma/generated/pothos.ts';
 import { getDatamodel } from '../../prisma/generated/pothos.ts';
+import { invalid } from '../errors.ts';
 import { nodeTypeOf } from '../ids.ts';
 import type { Context } from './context.ts';
 
@@ -27,13 +29,13 @@ export const builder = new SchemaBuilder<{
   };
 }>({
   defaultFieldNullability: false,
-  plugins: [RelayPlugin, PrismaPlugin],
+  plugins: [RelayPlugin, PrismaPlugin, ComplexityPlugin],
+  // Here only what each field costs; `limits.ts` beside this adds it up, once an operation and never for REST.
+  complexity: { disabled: true, defaultComplexity: 1, defaultListMultiplier: 10 },
   prisma: {
     client: ({ services }) => services.db as never,
     dmmf: getDatamodel(),
     onUnusedQuery: null,
-    maxConnectionSize: 100,
-    defaultConnectionSize: 20,
   },
   relay: {
     // A TypeID says what it is, so node ids are the ids themselves and the same in REST.
@@ -57,12 +59,14 @@ export const builder = new SchemaBuilder<{
       },
     },
     nodesQueryOptions: {
+      complexity: ({ ids }) => ({ field: 1, multiplier: ids.length }),
       description:
         'Whatever has these ids, in their order: null in the place of each that there is not, or that the viewer may not see. An error stands beside the null of what is no id.',
       args: { ids: { description: 'At most 100.' } },
       nullable: { list: true, items: true },
       resolve: async (_root, args, _context, _info, resolveNodes) => {
         const ids = [...args.ids];
+        if (ids.length > MAX_IDS) throw invalid('ids', `must be at most ${MAX_IDS}`);
         // The plugin reads the arguments themselves, and skips what is null.
         args.ids = ids.map((id) => (id.typename ? id : null)) as never;
         const nodes = await resolveNodes(args.ids);
@@ -70,19 +74,34 @@ export const builder = new SchemaBuilder<{
       },
     },
     pageInfoTypeOptions: { description: 'Where a page of a connection stands in its list.' },
-    hasNextPageFieldOptions: { description: 'Whether more follows: ask again `after` the end.' },
-    hasPreviousPageFieldOptions: { description: 'Whether something stands before this page.' },
-    startCursorFieldOptions: { description: 'Of the first on the page; null on an empty one.' },
+    hasNextPageFieldOptions: {
+      description: 'Whether more follows: ask again `after` the end.',
+      complexity: 0,
+    },
+    hasPreviousPageFieldOptions: {
+      description: 'Whether something stands before this page.',
+      complexity: 0,
+    },
+    startCursorFieldOptions: {
+      description: 'Of the first on the page; null on an empty one.',
+      complexity: 0,
+    },
     endCursorFieldOptions: {
+      complexity: 0,
       description: 'Of the last on the page, for `after`; null on an empty one.',
     },
-    pageInfoFieldOptions: { description: 'Where the page stands in the list.' },
+    pageInfoFieldOptions: { description: 'Where the page stands in the list.', complexity: 0 },
     edgesFieldOptions: { description: 'Each with its own cursor.' },
-    nodesOnConnection: { description: 'The page itself, without cursors.' },
+    nodesOnConnection: {
+      description: 'The page itself, without cursors.',
+      complexity: { field: 1, multiplier: 1 },
+    },
     nodeFieldOptions: { description: 'What stands here.' },
     cursorFieldOptions: { description: 'Goes on from here when given as `after`.' },
   },
 });
+
+const MAX_IDS = 100;
 
 function noNodeId(id: string): GraphQLError {
   return new GraphQLError(`id: "${id.slice(0, 80)}" is not the id of a node`, badInput);

@@ -1,6 +1,70 @@
-/** The GraphQL form of a numbered page; one type per kind of node, so that each is typed. */
-import type { NumberedPage } from '../paging.ts';
+/** The GraphQL forms of a page: a connection, for whoever scrolls, and a numbered page, for REST. */
+import type { NumberedPage, Slice } from '../paging.ts';
+import { MAX_FIRST } from '../paging.ts';
 import { builder } from './builder.ts';
+
+/** The arguments of every connection. Only forwards: every list that has two ends can be sorted from either. */
+export const sliceArgs = {
+  first: {
+    required: true,
+    defaultValue: 20,
+    description: `How many; 1 to ${MAX_FIRST}. More is refused.`,
+  },
+  after: { description: 'The cursor to go on after; left out: from the beginning.' },
+} as const;
+
+/** What it costs, in fields, to start a process of git, as histories and lists of refs do. */
+export const PROCESS = 50;
+
+/**
+ * What a connection costs: itself, and what is asked of each on the page.
+ * @param own what it takes to read the page at all
+ */
+export function pageCost(own = 1) {
+  return ({ first }: { first: number }) => ({
+    field: own,
+    multiplier: Math.min(Math.max(first, 1), MAX_FIRST),
+  });
+}
+
+/** `{name}Connection` and `{name}Edge` over the type `node`. */
+export function connectionType<Node extends ConnectionNode>(name: string, node: Node) {
+  return builder.connectionObject(
+    {
+      type: node,
+      name: `${name}Connection`,
+      description: 'A page of a list that may be long.',
+      // Their size was counted where `first` is given.
+      edgesField: { complexity: { field: 1, multiplier: 1 } },
+      fields: (t) => ({
+        totalCount: t.int({
+          description: 'How many there are in the whole list.',
+          resolve: (page) => (page as unknown as { totalCount(): number }).totalCount(),
+        }),
+      }),
+    },
+    { name: `${name}Edge`, description: 'One of the list, with its cursor.' },
+  );
+}
+type ConnectionNode = Parameters<typeof builder.connectionObject>[0]['type'];
+
+/** A page as Relay has it. `hasPreviousPage` is true of every page but the first. */
+export function toConnection<T>(
+  { items, hasNextPage, totalCount }: Slice<T>,
+  { after }: { after?: string | null },
+) {
+  return {
+    edges: items,
+    pageInfo: {
+      hasNextPage,
+      hasPreviousPage: after != null,
+      startCursor: items[0]?.cursor ?? null,
+      endCursor: items.at(-1)?.cursor ?? null,
+    },
+    totalCount,
+    // The types of a row that Prisma read are Pothos's own; the rows were read as they ask.
+  } as never;
+}
 
 /** The arguments every numbered page takes. */
 export const pageArgs = {
@@ -8,17 +72,20 @@ export const pageArgs = {
   perPage: { defaultValue: 20, description: 'From 1 to 100.' },
 } as const;
 
-const Pagination = builder.objectRef<NumberedPage<unknown>>('Pagination').implement({
-  description: 'Where a numbered page stands in its list.',
-  fields: (t) => ({
-    ...numbers(t),
-  }),
-});
+/** What a numbered page costs, as `pageCost`. */
+export function numberedPageCost(own = 1) {
+  return ({ perPage }: { perPage: number }) => pageCost(own)({ first: perPage });
+}
 
 type PageFields<T> = PothosSchemaTypes.ObjectFieldBuilder<
   typeof builder.$inferSchemaTypes,
   NumberedPage<T>
 >;
+
+const Pagination = builder.objectRef<NumberedPage<unknown>>('Pagination').implement({
+  description: 'Where a numbered page stands in its list: only for REST.',
+  fields: (t) => ({ ...numbers(t) }),
+});
 
 function numbers<T>(t: PageFields<T>) {
   return {
@@ -43,6 +110,7 @@ export function pageType<T>(
       nodes: t.field({
         type: [node] as never,
         description: 'What stands on the page.',
+        complexity: { field: 1, multiplier: 1 },
         resolve: (page) => page.nodes as never,
       }),
       ...numbers(t),

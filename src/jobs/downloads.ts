@@ -2,8 +2,9 @@
 import type { Prisma } from '../../prisma/generated/client.ts';
 import { demand, type Viewer } from '../auth/access.ts';
 import type { Rule } from '../auth/rechecks.ts';
-import { invalid, notFound } from '../errors.ts';
+import { notFound } from '../errors.ts';
 import { isId } from '../ids.ts';
+import { type Slice, type SliceRequest, sliceOf } from '../paging.ts';
 import type { Services } from '../services.ts';
 import { type ArtifactEntry, type ArtifactKey, listArtifacts } from './artifacts.ts';
 import { namespaceOf } from './jobs.ts';
@@ -49,22 +50,19 @@ export function artifactsOf(
 
 export type ArtifactFile = ArtifactEntry & { downloadUrl: string };
 
-const MAX_FILES = 1_000;
-
 /** By their order in the archive. @throws AppError 400 */
 export async function listFiles(
   deps: Deps,
   { base, ...key }: Artifacts,
-  { first, after }: { first: number; after?: string | null },
-): Promise<ArtifactFile[]> {
-  if (first < 0 || first > MAX_FILES) throw invalid('first', `must be from 0 to ${MAX_FILES}`);
+  range: SliceRequest,
+): Promise<Slice<ArtifactFile>> {
   const entries = (await listArtifacts(deps, key)) ?? [];
-  const start = after == null ? 0 : entries.findIndex(({ path }) => path === after) + 1;
-  if (after != null && start === 0) throw invalid('after', 'is no file of these artifacts');
-  return entries.slice(start, start + first).map(({ path, sizeBytes }) => {
+  const { items, ...page } = sliceOf(entries, range, ({ path }) => path);
+  const signed = ({ path, sizeBytes }: ArtifactEntry): ArtifactFile => {
     const url = `${base}/files/${path.split('/').map(encodeURIComponent).join('/')}`;
     return { path, sizeBytes, downloadUrl: deps.signer.signUrl(url, thing(key.jobId, path)) };
-  });
+  };
+  return { ...page, items: items.map(({ cursor, node }) => ({ cursor, node: signed(node) })) };
 }
 
 /** What a signature is for: the archive, or one file of it. */

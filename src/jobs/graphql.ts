@@ -1,15 +1,24 @@
 /** Jobs in GraphQL: the types, and what can be read. */
-import { queryFromInfo } from '@pothos/plugin-prisma';
 import type { Prisma } from '../../prisma/generated/client.ts';
 import { Namespace } from '../auth/graphql.ts';
 import { builder, SortOrder } from '../graphql/builder.ts';
-import { pageArgs, pageType } from '../graphql/paging.ts';
-import { selectOf } from '../graphql/select.ts';
+import {
+  connectionType,
+  numberedPageCost,
+  pageArgs,
+  pageCost,
+  pageType,
+  sliceArgs,
+  toConnection,
+} from '../graphql/paging.ts';
+import { selectAt, selectOf, selectOfNodes } from '../graphql/select.ts';
+import { sliceOf } from '../paging.ts';
 import { Repository } from '../repos/graphql.ts';
-import { visibleTo } from '../repos/visibility.ts';
+import { isVisible, RULED, type Ruled } from '../repos/repos.ts';
 import * as downloads from './downloads.ts';
 import type { LogLineEvent } from './following.ts';
-import { AttemptOutcome, Gpu, JobSort, JobStatus, Region } from './graphql/enums.ts';
+import { AttemptConnection } from './graphql/attempts.ts';
+import { Gpu, JobSort, JobStatus, Region } from './graphql/enums.ts';
 import { JobLogs } from './graphql/logs.ts';
 import { JobAnalytics, JobArtifacts } from './graphql/outputs.ts';
 import * as jobs from './jobs.ts';
@@ -37,18 +46,16 @@ export const Job = builder.prismaNode('Job', {
       nullable: true,
       description: '`namespace/repo` as given at creation.',
     }),
-    repository: t.prismaField({
+    repository: t.field({
       type: Repository,
       nullable: true,
       description: 'The same by id: follows renames; null when it is gone or not to be seen.',
-      select: { repositoryId: true },
-      resolve: (query, { repositoryId }, _args, { services, viewer }) =>
-        repositoryId === null
-          ? null
-          : services.db.repository.findFirst({
-              ...query,
-              where: { id: repositoryId, AND: [visibleTo(viewer)] },
-            }),
+      // Read with the job, and hidden here from who may not see it.
+      select: (_args, _context, nested) => ({ repository: nested({ select: RULED }) }),
+      resolve: ({ repository }, _args, { viewer }) =>
+        repository && isVisible(viewer, repository as unknown as Ruled)
+          ? (repository as never)
+          : null,
     }),
     branch: t.exposeString('branch', {
       nullable: true,
@@ -129,6 +136,7 @@ export const Job = builder.prismaNode('Job', {
       type: JobLogs,
       nullable: true,
       description: 'The last lines of its log.',
+      complexity: ({ tail }) => ({ field: 5, multiplier: Math.max(1, tail ?? 100) }),
       args: {
         tail: t.arg.int({ defaultValue: 100, description: 'The most recent lines; up to 10000.' }),
         since: t.arg({ type: 'DateTime', description: 'Only lines after it.' }),
@@ -150,41 +158,18 @@ export const Job = builder.prismaNode('Job', {
         runtimeSeconds: jobs.runtimeOf(job),
       }),
     }),
-    attempts: t.relation('attempts', {
+    attempts: t.field({
+      type: AttemptConnection,
       description: 'In the order they were made.',
-      query: { orderBy: { number: 'asc' } },
-    }),
-  }),
-});
-
-builder.prismaNode('JobAttempt', {
-  id: { field: 'id' },
-  select: { id: true },
-  nullable: true,
-  findUnique: (id, { viewer }) => ({ id, job: jobs.visibleTo(viewer) }),
-  description: 'One execution of a job; there are more after retries and lost machines.',
-  fields: (t) => ({
-    number: t.exposeInt('number', { description: 'From 1, in its job.' }),
-    outcome: t.field({
-      type: AttemptOutcome,
-      nullable: true,
-      description: 'How it ended; null while it lasts.',
-      select: { outcome: true },
-      resolve: ({ outcome }) => outcome as jobs.AttemptOutcome | null,
-    }),
-    exitCode: t.exposeInt('exitCode', {
-      nullable: true,
-      description: 'Of its process, 128 + the signal if one ended it.',
-    }),
-    startedAt: t.expose('startedAt', {
-      type: 'DateTime',
-      nullable: true,
-      description: 'When its process started, if it did.',
-    }),
-    endedAt: t.expose('endedAt', {
-      type: 'DateTime',
-      nullable: true,
-      description: 'When it was over; null while it lasts.',
+      complexity: pageCost(),
+      args: { first: t.arg.int(sliceArgs.first), after: t.arg.string(sliceArgs.after) },
+      // Few, for retries and losses are bounded; so they are read with the job, in one query for many jobs.
+      select: { attempts: { select: jobs.ATTEMPT, orderBy: { number: 'asc' } } },
+      resolve: ({ attempts }, args) =>
+        toConnection(
+          sliceOf(attempts, args, ({ number }) => String(number)),
+          args,
+        ),
     }),
   }),
 });
@@ -222,7 +207,9 @@ builder.queryFields((t) => ({
   jobPage: t.field({
     type: JobPage,
     nullable: true,
-    description: 'The jobs of a namespace.',
+    description:
+      'The jobs of a namespace by number: only for REST. In GraphQL ask for `namespace { jobs }`.',
+    complexity: numberedPageCost(),
     args: {
       namespace: t.arg.string({ required: true, description: 'The name of the owner.' }),
       page: t.arg.int({ ...pageArgs.page, required: true }),
@@ -232,26 +219,35 @@ builder.queryFields((t) => ({
       status: t.arg(listArgs.status),
     },
     resolve: (_root, args, context, info) => {
-      const query = queryFromInfo({ context, info, path: ['nodes'] });
-      const select = selectOf<Prisma.JobSelect>(query);
+      const select = selectAt<Prisma.JobSelect>(context, info, 'nodes');
       return jobs.listJobs(context.services, context.viewer, args, select);
     },
   }),
 }));
 
+const JobConnection = connectionType('Job', Job);
+
 builder.prismaObjectField(Namespace, 'jobs', (t) =>
-  t.relatedConnection('jobs', {
-    cursor: 'id',
-    totalCount: true,
+  t.field({
+    type: JobConnection,
+    nullable: true,
     description: 'Those that the viewer may see.',
+    complexity: pageCost(),
     args: {
+      first: t.arg.int(sliceArgs.first),
+      after: t.arg.string(sliceArgs.after),
       status: t.arg(listArgs.status),
       sort: t.arg(listArgs.sort),
       order: t.arg(listArgs.order),
     },
-    query: ({ status, sort, order }, { viewer }) => ({
-      where: { AND: [jobs.visibleTo(viewer), status ? { status } : {}] },
-      orderBy: jobs.sorted(sort, order),
-    }),
+    select: { id: true },
+    resolve: async ({ id }, args, context, info) => {
+      const select = selectOfNodes<Prisma.JobSelect>(context, info);
+      const { services, viewer } = context;
+      return toConnection(
+        await jobs.sliceJobs(services, viewer, { ...args, namespaceId: id }, select),
+        args,
+      );
+    },
   }),
 );

@@ -12,7 +12,14 @@ import { inTransaction, violatesReference, violatesUnique } from '../db.ts';
 import { AppError, notFound } from '../errors.ts';
 import { wake } from '../events.ts';
 import { newId } from '../ids.ts';
-import { type NumberedPage, type PageRequest, toOffset } from '../paging.ts';
+import { cursorColumns, pageQuery, toSlice } from '../keyset.ts';
+import {
+  type NumberedPage,
+  type PageRequest,
+  type Slice,
+  type SliceRequest,
+  toOffset,
+} from '../paging.ts';
 import { demandRoom } from '../quotas.ts';
 import { resolveBranch } from '../repos/repos.ts';
 import type { Services } from '../services.ts';
@@ -129,15 +136,58 @@ export async function findJob<S extends Select>(
   return row as unknown as Row<S> | null;
 }
 
+/** What is told of an attempt. */
+export const ATTEMPT = {
+  id: true,
+  number: true,
+  outcome: true,
+  exitCode: true,
+  startedAt: true,
+  endedAt: true,
+} as const satisfies Prisma.JobAttemptSelect;
+export type Attempt = Prisma.JobAttemptGetPayload<{ select: typeof ATTEMPT }>;
+
+/** Null when there is none that the viewer may see. */
+export function findAttempt(
+  { db }: Pick<Services, 'db'>,
+  viewer: Viewer,
+  id: string,
+): Promise<Attempt | null> {
+  return db.jobAttempt.findUnique({ where: { id, job: visibleTo(viewer) }, select: ATTEMPT });
+}
+
 export const SORTS = ['created_at', 'started_at', 'completed_at', 'name'] as const;
 export type Sort = (typeof SORTS)[number];
 
-export type ListInput = PageRequest & {
-  namespace: string;
-  sort: Sort;
-  order: Order;
-  status?: JobStatus | null;
-};
+type Sorted = { sort: Sort; order: Order; status?: JobStatus | null };
+export type ListInput = PageRequest & Sorted & { namespace: string };
+
+/** Those of a namespace that the viewer may see, after a cursor. @throws AppError 400 */
+export async function sliceJobs<S extends Select>(
+  { db }: Pick<Services, 'db'>,
+  viewer: Viewer,
+  { namespaceId, sort, order, status, ...range }: SliceRequest & Sorted & { namespaceId: string },
+  select: S,
+): Promise<Slice<Row<S>>> {
+  const sorting = { ...SORTINGS[sort], name: sort, order };
+  const { where: page, orderBy, take } = pageQuery(sorting, range);
+  const where = { namespaceId, ...(status && { status }), AND: [visibleTo(viewer)] };
+  const rows = await db.job.findMany({
+    where: { ...where, AND: [...where.AND, page] },
+    select: { ...select, ...cursorColumns(sorting) },
+    orderBy,
+    take,
+    relationLoadStrategy: 'join',
+  });
+  return toSlice(sorting, range, rows as unknown as Row<S>[], () => db.job.count({ where }));
+}
+
+const SORTINGS = {
+  created_at: { column: 'createdAt', type: 'time' },
+  started_at: { column: 'startedAt', type: 'time', nullable: true },
+  completed_at: { column: 'completedAt', type: 'time', nullable: true },
+  name: { column: 'name', type: 'text' },
+} as const;
 
 /** @throws AppError 400, 401, 403, 404. */
 export async function listJobs<S extends Select>(
@@ -166,7 +216,7 @@ export async function listJobs<S extends Select>(
 }
 
 /** Total by the id, so that pages never overlap; what has not started or ended comes last. */
-export function sorted(sort: Sort, order: Order): Prisma.JobOrderByWithRelationInput[] {
+function sorted(sort: Sort, order: Order): Prisma.JobOrderByWithRelationInput[] {
   const by = {
     created_at: { createdAt: order },
     started_at: { startedAt: { sort: order, nulls: 'last' } },

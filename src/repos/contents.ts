@@ -6,7 +6,6 @@ import type { Objects } from '../git/catfile.ts';
 import type { Commit } from '../git/commit.ts';
 import { readHistory } from '../git/history.ts';
 import { INLINE_BYTES, looksLikeText, readText, readTree, type TreeEntry } from '../git/read.ts';
-import { listRefs, type Ref, type RefKind } from '../git/refs.ts';
 import { type Located, locate, locateInBranch, resolveCommit } from '../git/resolve.ts';
 import { type NumberedPage, type PageRequest, toOffset } from '../paging.ts';
 import type { Services } from '../services.ts';
@@ -102,20 +101,8 @@ export async function commits(
   });
 }
 
-/** By name. @throws AppError 401, 403. */
-export async function refs(
-  services: Reads,
-  viewer: Viewer,
-  repository: Ruled,
-  kind: RefKind,
-  range: { offset: number; limit: number },
-): Promise<Ref[]> {
-  demand(viewer, 'repository.read', target(repository));
-  return inFolder(services, repository.id, (dir) => listRefs(dir, kind, range));
-}
-
 /** A ref that was not given is `main` where that branch exists, else the default branch. */
-async function find(
+export async function find(
   objects: Objects,
   { defaultBranch }: Ruled,
   ref: string | null | undefined,

@@ -1,15 +1,28 @@
 /** Repositories in GraphQL. */
 
-import { queryFromInfo } from '@pothos/plugin-prisma';
-import { type DefaultConnectionArguments, resolveOffsetConnection } from '@pothos/plugin-relay';
 import { Namespace } from '../auth/graphql.ts';
-import type { RefKind } from '../git/refs.ts';
 import { builder, SortOrder } from '../graphql/builder.ts';
-import type { Context } from '../graphql/context.ts';
-import { pageArgs, pageType } from '../graphql/paging.ts';
-import { selectOf } from '../graphql/select.ts';
+import {
+  connectionType,
+  numberedPageCost,
+  PROCESS,
+  pageArgs,
+  pageCost,
+  pageType,
+  sliceArgs,
+  toConnection,
+} from '../graphql/paging.ts';
+import { selectAt, selectOf, selectOfNodes } from '../graphql/select.ts';
 import * as contents from './contents.ts';
-import { CommitPage, File, Ref, RefConnection, Tree } from './graphql/contents.ts';
+import {
+  Commit,
+  CommitConnection,
+  CommitPage,
+  File,
+  RefConnection,
+  Tree,
+} from './graphql/contents.ts';
+import * as history from './history.ts';
 import * as list from './list.ts';
 import * as repos from './repos.ts';
 import { visibleTo } from './visibility.ts';
@@ -140,7 +153,9 @@ export const Repository = builder.prismaNode('Repository', {
     commitPage: t.field({
       type: CommitPage,
       nullable: true,
-      description: 'The history of a branch, tag or commit, newest first.',
+      description:
+        'The history of a branch, tag or commit by number: only for REST. In GraphQL ask for `commits`.',
+      complexity: numberedPageCost(PROCESS),
       args: {
         revision: t.arg.string({ required: true, description: 'Branch, tag or commit.' }),
         page: t.arg.int({ ...pageArgs.page, required: true }),
@@ -149,38 +164,65 @@ export const Repository = builder.prismaNode('Repository', {
       select: repos.RULED,
       resolve: (row, args, { services, viewer }) => contents.commits(services, viewer, row, args),
     }),
-    branches: t.connection(
-      {
-        type: Ref,
-        description: 'By name.',
-        select: { ...repos.RULED, branchCount: true },
-        resolve: (row, args, context) => refs(row, args, context, 'branch', row.branchCount),
+    commits: t.field({
+      type: CommitConnection,
+      nullable: true,
+      description: 'The history of a revision, newest first.',
+      complexity: pageCost(PROCESS),
+      args: {
+        revision: t.arg.string({ description: REF }),
+        first: t.arg.int(sliceArgs.first),
+        after: t.arg.string(sliceArgs.after),
       },
-      RefConnection,
-    ),
-    tags: t.connection(
-      {
-        type: Ref,
-        description: 'By name.',
-        select: { ...repos.RULED, tagCount: true },
-        resolve: (row, args, context) => refs(row, args, context, 'tag', row.tagCount),
-      },
-      RefConnection,
-    ),
+      select: repos.RULED,
+      resolve: async (row, args, { services, viewer }) =>
+        toConnection(await history.history(services, viewer, row, args), args),
+    }),
+    commit: t.field({
+      type: Commit,
+      nullable: true,
+      description: 'What a revision names.',
+      args: { revision: t.arg.string({ required: true, description: 'Branch, tag or commit.' }) },
+      select: repos.RULED,
+      resolve: (row, { revision }, { services, viewer }) =>
+        history.commit(services, viewer, row, revision),
+    }),
+    branches: t.field({
+      type: RefConnection,
+      nullable: true,
+      description: 'By name.',
+      complexity: pageCost(PROCESS),
+      args: { first: t.arg.int(sliceArgs.first), after: t.arg.string(sliceArgs.after) },
+      select: { ...repos.RULED, branchCount: true },
+      resolve: async (row, args, { services, viewer }) =>
+        toConnection(
+          await history.refs(services, viewer, row, {
+            ...args,
+            kind: 'branch',
+            totalCount: row.branchCount,
+          }),
+          args,
+        ),
+    }),
+    tags: t.field({
+      type: RefConnection,
+      nullable: true,
+      description: 'By name.',
+      complexity: pageCost(PROCESS),
+      args: { first: t.arg.int(sliceArgs.first), after: t.arg.string(sliceArgs.after) },
+      select: { ...repos.RULED, tagCount: true },
+      resolve: async (row, args, { services, viewer }) =>
+        toConnection(
+          await history.refs(services, viewer, row, {
+            ...args,
+            kind: 'tag',
+            totalCount: row.tagCount,
+          }),
+          args,
+        ),
+    }),
   }),
 });
-
-function refs(
-  row: repos.Ruled,
-  args: DefaultConnectionArguments,
-  { services, viewer }: Context,
-  kind: RefKind,
-  totalCount: number,
-) {
-  return resolveOffsetConnection({ args, maxSize: 100, totalCount }, (range) =>
-    contents.refs(services, viewer, row, kind, range),
-  );
-}
 
 const RepositoryPage = pageType<{ id: string }>('RepositoryPage', Repository);
 
@@ -216,7 +258,9 @@ builder.queryFields((t) => ({
   repositoryPage: t.field({
     type: RepositoryPage,
     nullable: true,
-    description: 'Those of a namespace that the viewer may see.',
+    description:
+      'Those of a namespace that the viewer may see: only for REST. In GraphQL ask for `namespace { repositories }`.',
+    complexity: numberedPageCost(),
     args: {
       namespace: t.arg.string({ required: true, description: 'The name of the owner.' }),
       page: t.arg.int({ ...pageArgs.page, required: true }),
@@ -226,30 +270,33 @@ builder.queryFields((t) => ({
       visibility: t.arg(listArgs.visibility),
     },
     resolve: (_root, args, context, info) => {
-      const query = queryFromInfo({ context, info, path: ['nodes'] });
-      return list.listRepositories(
-        context.services,
-        context.viewer,
-        args,
-        selectOf<repos.Select>(query),
-      );
+      const select = selectAt<repos.Select>(context, info, 'nodes');
+      return list.listRepositories(context.services, context.viewer, args, select);
     },
   }),
 }));
 
+const RepositoryConnection = connectionType('Repository', Repository);
+
 builder.prismaObjectField(Namespace, 'repositories', (t) =>
-  t.relatedConnection('repositories', {
-    cursor: 'id',
-    totalCount: true,
+  t.field({
+    type: RepositoryConnection,
+    nullable: true,
     description: 'Those that the viewer may see.',
+    complexity: pageCost(),
     args: {
+      first: t.arg.int(sliceArgs.first),
+      after: t.arg.string(sliceArgs.after),
       sort: t.arg(listArgs.sort),
       order: t.arg(listArgs.order),
       visibility: t.arg(listArgs.visibility),
     },
-    query: ({ sort, order, visibility }, { viewer }) => ({
-      where: { AND: [visibleTo(viewer), visibility ? { visibility } : {}] },
-      orderBy: list.sorted(sort, order),
-    }),
+    select: { id: true },
+    resolve: async ({ id }, args, context, info) => {
+      const select = selectOfNodes<repos.Select>(context, info);
+      const { services, viewer } = context;
+      const input = { ...args, namespaceId: id };
+      return toConnection(await list.sliceRepositories(services, viewer, input, select), args);
+    },
   }),
 );

@@ -3,10 +3,17 @@ import { Prisma } from '../../prisma/generated/client.ts';
 import type { Visibility } from '../../prisma/generated/enums.ts';
 import type { Viewer } from '../auth/access.ts';
 import { notFound } from '../errors.ts';
-import { type NumberedPage, type PageRequest, toOffset } from '../paging.ts';
+import { cursorColumns, pageQuery, type Sorting, toSlice } from '../keyset.ts';
+import {
+  type NumberedPage,
+  type PageRequest,
+  type Slice,
+  type SliceRequest,
+  toOffset,
+} from '../paging.ts';
 import type { Services } from '../services.ts';
 import { canExist, type Row, type Select } from './repos.ts';
-import { visibleSql } from './visibility.ts';
+import { visibleSql, visibleTo } from './visibility.ts';
 
 /** Each total by the id, so that pages never overlap. Names sort ignoring case, as they are unique. */
 const COLUMNS = {
@@ -16,21 +23,43 @@ const COLUMNS = {
   size: 'sizeBytes',
 } as const;
 
+const TYPES = { name: 'text', created_at: 'time', updated_at: 'time', size: 'integer' } as const;
+
 export type Sort = keyof typeof COLUMNS;
 export type Order = 'asc' | 'desc';
 export const SORTS = Object.keys(COLUMNS) as Sort[];
 
-/** For Prisma's queries. */
-export function sorted(sort: Sort, order: Order): Prisma.RepositoryOrderByWithRelationInput[] {
-  return [{ [COLUMNS[sort]]: order }, { id: order }];
-}
+type Sorted = { sort: Sort; order: Order; visibility?: Visibility | null };
+export type ListInput = PageRequest & Sorted & { namespace: string };
 
-export type ListInput = PageRequest & {
-  namespace: string;
-  sort: Sort;
-  order: Order;
-  visibility?: Visibility | null;
-};
+/**
+ * Those of a namespace that the viewer may see, after a cursor.
+ * @throws AppError 400
+ */
+export async function sliceRepositories<S extends Select>(
+  { db }: Pick<Services, 'db'>,
+  viewer: Viewer,
+  {
+    namespaceId,
+    sort,
+    order,
+    visibility,
+    ...range
+  }: SliceRequest & Sorted & { namespaceId: string },
+  select: S,
+): Promise<Slice<Row<S>>> {
+  const sorting: Sorting = { name: sort, column: COLUMNS[sort], type: TYPES[sort], order };
+  const { where: page, orderBy, take } = pageQuery(sorting, range);
+  const where = { namespaceId, ...(visibility && { visibility }), AND: [visibleTo(viewer)] };
+  const rows = await db.repository.findMany({
+    where: { ...where, AND: [...where.AND, page] },
+    select: { ...select, ...cursorColumns(sorting) },
+    orderBy,
+    take,
+    relationLoadStrategy: 'join',
+  });
+  return toSlice(sorting, range, rows as unknown as Row<S>[], () => db.repository.count({ where }));
+}
 
 /**
  * Those of a namespace that the viewer may see. One query reads the namespace, the total and the page; a

@@ -17,6 +17,11 @@ import { isRepositoryName, nameKey } from './names.ts';
 export type Select = Prisma.RepositorySelect;
 export type Row<S extends Select> = Prisma.RepositoryGetPayload<{ select: S }>;
 
+/** Whether the viewer may read it: of rows that come with others, as a job's repository does. */
+export function isVisible(viewer: Viewer, row: Omit<Ruled, 'defaultBranch'>): boolean {
+  return can(viewer, 'repository.read', target(row));
+}
+
 /** By id or by name. */
 export type RepositoryKey = { namespace: string; id?: string | null; name?: string | null };
 

@@ -166,7 +166,7 @@ export const NAMESPACE_LISTS: Record<
   string,
   { args: string; selection: string; refused: boolean }
 > = {
-  members: { args: '', selection: '{ role }', refused: true },
+  members: { args: '', selection: '{ edges { node { role } } }', refused: true },
   repositories: {
     args: '(visibility: PRIVATE)',
     selection: '{ edges { node { id } } }',

@@ -97,8 +97,8 @@ export async function createWorld(app: TestApp) {
     namespace,
     job: aJob,
   } = await by('manager').gql(
-    `query ($job: String!) { viewer { id } namespace(name: "acme") { id members { id } }
-       accessToken(name: "own") { id } job(namespace: "acme", name: $job) { id attempts { id } } }`,
+    `query ($job: String!) { viewer { id } namespace(name: "acme") { id members { nodes { id } } }
+       accessToken(name: "own") { id } job(namespace: "acme", name: $job) { id attempts { nodes { id } } } }`,
     { job: await job() },
   );
   const { apiKey } = await by('manager').gql(`{ apiKey(name: "${await key()}") { id } }`);
@@ -107,8 +107,8 @@ export async function createWorld(app: TestApp) {
     Namespace: namespace.id,
     Repository: await repository(),
     Job: aJob.id,
-    JobAttempt: aJob.attempts[0].id,
-    Member: namespace.members[0].id,
+    JobAttempt: aJob.attempts.nodes[0].id,
+    Member: namespace.members.nodes[0].id,
     AccessToken: accessToken.id,
     ApiKey: apiKey.id,
   };

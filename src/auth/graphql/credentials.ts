@@ -1,9 +1,11 @@
 /** Access tokens and API keys in GraphQL. */
 import { builder } from '../../graphql/builder.ts';
+import { connectionType, pageCost, sliceArgs, toConnection } from '../../graphql/paging.ts';
 import { deletionPayload, INPUT } from '../../graphql/payloads.ts';
 import { type Scope as AScope, SCOPES } from '../access.ts';
 import * as tokens from '../access-tokens.ts';
 import * as keys from '../api-keys.ts';
+import { User } from '../graphql.ts';
 
 const ALLOWS: Record<AScope, string> = {
   'repo:read': 'Reading and cloning repositories.',
@@ -86,11 +88,39 @@ function inOrder<T extends { id: string }>(ids: readonly string[], found: readon
   return ids.map((id) => byId.get(id) ?? null);
 }
 
+const AccessTokenConnection = connectionType('AccessToken', AccessToken);
+const ApiKeyConnection = connectionType('ApiKey', ApiKey);
+
+builder.prismaObjectFields(User, (t) => ({
+  accessTokens: t.field({
+    type: AccessTokenConnection,
+    nullable: true,
+    description: 'Newest first. Shown to the user alone, with a credential of full rights.',
+    complexity: pageCost(),
+    args: { first: t.arg.int(sliceArgs.first), after: t.arg.string(sliceArgs.after) },
+    select: { id: true },
+    resolve: async ({ id }, args, { services, viewer }) =>
+      toConnection(await tokens.sliceAccessTokens(services, viewer, id, args), args),
+  }),
+  apiKeys: t.field({
+    type: ApiKeyConnection,
+    nullable: true,
+    description:
+      "The user's own and those of namespaces the user administers, newest first. Shown to the user alone, with a credential of full rights.",
+    complexity: pageCost(),
+    args: { first: t.arg.int(sliceArgs.first), after: t.arg.string(sliceArgs.after) },
+    select: { id: true },
+    resolve: async ({ id }, args, { services, viewer }) =>
+      toConnection(await keys.sliceApiKeys(services, viewer, id, args), args),
+  }),
+}));
+
 builder.queryFields((t) => ({
   accessTokens: t.field({
     type: [AccessToken],
     nullable: true,
-    description: 'Your own, newest first.',
+    description:
+      'Your own, newest first: only for REST, which lists them whole. In GraphQL ask for `viewer { accessTokens }`.',
     resolve: (_root, _args, { services, viewer }) => tokens.listAccessTokens(services, viewer),
   }),
   accessToken: t.field({
@@ -104,7 +134,8 @@ builder.queryFields((t) => ({
   apiKeys: t.field({
     type: [ApiKey],
     nullable: true,
-    description: 'Your own and those of namespaces you administer, newest first.',
+    description:
+      'Your own and those of namespaces you administer: only for REST, which lists them whole. In GraphQL ask for `viewer { apiKeys }`.',
     resolve: (_root, _args, { services, viewer }) => keys.listApiKeys(services, viewer),
   }),
   apiKey: t.field({

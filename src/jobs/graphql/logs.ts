@@ -33,7 +33,12 @@ export const JobLogs = builder
     fields: (t) => ({
       name: t.exposeString('name', { description: 'Of the job.' }),
       namespace: t.exposeString('namespace', { description: 'Its name.' }),
-      lines: t.expose('lines', { type: [LogLine], description: 'In the order of `seq`.' }),
+      lines: t.expose('lines', {
+        type: [LogLine],
+        description: 'In the order of `seq`.',
+        // Their number was counted where `tail` is given.
+        complexity: { field: 0, multiplier: 1 },
+      }),
       hasMore: t.exposeBoolean('hasMore', { description: 'Older lines were left out by `tail`.' }),
     }),
   });

@@ -1,9 +1,8 @@
 /** What changes jobs, in GraphQL. */
-import { queryFromInfo } from '@pothos/plugin-prisma';
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import { builder } from '../../graphql/builder.ts';
 import { deletionPayload, INPUT } from '../../graphql/payloads.ts';
-import { selectOf } from '../../graphql/select.ts';
+import { selectAt } from '../../graphql/select.ts';
 import { Job } from '../graphql.ts';
 import { HARDWARE_DEFAULTS } from '../hardware.ts';
 import * as jobs from '../jobs.ts';
@@ -134,8 +133,7 @@ builder.mutationFields((t) => ({
     description: 'Queues a job. The commit that its branch stands at now is what runs.',
     args: { input: t.arg({ type: CreateJobInput, ...INPUT }) },
     resolve: (_root, { input }, context, info) => {
-      const query = queryFromInfo({ context, info, path: ['job'] });
-      const select = selectOf<Prisma.JobSelect>(query);
+      const select = selectAt<Prisma.JobSelect>(context, info, 'job');
       return jobs.createJob(context.services, context.viewer, input, select);
     },
   }),
@@ -145,8 +143,7 @@ builder.mutationFields((t) => ({
     description: 'Cancels at once; SIGTERM to all its processes, SIGKILL after 30 seconds.',
     args: { input: t.arg({ type: CancelJobInput, ...INPUT }) },
     resolve: (_root, { input }, context, info) => {
-      const query = queryFromInfo({ context, info, path: ['job'] });
-      const select = selectOf<Prisma.JobSelect>(query);
+      const select = selectAt<Prisma.JobSelect>(context, info, 'job');
       return jobs.cancelJob(context.services, context.viewer, input, select);
     },
   }),

@@ -1,5 +1,6 @@
 /** What a job uses and what it leaves, in GraphQL: analytics and artifacts. */
 import { builder } from '../../graphql/builder.ts';
+import { connectionType, pageCost, sliceArgs, toConnection } from '../../graphql/paging.ts';
 import type { ArtifactFile } from '../downloads.ts';
 import * as downloads from '../downloads.ts';
 import type { analyticsOf } from '../usage.ts';
@@ -41,18 +42,18 @@ export const JobArtifacts = builder.objectRef<downloads.Artifacts>('JobArtifacts
   fields: (t) => ({
     path: t.exposeString('path', { description: 'The `outputPath` of the job.' }),
     sizeBytes: t.expose('sizeBytes', { type: 'SafeInt', description: 'Of the archive.' }),
-    files: t.exposeInt('files', { description: 'How many files there are.' }),
+    fileCount: t.exposeInt('files', { description: 'How many files there are.' }),
     downloadUrl: t.exposeString('downloadUrl', {
       description: 'One gzip tar; the link works for 15 minutes, without credentials.',
     }),
-    entries: t.field({
-      type: [File],
-      description: 'File by file, at most a thousand at once.',
-      args: {
-        first: t.arg.int({ required: true, defaultValue: 100, description: 'How many.' }),
-        after: t.arg.string({ description: 'The path of the last one seen.' }),
-      },
-      resolve: (artifacts, args, { services }) => downloads.listFiles(services, artifacts, args),
+    files: t.field({
+      type: connectionType('ArtifactFile', File),
+      nullable: true,
+      description: 'File by file, in the order of the archive.',
+      complexity: pageCost(),
+      args: { first: t.arg.int(sliceArgs.first), after: t.arg.string(sliceArgs.after) },
+      resolve: async (artifacts, args, { services }) =>
+        toConnection(await downloads.listFiles(services, artifacts, args), args),
     }),
   }),
 });

@@ -1,10 +1,10 @@
 /** What is in a repository, in GraphQL: the types of directories, files, commits and refs. */
 import type { Commit as CommitShape, Signature as SignatureShape } from '../../git/commit.ts';
 import type { TreeEntry as TreeEntryShape } from '../../git/read.ts';
-import type { Ref as RefShape } from '../../git/refs.ts';
 import { builder } from '../../graphql/builder.ts';
-import { pageType } from '../../graphql/paging.ts';
+import { connectionType, pageType } from '../../graphql/paging.ts';
 import type * as contents from '../contents.ts';
+import type { RefAndCommit } from '../history.ts';
 
 const TreeEntryType = builder.enumType('TreeEntryType', {
   description: 'What stands in a directory.',
@@ -40,6 +40,8 @@ export const Tree = builder.objectRef<contents.Tree>('Tree').implement({
     entries: t.expose('entries', {
       type: [TreeEntry],
       description: "Directories first, each in git's order.",
+      // As many as there are, so this is a guess at an ordinary directory.
+      complexity: { field: 5, multiplier: 30 },
     }),
   }),
 });
@@ -79,10 +81,14 @@ const Signature = builder.objectRef<SignatureShape>('Signature').implement({
   }),
 });
 
-const Commit = builder.objectRef<CommitShape>('Commit').implement({
+export const Commit = builder.objectRef<CommitShape>('Commit').implement({
   description: 'A commit.',
   fields: (t) => ({
     sha: t.exposeString('sha', { description: '40 hexadecimal digits.' }),
+    parents: t.exposeStringList('parents', {
+      description: 'The ids of its parents; of a merge there are several, of a first commit none.',
+      complexity: 1,
+    }),
     message: t.exposeString('message', { description: 'Without its final newline.' }),
     author: t.expose('author', { type: Signature, description: 'Who wrote the change.' }),
     committer: t.expose('committer', { type: Signature, description: 'Who made the commit.' }),
@@ -90,18 +96,20 @@ const Commit = builder.objectRef<CommitShape>('Commit').implement({
 });
 
 export const CommitPage = pageType<CommitShape>('CommitPage', Commit);
+export const CommitConnection = connectionType('Commit', Commit);
 
-export const Ref = builder.objectRef<RefShape>('Ref').implement({
+const Ref = builder.objectRef<RefAndCommit>('Ref').implement({
   description: 'A branch or a tag.',
   fields: (t) => ({
     name: t.exposeString('name', { description: 'Without `refs/heads/` or `refs/tags/`.' }),
-    sha: t.exposeString('sha', { description: 'Of the commit.' }),
+    sha: t.exposeString('sha', { description: 'Of the commit, also of an annotated tag.' }),
+    commit: t.field({
+      type: Commit,
+      nullable: true,
+      description: 'What it stands at; null for a tag of something else.',
+      resolve: (ref) => ref.commit(),
+    }),
   }),
 });
 
-/** Counts are on the repository: `branchCount`, `tagCount`. */
-export const RefConnection = builder.connectionObject({
-  type: Ref,
-  name: 'RefConnection',
-  description: 'A page of branches or tags.',
-});
+export const RefConnection = connectionType('Ref', Ref);

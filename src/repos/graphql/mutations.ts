@@ -1,11 +1,10 @@
 /** What changes repositories, in GraphQL. */
-import { queryFromInfo } from '@pothos/plugin-prisma';
 import type { GraphQLResolveInfo } from 'graphql';
 import type { Viewer } from '../../auth/access.ts';
 import { builder } from '../../graphql/builder.ts';
 import type { Context } from '../../graphql/context.ts';
 import { deletionPayload, INPUT } from '../../graphql/payloads.ts';
-import { selectOf } from '../../graphql/select.ts';
+import { selectAt } from '../../graphql/select.ts';
 import type { Services } from '../../services.ts';
 import { Repository, Visibility } from '../graphql.ts';
 import * as lifecycle from '../lifecycle.ts';
@@ -129,9 +128,9 @@ function answering<I>(change: Change<I>) {
     context: Context,
     info: GraphQLResolveInfo,
   ): Promise<Changed> => {
-    const query = queryFromInfo({ context, info, path: ['repository'] });
+    const select = selectAt<Select>(context, info, 'repository');
     const { services, viewer } = context;
-    return { repository: await change(services, viewer, input, selectOf(query)) };
+    return { repository: await change(services, viewer, input, select) };
   };
 }
 

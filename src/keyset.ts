@@ -1,0 +1,105 @@
+/**
+ * Pages of a table, each after the row that a cursor names: a page costs the same however deep it stands, and
+ * rows that come, change or go meanwhile move none of the others.
+ *
+ * A list is sorted by one column and then by the id. A cursor holds the values of both in its row, so it works
+ * when that row is gone, and the name of the sort, because with another it means nothing.
+ */
+import { checkFirst, noCursor, type Slice, type SliceRequest } from './paging.ts';
+
+export type Sorting = {
+  /** What clients call it. */
+  name: string;
+  column: string;
+  type: 'text' | 'time' | 'integer';
+  order: 'asc' | 'desc';
+  /** Rows without a value come last, in either order. */
+  nullable?: boolean;
+  /** The column that makes the order total, where it is not `id`. */
+  id?: string;
+};
+
+type Value = string | Date | bigint | number | null;
+type Row = Record<string, unknown>;
+
+/** The parts of Prisma's `findMany` that read one page, and one row more, which tells whether another follows. */
+export type PageQuery = { where: object; orderBy: object[]; take: number };
+
+/** @throws AppError 400 for `first` out of range, and for what is no cursor of this list. */
+export function pageQuery(sorting: Sorting, { first, after }: SliceRequest): PageQuery {
+  const { column, order, nullable, id = 'id' } = sorting;
+  const sorted = nullable ? { sort: order, nulls: 'last' } : order;
+  return {
+    where: after == null ? {} : beyond(sorting, readCursor(sorting, after)),
+    orderBy: column === id ? [{ [id]: order }] : [{ [column]: sorted }, { [id]: order }],
+    take: checkFirst(first) + 1,
+  };
+}
+
+/** The page out of the rows that `pageQuery` read, which hold the sort's columns. */
+export function toSlice<T>(
+  sorting: Sorting,
+  { first }: SliceRequest,
+  rows: readonly T[],
+  totalCount: Slice<T>['totalCount'],
+): Slice<T> {
+  return {
+    items: rows.slice(0, first).map((node) => ({ cursor: cursorOf(sorting, node as Row), node })),
+    hasNextPage: rows.length > first,
+    totalCount,
+  };
+}
+
+/** The columns of which cursors are made. */
+export function cursorColumns({ column, id = 'id' }: Sorting): Record<string, true> {
+  return { [column]: true, [id]: true };
+}
+
+function beyond(
+  { column, order, nullable, id = 'id' }: Sorting,
+  [value, lastId]: [Value, string],
+): object {
+  const past = order === 'asc' ? 'gt' : 'lt';
+  const sameValue = { [column]: value, [id]: { [past]: lastId } };
+  if (column === id) return { [id]: { [past]: lastId } };
+  if (value === null) return sameValue;
+  if (nullable) return { OR: [{ [column]: { [past]: value } }, sameValue, { [column]: null }] };
+  // The first condition adds nothing but a bound that an index can begin at.
+  return {
+    AND: [
+      { [column]: { [`${past}e`]: value } },
+      { OR: [{ [column]: { [past]: value } }, sameValue] },
+    ],
+  };
+}
+
+function cursorOf({ name, column, id = 'id' }: Sorting, row: Row): string {
+  const value = row[column];
+  const text = value instanceof Date ? value.toISOString() : value === null ? null : String(value);
+  return Buffer.from(JSON.stringify([name, text, row[id]])).toString('base64url');
+}
+
+function readCursor({ name, type, nullable }: Sorting, cursor: string): [Value, string] {
+  const [sort, text, id] = parse(cursor);
+  if (sort !== name || typeof id !== 'string' || !/^[a-z]+_[0-9a-z]{26}$/.test(id))
+    throw noCursor();
+  if (text === null && nullable) return [null, id];
+  if (typeof text !== 'string' || text.includes('\0')) throw noCursor();
+  if (type === 'text') return [text, id];
+  if (type === 'time') {
+    const time = new Date(text);
+    if (Number.isNaN(time.getTime())) throw noCursor();
+    return [time, id];
+  }
+  if (!/^\d{1,18}$/.test(text)) throw noCursor();
+  return [BigInt(text), id];
+}
+
+function parse(cursor: string): unknown[] {
+  try {
+    const parsed = JSON.parse(Buffer.from(cursor, 'base64url').toString());
+    return Array.isArray(parsed) ? parsed : [];
+  } catch {
+    return [];
+  }
+}

@@ -1,0 +1,127 @@
+/** What a repository's commits and refs are, page by page. */
+import { demand, type Viewer } from '../auth/access.ts';
+import { notFound } from '../errors.ts';
+import type { CatFilePool } from '../git/catfile.ts';
+import type { Commit } from '../git/commit.ts';
+import { readCommits, readHistory } from '../git/history.ts';
+import { listRefs, type Ref, type RefKind } from '../git/refs.ts';
+import { checkFirst, noCursor, type Slice, type SliceRequest } from '../paging.ts';
+import type { Services } from '../services.ts';
+import { find } from './contents.ts';
+import { inFolder } from './folder.ts';
+import { type Ruled, target } from './repos.ts';
+
+type Reads = Pick<Services, 'db' | 'git' | 'log'>;
+
+/**
+ * The history of a revision, newest first, page by page: what follows a cursor is the history that it was made
+ * for, also when the branch has moved on meanwhile. Without a revision it is that of `main`, or else of the
+ * default branch, where nothing may have been committed yet.
+ * @throws AppError 400, 401, 403, 404 for an unknown revision.
+ */
+export async function history(
+  services: Reads,
+  viewer: Viewer,
+  repository: Ruled,
+  { revision, first, after }: SliceRequest & { revision?: string | null },
+): Promise<Slice<Commit>> {
+  demand(viewer, 'repository.read', target(repository));
+  const take = checkFirst(first);
+  const start = after == null ? null : readPosition(after);
+  const { objects, history } = services.git;
+  return inFolder(services, repository.id, async (dir) => {
+    const name = start?.sha ?? revision;
+    const at = await objects.use(dir, (objects) => find(objects, repository, name, ''));
+    if (!at && start) throw noCursor();
+    if (!at && revision) throw notFound('Revision');
+    if (!at) return { items: [], hasNextPage: false, totalCount: () => 0 };
+    const sha = at.commit;
+    const skip = start?.position ?? 0;
+    const { commits, total } = await readHistory(objects, history, dir, sha, { skip, take });
+    return {
+      items: commits.map((node, i) => ({ cursor: `${sha}.${skip + i + 1}`, node })),
+      hasNextPage: skip + take < total,
+      totalCount: () => total,
+    };
+  });
+}
+
+/** A cursor in a history: where it began, and how many commits were shown. */
+function readPosition(cursor: string): { sha: string; position: number } {
+  const [, sha, position] = /^([0-9a-f]{40})\.(\d{1,9})$/.exec(cursor) ?? [];
+  if (!sha) throw noCursor();
+  return { sha, position: Number(position) };
+}
+
+/** What a revision names. @throws AppError 401, 403, 404. */
+export async function commit(
+  services: Reads,
+  viewer: Viewer,
+  repository: Ruled,
+  revision: string,
+): Promise<Commit> {
+  demand(viewer, 'repository.read', target(repository));
+  if (!revision) throw notFound('Revision');
+  const { objects } = services.git;
+  return inFolder(services, repository.id, async (dir) => {
+    const at = await objects.use(dir, (objects) => find(objects, repository, revision, ''));
+    const [found] = at ? await readCommits(objects, dir, [at.commit]) : [];
+    if (!found) throw notFound('Revision');
+    return found;
+  });
+}
+
+/** `commit` reads those of the whole page at once, the first time that one is asked for. */
+export type RefAndCommit = Ref & { commit(): Promise<Commit | null> };
+
+/** By name, page by page. `totalCount` is the record's. @throws AppError 400, 401, 403. */
+export async function refs(
+  services: Reads,
+  viewer: Viewer,
+  repository: Ruled,
+  { kind, totalCount, ...range }: SliceRequest & { kind: RefKind; totalCount: number },
+): Promise<Slice<RefAndCommit>> {
+  demand(viewer, 'repository.read', target(repository));
+  const take = checkFirst(range.first);
+  const start = range.after == null ? null : readRefCursor(range.after);
+  return inFolder(services, repository.id, async (dir) => {
+    const found = await listRefs(dir, kind, { after: start, limit: take + 1 });
+    const page = found.slice(0, take);
+    let commits: ReturnType<typeof commitsById> | undefined;
+    const commitOf = async (sha: string) => {
+      commits ??= inFolder(services, repository.id, (dir) =>
+        commitsById(services.git.objects, dir, page),
+      );
+      return (await commits).get(sha) ?? null;
+    };
+    return {
+      items: page.map((ref, i) => ({
+        cursor: refCursor(ref.name, (start?.position ?? 0) + i + 1),
+        node: { ...ref, commit: () => commitOf(ref.sha) },
+      })),
+      hasNextPage: found.length > take,
+      totalCount: () => totalCount,
+    };
+  });
+}
+
+async function commitsById(
+  objects: CatFilePool,
+  dir: string,
+  refs: readonly Ref[],
+): Promise<Map<string, Commit | null>> {
+  const shas = [...new Set(refs.map(({ sha }) => sha))];
+  const commits = await readCommits(objects, dir, shas);
+  return new Map(shas.map((sha, i) => [sha, commits[i] ?? null]));
+}
+
+function refCursor(name: string, position: number): string {
+  return Buffer.from(`${position} ${name}`).toString('base64url');
+}
+
+function readRefCursor(cursor: string): { name: string; position: number } {
+  const text = Buffer.from(cursor, 'base64url').toString();
+  const [, position, name] = /^(\d{1,9}) (.+)$/s.exec(text) ?? [];
+  if (!name) throw noCursor();
+  return { name, position: Number(position) };
+}
