@@ -13,6 +13,7 @@ import { type ConnectionLimits, openServer } from './connections.ts';
 import { CORS_HEADERS } from './cors.ts';
 import { prepareDataFolder } from './data-folder.ts';
 import { openDatabase } from './db.ts';
+import { watchDiskSpace } from './disk-space.ts';
 import { Bus } from './events.ts';
 import { openGit } from './git/git.ts';
 import { createHttp } from './http.ts';
@@ -86,6 +87,14 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   });
   cleanup.defer(() => session.close());
   database.own(log);
+  const space = cleanup.use(
+    await watchDiskSpace({
+      folder: config.dataDir,
+      floor: config.diskFloor,
+      log,
+      onFree: () => bus.hear('queue'),
+    }),
+  );
 
   const usage = cleanup.use(recordUsage({ pool: database.pool, log }));
   const rechecks = cleanup.use(openRechecks({ pool: database.pool, log }));
@@ -109,6 +118,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
     git,
     log,
     pushes,
+    space,
     signer,
     secretBox,
     usage,

@@ -21,6 +21,8 @@ export type Config = {
   /** Where artifacts are served; unset: `{baseUrl}/artifacts`. */
   artifactUrl?: string;
   dataDir: string;
+  /** Bytes that stay free on the data folder's disk; 0 for no floor. */
+  diskFloor: number;
   database: DatabaseConfig;
   admin: { username: string; token?: string };
   runner: RunnerChoice;
@@ -43,6 +45,7 @@ export const VARIABLES = {
   HOST: ['127.0.0.1', 'address to listen on'],
   DATABASE_URL: ['', 'PostgreSQL to use; unset: an embedded one in the data folder'],
   LOAM_DATA_DIR: ['./data', 'folder of repositories, artifacts and the embedded database'],
+  LOAM_DISK_FLOOR: ['512MiB', 'free disk below which writes are refused; 0 for none'],
   LOAM_BASE_URL: ['', 'address clients use; unset: http://HOST:PORT'],
   LOAM_ARTIFACT_URL: ['', 'address that serves artifacts; unset: LOAM_BASE_URL/artifacts'],
   LOAM_ADMIN: ['admin', 'name of the first user and its namespace'],
@@ -79,6 +82,12 @@ export function readConfig(env: Record<string, string | undefined> = process.env
       ? value
       : fail(name, `must be a whole number from ${min} to ${max}`);
   };
+  const bytes = (name: Name) => {
+    const [, digits, unit = ''] = /^(\d{1,15})(|KiB|MiB|GiB|TiB)$/.exec(read(name)) ?? [];
+    return digits
+      ? Number(digits) * 1_024 ** ['', 'KiB', 'MiB', 'GiB', 'TiB'].indexOf(unit)
+      : fail(name, 'must be a number of bytes, KiB, MiB, GiB or TiB, such as 2GiB');
+  };
   const oneOf = <const T extends string>(name: Name, values: readonly T[]): T =>
     values.find((v) => v === read(name)) ?? fail(name, `must be one of ${values.join(', ')}`);
   const url = (name: Name, protocols: readonly string[]) => {
@@ -107,6 +116,7 @@ export function readConfig(env: Record<string, string | undefined> = process.env
     baseUrl: url('LOAM_BASE_URL', ['http:', 'https:']),
     artifactUrl: url('LOAM_ARTIFACT_URL', ['http:', 'https:']),
     dataDir: resolve(read('LOAM_DATA_DIR')),
+    diskFloor: bytes('LOAM_DISK_FLOOR'),
     database: database ? { kind: 'url', url: database } : { kind: 'embedded' },
     admin: { username: admin, ...(token && { token }) },
     runner,

@@ -108,6 +108,11 @@ export function isUnstorableText(error: unknown): boolean {
   return [NUL_IN_TEXT, NUL_IN_JSON, BAD_JSON].includes(sqlState(error));
 }
 
+/** Whether a write failed because no space is left: in PostgreSQL, or where it was to go itself. */
+export function isDiskFull(error: unknown): boolean {
+  return ['53100', 'ENOSPC', 'EDQUOT'].includes(sqlState(error));
+}
+
 /** The five characters of a failed statement, whether Prisma told of it or `pg`. */
 function sqlState(error: unknown): string {
   const { code, meta } = (error ?? {}) as { code?: unknown; meta?: { driverAdapterError?: Error } };

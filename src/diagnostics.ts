@@ -2,18 +2,27 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Db } from './db.ts';
+import type { Services } from './services.ts';
 
 const ROOT = join(import.meta.dirname, '..');
 
 export type Version = { version: 'v1'; build: string; commit: string | null };
 
-/** `degraded` when the database does not answer within two seconds; the doors turn that into a 503. */
-export async function health(db: Db): Promise<'ok' | 'degraded'> {
-  const { promise: late, resolve } = Promise.withResolvers<'degraded'>();
-  const timer = setTimeout(resolve, 2_000, 'degraded' as const);
+/** `degraded` when the database does not answer or the disk is nearly full; that is a 503 over REST. */
+export async function health({
+  db,
+  space,
+}: Pick<Services, 'db' | 'space'>): Promise<'ok' | 'degraded'> {
+  return !space.low && (await databaseAnswers(db)) ? 'ok' : 'degraded';
+}
+
+/** Within two seconds. Whether requests should be sent here: on a disk that is nearly full reads go on. */
+export async function databaseAnswers(db: Db): Promise<boolean> {
+  const { promise: late, resolve } = Promise.withResolvers<boolean>();
+  const timer = setTimeout(resolve, 2_000, false);
   const answer = db.$queryRaw`select 1`.then(
-    () => 'ok' as const,
-    () => 'degraded' as const,
+    () => true,
+    () => false,
   );
   return Promise.race([answer, late]).finally(() => clearTimeout(timer));
 }

@@ -3,7 +3,8 @@
  * whatever reaches them into a `PublicError` with `toPublic`, the one place that decides what is shown.
  */
 
-import { isUnstorableText } from './db.ts';
+import { isDiskFull, isUnstorableText } from './db.ts';
+import { isDatabaseAway } from './outage.ts';
 
 /** Code → status (spec section 7, decisions section 2). */
 export const STATUS = {
@@ -90,6 +91,14 @@ export function busy(problem: string, retryAfter = 5): AppError {
   });
 }
 
+/** 500, because nobody but the operator can mend it: below the floor of free disk, and on a full one. */
+export function diskFull(): AppError {
+  return new AppError(
+    'internal_error',
+    "The server's disk is nearly full, so nothing was changed: its operator has to free space",
+  );
+}
+
 /** The REST error body (spec section 7): 429 carries `retry_after` in place of `request_id`. */
 export type ErrorBody = {
   error:
@@ -108,6 +117,8 @@ export function toPublic(error: unknown): AppError {
       null,
       'A text holds a character that cannot be stored (NUL, or half of a surrogate pair)',
     );
+  if (isDiskFull(error)) return diskFull();
+  if (isDatabaseAway(error)) return busy('The database does not answer at the moment', 1);
   return new AppError(
     'internal_error',
     'Something went wrong on our side. The request id helps us find it.',

@@ -28,8 +28,9 @@ export function isDatabaseAway(error: unknown, depth = 0): boolean {
   for (const one of [code, originalCode]) {
     if (typeof one !== 'string') continue;
     if (SQLSTATES.test(one) || PRISMA.has(one) || SOCKET.test(one)) return true;
-    // Of a Unix socket that is not there.
-    if (one === 'ENOENT' && syscall === 'connect') return true;
+    // Of a Unix socket that is not there; Prisma passes it on without `syscall`.
+    if (one === 'ENOENT' && (syscall === 'connect' || `${message}`.includes('connect ENOENT')))
+      return true;
   }
   if (typeof message === 'string' && MESSAGES.test(message)) return true;
   const inner = [cause, meta?.driverAdapterError, ...(Array.isArray(errors) ? errors : [])];

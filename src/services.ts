@@ -7,6 +7,7 @@ import type { Rechecks } from './auth/rechecks.ts';
 import type { Usage } from './auth/usage.ts';
 import type { Config } from './config.ts';
 import type { Db } from './db.ts';
+import type { DiskSpace } from './disk-space.ts';
 import type { Bus } from './events.ts';
 import type { Git } from './git/git.ts';
 import type { SecretBox } from './jobs/secrets.ts';
@@ -24,6 +25,8 @@ export type Services = {
   log: Logger;
   /** Records what was pushed. */
   pushes: PushRecorder;
+  /** Of the data folder's disk. */
+  space: DiskSpace;
   signer: Signer;
   secretBox: SecretBox;
   /** Notes when credentials are used. */

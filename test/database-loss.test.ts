@@ -6,7 +6,7 @@ import { execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { once } from 'node:events';
 import { readdirSync } from 'node:fs';
-import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { mkdtemp, readFile, rm, statfs, writeFile } from 'node:fs/promises';
 import { type AddressInfo, createServer, connect as dial, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -15,13 +15,14 @@ import pg from 'pg';
 import { expect, inject, test } from 'vitest';
 import { openProcessRunner } from '../src/jobs/runners/process.ts';
 import { createLog } from '../src/log.ts';
-import { startPostgres } from '../src/postgres.ts';
+import { startPostgres, targetIn } from '../src/postgres.ts';
 import { openSession } from '../src/session.ts';
 import { Desk, remote } from './git.ts';
 import { Client, cloneDatabase, eventually } from './harness.ts';
+import { needs } from './needs.ts';
 import { type ServerProcess, startServer } from './process.ts';
 import { followStream, type StreamEvent } from './sse.ts';
-import { job, lines, submit, until } from './submit.ts';
+import { cancel, job, lines, submit, submitRaw, until } from './submit.ts';
 
 const TOKEN = 'a-token-for-the-losses';
 const COUNT = 'i=0; while [ ! -e stop ]; do i=$((i+1)); echo $i; sleep 0.05; done; echo total $i';
@@ -80,10 +81,9 @@ async function degraded({ client }: Place): Promise<void> {
   expect([status, body]).toEqual([503, { status: 'degraded' }]);
 }
 
-/** Writers, pushers and a follower that try again, as good clients do, and note what they were promised. */
+/** Writers and pushers that try again, as good clients do, and note what they were promised. */
 function work(client: Client, desk: Desk) {
   const promised = { repositories: [] as string[], jobs: [] as string[], commit: '' };
-  const told: StreamEvent[] = [];
   let stopped = false;
 
   const loop = async (step: (n: number) => Promise<unknown>) => {
@@ -112,24 +112,41 @@ function work(client: Client, desk: Desk) {
     const { code } = await desk.try('code', 'push', '-q', 'origin', 'main');
     if (code === 0) promised.commit = commit;
   });
-  const follow = (async () => {
-    while (told.at(-1)?.event !== 'end') {
-      const from = told.at(-1)?.id;
-      await followStream(client, '/admin/job/count/logs?stream=true&tail=10000', from)
-        .each((event) => void told.push(event))
-        .catch(() => delay(50));
-    }
-  })();
   return {
     promised,
-    told,
-    /** Ends the writers, not the follower, who ends with the job. */
     async rest() {
       stopped = true;
       await Promise.all([write, push]);
     },
-    follow,
   };
+}
+
+/** Follows a job's log to its end, and comes back where it was cut off. */
+function follow(client: Client, name: string) {
+  const told: StreamEvent[] = [];
+  const done = (async () => {
+    while (told.at(-1)?.event !== 'end') {
+      await followStream(client, `/admin/job/${name}/logs?stream=true&tail=10000`, told.at(-1)?.id)
+        .each((event) => void told.push(event))
+        .catch(() => delay(50));
+    }
+  })();
+  return { told, done };
+}
+
+/** Every number that was printed was told once, and then the end. */
+function onceEach(told: readonly StreamEvent[]): void {
+  const said = told.filter(({ event }) => event === 'log').map(({ data }) => data.message);
+  const total = said.length - 1;
+  expect(said).toEqual([...Array.from({ length: total }, (_, i) => `${i + 1}`), `total ${total}`]);
+  expect(told.at(-1)?.data).toEqual({ status: 'succeeded', exit_code: 0 });
+}
+
+/** Lets the jobs that count come to their end. */
+async function stopCounting({ path }: Place): Promise<void> {
+  const attempts = join(path, 'attempts');
+  for (const attempt of readdirSync(attempts).filter((name) => name.startsWith('att_')))
+    await writeFile(join(attempts, attempt, 'work/stop'), '').catch(() => {});
 }
 
 async function repositories(client: Client): Promise<Set<string>> {
@@ -159,9 +176,10 @@ test('PostgreSQL killed, stopped, crashed and suspended: all goes on by itself',
   });
   await until(client, 'admin', 'count', 'RUNNING');
   const at = work(client, desk);
+  const follower = follow(client, 'count');
   const progress = () => ({
     repositories: at.promised.repositories.length,
-    lines: at.told.length,
+    lines: follower.told.length,
     commit: at.promised.commit,
   });
   const goesOn = async () => {
@@ -199,22 +217,13 @@ test('PostgreSQL killed, stopped, crashed and suspended: all goes on by itself',
   await goesOn();
 
   await at.rest();
-  const attempts = join(place.path, 'attempts');
-  const counting = await job(client, 'admin', 'count');
-  expect(counting).toMatchObject({ status: 'RUNNING', attempts: [{ number: 1 }] });
-  for (const attempt of readdirSync(attempts).filter((name) => name.startsWith('att_')))
-    await writeFile(join(attempts, attempt, 'work/stop'), '').catch(() => {});
-  await at.follow;
-
-  const numbers = at.told
-    .filter(({ event }) => event === 'log')
-    .map(({ data }) => data.message as string);
-  const total = numbers.length - 1;
-  expect(numbers).toEqual([
-    ...Array.from({ length: total }, (_, i) => String(i + 1)),
-    `total ${total}`,
-  ]);
-  expect(at.told.at(-1)?.data).toEqual({ status: 'succeeded', exit_code: 0 });
+  expect(await job(client, 'admin', 'count')).toMatchObject({
+    status: 'RUNNING',
+    attempts: [{ number: 1 }],
+  });
+  await stopCounting(place);
+  await follower.done;
+  onceEach(follower.told);
   for (const name of at.promised.jobs) {
     const { attempts: run } = await until(client, 'admin', name, 'SUCCEEDED');
     expect(run, name).toMatchObject([{ number: 1, exitCode: 0 }]);
@@ -224,8 +233,110 @@ test('PostgreSQL killed, stopped, crashed and suspended: all goes on by itself',
   expect(at.promised.repositories.filter((name) => !names.has(name))).toEqual([]);
   const known = await desk.git('code', 'ls-remote', 'origin', 'refs/heads/main');
   await desk.git('code', 'merge-base', '--is-ancestor', at.promised.commit, known.slice(0, 40));
+  // Every push is in the database too: none waits for the next start to be recorded.
+  const begun = join(place.path, 'repositories/begun');
+  await eventually(async () => {
+    for (const note of readdirSync(begun))
+      expect(await readFile(join(begun, note), 'utf8')).not.toContain('"push"');
+  }, 60_000);
   expect(server.child.exitCode).toBe(null);
 });
+
+test('a disk that fills up: writes are refused, then PostgreSQL dies, and all goes on with the space', {
+  timeout: 120_000,
+}, async (ctx) => {
+  needs(ctx, 'root', 'mount');
+  await using folder = await dataFolder();
+  execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=300m', 'none', folder.path]);
+  await using _mounted = {
+    [Symbol.asyncDispose]: async () => void execFileSync('umount', [folder.path]),
+  };
+  const filler = join(folder.path, 'filler');
+  const leave = async (bytes: number) => {
+    const { bavail, bsize } = await statfs(folder.path);
+    const size = Math.max(0, bavail * bsize - bytes);
+    await writeFile(filler, Buffer.alloc(size), { flag: 'a' }).catch((error) => {
+      if (error.code !== 'ENOSPC') throw error;
+    });
+  };
+  await using place = await serve(folder.path, { LOAM_DISK_FLOOR: '64MiB', LOAM_JOB_SLOTS: '2' });
+  await using desk = await Desk.open();
+  const { client, server } = place;
+  await client.post('/auth/v1/repository/admin', { name: 'code' });
+  await client.post('/auth/v1/repository/admin', { name: 'unloved' });
+  await desk.git('.', 'clone', '-q', remote(client, 'admin/code'), 'code');
+  const run = { namespace: 'admin', repo: 'admin/code' };
+  await submit(client, { ...run, name: 'count', command: COUNT, outputPath: 'out' });
+  await until(client, 'admin', 'count', 'RUNNING');
+  const follower = follow(client, 'count');
+  await submit(client, { ...run, name: 'quiet', command: 'sleep 600' });
+  await until(client, 'admin', 'quiet', 'RUNNING');
+  await submit(client, { ...run, name: 'next', command: 'echo ran' });
+
+  await leave(40 * 2 ** 20);
+  await eventually(() => degraded(place));
+  const refused = await client.post('/auth/v1/repository/admin', { name: 'late' });
+  const message = expect.stringMatching(/disk is nearly full, so nothing was changed/);
+  expect(refused).toMatchObject({
+    status: 500,
+    body: { error: { code: 'internal_error', message } },
+  });
+  const { errors } = await submitRaw(client, { ...run, name: 'late', command: 'true' });
+  expect(errors).toMatchObject([{ message, extensions: { code: 'INTERNAL_ERROR' } }]);
+  const commit = await desk.commit('code', { 'a.txt': 'a' });
+  const push = await desk.try('code', 'push', '-q', 'origin', 'main');
+  expect(push).toMatchObject({ code: expect.any(Number), stderr: message });
+  // Reads go on, and so does what frees space.
+  expect(await repositories(client)).toEqual(new Set(['code', 'unloved']));
+  expect((await client.get('/readyz')).status).toBe(200);
+  await desk.git('.', 'clone', '-q', remote(client, 'admin/code'), 'read');
+  const { body } = await client.get('/auth/v1/repository/admin');
+  const unloved = body.data.find(({ name }: { name: string }) => name === 'unloved');
+  expect((await client.delete(`/auth/v1/repository/admin/${unloved.id}`)).status).toBe(204);
+  await cancel(client, 'admin', 'quiet');
+  await eventually(async () => {
+    const { attempts } = await job(client, 'admin', 'quiet');
+    expect(attempts).toMatchObject([{ exitCode: 143 }]);
+  });
+  // There is a slot for it now. It would be taken in a few milliseconds.
+  await delay(1_000);
+  expect(await job(client, 'admin', 'next')).toMatchObject({ status: 'QUEUED', attempts: [] });
+  await stopCounting(place);
+
+  // To the last byte: what PostgreSQL must write next ends it.
+  await leave(0);
+  await exhaust(targetIn(join(folder.path, 'postgres')));
+  expect((await client.get('/livez')).status).toBe(200);
+  await rm(filler);
+
+  await eventually(() => healthy(place), 60_000);
+  await eventually(async () => {
+    expect((await client.post('/auth/v1/repository/admin', { name: 'late' })).status).toBe(201);
+  });
+  await until(client, 'admin', 'next', 'SUCCEEDED');
+  expect(await lines(client, 'admin', 'next')).toEqual(['ran']);
+  await follower.done;
+  onceEach(follower.told);
+  await desk.git('code', 'push', '-q', 'origin', 'main');
+  expect(await desk.git('code', 'ls-remote', 'origin', 'refs/heads/main')).toContain(commit);
+  expect(server.child.exitCode).toBe(null);
+});
+
+/** Writes until PostgreSQL breaks off. */
+async function exhaust(target: pg.ClientConfig): Promise<void> {
+  const client = new pg.Client(target);
+  client.on('error', () => {});
+  await client.connect();
+  const filling = (async () => {
+    await client.query('create table if not exists filling (text text)');
+    for (;;) {
+      await client.query('insert into filling select repeat(md5(random()::text), 100)');
+      await client.query('select pg_switch_wal()');
+    }
+  })();
+  await expect(filling).rejects.toThrow();
+  await client.end().catch(() => {});
+}
 
 /** The session that holds the lock of a data folder, as the server's database knows it. */
 const HOLDER = `
@@ -252,7 +363,9 @@ test('a database of its own goes away and comes back; the folder stays ours mean
     // As an administrator stops it: sessions are cut off.
     postgres.own(createLog('silent'));
     await postgres.stop();
-    expect((await client.get('/auth/v1/repository/admin')).status).toBeGreaterThanOrEqual(500);
+    const away = await client.get('/auth/v1/repository/admin');
+    expect(away).toMatchObject({ status: 503, body: { error: { code: 'internal_error' } } });
+    expect(away.headers.get('retry-after')).toBe('1');
     expect((await client.graphql('{ viewer { username } }')).errors).toHaveLength(1);
     await degraded(place);
 

@@ -13,6 +13,7 @@ const NEEDS = {
   ],
   'git-lfs': ['git-lfs', ['version'], 'large-file objects'],
   root: ['sh', ['-c', 'test "$(id -u)" = 0'], 'acting as another user, and mounts'],
+  mount: ['unshare', ['--mount', 'mount', '-t', 'tmpfs', 'none', '/mnt'], 'a disk that is full'],
   'privileged-ports': [
     'sh',
     ['-c', 'test "$(cat /proc/sys/net/ipv4/ip_unprivileged_port_start)" -gt 80'],

@@ -17,7 +17,8 @@ const HealthType = builder.objectRef<{ status: string }>('Health').implement({
   description: 'Whether the service is up.',
   fields: (t) => ({
     status: t.exposeString('status', {
-      description: '`ok`, or `degraded` when the database does not answer.',
+      description:
+        '`ok`, or `degraded` when the database does not answer or the disk is nearly full.',
     }),
   }),
 });
@@ -26,7 +27,7 @@ builder.queryFields((t) => ({
   health: t.field({
     type: HealthType,
     description: 'Whether the service is up. It takes no credentials.',
-    resolve: async (_root, _args, { services }) => ({ status: await health(services.db) }),
+    resolve: async (_root, _args, { services }) => ({ status: await health(services) }),
   }),
   version: t.field({
     type: VersionType,

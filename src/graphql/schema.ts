@@ -1,5 +1,6 @@
 /** The whole schema: each import adds its feature's types and fields to the builder. */
 import { builder } from './builder.ts';
+import { demandDiskSpace } from './disk-space.ts';
 import '../auth/graphql.ts';
 import '../auth/graphql/accounts.ts';
 import '../auth/graphql/credentials.ts';
@@ -10,4 +11,4 @@ import '../jobs/graphql/mutations.ts';
 import '../jobs/graphql/subscriptions.ts';
 import './diagnostics.ts';
 
-export const schema = builder.toSchema();
+export const schema = demandDiskSpace(builder.toSchema());

@@ -51,6 +51,9 @@ export async function lookAfter(
   const { handle } = made;
   const outcome = await oversee(deps, attempt, handle, secrets, watch, stopping);
   if (!outcome || stopping.aborted) return false;
+  // What it leaves stays in its folder until there is room for it.
+  if (attempt.job.outputPath !== null && !watch.deleted) await deps.space.untilFree(stopping);
+  if (stopping.aborted) return false;
   const collected = watch.deleted ? {} : await collect(deps, attempt, handle, outcome);
   await finish(deps, attempt, outcome, collected);
   return true;
@@ -205,6 +208,8 @@ async function storeLog(
       else progress = said.trim().slice(0, MAX_PROGRESS).toWellFormed();
     }
     const ids = { jobId: attempt.job.id, attemptId: attempt.id };
+    // The runner keeps what it printed; here it would take up several times its size.
+    await deps.space.untilFree(stopping);
     // Refused: the job was deleted, and its lines with it.
     if (!(await appendLines(deps, { ...ids, lines: shown, from, to: cursor, progress }))) return;
     from = cursor;

@@ -39,7 +39,7 @@ export async function startWorker(
   deps: Deps,
   { pauses = PAUSES }: { pauses?: Pauses } = {},
 ): Promise<Worker> {
-  const { db, bus, runner, log, config } = deps;
+  const { db, bus, runner, log, config, space } = deps;
   const id = (await readFile(join(config.dataDir, 'instance-id'), 'utf8')).trim();
   const self = { id, runner: runner.name, offers: runner.offers };
   const stopping = new AbortController();
@@ -147,6 +147,8 @@ export async function startWorker(
   }
 
   async function claimAll(): Promise<void> {
+    // A job that begins writes; there is a call when there is space again.
+    if (space.low) return;
     for (const [gpu, gpuTotal] of Object.entries(runner.offers)) {
       while (!signal.aborted && active.size < config.jobSlots) {
         let gpuFree = gpuTotal;

@@ -7,7 +7,7 @@
  * is in the database. Where that cannot be written, the client's connection breaks off and it is tried again
  * (`recorder.ts`); killed between the two, the server finds its note at the next start and records then.
  */
-import { AppError } from '../errors.ts';
+import { AppError, diskFull } from '../errors.ts';
 import type { Begun } from '../git/disk.ts';
 import { type Command, NONE, type Push, type Verdict } from '../git/hooks.ts';
 import { isCommitId } from '../git/names.ts';
@@ -18,7 +18,7 @@ import type { Services } from '../services.ts';
 import type { BegunPush } from './record.ts';
 import { findSecrets } from './secrets.ts';
 
-type Deps = Pick<Services, 'db' | 'git' | 'config' | 'log' | 'pushes'>;
+type Deps = Pick<Services, 'db' | 'git' | 'config' | 'log' | 'pushes' | 'space'>;
 
 export type PushBy = { repositoryId: string; pusher: string; requestId: string };
 
@@ -44,7 +44,10 @@ export async function pushRules(
   return {
     hooks: git.hooks,
     // Git takes 0 for no limit.
-    maxBytes: Math.max(1, row ? storageLeft(services, row.namespace) : 0),
+    maxBytes: Math.max(
+      1,
+      Math.min(row ? storageLeft(services, row.namespace) : 0, services.space.room),
+    ),
     async judge(push, signal) {
       try {
         const verdict = await judge(services, id, push, signal);
@@ -94,6 +97,7 @@ async function judge(
   const place = { dir: services.git.disk.pathOf(id), quarantine, signal };
   const broken = row.branchProtection ? await breaks(row.defaultBranch, commands, place) : null;
   if (broken) return refused(broken);
+  if (services.space.low) return refused(diskFull().message);
   const added = quarantine ? await sizeOf(quarantine) : 0;
   try {
     await demandRoom(services, row.namespace, 'storageBytes', added);

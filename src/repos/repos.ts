@@ -82,10 +82,10 @@ export async function lockRepository(tx: Prisma.TransactionClient, id: string): 
 /**
  * The id of a repository, for a git client that may do `action`.
  * @throws AppError 401 for the anonymous, whether it does not exist or is not theirs to see, and for refused
- * credentials; 403 where it may be read and no more; 404.
+ * credentials; 403 where it may be read and no more; 404; 500 for a push when the disk is nearly full.
  */
 export async function openForGit(
-  services: Pick<Services, 'db'>,
+  services: Pick<Services, 'db' | 'space'>,
   viewer: Viewer,
   key: { namespace: string; name: string },
   action: 'repository.read' | 'repository.push',
@@ -96,6 +96,7 @@ export async function openForGit(
     throw hidden ? unauthenticated() : error;
   });
   demand(viewer, action, target(row));
+  if (action === 'repository.push') services.space.demand();
   return row.id;
 }
 
