@@ -5,6 +5,7 @@
  * the rest of the program takes parts of it as arguments. A wrong value throws `ConfigError`, whose
  * message begins with the variable's name, and the start stops with that line.
  */
+import { isIP } from 'node:net';
 import { resolve } from 'node:path';
 import { NAME, NAME_RULE, RESERVED } from './auth/names.ts';
 import { type PlanLimits, planLimits, withOverrides } from './plans.ts';
@@ -29,6 +30,8 @@ export type Config = {
   /** Jobs that run at once on this machine. */
   jobSlots: number;
   sshPort: number;
+  /** Whose `X-Forwarded-For` is believed: so many hops, or those addresses; nobody's when false. */
+  trustedProxies: false | number | string[];
   /** Requests per plan; `off` for trusted networks and benchmarks. */
   rateLimits: PlanLimits | 'off';
   logLevel: 'fatal' | 'error' | 'warn' | 'info' | 'debug' | 'trace' | 'silent';
@@ -53,6 +56,10 @@ export const VARIABLES = {
   LOAM_RUNNER: ['auto', 'what runs jobs: auto, docker or process'],
   LOAM_JOB_SLOTS: ['4', 'jobs that run at once on this machine'],
   LOAM_SSH_PORT: ['2222', 'port named in ssh_url'],
+  LOAM_TRUSTED_PROXIES: [
+    '',
+    'proxies whose X-Forwarded-For is believed: addresses and CIDRs with commas between, or how many there are',
+  ],
   LOAM_RATE_LIMITS: ['', 'JSON that overrides the table of plans, or off'],
   LOAM_LOG_LEVEL: ['info', 'fatal, error, warn, info, debug, trace or silent'],
 } as const satisfies Record<string, readonly [fallback: string, meaning: string]>;
@@ -122,6 +129,9 @@ export function readConfig(env: Record<string, string | undefined> = process.env
     runner,
     jobSlots: integer('LOAM_JOB_SLOTS', 1, 1024),
     sshPort: integer('LOAM_SSH_PORT', 1, 65535),
+    trustedProxies: readProxies(read('LOAM_TRUSTED_PROXIES'), (why) =>
+      fail('LOAM_TRUSTED_PROXIES', why),
+    ),
     rateLimits: readRateLimits(read('LOAM_RATE_LIMITS'), (why) => fail('LOAM_RATE_LIMITS', why)),
     logLevel: oneOf('LOAM_LOG_LEVEL', [
       'info',
@@ -170,6 +180,24 @@ function editDistance(a: string, b: string): number {
     row = next;
   }
   return row[b.length] ?? 0;
+}
+
+const NETWORKS = ['loopback', 'linklocal', 'uniquelocal'];
+
+/** In the forms that Express takes for `trust proxy`. */
+function readProxies(text: string, fail: (why: string) => never): Config['trustedProxies'] {
+  if (!text) return false;
+  if (/^\d+$/.test(text)) return Number(text) <= 10 ? Number(text) : fail('must be at most 10');
+  const all = text.split(',').map((one) => one.trim());
+  for (const one of all) {
+    const [address = '', bits, ...more] = one.split('/');
+    const family = isIP(address);
+    const isNetwork =
+      bits === undefined || (/^\d+$/.test(bits) && Number(bits) <= (family === 4 ? 32 : 128));
+    if (!NETWORKS.includes(one) && (family === 0 || !isNetwork || more.length > 0))
+      fail(`${JSON.stringify(one)} is no address, no CIDR and none of ${NETWORKS.join(', ')}`);
+  }
+  return all;
 }
 
 function readRateLimits(text: string, fail: (why: string) => never): Config['rateLimits'] {

@@ -2,7 +2,12 @@
  * Express: what happens to a request, in order, and the one edge where errors become answers.
  */
 import { randomUUID } from 'node:crypto';
-import express, { type ErrorRequestHandler, type Express, type RequestHandler } from 'express';
+import express, {
+  type ErrorRequestHandler,
+  type Express,
+  type Request,
+  type RequestHandler,
+} from 'express';
 import { pinoHttp } from 'pino-http';
 import { identify } from './auth/http.ts';
 import { cors, preflights } from './cors.ts';
@@ -30,6 +35,7 @@ export function createHttp(services: Services, limits: RateLimits): Express {
   // Files get theirs from Express; REST makes its own, and hashing other answers would serve nobody.
   app.set('etag', () => undefined);
   app.set('query parser', 'simple');
+  app.set('trust proxy', services.config.trustedProxies);
 
   app.use(requestId);
   app.use(requestLog(services.log));
@@ -89,7 +95,12 @@ function requestLog(log: Logger): RequestHandler {
     genReqId: (req) => req.id,
     customLogLevel: (_req, res, error) => (error || res.statusCode >= 500 ? 'error' : 'debug'),
     serializers: {
-      req: ({ id, method, url }) => ({ id, method, url: String(url).split('?')[0] }),
+      req: ({ id, method, url, raw }) => ({
+        id,
+        method,
+        url: String(url).split('?')[0],
+        address: (raw as Request).ip,
+      }),
       res: ({ statusCode }) => ({ statusCode }),
     },
   }) as RequestHandler;

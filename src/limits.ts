@@ -115,9 +115,9 @@ function tooMany(waitMs: number): AppError {
   });
 }
 
-/** The peer of the connection. No proxy is trusted: `X-Forwarded-For` is anyone's to write. */
-function address({ socket }: Request): string {
-  return network(socket.remoteAddress ?? 'gone');
+/** Who asks: the peer of the connection, or whom proxies that are trusted (`LOAM_TRUSTED_PROXIES`) say it was. */
+function address({ ip = 'gone' }: Request): string {
+  return network(ip);
 }
 
 /** Of IPv6 the first 64 bits count, because one customer has all the rest. */

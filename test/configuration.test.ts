@@ -23,6 +23,13 @@ test('what is unset or empty takes its default', () => {
   expect(config.rateLimits).toEqual(planLimits);
 });
 
+test('proxies are trusted by count or by address, and none are by default', () => {
+  const proxies = (text: string) => readConfig({ LOAM_TRUSTED_PROXIES: text }).trustedProxies;
+  expect(proxies('')).toBe(false);
+  expect(proxies('2')).toBe(2);
+  expect(proxies('loopback, 10.0.0.0/8,::1')).toEqual(['loopback', '10.0.0.0/8', '::1']);
+});
+
 test('a plan table is overridden number by number', () => {
   const { rateLimits } = readConfig({ LOAM_RATE_LIMITS: '{"free": {"perMinute": 7}}' });
   expect(rateLimits).toMatchObject({
@@ -41,6 +48,10 @@ test.each([
   ['LOAM_RATE_LIMITS', '[]'],
   ['LOAM_RATE_LIMITS', 'none'],
   ['LOAM_LOG_LEVEL', 'loud'],
+  ['LOAM_TRUSTED_PROXIES', 'nginx'],
+  ['LOAM_TRUSTED_PROXIES', '10.0.0.0/33'],
+  ['LOAM_TRUSTED_PROXIES', '10.0.0.1,'],
+  ['LOAM_TRUSTED_PROXIES', '99'],
 ])('%s=%s is refused by name', (name, value) => {
   expect(() => readConfig({ [name]: value })).toThrow(ConfigError);
   expect(() => readConfig({ [name]: value })).toThrow(new RegExp(`^${name}: `));

@@ -122,3 +122,18 @@ test('an address without credentials is limited, but health and version always a
   // Whoever has a credential is not held up by others at the same address.
   expect((await app.admin.get('/auth/v1/whoami')).status).toBe(200);
 });
+
+test('behind proxies that are trusted, an address is whom the last of them names', async () => {
+  const limits = { ...planLimits, free: { ...planLimits.free, perMinute: 1 } };
+  const config = { rateLimits: limits, trustedProxies: ['loopback', '10.0.0.0/8'] };
+  await using app = await startApp({ config });
+  const statusOf = async (forwarded: string) =>
+    (await app.anonymous.get('/auth/v1/whoami', { 'X-Forwarded-For': forwarded })).status;
+  expect(await statusOf('192.0.2.1')).toBe(401);
+  expect(await statusOf('192.0.2.2, 10.1.2.3')).toBe(401);
+  expect(await statusOf('192.0.2.2')).toBe(429);
+  // What stands before it, anyone can have written.
+  expect(await statusOf('203.0.113.9, 192.0.2.1')).toBe(429);
+  expect(await statusOf('2001:db8:0:1::1')).toBe(401);
+  expect(await statusOf('2001:db8:0:1:ffff::2')).toBe(429);
+});

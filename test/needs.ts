@@ -11,7 +11,11 @@ const NEEDS = {
     ['--unshare-user', '--ro-bind', '/', '/', 'true'],
     'jobs run unconfined without it',
   ],
+  caddy: ['caddy', ['version'], 'a proxy'],
   'git-lfs': ['git-lfs', ['version'], 'large-file objects'],
+  haproxy: ['haproxy', ['-v'], 'a proxy'],
+  nginx: ['nginx', ['-v'], 'a proxy'],
+  openssl: ['openssl', ['version'], 'certificates for proxies'],
   root: ['sh', ['-c', 'test "$(id -u)" = 0'], 'acting as another user, and mounts'],
   mount: ['unshare', ['--mount', 'mount', '-t', 'tmpfs', 'none', '/mnt'], 'a disk that is full'],
   'privileged-ports': [

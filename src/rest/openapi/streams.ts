@@ -58,7 +58,8 @@ export function streamed({ streamedBy }: Route, described: Json): Json {
     summary: "Follow a job's log",
     description: `Server-sent events: first the lines that \`tail\` and \`since\` select, then live ones. The
 \`data\` of each is JSON: \`LogEvent\` in \`log\`, \`StatusEvent\` in \`status\`, \`EndEvent\` in \`end\`, after
-which the answer ends. \`Last-Event-ID\` resumes without losing or repeating a line, also when the job has
+which the answer ends. Whoever may not see the job any more gets a last event \`error\`, with the \`Error\` that
+a request would get. \`Last-Event-ID\` resumes without losing or repeating a line, also when the job has
 ended meanwhile (0 is the beginning); without it a job that is not running gives 409. A comment comes every
 15 seconds.
 
@@ -78,6 +79,7 @@ The path is the other one of \`getJobLogs\`: both take the same requests.`,
         headers: headersOf(),
         content: { 'text/event-stream': { schema: { type: 'string' }, example: EXAMPLE } },
       },
+      204: { description: 'All of it was read: do not come again.', headers: headersOf() },
       ...errors,
     },
   };
