@@ -43,10 +43,10 @@ export function createHttp(services: Services, limits: RateLimits): Express {
   app.get('/readyz', readiness(services));
   app.use(cors);
   app.use(identify(services));
+  app.use(preflights(limits.counted));
   const hostDemanded = demandHost(limits.counted);
   app.use(gitRouter(services, [limits.refused, hostDemanded]));
   app.use(limits.refused);
-  app.use(preflights(limits.counted));
   app.use(hostDemanded);
   app.use(createReference(services, endpoints));
   app.use('/artifacts', artifactsRouter(services));

@@ -142,6 +142,24 @@ test('a path is known or not, and says which methods it takes', async () => {
   expect([options.status, options.headers.get('allow')]).toEqual([204, 'HEAD, GET, POST, OPTIONS']);
 });
 
+test('so do the paths of git and of downloads', async () => {
+  const cases = [
+    ['PUT', '/alice/hello.git/info/refs', 'HEAD, GET, OPTIONS'],
+    ['GET', '/alice/hello.git/git-upload-pack', 'POST, OPTIONS'],
+    ['POST', '/artifacts/alice/job_x/artifacts.tar.gz', 'HEAD, GET, OPTIONS'],
+    ['DELETE', '/artifacts/alice/job_x/files/a/b', 'HEAD, GET, OPTIONS'],
+    ['POST', `/repository/repo_x/blobs/${'0'.repeat(40)}/a`, 'HEAD, GET, OPTIONS'],
+  ] as const;
+  for (const [method, path, allow] of cases)
+    for (const [asked, status] of [
+      [method, 405],
+      ['OPTIONS', 204],
+    ] as const) {
+      const answer = await alice.request(asked, path);
+      expect([path, answer.status, answer.headers.get('allow')]).toEqual([path, status, allow]);
+    }
+});
+
 test('pages from anywhere may call', async () => {
   const preflight = await app.anonymous.request('OPTIONS', REPOSITORIES, {
     headers: {

@@ -5,6 +5,7 @@ import { pipeline } from 'node:stream/promises';
 import { type Request, type Response, Router } from 'express';
 import type { Rule } from '../auth/rechecks.ts';
 import { AppError, answerOf, invalid, notFound } from '../errors.ts';
+import { otherMethod } from '../rest/methods.ts';
 import type { Services } from '../services.ts';
 import { archiveFile, openArtifact } from './artifacts.ts';
 import { demandDownload } from './downloads.ts';
@@ -92,6 +93,8 @@ function dataOf(event: LogEvent): object {
   }
 }
 
+const only = otherMethod(['GET']);
+
 /** At `/artifacts`: what a job left, as a whole and file by file. */
 export function artifactsRouter(services: Services): Router {
   const router = Router();
@@ -128,6 +131,7 @@ export function artifactsRouter(services: Services): Router {
     // A client that goes away ends both; what it has seen then is short of Content-Length.
     await pipeline(file.contents, res).catch(() => res.destroy());
   });
+  router.all(['/:namespace/:jobId/artifacts.tar.gz', '/:namespace/:jobId/files/*path'], only);
   return router;
 }
 

@@ -24,6 +24,7 @@ import {
   type Session,
   uploadPack,
 } from '../git/service.ts';
+import { otherMethod } from '../rest/methods.ts';
 import type { Services } from '../services.ts';
 import { DOWNLOAD_PATH, findDownload } from './downloads.ts';
 import { inFolder } from './folder.ts';
@@ -42,16 +43,24 @@ const ROUTES = [
 /** `before` refuses requests for reasons that are not git's, such as bad credentials; git gets those as plain text too. */
 export function gitRouter(services: Services, before: RequestHandler[]): Router {
   const router = Router();
-  for (const [method, path, handle] of ROUTES)
-    router[method](`/:namespace/:name/${path}`, ...before, (req, res) =>
+  for (const [method, path, handle] of ROUTES) {
+    const route = router.route(`/:namespace/:name/${path}`);
+    route[method](...before, (req: Request, res: Response) =>
       handle(services, req as GitRequest, res),
     );
+    route.all(otherMethod([method.toUpperCase()]));
+  }
   router.use(plainErrors(services));
   return router;
 }
 
 export function downloadsRouter(services: Services): Router {
-  return Router().get(DOWNLOAD_PATH, download(services));
+  const router = Router();
+  router
+    .route(DOWNLOAD_PATH)
+    .get(download(services) as RequestHandler)
+    .all(otherMethod(['GET']));
+  return router;
 }
 
 async function infoRefs(services: Services, req: GitRequest, res: Response): Promise<void> {
