@@ -105,7 +105,8 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   const signer = await openSigner(config.dataDir);
   const secretBox = await openSecretBox(config.dataDir);
   const runner =
-    overrides.runner ?? (await openProcessRunner({ dir: join(config.dataDir, 'attempts') }));
+    overrides.runner ??
+    cleanup.use(await openProcessRunner({ dir: join(config.dataDir, 'attempts'), log }));
   // Not before the port is ours: a start that fails must not have made a token that nobody was shown.
   const firstToken = await seedOperator(database.client, config.admin);
   cleanup.defer(() => drain(server));

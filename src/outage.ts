@@ -56,6 +56,19 @@ export function isMachineShort(error: unknown): boolean {
   return SHORT.test(String((error as { code?: unknown } | null)?.code));
 }
 
+/** What a user is told of a job that failed for it. */
+export const DISK_FULL = 'The disk of the server is full';
+
+/** Whether the disk, or our share of it, is full: said by the kernel, or by a program's output. */
+export function isDiskFull(error: unknown): boolean {
+  const { code, stderr } = error as { code?: unknown; stderr?: unknown };
+  return (
+    code === 'ENOSPC' ||
+    code === 'EDQUOT' ||
+    /No space left on device|Disk quota exceeded/.test(String(stderr ?? ''))
+  );
+}
+
 /**
  * Reads, and while the database is away reads again. For those who follow something: they stand at a cursor
  * and lose nothing by waiting.

@@ -55,7 +55,9 @@ export async function startApp({
   const attempts = join(dataDir, 'attempts');
   cleanup.defer(async () => {
     const left = await readdir(attempts).catch(() => []);
-    if (left.length > 0) await (await openProcessRunner({ dir: attempts })).sweep(new Set());
+    if (left.length === 0) return;
+    await using runner = await openProcessRunner({ dir: attempts });
+    await runner.sweep(new Set());
   });
 
   const token = newToken();

@@ -12,6 +12,15 @@ const NEEDS = {
     'jobs run unconfined without it',
   ],
   caddy: ['caddy', ['version'], 'a proxy'],
+  cgroups: [
+    'sh',
+    // Version 1 has a folder for each controller.
+    [
+      '-c',
+      'for d in pids .; do p=/sys/fs/cgroup/$d/loam-probe; mkdir $p && rmdir $p && exit 0; done; exit 1',
+    ],
+    'limits on whole jobs',
+  ],
   'git-lfs': ['git-lfs', ['version'], 'large-file objects'],
   haproxy: ['haproxy', ['-v'], 'a proxy'],
   nginx: ['nginx', ['-v'], 'a proxy'],

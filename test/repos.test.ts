@@ -484,7 +484,7 @@ test('jobs get a fresh checkout of a branch, and the errors of who may not have 
   });
   const found = await resolve('Ada/WORK');
   const dir = join(desk.path, 'checkout');
-  await checkout(services, { ...found, dir });
+  await checkout(services, { ...found, dir, maxBytes: 2 ** 30, maxFiles: 1_000 });
   expect(await desk.git('checkout', 'rev-parse', 'HEAD')).toBe(found.commitSha);
   expect(await desk.git('checkout', 'status', '--porcelain')).toBe('');
   expect(await readdir(dir)).toEqual(['.git', '.gitignore']);

@@ -27,7 +27,10 @@ test(`a job, its log and a client survive ${KILLS} kills of the server`, {
   const dataDir = await mkdtemp(join(tmpdir(), 'loam-restart-'));
   cleanup.defer(() => rm(dataDir, { recursive: true, force: true }));
   const attempts = join(dataDir, 'attempts');
-  cleanup.defer(async () => (await openProcessRunner({ dir: attempts })).sweep(new Set()));
+  cleanup.defer(async () => {
+    await using runner = await openProcessRunner({ dir: attempts });
+    await runner.sweep(new Set());
+  });
   let server: ServerProcess | undefined;
   let starting: Promise<ServerProcess> | undefined;
   cleanup.defer(async () => {

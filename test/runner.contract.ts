@@ -14,13 +14,15 @@ let attempts = 0;
 
 export function attemptSpec(command: string, changes: Partial<AttemptSpec> = {}): AttemptSpec {
   return {
-    id: `att_${attempts++}`,
+    // Of this process alone: processes are known by it on the whole machine.
+    id: `att_${process.pid}_${attempts++}`,
     command,
     image: null,
     env: {},
     checkout: null,
     hardware: { gpu: 'none', gpuCount: 1, cpu: 2, memoryGb: 1, diskGb: 1, region: 'us-east-1' },
     timeoutMs: 60_000,
+    log: { bytes: 2 ** 30, lines: 10_000_000 },
     ...changes,
   };
 }

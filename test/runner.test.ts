@@ -1,4 +1,4 @@
-import { existsSync, readdirSync, readFileSync } from 'node:fs';
+import { existsSync, readFileSync } from 'node:fs';
 import { mkdtemp, rm, symlink, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -8,6 +8,7 @@ import { fakeRunner } from '../src/jobs/runners/fake.ts';
 import { openProcessRunner } from '../src/jobs/runners/process.ts';
 import { eventually } from './harness.ts';
 import { needs } from './needs.ts';
+import { processesNaming } from './processes.ts';
 import { allLines, attemptSpec, runnerContract, runToEnd } from './runner.contract.ts';
 
 const never = new AbortController().signal;
@@ -22,24 +23,11 @@ async function processRunner(sandbox: 'auto' | 'off' = 'auto') {
     again: () => openProcessRunner({ dir, graceMs, sandbox }),
     async [Symbol.asyncDispose]() {
       await runner.sweep(new Set());
+      await runner[Symbol.asyncDispose]();
       await rm(dir, { recursive: true });
       await eventually(() => expect(processesNaming(dir)).toEqual([]));
     },
   };
-}
-
-/** Processes with `text` in their command line. */
-function processesNaming(text: string): string[] {
-  return readdirSync('/proc')
-    .filter((name) => /^\d+$/.test(name))
-    .map((pid) => {
-      try {
-        return readFileSync(`/proc/${pid}/cmdline`, 'latin1').replaceAll('\0', ' ');
-      } catch {
-        return '';
-      }
-    })
-    .filter((line) => line.includes(text));
 }
 
 describe('fake', () => {
@@ -104,7 +92,7 @@ describe('process, in a sandbox', () => {
     needs(ctx, 'bubblewrap');
     await using made = await processRunner();
     const { runner } = made;
-    const polite = `sh -c 'trap "echo inner; exit" TERM; while :; do sleep 0.05; done' & trap "echo outer; wait; exit 7" TERM; echo up; while :; do sleep 0.05; done`;
+    const polite = `sh -c 'trap "echo inner; exit" TERM; touch up; while :; do sleep 0.05; done' & trap "echo outer; wait; exit 7" TERM; until [ -e up ]; do sleep 0.01; done; echo up; while :; do sleep 0.05; done`;
     for (const [command, exitCode, said] of [
       [polite, 7, ['inner', 'outer', 'up']],
       // What a trap starts belongs to the ending and is left to its work.

@@ -4,6 +4,7 @@
  * Every step can be the one at which the server dies, so each begins from what is stored: called again for
  * the same attempt, it finds the handle, asks the runner how far things got, and goes on from there.
  */
+import { DISK_FULL, isDiskFull } from '../outage.ts';
 import { abandon, collect, finish } from './ending.ts';
 import { ATTEMPT, type Attempt, type Deps } from './held.ts';
 import { appendLines, type Line } from './logs.ts';
@@ -60,9 +61,11 @@ export async function lookAfter(
 }
 
 /** Ends an attempt that fails again and again for reasons of its own: its job fails, and its process ends. */
-export async function giveUp(deps: Deps, attemptId: string): Promise<void> {
+export async function giveUp(deps: Deps, attemptId: string, error: unknown): Promise<void> {
   const attempt = await findAttempt(deps, attemptId);
-  const reason = 'The server failed to look after this attempt, again and again; its log says why';
+  const reason = isDiskFull(error)
+    ? DISK_FULL
+    : 'The server failed to look after this attempt, again and again; its log says why';
   if (attempt) await abandon(deps, attempt, reason);
 }
 

@@ -2,7 +2,7 @@
 import type { Prisma } from '../../prisma/generated/client.ts';
 import { AppError } from '../errors.ts';
 import { wake } from '../events.ts';
-import { isDatabaseAway } from '../outage.ts';
+import { isDatabaseAway, isDiskFull } from '../outage.ts';
 import { demandRoom } from '../quotas.ts';
 import { storeArtifacts, TooLarge } from './artifacts.ts';
 import type { Attempt, Deps } from './held.ts';
@@ -44,7 +44,11 @@ export async function collect(
     if (isDatabaseAway(error)) throw error;
     const expected = error instanceof TooLarge || error instanceof AppError;
     if (!expected) deps.log.error({ err: error, job: job.id }, 'artifacts were not stored');
-    const why = expected ? error.message : 'the server failed to store them';
+    const why = expected
+      ? error.message
+      : isDiskFull(error)
+        ? 'the disk of the server is full'
+        : 'the server failed to store them';
     return { note: `The artifacts were not kept: ${why}` };
   }
 }

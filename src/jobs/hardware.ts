@@ -82,6 +82,16 @@ function oneOf<T>(field: string, value: unknown, allowed: readonly T[]): void {
   if (!allowed.includes(value as T)) throw invalid(field, `must be one of ${allowed.join(', ')}`);
 }
 
+/** As many inodes as ext4 makes by default: one for 16 KiB. */
+const FILES_PER_GIB = 65_536;
+/** Removing more than this takes minutes, and a disk of 256 GiB has four times as many inodes. */
+const MAX_FILES = 4_194_304;
+
+/** What fits on the disk that was asked for: bytes, and files with folders. The GB of the contract are GiB here. */
+export function diskRoom(diskGb: number): { maxBytes: number; maxFiles: number } {
+  return { maxBytes: diskGb * 2 ** 30, maxFiles: Math.min(diskGb * FILES_PER_GIB, MAX_FILES) };
+}
+
 export function costPerHour({ gpu, gpuCount, cpu, memoryGb }: Hardware): Decimal {
   return new Decimal(PRICES.gpu[gpu as Gpu])
     .times(gpuCount)

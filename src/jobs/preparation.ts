@@ -1,7 +1,9 @@
 /** What comes before the start: the checkout, the environment, and the handle that is stored first. */
 import { AppError } from '../errors.ts';
-import { isDatabaseAway, isMachineShort } from '../outage.ts';
+import { DISK_FULL, isDatabaseAway, isDiskFull, isMachineShort } from '../outage.ts';
+import { logLimits } from '../quotas.ts';
 import { checkout } from '../repos/repos.ts';
+import { diskRoom } from './hardware.ts';
 import type { Attempt, Deps } from './held.ts';
 import { type AttemptSpec, type Handle, type Outcome, Unstartable } from './runner.ts';
 import type { Secrets } from './secrets.ts';
@@ -37,6 +39,8 @@ export async function prepare(
     }
     const expected = error instanceof Unstartable || error instanceof AppError;
     if (!expected) log.error({ err: error, job: job.id }, 'a job could not be prepared');
+    // The checkout itself has filled it: to try again would fill it again.
+    if (isDiskFull(error)) return { outcome: { kind: 'unstartable', reason: DISK_FULL } };
     const what = job.repo ? 'The repository could not be cloned' : 'The job could not be prepared';
     const reason = expected ? error.message : `${what}. The server's log says why.`;
     return { outcome: { kind: 'unstartable', reason } };
@@ -52,6 +56,7 @@ function specOf(deps: Deps, { id, number, job }: Attempt, secrets: Secrets): Att
     image: job.image,
     hardware: job,
     timeoutMs: job.timeoutMinutes * 60_000,
+    log: logLimits(deps, job.namespace.plan),
     env: {
       ...(job.env as Record<string, string>),
       ...secrets,
@@ -72,7 +77,8 @@ function specOf(deps: Deps, { id, number, job }: Attempt, secrets: Secrets): Att
         const { repositoryId, commitSha } = source;
         if (!repositoryId || !commitSha)
           throw new Unstartable(`The repository ${job.repo} is gone`);
-        await checkout(deps, { repositoryId, commitSha, dir, signal });
+        const room = diskRoom(job.diskGb);
+        await checkout(deps, { repositoryId, commitSha, dir, signal, ...room });
       }),
   };
 }

@@ -21,6 +21,8 @@ export type AttemptSpec = {
   checkout: ((dir: string, signal: AbortSignal) => Promise<void>) | null;
   hardware: Hardware;
   timeoutMs: number;
+  /** What it may print: bytes of text with line ends, and lines. What comes after is not kept. */
+  log: { bytes: number; lines: number };
 };
 
 /** JSON, so that it can be stored. */
@@ -84,8 +86,12 @@ export type Runner = {
   stats(handle: Handle): Promise<Usage | null>;
   /** After the end: a tar of the directory or file at `path`, names relative to it; null: nothing is there. */
   artifacts(handle: Handle, path: string): Promise<Readable | null>;
+  /**
+   * Ends it, gives back what it holds, and takes away its place; files are removed behind. Rejects when the work
+   * does not end: then it still holds what it held, and it is to be called again.
+   */
   remove(handle: Handle): Promise<void>;
-  /** Ends and removes everything of ours but these attempts. */
+  /** Ends and removes, in the same way, everything of ours but these attempts. Rejects after all were tried. */
   sweep(keep: ReadonlySet<string>): Promise<void>;
 };
 

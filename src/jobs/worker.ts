@@ -96,7 +96,7 @@ export async function startWorker(
           failures = Date.now() - begun > WORKED_MS ? 1 : failures + 1;
           if (failures < (isMachineShort(error) ? MAX_SHORT_FAILURES : MAX_FAILURES)) throw error;
           log.error({ err: error, job: jobId }, 'an attempt is given up');
-          return endForGood(attemptId, jobId);
+          return endForGood(attemptId, jobId, error);
         }
       },
       repeating,
@@ -105,9 +105,9 @@ export async function startWorker(
   }
 
   /** @throws Error while the database is away; then the attempt fails once more, and it is tried again */
-  async function endForGood(attemptId: string, jobId: string): Promise<true> {
+  async function endForGood(attemptId: string, jobId: string, cause: unknown): Promise<true> {
     try {
-      await giveUp(deps, attemptId);
+      await giveUp(deps, attemptId, cause);
     } catch (error) {
       if (isDatabaseAway(error)) throw error;
       // The next start takes it up again; until then it must not keep others from running.

@@ -7,7 +7,7 @@ import type { Prisma } from '../../prisma/generated/client.ts';
 import { can, demand, type Viewer } from '../auth/access.ts';
 import type { Db } from '../db.ts';
 import { invalid, notFound, unauthenticated } from '../errors.ts';
-import { checkOut } from '../git/checkout.ts';
+import { CheckoutTooLarge, checkOut } from '../git/checkout.ts';
 import { branchTip } from '../git/resolve.ts';
 import { isId } from '../ids.ts';
 import type { Services } from '../services.ts';
@@ -122,21 +122,28 @@ export async function resolveBranch(
 /**
  * A fresh checkout of a commit in `dir`, which must not exist: a repository of its own, HEAD detached,
  * without hooks or credentials. Authorization was `resolveBranch`'s.
- * @throws Error when the repository or the commit is gone.
+ * @throws AppError when it takes more than it may; Error when the repository or the commit is gone.
  */
 export async function checkout(
   services: Pick<Services, 'db' | 'git' | 'log'>,
-  { repositoryId, commitSha, dir, signal }: CheckoutInput,
+  { repositoryId, commitSha, dir, ...limits }: CheckoutInput,
 ): Promise<void> {
-  await inFolder(services, repositoryId, (from) =>
-    checkOut({ from, sha: commitSha, to: dir, signal }),
-  );
+  try {
+    await inFolder(services, repositoryId, (from) =>
+      checkOut({ from, sha: commitSha, to: dir, ...limits }),
+    );
+  } catch (error) {
+    throw error instanceof CheckoutTooLarge ? invalid(null, error.message) : error;
+  }
 }
 
 export type CheckoutInput = {
   repositoryId: string;
   commitSha: string;
   dir: string;
+  /** What it may take of the disk, and how many files and folders it may have. */
+  maxBytes: number;
+  maxFiles: number;
   signal?: AbortSignal;
 };
 

@@ -2,15 +2,17 @@
  * Jobs as processes of this machine, in a bubblewrap sandbox where that works, each under a shim of its own
  * that goes on when the server stops, dies or is replaced (`process/shim.ts` tells the files it writes).
  *
- * It confines what a job can see and touch, not how much it uses: CPU and memory are shared by the kernel.
- * The shim owns the timeout and the grace period, so both hold while no server runs.
+ * The shim owns the timeout, the grace period and the limits that the kernel does not hold a job to, so they
+ * hold while no server runs.
  */
 import { execFile, spawn } from 'node:child_process';
+import { createHash, randomBytes } from 'node:crypto';
 import { access, mkdir, open, readdir, writeFile } from 'node:fs/promises';
-import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { promisify } from 'node:util';
+import { createLog, type Logger } from '../../log.ts';
+import { HARDWARE_DEFAULTS } from '../hardware.ts';
 import {
   type AttemptSpec,
   GRACE_MS,
@@ -24,21 +26,32 @@ import {
   Unstartable,
   type Usage,
 } from '../runner.ts';
-import { changesOf, isAlive, killStrays, readWhole, removeTree } from './process/folder.ts';
+import { killGroup, removeGroup, usageOfGroup } from './process/cgroup.ts';
+import { findCgroups } from './process/cgroups.ts';
+import type { DiskUse } from './process/disk.ts';
+import { changesOf, isAlive, killStrays, readWhole } from './process/folder.ts';
+import { allHoldings, type Holding, readHolding, writeHolding } from './process/holding.ts';
+import { describeLimits, type Limits, limitedCommand, limitsOf } from './process/limits.ts';
+import { openRemoval } from './process/removal.ts';
 import { findSandbox, MOUNTS, sandboxOptions } from './process/sandbox.ts';
-import type { Claim, Exit, ShimSpec, Started } from './process/shim.ts';
+import { type Claim, DISK_FULL, type Exit, type ShimSpec, type Started } from './process/shim.ts';
 import { locate, tarOf } from './process/tar.ts';
-import { diskUsage, listGpus, usageOfTree } from './process/usage.ts';
+import { listGpus, usageOfTree } from './process/usage.ts';
 
 const SHIM = join(import.meta.dirname, 'process/shim.ts');
 const PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin';
 /** Compiled shims: taking the types out of its source again took 75 of the 110 ms that a start waited for it. */
 const CACHE = '.compiled';
+/** What ended attempts left, until it is removed. */
+const TRASH = '.trash';
+/** Given up when the disk is full: room for the last lines and the record of how it ended. */
+const RESERVE_BYTES = 64 * 1024;
 /** A shim that has not said within this that it runs never will. */
 const START_MS = 20_000;
 /** Of the log at once: lines are held as objects meanwhile, some ten times their size. */
 const READ_BYTES = 256 * 1024;
-const DISK_EVERY_MS = 30_000;
+/** For the shim to end the work and write down how; a process in the middle of a slow write takes seconds. */
+const END_MS = 10_000;
 
 export type ProcessRunnerOptions = {
   /** Where the folders of attempts lie. */
@@ -47,18 +60,36 @@ export type ProcessRunnerOptions = {
   graceMs?: number;
   /** `off`: as on a machine without bubblewrap. */
   sandbox?: 'auto' | 'off';
+  /** `off`: as on a machine that lets us make none. */
+  cgroups?: 'auto' | 'off';
+  /** In place of those that follow from what was asked for. */
+  limits?: Partial<Limits>;
+  log?: Logger;
 };
 
-export async function openProcessRunner(options: ProcessRunnerOptions): Promise<Runner> {
+/** Disposing it leaves jobs running, and what is not yet removed to the next start. */
+export type ProcessRunner = Runner & AsyncDisposable;
+
+export async function openProcessRunner(options: ProcessRunnerOptions): Promise<ProcessRunner> {
   const { dir, graceMs = GRACE_MS, sandbox: wanted = 'auto' } = options;
+  const log = options.log ?? createLog('silent');
   await mkdir(dir, { recursive: true, mode: 0o700 });
   const sandbox = wanted === 'auto' ? await findSandbox() : { missing: 'it is switched off' };
   const gpus = await listGpus();
   const offers: Record<string, number> = { none: UNCOUNTED };
   for (const { model } of gpus) offers[model] = (offers[model] ?? 0) + 1;
+  const allowed = limitsOf({ ...HARDWARE_DEFAULTS, gpu: 'none' });
+  const cgroups =
+    options.cgroups === 'off' ? { missing: 'they are switched off' } : await findCgroups(allowed);
+  log.info(describeLimits(cgroups));
+  const controllers = 'missing' in cgroups ? [] : cgroups.controllers;
+  /** Attempts of several servers on one machine have their groups side by side. */
+  const groupPrefix = createHash('sha256').update(dir).digest('hex').slice(0, 8);
   const samples = new Map<string, Sample>();
-  /** GPUs by attempt, as nvidia-smi numbers them. */
-  const heldGpus = new Map<string, number[]>();
+  const holdings: Map<string, Holding> = await allHoldings(dir);
+  const removal = await openRemoval(join(dir, TRASH), (error, what) =>
+    log.error({ err: error }, what),
+  );
 
   const folder = (handle: Handle) => join(dir, String(handle.attempt));
   const at = (handle: Handle, name: string) => join(folder(handle), name);
@@ -77,28 +108,31 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
     return (await readWhole<Exit>(at(handle, 'exit'))) ?? (alive ? undefined : 'lost');
   }
 
-  async function remove(handle: Handle): Promise<void> {
-    const deadline = Date.now() + 10_000;
-    for (;;) {
-      const claim = await claimOf(handle);
+  /** Ends whatever runs of the attempt, and gives back what it holds. @throws Error when it does not die. */
+  async function end(attempt: string): Promise<void> {
+    for (const deadline = Date.now() + END_MS; ; await delay(20)) {
+      const claim = await claimOf({ attempt });
       if (!claim || !isAlive(claim)) break;
-      if (Date.now() > deadline) throw new Error(`attempt ${handle.attempt} does not end`);
-      await signal(handle, 'KILL');
-      await delay(20);
+      if (Date.now() > deadline) throw new Error('its shim does not end');
+      await signal({ attempt }, 'KILL');
     }
-    await killStrays(String(handle.attempt));
-    samples.delete(String(handle.attempt));
-    heldGpus.delete(String(handle.attempt));
-    await removeTree(folder(handle));
+    await killStrays(attempt);
+    const { cgroup } = await readHolding(join(dir, attempt));
+    if (cgroup) await removeGroup(cgroup);
+    samples.delete(attempt);
+    holdings.delete(attempt);
+  }
+
+  async function remove(handle: Handle): Promise<void> {
+    await end(String(handle.attempt));
+    await removal.discard(folder(handle));
   }
 
   function takeGpus(attempt: string, model: string, count: number): number[] {
-    const held = [...heldGpus].flatMap(([id, indices]) => (id === attempt ? [] : indices));
+    const held = [...holdings].flatMap(([id, { gpus }]) => (id === attempt ? [] : gpus));
     const free = gpus.filter((gpu) => gpu.model === model && !held.includes(gpu.index));
     if (free.length < count) throw new Error(`${count} × ${model} are not free`);
-    const taken = free.slice(0, count).map(({ index }) => index);
-    heldGpus.set(attempt, taken);
-    return taken;
+    return free.slice(0, count).map(({ index }) => index);
   }
 
   return {
@@ -113,25 +147,47 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
         throw new Unstartable(
           `This server runs jobs as processes and cannot run the container image "${spec.image}"`,
         );
-      const { gpu, gpuCount, cpu } = spec.hardware;
-      const devices = gpu === 'none' ? [] : takeGpus(spec.id, gpu, gpuCount);
-      const handle: Handle = {
-        attempt: spec.id,
-        gpus: devices.join(','),
-        cpus: Math.min(cpu, availableParallelism()),
+      const { id } = spec;
+      await remove({ attempt: id });
+      const limits = { ...limitsOf(spec.hardware), ...options.limits };
+      const { gpu, gpuCount } = spec.hardware;
+      const holding: Holding = {
+        gpus: gpu === 'none' ? [] : takeGpus(id, gpu, gpuCount),
+        cgroup: 'missing' in cgroups ? null : cgroups.groupOf(`${groupPrefix}-${id}`),
       };
+      holdings.set(id, holding);
+      const handle: Handle = { attempt: id, gpus: holding.gpus.join(','), cpus: limits.cpus };
       const place = folder(handle);
-      await removeTree(place);
       await mkdir(place, { mode: 0o700 });
+      await writeHolding(place, holding);
+      if (holding.cgroup && !('missing' in cgroups)) cgroups.create(holding.cgroup, limits);
       for (const name of ['tmp', 'home', 'etc']) await mkdir(join(place, name));
       await promisify(execFile)('mkfifo', ['-m', '600', join(place, 'out'), join(place, 'err')]);
       await writeFile(join(place, 'log'), '', { mode: 0o600 });
       if (spec.checkout) await spec.checkout(join(place, 'work'), abort);
       else await mkdir(join(place, 'work'));
       abort.throwIfAborted();
-      const env = { CUDA_VISIBLE_DEVICES: String(handle.gpus), ...spec.env };
-      const bwrap = 'bwrap' in sandbox ? sandbox.bwrap : null;
-      const shimSpec = composeSpec({ ...spec, env }, place, bwrap, graceMs);
+      // Random, or a disk that compresses would keep nothing free.
+      await writeFile(join(place, 'reserve'), randomBytes(RESERVE_BYTES), { mode: 0o600 });
+      const shimSpec: ShimSpec = {
+        ...commandOf(
+          { ...spec, env: { CUDA_VISIBLE_DEVICES: String(handle.gpus), ...spec.env } },
+          place,
+          'bwrap' in sandbox ? sandbox.bwrap : null,
+        ),
+        attempt: id,
+        prefix: limitedCommand(limits, holding.cgroup, controllers),
+        timeoutMs: spec.timeoutMs,
+        graceMs,
+        cgroup: holding.cgroup,
+        memory: { bytes: limits.memoryBytes, watched: !controllers.includes('memory') },
+        disk: {
+          dirs: Object.keys(MOUNTS).map((name) => join(place, name)),
+          diskBytes: limits.diskBytes,
+          files: limits.files,
+        },
+        log: spec.log,
+      };
       await writeFile(join(place, 'spec.json'), JSON.stringify(shimSpec), {
         mode: 0o600,
         flush: true,
@@ -141,13 +197,13 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
 
     async start(handle) {
       if (await claimOf(handle)) return;
-      await launchShim(folder(handle), join(dir, CACHE));
+      const exitCode = await launchShim(folder(handle), join(dir, CACHE));
+      if (exitCode === DISK_FULL)
+        throw Object.assign(new Error('the disk is full'), { code: 'ENOSPC' });
       if (!(await claimOf(handle))) throw new Error(`the shim of ${handle.attempt} did not start`);
     },
 
     async attach(handle) {
-      if (handle.gpus)
-        heldGpus.set(String(handle.attempt), String(handle.gpus).split(',').map(Number));
       if (await claimOf(handle)) return 'started';
       return (await exists(at(handle, 'spec.json'))) ? 'prepared' : 'gone';
     },
@@ -175,7 +231,11 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
       using changes = changesOf(folder(handle), abort);
       for (;;) {
         const end = await endOf(handle);
-        if (end === 'lost') await killStrays(String(handle.attempt));
+        if (end === 'lost') {
+          await killStrays(String(handle.attempt));
+          const { cgroup } = await readHolding(folder(handle));
+          if (cgroup) await killGroup(cgroup);
+        }
         if (end) return outcomeOf(end);
         await changes.next();
         abort.throwIfAborted();
@@ -184,28 +244,22 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
 
     async stats(handle) {
       const started = await readWhole<Started>(at(handle, 'started'));
-      const tree = started && (await usageOfTree(started.pid));
-      if (!tree) return null;
+      if (!started) return null;
       const id = String(handle.attempt);
-      const before = samples.get(id);
-      const now = Date.now();
-      const sample: Sample = { at: now, cpuSeconds: tree.cpuSeconds, diskAt: now, diskBytes: 0 };
-      if (before && now - before.diskAt < DISK_EVERY_MS) {
-        sample.diskAt = before.diskAt;
-        sample.diskBytes = before.diskBytes;
-      } else {
-        const dirs = Object.keys(MOUNTS).map((name) => at(handle, name));
-        sample.diskBytes = await diskUsage(dirs);
-      }
+      const { gpus: held = [], cgroup = null } = holdings.get(id) ?? {};
+      const used = (cgroup && usageOfGroup(cgroup)) ?? usageOfTree(started.pid);
+      if (!used) return null;
+      const before = samples.get(id) ?? { at: started.startedAt, cpuSeconds: 0 };
+      const sample: Sample = { at: Date.now(), cpuSeconds: used.cpuSeconds };
       samples.set(id, sample);
-      const since = before ?? { at: started.startedAt, cpuSeconds: 0 };
-      const seconds = Math.max(0.001, (now - since.at) / 1000);
+      const seconds = Math.max(0.001, (sample.at - before.at) / 1000);
+      const disk = await readWhole<DiskUse>(at(handle, 'disk'));
       return {
         cpuPercent:
-          ((tree.cpuSeconds - since.cpuSeconds) / seconds / Number(handle.cpus ?? 1)) * 100,
-        gpuPercent: handle.gpus ? await gpuPercent(heldGpus.get(id) ?? []) : 0,
-        memoryBytes: tree.memoryBytes,
-        diskBytes: sample.diskBytes,
+          ((used.cpuSeconds - before.cpuSeconds) / seconds / Number(handle.cpus ?? 1)) * 100,
+        gpuPercent: held.length > 0 ? await gpuPercent(held) : 0,
+        memoryBytes: used.memoryBytes,
+        diskBytes: disk?.bytes ?? 0,
       } satisfies Usage;
     },
 
@@ -217,40 +271,44 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
     remove,
 
     async sweep(keep) {
-      for (const name of await readdir(dir)) {
-        if (name !== CACHE && !keep.has(name)) await remove({ attempt: name });
-      }
+      const unknown = (await readdir(dir)).filter(
+        (name) => !name.startsWith('.') && !keep.has(name),
+      );
+      const ends = await Promise.allSettled(unknown.map((attempt) => remove({ attempt })));
+      const errors = ends.flatMap((e) => (e.status === 'rejected' ? [e.reason] : []));
+      if (errors.length > 0)
+        throw new AggregateError(errors, `${errors.length} attempts cannot be removed`);
     },
+
+    [Symbol.asyncDispose]: () => removal[Symbol.asyncDispose](),
   };
 }
 
-type Sample = { at: number; cpuSeconds: number; diskAt: number; diskBytes: number };
+type Sample = { at: number; cpuSeconds: number };
 
-function composeSpec(
-  spec: AttemptSpec,
+function commandOf(
+  { command, hardware, env }: AttemptSpec,
   place: string,
   bwrap: string | null,
-  graceMs: number,
-): ShimSpec {
-  const { id, command, timeoutMs, hardware } = spec;
+): Pick<ShimSpec, 'argv' | 'env' | 'cwd' | 'sandbox'> {
   const work = join(place, 'work');
   const base = { PATH, LANG: 'C.UTF-8', USER: 'job' };
-  const inside = { ...base, HOME: MOUNTS.home, TMPDIR: MOUNTS.tmp, ...spec.env };
-  const outside = { ...base, HOME: join(place, 'home'), TMPDIR: join(place, 'tmp'), ...spec.env };
+  const inside = { ...base, HOME: MOUNTS.home, TMPDIR: MOUNTS.tmp, ...env };
+  const outside = { ...base, HOME: join(place, 'home'), TMPDIR: join(place, 'tmp'), ...env };
   const shell = ['/bin/sh', '-c', command];
   return {
-    attempt: id,
     argv: bwrap ? [bwrap, ...shell] : shell,
     env: bwrap ? {} : outside,
     cwd: bwrap ? '/' : work,
     sandbox: bwrap ? sandboxOptions(place, inside, hardware.gpu !== 'none') : null,
-    timeoutMs,
-    graceMs,
   };
 }
 
-/** Waits until the shim says that it has started the work. It is in a session of its own and stays. */
-async function launchShim(place: string, cache: string): Promise<void> {
+/**
+ * Waits until the shim says that it has started the work. It is in a session of its own and stays.
+ * @returns its exit code, if it has ended by then.
+ */
+async function launchShim(place: string, cache: string): Promise<number | null> {
   await using errors = await open(join(place, 'shim.err'), 'a', 0o600);
   const shim = spawn(process.execPath, [SHIM, place], {
     cwd: '/',
@@ -267,12 +325,15 @@ async function launchShim(place: string, cache: string): Promise<void> {
   clearTimeout(timer);
   shim.stdout?.destroy();
   shim.unref();
+  return shim.exitCode;
 }
 
 function outcomeOf(end: Exit | 'lost'): Outcome {
   if (end === 'lost') return { kind: 'lost' };
-  if (end.unstartable)
-    return { kind: 'unstartable', reason: 'The sandbox could not be set up; see the lines above' };
+  if (end.unstartable) {
+    const reason = end.reason ?? 'The sandbox could not be set up; see the lines above';
+    return { kind: 'unstartable', reason };
+  }
   return {
     kind: 'exited',
     exitCode: end.exitCode,

@@ -1,9 +1,7 @@
 /** The folder of an attempt, as the server sees it: reading what the shim wrote, and hearing of changes. */
-import { execFile } from 'node:child_process';
 import { type FSWatcher, watch } from 'node:fs';
-import { readFile, rm } from 'node:fs/promises';
+import { readFile } from 'node:fs/promises';
 import { setTimeout as delay } from 'node:timers/promises';
-import { promisify } from 'node:util';
 import { identityOf, markedPids, signalOne, statOf } from './proc.ts';
 import type { Claim } from './shim.ts';
 
@@ -87,16 +85,4 @@ export function changesOf(dir: string, signal: AbortSignal): Changes {
       ring();
     },
   };
-}
-
-/** Removes a folder, also where the job left directories that it made unwritable. */
-export async function removeTree(dir: string): Promise<void> {
-  const remove = () => rm(dir, { recursive: true, force: true, maxRetries: 3 });
-  try {
-    await remove();
-  } catch (error) {
-    if (!['EACCES', 'EPERM'].includes((error as NodeJS.ErrnoException).code ?? '')) throw error;
-    await promisify(execFile)('chmod', ['-R', 'u+rwx', dir]);
-    await remove();
-  }
 }

@@ -1,12 +1,95 @@
 /** The lines of a job: read from its FIFOs and written, each with its time, into the attempt's log. */
-import { constants, openSync, writeSync } from 'node:fs';
+import { constants, fstatSync, ftruncateSync, openSync, writeSync } from 'node:fs';
 import { Socket } from 'node:net';
 
 /** Decisions section 4. */
 const MAX_LINE = 64 * 1024;
 
+/** What a log may hold: bytes of text with line ends, and lines. Beyond it lines are read and thrown away. */
+export type LogLimits = { bytes: number; lines: number };
+
+export type LogFile = {
+  /** Whole frames, one character a byte: `<epoch ms> <o|e> <line>\n`. */
+  write(frames: string): void;
+  /** A line of our own, whatever the limits. Says whether it was kept. */
+  note(text: string): boolean;
+  /** Keeps lines again, after space was made. */
+  resume(): void;
+};
+
+/**
+ * Opens the log to be written to. `onError` is told, once, that it cannot be written (the disk is full):
+ * nothing is kept from then on until `resume`. What stands in the file is whole frames at any moment.
+ */
+export function openLog(file: string, limits: LogLimits, onError: (error: Error) => void): LogFile {
+  const fd = openSync(file, 'a', 0o600);
+  let size = fstatSync(fd).size;
+  let bytes = 0;
+  let lines = 0;
+  let full = false;
+  let failed = false;
+
+  function append(frames: string): boolean {
+    if (failed) return false;
+    const buffer = Buffer.from(frames, 'latin1');
+    try {
+      for (let done = 0; done < buffer.length; ) done += writeSync(fd, buffer, done);
+      size += buffer.length;
+      return true;
+    } catch (error) {
+      failed = true;
+      // Half a frame would be taken for a line.
+      ftruncateSync(fd, size);
+      onError(error as Error);
+      return false;
+    }
+  }
+  const note = (text: string) =>
+    append(`${Date.now()} e ${Buffer.from(text).toString('latin1')}\n`);
+
+  return {
+    note,
+    write(frames) {
+      if (full) return;
+      const count = countOf(frames);
+      const text = frames.length - STAMP * count;
+      if (bytes + text <= limits.bytes && lines + count <= limits.lines) {
+        bytes += text;
+        lines += count;
+        append(frames);
+        return;
+      }
+      full = true;
+      let end = 0;
+      for (let next = 0; ; ) {
+        next = frames.indexOf('\n', end) + 1;
+        bytes += next - end - STAMP;
+        lines++;
+        if (next === 0 || bytes > limits.bytes || lines > limits.lines) break;
+        end = next;
+      }
+      append(frames.slice(0, end));
+      note(
+        `The log ends here: it may hold ${limits.bytes} bytes and ${limits.lines} lines. The job goes on.`,
+      );
+    },
+    resume() {
+      failed = false;
+    },
+  };
+}
+
+/** Of the stamp and the kind, with their spaces: the milliseconds have 13 digits until the year 2286. */
+const STAMP = 16;
+
+function countOf(frames: string): number {
+  let count = 0;
+  for (let at = frames.indexOf('\n'); at >= 0; at = frames.indexOf('\n', at + 1)) count++;
+  return count;
+}
+
 /** Copies a FIFO's lines into the log. The text passes as latin1, one character a byte, which is quick. */
-export function follow(fifo: string, stream: 'o' | 'e', log: number) {
+export function follow(fifo: string, stream: 'o' | 'e', log: LogFile) {
   // The reader first and without blocking, or each end would wait for the other.
   const reader = openSync(fifo, constants.O_RDONLY | constants.O_NONBLOCK);
   const writer = openSync(fifo, constants.O_WRONLY);
@@ -38,19 +121,15 @@ export function follow(fifo: string, stream: 'o' | 'e', log: number) {
       const within = text.slice(first + 1, last);
       complete += `${header}${within.replaceAll('\n', `\n${header}`)}\n`;
     }
-    writeAll(log, Buffer.from(complete, 'latin1'));
+    log.write(complete);
     keep(text.slice(last + 1));
   });
   source.on('error', () => {});
   const closed = new Promise<void>((resolve) => {
     source.once('close', () => {
-      if (pending || cut) writeAll(log, Buffer.from(line(), 'latin1'));
+      if (pending || cut) log.write(line());
       resolve();
     });
   });
   return { source, writer, closed };
-}
-
-function writeAll(fd: number, bytes: Buffer): void {
-  for (let done = 0; done < bytes.length; ) done += writeSync(fd, bytes, done);
 }

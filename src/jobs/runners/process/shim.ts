@@ -13,6 +13,8 @@
  *   started     the process and when it began
  *   out, err    FIFOs that the work writes to. Node's own pipes are socket pairs, and `> /dev/stdout` fails there
  *   log         `<epoch ms> <o|e> <line>`, upper case when the line was cut
+ *   disk        what its folders held when they were last looked at
+ *   reserve     bytes that are given up when the disk is full, so that the files above can be finished
  *   exit        how it ended, after the last byte of the log is on the disk
  */
 import { spawn } from 'node:child_process';
@@ -25,24 +27,21 @@ import {
   renameSync,
   unlinkSync,
   writeFileSync,
-  writeSync,
 } from 'node:fs';
 import { constants as os } from 'node:os';
 import { join } from 'node:path';
-import { follow } from './lines.ts';
-import {
-  descendants,
-  identityOf,
-  killAll,
-  MARKER,
-  markedPids,
-  signalOne,
-  statOf,
-  terminateAll,
-} from './proc.ts';
+import { setTimeout as delay } from 'node:timers/promises';
+import { type Cgroup, oomKills } from './cgroup.ts';
+import { type DiskLimits, type DiskUse, gigabytes, watchDisk } from './disk.ts';
+import { follow, type LogFile, type LogLimits, openLog } from './lines.ts';
+import { watchMemory } from './memory.ts';
+import { identityOf, MARKER } from './proc.ts';
+import { treeOf } from './tree.ts';
 
 export type ShimSpec = {
   attempt: string;
+  /** What joins the group and sets the limits of a process, before the command line below. */
+  prefix: string[];
   argv: string[];
   env: Record<string, string>;
   cwd: string;
@@ -50,6 +49,12 @@ export type ShimSpec = {
   sandbox: string[] | null;
   timeoutMs: number;
   graceMs: number;
+  /** Where all processes of the job are; null: this machine has no groups for us. */
+  cgroup: Cgroup | null;
+  /** In bytes; `watched`: nothing but us holds the job to it. */
+  memory: { bytes: number; watched: boolean };
+  disk: DiskLimits & { dirs: string[] };
+  log: LogLimits;
 };
 export type Claim = { pid: number; startTime: string; bootId: string };
 export type Started = { pid: number; startedAt: number };
@@ -58,29 +63,65 @@ export type Exit = {
   timedOut: boolean;
   startedAt: number;
   endedAt: number;
-  /** The sandbox could not be set up; what it said is in the log. */
+  /** It never ran; without a `reason`, what is known of it is in the log. */
   unstartable: boolean;
+  reason?: string;
 };
 
 /** What holds stdout open after the work has ended is not waited for longer than this. */
 const DRAIN_MS = 2_000;
 
+/** Of a process that got SIGKILL. */
+const KILLED = 137;
+/** Of a shim that could not begin because the disk was full: nothing has run. */
+export const DISK_FULL = 28;
+
 if (import.meta.main) run(process.argv[2] ?? '');
 
-function run(dir: string): void {
-  const at = (name: string) => join(dir, name);
-  let stop: (how: 'TERM' | 'KILL') => void = () => {};
-  process.on('SIGTERM', () => stop('TERM'));
-  process.on('SIGUSR2', () => stop('KILL'));
-  for (const name of ['SIGHUP', 'SIGINT', 'SIGPIPE'] as const) process.on(name, () => {});
+type Signals = { stop: (how: 'TERM' | 'KILL') => void };
 
-  if (!claim(at('claim'))) return;
+function run(dir: string): void {
+  const signals: Signals = { stop() {} };
+  process.on('SIGTERM', () => signals.stop('TERM'));
+  process.on('SIGUSR2', () => signals.stop('KILL'));
+  for (const name of ['SIGHUP', 'SIGINT', 'SIGPIPE'] as const) process.on(name, () => {});
+  try {
+    if (!claim(join(dir, 'claim'))) return;
+  } catch (error) {
+    process.exit(isFull(error) ? DISK_FULL : 1);
+  }
+  const startedAt = Date.now();
+  try {
+    lookAfter(dir, startedAt, signals);
+  } catch (error) {
+    // Nothing has started yet but, perhaps, a sandbox, which dies with us.
+    const end = { exitCode: 125, timedOut: false, startedAt, endedAt: Date.now() };
+    const exit: Exit = { ...end, unstartable: true, reason: troubleOf(error as Error) };
+    void writeEnd(dir, exit).then(() => process.exit(0));
+  }
+}
+
+function lookAfter(dir: string, startedAt: number, signals: Signals): void {
+  const at = (name: string) => join(dir, name);
   const spec: ShimSpec = JSON.parse(readFileSync(at('spec.json'), 'utf8'));
   unlinkSync(at('spec.json'));
-  const log = openSync(at('log'), 'a', 0o600);
-  const startedAt = Date.now();
+  /** Why we ended the work, for the log. */
+  let reason: string | undefined;
+  let stopped = false;
+  let end = () => {};
+  const endFor = (why: string | null) => {
+    if (why === null || reason !== undefined) return;
+    reason = why;
+    stopped = true;
+    end();
+  };
+  const log = openLog(at('log'), spec.log, (error) => endFor(troubleOf(error)));
   const outputs = [follow(at('out'), 'o', log), follow(at('err'), 'e', log)] as const;
   const { child, up, finished } = launch(spec, at('args'), outputs[0].writer, outputs[1].writer);
+  const tree = treeOf(spec, child.pid, up);
+  end = tree.kill;
+  // Whatever else goes wrong here, nobody but us would end the job.
+  process.on('uncaughtException', (error) => endFor(troubleOf(error)));
   for (const { writer } of outputs) closeSync(writer);
   // The server waits for this line; nobody reads it when the server was killed meanwhile.
   process.stdout.on('error', () => {});
@@ -89,11 +130,9 @@ function run(dir: string): void {
     process.stdout.write('started\n');
   });
 
-  const tree = spec.sandbox ? sandboxed(up) : unconfined(spec.attempt, child.pid);
   let timedOut = false;
-  let stopped = false;
   let ending: NodeJS.Timeout | undefined;
-  stop = (how) => {
+  signals.stop = (how) => {
     stopped = true;
     if (how === 'KILL') return tree.kill();
     if (ending) return;
@@ -102,31 +141,93 @@ function run(dir: string): void {
   };
   const timeout = setTimeout(() => {
     timedOut = ending === undefined;
-    stop('TERM');
+    signals.stop('TERM');
   }, spec.timeoutMs);
 
-  const over = (exitCode: number, ran: boolean) => {
+  const watching = new AbortController();
+  const measured = (use: DiskUse) => tryTo(() => writeWhole(at('disk'), use));
+  void watchDisk({ ...spec.disk, measured }, watching.signal).then(endFor);
+  if (spec.memory.watched)
+    void watchMemory(tree.pids, spec.memory.bytes, watching.signal).then(endFor);
+
+  /** `ran`: what ended was the command, and not the sandbox before it. */
+  const over = async (exitCode: number, ran: boolean) => {
     clearTimeout(timeout);
     clearTimeout(ending);
+    watching.abort();
     const endedAt = Date.now();
-    // A sandbox has died with its first process; its pid may be another's by now.
-    if (!spec.sandbox) tree.kill();
     const late = setTimeout(() => outputs.forEach((o) => void o.source.destroy()), DRAIN_MS);
-    void Promise.all(outputs.map((o) => o.closed)).then(() => {
-      clearTimeout(late);
-      fsyncSync(log);
-      const exit: Exit = { exitCode, timedOut, startedAt, endedAt, unstartable: !ran && !stopped };
-      writeWhole(at('exit'), exit, dir);
-      process.exit(0);
-    });
+    await Promise.all([tree.clear(), ...outputs.map((o) => o.closed)]);
+    clearTimeout(late);
+    const killed = spec.cgroup ? oomKills(spec.cgroup) : 0;
+    if (killed > 0) log.note(outOfMemory(killed, spec.memory.bytes));
+    const unstartable = !ran && !stopped;
+    // What was ended for a reason has failed, even if it ended by itself at the same moment.
+    const code = reason !== undefined && exitCode === 0 ? KILLED : exitCode;
+    const exit: Exit = { exitCode: code, timedOut, startedAt, endedAt, unstartable };
+    await writeEnd(dir, exit, reason === undefined ? undefined : { reason, log });
+    process.exit(0);
   };
   child.once('error', (error) => {
-    writeSync(log, `${Date.now()} e ${error.message}\n`);
-    over(125, false);
+    log.note(error.message);
+    void over(125, false);
   });
   child.once('exit', (code, signal) => {
-    void finished.then((ran) => over(code ?? 128 + (signal ? os.signals[signal] : 0), ran));
+    const exitCode = code ?? 128 + (signal ? os.signals[signal] : 0);
+    // Who was killed did not fail to set something up.
+    void finished.then((ran) => over(exitCode, ran || signal !== null));
   });
+}
+
+/**
+ * Writes down how it ended, once the log is on the disk. When the disk is full, what was kept in reserve is
+ * given up for it; as that may be taken by others, it is tried again every second.
+ */
+async function writeEnd(
+  dir: string,
+  exit: Exit,
+  last?: { reason: string; log: LogFile },
+): Promise<void> {
+  let noted = last === undefined;
+  for (let round = 0; ; round++) {
+    try {
+      if (last && !noted) {
+        tryTo(() => unlinkSync(join(dir, 'reserve')));
+        last.log.resume();
+        noted = last.log.note(last.reason);
+      }
+      const log = openSync(join(dir, 'log'), 'a');
+      fsyncSync(log);
+      closeSync(log);
+      if (noted) return writeWhole(join(dir, 'exit'), exit, dir);
+    } catch {
+      tryTo(() => unlinkSync(join(dir, 'reserve')));
+    }
+    if (round > 0) await delay(1_000);
+  }
+}
+
+function isFull(error: unknown): boolean {
+  return ['ENOSPC', 'EDQUOT'].includes((error as NodeJS.ErrnoException).code ?? '');
+}
+
+function troubleOf(error: Error): string {
+  return isFull(error)
+    ? 'The job was ended: the disk of the server is full.'
+    : `The job was ended: what looks after it failed (${error.message}).`;
+}
+
+function outOfMemory(killed: number, bytes: number): string {
+  const who = killed === 1 ? 'a process was' : `${killed} processes were`;
+  return `The job ran out of memory: ${who} killed. It may use ${gigabytes(bytes)}.`;
+}
+
+function tryTo(step: () => void): void {
+  try {
+    step();
+  } catch {
+    // It is not there, or there is no space for it; nothing depends on it.
+  }
 }
 
 /** Whether the attempt is ours: the claim is complete the moment it exists, and exists once. */
@@ -160,10 +261,11 @@ function writeWhole(file: string, value: object, folderToSync?: string): void {
  * whether the command was really run: bwrap reports an exit code of its own only then.
  */
 function launch(spec: ShimSpec, argsFile: string, out: number, err: number) {
-  const { sandbox, argv, cwd, env } = spec;
-  const [program = '', ...rest] = argv;
+  const { sandbox, cwd, env } = spec;
+  const [shell = '', ...limits] = spec.prefix;
+  const [program = '', ...rest] = spec.argv;
   if (!sandbox) {
-    const child = spawn(program, rest, {
+    const child = spawn(shell, [...limits, program, ...rest], {
       cwd,
       env: { ...env, [MARKER]: spec.attempt },
       stdio: ['ignore', out, err],
@@ -177,7 +279,7 @@ function launch(spec: ShimSpec, argsFile: string, out: number, err: number) {
   const args = openSync(argsFile, 'r');
   unlinkSync(argsFile);
   const options = ['--args', '4', '--json-status-fd', '3', '--', ...rest];
-  const child = spawn(program, options, {
+  const child = spawn(shell, [...limits, program, ...options], {
     cwd: '/',
     // Of bwrap's own processes alone; what it runs gets the environment that the options name.
     env: { [MARKER]: spec.attempt },
@@ -194,34 +296,4 @@ function launch(spec: ShimSpec, argsFile: string, out: number, err: number) {
   });
   child.stdio[3]?.once('close', () => finished.resolve(status.includes('"exit-code"')));
   return { child, up: up.promise, finished: finished.promise };
-}
-
-type Tree = { terminate(): void; kill(): void };
-
-/** The first process of the sandbox is the root of its pid namespace: when it is killed, all in it are. */
-function sandboxed(up: Promise<number>): Tree {
-  const terminate = (init: number) => {
-    // It may not have started the command yet: there must be someone to hear it.
-    if (!terminateAll(() => descendants(init)) && statOf(init))
-      setTimeout(terminate, 10, init).unref();
-  };
-  return {
-    terminate: () => void up.then(terminate),
-    kill: () => void up.then((init) => signalOne(init, 'SIGKILL')),
-  };
-}
-
-/** Daemons that left the tree are known by the marker in their environment. */
-function unconfined(attempt: string, root: number | undefined): Tree {
-  const all = () => {
-    // A pid that is no child of ours any more may be another's.
-    const alive = root && statOf(root)?.parent === process.pid ? [root, ...descendants(root)] : [];
-    return [...new Set([...alive, ...markedPids(attempt)])];
-  };
-  // Without /proc the process group is all that we can know.
-  if (process.platform !== 'linux') {
-    const group = (name: NodeJS.Signals) => root && signalOne(-root, name);
-    return { terminate: () => void group('SIGTERM'), kill: () => void group('SIGKILL') };
-  }
-  return { terminate: () => void terminateAll(all), kill: () => killAll(all) };
 }

@@ -1,7 +1,7 @@
 /** What a process tree uses, from /proc; GPUs from nvidia-smi. Linux alone: elsewhere there is nothing to read. */
 import { execFile } from 'node:child_process';
-import { readFile } from 'node:fs/promises';
 import { promisify } from 'node:util';
+import { proportionalMemory } from './memory.ts';
 import { descendants, statOf } from './proc.ts';
 
 const run = promisify(execFile);
@@ -12,7 +12,7 @@ const TICKS_PER_SECOND = 100;
 export type TreeUsage = { cpuSeconds: number; memoryBytes: number };
 
 /** Of `root` and all below it; null when it is gone. */
-export async function usageOfTree(root: number): Promise<TreeUsage | null> {
+export function usageOfTree(root: number): TreeUsage | null {
   if (!statOf(root)) return null;
   let ticks = 0;
   let memoryBytes = 0;
@@ -22,29 +22,9 @@ export async function usageOfTree(root: number): Promise<TreeUsage | null> {
     // Fields 14 to 17: own user and system time, and that of children that were waited for, so that
     // each second is counted once whether the process that used it is alive or over.
     for (const field of fields.slice(11, 15)) ticks += Number(field);
-    memoryBytes += await proportionalMemory(pid, fields);
+    memoryBytes += proportionalMemory(pid);
   }
   return { cpuSeconds: ticks / TICKS_PER_SECOND, memoryBytes };
-}
-
-/** Pages that processes share are counted once in all; where that is not readable, the resident set. */
-async function proportionalMemory(pid: number, fields: string[]): Promise<number> {
-  try {
-    const text = await readFile(`/proc/${pid}/smaps_rollup`, 'utf8');
-    return Number(/^Pss: +(\d+) kB/m.exec(text)?.[1] ?? 0) * 1024;
-  } catch {
-    return Number(fields[21] ?? 0) * 4096;
-  }
-}
-
-/** Bytes on disk below the folders; what vanishes while it looks is not there. */
-export async function diskUsage(dirs: readonly string[]): Promise<number> {
-  const options = { timeout: 20_000, maxBuffer: 64 * 1024 * 1024 };
-  // `du` ends with 1 when a file vanished while it looked; its sum is good all the same.
-  const { stdout } = await run('du', ['-sk', ...dirs], options).catch(
-    (error: { stdout?: string }) => ({ stdout: error.stdout ?? '' }),
-  );
-  return [...stdout.matchAll(/^(\d+)\s/gm)].reduce((sum, [, kib]) => sum + Number(kib) * 1024, 0);
 }
 
 /** As nvidia-smi names them → our models. */

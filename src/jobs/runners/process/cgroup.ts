@@ -1,0 +1,150 @@
+/**
+ * The control groups of one attempt: what it uses, who is in it, and an end for all of them at once.
+ *
+ * A process cannot leave its group by forking, by `setsid` or by clearing its environment, so killing the group
+ * ends what a walk over /proc does not find. Version 2 of the interface has one folder with all controllers,
+ * version 1 a folder for each; as no two controllers have a file of the same name, both are read alike: the
+ * first folder that has the file.
+ *
+ * Files are read and written synchronously: they are answered by the kernel out of memory, and the shim
+ * imports this.
+ */
+import { readdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs';
+import { basename, dirname, join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
+import { signalOne } from './proc.ts';
+
+/** JSON, so that it can be stored. The folders are absolute paths; nothing in them is ours but the groups. */
+export type Cgroup = { folders: string[] };
+
+/** The folder that holds the groups of all attempts. It is removed with the last of them. */
+export const PARENT = 'loam';
+
+/** How long killed processes may take to be gone: one in the middle of a write to a slow disk needs some. */
+const KILL_MS = 5_000;
+
+/** A process that writes its pid into each of them has joined the group. */
+export function joinFiles({ folders }: Cgroup): string[] {
+  return folders.map((folder) => join(folder, 'cgroup.procs'));
+}
+
+/** Bytes and seconds since the group was made; null when the kernel does not account for them here. */
+export function usageOfGroup(group: Cgroup): { memoryBytes: number; cpuSeconds: number } | null {
+  const used = read(group, 'memory.usage_in_bytes') ?? read(group, 'memory.current');
+  const nanoseconds = read(group, 'cpuacct.usage');
+  const microseconds = /^usage_usec (\d+)/m.exec(read(group, 'cpu.stat') ?? '')?.[1];
+  if (used === null || (nanoseconds === null && microseconds === undefined)) return null;
+  // Files that were read stay in memory until it is wanted for something else: that is not in use.
+  const stat = read(group, 'memory.stat') ?? '';
+  const cached = (/^total_inactive_file (\d+)/m.exec(stat) ??
+    /^inactive_file (\d+)/m.exec(stat))?.[1];
+  return {
+    memoryBytes: Math.max(0, Number(used) - Number(cached ?? 0)),
+    cpuSeconds: nanoseconds === null ? Number(microseconds) / 1e6 : Number(nanoseconds) / 1e9,
+  };
+}
+
+/** How many processes of the group the kernel killed because there was no memory left for it. */
+export function oomKills(group: Cgroup): number {
+  const text = read(group, 'memory.oom_control') ?? read(group, 'memory.events') ?? '';
+  return Number(/^oom_kill (\d+)/m.exec(text)?.[1] ?? 0);
+}
+
+/** The processes in the group, and in groups that they made below it. */
+export function pidsOf({ folders }: Cgroup): number[] {
+  const pids = new Set<number>();
+  for (const folder of folders.flatMap(withFoldersBelow)) {
+    // A process of another pid namespace is shown as 0.
+    for (const pid of (readText(join(folder, 'cgroup.procs')) ?? '').split('\n'))
+      if (Number(pid) > 0) pids.add(Number(pid));
+  }
+  return [...pids];
+}
+
+/**
+ * Kills everything in the group. Nothing can start in it afterwards.
+ * @throws Error when something is still there after five seconds: it hangs in the kernel.
+ */
+export async function killGroup(group: Cgroup): Promise<void> {
+  for (const deadline = Date.now() + KILL_MS; killOnce(group); await delay(5))
+    if (Date.now() > deadline)
+      throw new Error(`processes do not die: ${pidsOf(group).slice(0, 10).join(', ')}`);
+}
+
+/** One round, without waiting. Says whether there was anyone to kill. */
+export function killOnce(group: Cgroup): boolean {
+  for (const folder of group.folders) {
+    // A fork fails from now on, so a bomb that forks while we walk comes to an end.
+    put(join(folder, 'pids.max'), '0');
+    // Version 2 since Linux 5.14: all at once, also what is forked meanwhile.
+    put(join(folder, 'cgroup.kill'), '1');
+  }
+  const pids = pidsOf(group);
+  for (const pid of pids) signalOne(pid, 'SIGKILL');
+  return pids.length > 0;
+}
+
+/**
+ * Kills what is in the group and removes it.
+ * @throws Error when processes do not die, or the kernel keeps the group.
+ */
+export async function removeGroup(group: Cgroup): Promise<void> {
+  await killGroup(group);
+  for (const folder of group.folders) {
+    for (const deadline = Date.now() + KILL_MS; ; await delay(5)) {
+      try {
+        // The innermost first.
+        for (const below of withFoldersBelow(folder).reverse()) rmdirSync(below);
+        break;
+      } catch (error) {
+        const { code } = error as NodeJS.ErrnoException;
+        if (code === 'ENOENT') break;
+        // Dead processes count until they have been waited for.
+        if (code !== 'EBUSY' || Date.now() > deadline) throw error;
+      }
+    }
+    try {
+      if (basename(dirname(folder)) === PARENT) rmdirSync(dirname(folder));
+    } catch {
+      // Other attempts have their groups in it.
+    }
+  }
+}
+
+/** Only where the kernel offers the file: `open` would not make one in its hierarchy, but in a folder it would. */
+function put(file: string, text: string): void {
+  try {
+    writeFileSync(file, text, { flag: 'r+' });
+  } catch {
+    // This controller or this kernel does not have it.
+  }
+}
+
+function read({ folders }: Cgroup, name: string): string | null {
+  for (const folder of folders) {
+    const text = readText(join(folder, name));
+    if (text !== null) return text;
+  }
+  return null;
+}
+
+function readText(file: string): string | null {
+  try {
+    return readFileSync(file, 'utf8');
+  } catch {
+    return null;
+  }
+}
+
+function withFoldersBelow(folder: string): string[] {
+  const found = [folder];
+  for (const each of found) {
+    try {
+      for (const entry of readdirSync(each, { withFileTypes: true }))
+        if (entry.isDirectory()) found.push(join(each, entry.name));
+    } catch {
+      // It is gone.
+    }
+  }
+  return found;
+}

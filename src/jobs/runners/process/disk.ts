@@ -1,0 +1,122 @@
+/** What lies in the folders of an attempt: bytes on the disk and files, and an eye on both while it runs. */
+import { execFile } from 'node:child_process';
+import { statfs } from 'node:fs/promises';
+import { setTimeout as delay } from 'node:timers/promises';
+import { promisify } from 'node:util';
+
+const run = promisify(execFile);
+
+export type DiskUse = { bytes: number; files: number };
+
+/**
+ * Bytes on the disk and files below the folders; what vanishes meanwhile is not there. A million files take
+ * `du` about two seconds.
+ */
+export async function diskUse(dirs: readonly string[], signal?: AbortSignal): Promise<DiskUse> {
+  const bytes = await du(['-sk'], dirs, signal);
+  return { bytes: bytes * 1024, files: await du(['-s', '--inodes'], dirs, signal) };
+}
+
+/**
+ * A job can take all permissions from its folders. As root nothing is hidden from us; else `du` runs as the
+ * root of a user namespace, which may read whatever its own user has, where the kernel lets us have one.
+ */
+async function du(
+  options: readonly string[],
+  dirs: readonly string[],
+  signal?: AbortSignal,
+): Promise<number> {
+  const command = ['du', ...options, '--', ...dirs];
+  const inNamespace = ['unshare', '--user', '--map-root-user', ...command];
+  const commands = process.getuid?.() === 0 ? [command] : [inNamespace, command];
+  for (const [program = '', ...args] of commands) {
+    // It ends with 1 when a file vanished while it looked; its sum is good all the same.
+    const { stdout } = await run(program, args, { signal, maxBuffer: 2 ** 20 }).catch(
+      (error: { stdout?: string }) => ({ stdout: error.stdout ?? '' }),
+    );
+    signal?.throwIfAborted();
+    const sums = [...stdout.matchAll(/^(\d+)\s/gm)].map(([, sum]) => Number(sum));
+    if (sums.length > 0) return sums.reduce((a, b) => a + b, 0);
+  }
+  return 0;
+}
+
+export type DiskLimits = { diskBytes: number; files: number };
+
+/** The free space is looked at this often, which is one system call. */
+const LOOK_MS = 1_000;
+/** The folders are walked at least this often, because others may free what the job takes, … */
+const WALK_MS = 30_000;
+/** … at once when as much as this was taken by anyone on the disk, or as is left to the job, … */
+const GROWN_BYTES = 256 * 2 ** 20;
+const GROWN_FILES = 100_000;
+/** … and never for more than a tenth of the time. */
+const REST = 9;
+/** Below this much free space the server's database is about to stop. */
+const FLOOR_BYTES = 512 * 2 ** 20;
+const FLOOR_SHARE = 0.05;
+
+export type DiskWatch = DiskLimits & {
+  dirs: readonly string[];
+  measured(use: DiskUse): void;
+};
+
+/**
+ * Watches until the folders hold more than they may, or until `signal` aborts.
+ * @returns what a user is told of it; null when it was aborted.
+ */
+export async function watchDisk(
+  { dirs, diskBytes, files, measured }: DiskWatch,
+  signal: AbortSignal,
+): Promise<string | null> {
+  let use: DiskUse = { bytes: 0, files: 0 };
+  let walkedAt = 0;
+  let restUntil = 0;
+  let then = { bytes: 0, files: 0 };
+  for (let pause = LOOK_MS / 4; !signal.aborted; pause = LOOK_MS) {
+    try {
+      await delay(pause, undefined, { signal });
+      const now = await taken(dirs[0] as string);
+      const left = { bytes: diskBytes - use.bytes, files: files - use.files };
+      const due =
+        now.isLow ||
+        Date.now() - walkedAt >= WALK_MS ||
+        now.bytes - then.bytes >= Math.min(left.bytes, GROWN_BYTES) ||
+        now.files - then.files >= Math.min(left.files, GROWN_FILES);
+      if (!due || Date.now() < restUntil) continue;
+      then = now;
+      walkedAt = Date.now();
+      use = await diskUse(dirs, signal);
+      restUntil = Date.now() + REST * (Date.now() - walkedAt);
+      measured(use);
+      if (use.bytes > diskBytes)
+        return `The job was ended: it keeps ${gigabytes(use.bytes)} on disk, and disk_gb allows ${gigabytes(diskBytes)}.`;
+      if (use.files > files)
+        return `The job was ended: it keeps ${use.files} files, and ${files} are allowed with its disk_gb.`;
+      // Of several jobs the small ones are spared.
+      if (now.isLow && use.bytes > now.free)
+        return `The job was ended: the server's disk is nearly full, and the job keeps ${gigabytes(use.bytes)} on it.`;
+    } catch {
+      // Aborted; or the disk does not answer just now, and is looked at again.
+    }
+  }
+  return null;
+}
+
+/** What all on this disk have taken together, and what is left. */
+async function taken(dir: string) {
+  const { bsize, blocks, bfree, bavail, files, ffree } = await statfs(dir);
+  const free = bavail * bsize;
+  return {
+    bytes: (blocks - bfree) * bsize,
+    files: files - ffree,
+    free,
+    isLow: free < Math.min(FLOOR_BYTES, blocks * bsize * FLOOR_SHARE),
+  };
+}
+
+/** As `1.5 GB` or `300 MB`; the GB of the contract are GiB here. */
+export function gigabytes(bytes: number): string {
+  const gib = bytes / 2 ** 30;
+  return gib >= 1 ? `${Math.round(gib * 10) / 10} GB` : `${Math.round(gib * 1024)} MB`;
+}

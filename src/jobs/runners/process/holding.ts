@@ -1,0 +1,38 @@
+/**
+ * What an attempt holds of this machine beside its folder: GPUs and control groups. It stands in the folder
+ * before it is taken and goes with it, so a server that starts again knows what is held before it takes anything.
+ * It need not outlive the machine, which gives everything back when it stops: so it is not synced to the disk.
+ */
+import { readdir, rename, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import type { Cgroup } from './cgroup.ts';
+import { readWhole } from './folder.ts';
+
+export type Holding = {
+  /** As nvidia-smi numbers them. */
+  gpus: number[];
+  cgroup: Cgroup | null;
+};
+
+const FILE = 'holds.json';
+
+export async function writeHolding(folder: string, holding: Holding): Promise<void> {
+  const file = join(folder, FILE);
+  await writeFile(`${file}.new`, JSON.stringify(holding), { mode: 0o600 });
+  await rename(`${file}.new`, file);
+}
+
+export async function readHolding(folder: string): Promise<Holding> {
+  const nothing: Holding = { gpus: [], cgroup: null };
+  // A file cut short by a loss of power is of a machine that has let go of everything.
+  return (await readWhole<Holding>(join(folder, FILE)).catch(() => undefined)) ?? nothing;
+}
+
+/** Of every attempt that has a folder in `dir`. */
+export async function allHoldings(dir: string): Promise<Map<string, Holding>> {
+  const found = new Map<string, Holding>();
+  for (const entry of await readdir(dir, { withFileTypes: true }))
+    if (entry.isDirectory() && !entry.name.startsWith('.'))
+      found.set(entry.name, await readHolding(join(dir, entry.name)));
+  return found;
+}

@@ -1,0 +1,100 @@
+/**
+ * What an attempt may use: what was asked for, and no more than this machine has.
+ *
+ * Control groups hold the whole job to it. Where there are none, the kernel's limits for single processes are
+ * what is left, and the shim looks at the sum of their memory every second (`watch.ts`).
+ */
+import { availableParallelism, totalmem } from 'node:os';
+import { diskRoom, type Hardware } from '../../hardware.ts';
+import { type Cgroup, joinFiles } from './cgroup.ts';
+import type { Cgroups, Controller } from './cgroups.ts';
+
+export type Limits = {
+  memoryBytes: number;
+  /** Of all jobs of this machine together. */
+  allJobsMemoryBytes: number;
+  cpus: number;
+  /** With their threads. */
+  processes: number;
+  diskBytes: number;
+  files: number;
+};
+
+const GIB = 2 ** 30;
+/** Of the machine's memory; the rest is for this server, its database and the kernel. */
+const SHARE_OF_JOBS = 0.9;
+/** A program with a thread for each of 96 vCPUs in each of 30 processes needs 3,000. */
+const PROCESSES = 4_096;
+const PROCESSES_PER_CPU = 256;
+/** Of one process. Node, PostgreSQL and the like ask for 65,536 at most. */
+const OPEN_FILES = 65_536;
+
+/**
+ * Without a control group a process may have this much more memory that it can write to than its job may use,
+ * because it asks for more than it uses: Node wants 512 MiB for code, each thread 8 MiB for its stack. The limit
+ * is for what grows between two looks at the sum. Not of its address space (`-v`): Go, Java and CUDA reserve a
+ * hundred times of what they use.
+ */
+const UNUSED_BYTES = 4 * GIB;
+
+/** The GB of the contract are GiB here, as everywhere in this project. */
+export function limitsOf({ cpu, memoryGb, diskGb }: Hardware): Limits {
+  const { maxBytes, maxFiles } = diskRoom(diskGb);
+  const allJobsMemoryBytes = Math.floor(machineMemory() * SHARE_OF_JOBS);
+  return {
+    memoryBytes: Math.min(memoryGb * GIB, allJobsMemoryBytes),
+    allJobsMemoryBytes,
+    cpus: Math.min(cpu, availableParallelism()),
+    processes: Math.max(PROCESSES, PROCESSES_PER_CPU * cpu),
+    diskBytes: maxBytes,
+    files: maxFiles,
+  };
+}
+
+/** Of this machine, or of the container that we are in. */
+function machineMemory(): number {
+  // 0 or a number beyond all machines: not constrained.
+  const constrained = process.constrainedMemory() || totalmem();
+  return Math.min(constrained, totalmem());
+}
+
+/**
+ * The beginning of a command line: it joins the group, bounds each process, and becomes the command that
+ * follows. A shell does it, because the process has to do it itself before it starts anything.
+ */
+export function limitedCommand(
+  limits: Limits,
+  group: Cgroup | null,
+  controllers: readonly Controller[],
+): string[] {
+  const script = [
+    'while [ "$1" != -- ]; do echo 0 > "$1" || exit 125; shift; done; shift',
+    // A core file is the job's memory, secrets included, written wherever the machine's administrator says.
+    'ulimit -c 0',
+    // An ordinary user cannot raise it, and need not.
+    `ulimit -n ${OPEN_FILES} 2>/dev/null`,
+  ];
+  if (!controllers.includes('pids')) {
+    // The shells disagree about its letter. The kernel counts all processes of the user, ours included.
+    const n = limits.processes;
+    script.push(`ulimit -u ${n} 2>/dev/null || ulimit -p ${n} 2>/dev/null`);
+  }
+  if (!controllers.includes('memory')) {
+    const kib = Math.floor((limits.memoryBytes + UNUSED_BYTES) / 1024);
+    script.push(`ulimit -d ${kib} 2>/dev/null`);
+  }
+  script.push('exec "$@"');
+  const files = group ? joinFiles(group) : [];
+  return ['/bin/sh', '-c', script.join('\n'), 'sh', ...files, '--'];
+}
+
+/** For the operator, at the start: which limits hold. */
+export function describeLimits(cgroups: Cgroups | { missing: string }): string {
+  if ('missing' in cgroups)
+    return (
+      'The memory of jobs is watched every second, and each of their processes has limits of its own; ' +
+      `their CPU is not limited: ${cgroups.missing}`
+    );
+  const { version, controllers } = cgroups;
+  return `Jobs are limited by control groups (version ${version}: ${controllers.join(', ')})`;
+}

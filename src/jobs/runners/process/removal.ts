@@ -1,0 +1,151 @@
+/**
+ * Removing what attempts leave, behind their end: a job may leave a million files, folders deeper than any path
+ * may be long, folders without permissions, files that may not be removed, or mounts. None of it holds a slot
+ * or a start: a folder is renamed away at once, and removed later, again and again until it is gone.
+ */
+import { execFile } from 'node:child_process';
+import { randomUUID } from 'node:crypto';
+import { existsSync } from 'node:fs';
+import { mkdir, readdir, readFile, rename } from 'node:fs/promises';
+import { basename, join } from 'node:path';
+import { promisify } from 'node:util';
+
+const run = promisify(execFile);
+
+/** What could not be removed is tried again after this, doubling. */
+const FIRST_PAUSE_MS = 1_000;
+const MAX_PAUSE_MS = 10 * 60_000;
+/** Of what `rm` says: it names every file that it could not remove. */
+const SAID = 500;
+
+export type Removal = AsyncDisposable & {
+  /**
+   * Takes a folder away at once and removes it later; nothing happens when there is none.
+   * @throws Error when it cannot be taken away.
+   */
+  discard(folder: string): Promise<void>;
+};
+
+/** Works in the folder `trash`, beginning with what an earlier server left there. */
+export async function openRemoval(
+  trash: string,
+  report: (error: unknown, what: string) => void,
+): Promise<Removal> {
+  await mkdir(trash, { recursive: true, mode: 0o700 });
+  const closing = new AbortController();
+  const { signal } = closing;
+  const tasks = new Set<Promise<void>>();
+  /** One `rm` at a time, so that it leaves most of the disk to the jobs. */
+  let last: Promise<void> = Promise.resolve();
+
+  /** Until it succeeds. A failure is reported once. */
+  function removeLater(name: string): void {
+    const folder = join(trash, name);
+    const task = (async () => {
+      let reported = false;
+      for (let pause = FIRST_PAUSE_MS; !signal.aborted; pause = Math.min(2 * pause, MAX_PAUSE_MS)) {
+        try {
+          last = last.catch(() => {}).then(() => removeTree(folder, signal));
+          return await last;
+        } catch (error) {
+          if (!signal.aborted && !reported) report(error, `${folder} is not removed yet`);
+          reported = true;
+          await rest(pause, signal);
+        }
+      }
+    })();
+    tasks.add(task);
+    void task.then(() => tasks.delete(task));
+  }
+
+  for (const name of await readdir(trash)) removeLater(name);
+
+  return {
+    async discard(folder) {
+      const name = `${basename(folder)}.${randomUUID()}`;
+      const move = () => rename(folder, join(trash, name));
+      try {
+        await move();
+      } catch (error) {
+        if ((error as NodeJS.ErrnoException).code === 'ENOENT' && !existsSync(folder)) return;
+        await release(folder, signal);
+        await move();
+      }
+      removeLater(name);
+    },
+    async [Symbol.asyncDispose]() {
+      closing.abort();
+      await Promise.all(tasks);
+    },
+  };
+}
+
+/** Does not hold the process: what is left is removed after the next start. */
+function rest(ms: number, signal: AbortSignal): Promise<void> {
+  const { promise, resolve } = Promise.withResolvers<void>();
+  const timer = setTimeout(resolve, ms);
+  timer.unref();
+  const end = () => resolve();
+  signal.addEventListener('abort', end, { once: true });
+  if (signal.aborted) resolve();
+  return promise.finally(() => {
+    clearTimeout(timer);
+    signal.removeEventListener('abort', end);
+  });
+}
+
+/**
+ * Removes a folder whatever is in it. By `rm`, which goes from folder to folder: paths of Node's own `rm` end at
+ * 4,096 bytes, and a million files would keep its threads from everything else.
+ * @throws Error when something is left.
+ */
+export async function removeTree(folder: string, signal?: AbortSignal): Promise<void> {
+  // First, or what is mounted would be emptied.
+  await unmountBelow(folder);
+  const remove = () => run('rm', ['-rf', '--', folder], { signal, maxBuffer: 2 ** 30 });
+  try {
+    await remove();
+  } catch {
+    signal?.throwIfAborted();
+    await release(folder, signal);
+    await remove().catch((error: { stderr?: string }) => {
+      throw new Error(error.stderr?.slice(0, SAID) || String(error));
+    });
+  }
+}
+
+/** Undoes what keeps a folder from being moved or removed, as far as we may. */
+async function release(folder: string, signal?: AbortSignal): Promise<void> {
+  await unmountBelow(folder);
+  const options = { signal, maxBuffer: 2 ** 30 };
+  // Each has its errors; what counts is whether the folder can be removed now.
+  const attempt = (program: string, ...args: string[]) =>
+    run(program, args, options).catch(() => {});
+  // Permissions first: without them the files that may not be changed are not found.
+  await attempt('chmod', '-R', 'u+rwx', '--', folder);
+  if (process.getuid?.() !== 0) return;
+  await attempt('chattr', '-R', '-f', '-i', '-a', '--', folder);
+  await attempt('chmod', '-R', 'u+rwx', '--', folder);
+}
+
+/** @throws Error when something is mounted in the folder and stays. */
+async function unmountBelow(folder: string): Promise<void> {
+  for (const point of await mountsBelow(folder)) await run('umount', ['-l', '--', point]);
+  const [left] = await mountsBelow(folder);
+  if (left) throw new Error(`something is mounted at ${left}`);
+}
+
+/** The innermost first. */
+async function mountsBelow(folder: string): Promise<string[]> {
+  // Elsewhere than on Linux a job cannot mount anything.
+  const text = await readFile('/proc/self/mountinfo', 'utf8').catch(() => '');
+  return text
+    .split('\n')
+    .map((line) =>
+      (line.split(' ')[4] ?? '').replace(/\\(\d{3})/g, (_, digits) =>
+        String.fromCharCode(Number.parseInt(digits, 8)),
+      ),
+    )
+    .filter((point) => point === folder || point.startsWith(`${folder}/`))
+    .reverse();
+}

@@ -1,0 +1,100 @@
+/** What a commit may unfold to when a job checks it out. */
+import { execFileSync } from 'node:child_process';
+import { existsSync } from 'node:fs';
+import { mkdtemp, readdir, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { expect, test } from 'vitest';
+import { CheckoutTooLarge, checkOut } from '../src/git/checkout.ts';
+import { eventually, startApp } from './harness.ts';
+import { job, submit } from './submit.ts';
+
+async function folder() {
+  const path = await mkdtemp(join(tmpdir(), 'loam-checkout-'));
+  return { path, [Symbol.asyncDispose]: () => rm(path, { recursive: true }) };
+}
+
+const PERSON = { name: 'a', email: 'a@example.com', date: '1700000000 +0000' };
+
+function git(dir: string, args: string[], input = ''): string {
+  const env = {
+    PATH: process.env.PATH,
+    GIT_DIR: dir,
+    ...Object.fromEntries(
+      ['AUTHOR', 'COMMITTER'].flatMap((who) =>
+        Object.entries(PERSON).map(([key, value]) => [`GIT_${who}_${key.toUpperCase()}`, value]),
+      ),
+    ),
+  };
+  return execFileSync('git', args, { env, input, encoding: 'utf8' }).trim();
+}
+
+/** A commit whose tree names the same tree `width` times, and so on, `depth` levels down to a blob. */
+function bomb(
+  dir: string,
+  { width, depth, content = 'x' }: { width: number; depth: number; content?: string },
+) {
+  let entry = `100644 blob ${git(dir, ['hash-object', '-w', '--stdin'], content)}`;
+  for (let level = 0; level < depth; level++) {
+    const lines = Array.from({ length: width }, (_, i) => `${entry}\tname${i}`);
+    entry = `040000 tree ${git(dir, ['mktree'], lines.join('\n'))}`;
+  }
+  return git(dir, ['commit-tree', '-m', 'x', entry.split(' ')[2] as string]);
+}
+
+test('ten million files out of nine objects are refused before anything is written', async () => {
+  await using at = await folder();
+  const from = join(at.path, 'bare.git');
+  git(from, ['init', '-q', '--bare']);
+  const sha = bomb(from, { width: 10, depth: 7 });
+  expect(git(from, ['count-objects'])).toMatch(/^9 objects/);
+  const to = join(at.path, 'to');
+  const check = (maxBytes: number, maxFiles: number) =>
+    checkOut({ from, sha, to, maxBytes, maxFiles });
+  const before = performance.now();
+  await expect(check(2 ** 50, 1e9)).rejects.toThrow(
+    new CheckoutTooLarge('The checkout has more than 1000000 files and folders'),
+  );
+  await expect(check(2 ** 50, 2_000)).rejects.toThrow(/more than 2000 files/);
+  // A file of one byte takes a block of the disk.
+  await expect(check(2 ** 30, 1e9)).rejects.toThrow(
+    new CheckoutTooLarge("The checkout is larger than the job's disk of 1 GB"),
+  );
+  expect(performance.now() - before).toBeLessThan(15_000);
+  expect(existsSync(to)).toBe(false);
+});
+
+test('a large file, and long names, are counted as well', async () => {
+  await using at = await folder();
+  const from = join(at.path, 'bare.git');
+  git(from, ['init', '-q', '--bare']);
+  const large = bomb(from, { width: 3, depth: 1, content: 'x'.repeat(2 ** 20) });
+  const to = join(at.path, 'to');
+  const three = { from, sha: large, to, maxFiles: 100 };
+  await expect(checkOut({ ...three, maxBytes: 3 * 2 ** 20 - 1 })).rejects.toThrow(CheckoutTooLarge);
+  await checkOut({ ...three, maxBytes: 4 * 2 ** 20 });
+  expect(await readdir(to)).toEqual(['.git', 'name0', 'name1', 'name2']);
+});
+
+test('the job fails, and its log says why', async () => {
+  await using app = await startApp();
+  const ada = await app.user('ada');
+  const { body } = await ada.post('/auth/v1/repository/ada', { name: 'bomb', auto_init: true });
+  const dir = app.app.services.git.disk.pathOf(body.id);
+  git(dir, ['update-ref', 'refs/heads/main', bomb(dir, { width: 10, depth: 6 })]);
+  await submit(ada, {
+    namespace: 'ada',
+    repo: 'ada/bomb',
+    name: 'bomb',
+    command: 'true',
+    diskGb: 1,
+  });
+  const over = await eventually(async () => {
+    const now = await job(ada, 'ada', 'bomb');
+    expect(now.status).toBe('FAILED');
+    return now;
+  });
+  expect(over).toMatchObject({ exitCode: 125, totalCost: '0.00' });
+  const { body: log } = await ada.get('/ada/job/bomb/logs');
+  expect(log.lines.at(-1).message).toBe('The checkout has more than 65536 files and folders');
+});

@@ -1,0 +1,365 @@
+/** What a process job may use, and what is left of it: with control groups and without, as root and as a user. */
+import { execFile } from 'node:child_process';
+import { createHash } from 'node:crypto';
+import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs';
+import { chmod, mkdtemp, readdir, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { promisify } from 'node:util';
+import { describe, expect, test } from 'vitest';
+import type { AttemptSpec, Outcome } from '../src/jobs/runner.ts';
+import { openProcessRunner, type ProcessRunnerOptions } from '../src/jobs/runners/process.ts';
+import { eventually, startApp } from './harness.ts';
+import { needs } from './needs.ts';
+import { processesNaming } from './processes.ts';
+import { allLines, attemptSpec, runToEnd } from './runner.contract.ts';
+
+const run = promisify(execFile);
+const never = new AbortController().signal;
+const MiB = 2 ** 20;
+
+type Made = Awaited<ReturnType<typeof makeRunner>>;
+
+async function makeRunner(options: Partial<ProcessRunnerOptions> = {}) {
+  const dir = options.dir ?? (await mkdtemp(join(tmpdir(), 'loam-limits-')));
+  const opened = { graceMs: 300, ...options, dir };
+  const runner = await openProcessRunner(opened);
+  return {
+    dir,
+    runner,
+    again: () => openProcessRunner(opened),
+    /** Until nothing of ended attempts is left. */
+    async emptied() {
+      await eventually(async () => expect(await readdir(join(dir, '.trash'))).toEqual([]));
+    },
+    async [Symbol.asyncDispose]() {
+      await runner[Symbol.asyncDispose]();
+      await using last = await openProcessRunner(opened);
+      await last.sweep(new Set());
+      await this.emptied();
+      await rm(dir, { recursive: true });
+      expect(groupsOf(dir)).toEqual([]);
+    },
+  };
+}
+
+/** Control groups of attempts of the runner on `dir`. */
+function groupsOf(dir: string): string[] {
+  const prefix = createHash('sha256').update(dir).digest('hex').slice(0, 8);
+  const own = readFileSync('/proc/self/cgroup', 'utf8').trim().split('\n');
+  return own.flatMap((line) => {
+    const [, controllers = '', path = ''] = line.split(':');
+    return [`/sys/fs/cgroup/${controllers}${path}`, `/sys/fs/cgroup${path}`].flatMap((at) => {
+      const parent = join(at, 'loam');
+      return existsSync(parent) ? readdirSync(parent).filter((n) => n.startsWith(prefix)) : [];
+    });
+  });
+}
+
+async function shimLog(made: Made, spec: AttemptSpec): Promise<number> {
+  return statSync(join(made.dir, spec.id, 'log')).size;
+}
+
+const hardware = (changes: object) => ({ ...attemptSpec('').hardware, ...changes });
+/** Doubles a string until there is no memory for it: `head | tail` and the like differ by machine. */
+const EAT = `exec ${process.execPath} --max-old-space-size=4000 -e 'const a=[];for(;;)a.push(Buffer.alloc(1<<20,1))'`;
+
+describe('with control groups', () => {
+  test('a job that needs more memory than it asked for has failed with 137, and its log says why', async (ctx) => {
+    needs(ctx, 'cgroups');
+    await using made = await makeRunner({ limits: { memoryBytes: 100 * MiB }, sandbox: 'off' });
+    const { outcome, lines } = await runToEnd(made.runner, attemptSpec(EAT));
+    expect(outcome).toMatchObject({ kind: 'exited', exitCode: 137, timedOut: false });
+    expect(lines.at(-1)).toBe(
+      'The job ran out of memory: a process was killed. It may use 100 MB.',
+    );
+  });
+
+  test('a fork bomb is contained, leaves the machine its processes, and dies when told', async (ctx) => {
+    needs(ctx, 'cgroups');
+    for (const sandbox of ['auto', 'off'] as const) {
+      await using made = await makeRunner({ limits: { processes: 64 }, sandbox });
+      const { runner } = made;
+      const tag = `304.${process.pid}`;
+      const spec = attemptSpec(`while :; do sleep ${tag} & done 2>&1 | head -1; sleep ${tag}`);
+      const handle = await runner.prepare(spec, never);
+      await runner.start(handle);
+      for await (const { lines } of runner.logs(handle, null, never))
+        if (lines.some(({ message }) => /fork/i.test(message))) break;
+      expect(processesNaming(`sleep ${tag}`).length).toBeLessThanOrEqual(64);
+      await runner.signal(handle, 'KILL');
+      expect(await runner.wait(handle, never)).toMatchObject({ exitCode: 137 });
+      await eventually(() => expect(processesNaming(`sleep ${tag}`)).toEqual([]));
+    }
+  });
+
+  test('a daemon with an empty environment dies with its job, without a sandbox too', async (ctx) => {
+    needs(ctx, 'cgroups');
+    await using made = await makeRunner({ sandbox: 'off' });
+    const tag = `305.${process.pid}`;
+    const command = `setsid env -i sleep ${tag} >/dev/null 2>&1 & sleep 0.2; echo done`;
+    const { lines } = await runToEnd(made.runner, attemptSpec(command));
+    expect(lines).toEqual(['done']);
+    expect(processesNaming(`sleep ${tag}`)).toEqual([]);
+
+    // Also when the one who looked after it was killed.
+    const lost = attemptSpec(`setsid env -i sleep ${tag} & sleep 600`);
+    const handle = await made.runner.prepare(lost, never);
+    await made.runner.start(handle);
+    await eventually(() => expect(processesNaming(`sleep ${tag}`)).toContain(`sleep ${tag} `));
+    const claim = JSON.parse(readFileSync(join(made.dir, lost.id, 'claim'), 'utf8'));
+    process.kill(claim.pid, 'SIGKILL');
+    expect(await made.runner.wait(handle, never)).toEqual({ kind: 'lost' });
+    await eventually(() => expect(processesNaming(`sleep ${tag}`)).toEqual([]));
+  });
+
+  test('groups are removed with their attempts, by the next server too, and measure what is used', async (ctx) => {
+    needs(ctx, 'cgroups');
+    await using made = await makeRunner();
+    const { runner } = made;
+    const spec = attemptSpec(
+      'i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; echo up; sleep 600',
+    );
+    const handle = await runner.prepare(spec, never);
+    await runner.start(handle);
+    for await (const _ of runner.logs(handle, null, never)) break;
+    const usage = await runner.stats(handle);
+    expect(usage?.cpuPercent).toBeGreaterThan(0);
+    expect(usage?.memoryBytes).toBeGreaterThan(0);
+    expect(usage?.memoryBytes).toBeLessThan(200 * MiB);
+    expect(groupsOf(made.dir)).not.toEqual([]);
+    const second = await made.again();
+    await second.sweep(new Set());
+    expect(groupsOf(made.dir)).toEqual([]);
+    await second[Symbol.asyncDispose]();
+  });
+});
+
+describe('without control groups', () => {
+  test('the memory of all processes of a job is looked at, and too much ends it with 137', async () => {
+    for (const sandbox of ['auto', 'off'] as const) {
+      await using made = await makeRunner({
+        cgroups: 'off',
+        sandbox,
+        limits: { memoryBytes: 100 * MiB },
+      });
+      // Three with 60 MB each: none is over the limit by itself.
+      const each = '(head -c 60m /dev/zero | tail -c 60m | sleep 600) &';
+      const { outcome, lines } = await runToEnd(
+        made.runner,
+        attemptSpec(`${each} ${each} ${each} wait`),
+      );
+      expect(outcome).toMatchObject({ kind: 'exited', exitCode: 137 });
+      expect(lines.at(-1)).toBe('The job ran out of memory and was ended. It may use 100 MB.');
+    }
+  });
+
+  test('a process has limits of its own', async () => {
+    await using made = await makeRunner({ cgroups: 'off', limits: { processes: 5_000 } });
+    const { lines } = await runToEnd(made.runner, attemptSpec('ulimit -a; ulimit -c; ulimit -n'));
+    const text = lines.join('\n');
+    expect(text).toMatch(/proc\S*( .*)? 5000$/m);
+    expect(text).toMatch(/data.* 5242880$/m);
+    expect(lines.at(-2)).toBe('0');
+    expect(Number(lines.at(-1))).toBeLessThanOrEqual(65_536);
+  });
+});
+
+/** Lines without end. Long ones, so that there are fewer of them to store. */
+const FLOOD = `yes "$(head -c 4000 /dev/zero | tr '\\0' x)"`;
+
+describe('the disk', () => {
+  test('a job that keeps more than its disk_gb, or too many files, is ended and its log says so', async () => {
+    await using made = await makeRunner({ limits: { diskBytes: 20 * MiB, files: 2_000 } });
+    const large = attemptSpec('head -c 40000000 /dev/urandom > $HOME/x; sleep 600');
+    const first = await runToEnd(made.runner, large);
+    expect(first.outcome).toMatchObject({ kind: 'exited', exitCode: 137 });
+    expect(first.lines.at(-1)).toMatch(
+      /^The job was ended: it keeps \d\d MB on disk, and disk_gb allows 20 MB.$/,
+    );
+    const many = attemptSpec('mkdir d; cd d; seq 3000 | xargs touch; chmod 0 .; sleep 600');
+    const second = await runToEnd(made.runner, many);
+    expect(second.outcome).toMatchObject({ kind: 'exited', exitCode: 137 });
+    expect(second.lines.at(-1)).toMatch(
+      /^The job was ended: it keeps \d+ files, and 2000 are allowed with its disk_gb.$/,
+    );
+    expect((await made.runner.stats(first.handle))?.diskBytes ?? 0).toBeGreaterThanOrEqual(0);
+  });
+
+  test('a log is kept up to its limits and says where it ends; the job goes on', async () => {
+    await using made = await makeRunner();
+    const log = { bytes: 1_000_000, lines: 1_000 };
+    for (const [command, kept] of [
+      ['seq 1000000; exit 3', 1_000],
+      [`head -c 20000000 /dev/zero | tr '\\0' x | fold -w 9999; exit 3`, 100],
+      [`yes '' | head -1000000; exit 3`, 1_000],
+    ] as const) {
+      const spec = attemptSpec(command, { log });
+      const { outcome, lines } = await runToEnd(made.runner, spec);
+      expect(outcome).toMatchObject({ exitCode: 3 });
+      expect(lines).toHaveLength(kept + 1);
+      expect(lines.at(-1)).toBe(
+        'The log ends here: it may hold 1000000 bytes and 1000 lines. The job goes on.',
+      );
+      expect(await shimLog(made, spec)).toBeLessThan(log.bytes + 64 * 1024);
+    }
+  });
+
+  test('a full disk fails the job with a reason, wherever it is met', async (ctx) => {
+    needs(ctx, 'root');
+    await using disk = await smallDisk(8);
+    await using made = await makeRunner({ dir: disk.dir });
+    const { runner } = made;
+
+    // The shim's own log.
+    const flood = await runToEnd(runner, attemptSpec(FLOOD));
+    expect(flood.outcome).toMatchObject({ kind: 'exited', exitCode: 137 });
+    expect(flood.lines.at(-1)).toBe('The job was ended: the disk of the server is full.');
+    await runner.remove(flood.handle);
+    await made.emptied();
+
+    // The start, when everything was prepared.
+    const handle = await runner.prepare(attemptSpec('true'), never);
+    await run('sh', ['-c', `cat /dev/zero > ${disk.path}/full`]).catch(() => {});
+    await expect(runner.start(handle)).rejects.toMatchObject({ code: 'ENOSPC' });
+    await runner.remove(handle);
+    await made.emptied();
+    await rm(join(disk.path, 'full'));
+  });
+
+  test('over the interface: failed, with the reason in the log, and never a lost machine', async (ctx) => {
+    needs(ctx, 'root');
+    await using disk = await smallDisk(8);
+    await using runner = await openProcessRunner({ dir: disk.dir, graceMs: 300 });
+    let refused = 0;
+    const { prepare } = runner;
+    runner.prepare = (...args) =>
+      prepare(...args).catch((error) => {
+        refused++;
+        throw error;
+      });
+    await using app = await startApp({ overrides: { runner } });
+    const alice = await app.user('alice');
+    await alice.post('/auth/v1/repository/alice', { name: 'code', auto_init: true });
+    const send = async (body: { name: string; command: string }) => {
+      const json = { repo: 'alice/code', gpu: 'none', ...body };
+      expect((await alice.post('/auth/v1/seed/alice/jobs', json)).status).toBe(201);
+    };
+    const over = (name: string) =>
+      eventually(async () => {
+        const { body: now } = await alice.get(`/alice/job/${name}`);
+        expect(['failed', 'succeeded']).toContain(now.status);
+        const { body: log } = await alice.get(`/alice/job/${name}/logs`);
+        return { ...now, last: log.lines.at(-1)?.message };
+      }, 60_000);
+    await send({ name: 'flood', command: FLOOD });
+    const flood = await over('flood');
+    expect(flood.last).toBe('The job was ended: the disk of the server is full.');
+    expect(flood).toMatchObject({ status: 'failed', exit_code: 137 });
+
+    // Before its start a job waits for others to make room.
+    await run('sh', ['-c', `cat /dev/zero > ${disk.path}/full`]).catch(() => {});
+    await send({ name: 'late', command: 'echo here' });
+    await eventually(() => expect(refused).toBeGreaterThan(0));
+    await rm(join(disk.path, 'full'));
+    expect(await over('late')).toMatchObject({ status: 'succeeded', last: 'here' });
+  });
+});
+
+/** A disk of its own, which a test may fill. */
+async function smallDisk(megabytes: number) {
+  const path = await mkdtemp(join(tmpdir(), 'loam-disk-'));
+  await run('mount', ['-t', 'tmpfs', '-o', `size=${megabytes}m`, 'tmpfs', path]);
+  return {
+    path,
+    dir: join(path, 'attempts'),
+    async [Symbol.asyncDispose]() {
+      await run('umount', ['-l', path]);
+      await rm(path, { recursive: true, force: true });
+    },
+  };
+}
+
+describe('what is left', () => {
+  test('folders deeper than any path, without permissions, with a million names are removed behind', async () => {
+    for (const sandbox of ['auto', 'off'] as const) {
+      await using made = await makeRunner({ sandbox });
+      const deep =
+        'n=$(head -c 200 /dev/zero | tr "\\0" d); i=0; while [ $i -lt 300 ]; do mkdir $n; cd -P $n; i=$((i+1)); done';
+      const hidden = 'mkdir -p $HOME/a/b; touch $HOME/a/b/c; chmod 0 $HOME/a/b $HOME/a';
+      const { handle } = await runToEnd(made.runner, attemptSpec(`${hidden}; ${deep}`));
+      await made.runner.remove(handle);
+      expect(await made.runner.attach(handle)).toBe('gone');
+      await made.emptied();
+    }
+  });
+
+  test('a start does not wait for it, and goes on with it', async () => {
+    await using made = await makeRunner();
+    const { handle } = await runToEnd(made.runner, attemptSpec('mkdir -p a/b'));
+    await made.runner[Symbol.asyncDispose]();
+    await made.runner.remove(handle);
+    expect(await readdir(join(made.dir, '.trash'))).toHaveLength(1);
+    const second = await made.again();
+    await second.sweep(new Set());
+    await made.emptied();
+    await second[Symbol.asyncDispose]();
+  });
+
+  test('files that may not be changed are removed, and what was mounted is left as it is', async (ctx) => {
+    needs(ctx, 'root');
+    await using made = await makeRunner({ sandbox: 'off' });
+    const outside = await mkdtemp(join(tmpdir(), 'loam-outside-'));
+    await writeFile(join(outside, 'precious'), 'kept');
+    const command = `touch fixed; chattr +i fixed . || true; mkdir ../tmp/m; mount --bind ${outside} ../tmp/m; ls ../tmp/m`;
+    const { handle, lines } = await runToEnd(made.runner, attemptSpec(command));
+    expect(lines).toContain('precious');
+    await made.runner.remove(handle);
+    await made.emptied();
+    expect(readFileSync(join(outside, 'precious'), 'utf8')).toBe('kept');
+    await rm(outside, { recursive: true });
+  });
+});
+
+test('GPUs that an attempt holds are not given to another after a restart', async () => {
+  const bin = await mkdtemp(join(tmpdir(), 'loam-gpus-'));
+  await writeFile(
+    join(bin, 'nvidia-smi'),
+    '#!/bin/sh\nprintf "0, Tesla T4, 0\\n1, Tesla T4, 0\\n"\n',
+  );
+  await chmod(join(bin, 'nvidia-smi'), 0o755);
+  const path = process.env.PATH;
+  process.env.PATH = `${bin}:${path}`;
+  try {
+    await using made = await makeRunner();
+    const wish = { hardware: hardware({ gpu: 'T4' }) };
+    const first = await made.runner.prepare(attemptSpec('true', wish), never);
+    expect(first.gpus).toBe('0');
+    // Nobody has attached to the first attempt yet.
+    const second = await made.again();
+    expect((await second.prepare(attemptSpec('true', wish), never)).gpus).toBe('1');
+    await expect(second.prepare(attemptSpec('true', wish), never)).rejects.toThrow('not free');
+    await second.remove(first);
+    expect((await second.prepare(attemptSpec('true', wish), never)).gpus).toBe('0');
+    await second[Symbol.asyncDispose]();
+  } finally {
+    process.env.PATH = path;
+    await rm(bin, { recursive: true });
+  }
+});
+
+test('the time limit, the grace and the kill after it hold while no server runs', async () => {
+  await using made = await makeRunner();
+  const spec = attemptSpec('trap "echo no" TERM; echo up; while :; do sleep 0.05; done', {
+    timeoutMs: 500,
+  });
+  const handle = await made.runner.prepare(spec, never);
+  await made.runner.start(handle);
+  await made.runner[Symbol.asyncDispose]();
+  await eventually(() => expect(existsSync(join(made.dir, spec.id, 'exit'))).toBe(true));
+  const outcome = (await made.runner.wait(handle, never)) as Extract<Outcome, { kind: 'exited' }>;
+  expect(outcome).toMatchObject({ exitCode: 137, timedOut: true });
+  const ran = outcome.endedAt.getTime() - outcome.startedAt.getTime();
+  expect(ran).toBeGreaterThanOrEqual(800);
+  expect(await allLines(made.runner, handle)).toContain('no');
+});
