@@ -5,7 +5,7 @@
 import type { Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
-import { seedOperator } from './auth/accounts.ts';
+import { seedOperator } from './auth/operator.ts';
 import { openRechecks } from './auth/rechecks.ts';
 import { recordUsage } from './auth/usage.ts';
 import { type Config, ConfigError } from './config.ts';

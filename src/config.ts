@@ -52,7 +52,7 @@ export const VARIABLES = {
   LOAM_BASE_URL: ['', 'address clients use; unset: http://HOST:PORT'],
   LOAM_ARTIFACT_URL: ['', 'address that serves artifacts; unset: LOAM_BASE_URL/artifacts'],
   LOAM_ADMIN: ['admin', 'name of the first user and its namespace'],
-  LOAM_ADMIN_TOKEN: ['', 'its first token; unset: one is made and printed once'],
+  LOAM_ADMIN_TOKEN: ['', 'a token of it; unset: the first start makes one and prints it'],
   LOAM_RUNNER: ['auto', 'what runs jobs: auto, docker or process'],
   LOAM_JOB_SLOTS: ['4', 'jobs that run at once on this machine'],
   LOAM_SSH_PORT: ['2222', 'port named in ssh_url'],

@@ -33,15 +33,29 @@ const QUERY_MS = 120_000;
 const MAX_STATEMENTS = 500;
 
 /**
+ * Reaches the database, starting the embedded one when it does not run, and brings it to this version's schema.
  * `dir` is where the embedded PostgreSQL lives; it is not touched when `config` names another.
  * @throws ConfigError for a `DATABASE_URL` that cannot be used, and a database that another version migrated.
  */
 export async function openDatabase(config: DatabaseConfig, dir: string): Promise<Database> {
+  return reachDatabase(config, dir, migrate);
+}
+
+/** As `openDatabase`, with the schema left as it is, because a server may be using it. */
+export async function attachDatabase(config: DatabaseConfig, dir: string): Promise<Database> {
+  return reachDatabase(config, dir, async () => {});
+}
+
+async function reachDatabase(
+  config: DatabaseConfig,
+  dir: string,
+  prepare: (target: DatabaseTarget) => Promise<unknown>,
+): Promise<Database> {
   if (config.kind === 'url') await checkDatabaseUrl(config.url);
   const embedded = config.kind === 'embedded' ? await startPostgres(dir) : undefined;
   const target = embedded?.target ?? { connectionString: (config as { url: string }).url };
   try {
-    await migrate(target);
+    await prepare(target);
   } catch (error) {
     await embedded?.stop();
     throw error;

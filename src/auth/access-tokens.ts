@@ -221,7 +221,8 @@ function atMost(field: string, values: readonly string[] | null | undefined): st
 }
 
 /** Of any script and with spaces, but what it looks like in a URL must be what it is. */
-function checkTokenName(name: string): void {
+/** @throws AppError 400. */
+export function checkTokenName(name: string): void {
   const fine =
     /^[^\p{C}/]{1,100}$/u.test(name) && name.trim() === name && name !== '.' && name !== '..';
   if (!fine)

@@ -9,11 +9,9 @@ import type {
   NamespaceKind,
   Plan,
   Prisma,
-  PrismaClient,
   Role,
   User,
 } from '../../prisma/generated/client.ts';
-import type { Config } from '../config.ts';
 import { type Db, inTransaction, violatesUnique } from '../db.ts';
 import { AppError, forbidden, invalid, notFound } from '../errors.ts';
 import { newId } from '../ids.ts';
@@ -30,7 +28,6 @@ import {
   type Viewer,
 } from './access.ts';
 import { NAME, NAME_RULE, RESERVED } from './names.ts';
-import { hashSecret, newToken } from './tokens.ts';
 
 /** RFC 5321 ends a path at 256 characters with its angle brackets. Whether it is read is not for us to know. */
 const MAX_EMAIL = 254;
@@ -267,36 +264,8 @@ export function viewerRole(viewer: Viewer, namespaceId: string): Role | null {
   return roleIn(viewer, namespaceId);
 }
 
-/**
- * On the very first start: the operator, its namespace, and one token without expiry.
- * @returns the token when it was made here, so that it can be shown once.
- */
-export async function seedOperator(
-  db: PrismaClient,
-  admin: Config['admin'],
-): Promise<string | undefined> {
-  return db.$transaction(async (tx) => {
-    // Two replicas on one database may both be starting for the first time.
-    await tx.$executeRaw`select pg_advisory_xact_lock(hashtext('loam.seedOperator'))`;
-    if (await tx.user.findFirst({ where: { operator: true }, select: { id: true } }))
-      return undefined;
-    const { username } = admin;
-    const user = await insertUser(tx, {
-      id: newId('user'),
-      username,
-      email: `${username}@localhost`,
-      plan: 'unlimited',
-      operator: true,
-    });
-    const token = admin.token ?? newToken();
-    await tx.accessToken.create({
-      data: { id: newId('pat'), userId: user.id, name: 'first', hash: hashSecret(token) },
-    });
-    return admin.token ? undefined : token;
-  });
-}
-
-async function insertUser(
+/** A user and the namespace of the same name. */
+export async function insertUser(
   tx: Prisma.TransactionClient,
   data: Prisma.UserCreateInput & { plan: Plan },
 ): Promise<User> {
