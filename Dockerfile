@@ -5,7 +5,7 @@ RUN apt-get update \
  && apt-get install -y --no-install-recommends bubblewrap ca-certificates git procps tini util-linux \
  && rm -rf /var/lib/apt/lists/*
 WORKDIR /loam
-COPY package.json package-lock.json prisma.config.ts ./
+COPY package.json package-lock.json .npmrc prisma.config.ts ./
 COPY prisma ./prisma
 RUN npm ci --omit=dev
 COPY src ./src

@@ -15,6 +15,7 @@ import { databaseAnswers } from './diagnostics.ts';
 import { AppError, answerOf, invalid, isUnexpected, toPublic } from './errors.ts';
 import { schema } from './graphql/schema.ts';
 import { createGraphQLServer } from './graphql/server.ts';
+import { createHome } from './home.ts';
 import { idempotency } from './idempotency.ts';
 import { artifactsRouter, streamLogs } from './jobs/http.ts';
 import type { RateLimits } from './limits.ts';
@@ -48,6 +49,7 @@ export function createHttp(services: Services, limits: RateLimits): Express {
   app.use(gitRouter(services, [limits.refused, hostDemanded]));
   app.use(limits.refused);
   app.use(hostDemanded);
+  app.use(createHome(services));
   app.use(createReference(services, endpoints));
   app.use('/artifacts', artifactsRouter(services));
   app.use(downloadsRouter(services));

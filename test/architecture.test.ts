@@ -19,7 +19,8 @@ const sources: Source[] = globSync('src/**/*.{ts,tsx}', { cwd: ROOT }).map((path
 
 /** The doors of a feature, which know a transport; every other file of it is domain. */
 const ADAPTER = /\/(graphql|http)(\.ts$|\/)/;
-const DOORS = /^src\/(graphql|rest)\/|^src\/(main|app|http|starting|cors|limits|idempotency)\.ts$/;
+const DOORS =
+  /^src\/(graphql|rest)\/|^src\/(main|app|http|starting|cors|limits|home|idempotency)\.ts$/;
 const FEATURES = ['auth', 'git', 'repos', 'jobs', 'webhooks', 'lfs', 'ssh'];
 
 /** `path imports name` for each import of the `from` files that matches `to`. */

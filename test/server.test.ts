@@ -1,3 +1,4 @@
+import { hash } from 'node:crypto';
 import { expect, test } from 'vitest';
 import { startApp } from './harness.ts';
 
@@ -19,4 +20,35 @@ test('a request id is kept when it is sane, and made when it is not', async () =
   expect(kept.body.error).toMatchObject({ code: 'not_found', request_id: 'abc-1' });
   const made = await app.anonymous.get('/nowhere', { 'X-Request-Id': 'not sane' });
   expect(made.headers.get('x-request-id')).toMatch(/^[0-9a-f-]{36}$/);
+});
+
+test('a browser finds a page at /, and everyone else finds nothing, as JSON', async () => {
+  await using app = await startApp();
+  const accept = 'text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8';
+  const page = await app.anonymous.get('/', { Accept: accept });
+  expect([page.status, page.headers.get('content-type')]).toEqual([
+    200,
+    'text/html; charset=utf-8',
+  ]);
+  expect(page.text).toContain(`${app.base}/auth/v1/whoami`);
+
+  // Its own style alone is let through, and everything that it names is here.
+  const [, style = ''] = /<style>(.*?)<\/style>/s.exec(page.text) ?? [];
+  const policy = page.headers.get('content-security-policy');
+  expect(policy).toContain("default-src 'none'");
+  expect(policy).toContain(`'sha256-${hash('sha256', style, 'base64')}'`);
+  const named = [...page.text.matchAll(/(?:src|href)="([^"]+)"/g)].map(
+    ([, path]) => path as string,
+  );
+  expect(named).toContain('/docs');
+  for (const path of [...named, '/favicon.ico']) {
+    expect(path).toMatch(/^\/[a-z]/);
+    expect((await app.anonymous.get(path, { Accept: accept })).status, path).toBe(200);
+  }
+  expect((await app.anonymous.get('/favicon.ico')).headers.get('content-type')).toContain('svg');
+
+  for (const other of ['*/*', 'application/json']) {
+    const { status, body, headers } = await app.anonymous.get('/', { Accept: other });
+    expect([status, body.error.code, headers.get('vary')]).toEqual([404, 'not_found', 'Accept']);
+  }
 });

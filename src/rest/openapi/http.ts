@@ -9,7 +9,7 @@ import { otherMethod } from '../methods.ts';
 import { openApiDocument } from './document.ts';
 
 const SWAGGER_UI = dirname(fileURLToPath(import.meta.resolve('swagger-ui-dist/package.json')));
-const ASSETS = ['swagger-ui.css', 'swagger-ui-bundle.js', 'favicon-32x32.png'];
+const ASSETS = ['swagger-ui.css', 'swagger-ui-bundle.js'];
 const ASSET_SECONDS = 3600;
 
 const PAGE = `<!doctype html>
@@ -18,7 +18,7 @@ const PAGE = `<!doctype html>
   <meta charset="utf-8">
   <meta name="viewport" content="width=device-width, initial-scale=1">
   <title>Loam API reference</title>
-  <link rel="icon" href="/docs/favicon-32x32.png">
+  <link rel="icon" href="/favicon.svg" type="image/svg+xml">
   <link rel="stylesheet" href="/docs/swagger-ui.css">
 </head>
 <body>
