@@ -1,5 +1,5 @@
 import { execFileSync } from 'node:child_process';
-import { existsSync, readFileSync } from 'node:fs';
+import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -432,7 +432,8 @@ describe('jobs as processes', () => {
       },
     );
     const { id, artifacts } = await until(ada, 'ada', 'made', 'FAILED');
-    const [sum] = await lines(ada, 'ada', 'made');
+    const [sum, note] = await lines(ada, 'ada', 'made');
+    expect(note).toMatch(/^2 entries were left out of the artifacts: links, devices, FIFOs/);
     expect(artifacts).toMatchObject({ path: 'out', fileCount: 2 });
 
     const whole = Buffer.from(await (await download(artifacts.downloadUrl)).arrayBuffer());
@@ -503,6 +504,57 @@ describe('jobs as processes', () => {
     expect((await download(again.artifacts.downloadUrl)).status).toBe(404);
     expect(existsSync(folderOf(again.id))).toBe(false);
     expect(existsSync(folderOf(id))).toBe(true);
+  });
+
+  test('artifacts of any name: no UTF-8, dots, long, deep', async () => {
+    const long = 'n'.repeat(200);
+    const deep = Array(30).fill('d'.repeat(20)).join('/');
+    // As `printf %b` takes them, with bytes in octal, and as they are shown.
+    const names = {
+      'caf\\0351': 'caf\uFFFD',
+      'caf\\0352': 'caf\uFFFD (2)',
+      'caf\\0303\\0251': 'caf\u00E9',
+      '..x': '..x',
+      '...': '...',
+      '-n': '-n',
+      'two words': 'two words',
+      [long]: long,
+      [`${deep}/f\\0377`]: `${deep}/f\uFFFD`,
+    };
+    const files = Object.keys(names).map((name) => `mk '${name}'`);
+    const command = `mk() { f="$(printf '%b' "out/$1")"; mkdir -p "$(dirname "$f")"; printf '%s' "$1" > "$f"; }
+      mkdir out; ${files.join('; ')}; ln -s x out/link; mkfifo out/fifo`;
+    await run('names', command, {
+      outputPath: 'out',
+    });
+    const { artifacts } = await until(ada, 'ada', 'names', 'SUCCEEDED');
+    expect(artifacts.fileCount).toBe(files.length);
+    expect((await lines(ada, 'ada', 'names')).at(-1)).toMatch(/^2 entries were left out/);
+
+    const file = join(dir, 'names.tar.gz');
+    const whole = await (await download(artifacts.downloadUrl)).arrayBuffer();
+    await writeFile(file, Buffer.from(whole));
+    const into = await mkdtemp(join(dir, 'names-'));
+    execFileSync('tar', ['-xzf', file, '-C', into]);
+    const inTar = readdirSync(into, { recursive: true, encoding: 'buffer' } as never);
+    const bytes = (inTar as unknown as Buffer[]).map((name) => name.toString('latin1'));
+    for (const name of ['caf\xE9', 'caf\xEA', 'caf\xC3\xA9', '..x', '...', '-n', long])
+      expect(bytes).toContain(name);
+
+    const { nodes } = (
+      await ada.gql(
+        '{ job(namespace: "ada", name: "names") { artifacts { files { nodes { path downloadUrl } } } } }',
+      )
+    ).job.artifacts.files;
+    expect(nodes.map(({ path }: { path: string }) => path).sort()).toEqual(
+      Object.values(names).sort(),
+    );
+    const contents = await Promise.all(
+      nodes.map(async ({ downloadUrl }: { downloadUrl: string }) =>
+        (await download(downloadUrl)).text(),
+      ),
+    );
+    expect(contents.sort()).toEqual(Object.keys(names).sort());
   });
 
   test('a log of a hundred thousand lines: the tail of it, and what was after a moment', async () => {

@@ -118,8 +118,8 @@ test('an attempt that was being prepared, running or ending is gone on with', as
   // It prints and ends meanwhile.
   await withoutDatabase(() => eventually(() => expect(runner.running()).toEqual([])));
   expect(await until(ada, 'ada', 'prepared', 'SUCCEEDED')).toMatchObject({
-    attempts: [{ number: 1, exitCode: 0 }],
-    artifacts: { files: 1 },
+    attempts: { nodes: [{ number: 1, exitCode: 0 }] },
+    artifacts: { fileCount: 1 },
   });
   expect(await lines(ada, 'ada', 'prepared')).toEqual(['a', 'b']);
 });

@@ -52,7 +52,7 @@ test('a job whose secrets cannot be opened any more fails, its process ends, and
   expect(await until(ada, 'ada', 'sealed', 'FAILED')).toMatchObject({
     exitCode: 125,
     retryCount: 0,
-    attempts: [{ number: 1, outcome: 'UNSTARTABLE' }],
+    attempts: { nodes: [{ number: 1, outcome: 'UNSTARTABLE' }] },
   });
   expect(await lines(ada, 'ada', 'sealed')).toEqual([
     'up',

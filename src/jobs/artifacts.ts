@@ -10,21 +10,26 @@ import { join, posix } from 'node:path';
 import { type Readable, Transform } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { createGunzip, createGzip, gzipSync } from 'node:zlib';
-import { extract, pack } from 'tar-stream';
+import { extract, type Header } from 'tar-stream';
 import type { Services } from '../services.ts';
+import { TAR_END, tarHeader, tarPadding } from './tar.ts';
 
 export type ArtifactEntry = { path: string; sizeBytes: number };
 /** Where its member lies in the file, and how far the contents are from the member's beginning. */
 type IndexEntry = ArtifactEntry & { offset: number; length: number; skip: number };
 
-export type Collected = { files: number; sizeBytes: number };
+export type Stored = {
+  files: number;
+  sizeBytes: number;
+  /** Links, devices, FIFOs, sockets, what could not be read, and names that lead outside. */
+  leftOut: number;
+};
 export type ArtifactKey = { namespaceId: string; jobId: string };
 
 type Dirs = { config: Pick<Services['config'], 'dataDir'> };
 
 const TAR = 'artifacts.tar.gz';
 const INDEX = 'index.json';
-const BLOCK = 512;
 
 /** There is more than the job's disk holds. */
 export class TooLarge extends Error {
@@ -37,7 +42,8 @@ function folderOf({ config }: Dirs, { namespaceId, jobId }: ArtifactKey): string
 
 /**
  * Stores a runner's tar in place of what an earlier attempt left, or not at all: it is written beside,
- * synced, and renamed. Only regular files are taken, under names that stay below the archive's root.
+ * synced, and renamed. Only regular files are taken, under names that stay below the archive's root. A name that
+ * is no UTF-8 is kept byte for byte in the archive, and shown with replacement characters.
  * @param demandRoom is told the size before anything is replaced, and throws when there is no room for it
  * @throws TooLarge beyond `maxBytes` of contents
  */
@@ -47,102 +53,107 @@ export async function storeArtifacts(
   tar: Readable,
   maxBytes: number,
   demandRoom: (sizeBytes: number) => Promise<void>,
-): Promise<Collected> {
+): Promise<Stored> {
   const folder = folderOf(dirs, key);
   const fresh = `${folder}.new`;
   await rm(fresh, { recursive: true, force: true });
   await mkdir(fresh, { recursive: true, mode: 0o700 });
   try {
-    const index = await repack(tar, join(fresh, TAR), maxBytes);
+    const { index, leftOut } = await repack(tar, join(fresh, TAR), maxBytes);
     await writeSynced(join(fresh, INDEX), JSON.stringify(index));
     const sizeBytes = (await stat(join(fresh, TAR))).size;
     await demandRoom(sizeBytes);
     await rm(folder, { recursive: true, force: true });
     await rename(fresh, folder);
-    return { files: index.length, sizeBytes };
+    return { files: index.length, sizeBytes, leftOut };
   } catch (error) {
     await rm(fresh, { recursive: true, force: true });
     throw error;
   }
 }
 
-async function repack(tar: Readable, file: string, maxBytes: number): Promise<IndexEntry[]> {
+type Repacked = { index: IndexEntry[]; leftOut: number };
+
+async function repack(tar: Readable, file: string, maxBytes: number): Promise<Repacked> {
   const index: IndexEntry[] = [];
-  const names = new Set<string>();
+  /** Names as bytes, and as they are shown. */
+  const taken = new Set<string>();
+  const shown = new Set<string>();
   await using out = await open(file, 'wx', 0o600);
   let offset = 0;
   let left = maxBytes;
-  const entries = extract();
+  let leftOut = 0;
+  // One character for each byte, so that none is lost.
+  const entries = extract({ filenameEncoding: 'latin1' } as object);
   // Its failure reaches us through `entries`, which it destroys.
   const feeding = pipeline(tar, entries).catch(() => {});
   for await (const entry of entries) {
-    const { name, size = 0, mode, mtime, type } = entry.header;
-    const path = safeName(name);
-    if ((type !== 'file' && type !== 'contiguous-file') || !path || names.has(path)) {
+    const { size = 0, mode, mtime, type } = entry.header;
+    const name = safeName(bytesOf(entry.header));
+    const isFile = type === 'file' || type === 'contiguous-file';
+    if (!isFile || !name || taken.has(name)) {
+      if (type !== 'directory') leftOut += 1;
       entry.resume();
       continue;
     }
     left -= size;
     if (left < 0) throw new TooLarge(`they are larger than the job's disk of ${maxBytes} bytes`);
-    const member = gzipMember(
-      { name: path, size, mode: (mode ?? 0o644) & 0o777, mtime },
-      entry as unknown as Readable,
-    );
+    const bytes = Buffer.from(name, 'latin1');
+    const header = tarHeader({ name: bytes, size, mode: (mode ?? 0o644) & 0o777, mtime });
     const start = offset;
-    for await (const chunk of member.bytes) {
-      await out.write(chunk);
+    for await (const chunk of gzipMember(header, entry as unknown as Readable, size)) {
+      await out.appendFile(chunk);
       offset += chunk.length;
     }
-    const skip = await member.skip;
-    index.push({ path, sizeBytes: size, offset: start, length: offset - start, skip });
-    names.add(path);
+    const path = unlike(shown, bytes.toString('utf8'));
+    index.push({
+      path,
+      sizeBytes: size,
+      offset: start,
+      length: offset - start,
+      skip: header.length,
+    });
+    taken.add(name);
+    shown.add(path);
   }
   await feeding;
-  await out.write(gzipSync(Buffer.alloc(2 * BLOCK)));
+  await out.appendFile(gzipSync(TAR_END));
   await out.sync();
-  return index;
+  return { index, leftOut };
 }
 
-/** Null for a name that is absolute, climbs out, or is no text. */
+/** A name in an extended header is text; any other was read a character for each byte. */
+function bytesOf({ name, pax }: Header): string {
+  return (pax as { path?: string } | null)?.path === undefined
+    ? name
+    : Buffer.from(name, 'utf8').toString('latin1');
+}
+
+/** Null for a name that is absolute, leads outside, or is empty. */
 function safeName(name: string): string | null {
   const path = posix.normalize(name).replace(/^\.\//, '');
-  if (name.startsWith('/') || path.startsWith('..') || path.endsWith('/') || path === '.')
-    return null;
-  return path.includes('\0') ? null : path;
+  if (name.startsWith('/') || path === '..' || path.startsWith('../')) return null;
+  return path.endsWith('/') || path === '.' || path.includes('\0') ? null : path;
 }
 
-/** The tar entry of one file, header and padding included, as one gzip member. */
-type MemberHeader = { name: string; size: number; mode: number; mtime?: Date };
+/** Names that are no UTF-8 are shown alike; each gets a number then, so that it can be asked for. */
+function unlike(shown: ReadonlySet<string>, path: string): string {
+  let own = path;
+  for (let n = 2; shown.has(own); n++) own = `${path} (${n})`;
+  return own;
+}
 
-function gzipMember(header: MemberHeader, contents: Readable) {
-  const archive = pack();
-  const skip = Promise.withResolvers<number>();
-  let total = 0;
-  let pending: Buffer = Buffer.alloc(0);
-  const padded = Math.ceil(header.size / BLOCK) * BLOCK;
-  const withoutTrailer = new Transform({
-    transform(chunk: Buffer, _encoding, done) {
-      // An archive ends with two empty blocks; only the last member's may.
-      const all = Buffer.concat([pending, chunk]);
-      const cut = Math.max(0, all.length - 2 * BLOCK);
-      pending = all.subarray(cut);
-      total += cut;
-      done(null, all.subarray(0, cut));
-    },
-    flush(done) {
-      skip.resolve(total - padded);
-      done();
-    },
-  });
+/** The tar entry of one file, header and padding included. */
+function gzipMember(header: Buffer, contents: Readable, size: number): AsyncIterable<Buffer> {
   const gzip = createGzip();
-  const entry = archive.entry(header);
-  const filled = pipeline(contents, entry).then(() => archive.finalize());
-  const packed = pipeline(archive as unknown as Readable, withoutTrailer, gzip);
-  // A failure of either destroys `gzip`, which is what is read.
-  filled.catch((error) => gzip.destroy(error));
-  packed.catch((error) => gzip.destroy(error));
-  skip.promise.catch(() => {});
-  return { bytes: gzip as AsyncIterable<Buffer>, skip: skip.promise };
+  const member = async function* () {
+    yield header;
+    yield* contents as AsyncIterable<Buffer>;
+    yield tarPadding(size);
+  };
+  // A failure destroys `gzip`, which is what is read.
+  void pipeline(member, gzip).catch((error) => gzip.destroy(error));
+  return gzip;
 }
 
 async function writeSynced(file: string, text: string): Promise<void> {

@@ -32,14 +32,15 @@ export async function collect(
     if (!tar) return {};
     const key = { namespaceId: job.namespaceId, jobId: job.id };
     const owner = { id: job.namespaceId, plan: job.namespace.plan };
-    const { files, sizeBytes } = await storeArtifacts(
+    const { files, sizeBytes, leftOut } = await storeArtifacts(
       deps,
       key,
       tar,
       job.diskGb * 2 ** 30,
       (size) => demandRoom(deps, owner, 'storageBytes', size),
     );
-    return { stored: { artifactFiles: files, artifactBytes: BigInt(sizeBytes) } };
+    const stored = { artifactFiles: files, artifactBytes: BigInt(sizeBytes) };
+    return leftOut > 0 ? { stored, note: tellLeftOut(leftOut) } : { stored };
   } catch (error) {
     if (isDatabaseAway(error)) throw error;
     const expected = error instanceof TooLarge || error instanceof AppError;
@@ -51,6 +52,11 @@ export async function collect(
         : 'the server failed to store them';
     return { note: `The artifacts were not kept: ${why}` };
   }
+}
+
+function tellLeftOut(count: number): string {
+  const what = count === 1 ? '1 entry was' : `${count} entries were`;
+  return `${what} left out of the artifacts: links, devices, FIFOs, sockets, or what cannot be read`;
 }
 
 type Collected = {

@@ -4,10 +4,9 @@
  */
 import { constants } from 'node:fs';
 import { lstat, open, readdir, realpath } from 'node:fs/promises';
-import { join, normalize, relative, sep } from 'node:path';
-import type { Readable } from 'node:stream';
-import { pipeline } from 'node:stream/promises';
-import { pack } from 'tar-stream';
+import { basename, join, normalize, relative, sep } from 'node:path';
+import { Readable } from 'node:stream';
+import { TAR_END, tarHeader, tarPadding } from '../../tar.ts';
 import { MOUNTS } from './sandbox.ts';
 
 /**
@@ -30,37 +29,92 @@ export async function locate(dir: string, path: string): Promise<string | null> 
   }
 }
 
-/** Regular files alone, and with names relative to `path`; a single file goes under its own name. */
+/**
+ * A tar with names, as bytes, relative to `path`; a single file goes under its own name. Links, devices, FIFOs and
+ * sockets, and what cannot be read, are entries without contents, so that whoever keeps the files can count them.
+ */
 export function tarOf(path: string): Readable {
-  const archive = pack();
-  void addTree(path)
-    .then(() => archive.finalize())
-    .catch((error) => archive.destroy(error));
-  return archive as unknown as Readable;
+  return Readable.from(tarred(path), { objectMode: false });
+}
 
-  async function addTree(root: string): Promise<void> {
-    const stat = await lstat(root);
-    if (stat.isFile()) return addFile(root, root.slice(root.lastIndexOf(sep) + 1));
-    // A list of folders to visit, not recursion: the job chose how deep they go.
-    for (const folders = [root]; folders.length > 0; ) {
-      const folder = folders.pop() as string;
-      const entries = await readdir(folder, { withFileTypes: true });
-      entries.sort((a, b) => (a.name < b.name ? -1 : 1));
+type Folder = { at: Buffer; name: Buffer };
+
+async function* tarred(path: string): AsyncGenerator<Buffer> {
+  const root = Buffer.from(path);
+  if ((await lstat(root)).isFile()) yield* fileEntry(root, Buffer.from(basename(path)));
+  // A list of folders to visit, not recursion: the job chose how deep they go.
+  else
+    for (const folders: Folder[] = [{ at: root, name: EMPTY }]; folders.length > 0; ) {
+      const folder = folders.pop() as Folder;
+      const entries = await readable(() =>
+        readdir(folder.at, { withFileTypes: true, encoding: 'buffer' }),
+      );
+      if (!entries) {
+        yield leftOut(folder.name, 'other');
+        continue;
+      }
+      entries.sort((a, b) => Buffer.compare(a.name, b.name));
       for (const entry of entries) {
-        const file = join(folder, entry.name);
-        if (entry.isDirectory()) folders.push(file);
-        else if (entry.isFile()) await addFile(file, relative(root, file));
+        const at = under(folder.at, entry.name);
+        const name = folder.name.length > 0 ? under(folder.name, entry.name) : entry.name;
+        if (entry.isDirectory()) folders.push({ at, name });
+        else if (entry.isFile()) yield* fileEntry(at, name);
+        else yield leftOut(name, entry.isSymbolicLink() ? 'link' : 'other');
       }
     }
-  }
+  yield TAR_END;
+}
 
-  async function addFile(file: string, name: string): Promise<void> {
-    await using handle = await open(file, constants.O_RDONLY | constants.O_NOFOLLOW);
-    const { size, mode, mtime } = await handle.stat();
-    const header = { name, size, mode: mode & 0o777, mtime };
-    if (size === 0) return void archive.entry(header, Buffer.alloc(0));
-    const entry = archive.entry(header);
-    // To the size in the header and no further, should it still grow.
-    await pipeline(handle.createReadStream({ start: 0, end: size - 1, autoClose: false }), entry);
+async function* fileEntry(file: Buffer, name: Buffer): AsyncGenerator<Buffer> {
+  const { O_RDONLY, O_NOFOLLOW, O_NONBLOCK } = constants;
+  const opened = await readable(() => open(file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK));
+  if (!opened) return yield leftOut(name, 'other');
+  await using handle = opened;
+  const { size, mode, mtime } = await handle.stat();
+  yield tarHeader({ name, size, mode: mode & 0o777, mtime });
+  if (size === 0) return;
+  let left = size;
+  // To the size in the header and no further, should it still grow.
+  for await (const chunk of handle.createReadStream({
+    start: 0,
+    end: size - 1,
+    autoClose: false,
+  })) {
+    left -= chunk.length;
+    yield chunk;
+  }
+  if (left > 0) throw new Error('a file of the artifacts became shorter while it was read');
+  yield tarPadding(size);
+}
+
+function leftOut(name: Buffer, type: 'link' | 'other'): Buffer {
+  return tarHeader({ name, size: 0, mode: 0, type });
+}
+
+const EMPTY = Buffer.alloc(0);
+
+function under(folder: Buffer, name: Buffer): Buffer {
+  return Buffer.concat([folder, Buffer.from(sep), name]);
+}
+
+/** What a job can do to its own files; anything else is a fault of the machine. */
+const UNREADABLE = new Set([
+  'EACCES',
+  'EPERM',
+  'ENOENT',
+  'ENOTDIR',
+  'EISDIR',
+  'ELOOP',
+  'ENXIO',
+  'ENAMETOOLONG',
+]);
+
+/** Null when it cannot be read. */
+async function readable<T>(read: () => Promise<T>): Promise<T | null> {
+  try {
+    return await read();
+  } catch (error) {
+    if (UNREADABLE.has((error as NodeJS.ErrnoException).code ?? '')) return null;
+    throw error;
   }
 }
