@@ -11,6 +11,7 @@ import { join } from 'node:path';
 import { PrismaPg } from '@prisma/adapter-pg';
 import { bindMigrationAwareSqlAdapterFactory, ColumnTypeEnum } from '@prisma/driver-adapter-utils';
 import pg from 'pg';
+import { createLog } from '../src/log.ts';
 import { readMigrations } from '../src/migrate.ts';
 import { startPostgres } from '../src/postgres.ts';
 
@@ -107,8 +108,13 @@ if (!/^[a-z0-9_]+$/.test(title)) {
 
 const scratch = await mkdtemp(join(tmpdir(), 'loam-migrate-'));
 const postgres = await startPostgres(scratch);
+// It is stopped also when somebody is still connected: an engine that panics leaves its connections open.
+postgres.own(createLog('warn'));
+// Its panic is an error that nobody awaits, and so are those of its connections when PostgreSQL stops.
+const panic = new Promise<never>((_, reject) => process.on('uncaughtException', reject));
 try {
-  const sql = await difference(postgres.target.host, postgres.target.user);
+  const { host, user } = postgres.target;
+  const sql = await Promise.race([difference(host, user), panic]);
   if (/^\s*(-- This is an empty migration\.)?\s*$/.test(sql)) {
     console.log('schema.prisma and the migrations agree: nothing to write.');
   } else {
@@ -118,7 +124,11 @@ try {
     await writeFile(join(folder, 'migration.sql'), sql);
     console.log(`Wrote ${folder}/migration.sql: read it before you commit it.`);
   }
-} finally {
-  await postgres.stop();
-  await rm(scratch, { recursive: true, force: true });
+} catch (error) {
+  console.error(error);
+  process.exitCode = 1;
 }
+await postgres.stop();
+await rm(scratch, { recursive: true, force: true });
+// Connections of an engine that panicked would keep us.
+process.exit();
