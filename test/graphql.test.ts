@@ -1,3 +1,4 @@
+import { hash } from 'node:crypto';
 import { getIntrospectionQuery } from 'graphql';
 import { expect, test } from 'vitest';
 import { startApp } from './harness.ts';
@@ -173,4 +174,12 @@ test('a browser gets GraphiQL without anything from elsewhere', async () => {
   expect(page.headers.get('content-type')).toMatch(/html/);
   expect(page.text).toContain('<title>Loam</title>');
   expect(page.text).not.toMatch(/<(script|link)[^>]+(src|href)="https?:/);
+  const policy = page.headers.get('content-security-policy') ?? '';
+  const [, script = ''] = /<div id="root"><\/div>\s*<script>(.*)<\/script>/s.exec(page.text) ?? [];
+  expect(policy).toContain(`script-src 'sha256-${hash('sha256', script, 'base64')}';`);
+  for (const rule of ["default-src 'none'", "connect-src 'self'", "frame-ancestors 'none'"])
+    expect(policy.split('; ')).toContain(rule);
+  expect(policy).not.toMatch(/https?:|\*|unsafe-eval/);
+  expect(page.headers.get('x-content-type-options')).toBe('nosniff');
+  expect(page.headers.get('x-frame-options')).toBe('DENY');
 });

@@ -1,10 +1,10 @@
 /** Yoga at `/graphql`, with its plugins in order. */
-import { renderGraphiQL } from '@graphql-yoga/render-graphiql';
 import type { Request, Response } from 'express';
 import { createYoga, type Plugin } from 'graphql-yoga';
 import type { Services } from '../services.ts';
 import type { Context } from './context.ts';
 import { showError, withCodes } from './errors.ts';
+import { renderPage, usePagePolicy } from './graphiql.ts';
 import { useLimits } from './limits.ts';
 import { schema } from './schema.ts';
 import { useSse } from './sse.ts';
@@ -14,8 +14,7 @@ export function createGraphQLServer(services: Services) {
   return createYoga<{ req: Request; res: Response }, Context>({
     schema,
     graphqlEndpoint: '/graphql',
-    renderGraphiQL,
-    graphiql: { title: 'Loam', defaultQuery: FIRST_QUERY },
+    renderGraphiQL: renderPage,
     landingPage: false,
     // The door in front answers CORS, and pino logs requests.
     cors: false,
@@ -28,22 +27,9 @@ export function createGraphQLServer(services: Services) {
       signal: request.signal,
     }),
     maskedErrors: { maskError: show },
-    plugins: [useLimits, useErrorCodes, useSse(show)],
+    plugins: [useLimits, useErrorCodes, useSse(show), usePagePolicy],
   });
 }
-
-const FIRST_QUERY = `# Everything in Loam that you may see. Put your token under "Headers" below:
-#   {"Authorization": "Bearer loam_pat_…"}
-{
-  viewer {
-    username
-    namespace {
-      repositories(first: 5) { nodes { fullName pushedAt } }
-      jobs(first: 5) { nodes { name status progress } }
-    }
-  }
-}
-`;
 
 const useErrorCodes: Plugin = {
   onResultProcess({ result }) {
