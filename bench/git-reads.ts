@@ -14,6 +14,7 @@ import { readText, readTree } from '../src/git/read.ts';
 import { locate, resolveCommit } from '../src/git/resolve.ts';
 import { git } from '../src/git/run.ts';
 import { parseTree } from '../src/git/tree.ts';
+import { Turns } from '../src/git/turns.ts';
 import { LARGE, makeRepository, median, openBench, TOKEN, time } from './repository.ts';
 
 const ROUNDS = 5;
@@ -33,7 +34,7 @@ const id = await bench.create('large');
 await bench.desk.git('large.git', 'push', '-q', bench.remote('large'), 'main');
 
 await using pool = new CatFilePool();
-const history = new HistoryCache();
+const history = new HistoryCache(new Turns(8));
 const plain = openPlain(dir);
 const rest = (path: string) => async () => {
   const url = `${bench.server.base}/auth/v1/repository/admin/${id}/${path}`;

@@ -1,17 +1,26 @@
 /** All of git that the server holds on to: where repositories lie, what is open in them, what runs on them. */
+import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
 import { CatFilePool } from './catfile.ts';
+import { DiffReader } from './diff.ts';
 import { Disk } from './disk.ts';
 import { HistoryCache } from './history.ts';
 import { installHooks } from './hooks.ts';
 import { Maintenance } from './maintenance.ts';
 import { checkVersion } from './run.ts';
 import { Tasks } from './tasks.ts';
+import { Turns } from './turns.ts';
+
+/** Reading processes at once: each takes some 20 ms of a core, and three descriptors of ours. */
+const READERS = Math.max(8, 2 * availableParallelism());
 
 export type Git = AsyncDisposable & {
   disk: Disk;
   objects: CatFilePool;
   history: HistoryCache;
+  diffs: DiffReader;
+  /** For short processes that read; whoever starts one takes a turn. */
+  turns: Turns;
   maintenance: Maintenance;
   /** Pushes and background work, which a stopping server waits for. */
   tasks: Tasks;
@@ -31,10 +40,13 @@ export async function openGit(root: string, report: (error: unknown) => void): P
   await installHooks(hooks);
   const objects = new CatFilePool();
   const tasks = new Tasks(report);
+  const turns = new Turns(READERS);
   return {
     disk,
     objects,
-    history: new HistoryCache(),
+    history: new HistoryCache(turns),
+    diffs: new DiffReader(turns),
+    turns,
     maintenance: new Maintenance(tasks),
     tasks,
     hooks,

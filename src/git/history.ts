@@ -6,6 +6,7 @@ import { LRUCache } from 'lru-cache';
 import type { CatFilePool } from './catfile.ts';
 import { type Commit, parseCommit } from './commit.ts';
 import { git } from './run.ts';
+import type { Turns } from './turns.ts';
 
 export type History = { commits: Commit[]; total: number };
 
@@ -13,6 +14,11 @@ export type History = { commits: Commit[]; total: number };
 export class HistoryCache {
   readonly totals = new LRUCache<string, Promise<number>>({ max: 10_000 });
   readonly pages = new LRUCache<string, Promise<string[]>>({ max: 2_000 });
+  readonly turns: Turns;
+
+  constructor(turns: Turns) {
+    this.turns = turns;
+  }
 }
 
 /** A page of a commit's history, newest first, and how many commits it has in all. */
@@ -23,10 +29,13 @@ export async function readHistory(
   commit: string,
   { skip, take }: { skip: number; take: number },
 ): Promise<History> {
-  const total = await remember(cache.totals, commit, () => countCommits(dir, commit));
+  const { totals, pages, turns } = cache;
+  const total = await remember(totals, commit, () => turns.take(() => countCommits(dir, commit)));
   const page = `${commit}+${skip}+${take}`;
   const shas =
-    skip >= total ? [] : await remember(cache.pages, page, () => walk(dir, commit, skip, take));
+    skip >= total
+      ? []
+      : await remember(pages, page, () => turns.take(() => walk(dir, commit, skip, take)));
   const commits = await readCommits(pool, dir, shas);
   return { commits: commits.filter((commit) => commit !== null), total };
 }

@@ -83,13 +83,16 @@ export async function file(
   });
 }
 
+/** A commit, and where its changes are to be read. */
+export type CommitHere = Commit & { repository: Ruled };
+
 /** Newest first. @throws AppError 400, 401, 403, 404 for an unknown revision. */
 export async function commits(
   services: Reads,
   viewer: Viewer,
   repository: Ruled,
   { revision, page, perPage }: PageRequest & { revision: string },
-): Promise<NumberedPage<Commit>> {
+): Promise<NumberedPage<CommitHere>> {
   demand(viewer, 'repository.read', target(repository));
   const range = toOffset({ page, perPage });
   const { objects, history } = services.git;
@@ -97,7 +100,8 @@ export async function commits(
     const sha = isSafe(revision) ? await resolveCommit(objects, dir, revision) : null;
     if (!sha) throw notFound('Revision');
     const { commits, total } = await readHistory(objects, history, dir, sha, range);
-    return { nodes: commits, page, perPage, total };
+    const nodes = commits.map((commit) => ({ ...commit, repository }));
+    return { nodes, page, perPage, total };
   });
 }
 

@@ -13,7 +13,9 @@ import {
   toConnection,
 } from '../graphql/paging.ts';
 import { selectAt, selectOf, selectOfNodes } from '../graphql/select.ts';
+import * as changes from './changes.ts';
 import * as contents from './contents.ts';
+import { Comparison } from './graphql/changes.ts';
 import {
   Commit,
   CommitConnection,
@@ -186,6 +188,18 @@ export const Repository = builder.prismaNode('Repository', {
       select: repos.RULED,
       resolve: (row, { revision }, { services, viewer }) =>
         history.commit(services, viewer, row, revision),
+    }),
+    comparison: t.field({
+      type: Comparison,
+      nullable: true,
+      description: 'How one revision differs from another, as a merge request would show it.',
+      complexity: { field: PROCESS, multiplier: 1 },
+      args: {
+        base: t.arg.string({ required: true, description: 'Branch, tag or commit to merge into.' }),
+        head: t.arg.string({ required: true, description: 'Branch, tag or commit to merge.' }),
+      },
+      select: repos.RULED,
+      resolve: (row, args, { services, viewer }) => changes.compare(services, viewer, row, args),
     }),
     branches: t.field({
       type: RefConnection,

@@ -5,9 +5,10 @@ import type { CatFilePool } from '../git/catfile.ts';
 import type { Commit } from '../git/commit.ts';
 import { readCommits, readHistory } from '../git/history.ts';
 import { listRefs, type Ref, type RefKind } from '../git/refs.ts';
+import { once } from '../once.ts';
 import { checkFirst, noCursor, type Slice, type SliceRequest } from '../paging.ts';
 import type { Services } from '../services.ts';
-import { find } from './contents.ts';
+import { type CommitHere, find } from './contents.ts';
 import { inFolder } from './folder.ts';
 import { type Ruled, target } from './repos.ts';
 
@@ -24,7 +25,7 @@ export async function history(
   viewer: Viewer,
   repository: Ruled,
   { revision, first, after }: SliceRequest & { revision?: string | null },
-): Promise<Slice<Commit>> {
+): Promise<Slice<CommitHere>> {
   demand(viewer, 'repository.read', target(repository));
   const take = checkFirst(first);
   const start = after == null ? null : readPosition(after);
@@ -39,7 +40,10 @@ export async function history(
     const skip = start?.position ?? 0;
     const { commits, total } = await readHistory(objects, history, dir, sha, { skip, take });
     return {
-      items: commits.map((node, i) => ({ cursor: `${sha}.${skip + i + 1}`, node })),
+      items: commits.map((commit, i) => ({
+        cursor: `${sha}.${skip + i + 1}`,
+        node: { ...commit, repository },
+      })),
       hasNextPage: skip + take < total,
       totalCount: () => total,
     };
@@ -59,7 +63,7 @@ export async function commit(
   viewer: Viewer,
   repository: Ruled,
   revision: string,
-): Promise<Commit> {
+): Promise<CommitHere> {
   demand(viewer, 'repository.read', target(repository));
   if (!revision) throw notFound('Revision');
   const { objects } = services.git;
@@ -67,32 +71,33 @@ export async function commit(
     const at = await objects.use(dir, (objects) => find(objects, repository, revision, ''));
     const [found] = at ? await readCommits(objects, dir, [at.commit]) : [];
     if (!found) throw notFound('Revision');
-    return found;
+    return { ...found, repository };
   });
 }
 
 /** `commit` reads those of the whole page at once, the first time that one is asked for. */
-export type RefAndCommit = Ref & { commit(): Promise<Commit | null> };
+export type RefAndCommit = Ref & { commit(): Promise<CommitHere | null> };
 
 /** By name, page by page. `totalCount` is the record's. @throws AppError 400, 401, 403. */
 export async function refs(
   services: Reads,
   viewer: Viewer,
   repository: Ruled,
-  { kind, totalCount, ...range }: SliceRequest & { kind: RefKind; totalCount: number },
+  { kind, totalCount, first, after }: SliceRequest & { kind: RefKind; totalCount: number },
 ): Promise<Slice<RefAndCommit>> {
   demand(viewer, 'repository.read', target(repository));
-  const take = checkFirst(range.first);
-  const start = range.after == null ? null : readRefCursor(range.after);
+  const take = checkFirst(first);
+  const start = after == null ? null : readRefCursor(after);
   return inFolder(services, repository.id, async (dir) => {
-    const found = await listRefs(dir, kind, { after: start, limit: take + 1 });
+    const range = { after: start, limit: take + 1 };
+    const found = await services.git.turns.take(() => listRefs(dir, kind, range));
     const page = found.slice(0, take);
-    let commits: ReturnType<typeof commitsById> | undefined;
+    const commits = once(() =>
+      inFolder(services, repository.id, (dir) => commitsById(services.git.objects, dir, page)),
+    );
     const commitOf = async (sha: string) => {
-      commits ??= inFolder(services, repository.id, (dir) =>
-        commitsById(services.git.objects, dir, page),
-      );
-      return (await commits).get(sha) ?? null;
+      const commit = (await commits()).get(sha);
+      return commit ? { ...commit, repository } : null;
     };
     return {
       items: page.map((ref, i) => ({

@@ -1,5 +1,5 @@
 /** What is in a repository, in GraphQL: the types of directories, files, commits and refs. */
-import type { Commit as CommitShape, Signature as SignatureShape } from '../../git/commit.ts';
+import type { Signature as SignatureShape } from '../../git/commit.ts';
 import type { TreeEntry as TreeEntryShape } from '../../git/read.ts';
 import { builder } from '../../graphql/builder.ts';
 import { connectionType, pageType } from '../../graphql/paging.ts';
@@ -81,7 +81,7 @@ const Signature = builder.objectRef<SignatureShape>('Signature').implement({
   }),
 });
 
-export const Commit = builder.objectRef<CommitShape>('Commit').implement({
+export const Commit = builder.objectRef<contents.CommitHere>('Commit').implement({
   description: 'A commit.',
   fields: (t) => ({
     sha: t.exposeString('sha', { description: '40 hexadecimal digits.' }),
@@ -95,7 +95,7 @@ export const Commit = builder.objectRef<CommitShape>('Commit').implement({
   }),
 });
 
-export const CommitPage = pageType<CommitShape>('CommitPage', Commit);
+export const CommitPage = pageType<contents.CommitHere>('CommitPage', Commit);
 export const CommitConnection = connectionType('Commit', Commit);
 
 const Ref = builder.objectRef<RefAndCommit>('Ref').implement({
