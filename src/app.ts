@@ -106,7 +106,13 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   const secretBox = await openSecretBox(config.dataDir);
   const runner =
     overrides.runner ??
-    cleanup.use(await openProcessRunner({ dir: join(config.dataDir, 'attempts'), log }));
+    cleanup.use(
+      await openProcessRunner({
+        dir: join(config.dataDir, 'attempts'),
+        diskFloor: config.diskFloor,
+        log,
+      }),
+    );
   // Not before the port is ours: a start that fails must not have made a token that nobody was shown.
   const firstToken = await seedOperator(database.client, config.admin);
   cleanup.defer(() => drain(server));

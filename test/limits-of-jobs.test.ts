@@ -227,6 +227,23 @@ describe('the disk', () => {
     await rm(join(disk.path, 'full'));
   });
 
+  test('before the server has to stop writing, the job that takes most is ended and its files removed', async (ctx) => {
+    needs(ctx, 'root');
+    await using disk = await smallDisk(16);
+    await using made = await makeRunner({ dir: disk.dir, diskFloor: 4 * MiB });
+    const small = attemptSpec('head -c 100k /dev/zero > x; sleep 600');
+    const spared = await made.runner.prepare(small, never);
+    await made.runner.start(spared);
+    const large = attemptSpec('head -c 13m /dev/urandom > x; sleep 600');
+    const { outcome, lines } = await runToEnd(made.runner, large);
+    expect(outcome).toMatchObject({ kind: 'exited', exitCode: 137 });
+    expect(lines.at(-1)).toMatch(
+      /^The job was ended: the server's disk is nearly full, and the job keeps 1\d MB on it.$/,
+    );
+    expect(await readdir(join(made.dir, large.id, 'work'))).toEqual([]);
+    expect(existsSync(join(made.dir, small.id, 'exit'))).toBe(false);
+  });
+
   test('over the interface: failed, with the reason in the log, and never a lost machine', async (ctx) => {
     needs(ctx, 'root');
     await using disk = await smallDisk(8);

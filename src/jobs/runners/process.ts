@@ -62,6 +62,8 @@ export type ProcessRunnerOptions = {
   sandbox?: 'auto' | 'off';
   /** `off`: as on a machine that lets us make none. */
   cgroups?: 'auto' | 'off';
+  /** Free space on the disk below which the server stops writing, in bytes: who takes most is ended before. */
+  diskFloor?: number;
   /** In place of those that follow from what was asked for. */
   limits?: Partial<Limits>;
   log?: Logger;
@@ -183,6 +185,7 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
         memory: { bytes: limits.memoryBytes, watched: !controllers.includes('memory') },
         disk: {
           dirs: Object.keys(MOUNTS).map((name) => join(place, name)),
+          floorBytes: options.diskFloor ?? 0,
           diskBytes: limits.diskBytes,
           files: limits.files,
         },

@@ -52,23 +52,27 @@ const GROWN_BYTES = 256 * 2 ** 20;
 const GROWN_FILES = 100_000;
 /** … and never for more than a tenth of the time. */
 const REST = 9;
-/** Below this much free space the server's database is about to stop. */
-const FLOOR_BYTES = 512 * 2 ** 20;
-const FLOOR_SHARE = 0.05;
+/** Jobs are ended a little before the floor is reached, below which the server refuses all writes. */
+const BEFORE_FLOOR = 1.25;
 
 export type DiskWatch = DiskLimits & {
   dirs: readonly string[];
+  /** Free space below which the server stops writing; 0 for none. */
+  floorBytes: number;
   measured(use: DiskUse): void;
 };
 
+/** What a user is told of the end of a job; `full`: it was for the disk, and not for the job's own limits. */
+export type Verdict = { reason: string; full: boolean };
+
 /**
  * Watches until the folders hold more than they may, or until `signal` aborts.
- * @returns what a user is told of it; null when it was aborted.
+ * @returns null when it was aborted.
  */
 export async function watchDisk(
-  { dirs, diskBytes, files, measured }: DiskWatch,
+  { dirs, diskBytes, files, floorBytes, measured }: DiskWatch,
   signal: AbortSignal,
-): Promise<string | null> {
+): Promise<Verdict | null> {
   let use: DiskUse = { bytes: 0, files: 0 };
   let walkedAt = 0;
   let restUntil = 0;
@@ -77,9 +81,10 @@ export async function watchDisk(
     try {
       await delay(pause, undefined, { signal });
       const now = await taken(dirs[0] as string);
+      const isLow = now.free < floorBytes * BEFORE_FLOOR;
       const left = { bytes: diskBytes - use.bytes, files: files - use.files };
       const due =
-        now.isLow ||
+        isLow ||
         Date.now() - walkedAt >= WALK_MS ||
         now.bytes - then.bytes >= Math.min(left.bytes, GROWN_BYTES) ||
         now.files - then.files >= Math.min(left.files, GROWN_FILES);
@@ -90,12 +95,21 @@ export async function watchDisk(
       restUntil = Date.now() + REST * (Date.now() - walkedAt);
       measured(use);
       if (use.bytes > diskBytes)
-        return `The job was ended: it keeps ${gigabytes(use.bytes)} on disk, and disk_gb allows ${gigabytes(diskBytes)}.`;
+        return {
+          full: false,
+          reason: `The job was ended: it keeps ${gigabytes(use.bytes)} on disk, and disk_gb allows ${gigabytes(diskBytes)}.`,
+        };
       if (use.files > files)
-        return `The job was ended: it keeps ${use.files} files, and ${files} are allowed with its disk_gb.`;
+        return {
+          full: false,
+          reason: `The job was ended: it keeps ${use.files} files, and ${files} are allowed with its disk_gb.`,
+        };
       // Of several jobs the small ones are spared.
-      if (now.isLow && use.bytes > now.free)
-        return `The job was ended: the server's disk is nearly full, and the job keeps ${gigabytes(use.bytes)} on it.`;
+      if (isLow && use.bytes > now.free)
+        return {
+          full: true,
+          reason: `The job was ended: the server's disk is nearly full, and the job keeps ${gigabytes(use.bytes)} on it.`,
+        };
     } catch {
       // Aborted; or the disk does not answer just now, and is looked at again.
     }
@@ -106,12 +120,10 @@ export async function watchDisk(
 /** What all on this disk have taken together, and what is left. */
 async function taken(dir: string) {
   const { bsize, blocks, bfree, bavail, files, ffree } = await statfs(dir);
-  const free = bavail * bsize;
   return {
     bytes: (blocks - bfree) * bsize,
     files: files - ffree,
-    free,
-    isLow: free < Math.min(FLOOR_BYTES, blocks * bsize * FLOOR_SHARE),
+    free: bavail * bsize,
   };
 }
 

@@ -1,7 +1,7 @@
 /** The memory of a job where no control group holds it: looked at every second, and ended beyond its limit. */
 import { readFileSync } from 'node:fs';
 import { setTimeout as delay } from 'node:timers/promises';
-import { gigabytes } from './disk.ts';
+import { gigabytes, type Verdict } from './disk.ts';
 import { statOf } from './proc.ts';
 
 const LOOK_MS = 1_000;
@@ -9,20 +9,23 @@ const PAGE = 4096;
 
 /**
  * Watches until the processes have more memory than `limit` bytes, or until `signal` aborts.
- * @returns what a user is told of it; null when it was aborted.
+ * @returns null when it was aborted.
  */
 export async function watchMemory(
   pids: () => number[],
   limit: number,
   signal: AbortSignal,
-): Promise<string | null> {
+): Promise<Verdict | null> {
   for (;;) {
     await delay(LOOK_MS, undefined, { signal }).catch(() => {});
     if (signal.aborted) return null;
     const all = pids();
     // What each has in memory is quick to read, but counts shared pages once for each of them.
     if (sum(all, residentMemory) > limit && sum(all, proportionalMemory) > limit)
-      return `The job ran out of memory and was ended. It may use ${gigabytes(limit)}.`;
+      return {
+        full: false,
+        reason: `The job ran out of memory and was ended. It may use ${gigabytes(limit)}.`,
+      };
   }
 }
 

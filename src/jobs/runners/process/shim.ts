@@ -22,6 +22,7 @@ import {
   closeSync,
   fsyncSync,
   linkSync,
+  mkdirSync,
   openSync,
   readFileSync,
   renameSync,
@@ -32,7 +33,7 @@ import { constants as os } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { type Cgroup, oomKills } from './cgroup.ts';
-import { type DiskLimits, type DiskUse, gigabytes, watchDisk } from './disk.ts';
+import { type DiskLimits, type DiskUse, gigabytes, type Verdict, watchDisk } from './disk.ts';
 import { follow, type LogFile, type LogLimits, openLog } from './lines.ts';
 import { watchMemory } from './memory.ts';
 import { identityOf, MARKER } from './proc.ts';
@@ -53,7 +54,7 @@ export type ShimSpec = {
   cgroup: Cgroup | null;
   /** In bytes; `watched`: nothing but us holds the job to it. */
   memory: { bytes: number; watched: boolean };
-  disk: DiskLimits & { dirs: string[] };
+  disk: DiskLimits & { dirs: string[]; floorBytes: number };
   log: LogLimits;
 };
 export type Claim = { pid: number; startTime: string; bootId: string };
@@ -96,7 +97,7 @@ function run(dir: string): void {
   } catch (error) {
     // Nothing has started yet but, perhaps, a sandbox, which dies with us.
     const end = { exitCode: 125, timedOut: false, startedAt, endedAt: Date.now() };
-    const exit: Exit = { ...end, unstartable: true, reason: troubleOf(error as Error) };
+    const exit: Exit = { ...end, unstartable: true, reason: troubleOf(error as Error).reason };
     void writeEnd(dir, exit).then(() => process.exit(0));
   }
 }
@@ -105,13 +106,13 @@ function lookAfter(dir: string, startedAt: number, signals: Signals): void {
   const at = (name: string) => join(dir, name);
   const spec: ShimSpec = JSON.parse(readFileSync(at('spec.json'), 'utf8'));
   unlinkSync(at('spec.json'));
-  /** Why we ended the work, for the log. */
-  let reason: string | undefined;
+  /** Why we ended the work. */
+  let verdict: Verdict | undefined;
   let stopped = false;
   let end = () => {};
-  const endFor = (why: string | null) => {
-    if (why === null || reason !== undefined) return;
-    reason = why;
+  const endFor = (why: Verdict | null) => {
+    if (why === null || verdict !== undefined) return;
+    verdict = why;
     stopped = true;
     end();
   };
@@ -159,13 +160,14 @@ function lookAfter(dir: string, startedAt: number, signals: Signals): void {
     const late = setTimeout(() => outputs.forEach((o) => void o.source.destroy()), DRAIN_MS);
     await Promise.all([tree.clear(), ...outputs.map((o) => o.closed)]);
     clearTimeout(late);
+    if (verdict?.full) await empty(spec.disk.dirs);
     const killed = spec.cgroup ? oomKills(spec.cgroup) : 0;
     if (killed > 0) log.note(outOfMemory(killed, spec.memory.bytes));
     const unstartable = !ran && !stopped;
     // What was ended for a reason has failed, even if it ended by itself at the same moment.
-    const code = reason !== undefined && exitCode === 0 ? KILLED : exitCode;
+    const code = verdict && exitCode === 0 ? KILLED : exitCode;
     const exit: Exit = { exitCode: code, timedOut, startedAt, endedAt, unstartable };
-    await writeEnd(dir, exit, reason === undefined ? undefined : { reason, log });
+    await writeEnd(dir, exit, verdict && { reason: verdict.reason, log });
     process.exit(0);
   };
   child.once('error', (error) => {
@@ -211,10 +213,24 @@ function isFull(error: unknown): boolean {
   return ['ENOSPC', 'EDQUOT'].includes((error as NodeJS.ErrnoException).code ?? '');
 }
 
-function troubleOf(error: Error): string {
-  return isFull(error)
-    ? 'The job was ended: the disk of the server is full.'
-    : `The job was ended: what looks after it failed (${error.message}).`;
+function troubleOf(error: Error): Verdict {
+  const full = isFull(error);
+  const why = full
+    ? 'the disk of the server is full'
+    : `what looks after it failed (${error.message})`;
+  return { full, reason: `The job was ended: ${why}.` };
+}
+
+/**
+ * Removes what the job has in its folders, because the server may need the space to take note of its end. This
+ * was the last that the job did, and there would be no room for artifacts.
+ */
+async function empty(dirs: readonly string[]): Promise<void> {
+  const { removeTree } = await import('./removal.ts');
+  for (const dir of dirs) {
+    await removeTree(dir).catch(() => {});
+    tryTo(() => mkdirSync(dir));
+  }
 }
 
 function outOfMemory(killed: number, bytes: number): string {
