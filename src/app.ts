@@ -23,6 +23,7 @@ import { openSecretBox } from './jobs/secrets.ts';
 import { startWorker } from './jobs/worker.ts';
 import { rateLimits } from './limits.ts';
 import { createLog, type Logger } from './log.ts';
+import { Reads } from './reads.ts';
 import { PushRecorder } from './repos/recorder.ts';
 import { recoverRepositories } from './repos/recover.ts';
 import type { Services } from './services.ts';
@@ -130,6 +131,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
     secretBox,
     usage,
     rechecks,
+    reads: new Reads(),
     urls,
   };
   handler = createHttp(services, limits);

@@ -12,6 +12,7 @@ import type { Bus } from './events.ts';
 import type { Git } from './git/git.ts';
 import type { SecretBox } from './jobs/secrets.ts';
 import type { Logger } from './log.ts';
+import type { Reads } from './reads.ts';
 import type { PushRecorder } from './repos/recorder.ts';
 import type { Signer } from './signing.ts';
 
@@ -33,6 +34,8 @@ export type Services = {
   usage: Usage;
   /** Asks for open streams whether their viewers may still see them. */
   rechecks: Rechecks;
+  /** What answers may hold of what is large. */
+  reads: Reads;
   /** Addresses without a trailing slash; they name the port really listened on. */
   urls: { base: string; artifacts: string };
 };

@@ -2,7 +2,7 @@
 import type { Request, Response } from 'express';
 import { createYoga, type Plugin } from 'graphql-yoga';
 import type { Services } from '../services.ts';
-import type { Context } from './context.ts';
+import { allowanceOf, type Context } from './context.ts';
 import { showError, withCodes } from './errors.ts';
 import { renderPage, usePagePolicy } from './graphiql.ts';
 import { useLimits } from './limits.ts';
@@ -20,11 +20,12 @@ export function createGraphQLServer(services: Services) {
     cors: false,
     logging: false,
     batching: false,
-    context: ({ req, request }) => ({
+    context: ({ req, res, request }) => ({
       viewer: req.viewer,
       requestId: req.id as string,
       services,
       signal: request.signal,
+      allowance: allowanceOf(services, req, res),
     }),
     maskedErrors: { maskError: show },
     plugins: [useLimits, useErrorCodes, useSse(show), usePagePolicy],

@@ -2,6 +2,7 @@
 import { hash } from 'node:crypto';
 import express, { type Request, type RequestHandler, type Response, type Router } from 'express';
 import { demandAccount } from '../auth/access.ts';
+import { allowanceOf } from '../graphql/context.ts';
 import type { Services } from '../services.ts';
 import { readBody } from './body.ts';
 import type { Endpoint, Exchange } from './facade.ts';
@@ -79,7 +80,12 @@ function answer(
       return stream(req, res, values);
     }
     const exchange: Exchange = {
-      context: { viewer: req.viewer, requestId: req.id as string, services },
+      context: {
+        viewer: req.viewer,
+        requestId: req.id as string,
+        services,
+        allowance: allowanceOf(services, req, res),
+      },
     };
     const text = await (await call(exchange, values)).text();
     if (route.method !== 'GET') {
