@@ -96,6 +96,28 @@ export function inTransaction<T>(
   return '$transaction' in db ? db.$transaction(work, options) : work(db);
 }
 
+/** Runs `work` in a transaction of hand-written statements. A connection that failed is not used again. */
+export async function inPoolTransaction<T>(
+  pool: pg.Pool,
+  work: (client: pg.PoolClient) => Promise<T>,
+): Promise<T> {
+  const client = await pool.connect();
+  // What breaks the connection is told by the query under way; an unheard `error` would end the process.
+  const unheard = () => {};
+  client.on('error', unheard);
+  let failed = true;
+  try {
+    await client.query('begin');
+    const result = await work(client);
+    await client.query('commit');
+    failed = false;
+    return result;
+  } finally {
+    client.off('error', unheard);
+    client.release(failed);
+  }
+}
+
 /** Whether a write failed because a unique value is taken already; with `column`, because that one is. */
 export function violatesUnique(error: unknown, column?: string): boolean {
   if (!(error instanceof Prisma.PrismaClientKnownRequestError) || error.code !== 'P2002')

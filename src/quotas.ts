@@ -49,11 +49,16 @@ export async function demandRoom(
 
 /** Bytes that a namespace may still store, for bounding what is on its way in. */
 export function storageLeft(
-  { config }: Pick<Services, 'config'>,
+  services: Pick<Services, 'config'>,
   { plan, storageBytes }: { plan: Plan; storageBytes: bigint },
 ): number {
+  return Math.max(0, storageLimit(services, plan) - Number(storageBytes));
+}
+
+/** Bytes that a namespace on a plan may store. */
+export function storageLimit({ config }: Pick<Services, 'config'>, plan: Plan): number {
   const table = config.rateLimits === 'off' ? planLimits : config.rateLimits;
-  return Math.max(0, table[plan].storageBytes - Number(storageBytes));
+  return table[plan].storageBytes;
 }
 
 /** What the log of one job may hold on a plan: bytes of text with line ends, and lines. */

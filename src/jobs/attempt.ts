@@ -7,7 +7,8 @@
 import { DISK_FULL, isDiskFull } from '../outage.ts';
 import { abandon, collect, finish } from './ending.ts';
 import { ATTEMPT, type Attempt, type Deps } from './held.ts';
-import { appendLines, type Line } from './logs.ts';
+import { openAttemptLog } from './logs/cap.ts';
+import type { Line } from './logs/pages.ts';
 import { persist } from './persist.ts';
 import { openSecrets, prepare } from './preparation.ts';
 import type { Handle, LogCursor, Outcome } from './runner.ts';
@@ -199,7 +200,9 @@ async function storeLog(
   stopping: AbortSignal,
 ): Promise<void> {
   const mask = masker(secrets);
-  let from = attempt.logCursor as LogCursor | null;
+  const from = attempt.logCursor as LogCursor | null;
+  const ids = { jobId: attempt.job.id, attemptId: attempt.id };
+  const log = await openAttemptLog(deps, { ...ids, from });
   for await (const { lines, cursor } of deps.runner.logs(handle, from, stopping)) {
     const shown: Line[] = [];
     let progress: string | undefined;
@@ -210,11 +213,9 @@ async function storeLog(
       if (said === undefined) shown.push({ timestamp, message: text });
       else progress = said.trim().slice(0, MAX_PROGRESS).toWellFormed();
     }
-    const ids = { jobId: attempt.job.id, attemptId: attempt.id };
-    // The runner keeps what it printed; here it would take up several times its size.
+    // The runner keeps what it printed; here it would take room that is not there.
     await deps.space.untilFree(stopping);
     // Refused: the job was deleted, and its lines with it.
-    if (!(await appendLines(deps, { ...ids, lines: shown, from, to: cursor, progress }))) return;
-    from = cursor;
+    if (!(await log.append({ lines: shown, to: cursor, progress }))) return;
   }
 }

@@ -7,7 +7,8 @@ import { demandRoom } from '../quotas.ts';
 import { storeArtifacts, TooLarge } from './artifacts.ts';
 import type { Attempt, Deps } from './held.ts';
 import { secondsBetween } from './jobs.ts';
-import { appendLines } from './logs.ts';
+import { appendLines } from './logs/append.ts';
+import { foldPages } from './logs/fold.ts';
 import type { Handle, LogCursor, Outcome } from './runner.ts';
 import { type LockedJob, MAX_PROGRESS, type Move, moveJob, PHASES } from './state.ts';
 
@@ -98,6 +99,7 @@ export async function finish(
     // A follower of a cancelled job waits for this, and nothing else tells.
     await wake(tx, `job:${job.id}`);
   });
+  await foldPages({ pool }, job.id);
 }
 
 /** Ends an attempt that cannot be gone on with, and its process if it has one. */

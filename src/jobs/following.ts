@@ -6,10 +6,12 @@ import { AppError, invalid } from '../errors.ts';
 import { type OutboxEvent, readOutbox } from '../outbox.ts';
 import type { Services } from '../services.ts';
 import { anyIn, getJob, type JobKey, namespaceOf, type Ruled } from './jobs.ts';
-import { checkTail, type Entry, followJournal, type LogQuery, readLog, startOf } from './logs.ts';
+import { followJournal } from './logs/follow.ts';
+import type { Entry } from './logs/pages.ts';
+import { checkTail, type LogQuery, startOf } from './logs/read.ts';
 import { isOver } from './state.ts';
 
-type Deps = Pick<Services, 'db' | 'bus' | 'rechecks'>;
+type Deps = Pick<Services, 'db' | 'pool' | 'bus' | 'rechecks'>;
 
 export type LogLineEvent = { kind: 'log'; seq: number; timestamp: Date; message: string };
 export type StatusEvent = { kind: 'status'; seq: number; timestamp: Date; status: JobStatus };
@@ -67,8 +69,7 @@ export async function openStream(
   }
   if (status !== 'running')
     throw new AppError('conflict', `Only a running job can be streamed; this one is ${status}`);
-  const { lines } = await readLog(services, id, query);
-  return from(await startOf(services, id, lines));
+  return from(await startOf(services, id, query));
 }
 
 /** What tells whether a stream has more to say: a cancelled job prints until its attempt has ended. */
@@ -118,10 +119,10 @@ async function* logEvents(
   }
 }
 
-function eventOf({ seq, kind, timestamp, message }: Entry): LogEvent {
-  return kind === 'log'
-    ? { kind, seq, timestamp, message }
-    : { kind, seq, timestamp, status: message as JobStatus };
+function eventOf(entry: Entry): LogEvent {
+  if (entry.kind === 'log') return entry;
+  const { kind, seq, timestamp, message: status } = entry;
+  return { kind, seq, timestamp, status };
 }
 
 /** `job.queued` and so on. */

@@ -16,13 +16,12 @@ import { sliceOf } from '../paging.ts';
 import { Repository } from '../repos/graphql.ts';
 import { isVisible, RULED, type Ruled } from '../repos/repos.ts';
 import * as downloads from './downloads.ts';
-import type { LogLineEvent } from './following.ts';
 import { AttemptConnection } from './graphql/attempts.ts';
 import { Gpu, JobSort, JobStatus, Region } from './graphql/enums.ts';
 import { JobLogs } from './graphql/logs.ts';
 import { JobAnalytics, JobArtifacts } from './graphql/outputs.ts';
 import * as jobs from './jobs.ts';
-import { readLog } from './logs.ts';
+import { readLog } from './logs/read.ts';
 import { analyticsOf } from './usage.ts';
 
 export const Job = builder.prismaNode('Job', {
@@ -135,17 +134,18 @@ export const Job = builder.prismaNode('Job', {
     logs: t.field({
       type: JobLogs,
       nullable: true,
-      description: 'The last lines of its log.',
+      description: 'The last lines of its log. One answer holds 16 MiB of lines at most.',
       complexity: ({ tail }) => ({ field: 5, multiplier: Math.max(1, tail ?? 100) }),
       args: {
         tail: t.arg.int({ defaultValue: 100, description: 'The most recent lines; up to 10000.' }),
         since: t.arg({ type: 'DateTime', description: 'Only lines after it.' }),
       },
       select: { name: true, namespace: { select: { name: true } } },
-      resolve: async ({ id, name, namespace }, args, { services }) => {
-        const { lines, hasMore } = await readLog(services, id, args);
-        return { name, namespace: namespace.name, lines: lines as LogLineEvent[], hasMore };
-      },
+      resolve: async ({ id, name, namespace }, args, { services, allowance }, info) => ({
+        name,
+        namespace: namespace.name,
+        ...(await readLog(services, id, args, allowance(info))),
+      }),
     }),
     analytics: t.field({
       type: JobAnalytics,

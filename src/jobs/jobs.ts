@@ -25,6 +25,7 @@ import { resolveBranch } from '../repos/repos.ts';
 import type { Services } from '../services.ts';
 import { removeArtifacts } from './artifacts.ts';
 import { costOf, costPerHour } from './hardware.ts';
+import { statusPage } from './logs/pages.ts';
 import { poolWaitsFor } from './queue.ts';
 import { type CreateInput, checkRequest, isJobName, type NamedValue } from './request.ts';
 import type { Outcome } from './runner.ts';
@@ -81,8 +82,8 @@ export async function createJob<S extends Select>(
   return inTransaction(services.db, async (tx) => {
     await demandRoom({ ...services, db: tx }, namespace, 'activeJobs');
     const row = await tx.job.create({ data, select: { ...select, ...TOLD } });
-    const first = { jobId: id, seq: 1n, kind: 'status', message: 'queued' } as const;
-    await tx.journalEntry.create({ data: { ...first, timestamp: new Date() } });
+    const first = statusPage({ jobId: id, seq: 1n, status: 'queued', logUntil: null });
+    await tx.journalPage.create({ data: first, select: { firstSeq: true } });
     await announce(tx, row as unknown as Row<typeof TOLD>);
     await wake(tx, 'queue');
     return { job: row as unknown as Row<S>, env: input.env ?? [] };
@@ -286,7 +287,6 @@ export async function deleteJob(
     if (!job) throw notFound('Job');
     if (!isOver(job.status))
       throw new AppError('conflict', `The job cannot be deleted: it is ${job.status}`);
-    await tx.journalEntry.deleteMany({ where: { jobId: id } });
     const row = await tx.job.delete({ where: { id }, select: TOLD });
     await announce(tx, row, 'job.deleted');
     await wake(tx, `job:${id}`);

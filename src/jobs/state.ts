@@ -27,6 +27,7 @@
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type { JobStatus } from '../../prisma/generated/enums.ts';
 import { publish, wake } from '../events.ts';
+import { statusPage } from './logs/pages.ts';
 
 const MOVES: Record<JobStatus, readonly JobStatus[]> = {
   queued: ['running', 'queued', 'failed', 'cancelled'],
@@ -95,14 +96,16 @@ export async function moveJob(
       ...set,
       ...(changes && { nextSeq: { increment: 1 } }),
     },
-    select: { ...TOLD, nextSeq: true },
+    select: { ...TOLD, nextSeq: true, logUntil: true },
   });
   if (changes) {
-    const seq = row.nextSeq - 1n;
-    await tx.journalEntry.create({
-      data: { jobId: id, seq, kind: 'status', timestamp: new Date(), message: to },
-      select: { seq: true },
+    const page = statusPage({
+      jobId: id,
+      seq: row.nextSeq - 1n,
+      status: to,
+      logUntil: row.logUntil,
     });
+    await tx.journalPage.create({ data: page, select: { firstSeq: true } });
     await announce(tx, row);
   }
   await wake(tx, `job:${id}`);

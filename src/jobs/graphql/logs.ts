@@ -39,7 +39,9 @@ export const JobLogs = builder
         // Their number was counted where `tail` is given.
         complexity: { field: 0, multiplier: 1 },
       }),
-      hasMore: t.exposeBoolean('hasMore', { description: 'Older lines were left out by `tail`.' }),
+      hasMore: t.exposeBoolean('hasMore', {
+        description: 'Older lines were left out, by `tail` or because the answer is full.',
+      }),
     }),
   });
 

@@ -1,0 +1,143 @@
+/**
+ * `npm run bench:logs [lines]`: a job prints a million lines of some 100 bytes. How fast they are in the
+ * database, what they take there, and how fast they are read back, against the same lines as rows of a table in
+ * the same database (a key and an index, batches of 2,000) and as a file that is synced.
+ */
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { open, readFile, stat } from 'node:fs/promises';
+import { join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
+import pg from 'pg';
+import { openBench, TOKEN } from './repository.ts';
+
+const LINES = Number(process.argv[2] ?? 1_000_000);
+const MB = 1_000_000;
+/** What a training run prints: a counter, a few numbers that change, words that do not. */
+const PRINT = `awk 'BEGIN { srand(7); for (i = 0; i < ${LINES}; i++) printf "[worker %d] epoch 3 step %d/${LINES} loss=%.6f grad_norm=%.4f lr=3.0e-04 tokens/s=%d\\n", i % 8, i, rand() * 3, rand(), 40000 + rand() * 9000 }'`;
+
+await using bench = await openBench();
+const { server, graphql, folder } = bench;
+await graphql(
+  'mutation { createRepository(input: {namespace: "admin", name: "code"}) { repository { id } } }',
+);
+await using cleanup = new AsyncDisposableStack();
+
+const file = join(folder, 'lines.txt');
+const asFile = await timed(async () => {
+  const out = await open(file, 'w');
+  const child = spawn('/bin/sh', ['-c', PRINT], { stdio: ['ignore', out.fd, 'inherit'] });
+  await once(child, 'exit');
+  await out.sync();
+  await out.close();
+});
+const text = (await stat(file)).size;
+
+const pool = new pg.Pool({
+  host: join(folder, 'data/postgres/run'),
+  user: 'loam',
+  database: 'loam',
+  max: 1,
+});
+cleanup.defer(() => pool.end());
+
+const before = await sizeOf("like 'journal%'");
+const cpuBefore = await cpuSeconds();
+const stored = await timed(async () => {
+  await graphql(
+    `mutation { createJob(input: {namespace: "admin", name: "chatty", repo: "admin/code", gpu: NONE, command: ${JSON.stringify(PRINT)}}) { job { id } } }`,
+  );
+  for (;;) {
+    const { job } = await graphql('{ job(namespace: "admin", name: "chatty") { status } }');
+    if (job.status === 'SUCCEEDED') return;
+    if (!['QUEUED', 'RUNNING'].includes(job.status)) throw new Error(`the job is ${job.status}`);
+    await delay(50);
+  }
+});
+const cpu = (await cpuSeconds()) - cpuBefore;
+const kept = (await sizeOf("like 'journal%'")) - before;
+
+const asRows = await timed(insertRows);
+const rows = await sizeOf("= 'bench_rows'");
+
+const rate = (seconds: number) => `${Math.round(LINES / seconds).toLocaleString('en')} lines/s`;
+console.log(`${LINES.toLocaleString('en')} lines, ${(text / MB).toFixed(0)} MB of text
+  a job       ${stored.toFixed(1)} s, ${rate(stored)}, ${((cpu / LINES) * 1e6).toFixed(1)} µs of the server's CPU a line
+              ${(kept / text).toFixed(2)} bytes in the database a byte of log
+  as rows     ${asRows.toFixed(1)} s, ${rate(asRows)}, ${(rows / text).toFixed(2)} bytes a byte
+  as a file   ${asFile.toFixed(1)} s, ${rate(asFile)}
+  ratio       ${(stored / asRows).toFixed(2)} × the time of rows, ${(kept / rows).toFixed(2)} × their bytes; ${(stored / asFile).toFixed(1)} × the time of a file`);
+
+const path = `${server.base}/admin/job/chatty/logs`;
+const first = await read('?tail=10000');
+const middle = first.lines[5_000]?.timestamp ?? '';
+for (const [what, query] of [
+  ['tail=100', '?tail=100'],
+  ['tail=10000', '?tail=10000'],
+  ['since', `?tail=100&since=${encodeURIComponent(middle)}`],
+] as const) {
+  const times = [];
+  for (let i = 0; i < 20; i++) times.push(await timed(() => read(query)));
+  times.sort((a, b) => a - b);
+  console.log(`  ${what.padEnd(11)} median ${((times[10] ?? 0) * 1000).toFixed(1)} ms`);
+}
+let followed = 0;
+const following = await timed(async () => {
+  const response = await fetch(`${path}?stream=true`, {
+    headers: { authorization: `Bearer ${TOKEN}`, 'last-event-id': '0' },
+  });
+  for await (const chunk of response.body ?? [])
+    for (let at = chunk.indexOf(10); at !== -1; at = chunk.indexOf(10, at + 1)) followed++;
+});
+console.log(
+  `  followed    ${following.toFixed(1)} s, ${rate(following)} (${followed} rows of text)`,
+);
+const deleting = await timed(() =>
+  graphql('mutation { deleteJob(input: {namespace: "admin", name: "chatty"}) { id } }'),
+);
+console.log(`  deleted     ${(deleting * 1000).toFixed(0)} ms`);
+
+async function insertRows(): Promise<void> {
+  await pool.query(
+    'create table bench_rows (job text, seq bigint, at timestamptz, message text, primary key (job, seq))',
+  );
+  const lines = (await readFile(file, 'utf8')).trimEnd().split('\n');
+  for (let from = 0; from < lines.length; from += 2_000) {
+    await pool.query({
+      name: 'rows',
+      text: `insert into bench_rows select 'job_01jqwertyuiopasdfghjklzxcv', $1 + n, to_timestamp(ms / 1000), message
+        from unnest($2::float8[], $3::text[]) with ordinality as line (ms, message, n)`,
+      values: [
+        from,
+        lines.slice(from, from + 2_000).map(() => Date.now()),
+        lines.slice(from, from + 2_000),
+      ],
+    });
+  }
+}
+
+async function sizeOf(name: string): Promise<number> {
+  const { rows } = await pool.query(
+    `select coalesce(sum(pg_total_relation_size(oid)), 0) as size from pg_class where relkind = 'r' and relname ${name}`,
+  );
+  return Number(rows[0].size);
+}
+
+async function read(query: string): Promise<{ lines: { timestamp: string }[] }> {
+  const response = await fetch(path + query, { headers: { authorization: `Bearer ${TOKEN}` } });
+  if (!response.ok) throw new Error(`${response.status}`);
+  return (await response.json()) as { lines: { timestamp: string }[] };
+}
+
+/** Of the server's own process, in seconds. */
+async function cpuSeconds(): Promise<number> {
+  const fields =
+    (await readFile(`/proc/${server.child.pid}/stat`, 'utf8')).split(') ')[1]?.split(' ') ?? [];
+  return (Number(fields[11]) + Number(fields[12])) / 100;
+}
+
+async function timed(work: () => Promise<unknown>): Promise<number> {
+  const start = performance.now();
+  await work();
+  return (performance.now() - start) / 1_000;
+}

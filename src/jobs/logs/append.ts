@@ -1,0 +1,103 @@
+/**
+ * Storing what a job prints. The sequence is counted on in the job's row, whose lock is held until the commit, so
+ * entries become visible in the order of their numbers and none appears behind a reader.
+ */
+import type { Services } from '../../services.ts';
+import type { LogCursor } from '../runner.ts';
+import { columnsOf, PAGE_COLUMNS, pagesFrom } from './columns.ts';
+import { FOLD_AT, foldPages } from './fold.ts';
+import { encodePages, type Line } from './pages.ts';
+
+export type Append = {
+  jobId: string;
+  attemptId: string;
+  lines: readonly Line[];
+  /** How far the runner's log was stored before, and is with these lines. */
+  from: LogCursor | null;
+  to: LogCursor;
+  /** What the program said of its progress, if it did. */
+  progress?: string;
+  /** The last of the lines ends the log: nothing that the job prints is stored after it. */
+  full?: boolean;
+};
+
+/** What the job's log holds now, and what its namespace stores. */
+export type Stored = { lines: number; bytes: number; storageBytes: bigint };
+
+/**
+ * Stores lines and how far they reach in one statement, which is one transaction: after a crash the runner is
+ * asked again from the stored cursor, and no line is lost or doubled.
+ * @returns null when it was not stored: the job is deleted, or another worker has stored that part.
+ */
+export async function appendLines(
+  { pool }: Pick<Services, 'pool'>,
+  { jobId, attemptId, lines, from, to, progress, full = false }: Append,
+): Promise<Stored | null> {
+  const pages = await encodePages(lines.map((line) => ({ kind: 'log', ...line })));
+  const { rows } = await pool.query<AppendedRow>({
+    name: 'loam-append-lines',
+    text: APPEND,
+    values: [
+      jobId,
+      attemptId,
+      from,
+      to,
+      lines.length,
+      pages.reduce((sum, { text }) => sum + text, 0),
+      progress ?? null,
+      full,
+      ...columnsOf(pages),
+    ],
+  });
+  const [row] = rows;
+  if (!row) return null;
+  if (Number(row.open_pages) >= FOLD_AT) await foldPages({ pool }, jobId);
+  return {
+    lines: Number(row.log_lines),
+    bytes: Number(row.log_bytes),
+    storageBytes: BigInt(row.storage_bytes),
+  };
+}
+
+type AppendedRow = {
+  log_lines: string;
+  log_bytes: string;
+  storage_bytes: string;
+  open_pages: string;
+};
+
+/**
+ * The job is locked before the attempt, as everywhere. Nothing is counted on when the attempt's cursor is not where
+ * it should be, so no number is left out.
+ */
+const APPEND = `
+  with locked as (
+    select id, log_until from jobs where id = $1 for update
+  ), moved as (
+    update job_attempts set log_cursor = $4 from locked
+    where job_attempts.id = $2 and job_id = locked.id
+      and log_cursor is not distinct from $3::jsonb
+    returning job_id
+  ), page as (
+    ${pagesFrom(9)}
+  ), numbered as (
+    update jobs set
+      next_seq = next_seq + $5,
+      progress = coalesce($7, progress),
+      progress_said = progress_said or $7 is not null,
+      log_lines = log_lines + $5,
+      log_bytes = log_bytes + $6,
+      log_full = log_full or $8,
+      log_until = greatest(log_until, (select to_timestamp(max(until) / 1000) from page))
+    from moved where id = moved.job_id
+    returning id, namespace_id, next_seq - $5 as first, log_lines, log_bytes
+  ), stored as (
+    insert into journal_pages (job_id, ${PAGE_COLUMNS})
+    select id, first + start, first + start + entries - 1, lines, bytes,
+      greatest(log_until, to_timestamp(until / 1000)), open, compressed, data
+    from page, numbered join locked using (id)
+  )
+  select log_lines, log_bytes, storage_bytes,
+    (select count(*) from journal_pages where job_id = $1 and open) as open_pages,
+    pg_notify('loam', 'job:' || numbered.id)
+  from numbered join namespaces on namespaces.id = namespace_id`;

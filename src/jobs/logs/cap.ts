@@ -1,0 +1,112 @@
+/**
+ * How much of what a job prints is kept: what its plan allows the log of one job, in bytes and in lines, and what
+ * its namespace has room for. The line that would go beyond ends the log, with a last line that says why; the job
+ * itself goes on, and its changes of status are told as ever.
+ */
+import type { Plan } from '../../../prisma/generated/enums.ts';
+import { logLimits, storageLimit } from '../../quotas.ts';
+import type { Services } from '../../services.ts';
+import type { LogCursor } from '../runner.ts';
+import { appendLines, type Stored } from './append.ts';
+import { type Line, textBytes } from './pages.ts';
+
+type Deps = Pick<Services, 'pool' | 'db' | 'config'>;
+
+/** What an attempt prints, on its way into the log of its job. */
+export type AttemptLog = {
+  /**
+   * Stores as many of the lines as the log has room for, and how far they all reach.
+   * @returns whether that was stored; not, when the job is deleted or another worker has stored that part.
+   */
+  append(batch: { lines: readonly Line[]; to: LogCursor; progress?: string }): Promise<boolean>;
+};
+
+/** `from`: how far the attempt's log is stored. */
+export async function openAttemptLog(
+  deps: Deps,
+  { jobId, attemptId, from: start }: { jobId: string; attemptId: string; from: LogCursor | null },
+): Promise<AttemptLog> {
+  const job = await deps.db.job.findUnique({
+    where: { id: jobId },
+    select: {
+      logLines: true,
+      logBytes: true,
+      logFull: true,
+      namespace: { select: { plan: true, storageBytes: true } },
+    },
+  });
+  // Without a job nothing is stored, whatever there is room for.
+  let full = job?.logFull ?? true;
+  let stored: Stored = {
+    lines: Number(job?.logLines ?? 0),
+    bytes: Number(job?.logBytes ?? 0),
+    storageBytes: job?.namespace.storageBytes ?? 0n,
+  };
+  let from = start;
+  return {
+    async append({ lines, to, progress }) {
+      const room = full ? null : roomFor(deps, job?.namespace.plan ?? 'free', stored);
+      const kept = room ? fitting(lines, room) : [];
+      const last = room && kept.length < lines.length ? [lastLine(lines, kept.length, room)] : [];
+      full ||= last.length > 0;
+      const batch = { jobId, attemptId, lines: [...kept, ...last], from, to, progress, full };
+      const result = await appendLines(deps, batch);
+      if (!result) return false;
+      stored = result;
+      from = to;
+      return true;
+    },
+  };
+}
+
+/** What a log may still take, and for each of its bounds what to say when it is reached. */
+type Room = { bytes: number; lines: number; why: { bytes: string; lines: string } };
+
+/** What the log of a job may still take. */
+export function roomFor({ config }: Pick<Services, 'config'>, plan: Plan, stored: Stored): Room {
+  const { bytes, lines } = logLimits({ config }, plan);
+  const storage = storageLimit({ config }, plan);
+  const ofLog = bytes - stored.bytes;
+  const ofNamespace = storage - Number(stored.storageBytes);
+  return {
+    bytes: Math.max(0, Math.min(ofLog, ofNamespace)),
+    lines: Math.max(0, lines - stored.lines),
+    why: {
+      bytes:
+        ofLog <= ofNamespace
+          ? `the ${plan} plan allows ${inUnits(bytes)} of log a job`
+          : `the ${plan} plan allows ${inUnits(storage)} of storage in a namespace`,
+      lines: `the ${plan} plan allows ${lines.toLocaleString('en')} lines of log a job`,
+    },
+  };
+}
+
+/** The first of the lines, as far as they fit. */
+function fitting(lines: readonly Line[], { bytes, lines: count }: Room): readonly Line[] {
+  let left = bytes;
+  const end = lines.slice(0, count).findIndex((line) => {
+    left -= textBytes(line);
+    return left < 0;
+  });
+  return lines.slice(0, end === -1 ? count : end);
+}
+
+/** In place of the first line that is not kept. */
+function lastLine(lines: readonly Line[], kept: number, room: Room): Line {
+  const reason = kept === room.lines ? room.why.lines : room.why.bytes;
+  return {
+    timestamp: lines[kept]?.timestamp ?? new Date(),
+    message: `The log ends here: ${reason}. What the job prints from here on is not kept.`,
+  };
+}
+
+/** In the largest unit that leaves a whole number. */
+function inUnits(bytes: number): string {
+  const units = ['bytes', 'KiB', 'MiB', 'GiB'];
+  let unit = 0;
+  while (unit < units.length - 1 && bytes >= 1024 && bytes % 1024 === 0) {
+    bytes /= 1024;
+    unit++;
+  }
+  return `${bytes.toLocaleString('en')} ${units[unit]}`;
+}

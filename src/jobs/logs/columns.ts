@@ -1,0 +1,54 @@
+/** Pages as parameters of a statement, however many there are. */
+import type { Page } from './pages.ts';
+
+/** Of `journal_pages`, but for the job's id. */
+export const PAGE_COLUMNS =
+  'first_seq, last_seq, lines, bytes, until, open, compressed, data' as const;
+
+/**
+ * A query that gives a row for each page of `columnsOf`, whose parameters are `$first` and those after it. `start`
+ * is how many entries come before the page; `until` is in milliseconds.
+ */
+export function pagesFrom(first: number): string {
+  const types = ['int', 'int', 'int', 'int', 'float8', 'bool', 'bool', 'int', 'int'];
+  const arrays = types.map((type, at) => `$${first + at}::${type}[]`).join(', ');
+  return `
+    select start, entries, lines, bytes, until, open, compressed,
+      substring($${first + types.length}::bytea from data_at + 1 for data_bytes) as data
+    from unnest(${arrays})
+      as page (start, entries, lines, bytes, until, open, compressed, data_at, data_bytes)`;
+}
+
+/** An array for each column, and all data in one value, because the driver sends arrays of bytes as text. */
+export function columnsOf(pages: readonly Page[]): unknown[] {
+  const column = <K extends keyof Page>(name: K) => pages.map((page) => page[name]);
+  const sizes = pages.map(({ data }) => data.length);
+  return [
+    startsOf(column('entries')),
+    column('entries'),
+    column('lines'),
+    column('bytes'),
+    runningMax(column('until')),
+    column('open'),
+    column('compressed'),
+    startsOf(sizes),
+    sizes,
+    Buffer.concat(column('data')),
+  ];
+}
+
+function startsOf(sizes: readonly number[]): number[] {
+  let sum = 0;
+  return sizes.map((size) => {
+    sum += size;
+    return sum - size;
+  });
+}
+
+function runningMax(times: readonly (Date | null)[]): (number | null)[] {
+  let max: number | null = null;
+  return times.map((time) => {
+    if (time) max = Math.max(max ?? time.getTime(), time.getTime());
+    return max;
+  });
+}

@@ -1,0 +1,84 @@
+/**
+ * A job that prints now and then makes a small page each time. Every so often they are joined, so that a log of any
+ * length is a number of full pages and a few small ones.
+ */
+import type pg from 'pg';
+import { inPoolTransaction } from '../../db.ts';
+import type { Services } from '../../services.ts';
+import { columnsOf, PAGE_COLUMNS, pagesFrom } from './columns.ts';
+import { decodePage, encodePages, type StoredPage } from './pages.ts';
+
+/**
+ * Small pages at which they are joined. With lines of 100 bytes, one by one, a line is then written again five
+ * times at most before its page is full.
+ */
+export const FOLD_AT = 64;
+
+/**
+ * Joins the small pages of a job. It is one transaction, so that a reader's statement sees either the small ones or
+ * what they became, and it holds the job's row, so that nothing is appended meanwhile.
+ */
+export async function foldPages({ pool }: Pick<Services, 'pool'>, jobId: string): Promise<void> {
+  await inPoolTransaction(pool, async (client) => {
+    const { rows: locked } = await client.query<{ next_seq: string }>({
+      name: 'loam-lock-journal',
+      text: 'select next_seq from jobs where id = $1 for update',
+      values: [jobId],
+    });
+    const { rows } = await client.query<OpenPage>({
+      name: 'loam-open-pages',
+      text: `
+        select first_seq, last_seq, bytes, until, compressed, data from journal_pages
+        where job_id = $1 and open order by first_seq`,
+      values: [jobId],
+    });
+    const end = Number(locked[0]?.next_seq);
+    for (const run of runsOf(rows)) {
+      const isNewest = Number(run.at(-1)?.last_seq) + 1 === end;
+      if (run.length > 1 || !isNewest) await joinRun(client, jobId, run, isNewest);
+    }
+  });
+}
+
+type OpenPage = StoredPage & { last_seq: string; until: Date | null };
+
+/** Pages that follow each other without a gap; between two runs lies a full page, or a number is missing. */
+function runsOf(pages: readonly OpenPage[]): OpenPage[][] {
+  const runs: OpenPage[][] = [];
+  for (const page of pages) {
+    const before = runs.at(-1)?.at(-1);
+    if (before && Number(before.last_seq) + 1 === Number(page.first_seq)) runs.at(-1)?.push(page);
+    else runs.push([page]);
+  }
+  return runs;
+}
+
+/** Only the newest page can still grow. */
+async function joinRun(
+  client: pg.PoolClient,
+  jobId: string,
+  run: readonly OpenPage[],
+  isNewest: boolean,
+): Promise<void> {
+  const [first] = run;
+  const entries = (await Promise.all(run.map(decodePage))).flat();
+  const pages = await encodePages(entries);
+  const kept = pages.map((page, at) => ({
+    ...page,
+    open: page.open && isNewest && at === pages.length - 1,
+  }));
+  await client.query({
+    name: 'loam-remove-pages',
+    text: 'delete from journal_pages where job_id = $1 and first_seq between $2 and $3',
+    values: [jobId, first?.first_seq, run.at(-1)?.first_seq],
+  });
+  await client.query({
+    name: 'loam-joined-pages',
+    text: `
+      insert into journal_pages (job_id, ${PAGE_COLUMNS})
+      select $1, $2 + start, $2 + start + entries - 1, lines, bytes,
+        greatest($3, to_timestamp(until / 1000)), open, compressed, data
+      from (${pagesFrom(4)}) page`,
+    values: [jobId, first?.first_seq, first?.until ?? null, ...columnsOf(kept)],
+  });
+}

@@ -1,0 +1,129 @@
+/** Following a journal: what is there, what comes, and the end. */
+import type { JobStatus } from '../../../prisma/generated/enums.ts';
+import { untilAnswered } from '../../outage.ts';
+import type { Services } from '../../services.ts';
+import { isOver } from '../state.ts';
+import { decodePage, type Entry, PAGE_BYTES, PAGE_ENTRIES, type StoredPage } from './pages.ts';
+
+export type Followed =
+  | { kind: 'entries'; entries: readonly Entry[] }
+  /** Nothing happened for a while. */
+  | { kind: 'idle' }
+  | { kind: 'end'; status: JobStatus; exitCode: number | null };
+
+/** Of pages read at once, beyond the first: what a slow reader can make us hold. */
+const STEP_BYTES = 2 * PAGE_BYTES;
+
+/**
+ * The entries after `after`, then those that come, and at last the end: when the job is over and its last
+ * attempt has printed its last line (a cancelled job prints while it dies). A job that is deleted ends too.
+ * While the database is away it waits, and goes on where it stood.
+ *
+ * The state is read in one statement with the entries and the number of the next one, and the end counts only when
+ * every entry below that number was told.
+ */
+export async function* followJournal(
+  { pool, bus }: Pick<Services, 'pool' | 'bus'>,
+  jobId: string,
+  after: number,
+  signal: AbortSignal,
+): AsyncGenerator<Followed> {
+  let cursor = after;
+  let last: { status: JobStatus; exitCode: number | null } = {
+    status: 'cancelled',
+    exitCode: null,
+  };
+  for await (const why of bus.wakes(`job:${jobId}`, signal)) {
+    let more = true;
+    while (more && !signal.aborted) {
+      const step = await untilAnswered(() => sharedStep(pool, jobId, cursor), signal);
+      if (step) last = { status: step.status, exitCode: step.exitCode };
+      if (step && step.entries.length > 0) yield { kind: 'entries', entries: step.entries };
+      cursor = Math.max(cursor, step?.reached ?? 0);
+      more = step !== null && cursor + 1 < step.next;
+      if (!more && (!step || (isOver(step.status) && !step.printing))) {
+        yield { kind: 'end', ...last };
+        return;
+      }
+    }
+    if (why === 'idle') yield { kind: 'idle' };
+  }
+}
+
+type Step = {
+  entries: readonly Entry[];
+  /** The last number that was looked at. */
+  reached: number;
+  /** The number that the next entry gets. */
+  next: number;
+  status: JobStatus;
+  exitCode: number | null;
+  /** An attempt has not ended. */
+  printing: boolean;
+};
+
+/** Reads that are asked for and have not begun, by connection pool and by job and number. */
+const asked = new WeakMap<Services['pool'], Map<string, Promise<Step | null>>>();
+
+/**
+ * Followers of one job who stand at the same entry are woken together, and share a read. One who comes after it has
+ * begun gets a read of its own: it may have been woken by something that the read does not see.
+ */
+function sharedStep(pool: Services['pool'], jobId: string, after: number): Promise<Step | null> {
+  const reads = asked.get(pool) ?? new Map<string, Promise<Step | null>>();
+  asked.set(pool, reads);
+  const key = `${jobId} ${after}`;
+  const known = reads.get(key);
+  if (known) return known;
+  const read = (async () => {
+    await new Promise(setImmediate);
+    reads.delete(key);
+    return readStep(pool, jobId, after);
+  })();
+  reads.set(key, read);
+  return read;
+}
+
+/** The next entries and how the job stands, in one statement; null: there is no such job. */
+async function readStep(
+  pool: Services['pool'],
+  jobId: string,
+  after: number,
+): Promise<Step | null> {
+  const { rows } = await pool.query<StepRow>({
+    name: 'loam-follow-journal',
+    text: `
+      select next_seq, status::text, exit_code, exists (
+          select from job_attempts where job_id = $1 and ended_at is null
+        ) as printing, page.first_seq, page.last_seq, page.bytes, page.compressed, page.data
+      from jobs left join (
+        select *, sum(bytes) over (order by first_seq) - bytes as bytes_before
+        from journal_pages
+        where job_id = $1 and last_seq > $2
+          and first_seq > $2 - ${PAGE_ENTRIES} and first_seq <= $2 + ${PAGE_ENTRIES}
+      ) page on bytes_before < $3
+      where id = $1 order by first_seq`,
+    values: [jobId, after, STEP_BYTES],
+  });
+  const [row] = rows;
+  if (!row) return null;
+  const pages = rows.filter((page) => page.data !== null);
+  const entries = (await Promise.all(pages.map(decodePage))).flat();
+  const next = Number(row.next_seq);
+  return {
+    entries: entries.filter(({ seq }) => seq > after),
+    reached: Number(pages.at(-1)?.last_seq ?? Math.min(after + PAGE_ENTRIES, next - 1)),
+    next,
+    status: row.status,
+    exitCode: row.exit_code,
+    printing: row.printing,
+  };
+}
+
+type StepRow = StoredPage & {
+  next_seq: string;
+  last_seq: string;
+  status: JobStatus;
+  exit_code: number | null;
+  printing: boolean;
+};
