@@ -12,6 +12,14 @@ const NEEDS = {
     'jobs run unconfined without it',
   ],
   caddy: ['caddy', ['version'], 'a proxy'],
+  cgroup2: [
+    'sh',
+    [
+      '-c',
+      `p=$(awk '/ - cgroup2 / { print $5; exit }' /proc/self/mountinfo) && mkdir "$p/loam-probe" && rmdir "$p/loam-probe"`,
+    ],
+    'killing a group at once',
+  ],
   cgroups: [
     'sh',
     // Version 1 has a folder for each controller.

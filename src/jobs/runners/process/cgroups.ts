@@ -34,7 +34,7 @@ export type Cgroups = {
   create(group: Cgroup, limits: GroupLimits): void;
 };
 
-/** What the kernel tells of this process; tests give a hierarchy of their own. */
+/** What the kernel tells of this process. */
 export type Hierarchy = {
   /** As in /proc/self/mountinfo. */
   mounts: string;
@@ -46,18 +46,13 @@ export type Hierarchy = {
  * The control groups that can be made here, or why there are none. One with the limits of `tried` is made, joined
  * and removed, as permissions and kernels differ in more ways than can be asked for.
  */
-export async function findCgroups(
-  tried: GroupLimits,
-  hierarchy?: Hierarchy,
-): Promise<Cgroups | { missing: string }> {
+export async function findCgroups(tried: GroupLimits): Promise<Cgroups | { missing: string }> {
   if (process.platform !== 'linux') return { missing: 'control groups exist on Linux alone' };
   try {
-    const { mounts, membership } = hierarchy ?? {
+    const found = openCgroups({
       mounts: readFileSync('/proc/self/mountinfo', 'utf8'),
       membership: readFileSync('/proc/self/cgroup', 'utf8'),
-    };
-    const places = placesOf(mounts, membership);
-    const found = openVersion2(places) ?? openVersion1(places);
+    });
     if (!found) return { missing: 'no control groups with memory or pids are mounted' };
     const probe = found.groupOf(`probe-${process.pid}-${Date.now()}`);
     try {
@@ -75,6 +70,15 @@ export async function findCgroups(
   } catch (error) {
     return { missing: `control groups cannot be made here (${(error as Error).message})` };
   }
+}
+
+/**
+ * What a hierarchy offers, without trying it; null when that is neither memory nor pids.
+ * @throws Error when we may not make groups in it.
+ */
+export function openCgroups({ mounts, membership }: Hierarchy): Cgroups | null {
+  const places = placesOf(mounts, membership);
+  return openVersion2(places) ?? openVersion1(places);
 }
 
 /** Our own folder in each mounted hierarchy, by its controller; version 2 is under ''. */
