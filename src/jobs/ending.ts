@@ -73,8 +73,13 @@ export async function finish(
   outcome: Outcome,
   { stored = undefined, note }: Collected = {},
 ): Promise<void> {
-  const line = note ?? (outcome.kind === 'unstartable' ? outcome.reason : null);
-  if (line) await addLine({ db, pool }, id, line);
+  const why = outcome.kind === 'unstartable' ? outcome.reason : undefined;
+  const notes = [outcome.kind === 'exited' ? outcome.note : why, note];
+  await addLines(
+    { db, pool },
+    id,
+    notes.filter((line) => line !== undefined),
+  );
   await db.$transaction(async (tx) => {
     const now = new Date();
     if (outcome.kind === 'lost') {
@@ -154,19 +159,20 @@ async function recordLateEnd(
   });
 }
 
-/** A line of our own at the end of an attempt's log; once, however often the end is recorded. */
-async function addLine(
+/** Lines of our own at the end of an attempt's log; once, however often the end is recorded. */
+async function addLines(
   deps: Pick<Deps, 'db' | 'pool'>,
   attemptId: string,
-  message: string,
+  messages: readonly string[],
 ): Promise<void> {
+  if (messages.length === 0) return;
   const row = await deps.db.jobAttempt.findUnique({
     where: { id: attemptId },
     select: { jobId: true, logCursor: true },
   });
   const from = (row?.logCursor ?? null) as LogCursor | null;
   if (!row || from?.noted) return;
-  const lines = [{ timestamp: new Date(), message }];
+  const lines = messages.map((message) => ({ timestamp: new Date(), message }));
   await appendLines(deps, { jobId: row.jobId, attemptId, lines, from, to: { ...from, noted: 1 } });
 }
 

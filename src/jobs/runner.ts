@@ -42,6 +42,8 @@ export type Outcome =
       timedOut: boolean;
       startedAt: Date;
       endedAt: Date;
+      /** Why the runner or the kernel ended it, or a part of it: a last line for the log. */
+      note?: string;
     }
   /** It never ran; `reason` is for the one who asked for it. */
   | { kind: 'unstartable'; reason: string }

@@ -341,6 +341,7 @@ function outcomeOf(end: Exit | 'lost'): Outcome {
     kind: 'exited',
     exitCode: end.exitCode,
     timedOut: end.timedOut,
+    ...(end.reason !== undefined && { note: end.reason }),
     startedAt: new Date(end.startedAt),
     endedAt: new Date(end.endedAt),
   };

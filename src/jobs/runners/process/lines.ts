@@ -11,15 +11,13 @@ export type LogLimits = { bytes: number; lines: number };
 export type LogFile = {
   /** Whole frames, one character a byte: `<epoch ms> <o|e> <line>\n`. */
   write(frames: string): void;
-  /** A line of our own, whatever the limits. Says whether it was kept. */
-  note(text: string): boolean;
-  /** Keeps lines again, after space was made. */
-  resume(): void;
+  /** A line of our own, whatever the limits. */
+  note(text: string): void;
 };
 
 /**
  * Opens the log to be written to. `onError` is told, once, that it cannot be written (the disk is full):
- * nothing is kept from then on until `resume`. What stands in the file is whole frames at any moment.
+ * nothing is kept from then on. What stands in the file is whole frames at any moment.
  */
 export function openLog(file: string, limits: LogLimits, onError: (error: Error) => void): LogFile {
   const fd = openSync(file, 'a', 0o600);
@@ -29,19 +27,17 @@ export function openLog(file: string, limits: LogLimits, onError: (error: Error)
   let full = false;
   let failed = false;
 
-  function append(frames: string): boolean {
-    if (failed) return false;
+  function append(frames: string): void {
+    if (failed) return;
     const buffer = Buffer.from(frames, 'latin1');
     try {
       for (let done = 0; done < buffer.length; ) done += writeSync(fd, buffer, done);
       size += buffer.length;
-      return true;
     } catch (error) {
       failed = true;
       // Half a frame would be taken for a line.
       ftruncateSync(fd, size);
       onError(error as Error);
-      return false;
     }
   }
   const note = (text: string) =>
@@ -70,11 +66,8 @@ export function openLog(file: string, limits: LogLimits, onError: (error: Error)
       }
       append(frames.slice(0, end));
       note(
-        `The log ends here: it may hold ${limits.bytes} bytes and ${limits.lines} lines. The job goes on.`,
+        `The log ends here: it may hold ${limits.bytes} bytes and ${limits.lines} lines. What the job prints from here on is not kept.`,
       );
-    },
-    resume() {
-      failed = false;
     },
   };
 }

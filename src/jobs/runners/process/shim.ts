@@ -34,7 +34,7 @@ import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { type Cgroup, oomKills } from './cgroup.ts';
 import { type DiskLimits, type DiskUse, gigabytes, type Verdict, watchDisk } from './disk.ts';
-import { follow, type LogFile, type LogLimits, openLog } from './lines.ts';
+import { follow, type LogLimits, openLog } from './lines.ts';
 import { watchMemory } from './memory.ts';
 import { identityOf, MARKER } from './proc.ts';
 import { treeOf } from './tree.ts';
@@ -66,6 +66,7 @@ export type Exit = {
   endedAt: number;
   /** It never ran; without a `reason`, what is known of it is in the log. */
   unstartable: boolean;
+  /** What its user is to be told of the end. */
   reason?: string;
 };
 
@@ -162,12 +163,12 @@ function lookAfter(dir: string, startedAt: number, signals: Signals): void {
     clearTimeout(late);
     if (verdict?.full) await empty(spec.disk.dirs);
     const killed = spec.cgroup ? oomKills(spec.cgroup) : 0;
-    if (killed > 0) log.note(outOfMemory(killed, spec.memory.bytes));
+    const memory = killed > 0 ? outOfMemory(killed, spec.memory.bytes) : undefined;
     const unstartable = !ran && !stopped;
     // What was ended for a reason has failed, even if it ended by itself at the same moment.
     const code = verdict && exitCode === 0 ? KILLED : exitCode;
-    const exit: Exit = { exitCode: code, timedOut, startedAt, endedAt, unstartable };
-    await writeEnd(dir, exit, verdict && { reason: verdict.reason, log });
+    const reason = verdict?.reason ?? memory;
+    await writeEnd(dir, { exitCode: code, timedOut, startedAt, endedAt, unstartable, reason });
     process.exit(0);
   };
   child.once('error', (error) => {
@@ -185,23 +186,13 @@ function lookAfter(dir: string, startedAt: number, signals: Signals): void {
  * Writes down how it ended, once the log is on the disk. When the disk is full, what was kept in reserve is
  * given up for it; as that may be taken by others, it is tried again every second.
  */
-async function writeEnd(
-  dir: string,
-  exit: Exit,
-  last?: { reason: string; log: LogFile },
-): Promise<void> {
-  let noted = last === undefined;
+async function writeEnd(dir: string, exit: Exit): Promise<void> {
   for (let round = 0; ; round++) {
     try {
-      if (last && !noted) {
-        tryTo(() => unlinkSync(join(dir, 'reserve')));
-        last.log.resume();
-        noted = last.log.note(last.reason);
-      }
       const log = openSync(join(dir, 'log'), 'a');
       fsyncSync(log);
       closeSync(log);
-      if (noted) return writeWhole(join(dir, 'exit'), exit, dir);
+      return writeWhole(join(dir, 'exit'), exit, dir);
     } catch {
       tryTo(() => unlinkSync(join(dir, 'reserve')));
     }
