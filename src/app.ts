@@ -100,7 +100,12 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   const usage = cleanup.use(recordUsage({ pool: database.pool, log }));
   const rechecks = cleanup.use(openRechecks({ pool: database.pool, log }));
   const report = (error: unknown) => log.error({ err: error }, 'background work on git failed');
-  const git = cleanup.use(await openGit(join(config.dataDir, 'repositories'), report));
+  const git = cleanup.use(
+    await openGit(join(config.dataDir, 'repositories'), {
+      transfers: config.gitTransfers,
+      report,
+    }),
+  );
   const pushes = new PushRecorder({ db: database.client, git, log });
   await recoverRepositories({ db: database.client, git, log, pushes });
   const signer = await openSigner(config.dataDir);

@@ -29,6 +29,8 @@ export type Config = {
   runner: RunnerChoice;
   /** Jobs that run at once on this machine. */
   jobSlots: number;
+  /** Fetches, pushes and downloads that run at once. */
+  gitTransfers: number;
   sshPort: number;
   /** Whose `X-Forwarded-For` is believed: so many hops, or those addresses; nobody's when false. */
   trustedProxies: false | number | string[];
@@ -55,6 +57,7 @@ export const VARIABLES = {
   LOAM_ADMIN_TOKEN: ['', 'a token of it; unset: the first start makes one and prints it'],
   LOAM_RUNNER: ['auto', 'what runs jobs: auto, docker or process'],
   LOAM_JOB_SLOTS: ['4', 'jobs that run at once on this machine'],
+  LOAM_GIT_TRANSFERS: ['32', 'fetches, pushes and downloads of files that run at once'],
   LOAM_SSH_PORT: ['2222', 'port named in ssh_url'],
   LOAM_TRUSTED_PROXIES: [
     '',
@@ -128,6 +131,7 @@ export function readConfig(env: Record<string, string | undefined> = process.env
     admin: { username: admin, ...(token && { token }) },
     runner,
     jobSlots: integer('LOAM_JOB_SLOTS', 1, 1024),
+    gitTransfers: integer('LOAM_GIT_TRANSFERS', 1, 10_000),
     sshPort: integer('LOAM_SSH_PORT', 1, 65535),
     trustedProxies: readProxies(read('LOAM_TRUSTED_PROXIES'), (why) =>
       fail('LOAM_TRUSTED_PROXIES', why),

@@ -116,7 +116,7 @@ function tooMany(waitMs: number): AppError {
 }
 
 /** Who asks: the peer of the connection, or whom proxies that are trusted (`LOAM_TRUSTED_PROXIES`) say it was. */
-function address({ ip = 'gone' }: Request): string {
+export function address({ ip = 'gone' }: Request): string {
   return network(ip);
 }
 

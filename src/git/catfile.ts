@@ -6,11 +6,11 @@
  * or left answers unread, is killed, never handed on: its next answer would be somebody else's.
  * Bounded three ways: by the number of processes, by the idle time of each, by the bytes of one answer.
  */
+import { AnswerReader, type ObjectData, type ObjectInfo, type Question } from './answers.ts';
 import { GitError, type GitProcess, startGit } from './run.ts';
+import { NoTurn, Turns } from './turns.ts';
 
-export type ObjectType = 'blob' | 'tree' | 'commit' | 'tag';
-export type ObjectInfo = { oid: string; type: ObjectType; size: number };
-export type ObjectData = ObjectInfo & { data: Buffer };
+export type { ObjectData, ObjectInfo, ObjectType } from './answers.ts';
 
 export type PoolOptions = {
   /** Processes at most, of all repositories together. */
@@ -27,6 +27,10 @@ const MiB = 2 ** 20;
 /** Objects held in memory: commits, trees, and files small enough to be shown inline. */
 const MAX_BYTES = 32 * MiB;
 
+/** Of a directory with 100,000 entries each holds some 100 MB until it is sent. */
+const HEAVY_AT_ONCE = 2;
+const HEAVY_WAIT_MS = 20_000;
+
 export class CatFilePool {
   readonly #size: number;
   readonly #idleMs: number;
@@ -35,6 +39,7 @@ export class CatFilePool {
   readonly #idle = new Set<CatFile>();
   readonly #busy = new Set<CatFile>();
   readonly #waiting: Ticket[] = [];
+  readonly #heavy = new Turns(HEAVY_AT_ONCE, { perKey: 1, waitMs: HEAVY_WAIT_MS });
   readonly #sweeper: NodeJS.Timeout;
   #closed = false;
 
@@ -64,6 +69,14 @@ export class CatFilePool {
       clearTimeout(timer);
       this.#checkIn(process);
     }
+  }
+
+  /**
+   * As `use`, for what holds megabytes in memory: few at once, and repositories take turns.
+   * @throws NoTurn when none came.
+   */
+  useHeavily<T>(dir: string, read: (objects: Objects) => Promise<T>): Promise<T> {
+    return this.#heavy.take(() => this.use(dir, read), { key: dir });
   }
 
   /** Ends the idle processes of a repository that is being removed. */
@@ -97,7 +110,7 @@ export class CatFilePool {
     const ticket = { dir, grant, refuse };
     const timer = setTimeout(() => {
       this.#waiting.splice(this.#waiting.indexOf(ticket), 1);
-      refuse(new Error(`no reader came free within ${this.#timeoutMs} ms`));
+      refuse(new NoTurn(`no reader came free within ${this.#timeoutMs} ms`));
     }, this.#timeoutMs);
     this.#waiting.push(ticket);
     return promise.finally(() => clearTimeout(timer));
@@ -150,13 +163,15 @@ export type Objects = {
   info(names: readonly string[]): Promise<(ObjectInfo | null)[]>;
   /** Contents of each. @throws Error when one is larger than `maxBytes`; the process is then given up. */
   read(names: readonly string[], maxBytes?: number): Promise<(ObjectData | null)[]>;
+  /** The first bytes of each, `size` being that of the whole; no more is ever held. */
+  begin(names: readonly string[], bytes: number): Promise<(ObjectData | null)[]>;
 };
 
-type Pending = {
-  command: 'info' | 'contents';
-  name: string;
-  maxBytes: number;
-  resolve(answer: never): void;
+/** What was asked at once, and the answers so far: they come in order, one for each name. */
+type Batch = Question & {
+  names: readonly string[];
+  answers: (ObjectInfo | ObjectData | null)[];
+  resolve(answers: never): void;
   reject(error: Error): void;
 };
 
@@ -167,7 +182,7 @@ class CatFile implements Objects {
   readonly exited: Promise<void>;
   idleSince = 0;
   readonly #process: Promise<GitProcess>;
-  readonly #pending: Pending[] = [];
+  readonly #pending: Batch[] = [];
   readonly #answers = new AnswerReader();
   /** Why no more is read from it; set once. */
   #dead: Error | undefined;
@@ -190,11 +205,15 @@ class CatFile implements Objects {
   }
 
   info(names: readonly string[]): Promise<(ObjectInfo | null)[]> {
-    return this.#ask<ObjectInfo>('info', names, MAX_BYTES);
+    return this.#ask<ObjectInfo>({ command: 'info', maxBytes: MAX_BYTES, cut: false }, names);
   }
 
   read(names: readonly string[], maxBytes = MAX_BYTES): Promise<(ObjectData | null)[]> {
-    return this.#ask<ObjectData>('contents', names, maxBytes);
+    return this.#ask<ObjectData>({ command: 'contents', maxBytes, cut: false }, names);
+  }
+
+  begin(names: readonly string[], bytes: number): Promise<(ObjectData | null)[]> {
+    return this.#ask<ObjectData>({ command: 'contents', maxBytes: bytes, cut: true }, names);
   }
 
   kill(why: string): void {
@@ -212,111 +231,40 @@ class CatFile implements Objects {
     for (const { reject } of this.#pending.splice(0)) reject(why);
   }
 
-  #ask<T extends ObjectInfo>(
-    command: Pending['command'],
-    names: readonly string[],
-    maxBytes: number,
-  ): Promise<(T | null)[]> {
+  #ask<T>(question: Question, names: readonly string[]): Promise<(T | null)[]> {
     if (this.#dead) return Promise.reject(this.#dead);
+    if (names.length === 0) return Promise.resolve([]);
     // The protocol ends a command with NUL; one within a name would begin a command of the client's own.
     if (names.some((name) => name.includes('\0')))
       return Promise.reject(new Error('NUL in the name of an object'));
-    const answers = Promise.all(
-      names.map(
-        (name) =>
-          new Promise<T | null>((resolve, reject) => {
-            this.#pending.push({ command, name, maxBytes, resolve, reject });
-          }),
-      ),
-    );
-    const commands = names.map((name) => `${command} ${name}\0`).join('');
+    const { promise, resolve, reject } = Promise.withResolvers<(T | null)[]>();
+    this.#pending.push({ ...question, names, answers: [], resolve, reject });
+    const commands = names.map((name) => `${question.command} ${name}\0`).join('');
     // Who asks first is written first: callbacks of one promise run in the order they were given.
     this.#process.then(
       ({ stdin }) => stdin.write(`${commands}flush\0`),
       () => {},
     );
     // A reader may fail before it awaits what it asked for.
-    answers.catch(() => {});
-    return answers;
+    promise.catch(() => {});
+    return promise;
   }
 
   #hear(chunk: Buffer): void {
     this.#answers.push(chunk);
     try {
-      for (let next = this.#pending[0]; next; next = this.#pending[0]) {
-        const answer = this.#answers.take(next);
-        if (answer === undefined) return;
+      for (let batch = this.#pending[0]; batch; batch = this.#pending[0]) {
+        const { names, answers } = batch;
+        while (answers.length < names.length) {
+          const answer = this.#answers.take(batch, names[answers.length] as string);
+          if (answer === undefined) return;
+          answers.push(answer);
+        }
         this.#pending.shift();
-        next.resolve(answer as never);
+        batch.resolve(answers as never);
       }
     } catch (error) {
       this.kill((error as Error).message);
     }
-  }
-}
-
-const HEADER = /^([0-9a-f]{40}) (blob|tree|commit|tag) (\d+)$/;
-const NEWLINE = 10;
-
-/** Cuts the output into answers: `<id> <type> <size>\n[<contents>\n]`, or `<name> missing\n`. */
-class AnswerReader {
-  #chunks: Buffer[] = [];
-  #size = 0;
-  /** The header that was read, while its contents are awaited. */
-  #header: ObjectInfo | undefined;
-
-  push(chunk: Buffer): void {
-    this.#chunks.push(chunk);
-    this.#size += chunk.length;
-  }
-
-  /**
-   * The answer to the oldest question; null for a missing object, undefined while it is incomplete.
-   * @throws Error when the contents are larger than the question allows.
-   */
-  take({ command, name, maxBytes }: Pending): ObjectInfo | ObjectData | null | undefined {
-    if (!this.#header) {
-      const header = this.#takeHeader(name);
-      if (!header || command === 'info') return header;
-      if (header.size > maxBytes) throw new Error(`answered with more than ${maxBytes} bytes`);
-      this.#header = header;
-    }
-    const header = this.#header;
-    // Until it is all there, chunks are only counted: joining on each would cost the square of the size.
-    if (this.#size < header.size + 1) return undefined;
-    const data = this.#takeBytes(header.size + 1).subarray(0, header.size);
-    this.#header = undefined;
-    return { ...header, data };
-  }
-
-  #takeHeader(name: string): ObjectInfo | null | undefined {
-    const all = this.#joined();
-    const end = all.indexOf(NEWLINE);
-    if (end < 0) return undefined;
-    const match = HEADER.exec(all.toString('latin1', 0, end));
-    if (match) {
-      this.#takeBytes(end + 1);
-      const [, oid = '', type, size] = match;
-      return { oid, type: type as ObjectType, size: Number(size) };
-    }
-    // A miss repeats the name, with all the newlines in it.
-    let last = end;
-    for (let left = name.split('\n').length - 1; left > 0 && last >= 0; left--)
-      last = all.indexOf(NEWLINE, last + 1);
-    if (last < 0) return undefined;
-    this.#takeBytes(last + 1);
-    return null;
-  }
-
-  #joined(): Buffer {
-    if (this.#chunks.length !== 1) this.#chunks = [Buffer.concat(this.#chunks)];
-    return this.#chunks[0] as Buffer;
-  }
-
-  #takeBytes(count: number): Buffer {
-    const all = this.#joined();
-    this.#chunks = count < all.length ? [all.subarray(count)] : [];
-    this.#size -= count;
-    return all.subarray(0, count);
   }
 }

@@ -9,31 +9,37 @@ export type Commit = {
   committer: Signature;
 };
 
-/** Never throws: an old or broken commit shows what can be read of it. The final newline is not shown. */
-export function parseCommit(sha: string, data: Buffer): Commit {
+/**
+ * Never throws: an old or broken commit shows what can be read of it. The final newline is not shown. `size` is
+ * that of the whole object; where `data` is only its beginning, the message ends with a line that says so.
+ */
+export function parseCommit(sha: string, data: Buffer, size = data.length): Commit {
   const end = data.indexOf('\n\n');
   const head = data.subarray(0, end < 0 ? data.length : end);
   const body = end < 0 ? Buffer.alloc(0) : data.subarray(end + 2);
   const encoding = /^encoding (.+)$/m.exec(head.toString('latin1'))?.[1];
   const decode = decoder(encoding);
   const header = decode(head);
+  const missing = size - data.length;
+  const message = decode(body, missing > 0).replace(/\n$/, '');
   return {
     sha,
     parents: [...header.matchAll(/^parent ([0-9a-f]{40})$/gm)].map(([, parent = '']) => parent),
-    message: decode(body).replace(/\n$/, ''),
+    message: missing > 0 ? `${message}\n[${missing} more bytes are not shown]` : message,
     author: signature(header, 'author'),
     committer: signature(header, 'committer'),
   };
 }
 
-function decoder(encoding = 'utf-8'): (bytes: Buffer) => string {
+/** `cut`: the bytes may end within a character, which is then left out. */
+function decoder(encoding = 'utf-8'): (bytes: Buffer, cut?: boolean) => string {
   let text: TextDecoder;
   try {
     text = new TextDecoder(encoding);
   } catch {
     text = new TextDecoder();
   }
-  return (bytes) => text.decode(bytes);
+  return (bytes, cut = false) => text.decode(bytes, { stream: cut });
 }
 
 /** The end of the year 9999; git stores any number it is given. */

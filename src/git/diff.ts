@@ -81,7 +81,7 @@ export class DiffReader {
 
   async #read(key: string, dir: string, range: Range): Promise<Changes> {
     try {
-      const changes = await this.#turns.take(() => readChanges(dir, range));
+      const changes = await this.#turns.take(() => readChanges(dir, range), { key: dir });
       this.#lists.set(key, changes);
       return changes;
     } finally {
@@ -91,20 +91,20 @@ export class DiffReader {
 
   /** One for each of the files, which must follow each other in the list of that range. */
   patches(dir: string, range: Range, files: readonly ChangedFile[]): Promise<Patch[]> {
-    return this.#turns.take(() => readPatches(dir, range, files));
+    return this.#turns.take(() => readPatches(dir, range, files), { key: dir });
   }
 
   /** The best common ancestor; null when there is none. */
   async mergeBase(dir: string, one: string, other: string): Promise<string | null> {
     const args = ['merge-base', '--all', one, other];
-    const bases = await this.#turns.take(() => lines(args, dir, [1]));
+    const bases = await this.#turns.take(() => lines(args, dir, [1]), { key: dir });
     return bases[0] ?? null;
   }
 
   /** How many commits each has that the other has not. */
   async apart(dir: string, base: string, head: string): Promise<{ ahead: number; behind: number }> {
     const args = ['rev-list', '--left-right', '--count', `${base}...${head}`];
-    const [counts = ''] = await this.#turns.take(() => lines(args, dir));
+    const [counts = ''] = await this.#turns.take(() => lines(args, dir), { key: dir });
     const [behind, ahead] = counts.split('\t').map(Number);
     return { ahead: ahead ?? 0, behind: behind ?? 0 };
   }
@@ -117,7 +117,7 @@ export class DiffReader {
     { skip, take }: { skip: number; take: number },
   ): Promise<string[]> {
     const args = ['rev-list', `--skip=${skip}`, `--max-count=${take}`, head, `^${base}`];
-    return this.#turns.take(() => lines(args, dir));
+    return this.#turns.take(() => lines(args, dir), { key: dir });
   }
 }
 

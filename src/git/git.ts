@@ -13,6 +13,7 @@ import { Turns } from './turns.ts';
 
 /** Reading processes at once: each takes some 20 ms of a core, and three descriptors of ours. */
 const READERS = Math.max(8, 2 * availableParallelism());
+const WAITING_PER_TRANSFER = 8;
 
 export type Git = AsyncDisposable & {
   disk: Disk;
@@ -21,6 +22,12 @@ export type Git = AsyncDisposable & {
   diffs: DiffReader;
   /** For short processes that read; whoever starts one takes a turn. */
   turns: Turns;
+  /**
+   * For fetches, pushes and downloads: each holds a process, and of a large repository a core and hundreds of
+   * megabytes. Those without credentials need a turn of both.
+   */
+  transfers: Turns;
+  anonymousTransfers: Turns;
   maintenance: Maintenance;
   /** Pushes and background work, which a stopping server waits for. */
   tasks: Tasks;
@@ -29,10 +36,13 @@ export type Git = AsyncDisposable & {
 };
 
 /**
- * `report` gets the failures of background work.
+ * `report` gets the failures of background work, `transfers` is how many of them run at once.
  * @throws Error when git is missing or too old, or hooks cannot run under `root`.
  */
-export async function openGit(root: string, report: (error: unknown) => void): Promise<Git> {
+export async function openGit(
+  root: string,
+  { transfers, report }: { transfers: number; report: (error: unknown) => void },
+): Promise<Git> {
   await checkVersion();
   const disk = new Disk(root);
   await disk.prepare();
@@ -47,6 +57,15 @@ export async function openGit(root: string, report: (error: unknown) => void): P
     history: new HistoryCache(turns),
     diffs: new DiffReader(turns),
     turns,
+    // A caller may have half of them; an address of the anonymous a quarter, and all of those three quarters.
+    transfers: new Turns(transfers, {
+      perKey: Math.ceil(transfers / 2),
+      maxWaiting: transfers * WAITING_PER_TRANSFER,
+    }),
+    anonymousTransfers: new Turns(Math.ceil((transfers * 3) / 4), {
+      perKey: Math.ceil(transfers / 4),
+      maxWaiting: transfers * WAITING_PER_TRANSFER,
+    }),
     maintenance: new Maintenance(tasks),
     tasks,
     hooks,

@@ -1,8 +1,8 @@
 /** Directories and files. All but what is too large to hold is read through the pool. */
 import { isUtf8 } from 'node:buffer';
 import type { Readable } from 'node:stream';
-import type { Objects } from './catfile.ts';
-import { startGit } from './run.ts';
+import type { ObjectInfo, Objects } from './catfile.ts';
+import { GitError, startGit } from './run.ts';
 import { parseTree, type RawEntry } from './tree.ts';
 
 export type TreeEntry = {
@@ -21,10 +21,16 @@ export const INLINE_BYTES = 2 ** 20;
 const SNIFF_BYTES = 8_000;
 const SUBMODULE = '160000';
 
+/** Of a tree object: some 100,000 entries, 10 MB of JSON. Larger ones cannot be listed. */
+export const MAX_TREE_BYTES = 4 * 2 ** 20;
+/** Larger ones are read through `useHeavily`: some 3,000 entries. */
+export const LIGHT_TREE_BYTES = 128 * 1024;
+
 /** The entries of a directory in git's order, directories first. */
 export async function readTree(objects: Objects, tree: string): Promise<TreeEntry[]> {
-  const [raw] = await objects.read([tree]);
-  const entries = raw ? parseTree(raw.data) : [];
+  const [raw] = await objects.read([tree], MAX_TREE_BYTES);
+  if (!raw) throw new Error(`the object ${tree} is missing`);
+  const entries = parseTree(raw.data);
   const blobs = entries.filter(({ type, mode }) => type === 'file' && mode !== SUBMODULE);
   const infos = await objects.info(blobs.map(({ sha }) => sha));
   const sizes = new Map(infos.map((info, i) => [blobs[i]?.sha, info?.size ?? 0]));
@@ -47,7 +53,7 @@ export async function readText(objects: Objects, oid: string): Promise<string | 
 
 /** Whether a longer file is text, by its first 8,000 bytes: it is not read to its end. */
 export async function looksLikeText(dir: string, oid: string): Promise<boolean> {
-  return !isBinary(await blobHead(dir, oid), true);
+  return !isBinary(await readHead(dir, { oid, type: 'blob' }, SNIFF_BYTES), true);
 }
 
 /**
@@ -62,16 +68,22 @@ export async function openBlob(dir: string, oid: string): Promise<Readable> {
   return process.stdout;
 }
 
-async function blobHead(dir: string, oid: string): Promise<Buffer> {
+/** The first bytes of an object that is larger, which is not read on. @throws as `startGit`; GitError */
+export async function readHead(
+  dir: string,
+  { oid, type }: Pick<ObjectInfo, 'oid' | 'type'>,
+  bytes: number,
+): Promise<Buffer> {
+  using process = await startGit(['cat-file', type, oid], { dir });
+  process.stdin.end();
   const chunks: Buffer[] = [];
   let size = 0;
-  // Leaving the loop destroys the stream, and with it the process.
-  for await (const chunk of await openBlob(dir, oid)) {
+  for await (const chunk of process.stdout as AsyncIterable<Buffer>) {
     chunks.push(chunk);
     size += chunk.length;
-    if (size >= SNIFF_BYTES) return Buffer.concat(chunks).subarray(0, SNIFF_BYTES);
+    if (size >= bytes) return Buffer.concat(chunks).subarray(0, bytes);
   }
-  throw new Error(`git ended within the first ${SNIFF_BYTES} bytes of a larger file`);
+  throw new GitError('cat-file', await process.ended);
 }
 
 /** `cut`: the bytes are the beginning of more, and may end within a character. */

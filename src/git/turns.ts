@@ -1,24 +1,115 @@
 /**
- * Lets so many pieces of work run at once, and the rest wait, first come first served. One request may ask for
- * the branches, the history and the changes of a hundred repositories: each is a process.
+ * A bound on how much of something is under way at once, in which those that wait take turns: of each key
+ * (a caller, an address, a repository) one after the other, so that whoever asks for much waits for itself.
+ *
+ * Every wait is bounded, in time and in number. A place is held by the work alone, which is bounded by its
+ * own means.
  */
-export class Turns {
-  #free: number;
-  readonly #waiting: (() => void)[] = [];
 
-  constructor(atOnce: number) {
-    this.#free = atOnce;
+export type TurnsOptions = {
+  /** Of one key. */
+  perKey?: number;
+  waitMs?: number;
+  /** Those beyond are refused at once. */
+  maxWaiting?: number;
+};
+
+export type TurnOptions = {
+  key?: string;
+  /** Ends the wait: nobody is there any more who wants the result. */
+  signal?: AbortSignal;
+};
+
+/** No turn came within the time, or too many wait already. */
+export class NoTurn extends Error {
+  override name = 'NoTurn';
+}
+
+type Ticket = { key: string; grant(): void };
+
+export class Turns {
+  readonly #atOnce: number;
+  readonly #options: Required<TurnsOptions>;
+  /** Places held, by key. */
+  readonly #held = new Map<string, number>();
+  #running = 0;
+  /** Those that wait, by key: the key whose last turn is longest ago comes first. */
+  readonly #waiting = new Map<string, Set<Ticket>>();
+  #waitingCount = 0;
+
+  constructor(atOnce: number, options: TurnsOptions = {}) {
+    this.#atOnce = atOnce;
+    this.#options = { perKey: atOnce, waitMs: 30_000, maxWaiting: 1_000, ...options };
   }
 
-  async take<T>(work: () => Promise<T>): Promise<T> {
-    if (this.#free > 0) this.#free--;
-    else await new Promise<void>((resolve) => this.#waiting.push(resolve));
+  /** For tests and metrics. */
+  get counts(): { running: number; waiting: number } {
+    return { running: this.#running, waiting: this.#waitingCount };
+  }
+
+  /** Runs `work` when it is its turn. @throws NoTurn; else what `work` throws. */
+  async take<T>(work: () => Promise<T>, { key = '', signal }: TurnOptions = {}): Promise<T> {
+    if (this.#isFree(key)) this.#hold(key);
+    else await this.#wait(key, signal);
     try {
       return await work();
     } finally {
-      const next = this.#waiting.shift();
-      if (next) next();
-      else this.#free++;
+      this.#release(key);
     }
+  }
+
+  #isFree(key: string): boolean {
+    return this.#running < this.#atOnce && (this.#held.get(key) ?? 0) < this.#options.perKey;
+  }
+
+  #hold(key: string): void {
+    this.#running++;
+    this.#held.set(key, (this.#held.get(key) ?? 0) + 1);
+  }
+
+  /** Gives a place back, and to the first key that waits and may have it. */
+  #release(key: string): void {
+    this.#running--;
+    const left = (this.#held.get(key) ?? 0) - 1;
+    if (left > 0) this.#held.set(key, left);
+    else this.#held.delete(key);
+    for (const [next, tickets] of this.#waiting) {
+      const [ticket] = tickets;
+      if (!ticket || !this.#isFree(next)) continue;
+      this.#hold(next);
+      this.#forget(ticket);
+      // Behind the others, for its next turn.
+      if (this.#waiting.delete(next) && tickets.size > 0) this.#waiting.set(next, tickets);
+      ticket.grant();
+      return;
+    }
+  }
+
+  #wait(key: string, signal?: AbortSignal): Promise<void> {
+    const { waitMs, maxWaiting } = this.#options;
+    if (this.#waitingCount >= maxWaiting || signal?.aborted)
+      return Promise.reject(new NoTurn(`${this.#waitingCount} wait already`));
+    const { promise, resolve, reject } = Promise.withResolvers<void>();
+    const ticket: Ticket = { key, grant: resolve };
+    const tickets = this.#waiting.get(key) ?? new Set();
+    this.#waiting.set(key, tickets.add(ticket));
+    this.#waitingCount++;
+    const refuse = () => {
+      this.#forget(ticket);
+      reject(new NoTurn(`no turn came within ${waitMs} ms`));
+    };
+    const timer = setTimeout(refuse, waitMs);
+    signal?.addEventListener('abort', refuse, { once: true });
+    return promise.finally(() => {
+      clearTimeout(timer);
+      signal?.removeEventListener('abort', refuse);
+    });
+  }
+
+  #forget(ticket: Ticket): void {
+    const tickets = this.#waiting.get(ticket.key);
+    if (!tickets?.delete(ticket)) return;
+    if (tickets.size === 0) this.#waiting.delete(ticket.key);
+    this.#waitingCount--;
   }
 }

@@ -5,7 +5,15 @@ import { invalid, notFound } from '../errors.ts';
 import type { Objects } from '../git/catfile.ts';
 import type { Commit } from '../git/commit.ts';
 import { readHistory } from '../git/history.ts';
-import { INLINE_BYTES, looksLikeText, readText, readTree, type TreeEntry } from '../git/read.ts';
+import {
+  INLINE_BYTES,
+  LIGHT_TREE_BYTES,
+  looksLikeText,
+  MAX_TREE_BYTES,
+  readText,
+  readTree,
+  type TreeEntry,
+} from '../git/read.ts';
 import { type Located, locate, locateInBranch, resolveCommit } from '../git/resolve.ts';
 import { type NumberedPage, type PageRequest, toOffset } from '../paging.ts';
 import type { Services } from '../services.ts';
@@ -27,9 +35,12 @@ export type File = {
   downloadUrl?: string;
 };
 
+const TOO_WIDE =
+  'names a directory of more than 4 MiB (some 100,000 entries), which cannot be listed; clone the repository to see it';
+
 export type Place = { path: string; ref?: string | null };
 
-/** @throws AppError 400 for a bad path, 401, 403, 404 for an unknown ref or what is no directory. */
+/** @throws AppError 400 for a bad path or a directory that is too large, 401, 403, 404, 503. */
 export async function tree(
   services: Reads,
   viewer: Viewer,
@@ -39,19 +50,29 @@ export async function tree(
   demand(viewer, 'repository.read', target(repository));
   const inside = path === '/' ? '' : path;
   if (inside) checkPath(inside);
-  return inFolder(services, repository.id, (dir) =>
-    services.git.objects.use(dir, async (objects) => {
+  const pool = services.git.objects;
+  return inFolder(services, repository.id, async (dir) => {
+    const found = await pool.use(dir, async (objects) => {
       const at = await find(objects, repository, ref, inside);
-      if (!at && !ref && !inside) {
-        // Nothing was committed yet: the root is there all the same, and empty. Or nothing is there at all.
-        await stat(dir);
-        return { path, ref: repository.defaultBranch, entries: [] };
-      }
-      if (!at) throw notFound('Ref');
-      if (at.object?.type !== 'tree') throw notFound('Directory');
-      return { path, ref: at.ref, entries: await readTree(objects, at.object.oid) };
-    }),
-  );
+      if (!at && (ref || inside)) throw notFound('Ref');
+      if (!at) return null;
+      const directory = at.object;
+      if (directory?.type !== 'tree') throw notFound('Directory');
+      const { oid, size } = directory;
+      if (size > MAX_TREE_BYTES) throw invalid('path', TOO_WIDE);
+      const entries = size <= LIGHT_TREE_BYTES ? await readTree(objects, oid) : null;
+      return { ref: at.ref, oid, entries };
+    });
+    if (!found) {
+      // Nothing was committed yet: the root is there all the same, and empty. Or nothing is there at all.
+      await stat(dir);
+      return { path, ref: repository.defaultBranch, entries: [] };
+    }
+    const { ref: used, oid } = found;
+    const entries =
+      found.entries ?? (await pool.useHeavily(dir, (objects) => readTree(objects, oid)));
+    return { path, ref: used, entries };
+  });
 }
 
 /** @throws AppError 400 for a bad path, 401, 403, 404 for an unknown ref or what is no file. */
@@ -74,7 +95,9 @@ export async function file(
     });
     const found = { path, ref: at.ref, sizeBytes: blob.size };
     if (typeof text === 'string') return { ...found, encoding: 'utf-8', content: text };
-    const isText = text === undefined && (await looksLikeText(dir, blob.oid));
+    const { turns } = services.git;
+    const isText =
+      text === undefined && (await turns.take(() => looksLikeText(dir, blob.oid), { key: dir }));
     return {
       ...found,
       encoding: isText ? 'utf-8' : 'binary',

@@ -9,6 +9,7 @@ import { stat } from 'node:fs/promises';
 import { LRUCache } from 'lru-cache';
 import { AppError, busy, notFound } from '../errors.ts';
 import { GitUnavailable } from '../git/run.ts';
+import { NoTurn } from '../git/turns.ts';
 import type { Services } from '../services.ts';
 
 type Deps = Pick<Services, 'db' | 'git' | 'log'>;
@@ -33,6 +34,7 @@ export async function inFolder<T>(
     // Where the folder is gone, that is why anything failed: processes that were started before find nothing.
     const explained = error instanceof AppError && error.code !== 'not_found';
     if (!explained && (await isGone(dir))) throw await whyGone(services, id, dir);
+    if (error instanceof NoTurn) throw busy('Too much is read from repositories at the moment');
     if (!(error instanceof GitUnavailable)) throw error;
     services.log.error({ err: error, repository: id }, 'git could not be started');
     throw busy('The server cannot read repositories at the moment');

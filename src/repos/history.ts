@@ -90,7 +90,7 @@ export async function refs(
   const start = after == null ? null : readRefCursor(after);
   return inFolder(services, repository.id, async (dir) => {
     const range = { after: start, limit: take + 1 };
-    const found = await services.git.turns.take(() => listRefs(dir, kind, range));
+    const found = await services.git.turns.take(() => listRefs(dir, kind, range), { key: dir });
     const page = found.slice(0, take);
     const commits = once(() =>
       inFolder(services, repository.id, (dir) => commitsById(services.git.objects, dir, page)),

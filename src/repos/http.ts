@@ -14,7 +14,7 @@ import {
   Router,
 } from 'express';
 import { takesLong } from '../connections.ts';
-import { AppError, answerOf, forbidden, invalid, isUnexpected, toPublic } from '../errors.ts';
+import { AppError, answerOf, busy, forbidden, invalid, isUnexpected, toPublic } from '../errors.ts';
 import { type Ending, GitError } from '../git/run.ts';
 import {
   advertise,
@@ -24,12 +24,16 @@ import {
   type Session,
   uploadPack,
 } from '../git/service.ts';
+import { NoTurn } from '../git/turns.ts';
+import { address } from '../limits.ts';
 import { otherMethod } from '../rest/methods.ts';
 import type { Services } from '../services.ts';
 import { DOWNLOAD_PATH, findDownload } from './downloads.ts';
 import { inFolder } from './folder.ts';
 import { pushRules } from './push.ts';
 import { openForGit } from './repos.ts';
+
+const RETRY_SECONDS = 10;
 
 type Handler = (services: Services, req: GitRequest, res: Response) => Promise<void>;
 type GitRequest = Request<{ namespace: string; name: string }>;
@@ -109,15 +113,45 @@ async function answer(
   input?: Readable,
 ): Promise<void> {
   const protocol = req.get('git-protocol');
-  await services.git.tasks.run((signal) =>
-    inFolder(services, id, async (dir) => {
+  const run = (dir: string) =>
+    services.git.tasks.run(async (signal) => {
       const ending = await talk({ dir, protocol, signal });
       if (input?.errored && !res.headersSent) throw invalid(null, 'The body is not what it says');
       if (ending.code !== 0 && !res.headersSent)
         throw refusal(new GitError('over HTTP', ending), dir);
-    }),
-  );
+    });
+  await inTurn(services, req, res, () => inFolder(services, id, run));
   res.end();
+}
+
+/**
+ * Runs a transfer when it is its turn. Its place is given back when the client is gone, too: one that takes or
+ * sends nothing is cut off (`connections.ts`), and then git is ended.
+ * @throws AppError 429 when the address has too many of the anonymous under way, 503 when there are too many.
+ */
+function inTurn<T>(
+  { git }: Pick<Services, 'git'>,
+  req: Request,
+  res: Response,
+  transfer: () => Promise<T>,
+): Promise<T> {
+  const gone = new AbortController();
+  res.once('close', () => gone.abort());
+  const { signal } = gone;
+  const { viewer } = req;
+  const key = viewer.kind === 'account' ? viewer.credential.id : address(req);
+  const turn = () =>
+    git.transfers.take(transfer, { key, signal }).catch((error) => {
+      throw error instanceof NoTurn ? busy('Too many fetches and pushes are under way') : error;
+    });
+  if (viewer.kind === 'account') return turn();
+  return git.anonymousTransfers.take(turn, { key, signal }).catch((error) => {
+    if (!(error instanceof NoTurn)) throw error;
+    const problem = 'Too many fetches without credentials are under way';
+    throw new AppError('rate_limit_exceeded', `${problem}; try again in ${RETRY_SECONDS} s`, {
+      retryAfter: RETRY_SECONDS,
+    });
+  });
 }
 
 /** A request that git cannot read is the client's fault; what names our folder, or was cut off, is ours. */
@@ -191,10 +225,12 @@ function download(services: Services): RequestHandler<{ id: string; oid: string;
       res.setHeader('Content-Length', size);
     }
     if (req.method === 'HEAD') return void res.end();
-    const content = await found.open(range);
-    await pipeline(Readable.from(content), res).catch((error) => {
-      // Whoever left has no use for an answer.
-      if (!res.destroyed || !req.destroyed) throw error;
+    await inTurn(services, req, res, async () => {
+      const content = await found.open(range);
+      await pipeline(Readable.from(content), res).catch((error) => {
+        // Whoever left has no use for an answer.
+        if (!res.destroyed || !req.destroyed) throw error;
+      });
     });
   };
 }
