@@ -116,6 +116,9 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
       await openProcessRunner({
         dir: join(config.dataDir, 'attempts'),
         diskFloor: config.diskFloor,
+        hidden: [config.dataDir],
+        network: config.jobNetwork,
+        uids: config.jobUids,
         log,
       }),
     );

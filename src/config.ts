@@ -31,6 +31,10 @@ export type Config = {
   jobSlots: number;
   /** Fetches, pushes and downloads that run at once. */
   gitTransfers: number;
+  /** What jobs reach; unset: `internet` where that can be had, else `host`. */
+  jobNetwork?: 'internet' | 'none' | 'host';
+  /** For jobs, when the server is root: both ends belong to it. */
+  jobUids: { first: number; last: number };
   sshPort: number;
   /** Whose `X-Forwarded-For` is believed: so many hops, or those addresses; nobody's when false. */
   trustedProxies: false | number | string[];
@@ -58,6 +62,14 @@ export const VARIABLES = {
   LOAM_RUNNER: ['auto', 'what runs jobs: auto, docker or process'],
   LOAM_JOB_SLOTS: ['4', 'jobs that run at once on this machine'],
   LOAM_GIT_TRANSFERS: ['32', 'fetches, pushes and downloads of files that run at once'],
+  LOAM_JOB_NETWORK: [
+    '',
+    'what jobs reach: internet, none or host; unset: internet where slirp4netns works, else host',
+  ],
+  LOAM_JOB_UIDS: [
+    '60578-61183',
+    'user ids that jobs run under, two for each, when the server is root',
+  ],
   LOAM_SSH_PORT: ['2222', 'port named in ssh_url'],
   LOAM_TRUSTED_PROXIES: [
     '',
@@ -68,6 +80,9 @@ export const VARIABLES = {
 } as const satisfies Record<string, readonly [fallback: string, meaning: string]>;
 
 type Name = keyof typeof VARIABLES;
+
+/** The last one that is no special value to the kernel. */
+const MAX_UID = 2 ** 32 - 2;
 
 /** Their values are never shown. */
 const SECRET: ReadonlySet<Name> = new Set(['DATABASE_URL', 'LOAM_ADMIN_TOKEN']);
@@ -109,6 +124,16 @@ export function readConfig(env: Record<string, string | undefined> = process.env
     return text.replace(/\/+$/, '');
   };
 
+  const jobSlots = integer('LOAM_JOB_SLOTS', 1, 1024);
+  const uids = () => {
+    const [, first = 0, last = 0] = (/^(\d+)-(\d+)$/.exec(read('LOAM_JOB_UIDS')) ?? []).map(Number);
+    if (first < 1 || last <= first || last > MAX_UID)
+      fail('LOAM_JOB_UIDS', `must be two numbers from 1 to ${MAX_UID} with a hyphen between them`);
+    if (process.getuid?.() === 0 && last - first + 1 < 2 * jobSlots)
+      fail('LOAM_JOB_UIDS', `must hold two for each of the ${jobSlots} jobs of LOAM_JOB_SLOTS`);
+    return { first, last };
+  };
+
   const database = url('DATABASE_URL', ['postgres:', 'postgresql:']);
   const admin = read('LOAM_ADMIN');
   if (!NAME.test(admin)) fail('LOAM_ADMIN', NAME_RULE);
@@ -130,8 +155,12 @@ export function readConfig(env: Record<string, string | undefined> = process.env
     database: database ? { kind: 'url', url: database } : { kind: 'embedded' },
     admin: { username: admin, ...(token && { token }) },
     runner,
-    jobSlots: integer('LOAM_JOB_SLOTS', 1, 1024),
     gitTransfers: integer('LOAM_GIT_TRANSFERS', 1, 10_000),
+    jobSlots,
+    jobNetwork: read('LOAM_JOB_NETWORK')
+      ? oneOf('LOAM_JOB_NETWORK', ['internet', 'none', 'host'])
+      : undefined,
+    jobUids: uids(),
     sshPort: integer('LOAM_SSH_PORT', 1, 65535),
     trustedProxies: readProxies(read('LOAM_TRUSTED_PROXIES'), (why) =>
       fail('LOAM_TRUSTED_PROXIES', why),

@@ -52,6 +52,10 @@ test.each([
   ['LOAM_TRUSTED_PROXIES', '10.0.0.0/33'],
   ['LOAM_TRUSTED_PROXIES', '10.0.0.1,'],
   ['LOAM_TRUSTED_PROXIES', '99'],
+  ['LOAM_JOB_NETWORK', 'lan'],
+  ['LOAM_JOB_UIDS', '0-100'],
+  ['LOAM_JOB_UIDS', '70000'],
+  ['LOAM_JOB_UIDS', '70000-4294967295'],
 ])('%s=%s is refused by name', (name, value) => {
   expect(() => readConfig({ [name]: value })).toThrow(ConfigError);
   expect(() => readConfig({ [name]: value })).toThrow(new RegExp(`^${name}: `));

@@ -29,6 +29,17 @@ const NEEDS = {
     ],
     'limits on whole jobs',
   ],
+  unshare: [
+    'unshare',
+    ['--user', '--map-root-user', '--mount', 'setpriv', '--no-new-privs', 'true'],
+    'jobs run unconfined without it where bubblewrap is missing too',
+  ],
+  slirp4netns: [
+    'sh',
+    ['-c', 'slirp4netns --version && ip -V && { [ "$(id -u)" = 0 ] || [ -w /dev/net/tun ]; }'],
+    'jobs share the network of the machine without it',
+  ],
+  perl: ['perl', ['-MSocket', '-e', '1'], 'jobs that open sockets'],
   'git-lfs': ['git-lfs', ['version'], 'large-file objects'],
   haproxy: ['haproxy', ['-v'], 'a proxy'],
   nginx: ['nginx', ['-v'], 'a proxy'],

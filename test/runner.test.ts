@@ -1,20 +1,22 @@
 import { existsSync, readFileSync } from 'node:fs';
-import { mkdtemp, rm, symlink, writeFile } from 'node:fs/promises';
+import { link, mkdtemp, rm, symlink, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import type { Readable } from 'node:stream';
+import { text } from 'node:stream/consumers';
 import { describe, expect, test } from 'vitest';
 import type { Handle } from '../src/jobs/runner.ts';
 import { fakeRunner } from '../src/jobs/runners/fake.ts';
 import { openProcessRunner } from '../src/jobs/runners/process.ts';
 import { eventually } from './harness.ts';
-import { needs } from './needs.ts';
+import { has, needs } from './needs.ts';
 import { processesNaming } from './processes.ts';
 import { allLines, attemptSpec, runnerContract, runToEnd } from './runner.contract.ts';
 
 const never = new AbortController().signal;
 const graceMs = 300;
 
-async function processRunner(sandbox: 'auto' | 'off' = 'auto') {
+async function processRunner(sandbox: 'auto' | 'unshare' | 'none' = 'auto') {
   const dir = await mkdtemp(join(tmpdir(), 'loam-runner-'));
   const runner = await openProcessRunner({ dir, graceMs, sandbox });
   return {
@@ -45,11 +47,15 @@ describe('process', () => {
   runnerContract(() => processRunner());
 });
 
+describe.runIf(has('unshare'))('process, confined by util-linux', () => {
+  runnerContract(() => processRunner('unshare'));
+});
+
 describe('process, unconfined', () => {
-  runnerContract(() => processRunner('off'));
+  runnerContract(() => processRunner('none'));
 
   test('a daemon that left the tree and holds stdout ends with the job', async () => {
-    await using made = await processRunner('off');
+    await using made = await processRunner('none');
     const tag = `300.${process.pid}`;
     const command = `setsid sh -c 'sleep ${tag} & sleep ${tag}' & sleep 0.2; echo done`;
     const { outcome, lines } = await runToEnd(made.runner, attemptSpec(command));
@@ -173,6 +179,22 @@ test('artifacts are what lies at the path, and never what a link leads to', asyn
   expect(await runner.artifacts(handle, '/work')).not.toBeNull();
 });
 
+test('a hard link to a file of another user is no artifact', async (ctx) => {
+  needs(ctx, 'root');
+  await using made = await processRunner();
+  const { runner, dir } = made;
+  const handle = await runner.prepare(attemptSpec('true'), never);
+  const secret = join(dir, 'secrets-key');
+  await writeFile(secret, 'not yours', { mode: 0o600 });
+  // As a job can where the kernel does not protect hard links.
+  await link(secret, join(dir, String(handle.attempt), 'work/linked'));
+  for (const path of ['linked', '.']) {
+    const tar = await runner.artifacts(handle, path);
+    expect(await text(tar as Readable)).not.toContain('not yours');
+  }
+  await rm(secret);
+});
+
 test('secrets leave no trace on the disk once the work has started', async () => {
   await using made = await processRunner();
   const spec = attemptSpec('echo started; sleep 600', { env: { TOKEN: 'hunter2hunter2' } });
@@ -180,6 +202,6 @@ test('secrets leave no trace on the disk once the work has started', async () =>
   await made.runner.start(handle);
   const folder = join(made.dir, spec.id);
   expect(existsSync(join(folder, 'spec.json'))).toBe(false);
-  expect(existsSync(join(folder, 'args'))).toBe(false);
+  for (const name of ['setup', 'env']) expect(existsSync(join(folder, name)), name).toBe(false);
   expect(processesNaming('hunter2hunter2')).toEqual([]);
 });

@@ -1,20 +1,18 @@
 /**
- * Jobs as processes of this machine, in a bubblewrap sandbox where that works, each under a shim of its own
- * that goes on when the server stops, dies or is replaced (`process/shim.ts` tells the files it writes).
+ * Jobs as processes of this machine, confined as well as it allows (`process/confinement.ts`), each under a shim
+ * of its own that goes on when the server stops, dies or is replaced (`process/shim.ts` tells the files it writes).
  *
  * The shim owns the timeout, the grace period and the limits that the kernel does not hold a job to, so they
  * hold while no server runs.
  */
-import { execFile, spawn } from 'node:child_process';
+import { spawn } from 'node:child_process';
 import { createHash, randomBytes } from 'node:crypto';
 import { access, mkdir, open, readdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import { promisify } from 'node:util';
 import { createLog, type Logger } from '../../log.ts';
 import { HARDWARE_DEFAULTS } from '../hardware.ts';
 import {
-  type AttemptSpec,
   GRACE_MS,
   type Handle,
   type LogBatch,
@@ -26,20 +24,24 @@ import {
   Unstartable,
   type Usage,
 } from '../runner.ts';
+import { DEFAULT_UIDS, type UidRange } from './process/accounts.ts';
 import { killGroup, removeGroup, usageOfGroup } from './process/cgroup.ts';
 import { findCgroups } from './process/cgroups.ts';
+import { findConfinement, type Sandbox } from './process/confinement.ts';
 import type { DiskUse } from './process/disk.ts';
 import { changesOf, isAlive, killStrays, readWhole } from './process/folder.ts';
+import { gpuAccess, listGpus } from './process/gpus.ts';
 import { allHoldings, type Holding, readHolding, writeHolding } from './process/holding.ts';
+import { PATH } from './process/launch.ts';
 import { describeLimits, type Limits, limitedCommand, limitsOf } from './process/limits.ts';
+import type { NetworkMode } from './process/network.ts';
 import { openRemoval } from './process/removal.ts';
-import { findSandbox, MOUNTS, sandboxOptions } from './process/sandbox.ts';
 import { type Claim, DISK_FULL, type Exit, type ShimSpec, type Started } from './process/shim.ts';
 import { locate, tarOf } from './process/tar.ts';
-import { listGpus, usageOfTree } from './process/usage.ts';
+import { usageOfTree } from './process/usage.ts';
+import { MOUNTS } from './process/view.ts';
 
 const SHIM = join(import.meta.dirname, 'process/shim.ts');
-const PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin';
 /** Compiled shims: taking the types out of its source again took 75 of the 110 ms that a start waited for it. */
 const CACHE = '.compiled';
 /** What ended attempts left, until it is removed. */
@@ -58,8 +60,14 @@ export type ProcessRunnerOptions = {
   dir: string;
   /** Between SIGTERM and SIGKILL. */
   graceMs?: number;
-  /** `off`: as on a machine without bubblewrap. */
-  sandbox?: 'auto' | 'off';
+  /** The best that works here, or this one. */
+  sandbox?: Sandbox | 'auto';
+  /** Unset: `internet` where that works, else `host`. */
+  network?: NetworkMode;
+  /** For jobs, when this server is root. */
+  uids?: UidRange;
+  /** Folders that no job may see. */
+  hidden?: readonly string[];
   /** `off`: as on a machine that lets us make none. */
   cgroups?: 'auto' | 'off';
   /** Free space on the disk below which the server stops writing, in bytes: who takes most is ended before. */
@@ -73,10 +81,16 @@ export type ProcessRunnerOptions = {
 export type ProcessRunner = Runner & AsyncDisposable;
 
 export async function openProcessRunner(options: ProcessRunnerOptions): Promise<ProcessRunner> {
-  const { dir, graceMs = GRACE_MS, sandbox: wanted = 'auto' } = options;
+  const { dir, graceMs = GRACE_MS, hidden = [], uids = DEFAULT_UIDS } = options;
   const log = options.log ?? createLog('silent');
   await mkdir(dir, { recursive: true, mode: 0o700 });
-  const sandbox = wanted === 'auto' ? await findSandbox() : { missing: 'it is switched off' };
+  const confinement = await findConfinement({
+    dir,
+    hidden: [...hidden, dir],
+    sandbox: options.sandbox ?? 'auto',
+    network: options.network,
+    uids,
+  });
   const gpus = await listGpus();
   const offers: Record<string, number> = { none: UNCOUNTED };
   for (const { model } of gpus) offers[model] = (offers[model] ?? 0) + 1;
@@ -118,9 +132,12 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
       if (Date.now() > deadline) throw new Error('its shim does not end');
       await signal({ attempt }, 'KILL');
     }
+    const place = join(dir, attempt);
+    await confinement.end(place);
     await killStrays(attempt);
-    const { cgroup } = await readHolding(join(dir, attempt));
+    const { cgroup } = await readHolding(place);
     if (cgroup) await removeGroup(cgroup);
+    await confinement.release(place);
     samples.delete(attempt);
     holdings.delete(attempt);
   }
@@ -140,9 +157,7 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
   return {
     name: 'process',
     offers,
-    ...('missing' in sandbox && {
-      warning: `Jobs run UNCONFINED, with the rights of this server: ${sandbox.missing}`,
-    }),
+    ...(confinement.warnings.length > 0 && { warning: confinement.warnings.join(' ') }),
 
     async prepare(spec, abort) {
       if (spec.image)
@@ -160,23 +175,25 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
       holdings.set(id, holding);
       const handle: Handle = { attempt: id, gpus: holding.gpus.join(','), cpus: limits.cpus };
       const place = folder(handle);
-      await mkdir(place, { mode: 0o700 });
+      await confinement.place(place);
       await writeHolding(place, holding);
       if (holding.cgroup && !('missing' in cgroups)) cgroups.create(holding.cgroup, limits);
-      for (const name of ['tmp', 'home', 'etc']) await mkdir(join(place, name));
-      await promisify(execFile)('mkfifo', ['-m', '600', join(place, 'out'), join(place, 'err')]);
       await writeFile(join(place, 'log'), '', { mode: 0o600 });
       if (spec.checkout) await spec.checkout(join(place, 'work'), abort);
       else await mkdir(join(place, 'work'));
       abort.throwIfAborted();
       // Random, or a disk that compresses would keep nothing free.
       await writeFile(join(place, 'reserve'), randomBytes(RESERVE_BYTES), { mode: 0o600 });
+      const account = await confinement.give(place);
+      const access = gpuAccess(gpus.filter(({ index }) => holding.gpus.includes(index)));
+      const job = {
+        attempt: id,
+        command: spec.command,
+        env: { ...spec.env, ...access.env },
+        devices: access.devices,
+      };
       const shimSpec: ShimSpec = {
-        ...commandOf(
-          { ...spec, env: { CUDA_VISIBLE_DEVICES: String(handle.gpus), ...spec.env } },
-          place,
-          'bwrap' in sandbox ? sandbox.bwrap : null,
-        ),
+        command: await confinement.compose(place, job, account),
         attempt: id,
         prefix: limitedCommand(limits, holding.cgroup, controllers),
         timeoutMs: spec.timeoutMs,
@@ -235,6 +252,7 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
       for (;;) {
         const end = await endOf(handle);
         if (end === 'lost') {
+          await confinement.end(folder(handle));
           await killStrays(String(handle.attempt));
           const { cgroup } = await readHolding(folder(handle));
           if (cgroup) await killGroup(cgroup);
@@ -288,24 +306,6 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
 }
 
 type Sample = { at: number; cpuSeconds: number };
-
-function commandOf(
-  { command, hardware, env }: AttemptSpec,
-  place: string,
-  bwrap: string | null,
-): Pick<ShimSpec, 'argv' | 'env' | 'cwd' | 'sandbox'> {
-  const work = join(place, 'work');
-  const base = { PATH, LANG: 'C.UTF-8', USER: 'job' };
-  const inside = { ...base, HOME: MOUNTS.home, TMPDIR: MOUNTS.tmp, ...env };
-  const outside = { ...base, HOME: join(place, 'home'), TMPDIR: join(place, 'tmp'), ...env };
-  const shell = ['/bin/sh', '-c', command];
-  return {
-    argv: bwrap ? [bwrap, ...shell] : shell,
-    env: bwrap ? {} : outside,
-    cwd: bwrap ? '/' : work,
-    sandbox: bwrap ? sandboxOptions(place, inside, hardware.gpu !== 'none') : null,
-  };
-}
 
 /**
  * Waits until the shim says that it has started the work. It is in a session of its own and stays.

@@ -1,4 +1,5 @@
 /** Processes as /proc shows them, and signals to many of them. Linux alone: elsewhere nothing is found. */
+import { createHash } from 'node:crypto';
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 
 /** In the environment of what the shim starts: how it is known again when the tree is gone. */
@@ -48,7 +49,7 @@ export function descendants(root: number): number[] {
   return found;
 }
 
-function allPids(): number[] {
+export function allPids(): number[] {
   return existsSync('/proc/self/stat') ? readdirSync('/proc').filter(isNumber).map(Number) : [];
 }
 
@@ -56,14 +57,46 @@ function isNumber(name: string): boolean {
   return /^\d+$/.test(name);
 }
 
-/** The processes of an attempt that carry its marker, wherever they went. */
+/** The processes of an attempt that carry one of its marks, wherever they went. */
 export function markedPids(attempt: string): number[] {
-  return allPids().filter((pid) => pid !== process.pid && isMarked(pid, attempt));
+  return [...findMarked(attempt)];
 }
 
-function isMarked(pid: number, attempt: string): boolean {
+/**
+ * Kills each as soon as it is found, the newest first: one that forks without end lives for milliseconds. Says
+ * whether there was any; where forks go on, one pass that finds none does not yet mean that none is left.
+ */
+export function killMarked(attempt: string): boolean {
+  let found = false;
+  for (const pid of findMarked(attempt)) {
+    found = true;
+    signalOne(pid, 'SIGKILL');
+  }
+  return found;
+}
+
+function* findMarked(attempt: string): Generator<number> {
+  const entry = `${MARKER}=${attempt}\0`;
+  const limit = ` ${limitMark(attempt)} `;
+  for (const pid of allPids().reverse()) {
+    if (pid === process.pid) continue;
+    if (holds(pid, 'environ', entry) || holds(pid, 'limits', limit)) yield pid;
+  }
+}
+
+/**
+ * A second mark: the limit on the CPU time (in microseconds, 146,000 years) of real-time processes. It means
+ * nothing to the processes of a job, and a daemon that clears its environment has inherited it all the same.
+ * Only one that lowers its limits on purpose is rid of it.
+ */
+export function limitMark(attempt: string): string {
+  const digest = createHash('sha256').update(attempt).digest();
+  return String(2n ** 62n + BigInt(digest.readUIntBE(0, 6)));
+}
+
+function holds(pid: number, file: 'environ' | 'limits', text: string): boolean {
   try {
-    return readFileSync(`/proc/${pid}/environ`, 'latin1').includes(`${MARKER}=${attempt}\0`);
+    return readFileSync(`/proc/${pid}/${file}`, 'latin1').includes(text);
   } catch {
     return false;
   }

@@ -17,7 +17,6 @@
  *   reserve     bytes that are given up when the disk is full, so that the files above can be finished
  *   exit        how it ended, after the last byte of the log is on the disk
  */
-import { spawn } from 'node:child_process';
 import {
   closeSync,
   fsyncSync,
@@ -29,25 +28,21 @@ import {
   unlinkSync,
   writeFileSync,
 } from 'node:fs';
-import { constants as os } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { type Cgroup, oomKills } from './cgroup.ts';
 import { type DiskLimits, type DiskUse, gigabytes, type Verdict, watchDisk } from './disk.ts';
+import { type Command, launch } from './launch.ts';
 import { follow, type LogLimits, openLog } from './lines.ts';
 import { watchMemory } from './memory.ts';
-import { identityOf, MARKER } from './proc.ts';
+import { identityOf } from './proc.ts';
 import { treeOf } from './tree.ts';
 
 export type ShimSpec = {
   attempt: string;
   /** What joins the group and sets the limits of a process, before the command line below. */
   prefix: string[];
-  argv: string[];
-  env: Record<string, string>;
-  cwd: string;
-  /** bwrap's options, given by a file because `ps` shows arguments to everyone; null: unconfined. */
-  sandbox: string[] | null;
+  command: Command;
   timeoutMs: number;
   graceMs: number;
   /** Where all processes of the job are; null: this machine has no groups for us. */
@@ -78,12 +73,17 @@ const KILLED = 137;
 /** Of a shim that could not begin because the disk was full: nothing has run. */
 export const DISK_FULL = 28;
 
-if (import.meta.main) run(process.argv[2] ?? '');
+if (import.meta.main) await run(process.argv[2] ?? '');
 
-type Signals = { stop: (how: 'TERM' | 'KILL') => void };
+/** `asked`: for an end before the work had started. */
+type Signals = { stop: (how: 'TERM' | 'KILL') => void; asked?: 'TERM' | 'KILL' };
 
-function run(dir: string): void {
-  const signals: Signals = { stop() {} };
+async function run(dir: string): Promise<void> {
+  const signals: Signals = {
+    stop(how) {
+      if (signals.asked !== 'KILL') signals.asked = how;
+    },
+  };
   process.on('SIGTERM', () => signals.stop('TERM'));
   process.on('SIGUSR2', () => signals.stop('KILL'));
   for (const name of ['SIGHUP', 'SIGINT', 'SIGPIPE'] as const) process.on(name, () => {});
@@ -94,16 +94,17 @@ function run(dir: string): void {
   }
   const startedAt = Date.now();
   try {
-    lookAfter(dir, startedAt, signals);
+    await lookAfter(dir, startedAt, signals);
   } catch (error) {
     // Nothing has started yet but, perhaps, a sandbox, which dies with us.
     const end = { exitCode: 125, timedOut: false, startedAt, endedAt: Date.now() };
     const exit: Exit = { ...end, unstartable: true, reason: troubleOf(error as Error).reason };
-    void writeEnd(dir, exit).then(() => process.exit(0));
+    await writeEnd(dir, exit);
+    process.exit(0);
   }
 }
 
-function lookAfter(dir: string, startedAt: number, signals: Signals): void {
+async function lookAfter(dir: string, startedAt: number, signals: Signals): Promise<void> {
   const at = (name: string) => join(dir, name);
   const spec: ShimSpec = JSON.parse(readFileSync(at('spec.json'), 'utf8'));
   unlinkSync(at('spec.json'));
@@ -119,7 +120,8 @@ function lookAfter(dir: string, startedAt: number, signals: Signals): void {
   };
   const log = openLog(at('log'), spec.log, (error) => endFor(troubleOf(error)));
   const outputs = [follow(at('out'), 'o', log), follow(at('err'), 'e', log)] as const;
-  const { child, up, finished } = launch(spec, at('args'), outputs[0].writer, outputs[1].writer);
+  const [out, err] = outputs.map(({ writer }) => writer) as [number, number];
+  const { child, up, ended, network } = await launch({ ...spec, dir, out, err });
   const tree = treeOf(spec, child.pid, up);
   end = tree.kill;
   // Whatever else goes wrong here, nobody but us would end the job.
@@ -127,6 +129,7 @@ function lookAfter(dir: string, startedAt: number, signals: Signals): void {
   for (const { writer } of outputs) closeSync(writer);
   // The server waits for this line; nobody reads it when the server was killed meanwhile.
   process.stdout.on('error', () => {});
+  void network?.broken.then((why) => log.note(`The network of this job has failed: ${why}`));
   void up.then(() => {
     writeWhole(at('started'), { pid: child.pid ?? 0, startedAt } satisfies Started);
     process.stdout.write('started\n');
@@ -169,17 +172,14 @@ function lookAfter(dir: string, startedAt: number, signals: Signals): void {
     const code = verdict && exitCode === 0 ? KILLED : exitCode;
     const reason = verdict?.reason ?? memory;
     await writeEnd(dir, { exitCode: code, timedOut, startedAt, endedAt, unstartable, reason });
+    network?.close();
     process.exit(0);
   };
-  child.once('error', (error) => {
-    log.note(error.message);
-    void over(125, false);
+  void ended.then(({ exitCode, ran, error }) => {
+    if (error) log.note(error);
+    return over(exitCode, ran);
   });
-  child.once('exit', (code, signal) => {
-    const exitCode = code ?? 128 + (signal ? os.signals[signal] : 0);
-    // Who was killed did not fail to set something up.
-    void finished.then((ran) => over(exitCode, ran || signal !== null));
-  });
+  if (signals.asked) signals.stop(signals.asked);
 }
 
 /**
@@ -261,46 +261,4 @@ function writeWhole(file: string, value: object, folderToSync?: string): void {
   const folder = openSync(folderToSync, 'r');
   fsyncSync(folder);
   closeSync(folder);
-}
-
-/**
- * `up` settles when the work runs, with the pid of the sandbox's first process; `finished` after the end, with
- * whether the command was really run: bwrap reports an exit code of its own only then.
- */
-function launch(spec: ShimSpec, argsFile: string, out: number, err: number) {
-  const { sandbox, cwd, env } = spec;
-  const [shell = '', ...limits] = spec.prefix;
-  const [program = '', ...rest] = spec.argv;
-  if (!sandbox) {
-    const child = spawn(shell, [...limits, program, ...rest], {
-      cwd,
-      env: { ...env, [MARKER]: spec.attempt },
-      stdio: ['ignore', out, err],
-      detached: true,
-    });
-    const up = Promise.withResolvers<number>();
-    child.once('spawn', () => up.resolve(child.pid ?? 0));
-    return { child, up: up.promise, finished: Promise.resolve(true) };
-  }
-  writeFileSync(argsFile, sandbox.map((arg) => `${arg}\0`).join(''), { mode: 0o600 });
-  const args = openSync(argsFile, 'r');
-  unlinkSync(argsFile);
-  const options = ['--args', '4', '--json-status-fd', '3', '--', ...rest];
-  const child = spawn(shell, [...limits, program, ...options], {
-    cwd: '/',
-    // Of bwrap's own processes alone; what it runs gets the environment that the options name.
-    env: { [MARKER]: spec.attempt },
-    stdio: ['ignore', out, err, 'pipe', args],
-  });
-  closeSync(args);
-  let status = '';
-  const up = Promise.withResolvers<number>();
-  const finished = Promise.withResolvers<boolean>();
-  child.stdio[3]?.on('data', (chunk: Buffer) => {
-    status += chunk;
-    const pid = /"child-pid": *(\d+)/.exec(status)?.[1];
-    if (pid) up.resolve(Number(pid));
-  });
-  child.stdio[3]?.once('close', () => finished.resolve(status.includes('"exit-code"')));
-  return { child, up: up.promise, finished: finished.promise };
 }

@@ -7,13 +7,16 @@ import { lstat, open, readdir, realpath } from 'node:fs/promises';
 import { basename, join, normalize, relative, sep } from 'node:path';
 import { Readable } from 'node:stream';
 import { TAR_END, tarHeader, tarPadding } from '../../tar.ts';
-import { MOUNTS } from './sandbox.ts';
+import { MOUNTS } from './view.ts';
+
+/** `owner`: the user that the job ran under. */
+export type Place = { path: string; owner: number };
 
 /**
  * The place on this machine of a path as the job sees it; null when nothing is there, or when it leads
  * outside: by its text, or through a link.
  */
-export async function locate(dir: string, path: string): Promise<string | null> {
+export async function locate(dir: string, path: string): Promise<Place | null> {
   const inside = normalize(path.startsWith('/') ? path : join(MOUNTS.work, path));
   const mount = Object.entries(MOUNTS).find(
     ([, at]) => inside === at || inside.startsWith(`${at}/`),
@@ -23,7 +26,8 @@ export async function locate(dir: string, path: string): Promise<string | null> 
   const root = await realpath(join(dir, folder));
   try {
     const found = await realpath(join(root, relative(at, inside)));
-    return found === root || found.startsWith(root + sep) ? found : null;
+    const isInside = found === root || found.startsWith(root + sep);
+    return isInside ? { path: found, owner: (await lstat(root)).uid } : null;
   } catch {
     return null;
   }
@@ -31,17 +35,17 @@ export async function locate(dir: string, path: string): Promise<string | null> 
 
 /**
  * A tar with names, as bytes, relative to `path`; a single file goes under its own name. Links, devices, FIFOs and
- * sockets, and what cannot be read, are entries without contents, so that whoever keeps the files can count them.
+ * sockets, files of others, and what cannot be read, are entries without contents, so that whoever keeps the files can count them.
  */
-export function tarOf(path: string): Readable {
-  return Readable.from(tarred(path), { objectMode: false });
+export function tarOf(place: Place): Readable {
+  return Readable.from(tarred(place), { objectMode: false });
 }
 
 type Folder = { at: Buffer; name: Buffer };
 
-async function* tarred(path: string): AsyncGenerator<Buffer> {
+async function* tarred({ path, owner }: Place): AsyncGenerator<Buffer> {
   const root = Buffer.from(path);
-  if ((await lstat(root)).isFile()) yield* fileEntry(root, Buffer.from(basename(path)));
+  if ((await lstat(root)).isFile()) yield* fileEntry(root, Buffer.from(basename(path)), owner);
   // A list of folders to visit, not recursion: the job chose how deep they go.
   else
     for (const folders: Folder[] = [{ at: root, name: EMPTY }]; folders.length > 0; ) {
@@ -58,19 +62,21 @@ async function* tarred(path: string): AsyncGenerator<Buffer> {
         const at = under(folder.at, entry.name);
         const name = folder.name.length > 0 ? under(folder.name, entry.name) : entry.name;
         if (entry.isDirectory()) folders.push({ at, name });
-        else if (entry.isFile()) yield* fileEntry(at, name);
+        else if (entry.isFile()) yield* fileEntry(at, name, owner);
         else yield leftOut(name, entry.isSymbolicLink() ? 'link' : 'other');
       }
     }
   yield TAR_END;
 }
 
-async function* fileEntry(file: Buffer, name: Buffer): AsyncGenerator<Buffer> {
+async function* fileEntry(file: Buffer, name: Buffer, owner: number): AsyncGenerator<Buffer> {
   const { O_RDONLY, O_NOFOLLOW, O_NONBLOCK } = constants;
   const opened = await readable(() => open(file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK));
   if (!opened) return yield leftOut(name, 'other');
   await using handle = opened;
-  const { size, mode, mtime } = await handle.stat();
+  const { size, mode, mtime, uid } = await handle.stat();
+  // An unconfined job can make a hard link to what it may not read, where the kernel does not prevent it.
+  if (uid !== owner) return yield leftOut(name, 'other');
   yield tarHeader({ name, size, mode: mode & 0o777, mtime });
   if (size === 0) return;
   let left = size;

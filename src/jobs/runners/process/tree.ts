@@ -1,6 +1,22 @@
 /** All processes of a job together: told to end, killed, or counted. */
+import { spawnSync } from 'node:child_process';
+import { lstatSync } from 'node:fs';
 import { type Cgroup, killGroup, pidsOf } from './cgroup.ts';
-import { descendants, killAll, markedPids, signalOne, statOf, terminateAll } from './proc.ts';
+import { type Command, PATH } from './launch.ts';
+import {
+  allPids,
+  descendants,
+  killAll,
+  killMarked,
+  markedPids,
+  signalOne,
+  statOf,
+  terminateAll,
+} from './proc.ts';
+import { signalUser } from './user.ts';
+
+/** Of killing what forks meanwhile. A round takes some 10 ms; the server goes on where they did not suffice. */
+const MAX_ROUNDS = 100;
 
 export type Tree = {
   pids(): number[];
@@ -10,16 +26,18 @@ export type Tree = {
   clear(): Promise<void>;
 };
 
-/** `sandbox`: the first process is a sandbox's, in a pid namespace of its own. */
-type Work = { attempt: string; sandbox: unknown; cgroup: Cgroup | null };
+type Work = { attempt: string; command: Command; cgroup: Cgroup | null };
 
 /** Where there are control groups, they know all processes of the job, wherever those went. */
 export function treeOf(
-  { attempt, sandbox, cgroup }: Work,
+  { attempt, command, cgroup }: Work,
   root: number | undefined,
   up: Promise<number>,
 ): Tree {
-  const tree = sandbox ? sandboxed(up) : unconfined(attempt, root);
+  const { setup, uid } = command;
+  const isKnown = setup !== null || uid !== null;
+  const tree =
+    setup !== null ? sandboxed(up) : uid === null ? unconfined(attempt, root) : ofUser(uid, root);
   if (!cgroup) return tree;
   // The first process is in the group only when it has run a little.
   const pids = () => [...new Set([...tree.pids(), ...pidsOf(cgroup)])];
@@ -28,7 +46,7 @@ export function treeOf(
   return {
     pids,
     // Not to the sandbox's own processes: the tree knows which those are.
-    terminate: sandbox ? tree.terminate : () => void terminateAll(pids),
+    terminate: isKnown ? tree.terminate : () => void terminateAll(pids),
     kill() {
       tree.kill();
       void clear();
@@ -57,7 +75,25 @@ function sandboxed(up: Promise<number>): Tree {
   };
 }
 
-/** Daemons that left the tree are known by the marker in their environment. */
+/** Where each job has a user of its own, the kernel knows who belongs to it. */
+function ofUser(uid: number, root: number | undefined): Tree {
+  const ownerOf = (pid: number) => lstatSync(`/proc/${pid}`, { throwIfNoEntry: false })?.uid;
+  const signal = (name: 'TERM' | 'KILL') => {
+    // The first process may not have become that user yet.
+    const isEarly = root && ownerOf(root) === 0 && statOf(root)?.parent === process.pid;
+    if (isEarly) signalOne(root, `SIG${name}`);
+    const [program = '', ...args] = signalUser(uid, name);
+    spawnSync(program, args, { env: { PATH } });
+  };
+  return {
+    pids: () => allPids().filter((pid) => ownerOf(pid) === uid),
+    terminate: () => signal('TERM'),
+    kill: () => signal('KILL'),
+    clear: async () => signal('KILL'),
+  };
+}
+
+/** Daemons that left the tree are known by the marks of the attempt, which they have inherited. */
 function unconfined(attempt: string, root: number | undefined): Tree {
   const pids = () => {
     // A pid that is no child of ours any more may be another's.
@@ -67,7 +103,12 @@ function unconfined(attempt: string, root: number | undefined): Tree {
   // Without /proc the process group is all that we can know.
   const group = (name: NodeJS.Signals) => root && signalOne(-root, name);
   const linux = process.platform === 'linux';
-  const kill = () => void (linux ? killAll(pids) : group('SIGKILL'));
+  const kill = () => {
+    if (!linux) return void group('SIGKILL');
+    killAll(pids);
+    for (let round = 0, empty = 0; round < MAX_ROUNDS && empty < 2; round++)
+      empty = killMarked(attempt) ? 0 : empty + 1;
+  };
   return {
     pids,
     terminate: () => void (linux ? terminateAll(pids) : group('SIGTERM')),

@@ -1,0 +1,67 @@
+/** Bubblewrap around a job: the mounts of `view.ts`, and its own pids, users, host name and message queues. */
+import { dirname } from 'node:path';
+import type { Mount } from './view.ts';
+
+const COMMON = [
+  '--die-with-parent',
+  '--new-session',
+  '--unshare-pid',
+  '--unshare-ipc',
+  '--unshare-uts',
+  '--unshare-cgroup-try',
+  ...['--hostname', 'job', '--clearenv'],
+  ...['--cap-drop', 'ALL'],
+];
+
+/**
+ * `asRoot`: the command changes its user itself, and may do nothing else. A user namespace would not do: in it
+ * the job is some user, but outside it is still root.
+ */
+export function bubblewrapOptions(
+  mounts: readonly Mount[],
+  options: { asRoot: boolean; network: 'shared' | 'none'; path: string },
+): string[] {
+  const user = options.asRoot
+    ? ['SETUID', 'SETGID', 'SETPCAP'].flatMap((name) => ['--cap-add', `CAP_${name}`])
+    : ['--unshare-user', '--uid', '1000', '--gid', '1000'];
+  return [
+    ...['--proc', '/proc', '--dev', '/dev'],
+    // 1,271 settings of the kernel are writable for root, and some for anyone.
+    ...['--ro-bind', '/proc/sys', '/proc/sys'],
+    ...['--perms', '1777', '--tmpfs', '/dev/shm'],
+    // By themselves they would be open to bubblewrap's own user alone.
+    ...[...parentsOf(mounts)].flatMap((folder) => ['--dir', folder]),
+    ...mounts.flatMap(optionOf),
+    ...COMMON,
+    ...user,
+    ...(options.network === 'none' ? ['--unshare-net'] : []),
+    ...['--setenv', 'PATH', options.path, '--chdir', '/'],
+  ];
+}
+
+function optionOf(mount: Mount): string[] {
+  switch (mount.kind) {
+    case 'read':
+      return ['--ro-bind', mount.from, mount.to];
+    case 'write':
+      return ['--bind', mount.from, mount.to];
+    case 'device':
+      return ['--dev-bind', mount.from, mount.to];
+    case 'empty':
+      return ['--tmpfs', mount.to, '--remount-ro', mount.to];
+    case 'link':
+      return ['--symlink', mount.target, mount.to];
+  }
+}
+
+/** The folders that the mounts of files of this machine lie in, from the outermost on. */
+function parentsOf(mounts: readonly Mount[]): Set<string> {
+  const parents = new Set<string>();
+  const add = (folder: string) => {
+    if (folder === '/') return;
+    add(dirname(folder));
+    parents.add(folder);
+  };
+  for (const { kind, to } of mounts) if (kind !== 'empty') add(dirname(to));
+  return parents;
+}

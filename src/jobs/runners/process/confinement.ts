@@ -1,0 +1,326 @@
+/**
+ * How jobs are confined on this machine: found out once, at the start, by trying it, best first.
+ *
+ * - `bubblewrap`: own mounts, pids, message queues and host name.
+ * - `unshare`: the same, made with util-linux.
+ * - `none`: a process beside ours. As root it runs under another user; as anyone else it can do what we can.
+ */
+import { execFile } from 'node:child_process';
+import { chmod, chown, mkdir, readdir, stat, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { promisify } from 'node:util';
+import { ConfigError } from '../../../config.ts';
+import { type Account, type Accounts, openAccounts, type UidRange } from './accounts.ts';
+import { bubblewrapOptions } from './bubblewrap.ts';
+import { entryCommand, environmentScript } from './entry.ts';
+import { type Command, PATH, tryCommand } from './launch.ts';
+import { type NetworkSpec, openNetwork } from './namespace.ts';
+import { internetFor, type NetworkMode } from './network.ts';
+import { limitMark } from './proc.ts';
+import { unshareCommand } from './unshare.ts';
+import { asUser } from './user.ts';
+import { attemptView, MOUNTS, type Mount, machineView } from './view.ts';
+
+const run = promisify(execFile);
+
+/** FIFOs that the job's output goes through. */
+const OUTPUTS = ['out', 'err'];
+
+export type Sandbox = 'bubblewrap' | 'unshare' | 'none';
+
+export type ConfinementOptions = {
+  /** Where the folders of attempts lie. */
+  dir: string;
+  /** Folders that jobs must not see, wherever they lie. */
+  hidden: readonly string[];
+  /** The best that works, or this one. */
+  sandbox: Sandbox | 'auto';
+  /** Unset: `internet` where that can be had, else `host`. */
+  network: NetworkMode | undefined;
+  uids: UidRange;
+};
+
+export type Confinement = {
+  sandbox: Sandbox;
+  network: NetworkMode;
+  /** What the operator must know, in whole sentences. */
+  warnings: string[];
+  /** Makes the folder of an attempt, with all in it that a job needs but the working folder. */
+  place(place: string): Promise<void>;
+  /** Gives the job's folders, now complete, to the user that it will run under; null: ours. */
+  give(place: string): Promise<Account | null>;
+  /** Kills what runs under the attempt's user. */
+  end(place: string): Promise<void>;
+  /** Gives the attempt's user back, when nothing runs under it any more. */
+  release(place: string): Promise<void>;
+  /** The command line for an attempt whose folders (work, tmp, home, etc) stand in `place`. */
+  compose(place: string, job: Job, account: Account | null): Promise<Command>;
+};
+
+export type Job = {
+  attempt: string;
+  command: string;
+  env: Record<string, string>;
+  devices: readonly string[];
+};
+
+/** @throws ConfigError when what was asked for cannot be had here. */
+export async function findConfinement(options: ConfinementOptions): Promise<Confinement> {
+  const { dir, hidden } = options;
+  const warnings: string[] = [];
+  // The mount point of every attempt's own root. Nothing is ever written to the folder itself.
+  const root = join(dir, '.root');
+  await mkdir(root, { recursive: true, mode: 0o755 });
+  const found = await openAccounts(options.uids, dir);
+  const accounts = found && !('missing' in found) ? found : null;
+  if (found && 'missing' in found)
+    warnings.push(`Jobs run under the server's own user, root: ${found.missing}.`);
+
+  const trial = accounts ? { uid: options.uids.first, networkUid: options.uids.first + 1 } : null;
+  const { sandbox, reasons } = await findSandbox(options.sandbox, hidden, root, trial);
+  if (sandbox === 'none') warnings.push(...(await prepareUnconfined(options, accounts, reasons)));
+  const { network, warning } = await findNetwork(options.network, sandbox, trial);
+  if (warning) warnings.push(warning);
+
+  const canMark = sandbox === 'none' && !accounts && (await works([...limited(''), '/bin/true']));
+  const drop =
+    sandbox === 'none' && (await works([...NO_NEW_RIGHTS, '/bin/true'])) ? NO_NEW_RIGHTS : [];
+
+  return {
+    sandbox,
+    network,
+    warnings,
+    async place(place) {
+      await mkdir(place, { mode: sandbox === 'none' && accounts ? 0o711 : 0o700 });
+      for (const name of ['tmp', 'home']) await mkdir(join(place, name), { mode: 0o700 });
+      await mkdir(join(place, 'etc'));
+      await run('mkfifo', ['-m', '600', ...OUTPUTS.map((name) => join(place, name))]);
+    },
+    async give(place) {
+      const account = (await accounts?.reserve(place)) ?? null;
+      if (!account) return null;
+      const { uid } = account;
+      const own = Object.keys(MOUNTS).map((name) => join(place, name));
+      await run('chown', ['-R', '--no-dereference', `${uid}:${uid}`, '--', ...own]);
+      await chmod(join(place, 'work'), 0o700);
+      // The job opens them by /dev/stdout too. They stay ours, so that it cannot open them to others.
+      for (const name of OUTPUTS) {
+        await chown(join(place, name), 0, uid);
+        await chmod(join(place, name), 0o620);
+      }
+      return account;
+    },
+    async end(place) {
+      // In a sandbox all have died with its first process.
+      if (sandbox === 'none') await accounts?.end(place);
+    },
+    async release(place) {
+      await accounts?.release(place);
+    },
+    async compose(place, { attempt, command, env, devices }, account) {
+      const internet = network === 'internet' ? internetFor(account) : null;
+      const base = { PATH, LANG: 'C.UTF-8', USER: 'job' };
+      if (sandbox === 'none') {
+        const own = { ...base, HOME: join(place, 'home'), TMPDIR: join(place, 'tmp'), ...env };
+        return {
+          ...unconfined(account, [...(canMark ? limited(attempt) : []), ...drop], command),
+          env: environmentScript(own, join(place, 'work')),
+        };
+      }
+      const files = await writeEtc(join(place, 'etc'), account?.uid ?? 1000, internet?.nameserver);
+      const mounts = [
+        ...machineView(hidden),
+        ...(network === 'host' ? resolver() : []),
+        ...devices.map((path): Mount => ({ kind: 'device', from: path, to: path })),
+        ...attemptView(place, files),
+      ];
+      const own = { ...base, HOME: MOUNTS.home, TMPDIR: MOUNTS.tmp, ...env };
+      const inside = { mounts, root, uid: account?.uid ?? null };
+      return {
+        ...confined(sandbox, inside, network === 'none' ? 'none' : 'shared', command),
+        env: environmentScript(own, MOUNTS.work),
+        network: internet?.spec ?? null,
+      };
+    },
+  };
+}
+
+type Inside = { mounts: readonly Mount[]; root: string; uid: number | null };
+
+function confined(
+  sandbox: 'bubblewrap' | 'unshare',
+  { mounts, root, uid }: Inside,
+  network: 'shared' | 'none',
+  command: string,
+): Omit<Command, 'env'> {
+  const entry = entryCommand(command);
+  const rest = { cwd: '/', uid, network: null };
+  if (sandbox === 'unshare') {
+    const { argv, table } = unshareCommand(mounts, { root, uid, network });
+    return { ...rest, argv: [...argv, ...entry], setup: table };
+  }
+  const options = bubblewrapOptions(mounts, { asRoot: uid !== null, network, path: PATH });
+  return {
+    ...rest,
+    argv: [
+      ...['bwrap', '--args', '4', '--json-status-fd', '3', '--'],
+      ...(uid === null ? [] : asUser(uid)),
+      ...entry,
+    ],
+    setup: options.map((option) => `${option}\0`).join(''),
+  };
+}
+
+/** `sudo` and the like change nothing any more. */
+const NO_NEW_RIGHTS = ['setpriv', '--no-new-privs', '--'];
+
+/** Where neither a user nor a sandbox tells which processes are the job's. */
+function limited(attempt: string): string[] {
+  const limit = limitMark(attempt);
+  return ['prlimit', `--rttime=${limit}:${limit}`, '--'];
+}
+
+/** `begin`: what a command starts with that has no user of its own. */
+function unconfined(
+  account: Account | null,
+  begin: string[],
+  command: string,
+): Omit<Command, 'env'> {
+  const uid = account?.uid ?? null;
+  return {
+    argv: [...(account ? asUser(account.uid) : begin), ...entryCommand(command)],
+    cwd: '/',
+    setup: null,
+    uid,
+    network: null,
+  };
+}
+
+/** Names for the user and the nameserver. @returns the files, as they are called in /etc. */
+async function writeEtc(dir: string, uid: number, nameserver?: string): Promise<string[]> {
+  const files = new Map([
+    ['passwd', `job:x:${uid}:${uid}:job:${MOUNTS.home}:/bin/sh\n`],
+    ['group', `job:x:${uid}:\n`],
+  ]);
+  if (nameserver) files.set('resolv.conf', `nameserver ${nameserver}\n`);
+  for (const [name, text] of files) await writeFile(join(dir, name), text, { mode: 0o644 });
+  return [...files.keys()];
+}
+
+/** Asked for anew each time: it changes with the network that the machine is in. */
+function resolver(): Mount[] {
+  return [{ kind: 'read', from: '/etc/resolv.conf', to: '/etc/resolv.conf' }];
+}
+
+async function findSandbox(
+  wanted: Sandbox | 'auto',
+  hidden: readonly string[],
+  root: string,
+  trial: Account | null,
+): Promise<{ sandbox: Sandbox; reasons: string }> {
+  const reasons: string[] = [];
+  const mounts = machineView(hidden);
+  for (const sandbox of ['bubblewrap', 'unshare'] as const) {
+    if (wanted !== 'auto' && wanted !== sandbox) continue;
+    const inside = { mounts, root, uid: trial?.uid ?? null };
+    const why = await whyNot(sandbox, inside);
+    if (why === null) return { sandbox, reasons: '' };
+    reasons.push(`${sandbox}: ${why}`);
+    if (wanted !== 'auto') throw new Error(reasons[0]);
+  }
+  return { sandbox: 'none', reasons: reasons.join('; ') || 'it is switched off' };
+}
+
+function works([program = '', ...args]: string[]): Promise<boolean> {
+  return run(program, args).then(
+    () => true,
+    () => false,
+  );
+}
+
+/** What a machine can do is tried once; a process with several runners, as in tests, need not try again. */
+const tried = new Map<string, Promise<string | null>>();
+
+function once(key: unknown, attempt: () => Promise<string | null>): Promise<string | null> {
+  const name = JSON.stringify(key);
+  const known = tried.get(name) ?? attempt();
+  tried.set(name, known);
+  return known;
+}
+
+function whyNot(sandbox: 'bubblewrap' | 'unshare', inside: Inside): Promise<string | null> {
+  if (process.platform !== 'linux') return Promise.resolve('it exists on Linux alone');
+  const { mounts, uid } = inside;
+  return once([sandbox, mounts, uid], () =>
+    tryCommand({ ...confined(sandbox, inside, 'shared', 'true'), env: '' }),
+  );
+}
+
+/** @throws ConfigError when the mode was asked for and cannot be had. */
+async function findNetwork(
+  wanted: NetworkMode | undefined,
+  sandbox: Sandbox,
+  trial: Account | null,
+): Promise<{ network: NetworkMode; warning?: string }> {
+  if (wanted === 'host') return { network: 'host' };
+  if (sandbox === 'none' && wanted)
+    throw new ConfigError(
+      `LOAM_JOB_NETWORK: "${wanted}" needs bubblewrap or unshare, and neither works here`,
+    );
+  if (sandbox === 'none') return { network: 'host' };
+  if (wanted === 'none') return { network: 'none' };
+  const why = await once(['internet', trial], () => tryNetwork(internetFor(trial).spec));
+  if (why === null) return { network: 'internet' };
+  if (wanted) throw new ConfigError(`LOAM_JOB_NETWORK: jobs cannot have "${wanted}" here: ${why}`);
+  return {
+    network: 'host',
+    warning:
+      'Jobs share the network of this machine and reach what listens on its loopback and in its networks ' +
+      `(LOAM_JOB_NETWORK=host): a network of their own cannot be had, because ${why}.`,
+  };
+}
+
+async function tryNetwork(spec: NetworkSpec): Promise<string | null> {
+  try {
+    (await openNetwork(spec, { PATH })).close();
+    return null;
+  } catch (error) {
+    return (error as Error).message;
+  }
+}
+
+/**
+ * Makes the data folder as safe as it can be from jobs that see it, and says how safe that is.
+ * @throws ConfigError when jobs could not reach their own folders.
+ */
+async function prepareUnconfined(
+  { dir, hidden, uids }: ConfinementOptions,
+  accounts: Accounts | null,
+  reasons: string,
+): Promise<string[]> {
+  const says = (what: string) => [
+    `Jobs run UNCONFINED, ${what} No sandbox works here (${reasons}).`,
+  ];
+  if (!accounts)
+    return says(
+      'with the rights of this server: a job can read and change its keys, repositories and database, ' +
+        'other jobs, and all else that its user can. Take none from people you would not give a shell.',
+    );
+  // Passed through by the jobs' users, but not listed; each attempt's own folders are its user's alone.
+  for (const folder of [...hidden, dir]) {
+    for (const name of folder === dir ? [] : await readdir(folder)) {
+      const path = join(folder, name);
+      if (path !== dir) await chmod(path, (await stat(path)).mode & 0o700);
+    }
+    await chmod(folder, 0o711);
+  }
+  if (!(await works([...asUser(uids.first), '/bin/sh', '-c', 'cd "$1"', 'sh', dir])))
+    throw new ConfigError(
+      `LOAM_DATA_DIR: jobs run under users of their own here, who cannot pass through the folders above ${dir}; ` +
+        'choose a folder that they can, such as one in /var/lib',
+    );
+  return says(
+    'each under a user of its own: a job cannot read the data folder, but sees the processes and the ' +
+      'world-readable files of this machine and reaches what listens on its loopback.',
+  );
+}

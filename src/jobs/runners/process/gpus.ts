@@ -1,0 +1,87 @@
+/**
+ * The GPUs of this machine, from nvidia-smi and NVIDIA's driver, and what a job needs to use those it was given.
+ *
+ * Tested with recorded listings; no machine with several GPUs was at hand.
+ */
+import { execFile } from 'node:child_process';
+import { existsSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { promisify } from 'node:util';
+
+const run = promisify(execFile);
+
+/** As nvidia-smi names them → our models. */
+const MODELS: [RegExp, string][] = [
+  [/A100.*40GB/i, 'A100-40GB'],
+  [/A100.*80GB/i, 'A100-80GB'],
+  [/H100/i, 'H100-80GB'],
+  [/\bL4\b/i, 'L4'],
+  [/\bT4\b/i, 'T4'],
+];
+
+export type GpuInfo = {
+  /** As nvidia-smi numbers them, by their place on the bus. */
+  index: number;
+  model: string;
+  percent: number;
+  /** `GPU-…`: names it also where a job sees some of them alone and counts from 0. */
+  uuid: string;
+  /** Of `/dev/nvidia<minor>`: the driver's own number, which may differ from the index. */
+  minor: number;
+};
+
+const QUERY = 'index,name,utilization.gpu,uuid,pci.bus_id';
+const DRIVER = '/proc/driver/nvidia/gpus';
+
+/** Which every job with a GPU needs beside the GPU's own. */
+const CONTROL = ['nvidiactl', 'nvidia-uvm', 'nvidia-uvm-tools', 'nvidia-modeset'];
+
+/** The GPUs that we have a name for; none where there is no nvidia-smi. */
+export async function listGpus(): Promise<GpuInfo[]> {
+  try {
+    const args = [`--query-gpu=${QUERY}`, '--format=csv,noheader,nounits'];
+    const { stdout } = await run('nvidia-smi', args, { timeout: 10_000 });
+    return parseGpus(stdout, DRIVER);
+  } catch {
+    return [];
+  }
+}
+
+/** `listing`: what nvidia-smi says to our query; `driver`: a folder with one for each GPU, by its bus address. */
+export function parseGpus(listing: string, driver: string): GpuInfo[] {
+  return listing
+    .trim()
+    .split('\n')
+    .flatMap((line) => {
+      const [index, name = '', percent, uuid = '', bus = ''] = line.split(',').map((p) => p.trim());
+      const model = MODELS.find(([pattern]) => pattern.test(name))?.[1];
+      if (!model) return [];
+      const number = Number(index);
+      const minor = minorOf(bus, driver) ?? number;
+      return [{ index: number, model, percent: Number(percent) || 0, uuid, minor }];
+    });
+}
+
+/** The variables that CUDA and NVIDIA's container tools go by, and the devices that there are. */
+export function gpuAccess(gpus: readonly GpuInfo[]): {
+  env: Record<string, string>;
+  devices: string[];
+} {
+  const uuids = gpus.map(({ uuid }) => uuid).join(',');
+  const env = { CUDA_VISIBLE_DEVICES: uuids, NVIDIA_VISIBLE_DEVICES: uuids || 'void' };
+  if (gpus.length === 0) return { env, devices: [] };
+  const names = [...CONTROL, ...gpus.map(({ minor }) => `nvidia${minor}`)];
+  return { env, devices: names.map((name) => `/dev/${name}`).filter((path) => existsSync(path)) };
+}
+
+/** nvidia-smi writes the address as `00000000:3B:00.0`, the driver as `0000:3b:00.0`. */
+function minorOf(bus: string, driver: string): number | undefined {
+  try {
+    const folder = join(driver, bus.slice(-12).toLowerCase());
+    const text = readFileSync(join(folder, 'information'), 'utf8');
+    const minor = /^Device Minor:\s*(\d+)/m.exec(text)?.[1];
+    return minor === undefined ? undefined : Number(minor);
+  } catch {
+    return undefined;
+  }
+}

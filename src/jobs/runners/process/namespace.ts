@@ -1,0 +1,111 @@
+/**
+ * A network namespace for one attempt, connected by slirp4netns. Both processes belong to whoever opened it,
+ * the attempt's shim: each holds the end of a pipe to it, so they end with it, however it ends.
+ *
+ * Imports nothing but Node: a job's start waits for it.
+ */
+import { type ChildProcess, spawn } from 'node:child_process';
+import type { Readable } from 'node:stream';
+
+/** Command lines; `{pid}` stands for the process that holds the namespace. */
+export type NetworkSpec = {
+  /** Prints `made` when the namespace is there and `up` when its routes are; ends with its standard input. */
+  hold: string[];
+  /** Writes to descriptor 3 when the namespace is connected; ends when descriptor 4 is closed. */
+  connect: string[];
+  /** The beginning of a command line that runs in it. */
+  enter: string[];
+};
+
+export type Network = {
+  enter: string[];
+  /** Settles with what it said when slirp4netns ends by itself. */
+  broken: Promise<string>;
+  close(): void;
+};
+
+const START_MS = 10_000;
+
+/** @throws Error with what its programs said, when they do not come up. */
+export async function openNetwork(
+  spec: NetworkSpec,
+  env: Record<string, string>,
+): Promise<Network> {
+  const children: ChildProcess[] = [];
+  const close = () => {
+    for (const child of children) child.kill('SIGKILL');
+  };
+  const signal = AbortSignal.timeout(START_MS);
+  try {
+    const holder = start(spec.hold, env, ['pipe', 'pipe', 'pipe']);
+    children.push(holder.child);
+    const said = wordsOf(holder.child.stdout as Readable);
+    await holder.orEnd(said('made'), signal);
+    const withPid = (words: string[]) =>
+      words.map((word) => word.replace('{pid}', String(holder.child.pid)));
+    const slirp = start(withPid(spec.connect), env, ['ignore', 'ignore', 'pipe', 'pipe', 'pipe']);
+    children.push(slirp.child);
+    const ready = Promise.withResolvers<void>();
+    slirp.child.stdio[3]?.once('data', () => ready.resolve());
+    // No job before the routes are there: until then all that the host reaches could be reached.
+    await Promise.all([holder.orEnd(said('up'), signal), slirp.orEnd(ready.promise, signal)]);
+    const broken = Promise.race([holder.ended, slirp.ended]);
+    return { enter: withPid(spec.enter), broken, close };
+  } catch (error) {
+    close();
+    throw error;
+  }
+}
+
+function start(
+  [program = '', ...args]: string[],
+  env: Record<string, string>,
+  stdio: ('pipe' | 'ignore')[],
+) {
+  const child = spawn(program, args, { env, stdio, cwd: '/' });
+  let said = '';
+  child.stderr?.on('data', (chunk: Buffer) => {
+    said = (said + chunk).slice(-1_000);
+  });
+  // Of pipes to a process that was killed.
+  for (const stream of child.stdio) stream?.on('error', () => {});
+  const { promise: ended, resolve } = Promise.withResolvers<string>();
+  child.once('error', ({ code, message }: NodeJS.ErrnoException) =>
+    resolve(code === 'ENOENT' ? `${program} is not installed` : message),
+  );
+  child.once('close', (code, by) =>
+    resolve(said.trim().split('\n')[0] || `${program} ended with ${code ?? by}`),
+  );
+  const orEnd = async (wanted: Promise<void>, signal: AbortSignal) => {
+    const { promise: late, reject } = Promise.withResolvers<never>();
+    const onAbort = () => reject(new Error(`${program} does not answer: ${said.trim()}`));
+    signal.addEventListener('abort', onAbort, { once: true });
+    const early = ended.then((why) => {
+      throw new Error(why);
+    });
+    try {
+      await Promise.race([wanted, early, late]);
+    } finally {
+      signal.removeEventListener('abort', onAbort);
+    }
+  };
+  return { child, ended, orEnd };
+}
+
+/** Settles when a line of the stream is the word, also when that came before. */
+function wordsOf(stream: Readable): (word: string) => Promise<void> {
+  let text = '';
+  stream.on('data', (chunk: Buffer) => {
+    text += chunk;
+  });
+  return (word) =>
+    new Promise((resolve) => {
+      const look = () => {
+        if (!text.split('\n').includes(word)) return;
+        stream.off('data', look);
+        resolve();
+      };
+      stream.on('data', look);
+      look();
+    });
+}

@@ -1,0 +1,54 @@
+/**
+ * A process of its own that runs jobs for `user.ts`, because tests need one under another user. It is given the
+ * options of the runner as JSON, and a line of JSON for each job on its standard input; it answers in lines.
+ */
+import { createInterface } from 'node:readline';
+import type { Readable } from 'node:stream';
+import { extract } from 'tar-stream';
+import type { Runner } from '../../src/jobs/runner.ts';
+import { openProcessRunner } from '../../src/jobs/runners/process.ts';
+import { attemptSpec } from '../runner.contract.ts';
+import type { Asked, Told } from './user.ts';
+
+const never = new AbortController().signal;
+const runner = await openProcessRunner(JSON.parse(process.argv[2] ?? '{}'));
+tell({ warning: runner.warning ?? '' });
+for await (const line of createInterface(process.stdin))
+  tell(await runJob(runner, JSON.parse(line)));
+await runner.sweep(new Set());
+
+function tell(told: { warning: string } | Told): void {
+  process.stdout.write(`${JSON.stringify(told)}\n`);
+}
+
+async function runJob(runner: Runner, asked: Asked): Promise<Told> {
+  const { command, env = {}, gpu = 'none', stop, outputs = [] } = asked;
+  const spec = attemptSpec(command, { env });
+  spec.hardware.gpu = gpu;
+  const handle = await runner.prepare(spec, never);
+  await runner.start(handle);
+  const lines: string[] = [];
+  for await (const batch of runner.logs(handle, null, never)) {
+    lines.push(...batch.lines.map(({ message }) => message));
+    if (stop && batch.lines.some(({ message }) => message === 'up'))
+      await runner.signal(handle, stop);
+  }
+  const outcome = await runner.wait(handle, never);
+  const artifacts: Told['artifacts'] = [];
+  for (const path of outputs) artifacts.push(await namesIn(await runner.artifacts(handle, path)));
+  await runner.remove(handle);
+  return { lines, outcome, artifacts };
+}
+
+async function namesIn(tar: Readable | null): Promise<string[] | null> {
+  if (!tar) return null;
+  const unpack = extract();
+  tar.on('error', (error) => unpack.destroy(error));
+  tar.pipe(unpack as never);
+  const names: string[] = [];
+  for await (const entry of unpack) {
+    if (entry.header.type === 'file') names.push(entry.header.name);
+    entry.resume();
+  }
+  return names.sort();
+}

@@ -1,0 +1,72 @@
+/** Jobs that reach for GPUs of others. The GPUs are faked: a listing and device files, no driver behind them. */
+import { chmod, mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { expect, test } from 'vitest';
+import { parseGpus } from '../../src/jobs/runners/process/gpus.ts';
+import { needs } from '../needs.ts';
+import { confined } from './user.ts';
+
+/** As nvidia-smi 535 prints it on a machine with three. */
+const LISTING = `0, NVIDIA A100-SXM4-40GB, 12, GPU-aaaa, 00000000:07:00.0
+1, NVIDIA A100-SXM4-40GB, 0, GPU-bbbb, 00000000:0F:00.0
+2, NVIDIA GeForce GTX 1080, [N/A], GPU-cccc, 00000000:47:00.0
+`;
+
+async function folder(): Promise<AsyncDisposable & { path: string }> {
+  const path = await mkdtemp(join(tmpdir(), 'loam-gpus-'));
+  await chmod(path, 0o755);
+  return { path, [Symbol.asyncDispose]: () => rm(path, { recursive: true }) };
+}
+
+test('a GPU has the device file that the driver says, which may be of another number', async () => {
+  await using driver = await folder();
+  for (const [bus, minor] of [
+    ['0000:07:00.0', 1],
+    ['0000:0f:00.0', 0],
+  ] as const) {
+    await mkdir(join(driver.path, bus));
+    const text = `Model: \t\t NVIDIA A100-SXM4-40GB\nDevice Minor: \t ${minor}\n`;
+    await writeFile(join(driver.path, bus, 'information'), text);
+  }
+  const model = 'A100-40GB';
+  expect(parseGpus(LISTING, driver.path)).toEqual([
+    { index: 0, model, percent: 12, uuid: 'GPU-aaaa', minor: 1 },
+    { index: 1, model, percent: 0, uuid: 'GPU-bbbb', minor: 0 },
+  ]);
+  expect(parseGpus(LISTING, '/none').map(({ minor }) => minor)).toEqual([0, 1]);
+});
+
+test.for(['bubblewrap', 'unshare'] as const)(
+  'with %s, a job sees the devices of its own GPUs alone, whatever its environment says',
+  async (sandbox, ctx) => {
+    needs(ctx, 'root', sandbox);
+    await using tools = await folder();
+    const smi = join(tools.path, 'nvidia-smi');
+    await writeFile(smi, `#!/bin/sh\ncat <<'LISTING'\n${LISTING}LISTING\n`, { mode: 0o755 });
+    // A folder of devices that the server alone sees.
+    const dev = join(tools.path, 'dev');
+    const before = [
+      `mkdir ${dev} && mount -t tmpfs tmpfs ${dev} && cp -a /dev/null /dev/zero /dev/full /dev/random /dev/urandom /dev/tty /dev/fd ${dev}`,
+      `for n in 0 1 2 ctl -uvm; do mknod -m 666 ${dev}/nvidia$n c 1 3; done`,
+      `mkdir ${dev}/pts ${dev}/shm && mount --bind ${dev} /dev && exec "$@"`,
+    ].join('\n');
+    const path = `${tools.path}:${process.env.PATH}`;
+    await using server = await confined(
+      'root',
+      { sandbox, network: 'host' },
+      { wrapper: ['unshare', '--mount', '--', '/bin/sh', '-c', before, 'sh'], path },
+    );
+    const env = { CUDA_VISIBLE_DEVICES: '0,1,2', NVIDIA_VISIBLE_DEVICES: 'all' };
+    const command =
+      'cd /dev; echo nvidia*; for f in nvidia*; do : > $f || exit 1; done; env | grep VISIBLE | sort';
+    const first = await server.run({ command, env, gpu: 'A100-40GB' });
+    expect(first.lines).toEqual([
+      'nvidia-uvm nvidia0 nvidiactl',
+      'CUDA_VISIBLE_DEVICES=GPU-aaaa',
+      'NVIDIA_VISIBLE_DEVICES=GPU-aaaa',
+    ]);
+    const none = await server.run({ command: 'ls /dev | grep nvidia; env | grep VISIBLE', env });
+    expect(none.lines.sort()).toEqual(['CUDA_VISIBLE_DEVICES=', 'NVIDIA_VISIBLE_DEVICES=void']);
+  },
+);
