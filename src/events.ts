@@ -66,14 +66,14 @@ export class Bus {
   };
 
   /**
-   * Yields `'start'` at once, `'wake'` after something was said about the topic, and `'idle'` after
+   * Yields `'start'` at once, `'wake'` after something was said about one of the topics, and `'idle'` after
    * `idleMs` of silence; calls that come while the reader is busy become one. Ends when `reader` aborts,
    * or the bus is closed.
    *
    * The reader reads its table after each, so what was written before the first yield is not missed.
    */
   async *wakes(
-    topic: Topic,
+    topics: Topic | readonly Topic[],
     reader: AbortSignal,
     idleMs = 15_000,
   ): AsyncGenerator<'start' | 'wake' | 'idle'> {
@@ -83,8 +83,8 @@ export class Bus {
       pending = true;
     };
     const ring = () => call();
-    const set = this.#waiting.get(topic) ?? new Set();
-    this.#waiting.set(topic, set.add(ring));
+    for (const topic of [topics].flat())
+      this.#waiting.set(topic, (this.#waiting.get(topic) ?? new Set()).add(ring));
     signal.addEventListener('abort', ring);
     try {
       yield 'start';
@@ -95,8 +95,11 @@ export class Bus {
       }
     } finally {
       signal.removeEventListener('abort', ring);
-      set.delete(ring);
-      if (set.size === 0) this.#waiting.delete(topic);
+      for (const topic of [topics].flat()) {
+        const set = this.#waiting.get(topic);
+        set?.delete(ring);
+        if (set?.size === 0) this.#waiting.delete(topic);
+      }
     }
 
     function silence(): Promise<'wake' | 'idle'> {

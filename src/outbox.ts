@@ -11,7 +11,7 @@
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import { Prisma } from '../prisma/generated/client.ts';
-import { invalid } from './errors.ts';
+import { AppError, invalid } from './errors.ts';
 import { untilAnswered } from './outage.ts';
 import type { Services } from './services.ts';
 
@@ -25,8 +25,9 @@ export type OutboxEvent = {
 };
 
 export type OutboxQuery = {
-  namespaceId: string;
-  /** Only events of this job or repository. */
+  /** Whose events, or where the subject belongs now. */
+  namespaceIds: readonly string[];
+  /** All events of this job or repository, and no others, also after it was given to another namespace. */
   subject?: string;
   /** Only types that begin like this. */
   prefix: string;
@@ -55,7 +56,8 @@ export async function* readOutbox(
   signal: AbortSignal,
 ): AsyncGenerator<OutboxEvent> {
   let position = await untilAnswered(() => positionOf(db, query.after), signal);
-  for await (const _ of bus.wakes(`namespace:${query.namespaceId}`, signal)) {
+  const topics = query.namespaceIds.map((id) => `namespace:${id}` as const);
+  for await (const _ of bus.wakes(topics, signal)) {
     while (!signal.aborted) {
       const rows = await untilAnswered(() => nextRows(db, query, position), signal);
       const unsettled = rows.findIndex(({ settled }) => !settled);
@@ -85,15 +87,36 @@ async function positionOf(db: Services['db'], after: number | null): Promise<Pos
 }
 
 function nextRows(db: Services['db'], query: OutboxQuery, position: Position): Promise<Row[]> {
-  const { namespaceId, subject, prefix } = query;
+  const { namespaceIds, subject, prefix } = query;
   const { xid, seq, snapshot } = position;
-  return db.$queryRaw<Row[]>`
-    select seq, xid::text as xid, id, type, subject, data, timestamp,
+  const page = (of: Prisma.Sql) => Prisma.sql`
+    select seq, xid::text as xid, id, type, subject, data, timestamp, xid as place,
       xid < pg_snapshot_xmin(pg_current_snapshot()) as settled
     from events
-    where ${subject ? Prisma.sql`subject = ${subject} and` : Prisma.empty}
-      namespace_id = ${namespaceId} and starts_with(type, ${prefix})
+    where ${of} and starts_with(type, ${prefix})
       and (xid, seq) > (${xid}::text::xid8, ${seq}::bigint)
       ${snapshot ? Prisma.sql`and not pg_visible_in_snapshot(xid, ${snapshot}::text::pg_snapshot)` : Prisma.empty}
     order by xid, seq limit ${PAGE}`;
+  if (subject) return rowsOf(db, page(Prisma.sql`subject = ${subject}`));
+  // A page of each namespace, so that each is read along its index, and of these the first page.
+  return rowsOf(
+    db,
+    Prisma.sql`
+      select page.* from unnest(${namespaceIds}::text[]) as namespace (id)
+      cross join lateral (${page(Prisma.sql`namespace_id = namespace.id`)}) page
+      order by place, seq limit ${PAGE}`,
+  );
+}
+
+async function rowsOf(db: Services['db'], query: Prisma.Sql): Promise<Row[]> {
+  const rows = await db.$queryRaw<(Row & { place: unknown })[]>`
+    select seq, xid, id, type, subject, data, timestamp, settled from (${query}) rows
+    order by place, seq`;
+  return rows;
+}
+
+/** So that nobody takes the end of the server for the end of what they follow. */
+export function stopping(): AppError {
+  const message = 'The server is stopping: subscribe again, with `after` the last one seen';
+  return new AppError('internal_error', message, { status: 503 });
 }

@@ -1,7 +1,7 @@
 import { hash } from 'node:crypto';
 import { getIntrospectionQuery } from 'graphql';
 import { expect, test } from 'vitest';
-import { startApp } from './harness.ts';
+import { type Client, startApp } from './harness.ts';
 
 test('every error carries a code, and its field where there is one', async () => {
   await using app = await startApp();
@@ -87,6 +87,44 @@ test('what is not there is null with the error beside it, and spoils nothing els
     noKey: 'NOT_FOUND',
     'nodes.1': 'INVALID_REQUEST',
   });
+});
+
+test('names of private things cannot be guessed: what is hidden is answered like what is not there', async () => {
+  await using app = await startApp();
+  const ada = await app.user('ada');
+  const eve = await app.user('eve');
+  await ada.gql(
+    'mutation { createRepository(input: {namespace: "ada", name: "hidden"}) { repository { id } } }',
+  );
+  await ada.gql(
+    'mutation { createJob(input: {namespace: "ada", name: "hidden", repo: "ada/hidden", command: "true", gpu: T4}) { job { id } } }',
+  );
+  const ask = async (client: Client, name: string) => {
+    const { data, errors } = await client.graphql(
+      `{ repository(namespace: "ada", name: "${name}") { id } job(namespace: "ada", name: "${name}") { id }
+         namespace(name: "ada") { repositories { totalCount } jobs { totalCount } members { totalCount } } }`,
+    );
+    const told = errors?.map(({ path, message, extensions }) => [
+      path?.join('.'),
+      extensions.code,
+      message,
+    ]);
+    return JSON.stringify([data, told?.sort()]);
+  };
+  for (const client of [eve, app.anonymous])
+    expect(await ask(client, 'hidden')).toBe(await ask(client, 'no-such-name'));
+  const [data, told] = JSON.parse(await ask(eve, 'hidden'));
+  expect(data).toEqual({
+    repository: null,
+    job: null,
+    namespace: { repositories: { totalCount: 0 }, jobs: { totalCount: 0 }, members: null },
+  });
+  expect(told.map(([path, code]: string[]) => `${path} ${code}`)).toEqual([
+    // Of every name in a namespace whose jobs one may not see.
+    'job PERMISSION_DENIED',
+    'namespace.members PERMISSION_DENIED',
+    'repository NOT_FOUND',
+  ]);
 });
 
 test('an operation may be large enough for introspection, and not larger than is sane', async () => {

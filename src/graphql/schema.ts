@@ -6,6 +6,7 @@ import '../auth/graphql/accounts.ts';
 import '../auth/graphql/credentials.ts';
 import '../repos/graphql.ts';
 import '../repos/graphql/mutations.ts';
+import '../repos/graphql/subscriptions.ts';
 import '../jobs/graphql.ts';
 import '../jobs/graphql/mutations.ts';
 import '../jobs/graphql/subscriptions.ts';

@@ -3,7 +3,7 @@ import type { JobStatus } from '../../prisma/generated/enums.ts';
 import { demand, type Viewer } from '../auth/access.ts';
 import { type Rule, whileAllowed } from '../auth/rechecks.ts';
 import { AppError, invalid } from '../errors.ts';
-import { type OutboxEvent, readOutbox } from '../outbox.ts';
+import { type OutboxEvent, readOutbox, stopping } from '../outbox.ts';
 import type { Services } from '../services.ts';
 import { anyIn, getJob, type JobKey, namespaceOf, type Ruled } from './jobs.ts';
 import { followJournal } from './logs/follow.ts';
@@ -96,12 +96,6 @@ function mayRead({ db }: Pick<Services, 'db'>, { id, namespaceId, repositoryId }
   };
 }
 
-/** So that nobody takes the end of the server for the end of what they follow. */
-function stopping(): AppError {
-  const message = 'The server is stopping: subscribe again, with `after` the last one seen';
-  return new AppError('internal_error', message, { status: 503 });
-}
-
 async function* logEvents(
   services: Deps,
   jobId: string,
@@ -139,8 +133,11 @@ export type JobEvent = {
   exitCode: number | null;
 };
 
+/** Namespaces that can be followed at once. */
+const MAX_FOLLOWED = 100;
+
 /**
- * What happens to the jobs of a namespace, or to one of them until it is deleted.
+ * What happens to the jobs of some namespaces, or to one job of the only one until it is deleted.
  * @throws AppError 401, 403, 404 at once; 400 for an `after` that is no event's, with the first read; later when
  *   the viewer may not see them any more
  */
@@ -148,17 +145,25 @@ export async function followEvents(
   services: Deps,
   viewer: Viewer,
   {
-    namespace: owner,
+    namespaces: owners,
     name,
     after,
-  }: { namespace: string; name?: string | null; after?: number | null },
+  }: { namespaces: readonly string[]; name?: string | null; after?: number | null },
 ): Promise<(signal: AbortSignal) => AsyncGenerator<JobEvent>> {
-  const namespace = await namespaceOf(services, owner, viewer);
-  demand(viewer, 'job.read', anyIn(viewer, namespace.id));
+  const [owner, ...others] = [...new Set(owners.map((name) => name.toLowerCase()))];
+  if (!owner) throw invalid('namespaces', 'must name one at least');
+  if (others.length >= MAX_FOLLOWED) throw invalid('namespaces', `must be at most ${MAX_FOLLOWED}`);
+  if (name != null && others.length > 0) throw invalid('name', 'goes with one namespace alone');
+  const ids: string[] = [];
+  for (const each of [owner, ...others]) {
+    const { id } = await namespaceOf(services, each, viewer);
+    demand(viewer, 'job.read', anyIn(viewer, id));
+    ids.push(id);
+  }
   const job = name == null ? null : await getJob(services, viewer, { namespace: owner, name }, {});
   const narrowed = viewer.kind === 'account' ? viewer.repositories : null;
   const query = {
-    namespaceId: namespace.id,
+    namespaceIds: ids,
     subject: job?.id,
     prefix: 'job.',
     after: after ?? null,
@@ -166,8 +171,10 @@ export async function followEvents(
   const rule: Rule = job
     ? mayRead(services, job)
     : {
-        key: `jobs of ${namespace.id}`,
-        demand: (now) => demand(now, 'job.read', anyIn(now, namespace.id)),
+        key: `jobs of ${ids.join()}`,
+        demand: (now) => {
+          for (const id of ids) demand(now, 'job.read', anyIn(now, id));
+        },
       };
   return (signal) =>
     whileAllowed(services, viewer, rule, signal, async function* (ended) {

@@ -13,6 +13,7 @@ import { isId } from '../ids.ts';
 import type { Services } from '../services.ts';
 import { inFolder } from './folder.ts';
 import { isRepositoryName, nameKey } from './names.ts';
+import { visibleTo } from './visibility.ts';
 
 export type Select = Prisma.RepositorySelect;
 export type Row<S extends Select> = Prisma.RepositoryGetPayload<{ select: S }>;
@@ -20,6 +21,20 @@ export type Row<S extends Select> = Prisma.RepositoryGetPayload<{ select: S }>;
 /** Whether the viewer may read it: of rows that come with others, as a job's repository does. */
 export function isVisible(viewer: Viewer, row: Omit<Ruled, 'defaultBranch'>): boolean {
   return can(viewer, 'repository.read', target(row));
+}
+
+/** One by its id; null when there is none that the viewer may see. */
+export async function findRepositoryById<S extends Select>(
+  { db }: Pick<Services, 'db'>,
+  viewer: Viewer,
+  id: string,
+  select: S,
+): Promise<Row<S> | null> {
+  const row = await db.repository.findUnique({
+    where: { id, AND: [visibleTo(viewer)] },
+    select,
+  });
+  return row as unknown as Row<S> | null;
 }
 
 /** By id or by name. */

@@ -147,6 +147,7 @@ export const MUTATIONS: Record<string, Rule[]> = {
 export const SUBSCRIPTIONS: Record<string, Rule[]> = {
   jobLog: [{ from: 'read', args: async (world) => ({ ...(await job(world)), after: 0 }) }],
   jobEvents: [{ from: 'read', args: () => ({ namespace, after: 0 }) }],
+  repositoryEvents: [{ from: 'read', args: () => ({ namespaces: [namespace], after: 0 }) }],
 };
 
 /** Who finds a node by its id; `owner`: the member called `admin` alone. */

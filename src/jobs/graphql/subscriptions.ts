@@ -1,8 +1,8 @@
 /** What can be followed: a job's log, and what happens to jobs. */
-import { Repeater } from '@repeaterjs/repeater';
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import { builder } from '../../graphql/builder.ts';
 import { selectOf } from '../../graphql/select.ts';
+import { endedByReader, orThrow } from '../../graphql/subscription.ts';
 import * as following from '../following.ts';
 import { Job } from '../graphql.ts';
 import * as jobs from '../jobs.ts';
@@ -73,53 +73,22 @@ builder.subscriptionFields((t) => ({
   }),
   jobEvents: t.field({
     type: JobEvent,
-    description: 'Every change of a job, or of all jobs in a namespace.',
+    description:
+      'Every change of a job, or of all jobs in one namespace or several. It ends, with an error, when the viewer may not see one of them any more.',
     args: {
-      namespace: t.arg.string({ required: true, description: 'The name of the owner.' }),
-      name: t.arg.string({ description: 'Left out: all jobs of the namespace.' }),
+      namespace: t.arg.string({ description: 'The name of one; give this or `namespaces`.' }),
+      namespaces: t.arg.stringList({ description: 'The names of several, at most 100.' }),
+      name: t.arg.string({ description: 'One job of the one namespace; left out: all.' }),
       after: t.arg({
         type: 'SafeInt',
         description: 'The `cursor` of the last event seen; 0: from the first; left out: from now.',
       }),
     },
-    subscribe: async (_root, args, { services, viewer }) => {
-      const open = await following.followEvents(services, viewer, args);
-      return endedByReader(open);
+    subscribe: async (_root, { namespace, namespaces, ...args }, { services, viewer }) => {
+      const named = [namespace ?? [], namespaces ?? []].flat();
+      const query = { ...args, namespaces: named };
+      return endedByReader(await following.followEvents(services, viewer, query));
     },
     resolve: orThrow,
   }),
 }));
-
-/** What ended a subscription, as its last event. */
-type Failed = { failure: unknown };
-
-/**
- * A generator that waits for the database is not ended by its reader going away; a repeater is told, and then
- * aborts it. `signal` of the request would not do: in graphql-sse's single connection mode the request that
- * subscribes is answered and over long before the subscription is.
- *
- * A failure is yielded, to be thrown by the field's resolver: as an event with `errors` it reaches the client on
- * every transport, while a source that throws breaks the connection of some and says nothing on others.
- */
-function endedByReader<T>(
-  open: (signal: AbortSignal) => AsyncIterable<T>,
-): AsyncIterable<T | Failed> {
-  return new Repeater<T | Failed>(async (push, stop) => {
-    const abort = new AbortController();
-    void stop.then(() => abort.abort());
-    try {
-      for await (const event of open(abort.signal)) {
-        await push(event);
-        if (abort.signal.aborted) break;
-      }
-    } catch (failure) {
-      await push({ failure });
-    }
-    stop();
-  });
-}
-
-function orThrow<T extends object>(event: T | Failed): T {
-  if ('failure' in event) throw event.failure;
-  return event;
-}

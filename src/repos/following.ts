@@ -1,0 +1,143 @@
+/** What happens to repositories, told as it happens: pushes above all. */
+import { demand, type Target, type Viewer } from '../auth/access.ts';
+import { namespaceNamed } from '../auth/accounts.ts';
+import { type Rule, whileAllowed } from '../auth/rechecks.ts';
+import { invalid, notFound } from '../errors.ts';
+import type { EventType } from '../events.ts';
+import { type Command, NONE } from '../git/hooks.ts';
+import { type OutboxEvent, readOutbox, stopping } from '../outbox.ts';
+import type { Services } from '../services.ts';
+import { canExist, getRepository, RULED, type Ruled, target } from './repos.ts';
+
+type Deps = Pick<Services, 'db' | 'bus' | 'rechecks'>;
+
+export type RepositoryEventType = Extract<EventType, `repository.${string}`>;
+
+/** Ids of commits; null where the ref was not there before, or is not after. */
+export type RefUpdate = { ref: string; before: string | null; after: string | null };
+
+export type Push = {
+  pusher: string;
+  /** Of all refs that moved; no more than the first fifty are in `refs`. */
+  refCount: number;
+  refs: RefUpdate[];
+};
+
+export type RepositoryEvent = {
+  id: string;
+  cursor: number;
+  type: RepositoryEventType;
+  timestamp: Date;
+  repositoryId: string;
+  name: string;
+  fullName: string;
+  push: Push | null;
+};
+
+/** Namespaces that can be followed at once. */
+const MAX_FOLLOWED = 100;
+
+export type FollowInput = {
+  namespaces: readonly string[];
+  /** One repository of the only namespace. */
+  name?: string | null;
+  after?: number | null;
+};
+
+/**
+ * What happens to one repository that the viewer may read, until it is deleted and wherever it is transferred;
+ * or to all of namespaces that the viewer is a member of.
+ * @throws AppError 400, 401, 403, 404 at once; 400 for an `after` that is no event's, with the first read; later
+ *   when the viewer may not see them any more
+ */
+export async function followRepositories(
+  services: Deps,
+  viewer: Viewer,
+  { namespaces, name, after = null }: FollowInput,
+): Promise<(signal: AbortSignal) => AsyncGenerator<RepositoryEvent>> {
+  const [owner, ...others] = [...new Set(namespaces.map((each) => each.toLowerCase()))];
+  if (!owner) throw invalid('namespaces', 'must name one at least');
+  if (others.length >= MAX_FOLLOWED) throw invalid('namespaces', `must be at most ${MAX_FOLLOWED}`);
+  if (name != null && others.length > 0) throw invalid('name', 'goes with one namespace alone');
+  const one =
+    name == null ? null : await getRepository(services, viewer, { namespace: owner, name }, {});
+  const namespaceIds = one
+    ? [one.namespaceId]
+    : await membersOnly(services, viewer, [owner, ...others]);
+  const query = { namespaceIds, subject: one?.id, prefix: 'repository.', after };
+  const rule = one ? mayRead(services, one) : mayReadAll(namespaceIds);
+  const narrowed = viewer.kind === 'account' ? viewer.repositories : null;
+  return (signal) =>
+    whileAllowed(services, viewer, rule, signal, async function* (ended) {
+      for await (const event of readOutbox(services, query, ended)) {
+        if (!narrowed || narrowed.has(event.subject)) yield eventOf(event);
+        if (one && event.type === 'repository.deleted') return;
+      }
+      if (!ended.aborted) throw stopping();
+    });
+}
+
+async function membersOnly({ db }: Deps, viewer: Viewer, names: string[]): Promise<string[]> {
+  const ids: string[] = [];
+  for (const name of names) {
+    if (!canExist({ namespace: name })) throw notFound('Namespace');
+    const { id } = await namespaceNamed(db, name);
+    demand(viewer, 'repository.read', anyIn(viewer, id));
+    ids.push(id);
+  }
+  return ids;
+}
+
+/** What to ask before a repository is known: for a credential narrowed to some, whether it may read one of them. */
+function anyIn(viewer: Viewer, namespaceId: string): Target {
+  const narrowed = viewer.kind === 'account' ? viewer.repositories : null;
+  return { namespaceId, repositoryId: narrowed ? [...narrowed][0] : null };
+}
+
+function mayReadAll(namespaceIds: readonly string[]): Rule {
+  return {
+    key: `repositories of ${namespaceIds.join()}`,
+    demand(viewer) {
+      for (const id of namespaceIds) demand(viewer, 'repository.read', anyIn(viewer, id));
+    },
+  };
+}
+
+/** As it is at each moment: it may be closed, or given to another namespace. */
+function mayRead({ db }: Pick<Services, 'db'>, { id }: Ruled): Rule {
+  return {
+    key: `repository ${id}`,
+    async demand(viewer) {
+      const row = await db.repository.findUnique({ where: { id }, select: RULED });
+      // One that is deleted ends what follows it by itself.
+      if (row) demand(viewer, 'repository.read', target(row));
+    },
+  };
+}
+
+function eventOf({ id, seq, type, timestamp, subject, data }: OutboxEvent): RepositoryEvent {
+  return {
+    id,
+    cursor: seq,
+    type: type as RepositoryEventType,
+    timestamp,
+    repositoryId: subject,
+    name: String(data.name),
+    fullName: String(data.fullName),
+    push: type === 'repository.pushed' ? pushOf(data) : null,
+  };
+}
+
+function pushOf(data: OutboxEvent['data']): Push {
+  const idOf = (sha: string) => (sha === NONE ? null : sha);
+  const refs = data.refs as unknown as Command[];
+  return {
+    pusher: String(data.pusher),
+    refCount: Number(data.refCount),
+    refs: refs.map(({ ref, before, after }) => ({
+      ref,
+      before: idOf(before),
+      after: idOf(after),
+    })),
+  };
+}
