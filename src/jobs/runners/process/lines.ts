@@ -11,6 +11,8 @@ export type LogLimits = { bytes: number; lines: number };
 export type LogFile = {
   /** Whole frames, one character a byte: `<epoch ms> <o|e> <line>\n`. */
   write(frames: string): void;
+  /** Whether lines are still kept. */
+  readonly open: boolean;
   /** A line of our own, whatever the limits. */
   note(text: string): void;
 };
@@ -44,6 +46,9 @@ export function openLog(file: string, limits: LogLimits, onError: (error: Error)
     append(`${Date.now()} e ${Buffer.from(text).toString('latin1')}\n`);
 
   return {
+    get open() {
+      return !full && !failed;
+    },
     note,
     write(frames) {
       if (full) return;
@@ -102,6 +107,8 @@ export function follow(fifo: string, stream: 'o' | 'e', log: LogFile) {
     return text;
   };
   source.on('data', (chunk) => {
+    // The job is not held up by lines that nobody will read.
+    if (!log.open) return;
     const text = chunk.toString('latin1');
     const first = text.indexOf('\n');
     if (first < 0) return keep(text);
