@@ -25,7 +25,7 @@ import type { Plugin } from 'graphql-yoga';
 export const MAX_TOKENS = 2_000;
 /** Fields within each other. How deep an introspection goes is limited by GraphQL's own rules. */
 export const MAX_DEPTH = 15;
-/** A hundred jobs with attempts, five lines and repository take 8,000; fifty repositories with branches, commits and tree 35,000. */
+/** A hundred jobs with attempts, five lines and repository take 18,000; fifty repositories with branches, commits and tree 30,000. */
 export const MAX_COST = 50_000;
 
 type Limit = 'tokens' | 'depth' | 'cost';
