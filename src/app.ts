@@ -17,12 +17,16 @@ import { watchDiskSpace } from './disk-space.ts';
 import { Bus } from './events.ts';
 import { openGit } from './git/git.ts';
 import { createHttp } from './http.ts';
+import { removeOldAnswers } from './idempotency.ts';
+import { removeLeftMarked } from './jobs/kept.ts';
+import { removeGoneWorkers } from './jobs/queue.ts';
 import type { Runner } from './jobs/runner.ts';
 import { openProcessRunner } from './jobs/runners/process.ts';
 import { openSecretBox } from './jobs/secrets.ts';
 import { startWorker } from './jobs/worker.ts';
 import { rateLimits } from './limits.ts';
 import { createLog, type Logger } from './log.ts';
+import { removeOldEvents } from './outbox.ts';
 import { Reads } from './reads.ts';
 import { PushRecorder } from './repos/recorder.ts';
 import { recoverRepositories } from './repos/recover.ts';
@@ -30,6 +34,7 @@ import type { Services } from './services.ts';
 import { openSession } from './session.ts';
 import { openSigner } from './signing.ts';
 import { createStarting } from './starting.ts';
+import { startUpkeep } from './upkeep.ts';
 
 export type Overrides = {
   log?: Logger;
@@ -144,6 +149,14 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   };
   handler = createHttp(services, limits);
   cleanup.use(await startWorker({ ...services, db: database.client, runner }));
+  cleanup.use(
+    startUpkeep(services, {
+      'removing old events': () => removeOldEvents(services, config.eventDays),
+      'removing old answers to requests': () => removeOldAnswers(services),
+      'removing workers that are gone': () => removeGoneWorkers(services),
+      'removing artifacts that were deleted': () => removeLeftMarked(services),
+    }),
+  );
 
   const owned = cleanup.move();
   return {

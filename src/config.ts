@@ -35,6 +35,8 @@ export type Config = {
   jobNetwork?: 'internet' | 'none' | 'host';
   /** For jobs, when the server is root: both ends belong to it. */
   jobUids: { first: number; last: number };
+  /** For how long events can be read. */
+  eventDays: number;
   sshPort: number;
   /** Whose `X-Forwarded-For` is believed: so many hops, or those addresses; nobody's when false. */
   trustedProxies: false | number | string[];
@@ -70,6 +72,7 @@ export const VARIABLES = {
     '60578-61183',
     'user ids that jobs run under, two for each, when the server is root',
   ],
+  LOAM_EVENT_DAYS: ['30', 'days for which events are kept; 1 to 3650'],
   LOAM_SSH_PORT: ['2222', 'port named in ssh_url'],
   LOAM_TRUSTED_PROXIES: [
     '',
@@ -161,6 +164,7 @@ export function readConfig(env: Record<string, string | undefined> = process.env
       ? oneOf('LOAM_JOB_NETWORK', ['internet', 'none', 'host'])
       : undefined,
     jobUids: uids(),
+    eventDays: integer('LOAM_EVENT_DAYS', 1, 3650),
     sshPort: integer('LOAM_SSH_PORT', 1, 65535),
     trustedProxies: readProxies(read('LOAM_TRUSTED_PROXIES'), (why) =>
       fail('LOAM_TRUSTED_PROXIES', why),

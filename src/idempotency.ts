@@ -20,8 +20,7 @@ import type { Services } from './services.ts';
 const MAX_KEY = 255;
 const KEPT = '24 hours';
 const ABANDONED = '30 seconds';
-const PURGE_EVERY_MS = 60_000;
-const PURGE_ROWS = 10_000;
+const PURGE_ROWS = 1_000;
 /** The rest (request id, rate, date) are of the request that gets the replay. */
 const KEPT_HEADERS = ['content-type', 'cache-control', 'location', 'allow'];
 
@@ -50,19 +49,19 @@ const PURGE = `
   delete from idempotent_requests where ctid = any (array(
     select ctid from idempotent_requests where created_at < now() - interval '${KEPT}' limit ${PURGE_ROWS}))`;
 
+/** Removes a batch of the answers that are past their time. @returns whether there may be more */
+export async function removeOldAnswers({ pool }: Pick<Services, 'pool'>): Promise<boolean> {
+  const { rowCount } = await pool.query(PURGE);
+  return rowCount === PURGE_ROWS;
+}
+
 /** For requests that are authenticated and whose body is in `req.rawBody`. */
 export function idempotency({ pool, log }: Pick<Services, 'pool' | 'log'>): RequestHandler {
-  let purged = Date.now();
-
   return async (req, res, next) => {
     const key = req.get('idempotency-key');
     if (key === undefined) return next();
     if (!/^[\x20-\x7e]*[\x21-\x7e]$/.test(key) || key.length > MAX_KEY)
       throw invalid('Idempotency-Key', `must be 1 to ${MAX_KEY} printable ASCII characters`);
-    if (Date.now() - purged > PURGE_EVERY_MS) {
-      purged = Date.now();
-      await pool.query(PURGE);
-    }
     const owner = demandAccount(req.viewer).credential.id;
     const fingerprint = createHash('sha256')
       .update(`${req.method} ${req.originalUrl}\n`)

@@ -82,8 +82,15 @@ async function positionOf(db: Services['db'], after: number | null): Promise<Pos
             pg_snapshot_xmin(pg_current_snapshot())::text as xid`
       : await db.$queryRaw<Position[]>`
           select xid::text as xid, seq from events where seq = ${after}::bigint`;
-  if (!row) throw invalid('after', 'is the cursor of no event; leave it out to begin now');
-  return row;
+  if (row) return row;
+  const [{ last } = { last: 0n }] = await db.$queryRaw<{ last: bigint }[]>`
+    select last_value as last from events_seq_seq`;
+  if (after !== null && after > 0 && after <= last)
+    throw invalid(
+      'after',
+      'is older than the events that are kept, and some after it are gone: begin with 0 for the oldest, or leave it out to begin now',
+    );
+  throw invalid('after', 'is the cursor of no event; leave it out to begin now');
 }
 
 function nextRows(db: Services['db'], query: OutboxQuery, position: Position): Promise<Row[]> {
@@ -119,4 +126,27 @@ async function rowsOf(db: Services['db'], query: Prisma.Sql): Promise<Row[]> {
 export function stopping(): AppError {
   const message = 'The server is stopping: subscribe again, with `after` the last one seen';
   return new AppError('internal_error', message, { status: 503 });
+}
+
+const BATCH = 1_000;
+
+/**
+ * Removes a batch of the events that are older than `days`, and no more than a beginning of the order in which
+ * they are read: whoever has the cursor of an event that is kept finds all that come after it.
+ * @returns whether there may be more
+ */
+export async function removeOldEvents(
+  { pool }: Pick<Services, 'pool'>,
+  days: number,
+): Promise<boolean> {
+  const { rows } = await pool.query<{ seq: string; old: boolean }>(
+    `select seq, timestamp < now() - make_interval(days => $1) as old
+     from events order by xid, seq limit ${BATCH}`,
+    [days],
+  );
+  const kept = rows.findIndex(({ old }) => !old);
+  const old = kept < 0 ? rows : rows.slice(0, kept);
+  if (old.length > 0)
+    await pool.query('delete from events where seq = any($1)', [old.map(({ seq }) => seq)]);
+  return old.length === BATCH;
 }

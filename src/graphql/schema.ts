@@ -8,6 +8,7 @@ import '../repos/graphql.ts';
 import '../repos/graphql/mutations.ts';
 import '../repos/graphql/subscriptions.ts';
 import '../jobs/graphql.ts';
+import '../jobs/graphql/kept.ts';
 import '../jobs/graphql/mutations.ts';
 import '../jobs/graphql/subscriptions.ts';
 import './diagnostics.ts';

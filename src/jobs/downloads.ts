@@ -30,12 +30,19 @@ export type Artifacts = ArtifactKey & {
   downloadUrl: string;
 };
 
+type Described = Prisma.JobGetPayload<{ select: typeof DESCRIBED }>;
+
 /** Null until there are any. */
-export function artifactsOf(
+export function artifactsOf(deps: Deps, job: Described): Artifacts | null {
+  const { artifactBytes } = job;
+  return artifactBytes === null ? null : describe(deps, { ...job, artifactBytes });
+}
+
+/** Of a job, or of one that is gone. */
+export function describe(
   { signer, urls }: Deps,
-  job: Prisma.JobGetPayload<{ select: typeof DESCRIBED }>,
-): Artifacts | null {
-  if (job.artifactBytes === null) return null;
+  job: Described & { artifactBytes: bigint },
+): Artifacts {
   const base = `${urls.artifacts}/${job.namespace.name}/${job.id}`;
   return {
     jobId: job.id,
@@ -71,8 +78,8 @@ function thing(jobId: string, path?: string): string {
 }
 
 /**
- * Whether the holder of a link or credential may have it. Artifacts outlive their job's record, so the
- * record is not asked for: the address names the namespace, and its members may read.
+ * Whether the holder of a link or credential may have it: the address names the namespace, whose members may
+ * read. Artifacts outlive their job's record (`kept.ts`), so there may be none.
  * @returns with the rule that must hold while it is sent; null for a link, which is good for its time
  * @throws AppError 401, 403, 404
  */
@@ -86,14 +93,24 @@ export async function demandDownload(
   const { id: namespaceId } = await namespaceOf(deps, name);
   const key = { namespaceId, jobId };
   if (deps.signer.verify(thing(jobId, path), query)) return { key, rule: null };
-  const job = await deps.db.job.findUnique({
-    where: { id: jobId, namespaceId },
-    select: { repositoryId: true },
-  });
   const rule: Rule = {
     key: `artifacts of ${jobId}`,
-    demand: (now) => demand(now, 'job.read', { namespaceId, repositoryId: job?.repositoryId }),
+    async demand(now) {
+      const repositoryId =
+        now.kind === 'account' && now.repositories ? await repositoryOf(deps, key) : null;
+      demand(now, 'job.read', { namespaceId, repositoryId });
+    },
   };
   await rule.demand(viewer);
   return { key, rule };
+}
+
+/** The repository that a job runs or ran; null when there is none, or it is gone. */
+async function repositoryOf(
+  { db }: Pick<Services, 'db'>,
+  { jobId, namespaceId }: ArtifactKey,
+): Promise<string | null> {
+  const query = { where: { id: jobId, namespaceId }, select: { repositoryId: true } };
+  const row = (await db.job.findUnique(query)) ?? (await db.keptArtifacts.findUnique(query));
+  return row?.repositoryId ?? null;
 }

@@ -4,7 +4,7 @@ import { AppError } from '../errors.ts';
 import { wake } from '../events.ts';
 import { isDatabaseAway, isDiskFull } from '../outage.ts';
 import { demandRoom } from '../quotas.ts';
-import { storeArtifacts, TooLarge } from './artifacts.ts';
+import { removeArtifacts, storeArtifacts, TooLarge } from './artifacts.ts';
 import type { Attempt, Deps } from './held.ts';
 import { secondsBetween } from './jobs.ts';
 import { appendLines } from './logs/append.ts';
@@ -68,7 +68,7 @@ type Collected = {
 
 /** Ends the attempt and moves its job on, if the job is still its. */
 export async function finish(
-  { db, pool }: Deps,
+  deps: Deps,
   { id, job, startedAt }: Attempt,
   outcome: Outcome,
   { stored = undefined, note }: Collected = {},
@@ -76,11 +76,11 @@ export async function finish(
   const why = outcome.kind === 'unstartable' ? outcome.reason : undefined;
   const notes = [outcome.kind === 'exited' ? outcome.note : why, note];
   await addLines(
-    { db, pool },
+    deps,
     id,
     notes.filter((line) => line !== undefined),
   );
-  await db.$transaction(async (tx) => {
+  const deleted = await deps.db.$transaction(async (tx) => {
     const now = new Date();
     if (outcome.kind === 'lost') {
       await loseAttempt(tx, { attemptId: id, jobId: job.id });
@@ -103,8 +103,12 @@ export async function finish(
     }
     // A follower of a cancelled job waits for this, and nothing else tells.
     await wake(tx, `job:${job.id}`);
+    return (await tx.job.count({ where: { id: job.id } })) === 0;
   });
-  await foldPages({ pool }, job.id);
+  await foldPages(deps, job.id);
+  // It was deleted while its artifacts were being stored, and nothing tells of them.
+  if (deleted && stored)
+    await removeArtifacts(deps, { namespaceId: job.namespaceId, jobId: job.id });
 }
 
 /** Ends an attempt that cannot be gone on with, and its process if it has one. */

@@ -6,7 +6,7 @@
  */
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type { JobStatus } from '../../prisma/generated/enums.ts';
-import { demand, demandAccount, type Target, type Viewer } from '../auth/access.ts';
+import { demand, demandAccount, type Viewer } from '../auth/access.ts';
 import { namespaceNamed } from '../auth/accounts.ts';
 import { inTransaction, violatesReference, violatesUnique } from '../db.ts';
 import { AppError, notFound } from '../errors.ts';
@@ -23,15 +23,17 @@ import {
 import { demandRoom } from '../quotas.ts';
 import { resolveBranch } from '../repos/repos.ts';
 import type { Services } from '../services.ts';
-import { removeArtifacts } from './artifacts.ts';
 import { costOf, costPerHour } from './hardware.ts';
+import { noteArtifacts, removeMarked } from './kept.ts';
 import { statusPage } from './logs/pages.ts';
 import { poolWaitsFor } from './queue.ts';
 import { type CreateInput, checkRequest, isJobName, type NamedValue } from './request.ts';
 import type { Outcome } from './runner.ts';
 import { announce, isOver, lockJob, moveJob, PHASES, statusTopic, TOLD } from './state.ts';
+import { anyIn, visibleTo } from './visibility.ts';
 
 export type { CreateInput, NamedValue } from './request.ts';
+export { anyIn, visibleTo } from './visibility.ts';
 
 /** How an attempt ended; null in the database while it lasts. */
 export type AttemptOutcome = Outcome['kind'];
@@ -273,11 +275,11 @@ export function secondsBetween(start: Date, end: Date): number {
 const LONG_LOG_MS = 120_000;
 
 /**
- * Removes the record with its log; the artifacts stay where they are unless they are to go too.
+ * Removes the record with its log; the artifacts stay where they are (`kept.ts`) unless they are to go too.
  * @throws AppError 401, 403, 404, 409 while the job is queued or running.
  */
 export async function deleteJob(
-  services: Pick<Services, 'db' | 'config'>,
+  services: Pick<Services, 'db' | 'config' | 'log'>,
   viewer: Viewer,
   { deleteArtifacts, ...key }: JobKey & { deleteArtifacts: boolean },
 ): Promise<string> {
@@ -287,13 +289,18 @@ export async function deleteJob(
     if (!job) throw notFound('Job');
     if (!isOver(job.status))
       throw new AppError('conflict', `The job cannot be deleted: it is ${job.status}`);
+    await noteArtifacts(tx, id, deleteArtifacts);
     const row = await tx.job.delete({ where: { id }, select: TOLD });
     await announce(tx, row, 'job.deleted');
     await wake(tx, `job:${id}`);
     await wake(tx, statusTopic(id));
   };
   await inTransaction(services.db, work, { timeout: LONG_LOG_MS });
-  if (deleteArtifacts) await removeArtifacts(services, { namespaceId, jobId: id });
+  // The job is gone by now: files that cannot be removed at once are removed later.
+  if (deleteArtifacts)
+    await removeMarked(services, { id, namespaceId }).catch((error) =>
+      services.log.error({ err: error, job: id }, 'artifacts were not removed yet'),
+    );
   return id;
 }
 
@@ -345,30 +352,6 @@ export function totalCostOf(
   job: Parameters<typeof runtimeOf>[0] & { costPerHour: Prisma.Decimal },
 ) {
   return costOf(job.costPerHour.toString(), runtimeOf(job));
-}
-
-/** The same rule as `can(viewer, 'job.read', …)`, as a condition for the database. */
-export function visibleTo(viewer: Viewer): Prisma.JobWhereInput {
-  if (viewer.kind === 'anonymous') return { id: '' };
-  const { scopes, operator, namespace, roles, namespaces, repositories } = viewer;
-  if (scopes && !scopes.has('job:read')) return { id: '' };
-  const member = operator ? null : [namespace.id, ...roles.keys()];
-  return {
-    AND: [
-      member ? { namespaceId: { in: member } } : {},
-      namespaces ? { namespaceId: { in: [...namespaces] } } : {},
-      repositories ? { repositoryId: { in: [...repositories] } } : {},
-    ],
-  };
-}
-
-/**
- * What to ask `demand` before a job is known: whether the viewer may do it to any job of the namespace. For a
- * credential that is narrowed to repositories, to those of one of them.
- */
-export function anyIn(viewer: Viewer, namespaceId: string): Target {
-  const narrowed = viewer.kind === 'account' ? viewer.repositories : null;
-  return { namespaceId, repositoryId: narrowed ? [...narrowed][0] : null };
 }
 
 /** @throws AppError 401 for a viewer who is not signed in, 404. */

@@ -184,3 +184,16 @@ export async function findLost(
         or a.heartbeat_at < now() - make_interval(mins => j.timeout_minutes + 2))
     limit 100`;
 }
+
+/** A worker that has been silent for so long will not come back as it was. */
+const WORKER_KEPT_DAYS = 7;
+
+/** Forgets workers that are gone and hold no attempt. There are as many as data folders, so all in one go. */
+export async function removeGoneWorkers({ pool }: Pick<Services, 'pool'>): Promise<boolean> {
+  await pool.query(
+    `delete from workers w where heartbeat_at < now() - make_interval(days => $1)
+       and not exists (select from job_attempts a where a.worker_id = w.id and a.ended_at is null)`,
+    [WORKER_KEPT_DAYS],
+  );
+  return false;
+}

@@ -1,0 +1,61 @@
+/** Artifacts of jobs that were deleted without them, in GraphQL: the list of a namespace, and removing them. */
+import { Namespace } from '../../auth/graphql.ts';
+import { builder } from '../../graphql/builder.ts';
+import { connectionType, pageCost, sliceArgs, toConnection } from '../../graphql/paging.ts';
+import { deletionPayload, INPUT } from '../../graphql/payloads.ts';
+import * as downloads from '../downloads.ts';
+import * as kept from '../kept.ts';
+import { JobArtifacts } from './outputs.ts';
+
+const KeptArtifacts = builder.objectRef<kept.KeptArtifacts>('KeptArtifacts').implement({
+  description:
+    'What a job left whose record was deleted. It counts as storage until it is deleted.',
+  fields: (t) => ({
+    jobId: t.exposeID('id', { description: 'The id that the job had.' }),
+    jobName: t.exposeString('name', {
+      description: 'The name that the job had; another may have it by now.',
+    }),
+    jobDeletedAt: t.expose('deletedAt', {
+      type: 'DateTime',
+      description: 'When the record of the job was deleted.',
+    }),
+    artifacts: t.field({
+      type: JobArtifacts,
+      description: 'The files, at the address that they had.',
+      resolve: ({ sizeBytes, files, ...row }, _args, { services }) =>
+        downloads.describe(services, { ...row, artifactBytes: sizeBytes, artifactFiles: files }),
+    }),
+  }),
+});
+
+builder.prismaObjectField(Namespace, 'keptArtifacts', (t) =>
+  t.field({
+    type: connectionType('KeptArtifacts', KeptArtifacts),
+    nullable: true,
+    description: 'Artifacts of jobs that were deleted without them, the last deleted first.',
+    complexity: pageCost(),
+    args: { first: t.arg.int(sliceArgs.first), after: t.arg.string(sliceArgs.after) },
+    select: { id: true },
+    resolve: async ({ id }, args, { services, viewer }) =>
+      toConnection(await kept.sliceKept(services, viewer, { ...args, namespaceId: id }), args),
+  }),
+);
+
+const DeleteKeptArtifactsInput = builder.inputType('DeleteKeptArtifactsInput', {
+  description: 'The artifacts that are to go.',
+  fields: (t) => ({
+    jobId: t.id({ required: true, description: 'The id of the job that left them.' }),
+  }),
+});
+
+builder.mutationField('deleteKeptArtifacts', (t) =>
+  t.field({
+    type: deletionPayload('DeleteKeptArtifacts'),
+    nullable: true,
+    description: 'Removes artifacts whose job was deleted without them, for good.',
+    args: { input: t.arg({ type: DeleteKeptArtifactsInput, ...INPUT }) },
+    resolve: async (_root, { input }, { services, viewer }) => ({
+      id: await kept.deleteKeptArtifacts(services, viewer, input.jobId),
+    }),
+  }),
+);

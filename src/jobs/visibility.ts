@@ -1,0 +1,27 @@
+/** Which jobs a viewer may see, and what they left. */
+import type { Prisma } from '../../prisma/generated/client.ts';
+import type { Target, Viewer } from '../auth/access.ts';
+
+/** The same rule as `can(viewer, 'job.read', …)`, as a condition for the database. */
+export function visibleTo(viewer: Viewer): Prisma.JobWhereInput {
+  if (viewer.kind === 'anonymous') return { id: '' };
+  const { scopes, operator, namespace, roles, namespaces, repositories } = viewer;
+  if (scopes && !scopes.has('job:read')) return { id: '' };
+  const member = operator ? null : [namespace.id, ...roles.keys()];
+  return {
+    AND: [
+      member ? { namespaceId: { in: member } } : {},
+      namespaces ? { namespaceId: { in: [...namespaces] } } : {},
+      repositories ? { repositoryId: { in: [...repositories] } } : {},
+    ],
+  };
+}
+
+/**
+ * What to ask `demand` before a job is known: whether the viewer may do it to any job of the namespace. For a
+ * credential that is narrowed to repositories, to those of one of them.
+ */
+export function anyIn(viewer: Viewer, namespaceId: string): Target {
+  const narrowed = viewer.kind === 'account' ? viewer.repositories : null;
+  return { namespaceId, repositoryId: narrowed ? [...narrowed][0] : null };
+}

@@ -1,0 +1,162 @@
+/** What becomes of artifacts when their job is deleted. */
+import { existsSync } from 'node:fs';
+import { mkdir, readdir } from 'node:fs/promises';
+import { join } from 'node:path';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { newId } from '../src/ids.ts';
+import type { Runner } from '../src/jobs/runner.ts';
+import { fakeRunner } from '../src/jobs/runners/fake.ts';
+import { type Client, eventually, startApp, type TestApp } from './harness.ts';
+import { cancel, remove, submit, until } from './submit.ts';
+
+let app: TestApp;
+let ada: Client;
+let namespaceId: string;
+let whenCollected: (() => Promise<void>) | undefined;
+
+beforeAll(async () => {
+  const fake = fakeRunner({ graceMs: 100 });
+  const runner: Runner = {
+    ...fake,
+    async artifacts(handle, path) {
+      const tar = await fake.artifacts(handle, path);
+      await whenCollected?.();
+      return tar;
+    },
+  };
+  app = await startApp({ overrides: { runner } });
+  ada = await app.user('ada');
+  await ada.post('/auth/v1/repository/ada', { name: 'code' });
+  namespaceId = (await ada.gql('{ namespace(name: "ada") { id } }')).namespace.id;
+});
+afterAll(() => app[Symbol.asyncDispose]());
+
+async function finished(name: string, repo = 'ada/code') {
+  await submit(ada, { namespace: 'ada', name, repo, command: 'echo out', outputPath: 'out' });
+  return until(ada, 'ada', name, 'SUCCEEDED');
+}
+
+async function kept(client = ada) {
+  const { namespace } = await client.gql(`{ namespace(name: "ada") { keptArtifacts {
+    totalCount nodes { jobId jobName artifacts { sizeBytes fileCount downloadUrl files { nodes { path downloadUrl } } } } } } }`);
+  return namespace.keptArtifacts;
+}
+
+const stored = async () =>
+  Number(
+    (await app.app.services.db.namespace.findUniqueOrThrow({ where: { name: 'ada' } }))
+      .storageBytes,
+  );
+const folderOf = (jobId: string) => join(app.config.dataDir, 'artifacts', namespaceId, jobId);
+const DELETE = `mutation ($input: DeleteKeptArtifactsInput!) { deleteKeptArtifacts(input: $input) { id } }`;
+const discard = (client: Client, jobId: string) => client.graphql(DELETE, { input: { jobId } });
+const codeOf = async (answer: ReturnType<typeof discard>) =>
+  (await answer).errors?.[0]?.extensions.code;
+
+test('they stay at their address and in the storage, are listed, and can be removed', async () => {
+  const before = await stored();
+  const { id, artifacts } = await finished('left');
+  expect(await stored()).toBe(before + artifacts.sizeBytes);
+  await remove(ada, 'ada', 'left');
+  expect(await stored()).toBe(before + artifacts.sizeBytes);
+
+  const { totalCount, nodes } = await kept();
+  expect([totalCount, nodes[0]]).toMatchObject([
+    1,
+    { jobId: id, jobName: 'left', artifacts: { sizeBytes: artifacts.sizeBytes, fileCount: 1 } },
+  ]);
+  const [file] = nodes[0].artifacts.files.nodes;
+  expect((await app.anonymous.get(file.downloadUrl)).text).toBe('out\n');
+  expect((await app.anonymous.get(nodes[0].artifacts.downloadUrl)).status).toBe(200);
+  const bob = await app.user('bob');
+  const bare = nodes[0].artifacts.downloadUrl.split('?')[0];
+  const statuses = [ada, bob, app.anonymous].map(async (who) => (await who.get(bare)).status);
+  expect(await Promise.all(statuses)).toEqual([200, 403, 401]);
+
+  expect((await kept(bob)).totalCount).toBe(0);
+  expect(await codeOf(discard(bob, id))).toBe('PERMISSION_DENIED');
+  expect(await codeOf(discard(app.anonymous, id))).toBe('AUTHENTICATION_FAILED');
+  expect((await discard(ada, id)).data.deleteKeptArtifacts).toEqual({ id });
+  expect([await stored(), (await kept()).totalCount]).toEqual([before, 0]);
+  expect(existsSync(folderOf(id))).toBe(false);
+  expect((await ada.get(bare)).status).toBe(404);
+  expect(await codeOf(discard(ada, id))).toBe('NOT_FOUND');
+  expect(await codeOf(discard(ada, newId('job')))).toBe('NOT_FOUND');
+  expect(await codeOf(discard(ada, 'nonsense'))).toBe('NOT_FOUND');
+});
+
+test('who may not delete the job may not remove what it left; a narrowed token sees its own', async () => {
+  const { id } = await finished('shared');
+  await remove(ada, 'ada', 'shared');
+  const { db } = app.app.services;
+  const carol = await app.user('carol');
+  const { id: userId } = await db.user.findUniqueOrThrow({ where: { username: 'carol' } });
+  const role = (name: 'read' | 'write') =>
+    db.member.upsert({
+      where: { namespaceId_userId: { namespaceId, userId } },
+      create: { namespaceId, userId, role: name },
+      update: { role: name },
+    });
+  for (const name of ['read', 'write'] as const) {
+    await role(name);
+    expect((await kept(carol)).totalCount).toBe(1);
+    expect(await codeOf(discard(carol, id))).toBe('PERMISSION_DENIED');
+  }
+  const other = (await ada.post('/auth/v1/repository/ada', { name: 'other' })).body;
+  const token = async (repositories: string[]) => {
+    const { body } = await ada.post('/auth/v1/pat', { name: newId('pat'), repositories });
+    return app.client(`Bearer ${body.token}`);
+  };
+  const { repositoryId } = await db.keptArtifacts.findUniqueOrThrow({ where: { id } });
+  const [seeing, blind] = [await token([repositoryId ?? '']), await token([other.id])];
+  const { downloadUrl } = (await kept(seeing)).nodes[0].artifacts;
+  expect((await kept(blind)).totalCount).toBe(0);
+  const bare = downloadUrl.split('?')[0];
+  expect([(await seeing.get(bare)).status, (await blind.get(bare)).status]).toEqual([200, 403]);
+  await discard(ada, id);
+});
+
+test('deleted with their job, also when the server died before their files were gone', async () => {
+  const before = await stored();
+  const { id } = await finished('whole');
+  await remove(ada, 'ada', 'whole', true);
+  expect([await stored(), (await kept()).totalCount]).toEqual([before, 0]);
+  expect(existsSync(folderOf(id))).toBe(false);
+
+  const left = await finished('half');
+  await remove(ada, 'ada', 'half');
+  const { db } = app.app.services;
+  await db.keptArtifacts.update({ where: { id: left.id }, data: { removing: true } });
+  expect((await kept()).totalCount).toBe(0);
+  await app.restart();
+  await eventually(async () => expect(await stored()).toBe(before));
+  expect(existsSync(folderOf(left.id))).toBe(false);
+});
+
+test('a job that is deleted while they are stored leaves none', async () => {
+  await submit(ada, {
+    namespace: 'ada',
+    name: 'racing',
+    repo: 'ada/code',
+    command: 'echo out; sleep 600',
+    outputPath: 'out',
+  });
+  await until(ada, 'ada', 'racing', 'RUNNING');
+  const before = await stored();
+  const deleted = Promise.withResolvers<void>();
+  whenCollected = async () => {
+    whenCollected = undefined;
+    expect((await remove(ada, 'ada', 'racing')).errors).toBeUndefined();
+    deleted.resolve();
+  };
+  await cancel(ada, 'ada', 'racing');
+  await deleted.promise;
+  await mkdir(join(app.config.dataDir, 'artifacts', namespaceId), { recursive: true });
+  const { db } = app.app.services;
+  await eventually(async () =>
+    expect(await db.jobAttempt.count({ where: { endedAt: null } })).toBe(0),
+  );
+  await app.restart();
+  expect(await readdir(join(app.config.dataDir, 'artifacts', namespaceId))).toEqual([]);
+  expect([await stored(), (await kept()).totalCount]).toEqual([before, 0]);
+});
