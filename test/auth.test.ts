@@ -370,8 +370,10 @@ test('an id of no form or of no node is the asker’s mistake, one of nothing is
     app.admin.graphql('query ($id: ID!) { node(id: $id) { id } }', { id });
   expect((await node(viewer.id)).data).toEqual({ node: { id: viewer.id } });
   const suffix = viewer.id.slice('user_'.length);
-  for (const prefix of ['repo', 'job', 'pat', 'key', 'ns'])
-    expect(await node(`${prefix}_${suffix}`), prefix).toEqual({ data: { node: null } });
+  for (const prefix of ['repo', 'job', 'pat', 'key', 'ns']) {
+    const { data, errors } = await node(`${prefix}_${suffix}`);
+    expect({ data, errors }, prefix).toEqual({ data: { node: null } });
+  }
   for (const id of [
     '',
     'user',

@@ -138,7 +138,7 @@ describe('what may be asked for', () => {
       (await submitRaw(ada, { ...base, name: 'r', ...change })).errors?.[0]?.extensions.code;
     expect(await code({ repo: 'ada/none' })).toBe('NOT_FOUND');
     expect(await code({ branch: 'none' })).toBe('NOT_FOUND');
-    expect(await code({ repo: 'bob/code' })).toBe('PERMISSION_DENIED');
+    expect(await code({ repo: 'bob/code' })).toBe('NOT_FOUND');
     expect(await code({ namespace: 'bob' })).toBe('PERMISSION_DENIED');
     expect(await code({ namespace: 'nobody' })).toBe('NOT_FOUND');
   });
