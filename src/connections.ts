@@ -85,6 +85,12 @@ export function openServer(
   });
   server.timeout = SILENCE_MS;
   const connections = new Map<Socket, Connection>();
+  const breakOff = (exchange: Exchange, error: AppError) => {
+    answerAndEnd(exchange, error, headersFor).catch(() => exchange.req.destroy());
+  };
+  const refuse = (socket: Socket, error: AppError) => {
+    refuseAndEnd(socket, error, headersFor).catch(() => socket.destroy());
+  };
   // It advances with each check, so that no client pays for a time in which this process stood still.
   let now = 0;
 
@@ -116,7 +122,7 @@ export function openServer(
       status: 405,
       headers: { Allow: 'GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS' },
     });
-    refuse(socket as Socket, refusal, headersFor);
+    refuse(socket as Socket, refusal);
   });
   server.on('clientError', (error: NodeJS.ErrnoException, socket) => {
     const connection = connections.get(socket as Socket);
@@ -127,17 +133,17 @@ export function openServer(
     const refusal = refusalOf(error);
     const open = [...connection.exchanges].filter(({ res }) => !res.closed);
     const last = open.at(-1);
-    if (last && !last.req.complete) return void breakOff(last, refusal, headersFor);
+    if (last && !last.req.complete) return breakOff(last, refusal);
     // What was asked properly before is answered first.
     const answers = open.map(({ res }) => new Promise((done) => res.once('close', done)));
-    Promise.all(answers).then(() => refuse(socket as Socket, refusal, headersFor));
+    Promise.all(answers).then(() => refuse(socket as Socket, refusal));
   });
 
   const timer = setInterval(() => {
     now += limits.checkMs;
     for (const [socket, connection] of connections) {
       const slow = check(socket, connection, limits, now);
-      if (slow) breakOff(slow, tooSlow('The body'), headersFor);
+      if (slow) breakOff(slow, tooSlow('The body'));
     }
   }, limits.checkMs);
   timer.unref();
@@ -196,7 +202,11 @@ function lags(
 }
 
 /** Answers a request whose body will not be read to its end, and ends the connection, which is out of step. */
-async function breakOff({ req, res }: Exchange, error: AppError, headersFor: HeadersFor) {
+async function answerAndEnd(
+  { req, res }: Exchange,
+  error: AppError,
+  headersFor: HeadersFor,
+): Promise<void> {
   const counted = res.hasHeader('X-RateLimit-Limit');
   const shown = counted ? {} : await headersFor(req.socket.remoteAddress ?? '');
   if (res.headersSent) return void req.destroy();
@@ -211,8 +221,12 @@ async function breakOff({ req, res }: Exchange, error: AppError, headersFor: Hea
 }
 
 /** Answers what was no request, and so has nothing to answer with, and ends the connection. */
-async function refuse(socket: Socket, error: AppError, headersFor: HeadersFor): Promise<void> {
-  // Gone is gone: nobody is left to be told.
+async function refuseAndEnd(
+  socket: Socket,
+  error: AppError,
+  headersFor: HeadersFor,
+): Promise<void> {
+  // The client has gone, and nobody is left to be told.
   socket.on('error', () => socket.destroy());
   const id = randomUUID();
   const shown = await headersFor(socket.remoteAddress ?? '');

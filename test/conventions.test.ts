@@ -103,6 +103,8 @@ test('parameters are read from one place each', async () => {
 
   const twice = await alice.get(`${REPOSITORIES}?page=1&page=2`);
   expect(refused(twice)[2]).toBe('page: is given more than once');
+  const large = await alice.get(`${REPOSITORIES}?page=99999999999`);
+  expect(refused(large)[2]).toBe('page: must fit in 32 bits');
   expect((await alice.get(`${REPOSITORIES}?utm_source=mail`)).status).toBe(200);
   expect(refused(await alice.get(`${REPOSITORIES}?page=%zz`))[2]).toContain('percent-encoded');
 });

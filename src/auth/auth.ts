@@ -26,13 +26,13 @@ export function refusedCredentials(): AppError {
 
 type Pool = Services['pool'];
 
-/** `credential` null: none was given; undefined: one was, of no form that we know. */
+/** `credential` null: none was given. */
 export async function authenticate(
   { pool, usage }: Pick<Services, 'pool' | 'usage'>,
-  credential: Credential | null | undefined,
+  credential: Credential | null,
 ): Promise<Viewer> {
   if (credential === null) return NOBODY;
-  const account = credential && (await accountOf(pool, credential));
+  const account = await accountOf(pool, credential);
   if (!account) return { kind: 'anonymous', failure: refusedCredentials() };
   usage.note(account.credential);
   return account;

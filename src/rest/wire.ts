@@ -38,7 +38,7 @@ function textReader(type: GraphQLInputType): Reader {
   switch (scalar.name) {
     case 'Int':
       return (text) => {
-        if (!/^-?\d{1,10}$/.test(text as string)) throw new Error('must be a whole number');
+        if (!/^-?\d+$/.test(text as string)) throw new Error('must be a whole number');
         return int32(Number(text));
       };
     case 'Boolean':
