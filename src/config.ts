@@ -90,8 +90,8 @@ const MAX_UID = 2 ** 32 - 2;
 /** Their values are never shown. */
 const SECRET: ReadonlySet<Name> = new Set(['DATABASE_URL', 'LOAM_ADMIN_TOKEN']);
 
-/** Set beside ours without being meant for us: by users of the first start's examples, and by our own tests. */
-const NOT_OURS = /^LOAM_(TOKEN|TEST_\w+)$/;
+/** Set beside ours without being meant for us: for the first start's examples, for jobs, and by our own tests. */
+const NOT_OURS = /^LOAM_(TOKEN|ATTEMPT_ID|TEST_\w+)$/;
 /** What Kubernetes and Docker links tell a container of a service that is called loam. */
 const SERVICE_LINK = /^LOAM_(SERVICE_(HOST|PORT)|PORT_\d+_)/;
 

@@ -23,6 +23,7 @@ const CONNECT_MS = 5_000;
 /** A connection that went away without a word (a cut network, a stopped machine) is found out by asking. */
 const PING_EVERY_MS = 15_000;
 const ANSWER_MS = 10_000;
+const FIRST_PAUSE_MS = 50;
 const MAX_PAUSE_MS = 1_000;
 
 export type Session = {
@@ -75,13 +76,19 @@ export async function openSession(options: Options): Promise<Session> {
   }
 
   async function reconnect(): Promise<void> {
-    for (let pause = 50; !stopping.signal.aborted; pause = Math.min(pause * 2, MAX_PAUSE_MS)) {
+    for (
+      let pause = FIRST_PAUSE_MS;
+      !stopping.signal.aborted;
+      pause = Math.min(pause * 2, MAX_PAUSE_MS)
+    ) {
       try {
         client = await connect();
+        log.warn('the database session was made again');
         hear(null);
         return;
       } catch (error) {
         if (error instanceof FolderTaken) return onLost(error);
+        if (pause === FIRST_PAUSE_MS) log.error({ err: error }, 'the database is out of reach');
         await delay(pause, undefined, { signal: stopping.signal }).catch(() => {});
       }
     }

@@ -12,7 +12,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import pg from 'pg';
-import { expect, inject, test } from 'vitest';
+import { expect, inject, test, vi } from 'vitest';
 import { openProcessRunner } from '../src/jobs/runners/process.ts';
 import { createLog } from '../src/log.ts';
 import { startPostgres, targetIn } from '../src/postgres.ts';
@@ -23,6 +23,9 @@ import { needs } from './needs.ts';
 import { type ServerProcess, startServer } from './process.ts';
 import { followStream, type StreamEvent } from './sse.ts';
 import { cancel, job, lines, submit, submitRaw, until } from './submit.ts';
+
+// Each starts a server or two: a second each on an idle machine.
+vi.setConfig({ testTimeout: 90_000 });
 
 const TOKEN = 'a-token-for-the-losses';
 const COUNT = 'i=0; while [ ! -e stop ]; do i=$((i+1)); echo $i; sleep 0.05; done; echo total $i';
@@ -46,7 +49,8 @@ async function serve(path: string, env: Record<string, string> = {}): Promise<Pl
     client: new Client(server.base, `Bearer ${TOKEN}`),
     async [Symbol.asyncDispose]() {
       await server.stop();
-      await (await openProcessRunner({ dir: join(path, 'attempts') })).sweep(new Set());
+      await using runner = await openProcessRunner({ dir: join(path, 'attempts') });
+      await runner.sweep(new Set());
     },
   };
 }
@@ -219,14 +223,14 @@ test('PostgreSQL killed, stopped, crashed and suspended: all goes on by itself',
   await at.rest();
   expect(await job(client, 'admin', 'count')).toMatchObject({
     status: 'RUNNING',
-    attempts: [{ number: 1 }],
+    attempts: { nodes: [{ number: 1 }] },
   });
   await stopCounting(place);
   await follower.done;
   onceEach(follower.told);
   for (const name of at.promised.jobs) {
     const { attempts: run } = await until(client, 'admin', name, 'SUCCEEDED');
-    expect(run, name).toMatchObject([{ number: 1, exitCode: 0 }]);
+    expect(run, name).toMatchObject({ nodes: [{ number: 1, exitCode: 0 }] });
     expect(await lines(client, 'admin', name)).toEqual(['ran']);
   }
   const names = await repositories(client);
@@ -296,11 +300,14 @@ test('a disk that fills up: writes are refused, then PostgreSQL dies, and all go
   await cancel(client, 'admin', 'quiet');
   await eventually(async () => {
     const { attempts } = await job(client, 'admin', 'quiet');
-    expect(attempts).toMatchObject([{ exitCode: 143 }]);
+    expect(attempts).toMatchObject({ nodes: [{ exitCode: 143 }] });
   });
   // There is a slot for it now. It would be taken in a few milliseconds.
   await delay(1_000);
-  expect(await job(client, 'admin', 'next')).toMatchObject({ status: 'QUEUED', attempts: [] });
+  expect(await job(client, 'admin', 'next')).toMatchObject({
+    status: 'QUEUED',
+    attempts: { nodes: [] },
+  });
   await stopCounting(place);
 
   // To the last byte: what PostgreSQL must write next ends it.

@@ -147,6 +147,7 @@ test('what an engine tells a container of the service called loam is no fault', 
   const link = 'tcp://10.0.0.1:3000';
   readConfig({
     LOAM_TOKEN: 'loam_pat_of_the_shell',
+    LOAM_ATTEMPT_ID: 'att_of_a_job_that_tests_loam',
     LOAM_SERVICE_HOST: '10.0.0.1',
     LOAM_SERVICE_PORT: '3000',
     LOAM_PORT: link,

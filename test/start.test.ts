@@ -5,9 +5,12 @@ import { type AddressInfo, createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import pg from 'pg';
-import { expect, test } from 'vitest';
+import { expect, test, vi } from 'vitest';
 import { Client, cloneDatabase, eventually } from './harness.ts';
 import { type ServerProcess, startServer } from './process.ts';
+
+// Each starts a server or two: a second each on an idle machine.
+vi.setConfig({ testTimeout: 90_000 });
 
 async function dataFolder(): Promise<AsyncDisposable & { path: string }> {
   // mkdtemp's folders are closed to everyone else, so as root this also shows that PostgreSQL gets in.
