@@ -100,57 +100,59 @@ test.skipIf(!hasProc)(
   },
 );
 
-test('fetches without credentials wait for their turn, and hold it no longer than they use it', async () => {
-  await using app = await startApp({
-    config: { gitTransfers: 4 },
-    overrides: { connections: { slowMs: 400, checkMs: 100, bytesPerSecond: 1_024 } },
-  });
+/** Begins a fetch without credentials and does not go on. */
+function hang(base: string): Socket {
+  const url = new URL(base);
+  const socket = connect(Number(url.port), url.hostname);
+  socket.on('error', () => {});
+  socket.write(
+    [
+      'POST /admin/open.git/git-upload-pack HTTP/1.1',
+      `Host: ${url.host}`,
+      'Content-Type: application/x-git-upload-pack-request',
+      'Content-Length: 100',
+      '',
+      '0011command=',
+    ].join('\r\n'),
+  );
+  return socket;
+}
+
+test('fetches without credentials wait for their turn, and those with credentials pass by', async () => {
+  await using app = await startApp({ config: { gitTransfers: 4 } });
   await app.admin.post(REPOSITORIES, { name: 'open', visibility: 'public' });
   await app.admin.post(REPOSITORIES, { name: 'own', visibility: 'private' });
-  const { git } = app.app.services;
-  const url = new URL(app.base);
-  const sockets: Socket[] = [];
-  /** Begins a fetch and does not go on. */
-  const hang = () => {
-    const socket = connect(Number(url.port), url.hostname);
-    socket.on('error', () => {});
-    socket.write(
-      [
-        'POST /admin/open.git/git-upload-pack HTTP/1.1',
-        `Host: ${url.host}`,
-        'Content-Type: application/x-git-upload-pack-request',
-        'Content-Length: 100',
-        '',
-        '0011command=',
-      ].join('\r\n'),
-    );
-    sockets.push(socket);
-  };
+  const { transfers, anonymousTransfers } = app.app.services.git;
   const refs = (client: Client, name: string) =>
     client.get(`/admin/${name}.git/info/refs?service=git-upload-pack`);
 
-  hang();
-  await eventually(() => expect(git.transfers.counts.running).toBe(1));
+  const first = hang(app.base);
+  await eventually(() => expect(transfers.counts.running).toBe(1));
+  // Who leaves while it waits gives up its turn.
+  const second = hang(app.base);
+  await eventually(() => expect(anonymousTransfers.counts.waiting).toBe(1));
+  second.destroy();
+  await eventually(() => expect(anonymousTransfers.counts.waiting).toBe(0));
+
   const waiting = Array.from({ length: 32 }, () => refs(app.anonymous, 'open'));
-  await eventually(() => expect(git.anonymousTransfers.counts.waiting).toBe(32));
+  await eventually(() => expect(anonymousTransfers.counts.waiting).toBe(32));
   const late = await refs(app.anonymous, 'open');
   expect([late.status, late.headers.get('retry-after')]).toEqual([429, '10']);
   expect(late.text).toMatch(/^Too many fetches without credentials are under way/);
-  // Those with credentials pass by.
   expect((await refs(app.admin, 'own')).status).toBe(200);
-  // The client that sends nothing is cut off, and its place is the next one's.
+  first.destroy();
   for (const { status } of await Promise.all(waiting)) expect(status).toBe(200);
-  await eventually(() => {
-    expect(git.transfers.counts).toEqual({ running: 0, waiting: 0 });
-    expect(git.anonymousTransfers.counts).toEqual({ running: 0, waiting: 0 });
-  });
+  for (const turns of [transfers, anonymousTransfers])
+    await eventually(() => expect(turns.counts).toEqual({ running: 0, waiting: 0 }));
+});
 
-  // Who leaves while it waits gives up its turn.
-  hang();
-  await eventually(() => expect(git.transfers.counts.running).toBe(1));
-  hang();
-  await eventually(() => expect(git.anonymousTransfers.counts.waiting).toBe(1));
-  sockets.at(-1)?.destroy();
-  await eventually(() => expect(git.anonymousTransfers.counts.waiting).toBe(0));
-  for (const socket of sockets) socket.destroy();
+test('a client that sends nothing more loses its place', async () => {
+  await using app = await startApp({
+    overrides: { connections: { slowMs: 300, checkMs: 100, bytesPerSecond: 1_024 } },
+  });
+  await app.admin.post(REPOSITORIES, { name: 'open', visibility: 'public' });
+  const { transfers } = app.app.services.git;
+  hang(app.base);
+  await eventually(() => expect(transfers.counts.running).toBe(1));
+  await eventually(() => expect(transfers.counts.running).toBe(0));
 });
