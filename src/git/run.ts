@@ -20,18 +20,23 @@ export type GitOptions = Surroundings & {
   extraPipes?: number;
 };
 
-/** `code` is null when a signal ended it: a timeout, an abort, an answer beyond its bound. */
-export type Ending = { code: number | null; stderr: string };
+/**
+ * `code` is null when a signal ended it: ours after a timeout, an abort or an answer beyond its bound, or
+ * SIGABRT, with which git ends itself when a client says what it takes for impossible.
+ */
+export type Ending = { code: number | null; signal: NodeJS.Signals | null; stderr: string };
 
 /** Git ran and failed. */
 export class GitError extends Error {
   override name = 'GitError';
   readonly code: number | null;
+  readonly signal: NodeJS.Signals | null;
   readonly stderr: string;
 
-  constructor(command: string, { code, stderr }: Ending) {
-    super(`git ${command} ended with ${code ?? 'a signal'}: ${stderr.slice(0, 2_000)}`);
+  constructor(command: string, { code, signal, stderr }: Ending) {
+    super(`git ${command} ended with ${code ?? signal}: ${stderr.slice(0, 2_000)}`);
     this.code = code;
+    this.signal = signal;
     this.stderr = stderr;
   }
 }
@@ -72,7 +77,7 @@ export class GitProcess implements Disposable {
   #over = false;
 
   /** Only for `startGit`: in the same tick as the child's `spawn`, so that no event is missed. */
-  constructor(child: ChildProcess, signal?: AbortSignal) {
+  constructor(child: ChildProcess, aborting?: AbortSignal) {
     this.#child = child;
     const [stdin, stdout, stderr, ...pipes] = child.stdio;
     this.stdin = stdin as Writable;
@@ -80,15 +85,15 @@ export class GitProcess implements Disposable {
     this.pipes = pipes as unknown[] as Duplex[];
     const said = collect(stderr as Readable);
     const abort = () => this.end();
-    signal?.addEventListener('abort', abort);
+    aborting?.addEventListener('abort', abort);
     this.ended = new Promise((resolve) => {
-      child.once('close', (code) => {
+      child.once('close', (code, signal) => {
         this.#over = true;
-        signal?.removeEventListener('abort', abort);
-        resolve({ code, stderr: said() });
+        aborting?.removeEventListener('abort', abort);
+        resolve({ code, signal, stderr: said() });
       });
     });
-    if (signal?.aborted) this.end();
+    if (aborting?.aborted) this.end();
   }
 
   /** SIGTERM, and SIGKILL when that was not enough. Safe to call more than once, and after the end. */

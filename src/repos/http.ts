@@ -117,6 +117,7 @@ async function answer(
     services.git.tasks.run(async (signal) => {
       const ending = await talk({ dir, protocol, signal });
       if (input?.errored && !res.headersSent) throw invalid(null, 'The body is not what it says');
+      if (signal.aborted && !res.headersSent) throw busy('The server is being stopped');
       if (ending.code !== 0 && !res.headersSent)
         throw refusal(new GitError('over HTTP', ending), dir);
     });
@@ -156,9 +157,11 @@ function inTurn<T>(
 
 /** A request that git cannot read is the client's fault; what names our folder, or was cut off, is ours. */
 function refusal(error: GitError, dir: string): Error {
-  const { code, stderr } = error;
-  if (code === null || stderr.includes(dir)) return error;
-  return invalid(null, stderr.replace(/^fatal: /, '') || 'The request is not one of git');
+  const { signal, stderr } = error;
+  const impossible = 'The request is not one of git';
+  if (signal === 'SIGABRT') return invalid(null, impossible);
+  if (signal || stderr.includes(dir)) return error;
+  return invalid(null, stderr.replace(/^fatal: /, '') || impossible);
 }
 
 /** The body, unpacked when the client packed it. @throws AppError 400. */

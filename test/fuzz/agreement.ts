@@ -1,0 +1,64 @@
+/** What must hold whatever was done to repositories: git finds no fault, and the database says what the disk holds. */
+import { execFile } from 'node:child_process';
+import { readdir, readFile } from 'node:fs/promises';
+import { promisify } from 'node:util';
+import { expect } from 'vitest';
+import { eventually, type TestApp } from '../harness.ts';
+
+const run = promisify(execFile);
+
+/** `ids`: those that must exist. Waits for the work in flight to end. */
+export async function agreement(app: TestApp, ids: readonly string[] = []): Promise<void> {
+  const { db, git, pushes } = app.app.services;
+  await eventually(async () => {
+    expect(pushes.waiting, 'pushes that are not recorded').toBe(0);
+    expect(await git.disk.begun(), 'notes of what was begun').toEqual([]);
+    for (const turns of [git.transfers, git.anonymousTransfers])
+      expect(turns.counts).toEqual({ running: 0, waiting: 0 });
+  }, 30_000);
+  const rows = await db.repository.findMany({
+    select: { id: true, branchCount: true, tagCount: true, defaultBranch: true },
+  });
+  for (const id of ids) expect(rows.map((row) => row.id)).toContain(id);
+  for (const row of rows) {
+    const dir = git.disk.pathOf(row.id);
+    const { stdout, stderr } = await run('git', ['fsck', '--strict', '--no-dangling'], {
+      cwd: dir,
+      env: { ...process.env, GIT_DIR: dir },
+    });
+    expect(`${stdout}${stderr}`.replace(/^notice:.*\n/gm, '')).toBe('');
+    const refs = (
+      await run('git', ['--git-dir', dir, 'for-each-ref', '--format=%(refname)'])
+    ).stdout
+      .split('\n')
+      .filter(Boolean);
+    const among = (prefix: string) => refs.filter((ref) => ref.startsWith(prefix)).length;
+    expect([row.branchCount, row.tagCount], `${row.id}: ${refs.join(' ')}`).toEqual([
+      among('refs/heads/'),
+      among('refs/tags/'),
+    ]);
+    const head = (await run('git', ['--git-dir', dir, 'symbolic-ref', 'HEAD'])).stdout.trim();
+    expect(head).toBe(`refs/heads/${row.defaultBranch}`);
+    await eventually(async () =>
+      expect((await readdir(`${dir}/objects`)).filter((n) => n.startsWith('tmp_'))).toEqual([]),
+    );
+  }
+  // No folder without a row.
+  const root = `${app.config.dataDir}/repositories`;
+  const found = (await readdir(root, { recursive: true }))
+    .filter((path) => /^..\/..\/[^/]+\.git$/.test(path))
+    .map((path) => path.slice(6, -4));
+  expect(found.sort()).toEqual(rows.map(({ id }) => id).sort());
+}
+
+/** Processes of git that were given this data folder, but those of the pool, which go by themselves. */
+export async function processesOf(dataDir: string): Promise<string[]> {
+  const found: string[] = [];
+  for (const pid of (await readdir('/proc').catch(() => [])).filter((name) => /^\d+$/.test(name))) {
+    const read = (file: string) => readFile(`/proc/${pid}/${file}`, 'latin1').catch(() => '');
+    const command = (await read('cmdline')).replaceAll('\0', ' ');
+    if (!command.startsWith('git ') || command.includes('cat-file')) continue;
+    if ((await read('environ')).includes(dataDir)) found.push(command);
+  }
+  return found;
+}
