@@ -110,6 +110,9 @@ export function openServer(
     const exchange: Exchange = { req, res, since: now };
     connection.received = { since: now, bytes: req.socket.bytesRead };
     connection.exchanges.add(exchange);
+    // A write to an answer that has ended, or whose client has gone, is an `error`, and one that nobody hears ends
+    // the server. `close` tells every handler all that it has to know.
+    res.on('error', () => {});
     res.once('close', () => {
       connection.idleSince = exchange.answered = now;
       if (req.complete) connection.exchanges.delete(exchange);
@@ -212,7 +215,6 @@ async function answerAndEnd(
   if (res.headersSent) return void req.destroy();
   // Whoever reads the body hears of its end, and what is then written to the answer goes nowhere.
   res.once('close', () => req.destroy());
-  res.on('error', () => {});
   const id = String(res.getHeader('X-Request-Id') ?? randomUUID());
   const { status, headers, body } = answerOf(error, id);
   const text = JSON.stringify(body);

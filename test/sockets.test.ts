@@ -205,6 +205,18 @@ test('what is written to an answer after its request was cut goes nowhere, and h
   expect(text).not.toContain('late');
 });
 
+test('what a handler writes after the end of its answer does not end the server', async () => {
+  const late = Promise.withResolvers<void>();
+  await using server = await bare({}, (_req, res) => {
+    res.end('whole');
+    res.write('late', () => late.resolve());
+  });
+  expect(await (await fetch(server.base)).text()).toBe('whole');
+  // Vitest fails a file in which an `error` was heard by nobody.
+  await late.promise;
+  expect(await (await fetch(server.base)).text()).toBe('whole');
+});
+
 test('whoever hardly takes an answer is cut', async () => {
   const ended = Promise.withResolvers<void>();
   await using server = await bare({ slowMs: 200, bytesPerSecond: 1_000_000 }, (_req, res) => {
