@@ -1,0 +1,43 @@
+/** Jobs that take all they can get from a server that is an ordinary user, and so has no control groups. */
+import { describe, expect, test } from 'vitest';
+import { needs } from '../needs.ts';
+import { type Confined, confined } from './user.ts';
+
+const MiB = 2 ** 20;
+const LIMITS = { memoryBytes: 200 * MiB, processes: 60, diskBytes: 20 * MiB, files: 2_000 };
+
+const noteOf = ({ outcome }: Awaited<ReturnType<Confined['run']>>) =>
+  outcome.kind === 'exited' ? outcome.note : undefined;
+
+describe.each(['bubblewrap', 'none'] as const)('an ordinary user, confined by %s', (sandbox) => {
+  test('memory, processes, bytes, files and hidden files are bounded', async (ctx) => {
+    if (sandbox === 'bubblewrap') needs(ctx, 'bubblewrap');
+    await using made = await confined('an ordinary user', {
+      sandbox,
+      cgroups: 'off',
+      network: 'host',
+      limits: LIMITS,
+    });
+    const each = '(head -c 90m /dev/zero | tail -c 90m | sleep 60) &';
+    const memory = await made.run({ command: `${each} ${each} ${each} wait` });
+    expect(memory.outcome).toMatchObject({ kind: 'exited', exitCode: 137 });
+    expect(noteOf(memory)).toBe('The job ran out of memory and was ended. It may use 200 MB.');
+
+    const bomb = await made.run({
+      command: 'bomb() { bomb | bomb & }; bomb; echo up; sleep 60',
+      stop: 'KILL',
+    });
+    expect(bomb.outcome).toMatchObject({ kind: 'exited' });
+    const after = await made.run({ command: 'echo here' });
+    expect(after).toMatchObject({ lines: ['here'], outcome: { exitCode: 0 } });
+
+    const bytes = await made.run({ command: 'head -c 40000000 /dev/urandom > x; sleep 60' });
+    expect(bytes.outcome).toMatchObject({ kind: 'exited', exitCode: 137 });
+    expect(noteOf(bytes)).toMatch(/^The job was ended: it keeps \d+ MB on disk, /);
+
+    const hidden = 'mkdir d; cd d; seq 3000 | xargs touch; chmod 0 .; sleep 60';
+    const files = await made.run({ command: hidden });
+    expect(files.outcome).toMatchObject({ kind: 'exited', exitCode: 137 });
+    expect(noteOf(files)).toMatch(/^The job was ended: it keeps \d+ files, /);
+  }, 90_000);
+});
