@@ -100,3 +100,24 @@ test('a namespace without room for more keeps no more of a log', async () => {
   expect(await job(bea, 'bea', 'two')).toMatchObject({ status: 'SUCCEEDED', exitCode: 0 });
   expect(await stored('bea')).toBeLessThan(100_500);
 });
+
+test('what the runner keeps for an attempt is bounded by what is left, and the log says why it ends once', async () => {
+  const free = { ...planLimits.free, ...UNHURRIED, logBytes: 200 * 1024 };
+  await using real = await startApp({ config: { rateLimits: { ...planLimits, free } } });
+  const cay = await real.user('cay', 'free');
+  await cay.gql(
+    'mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { repository { id } } }',
+    { input: { namespace: 'cay', name: 'code' } },
+  );
+  const command =
+    'i=0; while [ $i -lt 15000 ]; do echo some line of text $i; i=$((i+1)); done; exit 1';
+  await submit(cay, { namespace: 'cay', repo: 'cay/code', name: 'loud', command, retries: 1 });
+  await until(cay, 'cay', 'loud', 'FAILED');
+  const told = await lines(cay, 'cay', 'loud');
+  const ends = told.filter((line) => line.startsWith('The log ends here'));
+  expect(ends).toEqual([told.at(-1)]);
+  expect(told.at(-1)).toContain('the free plan allows 200 KiB of log a job');
+  const kept = told.slice(0, -1).reduce((sum, line) => sum + line.length + 1, 0);
+  expect(kept).toBeGreaterThan(199 * 1024);
+  expect(kept).toBeLessThanOrEqual(200 * 1024);
+});

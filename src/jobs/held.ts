@@ -20,6 +20,8 @@ export const ATTEMPT = {
       namespaceId: true,
       namespace: { select: { name: true, plan: true } },
       status: true,
+      logLines: true,
+      logBytes: true,
       attemptId: true,
       command: true,
       image: true,

@@ -1,10 +1,10 @@
 /** What comes before the start: the checkout, the environment, and the handle that is stored first. */
 import { AppError } from '../errors.ts';
 import { DISK_FULL, isDatabaseAway, isDiskFull, isMachineShort } from '../outage.ts';
-import { logLimits } from '../quotas.ts';
 import { checkout } from '../repos/repos.ts';
 import { diskRoom } from './hardware.ts';
 import type { Attempt, Deps } from './held.ts';
+import { printable } from './logs/cap.ts';
 import { type AttemptSpec, type Handle, type Outcome, Unstartable } from './runner.ts';
 import type { Secrets } from './secrets.ts';
 
@@ -56,7 +56,7 @@ function specOf(deps: Deps, { id, number, job }: Attempt, secrets: Secrets): Att
     image: job.image,
     hardware: job,
     timeoutMs: job.timeoutMinutes * 60_000,
-    log: logLimits(deps, job.namespace.plan),
+    log: printable(deps, job),
     env: {
       ...(job.env as Record<string, string>),
       ...secrets,

@@ -59,11 +59,28 @@ export async function openAttemptLog(
   };
 }
 
+/** A line is cut at 64 KiB, and then says so. */
+const LONGEST_LINE = 64 * 1024 + 100;
+
+/**
+ * What a runner is to keep of what an attempt prints: what is left of the job's cap, and a line more, so that it is
+ * the log of the job that ends first, with one last line for all attempts.
+ */
+export function printable(
+  { config }: Pick<Services, 'config'>,
+  job: { logLines: bigint; logBytes: bigint; namespace: { plan: Plan } },
+): { bytes: number; lines: number } {
+  const { bytes, lines } = logLimits({ config }, job.namespace.plan);
+  return {
+    bytes: Math.max(0, bytes - Number(job.logBytes)) + LONGEST_LINE,
+    lines: Math.max(0, lines - Number(job.logLines)) + 1,
+  };
+}
+
 /** What a log may still take, and for each of its bounds what to say when it is reached. */
 type Room = { bytes: number; lines: number; why: { bytes: string; lines: string } };
 
-/** What the log of a job may still take. */
-export function roomFor({ config }: Pick<Services, 'config'>, plan: Plan, stored: Stored): Room {
+function roomFor({ config }: Pick<Services, 'config'>, plan: Plan, stored: Stored): Room {
   const { bytes, lines } = logLimits({ config }, plan);
   const storage = storageLimit({ config }, plan);
   const ofLog = bytes - stored.bytes;
