@@ -66,7 +66,7 @@ test('24 requests for all of a log of 96 MB are answered with what fits, and the
   const answers = await Promise.all(Array.from({ length: 24 }, () => weigh(path)));
   const made = answers.filter(({ status }) => status === 200);
   // Those that would have waited for more than half a minute, on a busy machine, are told to come again.
-  for (const { status } of answers) expect([200, 429]).toContain(status);
+  for (const { status } of answers) expect([200, 503]).toContain(status);
   expect(made.length).toBeGreaterThanOrEqual(4);
   for (const { bytes, end } of made) {
     expect(end).toContain('"has_more":true');

@@ -47,6 +47,12 @@ export class Turns {
     return { running: this.#running, waiting: this.#waitingCount };
   }
 
+  /** Whether somebody waits for whom a place that `key` holds would be a turn. */
+  isWanted(key: string): boolean {
+    if (this.#waitingCount === 0) return false;
+    return this.#running >= this.#atOnce || this.#waiting.has(key);
+  }
+
   /** Runs `work` when it is its turn. @throws NoTurn; else what `work` throws. */
   async take<T>(work: () => Promise<T>, { key = '', signal }: TurnOptions = {}): Promise<T> {
     if (this.#isFree(key)) this.#hold(key);
