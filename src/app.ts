@@ -19,6 +19,7 @@ import { openGit } from './git/git.ts';
 import { createHttp } from './http.ts';
 import { removeOldAnswers } from './idempotency.ts';
 import { removeLeftMarked } from './jobs/kept.ts';
+import { removeDeletedPages } from './jobs/logs/removal.ts';
 import { removeGoneWorkers } from './jobs/queue.ts';
 import type { Runner } from './jobs/runner.ts';
 import { openProcessRunner } from './jobs/runners/process.ts';
@@ -155,6 +156,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
       'removing old answers to requests': () => removeOldAnswers(services),
       'removing workers that are gone': () => removeGoneWorkers(services),
       'removing artifacts that were deleted': () => removeLeftMarked(services),
+      'removing logs of deleted jobs': () => removeDeletedPages(services),
     }),
   );
 

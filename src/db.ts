@@ -87,13 +87,12 @@ async function reachDatabase(
   };
 }
 
-/** Runs `work` in a transaction, or in the one that `db` already is. `timeout`: in ms, where it may take long. */
+/** Runs `work` in a transaction, or in the one that `db` already is. */
 export function inTransaction<T>(
   db: Db,
   work: (tx: Prisma.TransactionClient) => Promise<T>,
-  options?: { timeout: number },
 ): Promise<T> {
-  return '$transaction' in db ? db.$transaction(work, options) : work(db);
+  return '$transaction' in db ? db.$transaction(work) : work(db);
 }
 
 /** Runs `work` in a transaction of hand-written statements. A connection that failed is not used again. */

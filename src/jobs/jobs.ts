@@ -26,6 +26,7 @@ import type { Services } from '../services.ts';
 import { costOf, costPerHour } from './hardware.ts';
 import { noteArtifacts, removeMarked } from './kept.ts';
 import { statusPage } from './logs/pages.ts';
+import { removeDeletedPages } from './logs/removal.ts';
 import { poolWaitsFor } from './queue.ts';
 import { type CreateInput, checkRequest, isJobName, type NamedValue } from './request.ts';
 import type { Outcome } from './runner.ts';
@@ -271,15 +272,12 @@ export function secondsBetween(start: Date, end: Date): number {
   return Math.max(0, Math.round((end.getTime() - start.getTime()) / 1000));
 }
 
-/** Deleting a log of many millions of lines takes its time. */
-const LONG_LOG_MS = 120_000;
-
 /**
  * Removes the record with its log; the artifacts stay where they are (`kept.ts`) unless they are to go too.
  * @throws AppError 401, 403, 404, 409 while the job is queued or running.
  */
 export async function deleteJob(
-  services: Pick<Services, 'db' | 'config' | 'log'>,
+  services: Pick<Services, 'db' | 'pool' | 'config' | 'log'>,
   viewer: Viewer,
   { deleteArtifacts, ...key }: JobKey & { deleteArtifacts: boolean },
 ): Promise<string> {
@@ -295,7 +293,11 @@ export async function deleteJob(
     await wake(tx, `job:${id}`);
     await wake(tx, statusTopic(id));
   };
-  await inTransaction(services.db, work, { timeout: LONG_LOG_MS });
+  await inTransaction(services.db, work);
+  // What is left of a long log is removed later (`upkeep.ts`).
+  await removeDeletedPages(services, id).catch((error) =>
+    services.log.error({ err: error, job: id }, 'a log was not removed yet'),
+  );
   // The job is gone by now: files that cannot be removed at once are removed later.
   if (deleteArtifacts)
     await removeMarked(services, { id, namespaceId }).catch((error) =>

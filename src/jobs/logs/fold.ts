@@ -20,11 +20,15 @@ export const FOLD_AT = 64;
  */
 export async function foldPages({ pool }: Pick<Services, 'pool'>, jobId: string): Promise<void> {
   await inPoolTransaction(pool, async (client) => {
-    const { rows: locked } = await client.query<{ next_seq: string }>({
+    const {
+      rows: [job],
+    } = await client.query<{ next_seq: string }>({
       name: 'loam-lock-journal',
       text: 'select next_seq from jobs where id = $1 for update',
       values: [jobId],
     });
+    // Deleted, and its pages are on their way out.
+    if (!job) return;
     const { rows } = await client.query<OpenPage>({
       name: 'loam-open-pages',
       text: `
@@ -32,7 +36,7 @@ export async function foldPages({ pool }: Pick<Services, 'pool'>, jobId: string)
         where job_id = $1 and open order by first_seq`,
       values: [jobId],
     });
-    const end = Number(locked[0]?.next_seq);
+    const end = Number(job.next_seq);
     for (const run of runsOf(rows)) {
       const isNewest = Number(run.at(-1)?.last_seq) + 1 === end;
       if (run.length > 1 || !isNewest) await joinRun(client, jobId, run, isNewest);

@@ -1,0 +1,35 @@
+/** Removing the pages of jobs that were deleted. A trigger has noted these jobs. */
+import type { Services } from '../../services.ts';
+
+/** Pages at once: at most 32 MiB of text, in some 100 ms. */
+const BATCH = 512;
+
+/**
+ * Removes some pages of a deleted job: of `jobId`, or of any.
+ * @returns whether there may be more
+ */
+export async function removeDeletedPages(
+  { pool }: Pick<Services, 'pool'>,
+  jobId: string | null = null,
+): Promise<boolean> {
+  const { rowCount } = await pool.query({
+    name: 'loam-remove-pages-of-deleted',
+    text: `
+      with journal as (
+        select job_id from deleted_journals where job_id = coalesce($1, job_id)
+        order by job_id limit 1 for update skip locked
+      ), batch as (
+        select job_id, first_seq from journal_pages
+        where job_id = (select job_id from journal) order by first_seq limit ${BATCH}
+      ), removed as (
+        delete from journal_pages using batch
+        where journal_pages.job_id = batch.job_id and journal_pages.first_seq = batch.first_seq
+      ), done as (
+        delete from deleted_journals using journal
+        where deleted_journals.job_id = journal.job_id and (select count(*) from batch) < ${BATCH}
+      )
+      select job_id from journal`,
+    values: [jobId],
+  });
+  return rowCount === 1;
+}
