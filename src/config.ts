@@ -88,7 +88,12 @@ type Name = keyof typeof VARIABLES;
 const MAX_UID = 2 ** 32 - 2;
 
 /** Their values are never shown. */
-const SECRET: ReadonlySet<Name> = new Set(['DATABASE_URL', 'LOAM_ADMIN_TOKEN']);
+export const SECRET_VARIABLES: readonly Name[] = ['DATABASE_URL', 'LOAM_ADMIN_TOKEN'];
+
+/** So that no child inherits them; `environment.ts` does the rest. */
+export function unsetSecrets(): void {
+  for (const name of SECRET_VARIABLES) delete process.env[name];
+}
 
 /** Set beside ours without being meant for us: for the first start's examples, for jobs, and by our own tests. */
 const NOT_OURS = /^LOAM_(TOKEN|ATTEMPT_ID|TEST_\w+)$/;
@@ -100,7 +105,7 @@ export function readConfig(env: Record<string, string | undefined> = process.env
   refuseUnknown(env);
   const read = (name: Name) => env[name] || VARIABLES[name][0];
   const fail = (name: Name, why: string): never => {
-    const got = SECRET.has(name) ? '' : ` (got ${JSON.stringify(read(name))})`;
+    const got = SECRET_VARIABLES.includes(name) ? '' : ` (got ${JSON.stringify(read(name))})`;
     throw new ConfigError(`${name}: ${why}${got}`);
   };
   const integer = (name: Name, min: number, max: number) => {

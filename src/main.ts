@@ -1,10 +1,12 @@
 import { type App, createApp } from './app.ts';
 import { type Config, ConfigError, readConfig } from './config.ts';
+import { forgetSecrets } from './environment.ts';
 
 // Heard from the beginning: a signal during the start would end us without stopping what was started.
 const stopped = stopSignal();
 try {
   const config = readConfig();
+  forgetSecrets();
   await using app = await createApp(config);
   greet(app, config);
   await Promise.race([app.failed, stopped]);

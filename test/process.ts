@@ -24,6 +24,8 @@ export type ServerProcess = AsyncDisposable & {
 export type StartServerOptions = {
   /** Runs it as that user, which only root can ask for. */
   user?: string;
+  /** The beginning of the command line, before it becomes that user. */
+  wrapper?: string[];
   /** Files, sockets and pipes that it may have open. */
   descriptors?: number;
 };
@@ -34,11 +36,11 @@ export type StartServerOptions = {
  */
 export async function startServer(
   env: Record<string, string>,
-  { user, descriptors }: StartServerOptions = {},
+  { user, wrapper = [], descriptors }: StartServerOptions = {},
 ): Promise<ServerProcess> {
   const as = user ? ['setpriv', `--reuid=${user}`, '--regid=65534', '--clear-groups'] : [];
   const limit = descriptors ? `ulimit -n ${descriptors} && ` : '';
-  const command = [...as, process.execPath, 'src/main.ts'];
+  const command = [...wrapper, ...as, process.execPath, 'src/main.ts'];
   const child = spawn('/bin/sh', ['-c', `${limit}exec "$@"`, 'sh', ...command], {
     cwd: ROOT,
     env: { ...INHERITED, PORT: '0', LOAM_LOG_LEVEL: 'warn', ...env },

@@ -6,13 +6,16 @@ import { execFileSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { afterAll, describe, expect, type TestContext, test } from 'vitest';
+import { afterAll, describe, expect, type TestContext, test, vi } from 'vitest';
 import { eventually } from '../harness.ts';
 import { needs } from '../needs.ts';
 import { processesNaming } from '../processes.ts';
 import { type Machine, machine, SECRET } from './machine.ts';
 import { type Confined, confined } from './user.ts';
 import type { Who } from './who.ts';
+
+// Thirty jobs, in servers of their own.
+vi.setConfig({ testTimeout: 120_000 });
 
 type Sandbox = 'bubblewrap' | 'unshare' | 'none';
 type Row = { who: Who; sandbox: Sandbox };

@@ -167,7 +167,7 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
           `This server runs jobs as processes and cannot run the container image "${spec.image}"`,
         );
       const { id } = spec;
-      await remove({ attempt: id });
+      if (await exists(join(dir, id))) await remove({ attempt: id });
       const limits = { ...limitsOf(spec.hardware), ...options.limits };
       const { gpu, gpuCount } = spec.hardware;
       const holding: Holding = {

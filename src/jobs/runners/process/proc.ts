@@ -80,9 +80,16 @@ function* findMarked(attempt: string): Generator<number> {
   const limit = ` ${limitMark(attempt)} `;
   for (const pid of allPids().reverse()) {
     if (pid === process.pid) continue;
-    if (holds(pid, 'environ', entry) || holds(pid, 'limits', limit)) yield pid;
+    const environment = read(pid, 'environ');
+    // Who hides it from us is not our user's.
+    if (environment === null) continue;
+    if (environment.includes(entry) || (MARKS_LIMITS && read(pid, 'limits')?.includes(limit)))
+      yield pid;
   }
 }
+
+/** Root gives jobs users of their own, by which they are known. */
+export const MARKS_LIMITS = process.platform === 'linux' && process.getuid?.() !== 0;
 
 /**
  * A second mark: the limit on the CPU time (in microseconds, 146,000 years) of real-time processes. It means
@@ -94,11 +101,11 @@ export function limitMark(attempt: string): string {
   return String(2n ** 62n + BigInt(digest.readUIntBE(0, 6)));
 }
 
-function holds(pid: number, file: 'environ' | 'limits', text: string): boolean {
+function read(pid: number, file: 'environ' | 'limits'): string | null {
   try {
-    return readFileSync(`/proc/${pid}/${file}`, 'latin1').includes(text);
+    return readFileSync(`/proc/${pid}/${file}`, 'latin1');
   } catch {
-    return false;
+    return null;
   }
 }
 
