@@ -46,6 +46,9 @@ const repository = (more: object): NonNullable<Rule['args']> => {
   return async (world) => ({ input: { namespace, id: await world.repository(), ...more } });
 };
 
+/** Of a job that a writer calls their own. */
+const owner = (actor: string) => (actor === 'writer' ? actor : 'admin');
+
 const job = async (world: World, by?: string) => ({ namespace, name: await world.job(by) });
 
 export const QUERIES: Record<string, Rule[]> = {
@@ -137,8 +140,19 @@ export const MUTATIONS: Record<string, Rule[]> = {
     // One's own.
     {
       from: 'write',
+      args: async (world, actor) => ({ input: await job(world, owner(actor)) }),
+    },
+  ],
+  deleteKeptArtifacts: [
+    {
+      from: 'admin',
+      args: async (world) => ({ input: { jobId: await world.keptArtifacts() } }),
+    },
+    // Those of a job of one's own.
+    {
+      from: 'write',
       args: async (world, actor) => ({
-        input: await job(world, actor === 'writer' ? actor : 'admin'),
+        input: { jobId: await world.keptArtifacts(owner(actor)) },
       }),
     },
   ],
@@ -174,6 +188,7 @@ export const NAMESPACE_LISTS: Record<
     refused: false,
   },
   jobs: { args: '', selection: '{ edges { node { id } } }', refused: false },
+  keptArtifacts: { args: '', selection: '{ edges { node { jobId } } }', refused: false },
 };
 
 /** What operations of REST take that is no argument of a root field. */

@@ -63,19 +63,27 @@ export async function createWorld(app: TestApp) {
   const jobInput = () => ({ namespace: 'acme', repo: 'acme/work', command: 'exit 0', gpu: 'NONE' });
 
   /** A job that has ended, and is the operator's unless told otherwise. */
-  async function job(owner = 'admin'): Promise<string> {
+  async function job(owner = 'admin', more: object = {}): Promise<string> {
     const name = unique();
     await by(owner).gql(
       `mutation ($input: CreateJobInput!) { createJob(input: $input) { job { id } } }`,
-      {
-        input: { ...jobInput(), name },
-      },
+      { input: { ...jobInput(), name, ...more } },
     );
     await eventually(async () => {
       const { body } = await operator.get(`/acme/job/${name}`);
       if (body.completed_at === null) throw new Error(`the job is ${body.status}`);
     });
     return name;
+  }
+
+  /** What a deleted job has left. @returns the id that the job had */
+  async function keptArtifacts(owner = 'admin'): Promise<string> {
+    const name = await job(owner, { command: 'echo done; exit 0', outputPath: 'out' });
+    const { deleteJob } = await operator.gql(
+      `mutation ($input: DeleteJobInput!) { deleteJob(input: $input) { id } }`,
+      { input: { namespace: 'acme', name } },
+    );
+    return deleteJob.id;
   }
 
   /** Bound to acme, and made by its admin. */
@@ -112,18 +120,21 @@ export async function createWorld(app: TestApp) {
     AccessToken: accessToken.id,
     ApiKey: apiKey.id,
   };
+  // The list of a namespace has one from the beginning.
+  await keptArtifacts();
   /** The caller's own namespace, or that of somebody else. */
   const home = (name: string) => (clients[name] ? name : 'alone');
-  return { callers, ids, unique, home, repository, jobInput, job, key, token };
+  return { callers, ids, unique, home, repository, jobInput, job, keptArtifacts, key, token };
 }
 
 /** The same world, where what is made once is used again. */
 export function shared(world: World): World {
-  const { repository, job, key, token } = world;
+  const { repository, job, keptArtifacts, key, token } = world;
   return {
     ...world,
     repository: once(repository),
     job: once(job),
+    keptArtifacts: once(keptArtifacts),
     key: once(key),
     token: once(token),
   };
