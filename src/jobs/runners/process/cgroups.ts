@@ -14,6 +14,7 @@ import { basename, dirname, join, posix } from 'node:path';
 import { promisify } from 'node:util';
 import { type Cgroup, joinFiles, PARENT, removeGroup } from './cgroup.ts';
 import type { Limits } from './limits.ts';
+import { mountPath } from './mounts.ts';
 
 export const CONTROLLERS = ['memory', 'cpu', 'pids'] as const;
 export type Controller = (typeof CONTROLLERS)[number];
@@ -93,7 +94,7 @@ function placesOf(mounts: string, membership: string): Places {
   }
   for (const line of mounts.trim().split('\n')) {
     const [before = '', after = ''] = line.split(' - ');
-    const [, , , root = '/', mountedAt = ''] = before.split(' ').map(unescapeOctal);
+    const [, , , root = '/', mountedAt = ''] = before.split(' ').map(mountPath);
     const [type, , options = ''] = after.split(' ');
     const names = type === 'cgroup2' ? [''] : type === 'cgroup' ? options.split(',') : [];
     for (const name of names) {
@@ -105,11 +106,6 @@ function placesOf(mounts: string, membership: string): Places {
     }
   }
   return places;
-}
-
-/** Spaces and the like stand as `\040` in mountinfo. */
-function unescapeOctal(text: string): string {
-  return text.replace(/\\(\d{3})/g, (_, digits) => String.fromCharCode(Number.parseInt(digits, 8)));
 }
 
 /** Null when the unified hierarchy does not offer what we need: `hybrid` machines keep it in version 1. */

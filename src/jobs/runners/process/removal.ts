@@ -3,14 +3,13 @@
  * may be long, folders without permissions, files that may not be removed, or mounts. None of it holds a slot
  * or a start: a folder is renamed away at once, and removed later, again and again until it is gone.
  */
-import { execFile } from 'node:child_process';
+import { spawn } from 'node:child_process';
 import { randomUUID } from 'node:crypto';
+import { once } from 'node:events';
 import { existsSync } from 'node:fs';
 import { mkdir, readdir, readFile, rename } from 'node:fs/promises';
 import { basename, join } from 'node:path';
-import { promisify } from 'node:util';
-
-const run = promisify(execFile);
+import { mountPath } from './mounts.ts';
 
 /** What could not be removed is tried again after this, doubling. */
 const FIRST_PAUSE_MS = 1_000;
@@ -102,30 +101,38 @@ function rest(ms: number, signal: AbortSignal): Promise<void> {
 export async function removeTree(folder: string, signal?: AbortSignal): Promise<void> {
   // First, or what is mounted would be emptied.
   await unmountBelow(folder);
-  const remove = () => run('rm', ['-rf', '--', folder], { signal, maxBuffer: 2 ** 30 });
+  const remove = () => run('rm', ['-rf', '--', folder], signal);
   try {
     await remove();
   } catch {
     signal?.throwIfAborted();
     await release(folder, signal);
-    await remove().catch((error: { stderr?: string }) => {
-      throw new Error(error.stderr?.slice(0, SAID) || String(error));
-    });
+    await remove();
   }
 }
 
 /** Undoes what keeps a folder from being moved or removed, as far as we may. */
 async function release(folder: string, signal?: AbortSignal): Promise<void> {
   await unmountBelow(folder);
-  const options = { signal, maxBuffer: 2 ** 30 };
   // Each has its errors; what counts is whether the folder can be removed now.
   const attempt = (program: string, ...args: string[]) =>
-    run(program, args, options).catch(() => {});
+    run(program, args, signal).catch(() => {});
   // Permissions first: without them the files that may not be changed are not found.
   await attempt('chmod', '-R', 'u+rwx', '--', folder);
   if (process.getuid?.() !== 0) return;
   await attempt('chattr', '-R', '-f', '-i', '-a', '--', folder);
   await attempt('chmod', '-R', 'u+rwx', '--', folder);
+}
+
+/** @throws Error with the beginning of what the program said, when it fails. */
+async function run(program: string, args: readonly string[], signal?: AbortSignal): Promise<void> {
+  const child = spawn(program, args, { stdio: ['ignore', 'ignore', 'pipe'], signal });
+  let said = '';
+  child.stderr.setEncoding('utf8').on('data', (text: string) => {
+    said += text.slice(0, SAID - said.length);
+  });
+  const [code] = await once(child, 'close');
+  if (code !== 0) throw new Error(said.trim() || `${program} ended with ${code}`);
 }
 
 /** @throws Error when something is mounted in the folder and stays. */
@@ -141,11 +148,7 @@ async function mountsBelow(folder: string): Promise<string[]> {
   const text = await readFile('/proc/self/mountinfo', 'utf8').catch(() => '');
   return text
     .split('\n')
-    .map((line) =>
-      (line.split(' ')[4] ?? '').replace(/\\(\d{3})/g, (_, digits) =>
-        String.fromCharCode(Number.parseInt(digits, 8)),
-      ),
-    )
+    .map((line) => mountPath(line.split(' ')[4] ?? ''))
     .filter((point) => point === folder || point.startsWith(`${folder}/`))
     .reverse();
 }
