@@ -135,6 +135,20 @@ describe('with control groups', () => {
     expect(groupsOf(made.dir)).toEqual([]);
     await second[Symbol.asyncDispose]();
   });
+
+  test('what still runs of an attempt whose folder is gone is ended and removed by the next sweep', async (ctx) => {
+    needs(ctx, 'cgroups');
+    await using made = await makeRunner();
+    const tag = `308.${process.pid}`;
+    const spec = attemptSpec(`sleep ${tag}`);
+    await made.runner.start(await made.runner.prepare(spec, never));
+    await eventually(() => expect(processesNaming(tag)).toContain(`sleep ${tag} `));
+    await rm(join(made.dir, spec.id), { recursive: true });
+    await using second = await made.again();
+    await second.sweep(new Set());
+    expect(groupsOf(made.dir)).toEqual([]);
+    await eventually(() => expect(processesNaming(`sleep ${tag}`)).toEqual([]));
+  });
 });
 
 describe('without control groups', () => {

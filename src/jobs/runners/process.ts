@@ -7,6 +7,7 @@
  */
 import { spawn } from 'node:child_process';
 import { createHash, randomBytes } from 'node:crypto';
+import { existsSync } from 'node:fs';
 import { access, mkdir, open, readdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -25,7 +26,7 @@ import {
   type Usage,
 } from '../runner.ts';
 import { DEFAULT_UIDS, type UidRange } from './process/accounts.ts';
-import { killGroup, removeGroup, usageOfGroup } from './process/cgroup.ts';
+import { type Cgroup, killGroup, removeGroup, usageOfGroup } from './process/cgroup.ts';
 import { findCgroups } from './process/cgroups.ts';
 import { findConfinement, type Sandbox } from './process/confinement.ts';
 import type { DiskUse } from './process/disk.ts';
@@ -147,6 +148,16 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
   async function remove(handle: Handle): Promise<void> {
     await end(String(handle.attempt));
     await removal.discard(folder(handle));
+  }
+
+  /** Of attempts whose folder was removed with all that told of them; they may still run. */
+  function groupsWithoutFolder(keep: ReadonlySet<string>): Cgroup[] {
+    if ('missing' in cgroups) return [];
+    return cgroups.names().flatMap((name) => {
+      const attempt = name.startsWith(`${groupPrefix}-`) ? name.slice(groupPrefix.length + 1) : '';
+      const isLost = attempt !== '' && !keep.has(attempt) && !existsSync(join(dir, attempt));
+      return isLost ? [cgroups.groupOf(name)] : [];
+    });
   }
 
   function takeGpus(attempt: string, model: string, count: number): number[] {
@@ -297,7 +308,10 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
       const unknown = (await readdir(dir)).filter(
         (name) => !name.startsWith('.') && !keep.has(name),
       );
-      const ends = await Promise.allSettled(unknown.map((attempt) => remove({ attempt })));
+      const ends = await Promise.allSettled([
+        ...unknown.map((attempt) => remove({ attempt })),
+        ...groupsWithoutFolder(keep).map(removeGroup),
+      ]);
       const errors = ends.flatMap((e) => (e.status === 'rejected' ? [e.reason] : []));
       if (errors.length > 0)
         throw new AggregateError(errors, `${errors.length} attempts cannot be removed`);

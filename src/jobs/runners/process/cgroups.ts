@@ -9,7 +9,7 @@
  *   <own>/loam/<attempt>    one for each attempt, made before its start and removed after its end
  */
 import { execFile } from 'node:child_process';
-import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { basename, dirname, join, posix } from 'node:path';
 import { promisify } from 'node:util';
 import { type Cgroup, joinFiles, PARENT, removeGroup } from './cgroup.ts';
@@ -31,6 +31,8 @@ export type Cgroups = {
   controllers: Controller[];
   /** The groups that an attempt of that name has or would have: to be stored before they are made. */
   groupOf(name: string): Cgroup;
+  /** The names of all that exist, of other servers on this machine too. */
+  names(): string[];
   /** Makes them. @throws Error when the kernel refuses. */
   create(group: Cgroup, limits: GroupLimits): void;
 };
@@ -123,6 +125,7 @@ function openVersion2(places: Places): Cgroups | null {
     version: 2,
     controllers,
     groupOf: (name) => ({ folders: [join(parent, name)] }),
+    names: () => foldersIn(parent),
     create({ folders: [folder = ''] }, limits) {
       makeBelow(folder, () => {
         enable(parent, controllers);
@@ -171,6 +174,7 @@ function openVersion1(places: Places): Cgroups | null {
     version: 1,
     controllers,
     groupOf: (name) => ({ folders: owns.map((own) => join(own, PARENT, name)) }),
+    names: () => [...new Set(owns.flatMap((own) => foldersIn(join(own, PARENT))))],
     create({ folders }, limits) {
       for (const folder of folders) {
         const memory = dirname(dirname(folder)) === places.get('memory');
@@ -224,6 +228,16 @@ function makeBelow(folder: string, prepareParent: () => void): void {
       const { code } = error as NodeJS.ErrnoException;
       if (code !== 'ENOENT' || round === 100) throw error;
     }
+  }
+}
+
+function foldersIn(folder: string): string[] {
+  try {
+    const entries = readdirSync(folder, { withFileTypes: true });
+    return entries.flatMap((entry) => (entry.isDirectory() ? [entry.name] : []));
+  } catch {
+    // It is made with the first group.
+    return [];
   }
 }
 
