@@ -122,6 +122,21 @@ async function rowsOf(db: Services['db'], query: Prisma.Sql): Promise<Row[]> {
   return rows;
 }
 
+/** Namespaces that can be followed at once. */
+const MAX_FOLLOWED = 100;
+
+/** The names of the namespaces to follow, each once. `name`: of one thing in the only one. @throws AppError 400 */
+export function followed(
+  namespaces: readonly string[],
+  name: string | null | undefined,
+): [string, ...string[]] {
+  const [first, ...others] = new Set(namespaces.map((each) => each.toLowerCase()));
+  if (!first) throw invalid('namespaces', 'must name one at least');
+  if (others.length >= MAX_FOLLOWED) throw invalid('namespaces', `must be at most ${MAX_FOLLOWED}`);
+  if (name != null && others.length > 0) throw invalid('name', 'goes with one namespace alone');
+  return [first, ...others];
+}
+
 /** So that nobody takes the end of the server for the end of what they follow. */
 export function stopping(): AppError {
   const message = 'The server is stopping: subscribe again, with `after` the last one seen';

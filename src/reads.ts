@@ -7,7 +7,7 @@
  * wait, so that none can hold the places for ever.
  */
 import { once } from 'node:events';
-import { busy } from './errors.ts';
+import { busy, invalid } from './errors.ts';
 import { NoTurn, Turns } from './git/turns.ts';
 
 /** Of text in one answer. */
@@ -16,6 +16,11 @@ export const ANSWER_BYTES = 16 * 2 ** 20;
 export const EVENT_BYTES = 2 ** 20;
 /** Answers with less need no place. */
 const LIGHT_BYTES = 256 * 1024;
+/**
+ * Of files, directories, commits and patches: how many are read at once is bounded where git is asked, and what one
+ * route of REST answers of them is less, so only answers that ask for many wait.
+ */
+const LIGHT_GIT_BYTES = 8 * 2 ** 20;
 const PLACES = 4;
 /** So that one caller leaves room for others. */
 const PLACES_A_CALLER = 2;
@@ -27,12 +32,23 @@ const LOOK_MS = 1_000;
 
 export type Allowance = {
   /**
-   * Takes `bytes` of what is left, or as many as are; waits for a place when it gets one.
+   * Takes `bytes` of what is left, or as many as are; waits for a place once the answer holds more than `light`.
    * @returns how many were taken
    * @throws AppError 503 when no place is free within 30 s
    */
-  take(bytes: number): Promise<number>;
+  take(bytes: number, light?: number): Promise<number>;
 };
+
+/** For what git gives. @returns how many bytes were taken. @throws AppError as `take` */
+export function takeOfGit(allowance: Allowance, bytes: number): Promise<number> {
+  return allowance.take(bytes, LIGHT_GIT_BYTES);
+}
+
+/** As `takeOfGit`, for what is not shown in part. @throws AppError 400 when it does not fit any more, 503 */
+export async function takeWhole(allowance: Allowance, bytes: number): Promise<void> {
+  if ((await takeOfGit(allowance, bytes)) === bytes) return;
+  throw invalid(null, 'The answer is full: ask for less at once');
+}
 
 /** The part of Node's `ServerResponse` that tells when a place is free again. */
 export type Answer = NodeJS.EventEmitter & {
@@ -50,10 +66,10 @@ export class Reads {
     let left = ANSWER_BYTES;
     let place: Promise<void> | undefined;
     return {
-      take: async (bytes) => {
+      take: async (bytes, light = LIGHT_BYTES) => {
         const taken = Math.min(bytes, left);
         left -= taken;
-        if (ANSWER_BYTES - left > LIGHT_BYTES) {
+        if (ANSWER_BYTES - left > light) {
           place ??= this.#enter(caller, answer);
           await place;
         }

@@ -74,6 +74,8 @@ beforeAll(async () => {
     ),
     'large',
   );
+  await desk.git('r', 'checkout', '-q', '-b', 'wide', 'first');
+  await desk.commit('r', { 'wide.txt': 'w'.repeat(2 ** 20) }, 'wide');
   await desk.git('r', 'push', '-q', '--all');
   await desk.git('r', 'push', '-q', '--tags');
 }, 120_000);
@@ -266,4 +268,34 @@ test('what cannot be compared is null with its error, and a stranger sees nothin
   }
   const eve = await app.user('eve');
   expect((await eve.graphql(query('first'))).data).toEqual({ repository: null });
+});
+
+test('one answer holds 16 MiB of files and patches, and says of the rest that there is more', async () => {
+  const files = Array.from(
+    { length: 20 },
+    (_, i) => `f${i}: file(path: "wide.txt", ref: "wide") { content }`,
+  );
+  const { data, errors } = await ada.graphql(
+    `{ repository(namespace: "ada", name: "r") { ${files.join(' ')} } }`,
+  );
+  const shown = Object.values(data.repository).filter((file) => file !== null);
+  expect(shown).toHaveLength(16);
+  expect(errors).toHaveLength(4);
+  expect(errors?.[0]).toMatchObject({
+    message: expect.stringContaining('The answer is full'),
+    extensions: { code: 'INVALID_REQUEST' },
+  });
+  const pages = Array.from(
+    { length: 20 },
+    (_, i) =>
+      `c${i}: commit(revision: "many") { changes { files(first: 30) { nodes { patch { text isTruncated } } } } }`,
+  );
+  const { repository } = await ada.gql(
+    `{ repository(namespace: "ada", name: "r") { ${pages.join(' ')} } }`,
+  );
+  const texts = Object.values(repository).flatMap((commit: File) =>
+    commit.changes.files.nodes.map(({ patch }: File) => patch),
+  );
+  expect(texts.every(({ isTruncated }) => isTruncated)).toBe(true);
+  expect(texts.reduce((sum, { text }) => sum + text.length, 0)).toBeLessThanOrEqual(16 * 2 ** 20);
 });

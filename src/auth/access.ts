@@ -114,6 +114,15 @@ function credentialAllows(viewer: Viewer, scope: Scope | null, target: Target): 
   return !repositories || (target.repositoryId != null && repositories.has(target.repositoryId));
 }
 
+/**
+ * What to ask before a repository or job is known: whether the viewer may do it to any of the namespace. For a
+ * credential that is narrowed to repositories, to one of them.
+ */
+export function anyIn(viewer: Viewer, namespaceId: string): Target {
+  const narrowed = viewer.kind === 'account' ? viewer.repositories : null;
+  return { namespaceId, repositoryId: narrowed ? [...narrowed][0] : null };
+}
+
 /** @throws AppError 401 for the anonymous, 403 for the rest. */
 export function demand(viewer: Viewer, action: Action, target: Target): void {
   if (can(viewer, action, target)) return;

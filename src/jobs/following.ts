@@ -1,11 +1,11 @@
 /** Following jobs: who may, from where, and in what form it is told. The doors are GraphQL and SSE. */
 import type { JobStatus } from '../../prisma/generated/enums.ts';
-import { demand, type Viewer } from '../auth/access.ts';
+import { anyIn, demand, type Viewer } from '../auth/access.ts';
 import { type Rule, whileAllowed } from '../auth/rechecks.ts';
 import { AppError, invalid } from '../errors.ts';
-import { type OutboxEvent, readOutbox, stopping } from '../outbox.ts';
+import { followed, type OutboxEvent, readOutbox, stopping } from '../outbox.ts';
 import type { Services } from '../services.ts';
-import { anyIn, getJob, type JobKey, namespaceOf, type Ruled } from './jobs.ts';
+import { getJob, type JobKey, namespaceOf, type Ruled } from './jobs.ts';
 import { followJournal } from './logs/follow.ts';
 import type { Entry } from './logs/pages.ts';
 import { checkTail, type LogQuery, startOf } from './logs/read.ts';
@@ -133,9 +133,6 @@ export type JobEvent = {
   exitCode: number | null;
 };
 
-/** Namespaces that can be followed at once. */
-const MAX_FOLLOWED = 100;
-
 /**
  * What happens to the jobs of some namespaces, or to one job of the only one until it is deleted.
  * @throws AppError 401, 403, 404 at once; 400 for an `after` that is no event's, with the first read; later when
@@ -150,10 +147,7 @@ export async function followEvents(
     after,
   }: { namespaces: readonly string[]; name?: string | null; after?: number | null },
 ): Promise<(signal: AbortSignal) => AsyncGenerator<JobEvent>> {
-  const [owner, ...others] = [...new Set(owners.map((name) => name.toLowerCase()))];
-  if (!owner) throw invalid('namespaces', 'must name one at least');
-  if (others.length >= MAX_FOLLOWED) throw invalid('namespaces', `must be at most ${MAX_FOLLOWED}`);
-  if (name != null && others.length > 0) throw invalid('name', 'goes with one namespace alone');
+  const [owner, ...others] = followed(owners, name);
   const ids: string[] = [];
   for (const each of [owner, ...others]) {
     const { id } = await namespaceOf(services, each, viewer);

@@ -6,7 +6,7 @@
  */
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type { JobStatus } from '../../prisma/generated/enums.ts';
-import { demand, demandAccount, type Viewer } from '../auth/access.ts';
+import { anyIn, demand, demandAccount, type Viewer } from '../auth/access.ts';
 import { namespaceNamed } from '../auth/accounts.ts';
 import { inTransaction, violatesReference, violatesUnique } from '../db.ts';
 import { AppError, notFound } from '../errors.ts';
@@ -31,10 +31,10 @@ import { poolWaitsFor } from './queue.ts';
 import { type CreateInput, checkRequest, isJobName, type NamedValue } from './request.ts';
 import type { Outcome } from './runner.ts';
 import { announce, isOver, lockJob, moveJob, PHASES, statusTopic, TOLD } from './state.ts';
-import { anyIn, visibleTo } from './visibility.ts';
+import { visibleTo } from './visibility.ts';
 
 export type { CreateInput, NamedValue } from './request.ts';
-export { anyIn, visibleTo } from './visibility.ts';
+export { visibleTo } from './visibility.ts';
 
 /** How an attempt ended; null in the database while it lasts. */
 export type AttemptOutcome = Outcome['kind'];

@@ -1,6 +1,6 @@
 /** Which jobs a viewer may see, and what they left. */
 import type { Prisma } from '../../prisma/generated/client.ts';
-import type { Target, Viewer } from '../auth/access.ts';
+import type { Viewer } from '../auth/access.ts';
 
 /** The same rule as `can(viewer, 'job.read', …)`, as a condition for the database. */
 export function visibleTo(viewer: Viewer): Prisma.JobWhereInput {
@@ -15,13 +15,4 @@ export function visibleTo(viewer: Viewer): Prisma.JobWhereInput {
       repositories ? { repositoryId: { in: [...repositories] } } : {},
     ],
   };
-}
-
-/**
- * What to ask `demand` before a job is known: whether the viewer may do it to any job of the namespace. For a
- * credential that is narrowed to repositories, to those of one of them.
- */
-export function anyIn(viewer: Viewer, namespaceId: string): Target {
-  const narrowed = viewer.kind === 'account' ? viewer.repositories : null;
-  return { namespaceId, repositoryId: narrowed ? [...narrowed][0] : null };
 }

@@ -6,8 +6,9 @@ import { readCommits } from '../git/history.ts';
 import { GitError } from '../git/run.ts';
 import { once } from '../once.ts';
 import { checkFirst, noCursor, type Slice, type SliceRequest, sliceOf } from '../paging.ts';
+import { type Allowance, takeOfGit } from '../reads.ts';
 import type { Services } from '../services.ts';
-import { type CommitHere, find } from './contents.ts';
+import { type CommitHere, find, takeCommits } from './contents.ts';
 import { inFolder } from './folder.ts';
 import { type Ruled, target } from './repos.ts';
 
@@ -55,14 +56,18 @@ export function changedFiles(
   services: Reads,
   { files, repository, range }: ChangesHere,
   request: SliceRequest,
+  allowance: Allowance,
 ): Slice<ChangedFile> {
   const { items, ...slice } = sliceOf(files, request, ({ path }) =>
     Buffer.from(path).toString('base64url'),
   );
   const page = items.map(({ node }) => node);
-  const patches = once(() =>
-    within(services, repository, (dir) => services.git.diffs.patches(dir, range, page)),
-  );
+  const patches = once(async () => {
+    const read = await within(services, repository, (dir) =>
+      services.git.diffs.patches(dir, range, page),
+    );
+    return fitting(read, allowance);
+  });
   const patchOf = async (file: FileShape, at: number) =>
     file.isBinary ? null : ((await patches())[at] ?? null);
   return {
@@ -72,6 +77,17 @@ export function changedFiles(
       node: { ...node, patch: () => patchOf(node, at) },
     })),
   };
+}
+
+/** The patches that the answer has room for, and of the others that they are there. */
+async function fitting(patches: readonly Patch[], allowance: Allowance): Promise<Patch[]> {
+  const bytes = patches.reduce((sum, { text }) => sum + text.length, 0);
+  let left = await takeOfGit(allowance, bytes);
+  return patches.map((patch) => {
+    const fits = patch.text.length <= left;
+    if (fits) left -= patch.text.length;
+    return fits ? patch : { text: '', isTruncated: true };
+  });
 }
 
 export type Comparison = {
@@ -135,6 +151,7 @@ export async function commitsBetween(
   services: Reads,
   { repository, base, head, apart }: Comparison,
   { first, after }: SliceRequest,
+  allowance: Allowance,
 ): Promise<Slice<CommitHere>> {
   const take = checkFirst(first);
   const skip = after == null ? 0 : readPosition(after);
@@ -143,6 +160,7 @@ export async function commitsBetween(
     const range = { skip, take: take + 1 };
     const shas = await diffs.commitsBetween(dir, base.sha, head.sha, range);
     const commits = await readCommits(objects, dir, shas.slice(0, take));
+    await takeCommits(allowance, commits);
     return {
       items: commits.flatMap((commit, i) =>
         commit ? [{ cursor: String(skip + i + 1), node: { ...commit, repository } }] : [],

@@ -16,6 +16,7 @@ import {
 } from '../git/read.ts';
 import { type Located, locate, locateInBranch, resolveCommit } from '../git/resolve.ts';
 import { type NumberedPage, type PageRequest, toOffset } from '../paging.ts';
+import { type Allowance, takeWhole } from '../reads.ts';
 import type { Services } from '../services.ts';
 import { downloadUrl } from './downloads.ts';
 import { inFolder } from './folder.ts';
@@ -38,6 +39,9 @@ export type File = {
 const TOO_WIDE =
   'names a directory of more than 4 MiB (some 100,000 entries), which cannot be listed; clone the repository to see it';
 
+/** Read together with the answer where it is; of a longer file the answer's allowance is asked first. */
+const SHORT_BYTES = 64 * 1024;
+
 export type Place = { path: string; ref?: string | null };
 
 /** @throws AppError 400 for a bad path or a directory that is too large, 401, 403, 404, 503. */
@@ -46,6 +50,7 @@ export async function tree(
   viewer: Viewer,
   repository: Ruled,
   { path, ref }: Place,
+  allowance: Allowance,
 ): Promise<Tree> {
   demand(viewer, 'repository.read', target(repository));
   const inside = path === '/' ? '' : path;
@@ -61,14 +66,15 @@ export async function tree(
       const { oid, size } = directory;
       if (size > MAX_TREE_BYTES) throw invalid('path', TOO_WIDE);
       const entries = size <= LIGHT_TREE_BYTES ? await readTree(objects, oid) : null;
-      return { ref: at.ref, oid, entries };
+      return { ref: at.ref, oid, size, entries };
     });
     if (!found) {
       // Nothing was committed yet: the root is there all the same, and empty. Or nothing is there at all.
       await stat(dir);
       return { path, ref: repository.defaultBranch, entries: [] };
     }
-    const { ref: used, oid } = found;
+    const { ref: used, oid, size } = found;
+    await takeWhole(allowance, size);
     const entries =
       found.entries ?? (await pool.useHeavily(dir, (objects) => readTree(objects, oid)));
     return { path, ref: used, entries };
@@ -81,18 +87,24 @@ export async function file(
   viewer: Viewer,
   repository: Ruled,
   { path, ref }: Place,
+  allowance: Allowance,
 ): Promise<File> {
   demand(viewer, 'repository.read', target(repository));
   checkPath(path);
+  const pool = services.git.objects;
   return inFolder(services, repository.id, async (dir) => {
-    const { at, blob, text } = await services.git.objects.use(dir, async (objects) => {
+    const { at, blob, early } = await pool.use(dir, async (objects) => {
       const at = await find(objects, repository, ref, path);
       if (!at) throw notFound('Ref');
       const blob = at.object;
       if (blob?.type !== 'blob') throw notFound('File');
-      const text = blob.size > INLINE_BYTES ? undefined : await readText(objects, blob.oid);
-      return { at, blob, text };
+      const isShort = blob.size <= SHORT_BYTES;
+      return { at, blob, early: isShort ? await readText(objects, blob.oid) : undefined };
     });
+    const isInline = blob.size <= INLINE_BYTES;
+    if (isInline) await takeWhole(allowance, blob.size);
+    const late = isInline && early === undefined;
+    const text = late ? await pool.use(dir, (objects) => readText(objects, blob.oid)) : early;
     const found = { path, ref: at.ref, sizeBytes: blob.size };
     if (typeof text === 'string') return { ...found, encoding: 'utf-8', content: text };
     const { turns } = services.git;
@@ -115,6 +127,7 @@ export async function commits(
   viewer: Viewer,
   repository: Ruled,
   { revision, page, perPage }: PageRequest & { revision: string },
+  allowance: Allowance,
 ): Promise<NumberedPage<CommitHere>> {
   demand(viewer, 'repository.read', target(repository));
   const range = toOffset({ page, perPage });
@@ -123,9 +136,21 @@ export async function commits(
     const sha = isSafe(revision) ? await resolveCommit(objects, dir, revision) : null;
     if (!sha) throw notFound('Revision');
     const { commits, total } = await readHistory(objects, history, dir, sha, range);
+    await takeCommits(allowance, commits);
     const nodes = commits.map((commit) => ({ ...commit, repository }));
     return { nodes, page, perPage, total };
   });
+}
+
+/** Commits are at most 64 KiB each, so they are read before they are counted. @throws as `takeWhole` */
+export function takeCommits(
+  allowance: Allowance,
+  commits: readonly (Commit | null)[],
+): Promise<void> {
+  return takeWhole(
+    allowance,
+    commits.reduce((sum, commit) => sum + (commit?.message.length ?? 0), 0),
+  );
 }
 
 /** A ref that was not given is `main` where that branch exists, else the default branch. */

@@ -1,11 +1,11 @@
 /** What happens to repositories, told as it happens: pushes above all. */
-import { demand, type Target, type Viewer } from '../auth/access.ts';
+import { anyIn, demand, type Viewer } from '../auth/access.ts';
 import { namespaceNamed } from '../auth/accounts.ts';
 import { type Rule, whileAllowed } from '../auth/rechecks.ts';
-import { invalid, notFound } from '../errors.ts';
+import { notFound } from '../errors.ts';
 import type { EventType } from '../events.ts';
 import { type Command, NONE } from '../git/hooks.ts';
-import { type OutboxEvent, readOutbox, stopping } from '../outbox.ts';
+import { followed, type OutboxEvent, readOutbox, stopping } from '../outbox.ts';
 import type { Services } from '../services.ts';
 import { canExist, getRepository, RULED, type Ruled, target } from './repos.ts';
 
@@ -34,9 +34,6 @@ export type RepositoryEvent = {
   push: Push | null;
 };
 
-/** Namespaces that can be followed at once. */
-const MAX_FOLLOWED = 100;
-
 export type FollowInput = {
   namespaces: readonly string[];
   /** One repository of the only namespace. */
@@ -55,10 +52,7 @@ export async function followRepositories(
   viewer: Viewer,
   { namespaces, name, after = null }: FollowInput,
 ): Promise<(signal: AbortSignal) => AsyncGenerator<RepositoryEvent>> {
-  const [owner, ...others] = [...new Set(namespaces.map((each) => each.toLowerCase()))];
-  if (!owner) throw invalid('namespaces', 'must name one at least');
-  if (others.length >= MAX_FOLLOWED) throw invalid('namespaces', `must be at most ${MAX_FOLLOWED}`);
-  if (name != null && others.length > 0) throw invalid('name', 'goes with one namespace alone');
+  const [owner, ...others] = followed(namespaces, name);
   const one =
     name == null ? null : await getRepository(services, viewer, { namespace: owner, name }, {});
   const namespaceIds = one
@@ -86,12 +80,6 @@ async function membersOnly({ db }: Deps, viewer: Viewer, names: string[]): Promi
     ids.push(id);
   }
   return ids;
-}
-
-/** What to ask before a repository is known: for a credential narrowed to some, whether it may read one of them. */
-function anyIn(viewer: Viewer, namespaceId: string): Target {
-  const narrowed = viewer.kind === 'account' ? viewer.repositories : null;
-  return { namespaceId, repositoryId: narrowed ? [...narrowed][0] : null };
 }
 
 function mayReadAll(namespaceIds: readonly string[]): Rule {

@@ -1,7 +1,10 @@
 /** Repositories in GraphQL. */
 
+import type { GraphQLResolveInfo } from 'graphql';
 import { Namespace } from '../auth/graphql.ts';
+import type { RefKind } from '../git/refs.ts';
 import { builder, SortOrder } from '../graphql/builder.ts';
+import type { Context } from '../graphql/context.ts';
 import {
   connectionType,
   numberedPageCost,
@@ -13,6 +16,7 @@ import {
   toConnection,
 } from '../graphql/paging.ts';
 import { selectAt, selectOf, selectOfNodes } from '../graphql/select.ts';
+import type { SliceRequest } from '../paging.ts';
 import * as changes from './changes.ts';
 import * as contents from './contents.ts';
 import { Comparison } from './graphql/changes.ts';
@@ -136,7 +140,8 @@ export const Repository = builder.prismaNode('Repository', {
         ref: t.arg.string({ description: REF }),
       },
       select: repos.RULED,
-      resolve: (row, args, { services, viewer }) => contents.tree(services, viewer, row, args),
+      resolve: (row, args, { services, viewer, allowance }, info) =>
+        contents.tree(services, viewer, row, args, allowance(info)),
     }),
     file: t.field({
       type: File,
@@ -150,7 +155,8 @@ export const Repository = builder.prismaNode('Repository', {
         ref: t.arg.string({ description: REF }),
       },
       select: repos.RULED,
-      resolve: (row, args, { services, viewer }) => contents.file(services, viewer, row, args),
+      resolve: (row, args, { services, viewer, allowance }, info) =>
+        contents.file(services, viewer, row, args, allowance(info)),
     }),
     commitPage: t.field({
       type: CommitPage,
@@ -164,7 +170,8 @@ export const Repository = builder.prismaNode('Repository', {
         perPage: t.arg.int({ ...pageArgs.perPage, required: true }),
       },
       select: repos.RULED,
-      resolve: (row, args, { services, viewer }) => contents.commits(services, viewer, row, args),
+      resolve: (row, args, { services, viewer, allowance }, info) =>
+        contents.commits(services, viewer, row, args, allowance(info)),
     }),
     commits: t.field({
       type: CommitConnection,
@@ -177,8 +184,8 @@ export const Repository = builder.prismaNode('Repository', {
         after: t.arg.string(sliceArgs.after),
       },
       select: repos.RULED,
-      resolve: async (row, args, { services, viewer }) =>
-        toConnection(await history.history(services, viewer, row, args), args),
+      resolve: async (row, args, { services, viewer, allowance }, info) =>
+        toConnection(await history.history(services, viewer, row, args, allowance(info)), args),
     }),
     commit: t.field({
       type: Commit,
@@ -186,8 +193,8 @@ export const Repository = builder.prismaNode('Repository', {
       description: 'What a revision names.',
       args: { revision: t.arg.string({ required: true, description: 'Branch, tag or commit.' }) },
       select: repos.RULED,
-      resolve: (row, { revision }, { services, viewer }) =>
-        history.commit(services, viewer, row, revision),
+      resolve: (row, { revision }, { services, viewer, allowance }, info) =>
+        history.commit(services, viewer, row, revision, allowance(info)),
     }),
     comparison: t.field({
       type: Comparison,
@@ -208,15 +215,8 @@ export const Repository = builder.prismaNode('Repository', {
       complexity: pageCost(PROCESS),
       args: { first: t.arg.int(sliceArgs.first), after: t.arg.string(sliceArgs.after) },
       select: { ...repos.RULED, branchCount: true },
-      resolve: async (row, args, { services, viewer }) =>
-        toConnection(
-          await history.refs(services, viewer, row, {
-            ...args,
-            kind: 'branch',
-            totalCount: row.branchCount,
-          }),
-          args,
-        ),
+      resolve: (row, args, context, info) =>
+        refs(row, 'branch', row.branchCount, args, context, info),
     }),
     tags: t.field({
       type: RefConnection,
@@ -225,18 +225,22 @@ export const Repository = builder.prismaNode('Repository', {
       complexity: pageCost(PROCESS),
       args: { first: t.arg.int(sliceArgs.first), after: t.arg.string(sliceArgs.after) },
       select: { ...repos.RULED, tagCount: true },
-      resolve: async (row, args, { services, viewer }) =>
-        toConnection(
-          await history.refs(services, viewer, row, {
-            ...args,
-            kind: 'tag',
-            totalCount: row.tagCount,
-          }),
-          args,
-        ),
+      resolve: (row, args, context, info) => refs(row, 'tag', row.tagCount, args, context, info),
     }),
   }),
 });
+
+async function refs(
+  row: repos.Ruled,
+  kind: RefKind,
+  totalCount: number,
+  args: SliceRequest,
+  { services, viewer, allowance }: Context,
+  info: GraphQLResolveInfo,
+) {
+  const range = { ...args, kind, totalCount };
+  return toConnection(await history.refs(services, viewer, row, range, allowance(info)), args);
+}
 
 const RepositoryPage = pageType<{ id: string }>('RepositoryPage', Repository);
 

@@ -7,8 +7,9 @@ import { readCommits, readHistory } from '../git/history.ts';
 import { listRefs, type Ref, type RefKind } from '../git/refs.ts';
 import { once } from '../once.ts';
 import { checkFirst, noCursor, type Slice, type SliceRequest } from '../paging.ts';
+import type { Allowance } from '../reads.ts';
 import type { Services } from '../services.ts';
-import { type CommitHere, find } from './contents.ts';
+import { type CommitHere, find, takeCommits } from './contents.ts';
 import { inFolder } from './folder.ts';
 import { type Ruled, target } from './repos.ts';
 
@@ -25,6 +26,7 @@ export async function history(
   viewer: Viewer,
   repository: Ruled,
   { revision, first, after }: SliceRequest & { revision?: string | null },
+  allowance: Allowance,
 ): Promise<Slice<CommitHere>> {
   demand(viewer, 'repository.read', target(repository));
   const take = checkFirst(first);
@@ -39,6 +41,7 @@ export async function history(
     const sha = at.commit;
     const skip = start?.position ?? 0;
     const { commits, total } = await readHistory(objects, history, dir, sha, { skip, take });
+    await takeCommits(allowance, commits);
     return {
       items: commits.map((commit, i) => ({
         cursor: `${sha}.${skip + i + 1}`,
@@ -63,6 +66,7 @@ export async function commit(
   viewer: Viewer,
   repository: Ruled,
   revision: string,
+  allowance: Allowance,
 ): Promise<CommitHere> {
   demand(viewer, 'repository.read', target(repository));
   if (!revision) throw notFound('Revision');
@@ -71,6 +75,7 @@ export async function commit(
     const at = await objects.use(dir, (objects) => find(objects, repository, revision, ''));
     const [found] = at ? await readCommits(objects, dir, [at.commit]) : [];
     if (!found) throw notFound('Revision');
+    await takeCommits(allowance, [found]);
     return { ...found, repository };
   });
 }
@@ -84,6 +89,7 @@ export async function refs(
   viewer: Viewer,
   repository: Ruled,
   { kind, totalCount, first, after }: SliceRequest & { kind: RefKind; totalCount: number },
+  allowance: Allowance,
 ): Promise<Slice<RefAndCommit>> {
   demand(viewer, 'repository.read', target(repository));
   const take = checkFirst(first);
@@ -93,7 +99,11 @@ export async function refs(
     const found = await services.git.turns.take(() => listRefs(dir, kind, range), { key: dir });
     const page = found.slice(0, take);
     const commits = once(() =>
-      inFolder(services, repository.id, (dir) => commitsById(services.git.objects, dir, page)),
+      inFolder(services, repository.id, async (dir) => {
+        const byId = await commitsById(services.git.objects, dir, page);
+        await takeCommits(allowance, [...byId.values()]);
+        return byId;
+      }),
     );
     const commitOf = async (sha: string) => {
       const commit = (await commits()).get(sha);

@@ -96,8 +96,8 @@ const ChangesType = builder.objectRef<changes.ChangesHere>('Changes').implement(
       description: 'By path.',
       complexity: pageCost(),
       args: { first: t.arg.int(sliceArgs.first), after: t.arg.string(sliceArgs.after) },
-      resolve: (range, args, { services }) =>
-        toConnection(changes.changedFiles(services, range, args), args),
+      resolve: (range, args, { services, allowance }, info) =>
+        toConnection(changes.changedFiles(services, range, args, allowance(info)), args),
     }),
   }),
 });
@@ -137,8 +137,11 @@ export const Comparison = builder.objectRef<changes.Comparison>('Comparison').im
       description: 'Those of `head` that `base` has not, newest first.',
       complexity: pageCost(PROCESS),
       args: { first: t.arg.int(sliceArgs.first), after: t.arg.string(sliceArgs.after) },
-      resolve: async (comparison, args, { services }) =>
-        toConnection(await changes.commitsBetween(services, comparison, args), args),
+      resolve: async (comparison, args, { services, allowance }, info) =>
+        toConnection(
+          await changes.commitsBetween(services, comparison, args, allowance(info)),
+          args,
+        ),
     }),
     changes: t.field({
       type: ChangesType,
