@@ -44,7 +44,7 @@ function targets(around: Machine, data: string): Record<string, string> {
   const anyOf = (step: string) =>
     `for f in ${data}/attempts/att_*; do ${step} && exit 0; done; exit 1`;
   const ofTheShim = (step: string) =>
-    `tr '\\0' ' ' < /proc/$PPID/cmdline | grep -q '^[^ ]*node [^ ]*process/shim.ts' && ${step}`;
+    `tr '\\0' ' ' < /proc/$PPID/cmdline | grep -q '^[^ ]*node .*process/shim.ts' && ${step}`;
   return {
     'the keys': says(`cat ${data}/signing-key`),
     'the keys, as root of a namespace': says(
