@@ -3,8 +3,11 @@ import { chownSync } from 'node:fs';
 
 export type Who = 'root' | 'an ordinary user';
 
-/** Any but root: no user of this id is needed. */
-const ORDINARY = 4_242;
+/**
+ * Any but root and the users of jobs: no user of this id is needed. Another for each test file, because the kernel
+ * counts the processes of a user together, and files run side by side.
+ */
+const ORDINARY = 10_000_000 + process.pid;
 
 /** The beginning of a command line that runs as an ordinary user, also when we are root. */
 export function asWho(who: Who): string[] {
