@@ -57,7 +57,7 @@ async function firstLineOfJob(name: string): Promise<void> {
     method: 'POST',
     headers: { ...headers, accept: 'text/event-stream' },
     body: JSON.stringify({
-      query: `subscription { jobLog(namespace: "admin", name: "${name}") { message } }`,
+      query: `subscription { jobLog(namespace: "admin", name: "${name}") { ... on LogLine { message } } }`,
     }),
   });
   let text = '';
