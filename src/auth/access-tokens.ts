@@ -220,8 +220,7 @@ function atMost(field: string, values: readonly string[] | null | undefined): st
   return unique;
 }
 
-/** Of any script and with spaces, but what it looks like in a URL must be what it is. */
-/** @throws AppError 400. */
+/** Of any script and with spaces, but it must look in a URL like what it is. @throws AppError 400. */
 export function checkTokenName(name: string): void {
   const fine =
     /^[^\p{C}/]{1,100}$/u.test(name) && name.trim() === name && name !== '.' && name !== '..';

@@ -231,7 +231,7 @@ function sorted(sort: Sort, order: Order): Prisma.JobOrderByWithRelationInput[] 
 }
 
 /**
- * Commits `cancelled` and returns; the worker that hears of it ends the process behind our back.
+ * Commits `cancelled` and returns; the worker hears of it and ends the process afterwards.
  * @throws AppError 401, 403, 404, 409 when the job is over.
  */
 export async function cancelJob<S extends Select>(

@@ -101,7 +101,7 @@ export async function findConfinement(options: ConfinementOptions): Promise<Conf
       // The job opens its output by /dev/stdout too. It stays ours, so that the job cannot open it to others.
       const script = `
         cd "$1" || exit
-        mkfifo -m 600 out err
+        mkfifo -m 600 out err || exit
         [ -z "$2" ] && exit
         chgrp "$2" out err && chmod 620 out err
         chmod 700 work tmp home

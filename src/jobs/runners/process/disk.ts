@@ -26,7 +26,10 @@ async function du(
   dirs: readonly string[],
   signal?: AbortSignal,
 ): Promise<number> {
-  const command = ['du', ...options, '--', ...dirs];
+  // It complains of each folder that it cannot read. A job can make a million of those, and what a program says
+  // beyond `maxBuffer` would end it before the sum.
+  const quiet = ['/bin/sh', '-c', 'exec "$@" 2>/dev/null', 'sh'];
+  const command = [...quiet, 'du', ...options, '--', ...dirs];
   const inNamespace = ['unshare', '--user', '--map-root-user', ...command];
   const commands = process.getuid?.() === 0 ? [command] : [inNamespace, command];
   for (const [program = '', ...args] of commands) {

@@ -2,7 +2,7 @@
  * What an attempt may use: what was asked for, and no more than this machine has.
  *
  * Control groups hold the whole job to it. Where there are none, the kernel's limits for single processes are
- * what is left, and the shim looks at the sum of their memory every second (`watch.ts`).
+ * what is left, and the shim looks at the sum of their memory every second (`memory.ts`).
  */
 import { availableParallelism, totalmem } from 'node:os';
 import { diskRoom, type Hardware } from '../../hardware.ts';

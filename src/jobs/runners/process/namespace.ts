@@ -63,16 +63,16 @@ function start(
   stdio: ('pipe' | 'ignore')[],
 ) {
   const child = spawn(program, args, { env, stdio, cwd: '/' });
-  let said = '';
-  child.stderr?.on('data', (chunk: Buffer) => {
-    said = (said + chunk).slice(-1_000);
-  });
-  // Of pipes to a process that was killed.
-  for (const stream of child.stdio) stream?.on('error', () => {});
   const { promise: ended, resolve } = Promise.withResolvers<string>();
   child.once('error', ({ code, message }: NodeJS.ErrnoException) =>
     resolve(code === 'ENOENT' ? `${program} is not installed` : message),
   );
+  let said = '';
+  child.stderr?.on('data', (chunk: Buffer) => {
+    said = (said + chunk).slice(-1_000);
+  });
+  // Of pipes to a process that was killed. There are none where no descriptor was free.
+  for (const stream of child.stdio ?? []) stream?.on('error', () => {});
   child.once('close', (code, by) =>
     resolve(said.trim().split('\n')[0] || `${program} ended with ${code ?? by}`),
   );

@@ -127,11 +127,13 @@ async function release(folder: string, signal?: AbortSignal): Promise<void> {
 /** @throws Error with the beginning of what the program said, when it fails. */
 async function run(program: string, args: readonly string[], signal?: AbortSignal): Promise<void> {
   const child = spawn(program, args, { stdio: ['ignore', 'ignore', 'pipe'], signal });
+  // Listened to before anything else: without a free descriptor there is an `error`, and no `stderr`.
+  const closed = once(child, 'close');
   let said = '';
-  child.stderr.setEncoding('utf8').on('data', (text: string) => {
+  child.stderr?.setEncoding('utf8').on('data', (text: string) => {
     said += text.slice(0, SAID - said.length);
   });
-  const [code] = await once(child, 'close');
+  const [code] = await closed;
   if (code !== 0) throw new Error(said.trim() || `${program} ended with ${code}`);
 }
 
