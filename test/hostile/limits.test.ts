@@ -1,7 +1,9 @@
-/** Jobs that take all they can get from a server that is an ordinary user, and so has no control groups. */
+/** Jobs that take all they can get from a server that is an ordinary user, with control groups and without. */
+import { mkdirSync, readdirSync, rmdirSync } from 'node:fs';
 import { describe, expect, test, vi } from 'vitest';
 import { needs } from '../needs.ts';
 import { type Confined, confined } from './user.ts';
+import { give } from './who.ts';
 
 const MiB = 2 ** 20;
 const LIMITS = { memoryBytes: 200 * MiB, processes: 60, diskBytes: 20 * MiB, files: 2_000 };
@@ -47,3 +49,43 @@ describe.each(['bubblewrap', 'none'] as const)('an ordinary user, confined by %s
     expect(noteOf(files)).toMatch(/^The job was ended: it keeps \d+ files, /);
   }, 120_000);
 });
+
+/** Groups of this machine that an ordinary user was given, as `Delegate=yes` does; version 1 of the interface. */
+function delegated() {
+  const name = `loam-delegated-${process.pid}`;
+  const folders = ['memory', 'pids', 'cpu', 'cpuacct'].map((at) => `/sys/fs/cgroup/${at}/${name}`);
+  for (const folder of folders) {
+    mkdirSync(folder);
+    for (const file of ['', ...readdirSync(folder)]) give(`${folder}/${file}`, 'an ordinary user');
+  }
+  const join = folders.map((folder) => `echo $$ > ${folder}/cgroup.procs`).join(';');
+  return {
+    wrapper: ['sh', '-c', `${join}; exec "$@"`, 'sh'],
+    [Symbol.dispose]: () => folders.forEach((folder) => void rmdirSync(folder)),
+  };
+}
+
+test.for(['bubblewrap', 'unshare'] as const)(
+  'a job in %s cannot lift the limits of its own control group',
+  async (sandbox, ctx) => {
+    needs(ctx, 'root', 'cgroups', sandbox);
+    if (!readdirSync('/sys/fs/cgroup').includes('memory')) return ctx.skip('version 1 alone');
+    using groups = delegated();
+    await using made = await confined(
+      'an ordinary user',
+      { sandbox, network: 'host', limits: { ...LIMITS, memoryBytes: 100 * MiB } },
+      groups,
+    );
+    const lift = `
+      mount -t cgroup -o memory none /tmp && mount -t cgroup -o pids none /work || exit
+      for file in $(find /tmp /work -name "*limit_in_bytes" -o -name pids.max); do
+        for n in 1 2; do echo 9000000000 > $file; echo max > $file; done
+      done; echo tried`;
+    const command = `unshare -UrmC sh -c '${lift}' 2>/dev/null
+      head -c 200m /dev/zero | tail -c 200m | wc -c; (for n in $(seq 100); do sleep 1 & done; echo all) 2>&1`;
+    const { lines, outcome } = await made.run({ command });
+    expect(lines).toContain('tried');
+    expect(lines.join('\n')).toMatch(/fork/i);
+    expect(outcome).toMatchObject({ note: expect.stringMatching(/^The job ran out of memory/) });
+  },
+);

@@ -20,12 +20,24 @@ export type Cgroup = { folders: string[] };
 /** The folder that holds the groups of all attempts. It is removed with the last of them. */
 export const PARENT = 'loam';
 
+/**
+ * The group below an attempt's own, which the job's processes are in. The limits stand one level above, because a
+ * job with the server's own user can mount the hierarchy in namespaces of its own: what it then sees begins with the
+ * group that it is in, whose files belong to its user.
+ */
+const JOB = 'job';
+
 /** How long killed processes may take to be gone: one in the middle of a write to a slow disk needs some. */
 const KILL_MS = 5_000;
 
+/** Where the processes of the job are: one folder in each folder of the group. */
+export function foldersOfJob({ folders }: Cgroup): string[] {
+  return folders.map((folder) => join(folder, JOB));
+}
+
 /** A process that writes its pid into each of them has joined the group. */
-export function joinFiles({ folders }: Cgroup): string[] {
-  return folders.map((folder) => join(folder, 'cgroup.procs'));
+export function joinFiles(group: Cgroup): string[] {
+  return foldersOfJob(group).map((folder) => join(folder, 'cgroup.procs'));
 }
 
 /** Bytes and seconds since the group was made; null when the kernel does not account for them here. */
@@ -46,7 +58,15 @@ export function usageOfGroup(group: Cgroup): { memoryBytes: number; cpuSeconds: 
 
 /** How many processes of the group the kernel killed because there was no memory left for it. */
 export function oomKills(group: Cgroup): number {
-  const text = read(group, 'memory.oom_control') ?? read(group, 'memory.events') ?? '';
+  const inEvents = read(group, 'memory.events');
+  if (inEvents !== null) return oomKillsIn(inEvents);
+  // Version 1 counts them for the group that the process was in, and not for those above.
+  const below = group.folders.flatMap(withFoldersBelow);
+  const texts = below.map((folder) => readText(join(folder, 'memory.oom_control')) ?? '');
+  return texts.reduce((sum, text) => sum + oomKillsIn(text), 0);
+}
+
+function oomKillsIn(text: string): number {
   return Number(/^oom_kill (\d+)/m.exec(text)?.[1] ?? 0);
 }
 

@@ -6,13 +6,14 @@
  *
  *   <own>/loam-server       version 2 only: the server's processes. A group that shares its controllers out
  *                           must have no process of its own.
- *   <own>/loam/<attempt>    one for each attempt, made before its start and removed after its end
+ *   <own>/loam/<attempt>    one for each attempt with its limits, made before its start and removed after its end
+ *   <own>/loam/<attempt>/job  the processes of the job
  */
 import { execFile } from 'node:child_process';
 import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { basename, dirname, join, posix } from 'node:path';
 import { promisify } from 'node:util';
-import { type Cgroup, joinFiles, PARENT, removeGroup } from './cgroup.ts';
+import { type Cgroup, foldersOfJob, joinFiles, PARENT, removeGroup } from './cgroup.ts';
 import type { Limits } from './limits.ts';
 import { mountPath } from './mounts.ts';
 
@@ -126,7 +127,8 @@ function openVersion2(places: Places): Cgroups | null {
     controllers,
     groupOf: (name) => ({ folders: [join(parent, name)] }),
     names: () => foldersIn(parent),
-    create({ folders: [folder = ''] }, limits) {
+    create(group, limits) {
+      const [folder = ''] = group.folders;
       makeBelow(folder, () => {
         enable(parent, controllers);
         set(parent, 'memory.max', limits.allJobsMemoryBytes);
@@ -135,6 +137,7 @@ function openVersion2(places: Places): Cgroups | null {
       set(folder, 'memory.swap.max', 0);
       set(folder, 'cpu.max', `${quotaOf(limits)} ${PERIOD_US}`);
       set(folder, 'pids.max', limits.processes);
+      for (const inner of foldersOfJob(group)) mkdirSync(inner);
     },
   };
 
@@ -175,8 +178,8 @@ function openVersion1(places: Places): Cgroups | null {
     controllers,
     groupOf: (name) => ({ folders: owns.map((own) => join(own, PARENT, name)) }),
     names: () => [...new Set(owns.flatMap((own) => foldersIn(join(own, PARENT))))],
-    create({ folders }, limits) {
-      for (const folder of folders) {
+    create(group, limits) {
+      for (const folder of group.folders) {
         const memory = dirname(dirname(folder)) === places.get('memory');
         makeBelow(folder, () => {
           // Linux before 5.11 counts a group's children only when told to.
@@ -191,6 +194,7 @@ function openVersion1(places: Places): Cgroups | null {
         if (dirname(dirname(folder)) === places.get('pids'))
           setLimit(join(folder, 'pids.max'), limits.processes);
       }
+      for (const inner of foldersOfJob(group)) mkdirSync(inner);
     },
   };
 
