@@ -151,6 +151,19 @@ describe('with control groups', () => {
   });
 });
 
+test('a shim whose folder was removed ends with its job, and leaves no control group', async () => {
+  await using made = await makeRunner();
+  const spec = attemptSpec('echo up; sleep 600');
+  const handle = await made.runner.prepare(spec, never);
+  await made.runner.start(handle);
+  for await (const _ of made.runner.logs(handle, null, never)) break;
+  const { pid } = JSON.parse(readFileSync(join(made.dir, spec.id, 'claim'), 'utf8'));
+  await rm(join(made.dir, spec.id), { recursive: true });
+  process.kill(pid, 'SIGUSR2');
+  await eventually(() => expect(processesNaming(spec.id)).toEqual([]));
+  expect(groupsOf(made.dir)).toEqual([]);
+});
+
 describe('without control groups', () => {
   test('the memory of all processes of a job is looked at, and too much ends it with 137', async () => {
     for (const sandbox of ['auto', 'none'] as const) {

@@ -1,6 +1,6 @@
 /** Processes as /proc shows them, and signals to many of them. Linux alone: elsewhere nothing is found. */
 import { createHash } from 'node:crypto';
-import { existsSync, readdirSync, readFileSync } from 'node:fs';
+import { closeSync, existsSync, readdirSync, readFileSync } from 'node:fs';
 
 /** In the environment of what the shim starts: how it is known again when the tree is gone. */
 export const MARKER = 'LOAM_ATTEMPT_ID';
@@ -144,5 +144,26 @@ export function signalOne(pid: number, name: NodeJS.Signals): void {
     process.kill(pid, name);
   } catch {
     // It has ended by itself.
+  }
+}
+
+/** O_CLOEXEC in the flags that /proc shows, in octal; Node opens its own descriptors with it. */
+const CLOSED_ON_EXEC = 0o2000000;
+
+/**
+ * Closes the descriptors that this process was started with beside its three streams. Whoever started the server may
+ * have left some open (a lock, a socket, a pipe to a supervisor), and every program that we start would have them too.
+ */
+export function closeInherited(): void {
+  if (!existsSync('/proc/self/fdinfo')) return;
+  for (const fd of readdirSync('/proc/self/fdinfo').map(Number)) {
+    if (fd <= 2) continue;
+    try {
+      const info = readFileSync(`/proc/self/fdinfo/${fd}`, 'utf8');
+      const flags = Number.parseInt(/^flags:\s+(\d+)/m.exec(info)?.[1] ?? '', 8);
+      if (!(flags & CLOSED_ON_EXEC)) closeSync(fd);
+    } catch {
+      // That of the folder itself, which is closed by now.
+    }
   }
 }

@@ -19,6 +19,7 @@
  */
 import {
   closeSync,
+  existsSync,
   fsyncSync,
   linkSync,
   mkdirSync,
@@ -30,12 +31,12 @@ import {
 } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import { type Cgroup, oomKills } from './cgroup.ts';
+import { type Cgroup, oomKills, removeGroup } from './cgroup.ts';
 import { type DiskLimits, type DiskUse, gigabytes, type Verdict, watchDisk } from './disk.ts';
 import { type Command, launch } from './launch.ts';
 import { follow, type LogLimits, openLog } from './lines.ts';
 import { watchMemory } from './memory.ts';
-import { identityOf } from './proc.ts';
+import { closeInherited, identityOf } from './proc.ts';
 import { treeOf } from './tree.ts';
 
 export type ShimSpec = {
@@ -79,6 +80,7 @@ if (import.meta.main) await run(process.argv[2] ?? '');
 type Signals = { stop: (how: 'TERM' | 'KILL') => void; asked?: 'TERM' | 'KILL' };
 
 async function run(dir: string): Promise<void> {
+  closeInherited();
   const signals: Signals = {
     stop(how) {
       if (signals.asked !== 'KILL') signals.asked = how;
@@ -173,6 +175,8 @@ async function lookAfter(dir: string, startedAt: number, signals: Signals): Prom
     const reason = verdict?.reason ?? memory;
     await writeEnd(dir, { exitCode: code, timedOut, startedAt, endedAt, unstartable, reason });
     network?.close();
+    // There may be no server any more that would; what cannot be removed now is left to one.
+    if (spec.cgroup) await removeGroup(spec.cgroup).catch(() => {});
     process.exit(0);
   };
   void ended.then(({ exitCode, ran, error }) => {
@@ -184,7 +188,8 @@ async function lookAfter(dir: string, startedAt: number, signals: Signals): Prom
 
 /**
  * Writes down how it ended, once the log is on the disk. When the disk is full, what was kept in reserve is
- * given up for it; as that may be taken by others, it is tried again every second.
+ * given up for it; as that may be taken by others, it is tried again every second. Nothing is written when the
+ * folder was removed: then nobody asks any more.
  */
 async function writeEnd(dir: string, exit: Exit): Promise<void> {
   for (let round = 0; ; round++) {
@@ -194,6 +199,7 @@ async function writeEnd(dir: string, exit: Exit): Promise<void> {
       closeSync(log);
       return writeWhole(join(dir, 'exit'), exit, dir);
     } catch {
+      if (!existsSync(dir)) return;
       tryTo(() => unlinkSync(join(dir, 'reserve')));
     }
     if (round > 0) await delay(1_000);
