@@ -53,6 +53,15 @@ export function takesLong(req: IncomingMessage): void {
   long.add(req);
 }
 
+/** Aborts when the answer is closed: it was sent, or its client is gone, perhaps before this was called. */
+export function closingOf(res: ServerResponse): AbortSignal {
+  const closed = new AbortController();
+  res.once('close', () => closed.abort());
+  // `close` does not come again.
+  if (res.closed || res.destroyed) closed.abort();
+  return closed.signal;
+}
+
 /** Headers for the answer to an address that sent no proper request. */
 export type HeadersFor = (address: string) => Promise<Record<string, string | number>>;
 

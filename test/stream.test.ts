@@ -179,6 +179,42 @@ test('a client that does not read holds up nobody, and one that goes leaves noth
   await cancel(ada, 'ada', 'flood');
 });
 
+test('clients that have left before their stream is opened leave nothing', async () => {
+  await run('left', 'echo a; sleep 600');
+  await hasLines('left', 1);
+  const { bus, pool, rechecks } = app.app.services;
+  const before = { waiters: bus.waiters, streams: rechecks.streams };
+  // Holds up what is asked of the job while they leave.
+  const database = await pool.connect();
+  await database.query('begin; lock table jobs in access exclusive mode');
+  const held = async () => {
+    const { rows } = await database.query('select from pg_locks where not granted');
+    return rows.length;
+  };
+  const closed: Promise<unknown>[] = [];
+  app.app.server.on('connection', (socket) => closed.push(once(socket, 'close')));
+  const headers = { authorization: ada.authorization ?? '', accept: 'text/event-stream' };
+  const query = 'subscription { jobLog(namespace: "ada", name: "left") { __typename } }';
+  const graphql = `/graphql?query=${encodeURIComponent(query)}`;
+  for (const [before, url] of [path('left'), graphql, `${graphql}&x`, path('left')].entries()) {
+    const asking = get(`${app.base}${url}`, { headers, agent: false });
+    asking.on('error', () => {});
+    await eventually(async () => expect(await held()).toBe(before + 1));
+    asking.destroy();
+  }
+  await Promise.all(closed);
+  await database.query('commit');
+  database.release();
+  // It asks after them, and is answered after them.
+  await using stream = followStream(ada, path('left'));
+  expect(messages(await stream.take(1))).toEqual(['a']);
+  await stream[Symbol.asyncDispose]();
+  await eventually(() =>
+    expect({ waiters: bus.waiters, streams: rechecks.streams }).toEqual(before),
+  );
+  await cancel(ada, 'ada', 'left');
+});
+
 test('a server that stops ends its streams at once, and they go on with the next one', async () => {
   await run('outlives', 'echo a; sleep 600');
   await hasLines('outlives', 1);

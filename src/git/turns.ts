@@ -55,6 +55,7 @@ export class Turns {
 
   /** Runs `work` when it is its turn. @throws NoTurn; else what `work` throws. */
   async take<T>(work: () => Promise<T>, { key = '', signal }: TurnOptions = {}): Promise<T> {
+    if (signal?.aborted) throw new NoTurn('nobody waits for it any more');
     if (this.#isFree(key)) this.#hold(key);
     else await this.#wait(key, signal);
     try {
@@ -93,7 +94,7 @@ export class Turns {
 
   #wait(key: string, signal?: AbortSignal): Promise<void> {
     const { waitMs, maxWaiting } = this.#options;
-    if (this.#waitingCount >= maxWaiting || signal?.aborted)
+    if (this.#waitingCount >= maxWaiting)
       return Promise.reject(new NoTurn(`${this.#waitingCount} wait already`));
     const { promise, resolve, reject } = Promise.withResolvers<void>();
     const ticket: Ticket = { key, grant: resolve };

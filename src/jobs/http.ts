@@ -4,6 +4,7 @@ import { basename } from 'node:path';
 import { pipeline } from 'node:stream/promises';
 import { type Request, type Response, Router } from 'express';
 import type { Rule } from '../auth/rechecks.ts';
+import { closingOf } from '../connections.ts';
 import { AppError, answerOf, invalid, notFound } from '../errors.ts';
 import { otherMethod } from '../rest/methods.ts';
 import type { Services } from '../services.ts';
@@ -40,16 +41,15 @@ export function streamLogs(services: Services) {
     res.setHeader('X-Accel-Buffering', 'no');
     if (req.method === 'HEAD') return void res.end();
     res.flushHeaders();
-    const gone = new AbortController();
-    res.once('close', () => gone.abort());
+    const gone = closingOf(res);
     // Also while the database is away and there is nothing to tell.
     const sign = setInterval(() => {
       // To one who does not read it would only pile up, and keep the connection from being cut.
       if (!res.writableNeedDrain) res.write(': still here\n\n');
     }, SIGN_OF_LIFE_MS);
     try {
-      for await (const event of open(gone.signal)) {
-        if (gone.signal.aborted) break;
+      for await (const event of open(gone)) {
+        if (gone.aborted) break;
         sign.refresh();
         if (!res.write(textOf(event))) await drained(res, gone);
       }
@@ -74,8 +74,8 @@ function lastEventId(header: string | undefined): number | null {
 }
 
 /** Until a slow client has taken what was written, or is gone: nothing piles up here meanwhile. */
-async function drained(res: Response, gone: AbortController): Promise<void> {
-  await once(res, 'drain', { signal: gone.signal }).catch(() => {});
+async function drained(res: Response, gone: AbortSignal): Promise<void> {
+  await once(res, 'drain', { signal: gone }).catch(() => {});
 }
 
 function textOf(event: LogEvent): string {

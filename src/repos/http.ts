@@ -13,7 +13,7 @@ import {
   type Response,
   Router,
 } from 'express';
-import { takesLong } from '../connections.ts';
+import { closingOf, takesLong } from '../connections.ts';
 import { AppError, answerOf, busy, forbidden, invalid, isUnexpected, toPublic } from '../errors.ts';
 import { type Ending, GitError } from '../git/run.ts';
 import {
@@ -136,9 +136,7 @@ function inTurn<T>(
   res: Response,
   transfer: () => Promise<T>,
 ): Promise<T> {
-  const gone = new AbortController();
-  res.once('close', () => gone.abort());
-  const { signal } = gone;
+  const signal = closingOf(res);
   const { viewer } = req;
   const key = viewer.kind === 'account' ? viewer.credential.id : address(req);
   const turn = () =>
