@@ -2,7 +2,7 @@
  * Jobs that try to get out: in each confinement, by a server that is root and by one that is not. What is left
  * to a job in each is what the table of docs/jobs.md says.
  */
-import { execFileSync } from 'node:child_process';
+import { execFileSync, spawnSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -29,6 +29,11 @@ function require(ctx: TestContext, { who, sandbox }: Row): void {
   if (sandbox !== 'none') needs(ctx, sandbox, 'slirp4netns');
 }
 
+/** Such as `kernel/ns_last_pid`; not every kernel has one. */
+const OPEN_SETTINGS =
+  spawnSync('find', ['/proc/sys', '-type', 'f', '-perm', '-o=w'], { encoding: 'utf8' }).stdout !==
+  '';
+
 /** Each with a command that succeeds when the job has reached it. */
 function targets(around: Machine, data: string): Record<string, string> {
   const says = (command: string) => `${command} | grep -q ${SECRET}`;
@@ -43,6 +48,8 @@ function targets(around: Machine, data: string): Record<string, string> {
   const asNamespaceRoot = (script: string) => `unshare -Urm sh -c '${script}'`;
   const anyOf = (step: string) =>
     `for f in ${data}/attempts/att_*; do ${step} && exit 0; done; exit 1`;
+  const belowAnyMount = (step: string) =>
+    `cut -d ' ' -f 5 /proc/self/mountinfo | while read -r at; do ${step} && echo ${SECRET}; done | grep -q ${SECRET}`;
   const ofTheShim = (step: string) =>
     `tr '\\0' ' ' < /proc/$PPID/cmdline | grep -q '^[^ ]*node .*process/shim.ts' && ${step}`;
   return {
@@ -51,6 +58,8 @@ function targets(around: Machine, data: string): Record<string, string> {
       asNamespaceRoot(`umount -l ${data}; cat ${data}/signing-key`),
     ),
     'the keys, by a hard link': says(`ln ${data}/signing-key $TMPDIR/key && cat $TMPDIR/key`),
+    'the keys, below any mount': belowAnyMount(`grep -q ${SECRET} "$at/${data}/signing-key"`),
+    'other folders of the machine': belowAnyMount('test -e "$at/var/lib"'),
     'the names of repositories': `ls ${data}/repositories`,
     'the socket of PostgreSQL': unix(around.socket),
     'abstract sockets': unix(`\\0${around.abstract}`),
@@ -60,6 +69,9 @@ function targets(around: Machine, data: string): Record<string, string> {
     'files of root': 'cat /etc/shadow',
     'private keys of the machine': 'ls /etc/ssl/private',
     'settings of the kernel': 'echo x > /proc/sys/kernel/core_pattern',
+    ...(OPEN_SETTINGS && {
+      'settings of the kernel that are open to all': 'find /proc/sys -type f -writable | grep -q .',
+    }),
     'settings of the kernel, as root of a namespace': asNamespaceRoot(
       'mount -o remount,rw /proc/sys; umount /proc/sys; echo x > /proc/sys/kernel/core_pattern',
     ),
@@ -79,15 +91,20 @@ const REACHED: Record<Who, Record<Sandbox, string[]>> = {
   root: {
     bubblewrap: [],
     unshare: [],
-    none: ['abstract sockets', 'loopback', 'the LAN'],
+    none: [
+      ...['other folders of the machine', 'abstract sockets', 'loopback', 'the LAN'],
+      'settings of the kernel that are open to all',
+    ],
   },
   'an ordinary user': {
     bubblewrap: [],
     unshare: [],
     none: [
       ...['the keys', 'the keys, as root of a namespace', 'the keys, by a hard link'],
+      ...['the keys, below any mount', 'other folders of the machine'],
       ...['the names of repositories', 'the socket of PostgreSQL'],
       ...['abstract sockets', 'loopback', 'the LAN'],
+      'settings of the kernel that are open to all',
       ...['its own log', 'the folder of its attempt'],
       ...['a signal to the shim', 'the environment of the shim', 'the root folder of the shim'],
     ],
@@ -151,6 +168,11 @@ describe.each(rows)('$sandbox, by a server that is $who', (row) => {
     const gone = () => eventually(() => expect(processesNaming(tag)).toEqual([]));
     const ended = await server.run({ command: `${daemon} sleep 0.3; echo done` });
     expect(ended).toMatchObject({ outcome: { exitCode: 0 }, lines: ['done'] });
+    await gone();
+    const crash = { command: `${daemon} echo up; sleep 600`, stop: 'CRASH' } as const;
+    expect((await server.run({ ...crash, alone: sandbox !== 'none' })).outcome).toEqual({
+      kind: 'lost',
+    });
     await gone();
     for (const [stop, command, exitCode] of [
       ['TERM', `${daemon} echo up; sleep 600`, 143],

@@ -14,8 +14,10 @@ export type Asked = {
   env?: Record<string, string>;
   /** One of this model. */
   gpu?: string;
-  /** When the job has printed `up`. */
-  stop?: 'TERM' | 'KILL';
+  /** When the job has printed `up`: its end is asked for, or its shim is killed. */
+  stop?: 'TERM' | 'KILL' | 'CRASH';
+  /** Of a shim that is killed: the job has to end by itself, while no server looks after it. */
+  alone?: boolean;
   /** Whose artifacts to read at the end. */
   outputs?: string[];
 };
