@@ -49,6 +49,11 @@ export class Bus {
     this.#closing.abort();
   }
 
+  /** Aborts when the server stops, and readers end. */
+  get closing(): AbortSignal {
+    return this.#closing.signal;
+  }
+
   /** Whether readers have ended because the server stops. */
   get closed(): boolean {
     return this.#closing.signal.aborted;

@@ -1,6 +1,9 @@
-import { afterAll, beforeAll, expect, test } from 'vitest';
+import { GraphQLError } from 'graphql';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { EventStream } from '../src/graphql/event-stream.ts';
 import { fakeRunner } from '../src/jobs/runners/fake.ts';
 import { type Client, eventually, startApp, type TestApp } from './harness.ts';
+import { parseEvents } from './sse.ts';
 import { cancel, lines, remove, submit, until } from './submit.ts';
 import { MODES, take, viaYoga } from './subscribe.ts';
 
@@ -163,3 +166,127 @@ test.each(Object.entries(MODES))(
     await cancel(ada, 'ada', name);
   },
 );
+
+test('nothing is read ahead of a client of an event stream', async () => {
+  let told = 0;
+  async function* numbers() {
+    for (;;) yield { data: { n: ++told } };
+  }
+  const stream = new EventStream((error) => new GraphQLError(String(error)));
+  stream.reserve('a');
+  stream.start('a', numbers());
+  const messages = stream.messages();
+  const texts: string[] = [];
+  for (let n = 0; n < 4; n++) texts.push((await messages.next()).value);
+  expect(texts.slice(1)).toEqual(
+    [1, 2, 3].map((n) => `event: next\ndata: {"id":"a","payload":{"data":{"n":${n}}}}\n\n`),
+  );
+  await new Promise(setImmediate);
+  expect(told).toBe(3);
+
+  // And nothing before there is a client.
+  const reserved = new EventStream((error) => new GraphQLError(String(error)));
+  reserved.reserve('a');
+  reserved.start('a', numbers());
+  await new Promise(setImmediate);
+  expect(told).toBe(3);
+  stream.close();
+  reserved.close();
+});
+
+test('an operation that breaks is told, and others on its stream go on', async () => {
+  const stream = new EventStream((error) => new GraphQLError((error as Error).message));
+  // biome-ignore lint/correctness/useYield: it fails before it yields.
+  const failing = (async function* () {
+    throw new Error('broken');
+  })();
+  for (const id of ['bad', 'good']) stream.reserve(id);
+  stream.start('bad', failing);
+  stream.start('good', { data: { n: 1 } });
+  stream.finish();
+  const texts: string[] = [];
+  for await (const text of stream.messages()) texts.push(text);
+  const all = texts.join('');
+  expect(all).toContain('{"id":"bad","payload":{"errors":[{"message":"broken"}]}}');
+  expect(all).toContain('{"id":"good","payload":{"data":{"n":1}}}');
+  expect(all.match(/event: complete/g)).toHaveLength(2);
+});
+
+describe('an event stream that is reserved', () => {
+  const path = '/graphql/stream';
+  const reserve = async (client: Client) => {
+    const { status, text, body } = await client.request('PUT', path);
+    expect(status, text).toBe(201);
+    return body ?? text;
+  };
+  const as = (token: string) => ({ 'x-graphql-event-stream-token': token });
+
+  test("is its caller's alone, and connected to once", async () => {
+    const bob = await app.user('stream-bob');
+    const token = await reserve(ada);
+    const operation = { query: '{ version { build } }', extensions: { operationId: '1' } };
+    for (const client of [bob, app.anonymous])
+      expect((await client.post(path, operation, as(token))).status).toBe(404);
+    for (const name of ['constructor', '__proto__'])
+      expect((await ada.post(path, operation, as(name))).status).toBe(404);
+    expect((await ada.post(path, operation, as(token))).status).toBe(202);
+    expect((await ada.post(path, operation, as(token))).status).toBe(409);
+    const reading = new AbortController();
+    const headers = {
+      accept: 'text/event-stream',
+      authorization: ada.authorization ?? '',
+      ...as(token),
+    };
+    const response = await fetch(ada.base + path, { headers, signal: reading.signal });
+    if (!response.body) throw new Error('no stream');
+    const seen = [];
+    for await (const { event } of parseEvents(response.body)) {
+      seen.push(event);
+      if (event === 'complete') break;
+    }
+    expect(seen).toEqual(['next', 'complete']);
+    reading.abort();
+    await eventually(async () =>
+      expect((await ada.post(path, operation, as(token))).status).toBe(404),
+    );
+  });
+
+  test('carries so many operations, and a caller has so many', async () => {
+    const eve = await app.user('stream-eve');
+    const token = await reserve(eve);
+    const post = (id: number) =>
+      eve.post(
+        path,
+        { query: '{ version { build } }', extensions: { operationId: `${id}` } },
+        as(token),
+      );
+    for (let id = 0; id < 100; id++) expect((await post(id)).status).toBe(202);
+    expect((await post(100)).status).toBe(429);
+    expect(
+      (await eve.request('DELETE', `${path}?operationId=1`, { headers: as(token) })).status,
+    ).toBe(200);
+    expect((await post(100)).status).toBe(202);
+    for (let n = 1; n < 100; n++) await reserve(eve);
+    expect((await eve.request('PUT', path)).status).toBe(429);
+    await reserve(ada);
+  });
+});
+
+test('a body over 1 MiB, or with JSON that is none in its address, is refused', async () => {
+  const query = `{ version { build } } # ${'x'.repeat(2 ** 20)}`;
+  for (const path of ['/graphql', '/graphql/stream']) {
+    const { status, body } = await ada.post(path, { query }, { accept: 'text/event-stream' });
+    expect([status, body.errors[0]]).toMatchObject([
+      400,
+      { message: 'The body is larger than 1 MiB', extensions: { code: 'INVALID_REQUEST' } },
+    ]);
+    for (const name of ['variables', 'extensions']) {
+      const address = `${path}?query=${encodeURIComponent('{ version { build } }')}&${name}=[1`;
+      const refused = await ada.get(address, { accept: 'text/event-stream' });
+      expect(refused).toMatchObject({
+        status: 400,
+        body: { errors: [{ extensions: { code: 'INVALID_REQUEST' } }] },
+      });
+    }
+  }
+});

@@ -2,6 +2,7 @@
 import type { Request, Response } from 'express';
 import { createYoga, type Plugin } from 'graphql-yoga';
 import type { Services } from '../services.ts';
+import { useBody } from './body.ts';
 import { allowanceOf, type Context } from './context.ts';
 import { showError, withCodes } from './errors.ts';
 import { renderPage, usePagePolicy } from './graphiql.ts';
@@ -20,6 +21,10 @@ export function createGraphQLServer(services: Services) {
     cors: false,
     logging: false,
     batching: false,
+    // No field takes a file.
+    multipart: false,
+    // `useBody` bounds it.
+    maxRequestBodySize: false,
     context: ({ req, res, request }) => ({
       viewer: req.viewer,
       requestId: req.id as string,
@@ -28,7 +33,13 @@ export function createGraphQLServer(services: Services) {
       allowance: allowanceOf(services, req, res),
     }),
     maskedErrors: { maskError: show },
-    plugins: [useLimits, useErrorCodes, useSse(show), usePagePolicy],
+    plugins: [
+      useBody(show),
+      useLimits,
+      useErrorCodes,
+      useSse({ show, ...services }),
+      usePagePolicy,
+    ],
   });
 }
 

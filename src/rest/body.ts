@@ -5,6 +5,7 @@
 import { isUtf8 } from 'node:buffer';
 import type { IncomingMessage } from 'node:http';
 import type { RequestHandler } from 'express';
+import { readBytes } from '../body.ts';
 import { invalid } from '../errors.ts';
 import { parseJson } from './json.ts';
 
@@ -20,9 +21,6 @@ declare global {
     }
   }
 }
-
-/** Decisions section 2: larger is 400, because 413 is not in the specification's table. */
-export const MAX_BODY_BYTES = 1024 * 1024;
 
 /** @throws AppError 400, passed on to the error edge. */
 export const readBody: RequestHandler = async (req, _res, next) => {
@@ -49,25 +47,6 @@ function demandJsonType(headers: IncomingMessage['headers']): void {
     throw invalid(null, 'The body must be UTF-8');
   if ((headers['content-encoding'] ?? 'identity') !== 'identity')
     throw invalid(null, 'The body must not be compressed');
-}
-
-/** What is left of a body that is too large is dropped as it comes, for as long as connections.ts allows. */
-async function readBytes(req: IncomingMessage): Promise<Buffer> {
-  const tooLarge = () => invalid(null, 'The body is larger than 1 MiB');
-  if (Number(req.headers['content-length'] ?? 0) > MAX_BODY_BYTES) throw tooLarge();
-  const { promise, resolve, reject } = Promise.withResolvers<Buffer>();
-  const chunks: Buffer[] = [];
-  let size = 0;
-  req.on('data', (chunk: Buffer) => {
-    size += chunk.length;
-    if (size <= MAX_BODY_BYTES) chunks.push(chunk);
-    else reject(tooLarge());
-  });
-  req.on('end', () => resolve(Buffer.concat(chunks)));
-  // Gone before the end: there is nobody left to answer, but the handler must not wait for ever.
-  const early = () => reject(invalid(null, 'The body ended early'));
-  req.on('error', early).on('close', early);
-  return promise;
 }
 
 function parse(bytes: Buffer): JsonObject {

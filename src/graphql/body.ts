@@ -1,0 +1,49 @@
+/**
+ * What is done with a GraphQL request before Yoga reads it: its body is read, no larger than REST's may be, so that
+ * nobody makes the server hold more; and the JSON in its address is JSON, which Yoga takes for a fault of ours.
+ */
+import type { IncomingMessage } from 'node:http';
+import type { GraphQLError } from 'graphql';
+import type { FetchAPI, Plugin } from 'graphql-yoga';
+import { readBytes } from '../body.ts';
+import { AppError, answerOf, invalid } from '../errors.ts';
+
+type Server = { req: IncomingMessage };
+
+export function useBody(show: (error: unknown) => GraphQLError): Plugin<object, Server> {
+  return {
+    async onRequest({ request, url, serverContext, fetchAPI, setRequest, endResponse }) {
+      try {
+        demandJson(url.searchParams);
+        if (request.method === 'GET' || request.method === 'HEAD') return;
+        const { method, headers, signal } = request;
+        const body = await readBytes(serverContext.req);
+        if (headers.get('content-type')?.startsWith('application/x-www-form-urlencoded'))
+          demandJson(new URLSearchParams(body.toString()));
+        setRequest(new fetchAPI.Request(request.url, { method, headers, body, signal }));
+      } catch (error) {
+        endResponse(answerError(show(error), error, fetchAPI));
+      }
+    },
+  };
+}
+
+/** @throws AppError 400 */
+function demandJson(params: URLSearchParams): void {
+  for (const name of ['variables', 'extensions']) {
+    const given = params.get(name);
+    if (!given) continue;
+    try {
+      JSON.parse(given);
+    } catch {
+      throw invalid(name, 'is not valid JSON');
+    }
+  }
+}
+
+/** An error that no operation has, as an answer: `shown` to the client, with the status and headers of `error`. */
+export function answerError(shown: GraphQLError, error: unknown, { Response }: FetchAPI): Response {
+  const { status, headers } =
+    error instanceof AppError ? answerOf(error, '') : { status: 500, headers: {} };
+  return Response.json({ errors: [shown] }, { status, headers: headers as Record<string, string> });
+}
