@@ -62,6 +62,13 @@ export function closingOf(res: ServerResponse): AbortSignal {
   return closed.signal;
 }
 
+const cutOff = new WeakSet<IncomingMessage>();
+
+/** Whether it was answered here before its end, so that whatever its handler still tries to say comes too late. */
+export function wasCutOff(req: IncomingMessage): boolean {
+  return cutOff.has(req);
+}
+
 /** Headers for the answer to an address that sent no proper request. */
 export type HeadersFor = (address: string) => Promise<Record<string, string | number>>;
 
@@ -95,6 +102,7 @@ export function openServer(
   server.timeout = SILENCE_MS;
   const connections = new Map<Socket, Connection>();
   const breakOff = (exchange: Exchange, error: AppError) => {
+    cutOff.add(exchange.req);
     answerAndEnd(exchange, error, headersFor).catch(() => exchange.req.destroy());
   };
   const refuse = (socket: Socket, error: AppError) => {
@@ -114,6 +122,7 @@ export function openServer(
     socket.once('close', () => connections.delete(socket));
   });
   server.on('request', (req, res) => {
+    req.url = originForm(req.url ?? '');
     const connection = connections.get(req.socket);
     if (!connection) return;
     const exchange: Exchange = { req, res, since: now };
@@ -161,6 +170,16 @@ export function openServer(
   timer.unref();
   server.on('close', () => clearInterval(timer));
   return server;
+}
+
+/**
+ * The path and query of a target, which may be a whole address (RFC 9112 section 3.2.2). Express and Yoga take their
+ * paths from it in ways of their own, and answer one that is neither with pages of theirs.
+ */
+function originForm(target: string): string {
+  if (target.startsWith('/') || target === '*') return target;
+  const path = target.replace(/^https?:\/\/[^/?#]*/i, '');
+  return path.startsWith('/') ? path : `/${path}`;
 }
 
 /** Ends a connection that is past a limit. @returns the request whose body is, which is to be answered first. */

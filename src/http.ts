@@ -10,6 +10,7 @@ import express, {
 } from 'express';
 import { pinoHttp } from 'pino-http';
 import { identify } from './auth/http.ts';
+import { wasCutOff } from './connections.ts';
 import { cors, preflights } from './cors.ts';
 import { databaseAnswers } from './diagnostics.ts';
 import { AppError, answerOf, invalid, isUnexpected, toPublic } from './errors.ts';
@@ -82,13 +83,26 @@ export const requestId: RequestHandler = (req, res, next) => {
   next();
 };
 
-/** RFC 9112 section 3.2. Node's own check is off, because it answers without a body. */
+/**
+ * RFC 9112 section 3.2. Node's own check is off, because it answers without a body. What stands in the header must
+ * be a host: Yoga makes an address of it, and answers a fault there itself, with a stack.
+ */
 function demandHost(counted: RequestHandler): RequestHandler {
   return async (req, res, next) => {
-    if (req.headers.host !== undefined || req.httpVersion === '1.0') return next();
+    const { host } = req.headers;
+    if (host === undefined ? req.httpVersion === '1.0' : isHost(host)) return next();
     await counted(req, res, () => {});
-    throw invalid(null, 'The header Host is required');
+    throw invalid(
+      null,
+      host === undefined ? 'The header Host is required' : 'The header Host names no host',
+    );
   };
+}
+
+/** An empty one is allowed, for addresses that have none. */
+function isHost(host: string): boolean {
+  if (host === '') return true;
+  return /^(?:[\w.-]+|\[[\da-f:.]+\])(?::\d*)?$/i.test(host) && URL.canParse(`http://${host}/`);
 }
 
 function requestLog(log: Logger): RequestHandler {
@@ -129,7 +143,8 @@ const OF_CONTENT = [
 export function errorEdge(log: Logger): ErrorRequestHandler {
   return (error, req, res, _next) => {
     const shown = toPublic(error);
-    if (isUnexpected(error)) log.error({ err: error, req: { id: req.id } }, 'unexpected error');
+    if (isUnexpected(error) && !wasCutOff(req))
+      log.error({ err: error, req: { id: req.id } }, 'unexpected error');
     // The answer has begun: all that is left is to break it off, so that nobody takes it for whole.
     if (res.headersSent) return void res.destroy();
     // A download that was refused late had described its file already.

@@ -5,16 +5,20 @@ import { once } from 'node:events';
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { type AddressInfo, connect, createServer, type Socket } from 'node:net';
 import { setTimeout as delay } from 'node:timers/promises';
+import { pino } from 'pino';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type ConnectionLimits, openServer, takesLong } from '../src/connections.ts';
 import { Desk } from './git.ts';
 import { eventually, startApp, type TestApp } from './harness.ts';
 
 let app: TestApp;
+/** Lines of the server's log, of errors alone. */
+const errors: string[] = [];
 
 beforeAll(async () => {
   app = await startApp({
     overrides: {
+      log: pino({ level: 'error' }, { write: (line) => void errors.push(line) }),
       connections: {
         headersMs: 800,
         idleMs: 1_000,
@@ -132,6 +136,61 @@ test('what Node would refuse without a body is a request like any other', async 
 
   using expecting = open(lines('GET /auth/v1/health HTTP/1.1', 'Host: x', 'Expect: miracles'));
   await eventually(() => expect(expecting.text()).toContain('{"status":"ok"}'));
+});
+
+test.each(['[::', 'a b', 'a:99999', 'a/b', 'a@b', '%', 'ä'])(
+  'the host %s is refused on every route',
+  async (host) => {
+    const body = '{"query":"{version{build}}"}';
+    const head = [`Host: ${host}`, 'Connection: close', 'Content-Type: application/json'];
+    for (const path of ['/graphql', '/graphql/stream', '/auth/v1/whoami', '/a/b/info/refs']) {
+      const length = `Content-Length: ${path.startsWith('/graphql') ? body.length : 0}`;
+      const method = length.endsWith(' 0') ? 'GET' : 'POST';
+      using raw = open(`${lines(`${method} ${path} HTTP/1.1`, ...head, length)}${body}`);
+      await raw.closed;
+      const answer = parse(raw.text());
+      expect(answer.status, path).toBe(400);
+      expect(answer.body, path).toMatch(/The header Host names no host|not valid HTTP/);
+    }
+  },
+);
+
+test.each([
+  ['http://example.com/graphql?query=%7Bversion%7Bbuild%7D%7D', 200, /"build"/],
+  ['HTTP://user@example.com:80/auth/v1/health?a=1', 200, /"ok"/],
+  ['http://[::1/auth/v1/health', 200, /"ok"/],
+  ['https://example.com', 404, /"not_found"/],
+  ['ftp://example.com/graphql', 404, /"not_found"/],
+  ['//example.com/graphql', 404, /"not_found"/],
+])('of the target %s the path counts', async (target, status, body) => {
+  using raw = open(lines(`GET ${target} HTTP/1.1`, 'Host: x', 'Connection: close'));
+  await raw.closed;
+  const answer = parse(raw.text());
+  expect([answer.status, answer.body]).toEqual([status, expect.stringMatching(body)]);
+  expect(answer.headers.get('x-request-id')).toBeTruthy();
+});
+
+test('requests that end early are no errors of ours', async () => {
+  errors.length = 0;
+  const head = ['Host: x', authorization(), 'Content-Type: application/json'];
+  for (const path of [
+    '/auth/v1/pat',
+    '/graphql',
+    '/graphql/stream',
+    '/admin/work/git-receive-pack',
+  ])
+    for (const rest of [
+      'Content-Length: 500\r\n\r\n{"name"',
+      'Transfer-Encoding: chunked\r\n\r\nzz\r\n',
+    ]) {
+      using raw = open(`${lines(`POST ${path} HTTP/1.1`, ...head).slice(0, -2)}${rest}`);
+      raw.socket.end();
+      await raw.closed;
+      expect(parse(raw.text()).status, path).toBe(400);
+    }
+  // Requests are handled in turn: when this one is answered, those before it are over.
+  await app.admin.get('/auth/v1/whoami');
+  expect(errors).toEqual([]);
 });
 
 test('what was asked properly before is answered first, each in its turn', async () => {

@@ -13,7 +13,7 @@ import {
   type Response,
   Router,
 } from 'express';
-import { closingOf, takesLong } from '../connections.ts';
+import { closingOf, takesLong, wasCutOff } from '../connections.ts';
 import { AppError, answerOf, busy, forbidden, invalid, isUnexpected, toPublic } from '../errors.ts';
 import { type Ending, GitError } from '../git/run.ts';
 import {
@@ -186,7 +186,8 @@ function begin(res: Response, type: string): void {
 function plainErrors({ log }: Pick<Services, 'log'>): ErrorRequestHandler {
   return (error, req, res, _next) => {
     const shown = toPublic(error);
-    if (isUnexpected(error)) log.error({ err: error, req: { id: req.id } }, 'git over HTTP failed');
+    if (isUnexpected(error) && !wasCutOff(req))
+      log.error({ err: error, req: { id: req.id } }, 'git over HTTP failed');
     if (res.headersSent) return void res.destroy();
     // A body that nobody will read: the connection goes with it.
     if (!req.complete) res.setHeader('Connection', 'close');
