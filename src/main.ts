@@ -2,6 +2,12 @@ import { type App, createApp } from './app.ts';
 import { type Config, ConfigError, readConfig } from './config.ts';
 import { forgetSecrets } from './environment.ts';
 
+/**
+ * A terminal sends Ctrl-C to npm and to us, and npm passes its own on to us: one key arrives twice, milliseconds
+ * apart. A second one that somebody means comes later than this.
+ */
+const SAME_SIGNAL_MS = 500;
+
 // Heard from the beginning: a signal during the start would end us without stopping what was started.
 const stopped = stopSignal();
 try {
@@ -17,12 +23,14 @@ try {
 // What a dependency may still hold open must not keep a stopped server alive.
 process.exit();
 
-/** SIGTERM, or Ctrl-C; a second one of them ends us at once. */
+/** SIGTERM, or Ctrl-C; a second one of them ends the process at once. */
 function stopSignal(): Promise<void> {
   return new Promise((resolve) => {
+    let first: number | undefined;
     for (const name of ['SIGTERM', 'SIGINT'] as const) {
-      process.once(name, () => {
-        process.once(name, () => process.exit(1));
+      process.on(name, () => {
+        first ??= performance.now();
+        if (performance.now() - first > SAME_SIGNAL_MS) process.exit(1);
         resolve();
       });
     }

@@ -15,6 +15,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { promisify } from 'node:util';
+import { ConfigError } from './config.ts';
 
 const run = promisify(execFile);
 
@@ -24,7 +25,12 @@ const STOP_TIMEOUT_MS = 30_000;
 /** `sun_path` holds 107 bytes; PostgreSQL adds `/.s.PGSQL.5432`. */
 const SOCKET_DIR_MAX = 107 - '/.s.PGSQL.5432'.length;
 
-type Account = { uid: number; gid: number };
+type Account = {
+  uid: number;
+  gid: number;
+  /** Whether `setpriv` of util-linux can give it the capability to pass through closed folders. */
+  passes: boolean;
+};
 
 /** Where one server lies, and as whom it runs. */
 export type Place = {
@@ -65,21 +71,34 @@ async function systemAccount(): Promise<Account | undefined> {
   const line = passwd.split('\n').find((l) => l.startsWith('nobody:'));
   const [, , uid, gid] = line?.split(':') ?? [];
   if (!uid || !gid)
-    throw new Error('Started as root, but there is no user "nobody" to run PostgreSQL as.');
-  return { uid: Number(uid), gid: Number(gid) };
+    throw new ConfigError(
+      'LOAM_DATA_DIR: PostgreSQL does not run as root, and there is no user "nobody" to run it as; ' +
+        'start Loam as an ordinary user, or set DATABASE_URL',
+    );
+  const account = { uid: Number(uid), gid: Number(gid), passes: true };
+  const { command, args } = as(account, 'true', []);
+  const passes = await run(command, args).then(
+    () => true,
+    () => false,
+  );
+  return { ...account, passes };
 }
 
-/** The command line that runs `program` as the account. */
-function as(account: Account | undefined, program: string, args: string[]): [string, string[]] {
-  if (!account) return [program, args];
-  const drop = [`--reuid=${account.uid}`, `--regid=${account.gid}`, '--clear-groups'];
+type Invocation = { command: string; args: string[]; options: { uid?: number; gid?: number } };
+
+/** How `program` is run as the account. Without `setpriv` Node changes the user, which gives no capability. */
+function as(account: Account | undefined, program: string, args: string[]): Invocation {
+  if (!account) return { command: program, args, options: {} };
+  const { uid, gid, passes } = account;
+  if (!passes) return { command: program, args, options: { uid, gid } };
+  const drop = [`--reuid=${uid}`, `--regid=${gid}`, '--clear-groups'];
   // Without this securebit access(2), by which PostgreSQL finds its programs, disregards the capability.
   const keep = [
     '--securebits=+no_setuid_fixup',
     '--inh-caps=-all,+dac_read_search',
     '--ambient-caps=+dac_read_search',
   ];
-  return ['setpriv', [...drop, ...keep, program, ...args]];
+  return { command: 'setpriv', args: [...drop, ...keep, program, ...args], options: {} };
 }
 
 /**
@@ -97,12 +116,26 @@ export async function initialise({ dir, cluster, account }: Place): Promise<void
   const fresh = `${cluster}.${process.pid}`;
   const { initdb } = await binaries();
   const options = ['--encoding=UTF8', '--locale=C', '--auth=trust', `--username=${SUPERUSER}`];
-  const [command, args] = as(account, initdb, ['-D', fresh, ...options]);
-  await run(command, args, { cwd: dir });
+  const made = as(account, initdb, ['-D', fresh, ...options]);
+  await run(made.command, made.args, { cwd: dir, ...made.options }).catch((error) => {
+    throw new Error(initdbFault(error, account));
+  });
   await rename(fresh, cluster).catch(async (error) => {
     await rm(fresh, { recursive: true, force: true });
     if (error.code !== 'ENOTEMPTY') throw error;
   });
+}
+
+/** Why `initdb` failed, in its own words, and what can be done where those do not say it. */
+function initdbFault(error: Error & { stderr?: string }, account: Account | undefined): string {
+  const said =
+    /^initdb: (?:error: )?(?!warning|hint|detail)(.*)$/m.exec(error.stderr ?? '')?.[1] ??
+    error.message;
+  if (said.includes('could not look up effective user ID'))
+    return `${said}; give this user an entry in /etc/passwd, or set DATABASE_URL`;
+  if (account && !account.passes && /EACCES|Permission denied/i.test(`${said} ${error.stderr}`))
+    return `${said}; it runs as the user "nobody", who may not enter the data folder or this folder of Loam: install util-linux (setpriv), start Loam as an ordinary user, or set DATABASE_URL`;
+  return said.split('\n')[0] ?? said;
 }
 
 /** Starts a postmaster on the cluster. @returns its pid, long before it accepts connections. */
@@ -118,9 +151,10 @@ export async function launch({ dir, cluster, socketDir, account }: Place): Promi
     client_connection_check_interval: '1s',
   };
   const flags = Object.entries(settings).flatMap(([name, value]) => ['-c', `${name}=${value}`]);
-  const [command, args] = as(account, postgres, ['-D', cluster, ...flags]);
+  const { command, args, options } = as(account, postgres, ['-D', cluster, ...flags]);
   await using log = await open(join(dir, 'postgres.log'), 'a');
   const child = spawn(command, args, {
+    ...options,
     cwd: dir,
     detached: true,
     stdio: ['ignore', log.fd, log.fd],
@@ -141,10 +175,14 @@ export async function runningPostmaster(cluster: string): Promise<number | undef
   const pid = Number(line);
   if (!pid || !isAlive(pid)) return undefined;
   // After a reboot the pid may be someone else's.
-  const { stdout } = await run('ps', ['-o', 'args=', '-p', String(pid)]).catch(() => ({
-    stdout: cluster,
-  }));
-  return stdout.includes(cluster) ? pid : undefined;
+  return (await commandLine(pid)).includes(cluster) ? pid : undefined;
+}
+
+/** Linux shows it without a program; `ps` is not on every machine. */
+async function commandLine(pid: number): Promise<string> {
+  if (process.platform === 'linux') return readFile(`/proc/${pid}/cmdline`, 'utf8').catch(() => '');
+  const { stdout } = await run('ps', ['-o', 'args=', '-p', String(pid)]);
+  return stdout;
 }
 
 /** SIGINT is PostgreSQL's fast shutdown: sessions are cut, everything acknowledged is on disk. */

@@ -1,4 +1,4 @@
-/** What npm prints on the way to the first start. */
+/** What npm and we print on the way to the first start. */
 import { execFile } from 'node:child_process';
 import { cp, mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -28,6 +28,22 @@ test("npm keeps quiet about the engines of packages, which are not the user's to
     expect(await install()).toEqual({ failed: false, stderr: '' });
     const { failed, stderr } = await install('no-such-package-of-ours');
     expect([failed, stderr]).toEqual([true, expect.stringMatching(/^npm error code E/)]);
+  } finally {
+    await rm(dir, { recursive: true, force: true });
+  }
+});
+
+test('a start before npm ci says in one line to run it', async () => {
+  const dir = await mkdtemp(join(tmpdir(), 'loam-not-installed-'));
+  try {
+    const file = join(dir, 'src/installed.mjs');
+    await cp(join(import.meta.dirname, '../src/installed.mjs'), file);
+    await expect(run(process.execPath, [file])).rejects.toMatchObject({
+      code: 1,
+      stderr: 'Loam is not installed here yet, or not completely: run "npm ci" first.\n',
+    });
+    await mkdir(join(dir, 'prisma/generated'), { recursive: true });
+    expect(await run(process.execPath, [file])).toEqual({ stdout: '', stderr: '' });
   } finally {
     await rm(dir, { recursive: true, force: true });
   }

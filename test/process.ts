@@ -12,6 +12,8 @@ const INHERITED = {
   NODE_COMPILE_CACHE: join(ROOT, 'node_modules/.cache/loam'),
 };
 
+const NODE = [process.execPath, 'src/main.ts'];
+
 export type ServerProcess = AsyncDisposable & {
   child: ChildProcess;
   base: string;
@@ -28,6 +30,10 @@ export type StartServerOptions = {
   wrapper?: string[];
   /** Files, sockets and pipes that it may have open. */
   descriptors?: number;
+  /** What starts it; unset: Node, without npm around it. */
+  command?: string[];
+  /** Gives it a process group of its own, led by `child`, as a terminal does. */
+  detached?: boolean;
 };
 
 /**
@@ -36,15 +42,16 @@ export type StartServerOptions = {
  */
 export async function startServer(
   env: Record<string, string>,
-  { user, wrapper = [], descriptors }: StartServerOptions = {},
+  { user, wrapper = [], descriptors, command = NODE, detached = false }: StartServerOptions = {},
 ): Promise<ServerProcess> {
   const as = user ? ['setpriv', `--reuid=${user}`, '--regid=65534', '--clear-groups'] : [];
   const limit = descriptors ? `ulimit -n ${descriptors} && ` : '';
-  const command = [...wrapper, ...as, process.execPath, 'src/main.ts'];
-  const child = spawn('/bin/sh', ['-c', `${limit}exec "$@"`, 'sh', ...command], {
+  const words = [...wrapper, ...as, ...command];
+  const child = spawn('/bin/sh', ['-c', `${limit}exec "$@"`, 'sh', ...words], {
     cwd: ROOT,
     env: { ...INHERITED, PORT: '0', LOAM_LOG_LEVEL: 'warn', ...env },
     stdio: ['ignore', 'pipe', 'pipe'],
+    detached,
   });
   const ended = once(child, 'close') as Promise<[number | null, NodeJS.Signals | null]>;
   let output = '';

@@ -1,12 +1,13 @@
 import { once } from 'node:events';
 import { existsSync } from 'node:fs';
-import { mkdtemp, readFile, rm } from 'node:fs/promises';
+import { chmod, mkdtemp, readFile, rm, symlink } from 'node:fs/promises';
 import { type AddressInfo, createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import pg from 'pg';
 import { expect, test, vi } from 'vitest';
 import { Client, cloneDatabase, eventually } from './harness.ts';
+import { needs } from './needs.ts';
 import { type ServerProcess, startServer } from './process.ts';
 
 // Each starts a server or two: a second each on an idle machine.
@@ -56,6 +57,24 @@ test('the first start makes the operator and shows its token once; SIGTERM stops
   await using again = await startServer(env);
   expect(again.output()).not.toContain('loam_pat_');
   expect((await whoami(again.base, token)).data?.whoami.username).toBe('ada');
+});
+
+test('under npm, SIGTERM reaches the server and npm waits for it; one Ctrl-C counts once', async () => {
+  await using folder = await dataFolder();
+  const env = { LOAM_DATA_DIR: folder.path };
+  const pidFile = join(folder.path, 'postgres/cluster/postmaster.pid');
+  const options = { command: ['npm', 'start', '--silent'], detached: true };
+  {
+    await using server = await startServer(env, options);
+    expect((await server.stop('SIGTERM')).code).toBe(0);
+    expect(existsSync(pidFile)).toBe(false);
+  }
+  await using server = await startServer(env, options);
+  // A terminal sends it to npm and to the server, and npm passes its own on.
+  process.kill(-(server.child.pid as number), 'SIGINT');
+  await once(server.child, 'close');
+  expect(server.child.exitCode).toBe(0);
+  expect(existsSync(pidFile)).toBe(false);
 });
 
 test('a start after kill -9 adopts the PostgreSQL that was left over', async () => {
@@ -156,5 +175,21 @@ test('from the moment that the port is taken each request is answered', async ()
 test('a wrong value stops the start with a line that names the variable', async () => {
   await expect(startServer({ LOAM_RUNNER: 'cloud' })).rejects.toThrow(
     /:\nLOAM_RUNNER: must be one of/,
+  );
+});
+
+test('what keeps the embedded PostgreSQL from starting is said, with what to do', async (ctx) => {
+  needs(ctx, 'root');
+  await using folder = await dataFolder();
+  // Without setpriv, `nobody` cannot enter this folder, which only root may enter.
+  await symlink('/usr/bin/git', join(folder.path, 'git'));
+  const bare = { LOAM_DATA_DIR: folder.path, PATH: folder.path };
+  await expect(startServer(bare)).rejects.toThrow(
+    /^LOAM_DATA_DIR: .* runs as the user "nobody", who may not enter .* install util-linux/m,
+  );
+  await chmod(folder.path, 0o777);
+  const stranger = { LOAM_DATA_DIR: join(folder.path, 'theirs') };
+  await expect(startServer(stranger, { user: '61999' })).rejects.toThrow(
+    /^LOAM_DATA_DIR: .* user ID 61999: user does not exist; give this user an entry in \/etc\/passwd/m,
   );
 });
