@@ -1,6 +1,9 @@
 /**
  * JSON as RFC 8259 has it, and where a text is none. V8's own messages name a position for some faults only,
  * and quote the text for the others.
+ *
+ * `jsonc-parser` was tried. It recurses, so that 100,000 open brackets end in a full stack and not in a place; of
+ * a fault within a string or a number it tells where that begins; and it counts half characters as columns.
  */
 
 /** @throws JsonFault */
