@@ -14,7 +14,7 @@ import { readText, readTree } from '../src/git/read.ts';
 import { locate, resolveCommit } from '../src/git/resolve.ts';
 import { git } from '../src/git/run.ts';
 import { parseTree } from '../src/git/tree.ts';
-import { Turns } from '../src/git/turns.ts';
+import { Turns } from '../src/turns.ts';
 import { LARGE, makeRepository, median, openBench, TOKEN, time } from './repository.ts';
 
 const ROUNDS = 5;

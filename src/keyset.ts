@@ -22,8 +22,42 @@ export type Sorting = {
 type Value = string | Date | bigint | number | null;
 type Row = Record<string, unknown>;
 
+/** The part of Prisma's delegate of a model that reads a page. */
+type Table = {
+  findMany(query: object): PromiseLike<object[]>;
+  count(query: object): PromiseLike<number>;
+};
+
+/**
+ * A page of the rows of `table` that `where` has, with the columns of `select`.
+ * @param toItems what is shown of the rows, each in its place; left out: the rows themselves
+ * @throws AppError 400 for `first` out of range, and for what is no cursor of this list
+ */
+export async function readSlice<Row, Item = Row>(
+  table: Table,
+  sorting: Sorting,
+  range: SliceRequest,
+  { where, select }: { where: object; select: object },
+  toItems?: (rows: Row[]) => Item[] | Promise<Item[]>,
+): Promise<Slice<Item>> {
+  const { where: page, orderBy, take } = pageQuery(sorting, range);
+  const rows = await table.findMany({
+    where: { AND: [where, page] },
+    select: { ...select, ...cursorColumns(sorting) },
+    orderBy,
+    take,
+    relationLoadStrategy: 'join',
+  });
+  const count = async () => table.count({ where });
+  const { items, ...slice } = toSlice(sorting, range, rows, count);
+  // The caller's `select` says what a row is.
+  const read = items.map(({ node }) => node) as Row[];
+  const shown = toItems ? await toItems(read) : (read as unknown[] as Item[]);
+  return { ...slice, items: items.map(({ cursor }, at) => ({ cursor, node: shown[at] as Item })) };
+}
+
 /** The parts of Prisma's `findMany` that read one page, and one row more, which tells whether another follows. */
-export type PageQuery = { where: object; orderBy: object[]; take: number };
+type PageQuery = { where: object; orderBy: object[]; take: number };
 
 /** @throws AppError 400 for `first` out of range, and for what is no cursor of this list. */
 export function pageQuery(sorting: Sorting, { first, after }: SliceRequest): PageQuery {
@@ -51,7 +85,7 @@ export function toSlice<T>(
 }
 
 /** The columns of which cursors are made. */
-export function cursorColumns({ column, id = 'id' }: Sorting): Record<string, true> {
+function cursorColumns({ column, id = 'id' }: Sorting): Record<string, true> {
   return { [column]: true, [id]: true };
 }
 

@@ -8,7 +8,7 @@
  */
 import { once } from 'node:events';
 import { busy, invalid } from './errors.ts';
-import { NoTurn, Turns } from './git/turns.ts';
+import { NoTurn, Turns } from './turns.ts';
 
 /** Of text in one answer. */
 export const ANSWER_BYTES = 16 * 2 ** 20;

@@ -43,8 +43,9 @@ test('domain files know no transport', () => {
   );
 });
 
-test('git is a leaf', () => {
-  expect(crossings((s) => feature(s.path) === 'git', /^src\/(?!git\/)/)).toEqual([]);
+test('git is a leaf, and so is the waiting for turns that it shares with others', () => {
+  expect(crossings((s) => feature(s.path) === 'git', /^src\/(?!git\/|turns\.ts$)/)).toEqual([]);
+  expect(crossings((s) => s.path === 'src/turns.ts', /./)).toEqual([]);
 });
 
 test('features build on each other in one direction: auth, then repos, then the rest', () => {

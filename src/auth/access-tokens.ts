@@ -3,7 +3,7 @@ import type { Prisma } from '../../prisma/generated/client.ts';
 import type { Db } from '../db.ts';
 import { invalid, notFound } from '../errors.ts';
 import { isId, newId } from '../ids.ts';
-import { pageQuery, toSlice } from '../keyset.ts';
+import { readSlice } from '../keyset.ts';
 import type { Slice, SliceRequest } from '../paging.ts';
 import type { Services } from '../services.ts';
 import {
@@ -97,14 +97,10 @@ export async function sliceAccessTokens(
   range: SliceRequest,
 ): Promise<Slice<AccessToken>> {
   const { userId } = demandOwn(viewer, ofUser);
-  const { where, ...page } = pageQuery(NEWEST, range);
-  const rows = await db.accessToken.findMany({
-    where: { userId, AND: [where] },
-    ...page,
-    select: tokenColumns,
-  });
-  const tokens = await withNamespaceNames(db, rows);
-  return toSlice(NEWEST, range, tokens, () => db.accessToken.count({ where: { userId } }));
+  const query = { where: { userId }, select: tokenColumns };
+  return readSlice(db.accessToken, NEWEST, range, query, (rows: TokenRow[]) =>
+    withNamespaceNames(db, rows),
+  );
 }
 
 /** All of the viewer's tokens, newest first. @throws AppError 401, 403. */

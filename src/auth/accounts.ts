@@ -15,7 +15,7 @@ import type {
 import { type Db, inTransaction, violatesUnique } from '../db.ts';
 import { AppError, forbidden, invalid, notFound } from '../errors.ts';
 import { newId } from '../ids.ts';
-import { cursorColumns, pageQuery, type Sorting, toSlice } from '../keyset.ts';
+import { pageQuery, readSlice, type Sorting, toSlice } from '../keyset.ts';
 import type { Slice, SliceRequest } from '../paging.ts';
 import type { Services } from '../services.ts';
 import {
@@ -236,18 +236,11 @@ export async function sliceOrganizations<S extends Prisma.NamespaceSelect>(
 ): Promise<Slice<Prisma.NamespaceGetPayload<{ select: S }>>> {
   demandAccount(viewer);
   if (!knows(viewer, userId)) throw forbidden("Only the user's own organizations are shown");
-  const { where: page, orderBy, take } = pageQuery(BY_NAME, range);
   const where: Prisma.NamespaceWhereInput = {
     members: { some: { userId } },
     ...(viewer.namespaces && { id: { in: [...viewer.namespaces] } }),
   };
-  const rows = await db.namespace.findMany({
-    where: { AND: [where, page] },
-    select: { ...select, ...cursorColumns(BY_NAME) },
-    orderBy,
-    take,
-  });
-  return toSlice(BY_NAME, range, rows as never[], () => db.namespace.count({ where }));
+  return readSlice(db.namespace, BY_NAME, range, { where, select });
 }
 
 /** Whether the viewer may see what a user keeps to themselves: address and plan. */

@@ -2,7 +2,7 @@
 import type { Prisma } from '../../prisma/generated/client.ts';
 import { forbidden, invalid, notFound } from '../errors.ts';
 import { newId } from '../ids.ts';
-import { pageQuery, toSlice } from '../keyset.ts';
+import { readSlice } from '../keyset.ts';
 import type { Slice, SliceRequest } from '../paging.ts';
 import type { Services } from '../services.ts';
 import { type Account, can, demand, hasFullRights, type Scope, type Viewer } from './access.ts';
@@ -75,14 +75,9 @@ export async function sliceApiKeys(
   ofUser: string,
   range: SliceRequest,
 ): Promise<Slice<ApiKey>> {
-  const own = managedBy(demandOwn(viewer, ofUser));
-  const { where, ...page } = pageQuery(NEWEST, range);
-  const rows = await db.apiKey.findMany({
-    where: { AND: [own, where] },
-    ...page,
-    select: keyColumns,
-  });
-  return toSlice(NEWEST, range, rows.map(toApiKey), () => db.apiKey.count({ where: own }));
+  const where = managedBy(demandOwn(viewer, ofUser));
+  const query = { where, select: keyColumns };
+  return readSlice(db.apiKey, NEWEST, range, query, (rows: KeyRow[]) => rows.map(toApiKey));
 }
 
 /** All of the viewer's keys, and those bound to namespaces where the viewer is `admin`; newest first. */

@@ -96,7 +96,7 @@ export const Namespace = builder.prismaNode('Namespace', {
       nullable: true,
       description: 'Shown to members: by time of joining, the owner first.',
       complexity: pageCost(),
-      args: { first: t.arg.int(sliceArgs.first), after: t.arg.string(sliceArgs.after) },
+      args: sliceArgs,
       select: { userId: true, createdAt: true },
       resolve: async (namespace, args, { services, viewer }) =>
         toConnection(await accounts.sliceMembers(services, viewer, namespace, args), args),
@@ -142,7 +142,7 @@ builder.prismaObjectField(User, 'organizations', (t) =>
     nullable: true,
     description: 'Those the user is a member of, by name. Shown to the user and the operator.',
     complexity: pageCost(),
-    args: { first: t.arg.int(sliceArgs.first), after: t.arg.string(sliceArgs.after) },
+    args: sliceArgs,
     select: { id: true },
     resolve: async ({ id }, args, context, info) => {
       const select = selectOfNodes<Prisma.NamespaceSelect>(context, info);

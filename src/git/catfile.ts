@@ -6,9 +6,10 @@
  * or left answers unread, is killed, never handed on: its next answer would be somebody else's.
  * Bounded three ways: by the number of processes, by the idle time of each, by the bytes of one answer.
  */
+
+import { NoTurn, Turns } from '../turns.ts';
 import { AnswerReader, type ObjectData, type ObjectInfo, type Question } from './answers.ts';
 import { GitError, type GitProcess, startGit } from './run.ts';
-import { NoTurn, Turns } from './turns.ts';
 
 export type { ObjectData, ObjectInfo, ObjectType } from './answers.ts';
 

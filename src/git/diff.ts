@@ -6,8 +6,8 @@
  * by line, the files that are tried as renames, the time that git may take.
  */
 import { LRUCache } from 'lru-cache';
+import type { Turns } from '../turns.ts';
 import { GitError, git, gitLines } from './run.ts';
-import type { Turns } from './turns.ts';
 
 export type FileStatus = 'added' | 'deleted' | 'modified' | 'renamed' | 'type_changed';
 

@@ -1,6 +1,7 @@
 /** All of git that the server holds on to: where repositories lie, what is open in them, what runs on them. */
 import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
+import { Turns } from '../turns.ts';
 import { CatFilePool } from './catfile.ts';
 import { DiffReader } from './diff.ts';
 import { Disk } from './disk.ts';
@@ -9,7 +10,6 @@ import { installHooks } from './hooks.ts';
 import { Maintenance } from './maintenance.ts';
 import { checkVersion } from './run.ts';
 import { Tasks } from './tasks.ts';
-import { Turns } from './turns.ts';
 
 /** Reading processes at once: each takes some 20 ms of a core, and three descriptors of ours. */
 const READERS = Math.max(8, 2 * availableParallelism());

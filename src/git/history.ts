@@ -3,11 +3,11 @@
  * walk found out is kept by commit id, because it never changes, and the commits themselves come from the pool.
  */
 import { LRUCache } from 'lru-cache';
+import type { Turns } from '../turns.ts';
 import type { CatFilePool, ObjectData, ObjectInfo } from './catfile.ts';
 import { type Commit, parseCommit } from './commit.ts';
 import { readHead } from './read.ts';
 import { git } from './run.ts';
-import type { Turns } from './turns.ts';
 
 export type History = { commits: Commit[]; total: number };
 

@@ -4,14 +4,14 @@ import { MAX_FIRST } from '../paging.ts';
 import { builder } from './builder.ts';
 
 /** The arguments of every connection. Only forwards: every list that has two ends can be sorted from either. */
-export const sliceArgs = {
-  first: {
+export const sliceArgs = builder.args((t) => ({
+  first: t.int({
     required: true,
     defaultValue: 20,
     description: `How many; 1 to ${MAX_FIRST}. More is refused.`,
-  },
-  after: { description: 'The cursor to go on after; left out: from the beginning.' },
-} as const;
+  }),
+  after: t.string({ description: 'The cursor to go on after; left out: from the beginning.' }),
+}));
 
 /** What it costs, in fields, to start a process of git, as histories and lists of refs do. */
 export const PROCESS = 50;

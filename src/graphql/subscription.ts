@@ -1,5 +1,6 @@
 /** From what the domain yields to what a subscription field is given. */
 import { Repeater } from '@repeaterjs/repeater';
+import { builder } from './builder.ts';
 
 /** What ended a subscription, as its last event. */
 export type Failed = { failure: unknown };
@@ -33,4 +34,40 @@ export function endedByReader<T>(
 export function orThrow<T extends object>(event: T | Failed): T {
   if ('failure' in event) throw event.failure;
   return event;
+}
+
+/** The types of the events of something, each with what it tells: `job.timed_out` is called TIMED_OUT. */
+export function eventTypes<Type extends string>(
+  name: string,
+  description: string,
+  types: Record<Type, string>,
+) {
+  const values = Object.entries<string>(types).map(([value, told]) => [
+    value.slice(value.indexOf('.') + 1).toUpperCase(),
+    { value, description: told },
+  ]);
+  return builder.enumType(name, {
+    description,
+    values: Object.fromEntries(values) as { [name: string]: { value: Type } },
+  });
+}
+
+/** Whose events are followed, and from where on. `one`: what a `name` is of. */
+export function eventArgs(one: string) {
+  return builder.args((t) => ({
+    namespace: t.string({ description: 'The name of one; give this or `namespaces`.' }),
+    namespaces: t.stringList({ description: 'The names of several, at most 100.' }),
+    name: t.string({ description: one }),
+    after: t.field({
+      type: 'SafeInt',
+      description: 'The `cursor` of the last event seen; 0: from the first; left out: from now.',
+    }),
+  }));
+}
+
+/** `namespace` and `namespaces` are one list for the domain. */
+export function followQuery<
+  Args extends { namespace?: string | null; namespaces?: readonly string[] | null },
+>({ namespace, namespaces, ...rest }: Args) {
+  return { ...rest, namespaces: [namespace ?? [], namespaces ?? []].flat() };
 }

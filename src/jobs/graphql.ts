@@ -162,7 +162,7 @@ export const Job = builder.prismaNode('Job', {
       type: AttemptConnection,
       description: 'In the order they were made.',
       complexity: pageCost(),
-      args: { first: t.arg.int(sliceArgs.first), after: t.arg.string(sliceArgs.after) },
+      args: sliceArgs,
       // Few, for retries and losses are bounded; so they are read with the job, in one query for many jobs.
       select: { attempts: { select: jobs.ATTEMPT, orderBy: { number: 'asc' } } },
       resolve: ({ attempts }, args) =>
@@ -234,8 +234,7 @@ builder.prismaObjectField(Namespace, 'jobs', (t) =>
     description: 'Those that the viewer may see.',
     complexity: pageCost(),
     args: {
-      first: t.arg.int(sliceArgs.first),
-      after: t.arg.string(sliceArgs.after),
+      ...sliceArgs,
       status: t.arg(listArgs.status),
       sort: t.arg(listArgs.sort),
       order: t.arg(listArgs.order),

@@ -12,7 +12,7 @@ import { inTransaction, violatesReference, violatesUnique } from '../db.ts';
 import { AppError, notFound } from '../errors.ts';
 import { wake } from '../events.ts';
 import { newId } from '../ids.ts';
-import { cursorColumns, pageQuery, toSlice } from '../keyset.ts';
+import { readSlice } from '../keyset.ts';
 import {
   type NumberedPage,
   type PageRequest,
@@ -174,16 +174,12 @@ export async function sliceJobs<S extends Select>(
   select: S,
 ): Promise<Slice<Row<S>>> {
   const sorting = { ...SORTINGS[sort], name: sort, order };
-  const { where: page, orderBy, take } = pageQuery(sorting, range);
-  const where = { namespaceId, ...(status && { status }), AND: [visibleTo(viewer)] };
-  const rows = await db.job.findMany({
-    where: { ...where, AND: [...where.AND, page] },
-    select: { ...select, ...cursorColumns(sorting) },
-    orderBy,
-    take,
-    relationLoadStrategy: 'join',
-  });
-  return toSlice(sorting, range, rows as unknown as Row<S>[], () => db.job.count({ where }));
+  const where: Prisma.JobWhereInput = {
+    namespaceId,
+    ...(status && { status }),
+    AND: [visibleTo(viewer)],
+  };
+  return readSlice(db.job, sorting, range, { where, select });
 }
 
 const SORTINGS = {

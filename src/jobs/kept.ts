@@ -9,7 +9,7 @@ import type { Prisma } from '../../prisma/generated/client.ts';
 import { demand, demandAccount, type Viewer } from '../auth/access.ts';
 import { notFound } from '../errors.ts';
 import { isId } from '../ids.ts';
-import { cursorColumns, pageQuery, type Sorting, toSlice } from '../keyset.ts';
+import { readSlice, type Sorting } from '../keyset.ts';
 import type { Slice, SliceRequest } from '../paging.ts';
 import type { Services } from '../services.ts';
 import { removeArtifacts } from './artifacts.ts';
@@ -53,18 +53,10 @@ export async function sliceKept(
   viewer: Viewer,
   { namespaceId, ...range }: SliceRequest & { namespaceId: string },
 ): Promise<Slice<KeptArtifacts>> {
-  const { where: page, orderBy, take } = pageQuery(NEWEST, range);
   // Who may see a job may see what it left: the conditions are on columns that both have.
   const visible = visibleTo(viewer) as Prisma.KeptArtifactsWhereInput;
-  const where = { namespaceId, removing: false };
-  const rows = await db.keptArtifacts.findMany({
-    where: { ...where, AND: [visible, page] },
-    select: { ...KEPT, ...cursorColumns(NEWEST) },
-    orderBy,
-    take,
-  });
-  const total = () => db.keptArtifacts.count({ where: { ...where, AND: [visible] } });
-  return toSlice(NEWEST, range, rows, total);
+  const where: Prisma.KeptArtifactsWhereInput = { namespaceId, removing: false, AND: [visible] };
+  return readSlice(db.keptArtifacts, NEWEST, range, { where, select: KEPT });
 }
 
 /**

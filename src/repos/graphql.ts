@@ -180,8 +180,7 @@ export const Repository = builder.prismaNode('Repository', {
       complexity: pageCost(PROCESS),
       args: {
         revision: t.arg.string({ description: REF }),
-        first: t.arg.int(sliceArgs.first),
-        after: t.arg.string(sliceArgs.after),
+        ...sliceArgs,
       },
       select: repos.RULED,
       resolve: async (row, args, { services, viewer, allowance }, info) =>
@@ -213,7 +212,7 @@ export const Repository = builder.prismaNode('Repository', {
       nullable: true,
       description: 'By name.',
       complexity: pageCost(PROCESS),
-      args: { first: t.arg.int(sliceArgs.first), after: t.arg.string(sliceArgs.after) },
+      args: sliceArgs,
       select: { ...repos.RULED, branchCount: true },
       resolve: (row, args, context, info) =>
         refs(row, 'branch', row.branchCount, args, context, info),
@@ -223,7 +222,7 @@ export const Repository = builder.prismaNode('Repository', {
       nullable: true,
       description: 'By name.',
       complexity: pageCost(PROCESS),
-      args: { first: t.arg.int(sliceArgs.first), after: t.arg.string(sliceArgs.after) },
+      args: sliceArgs,
       select: { ...repos.RULED, tagCount: true },
       resolve: (row, args, context, info) => refs(row, 'tag', row.tagCount, args, context, info),
     }),
@@ -303,8 +302,7 @@ builder.prismaObjectField(Namespace, 'repositories', (t) =>
     description: 'Those that the viewer may see.',
     complexity: pageCost(),
     args: {
-      first: t.arg.int(sliceArgs.first),
-      after: t.arg.string(sliceArgs.after),
+      ...sliceArgs,
       sort: t.arg(listArgs.sort),
       order: t.arg(listArgs.order),
       visibility: t.arg(listArgs.visibility),

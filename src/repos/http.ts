@@ -24,10 +24,10 @@ import {
   type Session,
   uploadPack,
 } from '../git/service.ts';
-import { NoTurn } from '../git/turns.ts';
 import { address } from '../limits.ts';
 import { otherMethod } from '../rest/methods.ts';
 import type { Services } from '../services.ts';
+import { NoTurn } from '../turns.ts';
 import { DOWNLOAD_PATH, findDownload } from './downloads.ts';
 import { inFolder } from './folder.ts';
 import { pushRules } from './push.ts';

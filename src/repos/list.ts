@@ -3,7 +3,7 @@ import { Prisma } from '../../prisma/generated/client.ts';
 import type { Visibility } from '../../prisma/generated/enums.ts';
 import type { Viewer } from '../auth/access.ts';
 import { notFound } from '../errors.ts';
-import { cursorColumns, pageQuery, type Sorting, toSlice } from '../keyset.ts';
+import { readSlice, type Sorting } from '../keyset.ts';
 import {
   type NumberedPage,
   type PageRequest,
@@ -49,16 +49,12 @@ export async function sliceRepositories<S extends Select>(
   select: S,
 ): Promise<Slice<Row<S>>> {
   const sorting: Sorting = { name: sort, column: COLUMNS[sort], type: TYPES[sort], order };
-  const { where: page, orderBy, take } = pageQuery(sorting, range);
-  const where = { namespaceId, ...(visibility && { visibility }), AND: [visibleTo(viewer)] };
-  const rows = await db.repository.findMany({
-    where: { ...where, AND: [...where.AND, page] },
-    select: { ...select, ...cursorColumns(sorting) },
-    orderBy,
-    take,
-    relationLoadStrategy: 'join',
-  });
-  return toSlice(sorting, range, rows as unknown as Row<S>[], () => db.repository.count({ where }));
+  const where: Prisma.RepositoryWhereInput = {
+    namespaceId,
+    ...(visibility && { visibility }),
+    AND: [visibleTo(viewer)],
+  };
+  return readSlice(db.repository, sorting, range, { where, select });
 }
 
 /**

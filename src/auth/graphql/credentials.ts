@@ -97,7 +97,7 @@ builder.prismaObjectFields(User, (t) => ({
     nullable: true,
     description: 'Newest first. Shown to the user alone, with a credential of full rights.',
     complexity: pageCost(),
-    args: { first: t.arg.int(sliceArgs.first), after: t.arg.string(sliceArgs.after) },
+    args: sliceArgs,
     select: { id: true },
     resolve: async ({ id }, args, { services, viewer }) =>
       toConnection(await tokens.sliceAccessTokens(services, viewer, id, args), args),
@@ -108,7 +108,7 @@ builder.prismaObjectFields(User, (t) => ({
     description:
       "The user's own and those of namespaces the user administers, newest first. Shown to the user alone, with a credential of full rights.",
     complexity: pageCost(),
-    args: { first: t.arg.int(sliceArgs.first), after: t.arg.string(sliceArgs.after) },
+    args: sliceArgs,
     select: { id: true },
     resolve: async ({ id }, args, { services, viewer }) =>
       toConnection(await keys.sliceApiKeys(services, viewer, id, args), args),

@@ -34,7 +34,7 @@ builder.prismaObjectField(Namespace, 'keptArtifacts', (t) =>
     nullable: true,
     description: 'Artifacts of jobs that were deleted without them, the last deleted first.',
     complexity: pageCost(),
-    args: { first: t.arg.int(sliceArgs.first), after: t.arg.string(sliceArgs.after) },
+    args: sliceArgs,
     select: { id: true },
     resolve: async ({ id }, args, { services, viewer }) =>
       toConnection(await kept.sliceKept(services, viewer, { ...args, namespaceId: id }), args),

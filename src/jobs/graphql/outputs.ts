@@ -51,7 +51,7 @@ export const JobArtifacts = builder.objectRef<downloads.Artifacts>('JobArtifacts
       nullable: true,
       description: 'File by file, in the order of the archive.',
       complexity: pageCost(),
-      args: { first: t.arg.int(sliceArgs.first), after: t.arg.string(sliceArgs.after) },
+      args: sliceArgs,
       resolve: async (artifacts, args, { services }) =>
         toConnection(await downloads.listFiles(services, artifacts, args), args),
     }),

@@ -2,14 +2,20 @@
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import { builder } from '../../graphql/builder.ts';
 import { selectOf } from '../../graphql/select.ts';
-import { endedByReader, orThrow } from '../../graphql/subscription.ts';
+import {
+  endedByReader,
+  eventArgs,
+  eventTypes,
+  followQuery,
+  orThrow,
+} from '../../graphql/subscription.ts';
 import * as following from '../following.ts';
 import { Job } from '../graphql.ts';
 import * as jobs from '../jobs.ts';
 import { JobStatus } from './enums.ts';
 import { JobLogEvent } from './logs.ts';
 
-const TYPES: Record<following.JobEventType, string> = {
+const JobEventType = eventTypes<following.JobEventType>('JobEventType', 'What happened to a job.', {
   'job.queued': 'It was created, or is to be tried again.',
   'job.running': 'Its process started.',
   'job.succeeded': 'It ended with exit code 0.',
@@ -17,16 +23,6 @@ const TYPES: Record<following.JobEventType, string> = {
   'job.cancelled': 'Somebody stopped it.',
   'job.timed_out': 'It took longer than it was allowed.',
   'job.deleted': 'Its record was removed.',
-};
-
-const JobEventType = builder.enumType('JobEventType', {
-  description: 'What happened to a job.',
-  values: Object.fromEntries(
-    Object.entries(TYPES).map(([value, description]) => [
-      value.slice('job.'.length).toUpperCase(),
-      { value, description },
-    ]),
-  ) as { [name: string]: { value: following.JobEventType } },
 });
 
 const JobEvent = builder.objectRef<following.JobEvent>('JobEvent').implement({
@@ -75,20 +71,9 @@ builder.subscriptionFields((t) => ({
     type: JobEvent,
     description:
       'Every change of a job, or of all jobs in one namespace or several. It ends, with an error, when the viewer may not see one of them any more.',
-    args: {
-      namespace: t.arg.string({ description: 'The name of one; give this or `namespaces`.' }),
-      namespaces: t.arg.stringList({ description: 'The names of several, at most 100.' }),
-      name: t.arg.string({ description: 'One job of the one namespace; left out: all.' }),
-      after: t.arg({
-        type: 'SafeInt',
-        description: 'The `cursor` of the last event seen; 0: from the first; left out: from now.',
-      }),
-    },
-    subscribe: async (_root, { namespace, namespaces, ...args }, { services, viewer }) => {
-      const named = [namespace ?? [], namespaces ?? []].flat();
-      const query = { ...args, namespaces: named };
-      return endedByReader(await following.followEvents(services, viewer, query));
-    },
+    args: eventArgs('One job of the one namespace; left out: all.'),
+    subscribe: async (_root, args, { services, viewer }) =>
+      endedByReader(await following.followEvents(services, viewer, followQuery(args))),
     resolve: orThrow,
   }),
 }));

@@ -95,7 +95,7 @@ const ChangesType = builder.objectRef<changes.ChangesHere>('Changes').implement(
       nullable: true,
       description: 'By path.',
       complexity: pageCost(),
-      args: { first: t.arg.int(sliceArgs.first), after: t.arg.string(sliceArgs.after) },
+      args: sliceArgs,
       resolve: (range, args, { services, allowance }, info) =>
         toConnection(changes.changedFiles(services, range, args, allowance(info)), args),
     }),
@@ -136,7 +136,7 @@ export const Comparison = builder.objectRef<changes.Comparison>('Comparison').im
       nullable: true,
       description: 'Those of `head` that `base` has not, newest first.',
       complexity: pageCost(PROCESS),
-      args: { first: t.arg.int(sliceArgs.first), after: t.arg.string(sliceArgs.after) },
+      args: sliceArgs,
       resolve: async (comparison, args, { services, allowance }, info) =>
         toConnection(
           await changes.commitsBetween(services, comparison, args, allowance(info)),

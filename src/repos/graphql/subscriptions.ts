@@ -1,29 +1,29 @@
 /** What happens to repositories, to be followed in GraphQL. */
 import { builder } from '../../graphql/builder.ts';
 import { selectOf } from '../../graphql/select.ts';
-import { endedByReader, orThrow } from '../../graphql/subscription.ts';
+import {
+  endedByReader,
+  eventArgs,
+  eventTypes,
+  followQuery,
+  orThrow,
+} from '../../graphql/subscription.ts';
 import * as following from '../following.ts';
 import { Repository } from '../graphql.ts';
 import * as repos from '../repos.ts';
 
-const TYPES: Record<following.RepositoryEventType, string> = {
-  'repository.created': 'It was made.',
-  'repository.renamed': 'It has another name.',
-  'repository.transferred': 'It belongs to another namespace, which is told of it.',
-  'repository.updated': 'Its description, visibility or settings changed.',
-  'repository.pushed': 'Refs of it moved.',
-  'repository.deleted': 'It is gone.',
-};
-
-const RepositoryEventType = builder.enumType('RepositoryEventType', {
-  description: 'What happened to a repository.',
-  values: Object.fromEntries(
-    Object.entries(TYPES).map(([value, description]) => [
-      value.slice('repository.'.length).toUpperCase(),
-      { value, description },
-    ]),
-  ) as { [name: string]: { value: following.RepositoryEventType } },
-});
+const RepositoryEventType = eventTypes<following.RepositoryEventType>(
+  'RepositoryEventType',
+  'What happened to a repository.',
+  {
+    'repository.created': 'It was made.',
+    'repository.renamed': 'It has another name.',
+    'repository.transferred': 'It belongs to another namespace, which is told of it.',
+    'repository.updated': 'Its description, visibility or settings changed.',
+    'repository.pushed': 'Refs of it moved.',
+    'repository.deleted': 'It is gone.',
+  },
+);
 
 const RefUpdate = builder.objectRef<following.RefUpdate>('RefUpdate').implement({
   description: 'A branch, tag or other ref that a push moved.',
@@ -89,23 +89,11 @@ builder.subscriptionField('repositoryEvents', (t) =>
     type: RepositoryEvent,
     description:
       'What happens to one repository, or to all of one namespace or several: pushes, and changes of the record. It ends, with an error, when the viewer may not see one of them any more.',
-    args: {
-      namespace: t.arg.string({ description: 'The name of one; give this or `namespaces`.' }),
-      namespaces: t.arg.stringList({ description: 'The names of several, at most 100.' }),
-      name: t.arg.string({
-        description:
-          'One repository of the one namespace, which whoever may read it can follow; left out: all, for members.',
-      }),
-      after: t.arg({
-        type: 'SafeInt',
-        description: 'The `cursor` of the last event seen; 0: from the first; left out: from now.',
-      }),
-    },
-    subscribe: async (_root, { namespace, namespaces, ...args }, { services, viewer }) => {
-      const named = [namespace ?? [], namespaces ?? []].flat();
-      const query = { ...args, namespaces: named };
-      return endedByReader(await following.followRepositories(services, viewer, query));
-    },
+    args: eventArgs(
+      'One repository of the one namespace, which whoever may read it can follow; left out: all, for members.',
+    ),
+    subscribe: async (_root, args, { services, viewer }) =>
+      endedByReader(await following.followRepositories(services, viewer, followQuery(args))),
     resolve: orThrow,
   }),
 );
