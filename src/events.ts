@@ -14,6 +14,8 @@ export type EventType =
   | `repository.${'created' | 'renamed' | 'transferred' | 'updated' | 'pushed' | 'deleted'}`;
 
 export type NewEvent = {
+  /** Chosen beforehand by who may come to write it twice: ids are unique. Default: a new one. */
+  id?: string;
   type: EventType;
   namespaceId: string;
   /** The id of the job or repository. */

@@ -1,6 +1,6 @@
 /** What becomes of a push: what is refused, what is recorded, and that no record is lost. */
 import { execFileSync } from 'node:child_process';
-import { chmod, mkdir, readdir, rm, writeFile } from 'node:fs/promises';
+import { chmod, mkdir, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import pg from 'pg';
 import { afterAll, beforeAll, expect, test } from 'vitest';
@@ -221,6 +221,30 @@ test('after a kill each push that took effect is told of, also one whose ref was
   await recoverRepositories(services);
   expect(await told(id)).toEqual([...earlier, `refs/heads/main ${one}`, `refs/heads/main ${two}`]);
   expect(await disk.begun()).toEqual([]);
+});
+
+test('a push is told of once although its note outlived its record', async () => {
+  const id = await seeded('noted');
+  const earlier = await told(id);
+  const { services } = app.app;
+  const folder = join(app.config.dataDir, 'repositories/begun');
+  const hurdle = await connect();
+  await hurdle.query('begin');
+  await hurdle.query('select from repositories where id = $1 for update', [id]);
+  const sha = await desk.commit('noted', { 'b.txt': 'b' });
+  const pushed = desk.try('noted', 'push', 'origin', 'HEAD');
+  await eventually(() => expect(services.pushes.waiting).toBe(1));
+  const [note = ''] = await readdir(folder);
+  const text = await readFile(join(folder, note), 'utf8');
+  await hurdle.query('commit');
+  await hurdle.end();
+  expect((await pushed).code).toBe(0);
+  expect(await services.git.disk.begun()).toEqual([]);
+  // As a kill leaves it between the commit of the record and the removal of the note.
+  await writeFile(join(folder, note), text);
+  await recoverRepositories(services);
+  expect(await told(id)).toEqual([...earlier, `refs/heads/main ${sha}`]);
+  expect(await services.git.disk.begun()).toEqual([]);
 });
 
 test('no transaction is open while git measures', async () => {

@@ -13,6 +13,7 @@ import { type Command, NONE, type Push, type Verdict } from '../git/hooks.ts';
 import { isCommitId } from '../git/names.ts';
 import type { PushRules } from '../git/service.ts';
 import { isFastForward, patchOf, sizeOf } from '../git/walk.ts';
+import { newId } from '../ids.ts';
 import { demandRoom, storageLeft } from '../quotas.ts';
 import type { Services } from '../services.ts';
 import type { BegunPush } from './record.ts';
@@ -54,7 +55,13 @@ export async function pushRules(
         const at = new Date().toISOString();
         const { commands } = push;
         if (verdict.accepted)
-          begun = await git.disk.begin(id, { kind: 'push', pusher, commands, at });
+          begun = await git.disk.begin(id, {
+            kind: 'push',
+            event: newId('evt'),
+            pusher,
+            commands,
+            at,
+          });
         return verdict;
       } catch (error) {
         log.error({ err: error, repository: id, req: { id: requestId } }, 'a push was not judged');

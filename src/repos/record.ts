@@ -4,6 +4,7 @@ import { inTransaction } from '../db.ts';
 import { publish } from '../events.ts';
 import { type Command, NONE } from '../git/hooks.ts';
 import { setHead } from '../git/refs.ts';
+import { newId } from '../ids.ts';
 import type { Services } from '../services.ts';
 import { type Measures, measure } from './measure.ts';
 import { lockRepository } from './repos.ts';
@@ -11,6 +12,11 @@ import { lockRepository } from './repos.ts';
 /** The note of a push that was let pass and is not recorded yet. */
 export type BegunPush = {
   kind: 'push';
+  /**
+   * The id of the event that will tell of it: a note that outlived its record, because the server was killed before
+   * it was removed, is known by it. Notes of earlier versions have none.
+   */
+  event?: string;
   pusher: string;
   commands: Command[];
   /** When it was let pass, as ISO 8601. */
@@ -28,7 +34,8 @@ const MAX_NAMED = 50;
  * does so one after the other for a repository, so that what was measured last is written last; git runs
  * before the transaction, which is short, because events of others wait for its end (`outbox.ts`).
  *
- * Does nothing when no push took effect, or the repository is gone.
+ * Does nothing when no push took effect, or the repository is gone. A push that is recorded again is not told of
+ * again.
  */
 export async function recordPushes(
   services: Pick<Services, 'db' | 'git' | 'log'>,
@@ -62,8 +69,11 @@ export async function recordPushes(
       select: { id: true },
     });
     const { name, namespaceId, namespace } = locked;
-    for (const { pusher, commands } of effective)
+    const told = await eventsAmong(tx, effective);
+    for (const { event, pusher, commands } of effective) {
+      if (event && told.has(event)) continue;
       await publish(tx, {
+        id: event ?? newId('evt'),
         type: 'repository.pushed',
         namespaceId,
         subject: id,
@@ -77,7 +87,18 @@ export async function recordPushes(
           refs: commands.slice(0, MAX_NAMED),
         },
       });
+    }
   });
+}
+
+/** The events of these pushes that are there already. The lock on the repository keeps others from adding to them. */
+async function eventsAmong(
+  tx: Prisma.TransactionClient,
+  pushes: readonly Pushed[],
+): Promise<Set<string>> {
+  const ids = pushes.flatMap(({ event }) => event ?? []);
+  const found = await tx.event.findMany({ where: { id: { in: ids } }, select: { id: true } });
+  return new Set(found.map(({ id }) => id));
 }
 
 async function lock(tx: Prisma.TransactionClient, id: string) {

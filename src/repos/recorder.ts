@@ -103,7 +103,7 @@ export class PushRecorder {
     this.#queues.delete(id);
   }
 
-  /** A note that cannot be removed is done again at the next start, which tells of the push twice. */
+  /** A note that cannot be removed is recorded again at the next start, which finds the push told of. */
   async #forget({ id, done }: Begun<BegunPush>): Promise<void> {
     await done().catch((error) => {
       this.#deps.log.error({ err: error, repository: id }, 'the note of a push was not removed');
