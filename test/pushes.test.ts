@@ -1,12 +1,15 @@
 /** What becomes of a push: what is refused, what is recorded, and that no record is lost. */
 import { execFileSync } from 'node:child_process';
+import { hash } from 'node:crypto';
 import { chmod, mkdir, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import { deflateSync, gzipSync } from 'node:zlib';
 import pg from 'pg';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { FLUSH, pktLine } from '../src/git/pktline.ts';
 import { recoverRepositories } from '../src/repos/recover.ts';
 import { Desk, remote } from './git.ts';
-import { type Client, eventually, startApp, type TestApp } from './harness.ts';
+import { type Answer, type Client, eventually, startApp, type TestApp } from './harness.ts';
 
 const REPOSITORIES = '/auth/v1/repository/ada';
 const NONE = '0'.repeat(40);
@@ -88,6 +91,103 @@ test('a branch or a tag with the form of a commit id is refused, and the commit 
   // It can go.
   await desk.git('shadow', 'push', '-q', 'origin', `:refs/heads/${first}`);
 });
+
+test('a ref that could not be asked for by its name is refused, and no path of ours is told', async () => {
+  await seeded('names');
+  const names = ['y'.repeat(241), `${'z/'.repeat(125)}z`, '-x', '@'];
+  for (const name of names) {
+    const { code, stderr } = await desk.try('names', 'push', 'origin', `HEAD:refs/heads/${name}`);
+    expect(code).not.toBe(0);
+    expect(stderr).toContain('is no name here');
+    expect(stderr).not.toContain(app.config.dataDir);
+  }
+  await desk.git('names', 'push', '-q', 'origin', `HEAD:refs/heads/${'y'.repeat(240)}`);
+});
+
+function sendTo(path: string, service: string, body: Buffer): Promise<Answer> {
+  return ada.request('POST', `/ada/${path}.git/${service}`, {
+    headers: { 'content-type': `application/x-${service}-request`, 'git-protocol': 'version=2' },
+    body: body as Buffer<ArrayBuffer>,
+  });
+}
+
+test('a request that unpacks to more than git is to hold is refused while it arrives', async () => {
+  await seeded('unpacked');
+  const tip = await desk.git('unpacked', 'rev-parse', 'HEAD');
+  const send = (service: string, first: string, line: string, count: number) =>
+    ada.request('POST', `/ada/unpacked.git/${service}`, {
+      headers: {
+        'content-type': `application/x-${service}-request`,
+        'content-encoding': 'gzip',
+        'git-protocol': 'version=2',
+      },
+      body: gzipSync(first + line.repeat(count) + FLUSH),
+    });
+  const fetching = `${pktLine('command=fetch')}0001${pktLine(`want ${tip}\n`)}`;
+  const have = pktLine(`have ${'1'.repeat(40)}\n`);
+  const command = pktLine(`${NONE} ${tip} refs/heads/x`);
+  const refused = [
+    await send('git-upload-pack', fetching, have, 700_000),
+    await send('git-receive-pack', '', command, 200_000),
+  ];
+  expect(refused.map(({ status, text }) => [status, text])).toEqual([
+    [400, expect.stringContaining('32 MiB')],
+    [400, expect.stringContaining('16 MiB')],
+  ]);
+  expect((await send('git-upload-pack', fetching, have, 10_000)).status).toBe(200);
+  const { counts } = app.app.services.git.transfers;
+  expect(counts).toEqual({ running: 0, waiting: 0 });
+});
+
+test('a few kilobytes of deltas that make a gigabyte are refused', async () => {
+  const id = await seeded('deltas');
+  // A file of 16 MiB - 1, and one that is 64 times that.
+  const base = Buffer.alloc(0xffffff);
+  const copies = 64;
+  const copy = Buffer.from([0xf0, 0xff, 0xff, 0xff]);
+  const delta = Buffer.concat([
+    varint(base.length),
+    varint(base.length * copies),
+    ...Array<Buffer>(copies).fill(copy),
+  ]);
+  const baseId = hash('sha1', Buffer.concat([Buffer.from(`blob ${base.length}\0`), base]), 'hex');
+  const body = Buffer.concat([
+    Buffer.from('PACK\0\0\0\x02\0\0\0\x02', 'latin1'),
+    objectHeader(3, base.length),
+    deflateSync(base),
+    objectHeader(7, delta.length),
+    Buffer.from(baseId, 'hex'),
+    deflateSync(delta),
+  ]);
+  const pack = Buffer.concat([body, Buffer.from(hash('sha1', body, 'hex'), 'hex')]);
+  expect(pack.length).toBeLessThan(20_000);
+  const command = pktLine(`${NONE} ${'1'.repeat(40)} refs/heads/x\0report-status side-band-64k`);
+  const answer = await sendTo(
+    'deltas',
+    'git-receive-pack',
+    Buffer.concat([Buffer.from(command + FLUSH), pack]),
+  );
+  expect(answer.status).toBe(200);
+  expect(answer.text).toContain('attempting to allocate');
+  expect(answer.text).toContain('ng refs/heads/x');
+  expect((await read(id)).branches).toBe(1);
+});
+
+/** Seven bits a byte, the lowest first. */
+function varint(value: number): Buffer {
+  const bytes: number[] = [];
+  for (let rest = value; ; rest = Math.floor(rest / 128)) {
+    bytes.push(rest < 128 ? rest : (rest % 128) + 128);
+    if (rest < 128) return Buffer.from(bytes);
+  }
+}
+
+/** Type and size of an object in a pack: four bits of the size, then as `varint`. */
+function objectHeader(type: number, size: number): Buffer {
+  const first = type * 16 + (size % 16);
+  if (size < 16) return Buffer.from([first]);
+  return Buffer.concat([Buffer.from([first + 128]), varint(Math.floor(size / 16))]);
+}
 
 test('of several branches pushed to an empty repository the default is the named, main, master, or the first', async () => {
   await desk.git('.', 'init', '-q', '-b', 'bisect', 'many');

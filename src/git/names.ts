@@ -23,7 +23,7 @@ export function isObjectId(text: string): boolean {
 }
 
 /** A loose ref is a file: its name and `.lock` must fit in a path. */
-const MAX_REF_BYTES = 240;
+export const MAX_REF_BYTES = 240;
 // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is refused.
 const FORBIDDEN = /[\x00-\x20\x7f~^:?*[\\]|\.\.|@\{|\.$/;
 

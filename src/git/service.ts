@@ -39,6 +39,13 @@ const RECEIVE: Record<string, string> = {
   'receive.fsck.zeroPaddedFilemode': 'ignore',
 };
 
+/**
+ * Of one allocation. 16 KB of deltas can make an object of gigabytes, which `index-pack` holds as a whole; so it does
+ * with a commit, a tree or a tag of any size. Clients make deltas of objects up to 512 MiB, and 12 million objects
+ * of one pack, more than the Linux kernel has, fit in this. Larger files come as they are and are streamed.
+ */
+const RECEIVE_ALLOCATION = '768m';
+
 /** What a client reads first: refs and capabilities. Ends without ending `output`. */
 export async function advertise(
   service: Service,
@@ -160,7 +167,10 @@ function start(
     ...options,
     cwd: dir,
     config: service === 'git-upload-pack' ? UPLOAD : config,
-    env: versionOf(protocol) > 0 ? { GIT_PROTOCOL: `version=${versionOf(protocol)}` } : undefined,
+    env: {
+      ...(versionOf(protocol) > 0 && { GIT_PROTOCOL: `version=${versionOf(protocol)}` }),
+      ...(service === 'git-receive-pack' && { GIT_ALLOC_LIMIT: RECEIVE_ALLOCATION }),
+    },
   });
 }
 

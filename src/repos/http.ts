@@ -3,7 +3,7 @@
  *
  * Addresses work with and without `.git`. Errors are plain text, which git shows to its user.
  */
-import { Readable } from 'node:stream';
+import { type Duplex, Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { createGunzip } from 'node:zlib';
 import {
@@ -15,6 +15,7 @@ import {
 } from 'express';
 import { closingOf, takesLong, wasCutOff } from '../connections.ts';
 import { AppError, answerOf, busy, forbidden, invalid, isUnexpected, toPublic } from '../errors.ts';
+import { RequestLimit, RequestTooLong } from '../git/requests.ts';
 import { type Ending, GitError } from '../git/run.ts';
 import {
   advertise,
@@ -116,7 +117,7 @@ async function answer(
   const run = (dir: string) =>
     services.git.tasks.run(async (signal) => {
       const ending = await talk({ dir, protocol, signal });
-      if (input?.errored && !res.headersSent) throw invalid(null, 'The body is not what it says');
+      if (input?.errored && !res.headersSent) throw notReadable(input.errored);
       if (signal.aborted && !res.headersSent) throw busy('The server is being stopped');
       if (ending.code !== 0 && !res.headersSent)
         throw refusal(new GitError('over HTTP', ending), dir);
@@ -153,6 +154,11 @@ function inTurn<T>(
   });
 }
 
+function notReadable(error: Error): AppError {
+  const isKnown = error instanceof RequestTooLong;
+  return invalid(null, isKnown ? error.message : 'The body is not what it says');
+}
+
 /** A request that git cannot read is the client's fault; what names our folder, or was cut off, is ours. */
 function refusal(error: GitError, dir: string): Error {
   const { signal, stderr } = error;
@@ -169,13 +175,35 @@ function body(req: Request, service: Service): Readable {
     throw invalid(null, `The body must be application/x-${service}-request`);
   takesLong(req);
   const encoding = req.get('content-encoding') ?? 'identity';
-  if (encoding === 'identity') return req;
+  const limit = new RequestLimit(service);
+  if (encoding === 'identity') return through(req, [limit]);
   if (encoding !== 'gzip' && encoding !== 'x-gzip')
     throw invalid(null, 'The body may be sent plain or as gzip');
-  const unpacked = createGunzip();
-  // A body that ends early or is no gzip ends the stream; git then says what it misses.
-  pipeline(req, unpacked).catch(() => {});
-  return unpacked;
+  return through(req, [createGunzip(), limit]);
+}
+
+/**
+ * The request's body behind these stages. One that fails leaves the request alone, unlike `pipeline`, which would take
+ * the connection away from the answer; what is left of the body is then dropped as it comes.
+ */
+function through(req: Request, stages: [Duplex, ...Duplex[]]): Readable {
+  let last: Readable = req;
+  for (const stage of stages) {
+    // A body that ends early or is no gzip ends the stream; git then says what it misses.
+    last.on('error', (error) => stage.destroy(error));
+    last = last.pipe(stage);
+  }
+  last.on('error', () => {});
+  const [first] = stages;
+  last.once('close', () => {
+    if (last.readableEnded) return;
+    req.unpipe(first);
+    req.resume();
+  });
+  req.once('close', () => {
+    if (!req.complete) first.destroy();
+  });
+  return last;
 }
 
 function begin(res: Response, type: string): void {

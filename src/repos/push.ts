@@ -10,7 +10,7 @@
 import { AppError, diskFull } from '../errors.ts';
 import type { Begun } from '../git/disk.ts';
 import { type Command, NONE, type Push, type Verdict } from '../git/hooks.ts';
-import { isCommitId } from '../git/names.ts';
+import { isCommitId, isRefName, MAX_REF_BYTES } from '../git/names.ts';
 import type { PushRules } from '../git/service.ts';
 import { isFastForward, patchOf, sizeOf } from '../git/walk.ts';
 import { newId } from '../ids.ts';
@@ -26,6 +26,8 @@ export type PushBy = { repositoryId: string; pusher: string; requestId: string }
 /** A scan that takes longer is no scan: the push is refused and says so. */
 const MAX_SCAN_MS = 60_000;
 const MAX_FINDINGS = 10;
+/** Of a ref's name in a refusal. */
+const MAX_SHOWN = 300;
 
 /**
  * For `receivePack`: one object per push. `pusher` is a user name, and may push: its caller has asked. The
@@ -96,11 +98,10 @@ async function judge(
     relationLoadStrategy: 'join',
   });
   if (!row) return refused('The repository was deleted');
-  const misnamed = commands.find(({ ref, after }) => after !== NONE && namesCommit(ref));
-  if (misnamed)
-    return refused(
-      `${misnamed.ref} has the form of a commit's id, and would be taken for that commit; choose another name`,
-    );
+  for (const { ref, after } of commands) {
+    const problem = after === NONE ? undefined : problemOf(ref);
+    if (problem) return refused(`${ref.slice(0, MAX_SHOWN)} ${problem}; choose another name`);
+  }
   const place = { dir: services.git.disk.pathOf(id), quarantine, signal };
   const broken = row.branchProtection ? await breaks(row.defaultBranch, commands, place) : null;
   if (broken) return refused(broken);
@@ -116,8 +117,15 @@ async function judge(
   return { accepted: true };
 }
 
-function namesCommit(ref: string): boolean {
-  return isCommitId(ref.replace(/^refs\/(heads|tags)\//, ''));
+/** Why a ref of this name could not be asked for by it. */
+function problemOf(ref: string): string | undefined {
+  const name = ref.replace(/^refs\/(heads|tags)\//, '');
+  if (isCommitId(name)) return "has the form of a commit's id, and would be taken for that commit";
+  // What the hook's pipe gave for bytes that are no UTF-8.
+  if (name.includes('\ufffd')) return 'is not UTF-8';
+  if (!isRefName(name))
+    return `is no name here: it may have ${MAX_REF_BYTES} bytes, not begin with "-", and not be "@"`;
+  return undefined;
 }
 
 type Place = Parameters<typeof isFastForward>[0];
