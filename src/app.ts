@@ -27,7 +27,7 @@ import { openSecretBox } from './jobs/secrets.ts';
 import { startWorker } from './jobs/worker.ts';
 import { rateLimits } from './limits.ts';
 import { createLog, type Logger } from './log.ts';
-import { removeOldEvents } from './outbox.ts';
+import { goOnAfterRestored, removeOldEvents } from './outbox.ts';
 import { Reads } from './reads.ts';
 import { PushRecorder } from './repos/recorder.ts';
 import { recoverRepositories } from './repos/recover.ts';
@@ -94,6 +94,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   });
   cleanup.defer(() => session.close());
   database.own(log);
+  await goOnAfterRestored({ pool: database.pool, log });
   const space = cleanup.use(
     await watchDiskSpace({
       folder: config.dataDir,

@@ -7,6 +7,9 @@
  * A client's cursor is the `seq` of the last event it saw; that event's row tells the xid that goes with it.
  * Of one job's events the order is that of its changes, because a change takes its xid after the row's lock.
  *
+ * In a database that was restored into another cluster (`pg_restore`), the events that came with it have xids which
+ * that cluster may reach in years. So xids are counted from a start that is set then (`event_clock`).
+ *
  * An open transaction, of whatever database of the cluster, holds the events after it back until it ends.
  */
 import { setTimeout as delay } from 'node:timers/promises';
@@ -77,9 +80,15 @@ async function positionOf(db: Services['db'], after: number | null): Promise<Pos
   if (after === 0) return { xid: '0', seq: 0n };
   const [row] =
     after === null
-      ? await db.$queryRaw<Position[]>`
+      ? (
+          await db.$queryRaw<(Position & { snapshot: string; ahead: bigint })[]>`
           select pg_current_snapshot()::text as snapshot, 0::bigint as seq,
-            pg_snapshot_xmin(pg_current_snapshot())::text as xid`
+            event_horizon()::text as xid, ahead from event_clock`
+        ).map(({ ahead, snapshot, ...position }) => ({
+          ...position,
+          // "xmin:xmax:xid,xid": compared with xids of events, so counted as they are.
+          snapshot: snapshot.replace(/\d+/g, (xid) => `${BigInt(xid) + ahead}`),
+        }))
       : await db.$queryRaw<Position[]>`
           select xid::text as xid, seq from events where seq = ${after}::bigint`;
   if (row) return row;
@@ -98,7 +107,7 @@ function nextRows(db: Services['db'], query: OutboxQuery, position: Position): P
   const { xid, seq, snapshot } = position;
   const page = (of: Prisma.Sql) => Prisma.sql`
     select seq, xid::text as xid, id, type, subject, data, timestamp, xid as place,
-      xid < pg_snapshot_xmin(pg_current_snapshot()) as settled
+      xid < (select event_horizon()) as settled
     from events
     where ${of} and starts_with(type, ${prefix})
       and (xid, seq) > (${xid}::text::xid8, ${seq}::bigint)
@@ -141,6 +150,28 @@ export function followed(
 export function stopping(): AppError {
   const message = 'The server is stopping: subscribe again, with `after` the last one seen';
   return new AppError('internal_error', message, { status: 503 });
+}
+
+/**
+ * Sees to it that events go on after those that are there, in a database that was restored into another cluster.
+ * To be called before a server writes its first event; several may at once.
+ */
+export async function goOnAfterRestored({
+  pool,
+  log,
+}: Pick<Services, 'pool' | 'log'>): Promise<void> {
+  // No event that was written in this cluster has an xid that is still to come.
+  const { rows } = await pool.query<{ ahead: string }>(
+    `update event_clock set ahead = last.xid + 1
+     from (select xid::text::bigint as xid from events order by events.xid desc limit 1) last
+     where last.xid >= pg_snapshot_xmax(pg_current_snapshot())::text::bigint + ahead
+     returning ahead`,
+  );
+  if (rows[0])
+    log.warn(
+      rows[0],
+      'the database was restored into another cluster: its events go on from there',
+    );
 }
 
 const BATCH = 1_000;

@@ -32,6 +32,36 @@ const eventsAfter = (after: number, count?: number) =>
     count,
   );
 
+test('events of a database that was restored into another cluster are told, and others after them', async () => {
+  await run('before');
+  const told = await eventsAfter(0, 3);
+  // The next cluster's transaction ids begin far below those that the events have; and again.
+  for (const name of ['restored', 'again']) {
+    await query(`update events set xid = (xid::text::bigint + 1000000000)::text::xid8`);
+    await app.restart();
+    const live = MODES["Yoga's own"](
+      ada,
+      'subscription { jobEvents(namespace: "ada") { cursor name } }',
+    );
+    const first = live.next();
+    await eventually(() => expect(app.app.services.bus.waiters).toBeGreaterThan(1));
+    expect(await eventsAfter(0, told.length)).toEqual(told);
+    await run(name);
+    expect((await first).value?.data.jobEvents.name).toBe(name);
+    const fresh = await eventsAfter(told.at(-1).cursor, 3);
+    expect(fresh.map((event) => event.name)).toEqual([name, name, name]);
+    expect(await take(live, 'jobEvents', 2)).toEqual(fresh.slice(1));
+    told.push(...fresh);
+  }
+  const written = `select xid::text from events order by events.xid desc limit 1`;
+  const [{ xid }] = await query(written);
+  await app.restart();
+  await run('one-more');
+  // Nothing is counted ahead where nothing was restored.
+  const [{ xid: next }] = await query(written);
+  expect(Number(next) - Number(xid)).toBeLessThan(10_000);
+});
+
 test('events are kept for thirty days, and a cursor from before is refused with the reason', async () => {
   await run('early');
   // More than two batches.
