@@ -1,18 +1,26 @@
-/** What becomes of artifacts when their job is deleted. */
+/** What becomes of artifacts when their job is deleted, and of those that are not kept. */
 import { existsSync } from 'node:fs';
-import { mkdir, readdir } from 'node:fs/promises';
+import { mkdir, mkdtemp, readdir, rm, symlink, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { Readable } from 'node:stream';
+import { setImmediate } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { newId } from '../src/ids.ts';
+import { storeArtifacts } from '../src/jobs/artifacts.ts';
 import type { Runner } from '../src/jobs/runner.ts';
 import { fakeRunner } from '../src/jobs/runners/fake.ts';
+import { tarOf } from '../src/jobs/runners/process/tar.ts';
+import { tarHeader } from '../src/jobs/tar.ts';
 import { type Client, eventually, startApp, type TestApp } from './harness.ts';
-import { cancel, remove, submit, until } from './submit.ts';
+import { cancel, lines, remove, submit, until } from './submit.ts';
 
 let app: TestApp;
 let ada: Client;
 let namespaceId: string;
 let whenCollected: (() => Promise<void>) | undefined;
+/** In place of what the runner has. */
+let collected: (() => AsyncGenerator<Buffer>) | undefined;
 
 beforeAll(async () => {
   const fake = fakeRunner({ graceMs: 100 });
@@ -21,7 +29,7 @@ beforeAll(async () => {
     async artifacts(handle, path) {
       const tar = await fake.artifacts(handle, path);
       await whenCollected?.();
-      return tar;
+      return collected ? Readable.from(collected(), { objectMode: false }) : tar;
     },
   };
   app = await startApp({ overrides: { runner } });
@@ -160,4 +168,81 @@ test('a job that is deleted while they are stored leaves none', async () => {
   await app.restart();
   expect(await readdir(join(app.config.dataDir, 'artifacts', namespaceId))).toEqual([]);
   expect([await stored(), (await kept()).totalCount]).toEqual([before, 0]);
+});
+
+test('a job whose artifacts cannot be kept has failed, is not run again, and its log says why', async () => {
+  collected = async function* () {
+    yield tarHeader({ name: Buffer.from('large'), size: 2 ** 40, mode: 0o600 });
+  };
+  await submit(ada, {
+    ...{ namespace: 'ada', name: 'many', repo: 'ada/code', command: 'echo out' },
+    ...{ outputPath: 'out', retries: 2, diskGb: 1 },
+  });
+  const reason = "the artifacts were not kept: they are larger than the job's disk of 1 GB";
+  expect(await until(ada, 'ada', 'many', 'FAILED')).toMatchObject({
+    exitCode: 125,
+    retryCount: 0,
+    progress: `failed: ${reason}`,
+    artifacts: null,
+    attempts: { nodes: [{ outcome: 'EXITED', exitCode: 0 }] },
+  });
+  expect((await lines(ada, 'ada', 'many')).at(-1)).toBe(reason.replace('the', 'The'));
+});
+
+test('they have a largest number of files, links and folders, whose names are not read beyond it', async () => {
+  const path = await mkdtemp(join(tmpdir(), 'loam-outputs-'));
+  for (const name of ['a/b', 'c/d']) await mkdir(join(path, name), { recursive: true });
+  for (const name of ['a/1', 'a/b/2', 'c/d/3', '4']) await writeFile(join(path, name), name);
+  await symlink('1', join(path, '5'));
+  const place = { path, owner: process.getuid?.() ?? 0 };
+  const store = (tar: Readable, maxEntries: number) =>
+    storeArtifacts(app, { namespaceId, jobId: 'counted' }, tar, {
+      ...{ maxBytes: 1_000, maxEntries, demandRoom: async () => {} },
+      signal: AbortSignal.timeout(10_000),
+    });
+  // Four folders are not in the archive.
+  expect(await store(tarOf(place, 9), 5)).toMatchObject({ files: 4, leftOut: 1 });
+  await expect(store(tarOf(place, 8), 5)).rejects.toThrow('more than 8 files, links and folders');
+  await expect(store(tarOf(place, 9), 4)).rejects.toThrow('more than 4 files, links and folders');
+  await rm(path, { recursive: true });
+});
+
+test('storing them ends with the deletion of their job, and is begun anew by the next server', async () => {
+  let bytes = 0;
+  let ended = 0;
+  collected = async function* () {
+    try {
+      yield tarHeader({ name: Buffer.from('endless'), size: 2 ** 36, mode: 0o600 });
+      for (bytes = 0; ; bytes += 65_536) {
+        yield Buffer.alloc(65_536);
+        await setImmediate();
+      }
+    } finally {
+      ended += 1;
+    }
+  };
+  const begin = async (name: string, command: string) => {
+    const more = { repo: 'ada/code', outputPath: 'out' };
+    const { id } = await submit(ada, { namespace: 'ada', name, command, ...more });
+    await until(ada, 'ada', name, 'RUNNING');
+    return id;
+  };
+  const id = await begin('deleted', 'echo out; sleep 600');
+  await cancel(ada, 'ada', 'deleted');
+  await eventually(() => expect(bytes).toBeGreaterThan(0));
+  await remove(ada, 'ada', 'deleted');
+  await eventually(() => expect(ended).toBe(1));
+  await eventually(() => expect(existsSync(`${folderOf(id)}.new`)).toBe(false));
+
+  bytes = 0;
+  await begin('stopped', 'echo out');
+  await eventually(() => expect(bytes).toBeGreaterThan(0));
+  await app.restart();
+  expect(ended).toBe(2);
+  await eventually(() => expect(bytes).toBeGreaterThan(0));
+  collected = undefined;
+  await app.restart();
+  expect(await until(ada, 'ada', 'stopped', 'SUCCEEDED')).toMatchObject({
+    artifacts: { fileCount: 1 },
+  });
 });

@@ -12,6 +12,7 @@ import { pipeline } from 'node:stream/promises';
 import { createGunzip, createGzip, gzipSync } from 'node:zlib';
 import { extract, type Header } from 'tar-stream';
 import type { Services } from '../services.ts';
+import { TooLarge, tooManyEntries } from './runner.ts';
 import { TAR_END, tarHeader, tarPadding } from './tar.ts';
 
 export type ArtifactEntry = { path: string; sizeBytes: number };
@@ -24,17 +25,21 @@ export type Stored = {
   /** Links, devices, FIFOs, sockets, what could not be read, and names that lead outside. */
   leftOut: number;
 };
+/** What ends the storing of artifacts. */
+export type Bounds = {
+  /** Of contents. */
+  maxBytes: number;
+  maxEntries: number;
+  /** Is told the size of the archive, as it grows and before it takes its place; throws when there is no room. */
+  demandRoom(sizeBytes: number): Promise<void>;
+  signal: AbortSignal;
+};
 export type ArtifactKey = { namespaceId: string; jobId: string };
 
 type Dirs = { config: Pick<Services['config'], 'dataDir'> };
 
 const TAR = 'artifacts.tar.gz';
 const INDEX = 'index.json';
-
-/** There is more than the job's disk holds. */
-export class TooLarge extends Error {
-  override name = 'TooLarge';
-}
 
 function folderOf({ config }: Dirs, { namespaceId, jobId }: ArtifactKey): string {
   return join(config.dataDir, 'artifacts', namespaceId, jobId);
@@ -44,25 +49,24 @@ function folderOf({ config }: Dirs, { namespaceId, jobId }: ArtifactKey): string
  * Stores a runner's tar in place of what an earlier attempt left, or not at all: it is written beside,
  * synced, and renamed. Only regular files are taken, under names that stay below the archive's root. A name that
  * is no UTF-8 is kept byte for byte in the archive, and shown with replacement characters.
- * @param demandRoom is told the size before anything is replaced, and throws when there is no room for it
- * @throws TooLarge beyond `maxBytes` of contents
+ * @throws TooLarge, what `demandRoom` throws, and the reason of `signal` when it aborts
  */
 export async function storeArtifacts(
   dirs: Dirs,
   key: ArtifactKey,
   tar: Readable,
-  maxBytes: number,
-  demandRoom: (sizeBytes: number) => Promise<void>,
+  bounds: Bounds,
 ): Promise<Stored> {
   const folder = folderOf(dirs, key);
   const fresh = `${folder}.new`;
   await rm(fresh, { recursive: true, force: true });
   await mkdir(fresh, { recursive: true, mode: 0o700 });
   try {
-    const { index, leftOut } = await repack(tar, join(fresh, TAR), maxBytes);
+    const { index, leftOut } = await repack(tar, join(fresh, TAR), bounds);
     await writeSynced(join(fresh, INDEX), JSON.stringify(index));
     const sizeBytes = (await stat(join(fresh, TAR))).size;
-    await demandRoom(sizeBytes);
+    await bounds.demandRoom(sizeBytes);
+    bounds.signal.throwIfAborted();
     await rm(folder, { recursive: true, force: true });
     await rename(fresh, folder);
     return { files: index.length, sizeBytes, leftOut };
@@ -74,20 +78,31 @@ export async function storeArtifacts(
 
 type Repacked = { index: IndexEntry[]; leftOut: number };
 
-async function repack(tar: Readable, file: string, maxBytes: number): Promise<Repacked> {
+/** So much of the archive is written between two looks at the room for it. */
+const ROOM_STEP = 16 * 2 ** 20;
+
+async function repack(
+  tar: Readable,
+  file: string,
+  { maxBytes, maxEntries, demandRoom, signal }: Bounds,
+): Promise<Repacked> {
   const index: IndexEntry[] = [];
   /** Names as bytes, and as they are shown. */
   const taken = new Set<string>();
   const shown = new Set<string>();
   await using out = await open(file, 'wx', 0o600);
   let offset = 0;
+  let asked = 0;
   let left = maxBytes;
   let leftOut = 0;
+  let count = 0;
   // One character for each byte, so that none is lost.
   const entries = extract({ filenameEncoding: 'latin1' } as object);
   // Its failure reaches us through `entries`, which it destroys.
-  const feeding = pipeline(tar, entries).catch(() => {});
+  const feeding = pipeline(tar, entries, { signal }).catch(() => {});
   for await (const entry of entries) {
+    count += 1;
+    if (count > maxEntries) throw tooManyEntries(maxEntries);
     const { size = 0, mode, mtime, type } = entry.header;
     const name = safeName(bytesOf(entry.header));
     const isFile = type === 'file' || type === 'contiguous-file';
@@ -97,13 +112,19 @@ async function repack(tar: Readable, file: string, maxBytes: number): Promise<Re
       continue;
     }
     left -= size;
-    if (left < 0) throw new TooLarge(`they are larger than the job's disk of ${maxBytes} bytes`);
+    if (left < 0)
+      throw new TooLarge(
+        `they are larger than the job's disk of ${Math.floor(maxBytes / 2 ** 30)} GB`,
+      );
     const bytes = Buffer.from(name, 'latin1');
     const header = tarHeader({ name: bytes, size, mode: (mode ?? 0o644) & 0o777, mtime });
     const start = offset;
     for await (const chunk of gzipMember(header, entry as unknown as Readable, size)) {
       await out.appendFile(chunk);
       offset += chunk.length;
+      if (offset - asked < ROOM_STEP) continue;
+      asked = offset;
+      await demandRoom(offset);
     }
     const path = unlike(shown, bytes.toString('utf8'));
     index.push({

@@ -5,7 +5,7 @@
  * the same attempt, it finds the handle, asks the runner how far things got, and goes on from there.
  */
 import { DISK_FULL, isDiskFull } from '../outage.ts';
-import { abandon, collect, finish } from './ending.ts';
+import { abandon, type Collected, collect, finish } from './ending.ts';
 import { ATTEMPT, type Attempt, type Deps } from './held.ts';
 import { openAttemptLog } from './logs/cap.ts';
 import type { Line } from './logs/pages.ts';
@@ -54,11 +54,32 @@ export async function lookAfter(
   const outcome = await oversee(deps, attempt, handle, secrets, watch, stopping);
   if (!outcome || stopping.aborted) return false;
   // What it leaves stays in its folder until there is room for it.
-  if (attempt.job.outputPath !== null && !watch.deleted) await deps.space.untilFree(stopping);
+  if (attempt.job.outputPath !== null && !watch.deleted.aborted)
+    await deps.space.untilFree(stopping);
   if (stopping.aborted) return false;
-  const collected = watch.deleted ? {} : await collect(deps, attempt, handle, outcome);
+  const collected = await collectUnlessDeleted(deps, attempt, handle, outcome, watch, stopping);
+  if (stopping.aborted) return false;
   await finish(deps, attempt, outcome, collected);
   return true;
+}
+
+/** Storing them may take hours, and ends when nobody wants them any more, or the server stops. */
+async function collectUnlessDeleted(
+  deps: Deps,
+  attempt: Attempt,
+  handle: Handle,
+  outcome: Outcome,
+  watch: Watch,
+  stopping: AbortSignal,
+): Promise<Collected> {
+  const signal = AbortSignal.any([watch.deleted, stopping]);
+  if (signal.aborted) return {};
+  try {
+    return await collect(deps, attempt, handle, outcome, signal);
+  } catch (error) {
+    if (signal.aborted) return {};
+    throw error;
+  }
 }
 
 /** Ends an attempt that fails again and again for reasons of its own: its job fails, and its process ends. */
@@ -135,7 +156,8 @@ async function markRunning({ db }: Deps, { id, job }: Attempt): Promise<void> {
 type Watch = AsyncDisposable & {
   /** Aborts when the job is cancelled, deleted or another's, and when the server stops. */
   ended: AbortSignal;
-  readonly deleted: boolean;
+  /** Aborts when the job is deleted. */
+  deleted: AbortSignal;
   /** From now on there is a process to be signalled. */
   tell(handle: Handle): void;
 };
@@ -151,6 +173,7 @@ function watchForEnd(
 ): Watch {
   const topic = statusTopic(job.id);
   const ended = new AbortController();
+  const deleted = new AbortController();
   const closing = new AbortController();
   const signal = AbortSignal.any([closing.signal, stopping]);
   let handle: Handle | undefined;
@@ -164,6 +187,7 @@ function watchForEnd(
     });
     if (row?.attemptId !== id) {
       verdict = row ? 'TERM' : 'KILL';
+      if (!row) deleted.abort();
       ended.abort();
     }
     if (!handle || !verdict || sent === verdict) return;
@@ -177,9 +201,7 @@ function watchForEnd(
   })();
   return {
     ended: AbortSignal.any([ended.signal, stopping]),
-    get deleted() {
-      return verdict === 'KILL';
-    },
+    deleted: deleted.signal,
     tell(started) {
       handle = started;
       if (verdict) bus.hear(topic);

@@ -2,56 +2,66 @@
 import type { Prisma } from '../../prisma/generated/client.ts';
 import { AppError } from '../errors.ts';
 import { wake } from '../events.ts';
-import { isDatabaseAway, isDiskFull } from '../outage.ts';
+import { DISK_FULL, isDatabaseAway, isDiskFull, isMachineShort } from '../outage.ts';
 import { demandRoom } from '../quotas.ts';
-import { removeArtifacts, storeArtifacts, TooLarge } from './artifacts.ts';
+import { removeArtifacts, storeArtifacts } from './artifacts.ts';
 import type { Attempt, Deps } from './held.ts';
 import { secondsBetween } from './jobs.ts';
 import { appendLines } from './logs/append.ts';
 import { foldPages } from './logs/fold.ts';
-import type { Handle, LogCursor, Outcome } from './runner.ts';
+import {
+  type Handle,
+  type LogCursor,
+  MAX_OUTPUT_ENTRIES,
+  type Outcome,
+  TooLarge,
+} from './runner.ts';
 import { type LockedJob, MAX_PROGRESS, type Move, moveJob, PHASES } from './state.ts';
 
-/** `failed`, exit code 125 (decisions section 4). */
-const UNSTARTABLE = 125;
+/** Of a job that failed, and not by its command: it could not be started, or what it made could not be kept. */
+const NOT_ITS_OWN = 125;
 const MAX_PAUSE_S = 60;
 
 /**
- * Takes what stands at `output_path`, however the attempt ended. What keeps it from being stored is told in the
- * log, and ends the job all the same.
- * @throws Error while the database is away
+ * Takes what stands at `output_path`, however the attempt ended.
+ * @throws what passes by itself but for a full disk, and the reason of `signal` when it aborts
  */
 export async function collect(
   deps: Deps,
   { job }: Attempt,
   handle: Handle,
   outcome: Outcome,
+  signal: AbortSignal,
 ): Promise<Collected> {
   if (job.outputPath === null || outcome.kind !== 'exited') return {};
+  const owner = { id: job.namespaceId, plan: job.namespace.plan };
   try {
     const tar = await deps.runner.artifacts(handle, job.outputPath);
     if (!tar) return {};
     const key = { namespaceId: job.namespaceId, jobId: job.id };
-    const owner = { id: job.namespaceId, plan: job.namespace.plan };
-    const { files, sizeBytes, leftOut } = await storeArtifacts(
-      deps,
-      key,
-      tar,
-      job.diskGb * 2 ** 30,
-      (size) => demandRoom(deps, owner, 'storageBytes', size),
-    );
+    const { files, sizeBytes, leftOut } = await storeArtifacts(deps, key, tar, {
+      maxBytes: job.diskGb * 2 ** 30,
+      maxEntries: MAX_OUTPUT_ENTRIES,
+      async demandRoom(size) {
+        // The floor is there for the database, which ends itself on a full disk.
+        if (deps.space.low) throw Object.assign(new Error(DISK_FULL), { code: 'ENOSPC' });
+        await demandRoom(deps, owner, 'storageBytes', size);
+      },
+      signal,
+    });
     const stored = { artifactFiles: files, artifactBytes: BigInt(sizeBytes) };
     return leftOut > 0 ? { stored, note: tellLeftOut(leftOut) } : { stored };
   } catch (error) {
-    if (isDatabaseAway(error)) throw error;
+    const full = isDiskFull(error);
+    if (signal.aborted || isDatabaseAway(error) || (isMachineShort(error) && !full)) throw error;
     const expected = error instanceof TooLarge || error instanceof AppError;
     if (!expected) deps.log.error({ err: error, job: job.id }, 'artifacts were not stored');
     const why = expected
       ? error.message
-      : isDiskFull(error)
+      : full
         ? 'the disk of the server is full'
         : 'the server failed to store them';
-    return { note: `The artifacts were not kept: ${why}` };
+    return { notKept: `the artifacts were not kept: ${why}` };
   }
 }
 
@@ -60,10 +70,12 @@ function tellLeftOut(count: number): string {
   return `${what} left out of the artifacts: links, devices, FIFOs, sockets, or what cannot be read`;
 }
 
-type Collected = {
+export type Collected = {
   stored?: { artifactFiles: number; artifactBytes: bigint };
   /** A last line for the log. */
   note?: string;
+  /** Why nothing was stored of what is there; the job has failed then, whatever its command says. */
+  notKept?: string;
 };
 
 /** Ends the attempt and moves its job on, if the job is still its. */
@@ -71,10 +83,15 @@ export async function finish(
   deps: Deps,
   { id, job, startedAt }: Attempt,
   outcome: Outcome,
-  { stored = undefined, note }: Collected = {},
+  collected: Collected = {},
 ): Promise<void> {
+  const { stored, note, notKept } = collected;
   const why = outcome.kind === 'unstartable' ? outcome.reason : undefined;
-  const notes = [outcome.kind === 'exited' ? outcome.note : why, note];
+  const notes = [
+    outcome.kind === 'exited' ? outcome.note : why,
+    note,
+    notKept && sentence(notKept),
+  ];
   await addLines(
     deps,
     id,
@@ -88,7 +105,7 @@ export async function finish(
       const ran =
         outcome.kind === 'exited' ? secondsBetween(outcome.startedAt, outcome.endedAt) : 0;
       const moved = await moveJob(tx, job.id, (locked) =>
-        locked.attemptId === id ? nextMove(locked, outcome, ran, stored) : null,
+        locked.attemptId === id ? nextMove(locked, outcome, ran, collected) : null,
       );
       if (!moved) await recordLateEnd(tx, job.id, outcome, stored);
       await tx.jobAttempt.updateMany({
@@ -97,7 +114,7 @@ export async function finish(
           endedAt: outcome.kind === 'exited' ? outcome.endedAt : now,
           ...(outcome.kind === 'exited' && startedAt && { startedAt: outcome.startedAt }),
           outcome: outcome.kind,
-          exitCode: outcome.kind === 'exited' ? outcome.exitCode : UNSTARTABLE,
+          exitCode: outcome.kind === 'exited' ? outcome.exitCode : NOT_ITS_OWN,
         },
       });
     }
@@ -126,17 +143,24 @@ function nextMove(
   job: LockedJob,
   outcome: Exclude<Outcome, { kind: 'lost' }>,
   ran: number,
-  stored: Collected['stored'],
+  { stored, notKept }: Collected,
 ): Move {
   if (outcome.kind === 'unstartable')
     return {
       to: 'failed',
       phase: `failed: ${outcome.reason}`.slice(0, MAX_PROGRESS),
-      set: { exitCode: UNSTARTABLE },
+      set: { exitCode: NOT_ITS_OWN },
     };
   const { exitCode, timedOut } = outcome;
   const set = { exitCode, runtimeSeconds: job.runtimeSeconds + ran, ...stored };
   if (timedOut) return { to: 'timed_out', phase: PHASES.timed_out, set };
+  // Not tried again: the command has done its work, and would do it twice.
+  if (exitCode === 0 && notKept !== undefined)
+    return {
+      to: 'failed',
+      phase: `failed: ${notKept}`.slice(0, MAX_PROGRESS),
+      set: { ...set, exitCode: NOT_ITS_OWN },
+    };
   if (exitCode === 0) return { to: 'succeeded', phase: PHASES.succeeded, set };
   if (job.retryCount >= job.retries)
     return { to: 'failed', phase: `failed with exit code ${exitCode}`, set };
@@ -147,6 +171,10 @@ function nextMove(
     phase: `waiting to try again (retry ${retryCount} of ${job.retries})`,
     set: { ...set, exitCode: null, retryCount, availableAt: new Date(Date.now() + pause * 1000) },
   };
+}
+
+function sentence(text: string): string {
+  return text.charAt(0).toUpperCase() + text.slice(1);
 }
 
 /** A job that was cancelled has ended in the meantime: how, and what it left, is kept all the same. */

@@ -63,6 +63,21 @@ export class Unstartable extends Error {
   override name = 'Unstartable';
 }
 
+/** There is more at `output_path` than is kept of it; the message ends the sentence "They were not kept: …". */
+export class TooLarge extends Error {
+  override name = 'TooLarge';
+}
+
+/**
+ * Files, links, folders and the like. So many files take a minute or two to store, and whoever lists them takes
+ * 50 ms and 15 MB of the server each time; a job may make forty times as many.
+ */
+export const MAX_OUTPUT_ENTRIES = 100_000;
+
+export function tooManyEntries(max: number): TooLarge {
+  return new TooLarge(`there are more than ${max} files, links and folders`);
+}
+
 export type Runner = {
   name: string;
   /** GPU model → how many there are; `none`: jobs without a GPU. */
@@ -86,7 +101,10 @@ export type Runner = {
   wait(handle: Handle, signal: AbortSignal): Promise<Outcome>;
   /** Null when there is nothing to measure. */
   stats(handle: Handle): Promise<Usage | null>;
-  /** After the end: a tar of the directory or file at `path`, names relative to it; null: nothing is there. */
+  /**
+   * After the end: a tar of the directory or file at `path`, names relative to it; null: nothing is there. It may
+   * fail with TooLarge.
+   */
   artifacts(handle: Handle, path: string): Promise<Readable | null>;
   /**
    * Ends it, gives back what it holds, and takes away its place; files are removed behind. Rejects when the work

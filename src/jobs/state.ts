@@ -8,6 +8,7 @@
  *   queued    its attempt is lost before it started          queued      loss_count + 1
  *   queued    it is cancelled                                cancelled
  *   running   exit 0                                         succeeded   exit_code, time and cost
+ *   running   exit 0, its artifacts cannot be kept           failed      exit_code 125, the reason as a line
  *   running   another exit, retries left                     queued      retry_count + 1, after a pause
  *   running   another exit, none left                        failed      exit_code
  *   running   it overran its timeout                         timed_out   exit_code, never retried

@@ -2,10 +2,11 @@
  * A tar of what a job left at its `output_path`. The job wrote everything here, names and links included:
  * nothing outside the folders it was given is ever opened.
  */
-import { constants } from 'node:fs';
-import { lstat, open, readdir, realpath } from 'node:fs/promises';
+import { constants, type Dirent } from 'node:fs';
+import { lstat, open, opendir, realpath } from 'node:fs/promises';
 import { basename, join, normalize, relative, sep } from 'node:path';
 import { Readable } from 'node:stream';
+import { MAX_OUTPUT_ENTRIES, tooManyEntries } from '../../runner.ts';
 import { TAR_END, tarHeader, tarPadding } from '../../tar.ts';
 import { MOUNTS } from './view.ts';
 
@@ -36,36 +37,39 @@ export async function locate(dir: string, path: string): Promise<Place | null> {
 /**
  * A tar with names, as bytes, relative to `path`; a single file goes under its own name. Links, devices, FIFOs and
  * sockets, files of others, and what cannot be read, are entries without contents, so that whoever keeps the files can count them.
+ * It fails with TooLarge beyond so many entries, before it has read more names than that into memory.
  */
-export function tarOf(place: Place): Readable {
-  return Readable.from(tarred(place), { objectMode: false });
+export function tarOf(place: Place, maxEntries = MAX_OUTPUT_ENTRIES): Readable {
+  return Readable.from(tarred(place, maxEntries), { objectMode: false });
 }
 
-type Folder = { at: Buffer; name: Buffer };
+/** By its parent, because the paths of many folders in a deep one would take gigabytes; null: `path` itself. */
+type Folder = { parent: Folder; name: Buffer } | null;
 
-async function* tarred({ path, owner }: Place): AsyncGenerator<Buffer> {
+async function* tarred({ path, owner }: Place, maxEntries: number): AsyncGenerator<Buffer> {
   const root = Buffer.from(path);
   if ((await lstat(root)).isFile()) yield* fileEntry(root, Buffer.from(basename(path)), owner);
   // A list of folders to visit, not recursion: the job chose how deep they go.
-  else
-    for (const folders: Folder[] = [{ at: root, name: EMPTY }]; folders.length > 0; ) {
+  else {
+    let left = maxEntries;
+    for (const folders: Folder[] = [null]; folders.length > 0; ) {
       const folder = folders.pop() as Folder;
-      const entries = await readable(() =>
-        readdir(folder.at, { withFileTypes: true, encoding: 'buffer' }),
-      );
+      const folderName = nameOf(folder);
+      const entries = await readable(() => entriesOf(under(root, folderName), left));
       if (!entries) {
-        yield leftOut(folder.name, 'other');
+        yield leftOut(folderName, 'other');
         continue;
       }
-      entries.sort((a, b) => Buffer.compare(a.name, b.name));
+      if (entries === 'more') throw tooManyEntries(maxEntries);
+      left -= entries.length;
       for (const entry of entries) {
-        const at = under(folder.at, entry.name);
-        const name = folder.name.length > 0 ? under(folder.name, entry.name) : entry.name;
-        if (entry.isDirectory()) folders.push({ at, name });
-        else if (entry.isFile()) yield* fileEntry(at, name, owner);
+        const name = under(folderName, entry.name);
+        if (entry.isDirectory()) folders.push({ parent: folder, name: entry.name });
+        else if (entry.isFile()) yield* fileEntry(under(root, name), name, owner);
         else yield leftOut(name, entry.isSymbolicLink() ? 'link' : 'other');
       }
     }
+  }
   yield TAR_END;
 }
 
@@ -98,9 +102,30 @@ function leftOut(name: Buffer, type: 'link' | 'other'): Buffer {
 }
 
 const EMPTY = Buffer.alloc(0);
+const SEPARATOR = Buffer.from(sep);
 
 function under(folder: Buffer, name: Buffer): Buffer {
-  return Buffer.concat([folder, Buffer.from(sep), name]);
+  if (folder.length === 0 || name.length === 0) return folder.length === 0 ? name : folder;
+  return Buffer.concat([folder, SEPARATOR, name]);
+}
+
+/** Relative to the folder that everything lies in, whose own is empty. */
+function nameOf(folder: Folder): Buffer {
+  const names: Buffer[] = [];
+  for (let at = folder; at; at = at.parent) names.unshift(SEPARATOR, at.name);
+  return names.length === 0 ? EMPTY : Buffer.concat(names.slice(1));
+}
+
+/** In the order of their names; `more` when there are more than `max`. */
+async function entriesOf(folder: Buffer, max: number): Promise<Dirent<Buffer>[] | 'more'> {
+  const entries: Dirent<Buffer>[] = [];
+  // Its types do not know the encoding that they have for readdir.
+  const found = await opendir(folder, { encoding: 'buffer' as BufferEncoding });
+  for await (const entry of found as unknown as AsyncIterable<Dirent<Buffer>>) {
+    if (entries.length === max) return 'more';
+    entries.push(entry);
+  }
+  return entries.sort((a, b) => Buffer.compare(a.name, b.name));
 }
 
 /** What a job can do to its own files; anything else is a fault of the machine. */
