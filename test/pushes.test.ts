@@ -1,7 +1,7 @@
 /** What becomes of a push: what is refused, what is recorded, and that no record is lost. */
 import { execFileSync } from 'node:child_process';
 import { hash } from 'node:crypto';
-import { chmod, mkdir, readdir, readFile, rm, writeFile } from 'node:fs/promises';
+import { chmod, mkdtemp, readdir, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { deflateSync, gzipSync } from 'node:zlib';
 import pg from 'pg';
@@ -276,20 +276,16 @@ test('a record that fails is written later, while the server runs, and told of o
 test('a push is told of although the next one has moved its ref again before it was recorded', async () => {
   const id = await seeded('moving');
   const earlier = await told(id);
-  const hurdle = await connect();
-  await hurdle.query('begin');
-  await hurdle.query('select from repositories where id = $1 for update', [id]);
   const one = await desk.commit('moving', { 'b.txt': 'b' });
+  await using measuring = await holdUpMeasuring();
   const pushes = [desk.try('moving', 'push', 'origin', 'HEAD')];
-  const { git, pushes: recorder } = app.app.services;
-  const dir = git.disk.pathOf(id);
+  await measuring.begun();
+  const dir = app.app.services.git.disk.pathOf(id);
   const at = () => execFileSync('git', ['-C', dir, 'rev-parse', 'main']).toString().trim();
-  await eventually(() => expect([at(), recorder.waiting]).toEqual([one, 1]));
   const two = await desk.commit('moving', { 'c.txt': 'c' });
   pushes.push(desk.try('moving', 'push', 'origin', 'HEAD'));
   await eventually(() => expect(at()).toBe(two));
-  await hurdle.query('commit');
-  await hurdle.end();
+  await measuring.goOn();
   for (const { code } of await Promise.all(pushes)) expect(code).toBe(0);
   expect(await told(id)).toEqual([...earlier, `refs/heads/main ${one}`, `refs/heads/main ${two}`]);
 });
@@ -349,9 +345,23 @@ test('a push is told of once although its note outlived its record', async () =>
 
 test('no transaction is open while git measures', async () => {
   const id = await seeded('measured');
-  // A git before git on the PATH, which waits where the refs are listed.
-  const folder = join(desk.path, 'bin');
-  await mkdir(folder);
+  const sha = await desk.commit('measured', { 'b.txt': 'b' });
+  await using measuring = await holdUpMeasuring();
+  const pushed = desk.try('measured', 'push', 'origin', 'HEAD');
+  await measuring.begun();
+  const { rows } = await app.app.services.pool.query(
+    `select query from pg_stat_activity where datname = current_database() and xact_start is not null
+      and pid <> pg_backend_pid()`,
+  );
+  expect(rows).toEqual([]);
+  await measuring.goOn();
+  expect((await pushed).code).toBe(0);
+  expect(await told(id)).toContain(`refs/heads/main ${sha}`);
+});
+
+/** Puts a git before git on the PATH, which waits where the refs are listed. */
+async function holdUpMeasuring() {
+  const folder = await mkdtemp(join(desk.path, 'bin-'));
   const script = `#!/bin/sh
 case " $* " in *" for-each-ref "*) touch ${folder}/waits; while [ ! -e ${folder}/go ]; do sleep 0.02; done;; esac
 PATH="\${PATH#*:}" exec git "$@"
@@ -359,21 +369,14 @@ PATH="\${PATH#*:}" exec git "$@"
   await writeFile(join(folder, 'git'), script);
   await chmod(join(folder, 'git'), 0o755);
   const { PATH } = process.env;
-  const sha = await desk.commit('measured', { 'b.txt': 'b' });
-  const pushed = desk.try('measured', 'push', 'origin', 'HEAD');
   process.env.PATH = `${folder}:${PATH}`;
-  try {
-    await eventually(async () => expect(await readdir(folder)).toContain('waits'));
-    const { rows } = await app.app.services.pool.query(
-      `select query from pg_stat_activity where datname = current_database() and xact_start is not null
-        and pid <> pg_backend_pid()`,
-    );
-    expect(rows).toEqual([]);
-  } finally {
-    await writeFile(join(folder, 'go'), '');
-    process.env.PATH = PATH;
-  }
-  expect((await pushed).code).toBe(0);
-  expect(await told(id)).toContain(`refs/heads/main ${sha}`);
-  await rm(folder, { recursive: true });
-});
+  const goOn = () => writeFile(join(folder, 'go'), '');
+  return {
+    begun: () => eventually(async () => expect(await readdir(folder)).toContain('waits')),
+    goOn,
+    async [Symbol.asyncDispose]() {
+      await goOn();
+      process.env.PATH = PATH;
+    },
+  };
+}

@@ -216,6 +216,15 @@ test.each([
   expect((await app.admin.get('/auth/v1/whoami')).status).toBe(200);
 });
 
+test('a push is cut when its body hardly flows', async () => {
+  const head = ['Host: x', authorization(), 'Content-Type: application/x-git-receive-pack-request'];
+  const path = '/admin/work.git/git-receive-pack';
+  using raw = open(lines(`POST ${path} HTTP/1.1`, ...head, 'Content-Length: 5000'));
+  // The length of a line that does not come.
+  await trickle(raw, '1');
+  expectRefusal(raw.text(), 408, /^The body came too slowly/);
+});
+
 test('a push takes as long as it flows, and is cut when it hardly does', async () => {
   await using desk = await Desk.open();
   await desk.git('.', 'init', '-qb', 'main', 'work');

@@ -188,7 +188,9 @@ test('clients that have left before their stream is opened leave nothing', async
   const database = await pool.connect();
   await database.query('begin; lock table jobs in access exclusive mode');
   const held = async () => {
-    const { rows } = await database.query('select from pg_locks where not granted');
+    const { rows } = await database.query(`
+      select from pg_locks where not granted and relation = 'jobs'::regclass
+        and database = (select oid from pg_database where datname = current_database())`);
     return rows.length;
   };
   const closed: Promise<unknown>[] = [];
@@ -199,7 +201,7 @@ test('clients that have left before their stream is opened leave nothing', async
   for (const [before, url] of [path('left'), graphql, `${graphql}&x`, path('left')].entries()) {
     const asking = get(`${app.base}${url}`, { headers, agent: false });
     asking.on('error', () => {});
-    await eventually(async () => expect(await held()).toBe(before + 1));
+    await eventually(async () => expect(await held()).toBeGreaterThan(before));
     asking.destroy();
   }
   await Promise.all(closed);
