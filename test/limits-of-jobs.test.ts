@@ -209,7 +209,10 @@ describe('the disk', () => {
     expect(noteOf(second.outcome)).toMatch(
       /^The job was ended: it keeps \d+ files, and 2000 are allowed with its disk_gb.$/,
     );
-    expect((await made.runner.stats(first.handle))?.diskBytes ?? 0).toBeGreaterThanOrEqual(0);
+    const unlinked = attemptSpec('exec 9> x; rm x; head -c 40000000 /dev/urandom >&9; sleep 600');
+    const third = await runToEnd(made.runner, unlinked);
+    expect(third.outcome).toMatchObject({ kind: 'exited', exitCode: 137 });
+    expect(noteOf(third.outcome)).toMatch(/^The job was ended: it keeps \d\d MB on disk, /);
   });
 
   test('a log is kept up to its limits and says where it ends; the job goes on', async () => {
@@ -403,6 +406,24 @@ describe('what is left', () => {
     expect(readFileSync(join(outside, 'precious'), 'utf8')).toBe('kept');
     await rm(outside, { recursive: true });
   });
+});
+
+test('what a job without a sandbox leaves where everyone may write is removed with its user', async (ctx) => {
+  needs(ctx, 'root');
+  await using made = await makeRunner({ sandbox: 'none' });
+  const name = `loam-left-${process.pid}`;
+  const command = `cd /tmp && mkdir -p ${name}/d && touch ${name}/d/f && chmod 0 ${name} && echo x > /dev/shm/${name}
+    (ipcmk -M 4096; ipcmk -Q; ipcmk -S 1) >/dev/null && id -u`;
+  const { handle, lines } = await runToEnd(made.runner, attemptSpec(command));
+  const [uid = ''] = lines;
+  const ipc = () =>
+    ['shm', 'msg', 'sem'].filter((kind) =>
+      readFileSync(`/proc/sysvipc/${kind}`, 'utf8').includes(` ${uid} `),
+    );
+  const files = () => [`/tmp/${name}`, `/dev/shm/${name}`].filter((path) => existsSync(path));
+  expect([ipc().length, files().length, Number(uid) > 0]).toEqual([3, 2, true]);
+  await made.runner.remove(handle);
+  expect([ipc(), files()]).toEqual([[], []]);
 });
 
 test('GPUs that an attempt holds are not given to another after a restart', async () => {

@@ -43,6 +43,11 @@ describe.each(['bubblewrap', 'none'] as const)('an ordinary user, confined by %s
     expect(bytes.outcome).toMatchObject({ kind: 'exited', exitCode: 137 });
     expect(noteOf(bytes)).toMatch(/^The job was ended: it keeps \d+ MB on disk, /);
 
+    const unlinked = 'exec 9> x; rm x; head -c 40000000 /dev/urandom >&9; sleep 60';
+    expect(noteOf(await made.run({ command: unlinked }))).toMatch(
+      /^The job was ended: it keeps \d+ MB on disk, /,
+    );
+
     const hidden = 'mkdir d; cd d; seq 3000 | xargs touch; chmod 0 .; sleep 60';
     const files = await made.run({ command: hidden });
     expect(files.outcome).toMatchObject({ kind: 'exited', exitCode: 137 });

@@ -18,6 +18,7 @@ import { type Command, PATH, tryCommand } from './launch.ts';
 import { type NetworkSpec, openNetwork } from './namespace.ts';
 import { internetFor, type NetworkMode } from './network.ts';
 import { limitMark, MARKS_LIMITS } from './proc.ts';
+import { removeShared } from './shared.ts';
 import { unshareCommand } from './unshare.ts';
 import { asUser } from './user.ts';
 import { attemptView, MOUNTS, type Mount, machineView } from './view.ts';
@@ -52,7 +53,7 @@ export type Confinement = {
   give(place: string): Promise<Account | null>;
   /** Kills what runs under the attempt's user. */
   end(place: string): Promise<void>;
-  /** Gives the attempt's user back, when nothing runs under it any more. */
+  /** Gives the attempt's user back, when nothing runs under it any more, and removes what it left elsewhere. */
   release(place: string): Promise<void>;
   /** The command line for an attempt whose folders (work, tmp, home, etc) stand in `place`. */
   compose(place: string, job: Job, account: Account | null): Promise<Command>;
@@ -98,6 +99,8 @@ export async function findConfinement(options: ConfinementOptions): Promise<Conf
     },
     async give(place) {
       const account = (await accounts?.reserve(place)) ?? null;
+      // Of an attempt whose end nobody has seen.
+      if (account && sandbox === 'none') await removeShared(account.uid);
       // The job opens its output by /dev/stdout too. It stays ours, so that the job cannot open it to others.
       const script = `
         cd "$1" || exit
@@ -114,6 +117,8 @@ export async function findConfinement(options: ConfinementOptions): Promise<Conf
       if (sandbox === 'none') await accounts?.end(place);
     },
     async release(place) {
+      const account = sandbox === 'none' ? await accounts?.of(place) : undefined;
+      if (account) await removeShared(account.uid);
       await accounts?.release(place);
     },
     async compose(place, { attempt, command, env, devices }, account) {

@@ -1,8 +1,9 @@
 /** What lies in the folders of an attempt: bytes on the disk and files, and an eye on both while it runs. */
 import { execFile } from 'node:child_process';
-import { statfs } from 'node:fs/promises';
+import { stat, statfs } from 'node:fs/promises';
 import { setTimeout as delay } from 'node:timers/promises';
 import { promisify } from 'node:util';
+import { unlinkedUse } from './unlinked.ts';
 
 const run = promisify(execFile);
 
@@ -62,6 +63,8 @@ export type DiskWatch = DiskLimits & {
   dirs: readonly string[];
   /** Free space below which the server stops writing; 0 for none. */
   floorBytes: number;
+  /** The processes of the job: files that they have open and that have no name count too. */
+  pids(): number[];
   measured(use: DiskUse): void;
 };
 
@@ -73,7 +76,7 @@ export type Verdict = { reason: string; full: boolean };
  * @returns null when it was aborted.
  */
 export async function watchDisk(
-  { dirs, diskBytes, files, floorBytes, measured }: DiskWatch,
+  { dirs, diskBytes, files, floorBytes, pids, measured }: DiskWatch,
   signal: AbortSignal,
 ): Promise<Verdict | null> {
   let use: DiskUse = { bytes: 0, files: 0 };
@@ -94,7 +97,9 @@ export async function watchDisk(
       if (!due || Date.now() < restUntil) continue;
       then = now;
       walkedAt = Date.now();
-      use = await diskUse(dirs, signal);
+      const named = await diskUse(dirs, signal);
+      const unlinked = await unlinkedUse(pids(), (await stat(dirs[0] as string)).dev);
+      use = { bytes: named.bytes + unlinked.bytes, files: named.files + unlinked.files };
       restUntil = Date.now() + REST * (Date.now() - walkedAt);
       measured(use);
       if (use.bytes > diskBytes)

@@ -153,7 +153,7 @@ async function lookAfter(dir: string, startedAt: number, signals: Signals): Prom
 
   const watching = new AbortController();
   const measured = (use: DiskUse) => tryTo(() => writeWhole(at('disk'), use));
-  void watchDisk({ ...spec.disk, measured }, watching.signal).then(endFor);
+  void watchDisk({ ...spec.disk, pids: tree.pids, measured }, watching.signal).then(endFor);
   if (spec.memory.watched)
     void watchMemory(tree.pids, spec.memory.bytes, watching.signal).then(endFor);
 

@@ -1,0 +1,46 @@
+/**
+ * What a job without a sandbox leaves outside its folders: files where everyone may write, and System V's shared
+ * memory, queues and semaphores, which outlive all processes. They take memory and disk that nobody accounts for, and
+ * the next job with the same user id could read them.
+ */
+import { execFile } from 'node:child_process';
+import { readFile } from 'node:fs/promises';
+import { promisify } from 'node:util';
+
+const run = promisify(execFile);
+
+const FOLDERS = ['/tmp', '/var/tmp', '/dev/shm', '/dev/mqueue'];
+/** Files of /proc/sysvipc → the option of `ipcrm` that removes by id. */
+const IPC = { shm: '-m', msg: '-q', sem: '-s' } as const;
+const TIMEOUT_MS = 60_000;
+
+/**
+ * Removes what belongs to a user that no process runs under. As far as the machine allows: a program that is
+ * missing must not keep the attempt from being over.
+ */
+export async function removeShared(uid: number): Promise<void> {
+  const options = { timeout: TIMEOUT_MS };
+  const owned = ['-mindepth', '1', '-maxdepth', '1', '-uid', String(uid)];
+  const remove = ['-exec', 'rm', '-rf', '--one-file-system', '--', '{}', '+'];
+  // It ends with 1 where one of the folders is missing.
+  await run('find', [...FOLDERS, ...owned, ...remove], options).catch(() => {});
+  const objects = await ipcOf(uid);
+  if (objects.length > 0) await run('ipcrm', objects, options).catch(() => {});
+}
+
+/** Arguments for `ipcrm`: of what the user made, or was given. */
+async function ipcOf(uid: number): Promise<string[]> {
+  const found: string[] = [];
+  for (const [name, option] of Object.entries(IPC)) {
+    const text = await readFile(`/proc/sysvipc/${name}`, 'utf8').catch(() => '');
+    const [head = '', ...rows] = text.trim().split('\n');
+    const columns = head.trim().split(/\s+/);
+    for (const row of rows) {
+      const values = row.trim().split(/\s+/);
+      const of = (column: string) => values[columns.indexOf(column)];
+      // The second column is the id: `shmid`, `msqid`, `semid`.
+      if ([of('uid'), of('cuid')].includes(String(uid))) found.push(option, values[1] ?? '');
+    }
+  }
+  return found;
+}
