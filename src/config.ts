@@ -131,6 +131,15 @@ export function readConfig(env: Record<string, string | undefined> = process.env
       return fail(name, `must begin with ${protocols.map((p) => `${p}//`).join(' or ')}`);
     return text.replace(/\/+$/, '');
   };
+  /** Paths are appended to it, and ours begin at the root of a host. */
+  const site = (name: Name) => {
+    const text = url(name, ['http:', 'https:']);
+    const { pathname, search, hash, username } = new URL(text ?? 'http://unset');
+    if (username) throw new ConfigError(`${name}: must not hold a user name or a password`);
+    if (pathname !== '/' || search || hash)
+      fail(name, 'must end after the host or port: Loam needs a host name of its own');
+    return text;
+  };
 
   const jobSlots = integer('LOAM_JOB_SLOTS', 1, 1024);
   const uids = () => {
@@ -156,7 +165,7 @@ export function readConfig(env: Record<string, string | undefined> = process.env
   return {
     host: read('HOST'),
     port: integer('PORT', 0, 65535),
-    baseUrl: url('LOAM_BASE_URL', ['http:', 'https:']),
+    baseUrl: site('LOAM_BASE_URL'),
     artifactUrl: url('LOAM_ARTIFACT_URL', ['http:', 'https:']),
     dataDir: resolve(read('LOAM_DATA_DIR')),
     diskFloor: bytes('LOAM_DISK_FLOOR'),

@@ -66,8 +66,10 @@ export function notFound(what: string): AppError {
   return new AppError('not_found', `${what} not found`);
 }
 
+const NO_CREDENTIALS = 'No credentials were sent; send the header "Authorization: Bearer <token>"';
+
 /** 401 with the schemes we take. */
-export function unauthenticated(message = 'Credentials are required'): AppError {
+export function unauthenticated(message = NO_CREDENTIALS): AppError {
   return new AppError('authentication_failed', message, {
     headers: { 'WWW-Authenticate': 'Bearer realm="loam", API-Key realm="loam"' },
   });

@@ -43,13 +43,13 @@ const page = (base: string) => `<!doctype html>
 <body>
 <main>
   <h1><img src="/favicon.svg" alt="">Loam</h1>
-  <p>Git repositories, batch jobs and webhooks. This server is running.</p>
+  <p>Git repositories and batch jobs. This server is running.</p>
   <ul>
     <li><a href="/docs"><b>REST</b>Every route, to read and to try</a></li>
     <li><a href="/graphql"><b>GraphQL</b>All of it, in one query</a></li>
     <li><a href="/openapi.json"><b>OpenAPI</b>The document, for generators</a></li>
   </ul>
-  <p>Begin with the token that the first start printed:</p>
+  <p>Begin with the token that the first start printed (<code>npm run token -- admin</code> makes a new one):</p>
   <pre>curl -H "Authorization: Bearer $LOAM_TOKEN" \\
   ${base}/auth/v1/whoami</pre>
   <small>Loam ${version.build}</small>

@@ -69,7 +69,10 @@ export function createHttp(services: Services, limits: RateLimits): Express {
   app.use('/graphql', (req, res) => yoga(Object.assign(req, { url: req.originalUrl }), res));
 
   app.use((req) => {
-    throw new AppError('not_found', `Nothing is at ${req.method} ${req.path}`);
+    throw new AppError(
+      'not_found',
+      `There is no route ${req.method} ${req.path}; /docs lists all there are`,
+    );
   });
   app.use(errorEdge(services.log));
   return app;

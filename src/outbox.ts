@@ -99,7 +99,10 @@ async function positionOf(db: Services['db'], after: number | null): Promise<Pos
       'after',
       'is older than the events that are kept, and some after it are gone: begin with 0 for the oldest, or leave it out to begin now',
     );
-  throw invalid('after', 'is the cursor of no event; leave it out to begin now');
+  throw invalid(
+    'after',
+    'is the cursor of no event; leave it out to begin with what happens from now on',
+  );
 }
 
 function nextRows(db: Services['db'], query: OutboxQuery, position: Position): Promise<Row[]> {
@@ -140,9 +143,10 @@ export function followed(
   name: string | null | undefined,
 ): [string, ...string[]] {
   const [first, ...others] = new Set(namespaces.map((each) => each.toLowerCase()));
-  if (!first) throw invalid('namespaces', 'must name one at least');
+  if (!first) throw invalid('namespaces', 'must name at least one');
   if (others.length >= MAX_FOLLOWED) throw invalid('namespaces', `must be at most ${MAX_FOLLOWED}`);
-  if (name != null && others.length > 0) throw invalid('name', 'goes with one namespace alone');
+  if (name != null && others.length > 0)
+    throw invalid('name', 'can be given only with a single namespace');
   return [first, ...others];
 }
 

@@ -1,5 +1,12 @@
 import { expect, test } from 'vitest';
-import { can, type Viewer, withImplied } from '../src/auth/access.ts';
+import {
+  type Action,
+  can,
+  demand,
+  type Target,
+  type Viewer,
+  withImplied,
+} from '../src/auth/access.ts';
 import { type Client, eventually, startApp, type TestApp } from './harness.ts';
 
 const codes = async (client: Client, query: string, input: object) => {
@@ -256,7 +263,7 @@ test('a key acts for its user, in the namespace it is bound to, where admins man
   expect((await ci.get('/auth/v1/whoami')).status).toBe(401);
 });
 
-test('credentials that are given and not valid are refused at every door', async () => {
+test('credentials that are given and not valid are refused on every route', async () => {
   await using app = await startApp();
   const alice = await app.user('alice');
   const { body } = await alice.post('/auth/v1/api_keys', { name: 'k' });
@@ -354,6 +361,30 @@ test('a right is the least of role, scopes and narrowing; visibility adds readin
   expect(can(oneRepository, 'repository.push', own)).toBe(true);
   expect(can(oneRepository, 'repository.push', { ...own, repositoryId: 'repo_2' })).toBe(false);
   expect(can(oneRepository, 'job.create', { namespaceId: 'ns_own' })).toBe(false);
+
+  const said = (who: Viewer, action: Action, target: Target) => {
+    expect(can(who, action, target)).toBe(false);
+    try {
+      demand(who, action, target);
+    } catch (error) {
+      return (error as Error).message;
+    }
+  };
+  expect([
+    said(viewer(), 'repository.create', org),
+    said(viewer(), 'job.create', { namespaceId: 'ns_other' }),
+    said(writes, 'job.read', own),
+    said(writes, 'namespace.administer', own),
+    said(elsewhere, 'repository.read', own),
+    said(oneRepository, 'job.create', { namespaceId: 'ns_own' }),
+  ]).toEqual([
+    'You may not create repositories in this namespace: that needs the role admin, and yours is write',
+    'You may not create jobs in this namespace: that needs the role write, and you are not a member',
+    'You may not see jobs with this credential: it lacks the scope job:read',
+    'You may not manage members and API keys with this credential: that needs full rights, and it is limited to scopes',
+    'You may not read repositories with this credential: it is limited to other namespaces',
+    'You may not create jobs with this credential: it is limited to other repositories',
+  ]);
 
   const anonymous: Viewer = { kind: 'anonymous' };
   const seen = (who: Viewer) =>

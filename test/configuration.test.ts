@@ -47,6 +47,8 @@ test.each([
   ['LOAM_RATE_LIMITS', '{"__proto__": {"perMinute": 1}}'],
   ['LOAM_RATE_LIMITS', '[]'],
   ['LOAM_RATE_LIMITS', 'none'],
+  ['LOAM_BASE_URL', 'https://example.com/loam/'],
+  ['LOAM_BASE_URL', 'https://example.com/?a=b'],
   ['LOAM_LOG_LEVEL', 'loud'],
   ['LOAM_TRUSTED_PROXIES', 'nginx'],
   ['LOAM_TRUSTED_PROXIES', '10.0.0.0/33'],

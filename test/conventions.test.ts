@@ -137,6 +137,12 @@ test('a path is known or not, and says which methods it takes', async () => {
       { code: 'not_found', message: expect.any(String), request_id },
     ]);
   }
+  const byName = await alice.get(`${REPOSITORIES}/hello`);
+  expect(refused(byName)).toEqual([
+    404,
+    'not_found',
+    'Repository not found: give its id (repo_…), not its name',
+  ]);
   const wrong = await alice.put(REPOSITORIES, { name: 'x' });
   expect(refused(wrong).slice(0, 2)).toEqual([405, 'invalid_request']);
   expect(wrong.headers.get('allow')).toBe('HEAD, GET, POST, OPTIONS');
@@ -248,18 +254,18 @@ test('refused credentials are 401 even where none are needed of others', async (
 
 test('a malformed Authorization says how it is malformed, without repeating it', async () => {
   const token = alice.token;
-  const bearer = 'The scheme is missing; send "Bearer <token>"';
-  const key = 'API-Key is followed by <name>$<secret>; a token needs Bearer';
+  const bearer = 'send "Bearer <token>"; the word Bearer is missing';
+  const key = '<name>$<secret> must follow "API-Key"; for a token send "Bearer <token>"';
   const cases: [string, string][] = [
     [token, bearer],
     ['something', bearer],
-    ['ci$secret', 'The scheme is missing; send "API-Key <name>$<secret>"'],
-    ['Bearer', 'Bearer is followed by one token'],
-    [`Bearer ${token} x`, 'Bearer is followed by one token'],
+    ['ci$secret', 'send "API-Key <name>$<secret>"; the word API-Key is missing'],
+    ['Bearer', 'a token, and nothing else, must follow "Bearer"'],
+    [`Bearer ${token} x`, 'a token, and nothing else, must follow "Bearer"'],
     [`API-Key ${token}`, key],
     ['API-Key a b$c', key],
-    ['Basic bm9ib2R5', 'Basic is followed by <user>:<password> in base64'],
-    [`Token ${token}`, 'The scheme must be Bearer or API-Key (or Basic, for git)'],
+    ['Basic bm9ib2R5', '<user>:<password> in base64 must follow "Basic"'],
+    [`Token ${token}`, 'must begin with Bearer or API-Key (or Basic, for git)'],
   ];
   for (const [authorization, problem] of cases) {
     const answer = await app.client(authorization).get('/auth/v1/whoami');

@@ -1,6 +1,6 @@
 /**
  * Who may do what: one table of actions, one pure function. REST, GraphQL and git all end here, because
- * domain functions ask it and doors do not.
+ * domain functions ask it and routes do not.
  *
  * A viewer's right is the smallest of three: the role in the namespace, the credential's scopes, and the
  * namespaces and repositories the credential is narrowed to. Visibility can only add reading.
@@ -28,21 +28,25 @@ const IMPLIED: Partial<Record<Scope, readonly Scope[]>> = {
   'job:write': ['job:read'],
 };
 
-/** Action → the role it needs, and the scope a narrowed credential must carry (null: full rights only). */
+/** Action → the role it needs, the scope a narrowed credential must carry (null: full rights only), and it in words. */
 export const ACTIONS = {
-  'repository.read': { role: 'read', scope: 'repo:read' },
-  'repository.push': { role: 'write', scope: 'repo:write' },
-  'repository.create': { role: 'admin', scope: 'repo:admin' },
-  'repository.administer': { role: 'admin', scope: 'repo:admin' },
-  'job.read': { role: 'read', scope: 'job:read' },
-  'job.create': { role: 'write', scope: 'job:write' },
-  'job.cancel': { role: 'write', scope: 'job:write' },
-  'job.deleteOwn': { role: 'write', scope: 'job:write' },
-  'job.deleteAny': { role: 'admin', scope: 'job:write' },
-  'webhook.administer': { role: 'admin', scope: 'webhook:admin' },
-  'namespace.read': { role: 'read', scope: 'repo:read' },
-  'namespace.administer': { role: 'admin', scope: null },
-} as const satisfies Record<string, { role: Role; scope: Scope | null }>;
+  'repository.read': { role: 'read', scope: 'repo:read', what: 'read repositories' },
+  'repository.push': { role: 'write', scope: 'repo:write', what: 'push' },
+  'repository.create': { role: 'admin', scope: 'repo:admin', what: 'create repositories' },
+  'repository.administer': {
+    role: 'admin',
+    scope: 'repo:admin',
+    what: 'change, transfer or delete repositories',
+  },
+  'job.read': { role: 'read', scope: 'job:read', what: 'see jobs' },
+  'job.create': { role: 'write', scope: 'job:write', what: 'create jobs' },
+  'job.cancel': { role: 'write', scope: 'job:write', what: 'cancel jobs' },
+  'job.deleteOwn': { role: 'write', scope: 'job:write', what: 'delete jobs' },
+  'job.deleteAny': { role: 'admin', scope: 'job:write', what: "delete others' jobs" },
+  'webhook.administer': { role: 'admin', scope: 'webhook:admin', what: 'manage webhooks' },
+  'namespace.read': { role: 'read', scope: 'repo:read', what: 'see the members and the plan' },
+  'namespace.administer': { role: 'admin', scope: null, what: 'manage members and API keys' },
+} as const satisfies Record<string, { role: Role; scope: Scope | null; what: string }>;
 
 export type Action = keyof typeof ACTIONS;
 
@@ -93,26 +97,29 @@ export function roleIn(viewer: Viewer, namespaceId: string): Role | null {
 }
 
 export function can(viewer: Viewer, action: Action, target: Target): boolean {
-  if (action === 'repository.read') {
-    if (target.visibility === 'public') return true;
-    if (target.visibility === 'internal' && viewer.kind === 'account') return true;
-  }
-  const role = roleIn(viewer, target.namespaceId);
-  const needed = ACTIONS[action];
-  return (
-    role !== null &&
-    LEVELS.indexOf(role) >= LEVELS.indexOf(needed.role) &&
-    credentialAllows(viewer, needed.scope, target)
-  );
+  return refusal(viewer, action, target) === null;
 }
 
-function credentialAllows(viewer: Viewer, scope: Scope | null, target: Target): boolean {
-  if (viewer.kind === 'anonymous') return false;
+/** Why the viewer may not, and null when it may. */
+function refusal(viewer: Viewer, action: Action, target: Target): Refusal | null {
+  if (action === 'repository.read') {
+    if (target.visibility === 'public') return null;
+    if (target.visibility === 'internal' && viewer.kind === 'account') return null;
+  }
+  if (viewer.kind === 'anonymous') return 'anonymous';
+  const role = roleIn(viewer, target.namespaceId);
+  const needed = ACTIONS[action];
+  if (role === null || LEVELS.indexOf(role) < LEVELS.indexOf(needed.role)) return 'role';
   const { scopes, namespaces, repositories } = viewer;
-  if (scopes && (scope === null || !scopes.has(scope))) return false;
-  if (namespaces && !namespaces.has(target.namespaceId)) return false;
-  return !repositories || (target.repositoryId != null && repositories.has(target.repositoryId));
+  if (scopes && (needed.scope === null || !scopes.has(needed.scope))) return 'scope';
+  if (namespaces && !namespaces.has(target.namespaceId)) return 'namespaces';
+  if (!repositories) return null;
+  return target.repositoryId != null && repositories.has(target.repositoryId)
+    ? null
+    : 'repositories';
 }
+
+type Refusal = 'anonymous' | 'role' | 'scope' | 'namespaces' | 'repositories';
 
 /**
  * What to ask before a repository or job is known: whether the viewer may do it to any of the namespace. For a
@@ -125,9 +132,23 @@ export function anyIn(viewer: Viewer, namespaceId: string): Target {
 
 /** @throws AppError 401 for the anonymous, 403 for the rest. */
 export function demand(viewer: Viewer, action: Action, target: Target): void {
-  if (can(viewer, action, target)) return;
+  const why = refusal(viewer, action, target);
+  if (why === null) return;
   if (viewer.kind === 'anonymous') throw viewer.failure ?? unauthenticated();
-  throw forbidden(`You are not allowed to do this here (${action})`);
+  const { role, scope, what } = ACTIONS[action];
+  if (why === 'role') {
+    const own = roleIn(viewer, target.namespaceId);
+    throw forbidden(
+      `You may not ${what} in this namespace: that needs the role ${role}, and ${own ? `yours is ${own}` : 'you are not a member'}`,
+    );
+  }
+  const lacks =
+    why === 'scope'
+      ? scope
+        ? `it lacks the scope ${scope}`
+        : 'that needs full rights, and it is limited to scopes'
+      : `it is limited to other ${why}`;
+  throw forbidden(`You may not ${what} with this credential: ${lacks}`);
 }
 
 /** @throws AppError 401 when nobody is signed in. */
@@ -140,7 +161,9 @@ export function demandAccount(viewer: Viewer): Account {
 export function demandOperator(viewer: Viewer): Account {
   const account = demandAccount(viewer);
   if (account.operator && hasFullRights(account)) return account;
-  throw forbidden('Only the operator may do this');
+  throw forbidden(
+    'Only the operator (the first user) may do this, with a credential of full rights',
+  );
 }
 
 /** Whether the credential carries all the user's rights; only such a one may make other credentials. */

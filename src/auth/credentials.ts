@@ -20,7 +20,9 @@ const DAY_MS = 86_400_000;
 export function demandFullRights(viewer: Viewer): Account {
   const account = demandAccount(viewer);
   if (hasFullRights(account)) return account;
-  throw forbidden('Credentials are managed with a credential of full rights');
+  throw forbidden(
+    'Credentials can be made, listed and deleted only with a credential of full rights; this one is limited',
+  );
 }
 
 /** The viewer, who must be that user. @throws AppError 401, 403. */

@@ -44,22 +44,23 @@ export function readAuthorization(header: string | undefined): Credential | null
   const [scheme = '', value = '', ...more] = header.trim().split(/[ \t]+/);
   switch (scheme.toLowerCase()) {
     case 'bearer':
-      if (!value || more.length > 0) throw malformed('Bearer is followed by one token');
+      if (!value || more.length > 0)
+        throw malformed('a token, and nothing else, must follow "Bearer"');
       return { kind: 'pat', token: value };
     case 'api-key':
       if (more.length === 0 && value.includes('$')) return named('key', value, '$');
-      throw malformed('API-Key is followed by <name>$<secret>; a token needs Bearer');
+      throw malformed('<name>$<secret> must follow "API-Key"; for a token send "Bearer <token>"');
     case 'basic': {
       const decoded = Buffer.from(value, 'base64').toString('utf8');
       if (more.length === 0 && decoded.includes(':')) return named('basic', decoded, ':');
-      throw malformed('Basic is followed by <user>:<password> in base64');
+      throw malformed('<user>:<password> in base64 must follow "Basic"');
     }
   }
-  if (value) throw malformed('The scheme must be Bearer or API-Key (or Basic, for git)');
+  if (value) throw malformed('must begin with Bearer or API-Key (or Basic, for git)');
   throw malformed(
     scheme.includes('$') && !scheme.startsWith(TOKEN_PREFIX)
-      ? 'The scheme is missing; send "API-Key <name>$<secret>"'
-      : 'The scheme is missing; send "Bearer <token>"',
+      ? 'send "API-Key <name>$<secret>"; the word API-Key is missing'
+      : 'send "Bearer <token>"; the word Bearer is missing',
   );
 }
 

@@ -68,7 +68,10 @@ export async function openStream(
     return ended && lastSeen >= Number(job.nextSeq) - 1 ? null : from(lastSeen);
   }
   if (status !== 'running')
-    throw new AppError('conflict', `Only a running job can be streamed; this one is ${status}`);
+    throw new AppError(
+      'conflict',
+      `Only a running job can be streamed, and this one has the status ${status}; with the header Last-Event-ID: 0 the whole stream is sent`,
+    );
   return from(await startOf(services, id, query));
 }
 

@@ -74,7 +74,7 @@ export function checkHardware(hardware: Hardware): void {
   if (memoryGb > cpu * 16 || memoryGb * 4 < cpu)
     throw unprocessable(
       'memoryGb',
-      `${cpu} vCPUs go with ${Math.max(1, cpu / 4)} to ${cpu * 16} GB, not ${memoryGb}`,
+      `must be from ${Math.max(1, cpu / 4)} to ${cpu * 16} with ${cpu} vCPUs (got ${memoryGb})`,
     );
 }
 

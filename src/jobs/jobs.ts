@@ -240,7 +240,7 @@ export async function cancelJob<S extends Select>(
   return inTransaction(services.db, async (tx) => {
     const before = await moveJob(tx, id, async (job) => {
       if (isOver(job.status))
-        throw new AppError('conflict', `The job cannot be cancelled: it is ${job.status}`);
+        throw new AppError('conflict', `The job cannot be cancelled: its status is ${job.status}`);
       const runtimeSeconds = job.runtimeSeconds + (await runningFor(tx, job.attemptId));
       return { to: 'cancelled', phase: PHASES.cancelled, set: { runtimeSeconds } };
     });
@@ -282,7 +282,10 @@ export async function deleteJob(
     const job = await lockJob(tx, id);
     if (!job) throw notFound('Job');
     if (!isOver(job.status))
-      throw new AppError('conflict', `The job cannot be deleted: it is ${job.status}`);
+      throw new AppError(
+        'conflict',
+        `The job cannot be deleted while its status is ${job.status}: cancel it first`,
+      );
     await noteArtifacts(tx, id, deleteArtifacts);
     const row = await tx.job.delete({ where: { id }, select: TOLD });
     await announce(tx, row, 'job.deleted');

@@ -44,7 +44,8 @@ export function checkRequest(input: CreateInput) {
     throw invalid('name', 'must be 1 to 100 letters, digits, hyphens and underscores');
   text('command', command, MAX_COMMAND_BYTES);
   if (!command.trim()) throw invalid('command', 'must not be empty');
-  if (repo == null && image == null) throw invalid(null, 'one of repo and image is required');
+  if (repo == null && image == null)
+    throw invalid(null, 'repo or image: one of the two is required');
   if (repo != null) text('repo', repo, 200);
   if (image != null) {
     text('image', image, 512);
@@ -52,7 +53,7 @@ export function checkRequest(input: CreateInput) {
   }
   if (branch != null) {
     text('branch', branch, 255);
-    if (repo == null) throw invalid('branch', 'goes with repo alone');
+    if (repo == null) throw invalid('branch', 'can be given only with repo');
     if (!branch) throw invalid('branch', 'must not be empty');
   }
   if (outputPath != null) checkPath(outputPath);

@@ -18,7 +18,15 @@ import { demandRoom } from '../quotas.ts';
 import type { Services } from '../services.ts';
 import { gitignore } from './gitignore.ts';
 import { checkBranch, checkDescription, checkName, nameKey } from './names.ts';
-import { canExist, lockRepository, type Row, RULED, type Select, target } from './repos.ts';
+import {
+  canExist,
+  lockRepository,
+  noRepository,
+  type Row,
+  RULED,
+  type Select,
+  target,
+} from './repos.ts';
 
 /** By id; the namespace, when given, must be the owner's. */
 export type RepositoryId = { id: string; namespace?: string | null };
@@ -104,7 +112,11 @@ async function firstFiles({
   gitignoreTemplate,
 }: CreateInput): Promise<Record<string, string> | undefined> {
   if (!gitignoreTemplate) return autoInit ? {} : undefined;
-  if (!autoInit) throw invalid('gitignoreTemplate', 'needs a first commit');
+  if (!autoInit)
+    throw invalid(
+      'gitignoreTemplate',
+      'is part of the first commit, and this repository is made without one',
+    );
   return { '.gitignore': await gitignore(gitignoreTemplate) };
 }
 
@@ -228,7 +240,7 @@ async function administered(
       })
     : null;
   if (!row || (namespace != null && row.namespace.name !== namespace.toLowerCase()))
-    throw notFound('Repository');
+    throw noRepository(id);
   demand(viewer, 'repository.administer', target(row));
   return row;
 }

@@ -6,7 +6,7 @@
 import type { Prisma } from '../../prisma/generated/client.ts';
 import { can, demand, type Viewer } from '../auth/access.ts';
 import type { Db } from '../db.ts';
-import { invalid, notFound, unauthenticated } from '../errors.ts';
+import { AppError, invalid, notFound, unauthenticated } from '../errors.ts';
 import { CheckoutTooLarge, checkOut } from '../git/checkout.ts';
 import { branchTip } from '../git/resolve.ts';
 import { isId } from '../ids.ts';
@@ -66,7 +66,13 @@ export async function getRepository<S extends Select>(
     demand(viewer, 'repository.read', target(row));
     return row;
   }
-  throw notFound('Repository');
+  throw noRepository(key.id);
+}
+
+/** 404. Who gives a name where the id belongs is told so. */
+export function noRepository(id?: string | null): AppError {
+  if (!id || isId('repo', id)) return notFound('Repository');
+  return new AppError('not_found', 'Repository not found: give its id (repo_…), not its name');
 }
 
 async function findRepository<S extends Select>(

@@ -7,10 +7,14 @@ export function otherMethod(methods: string[]): RequestHandler {
   const allow = [...(methods.includes('GET') ? ['HEAD'] : []), ...methods, 'OPTIONS'].join(', ');
   return (req, res) => {
     if (req.method !== 'OPTIONS')
-      throw new AppError('invalid_request', `${req.method} is not allowed here; ${allow} are`, {
-        status: 405,
-        headers: { Allow: allow },
-      });
+      throw new AppError(
+        'invalid_request',
+        `${req.method} is not allowed at this path; it takes ${allow}`,
+        {
+          status: 405,
+          headers: { Allow: allow },
+        },
+      );
     res.setHeader('Allow', allow);
     res.status(204).end();
   };

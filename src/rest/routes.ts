@@ -162,7 +162,10 @@ export const routes: readonly Route[] = [
     tag: 'Jobs',
     errors: [403, 404],
     streamedBy: 'stream',
-    conflict: ['conflict', 'Only a running job can be streamed; this one is succeeded'],
+    conflict: [
+      'conflict',
+      'Only a running job can be streamed, and this one has the status succeeded; with the header Last-Event-ID: 0 the whole stream is sent',
+    ],
   },
   {
     operation: 'getJobAnalytics',
@@ -188,7 +191,7 @@ export const routes: readonly Route[] = [
     status: 200,
     tag: 'Jobs',
     errors: [403, 404],
-    conflict: ['conflict', 'The job cannot be cancelled: it is failed'],
+    conflict: ['conflict', 'The job cannot be cancelled: its status is failed'],
   },
   {
     operation: 'deleteJob',
@@ -197,7 +200,10 @@ export const routes: readonly Route[] = [
     status: 204,
     tag: 'Jobs',
     errors: [403, 404],
-    conflict: ['conflict', 'The job cannot be deleted: it is running'],
+    conflict: [
+      'conflict',
+      'The job cannot be deleted while its status is running: cancel it first',
+    ],
   },
   {
     operation: 'getHealth',

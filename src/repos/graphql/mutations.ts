@@ -13,7 +13,7 @@ import type { Select } from '../repos.ts';
 const ID = { required: true, description: 'Of the repository.' } as const;
 const NAMESPACE = {
   description:
-    "The owner's name: what is another's is then not found. Left out: the id alone decides.",
+    'The name of the owner. If it is given, a repository of another owner is not found; if not, the id is enough.',
 };
 
 const CreateRepositoryInput = builder.inputType('CreateRepositoryInput', {

@@ -125,13 +125,21 @@ const ERRORS: Record<Exclude<ErrorStatus, 409>, Described> = {
   },
   401: {
     meaning: 'No credentials, or wrong ones.',
-    examples: { none: ['authentication_failed', 'Credentials are required'] },
+    examples: {
+      none: [
+        'authentication_failed',
+        'No credentials were sent; send the header "Authorization: Bearer <token>"',
+      ],
+    },
     headers: ['WWW-Authenticate'],
   },
   403: {
     meaning: 'You may not do this, or a quota is reached.',
     examples: {
-      role: ['permission_denied', 'You are not allowed to do this here (repository.admin)'],
+      role: [
+        'permission_denied',
+        'You may not create jobs in this namespace: that needs the role write, and yours is read',
+      ],
       quota: ['quota_exceeded', 'The free plan allows 100 repositories in a namespace'],
     },
   },
@@ -143,7 +151,7 @@ const ERRORS: Record<Exclude<ErrorStatus, 409>, Described> = {
     meaning:
       'Each value is allowed, their combination is not; or the key was used for another request.',
     examples: {
-      combination: ['invalid_request', 'memory_gb: 2 vCPUs go with 1 to 32 GB, not 64'],
+      combination: ['invalid_request', 'memory_gb: must be from 1 to 32 with 2 vCPUs (got 64)'],
       key: [
         'invalid_request',
         'Idempotency-Key: it was used for another request; take a new key for each',

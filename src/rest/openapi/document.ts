@@ -2,7 +2,7 @@
 import { version } from '../../diagnostics.ts';
 import type { Services } from '../../services.ts';
 import type { Endpoint } from '../facade.ts';
-import type { Operation } from '../operations.ts';
+import type { Operation, Parameter } from '../operations.ts';
 import { placeOf } from '../parameters.ts';
 import type { Route } from '../routes.ts';
 import {
@@ -21,11 +21,11 @@ import { STREAM_SCHEMAS, streamed } from './streams.ts';
 const ABOUT = `Git repositories, batch compute jobs, and the tokens and keys to reach them.
 
 Everything here, and more, is in GraphQL at \`/graphql\` too. Bodies and answers are JSON; times are
-ISO 8601 in UTC. A parameter of another type than documented, and a body field that is not documented, are
-refused with 400.
+ISO 8601 in UTC. A parameter of another type than documented is refused with 400, and so is a body field that
+is not documented.
 
-A method that a path does not have is 405, a request whose headers or body come too slowly 408, and a
-request line and headers of more than 16 KiB are 431: with the body of every error, on every path.`;
+Every path can also answer 405 (it does not have that method), 408 (the headers or the body came too slowly) and
+431 (the request line and headers are longer than 16 KiB), each with the same body as other errors.`;
 
 const TAGS: Record<Route['tag'], string> = {
   Repositories: 'Create, read, rename, transfer and delete repositories.',
@@ -97,7 +97,7 @@ function describe(route: Route, operation: Operation, schemas: Map<string, JsonS
           name: parameter.name,
           in: placeOf(route, parameter.name),
           required: placeOf(route, parameter.name) === 'path' || parameter.required,
-          description: parameter.description ?? PATH_WORDS[parameter.name],
+          description: wordsOf(parameter, placeOf(route, parameter.name)),
           schema: parameterSchema(parameter, schemas),
           // Its other value is an operation of its own, so that no answer is of two types.
           ...(parameter.name === route.streamedBy && {
@@ -130,13 +130,17 @@ function describe(route: Route, operation: Operation, schemas: Map<string, JsonS
   }
 }
 
+/** For parameters that in GraphQL may be left out, or stand beside others: not so in a path. */
 const PATH_WORDS: Record<string, string> = {
-  namespace: 'The owning user or organization.',
-  id: 'The id of the repository.',
-  name: 'Its name.',
-  path: 'May contain slashes.',
-  revision: 'A branch, a tag or the SHA of a commit; may contain slashes.',
+  namespace: 'The name of the user or organization that owns it.',
+  id: 'The id of the repository (`repo_…`), not its name.',
+  path: 'Where it is in the repository; may contain slashes.',
+  revision: 'A branch, a tag or the id of a commit; may contain slashes.',
 };
+
+function wordsOf({ name, description }: Parameter, place: string): string | undefined {
+  return (place === 'path' && PATH_WORDS[name]) || description;
+}
 
 function bodySchema(body: Operation['parameters'], schemas: Map<string, JsonSchema>): JsonSchema {
   const required = body.filter((p) => p.required).map((p) => p.name);

@@ -30,7 +30,13 @@ const PAGE = `<!doctype html>
 `;
 
 /** A file of its own, because the page's policy allows no script in the page. */
-const START = `SwaggerUIBundle({
+const START = `
+// Its style sheet has both; which one is shown is left to the page.
+const dark = matchMedia('(prefers-color-scheme: dark)');
+const follow = () => document.documentElement.classList.toggle('dark-mode', dark.matches);
+dark.addEventListener('change', follow);
+follow();
+SwaggerUIBundle({
   url: '/openapi.json',
   dom_id: '#reference',
   deepLinking: true,
