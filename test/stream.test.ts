@@ -28,7 +28,7 @@ const hasLines = (name: string, count: number) =>
   eventually(async () => expect(await lines(ada, 'ada', name)).toHaveLength(count));
 
 test('lines so far, then live ones, then every change, then the end', async () => {
-  await run('plain', 'echo a; echo b; sleep 0.4; echo c; exit 3');
+  await run('plain', 'echo a; echo b; sleep 2; echo c; exit 3');
   await hasLines('plain', 2);
   const events = await followStream(ada, path('plain')).all();
   expect(messages(events)).toEqual(['a', 'b', 'c']);
