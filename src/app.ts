@@ -55,6 +55,8 @@ export type App = AsyncDisposable & {
 /** Requests still running after this are cut off when the server stops. */
 const DRAIN_MS = 10_000;
 const CLOSE_IDLE_MS = 50;
+/** What keeps connections from being accepted is met again with each round of the event loop: it is told so often. */
+const TELL_FAULT_MS = 10_000;
 
 export async function createApp(config: Config, overrides: Overrides = {}): Promise<App> {
   await using cleanup = new AsyncDisposableStack();
@@ -73,7 +75,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   const server = openServer(headersFor, overrides.connections);
   let handler = createStarting(limits, log);
   server.on('request', (req, res) => handler(req, res));
-  const urls = await listen(server, config);
+  const urls = await listen(server, config, log);
   cleanup.defer(() => {
     server.close();
     server.closeAllConnections();
@@ -172,12 +174,20 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
 }
 
 /** @throws ConfigError when it cannot listen there. */
-async function listen(server: Server, config: Config): Promise<Services['urls']> {
+async function listen(server: Server, config: Config, log: Logger): Promise<Services['urls']> {
   const { promise, resolve, reject } = Promise.withResolvers<void>();
-  server.once('error', (error) => reject(listenFault(error, config)));
+  const refuse = (error: Error) => reject(listenFault(error, config));
+  server.once('error', refuse);
   server.listen(config.port, config.host, resolve);
   await promise;
-  server.removeAllListeners('error');
+  // A connection that cannot be accepted, without a free descriptor or memory, is an `error` of the server; one
+  // that nobody hears would end it.
+  let toldAt = Number.NEGATIVE_INFINITY;
+  server.off('error', refuse).on('error', (error) => {
+    if (performance.now() - toldAt < TELL_FAULT_MS) return;
+    toldAt = performance.now();
+    log.error({ err: error }, 'connections cannot be accepted');
+  });
   const { port } = server.address() as AddressInfo;
   const host = config.host.includes(':') ? `[${config.host}]` : config.host;
   const base = config.baseUrl ?? `http://${host}:${port}`;

@@ -83,7 +83,9 @@ describe('with control groups', () => {
       await using made = await makeRunner({ limits: { processes: 64 }, sandbox });
       const { runner } = made;
       const tag = `304.${process.pid}`;
-      const spec = attemptSpec(`while :; do sleep ${tag} & done 2>&1 | head -1; sleep ${tag}`);
+      // No more than the machine can bear where the limit does not hold.
+      const bomb = `for n in $(seq 1000); do sleep ${tag} & done 2>&1 | head -1`;
+      const spec = attemptSpec(`${bomb}; sleep ${tag}`);
       const handle = await runner.prepare(spec, never);
       await runner.start(handle);
       for await (const { lines } of runner.logs(handle, null, never))

@@ -1,4 +1,5 @@
 import { hash } from 'node:crypto';
+import { constants } from 'node:os';
 import { expect, test } from 'vitest';
 import { startApp } from './harness.ts';
 
@@ -51,4 +52,14 @@ test('a browser finds a page at /, and everyone else finds nothing, as JSON', as
     const { status, body, headers } = await app.anonymous.get('/', { Accept: other });
     expect([status, body.error.code, headers.get('vary')]).toEqual([404, 'not_found', 'Accept']);
   }
+});
+
+test('a connection that cannot be accepted does not end the server', async () => {
+  await using app = await startApp();
+  const { _handle: listening } = app.app.server as unknown as {
+    _handle: { onconnection(error: number): void };
+  };
+  // As libuv tells that no descriptor is free, when the one that it keeps for this moment is taken too.
+  for (let times = 0; times < 3; times++) listening.onconnection(-constants.errno.EMFILE);
+  expect((await fetch(`${app.base}/livez`)).status).toBe(200);
 });

@@ -80,6 +80,7 @@ function targets(around: Machine, data: string): Record<string, string> {
     'a signal to the shim': ofTheShim('kill -0 $PPID'),
     'the environment of the shim': ofTheShim('cat /proc/$PPID/environ'),
     'the root folder of the shim': ofTheShim(`ls /proc/$PPID/root${data}/signing-key`),
+    'variables of the server': 'env | grep -q ^LOAM_',
     'devices of its own': 'mknod $TMPDIR/disk b 7 0',
     'more capabilities': "! grep -q 'CapEff:.0*$' /proc/self/status",
     'programs that change the user': '! grep -q "NoNewPrivs:.1" /proc/self/status',
@@ -93,7 +94,7 @@ const REACHED: Record<Who, Record<Sandbox, string[]>> = {
     unshare: [],
     none: [
       ...['other folders of the machine', 'abstract sockets', 'loopback', 'the LAN'],
-      'settings of the kernel that are open to all',
+      ...['settings of the kernel that are open to all', 'variables of the server'],
     ],
   },
   'an ordinary user': {
@@ -107,6 +108,7 @@ const REACHED: Record<Who, Record<Sandbox, string[]>> = {
       'settings of the kernel that are open to all',
       ...['its own log', 'the folder of its attempt'],
       ...['a signal to the shim', 'the environment of the shim', 'the root folder of the shim'],
+      'variables of the server',
     ],
   },
 };

@@ -1,4 +1,7 @@
-/** Jobs that take all they can get from a server that is an ordinary user, with control groups and without. */
+/**
+ * Jobs that take all they can get from a server that is an ordinary user, with control groups and without. Bombs
+ * have a bound outside of what is tested, so that a limit that does not hold fails a test and not the machine.
+ */
 import { mkdirSync, readdirSync, rmdirSync } from 'node:fs';
 import { describe, expect, test, vi } from 'vitest';
 import { needs } from '../needs.ts';
@@ -14,17 +17,19 @@ const noteOf = ({ outcome }: Awaited<ReturnType<Confined['run']>>) =>
 describe.each(['bubblewrap', 'none'] as const)('an ordinary user, confined by %s', (sandbox) => {
   test('memory, processes, bytes, files and hidden files are bounded', async (ctx) => {
     if (sandbox === 'bubblewrap') needs(ctx, 'bubblewrap');
-    await using made = await confined('an ordinary user', {
-      sandbox,
-      cgroups: 'off',
-      network: 'host',
-      limits: LIMITS,
-    });
+    const options = { sandbox, cgroups: 'off', network: 'host', limits: LIMITS } as const;
+    const wrapper = ['prlimit', '--nproc=1000', '--'];
+    await using made = await confined('an ordinary user', options, { wrapper });
     const each = '(head -c 90m /dev/zero | tail -c 90m | sleep 60) &';
     const memory = await made.run({ command: `${each} ${each} ${each} wait` });
     expect(memory.outcome).toMatchObject({ kind: 'exited', exitCode: 137 });
     expect(noteOf(memory)).toBe('The job ran out of memory and was ended. It may use 200 MB.');
 
+    const many = await made.run({
+      command: '(for n in $(seq 300); do sleep 60 & done; echo all) 2>&1',
+    });
+    expect(many.lines.join('\n')).toMatch(/fork/i);
+    expect(many.lines).not.toContain('all');
     const bomb = await made.run({
       command: 'bomb() { bomb | bomb & }; bomb; echo up; sleep 60',
       stop: 'KILL',
