@@ -1,8 +1,11 @@
 /** What becomes of a push: what is refused, what is recorded, and that no record is lost. */
 import { execFileSync } from 'node:child_process';
-import { hash } from 'node:crypto';
+import { hash, randomBytes } from 'node:crypto';
+import { once } from 'node:events';
 import { chmod, mkdtemp, readdir, readFile, writeFile } from 'node:fs/promises';
+import { request } from 'node:http';
 import { join } from 'node:path';
+import { buffer } from 'node:stream/consumers';
 import { deflateSync, gzipSync } from 'node:zlib';
 import pg from 'pg';
 import { afterAll, beforeAll, expect, test } from 'vitest';
@@ -171,6 +174,69 @@ test('a few kilobytes of deltas that make a gigabyte are refused', async () => {
   expect(answer.text).toContain('attempting to allocate');
   expect(answer.text).toContain('ng refs/heads/x');
   expect((await read(id)).branches).toBe(1);
+});
+
+test('a clone and a push that are under way end with the right to them', async () => {
+  const id = await seeded('revoked');
+  // More than the buffers on the way hold.
+  await desk.git('revoked', 'config', 'core.compression', '0');
+  await desk.commit('revoked', { 'big.bin': randomBytes(14_000_000) });
+  await desk.git('revoked', 'push', '-q', 'origin', 'HEAD');
+  const before = await desk.git('revoked', 'rev-parse', 'HEAD');
+  const after = await desk.commit('revoked', { 'c.txt': 'c' });
+  const pack = execFileSync('git', ['pack-objects', '--revs', '--stdout', '-q'], {
+    cwd: join(desk.path, 'revoked'),
+    input: `${after}\n^${before}\n`,
+  });
+  const { body } = await ada.post('/auth/v1/pat', { name: 'short-lived' });
+  const { services } = app.app;
+  const start = (service: string) => {
+    const sent = request(`${app.base}/ada/revoked.git/${service}`, {
+      method: 'POST',
+      headers: {
+        authorization: `Bearer ${body.token}`,
+        'content-type': `application/x-${service}-request`,
+        'git-protocol': 'version=2',
+      },
+    });
+    const ended = new Promise((resolve) => sent.once('error', resolve).once('close', resolve));
+    return { sent, ended };
+  };
+
+  const clone = start('git-upload-pack');
+  clone.sent.end(
+    `${pktLine('command=fetch')}0001${pktLine(`want ${before}\n`)}${pktLine('done\n')}${FLUSH}`,
+  );
+  // Its answer is begun, and then nobody reads.
+  const [answer] = await once(clone.sent, 'response');
+  const push = start('git-receive-pack');
+  const command = pktLine(`${before} ${after} refs/heads/main\0report-status`);
+  push.sent.write(Buffer.concat([Buffer.from(command + FLUSH), pack.subarray(0, 20)]));
+  await eventually(() => expect(services.git.transfers.counts.running).toBe(2));
+  const hurdle = await connect();
+  try {
+    await hurdle.query('begin; lock table repositories in access exclusive mode');
+    push.sent.end(pack.subarray(20));
+    await eventually(async () => {
+      const { rows } = await services.pool.query(
+        `select from pg_stat_activity where wait_event_type = 'Lock' and query like '%branch_protection%'`,
+      );
+      expect(rows, 'the push is being judged').toHaveLength(1);
+    });
+    await ada.delete('/auth/v1/pat/short-lived');
+    await push.ended;
+    await eventually(() => expect(services.git.transfers.counts.running).toBe(1));
+  } finally {
+    await hurdle.query('rollback');
+    await hurdle.end();
+  }
+  await eventually(() =>
+    expect([services.git.transfers.counts.running, services.rechecks.streams]).toEqual([0, 0]),
+  );
+  await expect(buffer(answer)).rejects.toThrow('aborted');
+  const dir = services.git.disk.pathOf(id);
+  expect(execFileSync('git', ['-C', dir, 'rev-parse', 'main']).toString().trim()).toBe(before);
+  expect(await services.git.disk.begun()).toEqual([]);
 });
 
 /** Seven bits a byte, the lowest first. */

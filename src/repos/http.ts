@@ -13,6 +13,7 @@ import {
   type Response,
   Router,
 } from 'express';
+import type { Recheck } from '../auth/rechecks.ts';
 import { closingOf, takesLong, wasCutOff } from '../connections.ts';
 import { AppError, answerOf, busy, forbidden, invalid, isUnexpected, toPublic } from '../errors.ts';
 import { RequestLimit, RequestTooLong } from '../git/requests.ts';
@@ -32,7 +33,7 @@ import { NoTurn } from '../turns.ts';
 import { DOWNLOAD_PATH, findDownload } from './downloads.ts';
 import { inFolder } from './folder.ts';
 import { pushRules } from './push.ts';
-import { openForGit } from './repos.ts';
+import { type GitAction, openForGit, ruleOfGit } from './repos.ts';
 
 const RETRY_SECONDS = 10;
 
@@ -80,6 +81,7 @@ async function infoRefs(services: Services, req: GitRequest, res: Response): Pro
 async function fetchRequest(services: Services, req: GitRequest, res: Response): Promise<void> {
   const id = await open(services, req, 'git-upload-pack');
   const input = body(req, 'git-upload-pack');
+  using _ = whileAllowed(services, req, res, id, 'git-upload-pack');
   begin(res, 'application/x-git-upload-pack-result');
   await answer(services, req, res, id, (session) => uploadPack(session, input, res), input);
 }
@@ -89,16 +91,33 @@ async function pushRequest(services: Services, req: GitRequest, res: Response): 
   const input = body(req, 'git-receive-pack');
   const pusher = req.viewer.kind === 'account' ? req.viewer.username : '';
   const requestId = String(req.id);
-  const rules = await pushRules(services, { repositoryId: id, pusher, requestId });
+  using right = whileAllowed(services, req, res, id, 'git-receive-pack');
+  const rules = await pushRules(services, { repositoryId: id, pusher, requestId, right });
   begin(res, 'application/x-git-receive-pack-result');
   await answer(services, req, res, id, (session) => receivePack(session, input, res, rules), input);
 }
 
 function open(services: Services, req: GitRequest, service: Service): Promise<string> {
   const { namespace, name } = req.params;
-  const action = service === 'git-upload-pack' ? 'repository.read' : 'repository.push';
   const key = { namespace, name: name.replace(/\.git$/, '') };
-  return openForGit(services, req.viewer, key, action);
+  return openForGit(services, req.viewer, key, actionOf(service));
+}
+
+function actionOf(service: Service): GitAction {
+  return service === 'git-upload-pack' ? 'repository.read' : 'repository.push';
+}
+
+/** A transfer is broken off when its viewer may not make it any more. */
+function whileAllowed(
+  services: Services,
+  { viewer }: Request,
+  res: Response,
+  id: string,
+  service: Service,
+): Recheck {
+  const right = services.rechecks.watch(viewer, ruleOfGit(services, id, actionOf(service)));
+  right.refused.addEventListener('abort', () => res.destroy(), { once: true });
+  return right;
 }
 
 /**

@@ -7,6 +7,7 @@
  * is in the database. Where that cannot be written, the client's connection breaks off and it is tried again
  * (`recorder.ts`); killed between the two, the server finds its note at the next start and records then.
  */
+import type { Recheck } from '../auth/rechecks.ts';
 import { AppError, diskFull } from '../errors.ts';
 import type { Begun } from '../git/disk.ts';
 import { type Command, NONE, type Push, type Verdict } from '../git/hooks.ts';
@@ -21,7 +22,13 @@ import { findSecrets } from './secrets.ts';
 
 type Deps = Pick<Services, 'db' | 'git' | 'config' | 'log' | 'pushes' | 'space'>;
 
-export type PushBy = { repositoryId: string; pusher: string; requestId: string };
+export type PushBy = {
+  repositoryId: string;
+  pusher: string;
+  requestId: string;
+  /** That the pusher may push; it is asked again before anything takes effect. */
+  right: Pick<Recheck, 'fresh'>;
+};
 
 /** A scan that takes longer is no scan: the push is refused and says so. */
 const MAX_SCAN_MS = 60_000;
@@ -30,12 +37,13 @@ const MAX_FINDINGS = 10;
 const MAX_SHOWN = 300;
 
 /**
- * For `receivePack`: one object per push. `pusher` is a user name, and may push: its caller has asked. The
- * request's id is shown where something fails on our side, and stands in the log.
+ * For `receivePack`: one object per push. `pusher` is a user name, and may push: its caller has asked. The pack may
+ * take hours to come, so the right is asked for again at its end. The request's id is shown where something fails on
+ * our side, and stands in the log.
  */
 export async function pushRules(
   services: Deps,
-  { repositoryId: id, pusher, requestId }: PushBy,
+  { repositoryId: id, pusher, requestId, right }: PushBy,
 ): Promise<PushRules> {
   const { db, git, log, pushes } = services;
   const row = await db.repository.findUnique({
@@ -54,6 +62,7 @@ export async function pushRules(
     async judge(push, signal) {
       try {
         const verdict = await judge(services, id, push, signal);
+        await right.fresh(signal);
         const at = new Date().toISOString();
         const { commands } = push;
         if (verdict.accepted)
@@ -66,6 +75,7 @@ export async function pushRules(
           });
         return verdict;
       } catch (error) {
+        if (error instanceof AppError && error.status < 500) return refused(error.message);
         log.error({ err: error, repository: id, req: { id: requestId } }, 'a push was not judged');
         return refused(
           'The push could not be checked because of a fault on the server, and nothing was changed.',
@@ -107,12 +117,7 @@ async function judge(
   if (broken) return refused(broken);
   if (services.space.low) return refused(diskFull().message);
   const added = quarantine ? await sizeOf(quarantine) : 0;
-  try {
-    await demandRoom(services, row.namespace, 'storageBytes', added);
-  } catch (error) {
-    if (error instanceof AppError && error.code === 'quota_exceeded') return refused(error.message);
-    throw error;
-  }
+  await demandRoom(services, row.namespace, 'storageBytes', added);
   if (row.secretScanning && quarantine) return scan(commands, place);
   return { accepted: true };
 }

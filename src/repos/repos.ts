@@ -5,6 +5,7 @@
  */
 import type { Prisma } from '../../prisma/generated/client.ts';
 import { can, demand, type Viewer } from '../auth/access.ts';
+import type { Rule } from '../auth/rechecks.ts';
 import type { Db } from '../db.ts';
 import { AppError, invalid, notFound, unauthenticated } from '../errors.ts';
 import { CheckoutTooLarge, checkOut } from '../git/checkout.ts';
@@ -100,6 +101,8 @@ export async function lockRepository(tx: Prisma.TransactionClient, id: string): 
   return count > 0;
 }
 
+export type GitAction = 'repository.read' | 'repository.push';
+
 /**
  * The id of a repository, for a git client that may do `action`.
  * @throws AppError 401 for the anonymous, whether it does not exist or is not theirs to see, and for refused
@@ -109,7 +112,7 @@ export async function openForGit(
   services: Pick<Services, 'db' | 'space'>,
   viewer: Viewer,
   key: { namespace: string; name: string },
-  action: 'repository.read' | 'repository.push',
+  action: GitAction,
 ): Promise<string> {
   const row = await getRepository(services, viewer, key, {}).catch((error) => {
     // Git asks its user for credentials only when it gets a 401.
@@ -119,6 +122,21 @@ export async function openForGit(
   demand(viewer, action, target(row));
   if (action === 'repository.push') services.space.demand();
   return row.id;
+}
+
+/**
+ * The rule that must hold while a transfer of a repository is under way, which may take hours. By id: a rename
+ * changes nothing.
+ */
+export function ruleOfGit({ db }: Pick<Services, 'db'>, id: string, action: GitAction): Rule {
+  return {
+    key: `${action} ${id}`,
+    async demand(now) {
+      const row = await db.repository.findUnique({ where: { id }, select: RULED });
+      if (!row) throw notFound('Repository');
+      demand(now, action, target(row));
+    },
+  };
 }
 
 /**
