@@ -60,8 +60,11 @@ export const VARIABLES = {
   LOAM_BASE_URL: ['', 'address clients use; unset: http://HOST:PORT'],
   LOAM_ARTIFACT_URL: ['', 'address that serves artifacts; unset: LOAM_BASE_URL/artifacts'],
   LOAM_ADMIN: ['admin', 'name of the first user and its namespace'],
-  LOAM_ADMIN_TOKEN: ['', 'a token of it; unset: the first start makes one and prints it'],
-  LOAM_RUNNER: ['auto', 'what runs jobs: auto, docker or process'],
+  LOAM_ADMIN_TOKEN: [
+    '',
+    'a token of the first user; unset: the first start makes one and prints it',
+  ],
+  LOAM_RUNNER: ['auto', 'what runs jobs: auto or process (docker is not built yet)'],
   LOAM_JOB_SLOTS: ['4', 'jobs that run at once on this machine'],
   LOAM_GIT_TRANSFERS: ['32', 'fetches, pushes and downloads of files that run at once'],
   LOAM_JOB_NETWORK: [
