@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { CatFilePool, type PoolOptions } from '../src/git/catfile.ts';
-import { FolderMissing } from '../src/git/run.ts';
+import { FolderMissing, git } from '../src/git/run.ts';
 import { Desk } from './git.ts';
 import { eventually } from './harness.ts';
 
@@ -152,4 +152,10 @@ test('a process that dies fails its reader, and the next gets another', async ()
     null,
   ]);
   await rm(folder, { recursive: true });
+});
+
+test('what a program does not take of its input harms nobody', async () => {
+  // Far more than a pipe holds, for a program that reads nothing; an `error` that nobody hears fails this file.
+  const said = await git(['version'], { input: Buffer.alloc(8 * 2 ** 20) });
+  expect(said.toString()).toMatch(/^git version/);
 });

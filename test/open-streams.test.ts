@@ -91,8 +91,8 @@ test.each(Object.entries(CREDENTIALS))(
     const revoked = performance.now();
     const { events, at } = await told;
     expect(events.at(-1)).toMatchObject({ event: 'error', data: { error: { code } } });
-    // What expires does so a second later.
-    const limit = 5_000 + 1_500;
+    // Twice what is promised: the machine of a test may be busy with others.
+    const limit = 10_000;
     expect(at - revoked).toBeLessThan(limit);
     for (const one of await Promise.all(refusals)) {
       expect(one.code).toBe(code.toUpperCase());
