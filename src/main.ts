@@ -1,3 +1,4 @@
+import { setTimeout as delay } from 'node:timers/promises';
 import { type App, createApp } from './app.ts';
 import { type Config, ConfigError, readConfig } from './config.ts';
 import { forgetSecrets } from './environment.ts';
@@ -8,12 +9,21 @@ import { forgetSecrets } from './environment.ts';
  */
 const SAME_SIGNAL_MS = 500;
 
+/** For a start that is told to stop: it may wait for another server that migrates, or a database that recovers. */
+const START_MS = 5_000;
+
 // Heard from the beginning: a signal during the start would end us without stopping what was started.
 const stopped = stopSignal();
 try {
   const config = readConfig();
   forgetSecrets();
-  await using app = await createApp(config);
+  const starting = createApp(config);
+  const late = stopped.then(async () => {
+    await delay(START_MS);
+    throw new ConfigError('Stopped before the start was done');
+  });
+  late.catch(() => {});
+  await using app = await Promise.race([starting, late]);
   greet(app, config);
   await Promise.race([app.failed, stopped]);
 } catch (error) {

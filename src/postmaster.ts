@@ -9,7 +9,17 @@
 import { execFile, spawn } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { existsSync } from 'node:fs';
-import { chown, mkdir, open, readdir, readFile, rename, rm } from 'node:fs/promises';
+import {
+  chown,
+  type FileHandle,
+  mkdir,
+  open,
+  readdir,
+  readFile,
+  rename,
+  rm,
+  stat,
+} from 'node:fs/promises';
 import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -22,6 +32,7 @@ const run = promisify(execFile);
 export const SUPERUSER = 'loam';
 /** How long a fast shutdown may take before it is made an immediate one. */
 const STOP_TIMEOUT_MS = 30_000;
+const MAX_LOG_BYTES = 4 * 2 ** 20;
 /** `sun_path` holds 107 bytes; PostgreSQL adds `/.s.PGSQL.5432`. */
 const SOCKET_DIR_MAX = 107 - '/.s.PGSQL.5432'.length;
 
@@ -149,10 +160,14 @@ export async function launch({ dir, cluster, socketDir, account }: Place): Promi
     shared_buffers: '128MB',
     // Sessions of a Loam that was killed must give up their locks at once, not at the next query.
     client_connection_check_interval: '1s',
+    // Its log tells why it started and ended. What a statement of ours meets, a name that is taken say, is ours to
+    // log, and would let callers fill the disk with it.
+    log_min_messages: 'log',
+    log_checkpoints: 'off',
   };
   const flags = Object.entries(settings).flatMap(([name, value]) => ['-c', `${name}=${value}`]);
   const { command, args, options } = as(account, postgres, ['-D', cluster, ...flags]);
-  await using log = await open(join(dir, 'postgres.log'), 'a');
+  await using log = await openLog(join(dir, 'postgres.log'));
   const child = spawn(command, args, {
     ...options,
     cwd: dir,
@@ -165,6 +180,14 @@ export async function launch({ dir, cluster, socketDir, account }: Place): Promi
   });
   child.unref();
   return pid;
+}
+
+/** Begins a new one when it has grown long; the last one stays beside it. */
+async function openLog(path: string): Promise<FileHandle> {
+  const { size } = await stat(path).catch(() => ({ size: 0 }));
+  // One that stays long is better than a database that does not start.
+  if (size > MAX_LOG_BYTES) await rename(path, `${path}.1`).catch(() => {});
+  return open(path, 'a');
 }
 
 /** The pid in `postmaster.pid` when a PostgreSQL of this cluster really runs under it. */
@@ -211,7 +234,7 @@ function signal(pid: number, name: NodeJS.Signals | 0): boolean {
 export async function lastComplaint({ dir }: Place): Promise<string> {
   const file = join(dir, 'postgres.log');
   const text = await readFile(file, 'utf8').catch(() => '');
-  const [said] = text.match(/(?:FATAL|PANIC|ERROR):.*(?![\s\S]*(?:FATAL|PANIC|ERROR):)/) ?? [];
+  const said = text.match(/(?:FATAL|PANIC|ERROR):.*/g)?.at(-1);
   return said ? `${said} (${file})` : `see ${file}`;
 }
 

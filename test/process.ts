@@ -34,6 +34,8 @@ export type StartServerOptions = {
   command?: string[];
   /** Gives it a process group of its own, led by `child`, as a terminal does. */
   detached?: boolean;
+  /** Is given the process before it is ready. */
+  spawned?: (child: ChildProcess) => void;
 };
 
 /**
@@ -42,7 +44,14 @@ export type StartServerOptions = {
  */
 export async function startServer(
   env: Record<string, string>,
-  { user, wrapper = [], descriptors, command = NODE, detached = false }: StartServerOptions = {},
+  {
+    user,
+    wrapper = [],
+    descriptors,
+    command = NODE,
+    detached = false,
+    spawned,
+  }: StartServerOptions = {},
 ): Promise<ServerProcess> {
   const as = user ? ['setpriv', `--reuid=${user}`, '--regid=65534', '--clear-groups'] : [];
   const limit = descriptors ? `ulimit -n ${descriptors} && ` : '';
@@ -53,6 +62,7 @@ export async function startServer(
     stdio: ['ignore', 'pipe', 'pipe'],
     detached,
   });
+  spawned?.(child);
   const ended = once(child, 'close') as Promise<[number | null, NodeJS.Signals | null]>;
   let output = '';
   const ready = Promise.withResolvers<string>();

@@ -1,6 +1,6 @@
 import { once } from 'node:events';
 import { existsSync } from 'node:fs';
-import { chmod, mkdtemp, readFile, rm, symlink } from 'node:fs/promises';
+import { appendFile, chmod, mkdtemp, readFile, rm, stat, symlink } from 'node:fs/promises';
 import { type AddressInfo, createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -97,8 +97,16 @@ test('a start after both it and its PostgreSQL were killed recovers', async () =
   await killed.stop('SIGKILL');
   process.kill(postmaster, 'SIGKILL');
   await eventually(() => expect(existsSync(`/proc/${postmaster}`)).toBe(false));
+  const log = join(folder.path, 'postgres/postgres.log');
+  await appendFile(log, 'x'.repeat(5 * 2 ** 20));
 
   await using server = await startServer(env);
+  // Its log begins anew, and what callers do wrong is not in it.
+  expect((await stat(`${log}.1`)).size).toBeGreaterThan(5 * 2 ** 20);
+  const client = new Client(server.base, `Bearer ${env.LOAM_ADMIN_TOKEN}`);
+  for (const status of [201, 409])
+    expect((await client.post('/auth/v1/repository/admin', { name: 'a' })).status).toBe(status);
+  expect(await readFile(log, 'utf8')).not.toMatch(/ERROR|xxx/);
   expect((await whoami(server.base, env.LOAM_ADMIN_TOKEN)).data?.whoami.username).toBe('admin');
 });
 
@@ -169,6 +177,24 @@ test('from the moment that the port is taken each request is answered', async ()
   expect((await client.get('/auth/v1/health')).status).toBe(200);
   expect((await client.get('/auth/v1/whoami')).status).toBe(401);
   await server.stop();
+  await database.drop();
+});
+
+test('a start that waits for ever is ended by a signal', async () => {
+  await using folder = await dataFolder();
+  const database = await cloneDatabase();
+  const migrating = new pg.Client({ connectionString: database.url });
+  await migrating.connect();
+  await migrating.query('select pg_advisory_lock(72707369)');
+  const port = await freePort();
+  const env = { LOAM_DATA_DIR: folder.path, DATABASE_URL: database.url, PORT: `${port}` };
+  let pid = 0;
+  const starting = startServer(env, { spawned: (child) => (pid = child.pid ?? 0) });
+  starting.catch(() => {});
+  await eventually(() => fetch(`http://127.0.0.1:${port}/livez`));
+  process.kill(pid, 'SIGTERM');
+  await expect(starting).rejects.toThrow(/ended with 1 .*\nStopped before the start was done/);
+  await migrating.end();
   await database.drop();
 });
 
