@@ -179,8 +179,15 @@ async function answersHeadAndNotModified(
   const head = await send({ ...route, method: 'HEAD' as never }, call, path);
   expect([head.status, head.text]).toEqual([200, '']);
   expect(head.headers.get('content-length')).toBe(String(Buffer.byteLength(text)));
-  const etag = headers.get('etag') ?? '';
-  const again = await send(route, call, path, { 'If-None-Match': `"x", ${etag}` });
+  const conditional = (etag: string | null) =>
+    send(route, call, path, { 'If-None-Match': `"x", ${etag}` });
+  let etag = headers.get('etag');
+  let again = await conditional(etag);
+  if (again.status === 200) {
+    // A signed link in the answer is another one when a minute has ended in between (signing.ts).
+    etag = again.headers.get('etag');
+    again = await conditional(etag);
+  }
   expect([again.status, again.text]).toEqual([304, '']);
   expect(again.headers.get('etag')).toBe(etag);
 }
