@@ -1,7 +1,7 @@
 /** What a process job may use, and what is left of it: with control groups and without, as root and as a user. */
 import { execFile, execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
-import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs';
+import { existsSync, readdirSync, readFileSync, statSync, utimesSync } from 'node:fs';
 import { chmod, mkdir, mkdtemp, readdir, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -164,6 +164,29 @@ test('a shim whose folder was removed ends with its job, and leaves no control g
   process.kill(pid, 'SIGUSR2');
   await eventually(() => expect(processesNaming(spec.id)).toEqual([]));
   expect(groupsOf(made.dir)).toEqual([]);
+});
+
+test('groups that were forgotten for an hour are removed by any server, and an attempt without its group begins anew', async (ctx) => {
+  needs(ctx, 'cgroups', 'root');
+  await using made = await makeRunner();
+  const names = ['forgotten', 'prepared'] as const;
+  const [forgotten, prepared] = await Promise.all(
+    names.map(async (name) => {
+      const handle = await made.runner.prepare(attemptSpec(`echo ${name}`), never);
+      const { cgroup } = JSON.parse(
+        readFileSync(join(made.dir, String(handle.attempt), 'holds.json'), 'utf8'),
+      );
+      return { handle, folders: cgroup.folders as string[] };
+    }),
+  );
+  const old = new Date(Date.now() - 2 * 60 * 60_000);
+  for (const folder of forgotten?.folders ?? []) utimesSync(folder, old, old);
+  await using other = await makeRunner();
+  await other.runner.sweep(new Set());
+  expect(forgotten?.folders.filter((folder) => existsSync(folder))).toEqual([]);
+  expect(await made.runner.attach(forgotten?.handle ?? {})).toBe('gone');
+  expect(prepared?.folders.filter((folder) => !existsSync(folder))).toEqual([]);
+  expect(await made.runner.attach(prepared?.handle ?? {})).toBe('prepared');
 });
 
 describe('without control groups', () => {

@@ -16,17 +16,20 @@ import { HARDWARE_DEFAULTS } from '../hardware.ts';
 import {
   GRACE_MS,
   type Handle,
-  type LogBatch,
-  type LogCursor,
   type Outcome,
   type Runner,
-  type RunnerLine,
   UNCOUNTED,
   Unstartable,
   type Usage,
 } from '../runner.ts';
 import { DEFAULT_UIDS, type UidRange } from './process/accounts.ts';
-import { type Cgroup, killGroup, removeGroup, usageOfGroup } from './process/cgroup.ts';
+import {
+  type Cgroup,
+  killGroup,
+  removeForgotten,
+  removeGroup,
+  usageOfGroup,
+} from './process/cgroup.ts';
 import { findCgroups } from './process/cgroups.ts';
 import { findConfinement, type Sandbox } from './process/confinement.ts';
 import type { DiskUse } from './process/disk.ts';
@@ -35,6 +38,7 @@ import { gpuAccess, listGpus } from './process/gpus.ts';
 import { allHoldings, type Holding, readHolding, writeHolding } from './process/holding.ts';
 import { PATH } from './process/launch.ts';
 import { describeLimits, type Limits, limitedCommand, limitsOf } from './process/limits.ts';
+import { parseLog } from './process/lines.ts';
 import type { NetworkMode } from './process/network.ts';
 import { openRemoval } from './process/removal.ts';
 import { type Claim, DISK_FULL, type Exit, type ShimSpec, type Started } from './process/shim.ts';
@@ -238,6 +242,9 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
 
     async attach(handle) {
       if (await claimOf(handle)) return 'started';
+      const { cgroup } = await readHolding(folder(handle));
+      // A machine that was started again has forgotten its groups.
+      if (cgroup?.folders.some((group) => !existsSync(group))) return 'gone';
       return (await exists(at(handle, 'spec.json'))) ? 'prepared' : 'gone';
     },
 
@@ -312,6 +319,8 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
         ...unknown.map((attempt) => remove({ attempt })),
         ...groupsWithoutFolder(keep).map(removeGroup),
       ]);
+      if (!('missing' in cgroups))
+        for (const name of cgroups.names()) removeForgotten(cgroups.groupOf(name));
       const errors = ends.flatMap((e) => (e.status === 'rejected' ? [e.reason] : []));
       if (errors.length > 0)
         throw new AggregateError(errors, `${errors.length} attempts cannot be removed`);
@@ -361,24 +370,6 @@ function outcomeOf(end: Exit | 'lost'): Outcome {
     startedAt: new Date(end.startedAt),
     endedAt: new Date(end.endedAt),
   };
-}
-
-/** Whole lines of the shim's log. Bytes that are no UTF-8 become U+FFFD. */
-function parseLog(bytes: Buffer, cursor: LogCursor): LogBatch {
-  const lines: RunnerLine[] = [];
-  for (const frame of bytes.toString('utf8').slice(0, -1).split('\n')) {
-    const stamp = frame.indexOf(' ');
-    const kind = frame[stamp + 1] ?? 'o';
-    const isCut = kind < 'a';
-    const text = frame.slice(stamp + 3).replace(/\r$/, '');
-    lines.push({
-      timestamp: new Date(Number(frame.slice(0, stamp))),
-      stream: kind.toLowerCase() === 'e' ? 'stderr' : 'stdout',
-      // The cut may have gone through a character.
-      message: isCut ? `${text.replace(/\uFFFD$/, '')} [cut: the line is over 64 KiB]` : text,
-    });
-  }
-  return { lines, cursor };
 }
 
 async function gpuPercent(indices: readonly number[]): Promise<number> {

@@ -9,7 +9,7 @@
  * Files are read and written synchronously: they are answered by the kernel out of memory, and the shim
  * imports this.
  */
-import { readdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs';
+import { readdirSync, readFileSync, rmdirSync, statSync, writeFileSync } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { signalOne } from './proc.ts';
@@ -128,6 +128,26 @@ export async function removeGroup(group: Cgroup): Promise<void> {
     } catch {
       // Other attempts have their groups in it.
     }
+  }
+}
+
+/** Longer than any attempt takes from its group to its first process in it. */
+const FORGOTTEN_MS = 60 * 60_000;
+
+/**
+ * Removes a group in which nothing has run for an hour, whoever made it: a server that was killed together with its
+ * shims, and whose data folder is gone, comes back for none of them. Nothing happens to any other.
+ */
+export function removeForgotten(group: Cgroup): void {
+  const before = Date.now() - FORGOTTEN_MS;
+  try {
+    // The kernel shows no time before that at which the group was made.
+    if (group.folders.some((folder) => statSync(folder).mtimeMs > before)) return;
+    // It refuses where there are processes.
+    for (const folder of group.folders)
+      for (const below of withFoldersBelow(folder).reverse()) rmdirSync(below);
+  } catch {
+    // In use, or gone.
   }
 }
 

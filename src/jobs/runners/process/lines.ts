@@ -1,6 +1,7 @@
-/** The lines of a job: read from its FIFOs and written, each with its time, into the attempt's log. */
+/** The lines of a job: read from its FIFOs, written into the attempt's log, each with its time, and read from there. */
 import { constants, fstatSync, ftruncateSync, openSync, writeSync } from 'node:fs';
 import { Socket } from 'node:net';
+import type { LogBatch, LogCursor, RunnerLine } from '../../runner.ts';
 
 /** Decisions section 4. */
 const MAX_LINE = 64 * 1024;
@@ -148,4 +149,22 @@ export function follow(fifo: string, stream: 'o' | 'e', log: LogFile) {
     });
   });
   return { source, writer, closed };
+}
+
+/** Whole lines of the shim's log. Bytes that are no UTF-8 become U+FFFD. */
+export function parseLog(bytes: Buffer, cursor: LogCursor): LogBatch {
+  const lines: RunnerLine[] = [];
+  for (const frame of bytes.toString('utf8').slice(0, -1).split('\n')) {
+    const stamp = frame.indexOf(' ');
+    const kind = frame[stamp + 1] ?? 'o';
+    const isCut = kind < 'a';
+    const text = frame.slice(stamp + 3).replace(/\r$/, '');
+    lines.push({
+      timestamp: new Date(Number(frame.slice(0, stamp))),
+      stream: kind.toLowerCase() === 'e' ? 'stderr' : 'stdout',
+      // The cut may have gone through a character.
+      message: isCut ? `${text.replace(/\uFFFD$/, '')} [cut: the line is over 64 KiB]` : text,
+    });
+  }
+  return { lines, cursor };
 }
