@@ -122,7 +122,8 @@ function readCursor({ name, type, nullable }: Sorting, cursor: string): [Value, 
   if (type === 'text') return [text, id];
   if (type === 'time') {
     const time = new Date(text);
-    if (Number.isNaN(time.getTime())) throw noCursor();
+    // Any other form was not made here, and years before 1 the database would refuse.
+    if (!(time.getTime() >= 0) || time.toISOString() !== text) throw noCursor();
     return [time, id];
   }
   if (!/^\d{1,18}$/.test(text)) throw noCursor();

@@ -170,6 +170,24 @@ test.each(LISTS)('%s: a page that is too large, or after nothing, is refused', a
   }
 });
 
+test('a cursor with a time that the database cannot hold is refused', async () => {
+  const list = (after: string) =>
+    ada.graphql(
+      `{ namespace(name: "ada") { repositories(first: 1, ${after}) { pageInfo { endCursor } } } }`,
+    );
+  const { endCursor } = (await list('')).data.namespace.repositories.pageInfo;
+  const [sort, time, id] = JSON.parse(Buffer.from(endCursor, 'base64url').toString());
+  expect(time).toMatch(/^\d{4}-/);
+  for (const forged of ['-004800-01-01T00:00:00.000Z', '0000-01-01T00:00:00.000Z', '2026-01-01']) {
+    const cursor = Buffer.from(JSON.stringify([sort, forged, id])).toString('base64url');
+    const { errors } = await list(`after: "${cursor}"`);
+    expect(errors?.[0]?.extensions, forged).toMatchObject({
+      code: 'INVALID_REQUEST',
+      field: 'after',
+    });
+  }
+});
+
 test('orders are what they say, and what has no value comes last in both', async () => {
   const names = async (list: List) =>
     (await page(list, 'first: 100')).nodes.map(({ name }) => name);
