@@ -27,7 +27,7 @@ export type Route = {
   streamedBy?: 'stream';
 };
 
-export type ErrorStatus = 400 | 401 | 403 | 404 | 409 | 422 | 429 | 500;
+export type ErrorStatus = 400 | 401 | 403 | 404 | 409 | 422 | 429 | 500 | 503;
 
 /** Every documented error of a route, in order. */
 export function errorsOf({
@@ -36,7 +36,7 @@ export function errorsOf({
   public: isPublic,
   method,
 }: Route): ErrorStatus[] {
-  const everywhere: ErrorStatus[] = isPublic ? [400, 500] : [400, 401, 429, 500];
+  const everywhere: ErrorStatus[] = isPublic ? [400, 500] : [400, 401, 429, 500, 503];
   // The answers to `Idempotency-Key`: in use, or used for another request.
   const idempotency: ErrorStatus[] = method === 'POST' ? [409, 422] : [];
   const own: ErrorStatus[] = conflict ? [409] : [];

@@ -172,6 +172,13 @@ const ERRORS: Record<Exclude<ErrorStatus, 409>, Described> = {
       ],
     },
   },
+  503: {
+    meaning: 'Nothing is wrong with the request, and the same one may pass in a moment.',
+    examples: {
+      database: ['internal_error', 'The database does not answer at the moment; try again in 1 s'],
+    },
+    headers: ['Retry-After'],
+  },
 };
 
 /** The errors of a route, by status. */
