@@ -1,6 +1,6 @@
 import { execFileSync } from 'node:child_process';
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
-import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { mkdtemp, rename, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
@@ -491,9 +491,16 @@ describe('jobs as processes', () => {
     const one = Buffer.from(await (await download(entries[1].downloadUrl)).arrayBuffer());
     expect(one.equals(readFileSync(join(dir, 'deep/b.bin')))).toBe(true);
 
-    // The record goes, the artifacts stay, until they are told to go too.
     const { namespace } = await ada.gql('{ namespace(name: "ada") { id } }');
     const folderOf = (jobId: string) => join(app.config.dataDir, 'artifacts', namespace.id, jobId);
+    // HEAD does not read the archive, which may be large.
+    const archive = join(folderOf(id), 'artifacts.tar.gz');
+    await rename(archive, `${archive}.away`);
+    const head = await fetch(entries[1].downloadUrl, { method: 'HEAD' });
+    expect([head.status, head.headers.get('content-length')]).toEqual([200, `${one.length}`]);
+    await rename(`${archive}.away`, archive);
+
+    // The record goes, the artifacts stay, until they are told to go too.
     await remove(ada, 'ada', 'made');
     expect((await download(artifacts.downloadUrl)).status).toBe(200);
     await run('made', 'echo x > out', { outputPath: '/work/out' });

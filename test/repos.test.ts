@@ -442,7 +442,9 @@ test('a download serves ranges to whoever has the link, and never as a page', as
   expect(beyond.headers.get('content-type')).toContain('application/json');
   expect((await get({ Range: 'bytes=1-2', 'If-Range': '"other"' })).status).toBe(200);
   const etag = whole.headers.get('etag') as string;
-  expect((await get({ 'If-None-Match': etag, 'Cache-Control': 'max-age=0' })).status).toBe(304);
+  // `fetch` adds `Cache-Control: no-cache` to it.
+  expect((await get({ 'If-None-Match': etag })).status).toBe(304);
+  expect((await get({ 'If-None-Match': '"other"' })).status).toBe(200);
   expect((await app.anonymous.request('HEAD', url)).headers.get('content-length')).toBe('26');
 
   expect((await get({}, url.replace(/expires=\d+/, 'expires=99999999999'))).status).toBe(403);

@@ -207,22 +207,25 @@ async function readIndex(dirs: Dirs, key: ArtifactKey): Promise<IndexEntry[] | n
   }
 }
 
-/** One file of the archive; null when there is none of that path. */
+/** One file of the archive, which is read once it is opened; null when there is none of that path. */
 export async function openArtifact(
   dirs: Dirs,
   key: ArtifactKey,
   path: string,
-): Promise<{ sizeBytes: number; contents: Readable } | null> {
+): Promise<{ sizeBytes: number; open(): Readable } | null> {
   const entry = (await readIndex(dirs, key))?.find((e) => e.path === path);
   if (!entry) return null;
   const { offset, length, skip, sizeBytes } = entry;
-  const member = createReadStream(archiveFile(dirs, key), {
-    start: offset,
-    end: offset + length - 1,
-  });
-  const slice = new Slice(skip, sizeBytes);
-  void pipeline(member, createGunzip(), slice).catch((error) => slice.destroy(error));
-  return { sizeBytes, contents: slice };
+  return {
+    sizeBytes,
+    open() {
+      const range = { start: offset, end: offset + length - 1 };
+      const member = createReadStream(archiveFile(dirs, key), range);
+      const slice = new Slice(skip, sizeBytes);
+      void pipeline(member, createGunzip(), slice).catch((error) => slice.destroy(error));
+      return slice;
+    },
+  };
 }
 
 /** Passes `take` bytes after the first `skip`. */

@@ -128,8 +128,9 @@ export function artifactsRouter(services: Services): Router {
     res.attachment(basename(path));
     res.type('application/octet-stream');
     res.setHeader('Content-Length', file.sizeBytes);
+    if (req.method === 'HEAD') return void res.end();
     // A client that goes away ends both; what it has seen then is short of Content-Length.
-    await pipeline(file.contents, res).catch(() => res.destroy());
+    await pipeline(file.open(), res).catch(() => res.destroy());
   });
   router.all(['/:namespace/:jobId/artifacts.tar.gz', '/:namespace/:jobId/files/*path'], only);
   return router;

@@ -16,6 +16,7 @@ import {
 import type { Recheck } from '../auth/rechecks.ts';
 import { closingOf, takesLong, wasCutOff } from '../connections.ts';
 import { AppError, answerOf, busy, forbidden, invalid, isUnexpected, toPublic } from '../errors.ts';
+import { matches } from '../etags.ts';
 import { RequestLimit, RequestTooLong } from '../git/requests.ts';
 import { type Ending, GitError } from '../git/run.ts';
 import {
@@ -260,7 +261,7 @@ function download(services: Services): RequestHandler<{ id: string; oid: string;
     res.setHeader('Cache-Control', 'private, max-age=900');
     res.setHeader('Accept-Ranges', 'bytes');
     res.setHeader('ETag', `"${oid}"`);
-    if (req.fresh) return void res.status(304).end();
+    if (matches(req.get('if-none-match'), `"${oid}"`)) return void res.status(304).end();
 
     const range = wantedRange(req, size, `"${oid}"`);
     if (range === 'unsatisfiable') {

@@ -2,6 +2,7 @@
 import { hash } from 'node:crypto';
 import express, { type Request, type RequestHandler, type Response, type Router } from 'express';
 import { demandAccount } from '../auth/access.ts';
+import { matches } from '../etags.ts';
 import { allowanceOf } from '../graphql/context.ts';
 import type { Services } from '../services.ts';
 import { readBody } from './body.ts';
@@ -104,16 +105,6 @@ function answer(
     if (matches(req.headers['if-none-match'], etag)) return void res.status(304).end();
     res.status(route.status).type('json').send(text);
   };
-}
-
-/**
- * Express's own `req.fresh` says no to every request with `Cache-Control: no-cache`, which `fetch` adds to
- * each that carries `If-None-Match`.
- */
-function matches(ifNoneMatch: string | undefined, etag: string): boolean {
-  if (!ifNoneMatch) return false;
-  const weak = (tag: string) => tag.trim().replace(/^W\//, '');
-  return ifNoneMatch.split(',').some((tag) => tag.trim() === '*' || weak(tag) === weak(etag));
 }
 
 type Paginated = { pagination?: { page: number; total_pages: number } };
