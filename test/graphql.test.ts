@@ -206,6 +206,29 @@ test('screens pass the limits, and are told what they cost', async () => {
   expect(followed.text).toContain('LIMIT_EXCEEDED');
 });
 
+test('a body that is no JSON is answered with the place of the fault, and is not quoted', async () => {
+  await using app = await startApp();
+  for (const path of ['/graphql', '/graphql/stream']) {
+    const { status, text } = await app.anonymous.request('POST', path, {
+      headers: {
+        'content-type': 'application/json',
+        accept: 'application/json, text/event-stream',
+      },
+      body: '{"query": "secret",}',
+    });
+    expect([status, JSON.parse(text).errors]).toEqual([
+      400,
+      [
+        {
+          message:
+            'The body is not valid JSON: line 1, column 20: expected a name in double quotes, found "}"',
+          extensions: { code: 'INVALID_REQUEST' },
+        },
+      ],
+    ]);
+  }
+});
+
 test('a browser gets GraphiQL without anything from elsewhere', async () => {
   await using app = await startApp();
   const page = await app.anonymous.get('/graphql', { accept: 'text/html' });
@@ -220,4 +243,19 @@ test('a browser gets GraphiQL without anything from elsewhere', async () => {
   expect(policy).not.toMatch(/https?:|\*|unsafe-eval/);
   expect(page.headers.get('x-content-type-options')).toBe('nosniff');
   expect(page.headers.get('x-frame-options')).toBe('DENY');
+  expect(page.headers.get('content-encoding')).toBe('gzip');
+  const again = await app.anonymous.get('/graphql', {
+    accept: 'text/html',
+    'if-none-match': page.headers.get('etag') ?? '',
+  });
+  expect([again.status, again.text, again.headers.get('content-security-policy')]).toEqual([
+    304,
+    '',
+    policy,
+  ]);
+  const plain = await app.anonymous.get('/graphql', {
+    accept: 'text/html',
+    'accept-encoding': 'identity',
+  });
+  expect([plain.headers.get('content-encoding'), plain.text === page.text]).toEqual([null, true]);
 });

@@ -7,6 +7,7 @@ import type { GraphQLError } from 'graphql';
 import type { FetchAPI, Plugin } from 'graphql-yoga';
 import { readBytes } from '../body.ts';
 import { AppError, answerOf, invalid } from '../errors.ts';
+import { parseJson } from '../json.ts';
 
 type Server = { req: IncomingMessage };
 
@@ -18,6 +19,8 @@ export function useBody(show: (error: unknown) => GraphQLError): Plugin<object, 
         if (request.method === 'GET' || request.method === 'HEAD') return;
         const { method, headers, signal } = request;
         const body = await readBytes(serverContext.req);
+        if (/^application\/(graphql\+)?json/i.test(headers.get('content-type') ?? ''))
+          demandJsonBody(body);
         if (headers.get('content-type')?.startsWith('application/x-www-form-urlencoded'))
           demandJson(new URLSearchParams(body.toString()));
         setRequest(new fetchAPI.Request(request.url, { method, headers, body, signal }));
@@ -26,6 +29,15 @@ export function useBody(show: (error: unknown) => GraphQLError): Plugin<object, 
       }
     },
   };
+}
+
+/** Yoga parses it again, and would answer with the engine's message, which quotes it. @throws AppError 400 */
+function demandJsonBody(body: Buffer): void {
+  try {
+    parseJson(body.toString());
+  } catch (fault) {
+    throw invalid(null, `The body is not valid JSON: ${(fault as Error).message}`);
+  }
 }
 
 /** @throws AppError 400 */

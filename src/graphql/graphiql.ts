@@ -1,7 +1,11 @@
 /** GraphiQL at `/graphql` for browsers: one page, out of a package of ours, that loads nothing from anywhere. */
 import { hash } from 'node:crypto';
+import { promisify } from 'node:util';
+import { gzip } from 'node:zlib';
 import { renderGraphiQL } from '@graphql-yoga/render-graphiql';
 import type { Plugin } from 'graphql-yoga';
+import { matches } from '../etags.ts';
+import { once } from '../once.ts';
 
 const FIRST_QUERY = `# Everything in Loam that you may see. Put your token under "Headers" below:
 #   {"Authorization": "Bearer loam_pat_…"}
@@ -16,18 +20,32 @@ const FIRST_QUERY = `# Everything in Loam that you may see. Put your token under
 }
 `;
 
-type Page = { html: string; policy: string };
-let page: Page | undefined;
+/** It is the same for everybody: 9 MB, of which most browsers take 2 as gzip. */
+type Page = {
+  html: Buffer<ArrayBuffer>;
+  packed: Buffer<ArrayBuffer>;
+  headers: Record<string, string>;
+};
 
-/** The page is the same for everybody; it is 9 MB, so it is made and hashed when it is first asked for. */
-function readPage(): Page {
-  if (page) return page;
-  const html = renderGraphiQL({ title: 'Loam', defaultQuery: FIRST_QUERY });
-  const start = html.indexOf('<script>', html.indexOf('<div id="root">')) + '<script>'.length;
-  const script = html.slice(start, html.lastIndexOf('</script>'));
-  page = { html, policy: policyFor(script) };
-  return page;
-}
+/** Made when it is first asked for: few servers ever are. */
+const readPage = once(async (): Promise<Page> => {
+  const text = renderGraphiQL({ title: 'Loam', defaultQuery: FIRST_QUERY });
+  const start = text.indexOf('<script>', text.indexOf('<div id="root">')) + '<script>'.length;
+  const script = text.slice(start, text.lastIndexOf('</script>'));
+  const html = Buffer.from(text);
+  const headers = {
+    'content-type': 'text/html; charset=utf-8',
+    'content-security-policy': policyFor(script),
+    'x-frame-options': 'DENY',
+    'x-content-type-options': 'nosniff',
+    'referrer-policy': 'no-referrer',
+    // Of both forms, packed and not.
+    etag: `W/"${hash('sha1', html, 'base64url')}"`,
+    'cache-control': 'no-cache',
+    vary: 'Accept, Accept-Encoding',
+  };
+  return { html, packed: await promisify(gzip)(html), headers };
+});
 
 /**
  * The one script, by its hash, and the editor's workers, which it makes itself. Styles cannot be told by
@@ -48,16 +66,20 @@ function policyFor(script: string): string {
   ].join('; ');
 }
 
-/** For Yoga's option of that name. */
-export const renderPage = () => readPage().html;
-
-/** What a browser may do with the page. */
-export const usePagePolicy: Plugin = {
-  onResponse({ response }) {
-    if (!response.headers.get('content-type')?.startsWith('text/html')) return;
-    response.headers.set('content-security-policy', readPage().policy);
-    response.headers.set('x-frame-options', 'DENY');
-    response.headers.set('x-content-type-options', 'nosniff');
-    response.headers.set('referrer-policy', 'no-referrer');
+/** In place of Yoga's own, which sends the whole page each time. */
+export const usePage: Plugin = {
+  async onRequest({ request, url, fetchAPI, endResponse }) {
+    const asked = (name: string) => request.headers.get(name) ?? '';
+    const isForPage = request.method === 'GET' && asked('accept').includes('text/html');
+    if (!isForPage || url.pathname !== '/graphql') return;
+    const { html, packed, headers } = await readPage();
+    if (matches(asked('if-none-match'), headers.etag as string))
+      return endResponse(new fetchAPI.Response(null, { status: 304, headers }));
+    const isPacked = /\bgzip\b(?!;\s*q=0(\.0*)?(,|$))/i.test(asked('accept-encoding'));
+    const encoding: Record<string, string> = isPacked ? { 'content-encoding': 'gzip' } : {};
+    const response = new fetchAPI.Response(isPacked ? packed : html, {
+      headers: { ...headers, ...encoding },
+    });
+    endResponse(response);
   },
 };

@@ -5,7 +5,7 @@ import type { Services } from '../services.ts';
 import { useBody } from './body.ts';
 import { allowanceOf, type Context } from './context.ts';
 import { showError, withCodes } from './errors.ts';
-import { renderPage, usePagePolicy } from './graphiql.ts';
+import { usePage } from './graphiql.ts';
 import { useLimits } from './limits.ts';
 import { schema } from './schema.ts';
 import { useSse } from './sse.ts';
@@ -15,7 +15,8 @@ export function createGraphQLServer(services: Services) {
   return createYoga<{ req: Request; res: Response }, Context>({
     schema,
     graphqlEndpoint: '/graphql',
-    renderGraphiQL: renderPage,
+    // `usePage` has it.
+    graphiql: false,
     landingPage: false,
     // The door in front answers CORS, and pino logs requests.
     cors: false,
@@ -33,13 +34,7 @@ export function createGraphQLServer(services: Services) {
       allowance: allowanceOf(services, req, res),
     }),
     maskedErrors: { maskError: show },
-    plugins: [
-      useBody(show),
-      useLimits,
-      useErrorCodes,
-      useSse({ show, ...services }),
-      usePagePolicy,
-    ],
+    plugins: [usePage, useBody(show), useLimits, useErrorCodes, useSse({ show, ...services })],
   });
 }
 

@@ -7,7 +7,7 @@ import type { IncomingMessage } from 'node:http';
 import type { RequestHandler } from 'express';
 import { readBytes } from '../body.ts';
 import { invalid } from '../errors.ts';
-import { parseJson } from './json.ts';
+import { parseJson } from '../json.ts';
 
 export type JsonObject = Record<string, unknown>;
 
