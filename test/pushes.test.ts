@@ -142,6 +142,29 @@ test('a request that unpacks to more than git is to hold is refused while it arr
   expect(counts).toEqual({ running: 0, waiting: 0 });
 });
 
+test.each(['identity', 'gzip'])(
+  'a client that leaves in the middle of a push sent as %s leaves nothing',
+  async (encoding) => {
+    const id = await seeded(`left-${encoding}`);
+    const { git } = app.app.services;
+    const sent = request(`${app.base}/ada/left-${encoding}.git/git-receive-pack`, {
+      method: 'POST',
+      headers: {
+        authorization: ada.authorization as string,
+        'content-type': 'application/x-git-receive-pack-request',
+        'content-encoding': encoding,
+      },
+    });
+    sent.on('error', () => {});
+    const body = `${pktLine(`${NONE} ${'1'.repeat(40)} refs/heads/x\0report-status`)}${FLUSH}PACK`;
+    sent.write(encoding === 'gzip' ? gzipSync(body).subarray(0, -4) : body);
+    await eventually(() => expect(git.transfers.counts.running).toBe(1));
+    sent.destroy();
+    await eventually(() => expect(git.transfers.counts.running).toBe(0), 5_000);
+    expect((await read(id)).branches).toBe(1);
+  },
+);
+
 test('a few kilobytes of deltas that make a gigabyte are refused', async () => {
   const id = await seeded('deltas');
   // A file of 16 MiB - 1, and one that is 64 times that.

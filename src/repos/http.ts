@@ -3,7 +3,7 @@
  *
  * Addresses work with and without `.git`. Errors are plain text, which git shows to its user.
  */
-import { type Duplex, Readable } from 'node:stream';
+import { type Duplex, finished, Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { createGunzip } from 'node:zlib';
 import {
@@ -219,9 +219,11 @@ function through(req: Request, stages: [Duplex, ...Duplex[]]): Readable {
     if (last.readableEnded) return;
     req.unpipe(first);
     req.resume();
+    for (const stage of stages) stage.destroy();
   });
-  req.once('close', () => {
-    if (!req.complete) first.destroy();
+  // A client that leaves early, or has left already. Only an error goes on from one stage to the next.
+  finished(req, { writable: false }, (error) => {
+    if (error) first.destroy(error);
   });
   return last;
 }
