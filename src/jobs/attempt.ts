@@ -54,8 +54,8 @@ export async function lookAfter(
   const outcome = await oversee(deps, attempt, handle, secrets, watch, stopping);
   if (!outcome || stopping.aborted) return false;
   // What it leaves stays in its folder until there is room for it.
-  if (attempt.job.outputPath !== null && !watch.deleted.aborted)
-    await deps.space.untilFree(stopping);
+  if (attempt.job.outputPath !== null)
+    await deps.space.untilFree(AbortSignal.any([watch.deleted, stopping]));
   if (stopping.aborted) return false;
   const collected = await collectUnlessDeleted(deps, attempt, handle, outcome, watch, stopping);
   if (stopping.aborted) return false;

@@ -143,7 +143,8 @@ export function removeForgotten(group: Cgroup): void {
   try {
     // The kernel shows no time before that at which the group was made.
     if (group.folders.some((folder) => statSync(folder).mtimeMs > before)) return;
-    // It refuses where there are processes.
+    if (pidsOf(group).length > 0) return;
+    // It refuses where there are processes of another pid namespace.
     for (const folder of group.folders)
       for (const below of withFoldersBelow(folder).reverse()) rmdirSync(below);
   } catch {
