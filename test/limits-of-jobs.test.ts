@@ -3,7 +3,7 @@ import { execFile, execFileSync, spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { existsSync, readdirSync, readFileSync, statSync, utimesSync } from 'node:fs';
 import { chmod, mkdir, mkdtemp, readdir, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { availableParallelism, tmpdir, totalmem } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { describe, expect, test } from 'vitest';
@@ -132,6 +132,18 @@ describe('with control groups', () => {
     expect(usage?.memoryBytes).toBeGreaterThan(0);
     expect(usage?.memoryBytes).toBeLessThan(200 * MiB);
     expect(groupsOf(made.dir)).not.toEqual([]);
+    const { cgroup } = JSON.parse(readFileSync(join(made.dir, spec.id, 'holds.json'), 'utf8'));
+    const valueIn = (...names: string[]) =>
+      (cgroup.folders as string[])
+        .flatMap((folder) => names.map((name) => join(folder, name)))
+        .filter((file) => existsSync(file))
+        .map((file) => Number(readFileSync(file, 'utf8').split(' ')[0]));
+    const cpus = Math.min(2, availableParallelism());
+    // As far as this machine has the controllers.
+    for (const quota of valueIn('cpu.cfs_quota_us', 'cpu.max')) expect(quota).toBe(cpus * 100_000);
+    // Of all jobs together, whatever each of them asked for.
+    for (const together of valueIn('../memory.limit_in_bytes', '../memory.max'))
+      expect(together).toBeLessThan(0.91 * totalmem());
     const second = await made.again();
     await second.sweep(new Set());
     expect(groupsOf(made.dir)).toEqual([]);
