@@ -4,7 +4,7 @@
  */
 import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
-import { Disk } from '../src/git/disk.ts';
+import { Disk } from '../src/git/disk/disk.ts';
 import { LARGE, makeRepository, median, openBench, time } from './repository.ts';
 
 const SMALL = { commits: 50, folders: 5, files: 5, fileBytes: 1_000 };

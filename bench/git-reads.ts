@@ -8,13 +8,13 @@
  */
 import { spawn } from 'node:child_process';
 import { join } from 'node:path';
-import { CatFilePool } from '../src/git/catfile.ts';
-import { HistoryCache, readHistory } from '../src/git/history.ts';
-import { readText, readTree } from '../src/git/read.ts';
-import { locate, resolveCommit } from '../src/git/resolve.ts';
-import { git } from '../src/git/run.ts';
-import { parseTree } from '../src/git/tree.ts';
-import { Turns } from '../src/turns.ts';
+import { CatFilePool } from '../src/git/objects/cat-file.ts';
+import { HistoryCache, readHistory } from '../src/git/objects/history.ts';
+import { readText, readTree } from '../src/git/objects/read.ts';
+import { locate, resolveCommit } from '../src/git/objects/resolve.ts';
+import { parseTree } from '../src/git/objects/tree.ts';
+import { git } from '../src/git/processes/run.ts';
+import { Turns } from '../src/limits/turns.ts';
 import { LARGE, makeRepository, median, openBench, TOKEN, time } from './repository.ts';
 
 const ROUNDS = 5;

@@ -8,7 +8,7 @@
 import { isIP } from 'node:net';
 import { resolve } from 'node:path';
 import { NAME, NAME_RULE, RESERVED } from './auth/names.ts';
-import { type PlanLimits, planLimits, withOverrides } from './plans.ts';
+import { type PlanLimits, planLimits, withOverrides } from './limits/plans.ts';
 
 export type DatabaseConfig = { kind: 'embedded' } | { kind: 'url'; url: string };
 export type RunnerChoice = 'auto' | 'docker' | 'process';

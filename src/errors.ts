@@ -3,8 +3,8 @@
  * whatever reaches them into a `PublicError` with `toPublic`, the one place that decides what is shown.
  */
 
-import { isDiskFull, isUnstorableText } from './db.ts';
-import { isDatabaseAway } from './outage.ts';
+import { isDiskFull, isUnstorableText } from './database/client.ts';
+import { isDatabaseAway } from './database/outage.ts';
 
 /** Code → status (spec section 7, decisions section 2). */
 export const STATUS = {

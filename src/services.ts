@@ -3,18 +3,18 @@
  * within a transaction they get `{ ...services, db: tx }`.
  */
 import type pg from 'pg';
+import type { Usage } from './auth/last-used.ts';
 import type { Rechecks } from './auth/rechecks.ts';
-import type { Usage } from './auth/usage.ts';
 import type { Config } from './config.ts';
-import type { Db } from './db.ts';
-import type { DiskSpace } from './disk-space.ts';
-import type { Bus } from './events.ts';
+import type { Signer } from './crypto/signed-links.ts';
+import type { Db } from './database/client.ts';
+import type { Bus } from './events/events.ts';
 import type { Git } from './git/git.ts';
 import type { SecretBox } from './jobs/secrets.ts';
+import type { Reads } from './limits/reads.ts';
 import type { Logger } from './log.ts';
-import type { Reads } from './reads.ts';
-import type { PushRecorder } from './repos/recorder.ts';
-import type { Signer } from './signing.ts';
+import type { PushRecorder } from './repos/pushes/recorder.ts';
+import type { DiskSpace } from './storage/disk-space.ts';
 
 export type Services = {
   config: Config;

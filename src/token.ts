@@ -8,7 +8,7 @@ import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { issueToken } from './auth/operator.ts';
 import { type Config, ConfigError, readConfig } from './config.ts';
-import { attachDatabase } from './db.ts';
+import { attachDatabase } from './database/client.ts';
 import { AppError } from './errors.ts';
 
 const USAGE = `usage: npm run --silent token -- USERNAME [--name NAME] [--expires-in-days 1..365]

@@ -17,10 +17,9 @@ const sources: Source[] = globSync('src/**/*.{ts,tsx}', { cwd: ROOT }).map((path
   return { path, text, imports };
 });
 
-/** The doors of a feature, which know a transport; every other file of it is domain. */
-const ADAPTER = /\/(graphql|http)(\.ts$|\/)/;
-const DOORS =
-  /^src\/(graphql|rest)\/|^src\/(main|app|http|starting|cors|limits|home|idempotency)\.ts$/;
+/** The adapters, which know a transport: of a feature its `graphql/` and `http.ts`. Every other file is domain. */
+const ADAPTER =
+  /^src\/(graphql|rest|http)\/|^src\/(main|app)\.ts$|^src\/\w+\/(graphql\/|http\.ts$)/;
 const FEATURES = ['auth', 'git', 'repos', 'jobs', 'webhooks', 'lfs', 'ssh'];
 
 /** `path imports name` for each import of the `from` files that matches `to`. */
@@ -33,19 +32,17 @@ function crossings(from: (s: Source) => boolean, to: RegExp): string[] {
 }
 
 const feature = (path: string) => /^src\/(\w+)\//.exec(path)?.[1];
-const isAdapter = ({ path }: Source) => ADAPTER.test(path) || DOORS.test(path);
+const isAdapter = ({ path }: Source) => ADAPTER.test(path);
 
 test('domain files know no transport', () => {
   const transports = /^(express|graphql|graphql-yoga|sofa-api|fets)($|\/)|^@pothos\/|^@graphql-/;
   expect(crossings((s) => !isAdapter(s), transports)).toEqual([]);
-  expect(crossings((s) => !isAdapter(s), /^src\/(graphql|rest)\/|\/(graphql|http)\.ts$/)).toEqual(
-    [],
-  );
+  expect(crossings((s) => !isAdapter(s), ADAPTER)).toEqual([]);
 });
 
 test('git is a leaf, and so is the waiting for turns that it shares with others', () => {
   expect(crossings((s) => feature(s.path) === 'git', /^src\/(?!git\/|turns\.ts$)/)).toEqual([]);
-  expect(crossings((s) => s.path === 'src/turns.ts', /./)).toEqual([]);
+  expect(crossings((s) => s.path === 'src/limits/turns.ts', /./)).toEqual([]);
 });
 
 test('features build on each other in one direction: auth, then repos, then the rest', () => {
@@ -58,19 +55,35 @@ test('features build on each other in one direction: auth, then repos, then the 
   for (const [name, forbidden] of Object.entries(above))
     expect(crossings((s) => feature(s.path) === name, forbidden)).toEqual([]);
   expect(
-    crossings((s) => feature(s.path) !== 'webhooks' && !DOORS.test(s.path), /^src\/webhooks\//),
+    crossings((s) => feature(s.path) !== 'webhooks' && !isAdapter(s), /^src\/webhooks\//),
   ).toEqual([]);
 });
 
 test('a feature is reached through the file named after it', () => {
-  // auth has two doors: who is asking (auth.ts), and what they may do (access.ts).
+  // auth has several: who is asking, what they may do, and the accounts themselves.
   const inner = FEATURES.filter((f) => f !== 'auth' && f !== 'git').join('|');
   for (const name of FEATURES) {
     const intoOthers = new RegExp(
-      `^src/(?!${name}/)(${inner})/(?!(\\1)\\.ts$|graphql\\.ts$|http\\.ts$)`,
+      `^src/(?!${name}/)(${inner})/(?!(\\1)\\.ts$|graphql/|http\\.ts$)`,
     );
     expect(crossings((s) => feature(s.path) === name && !isAdapter(s), intoOthers)).toEqual([]);
   }
+});
+
+test('what features stand on knows none of them', () => {
+  const foundations = /^src\/(crypto|database|events|limits|storage)\//;
+  expect(
+    crossings(
+      (s) => foundations.test(s.path),
+      /^src\/(auth|repos|jobs|lfs|ssh|webhooks|graphql|rest|http)\//,
+    ),
+  ).toEqual([]);
+});
+
+test('a feature has its GraphQL in one folder, and no file beside a folder of its name', () => {
+  const folders = new Set(sources.map(({ path }) => path.slice(0, path.lastIndexOf('/'))));
+  const beside = sources.map(({ path }) => path.replace(/\.ts$/, '')).filter((p) => folders.has(p));
+  expect(beside).toEqual([]);
 });
 
 test('nothing imports the composition root but its entry', () => {
@@ -91,7 +104,9 @@ test('git is started in one place', () => {
   const starters = sources.filter(({ text }) =>
     /(spawn|execFile|exec|fork)\w*\(\s*['"`]git['"`]/.test(text),
   );
-  expect(starters.map(({ path }) => path).filter((p) => p !== 'src/git/run.ts')).toEqual([]);
+  expect(starters.map(({ path }) => path).filter((p) => p !== 'src/git/processes/run.ts')).toEqual(
+    [],
+  );
 });
 
 test('no file holds two concepts: none is longer than 400 lines', () => {

@@ -6,7 +6,7 @@ import {
   type Target,
   type Viewer,
   withImplied,
-} from '../src/auth/access.ts';
+} from '../src/auth/permissions.ts';
 import { type Client, eventually, startApp, type TestApp } from './harness.ts';
 
 const codes = async (client: Client, query: string, input: object) => {

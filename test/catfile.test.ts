@@ -4,8 +4,8 @@ import { mkdir, mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { CatFilePool, type PoolOptions } from '../src/git/catfile.ts';
-import { FolderMissing, git } from '../src/git/run.ts';
+import { CatFilePool, type PoolOptions } from '../src/git/objects/cat-file.ts';
+import { FolderMissing, git } from '../src/git/processes/run.ts';
 import { Desk } from './git.ts';
 import { eventually } from './harness.ts';
 

@@ -2,7 +2,7 @@
 import { chmod, rename, rm, symlink, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { MAX_FILES, MAX_PAGE_BYTES, MAX_PATCH_BYTES } from '../src/git/diff.ts';
+import { MAX_FILES, MAX_PAGE_BYTES, MAX_PATCH_BYTES } from '../src/git/objects/diff.ts';
 import { Desk, remote } from './git.ts';
 import { type Client, startApp, type TestApp } from './harness.ts';
 

@@ -5,7 +5,7 @@ import { mkdtemp, readdir, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
-import { CheckoutTooLarge, checkOut } from '../src/git/checkout.ts';
+import { CheckoutTooLarge, checkOut } from '../src/git/disk/checkout.ts';
 import { eventually, startApp } from './harness.ts';
 import { job, submit } from './submit.ts';
 

@@ -2,7 +2,7 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { ConfigError, readConfig, VARIABLES } from '../src/config.ts';
-import { planLimits } from '../src/plans.ts';
+import { planLimits } from '../src/limits/plans.ts';
 
 test('the documented table is the table of the code', () => {
   const page = readFileSync(join(import.meta.dirname, '../docs/configuration.md'), 'utf8');

@@ -1,6 +1,6 @@
 /** Every list that is a connection, walked page by page against the whole of it. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { fakeRunner } from '../src/jobs/runners/fake.ts';
+import { fakeRunner } from './fakes/runner.ts';
 import { Desk, remote } from './git.ts';
 import { type Client, startApp, type TestApp } from './harness.ts';
 import { submit, until } from './submit.ts';

@@ -2,7 +2,7 @@
 import { once } from 'node:events';
 import { connect } from 'node:net';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { fakeRunner } from '../src/jobs/runners/fake.ts';
+import { fakeRunner } from './fakes/runner.ts';
 import { openWire } from './fuzz/wire.ts';
 import { type Answer, type Client, eventually, startApp, type TestApp } from './harness.ts';
 

@@ -3,8 +3,8 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { TestProject } from 'vitest/node';
-import { migrate } from '../src/migrate.ts';
-import { startPostgres } from '../src/postgres.ts';
+import { startPostgres } from '../src/database/embedded.ts';
+import { migrate } from '../src/database/migrate.ts';
 
 declare module 'vitest' {
   interface ProvidedContext {

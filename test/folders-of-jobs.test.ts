@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { diskUse } from '../src/jobs/runners/process/disk.ts';
-import { openProcessRunner } from '../src/jobs/runners/process.ts';
+import { openProcessRunner } from '../src/jobs/runners/process/runner.ts';
 import { attemptSpec } from './runner.contract.ts';
 
 const run = promisify(execFile);

@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { gzipSync } from 'node:zlib';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { newId } from '../src/ids.ts';
-import { recoverRepositories } from '../src/repos/recover.ts';
+import { recoverRepositories } from '../src/repos/recovery.ts';
 import { Desk, remote } from './git.ts';
 import { type Client, eventually, startApp, type TestApp } from './harness.ts';
 

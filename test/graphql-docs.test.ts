@@ -7,7 +7,7 @@ import { parse, validate } from 'graphql';
 import { expect, test } from 'vitest';
 import { MAX_COST, MAX_DEPTH, MAX_TOKENS } from '../src/graphql/limits.ts';
 import { schema } from '../src/graphql/schema.ts';
-import { fakeRunner } from '../src/jobs/runners/fake.ts';
+import { fakeRunner } from './fakes/runner.ts';
 import { Desk, remote } from './git.ts';
 import { startApp } from './harness.ts';
 import { submit, until } from './submit.ts';

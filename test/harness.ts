@@ -16,7 +16,7 @@ import { inject } from 'vitest';
 import { type App, createApp, type Overrides } from '../src/app.ts';
 import { newToken } from '../src/auth/tokens.ts';
 import { type Config, readConfig } from '../src/config.ts';
-import { openProcessRunner } from '../src/jobs/runners/process.ts';
+import { openProcessRunner } from '../src/jobs/runners/process/runner.ts';
 import { createLog } from '../src/log.ts';
 
 export type TestApp = AsyncDisposable & {

@@ -4,8 +4,8 @@ import { mkdtemp, rename, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { type FakeRunner, fakeRunner } from '../src/jobs/runners/fake.ts';
-import { openProcessRunner } from '../src/jobs/runners/process.ts';
+import { openProcessRunner } from '../src/jobs/runners/process/runner.ts';
+import { type FakeRunner, fakeRunner } from './fakes/runner.ts';
 import { type Client, eventually, startApp, type TestApp } from './harness.ts';
 import { cancel, job, lines, remove, submit, submitRaw, until, variables } from './submit.ts';
 

@@ -2,10 +2,10 @@
 import fc from 'fast-check';
 import pg from 'pg';
 import { expect, inject, test } from 'vitest';
+import { readMigrations } from '../src/database/migrate.ts';
 import { newId } from '../src/ids.ts';
 import { type LogEntry, PAGE_ENTRIES } from '../src/jobs/logs/pages.ts';
 import { readLog } from '../src/jobs/logs/read.ts';
-import { readMigrations } from '../src/migrate.ts';
 import { eventually } from './harness.ts';
 
 const UNBOUNDED = { take: async (bytes: number) => bytes };

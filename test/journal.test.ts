@@ -1,7 +1,7 @@
 /** How the log of a job is stored: pages that are filled, joined and read while lines arrive. */
 import fc from 'fast-check';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { inTransaction } from '../src/db.ts';
+import { inTransaction } from '../src/database/client.ts';
 import { newId } from '../src/ids.ts';
 import { appendLines } from '../src/jobs/logs/append.ts';
 import { foldPages } from '../src/jobs/logs/fold.ts';
@@ -9,11 +9,11 @@ import { followJournal } from '../src/jobs/logs/follow.ts';
 import { encodePages, type Line, PAGE_BYTES, PAGE_ENTRIES } from '../src/jobs/logs/pages.ts';
 import { readLog, startOf } from '../src/jobs/logs/read.ts';
 import { removeDeletedPages } from '../src/jobs/logs/removal.ts';
-import type { LogCursor } from '../src/jobs/runner.ts';
-import { fakeRunner } from '../src/jobs/runners/fake.ts';
+import type { LogCursor } from '../src/jobs/runners/runner.ts';
 import { moveJob, PHASES } from '../src/jobs/state.ts';
-import type { Allowance } from '../src/reads.ts';
+import type { Allowance } from '../src/limits/reads.ts';
 import type { Services } from '../src/services.ts';
+import { fakeRunner } from './fakes/runner.ts';
 import { startApp, type TestApp } from './harness.ts';
 
 let app: TestApp;

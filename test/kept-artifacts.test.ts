@@ -7,11 +7,11 @@ import { Readable } from 'node:stream';
 import { setImmediate } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { newId } from '../src/ids.ts';
-import { storeArtifacts } from '../src/jobs/artifacts.ts';
-import type { Runner } from '../src/jobs/runner.ts';
-import { fakeRunner } from '../src/jobs/runners/fake.ts';
+import { storeArtifacts } from '../src/jobs/artifacts/store.ts';
+import { tarHeader } from '../src/jobs/artifacts/tar.ts';
 import { tarOf } from '../src/jobs/runners/process/tar.ts';
-import { tarHeader } from '../src/jobs/tar.ts';
+import type { Runner } from '../src/jobs/runners/runner.ts';
+import { fakeRunner } from './fakes/runner.ts';
 import { type Client, eventually, startApp, type TestApp } from './harness.ts';
 import { cancel, lines, remove, submit, until } from './submit.ts';
 

@@ -7,8 +7,11 @@ import { availableParallelism, tmpdir, totalmem } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { describe, expect, test } from 'vitest';
-import type { AttemptSpec, Outcome } from '../src/jobs/runner.ts';
-import { openProcessRunner, type ProcessRunnerOptions } from '../src/jobs/runners/process.ts';
+import {
+  openProcessRunner,
+  type ProcessRunnerOptions,
+} from '../src/jobs/runners/process/runner.ts';
+import type { AttemptSpec, Outcome } from '../src/jobs/runners/runner.ts';
 import { eventually, startApp } from './harness.ts';
 import { needs } from './needs.ts';
 import { processesNaming } from './processes.ts';

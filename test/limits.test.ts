@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { planLimits } from '../src/plans.ts';
+import { planLimits } from '../src/limits/plans.ts';
 import { type Answer, eventually, startApp } from './harness.ts';
 
 const rates = ({ headers }: Answer) => ({

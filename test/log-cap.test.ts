@@ -1,7 +1,7 @@
 /** What is kept of a log that grows without end, and who it is counted for. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { fakeRunner } from '../src/jobs/runners/fake.ts';
-import { planLimits } from '../src/plans.ts';
+import { planLimits } from '../src/limits/plans.ts';
+import { fakeRunner } from './fakes/runner.ts';
 import { type Client, eventually, startApp, type TestApp } from './harness.ts';
 import { job, lines, remove, submit, until } from './submit.ts';
 

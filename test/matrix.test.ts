@@ -13,10 +13,10 @@ import {
 } from 'graphql';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { schema } from '../src/graphql/schema.ts';
-import { fakeRunner } from '../src/jobs/runners/fake.ts';
 import { executable } from '../src/rest/executable.ts';
 import { type Operation, readOperations } from '../src/rest/operations.ts';
 import { type Route, routes } from '../src/rest/routes.ts';
+import { fakeRunner } from './fakes/runner.ts';
 import { type Answer, type Client, startApp, type TestApp } from './harness.ts';
 import {
   LEVELS,

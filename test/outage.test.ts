@@ -1,8 +1,8 @@
 /** The database goes away and comes back, with jobs, followers and subscribers under way. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { type FakeRunner, fakeRunner } from '../src/jobs/runners/fake.ts';
-import { isDatabaseAway } from '../src/outage.ts';
+import { isDatabaseAway } from '../src/database/outage.ts';
 import { cuttable } from './cut.ts';
+import { type FakeRunner, fakeRunner } from './fakes/runner.ts';
 import { type Client, eventually, startApp, type TestApp } from './harness.ts';
 import { followStream } from './sse.ts';
 import { cancel, job, lines, submit, until } from './submit.ts';

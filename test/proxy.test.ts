@@ -9,7 +9,7 @@ import { type AddressInfo, createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
-import { planLimits } from '../src/plans.ts';
+import { planLimits } from '../src/limits/plans.ts';
 import { Desk } from './git.ts';
 import { Client, eventually, startApp } from './harness.ts';
 import { type Need, needs } from './needs.ts';

@@ -9,8 +9,8 @@ import { buffer } from 'node:stream/consumers';
 import { deflateSync, gzipSync } from 'node:zlib';
 import pg from 'pg';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { FLUSH, pktLine } from '../src/git/pktline.ts';
-import { recoverRepositories } from '../src/repos/recover.ts';
+import { FLUSH, pktLine } from '../src/git/transport/pkt-line.ts';
+import { recoverRepositories } from '../src/repos/recovery.ts';
 import { Desk, remote } from './git.ts';
 import { type Answer, type Client, eventually, startApp, type TestApp } from './harness.ts';
 

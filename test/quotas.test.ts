@@ -1,8 +1,8 @@
 import { expect, test } from 'vitest';
-import { inTransaction } from '../src/db.ts';
+import { inTransaction } from '../src/database/client.ts';
 import { newId } from '../src/ids.ts';
-import { planLimits } from '../src/plans.ts';
-import { demandRoom } from '../src/quotas.ts';
+import { planLimits } from '../src/limits/plans.ts';
+import { demandRoom } from '../src/limits/quotas.ts';
 import { startApp } from './harness.ts';
 
 test('the last place is given once, and what a namespace stores is known without counting it', async () => {

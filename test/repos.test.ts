@@ -3,7 +3,7 @@ import { readdir, symlink } from 'node:fs/promises';
 import { join } from 'node:path';
 import fc from 'fast-check';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { can, SCOPES, type Viewer } from '../src/auth/access.ts';
+import { can, SCOPES, type Viewer } from '../src/auth/permissions.ts';
 import { checkout, resolveBranch } from '../src/repos/repos.ts';
 import { visibleTo } from '../src/repos/visibility.ts';
 import { Desk, remote } from './git.ts';

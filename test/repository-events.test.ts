@@ -1,6 +1,6 @@
 /** Subscriptions to what happens to repositories, and to several namespaces at once. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { fakeRunner } from '../src/jobs/runners/fake.ts';
+import { fakeRunner } from './fakes/runner.ts';
 import { Desk, remote } from './git.ts';
 import { type Client, eventually, startApp, type TestApp } from './harness.ts';
 import { parseEvents } from './sse.ts';

@@ -3,10 +3,10 @@
  * gives each of its documented errors. Every answer is also held against the OpenAPI document.
  */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { fakeRunner } from '../src/jobs/runners/fake.ts';
-import { planLimits } from '../src/plans.ts';
+import { planLimits } from '../src/limits/plans.ts';
 import { templateOf } from '../src/rest/openapi/document.ts';
 import { errorsOf, type Route, routes } from '../src/rest/routes.ts';
+import { fakeRunner } from './fakes/runner.ts';
 import { openWire } from './fuzz/wire.ts';
 import { type Answer, startApp, type TestApp } from './harness.ts';
 import { type Document, type Operation, openDocument } from './openapi.ts';

@@ -3,7 +3,7 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
-import { openProcessRunner } from '../src/jobs/runners/process.ts';
+import { openProcessRunner } from '../src/jobs/runners/process/runner.ts';
 import { Client, cloneDatabase, eventually } from './harness.ts';
 import { type ServerProcess, startServer } from './process.ts';
 import { followStream, type StreamEvent } from './sse.ts';

@@ -1,7 +1,7 @@
 /** What is removed when its time is over, and what a client hears who asks for it. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { fakeRunner } from '../src/jobs/runners/fake.ts';
-import { removeOldEvents } from '../src/outbox.ts';
+import { removeOldEvents } from '../src/events/outbox.ts';
+import { fakeRunner } from './fakes/runner.ts';
 import { type Client, eventually, startApp, type TestApp } from './harness.ts';
 import { submit, until } from './submit.ts';
 import { MODES, take } from './subscribe.ts';

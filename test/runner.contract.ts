@@ -1,6 +1,12 @@
 /** What the worker relies on, run over every runner. The commands are both shell and the fake's language. */
 import { expect, test } from 'vitest';
-import type { AttemptSpec, Handle, LogCursor, Outcome, Runner } from '../src/jobs/runner.ts';
+import type {
+  AttemptSpec,
+  Handle,
+  LogCursor,
+  Outcome,
+  Runner,
+} from '../src/jobs/runners/runner.ts';
 import { eventually } from './harness.ts';
 
 export type RunnerUnderTest = AsyncDisposable & {

@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { addedLines, findSecrets, secretIn } from '../src/repos/secrets.ts';
+import { addedLines, findSecrets, secretIn } from '../src/repos/pushes/secret-scanning.ts';
 
 /** Joined here, so that scanners find none of them in this file. */
 const live = (...parts: string[]) => parts.join('');

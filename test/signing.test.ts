@@ -2,7 +2,7 @@ import { mkdtemp, rm, stat } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
-import { createSigner, openSigner } from '../src/signing.ts';
+import { createSigner, openSigner } from '../src/crypto/signed-links.ts';
 
 const query = (url: string) => Object.fromEntries(new URL(url).searchParams);
 

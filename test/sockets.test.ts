@@ -7,7 +7,7 @@ import { type AddressInfo, connect, createServer, type Socket } from 'node:net';
 import { setTimeout as delay } from 'node:timers/promises';
 import { pino } from 'pino';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { type ConnectionLimits, openServer, takesLong } from '../src/connections.ts';
+import { type ConnectionLimits, openServer, takesLong } from '../src/http/connections.ts';
 import { Desk } from './git.ts';
 import { eventually, startApp, type TestApp } from './harness.ts';
 

@@ -2,7 +2,7 @@ import { once } from 'node:events';
 import { get, type IncomingMessage } from 'node:http';
 import type { Socket } from 'node:net';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { fakeRunner } from '../src/jobs/runners/fake.ts';
+import { fakeRunner } from './fakes/runner.ts';
 import { type Client, eventually, startApp, type TestApp } from './harness.ts';
 import { followStream, type StreamEvent } from './sse.ts';
 import { cancel, lines, submit, until } from './submit.ts';

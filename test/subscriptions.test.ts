@@ -1,7 +1,7 @@
 import { GraphQLError } from 'graphql';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { EventStream } from '../src/graphql/event-stream.ts';
-import { fakeRunner } from '../src/jobs/runners/fake.ts';
+import { fakeRunner } from './fakes/runner.ts';
 import { type Client, eventually, startApp, type TestApp } from './harness.ts';
 import { parseEvents } from './sse.ts';
 import { cancel, lines, remove, submit, until } from './submit.ts';

@@ -1,6 +1,6 @@
 /** Turns: how much runs at once, who comes next, and that no wait is without an end. */
 import { expect, test } from 'vitest';
-import { NoTurn, Turns } from '../src/turns.ts';
+import { NoTurn, Turns } from '../src/limits/turns.ts';
 
 /** Work that ends when told, and what has begun so far. */
 function bench(turns: Turns) {

@@ -2,10 +2,10 @@
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
-import { findLost } from '../src/jobs/queue.ts';
-import type { Runner } from '../src/jobs/runner.ts';
-import { type FakeRunner, fakeRunner } from '../src/jobs/runners/fake.ts';
-import { startWorker } from '../src/jobs/worker.ts';
+import type { Runner } from '../src/jobs/runners/runner.ts';
+import { findLost } from '../src/jobs/worker/queue.ts';
+import { startWorker } from '../src/jobs/worker/worker.ts';
+import { type FakeRunner, fakeRunner } from './fakes/runner.ts';
 import { type Client, eventually, startApp, type TestApp } from './harness.ts';
 import { cancel, job, lines, submit, until } from './submit.ts';
 

@@ -1,11 +1,13 @@
 /** Personal access tokens: each belongs to a user, and only that user sees it. */
 import type { Prisma } from '../../prisma/generated/client.ts';
-import type { Db } from '../db.ts';
+import type { Db } from '../database/client.ts';
+import { readSlice } from '../database/keyset.ts';
+import type { Slice, SliceRequest } from '../database/paging.ts';
 import { invalid, notFound } from '../errors.ts';
 import { isId, newId } from '../ids.ts';
-import { readSlice } from '../keyset.ts';
-import type { Slice, SliceRequest } from '../paging.ts';
 import type { Services } from '../services.ts';
+import { namespaceNamed, userNamed } from './accounts.ts';
+import { demandFullRights, demandOwn, expiry, NEWEST, searchable, taken } from './credentials.ts';
 import {
   type Account,
   demand,
@@ -13,9 +15,7 @@ import {
   hasFullRights,
   type Scope,
   type Viewer,
-} from './access.ts';
-import { namespaceNamed, userNamed } from './accounts.ts';
-import { demandFullRights, demandOwn, expiry, NEWEST, searchable, taken } from './credentials.ts';
+} from './permissions.ts';
 import { hashSecret, newToken } from './tokens.ts';
 
 /** Of namespaces or repositories that a token is narrowed to. */

@@ -12,12 +12,13 @@ import type {
   Role,
   User,
 } from '../../prisma/generated/client.ts';
-import { type Db, inTransaction, violatesUnique } from '../db.ts';
+import { type Db, inTransaction, violatesUnique } from '../database/client.ts';
+import { pageQuery, readSlice, type Sorting, toSlice } from '../database/keyset.ts';
+import type { Slice, SliceRequest } from '../database/paging.ts';
 import { AppError, forbidden, invalid, notFound } from '../errors.ts';
 import { newId } from '../ids.ts';
-import { pageQuery, readSlice, type Sorting, toSlice } from '../keyset.ts';
-import type { Slice, SliceRequest } from '../paging.ts';
 import type { Services } from '../services.ts';
+import { NAME, NAME_RULE, RESERVED } from './names.ts';
 import {
   type Account,
   can,
@@ -26,8 +27,7 @@ import {
   demandOperator,
   roleIn,
   type Viewer,
-} from './access.ts';
-import { NAME, NAME_RULE, RESERVED } from './names.ts';
+} from './permissions.ts';
 
 /** RFC 5321 ends a path at 256 characters with its angle brackets. Whether it is read is not for us to know. */
 const MAX_EMAIL = 254;

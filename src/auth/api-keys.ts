@@ -1,13 +1,20 @@
 /** API keys: for programs. One that is bound to a namespace belongs to its admins too. */
 import type { Prisma } from '../../prisma/generated/client.ts';
+import { readSlice } from '../database/keyset.ts';
+import type { Slice, SliceRequest } from '../database/paging.ts';
 import { forbidden, invalid, notFound } from '../errors.ts';
 import { newId } from '../ids.ts';
-import { readSlice } from '../keyset.ts';
-import type { Slice, SliceRequest } from '../paging.ts';
 import type { Services } from '../services.ts';
-import { type Account, can, demand, hasFullRights, type Scope, type Viewer } from './access.ts';
 import { namespaceNamed } from './accounts.ts';
 import { demandFullRights, demandOwn, expiry, NEWEST, searchable, taken } from './credentials.ts';
+import {
+  type Account,
+  can,
+  demand,
+  hasFullRights,
+  type Scope,
+  type Viewer,
+} from './permissions.ts';
 import { hashSecret, KEY_NAME, randomSecret } from './tokens.ts';
 
 export type ApiKey = {

@@ -5,10 +5,10 @@
  * read at each use. Only a credential with full rights manages credentials, or a narrowed one could make
  * itself a wider twin. Deleting takes effect at once everywhere, because nothing caches credentials.
  */
-import { violatesUnique } from '../db.ts';
+import { violatesUnique } from '../database/client.ts';
+import type { Sorting } from '../database/keyset.ts';
 import { AppError, forbidden, invalid } from '../errors.ts';
-import type { Sorting } from '../keyset.ts';
-import { type Account, demandAccount, hasFullRights, type Viewer } from './access.ts';
+import { type Account, demandAccount, hasFullRights, type Viewer } from './permissions.ts';
 
 /** Newest first: ids sort by time of creation. */
 export const NEWEST: Sorting = { name: 'newest', column: 'id', type: 'text', order: 'desc' };

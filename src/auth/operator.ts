@@ -4,7 +4,7 @@
  */
 import type { PrismaClient } from '../../prisma/generated/client.ts';
 import { type Config, ConfigError } from '../config.ts';
-import type { Db } from '../db.ts';
+import type { Db } from '../database/client.ts';
 import { newId } from '../ids.ts';
 import type { Services } from '../services.ts';
 import { checkTokenName } from './access-tokens.ts';

@@ -7,11 +7,12 @@
  * credential that share its key. Nothing is shown on an answer older than five seconds: while the database
  * cannot be asked, streams wait.
  */
+
+import { isDatabaseAway } from '../database/outage.ts';
 import { AppError } from '../errors.ts';
-import { isDatabaseAway } from '../outage.ts';
 import type { Services } from '../services.ts';
-import type { Account, Viewer } from './access.ts';
-import { accountsOf, refusedCredentials } from './auth.ts';
+import { accountsOf, refusedCredentials } from './authenticate.ts';
+import type { Account, Viewer } from './permissions.ts';
 
 /** A round may take a second, and its answers are good for five. */
 const ROUND_MS = 4_000;

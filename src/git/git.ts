@@ -1,15 +1,15 @@
 /** All of git that the server holds on to: where repositories lie, what is open in them, what runs on them. */
 import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
-import { Turns } from '../turns.ts';
-import { CatFilePool } from './catfile.ts';
-import { DiffReader } from './diff.ts';
-import { Disk } from './disk.ts';
-import { HistoryCache } from './history.ts';
-import { installHooks } from './hooks.ts';
-import { Maintenance } from './maintenance.ts';
-import { checkVersion } from './run.ts';
-import { Tasks } from './tasks.ts';
+import { Turns } from '../limits/turns.ts';
+import { Disk } from './disk/disk.ts';
+import { Maintenance } from './disk/maintenance.ts';
+import { CatFilePool } from './objects/cat-file.ts';
+import { DiffReader } from './objects/diff.ts';
+import { HistoryCache } from './objects/history.ts';
+import { checkVersion } from './processes/run.ts';
+import { Tasks } from './processes/tasks.ts';
+import { installHooks } from './transport/hooks.ts';
 
 /** Reading processes at once: each takes some 20 ms of a core, and three descriptors of ours. */
 const READERS = Math.max(8, 2 * availableParallelism());

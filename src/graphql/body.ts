@@ -5,8 +5,8 @@
 import type { IncomingMessage } from 'node:http';
 import type { GraphQLError } from 'graphql';
 import type { FetchAPI, Plugin } from 'graphql-yoga';
-import { readBytes } from '../body.ts';
 import { AppError, answerOf, invalid } from '../errors.ts';
+import { readBytes } from '../http/body.ts';
 import { parseJson } from '../json.ts';
 
 type Server = { req: IncomingMessage };

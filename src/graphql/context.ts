@@ -1,5 +1,5 @@
-import type { Viewer } from '../auth/access.ts';
-import type { Allowance, Answer } from '../reads.ts';
+import type { Viewer } from '../auth/permissions.ts';
+import type { Allowance, Answer } from '../limits/reads.ts';
 import type { Services } from '../services.ts';
 
 /** A new object per request. The services are behind one property: spreading them cost more than the query. */

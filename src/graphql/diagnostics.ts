@@ -1,4 +1,4 @@
-import { health, type Version, version } from '../diagnostics.ts';
+import { health, type Version, version } from '../http/diagnostics.ts';
 import { builder } from './builder.ts';
 
 const VersionType = builder.objectRef<Version>('Version').implement({

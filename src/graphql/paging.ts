@@ -1,6 +1,6 @@
 /** The GraphQL forms of a page: a connection, for whoever scrolls, and a numbered page, for REST. */
-import type { NumberedPage, Slice } from '../paging.ts';
-import { MAX_FIRST } from '../paging.ts';
+import type { NumberedPage, Slice } from '../database/paging.ts';
+import { MAX_FIRST } from '../database/paging.ts';
 import { builder } from './builder.ts';
 
 /** The arguments of every connection. Only forwards: every list that has two ends can be sorted from either. */

@@ -1,13 +1,13 @@
 /** The whole schema: each import adds its feature's types and fields to the builder. */
 import { builder } from './builder.ts';
 import { demandDiskSpace } from './disk-space.ts';
-import '../auth/graphql.ts';
+import '../auth/graphql/namespaces.ts';
 import '../auth/graphql/accounts.ts';
 import '../auth/graphql/credentials.ts';
-import '../repos/graphql.ts';
+import '../repos/graphql/repositories.ts';
 import '../repos/graphql/mutations.ts';
 import '../repos/graphql/subscriptions.ts';
-import '../jobs/graphql.ts';
+import '../jobs/graphql/jobs.ts';
 import '../jobs/graphql/kept.ts';
 import '../jobs/graphql/mutations.ts';
 import '../jobs/graphql/subscriptions.ts';

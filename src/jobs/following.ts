@@ -1,9 +1,9 @@
 /** Following jobs: who may, from where, and in what form it is told. The doors are GraphQL and SSE. */
 import type { JobStatus } from '../../prisma/generated/enums.ts';
-import { anyIn, demand, type Viewer } from '../auth/access.ts';
+import { anyIn, demand, type Viewer } from '../auth/permissions.ts';
 import { type Rule, whileAllowed } from '../auth/rechecks.ts';
 import { AppError, invalid } from '../errors.ts';
-import { followed, type OutboxEvent, readOutbox, stopping } from '../outbox.ts';
+import { followed, type OutboxEvent, readOutbox, stopping } from '../events/outbox.ts';
 import type { Services } from '../services.ts';
 import { getJob, type JobKey, namespaceOf, type Ruled } from './jobs.ts';
 import { followJournal } from './logs/follow.ts';

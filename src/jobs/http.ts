@@ -4,12 +4,12 @@ import { basename } from 'node:path';
 import { pipeline } from 'node:stream/promises';
 import { type Request, type Response, Router } from 'express';
 import type { Rule } from '../auth/rechecks.ts';
-import { closingOf } from '../connections.ts';
 import { AppError, answerOf, invalid, notFound } from '../errors.ts';
+import { closingOf } from '../http/connections.ts';
 import { otherMethod } from '../rest/methods.ts';
 import type { Services } from '../services.ts';
-import { archiveFile, openArtifact } from './artifacts.ts';
-import { demandDownload } from './downloads.ts';
+import { demandDownload } from './artifacts/downloads.ts';
+import { archiveFile, openArtifact } from './artifacts/store.ts';
 import { type LogEvent, openStream } from './following.ts';
 
 /** Comments, so that nothing on the way takes a quiet stream for a dead one (decisions section 4). */

@@ -6,32 +6,32 @@
  */
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type { JobStatus } from '../../prisma/generated/enums.ts';
-import { anyIn, demand, demandAccount, type Viewer } from '../auth/access.ts';
 import { namespaceNamed } from '../auth/accounts.ts';
-import { inTransaction, violatesReference, violatesUnique } from '../db.ts';
-import { AppError, notFound } from '../errors.ts';
-import { wake } from '../events.ts';
-import { newId } from '../ids.ts';
-import { readSlice } from '../keyset.ts';
+import { anyIn, demand, demandAccount, type Viewer } from '../auth/permissions.ts';
+import { inTransaction, violatesReference, violatesUnique } from '../database/client.ts';
+import { readSlice } from '../database/keyset.ts';
 import {
   type NumberedPage,
   type PageRequest,
   type Slice,
   type SliceRequest,
   toOffset,
-} from '../paging.ts';
-import { demandRoom } from '../quotas.ts';
+} from '../database/paging.ts';
+import { AppError, notFound } from '../errors.ts';
+import { wake } from '../events/events.ts';
+import { newId } from '../ids.ts';
+import { demandRoom } from '../limits/quotas.ts';
 import { resolveBranch } from '../repos/repos.ts';
 import type { Services } from '../services.ts';
+import { noteArtifacts, removeMarked } from './artifacts/kept.ts';
 import { costOf, costPerHour } from './hardware.ts';
-import { noteArtifacts, removeMarked } from './kept.ts';
 import { statusPage } from './logs/pages.ts';
 import { removeDeletedPages } from './logs/removal.ts';
-import { poolWaitsFor } from './queue.ts';
 import { type CreateInput, checkRequest, isJobName, type NamedValue } from './request.ts';
-import type { Outcome } from './runner.ts';
+import type { Outcome } from './runners/runner.ts';
 import { announce, isOver, lockJob, moveJob, PHASES, statusTopic, TOLD } from './state.ts';
 import { visibleTo } from './visibility.ts';
+import { poolWaitsFor } from './worker/queue.ts';
 
 export type { CreateInput, NamedValue } from './request.ts';
 export { visibleTo } from './visibility.ts';

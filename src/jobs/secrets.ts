@@ -6,7 +6,7 @@
  */
 import { createCipheriv, createDecipheriv, randomBytes } from 'node:crypto';
 import { join } from 'node:path';
-import { keyFile } from '../keyfile.ts';
+import { keyFile } from '../crypto/key-file.ts';
 
 const NONCE_BYTES = 12;
 const TAG_BYTES = 16;

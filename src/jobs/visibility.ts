@@ -1,6 +1,6 @@
 /** Which jobs a viewer may see, and what they left. */
 import type { Prisma } from '../../prisma/generated/client.ts';
-import type { Viewer } from '../auth/access.ts';
+import type { Viewer } from '../auth/permissions.ts';
 
 /** The same rule as `can(viewer, 'job.read', …)`, as a condition for the database. */
 export function visibleTo(viewer: Viewer): Prisma.JobWhereInput {

@@ -8,9 +8,9 @@
 import { stat } from 'node:fs/promises';
 import { LRUCache } from 'lru-cache';
 import { AppError, busy, notFound } from '../errors.ts';
-import { GitUnavailable } from '../git/run.ts';
+import { GitUnavailable } from '../git/processes/run.ts';
+import { NoTurn } from '../limits/turns.ts';
 import type { Services } from '../services.ts';
-import { NoTurn } from '../turns.ts';
 
 type Deps = Pick<Services, 'db' | 'git' | 'log'>;
 

@@ -1,11 +1,12 @@
 /** What happens to repositories, told as it happens: pushes above all. */
-import { anyIn, demand, type Viewer } from '../auth/access.ts';
+
 import { namespaceNamed } from '../auth/accounts.ts';
+import { anyIn, demand, type Viewer } from '../auth/permissions.ts';
 import { type Rule, whileAllowed } from '../auth/rechecks.ts';
 import { notFound } from '../errors.ts';
-import type { EventType } from '../events.ts';
-import { type Command, NONE } from '../git/hooks.ts';
-import { followed, type OutboxEvent, readOutbox, stopping } from '../outbox.ts';
+import type { EventType } from '../events/events.ts';
+import { followed, type OutboxEvent, readOutbox, stopping } from '../events/outbox.ts';
+import { type Command, NONE } from '../git/transport/hooks.ts';
 import type { Services } from '../services.ts';
 import { canExist, getRepository, RULED, type Ruled, target } from './repos.ts';
 

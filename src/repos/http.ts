@@ -14,11 +14,10 @@ import {
   Router,
 } from 'express';
 import type { Recheck } from '../auth/rechecks.ts';
-import { closingOf, takesLong, wasCutOff } from '../connections.ts';
 import { AppError, answerOf, busy, forbidden, invalid, isUnexpected, toPublic } from '../errors.ts';
 import { matches } from '../etags.ts';
-import { RequestLimit, RequestTooLong } from '../git/requests.ts';
-import { type Ending, GitError } from '../git/run.ts';
+import { type Ending, GitError } from '../git/processes/run.ts';
+import { RequestLimit, RequestTooLong } from '../git/transport/requests.ts';
 import {
   advertise,
   receivePack,
@@ -26,14 +25,15 @@ import {
   type Service,
   type Session,
   uploadPack,
-} from '../git/service.ts';
-import { address } from '../limits.ts';
+} from '../git/transport/transport.ts';
+import { closingOf, takesLong, wasCutOff } from '../http/connections.ts';
+import { address } from '../http/rate-limits.ts';
+import { NoTurn } from '../limits/turns.ts';
 import { otherMethod } from '../rest/methods.ts';
 import type { Services } from '../services.ts';
-import { NoTurn } from '../turns.ts';
-import { DOWNLOAD_PATH, findDownload } from './downloads.ts';
+import { DOWNLOAD_PATH, findDownload } from './browsing/downloads.ts';
 import { inFolder } from './folder.ts';
-import { pushRules } from './push.ts';
+import { pushRules } from './pushes/rules.ts';
 import { type GitAction, openForGit, ruleOfGit } from './repos.ts';
 
 const RETRY_SECONDS = 10;

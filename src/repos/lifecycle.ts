@@ -7,14 +7,14 @@
  */
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type { Visibility } from '../../prisma/generated/enums.ts';
-import { demand, demandAccount, type Viewer } from '../auth/access.ts';
 import { namespaceNamed } from '../auth/accounts.ts';
-import { type Db, inTransaction, violatesUnique } from '../db.ts';
+import { demand, demandAccount, type Viewer } from '../auth/permissions.ts';
+import { type Db, inTransaction, violatesUnique } from '../database/client.ts';
 import { AppError, invalid, notFound } from '../errors.ts';
-import { type EventType, publish } from '../events.ts';
-import type { Begun } from '../git/disk.ts';
+import { type EventType, publish } from '../events/events.ts';
+import type { Begun } from '../git/disk/disk.ts';
 import { isId, newId } from '../ids.ts';
-import { demandRoom } from '../quotas.ts';
+import { demandRoom } from '../limits/quotas.ts';
 import type { Services } from '../services.ts';
 import { gitignore } from './gitignore.ts';
 import { checkBranch, checkDescription, checkName, nameKey } from './names.ts';

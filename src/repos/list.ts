@@ -1,16 +1,16 @@
 /** Lists of repositories by page. */
 import { Prisma } from '../../prisma/generated/client.ts';
 import type { Visibility } from '../../prisma/generated/enums.ts';
-import type { Viewer } from '../auth/access.ts';
-import { notFound } from '../errors.ts';
-import { readSlice, type Sorting } from '../keyset.ts';
+import type { Viewer } from '../auth/permissions.ts';
+import { readSlice, type Sorting } from '../database/keyset.ts';
 import {
   type NumberedPage,
   type PageRequest,
   type Slice,
   type SliceRequest,
   toOffset,
-} from '../paging.ts';
+} from '../database/paging.ts';
+import { notFound } from '../errors.ts';
 import type { Services } from '../services.ts';
 import { canExist, type Row, type Select } from './repos.ts';
 import { visibleSql, visibleTo } from './visibility.ts';

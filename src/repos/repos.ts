@@ -4,12 +4,12 @@
  * Callers say with `select` which columns they want, so that one query serves both them and the rules here.
  */
 import type { Prisma } from '../../prisma/generated/client.ts';
-import { can, demand, type Viewer } from '../auth/access.ts';
+import { can, demand, type Viewer } from '../auth/permissions.ts';
 import type { Rule } from '../auth/rechecks.ts';
-import type { Db } from '../db.ts';
+import type { Db } from '../database/client.ts';
 import { AppError, invalid, notFound, unauthenticated } from '../errors.ts';
-import { CheckoutTooLarge, checkOut } from '../git/checkout.ts';
-import { branchTip } from '../git/resolve.ts';
+import { CheckoutTooLarge, checkOut } from '../git/disk/checkout.ts';
+import { branchTip } from '../git/objects/resolve.ts';
 import { isId } from '../ids.ts';
 import type { Services } from '../services.ts';
 import { inFolder } from './folder.ts';

@@ -4,7 +4,7 @@
  */
 import { Prisma } from '../../prisma/generated/client.ts';
 import type { Visibility } from '../../prisma/generated/enums.ts';
-import { ACTIONS, type Account, type Viewer } from '../auth/access.ts';
+import { ACTIONS, type Account, type Viewer } from '../auth/permissions.ts';
 
 /** Those of an open visibility, and those that a member sees; null within it: no such limit. */
 type Sight = {

@@ -1,7 +1,7 @@
 /** REST in Express: matches the routes, takes requests apart, and writes the answers. */
 import { hash } from 'node:crypto';
 import express, { type Request, type RequestHandler, type Response, type Router } from 'express';
-import { demandAccount } from '../auth/access.ts';
+import { demandAccount } from '../auth/permissions.ts';
 import { matches } from '../etags.ts';
 import { allowanceOf } from '../graphql/context.ts';
 import type { Services } from '../services.ts';

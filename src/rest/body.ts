@@ -5,8 +5,8 @@
 import { isUtf8 } from 'node:buffer';
 import type { IncomingMessage } from 'node:http';
 import type { RequestHandler } from 'express';
-import { readBytes } from '../body.ts';
 import { invalid } from '../errors.ts';
+import { readBytes } from '../http/body.ts';
 import { parseJson } from '../json.ts';
 
 export type JsonObject = Record<string, unknown>;

@@ -6,7 +6,7 @@ import { mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
-import { fakeRunner } from '../../src/jobs/runners/fake.ts';
+import { fakeRunner } from '../fakes/runner.ts';
 import { Desk } from '../git.ts';
 import { type Client, startApp } from '../harness.ts';
 import { agreement, processesOf } from './agreement.ts';

@@ -4,9 +4,9 @@
  */
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
-import { fakeRunner } from '../../src/jobs/runners/fake.ts';
 import { templateOf } from '../../src/rest/openapi/document.ts';
 import { type Route, routes } from '../../src/rest/routes.ts';
+import { fakeRunner } from '../fakes/runner.ts';
 import { startApp } from '../harness.ts';
 import { type Document, openDocument } from '../openapi.ts';
 import { fromSchema, type JsonSchema, mostly, nastyJson, nastyString } from './values.ts';

@@ -3,7 +3,7 @@ import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { expect, test, vi } from 'vitest';
 import { markedPids } from '../../src/jobs/runners/process/proc.ts';
-import { openProcessRunner } from '../../src/jobs/runners/process.ts';
+import { openProcessRunner } from '../../src/jobs/runners/process/runner.ts';
 import { eventually } from '../harness.ts';
 import { needs } from '../needs.ts';
 import { attemptSpec } from '../runner.contract.ts';

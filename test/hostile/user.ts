@@ -4,8 +4,8 @@ import { once } from 'node:events';
 import { mkdir, mkdtemp, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
-import type { Outcome } from '../../src/jobs/runner.ts';
-import type { ProcessRunnerOptions } from '../../src/jobs/runners/process.ts';
+import type { ProcessRunnerOptions } from '../../src/jobs/runners/process/runner.ts';
+import type { Outcome } from '../../src/jobs/runners/runner.ts';
 import { fillDataFolder } from './machine.ts';
 import { asWho, give, type Who } from './who.ts';
 

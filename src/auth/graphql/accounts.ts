@@ -3,7 +3,7 @@ import { builder } from '../../graphql/builder.ts';
 import { INPUT } from '../../graphql/payloads.ts';
 import { memberId } from '../../ids.ts';
 import * as accounts from '../accounts.ts';
-import { Member, Namespace, Plan, Role, User } from '../graphql.ts';
+import { Member, Namespace, Plan, Role, User } from './namespaces.ts';
 
 const CreateUserInput = builder.inputType('CreateUserInput', {
   description: 'A user to make.',

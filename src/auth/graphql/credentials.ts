@@ -2,10 +2,10 @@
 import { builder } from '../../graphql/builder.ts';
 import { connectionType, pageCost, sliceArgs, toConnection } from '../../graphql/paging.ts';
 import { deletionPayload, INPUT } from '../../graphql/payloads.ts';
-import { type Scope as AScope, SCOPES } from '../access.ts';
 import * as tokens from '../access-tokens.ts';
 import * as keys from '../api-keys.ts';
-import { User } from '../graphql.ts';
+import { type Scope as AScope, SCOPES } from '../permissions.ts';
+import { User } from './namespaces.ts';
 
 const ALLOWS: Record<AScope, string> = {
   'repo:read': 'Reading and cloning repositories.',

@@ -1,10 +1,10 @@
 /** Artifacts of jobs that were deleted without them, in GraphQL: the list of a namespace, and removing them. */
-import { Namespace } from '../../auth/graphql.ts';
+import { Namespace } from '../../auth/graphql/namespaces.ts';
 import { builder } from '../../graphql/builder.ts';
 import { connectionType, pageCost, sliceArgs, toConnection } from '../../graphql/paging.ts';
 import { deletionPayload, INPUT } from '../../graphql/payloads.ts';
-import * as downloads from '../downloads.ts';
-import * as kept from '../kept.ts';
+import * as downloads from '../artifacts/downloads.ts';
+import * as kept from '../artifacts/kept.ts';
 import { JobArtifacts } from './outputs.ts';
 
 const KeptArtifacts = builder.objectRef<kept.KeptArtifacts>('KeptArtifacts').implement({

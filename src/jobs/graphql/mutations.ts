@@ -3,10 +3,10 @@ import type { Prisma } from '../../../prisma/generated/client.ts';
 import { builder } from '../../graphql/builder.ts';
 import { deletionPayload, INPUT } from '../../graphql/payloads.ts';
 import { selectAt } from '../../graphql/select.ts';
-import { Job } from '../graphql.ts';
 import { HARDWARE_DEFAULTS } from '../hardware.ts';
 import * as jobs from '../jobs.ts';
 import { Gpu, Region } from './enums.ts';
+import { Job } from './jobs.ts';
 
 const EnvironmentVariable = builder.objectRef<jobs.NamedValue>('EnvironmentVariable').implement({
   description: 'A name and what it stands for in the environment of a job.',

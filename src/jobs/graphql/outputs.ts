@@ -1,9 +1,9 @@
 /** What a job uses and what it leaves, in GraphQL: analytics and artifacts. */
 import { builder } from '../../graphql/builder.ts';
 import { connectionType, pageCost, sliceArgs, toConnection } from '../../graphql/paging.ts';
-import type { ArtifactFile } from '../downloads.ts';
-import * as downloads from '../downloads.ts';
-import type { analyticsOf } from '../usage.ts';
+import type { analyticsOf } from '../analytics.ts';
+import type { ArtifactFile } from '../artifacts/downloads.ts';
+import * as downloads from '../artifacts/downloads.ts';
 
 export const JobAnalytics = builder
   .objectRef<

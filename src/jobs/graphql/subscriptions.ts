@@ -10,9 +10,9 @@ import {
   orThrow,
 } from '../../graphql/subscription.ts';
 import * as following from '../following.ts';
-import { Job } from '../graphql.ts';
 import * as jobs from '../jobs.ts';
 import { JobStatus } from './enums.ts';
+import { Job } from './jobs.ts';
 import { JobLogEvent } from './logs.ts';
 
 const JobEventType = eventTypes<following.JobEventType>('JobEventType', 'What happened to a job.', {

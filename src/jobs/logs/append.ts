@@ -3,7 +3,7 @@
  * entries become visible in the order of their numbers and none appears behind a reader.
  */
 import type { Services } from '../../services.ts';
-import type { LogCursor } from '../runner.ts';
+import type { LogCursor } from '../runners/runner.ts';
 import { columnsOf, PAGE_COLUMNS, pagesFrom } from './columns.ts';
 import { FOLD_AT, foldPages } from './fold.ts';
 import { encodePages, type Line } from './pages.ts';

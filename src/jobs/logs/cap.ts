@@ -4,9 +4,9 @@
  * itself goes on, and its changes of status are told as ever.
  */
 import type { Plan } from '../../../prisma/generated/enums.ts';
-import { logLimits, storageLimit } from '../../quotas.ts';
+import { logLimits, storageLimit } from '../../limits/quotas.ts';
 import type { Services } from '../../services.ts';
-import type { LogCursor } from '../runner.ts';
+import type { LogCursor } from '../runners/runner.ts';
 import { appendLines, type Stored } from './append.ts';
 import { type Line, textBytes } from './pages.ts';
 

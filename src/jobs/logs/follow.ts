@@ -1,6 +1,6 @@
 /** Following a journal: what is there, what comes, and the end. */
 import type { JobStatus } from '../../../prisma/generated/enums.ts';
-import { untilAnswered } from '../../outage.ts';
+import { untilAnswered } from '../../database/outage.ts';
 import type { Services } from '../../services.ts';
 import { isOver } from '../state.ts';
 import { decodePage, type Entry, PAGE_BYTES, PAGE_ENTRIES, type StoredPage } from './pages.ts';

@@ -1,6 +1,6 @@
 /** Reading the newest lines of a log, or those after a moment. */
 import { invalid } from '../../errors.ts';
-import type { Allowance } from '../../reads.ts';
+import type { Allowance } from '../../limits/reads.ts';
 import type { Services } from '../../services.ts';
 import { decodePage, type Entry, type LogEntry, PAGE_ENTRIES, type StoredPage } from './pages.ts';
 

@@ -1,5 +1,5 @@
 /** What commits change, in GraphQL: files, patches, comparisons. */
-import { MAX_FILES, MAX_PAGE_BYTES, MAX_PATCH_BYTES, type Patch } from '../../git/diff.ts';
+import { MAX_FILES, MAX_PAGE_BYTES, MAX_PATCH_BYTES, type Patch } from '../../git/objects/diff.ts';
 import { builder } from '../../graphql/builder.ts';
 import {
   connectionType,
@@ -8,7 +8,7 @@ import {
   sliceArgs,
   toConnection,
 } from '../../graphql/paging.ts';
-import * as changes from '../changes.ts';
+import * as changes from '../browsing/changes.ts';
 import { Commit, CommitConnection } from './contents.ts';
 
 const FileStatus = builder.enumType('ChangedFileStatus', {

@@ -1,10 +1,10 @@
 /** What is in a repository, in GraphQL: the types of directories, files, commits and refs. */
-import type { Signature as SignatureShape } from '../../git/commit.ts';
-import type { TreeEntry as TreeEntryShape } from '../../git/read.ts';
+import type { Signature as SignatureShape } from '../../git/objects/commit.ts';
+import type { TreeEntry as TreeEntryShape } from '../../git/objects/read.ts';
 import { builder } from '../../graphql/builder.ts';
 import { connectionType, pageType } from '../../graphql/paging.ts';
-import type * as contents from '../contents.ts';
-import type { RefAndCommit } from '../history.ts';
+import type * as contents from '../browsing/contents.ts';
+import type { RefAndCommit } from '../browsing/history.ts';
 
 const TreeEntryType = builder.enumType('TreeEntryType', {
   description: 'What stands in a directory.',

@@ -1,14 +1,14 @@
 /** What changes repositories, in GraphQL. */
 import type { GraphQLResolveInfo } from 'graphql';
-import type { Viewer } from '../../auth/access.ts';
+import type { Viewer } from '../../auth/permissions.ts';
 import { builder } from '../../graphql/builder.ts';
 import type { Context } from '../../graphql/context.ts';
 import { deletionPayload, INPUT } from '../../graphql/payloads.ts';
 import { selectAt } from '../../graphql/select.ts';
 import type { Services } from '../../services.ts';
-import { Repository, Visibility } from '../graphql.ts';
 import * as lifecycle from '../lifecycle.ts';
 import type { Select } from '../repos.ts';
+import { Repository, Visibility } from './repositories.ts';
 
 const ID = { required: true, description: 'Of the repository.' } as const;
 const NAMESPACE = {

@@ -9,8 +9,8 @@ import {
   orThrow,
 } from '../../graphql/subscription.ts';
 import * as following from '../following.ts';
-import { Repository } from '../graphql.ts';
 import * as repos from '../repos.ts';
+import { Repository } from './repositories.ts';
 
 const RepositoryEventType = eventTypes<following.RepositoryEventType>(
   'RepositoryEventType',

@@ -1,5 +1,5 @@
 /** The OpenAPI document, written from the table of routes and their operations. */
-import { version } from '../../diagnostics.ts';
+import { version } from '../../http/diagnostics.ts';
 import type { Services } from '../../services.ts';
 import type { Endpoint } from '../facade.ts';
 import type { Operation, Parameter } from '../operations.ts';

@@ -6,8 +6,8 @@ import { constants, type Dirent } from 'node:fs';
 import { lstat, open, opendir, realpath } from 'node:fs/promises';
 import { basename, join, normalize, relative, sep } from 'node:path';
 import { Readable } from 'node:stream';
-import { MAX_OUTPUT_ENTRIES, tooManyEntries } from '../../runner.ts';
-import { TAR_END, tarHeader, tarPadding } from '../../tar.ts';
+import { TAR_END, tarHeader, tarPadding } from '../../artifacts/tar.ts';
+import { MAX_OUTPUT_ENTRIES, tooManyEntries } from '../runner.ts';
 import { MOUNTS } from './view.ts';
 
 /** `owner`: the user that the job ran under. */

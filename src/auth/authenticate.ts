@@ -1,0 +1,135 @@
+/**
+ * The one door through which a credential becomes a Viewer, for REST, GraphQL and git alike: one query
+ * reads the credential, its user and the user's roles, at each request, so that what is deleted or taken
+ * away is gone at once on every server.
+ *
+ * The query is written by hand because every request pays for it: the join took 61 µs of CPU through pg and
+ * 132 through Prisma. A cache was refused: it would have to be told of every deletion, on every server.
+ */
+import type { Plan, Role } from '../../prisma/generated/enums.ts';
+import { type AppError, unauthenticated } from '../errors.ts';
+import type { Services } from '../services.ts';
+import { type Account, type Scope, type Viewer, withImplied } from './permissions.ts';
+import { hashSecret, KEY_NAME, matches, TOKEN_PREFIX } from './tokens.ts';
+
+/** What a request carries. Basic, which is all that git can send, may hold either kind. */
+export type Credential =
+  | { kind: 'pat'; token: string }
+  | { kind: 'key' | 'basic'; name: string; secret: string };
+
+const NOBODY: Viewer = { kind: 'anonymous' };
+
+/** 401: what was given is unknown, deleted or expired. */
+export function refusedCredentials(): AppError {
+  return unauthenticated('The credentials are not valid or have expired');
+}
+
+type Pool = Services['pool'];
+
+/** `credential` null: none was given. */
+export async function authenticate(
+  { pool, usage }: Pick<Services, 'pool' | 'usage'>,
+  credential: Credential | null,
+): Promise<Viewer> {
+  if (credential === null) return NOBODY;
+  const account = await accountOf(pool, credential);
+  if (!account) return { kind: 'anonymous', failure: refusedCredentials() };
+  usage.note(account.credential);
+  return account;
+}
+
+async function accountOf(pool: Pool, credential: Credential): Promise<Account | undefined> {
+  if (credential.kind === 'pat') return byToken(pool, credential.token);
+  const { kind, name, secret } = credential;
+  if (kind === 'basic' && secret.startsWith(TOKEN_PREFIX)) return byToken(pool, secret);
+  const account = KEY_NAME.test(name) ? await byKey(pool, name, secret) : undefined;
+  // The first token may have been chosen by hand, without the prefix.
+  return account ?? (kind === 'basic' ? byToken(pool, secret) : undefined);
+}
+
+type Row = {
+  id: string;
+  name: string;
+  /** Null and empty are one: Prisma writes either. */
+  scopes: Scope[] | null;
+  namespaces: string[] | null;
+  repositories: string[] | null;
+  userId: string;
+  username: string;
+  email: string;
+  plan: Plan;
+  operator: boolean;
+  ownId: string;
+  ownName: string;
+  roles: Record<string, Role> | null;
+};
+
+const USER = `
+  u.id as "userId", u.username, u.email, u.operator, own.id as "ownId", own.name as "ownName",
+  (select json_object_agg(m.namespace_id, m.role) from members m where m.user_id = u.id) as roles`;
+const JOINED = `
+  join users u on u.id = c.user_id
+  join namespaces own on own.user_id = u.id`;
+const VALID = `(c.expires_at is null or c.expires_at > now())`;
+
+const TOKENS = `
+  select c.id, c.name, c.scopes, c.namespaces, c.repositories, u.plan, ${USER}
+  from access_tokens c ${JOINED} where ${VALID} and`;
+const TOKEN = { name: 'auth.token', text: `${TOKENS} c.hash = $1` };
+const TOKENS_BY_ID = { name: 'auth.tokens', text: `${TOKENS} c.id = any($1)` };
+
+/** What is done with a namespace's key is done on its plan, whoever made the key. */
+const KEYS = `
+  select c.id, c.name, c.scopes, c.hash, array_remove(array[bound.id], null) as namespaces,
+    null as repositories, coalesce(bound.plan, u.plan) as plan, ${USER}
+  from api_keys c ${JOINED} left join namespaces bound on bound.id = c.namespace_id
+  where ${VALID} and`;
+const KEY = { name: 'auth.key', text: `${KEYS} c.name = $1` };
+const KEYS_BY_ID = { name: 'auth.keys', text: `${KEYS} c.id = any($1)` };
+
+async function byToken(pool: Pool, token: string): Promise<Account | undefined> {
+  const { rows } = await pool.query<Row>(TOKEN, [hashSecret(token)]);
+  return rows[0] && toAccount('pat', rows[0]);
+}
+
+async function byKey(pool: Pool, name: string, secret: string): Promise<Account | undefined> {
+  const { rows } = await pool.query<Row & { hash: Buffer }>(KEY, [name]);
+  return rows[0] && matches(secret, rows[0].hash) ? toAccount('key', rows[0]) : undefined;
+}
+
+/** The accounts, as they are now, of credentials that were verified before; those not valid any more are left out. */
+export async function accountsOf(
+  pool: Pool,
+  credentials: readonly Account['credential'][],
+): Promise<Map<string, Account>> {
+  const accounts = new Map<string, Account>();
+  for (const [kind, statement] of [
+    ['pat', TOKENS_BY_ID],
+    ['key', KEYS_BY_ID],
+  ] as const) {
+    const ids = new Set(credentials.flatMap((one) => (one.kind === kind ? one.id : [])));
+    if (ids.size === 0) continue;
+    const { rows } = await pool.query<Row>(statement, [[...ids]]);
+    for (const row of rows) accounts.set(row.id, toAccount(kind, row));
+  }
+  return accounts;
+}
+
+function toAccount(kind: 'pat' | 'key', row: Row): Account {
+  const { userId, username, email, plan, operator } = row;
+  const setOrNull = <T>(values: T[] | null) => (values?.length ? new Set(values) : null);
+  return {
+    kind: 'account',
+    userId,
+    username,
+    email,
+    plan,
+    operator,
+    namespace: { id: row.ownId, name: row.ownName },
+    roles: new Map(Object.entries(row.roles ?? {})),
+    credential: { kind, id: row.id, name: row.name },
+    scopes: row.scopes?.length ? withImplied(row.scopes) : null,
+    namespaces: setOrNull(row.namespaces),
+    repositories: setOrNull(row.repositories),
+  };
+}

@@ -1,0 +1,71 @@
+/**
+ * When each credential was last used, to the minute (decisions section 6). Requests only leave a note; the
+ * notes are written together a moment later, so that a credential costs one row a minute at the most,
+ * however many requests it makes, and no request waits for it.
+ */
+import type { Services } from '../services.ts';
+import type { Account } from './permissions.ts';
+
+/** Short enough that who looks right after a request sees it. */
+const DELAY_MS = 250;
+const MINUTE_MS = 60_000;
+
+export type Usage = AsyncDisposable & {
+  note(credential: Account['credential']): void;
+};
+
+const STATEMENTS = {
+  pat: statement('access_tokens'),
+  key: statement('api_keys'),
+};
+
+/** Disposing writes what is still noted. */
+export function recordUsage({ pool, log }: Pick<Services, 'pool' | 'log'>): Usage {
+  let minute = 0;
+  /** Noted in this minute already. */
+  const seen = new Set<string>();
+  let notes: { kind: 'pat' | 'key'; id: string; at: Date }[] = [];
+  let timer: NodeJS.Timeout | undefined;
+  let written = Promise.resolve();
+
+  async function write(batch: typeof notes): Promise<void> {
+    for (const kind of ['pat', 'key'] as const) {
+      const rows = batch.filter((note) => note.kind === kind);
+      if (rows.length === 0) continue;
+      const values = [rows.map(({ id }) => id), rows.map(({ at }) => at)];
+      await pool.query(STATEMENTS[kind], values);
+    }
+  }
+
+  function flush(): Promise<void> {
+    clearTimeout(timer);
+    timer = undefined;
+    const batch = notes;
+    notes = [];
+    // A lost note is made good by the first request of the next minute.
+    written = written
+      .then(() => write(batch))
+      .catch((error) => log.warn({ err: error }, 'the use of credentials was not recorded'));
+    return written;
+  }
+
+  return {
+    note({ kind, id }) {
+      const now = Math.floor(Date.now() / MINUTE_MS);
+      if (now !== minute) seen.clear();
+      minute = now;
+      if (seen.has(id)) return;
+      seen.add(id);
+      notes.push({ kind, id, at: new Date(minute * MINUTE_MS) });
+      timer ??= setTimeout(flush, DELAY_MS);
+    },
+    [Symbol.asyncDispose]: flush,
+  };
+}
+
+/** Another server may have written a later minute. */
+function statement(table: 'access_tokens' | 'api_keys'): string {
+  return `update ${table} c set last_used_at = used.at
+    from unnest($1::text[], $2::timestamptz[]) as used (id, at)
+    where c.id = used.id and (c.last_used_at is null or c.last_used_at < used.at)`;
+}

@@ -1,0 +1,168 @@
+/**
+ * The database: one connection pool that Prisma and hand-written SQL share, migrated before use, and the
+ * lock that makes a data folder belong to one running server.
+ */
+import { PrismaPg } from '@prisma/adapter-pg';
+import pg from 'pg';
+import { Prisma, PrismaClient } from '../../prisma/generated/client.ts';
+import type { DatabaseConfig } from '../config.ts';
+import type { Logger } from '../log.ts';
+import { type DatabaseTarget, startPostgres } from './embedded.ts';
+import { migrate } from './migrate.ts';
+import { checkDatabaseUrl } from './url.ts';
+
+/** What domain functions take: the client, or the transaction they are to be part of. */
+export type Db = PrismaClient | Prisma.TransactionClient;
+
+export type Database = {
+  target: DatabaseTarget;
+  client: PrismaClient;
+  pool: pg.Pool;
+  /** As those of the embedded PostgreSQL (`postgres.ts`); nothing for any other. */
+  own(log: Logger): void;
+  disown(): void;
+  close(): Promise<void>;
+};
+
+const POOL_SIZE = 20;
+/** For a connection, a new one or a free one: a database that is suspended accepts and never answers. */
+const CONNECT_MS = 10_000;
+/** Far above what any statement of ours takes: what is not answered by then never will be. */
+const QUERY_MS = 120_000;
+/** Prepared statements are kept for the life of a connection; beyond this many texts they are not named. */
+const MAX_STATEMENTS = 500;
+
+/**
+ * Reaches the database, starting the embedded one when it does not run, and brings it to this version's schema.
+ * `dir` is where the embedded PostgreSQL lives; it is not touched when `config` names another.
+ * @throws ConfigError for a `DATABASE_URL` that cannot be used, and a database that another version migrated.
+ */
+export async function openDatabase(config: DatabaseConfig, dir: string): Promise<Database> {
+  return reachDatabase(config, dir, migrate);
+}
+
+/** As `openDatabase`, with the schema left as it is, because a server may be using it. */
+export async function attachDatabase(config: DatabaseConfig, dir: string): Promise<Database> {
+  return reachDatabase(config, dir, async () => {});
+}
+
+async function reachDatabase(
+  config: DatabaseConfig,
+  dir: string,
+  prepare: (target: DatabaseTarget) => Promise<unknown>,
+): Promise<Database> {
+  if (config.kind === 'url') await checkDatabaseUrl(config.url);
+  const embedded = config.kind === 'embedded' ? await startPostgres(dir) : undefined;
+  const target = embedded?.target ?? { connectionString: (config as { url: string }).url };
+  try {
+    await prepare(target);
+  } catch (error) {
+    await embedded?.stop();
+    throw error;
+  }
+  const pool = new pg.Pool({
+    ...target,
+    max: POOL_SIZE,
+    keepAlive: true,
+    connectionTimeoutMillis: CONNECT_MS,
+    query_timeout: QUERY_MS,
+  });
+  // An idle connection that breaks is replaced by the pool; without a listener it would end the process.
+  pool.on('error', () => {});
+  const client = new PrismaClient({
+    adapter: new PrismaPg(pool, { statementNameGenerator: statementNames() }),
+    transactionOptions: { maxWait: 5_000, timeout: 15_000 },
+  });
+  return {
+    target,
+    client,
+    pool,
+    own: (log) => embedded?.own(log),
+    disown: () => embedded?.disown(),
+    async close() {
+      await client.$disconnect();
+      await pool.end();
+      await embedded?.stop();
+    },
+  };
+}
+
+/** Runs `work` in a transaction, or in the one that `db` already is. */
+export function inTransaction<T>(
+  db: Db,
+  work: (tx: Prisma.TransactionClient) => Promise<T>,
+): Promise<T> {
+  return '$transaction' in db ? db.$transaction(work) : work(db);
+}
+
+/** Runs `work` in a transaction of hand-written statements. A connection that failed is not used again. */
+export async function inPoolTransaction<T>(
+  pool: pg.Pool,
+  work: (client: pg.PoolClient) => Promise<T>,
+): Promise<T> {
+  const client = await pool.connect();
+  // What breaks the connection is told by the query under way; an unheard `error` would end the process.
+  const unheard = () => {};
+  client.on('error', unheard);
+  let failed = true;
+  try {
+    await client.query('begin');
+    const result = await work(client);
+    await client.query('commit');
+    failed = false;
+    return result;
+  } finally {
+    client.off('error', unheard);
+    client.release(failed);
+  }
+}
+
+/** Whether a write failed because a unique value is taken already; with `column`, because that one is. */
+export function violatesUnique(error: unknown, column?: string): boolean {
+  if (!(error instanceof Prisma.PrismaClientKnownRequestError) || error.code !== 'P2002')
+    return false;
+  // The driver adapter tells the constraint by its columns or by its name, `table_column_key`.
+  return !column || new RegExp(`\\b${column}\\b|_${column}_`).test(JSON.stringify(error.meta));
+}
+
+/** Whether a write failed because the row that `column` refers to is gone. */
+export function violatesReference(error: unknown, column: string): boolean {
+  return (
+    error instanceof Prisma.PrismaClientKnownRequestError &&
+    error.code === 'P2003' &&
+    JSON.stringify(error.meta).includes(column)
+  );
+}
+
+/**
+ * Whether a statement failed because PostgreSQL cannot store a text it was given: one with a NUL in it, or,
+ * in JSON, half of a surrogate pair. Any string of any input may be such a one, so it is told here, once.
+ */
+export function isUnstorableText(error: unknown): boolean {
+  const [NUL_IN_TEXT, NUL_IN_JSON, BAD_JSON] = ['22021', '22P05', '22P02'];
+  return [NUL_IN_TEXT, NUL_IN_JSON, BAD_JSON].includes(sqlState(error));
+}
+
+/** Whether a write failed because no space is left: in PostgreSQL, or where it was to go itself. */
+export function isDiskFull(error: unknown): boolean {
+  return ['53100', 'ENOSPC', 'EDQUOT'].includes(sqlState(error));
+}
+
+/** The five characters of a failed statement, whether Prisma told of it or `pg`. */
+function sqlState(error: unknown): string {
+  const { code, meta } = (error ?? {}) as { code?: unknown; meta?: { driverAdapterError?: Error } };
+  const cause = meta?.driverAdapterError?.cause as { originalCode?: string } | undefined;
+  return cause?.originalCode ?? String(code);
+}
+
+function statementNames() {
+  const names = new Map<string, string>();
+  return ({ sql }: { sql: string }): string => {
+    const known = names.get(sql);
+    if (known) return known;
+    if (names.size >= MAX_STATEMENTS) return '';
+    const name = `loam${names.size}`;
+    names.set(sql, name);
+    return name;
+  };
+}

@@ -1,0 +1,148 @@
+/**
+ * One database connection kept open for as long as the server lives. It holds the lock on the data folder,
+ * which the database lets go of the moment we die, and it hears NOTIFY.
+ *
+ * When the connection is lost (the database was stopped, the network cut) it is made again, and the lock taken
+ * again: nobody else can have begun anything in the folder without the lock. Only when another server holds it
+ * by then is the folder lost, and this server must end. A lock that is held by a former session of our own,
+ * whose end the database has not noticed yet, is taken from that session.
+ */
+import { createHash, randomUUID } from 'node:crypto';
+import { readFile, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
+import pg from 'pg';
+import { ConfigError } from '../config.ts';
+import type { Logger } from '../log.ts';
+import type { DatabaseTarget } from './embedded.ts';
+
+const CHANNEL = 'loam';
+/** A killed server's session is gone within `client_connection_check_interval`; a stranger's stays. */
+const LOCK_PATIENCE_MS = 3_000;
+const CONNECT_MS = 5_000;
+/** A connection that went away without a word (a cut network, a stopped machine) is found out by asking. */
+const PING_EVERY_MS = 15_000;
+const ANSWER_MS = 10_000;
+const FIRST_PAUSE_MS = 50;
+const MAX_PAUSE_MS = 1_000;
+
+export type Session = {
+  close(): Promise<void>;
+};
+
+type Options = {
+  target: DatabaseTarget;
+  dataDir: string;
+  log: Logger;
+  /** Called with a notification's text, and with null when some may have been missed. */
+  hear(text: string | null): void;
+  /** Called when the folder was lost to another server while our connection was down. */
+  onLost(error: Error): void;
+};
+
+/** @throws ConfigError when another server holds the data folder. */
+export async function openSession(options: Options): Promise<Session> {
+  const { target, dataDir, log, hear, onLost } = options;
+  const lock = await folderLock(dataDir);
+  /** Tells our sessions from those of every other server, also of one on the same folder. */
+  const name = `loam ${randomUUID()}`;
+  const stopping = new AbortController();
+  let client = await connect();
+  let reconnecting = Promise.resolve();
+  const pinging = setInterval(() => ping(client), PING_EVERY_MS).unref();
+
+  async function connect(): Promise<pg.Client> {
+    const fresh = new pg.Client({
+      ...target,
+      connectionTimeoutMillis: CONNECT_MS,
+      query_timeout: ANSWER_MS,
+    });
+    // Heard from the beginning: an `error` that nobody hears ends the process. `end` follows every one.
+    fresh.on('error', (error) => log.warn({ err: error }, 'the database session was lost'));
+    try {
+      await fresh.connect();
+      await fresh.query(`select set_config('application_name', $1, false)`, [name]);
+      await takeLock(fresh, { lock, name, dataDir });
+      fresh.on('notification', ({ payload }) => hear(payload ?? null));
+      await fresh.query(`listen ${CHANNEL}`);
+    } catch (error) {
+      await fresh.end().catch(() => {});
+      throw error;
+    }
+    fresh.once('end', () => {
+      if (!stopping.signal.aborted) reconnecting = reconnect();
+    });
+    return fresh;
+  }
+
+  async function reconnect(): Promise<void> {
+    for (
+      let pause = FIRST_PAUSE_MS;
+      !stopping.signal.aborted;
+      pause = Math.min(pause * 2, MAX_PAUSE_MS)
+    ) {
+      try {
+        client = await connect();
+        log.warn('the database session was made again');
+        hear(null);
+        return;
+      } catch (error) {
+        if (error instanceof FolderTaken) return onLost(error);
+        if (pause === FIRST_PAUSE_MS) log.error({ err: error }, 'the database is out of reach');
+        await delay(pause, undefined, { signal: stopping.signal }).catch(() => {});
+      }
+    }
+  }
+
+  return {
+    async close() {
+      stopping.abort();
+      clearInterval(pinging);
+      await reconnecting;
+      await client.end().catch(() => {});
+    },
+  };
+}
+
+/** Breaks the connection off when nothing answers on it, which `end` then tells. */
+function ping(client: pg.Client): void {
+  client.query('select 1').catch(() => client.end().catch(() => {}));
+}
+
+class FolderTaken extends ConfigError {}
+
+const END_FORMER = `
+  select pg_terminate_backend(l.pid) from pg_locks l join pg_stat_activity a using (pid)
+  where l.locktype = 'advisory' and l.granted and l.objsubid = 1
+    and l.database = (select oid from pg_database where datname = current_database())
+    and (l.classid::bigint << 32 | l.objid::bigint) = $1
+    and a.application_name = $2 and l.pid <> pg_backend_pid()`;
+
+async function takeLock(
+  client: pg.Client,
+  { lock, name, dataDir }: { lock: bigint; name: string; dataDir: string },
+): Promise<void> {
+  const deadline = Date.now() + LOCK_PATIENCE_MS;
+  for (;;) {
+    const { rows } = await client.query('select pg_try_advisory_lock($1) as taken', [lock]);
+    if (rows[0].taken) return;
+    await client.query(END_FORMER, [lock, name]);
+    if (Date.now() > deadline)
+      throw new FolderTaken(
+        `LOAM_DATA_DIR: another Loam server is using ${dataDir}; stop it, or set another folder`,
+      );
+    await delay(100);
+  }
+}
+
+/** A number that stands for the folder wherever it is mounted: from an id written into it once. */
+async function folderLock(dataDir: string): Promise<bigint> {
+  const file = join(dataDir, 'instance-id');
+  await writeFile(file, `${randomUUID()}\n`, { flag: 'wx', flush: true }).catch((error) => {
+    if (error.code !== 'EEXIST') throw error;
+  });
+  const digest = createHash('sha256')
+    .update(await readFile(file))
+    .digest();
+  return digest.readBigInt64BE();
+}

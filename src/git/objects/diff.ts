@@ -1,0 +1,258 @@
+/**
+ * What changed between two trees: the files, how many lines of each, and their patches. A list is read once and
+ * kept by the ids of the trees' commits, which never change; patches are read for a page of files at a time.
+ *
+ * Bounded: files in a list, bytes of a patch and of a page of patches, the size of a file that is compared line
+ * by line, the files that are tried as renames, the time that git may take.
+ */
+import { LRUCache } from 'lru-cache';
+import type { Turns } from '../../limits/turns.ts';
+import { GitError, git, gitLines } from '../processes/run.ts';
+
+export type FileStatus = 'added' | 'deleted' | 'modified' | 'renamed' | 'type_changed';
+
+export type ChangedFile = {
+  path: string;
+  /** Of a renamed file, the path it had. */
+  oldPath: string | null;
+  status: FileStatus;
+  /** Six octal digits; null where the file does not exist. */
+  oldMode: string | null;
+  mode: string | null;
+  /** Lines; null of what is not compared line by line, and of all files in a list that is truncated. */
+  additions: number | null;
+  deletions: number | null;
+  /** Not compared line by line: no text, or too large. */
+  isBinary: boolean;
+};
+
+export type Changes = {
+  files: ChangedFile[];
+  /** There are more files than are listed, and no lines were counted. */
+  isTruncated: boolean;
+};
+
+/** The hunks of one file. `text` is empty where only names or modes changed. */
+export type Patch = { text: string; isTruncated: boolean };
+
+/** Two commits, by their ids; from null: from nothing. */
+export type Range = { from: string | null; to: string };
+
+export const MAX_FILES = 3_000;
+export const MAX_PATCH_BYTES = 64 * 1024;
+export const MAX_PAGE_BYTES = 1024 * 1024;
+const TIMEOUT_MS = 20_000;
+const EMPTY_TREE = '4b825dc642cb6eb9a060e54bf8d69288fbee4904';
+
+const OPTIONS = [
+  '-r',
+  '-M',
+  // Files tried as renames of one another, each way; the time is their square.
+  '-l400',
+  '--no-color',
+  '--no-ext-diff',
+  '--no-textconv',
+];
+/** Larger files count as binary. */
+const CONFIG = { 'core.bigFileThreshold': '2m' };
+
+export class DiffReader {
+  readonly #turns: Turns;
+  /** By both ids. The sizes are of files, some 300 bytes each. */
+  readonly #lists = new LRUCache<string, Changes>({
+    maxSize: 100_000,
+    sizeCalculation: ({ files }) => files.length + 1,
+  });
+  readonly #underWay = new Map<string, Promise<Changes>>();
+
+  constructor(turns: Turns) {
+    this.#turns = turns;
+  }
+
+  /** @throws GitError when it takes too long; as `startGit`. */
+  changes(dir: string, range: Range): Promise<Changes> {
+    const key = `${range.from}..${range.to}`;
+    const known = this.#lists.get(key);
+    if (known) return Promise.resolve(known);
+    const list = this.#underWay.get(key) ?? this.#read(key, dir, range);
+    this.#underWay.set(key, list);
+    return list;
+  }
+
+  async #read(key: string, dir: string, range: Range): Promise<Changes> {
+    try {
+      const changes = await this.#turns.take(() => readChanges(dir, range), { key: dir });
+      this.#lists.set(key, changes);
+      return changes;
+    } finally {
+      this.#underWay.delete(key);
+    }
+  }
+
+  /** One for each of the files, which must follow each other in the list of that range. */
+  patches(dir: string, range: Range, files: readonly ChangedFile[]): Promise<Patch[]> {
+    return this.#turns.take(() => readPatches(dir, range, files), { key: dir });
+  }
+
+  /** The best common ancestor; null when there is none. */
+  async mergeBase(dir: string, one: string, other: string): Promise<string | null> {
+    const args = ['merge-base', '--all', one, other];
+    const bases = await this.#turns.take(() => lines(args, dir, [1]), { key: dir });
+    return bases[0] ?? null;
+  }
+
+  /** How many commits each has that the other has not. */
+  async apart(dir: string, base: string, head: string): Promise<{ ahead: number; behind: number }> {
+    const args = ['rev-list', '--left-right', '--count', `${base}...${head}`];
+    const [counts = ''] = await this.#turns.take(() => lines(args, dir), { key: dir });
+    const [behind, ahead] = counts.split('\t').map(Number);
+    return { ahead: ahead ?? 0, behind: behind ?? 0 };
+  }
+
+  /** Commits of `head` that `base` has not, newest first. */
+  commitsBetween(
+    dir: string,
+    base: string,
+    head: string,
+    { skip, take }: { skip: number; take: number },
+  ): Promise<string[]> {
+    const args = ['rev-list', `--skip=${skip}`, `--max-count=${take}`, head, `^${base}`];
+    return this.#turns.take(() => lines(args, dir), { key: dir });
+  }
+}
+
+/** The lines of a command; none when it ends with one of the codes that mean so. */
+async function lines(args: string[], dir: string, none: readonly number[] = []): Promise<string[]> {
+  try {
+    const output = await git(args, { dir, timeoutMs: TIMEOUT_MS });
+    return output.toString().split('\n').filter(Boolean);
+  } catch (error) {
+    if (error instanceof GitError && error.code !== null && none.includes(error.code)) return [];
+    throw error;
+  }
+}
+
+async function readChanges(dir: string, { from, to }: Range): Promise<Changes> {
+  const args = ['diff-tree', ...OPTIONS, '-z', '--raw', '--numstat', from ?? EMPTY_TREE, to];
+  const signal = AbortSignal.timeout(TIMEOUT_MS);
+  const pieces = gitLines(args, { dir, signal, config: CONFIG }, { separator: '\0' });
+  const files: ChangedFile[] = [];
+  const counted = new Map<string, Pick<ChangedFile, 'additions' | 'deletions' | 'isBinary'>>();
+  const next = async () => (await pieces.next()).value as string;
+  for await (const piece of pieces) {
+    if (piece.startsWith(':')) {
+      if (files.length === MAX_FILES) return { files, isTruncated: true };
+      files.push(await readEntry(piece, next));
+    } else {
+      // <additions> <deletions> <path>; of a rename the path is empty, and both follow.
+      const [additions, deletions, path] = piece.split('\t');
+      const [, renamed] = path ? [] : [await next(), await next()];
+      const name = path || renamed || '';
+      const isBinary = additions === '-';
+      counted.set(name, {
+        additions: isBinary ? null : Number(additions),
+        deletions: isBinary ? null : Number(deletions),
+        isBinary,
+      });
+    }
+  }
+  return {
+    files: files.map((file) => ({ ...file, ...counted.get(file.path) })),
+    isTruncated: false,
+  };
+}
+
+const STATUS: Record<string, FileStatus> = {
+  A: 'added',
+  D: 'deleted',
+  M: 'modified',
+  R: 'renamed',
+  T: 'type_changed',
+};
+
+/** `:<old mode> <new mode> <old id> <new id> <status>`, then the path; of a rename the old one and the new one. */
+async function readEntry(header: string, next: () => Promise<string>): Promise<ChangedFile> {
+  const [oldMode = '', mode, , , letter = ''] = header.slice(1).split(' ');
+  const status = STATUS[letter.charAt(0)] ?? 'modified';
+  const first = await next();
+  const path = status === 'renamed' ? await next() : first;
+  return {
+    path,
+    oldPath: status === 'renamed' ? first : null,
+    status,
+    oldMode: status === 'added' ? null : oldMode,
+    mode: status === 'deleted' ? null : (mode ?? null),
+    additions: null,
+    deletions: null,
+    isBinary: false,
+  };
+}
+
+async function readPatches(
+  dir: string,
+  { from, to }: Range,
+  files: readonly ChangedFile[],
+): Promise<Patch[]> {
+  const [first] = files;
+  if (!first) return [];
+  const args = ['diff-tree', ...OPTIONS, '-p', `--skip-to=${first.path}`, from ?? EMPTY_TREE, to];
+  const signal = AbortSignal.timeout(TIMEOUT_MS);
+  const options = { dir, signal, config: CONFIG };
+  // A change of type is told as two files, one that goes and one that comes.
+  const owners = files.flatMap((file, i) => (file.status === 'type_changed' ? [i, i] : [i]));
+  const patches = files.map(() => new PatchText());
+  let at = -1;
+  let bytes = 0;
+  for await (const line of gitLines(args, options, { encoding: 'latin1' })) {
+    if (line.startsWith('diff --git ')) {
+      at++;
+      if (at === owners.length) break;
+      patches[owners[at] as number]?.begin();
+      continue;
+    }
+    const patch = patches[owners[at] as number];
+    bytes += patch?.add(line) ?? 0;
+    if (bytes > MAX_PAGE_BYTES) {
+      // What was not reached is not there.
+      for (const left of new Set(owners.slice(at))) patches[left]?.cut();
+      break;
+    }
+  }
+  return patches.map((patch) => patch.read());
+}
+
+/** The hunks of a file, up to so many bytes. Lines are Latin-1, one character a byte. */
+class PatchText {
+  #lines: string[] = [];
+  #bytes = 0;
+  #inHunks = false;
+  #cut = false;
+
+  /** A header comes. */
+  begin(): void {
+    this.#inHunks = false;
+  }
+
+  /** @returns the bytes that were kept. */
+  add(line: string): number {
+    this.#inHunks ||= line.startsWith('@@ ');
+    if (!this.#inHunks || this.#cut) return 0;
+    const size = line.length + 1;
+    if (this.#bytes + size > MAX_PATCH_BYTES) {
+      this.#cut = true;
+      return 0;
+    }
+    this.#lines.push(line);
+    this.#bytes += size;
+    return size;
+  }
+
+  cut(): void {
+    this.#cut = true;
+  }
+
+  read(): Patch {
+    const text = this.#lines.map((line) => `${line}\n`).join('');
+    return { text: Buffer.from(text, 'latin1').toString(), isTruncated: this.#cut };
+  }
+}

@@ -1,0 +1,120 @@
+/**
+ * A commit's history, newest first. Walking it starts a process, which a commit-graph makes quick; what a
+ * walk found out is kept by commit id, because it never changes, and the commits themselves come from the pool.
+ */
+import { LRUCache } from 'lru-cache';
+import type { Turns } from '../../limits/turns.ts';
+import { git } from '../processes/run.ts';
+import type { CatFilePool, ObjectData, ObjectInfo } from './cat-file.ts';
+import { type Commit, parseCommit } from './commit.ts';
+import { readHead } from './read.ts';
+
+export type History = { commits: Commit[]; total: number };
+
+/** What was once found out about a commit's history. It never changes, so only room bounds it. */
+export class HistoryCache {
+  readonly totals = new LRUCache<string, Promise<number>>({ max: 10_000 });
+  readonly pages = new LRUCache<string, Promise<string[]>>({ max: 2_000 });
+  readonly turns: Turns;
+
+  constructor(turns: Turns) {
+    this.turns = turns;
+  }
+}
+
+/** A page of a commit's history, newest first, and how many commits it has in all. */
+export async function readHistory(
+  pool: CatFilePool,
+  cache: HistoryCache,
+  dir: string,
+  commit: string,
+  { skip, take }: { skip: number; take: number },
+): Promise<History> {
+  const { totals, pages, turns } = cache;
+  const total = await remember(totals, commit, () =>
+    turns.take(() => countCommits(dir, commit), { key: dir }),
+  );
+  const page = `${commit}+${skip}+${take}`;
+  const shas =
+    skip >= total
+      ? []
+      : await remember(pages, page, () =>
+          turns.take(() => walk(dir, commit, skip, take), { key: dir }),
+        );
+  const commits = await readCommits(pool, dir, shas);
+  return { commits: commits.filter((commit) => commit !== null), total };
+}
+
+/** Nearly every commit is smaller: a page of them is read at once, and is less than a megabyte. */
+const USUAL_BYTES = 8 * 1024;
+/** Of a larger commit this much is shown: anybody who may push makes messages of any size. */
+const SHOWN_BYTES = 64 * 1024;
+/** The pool's processes send objects whole; of even larger ones a process of its own sends the beginning. */
+const STREAMED_BYTES = 2 ** 20;
+
+/** Each by its id; null for what is no commit. One over 64 KiB ends with a line that says so. */
+export async function readCommits(
+  pool: CatFilePool,
+  dir: string,
+  shas: readonly string[],
+): Promise<(Commit | null)[]> {
+  const found = await pool.use(dir, async (objects) => {
+    const infos = await objects.info(shas);
+    const usual = infos.filter((info) => isCommit(info) && info.size <= USUAL_BYTES);
+    return { infos, usual: await objects.read(idsOf(usual), USUAL_BYTES) };
+  });
+  const long = found.infos.filter((info) => isCommit(info) && info.size > USUAL_BYTES);
+  const longer = long.length > 0 ? await readLong(pool, dir, idsOf(long)) : [];
+  const read = new Map([...found.usual, ...longer].map((object) => [object?.oid, object]));
+  return found.infos.map((info) => {
+    const object = read.get(info?.oid);
+    return object ? parseCommit(object.oid, object.data, object.size) : null;
+  });
+}
+
+function readLong(
+  pool: CatFilePool,
+  dir: string,
+  oids: readonly string[],
+): Promise<(ObjectData | null)[]> {
+  return pool.useHeavily(dir, async (objects) => {
+    const infos = await objects.info(oids);
+    const streamed = infos.filter((info) => info !== null && info.size <= STREAMED_BYTES);
+    const read = await objects.begin(idsOf(streamed), SHOWN_BYTES);
+    for (const info of infos)
+      if (info && info.size > STREAMED_BYTES)
+        read.push({ ...info, data: await readHead(dir, info, SHOWN_BYTES) });
+    return read;
+  });
+}
+
+function isCommit(info: ObjectInfo | null): info is ObjectInfo {
+  return info?.type === 'commit';
+}
+
+function idsOf(infos: readonly (ObjectInfo | null)[]): string[] {
+  return infos.flatMap((info) => info?.oid ?? []);
+}
+
+/** Callers at the same time share one promise; a failure is forgotten. */
+function remember<T>(
+  cache: LRUCache<string, Promise<T>>,
+  key: string,
+  find: () => Promise<T>,
+): Promise<T> {
+  const known = cache.get(key);
+  if (known) return known;
+  const found = find();
+  cache.set(key, found);
+  found.catch(() => cache.delete(key));
+  return found;
+}
+
+async function countCommits(dir: string, commit: string): Promise<number> {
+  return Number(await git(['rev-list', '--count', commit], { dir }));
+}
+
+async function walk(dir: string, commit: string, skip: number, take: number): Promise<string[]> {
+  const args = ['rev-list', `--skip=${skip}`, `--max-count=${take}`, commit];
+  return (await git(args, { dir })).toString().split('\n').filter(Boolean);
+}

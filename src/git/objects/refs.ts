@@ -1,0 +1,68 @@
+/** Branches and tags. */
+import { git } from '../processes/run.ts';
+
+export type Ref = { name: string; sha: string };
+export type RefKind = 'branch' | 'tag';
+
+const PREFIX: Record<RefKind, string> = { branch: 'refs/heads/', tag: 'refs/tags/' };
+const MAX_BYTES = 64 * 2 ** 20;
+
+/**
+ * Up to `limit` refs by name, those after a name; `sha` is the commit, also of an annotated tag.
+ *
+ * `after.position` is how many stood up to that name when it was read. Git can only count from the beginning,
+ * so it is what keeps it from listing all refs; where refs came or went since, all are listed.
+ */
+export async function listRefs(
+  dir: string,
+  kind: RefKind,
+  { after, limit }: { after: { name: string; position: number } | null; limit: number },
+): Promise<Ref[]> {
+  const past = after ? Buffer.from(after.name) : null;
+  const select = (refs: Ref[]) =>
+    (past ? refs.filter(({ name }) => Buffer.compare(Buffer.from(name), past) > 0) : refs).slice(
+      0,
+      limit,
+    );
+  const count = (after?.position ?? 0) + limit;
+  const first = await firstRefs(dir, kind, count);
+  const page = select(first);
+  if (page.length === limit || first.length < count) return page;
+  return select(await firstRefs(dir, kind));
+}
+
+/** In the order of the names' bytes. */
+async function firstRefs(dir: string, kind: RefKind, count?: number): Promise<Ref[]> {
+  const prefix = PREFIX[kind];
+  const format = '--format=%(objectname) %(*objectname) %(refname)';
+  const limit = count === undefined ? [] : [`--count=${count}`];
+  const output = await git(['for-each-ref', format, ...limit, prefix], {
+    dir,
+    maxBytes: MAX_BYTES,
+  });
+  return lines(output).map((line) => {
+    const [object = '', peeled = '', name = ''] = line.split(' ');
+    return { sha: peeled || object, name: name.slice(prefix.length) };
+  });
+}
+
+/** All refs with what they point at: `refs/heads/main` → id. */
+export async function allRefs(dir: string): Promise<Map<string, string>> {
+  const format = '--format=%(objectname) %(refname)';
+  const output = await git(['for-each-ref', format], { dir, maxBytes: MAX_BYTES });
+  return new Map(
+    lines(output).map((line) => {
+      const [sha = '', name = ''] = line.split(' ');
+      return [name, sha];
+    }),
+  );
+}
+
+/** Makes `HEAD` name a branch, which need not exist. */
+export async function setHead(dir: string, branch: string): Promise<void> {
+  await git(['symbolic-ref', 'HEAD', `refs/heads/${branch}`], { dir });
+}
+
+function lines(output: Buffer): string[] {
+  return output.toString().split('\n').filter(Boolean);
+}

@@ -1,0 +1,105 @@
+/** Walks over a whole tree or a whole change, streamed: what they yield is bounded by who reads them. */
+import { readdir, stat } from 'node:fs/promises';
+import { join } from 'node:path';
+import { GitError, git, gitLines } from '../processes/run.ts';
+
+export type TreeFile = { path: string; size: number };
+
+/** Every file of a commit's tree with its size; submodules left out. Stopping early ends the process. */
+export async function* walkTree(
+  dir: string,
+  commit: string,
+  signal: AbortSignal,
+): AsyncGenerator<TreeFile> {
+  const args = ['ls-tree', '-r', '-l', '-z', '--full-tree', commit];
+  for await (const line of gitLines(args, { dir, signal }, { separator: '\0' })) {
+    // <mode> blob <id> <size right-aligned>\t<path>
+    const tab = line.indexOf('\t');
+    const [, type, , size] = line.slice(0, tab).split(/ +/);
+    if (type === 'blob') yield { path: line.slice(tab + 1), size: Number(size) };
+  }
+}
+
+export type Quarantined = { dir: string; quarantine: string | null; signal: AbortSignal };
+
+/** Whether `before` is an ancestor of `after`, which may still be in quarantine. */
+export async function isFastForward(
+  { dir, quarantine, signal }: Quarantined,
+  before: string,
+  after: string,
+): Promise<boolean> {
+  try {
+    await git(['merge-base', '--is-ancestor', before, after], {
+      dir,
+      signal,
+      env: seeing(dir, quarantine),
+    });
+    return true;
+  } catch (error) {
+    if (error instanceof GitError && error.code === 1) return false;
+    throw error;
+  }
+}
+
+/**
+ * The lines of a patch with all that commits reachable from `tips`, and from no ref yet, add; merges show
+ * what is in none of their parents. No context lines, and files over 8 MiB are left out. As Latin-1, which
+ * keeps every byte.
+ * @throws GitError also when a tip is no commit, nor a tag of one.
+ */
+export async function* patchOf(
+  { dir, quarantine, signal }: Quarantined,
+  tips: readonly string[],
+): AsyncGenerator<string> {
+  const args = [
+    'log',
+    '--stdin',
+    '--format=commit %H',
+    '--patch',
+    '--cc',
+    '--unified=0',
+    '--no-renames',
+    '--no-color',
+    '--no-ext-diff',
+    '--no-textconv',
+    '--full-index',
+    '--irreversible-delete',
+    '--src-prefix=',
+    '--dst-prefix=',
+    '--root',
+    '--not',
+    '--all',
+  ];
+  // Attributes from the push itself could hide files from the patch; git from 2.43 reads them when bare.
+  const config = {
+    'core.bigFileThreshold': '8m',
+    'attr.tree': '4b825dc642cb6eb9a060e54bf8d69288fbee4904',
+  };
+  const options = { dir, signal, config, env: seeing(dir, quarantine) };
+  const input = tips.map((tip) => `${tip}^{commit}\n`).join('');
+  yield* gitLines(args, { ...options, input }, { encoding: 'latin1' });
+}
+
+/** Bytes on disk of all objects. */
+export async function diskUsage(dir: string): Promise<number> {
+  const text = (await git(['count-objects', '-v'], { dir })).toString();
+  const kib = (name: string) => Number(new RegExp(`^${name}: (\\d+)$`, 'm').exec(text)?.[1] ?? 0);
+  return (kib('size') + kib('size-pack')) * 1024;
+}
+
+/** Bytes in the files of a quarantine. */
+export async function sizeOf(quarantine: string): Promise<number> {
+  const entries = await readdir(quarantine, { recursive: true, withFileTypes: true });
+  const files = entries.filter((entry) => entry.isFile());
+  const stats = await Promise.all(files.map((file) => stat(join(file.parentPath, file.name))));
+  return stats.reduce((sum, { size }) => sum + size, 0);
+}
+
+function seeing(dir: string, quarantine: string | null): Record<string, string> {
+  if (!quarantine) return {};
+  return {
+    GIT_OBJECT_DIRECTORY: quarantine,
+    GIT_ALTERNATE_OBJECT_DIRECTORIES: `${dir}/objects`,
+    GIT_QUARANTINE_PATH: quarantine,
+  };
+}

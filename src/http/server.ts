@@ -1,0 +1,162 @@
+/**
+ * Express: what happens to a request, in order, and the one edge where errors become answers.
+ */
+import { randomUUID } from 'node:crypto';
+import express, {
+  type ErrorRequestHandler,
+  type Express,
+  type Request,
+  type RequestHandler,
+} from 'express';
+import { pinoHttp } from 'pino-http';
+import { AppError, answerOf, invalid, isUnexpected, toPublic } from '../errors.ts';
+import { schema } from '../graphql/schema.ts';
+import { createGraphQLServer } from '../graphql/server.ts';
+import { artifactsRouter, streamLogs } from '../jobs/http.ts';
+import type { Logger } from '../log.ts';
+import { downloadsRouter, gitRouter } from '../repos/http.ts';
+import { createRest } from '../rest/adapter.ts';
+import { createEndpoints } from '../rest/facade.ts';
+import { createReference } from '../rest/openapi/pages.ts';
+import { routes } from '../rest/routes.ts';
+import type { Services } from '../services.ts';
+import { wasCutOff } from './connections.ts';
+import { cors, preflights } from './cors.ts';
+import { databaseAnswers } from './diagnostics.ts';
+import { createHome } from './home.ts';
+import { idempotency } from './idempotency.ts';
+import type { RateLimits } from './rate-limits.ts';
+import { identify } from './viewer.ts';
+
+/** Once per process: compiling the operations takes a moment, and they belong to no one app. */
+const endpoints = createEndpoints(schema, routes);
+
+export function createHttp(services: Services, limits: RateLimits): Express {
+  const app = express();
+  app.disable('x-powered-by');
+  // Files get theirs from Express; REST makes its own, and hashing other answers would serve nobody.
+  app.set('etag', () => undefined);
+  app.set('query parser', 'simple');
+  app.set('trust proxy', services.config.trustedProxies);
+
+  app.use(requestId);
+  app.use(requestLog(services.log));
+  app.get('/livez', (_req, res) => void res.type('text').send('ok'));
+  app.get('/readyz', readiness(services));
+  app.use(cors);
+  app.use(identify(services));
+  app.use(preflights(limits.counted));
+  const hostDemanded = demandHost(limits.counted);
+  app.use(gitRouter(services, [limits.refused, hostDemanded]));
+  app.use(limits.refused);
+  app.use(hostDemanded);
+  app.use(createHome(services));
+  app.use(createReference(services, endpoints));
+  app.use('/artifacts', artifactsRouter(services));
+  app.use(downloadsRouter(services));
+  // What stands above this line does not count: git, large-file objects, downloads, static files.
+  app.use(limits.counted);
+
+  app.use(
+    createRest(services, {
+      endpoints,
+      streams: { getJobLogs: streamLogs(services) },
+      onPost: idempotency(services),
+    }),
+  );
+
+  const yoga = createGraphQLServer(services);
+  app.use('/graphql', (req, res) => yoga(Object.assign(req, { url: req.originalUrl }), res));
+
+  app.use((req) => {
+    throw new AppError(
+      'not_found',
+      `There is no route ${req.method} ${req.path}; /docs lists all there are`,
+    );
+  });
+  app.use(errorEdge(services.log));
+  return app;
+}
+
+/** Kept from the client when it is sane, so that one id runs through a chain of services. */
+export const requestId: RequestHandler = (req, res, next) => {
+  const given = req.get('x-request-id');
+  req.id = given && /^[A-Za-z0-9._-]{1,128}$/.test(given) ? given : randomUUID();
+  res.setHeader('X-Request-Id', req.id as string);
+  next();
+};
+
+/**
+ * RFC 9112 section 3.2. Node's own check is off, because it answers without a body. What stands in the header must
+ * be a host: Yoga makes an address of it, and answers a fault there itself, with a stack.
+ */
+function demandHost(counted: RequestHandler): RequestHandler {
+  return async (req, res, next) => {
+    const { host } = req.headers;
+    if (host === undefined ? req.httpVersion === '1.0' : isHost(host)) return next();
+    await counted(req, res, () => {});
+    throw invalid(
+      null,
+      host === undefined ? 'The header Host is required' : 'The header Host names no host',
+    );
+  };
+}
+
+/** An empty one is allowed, for addresses that have none. */
+function isHost(host: string): boolean {
+  if (host === '') return true;
+  return /^(?:[\w.-]+|\[[\da-f:.]+\])(?::\d*)?$/i.test(host) && URL.canParse(`http://${host}/`);
+}
+
+function requestLog(log: Logger): RequestHandler {
+  return pinoHttp({
+    logger: log,
+    genReqId: (req) => req.id,
+    customLogLevel: (_req, res, error) => (error || res.statusCode >= 500 ? 'error' : 'debug'),
+    serializers: {
+      req: ({ id, method, url, raw }) => ({
+        id,
+        method,
+        url: String(url).split('?')[0],
+        address: (raw as Request).ip,
+      }),
+      res: ({ statusCode }) => ({ statusCode }),
+    },
+  }) as RequestHandler;
+}
+
+function readiness({ db }: Pick<Services, 'db'>): RequestHandler {
+  return async (_req, res) => {
+    const ready = await databaseAnswers(db);
+    res
+      .status(ready ? 200 : 503)
+      .type('text')
+      .send(ready ? 'ok' : 'degraded');
+  };
+}
+
+const OF_CONTENT = [
+  'Content-Type',
+  'Content-Disposition',
+  'Cache-Control',
+  'ETag',
+  'Last-Modified',
+];
+
+export function errorEdge(log: Logger): ErrorRequestHandler {
+  return (error, req, res, _next) => {
+    const shown = toPublic(error);
+    if (isUnexpected(error) && !wasCutOff(req))
+      log.error({ err: error, req: { id: req.id } }, 'unexpected error');
+    // The answer has begun: all that is left is to break it off, so that nobody takes it for whole.
+    if (res.headersSent) return void res.destroy();
+    // A download that was refused late had described its file already.
+    for (const name of OF_CONTENT) res.removeHeader(name);
+    const { status, headers, body } = answerOf(shown, req.id as string);
+    for (const [name, value] of Object.entries(headers)) res.setHeader(name, value);
+    const { code, message } = body.error;
+    // Refused before GraphQL was reached (401, 429): its clients read `errors`.
+    const errors = [{ message, extensions: { code: code.toUpperCase() } }];
+    res.status(status).json(req.path.startsWith('/graphql') ? { ...body, errors } : body);
+  };
+}

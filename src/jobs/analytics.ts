@@ -1,0 +1,74 @@
+/** What jobs use of their hardware: measured while they run, with the peaks kept for afterwards. */
+import { setTimeout as delay } from 'node:timers/promises';
+import type { Prisma } from '../../prisma/generated/client.ts';
+import type { JobStatus } from '../../prisma/generated/enums.ts';
+import type { Services } from '../services.ts';
+import type { Handle, Runner, Usage } from './runners/runner.ts';
+import { isOver } from './state.ts';
+
+export type StoredUsage = Usage & { peakMemoryBytes: number; peakDiskBytes: number };
+
+/** The first samples come soon, so that a short job is measured too. Milliseconds between them. */
+const FIRST_MS = [500, 1_500, 3_000];
+const EVERY_MS = 5_000;
+const GIB = 2 ** 30;
+
+/** Measures until `signal` aborts. A sample that fails is left out; a retried job keeps its peaks. */
+export async function sampleUsage(
+  { db, runner, log }: Pick<Services, 'log'> & { db: Pick<Services['db'], 'job'>; runner: Runner },
+  jobId: string,
+  handle: Handle,
+  signal: AbortSignal,
+): Promise<void> {
+  let peaks: { memory: number; disk: number } | undefined;
+  for (let i = 0; !signal.aborted; i++) {
+    await delay(FIRST_MS[i] ?? EVERY_MS, undefined, { signal }).catch(() => {});
+    if (signal.aborted) return;
+    try {
+      const sample = await runner.stats(handle);
+      if (!sample) continue;
+      peaks ??= await peaksOf(db, jobId);
+      peaks.memory = Math.max(peaks.memory, sample.memoryBytes);
+      peaks.disk = Math.max(peaks.disk, sample.diskBytes);
+      const { memory: peakMemoryBytes, disk: peakDiskBytes } = peaks;
+      const usage: StoredUsage = { ...sample, peakMemoryBytes, peakDiskBytes };
+      await db.job.updateMany({
+        where: { id: jobId },
+        data: { usage: usage as Prisma.InputJsonObject },
+      });
+    } catch (error) {
+      log.warn({ err: error, job: jobId }, 'a job was not measured');
+    }
+  }
+}
+
+async function peaksOf(db: Pick<Services['db'], 'job'>, jobId: string) {
+  const row = await db.job.findUnique({ where: { id: jobId }, select: { usage: true } });
+  const before = row?.usage as StoredUsage | null | undefined;
+  return { memory: before?.peakMemoryBytes ?? 0, disk: before?.peakDiskBytes ?? 0 };
+}
+
+export type Analytics = {
+  gpuUtilizationPercent: number;
+  cpuUtilizationPercent: number;
+  memoryUsedGb: number;
+  diskUsedGb: number;
+};
+
+/** The last sample; of a job that is over, with the peaks of memory and disk. Zeros before the first one. */
+export function analyticsOf({ usage, status }: { usage: unknown; status: JobStatus }): Analytics {
+  const sample = usage as StoredUsage | null;
+  const over = isOver(status);
+  const memory = (over ? sample?.peakMemoryBytes : sample?.memoryBytes) ?? 0;
+  const disk = (over ? sample?.peakDiskBytes : sample?.diskBytes) ?? 0;
+  return {
+    gpuUtilizationPercent: percent(sample?.gpuPercent),
+    cpuUtilizationPercent: percent(sample?.cpuPercent),
+    memoryUsedGb: Math.round(memory / GIB),
+    diskUsedGb: Math.round(disk / GIB),
+  };
+}
+
+function percent(value = 0): number {
+  return Math.min(100, Math.max(0, Math.round(value)));
+}

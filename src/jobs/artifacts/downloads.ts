@@ -1,0 +1,116 @@
+/** Where artifacts are found, and who may have them: members by credential, anyone by a signed link for 15 minutes. */
+import type { Prisma } from '../../../prisma/generated/client.ts';
+import { demand, type Viewer } from '../../auth/permissions.ts';
+import type { Rule } from '../../auth/rechecks.ts';
+import { type Slice, type SliceRequest, sliceOf } from '../../database/paging.ts';
+import { notFound } from '../../errors.ts';
+import { isId } from '../../ids.ts';
+import type { Services } from '../../services.ts';
+import { namespaceOf } from '../jobs.ts';
+import { type ArtifactEntry, type ArtifactKey, listArtifacts } from './store.ts';
+
+type Deps = Pick<Services, 'config' | 'signer' | 'urls'>;
+
+/** The columns that tell of a job's artifacts. */
+export const DESCRIBED = {
+  id: true,
+  namespaceId: true,
+  namespace: { select: { name: true } },
+  outputPath: true,
+  artifactBytes: true,
+  artifactFiles: true,
+} as const satisfies Prisma.JobSelect;
+
+export type Artifacts = ArtifactKey & {
+  /** Its address without a signature. */
+  base: string;
+  path: string;
+  sizeBytes: bigint;
+  files: number;
+  downloadUrl: string;
+};
+
+type Described = Prisma.JobGetPayload<{ select: typeof DESCRIBED }>;
+
+/** Null until there are any. */
+export function artifactsOf(deps: Deps, job: Described): Artifacts | null {
+  const { artifactBytes } = job;
+  return artifactBytes === null ? null : describe(deps, { ...job, artifactBytes });
+}
+
+/** Of a job, or of one that is gone. */
+export function describe(
+  { signer, urls }: Deps,
+  job: Described & { artifactBytes: bigint },
+): Artifacts {
+  const base = `${urls.artifacts}/${job.namespace.name}/${job.id}`;
+  return {
+    jobId: job.id,
+    namespaceId: job.namespaceId,
+    base,
+    path: job.outputPath ?? '',
+    sizeBytes: job.artifactBytes,
+    files: job.artifactFiles ?? 0,
+    downloadUrl: signer.signUrl(`${base}/artifacts.tar.gz`, thing(job.id)),
+  };
+}
+
+export type ArtifactFile = ArtifactEntry & { downloadUrl: string };
+
+/** By their order in the archive. @throws AppError 400 */
+export async function listFiles(
+  deps: Deps,
+  { base, ...key }: Artifacts,
+  range: SliceRequest,
+): Promise<Slice<ArtifactFile>> {
+  const entries = (await listArtifacts(deps, key)) ?? [];
+  const { items, ...page } = sliceOf(entries, range, ({ path }) => path);
+  const signed = ({ path, sizeBytes }: ArtifactEntry): ArtifactFile => {
+    const url = `${base}/files/${path.split('/').map(encodeURIComponent).join('/')}`;
+    return { path, sizeBytes, downloadUrl: deps.signer.signUrl(url, thing(key.jobId, path)) };
+  };
+  return { ...page, items: items.map(({ cursor, node }) => ({ cursor, node: signed(node) })) };
+}
+
+/** What a signature is for: the archive, or one file of it. */
+function thing(jobId: string, path?: string): string {
+  return path === undefined ? `artifacts:${jobId}` : `artifacts:${jobId}:${path}`;
+}
+
+/**
+ * Whether the holder of a link or credential may have it: the address names the namespace, whose members may
+ * read. Artifacts outlive their job's record (`kept.ts`), so there may be none.
+ * @returns with the rule that must hold while it is sent; null for a link, which is good for its time
+ * @throws AppError 401, 403, 404
+ */
+export async function demandDownload(
+  deps: Deps & Pick<Services, 'db'>,
+  viewer: Viewer,
+  { namespace: name, jobId, path }: { namespace: string; jobId: string; path?: string },
+  query: Record<string, unknown>,
+): Promise<{ key: ArtifactKey; rule: Rule | null }> {
+  if (!isId('job', jobId)) throw notFound('Job');
+  const { id: namespaceId } = await namespaceOf(deps, name);
+  const key = { namespaceId, jobId };
+  if (deps.signer.verify(thing(jobId, path), query)) return { key, rule: null };
+  const rule: Rule = {
+    key: `artifacts of ${jobId}`,
+    async demand(now) {
+      const repositoryId =
+        now.kind === 'account' && now.repositories ? await repositoryOf(deps, key) : null;
+      demand(now, 'job.read', { namespaceId, repositoryId });
+    },
+  };
+  await rule.demand(viewer);
+  return { key, rule };
+}
+
+/** The repository that a job runs or ran; null when there is none, or it is gone. */
+async function repositoryOf(
+  { db }: Pick<Services, 'db'>,
+  { jobId, namespaceId }: ArtifactKey,
+): Promise<string | null> {
+  const query = { where: { id: jobId, namespaceId }, select: { repositoryId: true } };
+  const row = (await db.job.findUnique(query)) ?? (await db.keptArtifacts.findUnique(query));
+  return row?.repositoryId ?? null;
+}

@@ -1,0 +1,106 @@
+/**
+ * Artifacts that outlive the record of their job: they keep their address, count as storage, are listed, and stay
+ * until somebody removes them.
+ *
+ * Files and rows cannot go in one transaction. So a row is marked first, which hides it, then the files go, then
+ * the row, and with it the storage that it counts. What a server that died left between is found by the mark.
+ */
+import type { Prisma } from '../../../prisma/generated/client.ts';
+import { demand, demandAccount, type Viewer } from '../../auth/permissions.ts';
+import { readSlice, type Sorting } from '../../database/keyset.ts';
+import type { Slice, SliceRequest } from '../../database/paging.ts';
+import { notFound } from '../../errors.ts';
+import { isId } from '../../ids.ts';
+import type { Services } from '../../services.ts';
+import { visibleTo } from '../visibility.ts';
+import { removeArtifacts } from './store.ts';
+
+const KEPT = {
+  /** Of the job. */
+  id: true,
+  name: true,
+  namespaceId: true,
+  namespace: { select: { name: true } },
+  outputPath: true,
+  sizeBytes: true,
+  files: true,
+  deletedAt: true,
+} as const satisfies Prisma.KeptArtifactsSelect;
+export type KeptArtifacts = Prisma.KeptArtifactsGetPayload<{ select: typeof KEPT }>;
+
+const NEWEST: Sorting = { name: 'deleted_at', column: 'deletedAt', type: 'time', order: 'desc' };
+
+/**
+ * Takes note of a job's artifacts, if it has any; to be called before its row is deleted, in the same transaction.
+ * `removing`: they are to go at once.
+ */
+export async function noteArtifacts(
+  tx: Prisma.TransactionClient,
+  jobId: string,
+  removing: boolean,
+): Promise<void> {
+  await tx.$executeRaw`
+    insert into kept_artifacts
+      (id, namespace_id, name, created_by_id, repository_id, output_path, size_bytes, files, removing)
+    select id, namespace_id, name, created_by_id, repository_id, coalesce(output_path, ''), artifact_bytes,
+      coalesce(artifact_files, 0), ${removing}
+    from jobs where id = ${jobId} and artifact_bytes is not null`;
+}
+
+/** Those of a namespace that the viewer may see, the last deleted first. @throws AppError 400 */
+export async function sliceKept(
+  { db }: Pick<Services, 'db'>,
+  viewer: Viewer,
+  { namespaceId, ...range }: SliceRequest & { namespaceId: string },
+): Promise<Slice<KeptArtifacts>> {
+  // Who may see a job may see what it left: the conditions are on columns that both have.
+  const visible = visibleTo(viewer) as Prisma.KeptArtifactsWhereInput;
+  const where: Prisma.KeptArtifactsWhereInput = { namespaceId, removing: false, AND: [visible] };
+  return readSlice(db.keptArtifacts, NEWEST, range, { where, select: KEPT });
+}
+
+/**
+ * Removes them for good: by whoever may delete the job that they are of.
+ * @param id that of the job
+ * @throws AppError 401, 403, 404
+ */
+export async function deleteKeptArtifacts(
+  services: Pick<Services, 'db' | 'config'>,
+  viewer: Viewer,
+  id: string,
+): Promise<string> {
+  const { userId } = demandAccount(viewer);
+  const row =
+    isId('job', id) &&
+    (await services.db.keptArtifacts.findUnique({
+      where: { id, removing: false },
+      select: { namespaceId: true, repositoryId: true, createdById: true },
+    }));
+  if (!row) throw notFound('Artifacts');
+  demand(viewer, row.createdById === userId ? 'job.deleteOwn' : 'job.deleteAny', row);
+  await services.db.keptArtifacts.updateMany({ where: { id }, data: { removing: true } });
+  await removeMarked(services, { id, namespaceId: row.namespaceId });
+  return id;
+}
+
+/** Removes the files of a row that is marked, and then the row. */
+export async function removeMarked(
+  services: Pick<Services, 'db' | 'config'>,
+  { id, namespaceId }: { id: string; namespaceId: string },
+): Promise<void> {
+  await removeArtifacts(services, { namespaceId, jobId: id });
+  await services.db.keptArtifacts.deleteMany({ where: { id, removing: true } });
+}
+
+const BATCH = 100;
+
+/** Goes on with what was marked and is still there. @returns whether there may be more */
+export async function removeLeftMarked(
+  services: Pick<Services, 'db' | 'config'>,
+): Promise<boolean> {
+  // By hand, because the partial index serves a condition that is written out, and not a parameter.
+  const rows = await services.db.$queryRaw<{ id: string; namespaceId: string }[]>`
+    select id, namespace_id as "namespaceId" from kept_artifacts where removing order by id limit ${BATCH}`;
+  for (const row of rows) await removeMarked(services, row);
+  return rows.length === BATCH;
+}

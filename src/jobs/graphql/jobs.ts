@@ -1,0 +1,252 @@
+/** Jobs in GraphQL: the types, and what can be read. */
+import type { Prisma } from '../../../prisma/generated/client.ts';
+import { Namespace } from '../../auth/graphql/namespaces.ts';
+import { sliceOf } from '../../database/paging.ts';
+import { builder, SortOrder } from '../../graphql/builder.ts';
+import {
+  connectionType,
+  numberedPageCost,
+  pageArgs,
+  pageCost,
+  pageType,
+  sliceArgs,
+  toConnection,
+} from '../../graphql/paging.ts';
+import { selectAt, selectOf, selectOfNodes } from '../../graphql/select.ts';
+import { Repository } from '../../repos/graphql/repositories.ts';
+import { isVisible, RULED, type Ruled } from '../../repos/repos.ts';
+import { analyticsOf } from '../analytics.ts';
+import * as downloads from '../artifacts/downloads.ts';
+import * as jobs from '../jobs.ts';
+import { readLog } from '../logs/read.ts';
+import { AttemptConnection } from './attempts.ts';
+import { Gpu, JobSort, JobStatus, Region } from './enums.ts';
+import { JobLogs } from './logs.ts';
+import { JobAnalytics, JobArtifacts } from './outputs.ts';
+
+export const Job = builder.prismaNode('Job', {
+  description: 'A command that runs to completion on chosen hardware.',
+  id: { field: 'id' },
+  select: { id: true },
+  nullable: true,
+  // One that the viewer may not see is null, like one that does not exist.
+  findUnique: (id, { viewer }) => ({ id, AND: [jobs.visibleTo(viewer)] }),
+  fields: (t) => ({
+    name: t.exposeString('name', { description: 'Unique in its namespace.' }),
+    namespace: t.string({
+      description: "The owner's name.",
+      select: { namespace: { select: { name: true } } },
+      resolve: ({ namespace }) => namespace.name,
+    }),
+    owner: t.relation('namespace', { description: 'The user or organization it belongs to.' }),
+    status: t.expose('status', { type: JobStatus, description: 'Where it stands.' }),
+    command: t.exposeString('command', { description: 'Given to a shell.' }),
+    repo: t.exposeString('repo', {
+      nullable: true,
+      description: '`namespace/repo` as given at creation.',
+    }),
+    repository: t.field({
+      type: Repository,
+      nullable: true,
+      description: 'The same by id: follows renames; null when it is gone or not to be seen.',
+      // Read with the job, and hidden here from who may not see it.
+      select: (_args, _context, nested) => ({ repository: nested({ select: RULED }) }),
+      resolve: ({ repository }, _args, { viewer }) =>
+        repository && isVisible(viewer, repository as unknown as Ruled)
+          ? (repository as never)
+          : null,
+    }),
+    branch: t.exposeString('branch', {
+      nullable: true,
+      description: 'As given at creation; null without a `repo`.',
+    }),
+    commitSha: t.exposeString('commitSha', {
+      nullable: true,
+      description: 'Where the branch stood at creation; this is what runs.',
+    }),
+    image: t.exposeString('image', {
+      nullable: true,
+      description: 'The container image it runs in, where one was given.',
+    }),
+    gpu: t.field({
+      type: Gpu,
+      description: 'The model of its GPUs.',
+      select: { gpu: true },
+      resolve: ({ gpu }) => gpu as never,
+    }),
+    gpuCount: t.exposeInt('gpuCount', { description: 'How many GPUs; counts only with a model.' }),
+    cpu: t.exposeInt('cpu', { description: 'vCPUs.' }),
+    memoryGb: t.exposeInt('memoryGb', { description: 'Of memory.' }),
+    diskGb: t.exposeInt('diskGb', { description: 'Of disk, which is gone when it ends.' }),
+    region: t.field({
+      type: Region,
+      description: 'Where it runs.',
+      select: { region: true },
+      resolve: ({ region }) => region as never,
+    }),
+    timeoutMinutes: t.exposeInt('timeoutMinutes', { description: 'Of one attempt.' }),
+    retries: t.exposeInt('retries', { description: 'How often it may be tried again.' }),
+    retryCount: t.exposeInt('retryCount', { description: 'How often it was tried again.' }),
+    outputPath: t.exposeString('outputPath', {
+      nullable: true,
+      description: 'What is kept of its files as artifacts.',
+    }),
+    exitCode: t.exposeInt('exitCode', {
+      nullable: true,
+      description: 'Of its last process, 128 + the signal if one ended it; null until it is over.',
+    }),
+    costPerHour: t.expose('costPerHour', {
+      type: 'Decimal',
+      description: 'What an hour of running costs.',
+    }),
+    totalCost: t.field({
+      type: 'Decimal',
+      description: 'Of all attempts, until now.',
+      select: { ...jobs.RUNTIME, costPerHour: true },
+      resolve: (job) => jobs.totalCostOf(job),
+    }),
+    runtimeSeconds: t.int({
+      description: 'Of all attempts, until now.',
+      select: jobs.RUNTIME,
+      resolve: (job) => jobs.runtimeOf(job),
+    }),
+    progress: t.exposeString('progress', {
+      description: 'What the program last said with `::progress::text`, else the phase in words.',
+    }),
+    artifacts: t.field({
+      type: JobArtifacts,
+      nullable: true,
+      description: 'Null until there are any.',
+      select: downloads.DESCRIBED,
+      resolve: (job, _args, { services }) => downloads.artifactsOf(services, job),
+    }),
+    createdAt: t.expose('createdAt', { type: 'DateTime', description: 'When it was made.' }),
+    startedAt: t.expose('startedAt', {
+      type: 'DateTime',
+      nullable: true,
+      description: 'Of the first attempt.',
+    }),
+    completedAt: t.expose('completedAt', {
+      type: 'DateTime',
+      nullable: true,
+      description: 'When it was over for good.',
+    }),
+    logs: t.field({
+      type: JobLogs,
+      nullable: true,
+      description: 'The last lines of its log. One answer holds 16 MiB of lines at most.',
+      complexity: ({ tail }) => ({ field: 5, multiplier: Math.max(1, tail ?? 100) }),
+      args: {
+        tail: t.arg.int({ defaultValue: 100, description: 'The most recent lines; up to 10000.' }),
+        since: t.arg({ type: 'DateTime', description: 'Only lines after it.' }),
+      },
+      select: { name: true, namespace: { select: { name: true } } },
+      resolve: async ({ id, name, namespace }, args, { services, allowance }, info) => ({
+        name,
+        namespace: namespace.name,
+        ...(await readLog(services, id, args, allowance(info))),
+      }),
+    }),
+    analytics: t.field({
+      type: JobAnalytics,
+      description: 'What it uses of its hardware.',
+      select: { ...jobs.RUNTIME, usage: true, name: true, namespace: { select: { name: true } } },
+      resolve: (job) => ({
+        name: job.name,
+        namespace: job.namespace.name,
+        ...analyticsOf(job),
+        runtimeSeconds: jobs.runtimeOf(job),
+      }),
+    }),
+    attempts: t.field({
+      type: AttemptConnection,
+      description: 'In the order they were made.',
+      complexity: pageCost(),
+      args: sliceArgs,
+      // Few, for retries and losses are bounded; so they are read with the job, in one query for many jobs.
+      select: { attempts: { select: jobs.ATTEMPT, orderBy: { number: 'asc' } } },
+      resolve: ({ attempts }, args) =>
+        toConnection(
+          sliceOf(attempts, args, ({ number }) => String(number)),
+          args,
+        ),
+    }),
+  }),
+});
+
+const JobPage = pageType<{ id: string }>('JobPage', Job);
+
+const listArgs = {
+  sort: {
+    type: JobSort,
+    defaultValue: 'created_at',
+    required: true,
+    description: 'What they are sorted by.',
+  },
+  order: {
+    type: SortOrder,
+    defaultValue: 'desc',
+    required: true,
+    description: 'Which end comes first.',
+  },
+  status: { type: JobStatus, description: 'Only these; left out: all.' },
+} as const;
+
+builder.queryFields((t) => ({
+  job: t.prismaField({
+    type: Job,
+    nullable: true,
+    description: 'By name. Members of the namespace alone are told whether there is one.',
+    args: {
+      namespace: t.arg.string({ required: true, description: 'The name of its owner.' }),
+      name: t.arg.string({ required: true, description: 'Of the job.' }),
+    },
+    resolve: (query, _root, args, { services, viewer }) =>
+      jobs.getJob(services, viewer, args, selectOf<Prisma.JobSelect>(query)) as never,
+  }),
+  jobPage: t.field({
+    type: JobPage,
+    nullable: true,
+    description:
+      'The jobs of a namespace by number: only for REST. In GraphQL ask for `namespace { jobs }`.',
+    complexity: numberedPageCost(),
+    args: {
+      namespace: t.arg.string({ required: true, description: 'The name of the owner.' }),
+      page: t.arg.int({ ...pageArgs.page, required: true }),
+      perPage: t.arg.int({ ...pageArgs.perPage, required: true }),
+      sort: t.arg(listArgs.sort),
+      order: t.arg(listArgs.order),
+      status: t.arg(listArgs.status),
+    },
+    resolve: (_root, args, context, info) => {
+      const select = selectAt<Prisma.JobSelect>(context, info, 'nodes');
+      return jobs.listJobs(context.services, context.viewer, args, select);
+    },
+  }),
+}));
+
+const JobConnection = connectionType('Job', Job);
+
+builder.prismaObjectField(Namespace, 'jobs', (t) =>
+  t.field({
+    type: JobConnection,
+    nullable: true,
+    description: 'Those that the viewer may see.',
+    complexity: pageCost(),
+    args: {
+      ...sliceArgs,
+      status: t.arg(listArgs.status),
+      sort: t.arg(listArgs.sort),
+      order: t.arg(listArgs.order),
+    },
+    select: { id: true },
+    resolve: async ({ id }, args, context, info) => {
+      const select = selectOfNodes<Prisma.JobSelect>(context, info);
+      const { services, viewer } = context;
+      return toConnection(
+        await jobs.sliceJobs(services, viewer, { ...args, namespaceId: id }, select),
+        args,
+      );
+    },
+  }),
+);

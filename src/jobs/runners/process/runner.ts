@@ -1,0 +1,379 @@
+/**
+ * Jobs as processes of this machine, confined as well as it allows (`process/confinement.ts`), each under a shim
+ * of its own that goes on when the server stops, dies or is replaced (`process/shim.ts` tells the files it writes).
+ *
+ * The shim owns the timeout, the grace period and the limits that the kernel does not hold a job to, so they
+ * hold while no server runs.
+ */
+import { spawn } from 'node:child_process';
+import { createHash, randomBytes } from 'node:crypto';
+import { existsSync } from 'node:fs';
+import { access, mkdir, open, readdir, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
+import { createLog, type Logger } from '../../../log.ts';
+import { HARDWARE_DEFAULTS } from '../../hardware.ts';
+import {
+  GRACE_MS,
+  type Handle,
+  type Outcome,
+  type Runner,
+  UNCOUNTED,
+  Unstartable,
+  type Usage,
+} from '../runner.ts';
+import { DEFAULT_UIDS, type UidRange } from './accounts.ts';
+import { type Cgroup, killGroup, removeForgotten, removeGroup, usageOfGroup } from './cgroup.ts';
+import { findCgroups } from './cgroups.ts';
+import { findConfinement, type Sandbox } from './confinement.ts';
+import type { DiskUse } from './disk.ts';
+import { changesOf, isAlive, killStrays, readWhole } from './folder.ts';
+import { gpuAccess, listGpus } from './gpus.ts';
+import { allHoldings, type Holding, readHolding, writeHolding } from './holding.ts';
+import { PATH } from './launch.ts';
+import { describeLimits, type Limits, limitedCommand, limitsOf } from './limits.ts';
+import { parseLog } from './lines.ts';
+import type { NetworkMode } from './network.ts';
+import { openRemoval } from './removal.ts';
+import { type Claim, DISK_FULL, type Exit, type ShimSpec, type Started } from './shim.ts';
+import { locate, tarOf } from './tar.ts';
+import { usageOfTree } from './tree-usage.ts';
+import { MOUNTS } from './view.ts';
+
+const SHIM = join(import.meta.dirname, 'shim.ts');
+/** Compiled shims: taking the types out of its source again took 75 of the 110 ms that a start waited for it. */
+const CACHE = '.compiled';
+/** What ended attempts left, until it is removed. */
+const TRASH = '.trash';
+/** Given up when the disk is full: room for the last lines and the record of how it ended. */
+const RESERVE_BYTES = 64 * 1024;
+/** New objects are collected early: a flood of lines took 180 MB of a shim without it, and takes 96. */
+const SMALL = '--max-semi-space-size=4';
+/** A shim that has not said within this that it runs never will. */
+const START_MS = 20_000;
+/** Of the log at once: lines are held as objects meanwhile, some ten times their size. */
+const READ_BYTES = 256 * 1024;
+/** For the shim to end the work and write down how; a process in the middle of a slow write takes seconds. */
+const END_MS = 10_000;
+
+export type ProcessRunnerOptions = {
+  /** Where the folders of attempts lie. */
+  dir: string;
+  /** Between SIGTERM and SIGKILL. */
+  graceMs?: number;
+  /** The best that works here, or this one. */
+  sandbox?: Sandbox | 'auto';
+  /** Unset: `internet` where that works, else `host`. */
+  network?: NetworkMode;
+  /** For jobs, when this server is root. */
+  uids?: UidRange;
+  /** Folders that no job may see. */
+  hidden?: readonly string[];
+  /** `off`: as on a machine that lets us make none. */
+  cgroups?: 'auto' | 'off';
+  /** Free space on the disk below which the server stops writing, in bytes: who takes most is ended before. */
+  diskFloor?: number;
+  /** In place of those that follow from what was asked for. */
+  limits?: Partial<Limits>;
+  log?: Logger;
+};
+
+/** Disposing it leaves jobs running, and what is not yet removed to the next start. */
+export type ProcessRunner = Runner & AsyncDisposable;
+
+export async function openProcessRunner(options: ProcessRunnerOptions): Promise<ProcessRunner> {
+  const { dir, graceMs = GRACE_MS, hidden = [], uids = DEFAULT_UIDS } = options;
+  const log = options.log ?? createLog('silent');
+  await mkdir(dir, { recursive: true, mode: 0o700 });
+  const confinement = await findConfinement({
+    dir,
+    hidden: [...hidden, dir],
+    sandbox: options.sandbox ?? 'auto',
+    network: options.network,
+    uids,
+  });
+  const gpus = await listGpus();
+  const offers: Record<string, number> = { none: UNCOUNTED };
+  for (const { model } of gpus) offers[model] = (offers[model] ?? 0) + 1;
+  const allowed = limitsOf({ ...HARDWARE_DEFAULTS, gpu: 'none' });
+  const cgroups =
+    options.cgroups === 'off' ? { missing: 'they are switched off' } : await findCgroups(allowed);
+  log.info(describeLimits(cgroups));
+  const controllers = 'missing' in cgroups ? [] : cgroups.controllers;
+  /** Attempts of several servers on one machine have their groups side by side. */
+  const groupPrefix = createHash('sha256').update(dir).digest('hex').slice(0, 8);
+  const samples = new Map<string, Sample>();
+  const holdings: Map<string, Holding> = await allHoldings(dir);
+  const removal = await openRemoval(join(dir, TRASH), (error, what) =>
+    log.error({ err: error }, what),
+  );
+
+  const folder = (handle: Handle) => join(dir, String(handle.attempt));
+  const at = (handle: Handle, name: string) => join(folder(handle), name);
+  const claimOf = (handle: Handle) => readWhole<Claim>(at(handle, 'claim'));
+
+  async function signal(handle: Handle, name: 'TERM' | 'KILL'): Promise<void> {
+    const claim = await claimOf(handle);
+    if (claim && isAlive(claim)) process.kill(claim.pid, name === 'TERM' ? 'SIGTERM' : 'SIGUSR2');
+  }
+
+  /** An ended attempt has an exit; one whose shim is gone without it is lost. */
+  async function endOf(handle: Handle): Promise<Exit | 'lost' | undefined> {
+    const claim = await claimOf(handle);
+    const alive = claim && isAlive(claim);
+    // Read after the look at the process, so that an exit written in between is seen.
+    return (await readWhole<Exit>(at(handle, 'exit'))) ?? (alive ? undefined : 'lost');
+  }
+
+  /** Ends whatever runs of the attempt, and gives back what it holds. @throws Error when it does not die. */
+  async function end(attempt: string): Promise<void> {
+    for (const deadline = Date.now() + END_MS; ; await delay(20)) {
+      const claim = await claimOf({ attempt });
+      if (!claim || !isAlive(claim)) break;
+      if (Date.now() > deadline) throw new Error('its shim does not end');
+      await signal({ attempt }, 'KILL');
+    }
+    const place = join(dir, attempt);
+    await confinement.end(place);
+    await killStrays(attempt);
+    const { cgroup } = await readHolding(place);
+    if (cgroup) await removeGroup(cgroup);
+    await confinement.release(place);
+    samples.delete(attempt);
+    holdings.delete(attempt);
+  }
+
+  async function remove(handle: Handle): Promise<void> {
+    await end(String(handle.attempt));
+    await removal.discard(folder(handle));
+  }
+
+  /** Of attempts whose folder was removed with all that told of them; they may still run. */
+  function groupsWithoutFolder(keep: ReadonlySet<string>): Cgroup[] {
+    if ('missing' in cgroups) return [];
+    return cgroups.names().flatMap((name) => {
+      const attempt = name.startsWith(`${groupPrefix}-`) ? name.slice(groupPrefix.length + 1) : '';
+      const isLost = attempt !== '' && !keep.has(attempt) && !existsSync(join(dir, attempt));
+      return isLost ? [cgroups.groupOf(name)] : [];
+    });
+  }
+
+  function takeGpus(attempt: string, model: string, count: number): number[] {
+    const held = [...holdings].flatMap(([id, { gpus }]) => (id === attempt ? [] : gpus));
+    const free = gpus.filter((gpu) => gpu.model === model && !held.includes(gpu.index));
+    if (free.length < count) throw new Error(`${count} × ${model} are not free`);
+    return free.slice(0, count).map(({ index }) => index);
+  }
+
+  return {
+    name: 'process',
+    offers,
+    ...(confinement.warnings.length > 0 && { warning: confinement.warnings.join(' ') }),
+
+    async prepare(spec, abort) {
+      if (spec.image)
+        throw new Unstartable(
+          `This server runs jobs as processes and cannot run the container image "${spec.image}"`,
+        );
+      const { id } = spec;
+      if (await exists(join(dir, id))) await remove({ attempt: id });
+      const limits = { ...limitsOf(spec.hardware), ...options.limits };
+      const { gpu, gpuCount } = spec.hardware;
+      const holding: Holding = {
+        gpus: gpu === 'none' ? [] : takeGpus(id, gpu, gpuCount),
+        cgroup: 'missing' in cgroups ? null : cgroups.groupOf(`${groupPrefix}-${id}`),
+      };
+      holdings.set(id, holding);
+      const handle: Handle = { attempt: id, gpus: holding.gpus.join(','), cpus: limits.cpus };
+      const place = folder(handle);
+      await confinement.place(place);
+      await writeHolding(place, holding);
+      if (holding.cgroup && !('missing' in cgroups)) cgroups.create(holding.cgroup, limits);
+      await writeFile(join(place, 'log'), '', { mode: 0o600 });
+      if (spec.checkout) await spec.checkout(join(place, 'work'), abort);
+      else await mkdir(join(place, 'work'));
+      abort.throwIfAborted();
+      // Random, or a disk that compresses would keep nothing free.
+      await writeFile(join(place, 'reserve'), randomBytes(RESERVE_BYTES), { mode: 0o600 });
+      const account = await confinement.give(place);
+      const access = gpuAccess(gpus.filter(({ index }) => holding.gpus.includes(index)));
+      const job = {
+        attempt: id,
+        command: spec.command,
+        env: { ...spec.env, ...access.env },
+        devices: access.devices,
+      };
+      const shimSpec: ShimSpec = {
+        command: await confinement.compose(place, job, account),
+        attempt: id,
+        prefix: limitedCommand(limits, holding.cgroup, controllers),
+        timeoutMs: spec.timeoutMs,
+        graceMs,
+        cgroup: holding.cgroup,
+        memory: { bytes: limits.memoryBytes, watched: !controllers.includes('memory') },
+        disk: {
+          dirs: Object.keys(MOUNTS).map((name) => join(place, name)),
+          floorBytes: options.diskFloor ?? 0,
+          diskBytes: limits.diskBytes,
+          files: limits.files,
+        },
+        log: spec.log,
+      };
+      await writeFile(join(place, 'spec.json'), JSON.stringify(shimSpec), {
+        mode: 0o600,
+        flush: true,
+      });
+      return handle;
+    },
+
+    async start(handle) {
+      if (await claimOf(handle)) return;
+      const exitCode = await launchShim(folder(handle), join(dir, CACHE));
+      if (exitCode === DISK_FULL)
+        throw Object.assign(new Error('the disk is full'), { code: 'ENOSPC' });
+      if (!(await claimOf(handle))) throw new Error(`the shim of ${handle.attempt} did not start`);
+    },
+
+    async attach(handle) {
+      if (await claimOf(handle)) return 'started';
+      const { cgroup } = await readHolding(folder(handle));
+      // A machine that was started again has forgotten its groups.
+      if (cgroup?.folders.some((group) => !existsSync(group))) return 'gone';
+      return (await exists(at(handle, 'spec.json'))) ? 'prepared' : 'gone';
+    },
+
+    async *logs(handle, cursor, abort) {
+      using changes = changesOf(folder(handle), abort);
+      await using file = await open(at(handle, 'log'), 'r');
+      const buffer = Buffer.allocUnsafe(READ_BYTES);
+      let offset = Number(cursor?.offset ?? 0);
+      while (!abort.aborted) {
+        // Whether it is over is asked before the read: what comes after it is then in this read.
+        const over = await endOf(handle);
+        const { bytesRead } = await file.read(buffer, 0, READ_BYTES, offset);
+        const end = buffer.subarray(0, bytesRead).lastIndexOf(10) + 1;
+        offset += end;
+        if (end > 0) yield parseLog(buffer.subarray(0, end), { offset });
+        else if (over) return;
+        else await changes.next();
+      }
+    },
+
+    signal,
+
+    async wait(handle, abort) {
+      using changes = changesOf(folder(handle), abort);
+      for (;;) {
+        const end = await endOf(handle);
+        if (end === 'lost') {
+          await confinement.end(folder(handle));
+          await killStrays(String(handle.attempt));
+          const { cgroup } = await readHolding(folder(handle));
+          if (cgroup) await killGroup(cgroup);
+        }
+        if (end) return outcomeOf(end);
+        await changes.next();
+        abort.throwIfAborted();
+      }
+    },
+
+    async stats(handle) {
+      const started = await readWhole<Started>(at(handle, 'started'));
+      if (!started) return null;
+      const id = String(handle.attempt);
+      const { gpus: held = [], cgroup = null } = holdings.get(id) ?? {};
+      const used = (cgroup && usageOfGroup(cgroup)) ?? usageOfTree(started.pid);
+      if (!used) return null;
+      const before = samples.get(id) ?? { at: started.startedAt, cpuSeconds: 0 };
+      const sample: Sample = { at: Date.now(), cpuSeconds: used.cpuSeconds };
+      samples.set(id, sample);
+      const seconds = Math.max(0.001, (sample.at - before.at) / 1000);
+      const disk = await readWhole<DiskUse>(at(handle, 'disk'));
+      return {
+        cpuPercent:
+          ((used.cpuSeconds - before.cpuSeconds) / seconds / Number(handle.cpus ?? 1)) * 100,
+        gpuPercent: held.length > 0 ? await gpuPercent(held) : 0,
+        memoryBytes: used.memoryBytes,
+        diskBytes: disk?.bytes ?? 0,
+      } satisfies Usage;
+    },
+
+    async artifacts(handle, path) {
+      const found = await locate(folder(handle), path);
+      return found === null ? null : tarOf(found);
+    },
+
+    remove,
+
+    async sweep(keep) {
+      const unknown = (await readdir(dir)).filter(
+        (name) => !name.startsWith('.') && !keep.has(name),
+      );
+      const ends = await Promise.allSettled([
+        ...unknown.map((attempt) => remove({ attempt })),
+        ...groupsWithoutFolder(keep).map(removeGroup),
+      ]);
+      if (!('missing' in cgroups))
+        for (const name of cgroups.names()) removeForgotten(cgroups.groupOf(name));
+      const errors = ends.flatMap((e) => (e.status === 'rejected' ? [e.reason] : []));
+      if (errors.length > 0)
+        throw new AggregateError(errors, `${errors.length} attempts cannot be removed`);
+    },
+
+    [Symbol.asyncDispose]: () => removal[Symbol.asyncDispose](),
+  };
+}
+
+type Sample = { at: number; cpuSeconds: number };
+
+/**
+ * Waits until the shim says that it has started the work. It is in a session of its own and stays.
+ * @returns its exit code, if it has ended by then.
+ */
+async function launchShim(place: string, cache: string): Promise<number | null> {
+  await using errors = await open(join(place, 'shim.err'), 'a', 0o600);
+  const shim = spawn(process.execPath, [SMALL, SHIM, place], {
+    cwd: '/',
+    env: { PATH, NODE_COMPILE_CACHE: cache },
+    detached: true,
+    stdio: ['ignore', 'pipe', errors.fd],
+  });
+  const { promise, resolve } = Promise.withResolvers<void>();
+  const timer = setTimeout(resolve, START_MS);
+  shim.stdout?.once('data', () => resolve());
+  shim.once('exit', () => resolve());
+  shim.once('error', () => resolve());
+  await promise;
+  clearTimeout(timer);
+  shim.stdout?.destroy();
+  shim.unref();
+  return shim.exitCode;
+}
+
+function outcomeOf(end: Exit | 'lost'): Outcome {
+  if (end === 'lost') return { kind: 'lost' };
+  if (end.unstartable) {
+    const reason = end.reason ?? 'The sandbox could not be set up; see the lines above';
+    return { kind: 'unstartable', reason };
+  }
+  return {
+    kind: 'exited',
+    exitCode: end.exitCode,
+    timedOut: end.timedOut,
+    ...(end.reason !== undefined && { note: end.reason }),
+    startedAt: new Date(end.startedAt),
+    endedAt: new Date(end.endedAt),
+  };
+}
+
+async function gpuPercent(indices: readonly number[]): Promise<number> {
+  const gpus = (await listGpus()).filter(({ index }) => indices.includes(index));
+  return gpus.reduce((sum, { percent }) => sum + percent, 0) / Math.max(1, gpus.length);
+}
+
+async function exists(file: string): Promise<boolean> {
+  return access(file).then(
+    () => true,
+    () => false,
+  );
+}

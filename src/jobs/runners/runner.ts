@@ -1,0 +1,122 @@
+/**
+ * What runs attempts of jobs: processes here, containers later, a fake in tests. The worker decides, a
+ * runner does.
+ *
+ * One attempt id names everything that a runner makes for it. `prepare` gives a handle, the worker stores it,
+ * and only then calls `start`: a server that dies in between finds the handle, asks `attach` how far things
+ * got, and goes on. What exists already under an id is adopted, never made twice. The end of the log is not
+ * the end of the work: `wait` alone says how it ended.
+ */
+import type { Readable } from 'node:stream';
+import type { Hardware } from '../hardware.ts';
+
+export type AttemptSpec = {
+  /** Of the attempt. */
+  id: string;
+  command: string;
+  image: string | null;
+  /** The whole environment but what the runner itself must set, such as PATH. */
+  env: Record<string, string>;
+  /** Makes the working directory, which must not exist yet; null: it is empty. */
+  checkout: ((dir: string, signal: AbortSignal) => Promise<void>) | null;
+  hardware: Hardware;
+  timeoutMs: number;
+  /** What it may print: bytes of text with line ends, and lines. What comes after is not kept. */
+  log: { bytes: number; lines: number };
+};
+
+/** JSON, so that it can be stored. */
+export type Handle = { [key: string]: string | number };
+export type LogCursor = { [key: string]: string | number };
+
+export type RunnerLine = { timestamp: Date; stream: 'stdout' | 'stderr'; message: string };
+/** `cursor` resumes after the last of the lines. */
+export type LogBatch = { lines: RunnerLine[]; cursor: LogCursor };
+
+export type Outcome =
+  | {
+      kind: 'exited';
+      /** 128 + the signal's number when one ended it. */
+      exitCode: number;
+      /** It overran `timeoutMs`, which is why it was stopped. */
+      timedOut: boolean;
+      startedAt: Date;
+      endedAt: Date;
+      /** Why the runner or the kernel ended it, or a part of it: a last line for the log. */
+      note?: string;
+    }
+  /** It never ran; `reason` is for the one who asked for it. */
+  | { kind: 'unstartable'; reason: string }
+  /** It was taken away with what it ran on: the machine, or the process that looked after it. */
+  | { kind: 'lost' };
+
+/** Percent of the GPUs and vCPUs given, and bytes. */
+export type Usage = {
+  gpuPercent: number;
+  cpuPercent: number;
+  memoryBytes: number;
+  diskBytes: number;
+};
+
+/** `prepare` throws it for what the one who asked must hear; other errors are ours. */
+export class Unstartable extends Error {
+  override name = 'Unstartable';
+}
+
+/** There is more at `output_path` than is kept of it; the message ends the sentence "They were not kept: …". */
+export class TooLarge extends Error {
+  override name = 'TooLarge';
+}
+
+/**
+ * Files, links, folders and the like. So many files take a minute or two to store, and whoever lists them takes
+ * 50 ms and 15 MB of the server each time; a job may make forty times as many.
+ */
+export const MAX_OUTPUT_ENTRIES = 100_000;
+
+export function tooManyEntries(max: number): TooLarge {
+  return new TooLarge(`there are more than ${max} files, links and folders`);
+}
+
+export type Runner = {
+  name: string;
+  /** GPU model → how many there are; `none`: jobs without a GPU. */
+  offers: Readonly<Record<string, number>>;
+  /** For the operator, at the start: that jobs run unconfined. */
+  warning?: string;
+  /**
+   * Makes the place that the attempt will run in. Called again after a crash in the middle, it begins anew.
+   * @throws Unstartable
+   */
+  prepare(spec: AttemptSpec, signal: AbortSignal): Promise<Handle>;
+  /** Starts the work, or finds it started. */
+  start(handle: Handle): Promise<void>;
+  /** How far it got: prepared and not started, started (perhaps over by now), or not there any more. */
+  attach(handle: Handle): Promise<'prepared' | 'started' | 'gone'>;
+  /** The lines after `cursor`, live; ends after the last line of ended work, or when `signal` aborts. */
+  logs(handle: Handle, cursor: LogCursor | null, signal: AbortSignal): AsyncIterable<LogBatch>;
+  /** TERM: to the whole tree, KILL following after the grace period on the runner's own account. */
+  signal(handle: Handle, signal: 'TERM' | 'KILL'): Promise<void>;
+  /** Rejects when `signal` aborts. */
+  wait(handle: Handle, signal: AbortSignal): Promise<Outcome>;
+  /** Null when there is nothing to measure. */
+  stats(handle: Handle): Promise<Usage | null>;
+  /**
+   * After the end: a tar of the directory or file at `path`, names relative to it; null: nothing is there. It may
+   * fail with TooLarge.
+   */
+  artifacts(handle: Handle, path: string): Promise<Readable | null>;
+  /**
+   * Ends it, gives back what it holds, and takes away its place; files are removed behind. Rejects when the work
+   * does not end: then it still holds what it held, and it is to be called again.
+   */
+  remove(handle: Handle): Promise<void>;
+  /** Ends and removes, in the same way, everything of ours but these attempts. Rejects after all were tried. */
+  sweep(keep: ReadonlySet<string>): Promise<void>;
+};
+
+/** How many jobs without a GPU a machine takes: the worker's slots are what counts. */
+export const UNCOUNTED = 1_000_000;
+
+/** Spec section 4.3: between SIGTERM and SIGKILL. */
+export const GRACE_MS = 30_000;

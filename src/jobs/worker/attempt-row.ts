@@ -1,0 +1,44 @@
+/** An attempt as the worker that looks after it holds it. */
+import type { Prisma } from '../../../prisma/generated/client.ts';
+import type { Services } from '../../services.ts';
+import type { Runner } from '../runners/runner.ts';
+
+/** What looking after jobs takes: the services, transactions, and what runs them. */
+export type Deps = Omit<Services, 'db'> & { db: Prisma.DefaultPrismaClient; runner: Runner };
+
+export const ATTEMPT = {
+  id: true,
+  number: true,
+  handle: true,
+  logCursor: true,
+  startedAt: true,
+  endedAt: true,
+  job: {
+    select: {
+      id: true,
+      name: true,
+      namespaceId: true,
+      namespace: { select: { name: true, plan: true } },
+      status: true,
+      logLines: true,
+      logBytes: true,
+      attemptId: true,
+      command: true,
+      image: true,
+      repo: true,
+      repositoryId: true,
+      commitSha: true,
+      env: true,
+      secrets: true,
+      outputPath: true,
+      timeoutMinutes: true,
+      gpu: true,
+      gpuCount: true,
+      cpu: true,
+      memoryGb: true,
+      diskGb: true,
+      region: true,
+    },
+  },
+} as const satisfies Prisma.JobAttemptSelect;
+export type Attempt = Prisma.JobAttemptGetPayload<{ select: typeof ATTEMPT }>;

@@ -1,0 +1,243 @@
+/**
+ * Looking after one attempt, from the checkout to the last line.
+ *
+ * Every step can be the one at which the server dies, so each begins from what is stored: called again for
+ * the same attempt, it finds the handle, asks the runner how far things got, and goes on from there.
+ */
+import { DISK_FULL, isDiskFull } from '../../database/outage.ts';
+import { sampleUsage } from '../analytics.ts';
+import { openAttemptLog } from '../logs/cap.ts';
+import type { Line } from '../logs/pages.ts';
+import type { Handle, LogCursor, Outcome } from '../runners/runner.ts';
+import { masker, type Secrets } from '../secrets.ts';
+import { MAX_PROGRESS, moveJob, PHASES, statusTopic } from '../state.ts';
+import { ATTEMPT, type Attempt, type Deps } from './attempt-row.ts';
+import { abandon, type Collected, collect, finish } from './finish.ts';
+import { persist } from './persist.ts';
+import { openSecrets, prepare } from './prepare.ts';
+
+const PROGRESS = /^::progress::(.*)$/s;
+
+/**
+ * Sees an attempt through, as far as its end is recorded; what the runner made for it is then to be removed.
+ * @returns whether it is over; false when `stopping` aborts first, and the work goes on without us
+ * @throws what a step throws: called again, it goes on from there
+ */
+export async function lookAfter(
+  deps: Deps,
+  attemptId: string,
+  stopping: AbortSignal,
+): Promise<boolean> {
+  const attempt = await findAttempt(deps, attemptId);
+  if (!attempt) return true;
+  const secrets = openSecrets(deps, attempt);
+  if (!secrets) {
+    // Its lines cannot be masked any more, so none of them is taken either.
+    await abandon(
+      deps,
+      attempt,
+      'The secrets of the job cannot be opened: the key that sealed them is gone',
+    );
+    return true;
+  }
+  await using watch = watchForEnd(deps, attempt, stopping);
+
+  const made = attempt.handle
+    ? { handle: attempt.handle as Handle }
+    : await prepare(deps, attempt, secrets, watch.ended);
+  if (stopping.aborted) return false;
+  if ('outcome' in made) {
+    await finish(deps, attempt, made.outcome);
+    return true;
+  }
+  const { handle } = made;
+  const outcome = await oversee(deps, attempt, handle, secrets, watch, stopping);
+  if (!outcome || stopping.aborted) return false;
+  // What it leaves stays in its folder until there is room for it.
+  if (attempt.job.outputPath !== null)
+    await deps.space.untilFree(AbortSignal.any([watch.deleted, stopping]));
+  if (stopping.aborted) return false;
+  const collected = await collectUnlessDeleted(deps, attempt, handle, outcome, watch, stopping);
+  if (stopping.aborted) return false;
+  await finish(deps, attempt, outcome, collected);
+  return true;
+}
+
+/** Storing them may take hours, and ends when nobody wants them any more, or the server stops. */
+async function collectUnlessDeleted(
+  deps: Deps,
+  attempt: Attempt,
+  handle: Handle,
+  outcome: Outcome,
+  watch: Watch,
+  stopping: AbortSignal,
+): Promise<Collected> {
+  const signal = AbortSignal.any([watch.deleted, stopping]);
+  if (signal.aborted) return {};
+  try {
+    return await collect(deps, attempt, handle, outcome, signal);
+  } catch (error) {
+    if (signal.aborted) return {};
+    throw error;
+  }
+}
+
+/** Ends an attempt that fails again and again for reasons of its own: its job fails, and its process ends. */
+export async function giveUp(deps: Deps, attemptId: string, error: unknown): Promise<void> {
+  const attempt = await findAttempt(deps, attemptId);
+  const reason = isDiskFull(error)
+    ? DISK_FULL
+    : 'The server failed to look after this attempt, again and again; its log says why';
+  if (attempt) await abandon(deps, attempt, reason);
+}
+
+/** Null when it is over, or deleted with its job. */
+async function findAttempt({ db }: Deps, id: string): Promise<Attempt | null> {
+  const attempt = await db.jobAttempt.findUnique({ where: { id }, select: ATTEMPT });
+  return attempt?.endedAt ? null : attempt;
+}
+
+/** Starts the work unless it runs already, and sees it through to the end of its log. */
+async function oversee(
+  deps: Deps,
+  attempt: Attempt,
+  handle: Handle,
+  secrets: Secrets,
+  watch: Watch,
+  stopping: AbortSignal,
+): Promise<Outcome | null> {
+  const { runner } = deps;
+  const state = await runner.attach(handle);
+  if (state === 'gone') return { kind: 'lost' };
+  if (state === 'prepared') {
+    if (watch.ended.aborted) return { kind: 'lost' };
+    await runner.start(handle);
+  }
+  await markRunning(deps, attempt);
+  // Only a process that was started can be signalled.
+  watch.tell(handle);
+  const over = new AbortController();
+  const sampling = sampleUsage(
+    deps,
+    attempt.job.id,
+    handle,
+    AbortSignal.any([over.signal, stopping]),
+  );
+  const trouble = new AbortController();
+  const signal = AbortSignal.any([stopping, trouble.signal]);
+  // Both are waited for, so that nothing of ours is under way when we return.
+  const [ended, stored] = await Promise.allSettled([
+    runner.wait(handle, signal),
+    storeLog(deps, attempt, handle, secrets, signal).catch((error) => {
+      trouble.abort();
+      throw error;
+    }),
+  ]);
+  over.abort();
+  await sampling;
+  if (stopping.aborted) return null;
+  if (stored.status === 'rejected') throw stored.reason;
+  if (ended.status === 'rejected') throw ended.reason;
+  return ended.value;
+}
+
+async function markRunning({ db }: Deps, { id, job }: Attempt): Promise<void> {
+  await db.$transaction(async (tx) => {
+    const now = new Date();
+    const moved = await moveJob(tx, job.id, (locked) =>
+      locked.attemptId === id && locked.status === 'queued'
+        ? { to: 'running', phase: PHASES.running, set: { startedAt: locked.startedAt ?? now } }
+        : null,
+    );
+    if (moved) await tx.jobAttempt.update({ where: { id }, data: { startedAt: now } });
+  });
+}
+
+type Watch = AsyncDisposable & {
+  /** Aborts when the job is cancelled, deleted or another's, and when the server stops. */
+  ended: AbortSignal;
+  /** Aborts when the job is deleted. */
+  deleted: AbortSignal;
+  /** From now on there is a process to be signalled. */
+  tell(handle: Handle): void;
+};
+
+/**
+ * Hears that a job was cancelled (its process is asked to end) or deleted (it is made to). It lasts as long as the
+ * attempt: a look that fails, because the database is away or the signal was not sent, is repeated.
+ */
+function watchForEnd(
+  { db, bus, runner, log }: Deps,
+  { id, job }: Attempt,
+  stopping: AbortSignal,
+): Watch {
+  const topic = statusTopic(job.id);
+  const ended = new AbortController();
+  const deleted = new AbortController();
+  const closing = new AbortController();
+  const signal = AbortSignal.any([closing.signal, stopping]);
+  let handle: Handle | undefined;
+  let verdict: 'TERM' | 'KILL' | undefined;
+  let sent: typeof verdict;
+
+  async function look(): Promise<void> {
+    const row = await db.job.findUnique({
+      where: { id: job.id },
+      select: { status: true, attemptId: true },
+    });
+    if (row?.attemptId !== id) {
+      verdict = row ? 'TERM' : 'KILL';
+      if (!row) deleted.abort();
+      ended.abort();
+    }
+    if (!handle || !verdict || sent === verdict) return;
+    await runner.signal(handle, verdict);
+    sent = verdict;
+  }
+
+  const watching = (async () => {
+    for await (const _ of bus.wakes(topic, signal))
+      await persist(`watching job ${job.id}`, look, { bus, log, signal });
+  })();
+  return {
+    ended: AbortSignal.any([ended.signal, stopping]),
+    deleted: deleted.signal,
+    tell(started) {
+      handle = started;
+      if (verdict) bus.hear(topic);
+    },
+    async [Symbol.asyncDispose]() {
+      closing.abort();
+      await watching;
+    },
+  };
+}
+
+/** Copies the runner's log into the journal until it ends. */
+async function storeLog(
+  deps: Deps,
+  attempt: Attempt,
+  handle: Handle,
+  secrets: Secrets,
+  stopping: AbortSignal,
+): Promise<void> {
+  const mask = masker(secrets);
+  const from = attempt.logCursor as LogCursor | null;
+  const ids = { jobId: attempt.job.id, attemptId: attempt.id };
+  const log = await openAttemptLog(deps, { ...ids, from });
+  for await (const { lines, cursor } of deps.runner.logs(handle, from, stopping)) {
+    const shown: Line[] = [];
+    let progress: string | undefined;
+    for (const { message, stream, timestamp } of lines) {
+      // PostgreSQL's text holds every character but this one.
+      const text = mask(message.replaceAll('\0', '\uFFFD'));
+      const said = stream === 'stdout' ? PROGRESS.exec(text)?.[1] : undefined;
+      if (said === undefined) shown.push({ timestamp, message: text });
+      else progress = said.trim().slice(0, MAX_PROGRESS).toWellFormed();
+    }
+    // The runner keeps what it printed; here it would take room that is not there.
+    await deps.space.untilFree(stopping);
+    // Refused: the job was deleted, and its lines with it.
+    if (!(await log.append({ lines: shown, to: cursor, progress }))) return;
+  }
+}

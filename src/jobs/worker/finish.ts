@@ -1,0 +1,231 @@
+/** What comes after the end: the artifacts, and where the job goes from there. */
+import type { Prisma } from '../../../prisma/generated/client.ts';
+import { DISK_FULL, isDatabaseAway, isDiskFull, isMachineShort } from '../../database/outage.ts';
+import { AppError } from '../../errors.ts';
+import { wake } from '../../events/events.ts';
+import { demandRoom } from '../../limits/quotas.ts';
+import { removeArtifacts, storeArtifacts } from '../artifacts/store.ts';
+import { secondsBetween } from '../jobs.ts';
+import { appendLines } from '../logs/append.ts';
+import { foldPages } from '../logs/fold.ts';
+import {
+  type Handle,
+  type LogCursor,
+  MAX_OUTPUT_ENTRIES,
+  type Outcome,
+  TooLarge,
+} from '../runners/runner.ts';
+import { type LockedJob, MAX_PROGRESS, type Move, moveJob, PHASES } from '../state.ts';
+import type { Attempt, Deps } from './attempt-row.ts';
+
+/** Of a job that failed, and not by its command: it could not be started, or what it made could not be kept. */
+const NOT_ITS_OWN = 125;
+const MAX_PAUSE_S = 60;
+
+/**
+ * Takes what stands at `output_path`, however the attempt ended.
+ * @throws what passes by itself but for a full disk, and the reason of `signal` when it aborts
+ */
+export async function collect(
+  deps: Deps,
+  { job }: Attempt,
+  handle: Handle,
+  outcome: Outcome,
+  signal: AbortSignal,
+): Promise<Collected> {
+  if (job.outputPath === null || outcome.kind !== 'exited') return {};
+  const owner = { id: job.namespaceId, plan: job.namespace.plan };
+  try {
+    const tar = await deps.runner.artifacts(handle, job.outputPath);
+    if (!tar) return {};
+    const key = { namespaceId: job.namespaceId, jobId: job.id };
+    const { files, sizeBytes, leftOut } = await storeArtifacts(deps, key, tar, {
+      maxBytes: job.diskGb * 2 ** 30,
+      maxEntries: MAX_OUTPUT_ENTRIES,
+      async demandRoom(size) {
+        // The floor is there for the database, which ends itself on a full disk.
+        if (deps.space.low) throw Object.assign(new Error(DISK_FULL), { code: 'ENOSPC' });
+        await demandRoom(deps, owner, 'storageBytes', size);
+      },
+      signal,
+    });
+    const stored = { artifactFiles: files, artifactBytes: BigInt(sizeBytes) };
+    return leftOut > 0 ? { stored, note: tellLeftOut(leftOut) } : { stored };
+  } catch (error) {
+    const full = isDiskFull(error);
+    if (signal.aborted || isDatabaseAway(error) || (isMachineShort(error) && !full)) throw error;
+    const expected = error instanceof TooLarge || error instanceof AppError;
+    if (!expected) deps.log.error({ err: error, job: job.id }, 'artifacts were not stored');
+    const why = expected
+      ? error.message
+      : full
+        ? 'the disk of the server is full'
+        : 'the server failed to store them';
+    return { notKept: `the artifacts were not kept: ${why}` };
+  }
+}
+
+function tellLeftOut(count: number): string {
+  const what = count === 1 ? '1 entry was' : `${count} entries were`;
+  return `${what} left out of the artifacts: links, devices, FIFOs, sockets, or what cannot be read`;
+}
+
+export type Collected = {
+  stored?: { artifactFiles: number; artifactBytes: bigint };
+  /** A last line for the log. */
+  note?: string;
+  /** Why nothing was stored of what is there; the job has failed then, whatever its command says. */
+  notKept?: string;
+};
+
+/** Ends the attempt and moves its job on, if the job is still its. */
+export async function finish(
+  deps: Deps,
+  { id, job, startedAt }: Attempt,
+  outcome: Outcome,
+  collected: Collected = {},
+): Promise<void> {
+  const { stored, note, notKept } = collected;
+  const why = outcome.kind === 'unstartable' ? outcome.reason : undefined;
+  const notes = [
+    outcome.kind === 'exited' ? outcome.note : why,
+    note,
+    notKept && sentence(notKept),
+  ];
+  await addLines(
+    deps,
+    id,
+    notes.filter((line) => line !== undefined),
+  );
+  const deleted = await deps.db.$transaction(async (tx) => {
+    const now = new Date();
+    if (outcome.kind === 'lost') {
+      await loseAttempt(tx, { attemptId: id, jobId: job.id });
+    } else {
+      const ran =
+        outcome.kind === 'exited' ? secondsBetween(outcome.startedAt, outcome.endedAt) : 0;
+      const moved = await moveJob(tx, job.id, (locked) =>
+        locked.attemptId === id ? nextMove(locked, outcome, ran, collected) : null,
+      );
+      if (!moved) await recordLateEnd(tx, job.id, outcome, stored);
+      await tx.jobAttempt.updateMany({
+        where: { id },
+        data: {
+          endedAt: outcome.kind === 'exited' ? outcome.endedAt : now,
+          ...(outcome.kind === 'exited' && startedAt && { startedAt: outcome.startedAt }),
+          outcome: outcome.kind,
+          exitCode: outcome.kind === 'exited' ? outcome.exitCode : NOT_ITS_OWN,
+        },
+      });
+    }
+    // A follower of a cancelled job waits for this, and nothing else tells.
+    await wake(tx, `job:${job.id}`);
+    return (await tx.job.count({ where: { id: job.id } })) === 0;
+  });
+  await foldPages(deps, job.id);
+  // It was deleted while its artifacts were being stored, and nothing tells of them.
+  if (deleted && stored)
+    await removeArtifacts(deps, { namespaceId: job.namespaceId, jobId: job.id });
+}
+
+/** Ends an attempt that cannot be gone on with, and its process if it has one. */
+export async function abandon(deps: Deps, attempt: Attempt, reason: string): Promise<void> {
+  const { runner, log } = deps;
+  // Removing what the runner made for it, which comes next, ends it too, and is repeated until it succeeds.
+  if (attempt.handle)
+    await runner
+      .signal(attempt.handle as Handle, 'KILL')
+      .catch((error) => log.error({ err: error, job: attempt.job.id }, 'no signal was sent'));
+  await finish(deps, attempt, { kind: 'unstartable', reason });
+}
+
+function nextMove(
+  job: LockedJob,
+  outcome: Exclude<Outcome, { kind: 'lost' }>,
+  ran: number,
+  { stored, notKept }: Collected,
+): Move {
+  if (outcome.kind === 'unstartable')
+    return {
+      to: 'failed',
+      phase: `failed: ${outcome.reason}`.slice(0, MAX_PROGRESS),
+      set: { exitCode: NOT_ITS_OWN },
+    };
+  const { exitCode, timedOut } = outcome;
+  const set = { exitCode, runtimeSeconds: job.runtimeSeconds + ran, ...stored };
+  if (timedOut) return { to: 'timed_out', phase: PHASES.timed_out, set };
+  // Not tried again: the command has done its work, and would do it twice.
+  if (exitCode === 0 && notKept !== undefined)
+    return {
+      to: 'failed',
+      phase: `failed: ${notKept}`.slice(0, MAX_PROGRESS),
+      set: { ...set, exitCode: NOT_ITS_OWN },
+    };
+  if (exitCode === 0) return { to: 'succeeded', phase: PHASES.succeeded, set };
+  if (job.retryCount >= job.retries)
+    return { to: 'failed', phase: `failed with exit code ${exitCode}`, set };
+  const pause = Math.min(MAX_PAUSE_S, 2 ** job.retryCount);
+  const retryCount = job.retryCount + 1;
+  return {
+    to: 'queued',
+    phase: `waiting to try again (retry ${retryCount} of ${job.retries})`,
+    set: { ...set, exitCode: null, retryCount, availableAt: new Date(Date.now() + pause * 1000) },
+  };
+}
+
+function sentence(text: string): string {
+  return text.charAt(0).toUpperCase() + text.slice(1);
+}
+
+/** A job that was cancelled has ended in the meantime: how, and what it left, is kept all the same. */
+async function recordLateEnd(
+  tx: Prisma.TransactionClient,
+  jobId: string,
+  outcome: Outcome,
+  stored: Collected['stored'],
+): Promise<void> {
+  if (outcome.kind !== 'exited') return;
+  await tx.job.updateMany({
+    where: { id: jobId, status: 'cancelled' },
+    data: { exitCode: outcome.exitCode, ...stored },
+  });
+}
+
+/** Lines of our own at the end of an attempt's log; once, however often the end is recorded. */
+async function addLines(
+  deps: Pick<Deps, 'db' | 'pool'>,
+  attemptId: string,
+  messages: readonly string[],
+): Promise<void> {
+  if (messages.length === 0) return;
+  const row = await deps.db.jobAttempt.findUnique({
+    where: { id: attemptId },
+    select: { jobId: true, logCursor: true },
+  });
+  const from = (row?.logCursor ?? null) as LogCursor | null;
+  if (!row || from?.noted) return;
+  const lines = messages.map((message) => ({ timestamp: new Date(), message }));
+  await appendLines(deps, { jobId: row.jobId, attemptId, lines, from, to: { ...from, noted: 1 } });
+}
+
+/** Losses beyond this fail the job (decisions section 4). */
+const MAX_LOSSES = 3;
+
+/** Ends an attempt whose machine is gone; its job is queued again, without using a retry. */
+export async function loseAttempt(
+  tx: Prisma.TransactionClient,
+  { attemptId, jobId }: { attemptId: string; jobId: string },
+): Promise<void> {
+  await moveJob(tx, jobId, (job) => {
+    if (job.attemptId !== attemptId) return null;
+    const lossCount = job.lossCount + 1;
+    const set = { lossCount };
+    if (lossCount <= MAX_LOSSES)
+      return { to: 'queued', phase: 'waiting for capacity: the machine was lost', set };
+    return { to: 'failed', phase: `failed: the machine was lost ${lossCount} times`, set };
+  });
+  await tx.jobAttempt.updateMany({
+    where: { id: attemptId, endedAt: null },
+    data: { endedAt: new Date(), outcome: 'lost' },
+  });
+}

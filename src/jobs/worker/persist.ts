@@ -1,0 +1,52 @@
+/** Steps that must succeed in the end, whatever stands in their way for a while. */
+
+import { isDatabaseAway } from '../../database/outage.ts';
+import type { Bus } from '../../events/events.ts';
+import type { Logger } from '../../log.ts';
+
+/** Milliseconds between tries: doubling from the first to the longest. */
+export type Pauses = { firstMs: number; longestMs: number };
+
+/** While the database is away: it is asked for little, and all waits for it. */
+const LONGEST_AWAY_MS = 2_000;
+
+export const PAUSES: Pauses = { firstMs: 500, longestMs: 30_000 };
+
+type Options = { bus: Bus; log: Logger; signal: AbortSignal; pauses?: Pauses };
+
+/**
+ * Tries `step` until it succeeds. A try that lasted longer than the longest pause had worked for a while, and
+ * after it the pauses begin anew.
+ * @returns what the step does; undefined when `signal` aborts before
+ */
+export async function persist<T>(
+  what: string,
+  step: () => Promise<T>,
+  { bus, log, signal, pauses = PAUSES }: Options,
+): Promise<T | undefined> {
+  let pause = pauses.firstMs;
+  let told = false;
+  while (!signal.aborted) {
+    const begun = Date.now();
+    try {
+      return await step();
+    } catch (error) {
+      if (signal.aborted) break;
+      const away = isDatabaseAway(error);
+      if (Date.now() - begun > pauses.longestMs) pause = pauses.firstMs;
+      if (away) pause = Math.min(pause, LONGEST_AWAY_MS);
+      // An absence is told once, all else each time.
+      log[away && told ? 'debug' : 'error']({ err: error }, `${what}: again in ${pause} ms`);
+      told = away;
+      await pauseFor(bus, pause, signal);
+      pause = Math.min(pause * 2, pauses.longestMs);
+    }
+  }
+  return undefined;
+}
+
+/** Or until the database is back, whose absence may be what failed. */
+async function pauseFor(bus: Bus, ms: number, signal: AbortSignal): Promise<void> {
+  const over = AbortSignal.any([signal, AbortSignal.timeout(ms)]);
+  for await (const why of bus.wakes('database', over)) if (why === 'wake') return;
+}

@@ -1,0 +1,95 @@
+/** What comes before the start: the checkout, the environment, and the handle that is stored first. */
+
+import { DISK_FULL, isDatabaseAway, isDiskFull, isMachineShort } from '../../database/outage.ts';
+import { AppError } from '../../errors.ts';
+import { checkout } from '../../repos/repos.ts';
+import { diskRoom } from '../hardware.ts';
+import { printable } from '../logs/cap.ts';
+import { type AttemptSpec, type Handle, type Outcome, Unstartable } from '../runners/runner.ts';
+import type { Secrets } from '../secrets.ts';
+import type { Attempt, Deps } from './attempt-row.ts';
+
+/**
+ * Makes the place for the work and stores its handle, before anything starts.
+ * @throws what passes by itself (outage.ts), so that it is tried again; all else is the outcome of the attempt
+ */
+export async function prepare(
+  deps: Deps,
+  attempt: Attempt,
+  secrets: Secrets,
+  ended: AbortSignal,
+): Promise<{ handle: Handle } | { outcome: Outcome }> {
+  const { db, runner, log } = deps;
+  const { id, job } = attempt;
+  if (ended.aborted) return { outcome: { kind: 'lost' } };
+  try {
+    const handle = await runner.prepare(specOf(deps, attempt, secrets), ended);
+    const { count } = await db.jobAttempt.updateMany({
+      where: { id, endedAt: null, job: { attemptId: id } },
+      data: { handle, heartbeatAt: new Date() },
+    });
+    return count === 1 ? { handle } : { outcome: { kind: 'lost' } };
+  } catch (error) {
+    if (ended.aborted) return { outcome: { kind: 'lost' } };
+    if (isDatabaseAway(error) || isMachineShort(error)) {
+      // What was made so far may be what fills the disk.
+      await runner
+        .remove({ attempt: id })
+        .catch((cause) => log.error({ err: cause, job: job.id }, 'a failed start was not removed'));
+      throw error;
+    }
+    const expected = error instanceof Unstartable || error instanceof AppError;
+    if (!expected) log.error({ err: error, job: job.id }, 'a job could not be prepared');
+    // The checkout itself has filled it: to try again would fill it again.
+    if (isDiskFull(error)) return { outcome: { kind: 'unstartable', reason: DISK_FULL } };
+    const what = job.repo ? 'The repository could not be cloned' : 'The job could not be prepared';
+    const reason = expected ? error.message : `${what}. The server's log says why.`;
+    return { outcome: { kind: 'unstartable', reason } };
+  }
+}
+
+function specOf(deps: Deps, { id, number, job }: Attempt, secrets: Secrets): AttemptSpec {
+  const { repositoryId, commitSha, outputPath, gpu, gpuCount, cpu, memoryGb } = job;
+  const source = job.repo === null ? null : { repositoryId, commitSha };
+  return {
+    id,
+    command: job.command,
+    image: job.image,
+    hardware: job,
+    timeoutMs: job.timeoutMinutes * 60_000,
+    log: printable(deps, job),
+    env: {
+      ...(job.env as Record<string, string>),
+      ...secrets,
+      JOB_ID: job.id,
+      JOB_NAME: job.name,
+      JOB_NAMESPACE: job.namespace.name,
+      JOB_ATTEMPT: String(number),
+      JOB_COMMIT_SHA: commitSha ?? '',
+      JOB_OUTPUT_PATH: outputPath ?? '',
+      GPU_COUNT: String(gpu === 'none' ? 0 : gpuCount),
+      CPU_CORES: String(cpu),
+      MEMORY_GB: String(memoryGb),
+      CI: 'true',
+    },
+    checkout:
+      source &&
+      (async (dir, signal) => {
+        const { repositoryId, commitSha } = source;
+        if (!repositoryId || !commitSha)
+          throw new Unstartable(`The repository ${job.repo} is gone`);
+        const room = diskRoom(job.diskGb);
+        await checkout(deps, { repositoryId, commitSha, dir, signal, ...room });
+      }),
+  };
+}
+
+/** Null when they cannot be opened: the key is another, or they were changed. */
+export function openSecrets({ secretBox, log }: Deps, { job }: Attempt): Secrets | null {
+  try {
+    return job.secrets ? secretBox.open(job.id, job.secrets) : {};
+  } catch (error) {
+    log.error({ err: error, job: job.id }, 'the secrets of a job cannot be opened');
+    return null;
+  }
+}

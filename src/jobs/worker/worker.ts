@@ -1,0 +1,211 @@
+/**
+ * The worker of this server: takes jobs from the queue while it has room, and looks after each until it ends.
+ *
+ * It is one with its data folder, where its attempts have their places: a server that starts on the same
+ * folder is the same worker, and goes on with what the last one left. Stopping leaves jobs running.
+ *
+ * No attempt holds a slot for ever. While the database is away or the machine is short of something, its steps
+ * are repeated. What fails for any other reason fails the job after about a minute. And removing what the runner
+ * made takes ten seconds of the slot's time at most; where it fails or takes longer it goes on without the slot.
+ */
+import { readFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
+import { isDatabaseAway, isMachineShort } from '../../database/outage.ts';
+import { giveUp, lookAfter } from './attempt.ts';
+import type { Deps } from './attempt-row.ts';
+import { loseAttempt } from './finish.ts';
+import { PAUSES, type Pauses, persist } from './persist.ts';
+import { type Claim, claimNext, findLost, heartbeat, nextDue } from './queue.ts';
+
+/** A sixth of the silence that others take for death. */
+const HEARTBEAT_MS = 10_000;
+/** Failures of an attempt, one after the other, that end it: with the pauses between them, about a minute. */
+const MAX_FAILURES = 8;
+/** While the machine is short of disk, memory or descriptors: about a quarter of an hour. */
+const MAX_SHORT_FAILURES = 36;
+/** A try that went on for so long had worked, and what failed before it no longer counts. */
+const WORKED_MS = 60_000;
+/** Removing takes a slot's time up to this, so that it keeps up with starting. */
+const REMOVAL_MS = 10_000;
+
+export type Worker = AsyncDisposable;
+
+/** What an attempt takes of the machine. */
+type Share = { gpu: string; gpuCount: number; done: Promise<void> };
+
+/** Ends what nobody knows of, takes up what was left, and begins to claim. */
+export async function startWorker(
+  deps: Deps,
+  { pauses = PAUSES }: { pauses?: Pauses } = {},
+): Promise<Worker> {
+  const { db, bus, runner, log, config, space } = deps;
+  const id = (await readFile(join(config.dataDir, 'instance-id'), 'utf8')).trim();
+  const self = { id, runner: runner.name, offers: runner.offers };
+  const stopping = new AbortController();
+  const { signal } = stopping;
+  const repeating = { bus, log, signal, pauses };
+  /** Each holds a slot. */
+  const active = new Map<string, Share>();
+  /** Over, and not yet removed: no slot, but GPUs are another's only when the process is surely gone. */
+  const leaving = new Map<string, Share>();
+  /** What a sweep spares; it looks while it goes. */
+  const known = new Set<string>();
+  if (runner.warning) log.warn(runner.warning);
+
+  const left = await openAttempts();
+  await heartbeat(deps, self);
+  for (const { attemptId } of left) known.add(attemptId);
+  const sweeping = removal('what nobody knows of', () => runner.sweep(known));
+  await sweeping.tried;
+  for (const attempt of left) adopt(attempt);
+
+  /** All that this worker holds, by the database. */
+  async function openAttempts(): Promise<Claim[]> {
+    const rows = await db.jobAttempt.findMany({
+      where: { workerId: id, runner: runner.name, endedAt: null },
+      select: { id: true, jobId: true, job: { select: { gpu: true, gpuCount: true } } },
+      orderBy: { id: 'asc' },
+    });
+    return rows.map(({ id: attemptId, jobId, job }) => ({ attemptId, jobId, ...job }));
+  }
+
+  function adopt({ attemptId, jobId, gpu, gpuCount }: Claim): void {
+    known.add(attemptId);
+    const done = attend(attemptId, jobId)
+      .then((over) => (over ? leave(attemptId, gpu, gpuCount) : undefined))
+      .finally(() => {
+        active.delete(attemptId);
+        // There is room again, here.
+        bus.hear('queue');
+      });
+    active.set(attemptId, { gpu, gpuCount, done });
+  }
+
+  /** @returns whether the attempt is over; not, when the server stops */
+  async function attend(attemptId: string, jobId: string): Promise<boolean> {
+    let failures = 0;
+    const over = await persist(
+      `job ${jobId}`,
+      async () => {
+        const begun = Date.now();
+        try {
+          return await lookAfter(deps, attemptId, signal);
+        } catch (error) {
+          if (signal.aborted || isDatabaseAway(error)) throw error;
+          failures = Date.now() - begun > WORKED_MS ? 1 : failures + 1;
+          if (failures < (isMachineShort(error) ? MAX_SHORT_FAILURES : MAX_FAILURES)) throw error;
+          log.error({ err: error, job: jobId }, 'an attempt is given up');
+          return endForGood(attemptId, jobId, error);
+        }
+      },
+      repeating,
+    );
+    return over ?? false;
+  }
+
+  /** @throws Error while the database is away; then the attempt fails once more, and it is tried again */
+  async function endForGood(attemptId: string, jobId: string, cause: unknown): Promise<true> {
+    try {
+      await giveUp(deps, attemptId, cause);
+    } catch (error) {
+      if (isDatabaseAway(error)) throw error;
+      // The next start takes it up again; until then it must not keep others from running.
+      log.error({ err: error, job: jobId }, 'the end of an attempt was not recorded');
+    }
+    return true;
+  }
+
+  /** Settles when there is nothing left of the attempt, or when waiting for that would hold its slot too long. */
+  async function leave(attemptId: string, gpu: string, gpuCount: number): Promise<void> {
+    const { done, tried } = removal(`attempt ${attemptId}`, () =>
+      runner.remove({ attempt: attemptId }),
+    );
+    const gone = done.then(() => {
+      leaving.delete(attemptId);
+      known.delete(attemptId);
+      bus.hear('queue');
+    });
+    leaving.set(attemptId, { gpu, gpuCount, done: gone });
+    await tried;
+  }
+
+  /** `tried` settles when it is done, has failed once, or has taken ten seconds. */
+  function removal(what: string, remove: () => Promise<void>) {
+    const once = Promise.withResolvers<void>();
+    const done = persist(
+      `removing ${what}`,
+      () => remove().finally(() => once.resolve()),
+      repeating,
+    ).then(() => {});
+    const late = new AbortController();
+    const tried = Promise.race([
+      once.promise,
+      delay(REMOVAL_MS, undefined, { signal: late.signal }).catch(() => {}),
+    ]).finally(() => late.abort());
+    return { done, tried };
+  }
+
+  async function claimAll(): Promise<void> {
+    // A job that begins writes; there is a call when there is space again.
+    if (space.low) return;
+    for (const [gpu, gpuTotal] of Object.entries(runner.offers)) {
+      while (!signal.aborted && active.size < config.jobSlots) {
+        let gpuFree = gpuTotal;
+        for (const held of new Map([...leaving, ...active]).values())
+          if (held.gpu === gpu) gpuFree -= held.gpuCount;
+        const wanted = { workerId: id, runner: runner.name, gpu, gpuTotal, gpuFree };
+        const claim = await claimNext(deps, wanted);
+        if (!claim) break;
+        adopt(claim);
+      }
+    }
+  }
+
+  const claiming = persist(
+    'the queue',
+    async () => {
+      let due: NodeJS.Timeout | undefined;
+      try {
+        // A claim whose commit was never confirmed, because the database went away, may have been made.
+        for (const attempt of await openAttempts())
+          if (!active.has(attempt.attemptId) && !leaving.has(attempt.attemptId)) adopt(attempt);
+        for await (const _ of bus.wakes('queue', signal)) {
+          clearTimeout(due);
+          await claimAll();
+          const ms =
+            active.size < config.jobSlots ? await nextDue(deps, Object.keys(runner.offers)) : null;
+          // A pause is a minute at most; what an idle waker would notice needs no timer.
+          if (ms !== null)
+            due = setTimeout(() => bus.hear('queue'), Math.min(ms, pauses.longestMs) + 1);
+        }
+      } finally {
+        clearTimeout(due);
+      }
+    },
+    repeating,
+  );
+
+  const beating = (async () => {
+    while (!signal.aborted) {
+      await delay(HEARTBEAT_MS, undefined, { signal }).catch(() => {});
+      if (signal.aborted) return;
+      try {
+        await heartbeat(deps, self);
+        for (const lost of await findLost(deps, self))
+          await db.$transaction((tx) => loseAttempt(tx, lost));
+      } catch (error) {
+        log.error({ err: error }, 'no heartbeat');
+      }
+    }
+  })();
+
+  return {
+    async [Symbol.asyncDispose]() {
+      stopping.abort();
+      await Promise.all([claiming, beating, sweeping.done]);
+      await Promise.all([...active.values()].map(({ done }) => done));
+      await Promise.all([...leaving.values()].map(({ done }) => done));
+    },
+  };
+}

@@ -1,0 +1,85 @@
+/**
+ * Whether a namespace has room for more (decisions section 6): each number is its plan's, from the table in
+ * plans.ts, also where rate limits are off.
+ *
+ * Nothing here grows with history: repositories and active jobs are counted through an index and no further
+ * than the limit, storage is a number that the database keeps (`namespaces.storage_bytes`).
+ */
+import { Prisma } from '../../prisma/generated/client.ts';
+import type { Plan } from '../../prisma/generated/enums.ts';
+import { AppError } from '../errors.ts';
+import type { Services } from '../services.ts';
+import { planLimits, UNLIMITED } from './plans.ts';
+
+export type Quota = 'repositories' | 'activeJobs' | 'storageBytes';
+
+const NAMES: Record<Quota, string> = {
+  repositories: 'repositories',
+  activeJobs: 'queued and running jobs',
+  storageBytes: 'bytes of storage',
+};
+
+/**
+ * Call it in the transaction that adds, before the row is written: two requests for the last place then come
+ * one after the other, because the count is made under a lock of the namespace that lasts until the commit.
+ * Outside a transaction it tells how things stand: enough for storage, whose size is known afterwards.
+ *
+ * @param adding how many more, or bytes
+ * @throws AppError 403 `quota_exceeded`
+ */
+export async function demandRoom(
+  { db, config }: Pick<Services, 'db' | 'config'>,
+  namespace: { id: string; plan: Plan },
+  what: Quota,
+  adding = 1,
+): Promise<void> {
+  const table = config.rateLimits === 'off' ? planLimits : config.rateLimits;
+  const limit = table[namespace.plan][what];
+  if (limit >= UNLIMITED && what !== 'storageBytes') return;
+  if (what !== 'storageBytes')
+    await db.$executeRaw`
+      select pg_advisory_xact_lock(hashtextextended(${`${what} ${namespace.id}`}, 0))`;
+  const [row] = await db.$queryRaw<{ used: bigint }[]>(usage(what, namespace.id, limit));
+  if (Number(row?.used ?? 0) + adding > limit)
+    throw new AppError(
+      'quota_exceeded',
+      `The ${namespace.plan} plan allows ${limit} ${NAMES[what]} in a namespace`,
+    );
+}
+
+/** Bytes that a namespace may still store, for bounding what is on its way in. */
+export function storageLeft(
+  services: Pick<Services, 'config'>,
+  { plan, storageBytes }: { plan: Plan; storageBytes: bigint },
+): number {
+  return Math.max(0, storageLimit(services, plan) - Number(storageBytes));
+}
+
+/** Bytes that a namespace on a plan may store. */
+export function storageLimit({ config }: Pick<Services, 'config'>, plan: Plan): number {
+  const table = config.rateLimits === 'off' ? planLimits : config.rateLimits;
+  return table[plan].storageBytes;
+}
+
+/** What the log of one job may hold on a plan: bytes of text with line ends, and lines. */
+export function logLimits(
+  { config }: Pick<Services, 'config'>,
+  plan: Plan,
+): { bytes: number; lines: number } {
+  const table = config.rateLimits === 'off' ? planLimits : config.rateLimits;
+  return { bytes: table[plan].logBytes, lines: table[plan].logLines };
+}
+
+function usage(what: Quota, id: string, limit: number): Prisma.Sql {
+  switch (what) {
+    case 'storageBytes':
+      return Prisma.sql`select storage_bytes as used from namespaces where id = ${id}`;
+    case 'repositories':
+      return Prisma.sql`select count(*) as used from
+        (select from repositories where namespace_id = ${id} limit ${limit}) counted`;
+    case 'activeJobs':
+      return Prisma.sql`select count(*) as used from
+        (select from jobs where namespace_id = ${id} and status in ('queued', 'running')
+         limit ${limit}) counted`;
+  }
+}

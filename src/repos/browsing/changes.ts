@@ -1,0 +1,198 @@
+/** What commits change, and how two revisions differ. */
+import { demand, type Viewer } from '../../auth/permissions.ts';
+import {
+  checkFirst,
+  noCursor,
+  type Slice,
+  type SliceRequest,
+  sliceOf,
+} from '../../database/paging.ts';
+import { AppError, notFound } from '../../errors.ts';
+import type { Changes, ChangedFile as FileShape, Patch, Range } from '../../git/objects/diff.ts';
+import { readCommits } from '../../git/objects/history.ts';
+import { GitError } from '../../git/processes/run.ts';
+import { type Allowance, takeOfGit } from '../../limits/reads.ts';
+import { once } from '../../once.ts';
+import type { Services } from '../../services.ts';
+import { inFolder } from '../folder.ts';
+import { type Ruled, target } from '../repos.ts';
+import { type CommitHere, find, takeCommits } from './contents.ts';
+
+type Reads = Pick<Services, 'db' | 'git' | 'log'>;
+
+/** `patch` reads those of the whole page at once, the first time that one is asked for. */
+export type ChangedFile = FileShape & { patch(): Promise<Patch | null> };
+
+export type ChangesHere = Changes & {
+  /** Lines of all files; null when there are more files than are listed. */
+  additions: number | null;
+  deletions: number | null;
+  repository: Ruled;
+  range: Range;
+};
+
+/**
+ * What a commit changes of its first parent; of a first commit all that is in it. Whoever has the commit was
+ * allowed to read it.
+ * @throws AppError 422 when it takes too long.
+ */
+export function changesOf(
+  services: Reads,
+  { repository, sha, parents }: CommitHere,
+): Promise<ChangesHere> {
+  return read(services, repository, { from: parents[0] ?? null, to: sha });
+}
+
+async function read(services: Reads, repository: Ruled, range: Range): Promise<ChangesHere> {
+  const { diffs } = services.git;
+  const changes = await within(services, repository, (dir) => diffs.changes(dir, range));
+  const sum = (of: 'additions' | 'deletions') =>
+    changes.isTruncated ? null : changes.files.reduce((total, file) => total + (file[of] ?? 0), 0);
+  return {
+    ...changes,
+    additions: sum('additions'),
+    deletions: sum('deletions'),
+    repository,
+    range,
+  };
+}
+
+/** In the order of git: by path. @throws AppError 400 */
+export function changedFiles(
+  services: Reads,
+  { files, repository, range }: ChangesHere,
+  request: SliceRequest,
+  allowance: Allowance,
+): Slice<ChangedFile> {
+  const { items, ...slice } = sliceOf(files, request, ({ path }) =>
+    Buffer.from(path).toString('base64url'),
+  );
+  const page = items.map(({ node }) => node);
+  const patches = once(async () => {
+    const read = await within(services, repository, (dir) =>
+      services.git.diffs.patches(dir, range, page),
+    );
+    return fitting(read, allowance);
+  });
+  const patchOf = async (file: FileShape, at: number) =>
+    file.isBinary ? null : ((await patches())[at] ?? null);
+  return {
+    ...slice,
+    items: items.map(({ cursor, node }, at) => ({
+      cursor,
+      node: { ...node, patch: () => patchOf(node, at) },
+    })),
+  };
+}
+
+/** The patches that the answer has room for, and of the others that they are there. */
+async function fitting(patches: readonly Patch[], allowance: Allowance): Promise<Patch[]> {
+  const bytes = patches.reduce((sum, { text }) => sum + text.length, 0);
+  let left = await takeOfGit(allowance, bytes);
+  return patches.map((patch) => {
+    const fits = patch.text.length <= left;
+    if (fits) left -= patch.text.length;
+    return fits ? patch : { text: '', isTruncated: true };
+  });
+}
+
+export type Comparison = {
+  repository: Ruled;
+  base: CommitHere;
+  head: CommitHere;
+  /** The best common ancestor; null when the two have none. */
+  mergeBase: CommitHere | null;
+  /** How many commits each has that the other has not. */
+  apart(): Promise<{ ahead: number; behind: number }>;
+};
+
+/** How `head` differs from `base`. @throws AppError 401, 403, 404 for an unknown revision, 422 when it takes too long. */
+export async function compare(
+  services: Reads,
+  viewer: Viewer,
+  repository: Ruled,
+  revisions: { base: string; head: string },
+): Promise<Comparison> {
+  demand(viewer, 'repository.read', target(repository));
+  const { objects, diffs } = services.git;
+  return within(services, repository, async (dir) => {
+    const [base, head] = await objects.use(dir, async (objects) =>
+      Promise.all(
+        [revisions.base, revisions.head].map(async (name) => {
+          const at = name ? await find(objects, repository, name, '') : null;
+          if (!at) throw notFound('Revision');
+          return at.commit;
+        }),
+      ),
+    );
+    const merged = await diffs.mergeBase(dir, base as string, head as string);
+    const shas = [base, head, merged].filter((sha) => typeof sha === 'string');
+    const commits = (await readCommits(objects, dir, shas)).map(
+      (commit) => commit && { ...commit, repository },
+    );
+    if (!commits[0] || !commits[1]) throw notFound('Revision');
+    const [first, second] = [commits[0], commits[1]];
+    return {
+      repository,
+      base: first,
+      head: second,
+      mergeBase: commits[2] ?? null,
+      apart: once(() =>
+        within(services, repository, (dir) => diffs.apart(dir, first.sha, second.sha)),
+      ),
+    };
+  });
+}
+
+/** What `head` changes since the two parted; where they never met, what it changes of `base`. */
+export function changesBetween(
+  services: Reads,
+  { repository, base, head, mergeBase }: Comparison,
+): Promise<ChangesHere> {
+  return read(services, repository, { from: (mergeBase ?? base).sha, to: head.sha });
+}
+
+/** The commits of `head` that `base` has not, newest first. @throws AppError 400 */
+export async function commitsBetween(
+  services: Reads,
+  { repository, base, head, apart }: Comparison,
+  { first, after }: SliceRequest,
+  allowance: Allowance,
+): Promise<Slice<CommitHere>> {
+  const take = checkFirst(first);
+  const skip = after == null ? 0 : readPosition(after);
+  const { objects, diffs } = services.git;
+  return within(services, repository, async (dir) => {
+    const range = { skip, take: take + 1 };
+    const shas = await diffs.commitsBetween(dir, base.sha, head.sha, range);
+    const commits = await readCommits(objects, dir, shas.slice(0, take));
+    await takeCommits(allowance, commits);
+    return {
+      items: commits.flatMap((commit, i) =>
+        commit ? [{ cursor: String(skip + i + 1), node: { ...commit, repository } }] : [],
+      ),
+      hasNextPage: shas.length > take,
+      totalCount: async () => (await apart()).ahead,
+    };
+  });
+}
+
+function readPosition(cursor: string): number {
+  if (!/^\d{1,9}$/.test(cursor)) throw noCursor();
+  return Number(cursor);
+}
+
+async function within<T>(
+  services: Reads,
+  { id }: Ruled,
+  work: (dir: string) => Promise<T>,
+): Promise<T> {
+  try {
+    return await inFolder(services, id, work);
+  } catch (error) {
+    // A signal ended it, which is ours when it takes too long.
+    if (!(error instanceof GitError) || error.code !== null) throw error;
+    const message = 'The two are too far apart to be compared in time';
+    throw new AppError('invalid_request', message, { status: 422 });
+  }
+}

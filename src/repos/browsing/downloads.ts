@@ -1,0 +1,73 @@
+/** Files by link: signed, for 15 minutes, without a header (decisions section 3). */
+import type { Readable } from 'node:stream';
+import { forbidden, notFound } from '../../errors.ts';
+import { isObjectId } from '../../git/names.ts';
+import { openBlob } from '../../git/objects/read.ts';
+import { isId } from '../../ids.ts';
+import type { Services } from '../../services.ts';
+import { inFolder } from '../folder.ts';
+
+/** Where downloads are served; `repository` is no namespace's name. */
+export const DOWNLOAD_PATH = '/repository/:id/blobs/:oid/:name';
+
+/** The link names the content, so it keeps its meaning when the branch moves or the repository is renamed. */
+export function downloadUrl(
+  { signer, urls }: Pick<Services, 'signer' | 'urls'>,
+  repositoryId: string,
+  oid: string,
+  path: string,
+): string {
+  const name = path.slice(path.lastIndexOf('/') + 1);
+  const url = `${urls.base}/repository/${repositoryId}/blobs/${oid}/${encodeURIComponent(name)}`;
+  return signer.signUrl(url, thing(repositoryId, oid));
+}
+
+export type Download = {
+  size: number;
+  /** Content from the byte `start` to the byte `end`, both included. @throws AppError 404, 500, 503. */
+  open(range?: { start: number; end: number }): Promise<AsyncIterable<Buffer>>;
+};
+
+/** @throws AppError 403 for a link that is not ours or has expired, 404 when the repository is gone. */
+export async function findDownload(
+  services: Pick<Services, 'db' | 'git' | 'log' | 'signer'>,
+  { id, oid, query }: { id: string; oid: string; query: Record<string, unknown> },
+): Promise<Download> {
+  const { db, git, signer } = services;
+  if (!isId('repo', id) || !isObjectId(oid)) throw notFound('File');
+  if (!signer.verify(thing(id, oid), query))
+    throw forbidden('This link is not valid or has expired; ask for a new one');
+  const row = await db.repository.findUnique({ where: { id }, select: { id: true } });
+  if (!row) throw notFound('Repository');
+  const [info] = await inFolder(services, id, (dir) =>
+    git.objects.use(dir, (objects) => objects.info([oid])),
+  );
+  if (info?.type !== 'blob') throw notFound('File');
+  return {
+    size: info.size,
+    async open(range = { start: 0, end: info.size - 1 }) {
+      return cut(await inFolder(services, id, (dir) => openBlob(dir, oid)), range);
+    },
+  };
+}
+
+function thing(repositoryId: string, oid: string): string {
+  return `blob:${repositoryId}:${oid}`;
+}
+
+/** Git gives objects from their beginning only, so what lies before the range is read and dropped. */
+async function* cut(
+  stream: Readable,
+  { start, end }: { start: number; end: number },
+): AsyncGenerator<Buffer> {
+  let at = 0;
+  // Leaving the loop, also because the reader went away, destroys the stream and ends its process.
+  for await (const chunk of stream as AsyncIterable<Buffer>) {
+    const from = Math.max(start - at, 0);
+    const to = Math.min(end + 1 - at, chunk.length);
+    if (from < to) yield chunk.subarray(from, to);
+    at += chunk.length;
+    if (at > end) return;
+  }
+  if (at <= end) throw new Error('git ended before the content did');
+}

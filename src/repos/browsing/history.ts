@@ -1,0 +1,142 @@
+/** What a repository's commits and refs are, page by page. */
+import { demand, type Viewer } from '../../auth/permissions.ts';
+import { checkFirst, noCursor, type Slice, type SliceRequest } from '../../database/paging.ts';
+import { notFound } from '../../errors.ts';
+import type { CatFilePool } from '../../git/objects/cat-file.ts';
+import type { Commit } from '../../git/objects/commit.ts';
+import { readCommits, readHistory } from '../../git/objects/history.ts';
+import { listRefs, type Ref, type RefKind } from '../../git/objects/refs.ts';
+import type { Allowance } from '../../limits/reads.ts';
+import { once } from '../../once.ts';
+import type { Services } from '../../services.ts';
+import { inFolder } from '../folder.ts';
+import { type Ruled, target } from '../repos.ts';
+import { type CommitHere, find, takeCommits } from './contents.ts';
+
+type Reads = Pick<Services, 'db' | 'git' | 'log'>;
+
+/**
+ * The history of a revision, newest first, page by page: what follows a cursor is the history that it was made
+ * for, also when the branch has moved on meanwhile. Without a revision it is that of `main`, or else of the
+ * default branch, where nothing may have been committed yet.
+ * @throws AppError 400, 401, 403, 404 for an unknown revision.
+ */
+export async function history(
+  services: Reads,
+  viewer: Viewer,
+  repository: Ruled,
+  { revision, first, after }: SliceRequest & { revision?: string | null },
+  allowance: Allowance,
+): Promise<Slice<CommitHere>> {
+  demand(viewer, 'repository.read', target(repository));
+  const take = checkFirst(first);
+  const start = after == null ? null : readPosition(after);
+  const { objects, history } = services.git;
+  return inFolder(services, repository.id, async (dir) => {
+    const name = start?.sha ?? revision;
+    const at = await objects.use(dir, (objects) => find(objects, repository, name, ''));
+    if (!at && start) throw noCursor();
+    if (!at && revision) throw notFound('Revision');
+    if (!at) return { items: [], hasNextPage: false, totalCount: () => 0 };
+    const sha = at.commit;
+    const skip = start?.position ?? 0;
+    const { commits, total } = await readHistory(objects, history, dir, sha, { skip, take });
+    await takeCommits(allowance, commits);
+    return {
+      items: commits.map((commit, i) => ({
+        cursor: `${sha}.${skip + i + 1}`,
+        node: { ...commit, repository },
+      })),
+      hasNextPage: skip + take < total,
+      totalCount: () => total,
+    };
+  });
+}
+
+/** A cursor in a history: where it began, and how many commits were shown. */
+function readPosition(cursor: string): { sha: string; position: number } {
+  const [, sha, position] = /^([0-9a-f]{40})\.(\d{1,9})$/.exec(cursor) ?? [];
+  if (!sha) throw noCursor();
+  return { sha, position: Number(position) };
+}
+
+/** What a revision names. @throws AppError 401, 403, 404. */
+export async function commit(
+  services: Reads,
+  viewer: Viewer,
+  repository: Ruled,
+  revision: string,
+  allowance: Allowance,
+): Promise<CommitHere> {
+  demand(viewer, 'repository.read', target(repository));
+  if (!revision) throw notFound('Revision');
+  const { objects } = services.git;
+  return inFolder(services, repository.id, async (dir) => {
+    const at = await objects.use(dir, (objects) => find(objects, repository, revision, ''));
+    const [found] = at ? await readCommits(objects, dir, [at.commit]) : [];
+    if (!found) throw notFound('Revision');
+    await takeCommits(allowance, [found]);
+    return { ...found, repository };
+  });
+}
+
+/** `commit` reads those of the whole page at once, the first time that one is asked for. */
+export type RefAndCommit = Ref & { commit(): Promise<CommitHere | null> };
+
+/** By name, page by page. `totalCount` is the record's. @throws AppError 400, 401, 403. */
+export async function refs(
+  services: Reads,
+  viewer: Viewer,
+  repository: Ruled,
+  { kind, totalCount, first, after }: SliceRequest & { kind: RefKind; totalCount: number },
+  allowance: Allowance,
+): Promise<Slice<RefAndCommit>> {
+  demand(viewer, 'repository.read', target(repository));
+  const take = checkFirst(first);
+  const start = after == null ? null : readRefCursor(after);
+  return inFolder(services, repository.id, async (dir) => {
+    const range = { after: start, limit: take + 1 };
+    const found = await services.git.turns.take(() => listRefs(dir, kind, range), { key: dir });
+    const page = found.slice(0, take);
+    const commits = once(() =>
+      inFolder(services, repository.id, async (dir) => {
+        const byId = await commitsById(services.git.objects, dir, page);
+        await takeCommits(allowance, [...byId.values()]);
+        return byId;
+      }),
+    );
+    const commitOf = async (sha: string) => {
+      const commit = (await commits()).get(sha);
+      return commit ? { ...commit, repository } : null;
+    };
+    return {
+      items: page.map((ref, i) => ({
+        cursor: refCursor(ref.name, (start?.position ?? 0) + i + 1),
+        node: { ...ref, commit: () => commitOf(ref.sha) },
+      })),
+      hasNextPage: found.length > take,
+      totalCount: () => totalCount,
+    };
+  });
+}
+
+async function commitsById(
+  objects: CatFilePool,
+  dir: string,
+  refs: readonly Ref[],
+): Promise<Map<string, Commit | null>> {
+  const shas = [...new Set(refs.map(({ sha }) => sha))];
+  const commits = await readCommits(objects, dir, shas);
+  return new Map(shas.map((sha, i) => [sha, commits[i] ?? null]));
+}
+
+function refCursor(name: string, position: number): string {
+  return Buffer.from(`${position} ${name}`).toString('base64url');
+}
+
+function readRefCursor(cursor: string): { name: string; position: number } {
+  const text = Buffer.from(cursor, 'base64url').toString();
+  const [, position, name] = /^(\d{1,9}) (.+)$/s.exec(text) ?? [];
+  if (!name) throw noCursor();
+  return { name, position: Number(position) };
+}

@@ -1,0 +1,311 @@
+/** Repositories in GraphQL. */
+
+import type { GraphQLResolveInfo } from 'graphql';
+import { Namespace } from '../../auth/graphql/namespaces.ts';
+import type { SliceRequest } from '../../database/paging.ts';
+import type { RefKind } from '../../git/objects/refs.ts';
+import { builder, SortOrder } from '../../graphql/builder.ts';
+import type { Context } from '../../graphql/context.ts';
+import {
+  connectionType,
+  numberedPageCost,
+  PROCESS,
+  pageArgs,
+  pageCost,
+  pageType,
+  sliceArgs,
+  toConnection,
+} from '../../graphql/paging.ts';
+import { selectAt, selectOf, selectOfNodes } from '../../graphql/select.ts';
+import * as changes from '../browsing/changes.ts';
+import * as contents from '../browsing/contents.ts';
+import * as history from '../browsing/history.ts';
+import * as list from '../list.ts';
+import * as repos from '../repos.ts';
+import { visibleTo } from '../visibility.ts';
+import { Comparison } from './changes.ts';
+import { Commit, CommitConnection, CommitPage, File, RefConnection, Tree } from './contents.ts';
+
+export const Visibility = builder.enumType('Visibility', {
+  description: 'Who may see a repository.',
+  values: {
+    PUBLIC: { value: 'public', description: 'Anyone reads, cloning without credentials.' },
+    PRIVATE: { value: 'private', description: 'Members of the namespace alone.' },
+    INTERNAL: { value: 'internal', description: 'Whoever is signed in reads.' },
+  } as const,
+});
+
+const SORTS: Record<list.Sort, string> = {
+  name: 'By name, ignoring case.',
+  created_at: 'By when it was made.',
+  updated_at: 'By when it was last changed or pushed to.',
+  size: 'By its bytes on disk.',
+};
+
+const RepositorySort = builder.enumType('RepositorySort', {
+  description: 'What a list of repositories is sorted by.',
+  values: Object.fromEntries(
+    list.SORTS.map((sort) => [sort.toUpperCase(), { value: sort, description: SORTS[sort] }]),
+  ) as { [name: string]: { value: list.Sort } },
+});
+
+const REF = 'Branch, tag or commit; left out: `main` if there is one, else the default branch.';
+
+export const Repository = builder.prismaNode('Repository', {
+  description: 'A Git repository.',
+  id: { field: 'id' },
+  select: { id: true },
+  nullable: true,
+  // One that the viewer may not see is null, like one that does not exist.
+  findUnique: (id, { viewer }) => ({ id, AND: [visibleTo(viewer)] }),
+  fields: (t) => ({
+    name: t.exposeString('name', { description: 'Unique in its namespace, ignoring case.' }),
+    namespace: t.string({
+      description: "The owner's name.",
+      select: { namespace: { select: { name: true } } },
+      resolve: ({ namespace }) => namespace.name,
+    }),
+    owner: t.relation('namespace', { description: 'The user or organization it belongs to.' }),
+    fullName: t.string({
+      description: '`namespace/name`.',
+      select: { name: true, namespace: { select: { name: true } } },
+      resolve: repos.fullName,
+    }),
+    description: t.exposeString('description', { description: 'What it is for; may be empty.' }),
+    visibility: t.expose('visibility', { type: Visibility, description: 'Who may see it.' }),
+    defaultBranch: t.exposeString('defaultBranch', {
+      description: 'The branch that a clone checks out; it need not exist yet.',
+    }),
+    sizeBytes: t.expose('sizeBytes', {
+      type: 'SafeInt',
+      description: 'Bytes on disk of its objects; 0 until the first push.',
+    }),
+    language: t.exposeString('language', {
+      nullable: true,
+      description: 'The one with the most bytes on the default branch.',
+    }),
+    contentAddressed: t.exposeBoolean('contentAddressed', {
+      description: 'Whether its large files are stored once with those of others.',
+    }),
+    branchProtection: t.exposeBoolean('branchProtection', {
+      description: 'The default branch refuses deletion and pushes that are no fast-forward.',
+    }),
+    secretScanning: t.exposeBoolean('secretScanning', {
+      description: 'A push that adds a live-looking secret is refused.',
+    }),
+    collaboratorCount: t.int({
+      description: 'Who can write: members, and the owner.',
+      select: repos.COLLABORATORS,
+      resolve: repos.collaboratorCount,
+    }),
+    branchCount: t.exposeInt('branchCount', { description: 'How many branches there are.' }),
+    tagCount: t.exposeInt('tagCount', { description: 'How many tags there are.' }),
+    cloneUrl: t.string({
+      description: 'For git over HTTP.',
+      select: { name: true, namespace: { select: { name: true } } },
+      resolve: (row, _args, { services }) => repos.cloneUrls(services, row).http,
+    }),
+    sshUrl: t.string({
+      description: 'For git over SSH.',
+      select: { name: true, namespace: { select: { name: true } } },
+      resolve: (row, _args, { services }) => repos.cloneUrls(services, row).ssh,
+    }),
+    createdAt: t.expose('createdAt', { type: 'DateTime', description: 'When it was made.' }),
+    updatedAt: t.expose('updatedAt', {
+      type: 'DateTime',
+      description: 'Of the record or, by a push, of its contents.',
+    }),
+    pushedAt: t.expose('pushedAt', {
+      type: 'DateTime',
+      nullable: true,
+      description: 'Of the last push; null before the first.',
+    }),
+    tree: t.field({
+      type: Tree,
+      nullable: true,
+      description: 'A directory at a revision.',
+      args: {
+        path: t.arg.string({
+          required: true,
+          defaultValue: '',
+          description: 'Empty or `/`: the root.',
+        }),
+        ref: t.arg.string({ description: REF }),
+      },
+      select: repos.RULED,
+      resolve: (row, args, { services, viewer, allowance }, info) =>
+        contents.tree(services, viewer, row, args, allowance(info)),
+    }),
+    file: t.field({
+      type: File,
+      nullable: true,
+      description: 'A file at a revision.',
+      args: {
+        path: t.arg.string({
+          required: true,
+          description: 'From the root, without a leading `/`.',
+        }),
+        ref: t.arg.string({ description: REF }),
+      },
+      select: repos.RULED,
+      resolve: (row, args, { services, viewer, allowance }, info) =>
+        contents.file(services, viewer, row, args, allowance(info)),
+    }),
+    commitPage: t.field({
+      type: CommitPage,
+      nullable: true,
+      description:
+        'The history of a branch, tag or commit by number: only for REST. In GraphQL ask for `commits`.',
+      complexity: numberedPageCost(PROCESS),
+      args: {
+        revision: t.arg.string({ required: true, description: 'Branch, tag or commit.' }),
+        page: t.arg.int({ ...pageArgs.page, required: true }),
+        perPage: t.arg.int({ ...pageArgs.perPage, required: true }),
+      },
+      select: repos.RULED,
+      resolve: (row, args, { services, viewer, allowance }, info) =>
+        contents.commits(services, viewer, row, args, allowance(info)),
+    }),
+    commits: t.field({
+      type: CommitConnection,
+      nullable: true,
+      description: 'The history of a revision, newest first.',
+      complexity: pageCost(PROCESS),
+      args: {
+        revision: t.arg.string({ description: REF }),
+        ...sliceArgs,
+      },
+      select: repos.RULED,
+      resolve: async (row, args, { services, viewer, allowance }, info) =>
+        toConnection(await history.history(services, viewer, row, args, allowance(info)), args),
+    }),
+    commit: t.field({
+      type: Commit,
+      nullable: true,
+      description: 'What a revision names.',
+      args: { revision: t.arg.string({ required: true, description: 'Branch, tag or commit.' }) },
+      select: repos.RULED,
+      resolve: (row, { revision }, { services, viewer, allowance }, info) =>
+        history.commit(services, viewer, row, revision, allowance(info)),
+    }),
+    comparison: t.field({
+      type: Comparison,
+      nullable: true,
+      description: 'How one revision differs from another, as a merge request would show it.',
+      complexity: { field: PROCESS, multiplier: 1 },
+      args: {
+        base: t.arg.string({ required: true, description: 'Branch, tag or commit to merge into.' }),
+        head: t.arg.string({ required: true, description: 'Branch, tag or commit to merge.' }),
+      },
+      select: repos.RULED,
+      resolve: (row, args, { services, viewer }) => changes.compare(services, viewer, row, args),
+    }),
+    branches: t.field({
+      type: RefConnection,
+      nullable: true,
+      description: 'By name.',
+      complexity: pageCost(PROCESS),
+      args: sliceArgs,
+      select: { ...repos.RULED, branchCount: true },
+      resolve: (row, args, context, info) =>
+        refs(row, 'branch', row.branchCount, args, context, info),
+    }),
+    tags: t.field({
+      type: RefConnection,
+      nullable: true,
+      description: 'By name.',
+      complexity: pageCost(PROCESS),
+      args: sliceArgs,
+      select: { ...repos.RULED, tagCount: true },
+      resolve: (row, args, context, info) => refs(row, 'tag', row.tagCount, args, context, info),
+    }),
+  }),
+});
+
+async function refs(
+  row: repos.Ruled,
+  kind: RefKind,
+  totalCount: number,
+  args: SliceRequest,
+  { services, viewer, allowance }: Context,
+  info: GraphQLResolveInfo,
+) {
+  const range = { ...args, kind, totalCount };
+  return toConnection(await history.refs(services, viewer, row, range, allowance(info)), args);
+}
+
+const RepositoryPage = pageType<{ id: string }>('RepositoryPage', Repository);
+
+const listArgs = {
+  sort: {
+    type: RepositorySort,
+    defaultValue: 'updated_at',
+    required: true,
+    description: 'What they are sorted by.',
+  },
+  order: {
+    type: SortOrder,
+    defaultValue: 'desc',
+    required: true,
+    description: 'Which end comes first.',
+  },
+  visibility: { type: Visibility, description: 'Only these; left out: all.' },
+} as const;
+
+builder.queryFields((t) => ({
+  repository: t.prismaField({
+    type: 'Repository',
+    nullable: true,
+    description: 'By id or by name. By name, one that the viewer may not see does not exist.',
+    args: {
+      namespace: t.arg.string({ required: true, description: 'The name of its owner.' }),
+      id: t.arg.id({ description: 'Its id; give this or `name`.' }),
+      name: t.arg.string({ description: 'Its name, ignoring case; give this or `id`.' }),
+    },
+    resolve: (query, _root, args, { services, viewer }) =>
+      repos.getRepository(services, viewer, args, selectOf<repos.Select>(query)) as never,
+  }),
+  repositoryPage: t.field({
+    type: RepositoryPage,
+    nullable: true,
+    description:
+      'Those of a namespace that the viewer may see: only for REST. In GraphQL ask for `namespace { repositories }`.',
+    complexity: numberedPageCost(),
+    args: {
+      namespace: t.arg.string({ required: true, description: 'The name of the owner.' }),
+      page: t.arg.int({ ...pageArgs.page, required: true }),
+      perPage: t.arg.int({ ...pageArgs.perPage, required: true }),
+      sort: t.arg(listArgs.sort),
+      order: t.arg(listArgs.order),
+      visibility: t.arg(listArgs.visibility),
+    },
+    resolve: (_root, args, context, info) => {
+      const select = selectAt<repos.Select>(context, info, 'nodes');
+      return list.listRepositories(context.services, context.viewer, args, select);
+    },
+  }),
+}));
+
+const RepositoryConnection = connectionType('Repository', Repository);
+
+builder.prismaObjectField(Namespace, 'repositories', (t) =>
+  t.field({
+    type: RepositoryConnection,
+    nullable: true,
+    description: 'Those that the viewer may see.',
+    complexity: pageCost(),
+    args: {
+      ...sliceArgs,
+      sort: t.arg(listArgs.sort),
+      order: t.arg(listArgs.order),
+      visibility: t.arg(listArgs.visibility),
+    },
+    select: { id: true },
+    resolve: async ({ id }, args, context, info) => {
+      const select = selectOfNodes<repos.Select>(context, info);
+      const { services, viewer } = context;
+      const input = { ...args, namespaceId: id };
+      return toConnection(await list.sliceRepositories(services, viewer, input, select), args);
+    },
+  }),
+);

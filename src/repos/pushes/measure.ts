@@ -1,0 +1,63 @@
+/** What a push may have changed about a repository: refs, size and language. */
+import { LRUCache } from 'lru-cache';
+import { allRefs } from '../../git/objects/refs.ts';
+import { diskUsage, walkTree } from '../../git/objects/walk.ts';
+import type { Services } from '../../services.ts';
+import { countLanguages } from './language.ts';
+
+export type Measures = {
+  refs: ReadonlyMap<string, string>;
+  /** The one that `choose` chose; its language counts. */
+  defaultBranch: string;
+  branchCount: number;
+  tagCount: number;
+  sizeBytes: number;
+  language: string | null;
+};
+
+/** A larger tree is judged by its first files; half a second of work. */
+const MAX_FILES = 100_000;
+const MAX_MS = 10_000;
+/** By commit, which never changes: a push that moves another branch costs no walk. */
+const languages = new LRUCache<string, { language: string | null }>({ max: 1_000 });
+
+/** @throws GitError when the repository is gone. */
+export async function measure(
+  { git, log }: Pick<Services, 'git' | 'log'>,
+  id: string,
+  choose: (refs: Measures['refs']) => string,
+): Promise<Measures> {
+  const dir = git.disk.pathOf(id);
+  const [refs, sizeBytes] = await Promise.all([allRefs(dir), diskUsage(dir)]);
+  const names = [...refs.keys()];
+  const defaultBranch = choose(refs);
+  const head = refs.get(`refs/heads/${defaultBranch}`);
+  return {
+    refs,
+    defaultBranch,
+    branchCount: names.filter((name) => name.startsWith('refs/heads/')).length,
+    tagCount: names.filter((name) => name.startsWith('refs/tags/')).length,
+    sizeBytes,
+    language: head
+      ? await languageOf(dir, head).catch((error) => {
+          // A statistic must not stand in the way of a push.
+          log.warn({ err: error, repository: id }, 'could not tell the language');
+          return null;
+        })
+      : null,
+  };
+}
+
+async function languageOf(dir: string, commit: string): Promise<string | null> {
+  const known = languages.get(commit);
+  if (known) return known.language;
+  const count = await countLanguages();
+  let files = 0;
+  for await (const { path, size } of walkTree(dir, commit, AbortSignal.timeout(MAX_MS))) {
+    count.add(path, size);
+    if (++files >= MAX_FILES) break;
+  }
+  const language = count.largest();
+  languages.set(commit, { language });
+  return language;
+}

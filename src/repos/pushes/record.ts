@@ -1,0 +1,165 @@
+/** The record of pushes: what the database knows of a repository, brought up to what is on disk. */
+import type { Prisma } from '../../../prisma/generated/client.ts';
+import { inTransaction } from '../../database/client.ts';
+import { publish } from '../../events/events.ts';
+import { setHead } from '../../git/objects/refs.ts';
+import { type Command, NONE } from '../../git/transport/hooks.ts';
+import { newId } from '../../ids.ts';
+import type { Services } from '../../services.ts';
+import { lockRepository } from '../repos.ts';
+import { type Measures, measure } from './measure.ts';
+
+/** The note of a push that was let pass and is not recorded yet. */
+export type BegunPush = {
+  kind: 'push';
+  /**
+   * The id of the event that will tell of it: a note that outlived its record, because the server was killed before
+   * it was removed, is known by it. Notes of earlier versions have none.
+   */
+  event?: string;
+  pusher: string;
+  commands: Command[];
+  /** When it was let pass, as ISO 8601. */
+  at: string;
+};
+
+/** A push to record. `updated` is what git said took effect; null when it could not say. */
+export type Pushed = BegunPush & { updated: Command[] | null };
+
+/** Refs named in the event; of those beyond, only the number is. */
+const MAX_NAMED = 50;
+
+/**
+ * Measures the repository once and tells of the pushes, oldest first, in one transaction. Whoever calls it
+ * does so one after the other for a repository, so that what was measured last is written last; git runs
+ * before the transaction, which is short, because events of others wait for its end (`outbox.ts`).
+ *
+ * Does nothing when no push took effect, or the repository is gone. A push that is recorded again is not told of
+ * again.
+ */
+export async function recordPushes(
+  services: Pick<Services, 'db' | 'git' | 'log'>,
+  id: string,
+  pushes: readonly Pushed[],
+): Promise<void> {
+  const { db, git } = services;
+  const row = await db.repository.findUnique({
+    where: { id },
+    select: { defaultBranch: true, branchCount: true },
+  });
+  if (!row) return;
+  const dir = git.disk.pathOf(id);
+  const { refs, ...measures } = await measure(services, id, (refs) =>
+    defaultBranchOf(row, effectiveOf(pushes, refs), refs),
+  );
+  const effective = effectiveOf(pushes, refs);
+  if (effective.length === 0) return;
+  if (measures.defaultBranch !== row.defaultBranch) await setHead(dir, measures.defaultBranch);
+
+  await inTransaction(db, async (tx) => {
+    const locked = await lock(tx, id);
+    if (!locked) return;
+    // A record that was late must not turn these back.
+    const at = new Date(effective.at(-1)?.at ?? Date.now());
+    const pushedAt = latest(at, locked.pushedAt);
+    const updatedAt = latest(pushedAt, locked.updatedAt);
+    await tx.repository.update({
+      where: { id },
+      data: { ...measures, pushedAt, updatedAt },
+      select: { id: true },
+    });
+    const { name, namespaceId, namespace } = locked;
+    const told = await eventsAmong(tx, effective);
+    for (const { event, pusher, commands } of effective) {
+      if (event && told.has(event)) continue;
+      await publish(tx, {
+        id: event ?? newId('evt'),
+        type: 'repository.pushed',
+        namespaceId,
+        subject: id,
+        data: {
+          id,
+          name,
+          namespace: namespace.name,
+          fullName: `${namespace.name}/${name}`,
+          pusher,
+          refCount: commands.length,
+          refs: commands.slice(0, MAX_NAMED),
+        },
+      });
+    }
+  });
+}
+
+/** The events of these pushes that are there already. The lock on the repository keeps others from adding to them. */
+async function eventsAmong(
+  tx: Prisma.TransactionClient,
+  pushes: readonly Pushed[],
+): Promise<Set<string>> {
+  const ids = pushes.flatMap(({ event }) => event ?? []);
+  const found = await tx.event.findMany({ where: { id: { in: ids } }, select: { id: true } });
+  return new Set(found.map(({ id }) => id));
+}
+
+async function lock(tx: Prisma.TransactionClient, id: string) {
+  if (!(await lockRepository(tx, id))) return null;
+  return tx.repository.findUniqueOrThrow({
+    where: { id },
+    select: {
+      name: true,
+      namespaceId: true,
+      pushedAt: true,
+      updatedAt: true,
+      namespace: { select: { name: true } },
+    },
+    relationLoadStrategy: 'join',
+  });
+}
+
+function latest(one: Date, other: Date | null): Date {
+  return other && other > one ? other : one;
+}
+
+/**
+ * The pushes that took effect, each with the commands that did. Of one that git said nothing of, a command did
+ * when its ref stands where it was to be moved, or where a later one of these pushes began to move it on.
+ */
+function effectiveOf(pushes: readonly Pushed[], refs: Measures['refs']): Pushed[] {
+  const later = new Map<string, Set<string>>();
+  const effective: Pushed[] = [];
+  for (const push of pushes.toReversed()) {
+    const commands =
+      push.updated ??
+      push.commands.filter(
+        ({ ref, after }) => (refs.get(ref) ?? NONE) === after || later.get(ref)?.has(after),
+      );
+    for (const { ref, before } of commands)
+      later.set(ref, (later.get(ref) ?? new Set()).add(before));
+    if (commands.length > 0) effective.unshift({ ...push, commands });
+  }
+  return effective;
+}
+
+/** Where there is a choice, for an empty repository that was to have another default branch. */
+const USUAL = ['main', 'master'];
+
+/**
+ * The default branch stays, unless the repository was empty and what was pushed to it lacks that branch: then
+ * it is the usual one of the branches of the first push, else the first.
+ */
+function defaultBranchOf(
+  { branchCount, defaultBranch }: { branchCount: number; defaultBranch: string },
+  effective: readonly Pushed[],
+  refs: Measures['refs'],
+): string {
+  const HEADS = 'refs/heads/';
+  if (branchCount > 0 || refs.has(HEADS + defaultBranch)) return defaultBranch;
+  for (const { commands } of effective) {
+    const pushed = commands
+      .filter(({ ref, after }) => after !== NONE && ref.startsWith(HEADS) && refs.has(ref))
+      .map(({ ref }) => ref.slice(HEADS.length));
+    const chosen = USUAL.find((name) => pushed.includes(name)) ?? pushed[0];
+    if (chosen !== undefined) return chosen;
+  }
+  return defaultBranch;
+}

@@ -1,0 +1,176 @@
+/**
+ * What a push must pass, and what follows from it.
+ *
+ *   unpack into quarantine → judge → note that it was begun → git updates refs → record → answer the client
+ *
+ * Nothing takes effect before the judge has agreed, and the client hears of success only after the record
+ * is in the database. Where that cannot be written, the client's connection breaks off and it is tried again
+ * (`recorder.ts`); killed between the two, the server finds its note at the next start and records then.
+ */
+import type { Recheck } from '../../auth/rechecks.ts';
+import { AppError, diskFull } from '../../errors.ts';
+import type { Begun } from '../../git/disk/disk.ts';
+import { isCommitId, isRefName, MAX_REF_BYTES } from '../../git/names.ts';
+import { isFastForward, patchOf, sizeOf } from '../../git/objects/walk.ts';
+import { type Command, NONE, type Push, type Verdict } from '../../git/transport/hooks.ts';
+import type { PushRules } from '../../git/transport/transport.ts';
+import { newId } from '../../ids.ts';
+import { demandRoom, storageLeft } from '../../limits/quotas.ts';
+import type { Services } from '../../services.ts';
+import type { BegunPush } from './record.ts';
+import { findSecrets } from './secret-scanning.ts';
+
+type Deps = Pick<Services, 'db' | 'git' | 'config' | 'log' | 'pushes' | 'space'>;
+
+export type PushBy = {
+  repositoryId: string;
+  pusher: string;
+  requestId: string;
+  /** That the pusher may push; it is asked again before anything takes effect. */
+  right: Pick<Recheck, 'fresh'>;
+};
+
+/** A scan that takes longer is no scan: the push is refused and says so. */
+const MAX_SCAN_MS = 60_000;
+const MAX_FINDINGS = 10;
+/** Of a ref's name in a refusal. */
+const MAX_SHOWN = 300;
+
+/**
+ * For `receivePack`: one object per push. `pusher` is a user name, and may push: its caller has asked. The pack may
+ * take hours to come, so the right is asked for again at its end. The request's id is shown where something fails on
+ * our side, and stands in the log.
+ */
+export async function pushRules(
+  services: Deps,
+  { repositoryId: id, pusher, requestId, right }: PushBy,
+): Promise<PushRules> {
+  const { db, git, log, pushes } = services;
+  const row = await db.repository.findUnique({
+    where: { id },
+    select: { namespace: { select: { plan: true, storageBytes: true } } },
+    relationLoadStrategy: 'join',
+  });
+  let begun: Begun<BegunPush> | undefined;
+  return {
+    hooks: git.hooks,
+    // Git takes 0 for no limit.
+    maxBytes: Math.max(
+      1,
+      Math.min(row ? storageLeft(services, row.namespace) : 0, services.space.room),
+    ),
+    async judge(push, signal) {
+      try {
+        const verdict = await judge(services, id, push, signal);
+        await right.fresh(signal);
+        const at = new Date().toISOString();
+        const { commands } = push;
+        if (verdict.accepted)
+          begun = await git.disk.begin(id, {
+            kind: 'push',
+            event: newId('evt'),
+            pusher,
+            commands,
+            at,
+          });
+        return verdict;
+      } catch (error) {
+        if (error instanceof AppError && error.status < 500) return refused(error.message);
+        log.error({ err: error, repository: id, req: { id: requestId } }, 'a push was not judged');
+        return refused(
+          'The push could not be checked because of a fault on the server, and nothing was changed.',
+          `Try again; the request id ${requestId} helps its operator to find the fault.`,
+        );
+      }
+    },
+    async settle(updated) {
+      if (!begun) return;
+      await pushes.record(begun, updated);
+      git.maintenance.schedule(git.disk.pathOf(id));
+    },
+  };
+}
+
+async function judge(
+  services: Deps,
+  id: string,
+  { commands, quarantine }: Push,
+  signal: AbortSignal,
+): Promise<Verdict> {
+  const row = await services.db.repository.findUnique({
+    where: { id },
+    select: {
+      defaultBranch: true,
+      branchProtection: true,
+      secretScanning: true,
+      namespace: { select: { id: true, plan: true } },
+    },
+    relationLoadStrategy: 'join',
+  });
+  if (!row) return refused('The repository was deleted');
+  for (const { ref, after } of commands) {
+    const problem = after === NONE ? undefined : problemOf(ref);
+    if (problem) return refused(`${ref.slice(0, MAX_SHOWN)} ${problem}; choose another name`);
+  }
+  const place = { dir: services.git.disk.pathOf(id), quarantine, signal };
+  const broken = row.branchProtection ? await breaks(row.defaultBranch, commands, place) : null;
+  if (broken) return refused(broken);
+  if (services.space.low) return refused(diskFull().message);
+  const added = quarantine ? await sizeOf(quarantine) : 0;
+  await demandRoom(services, row.namespace, 'storageBytes', added);
+  if (row.secretScanning && quarantine) return scan(commands, place);
+  return { accepted: true };
+}
+
+/** Why a ref of this name could not be asked for by it. */
+function problemOf(ref: string): string | undefined {
+  const name = ref.replace(/^refs\/(heads|tags)\//, '');
+  if (isCommitId(name)) return "has the form of a commit's id, and would be taken for that commit";
+  // What the hook's pipe gave for bytes that are no UTF-8.
+  if (name.includes('\ufffd')) return 'is not UTF-8';
+  if (!isRefName(name))
+    return `is no name here: it may have ${MAX_REF_BYTES} bytes, not begin with "-", and not be "@"`;
+  return undefined;
+}
+
+type Place = Parameters<typeof isFastForward>[0];
+
+/** How the commands would break the protection of the default branch, or null. */
+async function breaks(branch: string, commands: Command[], place: Place): Promise<string | null> {
+  const command = commands.find(({ ref }) => ref === `refs/heads/${branch}`);
+  if (!command) return null;
+  const { before, after } = command;
+  if (after === NONE) return `The branch ${branch} is protected and cannot be deleted`;
+  if (before !== NONE && !(await isFastForward(place, before, after)))
+    return `The branch ${branch} is protected: only fast-forward pushes are accepted`;
+  return null;
+}
+
+async function scan(commands: Command[], { signal, ...place }: Place): Promise<Verdict> {
+  const tips = commands.map(({ after }) => after).filter((after) => after !== NONE);
+  if (tips.length === 0) return { accepted: true };
+  const limit = AbortSignal.timeout(MAX_SCAN_MS);
+  const patch = patchOf({ ...place, signal: AbortSignal.any([signal, limit]) }, tips);
+  try {
+    const findings = await findSecrets(patch, MAX_FINDINGS);
+    if (findings.length === 0) return { accepted: true };
+    return refused(
+      'Secret scanning refused the push:',
+      ...findings.map(
+        (f) => `  ${f.path}:${f.line} adds ${f.secret} (commit ${f.commit.slice(0, 10)})`,
+      ),
+      'Take it out of the commits, and revoke it if it was real.',
+    );
+  } catch (error) {
+    if (limit.aborted)
+      return refused(
+        `The push could not be scanned for secrets within ${MAX_SCAN_MS / 1000} seconds.`,
+        'Push it in parts, or switch secret scanning off for it.',
+      );
+    throw error;
+  }
+}
+
+function refused(...reasons: string[]): Verdict {
+  return { accepted: false, reasons };
+}

@@ -1,0 +1,52 @@
+/** The data folder at the start: made where it is missing, and found writable before anything is begun in it. */
+import { mkdir, rm, stat, writeFile } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
+import { ConfigError } from '../config.ts';
+
+const WHY: Record<string, string> = {
+  EACCES: 'permission denied',
+  EPERM: 'permission denied',
+  EROFS: 'the file system is read-only',
+  ENOSPC: 'no space is left on the disk',
+  EDQUOT: 'the disk quota is used up',
+  ENOTDIR: 'a part of the path is no folder',
+  ENOENT: 'the file system makes no folders there',
+};
+
+/** @throws ConfigError when the folder cannot be made, or nothing can be written into it. */
+export async function prepareDataFolder(path: string): Promise<void> {
+  try {
+    await makeFolder(path);
+    const probe = join(path, `.writable.${process.pid}`);
+    await writeFile(probe, '');
+    await rm(probe);
+  } catch (error) {
+    const { code = '', message } = error as NodeJS.ErrnoException;
+    throw new ConfigError(`LOAM_DATA_DIR: cannot write to ${path}: ${WHY[code] ?? message}`);
+  }
+}
+
+/**
+ * Level by level. Node's own `recursive` never returns where a folder that exists answers ENOENT to the making
+ * of another in it, as `/proc` does.
+ */
+async function makeFolder(path: string): Promise<void> {
+  try {
+    await mkdir(path);
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException;
+    if (code === 'EEXIST' && (await stat(path)).isDirectory()) return;
+    if (code === 'EEXIST') throw Object.assign(new Error('not a folder'), { code: 'ENOTDIR' });
+    const parent = dirname(path);
+    if (code !== 'ENOENT' || (await exists(parent))) throw error;
+    await makeFolder(parent);
+    await mkdir(path);
+  }
+}
+
+function exists(path: string): Promise<boolean> {
+  return stat(path).then(
+    () => true,
+    () => false,
+  );
+}

@@ -1,0 +1,173 @@
+/**
+ * A runner without processes, for tests: it understands `echo TEXT`, `flood LINES BYTES` (that many lines of
+ * that length), `exit N`, `sleep SECONDS`, `trap N` (end with N on SIGTERM), `stubborn` (ignore SIGTERM),
+ * `unstartable` and `lose`, joined by `;`. Given to a second server it plays the machine that outlived the first.
+ */
+import { once } from 'node:events';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { Readable } from 'node:stream';
+import { setTimeout as delay } from 'node:timers/promises';
+import { pack } from 'tar-stream';
+import {
+  type AttemptSpec,
+  GRACE_MS,
+  type Handle,
+  type Outcome,
+  type Runner,
+  type RunnerLine,
+  UNCOUNTED,
+  Unstartable,
+} from '../../src/jobs/runners/runner.ts';
+
+export type FakeRunner = Runner & {
+  /** In the order in which they were started. */
+  started: AttemptSpec[];
+  /** Those that run at this moment. */
+  running(): AttemptSpec[];
+};
+
+type Work = {
+  spec: AttemptSpec;
+  state: 'prepared' | 'started';
+  lines: RunnerLine[];
+  outcome?: Outcome;
+  changed: EventTarget;
+  end: AbortController;
+  exitOnTerm: number | null;
+  stop?: NodeJS.Timeout;
+};
+
+type Options = { graceMs?: number; offers?: Record<string, number> };
+
+export function fakeRunner({ graceMs = GRACE_MS, offers }: Options = {}): FakeRunner {
+  const works = new Map<string, Work>();
+  const started: AttemptSpec[] = [];
+  const find = (handle: Handle) => works.get(String(handle.attempt));
+
+  function change(work: Work, step: () => void): void {
+    step();
+    work.changed.dispatchEvent(new Event('change'));
+  }
+
+  function finish(work: Work, outcome: Outcome): void {
+    if (work.outcome) return;
+    clearTimeout(work.stop);
+    change(work, () => {
+      work.outcome = outcome;
+    });
+    work.end.abort();
+  }
+
+  async function run(work: Work): Promise<void> {
+    const startedAt = new Date();
+    const exit = (exitCode: number, timedOut = false) =>
+      finish(work, { kind: 'exited', exitCode, timedOut, startedAt, endedAt: new Date() });
+    const timeout = setTimeout(() => exit(143, true), work.spec.timeoutMs);
+    work.end.signal.addEventListener('abort', () => {
+      clearTimeout(timeout);
+      exit(Number(work.end.signal.reason) || 137);
+    });
+    for (const statement of work.spec.command.split(';').map((text) => text.trim())) {
+      const [verb, ...words] = statement.split(' ');
+      const text = words.join(' ').replace(/^(['"])(.*)\1$/, '$2');
+      if (work.outcome) return;
+      if (verb === 'echo') {
+        const line: RunnerLine = { timestamp: new Date(), stream: 'stdout', message: text };
+        change(work, () => work.lines.push(line));
+      } else if (verb === 'flood') {
+        const [count = 0, bytes = 0] = words.map(Number);
+        const line: RunnerLine = {
+          timestamp: new Date(),
+          stream: 'stdout',
+          message: 'x'.repeat(bytes),
+        };
+        change(work, () => work.lines.push(...Array<RunnerLine>(count).fill(line)));
+      } else if (verb === 'exit') return exit(Number(text));
+      else if (verb === 'trap') work.exitOnTerm = Number(text);
+      else if (verb === 'stubborn') work.exitOnTerm = null;
+      else if (verb === 'lose') return finish(work, { kind: 'lost' });
+      else if (verb === 'unstartable')
+        return finish(work, { kind: 'unstartable', reason: 'there is no such thing' });
+      else if (verb === 'sleep')
+        await delay(Number(text) * 1000, undefined, { signal: work.end.signal }).catch(() => {});
+    }
+    exit(0);
+  }
+
+  return {
+    name: 'fake',
+    offers: offers ?? { none: UNCOUNTED },
+    started,
+    running: () =>
+      [...works.values()].filter((w) => w.state === 'started' && !w.outcome).map((w) => w.spec),
+
+    async prepare(spec, signal) {
+      if (spec.image) throw new Unstartable(`no image "${spec.image}"`);
+      if (spec.checkout) {
+        const dir = await mkdtemp(join(tmpdir(), 'loam-fake-'));
+        await spec.checkout(join(dir, 'work'), signal).finally(() => rm(dir, { recursive: true }));
+      }
+      const changed = new EventTarget();
+      const end = new AbortController();
+      works.set(spec.id, { spec, state: 'prepared', lines: [], changed, end, exitOnTerm: 143 });
+      return { attempt: spec.id };
+    },
+    async start(handle) {
+      const work = find(handle);
+      if (!work) throw new Error('not prepared');
+      if (work.state === 'started') return;
+      work.state = 'started';
+      started.push(work.spec);
+      void run(work);
+    },
+    async attach(handle) {
+      return find(handle)?.state ?? 'gone';
+    },
+    async *logs(handle, cursor, signal) {
+      const work = find(handle);
+      for (let seen = Number(cursor?.count ?? 0); work && !signal.aborted; ) {
+        const lines = work.lines.slice(seen);
+        seen += lines.length;
+        if (lines.length > 0) yield { lines, cursor: { count: seen } };
+        else if (work.outcome) return;
+        else await once(work.changed, 'change', { signal }).catch(() => {});
+      }
+    },
+    async signal(handle, name) {
+      const work = find(handle);
+      if (!work || work.outcome) return;
+      if (name === 'KILL') return work.end.abort(137);
+      if (work.exitOnTerm !== null) return work.end.abort(work.exitOnTerm);
+      work.stop ??= setTimeout(() => work.end.abort(137), graceMs);
+    },
+    async wait(handle, signal) {
+      const work = find(handle);
+      if (!work) return { kind: 'lost' };
+      while (!work.outcome) await once(work.changed, 'change', { signal });
+      return work.outcome;
+    },
+    async stats() {
+      return { gpuPercent: 0, cpuPercent: 50, memoryBytes: 3 * 2 ** 30, diskBytes: 2 ** 30 };
+    },
+    async artifacts(handle, path) {
+      const printed = find(handle)
+        ?.lines.map(({ message }) => `${message}\n`)
+        .join('');
+      if (!printed) return null;
+      const archive = pack();
+      archive.entry({ name: path }, printed);
+      archive.finalize();
+      return Readable.from(archive as AsyncIterable<Buffer>);
+    },
+    async remove(handle) {
+      const work = find(handle);
+      work?.end.abort(137);
+      works.delete(String(handle.attempt));
+    },
+    async sweep(keep) {
+      for (const id of works.keys()) if (!keep.has(id)) await this.remove({ attempt: id });
+    },
+  };
+}
