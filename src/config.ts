@@ -7,7 +7,7 @@
  */
 import { isIP } from 'node:net';
 import { resolve } from 'node:path';
-import { NAME, NAME_RULE, RESERVED } from './auth/names.ts';
+import { whyNotName } from './auth/names.ts';
 import { type PlanLimits, planLimits, withOverrides } from './limits/plans.ts';
 
 export type DatabaseConfig = { kind: 'embedded' } | { kind: 'url'; url: string };
@@ -156,10 +156,9 @@ export function readConfig(env: Record<string, string | undefined> = process.env
 
   const database = url('DATABASE_URL', ['postgres:', 'postgresql:']);
   const admin = read('LOAM_ADMIN');
-  if (!NAME.test(admin)) fail('LOAM_ADMIN', NAME_RULE);
-  // `admin` is kept from everyone else for this.
-  if (RESERVED.has(admin) && admin !== VARIABLES.LOAM_ADMIN[0])
-    fail('LOAM_ADMIN', 'is reserved, because a route stands under this name');
+  // The default is reserved so that nobody else takes it.
+  const fault = admin === VARIABLES.LOAM_ADMIN[0] ? null : whyNotName(admin);
+  if (fault) fail('LOAM_ADMIN', fault);
   const token = read('LOAM_ADMIN_TOKEN');
   if (token && token.length < 16) fail('LOAM_ADMIN_TOKEN', 'must be at least 16 characters long');
   const runner = oneOf('LOAM_RUNNER', ['auto', 'docker', 'process']);

@@ -130,7 +130,7 @@ test.each([
 
 test('LOAM_ADMIN is no name that a route has; admin is kept for it', () => {
   for (const name of ['graphql', 'repository', 'livez', 'settings'])
-    expect(() => readConfig({ LOAM_ADMIN: name })).toThrow(/^LOAM_ADMIN: is reserved/);
+    expect(() => readConfig({ LOAM_ADMIN: name })).toThrow(/^LOAM_ADMIN: ".+" is reserved/);
   expect(readConfig({ LOAM_ADMIN: 'admin' }).admin.username).toBe('admin');
 });
 

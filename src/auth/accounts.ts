@@ -18,7 +18,7 @@ import type { Slice, SliceRequest } from '../database/paging.ts';
 import { AppError, forbidden, invalid, notFound } from '../errors.ts';
 import { newId } from '../ids.ts';
 import type { Services } from '../services.ts';
-import { NAME, NAME_RULE, RESERVED } from './names.ts';
+import { canBeNamespace, whyNotName } from './names.ts';
 import {
   type Account,
   can,
@@ -51,7 +51,8 @@ export function whoami(viewer: Viewer): Identity {
 export async function getNamespace({ db }: Deps, viewer: Viewer, name: string): Promise<Namespace> {
   demandAccount(viewer);
   const namespace =
-    canBeName(name) && (await db.namespace.findUnique({ where: { name: name.toLowerCase() } }));
+    canBeNamespace(name) &&
+    (await db.namespace.findUnique({ where: { name: name.toLowerCase() } }));
   if (!namespace) throw notFound('Namespace');
   return namespace;
 }
@@ -74,7 +75,7 @@ export async function namespaceNamed(
   name: string,
 ): Promise<{ id: string; name: string; plan: Plan; kind: NamespaceKind }> {
   const namespace =
-    canBeName(name) &&
+    canBeNamespace(name) &&
     (await db.namespace.findUnique({
       where: { name: name.toLowerCase() },
       select: { id: true, name: true, plan: true, kind: true },
@@ -86,18 +87,13 @@ export async function namespaceNamed(
 /** The id of a user. @throws AppError 404. */
 export async function userNamed(db: Db, username: string): Promise<string> {
   const user =
-    canBeName(username) &&
+    canBeNamespace(username) &&
     (await db.user.findUnique({
       where: { username: username.toLowerCase() },
       select: { id: true },
     }));
   if (!user) throw notFound('User');
   return user.id;
-}
-
-/** What cannot be a name need not be asked for; PostgreSQL would refuse a NUL in it. */
-function canBeName(name: string): boolean {
-  return NAME.test(name.toLowerCase());
 }
 
 /** Creates a user and the namespace of the same name. @throws AppError 400, 401, 403, 409. */
@@ -269,8 +265,8 @@ export async function insertUser(
 }
 
 function checkName(field: string, name: string): void {
-  if (!NAME.test(name)) throw invalid(field, NAME_RULE);
-  if (RESERVED.has(name)) throw invalid(field, `"${name}" is reserved`);
+  const fault = whyNotName(name);
+  if (fault) throw invalid(field, fault);
 }
 
 function nameTaken(error: unknown, field: string): unknown {

@@ -96,30 +96,56 @@ export function roleIn(viewer: Viewer, namespaceId: string): Role | null {
   return viewer.roles.get(namespaceId) ?? null;
 }
 
+/**
+ * What a viewer may do an action to, as data: `reaches` asks it of one target, and lists make it a condition of
+ * their query (`repos/visibility.ts`, `jobs/visibility.ts`), so that both follow one rule.
+ */
+export type Reach = {
+  /** Repositories of these visibilities, whosever they are. */
+  visibilities: readonly Visibility[];
+  /** What lies in these namespaces and belongs to these repositories; null: any. Undefined: nothing. */
+  within?: {
+    namespaces: ReadonlySet<string> | null;
+    repositories: ReadonlySet<string> | null;
+  };
+};
+
+const NOTHING: Reach = { visibilities: [] };
+const PUBLIC: Reach = { visibilities: ['public'] };
+
+export function reachOf(viewer: Viewer, action: Action): Reach {
+  const isReading = action === 'repository.read';
+  if (viewer.kind === 'anonymous') return isReading ? PUBLIC : NOTHING;
+  const visibilities: Visibility[] = isReading ? ['public', 'internal'] : [];
+  const { role, scope } = ACTIONS[action];
+  const { scopes, repositories } = viewer;
+  if (scopes && (scope === null || !scopes.has(scope))) return { visibilities };
+  return { visibilities, within: { namespaces: namespacesWhere(viewer, role), repositories } };
+}
+
+/** Where the viewer has the role at least, as far as the credential is not narrowed to others; null: everywhere. */
+function namespacesWhere(viewer: Account, role: Role): ReadonlySet<string> | null {
+  const { operator, namespace, roles, namespaces } = viewer;
+  if (operator) return namespaces;
+  const least = LEVELS.indexOf(role);
+  const members = [...roles].filter(([, held]) => LEVELS.indexOf(held) >= least);
+  const all = [namespace.id, ...members.map(([id]) => id)];
+  return new Set(namespaces ? all.filter((id) => namespaces.has(id)) : all);
+}
+
+export function reaches({ visibilities, within }: Reach, target: Target): boolean {
+  if (target.visibility && visibilities.includes(target.visibility)) return true;
+  if (!within) return false;
+  const { namespaces, repositories } = within;
+  return (
+    (!namespaces || namespaces.has(target.namespaceId)) &&
+    (!repositories || (target.repositoryId != null && repositories.has(target.repositoryId)))
+  );
+}
+
 export function can(viewer: Viewer, action: Action, target: Target): boolean {
-  return refusal(viewer, action, target) === null;
+  return reaches(reachOf(viewer, action), target);
 }
-
-/** Why the viewer may not, and null when it may. */
-function refusal(viewer: Viewer, action: Action, target: Target): Refusal | null {
-  if (action === 'repository.read') {
-    if (target.visibility === 'public') return null;
-    if (target.visibility === 'internal' && viewer.kind === 'account') return null;
-  }
-  if (viewer.kind === 'anonymous') return 'anonymous';
-  const role = roleIn(viewer, target.namespaceId);
-  const needed = ACTIONS[action];
-  if (role === null || LEVELS.indexOf(role) < LEVELS.indexOf(needed.role)) return 'role';
-  const { scopes, namespaces, repositories } = viewer;
-  if (scopes && (needed.scope === null || !scopes.has(needed.scope))) return 'scope';
-  if (namespaces && !namespaces.has(target.namespaceId)) return 'namespaces';
-  if (!repositories) return null;
-  return target.repositoryId != null && repositories.has(target.repositoryId)
-    ? null
-    : 'repositories';
-}
-
-type Refusal = 'anonymous' | 'role' | 'scope' | 'namespaces' | 'repositories';
 
 /**
  * What to ask before a repository or job is known: whether the viewer may do it to any of the namespace. For a
@@ -130,25 +156,27 @@ export function anyIn(viewer: Viewer, namespaceId: string): Target {
   return { namespaceId, repositoryId: narrowed ? [...narrowed][0] : null };
 }
 
-/** @throws AppError 401 for the anonymous, 403 for the rest. */
+/** @throws AppError 401 for the anonymous, 403 with the reason for the rest. */
 export function demand(viewer: Viewer, action: Action, target: Target): void {
-  const why = refusal(viewer, action, target);
-  if (why === null) return;
+  if (can(viewer, action, target)) return;
   if (viewer.kind === 'anonymous') throw viewer.failure ?? unauthenticated();
+  throw forbidden(whyNot(viewer, action, target));
+}
+
+/** What is missing, of all that `reachOf` asks for: the role before what the credential is limited to. */
+function whyNot(viewer: Account, action: Action, { namespaceId }: Target): string {
   const { role, scope, what } = ACTIONS[action];
-  if (why === 'role') {
-    const own = roleIn(viewer, target.namespaceId);
-    throw forbidden(
-      `You may not ${what} in this namespace: that needs the role ${role}, and ${own ? `yours is ${own}` : 'you are not a member'}`,
-    );
-  }
-  const lacks =
-    why === 'scope'
-      ? scope
-        ? `it lacks the scope ${scope}`
-        : 'that needs full rights, and it is limited to scopes'
-      : `it is limited to other ${why}`;
-  throw forbidden(`You may not ${what} with this credential: ${lacks}`);
+  const own = roleIn(viewer, namespaceId);
+  if (own === null || LEVELS.indexOf(own) < LEVELS.indexOf(role))
+    return `You may not ${what} in this namespace: that needs the role ${role}, and ${own ? `yours is ${own}` : 'you are not a member'}`;
+  const lacks = () => {
+    const { scopes, namespaces } = viewer;
+    if (scopes && scope === null) return 'that needs full rights, and it is limited to scopes';
+    if (scopes && scope !== null && !scopes.has(scope)) return `it lacks the scope ${scope}`;
+    const isElsewhere = namespaces && !namespaces.has(namespaceId);
+    return `it is limited to other ${isElsewhere ? 'namespaces' : 'repositories'}`;
+  };
+  return `You may not ${what} with this credential: ${lacks()}`;
 }
 
 /** @throws AppError 401 when nobody is signed in. */

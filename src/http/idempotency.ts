@@ -10,9 +10,10 @@
  * Answers may hold a new token, of which only a hash may be kept. So they are stored under a key made from the
  * secret of the credential that asked, which is not kept either: nobody else could be given the answer anyway.
  */
-import { createCipheriv, createDecipheriv, createHash, hkdfSync, randomBytes } from 'node:crypto';
+import { createHash, hkdfSync } from 'node:crypto';
 import type { Request, RequestHandler, Response } from 'express';
 import { demandAccount } from '../auth/permissions.ts';
+import { open, seal } from '../crypto/seal.ts';
 import { AppError, invalid } from '../errors.ts';
 import type { Services } from '../services.ts';
 import { readAuthorization } from './viewer.ts';
@@ -28,7 +29,7 @@ type Row = {
   fingerprint: Buffer;
   status: number | null;
   headers: Record<string, string>;
-  body: string;
+  body: Buffer;
 };
 
 /** A key free, over, or abandoned by the same request becomes ours; otherwise no row comes back. */
@@ -127,7 +128,7 @@ function replay(res: Response, row: Row | undefined, fingerprint: Buffer, secret
     );
   for (const [name, value] of Object.entries(row.headers)) res.setHeader(name, value);
   res.setHeader('Idempotency-Replayed', 'true');
-  res.status(row.status).end(unseal(secret, row.body));
+  res.status(row.status).end(open(secret, row.body));
 }
 
 function sealingKey(req: Request, context: string): Buffer {
@@ -135,19 +136,4 @@ function sealingKey(req: Request, context: string): Buffer {
   if (!credential) throw new Error('An account without a credential');
   const secret = credential.kind === 'pat' ? credential.token : credential.secret;
   return Buffer.from(hkdfSync('sha256', secret, 'loam idempotency', context, 32));
-}
-
-function seal(key: Buffer, body: Buffer): string {
-  const iv = randomBytes(12);
-  const cipher = createCipheriv('aes-256-gcm', key, iv);
-  return Buffer.concat([iv, cipher.update(body), cipher.final(), cipher.getAuthTag()]).toString(
-    'base64',
-  );
-}
-
-function unseal(key: Buffer, text: string): Buffer {
-  const bytes = Buffer.from(text, 'base64');
-  const decipher = createDecipheriv('aes-256-gcm', key, bytes.subarray(0, 12));
-  decipher.setAuthTag(bytes.subarray(-16));
-  return Buffer.concat([decipher.update(bytes.subarray(12, -16)), decipher.final()]);
 }

@@ -358,6 +358,5 @@ export function totalCostOf(
 /** @throws AppError 401 for a viewer who is not signed in, 404. */
 export async function namespaceOf({ db }: Pick<Services, 'db'>, name: string, viewer?: Viewer) {
   if (viewer) demandAccount(viewer);
-  if (!/^[a-z0-9-]{1,39}$/i.test(name)) throw notFound('Namespace');
   return namespaceNamed(db, name);
 }

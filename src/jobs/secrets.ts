@@ -1,15 +1,12 @@
 /**
  * A job's `secrets`: encrypted while they wait in the database, hidden in what the job prints.
  *
- * AES-256-GCM under a key that lies in the data folder and never in the database, so a leaked dump shows
- * nothing. The job's id is authenticated with it: a row's secrets cannot be moved to another job.
+ * They are sealed under a key that lies in the data folder and never in the database, so a leaked dump shows
+ * nothing; and for one job, so that a row's secrets cannot be moved to another.
  */
-import { createCipheriv, createDecipheriv, randomBytes } from 'node:crypto';
 import { join } from 'node:path';
 import { keyFile } from '../crypto/key-file.ts';
-
-const NONCE_BYTES = 12;
-const TAG_BYTES = 16;
+import { open, seal } from '../crypto/seal.ts';
 
 export type Secrets = Record<string, string>;
 
@@ -23,20 +20,8 @@ export type SecretBox = {
 export async function openSecretBox(dataDir: string): Promise<SecretBox> {
   const key = await keyFile(join(dataDir, 'secrets-key'));
   return {
-    seal(jobId, secrets) {
-      const nonce = randomBytes(NONCE_BYTES);
-      const cipher = createCipheriv('aes-256-gcm', key, nonce).setAAD(Buffer.from(jobId));
-      const text = Buffer.concat([cipher.update(JSON.stringify(secrets)), cipher.final()]);
-      return new Uint8Array(Buffer.concat([nonce, cipher.getAuthTag(), text]));
-    },
-    open(jobId, sealed) {
-      const bytes = Buffer.from(sealed);
-      const text = bytes.subarray(NONCE_BYTES + TAG_BYTES);
-      const decipher = createDecipheriv('aes-256-gcm', key, bytes.subarray(0, NONCE_BYTES))
-        .setAAD(Buffer.from(jobId))
-        .setAuthTag(bytes.subarray(NONCE_BYTES, NONCE_BYTES + TAG_BYTES));
-      return JSON.parse(Buffer.concat([decipher.update(text), decipher.final()]).toString('utf8'));
-    },
+    seal: (jobId, secrets) => seal(key, Buffer.from(JSON.stringify(secrets)), jobId),
+    open: (jobId, sealed) => JSON.parse(open(key, sealed, jobId).toString('utf8')),
   };
 }
 

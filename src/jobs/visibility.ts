@@ -1,18 +1,13 @@
-/** Which jobs a viewer may see, and what they left. */
+/** Which jobs a viewer may see, and what they left, as a condition for the database. The rule is `reachOf`. */
 import type { Prisma } from '../../prisma/generated/client.ts';
-import type { Viewer } from '../auth/permissions.ts';
+import { reachOf, type Viewer } from '../auth/permissions.ts';
 
-/** The same rule as `can(viewer, 'job.read', …)`, as a condition for the database. */
 export function visibleTo(viewer: Viewer): Prisma.JobWhereInput {
-  if (viewer.kind === 'anonymous') return { id: '' };
-  const { scopes, operator, namespace, roles, namespaces, repositories } = viewer;
-  if (scopes && !scopes.has('job:read')) return { id: '' };
-  const member = operator ? null : [namespace.id, ...roles.keys()];
+  const { within } = reachOf(viewer, 'job.read');
+  if (!within) return { id: '' };
+  const { namespaces, repositories } = within;
   return {
-    AND: [
-      member ? { namespaceId: { in: member } } : {},
-      namespaces ? { namespaceId: { in: [...namespaces] } } : {},
-      repositories ? { repositoryId: { in: [...repositories] } } : {},
-    ],
+    ...(namespaces && { namespaceId: { in: [...namespaces] } }),
+    ...(repositories && { repositoryId: { in: [...repositories] } }),
   };
 }

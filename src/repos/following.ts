@@ -3,12 +3,11 @@
 import { namespaceNamed } from '../auth/accounts.ts';
 import { anyIn, demand, type Viewer } from '../auth/permissions.ts';
 import { type Rule, whileAllowed } from '../auth/rechecks.ts';
-import { notFound } from '../errors.ts';
 import type { EventType } from '../events/events.ts';
 import { followed, type OutboxEvent, readOutbox, stopping } from '../events/outbox.ts';
 import { type Command, NONE } from '../git/transport/hooks.ts';
 import type { Services } from '../services.ts';
-import { canExist, getRepository, RULED, type Ruled, target } from './repos.ts';
+import { getRepository, RULED, type Ruled, target } from './repos.ts';
 
 type Deps = Pick<Services, 'db' | 'bus' | 'rechecks'>;
 
@@ -75,7 +74,6 @@ export async function followRepositories(
 async function membersOnly({ db }: Deps, viewer: Viewer, names: string[]): Promise<string[]> {
   const ids: string[] = [];
   for (const name of names) {
-    if (!canExist({ namespace: name })) throw notFound('Namespace');
     const { id } = await namespaceNamed(db, name);
     demand(viewer, 'repository.read', anyIn(viewer, id));
     ids.push(id);

@@ -18,15 +18,7 @@ import { demandRoom } from '../limits/quotas.ts';
 import type { Services } from '../services.ts';
 import { gitignore } from './gitignore.ts';
 import { checkBranch, checkDescription, checkName, nameKey } from './names.ts';
-import {
-  canExist,
-  lockRepository,
-  noRepository,
-  type Row,
-  RULED,
-  type Select,
-  target,
-} from './repos.ts';
+import { lockRepository, noRepository, type Row, RULED, type Select, target } from './repos.ts';
 
 /** By id; the namespace, when given, must be the owner's. */
 export type RepositoryId = { id: string; namespace?: string | null };
@@ -50,7 +42,7 @@ export async function createRepository<S extends Select>(
   select: S,
 ): Promise<Row<S>> {
   const author = demandAccount(viewer);
-  const namespace = await ownerNamed(services.db, input.namespace);
+  const namespace = await namespaceNamed(services.db, input.namespace);
   demand(viewer, 'repository.create', { namespaceId: namespace.id });
   const { name, description, visibility, defaultBranch, contentAddressed } = input;
   checkName(name);
@@ -153,7 +145,7 @@ export async function transferRepository<S extends Select>(
   select: S,
 ): Promise<Row<S>> {
   return change(services, viewer, key, 'repository.transferred', select, async (row, tx) => {
-    const owner = await ownerNamed(tx, newNamespace);
+    const owner = await namespaceNamed(tx, newNamespace);
     // Both count what they store, and a transfer the other way must not lock them in the other order.
     await tx.$executeRaw`
       select from namespaces where id in (${owner.id}, ${row.namespaceId}) order by id for no key update`;
@@ -288,11 +280,6 @@ async function announce(
 ): Promise<void> {
   const data = { id, name, namespace: owner.name, fullName: `${owner.name}/${name}` };
   await publish(tx, { type, namespaceId: owner.id, subject: id, data });
-}
-
-function ownerNamed(db: Db, name: string) {
-  if (!canExist({ namespace: name })) throw notFound('Namespace');
-  return namespaceNamed(db, name);
 }
 
 function nameTaken(error: unknown): unknown {

@@ -4,6 +4,7 @@
  * Callers say with `select` which columns they want, so that one query serves both them and the rules here.
  */
 import type { Prisma } from '../../prisma/generated/client.ts';
+import { canBeNamespace } from '../auth/names.ts';
 import { can, demand, type Viewer } from '../auth/permissions.ts';
 import type { Rule } from '../auth/rechecks.ts';
 import type { Db } from '../database/client.ts';
@@ -224,8 +225,6 @@ export function target({ id, namespaceId, visibility }: Omit<Ruled, 'defaultBran
 /** What is no name or id at all is not there; the database is not asked, and never sees a NUL. */
 export function canExist({ namespace, id, name }: RepositoryKey): boolean {
   return (
-    /^[a-z0-9-]{1,39}$/i.test(namespace) &&
-    (!id || isId('repo', id)) &&
-    (!name || isRepositoryName(name))
+    canBeNamespace(namespace) && (!id || isId('repo', id)) && (!name || isRepositoryName(name))
   );
 }
