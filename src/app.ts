@@ -36,6 +36,7 @@ import { recoverRepositories } from './repos/recovery.ts';
 import type { Services } from './services.ts';
 import { prepareDataFolder } from './storage/data-folder.ts';
 import { watchDiskSpace } from './storage/disk-space.ts';
+import { openStorage } from './storage/open.ts';
 
 export type Overrides = {
   log?: Logger;
@@ -117,6 +118,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   );
   const pushes = new PushRecorder({ db: database.client, git, log });
   await recoverRepositories({ db: database.client, git, log, pushes });
+  const storage = cleanup.use(await openStorage(config));
   const signer = await openSigner(config.dataDir);
   const secretBox = await openSecretBox(config.dataDir);
   const runner =
@@ -125,7 +127,10 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
       await openProcessRunner({
         dir: join(config.dataDir, 'attempts'),
         diskFloor: config.diskFloor,
-        hidden: [config.dataDir],
+        hidden: [
+          config.dataDir,
+          ...(config.storage.kind === 'folder' ? [config.storage.path] : []),
+        ],
         network: config.jobNetwork,
         uids: config.jobUids,
         log,
@@ -144,6 +149,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
     log,
     pushes,
     space,
+    storage,
     signer,
     secretBox,
     usage,
@@ -158,6 +164,10 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
       'removing old events': () => removeOldEvents(services, config.eventDays),
       'removing old answers to requests': () => removeOldAnswers(services),
       'removing workers that are gone': () => removeGoneWorkers(services),
+      'removing what was not stored to its end': async () => {
+        await storage.tidy();
+        return false;
+      },
       'removing artifacts that were deleted': () => removeLeftMarked(services),
       'removing logs of deleted jobs': () => removeDeletedPages(services),
     }),

@@ -6,11 +6,23 @@
  * message begins with the variable's name, and the start stops with that line.
  */
 import { isIP } from 'node:net';
-import { resolve } from 'node:path';
+import { join, resolve } from 'node:path';
 import { whyNotName } from './auth/names.ts';
 import { type PlanLimits, planLimits, withOverrides } from './limits/plans.ts';
 
 export type DatabaseConfig = { kind: 'embedded' } | { kind: 'url'; url: string };
+/** Where artifacts lie. */
+export type StorageConfig = { kind: 'folder'; path: string } | ({ kind: 's3' } & S3Config);
+export type S3Config = {
+  bucket: string;
+  /** Before every key; without a slash at either end, and empty for none. */
+  prefix: string;
+  /** Unset: that of AWS. */
+  endpoint?: string;
+  /** Unset: what the SDK finds, such as the role of this machine. */
+  credentials?: { accessKeyId: string; secretAccessKey: string; sessionToken?: string };
+  region?: string;
+};
 export type RunnerChoice = 'auto' | 'docker' | 'process';
 
 export type Config = {
@@ -22,6 +34,9 @@ export type Config = {
   /** Where artifacts are served; unset: `{baseUrl}/artifacts`. */
   artifactUrl?: string;
   dataDir: string;
+  storage: StorageConfig;
+  /** Whether downloads are sent to the storage's own server, where it has an address for them. */
+  storageRedirect: boolean;
   /** Bytes that stay free on the data folder's disk; 0 for no floor. */
   diskFloor: number;
   database: DatabaseConfig;
@@ -56,6 +71,14 @@ export const VARIABLES = {
   HOST: ['127.0.0.1', 'address to listen on'],
   DATABASE_URL: ['', 'PostgreSQL to use; unset: an embedded one in the data folder'],
   LOAM_DATA_DIR: ['./data', 'folder of repositories, artifacts and the embedded database'],
+  LOAM_STORAGE: [
+    '',
+    'where artifacts lie: a folder, or s3://bucket/prefix; unset: in the data folder',
+  ],
+  LOAM_STORAGE_REDIRECT: [
+    'off',
+    'on: downloads of artifacts are sent to the S3 server, by signed links',
+  ],
   LOAM_DISK_FLOOR: ['512MiB', 'free disk below which writes are refused; 0 for none'],
   LOAM_BASE_URL: ['', 'address clients use; unset: http://HOST:PORT'],
   LOAM_ARTIFACT_URL: ['', 'address that serves artifacts; unset: LOAM_BASE_URL/artifacts'],
@@ -91,7 +114,12 @@ type Name = keyof typeof VARIABLES;
 const MAX_UID = 2 ** 32 - 2;
 
 /** Their values are never shown. */
-export const SECRET_VARIABLES: readonly Name[] = ['DATABASE_URL', 'LOAM_ADMIN_TOKEN'];
+export const SECRET_VARIABLES: readonly string[] = [
+  'DATABASE_URL',
+  'LOAM_ADMIN_TOKEN',
+  'AWS_SECRET_ACCESS_KEY',
+  'AWS_SESSION_TOKEN',
+];
 
 /** So that no child inherits them; `environment.ts` does the rest. */
 export function unsetSecrets(): void {
@@ -154,6 +182,7 @@ export function readConfig(env: Record<string, string | undefined> = process.env
     return { first, last };
   };
 
+  const dataDir = resolve(read('LOAM_DATA_DIR'));
   const database = url('DATABASE_URL', ['postgres:', 'postgresql:']);
   const admin = read('LOAM_ADMIN');
   // The default is reserved so that nobody else takes it.
@@ -169,7 +198,9 @@ export function readConfig(env: Record<string, string | undefined> = process.env
     port: integer('PORT', 0, 65535),
     baseUrl: site('LOAM_BASE_URL'),
     artifactUrl: url('LOAM_ARTIFACT_URL', ['http:', 'https:']),
-    dataDir: resolve(read('LOAM_DATA_DIR')),
+    dataDir,
+    storage: readStorage(env, read('LOAM_STORAGE'), dataDir, (why) => fail('LOAM_STORAGE', why)),
+    storageRedirect: oneOf('LOAM_STORAGE_REDIRECT', ['on', 'off']) === 'on',
     diskFloor: bytes('LOAM_DISK_FLOOR'),
     database: database ? { kind: 'url', url: database } : { kind: 'embedded' },
     admin: { username: admin, ...(token && { token }) },
@@ -233,6 +264,39 @@ function editDistance(a: string, b: string): number {
     row = next;
   }
   return row[b.length] ?? 0;
+}
+
+/** With the variables that every program goes by that speaks S3. */
+function readStorage(
+  env: Record<string, string | undefined>,
+  text: string,
+  dataDir: string,
+  fail: (why: string) => never,
+): StorageConfig {
+  if (!text) return { kind: 'folder', path: join(dataDir, 'storage') };
+  if (!text.includes('://')) return { kind: 'folder', path: resolve(text) };
+  const [, bucket, prefix = ''] =
+    /^s3:\/\/([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:\/(.*))?$/.exec(text) ?? [];
+  if (!bucket) return fail('must be a folder, or s3:// with the name of a bucket');
+  const parts = prefix.split('/').filter(Boolean);
+  if (!parts.every((part) => /^[\w.-]+$/.test(part) && !/^\.+$/.test(part)))
+    return fail('must have a prefix of letters, digits, hyphens, dots and slashes');
+  const accessKeyId = env.AWS_ACCESS_KEY_ID;
+  const secretAccessKey = env.AWS_SECRET_ACCESS_KEY;
+  const sessionToken = env.AWS_SESSION_TOKEN;
+  if (Boolean(accessKeyId) !== Boolean(secretAccessKey))
+    return fail('needs both AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or neither');
+  return {
+    kind: 's3',
+    bucket,
+    prefix: parts.join('/'),
+    endpoint: env.AWS_ENDPOINT_URL_S3 || env.AWS_ENDPOINT_URL || undefined,
+    region: env.AWS_REGION || env.AWS_DEFAULT_REGION || undefined,
+    ...(accessKeyId &&
+      secretAccessKey && {
+        credentials: { accessKeyId, secretAccessKey, ...(sessionToken && { sessionToken }) },
+      }),
+  };
 }
 
 const NETWORKS = ['loopback', 'linklocal', 'uniquelocal'];

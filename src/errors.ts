@@ -5,6 +5,7 @@
 
 import { isDiskFull, isUnstorableText } from './database/client.ts';
 import { isDatabaseAway } from './database/outage.ts';
+import { StorageAway } from './storage/storage.ts';
 
 /** Code → status (spec section 7, decisions section 2). */
 export const STATUS = {
@@ -121,6 +122,7 @@ export function toPublic(error: unknown): AppError {
     );
   if (isDiskFull(error)) return diskFull();
   if (isDatabaseAway(error)) return busy('The database does not answer at the moment', 1);
+  if (error instanceof StorageAway) return busy('The storage does not answer at the moment');
   return new AppError(
     'internal_error',
     'Something went wrong on our side. The request id helps us find it.',

@@ -15,6 +15,7 @@ import type { Reads } from './limits/reads.ts';
 import type { Logger } from './log.ts';
 import type { PushRecorder } from './repos/pushes/recorder.ts';
 import type { DiskSpace } from './storage/disk-space.ts';
+import type { Storage } from './storage/storage.ts';
 
 export type Services = {
   config: Config;
@@ -28,6 +29,8 @@ export type Services = {
   pushes: PushRecorder;
   /** Of the data folder's disk. */
   space: DiskSpace;
+  /** Of what is large: artifacts. */
+  storage: Storage;
   signer: Signer;
   secretBox: SecretBox;
   /** Notes when credentials are used. */

@@ -492,9 +492,11 @@ describe('jobs as processes', () => {
     expect(one.equals(readFileSync(join(dir, 'deep/b.bin')))).toBe(true);
 
     const { namespace } = await ada.gql('{ namespace(name: "ada") { id } }');
-    const folderOf = (jobId: string) => join(app.config.dataDir, 'artifacts', namespace.id, jobId);
+    const folderOf = (jobId: string) =>
+      join(app.config.dataDir, 'storage/artifacts', namespace.id, jobId);
     // HEAD does not read the archive, which may be large.
-    const archive = join(folderOf(id), 'artifacts.tar.gz');
+    const [attempt = ''] = readdirSync(folderOf(id));
+    const archive = join(folderOf(id), attempt, 'artifacts.tar.gz');
     await rename(archive, `${archive}.away`);
     const head = await fetch(entries[1].downloadUrl, { method: 'HEAD' });
     expect([head.status, head.headers.get('content-length')]).toEqual([200, `${one.length}`]);

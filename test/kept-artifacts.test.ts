@@ -55,7 +55,8 @@ const stored = async () =>
     (await app.app.services.db.namespace.findUniqueOrThrow({ where: { name: 'ada' } }))
       .storageBytes,
   );
-const folderOf = (jobId: string) => join(app.config.dataDir, 'artifacts', namespaceId, jobId);
+const folderOf = (jobId: string) =>
+  join(app.config.dataDir, 'storage/artifacts', namespaceId, jobId);
 const DELETE = `mutation ($input: DeleteKeptArtifactsInput!) { deleteKeptArtifacts(input: $input) { id } }`;
 const discard = (client: Client, jobId: string) => client.graphql(DELETE, { input: { jobId } });
 const codeOf = async (answer: ReturnType<typeof discard>) =>
@@ -160,13 +161,14 @@ test('a job that is deleted while they are stored leaves none', async () => {
   };
   await cancel(ada, 'ada', 'racing');
   await deleted.promise;
-  await mkdir(join(app.config.dataDir, 'artifacts', namespaceId), { recursive: true });
   const { db } = app.app.services;
   await eventually(async () =>
     expect(await db.jobAttempt.count({ where: { endedAt: null } })).toBe(0),
   );
   await app.restart();
-  expect(await readdir(join(app.config.dataDir, 'artifacts', namespaceId))).toEqual([]);
+  expect(await Array.fromAsync(app.app.services.storage.list(`artifacts/${namespaceId}/`))).toEqual(
+    [],
+  );
   expect([await stored(), (await kept()).totalCount]).toEqual([before, 0]);
 });
 
@@ -196,7 +198,7 @@ test('they have a largest number of files, links and folders, whose names are no
   await symlink('1', join(path, '5'));
   const place = { path, owner: process.getuid?.() ?? 0 };
   const store = (tar: Readable, maxEntries: number) =>
-    storeArtifacts(app, { namespaceId, jobId: 'counted' }, tar, {
+    storeArtifacts(app.app.services, { namespaceId, jobId: 'counted', attemptId: 'a' }, tar, {
       ...{ maxBytes: 1_000, maxEntries, demandRoom: async () => {} },
       signal: AbortSignal.timeout(10_000),
     });
@@ -232,7 +234,9 @@ test('storing them ends with the deletion of their job, and is begun anew by the
   await eventually(() => expect(bytes).toBeGreaterThan(0));
   await remove(ada, 'ada', 'deleted');
   await eventually(() => expect(ended).toBe(1));
-  await eventually(() => expect(existsSync(`${folderOf(id)}.new`)).toBe(false));
+  const unfinished = join(app.config.dataDir, 'storage/.unfinished');
+  await eventually(async () => expect(await readdir(unfinished)).toEqual([]));
+  expect(existsSync(folderOf(id))).toBe(false);
 
   bytes = 0;
   await begin('stopped', 'echo out');

@@ -12,6 +12,11 @@ const NEEDS = {
     'jobs run unconfined without it',
   ],
   caddy: ['caddy', ['version'], 'a proxy'],
+  ceph: [
+    'sh',
+    ['-c', 'command -v radosgw && command -v ceph-mon && command -v ceph-osd'],
+    'a real S3 server',
+  ],
   cgroup2: [
     'sh',
     [

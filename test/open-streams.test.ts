@@ -1,6 +1,4 @@
 /** Who loses the right to see something stops seeing it within five seconds, whatever is open. */
-import { writeFile } from 'node:fs/promises';
-import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { newId } from '../src/ids.ts';
 import { fakeRunner } from './fakes/runner.ts';
@@ -169,10 +167,12 @@ describe('a download', () => {
   test('is broken off when its credential is deleted', async () => {
     await run('big', 'echo a; exit 0', { outputPath: 'out' });
     const { id, artifacts } = await until(app.admin, 'team', 'big', 'SUCCEEDED');
-    const { namespace } = await app.admin.gql('{ namespace(name: "team") { id } }');
-    const file = join(app.config.dataDir, 'artifacts', namespace.id, id, 'artifacts.tar.gz');
+    const { storage } = app.app.services;
+    const [archive] = (await Array.fromAsync(storage.list('artifacts/'))).filter(
+      ({ key }) => key.includes(id) && key.endsWith('.tar.gz'),
+    );
     // More than the buffers of both ends hold.
-    await writeFile(file, Buffer.alloc(64 * 2 ** 20));
+    await storage.put(archive?.key ?? '', Buffer.alloc(64 * 2 ** 20));
     await member('read');
     const { client, revoke } = await CREDENTIALS.token();
     const response = await fetch(artifacts.downloadUrl.split('?')[0], {

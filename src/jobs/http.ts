@@ -6,10 +6,12 @@ import { type Request, type Response, Router } from 'express';
 import type { Rule } from '../auth/rechecks.ts';
 import { AppError, answerOf, invalid, notFound } from '../errors.ts';
 import { closingOf } from '../http/connections.ts';
+import { sendObject } from '../http/send-object.ts';
 import { otherMethod } from '../rest/methods.ts';
 import type { Services } from '../services.ts';
+import type { ByteRange } from '../storage/storage.ts';
 import { demandDownload } from './artifacts/downloads.ts';
-import { archiveFile, openArtifact } from './artifacts/store.ts';
+import { archiveKey, openArtifact } from './artifacts/store.ts';
 import { type LogEvent, openStream } from './following.ts';
 
 /** Comments, so that nothing on the way takes a quiet stream for a dead one (decisions section 4). */
@@ -94,10 +96,13 @@ function dataOf(event: LogEvent): object {
 }
 
 const only = otherMethod(['GET']);
+/** Of an address at the storage's own server: it is followed at once. */
+const LINK_S = 60;
 
 /** At `/artifacts`: what a job left, as a whole and file by file. */
 export function artifactsRouter(services: Services): Router {
   const router = Router();
+  const { storage, config } = services;
   router.get('/:namespace/:jobId/artifacts.tar.gz', async (req, res) => {
     const { namespace, jobId } = req.params;
     const { key, rule } = await demandDownload(
@@ -106,11 +111,23 @@ export function artifactsRouter(services: Services): Router {
       { namespace, jobId },
       req.query,
     );
-    using _ = endWhenRefused(services, req, res, rule);
+    const archive = archiveKey(key);
+    const found = await storage.stat(archive);
+    if (!found) throw notFound('Artifacts');
+    const name = `${jobId}.tar.gz`;
+    const link = config.storageRedirect ? await storage.link(archive, LINK_S, name) : null;
     protect(res);
+    if (link) return void res.redirect(302, link);
+    using _ = endWhenRefused(services, req, res, rule);
+    res.attachment(name);
     res.type('application/gzip');
-    // Express answers Range, and If-None-Match from the file's size and time.
-    await sendFile(res, archiveFile(services, key), `${jobId}.tar.gz`);
+    const { size, version: etag, modifiedAt } = found;
+    const open = async (range?: ByteRange) => {
+      const opened = await storage.open(archive, range);
+      if (!opened) throw notFound('Artifacts');
+      return opened.contents;
+    };
+    await sendObject(req, res, { size, etag, modifiedAt, open });
   });
   router.get('/:namespace/:jobId/files/*path', async (req, res) => {
     const { namespace, jobId } = req.params;
@@ -130,7 +147,7 @@ export function artifactsRouter(services: Services): Router {
     res.setHeader('Content-Length', file.sizeBytes);
     if (req.method === 'HEAD') return void res.end();
     // A client that goes away ends both; what it has seen then is short of Content-Length.
-    await pipeline(file.open(), res).catch(() => res.destroy());
+    await pipeline(await file.open(), res).catch(() => res.destroy());
   });
   router.all(['/:namespace/:jobId/artifacts.tar.gz', '/:namespace/:jobId/files/*path'], only);
   return router;
@@ -154,23 +171,4 @@ function protect(res: Response): void {
   res.setHeader('X-Content-Type-Options', 'nosniff');
   res.setHeader('Content-Security-Policy', "default-src 'none'; sandbox");
   res.setHeader('Cache-Control', 'private, no-cache');
-}
-
-async function sendFile(res: Response, file: string, name: string): Promise<void> {
-  const { promise, resolve, reject } = Promise.withResolvers<void>();
-  res.attachment(name);
-  res.sendFile(file, { etag: true, dotfiles: 'allow', cacheControl: false }, (error) => {
-    if (!error || res.headersSent) resolve();
-    else reject(asAppError(error));
-  });
-  await promise;
-}
-
-/** Express refuses a range beyond the file (416) and a failed `If-Match` (412) with errors of its own. */
-function asAppError(error: Error & { status?: number }): Error {
-  const { status = 500 } = error;
-  if (status === 404) return notFound('Artifacts');
-  if (status === 416)
-    return new AppError('invalid_request', 'The range lies beyond the file', { status });
-  return status < 500 ? new AppError('invalid_request', error.message, { status }) : error;
 }

@@ -273,7 +273,7 @@ export function secondsBetween(start: Date, end: Date): number {
  * @throws AppError 401, 403, 404, 409 while the job is queued or running.
  */
 export async function deleteJob(
-  services: Pick<Services, 'db' | 'pool' | 'config' | 'log'>,
+  services: Pick<Services, 'db' | 'pool' | 'storage' | 'log'>,
   viewer: Viewer,
   { deleteArtifacts, ...key }: JobKey & { deleteArtifacts: boolean },
 ): Promise<string> {

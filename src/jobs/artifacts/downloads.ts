@@ -9,7 +9,7 @@ import type { Services } from '../../services.ts';
 import { namespaceOf } from '../jobs.ts';
 import { type ArtifactEntry, type ArtifactKey, listArtifacts } from './store.ts';
 
-type Deps = Pick<Services, 'config' | 'signer' | 'urls'>;
+type Deps = Pick<Services, 'storage' | 'signer' | 'urls'>;
 
 /** The columns that tell of a job's artifacts. */
 export const DESCRIBED = {
@@ -19,6 +19,7 @@ export const DESCRIBED = {
   outputPath: true,
   artifactBytes: true,
   artifactFiles: true,
+  artifactsOf: true,
 } as const satisfies Prisma.JobSelect;
 
 export type Artifacts = ArtifactKey & {
@@ -47,6 +48,7 @@ export function describe(
   return {
     jobId: job.id,
     namespaceId: job.namespaceId,
+    attemptId: job.artifactsOf,
     base,
     path: job.outputPath ?? '',
     sizeBytes: job.artifactBytes,
@@ -91,26 +93,31 @@ export async function demandDownload(
 ): Promise<{ key: ArtifactKey; rule: Rule | null }> {
   if (!isId('job', jobId)) throw notFound('Job');
   const { id: namespaceId } = await namespaceOf(deps, name);
-  const key = { namespaceId, jobId };
+  const find = () => findOwner(deps, { namespaceId, jobId });
+  const owner = await find();
+  const key = { namespaceId, jobId, attemptId: owner?.artifactsOf ?? null };
   if (deps.signer.verify(thing(jobId, path), query)) return { key, rule: null };
+  const mayRead = (who: Viewer, repositoryId: string | null = null) =>
+    demand(who, 'job.read', { namespaceId, repositoryId });
+  mayRead(viewer, owner?.repositoryId);
   const rule: Rule = {
     key: `artifacts of ${jobId}`,
     async demand(now) {
-      const repositoryId =
-        now.kind === 'account' && now.repositories ? await repositoryOf(deps, key) : null;
-      demand(now, 'job.read', { namespaceId, repositoryId });
+      const isNarrowed = now.kind === 'account' && now.repositories;
+      mayRead(now, isNarrowed ? (await find())?.repositoryId : null);
     },
   };
-  await rule.demand(viewer);
   return { key, rule };
 }
 
-/** The repository that a job runs or ran; null when there is none, or it is gone. */
-async function repositoryOf(
+/** What a job's row says of its artifacts, or the row that outlives it; null when there is neither. */
+async function findOwner(
   { db }: Pick<Services, 'db'>,
-  { jobId, namespaceId }: ArtifactKey,
-): Promise<string | null> {
-  const query = { where: { id: jobId, namespaceId }, select: { repositoryId: true } };
-  const row = (await db.job.findUnique(query)) ?? (await db.keptArtifacts.findUnique(query));
-  return row?.repositoryId ?? null;
+  { jobId, namespaceId }: Omit<ArtifactKey, 'attemptId'>,
+): Promise<{ repositoryId: string | null; artifactsOf: string | null } | null> {
+  const query = {
+    where: { id: jobId, namespaceId },
+    select: { repositoryId: true, artifactsOf: true },
+  };
+  return (await db.job.findUnique(query)) ?? db.keptArtifacts.findUnique(query);
 }

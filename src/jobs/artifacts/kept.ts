@@ -24,6 +24,7 @@ const KEPT = {
   outputPath: true,
   sizeBytes: true,
   files: true,
+  artifactsOf: true,
   deletedAt: true,
 } as const satisfies Prisma.KeptArtifactsSelect;
 export type KeptArtifacts = Prisma.KeptArtifactsGetPayload<{ select: typeof KEPT }>;
@@ -41,9 +42,10 @@ export async function noteArtifacts(
 ): Promise<void> {
   await tx.$executeRaw`
     insert into kept_artifacts
-      (id, namespace_id, name, created_by_id, repository_id, output_path, size_bytes, files, removing)
+      (id, namespace_id, name, created_by_id, repository_id, output_path, size_bytes, files,
+        artifacts_of, removing)
     select id, namespace_id, name, created_by_id, repository_id, coalesce(output_path, ''), artifact_bytes,
-      coalesce(artifact_files, 0), ${removing}
+      coalesce(artifact_files, 0), artifacts_of, ${removing}
     from jobs where id = ${jobId} and artifact_bytes is not null`;
 }
 
@@ -65,7 +67,7 @@ export async function sliceKept(
  * @throws AppError 401, 403, 404
  */
 export async function deleteKeptArtifacts(
-  services: Pick<Services, 'db' | 'config'>,
+  services: Pick<Services, 'db' | 'storage'>,
   viewer: Viewer,
   id: string,
 ): Promise<string> {
@@ -85,7 +87,7 @@ export async function deleteKeptArtifacts(
 
 /** Removes the files of a row that is marked, and then the row. */
 export async function removeMarked(
-  services: Pick<Services, 'db' | 'config'>,
+  services: Pick<Services, 'db' | 'storage'>,
   { id, namespaceId }: { id: string; namespaceId: string },
 ): Promise<void> {
   await removeArtifacts(services, { namespaceId, jobId: id });
@@ -96,7 +98,7 @@ const BATCH = 100;
 
 /** Goes on with what was marked and is still there. @returns whether there may be more */
 export async function removeLeftMarked(
-  services: Pick<Services, 'db' | 'config'>,
+  services: Pick<Services, 'db' | 'storage'>,
 ): Promise<boolean> {
   // By hand, because the partial index serves a condition that is written out, and not a parameter.
   const rows = await services.db.$queryRaw<{ id: string; namespaceId: string }[]>`

@@ -1,17 +1,20 @@
 /**
- * What a job left behind: one gzip tar on disk, and an index of what is in it.
+ * What a job left behind: one gzip tar, and an index of what is in it, both in storage.
  *
  * Each file of the tar is a gzip member of its own. Concatenated members are one valid gzip, so `tar -xz`
  * sees nothing special, and yet one file can be sent by itself: from its offset, without reading the rest.
+ *
+ * Each attempt has a place of its own, and the job's row says whose artifacts count: storage cannot replace two
+ * objects at once, nor together with a row.
  */
-import { createReadStream } from 'node:fs';
-import { mkdir, open, readFile, rename, rm, stat } from 'node:fs/promises';
-import { join, posix } from 'node:path';
-import { type Readable, Transform } from 'node:stream';
+import { posix } from 'node:path';
+import { Readable, Transform } from 'node:stream';
+import { json } from 'node:stream/consumers';
 import { pipeline } from 'node:stream/promises';
 import { createGunzip, createGzip, gzipSync } from 'node:zlib';
 import { extract, type Header } from 'tar-stream';
 import type { Services } from '../../services.ts';
+import { removeAll, type Storage } from '../../storage/storage.ts';
 import { TooLarge, tooManyEntries } from '../runners/runner.ts';
 import { TAR_END, tarHeader, tarPadding } from './tar.ts';
 
@@ -34,67 +37,75 @@ export type Bounds = {
   demandRoom(sizeBytes: number): Promise<void>;
   signal: AbortSignal;
 };
-export type ArtifactKey = { namespaceId: string; jobId: string };
+/** `attemptId`: whose artifacts; null for those of earlier versions, of which each job had one set. */
+export type ArtifactKey = { namespaceId: string; jobId: string; attemptId: string | null };
 
-type Dirs = { config: Pick<Services['config'], 'dataDir'> };
+type Deps = Pick<Services, 'storage'>;
 
 const TAR = 'artifacts.tar.gz';
 const INDEX = 'index.json';
 
-function folderOf({ config }: Dirs, { namespaceId, jobId }: ArtifactKey): string {
-  return join(config.dataDir, 'artifacts', namespaceId, jobId);
+/** Below it lies all that a job left. */
+function placeOf({ namespaceId, jobId }: Omit<ArtifactKey, 'attemptId'>): string {
+  return `artifacts/${namespaceId}/${jobId}/`;
+}
+
+function keyOf(key: ArtifactKey, name: typeof TAR | typeof INDEX): string {
+  return `${placeOf(key)}${key.attemptId === null ? '' : `${key.attemptId}/`}${name}`;
 }
 
 /**
- * Stores a runner's tar in place of what an earlier attempt left, or not at all: it is written beside,
- * synced, and renamed. Only regular files are taken, under names that stay below the archive's root. A name that
- * is no UTF-8 is kept byte for byte in the archive, and shown with replacement characters.
+ * Stores a runner's tar, or nothing. Only regular files are taken, under names that stay below the archive's root. A
+ * name that is no UTF-8 is kept byte for byte in the archive, and shown with replacement characters.
  * @throws TooLarge, what `demandRoom` throws, and the reason of `signal` when it aborts
  */
 export async function storeArtifacts(
-  dirs: Dirs,
+  { storage }: Deps,
   key: ArtifactKey,
   tar: Readable,
   bounds: Bounds,
 ): Promise<Stored> {
-  const folder = folderOf(dirs, key);
-  const fresh = `${folder}.new`;
-  await rm(fresh, { recursive: true, force: true });
-  await mkdir(fresh, { recursive: true, mode: 0o700 });
+  const repacked: Repacked = { index: [], leftOut: 0 };
+  const archive = Readable.from(repack(tar, bounds, repacked), { objectMode: false });
   try {
-    const { index, leftOut } = await repack(tar, join(fresh, TAR), bounds);
-    await writeSynced(join(fresh, INDEX), JSON.stringify(index));
-    const sizeBytes = (await stat(join(fresh, TAR))).size;
-    await bounds.demandRoom(sizeBytes);
+    const { size } = await storage.put(keyOf(key, TAR), archive, {
+      atMost: 2 * bounds.maxBytes,
+      signal: bounds.signal,
+    });
+    await bounds.demandRoom(size);
     bounds.signal.throwIfAborted();
-    await rm(folder, { recursive: true, force: true });
-    await rename(fresh, folder);
-    return { files: index.length, sizeBytes, leftOut };
+    await storage.put(keyOf(key, INDEX), Buffer.from(JSON.stringify(repacked.index)));
+    return { files: repacked.index.length, sizeBytes: size, leftOut: repacked.leftOut };
   } catch (error) {
-    await rm(fresh, { recursive: true, force: true });
+    // What stays goes with the job.
+    await removeBoth(storage, key).catch(() => {});
     throw error;
   }
 }
 
+async function removeBoth(storage: Storage, key: ArtifactKey): Promise<void> {
+  await storage.remove(keyOf(key, INDEX));
+  await storage.remove(keyOf(key, TAR));
+}
+
+/** What is known at the end of the archive. */
 type Repacked = { index: IndexEntry[]; leftOut: number };
 
 /** So much of the archive is written between two looks at the room for it. */
 const ROOM_STEP = 16 * 2 ** 20;
 
-async function repack(
+async function* repack(
   tar: Readable,
-  file: string,
   { maxBytes, maxEntries, demandRoom, signal }: Bounds,
-): Promise<Repacked> {
-  const index: IndexEntry[] = [];
+  repacked: Repacked,
+): AsyncGenerator<Buffer> {
+  const { index } = repacked;
   /** Names as bytes, and as they are shown. */
   const taken = new Set<string>();
   const shown = new Set<string>();
-  await using out = await open(file, 'wx', 0o600);
   let offset = 0;
   let asked = 0;
   let left = maxBytes;
-  let leftOut = 0;
   let count = 0;
   // One character for each byte, so that none is lost.
   const entries = extract({ filenameEncoding: 'latin1' } as object);
@@ -107,7 +118,7 @@ async function repack(
     const name = safeName(bytesOf(entry.header));
     const isFile = type === 'file' || type === 'contiguous-file';
     if (!isFile || !name || taken.has(name)) {
-      if (type !== 'directory') leftOut += 1;
+      if (type !== 'directory') repacked.leftOut += 1;
       entry.resume();
       continue;
     }
@@ -120,7 +131,7 @@ async function repack(
     const header = tarHeader({ name: bytes, size, mode: (mode ?? 0o644) & 0o777, mtime });
     const start = offset;
     for await (const chunk of gzipMember(header, entry as unknown as Readable, size)) {
-      await out.appendFile(chunk);
+      yield chunk;
       offset += chunk.length;
       if (offset - asked < ROOM_STEP) continue;
       asked = offset;
@@ -138,9 +149,7 @@ async function repack(
     shown.add(path);
   }
   await feeding;
-  await out.appendFile(gzipSync(TAR_END));
-  await out.sync();
-  return { index, leftOut };
+  yield gzipSync(TAR_END);
 }
 
 /** A name in an extended header is text; any other was read a character for each byte. */
@@ -177,52 +186,53 @@ function gzipMember(header: Buffer, contents: Readable, size: number): AsyncIter
   return gzip;
 }
 
-async function writeSynced(file: string, text: string): Promise<void> {
-  await using handle = await open(file, 'wx', 0o600);
-  await handle.writeFile(text);
-  await handle.sync();
+/** Of all attempts of a job; irreversible. */
+export async function removeArtifacts(
+  { storage }: Deps,
+  key: Omit<ArtifactKey, 'attemptId'>,
+): Promise<void> {
+  await removeAll(storage, placeOf(key));
 }
 
-/** Irreversible. */
-export async function removeArtifacts(dirs: Dirs, key: ArtifactKey): Promise<void> {
-  await rm(folderOf(dirs, key), { recursive: true, force: true });
+/** Of all attempts of the job but this one. */
+export async function removeOtherArtifacts({ storage }: Deps, key: ArtifactKey): Promise<void> {
+  const kept = [keyOf(key, TAR), keyOf(key, INDEX)];
+  for await (const object of storage.list(placeOf(key)))
+    if (!kept.includes(object.key)) await storage.remove(object.key);
 }
 
-/** The file with the whole archive; it may not exist. */
-export function archiveFile(dirs: Dirs, key: ArtifactKey): string {
-  return join(folderOf(dirs, key), TAR);
+/** The whole archive, in storage; it may not be there. */
+export function archiveKey(key: ArtifactKey): string {
+  return keyOf(key, TAR);
 }
 
 /** In the order of the archive; null when there are no artifacts. */
-export async function listArtifacts(dirs: Dirs, key: ArtifactKey): Promise<ArtifactEntry[] | null> {
-  return readIndex(dirs, key);
+export async function listArtifacts(deps: Deps, key: ArtifactKey): Promise<ArtifactEntry[] | null> {
+  return readIndex(deps, key);
 }
 
-async function readIndex(dirs: Dirs, key: ArtifactKey): Promise<IndexEntry[] | null> {
-  try {
-    return JSON.parse(await readFile(join(folderOf(dirs, key), INDEX), 'utf8'));
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return null;
-    throw error;
-  }
+async function readIndex({ storage }: Deps, key: ArtifactKey): Promise<IndexEntry[] | null> {
+  const found = await storage.open(keyOf(key, INDEX));
+  return found && ((await json(found.contents)) as IndexEntry[]);
 }
 
 /** One file of the archive, which is read once it is opened; null when there is none of that path. */
 export async function openArtifact(
-  dirs: Dirs,
+  deps: Deps,
   key: ArtifactKey,
   path: string,
-): Promise<{ sizeBytes: number; open(): Readable } | null> {
-  const entry = (await readIndex(dirs, key))?.find((e) => e.path === path);
+): Promise<{ sizeBytes: number; open(): Promise<Readable> } | null> {
+  const entry = (await readIndex(deps, key))?.find((e) => e.path === path);
   if (!entry) return null;
   const { offset, length, skip, sizeBytes } = entry;
+  const range = { start: offset, end: offset + length - 1 };
   return {
     sizeBytes,
-    open() {
-      const range = { start: offset, end: offset + length - 1 };
-      const member = createReadStream(archiveFile(dirs, key), range);
+    async open() {
+      const member = await deps.storage.open(archiveKey(key), range);
+      if (!member) throw new Error(`the archive of job ${key.jobId} is gone`);
       const slice = new Slice(skip, sizeBytes);
-      void pipeline(member, createGunzip(), slice).catch((error) => slice.destroy(error));
+      void pipeline(member.contents, createGunzip(), slice).catch((e) => slice.destroy(e));
       return slice;
     },
   };

@@ -4,7 +4,9 @@
  * Every step can be the one at which the server dies, so each begins from what is stored: called again for
  * the same attempt, it finds the handle, asks the runner how far things got, and goes on from there.
  */
+
 import { DISK_FULL, isDiskFull } from '../../database/outage.ts';
+import { StorageAway } from '../../storage/storage.ts';
 import { sampleUsage } from '../analytics.ts';
 import { openAttemptLog } from '../logs/cap.ts';
 import type { Line } from '../logs/pages.ts';
@@ -87,7 +89,9 @@ export async function giveUp(deps: Deps, attemptId: string, error: unknown): Pro
   const attempt = await findAttempt(deps, attemptId);
   const reason = isDiskFull(error)
     ? DISK_FULL
-    : 'The server failed to look after this attempt, again and again; its log says why';
+    : error instanceof StorageAway
+      ? 'The storage for artifacts could not be reached'
+      : 'The server failed to look after this attempt, again and again; its log says why';
   if (attempt) await abandon(deps, attempt, reason);
 }
 

@@ -1,10 +1,12 @@
 /** What comes after the end: the artifacts, and where the job goes from there. */
+
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import { DISK_FULL, isDatabaseAway, isDiskFull, isMachineShort } from '../../database/outage.ts';
 import { AppError } from '../../errors.ts';
 import { wake } from '../../events/events.ts';
 import { demandRoom } from '../../limits/quotas.ts';
-import { removeArtifacts, storeArtifacts } from '../artifacts/store.ts';
+import { StorageAway } from '../../storage/storage.ts';
+import { removeArtifacts, removeOtherArtifacts, storeArtifacts } from '../artifacts/store.ts';
 import { secondsBetween } from '../jobs.ts';
 import { appendLines } from '../logs/append.ts';
 import { foldPages } from '../logs/fold.ts';
@@ -28,7 +30,7 @@ const MAX_PAUSE_S = 60;
  */
 export async function collect(
   deps: Deps,
-  { job }: Attempt,
+  { id, job }: Attempt,
   handle: Handle,
   outcome: Outcome,
   signal: AbortSignal,
@@ -38,7 +40,7 @@ export async function collect(
   try {
     const tar = await deps.runner.artifacts(handle, job.outputPath);
     if (!tar) return {};
-    const key = { namespaceId: job.namespaceId, jobId: job.id };
+    const key = { namespaceId: job.namespaceId, jobId: job.id, attemptId: id };
     const { files, sizeBytes, leftOut } = await storeArtifacts(deps, key, tar, {
       maxBytes: job.diskGb * 2 ** 30,
       maxEntries: MAX_OUTPUT_ENTRIES,
@@ -49,11 +51,12 @@ export async function collect(
       },
       signal,
     });
-    const stored = { artifactFiles: files, artifactBytes: BigInt(sizeBytes) };
+    const stored = { artifactFiles: files, artifactBytes: BigInt(sizeBytes), artifactsOf: id };
     return leftOut > 0 ? { stored, note: tellLeftOut(leftOut) } : { stored };
   } catch (error) {
     const full = isDiskFull(error);
-    if (signal.aborted || isDatabaseAway(error) || (isMachineShort(error) && !full)) throw error;
+    const passes = isDatabaseAway(error) || error instanceof StorageAway;
+    if (signal.aborted || passes || (isMachineShort(error) && !full)) throw error;
     const expected = error instanceof TooLarge || error instanceof AppError;
     if (!expected) deps.log.error({ err: error, job: job.id }, 'artifacts were not stored');
     const why = expected
@@ -71,7 +74,7 @@ function tellLeftOut(count: number): string {
 }
 
 export type Collected = {
-  stored?: { artifactFiles: number; artifactBytes: bigint };
+  stored?: { artifactFiles: number; artifactBytes: bigint; artifactsOf: string };
   /** A last line for the log. */
   note?: string;
   /** Why nothing was stored of what is there; the job has failed then, whatever its command says. */
@@ -123,9 +126,16 @@ export async function finish(
     return (await tx.job.count({ where: { id: job.id } })) === 0;
   });
   await foldPages(deps, job.id);
+  if (!stored) return;
+  const key = { namespaceId: job.namespaceId, jobId: job.id };
   // It was deleted while its artifacts were being stored, and nothing tells of them.
-  if (deleted && stored)
-    await removeArtifacts(deps, { namespaceId: job.namespaceId, jobId: job.id });
+  const removing = deleted
+    ? removeArtifacts(deps, key)
+    : removeOtherArtifacts(deps, { ...key, attemptId: stored.artifactsOf });
+  // What stays goes with the job.
+  await removing.catch((error) =>
+    deps.log.error({ err: error, job: job.id }, 'artifacts that do not count were not removed'),
+  );
 }
 
 /** Ends an attempt that cannot be gone on with, and its process if it has one. */

@@ -8,10 +8,12 @@
  * are repeated. What fails for any other reason fails the job after about a minute. And removing what the runner
  * made takes ten seconds of the slot's time at most; where it fails or takes longer it goes on without the slot.
  */
+
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { isDatabaseAway, isMachineShort } from '../../database/outage.ts';
+import { StorageAway } from '../../storage/storage.ts';
 import { giveUp, lookAfter } from './attempt.ts';
 import type { Deps } from './attempt-row.ts';
 import { loseAttempt } from './finish.ts';
@@ -22,7 +24,7 @@ import { type Claim, claimNext, findLost, heartbeat, nextDue } from './queue.ts'
 const HEARTBEAT_MS = 10_000;
 /** Failures of an attempt, one after the other, that end it: with the pauses between them, about a minute. */
 const MAX_FAILURES = 8;
-/** While the machine is short of disk, memory or descriptors: about a quarter of an hour. */
+/** While the machine is short of disk, memory or descriptors, or the storage is away: about a quarter of an hour. */
 const MAX_SHORT_FAILURES = 36;
 /** A try that went on for so long had worked, and what failed before it no longer counts. */
 const WORKED_MS = 60_000;
@@ -94,7 +96,13 @@ export async function startWorker(
         } catch (error) {
           if (signal.aborted || isDatabaseAway(error)) throw error;
           failures = Date.now() - begun > WORKED_MS ? 1 : failures + 1;
-          if (failures < (isMachineShort(error) ? MAX_SHORT_FAILURES : MAX_FAILURES)) throw error;
+          if (
+            failures <
+            (isMachineShort(error) || error instanceof StorageAway
+              ? MAX_SHORT_FAILURES
+              : MAX_FAILURES)
+          )
+            throw error;
           log.error({ err: error, job: jobId }, 'an attempt is given up');
           return endForGood(attemptId, jobId, error);
         }

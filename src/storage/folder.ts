@@ -1,0 +1,140 @@
+/** Storage in a folder: a file for each key. */
+import { randomUUID } from 'node:crypto';
+import { createReadStream, createWriteStream, type Stats } from 'node:fs';
+import { mkdir, open, opendir, rename, rm, rmdir, stat } from 'node:fs/promises';
+import { dirname, join, relative } from 'node:path';
+import { Readable } from 'node:stream';
+import { pipeline } from 'node:stream/promises';
+import { ABANDONED_MS, checkKey, type Storage, type StoredObject } from './storage.ts';
+
+/** What is being put. No key begins with a dot. */
+const UNFINISHED = '.unfinished';
+/** Of making a folder that is removed at the same moment, because the last file in it was. */
+const TRIES = 10;
+
+/** @throws Error when the folder cannot be made */
+export async function openFolder(root: string): Promise<Storage> {
+  const unfinished = join(root, UNFINISHED);
+  await mkdir(unfinished, { recursive: true, mode: 0o700 });
+  const pathOf = (key: string) => join(root, checkKey(key));
+
+  async function put(key: string, contents: Readable | Uint8Array, signal?: AbortSignal) {
+    const path = pathOf(key);
+    const fresh = join(unfinished, randomUUID());
+    const source = contents instanceof Readable ? contents : Readable.from([contents]);
+    try {
+      const file = createWriteStream(fresh, { flags: 'wx', mode: 0o600, flush: true });
+      await pipeline(source, file, { signal });
+      const stored = describe(await stat(fresh));
+      await moveTo(fresh, path);
+      return stored;
+    } catch (error) {
+      source.destroy();
+      await rm(fresh, { force: true });
+      signal?.throwIfAborted();
+      throw error;
+    }
+  }
+
+  return {
+    place: `the folder ${root}`,
+    put: (key, contents, { signal } = {}) => put(key, contents, signal),
+    async open(key, range) {
+      const file = await found(open(pathOf(key)));
+      if (!file) return null;
+      try {
+        const stored = describe(await file.stat());
+        const contents = createReadStream('', { fd: file, ...range });
+        return { ...stored, contents };
+      } catch (error) {
+        await file.close();
+        throw error;
+      }
+    },
+    async stat(key) {
+      const stats = await found(stat(pathOf(key)));
+      return stats && describe(stats);
+    },
+    async *list(prefix) {
+      const folders = [join(root, prefix && checkKey(prefix.replace(/\/$/, '')))];
+      for (let folder = folders.pop(); folder !== undefined; folder = folders.pop()) {
+        const entries = await found(opendir(folder));
+        if (!entries) continue;
+        for await (const { name } of entries) {
+          if (name.startsWith('.')) continue;
+          const path = join(folder, name);
+          const stats = await found(stat(path));
+          if (stats?.isDirectory()) folders.push(path);
+          else if (stats) yield { key: relative(root, path), ...describe(stats) };
+        }
+      }
+    },
+    async remove(key) {
+      const path = pathOf(key);
+      await rm(path, { force: true });
+      await removeEmpty(dirname(path), root);
+    },
+    async tidy() {
+      for await (const { name } of await opendir(unfinished)) {
+        const path = join(unfinished, name);
+        const stats = await found(stat(path));
+        if (stats && Date.now() - stats.mtimeMs > ABANDONED_MS) await rm(path, { force: true });
+      }
+    },
+    link: async () => null,
+    [Symbol.dispose]() {},
+  };
+}
+
+function describe({ size, mtime, ino }: Stats): StoredObject {
+  return {
+    size,
+    modifiedAt: mtime,
+    version: `${ino.toString(36)}-${mtime.getTime().toString(36)}`,
+  };
+}
+
+async function moveTo(fresh: string, path: string): Promise<void> {
+  const folder = dirname(path);
+  let made: string | undefined;
+  const move = async () => {
+    made = (await mkdir(folder, { recursive: true, mode: 0o700 })) ?? made;
+    await rename(fresh, path);
+    return true;
+  };
+  for (let tries = 1; !(await found(move())); tries++)
+    if (tries === TRIES) throw new Error(`${folder} is removed again and again`);
+  // The names of new folders lie in those above them.
+  const last = made ? dirname(made) : folder;
+  for (let at = folder; ; at = dirname(at)) {
+    await found(syncFolder(at));
+    if (at === last) return;
+  }
+}
+
+async function syncFolder(folder: string): Promise<void> {
+  await using handle = await open(folder);
+  await handle.sync();
+}
+
+/** The folder, and those above it, as far as nothing is in them. */
+async function removeEmpty(folder: string, root: string): Promise<void> {
+  for (let at = folder; at !== root; at = dirname(at)) {
+    try {
+      await rmdir(at);
+    } catch {
+      return;
+    }
+  }
+}
+
+/** Null when there is no such file. */
+async function found<T>(work: Promise<T>): Promise<T | null> {
+  try {
+    return await work;
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException;
+    if (code === 'ENOENT' || code === 'ENOTDIR') return null;
+    throw error;
+  }
+}
