@@ -9,7 +9,8 @@ import { recordUsage } from './auth/last-used.ts';
 import { seedOperator } from './auth/operator.ts';
 import { openRechecks } from './auth/rechecks.ts';
 import { type Config, ConfigError } from './config.ts';
-import { openSigner } from './crypto/signed-links.ts';
+import { demandSameKey, readKeys } from './crypto/keys.ts';
+import { createSigner } from './crypto/signed-links.ts';
 import { openDatabase } from './database/client.ts';
 import { openSession } from './database/session.ts';
 import { startUpkeep } from './database/upkeep.ts';
@@ -26,7 +27,7 @@ import { removeLeftMarked } from './jobs/artifacts/kept.ts';
 import { removeDeletedPages } from './jobs/logs/removal.ts';
 import { openProcessRunner } from './jobs/runners/process/runner.ts';
 import type { Runner } from './jobs/runners/runner.ts';
-import { openSecretBox } from './jobs/secrets.ts';
+import { createSecretBox } from './jobs/secrets.ts';
 import { removeGoneWorkers } from './jobs/worker/queue.ts';
 import { startWorker } from './jobs/worker/worker.ts';
 import { Reads } from './limits/reads.ts';
@@ -119,8 +120,10 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   const pushes = new PushRecorder({ db: database.client, git, log });
   await recoverRepositories({ db: database.client, git, log, pushes });
   const storage = cleanup.use(await openStorage(config));
-  const signer = await openSigner(config.dataDir);
-  const secretBox = await openSecretBox(config.dataDir);
+  const keys = await readKeys(config);
+  await demandSameKey(database.client, keys);
+  const signer = createSigner(keys.derive('signed links'));
+  const secretBox = createSecretBox(keys);
   const runner =
     overrides.runner ??
     cleanup.use(

@@ -34,6 +34,8 @@ export type Config = {
   /** Where artifacts are served; unset: `{baseUrl}/artifacts`. */
   artifactUrl?: string;
   dataDir: string;
+  /** 32 bytes for all that is signed and sealed; unset: those of a file in the data folder. */
+  secretKey?: Uint8Array;
   storage: StorageConfig;
   /** Whether downloads are sent to the storage's own server, where it has an address for them. */
   storageRedirect: boolean;
@@ -71,6 +73,10 @@ export const VARIABLES = {
   HOST: ['127.0.0.1', 'address to listen on'],
   DATABASE_URL: ['', 'PostgreSQL to use; unset: an embedded one in the data folder'],
   LOAM_DATA_DIR: ['./data', 'folder of repositories, artifacts and the embedded database'],
+  LOAM_SECRET_KEY: [
+    '',
+    '32 bytes as base64, for links and secrets; unset: made in the data folder. Servers on one database need the same',
+  ],
   LOAM_STORAGE: [
     '',
     'where artifacts lie: a folder, or s3://bucket/prefix; unset: in the data folder',
@@ -117,6 +123,7 @@ const MAX_UID = 2 ** 32 - 2;
 export const SECRET_VARIABLES: readonly string[] = [
   'DATABASE_URL',
   'LOAM_ADMIN_TOKEN',
+  'LOAM_SECRET_KEY',
   'AWS_SECRET_ACCESS_KEY',
   'AWS_SESSION_TOKEN',
 ];
@@ -190,6 +197,10 @@ export function readConfig(env: Record<string, string | undefined> = process.env
   if (fault) fail('LOAM_ADMIN', fault);
   const token = read('LOAM_ADMIN_TOKEN');
   if (token && token.length < 16) fail('LOAM_ADMIN_TOKEN', 'must be at least 16 characters long');
+  const keyText = read('LOAM_SECRET_KEY');
+  const secretKey = Buffer.from(keyText, 'base64');
+  if (keyText && (!/^[A-Za-z0-9+/]{43}=$/.test(keyText) || secretKey.length !== 32))
+    fail('LOAM_SECRET_KEY', 'must be 32 bytes as base64, such as `openssl rand -base64 32` prints');
   const runner = oneOf('LOAM_RUNNER', ['auto', 'docker', 'process']);
   if (runner === 'docker') fail('LOAM_RUNNER', 'the Docker runner is not part of this version yet');
 
@@ -199,6 +210,7 @@ export function readConfig(env: Record<string, string | undefined> = process.env
     baseUrl: site('LOAM_BASE_URL'),
     artifactUrl: url('LOAM_ARTIFACT_URL', ['http:', 'https:']),
     dataDir,
+    ...(keyText && { secretKey }),
     storage: readStorage(env, read('LOAM_STORAGE'), dataDir, (why) => fail('LOAM_STORAGE', why)),
     storageRedirect: oneOf('LOAM_STORAGE_REDIRECT', ['on', 'off']) === 'on',
     diskFloor: bytes('LOAM_DISK_FLOOR'),

@@ -184,7 +184,7 @@ test('a hard link to a file of another user is no artifact', async (ctx) => {
   await using made = await processRunner();
   const { runner, dir } = made;
   const handle = await runner.prepare(attemptSpec('true'), never);
-  const secret = join(dir, 'secrets-key');
+  const secret = join(dir, 'secret-key');
   await writeFile(secret, 'not yours', { mode: 0o600 });
   // As a job can where the kernel does not protect hard links.
   await link(secret, join(dir, String(handle.attempt), 'work/linked'));

@@ -1,8 +1,13 @@
-import { mkdtemp, rm, stat } from 'node:fs/promises';
+import { existsSync } from 'node:fs';
+import { mkdtemp, readFile, rm, stat, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
-import { createSigner, openSigner } from '../src/crypto/signed-links.ts';
+import { readKeys } from '../src/crypto/keys.ts';
+import { seal } from '../src/crypto/seal.ts';
+import { createSigner } from '../src/crypto/signed-links.ts';
+import { createSecretBox } from '../src/jobs/secrets.ts';
+import { startApp } from './harness.ts';
 
 const query = (url: string) => Object.fromEntries(new URL(url).searchParams);
 
@@ -38,11 +43,48 @@ test.each([
 test('the key is made once, for the owner alone', async () => {
   const dir = await mkdtemp(join(tmpdir(), 'loam-key-'));
   try {
-    const first = await openSigner(dir);
-    const second = await openSigner(dir);
-    expect(second.verify('a', query(first.signUrl('https://loam.test/', 'a')))).toBe(true);
-    expect((await stat(join(dir, 'signing-key'))).mode & 0o777).toBe(0o600);
+    const [first, second] = [await readKeys({ dataDir: dir }), await readKeys({ dataDir: dir })];
+    expect(first.derive('signed links')).toEqual(second.derive('signed links'));
+    expect(first.derive('signed links')).not.toEqual(first.derive('secrets of jobs'));
+    const file = join(dir, 'secret-key');
+    expect((await stat(file)).mode & 0o777).toBe(0o600);
+    const secretKey = Buffer.from(await readFile(file, 'utf8'), 'base64');
+    const given = await readKeys({ dataDir: '/nowhere', secretKey });
+    expect(given.derive('recognition')).toEqual(first.derive('recognition'));
   } finally {
     await rm(dir, { recursive: true });
   }
+});
+
+test('the key of earlier versions is taken over', async () => {
+  const dir = await mkdtemp(join(tmpdir(), 'loam-key-'));
+  try {
+    const earlier = Buffer.alloc(32, 5);
+    await writeFile(join(dir, 'secrets-key'), earlier);
+    expect(Buffer.from((await readKeys({ dataDir: dir })).underived)).toEqual(earlier);
+    expect(Buffer.from((await readKeys({ dataDir: dir })).underived)).toEqual(earlier);
+    expect(existsSync(join(dir, 'secrets-key'))).toBe(false);
+    await writeFile(join(dir, 'secret-key'), 'not a key');
+    await expect(readKeys({ dataDir: dir })).rejects.toThrow(/^LOAM_DATA_DIR: .*secret-key/);
+  } finally {
+    await rm(dir, { recursive: true });
+  }
+});
+
+test('secrets sealed before keys were derived are opened', async () => {
+  const secretKey = Buffer.alloc(32, 5);
+  const box = createSecretBox(await readKeys({ dataDir: '/nowhere', secretKey }));
+  const sealed = seal(secretKey, Buffer.from('{"A":"b"}'), 'job_1');
+  expect(box.open('job_1', sealed)).toEqual({ A: 'b' });
+  expect(box.open('job_1', box.seal('job_1', { A: 'b' }))).toEqual({ A: 'b' });
+  expect(() => box.open('job_2', sealed)).toThrow();
+});
+
+test('a server with another key does not start on the same database', async () => {
+  await using app = await startApp();
+  app.config.secretKey = Buffer.alloc(32, 1);
+  await expect(app.restart()).rejects.toThrow(/^LOAM_SECRET_KEY: .* another key/);
+  delete app.config.secretKey;
+  await app.restart();
+  expect((await app.admin.get('/auth/v1/whoami')).status).toBe(200);
 });

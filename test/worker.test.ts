@@ -1,6 +1,4 @@
 /** What goes wrong around an attempt never holds its slot, and never stops a start. */
-import { writeFile } from 'node:fs/promises';
-import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import type { Runner } from '../src/jobs/runners/runner.ts';
 import { findLost } from '../src/jobs/worker/queue.ts';
@@ -47,7 +45,8 @@ test('a job whose secrets cannot be opened any more fails, its process ends, and
   await eventually(async () => expect(await lines(ada, 'ada', 'sealed')).toEqual(['up']));
   await run(ada, 'next', 'exit 0');
 
-  await writeFile(join(app.config.dataDir, 'secrets-key'), Buffer.alloc(32, 7));
+  const secrets = Buffer.alloc(64, 7);
+  await app.app.services.db.job.updateMany({ where: { name: 'sealed' }, data: { secrets } });
   await app.restart();
   expect(await until(ada, 'ada', 'sealed', 'FAILED')).toMatchObject({
     exitCode: 125,

@@ -5,8 +5,6 @@
  * proxy that rewrites addresses can break a link, and two kinds of things never share a signature.
  */
 import { createHmac, timingSafeEqual } from 'node:crypto';
-import { join } from 'node:path';
-import { keyFile } from './key-file.ts';
 
 /** Decisions section 3: a `download_url` works for 15 minutes. */
 const LIFETIME_S = 15 * 60;
@@ -19,11 +17,6 @@ export type Signer = {
   /** Whether `query` holds an unexpired signature of `thing`. Never throws, whatever the query holds. */
   verify(thing: string, query: Record<string, unknown>): boolean;
 };
-
-/** Reads the server's key from the data folder, or makes it on the first start. */
-export async function openSigner(dataDir: string): Promise<Signer> {
-  return createSigner(await keyFile(join(dataDir, 'signing-key')));
-}
 
 /** `now` is in milliseconds; a parameter so that tests can let time pass. */
 export function createSigner(key: Uint8Array, now: () => number = Date.now): Signer {

@@ -1,11 +1,10 @@
 /**
  * A job's `secrets`: encrypted while they wait in the database, hidden in what the job prints.
  *
- * They are sealed under a key that lies in the data folder and never in the database, so a leaked dump shows
- * nothing; and for one job, so that a row's secrets cannot be moved to another.
+ * They are sealed under a key that is never in the database, so a leaked dump shows nothing; and for one job, so that
+ * a row's secrets cannot be moved to another.
  */
-import { join } from 'node:path';
-import { keyFile } from '../crypto/key-file.ts';
+import type { Keys } from '../crypto/keys.ts';
 import { open, seal } from '../crypto/seal.ts';
 
 export type Secrets = Record<string, string>;
@@ -16,12 +15,18 @@ export type SecretBox = {
   open(jobId: string, sealed: Uint8Array): Secrets;
 };
 
-/** Reads the key from the data folder, or makes it on the first start. */
-export async function openSecretBox(dataDir: string): Promise<SecretBox> {
-  const key = await keyFile(join(dataDir, 'secrets-key'));
+export function createSecretBox(keys: Keys): SecretBox {
+  const key = keys.derive('secrets of jobs');
+  const openAny = (jobId: string, sealed: Uint8Array) => {
+    try {
+      return open(key, sealed, jobId);
+    } catch {
+      return open(keys.underived, sealed, jobId);
+    }
+  };
   return {
     seal: (jobId, secrets) => seal(key, Buffer.from(JSON.stringify(secrets)), jobId),
-    open: (jobId, sealed) => JSON.parse(open(key, sealed, jobId).toString('utf8')),
+    open: (jobId, sealed) => JSON.parse(openAny(jobId, sealed).toString('utf8')),
   };
 }
 

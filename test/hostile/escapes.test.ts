@@ -53,12 +53,12 @@ function targets(around: Machine, data: string): Record<string, string> {
   const ofTheShim = (step: string) =>
     `tr '\\0' ' ' < /proc/$PPID/cmdline | grep -q '^[^ ]*node .*process/shim.ts' && ${step}`;
   return {
-    'the keys': says(`cat ${data}/signing-key`),
+    'the keys': says(`cat ${data}/secret-key`),
     'the keys, as root of a namespace': says(
-      asNamespaceRoot(`umount -l ${data}; cat ${data}/signing-key`),
+      asNamespaceRoot(`umount -l ${data}; cat ${data}/secret-key`),
     ),
-    'the keys, by a hard link': says(`ln ${data}/signing-key $TMPDIR/key && cat $TMPDIR/key`),
-    'the keys, below any mount': belowAnyMount(`grep -q ${SECRET} "$at/${data}/signing-key"`),
+    'the keys, by a hard link': says(`ln ${data}/secret-key $TMPDIR/key && cat $TMPDIR/key`),
+    'the keys, below any mount': belowAnyMount(`grep -q ${SECRET} "$at/${data}/secret-key"`),
     'other folders of the machine': belowAnyMount('test -e "$at/var/lib"'),
     'the names of repositories': `ls ${data}/repositories`,
     'the socket of PostgreSQL': unix(around.socket),
@@ -79,7 +79,7 @@ function targets(around: Machine, data: string): Record<string, string> {
     'the folder of its attempt': anyOf('touch $f/new'),
     'a signal to the shim': ofTheShim('kill -0 $PPID'),
     'the environment of the shim': ofTheShim('cat /proc/$PPID/environ'),
-    'the root folder of the shim': ofTheShim(`ls /proc/$PPID/root${data}/signing-key`),
+    'the root folder of the shim': ofTheShim(`ls /proc/$PPID/root${data}/secret-key`),
     'variables of the server': 'env | grep -q ^LOAM_',
     'devices of its own': 'mknod $TMPDIR/disk b 7 0',
     'more capabilities': "! grep -q 'CapEff:.0*$' /proc/self/status",
@@ -191,8 +191,8 @@ describe.each(rows)('$sandbox, by a server that is $who', (row) => {
     const { data } = server;
     const command = [
       'mkdir -p out/sub && cd out && echo mine > file && ln file twin',
-      `ln -s ${data}/signing-key link; ln -s ${data} folder; ln -s ../../signing-key up`,
-      `ln ${data}/signing-key hard; mkfifo fifo; mknod device b 7 0; ln -s /proc/self/root proc`,
+      `ln -s ${data}/secret-key link; ln -s ${data} folder; ln -s ../../secret-key up`,
+      `ln ${data}/secret-key hard; mkfifo fifo; mknod device b 7 0; ln -s /proc/self/root proc`,
       `mv sub old; ln -s ${data} sub; echo done`,
     ].join('\n');
     const links = ['out/link', 'out/folder', 'out/sub', 'out/proc', 'out/device'];
@@ -222,8 +222,8 @@ describe.each(rows.filter(({ sandbox }) => sandbox !== 'none'))(
         );
         await using _ = await machine(server.data, row.who);
         const hidden = server.data;
-        const nested = `unshare -Urm sh -c 'umount -l ${hidden}; cat ${hidden}/signing-key'`;
-        const command = `ls ${hidden}; cat ${hidden}/signing-key; ${nested}; cat ${place}/private; echo end`;
+        const nested = `unshare -Urm sh -c 'umount -l ${hidden}; cat ${hidden}/secret-key'`;
+        const command = `ls ${hidden}; cat ${hidden}/secret-key; ${nested}; cat ${place}/private; echo end`;
         const { lines } = await server.run({ command: `exec 2>/dev/null; ${command}` });
         expect(lines).toEqual(['end']);
       } finally {

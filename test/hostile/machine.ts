@@ -10,7 +10,7 @@ export const SECRET = `not-for-jobs-${process.pid}`;
 
 /** As a server has them before it runs jobs. */
 export function fillDataFolder(data: string, who: Who): void {
-  for (const name of ['signing-key', 'secrets-key', 'repositories/one/HEAD']) {
+  for (const name of ['secret-key', 'repositories/one/HEAD']) {
     const file = join(data, name);
     const folder = join(file, '..');
     mkdirSync(folder, { recursive: true });

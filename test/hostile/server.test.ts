@@ -22,7 +22,7 @@ test.for([
   {
     who: 'an ordinary user',
     user: NOBODY,
-    reads: ['signing-key', 'secrets-key'],
+    reads: ['secret-key'],
     says: /with the rights of this server/,
   },
 ])(
@@ -43,7 +43,7 @@ test.for([
       // Not as an argument: a job's own command line would be found too.
       const command = [
         `cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | grep -c '^LOAM_ADMIN_TOKEN=a-to[k]en'`,
-        `for f in signing-key secrets-key; do cat ${data}/$f > /dev/null 2>&1 && echo $f; done; echo end`,
+        `for f in secret-key; do cat ${data}/$f > /dev/null 2>&1 && echo $f; done; echo end`,
       ].join('\n');
       await submit(admin, { namespace: 'admin', name: 'look', repo: 'admin/code', command });
       await until(admin, 'admin', 'look', 'SUCCEEDED');
