@@ -7,7 +7,7 @@ import type { GraphQLError } from 'graphql';
 import type { FetchAPI, Plugin } from 'graphql-yoga';
 import { AppError, answerOf, invalid } from '../errors.ts';
 import { readBytes } from '../http/body.ts';
-import { parseJson } from '../json.ts';
+import { parseJson } from '../http/json.ts';
 
 type Server = { req: IncomingMessage };
 

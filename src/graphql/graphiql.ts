@@ -4,7 +4,7 @@ import { promisify } from 'node:util';
 import { gzip } from 'node:zlib';
 import { renderGraphiQL } from '@graphql-yoga/render-graphiql';
 import type { Plugin } from 'graphql-yoga';
-import { matches } from '../etags.ts';
+import { matches } from '../http/etags.ts';
 import { once } from '../once.ts';
 
 const FIRST_QUERY = `# Everything in Loam that you may see. Put your token under "Headers" below:

@@ -1,10 +1,9 @@
 /** Answering with an object that may be large: conditions, ranges, HEAD, and what happens when either side leaves. */
-import type { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import type { Request, Response } from 'express';
 import { AppError } from '../errors.ts';
 import type { ByteRange } from '../storage/storage.ts';
-import { namesVersion } from './versions.ts';
+import { matches } from './etags.ts';
 
 export type Sendable = {
   /** In bytes. */
@@ -13,25 +12,33 @@ export type Sendable = {
   etag: string;
   modifiedAt?: Date;
   /** All of it, or a range that lies within. Not called where the answer has no body. */
-  open(range?: ByteRange): Promise<Readable>;
+  open(range?: ByteRange): Promise<AsyncIterable<Uint8Array>>;
 };
+
+/** Runs the sending of a body when it may begin. */
+type InTurn = (send: () => Promise<void>) => Promise<void>;
 
 /**
  * By RFC 9110: 200, 206 for one range, 304 or 412 as the request's conditions say. Settles when all is sent, or the
  * client is gone. Type, name and caching are the caller's.
  * @throws AppError 412, 416; what `open` throws, and what the contents fail with, when the answer must break off
  */
-export async function sendObject(req: Request, res: Response, object: Sendable): Promise<void> {
+export async function sendObject(
+  req: Request,
+  res: Response,
+  object: Sendable,
+  inTurn: InTurn = (send) => send(),
+): Promise<void> {
   const { size, modifiedAt } = object;
   const etag = `"${object.etag}"`;
   res.setHeader('Accept-Ranges', 'bytes');
   res.setHeader('ETag', etag);
   if (modifiedAt) res.setHeader('Last-Modified', modifiedAt.toUTCString());
   const match = req.get('if-match');
-  if (match && !namesVersion(match, etag))
+  if (match && !matches(match, etag))
     throw new AppError('invalid_request', 'If-Match: it is another version', { status: 412 });
   const none = req.get('if-none-match');
-  if (none ? namesVersion(none, etag) : req.fresh) return void res.status(304).end();
+  if (none ? matches(none, etag) : req.fresh) return void res.status(304).end();
 
   const range = wantedRange(req, size, etag);
   if (range === 'unsatisfiable') {
@@ -42,11 +49,11 @@ export async function sendObject(req: Request, res: Response, object: Sendable):
     res.status(206).setHeader('Content-Range', `bytes ${range.start}-${range.end}/${size}`);
   res.setHeader('Content-Length', range ? range.end - range.start + 1 : size);
   if (req.method === 'HEAD') return void res.end();
-  const contents = await object.open(range);
-  await pipeline(contents, res).catch((error) => {
-    // Whoever left has no use for an answer.
-    if (!req.destroyed && !res.destroyed) throw error;
-    if (contents.errored && contents.errored !== error) throw contents.errored;
+  await inTurn(async () => {
+    await pipeline(await object.open(range), res).catch((error) => {
+      // Whoever left has no use for an answer.
+      if (!req.destroyed || !res.destroyed) throw error;
+    });
   });
 }
 

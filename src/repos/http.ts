@@ -3,8 +3,7 @@
  *
  * Addresses work with and without `.git`. Errors are plain text, which git shows to its user.
  */
-import { type Duplex, finished, Readable } from 'node:stream';
-import { pipeline } from 'node:stream/promises';
+import { type Duplex, finished, type Readable } from 'node:stream';
 import { createGunzip } from 'node:zlib';
 import {
   type ErrorRequestHandler,
@@ -15,7 +14,6 @@ import {
 } from 'express';
 import type { Recheck } from '../auth/rechecks.ts';
 import { AppError, answerOf, busy, forbidden, invalid, isUnexpected, toPublic } from '../errors.ts';
-import { matches } from '../etags.ts';
 import { type Ending, GitError } from '../git/processes/run.ts';
 import { RequestLimit, RequestTooLong } from '../git/transport/requests.ts';
 import {
@@ -28,9 +26,11 @@ import {
 } from '../git/transport/transport.ts';
 import { closingOf, takesLong, wasCutOff } from '../http/connections.ts';
 import { address } from '../http/rate-limits.ts';
+import { sendObject } from '../http/send-object.ts';
 import { NoTurn } from '../limits/turns.ts';
 import { otherMethod } from '../rest/methods.ts';
 import type { Services } from '../services.ts';
+import type { ByteRange } from '../storage/storage.ts';
 import { DOWNLOAD_PATH, findDownload } from './browsing/downloads.ts';
 import { inFolder } from './folder.ts';
 import { pushRules } from './pushes/rules.ts';
@@ -255,48 +255,13 @@ function download(services: Services): RequestHandler<{ id: string; oid: string;
   return async (req, res) => {
     const { id, oid, name } = req.params;
     const found = await findDownload(services, { id, oid, query: req.query });
-    const { size } = found;
     res.attachment(name);
     res.setHeader('Content-Type', 'application/octet-stream');
     res.setHeader('X-Content-Type-Options', 'nosniff');
     res.setHeader('Content-Security-Policy', "default-src 'none'; sandbox");
     res.setHeader('Cache-Control', 'private, max-age=900');
-    res.setHeader('Accept-Ranges', 'bytes');
-    res.setHeader('ETag', `"${oid}"`);
-    if (matches(req.get('if-none-match'), `"${oid}"`)) return void res.status(304).end();
-
-    const range = wantedRange(req, size, `"${oid}"`);
-    if (range === 'unsatisfiable') {
-      res.setHeader('Content-Range', `bytes */${size}`);
-      throw new AppError('invalid_request', 'The range lies beyond the file', { status: 416 });
-    }
-    if (range) {
-      res.status(206).setHeader('Content-Range', `bytes ${range.start}-${range.end}/${size}`);
-      res.setHeader('Content-Length', range.end - range.start + 1);
-    } else {
-      res.setHeader('Content-Length', size);
-    }
-    if (req.method === 'HEAD') return void res.end();
-    await inTurn(services, req, res, async () => {
-      const content = await found.open(range);
-      await pipeline(Readable.from(content), res).catch((error) => {
-        // Whoever left has no use for an answer.
-        if (!res.destroyed || !req.destroyed) throw error;
-      });
-    });
+    const contents = (range?: ByteRange) => found.open(range);
+    const object = { size: found.size, etag: oid, open: contents };
+    await sendObject(req, res, object, (send) => inTurn(services, req, res, send));
   };
-}
-
-/** One range of bytes; undefined for the whole, which is also the answer to several. */
-function wantedRange(
-  req: Request,
-  size: number,
-  etag: string,
-): { start: number; end: number } | 'unsatisfiable' | undefined {
-  const condition = req.get('if-range');
-  if (condition && condition !== etag) return undefined;
-  const ranges = req.range(size, { combine: true });
-  if (ranges === -1) return 'unsatisfiable';
-  if (!Array.isArray(ranges) || ranges.type !== 'bytes' || ranges.length !== 1) return undefined;
-  return ranges[0];
 }

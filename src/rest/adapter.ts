@@ -2,9 +2,9 @@
 import { hash } from 'node:crypto';
 import express, { type Request, type RequestHandler, type Response, type Router } from 'express';
 import { demandAccount } from '../auth/permissions.ts';
-import { matches } from '../etags.ts';
 import { allowanceOf } from '../graphql/context.ts';
-import { namesVersion } from '../http/versions.ts';
+import { matches } from '../http/etags.ts';
+
 import type { Services } from '../services.ts';
 import { readBody } from './body.ts';
 import type { Endpoint, Exchange } from './facade.ts';
@@ -103,7 +103,7 @@ function answer(
     res.setHeader('ETag', etag);
     const link = linkHeader(services.urls.base + req.originalUrl, exchange.body);
     if (link) res.setHeader('Link', link);
-    if (namesVersion(req.headers['if-none-match'], etag)) return void res.status(304).end();
+    if (matches(req.headers['if-none-match'], etag)) return void res.status(304).end();
     res.status(route.status).type('json').send(text);
   };
 }

@@ -7,7 +7,7 @@ import type { IncomingMessage } from 'node:http';
 import type { RequestHandler } from 'express';
 import { invalid } from '../errors.ts';
 import { readBytes } from '../http/body.ts';
-import { parseJson } from '../json.ts';
+import { parseJson } from '../http/json.ts';
 
 export type JsonObject = Record<string, unknown>;
 
