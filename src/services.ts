@@ -8,7 +8,7 @@ import type { Rechecks } from './auth/rechecks.ts';
 import type { Config } from './config.ts';
 import type { Signer } from './crypto/signed-links.ts';
 import type { Db } from './database/client.ts';
-import type { Bus } from './events/events.ts';
+import type { Bus } from './events/bus.ts';
 import type { Git } from './git/git.ts';
 import type { SecretBox } from './jobs/secrets.ts';
 import type { Reads } from './limits/reads.ts';

@@ -1,6 +1,6 @@
 /** What is removed when its time is over, and what a client hears who asks for it. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { removeOldEvents } from '../src/events/outbox.ts';
+import { removeOldEvents } from '../src/events/retention.ts';
 import { fakeRunner } from './fakes/runner.ts';
 import { type Client, eventually, startApp, type TestApp } from './harness.ts';
 import { submit, until } from './submit.ts';

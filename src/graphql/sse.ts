@@ -10,7 +10,7 @@ import { GraphQLError, getOperationAST } from 'graphql';
 import type { Plugin } from 'graphql-yoga';
 import type { Viewer } from '../auth/permissions.ts';
 import { AppError, invalid, notFound } from '../errors.ts';
-import type { Bus } from '../events/events.ts';
+import type { Bus } from '../events/bus.ts';
 import { answerError } from './body.ts';
 import { withCodes } from './errors.ts';
 import { EventStream, type Result } from './event-stream.ts';

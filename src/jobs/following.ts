@@ -3,7 +3,7 @@ import type { JobStatus } from '../../prisma/generated/enums.ts';
 import { anyIn, demand, type Viewer } from '../auth/permissions.ts';
 import { type Rule, whileAllowed } from '../auth/rechecks.ts';
 import { AppError, invalid } from '../errors.ts';
-import { followed, type OutboxEvent, readOutbox, stopping } from '../events/outbox.ts';
+import { followed, type OutboxEvent, readOutbox, stopping } from '../events/read.ts';
 import type { Services } from '../services.ts';
 import { getJob, type JobKey, namespaceOf, type Ruled } from './jobs.ts';
 import { followJournal } from './logs/follow.ts';

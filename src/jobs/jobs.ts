@@ -18,7 +18,7 @@ import {
   toOffset,
 } from '../database/paging.ts';
 import { AppError, notFound } from '../errors.ts';
-import { wake } from '../events/events.ts';
+import { wake } from '../events/publish.ts';
 import { newId } from '../ids.ts';
 import { demandRoom } from '../limits/quotas.ts';
 import { resolveBranch } from '../repos/repos.ts';

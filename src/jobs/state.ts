@@ -27,7 +27,7 @@
  */
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type { JobStatus } from '../../prisma/generated/enums.ts';
-import { publish, wake } from '../events/events.ts';
+import { publish, wake } from '../events/publish.ts';
 import { statusPage } from './logs/pages.ts';
 
 const MOVES: Record<JobStatus, readonly JobStatus[]> = {

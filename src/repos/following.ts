@@ -3,8 +3,8 @@
 import { namespaceNamed } from '../auth/accounts.ts';
 import { anyIn, demand, type Viewer } from '../auth/permissions.ts';
 import { type Rule, whileAllowed } from '../auth/rechecks.ts';
-import type { EventType } from '../events/events.ts';
-import { followed, type OutboxEvent, readOutbox, stopping } from '../events/outbox.ts';
+import type { EventType } from '../events/publish.ts';
+import { followed, type OutboxEvent, readOutbox, stopping } from '../events/read.ts';
 import { type Command, NONE } from '../git/transport/hooks.ts';
 import type { Services } from '../services.ts';
 import { getRepository, RULED, type Ruled, target } from './repos.ts';

@@ -11,7 +11,7 @@ import { namespaceNamed } from '../auth/accounts.ts';
 import { demand, demandAccount, type Viewer } from '../auth/permissions.ts';
 import { type Db, inTransaction, violatesUnique } from '../database/client.ts';
 import { AppError, invalid, notFound } from '../errors.ts';
-import { type EventType, publish } from '../events/events.ts';
+import { type EventType, publish } from '../events/publish.ts';
 import type { Begun } from '../git/disk/disk.ts';
 import { isId, newId } from '../ids.ts';
 import { demandRoom } from '../limits/quotas.ts';

@@ -3,7 +3,7 @@
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import { DISK_FULL, isDatabaseAway, isDiskFull, isMachineShort } from '../../database/outage.ts';
 import { AppError } from '../../errors.ts';
-import { wake } from '../../events/events.ts';
+import { wake } from '../../events/publish.ts';
 import { demandRoom } from '../../limits/quotas.ts';
 import { StorageAway } from '../../storage/storage.ts';
 import { removeArtifacts, removeOtherArtifacts, storeArtifacts } from '../artifacts/store.ts';

@@ -1,7 +1,7 @@
 /** Steps that must succeed in the end, whatever stands in their way for a while. */
 
 import { isDatabaseAway } from '../../database/outage.ts';
-import type { Bus } from '../../events/events.ts';
+import type { Bus } from '../../events/bus.ts';
 import type { Logger } from '../../log.ts';
 
 /** Milliseconds between tries: doubling from the first to the longest. */

@@ -1,7 +1,7 @@
 /** The record of pushes: what the database knows of a repository, brought up to what is on disk. */
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import { inTransaction } from '../../database/client.ts';
-import { publish } from '../../events/events.ts';
+import { publish } from '../../events/publish.ts';
 import { setHead } from '../../git/objects/refs.ts';
 import { type Command, NONE } from '../../git/transport/hooks.ts';
 import { newId } from '../../ids.ts';
