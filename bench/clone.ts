@@ -11,7 +11,7 @@ const SMALL = { commits: 50, folders: 5, files: 5, fileBytes: 1_000 };
 const ROUNDS = 5;
 
 await using bench = await openBench();
-const { desk, folder } = bench;
+const { workspace, folder } = bench;
 const disk = new Disk(join(folder, 'data/repositories'));
 
 for (const [name, shape] of [
@@ -20,13 +20,13 @@ for (const [name, shape] of [
 ] as const) {
   await makeRepository(join(folder, `${name}.git`), shape);
   const id = await bench.create(name);
-  await desk.git(`${name}.git`, 'push', '-q', bench.remote(name), 'main');
+  await workspace.git(`${name}.git`, 'push', '-q', bench.remote(name), 'main');
   const samples = { http: [] as number[], file: [] as number[] };
   const sources = { http: bench.remote(name), file: `file://${disk.pathOf(id)}` };
   for (let round = 0; round <= ROUNDS; round++) {
     for (const [how, url] of Object.entries(sources)) {
       const args = ['-c', 'protocol.version=2', 'clone', '-q', '--bare', url, 'clone'];
-      const ms = await time(() => desk.git('.', ...args));
+      const ms = await time(() => workspace.git('.', ...args));
       // The first of each fills the caches.
       if (round > 0) samples[how as keyof typeof samples].push(ms);
       await rm(join(folder, 'clone'), { recursive: true });

@@ -31,7 +31,7 @@ console.log(
   `${count('in-pack')} objects, ${(count('size-pack') / 1_000).toFixed(0)} MB, made in ${(made / 1_000).toFixed(0)} s`,
 );
 const id = await bench.create('large');
-await bench.desk.git('large.git', 'push', '-q', bench.remote('large'), 'main');
+await bench.workspace.git('large.git', 'push', '-q', bench.remote('large'), 'main');
 
 await using pool = new CatFilePool();
 const history = new HistoryCache(new Turns(8));

@@ -15,29 +15,31 @@ const MB = 1_000_000;
 const PAYLOAD = 200 * MB;
 
 await using bench = await openBench();
-const { desk, server, graphql, remote } = bench;
+const { workspace, server, graphql, remote } = bench;
 const pid = server.child.pid as number;
 let failed = false;
 
 // Once small, so that what is loaded on first use is not counted.
 await bench.create('warm');
-await desk.git('.', 'init', '-q', '-b', 'main', 'warm');
-await desk.commit('warm', { 'a.txt': 'a'.repeat(2_000_000) });
-await desk.git('warm', 'push', '-q', remote('warm'), 'main');
-await desk.git('.', 'clone', '-q', remote('warm'), 'warm-clone');
+await workspace.git('.', 'init', '-q', '-b', 'main', 'warm');
+await workspace.commit('warm', { 'a.txt': 'a'.repeat(2_000_000) });
+await workspace.git('warm', 'push', '-q', remote('warm'), 'main');
+await workspace.git('.', 'clone', '-q', remote('warm'), 'warm-clone');
 await download('warm', 'a.txt');
 
 await bench.create('big');
-await desk.git('.', 'init', '-q', '-b', 'main', 'big');
-await desk.commit('big', { 'big.bin': randomBytes(PAYLOAD) });
-await measured('push of 200 MB', () => desk.git('big', 'push', '-q', remote('big'), 'main'));
-await measured('clone of 200 MB', () => desk.git('.', 'clone', '-q', remote('big'), 'big-clone'));
+await workspace.git('.', 'init', '-q', '-b', 'main', 'big');
+await workspace.commit('big', { 'big.bin': randomBytes(PAYLOAD) });
+await measured('push of 200 MB', () => workspace.git('big', 'push', '-q', remote('big'), 'main'));
+await measured('clone of 200 MB', () =>
+  workspace.git('.', 'clone', '-q', remote('big'), 'big-clone'),
+);
 await measured('download of 200 MB', () => download('big', 'big.bin'));
 
 await makeRepository(join(bench.folder, 'large.git'), LARGE);
 await bench.create('large');
 await measured('push of 236 MB in 150,000 objects', () =>
-  desk.git('large.git', 'push', '-q', remote('large'), 'main'),
+  workspace.git('large.git', 'push', '-q', remote('large'), 'main'),
 );
 await measured('tree of 27 entries in it, 200 times', async () => {
   for (let i = 0; i < 200; i++)

@@ -5,7 +5,7 @@ import { once } from 'node:events';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { Desk } from '../test/git.ts';
+import { Workspace } from '../test/git.ts';
 import { type ServerProcess, startServer } from '../test/process.ts';
 
 export const TOKEN = 'loam_pat_benchmark_of_git_reads';
@@ -50,7 +50,7 @@ export function noise(seed: number, bytes: number): string {
 export type Bench = AsyncDisposable & {
   /** A folder that goes with the benchmark. */
   folder: string;
-  desk: Desk;
+  workspace: Workspace;
   server: ServerProcess;
   /** Makes `admin/<name>` without a commit and gives its id. */
   create(name: string): Promise<string>;
@@ -85,7 +85,7 @@ export async function openBench(): Promise<Bench> {
   const owned = cleanup.move();
   return {
     folder,
-    desk: new Desk(folder),
+    workspace: new Workspace(folder),
     server,
     graphql,
     async create(name) {

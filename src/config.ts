@@ -23,7 +23,6 @@ export type S3Config = {
   credentials?: { accessKeyId: string; secretAccessKey: string; sessionToken?: string };
   region?: string;
 };
-export type RunnerChoice = 'auto' | 'docker' | 'process';
 
 export type Config = {
   host: string;
@@ -43,7 +42,6 @@ export type Config = {
   diskFloor: number;
   database: DatabaseConfig;
   admin: { username: string; token?: string };
-  runner: RunnerChoice;
   /** Jobs that run at once on this machine. */
   jobSlots: number;
   /** Fetches, pushes and downloads that run at once. */
@@ -216,7 +214,6 @@ export function readConfig(env: Record<string, string | undefined> = process.env
     diskFloor: bytes('LOAM_DISK_FLOOR'),
     database: database ? { kind: 'url', url: database } : { kind: 'embedded' },
     admin: { username: admin, ...(token && { token }) },
-    runner,
     gitTransfers: integer('LOAM_GIT_TRANSFERS', 1, 10_000),
     jobSlots,
     jobNetwork: read('LOAM_JOB_NETWORK')

@@ -1,6 +1,6 @@
 /**
- * Every failure a client may see. Domain code throws `AppError`; the doors (REST, GraphQL, git) turn
- * whatever reaches them into a `PublicError` with `toPublic`, the one place that decides what is shown.
+ * Every failure a client may see. Domain code throws `AppError`; REST, GraphQL and git show what `toPublic` makes of
+ * whatever reaches them: the one place that decides what is shown.
  */
 
 import { isDiskFull, isUnstorableText } from './database/client.ts';

@@ -6,27 +6,27 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { CatFilePool, type PoolOptions } from '../src/git/objects/cat-file.ts';
 import { FolderMissing, git } from '../src/git/processes/run.ts';
-import { Desk } from './git.ts';
+import { Workspace } from './git.ts';
 import { eventually } from './harness.ts';
 
-let desk: Desk;
+let workspace: Workspace;
 let dir: string;
 let other: string;
 
 beforeAll(async () => {
-  desk = await Desk.open();
-  for (const name of ['one', 'two']) await desk.git('.', 'init', '-q', '-b', 'main', name);
-  await desk.commit('one', {
+  workspace = await Workspace.open();
+  for (const name of ['one', 'two']) await workspace.git('.', 'init', '-q', '-b', 'main', name);
+  await workspace.commit('one', {
     'a.txt': 'hello\n',
     empty: '',
     'new\nline': 'odd name',
     'big.bin': Buffer.alloc(3_000_000, 'x'),
   });
-  await desk.commit('two', { 'b.txt': 'other\n' });
-  dir = join(desk.path, 'one/.git');
-  other = join(desk.path, 'two/.git');
+  await workspace.commit('two', { 'b.txt': 'other\n' });
+  dir = join(workspace.path, 'one/.git');
+  other = join(workspace.path, 'two/.git');
 });
-afterAll(() => desk[Symbol.asyncDispose]());
+afterAll(() => workspace[Symbol.asyncDispose]());
 
 const open = (options?: PoolOptions) => new CatFilePool(options);
 
@@ -74,9 +74,9 @@ test('a process is used again when it was given back clean, also for what was pu
   await using pool = open();
   const tip = () => pool.use(dir, async (objects) => (await objects.info(['refs/heads/new']))[0]);
   expect(await tip()).toBeNull();
-  const sha = await desk.commit('one', { 'c.txt': 'later' });
-  await desk.git('one', 'branch', 'new');
-  await desk.git('one', 'repack', '-adq');
+  const sha = await workspace.commit('one', { 'c.txt': 'later' });
+  await workspace.git('one', 'branch', 'new');
+  await workspace.git('one', 'repack', '-adq');
   expect(await tip()).toMatchObject({ oid: sha });
   expect(pool.counts).toEqual({ idle: 1, busy: 0, waiting: 0 });
 });

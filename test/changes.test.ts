@@ -3,26 +3,26 @@ import { chmod, rename, rm, symlink, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { MAX_FILES, MAX_PAGE_BYTES, MAX_PATCH_BYTES } from '../src/git/objects/diff.ts';
-import { Desk, remote } from './git.ts';
+import { remote, Workspace } from './git.ts';
 import { type Client, startApp, type TestApp } from './harness.ts';
 
 let app: TestApp;
-let desk: Desk;
+let workspace: Workspace;
 let ada: Client;
-const at = (path: string) => join(desk.path, 'r', path);
+const at = (path: string) => join(workspace.path, 'r', path);
 const lines = (count: number, word = 'line') =>
   Array.from({ length: count }, (_, i) => `${word} ${i}\n`).join('');
 
 beforeAll(async () => {
   app = await startApp();
-  desk = await Desk.open();
+  workspace = await Workspace.open();
   ada = await app.user('ada');
   const create =
     'mutation { createRepository(input: {namespace: "ada", name: "r", autoInit: false}) { repository { id } } }';
   await ada.gql(create);
-  await desk.git('.', 'clone', '-q', remote(ada, 'ada/r'), 'r');
-  await desk.git('r', 'checkout', '-q', '-b', 'main');
-  await desk.commit('r', {
+  await workspace.git('.', 'clone', '-q', remote(ada, 'ada/r'), 'r');
+  await workspace.git('r', 'checkout', '-q', '-b', 'main');
+  await workspace.commit('r', {
     'a.txt': lines(20),
     'gone.txt': 'x\n',
     'moved/from.txt': lines(30, 'moved'),
@@ -32,14 +32,14 @@ beforeAll(async () => {
     'ü und "quotes".txt': 'é\n',
     'Zlast.txt': 'last\n',
   });
-  await desk.git('r', 'tag', 'first');
+  await workspace.git('r', 'tag', 'first');
   await writeFile(at('a.txt'), lines(20).replace('line 10', 'diff --git a/x b/x\nline ten'));
   await rm(at('gone.txt'));
   await rename(at('moved/from.txt'), at('moved/to.txt'));
   await chmod(at('script.sh'), 0o755);
   await rm(at('type.txt'));
   await symlink('a.txt', at('type.txt'));
-  await desk.commit(
+  await workspace.commit(
     'r',
     {
       'bin.dat': Buffer.from([0, 3, 4, 5]),
@@ -50,37 +50,37 @@ beforeAll(async () => {
     },
     'all kinds',
   );
-  await desk.git('r', 'tag', 'second');
+  await workspace.git('r', 'tag', 'second');
   // A branch that parted from `first`, and a merge of it.
-  await desk.git('r', 'checkout', '-q', '-b', 'side', 'first');
-  await desk.commit('r', { 'side.txt': 's\n' }, 'side 1');
-  await desk.commit('r', { 'side.txt': 's\nt\n' }, 'side 2');
-  await desk.git('r', 'checkout', '-q', 'main');
-  await desk.git('r', 'merge', '-q', '--no-ff', '-m', 'merge', 'side');
-  await desk.git('r', 'tag', 'merged');
-  await desk.git('r', 'checkout', '-q', '--orphan', 'alone');
-  await desk.commit('r', { 'alone.txt': 'a\n' }, 'alone');
-  await desk.git('r', 'checkout', '-q', '-b', 'many', 'first');
-  await desk.commit(
+  await workspace.git('r', 'checkout', '-q', '-b', 'side', 'first');
+  await workspace.commit('r', { 'side.txt': 's\n' }, 'side 1');
+  await workspace.commit('r', { 'side.txt': 's\nt\n' }, 'side 2');
+  await workspace.git('r', 'checkout', '-q', 'main');
+  await workspace.git('r', 'merge', '-q', '--no-ff', '-m', 'merge', 'side');
+  await workspace.git('r', 'tag', 'merged');
+  await workspace.git('r', 'checkout', '-q', '--orphan', 'alone');
+  await workspace.commit('r', { 'alone.txt': 'a\n' }, 'alone');
+  await workspace.git('r', 'checkout', '-q', '-b', 'many', 'first');
+  await workspace.commit(
     'r',
     Object.fromEntries(Array.from({ length: MAX_FILES + 1 }, (_, i) => [`many/${i}`, `${i}\n`])),
     'many',
   );
-  await desk.git('r', 'tag', 'many-files');
-  await desk.commit(
+  await workspace.git('r', 'tag', 'many-files');
+  await workspace.commit(
     'r',
     Object.fromEntries(
       Array.from({ length: 30 }, (_, i) => [`large/${i}`, lines(6_000, `file ${i}`)]),
     ),
     'large',
   );
-  await desk.git('r', 'checkout', '-q', '-b', 'wide', 'first');
-  await desk.commit('r', { 'wide.txt': 'w'.repeat(2 ** 20) }, 'wide');
-  await desk.git('r', 'push', '-q', '--all');
-  await desk.git('r', 'push', '-q', '--tags');
+  await workspace.git('r', 'checkout', '-q', '-b', 'wide', 'first');
+  await workspace.commit('r', { 'wide.txt': 'w'.repeat(2 ** 20) }, 'wide');
+  await workspace.git('r', 'push', '-q', '--all');
+  await workspace.git('r', 'push', '-q', '--tags');
 }, 120_000);
 afterAll(async () => {
-  await desk[Symbol.asyncDispose]();
+  await workspace[Symbol.asyncDispose]();
   await app[Symbol.asyncDispose]();
 });
 
@@ -95,7 +95,7 @@ const changesOf = async (revision: string) =>
 
 /** Each file's hunks as the stock git prints them. */
 async function hunks(from: string, to: string, path: string): Promise<string> {
-  const printed = await desk.git('r', 'diff', '-M', from, to, '--', path);
+  const printed = await workspace.git('r', 'diff', '-M', from, to, '--', path);
   const start = printed.search(/^@@ /m);
   return start < 0 ? '' : `${printed.slice(start)}\n`;
 }
@@ -159,7 +159,7 @@ test('a commit tells its files, their lines, modes and patches', async () => {
   expect(Buffer.byteLength(long.patch.text)).toBeLessThanOrEqual(MAX_PATCH_BYTES);
   expect(long.patch.text.endsWith('\n')).toBe(true);
 
-  const numstat = await desk.git('r', 'diff', '-M', '--shortstat', 'first', 'second');
+  const numstat = await workspace.git('r', 'diff', '-M', '--shortstat', 'first', 'second');
   expect(numstat).toContain(`${totals.additions} insertions(+), ${totals.deletions} deletions(-)`);
   expect(totals.isTruncated).toBe(false);
 });
@@ -217,9 +217,9 @@ test('a comparison tells where two revisions parted, and what came since', async
   expect(comparison).toMatchObject({
     aheadBy: 2,
     behindBy: 1,
-    base: { sha: await desk.git('r', 'rev-parse', 'second') },
+    base: { sha: await workspace.git('r', 'rev-parse', 'second') },
     head: { message: 'side 2' },
-    mergeBase: { sha: await desk.git('r', 'rev-parse', 'first') },
+    mergeBase: { sha: await workspace.git('r', 'rev-parse', 'first') },
     commits: {
       totalCount: 2,
       nodes: [{ message: 'side 2', changes: { additions: 1 } }],

@@ -1,17 +1,17 @@
 /** Every list that is a connection, walked page by page against the whole of it. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { fakeRunner } from './fakes/runner.ts';
-import { Desk, remote } from './git.ts';
+import { remote, Workspace } from './git.ts';
 import { type Client, startApp, type TestApp } from './harness.ts';
 import { submit, until } from './submit.ts';
 
 let app: TestApp;
-let desk: Desk;
+let workspace: Workspace;
 let ada: Client;
 
 beforeAll(async () => {
   app = await startApp({ overrides: { runner: fakeRunner() } });
-  desk = await Desk.open();
+  workspace = await Workspace.open();
   ada = await app.user('ada');
   const create = (name: string) =>
     ada.gql(
@@ -25,14 +25,14 @@ beforeAll(async () => {
     `update repositories set updated_at = '2026-01-01' where name in ('b', 'c', 'e')`,
   );
 
-  await desk.git('.', 'clone', '-q', remote(ada, 'ada/b'), 'b');
+  await workspace.git('.', 'clone', '-q', remote(ada, 'ada/b'), 'b');
   for (let i = 0; i < 5; i++) {
-    await desk.commit('b', { [`f${i}`]: `${i}` }, `change ${i}`);
-    await desk.git('b', 'branch', `branch/${i}`);
-    await desk.git('b', 'tag', ...(i % 2 ? ['-a', '-m', 'a tag'] : []), `v${i}`);
+    await workspace.commit('b', { [`f${i}`]: `${i}` }, `change ${i}`);
+    await workspace.git('b', 'branch', `branch/${i}`);
+    await workspace.git('b', 'tag', ...(i % 2 ? ['-a', '-m', 'a tag'] : []), `v${i}`);
   }
-  await desk.git('b', 'push', '-q', '--all');
-  await desk.git('b', 'push', '-q', '--tags');
+  await workspace.git('b', 'push', '-q', '--all');
+  await workspace.git('b', 'push', '-q', '--tags');
 
   for (const username of ['bob', 'carol', 'dan']) {
     await app.user(username);
@@ -71,7 +71,7 @@ beforeAll(async () => {
     await until(ada, 'ada', name, status);
 }, 120_000);
 afterAll(async () => {
-  await desk[Symbol.asyncDispose]();
+  await workspace[Symbol.asyncDispose]();
   await app[Symbol.asyncDispose]();
 });
 
@@ -228,11 +228,11 @@ test('a list goes on where it was, though the row of its cursor is gone and othe
   const branches = await page(branch, 'first: 2');
   expect(branches.nodes.map(({ name }) => name)).toEqual(['branch/0', 'branch/1']);
   const commits = await page([REPOSITORY, 'commits', 'message'], 'first: 2');
-  await desk.commit('b', { more: '' }, 'one more');
-  await desk.git('b', 'branch', 'a-new-one');
-  await desk.git('b', 'branch', 'branch/1-and-a-half');
-  await desk.git('b', 'push', '-q', '--all');
-  await desk.git('b', 'push', '-q', '--delete', 'origin', 'branch/1');
+  await workspace.commit('b', { more: '' }, 'one more');
+  await workspace.git('b', 'branch', 'a-new-one');
+  await workspace.git('b', 'branch', 'branch/1-and-a-half');
+  await workspace.git('b', 'push', '-q', '--all');
+  await workspace.git('b', 'push', '-q', '--delete', 'origin', 'branch/1');
   const after = `first: 2, after: "${branches.pageInfo.endCursor}"`;
   expect((await page(branch, after)).nodes.map(({ name }) => name)).toEqual([
     'branch/1-and-a-half',

@@ -17,7 +17,7 @@ import { startPostgres, targetIn } from '../src/database/embedded.ts';
 import { openSession } from '../src/database/session.ts';
 import { openProcessRunner } from '../src/jobs/runners/process/runner.ts';
 import { createLog } from '../src/log.ts';
-import { Desk, remote } from './git.ts';
+import { remote, Workspace } from './git.ts';
 import { Client, cloneDatabase, eventually } from './harness.ts';
 import { needs } from './needs.ts';
 import { type ServerProcess, startServer } from './process.ts';
@@ -86,7 +86,7 @@ async function degraded({ client }: Place): Promise<void> {
 }
 
 /** Writers and pushers that try again, as good clients do, and note what they were promised. */
-function work(client: Client, desk: Desk) {
+function work(client: Client, workspace: Workspace) {
   const promised = { repositories: [] as string[], jobs: [] as string[], commit: '' };
   let stopped = false;
 
@@ -112,8 +112,8 @@ function work(client: Client, desk: Desk) {
     if (made.status === 201) promised.jobs.push(name);
   });
   const push = loop(async (n) => {
-    const commit = await desk.commit('code', { 'n.txt': `${n}` });
-    const { code } = await desk.try('code', 'push', '-q', 'origin', 'main');
+    const commit = await workspace.commit('code', { 'n.txt': `${n}` });
+    const { code } = await workspace.try('code', 'push', '-q', 'origin', 'main');
     if (code === 0) promised.commit = commit;
   });
   return {
@@ -168,10 +168,10 @@ test('PostgreSQL killed, stopped, crashed and suspended: all goes on by itself',
 }, async () => {
   await using folder = await dataFolder();
   await using place = await serve(folder.path);
-  await using desk = await Desk.open();
+  await using workspace = await Workspace.open();
   const { client, server } = place;
   await client.post('/auth/v1/repository/admin', { name: 'code' });
-  await desk.git('.', 'clone', '-q', remote(client, 'admin/code'), 'code');
+  await workspace.git('.', 'clone', '-q', remote(client, 'admin/code'), 'code');
   await submit(client, {
     namespace: 'admin',
     name: 'count',
@@ -179,7 +179,7 @@ test('PostgreSQL killed, stopped, crashed and suspended: all goes on by itself',
     command: COUNT,
   });
   await until(client, 'admin', 'count', 'RUNNING');
-  const at = work(client, desk);
+  const at = work(client, workspace);
   const follower = follow(client, 'count');
   const progress = () => ({
     repositories: at.promised.repositories.length,
@@ -235,8 +235,14 @@ test('PostgreSQL killed, stopped, crashed and suspended: all goes on by itself',
   }
   const names = await repositories(client);
   expect(at.promised.repositories.filter((name) => !names.has(name))).toEqual([]);
-  const known = await desk.git('code', 'ls-remote', 'origin', 'refs/heads/main');
-  await desk.git('code', 'merge-base', '--is-ancestor', at.promised.commit, known.slice(0, 40));
+  const known = await workspace.git('code', 'ls-remote', 'origin', 'refs/heads/main');
+  await workspace.git(
+    'code',
+    'merge-base',
+    '--is-ancestor',
+    at.promised.commit,
+    known.slice(0, 40),
+  );
   // Every push is in the database too: none waits for the next start to be recorded.
   const begun = join(place.path, 'repositories/begun');
   await eventually(async () => {
@@ -264,11 +270,11 @@ test('a disk that fills up: writes are refused, then PostgreSQL dies, and all go
     });
   };
   await using place = await serve(folder.path, { LOAM_DISK_FLOOR: '64MiB', LOAM_JOB_SLOTS: '2' });
-  await using desk = await Desk.open();
+  await using workspace = await Workspace.open();
   const { client, server } = place;
   await client.post('/auth/v1/repository/admin', { name: 'code' });
   await client.post('/auth/v1/repository/admin', { name: 'unloved' });
-  await desk.git('.', 'clone', '-q', remote(client, 'admin/code'), 'code');
+  await workspace.git('.', 'clone', '-q', remote(client, 'admin/code'), 'code');
   const run = { namespace: 'admin', repo: 'admin/code' };
   await submit(client, { ...run, name: 'count', command: COUNT, outputPath: 'out' });
   await until(client, 'admin', 'count', 'RUNNING');
@@ -287,13 +293,13 @@ test('a disk that fills up: writes are refused, then PostgreSQL dies, and all go
   });
   const { errors } = await submitRaw(client, { ...run, name: 'late', command: 'true' });
   expect(errors).toMatchObject([{ message, extensions: { code: 'INTERNAL_ERROR' } }]);
-  const commit = await desk.commit('code', { 'a.txt': 'a' });
-  const push = await desk.try('code', 'push', '-q', 'origin', 'main');
+  const commit = await workspace.commit('code', { 'a.txt': 'a' });
+  const push = await workspace.try('code', 'push', '-q', 'origin', 'main');
   expect(push).toMatchObject({ code: expect.any(Number), stderr: message });
   // Reads go on, and so does what frees space.
   expect(await repositories(client)).toEqual(new Set(['code', 'unloved']));
   expect((await client.get('/readyz')).status).toBe(200);
-  await desk.git('.', 'clone', '-q', remote(client, 'admin/code'), 'read');
+  await workspace.git('.', 'clone', '-q', remote(client, 'admin/code'), 'read');
   const { body } = await client.get('/auth/v1/repository/admin');
   const unloved = body.data.find(({ name }: { name: string }) => name === 'unloved');
   expect((await client.delete(`/auth/v1/repository/admin/${unloved.id}`)).status).toBe(204);
@@ -324,8 +330,8 @@ test('a disk that fills up: writes are refused, then PostgreSQL dies, and all go
   expect(await lines(client, 'admin', 'next')).toEqual(['ran']);
   await follower.done;
   onceEach(follower.told);
-  await desk.git('code', 'push', '-q', 'origin', 'main');
-  expect(await desk.git('code', 'ls-remote', 'origin', 'refs/heads/main')).toContain(commit);
+  await workspace.git('code', 'push', '-q', 'origin', 'main');
+  expect(await workspace.git('code', 'ls-remote', 'origin', 'refs/heads/main')).toContain(commit);
   expect(server.child.exitCode).toBe(null);
 });
 

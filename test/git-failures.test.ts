@@ -7,7 +7,7 @@ import { mkdir, mkdtemp, readdir, rename, rm, symlink } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { Desk, remote } from './git.ts';
+import { remote, Workspace } from './git.ts';
 import { Client, cloneDatabase, eventually } from './harness.ts';
 import { type ServerProcess, startServer } from './process.ts';
 
@@ -16,7 +16,7 @@ const REPOSITORIES = '/auth/v1/repository/admin';
 
 let dataDir: string;
 let path: string;
-let desk: Desk;
+let workspace: Workspace;
 let server: ServerProcess;
 let admin: Client;
 const cleanup = new AsyncDisposableStack();
@@ -32,7 +32,7 @@ beforeAll(async () => {
   for (const folder of (process.env.PATH ?? '').split(':'))
     for (const name of await readdir(folder).catch(() => []))
       await symlink(join(folder, name), join(path, name)).catch(() => {});
-  desk = cleanup.use(await Desk.open());
+  workspace = cleanup.use(await Workspace.open());
   server = await startServer(
     {
       DATABASE_URL: database.url,
@@ -48,13 +48,13 @@ beforeAll(async () => {
 });
 afterAll(() => cleanup.disposeAsync());
 
-/** A public repository with one file of text and one that is large, and a clone of it on the desk. */
+/** A public repository with one file of text and one that is large, and a clone of it on the workspace. */
 async function seeded(name: string): Promise<{ id: string; dir: string; blob: string }> {
   const { id } = (await admin.post(REPOSITORIES, { name, visibility: 'public' })).body;
-  await desk.git('.', 'clone', '-q', remote(admin, `admin/${name}`), name);
-  await desk.commit(name, { 'a.txt': 'a\n', 'big.txt': 'line\n'.repeat(300_000) });
-  await desk.git(name, 'push', '-q', 'origin', 'HEAD');
-  await desk.commit(name, { 'b.txt': 'b\n' });
+  await workspace.git('.', 'clone', '-q', remote(admin, `admin/${name}`), name);
+  await workspace.commit(name, { 'a.txt': 'a\n', 'big.txt': 'line\n'.repeat(300_000) });
+  await workspace.git(name, 'push', '-q', 'origin', 'HEAD');
+  await workspace.commit(name, { 'b.txt': 'b\n' });
   const { body } = await admin.get(`${REPOSITORIES}/${id}/file/big.txt`);
   const dir = join(dataDir, 'repositories', id.slice(-2), id.slice(-4, -2), `${id}.git`);
   return { id, dir, blob: body.download_url };
@@ -84,7 +84,7 @@ function entries(name: string, { id, blob }: Seeded): Record<string, () => Promi
     (...args: string[]) =>
     async () => {
       const fresh = args.map((arg) => arg.replace('FRESH', crypto.randomUUID()));
-      const { code, stderr } = await desk.try(name, ...fresh);
+      const { code, stderr } = await workspace.try(name, ...fresh);
       if (code === 0) return 200;
       if (/repository '.*' not found/.test(stderr)) return 404;
       const status = /returned error: (\d+)/.exec(stderr)?.[1];

@@ -7,22 +7,22 @@ import { gzipSync } from 'node:zlib';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { newId } from '../src/ids.ts';
 import { recoverRepositories } from '../src/repos/recovery.ts';
-import { Desk, remote } from './git.ts';
+import { remote, Workspace } from './git.ts';
 import { type Client, eventually, startApp, type TestApp } from './harness.ts';
 
 let app: TestApp;
-let desk: Desk;
+let workspace: Workspace;
 let ada: Client;
 let bob: Client;
 
 beforeAll(async () => {
   app = await startApp();
-  desk = await Desk.open();
+  workspace = await Workspace.open();
   ada = await app.user('ada');
   bob = await app.user('bob');
 });
 afterAll(async () => {
-  await desk[Symbol.asyncDispose]();
+  await workspace[Symbol.asyncDispose]();
   await app[Symbol.asyncDispose]();
 });
 
@@ -47,48 +47,57 @@ async function update(id: string, changes: object) {
 /** A clone with a first push in it. */
 async function seeded(name: string, more: object = {}) {
   const repository = await create(name, more);
-  await desk.git('.', 'clone', '-q', remote(ada, `ada/${name}`), name);
-  await desk.commit(name, { 'src/main.py': 'print("hello")\n'.repeat(20), 'README.md': '# x\n' });
-  await desk.git(name, 'push', '-q', 'origin', 'HEAD');
+  await workspace.git('.', 'clone', '-q', remote(ada, `ada/${name}`), name);
+  await workspace.commit(name, {
+    'src/main.py': 'print("hello")\n'.repeat(20),
+    'README.md': '# x\n',
+  });
+  await workspace.git(name, 'push', '-q', 'origin', 'HEAD');
   return repository;
 }
 
 test('a clone, a push and what the record says of it afterwards', async () => {
   await seeded('first');
-  await desk.git('first', 'checkout', '-q', '-b', 'topic/a');
-  await desk.git('first', 'tag', '-a', 'v1', '-m', 'one');
-  await desk.git('first', 'push', '-q', 'origin', 'topic/a', 'v1');
+  await workspace.git('first', 'checkout', '-q', '-b', 'topic/a');
+  await workspace.git('first', 'tag', '-a', 'v1', '-m', 'one');
+  await workspace.git('first', 'push', '-q', 'origin', 'topic/a', 'v1');
   const record = await read('first');
   expect(record).toMatchObject({ language: 'Python', branchCount: 2, tagCount: 1 });
   expect(record.sizeBytes).toBeGreaterThan(0);
   expect(Date.parse(record.pushedAt)).toBeGreaterThan(Date.parse(record.createdAt));
   expect(record.updatedAt).toBe(record.pushedAt);
-  await desk.git('.', 'clone', '-q', remote(ada, 'ada/first'), 'again');
-  expect(await desk.git('again', 'rev-list', '--count', 'HEAD')).toBe('2');
-  expect(await desk.git('again', 'fsck', '--strict')).toBe('');
+  await workspace.git('.', 'clone', '-q', remote(ada, 'ada/first'), 'again');
+  expect(await workspace.git('again', 'rev-list', '--count', 'HEAD')).toBe('2');
+  expect(await workspace.git('again', 'fsck', '--strict')).toBe('');
 
-  await desk.git('first', 'push', '-q', 'origin', ':topic/a');
+  await workspace.git('first', 'push', '-q', 'origin', ':topic/a');
   expect(await read('first')).toMatchObject({ branchCount: 1 });
 });
 
 test('shallow, partial and single fetches over protocol v2', async () => {
   await seeded('fetches');
-  const tip = await desk.commit('fetches', { 'big.bin': randomBytes(50_000) });
-  await desk.git('fetches', 'push', '-q', 'origin', 'HEAD');
+  const tip = await workspace.commit('fetches', { 'big.bin': randomBytes(50_000) });
+  await workspace.git('fetches', 'push', '-q', 'origin', 'HEAD');
   const url = remote(ada, 'ada/fetches');
 
-  await desk.git('.', 'clone', '-q', '--depth=1', url, 'shallow');
-  expect(await desk.git('shallow', 'rev-list', '--count', 'HEAD')).toBe('1');
-  await desk.git('shallow', 'fetch', '-q', '--unshallow');
-  expect(await desk.git('shallow', 'rev-list', '--count', 'HEAD')).toBe('3');
+  await workspace.git('.', 'clone', '-q', '--depth=1', url, 'shallow');
+  expect(await workspace.git('shallow', 'rev-list', '--count', 'HEAD')).toBe('1');
+  await workspace.git('shallow', 'fetch', '-q', '--unshallow');
+  expect(await workspace.git('shallow', 'rev-list', '--count', 'HEAD')).toBe('3');
 
-  await desk.git('.', 'clone', '-q', '--no-checkout', '--filter=blob:none', url, 'partial');
-  const missing = await desk.git('partial', 'rev-list', '--objects', '--missing=print', 'HEAD');
+  await workspace.git('.', 'clone', '-q', '--no-checkout', '--filter=blob:none', url, 'partial');
+  const missing = await workspace.git(
+    'partial',
+    'rev-list',
+    '--objects',
+    '--missing=print',
+    'HEAD',
+  );
   expect(missing.match(/^\?/gm)).toHaveLength(3);
-  await desk.git('partial', 'checkout', '-q', 'main');
+  await workspace.git('partial', 'checkout', '-q', 'main');
 
-  await desk.git('.', 'init', '-q', 'single');
-  await desk.git('single', 'fetch', '-q', '--depth=1', url, tip);
+  await workspace.git('.', 'init', '-q', 'single');
+  await workspace.git('single', 'fetch', '-q', '--depth=1', url, tip);
 
   const advertisement = await ada.get('/ada/fetches.git/info/refs?service=git-upload-pack', {
     'Git-Protocol': 'version=2',
@@ -145,9 +154,9 @@ test('who may read and who may push', async () => {
   const asked = await refs(app.anonymous, 'guarded.git', 'upload-pack');
   expect(asked.headers.get('www-authenticate')).toBe('Basic realm="loam", Bearer realm="loam"');
   expect((await ada.get('/ada/shown.git/info/refs')).status).toBe(403);
-  const { stderr } = await desk.try('.', 'clone', remote(bob, 'ada/guarded'), 'stolen');
+  const { stderr } = await workspace.try('.', 'clone', remote(bob, 'ada/guarded'), 'stolen');
   expect(stderr).toContain('remote: Repository not found');
-  await desk.git('.', 'clone', '-q', `${app.base}/ADA/Shown`, 'anonymous');
+  await workspace.git('.', 'clone', '-q', `${app.base}/ADA/Shown`, 'anonymous');
 });
 
 test('after a rename the old address is gone at once, and the new one works', async () => {
@@ -158,34 +167,34 @@ test('after a rename the old address is gone at once, and the new one works', as
       input: { id, name: 'after' },
     },
   );
-  const { stderr } = await desk.try('before', 'fetch');
+  const { stderr } = await workspace.try('before', 'fetch');
   expect(stderr).toContain('not found');
-  await desk.git('before', 'remote', 'set-url', 'origin', remote(ada, 'ada/after'));
-  await desk.git('before', 'fetch', '-q');
+  await workspace.git('before', 'remote', 'set-url', 'origin', remote(ada, 'ada/after'));
+  await workspace.git('before', 'fetch', '-q');
 });
 
 test('a protected default branch refuses deletion and what is no fast-forward, others do not', async () => {
   const { id } = await seeded('protected');
   await update(id, { branchProtection: true });
-  const before = await desk.git('protected', 'rev-parse', 'HEAD');
-  await desk.git('protected', 'commit', '-q', '--amend', '-m', 'rewritten');
-  const forced = await desk.try('protected', 'push', '-f', 'origin', 'HEAD');
+  const before = await workspace.git('protected', 'rev-parse', 'HEAD');
+  await workspace.git('protected', 'commit', '-q', '--amend', '-m', 'rewritten');
+  const forced = await workspace.try('protected', 'push', '-f', 'origin', 'HEAD');
   expect(forced.code).not.toBe(0);
   expect(forced.stderr).toContain('remote: The branch main is protected: only fast-forward');
-  const deleted = await desk.try('protected', 'push', 'origin', ':main');
+  const deleted = await workspace.try('protected', 'push', 'origin', ':main');
   expect(deleted.stderr).toContain('remote: The branch main is protected and cannot be deleted');
-  expect(await desk.git('protected', 'ls-remote', 'origin', 'main')).toContain(before);
+  expect(await workspace.git('protected', 'ls-remote', 'origin', 'main')).toContain(before);
 
-  await desk.git('protected', 'push', '-q', 'origin', 'HEAD:topic');
-  await desk.git('protected', 'push', '-qf', 'origin', 'HEAD~1:topic');
-  await desk.git('protected', 'reset', '-q', '--hard', before);
-  await desk.commit('protected', { 'more.txt': 'more' });
-  await desk.git('protected', 'push', '-q', 'origin', 'HEAD', ':topic');
+  await workspace.git('protected', 'push', '-q', 'origin', 'HEAD:topic');
+  await workspace.git('protected', 'push', '-qf', 'origin', 'HEAD~1:topic');
+  await workspace.git('protected', 'reset', '-q', '--hard', before);
+  await workspace.commit('protected', { 'more.txt': 'more' });
+  await workspace.git('protected', 'push', '-q', 'origin', 'HEAD', ':topic');
 
   await update(id, { branchProtection: false });
-  await desk.git('protected', 'commit', '-q', '--amend', '-m', 'rewritten');
-  await desk.git('protected', 'push', '-qf', 'origin', 'HEAD');
-  await desk.git('protected', 'push', '-q', 'origin', ':main');
+  await workspace.git('protected', 'commit', '-q', '--amend', '-m', 'rewritten');
+  await workspace.git('protected', 'push', '-qf', 'origin', 'HEAD');
+  await workspace.git('protected', 'push', '-q', 'origin', ':main');
 });
 
 const SECRET = `AKIA${'Z7Q3M2X5K6W4T2PA'}`;
@@ -194,9 +203,9 @@ test('a push that adds a secret is refused, naming file and line, and leaves not
   const { id } = await seeded('scanned');
   await update(id, { secretScanning: true });
   const pushed = (await read('scanned')).pushedAt;
-  await desk.commit('scanned', { 'src/deep dir/ü.env': `A=1\nB=2\nKEY=${SECRET}\n` });
-  await desk.commit('scanned', { 'src/deep dir/ü.env': 'A=1\n' }, 'take it out again');
-  const { code, stderr } = await desk.try('scanned', 'push', 'origin', 'HEAD');
+  await workspace.commit('scanned', { 'src/deep dir/ü.env': `A=1\nB=2\nKEY=${SECRET}\n` });
+  await workspace.commit('scanned', { 'src/deep dir/ü.env': 'A=1\n' }, 'take it out again');
+  const { code, stderr } = await workspace.try('scanned', 'push', 'origin', 'HEAD');
   expect(code).not.toBe(0);
   expect(stderr).toContain('remote:   src/deep dir/ü.env:3 adds an AWS access key id');
   expect(stderr).toContain('pre-receive hook declined');
@@ -205,50 +214,50 @@ test('a push that adds a secret is refused, naming file and line, and leaves not
   expect(await readdir(`${dir}/objects/pack`)).toHaveLength(2);
 
   await update(id, { secretScanning: false });
-  await desk.git('scanned', 'push', '-q', 'origin', 'HEAD');
+  await workspace.git('scanned', 'push', '-q', 'origin', 'HEAD');
   await update(id, { secretScanning: true });
   // What is there already is no reason to refuse other changes to the file.
-  await desk.commit('scanned', { 'src/deep dir/ü.env': 'A=2\n' });
-  await desk.git('scanned', 'push', '-q', 'origin', 'HEAD');
+  await workspace.commit('scanned', { 'src/deep dir/ü.env': 'A=2\n' });
+  await workspace.git('scanned', 'push', '-q', 'origin', 'HEAD');
 });
 
 test('a secret that only a merge brings is found, too', async () => {
   const { id } = await seeded('merged');
   await update(id, { secretScanning: true });
-  await desk.git('merged', 'checkout', '-q', '-b', 'side');
-  await desk.commit('merged', { 'side.txt': 'side\n' });
-  await desk.git('merged', 'checkout', '-q', 'main');
-  await desk.commit('merged', { 'main.txt': 'main\n' });
-  await desk.git('merged', 'merge', '-q', '--no-commit', 'side');
-  await desk.commit('merged', { 'main.txt': `main\n${SECRET}\n` }, 'merge');
-  const { stderr } = await desk.try('merged', 'push', 'origin', 'HEAD');
+  await workspace.git('merged', 'checkout', '-q', '-b', 'side');
+  await workspace.commit('merged', { 'side.txt': 'side\n' });
+  await workspace.git('merged', 'checkout', '-q', 'main');
+  await workspace.commit('merged', { 'main.txt': 'main\n' });
+  await workspace.git('merged', 'merge', '-q', '--no-commit', 'side');
+  await workspace.commit('merged', { 'main.txt': `main\n${SECRET}\n` }, 'merge');
+  const { stderr } = await workspace.try('merged', 'push', 'origin', 'HEAD');
   expect(stderr).toContain('main.txt:2 adds an AWS access key id');
 });
 
 test('the first branch pushed to an empty repository becomes its default', async () => {
   await create('empty', { autoInit: false });
   expect(await read('empty')).toMatchObject({ branchCount: 0, defaultBranch: 'main' });
-  await desk.git('.', 'init', '-q', '-b', 'trunk', 'empty');
-  await desk.commit('empty', { 'a.go': 'package a\n' });
-  await desk.git('empty', 'push', '-q', remote(ada, 'ada/empty'), 'trunk');
+  await workspace.git('.', 'init', '-q', '-b', 'trunk', 'empty');
+  await workspace.commit('empty', { 'a.go': 'package a\n' });
+  await workspace.git('empty', 'push', '-q', remote(ada, 'ada/empty'), 'trunk');
   expect(await read('empty')).toMatchObject({
     branchCount: 1,
     defaultBranch: 'trunk',
     language: 'Go',
   });
-  await desk.git('.', 'clone', '-q', remote(ada, 'ada/empty'), 'filled');
-  expect(await desk.git('filled', 'branch', '--show-current')).toBe('trunk');
+  await workspace.git('.', 'clone', '-q', remote(ada, 'ada/empty'), 'filled');
+  expect(await workspace.git('filled', 'branch', '--show-current')).toBe('trunk');
 });
 
 test('pushes at the same time all land, and the record has the last word', async () => {
   await seeded('crowded');
   const names = Array.from({ length: 6 }, (_, i) => `b${i}`);
   for (const name of names) {
-    await desk.git('.', 'clone', '-q', remote(ada, 'ada/crowded'), `crowded-${name}`);
-    await desk.commit(`crowded-${name}`, { [`${name}.txt`]: name });
+    await workspace.git('.', 'clone', '-q', remote(ada, 'ada/crowded'), `crowded-${name}`);
+    await workspace.commit(`crowded-${name}`, { [`${name}.txt`]: name });
   }
   await Promise.all(
-    names.map((name) => desk.git(`crowded-${name}`, 'push', '-q', 'origin', `HEAD:${name}`)),
+    names.map((name) => workspace.git(`crowded-${name}`, 'push', '-q', 'origin', `HEAD:${name}`)),
   );
   expect(await read('crowded')).toMatchObject({ branchCount: 7 });
   const { pool } = app.app.services;
@@ -292,10 +301,10 @@ test('a client that leaves in the middle of a push leaves nothing behind', async
 
 test('a repository that is deleted while a push is on its way takes nothing', async () => {
   const { id } = await seeded('doomed');
-  const before = await desk.git('doomed', 'rev-parse', 'HEAD');
-  const after = await desk.commit('doomed', { 'x.bin': randomBytes(20_000) });
+  const before = await workspace.git('doomed', 'rev-parse', 'HEAD');
+  const after = await workspace.commit('doomed', { 'x.bin': randomBytes(20_000) });
   const pack = execFileSync('git', ['pack-objects', '--revs', '--stdout', '-q'], {
-    cwd: join(desk.path, 'doomed'),
+    cwd: join(workspace.path, 'doomed'),
     input: `${after}\n^${before}\n`,
   });
   const command = `${before} ${after} refs/heads/main\0report-status\n`;
@@ -336,7 +345,7 @@ test('what a killed server had begun is finished or undone by the next start', a
   const { services } = app.app;
   const { disk } = services.git;
   const dir = disk.pathOf(id);
-  const tip = await desk.git('survivor', 'rev-parse', 'HEAD');
+  const tip = await workspace.git('survivor', 'rev-parse', 'HEAD');
   const none = '0'.repeat(40);
 
   // Killed after git had updated the ref, before the record.

@@ -7,18 +7,18 @@ import type { Client } from './harness.ts';
 
 export type GitResult = { code: number; stdout: string; stderr: string };
 
-export class Desk implements AsyncDisposable {
+export class Workspace implements AsyncDisposable {
   readonly path: string;
 
   constructor(path: string) {
     this.path = path;
   }
 
-  static async open(): Promise<Desk> {
-    return new Desk(await mkdtemp(join(tmpdir(), 'loam-desk-')));
+  static async open(): Promise<Workspace> {
+    return new Workspace(await mkdtemp(join(tmpdir(), 'loam-workspace-')));
   }
 
-  /** Runs git in `folder`, a path within the desk; never throws for what git answers. */
+  /** Runs git in `folder`, a path within the workspace; never throws for what git answers. */
   try(folder: string, ...args: string[]): Promise<GitResult> {
     const options = {
       cwd: join(this.path, folder),

@@ -8,7 +8,7 @@ import { expect, test } from 'vitest';
 import { MAX_COST, MAX_DEPTH, MAX_TOKENS } from '../src/graphql/limits.ts';
 import { schema } from '../src/graphql/schema.ts';
 import { fakeRunner } from './fakes/runner.ts';
-import { Desk, remote } from './git.ts';
+import { remote, Workspace } from './git.ts';
 import { startApp } from './harness.ts';
 import { submit, until } from './submit.ts';
 
@@ -25,16 +25,16 @@ async function examples(): Promise<Example[]> {
 
 test('the examples of docs/graphql.md work as they are printed', async () => {
   await using app = await startApp({ overrides: { runner: fakeRunner() } });
-  await using desk = await Desk.open();
+  await using workspace = await Workspace.open();
   const { admin } = app;
   await admin.gql(
     'mutation { createRepository(input: {namespace: "admin", name: "hello"}) { repository { id } } }',
   );
-  await desk.git('.', 'clone', '-q', remote(admin, 'admin/hello'), 'hello');
-  await desk.commit('hello', { 'README.md': '# Hello\n' });
-  await desk.git('hello', 'push', '-q', 'origin', 'HEAD:main');
-  await desk.commit('hello', { 'feature.txt': 'new\n' });
-  await desk.git('hello', 'push', '-q', 'origin', 'HEAD:feature');
+  await workspace.git('.', 'clone', '-q', remote(admin, 'admin/hello'), 'hello');
+  await workspace.commit('hello', { 'README.md': '# Hello\n' });
+  await workspace.git('hello', 'push', '-q', 'origin', 'HEAD:main');
+  await workspace.commit('hello', { 'feature.txt': 'new\n' });
+  await workspace.git('hello', 'push', '-q', 'origin', 'HEAD:feature');
   await submit(admin, {
     namespace: 'admin',
     name: 'count',

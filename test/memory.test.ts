@@ -4,7 +4,7 @@ import { existsSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
-import { Desk } from './git.ts';
+import { Workspace } from './git.ts';
 import { startServer } from './process.ts';
 
 const MB = 1_000_000;
@@ -14,8 +14,8 @@ test.skipIf(!existsSync('/proc/self/status'))(
   'a push of 100 MB, its clone and its download move the memory by less than 80 MB',
   { timeout: 120_000 },
   async () => {
-    await using desk = await Desk.open();
-    const env = { LOAM_DATA_DIR: join(desk.path, 'data'), LOAM_ADMIN_TOKEN: TOKEN };
+    await using workspace = await Workspace.open();
+    const env = { LOAM_DATA_DIR: join(workspace.path, 'data'), LOAM_ADMIN_TOKEN: TOKEN };
     await using server = await startServer({ ...env, LOAM_RATE_LIMITS: 'off' });
     const graphql = async (query: string) => {
       const response = await fetch(`${server.base}/graphql`, {
@@ -32,12 +32,12 @@ test.skipIf(!existsSync('/proc/self/status'))(
       await graphql(
         `mutation { createRepository(input: {namespace: "admin", name: "${name}", autoInit: false}) { repository { id } } }`,
       );
-      await desk.git('.', 'init', '-q', '-b', 'main', name);
+      await workspace.git('.', 'init', '-q', '-b', 'main', name);
       // Random bytes do not compress; trying takes the client longer than all the rest.
-      await desk.git(name, 'config', 'core.compression', '0');
-      await desk.commit(name, { 'big.bin': randomBytes(bytes) });
-      await desk.git(name, 'push', '-q', remote(name), 'main');
-      await desk.git('.', 'clone', '-q', '--bare', remote(name), `${name}-clone`);
+      await workspace.git(name, 'config', 'core.compression', '0');
+      await workspace.commit(name, { 'big.bin': randomBytes(bytes) });
+      await workspace.git(name, 'push', '-q', remote(name), 'main');
+      await workspace.git('.', 'clone', '-q', '--bare', remote(name), `${name}-clone`);
       const { repository } = await graphql(
         `{ repository(namespace: "admin", name: "${name}") { file(path: "big.bin") { downloadUrl } } }`,
       );

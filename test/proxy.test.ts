@@ -10,7 +10,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { planLimits } from '../src/limits/plans.ts';
-import { Desk } from './git.ts';
+import { Workspace } from './git.ts';
 import { Client, eventually, startApp } from './harness.ts';
 import { type Need, needs } from './needs.ts';
 
@@ -105,15 +105,15 @@ test.for(Object.keys(PROXIES) as (keyof typeof PROXIES)[])(
     const { body: made } = await direct.post('/auth/v1/repository/admin', { name: 'work' });
     expect(made.clone_url).toBe(`${base}/admin/work.git`);
 
-    await using desk = await Desk.open();
+    await using workspace = await Workspace.open();
     const trusting = ['-c', `http.sslCAInfo=${place.pem}`];
     const url = made.clone_url.replace('https://', `https://x:${app.admin.token}@`);
-    await desk.git('.', ...trusting, 'clone', '-q', url, 'work');
-    await desk.commit('work', { 'large.bin': randomBytes(8 * 2 ** 20) });
-    await desk.git('work', ...trusting, 'push', '-q');
-    await desk.git('.', ...trusting, 'clone', '-q', url, 'again');
-    expect(await desk.git('again', 'rev-parse', 'HEAD')).toBe(
-      await desk.git('work', 'rev-parse', 'HEAD'),
+    await workspace.git('.', ...trusting, 'clone', '-q', url, 'work');
+    await workspace.commit('work', { 'large.bin': randomBytes(8 * 2 ** 20) });
+    await workspace.git('work', ...trusting, 'push', '-q');
+    await workspace.git('.', ...trusting, 'clone', '-q', url, 'again');
+    expect(await workspace.git('again', 'rev-parse', 'HEAD')).toBe(
+      await workspace.git('work', 'rev-parse', 'HEAD'),
     );
 
     // Were it held back, the line would come with the end of the job, which is a minute away.

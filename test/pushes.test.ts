@@ -11,23 +11,23 @@ import pg from 'pg';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { FLUSH, pktLine } from '../src/git/transport/pkt-line.ts';
 import { recoverRepositories } from '../src/repos/recovery.ts';
-import { Desk, remote } from './git.ts';
+import { remote, Workspace } from './git.ts';
 import { type Answer, type Client, eventually, startApp, type TestApp } from './harness.ts';
 
 const REPOSITORIES = '/auth/v1/repository/ada';
 const NONE = '0'.repeat(40);
 
 let app: TestApp;
-let desk: Desk;
+let workspace: Workspace;
 let ada: Client;
 
 beforeAll(async () => {
   app = await startApp();
-  desk = await Desk.open();
+  workspace = await Workspace.open();
   ada = await app.user('ada');
 });
 afterAll(async () => {
-  await desk[Symbol.asyncDispose]();
+  await workspace[Symbol.asyncDispose]();
   await app[Symbol.asyncDispose]();
 });
 
@@ -44,9 +44,9 @@ async function read(id: string) {
 /** A repository, and a clone of it with one pushed commit. */
 async function seeded(name: string): Promise<string> {
   const id = await create(name);
-  await desk.git('.', 'clone', '-q', remote(ada, `ada/${name}`), name);
-  await desk.commit(name, { 'a.txt': name });
-  await desk.git(name, 'push', '-q', 'origin', 'HEAD');
+  await workspace.git('.', 'clone', '-q', remote(ada, `ada/${name}`), name);
+  await workspace.commit(name, { 'a.txt': name });
+  await workspace.git(name, 'push', '-q', 'origin', 'HEAD');
   return id;
 }
 
@@ -71,13 +71,13 @@ async function connect(): Promise<pg.Client> {
 
 test('a branch or a tag with the form of a commit id is refused, and the commit is what that id means', async () => {
   const id = await seeded('shadow');
-  const first = await desk.git('shadow', 'rev-parse', 'HEAD~1');
+  const first = await workspace.git('shadow', 'rev-parse', 'HEAD~1');
   for (const ref of [`refs/heads/${first}`, `refs/tags/${first.toUpperCase()}`]) {
-    const { code, stderr } = await desk.try('shadow', 'push', 'origin', `HEAD:${ref}`);
+    const { code, stderr } = await workspace.try('shadow', 'push', 'origin', `HEAD:${ref}`);
     expect(code).not.toBe(0);
     expect(stderr).toContain('has the form of a commit');
   }
-  await desk.git('shadow', 'push', '-q', 'origin', `HEAD:refs/heads/${first.slice(0, 39)}`);
+  await workspace.git('shadow', 'push', '-q', 'origin', `HEAD:refs/heads/${first.slice(0, 39)}`);
   const refused = await ada.post(REPOSITORIES, { name: 'hex', default_branch: 'a'.repeat(40) });
   expect([refused.status, refused.body.error.message]).toEqual([
     400,
@@ -92,19 +92,24 @@ test('a branch or a tag with the form of a commit id is refused, and the commit 
   expect((await ada.get(`${REPOSITORIES}/${id}/commits/${first}`)).body.data[0].sha).toBe(first);
   expect((await ada.get(`${REPOSITORIES}/${id}/file/a.txt?ref=${first}`)).status).toBe(404);
   // It can go.
-  await desk.git('shadow', 'push', '-q', 'origin', `:refs/heads/${first}`);
+  await workspace.git('shadow', 'push', '-q', 'origin', `:refs/heads/${first}`);
 });
 
 test('a ref that could not be asked for by its name is refused, and no path of ours is told', async () => {
   await seeded('names');
   const names = ['y'.repeat(241), `${'z/'.repeat(125)}z`, '-x', '@'];
   for (const name of names) {
-    const { code, stderr } = await desk.try('names', 'push', 'origin', `HEAD:refs/heads/${name}`);
+    const { code, stderr } = await workspace.try(
+      'names',
+      'push',
+      'origin',
+      `HEAD:refs/heads/${name}`,
+    );
     expect(code).not.toBe(0);
     expect(stderr).toContain('is no name here');
     expect(stderr).not.toContain(app.config.dataDir);
   }
-  await desk.git('names', 'push', '-q', 'origin', `HEAD:refs/heads/${'y'.repeat(240)}`);
+  await workspace.git('names', 'push', '-q', 'origin', `HEAD:refs/heads/${'y'.repeat(240)}`);
 });
 
 function sendTo(path: string, service: string, body: Buffer): Promise<Answer> {
@@ -116,7 +121,7 @@ function sendTo(path: string, service: string, body: Buffer): Promise<Answer> {
 
 test('a request that unpacks to more than git is to hold is refused while it arrives', async () => {
   await seeded('unpacked');
-  const tip = await desk.git('unpacked', 'rev-parse', 'HEAD');
+  const tip = await workspace.git('unpacked', 'rev-parse', 'HEAD');
   const send = (service: string, first: string, line: string, count: number) =>
     ada.request('POST', `/ada/unpacked.git/${service}`, {
       headers: {
@@ -202,13 +207,13 @@ test('a few kilobytes of deltas that make a gigabyte are refused', async () => {
 test('a clone and a push that are under way end with the right to them', async () => {
   const id = await seeded('revoked');
   // More than the buffers on the way hold.
-  await desk.git('revoked', 'config', 'core.compression', '0');
-  await desk.commit('revoked', { 'big.bin': randomBytes(14_000_000) });
-  await desk.git('revoked', 'push', '-q', 'origin', 'HEAD');
-  const before = await desk.git('revoked', 'rev-parse', 'HEAD');
-  const after = await desk.commit('revoked', { 'c.txt': 'c' });
+  await workspace.git('revoked', 'config', 'core.compression', '0');
+  await workspace.commit('revoked', { 'big.bin': randomBytes(14_000_000) });
+  await workspace.git('revoked', 'push', '-q', 'origin', 'HEAD');
+  const before = await workspace.git('revoked', 'rev-parse', 'HEAD');
+  const after = await workspace.commit('revoked', { 'c.txt': 'c' });
   const pack = execFileSync('git', ['pack-objects', '--revs', '--stdout', '-q'], {
-    cwd: join(desk.path, 'revoked'),
+    cwd: join(workspace.path, 'revoked'),
     input: `${after}\n^${before}\n`,
   });
   const { body } = await ada.post('/auth/v1/pat', { name: 'short-lived' });
@@ -279,10 +284,10 @@ function objectHeader(type: number, size: number): Buffer {
 }
 
 test('of several branches pushed to an empty repository the default is the named, main, master, or the first', async () => {
-  await desk.git('.', 'init', '-q', '-b', 'bisect', 'many');
-  await desk.commit('many', { a: 'a' });
+  await workspace.git('.', 'init', '-q', '-b', 'bisect', 'many');
+  await workspace.commit('many', { a: 'a' });
   const branches = ['bisect', 'develop', 'main', 'master', 'named'];
-  for (const name of branches.slice(1)) await desk.git('many', 'branch', name);
+  for (const name of branches.slice(1)) await workspace.git('many', 'branch', name);
   const cases: [pushed: string[], named: string, expected: string][] = [
     [branches, 'named', 'named'],
     [branches, 'other', 'main'],
@@ -291,7 +296,7 @@ test('of several branches pushed to an empty repository the default is the named
   ];
   for (const [i, [pushed, named, expected]] of cases.entries()) {
     const id = await create(`many-${i}`, { auto_init: false, default_branch: named });
-    await desk.git('many', 'push', '-q', remote(ada, `ada/many-${i}`), ...pushed);
+    await workspace.git('many', 'push', '-q', remote(ada, `ada/many-${i}`), ...pushed);
     expect((await read(id)).default_branch, pushed.join()).toBe(expected);
     const { disk } = app.app.services.git;
     expect(execFileSync('git', ['-C', disk.pathOf(id), 'symbolic-ref', 'HEAD']).toString()).toBe(
@@ -299,19 +304,19 @@ test('of several branches pushed to an empty repository the default is the named
     );
   }
   const id = await create('mirror', { auto_init: false });
-  await desk.git('many', 'push', '-q', '--mirror', remote(ada, 'ada/mirror'));
+  await workspace.git('many', 'push', '-q', '--mirror', remote(ada, 'ada/mirror'));
   expect((await read(id)).default_branch).toBe('main');
 });
 
 test('a fault on our side refuses a push with a plain sentence and the request id, and changes nothing', async () => {
   const id = await seeded('faulty');
   const before = await read(id);
-  const sha = await desk.commit('faulty', { 'b.txt': 'b' });
+  const sha = await workspace.commit('faulty', { 'b.txt': 'b' });
   const hurdle = await connect();
   // Only the judge asks for it.
   await hurdle.query('alter table repositories rename column branch_protection to away');
   try {
-    const { code, stderr } = await desk.try(
+    const { code, stderr } = await workspace.try(
       'faulty',
       '-c',
       'http.extraHeader=X-Request-Id: the-request',
@@ -330,14 +335,14 @@ test('a fault on our side refuses a push with a plain sentence and the request i
     await hurdle.end();
   }
   expect(await read(id)).toEqual(before);
-  await desk.git('faulty', 'push', '-q', 'origin', 'HEAD');
+  await workspace.git('faulty', 'push', '-q', 'origin', 'HEAD');
   expect(await told(id)).toContain(`refs/heads/main ${sha}`);
 });
 
 test('a record that fails is written later, while the server runs, and told of once', async () => {
   const id = await seeded('later');
   const earlier = await told(id);
-  const sha = await desk.commit('later', { 'b.txt': 'b' });
+  const sha = await workspace.commit('later', { 'b.txt': 'b' });
   const hurdle = await connect();
   await hurdle.query(`
     create function refuse() returns trigger language plpgsql as $$ begin raise 'refused'; end $$;
@@ -345,7 +350,7 @@ test('a record that fails is written later, while the server runs, and told of o
       for each row when (new.id = '${id}') execute function refuse()`);
   const { services } = app.app;
   try {
-    const { code, stderr } = await desk.try('later', 'push', 'origin', 'HEAD');
+    const { code, stderr } = await workspace.try('later', 'push', 'origin', 'HEAD');
     expect(code, 'nobody is told of a push that is not recorded').not.toBe(0);
     expect(stderr).not.toContain('refused');
     expect(await told(id)).toEqual(earlier);
@@ -365,14 +370,14 @@ test('a record that fails is written later, while the server runs, and told of o
 test('a push is told of although the next one has moved its ref again before it was recorded', async () => {
   const id = await seeded('moving');
   const earlier = await told(id);
-  const one = await desk.commit('moving', { 'b.txt': 'b' });
+  const one = await workspace.commit('moving', { 'b.txt': 'b' });
   await using measuring = await holdUpMeasuring();
-  const pushes = [desk.try('moving', 'push', 'origin', 'HEAD')];
+  const pushes = [workspace.try('moving', 'push', 'origin', 'HEAD')];
   await measuring.begun();
   const dir = app.app.services.git.disk.pathOf(id);
   const at = () => execFileSync('git', ['-C', dir, 'rev-parse', 'main']).toString().trim();
-  const two = await desk.commit('moving', { 'c.txt': 'c' });
-  pushes.push(desk.try('moving', 'push', 'origin', 'HEAD'));
+  const two = await workspace.commit('moving', { 'c.txt': 'c' });
+  pushes.push(workspace.try('moving', 'push', 'origin', 'HEAD'));
   await eventually(() => expect(at()).toBe(two));
   await measuring.goOn();
   for (const { code } of await Promise.all(pushes)) expect(code).toBe(0);
@@ -384,15 +389,15 @@ test('after a kill each push that took effect is told of, also one whose ref was
   const earlier = await told(id);
   const { services } = app.app;
   const { disk } = services.git;
-  const base = await desk.git('killed', 'rev-parse', 'HEAD');
+  const base = await workspace.git('killed', 'rev-parse', 'HEAD');
   const [one, two] = [
-    await desk.commit('killed', { b: 'b' }),
-    await desk.commit('killed', { c: 'c' }),
+    await workspace.commit('killed', { b: 'b' }),
+    await workspace.commit('killed', { c: 'c' }),
   ];
   // The objects and the refs are there, the records are not.
   execFileSync('git', [
     '-C',
-    join(desk.path, 'killed'),
+    join(workspace.path, 'killed'),
     'push',
     '-q',
     disk.pathOf(id),
@@ -416,8 +421,8 @@ test('a push is told of once although its note outlived its record', async () =>
   const hurdle = await connect();
   await hurdle.query('begin');
   await hurdle.query('select from repositories where id = $1 for update', [id]);
-  const sha = await desk.commit('noted', { 'b.txt': 'b' });
-  const pushed = desk.try('noted', 'push', 'origin', 'HEAD');
+  const sha = await workspace.commit('noted', { 'b.txt': 'b' });
+  const pushed = workspace.try('noted', 'push', 'origin', 'HEAD');
   await eventually(() => expect(services.pushes.waiting).toBe(1));
   const [note = ''] = await readdir(folder);
   const text = await readFile(join(folder, note), 'utf8');
@@ -434,9 +439,9 @@ test('a push is told of once although its note outlived its record', async () =>
 
 test('no transaction is open while git measures', async () => {
   const id = await seeded('measured');
-  const sha = await desk.commit('measured', { 'b.txt': 'b' });
+  const sha = await workspace.commit('measured', { 'b.txt': 'b' });
   await using measuring = await holdUpMeasuring();
-  const pushed = desk.try('measured', 'push', 'origin', 'HEAD');
+  const pushed = workspace.try('measured', 'push', 'origin', 'HEAD');
   await measuring.begun();
   const { rows } = await app.app.services.pool.query(
     `select query from pg_stat_activity where datname = current_database() and xact_start is not null
@@ -450,7 +455,7 @@ test('no transaction is open while git measures', async () => {
 
 /** Puts a git before git on the PATH, which waits where the refs are listed. */
 async function holdUpMeasuring() {
-  const folder = await mkdtemp(join(desk.path, 'bin-'));
+  const folder = await mkdtemp(join(workspace.path, 'bin-'));
   const script = `#!/bin/sh
 case " $* " in *" for-each-ref "*) touch ${folder}/waits; while [ ! -e ${folder}/go ]; do sleep 0.02; done;; esac
 PATH="\${PATH#*:}" exec git "$@"

@@ -6,22 +6,22 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { can, SCOPES, type Viewer } from '../src/auth/permissions.ts';
 import { checkout, resolveBranch } from '../src/repos/repos.ts';
 import { visibleTo } from '../src/repos/visibility.ts';
-import { Desk, remote } from './git.ts';
+import { remote, Workspace } from './git.ts';
 import { type Client, startApp, type TestApp } from './harness.ts';
 
 let app: TestApp;
-let desk: Desk;
+let workspace: Workspace;
 let ada: Client;
 let bob: Client;
 
 beforeAll(async () => {
   app = await startApp();
-  desk = await Desk.open();
+  workspace = await Workspace.open();
   ada = await app.user('ada');
   bob = await app.user('bob');
 });
 afterAll(async () => {
-  await desk[Symbol.asyncDispose]();
+  await workspace[Symbol.asyncDispose]();
   await app[Symbol.asyncDispose]();
 });
 
@@ -294,9 +294,9 @@ function holds(where: object, row: Record<string, string>): boolean {
 
 test('trees, files, commits and downloads show what was pushed', async () => {
   await create(ada, 'contents');
-  await desk.git('.', 'clone', '-q', remote(ada, 'ada/contents'), 'contents');
+  await workspace.git('.', 'clone', '-q', remote(ada, 'ada/contents'), 'contents');
   const big = 'long line of text\n'.repeat(70_000);
-  await desk.commit('contents', {
+  await workspace.commit('contents', {
     'z.txt': 'héllo\n',
     'dir/inner/a': 'a',
     'dir.txt': 'x',
@@ -305,19 +305,19 @@ test('trees, files, commits and downloads show what was pushed', async () => {
     'big.txt': big,
     empty: '',
   });
-  await desk.git('contents', 'checkout', '-q', '-b', 'feature/one');
-  await desk.git(
+  await workspace.git('contents', 'checkout', '-q', '-b', 'feature/one');
+  await workspace.git(
     'contents',
     'update-index',
     '--add',
     '--cacheinfo',
     `160000,${'1'.repeat(40)},sub`,
   );
-  await symlink('z.txt', join(desk.path, 'contents/link'));
-  await desk.git('contents', 'add', 'link');
-  await desk.git('contents', 'commit', '-q', '-m', 'subject\n\nbody\n');
-  await desk.git('contents', 'tag', '-a', 'v1', '-m', 'v1');
-  await desk.git('contents', 'push', '-q', 'origin', 'main', 'feature/one', 'v1');
+  await symlink('z.txt', join(workspace.path, 'contents/link'));
+  await workspace.git('contents', 'add', 'link');
+  await workspace.git('contents', 'commit', '-q', '-m', 'subject\n\nbody\n');
+  await workspace.git('contents', 'tag', '-a', 'v1', '-m', 'v1');
+  await workspace.git('contents', 'push', '-q', 'origin', 'main', 'feature/one', 'v1');
 
   const get = async (selection: string) =>
     (await ada.gql(`{ repository(namespace: "ada", name: "contents") { ${selection} } }`))
@@ -347,7 +347,7 @@ test('trees, files, commits and downloads show what was pushed', async () => {
   expect(
     (await get('tree(path: "dir/inner", ref: "v1") { entries { name } }')).tree.entries,
   ).toEqual([{ name: 'a' }]);
-  const tip = await desk.git('contents', 'rev-parse', 'HEAD');
+  const tip = await workspace.git('contents', 'rev-parse', 'HEAD');
   for (const ref of ['v1', tip, tip.slice(0, 8), 'refs/heads/feature/one'])
     expect((await get(`tree(ref: "${ref}") { entries { name } }`)).tree.entries).toHaveLength(9);
 
@@ -409,9 +409,9 @@ test('trees, files, commits and downloads show what was pushed', async () => {
 
 test('a download serves ranges to whoever has the link, and never as a page', async () => {
   await create(ada, 'download');
-  await desk.git('.', 'clone', '-q', remote(ada, 'ada/download'), 'download');
-  await desk.commit('download', { 'ä page.html': Buffer.from('\0<script>alert(1)</script>') });
-  await desk.git('download', 'push', '-q', 'origin', 'HEAD');
+  await workspace.git('.', 'clone', '-q', remote(ada, 'ada/download'), 'download');
+  await workspace.commit('download', { 'ä page.html': Buffer.from('\0<script>alert(1)</script>') });
+  await workspace.git('download', 'push', '-q', 'origin', 'HEAD');
   const { repository } = await ada.gql(
     '{ repository(namespace: "ada", name: "download") { id file(path: "ä page.html") { downloadUrl } } }',
   );
@@ -485,9 +485,9 @@ test('jobs get a fresh checkout of a branch, and the errors of who may not have 
     code: 'not_found',
   });
   const found = await resolve('Ada/WORK');
-  const dir = join(desk.path, 'checkout');
+  const dir = join(workspace.path, 'checkout');
   await checkout(services, { ...found, dir, maxBytes: 2 ** 30, maxFiles: 1_000 });
-  expect(await desk.git('checkout', 'rev-parse', 'HEAD')).toBe(found.commitSha);
-  expect(await desk.git('checkout', 'status', '--porcelain')).toBe('');
+  expect(await workspace.git('checkout', 'rev-parse', 'HEAD')).toBe(found.commitSha);
+  expect(await workspace.git('checkout', 'status', '--porcelain')).toBe('');
   expect(await readdir(dir)).toEqual(['.git', '.gitignore']);
 });

@@ -1,19 +1,19 @@
 /** Subscriptions to what happens to repositories, and to several namespaces at once. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { fakeRunner } from './fakes/runner.ts';
-import { Desk, remote } from './git.ts';
+import { remote, Workspace } from './git.ts';
 import { type Client, eventually, startApp, type TestApp } from './harness.ts';
 import { parseEvents } from './sse.ts';
 import { submit } from './submit.ts';
 
 let app: TestApp;
-let desk: Desk;
+let workspace: Workspace;
 let ada: Client;
 let bob: Client;
 
 beforeAll(async () => {
   app = await startApp({ overrides: { runner: fakeRunner() } });
-  desk = await Desk.open();
+  workspace = await Workspace.open();
   ada = await app.user('ada');
   bob = await app.user('bob');
   for (const name of ['acme', 'beta']) {
@@ -27,7 +27,7 @@ beforeAll(async () => {
   }
 });
 afterAll(async () => {
-  await desk[Symbol.asyncDispose]();
+  await workspace[Symbol.asyncDispose]();
   await app[Symbol.asyncDispose]();
 });
 
@@ -88,10 +88,10 @@ test('a push is told with who pushed and which refs moved, as it happens', async
   const events = follow(ada, `repositoryEvents(namespace: "ada", name: "PUSHED") { ${FIELDS} }`);
   const first = events.next();
   await eventually(() => expect(app.app.services.bus.waiters).toBeGreaterThan(before));
-  await desk.git('.', 'clone', '-q', remote(ada, 'ada/pushed'), 'pushed');
-  const old = await desk.git('pushed', 'rev-parse', 'HEAD');
-  const sha = await desk.commit('pushed', { a: 'a' });
-  await desk.git('pushed', 'push', '-q', 'origin', 'HEAD:main', 'HEAD:refs/heads/new');
+  await workspace.git('.', 'clone', '-q', remote(ada, 'ada/pushed'), 'pushed');
+  const old = await workspace.git('pushed', 'rev-parse', 'HEAD');
+  const sha = await workspace.commit('pushed', { a: 'a' });
+  await workspace.git('pushed', 'push', '-q', 'origin', 'HEAD:main', 'HEAD:refs/heads/new');
   const { value: push } = await first;
   expect(push).toMatchObject({
     type: 'PUSHED',
@@ -102,7 +102,7 @@ test('a push is told with who pushed and which refs moved, as it happens', async
   expect(push.push.refs).toHaveLength(2);
   expect(push.push.refs).toContainEqual({ ref: 'refs/heads/main', before: old, after: sha });
   expect(push.push.refs).toContainEqual({ ref: 'refs/heads/new', before: null, after: sha });
-  await desk.git('pushed', 'push', '-q', 'origin', ':new');
+  await workspace.git('pushed', 'push', '-q', 'origin', ':new');
   const { value: removal } = await events.next();
   expect(removal.push.refs).toEqual([{ ref: 'refs/heads/new', before: sha, after: null }]);
   // And once more, after the first of them.

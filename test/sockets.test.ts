@@ -8,7 +8,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { pino } from 'pino';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type ConnectionLimits, openServer, takesLong } from '../src/http/connections.ts';
-import { Desk } from './git.ts';
+import { Workspace } from './git.ts';
 import { eventually, startApp, type TestApp } from './harness.ts';
 
 let app: TestApp;
@@ -226,14 +226,14 @@ test('a push is cut when its body hardly flows', async () => {
 });
 
 test('a push takes as long as it flows, and is cut when it hardly does', async () => {
-  await using desk = await Desk.open();
-  await desk.git('.', 'init', '-qb', 'main', 'work');
-  await desk.commit('work', { 'random.bin': randomBytes(8_000) });
+  await using workspace = await Workspace.open();
+  await workspace.git('.', 'init', '-qb', 'main', 'work');
+  await workspace.commit('work', { 'random.bin': randomBytes(8_000) });
   const push = async (bytes: number, everyMs: number) => {
     await using slow = await throttle(app.base, bytes, everyMs);
     const url = `http://x:${app.admin.token}@127.0.0.1:${slow.port}/admin/pushed.git`;
     const begun = performance.now();
-    const result = await desk.try('work', 'push', url, 'main');
+    const result = await workspace.try('work', 'push', url, 'main');
     return { ...result, tookMs: performance.now() - begun };
   };
   await app.admin.post('/auth/v1/repository/admin', { name: 'pushed', auto_init: false });

@@ -231,7 +231,8 @@ export async function sliceOrganizations<S extends Prisma.NamespaceSelect>(
   select: S,
 ): Promise<Slice<Prisma.NamespaceGetPayload<{ select: S }>>> {
   demandAccount(viewer);
-  if (!knows(viewer, userId)) throw forbidden("Only the user's own organizations are shown");
+  if (!isSelfOrOperator(viewer, userId))
+    throw forbidden("Only the user's own organizations are shown");
   const where: Prisma.NamespaceWhereInput = {
     members: { some: { userId } },
     ...(viewer.namespaces && { id: { in: [...viewer.namespaces] } }),
@@ -240,7 +241,7 @@ export async function sliceOrganizations<S extends Prisma.NamespaceSelect>(
 }
 
 /** Whether the viewer may see what a user keeps to themselves: address and plan. */
-export function knows(viewer: Viewer, userId: string): viewer is Account {
+export function isSelfOrOperator(viewer: Viewer, userId: string): viewer is Account {
   return viewer.kind === 'account' && (viewer.userId === userId || viewer.operator);
 }
 

@@ -1,5 +1,5 @@
 /**
- * The one door through which a credential becomes a Viewer, for REST, GraphQL and git alike: one query
+ * The one place where a credential becomes a Viewer, for REST, GraphQL and git alike: one query
  * reads the credential, its user and the user's roles, at each request, so that what is deleted or taken
  * away is gone at once on every server.
  *

@@ -18,7 +18,7 @@ export function createGraphQLServer(services: Services) {
     // `usePage` has it.
     graphiql: false,
     landingPage: false,
-    // The door in front answers CORS, and pino logs requests.
+    // Express answers CORS, and pino logs requests.
     cors: false,
     logging: false,
     batching: false,

@@ -22,7 +22,7 @@ type Answer = { setHeader(name: string, value: number): unknown };
 type Buckets = { perMinute: RateLimiterMemory; perSecond: RateLimiterMemory };
 
 export type RateLimits = {
-  /** For every door: credentials that were given and refused end here, with 401, or with 429 past the rate. */
+  /** For every route: credentials that were given and refused end here, with 401, or with 429 past the rate. */
   refused: RequestHandler;
   /** For the API: counts the request, shows the count in the headers, refuses past the rate. */
   counted: RequestHandler;

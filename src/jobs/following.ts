@@ -1,11 +1,11 @@
-/** Following jobs: who may, from where, and in what form it is told. The doors are GraphQL and SSE. */
+/** Following jobs: who may, from where, and in what form it is told, for GraphQL and for event streams. */
 import type { JobStatus } from '../../prisma/generated/enums.ts';
 import { anyIn, demand, type Viewer } from '../auth/permissions.ts';
 import { type Rule, whileAllowed } from '../auth/rechecks.ts';
 import { AppError, invalid } from '../errors.ts';
 import { followed, type OutboxEvent, readOutbox, stopping } from '../events/read.ts';
 import type { Services } from '../services.ts';
-import { getJob, type JobKey, namespaceOf, type Ruled } from './jobs.ts';
+import { type AccessRow, getJob, type JobKey, namespaceOf } from './jobs.ts';
 import { followJournal } from './logs/follow.ts';
 import type { Entry } from './logs/pages.ts';
 import { checkTail, type LogQuery, startOf } from './logs/read.ts';
@@ -54,7 +54,7 @@ export async function openStream(
   { lastSeen, ...query }: LogQuery & { lastSeen: number | null },
 ): Promise<((signal: AbortSignal) => AsyncGenerator<LogEvent>) | null> {
   checkTail(query.tail);
-  const job = await getJob(services, viewer, key, STREAMED);
+  const job = await getJob(services, viewer, key, streamColumns);
   const { id, status } = job;
   const from = (start: number) => {
     const rule = mayRead(services, job);
@@ -76,14 +76,14 @@ export async function openStream(
 }
 
 /** What tells whether a stream has more to say: a cancelled job prints until its attempt has ended. */
-const STREAMED = {
+const streamColumns = {
   status: true,
   nextSeq: true,
   attempts: { where: { endedAt: null }, select: { id: true }, take: 1 },
 } as const;
 
 /** For as long as it is followed. A repository that is deleted takes the job from credentials narrowed to it. */
-function mayRead({ db }: Pick<Services, 'db'>, { id, namespaceId, repositoryId }: Ruled): Rule {
+function mayRead({ db }: Pick<Services, 'db'>, { id, namespaceId, repositoryId }: AccessRow): Rule {
   return {
     key: `job ${id}`,
     async demand(viewer) {

@@ -29,7 +29,7 @@ import { statusPage } from './logs/pages.ts';
 import { removeDeletedPages } from './logs/removal.ts';
 import { type CreateInput, checkRequest, isJobName, type NamedValue } from './request.ts';
 import type { Outcome } from './runners/runner.ts';
-import { announce, isOver, lockJob, moveJob, PHASES, statusTopic, TOLD } from './state.ts';
+import { announce, eventColumns, isOver, lockJob, moveJob, PHASES, statusTopic } from './state.ts';
 import { visibleTo } from './visibility.ts';
 import { poolWaitsFor } from './worker/queue.ts';
 
@@ -46,8 +46,13 @@ type Order = 'asc' | 'desc';
 export type JobKey = { namespace: string; name: string };
 
 /** What the rules need of every row. */
-const RULED = { id: true, namespaceId: true, repositoryId: true, createdById: true } as const;
-export type Ruled = Row<typeof RULED>;
+const accessColumns = {
+  id: true,
+  namespaceId: true,
+  repositoryId: true,
+  createdById: true,
+} as const;
+export type AccessRow = Row<typeof accessColumns>;
 
 /**
  * @returns the job, and `env` once more: nobody is shown it ever after.
@@ -84,10 +89,10 @@ export async function createJob<S extends Select>(
   };
   return inTransaction(services.db, async (tx) => {
     await demandRoom({ ...services, db: tx }, namespace, 'activeJobs');
-    const row = await tx.job.create({ data, select: { ...select, ...TOLD } });
+    const row = await tx.job.create({ data, select: { ...select, ...eventColumns } });
     const first = statusPage({ jobId: id, seq: 1n, status: 'queued', logUntil: null });
     await tx.journalPage.create({ data: first, select: { firstSeq: true } });
-    await announce(tx, row as unknown as Row<typeof TOLD>);
+    await announce(tx, row as unknown as Row<typeof eventColumns>);
     await wake(tx, 'queue');
     return { job: row as unknown as Row<S>, env: input.env ?? [] };
   }).catch((error) => {
@@ -113,18 +118,18 @@ export async function getJob<S extends Select>(
   viewer: Viewer,
   key: JobKey,
   select: S,
-): Promise<Row<S> & Ruled> {
+): Promise<Row<S> & AccessRow> {
   const namespace = await namespaceOf(services, key.namespace, viewer);
   demand(viewer, 'job.read', anyIn(viewer, namespace.id));
   const row =
     isJobName(key.name) &&
     (await services.db.job.findUnique({
       where: { namespaceId_name: { namespaceId: namespace.id, name: key.name } },
-      select: { ...select, ...RULED },
+      select: { ...select, ...accessColumns },
       relationLoadStrategy: 'join',
     }));
   if (!row) throw notFound('Job');
-  const ruled = row as unknown as Row<S> & Ruled;
+  const ruled = row as unknown as Row<S> & AccessRow;
   demand(viewer, 'job.read', ruled);
   return ruled;
 }
@@ -141,7 +146,7 @@ export async function findJob<S extends Select>(
 }
 
 /** What is told of an attempt. */
-export const ATTEMPT = {
+export const attemptColumns = {
   id: true,
   number: true,
   outcome: true,
@@ -149,7 +154,7 @@ export const ATTEMPT = {
   startedAt: true,
   endedAt: true,
 } as const satisfies Prisma.JobAttemptSelect;
-export type Attempt = Prisma.JobAttemptGetPayload<{ select: typeof ATTEMPT }>;
+export type Attempt = Prisma.JobAttemptGetPayload<{ select: typeof attemptColumns }>;
 
 /** Null when there is none that the viewer may see. */
 export function findAttempt(
@@ -157,7 +162,10 @@ export function findAttempt(
   viewer: Viewer,
   id: string,
 ): Promise<Attempt | null> {
-  return db.jobAttempt.findUnique({ where: { id, job: visibleTo(viewer) }, select: ATTEMPT });
+  return db.jobAttempt.findUnique({
+    where: { id, job: visibleTo(viewer) },
+    select: attemptColumns,
+  });
 }
 
 export const SORTS = ['created_at', 'started_at', 'completed_at', 'name'] as const;
@@ -287,7 +295,7 @@ export async function deleteJob(
         `The job cannot be deleted while its status is ${job.status}: cancel it first`,
       );
     await noteArtifacts(tx, id, deleteArtifacts);
-    const row = await tx.job.delete({ where: { id }, select: TOLD });
+    const row = await tx.job.delete({ where: { id }, select: eventColumns });
     await announce(tx, row, 'job.deleted');
     await wake(tx, `job:${id}`);
     await wake(tx, statusTopic(id));
@@ -310,7 +318,7 @@ async function findFor(
   viewer: Viewer,
   action: 'job.cancel' | 'job.delete',
   { namespace: name, name: jobName }: JobKey,
-): Promise<Ruled> {
+): Promise<AccessRow> {
   const account = demandAccount(viewer);
   const namespace = await namespaceOf(services, name);
   const least = action === 'job.delete' ? 'job.deleteOwn' : action;
@@ -319,7 +327,7 @@ async function findFor(
     isJobName(jobName) &&
     (await services.db.job.findUnique({
       where: { namespaceId_name: { namespaceId: namespace.id, name: jobName } },
-      select: RULED,
+      select: accessColumns,
     }));
   if (!job) throw notFound('Job');
   const own = job.createdById === account.userId;
@@ -338,7 +346,7 @@ export function runtimeOf(job: {
 }
 
 /** The columns that `runtimeOf` needs: the open attempt is the last one. */
-export const RUNTIME = {
+export const runtimeColumns = {
   runtimeSeconds: true,
   status: true,
   attempts: {

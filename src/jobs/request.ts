@@ -25,8 +25,6 @@ export type CreateInput = {
   outputPath?: string | null;
 };
 
-export type JobRequest = ReturnType<typeof checkRequest>;
-
 const MAX_TIMEOUT_MINUTES = 10_080;
 const MAX_RETRIES = 5;
 /** Linux takes 128 KiB in one argument, and the shell's is the command. */

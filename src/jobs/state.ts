@@ -97,7 +97,7 @@ export async function moveJob(
       ...set,
       ...(changes && { nextSeq: { increment: 1 } }),
     },
-    select: { ...TOLD, nextSeq: true, logUntil: true },
+    select: { ...eventColumns, nextSeq: true, logUntil: true },
   });
   if (changes) {
     const page = statusPage({
@@ -127,7 +127,7 @@ export async function lockJob(tx: Prisma.TransactionClient, id: string): Promise
 }
 
 /** What an event tells: enough to show a job, never its command, environment or secrets. */
-const TOLD = {
+const eventColumns = {
   id: true,
   namespaceId: true,
   repositoryId: true,
@@ -139,7 +139,7 @@ const TOLD = {
   startedAt: true,
   completedAt: true,
 } as const satisfies Prisma.JobSelect;
-type Told = Prisma.JobGetPayload<{ select: typeof TOLD }>;
+type Told = Prisma.JobGetPayload<{ select: typeof eventColumns }>;
 
 /** For the first and the last event of a job, which are no moves. */
 export async function announce(
@@ -165,7 +165,7 @@ export async function announce(
   });
 }
 
-export { TOLD };
+export { eventColumns };
 
 /** Characters of `progress`. */
 export const MAX_PROGRESS = 1_000;

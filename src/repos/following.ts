@@ -7,7 +7,7 @@ import type { EventType } from '../events/publish.ts';
 import { followed, type OutboxEvent, readOutbox, stopping } from '../events/read.ts';
 import { type Command, NONE } from '../git/transport/hooks.ts';
 import type { Services } from '../services.ts';
-import { getRepository, RULED, type Ruled, target } from './repos.ts';
+import { type AccessRow, accessColumns, getRepository, target } from './repos.ts';
 
 type Deps = Pick<Services, 'db' | 'bus' | 'rechecks'>;
 
@@ -91,11 +91,11 @@ function mayReadAll(namespaceIds: readonly string[]): Rule {
 }
 
 /** As it is at each moment: it may be closed, or given to another namespace. */
-function mayRead({ db }: Pick<Services, 'db'>, { id }: Ruled): Rule {
+function mayRead({ db }: Pick<Services, 'db'>, { id }: AccessRow): Rule {
   return {
     key: `repository ${id}`,
     async demand(viewer) {
-      const row = await db.repository.findUnique({ where: { id }, select: RULED });
+      const row = await db.repository.findUnique({ where: { id }, select: accessColumns });
       // One that is deleted ends what follows it by itself.
       if (row) demand(viewer, 'repository.read', target(row));
     },

@@ -18,7 +18,14 @@ import { demandRoom } from '../limits/quotas.ts';
 import type { Services } from '../services.ts';
 import { gitignore } from './gitignore.ts';
 import { checkBranch, checkDescription, checkName, nameKey } from './names.ts';
-import { lockRepository, noRepository, type Row, RULED, type Select, target } from './repos.ts';
+import {
+  accessColumns,
+  lockRepository,
+  noRepository,
+  type Row,
+  type Select,
+  target,
+} from './repos.ts';
 
 /** By id; the namespace, when given, must be the owner's. */
 export type RepositoryId = { id: string; namespace?: string | null };
@@ -227,7 +234,12 @@ async function administered(
   const row = isId('repo', id)
     ? await db.repository.findUnique({
         where: { id },
-        select: { ...RULED, name: true, sizeBytes: true, namespace: { select: { name: true } } },
+        select: {
+          ...accessColumns,
+          name: true,
+          sizeBytes: true,
+          namespace: { select: { name: true } },
+        },
         relationLoadStrategy: 'join',
       })
     : null;

@@ -21,7 +21,7 @@ export type Select = Prisma.RepositorySelect;
 export type Row<S extends Select> = Prisma.RepositoryGetPayload<{ select: S }>;
 
 /** Whether the viewer may read it: of rows that come with others, as a job's repository does. */
-export function isVisible(viewer: Viewer, row: Omit<Ruled, 'defaultBranch'>): boolean {
+export function isVisible(viewer: Viewer, row: Omit<AccessRow, 'defaultBranch'>): boolean {
   return can(viewer, 'repository.read', target(row));
 }
 
@@ -43,13 +43,13 @@ export async function findRepositoryById<S extends Select>(
 export type RepositoryKey = { namespace: string; id?: string | null; name?: string | null };
 
 /** What the rules need of every row. */
-export const RULED = {
+export const accessColumns = {
   id: true,
   namespaceId: true,
   visibility: true,
   defaultBranch: true,
 } as const;
-export type Ruled = Row<typeof RULED>;
+export type AccessRow = Row<typeof accessColumns>;
 
 /**
  * One that the viewer may read. By name, one that the viewer may not see does not exist: names can be guessed.
@@ -60,7 +60,7 @@ export async function getRepository<S extends Select>(
   viewer: Viewer,
   key: RepositoryKey,
   select: S,
-): Promise<Ruled & Row<S>> {
+): Promise<AccessRow & Row<S>> {
   if (viewer.kind === 'anonymous' && viewer.failure) throw viewer.failure;
   if (!key.id && !key.name) throw invalid(null, 'give the id or the name of the repository');
   const row = canExist(key) ? await findRepository(db, key, select) : null;
@@ -81,17 +81,17 @@ async function findRepository<S extends Select>(
   db: Db,
   key: RepositoryKey,
   select: S,
-): Promise<(Ruled & Row<S>) | null> {
+): Promise<(AccessRow & Row<S>) | null> {
   const row = await db.repository.findFirst({
     where: {
       ...(key.id && { id: key.id }),
       ...(key.name && { nameKey: nameKey(key.name) }),
       namespace: { name: key.namespace.toLowerCase() },
     },
-    select: { ...select, ...RULED },
+    select: { ...select, ...accessColumns },
     relationLoadStrategy: 'join',
   });
-  return row as unknown as (Ruled & Row<S>) | null;
+  return row as unknown as (AccessRow & Row<S>) | null;
 }
 
 /** Until the transaction ends, nobody else changes or deletes it. @returns whether it is there */
@@ -133,7 +133,7 @@ export function ruleOfGit({ db }: Pick<Services, 'db'>, id: string, action: GitA
   return {
     key: `${action} ${id}`,
     async demand(now) {
-      const row = await db.repository.findUnique({ where: { id }, select: RULED });
+      const row = await db.repository.findUnique({ where: { id }, select: accessColumns });
       if (!row) throw notFound('Repository');
       demand(now, action, target(row));
     },
@@ -188,7 +188,7 @@ export type CheckoutInput = {
 };
 
 /** Columns for `collaboratorCount`. */
-export const COLLABORATORS = {
+export const collaboratorColumns = {
   namespace: {
     select: {
       userId: true,
@@ -198,7 +198,7 @@ export const COLLABORATORS = {
 } as const satisfies Select;
 
 /** Members who can write, the owner included: a user has no membership of their own namespace. */
-export function collaboratorCount({ namespace }: Row<typeof COLLABORATORS>): number {
+export function collaboratorCount({ namespace }: Row<typeof collaboratorColumns>): number {
   return Math.max(1, namespace._count.members + (namespace.userId ? 1 : 0));
 }
 
@@ -218,7 +218,7 @@ export function cloneUrls(
 }
 
 /** What `demand` needs to know of a repository. */
-export function target({ id, namespaceId, visibility }: Omit<Ruled, 'defaultBranch'>) {
+export function target({ id, namespaceId, visibility }: Omit<AccessRow, 'defaultBranch'>) {
   return { namespaceId, repositoryId: id, visibility };
 }
 

@@ -8,7 +8,7 @@ import { join } from 'node:path';
 import { gzipSync } from 'node:zlib';
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
-import { Desk, remote } from '../git.ts';
+import { remote, Workspace } from '../git.ts';
 import { startApp } from '../harness.ts';
 import { agreement, processesOf } from './agreement.ts';
 import { mostly, nastyString } from './values.ts';
@@ -32,15 +32,15 @@ test('no request of git gets a 5xx, and none leaves anything behind', {
   timeout: DEADLINE_MS,
 }, async () => {
   await using app = await startApp();
-  await using desk = await Desk.open();
+  await using workspace = await Workspace.open();
   const { id } = (
     await app.admin.post('/auth/v1/repository/admin', { name: 'fuzzed', visibility: 'public' })
   ).body;
-  await desk.git('.', 'clone', '-q', remote(app.admin, 'admin/fuzzed'), 'work');
-  const tip = await desk.git('work', 'rev-parse', 'HEAD');
-  const next = await desk.commit('work', { 'a.txt': 'a\n'.repeat(1_000), 'b/c.bin': 'b' });
+  await workspace.git('.', 'clone', '-q', remote(app.admin, 'admin/fuzzed'), 'work');
+  const tip = await workspace.git('work', 'rev-parse', 'HEAD');
+  const next = await workspace.commit('work', { 'a.txt': 'a\n'.repeat(1_000), 'b/c.bin': 'b' });
   const pack = execFileSync('git', ['pack-objects', '--revs', '--stdout', '-q'], {
-    cwd: join(desk.path, 'work'),
+    cwd: join(workspace.path, 'work'),
     input: `${next}\n^${tip}\n`,
   });
   const password = Buffer.from(`x:${app.admin.token}`).toString('base64');
@@ -70,9 +70,9 @@ test('no request of git gets a 5xx, and none leaves anything behind', {
   for (const status of [200, 400, 401, 404]) expect(seen.get(status) ?? 0).toBeGreaterThan(0);
 
   // The stock client is served as before.
-  await desk.git('.', 'clone', '-q', remote(app.admin, 'admin/fuzzed'), 'again');
-  await desk.git('work', 'fetch', '-q', 'origin');
-  await desk.git('work', 'push', '-q', '-f', 'origin', 'HEAD:main');
+  await workspace.git('.', 'clone', '-q', remote(app.admin, 'admin/fuzzed'), 'again');
+  await workspace.git('work', 'fetch', '-q', 'origin');
+  await workspace.git('work', 'push', '-q', '-f', 'origin', 'HEAD:main');
   await agreement(app, [id]);
   expect(await processesOf(app.config.dataDir)).toEqual([]);
 });

@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import { fakeRunner } from '../fakes/runner.ts';
-import { Desk } from '../git.ts';
+import { Workspace } from '../git.ts';
 import { type Client, startApp } from '../harness.ts';
 import { agreement, processesOf } from './agreement.ts';
 import { count } from './world.ts';
@@ -56,7 +56,7 @@ test('whatever is done at once to the same repositories, each request is answere
   timeout: 240_000,
 }, async () => {
   await using app = await startApp({ overrides: { runner: fakeRunner() } });
-  await using desk = await Desk.open();
+  await using workspace = await Workspace.open();
   const callers: Client[] = [];
   for (const name of OWNERS) callers.push(await app.user(name));
   for (const [namespace, username] of [
@@ -70,8 +70,8 @@ test('whatever is done at once to the same repositories, each request is answere
   callers.push(app.anonymous);
   const [ada] = callers as [Client];
 
-  await desk.git('.', 'init', '-q', '-b', 'main', 'work');
-  await desk.commit('work', { 'a.py': 'print(1)\n' });
+  await workspace.git('.', 'init', '-q', '-b', 'main', 'work');
+  await workspace.commit('work', { 'a.py': 'print(1)\n' });
   const path = (owner: string, id: string) => `/auth/v1/repository/${owner}/${id}`;
   let made = 0;
   /** Where each stands, as far as is known; others may have moved it meanwhile. */
@@ -115,7 +115,7 @@ test('whatever is done at once to the same repositories, each request is answere
     const stock = async (...args: string[]) => {
       const place = await placeOf(id);
       const all = args.map((arg) => (arg === 'REMOTE' ? remoteOf(client, place) : arg));
-      const { code, stderr } = await desk.try('work', ...all);
+      const { code, stderr } = await workspace.try('work', ...all);
       // What git shows of a 5xx, and of a fault that it tells of within its protocol.
       expect(stderr, what).not.toMatch(/(error:|HTTP) 5\d\d|fault on the server/);
       answered(code === 0 ? 200 : 400);
@@ -151,7 +151,7 @@ test('whatever is done at once to the same repositories, each request is answere
       case 'pushDelete':
         return stock('push', '-q', 'REMOTE', `:refs/heads/${name}`);
       case 'clone':
-        return stock('clone', '-q', '--bare', 'REMOTE', join(desk.path, 'clones', fresh));
+        return stock('clone', '-q', '--bare', 'REMOTE', join(workspace.path, 'clones', fresh));
       case 'lsRemote':
         return stock('ls-remote', 'REMOTE');
       case 'tree':
@@ -184,7 +184,7 @@ test('whatever is done at once to the same repositories, each request is answere
     }
   }
 
-  await mkdir(join(desk.path, 'clones'));
+  await mkdir(join(workspace.path, 'clones'));
   const property = fc.asyncProperty(
     fc.array(step, { minLength: BATCH, maxLength: BATCH }),
     async (steps) => {

@@ -50,14 +50,16 @@ export const User = builder.prismaNode('User', {
       nullable: true,
       description: 'Shown to the user and the operator.',
       select: { email: true },
-      resolve: ({ id, email }, _args, { viewer }) => (accounts.knows(viewer, id) ? email : null),
+      resolve: ({ id, email }, _args, { viewer }) =>
+        accounts.isSelfOrOperator(viewer, id) ? email : null,
     }),
     plan: t.field({
       type: Plan,
       nullable: true,
       description: 'Shown to the user and the operator.',
       select: { plan: true },
-      resolve: ({ id, plan }, _args, { viewer }) => (accounts.knows(viewer, id) ? plan : null),
+      resolve: ({ id, plan }, _args, { viewer }) =>
+        accounts.isSelfOrOperator(viewer, id) ? plan : null,
     }),
     operator: t.exposeBoolean('operator', {
       description: 'May create users and organizations, and act in every namespace.',

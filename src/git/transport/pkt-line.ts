@@ -5,8 +5,3 @@ export const FLUSH = '0000';
 export function pktLine(text: string): string {
   return (Buffer.byteLength(text) + 4).toString(16).padStart(4, '0') + text;
 }
-
-/** What a git client shows as `fatal: remote error: …`. */
-export function errorLine(message: string): string {
-  return pktLine(`ERR ${message}`);
-}

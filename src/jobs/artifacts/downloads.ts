@@ -12,7 +12,7 @@ import { type ArtifactEntry, type ArtifactKey, listArtifacts } from './store.ts'
 type Deps = Pick<Services, 'storage' | 'signer' | 'urls'>;
 
 /** The columns that tell of a job's artifacts. */
-export const DESCRIBED = {
+export const artifactColumns = {
   id: true,
   namespaceId: true,
   namespace: { select: { name: true } },
@@ -31,10 +31,10 @@ export type Artifacts = ArtifactKey & {
   downloadUrl: string;
 };
 
-type Described = Prisma.JobGetPayload<{ select: typeof DESCRIBED }>;
+type ArtifactRow = Prisma.JobGetPayload<{ select: typeof artifactColumns }>;
 
 /** Null until there are any. */
-export function artifactsOf(deps: Deps, job: Described): Artifacts | null {
+export function artifactsOf(deps: Deps, job: ArtifactRow): Artifacts | null {
   const { artifactBytes } = job;
   return artifactBytes === null ? null : describe(deps, { ...job, artifactBytes });
 }
@@ -42,7 +42,7 @@ export function artifactsOf(deps: Deps, job: Described): Artifacts | null {
 /** Of a job, or of one that is gone. */
 export function describe(
   { signer, urls }: Deps,
-  job: Described & { artifactBytes: bigint },
+  job: ArtifactRow & { artifactBytes: bigint },
 ): Artifacts {
   const base = `${urls.artifacts}/${job.namespace.name}/${job.id}`;
   return {

@@ -15,7 +15,7 @@ import type { Services } from '../../services.ts';
 import { visibleTo } from '../visibility.ts';
 import { removeArtifacts } from './store.ts';
 
-const KEPT = {
+const keptColumns = {
   /** Of the job. */
   id: true,
   name: true,
@@ -27,7 +27,7 @@ const KEPT = {
   artifactsOf: true,
   deletedAt: true,
 } as const satisfies Prisma.KeptArtifactsSelect;
-export type KeptArtifacts = Prisma.KeptArtifactsGetPayload<{ select: typeof KEPT }>;
+export type KeptArtifacts = Prisma.KeptArtifactsGetPayload<{ select: typeof keptColumns }>;
 
 const NEWEST: Sorting = { name: 'deleted_at', column: 'deletedAt', type: 'time', order: 'desc' };
 
@@ -58,7 +58,7 @@ export async function sliceKept(
   // Who may see a job may see what it left: the conditions are on columns that both have.
   const visible = visibleTo(viewer) as Prisma.KeptArtifactsWhereInput;
   const where: Prisma.KeptArtifactsWhereInput = { namespaceId, removing: false, AND: [visible] };
-  return readSlice(db.keptArtifacts, NEWEST, range, { where, select: KEPT });
+  return readSlice(db.keptArtifacts, NEWEST, range, { where, select: keptColumns });
 }
 
 /**

@@ -14,7 +14,7 @@ import {
 } from '../../graphql/paging.ts';
 import { selectAt, selectOf, selectOfNodes } from '../../graphql/select.ts';
 import { Repository } from '../../repos/graphql/repositories.ts';
-import { isVisible, RULED, type Ruled } from '../../repos/repos.ts';
+import { type AccessRow, accessColumns, isVisible } from '../../repos/repos.ts';
 import { analyticsOf } from '../analytics.ts';
 import * as downloads from '../artifacts/downloads.ts';
 import * as jobs from '../jobs.ts';
@@ -50,9 +50,9 @@ export const Job = builder.prismaNode('Job', {
       nullable: true,
       description: 'The same by id: follows renames; null when it is gone or not to be seen.',
       // Read with the job, and hidden here from who may not see it.
-      select: (_args, _context, nested) => ({ repository: nested({ select: RULED }) }),
+      select: (_args, _context, nested) => ({ repository: nested({ select: accessColumns }) }),
       resolve: ({ repository }, _args, { viewer }) =>
-        repository && isVisible(viewer, repository as unknown as Ruled)
+        repository && isVisible(viewer, repository as unknown as AccessRow)
           ? (repository as never)
           : null,
     }),
@@ -102,12 +102,12 @@ export const Job = builder.prismaNode('Job', {
     totalCost: t.field({
       type: 'Decimal',
       description: 'Of all attempts, until now.',
-      select: { ...jobs.RUNTIME, costPerHour: true },
+      select: { ...jobs.runtimeColumns, costPerHour: true },
       resolve: (job) => jobs.totalCostOf(job),
     }),
     runtimeSeconds: t.int({
       description: 'Of all attempts, until now.',
-      select: jobs.RUNTIME,
+      select: jobs.runtimeColumns,
       resolve: (job) => jobs.runtimeOf(job),
     }),
     progress: t.exposeString('progress', {
@@ -117,7 +117,7 @@ export const Job = builder.prismaNode('Job', {
       type: JobArtifacts,
       nullable: true,
       description: 'Null until there are any.',
-      select: downloads.DESCRIBED,
+      select: downloads.artifactColumns,
       resolve: (job, _args, { services }) => downloads.artifactsOf(services, job),
     }),
     createdAt: t.expose('createdAt', { type: 'DateTime', description: 'When it was made.' }),
@@ -150,7 +150,12 @@ export const Job = builder.prismaNode('Job', {
     analytics: t.field({
       type: JobAnalytics,
       description: 'What it uses of its hardware.',
-      select: { ...jobs.RUNTIME, usage: true, name: true, namespace: { select: { name: true } } },
+      select: {
+        ...jobs.runtimeColumns,
+        usage: true,
+        name: true,
+        namespace: { select: { name: true } },
+      },
       resolve: (job) => ({
         name: job.name,
         namespace: job.namespace.name,
@@ -164,7 +169,7 @@ export const Job = builder.prismaNode('Job', {
       complexity: pageCost(),
       args: sliceArgs,
       // Few, for retries and losses are bounded; so they are read with the job, in one query for many jobs.
-      select: { attempts: { select: jobs.ATTEMPT, orderBy: { number: 'asc' } } },
+      select: { attempts: { select: jobs.attemptColumns, orderBy: { number: 'asc' } } },
       resolve: ({ attempts }, args) =>
         toConnection(
           sliceOf(attempts, args, ({ number }) => String(number)),

@@ -6,7 +6,7 @@ import type { Runner } from '../runners/runner.ts';
 /** What looking after jobs takes: the services, transactions, and what runs them. */
 export type Deps = Omit<Services, 'db'> & { db: Prisma.DefaultPrismaClient; runner: Runner };
 
-export const ATTEMPT = {
+export const attemptColumns = {
   id: true,
   number: true,
   handle: true,
@@ -41,4 +41,4 @@ export const ATTEMPT = {
     },
   },
 } as const satisfies Prisma.JobAttemptSelect;
-export type Attempt = Prisma.JobAttemptGetPayload<{ select: typeof ATTEMPT }>;
+export type Attempt = Prisma.JobAttemptGetPayload<{ select: typeof attemptColumns }>;

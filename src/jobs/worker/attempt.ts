@@ -13,7 +13,7 @@ import type { Line } from '../logs/pages.ts';
 import type { Handle, LogCursor, Outcome } from '../runners/runner.ts';
 import { masker, type Secrets } from '../secrets.ts';
 import { MAX_PROGRESS, moveJob, PHASES, statusTopic } from '../state.ts';
-import { ATTEMPT, type Attempt, type Deps } from './attempt-row.ts';
+import { type Attempt, attemptColumns, type Deps } from './attempt-row.ts';
 import { abandon, type Collected, collect, finish } from './finish.ts';
 import { persist } from './persist.ts';
 import { openSecrets, prepare } from './prepare.ts';
@@ -97,7 +97,7 @@ export async function giveUp(deps: Deps, attemptId: string, error: unknown): Pro
 
 /** Null when it is over, or deleted with its job. */
 async function findAttempt({ db }: Deps, id: string): Promise<Attempt | null> {
-  const attempt = await db.jobAttempt.findUnique({ where: { id }, select: ATTEMPT });
+  const attempt = await db.jobAttempt.findUnique({ where: { id }, select: attemptColumns });
   return attempt?.endedAt ? null : attempt;
 }
 

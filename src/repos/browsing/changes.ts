@@ -15,7 +15,7 @@ import { type Allowance, takeOfGit } from '../../limits/reads.ts';
 import { once } from '../../once.ts';
 import type { Services } from '../../services.ts';
 import { inFolder } from '../folder.ts';
-import { type Ruled, target } from '../repos.ts';
+import { type AccessRow, target } from '../repos.ts';
 import { type CommitHere, find, takeCommits } from './contents.ts';
 
 type Reads = Pick<Services, 'db' | 'git' | 'log'>;
@@ -27,7 +27,7 @@ export type ChangesHere = Changes & {
   /** Lines of all files; null when there are more files than are listed. */
   additions: number | null;
   deletions: number | null;
-  repository: Ruled;
+  repository: AccessRow;
   range: Range;
 };
 
@@ -43,7 +43,7 @@ export function changesOf(
   return read(services, repository, { from: parents[0] ?? null, to: sha });
 }
 
-async function read(services: Reads, repository: Ruled, range: Range): Promise<ChangesHere> {
+async function read(services: Reads, repository: AccessRow, range: Range): Promise<ChangesHere> {
   const { diffs } = services.git;
   const changes = await within(services, repository, (dir) => diffs.changes(dir, range));
   const sum = (of: 'additions' | 'deletions') =>
@@ -97,7 +97,7 @@ async function fitting(patches: readonly Patch[], allowance: Allowance): Promise
 }
 
 export type Comparison = {
-  repository: Ruled;
+  repository: AccessRow;
   base: CommitHere;
   head: CommitHere;
   /** The best common ancestor; null when the two have none. */
@@ -110,7 +110,7 @@ export type Comparison = {
 export async function compare(
   services: Reads,
   viewer: Viewer,
-  repository: Ruled,
+  repository: AccessRow,
   revisions: { base: string; head: string },
 ): Promise<Comparison> {
   demand(viewer, 'repository.read', target(repository));
@@ -184,7 +184,7 @@ function readPosition(cursor: string): number {
 
 async function within<T>(
   services: Reads,
-  { id }: Ruled,
+  { id }: AccessRow,
   work: (dir: string) => Promise<T>,
 ): Promise<T> {
   try {

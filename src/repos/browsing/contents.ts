@@ -19,7 +19,7 @@ import { type Located, locate, locateInBranch, resolveCommit } from '../../git/o
 import { type Allowance, takeWhole } from '../../limits/reads.ts';
 import type { Services } from '../../services.ts';
 import { inFolder } from '../folder.ts';
-import { type Ruled, target } from '../repos.ts';
+import { type AccessRow, target } from '../repos.ts';
 import { downloadUrl } from './downloads.ts';
 
 type Reads = Pick<Services, 'db' | 'git' | 'log'>;
@@ -48,7 +48,7 @@ export type Place = { path: string; ref?: string | null };
 export async function tree(
   services: Reads,
   viewer: Viewer,
-  repository: Ruled,
+  repository: AccessRow,
   { path, ref }: Place,
   allowance: Allowance,
 ): Promise<Tree> {
@@ -85,7 +85,7 @@ export async function tree(
 export async function file(
   services: Reads & Pick<Services, 'signer' | 'urls'>,
   viewer: Viewer,
-  repository: Ruled,
+  repository: AccessRow,
   { path, ref }: Place,
   allowance: Allowance,
 ): Promise<File> {
@@ -119,13 +119,13 @@ export async function file(
 }
 
 /** A commit, and where its changes are to be read. */
-export type CommitHere = Commit & { repository: Ruled };
+export type CommitHere = Commit & { repository: AccessRow };
 
 /** Newest first. @throws AppError 400, 401, 403, 404 for an unknown revision. */
 export async function commits(
   services: Reads,
   viewer: Viewer,
-  repository: Ruled,
+  repository: AccessRow,
   { revision, page, perPage }: PageRequest & { revision: string },
   allowance: Allowance,
 ): Promise<NumberedPage<CommitHere>> {
@@ -156,7 +156,7 @@ export function takeCommits(
 /** A ref that was not given is `main` where that branch exists, else the default branch. */
 export async function find(
   objects: Objects,
-  { defaultBranch }: Ruled,
+  { defaultBranch }: AccessRow,
   ref: string | null | undefined,
   path: string,
 ): Promise<Located | null> {

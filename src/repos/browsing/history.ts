@@ -10,7 +10,7 @@ import type { Allowance } from '../../limits/reads.ts';
 import { once } from '../../once.ts';
 import type { Services } from '../../services.ts';
 import { inFolder } from '../folder.ts';
-import { type Ruled, target } from '../repos.ts';
+import { type AccessRow, target } from '../repos.ts';
 import { type CommitHere, find, takeCommits } from './contents.ts';
 
 type Reads = Pick<Services, 'db' | 'git' | 'log'>;
@@ -24,7 +24,7 @@ type Reads = Pick<Services, 'db' | 'git' | 'log'>;
 export async function history(
   services: Reads,
   viewer: Viewer,
-  repository: Ruled,
+  repository: AccessRow,
   { revision, first, after }: SliceRequest & { revision?: string | null },
   allowance: Allowance,
 ): Promise<Slice<CommitHere>> {
@@ -64,7 +64,7 @@ function readPosition(cursor: string): { sha: string; position: number } {
 export async function commit(
   services: Reads,
   viewer: Viewer,
-  repository: Ruled,
+  repository: AccessRow,
   revision: string,
   allowance: Allowance,
 ): Promise<CommitHere> {
@@ -87,7 +87,7 @@ export type RefAndCommit = Ref & { commit(): Promise<CommitHere | null> };
 export async function refs(
   services: Reads,
   viewer: Viewer,
-  repository: Ruled,
+  repository: AccessRow,
   { kind, totalCount, first, after }: SliceRequest & { kind: RefKind; totalCount: number },
   allowance: Allowance,
 ): Promise<Slice<RefAndCommit>> {

@@ -95,7 +95,7 @@ export const Repository = builder.prismaNode('Repository', {
     }),
     collaboratorCount: t.int({
       description: 'Who can write: members, and the owner.',
-      select: repos.COLLABORATORS,
+      select: repos.collaboratorColumns,
       resolve: repos.collaboratorCount,
     }),
     branchCount: t.exposeInt('branchCount', { description: 'How many branches there are.' }),
@@ -132,7 +132,7 @@ export const Repository = builder.prismaNode('Repository', {
         }),
         ref: t.arg.string({ description: REF }),
       },
-      select: repos.RULED,
+      select: repos.accessColumns,
       resolve: (row, args, { services, viewer, allowance }, info) =>
         contents.tree(services, viewer, row, args, allowance(info)),
     }),
@@ -147,7 +147,7 @@ export const Repository = builder.prismaNode('Repository', {
         }),
         ref: t.arg.string({ description: REF }),
       },
-      select: repos.RULED,
+      select: repos.accessColumns,
       resolve: (row, args, { services, viewer, allowance }, info) =>
         contents.file(services, viewer, row, args, allowance(info)),
     }),
@@ -162,7 +162,7 @@ export const Repository = builder.prismaNode('Repository', {
         page: t.arg.int({ ...pageArgs.page, required: true }),
         perPage: t.arg.int({ ...pageArgs.perPage, required: true }),
       },
-      select: repos.RULED,
+      select: repos.accessColumns,
       resolve: (row, args, { services, viewer, allowance }, info) =>
         contents.commits(services, viewer, row, args, allowance(info)),
     }),
@@ -175,7 +175,7 @@ export const Repository = builder.prismaNode('Repository', {
         revision: t.arg.string({ description: REF }),
         ...sliceArgs,
       },
-      select: repos.RULED,
+      select: repos.accessColumns,
       resolve: async (row, args, { services, viewer, allowance }, info) =>
         toConnection(await history.history(services, viewer, row, args, allowance(info)), args),
     }),
@@ -184,7 +184,7 @@ export const Repository = builder.prismaNode('Repository', {
       nullable: true,
       description: 'What a revision names.',
       args: { revision: t.arg.string({ required: true, description: 'Branch, tag or commit.' }) },
-      select: repos.RULED,
+      select: repos.accessColumns,
       resolve: (row, { revision }, { services, viewer, allowance }, info) =>
         history.commit(services, viewer, row, revision, allowance(info)),
     }),
@@ -197,7 +197,7 @@ export const Repository = builder.prismaNode('Repository', {
         base: t.arg.string({ required: true, description: 'Branch, tag or commit to merge into.' }),
         head: t.arg.string({ required: true, description: 'Branch, tag or commit to merge.' }),
       },
-      select: repos.RULED,
+      select: repos.accessColumns,
       resolve: (row, args, { services, viewer }) => changes.compare(services, viewer, row, args),
     }),
     branches: t.field({
@@ -206,7 +206,7 @@ export const Repository = builder.prismaNode('Repository', {
       description: 'By name.',
       complexity: pageCost(PROCESS),
       args: sliceArgs,
-      select: { ...repos.RULED, branchCount: true },
+      select: { ...repos.accessColumns, branchCount: true },
       resolve: (row, args, context, info) =>
         refs(row, 'branch', row.branchCount, args, context, info),
     }),
@@ -216,14 +216,14 @@ export const Repository = builder.prismaNode('Repository', {
       description: 'By name.',
       complexity: pageCost(PROCESS),
       args: sliceArgs,
-      select: { ...repos.RULED, tagCount: true },
+      select: { ...repos.accessColumns, tagCount: true },
       resolve: (row, args, context, info) => refs(row, 'tag', row.tagCount, args, context, info),
     }),
   }),
 });
 
 async function refs(
-  row: repos.Ruled,
+  row: repos.AccessRow,
   kind: RefKind,
   totalCount: number,
   args: SliceRequest,
