@@ -72,7 +72,10 @@ test('a large file, and long names, are counted as well', async () => {
   const to = join(at.path, 'to');
   const three = { from, sha: large, to, maxFiles: 100 };
   await expect(checkOut({ ...three, maxBytes: 3 * 2 ** 20 - 1 })).rejects.toThrow(CheckoutTooLarge);
-  await checkOut({ ...three, maxBytes: 4 * 2 ** 20 });
+  await expect(checkOut({ ...three, maxBytes: 2 ** 50, room: 3 * 2 ** 20 - 1 })).rejects.toThrow(
+    new CheckoutTooLarge("The checkout is larger than what the server's disk has left"),
+  );
+  await checkOut({ ...three, maxBytes: 4 * 2 ** 20, room: 4 * 2 ** 20 });
   expect(await readdir(to)).toEqual(['.git', 'name0', 'name1', 'name2']);
 });
 

@@ -183,6 +183,8 @@ export type CheckoutInput = {
   dir: string;
   /** What it may take of the disk, and how many files and folders it may have. */
   maxBytes: number;
+  /** Bytes that the disk has left. */
+  room: number;
   maxFiles: number;
   signal?: AbortSignal;
 };

@@ -26,6 +26,8 @@ export type CheckoutOptions = {
   to: string;
   /** What it may take of the disk, with the repository in it. */
   maxBytes: number;
+  /** Bytes that the disk itself has left for it; what is on its way at the same time is not known. */
+  room?: number;
   /** Files and folders. */
   maxFiles: number;
   signal?: AbortSignal;
@@ -41,7 +43,7 @@ export class CheckoutTooLarge extends Error {
  * @throws CheckoutTooLarge, GitError when the commit or one of its objects is missing, Error when `to` exists.
  */
 export async function checkOut(options: CheckoutOptions): Promise<void> {
-  const { from, sha, to, maxBytes, signal } = options;
+  const { from, sha, to, signal } = options;
   const fileBytes = await measure(options);
   const gitdir = join(to, '.git');
   await mkdir(to);
@@ -71,7 +73,7 @@ export async function checkOut(options: CheckoutOptions): Promise<void> {
   );
   let bytes = fileBytes;
   for (const name of await readdir(packs)) bytes += (await stat(join(packs, name))).size;
-  if (bytes > maxBytes) throw tooLarge(maxBytes);
+  demandBytes(bytes, options);
   await git(['reset', '--hard', '--quiet'], { ...limits, cwd: to });
 }
 
@@ -82,7 +84,7 @@ export async function checkOut(options: CheckoutOptions): Promise<void> {
  * @throws CheckoutTooLarge
  */
 async function measure(options: CheckoutOptions): Promise<number> {
-  const { from, sha, maxBytes } = options;
+  const { from, sha } = options;
   const timeout = AbortSignal.timeout(TIMEOUT_MS);
   const signal = options.signal ? AbortSignal.any([options.signal, timeout]) : timeout;
   const maxFiles = Math.min(options.maxFiles, MAX_CHECKOUT_FILES);
@@ -96,7 +98,7 @@ async function measure(options: CheckoutOptions): Promise<number> {
       throw new CheckoutTooLarge(`The checkout has more than ${maxFiles} files and folders`);
     if (nameBytes > MAX_NAME_BYTES)
       throw new CheckoutTooLarge('The paths of the files in the checkout are too long in all');
-    if (Math.max(bytes, files * BLOCK) > maxBytes) throw tooLarge(maxBytes);
+    demandBytes(Math.max(bytes, files * BLOCK), options);
   };
   const addSizes = async () => {
     const answers = await git(['cat-file', '--batch-check=%(objecttype) %(objectsize)'], {
@@ -132,8 +134,14 @@ async function measure(options: CheckoutOptions): Promise<number> {
 const CHECK_EVERY = 1_000;
 const SIZES_AT_ONCE = 20_000;
 
-function tooLarge(maxBytes: number): CheckoutTooLarge {
-  return new CheckoutTooLarge(
-    `The checkout is larger than the job's disk of ${Math.floor(maxBytes / 2 ** 30)} GB`,
-  );
+function demandBytes(
+  bytes: number,
+  { maxBytes, room = Number.POSITIVE_INFINITY }: Pick<CheckoutOptions, 'maxBytes' | 'room'>,
+): void {
+  if (bytes > maxBytes)
+    throw new CheckoutTooLarge(
+      `The checkout is larger than the job's disk of ${Math.floor(maxBytes / 2 ** 30)} GB`,
+    );
+  if (bytes > room)
+    throw new CheckoutTooLarge("The checkout is larger than what the server's disk has left");
 }

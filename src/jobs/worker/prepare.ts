@@ -78,8 +78,9 @@ function specOf(deps: Deps, { id, number, job }: Attempt, secrets: Secrets): Att
         const { repositoryId, commitSha } = source;
         if (!repositoryId || !commitSha)
           throw new Unstartable(`The repository ${job.repo} is gone`);
-        const room = diskRoom(job.diskGb);
-        await checkout(deps, { repositoryId, commitSha, dir, signal, ...room });
+        const asked = diskRoom(job.diskGb);
+        const { room } = deps.space;
+        await checkout(deps, { repositoryId, commitSha, dir, signal, room, ...asked });
       }),
   };
 }
