@@ -125,7 +125,13 @@ async function lookAfter(dir: string, startedAt: number, signals: Signals): Prom
   const [out, err] = outputs.map(({ writer }) => writer) as [number, number];
   const { child, up, ended, network } = await launch({ ...spec, dir, out, err });
   const tree = treeOf(spec, child.pid, up);
-  end = tree.kill;
+  // While it is being killed it may end by itself, with the code of a failed fork for example.
+  let killing = false;
+  const kill = () => {
+    killing = true;
+    tree.kill();
+  };
+  end = kill;
   // Whatever else goes wrong here, nobody but us would end the job.
   process.on('uncaughtException', (error) => endFor(troubleOf(error)));
   for (const { writer } of outputs) closeSync(writer);
@@ -141,9 +147,9 @@ async function lookAfter(dir: string, startedAt: number, signals: Signals): Prom
   let ending: NodeJS.Timeout | undefined;
   signals.stop = (how) => {
     stopped = true;
-    if (how === 'KILL') return tree.kill();
+    if (how === 'KILL') return kill();
     if (ending) return;
-    ending = setTimeout(tree.kill, spec.graceMs);
+    ending = setTimeout(kill, spec.graceMs);
     tree.terminate();
   };
   const timeout = setTimeout(() => {
@@ -170,8 +176,9 @@ async function lookAfter(dir: string, startedAt: number, signals: Signals): Prom
     const killed = spec.cgroup ? oomKills(spec.cgroup) : 0;
     const memory = killed > 0 ? outOfMemory(killed, spec.memory.bytes) : undefined;
     const unstartable = !ran && !stopped;
-    // What was ended for a reason has failed, even if it ended by itself at the same moment.
-    const code = verdict && exitCode === 0 ? KILLED : exitCode;
+    // What was killed has failed, even if it ended by itself at the same moment; and a command that was ended before
+    // it began has no exit code of its own.
+    const code = killing || (stopped && !ran) ? KILLED : exitCode;
     const reason = verdict?.reason ?? memory;
     await writeEnd(dir, { exitCode: code, timedOut, startedAt, endedAt, unstartable, reason });
     network?.close();
