@@ -2,7 +2,7 @@
 import { execFile, execFileSync, spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { existsSync, readdirSync, readFileSync, statSync, utimesSync } from 'node:fs';
-import { chmod, mkdir, mkdtemp, readdir, rm, writeFile } from 'node:fs/promises';
+import { chmod, mkdtemp, readdir, rm, writeFile } from 'node:fs/promises';
 import { availableParallelism, tmpdir, totalmem } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
@@ -344,7 +344,12 @@ describe('the disk', () => {
         refused++;
         throw error;
       });
-    await using app = await startApp({ overrides: { runner } });
+    // The artifacts' disk may be another.
+    await using artifacts = await smallDisk(1);
+    await using app = await startApp({
+      config: { storage: { kind: 'folder', path: artifacts.path } },
+      overrides: { runner },
+    });
     const alice = await app.user('alice');
     await alice.post('/auth/v1/repository/alice', { name: 'code', auto_init: true });
     const send = async (body: { name: string; command: string; output_path?: string }) => {
@@ -372,22 +377,14 @@ describe('the disk', () => {
     await rm(join(disk.path, 'full'));
     expect(await over('late')).toMatchObject({ status: 'succeeded', last: 'here' });
 
-    // The artifacts' disk may be another.
-    const artifacts = join(app.config.dataDir, 'artifacts');
-    await mkdir(artifacts, { recursive: true });
-    await run('mount', ['-t', 'tmpfs', '-o', 'size=1m', 'tmpfs', artifacts]);
-    try {
-      await send({ name: 'large', command: 'head -c 3m /dev/urandom > out', output_path: 'out' });
-      expect(await over('large')).toMatchObject({
-        status: 'failed',
-        exit_code: 125,
-        last: 'The artifacts were not kept: the disk of the server is full',
-      });
-      await send({ name: 'small', command: 'echo this > out', output_path: 'out' });
-      expect(await over('small')).toMatchObject({ status: 'succeeded', artifacts: { files: 1 } });
-    } finally {
-      await run('umount', ['-l', artifacts]);
-    }
+    await send({ name: 'large', command: 'head -c 3m /dev/urandom > out', output_path: 'out' });
+    expect(await over('large')).toMatchObject({
+      status: 'failed',
+      exit_code: 125,
+      last: 'The artifacts were not kept: the disk of the server is full',
+    });
+    await send({ name: 'small', command: 'echo this > out', output_path: 'out' });
+    expect(await over('small')).toMatchObject({ status: 'succeeded', artifacts: { files: 1 } });
   });
 });
 
