@@ -1,12 +1,15 @@
 /** Artifacts whose storage is an S3 server: stored, listed, downloaded, redirected to, removed. */
 import { execFileSync } from 'node:child_process';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
-import { type Client, startApp, type TestApp } from './harness.ts';
+import { cuttable } from './cut.ts';
+import { type Client, eventually, startApp, type TestApp } from './harness.ts';
 import { has, needs } from './needs.ts';
+import { processesNaming } from './processes.ts';
 import { type S3Server, startS3 } from './s3-server.ts';
-import { remove, submit, until } from './submit.ts';
+import { job, lines, remove, submit, until } from './submit.ts';
 
 const cleanup = new AsyncDisposableStack();
+const way = cleanup.use(cuttable());
 let server: S3Server;
 let app: TestApp;
 let ada: Client;
@@ -14,6 +17,8 @@ let ada: Client;
 beforeAll(async () => {
   if (!has('ceph')) return;
   server = cleanup.use(await startS3());
+  const port = Number(new URL(server.config.endpoint ?? '').port);
+  server.config.endpoint = `http://${await way.before(port)}`;
   app = cleanup.use(await startApp({ config: { storage: { kind: 's3', ...server.config } } }));
   ada = await app.user('ada');
   await ada.post('/auth/v1/repository/ada', { name: 'code', auto_init: true });
@@ -93,4 +98,29 @@ test('of the attempts of a job only the last leaves artifacts', async () => {
   expect(attempts.nodes).toHaveLength(2);
   const all = await Array.fromAsync(app.app.services.storage.list('artifacts/'));
   expect(all.filter(({ key }) => key.includes(id))).toHaveLength(2);
+});
+
+test('while the S3 server does not answer, downloads say so, and a job waits with its artifacts', async () => {
+  const { artifacts } = await finished('before', 'echo x > out');
+  await way.cut();
+  const away = await ada.get(artifacts.downloadUrl);
+  expect([away.status, away.body.error.code, away.headers.has('retry-after')]).toEqual([
+    503,
+    'internal_error',
+    true,
+  ]);
+  const command = 'echo up; echo x > out; sleep 0.7654';
+  await submit(ada, {
+    namespace: 'ada',
+    name: 'late',
+    repo: 'ada/code',
+    command,
+    outputPath: 'out',
+  });
+  await eventually(async () => expect(await lines(ada, 'ada', 'late')).toEqual(['up']));
+  await eventually(() => expect(processesNaming('sleep 0.7654')).toEqual([]));
+  expect((await job(ada, 'ada', 'late')).status).toBe('RUNNING');
+  await way.mend();
+  expect((await until(ada, 'ada', 'late', 'SUCCEEDED')).artifacts.fileCount).toBe(1);
+  expect((await ada.get(artifacts.downloadUrl)).status).toBe(200);
 });

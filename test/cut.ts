@@ -1,7 +1,9 @@
-/** A way to the database that can be cut, as when PostgreSQL restarts: TCP in front of its Unix socket. */
+/** A way to the database, or to another server, that can be cut, as when that restarts: TCP in front of its socket. */
 import { createServer, connect as dial, type Server, type Socket } from 'node:net';
 
 export type Cut = AsyncDisposable & {
+  /** An address that leads to a port of this machine. */
+  before(port: number): Promise<string>;
   /** For `startApp({ via })`. */
   via(databaseUrl: string): Promise<string>;
   /** Breaks every connection and refuses new ones. */
@@ -12,7 +14,7 @@ export type Cut = AsyncDisposable & {
 
 export function cuttable(): Cut {
   const open = new Set<Socket>();
-  let target = '';
+  let target: { path: string } | { port: number } = { path: '' };
   let port = 0;
   let server: Server | undefined;
 
@@ -46,9 +48,14 @@ export function cuttable(): Cut {
   }
 
   return {
+    async before(behind) {
+      target = { port: behind };
+      await mend();
+      return `127.0.0.1:${port}`;
+    },
     async via(databaseUrl) {
       const url = new URL(databaseUrl);
-      target = `${url.searchParams.get('host')}/.s.PGSQL.5432`;
+      target = { path: `${url.searchParams.get('host')}/.s.PGSQL.5432` };
       await mend();
       return `postgresql://${url.username}@127.0.0.1:${port}${url.pathname}`;
     },
