@@ -18,7 +18,7 @@ export type Database = {
   target: DatabaseTarget;
   client: PrismaClient;
   pool: pg.Pool;
-  /** As those of the embedded PostgreSQL (`postgres.ts`); nothing for any other. */
+  /** As those of the embedded PostgreSQL (`embedded.ts`); nothing for any other. */
   own(log: Logger): void;
   disown(): void;
   close(): Promise<void>;

@@ -1,5 +1,5 @@
 /**
- * The Pothos builder that each feature's `graphql.ts` adds to, and the scalars they share.
+ * The Pothos builder that each feature's `graphql/` adds to, and the scalars they share.
  *
  * Enums carry the REST wire form as their internal value (`A100-40GB` is no GraphQL name), so the domain,
  * the database and REST speak one language and GraphQL clients see A100_40GB.

@@ -96,7 +96,7 @@ export function openServer(
     keepAliveTimeout: limits.idleMs,
     // Node would measure a push by it; bodies are measured below.
     requestTimeout: 0,
-    // Answered without a body by Node; http.ts refuses in the form of all errors.
+    // Answered without a body by Node; server.ts refuses in the form of all errors.
     requireHostHeader: false,
   });
   server.timeout = SILENCE_MS;

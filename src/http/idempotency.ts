@@ -4,7 +4,7 @@
  *
  * A row claims the key before the work and takes the answer before the client does, so whoever has seen an
  * answer finds it again. A claim without an answer, of a server that died, is taken over after 30 seconds:
- * twice what the longest transaction may take (db.ts), so a living request never loses it. The work of the
+ * twice what the longest transaction may take (`database/client.ts`), so a living request never loses it. The work of the
  * dead one may have been committed; the second run then meets it (409 `already_exists`) rather than doubling it.
  *
  * Answers may hold a new token, of which only a hash may be kept. So they are stored under a key made from the

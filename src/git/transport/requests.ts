@@ -42,7 +42,7 @@ export class RequestLimit extends Transform {
   }
 }
 
-/** The lines (`pktline.ts`) that a request begins with, up to the first flush or what is no line. */
+/** The lines (`pkt-line.ts`) that a request begins with, up to the first flush or what is no line. */
 class Lines {
   /** The length of a line that is not complete yet. */
   #digits = '';

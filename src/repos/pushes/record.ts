@@ -32,7 +32,7 @@ const MAX_NAMED = 50;
 /**
  * Measures the repository once and tells of the pushes, oldest first, in one transaction. Whoever calls it
  * does so one after the other for a repository, so that what was measured last is written last; git runs
- * before the transaction, which is short, because events of others wait for its end (`outbox.ts`).
+ * before the transaction, which is short, because events of others wait for its end (`events/read.ts`).
  *
  * Does nothing when no push took effect, or the repository is gone. A push that is recorded again is not told of
  * again.
