@@ -3,7 +3,7 @@
  *
  * The disk follows the database. A repository lies on disk before its row commits and is removed after its
  * row is gone, so whoever finds a row finds the repository; what a kill leaves between is noted beforehand
- * and cleared at the next start (`recover.ts`).
+ * and cleared at the next start (`recovery.ts`).
  */
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type { Visibility } from '../../prisma/generated/enums.ts';
