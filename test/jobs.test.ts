@@ -451,6 +451,19 @@ describe('jobs as processes', () => {
       206,
       whole.subarray(10, 20),
     ]);
+    const written = new Date(part.headers.get('last-modified') ?? '').getTime();
+    const conditions = [
+      [{ 'if-unmodified-since': new Date(written).toUTCString() }, 200],
+      [{ 'if-unmodified-since': new Date(written - 1_000).toUTCString() }, 412],
+      [{ 'if-range': new Date(written).toUTCString(), range: 'bytes=10-19' }, 206],
+      [{ 'if-range': new Date(written - 1_000).toUTCString(), range: 'bytes=10-19' }, 200],
+      [{ 'if-range': part.headers.get('etag') ?? '', range: 'bytes=10-19' }, 206],
+      [{ 'if-match': '"other"' }, 412],
+    ] as const;
+    for (const [headers, status] of conditions)
+      expect((await download(artifacts.downloadUrl, headers)).status, JSON.stringify(headers)).toBe(
+        status,
+      );
     const beyond = await download(artifacts.downloadUrl, { range: 'bytes=99999999-' });
     expect([beyond.status, beyond.headers.get('content-type')]).toEqual([
       416,

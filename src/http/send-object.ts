@@ -37,10 +37,13 @@ export async function sendObject(
   const match = req.get('if-match');
   if (match && !matches(match, etag))
     throw new AppError('invalid_request', 'If-Match: it is another version', { status: 412 });
+  const unmodified = req.get('if-unmodified-since');
+  if (!match && unmodified && timeOf(object) > Date.parse(unmodified))
+    throw new AppError('invalid_request', 'If-Unmodified-Since: it is newer', { status: 412 });
   const none = req.get('if-none-match');
   if (none ? matches(none, etag) : req.fresh) return void res.status(304).end();
 
-  const range = wantedRange(req, size, etag);
+  const range = wantedRange(req, object, etag);
   if (range === 'unsatisfiable') {
     res.setHeader('Content-Range', `bytes */${size}`);
     throw new AppError('invalid_request', 'The range lies beyond the file', { status: 416 });
@@ -60,13 +63,21 @@ export async function sendObject(
 /** One range of bytes; undefined for the whole, which is also the answer to several. */
 function wantedRange(
   req: Request,
-  size: number,
+  object: Sendable,
   etag: string,
 ): ByteRange | 'unsatisfiable' | undefined {
   const condition = req.get('if-range');
-  if (condition && condition !== etag) return undefined;
-  const ranges = req.range(size, { combine: true });
+  // An ETag has quotes, a time has none.
+  const isSame = (given: string) =>
+    given.includes('"') ? given === etag : timeOf(object) <= Date.parse(given);
+  if (condition && !isSame(condition)) return undefined;
+  const ranges = req.range(object.size, { combine: true });
   if (ranges === -1) return 'unsatisfiable';
   if (!Array.isArray(ranges) || ranges.type !== 'bytes' || ranges.length !== 1) return undefined;
   return ranges[0];
+}
+
+/** In whole seconds, as HTTP has it; NaN, which is neither earlier nor later than any other, when it is not known. */
+function timeOf({ modifiedAt }: Sendable): number {
+  return modifiedAt ? Math.floor(modifiedAt.getTime() / 1000) * 1000 : Number.NaN;
 }
