@@ -21,6 +21,10 @@ export type Scope = (typeof SCOPES)[number];
 /** Each level includes those before it. */
 const LEVELS: readonly Role[] = ['read', 'write', 'admin'];
 
+function isEnough(held: Role, needed: Role): boolean {
+  return LEVELS.indexOf(held) >= LEVELS.indexOf(needed);
+}
+
 /** A scope that is given includes these. */
 const IMPLIED: Partial<Record<Scope, readonly Scope[]>> = {
   'repo:write': ['repo:read'],
@@ -127,8 +131,7 @@ export function reachOf(viewer: Viewer, action: Action): Reach {
 function namespacesWhere(viewer: Account, role: Role): ReadonlySet<string> | null {
   const { operator, namespace, roles, namespaces } = viewer;
   if (operator) return namespaces;
-  const least = LEVELS.indexOf(role);
-  const members = [...roles].filter(([, held]) => LEVELS.indexOf(held) >= least);
+  const members = [...roles].filter(([, held]) => isEnough(held, role));
   const all = [namespace.id, ...members.map(([id]) => id)];
   return new Set(namespaces ? all.filter((id) => namespaces.has(id)) : all);
 }
@@ -167,7 +170,7 @@ export function demand(viewer: Viewer, action: Action, target: Target): void {
 function whyNot(viewer: Account, action: Action, { namespaceId }: Target): string {
   const { role, scope, what } = ACTIONS[action];
   const own = roleIn(viewer, namespaceId);
-  if (own === null || LEVELS.indexOf(own) < LEVELS.indexOf(role))
+  if (own === null || !isEnough(own, role))
     return `You may not ${what} in this namespace: that needs the role ${role}, and ${own ? `yours is ${own}` : 'you are not a member'}`;
   const lacks = () => {
     const { scopes, namespaces } = viewer;

@@ -44,7 +44,8 @@ const HELD_BACK_MS = 20;
 
 type Position = {
   xid: string;
-  seq: bigint /** Seen at the start, and so not to be shown. */;
+  seq: bigint;
+  /** What was seen at the start, and so is not to be shown. */
   snapshot?: string;
 };
 type Row = Omit<OutboxEvent, 'seq'> & { seq: bigint; xid: string; settled: boolean };

@@ -7,7 +7,7 @@ import type { GraphQLError } from 'graphql';
 import type { FetchAPI, Plugin } from 'graphql-yoga';
 import { AppError, answerOf, invalid } from '../errors.ts';
 import { readBytes } from '../http/body.ts';
-import { parseJson } from '../http/json.ts';
+import { parseBody } from '../http/json.ts';
 
 type Server = { req: IncomingMessage };
 
@@ -19,8 +19,9 @@ export function useBody(show: (error: unknown) => GraphQLError): Plugin<object, 
         if (request.method === 'GET' || request.method === 'HEAD') return;
         const { method, headers, signal } = request;
         const body = await readBytes(serverContext.req);
+        // Yoga parses it again, and would answer with the engine's message, which quotes it.
         if (/^application\/(graphql\+)?json/i.test(headers.get('content-type') ?? ''))
-          demandJsonBody(body);
+          parseBody(body.toString());
         if (headers.get('content-type')?.startsWith('application/x-www-form-urlencoded'))
           demandJson(new URLSearchParams(body.toString()));
         setRequest(new fetchAPI.Request(request.url, { method, headers, body, signal }));
@@ -31,25 +32,19 @@ export function useBody(show: (error: unknown) => GraphQLError): Plugin<object, 
   };
 }
 
-/** Yoga parses it again, and would answer with the engine's message, which quotes it. @throws AppError 400 */
-function demandJsonBody(body: Buffer): void {
-  try {
-    parseJson(body.toString());
-  } catch (fault) {
-    throw invalid(null, `The body is not valid JSON: ${(fault as Error).message}`);
-  }
-}
-
 /** @throws AppError 400 */
 function demandJson(params: URLSearchParams): void {
-  for (const name of ['variables', 'extensions']) {
-    const given = params.get(name);
-    if (!given) continue;
-    try {
-      JSON.parse(given);
-    } catch {
-      throw invalid(name, 'is not valid JSON');
-    }
+  for (const name of ['variables', 'extensions']) parseParameter(params, name);
+}
+
+/** Undefined when it is not given, or empty. @throws AppError 400 */
+export function parseParameter(params: URLSearchParams, name: string): unknown {
+  const given = params.get(name);
+  if (!given) return undefined;
+  try {
+    return JSON.parse(given);
+  } catch {
+    throw invalid(name, 'is not valid JSON');
   }
 }
 

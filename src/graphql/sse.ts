@@ -11,7 +11,8 @@ import type { Plugin } from 'graphql-yoga';
 import type { Viewer } from '../auth/permissions.ts';
 import { AppError, invalid, notFound } from '../errors.ts';
 import type { Bus } from '../events/bus.ts';
-import { answerError } from './body.ts';
+import { parseBody } from '../http/json.ts';
+import { answerError, parseParameter } from './body.ts';
 import { withCodes } from './errors.ts';
 import { EventStream, type Result } from './event-stream.ts';
 import { ReservedStreams, reserveOperation } from './reserved-streams.ts';
@@ -174,30 +175,18 @@ async function paramsOf(request: Request, url: URL): Promise<Params> {
 }
 
 function paramsOfUrl({ searchParams }: URL): Record<string, unknown> {
-  const json = (name: string) => {
-    const given = searchParams.get(name);
-    return given ? parsed(given, name) : undefined;
-  };
   return {
     query: searchParams.get('query'),
     operationName: searchParams.get('operationName'),
-    variables: json('variables'),
-    extensions: json('extensions'),
+    variables: parseParameter(searchParams, 'variables'),
+    extensions: parseParameter(searchParams, 'extensions'),
   };
 }
 
 async function paramsOfBody(request: Request): Promise<Record<string, unknown>> {
   if (!request.headers.get('content-type')?.includes('application/json'))
     throw new AppError('invalid_request', 'The body must be application/json', { status: 415 });
-  return objectOrNone('The body', parsed(await request.text(), 'The body')) ?? {};
-}
-
-function parsed(text: string, name: string): unknown {
-  try {
-    return JSON.parse(text);
-  } catch {
-    throw invalid(null, `${name} is not valid JSON`);
-  }
+  return objectOrNone('The body', parseBody(await request.text())) ?? {};
 }
 
 function objectOrNone(name: string, value: unknown): Record<string, unknown> | undefined {

@@ -5,6 +5,7 @@
  * `jsonc-parser` was tried. It recurses, so that 100,000 open brackets end in a full stack and not in a place; of
  * a fault within a string or a number it tells where that begins; and it counts half characters as columns.
  */
+import { invalid } from '../errors.ts';
 
 /** @throws JsonFault */
 export function parseJson(text: string): unknown {
@@ -15,6 +16,15 @@ export function parseJson(text: string): unknown {
     const before = text.slice(0, at).split('\n');
     const column = [...(before.at(-1) as string)].length + 1;
     throw new JsonFault(`line ${before.length}, column ${column}: ${problem}`);
+  }
+}
+
+/** As `parseJson`, for the body of a request. @throws AppError 400 that says where the fault is */
+export function parseBody(text: string): unknown {
+  try {
+    return parseJson(text);
+  } catch (fault) {
+    throw invalid(null, `The body is not valid JSON: ${(fault as Error).message}`);
   }
 }
 

@@ -7,7 +7,7 @@ import type { IncomingMessage } from 'node:http';
 import type { RequestHandler } from 'express';
 import { invalid } from '../errors.ts';
 import { readBytes } from '../http/body.ts';
-import { parseJson } from '../http/json.ts';
+import { parseBody } from '../http/json.ts';
 
 export type JsonObject = Record<string, unknown>;
 
@@ -51,12 +51,7 @@ function demandJsonType(headers: IncomingMessage['headers']): void {
 
 function parse(bytes: Buffer): JsonObject {
   if (!isUtf8(bytes)) throw invalid(null, 'The body is not valid UTF-8');
-  let value: unknown;
-  try {
-    value = parseJson(bytes.toString('utf8'));
-  } catch (fault) {
-    throw invalid(null, `The body is not valid JSON: ${(fault as Error).message}`);
-  }
+  const value = parseBody(bytes.toString('utf8'));
   if (typeof value !== 'object' || value === null || Array.isArray(value))
     throw invalid(null, 'The body must be a JSON object');
   return value as JsonObject;
