@@ -317,13 +317,14 @@ async function prepareUnconfined(
           '`node src/main.ts` with it, from a shell that does not have it.',
       ),
     ];
-  // Passed through by the jobs' users, but not listed; each attempt's own folders are its user's alone.
+  // What holds the attempts is passed through by the jobs' users, but not listed; each attempt's own folders are its
+  // user's alone.
   for (const folder of [...hidden, dir]) {
     for (const name of folder === dir ? [] : await readdir(folder)) {
       const path = join(folder, name);
       if (path !== dir) await chmod(path, (await stat(path)).mode & 0o700);
     }
-    await chmod(folder, 0o711);
+    await chmod(folder, `${dir}/`.startsWith(`${folder}/`) ? 0o711 : 0o700);
   }
   if (!(await works([...asUser(uids.first), '/bin/sh', '-c', 'cd "$1"', 'sh', dir])))
     throw new ConfigError(
