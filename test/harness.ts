@@ -19,11 +19,8 @@ import { type Config, readConfig } from '../src/config.ts';
 import { openProcessRunner } from '../src/jobs/runners/process/runner.ts';
 import { createLog } from '../src/log.ts';
 
-export type TestApp = AsyncDisposable & {
-  readonly app: App;
-  /** Stops the server and starts another on the same data, at the same address. */
-  restart(): Promise<void>;
-  config: Config;
+/** What suites need of a running Loam, whether it is one server in this process or many behind a proxy. */
+export type Loam = {
   base: string;
   /** The operator, `admin`. */
   admin: Client;
@@ -31,7 +28,17 @@ export type TestApp = AsyncDisposable & {
   client(authorization: string | null): Client;
   /** A new user with a token of full rights. */
   user(username: string, plan?: 'free' | 'team' | 'enterprise' | 'unlimited'): Promise<Client>;
+  /** For what no request can bring about. */
+  readonly pool: pg.Pool;
 };
+
+export type TestApp = AsyncDisposable &
+  Loam & {
+    readonly app: App;
+    /** Stops the server and starts another on the same data, at the same address. */
+    restart(): Promise<void>;
+    config: Config;
+  };
 
 export type StartOptions = {
   config?: Partial<Config>;
@@ -77,8 +84,6 @@ export async function startApp({
   cleanup.defer(() => app[Symbol.asyncDispose]());
 
   const { base } = app.services.urls;
-  const client = (authorization: string | null) => new Client(base, authorization);
-  const admin = client(`Bearer ${token}`);
   const owned = cleanup.move();
   return {
     get app() {
@@ -89,6 +94,19 @@ export async function startApp({
       app = await createApp({ ...config, port: Number(new URL(base).port) }, { log, ...overrides });
     },
     config,
+    ...callersOf(base, token),
+    get pool() {
+      return app.services.pool;
+    },
+    [Symbol.asyncDispose]: () => owned.disposeAsync(),
+  };
+}
+
+/** `token` is the operator's. */
+export function callersOf(base: string, token: string): Omit<Loam, 'pool'> {
+  const client = (authorization: string | null) => new Client(base, authorization);
+  const admin = client(`Bearer ${token}`);
+  return {
     base,
     admin,
     anonymous: client(null),
@@ -106,7 +124,6 @@ export async function startApp({
       );
       return client(`Bearer ${createAccessToken.token}`);
     },
-    [Symbol.asyncDispose]: () => owned.disposeAsync(),
   };
 }
 

@@ -1,19 +1,9 @@
-/**
- * Requests made from the OpenAPI document, near it and beside it: none may be answered with a 5xx, and each
- * answer must be one that the document describes.
- */
-import fc from 'fast-check';
-import { expect, test } from 'vitest';
-import { templateOf } from '../../src/rest/openapi/document.ts';
-import { type Route, routes } from '../../src/rest/routes.ts';
+import { test } from 'vitest';
 import { fakeRunner } from '../fakes/runner.ts';
 import { startApp } from '../harness.ts';
-import { type Document, openDocument } from '../openapi.ts';
-import { fromSchema, type JsonSchema, mostly, nastyJson, nastyString } from './values.ts';
-import { type Call, openWire, rawPath } from './wire.ts';
-import { count, createWorld, type World } from './world.ts';
+import { fuzzRest } from './rest.ts';
+import { count } from './world.ts';
 
-const BATCH = 16;
 /** A server that slows to this is broken too. */
 const DEADLINE_MS = 240_000;
 
@@ -21,128 +11,5 @@ test('no request gets a 5xx, and every answer is as documented', {
   timeout: DEADLINE_MS,
 }, async () => {
   await using app = await startApp({ overrides: { runner: fakeRunner() } });
-  const document = await openDocument(app.anonymous);
-  const world = await createWorld(app);
-  using wire = openWire(app.base);
-  const calls = fc.array(fc.tuple(world.callers, callsOf(document, world)), {
-    minLength: BATCH,
-    maxLength: BATCH,
-  });
-
-  let batches = 0;
-  let sent = 0;
-  const seen = new Map<number, number>();
-  const property = fc.asyncProperty(calls, async (batch) => {
-    if (batches++ % 25 === 0) await world.restore();
-    await Promise.all(
-      batch.map(async ([client, call]) => {
-        const reply = await wire.send(client, call);
-        const shown = `${call.method} ${call.path} ${call.body ?? ''}\n→ ${reply.status} ${reply.text.slice(0, 500)}`;
-        expect(reply.status, shown).toBeLessThan(500);
-        expect(document.problems(call.method, call.path, reply), shown).toEqual([]);
-        sent++;
-        seen.set(reply.status, (seen.get(reply.status) ?? 0) + 1);
-      }),
-    );
-  });
-  // The seed and the smallest failing batch stand in the message of a failure.
-  await fc.assert(property, { numRuns: count(1_600, 12_800) / BATCH });
-  console.log(`REST: ${sent} requests, answers by status:`, Object.fromEntries([...seen].sort()));
-  // Fuzzing that never gets past the front door shows nothing.
-  for (const status of [200, 201, 204, 400, 401, 404, 409])
-    expect(seen.get(status) ?? 0, `${status}`).toBeGreaterThan(0);
+  await fuzzRest(app, count(1_600, 12_800));
 });
-
-function callsOf(document: Document, world: World): fc.Arbitrary<Call> {
-  const operations = everywhere(document).map(({ method, path, parameters, body }) => {
-    const segments = path.split(/(\{[^}]+\})/).map((part) => {
-      const name = /^\{(.+)\}$/.exec(part)?.[1]?.replace(/\*$/, '');
-      return name
-        ? mostly(world.known(name) ?? nastyString, nastyString, 9).map((v) => encode(String(v)))
-        : fc.constant(part);
-    });
-    const query = parameters
-      .filter((p) => p.in === 'query')
-      .map(({ name, schema }) => [name, value(schema, name)] as const);
-    const queries = fc.record(Object.fromEntries(query), { requiredKeys: [] }).map(asQuery);
-    const bodies = body
-      ? mostly(value(body, ''), nastyJson, 12).map((json) => JSON.stringify(json))
-      : mostly(fc.constant(undefined), fc.constantFrom('{}', '{"a":1}', '[]'), 30);
-    return fc.record({
-      method: fc.constant(method),
-      path: fc
-        .tuple(fc.tuple(...segments), queries)
-        .map(([parts, q]) => rawPath(parts.join('') + q)),
-      body: body
-        ? mostly(bodies, fc.oneof(nastyString, fc.constant('{'), fc.constant(undefined)), 15)
-        : bodies,
-      headers: headers(Boolean(body)),
-    }) as fc.Arbitrary<Call>;
-  });
-  const beside = fc.record({
-    method: fc.constantFrom('GET', 'POST', 'PUT', 'DELETE', 'PATCH', 'OPTIONS', 'HEAD'),
-    path: nastyString.map((s) => rawPath(`/auth/v1/${s}`)),
-    headers: headers(false),
-  });
-  return fc.oneof(
-    { arbitrary: fc.oneof(...operations), weight: 30 },
-    { arbitrary: beside, weight: 1 },
-  );
-
-  function value(schema: JsonSchema, name: string) {
-    return fromSchema(schema, document.resolve, world.known, name);
-  }
-}
-
-/** The documented paths and, for the document does not list them as such, the alternatives. */
-function everywhere({ operations }: Document): Document['operations'] {
-  return operations.flatMap((operation) => {
-    const same = (route: Route) =>
-      route.method === operation.method && templateOf(route.paths[0]) === operation.path;
-    const [, ...others] = routes.find(same)?.paths ?? [];
-    return [operation, ...others.map((path) => ({ ...operation, path: templateOf(path) }))];
-  });
-}
-
-/** Slashes of a path parameter sometimes go as they are. */
-function encode(text: string): string {
-  return text.length % 3
-    ? encodeURIComponent(text.toWellFormed())
-    : text.toWellFormed().replace(/[?#]/g, '');
-}
-
-function asQuery(query: Record<string, unknown>): string {
-  const pairs = Object.entries(query).map(
-    ([k, v]) =>
-      `${k}=${encodeURIComponent((typeof v === 'string' ? v : (JSON.stringify(v) ?? '')).toWellFormed())}`,
-  );
-  return pairs.length ? `?${pairs.join('&')}` : '';
-}
-
-function headers(withBody: boolean): fc.Arbitrary<Record<string, string>> {
-  const types = [
-    'application/json; charset=utf-8',
-    'text/plain',
-    'application/x-www-form-urlencoded',
-    '',
-  ];
-  const type = mostly(
-    fc.constant('application/json'),
-    fc.constantFrom(...types),
-    20,
-  ) as fc.Arbitrary<string>;
-  const extra = fc.record(
-    {
-      'idempotency-key': fc.constantFrom('a', 'b', 'x'.repeat(300)),
-      'if-none-match': fc.constantFrom('*', '"x"', 'W/"y", "z"'),
-      'x-request-id': fc.constantFrom('fine', 'not fine'),
-      accept: fc.constantFrom('*/*', 'text/event-stream', 'application/json;q=0'),
-      origin: fc.constant('https://example.com'),
-    },
-    { requiredKeys: [] },
-  );
-  const rare = fc.oneof({ arbitrary: fc.constant({}), weight: 9 }, { arbitrary: extra, weight: 1 });
-  return fc
-    .tuple(withBody ? type : fc.constant(''), rare)
-    .map(([t, rest]) => ({ ...(t && { 'content-type': t }), ...rest }) as Record<string, string>);
-}

@@ -1,6 +1,6 @@
 /** Things that exist, so that fuzzing reaches the code behind "not found"; made again when it deletes them. */
 import fc from 'fast-check';
-import type { Client, TestApp } from '../harness.ts';
+import type { Client, Loam } from '../harness.ts';
 
 export type World = {
   /** Real values for a parameter or field of that name, in REST's or GraphQL's spelling. */
@@ -12,9 +12,9 @@ export type World = {
 
 const NAMESPACES = ['admin', 'reader', 'no-such-namespace'];
 
-export async function createWorld(app: TestApp): Promise<World> {
-  const { admin, anonymous } = app;
-  const reader = await app.user('reader');
+export async function createWorld(loam: Loam): Promise<World> {
+  const { admin, anonymous } = loam;
+  const reader = await loam.user('reader');
   const repository = { id: '', name: 'fuzzed' };
   const jobs = ['fuzzed', 'gone'];
 
@@ -65,8 +65,8 @@ export async function createWorld(app: TestApp): Promise<World> {
         arbitrary: fc.constantFrom(
           reader,
           anonymous,
-          app.client('Bearer none'),
-          app.client('API-Key a$b'),
+          loam.client('Bearer none'),
+          loam.client('API-Key a$b'),
         ),
         weight: 2,
       },

@@ -1,5 +1,5 @@
 /** The organization `acme`, one caller of each kind, and targets made on demand. */
-import { type Client, eventually, type TestApp } from '../harness.ts';
+import { type Client, eventually, type Loam } from '../harness.ts';
 import type { Level } from './expectations.ts';
 
 export type Caller = {
@@ -12,15 +12,15 @@ export type Caller = {
 
 export type World = Awaited<ReturnType<typeof createWorld>>;
 
-export async function createWorld(app: TestApp) {
-  const { admin: operator, anonymous } = app;
+export async function createWorld(loam: Loam) {
+  const { admin: operator, anonymous } = loam;
   let count = 0;
   const unique = () => `name-${++count}`;
   const members = { reader: 'READ', writer: 'WRITE', manager: 'ADMIN' };
   await operator.gql(`mutation { createOrganization(input: {name: "acme"}) { namespace { id } } }`);
   const clients: Record<string, Client> = { admin: operator };
   for (const name of ['outsider', 'alone', ...Object.keys(members)])
-    clients[name] = await app.user(name);
+    clients[name] = await loam.user(name);
   for (const [username, role] of Object.entries(members))
     await operator.gql(
       `mutation { setMember(input: {namespace: "acme", username: "${username}", role: ${role}}) { member { role } } }`,
@@ -28,19 +28,17 @@ export async function createWorld(app: TestApp) {
   const by = (name: string) => clients[name] ?? operator;
   const pat = async (name: string, json: object) => {
     const { body } = await by(name).post('/auth/v1/pat', json);
-    return app.client(`Bearer ${body.token}`);
+    return loam.client(`Bearer ${body.token}`);
   };
   for (const name of Object.keys(clients)) await pat(name, { name: 'own' });
   const scoped = await pat('manager', { name: 'scoped', scopes: ['webhook:admin'] });
   const expired = await pat('manager', { name: 'expired' });
-  await app.app.services.pool.query(
-    `update access_tokens set expires_at = now() where name = 'expired'`,
-  );
+  await loam.pool.query(`update access_tokens set expires_at = now() where name = 'expired'`);
 
   const callers: Caller[] = [
     { name: 'anonymous', client: anonymous, level: 'anyone' },
     { name: 'expired', client: expired, level: 'anyone', refused: true },
-    { name: 'wrong', client: app.client('Bearer wrong'), level: 'anyone', refused: true },
+    { name: 'wrong', client: loam.client('Bearer wrong'), level: 'anyone', refused: true },
     { name: 'scoped', client: scoped, level: 'account' },
     { name: 'outsider', client: by('outsider'), level: 'user' },
     { name: 'reader', client: by('reader'), level: 'read' },

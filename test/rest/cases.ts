@@ -1,6 +1,6 @@
 /** For each route: a request that succeeds and what it answers, and a request for each error of its own. */
 import { expect } from 'vitest';
-import { type Client, eventually, type TestApp } from '../harness.ts';
+import { type Client, eventually, type Loam } from '../harness.ts';
 import * as fields from './fields.ts';
 
 export type Call = {
@@ -27,17 +27,17 @@ export type Case = {
 export type World = Awaited<ReturnType<typeof createWorld>>;
 
 /** Alice owns; Bob has nothing of hers; a token of hers has one scope. */
-export async function createWorld(app: TestApp) {
-  const alice = await app.user('alice');
-  const bob = await app.user('bob');
+export async function createWorld(loam: Loam) {
+  const alice = await loam.user('alice');
+  const bob = await loam.user('bob');
   const narrow = await alice.post('/auth/v1/pat', { name: 'narrow', scopes: ['webhook:admin'] });
   await alice.post('/auth/v1/repository/alice', { name: 'work' });
   let count = 0;
   return {
-    app,
+    loam,
     alice,
     bob,
-    narrow: app.client(`Bearer ${narrow.body.token}`),
+    narrow: loam.client(`Bearer ${narrow.body.token}`),
     unique: () => `name-${++count}`,
   };
 }
@@ -112,12 +112,12 @@ const jobErrors = {
 export const cases: Record<string, Case> = {
   getHealth: {
     status: 200,
-    call: ({ app }) => ({ as: app.anonymous, params: {} }),
+    call: ({ loam }) => ({ as: loam.anonymous, params: {} }),
     body: { status: 'ok' },
   },
   getVersion: {
     status: 200,
-    call: ({ app }) => ({ as: app.anonymous, params: {} }),
+    call: ({ loam }) => ({ as: loam.anonymous, params: {} }),
     body: fields.version,
   },
   whoami: {
@@ -187,7 +187,7 @@ export const cases: Record<string, Case> = {
     status: 200,
     call: async (world) => {
       const organization = world.unique();
-      await world.app.admin.gql(
+      await world.loam.admin.gql(
         `mutation ($name: String!) {
           createOrganization(input: { name: $name }) { namespace { id } }
           setMember(input: { namespace: $name, username: "alice", role: ADMIN }) { member { role } }
