@@ -21,7 +21,7 @@ import { openGit } from './git/git.ts';
 import { type ConnectionLimits, openServer } from './http/connections.ts';
 import { CORS_HEADERS } from './http/cors.ts';
 import { removeOldAnswers } from './http/idempotency.ts';
-import { rateLimits } from './http/rate-limits.ts';
+import { openRateLimits } from './http/rate-limits.ts';
 import { createHttp } from './http/server.ts';
 import { createStarting } from './http/starting.ts';
 import { removeLeftMarked } from './jobs/artifacts/kept.ts';
@@ -70,7 +70,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   await prepareDataFolder(config.dataDir);
   // The port first: whoever asks is answered from now on, and a port that is taken stops the start before
   // anything was begun.
-  const limits = rateLimits(config.rateLimits);
+  const limits = cleanup.use(await openRateLimits(config, log));
   const headersFor = async (address: string) => ({
     ...CORS_HEADERS,
     ...(await limits.of(address)),

@@ -24,6 +24,17 @@ export type S3Config = {
   region?: string;
 };
 
+/** Of a Redis or Valkey. */
+export type RedisConfig = {
+  host: string;
+  port: number;
+  db: number;
+  username?: string;
+  password?: string;
+  /** Present: over TLS. */
+  tls?: object;
+};
+
 export type Config = {
   host: string;
   /** 0 takes any free port; `App.urls` then names the real one. */
@@ -57,6 +68,8 @@ export type Config = {
   trustedProxies: false | number | string[];
   /** Requests per plan; `off` for trusted networks and benchmarks. */
   rateLimits: PlanLimits | 'off';
+  /** Counts requests for all servers; unset: each server counts its own. */
+  redis?: RedisConfig;
   logLevel: 'fatal' | 'error' | 'warn' | 'info' | 'debug' | 'trace' | 'silent';
 };
 
@@ -109,6 +122,10 @@ export const VARIABLES = {
     'proxies whose X-Forwarded-For is believed: addresses and CIDRs with commas between, or how many there are',
   ],
   LOAM_RATE_LIMITS: ['', 'JSON that overrides the table of plans, or off'],
+  LOAM_REDIS_URL: [
+    '',
+    'Redis or Valkey that counts requests for all servers; unset: each server counts its own',
+  ],
   LOAM_LOG_LEVEL: ['info', 'fatal, error, warn, info, debug, trace or silent'],
 } as const satisfies Record<string, readonly [fallback: string, meaning: string]>;
 
@@ -122,6 +139,7 @@ export const SECRET_VARIABLES: readonly string[] = [
   'DATABASE_URL',
   'LOAM_ADMIN_TOKEN',
   'LOAM_SECRET_KEY',
+  'LOAM_REDIS_URL',
   'AWS_SECRET_ACCESS_KEY',
   'AWS_SESSION_TOKEN',
 ];
@@ -226,6 +244,9 @@ export function readConfig(env: Record<string, string | undefined> = process.env
       fail('LOAM_TRUSTED_PROXIES', why),
     ),
     rateLimits: readRateLimits(read('LOAM_RATE_LIMITS'), (why) => fail('LOAM_RATE_LIMITS', why)),
+    redis: readRedis(url('LOAM_REDIS_URL', ['redis:', 'rediss:']), (why) =>
+      fail('LOAM_REDIS_URL', why),
+    ),
     logLevel: oneOf('LOAM_LOG_LEVEL', [
       'info',
       'fatal',
@@ -324,6 +345,31 @@ function readProxies(text: string, fail: (why: string) => never): Config['truste
       fail(`${JSON.stringify(one)} is no address, no CIDR and none of ${NETWORKS.join(', ')}`);
   }
   return all;
+}
+
+/** From `redis://user:password@host:port/database`, of which all but the host may be left out. */
+function readRedis(text: string | undefined, fail: (why: string) => never): Config['redis'] {
+  if (!text) return undefined;
+  const url = new URL(text);
+  const [path, db] = /^(?:\/(\d{1,4}))?$/.exec(url.pathname) ?? [];
+  if (!url.hostname || path === undefined || url.search || url.hash)
+    return fail('must be such as redis://host:6379/0, with the number of a database at its end');
+  const [username, password] = [url.username, url.password].map((part) => {
+    try {
+      return decodeURIComponent(part);
+    } catch {
+      return fail('must have each % of its user name and password written as %25');
+    }
+  });
+  if (username && !password) return fail('must have a password where it has a user name');
+  return {
+    host: url.hostname.replace(/^\[(.*)\]$/, '$1'),
+    port: Number(url.port || 6379),
+    db: Number(db ?? 0),
+    ...(username && { username }),
+    ...(password && { password }),
+    ...(url.protocol === 'rediss:' && { tls: {} }),
+  };
 }
 
 function readRateLimits(text: string, fail: (why: string) => never): Config['rateLimits'] {

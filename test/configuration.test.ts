@@ -39,6 +39,37 @@ test('a plan table is overridden number by number', () => {
   expect(readConfig({ LOAM_RATE_LIMITS: 'off' }).rateLimits).toBe('off');
 });
 
+test('a Redis is named by its URL, of which all but the host may be left out', () => {
+  const redis = (url: string) => readConfig({ LOAM_REDIS_URL: url }).redis;
+  expect(redis('')).toBeUndefined();
+  expect(redis('redis://cache/')).toEqual({ host: 'cache', port: 6379, db: 0 });
+  expect(redis('rediss://ada:p%40ss%2Fword@[::1]:7000/3')).toEqual({
+    host: '::1',
+    port: 7000,
+    db: 3,
+    username: 'ada',
+    password: 'p@ss/word',
+    tls: {},
+  });
+});
+
+test.each([
+  'cache:6379',
+  'http://:hidden@cache',
+  'redis://',
+  'redis:///0',
+  'redis://:hidden@cache/db',
+  'redis://:hidden@cache?db=1',
+  'redis://:hidden@cache#1',
+  'redis://:hidden@cache:70000',
+  'redis://:hidden%@cache',
+  'redis://hidden@cache',
+])('LOAM_REDIS_URL=%s is refused, and not shown', (url) => {
+  const read = () => readConfig({ LOAM_REDIS_URL: url });
+  expect(read).toThrow(/^LOAM_REDIS_URL: must /);
+  expect(read).not.toThrow(/hidden|cache/);
+});
+
 test.each([
   ['PORT', '3000.5'],
   ['PORT', '65536'],

@@ -49,6 +49,7 @@ const NEEDS = {
   haproxy: ['haproxy', ['-v'], 'a proxy'],
   nginx: ['nginx', ['-v'], 'a proxy'],
   openssl: ['openssl', ['version'], 'certificates for proxies'],
+  redis: ['redis-server', ['--version'], 'counts that servers share'],
   root: ['sh', ['-c', 'test "$(id -u)" = 0'], 'acting as another user, and mounts'],
   mount: ['unshare', ['--mount', 'mount', '-t', 'tmpfs', 'none', '/mnt'], 'a disk that is full'],
   'privileged-ports': [

@@ -1,22 +1,24 @@
 /** The configurations in docs/proxy.md, run as they stand there but for ports and certificates. */
-import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
+import { type ChildProcess, spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import type { IncomingMessage } from 'node:http';
 import { request } from 'node:https';
-import { type AddressInfo, createServer } from 'node:net';
+import type { AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { planLimits } from '../src/limits/plans.ts';
+import { type Certificate, makeCertificate } from './certificate.ts';
 import { Workspace } from './git.ts';
 import { Client, eventually, startApp } from './harness.ts';
 import { type Need, needs } from './needs.ts';
+import { freePort } from './ports.ts';
 
 const PAGE = readFileSync(join(import.meta.dirname, '../docs/proxy.md'), 'utf8');
 
-type Place = { dir: string; port: number; target: number; pem: string; key: string; both: string };
+type Place = Certificate & { dir: string; port: number; target: number };
 type Started = { command: string; args: string[] };
 
 /** The block of the page in that language, with the names and ports of this test. */
@@ -82,7 +84,7 @@ test.for(Object.keys(PROXIES) as (keyof typeof PROXIES)[])(
       }),
     );
     const { port: target } = app.app.server.address() as AddressInfo;
-    const place = { dir, port, target, ...certificate(dir) };
+    const place = { dir, port, target, ...makeCertificate(dir) };
     const { command, args } = PROXIES[name](place);
     const proxy = spawn(command, args, {
       stdio: ['ignore', 'ignore', 'pipe'],
@@ -151,30 +153,6 @@ function ask(url: string, ca: Buffer, headers: Record<string, string>): Promise<
       .on('error', reject)
       .end();
   });
-}
-
-function certificate(dir: string): Pick<Place, 'pem' | 'key' | 'both'> {
-  const [pem, key, both] = ['cert.pem', 'key.pem', 'both.pem'].map((name) => join(dir, name)) as [
-    string,
-    string,
-    string,
-  ];
-  const made = ['-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1', '-nodes'];
-  const names = ['-subj', '/CN=localhost', '-addext', 'subjectAltName=DNS:localhost', '-days', '2'];
-  execFileSync('openssl', ['req', ...made, ...names, '-keyout', key, '-out', pem], {
-    stdio: 'ignore',
-  });
-  writeFileSync(both, readFileSync(pem, 'utf8') + readFileSync(key, 'utf8'));
-  return { pem, key, both };
-}
-
-async function freePort(): Promise<number> {
-  const server = createServer().listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  const { port } = server.address() as AddressInfo;
-  server.close();
-  await once(server, 'close');
-  return port;
 }
 
 async function stop(child: ChildProcess): Promise<void> {

@@ -8,6 +8,7 @@ import pg from 'pg';
 import { expect, test, vi } from 'vitest';
 import { Client, cloneDatabase, eventually } from './harness.ts';
 import { needs } from './needs.ts';
+import { freePort } from './ports.ts';
 import { type ServerProcess, startServer } from './process.ts';
 
 // Each starts a server or two: a second each on an idle machine.
@@ -20,15 +21,6 @@ async function dataFolder(): Promise<AsyncDisposable & { path: string }> {
     path,
     [Symbol.asyncDispose]: () => rm(path, { recursive: true, force: true, maxRetries: 5 }),
   };
-}
-
-async function freePort(): Promise<number> {
-  const probe = createServer().listen(0, '127.0.0.1');
-  await once(probe, 'listening');
-  const { port } = probe.address() as AddressInfo;
-  probe.close();
-  await once(probe, 'close');
-  return port;
 }
 
 const whoami = (base: string, token = '') =>

@@ -3,15 +3,17 @@
  * show, and one of a second. A caller is a credential, on its plan; without one it is an address, on the free
  * plan; and an address whose credentials are refused has buckets of the team plan for that.
  *
- * Counts are this process's own: with n replicas a caller may get up to n times its rate, which was judged
- * better than a write to the database per request.
+ * Counts are those of all servers where there is a Redis for them (shared-counts.ts). Else they are this process's
+ * own: with n servers a caller may get up to n times its rate, which was judged better than a write to the database
+ * per request.
  */
 import type { Request, RequestHandler } from 'express';
-import { RateLimiterMemory, RateLimiterRes } from 'rate-limiter-flexible';
 import type { Plan } from '../../prisma/generated/enums.ts';
 import type { Config } from '../config.ts';
 import { AppError } from '../errors.ts';
-import { type Limits, UNLIMITED } from '../limits/plans.ts';
+import { UNLIMITED } from '../limits/plans.ts';
+import type { Logger } from '../log.ts';
+import { type Counter, openSharedCounts, ownCounter } from './shared-counts.ts';
 import { needsCredentials } from './viewer.ts';
 
 const WINDOW_SECONDS = 60;
@@ -19,9 +21,9 @@ const WINDOW_SECONDS = 60;
 /** What rates are shown on. */
 type Answer = { setHeader(name: string, value: number): unknown };
 
-type Buckets = { perMinute: RateLimiterMemory; perSecond: RateLimiterMemory };
+type Buckets = { perMinute: Counter; perSecond: Counter };
 
-export type RateLimits = {
+export type RateLimits = AsyncDisposable & {
   /** For every route: credentials that were given and refused end here, with 401, or with 429 past the rate. */
   refused: RequestHandler;
   /** For the API: counts the request, shows the count in the headers, refuses past the rate. */
@@ -30,20 +32,29 @@ export type RateLimits = {
   of(address: string): Promise<Record<string, number>>;
 };
 
-export function rateLimits(config: Config['rateLimits']): RateLimits {
-  const table = config === 'off' ? undefined : config;
+export async function openRateLimits(
+  { rateLimits, redis }: Pick<Config, 'rateLimits' | 'redis'>,
+  log: Logger,
+): Promise<RateLimits> {
+  const table = rateLimits === 'off' ? undefined : rateLimits;
+  const shared = table && redis && (await openSharedCounts(redis, log));
+  const counter = (name: string, seconds: number) =>
+    shared ? shared.counter(name, seconds) : ownCounter(seconds);
   const buckets = new Map<Plan, Buckets>();
-  for (const [plan, limits] of Object.entries(table ?? {})) buckets.set(plan as Plan, make(limits));
+  for (const plan of Object.keys(table ?? {}) as Plan[])
+    buckets.set(plan, {
+      perMinute: counter(`${plan}:minute`, WINDOW_SECONDS),
+      perSecond: counter(`${plan}:second`, 1),
+    });
 
   async function admit(res: Answer, key: string, plan: Plan, mayRefuse = true): Promise<void> {
     const limits = table?.[plan];
     const own = buckets.get(plan);
     if (!limits || !own) return show(res, UNLIMITED, UNLIMITED, WINDOW_SECONDS * 1_000);
     // The second first: what it refuses must not use up the minute.
-    const burst = await take(own.perSecond, key);
+    const burst = await own.perSecond.consume(key);
     const late = burst.consumedPoints > limits.perSecond;
-    const minute =
-      late && mayRefuse ? await own.perMinute.get(key) : await take(own.perMinute, key);
+    const minute = await (late && mayRefuse ? own.perMinute.get(key) : own.perMinute.consume(key));
     const used = minute?.consumedPoints ?? 0;
     const resetMs = minute?.msBeforeNext ?? WINDOW_SECONDS * 1_000;
     show(res, limits.perMinute, Math.max(0, limits.perMinute - used), resetMs);
@@ -81,25 +92,10 @@ export function rateLimits(config: Config['rateLimits']): RateLimits {
       await admit({ setHeader }, `open ${network(peer)}`, 'free', false);
       return headers;
     },
+    async [Symbol.asyncDispose]() {
+      await shared?.[Symbol.asyncDispose]();
+    },
   };
-}
-
-/** Its timers are a key's last second or minute, and do not keep the process. */
-function make({ perMinute, perSecond }: Limits): Buckets {
-  return {
-    perMinute: new RateLimiterMemory({ points: perMinute, duration: WINDOW_SECONDS }),
-    perSecond: new RateLimiterMemory({ points: perSecond, duration: 1 }),
-  };
-}
-
-/** The library rejects with the same result when the points are used up. */
-async function take(limiter: RateLimiterMemory, key: string): Promise<RateLimiterRes> {
-  try {
-    return await limiter.consume(key);
-  } catch (refusal) {
-    if (refusal instanceof RateLimiterRes) return refusal;
-    throw refusal;
-  }
 }
 
 function show(res: Answer, limit: number, remaining: number, resetMs: number): void {
