@@ -81,7 +81,7 @@ test('events of a deleted job are still told, without the job', async () => {
 
 async function eventsBefore(name: string): Promise<number> {
   const { rows } = await app.app.services.pool.query(
-    `select count(*)::int as n from events where type like 'job.%' and data->>'name' <> $1`,
+    `select count(*)::int as n from events where type like 'job.%' and coalesce(data->'job'->>'name', '') <> $1`,
     [name],
   );
   return rows[0].n;

@@ -1,9 +1,33 @@
-/** Who waits for what, in this process: readers of tables are woken here when something was said of their topic. */
+/** Wakes the readers of tables in this process when a notification of the database names their topic. */
 
-/** What one can wait for. Of `database` one hears only that the connection to it was made again. */
-export type Topic = `job:${string}` | `namespace:${string}` | 'queue' | 'database';
+/**
+ * What a reader can wait for: the events of a namespace, of one job or repository, or all of them; a job's journal;
+ * the queue. A reader of `database` is woken only when the connection to it was made again.
+ */
+export type Topic =
+  | `namespace:${string}`
+  | `subject:${string}`
+  | 'events'
+  | `job:${string}`
+  | 'queue'
+  | 'database';
 
-/** Wakers by topic, in this process. */
+/** One notification serves all readers of an event: each costs the writing transaction a statement. */
+export function eventNotification(namespaceId: string, subject: string) {
+  return `event:${namespaceId}:${subject}` as const;
+}
+
+/** What is sent with NOTIFY. */
+export type Notification = Topic | ReturnType<typeof eventNotification>;
+
+function topicsOf(notification: string): string[] {
+  const [kind, namespaceId, subject] = notification.split(':');
+  return kind === 'event'
+    ? ['events', `namespace:${namespaceId}`, `subject:${subject}`]
+    : [notification];
+}
+
+/** The readers that wait in this process, by topic. */
 export class Bus {
   readonly #waiting = new Map<string, Set<() => void>>();
 
@@ -24,21 +48,21 @@ export class Bus {
     return this.#closing.signal.aborted;
   }
 
-  /** How many readers there are, of all topics: one that was left behind shows here. */
+  /** How many readers there are, of all topics: tests see here whether one was left behind. */
   get waiters(): number {
     return this.#waiting.values().reduce((sum, set) => sum + set.size, 0);
   }
 
-  /** Feeds a notification in; null wakes everyone, because some may have been missed. */
-  hear = (topic: string | null): void => {
-    const sets = topic === null ? this.#waiting.values() : [this.#waiting.get(topic) ?? []];
-    for (const set of sets) for (const call of set) call();
+  /** Takes a notification in; null wakes every reader, because some may have been missed. */
+  hear = (notification: string | null): void => {
+    const topics = notification === null ? this.#waiting.keys() : topicsOf(notification);
+    for (const topic of topics) for (const call of this.#waiting.get(topic) ?? []) call();
   };
 
   /**
-   * Yields `'start'` at once, `'wake'` after something was said about one of the topics, and `'idle'` after
-   * `idleMs` of silence; calls that come while the reader is busy become one. Ends when `reader` aborts,
-   * or the bus is closed.
+   * Yields `'start'` at once, `'wake'` after a notification named one of the topics, and `'idle'` after `idleMs`
+   * without one; notifications that come while the reader is busy become one. Ends when `reader` aborts, or the
+   * bus is closed.
    *
    * The reader reads its table after each, so what was written before the first yield is not missed.
    */

@@ -4,24 +4,28 @@
  * `seq` alone is no cursor. Transactions commit in another order than they took their numbers, so a reader
  * that remembers 7 can miss a 6 that commits later. Events are therefore read in the order of (xid, seq), and
  * only those whose transaction is older than every one still open: nothing can appear before them any more.
- * A client's cursor is the `seq` of the last event it saw; that event's row tells the xid that goes with it.
  * Of one job's events the order is that of its changes, because a change takes its xid after the row's lock.
  *
  * In a database that was restored into another cluster (`pg_restore`), the events that came with it have xids which
- * that cluster may reach in years. So xids are counted from a start that is set then (`event_clock`).
+ * that cluster may reach in years. So xids are counted from a start that is set then (`event_clock`, `clock.ts`).
  *
  * An open transaction, of whatever database of the cluster, holds the events after it back until it ends.
+ *
+ * Every read walks one index from the reader's place on, so it costs the same however many events are kept.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import { Prisma } from '../../prisma/generated/client.ts';
 import { untilAnswered } from '../database/outage.ts';
-import { AppError, invalid } from '../errors.ts';
 import type { Services } from '../services.ts';
+import type { Topic } from './bus.ts';
+import { type Place, placeAfter, placeOf, placeText } from './place.ts';
 
 export type OutboxEvent = {
+  /** What clients get as a cursor. */
   seq: number;
   id: string;
   type: string;
+  namespaceId: string;
   subject: string;
   data: Prisma.JsonObject;
   timestamp: Date;
@@ -38,121 +42,141 @@ export type OutboxQuery = {
   after: number | null;
 };
 
-const PAGE = 100;
-/** Nobody wakes us when the transaction ends that holds events back. */
-const HELD_BACK_MS = 20;
+/** Some events, and the place of the last of them. */
+export type EventPage = { events: OutboxEvent[]; place: string };
 
-type Position = {
-  xid: string;
-  seq: bigint;
-  /** What was seen at the start, and so is not to be shown. */
-  snapshot?: string;
-};
-type Row = Omit<OutboxEvent, 'seq'> & { seq: bigint; xid: string; settled: boolean };
+/** Events after the reader's place were removed by age before it read them. It can begin with the oldest kept. */
+export class EventsRemoved extends Error {
+  constructor() {
+    super('events after this place were removed, because they were older than events are kept');
+  }
+}
+
+/** Rows of a page. Events are under 20 kB, so a page of all namespaces is under 5 MB. */
+const PAGE = { followed: 100, all: 250 };
+/** Nobody wakes a reader when the transaction ends that holds events back: it looks again, ever less often. */
+const FIRST_HELD_BACK_MS = 20;
+const MAX_HELD_BACK_MS = 250;
+
+type Deps = Pick<Services, 'db' | 'bus'>;
 
 /**
  * Ends when `signal` aborts or the server stops. While the database is away it waits, and goes on where it stood.
- * @throws AppError 400 when `after` is the number of no event
+ * @throws AppError 400 when `after` is the number of no event; EventsRemoved
  */
 export async function* readOutbox(
-  { db, bus }: Pick<Services, 'db' | 'bus'>,
-  query: OutboxQuery,
+  services: Deps,
+  { namespaceIds, subject, prefix, after }: OutboxQuery,
   signal: AbortSignal,
 ): AsyncGenerator<OutboxEvent> {
-  let position = await untilAnswered(() => positionOf(db, query.after), signal);
-  const topics = query.namespaceIds.map((id) => `namespace:${id}` as const);
+  const topics = subject
+    ? [`subject:${subject}` as const]
+    : namespaceIds.map((id) => `namespace:${id}` as const);
+  const page = (of: Prisma.Sql) => eventsWhere(Prisma.sql`${of} and starts_with(type, ${prefix})`);
+  // A page of each namespace, so that each is read along its index, and of these the first page.
+  const query: Query = subject
+    ? page(Prisma.sql`subject = ${subject}`)
+    : (place) => Prisma.sql`
+        select each.* from unnest(${namespaceIds}::text[]) as namespace (id)
+        cross join lateral (${page(Prisma.sql`namespace_id = namespace.id`)(place, PAGE.followed)}) each
+        order by xid, seq limit ${PAGE.followed}`;
+  const from = await untilAnswered(() => placeAfter(services, after), signal);
+  for await (const { events } of readPages(services, topics, query, PAGE.followed, from, signal))
+    for (const event of events) {
+      yield event;
+      if (signal.aborted) return;
+    }
+}
+
+/**
+ * The events of all namespaces, for a reader that keeps its place in the database: it stores `place` in the
+ * transaction that acts on the events of the page, and goes on from there after a restart, on whichever server. So
+ * it acts on each event once. A place stays right in a database that is restored, because events and places are
+ * restored together.
+ * @param after the place that was stored (`placeNow` for a new reader); null: before the oldest event that is kept
+ * @throws EventsRemoved when events between that place and the oldest event have been removed
+ */
+export async function* readAllEvents(
+  services: Deps,
+  after: string | null,
+  signal: AbortSignal,
+): AsyncGenerator<EventPage> {
+  const from =
+    after === null ? await untilAnswered(() => placeAfter(services, 0), signal) : placeOf(after);
+  const query = eventsWhere(Prisma.sql`true`);
+  yield* readPages(services, ['events'], query, PAGE.all, from, signal);
+}
+
+type Query = (after: Place, limit: number) => Prisma.Sql;
+
+function eventsWhere(condition: Prisma.Sql): Query {
+  return ({ xid, seq, snapshot }, limit) => Prisma.sql`
+    select * from events
+    where ${condition} and (xid, seq) > (${xid}::text::xid8, ${seq}::bigint)
+      ${snapshot ? Prisma.sql`and not pg_visible_in_snapshot(xid, ${snapshot}::text::pg_snapshot)` : Prisma.empty}
+    order by xid, seq limit ${limit}`;
+}
+
+type Row = Omit<OutboxEvent, 'seq'> & { seq: bigint; xid: string; settled: boolean };
+
+async function* readPages(
+  { db, bus }: Deps,
+  topics: readonly Topic[],
+  query: Query,
+  size: number,
+  from: Place,
+  signal: AbortSignal,
+): AsyncGenerator<EventPage> {
+  let place = from;
   for await (const _ of bus.wakes(topics, signal)) {
+    let pause = FIRST_HELD_BACK_MS;
     while (!signal.aborted) {
-      const rows = await untilAnswered(() => nextRows(db, query, position), signal);
+      const { rows, horizon } = await untilAnswered(
+        () => readRows(db, query(place, size), place),
+        signal,
+      );
       const unsettled = rows.findIndex(({ settled }) => !settled);
       const ready = unsettled < 0 ? rows : rows.slice(0, unsettled);
-      for (const { xid, seq, settled: _settled, ...event } of ready) {
-        yield { ...event, seq: Number(seq) };
+      const last = ready.at(-1);
+      if (last) {
+        place = { ...place, xid: last.xid, seq: last.seq };
+        yield { events: ready.map(eventOf), place: placeText(place) };
         if (signal.aborted) return;
-        position = { ...position, xid, seq };
       }
-      if (unsettled >= 0) await delay(HELD_BACK_MS, undefined, { signal }).catch(() => {});
-      else if (rows.length < PAGE) break;
+      if (rows.length === size && unsettled < 0) continue;
+      // All below the horizon has been read, so what is removed there later is not missed.
+      if (BigInt(horizon) > BigInt(place.xid)) place = { ...place, xid: horizon, seq: 0n };
+      if (unsettled < 0) break;
+      pause = last ? FIRST_HELD_BACK_MS : Math.min(pause * 2, MAX_HELD_BACK_MS);
+      await delay(pause, undefined, { signal }).catch(() => {});
     }
   }
 }
 
-async function positionOf(db: Services['db'], after: number | null): Promise<Position> {
-  if (after === 0) return { xid: '0', seq: 0n };
-  const [row] =
-    after === null
-      ? (
-          await db.$queryRaw<(Position & { snapshot: string; ahead: bigint })[]>`
-          select pg_current_snapshot()::text as snapshot, 0::bigint as seq,
-            event_horizon()::text as xid, ahead from event_clock`
-        ).map(({ ahead, snapshot, ...position }) => ({
-          ...position,
-          // "xmin:xmax:xid,xid": compared with xids of events, so counted as they are.
-          snapshot: snapshot.replace(/\d+/g, (xid) => `${BigInt(xid) + ahead}`),
-        }))
-      : await db.$queryRaw<Position[]>`
-          select xid::text as xid, seq from events where seq = ${after}::bigint`;
-  if (row) return row;
-  const [{ last } = { last: 0n }] = await db.$queryRaw<{ last: bigint }[]>`
-    select last_value as last from events_seq_seq`;
-  if (after !== null && after > 0 && after <= last)
-    throw invalid(
-      'after',
-      'is older than the events that are kept, and some after it are gone: begin with 0 for the oldest, or leave it out to begin now',
-    );
-  throw invalid(
-    'after',
-    'is the cursor of no event; leave it out to begin with what happens from now on',
-  );
+function eventOf({ seq, id, type, namespaceId, subject, data, timestamp }: Row): OutboxEvent {
+  return { seq: Number(seq), id, type, namespaceId, subject, data, timestamp };
 }
 
-function nextRows(db: Services['db'], query: OutboxQuery, position: Position): Promise<Row[]> {
-  const { namespaceIds, subject, prefix } = query;
-  const { xid, seq, snapshot } = position;
-  const page = (of: Prisma.Sql) => Prisma.sql`
-    select seq, xid::text as xid, id, type, subject, data, timestamp, xid as place,
-      xid < (select event_horizon()) as settled
-    from events
-    where ${of} and starts_with(type, ${prefix})
-      and (xid, seq) > (${xid}::text::xid8, ${seq}::bigint)
-      ${snapshot ? Prisma.sql`and not pg_visible_in_snapshot(xid, ${snapshot}::text::pg_snapshot)` : Prisma.empty}
-    order by xid, seq limit ${PAGE}`;
-  if (subject) return rowsOf(db, page(Prisma.sql`subject = ${subject}`));
-  // A page of each namespace, so that each is read along its index, and of these the first page.
-  return rowsOf(
-    db,
-    Prisma.sql`
-      select page.* from unnest(${namespaceIds}::text[]) as namespace (id)
-      cross join lateral (${page(Prisma.sql`namespace_id = namespace.id`)}) page
-      order by place, seq limit ${PAGE}`,
-  );
-}
-
-async function rowsOf(db: Services['db'], query: Prisma.Sql): Promise<Row[]> {
-  const rows = await db.$queryRaw<(Row & { place: unknown })[]>`
-    select seq, xid, id, type, subject, data, timestamp, settled from (${query}) rows
-    order by place, seq`;
-  return rows;
-}
-
-/** Namespaces that can be followed at once. */
-const MAX_FOLLOWED = 100;
-
-/** The names of the namespaces to follow, each once. `name`: of one thing in the only one. @throws AppError 400 */
-export function followed(
-  namespaces: readonly string[],
-  name: string | null | undefined,
-): [string, ...string[]] {
-  const [first, ...others] = new Set(namespaces.map((each) => each.toLowerCase()));
-  if (!first) throw invalid('namespaces', 'must name at least one');
-  if (others.length >= MAX_FOLLOWED) throw invalid('namespaces', `must be at most ${MAX_FOLLOWED}`);
-  if (name != null && others.length > 0)
-    throw invalid('name', 'can be given only with a single namespace');
-  return [first, ...others];
-}
-
-/** So that nobody takes the end of the server for the end of what they follow. */
-export function stopping(): AppError {
-  const message = 'The server is stopping: subscribe again, with `after` the last one seen';
-  return new AppError('internal_error', message, { status: 503 });
+/** In one statement, so that rows are read, or are known to be removed. @throws EventsRemoved */
+async function readRows(
+  db: Services['db'],
+  query: Prisma.Sql,
+  { xid, seq }: Place,
+): Promise<{ rows: Row[]; horizon: string }> {
+  const found = await db.$queryRaw<({ horizon: string; missed: boolean } & Row)[]>`
+    select state.horizon::text as horizon, state.missed, page.seq, page.xid::text as xid, page.id, page.type,
+      page.namespace_id as "namespaceId", page.subject, page.data, page.timestamp,
+      page.xid < state.horizon as settled
+    from (
+      select event_horizon() as horizon,
+        (removed_xid, removed_seq) > (${xid}::text::xid8, ${seq}::bigint) as missed
+      from event_clock
+    ) state
+    left join (${query}) page on true
+    order by page.xid, page.seq`;
+  const [state] = found;
+  if (!state) throw new Error('event_clock has no row');
+  if (state.missed) throw new EventsRemoved();
+  // Without an event there is one row, of the state alone.
+  return { rows: found.filter(({ id }) => id !== null), horizon: state.horizon };
 }

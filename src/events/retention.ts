@@ -5,7 +5,8 @@ const BATCH = 1_000;
 
 /**
  * Removes a batch of the events that are older than `days`, and no more than a beginning of the order in which
- * they are read: whoever has the cursor of an event that is kept finds all that come after it.
+ * they are read: a reader that has the place of an event that is kept finds all that come after it. How far this
+ * got is noted in the same statement, so that a reader which is not there yet learns that it missed some.
  * @returns whether there may be more
  */
 export async function removeOldEvents(
@@ -20,6 +21,12 @@ export async function removeOldEvents(
   const kept = rows.findIndex(({ old }) => !old);
   const old = kept < 0 ? rows : rows.slice(0, kept);
   if (old.length > 0)
-    await pool.query('delete from events where seq = any($1)', [old.map(({ seq }) => seq)]);
+    await pool.query(
+      `with removed as (delete from events where seq = any($1) returning xid, seq)
+       update event_clock set removed_xid = last.xid, removed_seq = last.seq
+       from (select xid, seq from removed order by xid desc, seq desc limit 1) last
+       where (removed_xid, removed_seq) < (last.xid, last.seq)`,
+      [old.map(({ seq }) => seq)],
+    );
   return old.length === BATCH;
 }

@@ -8,13 +8,14 @@ import SchemaBuilder from '@pothos/core';
 import ComplexityPlugin from '@pothos/plugin-complexity';
 import PrismaPlugin from '@pothos/plugin-prisma';
 import RelayPlugin from '@pothos/plugin-relay';
-import { Decimal } from 'decimal.js';
+import type { Decimal } from 'decimal.js';
 import { GraphQLError } from 'graphql';
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type PrismaTypes from '../../prisma/generated/pothos.ts';
 import { getDatamodel } from '../../prisma/generated/pothos.ts';
 import { invalid } from '../errors.ts';
 import { nodeTypeOf } from '../ids.ts';
+import { formatMoney } from '../money.ts';
 import type { Context } from './context.ts';
 
 export const builder = new SchemaBuilder<{
@@ -144,10 +145,7 @@ builder.scalarType('SafeInt', {
 builder.scalarType('Decimal', {
   description:
     'An exact amount of money as a string with at least two decimal places, such as "1.50".',
-  serialize: (value) => {
-    const amount = new Decimal(value.toString());
-    return amount.toFixed(Math.max(2, amount.decimalPlaces()));
-  },
+  serialize: formatMoney,
   parseValue: (value) => {
     if (typeof value === 'string' && /^\d+(\.\d+)?$/.test(value)) return value;
     throw new GraphQLError('must be a decimal number in a string', badInput);

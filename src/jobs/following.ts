@@ -3,12 +3,14 @@ import type { JobStatus } from '../../prisma/generated/enums.ts';
 import { anyIn, demand, type Viewer } from '../auth/permissions.ts';
 import { type Rule, whileAllowed } from '../auth/rechecks.ts';
 import { AppError, invalid } from '../errors.ts';
-import { followed, type OutboxEvent, readOutbox, stopping } from '../events/read.ts';
+import type { OutboxEvent } from '../events/read.ts';
+import { follow, followed, stopping } from '../events/subscribers.ts';
 import type { Services } from '../services.ts';
 import { type AccessRow, getJob, type JobKey, namespaceOf } from './jobs.ts';
 import { followJournal } from './logs/follow.ts';
 import type { Entry } from './logs/pages.ts';
 import { checkTail, type LogQuery, startOf } from './logs/read.ts';
+import type { JobPayload } from './payload.ts';
 import { isOver } from './state.ts';
 
 type Deps = Pick<Services, 'db' | 'pool' | 'bus' | 'rechecks'>;
@@ -134,6 +136,12 @@ export type JobEvent = {
   name: string;
   status: JobStatus;
   exitCode: number | null;
+  // Null in events of versions that kept less of the job.
+  namespace: string | null;
+  progress: string | null;
+  retryCount: number | null;
+  runtimeSeconds: number | null;
+  totalCost: string | null;
 };
 
 /**
@@ -175,23 +183,28 @@ export async function followEvents(
       };
   return (signal) =>
     whileAllowed(services, viewer, rule, signal, async function* (ended) {
-      for await (const event of readOutbox(services, query, ended)) {
+      for await (const event of follow(services, query, ended)) {
         if (!narrowed || narrowed.has(String(event.data.repositoryId))) yield jobEventOf(event);
         if (job && event.type === 'job.deleted') return;
       }
-      if (!ended.aborted) throw stopping();
     });
 }
 
 function jobEventOf({ id, seq, type, timestamp, subject, data }: OutboxEvent): JobEvent {
+  const job = data.job as JobPayload | undefined;
   return {
     id,
     cursor: seq,
     type: type as JobEventType,
     timestamp,
     jobId: subject,
-    name: String(data.name),
-    status: data.status as JobStatus,
-    exitCode: typeof data.exitCode === 'number' ? data.exitCode : null,
+    name: job?.name ?? String(data.name),
+    status: job?.status ?? (data.status as JobStatus),
+    exitCode: job ? (job.exit_code ?? null) : ((data.exitCode as number | undefined) ?? null),
+    namespace: job?.namespace ?? null,
+    progress: job?.progress ?? null,
+    retryCount: job?.retry_count ?? null,
+    runtimeSeconds: job?.runtime_seconds ?? null,
+    totalCost: job?.total_cost ?? null,
   };
 }

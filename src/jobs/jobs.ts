@@ -27,12 +27,14 @@ import { noteArtifacts, removeMarked } from './artifacts/kept.ts';
 import { costOf, costPerHour } from './hardware.ts';
 import { statusPage } from './logs/pages.ts';
 import { removeDeletedPages } from './logs/removal.ts';
+import { type PayloadRow, payloadColumns } from './payload.ts';
 import { type CreateInput, checkRequest, isJobName, type NamedValue } from './request.ts';
 import type { Outcome } from './runners/runner.ts';
-import { announce, eventColumns, isOver, lockJob, moveJob, PHASES, statusTopic } from './state.ts';
+import { announce, isOver, lockJob, moveJob, PHASES, statusTopic } from './state.ts';
 import { visibleTo } from './visibility.ts';
 import { poolWaitsFor } from './worker/queue.ts';
 
+export { payloadToSend } from './artifacts/downloads.ts';
 export type { CreateInput, NamedValue } from './request.ts';
 export { visibleTo } from './visibility.ts';
 
@@ -89,10 +91,10 @@ export async function createJob<S extends Select>(
   };
   return inTransaction(services.db, async (tx) => {
     await demandRoom({ ...services, db: tx }, namespace, 'activeJobs');
-    const row = await tx.job.create({ data, select: { ...select, ...eventColumns } });
+    const row = await tx.job.create({ data, select: { ...select, ...payloadColumns } });
     const first = statusPage({ jobId: id, seq: 1n, status: 'queued', logUntil: null });
     await tx.journalPage.create({ data: first, select: { firstSeq: true } });
-    await announce(tx, row as unknown as Row<typeof eventColumns>);
+    await announce(tx, row as unknown as PayloadRow, namespace.name);
     await wake(tx, 'queue');
     return { job: row as unknown as Row<S>, env: input.env ?? [] };
   }).catch((error) => {
@@ -295,8 +297,8 @@ export async function deleteJob(
         `The job cannot be deleted while its status is ${job.status}: cancel it first`,
       );
     await noteArtifacts(tx, id, deleteArtifacts);
-    const row = await tx.job.delete({ where: { id }, select: eventColumns });
-    await announce(tx, row, 'job.deleted');
+    const row = await tx.job.delete({ where: { id }, select: payloadColumns });
+    await announce(tx, row, job.namespace.name, 'job.deleted');
     await wake(tx, `job:${id}`);
     await wake(tx, statusTopic(id));
   };

@@ -29,6 +29,7 @@ import type { Prisma } from '../../prisma/generated/client.ts';
 import type { JobStatus } from '../../prisma/generated/enums.ts';
 import { publish, wake } from '../events/publish.ts';
 import { statusPage } from './logs/pages.ts';
+import { type JobEventData, type PayloadRow, payloadColumns, payloadOf } from './payload.ts';
 
 const MOVES: Record<JobStatus, readonly JobStatus[]> = {
   queued: ['running', 'queued', 'failed', 'cancelled'],
@@ -47,6 +48,7 @@ export function isOver(status: JobStatus): boolean {
 const LOCKED = {
   id: true,
   namespaceId: true,
+  namespace: { select: { name: true } },
   name: true,
   status: true,
   attemptId: true,
@@ -97,7 +99,7 @@ export async function moveJob(
       ...set,
       ...(changes && { nextSeq: { increment: 1 } }),
     },
-    select: { ...eventColumns, nextSeq: true, logUntil: true },
+    select: { ...payloadColumns, nextSeq: true, logUntil: true },
   });
   if (changes) {
     const page = statusPage({
@@ -107,7 +109,7 @@ export async function moveJob(
       logUntil: row.logUntil,
     });
     await tx.journalPage.create({ data: page, select: { firstSeq: true } });
-    await announce(tx, row);
+    await announce(tx, row, job.namespace.name);
   }
   await wake(tx, `job:${id}`);
   await wake(tx, statusTopic(id));
@@ -123,49 +125,20 @@ export function statusTopic(id: string): `job:${string}` {
 /** @returns null when there is no such job (any more). */
 export async function lockJob(tx: Prisma.TransactionClient, id: string): Promise<LockedJob | null> {
   await tx.$executeRaw`select 1 from jobs where id = ${id} for update`;
-  return tx.job.findUnique({ where: { id }, select: LOCKED });
+  return tx.job.findUnique({ where: { id }, select: LOCKED, relationLoadStrategy: 'join' });
 }
 
-/** What an event tells: enough to show a job, never its command, environment or secrets. */
-const eventColumns = {
-  id: true,
-  namespaceId: true,
-  repositoryId: true,
-  name: true,
-  status: true,
-  exitCode: true,
-  retryCount: true,
-  createdAt: true,
-  startedAt: true,
-  completedAt: true,
-} as const satisfies Prisma.JobSelect;
-type Told = Prisma.JobGetPayload<{ select: typeof eventColumns }>;
-
-/** For the first and the last event of a job, which are no moves. */
+/** Writes an event of a job: of a move, or the first or last one, which are no moves. `namespace`: its name. */
 export async function announce(
   tx: Prisma.TransactionClient,
-  job: Told,
-  type: `job.${JobStatus | 'deleted'}` = `job.${job.status}`,
+  row: PayloadRow,
+  namespace: string,
+  type: `job.${JobStatus | 'deleted'}` = `job.${row.status}`,
 ): Promise<void> {
-  const { id, namespaceId, createdAt, startedAt, completedAt, repositoryId, name, ...rest } = job;
-  await publish(tx, {
-    type,
-    namespaceId,
-    subject: id,
-    data: {
-      name,
-      repositoryId,
-      status: rest.status,
-      exitCode: rest.exitCode,
-      retryCount: rest.retryCount,
-      createdAt: createdAt.toISOString(),
-      startedAt: startedAt?.toISOString() ?? null,
-      completedAt: completedAt?.toISOString() ?? null,
-    },
-  });
+  const { id, namespaceId, repositoryId } = row;
+  const data: JobEventData = { repositoryId, job: payloadOf(row, namespace) };
+  await publish(tx, { type, namespaceId, subject: id, data });
 }
-
-export { eventColumns };
 
 /** Characters of `progress`. */
 export const MAX_PROGRESS = 1_000;

@@ -4,23 +4,22 @@ import { namespaceNamed } from '../auth/accounts.ts';
 import { anyIn, demand, type Viewer } from '../auth/permissions.ts';
 import { type Rule, whileAllowed } from '../auth/rechecks.ts';
 import type { EventType } from '../events/publish.ts';
-import { followed, type OutboxEvent, readOutbox, stopping } from '../events/read.ts';
-import { type Command, NONE } from '../git/transport/hooks.ts';
+import type { OutboxEvent } from '../events/read.ts';
+import { follow, followed } from '../events/subscribers.ts';
+import type { Command } from '../git/transport/hooks.ts';
 import type { Services } from '../services.ts';
+import { idOrNull, type PushPayload, type RefPayload, type RepositoryPayload } from './payload.ts';
 import { type AccessRow, accessColumns, getRepository, target } from './repos.ts';
 
 type Deps = Pick<Services, 'db' | 'bus' | 'rechecks'>;
 
 export type RepositoryEventType = Extract<EventType, `repository.${string}`>;
 
-/** Ids of commits; null where the ref was not there before, or is not after. */
-export type RefUpdate = { ref: string; before: string | null; after: string | null };
-
 export type Push = {
   pusher: string;
   /** Of all refs that moved; no more than the first fifty are in `refs`. */
   refCount: number;
-  refs: RefUpdate[];
+  refs: RefPayload[];
 };
 
 export type RepositoryEvent = {
@@ -63,11 +62,10 @@ export async function followRepositories(
   const narrowed = viewer.kind === 'account' ? viewer.repositories : null;
   return (signal) =>
     whileAllowed(services, viewer, rule, signal, async function* (ended) {
-      for await (const event of readOutbox(services, query, ended)) {
+      for await (const event of follow(services, query, ended)) {
         if (!narrowed || narrowed.has(event.subject)) yield eventOf(event);
         if (one && event.type === 'repository.deleted') return;
       }
-      if (!ended.aborted) throw stopping();
     });
 }
 
@@ -103,28 +101,31 @@ function mayRead({ db }: Pick<Services, 'db'>, { id }: AccessRow): Rule {
 }
 
 function eventOf({ id, seq, type, timestamp, subject, data }: OutboxEvent): RepositoryEvent {
+  const repository = data.repository as RepositoryPayload | undefined;
   return {
     id,
     cursor: seq,
     type: type as RepositoryEventType,
     timestamp,
     repositoryId: subject,
-    name: String(data.name),
-    fullName: String(data.fullName),
+    name: repository?.name ?? String(data.name),
+    fullName: repository?.full_name ?? String(data.fullName),
     push: type === 'repository.pushed' ? pushOf(data) : null,
   };
 }
 
+/** Events of earlier versions have the fields of the push beside those of the repository. */
 function pushOf(data: OutboxEvent['data']): Push {
-  const idOf = (sha: string) => (sha === NONE ? null : sha);
-  const refs = data.refs as unknown as Command[];
+  const push = data.push as PushPayload | undefined;
+  if (push) return { pusher: push.pusher, refCount: push.ref_count, refs: push.refs };
+  const commands = data.refs as unknown as Command[];
   return {
     pusher: String(data.pusher),
     refCount: Number(data.refCount),
-    refs: refs.map(({ ref, before, after }) => ({
+    refs: commands.map(({ ref, before, after }) => ({
       ref,
-      before: idOf(before),
-      after: idOf(after),
+      before: idOrNull(before),
+      after: idOrNull(after),
     })),
   };
 }

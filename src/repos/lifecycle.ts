@@ -18,6 +18,7 @@ import { demandRoom } from '../limits/quotas.ts';
 import type { Services } from '../services.ts';
 import { gitignore } from './gitignore.ts';
 import { checkBranch, checkDescription, checkName, nameKey } from './names.ts';
+import { type PayloadRow, payloadColumns, payloadOf, type RepositoryEventData } from './payload.ts';
 import {
   accessColumns,
   lockRepository,
@@ -85,8 +86,12 @@ export async function createRepository<S extends Select>(
         branchCount: files ? 1 : 0,
       };
       await demandRoom({ ...services, db: tx }, namespace, 'repositories');
-      const row = await tx.repository.create({ data, select, relationLoadStrategy: 'join' });
-      await announce(tx, 'repository.created', { id, name, owner: namespace });
+      const row = await tx.repository.create({
+        data,
+        select: { ...select, ...payloadColumns },
+        relationLoadStrategy: 'join',
+      });
+      await announce(tx, 'repository.created', row as unknown as PayloadRow, namespace);
       return row;
     });
     await begun.done();
@@ -199,7 +204,7 @@ export async function deleteRepository(
     const { count } = await tx.repository.deleteMany({ where: { id: row.id } });
     if (count === 0) throw notFound('Repository');
     const owner = { id: row.namespaceId, name: row.namespace.name };
-    await announce(tx, 'repository.deleted', { id: row.id, name: row.name, owner });
+    await announce(tx, 'repository.deleted', row, owner);
   }).catch(async (error) => {
     // Somebody else deleted it first, and removes its files.
     if (error instanceof AppError) await begun.done();
@@ -216,13 +221,7 @@ export async function deleteRepository(
   return row.id;
 }
 
-type Administered = {
-  id: string;
-  name: string;
-  namespaceId: string;
-  sizeBytes: bigint;
-  namespace: { name: string };
-};
+type Administered = PayloadRow & { namespaceId: string; namespace: { name: string } };
 
 /** The row that an admin is about to change. */
 async function administered(
@@ -236,8 +235,7 @@ async function administered(
         where: { id },
         select: {
           ...accessColumns,
-          name: true,
-          sizeBytes: true,
+          ...payloadColumns,
           namespace: { select: { name: true } },
         },
         relationLoadStrategy: 'join',
@@ -272,26 +270,24 @@ async function change<S extends Select>(
     const updated = await tx.repository.update({
       where: { id: row.id },
       data: { ...data, updatedAt: new Date() },
-      select: { ...select, id: true },
+      select: { ...select, ...payloadColumns },
       relationLoadStrategy: 'join',
     });
-    const name = typeof data.name === 'string' ? data.name : row.name;
-    await announce(tx, event, { id: row.id, name, owner });
+    await announce(tx, event, updated as unknown as PayloadRow, owner);
     return updated as unknown as Row<S>;
   }).catch((error) => {
     throw nameTaken(error);
   });
 }
 
-type Named = { id: string; name: string; owner: { id: string; name: string } };
-
 async function announce(
   tx: Prisma.TransactionClient,
   type: EventType,
-  { id, name, owner }: Named,
+  row: PayloadRow,
+  owner: { id: string; name: string },
 ): Promise<void> {
-  const data = { id, name, namespace: owner.name, fullName: `${owner.name}/${name}` };
-  await publish(tx, { type, namespaceId: owner.id, subject: id, data });
+  const data: RepositoryEventData = { repository: payloadOf(row, owner.name) };
+  await publish(tx, { type, namespaceId: owner.id, subject: row.id, data });
 }
 
 function nameTaken(error: unknown): unknown {

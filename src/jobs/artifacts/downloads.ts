@@ -1,12 +1,13 @@
 /** Where artifacts are found, and who may have them: members by credential, anyone by a signed link for 15 minutes. */
 import type { Prisma } from '../../../prisma/generated/client.ts';
+import { namespaceNamed } from '../../auth/accounts.ts';
 import { demand, type Viewer } from '../../auth/permissions.ts';
 import type { Rule } from '../../auth/rechecks.ts';
 import { type Slice, type SliceRequest, sliceOf } from '../../database/paging.ts';
 import { notFound } from '../../errors.ts';
 import { isId } from '../../ids.ts';
 import type { Services } from '../../services.ts';
-import { namespaceOf } from '../jobs.ts';
+import type { JobPayload } from '../payload.ts';
 import { type ArtifactEntry, type ArtifactKey, listArtifacts } from './store.ts';
 
 type Deps = Pick<Services, 'storage' | 'signer' | 'urls'>;
@@ -40,11 +41,8 @@ export function artifactsOf(deps: Deps, job: ArtifactRow): Artifacts | null {
 }
 
 /** Of a job, or of one that is gone. */
-export function describe(
-  { signer, urls }: Deps,
-  job: ArtifactRow & { artifactBytes: bigint },
-): Artifacts {
-  const base = `${urls.artifacts}/${job.namespace.name}/${job.id}`;
+export function describe(deps: Deps, job: ArtifactRow & { artifactBytes: bigint }): Artifacts {
+  const { base, archive } = addressesOf(deps, job.id, job.namespace.name);
   return {
     jobId: job.id,
     namespaceId: job.namespaceId,
@@ -53,8 +51,21 @@ export function describe(
     path: job.outputPath ?? '',
     sizeBytes: job.artifactBytes,
     files: job.artifactFiles ?? 0,
-    downloadUrl: signer.signUrl(`${base}/artifacts.tar.gz`, thing(job.id)),
+    downloadUrl: archive,
   };
+}
+
+function addressesOf({ signer, urls }: Pick<Deps, 'signer' | 'urls'>, id: string, owner: string) {
+  const base = `${urls.artifacts}/${owner}/${id}`;
+  return { base, archive: signer.signUrl(`${base}/artifacts.tar.gz`, thing(id)) };
+}
+
+/** What is sent of an event: the job as GET returned it then, with a link to its artifacts that works from now on. */
+export function payloadToSend(deps: Pick<Deps, 'signer' | 'urls'>, payload: JobPayload) {
+  const { artifacts, id, namespace } = payload;
+  if (!artifacts) return payload;
+  const download_url = addressesOf(deps, id, namespace).archive;
+  return { ...payload, artifacts: { ...artifacts, download_url } };
 }
 
 export type ArtifactFile = ArtifactEntry & { downloadUrl: string };
@@ -92,7 +103,7 @@ export async function demandDownload(
   query: Record<string, unknown>,
 ): Promise<{ key: ArtifactKey; rule: Rule | null }> {
   if (!isId('job', jobId)) throw notFound('Job');
-  const { id: namespaceId } = await namespaceOf(deps, name);
+  const { id: namespaceId } = await namespaceNamed(deps.db, name);
   const find = () => findOwner(deps, { namespaceId, jobId });
   const owner = await find();
   const key = { namespaceId, jobId, attemptId: owner?.artifactsOf ?? null };

@@ -25,6 +25,8 @@ const JobEventType = eventTypes<following.JobEventType>('JobEventType', 'What ha
   'job.deleted': 'Its record was removed.',
 });
 
+const KEPT_LESS = 'Null in events of earlier versions.';
+
 const JobEvent = builder.objectRef<following.JobEvent>('JobEvent').implement({
   description: 'Something that happened to a job.',
   fields: (t) => ({
@@ -42,10 +44,32 @@ const JobEvent = builder.objectRef<following.JobEvent>('JobEvent').implement({
       nullable: true,
       description: 'At that moment; null until the job was over.',
     }),
+    namespace: t.exposeString('namespace', {
+      nullable: true,
+      description: `The name of its owner. ${KEPT_LESS}`,
+    }),
+    progress: t.exposeString('progress', {
+      nullable: true,
+      description: `At that moment. ${KEPT_LESS}`,
+    }),
+    retryCount: t.exposeInt('retryCount', {
+      nullable: true,
+      description: `At that moment. ${KEPT_LESS}`,
+    }),
+    runtimeSeconds: t.exposeInt('runtimeSeconds', {
+      nullable: true,
+      description: `Of the attempts that had ended. ${KEPT_LESS}`,
+    }),
+    totalCost: t.expose('totalCost', {
+      type: 'Decimal',
+      nullable: true,
+      description: `Of the attempts that had ended. ${KEPT_LESS}`,
+    }),
     job: t.prismaField({
       type: Job,
       nullable: true,
-      description: 'As it is now; null once it is deleted.',
+      description:
+        'As it is now, which is read for each event; null once it is deleted. The other fields come with the event.',
       resolve: (query, { jobId }, _args, { services, viewer }) =>
         jobs.findJob(services, viewer, jobId, selectOf<Prisma.JobSelect>(query)) as never,
     }),

@@ -9,6 +9,7 @@ import {
   orThrow,
 } from '../../graphql/subscription.ts';
 import * as following from '../following.ts';
+import type { RefPayload } from '../payload.ts';
 import * as repos from '../repos.ts';
 import { Repository } from './repositories.ts';
 
@@ -25,7 +26,7 @@ const RepositoryEventType = eventTypes<following.RepositoryEventType>(
   },
 );
 
-const RefUpdate = builder.objectRef<following.RefUpdate>('RefUpdate').implement({
+const RefUpdate = builder.objectRef<RefPayload>('RefUpdate').implement({
   description: 'A branch, tag or other ref that a push moved.',
   fields: (t) => ({
     ref: t.exposeString('ref', { description: 'Its full name, such as `refs/heads/main`.' }),

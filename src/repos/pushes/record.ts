@@ -6,6 +6,7 @@ import { setHead } from '../../git/objects/refs.ts';
 import { type Command, NONE } from '../../git/transport/hooks.ts';
 import { newId } from '../../ids.ts';
 import type { Services } from '../../services.ts';
+import { payloadColumns, payloadOf, pushPayloadOf } from '../payload.ts';
 import { lockRepository } from '../repos.ts';
 import { type Measures, measure } from './measure.ts';
 
@@ -25,9 +26,6 @@ export type BegunPush = {
 
 /** A push to record. `updated` is what git said took effect; null when it could not say. */
 export type Pushed = BegunPush & { updated: Command[] | null };
-
-/** Refs named in the event; of those beyond, only the number is. */
-const MAX_NAMED = 50;
 
 /**
  * Measures the repository once and tells of the pushes, oldest first, in one transaction. Whoever calls it
@@ -63,12 +61,13 @@ export async function recordPushes(
     const at = new Date(effective.at(-1)?.at ?? Date.now());
     const pushedAt = latest(at, locked.pushedAt);
     const updatedAt = latest(pushedAt, locked.updatedAt);
-    await tx.repository.update({
+    const row = await tx.repository.update({
       where: { id },
       data: { ...measures, pushedAt, updatedAt },
-      select: { id: true },
+      select: payloadColumns,
     });
-    const { name, namespaceId, namespace } = locked;
+    const { namespaceId, namespace } = locked;
+    const repository = payloadOf(row, namespace.name);
     const told = await eventsAmong(tx, effective);
     for (const { event, pusher, commands } of effective) {
       if (event && told.has(event)) continue;
@@ -77,15 +76,7 @@ export async function recordPushes(
         type: 'repository.pushed',
         namespaceId,
         subject: id,
-        data: {
-          id,
-          name,
-          namespace: namespace.name,
-          fullName: `${namespace.name}/${name}`,
-          pusher,
-          refCount: commands.length,
-          refs: commands.slice(0, MAX_NAMED),
-        },
+        data: { repository, push: pushPayloadOf(pusher, commands) },
       });
     }
   });
@@ -106,7 +97,6 @@ async function lock(tx: Prisma.TransactionClient, id: string) {
   return tx.repository.findUniqueOrThrow({
     where: { id },
     select: {
-      name: true,
       namespaceId: true,
       pushedAt: true,
       updatedAt: true,

@@ -1,0 +1,148 @@
+/**
+ * A job as GET returns it, at the moment of an event: what events carry, so that who sends them has nothing to load.
+ *
+ * It never holds `env` or secrets, and fits into 20 kB: of texts that clients may make longer, the beginning is kept.
+ * The link to its artifacts is not in it, because links are signed and expire (`payloadToSend`).
+ */
+import type { Prisma } from '../../prisma/generated/client.ts';
+import type { JobStatus } from '../../prisma/generated/enums.ts';
+import { formatMoney } from '../money.ts';
+import { costOf } from './hardware.ts';
+
+/** The columns of which it is made. */
+export const payloadColumns = {
+  id: true,
+  namespaceId: true,
+  repositoryId: true,
+  name: true,
+  status: true,
+  command: true,
+  repo: true,
+  branch: true,
+  commitSha: true,
+  image: true,
+  gpu: true,
+  gpuCount: true,
+  cpu: true,
+  memoryGb: true,
+  diskGb: true,
+  region: true,
+  timeoutMinutes: true,
+  retries: true,
+  retryCount: true,
+  outputPath: true,
+  exitCode: true,
+  costPerHour: true,
+  runtimeSeconds: true,
+  progress: true,
+  artifactBytes: true,
+  artifactFiles: true,
+  createdAt: true,
+  startedAt: true,
+  completedAt: true,
+} as const satisfies Prisma.JobSelect;
+export type PayloadRow = Prisma.JobGetPayload<{ select: typeof payloadColumns }>;
+
+export type JobPayload = {
+  id: string;
+  name: string;
+  namespace: string;
+  status: JobStatus;
+  command: string;
+  repo: string | null;
+  branch: string | null;
+  commit_sha: string | null;
+  /** Absent without one. */
+  image?: string;
+  gpu: string;
+  gpu_count: number;
+  cpu: number;
+  memory_gb: number;
+  disk_gb: number;
+  region: string;
+  timeout_minutes: number;
+  retries: number;
+  retry_count: number;
+  output_path: string | null;
+  /** Absent until it is over. */
+  exit_code?: number;
+  cost_per_hour: string;
+  total_cost: string;
+  runtime_seconds: number;
+  progress: string;
+  /** Absent until there are any. */
+  artifacts?: { path: string; size_bytes: number; files: number };
+  created_at: string;
+  started_at: string | null;
+  completed_at: string | null;
+};
+
+/** What an event of a job holds. Those of versions before this had a few columns of the job in place of `job`. */
+export type JobEventData = { repositoryId: string | null; job: JobPayload };
+
+/** Bytes of JSON. With the fields that are bounded by themselves, the sum stays under 20,000. */
+const MAX_BYTES = { command: 8_000, outputPath: 2_000, progress: 4_000 };
+
+/**
+ * @param row as it is after the event: no attempt runs at that moment, so its time and cost are those of ended ones
+ * @param namespace the owner's name
+ */
+export function payloadOf(row: PayloadRow, namespace: string): JobPayload {
+  const { image, exitCode, artifactBytes } = row;
+  const outputPath =
+    row.outputPath === null ? null : beginning(row.outputPath, MAX_BYTES.outputPath);
+  return {
+    id: row.id,
+    name: row.name,
+    namespace,
+    status: row.status,
+    command: beginning(row.command, MAX_BYTES.command),
+    repo: row.repo,
+    branch: row.branch,
+    commit_sha: row.commitSha,
+    ...(image !== null && { image }),
+    gpu: row.gpu,
+    gpu_count: row.gpuCount,
+    cpu: row.cpu,
+    memory_gb: row.memoryGb,
+    disk_gb: row.diskGb,
+    region: row.region,
+    timeout_minutes: row.timeoutMinutes,
+    retries: row.retries,
+    retry_count: row.retryCount,
+    output_path: outputPath,
+    ...(exitCode !== null && { exit_code: exitCode }),
+    cost_per_hour: formatMoney(row.costPerHour),
+    total_cost: formatMoney(costOf(row.costPerHour.toString(), row.runtimeSeconds)),
+    runtime_seconds: row.runtimeSeconds,
+    progress: beginning(row.progress, MAX_BYTES.progress),
+    ...(artifactBytes !== null && {
+      artifacts: {
+        path: outputPath ?? '',
+        size_bytes: Number(artifactBytes),
+        files: row.artifactFiles ?? 0,
+      },
+    }),
+    created_at: row.createdAt.toISOString(),
+    started_at: row.startedAt?.toISOString() ?? null,
+    completed_at: row.completedAt?.toISOString() ?? null,
+  };
+}
+
+/** The text, or as much of its beginning as takes `maxBytes` of JSON, with `…` after it. */
+function beginning(text: string, maxBytes: number): string {
+  // A control character takes six bytes, and nothing takes more.
+  if (text.length * 6 <= maxBytes || jsonBytes(text) <= maxBytes) return text;
+  let left = maxBytes - 3;
+  let end = 0;
+  for (const character of text) {
+    left -= jsonBytes(character);
+    if (left < 0) break;
+    end += character.length;
+  }
+  return `${text.slice(0, end)}…`;
+}
+
+function jsonBytes(text: string): number {
+  return Buffer.byteLength(JSON.stringify(text)) - 2;
+}
