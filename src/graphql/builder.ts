@@ -49,7 +49,7 @@ export const builder = new SchemaBuilder<{
       description:
         'What has an id of its own and can be read again by it. The same id serves REST.',
     },
-    idFieldOptions: { description: 'Unique in all of Loam; it never changes.' },
+    idFieldOptions: { description: 'The id, which is unique on the server and never changes.' },
     nodeQueryOptions: {
       description:
         'Whatever has this id. Null without an error when there is none, or the viewer may not see it.',
@@ -63,7 +63,7 @@ export const builder = new SchemaBuilder<{
       complexity: ({ ids }) => ({ field: 1, multiplier: ids.length }),
       description:
         'Whatever has these ids, in their order: null in the place of each that there is not, or that the viewer may not see. An error stands beside the null of what is no id.',
-      args: { ids: { description: 'At most 100.' } },
+      args: { ids: { description: 'The ids, at most 100.' } },
       nullable: { list: true, items: true },
       resolve: async (_root, args, _context, _info, resolveNodes) => {
         const ids = [...args.ids];
@@ -74,31 +74,34 @@ export const builder = new SchemaBuilder<{
         return ids.map(({ typename, id }, at) => (typename ? nodes[at] : noNodeId(id)));
       },
     },
-    pageInfoTypeOptions: { description: 'Where a page of a connection stands in its list.' },
+    pageInfoTypeOptions: { description: 'The position of a page in its list.' },
     hasNextPageFieldOptions: {
-      description: 'Whether more follows: ask again `after` the end.',
+      description: 'Whether the list goes on after this page: ask again with `after: endCursor`.',
       complexity: 0,
     },
     hasPreviousPageFieldOptions: {
-      description: 'Whether something stands before this page.',
+      description: 'Whether the list has something before this page.',
       complexity: 0,
     },
     startCursorFieldOptions: {
-      description: 'Of the first on the page; null on an empty one.',
+      description: 'The cursor of the first entry; null on an empty page.',
       complexity: 0,
     },
     endCursorFieldOptions: {
       complexity: 0,
-      description: 'Of the last on the page, for `after`; null on an empty one.',
+      description: 'The cursor of the last entry, for `after`; null on an empty page.',
     },
-    pageInfoFieldOptions: { description: 'Where the page stands in the list.', complexity: 0 },
-    edgesFieldOptions: { description: 'Each with its own cursor.' },
+    pageInfoFieldOptions: { description: 'The position of the page in the list.', complexity: 0 },
+    edgesFieldOptions: { description: 'The entries of the page, each with its cursor.' },
     nodesOnConnection: {
-      description: 'The page itself, without cursors.',
+      description: 'The entries of the page, without cursors.',
       complexity: { field: 1, multiplier: 1 },
     },
-    nodeFieldOptions: { description: 'What stands here.' },
-    cursorFieldOptions: { description: 'Goes on from here when given as `after`.' },
+    nodeFieldOptions: { description: 'The entry.' },
+    cursorFieldOptions: {
+      description:
+        'The cursor of this entry; the list goes on after it when it is given as `after`.',
+    },
   },
 });
 
@@ -115,7 +118,7 @@ builder.mutationType({ description: 'What can be changed.' });
 builder.subscriptionType({ description: 'What can be followed, over server-sent events.' });
 
 builder.scalarType('DateTime', {
-  description: 'A moment as ISO 8601 with an offset; always answered in UTC with milliseconds.',
+  description: 'A time as ISO 8601 with an offset. Answers are in UTC with milliseconds.',
   serialize: (value) => value.toISOString(),
   parseValue: (value) => {
     const date = typeof value === 'string' && ISO_8601.test(value) ? new Date(value) : undefined;
@@ -134,7 +137,7 @@ function isDay(timestamp: string): boolean {
 
 builder.scalarType('SafeInt', {
   description:
-    'A whole number up to 2^53 - 1: sizes in bytes and sequence numbers pass the 32 bits of Int.',
+    'A whole number up to 2^53 - 1, for sizes in bytes and sequence numbers, which can be too large for Int.',
   serialize: (value) => Number(value),
   parseValue: (value) => {
     if (typeof value === 'number' && Number.isSafeInteger(value)) return value;
@@ -153,9 +156,9 @@ builder.scalarType('Decimal', {
 });
 
 export const SortOrder = builder.enumType('SortOrder', {
-  description: 'Which end of a list comes first.',
+  description: 'The order of a list.',
   values: {
-    ASC: { value: 'asc', description: 'The smallest, the oldest, A.' },
-    DESC: { value: 'desc', description: 'The largest, the newest, Z.' },
+    ASC: { value: 'asc', description: 'Ascending: the smallest, the oldest or A comes first.' },
+    DESC: { value: 'desc', description: 'Descending: the largest, the newest or Z comes first.' },
   } as const,
 });

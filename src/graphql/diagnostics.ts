@@ -2,13 +2,13 @@ import { health, type Version, version } from '../http/diagnostics.ts';
 import { builder } from './builder.ts';
 
 const VersionType = builder.objectRef<Version>('Version').implement({
-  description: 'What this server is.',
+  description: 'The versions of this server.',
   fields: (t) => ({
-    version: t.exposeString('version', { description: 'Of the REST contract.' }),
-    build: t.exposeString('build', { description: 'Of this server, as semver.' }),
+    version: t.exposeString('version', { description: 'The version of the REST contract.' }),
+    build: t.exposeString('build', { description: 'The version of this server, as semver.' }),
     commit: t.exposeString('commit', {
       nullable: true,
-      description: 'That it was built from, where that is known.',
+      description: 'The commit that it was built from; null where that is not known.',
     }),
   }),
 });
@@ -26,12 +26,12 @@ const HealthType = builder.objectRef<{ status: string }>('Health').implement({
 builder.queryFields((t) => ({
   health: t.field({
     type: HealthType,
-    description: 'Whether the service is up. It takes no credentials.',
+    description: 'Whether the service is up. No credentials are needed.',
     resolve: async (_root, _args, { services }) => ({ status: await health(services) }),
   }),
   version: t.field({
     type: VersionType,
-    description: 'What this server is. It takes no credentials.',
+    description: 'The versions of this server. No credentials are needed.',
     resolve: () => version,
   }),
 }));

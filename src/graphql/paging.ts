@@ -8,9 +8,11 @@ export const sliceArgs = builder.args((t) => ({
   first: t.int({
     required: true,
     defaultValue: 20,
-    description: `How many; 1 to ${MAX_FIRST}. More is refused.`,
+    description: `How many entries: 1 to ${MAX_FIRST}. More is refused.`,
   }),
-  after: t.string({ description: 'The cursor to go on after; left out: from the beginning.' }),
+  after: t.string({
+    description: 'The cursor after which the page begins; left out: the beginning of the list.',
+  }),
 }));
 
 /** What it costs, in fields, to start a process of git, as histories and lists of refs do. */
@@ -33,17 +35,17 @@ export function connectionType<Node extends ConnectionNode>(name: string, node: 
     {
       type: node,
       name: `${name}Connection`,
-      description: 'A page of a list that may be long.',
+      description: 'A page of a list.',
       // Their size was counted where `first` is given.
       edgesField: { complexity: { field: 1, multiplier: 1 } },
       fields: (t) => ({
         totalCount: t.int({
-          description: 'How many there are in the whole list.',
+          description: 'The number of entries in the whole list.',
           resolve: (page) => (page as unknown as { totalCount(): number }).totalCount(),
         }),
       }),
     },
-    { name: `${name}Edge`, description: 'One of the list, with its cursor.' },
+    { name: `${name}Edge`, description: 'An entry of a list, with its cursor.' },
   );
 }
 type ConnectionNode = Parameters<typeof builder.connectionObject>[0]['type'];
@@ -68,8 +70,11 @@ export function toConnection<T>(
 
 /** The arguments every numbered page takes. */
 export const pageArgs = {
-  page: { defaultValue: 1, description: 'From 1; a page past the end is empty.' },
-  perPage: { defaultValue: 20, description: 'From 1 to 100.' },
+  page: {
+    defaultValue: 1,
+    description: 'The number of the page, from 1. A page after the last one is empty.',
+  },
+  perPage: { defaultValue: 20, description: 'How many entries a page has: 1 to 100.' },
 } as const;
 
 /** What a numbered page costs, as `pageCost`. */
@@ -83,17 +88,17 @@ type PageFields<T> = PothosSchemaTypes.ObjectFieldBuilder<
 >;
 
 const Pagination = builder.objectRef<NumberedPage<unknown>>('Pagination').implement({
-  description: 'Where a numbered page stands in its list: only for REST.',
+  description: 'The position of a numbered page in its list: only for REST.',
   fields: (t) => ({ ...numbers(t) }),
 });
 
 function numbers<T>(t: PageFields<T>) {
   return {
-    page: t.exposeInt('page', { description: 'This one, from 1.' }),
-    perPage: t.exposeInt('perPage', { description: 'How many stand on a page.' }),
-    total: t.exposeInt('total', { description: 'How many there are on all pages.' }),
+    page: t.exposeInt('page', { description: 'The number of this page, from 1.' }),
+    perPage: t.exposeInt('perPage', { description: 'How many entries a page has.' }),
+    total: t.exposeInt('total', { description: 'The number of entries on all pages.' }),
     totalPages: t.int({
-      description: 'How many pages there are.',
+      description: 'The number of pages.',
       resolve: ({ total, perPage }) => Math.ceil(total / perPage),
     }),
   };
@@ -109,14 +114,14 @@ export function pageType<T>(
     fields: (t) => ({
       nodes: t.field({
         type: [node] as never,
-        description: 'What stands on the page.',
+        description: 'The entries of the page.',
         complexity: { field: 1, multiplier: 1 },
         resolve: (page) => page.nodes as never,
       }),
       ...numbers(t),
       pagination: t.field({
         type: Pagination,
-        description: 'The four numbers above in one object, as REST answers them.',
+        description: '`page`, `perPage`, `total` and `totalPages` in one object, as REST has them.',
         resolve: (page) => page,
       }),
     }),

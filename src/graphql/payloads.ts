@@ -7,10 +7,10 @@ import { builder } from './builder.ts';
 /** `{Mutation}Payload` with the id of what is gone. */
 export function deletionPayload(mutation: string) {
   return builder.objectRef<{ id: string }>(`${mutation}Payload`).implement({
-    description: 'What is gone.',
-    fields: (t) => ({ id: t.exposeID('id', { description: 'The id it had.' }) }),
+    description: 'What was deleted.',
+    fields: (t) => ({ id: t.exposeID('id', { description: 'The id of what was deleted.' }) }),
   });
 }
 
 /** The one argument of every mutation. */
-export const INPUT = { required: true, description: 'What to do, and to what.' } as const;
+export const INPUT = { required: true, description: 'The arguments of the mutation.' } as const;

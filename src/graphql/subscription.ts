@@ -36,15 +36,15 @@ export function orThrow<T extends object>(event: T | Failed): T {
   return event;
 }
 
-/** The types of the events of something, each with what it tells: `job.timed_out` is called TIMED_OUT. */
+/** An enum of event types, each with its description: `job.timed_out` becomes TIMED_OUT. */
 export function eventTypes<Type extends string>(
   name: string,
   description: string,
   types: Record<Type, string>,
 ) {
-  const values = Object.entries<string>(types).map(([value, told]) => [
+  const values = Object.entries<string>(types).map(([value, meaning]) => [
     value.slice(value.indexOf('.') + 1).toUpperCase(),
-    { value, description: told },
+    { value, description: meaning },
   ]);
   return builder.enumType(name, {
     description,
@@ -55,12 +55,13 @@ export function eventTypes<Type extends string>(
 /** Whose events are followed, and from where on. `one`: what a `name` is of. */
 export function eventArgs(one: string) {
   return builder.args((t) => ({
-    namespace: t.string({ description: 'The name of one; give this or `namespaces`.' }),
-    namespaces: t.stringList({ description: 'The names of several, at most 100.' }),
+    namespace: t.string({ description: 'The name of the namespace; give this or `namespaces`.' }),
+    namespaces: t.stringList({ description: 'The names of namespaces, at most 100.' }),
     name: t.string({ description: one }),
     after: t.field({
       type: 'SafeInt',
-      description: 'The `cursor` of the last event seen; 0: from the first; left out: from now.',
+      description:
+        'The `cursor` of the last event that was seen. 0: begin with the oldest event that is kept; left out: with the next one.',
     }),
   }));
 }

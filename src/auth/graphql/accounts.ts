@@ -6,15 +6,18 @@ import * as accounts from '../accounts.ts';
 import { Member, Namespace, Plan, Role, User } from './namespaces.ts';
 
 const CreateUserInput = builder.inputType('CreateUserInput', {
-  description: 'A user to make.',
+  description: 'The user to create.',
   fields: (t) => ({
     username: t.string({ required: true, description: '1 to 39 of a-z, 0-9 and -.' }),
-    email: t.string({ required: true, description: 'Where the user is reached; unique.' }),
+    email: t.string({
+      required: true,
+      description: 'The address of the user; no two users have the same.',
+    }),
     plan: t.field({
       type: Plan,
       required: true,
       defaultValue: 'free',
-      description: 'Of the user and of their namespace.',
+      description: 'The plan of the user and of their namespace.',
     }),
   }),
 });
@@ -22,25 +25,25 @@ const CreateUserInput = builder.inputType('CreateUserInput', {
 const CreateUserPayload = builder
   .objectRef<{ user: { id: string } }>('CreateUserPayload')
   .implement({
-    description: 'The user that was made.',
+    description: 'The user that was created.',
     fields: (t) => ({
       user: t.field({
         type: User,
-        description: 'With a namespace of the same name.',
+        description: 'The user; its namespace has the same name.',
         resolve: ({ user }) => user as never,
       }),
     }),
   });
 
 const CreateOrganizationInput = builder.inputType('CreateOrganizationInput', {
-  description: 'An organization to make.',
+  description: 'The organization to create.',
   fields: (t) => ({
     name: t.string({ required: true, description: '1 to 39 of a-z, 0-9 and -.' }),
     plan: t.field({
       type: Plan,
       required: true,
       defaultValue: 'free',
-      description: 'Sets the quotas of what is in it.',
+      description: 'The plan, which sets its quotas.',
     }),
   }),
 });
@@ -48,46 +51,49 @@ const CreateOrganizationInput = builder.inputType('CreateOrganizationInput', {
 const CreateOrganizationPayload = builder
   .objectRef<{ namespace: { id: string } }>('CreateOrganizationPayload')
   .implement({
-    description: 'The organization that was made.',
+    description: 'The organization that was created.',
     fields: (t) => ({
       namespace: t.field({
         type: Namespace,
-        description: 'An organization is a namespace.',
+        description: 'The namespace of the organization.',
         resolve: ({ namespace }) => namespace as never,
       }),
     }),
   });
 
 const SetMemberInput = builder.inputType('SetMemberInput', {
-  description: 'Who is to be a member of what.',
+  description: 'The membership to add or to change.',
   fields: (t) => ({
-    namespace: t.string({ required: true, description: 'Its name.' }),
-    username: t.string({ required: true, description: 'Of the member.' }),
-    role: t.field({ type: Role, required: true, description: 'What the member may do.' }),
+    namespace: t.string({ required: true, description: 'The name of the namespace.' }),
+    username: t.string({ required: true, description: 'The name of the user.' }),
+    role: t.field({ type: Role, required: true, description: 'The role that the member gets.' }),
   }),
 });
 
 const SetMemberPayload = builder
   .objectRef<{ member: accounts.Membership }>('SetMemberPayload')
   .implement({
-    description: 'The member as it is now.',
+    description: 'The membership that was added or changed.',
     fields: (t) => ({
-      member: t.expose('member', { type: Member, description: 'New, or with another role.' }),
+      member: t.expose('member', {
+        type: Member,
+        description: 'The member, with the role that was set.',
+      }),
     }),
   });
 
 const RemoveMemberInput = builder.inputType('RemoveMemberInput', {
-  description: 'Who is to be no member any more.',
+  description: 'The membership to remove.',
   fields: (t) => ({
-    namespace: t.string({ required: true, description: 'Its name.' }),
-    username: t.string({ required: true, description: 'Of the member.' }),
+    namespace: t.string({ required: true, description: 'The name of the namespace.' }),
+    username: t.string({ required: true, description: 'The name of the user.' }),
   }),
 });
 
 const RemoveMemberPayload = builder
   .objectRef<{ id: string | null }>('RemoveMemberPayload')
   .implement({
-    description: 'Who is gone.',
+    description: 'The membership that was removed.',
     fields: (t) => ({
       id: t.exposeID('id', {
         nullable: true,
@@ -100,7 +106,7 @@ builder.mutationFields((t) => ({
   createUser: t.field({
     type: CreateUserPayload,
     nullable: true,
-    description: 'By the operator: a user and the namespace of the same name.',
+    description: 'Creates a user, and the namespace of the same name. Only the operator may.',
     args: { input: t.arg({ type: CreateUserInput, ...INPUT }) },
     resolve: async (_root, { input }, { services, viewer }) => ({
       user: await accounts.createUser(services, viewer, input),
@@ -109,7 +115,8 @@ builder.mutationFields((t) => ({
   createOrganization: t.field({
     type: CreateOrganizationPayload,
     nullable: true,
-    description: 'By the operator, who becomes its first admin.',
+    description:
+      'Creates an organization, with the caller as its first admin. Only the operator may.',
     args: { input: t.arg({ type: CreateOrganizationInput, ...INPUT }) },
     resolve: async (_root, { input }, { services, viewer }) => ({
       namespace: await accounts.createOrganization(services, viewer, input),
@@ -118,7 +125,7 @@ builder.mutationFields((t) => ({
   setMember: t.field({
     type: SetMemberPayload,
     nullable: true,
-    description: 'By an admin: adds a member or changes its role.',
+    description: 'Adds a member to a namespace, or changes its role. Only an admin of it may.',
     args: { input: t.arg({ type: SetMemberInput, ...INPUT }) },
     resolve: async (_root, { input }, { services, viewer }) => ({
       member: await accounts.setMember(services, viewer, input),
@@ -127,7 +134,7 @@ builder.mutationFields((t) => ({
   removeMember: t.field({
     type: RemoveMemberPayload,
     nullable: true,
-    description: 'By an admin. It takes effect at once.',
+    description: 'Removes a member from a namespace, at once. Only an admin of it may.',
     args: { input: t.arg({ type: RemoveMemberInput, ...INPUT }) },
     resolve: async (_root, { input }, { services, viewer }) => {
       const gone = await accounts.removeMember(services, viewer, input);

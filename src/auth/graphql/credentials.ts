@@ -8,12 +8,12 @@ import { type Scope as AScope, SCOPES } from '../permissions.ts';
 import { User } from './namespaces.ts';
 
 const ALLOWS: Record<AScope, string> = {
-  'repo:read': 'Reading and cloning repositories.',
-  'repo:write': 'Pushing to repositories, too.',
-  'repo:admin': 'Creating, changing and deleting repositories, too.',
-  'job:read': 'Reading jobs, their logs and artifacts.',
-  'job:write': 'Creating, cancelling and deleting jobs, too.',
-  'webhook:admin': 'All of webhooks.',
+  'repo:read': 'Read and clone repositories.',
+  'repo:write': 'Push to repositories, too.',
+  'repo:admin': 'Create, change and delete repositories, too.',
+  'job:read': 'Read jobs, their logs and artifacts.',
+  'job:write': 'Create, cancel and delete jobs, too.',
+  'webhook:admin': 'Manage webhooks.',
 };
 
 const Scope = builder.enumType('Scope', {
@@ -33,15 +33,20 @@ const AccessToken = builder.node(AccessTokenRef, {
   loadMany: async (ids, { services, viewer }) =>
     inOrder(ids, await tokens.findAccessTokens(services, viewer, ids)),
   fields: (t) => ({
-    name: t.exposeString('name', { description: 'Unique to its user.' }),
-    scopes: t.expose('scopes', { type: [Scope], description: 'Empty: full rights.' }),
+    name: t.exposeString('name', {
+      description: 'The name; a user has no two tokens of the same.',
+    }),
+    scopes: t.expose('scopes', {
+      type: [Scope],
+      description: 'What it may be used for. Empty: everything that its user may do.',
+    }),
     namespaces: t.exposeStringList('namespaces', {
-      description: 'Names of those it is narrowed to; empty: all.',
+      description: 'The names of the only namespaces it works in. Empty: in all.',
     }),
     repositories: t.exposeIDList('repositories', {
-      description: 'Those it is narrowed to; empty: all.',
+      description: 'The ids of the only repositories it works for. Empty: for all.',
     }),
-    createdAt: t.expose('createdAt', { type: 'DateTime', description: 'When it was made.' }),
+    createdAt: t.expose('createdAt', { type: 'DateTime', description: 'When it was created.' }),
     expiresAt: t.expose('expiresAt', {
       type: 'DateTime',
       nullable: true,
@@ -50,7 +55,7 @@ const AccessToken = builder.node(AccessTokenRef, {
     lastUsedAt: t.expose('lastUsedAt', {
       type: 'DateTime',
       nullable: true,
-      description: 'To the minute; null: never.',
+      description: 'When it was last used, to the minute; null: never.',
     }),
   }),
 });
@@ -62,13 +67,19 @@ const ApiKey = builder.node(ApiKeyRef, {
   loadMany: async (ids, { services, viewer }) =>
     inOrder(ids, await keys.findApiKeys(services, viewer, ids)),
   fields: (t) => ({
-    name: t.exposeString('name', { description: 'Unique on the server.' }),
+    name: t.exposeString('name', {
+      description: 'The name; no two keys of the server have the same.',
+    }),
     namespace: t.exposeString('namespace', {
       nullable: true,
-      description: "The one it works in; null: all of its user's.",
+      description:
+        'The name of the only namespace it works in; null: in all that its user may use.',
     }),
-    scopes: t.expose('scopes', { type: [Scope], description: 'Empty: full rights.' }),
-    createdAt: t.expose('createdAt', { type: 'DateTime', description: 'When it was made.' }),
+    scopes: t.expose('scopes', {
+      type: [Scope],
+      description: 'What it may be used for. Empty: everything that its user may do.',
+    }),
+    createdAt: t.expose('createdAt', { type: 'DateTime', description: 'When it was created.' }),
     expiresAt: t.expose('expiresAt', {
       type: 'DateTime',
       nullable: true,
@@ -77,7 +88,7 @@ const ApiKey = builder.node(ApiKeyRef, {
     lastUsedAt: t.expose('lastUsedAt', {
       type: 'DateTime',
       nullable: true,
-      description: 'To the minute; null: never.',
+      description: 'When it was last used, to the minute; null: never.',
     }),
   }),
 });
@@ -95,7 +106,8 @@ builder.prismaObjectFields(User, (t) => ({
   accessTokens: t.field({
     type: AccessTokenConnection,
     nullable: true,
-    description: 'Newest first. Shown to the user alone, with a credential of full rights.',
+    description:
+      'The tokens of the user, newest first. Only the user sees them, with a credential of full rights.',
     complexity: pageCost(),
     args: sliceArgs,
     select: { id: true },
@@ -106,7 +118,7 @@ builder.prismaObjectFields(User, (t) => ({
     type: ApiKeyConnection,
     nullable: true,
     description:
-      "The user's own and those of namespaces the user administers, newest first. Shown to the user alone, with a credential of full rights.",
+      'The keys of the user, and those of namespaces the user administers, newest first. Only the user sees them, with a credential of full rights.',
     complexity: pageCost(),
     args: sliceArgs,
     select: { id: true },
@@ -120,14 +132,14 @@ builder.queryFields((t) => ({
     type: [AccessToken],
     nullable: true,
     description:
-      'Your own, newest first: only for REST, which lists them whole. In GraphQL ask for `viewer { accessTokens }`.',
+      'The tokens of the caller, newest first: only for REST, which has no pages here. In GraphQL ask for `viewer { accessTokens }`.',
     resolve: (_root, _args, { services, viewer }) => tokens.listAccessTokens(services, viewer),
   }),
   accessToken: t.field({
     type: AccessToken,
     nullable: true,
-    description: 'One of your own by its name.',
-    args: { name: t.arg.string({ required: true, description: 'As it was given.' }) },
+    description: 'A token of the caller, by its name.',
+    args: { name: t.arg.string({ required: true, description: 'The name of the token.' }) },
     resolve: (_root, { name }, { services, viewer }) =>
       tokens.getAccessToken(services, viewer, name),
   }),
@@ -135,85 +147,126 @@ builder.queryFields((t) => ({
     type: [ApiKey],
     nullable: true,
     description:
-      'Your own and those of namespaces you administer: only for REST, which lists them whole. In GraphQL ask for `viewer { apiKeys }`.',
+      'The keys of the caller, and those of namespaces that the caller administers: only for REST, which has no pages here. In GraphQL ask for `viewer { apiKeys }`.',
     resolve: (_root, _args, { services, viewer }) => keys.listApiKeys(services, viewer),
   }),
   apiKey: t.field({
     type: ApiKey,
     nullable: true,
-    description: 'Your own, or one of a namespace you administer, by its name.',
-    args: { name: t.arg.string({ required: true, description: 'What stands before the `$`.' }) },
+    description: 'A key of the caller, or of a namespace that the caller administers, by its name.',
+    args: {
+      name: t.arg.string({
+        required: true,
+        description: 'The name of the key: the part before the `$`.',
+      }),
+    },
     resolve: (_root, { name }, { services, viewer }) => keys.getApiKey(services, viewer, name),
   }),
 }));
 
 const CreateAccessTokenInput = builder.inputType('CreateAccessTokenInput', {
-  description: 'A token to make: for yourself, unless the operator says for whom.',
+  description: 'The token to create, for the caller or for `username`.',
   fields: (t) => ({
-    name: t.string({ required: true, description: '1 to 100 characters, unique to you.' }),
-    username: t.string({ description: "Whose it is; another's is the operator's to make." }),
-    expiresInDays: t.int({ required: true, defaultValue: 30, description: '1 to 365.' }),
-    scopes: t.field({ type: [Scope], description: 'None: full rights.' }),
-    namespaces: t.stringList({ description: 'Names; none: all.' }),
-    repositories: t.idList({ description: 'None: all.' }),
+    name: t.string({
+      required: true,
+      description: '1 to 100 characters; a user has no two tokens of the same name.',
+    }),
+    username: t.string({
+      description:
+        'The user that the token is for; left out: the caller. Only the operator may name another.',
+    }),
+    expiresInDays: t.int({
+      required: true,
+      defaultValue: 30,
+      description: 'After how many days it stops working: 1 to 365.',
+    }),
+    scopes: t.field({
+      type: [Scope],
+      description: 'What it may be used for. None: everything that its user may do.',
+    }),
+    namespaces: t.stringList({
+      description: 'The names of the only namespaces it is to work in. None: in all.',
+    }),
+    repositories: t.idList({
+      description: 'The ids of the only repositories it is to work for. None: for all.',
+    }),
   }),
 });
 
 const CreateAccessTokenPayload = builder
   .objectRef<{ accessToken: tokens.AccessToken; token: string }>('CreateAccessTokenPayload')
   .implement({
-    description: 'The token that was made, and its secret.',
+    description: 'The token that was created, and its secret.',
     fields: (t) => ({
       accessToken: t.expose('accessToken', {
         type: AccessToken,
-        description: 'What is known of it ever after.',
+        description: 'The token, as it can be read later.',
       }),
       token: t.exposeString('token', {
-        description: 'For `Authorization: Bearer …`. It is in this answer only.',
+        description: 'The secret, for `Authorization: Bearer …`. Only this answer shows it.',
       }),
     }),
   });
 
 const CreateApiKeyInput = builder.inputType('CreateApiKeyInput', {
-  description: 'A key to make, which acts for you.',
+  description: 'The key to create; it acts for the caller.',
   fields: (t) => ({
     name: t.string({
       required: true,
-      description: '1 to 100 of A-Z, a-z, 0-9, ".", "_" and "-", unique on the server.',
+      description:
+        '1 to 100 of A-Z, a-z, 0-9, ".", "_" and "-"; no two keys of the server have the same name.',
     }),
-    namespace: t.string({ description: 'The one it is to work in; it takes `ADMIN` there.' }),
-    scopes: t.field({ type: [Scope], description: 'None: full rights.' }),
-    expiresInDays: t.int({ required: true, defaultValue: 30, description: '1 to 365.' }),
+    namespace: t.string({
+      description:
+        'The name of the only namespace it is to work in, where the caller must be `ADMIN`. Left out: in all.',
+    }),
+    scopes: t.field({
+      type: [Scope],
+      description: 'What it may be used for. None: everything that its user may do.',
+    }),
+    expiresInDays: t.int({
+      required: true,
+      defaultValue: 30,
+      description: 'After how many days it stops working: 1 to 365.',
+    }),
   }),
 });
 
 const CreateApiKeyPayload = builder
   .objectRef<{ apiKey: keys.ApiKey; key: string }>('CreateApiKeyPayload')
   .implement({
-    description: 'The key that was made, with its secret.',
+    description: 'The key that was created, and its secret.',
     fields: (t) => ({
-      apiKey: t.expose('apiKey', { type: ApiKey, description: 'What is known of it ever after.' }),
+      apiKey: t.expose('apiKey', {
+        type: ApiKey,
+        description: 'The key, as it can be read later.',
+      }),
       key: t.exposeString('key', {
-        description: '`name$secret`, for `Authorization: API-Key …`. It is in this answer only.',
+        description: '`name$secret`, for `Authorization: API-Key …`. Only this answer shows it.',
       }),
     }),
   });
 
 const DeleteAccessTokenInput = builder.inputType('DeleteAccessTokenInput', {
-  description: 'The token that is to go.',
-  fields: (t) => ({ name: t.string({ required: true, description: 'As it was given.' }) }),
+  description: 'The token to delete.',
+  fields: (t) => ({ name: t.string({ required: true, description: 'The name of the token.' }) }),
 });
 
 const DeleteApiKeyInput = builder.inputType('DeleteApiKeyInput', {
-  description: 'The key that is to go.',
-  fields: (t) => ({ name: t.string({ required: true, description: 'Before the `$`.' }) }),
+  description: 'The key to delete.',
+  fields: (t) => ({
+    name: t.string({
+      required: true,
+      description: 'The name of the key: the part before the `$`.',
+    }),
+  }),
 });
 
 builder.mutationFields((t) => ({
   createAccessToken: t.field({
     type: CreateAccessTokenPayload,
     nullable: true,
-    description: 'Makes a personal access token; it takes a credential of full rights.',
+    description: 'Creates a personal access token. The credential must have full rights.',
     args: { input: t.arg({ type: CreateAccessTokenInput, ...INPUT }) },
     resolve: (_root, { input }, { services, viewer }) =>
       tokens.createAccessToken(services, viewer, input),
@@ -230,7 +283,7 @@ builder.mutationFields((t) => ({
   createApiKey: t.field({
     type: CreateApiKeyPayload,
     nullable: true,
-    description: 'Makes an API key; it takes a credential of full rights.',
+    description: 'Creates an API key. The credential must have full rights.',
     args: { input: t.arg({ type: CreateApiKeyInput, ...INPUT }) },
     resolve: (_root, { input }, { services, viewer }) => keys.createApiKey(services, viewer, input),
   }),

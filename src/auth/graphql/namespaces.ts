@@ -7,44 +7,51 @@ import { memberId, parseMemberId } from '../../ids.ts';
 import * as accounts from '../accounts.ts';
 
 export const Plan = builder.enumType('Plan', {
-  description: 'Sets rate limits and quotas.',
+  description: 'A plan: it sets rate limits and quotas.',
   values: {
     FREE: { value: 'free', description: '60 requests a minute.' },
     TEAM: { value: 'team', description: '300 requests a minute.' },
     ENTERPRISE: { value: 'enterprise', description: '1,000 requests a minute.' },
-    UNLIMITED: { value: 'unlimited', description: 'No limits: for the operator.' },
+    UNLIMITED: { value: 'unlimited', description: 'No limits; meant for the operator.' },
   } as const,
 });
 
 const NamespaceKind = builder.enumType('NamespaceKind', {
-  description: 'Whose a namespace is.',
+  description: 'What kind of owner a namespace is.',
   values: {
-    USER: { value: 'user', description: "One user's own, of the same name." },
-    ORGANIZATION: { value: 'organization', description: 'Shared by its members.' },
+    USER: { value: 'user', description: 'A user, whose name it has.' },
+    ORGANIZATION: {
+      value: 'organization',
+      description: 'An organization, which its members share.',
+    },
   } as const,
 });
 
 export const Role = builder.enumType('Role', {
-  description: 'Each includes those before it.',
+  description: 'What a member may do. Each role includes those before it.',
   values: {
-    READ: { value: 'read', description: 'Sees everything in the namespace.' },
-    WRITE: { value: 'write', description: 'Pushes, creates and cancels jobs, deletes own jobs.' },
+    READ: { value: 'read', description: 'May read everything in the namespace.' },
+    WRITE: {
+      value: 'write',
+      description: 'May push, create and cancel jobs, and delete own jobs.',
+    },
     ADMIN: {
       value: 'admin',
-      description: 'All else: delete, transfer, visibility, keys, members.',
+      description:
+        'May do everything else: delete, transfer, change visibility, manage keys and members.',
     },
   } as const,
 });
 
 export const User = builder.prismaNode('User', {
-  description: 'Somebody with an account.',
+  description: 'A user of this server.',
   id: { field: 'id' },
   select: { id: true },
   nullable: true,
   findUnique: (id, { viewer }) => (viewer.kind === 'account' ? { id } : NOTHING),
   fields: (t) => ({
     username: t.exposeString('username', {
-      description: 'Unique; also the name of the namespace.',
+      description: 'The name of the user, and of the namespace of the user.',
     }),
     email: t.string({
       nullable: true,
@@ -62,10 +69,11 @@ export const User = builder.prismaNode('User', {
         accounts.isSelfOrOperator(viewer, id) ? plan : null,
     }),
     operator: t.exposeBoolean('operator', {
-      description: 'May create users and organizations, and act in every namespace.',
+      description:
+        'Whether the user may create users and organizations, and act in every namespace.',
     }),
     namespace: t.relation('namespace', {
-      description: "The user's own, of the same name.",
+      description: 'The namespace of the user, which has the same name.',
       onNull: () => new Error('A user without a namespace'),
     }),
     createdAt: t.expose('createdAt', {
@@ -76,27 +84,31 @@ export const User = builder.prismaNode('User', {
 });
 
 export const Namespace = builder.prismaNode('Namespace', {
-  description: 'Who owns repositories and jobs: a user or an organization.',
+  description: 'An owner of repositories and jobs: a user or an organization.',
   id: { field: 'id' },
   select: { id: true },
   nullable: true,
   findUnique: (id, { viewer }) => (viewer.kind === 'account' ? { id } : NOTHING),
   fields: (t) => ({
     name: t.exposeString('name', {
-      description: 'The first part of every path in it; lower case.',
+      description: 'The name in lower case, with which paths of repositories begin.',
     }),
-    kind: t.expose('kind', { type: NamespaceKind, description: "A user's or an organization's." }),
+    kind: t.expose('kind', {
+      type: NamespaceKind,
+      description: 'Whether it is a user or an organization.',
+    }),
     plan: t.field({
       type: Plan,
       nullable: true,
-      description: 'Shown to members.',
+      description: 'The plan; only members see it.',
       select: { plan: true },
       resolve: (namespace, _args, { viewer }) => accounts.visiblePlan(viewer, namespace),
     }),
     members: t.field({
       type: MemberConnection,
       nullable: true,
-      description: 'Shown to members: by time of joining, the owner first.',
+      description:
+        "The members by time of joining, the owner of a user's namespace first. Only members see them.",
       complexity: pageCost(),
       args: sliceArgs,
       select: { userId: true, createdAt: true },
@@ -106,10 +118,10 @@ export const Namespace = builder.prismaNode('Namespace', {
     viewerRole: t.field({
       type: Role,
       nullable: true,
-      description: 'The role of who asks; null without one.',
+      description: 'The role of the viewer in it; null without one.',
       resolve: ({ id }, _args, { viewer }) => accounts.viewerRole(viewer, id),
     }),
-    createdAt: t.expose('createdAt', { type: 'DateTime', description: 'When it was made.' }),
+    createdAt: t.expose('createdAt', { type: 'DateTime', description: 'When it was created.' }),
   }),
 });
 
@@ -125,12 +137,12 @@ export const Member = builder.node(MemberRef, {
   fields: (t) => ({
     user: t.prismaField({
       type: 'User',
-      description: 'Who it is.',
+      description: 'The user.',
       // Prisma makes one query of all members' users.
       resolve: (query, { userId }, _args, { services }) =>
         accounts.userById(services, userId, selectOf<Prisma.UserSelect>(query)) as never,
     }),
-    role: t.expose('role', { type: Role, description: 'What the user may do there.' }),
+    role: t.expose('role', { type: Role, description: 'The role of the user in the namespace.' }),
     createdAt: t.expose('createdAt', { type: 'DateTime', description: 'When the user joined.' }),
   }),
 });
@@ -142,7 +154,8 @@ builder.prismaObjectField(User, 'organizations', (t) =>
   t.field({
     type: NamespaceConnection,
     nullable: true,
-    description: 'Those the user is a member of, by name. Shown to the user and the operator.',
+    description:
+      'The organizations that the user is a member of, by name. Only the user and the operator see them.',
     complexity: pageCost(),
     args: sliceArgs,
     select: { id: true },
@@ -158,12 +171,15 @@ builder.prismaObjectField(User, 'organizations', (t) =>
 );
 
 const Identity = builder.objectRef<accounts.Identity>('Identity').implement({
-  description: 'Who a credential acts for, as REST answers it; in GraphQL `viewer` tells more.',
+  description:
+    'The user that a credential acts for, in the form of REST. In GraphQL `viewer` has more.',
   fields: (t) => ({
-    userId: t.exposeID('userId', { description: 'Of the user.' }),
-    username: t.exposeString('username', { description: 'Of the user.' }),
-    email: t.exposeString('email', { description: 'Of the user.' }),
-    namespace: t.exposeString('namespace', { description: "The name of the user's own." }),
+    userId: t.exposeID('userId', { description: 'The id of the user.' }),
+    username: t.exposeString('username', { description: 'The name of the user.' }),
+    email: t.exposeString('email', { description: 'The address of the user.' }),
+    namespace: t.exposeString('namespace', {
+      description: 'The name of the namespace of the user.',
+    }),
   }),
 });
 
@@ -171,7 +187,7 @@ builder.queryFields((t) => ({
   viewer: t.prismaField({
     type: 'User',
     nullable: true,
-    description: 'Who is asking; null without credentials.',
+    description: 'The user that asks; null without credentials.',
     resolve: (query, _root, _args, { services, viewer }) =>
       viewer.kind === 'account'
         ? (accounts.userById(services, viewer.userId, selectOf<Prisma.UserSelect>(query)) as never)
@@ -180,14 +196,16 @@ builder.queryFields((t) => ({
   whoami: t.field({
     type: Identity,
     nullable: true,
-    description: 'Only for REST, which answers it flat; in GraphQL ask for `viewer`.',
+    description: 'The user that asks: only for REST. In GraphQL ask for `viewer`.',
     resolve: (_root, _args, { viewer }) => accounts.whoami(viewer),
   }),
   namespace: t.field({
     type: Namespace,
     nullable: true,
-    description: 'By name, ignoring case.',
-    args: { name: t.arg.string({ required: true, description: 'Of a user or an organization.' }) },
+    description: 'A namespace by its name, in any case.',
+    args: {
+      name: t.arg.string({ required: true, description: 'The name of a user or an organization.' }),
+    },
     resolve: (_root, { name }, { services, viewer }) =>
       accounts.getNamespace(services, viewer, name),
   }),

@@ -10,7 +10,7 @@ const Attempt = builder.node(AttemptRef, {
   id: { resolve: ({ id }) => id },
   loadOne: (id, { services, viewer }) => jobs.findAttempt(services, viewer, id),
   fields: (t) => ({
-    number: t.exposeInt('number', { description: 'From 1, in its job.' }),
+    number: t.exposeInt('number', { description: 'The number of the attempt in its job, from 1.' }),
     outcome: t.field({
       type: AttemptOutcome,
       nullable: true,
@@ -19,7 +19,7 @@ const Attempt = builder.node(AttemptRef, {
     }),
     exitCode: t.exposeInt('exitCode', {
       nullable: true,
-      description: 'Of its process, 128 + the signal if one ended it.',
+      description: 'The exit code of its process, 128 + the signal if one ended it.',
     }),
     startedAt: t.expose('startedAt', {
       type: 'DateTime',

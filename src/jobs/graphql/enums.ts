@@ -23,14 +23,14 @@ function enumOf<const T extends string>(
 export const JobStatus = enumOf(
   'JobStatus',
   {
-    queued: 'Waits for its turn, or for what it needs to be fetched.',
+    queued: 'It waits for its turn, or until its checkout and image are there.',
     running: 'Its process has started.',
     succeeded: 'It ended with exit code 0.',
-    failed: 'It ended otherwise, or could not be started.',
+    failed: 'It ended with another exit code, or could not be started.',
     cancelled: 'Somebody stopped it.',
     timed_out: 'It took longer than it was allowed.',
   },
-  'Where a job stands; the last four are final.',
+  'The status of a job; the last four are final.',
 );
 export const Gpu = enumOf(
   'Gpu',
@@ -68,7 +68,7 @@ export const JobSort = enumOf(
 export const AttemptOutcome = enumOf(
   'JobAttemptOutcome',
   {
-    exited: 'Its process ended, by itself or stopped.',
+    exited: 'Its process ended by itself, or was stopped.',
     unstartable: 'Its process could not be started.',
     lost: 'It was lost with the machine it ran on.',
   } satisfies Record<jobs.AttemptOutcome, string>,

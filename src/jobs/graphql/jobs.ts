@@ -39,8 +39,8 @@ export const Job = builder.prismaNode('Job', {
       resolve: ({ namespace }) => namespace.name,
     }),
     owner: t.relation('namespace', { description: 'The user or organization it belongs to.' }),
-    status: t.expose('status', { type: JobStatus, description: 'Where it stands.' }),
-    command: t.exposeString('command', { description: 'Given to a shell.' }),
+    status: t.expose('status', { type: JobStatus, description: 'The status.' }),
+    command: t.exposeString('command', { description: 'The command, which a shell runs.' }),
     repo: t.exposeString('repo', {
       nullable: true,
       description: '`namespace/repo` as given at creation.',
@@ -48,7 +48,8 @@ export const Job = builder.prismaNode('Job', {
     repository: t.field({
       type: Repository,
       nullable: true,
-      description: 'The same by id: follows renames; null when it is gone or not to be seen.',
+      description:
+        'The repository of `repo`, also when it was renamed; null when it was deleted, or the viewer may not see it.',
       // Read with the job, and hidden here from who may not see it.
       select: (_args, _context, nested) => ({ repository: nested({ select: accessColumns }) }),
       resolve: ({ repository }, _args, { viewer }) =>
@@ -58,15 +59,15 @@ export const Job = builder.prismaNode('Job', {
     }),
     branch: t.exposeString('branch', {
       nullable: true,
-      description: 'As given at creation; null without a `repo`.',
+      description: 'The branch that was given at creation; null without a `repo`.',
     }),
     commitSha: t.exposeString('commitSha', {
       nullable: true,
-      description: 'Where the branch stood at creation; this is what runs.',
+      description: 'The commit that runs: the tip of the branch when the job was created.',
     }),
     image: t.exposeString('image', {
       nullable: true,
-      description: 'The container image it runs in, where one was given.',
+      description: 'The container image that it runs in; null when none was given.',
     }),
     gpu: t.field({
       type: Gpu,
@@ -74,62 +75,69 @@ export const Job = builder.prismaNode('Job', {
       select: { gpu: true },
       resolve: ({ gpu }) => gpu as never,
     }),
-    gpuCount: t.exposeInt('gpuCount', { description: 'How many GPUs; counts only with a model.' }),
-    cpu: t.exposeInt('cpu', { description: 'vCPUs.' }),
-    memoryGb: t.exposeInt('memoryGb', { description: 'Of memory.' }),
-    diskGb: t.exposeInt('diskGb', { description: 'Of disk, which is gone when it ends.' }),
+    gpuCount: t.exposeInt('gpuCount', {
+      description: 'The number of GPUs; without a meaning when `gpu` is `NONE`.',
+    }),
+    cpu: t.exposeInt('cpu', { description: 'The number of vCPUs.' }),
+    memoryGb: t.exposeInt('memoryGb', { description: 'Memory in GB.' }),
+    diskGb: t.exposeInt('diskGb', {
+      description: 'Disk in GB, which is removed when the job ends.',
+    }),
     region: t.field({
       type: Region,
-      description: 'Where it runs.',
+      description: 'The region that it runs in.',
       select: { region: true },
       resolve: ({ region }) => region as never,
     }),
-    timeoutMinutes: t.exposeInt('timeoutMinutes', { description: 'Of one attempt.' }),
-    retries: t.exposeInt('retries', { description: 'How often it may be tried again.' }),
-    retryCount: t.exposeInt('retryCount', { description: 'How often it was tried again.' }),
+    timeoutMinutes: t.exposeInt('timeoutMinutes', {
+      description: 'After how many minutes an attempt is stopped.',
+    }),
+    retries: t.exposeInt('retries', { description: 'How often it is tried again when it fails.' }),
+    retryCount: t.exposeInt('retryCount', { description: 'How often it has been tried again.' }),
     outputPath: t.exposeString('outputPath', {
       nullable: true,
-      description: 'What is kept of its files as artifacts.',
+      description: 'The path whose contents are kept as artifacts.',
     }),
     exitCode: t.exposeInt('exitCode', {
       nullable: true,
-      description: 'Of its last process, 128 + the signal if one ended it; null until it is over.',
+      description:
+        'The exit code of its last process, 128 + the signal if one ended it; null until the job is over.',
     }),
     costPerHour: t.expose('costPerHour', {
       type: 'Decimal',
-      description: 'What an hour of running costs.',
+      description: 'The price of an hour of running.',
     }),
     totalCost: t.field({
       type: 'Decimal',
-      description: 'Of all attempts, until now.',
+      description: 'The price of the time that all attempts have run until now.',
       select: { ...jobs.runtimeColumns, costPerHour: true },
       resolve: (job) => jobs.totalCostOf(job),
     }),
     runtimeSeconds: t.int({
-      description: 'Of all attempts, until now.',
+      description: 'How long all attempts have run until now.',
       select: jobs.runtimeColumns,
       resolve: (job) => jobs.runtimeOf(job),
     }),
     progress: t.exposeString('progress', {
-      description: 'What the program last said with `::progress::text`, else the phase in words.',
+      description: 'What the program last printed as `::progress::text`, else the phase in words.',
     }),
     artifacts: t.field({
       type: JobArtifacts,
       nullable: true,
-      description: 'Null until there are any.',
+      description: 'What it left at `outputPath`; null until there is anything.',
       select: downloads.artifactColumns,
       resolve: (job, _args, { services }) => downloads.artifactsOf(services, job),
     }),
-    createdAt: t.expose('createdAt', { type: 'DateTime', description: 'When it was made.' }),
+    createdAt: t.expose('createdAt', { type: 'DateTime', description: 'When it was created.' }),
     startedAt: t.expose('startedAt', {
       type: 'DateTime',
       nullable: true,
-      description: 'Of the first attempt.',
+      description: 'When the first attempt started; null before.',
     }),
     completedAt: t.expose('completedAt', {
       type: 'DateTime',
       nullable: true,
-      description: 'When it was over for good.',
+      description: 'When it ended and was not to be tried again; null before.',
     }),
     logs: t.field({
       type: JobLogs,
@@ -137,8 +145,14 @@ export const Job = builder.prismaNode('Job', {
       description: 'The last lines of its log. One answer holds 16 MiB of lines at most.',
       complexity: ({ tail }) => ({ field: 5, multiplier: Math.max(1, tail ?? 100) }),
       args: {
-        tail: t.arg.int({ defaultValue: 100, description: 'The most recent lines; up to 10000.' }),
-        since: t.arg({ type: 'DateTime', description: 'Only lines after it.' }),
+        tail: t.arg.int({
+          defaultValue: 100,
+          description: 'How many of the newest lines; up to 10000.',
+        }),
+        since: t.arg({
+          type: 'DateTime',
+          description: 'Only lines that were written after this time.',
+        }),
       },
       select: { name: true, namespace: { select: { name: true } } },
       resolve: async ({ id, name, namespace }, args, { services, allowance }, info) => ({
@@ -149,7 +163,7 @@ export const Job = builder.prismaNode('Job', {
     }),
     analytics: t.field({
       type: JobAnalytics,
-      description: 'What it uses of its hardware.',
+      description: 'How much of its hardware it uses.',
       select: {
         ...jobs.runtimeColumns,
         usage: true,
@@ -165,7 +179,7 @@ export const Job = builder.prismaNode('Job', {
     }),
     attempts: t.field({
       type: AttemptConnection,
-      description: 'In the order they were made.',
+      description: 'The attempts to run it, in the order in which they began.',
       complexity: pageCost(),
       args: sliceArgs,
       // Few, for retries and losses are bounded; so they are read with the job, in one query for many jobs.
@@ -186,25 +200,26 @@ const listArgs = {
     type: JobSort,
     defaultValue: 'created_at',
     required: true,
-    description: 'What they are sorted by.',
+    description: 'What the jobs are sorted by.',
   },
   order: {
     type: SortOrder,
     defaultValue: 'desc',
     required: true,
-    description: 'Which end comes first.',
+    description: 'Whether the smallest or the largest comes first.',
   },
-  status: { type: JobStatus, description: 'Only these; left out: all.' },
+  status: { type: JobStatus, description: 'Only jobs of this status; left out: of any.' },
 } as const;
 
 builder.queryFields((t) => ({
   job: t.prismaField({
     type: Job,
     nullable: true,
-    description: 'By name. Members of the namespace alone are told whether there is one.',
+    description:
+      'A job by its name. Who is no member of the namespace gets an error, whether it exists or not.',
     args: {
       namespace: t.arg.string({ required: true, description: 'The name of its owner.' }),
-      name: t.arg.string({ required: true, description: 'Of the job.' }),
+      name: t.arg.string({ required: true, description: 'The name of the job.' }),
     },
     resolve: (query, _root, args, { services, viewer }) =>
       jobs.getJob(services, viewer, args, selectOf<Prisma.JobSelect>(query)) as never,
@@ -236,7 +251,7 @@ builder.prismaObjectField(Namespace, 'jobs', (t) =>
   t.field({
     type: JobConnection,
     nullable: true,
-    description: 'Those that the viewer may see.',
+    description: 'The jobs that the viewer may see.',
     complexity: pageCost(),
     args: {
       ...sliceArgs,

@@ -9,7 +9,7 @@ import { JobArtifacts } from './outputs.ts';
 
 const KeptArtifacts = builder.objectRef<kept.KeptArtifacts>('KeptArtifacts').implement({
   description:
-    'What a job left whose record was deleted. It counts as storage until it is deleted.',
+    'The artifacts of a job whose record was deleted. They count as storage until they are deleted.',
   fields: (t) => ({
     jobId: t.exposeID('id', { description: 'The id that the job had.' }),
     jobName: t.exposeString('name', {
@@ -42,7 +42,7 @@ builder.prismaObjectField(Namespace, 'keptArtifacts', (t) =>
 );
 
 const DeleteKeptArtifactsInput = builder.inputType('DeleteKeptArtifactsInput', {
-  description: 'The artifacts that are to go.',
+  description: 'The artifacts to delete.',
   fields: (t) => ({
     jobId: t.id({ required: true, description: 'The id of the job that left them.' }),
   }),

@@ -4,13 +4,14 @@ import type { EndEvent, LogEvent, LogLineEvent, StatusEvent } from '../following
 import { JobStatus } from './enums.ts';
 
 export const JobLogEvent = builder.interfaceRef<LogEvent>('JobLogEvent').implement({
-  description: "What happens in a job's log: a line, a change of the status, the end.",
+  description: "An entry of a job's log: a line, a change of the status, or the end.",
   resolveType: ({ kind }) =>
     ({ log: 'LogLine', status: 'JobStatusChange', end: 'JobLogEnd' })[kind],
   fields: (t) => ({
     seq: t.expose('seq', {
       type: 'SafeInt',
-      description: 'Goes on from here when given to `jobLog` as `after`.',
+      description:
+        'The number of this entry. `jobLog` goes on after it when it is given as `after`.',
     }),
   }),
 });
@@ -20,7 +21,7 @@ export const LogLine = builder.objectRef<LogLineEvent>('LogLine').implement({
   interfaces: [JobLogEvent],
   fields: (t) => ({
     timestamp: t.expose('timestamp', { type: 'DateTime', description: 'When it was written.' }),
-    message: t.exposeString('message', { description: 'Without its newline.' }),
+    message: t.exposeString('message', { description: 'The text without its newline.' }),
   }),
 });
 
@@ -31,16 +32,16 @@ export const JobLogs = builder
   .implement({
     description: 'Lines of a log, oldest first.',
     fields: (t) => ({
-      name: t.exposeString('name', { description: 'Of the job.' }),
-      namespace: t.exposeString('namespace', { description: 'Its name.' }),
+      name: t.exposeString('name', { description: 'The name of the job.' }),
+      namespace: t.exposeString('namespace', { description: 'The name of the owner.' }),
       lines: t.expose('lines', {
         type: [LogLine],
-        description: 'In the order of `seq`.',
+        description: 'The lines in the order of `seq`.',
         // Their number was counted where `tail` is given.
         complexity: { field: 0, multiplier: 1 },
       }),
       hasMore: t.exposeBoolean('hasMore', {
-        description: 'Older lines were left out, by `tail` or because the answer is full.',
+        description: 'Whether older lines were left out, by `tail` or because the answer is full.',
       }),
     }),
   });
@@ -50,7 +51,7 @@ builder.objectRef<StatusEvent>('JobStatusChange').implement({
   interfaces: [JobLogEvent],
   fields: (t) => ({
     timestamp: t.expose('timestamp', { type: 'DateTime', description: 'When it changed.' }),
-    status: t.expose('status', { type: JobStatus, description: 'The new one.' }),
+    status: t.expose('status', { type: JobStatus, description: 'The new status.' }),
   }),
 });
 
@@ -59,10 +60,10 @@ builder.objectRef<EndEvent>('JobLogEnd').implement({
     'The job is over, and nothing follows. Its `seq` is that of the last line or change before.',
   interfaces: [JobLogEvent],
   fields: (t) => ({
-    status: t.expose('status', { type: JobStatus, description: 'The last one.' }),
+    status: t.expose('status', { type: JobStatus, description: 'The final status.' }),
     exitCode: t.exposeInt('exitCode', {
       nullable: true,
-      description: 'Of its last process, if there was one.',
+      description: 'The exit code of its last process; null if there was none.',
     }),
   }),
 });

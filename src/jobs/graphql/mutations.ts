@@ -9,74 +9,92 @@ import { Gpu, Region } from './enums.ts';
 import { Job } from './jobs.ts';
 
 const EnvironmentVariable = builder.objectRef<jobs.NamedValue>('EnvironmentVariable').implement({
-  description: 'A name and what it stands for in the environment of a job.',
+  description: 'An environment variable of a job.',
   fields: (t) => ({
-    name: t.exposeString('name', { description: 'Letters, digits and underscores.' }),
-    value: t.exposeString('value', { description: 'Any text without NUL.' }),
+    name: t.exposeString('name', { description: 'The name: letters, digits and underscores.' }),
+    value: t.exposeString('value', { description: 'The value: any text without NUL.' }),
   }),
 });
 
 const EnvironmentVariableInput = builder.inputType('EnvironmentVariableInput', {
-  description: 'A name and what it is to stand for in the environment of a job.',
+  description: 'An environment variable for a job.',
   fields: (t) => ({
     name: t.string({
       required: true,
-      description: 'Letters, digits and underscores; no digit comes first.',
+      description: 'The name: letters, digits and underscores, without a digit at the beginning.',
     }),
-    value: t.string({ required: true, description: 'Any text without NUL.' }),
+    value: t.string({ required: true, description: 'The value: any text without NUL.' }),
   }),
 });
 
 const CreateJobInput = builder.inputType('CreateJobInput', {
-  description: 'A job to run: in a checkout of `repo`, in `image`, or both.',
+  description:
+    'The job to create. It runs in a checkout of `repo`, in the container `image`, or both.',
   fields: (t) => ({
     namespace: t.string({ required: true, description: 'The name of its owner.' }),
-    name: t.string({ required: true, description: 'Letters, digits, hyphens and underscores.' }),
+    name: t.string({
+      required: true,
+      description: 'The name: letters, digits, hyphens and underscores.',
+    }),
     command: t.string({
       required: true,
-      description: 'Given to a shell in the working directory.',
+      description: 'The command, which a shell runs in the working directory.',
     }),
-    repo: t.string({ description: '`namespace/repo`, cloned into the working directory.' }),
-    image: t.string({ description: 'A container image.' }),
-    branch: t.string({ description: 'Goes with `repo`; left out: `main`.' }),
+    repo: t.string({
+      description: 'The repository to check out into the working directory, as `namespace/repo`.',
+    }),
+    image: t.string({ description: 'The container image to run in.' }),
+    branch: t.string({ description: 'The branch of `repo` to check out; left out: `main`.' }),
     gpu: t.field({ type: Gpu, required: true, description: 'The model of its GPUs, or `NONE`.' }),
-    gpuCount: t.int({ defaultValue: HARDWARE_DEFAULTS.gpuCount, description: '1, 2, 4 or 8.' }),
+    gpuCount: t.int({
+      defaultValue: HARDWARE_DEFAULTS.gpuCount,
+      description: 'The number of GPUs: 1, 2, 4 or 8.',
+    }),
     cpu: t.int({
       defaultValue: HARDWARE_DEFAULTS.cpu,
-      description: '2, 4, 8, 16, 32, 64 or 96; at least one for each GPU.',
+      description: 'The number of vCPUs: 2, 4, 8, 16, 32, 64 or 96, and at least one for each GPU.',
     }),
     memoryGb: t.int({
       defaultValue: HARDWARE_DEFAULTS.memoryGb,
-      description: 'A quarter to 16 for each vCPU.',
+      description: 'Memory in GB: a quarter to 16 for each vCPU.',
     }),
     diskGb: t.int({
       defaultValue: HARDWARE_DEFAULTS.diskGb,
-      description: 'Of disk, which is gone when it ends.',
+      description: 'Disk in GB, which is removed when the job ends.',
     }),
     env: t.field({
       type: [EnvironmentVariableInput],
-      description: 'Its environment, beside what Loam sets.',
+      description: 'Environment variables, beside those that Loam sets.',
     }),
     secrets: t.field({
       type: [EnvironmentVariableInput],
-      description: 'As `env`, but never shown again: kept encrypted, and masked in the log.',
+      description:
+        'Environment variables that are stored encrypted, masked in the log, and never shown.',
     }),
     region: t.field({
       type: Region,
       defaultValue: HARDWARE_DEFAULTS.region,
-      description: 'Where it is to run.',
+      description: 'The region to run in.',
     }),
-    timeoutMinutes: t.int({ defaultValue: 1_440, description: '1 to 10080, of each attempt.' }),
-    retries: t.int({ defaultValue: 0, description: 'After failures; 0 to 5.' }),
-    outputPath: t.string({ description: 'What is kept as artifacts when the job ends.' }),
+    timeoutMinutes: t.int({
+      defaultValue: 1_440,
+      description: 'After how many minutes an attempt is stopped: 1 to 10080.',
+    }),
+    retries: t.int({
+      defaultValue: 0,
+      description: 'How often it is tried again when it fails: 0 to 5.',
+    }),
+    outputPath: t.string({
+      description: 'The path whose contents are kept as artifacts when the job ends.',
+    }),
   }),
 });
 
 const NAMESPACE = { required: true, description: 'The name of its owner.' } as const;
-const NAME = { required: true, description: 'Of the job.' } as const;
+const NAME = { required: true, description: 'The name of the job.' } as const;
 
 const CancelJobInput = builder.inputType('CancelJobInput', {
-  description: 'The job that is to stop.',
+  description: 'The job to cancel.',
   fields: (t) => ({
     namespace: t.string(NAMESPACE),
     name: t.string(NAME),
@@ -84,13 +102,13 @@ const CancelJobInput = builder.inputType('CancelJobInput', {
 });
 
 const DeleteJobInput = builder.inputType('DeleteJobInput', {
-  description: 'The job whose record is to go.',
+  description: 'The job to delete.',
   fields: (t) => ({
     namespace: t.string(NAMESPACE),
     name: t.string(NAME),
     deleteArtifacts: t.boolean({
       defaultValue: false,
-      description: 'Its artifacts are to go too, for good.',
+      description: 'Whether to delete its artifacts too, for good.',
     }),
   }),
 });
@@ -98,16 +116,16 @@ const DeleteJobInput = builder.inputType('DeleteJobInput', {
 const CreateJobPayload = builder
   .objectRef<{ job: object; env: readonly jobs.NamedValue[] }>('CreateJobPayload')
   .implement({
-    description: 'The job that was made.',
+    description: 'The job that was created.',
     fields: (t) => ({
       job: t.field({
         type: Job,
-        description: 'Queued.',
+        description: 'The job, which is queued.',
         resolve: ({ job }) => job as never,
       }),
       env: t.expose('env', {
         type: [EnvironmentVariable],
-        description: 'The environment that was given. It is in this answer only.',
+        description: 'The environment variables that were given. Only this answer shows them.',
       }),
     }),
   });
@@ -119,7 +137,7 @@ const CancelJobPayload = builder
     fields: (t) => ({
       job: t.field({
         type: Job,
-        description: 'Cancelled; its processes may still be ending.',
+        description: 'The job, which is cancelled; its processes may still be ending.',
         resolve: ({ job }) => job as never,
       }),
       message: t.exposeString('message', { description: 'What happens now, in words.' }),
@@ -130,7 +148,8 @@ builder.mutationFields((t) => ({
   createJob: t.field({
     type: CreateJobPayload,
     nullable: true,
-    description: 'Queues a job. The commit that its branch stands at now is what runs.',
+    description:
+      'Creates a job and queues it. It will run the commit that its branch points to now.',
     args: { input: t.arg({ type: CreateJobInput, ...INPUT }) },
     resolve: (_root, { input }, context, info) => {
       const select = selectAt<Prisma.JobSelect>(context, info, 'job');
@@ -140,7 +159,8 @@ builder.mutationFields((t) => ({
   cancelJob: t.field({
     type: CancelJobPayload,
     nullable: true,
-    description: 'Cancels at once; SIGTERM to all its processes, SIGKILL after 30 seconds.',
+    description:
+      'Cancels a job at once. All its processes get SIGTERM, and SIGKILL after 30 seconds.',
     args: { input: t.arg({ type: CancelJobInput, ...INPUT }) },
     resolve: (_root, { input }, context, info) => {
       const select = selectAt<Prisma.JobSelect>(context, info, 'job');

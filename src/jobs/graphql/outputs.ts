@@ -10,46 +10,50 @@ export const JobAnalytics = builder
     ReturnType<typeof analyticsOf> & { name: string; namespace: string; runtimeSeconds: number }
   >('JobAnalytics')
   .implement({
-    description: 'The last measurement; of a finished job, memory and disk at their peak.',
+    description:
+      'The last measurement of what a job uses; for a finished job, the peak of memory and disk.',
     fields: (t) => ({
-      name: t.exposeString('name', { description: 'Of the job.' }),
-      namespace: t.exposeString('namespace', { description: 'Its name.' }),
+      name: t.exposeString('name', { description: 'The name of the job.' }),
+      namespace: t.exposeString('namespace', { description: 'The name of the owner.' }),
       gpuUtilizationPercent: t.exposeInt('gpuUtilizationPercent', {
-        description: 'Of the GPUs given, together.',
+        description: 'Percent of all its GPUs together.',
       }),
       cpuUtilizationPercent: t.exposeInt('cpuUtilizationPercent', {
-        description: 'Of the vCPUs given, together.',
+        description: 'Percent of all its vCPUs together.',
       }),
-      memoryUsedGb: t.exposeInt('memoryUsedGb', { description: 'Rounded up.' }),
-      diskUsedGb: t.exposeInt('diskUsedGb', { description: 'Rounded up.' }),
-      runtimeSeconds: t.exposeInt('runtimeSeconds', { description: 'Of all attempts, until now.' }),
+      memoryUsedGb: t.exposeInt('memoryUsedGb', { description: 'Memory in GB, rounded up.' }),
+      diskUsedGb: t.exposeInt('diskUsedGb', { description: 'Disk in GB, rounded up.' }),
+      runtimeSeconds: t.exposeInt('runtimeSeconds', {
+        description: 'How long all attempts have run until now.',
+      }),
     }),
   });
 
 const File = builder.objectRef<ArtifactFile>('ArtifactFile').implement({
-  description: 'One file of the artifacts.',
+  description: 'A file of the artifacts of a job.',
   fields: (t) => ({
-    path: t.exposeString('path', { description: 'Relative to `outputPath`.' }),
-    sizeBytes: t.expose('sizeBytes', { type: 'SafeInt', description: 'Of its contents.' }),
+    path: t.exposeString('path', { description: 'The path relative to `outputPath`.' }),
+    sizeBytes: t.expose('sizeBytes', { type: 'SafeInt', description: 'The size of its contents.' }),
     downloadUrl: t.exposeString('downloadUrl', {
-      description: 'Works for 15 minutes, without credentials.',
+      description: 'A link that works for 15 minutes without credentials.',
     }),
   }),
 });
 
 export const JobArtifacts = builder.objectRef<downloads.Artifacts>('JobArtifacts').implement({
-  description: 'What stood at `outputPath` when the job ended.',
+  description: 'The files that were at `outputPath` when the job ended.',
   fields: (t) => ({
     path: t.exposeString('path', { description: 'The `outputPath` of the job.' }),
-    sizeBytes: t.expose('sizeBytes', { type: 'SafeInt', description: 'Of the archive.' }),
-    fileCount: t.exposeInt('files', { description: 'How many files there are.' }),
+    sizeBytes: t.expose('sizeBytes', { type: 'SafeInt', description: 'The size of the archive.' }),
+    fileCount: t.exposeInt('files', { description: 'The number of files.' }),
     downloadUrl: t.exposeString('downloadUrl', {
-      description: 'One gzip tar; the link works for 15 minutes, without credentials.',
+      description:
+        'A link to all files as one gzip tar, which works for 15 minutes without credentials.',
     }),
     files: t.field({
       type: connectionType('ArtifactFile', File),
       nullable: true,
-      description: 'File by file, in the order of the archive.',
+      description: 'The files, in the order of the archive.',
       complexity: pageCost(),
       args: sliceArgs,
       resolve: async (artifacts, args, { services }) =>

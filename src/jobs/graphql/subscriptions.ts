@@ -19,7 +19,7 @@ const JobEventType = eventTypes<following.JobEventType>('JobEventType', 'What ha
   'job.queued': 'It was created, or is to be tried again.',
   'job.running': 'Its process started.',
   'job.succeeded': 'It ended with exit code 0.',
-  'job.failed': 'It ended otherwise, or could not be started.',
+  'job.failed': 'It ended with another exit code, or could not be started.',
   'job.cancelled': 'Somebody stopped it.',
   'job.timed_out': 'It took longer than it was allowed.',
   'job.deleted': 'Its record was removed.',
@@ -30,19 +30,22 @@ const KEPT_LESS = 'Null in events of earlier versions.';
 const JobEvent = builder.objectRef<following.JobEvent>('JobEvent').implement({
   description: 'Something that happened to a job.',
   fields: (t) => ({
-    id: t.exposeID('id', { description: 'Of the event; the same at every telling.' }),
+    id: t.exposeID('id', {
+      description: 'The id of the event, which is the same however often it is read.',
+    }),
     cursor: t.expose('cursor', {
       type: 'SafeInt',
-      description: 'Goes on from here when given as `after`.',
+      description:
+        'The number of the event. A subscription goes on after it when it is given as `after`.',
     }),
     type: t.expose('type', { type: JobEventType, description: 'What happened.' }),
     timestamp: t.expose('timestamp', { type: 'DateTime', description: 'When it happened.' }),
-    jobId: t.exposeID('jobId', { description: 'Of the job, also when it is deleted.' }),
-    name: t.exposeString('name', { description: 'Of the job.' }),
-    status: t.expose('status', { type: JobStatus, description: 'At that moment.' }),
+    jobId: t.exposeID('jobId', { description: 'The id of the job, also when it was deleted.' }),
+    name: t.exposeString('name', { description: 'The name of the job.' }),
+    status: t.expose('status', { type: JobStatus, description: 'The status at that moment.' }),
     exitCode: t.exposeInt('exitCode', {
       nullable: true,
-      description: 'At that moment; null until the job was over.',
+      description: 'The exit code; null until the job was over.',
     }),
     namespace: t.exposeString('namespace', {
       nullable: true,
@@ -50,26 +53,26 @@ const JobEvent = builder.objectRef<following.JobEvent>('JobEvent').implement({
     }),
     progress: t.exposeString('progress', {
       nullable: true,
-      description: `At that moment. ${KEPT_LESS}`,
+      description: `The progress at that moment. ${KEPT_LESS}`,
     }),
     retryCount: t.exposeInt('retryCount', {
       nullable: true,
-      description: `At that moment. ${KEPT_LESS}`,
+      description: `How often it had been tried again. ${KEPT_LESS}`,
     }),
     runtimeSeconds: t.exposeInt('runtimeSeconds', {
       nullable: true,
-      description: `Of the attempts that had ended. ${KEPT_LESS}`,
+      description: `How long the attempts ran that had ended. ${KEPT_LESS}`,
     }),
     totalCost: t.expose('totalCost', {
       type: 'Decimal',
       nullable: true,
-      description: `Of the attempts that had ended. ${KEPT_LESS}`,
+      description: `The price of the attempts that had ended. ${KEPT_LESS}`,
     }),
     job: t.prismaField({
       type: Job,
       nullable: true,
       description:
-        'As it is now, which is read for each event; null once it is deleted. The other fields come with the event.',
+        'The job as it is now; null once it is deleted. It is read for each event, while the other fields are part of it.',
       resolve: (query, { jobId }, _args, { services, viewer }) =>
         jobs.findJob(services, viewer, jobId, selectOf<Prisma.JobSelect>(query)) as never,
     }),
@@ -82,7 +85,7 @@ builder.subscriptionFields((t) => ({
     description: 'The log from its beginning, or after an entry, until the job is over.',
     args: {
       namespace: t.arg.string({ required: true, description: 'The name of the owner.' }),
-      name: t.arg.string({ required: true, description: 'Of the job.' }),
+      name: t.arg.string({ required: true, description: 'The name of the job.' }),
       after: t.arg({ type: 'SafeInt', description: 'The `seq` of the last entry seen.' }),
     },
     subscribe: async (_root, args, { services, viewer }) => {

@@ -12,10 +12,10 @@ import * as changes from '../browsing/changes.ts';
 import { Commit, CommitConnection } from './contents.ts';
 
 const FileStatus = builder.enumType('ChangedFileStatus', {
-  description: 'What became of a file.',
+  description: 'How a file changed.',
   values: {
-    ADDED: { value: 'added', description: 'It is new.' },
-    DELETED: { value: 'deleted', description: 'It is gone.' },
+    ADDED: { value: 'added', description: 'It was added.' },
+    DELETED: { value: 'deleted', description: 'It was deleted.' },
     MODIFIED: { value: 'modified', description: 'It has other contents, or another mode.' },
     RENAMED: { value: 'renamed', description: 'It has another path, and perhaps other contents.' },
     TYPE_CHANGED: {
@@ -41,35 +41,38 @@ const PatchType = builder.objectRef<Patch>('Patch').implement({
 const ChangedFile = builder.objectRef<changes.ChangedFile>('ChangedFile').implement({
   description: 'A file that changed.',
   fields: (t) => ({
-    path: t.exposeString('path', { description: 'Of a file that is gone, the one it had.' }),
+    path: t.exposeString('path', {
+      description: 'The path; of a deleted file, the one that it had.',
+    }),
     oldPath: t.exposeString('oldPath', {
       nullable: true,
-      description: 'The one it had before; null unless it was renamed.',
+      description: 'The path before it was renamed; else null.',
     }),
-    status: t.expose('status', { type: FileStatus, description: 'What became of it.' }),
+    status: t.expose('status', { type: FileStatus, description: 'How it changed.' }),
     oldMode: t.exposeString('oldMode', {
       nullable: true,
-      description: 'Six octal digits; null of a new file.',
+      description: 'The mode before, as six octal digits; null of an added file.',
     }),
     mode: t.exposeString('mode', {
       nullable: true,
-      description: 'Six octal digits; null of a file that is gone.',
+      description: 'The mode after, as six octal digits; null of a deleted file.',
     }),
     additions: t.exposeInt('additions', {
       nullable: true,
-      description: 'Lines that came; null where lines were not counted.',
+      description: 'The number of added lines; null where lines were not counted.',
     }),
     deletions: t.exposeInt('deletions', {
       nullable: true,
-      description: 'Lines that went; null where lines were not counted.',
+      description: 'The number of removed lines; null where lines were not counted.',
     }),
     isBinary: t.exposeBoolean('isBinary', {
-      description: 'It is not compared line by line: it is no text, or has more than 2 MiB.',
+      description:
+        'Whether it is not compared line by line, because it is no text or has more than 2 MiB.',
     }),
     patch: t.field({
       type: PatchType,
       nullable: true,
-      description: 'What changed in it; null of a binary file.',
+      description: 'The changed lines; null of a binary file.',
       complexity: 5,
       resolve: (file) => file.patch(),
     }),
@@ -77,15 +80,15 @@ const ChangedFile = builder.objectRef<changes.ChangedFile>('ChangedFile').implem
 });
 
 const ChangesType = builder.objectRef<changes.ChangesHere>('Changes').implement({
-  description: 'What differs between two commits.',
+  description: 'The differences between two commits.',
   fields: (t) => ({
     additions: t.exposeInt('additions', {
       nullable: true,
-      description: 'Lines that came, in all files; null when `isTruncated`.',
+      description: 'The number of added lines in all files; null when `isTruncated`.',
     }),
     deletions: t.exposeInt('deletions', {
       nullable: true,
-      description: 'Lines that went, in all files; null when `isTruncated`.',
+      description: 'The number of removed lines in all files; null when `isTruncated`.',
     }),
     isTruncated: t.exposeBoolean('isTruncated', {
       description: `More than ${MAX_FILES} files changed: the rest are not listed, and no lines are counted.`,
@@ -93,7 +96,7 @@ const ChangesType = builder.objectRef<changes.ChangesHere>('Changes').implement(
     files: t.field({
       type: connectionType('ChangedFile', ChangedFile),
       nullable: true,
-      description: 'By path.',
+      description: 'The changed files by path.',
       complexity: pageCost(),
       args: sliceArgs,
       resolve: (range, args, { services, allowance }, info) =>
@@ -106,35 +109,39 @@ builder.objectField(Commit, 'changes', (t) =>
   t.field({
     type: ChangesType,
     nullable: true,
-    description: 'What it changes of its first parent; of a first commit, all that is in it.',
+    description:
+      'What it changes compared with its first parent; a first commit adds all its files.',
     complexity: { field: PROCESS, multiplier: 1 },
     resolve: (commit, _args, { services }) => changes.changesOf(services, commit),
   }),
 );
 
 export const Comparison = builder.objectRef<changes.Comparison>('Comparison').implement({
-  description: 'How one revision differs from another.',
+  description: 'A comparison of two revisions.',
   fields: (t) => ({
-    base: t.expose('base', { type: Commit, description: 'The one it is compared with.' }),
-    head: t.expose('head', { type: Commit, description: 'The one that is compared.' }),
+    base: t.expose('base', {
+      type: Commit,
+      description: 'The commit that `head` is compared with.',
+    }),
+    head: t.expose('head', { type: Commit, description: 'The commit that is compared.' }),
     mergeBase: t.expose('mergeBase', {
       type: Commit,
       nullable: true,
-      description: 'Where the two parted; null when they never met.',
+      description: 'The last commit that both have; null when they have none in common.',
     }),
     aheadBy: t.int({
-      description: 'How many commits `head` has that `base` has not.',
+      description: 'How many commits `head` has that `base` does not have.',
       complexity: PROCESS,
       resolve: async (comparison) => (await comparison.apart()).ahead,
     }),
     behindBy: t.int({
-      description: 'How many commits `base` has that `head` has not.',
+      description: 'How many commits `base` has that `head` does not have.',
       resolve: async (comparison) => (await comparison.apart()).behind,
     }),
     commits: t.field({
       type: CommitConnection,
       nullable: true,
-      description: 'Those of `head` that `base` has not, newest first.',
+      description: 'The commits of `head` that `base` does not have, newest first.',
       complexity: pageCost(PROCESS),
       args: sliceArgs,
       resolve: async (comparison, args, { services, allowance }, info) =>
@@ -146,7 +153,8 @@ export const Comparison = builder.objectRef<changes.Comparison>('Comparison').im
     changes: t.field({
       type: ChangesType,
       nullable: true,
-      description: 'What `head` changes since the two parted; of `base`, where they never met.',
+      description:
+        'What `head` changes since `mergeBase`; compared with `base`, where there is none.',
       complexity: { field: PROCESS, multiplier: 1 },
       resolve: (comparison, _args, { services }) => changes.changesBetween(services, comparison),
     }),

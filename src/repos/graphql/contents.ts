@@ -7,39 +7,42 @@ import type * as contents from '../browsing/contents.ts';
 import type { RefAndCommit } from '../browsing/history.ts';
 
 const TreeEntryType = builder.enumType('TreeEntryType', {
-  description: 'What stands in a directory.',
+  description: 'The kind of an entry of a directory.',
   values: {
-    FILE: { value: 'file', description: 'Also a symbolic link or a submodule.' },
-    DIRECTORY: { value: 'directory', description: 'Has entries of its own.' },
+    FILE: { value: 'file', description: 'A file, a symbolic link or a submodule.' },
+    DIRECTORY: { value: 'directory', description: 'A directory.' },
   } as const,
 });
 
 const TreeEntry = builder.objectRef<TreeEntryShape>('TreeEntry').implement({
-  description: 'A file or directory in a directory.',
+  description: 'An entry of a directory.',
   fields: (t) => ({
-    name: t.exposeString('name', { description: 'The last part of its path.' }),
+    name: t.exposeString('name', { description: 'The name: the last part of its path.' }),
     type: t.expose('type', {
       type: TreeEntryType,
-      description: 'Symbolic links and submodules are files; their mode tells.',
+      description:
+        'Whether it is a file or a directory. Symbolic links and submodules are files; `mode` distinguishes them.',
     }),
     sizeBytes: t.expose('size', {
       type: 'SafeInt',
       nullable: true,
-      description: 'Null for directories.',
+      description: 'The size of a file; null for directories.',
     }),
-    mode: t.exposeString('mode', { description: 'Six octal digits.' }),
-    sha: t.exposeString('sha', { description: 'Of the blob, tree or submodule commit.' }),
+    mode: t.exposeString('mode', { description: 'The mode of git, as six octal digits.' }),
+    sha: t.exposeString('sha', {
+      description: 'The id of the blob, the tree or the commit of a submodule.',
+    }),
   }),
 });
 
 export const Tree = builder.objectRef<contents.Tree>('Tree').implement({
   description: 'A directory.',
   fields: (t) => ({
-    path: t.exposeString('path', { description: 'As it was asked for.' }),
-    ref: t.exposeString('ref', { description: 'The one used.' }),
+    path: t.exposeString('path', { description: 'The path that was asked for.' }),
+    ref: t.exposeString('ref', { description: 'The ref that was used.' }),
     entries: t.expose('entries', {
       type: [TreeEntry],
-      description: "Directories first, each in git's order.",
+      description: "The entries: directories first, then files, both in git's order.",
       // As many as there are, so this is a guess at an ordinary directory.
       complexity: { field: 5, multiplier: 30 },
     }),
@@ -47,7 +50,7 @@ export const Tree = builder.objectRef<contents.Tree>('Tree').implement({
 });
 
 const FileEncoding = builder.enumType('FileEncoding', {
-  description: 'What the bytes of a file are.',
+  description: 'What a file contains.',
   values: {
     UTF_8: { value: 'utf-8', description: 'Text.' },
     BINARY: { value: 'binary', description: 'Anything else.' },
@@ -57,39 +60,49 @@ const FileEncoding = builder.enumType('FileEncoding', {
 export const File = builder.objectRef<contents.File>('File').implement({
   description: 'A file at a revision.',
   fields: (t) => ({
-    path: t.exposeString('path', { description: 'As it was asked for.' }),
-    ref: t.exposeString('ref', { description: 'The one used.' }),
-    sizeBytes: t.expose('sizeBytes', { type: 'SafeInt', description: 'Of all its contents.' }),
-    encoding: t.expose('encoding', { type: FileEncoding, description: 'Whether it is text.' }),
+    path: t.exposeString('path', { description: 'The path that was asked for.' }),
+    ref: t.exposeString('ref', { description: 'The ref that was used.' }),
+    sizeBytes: t.expose('sizeBytes', {
+      type: 'SafeInt',
+      description: 'The size of its whole contents.',
+    }),
+    encoding: t.expose('encoding', {
+      type: FileEncoding,
+      description: 'Whether it is text or binary.',
+    }),
     content: t.exposeString('content', {
       nullable: true,
-      description: 'Null for binary files and for those over 1 MiB.',
+      description: 'The text; null for binary files and for those over 1 MiB.',
     }),
     downloadUrl: t.exposeString('downloadUrl', {
       nullable: true,
-      description: 'Where `content` is null: works for 15 minutes, without credentials.',
+      description:
+        'A link that works for 15 minutes without credentials; null where `content` is not.',
     }),
   }),
 });
 
 const Signature = builder.objectRef<SignatureShape>('Signature').implement({
-  description: 'Who did something in git, and when, as they themselves say.',
+  description: 'An author or committer as the commit names them, which nobody has verified.',
   fields: (t) => ({
-    name: t.exposeString('name', { description: "A person's." }),
-    email: t.exposeString('email', { description: 'May be no address at all.' }),
-    date: t.expose('date', { type: 'DateTime', description: 'When.' }),
+    name: t.exposeString('name', { description: 'The name.' }),
+    email: t.exposeString('email', { description: 'The address, which may be any text.' }),
+    date: t.expose('date', {
+      type: 'DateTime',
+      description: 'When the commit was written or made.',
+    }),
   }),
 });
 
 export const Commit = builder.objectRef<contents.CommitHere>('Commit').implement({
   description: 'A commit.',
   fields: (t) => ({
-    sha: t.exposeString('sha', { description: '40 hexadecimal digits.' }),
+    sha: t.exposeString('sha', { description: 'The id, as 40 hexadecimal digits.' }),
     parents: t.exposeStringList('parents', {
-      description: 'The ids of its parents; of a merge there are several, of a first commit none.',
+      description: 'The ids of its parents. A merge has several, a first commit none.',
       complexity: 1,
     }),
-    message: t.exposeString('message', { description: 'Without its final newline.' }),
+    message: t.exposeString('message', { description: 'The message without its final newline.' }),
     author: t.expose('author', { type: Signature, description: 'Who wrote the change.' }),
     committer: t.expose('committer', { type: Signature, description: 'Who made the commit.' }),
   }),
@@ -101,12 +114,14 @@ export const CommitConnection = connectionType('Commit', Commit);
 const Ref = builder.objectRef<RefAndCommit>('Ref').implement({
   description: 'A branch or a tag.',
   fields: (t) => ({
-    name: t.exposeString('name', { description: 'Without `refs/heads/` or `refs/tags/`.' }),
-    sha: t.exposeString('sha', { description: 'Of the commit, also of an annotated tag.' }),
+    name: t.exposeString('name', {
+      description: 'The name without `refs/heads/` or `refs/tags/`.',
+    }),
+    sha: t.exposeString('sha', { description: 'The id of the commit, for annotated tags too.' }),
     commit: t.field({
       type: Commit,
       nullable: true,
-      description: 'What it stands at; null for a tag of something else.',
+      description: 'The commit that it points to; null for a tag of something else.',
       resolve: (ref) => ref.commit(),
     }),
   }),

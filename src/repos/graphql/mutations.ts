@@ -10,24 +10,24 @@ import * as lifecycle from '../lifecycle.ts';
 import type { Select } from '../repos.ts';
 import { Repository, Visibility } from './repositories.ts';
 
-const ID = { required: true, description: 'Of the repository.' } as const;
+const ID = { required: true, description: 'The id of the repository.' } as const;
 const NAMESPACE = {
   description:
     'The name of the owner. If it is given, a repository of another owner is not found; if not, the id is enough.',
 };
 
 const CreateRepositoryInput = builder.inputType('CreateRepositoryInput', {
-  description: 'A repository to make.',
+  description: 'The repository to create.',
   fields: (t) => ({
     namespace: t.string({ required: true, description: 'The name of its owner.' }),
     name: t.string({
       required: true,
-      description: '1 to 100 of letters, digits, hyphen, underscore and dot.',
+      description: 'The name: 1 to 100 letters, digits, hyphens, underscores and dots.',
     }),
     description: t.string({
       required: true,
       defaultValue: '',
-      description: 'At most 512 characters.',
+      description: 'The description, at most 512 characters.',
     }),
     visibility: t.field({
       type: Visibility,
@@ -43,15 +43,15 @@ const CreateRepositoryInput = builder.inputType('CreateRepositoryInput', {
     autoInit: t.boolean({
       required: true,
       defaultValue: true,
-      description: 'Makes a first commit on the default branch.',
+      description: 'Whether to make a first commit on the default branch.',
     }),
     contentAddressed: t.boolean({
       required: true,
       defaultValue: true,
-      description: 'Stores its large files once with those of others.',
+      description: 'Whether its large files are stored once with those of other repositories.',
     }),
     gitignoreTemplate: t.string({
-      description: 'The name of a language: its `.gitignore` is in the first commit.',
+      description: 'The name of a language, whose `.gitignore` goes into the first commit.',
     }),
   }),
 });
@@ -61,16 +61,16 @@ const RenameRepositoryInput = builder.inputType('RenameRepositoryInput', {
   fields: (t) => ({
     id: t.id(ID),
     namespace: t.string(NAMESPACE),
-    name: t.string({ required: true, description: 'The new one.' }),
+    name: t.string({ required: true, description: 'The new name.' }),
   }),
 });
 
 const ChangeRepositoryVisibilityInput = builder.inputType('ChangeRepositoryVisibilityInput', {
-  description: 'Who is to see a repository.',
+  description: 'The new visibility of a repository.',
   fields: (t) => ({
     id: t.id(ID),
     namespace: t.string(NAMESPACE),
-    visibility: t.field({ type: Visibility, required: true, description: 'The new one.' }),
+    visibility: t.field({ type: Visibility, required: true, description: 'The new visibility.' }),
   }),
 });
 
@@ -84,22 +84,23 @@ const TransferRepositoryInput = builder.inputType('TransferRepositoryInput', {
 });
 
 const UpdateRepositoryInput = builder.inputType('UpdateRepositoryInput', {
-  description: 'What is to change of a repository; what is left out stays.',
+  description: 'The changes of a repository; what is left out stays as it is.',
   fields: (t) => ({
     id: t.id(ID),
     namespace: t.string(NAMESPACE),
-    description: t.string({ description: 'At most 512 characters.' }),
+    description: t.string({ description: 'The description, at most 512 characters.' }),
     branchProtection: t.boolean({
-      description: 'The default branch refuses deletion and pushes that are no fast-forward.',
+      description:
+        'Whether the default branch refuses deletion and pushes that are no fast-forward.',
     }),
     secretScanning: t.boolean({
-      description: 'A push that adds a live-looking secret is refused.',
+      description: 'Whether pushes are refused that add what looks like a valid secret.',
     }),
   }),
 });
 
 const DeleteRepositoryInput = builder.inputType('DeleteRepositoryInput', {
-  description: 'The repository that is to go.',
+  description: 'The repository to delete.',
   fields: (t) => ({ id: t.id(ID), namespace: t.string(NAMESPACE) }),
 });
 
@@ -107,11 +108,11 @@ type Changed = { repository: object };
 
 function payload(mutation: string) {
   return builder.objectRef<Changed>(`${mutation}Payload`).implement({
-    description: 'The repository that was made or changed.',
+    description: 'The repository that was created or changed.',
     fields: (t) => ({
       repository: t.field({
         type: Repository,
-        description: 'As it is now.',
+        description: 'The repository as it is now.',
         resolve: ({ repository }) => repository as never,
       }),
     }),
@@ -138,42 +139,43 @@ builder.mutationFields((t) => ({
   createRepository: t.field({
     type: payload('CreateRepository'),
     nullable: true,
-    description: 'Makes a repository, with a first commit unless told otherwise.',
+    description: 'Creates a repository, with a first commit unless `autoInit` is false.',
     args: { input: t.arg({ type: CreateRepositoryInput, ...INPUT }) },
     resolve: answering(lifecycle.createRepository),
   }),
   renameRepository: t.field({
     type: payload('RenameRepository'),
     nullable: true,
-    description: 'Clone addresses with the old name stop working at once.',
+    description: 'Renames a repository. Clone addresses with the old name stop working at once.',
     args: { input: t.arg({ type: RenameRepositoryInput, ...INPUT }) },
     resolve: answering(lifecycle.renameRepository),
   }),
   changeRepositoryVisibility: t.field({
     type: payload('ChangeRepositoryVisibility'),
     nullable: true,
-    description: 'Shows a repository to more, or to fewer.',
+    description: 'Changes who may see a repository.',
     args: { input: t.arg({ type: ChangeRepositoryVisibilityInput, ...INPUT }) },
     resolve: answering(lifecycle.changeVisibility),
   }),
   transferRepository: t.field({
     type: payload('TransferRepository'),
     nullable: true,
-    description: 'Needs `ADMIN` in both namespaces. The id stays.',
+    description:
+      'Gives a repository to another namespace. The caller must be `ADMIN` of both. The id stays.',
     args: { input: t.arg({ type: TransferRepositoryInput, ...INPUT }) },
     resolve: answering(lifecycle.transferRepository),
   }),
   updateRepository: t.field({
     type: payload('UpdateRepository'),
     nullable: true,
-    description: 'Changes what is given.',
+    description: 'Changes the settings of a repository that are given.',
     args: { input: t.arg({ type: UpdateRepositoryInput, ...INPUT }) },
     resolve: answering(lifecycle.updateRepository),
   }),
   deleteRepository: t.field({
     type: deletionPayload('DeleteRepository'),
     nullable: true,
-    description: 'Removes it with all its data, for good.',
+    description: 'Deletes a repository with all its data, for good.',
     args: { input: t.arg({ type: DeleteRepositoryInput, ...INPUT }) },
     resolve: async (_root, { input }, { services, viewer }) => ({
       id: await lifecycle.deleteRepository(services, viewer, input),

@@ -29,9 +29,9 @@ import { Commit, CommitConnection, CommitPage, File, RefConnection, Tree } from 
 export const Visibility = builder.enumType('Visibility', {
   description: 'Who may see a repository.',
   values: {
-    PUBLIC: { value: 'public', description: 'Anyone reads, cloning without credentials.' },
-    PRIVATE: { value: 'private', description: 'Members of the namespace alone.' },
-    INTERNAL: { value: 'internal', description: 'Whoever is signed in reads.' },
+    PUBLIC: { value: 'public', description: 'Anyone may read and clone it, without credentials.' },
+    PRIVATE: { value: 'private', description: 'Only members of the namespace may read it.' },
+    INTERNAL: { value: 'internal', description: 'All users of the server may read it.' },
   } as const,
 });
 
@@ -59,7 +59,7 @@ export const Repository = builder.prismaNode('Repository', {
   // One that the viewer may not see is null, like one that does not exist.
   findUnique: (id, { viewer }) => ({ id, AND: [visibleTo(viewer)] }),
   fields: (t) => ({
-    name: t.exposeString('name', { description: 'Unique in its namespace, ignoring case.' }),
+    name: t.exposeString('name', { description: 'The name, unique in its namespace in any case.' }),
     namespace: t.string({
       description: "The owner's name.",
       select: { namespace: { select: { name: true } } },
@@ -71,54 +71,58 @@ export const Repository = builder.prismaNode('Repository', {
       select: { name: true, namespace: { select: { name: true } } },
       resolve: repos.fullName,
     }),
-    description: t.exposeString('description', { description: 'What it is for; may be empty.' }),
+    description: t.exposeString('description', {
+      description: 'The description, which may be empty.',
+    }),
     visibility: t.expose('visibility', { type: Visibility, description: 'Who may see it.' }),
     defaultBranch: t.exposeString('defaultBranch', {
       description: 'The branch that a clone checks out; it need not exist yet.',
     }),
     sizeBytes: t.expose('sizeBytes', {
       type: 'SafeInt',
-      description: 'Bytes on disk of its objects; 0 until the first push.',
+      description: 'The size of its objects on disk; 0 until the first push.',
     }),
     language: t.exposeString('language', {
       nullable: true,
-      description: 'The one with the most bytes on the default branch.',
+      description:
+        'The language with the most bytes on the default branch; null where there is none.',
     }),
     contentAddressed: t.exposeBoolean('contentAddressed', {
-      description: 'Whether its large files are stored once with those of others.',
+      description: 'Whether its large files are stored once with those of other repositories.',
     }),
     branchProtection: t.exposeBoolean('branchProtection', {
-      description: 'The default branch refuses deletion and pushes that are no fast-forward.',
+      description:
+        'Whether the default branch refuses deletion and pushes that are no fast-forward.',
     }),
     secretScanning: t.exposeBoolean('secretScanning', {
-      description: 'A push that adds a live-looking secret is refused.',
+      description: 'Whether pushes are refused that add what looks like a valid secret.',
     }),
     collaboratorCount: t.int({
-      description: 'Who can write: members, and the owner.',
+      description: 'The number of users who can write: members, and the owner.',
       select: repos.collaboratorColumns,
       resolve: repos.collaboratorCount,
     }),
-    branchCount: t.exposeInt('branchCount', { description: 'How many branches there are.' }),
-    tagCount: t.exposeInt('tagCount', { description: 'How many tags there are.' }),
+    branchCount: t.exposeInt('branchCount', { description: 'The number of branches.' }),
+    tagCount: t.exposeInt('tagCount', { description: 'The number of tags.' }),
     cloneUrl: t.string({
-      description: 'For git over HTTP.',
+      description: 'The address to clone it over HTTP.',
       select: { name: true, namespace: { select: { name: true } } },
       resolve: (row, _args, { services }) => repos.cloneUrls(services, row).http,
     }),
     sshUrl: t.string({
-      description: 'For git over SSH.',
+      description: 'The address to clone it over SSH.',
       select: { name: true, namespace: { select: { name: true } } },
       resolve: (row, _args, { services }) => repos.cloneUrls(services, row).ssh,
     }),
-    createdAt: t.expose('createdAt', { type: 'DateTime', description: 'When it was made.' }),
+    createdAt: t.expose('createdAt', { type: 'DateTime', description: 'When it was created.' }),
     updatedAt: t.expose('updatedAt', {
       type: 'DateTime',
-      description: 'Of the record or, by a push, of its contents.',
+      description: 'When its settings were last changed, or it was last pushed to.',
     }),
     pushedAt: t.expose('pushedAt', {
       type: 'DateTime',
       nullable: true,
-      description: 'Of the last push; null before the first.',
+      description: 'When it was last pushed to; null before.',
     }),
     tree: t.field({
       type: Tree,
@@ -128,7 +132,7 @@ export const Repository = builder.prismaNode('Repository', {
         path: t.arg.string({
           required: true,
           defaultValue: '',
-          description: 'Empty or `/`: the root.',
+          description: 'The path of the directory; empty or `/`: the root.',
         }),
         ref: t.arg.string({ description: REF }),
       },
@@ -143,7 +147,7 @@ export const Repository = builder.prismaNode('Repository', {
       args: {
         path: t.arg.string({
           required: true,
-          description: 'From the root, without a leading `/`.',
+          description: 'The path of the file from the root, without a leading `/`.',
         }),
         ref: t.arg.string({ description: REF }),
       },
@@ -203,7 +207,7 @@ export const Repository = builder.prismaNode('Repository', {
     branches: t.field({
       type: RefConnection,
       nullable: true,
-      description: 'By name.',
+      description: 'The branches by name.',
       complexity: pageCost(PROCESS),
       args: sliceArgs,
       select: { ...repos.accessColumns, branchCount: true },
@@ -213,7 +217,7 @@ export const Repository = builder.prismaNode('Repository', {
     tags: t.field({
       type: RefConnection,
       nullable: true,
-      description: 'By name.',
+      description: 'The tags by name.',
       complexity: pageCost(PROCESS),
       args: sliceArgs,
       select: { ...repos.accessColumns, tagCount: true },
@@ -292,7 +296,7 @@ builder.prismaObjectField(Namespace, 'repositories', (t) =>
   t.field({
     type: RepositoryConnection,
     nullable: true,
-    description: 'Those that the viewer may see.',
+    description: 'The repositories that the viewer may see.',
     complexity: pageCost(),
     args: {
       ...sliceArgs,

@@ -17,63 +17,70 @@ const RepositoryEventType = eventTypes<following.RepositoryEventType>(
   'RepositoryEventType',
   'What happened to a repository.',
   {
-    'repository.created': 'It was made.',
-    'repository.renamed': 'It has another name.',
-    'repository.transferred': 'It belongs to another namespace, which is told of it.',
+    'repository.created': 'It was created.',
+    'repository.renamed': 'It was renamed.',
+    'repository.transferred': 'It was given to another namespace, which gets this event.',
     'repository.updated': 'Its description, visibility or settings changed.',
-    'repository.pushed': 'Refs of it moved.',
-    'repository.deleted': 'It is gone.',
+    'repository.pushed': 'It was pushed to.',
+    'repository.deleted': 'It was deleted.',
   },
 );
 
 const RefUpdate = builder.objectRef<RefPayload>('RefUpdate').implement({
-  description: 'A branch, tag or other ref that a push moved.',
+  description: 'A branch, tag or other ref that a push changed.',
   fields: (t) => ({
     ref: t.exposeString('ref', { description: 'Its full name, such as `refs/heads/main`.' }),
     before: t.exposeString('before', {
       nullable: true,
-      description: 'The id it stood at; null when it is new.',
+      description: 'The commit or tag that it pointed to; null when the push created it.',
     }),
     after: t.exposeString('after', {
       nullable: true,
-      description: 'The id it stands at; null when it is gone.',
+      description: 'The commit or tag that it points to; null when the push deleted it.',
     }),
   }),
 });
 
 const Push = builder.objectRef<following.Push>('Push').implement({
-  description: 'What somebody pushed.',
+  description: 'A push.',
   fields: (t) => ({
-    pusher: t.exposeString('pusher', { description: 'The name of the user.' }),
-    refCount: t.exposeInt('refCount', { description: 'How many refs moved.' }),
-    refs: t.expose('refs', { type: [RefUpdate], description: 'Those, at most the first fifty.' }),
+    pusher: t.exposeString('pusher', { description: 'The name of the user who pushed.' }),
+    refCount: t.exposeInt('refCount', { description: 'The number of refs that changed.' }),
+    refs: t.expose('refs', {
+      type: [RefUpdate],
+      description: 'The refs that changed, at most the first fifty.',
+    }),
   }),
 });
 
 const RepositoryEvent = builder.objectRef<following.RepositoryEvent>('RepositoryEvent').implement({
   description: 'Something that happened to a repository.',
   fields: (t) => ({
-    id: t.exposeID('id', { description: 'Of the event; the same at every telling.' }),
+    id: t.exposeID('id', {
+      description: 'The id of the event, which is the same however often it is read.',
+    }),
     cursor: t.expose('cursor', {
       type: 'SafeInt',
-      description: 'Goes on from here when given as `after`.',
+      description:
+        'The number of the event. A subscription goes on after it when it is given as `after`.',
     }),
     type: t.expose('type', { type: RepositoryEventType, description: 'What happened.' }),
     timestamp: t.expose('timestamp', { type: 'DateTime', description: 'When it happened.' }),
     repositoryId: t.exposeID('repositoryId', {
-      description: 'Of the repository, also when it is gone.',
+      description: 'The id of the repository, also when it was deleted.',
     }),
-    name: t.exposeString('name', { description: 'After what happened.' }),
-    fullName: t.exposeString('fullName', { description: '`namespace/name`, after what happened.' }),
+    name: t.exposeString('name', { description: 'The name after the event.' }),
+    fullName: t.exposeString('fullName', { description: '`namespace/name` after the event.' }),
     push: t.expose('push', {
       type: Push,
       nullable: true,
-      description: 'What was pushed, where that is what happened.',
+      description: 'The push; null for other events.',
     }),
     repository: t.prismaField({
       type: Repository,
       nullable: true,
-      description: 'As it is now; null once it is gone.',
+      description:
+        'The repository as it is now; null once it is deleted. It is read for each event, while the other fields are part of it.',
       resolve: (query, { repositoryId }, _args, { services, viewer }) =>
         repos.findRepositoryById(
           services,
