@@ -34,6 +34,7 @@ const NEEDS = {
     ],
     'limits on whole jobs',
   ],
+  docker: ['docker', ['info'], 'the image'],
   unshare: [
     'unshare',
     ['--user', '--map-root-user', '--mount', 'setpriv', '--no-new-privs', 'true'],

@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# The images that the Dockerfile builds on, made of Debian's packages where no registry of images can be reached:
+#   base-images.sh make       loam-test/debian, and loam-test/node with Node and npm, unless they are there
+#   base-images.sh remove     removes them
+# Needs root, mmdebstrap, a running Docker and this project's node_modules. Debian's mirror and npm's registry are those
+# of this machine. loam-test/node knows them; of it nothing but /loam gets into what is built.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+DEBIAN=loam-test/debian NODE=loam-test/node
+
+if [ "${1:-make}" = remove ]; then
+  docker rmi --force "$NODE" "$DEBIAN" >/dev/null 2>&1 || true
+  exit 0
+fi
+have() { docker image inspect "$1" >/dev/null 2>&1; }
+
+if ! have $DEBIAN; then
+  apt-get indextargets --format '$(ORIGIN)|deb $(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' |
+    sed -n 's/^Debian|//p' |
+    mmdebstrap --quiet --variant=minbase --include=ca-certificates \
+      --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
+      --dpkgopt='path-exclude=/usr/share/locale/*' bookworm - |
+    docker import - $DEBIAN >/dev/null
+fi
+if ! have $NODE; then
+  context=$(mktemp -d)
+  trap 'rm -rf "$context"' EXIT
+  cp -L node_modules/.bin/node "$context/node"
+  cp -rL "$(npm root --global 2>/dev/null)/npm" "$context/npm"
+  # The authorities that this machine trusts: its registry may have one of its own.
+  cp -L "${NODE_EXTRA_CA_CERTS:-/etc/ssl/certs/ca-certificates.crt}" "$context/authorities.crt"
+  docker build --quiet --tag $NODE --file - "$context" >/dev/null <<DOCKERFILE
+FROM $DEBIAN
+COPY node /usr/local/bin/node
+COPY npm /usr/local/lib/npm
+COPY authorities.crt /etc/ssl/certs/ca-certificates.crt
+RUN ln -s ../lib/npm/bin/npm-cli.js /usr/local/bin/npm \
+ && apt-get update -qq && apt-get install -qq -y --no-install-recommends libatomic1 >/dev/null
+ENV NODE_EXTRA_CA_CERTS=/etc/ssl/certs/ca-certificates.crt npm_config_registry=$(npm config get registry 2>/dev/null)
+DOCKERFILE
+fi
