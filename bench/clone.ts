@@ -12,7 +12,7 @@ const ROUNDS = 5;
 
 await using bench = await openBench();
 const { workspace, folder } = bench;
-const disk = new Disk(join(folder, 'data/repositories'));
+const disk = new Disk(join(folder, 'data/repositories'), 'bench');
 
 for (const [name, shape] of [
   ['small', SMALL],

@@ -3,12 +3,14 @@
  * `overrides` is the seam for tests; nothing else in the program knows about them.
  */
 import type { Server } from 'node:http';
-import type { AddressInfo } from 'node:net';
+import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { recordUsage } from './auth/last-used.ts';
 import { seedOperator } from './auth/operator.ts';
 import { openRechecks } from './auth/rechecks.ts';
-import { type Config, ConfigError } from './config.ts';
+import { openCluster } from './cluster/cluster.ts';
+import { openMembers, removeGoneServers } from './cluster/members.ts';
+import type { Config } from './config.ts';
 import { demandSameKey, readKeys } from './crypto/keys.ts';
 import { createSigner } from './crypto/signed-links.ts';
 import { openDatabase } from './database/client.ts';
@@ -21,6 +23,7 @@ import { openGit } from './git/git.ts';
 import { type ConnectionLimits, openServer } from './http/connections.ts';
 import { CORS_HEADERS } from './http/cors.ts';
 import { removeOldAnswers } from './http/idempotency.ts';
+import { drain, listen } from './http/listening.ts';
 import { openRateLimits } from './http/rate-limits.ts';
 import { createHttp } from './http/server.ts';
 import { createStarting } from './http/starting.ts';
@@ -34,9 +37,9 @@ import { startWorker } from './jobs/worker/worker.ts';
 import { Reads } from './limits/reads.ts';
 import { createLog, type Logger } from './log.ts';
 import { PushRecorder } from './repos/pushes/recorder.ts';
-import { recoverRepositories } from './repos/recovery.ts';
+import { recoverRepositories, removeAbandoned, takeOverFromDead } from './repos/recovery.ts';
 import type { Services } from './services.ts';
-import { prepareDataFolder } from './storage/data-folder.ts';
+import { identityOf, prepareDataFolder } from './storage/data-folder.ts';
 import { watchDiskSpace } from './storage/disk-space.ts';
 import { openStorage } from './storage/open.ts';
 
@@ -55,12 +58,6 @@ export type App = AsyncDisposable & {
   failed: Promise<never>;
 };
 
-/** Requests still running after this are cut off when the server stops. */
-const DRAIN_MS = 10_000;
-const CLOSE_IDLE_MS = 50;
-/** What keeps connections from being accepted is met again with each round of the event loop: it is told so often. */
-const TELL_FAULT_MS = 10_000;
-
 export async function createApp(config: Config, overrides: Overrides = {}): Promise<App> {
   await using cleanup = new AsyncDisposableStack();
   const log = overrides.log ?? createLog(config.logLevel);
@@ -68,6 +65,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   failure.promise.catch(() => {});
 
   await prepareDataFolder(config.dataDir);
+  const id = await identityOf(config.dataDir);
   // The port first: whoever asks is answered from now on, and a port that is taken stops the start before
   // anything was begun.
   const limits = cleanup.use(await openRateLimits(config, log));
@@ -78,7 +76,9 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   const server = openServer(headersFor, overrides.connections);
   let handler = createStarting(limits, log);
   server.on('request', (req, res) => handler(req, res));
-  const urls = await listen(server, config, log);
+  const address = await listen(server, config, log);
+  const base = config.baseUrl ?? address;
+  const urls = { base, artifacts: config.artifactUrl ?? `${base}/artifacts` };
   cleanup.defer(() => {
     server.close();
     server.closeAllConnections();
@@ -89,6 +89,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   const bus = new Bus();
   const session = await openSession({
     target: database.target,
+    id,
     dataDir: config.dataDir,
     log,
     hear: bus.hear,
@@ -100,9 +101,33 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   cleanup.defer(() => session.close());
   database.own(log);
   await goOnAfterRestored({ pool: database.pool, log });
+  const storage = cleanup.use(await openStorage(config));
+  const keys = await readKeys(config);
+  await demandSameKey(database.client, keys);
+  await prepareDataFolder(config.repositoriesDir, 'LOAM_REPOSITORIES_DIR');
+  const members = cleanup.use(
+    await openMembers({
+      id,
+      role: config.role,
+      shared: {
+        repositories: await identityOf(config.repositoriesDir, '.folder-id'),
+        storage: storage.identity,
+      },
+      database: config.database,
+      pool: database.pool,
+      session,
+      bus,
+      log,
+    }),
+  );
+  const cluster = openCluster(members, keys);
   const space = cleanup.use(
     await watchDiskSpace({
-      folder: config.dataDir,
+      folders: [
+        config.dataDir,
+        config.repositoriesDir,
+        ...(config.storage.kind === 'folder' ? [config.storage.path] : []),
+      ],
       floor: config.diskFloor,
       log,
       onFree: () => bus.hear('queue'),
@@ -113,16 +138,16 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   const rechecks = cleanup.use(openRechecks({ pool: database.pool, log }));
   const report = (error: unknown) => log.error({ err: error }, 'background work on git failed');
   const git = cleanup.use(
-    await openGit(join(config.dataDir, 'repositories'), {
+    await openGit({
+      root: config.repositoriesDir,
+      server: id,
+      hooks: join(config.dataDir, 'hooks'),
       transfers: config.gitTransfers,
       report,
     }),
   );
   const pushes = new PushRecorder({ db: database.client, git, log });
   await recoverRepositories({ db: database.client, git, log, pushes });
-  const storage = cleanup.use(await openStorage(config));
-  const keys = await readKeys(config);
-  await demandSameKey(database.client, keys);
   const signer = createSigner(keys.derive('signed links'));
   const secretBox = createSecretBox(keys);
   const runner =
@@ -133,6 +158,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
         diskFloor: config.diskFloor,
         hidden: [
           config.dataDir,
+          config.repositoriesDir,
           ...(config.storage.kind === 'folder' ? [config.storage.path] : []),
         ],
         network: config.jobNetwork,
@@ -150,6 +176,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
     pool: database.pool,
     bus,
     git,
+    cluster,
     log,
     pushes,
     space,
@@ -162,12 +189,16 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
     urls,
   };
   handler = createHttp(services, limits);
+  await members.join(config.internalUrl ?? reachable(address));
+  cleanup.use(takeOverFromDead(services, session));
   cleanup.use(await startWorker({ ...services, db: database.client, runner }));
   cleanup.use(
     startUpkeep(services, {
       'removing old events': () => removeOldEvents(services, config.eventDays),
       'removing old answers to requests': () => removeOldAnswers(services),
       'removing workers that are gone': () => removeGoneWorkers(services),
+      'removing servers that are gone': () => removeGoneServers(services),
+      'removing what nobody builds or removes any more': () => removeAbandoned(services),
       'removing what was not stored to its end': async () => {
         await storage.tidy();
         return false;
@@ -187,50 +218,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   };
 }
 
-/** @throws ConfigError when it cannot listen there. */
-async function listen(server: Server, config: Config, log: Logger): Promise<Services['urls']> {
-  const { promise, resolve, reject } = Promise.withResolvers<void>();
-  const refuse = (error: Error) => reject(listenFault(error, config));
-  server.once('error', refuse);
-  server.listen(config.port, config.host, resolve);
-  await promise;
-  // A connection that cannot be accepted, without a free descriptor or memory, is an `error` of the server; one
-  // that nobody hears would end it.
-  let toldAt = Number.NEGATIVE_INFINITY;
-  server.off('error', refuse).on('error', (error) => {
-    if (performance.now() - toldAt < TELL_FAULT_MS) return;
-    toldAt = performance.now();
-    log.error({ err: error }, 'connections cannot be accepted');
-  });
-  const { port } = server.address() as AddressInfo;
-  const host = config.host.includes(':') ? `[${config.host}]` : config.host;
-  const base = config.baseUrl ?? `http://${host}:${port}`;
-  return { base, artifacts: config.artifactUrl ?? `${base}/artifacts` };
-}
-
-function listenFault({ code, message }: NodeJS.ErrnoException, { host, port }: Config): Error {
-  switch (code) {
-    case 'EADDRINUSE':
-      return new ConfigError(`PORT: ${port} is in use on ${host}`);
-    case 'EACCES':
-      return new ConfigError(`PORT: no right to listen on ${port}; those from 1024 need none`);
-    case 'ENOTFOUND':
-    case 'EAI_AGAIN':
-      return new ConfigError(`HOST: there is no host ${host}`);
-    case 'EADDRNOTAVAIL':
-      return new ConfigError(`HOST: ${host} is no address of this machine`);
-    default:
-      return new ConfigError(`HOST, PORT: cannot listen on ${host}, port ${port}: ${message}`);
-  }
-}
-
-/** Lets running requests finish; streams and idle connections are closed. */
-async function drain(server: Server): Promise<void> {
-  const closed = new Promise<void>((resolve) => server.close(() => resolve()));
-  // A connection whose answer ends after `close` would stay open for the time that is given to idle ones.
-  const closing = setInterval(() => server.closeIdleConnections(), CLOSE_IDLE_MS);
-  const timer = setTimeout(() => server.closeAllConnections(), DRAIN_MS);
-  await closed;
-  clearInterval(closing);
-  clearTimeout(timer);
+/** An address of all interfaces is none that another machine could ask; the name of this machine is. */
+function reachable(address: string): string {
+  return address.replace(/^http:\/\/(?:0\.0\.0\.0|\[::\])(?=:)/, `http://${hostname()}`);
 }

@@ -35,7 +35,11 @@ export type RedisConfig = {
   tls?: object;
 };
 
+/** What a process does: answer requests, run jobs, or both. */
+export type Role = 'all' | 'serve' | 'work';
+
 export type Config = {
+  role: Role;
   host: string;
   /** 0 takes any free port; `App.urls` then names the real one. */
   port: number;
@@ -43,7 +47,11 @@ export type Config = {
   baseUrl?: string;
   /** Where artifacts are served; unset: `{baseUrl}/artifacts`. */
   artifactUrl?: string;
+  /** How the other servers reach this one, without a trailing slash; unset: at the address listened on. */
+  internalUrl?: string;
   dataDir: string;
+  /** Where repositories lie: of several servers on one database, in one folder that they share. */
+  repositoriesDir: string;
   /** 32 bytes for all that is signed and sealed; unset: those of a file in the data folder. */
   secretKey?: Uint8Array;
   storage: StorageConfig;
@@ -83,7 +91,16 @@ export const VARIABLES = {
   PORT: ['3000', 'TCP port of the HTTP server; 0 takes a free one'],
   HOST: ['127.0.0.1', 'address to listen on'],
   DATABASE_URL: ['', 'PostgreSQL to use; unset: an embedded one in the data folder'],
+  LOAM_ROLE: ['all', 'all, serve (answers requests) or work (runs jobs): for several servers'],
+  LOAM_INTERNAL_URL: [
+    '',
+    'address at which the other servers reach this one; unset: the one listened on',
+  ],
   LOAM_DATA_DIR: ['./data', 'folder of repositories, artifacts and the embedded database'],
+  LOAM_REPOSITORIES_DIR: [
+    '',
+    'folder of repositories, which several servers share; unset: in the data folder',
+  ],
   LOAM_SECRET_KEY: [
     '',
     '32 bytes as base64, for links and secrets; unset: made in the data folder. Servers on one database need the same',
@@ -195,6 +212,7 @@ export function readConfig(env: Record<string, string | undefined> = process.env
     return text;
   };
 
+  const role = oneOf('LOAM_ROLE', ['all', 'serve', 'work']);
   const jobSlots = integer('LOAM_JOB_SLOTS', 1, 1024);
   const uids = () => {
     const [, first = 0, last = 0] = (/^(\d+)-(\d+)$/.exec(read('LOAM_JOB_UIDS')) ?? []).map(Number);
@@ -207,6 +225,10 @@ export function readConfig(env: Record<string, string | undefined> = process.env
 
   const dataDir = resolve(read('LOAM_DATA_DIR'));
   const database = url('DATABASE_URL', ['postgres:', 'postgresql:']);
+  if (role !== 'all' && !database)
+    fail('LOAM_ROLE', 'needs DATABASE_URL: the embedded database is for one server alone');
+  if (role !== 'all' && !read('LOAM_STORAGE'))
+    fail('LOAM_ROLE', 'needs LOAM_STORAGE: one place for the artifacts of all servers');
   const admin = read('LOAM_ADMIN');
   // The default is reserved so that nobody else takes it.
   const fault = admin === VARIABLES.LOAM_ADMIN[0] ? null : whyNotName(admin);
@@ -221,11 +243,16 @@ export function readConfig(env: Record<string, string | undefined> = process.env
   if (runner === 'docker') fail('LOAM_RUNNER', 'the Docker runner is not part of this version yet');
 
   return {
+    role,
     host: read('HOST'),
     port: integer('PORT', 0, 65535),
     baseUrl: site('LOAM_BASE_URL'),
     artifactUrl: url('LOAM_ARTIFACT_URL', ['http:', 'https:']),
+    internalUrl: site('LOAM_INTERNAL_URL'),
     dataDir,
+    repositoriesDir: read('LOAM_REPOSITORIES_DIR')
+      ? resolve(read('LOAM_REPOSITORIES_DIR'))
+      : join(dataDir, 'repositories'),
     ...(keyText && { secretKey }),
     storage: readStorage(env, read('LOAM_STORAGE'), dataDir, (why) => fail('LOAM_STORAGE', why)),
     storageRedirect: oneOf('LOAM_STORAGE_REDIRECT', ['on', 'off']) === 'on',

@@ -5,6 +5,7 @@
 import type pg from 'pg';
 import type { Usage } from './auth/last-used.ts';
 import type { Rechecks } from './auth/rechecks.ts';
+import type { Cluster } from './cluster/cluster.ts';
 import type { Config } from './config.ts';
 import type { Signer } from './crypto/signed-links.ts';
 import type { Db } from './database/client.ts';
@@ -24,10 +25,12 @@ export type Services = {
   pool: pg.Pool;
   bus: Bus;
   git: Git;
+  /** Which server has a repository. */
+  cluster: Cluster;
   log: Logger;
   /** Records what was pushed. */
   pushes: PushRecorder;
-  /** Of the data folder's disk. */
+  /** Of the disks that this server writes to. */
   space: DiskSpace;
   /** Of what is large: artifacts. */
   storage: Storage;

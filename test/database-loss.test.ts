@@ -424,11 +424,12 @@ test('a former session of our own, whose end the database has not noticed, is no
   await using path = await pathTo(`${url.searchParams.get('host')}/.s.PGSQL.5432`);
   url.host = `127.0.0.1:${path.port}`;
   url.search = '';
-  await writeFile(join(folder.path, 'instance-id'), 'this-folder');
+  await writeFile(join(folder.path, 'instance-id'), 'this-folder\n');
   const lost: Error[] = [];
   const heard: (string | null)[] = [];
   const session = await openSession({
     target: { connectionString: url.href },
+    id: 'this-folder',
     dataDir: folder.path,
     log: createLog('silent'),
     hear: (text) => heard.push(text),
@@ -452,6 +453,7 @@ test('a session that breaks while it takes the lock is an error, not the end of 
   await using path = await pathTo(`${host}/.s.PGSQL.5432`, 'pg_try_advisory_lock');
   const opening = openSession({
     target: { connectionString: `postgresql://${user}@127.0.0.1:${path.port}/postgres` },
+    id: 'this-folder',
     dataDir: folder.path,
     log: createLog('silent'),
     hear: () => {},

@@ -8,8 +8,6 @@
  * whose end the database has not noticed yet, is taken from that session.
  */
 import { createHash, randomUUID } from 'node:crypto';
-import { readFile, writeFile } from 'node:fs/promises';
-import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import pg from 'pg';
 import { ConfigError } from '../config.ts';
@@ -23,15 +21,32 @@ const CONNECT_MS = 5_000;
 /** A connection that went away without a word (a cut network, a stopped machine) is found out by asking. */
 const PING_EVERY_MS = 15_000;
 const ANSWER_MS = 10_000;
+/**
+ * A machine that was switched off says nothing: the database finds out within half a minute, and lets go of the lock.
+ * What is written here may be lost with the database, and is written again a second later.
+ */
+const SETTINGS = `
+  select set_config('application_name', $1, false), set_config('synchronous_commit', 'off', false),
+    set_config('tcp_keepalives_idle', '10', false), set_config('tcp_keepalives_interval', '5', false),
+    set_config('tcp_keepalives_count', '3', false)`;
 const FIRST_PAUSE_MS = 50;
 const MAX_PAUSE_MS = 1_000;
 
 export type Session = {
+  /** On this connection, for what must not wait for one of the pool's. @throws Error while there is none */
+  query<Row extends pg.QueryResultRow>(text: string, values: unknown[]): Promise<Row[]>;
+  /**
+   * Runs `work` while the server of that id surely does not run, nor can be started: its lock is held here.
+   * @returns null, without having run it, when the server runs
+   */
+  insteadOf<T>(serverId: string, work: () => Promise<T>): Promise<T | null>;
   close(): Promise<void>;
 };
 
 type Options = {
   target: DatabaseTarget;
+  /** Of the server: that of its data folder. */
+  id: string;
   dataDir: string;
   log: Logger;
   /** Called with a notification's text, and with null when some may have been missed. */
@@ -42,8 +57,8 @@ type Options = {
 
 /** @throws ConfigError when another server holds the data folder. */
 export async function openSession(options: Options): Promise<Session> {
-  const { target, dataDir, log, hear, onLost } = options;
-  const lock = await folderLock(dataDir);
+  const { target, id, dataDir, log, hear, onLost } = options;
+  const lock = lockOf(id);
   /** Tells our sessions from those of every other server, also of one on the same folder. */
   const name = `loam ${randomUUID()}`;
   const stopping = new AbortController();
@@ -61,7 +76,7 @@ export async function openSession(options: Options): Promise<Session> {
     fresh.on('error', (error) => log.warn({ err: error }, 'the database session was lost'));
     try {
       await fresh.connect();
-      await fresh.query(`select set_config('application_name', $1, false)`, [name]);
+      await fresh.query(SETTINGS, [name]);
       await takeLock(fresh, { lock, name, dataDir });
       fresh.on('notification', ({ payload }) => hear(payload ?? null));
       await fresh.query(`listen ${CHANNEL}`);
@@ -95,6 +110,22 @@ export async function openSession(options: Options): Promise<Session> {
   }
 
   return {
+    async query(text, values) {
+      const { rows } = await client.query(text, values);
+      return rows;
+    },
+    async insteadOf(serverId, work) {
+      const held = client;
+      const other = [lockOf(serverId)];
+      const { rows } = await held.query('select pg_try_advisory_lock($1) as taken', other);
+      if (!rows[0].taken) return null;
+      try {
+        return await work();
+      } finally {
+        // A connection that is lost lets go of the lock too.
+        await held.query('select pg_advisory_unlock($1)', other).catch(() => {});
+      }
+    },
     async close() {
       stopping.abort();
       clearInterval(pinging);
@@ -135,14 +166,7 @@ async function takeLock(
   }
 }
 
-/** A number that stands for the folder wherever it is mounted: from an id written into it once. */
-async function folderLock(dataDir: string): Promise<bigint> {
-  const file = join(dataDir, 'instance-id');
-  await writeFile(file, `${randomUUID()}\n`, { flag: 'wx', flush: true }).catch((error) => {
-    if (error.code !== 'EEXIST') throw error;
-  });
-  const digest = createHash('sha256')
-    .update(await readFile(file))
-    .digest();
-  return digest.readBigInt64BE();
+/** A number that stands for the server's data folder wherever it is mounted. */
+function lockOf(id: string): bigint {
+  return createHash('sha256').update(`${id}\n`).digest().readBigInt64BE();
 }

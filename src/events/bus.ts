@@ -10,6 +10,7 @@ export type Topic =
   | 'events'
   | `job:${string}`
   | 'queue'
+  | 'servers'
   | 'database';
 
 /** One notification serves all readers of an event: each costs the writing transaction a statement. */

@@ -1,6 +1,5 @@
 /** All of git that the server holds on to: where repositories lie, what is open in them, what runs on them. */
 import { availableParallelism } from 'node:os';
-import { join } from 'node:path';
 import { Turns } from '../limits/turns.ts';
 import { Disk } from './disk/disk.ts';
 import { Maintenance } from './disk/maintenance.ts';
@@ -35,18 +34,24 @@ export type Git = AsyncDisposable & {
   hooks: string;
 };
 
-/**
- * `report` gets the failures of background work, `transfers` is how many of them run at once.
- * @throws Error when git is missing or too old, or hooks cannot run under `root`.
- */
-export async function openGit(
-  root: string,
-  { transfers, report }: { transfers: number; report: (error: unknown) => void },
-): Promise<Git> {
+type Options = {
+  /** Where repositories lie; other servers may share it. */
+  root: string;
+  /** The id of this one. */
+  server: string;
+  /** A folder of this server's own, for the hook. */
+  hooks: string;
+  /** How many fetches, pushes and downloads run at once. */
+  transfers: number;
+  /** Gets the failures of background work. */
+  report: (error: unknown) => void;
+};
+
+/** @throws Error when git is missing or too old, or hooks cannot run where they are. */
+export async function openGit({ root, server, hooks, transfers, report }: Options): Promise<Git> {
   await checkVersion();
-  const disk = new Disk(root);
+  const disk = new Disk(root, server);
   await disk.prepare();
-  const hooks = join(root, 'hooks');
   await installHooks(hooks);
   const objects = new CatFilePool();
   const tasks = new Tasks(report);

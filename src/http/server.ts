@@ -9,6 +9,7 @@ import express, {
   type RequestHandler,
 } from 'express';
 import { pinoHttp } from 'pino-http';
+import { acceptForwarded, callsRouter } from '../cluster/http.ts';
 import { AppError, answerOf, invalid, isUnexpected, toPublic } from '../errors.ts';
 import { schema } from '../graphql/schema.ts';
 import { createGraphQLServer } from '../graphql/server.ts';
@@ -41,6 +42,8 @@ export function createHttp(services: Services, limits: RateLimits): Express {
 
   app.use(requestId);
   app.use(requestLog(services.log));
+  app.use(callsRouter(services));
+  app.use(acceptForwarded(services));
   app.get('/livez', (_req, res) => void res.type('text').send('ok'));
   app.get('/readyz', readiness(services));
   app.use(cors);

@@ -61,7 +61,7 @@ export type AccessRow = Row<typeof accessColumns>;
  * @throws AppError 400, 401, 403 (right or quota), 404 (namespace, repository, branch), 409, 422.
  */
 export async function createJob<S extends Select>(
-  services: Pick<Services, 'db' | 'git' | 'log' | 'config' | 'secretBox'>,
+  services: Pick<Services, 'db' | 'git' | 'log' | 'config' | 'cluster' | 'secretBox'>,
   viewer: Viewer,
   input: CreateInput,
   select: S,
@@ -107,7 +107,7 @@ export async function createJob<S extends Select>(
 }
 
 async function resolve(
-  services: Pick<Services, 'db' | 'git' | 'log'>,
+  services: Pick<Services, 'db' | 'git' | 'log' | 'cluster'>,
   viewer: Viewer,
   { repo, branch }: { repo: string | null; branch: string | null },
 ) {

@@ -7,12 +7,16 @@
  */
 import { stat } from 'node:fs/promises';
 import { LRUCache } from 'lru-cache';
+import { onServerOf } from '../cluster/calls.ts';
 import { AppError, busy, notFound } from '../errors.ts';
 import { GitUnavailable } from '../git/processes/run.ts';
 import { NoTurn } from '../limits/turns.ts';
 import type { Services } from '../services.ts';
 
 type Deps = Pick<Services, 'db' | 'git' | 'log'>;
+
+/** What reading a repository takes, on whichever server. */
+export type Reads = Deps & Pick<Services, 'cluster'>;
 
 /** Ids of repositories whose data is missing and that the log has named. */
 const reported = new LRUCache<string, true>({ max: 10_000 });
@@ -39,6 +43,20 @@ export async function inFolder<T>(
     services.log.error({ err: error, repository: id }, 'git could not be started');
     throw busy('The server cannot read repositories at the moment');
   }
+}
+
+/**
+ * Work in the folder of a repository, to be called on any server: the one that has the repository does it. What goes
+ * in and comes out must be data, and to do it twice must do no harm.
+ * @throws as `inFolder`
+ */
+export function folderWork<In, Out>(
+  name: string,
+  work: (services: Deps, dir: string, input: In) => Promise<Out>,
+): (services: Reads, id: string, input: In) => Promise<Out> {
+  return onServerOf<In, Out>(name, (services, id, input) =>
+    inFolder(services, id, (dir) => work(services, dir, input)),
+  );
 }
 
 async function whyGone({ db, log }: Deps, id: string, dir: string): Promise<AppError> {

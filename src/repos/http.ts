@@ -13,6 +13,7 @@ import {
   Router,
 } from 'express';
 import type { Recheck } from '../auth/rechecks.ts';
+import { forward } from '../cluster/forward.ts';
 import { AppError, answerOf, busy, forbidden, invalid, isUnexpected, toPublic } from '../errors.ts';
 import { type Ending, GitError } from '../git/processes/run.ts';
 import { RequestLimit, RequestTooLong } from '../git/transport/requests.ts';
@@ -31,7 +32,12 @@ import { NoTurn } from '../limits/turns.ts';
 import { otherMethod } from '../rest/methods.ts';
 import type { Services } from '../services.ts';
 import type { ByteRange } from '../storage/storage.ts';
-import { DOWNLOAD_PATH, findDownload } from './browsing/downloads.ts';
+import {
+  DOWNLOAD_PATH,
+  type DownloadLink,
+  demandLink,
+  findDownload,
+} from './browsing/downloads.ts';
 import { inFolder } from './folder.ts';
 import { pushRules } from './pushes/rules.ts';
 import { type GitAction, openForGit, ruleOfGit } from './repos.ts';
@@ -75,12 +81,14 @@ async function infoRefs(services: Services, req: GitRequest, res: Response): Pro
   if (!service)
     throw forbidden('Only the smart protocol is served here; use git 1.6.6 or newer to clone');
   const id = await open(services, req, service);
+  if (await sentOn(services, req, res, id)) return;
   begin(res, `application/x-${service}-advertisement`);
   await answer(services, req, res, id, (session) => advertise(service, session, res));
 }
 
 async function fetchRequest(services: Services, req: GitRequest, res: Response): Promise<void> {
   const id = await open(services, req, 'git-upload-pack');
+  if (await sentOn(services, req, res, id)) return;
   const input = body(req, 'git-upload-pack');
   using _ = whileAllowed(services, req, res, id, 'git-upload-pack');
   begin(res, 'application/x-git-upload-pack-result');
@@ -89,6 +97,7 @@ async function fetchRequest(services: Services, req: GitRequest, res: Response):
 
 async function pushRequest(services: Services, req: GitRequest, res: Response): Promise<void> {
   const id = await open(services, req, 'git-receive-pack');
+  if (await sentOn(services, req, res, id)) return;
   const input = body(req, 'git-receive-pack');
   const pusher = req.viewer.kind === 'account' ? req.viewer.username : '';
   const requestId = String(req.id);
@@ -96,6 +105,15 @@ async function pushRequest(services: Services, req: GitRequest, res: Response): 
   const rules = await pushRules(services, { repositoryId: id, pusher, requestId, right });
   begin(res, 'application/x-git-receive-pack-result');
   await answer(services, req, res, id, (session) => receivePack(session, input, res, rules), input);
+}
+
+/** Sends the request to the server that has the repository, when that is another one. */
+function sentOn(services: Services, req: Request, res: Response, id: string): Promise<boolean> {
+  if (req.forwarded) return Promise.resolve(false);
+  takesLong(req);
+  const { originalUrl: url } = req;
+  const incoming = { req, url, address: req.ip ?? '', requestId: String(req.id) };
+  return forward(services, id, incoming, res);
 }
 
 function open(services: Services, req: GitRequest, service: Service): Promise<string> {
@@ -254,7 +272,10 @@ function plainErrors({ log }: Pick<Services, 'log'>): ErrorRequestHandler {
 function download(services: Services): RequestHandler<{ id: string; oid: string; name: string }> {
   return async (req, res) => {
     const { id, oid, name } = req.params;
-    const found = await findDownload(services, { id, oid, query: req.query });
+    const link: DownloadLink = { id, oid, query: req.query };
+    demandLink(services, link);
+    if (await sentOn(services, req as unknown as Request, res, id)) return;
+    const found = await findDownload(services, link);
     res.attachment(name);
     res.setHeader('Content-Type', 'application/octet-stream');
     res.setHeader('X-Content-Type-Options', 'nosniff');

@@ -1,7 +1,9 @@
 /**
- * The first thing after a start: what a killed server had begun with repositories is finished or undone. What
- * fails does not stop the start: a push is tried again in the background, the rest at the next start.
+ * What a killed server had begun with repositories is finished or undone: by itself, first thing after its next
+ * start, or by another server that shares the repositories, as soon as it is seen to be dead. What fails does not
+ * stop a start: a push is tried again in the background, the rest at the next start.
  */
+import type { Session } from '../database/session.ts';
 import type { Begun } from '../git/disk/disk.ts';
 import type { Services } from '../services.ts';
 import type { BegunPush } from './pushes/record.ts';
@@ -10,8 +12,60 @@ type Deps = Pick<Services, 'db' | 'git' | 'log' | 'pushes'>;
 
 /** Its work is that which was in flight, never that of all repositories. */
 export async function recoverRepositories(services: Deps): Promise<void> {
-  const { disk, tasks } = services.git;
-  const byRepository = Map.groupBy(await disk.begun(), ({ id }) => id);
+  await finishAll(services, await services.git.disk.begun());
+}
+
+/** What nobody wants, and what was left while it was removed. */
+export async function removeAbandoned({ git }: Pick<Services, 'git'>): Promise<boolean> {
+  await git.disk.removeAbandoned();
+  return false;
+}
+
+/** Between two looks while a dead server's work is still its own: its lock is held on, or its notes are too young. */
+const SOON_MS = 2_000;
+/** Without a server that came or went. */
+const SELDOM_MS = 60_000;
+
+/** Takes over what servers that died had begun, until it is disposed. */
+export function takeOverFromDead(
+  services: Deps & Pick<Services, 'cluster'>,
+  session: Session,
+): AsyncDisposable {
+  const stopping = new AbortController();
+  const { signal } = stopping;
+  const { members } = services.cluster;
+
+  /** @returns whether something is left of them */
+  async function takeOverAll(): Promise<boolean> {
+    const { disk } = services.git;
+    const isServing = (server: string) => members.serving.some(({ id }) => id === server);
+    for (const server of await disk.othersWithBegun()) {
+      if (isServing(server)) continue;
+      const taken = await session.insteadOf(server, () => disk.takeOver(server));
+      if (taken) await finishAll(services, taken);
+    }
+    return (await disk.othersWithBegun()).some((server) => !isServing(server));
+  }
+
+  const working = (async () => {
+    while (!signal.aborted) {
+      const isLeft = await takeOverAll().catch((error) => {
+        services.log.warn({ err: error }, 'the work of a dead server was not taken over yet');
+        return true;
+      });
+      await members.changed(isLeft ? SOON_MS : SELDOM_MS, signal);
+    }
+  })();
+  return {
+    async [Symbol.asyncDispose]() {
+      stopping.abort();
+      await working;
+    },
+  };
+}
+
+async function finishAll(services: Deps, all: Begun[]): Promise<void> {
+  const byRepository = Map.groupBy(all, ({ id }) => id);
   for (const [id, begun] of byRepository) {
     try {
       await finish(services, id, begun);
@@ -20,7 +74,6 @@ export async function recoverRepositories(services: Deps): Promise<void> {
       services.log.error({ err: error, repository: id }, 'what had been begun is not finished yet');
     }
   }
-  tasks.background(() => disk.emptyTrash());
 }
 
 async function finish({ db, git, pushes }: Deps, id: string, begun: Begun[]): Promise<void> {

@@ -13,7 +13,7 @@ import { CheckoutTooLarge, checkOut } from '../git/disk/checkout.ts';
 import { branchTip } from '../git/objects/resolve.ts';
 import { isId } from '../ids.ts';
 import type { Services } from '../services.ts';
-import { inFolder } from './folder.ts';
+import { folderWork, inFolder, type Reads } from './folder.ts';
 import { isRepositoryName, nameKey } from './names.ts';
 import { visibleTo } from './visibility.ts';
 
@@ -145,19 +145,21 @@ export function ruleOfGit({ db }: Pick<Services, 'db'>, id: string, action: GitA
  * @throws AppError 400 for what is no such pair, 401, 404 for the repository or the branch.
  */
 export async function resolveBranch(
-  services: Pick<Services, 'db' | 'git' | 'log'>,
+  services: Reads,
   viewer: Viewer,
   { repo, branch }: { repo: string; branch: string },
 ): Promise<{ repositoryId: string; commitSha: string }> {
   const [namespace, name, ...rest] = repo.split('/');
   if (!namespace || !name || rest.length > 0) throw invalid('repo', 'must be "namespace/name"');
   const { id } = await getRepository(services, viewer, { namespace, name }, {});
-  return inFolder(services, id, async (dir) => {
-    const commitSha = await branchTip(services.git.objects, dir, branch);
-    if (!commitSha) throw notFound('Branch');
-    return { repositoryId: id, commitSha };
-  });
+  const commitSha = await tipOf(services, id, branch);
+  if (!commitSha) throw notFound('Branch');
+  return { repositoryId: id, commitSha };
 }
+
+const tipOf = folderWork('branchTip', ({ git }, dir, branch: string) =>
+  branchTip(git.objects, dir, branch),
+);
 
 /**
  * A fresh checkout of a commit in `dir`, which must not exist: a repository of its own, HEAD detached,

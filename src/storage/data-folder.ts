@@ -1,5 +1,6 @@
 /** The data folder at the start: made where it is missing, and found writable before anything is begun in it. */
-import { mkdir, rm, stat, writeFile } from 'node:fs/promises';
+import { randomUUID } from 'node:crypto';
+import { link, mkdir, readFile, rm, stat, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { ConfigError } from '../config.ts';
 
@@ -14,7 +15,7 @@ const WHY: Record<string, string> = {
 };
 
 /** @throws ConfigError when the folder cannot be made, or nothing can be written into it. */
-export async function prepareDataFolder(path: string): Promise<void> {
+export async function prepareDataFolder(path: string, variable = 'LOAM_DATA_DIR'): Promise<void> {
   try {
     await makeFolder(path);
     const probe = join(path, `.writable.${process.pid}`);
@@ -22,7 +23,7 @@ export async function prepareDataFolder(path: string): Promise<void> {
     await rm(probe);
   } catch (error) {
     const { code = '', message } = error as NodeJS.ErrnoException;
-    throw new ConfigError(`LOAM_DATA_DIR: cannot write to ${path}: ${WHY[code] ?? message}`);
+    throw new ConfigError(`${variable}: cannot write to ${path}: ${WHY[code] ?? message}`);
   }
 }
 
@@ -49,4 +50,19 @@ function exists(path: string): Promise<boolean> {
     () => true,
     () => false,
   );
+}
+
+/** The id of a folder, wherever it is mounted: written into it once, by the first of those who ask. */
+export async function identityOf(folder: string, name = 'instance-id'): Promise<string> {
+  const path = join(folder, name);
+  const fresh = `${path}.${randomUUID()}`;
+  const known = await readFile(path, 'utf8').catch(() => '');
+  if (known) return known.trim();
+  await writeFile(fresh, `${randomUUID()}\n`, { flush: true });
+  // Unlike a rename, it leaves the one that is there.
+  await link(fresh, path).catch((error) => {
+    if (error.code !== 'EEXIST') throw error;
+  });
+  await rm(fresh);
+  return (await readFile(path, 'utf8')).trim();
 }

@@ -1,5 +1,5 @@
 /**
- * The floor of free space on the data folder's disk, below which nothing is begun that writes.
+ * The floor of free space on the disks that a server writes to, below which nothing is begun that writes.
  *
  * PostgreSQL that meets a full disk ends itself, and git and jobs fail half-way. So writes are refused while
  * there is still room for what is under way and for the database's own log. What frees space (deletions,
@@ -12,6 +12,12 @@ import type { Logger } from '../log.ts';
 
 /** One call of statfs each; what is written in between must fit into the floor. */
 const CHECK_MS = 2_000;
+/** Bytes. */
+async function freeOf(folder: string): Promise<number> {
+  const { bavail, bsize, files, ffree } = await statfs(folder);
+  return files > 0 && ffree < MIN_FILES ? 0 : bavail * bsize;
+}
+
 /** Back above the floor by a part of it, so that writes do not come and go with every file that is removed. */
 const SLACK = 0.05;
 /** A disk may run out of files before it runs out of bytes. File systems without a limit say 0 of 0. */
@@ -29,8 +35,8 @@ export type DiskSpace = Disposable & {
 };
 
 type Options = {
-  /** On the disk that is watched. */
-  folder: string;
+  /** On the disks that are watched; they may be on one. */
+  folders: readonly string[];
   /** In bytes; 0 for none. */
   floor: number;
   log: Logger;
@@ -38,7 +44,7 @@ type Options = {
   onFree(): void;
 };
 
-export async function watchDiskSpace({ folder, floor, log, onFree }: Options): Promise<DiskSpace> {
+export async function watchDiskSpace({ folders, floor, log, onFree }: Options): Promise<DiskSpace> {
   let low = false;
   let room = Number.POSITIVE_INFINITY;
   let busy = false;
@@ -48,8 +54,7 @@ export async function watchDiskSpace({ folder, floor, log, onFree }: Options): P
     if (busy) return;
     busy = true;
     try {
-      const { bavail, bsize, files, ffree } = await statfs(folder);
-      const free = files > 0 && ffree < MIN_FILES ? 0 : bavail * bsize;
+      const free = Math.min(...(await Promise.all(folders.map(freeOf))));
       room = Math.max(0, free - floor);
       const wasLow = low;
       low = free < (low ? floor * (1 + SLACK) : floor);

@@ -5,6 +5,7 @@ import { mkdir, open, opendir, rename, rm, rmdir, stat } from 'node:fs/promises'
 import { dirname, join, relative } from 'node:path';
 import { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
+import { identityOf } from './data-folder.ts';
 import { ABANDONED_MS, checkKey, type Storage, type StoredObject } from './storage.ts';
 
 /** What is being put. No key begins with a dot. */
@@ -38,6 +39,7 @@ export async function openFolder(root: string): Promise<Storage> {
 
   return {
     place: `the folder ${root}`,
+    identity: await identityOf(root, '.storage-id'),
     put: (key, contents, { signal } = {}) => put(key, contents, signal),
     async open(key, range) {
       const file = await found(open(pathOf(key)));

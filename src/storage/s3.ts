@@ -52,6 +52,8 @@ export async function openS3({
 
   const storage: Storage = {
     place: `s3://${bucket}/${prefix}`,
+    // Not the endpoint, which may have one name inside a network and another outside.
+    identity: `s3://${bucket}/${prefix}`,
     async put(key, contents, { signal, atMost = 0 } = {}) {
       const source = contents instanceof Readable ? contents : Buffer.from(contents);
       const upload = new Upload({

@@ -29,6 +29,8 @@ export type PutOptions = {
 export type Storage = Disposable & {
   /** For the operator: what it is and where, without credentials. */
   readonly place: string;
+  /** The same for all processes that use the same contents. */
+  readonly identity: string;
   /**
    * Takes contents of any size, with a few MiB of them in memory.
    * @throws what `contents` throws, and `signal.reason`; then nothing has changed

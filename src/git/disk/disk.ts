@@ -1,18 +1,29 @@
 /**
- * Where repositories lie: bare, by id and never by name, so that rename and transfer move nothing.
+ * Where repositories lie: bare, by id and never by name, so that rename and transfer move nothing. Several servers
+ * may share the folder.
  *
- *   repositories/ab/cd/<id>.git   shards from the id's end: its beginning is the time of creation
- *   repositories/new/             being built; renamed into place when whole
- *   repositories/trash/           renamed away from its place; being removed
- *   repositories/begun/<id>.*     what was begun with a repository and is not yet in the database
+ *   repositories/ab/cd/<id>.git          shards from the id's end: its beginning is the time of creation
+ *   repositories/new/<server>/           being built; renamed into place when whole
+ *   repositories/begun/<server>/<id>.*   what was begun with a repository and is not yet in the database
+ *   repositories/trash/                  renamed away from its place; being removed
  *
- * The last folder is what a start after a kill reads: its size is that of the work in flight, so recovery
- * never has to walk all repositories.
+ * What was begun is what a start after a kill reads: its size is that of the work in flight, so recovery never has
+ * to walk all repositories. It belongs to the server that began it; when that one is dead, another takes it.
  */
 import { randomUUID } from 'node:crypto';
 import * as fs from 'node:fs';
-import { mkdir, open, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
-import { dirname, join } from 'node:path';
+import {
+  mkdir,
+  open,
+  readdir,
+  readFile,
+  rename,
+  rm,
+  rmdir,
+  stat,
+  writeFile,
+} from 'node:fs/promises';
+import { basename, dirname, join } from 'node:path';
 import isomorphicGit from 'isomorphic-git';
 
 export type Person = { name: string; email: string };
@@ -27,22 +38,44 @@ export type FirstCommit = {
 /** Something begun with a repository. `data` is whatever the one who finishes it needs. */
 export type Begun<T = unknown> = { id: string; data: T; done(): Promise<void> };
 
+/**
+ * What is neither finished nor undone for so long was left by a server that is dead: the transactions of others that
+ * create or delete a repository take seconds.
+ */
+const ABANDONED_MS = 10 * 60_000;
+
 export class Disk {
   readonly #root: string;
+  readonly #new: string;
+  readonly #begun: string;
 
-  constructor(root: string) {
+  /** `server` is the id under which this process keeps what it has begun. */
+  constructor(root: string, server: string) {
     this.#root = root;
+    this.#new = join(root, 'new', server);
+    this.#begun = join(root, 'begun', server);
   }
 
   pathOf(id: string): string {
     return join(this.#root, id.slice(-2), id.slice(-4, -2), `${id}.git`);
   }
 
-  /** Makes the folders, and empties those that hold what a killed server left half done. */
+  /** Makes the folders, and removes what this server left half built when it was killed. */
   async prepare(): Promise<void> {
-    await rm(join(this.#root, 'new'), { recursive: true, force: true });
-    for (const name of ['new', 'trash', 'begun'])
-      await mkdir(join(this.#root, name), { recursive: true });
+    await rm(this.#new, { recursive: true, force: true });
+    for (const folder of [this.#new, this.#begun, join(this.#root, 'trash')])
+      await mkdir(folder, { recursive: true });
+    await this.#takeOverEarlier();
+  }
+
+  /** Versions for one server alone had no folder for each. */
+  async #takeOverEarlier(): Promise<void> {
+    for (const name of await readdir(join(this.#root, 'new')))
+      if (name.endsWith('.git'))
+        await rm(join(this.#root, 'new', name), { recursive: true, force: true });
+    for (const name of await readdir(join(this.#root, 'begun')))
+      if (name.startsWith('repo_'))
+        await rename(join(this.#root, 'begun', name), join(this.#begun, name));
   }
 
   /**
@@ -51,7 +84,7 @@ export class Disk {
    * @returns the first commit's id.
    */
   async create(id: string, defaultBranch: string, first?: FirstCommit): Promise<string | null> {
-    const gitdir = join(this.#root, 'new', `${id}.git`);
+    const gitdir = join(this.#new, `${id}.git`);
     await writeSkeleton(gitdir, defaultBranch);
     const sha = first ? await commit(gitdir, defaultBranch, first) : null;
     await syncTree(gitdir);
@@ -74,31 +107,71 @@ export class Disk {
     await rm(grave, { recursive: true, force: true, maxRetries: 3 });
   }
 
-  /** Removes what earlier removals left behind when they were cut off. */
-  async emptyTrash(): Promise<void> {
-    for (const name of await readdir(join(this.#root, 'trash')))
-      await rm(join(this.#root, 'trash', name), { recursive: true, force: true });
+  /** Removes what earlier removals left behind when they were cut off, and what nobody builds any more. */
+  async removeAbandoned(): Promise<void> {
+    const folders = [join(this.#root, 'trash')];
+    for (const server of await readdir(join(this.#root, 'new')))
+      folders.push(join(this.#root, 'new', server));
+    // A server that starts makes its folder anew.
+    for (const folder of folders)
+      for (const name of await readdir(folder).catch(() => [])) {
+        const path = join(folder, name);
+        if (await isAbandoned(path)) await rm(path, { recursive: true, force: true });
+      }
+  }
+
+  /** Servers that began something and have not finished it, this one left out. */
+  async othersWithBegun(): Promise<string[]> {
+    const servers: string[] = [];
+    for (const name of await readdir(join(this.#root, 'begun'))) {
+      const folder = join(this.#root, 'begun', name);
+      if (folder !== this.#begun && (await readdir(folder)).length > 0) servers.push(name);
+    }
+    return servers;
+  }
+
+  /**
+   * Makes ours what a dead server has begun: pushes at once, because to record one twice does no harm, the rest when
+   * it is old enough that nobody can be at it any more.
+   */
+  async takeOver(server: string): Promise<Begun[]> {
+    const folder = join(this.#root, 'begun', server);
+    const taken: Begun[] = [];
+    for (const name of await readdir(folder)) {
+      const { data } = await this.#read(join(folder, name));
+      const isPush = (data as { kind?: unknown } | null)?.kind === 'push';
+      if (!isPush && !(await isAbandoned(join(folder, name)))) continue;
+      await rename(join(folder, name), join(this.#begun, name));
+      taken.push(await this.#read(join(this.#begun, name)));
+    }
+    // For good when it is empty: a server that comes back makes it again.
+    await rmdir(folder).catch(() => {});
+    return taken;
   }
 
   /** Remembers, across a kill, that something was begun; `done` forgets it. */
   async begin<T>(id: string, data: T): Promise<Begun<T>> {
-    const file = join(this.#root, 'begun', `${id}.${randomUUID()}`);
+    const file = join(this.#begun, `${id}.${randomUUID()}`);
     await writeFile(file, JSON.stringify(data), { flush: true });
     return { id, data, done: () => rm(file, { force: true }) };
   }
 
   /** What was begun before this start and not done. */
   async begun(): Promise<Begun[]> {
-    const folder = join(this.#root, 'begun');
-    return Promise.all(
-      (await readdir(folder)).map(async (name) => {
-        const file = join(folder, name);
-        const text = await readFile(file, 'utf8');
-        const done = () => rm(file, { force: true });
-        return { id: name.split('.')[0] as string, data: parse(text), done };
-      }),
-    );
+    const names = await readdir(this.#begun);
+    return Promise.all(names.map((name) => this.#read(join(this.#begun, name))));
   }
+
+  async #read(file: string): Promise<Begun> {
+    const data = parse(await readFile(file, 'utf8'));
+    const id = basename(file).split('.')[0] as string;
+    return { id, data, done: () => rm(file, { force: true }) };
+  }
+}
+
+async function isAbandoned(path: string): Promise<boolean> {
+  const { mtimeMs } = await stat(path).catch(() => ({ mtimeMs: Number.POSITIVE_INFINITY }));
+  return Date.now() - mtimeMs > ABANDONED_MS;
 }
 
 /** A note cut short by a loss of power still says which repository to look at. */

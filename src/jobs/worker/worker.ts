@@ -9,8 +9,6 @@
  * made takes ten seconds of the slot's time at most; where it fails or takes longer it goes on without the slot.
  */
 
-import { readFile } from 'node:fs/promises';
-import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { isDatabaseAway, isMachineShort } from '../../database/outage.ts';
 import { StorageAway } from '../../storage/storage.ts';
@@ -42,7 +40,7 @@ export async function startWorker(
   { pauses = PAUSES }: { pauses?: Pauses } = {},
 ): Promise<Worker> {
   const { db, bus, runner, log, config, space } = deps;
-  const id = (await readFile(join(config.dataDir, 'instance-id'), 'utf8')).trim();
+  const { id } = deps.cluster.members;
   const self = { id, runner: runner.name, offers: runner.offers };
   const stopping = new AbortController();
   const { signal } = stopping;

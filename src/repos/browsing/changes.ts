@@ -8,17 +8,15 @@ import {
   sliceOf,
 } from '../../database/paging.ts';
 import { AppError, notFound } from '../../errors.ts';
+import type { Commit } from '../../git/objects/commit.ts';
 import type { Changes, ChangedFile as FileShape, Patch, Range } from '../../git/objects/diff.ts';
 import { readCommits } from '../../git/objects/history.ts';
 import { GitError } from '../../git/processes/run.ts';
 import { type Allowance, takeOfGit } from '../../limits/reads.ts';
 import { once } from '../../once.ts';
-import type { Services } from '../../services.ts';
-import { inFolder } from '../folder.ts';
+import { folderWork, type Reads } from '../folder.ts';
 import { type AccessRow, target } from '../repos.ts';
 import { type CommitHere, find, takeCommits } from './contents.ts';
-
-type Reads = Pick<Services, 'db' | 'git' | 'log'>;
 
 /** `patch` reads those of the whole page at once, the first time that one is asked for. */
 export type ChangedFile = FileShape & { patch(): Promise<Patch | null> };
@@ -44,8 +42,7 @@ export function changesOf(
 }
 
 async function read(services: Reads, repository: AccessRow, range: Range): Promise<ChangesHere> {
-  const { diffs } = services.git;
-  const changes = await within(services, repository, (dir) => diffs.changes(dir, range));
+  const changes = await changesIn(services, repository.id, range);
   const sum = (of: 'additions' | 'deletions') =>
     changes.isTruncated ? null : changes.files.reduce((total, file) => total + (file[of] ?? 0), 0);
   return {
@@ -56,6 +53,10 @@ async function read(services: Reads, repository: AccessRow, range: Range): Promi
     range,
   };
 }
+
+const changesIn = comparison('changesIn', ({ git }, dir, range: Range) =>
+  git.diffs.changes(dir, range),
+);
 
 /** In the order of git: by path. @throws AppError 400 */
 export function changedFiles(
@@ -69,10 +70,7 @@ export function changedFiles(
   );
   const page = items.map(({ node }) => node);
   const patches = once(async () => {
-    const read = await within(services, repository, (dir) =>
-      services.git.diffs.patches(dir, range, page),
-    );
-    return fitting(read, allowance);
+    return fitting(await patchesIn(services, repository.id, { range, page }), allowance);
   });
   const patchOf = async (file: FileShape, at: number) =>
     file.isBinary ? null : ((await patches())[at] ?? null);
@@ -84,6 +82,12 @@ export function changedFiles(
     })),
   };
 }
+
+type PatchesIn = { range: Range; page: FileShape[] };
+
+const patchesIn = comparison('patchesIn', ({ git }, dir, { range, page }: PatchesIn) =>
+  git.diffs.patches(dir, range, page),
+);
 
 /** The patches that the answer has room for, and of the others that they are there. */
 async function fitting(patches: readonly Patch[], allowance: Allowance): Promise<Patch[]> {
@@ -114,35 +118,48 @@ export async function compare(
   revisions: { base: string; head: string },
 ): Promise<Comparison> {
   demand(viewer, 'repository.read', target(repository));
-  const { objects, diffs } = services.git;
-  return within(services, repository, async (dir) => {
-    const [base, head] = await objects.use(dir, async (objects) =>
+  const { id, defaultBranch } = repository;
+  const apart = await endsOf(services, id, { defaultBranch, ...revisions });
+  const here = (commit: Commit) => ({ ...commit, repository });
+  const [base, head] = [here(apart.base), here(apart.head)];
+  return {
+    repository,
+    base,
+    head,
+    mergeBase: apart.mergeBase && here(apart.mergeBase),
+    apart: once(() => distance(services, id, { base: base.sha, head: head.sha })),
+  };
+}
+
+type Ends = { base: string; head: string };
+
+const endsOf = comparison(
+  'endsOf',
+  async (
+    { git: { objects, diffs } },
+    dir,
+    { defaultBranch, ...revisions }: Ends & { defaultBranch: string },
+  ) => {
+    const [base = '', head = ''] = await objects.use(dir, (objects) =>
       Promise.all(
         [revisions.base, revisions.head].map(async (name) => {
-          const at = name ? await find(objects, repository, name, '') : null;
+          const at = name ? await find(objects, { defaultBranch }, name, '') : null;
           if (!at) throw notFound('Revision');
           return at.commit;
         }),
       ),
     );
-    const merged = await diffs.mergeBase(dir, base as string, head as string);
+    const merged = await diffs.mergeBase(dir, base, head);
     const shas = [base, head, merged].filter((sha) => typeof sha === 'string');
-    const commits = (await readCommits(objects, dir, shas)).map(
-      (commit) => commit && { ...commit, repository },
-    );
-    if (!commits[0] || !commits[1]) throw notFound('Revision');
-    const [first, second] = [commits[0], commits[1]];
-    return {
-      repository,
-      base: first,
-      head: second,
-      mergeBase: commits[2] ?? null,
-      apart: once(() =>
-        within(services, repository, (dir) => diffs.apart(dir, first.sha, second.sha)),
-      ),
-    };
-  });
-}
+    const [first, second, third = null] = await readCommits(objects, dir, shas);
+    if (!first || !second) throw notFound('Revision');
+    return { base: first, head: second, mergeBase: third };
+  },
+);
+
+const distance = comparison('distance', ({ git }, dir, { base, head }: Ends) =>
+  git.diffs.apart(dir, base, head),
+);
 
 /** What `head` changes since the two parted; where they never met, what it changes of `base`. */
 export function changesBetween(
@@ -161,38 +178,51 @@ export async function commitsBetween(
 ): Promise<Slice<CommitHere>> {
   const take = checkFirst(first);
   const skip = after == null ? 0 : readPosition(after);
-  const { objects, diffs } = services.git;
-  return within(services, repository, async (dir) => {
-    const range = { skip, take: take + 1 };
-    const shas = await diffs.commitsBetween(dir, base.sha, head.sha, range);
-    const commits = await readCommits(objects, dir, shas.slice(0, take));
-    await takeCommits(allowance, commits);
-    return {
-      items: commits.flatMap((commit, i) =>
-        commit ? [{ cursor: String(skip + i + 1), node: { ...commit, repository } }] : [],
-      ),
-      hasNextPage: shas.length > take,
-      totalCount: async () => (await apart()).ahead,
-    };
+  const { commits, hasNextPage } = await commitsApart(services, repository.id, {
+    ends: { base: base.sha, head: head.sha },
+    skip,
+    take,
   });
+  await takeCommits(allowance, commits);
+  return {
+    items: commits.flatMap((commit, i) =>
+      commit ? [{ cursor: String(skip + i + 1), node: { ...commit, repository } }] : [],
+    ),
+    hasNextPage,
+    totalCount: async () => (await apart()).ahead,
+  };
 }
+
+type CommitsApart = { ends: Ends; skip: number; take: number };
+
+const commitsApart = comparison(
+  'commitsApart',
+  async ({ git: { objects, diffs } }, dir, { ends, skip, take }: CommitsApart) => {
+    const range = { skip, take: take + 1 };
+    const shas = await diffs.commitsBetween(dir, ends.base, ends.head, range);
+    const commits = await readCommits(objects, dir, shas.slice(0, take));
+    return { commits, hasNextPage: shas.length > take };
+  },
+);
 
 function readPosition(cursor: string): number {
   if (!/^\d{1,9}$/.test(cursor)) throw noCursor();
   return Number(cursor);
 }
 
-async function within<T>(
-  services: Reads,
-  { id }: AccessRow,
-  work: (dir: string) => Promise<T>,
-): Promise<T> {
-  try {
-    return await inFolder(services, id, work);
-  } catch (error) {
-    // A signal ended it, which is ours when it takes too long.
-    if (!(error instanceof GitError) || error.code !== null) throw error;
-    const message = 'The two are too far apart to be compared in time';
-    throw new AppError('invalid_request', message, { status: 422 });
-  }
+/** Work in the folder of a repository that may take too long. A function, so that it can be called above. */
+function comparison<In, Out>(
+  name: string,
+  work: Parameters<typeof folderWork<In, Out>>[1],
+): ReturnType<typeof folderWork<In, Out>> {
+  return folderWork<In, Out>(name, async (services, dir, input) => {
+    try {
+      return await work(services, dir, input);
+    } catch (error) {
+      // A signal ended it, which is ours when it takes too long.
+      if (!(error instanceof GitError) || error.code !== null) throw error;
+      const message = 'The two are too far apart to be compared in time';
+      throw new AppError('invalid_request', message, { status: 422 });
+    }
+  });
 }

@@ -18,11 +18,9 @@ import {
 import { type Located, locate, locateInBranch, resolveCommit } from '../../git/objects/resolve.ts';
 import { type Allowance, takeWhole } from '../../limits/reads.ts';
 import type { Services } from '../../services.ts';
-import { inFolder } from '../folder.ts';
+import { folderWork, type Reads } from '../folder.ts';
 import { type AccessRow, target } from '../repos.ts';
 import { downloadUrl } from './downloads.ts';
-
-type Reads = Pick<Services, 'db' | 'git' | 'log'>;
 
 export type Tree = { path: string; ref: string; entries: TreeEntry[] };
 
@@ -55,31 +53,37 @@ export async function tree(
   demand(viewer, 'repository.read', target(repository));
   const inside = path === '/' ? '' : path;
   if (inside) checkPath(inside);
-  const pool = services.git.objects;
-  return inFolder(services, repository.id, async (dir) => {
-    const found = await pool.use(dir, async (objects) => {
-      const at = await find(objects, repository, ref, inside);
-      if (!at && (ref || inside)) throw notFound('Ref');
-      if (!at) return null;
-      const directory = at.object;
-      if (directory?.type !== 'tree') throw notFound('Directory');
-      const { oid, size } = directory;
-      if (size > MAX_TREE_BYTES) throw invalid('path', TOO_WIDE);
-      const entries = size <= LIGHT_TREE_BYTES ? await readTree(objects, oid) : null;
-      return { ref: at.ref, oid, size, entries };
-    });
-    if (!found) {
-      // Nothing was committed yet: the root is there all the same, and empty. Or nothing is there at all.
-      await stat(dir);
-      return { path, ref: repository.defaultBranch, entries: [] };
-    }
-    const { ref: used, oid, size } = found;
-    await takeWhole(allowance, size);
-    const entries =
-      found.entries ?? (await pool.useHeavily(dir, (objects) => readTree(objects, oid)));
-    return { path, ref: used, entries };
-  });
+  const { id, defaultBranch } = repository;
+  const found = await locateTree(services, id, { defaultBranch, ref, path: inside });
+  if (!found) return { path, ref: defaultBranch, entries: [] };
+  const { ref: used, oid, size } = found;
+  await takeWhole(allowance, size);
+  return { path, ref: used, entries: found.entries ?? (await readWideTree(services, id, oid)) };
 }
+
+type At = { defaultBranch: string; ref?: string | null; path: string };
+
+/** Null for the root of a repository without a commit. The entries come with it unless they are many. */
+const locateTree = folderWork('locateTree', async ({ git }, dir, at: At) => {
+  const found = await git.objects.use(dir, async (objects) => {
+    const located = await find(objects, at, at.ref, at.path);
+    if (!located && (at.ref || at.path)) throw notFound('Ref');
+    if (!located) return null;
+    const directory = located.object;
+    if (directory?.type !== 'tree') throw notFound('Directory');
+    const { oid, size } = directory;
+    if (size > MAX_TREE_BYTES) throw invalid('path', TOO_WIDE);
+    const entries = size <= LIGHT_TREE_BYTES ? await readTree(objects, oid) : null;
+    return { ref: located.ref, oid, size, entries };
+  });
+  // Nothing was committed yet: the root is there all the same, and empty. Or nothing is there at all.
+  if (!found) await stat(dir);
+  return found;
+});
+
+const readWideTree = folderWork('readWideTree', ({ git }, dir, oid: string) =>
+  git.objects.useHeavily(dir, (objects) => readTree(objects, oid)),
+);
 
 /** @throws AppError 400 for a bad path, 401, 403, 404 for an unknown ref or what is no file. */
 export async function file(
@@ -91,32 +95,51 @@ export async function file(
 ): Promise<File> {
   demand(viewer, 'repository.read', target(repository));
   checkPath(path);
-  const pool = services.git.objects;
-  return inFolder(services, repository.id, async (dir) => {
-    const { at, blob, early } = await pool.use(dir, async (objects) => {
-      const at = await find(objects, repository, ref, path);
-      if (!at) throw notFound('Ref');
-      const blob = at.object;
-      if (blob?.type !== 'blob') throw notFound('File');
-      const isShort = blob.size <= SHORT_BYTES;
-      return { at, blob, early: isShort ? await readText(objects, blob.oid) : undefined };
-    });
-    const isInline = blob.size <= INLINE_BYTES;
-    if (isInline) await takeWhole(allowance, blob.size);
-    const late = isInline && early === undefined;
-    const text = late ? await pool.use(dir, (objects) => readText(objects, blob.oid)) : early;
-    const found = { path, ref: at.ref, sizeBytes: blob.size };
-    if (typeof text === 'string') return { ...found, encoding: 'utf-8', content: text };
-    const { turns } = services.git;
-    const isText =
-      text === undefined && (await turns.take(() => looksLikeText(dir, blob.oid), { key: dir }));
-    return {
-      ...found,
-      encoding: isText ? 'utf-8' : 'binary',
-      downloadUrl: downloadUrl(services, repository.id, blob.oid, path),
-    };
+  const { id, defaultBranch } = repository;
+  const {
+    ref: used,
+    oid,
+    size,
+    early,
+  } = await locateFile(services, id, {
+    defaultBranch,
+    ref,
+    path,
   });
+  const isInline = size <= INLINE_BYTES;
+  if (isInline) await takeWhole(allowance, size);
+  const late = isInline && early === undefined;
+  const text = late ? await readWhole(services, id, oid) : early;
+  const found = { path, ref: used, sizeBytes: size };
+  if (typeof text === 'string') return { ...found, encoding: 'utf-8', content: text };
+  const isText = text === undefined && (await beginsAsText(services, id, oid));
+  return {
+    ...found,
+    encoding: isText ? 'utf-8' : 'binary',
+    downloadUrl: downloadUrl(services, id, oid, path),
+  };
 }
+
+/** The text of a short file comes with it: null when it is none. */
+const locateFile = folderWork('locateFile', ({ git }, dir, at: At) =>
+  git.objects.use(dir, async (objects) => {
+    const located = await find(objects, at, at.ref, at.path);
+    if (!located) throw notFound('Ref');
+    const blob = located.object;
+    if (blob?.type !== 'blob') throw notFound('File');
+    const { oid, size } = blob;
+    const early = size <= SHORT_BYTES ? await readText(objects, oid) : undefined;
+    return { ref: located.ref, oid, size, early };
+  }),
+);
+
+const readWhole = folderWork('readText', ({ git }, dir, oid: string) =>
+  git.objects.use(dir, (objects) => readText(objects, oid)),
+);
+
+const beginsAsText = folderWork('looksLikeText', ({ git }, dir, oid: string) =>
+  git.turns.take(() => looksLikeText(dir, oid), { key: dir }),
+);
 
 /** A commit, and where its changes are to be read. */
 export type CommitHere = Commit & { repository: AccessRow };
@@ -131,16 +154,22 @@ export async function commits(
 ): Promise<NumberedPage<CommitHere>> {
   demand(viewer, 'repository.read', target(repository));
   const range = toOffset({ page, perPage });
-  const { objects, history } = services.git;
-  return inFolder(services, repository.id, async (dir) => {
+  const { commits, total } = await historyOf(services, repository.id, { revision, range });
+  await takeCommits(allowance, commits);
+  const nodes = commits.map((commit) => ({ ...commit, repository }));
+  return { nodes, page, perPage, total };
+}
+
+type HistoryOf = { revision: string; range: ReturnType<typeof toOffset> };
+
+const historyOf = folderWork(
+  'historyOf',
+  async ({ git: { objects, history } }, dir, { revision, range }: HistoryOf) => {
     const sha = isSafe(revision) ? await resolveCommit(objects, dir, revision) : null;
     if (!sha) throw notFound('Revision');
-    const { commits, total } = await readHistory(objects, history, dir, sha, range);
-    await takeCommits(allowance, commits);
-    const nodes = commits.map((commit) => ({ ...commit, repository }));
-    return { nodes, page, perPage, total };
-  });
-}
+    return readHistory(objects, history, dir, sha, range);
+  },
+);
 
 /** Commits are at most 64 KiB each, so they are read before they are counted. @throws as `takeWhole` */
 export function takeCommits(
@@ -156,7 +185,7 @@ export function takeCommits(
 /** A ref that was not given is `main` where that branch exists, else the default branch. */
 export async function find(
   objects: Objects,
-  { defaultBranch }: AccessRow,
+  { defaultBranch }: Pick<AccessRow, 'defaultBranch'>,
   ref: string | null | undefined,
   path: string,
 ): Promise<Located | null> {

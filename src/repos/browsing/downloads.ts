@@ -22,21 +22,30 @@ export function downloadUrl(
   return signer.signUrl(url, thing(repositoryId, oid));
 }
 
+export type DownloadLink = { id: string; oid: string; query: Record<string, unknown> };
+
+/** @throws AppError 403 for a link that is not ours or has expired, 404 for what cannot be one */
+export function demandLink(
+  { signer }: Pick<Services, 'signer'>,
+  { id, oid, query }: DownloadLink,
+): void {
+  if (!isId('repo', id) || !isObjectId(oid)) throw notFound('File');
+  if (!signer.verify(thing(id, oid), query))
+    throw forbidden('This link is not valid or has expired; ask for a new one');
+}
+
 export type Download = {
   size: number;
   /** Content from the byte `start` to the byte `end`, both included. @throws AppError 404, 500, 503. */
   open(range?: { start: number; end: number }): Promise<AsyncIterable<Buffer>>;
 };
 
-/** @throws AppError 403 for a link that is not ours or has expired, 404 when the repository is gone. */
+/** What a good link names, on the server that has the repository. @throws AppError 404 when it is gone. */
 export async function findDownload(
-  services: Pick<Services, 'db' | 'git' | 'log' | 'signer'>,
-  { id, oid, query }: { id: string; oid: string; query: Record<string, unknown> },
+  services: Pick<Services, 'db' | 'git' | 'log'>,
+  { id, oid }: DownloadLink,
 ): Promise<Download> {
-  const { db, git, signer } = services;
-  if (!isId('repo', id) || !isObjectId(oid)) throw notFound('File');
-  if (!signer.verify(thing(id, oid), query))
-    throw forbidden('This link is not valid or has expired; ask for a new one');
+  const { db, git } = services;
   const row = await db.repository.findUnique({ where: { id }, select: { id: true } });
   if (!row) throw notFound('Repository');
   const [info] = await inFolder(services, id, (dir) =>

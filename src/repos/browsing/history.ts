@@ -2,18 +2,13 @@
 import { demand, type Viewer } from '../../auth/permissions.ts';
 import { checkFirst, noCursor, type Slice, type SliceRequest } from '../../database/paging.ts';
 import { notFound } from '../../errors.ts';
-import type { CatFilePool } from '../../git/objects/cat-file.ts';
-import type { Commit } from '../../git/objects/commit.ts';
 import { readCommits, readHistory } from '../../git/objects/history.ts';
 import { listRefs, type Ref, type RefKind } from '../../git/objects/refs.ts';
 import type { Allowance } from '../../limits/reads.ts';
 import { once } from '../../once.ts';
-import type { Services } from '../../services.ts';
-import { inFolder } from '../folder.ts';
+import { folderWork, type Reads } from '../folder.ts';
 import { type AccessRow, target } from '../repos.ts';
 import { type CommitHere, find, takeCommits } from './contents.ts';
-
-type Reads = Pick<Services, 'db' | 'git' | 'log'>;
 
 /**
  * The history of a revision, newest first, page by page: what follows a cursor is the history that it was made
@@ -31,27 +26,41 @@ export async function history(
   demand(viewer, 'repository.read', target(repository));
   const take = checkFirst(first);
   const start = after == null ? null : readPosition(after);
-  const { objects, history } = services.git;
-  return inFolder(services, repository.id, async (dir) => {
-    const name = start?.sha ?? revision;
-    const at = await objects.use(dir, (objects) => find(objects, repository, name, ''));
-    if (!at && start) throw noCursor();
-    if (!at && revision) throw notFound('Revision');
-    if (!at) return { items: [], hasNextPage: false, totalCount: () => 0 };
-    const sha = at.commit;
-    const skip = start?.position ?? 0;
-    const { commits, total } = await readHistory(objects, history, dir, sha, { skip, take });
-    await takeCommits(allowance, commits);
-    return {
-      items: commits.map((commit, i) => ({
-        cursor: `${sha}.${skip + i + 1}`,
-        node: { ...commit, repository },
-      })),
-      hasNextPage: skip + take < total,
-      totalCount: () => total,
-    };
-  });
+  const { id, defaultBranch } = repository;
+  const skip = start?.position ?? 0;
+  const name = start?.sha ?? revision;
+  const found = await pageOfHistory(services, id, { defaultBranch, name, range: { skip, take } });
+  if (!found && start) throw noCursor();
+  if (!found && revision) throw notFound('Revision');
+  if (!found) return { items: [], hasNextPage: false, totalCount: () => 0 };
+  const { sha, commits, total } = found;
+  await takeCommits(allowance, commits);
+  return {
+    items: commits.map((commit, i) => ({
+      cursor: `${sha}.${skip + i + 1}`,
+      node: { ...commit, repository },
+    })),
+    hasNextPage: skip + take < total,
+    totalCount: () => total,
+  };
 }
+
+type Named = { defaultBranch: string; name?: string | null };
+
+/** Null when there is no such revision. */
+const pageOfHistory = folderWork(
+  'pageOfHistory',
+  async (
+    { git: { objects, history } },
+    dir,
+    { name, range, ...at }: Named & { range: { skip: number; take: number } },
+  ) => {
+    const found = await objects.use(dir, (objects) => find(objects, at, name, ''));
+    if (!found) return null;
+    const sha = found.commit;
+    return { sha, ...(await readHistory(objects, history, dir, sha, range)) };
+  },
+);
 
 /** A cursor in a history: where it began, and how many commits were shown. */
 function readPosition(cursor: string): { sha: string; position: number } {
@@ -70,15 +79,21 @@ export async function commit(
 ): Promise<CommitHere> {
   demand(viewer, 'repository.read', target(repository));
   if (!revision) throw notFound('Revision');
-  const { objects } = services.git;
-  return inFolder(services, repository.id, async (dir) => {
-    const at = await objects.use(dir, (objects) => find(objects, repository, revision, ''));
-    const [found] = at ? await readCommits(objects, dir, [at.commit]) : [];
-    if (!found) throw notFound('Revision');
-    await takeCommits(allowance, [found]);
-    return { ...found, repository };
-  });
+  const { id, defaultBranch } = repository;
+  const found = await commitOf(services, id, { defaultBranch, name: revision });
+  if (!found) throw notFound('Revision');
+  await takeCommits(allowance, [found]);
+  return { ...found, repository };
 }
+
+const commitOf = folderWork(
+  'commitOf',
+  async ({ git: { objects } }, dir, { name, ...at }: Named) => {
+    const found = await objects.use(dir, (objects) => find(objects, at, name, ''));
+    const [commit = null] = found ? await readCommits(objects, dir, [found.commit]) : [];
+    return commit;
+  },
+);
 
 /** `commit` reads those of the whole page at once, the first time that one is asked for. */
 export type RefAndCommit = Ref & { commit(): Promise<CommitHere | null> };
@@ -94,41 +109,37 @@ export async function refs(
   demand(viewer, 'repository.read', target(repository));
   const take = checkFirst(first);
   const start = after == null ? null : readRefCursor(after);
-  return inFolder(services, repository.id, async (dir) => {
-    const range = { after: start, limit: take + 1 };
-    const found = await services.git.turns.take(() => listRefs(dir, kind, range), { key: dir });
-    const page = found.slice(0, take);
-    const commits = once(() =>
-      inFolder(services, repository.id, async (dir) => {
-        const byId = await commitsById(services.git.objects, dir, page);
-        await takeCommits(allowance, [...byId.values()]);
-        return byId;
-      }),
-    );
-    const commitOf = async (sha: string) => {
-      const commit = (await commits()).get(sha);
-      return commit ? { ...commit, repository } : null;
-    };
-    return {
-      items: page.map((ref, i) => ({
-        cursor: refCursor(ref.name, (start?.position ?? 0) + i + 1),
-        node: { ...ref, commit: () => commitOf(ref.sha) },
-      })),
-      hasNextPage: found.length > take,
-      totalCount: () => totalCount,
-    };
+  const found = await pageOfRefs(services, repository.id, { kind, after: start, limit: take + 1 });
+  const page = found.slice(0, take);
+  const commits = once(async () => {
+    const shas = [...new Set(page.map(({ sha }) => sha))];
+    const commits = await commitsOf(services, repository.id, shas);
+    await takeCommits(allowance, commits);
+    return new Map(shas.map((sha, i) => [sha, commits[i] ?? null]));
   });
+  const commitAt = async (sha: string) => {
+    const commit = (await commits()).get(sha);
+    return commit ? { ...commit, repository } : null;
+  };
+  return {
+    items: page.map((ref, i) => ({
+      cursor: refCursor(ref.name, (start?.position ?? 0) + i + 1),
+      node: { ...ref, commit: () => commitAt(ref.sha) },
+    })),
+    hasNextPage: found.length > take,
+    totalCount: () => totalCount,
+  };
 }
 
-async function commitsById(
-  objects: CatFilePool,
-  dir: string,
-  refs: readonly Ref[],
-): Promise<Map<string, Commit | null>> {
-  const shas = [...new Set(refs.map(({ sha }) => sha))];
-  const commits = await readCommits(objects, dir, shas);
-  return new Map(shas.map((sha, i) => [sha, commits[i] ?? null]));
-}
+type PageOfRefs = { kind: RefKind } & Parameters<typeof listRefs>[2];
+
+const pageOfRefs = folderWork('pageOfRefs', ({ git }, dir, { kind, ...range }: PageOfRefs) =>
+  git.turns.take(() => listRefs(dir, kind, range), { key: dir }),
+);
+
+const commitsOf = folderWork('commitsOf', ({ git }, dir, shas: string[]) =>
+  readCommits(git.objects, dir, shas),
+);
 
 function refCursor(name: string, position: number): string {
   return Buffer.from(`${position} ${name}`).toString('base64url');

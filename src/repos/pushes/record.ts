@@ -27,10 +27,14 @@ export type BegunPush = {
 /** A push to record. `updated` is what git said took effect; null when it could not say. */
 export type Pushed = BegunPush & { updated: Command[] | null };
 
+/** Of measuring again because another server has recorded meanwhile. */
+const TRIES = 5;
+
 /**
- * Measures the repository once and tells of the pushes, oldest first, in one transaction. Whoever calls it
- * does so one after the other for a repository, so that what was measured last is written last; git runs
- * before the transaction, which is short, because events of others wait for its end (`events/read.ts`).
+ * Measures the repository once and tells of the pushes, oldest first, in one transaction. Git runs before the
+ * transaction, which is short, because events of others wait for its end (`events/read.ts`). So another server,
+ * which had the repository before or has it next, may record pushes between the two; what was measured is old then,
+ * and is measured again.
  *
  * Does nothing when no push took effect, or the repository is gone. A push that is recorded again is not told of
  * again.
@@ -40,34 +44,45 @@ export async function recordPushes(
   id: string,
   pushes: readonly Pushed[],
 ): Promise<void> {
+  for (let tries = 1; !(await recordMeasured(services, id, pushes)); tries++)
+    if (tries === TRIES) throw new Error('other servers record pushes again and again');
+}
+
+/** @returns whether it is done: not, when another record was written meanwhile */
+async function recordMeasured(
+  services: Pick<Services, 'db' | 'git' | 'log'>,
+  id: string,
+  pushes: readonly Pushed[],
+): Promise<boolean> {
   const { db, git } = services;
   const row = await db.repository.findUnique({
     where: { id },
-    select: { defaultBranch: true, branchCount: true },
+    select: { defaultBranch: true, branchCount: true, records: true },
   });
-  if (!row) return;
+  if (!row) return true;
   const dir = git.disk.pathOf(id);
   const { refs, ...measures } = await measure(services, id, (refs) =>
     defaultBranchOf(row, effectiveOf(pushes, refs), refs),
   );
   const effective = effectiveOf(pushes, refs);
-  if (effective.length === 0) return;
+  if (effective.length === 0) return true;
   if (measures.defaultBranch !== row.defaultBranch) await setHead(dir, measures.defaultBranch);
 
-  await inTransaction(db, async (tx) => {
+  return inTransaction(db, async (tx) => {
     const locked = await lock(tx, id);
-    if (!locked) return;
+    if (!locked) return true;
+    if (locked.records !== row.records) return false;
     // A record that was late must not turn these back.
     const at = new Date(effective.at(-1)?.at ?? Date.now());
     const pushedAt = latest(at, locked.pushedAt);
     const updatedAt = latest(pushedAt, locked.updatedAt);
-    const row = await tx.repository.update({
+    const updated = await tx.repository.update({
       where: { id },
-      data: { ...measures, pushedAt, updatedAt },
+      data: { ...measures, pushedAt, updatedAt, records: { increment: 1 } },
       select: payloadColumns,
     });
     const { namespaceId, namespace } = locked;
-    const repository = payloadOf(row, namespace.name);
+    const repository = payloadOf(updated, namespace.name);
     const told = await eventsAmong(tx, effective);
     for (const { event, pusher, commands } of effective) {
       if (event && told.has(event)) continue;
@@ -79,6 +94,7 @@ export async function recordPushes(
         data: { repository, push: pushPayloadOf(pusher, commands) },
       });
     }
+    return true;
   });
 }
 
@@ -98,6 +114,7 @@ async function lock(tx: Prisma.TransactionClient, id: string) {
     where: { id },
     select: {
       namespaceId: true,
+      records: true,
       pushedAt: true,
       updatedAt: true,
       namespace: { select: { name: true } },

@@ -4,7 +4,7 @@
  * nothing; while the server runs, a failed record is tried again with back-off.
  *
  * Of one repository, records are written one after the other, in the order of the pushes; those that wait
- * are written together. One server at a time has the repository, so the order is kept here and needs no lock.
+ * are written together. Where another server has recorded meanwhile, `record.ts` finds it out.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Begun } from '../../git/disk/disk.ts';

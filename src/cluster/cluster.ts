@@ -1,0 +1,38 @@
+/**
+ * Several servers on one database: each repository is with one of them at a time, and the others send there what is
+ * asked of it. So what a server has read of it stays good, and two never work on it at once in the ordinary course.
+ *
+ *   a read      `calls.ts`: asked of the other server, and asked again elsewhere when that one dies
+ *   a transfer  `forward.ts`: a fetch, a push or a download is sent on as it comes, in both directions
+ *
+ * One server alone finds that it is alone, and does everything itself.
+ */
+import type { Keys } from '../crypto/keys.ts';
+import type { Member, Members } from './members.ts';
+import { placeOf } from './placement.ts';
+
+export type Cluster = {
+  readonly members: Members;
+  /** What requests between servers are signed under. */
+  readonly key: Uint8Array;
+  /** The other server that has a repository; null: this one has it. */
+  elsewhere(repositoryId: string): Member | null;
+};
+
+export function openCluster(members: Members, keys: Keys): Cluster {
+  return {
+    members,
+    key: keys.derive('calls between servers'),
+    elsewhere(repositoryId) {
+      const { id, serving } = members;
+      if (serving.length < 2) return null;
+      const place = placeOf(repositoryId, serving);
+      return place.id === id ? null : place;
+    },
+  };
+}
+
+/** How long a request waits for another server to take over from one that does not answer: silence, and a beat. */
+export const PATIENCE_MS = 6_000;
+/** Between two tries. */
+export const PAUSE_MS = 100;

@@ -1,0 +1,230 @@
+/** Several servers on one database and one folder of repositories: which has what, and who takes over. */
+import { hash } from 'node:crypto';
+import { mkdir, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { basename, dirname, join } from 'node:path';
+import { serialize } from 'node:v8';
+import { expect, test } from 'vitest';
+import { type App, createApp } from '../src/app.ts';
+import { newToken } from '../src/auth/tokens.ts';
+import { placeOf } from '../src/cluster/placement.ts';
+import { isSigned, sign } from '../src/cluster/signature.ts';
+import { type Config, readConfig } from '../src/config.ts';
+import { createLog } from '../src/log.ts';
+import { remote, Workspace } from './git.ts';
+import { Client, cloneDatabase, eventually } from './harness.ts';
+
+const TOKEN = newToken();
+const log = createLog(process.env.LOAM_TEST_LOG ?? 'silent');
+
+type Servers = AsyncDisposable & {
+  apps: App[];
+  clients: Client[];
+  start(name: string, changes?: Partial<Config>): Promise<App>;
+};
+
+/** Servers in this process, each with a data folder of its own. */
+async function startServers(count: number): Promise<Servers> {
+  await using cleanup = new AsyncDisposableStack();
+  const database = await cloneDatabase();
+  cleanup.defer(() => database.drop());
+  const folder = await mkdtemp(join(tmpdir(), 'loam-servers-'));
+  cleanup.defer(() => rm(folder, { recursive: true, force: true, maxRetries: 5 }));
+  const apps: App[] = [];
+  cleanup.defer(async () => {
+    for (const app of apps) await app[Symbol.asyncDispose]();
+  });
+  const start = async (name: string, changes: Partial<Config> = {}) => {
+    const config = readConfig({
+      PORT: '0',
+      DATABASE_URL: database.url,
+      LOAM_DATA_DIR: join(folder, name),
+      LOAM_REPOSITORIES_DIR: join(folder, 'repositories'),
+      LOAM_STORAGE: join(folder, 'storage'),
+      LOAM_SECRET_KEY: Buffer.alloc(32, 7).toString('base64'),
+      LOAM_ADMIN_TOKEN: TOKEN,
+      LOAM_RATE_LIMITS: 'off',
+    });
+    const app = await createApp({ ...config, ...changes }, { log });
+    apps.push(app);
+    return app;
+  };
+  for (let i = 0; i < count; i++) await start(`server-${i}`);
+  await eventually(() => {
+    for (const { services } of apps) expect(services.cluster.members.serving).toHaveLength(count);
+  });
+  const clients = apps.map(({ services }) => new Client(services.urls.base, `Bearer ${TOKEN}`));
+  const owned = cleanup.move();
+  return { apps, clients, start, [Symbol.asyncDispose]: () => owned.disposeAsync() };
+}
+
+test('what is pushed through one server is read through every other', async () => {
+  await using servers = await startServers(3);
+  const { apps, clients } = servers;
+  await using work = await Workspace.open();
+  const ids: string[] = [];
+  for (let i = 0; i < 6; i++) {
+    const [pushing, reading] = [clients[i % 3], clients[(i + 1) % 3]] as [Client, Client];
+    const made = await pushing.post('/auth/v1/repository/admin', {
+      name: `r${i}`,
+      auto_init: true,
+    });
+    expect(made.status).toBe(201);
+    ids.push(made.body.id);
+    await work.git('.', 'clone', '-q', remote(reading, `admin/r${i}`), `r${i}`);
+    await work.commit(`r${i}`, { 'a.txt': `number ${i}\n`, 'b.bin': Buffer.alloc(9_000) });
+    await work.git(`r${i}`, 'push', '-q', 'origin', 'HEAD:main', 'HEAD:refs/tags/v1');
+    for (const client of clients) {
+      const path = `/auth/v1/repository/admin/${made.body.id}`;
+      expect((await client.get(`${path}/file/a.txt`)).body.content).toBe(`number ${i}\n`);
+      expect((await client.get(`${path}/tree/`)).body.entries).toHaveLength(2);
+      expect((await client.get(`${path}/commits/main`)).body.pagination.total).toBe(2);
+      const missing = await client.get(`${path}/file/none`);
+      expect([missing.status, missing.body.error.code]).toEqual([404, 'not_found']);
+      const { download_url } = (await client.get(`${path}/file/b.bin`)).body;
+      const download = await fetch(download_url.replace(/^http:\/\/[^/]+/, client.base), {
+        headers: { Range: 'bytes=10-19' },
+      });
+      expect([download.status, (await download.arrayBuffer()).byteLength]).toEqual([206, 10]);
+      const { repository } = await client.gql(READ, { name: `r${i}` });
+      expect(repository.tags.nodes[0].commit.message).toBe('change');
+      expect(repository.commits.totalCount).toBe(2);
+      expect(repository.compare.aheadBy).toBe(1);
+      expect(repository.compare.changes.files.nodes[0].patch.text).toContain(`+number ${i}`);
+    }
+  }
+  // Each has some of them, and all agree on which.
+  const places = ids.map((id) =>
+    apps.map(({ services }) => placeOf(id, services.cluster.members.serving).id),
+  );
+  for (const seen of places) expect(new Set(seen).size).toBe(1);
+  expect(new Set(places.flat()).size).toBeGreaterThan(1);
+  for (const [i, id] of ids.entries()) {
+    const path = `/auth/v1/repository/admin/${id}`;
+    expect((await (clients[i % 3] as Client).delete(path)).status).toBe(204);
+    for (const client of clients) expect((await client.get(`${path}/tree/`)).status).toBe(404);
+  }
+});
+
+const READ = `query ($name: String!) {
+  repository(namespace: "admin", name: $name) {
+    tags { nodes { name commit { message } } }
+    commits { totalCount }
+    compare(base: "v1~1", head: "main") {
+      aheadBy
+      changes { files { nodes { path patch { text } } } }
+    }
+  }
+}`;
+
+test('a server that has gone is followed by another, and its work is finished', async () => {
+  await using servers = await startServers(3);
+  const { apps, clients } = servers;
+  const [first, second] = clients as [Client, Client];
+  const ids: string[] = [];
+  for (let i = 0; i < 8; i++) {
+    const input = { name: `r${i}`, auto_init: true };
+    ids.push((await first.post('/auth/v1/repository/admin', input)).body.id);
+  }
+  const leaving = apps[2] as App;
+  const { id, serving } = leaving.services.cluster.members;
+  const its = ids.find((one) => placeOf(one, serving).id === id) as string;
+  const repositories = leaving.services.config.repositoriesDir;
+
+  await leaving[Symbol.asyncDispose]();
+  const began = performance.now();
+  for (const client of [first, second])
+    for (const one of ids)
+      expect((await client.get(`/auth/v1/repository/admin/${one}/tree/`)).status).toBe(200);
+  expect(performance.now() - began).toBeLessThan(5_000);
+
+  // As a kill between the update of the refs and their record leaves it.
+  const dir = leaving.services.git.disk.pathOf(its);
+  const before = (await readFile(join(dir, 'refs/heads/main'), 'utf8')).trim();
+  await writeFile(join(dir, 'refs/heads/left'), `${before}\n`);
+  const note = join(repositories, 'begun', id, `${its}.note`);
+  await mkdir(dirname(note), { recursive: true });
+  const commands = [{ ref: 'refs/heads/left', before: '0'.repeat(40), after: before }];
+  const at = new Date().toISOString();
+  const event = 'evt_01arz3ndektsv4rrffq69g5fav';
+  await writeFile(note, JSON.stringify({ kind: 'push', event, pusher: 'admin', commands, at }));
+  // Young, so it may be another's whose session is only being made again.
+  const young = join(repositories, 'begun', id, 'repo_00000000000000000000000000.new');
+  await writeFile(young, JSON.stringify({ kind: 'create' }));
+  await apps[1]?.[Symbol.asyncDispose]();
+  await eventually(async () => {
+    const repository = await first.get(`/auth/v1/repository/admin/${its}`);
+    expect(repository.body.branches).toBe(2);
+  });
+  expect(await readdir(dirname(note))).toEqual([basename(young)]);
+});
+
+test('servers that do not share what they must are refused', async () => {
+  await using servers = await startServers(1);
+  await using other = await Workspace.open();
+  const elsewhere = { repositoriesDir: join(other.path, 'repositories') };
+  await expect(servers.start('second', elsewhere)).rejects.toThrow(/^LOAM_REPOSITORIES_DIR: /);
+  const apart = { storage: { kind: 'folder', path: join(other.path, 'storage') } } as const;
+  await expect(servers.start('second', apart)).rejects.toThrow(/^LOAM_STORAGE: /);
+  await expect(servers.start('second', { secretKey: Buffer.alloc(32, 8) })).rejects.toThrow(
+    /^LOAM_SECRET_KEY: /,
+  );
+  await servers.start('second');
+});
+
+test('calls between servers need their signature', async () => {
+  await using servers = await startServers(1);
+  const [client] = servers.clients as [Client];
+  const { body } = await client.post('/auth/v1/repository/admin', { name: 'r', auto_init: true });
+  const path = `/_loam/calls/branchTip/${body.id}`;
+  const input = serialize('main');
+  const send = (headers: Record<string, string>, to = path) =>
+    client.request('POST', to, {
+      body: input,
+      headers: { 'Content-Type': 'application/x-loam-call', ...headers },
+    });
+  const contentHash = hash('sha256', input);
+  const { key } = (servers.apps[0] as App).services.cluster;
+  const signed = (over: string[], now?: number) => ({
+    'Loam-Content': contentHash,
+    'Loam-Signature': sign(key, over, now),
+  });
+  expect((await send(signed(['call', path, contentHash]))).status).toBe(200);
+  expect((await send({})).status).toBe(404);
+  expect((await send({ 'Loam-Content': contentHash, 'Loam-Signature': '1.2' })).status).toBe(404);
+  expect((await send(signed(['call', `${path}x`, contentHash]))).status).toBe(404);
+  expect((await send(signed(['call', path, contentHash], Date.now() - 600_000))).status).toBe(404);
+  const forged = {
+    ...signed(['call', path, hash('sha256', 'x')]),
+    'Loam-Content': hash('sha256', 'x'),
+  };
+  expect((await send(forged)).status).toBe(404);
+  const unknown = `/_loam/calls/toString/${body.id}`;
+  expect((await send(signed(['call', unknown, contentHash]), unknown)).status).toBe(404);
+});
+
+test('few repositories move when a server comes or goes', () => {
+  const servers = ['a', 'b', 'c', 'd'].map((id) => ({ id }));
+  const ids = Array.from({ length: 4_000 }, (_, i) => `repo_${i}`);
+  const counts = new Map<string, number>();
+  let moved = 0;
+  for (const id of ids) {
+    const before = placeOf(id, servers);
+    counts.set(before.id, (counts.get(before.id) ?? 0) + 1);
+    const after = placeOf(id, servers.slice(0, 3));
+    if (before.id !== 'd') expect(after.id).toBe(before.id);
+    else moved++;
+  }
+  expect(moved).toBe(counts.get('d'));
+  for (const count of counts.values()) expect(Math.abs(count - 1_000)).toBeLessThan(150);
+});
+
+test('a signature holds for what was signed, for five minutes', () => {
+  const key = Buffer.alloc(32, 1);
+  const header = sign(key, ['a', 'b'], 1_000_000);
+  expect(isSigned(key, header, ['a', 'b'], 1_000_000 + 299_000)).toBe(true);
+  expect(isSigned(key, header, ['a', 'b'], 1_000_000 + 301_000)).toBe(false);
+  expect(isSigned(key, header, ['ab'], 1_000_000)).toBe(false);
+  expect(isSigned(Buffer.alloc(32, 2), header, ['a', 'b'], 1_000_000)).toBe(false);
+  expect(isSigned(key, undefined, ['a', 'b'])).toBe(false);
+});
