@@ -246,8 +246,9 @@ test('PostgreSQL killed, stopped, crashed and suspended: all goes on by itself',
   // Every push is in the database too: none waits for the next start to be recorded.
   const begun = join(place.path, 'repositories/begun');
   await eventually(async () => {
-    for (const note of readdirSync(begun))
-      expect(await readFile(join(begun, note), 'utf8')).not.toContain('"push"');
+    for (const server of readdirSync(begun))
+      for (const note of readdirSync(join(begun, server)))
+        expect(await readFile(join(begun, server, note), 'utf8')).not.toContain('"push"');
   }, 60_000);
   expect(server.child.exitCode).toBe(null);
 });

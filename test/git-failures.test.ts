@@ -221,5 +221,6 @@ test('with no descriptor left requests fail, and the server does not', {
   for (const run of [clone, push, job])
     await eventually(async () => expect(await run?.()).toBeLessThan(300), 30_000);
   expectAlive();
-  expect(await readdir(join(dataDir, 'repositories/new'))).toEqual([]);
+  const [server = ''] = await readdir(join(dataDir, 'repositories/new'));
+  expect(await readdir(join(dataDir, 'repositories/new', server))).toEqual([]);
 });

@@ -417,7 +417,8 @@ test('a push is told of once although its note outlived its record', async () =>
   const id = await seeded('noted');
   const earlier = await told(id);
   const { services } = app.app;
-  const folder = join(app.config.dataDir, 'repositories/begun');
+  const { id: server } = services.cluster.members;
+  const folder = join(app.config.dataDir, 'repositories/begun', server);
   const hurdle = await connect();
   await hurdle.query('begin');
   await hurdle.query('select from repositories where id = $1 for update', [id]);

@@ -152,14 +152,14 @@ export async function resolveBranch(
   const [namespace, name, ...rest] = repo.split('/');
   if (!namespace || !name || rest.length > 0) throw invalid('repo', 'must be "namespace/name"');
   const { id } = await getRepository(services, viewer, { namespace, name }, {});
-  const commitSha = await tipOf(services, id, branch);
-  if (!commitSha) throw notFound('Branch');
-  return { repositoryId: id, commitSha };
+  return { repositoryId: id, commitSha: await tipOf(services, id, branch) };
 }
 
-const tipOf = folderWork('branchTip', ({ git }, dir, branch: string) =>
-  branchTip(git.objects, dir, branch),
-);
+const tipOf = folderWork('tipOf', async ({ git }, dir, branch: string) => {
+  const sha = await branchTip(git.objects, dir, branch);
+  if (!sha) throw notFound('Branch');
+  return sha;
+});
 
 /**
  * A fresh checkout of a commit in `dir`, which must not exist: a repository of its own, HEAD detached,

@@ -28,10 +28,12 @@ export async function history(
   const start = after == null ? null : readPosition(after);
   const { id, defaultBranch } = repository;
   const skip = start?.position ?? 0;
-  const name = start?.sha ?? revision;
-  const found = await pageOfHistory(services, id, { defaultBranch, name, range: { skip, take } });
-  if (!found && start) throw noCursor();
-  if (!found && revision) throw notFound('Revision');
+  const found = await pageOfHistory(services, id, {
+    defaultBranch,
+    name: start?.sha ?? revision,
+    isCursor: start !== null,
+    range: { skip, take },
+  });
   if (!found) return { items: [], hasNextPage: false, totalCount: () => 0 };
   const { sha, commits, total } = found;
   await takeCommits(allowance, commits);
@@ -46,16 +48,14 @@ export async function history(
 }
 
 type Named = { defaultBranch: string; name?: string | null };
+type PageOfHistory = Named & { isCursor: boolean; range: { skip: number; take: number } };
 
-/** Null when there is no such revision. */
+/** Null when no revision is named and nothing was committed yet. */
 const pageOfHistory = folderWork(
   'pageOfHistory',
-  async (
-    { git: { objects, history } },
-    dir,
-    { name, range, ...at }: Named & { range: { skip: number; take: number } },
-  ) => {
+  async ({ git: { objects, history } }, dir, { name, isCursor, range, ...at }: PageOfHistory) => {
     const found = await objects.use(dir, (objects) => find(objects, at, name, ''));
+    if (!found && name) throw isCursor ? noCursor() : notFound('Revision');
     if (!found) return null;
     const sha = found.commit;
     return { sha, ...(await readHistory(objects, history, dir, sha, range)) };
@@ -81,7 +81,6 @@ export async function commit(
   if (!revision) throw notFound('Revision');
   const { id, defaultBranch } = repository;
   const found = await commitOf(services, id, { defaultBranch, name: revision });
-  if (!found) throw notFound('Revision');
   await takeCommits(allowance, [found]);
   return { ...found, repository };
 }
@@ -90,7 +89,8 @@ const commitOf = folderWork(
   'commitOf',
   async ({ git: { objects } }, dir, { name, ...at }: Named) => {
     const found = await objects.use(dir, (objects) => find(objects, at, name, ''));
-    const [commit = null] = found ? await readCommits(objects, dir, [found.commit]) : [];
+    const [commit] = found ? await readCommits(objects, dir, [found.commit]) : [];
+    if (!commit) throw notFound('Revision');
     return commit;
   },
 );
