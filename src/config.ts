@@ -8,6 +8,7 @@
 import { isIP } from 'node:net';
 import { join, resolve } from 'node:path';
 import { whyNotName } from './auth/names.ts';
+import { editDistance } from './edit-distance.ts';
 import { type PlanLimits, planLimits, withOverrides } from './limits/plans.ts';
 
 export type DatabaseConfig = { kind: 'embedded' } | { kind: 'url'; url: string };
@@ -306,22 +307,6 @@ function refuseUnknown(env: Record<string, string | undefined>): void {
 }
 
 const bare = (name: string) => name.replace(/^LOAM_/, '');
-
-/** Levenshtein's: how many letters must be changed, added or removed to make one word of the other. */
-function editDistance(a: string, b: string): number {
-  let row = Array.from({ length: b.length + 1 }, (_, i) => i);
-  for (let i = 1; i <= a.length; i++) {
-    const next = [i];
-    for (let j = 1; j <= b.length; j++)
-      next[j] = Math.min(
-        (row[j] ?? 0) + 1,
-        (next[j - 1] ?? 0) + 1,
-        (row[j - 1] ?? 0) + (a[i - 1] === b[j - 1] ? 0 : 1),
-      );
-    row = next;
-  }
-  return row[b.length] ?? 0;
-}
 
 /** With the variables that every program goes by that speaks S3. */
 function readStorage(

@@ -57,7 +57,7 @@ async function told(id: string): Promise<string[]> {
     [id],
   );
   return rows.map(({ data }) =>
-    data.refs.map((r: { ref: string; after: string }) => `${r.ref} ${r.after}`).join(),
+    data.push.refs.map((r: { ref: string; after: string }) => `${r.ref} ${r.after}`).join(),
   );
 }
 
