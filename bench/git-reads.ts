@@ -3,7 +3,7 @@
  * as the server reads them, against `git cat-file --batch-command` driven as plainly as can be. The same
  * questions, one after the other, in alternating rounds; over REST, too, for what the rest of the way costs.
  *
- * Both begin with a branch name. The plain reader knows neither the pool nor totals: for a page of commits
+ * Both begin with a branch name. The plain reader has neither the pool nor totals: for a page of commits
  * it follows parents, where ours walks with the commit-graph once and keeps what never changes.
  */
 import { spawn } from 'node:child_process';

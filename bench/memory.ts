@@ -2,7 +2,7 @@
  * `npm run bench:memory`: how far the server's resident memory moves while 200 MB are pushed, cloned and
  * downloaded, and while a directory of a 236 MB repository is read. Fails past 100 MB.
  *
- * Only the server's own process counts, as /proc tells it every 20 ms; git runs in others.
+ * Only the server's own process counts, as /proc shows it every 20 ms; git runs in others.
  */
 import { randomBytes } from 'node:crypto';
 import { readFile } from 'node:fs/promises';

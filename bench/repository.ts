@@ -55,7 +55,7 @@ export type Bench = AsyncDisposable & {
   /** Makes `admin/<name>` without a commit and gives its id. */
   create(name: string): Promise<string>;
   /** The data of a GraphQL operation. */
-  // biome-ignore lint/suspicious/noExplicitAny: its caller knows what it asked for.
+  // biome-ignore lint/suspicious/noExplicitAny: the caller gives the type of what it asked for.
   graphql(query: string): Promise<any>;
   /** With the token in it. */
   remote(name: string): string;

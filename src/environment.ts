@@ -1,6 +1,6 @@
 /**
  * Secrets in the environment of processes. /proc shows each process's environment to whoever has its user, and an
- * unconfined job of a server that is not root has ours.
+ * unconfined job of a server that is not root has the same as we.
  */
 import { closeSync, openSync, readFileSync, writeSync } from 'node:fs';
 import { SECRET_VARIABLES, unsetSecrets } from './config.ts';
@@ -25,7 +25,7 @@ export function forgetSecrets(): void {
       closeSync(memory);
     }
   } catch {
-    // `exposedSecrets` tells what is still to be seen.
+    // `exposedSecrets` lists what can still be read.
   }
 }
 
@@ -40,7 +40,7 @@ export function exposedSecrets(): { name: string; pid: number; program: string }
         found.push({ name, pid, program });
       pid = Number(stat.slice(stat.lastIndexOf(')') + 2).split(' ')[1]);
     } catch {
-      // Of another user, and so hidden from jobs as well; those above it have rarely ours again.
+      // It belongs to another user, and so is hidden from jobs as well; processes above it rarely belong to ours again.
       break;
     }
   }

@@ -80,7 +80,7 @@ export function forbidden(message: string): AppError {
   return new AppError('permission_denied', message);
 }
 
-/** Whether a failure is news for the log: whoever throws an `AppError` of our own fault has logged what is to be known. */
+/** Whether a failure is to be logged: whoever throws an `AppError` for a fault of the server has logged it. */
 export function isUnexpected(error: unknown): boolean {
   if (!(error instanceof AppError)) return toPublic(error).status >= 500;
   return error.cause !== undefined && error.status >= 500;

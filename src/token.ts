@@ -1,5 +1,5 @@
 /**
- * `npm run token -- admin`: makes a new access token for a user and prints it, for who has lost theirs. It works
+ * `npm run token -- admin`: makes and prints a new access token for a user who has lost the old one. It works
  * while the server runs, which notices nothing, and while it does not: the embedded PostgreSQL is then started
  * for as long as this takes. Whoever may run this may read the database anyway.
  */

@@ -17,7 +17,7 @@ const sources: Source[] = globSync('src/**/*.{ts,tsx}', { cwd: ROOT }).map((path
   return { path, text, imports };
 });
 
-/** The adapters, which know a transport: of a feature its `graphql/` and `http.ts`. Every other file is domain. */
+/** The adapters, which import a transport: of a feature its `graphql/` and `http.ts`. Every other file is domain. */
 const ADAPTER =
   /^src\/(graphql|rest|http)\/|^src\/(main|app)\.ts$|^src\/\w+\/(graphql\/|http\.ts$)/;
 const FEATURES = ['auth', 'git', 'repos', 'jobs', 'webhooks', 'lfs', 'ssh'];
@@ -34,7 +34,7 @@ function crossings(from: (s: Source) => boolean, to: RegExp): string[] {
 const feature = (path: string) => /^src\/(\w+)\//.exec(path)?.[1];
 const isAdapter = ({ path }: Source) => ADAPTER.test(path);
 
-test('domain files know no transport', () => {
+test('domain files import no transport', () => {
   const transports = /^(express|graphql|graphql-yoga|sofa-api|fets)($|\/)|^@pothos\/|^@graphql-/;
   expect(crossings((s) => !isAdapter(s), transports)).toEqual([]);
   expect(crossings((s) => !isAdapter(s), ADAPTER)).toEqual([]);
@@ -72,7 +72,7 @@ test('a feature is reached through the file named after it', () => {
   }
 });
 
-test('what features stand on knows none of them', () => {
+test('what features are built on imports none of them', () => {
   const foundations = /^src\/(crypto|database|events|limits|storage)\//;
   expect(
     crossings(

@@ -155,7 +155,7 @@ test('a process that dies fails its reader, and the next gets another', async ()
 });
 
 test('what a program does not take of its input harms nobody', async () => {
-  // Far more than a pipe holds, for a program that reads nothing; an `error` that nobody hears fails this file.
+  // Far more than a pipe holds, for a program that reads nothing; an `error` without a listener fails this file.
   const said = await git(['version'], { input: Buffer.alloc(8 * 2 ** 20) });
   expect(said.toString()).toMatch(/^git version/);
 });

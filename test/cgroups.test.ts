@@ -109,7 +109,7 @@ test('version 2: the root of the hierarchy keeps its processes; without controll
   expect(openCgroups({ mounts: '', membership: '0::/\n' })).toBeNull();
 });
 
-test('version 2: what a group uses, who is in it, and its end are told by its files', async () => {
+test('version 2: the use of a group, its processes and its end are read from its files', async () => {
   await using at = await folder({
     'g/memory.current': '5000\n',
     'g/memory.stat': 'anon 1\ninactive_file 2000\n',

@@ -100,7 +100,7 @@ async function hunks(from: string, to: string, path: string): Promise<string> {
   return start < 0 ? '' : `${printed.slice(start)}\n`;
 }
 
-test('a commit tells its files, their lines, modes and patches', async () => {
+test('a commit has its files, their lines, modes and patches', async () => {
   const { files, ...totals } = await changesOf('second');
   const byPath = Object.fromEntries(files.nodes.map((file: File) => [file.path, file]));
   expect(files.nodes.map(({ path, status }: File) => `${status} ${path}`)).toEqual([
@@ -209,7 +209,7 @@ test('more files than are listed, and more patches than a page holds, say so', a
   expect(texts.at(-1)?.text).toBe('');
 });
 
-test('a comparison tells where two revisions parted, and what came since', async () => {
+test('a comparison has the merge base of two revisions, and the commits since', async () => {
   const { comparison } = await ask(
     `comparison(base: "second", head: "side") { aheadBy behindBy base { sha } head { message } mergeBase { sha }
        commits(first: 1) { totalCount nodes { message changes { additions } } pageInfo { hasNextPage endCursor } } changes { ${FILES} } }`,

@@ -19,7 +19,7 @@ beforeAll(async () => {
       { name },
     );
   for (const name of ['b', 'A', 'c', 'D', 'e']) await create(name);
-  // Rows of one moment, which only the id tells apart.
+  // Rows of the same time, which only the id distinguishes.
   const { pool } = app.app.services;
   await pool.query(
     `update repositories set updated_at = '2026-01-01' where name in ('b', 'c', 'e')`,
@@ -213,7 +213,7 @@ test('orders are what they say, and what has no value comes last in both', async
   ]);
 });
 
-test('a list goes on where it was, though the row of its cursor is gone and others have come', async () => {
+test('a list goes on where it was, though the row of its cursor was deleted and others were added', async () => {
   const key: List = ['viewer { HERE }', 'apiKeys', 'name'];
   const first = await page(key, 'first: 1');
   expect(first.nodes).toEqual([{ name: 'k3' }]);

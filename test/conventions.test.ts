@@ -128,7 +128,7 @@ test('what stands after tree/, file/ and commits/ is one parameter, slashes and 
     expect((await raw(path)).status, path).toBe(400);
 });
 
-test('a path is known or not, and says which methods it takes', async () => {
+test('an unknown path is 404, and another method of a known one 405 with those it takes', async () => {
   for (const path of ['/', '/nowhere', '/auth/v1', '/AUTH/v1/health', '/auth/v1/health/']) {
     const { status, body, headers } = await app.anonymous.get(path);
     const request_id = headers.get('x-request-id');
@@ -275,7 +275,7 @@ test('a malformed Authorization says how it is malformed, without repeating it',
     expect((await app.client(authorization).get('/auth/v1/whoami')).status).toBe(200);
 });
 
-test('what goes wrong on our side is said without a word of how', async () => {
+test('a fault of the server is answered without its details', async () => {
   await using broken = await startApp();
   const { pool } = broken.app.services;
   await pool.query('alter table repositories rename to elsewhere');

@@ -138,7 +138,7 @@ function follow(client: Client, name: string) {
   return { told, done };
 }
 
-/** Every number that was printed was told once, and then the end. */
+/** Every number that was printed was sent once, and then the end. */
 function onceEach(told: readonly StreamEvent[]): void {
   const said = told.filter(({ event }) => event === 'log').map(({ data }) => data.message);
   const total = said.length - 1;

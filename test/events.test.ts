@@ -35,7 +35,7 @@ const publish = (id: string, namespace = 'ns_x') =>
     [id, namespace],
   );
 
-/** Reads with a place from `after` on until told to stop; what it read stands in `ids`. */
+/** Reads all events after a place until `stop`. */
 function reader(after: string | null) {
   const abort = new AbortController();
   const pages: EventPage[] = [];

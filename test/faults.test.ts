@@ -143,7 +143,7 @@ test.each([
   expect(() => readConfig({ [name]: 'x' })).toThrow(`${name}: there is no such variable; ${hint}`);
 });
 
-test('what an engine tells a container of the service called loam is no fault', () => {
+test('variables that a container engine sets for a service called loam are no fault', () => {
   const link = 'tcp://10.0.0.1:3000';
   readConfig({
     LOAM_TOKEN: 'loam_pat_of_the_shell',

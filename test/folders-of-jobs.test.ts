@@ -60,7 +60,7 @@ test('what is counted of a folder stands, however much the program complains', a
   expect(use).toEqual({ bytes: 7 * 1024, files: 7 });
 });
 
-test('a job whose outputs cannot be made is not started, and the reason is told', async () => {
+test('a job whose outputs cannot be made is not started, and its log has the reason', async () => {
   await using runner = await openProcessRunner({ dir: join(dir, 'attempts') });
   const full = 'echo "mkfifo: cannot create fifo: No space left on device" >&2; exit 1';
   await inPlaceOf('mkfifo', full, async () => {

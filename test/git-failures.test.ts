@@ -79,7 +79,7 @@ function entries(name: string, { id, blob }: Seeded): Record<string, () => Promi
         headers: { 'Content-Type': `application/x-git-${service}-request` },
       })
     ).status;
-  /** What the server answered, by what stock git says of it. */
+  /** The server's answer, from what stock git prints about it. */
   const git =
     (...args: string[]) =>
     async () => {
@@ -138,7 +138,7 @@ function expectAlive(): void {
   expect(server.child.signalCode, server.output()).toBeNull();
 }
 
-test('a repository whose folder is missing is told so, and the others are served', async () => {
+test('a repository whose folder is missing is answered with an error, and the others are served', async () => {
   const lost = await seeded('lost');
   const other = await seeded('other');
   await rename(lost.dir, `${lost.dir}.moved`);
@@ -217,7 +217,7 @@ test('with no descriptor left requests fail, and the server does not', {
     expectAlive();
   }
   expect(answers, 'the limit was met').toContain(503);
-  // When the connections of before have gone.
+  // When the earlier connections have closed.
   for (const run of [clone, push, job])
     await eventually(async () => expect(await run?.()).toBeLessThan(300), 30_000);
   expectAlive();

@@ -56,7 +56,7 @@ async function seeded(name: string, more: object = {}) {
   return repository;
 }
 
-test('a clone, a push and what the record says of it afterwards', async () => {
+test('a clone, a push and the record after it', async () => {
   await seeded('first');
   await workspace.git('first', 'checkout', '-q', '-b', 'topic/a');
   await workspace.git('first', 'tag', '-a', 'v1', '-m', 'one');
@@ -249,7 +249,7 @@ test('the first branch pushed to an empty repository becomes its default', async
   expect(await workspace.git('filled', 'branch', '--show-current')).toBe('trunk');
 });
 
-test('pushes at the same time all land, and the record has the last word', async () => {
+test('pushes at the same time all take effect, and the record shows the last state', async () => {
   await seeded('crowded');
   const names = Array.from({ length: 6 }, (_, i) => `b${i}`);
   for (const name of names) {
@@ -369,7 +369,7 @@ test('what a killed server had begun is finished or undone by the next start', a
   expect(await disk.begun()).toEqual([]);
 });
 
-test('what is no git is told so', async () => {
+test('a request that is no git request is answered with an error', async () => {
   await seeded('strict');
   const post = (path: string, body: string, type: string) =>
     ada.request('POST', path, { body, headers: { 'Content-Type': type } });

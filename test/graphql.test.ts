@@ -158,7 +158,7 @@ const many = (organizations: number, list: string, first: number, selection: str
   `{ viewer { organizations(first: ${organizations}) { nodes {
     ${list}(first: ${first}) { nodes { ${selection} } } } } } }`;
 
-test('screens pass the limits, and are told what they cost', async () => {
+test('what front ends ask for passes the limits, and the answer has its cost', async () => {
   await using app = await startApp();
   const screen = (list: string) =>
     `query ${list.includes('$tail') ? '($tail: Int = 5)' : ''} { namespace(name: "admin") { ${list} } }`;
@@ -186,7 +186,7 @@ test('screens pass the limits, and are told what they cost', async () => {
     expect(errors).toBeUndefined();
     expect(extensions.cost).toEqual({ requested: expect.any(Number), maximum: 50_000 });
   }
-  // What a variable asks for counts, and so does what a subscription would tell with each event.
+  // What a variable asks for counts, and so does what a subscription would read for each event.
   const [query, variables] = [
     screen('jobs(first: 100) { nodes { logs(tail: $tail) { lines { message } } } }'),
     { tail: 10_000 },

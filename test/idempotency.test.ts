@@ -36,7 +36,7 @@ test('the same request under the same key is done once and answered alike', asyn
     expect((await alice.post(PATH, { name: 'x' }, { 'Idempotency-Key': bad })).status).toBe(400);
 });
 
-test('while the first runs the second is told so, and one that died is taken over', async () => {
+test('while the first request runs the second gets 409, and one whose server died is taken over', async () => {
   await using app = await startApp();
   const alice = await app.user('alice');
   const { db, pool } = app.app.services;

@@ -33,7 +33,7 @@ test("npm keeps quiet about the engines of packages, which are not the user's to
   }
 });
 
-test('a start before npm ci says in one line to run it', async () => {
+test('a start before npm ci asks in one line to run it', async () => {
   const dir = await mkdtemp(join(tmpdir(), 'loam-not-installed-'));
   try {
     const file = join(dir, 'src/installed.mjs');

@@ -208,7 +208,7 @@ describe('the life of a job', () => {
     },
   );
 
-  test('what a program said gives way to the phase when the job is tried again', async () => {
+  test('the phase replaces what a program said of its progress when the job is tried again', async () => {
     await run('said-once', 'echo ::progress::halfway; exit 1', { retries: 1 });
     await eventually(async () =>
       expect((await job(ada, 'ada', 'said-once')).progress).toBe(
@@ -252,7 +252,7 @@ describe('the life of a job', () => {
     expect(await lines(ada, 'ada', 'lost')).toEqual(['here', 'here', 'here', 'here']);
   });
 
-  test('cancel answers at once, keeps the last words, and can be done once', async () => {
+  test('cancel answers at once, keeps the last lines, and can be done once', async () => {
     await run('long', 'echo up; stubborn; sleep 600');
     await eventually(async () => expect(await lines(ada, 'ada', 'long')).toEqual(['up']));
     const { data } = await cancel(ada, 'ada', 'long');
@@ -409,7 +409,7 @@ describe('jobs as processes', () => {
     expect(rows[0].secrets.toString('latin1')).not.toContain('top(secret');
   });
 
-  test('a cancelled job says its last words, which are kept', async () => {
+  test('the last lines of a cancelled job are kept', async () => {
     await run('polite', 'trap "echo bye; exit 9" TERM; echo up; while :; do sleep 0.05; done');
     await eventually(async () => expect(await lines(ada, 'ada', 'polite')).toEqual(['up']));
     await cancel(ada, 'ada', 'polite');
@@ -515,7 +515,7 @@ describe('jobs as processes', () => {
     expect([head.status, head.headers.get('content-length')]).toEqual([200, `${one.length}`]);
     await rename(`${archive}.away`, archive);
 
-    // The record goes, the artifacts stay, until they are told to go too.
+    // The record is deleted and the artifacts stay, until their deletion is asked for too.
     await remove(ada, 'ada', 'made');
     expect((await download(artifacts.downloadUrl)).status).toBe(200);
     await run('made', 'echo x > out', { outputPath: '/work/out' });

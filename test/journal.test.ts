@@ -119,7 +119,7 @@ const batches = fc.array(
   { minLength: 1, maxLength: 150 },
 );
 
-test('entries are told once and in order, whatever is appended, joined and followed at once', {
+test('followers get each entry once and in order, whatever is appended, joined and followed at once', {
   timeout: 120_000,
 }, async () => {
   await fc.assert(

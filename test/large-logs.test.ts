@@ -65,7 +65,7 @@ test('24 requests for all of a log of 96 MB are answered with what fits, and the
   const path = '/admin/job/loud/logs?tail=10000';
   const answers = await Promise.all(Array.from({ length: 24 }, () => weigh(path)));
   const made = answers.filter(({ status }) => status === 200);
-  // Those that would have waited for more than half a minute, on a busy machine, are told to come again.
+  // Those that would have waited for more than half a minute, on a busy machine, get 503 with Retry-After.
   for (const { status } of answers) expect([200, 503]).toContain(status);
   expect(made.length).toBeGreaterThanOrEqual(4);
   for (const { bytes, end } of made) {

@@ -63,7 +63,7 @@ async function shimLog(made: Made, spec: AttemptSpec): Promise<number> {
   return statSync(join(made.dir, spec.id, 'log')).size;
 }
 
-/** What its user is told of the end. */
+/** The line of the log that says why it ended. */
 const noteOf = (outcome: Outcome) => (outcome.kind === 'exited' ? outcome.note : undefined);
 const hardware = (changes: object) => ({ ...attemptSpec('').hardware, ...changes });
 /** Doubles a string until there is no memory for it: `head | tail` and the like differ by machine. */
@@ -80,7 +80,7 @@ describe('with control groups', () => {
     );
   });
 
-  test('a fork bomb is contained, leaves the machine its processes, and dies when told', async (ctx) => {
+  test('a fork bomb is contained, leaves the machine its processes, and ends on SIGKILL', async (ctx) => {
     needs(ctx, 'cgroups');
     for (const sandbox of ['auto', 'none'] as const) {
       await using made = await makeRunner({ limits: { processes: 64 }, sandbox });
@@ -368,7 +368,7 @@ describe('the disk', () => {
     expect(flood.last).toBe('The job was ended: the disk of the server is full.');
     expect(flood).toMatchObject({ status: 'failed', exit_code: 137 });
 
-    // What is removed behind would make room again.
+    // What is removed in the background would make room again.
     await eventually(async () => expect(await readdir(join(disk.dir, '.trash'))).toEqual([]));
     // Before its start a job waits for others to make room.
     await run('sh', ['-c', `cat /dev/zero > ${disk.path}/full`]).catch(() => {});
@@ -403,7 +403,7 @@ async function smallDisk(megabytes: number) {
 }
 
 describe('what is left', () => {
-  test('folders deeper than any path, and without permissions, are removed behind the end', async () => {
+  test('folders deeper than any path, and without permissions, are removed after the end', async () => {
     for (const sandbox of ['auto', 'none'] as const) {
       await using made = await makeRunner({ sandbox });
       const deep =

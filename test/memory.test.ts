@@ -1,4 +1,4 @@
-/** A small cousin of `npm run bench:memory`: what passes through the server is not held by it. */
+/** A short form of `npm run bench:memory`: what passes through the server is not kept in its memory. */
 import { randomBytes } from 'node:crypto';
 import { existsSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';

@@ -62,7 +62,7 @@ const CREDENTIALS = {
   },
 };
 
-/** Ends with what the client is told, and when. */
+/** Ends with what the client gets, and when. */
 async function refusal(answers: Answers): Promise<{ code: string; at: number }> {
   for await (const { errors } of answers)
     if (errors) return { code: errors[0].extensions.code, at: performance.now() };

@@ -210,7 +210,7 @@ function steady(answer: object): object {
   );
 }
 
-test('no answer is of two types, so that generated clients know which they have', () => {
+test('no answer is of two types, so that generated clients have one', () => {
   for (const [where, { responses }] of operations())
     for (const [status, { content = {} }] of Object.entries(responses))
       expect(Object.keys(content).length, `${where} ${status}`).toBeLessThanOrEqual(1);

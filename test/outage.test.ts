@@ -80,7 +80,7 @@ test('a stream and every kind of subscription go on where they stood', async () 
     expect(one.map(({ type }) => type)).toEqual(['QUEUED', 'RUNNING', 'FAILED']);
 });
 
-test('the server stops: a subscription says so instead of ending as if all were told', async () => {
+test('the server stops: a subscription ends with an error instead of as if all had been sent', async () => {
   await run('outlived', 'echo a; sleep 600');
   await until(ada, 'ada', 'outlived', 'RUNNING');
   const log = 'subscription { jobLog(namespace: "ada", name: "outlived") { seq } }';
@@ -105,7 +105,7 @@ test('a job that is cancelled afterwards is still ended', async () => {
   await eventually(async () => expect((await job(ada, 'ada', 'watched')).exitCode).toBe(7));
 });
 
-test('an attempt that was being prepared, running or ending is gone on with', async () => {
+test('an attempt that was being prepared, running or ending goes on', async () => {
   const mended = Promise.withResolvers<void>();
   whenPrepared = async () => {
     whenPrepared = undefined;

@@ -118,7 +118,7 @@ test.for(Object.keys(PROXIES) as (keyof typeof PROXIES)[])(
       await workspace.git('work', 'rev-parse', 'HEAD'),
     );
 
-    // Were it held back, the line would come with the end of the job, which is a minute away.
+    // If the proxy held the line back, it would come with the end of the job, a minute later.
     const job = { name: 'slow', command: 'echo first; sleep 60', repo: 'admin/work', gpu: 'none' };
     expect((await direct.post('/auth/v1/seed/admin/jobs', job)).status).toBe(201);
     const stream = await ask(`${base}/admin/job/slow/logs?stream=true`, ca, {

@@ -95,7 +95,7 @@ test('a branch or a tag with the form of a commit id is refused, and the commit 
   await workspace.git('shadow', 'push', '-q', 'origin', `:refs/heads/${first}`);
 });
 
-test('a ref that could not be asked for by its name is refused, and no path of ours is told', async () => {
+test('a ref that could not be asked for by its name is refused, and no path of the server is shown', async () => {
   await seeded('names');
   const names = ['y'.repeat(241), `${'z/'.repeat(125)}z`, '-x', '@'];
   for (const name of names) {
@@ -339,7 +339,7 @@ test('a fault on our side refuses a push with a plain sentence and the request i
   expect(await told(id)).toContain(`refs/heads/main ${sha}`);
 });
 
-test('a record that fails is written later, while the server runs, and told of once', async () => {
+test('a record that fails is written later, while the server runs, with one event', async () => {
   const id = await seeded('later');
   const earlier = await told(id);
   const sha = await workspace.commit('later', { 'b.txt': 'b' });
@@ -367,7 +367,7 @@ test('a record that fails is written later, while the server runs, and told of o
   expect(services.pushes.waiting).toBe(0);
 });
 
-test('a push is told of although the next one has moved its ref again before it was recorded', async () => {
+test('a push has an event although the next one has moved its ref again before it was recorded', async () => {
   const id = await seeded('moving');
   const earlier = await told(id);
   const one = await workspace.commit('moving', { 'b.txt': 'b' });
@@ -384,7 +384,7 @@ test('a push is told of although the next one has moved its ref again before it 
   expect(await told(id)).toEqual([...earlier, `refs/heads/main ${one}`, `refs/heads/main ${two}`]);
 });
 
-test('after a kill each push that took effect is told of, also one whose ref was moved on', async () => {
+test('after a kill each push that took effect has an event, also one whose ref was moved again', async () => {
   const id = await seeded('killed');
   const earlier = await told(id);
   const { services } = app.app;
@@ -413,7 +413,7 @@ test('after a kill each push that took effect is told of, also one whose ref was
   expect(await disk.begun()).toEqual([]);
 });
 
-test('a push is told of once although its note outlived its record', async () => {
+test('a push has one event although its note outlived its record', async () => {
   const id = await seeded('noted');
   const earlier = await told(id);
   const { services } = app.app;

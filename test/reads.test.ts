@@ -96,7 +96,7 @@ test('nobody waits for ever: not for a place, and not for a client that does not
   gone.answer.destroy();
   await settled();
   expect(gone.state).toEqual({ status: 503 });
-  // After its 30 s the first is cut off, because somebody waits; then nobody does, and the others may go on.
+  // After its 30 s the first is cut off, because another waits; then none waits, and the others may go on.
   await vi.advanceTimersByTimeAsync(22_000);
   expect(held.map(({ answer }) => answer.destroyed)).toEqual([true, false, false, false]);
   expect(waiting.state).toBe('made');

@@ -1,4 +1,4 @@
-/** What is removed when its time is over, and what a client hears who asks for it. */
+/** What is removed when its time is over, and the answer to a client that asks for it. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { removeOldEvents } from '../src/events/retention.ts';
 import { fakeRunner } from './fakes/runner.ts';
@@ -32,7 +32,7 @@ const eventsAfter = (after: number, count?: number) =>
     count,
   );
 
-test('events of a database that was restored into another cluster are told, and others after them', async () => {
+test('events of a database that was restored into another cluster are read, and new ones after them', async () => {
   await run('before');
   const told = await eventsAfter(0, 3);
   // The next cluster's transaction ids begin far below those that the events have; and again.
@@ -89,7 +89,7 @@ test('events are kept for thirty days, and a cursor from before is refused with 
   await expect(eventsAfter(99_999_999)).rejects.toThrow(/the cursor of no event/);
 });
 
-test('only a beginning of the events goes, so that nobody misses one behind a cursor', async () => {
+test('only a beginning of the events is removed, so that nobody misses one after a cursor', async () => {
   await run('one');
   await run('two');
   const all = await query('select seq::int as seq from events order by xid, seq');

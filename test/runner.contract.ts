@@ -145,7 +145,7 @@ export function runnerContract(open: () => Promise<RunnerUnderTest>): void {
     expect(await runner.wait(handle, never)).toEqual({ kind: 'lost' });
   });
 
-  test('a sweep ends what nobody knows of and spares the rest', async () => {
+  test('a sweep ends attempts that are not in its list and spares the rest', async () => {
     await using made = await open();
     const { runner } = made;
     const [kept, stray] = [attemptSpec('sleep 600'), attemptSpec('sleep 600')];

@@ -3,7 +3,7 @@ import { constants } from 'node:os';
 import { expect, test } from 'vitest';
 import { startApp } from './harness.ts';
 
-test('it says that it lives, is ready, and which one it is', async () => {
+test('health, readiness and version are answered', async () => {
   await using app = await startApp();
   expect((await app.anonymous.get('/livez')).text).toBe('ok');
   expect((await app.anonymous.get('/readyz')).text).toBe('ok');
@@ -59,7 +59,7 @@ test('a connection that cannot be accepted does not end the server', async () =>
   const { _handle: listening } = app.app.server as unknown as {
     _handle: { onconnection(error: number): void };
   };
-  // As libuv tells that no descriptor is free, when the one that it keeps for this moment is taken too.
+  // The error of libuv when no descriptor is free, and the one that it keeps in reserve is used too.
   for (let times = 0; times < 3; times++) listening.onconnection(-constants.errno.EMFILE);
   expect((await fetch(`${app.base}/livez`)).status).toBe(200);
 });

@@ -280,7 +280,7 @@ test('what a handler writes after the end of its answer does not end the server'
     res.write('late', () => late.resolve());
   });
   expect(await (await fetch(server.base)).text()).toBe('whole');
-  // Vitest fails a file in which an `error` was heard by nobody.
+  // Vitest fails a file in which an `error` had no listener.
   await late.promise;
   expect(await (await fetch(server.base)).text()).toBe('whole');
 });

@@ -196,7 +196,7 @@ test('a wrong value stops the start with a line that names the variable', async 
   );
 });
 
-test('what keeps the embedded PostgreSQL from starting is said, with what to do', async (ctx) => {
+test('the reason why the embedded PostgreSQL does not start is printed, with what to do', async (ctx) => {
   needs(ctx, 'root');
   await using folder = await dataFolder();
   // Without setpriv, `nobody` cannot enter this folder, which only root may enter.

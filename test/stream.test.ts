@@ -80,7 +80,7 @@ test('a resume at the very end is 204, so that an EventSource does not come agai
   const resume = (id: string) => ada.get(path('ended'), { 'Last-Event-ID': id });
   const last = await resume(events.at(-1)?.id ?? '');
   expect([last.status, last.text, last.headers.get('content-type')]).toEqual([204, '', null]);
-  // One before: there is the last status to tell, and the end.
+  // One before the end: the last status and the end are still to be sent.
   const line = events.find(({ event }) => event === 'log')?.id ?? '';
   expect((await resume(line)).text).toMatch(/event: status[\s\S]*event: end/);
   // While a cancelled job still prints, more may come.
@@ -113,7 +113,7 @@ test('HEAD answers as GET would, and ends at once', async () => {
   expect((await ada.request('HEAD', path('none'))).status).toBe(404);
 });
 
-test('a cancelled job is followed to its last word', async () => {
+test('a cancelled job is followed to its last line', async () => {
   await run('dying', 'echo up; trap 9; sleep 600');
   await hasLines('dying', 1);
   await using stream = followStream(ada, path('dying'));

@@ -65,7 +65,7 @@ test.each(Object.entries(MODES))(
   },
 );
 
-test('events of a deleted job are still told, without the job', async () => {
+test('events of a deleted job are still sent, without the job', async () => {
   await run('gone', 'exit 0');
   await until(ada, 'ada', 'gone', 'SUCCEEDED');
   await remove(ada, 'ada', 'gone');
@@ -111,7 +111,7 @@ test('no event is passed over when transactions commit in another order than the
   expect(rest[0].cursor).toBe(cursors[1]);
 });
 
-test('who may not see is told why, and nothing else', async () => {
+test('who may not see gets the reason, and nothing else', async () => {
   const bob = await app.user('bob');
   await run('secret', 'exit 0');
   for (const [client, code] of [
@@ -194,7 +194,7 @@ test('nothing is read ahead of a client of an event stream', async () => {
   reserved.close();
 });
 
-test('an operation that breaks is told, and others on its stream go on', async () => {
+test('an operation that fails sends its error, and others on its stream go on', async () => {
   const stream = new EventStream((error) => new GraphQLError((error as Error).message));
   // biome-ignore lint/correctness/useYield: it fails before it yields.
   const failing = (async function* () {

@@ -2,7 +2,7 @@
 import { expect, test } from 'vitest';
 import { NoTurn, Turns } from '../src/limits/turns.ts';
 
-/** Work that ends when told, and what has begun so far. */
+/** Work that ends when the test says so, and what has begun so far. */
 function bench(turns: Turns) {
   const begun: string[] = [];
   const ends = new Map<string, () => void>();

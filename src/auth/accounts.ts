@@ -29,7 +29,7 @@ import {
   type Viewer,
 } from './permissions.ts';
 
-/** RFC 5321 ends a path at 256 characters with its angle brackets. Whether it is read is not for us to know. */
+/** RFC 5321 ends a path at 256 characters with its angle brackets. Whether anybody reads mail there is not checked. */
 const MAX_EMAIL = 254;
 const EMAIL = /^[^\s@<>()[\],;:\\"]+@[a-z0-9-]+(?:\.[a-z0-9-]+)*$/i;
 

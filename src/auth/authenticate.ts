@@ -4,7 +4,7 @@
  * away is gone at once on every server.
  *
  * The query is written by hand because every request pays for it: the join took 61 µs of CPU through pg and
- * 132 through Prisma. A cache was refused: it would have to be told of every deletion, on every server.
+ * 132 through Prisma. There is no cache, because every deletion would have to reach it, on every server.
  */
 import type { Plan, Role } from '../../prisma/generated/enums.ts';
 import { type AppError, unauthenticated } from '../errors.ts';
@@ -43,7 +43,7 @@ async function accountOf(pool: Pool, credential: Credential): Promise<Account | 
   const { kind, name, secret } = credential;
   if (kind === 'basic' && secret.startsWith(TOKEN_PREFIX)) return byToken(pool, secret);
   const account = KEY_NAME.test(name) ? await byKey(pool, name, secret) : undefined;
-  // The first token may have been chosen by hand, without the prefix.
+  // The operator may have chosen the first token by hand, without the prefix.
   return account ?? (kind === 'basic' ? byToken(pool, secret) : undefined);
 }
 

@@ -44,7 +44,7 @@ export function searchable(name: string): string {
   return name.includes('\0') ? '' : name;
 }
 
-/** The error of a write, told as 409 when the name was taken. */
+/** What to throw for a failed write: 409 when the name was taken, else the error itself. */
 export function taken(error: unknown, message: string): unknown {
   return violatesUnique(error) ? new AppError('already_exists', message, { field: 'name' }) : error;
 }

@@ -42,7 +42,7 @@ export function recordUsage({ pool, log }: Pick<Services, 'pool' | 'log'>): Usag
     timer = undefined;
     const batch = notes;
     notes = [];
-    // A lost note is made good by the first request of the next minute.
+    // A note that is lost is replaced by the first request of the next minute.
     written = written
       .then(() => write(batch))
       .catch((error) => log.warn({ err: error }, 'the use of credentials was not recorded'));

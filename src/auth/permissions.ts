@@ -32,7 +32,10 @@ const IMPLIED: Partial<Record<Scope, readonly Scope[]>> = {
   'job:write': ['job:read'],
 };
 
-/** Action → the role it needs, the scope a narrowed credential must carry (null: full rights only), and it in words. */
+/**
+ * Action → the role it needs, the scope a limited credential must have (null: only one of full rights may), and what
+ * error messages call it.
+ */
 export const ACTIONS = {
   'repository.read': { role: 'read', scope: 'repo:read', what: 'read repositories' },
   'repository.push': { role: 'write', scope: 'repo:write', what: 'push' },

@@ -41,7 +41,7 @@ export type Recheck = Disposable & {
 export type Rechecks = AsyncDisposable & {
   /** For a viewer that has just been found to be allowed. */
   watch(viewer: Viewer, rule: Rule): Recheck;
-  /** How many are watched for: one that was left behind shows here. */
+  /** How many checks are registered. Tests see here whether one was not removed. */
   readonly streams: number;
 };
 

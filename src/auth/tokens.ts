@@ -1,6 +1,6 @@
 /**
  * The secrets of credentials. A token is `loam_pat_`, 40 base62 characters and 6 of their CRC32, so that
- * scanners find one in a text and know it from chance; only its SHA-256 is kept (decisions section 6).
+ * scanners find one in a text and can tell it from random text; only its SHA-256 is kept (decisions section 6).
  */
 import { createHash, randomInt, timingSafeEqual } from 'node:crypto';
 import { crc32 } from 'node:zlib';

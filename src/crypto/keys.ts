@@ -1,6 +1,6 @@
 /**
- * One secret key for all that is signed or sealed, with a key of its own derived for each purpose, so that none of
- * them says anything of another.
+ * One secret key for all that is signed or sealed, with a key of its own derived for each purpose, so that nobody
+ * can compute one from another.
  *
  * It lies beside the database or in the environment, never in the database: a leaked dump forges no link and opens no
  * secret. The database only recognizes it, so that a server with another key stops at its start instead of failing

@@ -1,6 +1,6 @@
 /**
  * What is done with a GraphQL request before Yoga reads it: its body is read, no larger than REST's may be, so that
- * nobody makes the server hold more; and the JSON in its address is JSON, which Yoga takes for a fault of ours.
+ * nobody makes the server hold more; and the JSON in its address is JSON, of which Yoga would make a 500.
  */
 import type { IncomingMessage } from 'node:http';
 import type { GraphQLError } from 'graphql';

@@ -2,7 +2,7 @@
  * The Pothos builder that each feature's `graphql/` adds to, and the scalars they share.
  *
  * Enums carry the REST wire form as their internal value (`A100-40GB` is no GraphQL name), so the domain,
- * the database and REST speak one language and GraphQL clients see A100_40GB.
+ * the database and REST use the same values, and GraphQL clients see A100_40GB.
  */
 import SchemaBuilder from '@pothos/core';
 import ComplexityPlugin from '@pothos/plugin-complexity';

@@ -1,4 +1,4 @@
-/** What an error looks like to a GraphQL client: each carries a code, and tells no more than REST would. */
+/** What an error looks like to a GraphQL client: it has a code, and shows no more than REST would. */
 import { type ExecutionResult, GraphQLError } from 'graphql';
 import { isUnexpected, toPublic } from '../errors.ts';
 import type { Services } from '../services.ts';

@@ -2,8 +2,8 @@
  * One connection of the graphql-sse protocol: an event stream with the results of one operation or several.
  *
  * An operation goes on when the client has taken its last result, and does not begin before there is a client.
- * So what is held here is one result of each operation, however slow the client is and however much there is
- * to tell. (The library of that name reads ahead without a limit, also for a stream that nobody connects to:
+ * So one result of each operation is held here, however slow the client is and however much there is to
+ * send. (The library of that name reads ahead without a limit, also for a stream that nobody connects to:
  * one subscription to a long log took all of the server's memory.)
  */
 import { Repeater } from '@repeaterjs/repeater';
@@ -11,7 +11,7 @@ import type { ExecutionResult, GraphQLError } from 'graphql';
 
 export type Result = ExecutionResult | AsyncIterable<ExecutionResult>;
 
-/** Comments, so that nothing on the way takes a quiet stream for a dead one. */
+/** How often a comment is sent, so that no proxy closes a stream on which nothing happens. */
 const SIGN_OF_LIFE_MS = 12_000;
 const SIGN_OF_LIFE = ':\n\n';
 
@@ -54,16 +54,16 @@ export class EventStream {
     this.#operations.set(id, undefined);
   }
 
-  /** Tells the results of an operation and then its end; unless it was ended while it was prepared. */
+  /** Sends the results of an operation and then its end, unless it was ended while it was prepared. */
   start(id: string, result: Result): void {
     const results = Symbol.asyncIterator in result ? result[Symbol.asyncIterator]() : once(result);
     if (this.#operations.has(id)) {
       this.#operations.set(id, results);
-      void this.#tell(id, results);
+      void this.#send(id, results);
     } else leave(results);
   }
 
-  /** Ends an operation before its time; nothing more is told of it. */
+  /** Ends an operation before it has finished; nothing more is sent of it. */
   end(id: string): void {
     const results = this.#operations.get(id);
     this.#operations.delete(id);
@@ -81,7 +81,7 @@ export class EventStream {
   close(): void {
     if (this.#closed.signal.aborted) return;
     this.#closed.abort();
-    // Who waits for a client that never came goes on, and finds its operation at its end.
+    // Operations that wait for a client that never came go on, and find that they are over.
     this.#client.resolve(async () => {});
     for (const results of this.#operations.values()) if (results) leave(results);
     this.#operations.clear();
@@ -95,7 +95,7 @@ export class EventStream {
       if (this.#closed.signal.aborted) stop();
       let signs = 0;
       const sign = () => {
-        // To one who does not read it would only pile up.
+        // For a client that does not read, comments would collect in memory.
         if (signs > 0) return;
         signs++;
         void push(SIGN_OF_LIFE).then(() => signs--);
@@ -110,15 +110,15 @@ export class EventStream {
     });
   }
 
-  async #tell(id: string, results: AsyncIterator<unknown>): Promise<void> {
+  async #send(id: string, results: AsyncIterator<unknown>): Promise<void> {
     const push = await this.#client.promise;
     const current = () => this.#operations.get(id) === results;
-    const tell = (result: unknown) => push(message('next', id ? { id, payload: result } : result));
+    const send = (result: unknown) => push(message('next', id ? { id, payload: result } : result));
     try {
       for (let next = await results.next(); !next.done && current(); next = await results.next())
-        await tell(next.value);
+        await send(next.value);
     } catch (error) {
-      if (current()) await tell({ errors: [this.#show(error)] });
+      if (current()) await send({ errors: [this.#show(error)] });
     }
     if (!current()) return;
     await push(message('complete', id ? { id } : undefined));

@@ -1,4 +1,4 @@
-/** GraphiQL at `/graphql` for browsers: one page, out of a package of ours, that loads nothing from anywhere. */
+/** GraphiQL at `/graphql` for browsers: one page, served from our own packages, that loads nothing from elsewhere. */
 import { hash } from 'node:crypto';
 import { promisify } from 'node:util';
 import { gzip } from 'node:zlib';
@@ -48,8 +48,8 @@ const readPage = once(async (): Promise<Page> => {
 });
 
 /**
- * The one script, by its hash, and the editor's workers, which it makes itself. Styles cannot be told by
- * hashes: the editor writes them as it goes.
+ * The one script, by its hash, and the editor's workers, which it makes itself. Styles cannot be allowed by
+ * hashes, because the editor makes them while it runs.
  */
 function policyFor(script: string): string {
   return [

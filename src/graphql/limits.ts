@@ -4,7 +4,7 @@
  *
  * An operation costs 1 for each field, times the sizes of the lists the field stands in, and more for fields
  * that start a process; fields say it themselves (`complexity` in the schema). REST's stored operations do not
- * pass here: they are ours, and their lists are bounded.
+ * pass here: we wrote them, and their lists are bounded.
  */
 import { complexityFromQuery } from '@pothos/plugin-complexity';
 import {
@@ -38,7 +38,7 @@ function tooLarge(limit: Limit, maximum: number, requested?: number): GraphQLErr
   });
 }
 
-/** Refuses what is too large, and tells in `extensions.cost` what an operation cost. */
+/** Refuses an operation that is too large, and answers in `extensions.cost` what it cost. */
 export const useLimits: Plugin = {
   onParse({ setParseFn }) {
     setParseFn((source: string | Source, options?: object) => {
@@ -63,7 +63,7 @@ export const useLimits: Plugin = {
   },
 };
 
-/** @throws GraphQLError past the limit. What is no GraphQL is told by the parser. */
+/** @throws GraphQLError past the limit. Text that is no GraphQL is refused by the parser. */
 function countTokens(source: Source): void {
   const lexer = new Lexer(source);
   for (let count = 0; ; count++) {

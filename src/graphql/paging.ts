@@ -1,4 +1,4 @@
-/** The GraphQL forms of a page: a connection, for whoever scrolls, and a numbered page, for REST. */
+/** The GraphQL forms of a page: a connection, for front ends, and a numbered page, for REST. */
 import type { NumberedPage, Slice } from '../database/paging.ts';
 import { MAX_FIRST } from '../database/paging.ts';
 import { builder } from './builder.ts';

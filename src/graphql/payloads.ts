@@ -4,7 +4,7 @@
  */
 import { builder } from './builder.ts';
 
-/** `{Mutation}Payload` with the id of what is gone. */
+/** `{Mutation}Payload` with the id of what was deleted. */
 export function deletionPayload(mutation: string) {
   return builder.objectRef<{ id: string }>(`${mutation}Payload`).implement({
     description: 'What was deleted.',

@@ -20,7 +20,7 @@ export class ReservedStreams {
   readonly #streams = new Map<string, Reserved>();
   readonly #show: (error: unknown) => GraphQLError;
 
-  /** When `stopping` aborts, streams end as soon as what they tell of has ended. */
+  /** When `stopping` aborts, streams end as soon as their operations have. */
   constructor(show: (error: unknown) => GraphQLError, stopping: AbortSignal) {
     this.#show = show;
     stopping.addEventListener('abort', () => {

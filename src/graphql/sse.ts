@@ -1,6 +1,6 @@
 /**
  * The protocol of graphql-sse (its PROTOCOL.md) at `/graphql/stream`, over the same parsing, limits and execution as
- * `/graphql`: an event stream for each operation, or one that is reserved and then told which operations to carry.
+ * `/graphql`: an event stream for each operation, or one that is reserved first and then given its operations.
  *
  * Yoga's plugin for it answers every refused operation with "Unable to detect operation AST", and the library
  * below it reads ahead of clients and reads bodies without a limit, keeps streams that are reserved and never

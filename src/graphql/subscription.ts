@@ -1,12 +1,12 @@
-/** From what the domain yields to what a subscription field is given. */
+/** Subscription fields over the async generators of the domain. */
 import { Repeater } from '@repeaterjs/repeater';
 import { builder } from './builder.ts';
 
-/** What ended a subscription, as its last event. */
+/** The error that ended a subscription, as its last event. */
 export type Failed = { failure: unknown };
 
 /**
- * A generator that waits for the database is not ended by its reader going away; a repeater is told, and then
+ * A generator that waits for the database does not end when its reader goes away; a repeater notices that, and then
  * aborts it. `signal` of the request would not do: in graphql-sse's single connection mode the request that
  * subscribes is answered and over long before the subscription is.
  *

@@ -1,4 +1,4 @@
-/** Following jobs: who may, from where, and in what form it is told, for GraphQL and for event streams. */
+/** Following jobs: who may, where it begins, and what is sent, for GraphQL and for event streams. */
 import type { JobStatus } from '../../prisma/generated/enums.ts';
 import { anyIn, demand, type Viewer } from '../auth/permissions.ts';
 import { type Rule, whileAllowed } from '../auth/rechecks.ts';
@@ -77,7 +77,7 @@ export async function openStream(
   return from(await startOf(services, id, query));
 }
 
-/** What tells whether a stream has more to say: a cancelled job prints until its attempt has ended. */
+/** What decides whether a stream goes on: a cancelled job prints until its attempt has ended. */
 const streamColumns = {
   status: true,
   nextSeq: true,

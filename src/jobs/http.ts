@@ -14,7 +14,7 @@ import { demandDownload } from './artifacts/downloads.ts';
 import { archiveKey, openArtifact } from './artifacts/store.ts';
 import { type LogEvent, openStream } from './following.ts';
 
-/** Comments, so that nothing on the way takes a quiet stream for a dead one (decisions section 4). */
+/** How often a comment is sent, so that no proxy closes a stream on which nothing happens (decisions section 4). */
 const SIGN_OF_LIFE_MS = 15_000;
 
 /** The parameters of a log request, as its operation declares them. */
@@ -25,7 +25,7 @@ type LogValues = { namespace: string; name: string; tail?: number; since?: strin
  *
  * Each event carries the number of its journal entry as `id`, so a client that comes back with
  * `Last-Event-ID`, as EventSource does by itself, goes on exactly where it was cut off. At the very end the
- * answer is 204, which tells an EventSource not to come again. When the viewer may not see the job any more, the
+ * answer is 204, after which an EventSource does not connect again. When the viewer may not see the job any more, the
  * last event is `error`, with the error's envelope.
  */
 export function streamLogs(services: Services) {
@@ -44,7 +44,7 @@ export function streamLogs(services: Services) {
     if (req.method === 'HEAD') return void res.end();
     res.flushHeaders();
     const gone = closingOf(res);
-    // Also while the database is away and there is nothing to tell.
+    // Also while the database is away and there is nothing to send.
     const sign = setInterval(() => {
       // To one who does not read it would only pile up, and keep the connection from being cut.
       if (!res.writableNeedDrain) res.write(': still here\n\n');
@@ -166,7 +166,7 @@ function endWhenRefused(
   return right;
 }
 
-/** What a job wrote is never a page of ours. */
+/** What a job wrote is never shown as a page of this site. */
 function protect(res: Response): void {
   res.setHeader('X-Content-Type-Options', 'nosniff');
   res.setHeader('Content-Security-Policy', "default-src 'none'; sandbox");

@@ -71,7 +71,7 @@ export async function createJob<S extends Select>(
   demand(viewer, 'job.create', anyIn(viewer, namespace.id));
   const { env, secrets, ...request } = checkRequest(input);
   const source = await resolve(services, viewer, request);
-  // Again, now that the repository is known that a narrowed credential may be for.
+  // Again with the repository, because the credential may be narrowed to others.
   demand(viewer, 'job.create', { namespaceId: namespace.id, repositoryId: source?.repositoryId });
 
   const id = newId('job');
@@ -147,7 +147,7 @@ export async function findJob<S extends Select>(
   return row as unknown as Row<S> | null;
 }
 
-/** What is told of an attempt. */
+/** The columns of an attempt that clients see. */
 export const attemptColumns = {
   id: true,
   number: true,
@@ -237,7 +237,7 @@ function sorted(sort: Sort, order: Order): Prisma.JobOrderByWithRelationInput[] 
 }
 
 /**
- * Commits `cancelled` and returns; the worker hears of it and ends the process afterwards.
+ * Commits `cancelled` and returns; the worker is woken and ends the process afterwards.
  * @throws AppError 401, 403, 404, 409 when the job is over.
  */
 export async function cancelJob<S extends Select>(

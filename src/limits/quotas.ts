@@ -22,7 +22,7 @@ const NAMES: Record<Quota, string> = {
 /**
  * Call it in the transaction that adds, before the row is written: two requests for the last place then come
  * one after the other, because the count is made under a lock of the namespace that lasts until the commit.
- * Outside a transaction it tells how things stand: enough for storage, whose size is known afterwards.
+ * Outside a transaction it compares with the present number: enough for storage, whose size is known afterwards.
  *
  * @param adding how many more, or bytes
  * @throws AppError 403 `quota_exceeded`

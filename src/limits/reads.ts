@@ -50,7 +50,7 @@ export async function takeWhole(allowance: Allowance, bytes: number): Promise<vo
   throw invalid(null, 'The answer is full: ask for less at once');
 }
 
-/** The part of Node's `ServerResponse` that tells when a place is free again. */
+/** The part of Node's `ServerResponse` that shows when the answer was sent. */
 export type Answer = NodeJS.EventEmitter & {
   readonly destroyed: boolean;
   readonly writableFinished: boolean;

@@ -1,4 +1,4 @@
-/** REST in Express: matches the routes, takes requests apart, and writes the answers. */
+/** REST in Express: matches the routes, reads the parameters, and writes the answers. */
 import { hash } from 'node:crypto';
 import express, { type Request, type RequestHandler, type Response, type Router } from 'express';
 import { demandAccount } from '../auth/permissions.ts';

@@ -29,7 +29,7 @@ export type Answer = {
   bodyOf(data: unknown): unknown;
 };
 
-/** What a field of an answer's type knows beyond GraphQL, in its `extensions`. */
+/** What the directives say about a field of an answer, in the `extensions` of its type. */
 export type AnswerField = { absentWhenNull?: boolean; stringMap?: boolean };
 /** The keys of an answer's type whose fields stand in the object itself. */
 type AnswerType = { inlined?: string[] };

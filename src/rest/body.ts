@@ -1,5 +1,5 @@
 /**
- * Reads a REST request's body once, strictly, and leaves it on the request: the bytes for who compares
+ * Reads a REST request's body once, strictly, and keeps it on the request: the bytes to compare
  * requests (`Idempotency-Key`), the parsed object for the operation.
  */
 import { isUtf8 } from 'node:buffer';

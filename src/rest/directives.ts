@@ -1,4 +1,4 @@
-/** What a stored operation says about REST that GraphQL has no words for. They change nothing of its execution. */
+/** Directives with which a stored operation says what only REST needs. They do not change how it is executed. */
 import {
   buildASTSchema,
   type FieldNode,

@@ -31,7 +31,7 @@ export function enumValues(type: GraphQLType): readonly string[] | undefined {
 /**
  * An enum's internal values are what REST shows (`A100-40GB` cannot be a GraphQL name), so here the type
  * is a scalar that passes them through. Parameters are checked against `enumValues` before they get here;
- * names are taken too, because that is how `mapSchema` hands over the core's default values.
+ * names are taken too, because that is how `mapSchema` passes the default values of the core schema.
  */
 function wireEnum(type: GraphQLEnumType): GraphQLScalarType {
   const byName = new Map<unknown, string>(type.getValues().map((v) => [v.name, v.value]));
@@ -85,7 +85,7 @@ function implementsNode(schema: GraphQLSchema, typeName: string): boolean {
   return isObjectType(type) && type.getInterfaces().some(({ name }) => name === 'Node');
 }
 
-/** A check that a row has what is selected; undefined when looking cannot tell, as with filters. */
+/** A check that a row has what is selected; undefined where the row does not show it, as with filters. */
 function loadedWith(select: unknown): ((row: Row) => boolean) | undefined {
   if (typeof select !== 'object' || select === null) return undefined;
   const checks: ((row: Row) => boolean)[] = [];

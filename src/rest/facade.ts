@@ -53,7 +53,7 @@ export function createEndpoints(core: GraphQLSchema, routes: readonly Route[]): 
   return routes.map((route, at) => ({
     route,
     operation: (stored.get(route.operation) as Stored).operation,
-    // All values go in as if they stood in the path: the one source that sofa mixes with no other.
+    // All values are passed as path parameters: the one source that sofa mixes with no other.
     call: async (exchange, values) =>
       (handlers[at] as SofaHandler)({ url: '', body: null, params: values }, exchange),
   }));
@@ -97,7 +97,7 @@ type SofaHandler = (
 /**
  * Sofa's handlers, in the order of the routes. They are called directly: matching is Express's, whose
  * router costs a third of sofa's, and what else sofa mounts (`POST /webhook`, which makes the server call
- * any address it is told) stays out of reach.
+ * any address that a request names) cannot be called.
  */
 function sofaHandlers(
   schema: GraphQLSchema,
@@ -139,7 +139,10 @@ function sofaHandlers(
   });
 }
 
-/** What a resolver threw. GraphQL's own errors are a bug of ours, save those about variables, which have no path. */
+/**
+ * What a resolver threw. GraphQL's own errors come from a fault in the stored operation, except those about variables,
+ * which have no path.
+ */
 function cause(error: unknown): unknown {
   const { originalError, path, message } = error as GraphQLError;
   if (originalError) return cause(originalError);

@@ -1,4 +1,4 @@
-/** What a known path says to a method it has no use for. */
+/** The answer to a method that a path of the API does not have: 405. */
 import type { RequestHandler } from 'express';
 import { AppError } from '../errors.ts';
 

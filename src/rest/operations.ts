@@ -1,6 +1,6 @@
 /**
  * The stored operations: read from `operations/`, checked against the schema they will run on, and taken
- * apart into what REST needs to know of each.
+ * apart into what REST needs of each.
  */
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -111,7 +111,7 @@ function readParameters(
   });
 }
 
-/** The argument or input field each variable is given to: it knows the default and the description. */
+/** The argument or input field that each variable is given to; it has the default and the description. */
 function usesOfVariables(schema: GraphQLSchema, document: DocumentNode) {
   const uses = new Map<string, GraphQLArgument | GraphQLInputField>();
   const info = new TypeInfo(schema);

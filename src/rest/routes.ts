@@ -21,7 +21,7 @@ export type Route = {
   conflict?: readonly [code: 'already_exists' | 'conflict', example: string];
   /** Needs no credentials. */
   public?: true;
-  /** The status of an answer that reports trouble, where there is such a one. */
+  /** The status of an answer that says that a part of the service fails. */
   trouble?: { status: 503; when: (body: { status?: string }) => boolean };
   /** The boolean parameter that asks for an event stream, which is not GraphQL's to answer. */
   streamedBy?: 'stream';

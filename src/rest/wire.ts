@@ -1,5 +1,5 @@
 /**
- * Parameters as they come over the wire: strict, because a value that is quietly made to fit is a bug
+ * Parameters as they come over the wire: strict, because a value that is silently converted is a mistake
  * that its sender finds later. Text (path and query) and JSON (body) have their own rules.
  */
 import {

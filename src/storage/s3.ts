@@ -1,5 +1,5 @@
 /**
- * Storage in a bucket of any server that speaks S3. Tried against Ceph's gateway.
+ * Storage in a bucket of any server with the S3 protocol. Tested with Ceph's gateway.
  *
  * Endpoint, region and credentials are those of the usual AWS variables, profiles and roles. Objects larger than a
  * part go up in parts, so that a size need not be known and memory holds three of them at most.
@@ -29,7 +29,7 @@ const CONNECT_MS = 5_000;
 /** Without a byte in either direction. */
 const SILENCE_MS = 30_000;
 
-/** @throws ConfigError when the bucket is not there or not ours; StorageAway */
+/** @throws ConfigError when there is no such bucket or we may not use it; StorageAway */
 export async function openS3({
   bucket,
   prefix,
@@ -83,7 +83,7 @@ export async function openS3({
       const bytes = range && { Range: `bytes=${range.start}-${range.end}` };
       const answer = await found(client.send(new GetObjectCommand({ ...at(key), ...bytes })));
       if (!answer) return null;
-      // Of a range the whole size stands behind the slash.
+      // For a range the size of the whole object follows the slash.
       const whole = /\/(\d+)$/.exec(answer.ContentRange ?? '')?.[1];
       const size = Number(whole ?? answer.ContentLength);
       return { ...describe(answer), size, contents: answer.Body as Readable };
@@ -137,7 +137,7 @@ export async function openS3({
   return storage;
 }
 
-/** A HEAD request is answered without words. */
+/** What the status means, because the answer to a HEAD request has no message. */
 const WHY: Record<number, string> = {
   301: 'lies in another region (AWS_REGION)',
   401: 'refuses these credentials (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)',

@@ -116,7 +116,7 @@ test('whatever is done at once to the same repositories, each request is answere
       const place = await placeOf(id);
       const all = args.map((arg) => (arg === 'REMOTE' ? remoteOf(client, place) : arg));
       const { code, stderr } = await workspace.try('work', ...all);
-      // What git shows of a 5xx, and of a fault that it tells of within its protocol.
+      // What git prints for a 5xx, and for a fault that is reported within its protocol.
       expect(stderr, what).not.toMatch(/(error:|HTTP) 5\d\d|fault on the server/);
       answered(code === 0 ? 200 : 400);
     };

@@ -107,7 +107,7 @@ export type JsonSchema = {
 
 /**
  * Values of a JSON schema, each part now and then replaced by something else. `known` gives real values by
- * a property's name (ids and names of things that exist), so that requests get past the front door.
+ * a property's name (ids and names of things that exist), so that requests are not all refused at validation.
  */
 export function fromSchema(
   schema: JsonSchema,

@@ -1,6 +1,6 @@
 /**
  * Jobs that try to get out: in each confinement, by a server that is root and by one that is not. What is left
- * to a job in each is what the table of docs/jobs.md says.
+ * to a job in each is what the table of docs/jobs.md lists.
  */
 import { execFileSync, spawnSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
@@ -150,7 +150,7 @@ describe.each(rows)('$sandbox, by a server that is $who', (row) => {
     const before = readFileSync('/proc/sys/kernel/core_pattern', 'utf8');
     const { lines, outcome } = await server.run({ command, env });
     expect(outcome).toMatchObject({ kind: 'exited' });
-    // Of the sandbox's own programs none has heard of the library, or each would complain of it.
+    // None of the sandbox's own programs was given the library, or each would complain of it.
     const own = [...env.QUOTES.split('\n'), env.ENV + env.PATH];
     const reached = REACHED[who][sandbox].filter((name) => name in list);
     // Where it reached its own log, it has written a line without text into it.

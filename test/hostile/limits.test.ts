@@ -35,7 +35,7 @@ describe.each(['bubblewrap', 'none'] as const)('an ordinary user, confined by %s
       stop: 'KILL',
     });
     expect(bomb.outcome).toMatchObject({ kind: 'exited' });
-    // The kernel counts the dead until the machine's first process has taken note of them.
+    // The kernel counts ended processes until the machine's first process has read their exit codes.
     await vi.waitFor(
       async () => {
         const after = await made.run({ command: 'true | true | true | true | echo here' });

@@ -1,5 +1,5 @@
 /**
- * Who may do what, told once: for every root field of the GraphQL schema the least that a caller must be.
+ * Who may do what, in one table: for every root field of the GraphQL schema the least that a caller must be.
  * REST has no rows of its own, because each of its operations is one of these fields.
  */
 import type { World } from './world.ts';
@@ -56,7 +56,7 @@ export const QUERIES: Record<string, Rule[]> = {
   version: [{ from: 'anyone' }],
   viewer: [{ from: 'anyone' }],
   whoami: [{ from: 'account' }],
-  // What they find is told in NODES.
+  // What they find is in NODES.
   node: [{ from: 'anyone', args: ({ ids }) => ({ id: ids.User }) }],
   nodes: [{ from: 'anyone', args: ({ ids }) => ({ ids: Object.values(ids) }) }],
   namespace: [{ from: 'account', args: () => ({ name: namespace }) }],

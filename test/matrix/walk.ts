@@ -159,7 +159,7 @@ type Composite = { getFields(): Record<string, GraphQLField<unknown, unknown>> }
 const refusal = ({ level }: Caller) =>
   level === 'anyone' ? 'authentication_failed' : 'permission_denied';
 
-/** Calls a root field with no more than it takes, and tells the codes of its errors. */
+/** Calls a root field with no more than it takes. @returns the codes of its errors */
 async function callField(
   client: Client,
   kind: string,
@@ -176,7 +176,7 @@ async function callField(
   return { status, codes: codesOf(body) };
 }
 
-/** Follows a subscription until it says anything. */
+/** Follows a subscription until its first event. */
 async function firstOf(client: Client, query: string, variables: object) {
   const abort = new AbortController();
   const response = await fetch(`${client.base}/graphql`, {

@@ -60,7 +60,7 @@ export async function createWorld(loam: Loam) {
   );
   const jobInput = () => ({ namespace: 'acme', repo: 'acme/work', command: 'exit 0', gpu: 'NONE' });
 
-  /** A job that has ended, and is the operator's unless told otherwise. */
+  /** A job that has ended, and is the operator's unless another owner is given. */
   async function job(owner = 'admin', more: object = {}): Promise<string> {
     const name = unique();
     await by(owner).gql(

@@ -48,7 +48,7 @@ export class AnswerReader {
     return { ...header, data };
   }
 
-  /** Up to `keep` bytes of contents; the rest of them and the newline behind them are dropped. */
+  /** Up to `keep` bytes of contents; the rest of them and the newline after them are dropped. */
   #takeContents(size: number, keep: number): Buffer | undefined {
     if (!this.#cut) {
       // Until it is all there, chunks are only counted: joining on each would cost the square of the size.

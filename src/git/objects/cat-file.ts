@@ -3,7 +3,7 @@
  * in less than half a millisecond warm, where a process per read took 19 ms (a 236 MB pack).
  *
  * One reader has a process to itself, asks what it wants, and gives it back. A process whose reader failed,
- * or left answers unread, is killed, never handed on: its next answer would be somebody else's.
+ * or left answers unread, is killed and never used again: its next answer would go to the wrong reader.
  * Bounded three ways: by the number of processes, by the idle time of each, by the bytes of one answer.
  */
 
@@ -198,7 +198,7 @@ class CatFile implements Objects {
     this.#process = startGit(['cat-file', '--batch-command', '--buffer', '-z'], { dir });
     this.exited = this.#process.then(
       async (process) => {
-        process.stdout.on('data', (chunk: Buffer) => this.#hear(chunk));
+        process.stdout.on('data', (chunk: Buffer) => this.#read(chunk));
         if (this.#dead) process.end();
         this.#fail(new GitError('cat-file', await process.ended));
       },
@@ -256,7 +256,7 @@ class CatFile implements Objects {
     return promise;
   }
 
-  #hear(chunk: Buffer): void {
+  #read(chunk: Buffer): void {
     this.#answers.push(chunk);
     try {
       for (let batch = this.#pending[0]; batch; batch = this.#pending[0]) {

@@ -198,7 +198,7 @@ async function readPatches(
   const args = ['diff-tree', ...OPTIONS, '-p', `--skip-to=${first.path}`, from ?? EMPTY_TREE, to];
   const signal = AbortSignal.timeout(TIMEOUT_MS);
   const options = { dir, signal, config: CONFIG };
-  // A change of type is told as two files, one that goes and one that comes.
+  // git lists a change of type as two files, one deleted and one added.
   const owners = files.flatMap((file, i) => (file.status === 'type_changed' ? [i, i] : [i]));
   const patches = files.map(() => new PatchText());
   let at = -1;

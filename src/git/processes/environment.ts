@@ -1,5 +1,5 @@
 /**
- * What a git process is told from outside its command line.
+ * The environment of git processes.
  *
  * A repository is a stranger's data, so nothing else may steer the program: no system or user
  * configuration, no prompts, no hooks but those named by the caller, no replaced objects.
@@ -18,7 +18,7 @@ const CONFIG: Record<string, string> = {
   'receive.autogc': 'false',
   // Larger files are streamed instead of held in memory, and never become deltas.
   'core.bigFileThreshold': '32m',
-  // What a client was told is stored survives a loss of power.
+  // What was acknowledged to a client as stored survives a loss of power.
   'core.fsync': 'committed,reference,loose-object',
   'advice.detachedHead': 'false',
 };
@@ -31,7 +31,7 @@ export type Surroundings = {
   env?: Record<string, string>;
 };
 
-/** The whole environment of a git process: of our own, only PATH is handed on. */
+/** The whole environment of a git process: of our own, only PATH is passed on. */
 export function environment({ dir, config, env }: Surroundings): Record<string, string> {
   const entries = Object.entries({ ...CONFIG, ...config });
   return {

@@ -59,7 +59,7 @@ export class FolderMissing extends Error {
 
 /** Between SIGTERM, on which git removes its temporary files, and SIGKILL. */
 const GRACE_MS = 5_000;
-/** After its end, for what it has written; a program it left behind may hold its outputs open for longer. */
+/** After its end, for what it has written; a program that it started may hold its outputs open for longer. */
 const DRAIN_MS = 1_000;
 const DEFAULT_TIMEOUT_MS = 30_000;
 const MAX_STDERR = 16_384;
@@ -137,7 +137,8 @@ export async function startGit(
         env: environment(options),
         stdio: ['pipe', 'pipe', 'pipe', ...Array(options.extraPipes ?? 0).fill('pipe')],
       });
-      // Also later: an `error` that nobody hears ends the server. A signal that cannot be sent is one.
+      // For as long as it runs: an `error` without a listener would end the server, and there is one when a signal
+      // cannot be sent.
       child.on('error', reject);
       child.once('spawn', () => {
         // What cannot be written any more shows in the process's end.

@@ -1,6 +1,6 @@
 /** Work that outlives the request which began it, with an owner: disposing waits for it, then ends it. */
 
-/** How long work may go on after the server was told to stop. */
+/** How long work may go on after the server was asked to stop. */
 const PATIENCE_MS = 10_000;
 
 export class Tasks {

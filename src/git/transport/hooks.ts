@@ -1,5 +1,5 @@
 /**
- * The hooks that ask us before a push takes effect and tell us what did, and our side of the conversation.
+ * The git hooks that ask the server before a push takes effect and report which refs changed, and the server's answers.
  *
  * `git receive-pack` unpacks into a quarantine, runs `pre-receive`, and only when that succeeds moves the
  * objects in and updates refs; then it runs `post-receive`. Both hooks inherit two pipes from the server that
@@ -43,7 +43,7 @@ const POST_RECEIVE = `#!/bin/sh
 { cat; printf '${END}\\n'; } >&3
 `;
 
-/** Writes the hooks. @throws Error where they could not run, for git would then skip them without a word. */
+/** Writes the hooks. @throws Error where they could not run, for git would then skip them silently. */
 export async function installHooks(folder: string): Promise<void> {
   await mkdir(folder, { recursive: true });
   for (const [name, script] of Object.entries({
@@ -110,7 +110,7 @@ function parseCommand(line: string): Command {
   return { before, after, ref: ref.join(' ') };
 }
 
-/** A file name in a reason must not be able to say things of its own. */
+/** Control characters in a file name must not change what the client's terminal shows. */
 function oneLine(text: string): string {
   // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is replaced.
   return text.replace(/[\x00-\x1f\x7f]/g, '?');

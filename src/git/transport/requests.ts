@@ -11,7 +11,7 @@ import type { Service } from './transport.ts';
  * pieces of at most some ten thousand.
  */
 const MAX_FETCH_BYTES = 32 * 2 ** 20;
-/** What is to become of the refs, some 100 to 150 bytes each. The pack behind it has a limit of its own. */
+/** The commands of a push, some 100 to 150 bytes for each ref. The pack after them has a limit of its own. */
 const MAX_COMMANDS_BYTES = 16 * 2 ** 20;
 
 /** The request is longer than it may be. Its message is for the client. */

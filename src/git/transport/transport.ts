@@ -1,8 +1,8 @@
 /**
- * The two programs behind fetch and push, for any transport: bytes in, bytes out, streamed both ways.
+ * git upload-pack (fetch) and receive-pack (push) for any transport, streamed in both directions.
  *
  * A push is over for its client only when `settle` is: what git says after the verdict is held back until
- * then, so nobody is told of a push that the rest of the system does not know.
+ * then, so no client gets success for a push that is not recorded.
  */
 import type { Duplex, Readable, Writable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
@@ -53,7 +53,7 @@ export async function advertise(
   output: Writable,
 ): Promise<Ending> {
   using process = await start(service, dir, ['--http-backend-info-refs'], { protocol, signal });
-  // Version 2 knows no such line, and no push.
+  // Version 2 has no such line, and no push.
   if (service === 'git-receive-pack' || versionOf(protocol) < 2)
     output.write(pktLine(`# service=${service}\n`) + FLUSH);
   process.stdin.end();
@@ -115,7 +115,7 @@ export async function receivePack(
     },
   });
   feed(input, process);
-  // A line per ref, whose number the question bounds, and now and then a sign of life.
+  // A line for each ref, whose number `hooks.ts` bounds, and keep-alive packets.
   const held: Buffer[] = [];
   let accepted = false;
   let updated: Command[] | null = null;

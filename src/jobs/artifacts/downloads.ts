@@ -12,7 +12,7 @@ import { type ArtifactEntry, type ArtifactKey, listArtifacts } from './store.ts'
 
 type Deps = Pick<Services, 'storage' | 'signer' | 'urls'>;
 
-/** The columns that tell of a job's artifacts. */
+/** The columns that describe a job's artifacts. */
 export const artifactColumns = {
   id: true,
   namespaceId: true,

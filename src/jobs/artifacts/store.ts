@@ -1,5 +1,5 @@
 /**
- * What a job left behind: one gzip tar, and an index of what is in it, both in storage.
+ * The artifacts of a job: one gzip tar, and an index of the files in it, both in storage.
  *
  * Each file of the tar is a gzip member of its own. Concatenated members are one valid gzip, so `tar -xz`
  * sees nothing special, and yet one file can be sent by itself: from its offset, without reading the rest.
@@ -33,7 +33,7 @@ export type Bounds = {
   /** Of contents. */
   maxBytes: number;
   maxEntries: number;
-  /** Is told the size of the archive, as it grows and before it takes its place; throws when there is no room. */
+  /** Called with the size of the archive, as it grows and before it is stored; throws when there is no room. */
   demandRoom(sizeBytes: number): Promise<void>;
   signal: AbortSignal;
 };
@@ -88,10 +88,10 @@ async function removeBoth(storage: Storage, key: ArtifactKey): Promise<void> {
   await storage.remove(keyOf(key, TAR));
 }
 
-/** What is known at the end of the archive. */
+/** What is counted while the archive is written. */
 type Repacked = { index: IndexEntry[]; leftOut: number };
 
-/** So much of the archive is written between two looks at the room for it. */
+/** How many bytes of the archive are written between two checks of the room for it. */
 const ROOM_STEP = 16 * 2 ** 20;
 
 async function* repack(

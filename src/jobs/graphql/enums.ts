@@ -1,4 +1,4 @@
-/** The words of jobs in GraphQL: states, hardware, sorting. */
+/** The enums of jobs in GraphQL: status, hardware, sorting. */
 import { builder } from '../../graphql/builder.ts';
 import type { GPUS, REGIONS } from '../hardware.ts';
 import type * as jobs from '../jobs.ts';

@@ -1,6 +1,6 @@
 /**
  * Storing what a job prints. The sequence is counted on in the job's row, whose lock is held until the commit, so
- * entries become visible in the order of their numbers and none appears behind a reader.
+ * entries become visible in the order of their numbers and none appears before the position of a reader.
  */
 import type { Services } from '../../services.ts';
 import type { LogCursor } from '../runners/runner.ts';

@@ -1,7 +1,7 @@
 /**
  * How much of what a job prints is kept: what its plan allows the log of one job, in bytes and in lines, and what
  * its namespace has room for. The line that would go beyond ends the log, with a last line that says why; the job
- * itself goes on, and its changes of status are told as ever.
+ * itself goes on, and its changes of status are still recorded.
  */
 import type { Plan } from '../../../prisma/generated/enums.ts';
 import { logLimits, storageLimit } from '../../limits/quotas.ts';

@@ -1,6 +1,6 @@
 /**
- * A job that prints now and then makes a small page each time. Every so often they are joined, so that a log of any
- * length is a number of full pages and a few small ones.
+ * A job that prints now and then makes a small page each time. When there are many they are joined, so that a log of
+ * any length is a number of full pages and a few small ones.
  */
 import type pg from 'pg';
 import { inPoolTransaction } from '../../database/client.ts';
@@ -27,7 +27,7 @@ export async function foldPages({ pool }: Pick<Services, 'pool'>, jobId: string)
       text: 'select next_seq from jobs where id = $1 for update',
       values: [jobId],
     });
-    // Deleted, and its pages are on their way out.
+    // The job was deleted, and its pages are being removed.
     if (!job) return;
     const { rows } = await client.query<OpenPage>({
       name: 'loam-open-pages',

@@ -1,4 +1,4 @@
-/** Following a journal: what is there, what comes, and the end. */
+/** Following a journal: the entries that are there, those that come, and the end. */
 import type { JobStatus } from '../../../prisma/generated/enums.ts';
 import { untilAnswered } from '../../database/outage.ts';
 import type { Services } from '../../services.ts';
@@ -16,11 +16,12 @@ const STEP_BYTES = 2 * PAGE_BYTES;
 
 /**
  * The entries after `after`, then those that come, and at last the end: when the job is over and its last
- * attempt has printed its last line (a cancelled job prints while it dies). A job that is deleted ends too.
+ * attempt has printed its last line (a cancelled job may print until its processes are killed). The log of a job that
+ * is deleted ends too.
  * While the database is away it waits, and goes on where it stood.
  *
  * The state is read in one statement with the entries and the number of the next one, and the end counts only when
- * every entry below that number was told.
+ * every entry below that number was yielded.
  */
 export async function* followJournal(
   { pool, bus }: Pick<Services, 'pool' | 'bus'>,

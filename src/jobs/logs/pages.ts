@@ -1,6 +1,6 @@
 /**
  * The journal of a job: its log lines and its status changes, in one order under one sequence, so that one
- * number tells a follower where it stands. It is kept as pages of consecutive entries, because a row for each
+ * number is the position of a follower. It is kept as pages of consecutive entries, because a row for each
  * line took 2.5 times the bytes of a line of 100 bytes and 7 times those of a short one.
  *
  * This file is the format of a page, `append.ts` stores entries, `read.ts` and `follow.ts` read them.

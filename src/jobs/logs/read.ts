@@ -1,4 +1,4 @@
-/** Reading the newest lines of a log, or those after a moment. */
+/** Reading the newest lines of a log, or those after a time. */
 import { invalid } from '../../errors.ts';
 import type { Allowance } from '../../limits/reads.ts';
 import type { Services } from '../../services.ts';
@@ -66,7 +66,7 @@ function linesFrom(entries: readonly Entry[], start: number): LogEntry[] {
 
 type Pool = Services['pool'];
 
-/** The number of the first line after a moment, or that of the next line; 1 when no moment is given. */
+/** The number of the first line after a time, or that of the next line; 1 when no time is given. */
 async function startAfter(pool: Pool, jobId: string, since?: Date | null): Promise<number> {
   if (!since) return 1;
   const { rows } = await pool.query<Partial<StoredPage> & { next: string }>({

@@ -1,6 +1,6 @@
 /**
- * What runs attempts of jobs: processes here, containers later, a fake in tests. The worker decides, a
- * runner does.
+ * What runs attempts of jobs: processes here, containers later, a fake in tests. The worker decides what
+ * is to run, a runner runs it.
  *
  * One attempt id names everything that a runner makes for it. `prepare` gives a handle, the worker stores it,
  * and only then calls `start`: a server that dies in between finds the handle, asks `attach` how far things
@@ -47,7 +47,7 @@ export type Outcome =
     }
   /** It never ran; `reason` is for the one who asked for it. */
   | { kind: 'unstartable'; reason: string }
-  /** It was taken away with what it ran on: the machine, or the process that looked after it. */
+  /** It was lost with what it ran on: the machine, or the process that supervised it. */
   | { kind: 'lost' };
 
 /** Percent of the GPUs and vCPUs given, and bytes. */
@@ -58,7 +58,7 @@ export type Usage = {
   diskBytes: number;
 };
 
-/** `prepare` throws it for what the one who asked must hear; other errors are ours. */
+/** `prepare` throws it for a reason that the job's user must see; other errors are faults of the server. */
 export class Unstartable extends Error {
   override name = 'Unstartable';
 }
@@ -95,7 +95,7 @@ export type Runner = {
   attach(handle: Handle): Promise<'prepared' | 'started' | 'gone'>;
   /** The lines after `cursor`, live; ends after the last line of ended work, or when `signal` aborts. */
   logs(handle: Handle, cursor: LogCursor | null, signal: AbortSignal): AsyncIterable<LogBatch>;
-  /** TERM: to the whole tree, KILL following after the grace period on the runner's own account. */
+  /** TERM goes to the whole process tree, and the runner itself sends KILL after the grace period. */
   signal(handle: Handle, signal: 'TERM' | 'KILL'): Promise<void>;
   /** Rejects when `signal` aborts. */
   wait(handle: Handle, signal: AbortSignal): Promise<Outcome>;
@@ -107,11 +107,11 @@ export type Runner = {
    */
   artifacts(handle: Handle, path: string): Promise<Readable | null>;
   /**
-   * Ends it, gives back what it holds, and takes away its place; files are removed behind. Rejects when the work
+   * Ends it, gives back what it holds, and makes its id free; files are removed in the background. Rejects when the work
    * does not end: then it still holds what it held, and it is to be called again.
    */
   remove(handle: Handle): Promise<void>;
-  /** Ends and removes, in the same way, everything of ours but these attempts. Rejects after all were tried. */
+  /** Ends and removes, in the same way, all attempts but these. Rejects after all were tried. */
   sweep(keep: ReadonlySet<string>): Promise<void>;
 };
 

@@ -67,7 +67,7 @@ export function success(
     ...(method === 'GET' && { 304: notModified(headersOf(...own)) }),
     ...(trouble && {
       [trouble.status]: {
-        description: 'In trouble.',
+        description: 'A part of it fails.',
         headers: headersOf(),
         content: { 'application/json': { schema: json.schema, example: { status: 'degraded' } } },
       },
@@ -117,7 +117,7 @@ type Described = {
   headers?: Header[];
 };
 
-/** What every error is, whatever the route; 409 is told by what it is about. */
+/** The description of every error, whatever the route; that of 409 depends on the route. */
 const ERRORS: Record<Exclude<ErrorStatus, 409>, Described> = {
   400: {
     meaning: 'A parameter or the body is wrong.',

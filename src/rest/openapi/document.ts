@@ -72,7 +72,7 @@ export function openApiDocument(endpoints: readonly Endpoint[], urls: Services['
   };
 }
 
-/** `{path*}` is `{path}`: OpenAPI has no word for a parameter with slashes in it. */
+/** `{path*}` is `{path}`: OpenAPI cannot describe a parameter with slashes in it. */
 export function templateOf(path: string): string {
   return path.replaceAll('*}', '}');
 }

@@ -1,5 +1,5 @@
 /**
- * The control groups of one attempt: what it uses, who is in it, and an end for all of them at once.
+ * The control groups of one attempt: what its processes use, which they are, and killing all of them at once.
  *
  * A process cannot leave its group by forking, by `setsid` or by clearing its environment, so killing the group
  * ends what a walk over /proc does not find. Version 2 of the interface has one folder with all controllers,
@@ -14,7 +14,7 @@ import { basename, dirname, join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { signalOne } from './proc.ts';
 
-/** JSON, so that it can be stored. The folders are absolute paths; nothing in them is ours but the groups. */
+/** JSON, so that it can be stored. The folders are absolute paths; we make nothing in them but the groups. */
 export type Cgroup = { folders: string[] };
 
 /** The folder that holds the groups of all attempts. It is removed with the last of them. */
@@ -91,7 +91,7 @@ export async function killGroup(group: Cgroup): Promise<void> {
       throw new Error(`processes do not die: ${pidsOf(group).slice(0, 10).join(', ')}`);
 }
 
-/** One round, without waiting. Says whether there was anyone to kill. */
+/** One round, without waiting. Returns whether there was anything to kill. */
 export function killOnce(group: Cgroup): boolean {
   for (const folder of group.folders) {
     // A fork fails from now on, so a bomb that forks while we walk comes to an end.
@@ -136,7 +136,7 @@ const FORGOTTEN_MS = 60 * 60_000;
 
 /**
  * Removes a group in which nothing has run for an hour, whoever made it: a server that was killed together with its
- * shims, and whose data folder is gone, comes back for none of them. Nothing happens to any other.
+ * shims, and whose data folder is gone, removes none of them any more. No other group is touched.
  */
 export function removeForgotten(group: Cgroup): void {
   const before = Date.now() - FORGOTTEN_MS;

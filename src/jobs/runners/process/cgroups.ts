@@ -2,7 +2,7 @@
  * Where control groups for attempts can be made, and making them.
  *
  * They are made below the group that this server is in, so what its operator allows the server holds for its
- * jobs too. That takes root, or a group that was handed to our user (systemd: `Delegate=yes`).
+ * jobs too. That takes root, or a group that was delegated to our user (systemd: `Delegate=yes`).
  *
  *   <own>/loam-server       version 2 only: the server's processes. A group that shares its controllers out
  *                           must have no process of its own.
@@ -38,7 +38,7 @@ export type Cgroups = {
   create(group: Cgroup, limits: GroupLimits): void;
 };
 
-/** What the kernel tells of this process. */
+/** What the kernel shows about this process. */
 export type Hierarchy = {
   /** As in /proc/self/mountinfo. */
   mounts: string;
@@ -182,7 +182,7 @@ function openVersion1(places: Places): Cgroups | null {
       for (const folder of group.folders) {
         const memory = dirname(dirname(folder)) === places.get('memory');
         makeBelow(folder, () => {
-          // Linux before 5.11 counts a group's children only when told to.
+          // Linux before 5.11 counts the children of a group only when that is switched on.
           if (memory) setLimit(join(dirname(folder), 'memory.use_hierarchy'), 1);
           if (memory) setMemory(dirname(folder), limits.allJobsMemoryBytes);
         });

@@ -3,7 +3,7 @@
  *
  * - `bubblewrap`: own mounts, pids, message queues and host name.
  * - `unshare`: the same, made with util-linux.
- * - `none`: a process beside ours. As root it runs under another user; as anyone else it can do what we can.
+ * - `none`: an ordinary process. As root it runs under another user; as anyone else it can do what we can.
  */
 import { execFile } from 'node:child_process';
 import { chmod, mkdir, readdir, stat, writeFile } from 'node:fs/promises';
@@ -99,7 +99,7 @@ export async function findConfinement(options: ConfinementOptions): Promise<Conf
     },
     async give(place) {
       const account = (await accounts?.reserve(place)) ?? null;
-      // Of an attempt whose end nobody has seen.
+      // Of an attempt whose end this server has not seen.
       if (account && sandbox === 'none') await removeShared(account.uid);
       // The job opens its output by /dev/stdout too. It stays ours, so that the job cannot open it to others.
       const script = `
@@ -175,10 +175,10 @@ function confined(
   };
 }
 
-/** `sudo` and the like change nothing any more. */
+/** `sudo` and the like then give no rights any more. */
 const NO_NEW_RIGHTS = ['setpriv', '--no-new-privs', '--'];
 
-/** Where neither a user nor a sandbox tells which processes are the job's. */
+/** Where the processes of a job have neither a user nor a sandbox of their own. */
 function limited(attempt: string): string[] {
   const limit = limitMark(attempt);
   return ['prlimit', `--rttime=${limit}:${limit}`, '--'];

@@ -1,4 +1,4 @@
-/** What lies in the folders of an attempt: bytes on the disk and files, and an eye on both while it runs. */
+/** What is in the folders of an attempt, in bytes on the disk and files, and watching both while it runs. */
 import { execFile } from 'node:child_process';
 import { stat, statfs } from 'node:fs/promises';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -68,7 +68,7 @@ export type DiskWatch = DiskLimits & {
   measured(use: DiskUse): void;
 };
 
-/** What a user is told of the end of a job; `full`: it was for the disk, and not for the job's own limits. */
+/** The log's line about why a job ended; `full`: because the disk was full, and not for the job's own limits. */
 export type Verdict = { reason: string; full: boolean };
 
 /**

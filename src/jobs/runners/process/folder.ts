@@ -1,4 +1,4 @@
-/** The folder of an attempt, as the server sees it: reading what the shim wrote, and hearing of changes. */
+/** The folder of an attempt, as the server sees it: reading what the shim wrote, and waiting for changes. */
 import { type FSWatcher, watch } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -19,7 +19,7 @@ export async function readWhole<T>(file: string): Promise<T | undefined> {
 export function isAlive({ pid, startTime, bootId }: Claim): boolean {
   if (!startTime) return answers(pid);
   const stat = statOf(pid);
-  // A dead shim stays in the table until someone asks for its exit code.
+  // A shim that has ended stays in the process table until its exit code is read.
   if (!stat || stat.state === 'Z' || stat.state === 'X') return false;
   return stat.startTime === startTime && identityOf(pid).bootId === bootId;
 }
@@ -35,7 +35,7 @@ function answers(pid: number): boolean {
 /** Kills what a dead shim left running, so that an attempt said to be lost is really over. */
 export async function killStrays(attempt: string): Promise<void> {
   const deadline = Date.now() + 5_000;
-  // One that forks without end may slip through a single pass. Of root's jobs all are known by other ways.
+  // A single pass may miss processes of a job that forks without end. As root we find them by their user.
   const passes = MARKS_LIMITS ? 2 : 1;
   for (let empty = 0; ; ) {
     empty = killMarked(attempt) ? 0 : empty + 1;
@@ -46,7 +46,7 @@ export async function killStrays(attempt: string): Promise<void> {
   }
 }
 
-/** inotify tells of files; nothing tells of a process that died: that is looked for this often. */
+/** inotify reports files; nothing reports the end of a process that is no child of ours: it is looked for this often. */
 const LOOK_MS = 1_000;
 
 export type Changes = Disposable & {
@@ -65,7 +65,7 @@ export function changesOf(dir: string, signal: AbortSignal): Changes {
   let watcher: FSWatcher | undefined;
   try {
     watcher = watch(dir, { persistent: false }, ring);
-    // The folder may be removed under us; the look every second goes on.
+    // The folder may be removed while it is watched; it is still looked at every second.
     watcher.on('error', () => {});
   } catch {
     // No inotify watch left on this machine: looking every second is all there is.

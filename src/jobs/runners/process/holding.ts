@@ -1,6 +1,6 @@
 /**
  * What an attempt holds of this machine beside its folder: GPUs and control groups. It stands in the folder
- * before it is taken and goes with it, so a server that starts again knows what is held before it takes anything.
+ * before it is taken and goes with it, so a server that starts again finds what is held before it takes anything.
  * It need not outlive the machine, which gives everything back when it stops: so it is not synced to the disk.
  */
 import { readdir, rename, writeFile } from 'node:fs/promises';
@@ -24,7 +24,7 @@ export async function writeHolding(folder: string, holding: Holding): Promise<vo
 
 export async function readHolding(folder: string): Promise<Holding> {
   const nothing: Holding = { gpus: [], cgroup: null };
-  // A file cut short by a loss of power is of a machine that has let go of everything.
+  // A file that a loss of power cut short is older than this boot, and its machine holds nothing any more.
   return (await readWhole<Holding>(join(folder, FILE)).catch(() => undefined)) ?? nothing;
 }
 

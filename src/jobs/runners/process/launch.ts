@@ -97,7 +97,7 @@ export async function launch(work: {
     if (status.includes('"exit-code"')) return exit;
     // Killed with its first process; the exit code that util-linux 2.38 then gives is one of a failure.
     if (status.includes('"set-up"')) return { exitCode: KILLED, ran: true };
-    // Who was killed did not fail to set something up.
+    // A sandbox that was killed did not fail.
     return { ...exit, ran: exit.exitCode === KILLED };
   };
   return { child, up: up.promise, ended: ended(), network };

@@ -21,7 +21,7 @@ export type LogFile = {
 };
 
 /**
- * Opens the log to be written to. `onError` is told, once, that it cannot be written (the disk is full):
+ * Opens the log to be written to. `onError` is called once when it cannot be written (the disk is full):
  * nothing is kept from then on. What stands in the file is whole frames at any moment.
  */
 export function openLog(file: string, limits: LogLimits, onError: (error: Error) => void): LogFile {

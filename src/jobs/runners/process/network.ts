@@ -78,7 +78,7 @@ function withOpenTun(): string[] {
   return ['unshare', '--mount', '--', '/bin/sh', '-c', script, 'sh'];
 }
 
-/** What no job may reach, and the first three bytes of a network of 256 addresses that is none of ours. */
+/** What no job may reach, and the first three bytes of a network of 256 addresses that this machine does not use. */
 function ranges(): { closed: string[]; inside: string } {
   const own = new BlockList();
   const closed = new Set(NOT_PUBLIC);

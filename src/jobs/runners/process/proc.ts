@@ -2,7 +2,7 @@
 import { createHash } from 'node:crypto';
 import { closeSync, existsSync, readdirSync, readFileSync } from 'node:fs';
 
-/** In the environment of what the shim starts: how it is known again when the tree is gone. */
+/** Set in the environment of what the shim starts, so that it is recognized when its parents have ended. */
 export const MARKER = 'LOAM_ATTEMPT_ID';
 
 /** Boot and start time make a pid unique; empty where there is no /proc. */
@@ -63,7 +63,7 @@ export function markedPids(attempt: string): number[] {
 }
 
 /**
- * Kills each as soon as it is found, the newest first: one that forks without end lives for milliseconds. Says
+ * Kills each as soon as it is found, the newest first: one that forks without end lives for milliseconds. Returns
  * whether there was any; where forks go on, one pass that finds none does not yet mean that none is left.
  */
 export function killMarked(attempt: string): boolean {
@@ -88,7 +88,7 @@ function* findMarked(attempt: string): Generator<number> {
   }
 }
 
-/** Root gives jobs users of their own, by which they are known. */
+/** As root we give each job a user of its own, by which its processes are found. */
 export const MARKS_LIMITS = process.platform === 'linux' && process.getuid?.() !== 0;
 
 /**

@@ -1,6 +1,6 @@
 /**
- * Removing what attempts leave, behind their end: a job may leave a million files, folders deeper than any path
- * may be long, folders without permissions, files that may not be removed, or mounts. None of it holds a slot
+ * Removing the files of ended attempts in the background: a job may leave a million files, folders deeper than any
+ * path may be long, folders without permissions, files that may not be removed, or mounts. None of it holds a slot
  * or a start: a folder is renamed away at once, and removed later, again and again until it is gone.
  */
 import { spawn } from 'node:child_process';

@@ -1,6 +1,6 @@
 /**
  * Jobs as processes of this machine, confined as well as it allows (`process/confinement.ts`), each under a shim
- * of its own that goes on when the server stops, dies or is replaced (`process/shim.ts` tells the files it writes).
+ * of its own that goes on when the server stops, dies or is replaced (`process/shim.ts` describes its files).
  *
  * The shim owns the timeout, the grace period and the limits that the kernel does not hold a job to, so they
  * hold while no server runs.
@@ -148,7 +148,7 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
     await removal.discard(folder(handle));
   }
 
-  /** Of attempts whose folder was removed with all that told of them; they may still run. */
+  /** Attempts whose folder was removed, with everything that described them; they may still run. */
   function groupsWithoutFolder(keep: ReadonlySet<string>): Cgroup[] {
     if ('missing' in cgroups) return [];
     return cgroups.names().flatMap((name) => {

@@ -60,9 +60,9 @@ export type Exit = {
   timedOut: boolean;
   startedAt: number;
   endedAt: number;
-  /** It never ran; without a `reason`, what is known of it is in the log. */
+  /** It never ran. Without a `reason`, the log says why. */
   unstartable: boolean;
-  /** What its user is to be told of the end. */
+  /** A line for the log about how it ended. */
   reason?: string;
 };
 

@@ -1,4 +1,4 @@
-/** All processes of a job together: told to end, killed, or counted. */
+/** All processes of a job: sending them a signal, killing them, counting them. */
 import { spawnSync } from 'node:child_process';
 import { lstatSync } from 'node:fs';
 import { type Cgroup, killGroup, pidsOf } from './cgroup.ts';
@@ -28,7 +28,7 @@ export type Tree = {
 
 type Work = { attempt: string; command: Command; cgroup: Cgroup | null };
 
-/** Where there are control groups, they know all processes of the job, wherever those went. */
+/** Where there are control groups, they contain all processes of the job, also those that left its tree. */
 export function treeOf(
   { attempt, command, cgroup }: Work,
   root: number | undefined,
@@ -45,7 +45,7 @@ export function treeOf(
   const clear = () => killGroup(cgroup).catch(() => {});
   return {
     pids,
-    // Not to the sandbox's own processes: the tree knows which those are.
+    // Not to the processes of the sandbox itself, which the tree shows.
     terminate: isKnown ? tree.terminate : () => void terminateAll(pids),
     kill() {
       tree.kill();
@@ -62,7 +62,7 @@ function sandboxed(up: Promise<number>): Tree {
     first = init;
   });
   const terminate = (init: number) => {
-    // It may not have started the command yet: there must be someone to hear it.
+    // The command may not have started yet, and a signal sent before would reach nobody.
     if (!terminateAll(() => descendants(init)) && statOf(init))
       setTimeout(terminate, 10, init).unref();
   };
@@ -75,7 +75,7 @@ function sandboxed(up: Promise<number>): Tree {
   };
 }
 
-/** Where each job has a user of its own, the kernel knows who belongs to it. */
+/** Where each job has a user of its own, its processes are those of that user. */
 function ofUser(uid: number, root: number | undefined): Tree {
   const ownerOf = (pid: number) => lstatSync(`/proc/${pid}`, { throwIfNoEntry: false })?.uid;
   const signal = (name: 'TERM' | 'KILL') => {
@@ -93,14 +93,14 @@ function ofUser(uid: number, root: number | undefined): Tree {
   };
 }
 
-/** Daemons that left the tree are known by the marks of the attempt, which they have inherited. */
+/** Daemons that left the tree are recognized by the attempt's variable in their environment, which they inherited. */
 function unconfined(attempt: string, root: number | undefined): Tree {
   const pids = () => {
-    // A pid that is no child of ours any more may be another's.
+    // A pid that is no child of ours any more may belong to another program by now.
     const alive = root && statOf(root)?.parent === process.pid ? [root, ...descendants(root)] : [];
     return [...new Set([...alive, ...markedPids(attempt)])];
   };
-  // Without /proc the process group is all that we can know.
+  // Without /proc only the process group can be reached.
   const group = (name: NodeJS.Signals) => root && signalOne(-root, name);
   const linux = process.platform === 'linux';
   const kill = () => {

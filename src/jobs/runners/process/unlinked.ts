@@ -32,7 +32,7 @@ function namesIn(folder: string): string[] {
   try {
     return readdirSync(folder);
   } catch {
-    // The process is gone, or is not ours to look into.
+    // The process has ended, or we may not read its files.
     return [];
   }
 }
