@@ -1,5 +1,6 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
+import express from 'express';
 import { expect, test } from 'vitest';
 import { ConfigError, readConfig, VARIABLES } from '../src/config.ts';
 import { planLimits } from '../src/limits/plans.ts';
@@ -85,6 +86,8 @@ test.each([
   ['LOAM_TRUSTED_PROXIES', '10.0.0.0/33'],
   ['LOAM_TRUSTED_PROXIES', '10.0.0.1,'],
   ['LOAM_TRUSTED_PROXIES', '99'],
+  ['LOAM_ROLE', 'both'],
+  ['LOAM_INTERNAL_URL', 'https://example.com/loam'],
   ['LOAM_JOB_NETWORK', 'lan'],
   ['LOAM_JOB_UIDS', '0-100'],
   ['LOAM_JOB_UIDS', '70000'],
@@ -92,4 +95,98 @@ test.each([
 ])('%s=%s is refused by name', (name, value) => {
   expect(() => readConfig({ [name]: value })).toThrow(ConfigError);
   expect(() => readConfig({ [name]: value })).toThrow(new RegExp(`^${name}: `));
+});
+
+test('variables that contradict each other are refused', () => {
+  const shared = { DATABASE_URL: 'postgres://database/loam', LOAM_STORAGE: 's3://bucket' };
+  const env = {
+    ...shared,
+    LOAM_ROLE: 'work',
+    AWS_ACCESS_KEY_ID: 'id',
+    AWS_SECRET_ACCESS_KEY: 'key',
+  };
+  expect(readConfig(env)).toMatchObject({
+    role: 'work',
+    storage: { bucket: 'bucket', prefix: '' },
+  });
+  const without = (name: string) => () => readConfig({ ...env, [name]: '' });
+  expect(without('DATABASE_URL')).toThrow('LOAM_ROLE: needs DATABASE_URL');
+  expect(without('LOAM_STORAGE')).toThrow('LOAM_ROLE: needs LOAM_STORAGE');
+  expect(without('AWS_ACCESS_KEY_ID')).toThrow('LOAM_STORAGE: needs both AWS_ACCESS_KEY_ID');
+});
+
+test('any value is taken or refused, with one short line that begins with the name', () => {
+  const values = [
+    ...[
+      ' ',
+      '\t',
+      '\n',
+      '1 ',
+      ' 1',
+      '3000\r',
+      '-1',
+      '1e3',
+      '0x10',
+      '٣',
+      '9'.repeat(400),
+      '0',
+      '00',
+      '1,2',
+    ],
+    ...[
+      'ü',
+      '例',
+      '😀',
+      '\ud800',
+      '\u202e',
+      'a'.repeat(100_000),
+      '例/'.repeat(50_000),
+      '[]',
+      '{}',
+      'null',
+      '"',
+    ],
+    ...[
+      '{"\\n": {}}',
+      '{"free": {"\\n": 1}}',
+      '['.repeat(100_000),
+      '{"free": {"perMinute": 1e999}}',
+      '%',
+      '..',
+    ],
+    ...[
+      'http://',
+      '//',
+      '://',
+      'http://例.example',
+      'https://h/例?x',
+      'http://u:p@h',
+      'http://[::1',
+      's3://',
+    ],
+    ...[
+      's3://bucket/..',
+      's3://UPPER',
+      'redis://例',
+      'postgres://',
+      '10.0.0.0/0',
+      '::/0',
+      'fe80::1%eth0',
+    ],
+    ...['1.2.3.4/08', '1.2.3.4/255.0.0.0', '::ffff:10.0.0.0/104', '1-4294967295', '1-2-3', '１-２'],
+  ];
+  for (const name of Object.keys(VARIABLES))
+    for (const value of values) {
+      try {
+        const { trustedProxies, baseUrl = '', artifactUrl = '' } = readConfig({ [name]: value });
+        // What is taken can be used.
+        express().set('trust proxy', trustedProxies);
+        new Headers({ link: baseUrl + artifactUrl });
+      } catch (error) {
+        expect(error, `${name}=${value.slice(0, 50)}`).toBeInstanceOf(ConfigError);
+        expect((error as Error).message.slice(0, 600)).toMatch(
+          new RegExp(`^${name}: [^\\p{Cc}]{10,500}$`, 'u'),
+        );
+      }
+    }
 });

@@ -76,10 +76,11 @@ export function withOverrides(table: PlanLimits, overrides: unknown): PlanLimits
   const result = structuredClone(table);
   for (const [plan, numbers] of Object.entries(overrides)) {
     const row = result[plan as Plan];
-    if (!Object.hasOwn(result, plan)) throw new Error(`no plan is called "${plan}"`);
+    if (!Object.hasOwn(result, plan)) throw new Error(`no plan is called ${JSON.stringify(plan)}`);
     if (!isRecord(numbers)) throw new Error(`"${plan}" must be an object of limits`);
     for (const [name, value] of Object.entries(numbers)) {
-      if (!Object.hasOwn(row, name)) throw new Error(`"${plan}" has no limit "${name}"`);
+      if (!Object.hasOwn(row, name))
+        throw new Error(`"${plan}" has no limit ${JSON.stringify(name)}`);
       if (!Number.isSafeInteger(value) || (value as number) < 0)
         throw new Error(`"${plan}.${name}" must be a whole number`);
       row[name as keyof Limits] = value as number;
