@@ -19,12 +19,16 @@ export function useBody(show: (error: unknown) => GraphQLError): Plugin<object, 
         if (request.method === 'GET' || request.method === 'HEAD') return;
         const { method, headers, signal } = request;
         const body = await readBytes(serverContext.req);
-        // Yoga parses it again, and would answer with the engine's message, which quotes it.
-        if (/^application\/(graphql\+)?json/i.test(headers.get('content-type') ?? ''))
-          parseBody(body.toString());
-        if (headers.get('content-type')?.startsWith('application/x-www-form-urlencoded'))
+        const type = headers.get('content-type') ?? '';
+        const whole = new fetchAPI.Request(request.url, { method, headers, body, signal });
+        if (/^application\/(graphql\+)?json/i.test(type)) {
+          // Here, because Yoga would answer with the engine's message, which quotes the body.
+          const parsed = parseBody(body.toString());
+          whole.json = async () => parsed;
+        }
+        if (type.startsWith('application/x-www-form-urlencoded'))
           demandJson(new URLSearchParams(body.toString()));
-        setRequest(new fetchAPI.Request(request.url, { method, headers, body, signal }));
+        setRequest(whole);
       } catch (error) {
         endResponse(answerError(show(error), error, fetchAPI));
       }

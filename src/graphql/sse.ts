@@ -11,7 +11,6 @@ import type { Plugin } from 'graphql-yoga';
 import type { Viewer } from '../auth/permissions.ts';
 import { AppError, invalid, notFound } from '../errors.ts';
 import type { Bus } from '../events/bus.ts';
-import { parseBody } from '../http/json.ts';
 import { answerError, parseParameter } from './body.ts';
 import { withCodes } from './errors.ts';
 import { EventStream, type Result } from './event-stream.ts';
@@ -184,9 +183,9 @@ function paramsOfUrl({ searchParams }: URL): Record<string, unknown> {
 }
 
 async function paramsOfBody(request: Request): Promise<Record<string, unknown>> {
-  if (!request.headers.get('content-type')?.includes('application/json'))
+  if (!request.headers.get('content-type')?.startsWith('application/json'))
     throw new AppError('invalid_request', 'The body must be application/json', { status: 415 });
-  return objectOrNone('The body', parseBody(await request.text())) ?? {};
+  return objectOrNone('The body', await request.json()) ?? {};
 }
 
 function objectOrNone(name: string, value: unknown): Record<string, unknown> | undefined {
