@@ -208,6 +208,8 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
     }),
   );
 
+  // The first thing of the end, so that others take over before requests are refused here.
+  cleanup.defer(() => members.leave());
   const owned = cleanup.move();
   return {
     services,

@@ -32,6 +32,8 @@ export type Members = AsyncDisposable & {
   readonly serving: readonly Member[];
   /** From now on the others send requests to `url`. */
   join(url: string): Promise<void>;
+  /** From now on the others send nothing here any more. What has begun may go on. */
+  leave(): Promise<void>;
   /** Settles when `serving` has changed, when `signal` aborts, and after `ms` at the latest. */
   changed(ms: number, signal?: AbortSignal): Promise<void>;
 };
@@ -60,16 +62,23 @@ const SILENCE_S = 3;
 /** Two that start at the same moment look for each other one after the other. */
 const REGISTERING = 72707371;
 
+/** A row that was removed, because this machine stood still for a week, is made again. */
 const BEAT = `
-  with beat as (update servers set heartbeat_at = clock_timestamp(), url = $2 where id = $1)
+  with beat as (
+    insert into servers (id, url, role, repositories, storage, heartbeat_at)
+    values ($1, $2, $3, $4, $5, clock_timestamp())
+    on conflict (id) do update set url = excluded.url, heartbeat_at = excluded.heartbeat_at
+  )
   select id, url from servers
   where url is not null and id <> $1 and role <> 'work'
     and heartbeat_at > clock_timestamp() - make_interval(secs => ${SILENCE_S})
   order by id`;
 
+const LEAVE = `with gone as (delete from servers where id = $1) select pg_notify('loam', 'servers')`;
+
 /** @throws ConfigError when other processes on the database use other repositories or another storage */
 export async function openMembers(options: Options): Promise<Members> {
-  const { id, role, session, bus, log } = options;
+  const { id, role, shared, session, bus, log } = options;
   const stopping = new AbortController();
   const { signal } = stopping;
   let own: (Member & { leave: AbortController }) | undefined;
@@ -81,7 +90,9 @@ export async function openMembers(options: Options): Promise<Members> {
   if (!isAlone) await register(options);
 
   async function beat(): Promise<void> {
-    const rows = await session.query<{ id: string; url: string }>(BEAT, [id, own?.url ?? null]);
+    const { repositories, storage } = shared;
+    const row = [id, own?.url ?? null, role, repositories, storage];
+    const rows = await session.query<{ id: string; url: string }>(BEAT, row);
     const before = others;
     const same = (a: { id: string; url: string }, b: { id: string; url: string }) =>
       a.id === b.id && a.url === b.url;
@@ -105,6 +116,18 @@ export async function openMembers(options: Options): Promise<Members> {
       await beat().catch((error) => log.debug({ err: error }, 'no heartbeat of the server'));
   })();
 
+  async function leave(): Promise<void> {
+    if (isAlone || signal.aborted) return;
+    stopping.abort();
+    await beating;
+    own = undefined;
+    tell();
+    // Others take over at once, not after three seconds. While the database is away they find out by the silence.
+    await session
+      .query(LEAVE, [id])
+      .catch((error) => log.debug({ err: error }, 'the server did not say that it leaves'));
+  }
+
   return {
     id,
     get serving() {
@@ -125,18 +148,8 @@ export async function openMembers(options: Options): Promise<Members> {
       await delay(ms, undefined, { signal: early }).catch(() => {});
       looks.delete(look);
     },
-    async [Symbol.asyncDispose]() {
-      stopping.abort();
-      await beating;
-      if (isAlone) return;
-      // Others take over at once, not after three seconds. While the database is away they find out by the silence.
-      await session
-        .query(
-          `with gone as (delete from servers where id = $1) select pg_notify('loam', 'servers')`,
-          [id],
-        )
-        .catch((error) => log.debug({ err: error }, 'the server did not say that it leaves'));
-    },
+    leave,
+    [Symbol.asyncDispose]: leave,
   };
 }
 

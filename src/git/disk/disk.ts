@@ -109,7 +109,8 @@ export class Disk {
 
   /** Removes what earlier removals left behind when they were cut off, and what nobody builds any more. */
   async removeAbandoned(): Promise<void> {
-    const folders = [join(this.#root, 'trash')];
+    const trash = join(this.#root, 'trash');
+    const folders = [trash];
     for (const server of await readdir(join(this.#root, 'new')))
       folders.push(join(this.#root, 'new', server));
     // A server that starts makes its folder anew.
@@ -118,6 +119,10 @@ export class Disk {
         const path = join(folder, name);
         if (await isAbandoned(path)) await rm(path, { recursive: true, force: true });
       }
+    // Of servers that come with a new data folder each time. It is made again where it is needed.
+    for (const folder of folders)
+      if (folder !== this.#new && folder !== trash && (await isAbandoned(folder)))
+        await rmdir(folder).catch(() => {});
   }
 
   /** Servers that began something and have not finished it, this one left out. */
@@ -152,7 +157,13 @@ export class Disk {
   /** Remembers, across a kill, that something was begun; `done` forgets it. */
   async begin<T>(id: string, data: T): Promise<Begun<T>> {
     const file = join(this.#begun, `${id}.${randomUUID()}`);
-    await writeFile(file, JSON.stringify(data), { flush: true });
+    const write = () => writeFile(file, JSON.stringify(data), { flush: true });
+    await write().catch(async (error) => {
+      if (error.code !== 'ENOENT') throw error;
+      // Another server took this one for dead, and its empty folder away.
+      await mkdir(this.#begun, { recursive: true });
+      await write();
+    });
     return { id, data, done: () => rm(file, { force: true }) };
   }
 
