@@ -265,7 +265,10 @@ test('pushes at the same time all take effect, and the record shows the last sta
     `select data from events join repositories r on r.id = subject where type = 'repository.pushed' and r.name = 'crowded'`,
   );
   expect(rows).toHaveLength(7);
-  expect(rows[6].data).toMatchObject({ fullName: 'ada/crowded', pusher: 'ada', refCount: 1 });
+  expect(rows[6].data).toMatchObject({
+    repository: { name: 'crowded', namespace: 'ada' },
+    push: { pusher: 'ada', refCount: 1 },
+  });
 });
 
 test('a client that leaves in the middle of a push leaves nothing behind', async () => {
