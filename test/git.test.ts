@@ -267,7 +267,7 @@ test('pushes at the same time all take effect, and the record shows the last sta
   expect(rows).toHaveLength(7);
   expect(rows[6].data).toMatchObject({
     repository: { name: 'crowded', namespace: 'ada' },
-    push: { pusher: 'ada', refCount: 1 },
+    push: { pusher: 'ada', ref_count: 1 },
   });
 });
 
