@@ -1,33 +1,39 @@
 /**
- * The composition root: makes every part, in order, and takes them down in reverse.
+ * The composition root: makes every part, in order, and takes them down in reverse. `openProcess` is what every
+ * process has, `createApp` adds what answers requests, `createWorker` is for one that runs jobs and nothing else.
  * `overrides` is the seam for tests; nothing else in the program knows about them.
  */
 import type { Server } from 'node:http';
 import { hostname } from 'node:os';
 import { join } from 'node:path';
+import type { Express } from 'express';
+import type { PrismaClient } from '../prisma/generated/client.ts';
 import { recordUsage } from './auth/last-used.ts';
 import { seedOperator } from './auth/operator.ts';
 import { openRechecks } from './auth/rechecks.ts';
 import { openCluster } from './cluster/cluster.ts';
 import { openMembers, removeGoneServers } from './cluster/members.ts';
 import type { Config } from './config.ts';
-import { demandSameKey, readKeys } from './crypto/keys.ts';
+import { demandSameKey, type Keys, readKeys } from './crypto/keys.ts';
 import { createSigner } from './crypto/signed-links.ts';
 import { openDatabase } from './database/client.ts';
-import { openSession } from './database/session.ts';
+import { openSession, type Session } from './database/session.ts';
 import { startUpkeep } from './database/upkeep.ts';
 import { Bus } from './events/bus.ts';
 import { goOnAfterRestored } from './events/clock.ts';
 import { removeOldEvents } from './events/retention.ts';
 import { openGit } from './git/git.ts';
-import { type ConnectionLimits, openServer } from './http/connections.ts';
+import { type ConnectionLimits, type HeadersFor, openServer } from './http/connections.ts';
 import { CORS_HEADERS } from './http/cors.ts';
+import { databaseAnswers } from './http/diagnostics.ts';
 import { removeOldAnswers } from './http/idempotency.ts';
 import { drain, listen } from './http/listening.ts';
 import { openRateLimits } from './http/rate-limits.ts';
 import { createHttp } from './http/server.ts';
 import { createStarting } from './http/starting.ts';
+import { createWorking } from './http/working.ts';
 import { removeLeftMarked } from './jobs/artifacts/kept.ts';
+import { openCheckouts, openRemoteCheckouts } from './jobs/checkouts.ts';
 import { removeDeletedPages } from './jobs/logs/removal.ts';
 import { openProcessRunner } from './jobs/runners/process/runner.ts';
 import type { Runner } from './jobs/runners/runner.ts';
@@ -38,7 +44,7 @@ import { Reads } from './limits/reads.ts';
 import { createLog, type Logger } from './log.ts';
 import { PushRecorder } from './repos/pushes/recorder.ts';
 import { recoverRepositories, removeAbandoned, takeOverFromDead } from './repos/recovery.ts';
-import type { Services } from './services.ts';
+import type { ProcessServices, Services } from './services.ts';
 import { identityOf, prepareDataFolder } from './storage/data-folder.ts';
 import { watchDiskSpace } from './storage/disk-space.ts';
 import { openStorage } from './storage/open.ts';
@@ -49,48 +55,213 @@ export type Overrides = {
   connections?: Partial<ConnectionLimits>;
 };
 
-export type App = AsyncDisposable & {
-  services: Services;
+export type App<S = Services> = AsyncDisposable & {
+  services: S;
   server: Server;
+  /** Listened on, without a trailing slash. */
+  address: string;
   /** Set on the very first start, when no token was configured: to be shown once. */
   firstToken?: string;
-  /** Settles when the server cannot go on (its data folder was taken over). */
+  /** Settles when the process cannot go on (its data folder was taken over). */
   failed: Promise<never>;
 };
 
+/** A process that answers requests, and with the role `all` runs jobs too. */
 export async function createApp(config: Config, overrides: Overrides = {}): Promise<App> {
   await using cleanup = new AsyncDisposableStack();
   const log = overrides.log ?? createLog(config.logLevel);
-  const failure = Promise.withResolvers<never>();
-  failure.promise.catch(() => {});
-
   await prepareDataFolder(config.dataDir);
-  const id = await identityOf(config.dataDir);
-  // The port first: whoever asks is answered from now on, and a port that is taken stops the start before
-  // anything was begun.
   const limits = cleanup.use(await openRateLimits(config, log));
   const headersFor = async (address: string) => ({
     ...CORS_HEADERS,
     ...(await limits.of(address)),
   });
+  const starting = createStarting(limits, log);
+  const port = await takePort(config, { log, headersFor, handler: starting, overrides }, cleanup);
+  await prepareDataFolder(config.repositoriesDir, 'LOAM_REPOSITORIES_DIR');
+  const process = await openProcess(config, log, cleanup);
+  const { db, pool, cluster, storage, bus } = process.services;
+  const base = config.baseUrl ?? port.address;
+  const git = await openGit({
+    root: config.repositoriesDir,
+    server: cluster.members.id,
+    hooks: join(config.dataDir, 'hooks'),
+    transfers: config.gitTransfers,
+    report: (error) => log.error({ err: error }, 'background work on git failed'),
+  });
+  const services: Services = {
+    ...process.services,
+    git,
+    pushes: new PushRecorder({ db, git, log }),
+    signer: createSigner(process.keys.derive('signed links')),
+    usage: recordUsage({ pool, log }),
+    rechecks: openRechecks({ pool, log }),
+    reads: new Reads(),
+    urls: { base, artifacts: config.artifactUrl ?? `${base}/artifacts` },
+  };
+  const runner =
+    config.role === 'all' ? await openRunner(config, { log, overrides }, cleanup) : null;
+  // Not before the port is ours: a start that fails must not have made a token that nobody was shown.
+  const firstToken = await seedOperator(db, config.admin);
+
+  await startAll(cleanup, [
+    () => services.usage,
+    () => services.rechecks,
+    () => git,
+    () => recoverRepositories(services).then(() => null),
+    async () => {
+      port.answer(createHttp(services, limits));
+      await cluster.members.join(config.internalUrl ?? reachable(port.address));
+      return {
+        async [Symbol.asyncDispose]() {
+          bus.close();
+          await drain(port.server);
+        },
+      };
+    },
+    () => takeOverFromDead(services, process.session),
+    () => runner && startWorker({ ...services, db, runner, checkout: openCheckouts(services) }),
+    // Of all processes, those that answer requests do this: there is always one of them.
+    () =>
+      startUpkeep(services, {
+        'removing old events': () => removeOldEvents(services, config.eventDays),
+        'removing old answers to requests': () => removeOldAnswers(services),
+        'removing workers that are gone': () => removeGoneWorkers(services),
+        'removing servers that are gone': () => removeGoneServers(services),
+        'removing what nobody builds or removes any more': () => removeAbandoned(services),
+        'removing what was not stored to its end': async () => {
+          await storage.tidy();
+          return false;
+        },
+        'removing artifacts that were deleted': () => removeLeftMarked(services),
+        'removing logs of deleted jobs': () => removeDeletedPages(services),
+      }),
+    // The first thing of the end, so that others take over before requests are refused here.
+    () => ({ [Symbol.asyncDispose]: () => cluster.members.leave() }),
+  ]);
+
+  const { server, address } = port;
+  const { failed } = process;
+  const owned = cleanup.move();
+  return {
+    services,
+    server,
+    address,
+    firstToken,
+    failed,
+    [Symbol.asyncDispose]: () => owned.disposeAsync(),
+  };
+}
+
+/** A process of the role `work`: it runs jobs, whose commits it gets from those that answer requests. */
+export async function createWorker(
+  config: Config,
+  overrides: Overrides = {},
+): Promise<App<ProcessServices>> {
+  await using cleanup = new AsyncDisposableStack();
+  const log = overrides.log ?? createLog(config.logLevel);
+  await prepareDataFolder(config.dataDir);
+  let isReady = async () => false;
+  const handler = createWorking({ isReady: () => isReady(), log });
+  const headersFor = async () => ({});
+  const port = await takePort(config, { log, headersFor, handler, overrides }, cleanup);
+  const { services, failed } = await openProcess(config, log, cleanup);
+  const runner = await openRunner(config, { log, overrides }, cleanup);
+  const checkout = openRemoteCheckouts(services);
+
+  await startAll(cleanup, [
+    () => {
+      isReady = () => databaseAnswers(services.db);
+      return { [Symbol.asyncDispose]: () => drain(port.server) };
+    },
+    () => startWorker({ ...services, runner, checkout }),
+  ]);
+
+  const { server, address } = port;
+  const owned = cleanup.move();
+  return {
+    services,
+    server,
+    address,
+    failed,
+    [Symbol.asyncDispose]: () => owned.disposeAsync(),
+  };
+}
+
+/** Null: there is nothing to stop. */
+type Started = Disposable | AsyncDisposable | null;
+
+/** What goes on by itself while the process runs, one after the other; it is stopped in reverse. */
+async function startAll(
+  cleanup: AsyncDisposableStack,
+  starts: readonly (() => Started | Promise<Started>)[],
+): Promise<void> {
+  for (const start of starts) cleanup.use(await start());
+}
+
+type Port = {
+  server: Server;
+  address: string;
+  /** From now on in place of the handler before. */
+  answer(handler: Express): void;
+};
+
+/**
+ * The first thing of all: whoever asks is answered from now on, and a port that is taken stops the start before
+ * anything was begun.
+ */
+async function takePort(
+  config: Config,
+  {
+    log,
+    headersFor,
+    handler,
+    overrides,
+  }: { log: Logger; headersFor: HeadersFor; handler: Express; overrides: Overrides },
+  cleanup: AsyncDisposableStack,
+): Promise<Port> {
   const server = openServer(headersFor, overrides.connections);
-  let handler = createStarting(limits, log);
-  server.on('request', (req, res) => handler(req, res));
+  let current = handler;
+  server.on('request', (req, res) => current(req, res));
   const address = await listen(server, config, log);
-  const base = config.baseUrl ?? address;
-  const urls = { base, artifacts: config.artifactUrl ?? `${base}/artifacts` };
   cleanup.defer(() => {
     server.close();
     server.closeAllConnections();
   });
+  return {
+    server,
+    address,
+    answer(next) {
+      current = next;
+    },
+  };
+}
 
-  const database = await openDatabase(config.database, join(config.dataDir, 'postgres'));
+type Process = {
+  services: ProcessServices & { db: PrismaClient };
+  session: Session;
+  keys: Keys;
+  failed: Promise<never>;
+};
+
+/** The database, the storage, the key and the other processes. Its data folder is prepared. */
+async function openProcess(
+  config: Config,
+  log: Logger,
+  cleanup: AsyncDisposableStack,
+): Promise<Process> {
+  const { role, dataDir, repositoriesDir } = config;
+  const failure = Promise.withResolvers<never>();
+  failure.promise.catch(() => {});
+  const id = await identityOf(dataDir);
+  const database = await openDatabase(config.database, join(dataDir, 'postgres'));
   cleanup.defer(() => database.close());
+  const { client: db, pool, target } = database;
   const bus = new Bus();
   const session = await openSession({
-    target: database.target,
+    target,
     id,
-    dataDir: config.dataDir,
+    dataDir,
     log,
     hear: bus.hear,
     onLost: (error) => {
@@ -100,124 +271,65 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   });
   cleanup.defer(() => session.close());
   database.own(log);
-  await goOnAfterRestored({ pool: database.pool, log });
+  await goOnAfterRestored({ pool, log });
   const storage = cleanup.use(await openStorage(config));
   const keys = await readKeys(config);
-  await demandSameKey(database.client, keys);
-  await prepareDataFolder(config.repositoriesDir, 'LOAM_REPOSITORIES_DIR');
+  await demandSameKey(db, keys);
+  const serves = role !== 'work';
+  const shared = {
+    repositories: serves ? await identityOf(repositoriesDir, '.folder-id') : null,
+    storage: storage.identity,
+  };
   const members = cleanup.use(
-    await openMembers({
-      id,
-      role: config.role,
-      shared: {
-        repositories: await identityOf(config.repositoriesDir, '.folder-id'),
-        storage: storage.identity,
-      },
-      database: config.database,
-      pool: database.pool,
-      session,
-      bus,
-      log,
-    }),
+    await openMembers({ id, role, shared, database: config.database, pool, session, bus, log }),
   );
-  const cluster = openCluster(members, keys);
   const space = cleanup.use(
     await watchDiskSpace({
-      folders: [
-        config.dataDir,
-        config.repositoriesDir,
-        ...(config.storage.kind === 'folder' ? [config.storage.path] : []),
-      ],
+      folders: foldersOf(config),
       floor: config.diskFloor,
       log,
       onFree: () => bus.hear('queue'),
     }),
   );
-
-  const usage = cleanup.use(recordUsage({ pool: database.pool, log }));
-  const rechecks = cleanup.use(openRechecks({ pool: database.pool, log }));
-  const report = (error: unknown) => log.error({ err: error }, 'background work on git failed');
-  const git = cleanup.use(
-    await openGit({
-      root: config.repositoriesDir,
-      server: id,
-      hooks: join(config.dataDir, 'hooks'),
-      transfers: config.gitTransfers,
-      report,
-    }),
-  );
-  const pushes = new PushRecorder({ db: database.client, git, log });
-  await recoverRepositories({ db: database.client, git, log, pushes });
-  const signer = createSigner(keys.derive('signed links'));
-  const secretBox = createSecretBox(keys);
-  const runner =
-    overrides.runner ??
-    cleanup.use(
-      await openProcessRunner({
-        dir: join(config.dataDir, 'attempts'),
-        diskFloor: config.diskFloor,
-        hidden: [
-          config.dataDir,
-          config.repositoriesDir,
-          ...(config.storage.kind === 'folder' ? [config.storage.path] : []),
-        ],
-        network: config.jobNetwork,
-        uids: config.jobUids,
-        log,
-      }),
-    );
-  // Not before the port is ours: a start that fails must not have made a token that nobody was shown.
-  const firstToken = await seedOperator(database.client, config.admin);
-  cleanup.defer(() => drain(server));
-  cleanup.defer(() => bus.close());
-  const services: Services = {
+  const services = {
     config,
-    db: database.client,
-    pool: database.pool,
+    db,
+    pool,
     bus,
-    git,
-    cluster,
+    cluster: openCluster(members, keys, { serves }),
     log,
-    pushes,
     space,
     storage,
-    signer,
-    secretBox,
-    usage,
-    rechecks,
-    reads: new Reads(),
-    urls,
+    secretBox: createSecretBox(keys),
   };
-  handler = createHttp(services, limits);
-  await members.join(config.internalUrl ?? reachable(address));
-  cleanup.use(takeOverFromDead(services, session));
-  cleanup.use(await startWorker({ ...services, db: database.client, runner }));
-  cleanup.use(
-    startUpkeep(services, {
-      'removing old events': () => removeOldEvents(services, config.eventDays),
-      'removing old answers to requests': () => removeOldAnswers(services),
-      'removing workers that are gone': () => removeGoneWorkers(services),
-      'removing servers that are gone': () => removeGoneServers(services),
-      'removing what nobody builds or removes any more': () => removeAbandoned(services),
-      'removing what was not stored to its end': async () => {
-        await storage.tidy();
-        return false;
-      },
-      'removing artifacts that were deleted': () => removeLeftMarked(services),
-      'removing logs of deleted jobs': () => removeDeletedPages(services),
+  return { services, session, keys, failed: failure.promise };
+}
+
+async function openRunner(
+  config: Config,
+  { log, overrides }: { log: Logger; overrides: Overrides },
+  cleanup: AsyncDisposableStack,
+): Promise<Runner> {
+  if (overrides.runner) return overrides.runner;
+  return cleanup.use(
+    await openProcessRunner({
+      dir: join(config.dataDir, 'attempts'),
+      diskFloor: config.diskFloor,
+      hidden: foldersOf(config),
+      network: config.jobNetwork,
+      uids: config.jobUids,
+      log,
     }),
   );
+}
 
-  // The first thing of the end, so that others take over before requests are refused here.
-  cleanup.defer(() => members.leave());
-  const owned = cleanup.move();
-  return {
-    services,
-    server,
-    firstToken,
-    failed: failure.promise,
-    [Symbol.asyncDispose]: () => owned.disposeAsync(),
-  };
+/** Those that this process writes to. */
+function foldersOf({ role, dataDir, repositoriesDir, storage }: Config): string[] {
+  return [
+    dataDir,
+    ...(role === 'work' ? [] : [repositoriesDir]),
+    ...(storage.kind === 'folder' ? [storage.path] : []),
+  ];
 }
 
 /** An address of all interfaces is none that another machine could ask; the name of this machine is. */

@@ -1,5 +1,5 @@
 import { setTimeout as delay } from 'node:timers/promises';
-import { type App, createApp } from './app.ts';
+import { type App, createApp, createWorker } from './app.ts';
 import { type Config, ConfigError, readConfig } from './config.ts';
 import { forgetSecrets } from './environment.ts';
 
@@ -17,14 +17,13 @@ const stopped = stopSignal();
 try {
   const config = readConfig();
   forgetSecrets();
-  const starting = createApp(config);
+  const starting = start(config);
   const late = stopped.then(async () => {
     await delay(START_MS);
     throw new ConfigError('Stopped before the start was done');
   });
   late.catch(() => {});
   await using app = await Promise.race([starting, late]);
-  greet(app, config);
   await Promise.race([app.failed, stopped]);
 } catch (error) {
   console.error(error instanceof ConfigError ? error.message : error);
@@ -45,6 +44,17 @@ function stopSignal(): Promise<void> {
       });
     }
   });
+}
+
+async function start(config: Config): Promise<Pick<App, 'failed' | typeof Symbol.asyncDispose>> {
+  if (config.role === 'work') {
+    const worker = await createWorker(config);
+    console.log(`Loam is ready to run jobs; ${worker.address}/readyz says whether it still is`);
+    return worker;
+  }
+  const app = await createApp(config);
+  greet(app, config);
+  return app;
 }
 
 function greet({ services, firstToken }: App, { admin }: Config): void {

@@ -18,24 +18,29 @@ import type { PushRecorder } from './repos/pushes/recorder.ts';
 import type { DiskSpace } from './storage/disk-space.ts';
 import type { Storage } from './storage/storage.ts';
 
-export type Services = {
+/** What every process has, whatever its role. */
+export type ProcessServices = {
   config: Config;
   db: Db;
   /** For what Prisma cannot do: COPY, and statements whose locking is the point. */
   pool: pg.Pool;
   bus: Bus;
-  git: Git;
   /** Which server has a repository. */
   cluster: Cluster;
   log: Logger;
-  /** Records what was pushed. */
-  pushes: PushRecorder;
-  /** Of the disks that this server writes to. */
+  /** Of the disks that this process writes to. */
   space: DiskSpace;
   /** Of what is large: artifacts. */
   storage: Storage;
-  signer: Signer;
   secretBox: SecretBox;
+};
+
+/** What a process has that answers requests. */
+export type Services = ProcessServices & {
+  git: Git;
+  /** Records what was pushed. */
+  pushes: PushRecorder;
+  signer: Signer;
   /** Notes when credentials are used. */
   usage: Usage;
   /** Asks for open streams whether their viewers may still see them. */

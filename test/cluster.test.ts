@@ -1,65 +1,18 @@
 /** Several servers on one database and one folder of repositories: which has what, and who takes over. */
 import { hash } from 'node:crypto';
-import { mkdir, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { mkdir, readdir, readFile, writeFile } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import { serialize } from 'node:v8';
 import { expect, test } from 'vitest';
-import { type App, createApp } from '../src/app.ts';
-import { newToken } from '../src/auth/tokens.ts';
+import type { App } from '../src/app.ts';
 import { placeOf } from '../src/cluster/placement.ts';
 import { isSigned, sign } from '../src/cluster/signature.ts';
-import { type Config, readConfig } from '../src/config.ts';
-import { createLog } from '../src/log.ts';
 import { remote, Workspace } from './git.ts';
-import { Client, cloneDatabase, eventually } from './harness.ts';
-
-const TOKEN = newToken();
-const log = createLog(process.env.LOAM_TEST_LOG ?? 'silent');
+import { type Client, eventually } from './harness.ts';
+import { startServers } from './servers.ts';
 
 /** Several servers start in it. */
 const LONG = { timeout: 120_000 };
-
-type Servers = AsyncDisposable & {
-  apps: App[];
-  clients: Client[];
-  start(name: string, changes?: Partial<Config>): Promise<App>;
-};
-
-/** Servers in this process, each with a data folder of its own. */
-async function startServers(count: number): Promise<Servers> {
-  await using cleanup = new AsyncDisposableStack();
-  const database = await cloneDatabase();
-  cleanup.defer(() => database.drop());
-  const folder = await mkdtemp(join(tmpdir(), 'loam-servers-'));
-  cleanup.defer(() => rm(folder, { recursive: true, force: true, maxRetries: 5 }));
-  const apps: App[] = [];
-  cleanup.defer(async () => {
-    for (const app of apps) await app[Symbol.asyncDispose]();
-  });
-  const start = async (name: string, changes: Partial<Config> = {}) => {
-    const config = readConfig({
-      PORT: '0',
-      DATABASE_URL: database.url,
-      LOAM_DATA_DIR: join(folder, name),
-      LOAM_REPOSITORIES_DIR: join(folder, 'repositories'),
-      LOAM_STORAGE: join(folder, 'storage'),
-      LOAM_SECRET_KEY: Buffer.alloc(32, 7).toString('base64'),
-      LOAM_ADMIN_TOKEN: TOKEN,
-      LOAM_RATE_LIMITS: 'off',
-    });
-    const app = await createApp({ ...config, ...changes }, { log });
-    apps.push(app);
-    return app;
-  };
-  for (let i = 0; i < count; i++) await start(`server-${i}`);
-  await eventually(() => {
-    for (const { services } of apps) expect(services.cluster.members.serving).toHaveLength(count);
-  });
-  const clients = apps.map(({ services }) => new Client(services.urls.base, `Bearer ${TOKEN}`));
-  const owned = cleanup.move();
-  return { apps, clients, start, [Symbol.asyncDispose]: () => owned.disposeAsync() };
-}
 
 test('what is pushed through one server is read through every other', LONG, async () => {
   await using servers = await startServers(3);
@@ -166,12 +119,13 @@ test('servers that do not share what they must are refused', async () => {
   await using servers = await startServers(1);
   await using other = await Workspace.open();
   const elsewhere = { repositoriesDir: join(other.path, 'repositories') };
-  await expect(servers.start('second', elsewhere)).rejects.toThrow(/^LOAM_REPOSITORIES_DIR: /);
-  const apart = { storage: { kind: 'folder', path: join(other.path, 'storage') } } as const;
-  await expect(servers.start('second', apart)).rejects.toThrow(/^LOAM_STORAGE: /);
-  await expect(servers.start('second', { secretKey: Buffer.alloc(32, 8) })).rejects.toThrow(
-    /^LOAM_SECRET_KEY: /,
+  await expect(servers.start('second', { config: elsewhere })).rejects.toThrow(
+    /^LOAM_REPOSITORIES_DIR: /,
   );
+  const apart = { storage: { kind: 'folder', path: join(other.path, 'storage') } } as const;
+  await expect(servers.start('second', { config: apart })).rejects.toThrow(/^LOAM_STORAGE: /);
+  const otherKey = { secretKey: Buffer.alloc(32, 8) };
+  await expect(servers.start('second', { config: otherKey })).rejects.toThrow(/^LOAM_SECRET_KEY: /);
   await servers.start('second');
 });
 

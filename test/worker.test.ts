@@ -1,5 +1,6 @@
 /** What goes wrong around an attempt never holds its slot, and never stops a start. */
 import { expect, test } from 'vitest';
+import { openCheckouts } from '../src/jobs/checkouts.ts';
 import type { Runner } from '../src/jobs/runners/runner.ts';
 import { findLost } from '../src/jobs/worker/queue.ts';
 import { startWorker } from '../src/jobs/worker/worker.ts';
@@ -22,7 +23,7 @@ async function withWorker(runner: Runner) {
   const { services } = app.app;
   const db = services.db as Parameters<typeof startWorker>[0]['db'];
   const config = { ...services.config, jobSlots: 1 };
-  const deps = { ...services, db, config, runner };
+  const deps = { ...services, db, config, runner, checkout: openCheckouts(services) };
   const worker = await startWorker(deps, { pauses: { firstMs: 5, longestMs: 20 } });
   return {
     app,

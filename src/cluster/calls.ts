@@ -9,7 +9,7 @@ import { hash } from 'node:crypto';
 import { deserialize, serialize } from 'node:v8';
 import { AppError, busy, type ErrorCode } from '../errors.ts';
 import type { Services } from '../services.ts';
-import { PATIENCE_MS, PAUSE_MS } from './cluster.ts';
+import { type Cluster, noAnswer, PATIENCE_MS, PAUSE_MS, ServerAway } from './cluster.ts';
 import type { Member } from './members.ts';
 import { SIGNATURE, sign } from './signature.ts';
 
@@ -41,7 +41,7 @@ export function onServerOf<In, Out>(name: string, work: Work<In, Out>): Work<In,
       try {
         return (await ask(services, member, { name, repositoryId, input })) as Out;
       } catch (error) {
-        if (!(error instanceof NoAnswer)) throw error;
+        if (!(error instanceof ServerAway)) throw error;
         if (performance.now() > deadline) {
           services.log.warn({ err: error, server: member.id }, 'another server does not answer');
           throw busy('The server that has the repository does not answer');
@@ -50,10 +50,6 @@ export function onServerOf<In, Out>(name: string, work: Work<In, Out>): Work<In,
       }
     }
   };
-}
-
-class NoAnswer extends Error {
-  override name = 'NoAnswer';
 }
 
 type Asked = { name: string; repositoryId: string; input: unknown };
@@ -69,30 +65,43 @@ async function ask(
   { name, repositoryId, input }: Asked,
 ): Promise<unknown> {
   const path = `${CALLS_PATH}/${name}/${repositoryId}`;
+  const signal = AbortSignal.any([gone, AbortSignal.timeout(ANSWER_MS)]);
+  const bytes = await post(cluster, url, { path, input, signal })
+    .then(async (answer) => {
+      // Another status is that of a server which starts, or of a proxy in between.
+      if (isCallAnswer(answer)) return Buffer.from(await answer.arrayBuffer());
+      await answer.body?.cancel();
+      throw new Error(`the answer is ${answer.status}`);
+    })
+    .catch((cause) => {
+      throw noAnswer(url, cause);
+    });
+  return unwrap(bytes);
+}
+
+/** Sends a signed request with data as its body to the server at `url`. @throws what `fetch` throws */
+export function post(
+  { key }: Pick<Cluster, 'key'>,
+  url: string,
+  { path, input, signal }: { path: string; input: unknown; signal: AbortSignal },
+): Promise<Response> {
   const body = serialize(input);
   const contentHash = hash('sha256', body);
-  const answered = fetch(url + path, {
+  return fetch(url + path, {
     method: 'POST',
     body,
     headers: {
       'Content-Type': CALL_TYPE,
       [CONTENT_HASH]: contentHash,
-      [SIGNATURE]: sign(cluster.key, partsOf(path, contentHash)),
+      [SIGNATURE]: sign(key, partsOf(path, contentHash)),
     },
-    signal: AbortSignal.any([gone, AbortSignal.timeout(ANSWER_MS)]),
+    signal,
   });
-  const bytes = await answered
-    .then(async (answer) => {
-      // Another status is that of a server which starts, or of a proxy in between.
-      if (answer.status === 200 && answer.headers.get('content-type') === CALL_TYPE)
-        return Buffer.from(await answer.arrayBuffer());
-      await answer.body?.cancel();
-      throw new Error(`the answer is ${answer.status}`);
-    })
-    .catch((cause) => {
-      throw new NoAnswer(`${url}: no answer`, { cause });
-    });
-  return unwrap(deserialize(bytes));
+}
+
+/** Whether an answer is data, for `unwrap`. */
+export function isCallAnswer({ status, headers }: Response): boolean {
+  return status === 200 && headers.get('content-type') === CALL_TYPE;
 }
 
 type Failure = Pick<AppError, 'message' | 'status' | 'field' | 'retryAfter' | 'headers'> & {
@@ -110,16 +119,24 @@ export async function answerCall(
   if (!work) return null;
   const answer: Answer = await work(services, repositoryId, deserialize(input)).then(
     (value) => ({ value }),
-    (error) => {
-      const { code, message, status, field, retryAfter, headers } = onFailure(error);
-      return { failure: { code, message, status, field, retryAfter, headers } };
-    },
+    (error) => failed(onFailure(error)),
   );
   return serialize(answer);
 }
 
-function unwrap(answer: Answer): unknown {
-  if ('value' in answer) return answer.value;
-  const { code, message, ...details } = answer.failure;
+/** The answer that makes the caller throw the same error. */
+export function answerWith(error: AppError): Buffer {
+  return serialize(failed(error));
+}
+
+function failed({ code, message, status, field, retryAfter, headers }: AppError): Answer {
+  return { failure: { code, message, status, field, retryAfter, headers } };
+}
+
+/** What an answer says. @throws AppError, when it says that */
+export function unwrap(answer: Uint8Array): unknown {
+  const said: Answer = deserialize(answer);
+  if ('value' in said) return said.value;
+  const { code, message, ...details } = said.failure;
   throw new AppError(code, message, details);
 }

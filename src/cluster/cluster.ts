@@ -3,6 +3,7 @@
  * asked of it. So what a server has read of it stays good, and two never work on it at once in the ordinary course.
  *
  *   a read      `calls.ts`: asked of the other server, and asked again elsewhere when that one dies
+ *   a stream    `streams.ts`: what a worker needs of a repository that this process does not have
  *   a transfer  `forward.ts`: a fetch, a push or a download is sent on as it comes, in both directions
  *
  * One server alone finds that it is alone, and does everything itself.
@@ -15,17 +16,37 @@ export type Cluster = {
   readonly members: Members;
   /** What requests between servers are signed under. */
   readonly key: Uint8Array;
-  /** The other server that has a repository; null: this one has it. */
+  /**
+   * The other server that has a repository; null: this one has it. A process that serves nothing has none.
+   * @throws ServerAway when no server runs
+   */
   elsewhere(repositoryId: string): Member | null;
 };
 
-export function openCluster(members: Members, keys: Keys): Cluster {
+/** The server that has a repository does not answer, or not to the end; another one soon takes its place. */
+export class ServerAway extends Error {
+  override name = 'ServerAway';
+}
+
+/** It has no `cause`, whose code would make it look like a database that is away. */
+export function noAnswer(url: string, error: unknown): ServerAway {
+  const { cause, message } = error as { cause?: { code?: unknown }; message?: unknown };
+  return new ServerAway(`${url} does not answer: ${cause?.code ?? message}`);
+}
+
+/** `serves`: whether this process answers requests, and so has repositories. */
+export function openCluster(
+  members: Members,
+  keys: Keys,
+  { serves }: { serves: boolean },
+): Cluster {
   return {
     members,
     key: keys.derive('calls between servers'),
     elsewhere(repositoryId) {
       const { id, serving } = members;
-      if (serving.length < 2) return null;
+      if (serves && serving.length < 2) return null;
+      if (serving.length === 0) throw new ServerAway('no server that has repositories runs');
       const place = placeOf(repositoryId, serving);
       return place.id === id ? null : place;
     },

@@ -1,11 +1,14 @@
 /** What other servers ask of this one, and how it knows that it is they who ask. */
 import { hash } from 'node:crypto';
+import { deserialize } from 'node:v8';
 import express, { type RequestHandler, type Router } from 'express';
 import { isUnexpected, toPublic } from '../errors.ts';
+import { closingOf } from '../http/connections.ts';
 import { isId } from '../ids.ts';
 import type { Services } from '../services.ts';
 import {
   answerCall,
+  answerWith,
   CALL_TYPE,
   CALLS_PATH,
   CONTENT_HASH,
@@ -13,6 +16,7 @@ import {
 } from './calls.ts';
 import { CLIENT_ADDRESS, partsOf as partsOfForwarded } from './forward.ts';
 import { isSigned, SIGNATURE } from './signature.ts';
+import { findStream, HEAD, STREAM_TYPE, STREAMS_PATH } from './streams.ts';
 
 declare global {
   namespace Express {
@@ -26,20 +30,25 @@ declare global {
 /** Of one page of files whose patches are asked for: 100 paths of 4 KiB, several times over. */
 const MAX_INPUT_BYTES = 4 * 2 ** 20;
 
+type Handler = RequestHandler<{ name: string; id: string }>;
+
 /** Requests without a good signature are those of a path that is not there. */
 export function callsRouter(services: Services): Router {
   const { cluster, log } = services;
   const router = express.Router();
-  const demandSignature: RequestHandler = (req, _res, next) => {
+  const demandSignature: Handler = (req, _res, next) => {
     const parts = partsOfCall(req.originalUrl, req.get(CONTENT_HASH) ?? '');
     next(isSigned(cluster.key, req.headers[SIGNATURE], parts) ? undefined : 'router');
   };
+  const demandInput: Handler = (req, _res, next) => {
+    const { params, body } = req;
+    const isInput = body instanceof Uint8Array && hash('sha256', body) === req.get(CONTENT_HASH);
+    next(isInput && isId('repo', params.id) ? undefined : 'router');
+  };
   const body = express.raw({ type: CALL_TYPE, limit: MAX_INPUT_BYTES });
-  router.post(`${CALLS_PATH}/:name/:id`, demandSignature, body, async (req, res, next) => {
-    const { name = '', id = '' } = req.params as Record<string, string>;
-    const input = req.body;
-    if (!isId('repo', id) || !(input instanceof Uint8Array)) return next('router');
-    if (hash('sha256', input) !== req.get(CONTENT_HASH)) return next('router');
+  const called = [demandSignature, body, demandInput];
+
+  const call: Handler = async ({ params: { name, id }, body: input }, res, next) => {
     const answer = await answerCall(services, { name, repositoryId: id, input }, (error) => {
       if (isUnexpected(error))
         log.error({ err: error, call: name, repository: id }, 'a call failed');
@@ -47,7 +56,28 @@ export function callsRouter(services: Services): Router {
     });
     if (!answer) return next('router');
     res.type(CALL_TYPE).send(answer);
-  });
+  };
+  const stream: Handler = async ({ params: { name, id }, body: input }, res, next) => {
+    const produce = findStream(name);
+    if (!produce) return next('router');
+    const signal = closingOf(res);
+    const begin = (head: unknown) => {
+      res.setHeader('Content-Type', STREAM_TYPE);
+      res.setHeader(HEAD, Buffer.from(JSON.stringify(head)).toString('base64url'));
+      return res;
+    };
+    try {
+      await produce(services, id, deserialize(input), { begin, signal });
+      res.end();
+    } catch (error) {
+      if (signal.aborted) return;
+      if (res.headersSent || isUnexpected(error)) throw error;
+      res.removeHeader(HEAD);
+      res.type(CALL_TYPE).send(answerWith(toPublic(error)));
+    }
+  };
+  router.post(`${CALLS_PATH}/:name/:id`, called, call);
+  router.post(`${STREAMS_PATH}/:name/:id`, called, stream);
   return router;
 }
 

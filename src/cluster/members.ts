@@ -30,7 +30,7 @@ export type Members = AsyncDisposable & {
   readonly id: string;
   /** Those that answer requests, by id; this one is among them from `join` on. */
   readonly serving: readonly Member[];
-  /** From now on the others send requests to `url`. */
+  /** From now on the others send requests to `url`. Not for a process of the role `work`. */
   join(url: string): Promise<void>;
   /** From now on the others send nothing here any more. What has begun may go on. */
   leave(): Promise<void>;
@@ -109,6 +109,8 @@ export async function openMembers(options: Options): Promise<Members> {
     for (const look of looks) look();
   }
 
+  // Who else is there, before anything is asked of them.
+  if (!isAlone) await beat();
   const beating = (async () => {
     if (isAlone) return;
     // The session says when the database is away. What was known last is good until then.
@@ -136,7 +138,7 @@ export async function openMembers(options: Options): Promise<Members> {
     async join(url) {
       own = memberOf({ id, url });
       tell();
-      if (isAlone || role === 'work') return;
+      if (isAlone) return;
       await beat();
       await session.query(`select pg_notify('loam', 'servers')`, []);
     },

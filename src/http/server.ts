@@ -45,7 +45,10 @@ export function createHttp(services: Services, limits: RateLimits): Express {
   app.use(callsRouter(services));
   app.use(acceptForwarded(services));
   app.get('/livez', (_req, res) => void res.type('text').send('ok'));
-  app.get('/readyz', readiness(services));
+  app.get(
+    '/readyz',
+    readiness(() => databaseAnswers(services.db)),
+  );
   app.use(cors);
   app.use(identify(services));
   app.use(preflights(limits.counted));
@@ -128,9 +131,10 @@ function requestLog(log: Logger): RequestHandler {
   }) as RequestHandler;
 }
 
-function readiness({ db }: Pick<Services, 'db'>): RequestHandler {
+/** Answers 200 or 503. */
+export function readiness(isReady: () => Promise<boolean>): RequestHandler {
   return async (_req, res) => {
-    const ready = await databaseAnswers(db);
+    const ready = await isReady();
     res
       .status(ready ? 200 : 503)
       .type('text')

@@ -4,10 +4,15 @@
  * It is a repository of its own with that commit alone, as `git clone --depth 1` makes: two processes and
  * the cost of one tree, whatever the history holds. Objects are copied, neither linked nor borrowed: whoever
  * owns the checkout could write through a hard link into the pack that everybody reads.
+ *
+ * The objects come out of a repository of this machine (`checkOut`), or as a pack that another server sends: it
+ * measures and sends (`measure`, `sendPack`), this one takes the pack in (`checkOutReceived`).
  */
 import { mkdir, readdir, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { git, gitLines } from '../processes/run.ts';
+import type { Writable } from 'node:stream';
+import { pipeline } from 'node:stream/promises';
+import { GitError, git, gitLines, startGit } from '../processes/run.ts';
 
 const TIMEOUT_MS = 10 * 60_000;
 /** More take minutes to write and gigabytes of git's memory. Linux has 90,000, the largest known some millions. */
@@ -17,19 +22,28 @@ const MAX_NAME_BYTES = 256 * 2 ** 20;
 /** What a file takes of most disks, however small it is. */
 const BLOCK = 4096;
 
-export type CheckoutOptions = {
+/** Which commit of which repository. */
+export type Source = {
   /** The bare repository. */
   from: string;
   /** A full commit id. */
   sha: string;
-  /** Made by us; its parent must exist. */
-  to: string;
+  signal?: AbortSignal;
+};
+
+export type Limits = {
   /** What it may take of the disk, with the repository in it. */
   maxBytes: number;
   /** Bytes that the disk itself has left for it; what is on its way at the same time is not known. */
   room?: number;
   /** Files and folders. */
   maxFiles: number;
+};
+
+export type Target = Limits & {
+  sha: string;
+  /** Made by us; its parent must exist. */
+  to: string;
   signal?: AbortSignal;
 };
 
@@ -38,14 +52,67 @@ export class CheckoutTooLarge extends Error {
   override name = 'CheckoutTooLarge';
 }
 
+/** Deltas are copied as they lie, none are looked for: speed counts here, not size. */
+const PACK = ['pack-objects', '--revs', '--quiet', '--window=0'];
+/** What `PACK` reads: the commit, without its parents. */
+const commitAlone = (sha: string) => `--shallow ${sha}\n${sha}\n`;
+
 /**
  * Checks `sha` out with HEAD detached. No hooks run, no filters, and no credentials are left in it.
  * @throws CheckoutTooLarge, GitError when the commit or one of its objects is missing, Error when `to` exists.
  */
-export async function checkOut(options: CheckoutOptions): Promise<void> {
-  const { from, sha, to, signal } = options;
+export async function checkOut(options: Target & Source): Promise<void> {
+  const { from, sha, signal } = options;
   const fileBytes = await measure(options);
+  await fill(options, fileBytes, (gitdir) =>
+    git([...PACK, join(gitdir, 'objects/pack/pack')], {
+      signal,
+      timeoutMs: TIMEOUT_MS,
+      dir: from,
+      // Where git writes before it renames: the checkout may be on another disk than the repository.
+      env: {
+        GIT_OBJECT_DIRECTORY: join(gitdir, 'objects'),
+        GIT_ALTERNATE_OBJECT_DIRECTORIES: join(from, 'objects'),
+      },
+      input: commitAlone(sha),
+    }),
+  );
+}
+
+/**
+ * As `checkOut`, with objects that come as `pack`, from `sendPack` on another machine.
+ * @param fileBytes what `measure` said there
+ * @throws as `checkOut`, and what `pack` throws: what came until then is never taken for a checkout
+ */
+export async function checkOutReceived(
+  options: Target & { fileBytes: number; pack: AsyncIterable<Uint8Array> },
+): Promise<void> {
+  const { fileBytes, pack } = options;
+  demandBytes(fileBytes, options);
+  await fill(options, fileBytes, (gitdir) => receive(gitdir, options, fileBytes, pack));
+}
+
+/**
+ * Writes the pack of a commit that `measure` has allowed. An output that closes ends it.
+ * @throws GitError when the commit or one of its objects is missing, Error when the output closed early
+ */
+export async function sendPack({ from, sha, signal }: Source, output: Writable): Promise<void> {
+  using process = await startGit([...PACK, '--stdout'], { dir: from, signal });
+  process.stdin.end(commitAlone(sha));
+  await pipeline(process.stdout, output, { end: false });
+  const ending = await process.ended;
+  if (ending.code !== 0) throw new GitError('pack-objects', ending);
+}
+
+/** A repository with this commit alone, whose pack `addPack` puts into it, and its files. */
+async function fill(
+  options: Target,
+  fileBytes: number,
+  addPack: (gitdir: string) => Promise<unknown>,
+): Promise<void> {
+  const { sha, to, signal } = options;
   const gitdir = join(to, '.git');
+  const packs = join(gitdir, 'objects/pack');
   await mkdir(to);
   for (const folder of ['objects/info', 'objects/pack', 'refs/heads', 'refs/tags'])
     await mkdir(join(gitdir, folder), { recursive: true });
@@ -55,26 +122,41 @@ export async function checkOut(options: CheckoutOptions): Promise<void> {
     join(gitdir, 'config'),
     '[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n',
   );
-  const limits = { signal, timeoutMs: TIMEOUT_MS };
-  const packs = join(gitdir, 'objects/pack');
-  await git(
-    // Deltas are copied as they lie, none are looked for: speed counts here, not size.
-    ['pack-objects', '--revs', '--quiet', '--window=0', join(packs, 'pack')],
-    {
-      ...limits,
-      dir: from,
-      // Where git writes before it renames: the checkout may be on another disk than the repository.
-      env: {
-        GIT_OBJECT_DIRECTORY: join(gitdir, 'objects'),
-        GIT_ALTERNATE_OBJECT_DIRECTORIES: join(from, 'objects'),
-      },
-      input: `--shallow ${sha}\n${sha}\n`,
-    },
-  );
+  await addPack(gitdir);
   let bytes = fileBytes;
   for (const name of await readdir(packs)) bytes += (await stat(join(packs, name))).size;
   demandBytes(bytes, options);
-  await git(['reset', '--hard', '--quiet'], { ...limits, cwd: to });
+  await git(['reset', '--hard', '--quiet'], { signal, timeoutMs: TIMEOUT_MS, cwd: to });
+}
+
+async function receive(
+  gitdir: string,
+  { signal, ...limits }: Target,
+  fileBytes: number,
+  pack: AsyncIterable<Uint8Array>,
+): Promise<void> {
+  using process = await startGit(['index-pack', '--stdin'], { dir: gitdir, signal });
+  let bytes = fileBytes;
+  let failure: unknown;
+  const bounded = async function* () {
+    try {
+      for await (const chunk of pack) {
+        bytes += chunk.length;
+        demandBytes(bytes, limits);
+        yield chunk;
+      }
+    } catch (error) {
+      failure = error;
+      process.end();
+      throw error;
+    }
+  };
+  process.stdout.resume();
+  // Where git fails it says why itself, and reads no more.
+  await pipeline(bounded, process.stdin).catch(() => {});
+  const ending = await process.ended;
+  if (failure) throw failure;
+  if (ending.code !== 0) throw new GitError('index-pack', ending);
 }
 
 /**
@@ -83,7 +165,7 @@ export async function checkOut(options: CheckoutOptions): Promise<void> {
  * so it is bounded too.
  * @throws CheckoutTooLarge
  */
-async function measure(options: CheckoutOptions): Promise<number> {
+export async function measure(options: Source & Limits): Promise<number> {
   const { from, sha } = options;
   const timeout = AbortSignal.timeout(TIMEOUT_MS);
   const signal = options.signal ? AbortSignal.any([options.signal, timeout]) : timeout;
@@ -136,7 +218,7 @@ const SIZES_AT_ONCE = 20_000;
 
 function demandBytes(
   bytes: number,
-  { maxBytes, room = Number.POSITIVE_INFINITY }: Pick<CheckoutOptions, 'maxBytes' | 'room'>,
+  { maxBytes, room = Number.POSITIVE_INFINITY }: Pick<Limits, 'maxBytes' | 'room'>,
 ): void {
   if (bytes > maxBytes)
     throw new CheckoutTooLarge(

@@ -1,10 +1,15 @@
 /** An attempt as the worker that looks after it holds it. */
 import type { Prisma } from '../../../prisma/generated/client.ts';
-import type { Services } from '../../services.ts';
+import type { ProcessServices } from '../../services.ts';
+import type { Checkout } from '../checkouts.ts';
 import type { Runner } from '../runners/runner.ts';
 
-/** What looking after jobs takes: the services, transactions, and what runs them. */
-export type Deps = Omit<Services, 'db'> & { db: Prisma.DefaultPrismaClient; runner: Runner };
+/** What looking after jobs takes: what every process has, transactions, what runs jobs, and their commits. */
+export type Deps = Omit<ProcessServices, 'db'> & {
+  db: Prisma.DefaultPrismaClient;
+  runner: Runner;
+  checkout: Checkout;
+};
 
 export const attemptColumns = {
   id: true,

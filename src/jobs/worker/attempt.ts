@@ -5,6 +5,7 @@
  * the same attempt, it finds the handle, asks the runner how far things got, and goes on from there.
  */
 
+import { ServerAway } from '../../cluster/cluster.ts';
 import { DISK_FULL, isDiskFull } from '../../database/outage.ts';
 import { StorageAway } from '../../storage/storage.ts';
 import { sampleUsage } from '../analytics.ts';
@@ -91,7 +92,9 @@ export async function giveUp(deps: Deps, attemptId: string, error: unknown): Pro
     ? DISK_FULL
     : error instanceof StorageAway
       ? 'The storage for artifacts could not be reached'
-      : 'The server failed to look after this attempt, again and again; its log says why';
+      : error instanceof ServerAway
+        ? 'The repository could not be cloned: no server that has it could be reached'
+        : 'The server failed to look after this attempt, again and again; its log says why';
   if (attempt) await abandon(deps, attempt, reason);
 }
 

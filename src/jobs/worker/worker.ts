@@ -10,6 +10,7 @@
  */
 
 import { setTimeout as delay } from 'node:timers/promises';
+import { ServerAway } from '../../cluster/cluster.ts';
 import { isDatabaseAway, isMachineShort } from '../../database/outage.ts';
 import { StorageAway } from '../../storage/storage.ts';
 import { giveUp, lookAfter } from './attempt.ts';
@@ -22,12 +23,17 @@ import { type Claim, claimNext, findLost, heartbeat, nextDue } from './queue.ts'
 const HEARTBEAT_MS = 10_000;
 /** Failures of an attempt, one after the other, that end it: with the pauses between them, about a minute. */
 const MAX_FAILURES = 8;
-/** While the machine is short of disk, memory or descriptors, or the storage is away: about a quarter of an hour. */
-const MAX_SHORT_FAILURES = 36;
+/** Of those that pass by themselves: about a quarter of an hour. */
+const MAX_PASSING_FAILURES = 36;
 /** A try that went on for so long had worked, and what failed before it no longer counts. */
 const WORKED_MS = 60_000;
 /** Removing takes a slot's time up to this, so that it keeps up with starting. */
 const REMOVAL_MS = 10_000;
+
+/** The machine is short of disk, memory or descriptors; or the storage, or a server with the repository, is away. */
+function passes(error: unknown): boolean {
+  return isMachineShort(error) || error instanceof StorageAway || error instanceof ServerAway;
+}
 
 export type Worker = AsyncDisposable;
 
@@ -94,13 +100,7 @@ export async function startWorker(
         } catch (error) {
           if (signal.aborted || isDatabaseAway(error)) throw error;
           failures = Date.now() - begun > WORKED_MS ? 1 : failures + 1;
-          if (
-            failures <
-            (isMachineShort(error) || error instanceof StorageAway
-              ? MAX_SHORT_FAILURES
-              : MAX_FAILURES)
-          )
-            throw error;
+          if (failures < (passes(error) ? MAX_PASSING_FAILURES : MAX_FAILURES)) throw error;
           log.error({ err: error, job: jobId }, 'an attempt is given up');
           return endForGood(attemptId, jobId, error);
         }

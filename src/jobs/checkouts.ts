@@ -1,0 +1,102 @@
+/**
+ * The commit of a job on its way to the worker, which may be on another machine than the repository.
+ *
+ * A process that has the repository checks it out of its folder. Any other asks the server that has it for a pack, and
+ * never reads the folder itself: a network file system may show it what was there seconds ago. The server sends
+ * nothing but the commit of a job, to the attempt that holds the job and has not started yet.
+ */
+import { Prisma } from '../../prisma/generated/client.ts';
+import { ServerAway } from '../cluster/cluster.ts';
+import { streamOfServer } from '../cluster/streams.ts';
+import { AppError, busy, notFound } from '../errors.ts';
+import { NoTurn } from '../limits/turns.ts';
+import {
+  type CheckoutHead,
+  type CheckoutInput,
+  checkout,
+  receiveCheckout,
+  sendCheckout,
+} from '../repos/repos.ts';
+import type { Services } from '../services.ts';
+import { diskRoom } from './hardware.ts';
+
+type WorkerInput = CheckoutInput & { attemptId: string; dir: string; signal: AbortSignal };
+
+/**
+ * Makes the folder `dir`, with the commit of the attempt's job.
+ * @throws AppError for the one who wanted the job; ServerAway when nobody hands the commit out at the moment
+ */
+export type Checkout = (input: WorkerInput) => Promise<void>;
+
+/** For a process that answers requests: what it has itself comes out of its folder. */
+export function openCheckouts(
+  services: Pick<Services, 'db' | 'git' | 'log' | 'cluster'>,
+): Checkout {
+  const elsewhere = openRemoteCheckouts(services);
+  return ({ attemptId, ...input }) =>
+    services.cluster.elsewhere(input.repositoryId)
+      ? elsewhere({ attemptId, ...input })
+      : checkout(services, input);
+}
+
+/** For a process that has no repositories. */
+export function openRemoteCheckouts(services: Pick<Services, 'cluster'>): Checkout {
+  return async ({ attemptId, ...input }) => {
+    const { repositoryId, commitSha, signal } = input;
+    const member = services.cluster.elsewhere(repositoryId);
+    // It has come to this process since it was looked for elsewhere.
+    if (!member) throw new ServerAway('the repository has moved');
+    const asked = { repositoryId, input: { attemptId, commitSha }, signal };
+    await readPack(services, member, asked, (head, pack) =>
+      receiveCheckout(input, head, pack),
+    ).catch((error) => {
+      // What stands in the database has changed: the next try looks there again.
+      const changed = error instanceof AppError && error.code === 'not_found';
+      throw changed ? new ServerAway('the server does not know the attempt') : error;
+    });
+  };
+}
+
+/** All checkouts of other machines together have half of the transfers at most. */
+const TURN = 'checkouts for workers';
+
+type Asked = { attemptId: string; commitSha: string };
+
+const readPack = streamOfServer<Asked, CheckoutHead>(
+  'checkout',
+  async (services, repositoryId, { attemptId, commitSha }, { begin, signal }) => {
+    const { git } = services;
+    const limits = await demandWaiting(services, { attemptId, repositoryId, commitSha });
+    const send = (stopping: AbortSignal) => {
+      const until = AbortSignal.any([signal, stopping]);
+      const input = { repositoryId, commitSha, signal: until, ...limits };
+      return sendCheckout(services, input, begin);
+    };
+    await git.transfers
+      .take(() => git.tasks.run(send), { key: TURN, signal })
+      .catch((error) => {
+        throw error instanceof NoTurn ? busy('Too many fetches and pushes are under way') : error;
+      });
+  },
+);
+
+/**
+ * What the disk of the job has room for.
+ * @throws AppError 404 unless the attempt holds a job of this commit and repository, and waits for them
+ */
+async function demandWaiting(
+  { db }: Pick<Services, 'db'>,
+  { attemptId, repositoryId, commitSha }: Asked & { repositoryId: string },
+): Promise<{ maxBytes: number; maxFiles: number }> {
+  const attempt = await db.jobAttempt.findFirst({
+    where: {
+      id: attemptId,
+      endedAt: null,
+      handle: { equals: Prisma.DbNull },
+      job: { attemptId, repositoryId, commitSha },
+    },
+    select: { job: { select: { diskGb: true } } },
+  });
+  if (!attempt) throw notFound('Attempt');
+  return diskRoom(attempt.job.diskGb);
+}

@@ -1,0 +1,162 @@
+/** Processes that answer requests and run no jobs, processes that run jobs and answer nothing, and both together. */
+
+import { hash } from 'node:crypto';
+import { readdir } from 'node:fs/promises';
+import { join } from 'node:path';
+import { deserialize, serialize } from 'node:v8';
+import { expect, test } from 'vitest';
+import type { App } from '../src/app.ts';
+import { placeOf } from '../src/cluster/placement.ts';
+import { sign } from '../src/cluster/signature.ts';
+import { claimNext } from '../src/jobs/worker/queue.ts';
+import { remote, Workspace } from './git.ts';
+import { Client, eventually } from './harness.ts';
+import { startServers } from './servers.ts';
+import { cancel, lines, remove, submit, until, variables } from './submit.ts';
+
+/** Several processes start in it. */
+const LONG = { timeout: 120_000 };
+
+const SERVE = { config: { role: 'serve' } } as const;
+
+/** A repository with two commits, the second one of these files. @returns its id and that commit */
+async function withCode(client: Client, name: string, files: Record<string, string | Buffer>) {
+  await using work = await Workspace.open();
+  const { body } = await client.post('/auth/v1/repository/admin', { name, auto_init: true });
+  await work.git('.', 'clone', '-q', remote(client, `admin/${name}`), 'code');
+  await work.commit('code', files);
+  await work.git('code', 'push', '-q', 'origin', 'HEAD:main');
+  return { id: body.id as string, commitSha: await work.git('code', 'rev-parse', 'HEAD') };
+}
+
+const run = (client: Client, name: string, command: string, more: object = {}) =>
+  submit(client, { namespace: 'admin', repo: 'admin/code', name, command, ...more });
+
+test('a worker without repositories runs the jobs of a server without a worker', LONG, async () => {
+  await using servers = await startServers(1, SERVE);
+  const [client] = servers.clients as [Client];
+  const worker = await servers.work('worker', { config: { diskFloor: 0 } });
+  const { commitSha } = await withCode(client, 'code', {
+    'a.txt': 'first\n',
+    'sub/large.bin': Buffer.alloc(3_000_000, 'loam'),
+  });
+  const command = `cat a.txt; wc -c < sub/large.bin; git rev-parse HEAD; git log --oneline | wc -l
+    git status --porcelain; echo "$KEY"; echo ::progress::half; mkdir out; echo kept > out/kept.txt`;
+  await run(client, 'whole', command, {
+    secrets: variables({ KEY: 'hidden value' }),
+    outputPath: 'out',
+  });
+  const whole = await until(client, 'admin', 'whole', 'SUCCEEDED');
+  expect(whole).toMatchObject({ exitCode: 0, progress: 'half', artifacts: { fileCount: 1 } });
+  expect(await lines(client, 'admin', 'whole')).toEqual([
+    'first',
+    '3000000',
+    commitSha,
+    '1',
+    '***',
+  ]);
+  const archive = await fetch(whole.artifacts.downloadUrl);
+  expect(archive.status).toBe(200);
+  expect((await archive.arrayBuffer()).byteLength).toBeGreaterThan(100);
+
+  // The server tells the worker through the database, and follows what it stores there.
+  await run(client, 'cancelled', 'trap "echo asked; exit 7" TERM; echo up; sleep 600 & wait');
+  await run(client, 'deleted', 'echo up; sleep 600');
+  const follower = await fetch(`${client.base}/admin/job/cancelled/logs?stream=true`, {
+    headers: { authorization: client.authorization ?? '', 'last-event-id': '0' },
+  });
+  for (const name of ['cancelled', 'deleted'])
+    await eventually(async () => expect(await lines(client, 'admin', name)).toEqual(['up']));
+  await cancel(client, 'admin', 'cancelled');
+  expect(await follower.text()).toMatch(/"up".*"asked".*event: end\n.*"exit_code":7/s);
+  await cancel(client, 'admin', 'deleted');
+  await remove(client, 'admin', 'deleted');
+  const attempts = join(servers.folder, 'worker/attempts');
+  await eventually(async () =>
+    expect((await readdir(attempts)).filter((name) => name.startsWith('att_'))).toEqual([]),
+  );
+
+  expect(await readdir(join(servers.folder, 'worker'))).toEqual(['attempts', 'instance-id']);
+  expect(await readdir(join(servers.folder, 'server-0'))).not.toContain('attempts');
+  const outside = new Client(worker.address, null);
+  for (const path of ['/livez', '/readyz'])
+    expect([(await outside.get(path)).status, (await outside.get(path)).text]).toEqual([200, 'ok']);
+  const other = await outside.get('/auth/v1/whoami');
+  expect([other.status, other.body.error.code]).toEqual([404, 'not_found']);
+  expect(other.headers.get('x-request-id')).toBe(other.body.error.request_id);
+});
+
+test('a server runs jobs of repositories that another one has', LONG, async () => {
+  await using servers = await startServers(1, SERVE);
+  const [client] = servers.clients as [Client];
+  await servers.start('second');
+  const [first, second] = servers.apps as [App, App];
+  const firstId = first.services.cluster.members.id;
+  await eventually(() => expect(second.services.cluster.members.serving).toHaveLength(2));
+  const ran = new Set<string>();
+  for (let i = 0; i < 8 && ran.size < 2; i++) {
+    const { id } = await withCode(client, i === 0 ? 'code' : `code${i}`, { 'a.txt': `in ${i}\n` });
+    const place = placeOf(id, second.services.cluster.members.serving).id;
+    if (ran.has(place)) continue;
+    ran.add(place);
+    const repo = i === 0 ? 'admin/code' : `admin/code${i}`;
+    await run(client, `job${i}`, 'cat a.txt', { repo });
+    await until(client, 'admin', `job${i}`, 'SUCCEEDED');
+    expect(await lines(client, 'admin', `job${i}`)).toEqual([`in ${i}`]);
+  }
+  expect(ran).toContain(firstId);
+  const workers = await first.services.db.jobAttempt.findMany({ select: { workerId: true } });
+  expect(new Set(workers.map(({ workerId }) => workerId))).toEqual(
+    new Set([second.services.cluster.members.id]),
+  );
+});
+
+test('a commit is handed out to the attempt that waits for it alone', LONG, async () => {
+  await using servers = await startServers(1, SERVE);
+  const [client] = servers.clients as [Client];
+  const { services } = servers.apps[0] as App;
+  const { id, commitSha } = await withCode(client, 'code', { 'a.txt': 'first\n' });
+  const { id: otherId } = await withCode(client, 'other', { 'a.txt': 'secret\n' });
+  await run(client, 'waiting', 'true');
+  const wanted = { workerId: 'w', runner: 'fake', gpu: 'none', gpuTotal: 1, gpuFree: 1 };
+  const claim = await claimNext({ db: services.db as never }, wanted);
+  const attemptId = String(claim?.attemptId);
+
+  const { key } = services.cluster;
+  type Asked = { repositoryId?: string; input?: object; signed?: string[] | null; now?: number };
+  const ask = async ({ repositoryId = id, input = {}, signed, now }: Asked) => {
+    const path = `/_loam/streams/checkout/${repositoryId}`;
+    const body = serialize({ attemptId, commitSha, ...input });
+    const contentHash = hash('sha256', body);
+    const parts = signed === undefined ? ['call', path, contentHash] : signed;
+    const answer = await fetch(client.base + path, {
+      method: 'POST',
+      body,
+      headers: {
+        'Content-Type': 'application/x-loam-call',
+        'Loam-Content': contentHash,
+        ...(parts && { 'Loam-Signature': sign(key, parts, now) }),
+      },
+    });
+    const bytes = Buffer.from(await answer.arrayBuffer());
+    const isData = answer.headers.get('content-type') === 'application/x-loam-call';
+    return isData
+      ? deserialize(bytes).failure.message
+      : `${answer.status} ${bytes.subarray(0, 4).toString()}`;
+  };
+  expect(await ask({})).toBe('200 PACK');
+  // Without the key, or with a signature that is too old or of something else, there is no such route.
+  expect(await ask({ signed: null })).toMatch(/^404/);
+  expect(await ask({ signed: ['call', `/_loam/streams/checkout/${otherId}`, ''] })).toMatch(/^404/);
+  expect(await ask({ now: Date.now() - 600_000 })).toMatch(/^404/);
+  expect(await ask({ repositoryId: otherId })).toBe('Attempt not found');
+  expect(await ask({ input: { commitSha: commitSha.replace(/^./, '0') } })).toBe(
+    'Attempt not found',
+  );
+  expect(await ask({ input: { attemptId: `${attemptId}x` } })).toBe('Attempt not found');
+  await services.db.jobAttempt.updateMany({ data: { handle: { attempt: attemptId } } });
+  expect(await ask({})).toBe('Attempt not found');
+  await services.db.jobAttempt.updateMany({ data: { handle: null as never } });
+  await cancel(client, 'admin', 'waiting');
+  expect(await ask({})).toBe('Attempt not found');
+});
