@@ -192,13 +192,24 @@ export const VARIABLES = {
     'fatal, error, warn, info, debug, trace or silent',
     kinds.oneOf('fatal', 'error', 'warn', 'info', 'debug', 'trace', 'silent'),
   ],
-} as const satisfies Record<string, readonly [fallback: string, meaning: string, kind: z.ZodType]>;
+} as const satisfies Table;
 
-type Name = keyof typeof VARIABLES;
+/** Of every program that speaks S3; read where LOAM_STORAGE is a bucket. */
+const S3_VARIABLES = {
+  AWS_ENDPOINT_URL_S3: ['', 'the server; unset: that of the next', kinds.site],
+  AWS_ENDPOINT_URL: ['', 'the server of all services of AWS; unset: AWS itself', kinds.site],
+  AWS_REGION: ['', 'where the bucket lies; unset: that of the next', kinds.region],
+  AWS_DEFAULT_REGION: ['', 'where buckets lie', kinds.region],
+  AWS_ACCESS_KEY_ID: ['', 'of a credential; unset: what the SDK finds', kinds.credential],
+  AWS_SECRET_ACCESS_KEY: ['', 'of the same', kinds.credential],
+  AWS_SESSION_TOKEN: ['', 'of the same, where it is one for a time', kinds.credential],
+} as const satisfies Table;
+
+type Table = Record<string, readonly [fallback: string, meaning: string, kind: z.ZodType]>;
 type Value<V> = V extends readonly [infer Fallback, string, infer Kind extends z.ZodType]
   ? z.output<Kind> | (Fallback extends '' ? undefined : never)
   : never;
-type Values = { [N in Name]: Value<(typeof VARIABLES)[N]> };
+type Values<T> = { [N in keyof T]: Value<T[N]> };
 type Env = Record<string, string | undefined>;
 
 /** Their values are never shown. */
@@ -224,7 +235,7 @@ export function readConfig(env: Env = process.env): Config {
     const why = whyUnknown(name, value, Object.keys(VARIABLES));
     if (why) throw new ConfigError(`${beginning(name)}: ${why}`);
   }
-  const values = readValues(env);
+  const values = readValues(env, VARIABLES);
   refuseContradictions(env, values);
   const dataDir = values.LOAM_DATA_DIR;
   const token = values.LOAM_ADMIN_TOKEN;
@@ -259,26 +270,25 @@ export function readConfig(env: Env = process.env): Config {
 }
 
 /** An empty variable counts as unset. */
-function readValues(env: Env): Values {
-  const values: Partial<Record<Name, unknown>> = {};
-  for (const name of Object.keys(VARIABLES) as Name[]) {
-    const [fallback, , kind] = VARIABLES[name];
+function readValues<T extends Table>(env: Env, table: T): Values<T> {
+  const values: Record<string, unknown> = {};
+  for (const [name, [fallback, , kind]] of Object.entries(table)) {
     const text = env[name] || fallback;
     if (text === '') continue;
     // It would be part of a folder's name, or of a password.
     if (text !== text.trim())
-      throw refusal(env, name, 'must have no white space at its beginning or its end');
+      throw refusal(name, text, 'must have no white space at its beginning or its end');
     const { data, error } = kind.safeParse(text);
-    if (error) throw refusal(env, name, error.issues[0]?.message ?? 'is refused');
+    if (error) throw refusal(name, text, error.issues[0]?.message ?? 'is refused');
     values[name] = data;
   }
-  return values as Values;
+  return values as Values<T>;
 }
 
 /** @throws ConfigError */
-function refuseContradictions(env: Env, values: Values): void {
-  const fail = (name: Name, why: string) => {
-    throw refusal(env, name, why);
+function refuseContradictions(env: Env, values: Values<typeof VARIABLES>): void {
+  const fail = (name: keyof typeof VARIABLES, why: string) => {
+    throw refusal(name, env[name] || VARIABLES[name][0], why);
   };
   const { LOAM_ROLE, LOAM_JOB_UIDS, LOAM_JOB_SLOTS } = values;
   if (LOAM_ROLE !== 'all' && !values.DATABASE_URL)
@@ -296,8 +306,7 @@ function refuseContradictions(env: Env, values: Values): void {
 }
 
 /** Shows the value, unless it may hold a password. */
-function refusal(env: Env, name: Name, why: string): ConfigError {
-  const text = env[name] || VARIABLES[name][0];
+function refusal(name: string, text: string, why: string): ConfigError {
   if (SECRET_VARIABLES.includes(name) || /\/\/[^/]*@/.test(text))
     return new ConfigError(`${name}: ${why}`);
   return new ConfigError(`${name}: ${beginning(why)} (got ${beginning(JSON.stringify(text))})`);
@@ -308,14 +317,14 @@ function beginning(text: string): string {
   return text.length > SHOWN ? `${text.slice(0, SHOWN)}…` : text;
 }
 
-/** From the variables that every program goes by that speaks S3. */
 function readS3(env: Env): Pick<S3Config, 'endpoint' | 'region' | 'credentials'> {
-  const accessKeyId = env.AWS_ACCESS_KEY_ID;
-  const secretAccessKey = env.AWS_SECRET_ACCESS_KEY;
-  const sessionToken = env.AWS_SESSION_TOKEN;
+  const values = readValues(env, S3_VARIABLES);
+  const accessKeyId = values.AWS_ACCESS_KEY_ID;
+  const secretAccessKey = values.AWS_SECRET_ACCESS_KEY;
+  const sessionToken = values.AWS_SESSION_TOKEN;
   return {
-    endpoint: env.AWS_ENDPOINT_URL_S3 || env.AWS_ENDPOINT_URL || undefined,
-    region: env.AWS_REGION || env.AWS_DEFAULT_REGION || undefined,
+    endpoint: values.AWS_ENDPOINT_URL_S3 ?? values.AWS_ENDPOINT_URL,
+    region: values.AWS_REGION ?? values.AWS_DEFAULT_REGION,
     ...(accessKeyId &&
       secretAccessKey && {
         credentials: { accessKeyId, secretAccessKey, ...(sessionToken && { sessionToken }) },

@@ -115,6 +115,19 @@ test('variables that contradict each other are refused', () => {
   expect(without('AWS_ACCESS_KEY_ID')).toThrow('LOAM_STORAGE: needs both AWS_ACCESS_KEY_ID');
 });
 
+test('the server of S3 is that of its own variable, or of all services', () => {
+  const storage = (env: Record<string, string>) =>
+    readConfig({ LOAM_STORAGE: 's3://bucket', ...env }).storage;
+  const all = { AWS_ENDPOINT_URL: 'http://all.example/', AWS_DEFAULT_REGION: 'eu-1' };
+  expect(storage(all)).toMatchObject({ endpoint: 'http://all.example', region: 'eu-1' });
+  const own = { ...all, AWS_ENDPOINT_URL_S3: 'https://s3.example:8443/path' };
+  expect(storage(own)).toMatchObject({ endpoint: 'https://s3.example:8443/path' });
+  expect(() => storage({ AWS_ENDPOINT_URL: 's3.example' })).toThrow(
+    'AWS_ENDPOINT_URL: must be a URL',
+  );
+  expect(readConfig({ AWS_ENDPOINT_URL: 's3.example' }).storage.kind).toBe('folder');
+});
+
 test('any value is taken or refused, with one short line that begins with the name', () => {
   const values = [
     ...[
@@ -175,10 +188,19 @@ test('any value is taken or refused, with one short line that begins with the na
     ],
     ...['1.2.3.4/08', '1.2.3.4/255.0.0.0', '::ffff:10.0.0.0/104', '1-4294967295', '1-2-3', '１-２'],
   ];
-  for (const name of Object.keys(VARIABLES))
+  const s3 = { LOAM_STORAGE: 's3://bucket', AWS_ACCESS_KEY_ID: 'id', AWS_SECRET_ACCESS_KEY: 'key' };
+  const ofS3 = [...Object.keys(s3).slice(1), 'AWS_SESSION_TOKEN', 'AWS_REGION', 'AWS_ENDPOINT_URL'];
+  for (const name of [...Object.keys(VARIABLES), ...ofS3])
     for (const value of values) {
       try {
-        const { trustedProxies, baseUrl = '', artifactUrl = '' } = readConfig({ [name]: value });
+        const {
+          trustedProxies,
+          baseUrl = '',
+          artifactUrl = '',
+        } = readConfig({
+          ...(ofS3.includes(name) && s3),
+          [name]: value,
+        });
         // What is taken can be used.
         express().set('trust proxy', trustedProxies);
         new Headers({ link: baseUrl + artifactUrl });

@@ -1,6 +1,6 @@
 /** Both drivers of storage by one contract; S3 against Ceph's gateway. */
 import { createHash, randomBytes } from 'node:crypto';
-import { mkdtemp, readdir, rm, utimes, writeFile } from 'node:fs/promises';
+import { mkdtemp, readdir, rm, stat, utimes, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Readable } from 'node:stream';
@@ -8,6 +8,7 @@ import { buffer } from 'node:stream/consumers';
 import { setTimeout as delay } from 'node:timers/promises';
 import { afterAll, beforeEach, describe, expect, test } from 'vitest';
 import { openFolder } from '../src/storage/folder.ts';
+import { openStorage } from '../src/storage/open.ts';
 import { openS3 } from '../src/storage/s3.ts';
 import { removeAll, type Storage, StorageAway } from '../src/storage/storage.ts';
 import { has, needs } from './needs.ts';
@@ -209,6 +210,17 @@ test('a folder: what was cut off more than a day ago is removed', async () => {
   await storage.tidy();
   expect(await readdir(unfinished)).toEqual(['young']);
   expect(await Array.fromAsync(storage.list(''))).toEqual([]);
+});
+
+test('a folder that cannot be is refused by name, and one that is made is for nobody else', async () => {
+  const inPlace = (path: string) =>
+    openStorage({ storage: { kind: 'folder', path }, dataDir: root });
+  const refused = { message: expect.stringMatching(/^LOAM_STORAGE: cannot write to /) };
+  for (const path of ['/proc/loam/deep', '/dev/null/x', `/tmp/${'x'.repeat(300)}`])
+    await expect(inPlace(path)).rejects.toMatchObject(refused);
+  const path = join(root, 'made', 'deep');
+  (await inPlace(path))[Symbol.dispose]();
+  expect((await stat(path)).mode & 0o777).toBe(0o700);
 });
 
 test('s3: a server that does not answer is away, and a bucket that is not there is an error', async (ctx) => {

@@ -14,10 +14,14 @@ const WHY: Record<string, string> = {
   ENOENT: 'the file system makes no folders there',
 };
 
-/** @throws ConfigError when the folder cannot be made, or nothing can be written into it. */
-export async function prepareDataFolder(path: string, variable = 'LOAM_DATA_DIR'): Promise<void> {
+/** `mode` is that of folders that are made. @throws ConfigError when it cannot be made, or not be written into. */
+export async function prepareDataFolder(
+  path: string,
+  variable = 'LOAM_DATA_DIR',
+  mode = 0o777,
+): Promise<void> {
   try {
-    await makeFolder(path);
+    await makeFolder(path, mode);
     const probe = join(path, `.writable.${process.pid}`);
     await writeFile(probe, '');
     await rm(probe);
@@ -31,17 +35,17 @@ export async function prepareDataFolder(path: string, variable = 'LOAM_DATA_DIR'
  * Level by level. Node's own `recursive` never returns where a folder that exists answers ENOENT to the making
  * of another in it, as `/proc` does.
  */
-async function makeFolder(path: string): Promise<void> {
+async function makeFolder(path: string, mode: number): Promise<void> {
   try {
-    await mkdir(path);
+    await mkdir(path, mode);
   } catch (error) {
     const { code } = error as NodeJS.ErrnoException;
     if (code === 'EEXIST' && (await stat(path)).isDirectory()) return;
     if (code === 'EEXIST') throw Object.assign(new Error('not a folder'), { code: 'ENOTDIR' });
     const parent = dirname(path);
     if (code !== 'ENOENT' || (await exists(parent))) throw error;
-    await makeFolder(parent);
-    await mkdir(path);
+    await makeFolder(parent, mode);
+    await mkdir(path, mode);
   }
 }
 

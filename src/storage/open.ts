@@ -2,6 +2,7 @@
 import { access, mkdir, rename } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { type Config, ConfigError } from '../config.ts';
+import { prepareDataFolder } from './data-folder.ts';
 import { openFolder } from './folder.ts';
 import { type Storage, StorageAway } from './storage.ts';
 
@@ -18,6 +19,7 @@ export async function openStorage({
       throw new ConfigError(`LOAM_STORAGE: the S3 server does not answer (${error.message})`);
     });
   }
+  await prepareDataFolder(storage.path, 'LOAM_STORAGE', 0o700);
   const opened = await openFolder(storage.path);
   if (dirname(storage.path) === dataDir) await takeOver(dataDir, storage.path);
   return opened;

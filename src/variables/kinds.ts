@@ -40,7 +40,8 @@ export const bytes = z
   .transform((text) => {
     const [digits = ''] = /^\d+/.exec(text) ?? [];
     return Number(digits) * 1_024 ** UNITS.indexOf(text.slice(digits.length));
-  });
+  })
+  .pipe(z.number().max(Number.MAX_SAFE_INTEGER, 'must be less than 8192TiB'));
 
 /** To listen on: a name, or an address, of IPv6 also with a zone. */
 export const host = z.string().regex(/^[\w.:%-]{1,253}$/, 'must be a host name or an address');
@@ -135,6 +136,16 @@ export const token = z
   .string()
   .min(16, 'must be at least 16 characters long')
   .regex(/^[\x21-\x7e]{16,1024}$/, 'must be at most 1024 letters, digits and signs of ASCII');
+
+/** Of AWS, or of a server that goes by its names: a part of a host's name. */
+export const region = z
+  .string()
+  .regex(/^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$/i, 'must be letters, digits and hyphens');
+
+/** A part of a credential that others made. */
+export const credential = z
+  .string()
+  .regex(/^[\x21-\x7e]+$/, 'must be letters, digits and signs of ASCII');
 
 /** Of a namespace. `own` is reserved, so that nobody else takes it. */
 export function namespaceName(own: string) {
