@@ -24,15 +24,16 @@ import { demandRoom } from '../limits/quotas.ts';
 import { resolveBranch } from '../repos/repos.ts';
 import type { Services } from '../services.ts';
 import { noteArtifacts, removeMarked } from './artifacts/kept.ts';
-import { costOf, costPerHour } from './hardware.ts';
+import { costPerHour } from './hardware.ts';
 import { statusPage } from './logs/pages.ts';
 import { removeDeletedPages } from './logs/removal.ts';
+import { poolWaitsFor } from './offers.ts';
 import { type PayloadRow, payloadColumns } from './payload.ts';
 import { type CreateInput, checkRequest, isJobName, type NamedValue } from './request.ts';
 import type { Outcome } from './runners/runner.ts';
+import { secondsBetween } from './runtime.ts';
 import { announce, isOver, lockJob, moveJob, PHASES, statusTopic } from './state.ts';
 import { visibleTo } from './visibility.ts';
-import { poolWaitsFor } from './worker/queue.ts';
 
 export { payloadToSend } from './artifacts/downloads.ts';
 export type { CreateInput, NamedValue } from './request.ts';
@@ -274,10 +275,6 @@ async function runningFor(tx: Prisma.TransactionClient, attemptId: string | null
   return attempt?.startedAt ? secondsBetween(attempt.startedAt, new Date()) : 0;
 }
 
-export function secondsBetween(start: Date, end: Date): number {
-  return Math.max(0, Math.round((end.getTime() - start.getTime()) / 1000));
-}
-
 /**
  * Removes the record with its log; the artifacts stay where they are (`kept.ts`) unless they are to go too.
  * @throws AppError 401, 403, 404, 409 while the job is queued or running.
@@ -335,34 +332,6 @@ async function findFor(
   const own = job.createdById === account.userId;
   demand(viewer, action === 'job.delete' && !own ? 'job.deleteAny' : least, job);
   return job;
-}
-
-/** Seconds of all attempts; of a running one until now. */
-export function runtimeOf(job: {
-  runtimeSeconds: number;
-  status: JobStatus;
-  attempts: { startedAt: Date | null }[];
-}): number {
-  const startedAt = job.status === 'running' ? job.attempts[0]?.startedAt : undefined;
-  return job.runtimeSeconds + (startedAt ? secondsBetween(startedAt, new Date()) : 0);
-}
-
-/** The columns that `runtimeOf` needs: the open attempt is the last one. */
-export const runtimeColumns = {
-  runtimeSeconds: true,
-  status: true,
-  attempts: {
-    select: { startedAt: true },
-    where: { endedAt: null },
-    orderBy: { number: 'desc' },
-    take: 1,
-  },
-} as const satisfies Prisma.JobSelect;
-
-export function totalCostOf(
-  job: Parameters<typeof runtimeOf>[0] & { costPerHour: Prisma.Decimal },
-) {
-  return costOf(job.costPerHour.toString(), runtimeOf(job));
 }
 
 /** @throws AppError 401 for a viewer who is not signed in, 404. */

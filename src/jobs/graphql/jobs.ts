@@ -19,6 +19,7 @@ import { analyticsOf } from '../analytics.ts';
 import * as downloads from '../artifacts/downloads.ts';
 import * as jobs from '../jobs.ts';
 import { readLog } from '../logs/read.ts';
+import * as runtime from '../runtime.ts';
 import { AttemptConnection } from './attempts.ts';
 import { Gpu, JobSort, JobStatus, Region } from './enums.ts';
 import { JobLogs } from './logs.ts';
@@ -110,13 +111,13 @@ export const Job = builder.prismaNode('Job', {
     totalCost: t.field({
       type: 'Decimal',
       description: 'The price of the time that all attempts have run until now.',
-      select: { ...jobs.runtimeColumns, costPerHour: true },
-      resolve: (job) => jobs.totalCostOf(job),
+      select: { ...runtime.runtimeColumns, costPerHour: true },
+      resolve: (job) => runtime.totalCostOf(job),
     }),
     runtimeSeconds: t.int({
       description: 'How long all attempts have run until now.',
-      select: jobs.runtimeColumns,
-      resolve: (job) => jobs.runtimeOf(job),
+      select: runtime.runtimeColumns,
+      resolve: (job) => runtime.runtimeOf(job),
     }),
     progress: t.exposeString('progress', {
       description: 'What the program last printed as `::progress::text`, else the phase in words.',
@@ -165,7 +166,7 @@ export const Job = builder.prismaNode('Job', {
       type: JobAnalytics,
       description: 'How much of its hardware it uses.',
       select: {
-        ...jobs.runtimeColumns,
+        ...runtime.runtimeColumns,
         usage: true,
         name: true,
         namespace: { select: { name: true } },
@@ -174,7 +175,7 @@ export const Job = builder.prismaNode('Job', {
         name: job.name,
         namespace: job.namespace.name,
         ...analyticsOf(job),
-        runtimeSeconds: jobs.runtimeOf(job),
+        runtimeSeconds: runtime.runtimeOf(job),
       }),
     }),
     attempts: t.field({

@@ -7,7 +7,6 @@ import { wake } from '../../events/publish.ts';
 import { demandRoom } from '../../limits/quotas.ts';
 import { StorageAway } from '../../storage/storage.ts';
 import { removeArtifacts, removeOtherArtifacts, storeArtifacts } from '../artifacts/store.ts';
-import { secondsBetween } from '../jobs.ts';
 import { appendLines } from '../logs/append.ts';
 import { foldPages } from '../logs/fold.ts';
 import {
@@ -17,6 +16,7 @@ import {
   type Outcome,
   TooLarge,
 } from '../runners/runner.ts';
+import { secondsBetween } from '../runtime.ts';
 import { type LockedJob, MAX_PROGRESS, type Move, moveJob, PHASES } from '../state.ts';
 import type { Attempt, Deps } from './attempt-row.ts';
 

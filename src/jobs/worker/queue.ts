@@ -8,10 +8,8 @@ import type { Prisma } from '../../../prisma/generated/client.ts';
 import { newId } from '../../ids.ts';
 import type { Services } from '../../services.ts';
 import { REGIONS } from '../hardware.ts';
+import { WORKER_SILENCE_S } from '../offers.ts';
 import { PHASES } from '../state.ts';
-
-/** A worker that has not been heard of for this long is taken for dead. It says something every ten seconds. */
-export const WORKER_SILENCE_S = 60;
 
 export type Claim = { jobId: string; attemptId: string; gpu: string; gpuCount: number };
 
@@ -124,22 +122,6 @@ export async function nextDue(
     where status = 'queued' and attempt_id is null and gpu = any(${[...gpus]})
       and available_at > now()`;
   return row?.ms ?? null;
-}
-
-/** What a new job's `progress` says: what it waits for, and whether any worker has it. */
-export async function poolWaitsFor(
-  { db }: Pick<Services, 'db'>,
-  { gpu, gpuCount, region }: { gpu: string; gpuCount: number; region: string },
-): Promise<string> {
-  if (gpu === 'none') return PHASES.waiting;
-  const [row] = await db.$queryRaw<{ offered: boolean }[]>`
-    select exists (
-      select 1 from workers
-      where heartbeat_at > now() - make_interval(secs => ${WORKER_SILENCE_S})
-        and (offers ->> ${gpu})::bigint >= ${gpuCount}
-    ) as offered`;
-  const what = `waiting for ${gpuCount > 1 ? `${gpuCount} ×` : 'a'} ${gpu} in ${region}`;
-  return row?.offered ? what : `${what}: no worker offers it`;
 }
 
 /**
