@@ -88,6 +88,44 @@ test('a feature has its GraphQL in one folder, and no file beside a folder of it
   expect(beside).toEqual([]);
 });
 
+test('requests and the worker of jobs meet in the database alone', () => {
+  const worker = /^src\/jobs\/worker\//;
+  const serving = /^src\/jobs\/(jobs|following|http)\.ts$|^src\/jobs\/graphql\//;
+  expect(crossings((s) => serving.test(s.path), worker)).toEqual([]);
+  expect(crossings((s) => worker.test(s.path), serving)).toEqual([]);
+});
+
+test('docs/architecture.md follows requests through files that call each other', () => {
+  const page = readFileSync(join(ROOT, 'docs/architecture.md'), 'utf8');
+  const known = new Map(sources.map((source) => [source.path, source]));
+  const named = [...page.matchAll(/`(src\/[\w/.-]+\.\w+)`/g)].map(([, path = '']) => path);
+  expect(named.filter((path) => !known.has(path))).toEqual([]);
+
+  const tables = page.split(/^\| File \|.*\n\|---\|---\|\n/m).slice(1);
+  expect(tables.length).toBe(5);
+  for (const table of tables) {
+    const seen = new Set<string>();
+    /** Those of this part of the path: a row without a file ends it, where something else than a call goes on. */
+    let part: Source[] = [];
+    for (const row of table.slice(0, table.indexOf('\n\n')).split('\n')) {
+      const path = /^\| `(src[^`]+)` \|/.exec(row)?.[1];
+      const source = known.get(path ?? '');
+      if (!path || !source) {
+        expect(row, 'a row names a file, or says in italics what goes on').toMatch(
+          /^\| \*.+\* \| \|$/,
+        );
+        part = [];
+        continue;
+      }
+      expect(seen, 'no path enters a file twice').not.toContain(path);
+      seen.add(path);
+      const isCalled = part.length === 0 || part.some(({ imports }) => imports.includes(path));
+      expect(isCalled, `${path} is imported by a file before it`).toBe(true);
+      part.push(source);
+    }
+  }
+});
+
 test('nothing imports the composition root but its entry', () => {
   expect(crossings((s) => s.path !== 'src/main.ts', /^src\/app\.ts$/)).toEqual([]);
 });
