@@ -26,14 +26,14 @@ RUN apt-get update \
 # Not root: a job that gets out of its confinement has no more rights than the server. The group 0 may write what the
 # user may, so that any other user id works too (docker run --user 12345:0), as OpenShift gives them out.
 RUN useradd --uid 1000 --gid 0 --home-dir /data --no-create-home --shell /usr/sbin/nologin loam \
- && install -d -o loam -g 0 -m 770 /data /loam/compiled
+ && install -d -o loam -g 0 -m 770 /data /repositories /loam/compiled
 WORKDIR /loam
 # The pinned Node of package-lock.json, and no other.
 ENV PATH=/loam/node_modules/.bin:$PATH HOST=0.0.0.0 LOAM_DATA_DIR=/data NODE_COMPILE_CACHE=/loam/compiled
 COPY --from=packages /loam/node_modules ./node_modules
 COPY --from=packages /loam/prisma ./prisma
 COPY package.json ./
-COPY deploy/health.mjs ./deploy/health.mjs
+COPY deploy/health.mjs deploy/secrets.sh deploy/bucket.ts ./deploy/
 COPY src ./src
 USER 1000:0
 # What Node compiles at a start, kept in the image, because at run time its files are read-only.
