@@ -1,18 +1,24 @@
 /** Processes that answer requests and run no jobs, processes that run jobs and answer nothing, and both together. */
 
-import { hash } from 'node:crypto';
+import { hash, randomBytes } from 'node:crypto';
+import { once } from 'node:events';
 import { readdir } from 'node:fs/promises';
+import { createServer, type RequestListener, request } from 'node:http';
+import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
 import { deserialize, serialize } from 'node:v8';
 import { expect, test } from 'vitest';
 import type { App } from '../src/app.ts';
 import { placeOf } from '../src/cluster/placement.ts';
 import { sign } from '../src/cluster/signature.ts';
+import { openRemoteCheckouts } from '../src/jobs/checkouts.ts';
 import { claimNext } from '../src/jobs/worker/queue.ts';
+import { startWorker } from '../src/jobs/worker/worker.ts';
+import { fakeRunner } from './fakes/runner.ts';
 import { remote, Workspace } from './git.ts';
 import { Client, eventually } from './harness.ts';
 import { startServers } from './servers.ts';
-import { cancel, lines, remove, submit, until, variables } from './submit.ts';
+import { cancel, job, lines, remove, submit, until, variables } from './submit.ts';
 
 /** Several processes start in it. */
 const LONG = { timeout: 120_000 };
@@ -159,4 +165,143 @@ test('a commit is handed out to the attempt that waits for it alone', LONG, asyn
   await services.db.jobAttempt.updateMany({ data: { handle: null as never } });
   await cancel(client, 'admin', 'waiting');
   expect(await ask({})).toBe('Attempt not found');
+});
+
+test(
+  'a checkout that breaks off is asked for again, of whoever has the repository then',
+  LONG,
+  async () => {
+    await using servers = await startServers(1, SERVE);
+    const [client] = servers.clients as [Client];
+    const { services } = servers.apps[0] as App;
+    const { db } = services;
+    const { id } = await withCode(client, 'code', {
+      'a.txt': 'first\n',
+      'b.bin': randomBytes(2e6),
+    });
+    await run(client, 'job', 'cat a.txt; wc -c < b.bin; git status --porcelain');
+
+    // It has the repository, and dies while it sends it; then it does not answer at all.
+    let asked = 0;
+    await using dying = await listening((req, res) => {
+      if (++asked > 1) return void req.socket.destroy();
+      const options = { method: 'POST', headers: req.headers };
+      const onwards = request(client.base + req.url, options, (answer) => {
+        res.writeHead(200, answer.headers);
+        let bytes = 0;
+        answer.on('data', (chunk: Buffer) => {
+          res.write(chunk);
+          bytes += chunk.length;
+          if (bytes > 1e6) req.socket.destroy();
+        });
+        res.on('close', () => answer.destroy());
+      });
+      req.pipe(onwards);
+    });
+    const [own] = services.cluster.members.serving;
+    const candidates = Array.from({ length: 100 }, (_, i) => ({ id: `dying-${i}` }));
+    const dead = candidates.find((one) => placeOf(id, [one, { id: String(own?.id) }]) === one);
+    const far = new Date(Date.now() + 3_600_000);
+    const row = {
+      role: 'serve',
+      url: dying.url,
+      storage: services.storage.identity,
+      heartbeatAt: far,
+    } as const;
+    await db.server.create({ data: { id: String(dead?.id), ...row } });
+
+    const worker = await servers.work('worker');
+    await eventually(() => expect(asked).toBeGreaterThan(2));
+    expect(await job(client, 'admin', 'job')).toMatchObject({ status: 'QUEUED' });
+    await db.server.delete({ where: { id: String(dead?.id) } });
+    await until(client, 'admin', 'job', 'SUCCEEDED');
+    expect(await lines(client, 'admin', 'job')).toEqual(['first', '2000000']);
+    expect(worker.services.cluster.members.serving).toHaveLength(1);
+    expect(await db.jobAttempt.count()).toBe(1);
+  },
+);
+
+async function listening(answer: RequestListener) {
+  const server = createServer(answer).listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  return {
+    url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
+    async [Symbol.asyncDispose]() {
+      server.close();
+      server.closeAllConnections();
+    },
+  };
+}
+
+test(
+  'without a server that has its repository a job waits, and fails in the end',
+  LONG,
+  async () => {
+    await using servers = await startServers(1, SERVE);
+    const [client] = servers.clients as [Client];
+    await withCode(client, 'code', { 'a.txt': 'first\n' });
+    await run(client, 'job', 'true');
+    const { services } = await servers.work('worker', { config: { jobSlots: 0 } });
+    await servers.apps[0]?.[Symbol.asyncDispose]();
+    await eventually(() => expect(services.cluster.members.serving).toEqual([]));
+    const db = services.db as Parameters<typeof startWorker>[0]['db'];
+    const config = { ...services.config, jobSlots: 1 };
+    const checkout = openRemoteCheckouts(services);
+    const deps = { ...services, db, config, runner: fakeRunner(), checkout };
+    await using _ = await startWorker(deps, { pauses: { firstMs: 5, longestMs: 20 } });
+    await eventually(async () =>
+      expect(await db.job.findFirst()).toMatchObject({
+        status: 'failed',
+        exitCode: 125,
+        progress:
+          'failed: The repository could not be cloned: no server that has it could be reached',
+      }),
+    );
+  },
+);
+
+test('a worker that starts again goes on with its own jobs and no others', LONG, async () => {
+  await using servers = await startServers(1, SERVE);
+  const [client] = servers.clients as [Client];
+  await withCode(client, 'code', { 'a.txt': 'first\n' });
+  const options = () => ({
+    config: { jobSlots: 1 },
+    overrides: { runner: fakeRunner({ graceMs: 100 }) },
+  });
+  const [one, two] = [options(), options()];
+  const first = await servers.work('one', one);
+  await servers.work('two', two);
+  for (const name of ['a', 'b', 'c']) await run(client, name, `echo ${name}; sleep 600`);
+  const runners = [one, two].map(({ overrides }) => overrides.runner);
+  await eventually(() => {
+    for (const runner of runners) expect(runner.running()).toHaveLength(1);
+  });
+  const { db } = (servers.apps[0] as App).services;
+  const held = () => db.jobAttempt.findMany({ orderBy: { id: 'asc' }, select: attemptColumns });
+  const attemptColumns = { id: true, workerId: true, endedAt: true } as const;
+  const before = await held();
+  expect(new Set(before.map(({ workerId }) => workerId)).size).toBe(2);
+
+  await first[Symbol.asyncDispose]();
+  await servers.work('one', one);
+  expect(await held()).toEqual(before);
+  for (const runner of runners) expect(runner.started).toHaveLength(1);
+  // Both are told, each by its own worker, and the one that waits takes a place.
+  for (const name of ['a', 'b']) await cancel(client, 'admin', name);
+  await until(client, 'admin', 'c', 'RUNNING');
+  await cancel(client, 'admin', 'c');
+  await eventually(async () => {
+    expect(runners.flatMap((runner) => runner.running())).toEqual([]);
+    const attempts = await held();
+    expect(attempts).toHaveLength(3);
+    expect(attempts.every(({ endedAt }) => endedAt !== null)).toBe(true);
+  });
+});
+
+test('a worker needs a data folder of its own', LONG, async () => {
+  await using servers = await startServers(1, SERVE);
+  const taken = { dataDir: join(servers.folder, 'server-0') };
+  await expect(servers.work('worker', { config: taken })).rejects.toThrow(
+    /^LOAM_DATA_DIR: another Loam server is using/,
+  );
 });
