@@ -23,6 +23,7 @@ import { Bus } from './events/bus.ts';
 import { goOnAfterRestored } from './events/clock.ts';
 import { removeOldEvents } from './events/retention.ts';
 import { openGit } from './git/git.ts';
+import { checkVersion } from './git/processes/run.ts';
 import { type ConnectionLimits, type HeadersFor, openServer } from './http/connections.ts';
 import { CORS_HEADERS } from './http/cors.ts';
 import { databaseAnswers } from './http/diagnostics.ts';
@@ -165,6 +166,7 @@ export async function createWorker(
   const handler = createWorking({ isReady: () => isReady(), log });
   const headersFor = async () => ({});
   const port = await takePort(config, { log, headersFor, handler, overrides }, cleanup);
+  await checkVersion();
   const { services, failed } = await openProcess(config, log, cleanup);
   const runner = await openRunner(config, { log, overrides }, cleanup);
   const checkout = openRemoteCheckouts(services);

@@ -1,8 +1,12 @@
 /** Steps that must succeed in the end, whatever stands in their way for a while. */
 
-import { isDatabaseAway } from '../../database/outage.ts';
+import { ServerAway } from '../../cluster/cluster.ts';
+import { isDatabaseAway, isMachineShort } from '../../database/outage.ts';
+import { AppError } from '../../errors.ts';
 import type { Bus } from '../../events/bus.ts';
+import { GitUnavailable } from '../../git/processes/run.ts';
 import type { Logger } from '../../log.ts';
+import { StorageAway } from '../../storage/storage.ts';
 
 /** Milliseconds between tries: doubling from the first to the longest. */
 export type Pauses = { firstMs: number; longestMs: number };
@@ -11,6 +15,20 @@ export type Pauses = { firstMs: number; longestMs: number };
 const LONGEST_AWAY_MS = 2_000;
 
 export const PAUSES: Pauses = { firstMs: 500, longestMs: 30_000 };
+
+/**
+ * Whether a step failed for something that passes by itself, and is no fault of the job: this machine is short of disk,
+ * memory, descriptors or processes; the storage, or the server that has the repository, is away or busy.
+ */
+export function isPassing(error: unknown): boolean {
+  return (
+    isMachineShort(error) ||
+    error instanceof GitUnavailable ||
+    error instanceof StorageAway ||
+    error instanceof ServerAway ||
+    (error instanceof AppError && error.status === 503)
+  );
+}
 
 type Options = { bus: Bus; log: Logger; signal: AbortSignal; pauses?: Pauses };
 

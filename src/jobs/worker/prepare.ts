@@ -1,17 +1,17 @@
 /** What comes before the start: the checkout, the environment, and the handle that is stored first. */
 
-import { ServerAway } from '../../cluster/cluster.ts';
-import { DISK_FULL, isDatabaseAway, isDiskFull, isMachineShort } from '../../database/outage.ts';
+import { DISK_FULL, isDatabaseAway, isDiskFull } from '../../database/outage.ts';
 import { AppError } from '../../errors.ts';
 import { diskRoom } from '../hardware.ts';
 import { printable } from '../logs/cap.ts';
 import { type AttemptSpec, type Handle, type Outcome, Unstartable } from '../runners/runner.ts';
 import type { Secrets } from '../secrets.ts';
 import type { Attempt, Deps } from './attempt-row.ts';
+import { isPassing } from './persist.ts';
 
 /**
  * Makes the place for the work and stores its handle, before anything starts.
- * @throws what passes by itself (outage.ts, ServerAway), so that it is tried again; all else is the outcome of the attempt
+ * @throws what passes by itself, so that it is tried again; all else is the outcome of the attempt
  */
 export async function prepare(
   deps: Deps,
@@ -31,7 +31,7 @@ export async function prepare(
     return count === 1 ? { handle } : { outcome: { kind: 'lost' } };
   } catch (error) {
     if (ended.aborted) return { outcome: { kind: 'lost' } };
-    if (isDatabaseAway(error) || isMachineShort(error) || error instanceof ServerAway) {
+    if (isDatabaseAway(error) || isPassing(error)) {
       // What was made so far may be what fills the disk.
       await runner
         .remove({ attempt: id })

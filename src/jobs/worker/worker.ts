@@ -10,13 +10,11 @@
  */
 
 import { setTimeout as delay } from 'node:timers/promises';
-import { ServerAway } from '../../cluster/cluster.ts';
-import { isDatabaseAway, isMachineShort } from '../../database/outage.ts';
-import { StorageAway } from '../../storage/storage.ts';
+import { isDatabaseAway } from '../../database/outage.ts';
 import { giveUp, lookAfter } from './attempt.ts';
 import type { Deps } from './attempt-row.ts';
 import { loseAttempt } from './finish.ts';
-import { PAUSES, type Pauses, persist } from './persist.ts';
+import { isPassing, PAUSES, type Pauses, persist } from './persist.ts';
 import { type Claim, claimNext, findLost, heartbeat, nextDue } from './queue.ts';
 
 /** A sixth of the silence that others take for death. */
@@ -29,11 +27,6 @@ const MAX_PASSING_FAILURES = 36;
 const WORKED_MS = 60_000;
 /** Removing takes a slot's time up to this, so that it keeps up with starting. */
 const REMOVAL_MS = 10_000;
-
-/** The machine is short of disk, memory or descriptors; or the storage, or a server with the repository, is away. */
-function passes(error: unknown): boolean {
-  return isMachineShort(error) || error instanceof StorageAway || error instanceof ServerAway;
-}
 
 export type Worker = AsyncDisposable;
 
@@ -100,7 +93,7 @@ export async function startWorker(
         } catch (error) {
           if (signal.aborted || isDatabaseAway(error)) throw error;
           failures = Date.now() - begun > WORKED_MS ? 1 : failures + 1;
-          if (failures < (passes(error) ? MAX_PASSING_FAILURES : MAX_FAILURES)) throw error;
+          if (failures < (isPassing(error) ? MAX_PASSING_FAILURES : MAX_FAILURES)) throw error;
           log.error({ err: error, job: jobId }, 'an attempt is given up');
           return endForGood(attemptId, jobId, error);
         }
