@@ -83,7 +83,7 @@ export type Config = {
   logLevel: 'fatal' | 'error' | 'warn' | 'info' | 'debug' | 'trace' | 'silent';
 };
 
-/** A fault that the operator mends: its message, one line without secrets, is all that is shown. */
+/** A fault that the operator has to correct: its message, one line without secrets, is all that is shown. */
 export class ConfigError extends Error {
   override name = 'ConfigError';
 }
@@ -194,7 +194,7 @@ export const VARIABLES = {
   ],
 } as const satisfies Table;
 
-/** Of every program that speaks S3; read where LOAM_STORAGE is a bucket. */
+/** The usual variables of programs with an S3 client; read where LOAM_STORAGE is a bucket. */
 const S3_VARIABLES = {
   AWS_ENDPOINT_URL_S3: ['', 'the server; unset: that of the next', kinds.site],
   AWS_ENDPOINT_URL: ['', 'the server of all services of AWS; unset: AWS itself', kinds.site],
@@ -312,7 +312,7 @@ function refusal(name: string, text: string, why: string): ConfigError {
   return new ConfigError(`${name}: ${beginning(why)} (got ${beginning(JSON.stringify(text))})`);
 }
 
-/** Enough of it to know it again. */
+/** Enough of it to recognize it. */
 function beginning(text: string): string {
   return text.length > SHOWN ? `${text.slice(0, SHOWN)}…` : text;
 }

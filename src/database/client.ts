@@ -27,7 +27,7 @@ export type Database = {
 const POOL_SIZE = 20;
 /** For a connection, a new one or a free one: a database that is suspended accepts and never answers. */
 const CONNECT_MS = 10_000;
-/** Far above what any statement of ours takes: what is not answered by then never will be. */
+/** Far longer than any of our statements takes: what is not answered by then never will be. */
 const QUERY_MS = 120_000;
 /** Prepared statements are kept for the life of a connection; beyond this many texts they are not named. */
 const MAX_STATEMENTS = 500;
@@ -101,7 +101,7 @@ export async function inPoolTransaction<T>(
   work: (client: pg.PoolClient) => Promise<T>,
 ): Promise<T> {
   const client = await pool.connect();
-  // What breaks the connection is told by the query under way; an unheard `error` would end the process.
+  // When the connection breaks, the query under way fails; an `error` without a listener would end the process.
   const unheard = () => {};
   client.on('error', unheard);
   let failed = true;
@@ -121,7 +121,7 @@ export async function inPoolTransaction<T>(
 export function violatesUnique(error: unknown, column?: string): boolean {
   if (!(error instanceof Prisma.PrismaClientKnownRequestError) || error.code !== 'P2002')
     return false;
-  // The driver adapter tells the constraint by its columns or by its name, `table_column_key`.
+  // The driver adapter names the constraint by its columns or by its name, `table_column_key`.
   return !column || new RegExp(`\\b${column}\\b|_${column}_`).test(JSON.stringify(error.meta));
 }
 
@@ -136,7 +136,7 @@ export function violatesReference(error: unknown, column: string): boolean {
 
 /**
  * Whether a statement failed because PostgreSQL cannot store a text it was given: one with a NUL in it, or,
- * in JSON, half of a surrogate pair. Any string of any input may be such a one, so it is told here, once.
+ * in JSON, half of a surrogate pair. Any string of any input may be such a one, so it is recognized here, once.
  */
 export function isUnstorableText(error: unknown): boolean {
   const [NUL_IN_TEXT, NUL_IN_JSON, BAD_JSON] = ['22021', '22P05', '22P02'];
@@ -148,7 +148,7 @@ export function isDiskFull(error: unknown): boolean {
   return ['53100', 'ENOSPC', 'EDQUOT'].includes(sqlState(error));
 }
 
-/** The five characters of a failed statement, whether Prisma told of it or `pg`. */
+/** The SQLSTATE of a failed statement, from an error of Prisma or of `pg`. */
 function sqlState(error: unknown): string {
   const { code, meta } = (error ?? {}) as { code?: unknown; meta?: { driverAdapterError?: Error } };
   const cause = meta?.driverAdapterError?.cause as { originalCode?: string } | undefined;

@@ -170,7 +170,7 @@ async function withClient<T>(host: string, use: (client: pg.Client) => Promise<T
     // A postmaster that is suspended lets clients wait for ever.
     connectionTimeoutMillis: START_TIMEOUT_MS,
   });
-  // What breaks it is told by the query under way; an unheard `error` would end the process.
+  // When it breaks, the query under way fails; an `error` without a listener would end the process.
   client.on('error', () => {});
   try {
     await client.connect();

@@ -56,7 +56,7 @@ export async function readSlice<Row, Item = Row>(
   return { ...slice, items: items.map(({ cursor }, at) => ({ cursor, node: shown[at] as Item })) };
 }
 
-/** The parts of Prisma's `findMany` that read one page, and one row more, which tells whether another follows. */
+/** The parts of Prisma's `findMany` that read one page, and one row more, which shows whether another follows. */
 type PageQuery = { where: object; orderBy: object[]; take: number };
 
 /** @throws AppError 400 for `first` out of range, and for what is no cursor of this list. */

@@ -26,7 +26,7 @@ type Applied = {
  */
 export async function migrate(target: DatabaseTarget): Promise<string[]> {
   const client = new pg.Client(target);
-  // What breaks it is told by the query under way; an unheard `error` would end the process.
+  // When it breaks, the query under way fails; an `error` without a listener would end the process.
   client.on('error', () => {});
   await client.connect();
   try {

@@ -21,7 +21,7 @@ const SOCKET =
 const MESSAGES =
   /connection terminated|query read timeout|connection timeout|timeout expired|timeout exceeded when trying to connect|not queryable|connection error|server has closed the connection|can't reach database/i;
 
-/** Whether an error, or one that it wraps, tells that the database could not be asked. */
+/** Whether an error, or one that it wraps, means that the database could not be asked. */
 export function isDatabaseAway(error: unknown, depth = 0): boolean {
   if (typeof error !== 'object' || error === null || depth > 5) return false;
   const { code, originalCode, message, syscall, cause, errors, meta } = error as Wrapped;
@@ -56,7 +56,7 @@ export function isMachineShort(error: unknown): boolean {
   return SHORT.test(String((error as { code?: unknown } | null)?.code));
 }
 
-/** What a user is told of a job that failed for it. */
+/** The reason that the user of a job gets which failed for it. */
 export const DISK_FULL = 'The disk of the server is full';
 
 /** Whether the disk, or our share of it, is full: said by the kernel, or by a program's output. */

@@ -211,7 +211,7 @@ async function commandLine(pid: number): Promise<string> {
 /** SIGINT is PostgreSQL's fast shutdown: sessions are cut, everything acknowledged is on disk. */
 export async function stopPostmaster(pid: number): Promise<void> {
   if (!signal(pid, 'SIGINT')) return;
-  // One that somebody has suspended would hear nothing.
+  // One that somebody has suspended would not act on signals.
   signal(pid, 'SIGCONT');
   const deadline = Date.now() + STOP_TIMEOUT_MS;
   while (isAlive(pid) && Date.now() < deadline) await delay(20);

@@ -1,6 +1,6 @@
 /**
  * One database connection kept open for as long as the server lives. It holds the lock on the data folder,
- * which the database lets go of the moment we die, and it hears NOTIFY.
+ * which the database releases when this process ends, and it receives NOTIFY.
  *
  * When the connection is lost (the database was stopped, the network cut) it is made again, and the lock taken
  * again: nobody else can have begun anything in the folder without the lock. Only when another server holds it
@@ -18,7 +18,7 @@ const CHANNEL = 'loam';
 /** A killed server's session is gone within `client_connection_check_interval`; a stranger's stays. */
 const LOCK_PATIENCE_MS = 3_000;
 const CONNECT_MS = 5_000;
-/** A connection that went away without a word (a cut network, a stopped machine) is found out by asking. */
+/** A connection that was lost silently (a cut network, a stopped machine) is noticed by asking. */
 const PING_EVERY_MS = 15_000;
 const ANSWER_MS = 10_000;
 /**
@@ -72,7 +72,7 @@ export async function openSession(options: Options): Promise<Session> {
       connectionTimeoutMillis: CONNECT_MS,
       query_timeout: ANSWER_MS,
     });
-    // Heard from the beginning: an `error` that nobody hears ends the process. `end` follows every one.
+    // From the beginning: an `error` without a listener would end the process. `end` follows every one.
     fresh.on('error', (error) => log.warn({ err: error }, 'the database session was lost'));
     try {
       await fresh.connect();
@@ -135,7 +135,7 @@ export async function openSession(options: Options): Promise<Session> {
   };
 }
 
-/** Breaks the connection off when nothing answers on it, which `end` then tells. */
+/** Closes the connection when nothing answers on it; `end` follows. */
 function ping(client: pg.Client): void {
   client.query('select 1').catch(() => client.end().catch(() => {}));
 }

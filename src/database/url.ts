@@ -13,7 +13,7 @@ export async function checkDatabaseUrl(connectionString: string): Promise<void> 
   let client: pg.Client | undefined;
   try {
     client = new pg.Client({ connectionString, connectionTimeoutMillis: 10_000 });
-    // What breaks it later is told by the query under way; an unheard `error` would end the process.
+    // When it breaks later, the query under way fails; an `error` without a listener would end the process.
     client.on('error', () => {});
     await client.connect();
     const { rows } = await client.query('show server_version_num');

@@ -128,15 +128,15 @@ export function openServer(
     const exchange: Exchange = { req, res, since: now };
     connection.received = { since: now, bytes: req.socket.bytesRead };
     connection.exchanges.add(exchange);
-    // A write to an answer that has ended, or whose client has gone, is an `error`, and one that nobody hears ends
-    // the server. `close` tells every handler all that it has to know.
+    // A write to an answer that has ended, or whose client has gone, is an `error`, and one without a listener
+    // would end the server. Handlers need `close` alone.
     res.on('error', () => {});
     res.once('close', () => {
       connection.idleSince = exchange.answered = now;
       if (req.complete) connection.exchanges.delete(exchange);
     });
   });
-  // A request that expects what we do not know is a request all the same.
+  // A request with an unknown expectation is answered like any other.
   server.on('checkExpectation', (req, res) => server.emit('request', req, res));
   server.on('connect', (_req, socket) => {
     const refusal = new AppError('invalid_request', 'This server is no proxy: CONNECT is refused', {
@@ -241,7 +241,7 @@ async function answerAndEnd(
   const counted = res.hasHeader('X-RateLimit-Limit');
   const shown = counted ? {} : await headersFor(req.socket.remoteAddress ?? '');
   if (res.headersSent) return void req.destroy();
-  // Whoever reads the body hears of its end, and what is then written to the answer goes nowhere.
+  // The reader of the body gets its end, and what is then written to the answer is dropped.
   res.once('close', () => req.destroy());
   const id = String(res.getHeader('X-Request-Id') ?? randomUUID());
   const { status, headers, body } = answerOf(error, id);
@@ -256,7 +256,7 @@ async function refuseAndEnd(
   error: AppError,
   headersFor: HeadersFor,
 ): Promise<void> {
-  // The client has gone, and nobody is left to be told.
+  // The client has gone, so there is nothing to answer.
   socket.on('error', () => socket.destroy());
   const id = randomUUID();
   const shown = await headersFor(socket.remoteAddress ?? '');

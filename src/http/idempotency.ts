@@ -32,7 +32,7 @@ type Row = {
   body: Buffer;
 };
 
-/** A key free, over, or abandoned by the same request becomes ours; otherwise no row comes back. */
+/** Claims a key that is free, expired, or abandoned by the same request; otherwise no row comes back. */
 const CLAIM = `
   insert into idempotent_requests as r (owner, key, fingerprint) values ($1, $2, $3)
   on conflict (owner, key) do update
@@ -41,7 +41,7 @@ const CLAIM = `
       or (r.status is null and r.fingerprint = $3 and r.created_at < now() - interval '${ABANDONED}')
   returning created_at`;
 const FIND = `select fingerprint, status, headers, body from idempotent_requests where owner = $1 and key = $2`;
-/** `created_at` says whose claim it is: one that was taken over is not ours to answer. */
+/** `created_at` says whose claim it is: one that was taken over is answered by the other request. */
 const ANSWER = `
   update idempotent_requests set status = $4, headers = $5, body = $6
   where owner = $1 and key = $2 and created_at = $3`;

@@ -3,7 +3,7 @@
  * and quote the text for the others.
  *
  * `jsonc-parser` was tried. It recurses, so that 100,000 open brackets end in a full stack and not in a place; of
- * a fault within a string or a number it tells where that begins; and it counts half characters as columns.
+ * a fault within a string or a number it names where that begins; and it counts half characters as columns.
  */
 import { invalid } from '../errors.ts';
 

@@ -7,7 +7,7 @@ import type { Logger } from '../log.ts';
 /** Requests still running after this are cut off when the server stops. */
 const DRAIN_MS = 10_000;
 const CLOSE_IDLE_MS = 50;
-/** What keeps connections from being accepted is met again with each round of the event loop: it is told so often. */
+/** A fault that keeps connections from being accepted comes again with each round of the event loop: it is logged so often. */
 const TELL_FAULT_MS = 10_000;
 
 /** @returns the address, without a trailing slash. @throws ConfigError when it cannot listen there. */
@@ -18,7 +18,7 @@ export async function listen(server: Server, config: Config, log: Logger): Promi
   server.listen(config.port, config.host, resolve);
   await promise;
   // A connection that cannot be accepted, without a free descriptor or memory, is an `error` of the server; one
-  // that nobody hears would end it.
+  // without a listener would end it.
   let toldAt = Number.NEGATIVE_INFINITY;
   server.off('error', refuse).on('error', (error) => {
     if (performance.now() - toldAt < TELL_FAULT_MS) return;

@@ -80,13 +80,13 @@ export async function openSharedCounts(redis: RedisConfig, log: Logger): Promise
   const trial = stored('trial', 1);
 
   let counts = false;
-  let told: boolean | undefined;
+  let reported: boolean | undefined;
   let closing = false;
   /** Told once for each change. Of an error only the message is, because the command in it may be the password. */
   function become(counting: boolean, reason?: string): void {
     counts = counting;
-    if (told === counting || closing) return;
-    told = counting;
+    if (reported === counting || closing) return;
+    reported = counting;
     if (counting) log.info('Redis counts the requests of all servers');
     else log.warn({ reason }, 'Redis does not count: each server counts its own requests');
   }

@@ -3,7 +3,7 @@
  *
  * A folder that is gone has two reasons. Either the repository was deleted meanwhile, which is a 404; or it
  * has a row and no data: a data folder that does not belong to the database, or a disk that is not mounted.
- * That is for the operator to mend, so it is logged, once a repository, and the client is told plainly.
+ * The operator has to repair that, so it is logged, once a repository, and the client's error says so.
  */
 import { stat } from 'node:fs/promises';
 import { LRUCache } from 'lru-cache';

@@ -1,4 +1,4 @@
-/** What happens to repositories, told as it happens: pushes above all. */
+/** Following the events of repositories: pushes above all. */
 
 import { namespaceNamed } from '../auth/accounts.ts';
 import { anyIn, demand, type Viewer } from '../auth/permissions.ts';

@@ -197,7 +197,7 @@ function notReadable(error: Error): AppError {
   return invalid(null, isKnown ? error.message : 'The body is not what it says');
 }
 
-/** A request that git cannot read is the client's fault; what names our folder, or was cut off, is ours. */
+/** A request that git cannot read is the client's fault; what names the server's folder, or was cut off, is the server's. */
 function refusal(error: GitError, dir: string): Error {
   const { signal, stderr } = error;
   const impossible = 'The request is not one of git';
@@ -221,7 +221,7 @@ function body(req: Request, service: Service): Readable {
 }
 
 /**
- * The request's body behind these stages. One that fails leaves the request alone, unlike `pipeline`, which would take
+ * The request's body after these stages. One that fails leaves the request alone, unlike `pipeline`, which would take
  * the connection away from the answer; what is left of the body is then dropped as it comes.
  */
 function through(req: Request, stages: [Duplex, ...Duplex[]]): Readable {
@@ -261,7 +261,7 @@ function plainErrors({ log }: Pick<Services, 'log'>): ErrorRequestHandler {
     if (!req.complete) res.setHeader('Connection', 'close');
     const { status, headers } = answerOf(shown, String(req.id));
     for (const [name, value] of Object.entries(headers)) res.setHeader(name, value);
-    // Most git clients know Basic alone, and give up where it is not offered.
+    // Most git clients can do Basic alone, and give up where it is not offered.
     if (status === 401)
       res.setHeader('WWW-Authenticate', ['Basic realm="loam"', 'Bearer realm="loam"']);
     res.removeHeader('Cache-Control');

@@ -58,7 +58,7 @@ export function payloadOf(row: PayloadRow, namespace: string) {
   };
 }
 
-/** Refs named in the event, as many as fit into so many bytes of JSON; of those beyond, only the number is told. */
+/** Refs named in the event, as many as fit into so many bytes of JSON; of those beyond, only the number is in it. */
 const MAX_NAMED = 50;
 const MAX_NAMED_BYTES = 15_000;
 

@@ -121,14 +121,14 @@ export async function finish(
         },
       });
     }
-    // A follower of a cancelled job waits for this, and nothing else tells.
+    // A follower of a cancelled job waits for this, and nothing else wakes it.
     await wake(tx, `job:${job.id}`);
     return (await tx.job.count({ where: { id: job.id } })) === 0;
   });
   await foldPages(deps, job.id);
   if (!stored) return;
   const key = { namespaceId: job.namespaceId, jobId: job.id };
-  // It was deleted while its artifacts were being stored, and nothing tells of them.
+  // The job was deleted while its artifacts were being stored, and no row names them.
   const removing = deleted
     ? removeArtifacts(deps, key)
     : removeOtherArtifacts(deps, { ...key, attemptId: stored.artifactsOf });

@@ -43,7 +43,7 @@ export async function persist<T>(
   { bus, log, signal, pauses = PAUSES }: Options,
 ): Promise<T | undefined> {
   let pause = pauses.firstMs;
-  let told = false;
+  let reported = false;
   while (!signal.aborted) {
     const begun = Date.now();
     try {
@@ -53,9 +53,9 @@ export async function persist<T>(
       const away = isDatabaseAway(error);
       if (Date.now() - begun > pauses.longestMs) pause = pauses.firstMs;
       if (away) pause = Math.min(pause, LONGEST_AWAY_MS);
-      // An absence is told once, all else each time.
-      log[away && told ? 'debug' : 'error']({ err: error }, `${what}: again in ${pause} ms`);
-      told = away;
+      // That the database is away is logged once, all else each time.
+      log[away && reported ? 'debug' : 'error']({ err: error }, `${what}: again in ${pause} ms`);
+      reported = away;
       await pauseFor(bus, pause, signal);
       pause = Math.min(pause * 2, pauses.longestMs);
     }

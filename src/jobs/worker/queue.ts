@@ -126,7 +126,7 @@ export async function nextDue(
 
 /**
  * Says that a worker and the attempts it looks after are alive. An attempt belongs to a worker and a kind of
- * runner: those that the worker had under another kind are not looked after, and their silence tells it.
+ * runner: those that the worker had under another kind are not looked after, and their heartbeat grows old.
  */
 export async function heartbeat(
   { db }: Pick<Services, 'db'>,

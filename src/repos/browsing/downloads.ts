@@ -24,7 +24,7 @@ export function downloadUrl(
 
 export type DownloadLink = { id: string; oid: string; query: Record<string, unknown> };
 
-/** @throws AppError 403 for a link that is not ours or has expired, 404 for what cannot be one */
+/** @throws AppError 403 for a link without a valid signature or that has expired, 404 for what cannot be one */
 export function demandLink(
   { signer }: Pick<Services, 'signer'>,
   { id, oid, query }: DownloadLink,

@@ -66,7 +66,7 @@ const EXCLUDED = [
   /(^|\/)(docs?|documentation|man|javadoc|examples?|samples?|demos?)\//i,
 ];
 
-/** Compiled code and headers share an extension; the sources beside it tell whose headers they are. */
+/** Compiled code and headers share an extension; the sources beside a header decide which language it is of. */
 const HEADERS = '.h';
 const HEADER_OWNERS = ['C++', 'Objective-C'];
 

@@ -41,7 +41,7 @@ export async function measure(
     language: head
       ? await languageOf(dir, head).catch((error) => {
           // A statistic must not stand in the way of a push.
-          log.warn({ err: error, repository: id }, 'could not tell the language');
+          log.warn({ err: error, repository: id }, 'the language was not found out');
           return null;
         })
       : null,

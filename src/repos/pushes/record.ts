@@ -1,4 +1,4 @@
-/** The record of pushes: what the database knows of a repository, brought up to what is on disk. */
+/** The record of pushes: the repository's row, brought up to what is on disk. */
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import { inTransaction } from '../../database/client.ts';
 import { publish } from '../../events/publish.ts';
@@ -14,7 +14,7 @@ import { type Measures, measure } from './measure.ts';
 export type BegunPush = {
   kind: 'push';
   /**
-   * The id of the event that will tell of it: a note that outlived its record, because the server was killed before
+   * The id of its event: a note that outlived its record, because the server was killed before
    * it was removed, is known by it. Notes of earlier versions have none.
    */
   event?: string;
@@ -31,13 +31,13 @@ export type Pushed = BegunPush & { updated: Command[] | null };
 const TRIES = 5;
 
 /**
- * Measures the repository once and tells of the pushes, oldest first, in one transaction. Git runs before the
+ * Measures the repository once and writes an event for each push, oldest first, in one transaction. Git runs before the
  * transaction, which is short, because events of others wait for its end (`events/read.ts`). So another server,
  * which had the repository before or has it next, may record pushes between the two; what was measured is old then,
  * and is measured again.
  *
- * Does nothing when no push took effect, or the repository is gone. A push that is recorded again is not told of
- * again.
+ * Does nothing when no push took effect, or the repository is gone. A push that is recorded again gets no second
+ * event.
  */
 export async function recordPushes(
   services: Pick<Services, 'db' | 'git' | 'log'>,
@@ -83,9 +83,9 @@ async function recordMeasured(
     });
     const { namespaceId, namespace } = locked;
     const repository = payloadOf(updated, namespace.name);
-    const told = await eventsAmong(tx, effective);
+    const written = await eventsAmong(tx, effective);
     for (const { event, pusher, commands } of effective) {
-      if (event && told.has(event)) continue;
+      if (event && written.has(event)) continue;
       await publish(tx, {
         id: event ?? newId('evt'),
         type: 'repository.pushed',

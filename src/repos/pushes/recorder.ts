@@ -18,7 +18,7 @@ type Entry = {
   begun: Begun<BegunPush>;
   updated: Command[] | null;
   /** Tells whoever waits for the first attempt. */
-  told: PromiseWithResolvers<void>;
+  recorded: PromiseWithResolvers<void>;
 };
 
 type Queue = { entries: Entry[]; wake: () => void };
@@ -60,9 +60,9 @@ export class PushRecorder {
     );
   }
 
-  #add(id: string, pushes: readonly Omit<Entry, 'told'>[]): Promise<void> {
-    const told = Promise.withResolvers<void>();
-    const entries = pushes.map((push) => ({ ...push, told }));
+  #add(id: string, pushes: readonly Omit<Entry, 'recorded'>[]): Promise<void> {
+    const recorded = Promise.withResolvers<void>();
+    const entries = pushes.map((push) => ({ ...push, recorded }));
     const queue = this.#queues.get(id);
     if (queue) {
       queue.entries.push(...entries);
@@ -73,7 +73,7 @@ export class PushRecorder {
       this.#queues.set(id, fresh);
       this.#deps.git.tasks.background((signal) => this.#drain(id, fresh, signal));
     }
-    return told.promise;
+    return recorded.promise;
   }
 
   async #drain(id: string, queue: Queue, stopping: AbortSignal): Promise<void> {
@@ -86,10 +86,10 @@ export class PushRecorder {
         await recordPushes(this.#deps, id, pushes);
         queue.entries.splice(0, batch.length);
         await Promise.all(batch.map(({ begun }) => this.#forget(begun)));
-        for (const { told } of batch) told.resolve();
+        for (const { recorded } of batch) recorded.resolve();
         wait = FIRST_WAIT_MS;
       } catch (error) {
-        for (const { told } of queue.entries) told.reject(error);
+        for (const { recorded } of queue.entries) recorded.reject(error);
         log.error(
           { err: error, repository: id, retryMs: wait },
           'a push could not be recorded yet',
@@ -103,7 +103,7 @@ export class PushRecorder {
     this.#queues.delete(id);
   }
 
-  /** A note that cannot be removed is recorded again at the next start, which finds the push told of. */
+  /** A note that cannot be removed is recorded again at the next start, which finds the event of the push. */
   async #forget({ id, done }: Begun<BegunPush>): Promise<void> {
     await done().catch((error) => {
       this.#deps.log.error({ err: error, repository: id }, 'the note of a push was not removed');

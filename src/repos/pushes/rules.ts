@@ -3,7 +3,7 @@
  *
  *   unpack into quarantine → judge → note that it was begun → git updates refs → record → answer the client
  *
- * Nothing takes effect before the judge has agreed, and the client hears of success only after the record
+ * Nothing takes effect before the judge has agreed, and the client gets success only after the record
  * is in the database. Where that cannot be written, the client's connection breaks off and it is tried again
  * (`recorder.ts`); killed between the two, the server finds its note at the next start and records then.
  */

@@ -37,7 +37,7 @@ const KINDS: readonly Kind[] = [
   },
 ];
 
-/** One look at a line tells most of them apart: what each form begins with. */
+/** One expression that excludes most lines: what each form begins with. */
 const HINT =
   /loam_pat_|AKIA|ASIA|gh[pousr]_|github_pat_|glpat-|xox[abeoprs]-|hooks\.slack|[rs]k_live_|AIza|hf_|sk-|npm_|pypi-Ag|SG\.|PRIVATE KEY/;
 /** Fewer different characters than this are a placeholder, such as `ghp_xxxxxxxx`. */
@@ -118,7 +118,7 @@ export async function findSecrets(patch: AsyncIterable<string>, limit: number): 
   return findings;
 }
 
-/** A path as git shows it: with a tab behind it when it holds spaces, in quotes when it holds worse. */
+/** A path as git shows it: with a tab after it when it holds spaces, in quotes when it holds special characters. */
 function unquoted(shown: string): string {
   const path = shown.replace(/\t$/, '');
   return Buffer.from(path, 'latin1').toString('utf8');
