@@ -168,9 +168,23 @@ test('over TLS the certificate is demanded', async (ctx) => {
   expect(stranger.told()).toHaveLength(2);
 });
 
-test('without limits, and without a Redis, none is asked', async (ctx) => {
+test('where its database is missing, or there are no limits, nothing is counted in Redis', async (ctx) => {
   needs(ctx, 'redis');
   await using redis = await startRedis();
+  {
+    await using beyond = await startWith(`redis://127.0.0.1:${redis.port}/16`);
+    await eventually(() =>
+      expect(beyond.told()).toEqual([expect.stringMatching(/index is out of range/)]),
+    );
+    expect(await left(beyond.app)).toBe(19);
+    await eventually(async () =>
+      expect(await redis.command('info', 'commandstats')).toMatch(
+        /cmdstat_select:calls=([3-9]|\d\d)/,
+      ),
+    );
+    expect(await redis.command('dbsize')).toBe(0);
+    expect(beyond.told()).toHaveLength(1);
+  }
   await using one = await startWith(`redis://127.0.0.1:${redis.port}`, { rateLimits: 'off' });
   await one.app.anonymous.get('/auth/v1/whoami');
   // The connection that asks is the only one.

@@ -1,14 +1,13 @@
 /**
- * Counts of requests that all servers share, kept in Redis or Valkey. No request is refused, or waits longer than
- * `ANSWER_MS`, because Redis is away: beside each count is one of this process, which is used from the first
- * fault until Redis has counted again.
+ * Counts of requests that all servers share, kept in Redis or Valkey. Beside each count is one of this process. It is
+ * used from the first fault until Redis has counted again, so that no request is refused because Redis is away.
  */
 import type { Redis } from 'ioredis';
 import { RateLimiterMemory, RateLimiterRedis } from 'rate-limiter-flexible';
 import type { RedisConfig } from '../config.ts';
 import type { Logger } from '../log.ts';
 
-/** Such an answer takes 0.3 ms. What needs this long once is not asked again before it has been tried. */
+/** A request waits so long for an answer, which usually takes 0.3 ms. One that is late is a fault. */
 const ANSWER_MS = 200;
 const CONNECT_MS = 1_000;
 /** Between two attempts to reach Redis. */
@@ -97,6 +96,8 @@ export async function openSharedCounts(redis: RedisConfig, log: Logger): Promise
   }
   async function attempt(): Promise<void> {
     try {
+      // The client goes on in the first database when it may not use this one.
+      if (redis.db > 0) await inTime(client.select(redis.db));
       await inTime(trial.consume(''));
       become(true);
     } catch (error) {
