@@ -73,7 +73,7 @@ const READ = `query ($name: String!) {
   }
 }`;
 
-test('a server that has gone is followed by another, and its work is finished', async () => {
+test('a server that has gone is followed by another, and its work is finished', LONG, async () => {
   await using servers = await startServers(3);
   const { apps, clients } = servers;
   const [first, second] = clients as [Client, Client];
@@ -107,12 +107,20 @@ test('a server that has gone is followed by another, and its work is finished', 
   // Young, so it may be another's whose session is only being made again.
   const young = join(repositories, 'begun', id, 'repo_00000000000000000000000000.new');
   await writeFile(young, JSON.stringify({ kind: 'create' }));
+  // As a kill in the middle of another push leaves it.
+  const quarantine = join(dir, 'objects/tmp_objdir-incoming-AbCdEf');
+  await mkdir(join(quarantine, 'pack'), { recursive: true });
+  const receiving = join(repositories, 'begun', id, `${its}.receiving`);
+  await writeFile(receiving, JSON.stringify({ kind: 'receiving' }));
   await apps[1]?.[Symbol.asyncDispose]();
   await eventually(async () => {
     const repository = await first.get(`/auth/v1/repository/admin/${its}`);
     expect(repository.body.branches).toBe(2);
   });
-  expect(await readdir(dirname(note))).toEqual([basename(young)]);
+  await eventually(async () => {
+    expect(await readdir(dirname(note))).toEqual([basename(young)]);
+    expect(await readdir(join(dir, 'objects'))).not.toContain(basename(quarantine));
+  });
 });
 
 test('servers that do not share what they must are refused', async () => {

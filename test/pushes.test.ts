@@ -267,6 +267,38 @@ test('a clone and a push that are under way end with the right to them', async (
   expect(await services.git.disk.begun()).toEqual([]);
 });
 
+test('a push that a signal ends leaves nothing on the disk', async () => {
+  const id = await seeded('ended');
+  const before = await workspace.git('ended', 'rev-parse', 'HEAD');
+  const after = await workspace.commit('ended', { 'b.bin': randomBytes(100_000) });
+  const pack = execFileSync('git', ['pack-objects', '--revs', '--stdout', '-q'], {
+    cwd: join(workspace.path, 'ended'),
+    input: `${after}\n^${before}\n`,
+  });
+  const objects = join(app.app.services.git.disk.pathOf(id), 'objects');
+  const quarantines = async () =>
+    (await readdir(objects)).filter((name) => name.startsWith('tmp_objdir-'));
+  const sent = request(`${app.base}/ada/ended.git/git-receive-pack`, {
+    method: 'POST',
+    headers: {
+      authorization: ada.authorization ?? '',
+      'content-type': 'application/x-git-receive-pack-request',
+    },
+  });
+  const ended = new Promise((resolve) => sent.once('error', resolve).once('close', resolve));
+  const command = pktLine(`${before} ${after} refs/heads/main\0report-status`);
+  sent.write(Buffer.concat([Buffer.from(command + FLUSH), pack.subarray(0, 50_000)]));
+  await eventually(async () => expect(await quarantines()).toHaveLength(1));
+  const running = execFileSync('pgrep', ['-f', `^git receive-pack .*${id}`], { encoding: 'utf8' });
+  process.kill(Number(running), 'SIGTERM');
+  await eventually(async () => {
+    expect(await quarantines()).toEqual([]);
+    expect(await app.app.services.git.disk.begun()).toEqual([]);
+  });
+  sent.destroy();
+  await ended;
+});
+
 /** Seven bits a byte, the lowest first. */
 function varint(value: number): Buffer {
   const bytes: number[] = [];

@@ -3,6 +3,7 @@ import { availableParallelism } from 'node:os';
 import { Turns } from '../limits/turns.ts';
 import { Disk } from './disk/disk.ts';
 import { Maintenance } from './disk/maintenance.ts';
+import { Quarantines } from './disk/quarantines.ts';
 import { CatFilePool } from './objects/cat-file.ts';
 import { DiffReader } from './objects/diff.ts';
 import { HistoryCache } from './objects/history.ts';
@@ -16,6 +17,7 @@ const WAITING_PER_TRANSFER = 8;
 
 export type Git = AsyncDisposable & {
   disk: Disk;
+  quarantines: Quarantines;
   objects: CatFilePool;
   history: HistoryCache;
   diffs: DiffReader;
@@ -58,6 +60,7 @@ export async function openGit({ root, server, hooks, transfers, report }: Option
   const turns = new Turns(READERS);
   return {
     disk,
+    quarantines: new Quarantines(disk),
     objects,
     history: new HistoryCache(turns),
     diffs: new DiffReader(turns),

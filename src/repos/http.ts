@@ -104,7 +104,9 @@ async function pushRequest(services: Services, req: GitRequest, res: Response): 
   using right = whileAllowed(services, req, res, id, 'git-receive-pack');
   const rules = await pushRules(services, { repositoryId: id, pusher, requestId, right });
   begin(res, 'application/x-git-receive-pack-result');
-  await answer(services, req, res, id, (session) => receivePack(session, input, res, rules), input);
+  const receive = (session: Session) =>
+    services.git.quarantines.during(id, () => receivePack(session, input, res, rules));
+  await answer(services, req, res, id, receive, input);
 }
 
 /** Sends the request to the server that has the repository, when that is another one. */

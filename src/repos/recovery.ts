@@ -5,6 +5,7 @@
  */
 import type { Session } from '../database/session.ts';
 import type { Begun } from '../git/disk/disk.ts';
+import type { BegunReceiving } from '../git/disk/quarantines.ts';
 import type { Services } from '../services.ts';
 import type { BegunPush } from './pushes/record.ts';
 
@@ -83,10 +84,15 @@ async function finish({ db, git, pushes }: Deps, id: string, begun: Begun[]): Pr
   const [pushed, others] = row
     ? [begun.filter(isPush), begun.filter((one) => !isPush(one))]
     : [[], begun];
+  if (row && others.some(isReceiving)) await git.quarantines.remove(id);
   for (const { done } of others) await done();
   // By their times; those of an earlier version have none, and come first.
   pushed.sort((a, b) => ((a.data.at ?? '') < (b.data.at ?? '') ? -1 : 1));
   if (pushed.length > 0) await pushes.recover(id, pushed);
+}
+
+function isReceiving({ data }: Begun): boolean {
+  return (data as Partial<BegunReceiving> | null)?.kind === 'receiving';
 }
 
 function isPush(begun: Begun): begun is Begun<BegunPush> {

@@ -97,9 +97,14 @@ export class Disk {
 
   /** Takes the repository away at once, then removes its files. Nothing happens when there is none. */
   async remove(id: string): Promise<void> {
+    await this.discard(this.pathOf(id), id);
+  }
+
+  /** The same for a folder within a repository. */
+  async discard(folder: string, id: string): Promise<void> {
     const grave = join(this.#root, 'trash', `${id}.${randomUUID()}`);
     try {
-      await rename(this.pathOf(id), grave);
+      await rename(folder, grave);
     } catch (error) {
       if ((error as NodeJS.ErrnoException).code === 'ENOENT') return;
       throw error;
@@ -136,15 +141,16 @@ export class Disk {
   }
 
   /**
-   * Makes ours what a dead server has begun: pushes at once, because to record one twice does no harm, the rest when
-   * it is old enough that nobody can be at it any more.
+   * Makes ours what a dead server has begun: pushes at once, because to record one twice does no harm, nor to remove
+   * twice what one left; the rest when it is old enough that nobody can be at it any more.
    */
   async takeOver(server: string): Promise<Begun[]> {
     const folder = join(this.#root, 'begun', server);
     const taken: Begun[] = [];
     for (const name of await readdir(folder)) {
       const { data } = await this.#read(join(folder, name));
-      const isPush = (data as { kind?: unknown } | null)?.kind === 'push';
+      const { kind } = (data ?? {}) as { kind?: unknown };
+      const isPush = kind === 'push' || kind === 'receiving';
       if (!isPush && !(await isAbandoned(join(folder, name)))) continue;
       await rename(join(folder, name), join(this.#begun, name));
       taken.push(await this.#read(join(this.#begun, name)));
@@ -154,10 +160,10 @@ export class Disk {
     return taken;
   }
 
-  /** Remembers, across a kill, that something was begun; `done` forgets it. */
-  async begin<T>(id: string, data: T): Promise<Begun<T>> {
+  /** Remembers, across a kill, that something was begun; `done` forgets it. `flush`: across a loss of power, too. */
+  async begin<T>(id: string, data: T, { flush = true } = {}): Promise<Begun<T>> {
     const file = join(this.#begun, `${id}.${randomUUID()}`);
-    const write = () => writeFile(file, JSON.stringify(data), { flush: true });
+    const write = () => writeFile(file, JSON.stringify(data), { flush });
     await write().catch(async (error) => {
       if (error.code !== 'ENOENT') throw error;
       // Another server took this one for dead, and its empty folder away.

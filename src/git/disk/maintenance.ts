@@ -8,6 +8,7 @@ import { readdir, rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { git } from '../processes/run.ts';
 import type { Tasks } from '../processes/tasks.ts';
+import { PREFIX } from './quarantines.ts';
 
 const TIMEOUT_MS = 30 * 60_000;
 /** Below this, another pack costs a reader less than joining them costs us. */
@@ -71,10 +72,10 @@ async function countPacks(dir: string): Promise<number> {
   return files.filter((file) => file.endsWith('.pack')).length;
 }
 
-/** Git removes its quarantine when it ends, but not when it is killed. */
+/** What `quarantines.ts` did not hear of, as after a loss of power. */
 async function sweepQuarantines(dir: string): Promise<void> {
   for (const name of await readdir(join(dir, 'objects'))) {
-    if (!name.startsWith('tmp_objdir-')) continue;
+    if (!name.startsWith(PREFIX)) continue;
     const folder = join(dir, 'objects', name);
     const { mtimeMs } = await stat(folder);
     if (Date.now() - mtimeMs > STALE_MS) await rm(folder, { recursive: true, force: true });

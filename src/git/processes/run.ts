@@ -57,7 +57,7 @@ export class FolderMissing extends Error {
   }
 }
 
-/** Between SIGTERM, on which git removes its temporary files, and SIGKILL. */
+/** Between SIGTERM, on which git removes its locks and other temporary files (not a quarantine), and SIGKILL. */
 const GRACE_MS = 5_000;
 /** After its end, for what it has written; a program that it started may hold its outputs open for longer. */
 const DRAIN_MS = 1_000;
