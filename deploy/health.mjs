@@ -5,13 +5,15 @@
 import { get } from 'node:http';
 
 const TIMEOUT_MS = 4_000;
-const { HOST = '127.0.0.1', PORT = '3000' } = process.env;
+// As the server reads them: an empty variable is unset.
+const HOST = process.env.HOST || '127.0.0.1';
+const port = process.env.PORT || '3000';
 // The addresses that stand for all are listened on, and not connected to.
 const host = HOST === '0.0.0.0' ? '127.0.0.1' : HOST === '::' ? '::1' : HOST;
 
 process.exitCode = 1;
 const request = get(
-  { host, port: PORT, path: process.argv[2] ?? '/livez', timeout: TIMEOUT_MS, agent: false },
+  { host, port, path: process.argv[2] ?? '/livez', timeout: TIMEOUT_MS, agent: false },
   (answer) => {
     if (answer.statusCode === 200) process.exitCode = 0;
     answer.resume();

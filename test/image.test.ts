@@ -4,6 +4,7 @@
  */
 import { execFile } from 'node:child_process';
 import { once } from 'node:events';
+import { readFileSync } from 'node:fs';
 import { chmod, mkdtemp, rm } from 'node:fs/promises';
 import { connect, createServer } from 'node:net';
 import { tmpdir } from 'node:os';
@@ -33,7 +34,7 @@ const LOCKED = [
 const SANDBOX = ['seccomp', 'apparmor', 'systempaths'].map((o) => `--security-opt=${o}=unconfined`);
 
 const run = promisify(execFile);
-const docker = async (...args: string[]) =>
+const docker = async (...args: string[]): Promise<string> =>
   (await run('docker', args, { cwd: ROOT })).stdout.trim();
 
 let built: Promise<unknown> | undefined;
@@ -49,7 +50,8 @@ async function build(): Promise<void> {
 beforeEach((ctx) => needs(ctx, 'docker'));
 
 afterAll(async () => {
-  if (built) await docker('rmi', '--force', IMAGE);
+  // A build that failed has left none.
+  if (built) await docker('rmi', '--force', IMAGE).catch(() => {});
 });
 
 type Container = AsyncDisposable & {
@@ -67,7 +69,13 @@ async function start(options: string[]): Promise<Container> {
   const env = ['--env', `LOAM_ADMIN_TOKEN=${TOKEN}`, '--env', 'LOAM_RATE_LIMITS=off'];
   const health = ['--health-interval=1s'];
   const publish = '--publish=127.0.0.1:0:3000';
+  await using cleanup = new AsyncDisposableStack();
+  cleanup.defer(async () => {
+    await docker('rm', '--force', '--volumes', name);
+    await docker('volume', 'rm', '--force', name);
+  });
   await docker('run', '-d', '--name', name, volume, publish, ...env, ...health, ...options, IMAGE);
+  const owned = cleanup.move();
   return {
     name,
     async admin() {
@@ -77,10 +85,7 @@ async function start(options: string[]): Promise<Container> {
       return client;
     },
     inspect: (format) => docker('inspect', '--format', `{{${format}}}`, name),
-    async [Symbol.asyncDispose]() {
-      await docker('rm', '--force', name);
-      await docker('volume', 'rm', name);
-    },
+    [Symbol.asyncDispose]: () => owned.disposeAsync(),
   };
 }
 
@@ -88,19 +93,20 @@ test('holds what a server needs, and neither npm nor what npm knew', {
   timeout: BUILD_MS,
 }, async () => {
   await image();
+  const { version } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8'));
   const config = JSON.parse(await docker('inspect', '--format', '{{json .Config}}', IMAGE));
   expect(config).toMatchObject({
     User: '1000:0',
     Volumes: { '/data': {} },
     Healthcheck: { Test: ['CMD', 'node', 'deploy/health.mjs', '/livez'] },
-    Labels: { 'org.opencontainers.image.title': 'Loam' },
+    Labels: { 'org.opencontainers.image.version': version },
   });
   const look = `for p in npm prisma tsc curl; do command -v $p; done; find / -xdev -name .package-lock.json -o -name .npmrc
     node --version; du -sm /loam | cut -f1; find /loam -writable ! -path '/loam/compiled*'`;
-  const [version, size, ...more] = (
+  const [node, size, ...more] = (
     await docker('run', '--rm', '--entrypoint=sh', IMAGE, '-c', look)
   ).split('\n');
-  expect(version).toMatch(/^v26\./);
+  expect(node).toMatch(/^v26\./);
   expect(Number(size), 'MiB; the table in docs/operations.md').toBeLessThan(400);
   expect(more).toEqual([]);
 });
