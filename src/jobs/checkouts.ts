@@ -16,7 +16,7 @@ import {
   checkout,
   receiveCheckout,
   sendCheckout,
-} from '../repos/repos.ts';
+} from '../repos/checkouts.ts';
 import type { Services } from '../services.ts';
 import { diskRoom } from './hardware.ts';
 
@@ -24,7 +24,7 @@ type WorkerInput = CheckoutInput & { attemptId: string; dir: string; signal: Abo
 
 /**
  * Makes the folder `dir`, with the commit of the attempt's job.
- * @throws AppError for the one who wanted the job; ServerAway when nobody hands the commit out at the moment
+ * @throws AppError with the reason for the job's user; ServerAway when no server can send the commit at the moment
  */
 export type Checkout = (input: WorkerInput) => Promise<void>;
 
@@ -52,7 +52,7 @@ export function openRemoteCheckouts(services: Pick<Services, 'cluster'>): Checko
     ).catch((error) => {
       // What stands in the database has changed: the next try looks there again.
       const changed = error instanceof AppError && error.code === 'not_found';
-      throw changed ? new ServerAway('the server does not know the attempt') : error;
+      throw changed ? new ServerAway('the server does not find the attempt') : error;
     });
   };
 }

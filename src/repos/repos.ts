@@ -1,27 +1,18 @@
 /**
- * Finding repositories, and handing their commits to jobs.
+ * Finding repositories, for those who may read them or push to them.
  *
  * Callers say with `select` which columns they want, so that one query serves both them and the rules here.
  */
-import type { Writable } from 'node:stream';
 import type { Prisma } from '../../prisma/generated/client.ts';
 import { canBeNamespace } from '../auth/names.ts';
 import { can, demand, type Viewer } from '../auth/permissions.ts';
 import type { Rule } from '../auth/rechecks.ts';
 import type { Db } from '../database/client.ts';
 import { AppError, invalid, notFound, unauthenticated } from '../errors.ts';
-import {
-  CheckoutTooLarge,
-  checkOut,
-  checkOutReceived,
-  type Limits,
-  measure,
-  sendPack,
-} from '../git/disk/checkout.ts';
 import { branchTip } from '../git/objects/resolve.ts';
 import { isId } from '../ids.ts';
 import type { Services } from '../services.ts';
-import { folderWork, inFolder, type Reads } from './folder.ts';
+import { folderWork, type Reads } from './folder.ts';
 import { isRepositoryName, nameKey } from './names.ts';
 import { visibleTo } from './visibility.ts';
 
@@ -168,67 +159,6 @@ const tipOf = folderWork('tipOf', async ({ git }, dir, branch: string) => {
   if (!sha) throw notFound('Branch');
   return sha;
 });
-
-/** Which commit, and what a checkout of it may take of the disk. */
-export type CheckoutInput = Limits & {
-  repositoryId: string;
-  commitSha: string;
-  signal?: AbortSignal;
-};
-
-/**
- * A fresh checkout of a commit in `dir`, which must not exist: a repository of its own, HEAD detached,
- * without hooks or credentials. Authorization was `resolveBranch`'s.
- * @throws AppError when it takes more than it may; Error when the repository or the commit is gone.
- */
-export function checkout(
-  services: Pick<Services, 'db' | 'git' | 'log'>,
-  { repositoryId, commitSha, dir, ...limits }: CheckoutInput & { dir: string },
-): Promise<void> {
-  return sayTooLarge(
-    inFolder(services, repositoryId, (from) =>
-      checkOut({ from, sha: commitSha, to: dir, ...limits }),
-    ),
-  );
-}
-
-/** What another machine needs for such a checkout, besides the pack of its objects. */
-export type CheckoutHead = { fileBytes: number };
-
-/**
- * The pack for a checkout on another machine, into what `begin` gives when it is known to be small enough.
- * @throws as `checkout`
- */
-export function sendCheckout(
-  services: Pick<Services, 'db' | 'git' | 'log'>,
-  { repositoryId, commitSha, ...limits }: CheckoutInput,
-  begin: (head: CheckoutHead) => Writable,
-): Promise<void> {
-  return sayTooLarge(
-    inFolder(services, repositoryId, async (from) => {
-      const source = { from, sha: commitSha, ...limits };
-      const fileBytes = await measure(source);
-      await sendPack(source, begin({ fileBytes }));
-    }),
-  );
-}
-
-/** `checkout` on a machine without the repository. @throws as `checkout`, and what `pack` throws */
-export function receiveCheckout(
-  { commitSha, dir, ...limits }: CheckoutInput & { dir: string },
-  { fileBytes }: CheckoutHead,
-  pack: AsyncIterable<Uint8Array>,
-): Promise<void> {
-  return sayTooLarge(checkOutReceived({ sha: commitSha, to: dir, fileBytes, pack, ...limits }));
-}
-
-async function sayTooLarge(checkingOut: Promise<void>): Promise<void> {
-  try {
-    await checkingOut;
-  } catch (error) {
-    throw error instanceof CheckoutTooLarge ? invalid(null, error.message) : error;
-  }
-}
 
 /** Columns for `collaboratorCount`. */
 export const collaboratorColumns = {

@@ -1,0 +1,74 @@
+/** Checkouts of commits for jobs, out of the folder of a repository, or sent to a machine that does not have it. */
+import type { Writable } from 'node:stream';
+import { invalid } from '../errors.ts';
+import {
+  CheckoutTooLarge,
+  checkOut,
+  checkOutReceived,
+  type Limits,
+  measure,
+  sendPack,
+} from '../git/disk/checkout.ts';
+import type { Services } from '../services.ts';
+import { inFolder } from './folder.ts';
+
+/** Which commit, and what a checkout of it may take of the disk. */
+export type CheckoutInput = Limits & {
+  repositoryId: string;
+  commitSha: string;
+  signal?: AbortSignal;
+};
+
+/**
+ * A fresh checkout of a commit in `dir`, which must not exist: a repository of its own, HEAD detached,
+ * without hooks or credentials. Whether the job may have it was decided when it was created (`resolveBranch`).
+ * @throws AppError when it takes more than it may; Error when the repository or the commit is gone.
+ */
+export function checkout(
+  services: Pick<Services, 'db' | 'git' | 'log'>,
+  { repositoryId, commitSha, dir, ...limits }: CheckoutInput & { dir: string },
+): Promise<void> {
+  return sayTooLarge(
+    inFolder(services, repositoryId, (from) =>
+      checkOut({ from, sha: commitSha, to: dir, ...limits }),
+    ),
+  );
+}
+
+/** What another machine needs for such a checkout, besides the pack of its objects. */
+export type CheckoutHead = { fileBytes: number };
+
+/**
+ * The pack for a checkout on another machine, into what `begin` gives when it is known to be small enough.
+ * @throws as `checkout`
+ */
+export function sendCheckout(
+  services: Pick<Services, 'db' | 'git' | 'log'>,
+  { repositoryId, commitSha, ...limits }: CheckoutInput,
+  begin: (head: CheckoutHead) => Writable,
+): Promise<void> {
+  return sayTooLarge(
+    inFolder(services, repositoryId, async (from) => {
+      const source = { from, sha: commitSha, ...limits };
+      const fileBytes = await measure(source);
+      await sendPack(source, begin({ fileBytes }));
+    }),
+  );
+}
+
+/** `checkout` on a machine without the repository. @throws as `checkout`, and what `pack` throws */
+export function receiveCheckout(
+  { commitSha, dir, ...limits }: CheckoutInput & { dir: string },
+  { fileBytes }: CheckoutHead,
+  pack: AsyncIterable<Uint8Array>,
+): Promise<void> {
+  return sayTooLarge(checkOutReceived({ sha: commitSha, to: dir, fileBytes, pack, ...limits }));
+}
+
+async function sayTooLarge(checkingOut: Promise<void>): Promise<void> {
+  try {
+    await checkingOut;
+  } catch (error) {
+    throw error instanceof CheckoutTooLarge ? invalid(null, error.message) : error;
+  }
+}
