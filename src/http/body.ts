@@ -1,4 +1,9 @@
-/** The whole body of a request whose route takes a short one. */
+/**
+ * The whole body of a request whose route takes a short one.
+ *
+ * `express.json` was tried: it reads a body that is too large to its end before it answers, so that one of no given
+ * length is not refused while it is sent.
+ */
 import type { IncomingMessage } from 'node:http';
 import { invalid } from '../errors.ts';
 

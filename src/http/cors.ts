@@ -1,6 +1,9 @@
 /**
  * Cross-origin requests: pages anywhere may call us, because credentials come in headers that a page must
  * have been given, never in cookies that a browser sends along.
+ *
+ * The package `cors` was tried: it answers every OPTIONS as a preflight, with a Content-Length that a 204 must not
+ * have, and answers that Express never sees would need these headers a second time.
  */
 import type { RequestHandler } from 'express';
 
