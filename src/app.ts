@@ -1,7 +1,7 @@
 /**
  * The composition root: makes every part, in order, and takes them down in reverse. `openProcess` is what every
  * process has, `createApp` adds what answers requests, `createWorker` is for one that runs jobs and nothing else.
- * `overrides` is the seam for tests; nothing else in the program knows about them.
+ * `overrides` is the seam for tests; nothing else in the program uses them.
  */
 import type { Server } from 'node:http';
 import { hostname } from 'node:os';
@@ -102,7 +102,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   };
   const runner =
     config.role === 'all' ? await openRunner(config, { log, overrides }, cleanup) : null;
-  // Not before the port is ours: a start that fails must not have made a token that nobody was shown.
+  // Not before we listen on the port: a start that fails must not have made a token that nobody was shown.
   const firstToken = await seedOperator(db, config.admin);
 
   await startAll(cleanup, [
@@ -265,7 +265,7 @@ async function openProcess(
     id,
     dataDir,
     log,
-    hear: bus.hear,
+    notify: bus.notify,
     onLost: (error) => {
       database.disown();
       failure.reject(error);
@@ -290,7 +290,7 @@ async function openProcess(
       folders: foldersOf(config),
       floor: config.diskFloor,
       log,
-      onFree: () => bus.hear('queue'),
+      onFree: () => bus.notify('queue'),
     }),
   );
   const services = {

@@ -9,10 +9,10 @@ import { forgetSecrets } from './environment.ts';
  */
 const SAME_SIGNAL_MS = 500;
 
-/** For a start that is told to stop: it may wait for another server that migrates, or a database that recovers. */
+/** How long a start goes on after a signal: it may wait for another server that migrates, or a database that recovers. */
 const START_MS = 5_000;
 
-// Heard from the beginning: a signal during the start would end us without stopping what was started.
+// Listened for from the beginning: a signal during the start would end the process without stopping what was started.
 const stopped = stopSignal();
 try {
   const config = readConfig();

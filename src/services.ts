@@ -1,5 +1,5 @@
 /**
- * What domain functions may be handed. Each names the few it needs, as `Pick<Services, 'db' | 'git'>`;
+ * What domain functions may be given. Each names the few it needs, as `Pick<Services, 'db' | 'git'>`;
  * within a transaction they get `{ ...services, db: tx }`.
  */
 import type pg from 'pg';

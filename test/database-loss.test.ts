@@ -433,7 +433,7 @@ test('a former session of our own, whose end the database has not noticed, is no
     id: 'this-folder',
     dataDir: folder.path,
     log: createLog('silent'),
-    hear: (text) => heard.push(text),
+    notify: (text) => heard.push(text),
     onLost: (error) => lost.push(error),
   });
   const lock = await lockOf(folder.path);
@@ -457,7 +457,7 @@ test('a session that breaks while it takes the lock is an error, not the end of 
     id: 'this-folder',
     dataDir: folder.path,
     log: createLog('silent'),
-    hear: () => {},
+    notify: () => {},
     onLost: () => {},
   });
   await expect(opening).rejects.toThrow(/terminated/);

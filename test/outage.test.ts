@@ -40,7 +40,7 @@ const run = (name: string, command: string, more: object = {}) =>
 async function withoutDatabase(during: () => Promise<void> | void): Promise<void> {
   await using _ = { [Symbol.asyncDispose]: () => database.mend() };
   await database.cut();
-  app.app.services.bus.hear(null);
+  app.app.services.bus.notify(null);
   await eventually(async () => {
     const error = await app.app.services.pool.query('select 1').then(
       () => null,

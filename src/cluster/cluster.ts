@@ -6,7 +6,7 @@
  *   a stream    `streams.ts`: what a worker needs of a repository that this process does not have
  *   a transfer  `forward.ts`: a fetch, a push or a download is sent on as it comes, in both directions
  *
- * One server alone finds that it is alone, and does everything itself.
+ * A server without others does everything itself.
  */
 import type { Keys } from '../crypto/keys.ts';
 import type { Member, Members } from './members.ts';

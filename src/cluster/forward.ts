@@ -1,6 +1,6 @@
 /**
  * A fetch, a push or a download, sent on to the server that has the repository, and its answer sent back, both as
- * they come. That server reads the credentials anew; it believes us who the client is, because we sign it.
+ * they come. That server reads the credentials anew; it trusts the client's address that we send, because we sign it.
  */
 import { once } from 'node:events';
 import {

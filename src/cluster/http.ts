@@ -1,4 +1,4 @@
-/** What other servers ask of this one, and how it knows that it is they who ask. */
+/** Requests of other servers to this one, recognized by their signature. */
 import { hash } from 'node:crypto';
 import { deserialize } from 'node:v8';
 import express, { type RequestHandler, type Router } from 'express';
@@ -81,7 +81,7 @@ export function callsRouter(services: Services): Router {
   return router;
 }
 
-/** Believes another server who the client is. */
+/** Takes the client's address from another server. */
 export function acceptForwarded({ cluster }: Pick<Services, 'cluster'>): RequestHandler {
   return (req, _res, next) => {
     const address = req.get(CLIENT_ADDRESS);

@@ -1,12 +1,12 @@
 /**
  * The processes of Loam on one database, and which of them are alive.
  *
- * Each beats once a second with one statement, which also tells it who else beats; who is silent for three seconds
- * is taken for dead by the others, and what it had is theirs. That a process which lives is taken for dead, because
- * it stood still for so long, harms nothing but its caches: what two of them do to one repository is kept apart by
+ * Each writes its heartbeat once a second with one statement, which also reads those of the others. One that is silent
+ * for three seconds counts as dead, and its repositories go to the others. When a process that only stood still
+ * for so long is taken for dead, nothing but its caches is lost: what two of them do to one repository is kept apart by
  * git's own locks and by the lock on the repository's row.
  *
- * A server on its embedded database is alone, and beats for nobody.
+ * A server on its embedded database is alone and writes no heartbeat.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import type pg from 'pg';

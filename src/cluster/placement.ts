@@ -1,7 +1,7 @@
 /**
  * Which server has a repository, by rendezvous hashing: of all servers the one whose hash with the repository's id is
- * the highest. All who know the same servers find the same one without asking, and when one comes or goes only the
- * repositories that it has, or had, move.
+ * the highest. All processes that see the same servers choose the same one without asking, and when one comes or goes
+ * only the repositories that it has, or had, move.
  */
 import { hash } from 'node:crypto';
 

@@ -1,7 +1,7 @@
 /**
  * What a process reads of a repository that it does not have, and is too large to be data: a head, which is data, and a
- * stream of bytes, both from the server that has the repository. A stream that breaks off fails in the hands of its
- * reader; to begin anew is the reader's to decide.
+ * stream of bytes, both from the server that has the repository. The reader of a stream that breaks off gets an
+ * error, and decides whether to begin anew.
  */
 import type { Writable } from 'node:stream';
 import { AppError } from '../errors.ts';
@@ -13,7 +13,7 @@ import type { Member } from './members.ts';
 type Deps = Pick<Services, 'db' | 'git' | 'log'>;
 
 export type Output<Head> = {
-  /** To be called once, before anything is written: what fails until then is told to the reader as it is. */
+  /** To be called once, before anything is written: the reader gets an error that is thrown until then as it is. */
   begin(head: Head): Writable;
   /** Aborts when the reader is gone. */
   signal: AbortSignal;
@@ -79,7 +79,7 @@ async function headOf(answer: Response, url: string): Promise<unknown> {
     return JSON.parse(Buffer.from(headers.get(HEAD) ?? '', 'base64url').toString());
   if (isCallAnswer(answer)) return refusal(answer, url);
   await answer.body?.cancel();
-  // It has told its own log. Another status is that of a server which starts, or of a proxy in between.
+  // It has logged the reason itself. Another status is that of a server which starts, or of a proxy in between.
   if (status === 500) throw new Error(`${url} failed`);
   throw noAnswer(url, new Error(`the answer is ${status}`));
 }

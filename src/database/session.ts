@@ -50,14 +50,14 @@ type Options = {
   dataDir: string;
   log: Logger;
   /** Called with a notification's text, and with null when some may have been missed. */
-  hear(text: string | null): void;
+  notify(text: string | null): void;
   /** Called when the folder was lost to another server while our connection was down. */
   onLost(error: Error): void;
 };
 
 /** @throws ConfigError when another server holds the data folder. */
 export async function openSession(options: Options): Promise<Session> {
-  const { target, id, dataDir, log, hear, onLost } = options;
+  const { target, id, dataDir, log, notify, onLost } = options;
   const lock = lockOf(id);
   /** Tells our sessions from those of every other server, also of one on the same folder. */
   const name = `loam ${randomUUID()}`;
@@ -78,7 +78,7 @@ export async function openSession(options: Options): Promise<Session> {
       await fresh.connect();
       await fresh.query(SETTINGS, [name]);
       await takeLock(fresh, { lock, name, dataDir });
-      fresh.on('notification', ({ payload }) => hear(payload ?? null));
+      fresh.on('notification', ({ payload }) => notify(payload ?? null));
       await fresh.query(`listen ${CHANNEL}`);
     } catch (error) {
       await fresh.end().catch(() => {});
@@ -99,7 +99,7 @@ export async function openSession(options: Options): Promise<Session> {
       try {
         client = await connect();
         log.warn('the database session was made again');
-        hear(null);
+        notify(null);
         return;
       } catch (error) {
         if (error instanceof FolderTaken) return onLost(error);

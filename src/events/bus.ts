@@ -55,7 +55,7 @@ export class Bus {
   }
 
   /** Takes a notification in; null wakes every reader, because some may have been missed. */
-  hear = (notification: string | null): void => {
+  notify = (notification: string | null): void => {
     const topics = notification === null ? this.#waiting.keys() : topicsOf(notification);
     for (const topic of topics) for (const call of this.#waiting.get(topic) ?? []) call();
   };

@@ -211,7 +211,7 @@ function watchForEnd(
     deleted: deleted.signal,
     tell(started) {
       handle = started;
-      if (verdict) bus.hear(topic);
+      if (verdict) bus.notify(topic);
     },
     async [Symbol.asyncDispose]() {
       closing.abort();

@@ -76,7 +76,7 @@ export async function startWorker(
       .finally(() => {
         active.delete(attemptId);
         // There is room again, here.
-        bus.hear('queue');
+        bus.notify('queue');
       });
     active.set(attemptId, { gpu, gpuCount, done });
   }
@@ -123,7 +123,7 @@ export async function startWorker(
     const gone = done.then(() => {
       leaving.delete(attemptId);
       known.delete(attemptId);
-      bus.hear('queue');
+      bus.notify('queue');
     });
     leaving.set(attemptId, { gpu, gpuCount, done: gone });
     await tried;
@@ -176,7 +176,7 @@ export async function startWorker(
             active.size < config.jobSlots ? await nextDue(deps, Object.keys(runner.offers)) : null;
           // A pause is a minute at most; what an idle waker would notice needs no timer.
           if (ms !== null)
-            due = setTimeout(() => bus.hear('queue'), Math.min(ms, pauses.longestMs) + 1);
+            due = setTimeout(() => bus.notify('queue'), Math.min(ms, pauses.longestMs) + 1);
         }
       } finally {
         clearTimeout(due);
