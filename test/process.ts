@@ -69,7 +69,9 @@ export async function startServer(
   for (const stream of [child.stdout, child.stderr]) {
     createInterface(stream).on('line', (line) => {
       output += `${line}\n`;
-      const base = /^Loam is ready at (\S+)/.exec(line)?.[1];
+      // A worker says where it can be asked whether it is ready.
+      const said = /^Loam is ready (?:at (\S+)|to run jobs; (\S+)\/readyz)/.exec(line);
+      const base = said?.[1] ?? said?.[2];
       if (base) ready.resolve(base);
     });
   }

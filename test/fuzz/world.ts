@@ -10,11 +10,11 @@ export type World = {
   callers: fc.Arbitrary<Client>;
 };
 
-const NAMESPACES = ['admin', 'reader', 'no-such-namespace'];
+const NAMESPACES = ['admin', 'visitor', 'no-such-namespace'];
 
 export async function createWorld(loam: Loam): Promise<World> {
   const { admin, anonymous } = loam;
-  const reader = await loam.user('reader');
+  const visitor = await loam.user('visitor');
   const repository = { id: '', name: 'fuzzed' };
   const jobs = ['fuzzed', 'gone'];
 
@@ -40,7 +40,7 @@ export async function createWorld(loam: Loam): Promise<World> {
     newnamespace: () => fc.constantFrom(...NAMESPACES),
     id: () => fc.constant(repository.id),
     name: () => fc.constantFrom(repository.name, ...jobs, 'Fresh_1.x'),
-    username: () => fc.constantFrom('admin', 'reader'),
+    username: () => fc.constantFrom('admin', 'visitor'),
     repo: () => fc.constantFrom(`admin/${repository.name}`, 'admin/none', 'none'),
     branch: () => fc.constantFrom('main', 'none'),
     ref: () => fc.constantFrom('main', 'HEAD', 'none', 'refs/heads/main'),
@@ -63,7 +63,7 @@ export async function createWorld(loam: Loam): Promise<World> {
       { arbitrary: fc.constant(admin), weight: 8 },
       {
         arbitrary: fc.constantFrom(
-          reader,
+          visitor,
           anonymous,
           loam.client('Bearer none'),
           loam.client('API-Key a$b'),

@@ -15,7 +15,7 @@ export type World = Awaited<ReturnType<typeof createWorld>>;
 export async function createWorld(loam: Loam) {
   const { admin: operator, anonymous } = loam;
   let count = 0;
-  const unique = () => `name-${++count}`;
+  const unique = () => `target-${++count}`;
   const members = { reader: 'READ', writer: 'WRITE', manager: 'ADMIN' };
   await operator.gql(`mutation { createOrganization(input: {name: "acme"}) { namespace { id } } }`);
   const clients: Record<string, Client> = { admin: operator };
@@ -76,7 +76,7 @@ export async function createWorld(loam: Loam) {
 
   /** What a deleted job has left. @returns the id that the job had */
   async function keptArtifacts(owner = 'admin'): Promise<string> {
-    const name = await job(owner, { command: 'echo done; exit 0', outputPath: 'out' });
+    const name = await job(owner, { command: 'echo done; mkdir out; exit 0', outputPath: 'out' });
     const { deleteJob } = await operator.gql(
       `mutation ($input: DeleteJobInput!) { deleteJob(input: $input) { id } }`,
       { input: { namespace: 'acme', name } },

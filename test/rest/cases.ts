@@ -86,6 +86,8 @@ const asOutsider = ({ bob }: World) => ({ as: bob });
 const asNarrow = ({ narrow }: World) => ({ as: narrow });
 const repositoryErrors = { 403: asOutsider, 404: noSuchRepository };
 
+/** For every runner: what leaves artifacts. */
+const PRODUCTIVE = 'echo hello; mkdir out; touch out/file';
 const JOB = { command: 'exit 0', repo: 'alice/work', gpu: 'none', output_path: 'out' };
 
 /** A call on a new job of Alice's that has come as far as `status`. */
@@ -240,7 +242,7 @@ export const cases: Record<string, Case> = {
   },
   getJob: {
     status: 200,
-    call: onJob('echo hello'),
+    call: onJob(PRODUCTIVE),
     body: { ...fields.finishedJob, status: 'succeeded', exit_code: 0 },
     errors: jobErrors,
   },
@@ -290,7 +292,7 @@ export const cases: Record<string, Case> = {
   deleteJob: {
     status: 204,
     call: async (world) => ({
-      ...(await onJob('echo hello')(world)),
+      ...(await onJob(PRODUCTIVE)(world)),
       query: { delete_artifacts: 'true' },
     }),
     errors: {

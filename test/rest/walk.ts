@@ -116,7 +116,8 @@ export function walkRoutes(open: () => Promise<Walked>): void {
   test('what a job does not have yet, or was not asked for, is absent', async () => {
     const { alice, unique } = world;
     const name = unique();
-    const json = { name, command: 'sleep 60', image: 'busybox', gpu: 'none' };
+    // No worker offers it, so the job waits for as long as we look.
+    const json = { name, command: 'sleep 60', image: 'busybox', gpu: 'T4' };
     const created = await alice.post('/auth/v1/seed/alice/jobs', json);
     const { image } = json;
     const imageOnly = { image, repo: null, branch: null, commit_sha: null, output_path: null };

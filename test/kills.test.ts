@@ -1,0 +1,154 @@
+/**
+ * Servers are killed at random, and come back, while callers push, clone, read, run jobs and follow. Nothing that was
+ * acknowledged is lost, nothing is done twice, and nothing is left behind.
+ *
+ * `LOAM_TEST_KILLS=60 LOAM_TEST_SEED=7 npx vitest run test/kills.test.ts`
+ */
+import { setTimeout as delay } from 'node:timers/promises';
+import { expect, test } from 'vitest';
+import { remote, Workspace } from './git.ts';
+import { eventually } from './harness.ts';
+import {
+  faultsByGit,
+  filesLeft,
+  processesLeft,
+  repositoriesIn,
+  storedIn,
+} from './kills/left-over.ts';
+import { type Load, startLoad } from './kills/load.ts';
+import { type OneServer, type Servers, startServers } from './many-servers.ts';
+import { needs } from './needs.ts';
+
+const KILLS = Number(process.env.LOAM_TEST_KILLS ?? 8);
+/** Of the victims and the times; the load goes by chance. */
+const SEED = Number(process.env.LOAM_TEST_SEED ?? Math.floor(Math.random() * 1e6));
+/** From one kill to the next, and from a kill to the start of the same server. */
+const BETWEEN_MS = 2_500;
+const DOWN_MS = 2_500;
+/** More of the five at once would leave nobody to do the work that is to be disturbed. */
+const DOWN_AT_ONCE = 2;
+/** For what servers finish on their own when the load has ended. */
+const SETTLED_MS = 20_000;
+
+test(`nothing is lost, doubled or left over after ${KILLS} kills`, {
+  timeout: 150_000 + KILLS * 15_000,
+}, async (ctx) => {
+  needs(ctx, 'haproxy', 'ceph', 'bubblewrap');
+  // Not `await using`: when its time is up a test is abandoned in the middle, with all that it holds.
+  const cleanup = new AsyncDisposableStack();
+  ctx.onTestFinished(() => cleanup.disposeAsync());
+  console.log(`LOAM_TEST_SEED=${SEED}`);
+  // The host's network: jobs tell a witness of themselves that no server knows.
+  const loam = cleanup.use(
+    await startServers({ serve: 3, work: 2, env: { LOAM_JOB_NETWORK: 'host' } }),
+  );
+  const load = await startLoad(loam, cleanup, ctx.signal);
+  await killAtRandom(loam, ctx.signal);
+  await load.finish();
+  console.log(load.counts);
+
+  expect(load.faults).toEqual([]);
+  await checkJobs(loam, load);
+  await checkPushes(loam, load);
+  await checkLeftOver(loam, load);
+});
+
+async function killAtRandom({ servers }: Servers, signal: AbortSignal): Promise<void> {
+  const random = mulberry32(SEED);
+  const starting = new Set<Promise<void>>();
+  const down = new Set<OneServer>();
+  for (let kill = 1; kill <= KILLS; kill++) {
+    await delay(random() * BETWEEN_MS, undefined, { signal });
+    while (down.size >= DOWN_AT_ONCE) await Promise.race(starting);
+    const up = servers.filter((server) => !down.has(server));
+    const victim = up[Math.floor(random() * up.length)] as OneServer;
+    const pause = random() * DOWN_MS;
+    down.add(victim);
+    await victim.kill();
+    const at = performance.now();
+    console.log(`${kill}: ${victim.name} is killed`);
+    const back = delay(pause)
+      .then(() => victim.start())
+      .then(() => {
+        const seconds = ((performance.now() - at) / 1000).toFixed(1);
+        console.log(`${kill}: ${victim.name} is back after ${seconds} s`);
+      })
+      .finally(() => {
+        down.delete(victim);
+        starting.delete(back);
+      });
+    starting.add(back);
+    back.catch(() => {});
+  }
+  await Promise.all(starting);
+}
+
+/** Every job ran once, to its end, and its follower has every line once. */
+async function checkJobs({ pool }: Servers, { jobs, said }: Load): Promise<void> {
+  for (const { name, lines, end } of jobs) {
+    const expected = lines.map((_, at) => `${name} ${at + 1}`);
+    expect([name, lines]).toEqual([name, expected]);
+    expect([name, lines.length, end]).toEqual([name, 40, { status: 'succeeded', exit_code: 0 }]);
+  }
+  expect(said.toSorted()).toEqual(
+    jobs.flatMap(({ name }) => [`begin ${name} 1`, `end ${name} 1`]).sort(),
+  );
+  const { rows } = await pool.query(
+    `select name, status, retry_count, (select count(*)::int from job_attempts where job_id = jobs.id) as attempts
+     from jobs order by name`,
+  );
+  expect(rows).toEqual(
+    jobs
+      .map(({ name }) => ({ name, status: 'succeeded', retry_count: 0, attempts: 1 }))
+      .sort((a, b) => (a.name < b.name ? -1 : 1)),
+  );
+}
+
+/** Every push is on every server, and was told of once. */
+async function checkPushes(loam: Servers, { pushed, heard }: Load): Promise<void> {
+  await using workspace = await Workspace.open();
+  for (const server of loam.serving) {
+    for (const { repository, ref, shas } of pushed) {
+      const url = remote(loam.at(server), `admin/${repository}`);
+      const line = await workspace.git('.', 'ls-remote', url, ref);
+      expect([repository, ref, line.split('\t')[0]]).toEqual([repository, ref, shas.at(-1) ?? '']);
+    }
+  }
+  const tips = pushed.flatMap(({ shas }) => shas).sort();
+  expect(heard.map(({ after }) => after).sort()).toEqual(tips);
+  const { rows } = await loam.pool.query<{ after: string }>(
+    `select r ->> 'after' as after from events, jsonb_array_elements(data -> 'push' -> 'refs') r
+     where type = 'repository.pushed'`,
+  );
+  expect(rows.map(({ after }) => after).sort()).toEqual(tips);
+  expect(await faultsByGit(loam)).toEqual([]);
+  expect(await repositoriesIn(loam)).toHaveLength(new Set(pushed.map((p) => p.repository)).size);
+}
+
+async function checkLeftOver(loam: Servers, { jobs }: Load): Promise<void> {
+  const settled = <T>(check: () => T | Promise<T>) => eventually(check, SETTLED_MS);
+  await settled(async () => expect(await filesLeft(loam)).toEqual([]));
+  await settled(() => expect(processesLeft(loam)).toEqual([]));
+  await settled(async () => {
+    const { rows } = await loam.pool.query(
+      `select (select count(*)::int from job_attempts where ended_at is null) as attempts,
+         (select count(*)::int from workers) as workers,
+         (select count(*)::int from idempotent_requests) as requests`,
+    );
+    expect(rows).toEqual([{ attempts: 0, workers: loam.working.length, requests: 0 }]);
+  });
+  const { keys, uploads } = await storedIn(loam);
+  expect(keys).toHaveLength(2 * jobs.length);
+  expect(uploads).toEqual([]);
+}
+
+/** Numbers from 0 to 1, the same for the same seed. */
+function mulberry32(seed: number): () => number {
+  let state = seed;
+  return () => {
+    state = (state + 0x6d2b79f5) | 0;
+    let t = Math.imul(state ^ (state >>> 15), 1 | state);
+    t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t;
+    return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32;
+  };
+}

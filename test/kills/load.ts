@@ -1,0 +1,291 @@
+/**
+ * What callers do while servers are killed: pushes, clones, reads, jobs, logs that are followed, events that are
+ * listened to. Each goes on with what it had begun until it is answered, as a client should, and notes what no
+ * death of a server explains.
+ */
+import { once } from 'node:events';
+import { rm } from 'node:fs/promises';
+import { type AddressInfo, createServer } from 'node:net';
+import { join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
+import { type GitResult, remote, Workspace } from '../git.ts';
+import type { Servers } from '../many-servers.ts';
+import { followStream, parseEvents } from '../sse.ts';
+
+const REPOSITORIES = 4;
+const PUSHERS = 2;
+const LINES_PER_JOB = 40;
+/** Between two tries of the same. */
+const AGAIN_MS = 200;
+
+/** What git says when the server under a transfer dies, or when the proxy has none to send a request to. */
+const CUT = [
+  /The requested URL returned error: 50[23]/,
+  /RPC failed; (HTTP 50[23]|curl (18|52|55|56|92) )/,
+  /Empty reply from server|Recv failure|Connection reset|transfer closed/,
+  /unexpected disconnect|early EOF|the remote end hung up|unable to write to remote/,
+];
+
+export type JobSeen = {
+  name: string;
+  lines: string[];
+  end?: { status: string; exit_code: number };
+};
+/** Ref updates that were acknowledged, in their order. */
+export type Pushed = { repository: string; ref: string; shas: string[] };
+
+export type Load = {
+  repositories: { name: string; id: string }[];
+  pushed: Pushed[];
+  jobs: JobSeen[];
+  /** What jobs said themselves, past every server: `begin NAME ATTEMPT` and `end NAME ATTEMPT`. */
+  said: string[];
+  /** The ids and tips of pushes, as a subscriber heard of them. */
+  heard: { id: string; after: string }[];
+  /** What must not have happened. */
+  faults: string[];
+  counts: Record<string, number>;
+  /** Begins nothing more, and waits for the end of all that was begun. */
+  finish(): Promise<void>;
+};
+
+export async function startLoad(
+  loam: Servers,
+  cleanup: AsyncDisposableStack,
+  signal: AbortSignal,
+): Promise<Load> {
+  const workspace = cleanup.use(await Workspace.open());
+  const load: Omit<Load, 'finish'> = {
+    repositories: [],
+    pushed: [],
+    jobs: [],
+    said: [],
+    heard: [],
+    faults: [],
+    counts: {},
+  };
+  const finishing = new AbortController();
+  const going = () => !finishing.signal.aborted && !signal.aborted;
+  const count = (what: string) => {
+    load.counts[what] = (load.counts[what] ?? 0) + 1;
+  };
+  const pick = <T>(among: readonly T[]) => among[Math.floor(Math.random() * among.length)] as T;
+
+  const witness = createServer((socket) => {
+    let text = '';
+    socket.on('error', () => {});
+    socket.on('data', (chunk) => {
+      const lines = `${text}${chunk}`.split('\n');
+      text = lines.pop() ?? '';
+      load.said.push(...lines);
+    });
+  }).listen(0, '127.0.0.1');
+  await once(witness, 'listening');
+  cleanup.defer(() => void witness.close());
+  const { port } = witness.address() as AddressInfo;
+
+  for (let i = 0; i < REPOSITORIES; i++) {
+    const name = `load-${i}`;
+    const { status, body, text } = await loam.admin.post('/auth/v1/repository/admin', { name });
+    if (status !== 201) throw new Error(`${status} ${text}`);
+    load.repositories.push({ name, id: body.id });
+  }
+
+  /** A request until it is answered by a server that lives. @returns null when it was cut off or refused by 502 or 503 */
+  async function ask(method: string, path: string, json?: object) {
+    try {
+      const answer = await loam.admin.request(method, path, { json });
+      count(`${method} ${answer.status}`);
+      if (answer.status === 502 || answer.status === 503) return null;
+      return answer;
+    } catch {
+      count(`${method} cut off`);
+      return null;
+    }
+  }
+
+  /** `again`: a former try was cut off, and git may be at it still. */
+  function explained(what: string, { code, stderr }: GitResult, again = false): boolean {
+    if (code === 0) return true;
+    count(`${what} cut off`);
+    const isBeingDone = again && /cannot lock ref .*(is at|already exists)/.test(stderr);
+    if (!isBeingDone && !CUT.some((pattern) => pattern.test(stderr)))
+      load.faults.push(`${what}: git ended with ${code}: ${stderr}`);
+    return false;
+  }
+
+  async function push(pusher: number): Promise<void> {
+    const folder = `pusher-${pusher}`;
+    await workspace.git('.', 'init', '-q', '-b', 'main', folder);
+    const pushed = load.repositories.map(({ name }) => {
+      const one = { repository: name, ref: `refs/heads/pusher-${pusher}`, shas: [] };
+      load.pushed.push(one);
+      return one as Pushed;
+    });
+    for (let i = 0; going(); i++) {
+      const to = pick(pushed);
+      const sha = await workspace.commit(folder, { [`file-${i % 20}`]: `${pusher} ${i}\n` });
+      const url = remote(loam.admin, `admin/${to.repository}`);
+      // Until it is acknowledged: one that was cut off may have been done, and then does nothing.
+      for (let tries = 0; !signal.aborted; tries++) {
+        const result = await workspace.try(folder, 'push', '-q', url, `HEAD:${to.ref}`);
+        if (explained('push', result, tries > 0)) break;
+        await delay(AGAIN_MS);
+      }
+      to.shas.push(sha);
+      count('pushes');
+    }
+  }
+
+  async function clone(): Promise<void> {
+    while (going()) {
+      const { name } = pick(load.repositories);
+      const tips = load.pushed.filter((one) => one.repository === name).flatMap((one) => one.shas);
+      const url = remote(loam.admin, `admin/${name}`);
+      const result = await workspace.try('.', 'clone', '-q', '--bare', url, 'clone');
+      if (explained('clone', result)) {
+        count('clones');
+        for (const sha of tips) {
+          const { code } = await workspace.try('clone', 'cat-file', '-e', sha);
+          if (code !== 0)
+            load.faults.push(`a clone of ${name} lacks ${sha}, which was pushed before`);
+        }
+      }
+      await rm(join(workspace.path, 'clone'), { recursive: true, force: true });
+    }
+  }
+
+  async function read(): Promise<void> {
+    while (going()) {
+      const { id } = pick(load.repositories);
+      const path = `/auth/v1/repository/admin/${id}`;
+      const answer = await ask('GET', pick([path, `${path}/tree/`, `${path}/commits/main`]));
+      if (answer && answer.status !== 200)
+        load.faults.push(`a read was answered ${answer.status} ${answer.text}`);
+      await delay(20);
+    }
+  }
+
+  /** It tells of itself past every server, and leaves lines and a file. */
+  const commandOf = (name: string) =>
+    `bash -c 'exec 3<>/dev/tcp/127.0.0.1/${port}; echo "begin $JOB_NAME $JOB_ATTEMPT" >&3
+      for i in $(seq ${LINES_PER_JOB}); do echo "${name} $i"; sleep 0.05; done
+      mkdir out; echo ${name} > out/name; echo "end $JOB_NAME $JOB_ATTEMPT" >&3'`;
+
+  async function run(submitter: number): Promise<void> {
+    for (let i = 0; going(); i++) {
+      const name = `job-${submitter}-${i}`;
+      const repo = `admin/${pick(load.repositories).name}`;
+      const json = {
+        name,
+        repo,
+        command: commandOf(name),
+        gpu: 'none',
+        cpu: 2,
+        memory_gb: 1,
+        output_path: 'out',
+      };
+      for (let tries = 0; !signal.aborted; tries++) {
+        const answer = await ask('POST', '/auth/v1/seed/admin/jobs', json);
+        // The first try was done, and its answer lost.
+        if (answer?.status === 201 || (tries > 0 && answer?.status === 409)) break;
+        if (answer) load.faults.push(`${name} was answered ${answer.status} ${answer.text}`);
+        await delay(AGAIN_MS);
+      }
+      const seen: JobSeen = { name, lines: [] };
+      load.jobs.push(seen);
+      await followToItsEnd(seen);
+      count('jobs');
+    }
+  }
+
+  async function followToItsEnd(seen: JobSeen): Promise<void> {
+    let last = '0';
+    while (!seen.end && !signal.aborted) {
+      try {
+        const path = `/admin/job/${seen.name}/logs?stream=true`;
+        await using stream = followStream(loam.admin, path, last);
+        await stream.each(({ event, id, data }) => {
+          last = id ?? last;
+          if (event === 'log') seen.lines.push(data.message);
+          if (event === 'end') seen.end = data;
+        });
+        count('streams ended');
+      } catch (error) {
+        count('streams cut off');
+        const { message } = error as Error;
+        if (/^\d{3} /.test(message) && !/^50[23] /.test(message))
+          load.faults.push(`the log of ${seen.name} was answered ${message}`);
+      }
+      if (!seen.end) await delay(AGAIN_MS);
+    }
+  }
+
+  /** Hears of pushes until told to stop. */
+  async function listen(listening: AbortSignal): Promise<void> {
+    let after = 0;
+    while (!listening.aborted) {
+      const query = `subscription { repositoryEvents(namespace: "admin", after: ${after}) {
+        cursor id type push { refs { after } } } }`;
+      try {
+        const response = await fetch(`${loam.base}/graphql`, {
+          method: 'POST',
+          signal: listening,
+          headers: {
+            accept: 'text/event-stream',
+            'content-type': 'application/json',
+            authorization: loam.admin.authorization ?? '',
+          },
+          body: JSON.stringify({ query }),
+        });
+        if (response.status !== 200 || !response.body) {
+          const text = await response.text();
+          if (response.status !== 502 && response.status !== 503)
+            load.faults.push(`a subscription was answered ${response.status} ${text}`);
+          throw new Error(text);
+        }
+        for await (const { event, data } of parseEvents(response.body)) {
+          if (event !== 'next') continue;
+          // The server is stopping, or has met a fault: it says so, and we go on elsewhere.
+          if (data.errors) throw new Error(JSON.stringify(data.errors));
+          const { cursor, id, type, push: what } = data.data.repositoryEvents;
+          after = cursor;
+          if (type === 'PUSHED') load.heard.push({ id, after: what.refs[0].after });
+        }
+      } catch {
+        count('subscriptions cut off');
+      }
+      if (!listening.aborted) await delay(AGAIN_MS);
+    }
+  }
+
+  const listening = new AbortController();
+  signal.addEventListener('abort', () => listening.abort());
+  const heard = listen(listening.signal);
+  const working = Promise.all([
+    ...Array.from({ length: PUSHERS }, (_, at) => push(at)),
+    clone(),
+    read(),
+    run(0),
+    run(1),
+    run(2),
+  ]);
+  // Heard by `finish`, and before that by nobody.
+  working.catch(() => {});
+  return {
+    ...load,
+    async finish() {
+      finishing.abort();
+      await working;
+      const tips = load.pushed.flatMap(({ shas }) => shas);
+      const deadline = Date.now() + 15_000;
+      while (Date.now() < deadline) {
+        const known = new Set(load.heard.map(({ after }) => after));
+        if (tips.every((sha) => known.has(sha))) break;
+        await delay(50);
+      }
+      listening.abort();
+      await heard;
+    },
+  };
+}
