@@ -15,6 +15,7 @@ import { busy } from '../src/errors.ts';
 import { type Checkout, openRemoteCheckouts } from '../src/jobs/checkouts.ts';
 import { claimNext } from '../src/jobs/worker/queue.ts';
 import { startWorker } from '../src/jobs/worker/worker.ts';
+import { planLimits } from '../src/limits/plans.ts';
 import { fakeRunner } from './fakes/runner.ts';
 import { remote, Workspace } from './git.ts';
 import { Client, eventually } from './harness.ts';
@@ -42,7 +43,10 @@ const run = (client: Client, name: string, command: string, more: object = {}) =
 test('a worker without repositories runs the jobs of a server without a worker', LONG, async () => {
   await using servers = await startServers(1, SERVE);
   const [client] = servers.clients as [Client];
-  const worker = await servers.work('worker', { config: { diskFloor: 0 } });
+  const [first] = servers.apps as [App];
+  const unlimited = { ...planLimits.unlimited, logLines: 20 };
+  const rateLimits = { ...planLimits, unlimited };
+  const worker = await servers.work('worker', { config: { diskFloor: 0, rateLimits } });
   const { commitSha } = await withCode(client, 'code', {
     'a.txt': 'first\n',
     'sub/large.bin': Buffer.alloc(3_000_000, 'loam'),
@@ -65,6 +69,9 @@ test('a worker without repositories runs the jobs of a server without a worker',
   const archive = await fetch(whole.artifacts.downloadUrl);
   expect(archive.status).toBe(200);
   expect((await archive.arrayBuffer()).byteLength).toBeGreaterThan(100);
+  await run(client, 'flood', 'seq 100');
+  await until(client, 'admin', 'flood', 'SUCCEEDED');
+  expect(await lines(client, 'admin', 'flood')).toHaveLength(21);
 
   // The server tells the worker through the database, and follows what it stores there.
   await run(client, 'cancelled', 'trap "echo asked; exit 7" TERM; echo up; sleep 600 & wait');
@@ -74,6 +81,14 @@ test('a worker without repositories runs the jobs of a server without a worker',
   });
   for (const name of ['cancelled', 'deleted'])
     await eventually(async () => expect(await lines(client, 'admin', name)).toEqual(['up']));
+  await eventually(async () => {
+    const { body } = await client.get('/admin/job/cancelled/analytics');
+    expect(body).toHaveProperty('cpu_utilization_percent');
+    const { usage } = await first.services.db.job.findFirstOrThrow({
+      where: { name: 'cancelled' },
+    });
+    expect(usage).toMatchObject({ memoryBytes: expect.any(Number) });
+  });
   await cancel(client, 'admin', 'cancelled');
   expect(await follower.text()).toMatch(/"up".*"asked".*event: end\n.*"exit_code":7/s);
   await cancel(client, 'admin', 'deleted');
