@@ -147,8 +147,9 @@ async function* readPages(
       // All below the horizon has been read, so what is removed there later is not missed.
       if (BigInt(horizon) > BigInt(place.xid)) place = { ...place, xid: horizon, seq: 0n };
       if (unsettled < 0) break;
-      pause = last ? FIRST_HELD_BACK_MS : Math.min(pause * 2, MAX_HELD_BACK_MS);
+      if (last) pause = FIRST_HELD_BACK_MS;
       await delay(pause, undefined, { signal }).catch(() => {});
+      pause = Math.min(pause * 2, MAX_HELD_BACK_MS);
     }
   }
 }
