@@ -11,10 +11,10 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { pipeline } from 'node:stream';
 import { promisify } from 'node:util';
-import { afterAll, beforeEach, expect, test } from 'vitest';
+import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { remote, Workspace } from './git.ts';
 import { Client, cloneDatabase, eventually } from './harness.ts';
-import { needs } from './needs.ts';
+import { has, needs } from './needs.ts';
 import { lines, submit, until } from './submit.ts';
 
 const ROOT = join(import.meta.dirname, '..');
@@ -37,21 +37,19 @@ const run = promisify(execFile);
 const docker = async (...args: string[]): Promise<string> =>
   (await run('docker', args, { cwd: ROOT })).stdout.trim();
 
-let built: Promise<unknown> | undefined;
-const image = () => (built ??= build());
+beforeEach((ctx) => needs(ctx, 'docker'));
 
-async function build(): Promise<void> {
+beforeAll(async () => {
+  if (!has('docker')) return;
   const own = await docker('images', '--quiet', 'loam-test/node').catch(() => '');
   const bases = ['NODE_IMAGE=loam-test/node', 'BASE_IMAGE=loam-test/debian'];
   const args = own ? bases.flatMap((base) => ['--build-arg', base]) : [];
   await docker('build', '--quiet', '--tag', IMAGE, ...args, '.');
-}
-
-beforeEach((ctx) => needs(ctx, 'docker'));
+}, BUILD_MS);
 
 afterAll(async () => {
   // A build that failed has left none.
-  if (built) await docker('rmi', '--force', IMAGE).catch(() => {});
+  if (has('docker')) await docker('rmi', '--force', IMAGE).catch(() => {});
 });
 
 type Container = AsyncDisposable & {
@@ -63,7 +61,6 @@ type Container = AsyncDisposable & {
 
 /** Starts a server on a port of its own, and removes it with its volume. */
 async function start(options: string[]): Promise<Container> {
-  await image();
   const name = `loam-test-${crypto.randomUUID().slice(0, 8)}`;
   const volume = `--volume=${name}:/data`;
   const env = ['--env', `LOAM_ADMIN_TOKEN=${TOKEN}`, '--env', 'LOAM_RATE_LIMITS=off'];
@@ -89,10 +86,7 @@ async function start(options: string[]): Promise<Container> {
   };
 }
 
-test('holds what a server needs, and neither npm nor what npm knew', {
-  timeout: BUILD_MS,
-}, async () => {
-  await image();
+test('holds what a server needs, and neither npm nor what npm knew', async () => {
   const { version } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8'));
   const config = JSON.parse(await docker('inspect', '--format', '{{json .Config}}', IMAGE));
   expect(config).toMatchObject({
