@@ -7,6 +7,7 @@ import { expect, test } from 'vitest';
 import type { App } from '../src/app.ts';
 import { placeOf } from '../src/cluster/placement.ts';
 import { isSigned, sign } from '../src/cluster/signature.ts';
+import { recoverRepositories } from '../src/repos/recovery.ts';
 import { remote, Workspace } from './git.ts';
 import { type Client, eventually } from './harness.ts';
 import { startServers } from './servers.ts';
@@ -122,6 +123,31 @@ test('a server that has gone is followed by another, and its work is finished', 
     expect(await readdir(join(dir, 'objects'))).not.toContain(basename(quarantine));
   });
 });
+
+test(
+  'what is left of a push is removed by the server that has the repository, after its own pushes',
+  LONG,
+  async () => {
+    await using servers = await startServers(2);
+    const [client] = servers.clients as [Client];
+    const { id } = (await client.post('/auth/v1/repository/admin', { name: 'left' })).body;
+    const isElsewhere = ({ services }: App) => services.cluster.elsewhere(id) !== null;
+    const owner = servers.apps.find((app) => !isElsewhere(app)) as App;
+    const other = servers.apps.find(isElsewhere) as App;
+    const { disk, quarantines } = owner.services.git;
+    const left = join(disk.pathOf(id), 'objects/tmp_objdir-incoming-AbCdEf');
+    await mkdir(join(left, 'pack'), { recursive: true });
+    await other.services.git.disk.begin(id, { kind: 'receiving' });
+    const push = async () => {
+      await recoverRepositories(other.services);
+      await eventually(async () => expect(await other.services.git.disk.begun()).toEqual([]));
+      expect(await readdir(dirname(left))).toContain(basename(left));
+      return { code: 0, signal: null, stderr: '' };
+    };
+    await quarantines.during(id, push, async () => {});
+    expect(await readdir(dirname(left))).not.toContain(basename(left));
+  },
+);
 
 test('servers that do not share what they must are refused', async () => {
   await using servers = await startServers(1);

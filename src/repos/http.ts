@@ -39,6 +39,7 @@ import {
   findDownload,
 } from './browsing/downloads.ts';
 import { inFolder } from './folder.ts';
+import { removeQuarantines } from './pushes/quarantines.ts';
 import { pushRules } from './pushes/rules.ts';
 import { type GitAction, openForGit, ruleOfGit } from './repos.ts';
 
@@ -105,7 +106,11 @@ async function pushRequest(services: Services, req: GitRequest, res: Response): 
   const rules = await pushRules(services, { repositoryId: id, pusher, requestId, right });
   begin(res, 'application/x-git-receive-pack-result');
   const receive = (session: Session) =>
-    services.git.quarantines.during(id, () => receivePack(session, input, res, rules));
+    services.git.quarantines.during(
+      id,
+      () => receivePack(session, input, res, rules),
+      () => removeQuarantines(services, id),
+    );
   await answer(services, req, res, id, receive, input);
 }
 

@@ -7,9 +7,10 @@ import type { Session } from '../database/session.ts';
 import type { Begun } from '../git/disk/disk.ts';
 import type { BegunReceiving } from '../git/disk/quarantines.ts';
 import type { Services } from '../services.ts';
+import { removeQuarantines } from './pushes/quarantines.ts';
 import type { BegunPush } from './pushes/record.ts';
 
-type Deps = Pick<Services, 'db' | 'git' | 'log' | 'pushes'>;
+type Deps = Pick<Services, 'db' | 'git' | 'log' | 'pushes' | 'cluster'>;
 
 /** Its work is that which was in flight, never that of all repositories. */
 export async function recoverRepositories(services: Deps): Promise<void> {
@@ -28,10 +29,7 @@ const SOON_MS = 2_000;
 const SELDOM_MS = 60_000;
 
 /** Takes over what servers that died had begun, until it is disposed. */
-export function takeOverFromDead(
-  services: Deps & Pick<Services, 'cluster'>,
-  session: Session,
-): AsyncDisposable {
+export function takeOverFromDead(services: Deps, session: Session): AsyncDisposable {
   const stopping = new AbortController();
   const { signal } = stopping;
   const { members } = services.cluster;
@@ -77,15 +75,22 @@ async function finishAll(services: Deps, all: Begun[]): Promise<void> {
   }
 }
 
-async function finish({ db, git, pushes }: Deps, id: string, begun: Begun[]): Promise<void> {
+async function finish(services: Deps, id: string, begun: Begun[]): Promise<void> {
+  const { db, git, pushes } = services;
   const row = await db.repository.findUnique({ where: { id }, select: { id: true } });
   // Created but never committed, or deleted but not removed.
   if (!row) await git.disk.remove(id);
   const [pushed, others] = row
     ? [begun.filter(isPush), begun.filter((one) => !isPush(one))]
     : [[], begun];
-  if (row && others.some(isReceiving)) await git.quarantines.remove(id);
-  for (const { done } of others) await done();
+  const isLeft = row !== null && others.some(isReceiving);
+  // In the background: the server that has the repository is another, and may be slow to answer.
+  if (isLeft)
+    git.tasks.background(async () => {
+      await removeQuarantines(services, id);
+      for (const { done } of others) await done();
+    });
+  else for (const { done } of others) await done();
   // By their times; those of an earlier version have none, and come first.
   pushed.sort((a, b) => ((a.data.at ?? '') < (b.data.at ?? '') ? -1 : 1));
   if (pushed.length > 0) await pushes.recover(id, pushed);

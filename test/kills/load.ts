@@ -23,7 +23,7 @@ const CUT = [
   /The requested URL returned error: 50[23]/,
   /RPC failed; (HTTP 50[23]|curl (18|52|55|56|92) )/,
   /Empty reply from server|Recv failure|Connection reset|transfer closed/,
-  /unexpected disconnect|early EOF|the remote end hung up|unable to write to remote/,
+  /unexpected disconnect|expected flush after ref listing|early EOF|the remote end hung up|unable to write to remote/,
 ];
 
 export type JobSeen = {

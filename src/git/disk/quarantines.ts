@@ -3,9 +3,9 @@
  * removes it when it ends; but since version 2.38 not when a signal ends it, such as that of a pipe to a server that
  * was killed. It may be as large as the push.
  *
- * Nothing tells from outside which push a quarantine belongs to. So they are removed when no push to the repository
- * runs here: those there are then belong to none. Should another server still be at one, then its push fails and
- * nothing of it takes effect, because the folder is renamed away as a whole.
+ * Nothing tells from outside which push a quarantine belongs to. So they are removed by the server that has the
+ * repository, when no push to it runs there: those there are then belong to none. Should another server still be at
+ * one, then its push fails and nothing of it takes effect, because the folder is renamed away as a whole.
  */
 import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -28,8 +28,15 @@ export class Quarantines {
     this.#disk = disk;
   }
 
-  /** Runs a push; what it leaves is removed, if need be after the death of this server (`repos/recovery.ts`). */
-  async during(id: string, receive: () => Promise<Ending>): Promise<Ending> {
+  /**
+   * Runs a push. `clean` is called when it may have left something: it calls `remove` on the server that has the
+   * repository by then. After the death of this server another does so (`repos/recovery.ts`).
+   */
+  async during(
+    id: string,
+    receive: () => Promise<Ending>,
+    clean: () => Promise<void>,
+  ): Promise<Ending> {
     this.#receiving.set(id, (this.#receiving.get(id) ?? 0) + 1);
     let note: Begun | undefined;
     let isWhole = false;
@@ -43,8 +50,8 @@ export class Quarantines {
       const others = (this.#receiving.get(id) ?? 1) - 1;
       if (others > 0) this.#receiving.set(id, others);
       else this.#receiving.delete(id);
-      if (!isWhole) this.#left.add(id);
       if (this.#left.has(id)) await this.remove(id);
+      if (!isWhole) await clean();
       await note?.done();
     }
   }
