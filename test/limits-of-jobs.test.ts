@@ -347,7 +347,8 @@ describe('the disk', () => {
     // The artifacts' disk may be another.
     await using artifacts = await smallDisk(1);
     await using app = await startApp({
-      config: { storage: { kind: 'folder', path: artifacts.path } },
+      // Its disk is below any floor from the beginning.
+      config: { storage: { kind: 'folder', path: artifacts.path }, diskFloor: 0 },
       overrides: { runner },
     });
     const alice = await app.user('alice');
