@@ -514,3 +514,41 @@ PATH="\${PATH#*:}" exec git "$@"
     },
   };
 }
+
+test('a push that found its ref moved already has no event, although the ref stands where it was to go', async () => {
+  const id = await seeded('twice');
+  const before = await workspace.git('twice', 'rev-parse', 'HEAD');
+  const after = await workspace.commit('twice', { 'b.txt': 'b' });
+  await workspace.git('twice', 'push', '-q', 'origin', 'HEAD');
+  const earlier = await told(id);
+  const command = `${before} ${after} refs/heads/main\0 report-status side-band-64k\n`;
+  const empty = Buffer.from('PACK\0\0\0\x02\0\0\0\0', 'latin1');
+  const pack = Buffer.concat([empty, hash('sha1', empty, 'buffer')]);
+  const answer = await ada.request('POST', '/ada/twice.git/git-receive-pack', {
+    body: Buffer.concat([Buffer.from(pktLine(command) + FLUSH), pack]),
+    headers: { 'Content-Type': 'application/x-git-receive-pack-request' },
+  });
+  expect(answer.text).toContain('ng refs/heads/main');
+  expect(await told(id)).toEqual(earlier);
+});
+
+test('after kills a push that was sent twice has one event', async () => {
+  const id = await seeded('repeated');
+  const { services } = app.app;
+  const { disk } = services.git;
+  const before = await workspace.git('repeated', 'rev-parse', 'HEAD');
+  const after = await workspace.commit('repeated', { 'b.txt': 'b' });
+  const commands = [{ ref: 'refs/heads/main', before, after }];
+  const earlier = await told(id);
+  const local = join(workspace.path, 'repeated');
+  execFileSync('git', ['-C', local, 'push', '-q', disk.pathOf(id), 'HEAD:main']);
+  const noted = (at: string) => disk.begin(id, { kind: 'push', pusher: 'ada', commands, at });
+  // Both at once, and a third when the first was recorded.
+  await noted('2026-01-01T00:00:01.000Z');
+  await noted('2026-01-01T00:00:02.000Z');
+  await recoverRepositories(services);
+  expect(await told(id)).toEqual([...earlier, `refs/heads/main ${after}`]);
+  await noted('2026-01-01T00:00:03.000Z');
+  await recoverRepositories(services);
+  expect(await told(id)).toEqual([...earlier, `refs/heads/main ${after}`]);
+});

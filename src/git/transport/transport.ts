@@ -9,6 +9,7 @@ import { pipeline } from 'node:stream/promises';
 import { type Ending, type GitProcess, startGit } from '../processes/run.ts';
 import { type Command, HookReader, type Push, type Verdict, writeVerdict } from './hooks.ts';
 import { FLUSH, pktLine } from './pkt-line.ts';
+import { reportedRefs } from './report.ts';
 
 export const SERVICES = ['git-upload-pack', 'git-receive-pack'] as const;
 export type Service = (typeof SERVICES)[number];
@@ -118,6 +119,7 @@ export async function receivePack(
   // A line for each ref, whose number `hooks.ts` bounds, and keep-alive packets.
   const held: Buffer[] = [];
   let accepted = false;
+  let asked: Command[] = [];
   let updated: Command[] | null = null;
   const converse = async () => {
     const [said, answer] = process.pipes as [Duplex, Duplex];
@@ -126,6 +128,7 @@ export async function receivePack(
     if (!push) return;
     const verdict = await judge(push, signal);
     accepted = verdict.accepted;
+    asked = push.commands;
     writeVerdict(answer, verdict);
     updated = await hooks.updated();
   };
@@ -142,7 +145,9 @@ export async function receivePack(
       process.end();
     }),
   ]);
-  if (accepted) await settle(updated);
+  // Where none was updated, because another push was quicker, no hook runs: the report to the client says so.
+  const reported = updated ? null : reportedRefs(Buffer.concat(held));
+  if (accepted) await settle(updated ?? (reported && asked.filter(({ ref }) => reported.has(ref))));
   else if (failure) throw failure;
   for (const chunk of held) if (!output.destroyed) output.write(chunk);
   return ending;

@@ -1,12 +1,12 @@
 /** The record of pushes: the repository's row, brought up to what is on disk. */
 import type { Prisma } from '../../../prisma/generated/client.ts';
-import { inTransaction } from '../../database/client.ts';
+import { type Db, inTransaction } from '../../database/client.ts';
 import { publish } from '../../events/publish.ts';
 import { setHead } from '../../git/objects/refs.ts';
 import { type Command, NONE } from '../../git/transport/hooks.ts';
 import { newId } from '../../ids.ts';
 import type { Services } from '../../services.ts';
-import { payloadColumns, payloadOf, pushPayloadOf } from '../payload.ts';
+import { payloadColumns, payloadOf, pushPayloadOf, type RefPayload } from '../payload.ts';
 import { lockRepository } from '../repos.ts';
 import { type Measures, measure } from './measure.ts';
 
@@ -61,10 +61,11 @@ async function recordMeasured(
   });
   if (!row) return true;
   const dir = git.disk.pathOf(id);
+  const told = pushes.some(({ updated }) => updated === null) ? await lastMoves(db, id) : new Map();
   const { refs, ...measures } = await measure(services, id, (refs) =>
-    defaultBranchOf(row, effectiveOf(pushes, refs), refs),
+    defaultBranchOf(row, effectiveOf(pushes, refs, told), refs),
   );
-  const effective = effectiveOf(pushes, refs);
+  const effective = effectiveOf(pushes, refs, told);
   if (effective.length === 0) return true;
   if (measures.defaultBranch !== row.defaultBranch) await setHead(dir, measures.defaultBranch);
 
@@ -127,21 +128,56 @@ function latest(one: Date, other: Date | null): Date {
   return other && other > one ? other : one;
 }
 
+/** As many events are looked through for those that moved a ref last. */
+const EVENTS_READ = 100;
+
+/** The last move of each ref that an event tells of, by the ref's name. */
+async function lastMoves(db: Db, id: string): Promise<Map<string, Command>> {
+  const rows = await db.$queryRaw<{ refs: RefPayload[] | null }[]>`
+    select coalesce(data -> 'push' -> 'refs', data -> 'refs') as refs from events
+    where subject = ${id} and type = 'repository.pushed' order by xid desc, seq desc limit ${EVENTS_READ}`;
+  const moves = new Map<string, Command>();
+  for (const { ref, before, after } of rows.flatMap(({ refs }) => refs ?? []))
+    if (!moves.has(ref)) moves.set(ref, { ref, before: before ?? NONE, after: after ?? NONE });
+  return moves;
+}
+
 /**
  * The pushes that took effect, each with the commands that did. Of one that git said nothing of, a command did
- * when its ref stands where it was to be moved, or where a later one of these pushes began to move it on.
+ * where a later one of these pushes began to move its ref on; or when its ref stands where it was to be moved, and
+ * neither a later push nor an event has moved it there. A client that was cut off sends its push again, perhaps to
+ * another server while git is still at the first: of the two one moves the ref, and one event is to tell of it.
  */
-function effectiveOf(pushes: readonly Pushed[], refs: Measures['refs']): Pushed[] {
+function effectiveOf(
+  pushes: readonly Pushed[],
+  refs: Measures['refs'],
+  told: ReadonlyMap<string, Command>,
+): Pushed[] {
   const later = new Map<string, Set<string>>();
+  /** Refs that a later push has moved to where they stand. */
+  const explained = new Set<string>();
+  const standsAt = ({ ref, after }: Command) => (refs.get(ref) ?? NONE) === after;
+  const isTold = ({ ref, before, after }: Command) => {
+    const last = told.get(ref);
+    if (last?.before !== before || last.after !== after) return false;
+    // Unless one of these has moved it back meanwhile.
+    const moves = pushes.flatMap(({ commands }) => commands);
+    return !moves.some((other) => other.ref === ref && other.after === before);
+  };
   const effective: Pushed[] = [];
   for (const push of pushes.toReversed()) {
     const commands =
       push.updated ??
       push.commands.filter(
-        ({ ref, after }) => (refs.get(ref) ?? NONE) === after || later.get(ref)?.has(after),
+        (command) =>
+          (standsAt(command) && !explained.has(command.ref) && !isTold(command)) ||
+          later.get(command.ref)?.has(command.after),
       );
-    for (const { ref, before } of commands)
+    for (const command of commands) {
+      const { ref, before } = command;
       later.set(ref, (later.get(ref) ?? new Set()).add(before));
+      if (standsAt(command)) explained.add(ref);
+    }
     if (commands.length > 0) effective.unshift({ ...push, commands });
   }
   return effective;
