@@ -7,6 +7,7 @@ import { expect, test } from 'vitest';
 import type { App } from '../src/app.ts';
 import { placeOf } from '../src/cluster/placement.ts';
 import { isSigned, sign } from '../src/cluster/signature.ts';
+import { FLUSH, pktLine } from '../src/git/transport/pkt-line.ts';
 import { recoverRepositories } from '../src/repos/recovery.ts';
 import { remote, Workspace } from './git.ts';
 import { type Client, eventually } from './harness.ts';
@@ -146,6 +147,38 @@ test(
     };
     await quarantines.during(id, push, async () => {});
     expect(await readdir(dirname(left))).not.toContain(basename(left));
+  },
+);
+
+test(
+  'a fetch waits for the end of a server that does not answer, with all that it sent',
+  LONG,
+  async () => {
+    await using servers = await startServers(1);
+    const [client] = servers.clients as [Client];
+    const { pool, cluster } = (servers.apps[0] as App).services;
+    const { serving } = cluster.members;
+    for (let i = 0; ; i++) {
+      const input = { name: `r${i}`, auto_init: true };
+      const { body } = await client.post('/auth/v1/repository/admin', input);
+      if (placeOf(body.id, [...serving, { id: 'dead' }]).id !== 'dead') continue;
+      // Nobody listens there. It is taken for alive until its heartbeat is old.
+      await pool.query(
+        `insert into servers (id, role, url, storage, heartbeat_at)
+       values ('dead', 'serve', 'http://127.0.0.1:1', '', clock_timestamp())`,
+      );
+      await eventually(() => expect(cluster.members.serving).toHaveLength(2));
+      // As a client whose first request was answered before the server died.
+      const answer = await client.request('POST', `/admin/r${i}.git/git-upload-pack`, {
+        body: `${pktLine('command=ls-refs\n')}0001${FLUSH}`,
+        headers: {
+          'Content-Type': 'application/x-git-upload-pack-request',
+          'Git-Protocol': 'version=2',
+        },
+      });
+      expect(answer.text).toContain('refs/heads/main');
+      break;
+    }
   },
 );
 

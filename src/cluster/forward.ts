@@ -121,7 +121,8 @@ async function exchange(
   } catch (error) {
     upstream.destroy();
     req.unpipe(upstream);
-    if (hasBody(req)) req.resume();
+    // What is left of a body that was begun is dropped; one that was not belongs to the next try.
+    if (hasBody(req) && !(error instanceof NotBegun)) req.resume();
     throw error;
   } finally {
     res.off('close', leave);
