@@ -5,7 +5,7 @@
  *   repositories/ab/cd/<id>.git          shards from the id's end: its beginning is the time of creation
  *   repositories/new/<server>/           being built; renamed into place when whole
  *   repositories/begun/<server>/<id>.*   what was begun with a repository and is not yet in the database
- *   repositories/trash/                  renamed away from its place; being removed
+ *   repositories/trash/<server>/         renamed away from its place; being removed
  *
  * What was begun is what a start after a kill reads: its size is that of the work in flight, so recovery never has
  * to walk all repositories. It belongs to the server that began it; when that one is dead, another takes it.
@@ -48,31 +48,35 @@ export class Disk {
   readonly #root: string;
   readonly #new: string;
   readonly #begun: string;
+  readonly #trash: string;
 
   /** `server` is the id under which this process keeps what it has begun. */
   constructor(root: string, server: string) {
     this.#root = root;
     this.#new = join(root, 'new', server);
     this.#begun = join(root, 'begun', server);
+    this.#trash = join(root, 'trash', server);
   }
 
   pathOf(id: string): string {
     return join(this.#root, id.slice(-2), id.slice(-4, -2), `${id}.git`);
   }
 
-  /** Makes the folders, and removes what this server left half built when it was killed. */
+  /** Makes the folders, and removes what this server left half built or half removed when it was killed. */
   async prepare(): Promise<void> {
-    await rm(this.#new, { recursive: true, force: true });
-    for (const folder of [this.#new, this.#begun, join(this.#root, 'trash')])
+    for (const folder of [this.#new, this.#trash])
+      await rm(folder, { recursive: true, force: true });
+    for (const folder of [this.#new, this.#begun, this.#trash])
       await mkdir(folder, { recursive: true });
     await this.#takeOverEarlier();
   }
 
   /** Versions for one server alone had no folder for each. */
   async #takeOverEarlier(): Promise<void> {
-    for (const name of await readdir(join(this.#root, 'new')))
-      if (name.endsWith('.git'))
-        await rm(join(this.#root, 'new', name), { recursive: true, force: true });
+    for (const kind of ['new', 'trash'])
+      for (const name of await readdir(join(this.#root, kind)))
+        if (name.startsWith('repo_'))
+          await rm(join(this.#root, kind, name), { recursive: true, force: true });
     for (const name of await readdir(join(this.#root, 'begun')))
       if (name.startsWith('repo_'))
         await rename(join(this.#root, 'begun', name), join(this.#begun, name));
@@ -102,7 +106,8 @@ export class Disk {
 
   /** The same for a folder within a repository. */
   async discard(folder: string, id: string): Promise<void> {
-    const grave = join(this.#root, 'trash', `${id}.${randomUUID()}`);
+    const grave = join(this.#trash, `${id}.${randomUUID()}`);
+    await mkdir(this.#trash, { recursive: true });
     try {
       await rename(folder, grave);
     } catch (error) {
@@ -112,22 +117,20 @@ export class Disk {
     await rm(grave, { recursive: true, force: true, maxRetries: 3 });
   }
 
-  /** Removes what earlier removals left behind when they were cut off, and what nobody builds any more. */
+  /** Removes what servers that do not come back were building or removing. */
   async removeAbandoned(): Promise<void> {
-    const trash = join(this.#root, 'trash');
-    const folders = [trash];
-    for (const server of await readdir(join(this.#root, 'new')))
-      folders.push(join(this.#root, 'new', server));
-    // A server that starts makes its folder anew.
-    for (const folder of folders)
-      for (const name of await readdir(folder).catch(() => [])) {
-        const path = join(folder, name);
-        if (await isAbandoned(path)) await rm(path, { recursive: true, force: true });
+    for (const kind of ['new', 'trash'])
+      for (const server of await readdir(join(this.#root, kind))) {
+        const folder = join(this.#root, kind, server);
+        // A server that starts makes its folder anew.
+        for (const name of await readdir(folder).catch(() => [])) {
+          const path = join(folder, name);
+          if (await isAbandoned(path)) await rm(path, { recursive: true, force: true });
+        }
+        // Of servers that come with a new data folder each time. It is made again where it is needed.
+        const isOurs = folder === this.#new || folder === this.#trash;
+        if (!isOurs && (await isAbandoned(folder))) await rmdir(folder).catch(() => {});
       }
-    // Of servers that come with a new data folder each time. It is made again where it is needed.
-    for (const folder of folders)
-      if (folder !== this.#new && folder !== trash && (await isAbandoned(folder)))
-        await rmdir(folder).catch(() => {});
   }
 
   /** Servers that began something and have not finished it, this one left out. */
