@@ -7,9 +7,9 @@
  */
 import { hash } from 'node:crypto';
 import { deserialize, serialize } from 'node:v8';
-import { AppError, busy, type ErrorCode } from '../errors.ts';
+import { AppError, type ErrorCode } from '../errors.ts';
 import type { Services } from '../services.ts';
-import { type Cluster, noAnswer, PATIENCE_MS, PAUSE_MS, ServerAway } from './cluster.ts';
+import { type Cluster, noAnswer, whereItIs } from './cluster.ts';
 import type { Member } from './members.ts';
 import { SIGNATURE, sign } from './signature.ts';
 
@@ -33,23 +33,11 @@ const ANSWER_MS = 5 * 60_000;
 export function onServerOf<In, Out>(name: string, work: Work<In, Out>): Work<In, Out> {
   if (works.has(name)) throw new Error(`two kinds of work are called ${name}`);
   works.set(name, work as Work<unknown, unknown>);
-  return async (services, repositoryId, input) => {
-    const deadline = performance.now() + PATIENCE_MS;
-    for (;;) {
-      const member = services.cluster.elsewhere(repositoryId);
-      if (!member) return work(services, repositoryId, input);
-      try {
-        return (await ask(services, member, { name, repositoryId, input })) as Out;
-      } catch (error) {
-        if (!(error instanceof ServerAway)) throw error;
-        if (performance.now() > deadline) {
-          services.log.warn({ err: error, server: member.id }, 'another server does not answer');
-          throw busy('The server that has the repository does not answer');
-        }
-        await services.cluster.members.changed(PAUSE_MS);
-      }
-    }
-  };
+  return (services, repositoryId, input) =>
+    whereItIs(services, repositoryId, {
+      here: () => work(services, repositoryId, input),
+      there: (member) => ask(services, member, { name, repositoryId, input }) as Promise<Out>,
+    });
 }
 
 type Asked = { name: string; repositoryId: string; input: unknown };

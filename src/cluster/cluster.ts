@@ -9,6 +9,9 @@
  * A server without others does everything itself.
  */
 import type { Keys } from '../crypto/keys.ts';
+import { type AppError, busy } from '../errors.ts';
+import type { Logger } from '../log.ts';
+import type { Services } from '../services.ts';
 import type { Member, Members } from './members.ts';
 import { placeOf } from './placement.ts';
 
@@ -54,6 +57,36 @@ export function openCluster(
 }
 
 /** How long a request waits for another server to take over from one that does not answer: silence, and a beat. */
-export const PATIENCE_MS = 6_000;
+const PATIENCE_MS = 6_000;
 /** Between two tries. */
-export const PAUSE_MS = 100;
+const PAUSE_MS = 100;
+
+/**
+ * Does something where a repository is: `here`, or at another server with `there`, which is tried again, at whichever
+ * server has it by then, for as long as it throws ServerAway.
+ * @throws AppError 503 when none has answered in time; else what the two throw
+ */
+export async function whereItIs<T>(
+  { cluster, log }: Pick<Services, 'cluster' | 'log'>,
+  repositoryId: string,
+  { here, there }: { here(): Promise<T>; there(member: Member): Promise<T> },
+): Promise<T> {
+  const deadline = performance.now() + PATIENCE_MS;
+  for (;;) {
+    const member = cluster.elsewhere(repositoryId);
+    if (!member) return here();
+    try {
+      return await there(member);
+    } catch (error) {
+      if (!(error instanceof ServerAway)) throw error;
+      if (performance.now() > deadline) throw notAnswered(log, member, error);
+    }
+    await cluster.members.changed(PAUSE_MS);
+  }
+}
+
+/** 503, and the reason for the log. */
+export function notAnswered(log: Logger, { id }: Member, error: unknown): AppError {
+  log.warn({ err: error, server: id }, 'another server does not answer');
+  return busy('The server that has the repository does not answer');
+}

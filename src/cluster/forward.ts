@@ -12,9 +12,8 @@ import {
 } from 'node:http';
 import { request as httpsRequest } from 'node:https';
 import { pipeline } from 'node:stream/promises';
-import { busy } from '../errors.ts';
 import type { Services } from '../services.ts';
-import { PATIENCE_MS, PAUSE_MS } from './cluster.ts';
+import { noAnswer, notAnswered, ServerAway, whereItIs } from './cluster.ts';
 import type { Member } from './members.ts';
 import { SIGNATURE, sign } from './signature.ts';
 
@@ -51,38 +50,30 @@ export function partsOf(method: string, url: string, address: string): string[] 
  * @returns false, having done nothing, when this server has it
  * @throws AppError 503 when that server does not answer, or dies before it does
  */
-export async function forward(
+export function forward(
   services: Pick<Services, 'cluster' | 'log'>,
   repositoryId: string,
   incoming: Incoming,
   res: ServerResponse,
 ): Promise<boolean> {
-  const { cluster, log } = services;
-  const deadline = performance.now() + PATIENCE_MS;
-  for (;;) {
-    const member = cluster.elsewhere(repositoryId);
-    if (!member) return false;
-    try {
-      await exchange(cluster.key, member, incoming, res);
-      return true;
-    } catch (error) {
-      if (res.destroyed || res.headersSent) return true;
-      const mayRepeat = error instanceof NotBegun || !hasBody(incoming.req);
-      if (mayRepeat && performance.now() < deadline) {
-        await cluster.members.changed(PAUSE_MS);
-        continue;
+  return whereItIs(services, repositoryId, {
+    here: async () => false,
+    async there(member) {
+      try {
+        await exchange(services.cluster.key, member, incoming, res);
+      } catch (error) {
+        if (res.destroyed || res.headersSent) return true;
+        if (error instanceof ServerAway) throw error;
+        // A body that was begun cannot be sent again.
+        if (hasBody(incoming.req)) throw notAnswered(services.log, member, error);
+        throw noAnswer(member.url, error);
       }
-      log.warn({ err: error, server: member.id }, 'another server does not answer');
-      throw busy('The server that has the repository does not answer');
-    }
-  }
+      return true;
+    },
+  });
 }
 
-/** Nothing of the request was sent. */
-class NotBegun extends Error {
-  override name = 'NotBegun';
-}
-
+/** @throws ServerAway when nothing of the request was sent */
 async function exchange(
   key: Uint8Array,
   { url, gone }: Member,
@@ -109,7 +100,7 @@ async function exchange(
   gone.addEventListener('abort', leave);
   try {
     await connected(upstream).catch((cause) => {
-      throw new NotBegun('no connection', { cause });
+      throw noAnswer(url, cause);
     });
     if (hasBody(req)) req.pipe(upstream);
     else upstream.end();
@@ -122,7 +113,7 @@ async function exchange(
     upstream.destroy();
     req.unpipe(upstream);
     // What is left of a body that was begun is dropped; one that was not belongs to the next try.
-    if (hasBody(req) && !(error instanceof NotBegun)) req.resume();
+    if (hasBody(req) && !(error instanceof ServerAway)) req.resume();
     throw error;
   } finally {
     res.off('close', leave);
