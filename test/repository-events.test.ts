@@ -5,6 +5,7 @@ import { remote, Workspace } from './git.ts';
 import { type Client, eventually, startApp, type TestApp } from './harness.ts';
 import { parseEvents } from './sse.ts';
 import { submit } from './submit.ts';
+import { postSubscription } from './subscribe.ts';
 
 let app: TestApp;
 let workspace: Workspace;
@@ -44,16 +45,8 @@ type Event = any;
 /** Follows until its reader stops. */
 async function* follow(client: Client, query: string): AsyncGenerator<Event> {
   const abort = new AbortController();
-  const response = await fetch(`${client.base}/graphql`, {
-    method: 'POST',
-    signal: abort.signal,
-    headers: {
-      accept: 'text/event-stream',
-      'content-type': 'application/json',
-      ...(client.authorization && { authorization: client.authorization }),
-    },
-    body: JSON.stringify({ query: `subscription { ${query} }` }),
-  });
+  const body = { query: `subscription { ${query} }` };
+  const response = await postSubscription(client, body, abort.signal);
   try {
     if (!response.body) return;
     for await (const { event, data } of parseEvents(response.body)) {

@@ -28,18 +28,27 @@ async function* viaGraphqlSse(client: Client, query: string, singleConnection: b
   }
 }
 
-export async function* viaYoga(client: Client, query: string): Answers {
-  const abort = new AbortController();
-  const response = await fetch(`${client.base}/graphql`, {
+/** As Yoga has it: a POST whose answer is the stream. */
+export function postSubscription(
+  { base, authorization }: Pick<Client, 'base' | 'authorization'>,
+  body: { query: string; variables?: object },
+  signal: AbortSignal,
+): Promise<Response> {
+  return fetch(`${base}/graphql`, {
     method: 'POST',
-    signal: abort.signal,
+    signal,
     headers: {
       accept: 'text/event-stream',
       'content-type': 'application/json',
-      authorization: client.authorization ?? '',
+      ...(authorization && { authorization }),
     },
-    body: JSON.stringify({ query }),
+    body: JSON.stringify(body),
   });
+}
+
+export async function* viaYoga(client: Client, query: string): Answers {
+  const abort = new AbortController();
+  const response = await postSubscription(client, { query }, abort.signal);
   try {
     if (!response.body) return;
     for await (const { event, data } of parseEvents(response.body))

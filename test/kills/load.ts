@@ -11,6 +11,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { type GitResult, remote, Workspace } from '../git.ts';
 import type { Servers } from '../many-servers.ts';
 import { followStream, parseEvents } from '../sse.ts';
+import { postSubscription } from '../subscribe.ts';
 
 const REPOSITORIES = 4;
 const PUSHERS = 2;
@@ -228,16 +229,7 @@ export async function startLoad(
       const query = `subscription { repositoryEvents(namespace: "admin", after: ${after}) {
         cursor id type push { refs { after } } } }`;
       try {
-        const response = await fetch(`${loam.base}/graphql`, {
-          method: 'POST',
-          signal: listening,
-          headers: {
-            accept: 'text/event-stream',
-            'content-type': 'application/json',
-            authorization: loam.admin.authorization ?? '',
-          },
-          body: JSON.stringify({ query }),
-        });
+        const response = await postSubscription(loam.admin, { query }, listening);
         if (response.status !== 200 || !response.body) {
           const text = await response.text();
           if (response.status !== 502 && response.status !== 503)

@@ -18,6 +18,7 @@ import { type Operation, readOperations } from '../../src/rest/operations.ts';
 import { type Route, routes } from '../../src/rest/routes.ts';
 import type { Answer, Client, Loam } from '../harness.ts';
 import { parseEvents } from '../sse.ts';
+import { postSubscription } from '../subscribe.ts';
 import {
   LEVELS,
   type Level,
@@ -179,16 +180,7 @@ async function callField(
 /** Follows a subscription until its first event. */
 async function firstOf(client: Client, query: string, variables: object) {
   const abort = new AbortController();
-  const response = await fetch(`${client.base}/graphql`, {
-    method: 'POST',
-    signal: abort.signal,
-    headers: {
-      accept: 'text/event-stream',
-      'content-type': 'application/json',
-      ...(client.authorization && { authorization: client.authorization }),
-    },
-    body: JSON.stringify({ query, variables }),
-  });
+  const response = await postSubscription(client, { query, variables }, abort.signal);
   try {
     const { status, body } = response;
     if (!body || status !== 200) return { status, codes: codesOf(await response.json()) };
