@@ -27,7 +27,7 @@ import { checkVersion } from './git/processes/run.ts';
 import { type ConnectionLimits, type HeadersFor, openServer } from './http/connections.ts';
 import { CORS_HEADERS } from './http/cors.ts';
 import { databaseAnswers } from './http/diagnostics.ts';
-import { removeOldAnswers } from './http/idempotency.ts';
+import { removeOldAnswers } from './http/kept-answers.ts';
 import { drain, listen } from './http/listening.ts';
 import { openRateLimits } from './http/rate-limits.ts';
 import { createHttp } from './http/server.ts';

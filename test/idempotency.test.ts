@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { eventually, startApp } from './harness.ts';
+import { type Client, eventually, startApp } from './harness.ts';
 
 const PATH = '/auth/v1/pat';
 
@@ -55,6 +55,10 @@ test('while the first request runs the second gets 409, and one whose server die
   expect(second.headers.get('retry-after')).toBe('1');
   expect((await post('other')).status).toBe(422);
 
+  // It renews its claim for as long as it runs.
+  const begun = await claimed();
+  await eventually(async () => expect(await claimed()).not.toEqual(begun));
+
   // As if its server had died half a minute ago.
   await age('31 seconds');
   expect((await post('other')).status).toBe(422);
@@ -82,4 +86,165 @@ test('an answer of 5xx is not kept', async () => {
   expect(await db.idempotentRequest.count()).toBe(0);
   await pool.query('alter table api_keys rename column hidden to hash');
   expect((await post()).status).toBe(201);
+});
+
+const CREATE = `mutation ($input: CreateAccessTokenInput!) {
+  createAccessToken(input: $input) { token accessToken { name } } }`;
+
+/** Posts to GraphQL under a key. */
+function post(
+  client: Client,
+  key: string,
+  query: string,
+  { input, ...headers }: { input?: object } & Record<string, unknown> = {},
+  path = '/graphql',
+) {
+  const json = { query, variables: { input } };
+  return client.post(path, json, { 'Idempotency-Key': key, ...(headers as object) });
+}
+
+const codeOf = (answer: Awaited<ReturnType<typeof post>>) =>
+  answer.body.errors?.map((error: { extensions: { code: string } }) => error.extensions.code);
+
+test('GraphQL does a mutation once under a key, and answers it alike', async () => {
+  await using app = await startApp();
+  const alice = await app.user('alice');
+  const input = { name: 'ci' };
+  const first = await post(alice, 'k', CREATE, { input });
+  expect([first.status, first.body.errors]).toEqual([200, undefined]);
+  const again = await post(alice, 'k', CREATE, { input });
+  expect([again.status, again.text]).toEqual([200, first.text]);
+  expect(again.headers.get('idempotency-replayed')).toBe('true');
+  expect(again.headers.get('content-type')).toBe(first.headers.get('content-type'));
+  const stored = JSON.stringify(await app.app.services.db.idempotentRequest.findMany());
+  expect(stored).not.toContain(first.body.data.createAccessToken.token);
+
+  const other = await post(alice, 'k', CREATE, { input: { name: 'other' } });
+  expect([other.status, codeOf(other), other.body.errors[0].extensions.field]).toEqual([
+    422,
+    ['INVALID_REQUEST'],
+    'Idempotency-Key',
+  ]);
+  // Keys are those of the credential, for REST and GraphQL together.
+  const rest = await alice.post(PATH, input, { 'Idempotency-Key': 'k' });
+  expect(rest.status).toBe(422);
+  const bob = await app.user('bob');
+  expect((await post(bob, 'k', CREATE, { input })).body.errors).toBeUndefined();
+
+  // An answer that refuses is an answer too, also of what never ran.
+  for (const query of [CREATE, '{ no such field }', 'nonsense']) {
+    const refused = await post(alice, query.slice(0, 5), query, { input });
+    const replayed = await post(alice, query.slice(0, 5), query, { input });
+    expect(codeOf(refused)).toBeDefined();
+    expect([replayed.status, replayed.text]).toEqual([refused.status, refused.text]);
+    expect(replayed.headers.get('idempotency-replayed')).toBe('true');
+  }
+
+  // A query is answered anew, and its key is free.
+  const count = `{ viewer { accessTokens { totalCount } } }`;
+  const before = await post(alice, 'q', count);
+  await alice.post(PATH, { name: 'one more' });
+  const after = await post(alice, 'q', count);
+  expect(after.text).not.toBe(before.text);
+  expect((await post(alice, 'q', CREATE, { input: { name: 'q' } })).body.errors).toBeUndefined();
+});
+
+test('GraphQL refuses keys that it cannot honour, in its own form', async () => {
+  await using app = await startApp();
+  const alice = await app.user('alice');
+  const input = { name: 'ci' };
+  for (const bad of ['', 'x'.repeat(256), 'schlüssel']) {
+    const answer = await post(alice, bad, CREATE, { input });
+    expect([answer.status, codeOf(answer)]).toEqual([400, ['INVALID_REQUEST']]);
+  }
+  const anonymous = await post(app.anonymous, 'k', '{ __typename }');
+  expect([anonymous.status, codeOf(anonymous)]).toEqual([401, ['AUTHENTICATION_FAILED']]);
+
+  const stream = { input, accept: 'text/event-stream' };
+  for (const path of ['/graphql', '/graphql/stream']) {
+    const streamed = await post(alice, 'k', CREATE, stream, path);
+    expect([streamed.status, codeOf(streamed)]).toEqual([400, ['INVALID_REQUEST']]);
+    expect(streamed.body.errors[0].message).toContain('event stream');
+  }
+  const all = 'application/graphql-response+json, application/json, text/event-stream';
+  const subscription = 'subscription { jobEvents(namespace: "alice") { id } }';
+  const followed = await post(alice, 's', subscription, { accept: all });
+  expect([followed.status, codeOf(followed)]).toEqual([400, ['INVALID_REQUEST']]);
+  expect(followed.body.errors[0].message).toContain('event stream');
+
+  const packed = await post(alice, 'k', CREATE, { input, 'content-encoding': 'gzip' });
+  expect([packed.status, codeOf(packed)]).toEqual([400, ['INVALID_REQUEST']]);
+
+  // None of these did anything, or kept the key.
+  const done = await post(alice, 'k', CREATE, { input, accept: all });
+  expect([done.status, done.body.errors]).toEqual([200, undefined]);
+});
+
+test('GraphQL keeps what a mutation did although another failed on our side or the client was gone', async () => {
+  await using app = await startApp();
+  const alice = await app.user('alice');
+  const { db, pool } = app.app.services;
+  const keys = `key: createApiKey(input: {name: "ci"}) { key }`;
+  const tokens = `token: createAccessToken(input: {name: "ci"}) { token }`;
+  await pool.query('alter table api_keys rename column hash to hidden');
+  const failed = await post(alice, 'k', `mutation { ${keys} }`);
+  expect([failed.status, codeOf(failed)]).toEqual([200, ['INTERNAL_ERROR']]);
+  expect(await db.idempotentRequest.count()).toBe(0);
+
+  const half = await post(alice, 'half', `mutation { ${tokens} ${keys} }`);
+  expect(codeOf(half)).toEqual(['INTERNAL_ERROR']);
+  await pool.query('alter table api_keys rename column hidden to hash');
+  expect((await post(alice, 'half', `mutation { ${tokens} ${keys} }`)).text).toBe(half.text);
+  expect((await post(alice, 'k', `mutation { ${keys} }`)).body.errors).toBeUndefined();
+
+  // Holds one where it writes, until its client has gone.
+  const blocker = await pool.connect();
+  await blocker.query('begin; lock table access_tokens in exclusive mode');
+  const abort = new AbortController();
+  const body = JSON.stringify({ query: CREATE, variables: { input: { name: 'late' } } });
+  const headers = {
+    authorization: alice.authorization ?? '',
+    'content-type': 'application/json',
+    'idempotency-key': 'late',
+  };
+  const lost = fetch(`${app.base}/graphql`, {
+    method: 'POST',
+    headers,
+    body,
+    signal: abort.signal,
+  });
+  const row = { where: { key: 'late' }, select: { status: true } };
+  await eventually(() => db.idempotentRequest.findFirstOrThrow(row));
+  abort.abort();
+  await expect(lost).rejects.toThrow();
+  const second = await post(alice, 'late', CREATE, { input: { name: 'late' } });
+  expect([second.status, codeOf(second), second.headers.get('retry-after')]).toEqual([
+    409,
+    ['CONFLICT'],
+    '1',
+  ]);
+  await blocker.query('commit');
+  blocker.release();
+  await eventually(async () =>
+    expect(await db.idempotentRequest.findFirstOrThrow(row)).toEqual({ status: 200 }),
+  );
+  const replayed = await post(alice, 'late', CREATE, { input: { name: 'late' } });
+  expect(replayed.body.data.createAccessToken.token).toMatch(/^loam_pat_/);
+});
+
+test('GraphQL says of an answer too large to be kept that its request was done', async () => {
+  await using app = await startApp();
+  const alice = await app.user('alice');
+  await alice.post('/auth/v1/repository/alice', { name: 'hello' });
+  const many = Array.from({ length: 40 }, (_, at) => `f${at}: description`).join(' ');
+  await app.pool.query(`update repositories set description = repeat('x', 40000)`);
+  const query = `mutation { updateRepository(input: {id: "ID", branchProtection: true}) {
+    repository { ${many} } } }`;
+  const { body } = await alice.get('/auth/v1/repository/alice');
+  const large = query.replace('ID', body.data[0].id);
+  const first = await post(alice, 'k', large);
+  expect(first.text.length).toBeGreaterThan(2 ** 20);
+  const again = await post(alice, 'k', large);
+  expect([again.status, codeOf(again)]).toEqual([409, ['CONFLICT']]);
+  expect(again.body.errors[0].message).toContain('was done');
 });

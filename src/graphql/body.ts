@@ -2,14 +2,14 @@
  * What is done with a GraphQL request before Yoga reads it: its body is read, no larger than REST's may be, so that
  * nobody makes the server hold more; and the JSON in its address is JSON, of which Yoga would make a 500.
  */
-import type { IncomingMessage } from 'node:http';
+import type { Request as HttpRequest } from 'express';
 import type { GraphQLError } from 'graphql';
 import type { FetchAPI, Plugin } from 'graphql-yoga';
 import { AppError, answerOf, invalid } from '../errors.ts';
 import { readBytes } from '../http/body.ts';
 import { parseBody } from '../http/json.ts';
 
-type Server = { req: IncomingMessage };
+type Server = { req: HttpRequest };
 
 export function useBody(show: (error: unknown) => GraphQLError): Plugin<object, Server> {
   return {
@@ -18,7 +18,10 @@ export function useBody(show: (error: unknown) => GraphQLError): Plugin<object, 
         demandJson(url.searchParams);
         if (request.method === 'GET' || request.method === 'HEAD') return;
         const { method, headers, signal } = request;
+        if ((headers.get('content-encoding') ?? 'identity') !== 'identity')
+          throw invalid(null, 'The body must not be compressed');
         const body = await readBytes(serverContext.req);
+        serverContext.req.rawBody = body;
         const type = headers.get('content-type') ?? '';
         const whole = new fetchAPI.Request(request.url, { method, headers, body, signal });
         if (/^application\/(graphql\+)?json/i.test(type)) {

@@ -6,6 +6,7 @@ import { useBody } from './body.ts';
 import { allowanceOf, type Context } from './context.ts';
 import { showError, withCodes } from './errors.ts';
 import { usePage } from './graphiql.ts';
+import { useIdempotency } from './idempotency.ts';
 import { useLimits } from './limits.ts';
 import { schema } from './schema.ts';
 import { useSse } from './sse.ts';
@@ -34,7 +35,14 @@ export function createGraphQLServer(services: Services) {
       allowance: allowanceOf(services, req, res),
     }),
     maskedErrors: { maskError: show },
-    plugins: [usePage, useBody(show), useLimits, useErrorCodes, useSse({ show, ...services })],
+    plugins: [
+      usePage,
+      useBody(show),
+      useIdempotency({ show, ...services }),
+      useLimits,
+      useErrorCodes,
+      useSse({ show, ...services }),
+    ],
   });
 }
 
