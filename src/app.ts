@@ -49,6 +49,7 @@ import type { ProcessServices, Services } from './services.ts';
 import { identityOf, prepareDataFolder } from './storage/data-folder.ts';
 import { watchDiskSpace } from './storage/disk-space.ts';
 import { openStorage } from './storage/open.ts';
+import { createGuard } from './webhooks/delivery/guard.ts';
 
 export type Overrides = {
   log?: Logger;
@@ -99,6 +100,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
     rechecks: openRechecks({ pool, log }),
     reads: new Reads(),
     urls: { base, artifacts: config.artifactUrl ?? `${base}/artifacts` },
+    webhooks: { guard: createGuard(config.webhooks.allow) },
   };
   const runner =
     config.role === 'all' ? await openRunner(config, { log, overrides }, cleanup) : null;

@@ -80,6 +80,12 @@ export type Config = {
   rateLimits: PlanLimits | 'off';
   /** Counts requests for all servers; unset: each server counts its own. */
   redis?: RedisConfig;
+  webhooks: {
+    /** CIDRs and addresses that webhooks may lead to although they are not public. */
+    allow: string[];
+    /** A PEM file of authorities that may have signed the certificates of receivers, besides those of the system. */
+    authorities?: string;
+  };
   logLevel: 'fatal' | 'error' | 'warn' | 'info' | 'debug' | 'trace' | 'silent';
 };
 
@@ -187,6 +193,16 @@ export const VARIABLES = {
     'Redis or Valkey that counts requests for all servers; unset: each server counts its own',
     kinds.redis,
   ],
+  LOAM_WEBHOOK_ALLOW: [
+    '',
+    'networks that webhooks may lead to although they are not public: addresses and CIDRs with commas between',
+    kinds.networks,
+  ],
+  LOAM_WEBHOOK_CA: [
+    '',
+    'PEM file of further authorities that may have signed certificates of webhooks',
+    kinds.file,
+  ],
   LOAM_LOG_LEVEL: [
     'info',
     'fatal, error, warn, info, debug, trace or silent',
@@ -265,6 +281,7 @@ export function readConfig(env: Env = process.env): Config {
     trustedProxies: values.LOAM_TRUSTED_PROXIES ?? false,
     rateLimits: values.LOAM_RATE_LIMITS ?? planLimits,
     redis: values.LOAM_REDIS_URL,
+    webhooks: { allow: values.LOAM_WEBHOOK_ALLOW ?? [], authorities: values.LOAM_WEBHOOK_CA },
     logLevel: values.LOAM_LOG_LEVEL,
   };
 }

@@ -17,6 +17,7 @@ import type { Logger } from './log.ts';
 import type { PushRecorder } from './repos/pushes/recorder.ts';
 import type { DiskSpace } from './storage/disk-space.ts';
 import type { Storage } from './storage/storage.ts';
+import type { AddressGuard } from './webhooks/delivery/guard.ts';
 
 /** What every process has, whatever its role. */
 export type ProcessServices = {
@@ -49,4 +50,8 @@ export type Services = ProcessServices & {
   reads: Reads;
   /** Addresses without a trailing slash; they name the port really listened on. */
   urls: { base: string; artifacts: string };
+  webhooks: {
+    /** Where webhooks may lead. */
+    guard: AddressGuard;
+  };
 };

@@ -55,6 +55,7 @@ const path = z
 
 /** As an absolute path. */
 export const folder = path.transform((text) => resolve(text));
+export const file = folder;
 
 /** Its text, without slashes at the end. */
 export function url(...protocols: string[]) {
@@ -181,7 +182,15 @@ export const proxies = z.string().transform((text, ctx) => {
   return all;
 });
 
-/** Express takes no zone, and no network of all addresses. */
+/** As addresses and CIDRs. */
+export const networks = z.string().transform((text, ctx) => {
+  const all = text.split(',').map((one) => one.trim());
+  for (const one of all)
+    if (!isNetwork(one)) return refuse(ctx, `${JSON.stringify(one)} is no address and no CIDR`);
+  return all;
+});
+
+/** Without a zone, and not all addresses: Express takes neither, and a guard that lets all pass is none. */
 function isNetwork(text: string): boolean {
   const [address = '', bits, ...more] = text.split('/');
   const max = { 0: 0, 4: 32, 6: 128 }[isIP(address)] ?? 0;
