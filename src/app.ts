@@ -6,7 +6,6 @@
 import type { Server } from 'node:http';
 import { hostname } from 'node:os';
 import { join } from 'node:path';
-import type { Express } from 'express';
 import type { PrismaClient } from '../prisma/generated/client.ts';
 import { recordUsage } from './auth/last-used.ts';
 import { seedOperator } from './auth/operator.ts';
@@ -21,14 +20,17 @@ import { openSession, type Session } from './database/session.ts';
 import { startUpkeep } from './database/upkeep.ts';
 import { Bus } from './events/bus.ts';
 import { goOnAfterRestored } from './events/clock.ts';
+import { outboxLag } from './events/lag.ts';
 import { removeOldEvents } from './events/retention.ts';
 import { openGit } from './git/git.ts';
 import { checkVersion } from './git/processes/run.ts';
-import { type ConnectionLimits, type HeadersFor, openServer } from './http/connections.ts';
+import type { ConnectionLimits } from './http/connections.ts';
 import { CORS_HEADERS } from './http/cors.ts';
-import { databaseAnswers } from './http/diagnostics.ts';
+import { databaseAnswers, version } from './http/diagnostics.ts';
 import { removeOldAnswers } from './http/kept-answers.ts';
-import { drain, listen } from './http/listening.ts';
+import { drain } from './http/listening.ts';
+import { openMetricsPort } from './http/metrics.ts';
+import { takePort } from './http/port.ts';
 import { openRateLimits } from './http/rate-limits.ts';
 import { createHttp } from './http/server.ts';
 import { createStarting } from './http/starting.ts';
@@ -39,10 +41,12 @@ import { removeDeletedPages } from './jobs/logs/removal.ts';
 import { openProcessRunner } from './jobs/runners/process/runner.ts';
 import type { Runner } from './jobs/runners/runner.ts';
 import { createSecretBox } from './jobs/secrets.ts';
+import { waitingJobs } from './jobs/waiting.ts';
 import { removeGoneWorkers } from './jobs/worker/queue.ts';
-import { startWorker } from './jobs/worker/worker.ts';
+import { startWorker, type Worker } from './jobs/worker/worker.ts';
 import { Reads } from './limits/reads.ts';
 import { createLog, type Logger } from './log.ts';
+import { createMetrics, type Metrics } from './metrics/metrics.ts';
 import { PushRecorder } from './repos/pushes/recorder.ts';
 import { recoverRepositories, removeAbandoned, takeOverFromDead } from './repos/recovery.ts';
 import type { ProcessServices, Services } from './services.ts';
@@ -64,6 +68,8 @@ export type App<S = Services> = AsyncDisposable & {
   address: string;
   /** Set on the very first start, when no token was configured: to be shown once. */
   firstToken?: string;
+  /** Where metrics are served, without a trailing slash; unset: nowhere. */
+  metricsAddress?: string;
   /** Settles when the process cannot go on (its data folder was taken over). */
   failed: Promise<never>;
 };
@@ -73,16 +79,25 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   await using cleanup = new AsyncDisposableStack();
   const log = overrides.log ?? createLog(config.logLevel);
   await prepareDataFolder(config.dataDir);
+  const metrics = cleanup.use(createMetrics({ ...version, role: config.role }));
   const limits = cleanup.use(await openRateLimits(config, log));
+  metrics.read({ refusals: () => limits.refusals });
   const headersFor = async (address: string) => ({
     ...CORS_HEADERS,
     ...(await limits.of(address)),
   });
   const starting = createStarting(limits, log);
-  const port = await takePort(config, { log, headersFor, handler: starting, overrides }, cleanup);
+  const first = { log, headersFor, handler: starting, limits: overrides.connections };
+  const port = cleanup.use(await takePort(config, first));
   await prepareDataFolder(config.repositoriesDir, 'LOAM_REPOSITORIES_DIR');
-  const process = await openProcess(config, log, cleanup);
+  const { address: metricsAddress } = cleanup.use(await openMetricsPort(config, metrics, log));
+  const process = await openProcess(config, { log, metrics }, cleanup);
   const { db, pool, cluster, storage, bus } = process.services;
+  // The same on every server; those that run jobs alone leave it to them.
+  metrics.read({
+    waitingJobs: () => waitingJobs({ pool }),
+    outboxLag: () => outboxLag({ pool }),
+  });
   const base = config.baseUrl ?? port.address;
   const git = await openGit({
     root: config.repositoriesDir,
@@ -91,6 +106,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
     transfers: config.gitTransfers,
     report: (error) => log.error({ err: error }, 'background work on git failed'),
   });
+  metrics.read({ catFile: () => git.objects.counts, transfers: () => git.transfers.counts });
   const services: Services = {
     ...process.services,
     git,
@@ -123,7 +139,11 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
       };
     },
     () => takeOverFromDead(services, process.session),
-    () => runner && startWorker({ ...services, db, runner, checkout: openCheckouts(services) }),
+    () =>
+      runner &&
+      startWorker({ ...services, db, runner, checkout: openCheckouts(services) }).then(
+        readSlots(services),
+      ),
     // Of all processes, those that answer requests do this: there is always one of them.
     () =>
       startUpkeep(services, {
@@ -150,6 +170,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
     services,
     server,
     address,
+    metricsAddress,
     firstToken,
     failed,
     [Symbol.asyncDispose]: () => owned.disposeAsync(),
@@ -164,12 +185,15 @@ export async function createWorker(
   await using cleanup = new AsyncDisposableStack();
   const log = overrides.log ?? createLog(config.logLevel);
   await prepareDataFolder(config.dataDir);
+  const metrics = cleanup.use(createMetrics({ ...version, role: config.role }));
   let isReady = async () => false;
   const handler = createWorking({ isReady: () => isReady(), log });
   const headersFor = async () => ({});
-  const port = await takePort(config, { log, headersFor, handler, overrides }, cleanup);
+  const limits = overrides.connections;
+  const port = cleanup.use(await takePort(config, { log, headersFor, handler, limits }));
+  const { address: metricsAddress } = cleanup.use(await openMetricsPort(config, metrics, log));
   await checkVersion();
-  const { services, failed } = await openProcess(config, log, cleanup);
+  const { services, failed } = await openProcess(config, { log, metrics }, cleanup);
   const runner = await openRunner(config, { log, overrides }, cleanup);
   const checkout = openRemoteCheckouts(services);
 
@@ -178,7 +202,7 @@ export async function createWorker(
       isReady = () => databaseAnswers(services.db);
       return { [Symbol.asyncDispose]: () => drain(port.server) };
     },
-    () => startWorker({ ...services, runner, checkout }),
+    () => startWorker({ ...services, runner, checkout }).then(readSlots(services)),
   ]);
 
   const { server, address } = port;
@@ -187,6 +211,7 @@ export async function createWorker(
     services,
     server,
     address,
+    metricsAddress,
     failed,
     [Symbol.asyncDispose]: () => owned.disposeAsync(),
   };
@@ -203,44 +228,6 @@ async function startAll(
   for (const start of starts) cleanup.use(await start());
 }
 
-type Port = {
-  server: Server;
-  address: string;
-  /** From now on in place of the handler before. */
-  answer(handler: Express): void;
-};
-
-/**
- * The first thing of all: whoever asks is answered from now on, and a port that is taken stops the start before
- * anything was begun.
- */
-async function takePort(
-  config: Config,
-  {
-    log,
-    headersFor,
-    handler,
-    overrides,
-  }: { log: Logger; headersFor: HeadersFor; handler: Express; overrides: Overrides },
-  cleanup: AsyncDisposableStack,
-): Promise<Port> {
-  const server = openServer(headersFor, overrides.connections);
-  let current = handler;
-  server.on('request', (req, res) => current(req, res));
-  const address = await listen(server, config, log);
-  cleanup.defer(() => {
-    server.close();
-    server.closeAllConnections();
-  });
-  return {
-    server,
-    address,
-    answer(next) {
-      current = next;
-    },
-  };
-}
-
 type Process = {
   services: ProcessServices & { db: PrismaClient };
   session: Session;
@@ -251,7 +238,7 @@ type Process = {
 /** The database, the storage, the key and the other processes. Its data folder is prepared. */
 async function openProcess(
   config: Config,
-  log: Logger,
+  { log, metrics }: { log: Logger; metrics: Metrics },
   cleanup: AsyncDisposableStack,
 ): Promise<Process> {
   const { role, dataDir, repositoriesDir } = config;
@@ -295,6 +282,16 @@ async function openProcess(
       onFree: () => bus.notify('queue'),
     }),
   );
+  metrics.read({
+    databaseUp: () => databaseAnswers(db),
+    databasePool: () => ({
+      total: pool.totalCount,
+      idle: pool.idleCount,
+      waiting: pool.waitingCount,
+    }),
+    readers: () => bus.waiters,
+    diskLow: () => space.low,
+  });
   const services = {
     config,
     db,
@@ -302,6 +299,7 @@ async function openProcess(
     bus,
     cluster: openCluster(members, keys, { serves }),
     log,
+    metrics,
     space,
     storage,
     secretBox: createSecretBox(keys),
@@ -325,6 +323,13 @@ async function openRunner(
       log,
     }),
   );
+}
+
+function readSlots({ config, metrics }: ProcessServices) {
+  return (worker: Worker): Worker => {
+    metrics.read({ slots: () => ({ total: config.jobSlots, used: worker.used }) });
+    return worker;
+  };
 }
 
 /** Those that this process writes to. */

@@ -37,6 +37,9 @@ export type RedisConfig = {
   tls?: object;
 };
 
+/** Where Prometheus asks. */
+export type MetricsConfig = { host: string; port: number };
+
 /** What a process does: answer requests, run jobs, or both. */
 export type Role = 'all' | 'serve' | 'work';
 
@@ -86,6 +89,8 @@ export type Config = {
     /** A PEM file of authorities that may have signed the certificates of receivers, besides those of the system. */
     authorities?: string;
   };
+  /** Unset: nowhere. */
+  metrics?: MetricsConfig;
   logLevel: 'fatal' | 'error' | 'warn' | 'info' | 'debug' | 'trace' | 'silent';
 };
 
@@ -203,6 +208,12 @@ export const VARIABLES = {
     'PEM file of further authorities that may have signed certificates of webhooks',
     kinds.file,
   ],
+  LOAM_METRICS_PORT: [
+    '',
+    'TCP port of /metrics for Prometheus; 0 takes a free one; unset: there is none',
+    kinds.integer(0, 65_535),
+  ],
+  LOAM_METRICS_HOST: ['127.0.0.1', 'address to listen on for /metrics', kinds.host],
   LOAM_LOG_LEVEL: [
     'info',
     'fatal, error, warn, info, debug, trace or silent',
@@ -282,6 +293,9 @@ export function readConfig(env: Env = process.env): Config {
     rateLimits: values.LOAM_RATE_LIMITS ?? planLimits,
     redis: values.LOAM_REDIS_URL,
     webhooks: { allow: values.LOAM_WEBHOOK_ALLOW ?? [], authorities: values.LOAM_WEBHOOK_CA },
+    ...(values.LOAM_METRICS_PORT !== undefined && {
+      metrics: { host: values.LOAM_METRICS_HOST, port: values.LOAM_METRICS_PORT },
+    }),
     logLevel: values.LOAM_LOG_LEVEL,
   };
 }

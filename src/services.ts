@@ -14,6 +14,7 @@ import type { Git } from './git/git.ts';
 import type { SecretBox } from './jobs/secrets.ts';
 import type { Reads } from './limits/reads.ts';
 import type { Logger } from './log.ts';
+import type { Metrics } from './metrics/metrics.ts';
 import type { PushRecorder } from './repos/pushes/recorder.ts';
 import type { DiskSpace } from './storage/disk-space.ts';
 import type { Storage } from './storage/storage.ts';
@@ -29,6 +30,7 @@ export type ProcessServices = {
   /** Which server has a repository. */
   cluster: Cluster;
   log: Logger;
+  metrics: Metrics;
   /** Of the disks that this process writes to. */
   space: DiskSpace;
   /** Of what is large: artifacts. */

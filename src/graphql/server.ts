@@ -8,6 +8,7 @@ import { showError, withCodes } from './errors.ts';
 import { usePage } from './graphiql.ts';
 import { useIdempotency } from './idempotency.ts';
 import { useLimits } from './limits.ts';
+import { useMeasure } from './measured.ts';
 import { schema } from './schema.ts';
 import { useSse } from './sse.ts';
 
@@ -39,6 +40,7 @@ export function createGraphQLServer(services: Services) {
       usePage,
       useBody(show),
       useIdempotency({ show, ...services }),
+      useMeasure(services.metrics),
       useLimits,
       useErrorCodes,
       useSse({ show, ...services }),

@@ -1,7 +1,7 @@
 /** The port: taken at the start, given back at the end. */
 import type { Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
-import { type Config, ConfigError } from '../config.ts';
+import { ConfigError } from '../config.ts';
 import type { Logger } from '../log.ts';
 
 /** Requests still running after this are cut off when the server stops. */
@@ -10,12 +10,15 @@ const CLOSE_IDLE_MS = 50;
 /** A fault that keeps connections from being accepted comes again with each round of the event loop: it is logged so often. */
 const TELL_FAULT_MS = 10_000;
 
+/** Where a server listens, and the variables that say it. */
+export type Place = { host: string; port: number; names?: { host: string; port: string } };
+
 /** @returns the address, without a trailing slash. @throws ConfigError when it cannot listen there. */
-export async function listen(server: Server, config: Config, log: Logger): Promise<string> {
+export async function listen(server: Server, place: Place, log: Logger): Promise<string> {
   const { promise, resolve, reject } = Promise.withResolvers<void>();
-  const refuse = (error: Error) => reject(listenFault(error, config));
+  const refuse = (error: Error) => reject(listenFault(error, place));
   server.once('error', refuse);
-  server.listen(config.port, config.host, resolve);
+  server.listen(place.port, place.host, resolve);
   await promise;
   // A connection that cannot be accepted, without a free descriptor or memory, is an `error` of the server; one
   // without a listener would end it.
@@ -26,23 +29,30 @@ export async function listen(server: Server, config: Config, log: Logger): Promi
     log.error({ err: error }, 'connections cannot be accepted');
   });
   const { port } = server.address() as AddressInfo;
-  const host = config.host.includes(':') ? `[${config.host}]` : config.host;
+  const host = place.host.includes(':') ? `[${place.host}]` : place.host;
   return `http://${host}:${port}`;
 }
 
-function listenFault({ code, message }: NodeJS.ErrnoException, { host, port }: Config): Error {
+function listenFault(
+  { code, message }: NodeJS.ErrnoException,
+  { host, port, names = { host: 'HOST', port: 'PORT' } }: Place,
+): Error {
   switch (code) {
     case 'EADDRINUSE':
-      return new ConfigError(`PORT: ${port} is in use on ${host}`);
+      return new ConfigError(`${names.port}: ${port} is in use on ${host}`);
     case 'EACCES':
-      return new ConfigError(`PORT: no right to listen on ${port}; those from 1024 need none`);
+      return new ConfigError(
+        `${names.port}: no right to listen on ${port}; those from 1024 need none`,
+      );
     case 'ENOTFOUND':
     case 'EAI_AGAIN':
-      return new ConfigError(`HOST: there is no host ${host}`);
+      return new ConfigError(`${names.host}: there is no host ${host}`);
     case 'EADDRNOTAVAIL':
-      return new ConfigError(`HOST: ${host} is no address of this machine`);
+      return new ConfigError(`${names.host}: ${host} is no address of this machine`);
     default:
-      return new ConfigError(`HOST, PORT: cannot listen on ${host}, port ${port}: ${message}`);
+      return new ConfigError(
+        `${names.host}, ${names.port}: cannot listen on ${host}, port ${port}: ${message}`,
+      );
   }
 }
 

@@ -28,6 +28,8 @@ export type RateLimits = AsyncDisposable & {
   refused: RequestHandler;
   /** For the API: counts the request, shows the count in the headers, refuses past the rate. */
   counted: RequestHandler;
+  /** Requests that were refused, by the plan whose rate they were past. */
+  readonly refusals: ReadonlyMap<Plan, number>;
   /** The rate headers for an address that sent what is no request: counted like a preflight. */
   of(address: string): Promise<Record<string, number>>;
 };
@@ -41,6 +43,7 @@ export async function openRateLimits(
   const counter = (name: string, seconds: number) =>
     shared ? shared.counter(name, seconds) : ownCounter(seconds);
   const buckets = new Map<Plan, Buckets>();
+  const refusals = new Map<Plan, number>();
   for (const plan of Object.keys(table ?? {}) as Plan[])
     buckets.set(plan, {
       perMinute: counter(`${plan}:minute`, WINDOW_SECONDS),
@@ -64,10 +67,12 @@ export async function openRateLimits(
       burst.consumedPoints >= limits.perSecond ? burst.msBeforeNext : 0,
       used >= limits.perMinute ? resetMs : 0,
     ];
+    refusals.set(plan, (refusals.get(plan) ?? 0) + 1);
     throw tooMany(Math.max(...waits));
   }
 
   return {
+    refusals,
     async refused(req, res, next) {
       const { viewer } = req;
       if (viewer.kind === 'account' || !viewer.failure) return next();

@@ -26,6 +26,7 @@ import { cors, preflights } from './cors.ts';
 import { databaseAnswers } from './diagnostics.ts';
 import { createHome } from './home.ts';
 import { idempotency } from './idempotency.ts';
+import { measured } from './measured.ts';
 import type { RateLimits } from './rate-limits.ts';
 import { identify } from './viewer.ts';
 
@@ -41,6 +42,7 @@ export function createHttp(services: Services, limits: RateLimits): Express {
   app.set('trust proxy', services.config.trustedProxies);
 
   app.use(requestId);
+  app.use(measured(services.metrics));
   app.use(requestLog(services.log));
   app.use(callsRouter(services));
   app.use(acceptForwarded(services));
@@ -58,7 +60,7 @@ export function createHttp(services: Services, limits: RateLimits): Express {
   app.use(hostDemanded);
   app.use(createHome(services));
   app.use(createReference(services, endpoints));
-  app.use('/artifacts', artifactsRouter(services));
+  app.use(artifactsRouter(services));
   app.use(downloadsRouter(services));
   // What stands above this line does not count: git, large-file objects, downloads, static files.
   app.use(limits.counted);
@@ -72,7 +74,10 @@ export function createHttp(services: Services, limits: RateLimits): Express {
   );
 
   const yoga = createGraphQLServer(services);
-  app.use('/graphql', (req, res) => yoga(Object.assign(req, { url: req.originalUrl }), res));
+  app.use('/graphql', (req, res) => {
+    req.pattern = req.path === '/stream' ? '/graphql/stream' : '/graphql';
+    return yoga(Object.assign(req, { url: req.originalUrl }), res);
+  });
 
   app.use((req) => {
     throw new AppError(

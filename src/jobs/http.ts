@@ -44,6 +44,7 @@ export function streamLogs(services: Services) {
     if (req.method === 'HEAD') return void res.end();
     res.flushHeaders();
     const gone = closingOf(res);
+    using _ = services.metrics.streamOpened('log');
     // Also while the database is away and there is nothing to send.
     const sign = setInterval(() => {
       // To one who does not read it would only pile up, and keep the connection from being cut.
@@ -99,11 +100,11 @@ const only = otherMethod(['GET']);
 /** Of an address at the storage's own server: it is followed at once. */
 const LINK_S = 60;
 
-/** At `/artifacts`: what a job left, as a whole and file by file. */
+/** What a job left, as a whole and file by file. */
 export function artifactsRouter(services: Services): Router {
   const router = Router();
   const { storage, config } = services;
-  router.get('/:namespace/:jobId/artifacts.tar.gz', async (req, res) => {
+  router.get('/artifacts/:namespace/:jobId/artifacts.tar.gz', async (req, res) => {
     const { namespace, jobId } = req.params;
     const { key, rule } = await demandDownload(
       services,
@@ -129,7 +130,7 @@ export function artifactsRouter(services: Services): Router {
     };
     await sendObject(req, res, { size, etag, modifiedAt, open });
   });
-  router.get('/:namespace/:jobId/files/*path', async (req, res) => {
+  router.get('/artifacts/:namespace/:jobId/files/*path', async (req, res) => {
     const { namespace, jobId } = req.params;
     const path = (req.params.path as unknown as string[]).join('/');
     const { key, rule } = await demandDownload(
@@ -149,7 +150,10 @@ export function artifactsRouter(services: Services): Router {
     // A client that goes away ends both; what it has seen then is short of Content-Length.
     await pipeline(await file.open(), res).catch(() => res.destroy());
   });
-  router.all(['/:namespace/:jobId/artifacts.tar.gz', '/:namespace/:jobId/files/*path'], only);
+  router.all(
+    ['/artifacts/:namespace/:jobId/artifacts.tar.gz', '/artifacts/:namespace/:jobId/files/*path'],
+    only,
+  );
   return router;
 }
 

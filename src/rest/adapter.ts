@@ -34,6 +34,11 @@ export function createRest(
   const router = express.Router({ caseSensitive: true, strict: true });
   for (const [path, atPath] of byPath(endpoints)) {
     const registered = router.route(expressPaths(path) as never);
+    const [first] = atPath;
+    registered.all((req, _res, next) => {
+      req.pattern = first?.route.paths[0];
+      next();
+    });
     for (const endpoint of atPath) {
       const { route } = endpoint;
       const method = route.method.toLowerCase() as Lowercase<Route['method']>;

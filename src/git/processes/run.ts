@@ -7,6 +7,7 @@
  *   const { code, stderr } = await process.ended;        // never rejects
  */
 import { type ChildProcess, spawn } from 'node:child_process';
+import { channel } from 'node:diagnostics_channel';
 import { stat } from 'node:fs/promises';
 import type { Duplex, Readable, Writable } from 'node:stream';
 import { environment, type Surroundings } from './environment.ts';
@@ -25,6 +26,12 @@ export type GitOptions = Surroundings & {
  * SIGABRT, with which git ends itself when a client says what it takes for impossible.
  */
 export type Ending = { code: number | null; signal: NodeJS.Signals | null; stderr: string };
+
+/** The channel of `node:diagnostics_channel` on which each process that was started is told, in its caller's context. */
+export const GIT_STARTED = 'loam:git:started';
+/** `command`: the first argument, such as `rev-list`. */
+export type StartedGit = { command: string; ended: Promise<Ending> };
+const startedGit = channel(GIT_STARTED);
 
 /** Git ran and failed. */
 export class GitError extends Error {
@@ -143,7 +150,10 @@ export async function startGit(
       child.once('spawn', () => {
         // What cannot be written any more shows in the process's end.
         for (const stream of child.stdio) stream?.on('error', () => {});
-        resolve(new GitProcess(child, options.signal));
+        const process = new GitProcess(child, options.signal);
+        const { ended } = process;
+        startedGit.publish({ command: args[0] ?? '', ended } satisfies StartedGit);
+        resolve(process);
       });
     });
   } catch (error) {

@@ -246,5 +246,6 @@ async function storeLog(
     await deps.space.untilFree(stopping);
     // Refused: the job was deleted, and its lines with it.
     if (!(await log.append({ lines: shown, to: cursor, progress }))) return;
+    deps.metrics.logLinesStored(shown.length);
   }
 }

@@ -5,6 +5,7 @@ import { DISK_FULL, isDatabaseAway, isDiskFull, isMachineShort } from '../../dat
 import { AppError } from '../../errors.ts';
 import { wake } from '../../events/publish.ts';
 import { demandRoom } from '../../limits/quotas.ts';
+import type { AttemptOutcome } from '../../metrics/metrics.ts';
 import { StorageAway } from '../../storage/storage.ts';
 import { removeArtifacts, removeOtherArtifacts, storeArtifacts } from '../artifacts/store.ts';
 import { appendLines } from '../logs/append.ts';
@@ -100,6 +101,7 @@ export async function finish(
     id,
     notes.filter((line) => line !== undefined),
   );
+  let moved = false;
   const deleted = await deps.db.$transaction(async (tx) => {
     const now = new Date();
     if (outcome.kind === 'lost') {
@@ -107,9 +109,10 @@ export async function finish(
     } else {
       const ran =
         outcome.kind === 'exited' ? secondsBetween(outcome.startedAt, outcome.endedAt) : 0;
-      const moved = await moveJob(tx, job.id, (locked) =>
+      const before = await moveJob(tx, job.id, (locked) =>
         locked.attemptId === id ? nextMove(locked, outcome, ran, collected) : null,
       );
+      moved = before !== null;
       if (!moved) await recordLateEnd(tx, job.id, outcome, stored);
       await tx.jobAttempt.updateMany({
         where: { id },
@@ -125,6 +128,7 @@ export async function finish(
     await wake(tx, `job:${job.id}`);
     return (await tx.job.count({ where: { id: job.id } })) === 0;
   });
+  deps.metrics.attemptEnded(endOf(outcome, moved));
   await foldPages(deps, job.id);
   if (!stored) return;
   const key = { namespaceId: job.namespaceId, jobId: job.id };
@@ -136,6 +140,15 @@ export async function finish(
   await removing.catch((error) =>
     deps.log.error({ err: error, job: job.id }, 'artifacts that do not count were not removed'),
   );
+}
+
+/** `moved`: whether the job was still the attempt's. */
+function endOf(outcome: Outcome, moved: boolean): AttemptOutcome {
+  if (outcome.kind === 'lost') return 'lost';
+  if (!moved) return 'cancelled';
+  if (outcome.kind === 'unstartable') return 'unstartable';
+  if (outcome.timedOut) return 'timed_out';
+  return outcome.exitCode === 0 ? 'succeeded' : 'failed';
 }
 
 /** Ends an attempt that cannot be gone on with, and its process if it has one. */

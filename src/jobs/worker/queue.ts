@@ -12,6 +12,8 @@ import { WORKER_SILENCE_S } from '../offers.ts';
 import { PHASES } from '../state.ts';
 
 export type Claim = { jobId: string; attemptId: string; gpu: string; gpuCount: number };
+/** `waited`: seconds since it could have been claimed. */
+export type Claimed = Claim & { region: string; waited: number };
 
 type ClaimInput = {
   workerId: string;
@@ -37,10 +39,17 @@ type ClaimInput = {
 export async function claimNext(
   { db }: { db: Pick<Services['db'], never> & Transacting },
   { workerId, runner, gpu, gpuTotal, gpuFree }: ClaimInput,
-): Promise<Claim | null> {
+): Promise<Claimed | null> {
   return db.$transaction(async (tx) => {
     const [next] = await tx.$queryRaw<
-      { id: string; namespaceId: string; gpuCount: number; repo: string | null }[]
+      {
+        id: string;
+        namespaceId: string;
+        gpuCount: number;
+        repo: string | null;
+        region: string;
+        waited: number;
+      }[]
     >`
       with recursive pools as (
         select unnest(${[...REGIONS]}::text[]) as region
@@ -69,9 +78,10 @@ export async function claimNext(
         ) share on true
         order by held, served_at nulls first, namespace_id, region
       )
-      select next.id, next.namespace_id as "namespaceId", next.gpu_count as "gpuCount", next.repo
+      select next.id, next.namespace_id as "namespaceId", next.gpu_count as "gpuCount", next.repo,
+        line.region, extract(epoch from now() - next.available_at)::float8 as waited
       from line cross join lateral (
-        select id, namespace_id, gpu_count, repo from jobs
+        select id, namespace_id, gpu_count, repo, available_at from jobs
         where gpu = ${gpu} and region = line.region and namespace_id = line.namespace_id
           and status = 'queued' and attempt_id is null
           and available_at <= now() and (${gpu} = 'none' or gpu_count <= ${gpuTotal}::bigint)
@@ -84,7 +94,7 @@ export async function claimNext(
     const attemptId = newId('att');
     const last = await tx.jobAttempt.aggregate({
       where: { jobId: next.id },
-      _max: { number: true },
+      _max: { number: true, endedAt: true },
     });
     await tx.jobAttempt.create({
       data: {
@@ -104,7 +114,11 @@ export async function claimNext(
     await tx.$executeRaw`
       insert into queue_turns (namespace_id, served_at) values (${next.namespaceId}, clock_timestamp())
       on conflict (namespace_id) do update set served_at = excluded.served_at`;
-    return { jobId: next.id, attemptId, gpu, gpuCount: next.gpuCount };
+    // One that was lost is due at once, and so keeps the time from which it was due before.
+    const { endedAt } = last._max;
+    const waited = Math.min(next.waited, endedAt ? (Date.now() - +endedAt) / 1_000 : Infinity);
+    const { region, gpuCount } = next;
+    return { jobId: next.id, attemptId, gpu, gpuCount, region, waited };
   });
 }
 

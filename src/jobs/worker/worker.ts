@@ -28,7 +28,10 @@ const WORKED_MS = 60_000;
 /** Removing takes a slot's time up to this, so that it keeps up with starting. */
 const REMOVAL_MS = 10_000;
 
-export type Worker = AsyncDisposable;
+export type Worker = AsyncDisposable & {
+  /** How many of its slots are taken. */
+  readonly used: number;
+};
 
 /** What an attempt takes of the machine. */
 type Share = { gpu: string; gpuCount: number; done: Promise<void> };
@@ -38,7 +41,7 @@ export async function startWorker(
   deps: Deps,
   { pauses = PAUSES }: { pauses?: Pauses } = {},
 ): Promise<Worker> {
-  const { db, bus, runner, log, config, space } = deps;
+  const { db, bus, runner, log, config, space, metrics } = deps;
   const { id } = deps.cluster.members;
   const self = { id, runner: runner.name, offers: runner.offers };
   const stopping = new AbortController();
@@ -156,6 +159,7 @@ export async function startWorker(
         const wanted = { workerId: id, runner: runner.name, gpu, gpuTotal, gpuFree };
         const claim = await claimNext(deps, wanted);
         if (!claim) break;
+        metrics.jobClaimed(claim, claim.waited);
         adopt(claim);
       }
     }
@@ -192,7 +196,9 @@ export async function startWorker(
       try {
         await heartbeat(deps, self);
         for (const lost of await findLost(deps, self))
-          await db.$transaction((tx) => loseAttempt(tx, lost));
+          await db
+            .$transaction((tx) => loseAttempt(tx, lost))
+            .then(() => metrics.attemptEnded('lost'));
       } catch (error) {
         log.error({ err: error }, 'no heartbeat');
       }
@@ -200,6 +206,9 @@ export async function startWorker(
   })();
 
   return {
+    get used() {
+      return active.size;
+    },
     async [Symbol.asyncDispose]() {
       stopping.abort();
       await Promise.all([claiming, beating, sweeping.done]);
