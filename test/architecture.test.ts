@@ -20,7 +20,7 @@ const sources: Source[] = globSync('src/**/*.{ts,tsx}', { cwd: ROOT }).map((path
 /** The adapters, which import a transport: of a feature its `graphql/` and `http.ts`. Every other file is domain. */
 const ADAPTER =
   /^src\/(graphql|rest|http)\/|^src\/(main|app)\.ts$|^src\/\w+\/(graphql\/|http\.ts$)/;
-const FEATURES = ['auth', 'git', 'repos', 'jobs', 'webhooks', 'lfs', 'ssh'];
+const FEATURES = ['auth', 'git', 'repos', 'jobs', 'webhooks', 'feed', 'lfs', 'ssh'];
 
 /** `path imports name` for each import of the `from` files that matches `to`. */
 function crossings(from: (s: Source) => boolean, to: RegExp): string[] {
@@ -49,25 +49,28 @@ test('git is a leaf, and so is the waiting for turns that it shares with others'
 
 test('features build on each other in one direction: auth, then repos, then the rest', () => {
   const above: Record<string, RegExp> = {
-    auth: /^src\/(repos|lfs|jobs|ssh|webhooks)\//,
-    repos: /^src\/(lfs|jobs|ssh|webhooks)\//,
-    lfs: /^src\/(jobs|webhooks)\//,
-    jobs: /^src\/(lfs|ssh|webhooks)\//,
+    auth: /^src\/(repos|lfs|jobs|ssh|webhooks|feed)\//,
+    repos: /^src\/(lfs|jobs|ssh|webhooks|feed)\//,
+    lfs: /^src\/(jobs|webhooks|feed)\//,
+    jobs: /^src\/(lfs|ssh|webhooks|feed)\//,
+    webhooks: /^src\/feed\//,
   };
   for (const [name, forbidden] of Object.entries(above))
     expect(crossings((s) => feature(s.path) === name, forbidden)).toEqual([]);
   // services.ts names the types of what every feature has to offer.
-  const below = (s: Source) => feature(s.path) !== 'webhooks' && s.path !== 'src/services.ts';
+  const below = (s: Source) =>
+    !['webhooks', 'feed'].includes(feature(s.path) ?? '') && s.path !== 'src/services.ts';
   expect(crossings((s) => below(s) && !isAdapter(s), /^src\/webhooks\//)).toEqual([]);
 });
 
 test('a feature is reached through the file named after it', () => {
   // auth has several: who is asking, what they may do, and the accounts themselves. Those who create jobs ask
-  // repos.ts for a commit; those who run them, maybe on another machine, ask checkouts.ts for its files.
+  // repos.ts for a commit; those who run them, maybe on another machine, ask checkouts.ts for its files. event-types.ts
+  // is the names that webhooks and the feed share.
   const inner = FEATURES.filter((f) => f !== 'auth' && f !== 'git').join('|');
   for (const name of FEATURES) {
     const intoOthers = new RegExp(
-      `^src/(?!${name}/)(${inner})/(?!(\\1|checkouts)\\.ts$|graphql/|http\\.ts$)`,
+      `^src/(?!${name}/)(${inner})/(?!(\\1|checkouts|event-types)\\.ts$|graphql/|http\\.ts$)`,
     );
     expect(crossings((s) => feature(s.path) === name && !isAdapter(s), intoOthers)).toEqual([]);
   }

@@ -2,13 +2,14 @@
 
 /**
  * What a reader can wait for: the events of a namespace, of one job or repository, or all of them; a job's journal;
- * the queue. A reader of `database` is woken only when the connection to it was made again.
+ * the queue; what comes to a list that subscribers share (`tail.ts`). A reader of `database` is woken only when the connection to it was made again.
  */
 export type Topic =
   | `namespace:${string}`
   | `subject:${string}`
   | 'events'
   | `job:${string}`
+  | `tail:${string}`
   | 'queue'
   | 'servers'
   | 'database';

@@ -9,6 +9,21 @@ export type Place = {
   snapshot?: string;
 };
 
+/** Whether `one` comes after `other`. */
+export function isAfter(one: Place, other: Place): boolean {
+  const difference = BigInt(one.xid) - BigInt(other.xid);
+  return difference > 0n || (difference === 0n && one.seq > other.seq);
+}
+
+/** Whether a reader that began "now" is not to see the event of this place, as `pg_visible_in_snapshot` has it. */
+export function isInSnapshot({ xid }: Place, { snapshot }: Place): boolean {
+  if (!snapshot) return false;
+  const [xmin = '', xmax = '', open = ''] = snapshot.split(':');
+  const id = BigInt(xid);
+  if (id < BigInt(xmin)) return true;
+  return id < BigInt(xmax) && !open.split(',').includes(xid);
+}
+
 /** As a reader stores it: `<xid>:<seq>`. */
 export function placeText({ xid, seq }: Place): string {
   return `${xid}:${seq}`;
@@ -42,12 +57,23 @@ export async function placeAfter(
 ): Promise<Place> {
   if (after === 0) return beforeOldest(db);
   if (after === null) return now(db);
+  const place = await placeOfEvent({ db }, after);
+  if (place === 'removed') throw tooOld();
+  if (place === null) throw noEvent();
+  return place;
+}
+
+/** By its `seq`. `'removed'`: it was, by age, and with it all before it; null: that is the number of no event. */
+export async function placeOfEvent(
+  { db }: Pick<Services, 'db'>,
+  seq: number,
+): Promise<Place | 'removed' | null> {
   const [row] = await db.$queryRaw<Place[]>`
-    select xid::text as xid, seq from events where seq = ${after}::bigint`;
+    select xid::text as xid, seq from events where seq = ${seq}::bigint`;
   if (row) return row;
   const [{ last } = { last: 0n }] = await db.$queryRaw<{ last: bigint }[]>`
     select last_value as last from events_seq_seq`;
-  throw after > 0 && after <= last ? tooOld() : noEvent();
+  return seq > 0 && seq <= last ? 'removed' : null;
 }
 
 function noEvent() {

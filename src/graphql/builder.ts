@@ -26,6 +26,7 @@ export const builder = new SchemaBuilder<{
     ID: { Input: string; Output: string };
     DateTime: { Input: Date; Output: Date };
     SafeInt: { Input: number; Output: number | bigint };
+    JSON: { Input: never; Output: object };
     Decimal: { Input: string; Output: Decimal | Prisma.Decimal | string };
   };
 }>({
@@ -152,6 +153,14 @@ builder.scalarType('Decimal', {
   parseValue: (value) => {
     if (typeof value === 'string' && /^\d+(\.\d+)?$/.test(value)) return value;
     throw new GraphQLError('must be a decimal number in a string', badInput);
+  },
+});
+
+builder.scalarType('JSON', {
+  description: 'A JSON object, in the form that REST and webhooks have. Only in answers.',
+  serialize: (value) => value,
+  parseValue: () => {
+    throw new GraphQLError('cannot be given', badInput);
   },
 });
 

@@ -11,6 +11,7 @@ import '../jobs/graphql/jobs.ts';
 import '../jobs/graphql/kept.ts';
 import '../jobs/graphql/mutations.ts';
 import '../jobs/graphql/subscriptions.ts';
+import '../feed/graphql/feed.ts';
 import './diagnostics.ts';
 
 export const schema = demandDiskSpace(builder.toSchema());

@@ -36,6 +36,7 @@ import { announce, isOver, lockJob, moveJob, PHASES, statusTopic } from './state
 import { visibleTo } from './visibility.ts';
 
 export { payloadToSend } from './artifacts/downloads.ts';
+export type { JobEventData } from './payload.ts';
 export type { CreateInput, NamedValue } from './request.ts';
 export { visibleTo } from './visibility.ts';
 

@@ -16,6 +16,8 @@ import { folderWork, type Reads } from './folder.ts';
 import { isRepositoryName, nameKey } from './names.ts';
 import { visibleTo } from './visibility.ts';
 
+export type { RepositoryEventData } from './payload.ts';
+
 export type Select = Prisma.RepositorySelect;
 export type Row<S extends Select> = Prisma.RepositoryGetPayload<{ select: S }>;
 

@@ -162,6 +162,7 @@ export const SUBSCRIPTIONS: Record<string, Rule[]> = {
   jobLog: [{ from: 'read', args: async (world) => ({ ...(await job(world)), after: 0 }) }],
   jobEvents: [{ from: 'read', args: () => ({ namespace, after: 0 }) }],
   repositoryEvents: [{ from: 'read', args: () => ({ namespaces: [namespace], after: 0 }) }],
+  events: [{ from: 'read', args: () => ({ namespaces: [namespace], after: 0 }) }],
 };
 
 /** Who finds a node by its id; `owner`: the member called `admin` alone. */
@@ -189,6 +190,7 @@ export const NAMESPACE_LISTS: Record<
   },
   jobs: { args: '', selection: '{ edges { node { id } } }', refused: false },
   keptArtifacts: { args: '', selection: '{ edges { node { jobId } } }', refused: false },
+  events: { args: '', selection: '{ edges { node { id payload } } }', refused: true },
 };
 
 /** What operations of REST take that is no argument of a root field. */
