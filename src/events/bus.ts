@@ -2,7 +2,8 @@
 
 /**
  * What a reader can wait for: the events of a namespace, of one job or repository, or all of them; a job's journal;
- * the queue; what comes to a list that subscribers share (`tail.ts`). A reader of `database` is woken only when the connection to it was made again.
+ * the queue; the deliveries of webhooks that are due, and all those of one webhook; what comes to a list that
+ * subscribers share (`tail.ts`). A reader of `database` is woken only when the connection to it was made again.
  */
 export type Topic =
   | `namespace:${string}`
@@ -11,6 +12,8 @@ export type Topic =
   | `job:${string}`
   | `tail:${string}`
   | 'queue'
+  | 'deliveries'
+  | `webhook:${string}`
   | 'servers'
   | 'database';
 
@@ -63,15 +66,15 @@ export class Bus {
 
   /**
    * Yields `'start'` at once, `'wake'` after a notification named one of the topics, and `'idle'` after `idleMs`
-   * without one; notifications that come while the reader is busy become one. Ends when `reader` aborts, or the
-   * bus is closed.
+   * without one; a function is asked for it each time. Notifications that come while the reader is busy become one.
+   * Ends when `reader` aborts, or the bus is closed.
    *
    * The reader reads its table after each, so what was written before the first yield is not missed.
    */
   async *wakes(
     topics: Topic | readonly Topic[],
     reader: AbortSignal,
-    idleMs = 15_000,
+    idleMs: number | (() => number) = 15_000,
   ): AsyncGenerator<'start' | 'wake' | 'idle'> {
     const signal = AbortSignal.any([reader, this.#closing.signal]);
     let pending = false;
@@ -107,7 +110,8 @@ export class Bus {
           };
           resolve(why);
         };
-        const timer = setTimeout(settle, idleMs, 'idle' as const);
+        const ms = typeof idleMs === 'number' ? idleMs : idleMs();
+        const timer = setTimeout(settle, ms, 'idle' as const);
         call = () => settle('wake');
       });
     }

@@ -1,0 +1,146 @@
+/** One attempt to tell an endpoint: POST, and what it answers, within 15 seconds in all. */
+import type { Dispatcher } from 'undici';
+import type { Connector } from './connector.ts';
+import { type Outcome, outcomeOf, type Try, Unanswered } from './outcomes.ts';
+import { readRetryAfter } from './schedule.ts';
+import { signatureHeaders } from './signatures.ts';
+
+/** Of the answer's body, to show to who looks for what went wrong. */
+const KEPT_BYTES = 1_024;
+/** Read to its end so that the connection can be used again; when there is more it is closed. */
+const MAX_BYTES = 64 * 1_024;
+
+/** How attempts are made. */
+export type Means = {
+  connector: Connector;
+  userAgent: string;
+  /** For all of an attempt, lookup and answer included; unset: 15 seconds (decisions, section 5). */
+  timeoutMs?: number;
+};
+const TIMEOUT_MS = 15_000;
+
+export type Message = {
+  webhookId: string;
+  url: string;
+  /** The present one, then the one before while it still signs. */
+  secrets: readonly string[];
+  /** The event's: sent as `webhook-id`. */
+  id: string;
+  body: string;
+};
+
+export type Attempt = Try & {
+  /** For how long, in milliseconds, the endpoint asked to be left alone. */
+  retryAfter: number | null;
+};
+
+/**
+ * Sends the message. That an endpoint fails is a result, not an error. Redirects are not followed: they would lead to
+ * an endpoint that nobody chose.
+ * @throws Error when this machine is short of something, and `signal.reason` when it aborts: nothing is to be recorded
+ */
+export async function attempt(
+  { connector, userAgent, timeoutMs = TIMEOUT_MS }: Means,
+  { webhookId, url, secrets, id, body: text }: Message,
+  signal: AbortSignal,
+): Promise<Attempt> {
+  const started = Date.now();
+  const body = Buffer.from(text);
+  const { origin, pathname, search } = new URL(url);
+  const request = {
+    method: 'POST' as const,
+    path: `${pathname}${search}`,
+    headers: {
+      'User-Agent': userAgent,
+      'Content-Type': 'application/json',
+      ...signatureHeaders({ id, body, at: Math.floor(started / 1_000) }, secrets),
+    },
+    body,
+  };
+  const { status, answer, retryAfter, error } = await answerTo(
+    connector.to(webhookId, origin),
+    request,
+    timeoutMs,
+    signal,
+  );
+  signal.throwIfAborted();
+  const outcome: Outcome = status === null ? outcomeOf(error) : `status_${status}`;
+  return {
+    at: new Date(started).toISOString(),
+    took: Date.now() - started,
+    outcome,
+    status,
+    // PostgreSQL keeps no NUL in a text.
+    answer: status === null ? null : answer.replaceAll('\0', '\ufffd'),
+    retryAfter,
+  };
+}
+
+type Answer = {
+  /** Null without an answer; then there is an error. */
+  status: number | null;
+  answer: string;
+  retryAfter: number | null;
+  error: unknown;
+};
+
+/**
+ * Settles when the answer is read, as far as it is, and never later than an attempt may take. What follows the status
+ * may be cut off without harm: by its status the endpoint has said what became of the message.
+ */
+function answerTo(
+  dispatcher: Dispatcher,
+  request: Omit<Dispatcher.DispatchOptions, 'origin'>,
+  timeoutMs: number,
+  signal: AbortSignal,
+): Promise<Answer> {
+  const { promise, resolve } = Promise.withResolvers<Answer>();
+  let connection: Dispatcher.DispatchController | undefined;
+  let isOver = false;
+  let status: number | null = null;
+  let retryAfter: number | null = null;
+  const kept: Buffer[] = [];
+  let bytes = 0;
+
+  const end = (error?: unknown) => {
+    if (isOver) return;
+    isOver = true;
+    clearTimeout(timer);
+    signal.removeEventListener('abort', onAbort);
+    const answer = Buffer.concat(kept).subarray(0, KEPT_BYTES).toString();
+    resolve({ status, answer, retryAfter, error });
+  };
+  const cut = (why: Error) => {
+    end(why);
+    // Before there is a connection there is nothing to cut; the request is dropped when there is one.
+    connection?.abort(why);
+  };
+  const onAbort = () => cut(new Unanswered('timeout', 'the server stops'));
+  const timer = setTimeout(
+    () => cut(new Unanswered('timeout', 'the endpoint took too long')),
+    timeoutMs,
+  );
+  signal.addEventListener('abort', onAbort);
+  if (signal.aborted) onAbort();
+
+  dispatcher.dispatch(request, {
+    onRequestStart(controller) {
+      connection = controller;
+      if (isOver) controller.abort(new Unanswered('timeout', 'the attempt has ended'));
+    },
+    onResponseStart(_controller, code, headers) {
+      // 1xx come before the answer.
+      if (code < 200) return;
+      status = code;
+      retryAfter = readRetryAfter(headers['retry-after']);
+    },
+    onResponseData(_controller, chunk) {
+      if (bytes < KEPT_BYTES) kept.push(Buffer.from(chunk.subarray(0, KEPT_BYTES - bytes)));
+      bytes += chunk.length;
+      if (bytes > MAX_BYTES) cut(new Unanswered('bad_answer', 'the answer is too long'));
+    },
+    onResponseEnd: () => end(),
+    onResponseError: (_controller, error) => end(error),
+  });
+  return promise;
+}

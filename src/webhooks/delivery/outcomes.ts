@@ -1,0 +1,59 @@
+/** What came of an attempt, as a fact that is recorded and shown. */
+import { isMachineShort } from '../../database/outage.ts';
+
+export type Outcome =
+  | `status_${number}`
+  /** The name of the host has no address, or its servers do not answer. */
+  | 'dns_failed'
+  /** The host has an address that webhooks are not sent to. Nothing was contacted. */
+  | 'refused_address'
+  | 'connect_failed'
+  /** No agreement on TLS, or a certificate that does not prove the host. */
+  | 'tls_failed'
+  /** The attempt took longer than an attempt may. */
+  | 'timeout'
+  /** The connection broke before there was an answer. */
+  | 'reset'
+  /** The answer was not HTTP. */
+  | 'bad_answer';
+
+/** An attempt, as `Delivery.tries` keeps it. */
+export type Try = {
+  /** When it began, in ISO 8601. */
+  at: string;
+  /** Milliseconds. */
+  took: number;
+  outcome: Outcome;
+  status: number | null;
+  /** The first kilobyte of the answer's body. */
+  answer: string | null;
+};
+
+/** An attempt that ended without an answer, for a reason that is known where it is thrown. */
+export class Unanswered extends Error {
+  readonly outcome: Outcome;
+  constructor(outcome: Outcome, message: string, cause?: unknown) {
+    super(message, { cause });
+    this.outcome = outcome;
+  }
+}
+
+export function isSuccess(status: number | null): boolean {
+  return status !== null && status >= 200 && status < 300;
+}
+
+/** By the codes that Node and undici give to errors of a connection that was there. */
+const RESET = /^(?:ECONNRESET|EPIPE|ECONNABORTED|UND_ERR_SOCKET|ERR_SSL_\w+|ERR_STREAM_\w+)$/;
+
+/**
+ * What an error means that an attempt ended with before it had a status.
+ * @throws the error when it is about this machine, which has no file descriptors or no memory left: the endpoint
+ *   has failed nothing then
+ */
+export function outcomeOf(error: unknown): Outcome {
+  if (error instanceof Unanswered) return error.outcome;
+  if (isMachineShort(error)) throw error;
+  const { code, message } = error as { code?: unknown; message?: unknown };
+  // undici has one code for both: a connection that was closed, and an answer of 101.
+  return RESET.test(String(code)) && message !== 'bad upgrade' ? 'reset' : 'bad_answer';
+}
