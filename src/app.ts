@@ -247,6 +247,11 @@ async function openProcess(
   const id = await identityOf(dataDir);
   const database = await openDatabase(config.database, join(dataDir, 'postgres'));
   cleanup.defer(() => database.close());
+  if (config.tracing) {
+    const { openTracing } = await import('./tracing/open.ts');
+    const who = { version: version.build, serverId: id, log };
+    cleanup.use(openTracing(config.tracing, who));
+  }
   const { client: db, pool, target } = database;
   const bus = new Bus();
   const session = await openSession({

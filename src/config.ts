@@ -11,6 +11,12 @@ import type { z } from 'zod';
 import { type PlanLimits, planLimits } from './limits/plans.ts';
 import * as kinds from './variables/kinds.ts';
 import { whyUnknown } from './variables/misspelt.ts';
+import {
+  TRACING_VARIABLES,
+  type TracingConfig,
+  tracingOf,
+  wantsTraces,
+} from './variables/tracing.ts';
 
 export type DatabaseConfig = { kind: 'embedded' } | { kind: 'url'; url: string };
 /** Where artifacts lie. */
@@ -91,6 +97,8 @@ export type Config = {
   };
   /** Unset: nowhere. */
   metrics?: MetricsConfig;
+  /** Where spans are sent; unset: there are none. */
+  tracing?: TracingConfig;
   logLevel: 'fatal' | 'error' | 'warn' | 'info' | 'debug' | 'trace' | 'silent';
 };
 
@@ -247,6 +255,8 @@ export const SECRET_VARIABLES: readonly string[] = [
   'LOAM_REDIS_URL',
   'AWS_SECRET_ACCESS_KEY',
   'AWS_SESSION_TOKEN',
+  'OTEL_EXPORTER_OTLP_HEADERS',
+  'OTEL_EXPORTER_OTLP_TRACES_HEADERS',
 ];
 /** Characters of a message or a value. */
 const SHOWN = 200;
@@ -296,6 +306,7 @@ export function readConfig(env: Env = process.env): Config {
     ...(values.LOAM_METRICS_PORT !== undefined && {
       metrics: { host: values.LOAM_METRICS_HOST, port: values.LOAM_METRICS_PORT },
     }),
+    ...(wantsTraces(env) && { tracing: tracingOf(readValues(env, TRACING_VARIABLES)) }),
     logLevel: values.LOAM_LOG_LEVEL,
   };
 }

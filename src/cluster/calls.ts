@@ -9,6 +9,7 @@ import { hash } from 'node:crypto';
 import { deserialize, serialize } from 'node:v8';
 import { AppError, type ErrorCode } from '../errors.ts';
 import type { Services } from '../services.ts';
+import { inCall, traceHeaders } from '../tracing/spans.ts';
 import { type Cluster, noAnswer, whereItIs } from './cluster.ts';
 import type { Member } from './members.ts';
 import { SIGNATURE, sign } from './signature.ts';
@@ -54,7 +55,8 @@ async function ask(
 ): Promise<unknown> {
   const path = `${CALLS_PATH}/${name}/${repositoryId}`;
   const signal = AbortSignal.any([gone, AbortSignal.timeout(ANSWER_MS)]);
-  const bytes = await post(cluster, url, { path, input, signal })
+  const send = () => post(cluster, url, { path, input, signal });
+  const bytes = await inCall(`call ${name}`, { 'loam.repository.id': repositoryId }, send)
     .then(async (answer) => {
       // Another status is that of a server which starts, or of a proxy in between.
       if (isCallAnswer(answer)) return Buffer.from(await answer.arrayBuffer());
@@ -82,6 +84,7 @@ export function post(
       'Content-Type': CALL_TYPE,
       [CONTENT_HASH]: contentHash,
       [SIGNATURE]: sign(key, partsOf(path, contentHash)),
+      ...traceHeaders(),
     },
     signal,
   });

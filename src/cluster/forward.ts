@@ -13,6 +13,7 @@ import {
 import { request as httpsRequest } from 'node:https';
 import { pipeline } from 'node:stream/promises';
 import type { Services } from '../services.ts';
+import { traceHeaders } from '../tracing/spans.ts';
 import { noAnswer, notAnswered, ServerAway, whereItIs } from './cluster.ts';
 import type { Member } from './members.ts';
 import { SIGNATURE, sign } from './signature.ts';
@@ -87,6 +88,7 @@ async function exchange(
     agent: false,
     headers: {
       ...endToEnd(req.headers),
+      ...traceHeaders(),
       'x-request-id': requestId,
       [CLIENT_ADDRESS]: address,
       [SIGNATURE]: sign(key, partsOf(method, target, address)),

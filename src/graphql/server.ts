@@ -11,6 +11,7 @@ import { useLimits } from './limits.ts';
 import { useMeasure } from './measured.ts';
 import { schema } from './schema.ts';
 import { useSse } from './sse.ts';
+import { useTrace } from './traced.ts';
 
 export function createGraphQLServer(services: Services) {
   const show = (error: unknown) => showError(error, services);
@@ -42,6 +43,7 @@ export function createGraphQLServer(services: Services) {
       useIdempotency({ show, ...services }),
       useMeasure(services.metrics),
       useLimits,
+      ...(services.config.tracing ? [useTrace] : []),
       useErrorCodes,
       useSse({ show, ...services }),
     ],

@@ -23,7 +23,7 @@ export function measured(metrics: Metrics): RequestHandler {
       const isStream = String(res.getHeader('Content-Type')).startsWith('text/event-stream');
       metrics.requestEnded({
         method: req.method,
-        route: routeOf(req),
+        route: routeOf(req) ?? NO_ROUTE,
         status: res.headersSent ? res.statusCode : null,
         seconds: isStream ? null : (performance.now() - begun) / 1_000,
       });
@@ -35,10 +35,11 @@ export function measured(metrics: Metrics): RequestHandler {
 /** By what Express was given, which is as many as there are routes. */
 const patterns = new Map<unknown, string>();
 
-function routeOf({ pattern, route }: Request): string {
+/** Undefined before a route was found. */
+export function routeOf({ pattern, route }: Request): string | undefined {
   if (pattern !== undefined) return pattern;
   const path: unknown = route?.path;
-  if (path === undefined) return NO_ROUTE;
+  if (path === undefined) return undefined;
   let known = patterns.get(path);
   if (known === undefined) {
     const [text] = [path].flat();

@@ -28,6 +28,7 @@ import { createHome } from './home.ts';
 import { idempotency } from './idempotency.ts';
 import { measured } from './measured.ts';
 import type { RateLimits } from './rate-limits.ts';
+import { traced } from './traced.ts';
 import { identify } from './viewer.ts';
 
 /** Once per process: compiling the operations takes a moment, and they belong to no one app. */
@@ -43,6 +44,7 @@ export function createHttp(services: Services, limits: RateLimits): Express {
 
   app.use(requestId);
   app.use(measured(services.metrics));
+  if (services.config.tracing) app.use(traced);
   app.use(requestLog(services.log));
   app.use(callsRouter(services));
   app.use(acceptForwarded(services));
@@ -123,6 +125,7 @@ function requestLog(log: Logger): RequestHandler {
   return pinoHttp({
     logger: log,
     genReqId: (req) => req.id,
+    customProps: ({ traceId }: Request) => (traceId ? { trace_id: traceId } : {}),
     customLogLevel: (_req, res, error) => (error || res.statusCode >= 500 ? 'error' : 'debug'),
     serializers: {
       req: ({ id, method, url, raw }) => ({
@@ -159,7 +162,10 @@ export function errorEdge(log: Logger): ErrorRequestHandler {
   return (error, req, res, _next) => {
     const shown = toPublic(error);
     if (isUnexpected(error) && !wasCutOff(req))
-      log.error({ err: error, req: { id: req.id } }, 'unexpected error');
+      log.error(
+        { err: error, req: { id: req.id }, ...(req.traceId && { trace_id: req.traceId }) },
+        'unexpected error',
+      );
     // The answer has begun: all that is left is to break it off, so that nobody takes it for whole.
     if (res.headersSent) return void res.destroy();
     // A download that was refused late had described its file already.

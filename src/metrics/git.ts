@@ -17,8 +17,8 @@ export function countGitProcesses(registry: Registry): Disposable {
     registers,
   });
   const count = (message: unknown) => {
-    const { command, ended } = message as StartedGit;
-    started.inc({ command });
+    const { args, ended } = message as StartedGit;
+    started.inc({ command: args[0] ?? '' });
     running.inc();
     void ended.then(() => running.dec());
   };

@@ -6,6 +6,7 @@ import { allowanceOf } from '../graphql/context.ts';
 import { matches } from '../http/etags.ts';
 
 import type { Services } from '../services.ts';
+import { inSpan } from '../tracing/spans.ts';
 import { readBody } from './body.ts';
 import type { Endpoint, Exchange } from './facade.ts';
 import { otherMethod } from './methods.ts';
@@ -94,7 +95,8 @@ function answer(
         allowance: allowanceOf(services, req, res),
       },
     };
-    const text = await (await call(exchange, values)).text();
+    const run = async () => (await call(exchange, values)).text();
+    const text = await inSpan(route.operation, {}, run);
     if (route.method !== 'GET') {
       res.setHeader('Cache-Control', 'no-store');
       if (route.status === 204) return void res.status(204).end();

@@ -29,8 +29,8 @@ export type Ending = { code: number | null; signal: NodeJS.Signals | null; stder
 
 /** The channel of `node:diagnostics_channel` on which each process that was started is told, in its caller's context. */
 export const GIT_STARTED = 'loam:git:started';
-/** `command`: the first argument, such as `rev-list`. */
-export type StartedGit = { command: string; ended: Promise<Ending> };
+/** `args`: the command, such as `rev-list`, and what it was given. */
+export type StartedGit = { args: readonly string[]; ended: Promise<Ending> };
 const startedGit = channel(GIT_STARTED);
 
 /** Git ran and failed. */
@@ -152,7 +152,7 @@ export async function startGit(
         for (const stream of child.stdio) stream?.on('error', () => {});
         const process = new GitProcess(child, options.signal);
         const { ended } = process;
-        startedGit.publish({ command: args[0] ?? '', ended } satisfies StartedGit);
+        startedGit.publish({ args, ended } satisfies StartedGit);
         resolve(process);
       });
     });

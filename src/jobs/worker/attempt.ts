@@ -8,6 +8,7 @@
 import { ServerAway } from '../../cluster/cluster.ts';
 import { DISK_FULL, isDiskFull } from '../../database/outage.ts';
 import { StorageAway } from '../../storage/storage.ts';
+import { inSpan, inTrace, type Span } from '../../tracing/spans.ts';
 import { sampleUsage } from '../analytics.ts';
 import { openAttemptLog } from '../logs/cap.ts';
 import type { Line } from '../logs/pages.ts';
@@ -33,6 +34,23 @@ export async function lookAfter(
 ): Promise<boolean> {
   const attempt = await findAttempt(deps, attemptId);
   if (!attempt) return true;
+  const { job, number } = attempt;
+  const attributes = {
+    'loam.job.id': job.id,
+    'loam.attempt.id': attemptId,
+    'loam.attempt.number': number,
+    'loam.job.gpu': job.gpu,
+    'loam.job.region': job.region,
+  };
+  return inTrace('job attempt', attributes, (span) => seeThrough(deps, attempt, stopping, span));
+}
+
+async function seeThrough(
+  deps: Deps,
+  attempt: Attempt,
+  stopping: AbortSignal,
+  span: Span,
+): Promise<boolean> {
   const secrets = openSecrets(deps, attempt);
   if (!secrets) {
     // Its lines cannot be masked any more, so none of them is taken either.
@@ -47,23 +65,38 @@ export async function lookAfter(
 
   const made = attempt.handle
     ? { handle: attempt.handle as Handle }
-    : await prepare(deps, attempt, secrets, watch.ended);
+    : await inSpan('prepare', {}, () => prepare(deps, attempt, secrets, watch.ended));
   if (stopping.aborted) return false;
   if ('outcome' in made) {
+    span.setAttributes(attributesOf(made.outcome));
     await finish(deps, attempt, made.outcome);
     return true;
   }
   const { handle } = made;
-  const outcome = await oversee(deps, attempt, handle, secrets, watch, stopping);
+  const outcome = await inSpan('run', {}, () =>
+    oversee(deps, attempt, handle, secrets, watch, stopping),
+  );
   if (!outcome || stopping.aborted) return false;
+  span.setAttributes(attributesOf(outcome));
   // What it leaves stays in its folder until there is room for it.
   if (attempt.job.outputPath !== null)
     await deps.space.untilFree(AbortSignal.any([watch.deleted, stopping]));
   if (stopping.aborted) return false;
-  const collected = await collectUnlessDeleted(deps, attempt, handle, outcome, watch, stopping);
+  const collected = await inSpan('collect', {}, () =>
+    collectUnlessDeleted(deps, attempt, handle, outcome, watch, stopping),
+  );
   if (stopping.aborted) return false;
-  await finish(deps, attempt, outcome, collected);
+  await inSpan('finish', {}, () => finish(deps, attempt, outcome, collected));
   return true;
+}
+
+function attributesOf(outcome: Outcome) {
+  if (outcome.kind !== 'exited') return { 'loam.attempt.outcome': outcome.kind };
+  const { exitCode, timedOut } = outcome;
+  return {
+    'loam.attempt.outcome': timedOut ? 'timed_out' : 'exited',
+    'process.exit.code': exitCode,
+  };
 }
 
 /** Storing them may take hours, and ends when nobody wants them any more, or the server stops. */
