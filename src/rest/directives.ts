@@ -20,6 +20,10 @@ export const directives = parse(`
   directive @range(min: Int, max: Int) on VARIABLE_DEFINITION
   directive @length(min: Int, max: Int) on VARIABLE_DEFINITION
   directive @choices(values: [Int!]!) on VARIABLE_DEFINITION
+  "The values of an enum that REST takes, in their wire form, where GraphQL takes more."
+  directive @among(values: [String!]!) on VARIABLE_DEFINITION
+  "Null is a value of its own, and not the same as leaving it out."
+  directive @nullable on VARIABLE_DEFINITION
 `);
 
 type Arguments = {
@@ -30,6 +34,8 @@ type Arguments = {
   range: { min?: number; max?: number };
   length: { min?: number; max?: number };
   choices: { values: number[] };
+  among: { values: string[] };
+  nullable: object;
 };
 
 const defined = buildASTSchema(directives, { assumeValid: true });

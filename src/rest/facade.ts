@@ -32,6 +32,8 @@ export type Endpoint = {
 
 /** One call: who asks, and what was answered before it became text. */
 export type Exchange = { context: Context; body?: unknown };
+/** With what sofa does not pass on. */
+type Call = Exchange & { nulls: Record<string, null> };
 
 type Stored = { operation: Operation; run: Run };
 type Run = (
@@ -54,9 +56,17 @@ export function createEndpoints(core: GraphQLSchema, routes: readonly Route[]): 
     route,
     operation: (stored.get(route.operation) as Stored).operation,
     // All values are passed as path parameters: the one source that sofa mixes with no other.
-    call: async (exchange, values) =>
-      (handlers[at] as SofaHandler)({ url: '', body: null, params: values }, exchange),
+    call: async (exchange, values) => {
+      const call: Call = Object.assign(exchange, { nulls: nullsIn(values) });
+      return (handlers[at] as SofaHandler)({ url: '', body: null, params: values }, call);
+    },
   }));
+}
+
+/** Sofa takes them for values that were left out. */
+function nullsIn(values: Record<string, unknown>): Call['nulls'] {
+  const nulls = Object.keys(values).filter((name) => values[name] === null);
+  return Object.fromEntries(nulls.map((name) => [name, null]));
 }
 
 /**
@@ -91,7 +101,7 @@ function facade(stored: ReadonlyMap<string, Stored>): GraphQLSchema {
 
 type SofaHandler = (
   request: { url: string; body: null; params: Record<string, unknown> },
-  exchange: Exchange,
+  call: Call,
 ) => Promise<Response>;
 
 /**
@@ -117,13 +127,13 @@ function sofaHandlers(
       ]),
     ),
     execute: (async ({ document, contextValue, variableValues }) => {
-      const exchange = contextValue as Exchange;
+      const call = contextValue as Call;
       const name = rootField(document);
       const { run, operation } = stored.get(name) as Stored;
-      const { data, errors } = await run(exchange.context, variableValues ?? {});
+      const { data, errors } = await run(call.context, { ...variableValues, ...call.nulls });
       if (errors) return { errors };
-      exchange.body = operation.answer.bodyOf(data);
-      return { data: { [name]: exchange.body } };
+      call.body = operation.answer.bodyOf(data);
+      return { data: { [name]: call.body } };
     }) as typeof execute,
     // Thrown on to the adapter's caller; sofa catches and passes its own throw here once more.
     errorHandler: ([error]) => {

@@ -28,6 +28,7 @@ import {
 } from 'graphql';
 import { type Answer, answerReader } from './answer.ts';
 import { directive, directives } from './directives.ts';
+import { enumValues } from './executable.ts';
 
 const FOLDER = join(import.meta.dirname, 'operations');
 
@@ -41,6 +42,10 @@ export type Parameter = {
   range?: { min?: number; max?: number };
   length?: { min?: number; max?: number };
   choices?: number[];
+  /** Of an enum, the values that REST takes, when those are not all. */
+  among?: string[];
+  /** Null may be given, and says something else than leaving it out. */
+  nullable: boolean;
   /** A list of names and values, which REST takes as an object whose values are strings. */
   stringMap: boolean;
 };
@@ -106,9 +111,18 @@ function readParameters(
       range: directive('range', definition),
       length: directive('length', definition),
       choices: directive('choices', definition)?.values,
+      among: among(name, type, directive('among', definition)?.values),
+      nullable: directive('nullable', definition) !== undefined,
       stringMap: directive('stringMap', definition) !== undefined,
     };
   });
+}
+
+/** @throws Error for a value that the enum does not have. */
+function among(name: string, type: GraphQLInputType, values?: string[]): string[] | undefined {
+  const unknown = values?.filter((value) => !enumValues(type)?.includes(value)) ?? [];
+  if (unknown.length > 0) throw new Error(`${name}: the enum has no ${unknown.join()}`);
+  return values;
 }
 
 /** The argument or input field that each variable is given to; it has the default and the description. */

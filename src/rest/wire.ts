@@ -16,11 +16,12 @@ import type { Parameter } from './operations.ts';
 export type Reader = (value: unknown) => unknown;
 
 /** @returns a function from a value that is there to the domain's; it throws AppError 400 naming the field. */
-export function reader({ name, type, stringMap }: Parameter, from: 'text' | 'json'): Reader {
-  const read = from === 'text' ? textReader(type) : jsonReader(type, stringMap);
+export function reader(parameter: Parameter, from: 'text' | 'json'): Reader {
+  const { name, type, nullable } = parameter;
+  const read = from === 'text' ? textReader(type) : jsonReader(type, parameter);
   return (value) => {
     try {
-      return read(value);
+      return value === null && nullable ? null : read(value);
     } catch (problem) {
       if (problem instanceof AppError || !(problem instanceof Error)) throw problem;
       throw invalid(name, problem.message);
@@ -47,15 +48,19 @@ function textReader(type: GraphQLInputType): Reader {
         return text === 'true';
       };
     default:
-      return jsonReader(type, false);
+      return jsonReader(type);
   }
 }
 
-function jsonReader(type: GraphQLInputType, stringMap: boolean): Reader {
+/** What else than its type says how a value is read. */
+type Kind = Partial<Pick<Parameter, 'stringMap' | 'among'>>;
+
+function jsonReader(type: GraphQLInputType, { stringMap, among }: Kind = {}): Reader {
   const nullable = getNullableType(type);
   if (stringMap) return readStringMap;
-  if (isListType(nullable)) return listReader((nullable as GraphQLList<GraphQLInputType>).ofType);
-  const known = enumValues(nullable);
+  if (isListType(nullable))
+    return listReader((nullable as GraphQLList<GraphQLInputType>).ofType, { among });
+  const known = among ?? enumValues(nullable);
   if (known) return enumReader(known);
   const scalar = nullable as GraphQLScalarType;
   switch (scalar.name) {
@@ -77,8 +82,8 @@ function jsonReader(type: GraphQLInputType, stringMap: boolean): Reader {
   }
 }
 
-function listReader(type: GraphQLInputType): Reader {
-  const each = jsonReader(type, false);
+function listReader(type: GraphQLInputType, kind: Kind): Reader {
+  const each = jsonReader(type, kind);
   return (value) => {
     if (!Array.isArray(value)) throw new Error('must be an array');
     return value.map((item) => {

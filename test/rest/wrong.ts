@@ -3,15 +3,16 @@ import type { JsonSchema } from '../fuzz/values.ts';
 
 export type Schema = JsonSchema & { format?: string; minLength?: number; maxLength?: number };
 
-/** Outside the limits that the document gives, and of other types; JSON `null` is no value of any. */
+/** Outside the limits that the document gives, and of other types; JSON `null` is a value of few. */
 export function wrongValues(schema: Schema): unknown[] {
-  const { type, enum: known, minimum, maximum, minLength, maxLength } = schema;
+  const { enum: known, minimum, maximum, minLength, maxLength } = schema;
+  const [type, ...others] = [schema.type].flat();
   return [
-    null,
+    ...(others.includes('null') ? [] : [null]),
     {},
     ...(type === 'integer' ? ['1', 1.5, 2 ** 40] : [1]),
     ...(type === 'object' ? [{ a: 1 }] : []),
-    ...(type === 'array' ? ['x', [1]] : []),
+    ...(type === 'array' ? ['x', [1], ...(schema.items?.enum ? [['unknown']] : [])] : []),
     ...(known ? [type === 'integer' ? 3 : 'unknown'] : []),
     ...(minimum === undefined ? [] : [minimum - 1]),
     ...(maximum === undefined ? [] : [maximum + 1]),

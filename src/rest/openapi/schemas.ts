@@ -34,11 +34,16 @@ export function schemaOf(type: GraphQLType, components: Map<string, JsonSchema>)
 
 /** The schema of a value that a parameter may have. */
 export function parameterSchema(
-  { type, range, length, choices, stringMap, fallback }: Parameter,
+  { type, range, length, choices, among, stringMap, nullable, fallback }: Parameter,
   components: Map<string, JsonSchema>,
 ): JsonSchema {
+  const schema = stringMap
+    ? STRING_MAP
+    : among
+      ? someOf(getNullableType(type), among)
+      : schemaOfNullable(getNullableType(type), components);
   return {
-    ...(stringMap ? STRING_MAP : schemaOfNullable(getNullableType(type), components)),
+    ...(nullable ? orNull(schema) : schema),
     ...(range?.min !== undefined && { minimum: range.min }),
     ...(range?.max !== undefined && { maximum: range.max }),
     ...(length?.min !== undefined && { minLength: length.min }),
@@ -46,6 +51,12 @@ export function parameterSchema(
     ...(choices && { enum: choices }),
     ...(fallback !== undefined && fallback !== null && { default: fallback }),
   };
+}
+
+/** Of an enum, or of a list of it, of which not all values are taken. */
+function someOf(type: GraphQLType, values: readonly string[]): JsonSchema {
+  const one: JsonSchema = { type: 'string', enum: [...values] };
+  return isListType(type) ? { type: 'array', items: one } : one;
 }
 
 function schemaOfNullable(type: GraphQLType, components: Map<string, JsonSchema>): JsonSchema {
