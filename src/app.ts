@@ -54,6 +54,8 @@ import { identityOf, prepareDataFolder } from './storage/data-folder.ts';
 import { watchDiskSpace } from './storage/disk-space.ts';
 import { openStorage } from './storage/open.ts';
 import { createGuard } from './webhooks/delivery/guard.ts';
+import { removeDeletedWebhooks, removeOldDeliveries } from './webhooks/retention.ts';
+import { createWebhookSecrets } from './webhooks/secrets.ts';
 
 export type Overrides = {
   log?: Logger;
@@ -116,7 +118,10 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
     rechecks: openRechecks({ pool, log }),
     reads: new Reads(),
     urls: { base, artifacts: config.artifactUrl ?? `${base}/artifacts` },
-    webhooks: { guard: createGuard(config.webhooks.allow) },
+    webhooks: {
+      guard: createGuard(config.webhooks.allow),
+      secrets: createWebhookSecrets(process.keys),
+    },
   };
   const runner =
     config.role === 'all' ? await openRunner(config, { log, overrides }, cleanup) : null;
@@ -158,6 +163,8 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
         },
         'removing artifacts that were deleted': () => removeLeftMarked(services),
         'removing logs of deleted jobs': () => removeDeletedPages(services),
+        'removing old deliveries of webhooks': () => removeOldDeliveries(services),
+        'removing webhooks that were deleted': () => removeDeletedWebhooks(services),
       }),
     // The first thing of the end, so that others take over before requests are refused here.
     () => ({ [Symbol.asyncDispose]: () => cluster.members.leave() }),

@@ -9,9 +9,9 @@ export const PREFIXES = {
   job: 'Job',
   pat: 'AccessToken',
   key: 'ApiKey',
-  wh: null,
+  wh: 'Webhook',
   evt: null,
-  dlv: null,
+  dlv: 'Delivery',
   att: 'JobAttempt',
   srv: null,
 } as const;

@@ -19,6 +19,7 @@ import type { PushRecorder } from './repos/pushes/recorder.ts';
 import type { DiskSpace } from './storage/disk-space.ts';
 import type { Storage } from './storage/storage.ts';
 import type { AddressGuard } from './webhooks/delivery/guard.ts';
+import type { WebhookSecrets } from './webhooks/secrets.ts';
 
 /** What every process has, whatever its role. */
 export type ProcessServices = {
@@ -55,5 +56,7 @@ export type Services = ProcessServices & {
   webhooks: {
     /** Where webhooks may lead. */
     guard: AddressGuard;
+    /** Seals what they sign with. */
+    secrets: WebhookSecrets;
   };
 };

@@ -43,14 +43,17 @@ test('what is there for REST alone says so', () => {
   const forRest = /\.(whoami|accessTokens|apiKeys|\w*Page)$/;
   const fields = parts(schema.getQueryType() as never)
     .concat(parts(schema.getType('Repository') as never))
+    .concat(parts(schema.getType('Webhook') as never))
     .filter(([place]) => forRest.test(place));
   expect(fields.map(([place]) => place)).toEqual([
     'Query.accessTokens',
     'Query.apiKeys',
     'Query.jobPage',
     'Query.repositoryPage',
+    'Query.webhookPage',
     'Query.whoami',
     'Repository.commitPage',
+    'Webhook.deliveryPage',
   ]);
   for (const [place, { description }] of fields)
     expect(description, place).toMatch(/only for REST/i);

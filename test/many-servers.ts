@@ -98,6 +98,7 @@ export async function startServers({ env, ...counts }: ServersOptions): Promise<
     LOAM_SECRET_KEY: randomBytes(32).toString('base64'),
     LOAM_ADMIN_TOKEN: token,
     LOAM_RATE_LIMITS: 'off',
+    LOAM_WEBHOOK_ALLOW: '127.0.0.1',
     LOAM_STORAGE: `s3://${s3.bucket}/${s3.prefix}`,
     AWS_ENDPOINT_URL_S3: s3.endpoint ?? '',
     AWS_REGION: s3.region ?? '',

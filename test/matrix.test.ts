@@ -7,4 +7,7 @@ import { walkMatrix } from './matrix/walk.ts';
 const cleanup = new AsyncDisposableStack();
 afterAll(() => cleanup.disposeAsync());
 
-walkMatrix(async () => cleanup.use(await startApp({ overrides: { runner: fakeRunner() } })));
+walkMatrix(async () => {
+  const config = { webhooks: { allow: ['127.0.0.1'] } };
+  return cleanup.use(await startApp({ config, overrides: { runner: fakeRunner() } }));
+});

@@ -6,6 +6,7 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { parse } from 'yaml';
 import { templateOf } from '../src/rest/openapi/document.ts';
 import { errorsOf, routes } from '../src/rest/routes.ts';
+import { SPECIFIED_TYPES } from '../src/webhooks/event-types.ts';
 import { startApp, type TestApp } from './harness.ts';
 
 type Media = {
@@ -100,7 +101,7 @@ function examples(): Example[] {
       for (const value of all) found.push({ where, schema, value });
     }
   };
-  for (const [where, operation] of operations()) {
+  for (const [where, operation] of [...operations(), ...operations(document.webhooks)]) {
     for (const { name, schema = {}, example } of operation.parameters)
       if (example !== undefined) found.push({ where: `${where} ${name}`, schema, value: example });
     media(`${where} body`, operation.requestBody?.content);
@@ -114,8 +115,8 @@ function examples(): Example[] {
   return found;
 }
 
-function operations(): [where: string, Described][] {
-  return Object.entries<Record<string, Described>>(document.paths).flatMap(([path, item]) =>
+function operations(from = document.paths): [where: string, Described][] {
+  return Object.entries<Record<string, Described>>(from).flatMap(([path, item]) =>
     ['get', 'post', 'put', 'patch', 'delete'].flatMap((method) => {
       const operation = item[method];
       return operation
@@ -152,7 +153,13 @@ test('its examples of requests are accepted, and answered with its examples', as
   const bodyOf = ({ requestBody }: Described) => requestBody?.content['application/json']?.example;
   const withBody = operations().filter(([, operation]) => bodyOf(operation));
   // What is made first is there for the rest.
-  const order = ['createRepository', 'createJob', 'createAccessToken', 'createApiKey'];
+  const order = [
+    'createRepository',
+    'createJob',
+    'createAccessToken',
+    'createApiKey',
+    'createWebhook',
+  ];
   withBody.sort(([, a], [, b]) => rank(a) - rank(b));
   function rank({ operationId }: Described) {
     const at = order.indexOf(operationId);
@@ -161,10 +168,11 @@ test('its examples of requests are accepted, and answered with its examples', as
   expect(withBody.length).toBeGreaterThan(6);
 
   let id = '';
+  let webhook = '';
   const [, createRepository] = withBody[0] as [string, Described];
   for (const [where, operation] of withBody) {
     const [method = '', template = ''] = where.split(' ');
-    if (template.includes('{id}')) {
+    if (template.includes('repository/{namespace}/{id}')) {
       // Each finds the repository as the examples have it.
       const base = '/auth/v1/repository/alice';
       await alice.delete(`${base}/${id}`);
@@ -173,7 +181,7 @@ test('its examples of requests are accepted, and answered with its examples', as
     const example = (name: string) =>
       operation.parameters.find((parameter) => parameter.name === name)?.example as string;
     const path = template.replaceAll(/\{(\w+)\}/g, (_, name) =>
-      name === 'id' ? id : example(name),
+      name !== 'id' ? example(name) : template.includes('webhooks') ? webhook : id,
     );
     const answer = await alice.request(method, path, { json: bodyOf(operation) });
     const [status = '', response] =
@@ -183,6 +191,7 @@ test('its examples of requests are accepted, and answered with its examples', as
     expect(errorsIn(media.schema, answer.body), where).toBeNull();
     expect(steady(answer.body), where).toEqual(steady(media.example as object));
     if (operation === createRepository) id = answer.body.id;
+    if (operation.operationId === 'createWebhook') webhook = answer.body.id;
   }
 
   // What they made is found under the names of the examples.
@@ -209,6 +218,26 @@ function steady(answer: object): object {
     ]),
   );
 }
+
+test('it says what endpoints of webhooks are sent, for each type that REST takes', () => {
+  type Properties = { properties: Record<string, { items: { enum: string[] } }> };
+  const bodyOf = ({ requestBody }: Described) =>
+    (requestBody as NonNullable<Described['requestBody']>).content['application/json']
+      ?.schema as Properties;
+  expect(Object.keys(document.webhooks)).toEqual([...SPECIFIED_TYPES]);
+  for (const [where, operation] of operations(document.webhooks)) {
+    const fields = ['id', 'type', 'timestamp', 'namespace', 'data'];
+    expect(Object.keys(bodyOf(operation).properties), where).toEqual(fields);
+    const names = operation.parameters.map(({ name }) => name);
+    const signed = ['webhook-signature', 'X-Service-Signature'];
+    expect(names, where).toEqual(['webhook-id', 'webhook-timestamp', ...signed]);
+  }
+  for (const [where, operation] of operations()) {
+    if (!['createWebhook', 'updateWebhook'].includes(operation.operationId)) continue;
+    const { event_types } = bodyOf(operation).properties;
+    expect(event_types?.items.enum, where).toEqual([...SPECIFIED_TYPES]);
+  }
+});
 
 test('no answer is of two types, so that generated clients have one', () => {
   for (const [where, { responses }] of operations())

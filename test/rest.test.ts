@@ -10,7 +10,8 @@ afterAll(() => cleanup.disposeAsync());
 
 walkRoutes(async () => {
   // Many jobs are left running.
-  const config = { jobSlots: 1_000 };
+  const webhooks = { allow: ['127.0.0.1'] };
+  const config = { jobSlots: 1_000, webhooks };
   const loam = cleanup.use(await startApp({ config, overrides: { runner: fakeRunner() } }));
   const free = { ...planLimits.free, perMinute: 1 };
   const other = cleanup.use(await startApp({ config: { rateLimits: { ...planLimits, free } } }));

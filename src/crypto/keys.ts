@@ -12,7 +12,12 @@ import { join } from 'node:path';
 import type { PrismaClient } from '../../prisma/generated/client.ts';
 import { type Config, ConfigError } from '../config.ts';
 
-export type Purpose = 'signed links' | 'secrets of jobs' | 'recognition' | 'calls between servers';
+export type Purpose =
+  | 'signed links'
+  | 'secrets of jobs'
+  | 'secrets of webhooks'
+  | 'recognition'
+  | 'calls between servers';
 
 export type Keys = {
   /** 32 bytes. */

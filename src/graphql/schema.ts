@@ -12,6 +12,8 @@ import '../jobs/graphql/kept.ts';
 import '../jobs/graphql/mutations.ts';
 import '../jobs/graphql/subscriptions.ts';
 import '../feed/graphql/feed.ts';
+import '../webhooks/graphql/webhooks.ts';
+import '../webhooks/graphql/mutations.ts';
 import './diagnostics.ts';
 
 export const schema = demandDiskSpace(builder.toSchema());

@@ -2,7 +2,7 @@
  * Whether a namespace has room for more (decisions section 6): each number is its plan's, from the table in
  * plans.ts, also where rate limits are off.
  *
- * Nothing here grows with history: repositories and active jobs are counted through an index and no further
+ * Nothing here grows with history: repositories, active jobs and webhooks are counted through an index and no further
  * than the limit, storage is a number that the database keeps (`namespaces.storage_bytes`).
  */
 import { Prisma } from '../../prisma/generated/client.ts';
@@ -11,11 +11,12 @@ import { AppError } from '../errors.ts';
 import type { Services } from '../services.ts';
 import { planLimits, UNLIMITED } from './plans.ts';
 
-export type Quota = 'repositories' | 'activeJobs' | 'storageBytes';
+export type Quota = 'repositories' | 'activeJobs' | 'webhooks' | 'storageBytes';
 
 const NAMES: Record<Quota, string> = {
   repositories: 'repositories',
   activeJobs: 'queued and running jobs',
+  webhooks: 'webhooks',
   storageBytes: 'bytes of storage',
 };
 
@@ -81,5 +82,9 @@ function usage(what: Quota, id: string, limit: number): Prisma.Sql {
       return Prisma.sql`select count(*) as used from
         (select from jobs where namespace_id = ${id} and status in ('queued', 'running')
          limit ${limit}) counted`;
+    case 'webhooks':
+      // A deleted one has no rows here.
+      return Prisma.sql`select count(*) as used from
+        (select from webhook_namespaces where namespace_id = ${id} limit ${limit}) counted`;
   }
 }

@@ -13,8 +13,8 @@ export type Route = {
   /** The documented path, then alternatives. `{x}` is one segment, `{x*}` all the rest, which may be empty. */
   paths: readonly [string, ...string[]];
   /** Of success; 204 has no body. */
-  status: 200 | 201 | 204;
-  tag: 'Repositories' | 'Jobs' | 'Tokens and keys' | 'Diagnostics';
+  status: 200 | 201 | 202 | 204;
+  tag: 'Repositories' | 'Jobs' | 'Webhooks' | 'Tokens and keys' | 'Diagnostics';
   /** Documented besides those that every route has (`errorsOf`). */
   errors?: readonly ErrorStatus[];
   /** What a 409 of the route's own says. */
@@ -50,6 +50,8 @@ const REPOSITORY_EXISTS = [
   'already_exists',
   'name: a repository of that name exists in the namespace',
 ] as const;
+
+const WEBHOOK_OFF = ['conflict', 'The webhook is off: switch it on first'] as const;
 
 /** Reads of jobs are documented without the prefix. */
 const jobs = (rest: string) => [`/{namespace}${rest}`, `/auth/v1/{namespace}${rest}`] as const;
@@ -204,6 +206,72 @@ export const routes: readonly Route[] = [
       'conflict',
       'The job cannot be deleted while its status is running: cancel it first',
     ],
+  },
+  {
+    operation: 'listWebhooks',
+    method: 'GET',
+    paths: ['/auth/v1/seed/webhooks'],
+    status: 200,
+    tag: 'Webhooks',
+    errors: [403],
+  },
+  {
+    operation: 'createWebhook',
+    method: 'POST',
+    paths: ['/auth/v1/seed/webhooks'],
+    status: 201,
+    tag: 'Webhooks',
+    errors: [403, 404],
+  },
+  {
+    operation: 'getWebhook',
+    method: 'GET',
+    paths: ['/auth/v1/seed/webhooks/{id}'],
+    status: 200,
+    tag: 'Webhooks',
+    errors: [403, 404],
+  },
+  {
+    operation: 'updateWebhook',
+    method: 'PATCH',
+    paths: ['/auth/v1/seed/webhooks/{id}'],
+    status: 200,
+    tag: 'Webhooks',
+    errors: [403, 404],
+  },
+  {
+    operation: 'deleteWebhook',
+    method: 'DELETE',
+    paths: ['/auth/v1/seed/webhooks/{id}'],
+    status: 204,
+    tag: 'Webhooks',
+    errors: [403, 404],
+  },
+  {
+    operation: 'testWebhook',
+    method: 'POST',
+    paths: ['/auth/v1/seed/webhooks/{id}/test'],
+    status: 202,
+    tag: 'Webhooks',
+    errors: [403, 404],
+    conflict: WEBHOOK_OFF,
+  },
+  {
+    operation: 'listDeliveries',
+    method: 'GET',
+    paths: ['/auth/v1/seed/webhooks/{id}/deliveries'],
+    status: 200,
+    tag: 'Webhooks',
+    errors: [403, 404],
+  },
+  {
+    operation: 'redeliver',
+    method: 'POST',
+    paths: ['/auth/v1/seed/webhooks/{id}/deliveries/{delivery}/redeliver'],
+    status: 202,
+    tag: 'Webhooks',
+    errors: [403, 404],
+    conflict: WEBHOOK_OFF,
   },
   {
     operation: 'getHealth',

@@ -46,3 +46,6 @@ export const TOLD_AS: Readonly<Partial<Record<EventType, WebhookEventType>>> = {
   'repository.pushed': 'repository.pushed',
   'repository.deleted': 'repository.deleted',
 };
+
+/** What a delivery may be of. */
+export type DeliveryType = WebhookEventType | typeof PING;

@@ -27,7 +27,8 @@ const MAX_DEPTH = 3;
 type Operation = { query: string; variables: Record<string, unknown> };
 
 test('no GraphQL operation ends in an unexpected error', { timeout: 240_000 }, async () => {
-  await using app = await startApp();
+  const config = { webhooks: { allow: ['127.0.0.1'] } };
+  await using app = await startApp({ config });
   const world = await createWorld(app);
   using wire = openWire(app.base);
   const batches = fc.array(fc.tuple(world.callers, operations(world)), {

@@ -54,7 +54,7 @@ export async function fuzzRest(loam: Loam, requests: number): Promise<void> {
 function callsOf(document: Document, world: World): fc.Arbitrary<Call> {
   const operations = everywhere(document).map(({ method, path, parameters, body }) => {
     const segments = path.split(/(\{[^}]+\})/).map((part) => {
-      const name = /^\{(.+)\}$/.exec(part)?.[1]?.replace(/\*$/, '');
+      const name = /^\{(.+)\}$/.exec(part)?.[1]?.replace(/^id$/, idOf(path)).replace(/\*$/, '');
       return name
         ? mostly(world.known(name) ?? nastyString, nastyString, 9).map((v) => encode(String(v)))
         : fc.constant(part);
@@ -90,6 +90,11 @@ function callsOf(document: Document, world: World): fc.Arbitrary<Call> {
   function value(schema: JsonSchema, name: string) {
     return fromSchema(schema, document.resolve, world.known, name);
   }
+}
+
+/** What an `{id}` is of. */
+function idOf(path: string): string {
+  return path.includes('/webhooks/') ? 'webhook_id' : 'repository_id';
 }
 
 /** The documented paths and, for the document does not list them as such, the alternatives. */

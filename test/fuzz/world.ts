@@ -1,6 +1,7 @@
 /** Things that exist, so that fuzzing reaches the code behind "not found"; made again when it deletes them. */
 import fc from 'fast-check';
 import type { Client, Loam } from '../harness.ts';
+import { ENDPOINT } from '../rest/cases.ts';
 
 export type World = {
   /** Real values for a parameter or field of that name, in REST's or GraphQL's spelling. */
@@ -17,6 +18,7 @@ export async function createWorld(loam: Loam): Promise<World> {
   const visitor = await loam.user('visitor');
   const repository = { id: '', name: 'fuzzed' };
   const jobs = ['fuzzed', 'gone'];
+  const webhook = { id: '', delivery: '' };
 
   async function restore(): Promise<void> {
     const path = '/auth/v1/repository/admin';
@@ -33,12 +35,30 @@ export async function createWorld(loam: Loam): Promise<World> {
     await admin.post('/auth/v1/seed/admin/jobs', job);
     for (const name of ['pat', 'api_keys'])
       await admin.post(`/auth/v1/${name}`, { name: 'fuzzed' });
+    await restoreWebhook();
+  }
+
+  async function restoreWebhook(): Promise<void> {
+    const path = '/auth/v1/seed/webhooks';
+    const input = { name: 'fuzzed', url: ENDPOINT, event_types: ['job.failed'] };
+    const json = { namespaces: ['admin'], active: true };
+    const { status } = await admin.request('PATCH', `${path}/${webhook.id}`, { json });
+    if (status !== 200)
+      webhook.id = (await admin.post(path, { ...input, namespaces: ['admin'] })).body.id;
+    webhook.delivery = (await admin.post(`${path}/${webhook.id}/test`)).body.id;
   }
 
   const names: Record<string, () => fc.Arbitrary<unknown>> = {
     namespace: () => fc.constantFrom(...NAMESPACES),
     newnamespace: () => fc.constantFrom(...NAMESPACES),
-    id: () => fc.constant(repository.id),
+    id: () => fc.constantFrom(repository.id, webhook.id),
+    repositoryid: () => fc.constant(repository.id),
+    webhookid: () => fc.constant(webhook.id),
+    delivery: () => fc.constant(webhook.delivery),
+    deliveryid: () => fc.constant(webhook.delivery),
+    namespaces: () => fc.constantFrom(...NAMESPACES),
+    url: () => fc.constantFrom(ENDPOINT, 'http://hooks.acme.example', 'https://10.0.0.1'),
+    secret: () => fc.constantFrom('hush', 'whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw', 'whsec_'),
     name: () => fc.constantFrom(repository.name, ...jobs, 'Fresh_1.x'),
     username: () => fc.constantFrom('admin', 'visitor'),
     repo: () => fc.constantFrom(`admin/${repository.name}`, 'admin/none', 'none'),

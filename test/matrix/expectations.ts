@@ -7,7 +7,7 @@ import type { World } from './world.ts';
 /** Each may do what those before it may. */
 export const LEVELS = [
   'anyone',
-  // Any valid credential, also one whose scopes allow nothing.
+  // Any valid credential, also one that is good for nothing in acme.
   'account',
   // A credential of full rights, of a user who is no member.
   'user',
@@ -25,6 +25,8 @@ export type Rule = {
    * nobody finds what another has deleted; those who may not share one.
    */
   args?(world: World, actor: string): object | Promise<object>;
+  /** What brings about an event that a subscription shows, where it shows only what comes. */
+  event?(world: World): Promise<unknown>;
 };
 
 const namespace = 'acme';
@@ -69,6 +71,9 @@ export const QUERIES: Record<string, Rule[]> = {
   repositoryPage: [{ from: 'anyone', ...named }],
   job: [{ from: 'read', args: (world) => job(world) }],
   jobPage: [{ from: 'read', ...named }],
+  webhook: [{ from: 'admin', args: async (world) => ({ id: await world.webhook() }) }],
+  // Shows what the caller may administer, if nothing.
+  webhookPage: [{ from: 'account' }],
 };
 
 export const MUTATIONS: Record<string, Rule[]> = {
@@ -156,6 +161,55 @@ export const MUTATIONS: Record<string, Rule[]> = {
       }),
     },
   ],
+
+  createWebhook: [
+    { from: 'admin', args: ({ webhookInput }) => ({ input: webhookInput() }) },
+    // It takes `admin` in all of its namespaces.
+    {
+      from: 'operator',
+      args: ({ webhookInput }) => ({ input: webhookInput(namespace, 'alone') }),
+    },
+  ],
+  updateWebhook: [
+    {
+      from: 'admin',
+      args: async ({ webhook, unique }) => ({ input: { id: await webhook(), name: unique() } }),
+    },
+    {
+      from: 'operator',
+      args: async ({ webhook, unique }) => ({
+        input: { id: await webhook(namespace, 'alone'), name: unique() },
+      }),
+    },
+    // One's own namespace can be taken out without the right in the others.
+    {
+      from: 'admin',
+      args: async ({ webhook }) => ({
+        input: { id: await webhook(namespace, 'alone'), namespaces: ['alone'] },
+      }),
+    },
+  ],
+  deleteWebhook: [
+    { from: 'admin', args: async ({ webhook }) => ({ input: { id: await webhook() } }) },
+    {
+      from: 'operator',
+      args: async ({ webhook }) => ({ input: { id: await webhook(namespace, 'alone') } }),
+    },
+  ],
+  testWebhook: [
+    { from: 'admin', args: async ({ webhook }) => ({ input: { id: await webhook() } }) },
+    {
+      from: 'operator',
+      args: async ({ webhook }) => ({ input: { id: await webhook(namespace, 'alone') } }),
+    },
+  ],
+  redeliver: [
+    { from: 'admin', args: async ({ delivery }) => ({ input: await delivery() }) },
+    {
+      from: 'operator',
+      args: async ({ delivery }) => ({ input: await delivery(namespace, 'alone') }),
+    },
+  ],
 };
 
 export const SUBSCRIPTIONS: Record<string, Rule[]> = {
@@ -163,6 +217,13 @@ export const SUBSCRIPTIONS: Record<string, Rule[]> = {
   jobEvents: [{ from: 'read', args: () => ({ namespace, after: 0 }) }],
   repositoryEvents: [{ from: 'read', args: () => ({ namespaces: [namespace], after: 0 }) }],
   events: [{ from: 'read', args: () => ({ namespaces: [namespace], after: 0 }) }],
+  webhookDeliveries: [
+    {
+      from: 'admin',
+      args: async ({ webhook }) => ({ id: await webhook() }),
+      event: async ({ webhook, sendTest }) => sendTest(await webhook()),
+    },
+  ],
 };
 
 /** Who finds a node by its id; `owner`: the member called `admin` alone. */
@@ -175,12 +236,14 @@ export const NODES: Record<string, Level | 'owner'> = {
   Member: 'read',
   AccessToken: 'owner',
   ApiKey: 'admin',
+  Webhook: 'admin',
+  Delivery: 'admin',
 };
 
-/** The lists of a namespace: of what is private they hold nothing for strangers, or are refused to them. */
+/** The lists of a namespace: of what is private they hold nothing for others than `from`, or are refused to them. */
 export const NAMESPACE_LISTS: Record<
   string,
-  { args: string; selection: string; refused: boolean }
+  { args: string; selection: string; refused: boolean; from?: Level }
 > = {
   members: { args: '', selection: '{ edges { node { role } } }', refused: true },
   repositories: {
@@ -191,6 +254,7 @@ export const NAMESPACE_LISTS: Record<
   jobs: { args: '', selection: '{ edges { node { id } } }', refused: false },
   keptArtifacts: { args: '', selection: '{ edges { node { jobId } } }', refused: false },
   events: { args: '', selection: '{ edges { node { id payload } } }', refused: true },
+  webhooks: { args: '', selection: '{ edges { node { id } } }', refused: true, from: 'admin' },
 };
 
 /** What operations of REST take that is no argument of a root field. */

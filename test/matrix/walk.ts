@@ -69,7 +69,8 @@ export function walkMatrix(open: () => Promise<Loam>): void {
       for (const [at, rule] of (rules[name] ?? []).entries()) {
         for (const caller of world.callers) {
           const args = await argsOf(rule, kind, caller);
-          const { status, codes } = await callField(caller.client, kind, field, args);
+          const event = rule.event && (() => rule.event?.(targets));
+          const { status, codes } = await callField(caller.client, kind, field, args, event);
           const told = `${caller.name}, rule ${at}, ${JSON.stringify(args)}: ${codes}`;
           expect(status, told).toBe(caller.refused ? 401 : 200);
           if (reaches(caller, rule.from) && !caller.refused)
@@ -137,12 +138,12 @@ export function walkMatrix(open: () => Promise<Loam>): void {
 
     test.each(Object.entries(NAMESPACE_LISTS))(
       '%s hold nothing private for strangers',
-      async (name, { args, selection, refused }) => {
+      async (name, { args, selection, refused, from = 'read' }) => {
         for (const caller of world.callers.filter((each) => reaches(each, 'account'))) {
           const { data, errors } = await caller.client.graphql(
             `{ namespace(name: "acme") { list: ${name}${args} ${selection} } }`,
           );
-          const member = reaches(caller, 'read');
+          const member = reaches(caller, from);
           const { list } = data.namespace;
           expect((list?.edges ?? []).length > 0, caller.name).toBe(member);
           expect(
@@ -166,26 +167,28 @@ async function callField(
   kind: string,
   field: GraphQLField<unknown, unknown>,
   args: object,
+  event?: () => unknown,
 ): Promise<{ status: number; codes: string[] }> {
   const given = field.args.filter(({ name }) => name in args);
   const list = (texts: string[]) => (texts.length ? `(${texts.join()})` : '');
   const query = `${kind} ${list(given.map(({ name, type }) => `$${name}: ${type}`))} {
     ${field.name}${list(given.map(({ name }) => `${name}: $${name}`))}
     ${isCompositeType(getNamedType(field.type)) ? '{ __typename }' : ''} }`;
-  if (kind === 'subscription') return firstOf(client, query, args);
+  if (kind === 'subscription') return firstOf(client, query, args, event);
   const { status, body } = await client.post('/graphql', { query, variables: args });
   return { status, codes: codesOf(body) };
 }
 
-/** Follows a subscription until its first event. */
-async function firstOf(client: Client, query: string, variables: object) {
+/** Follows a subscription until its first event, which `event` brings about once it is open. */
+async function firstOf(client: Client, query: string, variables: object, event?: () => unknown) {
   const abort = new AbortController();
   const response = await postSubscription(client, { query, variables }, abort.signal);
   try {
     const { status, body } = response;
     if (!body || status !== 200) return { status, codes: codesOf(await response.json()) };
-    for await (const { event, data } of parseEvents(body))
-      if (event === 'next') return { status, codes: codesOf(data) };
+    await event?.();
+    for await (const { event: kind, data } of parseEvents(body))
+      if (kind === 'next') return { status, codes: codesOf(data) };
     throw new Error('It ended without a word');
   } finally {
     abort.abort();

@@ -1,5 +1,6 @@
 /** The organization `acme`, one caller of each kind, and targets made on demand. */
 import { type Client, eventually, type Loam } from '../harness.ts';
+import { ENDPOINT } from '../rest/cases.ts';
 import type { Level } from './expectations.ts';
 
 export type Caller = {
@@ -17,7 +18,9 @@ export async function createWorld(loam: Loam) {
   let count = 0;
   const unique = () => `target-${++count}`;
   const members = { reader: 'READ', writer: 'WRITE', manager: 'ADMIN' };
-  await operator.gql(`mutation { createOrganization(input: {name: "acme"}) { namespace { id } } }`);
+  await operator.gql(
+    `mutation { createOrganization(input: {name: "acme", plan: UNLIMITED}) { namespace { id } } }`,
+  );
   const clients: Record<string, Client> = { admin: operator };
   for (const name of ['outsider', 'alone', ...Object.keys(members)])
     clients[name] = await loam.user(name);
@@ -31,7 +34,8 @@ export async function createWorld(loam: Loam) {
     return loam.client(`Bearer ${body.token}`);
   };
   for (const name of Object.keys(clients)) await pat(name, { name: 'own' });
-  const scoped = await pat('manager', { name: 'scoped', scopes: ['webhook:admin'] });
+  const limits = { scopes: ['webhook:admin'], namespaces: ['manager'] };
+  const scoped = await pat('manager', { name: 'scoped', ...limits });
   const expired = await pat('manager', { name: 'expired' });
   await loam.pool.query(`update access_tokens set expires_at = now() where name = 'expired'`);
 
@@ -91,6 +95,35 @@ export async function createWorld(loam: Loam) {
     return name;
   }
 
+  const webhookInput = (...namespaces: string[]) => ({
+    name: unique(),
+    url: ENDPOINT,
+    eventTypes: ['JOB_FAILED'],
+    namespaces: namespaces.length > 0 ? namespaces : ['acme'],
+  });
+
+  async function webhook(...namespaces: string[]): Promise<string> {
+    const { createWebhook } = await operator.gql(
+      `mutation ($input: CreateWebhookInput!) { createWebhook(input: $input) { webhook { id } } }`,
+      { input: webhookInput(...namespaces) },
+    );
+    return createWebhook.webhook.id;
+  }
+
+  /** @returns the id of the delivery */
+  async function sendTest(id: string): Promise<string> {
+    const { testWebhook } = await operator.gql(
+      `mutation ($id: ID!) { testWebhook(input: { id: $id }) { delivery { id } } }`,
+      { id },
+    );
+    return testWebhook.delivery.id;
+  }
+
+  async function delivery(...namespaces: string[]) {
+    const webhookId = await webhook(...namespaces);
+    return { webhookId, deliveryId: await sendTest(webhookId) };
+  }
+
   async function token(owner: string): Promise<string> {
     const name = unique();
     await pat(owner, { name });
@@ -108,6 +141,7 @@ export async function createWorld(loam: Loam) {
     { job: await job() },
   );
   const { apiKey } = await by('manager').gql(`{ apiKey(name: "${await key()}") { id } }`);
+  const { webhookId, deliveryId } = await delivery();
   const ids: Record<string, string> = {
     User: viewer.id,
     Namespace: namespace.id,
@@ -117,17 +151,20 @@ export async function createWorld(loam: Loam) {
     Member: namespace.members.nodes[0].id,
     AccessToken: accessToken.id,
     ApiKey: apiKey.id,
+    Webhook: webhookId,
+    Delivery: deliveryId,
   };
   // The list of a namespace has one from the beginning.
   await keptArtifacts();
   /** The caller's own namespace, or that of somebody else. */
   const home = (name: string) => (clients[name] ? name : 'alone');
-  return { callers, ids, unique, home, repository, jobInput, job, keptArtifacts, key, token };
+  const made = { repository, job, keptArtifacts, key, token, webhook, delivery };
+  return { callers, ids, unique, home, jobInput, webhookInput, sendTest, ...made };
 }
 
 /** The same world, where what is made once is used again. */
 export function shared(world: World): World {
-  const { repository, job, keptArtifacts, key, token } = world;
+  const { repository, job, keptArtifacts, key, token, webhook, delivery } = world;
   return {
     ...world,
     repository: once(repository),
@@ -135,6 +172,8 @@ export function shared(world: World): World {
     keptArtifacts: once(keptArtifacts),
     key: once(key),
     token: once(token),
+    webhook: once(webhook),
+    delivery: once(delivery),
   };
 }
 

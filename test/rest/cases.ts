@@ -26,11 +26,12 @@ export type Case = {
 
 export type World = Awaited<ReturnType<typeof createWorld>>;
 
-/** Alice owns; Bob has nothing of hers; a token of hers has one scope. */
+/** Alice owns; Bob has nothing of hers; tokens of hers have one scope. */
 export async function createWorld(loam: Loam) {
   const alice = await loam.user('alice');
   const bob = await loam.user('bob');
   const narrow = await alice.post('/auth/v1/pat', { name: 'narrow', scopes: ['webhook:admin'] });
+  const reader = await alice.post('/auth/v1/pat', { name: 'reader', scopes: ['repo:read'] });
   await alice.post('/auth/v1/repository/alice', { name: 'work' });
   let count = 0;
   return {
@@ -38,6 +39,7 @@ export async function createWorld(loam: Loam) {
     alice,
     bob,
     narrow: loam.client(`Bearer ${narrow.body.token}`),
+    reader: loam.client(`Bearer ${reader.body.token}`),
     unique: () => `name-${++count}`,
   };
 }
@@ -110,6 +112,42 @@ const jobErrors = {
   403: asOutsider,
   404: (_world: World, { params }: Call) => ({ params: { ...params, name: 'none' } }),
 };
+
+/** Nobody answers there; where the walk is made, webhooks may lead to it. */
+export const ENDPOINT = 'https://127.0.0.1:9/loam';
+const WEBHOOK = { url: ENDPOINT, secret: 'hush', event_types: ['job.completed', 'dev.started'] };
+
+async function newWebhook({ alice, unique }: World): Promise<string> {
+  const json = { ...WEBHOOK, name: unique(), namespaces: ['alice'] };
+  const { status, text, body } = await alice.post('/auth/v1/seed/webhooks', json);
+  expect(status, text).toBe(201);
+  return body.id;
+}
+
+const noSuchWebhook = (_world: World, { params }: Call) => ({
+  params: { ...params, id: 'wh_01jd8me9k2g4s6v8x1z3b5d7f9' },
+});
+const webhookErrors = { 403: asOutsider, 404: noSuchWebhook };
+const switchedOff = async ({ alice }: World, { params }: Call) => {
+  await alice.request('PATCH', `/auth/v1/seed/webhooks/${params.id}`, { json: { active: false } });
+  return {};
+};
+
+/** A call on a new webhook of Alice's. */
+const onWebhook =
+  (more: Partial<Call> = {}) =>
+  async (world: World): Promise<Call> => ({
+    as: world.alice,
+    params: { id: await newWebhook(world) },
+    ...more,
+  });
+
+/** A call on a webhook that was tested. */
+async function onDelivery(world: World): Promise<Call> {
+  const call = await onWebhook()(world);
+  const { body } = await world.alice.post(`/auth/v1/seed/webhooks/${call.params.id}/test`);
+  return { ...call, params: { ...call.params, delivery: body.id } };
+}
 
 export const cases: Record<string, Case> = {
   getHealth: {
@@ -298,6 +336,86 @@ export const cases: Record<string, Case> = {
     errors: {
       ...jobErrors,
       409: async (world) => ({ params: (await onJob('sleep 60', 'running')(world)).params }),
+    },
+  },
+
+  listWebhooks: {
+    status: 200,
+    // Of a credential with the scope and nothing else.
+    call: async (world) => {
+      await newWebhook(world);
+      return { as: world.narrow, params: {}, query: { per_page: '3' } };
+    },
+    body: page(fields.webhook),
+    errors: { 403: ({ reader }) => ({ as: reader }) },
+  },
+  createWebhook: {
+    status: 201,
+    call: ({ alice, unique }) => ({
+      as: alice,
+      params: {},
+      json: { ...WEBHOOK, name: unique(), namespaces: ['alice'] },
+    }),
+    body: (body: object, { json }) => {
+      const { secret, ...shown } = json as Json;
+      expect(secret).toBeDefined();
+      expect(body).toEqual({ ...fields.webhook, ...shown, has_secret: true, active: true });
+    },
+    errors: {
+      403: (_world, { json }) => ({ json: { ...json, namespaces: ['alice', 'bob'] } }),
+      404: (_world, { json }) => ({ json: { ...json, namespaces: ['bob', 'nobody'] } }),
+    },
+  },
+  getWebhook: {
+    status: 200,
+    call: onWebhook(),
+    body: { ...fields.webhook, url: ENDPOINT, has_secret: true, active: true },
+    errors: webhookErrors,
+  },
+  updateWebhook: {
+    status: 200,
+    call: onWebhook({
+      json: { name: 'other', secret: null, event_types: ['job.failed'], active: false },
+    }),
+    body: {
+      ...fields.webhook,
+      name: 'other',
+      url: ENDPOINT,
+      event_types: ['job.failed'],
+      namespaces: ['alice'],
+      has_secret: false,
+      active: false,
+    },
+    errors: webhookErrors,
+  },
+  deleteWebhook: { status: 204, call: onWebhook(), errors: webhookErrors },
+  testWebhook: {
+    status: 202,
+    call: onWebhook(),
+    body: { ...fields.newDelivery, event_type: 'ping' },
+    errors: { ...webhookErrors, 409: switchedOff },
+  },
+  listDeliveries: {
+    status: 200,
+    // Off, or its attempts would change it between two requests.
+    call: async (world) => {
+      const call = await onDelivery(world);
+      await switchedOff(world, call);
+      return { ...call, query: { page: '1' } };
+    },
+    body: page({ ...fields.delivery, status: 'failed', event_type: 'ping' }),
+    errors: webhookErrors,
+  },
+  redeliver: {
+    status: 202,
+    call: onDelivery,
+    body: { ...fields.newDelivery, event_type: 'ping' },
+    errors: {
+      403: asOutsider,
+      404: (_world, { params }) => ({
+        params: { ...params, delivery: 'dlv_01jd8mg2p5j7t9w1y3a5c7e9g1' },
+      }),
+      409: switchedOff,
     },
   },
 

@@ -164,6 +164,41 @@ export const jobAnalytics = {
   runtime_seconds: integer,
 };
 
+export const webhook = {
+  id: id('wh'),
+  name: text,
+  url: text,
+  event_types: expect.any(Array),
+  namespaces: expect.any(Array),
+  has_secret: flag,
+  active: flag,
+  created_at: time,
+  updated_at: time,
+};
+
+export const delivery = {
+  id: id('dlv'),
+  event_id: id('evt'),
+  event_type: text,
+  status: expect.toBeOneOf(['pending', 'succeeded', 'failed']),
+  outcome: orNull(text),
+  response_status: orNull(integer),
+  attempts: integer,
+  next_attempt_at: orNull(time),
+  created_at: time,
+  completed_at: orNull(time),
+};
+
+export const newDelivery = {
+  ...delivery,
+  status: 'pending',
+  outcome: null,
+  response_status: null,
+  attempts: 0,
+  next_attempt_at: time,
+  completed_at: null,
+};
+
 export const identity = { user_id: id('user'), username: text, email: text, namespace: text };
 
 export const accessToken = {

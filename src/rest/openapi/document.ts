@@ -17,8 +17,9 @@ import { downloads } from './downloads.ts';
 import { exampleFor } from './examples.ts';
 import { type JsonSchema, parameterSchema } from './schemas.ts';
 import { STREAM_SCHEMAS, streamed } from './streams.ts';
+import { webhooks } from './webhooks.ts';
 
-const ABOUT = `Git repositories, batch compute jobs, and the tokens and keys to reach them.
+const ABOUT = `Git repositories, batch compute jobs, webhooks, and the tokens and keys to reach them.
 
 Everything here, and more, is in GraphQL at \`/graphql\` too. Bodies and answers are JSON; times are
 ISO 8601 in UTC. A parameter of another type than documented is refused with 400, and so is a body field that
@@ -30,6 +31,7 @@ Every path can also answer 405 (it does not have that method), 408 (the headers 
 const TAGS: Record<Route['tag'], string> = {
   Repositories: 'Create, read, rename, transfer and delete repositories.',
   Jobs: 'Run a command to completion, follow its log, fetch what it made.',
+  Webhooks: 'Be told of events at an HTTPS endpoint, and see what was sent there.',
   'Tokens and keys': 'Credentials for people and for programs.',
   Diagnostics: 'Is it up, which one is it, and who am I?',
 };
@@ -50,6 +52,7 @@ export function openApiDocument(endpoints: readonly Endpoint[], urls: Services['
     tags: Object.entries(TAGS).map(([name, description]) => ({ name, description })),
     security: [{ token: [] }, { apiKey: [] }],
     paths: { ...paths, ...downloads(urls) },
+    webhooks: webhooks(endpoints, schemas),
     components: {
       schemas: Object.fromEntries(schemas),
       responses: sharedErrors(endpoints.map(({ route }) => route)),

@@ -8,6 +8,8 @@ import { enumValues } from '../executable.ts';
 const SHA = '9f86d081884c7d659a2feaa0c55ad015a3bf4f1b';
 const REPOSITORY = 'repo_01jd8m9x2hfa3v0k6n5q7r8s9t';
 const JOB = 'job_01jd8mc4n7f3r9t2v5x8z1b4d6';
+const WEBHOOK = 'wh_01jd8me9k2g4s6v8x1z3b5d7f9';
+const DELIVERY = 'dlv_01jd8mg2p5j7t9w1y3a5c7e9g1';
 
 const EXAMPLES: Record<string, unknown> = {
   // Diagnostics and identity
@@ -142,6 +144,34 @@ const EXAMPLES: Record<string, unknown> = {
   cpu_utilization_percent: 41,
   memory_used_gb: 19,
   disk_used_gb: 7,
+
+  // Webhooks
+  ...Object.fromEntries(
+    ['Webhook', 'getWebhook', 'updateWebhook', 'deleteWebhook', 'testWebhook'].map((owner) => [
+      `${owner}.id`,
+      WEBHOOK,
+    ]),
+  ),
+  'listDeliveries.id': WEBHOOK,
+  'redeliver.id': WEBHOOK,
+  'redeliver.delivery': DELIVERY,
+  'Delivery.id': DELIVERY,
+  ...named('Chat of the team', ['Webhook', 'createWebhook']),
+  'updateWebhook.name': 'Chat of the team',
+  url: 'https://hooks.acme.example/loam',
+  secret: 'whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw',
+  event_types: ['job.completed', 'job.failed'],
+  namespaces: ['alice'],
+  has_secret: true,
+  active: true,
+  event_id: 'evt_01jd8mf7v3h9r1t5w7y9a2c4e6',
+  event_type: 'ping',
+  'Delivery.status': 'pending',
+  outcome: null,
+  response_status: null,
+  attempts: 0,
+  next_attempt_at: '2026-09-02T14:32:46.480Z',
+  'Delivery.completed_at': null,
 };
 
 /** What is called `name` in these operations or types. */

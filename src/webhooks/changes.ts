@@ -1,0 +1,196 @@
+/** Webhooks, changed by those who may (`access.ts`): create, update, delete. */
+import type { Prisma } from '../../prisma/generated/client.ts';
+import { namespaceNamed } from '../auth/accounts.ts';
+import { demandAccount, type Viewer } from '../auth/permissions.ts';
+import { inTransaction } from '../database/client.ts';
+import { invalid } from '../errors.ts';
+import { wake } from '../events/publish.ts';
+import { newId } from '../ids.ts';
+import { demandRoom } from '../limits/quotas.ts';
+import type { Services } from '../services.ts';
+import { demandAll, demandChangeOfNamespaces } from './access.ts';
+import { whyNotUrl } from './delivery/guard.ts';
+import {
+  type Changes,
+  type CreateInput,
+  checkChanges,
+  checkCreation,
+  type UpdateInput,
+} from './request.ts';
+import { rotated } from './secrets.ts';
+import { switchedOff } from './unwanted.ts';
+import {
+  getWebhook,
+  lockWebhook,
+  toWebhook,
+  type Webhook,
+  type WebhookRow,
+  webhookColumns,
+} from './webhooks.ts';
+
+type Deps = Pick<Services, 'db' | 'pool' | 'config' | 'webhooks'>;
+
+/**
+ * @throws AppError 400, 401, 403 (a namespace that is not the viewer's to administer, or a quota), 404 for a
+ *   namespace that there is not
+ */
+export async function createWebhook(
+  services: Deps,
+  viewer: Viewer,
+  input: CreateInput,
+): Promise<Webhook> {
+  const { userId } = demandAccount(viewer);
+  const { namespaces: names, secret, ...request } = checkCreation(input);
+  const namespaces = await namespacesNamed(services, names);
+  demandAll(viewer, idsOf(namespaces));
+  await demandUrl(services, request.url);
+
+  const id = newId('wh');
+  return inTransaction(services.db, async (tx) => {
+    await demandRoomIn({ ...services, db: tx }, namespaces);
+    const row = await tx.webhook.create({
+      data: {
+        ...request,
+        id,
+        secret: secret === null ? null : services.webhooks.secrets.seal(id, secret),
+        createdById: userId,
+        namespaces: { create: namespaces.map(({ id: namespaceId }) => ({ namespaceId })) },
+        queue: { create: { namespaceId: namespaces[0].id } },
+      },
+      select: webhookColumns,
+    });
+    return toWebhook(row);
+  });
+}
+
+/**
+ * Changes what is given. A change takes the right in all namespaces, those it had and those it gets; to take out
+ * namespaces and nothing else, it suffices to have it in those.
+ * @throws AppError 400, 401, 403 (right or quota), 404
+ */
+export async function updateWebhook(
+  services: Deps,
+  viewer: Viewer,
+  { id, ...input }: UpdateInput & { id: string },
+): Promise<Webhook> {
+  const before = await getWebhook(services, viewer, id);
+  const { namespaces: names, ...changes } = checkChanges(input);
+  const namespaces = names && (await namespacesNamed(services, names));
+  const demandChange = ({ namespaceIds }: Webhook) =>
+    namespaces && Object.keys(changes).length === 0
+      ? demandChangeOfNamespaces(viewer, namespaceIds, idsOf(namespaces))
+      : demandAll(viewer, [...namespaceIds, ...idsOf(namespaces ?? [])]);
+  demandChange(before);
+  if (changes.url !== undefined) await demandUrl(services, changes.url);
+
+  const changed = await inTransaction(services.db, async (tx) => {
+    const locked = await lockWebhook(tx, id);
+    // Its namespaces may be others by now.
+    demandChange(toWebhook(locked));
+    const data = { ...dataOf(services, locked, changes) };
+    if (namespaces) await setNamespaces({ ...services, db: tx }, locked, namespaces);
+    if (namespaces || Object.keys(data).length > 0) Object.assign(data, { updatedAt: new Date() });
+    const row = await tx.webhook.update({ where: { id }, data, select: webhookColumns });
+    await wake(tx, `webhook:${id}`);
+    return toWebhook(row);
+  });
+  if (!changed.active || namespaces) await switchedOff(services, id);
+  return changed;
+}
+
+/** The columns that change. */
+function dataOf(
+  { webhooks }: Pick<Services, 'webhooks'>,
+  row: WebhookRow,
+  { secret, active, ...rest }: Omit<Changes, 'namespaces'>,
+): Prisma.WebhookUncheckedUpdateInput {
+  const switched = active !== undefined && active !== row.active;
+  const moved = rest.url !== undefined && rest.url !== row.url;
+  return {
+    ...rest,
+    ...(secret !== undefined && rotated(webhooks.secrets, row.id, row.secret, secret)),
+    ...(switched && { active, offReason: null }),
+    // What has failed until now says nothing about another address, nor about one that was mended.
+    ...((switched || moved) && { failingSince: null }),
+  };
+}
+
+type Named = Awaited<ReturnType<typeof namespaceNamed>>;
+type NamedList = [Named, ...Named[]];
+
+/** Gives it these namespaces and no others. @throws AppError 403 for a quota */
+async function setNamespaces(
+  services: Pick<Services, 'db' | 'config'>,
+  { id: webhookId, namespaces: before }: WebhookRow,
+  after: NamedList,
+): Promise<void> {
+  const { db } = services;
+  const had = new Set(before.map(({ namespaceId }) => namespaceId));
+  const added = after.filter(({ id }) => !had.has(id));
+  await demandRoomIn(services, added);
+  await db.webhookNamespace.deleteMany({
+    where: { webhookId, namespaceId: { notIn: idsOf(after) } },
+  });
+  await db.webhookNamespace.createMany({
+    data: added.map(({ id: namespaceId }) => ({ webhookId, namespaceId })),
+  });
+  // In whose turn it is sent: it must be one of those it has.
+  await db.webhookQueue.updateMany({
+    where: { webhookId, namespaceId: { notIn: idsOf(after) } },
+    data: { namespaceId: after[0].id },
+  });
+}
+
+/**
+ * It is gone for everybody and sends nothing more; its deliveries are removed later (`retention.ts`).
+ * @throws AppError 401, 403, 404
+ */
+export async function deleteWebhook(
+  services: Pick<Services, 'db'>,
+  viewer: Viewer,
+  id: string,
+): Promise<string> {
+  await getWebhook(services, viewer, id);
+  await inTransaction(services.db, async (tx) => {
+    const row = await lockWebhook(tx, id);
+    demandAll(viewer, toWebhook(row).namespaceIds);
+    await tx.webhook.update({
+      where: { id },
+      data: { deletedAt: new Date() },
+      select: { id: true },
+    });
+    await tx.webhookNamespace.deleteMany({ where: { webhookId: id } });
+    await wake(tx, `webhook:${id}`);
+  });
+  return id;
+}
+
+/** @throws AppError 404 */
+async function namespacesNamed(
+  { db }: Pick<Services, 'db'>,
+  [first, ...others]: [string, ...string[]],
+): Promise<NamedList> {
+  return [
+    await namespaceNamed(db, first),
+    ...(await Promise.all(others.map((name) => namespaceNamed(db, name)))),
+  ];
+}
+
+/** Sorted, so that two that want places in the same namespaces wait for each other in one order. @throws AppError 403 */
+async function demandRoomIn(
+  services: Pick<Services, 'db' | 'config'>,
+  namespaces: readonly Named[],
+): Promise<void> {
+  const sorted = [...namespaces].sort((a, b) => (a.id < b.id ? -1 : 1));
+  for (const namespace of sorted) await demandRoom(services, namespace, 'webhooks');
+}
+
+/** @throws AppError 400 */
+async function demandUrl({ webhooks }: Pick<Services, 'webhooks'>, url: string): Promise<void> {
+  const why = await whyNotUrl(url, webhooks.guard);
+  if (why) throw invalid('url', why);
+}
+
+function idsOf(namespaces: readonly { id: string }[]): string[] {
+  return namespaces.map(({ id }) => id);
+}

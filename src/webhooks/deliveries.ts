@@ -1,0 +1,153 @@
+/**
+ * Deliveries, for those who may see their webhook: a message for one webhook each, with all its attempts. Of a
+ * webhook of several namespaces a viewer sees those of the namespaces that it administers, and tests (`access.ts`).
+ */
+import type { Prisma } from '../../prisma/generated/client.ts';
+import type { DeliveryStatus } from '../../prisma/generated/enums.ts';
+import type { Viewer } from '../auth/permissions.ts';
+import { readSlice, type Sorting } from '../database/keyset.ts';
+import {
+  type NumberedPage,
+  type PageRequest,
+  type Slice,
+  type SliceRequest,
+  toOffset,
+} from '../database/paging.ts';
+import { invalid, notFound } from '../errors.ts';
+import { isId } from '../ids.ts';
+import type { Allowance } from '../limits/reads.ts';
+import type { Services } from '../services.ts';
+import { deliveriesVisibleTo, demandRead } from './access.ts';
+import type { Try } from './delivery/outcomes.ts';
+import { bodyOf } from './delivery/payload.ts';
+import type { DeliveryType } from './event-types.ts';
+import { findWebhooks, getWebhook, type Webhook } from './webhooks.ts';
+
+/** All but what may be large. */
+export const deliveryColumns = {
+  id: true,
+  webhookId: true,
+  messageId: true,
+  type: true,
+  namespaceId: true,
+  status: true,
+  outcome: true,
+  responseStatus: true,
+  attempts: true,
+  nextAttemptAt: true,
+  createdAt: true,
+  updatedAt: true,
+  completedAt: true,
+} as const satisfies Prisma.DeliverySelect;
+type DeliveryRow = Prisma.DeliveryGetPayload<{ select: typeof deliveryColumns }>;
+export type Delivery = Omit<DeliveryRow, 'type'> & { type: DeliveryType };
+
+type Deps = Pick<Services, 'db'>;
+type Filter = { status?: DeliveryStatus | null; type?: DeliveryType | null };
+
+/** Newest first: ids sort by time of creation. */
+const NEWEST: Sorting = { name: 'newest', column: 'id', type: 'text', order: 'desc' };
+
+/** Those of a webhook, newest first. @throws AppError 400, 401, 403, 404 */
+export async function listDeliveries(
+  services: Deps,
+  viewer: Viewer,
+  webhook: Webhook,
+  { page, perPage }: PageRequest,
+): Promise<NumberedPage<Delivery>> {
+  const range = toOffset({ page, perPage });
+  const where = whereOf(viewer, webhook);
+  const [rows, total] = await Promise.all([
+    services.db.delivery.findMany({
+      where,
+      select: deliveryColumns,
+      orderBy: { id: 'desc' },
+      ...range,
+    }),
+    services.db.delivery.count({ where }),
+  ]);
+  return { nodes: rows as Delivery[], page, perPage, total };
+}
+
+/** As `listDeliveries`, after a cursor. @throws AppError 400, 401, 403 */
+export async function sliceDeliveries(
+  { db }: Deps,
+  viewer: Viewer,
+  webhook: Webhook,
+  { status, type, ...range }: SliceRequest & Filter,
+): Promise<Slice<Delivery>> {
+  const where = whereOf(viewer, webhook, { status, type });
+  return readSlice(db.delivery, NEWEST, range, { where, select: deliveryColumns });
+}
+
+/** @throws AppError 401, 403 */
+function whereOf(
+  viewer: Viewer,
+  { id, namespaceIds }: Webhook,
+  { status, type }: Filter = {},
+): Prisma.DeliveryWhereInput {
+  demandRead(viewer, namespaceIds);
+  return {
+    webhookId: id,
+    ...(status && { status }),
+    ...(type && { type }),
+    AND: [deliveriesVisibleTo(viewer)],
+  };
+}
+
+/** Those of the ids that the viewer may see. */
+export async function findDeliveries(
+  { db }: Deps,
+  viewer: Viewer,
+  ids: readonly string[],
+): Promise<Delivery[]> {
+  const rows = await db.delivery.findMany({
+    where: { AND: [{ id: { in: [...ids] } }, deliveriesVisibleTo(viewer)] },
+    select: deliveryColumns,
+  });
+  const webhookIds = new Set(rows.map(({ webhookId }) => webhookId));
+  const webhooks = await findWebhooks({ db }, viewer, [...webhookIds]);
+  const visible = new Set(webhooks.map(({ id }) => id));
+  return rows.filter(({ webhookId }) => visible.has(webhookId)) as Delivery[];
+}
+
+/** One of a webhook. @throws AppError 401, 403, 404 (webhook, or delivery of it) */
+export async function getDelivery(
+  services: Deps,
+  viewer: Viewer,
+  { webhookId, deliveryId }: { webhookId: string; deliveryId: string },
+): Promise<{ webhook: Webhook; delivery: Delivery }> {
+  const webhook = await getWebhook(services, viewer, webhookId);
+  const row =
+    isId('dlv', deliveryId) &&
+    (await services.db.delivery.findUnique({
+      where: { id: deliveryId, AND: [whereOf(viewer, webhook)] },
+      select: deliveryColumns,
+    }));
+  if (!row) throw notFound('Delivery');
+  return { webhook, delivery: row as Delivery };
+}
+
+/** The attempts of a delivery that the viewer was found to see, the first one first. */
+export async function triesOf({ db }: Deps, { id }: Pick<Delivery, 'id'>): Promise<Try[]> {
+  // Prisma makes one query of those of all deliveries in an answer.
+  const row = await db.delivery.findUnique({ where: { id }, select: { tries: true } });
+  return (row?.tries ?? []) as unknown as Try[];
+}
+
+/**
+ * The body that is sent of a delivery which the viewer was found to see; null when it was removed meanwhile.
+ * @throws AppError 400 when it does not fit into the answer any more, 503
+ */
+export async function payloadOf(
+  services: Pick<Services, 'db' | 'signer' | 'urls'>,
+  { messageId }: Pick<Delivery, 'messageId'>,
+  allowance: Allowance,
+): Promise<unknown> {
+  const message = await services.db.webhookMessage.findUnique({ where: { id: messageId } });
+  if (!message) return null;
+  const body = bodyOf(services, message);
+  const bytes = Buffer.byteLength(body);
+  if ((await allowance.take(bytes)) === bytes) return JSON.parse(body);
+  throw invalid(null, 'The answer is full: ask for less at once');
+}

@@ -1,0 +1,89 @@
+/** Deliveries in GraphQL. */
+import { builder } from '../../graphql/builder.ts';
+import { connectionType, pageType } from '../../graphql/paging.ts';
+import * as deliveries from '../deliveries.ts';
+import type { Try } from '../delivery/outcomes.ts';
+import { DeliveryStatus, WebhookEventType } from './enums.ts';
+
+/** What it costs, in fields, to read what may take 10 or 20 kB for each. */
+const LARGE = 25;
+
+const DeliveryTry = builder.objectRef<Try>('DeliveryTry').implement({
+  description: 'An attempt of a delivery.',
+  fields: (t) => ({
+    startedAt: t.field({
+      type: 'DateTime',
+      description: 'When it began.',
+      resolve: ({ at }) => new Date(at),
+    }),
+    milliseconds: t.int({ description: 'How long it took.', resolve: ({ took }) => took }),
+    outcome: t.exposeString('outcome', { description: 'What came of it, as `Delivery.outcome`.' }),
+    responseStatus: t.exposeInt('status', {
+      nullable: true,
+      description: 'The status that the endpoint answered with; null without an answer.',
+    }),
+    response: t.exposeString('answer', {
+      nullable: true,
+      description: 'The beginning of the body of the answer, at most 1 kB.',
+    }),
+  }),
+});
+
+const DeliveryRef = builder.objectRef<deliveries.Delivery>('Delivery');
+export const Delivery = builder.node(DeliveryRef, {
+  description: 'A message for one webhook, with all its attempts. It is kept for 30 days.',
+  id: { resolve: ({ id }) => id },
+  loadMany: async (ids, { services, viewer }) => {
+    const found = await deliveries.findDeliveries(services, viewer, ids);
+    const byId = new Map(found.map((delivery) => [delivery.id, delivery]));
+    return ids.map((id) => byId.get(id) ?? null);
+  },
+  fields: (t) => ({
+    webhookId: t.exposeID('webhookId', { description: 'The id of the webhook.' }),
+    eventId: t.exposeID('messageId', {
+      description: 'The id of the event, which the endpoint gets as `webhook-id` each time.',
+    }),
+    eventType: t.expose('type', { type: WebhookEventType, description: 'What happened.' }),
+    status: t.expose('status', { type: DeliveryStatus, description: 'What became of it.' }),
+    outcome: t.exposeString('outcome', {
+      nullable: true,
+      description:
+        'What came of the last attempt: `status_200`, `timeout`, `dns_failed` and so on; null before the first.',
+    }),
+    responseStatus: t.exposeInt('responseStatus', {
+      nullable: true,
+      description: 'The status of the last answer; null without one.',
+    }),
+    attempts: t.exposeInt('attempts', { description: 'How often it was sent.' }),
+    nextAttemptAt: t.expose('nextAttemptAt', {
+      type: 'DateTime',
+      nullable: true,
+      description: 'When it is to be sent next; null when it is not.',
+    }),
+    createdAt: t.expose('createdAt', { type: 'DateTime', description: 'When it was made.' }),
+    completedAt: t.expose('completedAt', {
+      type: 'DateTime',
+      nullable: true,
+      description: 'When it succeeded or was given up; null before.',
+    }),
+    tries: t.field({
+      type: [DeliveryTry],
+      nullable: true,
+      description: 'Its attempts, the first one first.',
+      complexity: { field: LARGE, multiplier: 1 },
+      resolve: (delivery, _args, { services }) => deliveries.triesOf(services, delivery),
+    }),
+    payload: t.field({
+      type: 'JSON',
+      nullable: true,
+      description:
+        'The body that is sent. Links to artifacts are signed anew each time. Null once it is removed.',
+      complexity: LARGE,
+      resolve: (delivery, _args, { services, allowance }, info) =>
+        deliveries.payloadOf(services, delivery, allowance(info)),
+    }),
+  }),
+});
+
+export const DeliveryConnection = connectionType('Delivery', Delivery);
+export const DeliveryPage = pageType<deliveries.Delivery>('DeliveryPage', Delivery);

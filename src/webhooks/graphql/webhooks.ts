@@ -1,0 +1,157 @@
+/** Webhooks in GraphQL: the type, and what can be read and followed. */
+import { Namespace, User } from '../../auth/graphql/namespaces.ts';
+import { builder } from '../../graphql/builder.ts';
+import {
+  connectionType,
+  numberedPageCost,
+  pageArgs,
+  pageCost,
+  pageType,
+  sliceArgs,
+  toConnection,
+} from '../../graphql/paging.ts';
+import { endedByReader, orThrow } from '../../graphql/subscription.ts';
+import { listDeliveries, sliceDeliveries } from '../deliveries.ts';
+import { followDeliveries } from '../following.ts';
+import * as webhooks from '../webhooks.ts';
+import { Delivery, DeliveryConnection, DeliveryPage } from './deliveries.ts';
+import { DeliveryStatus, WebhookEventType, WebhookOffReason } from './enums.ts';
+
+const WebhookRef = builder.objectRef<webhooks.Webhook>('Webhook');
+export const Webhook = builder.node(WebhookRef, {
+  description: 'An HTTPS endpoint that is told of events.',
+  id: { resolve: ({ id }) => id },
+  loadMany: async (ids, { services, viewer }) => {
+    const found = await webhooks.findWebhooks(services, viewer, ids);
+    const byId = new Map(found.map((webhook) => [webhook.id, webhook]));
+    return ids.map((id) => byId.get(id) ?? null);
+  },
+  fields: (t) => ({
+    name: t.exposeString('name', { description: 'What people call it; several may be called so.' }),
+    url: t.exposeString('url', { description: 'The endpoint, which gets a POST for each event.' }),
+    eventTypes: t.field({
+      type: [WebhookEventType],
+      description: 'What it is told of.',
+      resolve: ({ eventTypes }) => eventTypes,
+    }),
+    namespaces: t.exposeStringList('namespaces', {
+      description: 'The names of the namespaces whose events it is told of, in their order.',
+    }),
+    hasSecret: t.exposeBoolean('hasSecret', {
+      description: 'Whether what it is sent is signed. The secret is never shown.',
+    }),
+    formerSecretUntil: t.expose('formerUntil', {
+      type: 'DateTime',
+      nullable: true,
+      description:
+        'Until when what it is sent is signed with the secret before, too; null when it is not.',
+    }),
+    active: t.exposeBoolean('active', { description: 'Whether it is on.' }),
+    offReason: t.expose('offReason', {
+      type: WebhookOffReason,
+      nullable: true,
+      description: 'Why it is off; null while it is on, and when somebody switched it off.',
+    }),
+    failingSince: t.expose('failingSince', {
+      type: 'DateTime',
+      nullable: true,
+      description: 'Since when every attempt has failed; null when the last one succeeded.',
+    }),
+    createdAt: t.expose('createdAt', { type: 'DateTime', description: 'When it was created.' }),
+    updatedAt: t.expose('updatedAt', {
+      type: 'DateTime',
+      description: 'When somebody last changed it.',
+    }),
+    deliveries: t.field({
+      type: DeliveryConnection,
+      nullable: true,
+      description:
+        'What it was and is sent, newest first: of the namespaces that the viewer administers, and tests.',
+      complexity: pageCost(),
+      args: {
+        ...sliceArgs,
+        status: t.arg({ type: DeliveryStatus, description: 'Only those with this status.' }),
+        type: t.arg({ type: WebhookEventType, description: 'Only those of this type.' }),
+      },
+      resolve: async (webhook, args, { services, viewer }) =>
+        toConnection(await sliceDeliveries(services, viewer, webhook, args), args),
+    }),
+    deliveryPage: t.field({
+      type: DeliveryPage,
+      nullable: true,
+      description: 'The same as a page by number: only for REST.',
+      complexity: numberedPageCost(),
+      args: {
+        page: t.arg.int({ ...pageArgs.page, required: true }),
+        perPage: t.arg.int({ ...pageArgs.perPage, required: true }),
+      },
+      resolve: (webhook, args, { services, viewer }) =>
+        listDeliveries(services, viewer, webhook, args),
+    }),
+  }),
+});
+
+const WebhookConnection = connectionType('Webhook', Webhook);
+const WebhookPage = pageType<webhooks.Webhook>('WebhookPage', Webhook);
+
+builder.prismaObjectField(User, 'webhooks', (t) =>
+  t.field({
+    type: WebhookConnection,
+    nullable: true,
+    description:
+      'The webhooks of all namespaces that the user administers, newest first. Only the user sees them here.',
+    complexity: pageCost(),
+    args: sliceArgs,
+    select: { id: true },
+    resolve: async ({ id }, args, { services, viewer }) =>
+      toConnection(await webhooks.sliceWebhooks(services, viewer, id, args), args),
+  }),
+);
+
+builder.prismaObjectField(Namespace, 'webhooks', (t) =>
+  t.field({
+    type: WebhookConnection,
+    nullable: true,
+    description:
+      'The webhooks that are told of its events, newest first. Only its admins see them.',
+    complexity: pageCost(),
+    args: sliceArgs,
+    select: { id: true },
+    resolve: async ({ id }, args, { services, viewer }) =>
+      toConnection(await webhooks.sliceWebhooksOf(services, viewer, id, args), args),
+  }),
+);
+
+builder.queryFields((t) => ({
+  webhook: t.field({
+    type: Webhook,
+    nullable: true,
+    description: 'A webhook by its id. It takes the right to administer one of its namespaces.',
+    args: { id: t.arg.id({ required: true, description: 'The id of the webhook.' }) },
+    resolve: (_root, { id }, { services, viewer }) => webhooks.getWebhook(services, viewer, id),
+  }),
+  webhookPage: t.field({
+    type: WebhookPage,
+    nullable: true,
+    description:
+      'The webhooks of all namespaces that the caller administers, newest first: only for REST. In GraphQL ask for `viewer { webhooks }`.',
+    complexity: numberedPageCost(),
+    args: {
+      page: t.arg.int({ ...pageArgs.page, required: true }),
+      perPage: t.arg.int({ ...pageArgs.perPage, required: true }),
+    },
+    resolve: (_root, args, { services, viewer }) => webhooks.listWebhooks(services, viewer, args),
+  }),
+}));
+
+builder.subscriptionFields((t) => ({
+  webhookDeliveries: t.field({
+    type: Delivery,
+    description:
+      'The deliveries of a webhook, each when it is made and again whenever it has changed, from now on. It ends, with an error, when the viewer may not see one of its namespaces any more.',
+    args: { id: t.arg.id({ required: true, description: 'The id of the webhook.' }) },
+    subscribe: async (_root, { id }, { services, viewer }) =>
+      endedByReader(await followDeliveries(services, viewer, id)),
+    resolve: orThrow,
+  }),
+}));

@@ -1,0 +1,91 @@
+/** Deliveries that somebody asks for: a test, and the same message once more. */
+import type { Prisma } from '../../prisma/generated/client.ts';
+import type { Viewer } from '../auth/permissions.ts';
+import { inTransaction } from '../database/client.ts';
+import { AppError, notFound } from '../errors.ts';
+import { wake } from '../events/publish.ts';
+import { newId } from '../ids.ts';
+import type { Services } from '../services.ts';
+import { demandAll } from './access.ts';
+import { type Delivery, deliveryColumns, getDelivery } from './deliveries.ts';
+import { PING } from './event-types.ts';
+import { getWebhook, lockWebhook, toWebhook, type Webhook } from './webhooks.ts';
+
+type Deps = Pick<Services, 'db'>;
+
+/**
+ * Sends a `ping`, whatever types the webhook has.
+ * @throws AppError 401, 403, 404, 409 when it is off
+ */
+export async function testWebhook(services: Deps, viewer: Viewer, id: string): Promise<Delivery> {
+  demandAll(viewer, (await getWebhook(services, viewer, id)).namespaceIds);
+  return inTransaction(services.db, async (tx) => {
+    const { name, namespaceIds, namespaces } = await demandOn(tx, viewer, id);
+    const [namespaceId = ''] = namespaceIds;
+    const [namespace = ''] = namespaces;
+    const message = await tx.webhookMessage.create({
+      data: {
+        id: newId('evt'),
+        type: PING,
+        namespaceId,
+        namespace,
+        timestamp: new Date(),
+        data: { webhook_id: id, name },
+      },
+    });
+    return deliver(tx, id, message);
+  });
+}
+
+/**
+ * Sends the message of a delivery again, whatever became of the first: under the same `webhook-id`, and in a delivery
+ * of its own.
+ * @throws AppError 401, 403, 404, 409 when the webhook is off
+ */
+export async function redeliver(
+  services: Deps,
+  viewer: Viewer,
+  key: { webhookId: string; deliveryId: string },
+): Promise<Delivery> {
+  const { webhook, delivery } = await getDelivery(services, viewer, key);
+  demandAll(viewer, webhook.namespaceIds);
+  return inTransaction(services.db, async (tx) => {
+    await demandOn(tx, viewer, webhook.id);
+    // So that it is not removed before it has this delivery too (`retention.ts`).
+    await tx.$executeRaw`select 1 from webhook_messages where id = ${delivery.messageId} for share`;
+    const message = await tx.webhookMessage.findUnique({ where: { id: delivery.messageId } });
+    if (!message) throw notFound('Delivery');
+    return deliver(tx, webhook.id, message);
+  });
+}
+
+/** The webhook, which stays as it is until the transaction ends. @throws AppError 401, 403, 404, 409 */
+async function demandOn(
+  tx: Prisma.TransactionClient,
+  viewer: Viewer,
+  id: string,
+): Promise<Webhook> {
+  const webhook = toWebhook(await lockWebhook(tx, id));
+  demandAll(viewer, webhook.namespaceIds);
+  if (!webhook.active) throw new AppError('conflict', 'The webhook is off: switch it on first');
+  return webhook;
+}
+
+/** A delivery that is due at once. Its times are the database's, as are those by which senders look for it. */
+async function deliver(
+  tx: Prisma.TransactionClient,
+  webhookId: string,
+  message: { id: string; type: string; namespaceId: string },
+): Promise<Delivery> {
+  const id = newId('dlv');
+  await tx.$executeRaw`
+    insert into deliveries (id, webhook_id, message_id, type, namespace_id, next_attempt_at)
+    values (${id}, ${webhookId}, ${message.id}, ${message.type}, ${message.namespaceId}, now())`;
+  // Written also while a server sends for it, which then reads again.
+  await tx.$executeRaw`
+    update webhook_queues set due_at = clock_timestamp() where webhook_id = ${webhookId}`;
+  await wake(tx, 'deliveries');
+  await wake(tx, `webhook:${webhookId}`);
+  const row = await tx.delivery.findUniqueOrThrow({ where: { id }, select: deliveryColumns });
+  return row as Delivery;
+}

@@ -1,0 +1,72 @@
+/** For how long deliveries are kept, and what is left of webhooks that were deleted. */
+import type pg from 'pg';
+import { inPoolTransaction } from '../database/client.ts';
+import type { Services } from '../services.ts';
+
+/** Longer than any delivery is tried. */
+export const DELIVERY_DAYS = 30;
+
+const BATCH = 1_000;
+
+/** Removes a batch of those that are older. @returns whether there may be more */
+export async function removeOldDeliveries({ pool }: Pick<Services, 'pool'>): Promise<boolean> {
+  return inPoolTransaction(pool, async (client) => {
+    // Ids sort by time of creation, so the oldest are the first of the primary key.
+    const { rows } = await client.query<{ id: string; old: boolean }>(
+      `select id, created_at < now() - make_interval(days => ${DELIVERY_DAYS}) as old
+       from deliveries order by id limit ${BATCH}`,
+    );
+    const kept = rows.findIndex(({ old }) => !old);
+    const old = kept < 0 ? rows : rows.slice(0, kept);
+    await removeDeliveries(
+      client,
+      old.map(({ id }) => id),
+    );
+    return old.length === BATCH;
+  });
+}
+
+/**
+ * Removes a batch of the deliveries of a deleted webhook, and with the last of them its row. One that was deleted
+ * just now is left alone, because its events may be on their way into deliveries. @returns whether there may be more
+ */
+export async function removeDeletedWebhooks({ pool }: Pick<Services, 'pool'>): Promise<boolean> {
+  return inPoolTransaction(pool, async (client) => {
+    const { rows: found } = await client.query<{ id: string }>(
+      `select id from webhooks where deleted_at < now() - interval '1 minute'
+       order by deleted_at limit 1 for update skip locked`,
+    );
+    const [webhook] = found;
+    if (!webhook) return false;
+    const { rows } = await client.query<{ id: string }>(
+      `select id from deliveries where webhook_id = $1 order by id desc limit ${BATCH}`,
+      [webhook.id],
+    );
+    await removeDeliveries(
+      client,
+      rows.map(({ id }) => id),
+    );
+    if (rows.length < BATCH) await client.query('delete from webhooks where id = $1', [webhook.id]);
+    return true;
+  });
+}
+
+/**
+ * Removes them with the messages of which no other delivery is left. The messages are locked first, and only then is
+ * it looked for other deliveries: `redeliver` adds one under the same lock.
+ */
+async function removeDeliveries(client: pg.PoolClient, ids: readonly string[]): Promise<void> {
+  if (ids.length === 0) return;
+  const { rows } = await client.query<{ id: string }>(
+    `select id from webhook_messages
+     where id in (select message_id from deliveries where id = any($1))
+     order by id for update`,
+    [ids],
+  );
+  await client.query('delete from deliveries where id = any($1)', [ids]);
+  await client.query(
+    `delete from webhook_messages
+     where id = any($1) and not exists (select from deliveries where message_id = webhook_messages.id)`,
+    [rows.map(({ id }) => id)],
+  );
+}

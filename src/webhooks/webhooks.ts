@@ -1,0 +1,180 @@
+/**
+ * Webhooks, for those who may see them (`access.ts`): find and list. What changes them stands in `changes.ts`, what
+ * they were sent in `deliveries.ts`.
+ */
+import type { Prisma } from '../../prisma/generated/client.ts';
+import { demandAccount, type Viewer } from '../auth/permissions.ts';
+import { readSlice, type Sorting } from '../database/keyset.ts';
+import {
+  type NumberedPage,
+  type PageRequest,
+  type Slice,
+  type SliceRequest,
+  toOffset,
+} from '../database/paging.ts';
+import { forbidden, notFound } from '../errors.ts';
+import { isId } from '../ids.ts';
+import type { Services } from '../services.ts';
+import { demandAll, demandAny, demandRead, visibleTo } from './access.ts';
+import type { WebhookEventType } from './event-types.ts';
+
+/** Why a webhook is off that nobody switched off: its endpoint answered 410, or failed for five days. */
+export type OffReason = 'gone' | 'failing';
+
+export type Webhook = {
+  id: string;
+  name: string;
+  url: string;
+  eventTypes: WebhookEventType[];
+  /** Names, sorted. */
+  namespaces: string[];
+  namespaceIds: string[];
+  hasSecret: boolean;
+  /** Until when the secret before signs too; null when none does. */
+  formerUntil: Date | null;
+  active: boolean;
+  offReason: OffReason | null;
+  failingSince: Date | null;
+  createdAt: Date;
+  updatedAt: Date;
+};
+
+type Deps = Pick<Services, 'db'>;
+/** The columns of which it is made. */
+export const webhookColumns = {
+  id: true,
+  name: true,
+  url: true,
+  secret: true,
+  formerUntil: true,
+  eventTypes: true,
+  active: true,
+  offReason: true,
+  failingSince: true,
+  createdAt: true,
+  updatedAt: true,
+  namespaces: { select: { namespaceId: true, namespace: { select: { name: true } } } },
+} as const satisfies Prisma.WebhookSelect;
+export type WebhookRow = Prisma.WebhookGetPayload<{ select: typeof webhookColumns }>;
+
+export function toWebhook({ secret, namespaces, ...row }: WebhookRow): Webhook {
+  const sorted = namespaces
+    .map(({ namespaceId, namespace }) => ({ id: namespaceId, name: namespace.name }))
+    .sort((a, b) => (a.name < b.name ? -1 : 1));
+  return {
+    ...row,
+    eventTypes: row.eventTypes as WebhookEventType[],
+    offReason: row.offReason as OffReason | null,
+    namespaces: sorted.map(({ name }) => name),
+    namespaceIds: sorted.map(({ id }) => id),
+    hasSecret: secret !== null,
+    formerUntil: row.formerUntil && row.formerUntil > new Date() ? row.formerUntil : null,
+  };
+}
+
+/** @throws AppError 401, 403 for who may administer none of its namespaces, 404 */
+export async function getWebhook({ db }: Deps, viewer: Viewer, id: string): Promise<Webhook> {
+  demandAccount(viewer);
+  const row =
+    isId('wh', id) &&
+    (await db.webhook.findUnique({
+      where: { id, deletedAt: null },
+      select: webhookColumns,
+      relationLoadStrategy: 'join',
+    }));
+  if (!row) throw notFound('Webhook');
+  const webhook = toWebhook(row);
+  demandRead(viewer, webhook.namespaceIds);
+  return webhook;
+}
+
+/** Those of the ids that the viewer may read. */
+export async function findWebhooks(
+  { db }: Deps,
+  viewer: Viewer,
+  ids: readonly string[],
+): Promise<Webhook[]> {
+  const rows = await db.webhook.findMany({
+    where: { AND: [{ id: { in: [...ids] } }, visibleTo(viewer)] },
+    select: webhookColumns,
+    relationLoadStrategy: 'join',
+  });
+  return rows.map(toWebhook);
+}
+
+/** Newest first: ids sort by time of creation. */
+const NEWEST: Sorting = { name: 'newest', column: 'id', type: 'text', order: 'desc' };
+
+/** All that the viewer may read, newest first. @throws AppError 400, 401, 403 */
+export async function listWebhooks(
+  { db }: Deps,
+  viewer: Viewer,
+  { page, perPage }: PageRequest,
+): Promise<NumberedPage<Webhook>> {
+  const range = toOffset({ page, perPage });
+  demandAny(viewer);
+  const where = visibleTo(viewer);
+  const [rows, total] = await Promise.all([
+    db.webhook.findMany({
+      where,
+      select: webhookColumns,
+      orderBy: { id: 'desc' },
+      ...range,
+      relationLoadStrategy: 'join',
+    }),
+    db.webhook.count({ where }),
+  ]);
+  return { nodes: rows.map(toWebhook), page, perPage, total };
+}
+
+/** As `listWebhooks`, after a cursor, for the viewer alone. @throws AppError 400, 401, 403 */
+export async function sliceWebhooks(
+  { db }: Deps,
+  viewer: Viewer,
+  ofUser: string,
+  range: SliceRequest,
+): Promise<Slice<Webhook>> {
+  demandAny(viewer);
+  if (demandAccount(viewer).userId !== ofUser)
+    throw forbidden("Another user's webhooks are not shown");
+  return readSlice(
+    db.webhook,
+    NEWEST,
+    range,
+    { where: visibleTo(viewer), select: webhookColumns },
+    (rows: WebhookRow[]) => rows.map(toWebhook),
+  );
+}
+
+/** Those that are told of a namespace's events, newest first. @throws AppError 400, 401, 403 */
+export async function sliceWebhooksOf(
+  { db }: Deps,
+  viewer: Viewer,
+  namespaceId: string,
+  range: SliceRequest,
+): Promise<Slice<Webhook>> {
+  demandAll(viewer, [namespaceId]);
+  const where: Prisma.WebhookWhereInput = {
+    deletedAt: null,
+    namespaces: { some: { namespaceId } },
+  };
+  return readSlice(
+    db.webhook,
+    NEWEST,
+    range,
+    { where, select: webhookColumns },
+    (rows: WebhookRow[]) => rows.map(toWebhook),
+  );
+}
+
+/** The row, which nobody else changes until the transaction ends. @throws AppError 404 */
+export async function lockWebhook(tx: Prisma.TransactionClient, id: string): Promise<WebhookRow> {
+  await tx.$executeRaw`select 1 from webhooks where id = ${id} for update`;
+  const row = await tx.webhook.findUnique({
+    where: { id, deletedAt: null },
+    select: webhookColumns,
+    relationLoadStrategy: 'join',
+  });
+  if (!row) throw notFound('Webhook');
+  return row;
+}
