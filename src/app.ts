@@ -53,14 +53,20 @@ import type { ProcessServices, Services } from './services.ts';
 import { identityOf, prepareDataFolder } from './storage/data-folder.ts';
 import { watchDiskSpace } from './storage/disk-space.ts';
 import { openStorage } from './storage/open.ts';
+import { createConnector, readAuthorities } from './webhooks/delivery/connector.ts';
 import { createGuard } from './webhooks/delivery/guard.ts';
+import { type Lookup, lookUp } from './webhooks/delivery/lookup.ts';
+import { markBeginning, startDispatcher } from './webhooks/dispatcher.ts';
 import { removeDeletedWebhooks, removeOldDeliveries } from './webhooks/retention.ts';
 import { createWebhookSecrets } from './webhooks/secrets.ts';
+import { startSender } from './webhooks/sender.ts';
 
 export type Overrides = {
   log?: Logger;
   runner?: Runner;
   connections?: Partial<ConnectionLimits>;
+  /** For the hosts of webhooks. */
+  lookup?: Lookup;
 };
 
 export type App<S = Services> = AsyncDisposable & {
@@ -128,11 +134,18 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   // Not before we listen on the port: a start that fails must not have made a token that nobody was shown.
   const firstToken = await seedOperator(db, config.admin);
 
+  const connector = createConnector({
+    guard: services.webhooks.guard,
+    lookup: overrides.lookup ?? lookUp,
+    authorities: await readAuthorities(config.webhooks.authorities),
+  });
+
   await startAll(cleanup, [
     () => services.usage,
     () => services.rechecks,
     () => git,
     () => recoverRepositories(services).then(() => null),
+    () => markBeginning(services).then(() => null),
     async () => {
       port.answer(createHttp(services, limits));
       await cluster.members.join(config.internalUrl ?? reachable(port.address));
@@ -168,6 +181,10 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
       }),
     // The first thing of the end, so that others take over before requests are refused here.
     () => ({ [Symbol.asyncDispose]: () => cluster.members.leave() }),
+    // Before that, so that nobody takes this one for dead and sends what it sends.
+    () => connector,
+    () => startSender(services, { connector, userAgent: `Loam/${version.build}` }),
+    () => startDispatcher(services, process.session),
   ]);
 
   const { server, address } = port;

@@ -1,0 +1,91 @@
+/** What this server has in hand of one webhook: deliveries that were read and are not recorded yet. */
+import type { Due, Endpoint } from './queue.ts';
+
+/** Attempts of one webhook at once; one while its last failed, because then it is likely to take 15 seconds. */
+const MAX_SENDING = 8;
+/**
+ * Deliveries of one webhook in hand: as many as keep it busy while the next are read, for one that answers quickly.
+ * It begins with the fewest, and has twice as many after each read that found as many as it wanted.
+ */
+const FEWEST = 8;
+const MOST = 64;
+const MOST_WHILE_FAILING = 2;
+/** What was read so long ago is read again before it is sent: the webhook may be another by now. */
+const STALE_MS = 2_000;
+
+export class Line {
+  readonly webhookId: string;
+  readonly namespaceId: string;
+  readonly since = Date.now();
+  /** Where it leads, when it was last read; undefined before. */
+  endpoint: Endpoint | undefined;
+  /** The last read found less than was wanted, so there is nothing more to read until something comes. */
+  dry = false;
+  /** Others wait for its place: what has begun ends, and nothing more is read. */
+  givesWay = false;
+  /** Its state is being changed: nothing more is sent until then. */
+  halted = false;
+  sending = 0;
+  /** Ids of what is in hand. */
+  readonly held = new Set<string>();
+  #waiting: Due[] = [];
+  #readAt = 0;
+  #appetite = FEWEST;
+  #failing = false;
+
+  constructor(webhookId: string, namespaceId: string) {
+    this.webhookId = webhookId;
+    this.namespaceId = namespaceId;
+  }
+
+  /** How many more to read; 0 while there is enough in hand. */
+  get wanted(): number {
+    if (this.dry || this.givesWay || this.halted) return 0;
+    const most = this.#failing ? MOST_WHILE_FAILING : this.#appetite;
+    return this.held.size > most / 2 ? 0 : most - this.held.size;
+  }
+
+  /** Nothing is in hand, and nothing is known to come. */
+  get isDone(): boolean {
+    return this.held.size === 0 && !this.halted && (this.dry || this.givesWay);
+  }
+
+  /** Where it leads now. What was heard of another address says nothing about this one. */
+  leadsTo(endpoint: Endpoint): void {
+    if (this.endpoint?.url !== endpoint.url) this.#failing = endpoint.failing;
+    this.endpoint = endpoint;
+  }
+
+  /** Takes in what was read. @param wanted how many were asked for */
+  take(due: readonly Due[], wanted: number): void {
+    this.#readAt = Date.now();
+    this.dry = due.length < wanted;
+    if (!this.dry && !this.#failing) this.#appetite = Math.min(2 * this.#appetite, MOST);
+    for (const { id } of due) this.held.add(id);
+    this.#waiting.push(...due);
+  }
+
+  /** The next to be sent, if there may be one more at once. */
+  next(): Due | undefined {
+    if (this.halted || this.sending >= (this.#failing ? 1 : MAX_SENDING)) return undefined;
+    if (Date.now() - this.#readAt > STALE_MS) this.putBack();
+    return this.#waiting.shift();
+  }
+
+  /** Forgets what has not begun: it is pending still, and is read again. */
+  putBack(): void {
+    if (this.#waiting.length === 0) return;
+    for (const { id } of this.#waiting) this.held.delete(id);
+    this.#waiting = [];
+    this.dry = false;
+  }
+
+  /** What an attempt says about the endpoint. */
+  heard(failed: boolean): void {
+    if (failed && !this.#failing) {
+      this.#appetite = FEWEST;
+      this.putBack();
+    }
+    this.#failing = failed;
+  }
+}

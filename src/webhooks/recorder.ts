@@ -1,0 +1,187 @@
+/** Records what came of attempts, many in one statement, because each commit waits for the disk. */
+import { setTimeout as delay } from 'node:timers/promises';
+import { isDatabaseAway } from '../database/outage.ts';
+import type { Services } from '../services.ts';
+import type { Try } from './delivery/outcomes.ts';
+import { openNotices } from './notices.ts';
+
+/** What ends within so many milliseconds is recorded together. */
+const GATHER_MS = 8;
+const BATCH = 200;
+const FIRST_PAUSE_MS = 50;
+const MAX_PAUSE_MS = 2_000;
+/** After so long without a success a webhook is switched off (decisions, section 5). */
+const FAILING_DAYS = 5;
+
+export type Result = {
+  deliveryId: string;
+  webhookId: string;
+  /** Where it was sent: what came of it says nothing about another address that the webhook has by now. */
+  url: string;
+  /** Attempts before this one. */
+  attempts: number;
+  /** Null: nothing was sent, and the delivery fails as it is. */
+  tried: Try | null;
+  status: 'succeeded' | 'pending' | 'failed';
+  /** Milliseconds until the next attempt of what is pending. */
+  delay: number | null;
+  /** The endpoint said that it is gone for ever. */
+  gone: boolean;
+};
+
+export type Recorder = {
+  /**
+   * Settles when it is recorded, or was by another server.
+   * @throws Error when the database refuses it, and when the recorder was closed first: it will be sent again
+   */
+  record(result: Result): Promise<void>;
+  /** Records what it has, unless the database is away. */
+  close(): Promise<void>;
+};
+
+type Waiting = { result: Result; resolve: () => void; reject: (error: unknown) => void };
+
+/** @param onOff called for each webhook that was switched off by what was recorded */
+export function openRecorder(
+  services: Pick<Services, 'pool' | 'log'>,
+  onOff: (webhookId: string) => void,
+): Recorder {
+  const { log } = services;
+  const notices = openNotices(services);
+  const closing = new AbortController();
+  let waiting: Waiting[] = [];
+  let timer: NodeJS.Timeout | undefined;
+  let writing: Promise<void> | undefined;
+
+  function schedule(): void {
+    if (writing || waiting.length === 0) return;
+    if (waiting.length >= BATCH) start();
+    else timer ??= setTimeout(start, GATHER_MS);
+  }
+
+  function start(): void {
+    clearTimeout(timer);
+    timer = undefined;
+    if (writing) return;
+    const batch = waiting.slice(0, BATCH);
+    waiting = waiting.slice(BATCH);
+    writing = write(batch).finally(() => {
+      writing = undefined;
+      schedule();
+    });
+  }
+
+  /** Never rejects: each of the batch is told. */
+  async function write(batch: readonly Waiting[]): Promise<void> {
+    const results = batch.map(({ result }) => result);
+    for (let pause = FIRST_PAUSE_MS; ; pause = Math.min(pause * 2, MAX_PAUSE_MS)) {
+      try {
+        const off = await store(services.pool, results);
+        notices.add(results.map(({ webhookId }) => webhookId));
+        for (const { resolve } of batch) resolve();
+        for (const id of off) onOff(id);
+        return;
+      } catch (error) {
+        const isOver = closing.signal.aborted;
+        if (isDatabaseAway(error) && !isOver) {
+          await delay(pause, undefined, { signal: closing.signal }).catch(() => {});
+          continue;
+        }
+        // One that the database refuses must not keep the others from being recorded.
+        if (batch.length > 1 && !isOver) {
+          for (const one of batch) await write([one]);
+          return;
+        }
+        if (!isOver)
+          log.error({ err: error, ...results[0] }, 'an attempt of a webhook was not recorded');
+        for (const { reject } of batch) reject(error);
+        return;
+      }
+    }
+  }
+
+  return {
+    record(result) {
+      const { promise, resolve, reject } = Promise.withResolvers<void>();
+      waiting.push({ result, resolve, reject });
+      schedule();
+      return promise;
+    },
+    async close() {
+      closing.abort();
+      while (writing || waiting.length > 0) {
+        start();
+        await writing;
+      }
+      await notices[Symbol.asyncDispose]();
+    },
+  };
+}
+
+const FAILED_LONG = `coalesce(webhooks.failing_since < now() - interval '${FAILING_DAYS} days', false)`;
+
+/**
+ * Guarded by the number of attempts, so that what two servers did because one was taken for dead is counted once. A
+ * webhook's row is written only when something about it changes.
+ */
+const STORE = `
+  with result as (
+    select * from unnest($1::text[], $2::int[], $3::text[], $4::text[], $5::int[], $6::jsonb[], $7::float8[])
+      as result (id, attempts, status, outcome, code, tried, delay)
+  ), recorded as (
+    update deliveries set
+      status = result.status::"DeliveryStatus", outcome = coalesce(result.outcome, deliveries.outcome),
+      response_status = result.code, attempts = deliveries.attempts + (result.tried is not null)::int,
+      tries = deliveries.tries || coalesce(result.tried, '[]'),
+      next_attempt_at = clock_timestamp() + make_interval(secs => result.delay / 1000),
+      updated_at = clock_timestamp(),
+      completed_at = case when result.status <> 'pending' then clock_timestamp() end
+    from result
+    where deliveries.id = result.id and deliveries.status = 'pending' and deliveries.attempts = result.attempts
+  )
+  update webhooks set
+    failing_since = case when state.ok then null else coalesce(webhooks.failing_since, now()) end,
+    active = not (state.gone or not state.ok and ${FAILED_LONG}),
+    off_reason = case when state.gone then 'gone' when not state.ok and ${FAILED_LONG} then 'failing' end
+  from unnest($8::text[], $9::text[], $10::bool[], $11::bool[]) as state (webhook_id, url, ok, gone)
+  where webhooks.id = state.webhook_id and webhooks.url = state.url and webhooks.active
+    and (state.gone or state.ok = (webhooks.failing_since is not null) or not state.ok and ${FAILED_LONG})
+  returning webhooks.id, webhooks.active`;
+
+/** @returns the ids of webhooks that were switched off */
+async function store(pool: Services['pool'], results: readonly Result[]): Promise<string[]> {
+  const states = statesOf(results);
+  const { rows } = await pool.query<{ id: string; active: boolean }>({
+    name: 'record attempts',
+    text: STORE,
+    values: [
+      results.map(({ deliveryId }) => deliveryId),
+      results.map(({ attempts }) => attempts),
+      results.map(({ status }) => status),
+      results.map(({ tried }) => tried?.outcome ?? null),
+      results.map(({ tried }) => tried?.status ?? null),
+      results.map(({ tried }) => tried && JSON.stringify(tried)),
+      results.map(({ delay }) => delay),
+      states.map(({ webhookId }) => webhookId),
+      states.map(({ url }) => url),
+      states.map(({ ok }) => ok),
+      states.map(({ gone }) => gone),
+    ],
+  });
+  return rows.flatMap(({ id, active }) => (active ? [] : [id]));
+}
+
+type State = { webhookId: string; url: string; ok: boolean; gone: boolean };
+
+/** What the results say about each endpoint: one success is enough for it not to be failing. */
+function statesOf(results: readonly Result[]): State[] {
+  const states = new Map<string, State>();
+  for (const { webhookId, url, tried, status, gone } of results) {
+    if (!tried) continue;
+    const key = `${webhookId} ${url}`;
+    const state = states.get(key) ?? { webhookId, url, ok: false, gone: false };
+    states.set(key, { ...state, ok: state.ok || status === 'succeeded', gone: state.gone || gone });
+  }
+  // The same webhook may have had two addresses meanwhile; only one of them is its own by now.
+  return [...states.values()];
+}
