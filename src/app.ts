@@ -7,6 +7,7 @@ import type { Server } from 'node:http';
 import { hostname } from 'node:os';
 import { join } from 'node:path';
 import type { PrismaClient } from '../prisma/generated/client.ts';
+import { removeOldEntries } from './audit/retention.ts';
 import { recordUsage } from './auth/last-used.ts';
 import { seedOperator } from './auth/operator.ts';
 import { openRechecks } from './auth/rechecks.ts';
@@ -166,6 +167,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
     () =>
       startUpkeep(services, {
         'removing old events': () => removeOldEvents(services, config.eventDays),
+        'removing old entries of the audit log': () => removeOldEntries(services, config.auditDays),
         'removing old answers to requests': () => removeOldAnswers(services),
         'removing workers that are gone': () => removeGoneWorkers(services),
         'removing servers that are gone': () => removeGoneServers(services),

@@ -82,6 +82,7 @@ export type Config = {
   jobUids: { first: number; last: number };
   /** For how long events can be read. */
   eventDays: number;
+  auditDays: number;
   sshPort: number;
   /** Whose `X-Forwarded-For` is believed: so many hops, or those addresses; nobody's when false. */
   trustedProxies: false | number | string[];
@@ -194,6 +195,11 @@ export const VARIABLES = {
     kinds.uids,
   ],
   LOAM_EVENT_DAYS: ['30', 'days for which events are kept; 1 to 3650', kinds.integer(1, 3650)],
+  LOAM_AUDIT_DAYS: [
+    '365',
+    'days for which the audit log is kept; 1 to 3650',
+    kinds.integer(1, 3650),
+  ],
   LOAM_SSH_PORT: ['2222', 'port named in ssh_url', kinds.integer(1, 65_535)],
   LOAM_TRUSTED_PROXIES: [
     '',
@@ -298,6 +304,7 @@ export function readConfig(env: Env = process.env): Config {
     jobNetwork: values.LOAM_JOB_NETWORK,
     jobUids: values.LOAM_JOB_UIDS,
     eventDays: values.LOAM_EVENT_DAYS,
+    auditDays: values.LOAM_AUDIT_DAYS,
     sshPort: values.LOAM_SSH_PORT,
     trustedProxies: values.LOAM_TRUSTED_PROXIES ?? false,
     rateLimits: values.LOAM_RATE_LIMITS ?? planLimits,

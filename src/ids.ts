@@ -12,6 +12,7 @@ export const PREFIXES = {
   wh: 'Webhook',
   evt: null,
   dlv: 'Delivery',
+  aud: null,
   att: 'JobAttempt',
   srv: null,
 } as const;

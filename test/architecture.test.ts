@@ -77,7 +77,7 @@ test('a feature is reached through the file named after it', () => {
 });
 
 test('what features are built on imports none of them', () => {
-  const foundations = /^src\/(crypto|database|events|limits|storage)\//;
+  const foundations = /^src\/(audit|crypto|database|events|limits|storage)\//;
   expect(
     crossings(
       (s) => foundations.test(s.path),

@@ -1,6 +1,7 @@
 /** Personal access tokens: each belongs to a user, and only that user sees it. */
 import type { Prisma } from '../../prisma/generated/client.ts';
-import type { Db } from '../database/client.ts';
+import { type Actor, record } from '../audit/record.ts';
+import { type Db, inTransaction } from '../database/client.ts';
 import { readSlice } from '../database/keyset.ts';
 import type { Slice, SliceRequest } from '../database/paging.ts';
 import { invalid, notFound } from '../errors.ts';
@@ -61,7 +62,7 @@ export async function createAccessToken(
   const account = demandFullRights(viewer);
   checkTokenName(input.name);
   const expiresAt = expiry(input.expiresInDays);
-  const userId = await ownerOfToken(db, account, input.username);
+  const owner = await ownerOfToken(db, account, input.username);
   const namespaces = await Promise.all(
     atMost('namespaces', input.namespaces).map((name) => namespaceNamed(db, name)),
   );
@@ -69,23 +70,23 @@ export async function createAccessToken(
   await demandReadable(db, account, repositories);
 
   const token = newToken();
-  const row = await db.accessToken
-    .create({
-      data: {
-        id: newId('pat'),
-        userId,
-        name: input.name,
-        hash: hashSecret(token),
-        scopes: [...new Set(input.scopes)],
-        namespaces: namespaces.map(({ id }) => id),
-        repositories,
-        expiresAt,
-      },
-      select: tokenColumns,
-    })
-    .catch((error) => {
-      throw taken(error, 'name: you already have a token of this name');
-    });
+  const data = {
+    id: newId('pat'),
+    userId: owner.userId,
+    name: input.name,
+    hash: hashSecret(token),
+    scopes: [...new Set(input.scopes)],
+    namespaces: namespaces.map(({ id }) => id),
+    repositories,
+    expiresAt,
+  };
+  const row = await inTransaction(db, async (tx) => {
+    const created = await tx.accessToken.create({ data, select: tokenColumns });
+    await recordToken(tx, account, owner.namespaceId, created);
+    return created;
+  }).catch((error) => {
+    throw taken(error, 'name: you already have a token of this name');
+  });
   return { accessToken: toAccessToken(row, namesOf(namespaces)), token };
 }
 
@@ -150,9 +151,36 @@ export async function deleteAccessToken(
   viewer: Viewer,
   name: string,
 ): Promise<string> {
+  const account = demandFullRights(viewer);
   const { id } = await getAccessToken(services, viewer, name);
-  await services.db.accessToken.deleteMany({ where: { id } });
+  await inTransaction(services.db, async (tx) => {
+    const { count } = await tx.accessToken.deleteMany({ where: { id } });
+    if (count === 0) throw notFound('Access token');
+    await record(tx, account, {
+      action: 'access_token.delete',
+      namespaceIds: [account.namespace.id],
+      subject: id,
+      name,
+    });
+  });
   return id;
+}
+
+/** That it was made, in the log of the namespace of the user whose it is. */
+export async function recordToken(
+  tx: Db,
+  by: Actor,
+  namespaceId: string,
+  token: Pick<TokenRow, 'id' | 'name' | 'scopes' | 'namespaces' | 'repositories' | 'expiresAt'>,
+): Promise<void> {
+  const { id, name, scopes, namespaces, repositories, expiresAt } = token;
+  await record(tx, by, {
+    action: 'access_token.create',
+    namespaceIds: [namespaceId],
+    subject: id,
+    name,
+    details: { scopes, namespaces, repositories, expiresAt: expiresAt?.toISOString() ?? null },
+  });
 }
 
 const tokenColumns = {
@@ -169,7 +197,9 @@ const tokenColumns = {
 type TokenRow = Prisma.AccessTokenGetPayload<{ select: typeof tokenColumns }>;
 
 async function ownerOfToken(db: Db, viewer: Account, username: string | null | undefined) {
-  if (username == null || username === viewer.username) return viewer.userId;
+  const { userId, namespace } = viewer;
+  if (username == null || username === viewer.username)
+    return { userId, namespaceId: namespace.id };
   demandOperator(viewer);
   return userNamed(db, username);
 }

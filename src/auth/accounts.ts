@@ -12,6 +12,7 @@ import type {
   Role,
   User,
 } from '../../prisma/generated/client.ts';
+import { type Actor, record } from '../audit/record.ts';
 import { type Db, inTransaction, violatesUnique } from '../database/client.ts';
 import { pageQuery, readSlice, type Sorting, toSlice } from '../database/keyset.ts';
 import type { Slice, SliceRequest } from '../database/paging.ts';
@@ -84,16 +85,19 @@ export async function namespaceNamed(
   return namespace;
 }
 
-/** The id of a user. @throws AppError 404. */
-export async function userNamed(db: Db, username: string): Promise<string> {
-  const user =
+/** The ids of a user and of the namespace of the same name. @throws AppError 404. */
+export async function userNamed(
+  db: Db,
+  username: string,
+): Promise<{ userId: string; namespaceId: string }> {
+  const namespace =
     canBeNamespace(username) &&
-    (await db.user.findUnique({
-      where: { username: username.toLowerCase() },
-      select: { id: true },
+    (await db.namespace.findUnique({
+      where: { name: username.toLowerCase() },
+      select: { id: true, userId: true },
     }));
-  if (!user) throw notFound('User');
-  return user.id;
+  if (!namespace || namespace.userId === null) throw notFound('User');
+  return { userId: namespace.userId, namespaceId: namespace.id };
 }
 
 /** Creates a user and the namespace of the same name. @throws AppError 400, 401, 403, 409. */
@@ -102,12 +106,12 @@ export async function createUser(
   viewer: Viewer,
   input: { username: string; email: string; plan: Plan },
 ): Promise<User> {
-  demandOperator(viewer);
+  const operator = demandOperator(viewer);
   checkName('username', input.username);
   if (input.email.length > MAX_EMAIL || !EMAIL.test(input.email))
     throw invalid('email', 'must be an address such as ada@example.com');
   const user = { ...input, id: newId('user'), email: input.email.toLowerCase() };
-  return inTransaction(db, (tx) => insertUser(tx, user)).catch((error) => {
+  return inTransaction(db, (tx) => insertUser(tx, operator, user)).catch((error) => {
     if (violatesUnique(error, 'email'))
       throw new AppError('already_exists', 'email: another user has it', { field: 'email' });
     throw nameTaken(error, 'username');
@@ -120,14 +124,23 @@ export async function createOrganization(
   viewer: Viewer,
   { name, plan }: { name: string; plan: Plan },
 ): Promise<Namespace> {
-  const { userId } = demandOperator(viewer);
+  const operator = demandOperator(viewer);
   checkName('name', name);
-  const members = { create: { userId, role: 'admin' as const } };
-  return db.namespace
-    .create({ data: { id: newId('ns'), name, kind: 'organization', plan, members } })
-    .catch((error) => {
-      throw nameTaken(error, 'name');
+  const members = { create: { userId: operator.userId, role: 'admin' as const } };
+  return inTransaction(db, async (tx) => {
+    const data = { id: newId('ns'), name, kind: 'organization' as const, plan, members };
+    const namespace = await tx.namespace.create({ data });
+    await record(tx, operator, {
+      action: 'organization.create',
+      namespaceIds: [namespace.id],
+      subject: namespace.id,
+      name,
+      details: { plan },
     });
+    return namespace;
+  }).catch((error) => {
+    throw nameTaken(error, 'name');
+  });
 }
 
 export type MemberKey = { namespaceId: string; userId: string };
@@ -157,10 +170,14 @@ export async function setMember(
 ): Promise<Membership> {
   const key = await memberKey(db, viewer, input);
   const { role } = input;
-  return db.member.upsert({
-    where: { namespaceId_userId: key },
-    create: { ...key, role },
-    update: { role },
+  return inTransaction(db, async (tx) => {
+    const member = await tx.member.upsert({
+      where: { namespaceId_userId: key },
+      create: { ...key, role },
+      update: { role },
+    });
+    await recordMember(tx, viewer, 'member.set', key, input);
+    return member;
   });
 }
 
@@ -171,8 +188,28 @@ export async function removeMember(
   input: { namespace: string; username: string },
 ): Promise<MemberKey | null> {
   const key = await memberKey(db, viewer, input);
-  const { count } = await db.member.deleteMany({ where: key });
-  return count > 0 ? key : null;
+  return inTransaction(db, async (tx) => {
+    const { count } = await tx.member.deleteMany({ where: key });
+    if (count === 0) return null;
+    await recordMember(tx, viewer, 'member.remove', key, input);
+    return key;
+  });
+}
+
+async function recordMember(
+  tx: Prisma.TransactionClient,
+  viewer: Viewer,
+  action: 'member.set' | 'member.remove',
+  { namespaceId, userId }: MemberKey,
+  { username, role }: { username: string; role?: Role },
+): Promise<void> {
+  await record(tx, demandAccount(viewer), {
+    action,
+    namespaceIds: [namespaceId],
+    subject: userId,
+    name: username.toLowerCase(),
+    ...(role && { details: { role } }),
+  });
 }
 
 async function memberKey(
@@ -183,7 +220,7 @@ async function memberKey(
   demandAccount(viewer);
   const namespace = await namespaceNamed(db, input.namespace);
   demand(viewer, 'namespace.administer', { namespaceId: namespace.id });
-  const userId = await userNamed(db, input.username);
+  const { userId } = await userNamed(db, input.username);
   if (namespace.kind === 'user' && namespace.name === input.username.toLowerCase())
     throw new AppError('conflict', 'A user is always the admin of their own namespace');
   return { namespaceId: namespace.id, userId };
@@ -257,12 +294,21 @@ export function viewerRole(viewer: Viewer, namespaceId: string): Role | null {
 /** A user and the namespace of the same name. */
 export async function insertUser(
   tx: Prisma.TransactionClient,
+  by: Actor,
   data: Prisma.UserCreateInput & { plan: Plan },
-): Promise<User> {
+): Promise<User & { namespace: { id: string } }> {
   const user = await tx.user.create({ data });
   const { id: userId, username: name, plan } = user;
-  await tx.namespace.create({ data: { id: newId('ns'), name, kind: 'user', plan, userId } });
-  return user;
+  const namespaceId = newId('ns');
+  await tx.namespace.create({ data: { id: namespaceId, name, kind: 'user', plan, userId } });
+  await record(tx, by, {
+    action: 'user.create',
+    namespaceIds: [namespaceId],
+    subject: userId,
+    name,
+    details: { plan },
+  });
+  return { ...user, namespace: { id: namespaceId } };
 }
 
 function checkName(field: string, name: string): void {

@@ -1,5 +1,7 @@
 /** API keys: for programs. One that is bound to a namespace belongs to its admins too. */
 import type { Prisma } from '../../prisma/generated/client.ts';
+import { record } from '../audit/record.ts';
+import { type Db, inTransaction } from '../database/client.ts';
 import { readSlice } from '../database/keyset.ts';
 import type { Slice, SliceRequest } from '../database/paging.ts';
 import { forbidden, invalid, notFound } from '../errors.ts';
@@ -49,29 +51,36 @@ export async function createApiKey(
     expiresInDays: number;
   },
 ): Promise<{ apiKey: ApiKey; key: string }> {
-  const { userId } = demandFullRights(viewer);
+  const account = demandFullRights(viewer);
   checkKeyName(input.name);
   const expiresAt = expiry(input.expiresInDays);
   const namespace = input.namespace ? await namespaceNamed(db, input.namespace) : null;
   if (namespace) demand(viewer, 'namespace.administer', { namespaceId: namespace.id });
 
   const secret = randomSecret();
-  const row = await db.apiKey
-    .create({
-      data: {
-        id: newId('key'),
-        userId,
-        name: input.name,
-        namespaceId: namespace?.id ?? null,
-        hash: hashSecret(secret),
-        scopes: [...new Set(input.scopes)],
-        expiresAt,
-      },
-      select: keyColumns,
-    })
-    .catch((error) => {
-      throw taken(error, 'name: a key of this name exists; names are unique on the server');
+  const scopes = [...new Set(input.scopes)];
+  const data = {
+    id: newId('key'),
+    userId: account.userId,
+    name: input.name,
+    namespaceId: namespace?.id ?? null,
+    hash: hashSecret(secret),
+    scopes,
+    expiresAt,
+  };
+  const row = await inTransaction(db, async (tx) => {
+    const created = await tx.apiKey.create({ data, select: keyColumns });
+    await record(tx, account, {
+      action: 'api_key.create',
+      namespaceIds: [namespace?.id ?? account.namespace.id],
+      subject: created.id,
+      name: created.name,
+      details: { scopes, expiresAt: expiresAt.toISOString() },
     });
+    return created;
+  }).catch((error) => {
+    throw taken(error, 'name: a key of this name exists; names are unique on the server');
+  });
   return { apiKey: toApiKey(row), key: `${input.name}$${secret}` };
 }
 
@@ -105,14 +114,17 @@ function managedBy({ userId, namespace, roles }: Account): Prisma.ApiKeyWhereInp
 
 /** @throws AppError 401, 403 for another's key, 404. */
 export async function getApiKey({ db }: Deps, viewer: Viewer, name: string): Promise<ApiKey> {
-  const account = demandFullRights(viewer);
+  return toApiKey(await managed(db, demandFullRights(viewer), name));
+}
+
+async function managed(db: Db, account: Account, name: string): Promise<KeyRow> {
   const row = await db.apiKey.findUnique({
     where: { name: searchable(name) },
     select: keyColumns,
   });
   if (!row) throw notFound('API key');
   if (!manages(account, row)) throw forbidden('This key is not yours');
-  return toApiKey(row);
+  return row;
 }
 
 /** Those of the ids that the viewer manages. */
@@ -127,10 +139,21 @@ export async function findApiKeys(
 }
 
 /** The key stops working at once. @throws AppError 401, 403, 404. */
-export async function deleteApiKey(services: Deps, viewer: Viewer, name: string): Promise<string> {
-  const { id } = await getApiKey(services, viewer, name);
-  await services.db.apiKey.deleteMany({ where: { id } });
-  return id;
+export async function deleteApiKey({ db }: Deps, viewer: Viewer, name: string): Promise<string> {
+  const account = demandFullRights(viewer);
+  const { id, namespaceId } = await managed(db, account, name);
+  return inTransaction(db, async (tx) => {
+    const { count } = await tx.apiKey.deleteMany({ where: { id } });
+    if (count === 0) throw notFound('API key');
+    await record(tx, account, {
+      action: 'api_key.delete',
+      // One that is not bound is deleted by its user alone.
+      namespaceIds: [namespaceId ?? account.namespace.id],
+      subject: id,
+      name,
+    });
+    return id;
+  });
 }
 
 const keyColumns = {

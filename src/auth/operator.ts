@@ -3,11 +3,12 @@
  * and a token for somebody who has lost theirs.
  */
 import type { PrismaClient } from '../../prisma/generated/client.ts';
+import { SERVER } from '../audit/record.ts';
 import { type Config, ConfigError } from '../config.ts';
-import type { Db } from '../database/client.ts';
+import { type Db, inTransaction } from '../database/client.ts';
 import { newId } from '../ids.ts';
 import type { Services } from '../services.ts';
-import { checkTokenName } from './access-tokens.ts';
+import { checkTokenName, recordToken } from './access-tokens.ts';
 import { insertUser, userNamed } from './accounts.ts';
 import { expiry, taken } from './credentials.ts';
 import { hashSecret, newToken } from './tokens.ts';
@@ -32,29 +33,46 @@ export async function seedOperator(
     const operator = await tx.user.findFirst({
       where: { operator: true },
       orderBy: { id: 'asc' },
-      select: { id: true },
+      select: { id: true, namespace: { select: { id: true } } },
     });
     const { username } = admin;
-    const { id: userId } =
+    const { id: userId, namespace } =
       operator ??
-      (await insertUser(tx, {
+      (await insertUser(tx, SERVER, {
         id: newId('user'),
         username,
         email: `${username}@localhost`,
         plan: 'unlimited',
         operator: true,
       }));
-    if (admin.token) await configureToken(tx, userId, admin.token);
+    const owner = { userId, namespaceId: namespace?.id ?? '' };
+    if (admin.token) await configureToken(tx, owner, admin.token);
     if (admin.token || operator) return undefined;
-    const token = newToken();
-    await tx.accessToken.create({
-      data: { id: newId('pat'), userId, name: 'first', hash: hashSecret(token) },
-    });
-    return token;
+    return insertToken(tx, owner, { name: 'first', expiresAt: null });
   });
 }
 
-async function configureToken(tx: Db, userId: string, token: string): Promise<void> {
+type Owner = { userId: string; namespaceId: string };
+
+/** A token of full rights. @returns its secret */
+async function insertToken(
+  tx: Db,
+  { userId, namespaceId }: Owner,
+  { name, expiresAt }: { name: string; expiresAt: Date | null },
+): Promise<string> {
+  const token = newToken();
+  const created = await tx.accessToken.create({
+    data: { id: newId('pat'), userId, name, hash: hashSecret(token), expiresAt },
+  });
+  await recordToken(tx, SERVER, namespaceId, created);
+  return token;
+}
+
+async function configureToken(
+  tx: Db,
+  { userId, namespaceId }: Owner,
+  token: string,
+): Promise<void> {
   const hash = hashSecret(token);
   const same = await tx.accessToken.findUnique({ where: { hash } });
   if (same) {
@@ -66,11 +84,12 @@ async function configureToken(tx: Db, userId: string, token: string): Promise<vo
     );
   }
   const whole = { hash, scopes: [], namespaces: [], repositories: [], expiresAt: null };
-  await tx.accessToken.upsert({
+  const configured = await tx.accessToken.upsert({
     where: { userId_name: { userId, name: CONFIGURED } },
     create: { ...whole, id: newId('pat'), userId, name: CONFIGURED },
     update: { ...whole, lastUsedAt: null },
   });
+  await recordToken(tx, SERVER, namespaceId, configured);
 }
 
 /**
@@ -84,12 +103,8 @@ export async function issueToken(
 ): Promise<string> {
   checkTokenName(name);
   const expiresAt = expiresInDays === undefined ? null : expiry(expiresInDays);
-  const userId = await userNamed(db, username);
-  const token = newToken();
-  await db.accessToken
-    .create({ data: { id: newId('pat'), userId, name, hash: hashSecret(token), expiresAt } })
-    .catch((error) => {
-      throw taken(error, `${username} already has a token of this name`);
-    });
-  return token;
+  const owner = await userNamed(db, username);
+  return inTransaction(db, (tx) => insertToken(tx, owner, { name, expiresAt })).catch((error) => {
+    throw taken(error, `${username} already has a token of this name`);
+  });
 }

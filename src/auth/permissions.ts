@@ -6,6 +6,7 @@
  * namespaces and repositories the credential is narrowed to. Visibility can only add reading.
  */
 import type { Plan, Role, Visibility } from '../../prisma/generated/enums.ts';
+import type { Origin } from '../audit/record.ts';
 import { type AppError, forbidden, unauthenticated } from '../errors.ts';
 
 export const SCOPES = [
@@ -70,6 +71,8 @@ export type Account = {
   /** Roles in organizations, by namespace id. */
   roles: ReadonlyMap<string, Role>;
   credential: { kind: 'pat' | 'key'; id: string; name: string };
+  /** Of the request, for the audit log; absent where rights are only checked again. */
+  from?: Origin;
   /** Null: the user's full rights. Implied scopes are in it. */
   scopes: ReadonlySet<Scope> | null;
   /** Ids the credential is narrowed to; null: not narrowed. */

@@ -4,6 +4,7 @@ import { demandDiskSpace } from './disk-space.ts';
 import '../auth/graphql/namespaces.ts';
 import '../auth/graphql/accounts.ts';
 import '../auth/graphql/credentials.ts';
+import '../auth/graphql/audit-log.ts';
 import '../repos/graphql/repositories.ts';
 import '../repos/graphql/mutations.ts';
 import '../repos/graphql/subscriptions.ts';

@@ -25,7 +25,9 @@ export function identify(services: Pick<Services, 'pool' | 'usage'>): RequestHan
     const { authorization } = req.headers;
     try {
       const credential = needsCredentials(req) ? readAuthorization(authorization) : null;
-      req.viewer = await authenticate(services, credential);
+      const viewer = await authenticate(services, credential);
+      const from = { address: req.ip?.replace(/^::ffff:/, '') ?? null, requestId: String(req.id) };
+      req.viewer = viewer.kind === 'account' ? { ...viewer, from } : viewer;
     } catch (cause) {
       req.viewer = { kind: 'anonymous', failure: Object.assign(toPublic(cause), { cause }) };
     }

@@ -6,6 +6,7 @@
  */
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type { JobStatus } from '../../prisma/generated/enums.ts';
+import { record } from '../audit/record.ts';
 import { namespaceNamed } from '../auth/accounts.ts';
 import { anyIn, demand, demandAccount, type Viewer } from '../auth/permissions.ts';
 import { inTransaction, violatesReference, violatesUnique } from '../database/client.ts';
@@ -97,6 +98,14 @@ export async function createJob<S extends Select>(
     const first = statusPage({ jobId: id, seq: 1n, status: 'queued', logUntil: null });
     await tx.journalPage.create({ data: first, select: { firstSeq: true } });
     await announce(tx, row as unknown as PayloadRow, namespace.name);
+    const { name, repo, branch, image, gpu } = request;
+    await record(tx, author, {
+      action: 'job.create',
+      namespaceIds: [namespace.id],
+      subject: id,
+      name,
+      details: { repo, branch, image, gpu },
+    });
     await wake(tx, 'queue');
     return { job: row as unknown as Row<S>, env: input.env ?? [] };
   }).catch((error) => {
@@ -248,7 +257,7 @@ export async function cancelJob<S extends Select>(
   key: JobKey,
   select: S,
 ): Promise<{ job: Row<S>; message: string }> {
-  const { id } = await findFor(services, viewer, 'job.cancel', key);
+  const { id, namespaceId } = await findFor(services, viewer, 'job.cancel', key);
   return inTransaction(services.db, async (tx) => {
     const before = await moveJob(tx, id, async (job) => {
       if (isOver(job.status))
@@ -257,6 +266,10 @@ export async function cancelJob<S extends Select>(
       return { to: 'cancelled', phase: PHASES.cancelled, set: { runtimeSeconds } };
     });
     if (!before) throw notFound('Job');
+    const { name } = key;
+    const namespaceIds = [namespaceId] as const;
+    const author = demandAccount(viewer);
+    await record(tx, author, { action: 'job.cancel', namespaceIds, subject: id, name });
     const job = await tx.job.findUniqueOrThrow({ where: { id }, select });
     const message =
       before.status === 'running'
@@ -297,6 +310,11 @@ export async function deleteJob(
     await noteArtifacts(tx, id, deleteArtifacts);
     const row = await tx.job.delete({ where: { id }, select: payloadColumns });
     await announce(tx, row, job.namespace.name, 'job.deleted');
+    const namespaceIds = [namespaceId] as const;
+    const details = { deleteArtifacts };
+    const author = demandAccount(viewer);
+    const { name } = row;
+    await record(tx, author, { action: 'job.delete', namespaceIds, subject: id, name, details });
     await wake(tx, `job:${id}`);
     await wake(tx, statusTopic(id));
   };

@@ -12,6 +12,7 @@ import {
   type Response,
   Router,
 } from 'express';
+import { demandAccount } from '../auth/permissions.ts';
 import type { Recheck } from '../auth/rechecks.ts';
 import { forward } from '../cluster/forward.ts';
 import { AppError, answerOf, busy, forbidden, invalid, isUnexpected, toPublic } from '../errors.ts';
@@ -100,10 +101,10 @@ async function pushRequest(services: Services, req: GitRequest, res: Response): 
   const id = await open(services, req, 'git-receive-pack');
   if (await sentOn(services, req, res, id)) return;
   const input = body(req, 'git-receive-pack');
-  const pusher = req.viewer.kind === 'account' ? req.viewer.username : '';
+  const by = demandAccount(req.viewer);
   const requestId = String(req.id);
   using right = whileAllowed(services, req, res, id, 'git-receive-pack');
-  const rules = await pushRules(services, { repositoryId: id, pusher, requestId, right });
+  const rules = await pushRules(services, { repositoryId: id, by, requestId, right });
   begin(res, 'application/x-git-receive-pack-result');
   const receive = (session: Session) =>
     services.git.quarantines.during(

@@ -7,6 +7,7 @@
  */
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type { Visibility } from '../../prisma/generated/enums.ts';
+import { type AuditAction, record } from '../audit/record.ts';
 import { namespaceNamed } from '../auth/accounts.ts';
 import { demand, demandAccount, type Viewer } from '../auth/permissions.ts';
 import { type Db, inTransaction, violatesUnique } from '../database/client.ts';
@@ -92,6 +93,13 @@ export async function createRepository<S extends Select>(
         relationLoadStrategy: 'join',
       });
       await announce(tx, 'repository.created', row as unknown as PayloadRow, namespace);
+      await record(tx, author, {
+        action: 'repository.create',
+        namespaceIds: [namespace.id],
+        subject: id,
+        name,
+        details: { visibility },
+      });
       return row;
     });
     await begun.done();
@@ -131,9 +139,9 @@ export async function renameRepository<S extends Select>(
   { name, ...key }: RepositoryId & { name: string },
   select: S,
 ): Promise<Row<S>> {
-  return change(services, viewer, key, 'repository.renamed', select, async () => {
+  return change(services, viewer, key, 'repository.rename', select, async (row) => {
     checkName(name);
-    return { data: { name, nameKey: nameKey(name) } };
+    return { data: { name, nameKey: nameKey(name) }, details: { from: row.name, to: name } };
   });
 }
 
@@ -144,8 +152,9 @@ export async function changeVisibility<S extends Select>(
   { visibility, ...key }: RepositoryId & { visibility: Visibility },
   select: S,
 ): Promise<Row<S>> {
-  return change(services, viewer, key, 'repository.updated', select, async () => ({
+  return change(services, viewer, key, 'repository.change_visibility', select, async (row) => ({
     data: { visibility },
+    details: { from: row.visibility, to: visibility },
   }));
 }
 
@@ -156,7 +165,7 @@ export async function transferRepository<S extends Select>(
   { newNamespace, ...key }: RepositoryId & { newNamespace: string },
   select: S,
 ): Promise<Row<S>> {
-  return change(services, viewer, key, 'repository.transferred', select, async (row, tx) => {
+  return change(services, viewer, key, 'repository.transfer', select, async (row, tx) => {
     const owner = await namespaceNamed(tx, newNamespace);
     // Both count what they store, and a transfer the other way must not lock them in the other order.
     await tx.$executeRaw`
@@ -166,7 +175,8 @@ export async function transferRepository<S extends Select>(
       throw invalid('newNamespace', 'is the namespace that the repository is in already');
     await demandRoom({ ...services, db: tx }, owner, 'repositories');
     await demandRoom({ ...services, db: tx }, owner, 'storageBytes', Number(row.sizeBytes));
-    return { data: { namespaceId: owner.id }, owner };
+    const details = { from: row.namespace.name, to: owner.name };
+    return { data: { namespaceId: owner.id }, owner, details };
   });
 }
 
@@ -183,11 +193,10 @@ export async function updateRepository<S extends Select>(
   { id, namespace, ...changes }: UpdateInput,
   select: S,
 ): Promise<Row<S>> {
-  return change(services, viewer, { id, namespace }, 'repository.updated', select, async () => {
+  return change(services, viewer, { id, namespace }, 'repository.update', select, async () => {
     if (changes.description != null) checkDescription(changes.description);
-    return {
-      data: Object.fromEntries(Object.entries(changes).filter(([, value]) => value != null)),
-    };
+    const data = Object.fromEntries(Object.entries(changes).filter(([, value]) => value != null));
+    return { data, details: data };
   });
 }
 
@@ -198,6 +207,7 @@ export async function deleteRepository(
   key: RepositoryId,
 ): Promise<string> {
   const { disk, objects } = services.git;
+  const author = demandAccount(viewer);
   const row = await administered(services.db, viewer, key);
   const begun = await disk.begin(row.id, { kind: 'delete' });
   await inTransaction(services.db, async (tx) => {
@@ -205,6 +215,12 @@ export async function deleteRepository(
     if (count === 0) throw notFound('Repository');
     const owner = { id: row.namespaceId, name: row.namespace.name };
     await announce(tx, 'repository.deleted', row, owner);
+    await record(tx, author, {
+      action: 'repository.delete',
+      namespaceIds: [owner.id],
+      subject: row.id,
+      name: row.name,
+    });
   }).catch(async (error) => {
     // Somebody else deleted it first, and removes its files.
     if (error instanceof AppError) await begun.done();
@@ -251,29 +267,50 @@ type Change = {
   data: Prisma.RepositoryUncheckedUpdateInput;
   /** The new one, when it changes. */
   owner?: { id: string; name: string };
+  /** For the audit log. */
+  details: Prisma.InputJsonObject;
 };
+
+/** What changes a row → the event that says so. */
+const EVENT_OF = {
+  'repository.rename': 'repository.renamed',
+  'repository.change_visibility': 'repository.updated',
+  'repository.update': 'repository.updated',
+  'repository.transfer': 'repository.transferred',
+} as const satisfies Partial<Record<AuditAction, EventType>>;
 
 /** Changes a row as its admin, and says so, in one transaction. */
 async function change<S extends Select>(
   { db }: Pick<Services, 'db'>,
   viewer: Viewer,
   key: RepositoryId,
-  event: EventType,
+  action: keyof typeof EVENT_OF,
   select: S,
   plan: (row: Administered, tx: Prisma.TransactionClient) => Promise<Change>,
 ): Promise<Row<S>> {
+  const author = demandAccount(viewer);
   return inTransaction(db, async (tx) => {
     // Others who change or delete it wait, so that the row that is read here is the one that is changed.
     await lockRepository(tx, key.id);
     const row = await administered(tx, viewer, key);
-    const { data, owner = { id: row.namespaceId, name: row.namespace.name } } = await plan(row, tx);
+    const planned = await plan(row, tx);
+    const { data, owner = { id: row.namespaceId, name: row.namespace.name }, details } = planned;
     const updated = await tx.repository.update({
       where: { id: row.id },
       data: { ...data, updatedAt: new Date() },
       select: { ...select, ...payloadColumns },
       relationLoadStrategy: 'join',
     });
-    await announce(tx, event, updated as unknown as PayloadRow, owner);
+    const changed = updated as unknown as PayloadRow;
+    await announce(tx, EVENT_OF[action], changed, owner);
+    const namespaceIds = [owner.id, row.namespaceId] as const;
+    await record(tx, author, {
+      action,
+      namespaceIds,
+      subject: row.id,
+      name: changed.name,
+      details,
+    });
     return updated as unknown as Row<S>;
   }).catch((error) => {
     throw nameTaken(error);

@@ -69,6 +69,7 @@ export const QUERIES: Record<string, Rule[]> = {
   repository: reading,
   // Shows what the caller may see, if nothing.
   repositoryPage: [{ from: 'anyone', ...named }],
+  auditLog: [{ from: 'operator' }],
   job: [{ from: 'read', args: (world) => job(world) }],
   jobPage: [{ from: 'read', ...named }],
   webhook: [{ from: 'admin', args: async (world) => ({ id: await world.webhook() }) }],
@@ -255,6 +256,12 @@ export const NAMESPACE_LISTS: Record<
   keptArtifacts: { args: '', selection: '{ edges { node { jobId } } }', refused: false },
   events: { args: '', selection: '{ edges { node { id payload } } }', refused: true },
   webhooks: { args: '', selection: '{ edges { node { id } } }', refused: true, from: 'admin' },
+  auditLog: {
+    args: '',
+    selection: '{ edges { node { id } } }',
+    refused: true,
+    from: 'admin',
+  },
 };
 
 /** What operations of REST take that is no argument of a root field. */

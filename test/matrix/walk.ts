@@ -169,14 +169,19 @@ async function callField(
   args: object,
   event?: () => unknown,
 ): Promise<{ status: number; codes: string[] }> {
-  const given = field.args.filter(({ name }) => name in args);
-  const list = (texts: string[]) => (texts.length ? `(${texts.join()})` : '');
-  const query = `${kind} ${list(given.map(({ name, type }) => `$${name}: ${type}`))} {
-    ${field.name}${list(given.map(({ name }) => `${name}: $${name}`))}
-    ${isCompositeType(getNamedType(field.type)) ? '{ __typename }' : ''} }`;
+  const query = queryOf(kind, field, args);
   if (kind === 'subscription') return firstOf(client, query, args, event);
   const { status, body } = await client.post('/graphql', { query, variables: args });
   return { status, codes: codesOf(body) };
+}
+
+/** An operation of one root field, with variables named as its arguments. */
+export function queryOf(kind: string, field: GraphQLField<unknown, unknown>, args: object): string {
+  const given = field.args.filter(({ name }) => name in args);
+  const list = (texts: string[]) => (texts.length ? `(${texts.join()})` : '');
+  return `${kind} ${list(given.map(({ name, type }) => `$${name}: ${type}`))} {
+    ${field.name}${list(given.map(({ name }) => `${name}: $${name}`))}
+    ${isCompositeType(getNamedType(field.type)) ? '{ __typename }' : ''} }`;
 }
 
 /** Follows a subscription until its first event, which `event` brings about once it is open. */

@@ -6,7 +6,9 @@
  * the row, and with it the storage that it counts. What a server that died left between is found by the mark.
  */
 import type { Prisma } from '../../../prisma/generated/client.ts';
+import { record } from '../../audit/record.ts';
 import { demand, demandAccount, type Viewer } from '../../auth/permissions.ts';
+import { inTransaction } from '../../database/client.ts';
 import { readSlice, type Sorting } from '../../database/keyset.ts';
 import type { Slice, SliceRequest } from '../../database/paging.ts';
 import { notFound } from '../../errors.ts';
@@ -71,16 +73,28 @@ export async function deleteKeptArtifacts(
   viewer: Viewer,
   id: string,
 ): Promise<string> {
-  const { userId } = demandAccount(viewer);
+  const author = demandAccount(viewer);
   const row =
     isId('job', id) &&
     (await services.db.keptArtifacts.findUnique({
       where: { id, removing: false },
-      select: { namespaceId: true, repositoryId: true, createdById: true },
+      select: { name: true, namespaceId: true, repositoryId: true, createdById: true },
     }));
   if (!row) throw notFound('Artifacts');
-  demand(viewer, row.createdById === userId ? 'job.deleteOwn' : 'job.deleteAny', row);
-  await services.db.keptArtifacts.updateMany({ where: { id }, data: { removing: true } });
+  demand(viewer, row.createdById === author.userId ? 'job.deleteOwn' : 'job.deleteAny', row);
+  await inTransaction(services.db, async (tx) => {
+    const { count } = await tx.keptArtifacts.updateMany({
+      where: { id, removing: false },
+      data: { removing: true },
+    });
+    if (count === 0) throw notFound('Artifacts');
+    await record(tx, author, {
+      action: 'artifacts.delete',
+      namespaceIds: [row.namespaceId],
+      subject: id,
+      name: row.name,
+    });
+  });
   await removeMarked(services, { id, namespaceId: row.namespaceId });
   return id;
 }

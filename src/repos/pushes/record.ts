@@ -1,5 +1,6 @@
 /** The record of pushes: the repository's row, brought up to what is on disk. */
 import type { Prisma } from '../../../prisma/generated/client.ts';
+import { type Actor, recordAll } from '../../audit/record.ts';
 import { type Db, inTransaction } from '../../database/client.ts';
 import { publish } from '../../events/publish.ts';
 import { setHead } from '../../git/objects/refs.ts';
@@ -19,6 +20,8 @@ export type BegunPush = {
    */
   event?: string;
   pusher: string;
+  /** For the audit log. Notes of earlier versions have none. */
+  by?: Actor;
   commands: Command[];
   /** When it was let pass, as ISO 8601. */
   at: string;
@@ -85,16 +88,29 @@ async function recordMeasured(
     const { namespaceId, namespace } = locked;
     const repository = payloadOf(updated, namespace.name);
     const written = await eventsAmong(tx, effective);
-    for (const { event, pusher, commands } of effective) {
-      if (event && written.has(event)) continue;
+    const fresh = effective
+      .filter(({ event }) => !event || !written.has(event))
+      .map((one) => ({ ...one, push: pushPayloadOf(one.pusher, one.commands) }));
+    for (const { event, push } of fresh) {
       await publish(tx, {
         id: event ?? newId('evt'),
         type: 'repository.pushed',
         namespaceId,
         subject: id,
-        data: { repository, push: pushPayloadOf(pusher, commands) },
+        data: { repository, push },
       });
     }
+    await recordAll(
+      tx,
+      fresh.map(({ pusher, by, push: { ref_count, refs } }) => ({
+        by: by ?? { userId: null, username: pusher, credential: null },
+        action: 'repository.push',
+        namespaceIds: [namespaceId],
+        subject: id,
+        name: updated.name,
+        details: { ref_count, refs },
+      })),
+    );
     return true;
   });
 }

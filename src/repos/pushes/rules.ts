@@ -7,6 +7,7 @@
  * is in the database. Where that cannot be written, the client's connection breaks off and it is tried again
  * (`recorder.ts`); killed between the two, the server finds its note at the next start and records then.
  */
+import { type Actor, actorOf } from '../../audit/record.ts';
 import type { Recheck } from '../../auth/rechecks.ts';
 import { AppError, diskFull } from '../../errors.ts';
 import type { Begun } from '../../git/disk/disk.ts';
@@ -24,7 +25,7 @@ type Deps = Pick<Services, 'db' | 'git' | 'config' | 'log' | 'pushes' | 'space'>
 
 export type PushBy = {
   repositoryId: string;
-  pusher: string;
+  by: Actor;
   requestId: string;
   /** That the pusher may push; it is asked again before anything takes effect. */
   right: Pick<Recheck, 'fresh'>;
@@ -37,13 +38,13 @@ const MAX_FINDINGS = 10;
 const MAX_SHOWN = 300;
 
 /**
- * For `receivePack`: one object per push. `pusher` is a user name, and may push: its caller has asked. The pack may
+ * For `receivePack`: one object per push. `by` may push: its caller has asked. The pack may
  * take hours to come, so the right is asked for again at its end. The request's id is shown where something fails on
  * our side, and stands in the log.
  */
 export async function pushRules(
   services: Deps,
-  { repositoryId: id, pusher, requestId, right }: PushBy,
+  { repositoryId: id, by, requestId, right }: PushBy,
 ): Promise<PushRules> {
   const { db, git, log, pushes } = services;
   const row = await db.repository.findUnique({
@@ -69,7 +70,8 @@ export async function pushRules(
           begun = await git.disk.begin(id, {
             kind: 'push',
             event: newId('evt'),
-            pusher,
+            pusher: by.username,
+            by: actorOf(by),
             commands,
             at,
           });

@@ -1,0 +1,107 @@
+/**
+ * The audit log: who changed what, from where and by which credential.
+ *
+ * A domain function writes its entry in the transaction of its change, so neither exists without the other. What was
+ * refused, and what changed nothing, leaves none. What the server does by itself (a job that ends) is no entry: it is
+ * an event.
+ */
+import type { Prisma } from '../../prisma/generated/client.ts';
+import { newId } from '../ids.ts';
+
+/** Action → what was done. */
+export const AUDIT_ACTIONS = {
+  'user.create': 'A user was created.',
+  'organization.create': 'An organization was created.',
+  'member.set': 'A user was made a member, or got another role.',
+  'member.remove': 'A user is no member any more.',
+  'access_token.create': 'A personal access token was made.',
+  'access_token.delete': 'A personal access token was deleted.',
+  'api_key.create': 'An API key was made.',
+  'api_key.delete': 'An API key was deleted.',
+  'repository.create': 'A repository was created.',
+  'repository.rename': 'A repository was renamed.',
+  'repository.change_visibility': 'The visibility of a repository was changed.',
+  'repository.update': 'The description or the settings of a repository were changed.',
+  'repository.transfer': 'A repository was given to another namespace; both have the entry.',
+  'repository.push': 'A repository was pushed to.',
+  'repository.delete': 'A repository was deleted.',
+  'job.create': 'A job was created.',
+  'job.cancel': 'A job was stopped.',
+  'job.delete': 'The record of a job was deleted.',
+  'artifacts.delete': 'Artifacts that had outlived their job were deleted.',
+  'webhook.create': 'A webhook was created; each of its namespaces has the entry.',
+  'webhook.update': 'A webhook was changed; each of its namespaces has the entry.',
+  'webhook.delete': 'A webhook was deleted; each of its namespaces has the entry.',
+  'webhook.test': 'A ping was sent to a webhook.',
+  'webhook.redeliver': 'A message was sent to a webhook again.',
+} as const;
+export type AuditAction = keyof typeof AUDIT_ACTIONS;
+
+/** Where a request came from. */
+export type Origin = { address: string | null; requestId: string };
+
+/** Who did it; the account of a request is one. */
+export type Actor = {
+  userId: string | null;
+  username: string;
+  credential: { kind: 'pat' | 'key'; id: string; name: string } | null;
+  from?: Origin;
+};
+
+/** For what is done on the server's machine: at its start, or by a command. */
+export const SERVER: Actor = { userId: null, username: 'server', credential: null };
+
+/** An actor as plain data, for a note that outlives the request. */
+export function actorOf({ userId, username, credential, from }: Actor): Actor {
+  return { userId, username, credential, ...(from && { from }) };
+}
+
+export type Change = {
+  action: AuditAction;
+  /** Those whose administrators are to see it, the one that it is of first. */
+  namespaceIds: readonly [string, ...string[]];
+  /** The id of what was changed, and its name after the change. */
+  subject: string;
+  name: string;
+  /** Small and plain: never a secret, a token, a job's command or its environment. */
+  details?: Prisma.InputJsonObject;
+};
+
+type Tx = Pick<Prisma.TransactionClient, 'auditEntry'>;
+
+/** Writes the entry of one change, in one statement. */
+export async function record(tx: Tx, by: Actor, change: Change): Promise<void> {
+  await recordAll(tx, [{ by, ...change }]);
+}
+
+/** Writes an entry for each change, in one statement. */
+export async function recordAll(tx: Tx, changes: readonly (Change & { by: Actor })[]) {
+  const rows = changes.flatMap(
+    ({
+      by,
+      namespaceIds,
+      action,
+      subject,
+      name,
+      details = {},
+    }): Prisma.AuditEntryCreateManyInput[] => {
+      const entry = {
+        id: newId('aud'),
+        action,
+        subject,
+        name,
+        details,
+        actorId: by.userId,
+        actor: by.username,
+        credentialKind: by.credential?.kind ?? null,
+        credentialId: by.credential?.id ?? null,
+        credentialName: by.credential?.name ?? null,
+        address: by.from?.address ?? null,
+        requestId: by.from?.requestId ?? null,
+      };
+      const ids = [...new Set(namespaceIds)];
+      return ids.map((namespaceId, at) => ({ ...entry, namespaceId, main: at === 0 }));
+    },
+  );
+  if (rows.length > 0) await tx.auditEntry.createMany({ data: rows });
+}
