@@ -58,8 +58,8 @@ export function actorOf({ userId, username, credential, from }: Actor): Actor {
 
 export type Change = {
   action: AuditAction;
-  /** Those whose administrators are to see it, the one that it is of first. */
-  namespaceIds: readonly [string, ...string[]];
+  /** Those whose administrators are to see it: at least one, and first the one that it is of. */
+  namespaceIds: readonly string[];
   /** The id of what was changed, and its name after the change. */
   subject: string;
   name: string;
@@ -100,6 +100,7 @@ export async function recordAll(tx: Tx, changes: readonly (Change & { by: Actor 
         requestId: by.from?.requestId ?? null,
       };
       const ids = [...new Set(namespaceIds)];
+      if (ids.length === 0) throw new Error(`${action} of ${subject} concerns no namespace`);
       return ids.map((namespaceId, at) => ({ ...entry, namespaceId, main: at === 0 }));
     },
   );

@@ -22,10 +22,11 @@ import type { EventType } from '../events/publish.ts';
 import type { OutboxEvent } from '../events/read.ts';
 import { type Order, readBackOrOn, type Slice } from '../events/slice.ts';
 import { follow, followed } from '../events/subscribers.ts';
-import { type JobEventData, payloadToSend } from '../jobs/jobs.ts';
+import type { JobEventData } from '../jobs/jobs.ts';
 import type { RepositoryEventData } from '../repos/repos.ts';
 import type { Services } from '../services.ts';
 import { TOLD_AS, type WebhookEventType } from '../webhooks/event-types.ts';
+import { dataToSend } from '../webhooks/webhooks.ts';
 
 /** As webhooks name them, and those of which webhooks are not told. */
 export type FeedType = WebhookEventType | 'job.deleted' | 'repository.updated';
@@ -177,12 +178,10 @@ function demandKind(viewer: Viewer, namespaceIds: readonly string[], kind: Kind)
  * its fields, as they were then. Null for events of versions that kept less.
  */
 export function payloadOf(
-  services: Pick<Services, 'storage' | 'signer' | 'urls'>,
+  services: Pick<Services, 'signer' | 'urls'>,
   { data }: FeedEvent,
 ): object | null {
-  const { job, repository, push } = data as Partial<JobEventData & RepositoryEventData>;
-  if (job) return payloadToSend(services, job);
-  return repository ? { ...repository, ...(push && { push }) } : null;
+  return data.job || data.repository ? (dataToSend(services, data) as object) : null;
 }
 
 /** The name that the namespace had; null in events of versions that kept less. */

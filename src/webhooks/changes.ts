@@ -1,5 +1,6 @@
 /** Webhooks, changed by those who may (`access.ts`): create, update, delete. */
 import type { Prisma } from '../../prisma/generated/client.ts';
+import { record } from '../audit/record.ts';
 import { namespaceNamed } from '../auth/accounts.ts';
 import { demandAccount, type Viewer } from '../auth/permissions.ts';
 import { inTransaction } from '../database/client.ts';
@@ -39,7 +40,7 @@ export async function createWebhook(
   viewer: Viewer,
   input: CreateInput,
 ): Promise<Webhook> {
-  const { userId } = demandAccount(viewer);
+  const author = demandAccount(viewer);
   const { namespaces: names, secret, ...request } = checkCreation(input);
   const namespaces = await namespacesNamed(services, names);
   demandAll(viewer, idsOf(namespaces));
@@ -53,13 +54,23 @@ export async function createWebhook(
         ...request,
         id,
         secret: secret === null ? null : services.webhooks.secrets.seal(id, secret),
-        createdById: userId,
+        createdById: author.userId,
         namespaces: { create: namespaces.map(({ id: namespaceId }) => ({ namespaceId })) },
         queue: { create: { namespaceId: namespaces[0].id } },
       },
       select: webhookColumns,
     });
-    return toWebhook(row);
+    const webhook = toWebhook(row);
+    const { name, url, eventTypes, namespaceIds } = webhook;
+    const details = { host: new URL(url).host, eventTypes };
+    await record(tx, author, {
+      action: 'webhook.create',
+      namespaceIds,
+      subject: id,
+      name,
+      details,
+    });
+    return webhook;
   });
 }
 
@@ -73,6 +84,7 @@ export async function updateWebhook(
   viewer: Viewer,
   { id, ...input }: UpdateInput & { id: string },
 ): Promise<Webhook> {
+  const author = demandAccount(viewer);
   const before = await getWebhook(services, viewer, id);
   const { namespaces: names, ...changes } = checkChanges(input);
   const namespaces = names && (await namespacesNamed(services, names));
@@ -92,7 +104,19 @@ export async function updateWebhook(
     if (namespaces || Object.keys(data).length > 0) Object.assign(data, { updatedAt: new Date() });
     const row = await tx.webhook.update({ where: { id }, data, select: webhookColumns });
     await wake(tx, `webhook:${id}`);
-    return toWebhook(row);
+    const webhook = toWebhook(row);
+    await record(tx, author, {
+      action: 'webhook.update',
+      // Those that it was taken from too.
+      namespaceIds: [...webhook.namespaceIds, ...toWebhook(locked).namespaceIds],
+      subject: id,
+      name: webhook.name,
+      details: {
+        changed: [...Object.keys(changes), ...(namespaces ? ['namespaces'] : [])],
+        host: new URL(webhook.url).host,
+      },
+    });
+    return webhook;
   });
   if (!changed.active || namespaces) await switchedOff(services, id);
   return changed;
@@ -150,16 +174,18 @@ export async function deleteWebhook(
   viewer: Viewer,
   id: string,
 ): Promise<string> {
+  const author = demandAccount(viewer);
   await getWebhook(services, viewer, id);
   await inTransaction(services.db, async (tx) => {
-    const row = await lockWebhook(tx, id);
-    demandAll(viewer, toWebhook(row).namespaceIds);
+    const { name, namespaceIds } = toWebhook(await lockWebhook(tx, id));
+    demandAll(viewer, namespaceIds);
     await tx.webhook.update({
       where: { id },
       data: { deletedAt: new Date() },
       select: { id: true },
     });
     await tx.webhookNamespace.deleteMany({ where: { webhookId: id } });
+    await record(tx, author, { action: 'webhook.delete', namespaceIds, subject: id, name });
     await wake(tx, `webhook:${id}`);
   });
   return id;

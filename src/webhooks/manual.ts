@@ -1,6 +1,7 @@
 /** Deliveries that somebody asks for: a test, and the same message once more. */
 import type { Prisma } from '../../prisma/generated/client.ts';
-import type { Viewer } from '../auth/permissions.ts';
+import { record } from '../audit/record.ts';
+import { demandAccount, type Viewer } from '../auth/permissions.ts';
 import { inTransaction } from '../database/client.ts';
 import { AppError, notFound } from '../errors.ts';
 import { wake } from '../events/publish.ts';
@@ -18,6 +19,7 @@ type Deps = Pick<Services, 'db'>;
  * @throws AppError 401, 403, 404, 409 when it is off
  */
 export async function testWebhook(services: Deps, viewer: Viewer, id: string): Promise<Delivery> {
+  const author = demandAccount(viewer);
   demandAll(viewer, (await getWebhook(services, viewer, id)).namespaceIds);
   return inTransaction(services.db, async (tx) => {
     const { name, namespaceIds, namespaces } = await demandOn(tx, viewer, id);
@@ -33,6 +35,7 @@ export async function testWebhook(services: Deps, viewer: Viewer, id: string): P
         data: { webhook_id: id, name },
       },
     });
+    await record(tx, author, { action: 'webhook.test', namespaceIds, subject: id, name });
     return deliver(tx, id, message);
   });
 }
@@ -47,14 +50,18 @@ export async function redeliver(
   viewer: Viewer,
   key: { webhookId: string; deliveryId: string },
 ): Promise<Delivery> {
+  const author = demandAccount(viewer);
   const { webhook, delivery } = await getDelivery(services, viewer, key);
   demandAll(viewer, webhook.namespaceIds);
   return inTransaction(services.db, async (tx) => {
-    await demandOn(tx, viewer, webhook.id);
+    const { name, namespaceIds } = await demandOn(tx, viewer, webhook.id);
     // So that it is not removed before it has this delivery too (`retention.ts`).
     await tx.$executeRaw`select 1 from webhook_messages where id = ${delivery.messageId} for share`;
     const message = await tx.webhookMessage.findUnique({ where: { id: delivery.messageId } });
     if (!message) throw notFound('Delivery');
+    const details = { delivery: delivery.id, message: message.id };
+    const subject = webhook.id;
+    await record(tx, author, { action: 'webhook.redeliver', namespaceIds, subject, name, details });
     return deliver(tx, webhook.id, message);
   });
 }

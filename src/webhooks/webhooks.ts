@@ -18,6 +18,8 @@ import type { Services } from '../services.ts';
 import { demandAll, demandAny, demandRead, visibleTo } from './access.ts';
 import type { WebhookEventType } from './event-types.ts';
 
+export { dataToSend } from './delivery/payload.ts';
+
 /** Why a webhook is off that nobody switched off: its endpoint answered 410, or failed for five days. */
 export type OffReason = 'gone' | 'failing';
 

@@ -20,11 +20,11 @@ export function bodyOf(
   { id, type, timestamp, namespace, data }: StoredMessage,
 ): string {
   const at = timestamp.toISOString();
-  return JSON.stringify({ id, type, timestamp: at, namespace, data: dataOf(services, data) });
+  return JSON.stringify({ id, type, timestamp: at, namespace, data: dataToSend(services, data) });
 }
 
 /** The job or the repository as GET returned it then, with a push beside the fields of its repository. */
-function dataOf(services: Pick<Services, 'signer' | 'urls'>, data: unknown): unknown {
+export function dataToSend(services: Pick<Services, 'signer' | 'urls'>, data: unknown): unknown {
   const event = data as EventData;
   if ('job' in event) return payloadToSend(services, event.job);
   if ('repository' in event)
