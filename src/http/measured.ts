@@ -13,12 +13,18 @@ declare global {
 
 /** Requests that ended before a route was found: refused, redirected, or to a path where there is nothing. */
 const NO_ROUTE = 'none';
+/**
+ * Of one answer. An answer that comes from another server has eleven that hear its end, most of them of `pipeline`;
+ * Node would print a warning at the eleventh.
+ */
+const MAX_LISTENERS = 20;
 
 /** To be the first that sees a request, so that its time is the whole. */
 export function measured(metrics: Metrics): RequestHandler {
   return (req, res, next) => {
     const begun = performance.now();
     metrics.requestBegan();
+    res.setMaxListeners(MAX_LISTENERS);
     res.once('close', () => {
       const isStream = String(res.getHeader('Content-Type')).startsWith('text/event-stream');
       metrics.requestEnded({
