@@ -6,6 +6,10 @@ import { expect, test } from 'vitest';
 import { ConfigError, readConfig } from '../src/config.ts';
 
 import { TRACING_VARIABLES } from '../src/variables/tracing.ts';
+import { attempt } from '../src/webhooks/delivery/attempt.ts';
+import { createConnector } from '../src/webhooks/delivery/connector.ts';
+import { createGuard } from '../src/webhooks/delivery/guard.ts';
+import { lookUp } from '../src/webhooks/delivery/lookup.ts';
 import { fakeRunner } from './fakes/runner.ts';
 import { remote, Workspace } from './git.ts';
 import { startApp } from './harness.ts';
@@ -54,6 +58,15 @@ test('requests, operations, git and attempts are spans of the right traces, and 
       secrets: variables({ PASSWORD: 'hunter2' }),
     });
     await until(ada, 'ada', 'good', 'SUCCEEDED');
+
+    await using connector = createConnector({
+      guard: createGuard([]),
+      lookup: lookUp,
+      authorities: [],
+    });
+    const url = 'https://127.0.0.1/hooks/sesame?token=sesame';
+    const sent = { webhookId: 'wh_1', url, secrets: ['sesame'], id: 'evt_1', body: 'sesame' };
+    await attempt({ connector, userAgent: 'test' }, sent, AbortSignal.timeout(5_000));
   }
   // The last are sent before the server has stopped.
   const { spans } = collector;
@@ -98,15 +111,19 @@ test('requests, operations, git and attempts are spans of the right traces, and 
   const push = one('POST /{namespace}/{name}/git-receive-pack');
   expect(one('git receive-pack', under(push)).attributes).toMatchObject({ 'process.exit.code': 0 });
 
-  const attempt = one('job attempt');
-  expect(attempt.parentId).toBe('');
-  expect(attempt.attributes).toMatchObject({
+  const ofJob = one('job attempt');
+  expect(ofJob.parentId).toBe('');
+  expect(ofJob.attributes).toMatchObject({
     'loam.job.id': expect.stringMatching(/^job_/),
     'loam.attempt.number': 1,
     'loam.attempt.outcome': 'exited',
     'process.exit.code': 0,
   });
-  for (const phase of ['prepare', 'run', 'collect', 'finish']) one(phase, under(attempt));
+  expect(one('webhook attempt')).toMatchObject({
+    parentId: '',
+    attributes: { 'server.address': '127.0.0.1', 'loam.webhook.outcome': 'refused_address' },
+  });
+  for (const phase of ['prepare', 'run', 'collect', 'finish']) one(phase, under(ofJob));
 
   expect(collector.headers[0]).toMatchObject({ 'x-key': 'of ours', 'x-other': '1' });
   const all = collector.raw.join('\n');

@@ -1,5 +1,6 @@
 /** One attempt to tell an endpoint: POST, and what it answers, within 15 seconds in all. */
 import type { Dispatcher } from 'undici';
+import { inTrace } from '../../tracing/spans.ts';
 import type { Connector } from './connector.ts';
 import { type Outcome, outcomeOf, type Try, Unanswered } from './outcomes.ts';
 import { readRetryAfter } from './schedule.ts';
@@ -39,7 +40,26 @@ export type Attempt = Try & {
  * an endpoint that nobody chose.
  * @throws Error when this machine is short of something, and `signal.reason` when it aborts: nothing is to be recorded
  */
-export async function attempt(
+export function attempt(means: Means, message: Message, signal: AbortSignal): Promise<Attempt> {
+  const { webhookId, id, url } = message;
+  const attributes = {
+    'loam.webhook.id': webhookId,
+    'loam.event.id': id,
+    'http.request.method': 'POST',
+    // Of the URL this alone: what follows may be the credential of a receiver.
+    'server.address': new URL(url).hostname,
+  };
+  return inTrace('webhook attempt', attributes, async (span) => {
+    const tried = await send(means, message, signal);
+    span.setAttributes({
+      'loam.webhook.outcome': tried.outcome,
+      ...(tried.status !== null && { 'http.response.status_code': tried.status }),
+    });
+    return tried;
+  });
+}
+
+async function send(
   { connector, userAgent, timeoutMs = TIMEOUT_MS }: Means,
   { webhookId, url, secrets, id, body: text }: Message,
   signal: AbortSignal,
