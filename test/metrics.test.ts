@@ -9,6 +9,7 @@ import { type Family, readExposition } from './exposition.ts';
 import { fakeRunner } from './fakes/runner.ts';
 import { remote, Workspace } from './git.ts';
 import { eventually, startApp, type TestApp } from './harness.ts';
+import { freePort } from './ports.ts';
 import { startServers } from './servers.ts';
 import { followStream } from './sse.ts';
 import { submit, until } from './submit.ts';
@@ -58,8 +59,17 @@ async function makeTraffic(app: TestApp): Promise<void> {
 
 test('what a scrape says after traffic is what happened, and what docs/monitoring.md lists', async () => {
   const runner = fakeRunner();
-  await using app = await startApp({ config: { metrics }, overrides: { runner } });
+  const webhooks = { allow: ['127.0.0.1'] };
+  await using app = await startApp({ config: { metrics, webhooks }, overrides: { runner } });
   await makeTraffic(app);
+  const webhook = await app.admin.post('/auth/v1/seed/webhooks', {
+    name: 'nobody there',
+    url: `https://127.0.0.1:${await freePort()}/`,
+    event_types: ['job.failed'],
+    namespaces: ['admin'],
+  });
+  const tested = await app.admin.post(`/auth/v1/seed/webhooks/${webhook.body.id}/test`, {});
+  expect(tested.status, tested.text).toBe(202);
   const ada = app.client(app.admin.authorization);
   await submit(ada, {
     namespace: 'admin',
@@ -86,6 +96,8 @@ test('what a scrape says after traffic is what happened, and what docs/monitorin
   const found = await eventually(async () => {
     const now = await scrape(app.app);
     expect(value(now, 'loam_streams_open', { kind: 'subscription' })).toBe(1);
+    const refused = { outcome: 'connect_failed' };
+    expect(value(now, 'loam_webhook_attempts_total', refused)).toBeGreaterThanOrEqual(1);
     return now;
   });
   const is = (name: string, labels: Record<string, string>, expected: unknown) =>
@@ -119,6 +131,9 @@ test('what a scrape says after traffic is what happened, and what docs/monitorin
   is('loam_database_up', {}, 1);
   is('loam_database_waiting', {}, 0);
   is('loam_disk_low', {}, 0);
+  is('loam_webhook_first_attempt_delay_seconds_count', {}, 1);
+  is('loam_webhook_deliveries_total', { status: 'failed' }, 0);
+  is('loam_outbox_lag_seconds', { reader: 'webhooks' }, expect.any(Number));
   is('loam_build_info', { role: 'all' }, 1);
   is('nodejs_eventloop_lag_p99_seconds', {}, expect.any(Number));
   is('process_resident_memory_bytes', {}, expect.any(Number));
