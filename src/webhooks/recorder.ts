@@ -121,8 +121,10 @@ export function openRecorder(
 const FAILED_LONG = `coalesce(webhooks.failing_since < now() - interval '${FAILING_DAYS} days', false)`;
 
 /**
- * Guarded by the number of attempts, so that what two servers did because one was taken for dead is counted once. A
- * webhook's row is written only when something about it changes.
+ * Guarded by the number of attempts, so that what two servers did because one was taken for dead is counted once. That
+ * it is pending is not asked by the status: in a burst, before the table is analyzed, the planner then takes the index
+ * of all that is pending and reads it whole (170 ms for each batch with 100,000 of them, in place of 2). A webhook's
+ * row is written only when something about it changes.
  */
 const STORE = `
   with result as (
@@ -137,7 +139,7 @@ const STORE = `
       updated_at = clock_timestamp(),
       completed_at = case when result.status <> 'pending' then clock_timestamp() end
     from result
-    where deliveries.id = result.id and deliveries.status = 'pending' and deliveries.attempts = result.attempts
+    where deliveries.id = result.id and deliveries.completed_at is null and deliveries.attempts = result.attempts
   )
   update webhooks set
     failing_since = case when state.ok then null else coalesce(webhooks.failing_since, now()) end,

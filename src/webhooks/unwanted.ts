@@ -30,13 +30,15 @@ export async function switchedOff(
              where listed.webhook_id = webhook.id and listed.namespace_id = delivery.namespace_id))
          order by delivery.next_attempt_at, delivery.id limit ${BATCH}
        ), ended as (
+         -- Not by the status, for which the planner may take the index of what is pending, by id: a scan for each.
          update deliveries set status = 'failed', outcome = '${OFF}', next_attempt_at = null,
            updated_at = now(), completed_at = now()
-         from unwanted where deliveries.id = unwanted.id and deliveries.status = 'pending'
-         returning pg_notify('loam', 'webhook:' || $1)
+         from unwanted where deliveries.id = unwanted.id and deliveries.completed_at is null
+         returning deliveries.id
        )
-       select id, next_attempt_at as due, (select count(*) from ended) from unwanted
-       order by next_attempt_at, id`,
+       select id, next_attempt_at as due,
+         (select pg_notify('loam', 'webhook:' || $1) from ended limit 1) as told
+       from unwanted order by next_attempt_at, id`,
       [webhookId, ...after],
     );
     const last = rows.at(-1);
