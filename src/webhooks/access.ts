@@ -5,7 +5,7 @@
  * changing takes it in all: the admin of one namespace must not turn the events of another to an address of their
  * own. What each may do without the others is to take their own namespace out.
  */
-import type { Prisma } from '../../prisma/generated/client.ts';
+import { Prisma } from '../../prisma/generated/client.ts';
 import { can, demand, demandAccount, reachOf, type Viewer } from '../auth/permissions.ts';
 import { PING } from './event-types.ts';
 
@@ -43,6 +43,14 @@ export function visibleTo(viewer: Viewer): Prisma.WebhookWhereInput {
 export function deliveriesVisibleTo(viewer: Viewer): Prisma.DeliveryWhereInput {
   const namespaces = administered(viewer);
   return namespaces ? { OR: [{ namespaceId: { in: [...namespaces] } }, { type: PING }] } : {};
+}
+
+/** The same rule in SQL. */
+export function deliveriesVisibleInSql(viewer: Viewer): Prisma.Sql {
+  const namespaces = administered(viewer);
+  return namespaces
+    ? Prisma.sql`(namespace_id = any(${namespaces}::text[]) or type = ${PING})`
+    : Prisma.sql`true`;
 }
 
 export function mayAdminister(viewer: Viewer, namespaceId: string): boolean {

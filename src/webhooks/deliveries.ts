@@ -2,10 +2,10 @@
  * Deliveries, for those who may see their webhook: a message for one webhook each, with all its attempts. Of a
  * webhook of several namespaces a viewer sees those of the namespaces that it administers, and tests (`access.ts`).
  */
-import type { Prisma } from '../../prisma/generated/client.ts';
+import { Prisma } from '../../prisma/generated/client.ts';
 import type { DeliveryStatus } from '../../prisma/generated/enums.ts';
 import type { Viewer } from '../auth/permissions.ts';
-import { readSlice, type Sorting } from '../database/keyset.ts';
+import { pageQuery, type Sorting, toSlice } from '../database/keyset.ts';
 import {
   type NumberedPage,
   type PageRequest,
@@ -17,7 +17,7 @@ import { invalid, notFound } from '../errors.ts';
 import { isId } from '../ids.ts';
 import type { Allowance } from '../limits/reads.ts';
 import type { Services } from '../services.ts';
-import { deliveriesVisibleTo, demandRead } from './access.ts';
+import { deliveriesVisibleInSql, deliveriesVisibleTo, demandRead } from './access.ts';
 import type { Try } from './delivery/outcomes.ts';
 import { bodyOf } from './delivery/payload.ts';
 import type { DeliveryType } from './event-types.ts';
@@ -69,30 +69,46 @@ export async function listDeliveries(
   return { nodes: rows as Delivery[], page, perPage, total };
 }
 
-/** As `listDeliveries`, after a cursor. @throws AppError 400, 401, 403 */
+const WITH_STATUS: Record<DeliveryStatus, Prisma.Sql> = {
+  pending: Prisma.sql`and status = 'pending'`,
+  succeeded: Prisma.sql`and status = 'succeeded'`,
+  failed: Prisma.sql`and status = 'failed'`,
+};
+
+/**
+ * As `listDeliveries`, after a cursor. The status is written out: Prisma would pass it as a parameter, for which
+ * PostgreSQL cannot take the index of failed deliveries, and looked through a million for a few (1.3 s).
+ * @throws AppError 400, 401, 403
+ */
 export async function sliceDeliveries(
   { db }: Deps,
   viewer: Viewer,
-  webhook: Webhook,
+  { id, namespaceIds }: Webhook,
   { status, type, ...range }: SliceRequest & Filter,
 ): Promise<Slice<Delivery>> {
-  const where = whereOf(viewer, webhook, { status, type });
-  return readSlice(db.delivery, NEWEST, range, { where, select: deliveryColumns });
+  demandRead(viewer, namespaceIds);
+  const { where, take } = pageQuery(NEWEST, range);
+  const last = (where as { id?: { lt: string } }).id?.lt;
+  const all = Prisma.sql`
+    from deliveries where webhook_id = ${id} and ${deliveriesVisibleInSql(viewer)}
+      ${status ? WITH_STATUS[status] : Prisma.empty}
+      ${type ? Prisma.sql`and type = ${type}` : Prisma.empty}`;
+  const rows = await db.$queryRaw<Delivery[]>`
+    select id, webhook_id as "webhookId", message_id as "messageId", type, namespace_id as "namespaceId", status,
+      outcome, response_status as "responseStatus", attempts, next_attempt_at as "nextAttemptAt",
+      created_at as "createdAt", updated_at as "updatedAt", completed_at as "completedAt"
+    ${all} ${last === undefined ? Prisma.empty : Prisma.sql`and id < ${last}`}
+    order by id desc limit ${take}`;
+  return toSlice(NEWEST, range, rows, async () => {
+    const [counted] = await db.$queryRaw<{ total: bigint }[]>`select count(*) as total ${all}`;
+    return Number(counted?.total ?? 0);
+  });
 }
 
 /** @throws AppError 401, 403 */
-function whereOf(
-  viewer: Viewer,
-  { id, namespaceIds }: Webhook,
-  { status, type }: Filter = {},
-): Prisma.DeliveryWhereInput {
+function whereOf(viewer: Viewer, { id, namespaceIds }: Webhook): Prisma.DeliveryWhereInput {
   demandRead(viewer, namespaceIds);
-  return {
-    webhookId: id,
-    ...(status && { status }),
-    ...(type && { type }),
-    AND: [deliveriesVisibleTo(viewer)],
-  };
+  return { webhookId: id, AND: [deliveriesVisibleTo(viewer)] };
 }
 
 /** Those of the ids that the viewer may see. */

@@ -1,4 +1,5 @@
 /** Following the deliveries of a webhook: each is shown when it is made, and again whenever it has changed. */
+import { setTimeout as delay } from 'node:timers/promises';
 import { demand, type Viewer } from '../auth/permissions.ts';
 import { type Rule, whileAllowed } from '../auth/rechecks.ts';
 import { untilAnswered } from '../database/outage.ts';
@@ -16,7 +17,9 @@ const PAGE = 200;
  * A change gets its time at the beginning of its transaction and can be read after the end of it, so what comes late
  * is looked for once more. Transactions that write deliveries take milliseconds.
  */
-const OVERLAP_MS = 3_000;
+const OVERLAP_MS = 1_000;
+/** Between two reads, because of a webhook that is sent thousands of events a second each reads thousands of rows. */
+const PAUSE_MS = 500;
 
 /**
  * From now on, those of the namespaces of the webhook that the viewer administers by now, and tests. What changes
@@ -96,5 +99,6 @@ async function* changes(
       after = last.id;
     }
     for (const [id, { at }] of seen) if (at < until - OVERLAP_MS) seen.delete(id);
+    await delay(PAUSE_MS, undefined, { signal }).catch(() => {});
   }
 }
