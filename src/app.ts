@@ -132,14 +132,13 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   };
   const runner =
     config.role === 'all' ? await openRunner(config, { log, overrides }, cleanup) : null;
-  // Not before we listen on the port: a start that fails must not have made a token that nobody was shown.
-  const firstToken = await seedOperator(db, config.admin);
-
   const connector = createConnector({
     guard: services.webhooks.guard,
     lookup: overrides.lookup ?? lookUp,
     authorities: await readAuthorities(config.webhooks.authorities),
   });
+  // After all that the operator may have to correct: a start that fails must not have made a token that nobody was shown.
+  const firstToken = await seedOperator(db, config.admin);
 
   await startAll(cleanup, [
     () => services.usage,

@@ -74,6 +74,8 @@ export function openRecorder(
   /** Never rejects: each of the batch is told. */
   async function write(batch: readonly Waiting[]): Promise<void> {
     const results = batch.map(({ result }) => result);
+    // Nothing else of them is logged: a URL may hold a credential, and the answer is a stranger's.
+    const deliveries = results.map(({ deliveryId }) => deliveryId);
     for (let pause = FIRST_PAUSE_MS; ; pause = Math.min(pause * 2, MAX_PAUSE_MS)) {
       try {
         const off = await store(services.pool, results);
@@ -93,7 +95,7 @@ export function openRecorder(
           return;
         }
         if (!isOver)
-          log.error({ err: error, ...results[0] }, 'an attempt of a webhook was not recorded');
+          log.error({ err: error, deliveries }, 'attempts of webhooks were not recorded');
         for (const { reject } of batch) reject(error);
         return;
       }
