@@ -40,6 +40,11 @@ type Page = {
 const FIELDS = 'id cursor type timestamp namespace subject payload';
 
 async function page(client: Client, args: string): Promise<Page> {
+  // Transactions of the files that are tested at the same time hold events back too.
+  await eventually(async () => {
+    const { rows } = await app.pool.query('select from events where xid >= event_horizon()');
+    expect(rows).toEqual([]);
+  });
   const data = await client.gql(
     `{ namespace(name: "ada") { events${args} { nodes { ${FIELDS} } edges { cursor } pageInfo { hasNextPage endCursor } } } }`,
   );

@@ -54,22 +54,34 @@ export async function readBackOrOn(
   const visible = repositories
     ? sql`case when starts_with(type, 'job.') then data ->> 'repositoryId' else subject end = any (${repositories})`
     : sql`true`;
-  const rows = await services.db.$queryRaw<(Omit<OutboxEvent, 'seq'> & { seq: bigint })[]>`
-    select seq, id, type, namespace_id as "namespaceId", subject, data, timestamp
-    from (${looked(sql`*`)} limit ${LOOKED_AT}) looked_at
-    where type = any (${types}) and ${visible}
-    order by xid ${direction}, seq ${direction} limit ${take}`;
-  const items = rows.slice(0, first).map((row) => ({
+  // In one statement: by the next one more events may be there, and then the last looked at would be another.
+  const found = await services.db.$queryRaw<Row[]>`
+    with page as materialized (
+      select * from (${looked(sql`*`)} limit ${LOOKED_AT}) looked_at
+      where type = any (${types}) and ${visible}
+      order by xid ${direction}, seq ${direction} limit ${take}
+    )
+    select page.seq, id, type, namespace_id as "namespaceId", subject, data, timestamp, (
+      select seq from (${looked(sql`seq`)} offset ${LOOKED_AT - 1} limit 1) last
+      where (select count(*) from page) < ${take}
+    ) as "lookedTo"
+    from (values (1)) as one left join page on true
+    order by xid ${direction}, seq ${direction}`;
+  const rows = found.filter((row): row is Row & { seq: bigint } => row.seq !== null);
+  const items = rows.slice(0, first).map(({ lookedTo: _, ...row }) => ({
     cursor: String(row.seq),
     node: { ...row, seq: Number(row.seq) },
   }));
-  if (rows.length === take)
-    return { items, hasNextPage: true, endCursor: items.at(-1)?.cursor ?? null };
-  const [last] = await services.db.$queryRaw<{ seq: bigint }[]>`
-    ${looked(sql`seq`)} offset ${LOOKED_AT - 1} limit 1`;
-  const endCursor = last ? String(last.seq) : (items.at(-1)?.cursor ?? null);
-  return { items, hasNextPage: last !== undefined, endCursor };
+  const lookedTo = found[0]?.lookedTo ?? null;
+  return {
+    items,
+    hasNextPage: rows.length === take || lookedTo !== null,
+    endCursor: lookedTo === null ? (items.at(-1)?.cursor ?? null) : String(lookedTo),
+  };
 }
+
+/** `lookedTo`: of a page that is short although there may be more, the last event that was looked at. */
+type Row = Omit<OutboxEvent, 'seq'> & { seq: bigint | null; lookedTo: bigint | null };
 
 /** Null: nothing is left beyond the cursor. @throws AppError 400 */
 async function begin(
