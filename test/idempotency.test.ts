@@ -76,6 +76,24 @@ test('while the first request runs the second gets 409, and one whose server die
   expect((await post('anew')).status).toBe(201);
 });
 
+test('an answer is kept although nobody heard that the claim had been renewed', async () => {
+  await using app = await startApp();
+  const alice = await app.user('alice');
+  const { db, pool } = app.app.services;
+  const post = () => alice.post(PATH, { name: 'ci' }, { 'Idempotency-Key': 'k' });
+  const blocker = await pool.connect();
+  await blocker.query('begin; lock table access_tokens in exclusive mode');
+  const first = post();
+  await eventually(() => db.idempotentRequest.findFirstOrThrow());
+  // As a renewal leaves it whose connection broke before it was answered.
+  await pool.query(`update idempotent_requests set created_at = now() + interval '1 ms'`);
+  await blocker.query('commit');
+  blocker.release();
+  expect((await first).status).toBe(201);
+  const again = await post();
+  expect([again.status, again.headers.get('idempotency-replayed')]).toEqual([201, 'true']);
+});
+
 test('an answer of 5xx is not kept', async () => {
   await using app = await startApp();
   const alice = await app.user('alice');

@@ -11,7 +11,7 @@
  * Answers may hold a new token, of which only a hash may be kept. So they are stored under a key made from the
  * secret of the credential that asked, which is not kept either: nobody else could be given the answer anyway.
  */
-import { createHash, hkdfSync } from 'node:crypto';
+import { createHash, hkdfSync, randomUUID } from 'node:crypto';
 import type { Request } from 'express';
 import { demandAccount } from '../auth/permissions.ts';
 import { open, seal } from '../crypto/seal.ts';
@@ -36,24 +36,26 @@ type Row = {
   body: Buffer;
 };
 
-/** Claims a key that is free, expired, or abandoned by the same request; otherwise no row comes back. */
+/**
+ * Claims a key that is free, expired, or abandoned by the same request; otherwise no row comes back. `claim` says whose
+ * it is: one that was taken over is answered by the other request.
+ */
 const CLAIM = `
-  insert into idempotent_requests as r (owner, key, fingerprint) values ($1, $2, $3)
+  insert into idempotent_requests as r (owner, key, claim, fingerprint) values ($1, $2, $4, $3)
   on conflict (owner, key) do update
-    set fingerprint = excluded.fingerprint, status = null, headers = null, body = null, created_at = now()
+    set fingerprint = excluded.fingerprint, claim = excluded.claim, status = null, headers = null, body = null,
+      created_at = now()
     where r.created_at < now() - interval '${KEPT}'
       or (r.status is null and r.fingerprint = $3 and r.created_at < now() - interval '${ABANDONED}')
-  returning created_at`;
+  returning claim`;
 const FIND = `select fingerprint, status, headers, body from idempotent_requests where owner = $1 and key = $2`;
-/** `created_at` says whose claim it is: one that was taken over is answered by the other request. */
 const ANSWER = `
   update idempotent_requests set status = $4, headers = $5, body = $6
-  where owner = $1 and key = $2 and created_at = $3`;
-const RELEASE = `delete from idempotent_requests where owner = $1 and key = $2 and created_at = $3`;
+  where owner = $1 and key = $2 and claim = $3`;
+const RELEASE = `delete from idempotent_requests where owner = $1 and key = $2 and claim = $3`;
 const RENEW = `
   update idempotent_requests set created_at = now()
-  where owner = $1 and key = $2 and created_at = $3 and status is null
-  returning created_at`;
+  where owner = $1 and key = $2 and claim = $3 and status is null`;
 const PURGE = `
   delete from idempotent_requests where ctid = any (array(
     select ctid from idempotent_requests where created_at < now() - interval '${KEPT}' limit ${PURGE_ROWS}))`;
@@ -91,17 +93,17 @@ export async function claimKey(
     .update(`${req.method} ${req.originalUrl}\n`)
     .update(req.rawBody ?? '')
     .digest();
-  const claim = await pool.query<{ created_at: Date }>(CLAIM, [owner, key, fingerprint]);
-  const [claimed] = claim.rows;
+  const id = [owner, key, randomUUID()];
+  const { rowCount } = await pool.query(CLAIM, [owner, key, fingerprint, id[2]]);
   const secret = sealingKey(req, `${owner} ${key}`);
-  if (!claimed) {
+  if (rowCount === 0) {
     const { rows } = await pool.query<Row>(FIND, [owner, key]);
     return { replayed: answerIn(rows[0], fingerprint, secret) };
   }
-  const settled = renewing(pool, [owner, key], claimed.created_at);
+  const settled = renewing(() => pool.query(RENEW, id));
   return {
     async keep({ status, headers, body }) {
-      const id = await settled();
+      await settled();
       const kept = KEPT_HEADERS.flatMap((name) => {
         const value = headers[name];
         return value === undefined ? [] : [[name, value]];
@@ -109,27 +111,22 @@ export async function claimKey(
       await pool.query(ANSWER, [...id, status, Object.fromEntries(kept), seal(secret, body)]);
     },
     async release() {
-      await pool.query(RELEASE, await settled());
+      await settled();
+      await pool.query(RELEASE, id);
     },
   };
 }
 
-/** Renews a claim until the returned function is called, which says by what the claim is known now. */
-function renewing(pool: Services['pool'], key: readonly string[], createdAt: Date) {
-  let id = [...key, createdAt];
-  let last: Promise<void> = Promise.resolve();
-  const renew = async () => {
-    const { rows } = await pool.query<{ created_at: Date }>(RENEW, id);
-    if (rows[0]) id = [...key, rows[0].created_at];
-  };
+/** Renews a claim until the returned function is called; that settles when the last renewal has. */
+function renewing(renew: () => Promise<unknown>): () => Promise<unknown> {
+  let last: Promise<unknown> = Promise.resolve();
   const timer = setInterval(() => {
     // While the database is away nobody can take it over either.
     last = last.then(renew).catch(() => {});
   }, RENEWED_MS).unref();
-  return async () => {
+  return () => {
     clearInterval(timer);
-    await last;
-    return id;
+    return last;
   };
 }
 
