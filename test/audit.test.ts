@@ -98,6 +98,11 @@ describe('every mutation leaves one entry, and a refused one none', () => {
       await admin.gql(
         'mutation { setMember(input: {namespace: "acme", username: "outsider", role: READ}) { member { id } } }',
       );
+    // The role that it is given is another than before.
+    if (name === 'setMember')
+      await admin.gql(
+        'mutation { setMember(input: {namespace: "acme", username: "reader", role: WRITE}) { member { id } } }',
+      );
     const args = await make('admin');
     // The job of the matrix is over, and what is over cannot be cancelled.
     if (name === 'cancelJob')
@@ -125,6 +130,43 @@ describe('every mutation leaves one entry, and a refused one none', () => {
     const known = Object.keys(AUDIT_ACTIONS);
     expect(known.sort()).toEqual([...Object.values(ACTION_OF), 'repository.push'].sort());
   });
+});
+
+test('what changes nothing leaves none', async () => {
+  const admin = world.callers.find((caller) => caller.name === 'admin')?.client as Client;
+  const created = await admin.gql(
+    `mutation { createWebhook(input: {name: "same", url: "https://127.0.0.1/hook", secret: "a secret",
+       eventTypes: [JOB_FAILED], namespaces: ["acme"]}) { webhook { id updatedAt } } }`,
+  );
+  const { id, updatedAt } = created.createWebhook.webhook;
+  const again = {
+    name: 'same',
+    url: 'https://127.0.0.1/hook',
+    secret: 'a secret',
+    eventTypes: ['JOB_FAILED'],
+    namespaces: ['ACME'],
+    active: true,
+  };
+  const update = `mutation ($input: UpdateWebhookInput!) {
+    updateWebhook(input: $input) { webhook { updatedAt } } }`;
+  for (const input of [again, {}]) {
+    const { body, entries } = await call(admin, update, { input: { id, ...input } });
+    expect([body.data?.updateWebhook.webhook.updatedAt, entries]).toEqual([updatedAt, []]);
+  }
+  const other = { id, ...again, name: 'another', secret: 'another' };
+  const { entries } = await call(admin, update, { input: other });
+  expect(entries[0]?.details).toEqual({ changed: ['name', 'secret'], host: '127.0.0.1' });
+
+  const set = `mutation ($role: Role!) { setMember(input: {namespace: "acme", username: "reader", role: $role}) {
+    member { role } } }`;
+  for (const [role, count] of [
+    ['WRITE', 1],
+    ['WRITE', 0],
+    ['READ', 1],
+  ] as const) {
+    const { body, entries } = await call(admin, set, { role });
+    expect([body.data?.setMember.member.role, entries.length]).toEqual([role, count]);
+  }
 });
 
 test('REST leaves the same, and nothing that is secret', async () => {

@@ -171,8 +171,11 @@ export async function setMember(
   const key = await memberKey(db, viewer, input);
   const { role } = input;
   return inTransaction(db, async (tx) => {
+    const where = { namespaceId_userId: key };
+    const before = await tx.member.findUnique({ where });
+    if (before?.role === role) return before;
     const member = await tx.member.upsert({
-      where: { namespaceId_userId: key },
+      where,
       create: { ...key, role },
       update: { role },
     });

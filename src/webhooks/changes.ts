@@ -1,4 +1,5 @@
 /** Webhooks, changed by those who may (`access.ts`): create, update, delete. */
+import { isDeepStrictEqual } from 'node:util';
 import type { Prisma } from '../../prisma/generated/client.ts';
 import { record } from '../audit/record.ts';
 import { namespaceNamed } from '../auth/accounts.ts';
@@ -99,9 +100,11 @@ export async function updateWebhook(
     const locked = await lockWebhook(tx, id);
     // Its namespaces may be others by now.
     demandChange(toWebhook(locked));
-    const data = { ...dataOf(services, locked, changes) };
-    if (namespaces) await setNamespaces({ ...services, db: tx }, locked, namespaces);
-    if (namespaces || Object.keys(data).length > 0) Object.assign(data, { updatedAt: new Date() });
+    const { data, changed } = dataOf(services, locked, changes);
+    if (namespaces && (await setNamespaces({ ...services, db: tx }, locked, namespaces)))
+      changed.push('namespaces');
+    if (changed.length === 0) return toWebhook(locked);
+    Object.assign(data, { updatedAt: new Date() });
     const row = await tx.webhook.update({ where: { id }, data, select: webhookColumns });
     await wake(tx, `webhook:${id}`);
     const webhook = toWebhook(row);
@@ -111,10 +114,7 @@ export async function updateWebhook(
       namespaceIds: [...webhook.namespaceIds, ...toWebhook(locked).namespaceIds],
       subject: id,
       name: webhook.name,
-      details: {
-        changed: [...Object.keys(changes), ...(namespaces ? ['namespaces'] : [])],
-        host: new URL(webhook.url).host,
-      },
+      details: { changed, host: new URL(webhook.url).host },
     });
     return webhook;
   });
@@ -122,35 +122,42 @@ export async function updateWebhook(
   return changed;
 }
 
-/** The columns that change. */
+/** What becomes another by the changes: their names, and the columns to write. */
 function dataOf(
   { webhooks }: Pick<Services, 'webhooks'>,
   row: WebhookRow,
-  { secret, active, ...rest }: Omit<Changes, 'namespaces'>,
-): Prisma.WebhookUncheckedUpdateInput {
-  const switched = active !== undefined && active !== row.active;
-  const moved = rest.url !== undefined && rest.url !== row.url;
-  return {
+  { secret, ...given }: Omit<Changes, 'namespaces'>,
+): { data: Prisma.WebhookUncheckedUpdateInput; changed: string[] } {
+  const rest = Object.fromEntries(
+    Object.entries(given).filter(
+      ([name, value]) => !isDeepStrictEqual(value, row[name as keyof typeof given]),
+    ),
+  ) as typeof given;
+  const secrets =
+    secret === undefined ? undefined : rotated(webhooks.secrets, row.id, row.secret, secret);
+  const data = {
     ...rest,
-    ...(secret !== undefined && rotated(webhooks.secrets, row.id, row.secret, secret)),
-    ...(switched && { active, offReason: null }),
+    ...secrets,
+    ...('active' in rest && { offReason: null }),
     // What has failed until now says nothing about another address, nor about one that was mended.
-    ...((switched || moved) && { failingSince: null }),
+    ...(('active' in rest || 'url' in rest) && { failingSince: null }),
   };
+  return { data, changed: [...Object.keys(rest), ...(secrets ? ['secret'] : [])] };
 }
 
 type Named = Awaited<ReturnType<typeof namespaceNamed>>;
 type NamedList = [Named, ...Named[]];
 
-/** Gives it these namespaces and no others. @throws AppError 403 for a quota */
+/** Gives it these namespaces and no others. @returns whether they were others. @throws AppError 403 for a quota */
 async function setNamespaces(
   services: Pick<Services, 'db' | 'config'>,
   { id: webhookId, namespaces: before }: WebhookRow,
   after: NamedList,
-): Promise<void> {
+): Promise<boolean> {
   const { db } = services;
   const had = new Set(before.map(({ namespaceId }) => namespaceId));
   const added = after.filter(({ id }) => !had.has(id));
+  if (added.length === 0 && after.length === before.length) return false;
   await demandRoomIn(services, added);
   await db.webhookNamespace.deleteMany({
     where: { webhookId, namespaceId: { notIn: idsOf(after) } },
@@ -163,6 +170,7 @@ async function setNamespaces(
     where: { webhookId, namespaceId: { notIn: idsOf(after) } },
     data: { namespaceId: after[0].id },
   });
+  return true;
 }
 
 /**

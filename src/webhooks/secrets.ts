@@ -44,6 +44,7 @@ export function rotated(
   before: SealedSecrets['secret'],
   secret: string | null,
 ): SealedSecrets | undefined {
+  if (secret === null && before === null) return undefined;
   if (secret === null) return { secret: null, formerSecret: null, formerUntil: null };
   const former = before && openOrNull(secrets, webhookId, before);
   if (former === secret) return undefined;
