@@ -26,8 +26,12 @@ export type Followed = {
 };
 
 type Node = { index: number; place: Place; event?: OutboxEvent; next?: Node };
-/** `at`: the last node that it has passed; null while it catches up. */
-type Reader = { at: Node | null };
+/**
+ * Nothing else may hold a node while its subscriber takes its time: the list behind that node would stay in memory.
+ * `at`: the last node that it has passed; null while it catches up.
+ * `mark`: the end of the list before what is read to catch up; null when it is too far behind by then.
+ */
+type Reader = { at: Node | null; mark: Node | null };
 
 /** Events that are held for a subscriber which does not take them: of 20 kB at most. */
 const MAX_BEHIND = 500;
@@ -64,11 +68,38 @@ class Tail {
     this.#bus.notify(this.topic);
     for await (const page of readPages(services, topics, query, size, begin, signal)) {
       for (const each of page) this.last = append(this.last, each);
-      for (const reader of this.readers)
-        if (reader.at && this.last.index - reader.at.index > MAX_BEHIND) reader.at = null;
+      const { index } = this.last;
+      const isFar = (node: Node | null) => node && index - node.index > MAX_BEHIND;
+      for (const reader of this.readers) {
+        if (isFar(reader.at)) reader.at = null;
+        if (isFar(reader.mark)) reader.mark = null;
+      }
       this.#bus.notify(this.topic);
     }
   }
+
+  /**
+   * Marks the end of the list, before `reader` reads the database from its place on.
+   * @returns false when there is nothing to read, because it stands at that end: it goes on in the list then
+   */
+  mark(reader: Reader, place: Place): boolean {
+    const { last = null } = this;
+    const isBehind = last !== null && isAfter(last.place, place);
+    if (isBehind) reader.mark = last;
+    else reader.at = last;
+    return isBehind;
+  }
+}
+
+/** The next of the list that is after `place`, which the reader passes; null when there is none yet. */
+function takeNext(reader: Reader, place: Place): Required<Pick<Node, 'place' | 'event'>> | null {
+  while (reader.at?.next) {
+    reader.at = reader.at.next;
+    const { place: reached, event } = reader.at;
+    if (event && isAfter(reached, place) && !isInSnapshot(reached, place))
+      return { place: reached, event };
+  }
+  return null;
 }
 
 function append(last: Node, { event, place }: Placed): Node {
@@ -93,7 +124,7 @@ export function joinTail(
   const known = ofBus.get(key);
   const tail = known && !known.failure ? known : new Tail(services, followed);
   ofBus.set(key, tail);
-  const reader: Reader = { at: null };
+  const reader: Reader = { at: null, mark: null };
   tail.readers.add(reader);
   return {
     after: (from, signal) => readOn(services, followed, tail, reader, from, signal),
@@ -119,21 +150,14 @@ async function* readOn(
     if (tail.failure) throw tail.failure.error;
     // Else it is not known yet where the list begins, and we are woken then.
     while (tail.last && !signal.aborted) {
-      const at: Node | null = reader.at;
-      if (at) {
-        const { next } = at;
-        if (!next?.event) break;
-        reader.at = next;
-        if (!isAfter(next.place, place) || isInSnapshot(next.place, place)) continue;
+      if (reader.at) {
+        const next = takeNext(reader, place);
+        if (!next) break;
         place = { ...place, ...next.place };
         yield next.event;
         continue;
       }
-      const mark = tail.last;
-      if (!isAfter(mark.place, place)) {
-        reader.at = mark;
-        continue;
-      }
+      if (!tail.mark(reader, place)) continue;
       const page = await untilAnswered(() => readPage(services, query, size, place), signal);
       for (const { event, place: passed } of page.events) {
         place = { ...place, ...passed };
@@ -141,7 +165,8 @@ async function* readOn(
         if (signal.aborted) return;
       }
       place = page.reached;
-      if (!page.full && tail.last.index - mark.index <= MAX_BEHIND) reader.at = mark;
+      if (!page.full) reader.at = reader.mark;
+      reader.mark = null;
     }
   }
 }
