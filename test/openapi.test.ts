@@ -6,7 +6,7 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { parse } from 'yaml';
 import { templateOf } from '../src/rest/openapi/document.ts';
 import { errorsOf, routes } from '../src/rest/routes.ts';
-import { SPECIFIED_TYPES } from '../src/webhooks/event-types.ts';
+import { PING, SPECIFIED_TYPES } from '../src/webhooks/event-types.ts';
 import { startApp, type TestApp } from './harness.ts';
 
 type Media = {
@@ -219,17 +219,17 @@ function steady(answer: object): object {
   );
 }
 
-test('it says what endpoints of webhooks are sent, for each type that REST takes', () => {
+test('it says what endpoints of webhooks are sent, for each type that REST takes and for a test', () => {
   type Properties = { properties: Record<string, { items: { enum: string[] } }> };
   const bodyOf = ({ requestBody }: Described) =>
     (requestBody as NonNullable<Described['requestBody']>).content['application/json']
       ?.schema as Properties;
-  expect(Object.keys(document.webhooks)).toEqual([...SPECIFIED_TYPES]);
+  expect(Object.keys(document.webhooks)).toEqual([...SPECIFIED_TYPES, PING]);
   for (const [where, operation] of operations(document.webhooks)) {
     const fields = ['id', 'type', 'timestamp', 'namespace', 'data'];
     expect(Object.keys(bodyOf(operation).properties), where).toEqual(fields);
     const names = operation.parameters.map(({ name }) => name);
-    const signed = ['webhook-signature', 'X-Service-Signature'];
+    const signed = ['webhook-signature', 'X-Service-Signature', 'X-Service-Signature-Former'];
     expect(names, where).toEqual(['webhook-id', 'webhook-timestamp', ...signed]);
   }
   for (const [where, operation] of operations()) {

@@ -1,11 +1,12 @@
-/** What endpoints of webhooks are sent: the `webhooks` of the document, one for each type that REST takes. */
-import { SPECIFIED_TYPES } from '../../webhooks/event-types.ts';
+/** What endpoints of webhooks are sent: the `webhooks` of the document, one for each type that REST takes, and a test. */
+import { PING, SPECIFIED_TYPES } from '../../webhooks/event-types.ts';
 import type { Endpoint } from '../facade.ts';
 import type { Json } from './answers.ts';
 import { answerExample, exampleFor } from './examples.ts';
 import type { JsonSchema } from './schemas.ts';
 
-type Type = (typeof SPECIFIED_TYPES)[number];
+type Type = (typeof SPECIFIED_TYPES)[number] | typeof PING;
+const TYPES: readonly Type[] = [...SPECIFIED_TYPES, PING];
 
 const HAPPENED: Record<Type, string> = {
   'service.created': 'A service was created',
@@ -17,13 +18,12 @@ const HAPPENED: Record<Type, string> = {
   'deployment.failed': 'A deployment failed',
   'dev.started': 'A development environment was started',
   'dev.stopped': 'A development environment was stopped',
+  ping: 'A test was asked for',
 };
 
 const ABOUT = `An answer of 2xx within 15 seconds is success. Anything else is tried again, with the same \`webhook-id\`:
 ten attempts in all, over some three days. So an event may come more than once, and after later ones. An answer of 410
 switches the webhook off.`;
-
-const NOT_YET = 'Nothing emits this event yet.';
 
 const text: JsonSchema = { type: 'string' };
 
@@ -56,6 +56,12 @@ const HEADERS = [
     'With a secret: `sha256=` and the hexadecimal HMAC-SHA256 over the body.',
     'sha256=2f94a757d2246073e26781d117ce0183ebd87b4d66c460494376d5c37d71985b',
   ),
+  header(
+    'X-Service-Signature-Former',
+    false,
+    'The same with the secret before, for 24 hours after it was changed.',
+    'sha256=0fb1a6bd1f8d42e3cd86b3a1d02a36a6d3b1c0d92c1b7d7a0c5a3a7a2a8f3f10',
+  ),
 ];
 
 /** `schemas`: those of the document, with that of a job. */
@@ -63,9 +69,7 @@ export function webhooks(
   endpoints: readonly Endpoint[],
   schemas: ReadonlyMap<string, JsonSchema>,
 ): Json {
-  return Object.fromEntries(
-    SPECIFIED_TYPES.map((type) => [type, { post: sent(endpoints, schemas, type) }]),
-  );
+  return Object.fromEntries(TYPES.map((type) => [type, { post: sent(endpoints, schemas, type) }]));
 }
 
 function sent(
@@ -73,29 +77,26 @@ function sent(
   schemas: ReadonlyMap<string, JsonSchema>,
   type: Type,
 ): Json {
-  const job = type.startsWith('job.') ? jobOf(endpoints, schemas) : undefined;
+  const data = dataOf(endpoints, schemas, type);
   const properties = {
     id: { ...text, description: 'The id of the event.' },
     type: { ...text, enum: [type] },
     timestamp: { ...text, format: 'date-time', description: 'When it happened.' },
     namespace: { ...text, description: 'The name of its owner.' },
-    data: job
-      ? { ...job.schema, description: 'The job as it was then.' }
-      : { type: 'object', description: 'What it happened to.' },
+    data: data.schema,
   };
-  const failed = type === 'job.failed' ? { status: 'failed', exit_code: 1 } : {};
   const example = {
     id: HEADERS[0]?.example,
     type,
     timestamp: '2026-09-02T14:32:46.480Z',
     namespace: exampleFor(type, 'namespace'),
-    data: job ? { ...job.example, ...failed } : {},
+    data: data.example,
   };
   return {
     operationId: type.replace(/\.(.)/, (_, letter: string) => letter.toUpperCase()),
     tags: ['Webhooks'],
     summary: HAPPENED[type],
-    description: job ? ABOUT : `${NOT_YET}\n\n${ABOUT}`,
+    description: [...data.notes, ABOUT].join('\n\n'),
     security: [],
     parameters: HEADERS,
     requestBody: {
@@ -114,10 +115,35 @@ function sent(
   };
 }
 
-/** The schema and the example of what `getJob` answers. */
-function jobOf(endpoints: readonly Endpoint[], schemas: ReadonlyMap<string, JsonSchema>) {
+type Data = { schema: JsonSchema; example: object; notes: readonly string[] };
+
+function dataOf(
+  endpoints: readonly Endpoint[],
+  schemas: ReadonlyMap<string, JsonSchema>,
+  type: Type,
+): Data {
+  if (type === PING) {
+    const example = {
+      webhook_id: exampleFor('getWebhook', 'id'),
+      name: exampleFor('createWebhook', 'name'),
+    };
+    const properties = { webhook_id: text, name: { ...text, description: 'Of the webhook.' } };
+    const schema = { type: 'object', required: Object.keys(properties), properties };
+    return { schema, example, notes: ['Every webhook gets it, whatever its types.'] };
+  }
+  if (!type.startsWith('job.'))
+    return {
+      schema: { type: 'object', description: 'What it happened to.' },
+      example: {},
+      notes: ['Nothing emits this event yet.'],
+    };
+  // What `getJob` answers.
   const endpoint = endpoints.find(({ route }) => route.operation === 'getJob');
   if (!endpoint || !schemas.has('Job')) throw new Error('The document has no job');
-  const example = answerExample('getJob', endpoint.operation.answer.type) as object;
-  return { schema: { $ref: '#/components/schemas/Job' }, example };
+  const job = answerExample('getJob', endpoint.operation.answer.type) as object;
+  return {
+    schema: { $ref: '#/components/schemas/Job', description: 'The job as it was then.' },
+    example: type === 'job.failed' ? { ...job, status: 'failed', exit_code: 1 } : job,
+    notes: [],
+  };
 }
