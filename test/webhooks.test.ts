@@ -94,6 +94,16 @@ async function insertDeliveries(
   return ids;
 }
 
+/** More deliveries like one. `digit` begins their ids, so that those of no two calls are the same. */
+async function copy(deliveryId: string | undefined, times: number, digit: number): Promise<void> {
+  await app.pool.query(
+    `insert into deliveries (id, webhook_id, message_id, type, namespace_id, next_attempt_at)
+     select 'dlv_' || $3 || lpad(n::text, 25, '0'), webhook_id, message_id, type, namespace_id, next_attempt_at
+     from deliveries, generate_series(1, $2) n where id = $1`,
+    [deliveryId, times, `${digit}`],
+  );
+}
+
 describe('a request', () => {
   test('is answered with what was stored, each value once', async () => {
     const json = input({
@@ -385,17 +395,22 @@ describe('a change', () => {
     expect((await ada.post(`${PATH}/${id}/test`)).status).toBe(202);
   });
 
+  test('that switches it off ends a backlog behind the answer', async () => {
+    const id = await create();
+    const [one] = await insertDeliveries(id, 'left', [{}]);
+    await copy(one, 7_000, 3);
+    await patch(ada, id, { active: false });
+    const pending = () =>
+      app.app.services.db.delivery.count({ where: { webhookId: id, status: 'pending' } });
+    await eventually(async () => expect(await pending()).toBe(0));
+  });
+
   test('that takes a namespace out ends what is pending of it, however much there is', async () => {
     const id = await create({ namespaces: ['left', 'right'] });
     const [other] = await insertDeliveries(id, 'right', [{}]);
     const [one] = await insertDeliveries(id, 'left', [{}]);
     const { pool } = app.app.services;
-    await pool.query(
-      `insert into deliveries (id, webhook_id, message_id, type, namespace_id, next_attempt_at)
-       select 'dlv_2' || lpad(n::text, 25, '0'), webhook_id, message_id, type, namespace_id, next_attempt_at
-       from deliveries, generate_series(1, 2500) n where id = $1`,
-      [one],
-    );
+    await copy(one, 2_500, 2);
     await patch(bob, id, { namespaces: ['right'] });
     const left = await pool.query(
       `select id, (select count(*)::int from deliveries where webhook_id = $1 and outcome = 'webhook_off') as ended
@@ -570,12 +585,7 @@ describe('what is deleted', () => {
     const id = await create({ secret: 'hush' });
     const [one = ''] = await insertDeliveries(id, 'left', [{}]);
     const { pool, db } = app.app.services;
-    await pool.query(
-      `insert into deliveries (id, webhook_id, message_id, type, namespace_id, next_attempt_at)
-       select 'dlv_1' || lpad(n::text, 25, '0'), webhook_id, message_id, type, namespace_id, next_attempt_at
-       from deliveries, generate_series(1, 1500) n where id = $1`,
-      [one],
-    );
+    await copy(one, 1_500, 1);
     expect([(await ada.delete(`${PATH}/${id}`)).status]).toEqual([204]);
     for (const gone of [
       ada.get(`${PATH}/${id}`),

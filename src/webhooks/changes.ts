@@ -108,6 +108,7 @@ export async function updateWebhook(
     const row = await tx.webhook.update({ where: { id }, data, select: webhookColumns });
     await wake(tx, `webhook:${id}`);
     const webhook = toWebhook(row);
+    if (locked.active && !webhook.active) await handOver(tx, id);
     await record(tx, author, {
       action: 'webhook.update',
       // Those that it was taken from too.
@@ -118,8 +119,19 @@ export async function updateWebhook(
     });
     return webhook;
   });
-  if (!changed.active || namespaces) await switchedOff(services, id);
+  if (!changed.active) await switchedOff(services, id, OFF_AT_ONCE);
+  else if (namespaces) await switchedOff(services, id);
   return changed;
+}
+
+/** Batches of a backlog that end before the answer; a client would not wait for more. */
+const OFF_AT_ONCE = 5;
+
+/** A webhook that is off is due, so a sender takes it, and ends what is pending. */
+async function handOver(tx: Prisma.TransactionClient, webhookId: string): Promise<void> {
+  await tx.$executeRaw`
+    update webhook_queues set due_at = clock_timestamp() where webhook_id = ${webhookId}`;
+  await wake(tx, 'deliveries');
 }
 
 /** What becomes another by the changes: their names, and the columns to write. */
