@@ -286,8 +286,8 @@ test('a receiver that hangs delays no other, and what is already begun ends with
   const alive = await hook();
   await events(40);
   await eventually(() => expect(alive.got().length).toBe(40), 3_000);
-  // As many at once as a webhook may have.
-  expect(silent.received.length).toBe(8);
+  // One that has not answered yet gets two at once.
+  expect(silent.received.length).toBe(2);
   expect(await deliveries(dead.id)).toHaveLength(40);
 });
 

@@ -30,9 +30,9 @@ export class EventsRemoved extends Error {
 /** Of the events after a place, the first so many. */
 export type Query = (after: Place, limit: number) => Prisma.Sql;
 
-export function eventsWhere(condition: Prisma.Sql): Query {
+export function eventsWhere(condition: Prisma.Sql, columns = Prisma.sql`*`): Query {
   return ({ xid, seq, snapshot }, limit) => Prisma.sql`
-    select * from events
+    select ${columns} from events
     where ${condition} and (xid, seq) > (${xid}::text::xid8, ${seq}::bigint)
       ${snapshot ? Prisma.sql`and not pg_visible_in_snapshot(xid, ${snapshot}::text::pg_snapshot)` : Prisma.empty}
     order by xid, seq limit ${limit}`;

@@ -33,11 +33,13 @@ export type OutboxQuery = {
   after: number | null;
 };
 
-/** Some events, and the place of the last of them. */
-export type EventPage = { events: OutboxEvent[]; place: string };
+/** Some events, and the place of the last of them. What they hold is read where it is needed: it may be 20 kB each. */
+export type EventPage = { events: Omit<OutboxEvent, 'data'>[]; place: string };
 
-/** Rows of a page. Events are under 20 kB, so a page of all namespaces is under 5 MB. */
-const PAGE = { followed: 100, all: 250 };
+/** Rows of a page. */
+const PAGE = { followed: 100, all: 1_000 };
+
+const WITHOUT_DATA = Prisma.sql`seq, xid, id, type, namespace_id, subject, null::jsonb as data, timestamp`;
 
 type Deps = Pick<Services, 'db' | 'bus'>;
 
@@ -84,7 +86,7 @@ export async function* readAllEvents(
 ): AsyncGenerator<EventPage> {
   const from =
     after === null ? await untilAnswered(() => placeAfter(services, 0), signal) : placeOf(after);
-  const query = eventsWhere(Prisma.sql`true`);
+  const query = eventsWhere(Prisma.sql`true`, WITHOUT_DATA);
   for await (const page of readPages(services, ['events'], query, PAGE.all, from, signal)) {
     const last = page.at(-1);
     if (last) yield { events: page.map(({ event }) => event), place: placeText(last.place) };

@@ -120,7 +120,10 @@ async function dispatch(services: Deps, signal: AbortSignal): Promise<void> {
   }, STORE_MS);
 
   /** @returns whether we are still the one that dispatches */
-  const take = async (events: readonly OutboxEvent[], place: string): Promise<boolean> => {
+  const take = async (
+    events: readonly Omit<OutboxEvent, 'data'>[],
+    place: string,
+  ): Promise<boolean> => {
     const told = events.flatMap((event) => {
       const type = TOLD_AS[event.type as EventType];
       return type ? [{ ...event, type }] : [];
@@ -183,15 +186,22 @@ type Told = Pick<OutboxEvent, 'seq' | 'type' | 'namespaceId' | 'timestamp'>;
 /** An event, by its index in the page, and a webhook that is to be told of it. */
 type Pair = { index: number; webhookId: string };
 
+/**
+ * `offset 0` keeps the order of the joins: from events to the webhooks of their namespaces. Without statistics of new
+ * tables PostgreSQL asked for every event and every webhook whether they belong together.
+ */
 const MATCH = `
-  select told.position::int - 1 as index, webhooks.id as "webhookId"
+  select told.position::int - 1 as index, webhook.id as "webhookId"
   from unnest($1::text[], $2::text[], $3::timestamptz[]) with ordinality
     as told (type, namespace_id, at, position)
-  join webhook_namespaces on webhook_namespaces.namespace_id = told.namespace_id
-  join webhooks on webhooks.id = webhook_namespaces.webhook_id
-  where webhooks.active and webhooks.deleted_at is null and told.type = any(webhooks.event_types)
-    and webhooks.created_at <= told.at
-  order by told.position, webhooks.id`;
+  cross join lateral (
+    select webhook_id from webhook_namespaces where namespace_id = told.namespace_id offset 0
+  ) listed
+  cross join lateral (
+    select id from webhooks where id = listed.webhook_id and active and deleted_at is null
+      and told.type = any(event_types) and created_at <= told.at offset 0
+  ) webhook
+  order by told.position, webhook.id`;
 
 async function match(pool: pg.Pool, told: readonly Told[]): Promise<Pair[]> {
   const { rows } = await pool.query<Pair>({

@@ -1,15 +1,18 @@
 /** What this server has in hand of one webhook: deliveries that were read and are not recorded yet. */
 import type { Due, Endpoint } from './queue.ts';
 
-/** Attempts of one webhook at once; one while its last failed, because then it is likely to take 15 seconds. */
-const MAX_SENDING = 8;
 /**
- * Deliveries of one webhook in hand: as many as keep it busy while the next are read, for one that answers quickly.
- * It begins with the fewest, and has twice as many after each read that found as many as it wanted.
+ * Deliveries of one webhook in hand, so that it has something to send while the next are read. It begins with the
+ * fewest, and has twice as many after each read that found as many as it wanted, while the endpoint answers.
  */
-const FEWEST = 8;
+const FEWEST = 16;
 const MOST = 64;
 const MOST_WHILE_FAILING = 2;
+/**
+ * For so many in hand there is one attempt at a time: two at once at first, and eight at most, because each opens a connection. While
+ * the last attempt failed it is one, because the next is likely to take 15 seconds.
+ */
+const PER_ATTEMPT = 8;
 /** What was read so long ago is read again before it is sent: the webhook may be another by now. */
 const STALE_MS = 2_000;
 
@@ -19,6 +22,8 @@ export class Line {
   readonly since = Date.now();
   /** Where it leads, when it was last read; undefined before. */
   endpoint: Endpoint | undefined;
+  /** What it signs with, opened. */
+  secrets: readonly string[] = [];
   /** The last read found less than was wanted, so there is nothing more to read until something comes. */
   dry = false;
   /** Others wait for its place: what has begun ends, and nothing more is read. */
@@ -32,6 +37,8 @@ export class Line {
   #readAt = 0;
   #appetite = FEWEST;
   #failing = false;
+  /** Whether it succeeded since the last read. */
+  #answers = false;
 
   constructor(webhookId: string, namespaceId: string) {
     this.webhookId = webhookId;
@@ -51,8 +58,14 @@ export class Line {
   }
 
   /** Where it leads now. What was heard of another address says nothing about this one. */
-  leadsTo(endpoint: Endpoint): void {
-    if (this.endpoint?.url !== endpoint.url) this.#failing = endpoint.failing;
+  leadsTo(endpoint: Endpoint, open: (sealed: Buffer) => string): void {
+    const before = this.endpoint;
+    if (before?.url !== endpoint.url) this.#failing = endpoint.failing;
+    const sealed = [endpoint.secret, endpoint.formerSecret];
+    const same = (a?: Buffer | null, b?: Buffer | null) => (a && b ? a.equals(b) : a === b);
+    // Opening them takes longer than signing.
+    if (!same(before?.secret, sealed[0]) || !same(before?.formerSecret, sealed[1]))
+      this.secrets = sealed.flatMap((one) => (one ? [open(one)] : []));
     this.endpoint = endpoint;
   }
 
@@ -60,14 +73,16 @@ export class Line {
   take(due: readonly Due[], wanted: number): void {
     this.#readAt = Date.now();
     this.dry = due.length < wanted;
-    if (!this.dry && !this.#failing) this.#appetite = Math.min(2 * this.#appetite, MOST);
+    if (!this.dry && this.#answers) this.#appetite = Math.min(2 * this.#appetite, MOST);
+    this.#answers = false;
     for (const { id } of due) this.held.add(id);
     this.#waiting.push(...due);
   }
 
   /** The next to be sent, if there may be one more at once. */
   next(): Due | undefined {
-    if (this.halted || this.sending >= (this.#failing ? 1 : MAX_SENDING)) return undefined;
+    if (this.halted || this.sending >= (this.#failing ? 1 : this.#appetite / PER_ATTEMPT))
+      return undefined;
     if (Date.now() - this.#readAt > STALE_MS) this.putBack();
     return this.#waiting.shift();
   }
@@ -87,5 +102,6 @@ export class Line {
       this.putBack();
     }
     this.#failing = failed;
+    this.#answers = !failed;
   }
 }

@@ -114,39 +114,46 @@ export type Due = {
   message: StoredMessage | null;
 };
 
+/** What to read of a webhook. */
+export type Want = {
+  webhookId: string;
+  limit: number;
+  /** Ids of deliveries that were read before and are not recorded yet. */
+  held: ReadonlySet<string>;
+};
+
 /**
- * The first deliveries that are due, in order, of each webhook as many as it wants.
- * @param held those that were read before and are not recorded yet
+ * The first deliveries that are due, in order, of each webhook as many as it wants. Those that are held are left out
+ * here: PostgreSQL compares each row with each of a list that it got as a parameter. Messages are read by
+ * themselves, so that one which goes to many webhooks is read once.
  */
-export async function readDue(
-  pool: pg.Pool,
-  wants: readonly { webhookId: string; limit: number }[],
-  held: readonly string[],
-): Promise<Due[]> {
-  type Row = StoredMessage & { deliveryId: string; webhookId: string; attempts: number };
-  const { rows } = await pool.query<Row>({
+export async function readDue(pool: pg.Pool, wants: readonly Want[]): Promise<Due[]> {
+  const { rows } = await pool.query<Omit<Due, 'message'> & { messageId: string }>({
     name: 'deliveries due',
     text: `
-      select due.id as "deliveryId", due.webhook_id as "webhookId", due.attempts, message.*
-      from unnest($1::text[], $2::int[]) as want (webhook_id, count)
+      select due.* from unnest($1::text[], $2::int[]) as want (webhook_id, count)
       cross join lateral (
-        select id, webhook_id, message_id, attempts, next_attempt_at from deliveries
+        select id, webhook_id as "webhookId", message_id as "messageId", attempts from deliveries
         where webhook_id = want.webhook_id and status = 'pending' and next_attempt_at <= now()
-          and id <> all($3::text[])
         order by next_attempt_at, id limit want.count
-      ) due
-      left join lateral (
-        select id, type, namespace, timestamp, data from webhook_messages where id = due.message_id
-      ) message on true
-      order by due.next_attempt_at, due.id`,
-    values: [wants.map(({ webhookId }) => webhookId), wants.map(({ limit }) => limit), held],
+      ) due`,
+    values: [
+      wants.map(({ webhookId }) => webhookId),
+      wants.map(({ limit, held }) => limit + held.size),
+    ],
   });
-  return rows.map(({ deliveryId, webhookId, attempts, ...message }) => ({
-    id: deliveryId,
-    webhookId,
-    attempts,
-    message: message.id === null ? null : message,
-  }));
+  const byWebhook = Map.groupBy(rows, ({ webhookId }) => webhookId);
+  const due = wants.flatMap(({ webhookId, limit, held }) =>
+    (byWebhook.get(webhookId) ?? []).filter(({ id }) => !held.has(id)).slice(0, limit),
+  );
+  if (due.length === 0) return [];
+  const messages = await pool.query<StoredMessage>({
+    name: 'messages',
+    text: `select id, type, namespace, timestamp, data from webhook_messages where id = any($1::text[])`,
+    values: [[...new Set(due.map(({ messageId }) => messageId))]],
+  });
+  const byId = new Map(messages.rows.map((message) => [message.id, message]));
+  return due.map(({ messageId, ...one }) => ({ ...one, message: byId.get(messageId) ?? null }));
 }
 
 /** A webhook to let go of. */

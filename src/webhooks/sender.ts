@@ -154,7 +154,7 @@ export async function startSender(services: Deps, means: Means): Promise<AsyncDi
     const endpoints = new Map(
       (await queue.readEndpoints(pool, serverId, ids)).map((one) => [one.webhookId, one]),
     );
-    const reading: { line: Line; webhookId: string; limit: number }[] = [];
+    const reading: (queue.Want & { line: Line })[] = [];
     for (const line of wanting) {
       const { webhookId, wanted } = line;
       const endpoint = endpoints.get(webhookId);
@@ -164,14 +164,14 @@ export async function startSender(services: Deps, means: Means): Promise<AsyncDi
         lines.delete(webhookId);
         continue;
       }
-      line.leadsTo(endpoint);
-      if (endpoint.state === 'on') reading.push({ line, webhookId, limit: wanted });
+      line.leadsTo(endpoint, (sealed) => services.webhooks.secrets.open(webhookId, sealed));
+      if (endpoint.state === 'on')
+        reading.push({ line, webhookId, limit: wanted, held: line.held });
       else if (endpoint.state === 'deleted') line.dry = true;
       else run(endPending(line));
     }
     if (reading.length === 0) return;
-    const held = reading.flatMap(({ line }) => [...line.held]);
-    const due = Map.groupBy(await queue.readDue(pool, reading, held), (one) => one.webhookId);
+    const due = Map.groupBy(await queue.readDue(pool, reading), (one) => one.webhookId);
     for (const { line, webhookId, limit } of reading) {
       line.take(due.get(webhookId) ?? [], limit);
       begin(line);
@@ -227,12 +227,12 @@ export async function startSender(services: Deps, means: Means): Promise<AsyncDi
   }
 
   async function deliver(line: Line, { id, attempts, message }: queue.Due): Promise<void> {
-    const { endpoint } = line;
+    const { endpoint, secrets } = line;
     if (!endpoint) throw new Error('a delivery was read without its endpoint');
     try {
       let tried: Attempt | null = null;
       try {
-        tried = message && (await send(endpoint, message));
+        tried = message && (await send(endpoint, secrets, message));
       } finally {
         line.sending--;
       }
@@ -260,11 +260,12 @@ export async function startSender(services: Deps, means: Means): Promise<AsyncDi
     }
   }
 
-  function send(endpoint: queue.Endpoint, message: StoredMessage): Promise<Attempt> {
-    const { webhookId, url, secret, formerSecret } = endpoint;
-    const secrets = [secret, formerSecret].flatMap((sealed) =>
-      sealed ? [services.webhooks.secrets.open(webhookId, sealed)] : [],
-    );
+  function send(
+    endpoint: queue.Endpoint,
+    secrets: readonly string[],
+    message: StoredMessage,
+  ): Promise<Attempt> {
+    const { webhookId, url } = endpoint;
     const body = bodyOf(services, message);
     return attempt(means, { webhookId, url, secrets, id: message.id, body }, givingUp.signal);
   }
