@@ -333,7 +333,10 @@ describe('a secret', () => {
       await patch(ada, id, { secret: 'second' });
       await remove(id);
       expect(await secretsOf(id)).toEqual({ secret: null, former: null, until: null });
-      expect((await ada.get(`${PATH}/${id}`)).body.has_secret).toBe(false);
+      const { body: without } = await ada.get(`${PATH}/${id}`);
+      expect(without.has_secret).toBe(false);
+      // There is none to remove any more.
+      expect((await patch(ada, id, { secret: null })).body).toEqual(without);
       expect(await until(id)).toBeNull();
       await patch(ada, id, { secret: 'third' });
       expect(await secretsOf(id)).toEqual({ secret: 'third', former: null, until: null });
