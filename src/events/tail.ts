@@ -4,7 +4,7 @@
  *   catch up   a subscriber reads the database by itself, page by page, from its place to the present
  *   cut over   before each of these reads it marks the end of the shared list; a read that is not full has found all
  *              that was in the list by then, so it goes on in the list, after its place
- *   live       one reader appends what comes to the list, and wakes the subscribers
+ *   live       one reader appends what comes to the list, and wakes the subscribers, some at a time
  *
  * Without this each wake was a query for every subscriber: 5,000 of them, twice a second, are more than the database
  * answers. The list is linked, and nobody holds what all have passed. A subscriber that stands too far behind its end
@@ -30,30 +30,44 @@ type Node = { index: number; place: Place; event?: OutboxEvent; next?: Node };
  * Nothing else may hold a node while its subscriber takes its time: the list behind that node would stay in memory.
  * `at`: the last node that it has passed; null while it catches up.
  * `mark`: the end of the list before what is read to catch up; null when it is too far behind by then.
+ * `topic`: those of one are woken together.
  */
-type Reader = { at: Node | null; mark: Node | null };
+type Reader = { at: Node | null; mark: Node | null; topic: Topic };
 
 /** Events that are held for a subscriber which does not take them: of 20 kB at most. */
 const MAX_BEHIND = 500;
+/**
+ * Subscribers that are woken before others have their turn. Woken all at once, 5,000 of them kept the process for a
+ * second in which no other request was answered, and none of them had its event before all had.
+ */
+const WOKEN = 50;
 
 type Deps = Pick<Services, 'db' | 'bus'>;
 
 class Tail {
-  readonly topic: Topic;
   readonly readers = new Set<Reader>();
   /** Undefined until it is known where the list begins. */
   last: Node | undefined;
   failure: { error: unknown } | undefined;
   readonly #stop = new AbortController();
   readonly #bus: Bus;
+  readonly #key: string;
+  #joined = 0;
 
   constructor(services: Deps, { key, topics, query, size }: Followed) {
     this.#bus = services.bus;
-    this.topic = `tail:${key}`;
+    this.#key = key;
     this.#read(services, topics, query, size).catch((error) => {
       this.failure = { error };
-      this.#bus.notify(this.topic);
+      for (const { topic } of this.readers) this.#bus.notify(topic);
     });
+  }
+
+  join(): Reader {
+    const group = Math.floor(this.#joined++ / WOKEN);
+    const reader: Reader = { at: null, mark: null, topic: `tail:${group}:${this.#key}` };
+    this.readers.add(reader);
+    return reader;
   }
 
   stop(): void {
@@ -65,7 +79,7 @@ class Tail {
     const { xid, seq } = await untilAnswered(() => placeAfter(services, null), signal);
     const begin = { xid, seq };
     this.last = { index: 0, place: begin };
-    this.#bus.notify(this.topic);
+    await this.#wake();
     for await (const page of readPages(services, topics, query, size, begin, signal)) {
       for (const each of page) this.last = append(this.last, each);
       const { index } = this.last;
@@ -74,7 +88,14 @@ class Tail {
         if (isFar(reader.at)) reader.at = null;
         if (isFar(reader.mark)) reader.mark = null;
       }
-      this.#bus.notify(this.topic);
+      await this.#wake();
+    }
+  }
+
+  async #wake(): Promise<void> {
+    for (const topic of new Set([...this.readers].map((reader) => reader.topic))) {
+      this.#bus.notify(topic);
+      await new Promise(setImmediate);
     }
   }
 
@@ -124,8 +145,7 @@ export function joinTail(
   const known = ofBus.get(key);
   const tail = known && !known.failure ? known : new Tail(services, followed);
   ofBus.set(key, tail);
-  const reader: Reader = { at: null, mark: null };
-  tail.readers.add(reader);
+  const reader = tail.join();
   return {
     after: (from, signal) => readOn(services, followed, tail, reader, from, signal),
     [Symbol.dispose]() {
@@ -146,7 +166,7 @@ async function* readOn(
   signal: AbortSignal,
 ): AsyncGenerator<OutboxEvent> {
   let place = from;
-  for await (const _ of services.bus.wakes(tail.topic, signal)) {
+  for await (const _ of services.bus.wakes(reader.topic, signal)) {
     if (tail.failure) throw tail.failure.error;
     // Else it is not known yet where the list begins, and we are woken then.
     while (tail.last && !signal.aborted) {

@@ -1,0 +1,194 @@
+/**
+ * `npm run bench:events [subscribers] [events]`: 5,000 clients follow the events of a namespace, each on a connection
+ * of its own. How long it takes from the commit of an event until they have it, and what each takes of the server's
+ * memory, against the same bytes written to as many open responses by hand.
+ *
+ * The clients are in this process, so their own time is in both figures.
+ */
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { readFile } from 'node:fs/promises';
+import { Agent, type ClientRequest, type IncomingMessage, request } from 'node:http';
+import { join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
+import pg from 'pg';
+import { openBench, TOKEN } from './repository.ts';
+
+const SUBSCRIBERS = Number(process.argv[2] ?? 5_000);
+const EVENTS = Number(process.argv[3] ?? 40);
+/** Connections that are being opened at once. */
+const OPENING = 50;
+const WARMING = 5;
+/** Between two events: each is measured by itself. */
+const PAUSE_MS = 200;
+const KB = 1_000;
+
+const BODY = JSON.stringify({
+  query:
+    'subscription { events(namespaces: ["admin"]) { id cursor type timestamp namespace subject payload } }',
+});
+
+/** `others`: how long a request takes that is sent while events are. */
+type Figures = {
+  ms: number[];
+  others: number[];
+  bytesEach: number;
+  cpuMs: number;
+  message: string;
+};
+
+await using bench = await openBench();
+await using cleanup = new AsyncDisposableStack();
+const pool = new pg.Pool({
+  host: join(bench.folder, 'data/postgres/run'),
+  user: 'loam',
+  database: 'loam',
+  max: 1,
+});
+cleanup.defer(() => pool.end());
+await bench.create('code');
+await bench.graphql(
+  'mutation { createJob(input: {namespace: "admin", name: "train", image: "none", gpu: NONE, command: "exit 0"}) { job { id } } }',
+);
+const { rows } = await pool.query(
+  `select namespace_id, subject, data from events where type = 'job.queued' limit 1`,
+);
+const [{ namespace_id: namespaceId, subject, data }] = rows;
+const write = `
+  with written as (
+    insert into events (id, type, namespace_id, subject, data) values ($1, 'job.queued', $2, $3, $4)
+  )
+  select pg_notify('loam', 'event:' || $2 || ':' || $3)`;
+let count = 0;
+const loam = await measure({
+  pid: bench.server.child.pid as number,
+  idle: `${bench.server.base}/livez`,
+  url: `${bench.server.base}/graphql`,
+  publish: () => pool.query(write, [`evt_bench_${count++}`, namespaceId, subject, data]),
+});
+
+const child = spawn(process.execPath, [join(import.meta.dirname, 'bare-events.ts')], {
+  stdio: ['ignore', 'pipe', 'inherit'],
+});
+cleanup.defer(() => void child.kill('SIGKILL'));
+const [port] = await once(child.stdout, 'data');
+const url = `http://127.0.0.1:${String(port).trim()}/`;
+const bare = await measure({
+  pid: child.pid as number,
+  idle: url,
+  url,
+  publish: () => fetch(url, { method: 'POST', body: loam.message }),
+});
+
+const at = (ms: readonly number[], share: number) =>
+  ms.toSorted((a, b) => a - b)[Math.floor((ms.length - 1) * share)] ?? Number.NaN;
+const line = (what: string, { ms, others, bytesEach, cpuMs }: Figures) =>
+  console.log(
+    `  ${what.padEnd(8)} p50 ${at(ms, 0.5).toFixed(0)} ms, p99 ${at(ms, 0.99).toFixed(0)} ms, other requests p99 ${at(others, 0.99).toFixed(0)} ms, ` +
+      `${(bytesEach / KB).toFixed(0)} kB and ${((1_000 * cpuMs) / SUBSCRIBERS).toFixed(0)} µs of CPU an event each`,
+  );
+console.log(
+  `${SUBSCRIBERS.toLocaleString('en')} subscribers, ${EVENTS} events of ${loam.message.length} bytes`,
+);
+line('loam', loam);
+line('by hand', bare);
+console.log(
+  `  ratio    p99 ${(at(loam.ms, 0.99) / at(bare.ms, 0.99)).toFixed(1)} ×, ${(loam.bytesEach / bare.bytesEach).toFixed(1)} × the memory, ${(loam.cpuMs / bare.cpuMs).toFixed(1)} × the CPU`,
+);
+
+/** Opens the streams, and publishes one event after the other, each when all have the one before. */
+async function measure(target: {
+  pid: number;
+  idle: string;
+  url: string;
+  publish(): Promise<unknown>;
+}): Promise<Figures> {
+  const agent = new Agent({ maxSockets: Number.POSITIVE_INFINITY });
+  const clients: ClientRequest[] = [];
+  const ms: number[] = [];
+  const others: number[] = [];
+  let began = 0;
+  let message = '';
+  let missing = 0;
+  let all = Promise.withResolvers<void>();
+  const came = (text: string) => {
+    ms.push(performance.now() - began);
+    message ||= text;
+    if (--missing === 0) all.resolve();
+  };
+  const before = await resident(target.pid);
+  let asked = 0;
+  const opening = Array.from({ length: OPENING }, async () => {
+    while (asked++ < SUBSCRIBERS) clients.push(await open(target.url, agent, came));
+  });
+  await Promise.all(opening);
+  // They have asked for their place, and what opening them took is cleared away.
+  await delay(3_000);
+  const bytesEach = ((await resident(target.pid)) - before) / clients.length;
+  const one = async () => {
+    missing = clients.length;
+    all = Promise.withResolvers<void>();
+    began = performance.now();
+    await target.publish();
+    while (missing > 0) {
+      const asked = performance.now();
+      await (await fetch(target.idle)).text();
+      others.push(performance.now() - asked);
+      await Promise.race([all.promise, delay(5)]);
+    }
+    await delay(PAUSE_MS);
+  };
+  for (let n = 0; n < WARMING; n++) await one();
+  ms.length = 0;
+  others.length = 0;
+  const cpu = await cpuOf(target.pid);
+  for (let n = 0; n < EVENTS; n++) await one();
+  const cpuMs = ((await cpuOf(target.pid)) - cpu) / EVENTS;
+  for (const client of clients) client.destroy();
+  agent.destroy();
+  return { ms, others, bytesEach, cpuMs, message };
+}
+
+/** One stream; settles when its headers are there. `came` gets each event. */
+async function open(
+  url: string,
+  agent: Agent,
+  came: (message: string) => void,
+): Promise<ClientRequest> {
+  const client = request(url, {
+    agent,
+    method: 'POST',
+    headers: {
+      accept: 'text/event-stream',
+      'content-type': 'application/json',
+      authorization: `Bearer ${TOKEN}`,
+    },
+  });
+  client.end(BODY);
+  const [answer] = (await once(client, 'response')) as [IncomingMessage];
+  if (answer.statusCode !== 200) throw new Error(`it was answered ${answer.statusCode}`);
+  client.on('error', () => {});
+  let text = '';
+  answer.on('error', () => {});
+  answer.on('data', (chunk: Buffer) => {
+    text += chunk.toString();
+    for (let end = text.indexOf('\n\n'); end >= 0; end = text.indexOf('\n\n')) {
+      const message = text.slice(0, end + 2);
+      text = text.slice(end + 2);
+      // The rest are comments, as signs of life.
+      if (message.startsWith('event: next')) came(message);
+    }
+  });
+  return client;
+}
+
+async function resident(pid: number): Promise<number> {
+  const status = await readFile(`/proc/${pid}/status`, 'utf8');
+  return Number(/^VmRSS:\s+(\d+) kB/m.exec(status)?.[1]) * 1024;
+}
+
+/** Milliseconds that the process has used. */
+async function cpuOf(pid: number): Promise<number> {
+  const fields = (await readFile(`/proc/${pid}/stat`, 'utf8')).split(') ')[1]?.split(' ') ?? [];
+  return (Number(fields[11]) + Number(fields[12])) * 10;
+}
