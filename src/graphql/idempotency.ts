@@ -31,8 +31,8 @@ export function useIdempotency({ show, ...services }: Deps): Plugin<Server, Serv
     async onRequest({ request, url, serverContext: { req }, fetchAPI, endResponse }) {
       if (request.method !== 'POST' || req.get(IDEMPOTENCY_KEY) === undefined) return;
       try {
-        const isStream = url.pathname !== '/graphql' || !takesJson(request.headers.get('accept'));
-        if (isStream) throw noReplay();
+        const isStream = url.pathname === '/graphql/stream';
+        if (isStream || !takesJson(request.headers.get('accept'))) throw noReplay();
         if (req.viewer.kind === 'anonymous' && !req.viewer.failure)
           throw unauthenticated(
             'Idempotency-Key: send credentials with it, because answers are kept for a credential',
