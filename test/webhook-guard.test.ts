@@ -71,6 +71,15 @@ test.each([
   ['https://256.0.0.1/', 'must be a URL'],
   ['https://ada:secret@public.example/', 'must not hold a user name'],
   ['https://ada@public.example/', 'must not hold a user name'],
+  ['https://@public.example/', 'must not hold a user name'],
+  ['https://:@public.example', 'must not hold a user name'],
+  // The URL standard takes these, for public.example.
+  ['https:public.example', 'must begin with https:// and a host'],
+  ['https:/public.example/', 'must begin with https:// and a host'],
+  ['https:///public.example/', 'must begin with https:// and a host'],
+  ['https:\\\\public.example\\path', 'must begin with https:// and a host'],
+  ['https://public.example\\@elsewhere.example/', 'must begin with https:// and a host'],
+  ['https://public.example:0/', 'must name a port'],
   ['https://public.example/#part', 'must have no fragment'],
   ['https://public.example/#', 'must have no fragment'],
   [`https://public.example/${'a'.repeat(2_048)}`, 'must be at most 2048 characters'],
@@ -88,6 +97,7 @@ test.each([
 
 test.each([
   'https://public.example/path?query=1',
+  'HTTPS://Public.Example?query=a@b',
   'https://93.184.216.34:8443/',
   'https://[2606:2800:220:1::1]/',
   // It is looked up again at each attempt.

@@ -159,6 +159,8 @@ describe('a request', () => {
     ['secret', { secret: 'x'.repeat(257) }],
     ['secret', { secret: 'whsec_not base64' }],
     ['secret', { secret: 'whsec_' }],
+    ['secret', { secret: 'whsec_abc' }],
+    ['secret', { secret: 'whsec_ab==' }],
     ['event_types', { event_types: [] }],
     ['event_types', { event_types: ['job.exploded'] }],
     ['event_types', { event_types: ['job.failed', 'job.queued'] }],

@@ -134,8 +134,13 @@ export async function whyNotUrl(
   if (text.length > MAX_URL) return `must be at most ${MAX_URL} characters long`;
   if (!URL.canParse(text)) return 'must be a URL';
   const url = new URL(text);
-  if (url.protocol !== 'https:') return 'must begin with https://';
-  if (url.username || url.password) return 'must not hold a user name or a password';
+  // The URL standard takes https:host, https:///host and backslashes for slashes too. Other readers of the same text
+  // take another part of it for the host.
+  const [, authority] = /^https:\/\/([^/?#\\]+)(?:[/?#]|$)/i.exec(text) ?? [];
+  if (authority === undefined) return 'must begin with https:// and a host, and use / alone';
+  // Also empty ones, which the parts of a URL do not tell.
+  if (authority.includes('@')) return 'must not hold a user name or a password';
+  if (url.port === '0') return 'must name a port from 1 to 65535, or none';
   // Also an empty one, which `hash` does not tell.
   if (url.href.includes('#')) return 'must have no fragment, which is never sent';
   const host = hostOf(url);
