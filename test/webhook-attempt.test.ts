@@ -185,6 +185,7 @@ test('what is no HTTP, and what breaks off, is said by name', async () => {
   await using upgrade = await startRaw((socket) =>
     socket.write('HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n'),
   );
+  await using unasked = await startRaw((socket) => socket.write('HTTP/1.1 100 Continue\r\n\r\n'));
   await using reset = await startRaw((socket, raw) =>
     socket.once('data', () => raw.resetAndDestroy()),
   );
@@ -196,12 +197,45 @@ test('what is no HTTP, and what breaks off, is said by name', async () => {
     createServer((socket) => socket.end('HTTP/1.1 200 OK\r\n\r\n')),
   );
   const outcomes = await Promise.all(
-    [nonsense, large, upgrade, reset, closing, half, plain].map(({ url }) => send(url)),
+    [nonsense, large, upgrade, unasked, reset, closing, half, plain].map(({ url }) => send(url)),
   );
   expect(outcomes.map(({ outcome }) => outcome)).toEqual([
-    ...['bad_answer', 'bad_answer', 'bad_answer', 'reset', 'reset', 'status_200', 'tls_failed'],
+    ...['bad_answer', 'bad_answer', 'bad_answer', 'bad_answer'],
+    ...['reset', 'reset', 'status_200', 'tls_failed'],
   ]);
-  expect(outcomes[5]).toMatchObject({ answer: 'begun' });
+  expect(outcomes[6]).toMatchObject({ answer: 'begun' });
+});
+
+test('what is neither headers nor body of an answer is bounded too', async () => {
+  const flood = (begin: string, more: string) =>
+    startRaw((socket) => {
+      const on = () => {
+        while (!socket.destroyed && socket.write(more));
+      };
+      socket.once('data', () => {
+        socket.write(begin);
+        socket.on('drain', on);
+        on();
+      });
+    });
+  const chunked = 'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n';
+  const interim = 'HTTP/1.1 103 Early Hints\r\nLink: </a>; rel=preload\r\n\r\n';
+  await using hints = await flood('', interim.repeat(500));
+  await using extension = await flood(`${chunked}1;`, 'x'.repeat(30_000));
+  const started = Date.now();
+  expect(await send(hints.url)).toMatchObject({ outcome: 'bad_answer', status: null });
+  // It has said what became of the message.
+  expect(await send(extension.url)).toMatchObject({ outcome: 'status_200' });
+  expect(Date.now() - started).toBeLessThan(5_000);
+});
+
+test('what is bounded is each answer, not all of a connection', async () => {
+  receiver.answer = (response) => void response.writeHead(200).end('x'.repeat(60_000));
+  await send(receiver.url);
+  const before = receiver.connections;
+  for (let i = 0; i < 8; i++)
+    expect(await send(receiver.url)).toMatchObject({ outcome: 'status_200' });
+  expect(receiver.connections).toBe(before);
 });
 
 test('a host is proved by its certificate, by name and by address', async () => {

@@ -42,6 +42,12 @@ const IDLE_MS = 4_000;
 /** Then it is looked up again, so that an endpoint which moved is followed. */
 const MAX_REQUESTS = 1_000;
 const MAX_HEADER_BYTES = 16 * 1_024;
+/**
+ * Of all that comes as an answer to one message. It is more than an attempt reads of headers and body; what it bounds
+ * is what undici reads and counts as neither: interim answers, extensions of chunks, trailers. An endpoint that sends
+ * those as fast as it can would keep the process busy for 15 seconds.
+ */
+const MAX_ANSWER_BYTES = 256 * 1_024;
 
 export type Connector = AsyncDisposable & {
   /** Where requests for `origin` go, of this webhook alone: webhooks share no connections, so none waits for another's. */
@@ -141,6 +147,7 @@ export function createConnector({
       ALPNProtocols: ['http/1.1'],
     });
     await settled(secured, 'secureConnect', signal, 'tls_failed');
+    boundAnswers(secured);
     return secured;
   }
 
@@ -177,6 +184,22 @@ export function createConnector({
       await Promise.all(all.map((pool) => pool.destroy()));
     },
   };
+}
+
+/** Ends the connection where an answer is too long. Answers begin where something was written since what came before. */
+function boundAnswers(socket: TLSSocket): void {
+  let written = socket.bytesWritten;
+  let before = socket.bytesRead;
+  let read = before;
+  socket.on('readable', () => {
+    if (socket.bytesWritten !== written) {
+      written = socket.bytesWritten;
+      before = read;
+    }
+    read = socket.bytesRead;
+    if (read - before > MAX_ANSWER_BYTES)
+      socket.destroy(new Unanswered('bad_answer', 'the answer is too long'));
+  });
 }
 
 /** Waits for the event, and destroys the socket when it does not come. @throws Unanswered; Error about this machine */

@@ -54,6 +54,7 @@ export function outcomeOf(error: unknown): Outcome {
   if (error instanceof Unanswered) return error.outcome;
   if (isMachineShort(error)) throw error;
   const { code, message } = error as { code?: unknown; message?: unknown };
-  // undici has one code for both: a connection that was closed, and an answer of 101.
-  return RESET.test(String(code)) && message !== 'bad upgrade' ? 'reset' : 'bad_answer';
+  // undici has one code for a connection that was closed, and for an answer that makes no sense, such as 100 and 101.
+  const isNonsense = /^bad (?:upgrade|response)$/.test(String(message));
+  return RESET.test(String(code)) && !isNonsense ? 'reset' : 'bad_answer';
 }
