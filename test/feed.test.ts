@@ -217,8 +217,14 @@ test('subscribers of the same namespaces share what is read, also one that is sl
   const abort = new AbortController();
   const query = { namespaceIds: ['ns_shared', 'ns_too'], prefix: '', after: null };
   const seen = Array.from({ length: 200 }, () => [] as string[]);
+  // In how many turns of the event loop they get what comes.
+  const turns = new Set<number>();
+  let turn = 0;
   const running = seen.map(async (ids) => {
-    for await (const { id } of readOutbox({ ...services, db }, query, abort.signal)) ids.push(id);
+    for await (const { id } of readOutbox({ ...services, db }, query, abort.signal)) {
+      ids.push(id);
+      turns.add(turn);
+    }
   });
   // Takes one event, and then nothing until more have come than are held for it.
   const slow = readOutbox({ ...services, db }, query, abort.signal);
@@ -229,8 +235,16 @@ test('subscribers of the same namespaces share what is read, also one that is sl
     await app.pool.query(`select pg_notify('loam', 'event:${namespace}:job_x')`);
   };
   reads = 0;
+  const counting = (async () => {
+    while (!abort.signal.aborted) {
+      turn++;
+      await new Promise(setImmediate);
+    }
+  })();
   await write(1, 'ns_shared');
   await eventually(() => expect(seen.every(({ length }) => length === 1)).toBe(true));
+  // Others have their turn before all are served.
+  expect(turns.size).toBeGreaterThan(2);
   const slowIds = [(await first).value?.id];
   // One, and more only while a transaction of another test's database is open.
   expect(reads).toBeLessThan(20);
@@ -244,7 +258,7 @@ test('subscribers of the same namespaces share what is read, also one that is sl
   expect(slowIds).toEqual(expected);
   for (const ids of seen) expect(ids).toEqual(expected);
   abort.abort();
-  await Promise.all(running);
+  await Promise.all([...running, counting]);
 });
 
 test('subscribers that come while events are written get each once', async () => {
