@@ -1,11 +1,14 @@
 /**
- * Servers are killed at random, and come back, while callers push, clone, read, run jobs and follow. Nothing that was
- * acknowledged is lost, nothing is done twice, and nothing is left behind.
+ * Servers are killed at random, and come back, while callers push, clone, read, run jobs and follow, and endpoints of
+ * webhooks fail at random. Nothing that was acknowledged is lost, nothing is done twice, each event is told of, and
+ * nothing is left behind.
  *
  * `LOAM_TEST_KILLS=60 LOAM_TEST_SEED=7 npx vitest run test/kills.test.ts`
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import { expect, test } from 'vitest';
+import type { EventType } from '../src/events/publish.ts';
+import { TOLD_AS } from '../src/webhooks/event-types.ts';
 import { remote, Workspace } from './git.ts';
 import { eventually } from './harness.ts';
 import {
@@ -16,8 +19,10 @@ import {
   storedIn,
 } from './kills/left-over.ts';
 import { type Load, startLoad } from './kills/load.ts';
+import { startTelling } from './kills/told.ts';
 import { type OneServer, type Servers, startServers } from './many-servers.ts';
 import { needs } from './needs.ts';
+import { makeAuthority, startReceiver } from './webhook-receiver.ts';
 
 const KILLS = Number(process.env.LOAM_TEST_KILLS ?? 8);
 /** Of the victims and the times; the load goes by chance. */
@@ -38,10 +43,15 @@ test(`nothing is lost, doubled or left over after ${KILLS} kills`, {
   const cleanup = new AsyncDisposableStack();
   ctx.onTestFinished(() => cleanup.disposeAsync());
   console.log(`LOAM_TEST_SEED=${SEED}`);
-  // The host's network: jobs tell a witness of themselves that no server knows.
-  const loam = cleanup.use(
-    await startServers({ serve: 3, work: 2, env: { LOAM_JOB_NETWORK: 'host' } }),
-  );
+  const authority = cleanup.use(await makeAuthority());
+  const receiver = cleanup.use(await startReceiver(authority));
+  const env = {
+    // The host's: jobs tell a witness of themselves that no server knows.
+    LOAM_JOB_NETWORK: 'host',
+    LOAM_WEBHOOK_CA: authority.file,
+  };
+  const loam = cleanup.use(await startServers({ serve: 3, work: 2, env }));
+  const told = await startTelling(loam, receiver, cleanup);
   const load = await startLoad(loam, cleanup, ctx.signal);
   await killAtRandom(loam, ctx.signal);
   await load.finish();
@@ -50,6 +60,7 @@ test(`nothing is lost, doubled or left over after ${KILLS} kills`, {
   expect(load.faults).toEqual([]);
   await checkJobs(loam, load);
   await checkPushes(loam, load);
+  await told.check(await checkEvents(loam, load));
   await checkLeftOver(loam, load);
 });
 
@@ -115,7 +126,7 @@ async function checkPushes(loam: Servers, { pushed, heard }: Load): Promise<void
     }
   }
   const tips = pushed.flatMap(({ shas }) => shas).sort();
-  expect(heard.map(({ after }) => after).sort()).toEqual(tips);
+  expect(heard.flatMap(({ after }) => after ?? []).sort()).toEqual(tips);
   const { rows } = await loam.pool.query<{ after: string }>(
     `select r ->> 'after' as after from events, jsonb_array_elements(data -> 'push' -> 'refs') r
      where type = 'repository.pushed'`,
@@ -123,6 +134,15 @@ async function checkPushes(loam: Servers, { pushed, heard }: Load): Promise<void
   expect(rows.map(({ after }) => after).sort()).toEqual(tips);
   expect(await faultsByGit(loam)).toEqual([]);
   expect(await repositoriesIn(loam)).toHaveLength(new Set(pushed.map((p) => p.repository)).size);
+}
+
+/** The feed's subscriber has every event once, in order. @returns the ids of those that webhooks are told of */
+async function checkEvents({ pool }: Servers, { heard }: Load): Promise<string[]> {
+  const { rows } = await pool.query<{ id: string; type: EventType }>(
+    'select id, type from events order by xid, seq',
+  );
+  expect(heard.map(({ id }) => id)).toEqual(rows.map(({ id }) => id));
+  return rows.flatMap(({ id, type }) => (TOLD_AS[type] ? [id] : []));
 }
 
 async function checkLeftOver(loam: Servers, { jobs }: Load): Promise<void> {

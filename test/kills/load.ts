@@ -43,8 +43,8 @@ export type Load = {
   jobs: JobSeen[];
   /** What jobs said themselves, past every server: `begin NAME ATTEMPT` and `end NAME ATTEMPT`. */
   said: string[];
-  /** The ids and tips of pushes, as a subscriber heard of them. */
-  heard: { id: string; after: string }[];
+  /** Events as a subscriber to the feed heard of them; `after`: the tip of a push. */
+  heard: { id: string; after?: string }[];
   /** What must not have happened. */
   faults: string[];
   counts: Record<string, number>;
@@ -222,12 +222,12 @@ export async function startLoad(
     }
   }
 
-  /** Hears of pushes until told to stop. */
+  /** Hears of all events, from the first, until told to stop. */
   async function listen(listening: AbortSignal): Promise<void> {
     let after = 0;
     while (!listening.aborted) {
-      const query = `subscription { repositoryEvents(namespace: "admin", after: ${after}) {
-        cursor id type push { refs { after } } } }`;
+      const query = `subscription { events(namespaces: ["admin"], after: ${after}) {
+        cursor id payload } }`;
       try {
         const response = await postSubscription(loam.admin, { query }, listening);
         if (response.status !== 200 || !response.body) {
@@ -240,9 +240,9 @@ export async function startLoad(
           if (event !== 'next') continue;
           // The server is stopping, or has met a fault: it says so, and we go on elsewhere.
           if (data.errors) throw new Error(JSON.stringify(data.errors));
-          const { cursor, id, type, push: what } = data.data.repositoryEvents;
+          const { cursor, id, payload } = data.data.events;
           after = cursor;
-          if (type === 'PUSHED') load.heard.push({ id, after: what.refs[0].after });
+          load.heard.push({ id, after: payload.push?.refs[0].after });
         }
       } catch {
         count('subscriptions cut off');
@@ -269,11 +269,10 @@ export async function startLoad(
     async finish() {
       finishing.abort();
       await working;
-      const tips = load.pushed.flatMap(({ shas }) => shas);
       const deadline = Date.now() + 15_000;
       while (Date.now() < deadline) {
-        const known = new Set(load.heard.map(({ after }) => after));
-        if (tips.every((sha) => known.has(sha))) break;
+        const { rows } = await loam.pool.query('select count(*)::int as count from events');
+        if (load.heard.length >= rows[0].count) break;
         await delay(50);
       }
       listening.abort();

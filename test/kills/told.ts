@@ -1,0 +1,75 @@
+/** Who is told of what happens while servers are killed: endpoints of webhooks that fail at random. */
+import { setTimeout as delay } from 'node:timers/promises';
+import { expect } from 'vitest';
+import { eventually } from '../harness.ts';
+import type { Servers } from '../many-servers.ts';
+import type { Receiver } from '../webhook-receiver.ts';
+
+/** Of attempts at each endpoint. */
+const FAILING: Readonly<Record<string, number>> = { '/steady': 0, '/failing': 0.4 };
+const TYPES = `JOB_QUEUED, JOB_RUNNING, JOB_COMPLETED, JOB_FAILED, JOB_CANCELLED,
+  REPOSITORY_CREATED, REPOSITORY_RENAMED, REPOSITORY_TRANSFERRED, REPOSITORY_PUSHED, REPOSITORY_DELETED`;
+/** What failed is tried again soon, not after its 5 seconds and more. */
+const HURRY_MS = 300;
+const SETTLED_MS = 30_000;
+
+/** Makes the webhooks. To be called before anything happens that they are told of. */
+export async function startTelling(
+  { admin, pool }: Servers,
+  receiver: Receiver,
+  cleanup: AsyncDisposableStack,
+): Promise<{ check(events: readonly string[]): Promise<void> }> {
+  /** Ids that were taken, by path. */
+  const taken = new Map<string, Set<string>>();
+  receiver.answer = (response, { path, headers }, request) => {
+    const failing = FAILING[path] ?? 0;
+    const chance = Math.random();
+    if (chance < failing / 2) return void request.socket.destroy();
+    if (chance < failing) return void response.writeHead(500).end();
+    taken.set(path, (taken.get(path) ?? new Set()).add(`${headers['webhook-id']}`));
+    response.writeHead(204).end();
+  };
+  for (const path of Object.keys(FAILING))
+    await admin.gql(
+      `mutation { createWebhook(input: {name: "told", url: "${receiver.url}${path}", namespaces: ["admin"],
+         eventTypes: [${TYPES}]}) { webhook { id } } }`,
+    );
+
+  const over = new AbortController();
+  const hurrying = (async () => {
+    while (!over.signal.aborted) {
+      await pool.query(
+        `with sooner as (
+           update deliveries set next_attempt_at = now()
+           where status = 'pending' and next_attempt_at > now() returning webhook_id
+         ), due as (
+           update webhook_queues set due_at = clock_timestamp()
+           where webhook_id in (select webhook_id from sooner)
+         ) select pg_notify('loam', 'deliveries')`,
+      );
+      await delay(HURRY_MS, undefined, { signal: over.signal }).catch(() => {});
+    }
+  })();
+  // Heard by who stops it.
+  hurrying.catch(() => {});
+  cleanup.defer(async () => {
+    over.abort();
+    await hurrying;
+  });
+
+  return {
+    /** Each endpoint was told of each of the events, in one delivery, and of nothing else. */
+    async check(events) {
+      const told = events.toSorted();
+      await eventually(async () => {
+        const { rows } = await pool.query(
+          'select status, outcome, count(*)::int as count from deliveries group by status, outcome',
+        );
+        const count = told.length * Object.keys(FAILING).length;
+        expect(rows).toEqual([{ status: 'succeeded', outcome: 'status_204', count }]);
+      }, SETTLED_MS);
+      for (const path of Object.keys(FAILING))
+        expect([path, [...(taken.get(path) ?? [])].sort()]).toEqual([path, told]);
+    },
+  };
+}
