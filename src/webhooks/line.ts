@@ -58,14 +58,14 @@ export class Line {
   }
 
   /** Where it leads now. What was heard of another address says nothing about this one. */
-  leadsTo(endpoint: Endpoint, open: (sealed: Buffer) => string): void {
+  leadsTo(endpoint: Endpoint, open: (sealed: Buffer) => string[]): void {
     const before = this.endpoint;
     if (before?.url !== endpoint.url) this.#failing = endpoint.failing;
     const sealed = [endpoint.secret, endpoint.formerSecret];
     const same = (a?: Buffer | null, b?: Buffer | null) => (a && b ? a.equals(b) : a === b);
     // Opening them takes longer than signing.
     if (!same(before?.secret, sealed[0]) || !same(before?.formerSecret, sealed[1]))
-      this.secrets = sealed.flatMap((one) => (one ? [open(one)] : []));
+      this.secrets = sealed.flatMap((one) => (one ? open(one) : []));
     this.endpoint = endpoint;
   }
 

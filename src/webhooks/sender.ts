@@ -61,8 +61,8 @@ export async function startSender(services: Deps, means: Means): Promise<AsyncDi
     line.dry = false;
     void wantRound();
   });
-  /** All places are taken, so there may be more to claim when one is free. */
-  let isFull = false;
+  /** All places are taken, or all that one namespace may have: there may be more to claim when one is free. */
+  let isShort = false;
   let isRoundWanted = false;
   /** What the next round looks for first: what came, or also what gets due by itself. */
   let look: 'came' | 'due' | null = null;
@@ -105,7 +105,7 @@ export async function startSender(services: Deps, means: Means): Promise<AsyncDi
     look = null;
     try {
       if (why) await noticeWhatCame(why === 'due');
-      if (why || isFull) await claimMore();
+      if (why || isShort) await claimMore();
     } catch (error) {
       look ??= why;
       throw error;
@@ -119,12 +119,16 @@ export async function startSender(services: Deps, means: Means): Promise<AsyncDi
     const limit = MAX_WEBHOOKS - lines.size;
     const range = { held, perNamespace: MAX_OF_NAMESPACE, limit };
     const claimed = limit > 0 ? await queue.claim(pool, serverId, range) : [];
-    for (const { webhookId, namespaceId } of claimed)
-      lines.set(webhookId, new Line(webhookId, namespaceId));
-    isFull = lines.size >= MAX_WEBHOOKS;
+    for (const { webhookId, namespaceId } of claimed) {
+      const line = new Line(webhookId, namespaceId);
+      lines.set(webhookId, line);
+      held.set(namespaceId, count(line) + 1);
+    }
+    const isFull = lines.size >= MAX_WEBHOOKS;
+    isShort = isFull || held.values().some((one) => one >= MAX_OF_NAMESPACE);
     for (const line of lines.values()) {
-      const isShort = isFull || count(line) >= MAX_OF_NAMESPACE;
-      if (!isShort || line.givesWay || Date.now() - line.since < TURN_MS) continue;
+      const isInTheWay = isFull || count(line) >= MAX_OF_NAMESPACE;
+      if (!isInTheWay || line.givesWay || Date.now() - line.since < TURN_MS) continue;
       line.givesWay = true;
       line.putBack();
     }
@@ -164,7 +168,7 @@ export async function startSender(services: Deps, means: Means): Promise<AsyncDi
         lines.delete(webhookId);
         continue;
       }
-      line.leadsTo(endpoint, (sealed) => services.webhooks.secrets.open(webhookId, sealed));
+      line.leadsTo(endpoint, (sealed) => openSecret(webhookId, sealed));
       if (endpoint.state === 'on')
         reading.push({ line, webhookId, limit: wanted, held: line.held });
       else if (endpoint.state === 'deleted') line.dry = true;
@@ -175,6 +179,16 @@ export async function startSender(services: Deps, means: Means): Promise<AsyncDi
     for (const { line, webhookId, limit } of reading) {
       line.take(due.get(webhookId) ?? [], limit);
       begin(line);
+    }
+  }
+
+  /** None of a secret that this server cannot open, because its key was lost: a receiver refuses what is not signed. */
+  function openSecret(webhookId: string, sealed: Buffer): string[] {
+    try {
+      return [services.webhooks.secrets.open(webhookId, sealed)];
+    } catch (error) {
+      log.error({ err: error, webhook: webhookId }, 'a secret of a webhook cannot be opened');
+      return [];
     }
   }
 
@@ -210,7 +224,7 @@ export async function startSender(services: Deps, means: Means): Promise<AsyncDi
       })),
     );
     for (const id of freed) lines.delete(id);
-    if (freed.length > 0 && isFull) isRoundWanted = true;
+    if (freed.length > 0 && isShort) isRoundWanted = true;
     for (const line of done)
       if (lines.has(line.webhookId)) {
         line.dry = false;
@@ -237,7 +251,7 @@ export async function startSender(services: Deps, means: Means): Promise<AsyncDi
         line.sending--;
       }
       const result = resultOf(tried, attempts);
-      line.heard(result.status !== 'succeeded');
+      if (tried) line.heard(result.status !== 'succeeded');
       if (result.gone) line.halted = true;
       begin(line);
       observe(services, tried, attempts, message);

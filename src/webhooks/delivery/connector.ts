@@ -30,6 +30,11 @@ import { Unanswered } from './outcomes.ts';
 
 /** No attempt waits for longer. */
 const CONNECT_MS = 15_000;
+/**
+ * Until the next address is tried. Node's 250 ms are too few for another continent: such an endpoint with an address of
+ * IPv6 too would never be reached from a network that has none.
+ */
+const NEXT_ADDRESS_MS = 3_000;
 /** Connections to the endpoint of a webhook: as many as there are attempts of it at once. */
 export const MAX_CONNECTIONS = 8;
 /**
@@ -122,6 +127,7 @@ export function createConnector({
       keepAlive: true,
       // Node tries one after the other, by itself; it gets them from here and asks nobody else.
       autoSelectFamily: true,
+      autoSelectFamilyAttemptTimeout: NEXT_ADDRESS_MS,
       lookup: (_host, options, done) =>
         options.all ? done(null, all) : done(null, first.address, first.family),
     });
