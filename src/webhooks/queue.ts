@@ -118,7 +118,7 @@ export type Due = {
 export type Want = {
   webhookId: string;
   limit: number;
-  /** Ids of deliveries that were read before and are not recorded yet. */
+  /** Ids of deliveries that were read before and were not recorded when this read began. */
   held: ReadonlySet<string>;
 };
 

@@ -169,8 +169,9 @@ export async function startSender(services: Deps, means: Means): Promise<AsyncDi
         continue;
       }
       line.leadsTo(endpoint, (sealed) => openSecret(webhookId, sealed));
-      if (endpoint.state === 'on')
-        reading.push({ line, webhookId, limit: wanted, held: line.held });
+      // As it is now: what is recorded while it is read may look pending in what is read.
+      const held = new Set(line.held);
+      if (endpoint.state === 'on') reading.push({ line, webhookId, limit: wanted, held });
       else if (endpoint.state === 'deleted') line.dry = true;
       else run(endPending(line));
     }
