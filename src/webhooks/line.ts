@@ -9,8 +9,8 @@ const FEWEST = 16;
 const MOST = 64;
 const MOST_WHILE_FAILING = 2;
 /**
- * For so many in hand there is one attempt at a time: two at once at first, and eight at most, because each opens a connection. While
- * the last attempt failed it is one, because the next is likely to take 15 seconds.
+ * For so many in hand there is one attempt at a time: two at once at first, and eight at most, because each opens a
+ * connection. While the last attempt failed it is one, because the next is likely to take 15 seconds.
  */
 const PER_ATTEMPT = 8;
 /** What was read so long ago is read again before it is sent: the webhook may be another by now. */
