@@ -401,7 +401,7 @@ test('an id of no form or of no node is the asker’s mistake, one of nothing is
     app.admin.graphql('query ($id: ID!) { node(id: $id) { id } }', { id });
   expect((await node(viewer.id)).data).toEqual({ node: { id: viewer.id } });
   const suffix = viewer.id.slice('user_'.length);
-  for (const prefix of ['repo', 'job', 'pat', 'key', 'ns']) {
+  for (const prefix of ['repo', 'job', 'pat', 'key', 'ns', 'wh', 'dlv']) {
     const { data, errors } = await node(`${prefix}_${suffix}`);
     expect({ data, errors }, prefix).toEqual({ data: { node: null } });
   }
@@ -411,7 +411,7 @@ test('an id of no form or of no node is the asker’s mistake, one of nothing is
     'user_\0',
     'user_x',
     `nope_${suffix}`,
-    `wh_${suffix}`,
+    `srv_${suffix}`,
     `evt_${suffix}`,
   ])
     expect((await node(id)).errors?.[0]?.extensions.code, id).toBe('INVALID_REQUEST');

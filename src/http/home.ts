@@ -43,7 +43,7 @@ const page = (base: string) => `<!doctype html>
 <body>
 <main>
   <h1><img src="/favicon.svg" alt="">Loam</h1>
-  <p>Git repositories and batch jobs. This server is running.</p>
+  <p>Git repositories, batch jobs and webhooks. This server is running.</p>
   <ul>
     <li><a href="/docs"><b>REST</b>Every route, to read and to try</a></li>
     <li><a href="/graphql"><b>GraphQL</b>All of it, in one query</a></li>
