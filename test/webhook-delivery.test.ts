@@ -291,6 +291,25 @@ test('a receiver that hangs delays no other, and what is already begun ends with
   expect(await deliveries(dead.id)).toHaveLength(40);
 });
 
+test('receivers that hang delay none of their own namespace, however many they are', async () => {
+  await query(`update namespaces set plan = 'enterprise' where name = 'ada'`);
+  await using silent = await startReceiver(authority);
+  silent.answer = () => {};
+  const hanging: string[] = [];
+  for (let i = 0; i < 40; i++) hanging.push((await hook({ url: silent.url })).id);
+  await events(1);
+  await eventually(() => expect(silent.received.length).toBeGreaterThan(31));
+  const alive = await hook();
+  await events(1);
+  await eventually(() => expect(alive.got().length).toBe(1), 10_000);
+  // An attempt takes 15 seconds, and none has ended.
+  const ended = await query(
+    'select id from deliveries where webhook_id = any($1::text[]) and attempts > 0',
+    [hanging],
+  );
+  expect(ended).toEqual([]);
+});
+
 test('events come in their order to who answers, each once', async () => {
   const { got } = await hook();
   const ids = await events(600);

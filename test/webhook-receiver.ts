@@ -3,7 +3,7 @@ import { execFileSync } from 'node:child_process';
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import type { IncomingHttpHeaders, IncomingMessage, ServerResponse } from 'node:http';
 import { createServer } from 'node:https';
-import type { AddressInfo } from 'node:net';
+import type { AddressInfo, Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 
@@ -69,6 +69,7 @@ export async function startReceiver(authority: Authority, host = '127.0.0.1'): P
   const server = createServer(
     await authority.certify(`IP:${host}`, 'DNS:localhost', 'DNS:*.hooks.test'),
   );
+  const sockets = new Set<Socket>();
   const receiver: Receiver = {
     url: '',
     port: 0,
@@ -76,11 +77,17 @@ export async function startReceiver(authority: Authority, host = '127.0.0.1'): P
     connections: 0,
     answer: (response) => void response.writeHead(204).end(),
     async [Symbol.asyncDispose]() {
-      server.closeAllConnections();
-      await new Promise((resolve) => server.close(resolve));
+      const closed = new Promise((resolve) => server.close(resolve));
+      // Also those whose handshake is not over, which are none of HTTP yet.
+      for (const socket of sockets) socket.destroy();
+      await closed;
     },
   };
-  server.on('connection', () => receiver.connections++);
+  server.on('connection', (socket) => {
+    receiver.connections++;
+    sockets.add(socket);
+    socket.once('close', () => sockets.delete(socket));
+  });
   server.on('request', (request, response) => {
     const chunks: Buffer[] = [];
     request.on('data', (chunk) => chunks.push(chunk));

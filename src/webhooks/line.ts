@@ -13,6 +13,8 @@ const MOST_WHILE_FAILING = 2;
  * connection. While the last attempt failed it is one, because the next is likely to take 15 seconds.
  */
 const PER_ATTEMPT = 8;
+/** No attempt has ended for so long: it counts as slow until one does. */
+const SLOW_MS = 2_000;
 /** What was read so long ago is read again before it is sent: the webhook may be another by now. */
 const STALE_MS = 2_000;
 
@@ -37,6 +39,8 @@ export class Line {
   #readAt = 0;
   #appetite = FEWEST;
   #failing = false;
+  /** When an attempt ended, or the first of them began. */
+  #heardAt = 0;
   /** Whether it succeeded since the last read. */
   #answers = false;
 
@@ -50,6 +54,11 @@ export class Line {
     if (this.dry || this.givesWay || this.halted) return 0;
     const most = this.#failing ? MOST_WHILE_FAILING : this.#appetite;
     return this.held.size > most / 2 ? 0 : most - this.held.size;
+  }
+
+  /** It is likely to take its time: its last attempt failed, or those under way take long. */
+  get isSlow(): boolean {
+    return this.#failing || (this.sending > 0 && Date.now() - this.#heardAt > SLOW_MS);
   }
 
   /** Nothing is in hand, and nothing is known to come. */
@@ -84,6 +93,7 @@ export class Line {
     if (this.halted || this.sending >= (this.#failing ? 1 : this.#appetite / PER_ATTEMPT))
       return undefined;
     if (Date.now() - this.#readAt > STALE_MS) this.putBack();
+    if (this.sending === 0) this.#heardAt = Date.now();
     return this.#waiting.shift();
   }
 
@@ -102,6 +112,7 @@ export class Line {
       this.putBack();
     }
     this.#failing = failed;
+    this.#heardAt = Date.now();
     this.#answers = !failed;
   }
 }

@@ -8,6 +8,7 @@
  */
 import type pg from 'pg';
 import type { StoredMessage } from './delivery/payload.ts';
+import type { Range } from './places.ts';
 
 /** As `src/cluster/members.ts` has it. A server on the embedded database writes no heartbeat, and is alone. */
 const IS_DEAD = `not exists (
@@ -15,20 +16,29 @@ const IS_DEAD = `not exists (
     and servers.heartbeat_at > clock_timestamp() - interval '3 seconds')`;
 
 /**
- * `place` is that of a webhook among those of its namespace, which count as the ones that this server has already, so
- * that one namespace does not take all places. The row is looked at once more when it is locked.
+ * `place` is that of a webhook among those of its namespace that are as slow (`places.ts`), which count as the ones that
+ * this server has already. The row is looked at once more when it is locked.
  */
 const CLAIM = `
   with candidate as (
-    select queue.webhook_id, queue.due_at,
-      coalesce(held.count, 0) + row_number() over (partition by queue.namespace_id order by queue.due_at) as place
+    select queue.webhook_id, queue.due_at, kind.slow,
+      coalesce(held.count, 0) + row_number() over (partition by queue.namespace_id, kind.slow order by queue.due_at)
+        as place,
+      row_number() over (partition by kind.slow order by queue.due_at) as rank
     from webhook_queues queue
-    left join unnest($2::text[], $3::int[]) as held (namespace_id, count) using (namespace_id)
+    join webhooks on webhooks.id = queue.webhook_id
+    cross join lateral (select webhooks.failing_since is not null as slow) kind
+    left join unnest($2::text[], $3::bool[], $4::int[]) as held (namespace_id, slow, count)
+      on held.namespace_id = queue.namespace_id and held.slow = kind.slow
     where queue.due_at <= now()
       and (queue.server_id is null or queue.server_id <> $1 and ${IS_DEAD})
   ), chosen as (
     select queue.webhook_id from webhook_queues queue
-    join (select * from candidate where place <= $4 order by due_at limit $5) first using (webhook_id)
+    join (
+      select webhook_id from candidate
+      where not slow and place <= $5 or slow and place <= $6 and rank <= $7
+      order by due_at limit $8
+    ) first using (webhook_id)
     where queue.due_at <= now()
       and (queue.server_id is null or queue.server_id <> $1 and ${IS_DEAD})
     order by queue.webhook_id for update of queue skip locked
@@ -39,19 +49,25 @@ const CLAIM = `
 
 export type Claimed = { webhookId: string; namespaceId: string };
 
-/**
- * Webhooks with something to send now, for this server from now on.
- * @param held how many this server has of each namespace
- */
+/** Webhooks with something to send now, for this server from now on, as far as it has places for them. */
 export async function claim(
   pool: pg.Pool,
   serverId: string,
-  { held, perNamespace, limit }: { held: Map<string, number>; perNamespace: number; limit: number },
+  { held, perNamespace, free }: Range,
 ): Promise<Claimed[]> {
   const { rows } = await pool.query<Claimed>({
     name: 'claim webhooks',
     text: CLAIM,
-    values: [serverId, [...held.keys()], [...held.values()], perNamespace, limit],
+    values: [
+      serverId,
+      held.map(({ namespaceId }) => namespaceId),
+      held.map(({ slow }) => slow),
+      held.map(({ count }) => count),
+      perNamespace.prompt,
+      perNamespace.slow,
+      free.slow,
+      free.all,
+    ],
   });
   return rows;
 }

@@ -7,8 +7,8 @@
  * has little left in hand, and every second, for what is due again.
  *
  * A dead or slow endpoint delays nobody else: a webhook has at most eight attempts at once, and one while it fails; a
- * server has at most 256 webhooks, of one namespace 32; where places are short, one that has been sent for five
- * seconds gives way.
+ * server has so many webhooks at once, and so many of one namespace (`places.ts`); where places are short, one that has
+ * been sent for five seconds gives way.
  *
  * What was sent and not recorded is sent again, under the same `webhook-id`: at least once.
  */
@@ -20,12 +20,11 @@ import { isSuccess } from './delivery/outcomes.ts';
 import { bodyOf, type StoredMessage } from './delivery/payload.ts';
 import { nextDelay } from './delivery/schedule.ts';
 import { Line } from './line.ts';
+import { Places } from './places.ts';
 import * as queue from './queue.ts';
 import { openRecorder, type Result } from './recorder.ts';
 import { switchedOff } from './unwanted.ts';
 
-const MAX_WEBHOOKS = 256;
-const MAX_OF_NAMESPACE = 32;
 /** For how long a webhook is sent for while others wait for its place. */
 const TURN_MS = 5_000;
 /** Between looks for what is due again, or was left by a server that died. */
@@ -61,7 +60,7 @@ export async function startSender(services: Deps, means: Means): Promise<AsyncDi
     line.dry = false;
     void wantRound();
   });
-  /** All places are taken, or all that one namespace may have: there may be more to claim when one is free. */
+  /** There may be more to claim when a place is free. */
   let isShort = false;
   let isRoundWanted = false;
   /** What the next round looks for first: what came, or also what gets due by itself. */
@@ -113,22 +112,14 @@ export async function startSender(services: Deps, means: Means): Promise<AsyncDi
   }
 
   async function claimMore(): Promise<void> {
-    const held = new Map<string, number>();
-    const count = ({ namespaceId }: Line) => held.get(namespaceId) ?? 0;
-    for (const line of lines.values()) held.set(line.namespaceId, count(line) + 1);
-    const limit = MAX_WEBHOOKS - lines.size;
-    const range = { held, perNamespace: MAX_OF_NAMESPACE, limit };
-    const claimed = limit > 0 ? await queue.claim(pool, serverId, range) : [];
-    for (const { webhookId, namespaceId } of claimed) {
-      const line = new Line(webhookId, namespaceId);
-      lines.set(webhookId, line);
-      held.set(namespaceId, count(line) + 1);
-    }
-    const isFull = lines.size >= MAX_WEBHOOKS;
-    isShort = isFull || held.values().some((one) => one >= MAX_OF_NAMESPACE);
+    const before = new Places(lines.values());
+    const claimed = before.isFull ? [] : await queue.claim(pool, serverId, before.range);
+    for (const { webhookId, namespaceId } of claimed)
+      lines.set(webhookId, new Line(webhookId, namespaceId));
+    const places = new Places(lines.values());
+    isShort = places.isShort;
     for (const line of lines.values()) {
-      const isInTheWay = isFull || count(line) >= MAX_OF_NAMESPACE;
-      if (!isInTheWay || line.givesWay || Date.now() - line.since < TURN_MS) continue;
+      if (!places.isWanted(line) || line.givesWay || Date.now() - line.since < TURN_MS) continue;
       line.givesWay = true;
       line.putBack();
     }
