@@ -551,4 +551,18 @@ test('after kills a push that was sent twice has one event', async () => {
   await noted('2026-01-01T00:00:03.000Z');
   await recoverRepositories(services);
   expect(await told(id)).toEqual([...earlier, `refs/heads/main ${after}`]);
+
+  // The one that moved the ref may be recorded last, with what git has said of it.
+  const moved = async (from: string, to: string, at: string) => {
+    const push = [{ ref: 'refs/heads/main', before: from, after: to }];
+    const note = { kind: 'push' as const, pusher: 'ada', commands: push, at };
+    await services.pushes.record(await disk.begin(id, note), push);
+  };
+  await moved(before, after, '2026-01-01T00:00:04.000Z');
+  expect(await told(id)).toEqual([...earlier, `refs/heads/main ${after}`]);
+  // The same move, after one that turned it back, is another.
+  await moved(after, before, new Date().toISOString());
+  await moved(before, after, new Date().toISOString());
+  const tips = [after, before, after].map((tip) => `refs/heads/main ${tip}`);
+  expect(await told(id)).toEqual([...earlier, ...tips]);
 });

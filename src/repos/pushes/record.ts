@@ -64,7 +64,7 @@ async function recordMeasured(
   });
   if (!row) return true;
   const dir = git.disk.pathOf(id);
-  const told = pushes.some(({ updated }) => updated === null) ? await lastMoves(db, id) : new Map();
+  const told = await lastMoves(db, id, pushes);
   const { refs, ...measures } = await measure(services, id, (refs) =>
     defaultBranchOf(row, effectiveOf(pushes, refs, told), refs),
   );
@@ -146,15 +146,35 @@ function latest(one: Date, other: Date | null): Date {
 
 /** As many events are looked through for those that moved a ref last. */
 const EVENTS_READ = 100;
+const YOUNG_EVENTS_READ = 20;
 
-/** The last move of each ref that an event tells of, by the ref's name. */
-async function lastMoves(db: Db, id: string): Promise<Map<string, Command>> {
-  const rows = await db.$queryRaw<{ refs: RefPayload[] | null }[]>`
-    select coalesce(data -> 'push' -> 'refs', data -> 'refs') as refs from events
-    where subject = ${id} and type = 'repository.pushed' order by xid desc, seq desc limit ${EVENTS_READ}`;
-  const moves = new Map<string, Command>();
-  for (const { ref, before, after } of rows.flatMap(({ refs }) => refs ?? []))
-    if (!moves.has(ref)) moves.set(ref, { ref, before: before ?? NONE, after: after ?? NONE });
+type Told = Command & { at: Date };
+
+/**
+ * The last move of each ref that an event tells of, by the ref's name. Where git said what all of the pushes did, only
+ * events matter that are younger than they: seldom one, so the data of no other is read.
+ */
+async function lastMoves(
+  db: Db,
+  id: string,
+  pushes: readonly Pushed[],
+): Promise<Map<string, Told>> {
+  const isKnown = pushes.every(({ updated }) => updated !== null);
+  const since = isKnown
+    ? new Date(Math.min(...pushes.map(({ at }) => Date.parse(at))))
+    : new Date(0);
+  const rows = await db.$queryRaw<{ refs: RefPayload[] | null; at: Date }[]>`
+    select coalesce(data -> 'push' -> 'refs', data -> 'refs') as refs, timestamp as at
+    from (
+      select * from events where subject = ${id} and type = 'repository.pushed'
+      order by xid desc, seq desc limit ${isKnown ? YOUNG_EVENTS_READ : EVENTS_READ}
+    ) latest
+    where timestamp >= ${since} order by xid desc, seq desc`;
+  const moves = new Map<string, Told>();
+  for (const { refs, at } of rows)
+    for (const { ref, before, after } of refs ?? [])
+      if (!moves.has(ref))
+        moves.set(ref, { ref, before: before ?? NONE, after: after ?? NONE, at });
   return moves;
 }
 
@@ -162,38 +182,47 @@ async function lastMoves(db: Db, id: string): Promise<Map<string, Command>> {
  * The pushes that took effect, each with the commands that did. Of one that git said nothing of, a command did
  * where a later one of these pushes began to move its ref on; or when its ref stands where it was to be moved, and
  * neither a later push nor an event has moved it there. A client that was cut off sends its push again, perhaps to
- * another server while git is still at the first: of the two one moves the ref, and one event is to tell of it.
+ * another server while git is still at the first: of the two one moves the ref, and one event is to tell of it. When the
+ * note of the first was finished between the move and its record, that event is there: so of a push that git has spoken
+ * of, a command is left out of which an event tells that is younger than the push.
  */
 function effectiveOf(
   pushes: readonly Pushed[],
   refs: Measures['refs'],
-  told: ReadonlyMap<string, Command>,
+  told: ReadonlyMap<string, Told>,
 ): Pushed[] {
   const later = new Map<string, Set<string>>();
   /** Refs that a later push has moved to where they stand. */
   const explained = new Set<string>();
   const standsAt = ({ ref, after }: Command) => (refs.get(ref) ?? NONE) === after;
-  const isTold = ({ ref, before, after }: Command) => {
+  const toldOf = ({ ref, before, after }: Command) => {
     const last = told.get(ref);
-    if (last?.before !== before || last.after !== after) return false;
+    return last?.before === before && last.after === after ? last : undefined;
+  };
+  const isToldSince = (command: Command, at: string) =>
+    (toldOf(command)?.at.getTime() ?? 0) >= Date.parse(at);
+  const isTold = (command: Command) => {
+    const { ref, before } = command;
+    if (!toldOf(command)) return false;
     // Unless one of these has moved it back meanwhile.
     const moves = pushes.flatMap(({ commands }) => commands);
     return !moves.some((other) => other.ref === ref && other.after === before);
   };
   const effective: Pushed[] = [];
   for (const push of pushes.toReversed()) {
-    const commands =
+    const moved =
       push.updated ??
       push.commands.filter(
         (command) =>
           (standsAt(command) && !explained.has(command.ref) && !isTold(command)) ||
           later.get(command.ref)?.has(command.after),
       );
-    for (const command of commands) {
+    for (const command of moved) {
       const { ref, before } = command;
       later.set(ref, (later.get(ref) ?? new Set()).add(before));
       if (standsAt(command)) explained.add(ref);
     }
+    const commands = push.updated?.filter((command) => !isToldSince(command, push.at)) ?? moved;
     if (commands.length > 0) effective.unshift({ ...push, commands });
   }
   return effective;
