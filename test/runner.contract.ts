@@ -104,6 +104,9 @@ export function runnerContract(open: () => Promise<RunnerUnderTest>): void {
     const { runner } = made;
     const handle = await runner.prepare(attemptSpec('echo up; sleep 600'), never);
     await runner.start(handle);
+    // Before there is a command to hear it, the signal only begins the grace, which is short in tests.
+    const up = new AbortController();
+    for await (const _ of runner.logs(handle, null, up.signal)) up.abort();
     await runner.signal(handle, 'TERM');
     expect(await runner.wait(handle, never)).toMatchObject({ kind: 'exited', exitCode: 143 });
   });
