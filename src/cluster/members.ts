@@ -58,7 +58,7 @@ type Options = {
 
 const BEAT_MS = 1_000;
 /** Three beats: one may be late. */
-const SILENCE_S = 3;
+export const SILENCE_S = 3;
 /** Two that start at the same moment look for each other one after the other. */
 const REGISTERING = 72707371;
 

@@ -7,13 +7,14 @@
  * go only while it is the same: else something has come that it did not see.
  */
 import type pg from 'pg';
+import { SILENCE_S } from '../cluster/members.ts';
 import type { StoredMessage } from './delivery/payload.ts';
 import type { Range } from './places.ts';
 
-/** As `src/cluster/members.ts` has it. A server on the embedded database writes no heartbeat, and is alone. */
+/** A server on the embedded database writes no heartbeat, and is alone. */
 const IS_DEAD = `not exists (
   select from servers where servers.id = queue.server_id
-    and servers.heartbeat_at > clock_timestamp() - interval '3 seconds')`;
+    and servers.heartbeat_at > clock_timestamp() - make_interval(secs => ${SILENCE_S}))`;
 
 /**
  * `place` is that of a webhook among those of its namespace that are as slow (`places.ts`), which count as the ones that
