@@ -15,7 +15,7 @@ import { newToken } from '../src/auth/tokens.ts';
 import { newId } from '../src/ids.ts';
 import { Client, cloneDatabase, eventually } from './harness.ts';
 import { type ServerProcess, startServer } from './process.ts';
-import { makeAuthority, startReceiver } from './webhook-receiver.ts';
+import { hurry, makeAuthority, startReceiver } from './webhook-receiver.ts';
 
 const KILLS = Number(process.env.LOAM_TEST_KILLS ?? 2);
 const SEED = Number(process.env.LOAM_TEST_SEED ?? Math.floor(Math.random() * 1e6));
@@ -111,16 +111,7 @@ test(`every event reaches its webhooks through ${KILLS} kills`, {
   happening.catch(() => {});
   // What failed is tried again soon, not after its 5 seconds and more.
   const hurrying = (async () => {
-    for (; !ctx.signal.aborted && !done.signal.aborted; await delay(HURRY_MS))
-      await pool.query(
-        `with sooner as (
-           update deliveries set next_attempt_at = now()
-           where status = 'pending' and next_attempt_at > now() returning webhook_id
-         ), due as (
-           update webhook_queues set due_at = clock_timestamp()
-           where webhook_id in (select webhook_id from sooner)
-         ) select pg_notify('loam', 'deliveries')`,
-      );
+    for (; !ctx.signal.aborted && !done.signal.aborted; await delay(HURRY_MS)) await hurry(pool);
   })();
   hurrying.catch(() => {});
 

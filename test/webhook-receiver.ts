@@ -6,6 +6,7 @@ import { createServer } from 'node:https';
 import type { AddressInfo, Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import type pg from 'pg';
 
 /** What signs the certificates of receivers. */
 export type Authority = AsyncDisposable & {
@@ -105,4 +106,17 @@ export async function startReceiver(authority: Authority, host = '127.0.0.1'): P
   receiver.port = (server.address() as AddressInfo).port;
   receiver.url = `https://${host}:${receiver.port}`;
   return receiver;
+}
+
+/** As if the time of each next attempt had come. */
+export async function hurry(pool: pg.Pool): Promise<void> {
+  await pool.query(
+    `with sooner as (
+       update deliveries set next_attempt_at = now()
+       where status = 'pending' and next_attempt_at > now() returning webhook_id
+     ), due as (
+       update webhook_queues set due_at = clock_timestamp()
+       where webhook_id in (select webhook_id from sooner)
+     ) select pg_notify('loam', 'deliveries')`,
+  );
 }

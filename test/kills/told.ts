@@ -3,7 +3,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { expect } from 'vitest';
 import { eventually } from '../harness.ts';
 import type { Servers } from '../many-servers.ts';
-import type { Receiver } from '../webhook-receiver.ts';
+import { hurry, type Receiver } from '../webhook-receiver.ts';
 
 /** Of attempts at each endpoint. */
 const FAILING: Readonly<Record<string, number>> = { '/steady': 0, '/failing': 0.4 };
@@ -38,15 +38,7 @@ export async function startTelling(
   const over = new AbortController();
   const hurrying = (async () => {
     while (!over.signal.aborted) {
-      await pool.query(
-        `with sooner as (
-           update deliveries set next_attempt_at = now()
-           where status = 'pending' and next_attempt_at > now() returning webhook_id
-         ), due as (
-           update webhook_queues set due_at = clock_timestamp()
-           where webhook_id in (select webhook_id from sooner)
-         ) select pg_notify('loam', 'deliveries')`,
-      );
+      await hurry(pool);
       await delay(HURRY_MS, undefined, { signal: over.signal }).catch(() => {});
     }
   })();
