@@ -2,13 +2,13 @@
 import type { Prisma } from '../../prisma/generated/client.ts';
 import { type Actor, record } from '../audit/record.ts';
 import { type Db, inTransaction } from '../database/client.ts';
-import { readSlice } from '../database/keyset.ts';
+import { NEWEST, readSlice } from '../database/keyset.ts';
 import type { Slice, SliceRequest } from '../database/paging.ts';
 import { invalid, notFound } from '../errors.ts';
 import { isId, newId } from '../ids.ts';
 import type { Services } from '../services.ts';
 import { namespaceNamed, userNamed } from './accounts.ts';
-import { demandFullRights, demandOwn, expiry, NEWEST, searchable, taken } from './credentials.ts';
+import { demandFullRights, demandOwn, expiry, searchable, taken } from './credentials.ts';
 import {
   type Account,
   demand,

@@ -4,11 +4,11 @@
  */
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type { AuditAction } from '../audit/record.ts';
-import { readSlice } from '../database/keyset.ts';
+import { NEWEST, readSlice } from '../database/keyset.ts';
 import type { Slice, SliceRequest } from '../database/paging.ts';
 import type { Services } from '../services.ts';
 import { isSelfOrOperator, userNamed } from './accounts.ts';
-import { demandFullRights, demandOwn, NEWEST } from './credentials.ts';
+import { demandFullRights, demandOwn } from './credentials.ts';
 import { demand, demandOperator, type Viewer } from './permissions.ts';
 
 const entryColumns = {

@@ -6,12 +6,8 @@
  * itself a wider twin. Deleting takes effect at once everywhere, because nothing caches credentials.
  */
 import { violatesUnique } from '../database/client.ts';
-import type { Sorting } from '../database/keyset.ts';
 import { AppError, forbidden, invalid } from '../errors.ts';
 import { type Account, demandAccount, hasFullRights, type Viewer } from './permissions.ts';
-
-/** Newest first: ids sort by time of creation. */
-export const NEWEST: Sorting = { name: 'newest', column: 'id', type: 'text', order: 'desc' };
 
 const MAX_DAYS = 365;
 const DAY_MS = 86_400_000;

@@ -19,6 +19,9 @@ export type Sorting = {
   id?: string;
 };
 
+/** Newest first: ids sort by time of creation. */
+export const NEWEST: Sorting = { name: 'newest', column: 'id', type: 'text', order: 'desc' };
+
 type Value = string | Date | bigint | number | null;
 type Row = Record<string, unknown>;
 

@@ -5,7 +5,7 @@
 import { Prisma } from '../../prisma/generated/client.ts';
 import type { DeliveryStatus } from '../../prisma/generated/enums.ts';
 import type { Viewer } from '../auth/permissions.ts';
-import { pageQuery, type Sorting, toSlice } from '../database/keyset.ts';
+import { NEWEST, pageQuery, toSlice } from '../database/keyset.ts';
 import {
   type NumberedPage,
   type PageRequest,
@@ -44,9 +44,6 @@ export type Delivery = Omit<DeliveryRow, 'type'> & { type: DeliveryType };
 
 type Deps = Pick<Services, 'db'>;
 type Filter = { status?: DeliveryStatus | null; type?: DeliveryType | null };
-
-/** Newest first: ids sort by time of creation. */
-const NEWEST: Sorting = { name: 'newest', column: 'id', type: 'text', order: 'desc' };
 
 /** Those of a webhook, newest first. @throws AppError 400, 401, 403, 404 */
 export async function listDeliveries(

@@ -4,7 +4,7 @@
  */
 import type { Prisma } from '../../prisma/generated/client.ts';
 import { demandAccount, type Viewer } from '../auth/permissions.ts';
-import { readSlice, type Sorting } from '../database/keyset.ts';
+import { NEWEST, readSlice } from '../database/keyset.ts';
 import {
   type NumberedPage,
   type PageRequest,
@@ -103,9 +103,6 @@ export async function findWebhooks(
   });
   return rows.map(toWebhook);
 }
-
-/** Newest first: ids sort by time of creation. */
-const NEWEST: Sorting = { name: 'newest', column: 'id', type: 'text', order: 'desc' };
 
 /** All that the viewer may read, newest first. @throws AppError 400, 401, 403 */
 export async function listWebhooks(
