@@ -207,11 +207,16 @@ test('a page costs no more where few of many events may be shown', async () => {
 
 test('subscribers of the same namespaces share what is read, also one that is slow', async () => {
   const { services } = app.app;
+  // Those that found events. As long as a transaction of any database of this engine is open, there are reads without.
   let reads = 0;
   const db = new Proxy(services.db, {
     get(target, name) {
-      if (name === '$queryRaw') reads++;
-      return Reflect.get(target, name);
+      if (name !== '$queryRaw') return Reflect.get(target, name);
+      return async (...query: Parameters<typeof target.$queryRaw>) => {
+        const rows = (await target.$queryRaw(...query)) as { settled: boolean | null }[];
+        if (rows.some(({ settled }) => settled)) reads++;
+        return rows;
+      };
     },
   });
   const abort = new AbortController();
@@ -246,7 +251,7 @@ test('subscribers of the same namespaces share what is read, also one that is sl
   // Others have their turn before all are served.
   expect(turns.size).toBeGreaterThan(2);
   const slowIds = [(await first).value?.id];
-  // One, and more only while a transaction of another test's database is open.
+  // Once, not once for each subscriber; some may have caught up by themselves.
   expect(reads).toBeLessThan(20);
   for (let n = 0; n < 4; n++) await write(300, n % 2 ? 'ns_too' : 'ns_shared');
   await eventually(() => expect(seen.every(({ length }) => length === 1_201)).toBe(true));
