@@ -24,7 +24,7 @@ describe('what may be asked for', () => {
   const base = { namespace: 'ada', command: 'echo hi', repo: 'ada/code' };
   beforeAll(async () => {
     // Without capacity, so that what is created stays queued.
-    app = await startApp({ overrides: { runner: fakeRunner({ offers: {} }) } });
+    app = await startApp({ overrides: { runner: fakeRunner({ machines: [] }) } });
     ada = await withRepo(app, 'ada');
     bob = await withRepo(app, 'bob');
   });
@@ -337,7 +337,7 @@ describe('the queue', () => {
   });
 
   test('a job that needs all GPUs is not passed over for ever by those that need one', async () => {
-    const runner = fakeRunner({ offers: { T4: 2 } });
+    const runner = fakeRunner({ gpus: { T4: 2 } });
     await using app = await startApp({ overrides: { runner } });
     const ada = await withRepo(app, 'ada');
     const put = (name: string, gpuCount: number, command: string) =>

@@ -116,7 +116,7 @@ test('answers to requests go after a day, and workers after a week without an at
     ['silent', 6],
   ] as const)
     await query(
-      `insert into workers (id, runner, offers, heartbeat_at) values ($1, 'fake', '{}', now() - make_interval(days => $2))`,
+      `insert into workers (id, runner, machines, heartbeat_at) values ($1, 'fake', '[]', now() - make_interval(days => $2))`,
       [id, days],
     );
   await query(

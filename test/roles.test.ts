@@ -13,6 +13,7 @@ import { placeOf } from '../src/cluster/placement.ts';
 import { sign } from '../src/cluster/signature.ts';
 import { busy } from '../src/errors.ts';
 import { type Checkout, openRemoteCheckouts } from '../src/jobs/checkouts.ts';
+import { LOCAL } from '../src/jobs/runners/runner.ts';
 import { claimNext } from '../src/jobs/worker/queue.ts';
 import { startWorker } from '../src/jobs/worker/worker.ts';
 import { planLimits } from '../src/limits/plans.ts';
@@ -140,7 +141,14 @@ test('a commit is handed out to the attempt that waits for it alone', LONG, asyn
   const { id, commitSha } = await withCode(client, 'code', { 'a.txt': 'first\n' });
   const { id: otherId } = await withCode(client, 'other', { 'a.txt': 'secret\n' });
   await run(client, 'waiting', 'true');
-  const wanted = { workerId: 'w', runner: 'fake', gpu: 'none', gpuTotal: 1, gpuFree: 1 };
+  const wanted = {
+    workerId: 'w',
+    runner: 'fake',
+    machine: LOCAL,
+    gpu: 'none',
+    gpuTotal: 1,
+    gpuFree: 1,
+  };
   const claim = await claimNext({ db: services.db as never }, wanted);
   const attemptId = String(claim?.attemptId);
 

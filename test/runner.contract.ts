@@ -1,11 +1,12 @@
 /** What the worker relies on, run over every runner. The commands are both shell and the fake's language. */
 import { expect, test } from 'vitest';
-import type {
-  AttemptSpec,
-  Handle,
-  LogCursor,
-  Outcome,
-  Runner,
+import {
+  type AttemptSpec,
+  type Handle,
+  LOCAL,
+  type LogCursor,
+  type Outcome,
+  type Runner,
 } from '../src/jobs/runners/runner.ts';
 import { eventually } from './harness.ts';
 
@@ -22,6 +23,7 @@ export function attemptSpec(command: string, changes: Partial<AttemptSpec> = {})
   return {
     // Of this process alone: processes are known by it on the whole machine.
     id: `att_${process.pid}_${attempts++}`,
+    machine: LOCAL,
     command,
     image: null,
     env: {},

@@ -90,7 +90,7 @@ test.each(['attach', 'start', 'wait', 'logs'] as const)(
 );
 
 test('a runner that cannot remove holds no slot, but the GPU until it can', async () => {
-  const fake = fakeRunner({ offers: { none: 10, T4: 1 } });
+  const fake = fakeRunner({ gpus: { T4: 1 } });
   let removable = false;
   const runner: Runner = {
     ...fake,

@@ -15,7 +15,10 @@ export async function poolWaitsFor(
     select exists (
       select 1 from workers
       where heartbeat_at > now() - make_interval(secs => ${WORKER_SILENCE_S})
-        and (offers ->> ${gpu})::bigint >= ${gpuCount}
+        and exists (
+          select 1 from jsonb_array_elements(machines) as machine
+          where (machine -> 'gpus' ->> ${gpu})::bigint >= ${gpuCount}
+        )
     ) as offered`;
   const what = `waiting for ${gpuCount > 1 ? `${gpuCount} ×` : 'a'} ${gpu} in ${region}`;
   return row?.offered ? what : `${what}: no worker offers it`;

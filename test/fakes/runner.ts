@@ -14,10 +14,11 @@ import {
   type AttemptSpec,
   GRACE_MS,
   type Handle,
+  LOCAL,
+  type Machine,
   type Outcome,
   type Runner,
   type RunnerLine,
-  UNCOUNTED,
   Unstartable,
 } from '../../src/jobs/runners/runner.ts';
 
@@ -39,9 +40,10 @@ type Work = {
   stop?: NodeJS.Timeout;
 };
 
-type Options = { graceMs?: number; offers?: Record<string, number> };
+type Options = { graceMs?: number; gpus?: Machine['gpus']; machines?: Machine[] };
 
-export function fakeRunner({ graceMs = GRACE_MS, offers }: Options = {}): FakeRunner {
+/** Without `machines` it has one, with room for every job that the tests have and with these `gpus`. */
+export function fakeRunner({ graceMs = GRACE_MS, gpus = {}, machines }: Options = {}): FakeRunner {
   const works = new Map<string, Work>();
   const started: AttemptSpec[] = [];
   const find = (handle: Handle) => works.get(String(handle.attempt));
@@ -98,7 +100,7 @@ export function fakeRunner({ graceMs = GRACE_MS, offers }: Options = {}): FakeRu
 
   return {
     name: 'fake',
-    offers: offers ?? { none: UNCOUNTED },
+    machines: machines ?? [{ id: LOCAL, cpus: 10_000, memoryBytes: 2 ** 50, gpus }],
     started,
     running: () =>
       [...works.values()].filter((w) => w.state === 'started' && !w.outcome).map((w) => w.spec),

@@ -10,9 +10,24 @@
 import type { Readable } from 'node:stream';
 import type { Hardware } from '../hardware.ts';
 
+/** A computer, and what it has for jobs. */
+export type Machine = {
+  /** `local`: the one that this server runs on. */
+  id: string;
+  cpus: number;
+  memoryBytes: number;
+  /** Model → how many. */
+  gpus: Readonly<Record<string, number>>;
+};
+
+/** The id of the computer that this server runs on. */
+export const LOCAL = 'local';
+
 export type AttemptSpec = {
   /** Of the attempt. */
   id: string;
+  /** Id of the one of the runner's machines that it was given a place on. */
+  machine: string;
   command: string;
   image: string | null;
   /** The whole environment but what the runner itself must set, such as PATH. */
@@ -80,8 +95,8 @@ export function tooManyEntries(max: number): TooLarge {
 
 export type Runner = {
   name: string;
-  /** GPU model → how many there are; `none`: jobs without a GPU. */
-  offers: Readonly<Record<string, number>>;
+  /** Those that it runs attempts on. They stay the same while it lives. */
+  machines: readonly Machine[];
   /** For the operator, at the start: that jobs run unconfined. */
   warning?: string;
   /**
@@ -114,9 +129,6 @@ export type Runner = {
   /** Ends and removes, in the same way, all attempts but these. Rejects after all were tried. */
   sweep(keep: ReadonlySet<string>): Promise<void>;
 };
-
-/** How many jobs without a GPU a machine takes: the worker's slots are what counts. */
-export const UNCOUNTED = 1_000_000;
 
 /** Spec section 4.3: between SIGTERM and SIGKILL. */
 export const GRACE_MS = 30_000;

@@ -14,6 +14,7 @@ export type Deps = Omit<ProcessServices, 'db'> & {
 export const attemptColumns = {
   id: true,
   number: true,
+  machine: true,
   handle: true,
   logCursor: true,
   startedAt: true,

@@ -48,11 +48,12 @@ export async function prepare(
   }
 }
 
-function specOf(deps: Deps, { id, number, job }: Attempt, secrets: Secrets): AttemptSpec {
+function specOf(deps: Deps, { id, machine, number, job }: Attempt, secrets: Secrets): AttemptSpec {
   const { repositoryId, commitSha, outputPath, gpu, gpuCount, cpu, memoryGb } = job;
   const source = job.repo === null ? null : { repositoryId, commitSha };
   return {
     id,
+    machine,
     command: job.command,
     image: job.image,
     hardware: job,

@@ -9,18 +9,26 @@ import { newId } from '../../ids.ts';
 import type { Services } from '../../services.ts';
 import { REGIONS } from '../hardware.ts';
 import { WORKER_SILENCE_S } from '../offers.ts';
+import type { Machine } from '../runners/runner.ts';
 import { PHASES } from '../state.ts';
 
-export type Claim = { jobId: string; attemptId: string; gpu: string; gpuCount: number };
+export type Claim = {
+  jobId: string;
+  attemptId: string;
+  machine: string;
+  gpu: string;
+  gpuCount: number;
+};
 /** `waited`: seconds since it could have been claimed. */
 export type Claimed = Claim & { region: string; waited: number };
 
 type ClaimInput = {
   workerId: string;
   runner: string;
+  machine: string;
   /** A worker serves this model in every region. */
   gpu: string;
-  /** How many of it there are: what asks for more waits for another worker. */
+  /** How many of it the machine has: what asks for more waits for another worker. */
   gpuTotal: number;
   /** How many are free: the next in line waits for them, and those behind it with it, or it would starve. */
   gpuFree: number;
@@ -38,7 +46,7 @@ type ClaimInput = {
  */
 export async function claimNext(
   { db }: { db: Pick<Services['db'], never> & Transacting },
-  { workerId, runner, gpu, gpuTotal, gpuFree }: ClaimInput,
+  { workerId, runner, machine, gpu, gpuTotal, gpuFree }: ClaimInput,
 ): Promise<Claimed | null> {
   return db.$transaction(async (tx) => {
     const [next] = await tx.$queryRaw<
@@ -102,6 +110,7 @@ export async function claimNext(
         jobId: next.id,
         number: (last._max.number ?? 0) + 1,
         runner,
+        machine,
         workerId,
       },
       select: { id: true },
@@ -118,7 +127,7 @@ export async function claimNext(
     const { endedAt } = last._max;
     const waited = Math.min(next.waited, endedAt ? (Date.now() - +endedAt) / 1_000 : Infinity);
     const { region, gpuCount } = next;
-    return { jobId: next.id, attemptId, gpu, gpuCount, region, waited };
+    return { jobId: next.id, attemptId, machine, gpu, gpuCount, region, waited };
   });
 }
 
@@ -144,14 +153,15 @@ export async function nextDue(
  */
 export async function heartbeat(
   { db }: Pick<Services, 'db'>,
-  worker: { id: string; runner: string; offers: Readonly<Record<string, number>> },
+  worker: { id: string; runner: string; machines: readonly Machine[] },
 ): Promise<void> {
-  const { id, runner, offers } = worker;
+  const { id, runner } = worker;
+  const machines = [...worker.machines];
   const now = new Date();
   await db.worker.upsert({
     where: { id },
-    create: { id, runner, offers },
-    update: { runner, offers, heartbeatAt: now },
+    create: { id, runner, machines },
+    update: { runner, machines, heartbeatAt: now },
     select: { id: true },
   });
   await db.jobAttempt.updateMany({

@@ -33,8 +33,8 @@ export type Worker = AsyncDisposable & {
   readonly used: number;
 };
 
-/** What an attempt takes of the machine. */
-type Share = { gpu: string; gpuCount: number; done: Promise<void> };
+/** What an attempt takes of which machine. */
+type Share = Pick<Claim, 'machine' | 'gpu' | 'gpuCount'> & { done: Promise<void> };
 
 /** Ends what nobody knows of, takes up what was left, and begins to claim. */
 export async function startWorker(
@@ -43,7 +43,7 @@ export async function startWorker(
 ): Promise<Worker> {
   const { db, bus, runner, log, config, space, metrics } = deps;
   const { id } = deps.cluster.members;
-  const self = { id, runner: runner.name, offers: runner.offers };
+  const self = { id, runner: runner.name, machines: runner.machines };
   const stopping = new AbortController();
   const { signal } = stopping;
   const repeating = { bus, log, signal, pauses };
@@ -53,6 +53,7 @@ export async function startWorker(
   const leaving = new Map<string, Share>();
   /** What a sweep spares; it looks while it goes. */
   const known = new Set<string>();
+  const models = runner.machines.flatMap(({ gpus }) => ['none', ...Object.keys(gpus)]);
   if (runner.warning) log.warn(runner.warning);
 
   const left = await openAttempts();
@@ -66,22 +67,33 @@ export async function startWorker(
   async function openAttempts(): Promise<Claim[]> {
     const rows = await db.jobAttempt.findMany({
       where: { workerId: id, runner: runner.name, endedAt: null },
-      select: { id: true, jobId: true, job: { select: { gpu: true, gpuCount: true } } },
+      select: {
+        id: true,
+        jobId: true,
+        machine: true,
+        job: { select: { gpu: true, gpuCount: true } },
+      },
       orderBy: { id: 'asc' },
     });
-    return rows.map(({ id: attemptId, jobId, job }) => ({ attemptId, jobId, ...job }));
+    return rows.map(({ id: attemptId, jobId, machine, job }) => ({
+      attemptId,
+      jobId,
+      machine,
+      ...job,
+    }));
   }
 
-  function adopt({ attemptId, jobId, gpu, gpuCount }: Claim): void {
+  function adopt({ attemptId, jobId, machine, gpu, gpuCount }: Claim): void {
+    const share = { machine, gpu, gpuCount };
     known.add(attemptId);
     const done = attend(attemptId, jobId)
-      .then((over) => (over ? leave(attemptId, gpu, gpuCount) : undefined))
+      .then((over) => (over ? leave(attemptId, share) : undefined))
       .finally(() => {
         active.delete(attemptId);
         // There is room again, here.
         bus.notify('queue');
       });
-    active.set(attemptId, { gpu, gpuCount, done });
+    active.set(attemptId, { ...share, done });
   }
 
   /** @returns whether the attempt is over; not, when the server stops */
@@ -119,7 +131,7 @@ export async function startWorker(
   }
 
   /** Settles when there is nothing left of the attempt, or when waiting for that would hold its slot too long. */
-  async function leave(attemptId: string, gpu: string, gpuCount: number): Promise<void> {
+  async function leave(attemptId: string, share: Omit<Share, 'done'>): Promise<void> {
     const { done, tried } = removal(`attempt ${attemptId}`, () =>
       runner.remove({ attempt: attemptId }),
     );
@@ -128,7 +140,7 @@ export async function startWorker(
       known.delete(attemptId);
       bus.notify('queue');
     });
-    leaving.set(attemptId, { gpu, gpuCount, done: gone });
+    leaving.set(attemptId, { ...share, done: gone });
     await tried;
   }
 
@@ -151,16 +163,18 @@ export async function startWorker(
   async function claimAll(): Promise<void> {
     // A job that begins writes; there is a call when there is space again.
     if (space.low) return;
-    for (const [gpu, gpuTotal] of Object.entries(runner.offers)) {
-      while (!signal.aborted && active.size < config.jobSlots) {
-        let gpuFree = gpuTotal;
-        for (const held of new Map([...leaving, ...active]).values())
-          if (held.gpu === gpu) gpuFree -= held.gpuCount;
-        const wanted = { workerId: id, runner: runner.name, gpu, gpuTotal, gpuFree };
-        const claim = await claimNext(deps, wanted);
-        if (!claim) break;
-        metrics.jobClaimed(claim, claim.waited);
-        adopt(claim);
+    for (const { id: machine, gpus } of runner.machines) {
+      for (const [gpu, gpuTotal] of [['none', 0] as const, ...Object.entries(gpus)]) {
+        while (!signal.aborted && active.size < config.jobSlots) {
+          let gpuFree = gpuTotal;
+          for (const held of new Map([...leaving, ...active]).values())
+            if (held.machine === machine && held.gpu === gpu) gpuFree -= held.gpuCount;
+          const wanted = { workerId: id, runner: runner.name, machine, gpu, gpuTotal, gpuFree };
+          const claim = await claimNext(deps, wanted);
+          if (!claim) break;
+          metrics.jobClaimed(claim, claim.waited);
+          adopt(claim);
+        }
       }
     }
   }
@@ -176,8 +190,7 @@ export async function startWorker(
         for await (const _ of bus.wakes('queue', signal)) {
           clearTimeout(due);
           await claimAll();
-          const ms =
-            active.size < config.jobSlots ? await nextDue(deps, Object.keys(runner.offers)) : null;
+          const ms = active.size < config.jobSlots ? await nextDue(deps, models) : null;
           // A pause is a minute at most; what an idle waker would notice needs no timer.
           if (ms !== null)
             due = setTimeout(() => bus.notify('queue'), Math.min(ms, pauses.longestMs) + 1);

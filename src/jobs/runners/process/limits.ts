@@ -40,22 +40,23 @@ const UNUSED_BYTES = 4 * GIB;
 /** The GB of the contract are GiB here, as everywhere in this project. */
 export function limitsOf({ cpu, memoryGb, diskGb }: Hardware): Limits {
   const { maxBytes, maxFiles } = diskRoom(diskGb);
-  const allJobsMemoryBytes = Math.floor(machineMemory() * SHARE_OF_JOBS);
+  const { cpus, memoryBytes: allJobsMemoryBytes } = thisMachine();
   return {
     memoryBytes: Math.min(memoryGb * GIB, allJobsMemoryBytes),
     allJobsMemoryBytes,
-    cpus: Math.min(cpu, availableParallelism()),
+    cpus: Math.min(cpu, cpus),
     processes: Math.max(PROCESSES, PROCESSES_PER_CPU * cpu),
     diskBytes: maxBytes,
     files: maxFiles,
   };
 }
 
-/** Of this machine, or of the container that we are in. */
-function machineMemory(): number {
+/** What this machine, or the container that we are in, has for all jobs together. */
+export function thisMachine(): { cpus: number; memoryBytes: number } {
   // 0 or a number beyond all machines: not constrained.
   const constrained = process.constrainedMemory() || totalmem();
-  return Math.min(constrained, totalmem());
+  const memoryBytes = Math.floor(Math.min(constrained, totalmem()) * SHARE_OF_JOBS);
+  return { cpus: availableParallelism(), memoryBytes };
 }
 
 /**

@@ -16,9 +16,9 @@ import { HARDWARE_DEFAULTS } from '../../hardware.ts';
 import {
   GRACE_MS,
   type Handle,
+  LOCAL,
   type Outcome,
   type Runner,
-  UNCOUNTED,
   Unstartable,
   type Usage,
 } from '../runner.ts';
@@ -31,7 +31,7 @@ import { changesOf, isAlive, killStrays, readWhole } from './folder.ts';
 import { gpuAccess, listGpus } from './gpus.ts';
 import { allHoldings, type Holding, readHolding, writeHolding } from './holding.ts';
 import { PATH } from './launch.ts';
-import { describeLimits, type Limits, limitedCommand, limitsOf } from './limits.ts';
+import { describeLimits, type Limits, limitedCommand, limitsOf, thisMachine } from './limits.ts';
 import { parseLog } from './lines.ts';
 import type { NetworkMode } from './network.ts';
 import { openRemoval } from './removal.ts';
@@ -93,8 +93,8 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
     uids,
   });
   const gpus = await listGpus();
-  const offers: Record<string, number> = { none: UNCOUNTED };
-  for (const { model } of gpus) offers[model] = (offers[model] ?? 0) + 1;
+  const models: Record<string, number> = {};
+  for (const { model } of gpus) models[model] = (models[model] ?? 0) + 1;
   const allowed = limitsOf({ ...HARDWARE_DEFAULTS, gpu: 'none' });
   const cgroups =
     options.cgroups === 'off' ? { missing: 'they are switched off' } : await findCgroups(allowed);
@@ -167,7 +167,7 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
 
   return {
     name: 'process',
-    offers,
+    machines: [{ id: LOCAL, ...thisMachine(), gpus: models }],
     ...(confinement.warnings.length > 0 && { warning: confinement.warnings.join(' ') }),
 
     async prepare(spec, abort) {
