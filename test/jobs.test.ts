@@ -97,6 +97,17 @@ describe('what may be asked for', () => {
     ['secrets', { secrets: variables({ '9': 'x' }) }],
     ['outputPath', { outputPath: '' }],
     ['outputPath', { outputPath: '../../etc' }],
+    ['labels', { labels: [{ key: '', value: 'x' }] }],
+    ['labels', { labels: [{ key: 'a/b/c', value: 'x' }] }],
+    ['labels', { labels: [{ key: 'Example.com/team', value: 'x' }] }],
+    ['labels', { labels: [{ key: `${'a'.repeat(254)}/team`, value: 'x' }] }],
+    ['labels', { labels: [{ key: '-team', value: 'x' }] }],
+    ['labels', { labels: [{ key: 'x'.repeat(64), value: 'x' }] }],
+    ['labels', { labels: [{ key: 'team', value: 'x'.repeat(64) }] }],
+    ['labels', { labels: [{ key: 'team', value: 'a b' }] }],
+    ['labels', { labels: [{ key: 'team', value: 'a\0' }] }],
+    ['labels', { labels: Array(2).fill({ key: 'team', value: 'x' }) }],
+    ['labels', { labels: Array.from({ length: 33 }, (_, i) => ({ key: `k${i}`, value: '' })) }],
     // Combinations of allowed values.
     ['gpuCount', { gpu: 'NONE', gpuCount: 2 }],
     ['cpu', { gpu: 'T4', gpuCount: 8, cpu: 4 }],
@@ -169,6 +180,153 @@ describe('what may be asked for', () => {
     );
     expect(namespace.jobs.totalCount).toBe(jobPage.total);
     expect(namespace.jobs.pageInfo.hasNextPage).toBe(true);
+  });
+
+  describe('labels and filters', () => {
+    const FILTER = `query ($of: String!, $filter: JobFilter, $after: String, $first: Int!) {
+      namespace(name: $of) { jobs(first: $first, after: $after, sort: NAME, order: ASC, filter: $filter) {
+        totalCount nodes { name } pageInfo { hasNextPage endCursor } } } }`;
+    const found = async (filter: object, client = ada, of = 'ada') => {
+      const { namespace } = await client.gql(FILTER, { of, filter, first: 100 });
+      return namespace.jobs.nodes.map(({ name }: { name: string }) => name);
+    };
+    const make = (name: string, labels: Record<string, string>, more: object = {}) =>
+      submit(ada, {
+        ...base,
+        name,
+        labels: Object.entries(labels).map(([key, value]) => ({ key, value })),
+        ...more,
+      });
+
+    beforeAll(async () => {
+      await ada.gql(REPO, { input: { namespace: 'ada', name: 'other' } });
+      await make('f_one', { team: 'red', 'example.com/run': '1.0', done: '' });
+      await make('f_two', { team: 'red', 'example.com/run': '2.0' }, { gpu: 'T4' });
+      await make('f_three', { team: 'blue' }, { repo: 'ada/other' });
+      await make('fxfour', {}, { repo: null, image: 'busybox:1' });
+      await cancel(ada, 'ada', 'f_two');
+    });
+
+    test('a job shows its labels by key, over GraphQL alone, and REST takes none', async () => {
+      const { job: shown } = await ada.gql(
+        '{ job(namespace: "ada", name: "f_one") { labels { key value } } }',
+      );
+      expect(shown.labels).toEqual([
+        { key: 'done', value: '' },
+        { key: 'example.com/run', value: '1.0' },
+        { key: 'team', value: 'red' },
+      ]);
+      expect((await ada.get('/ada/job/f_one')).body).not.toHaveProperty('labels');
+      const { rows } = await app.pool.query("select data from events where type like 'job.%'");
+      expect(JSON.stringify(rows)).not.toContain('example.com/run');
+      const refused = await ada.post('/auth/v1/seed/ada/jobs', {
+        ...base,
+        namespace: undefined,
+        name: 'labelled',
+        gpu: 'none',
+        labels: [],
+      });
+      expect([refused.status, refused.body.error.message]).toEqual([
+        400,
+        expect.stringContaining('labels'),
+      ]);
+    });
+
+    test('jobs are found by each filter, and by several at once', async () => {
+      const team = (...values: string[]) => ({ key: 'team', values });
+      expect(await found({ labels: [team('red')] })).toEqual(['f_one', 'f_two']);
+      expect(await found({ labels: [team('red', 'blue')] })).toEqual(['f_one', 'f_three', 'f_two']);
+      expect(await found({ labels: [{ key: 'example.com/run' }] })).toEqual(['f_one', 'f_two']);
+      expect(await found({ labels: [{ key: 'done', values: [''] }] })).toEqual(['f_one']);
+      expect(await found({ labels: [team('red'), { key: 'done' }] })).toEqual(['f_one']);
+      expect(await found({ labels: [team('red'), team('blue')] })).toEqual([]);
+      expect(await found({ labels: [team()] })).toEqual([]);
+      // An underscore is no pattern.
+      expect(await found({ namePrefix: 'f_' })).toEqual(['f_one', 'f_three', 'f_two']);
+      expect(await found({ namePrefix: 'f_', statuses: ['CANCELLED'] })).toEqual(['f_two']);
+      expect(
+        await found({ namePrefix: 'f', statuses: ['QUEUED', 'RUNNING'], gpus: ['NONE'] }),
+      ).toEqual(['f_one', 'f_three', 'fxfour']);
+      expect(await found({ gpus: ['T4'], labels: [team('red')] })).toEqual(['f_two']);
+      expect(await found({ repository: 'ada/other' })).toEqual(['f_three']);
+      expect(await found({ image: 'busybox:1' })).toEqual(['fxfour']);
+      expect(await found({ creator: 'bob' })).toEqual([]);
+      expect(await found({ creator: 'Ada', namePrefix: 'f_t' })).toEqual(['f_three', 'f_two']);
+      const { createdAt } = await job(ada, 'ada', 'f_three');
+      expect(await found({ namePrefix: 'f', createdTo: createdAt })).toEqual(['f_one', 'f_two']);
+      expect(await found({ namePrefix: 'f', createdFrom: createdAt })).toEqual([
+        'f_three',
+        'fxfour',
+      ]);
+      expect(await found({ completedFrom: '2020-01-01T00:00:00Z' })).toEqual(['f_two']);
+      expect(await found({ completedTo: '0001-01-01T00:00:00Z' })).toEqual([]);
+      expect(await found({ createdFrom: '9999-12-31T23:59:59Z' })).toEqual([]);
+    });
+
+    test('a renamed repository is found by its new name, a deleted one by the name it had', async () => {
+      const { createRepository } = await ada.gql(REPO, {
+        input: { namespace: 'ada', name: 'was' },
+      });
+      await make('moved', {}, { repo: 'ada/was' });
+      const { id } = createRepository.repository;
+      await ada.put(`/auth/v1/repository/ada/${id}/name`, { name: 'is' });
+      expect(await found({ repository: 'ada/is' })).toEqual(['moved']);
+      await ada.delete(`/auth/v1/repository/ada/${id}`);
+      expect(await found({ repository: 'ada/was' })).toEqual(['moved']);
+    });
+
+    test('pages of a filtered list are exact', async () => {
+      const names: string[] = [];
+      let after: string | null = null;
+      for (;;) {
+        const asked: object = { of: 'ada', filter: { labels: [{ key: 'team' }] }, first: 1, after };
+        const { namespace } = await ada.gql(FILTER, asked);
+        const { jobs } = namespace;
+        expect(jobs.totalCount).toBe(3);
+        names.push(...jobs.nodes.map(({ name }: { name: string }) => name));
+        if (!jobs.pageInfo.hasNextPage) break;
+        after = jobs.pageInfo.endCursor;
+      }
+      expect(names).toEqual(['f_one', 'f_three', 'f_two']);
+    });
+
+    test('a filter finds nothing where its asker may see nothing', async () => {
+      expect(await found({ labels: [{ key: 'team' }] }, bob)).toEqual([]);
+      expect(await found({ labels: [{ key: 'team' }] }, bob, 'bob')).toEqual([]);
+    });
+
+    test.each([
+      ['labels', { labels: [{ key: 'a b' }] }],
+      ['labels', { labels: [{ key: 'a', values: ['?'] }] }],
+      ['labels', { labels: [{ key: 'a', values: Array(21).fill('x') }] }],
+      ['labels', { labels: Array(21).fill({ key: 'a' }) }],
+      ['namePrefix', { namePrefix: '%' }],
+      ['namePrefix', { namePrefix: '' }],
+      ['repository', { repository: 'ada' }],
+      ['createdTo', { createdFrom: '2026-01-01T00:00Z', createdTo: '2026-01-01T00:00Z' }],
+    ])('a wrong %s in a filter is refused (%#)', async (field, filter) => {
+      const { errors } = await ada.graphql(FILTER, { of: 'ada', filter, first: 1 });
+      expect(errors?.[0]?.extensions).toEqual({ code: 'INVALID_REQUEST', field });
+    });
+
+    test('what is no text, or nobody, is refused in a filter too', async () => {
+      const code = async (filter: object) =>
+        (await ada.graphql(FILTER, { of: 'ada', filter, first: 1 })).errors?.[0]?.extensions.code;
+      expect(await code({ image: 'a\0' })).toBe('INVALID_REQUEST');
+      expect(await code({ repository: 'ada/\0' })).toBe('INVALID_REQUEST');
+      for (const year of ['0000-01-01T00:00Z', '0001-01-01T00:00+01:00', '9999-12-31T23:00-02:00'])
+        expect(await code({ createdFrom: year })).toBe('INVALID_REQUEST');
+      expect(await code({ creator: 'nobody' })).toBe('NOT_FOUND');
+      expect(await code({ creator: 'a\0' })).toBe('NOT_FOUND');
+    });
+
+    test('labels go with their job', async () => {
+      await make('short-lived', { gone: 'soon' });
+      await cancel(ada, 'ada', 'short-lived');
+      await remove(ada, 'ada', 'short-lived');
+      const { rows } = await app.pool.query("select from job_labels where key = 'gone'");
+      expect(rows).toEqual([]);
+    });
   });
 });
 

@@ -125,6 +125,10 @@ builder.scalarType('DateTime', {
     const date = typeof value === 'string' && ISO_8601.test(value) ? new Date(value) : undefined;
     if (!date || Number.isNaN(date.getTime()) || !isDay(value as string))
       throw new GraphQLError('must be an ISO 8601 timestamp with an offset', badInput);
+    // An offset may lead out of the years with four digits, and Prisma writes no others as PostgreSQL reads them.
+    const year = date.getUTCFullYear();
+    if (year < 1 || year > 9_999)
+      throw new GraphQLError('must be in the years 1 to 9999', badInput);
     return date;
   },
 });

@@ -1,23 +1,14 @@
 /**
- * Jobs, for those who may: create, find, list, cancel, delete. What a job goes through stands in `state.ts`,
- * who runs it in `worker.ts`.
+ * Jobs, for those who may: create, find, cancel, delete. They are listed in `lists.ts`; what a job goes through stands
+ * in `state.ts`, who runs it in `worker.ts`.
  *
  * Callers say with `select` which columns they want, so that one query serves both them and the rules here.
  */
 import type { Prisma } from '../../prisma/generated/client.ts';
-import type { JobStatus } from '../../prisma/generated/enums.ts';
 import { record } from '../audit/record.ts';
 import { namespaceNamed } from '../auth/accounts.ts';
 import { anyIn, demand, demandAccount, type Viewer } from '../auth/permissions.ts';
 import { inTransaction, violatesReference, violatesUnique } from '../database/client.ts';
-import { readSlice } from '../database/keyset.ts';
-import {
-  type NumberedPage,
-  type PageRequest,
-  type Slice,
-  type SliceRequest,
-  toOffset,
-} from '../database/paging.ts';
 import { AppError, notFound } from '../errors.ts';
 import { wake } from '../events/publish.ts';
 import { newId } from '../ids.ts';
@@ -46,7 +37,6 @@ export type AttemptOutcome = Outcome['kind'];
 
 type Select = Prisma.JobSelect;
 type Row<S extends Select> = Prisma.JobGetPayload<{ select: S }>;
-type Order = 'asc' | 'desc';
 
 export type JobKey = { namespace: string; name: string };
 
@@ -72,7 +62,7 @@ export async function createJob<S extends Select>(
   const author = demandAccount(viewer);
   const namespace = await namespaceOf(services, input.namespace);
   demand(viewer, 'job.create', anyIn(viewer, namespace.id));
-  const { env, secrets, ...request } = checkRequest(input);
+  const { env, secrets, labels, ...request } = checkRequest(input);
   const source = await resolve(services, viewer, request);
   // Again with the repository, because the credential may be narrowed to others.
   demand(viewer, 'job.create', { namespaceId: namespace.id, repositoryId: source?.repositoryId });
@@ -91,6 +81,7 @@ export async function createJob<S extends Select>(
     costPerHour: costPerHour(request).toFixed(),
     progress: await poolWaitsFor(services, request),
     nextSeq: 2n,
+    labels: { create: labels.map((label) => ({ ...label, namespaceId: namespace.id })) },
   };
   return inTransaction(services.db, async (tx) => {
     await demandRoom({ ...services, db: tx }, namespace, 'activeJobs');
@@ -179,72 +170,6 @@ export function findAttempt(
     where: { id, job: visibleTo(viewer) },
     select: attemptColumns,
   });
-}
-
-export const SORTS = ['created_at', 'started_at', 'completed_at', 'name'] as const;
-export type Sort = (typeof SORTS)[number];
-
-type Sorted = { sort: Sort; order: Order; status?: JobStatus | null };
-export type ListInput = PageRequest & Sorted & { namespace: string };
-
-/** Those of a namespace that the viewer may see, after a cursor. @throws AppError 400 */
-export async function sliceJobs<S extends Select>(
-  { db }: Pick<Services, 'db'>,
-  viewer: Viewer,
-  { namespaceId, sort, order, status, ...range }: SliceRequest & Sorted & { namespaceId: string },
-  select: S,
-): Promise<Slice<Row<S>>> {
-  const sorting = { ...SORTINGS[sort], name: sort, order };
-  const where: Prisma.JobWhereInput = {
-    namespaceId,
-    ...(status && { status }),
-    AND: [visibleTo(viewer)],
-  };
-  return readSlice(db.job, sorting, range, { where, select });
-}
-
-const SORTINGS = {
-  created_at: { column: 'createdAt', type: 'time' },
-  started_at: { column: 'startedAt', type: 'time', nullable: true },
-  completed_at: { column: 'completedAt', type: 'time', nullable: true },
-  name: { column: 'name', type: 'text' },
-} as const;
-
-/** @throws AppError 400, 401, 403, 404. */
-export async function listJobs<S extends Select>(
-  services: Pick<Services, 'db'>,
-  viewer: Viewer,
-  { namespace: name, page, perPage, sort, order, status }: ListInput,
-  select: S,
-): Promise<NumberedPage<Row<S>>> {
-  const range = toOffset({ page, perPage });
-  const namespace = await namespaceOf(services, name, viewer);
-  demand(viewer, 'job.read', anyIn(viewer, namespace.id));
-  const where: Prisma.JobWhereInput = {
-    AND: [{ namespaceId: namespace.id, ...(status && { status }) }, visibleTo(viewer)],
-  };
-  const [nodes, total] = await Promise.all([
-    services.db.job.findMany({
-      where,
-      select,
-      orderBy: sorted(sort, order),
-      ...range,
-      relationLoadStrategy: 'join',
-    }),
-    services.db.job.count({ where }),
-  ]);
-  return { nodes: nodes as unknown as Row<S>[], page, perPage, total };
-}
-
-/** Total by the id, so that pages never overlap; what has not started or ended comes last. */
-function sorted(sort: Sort, order: Order): Prisma.JobOrderByWithRelationInput[] {
-  const by = {
-    created_at: { createdAt: order },
-    started_at: { startedAt: { sort: order, nulls: 'last' } },
-    completed_at: { completedAt: { sort: order, nulls: 'last' } },
-    name: { name: order },
-  } as const;
-  return [by[sort], { id: order }];
 }
 
 /**

@@ -1,6 +1,7 @@
 /** What a client may ask for when it creates a job (spec section 4.3, decisions section 4). */
 import { invalid } from '../errors.ts';
 import { checkHardware, HARDWARE_DEFAULTS } from './hardware.ts';
+import { checkLabels, type Label } from './labels.ts';
 
 /** An environment variable. */
 export type NamedValue = { name: string; value: string };
@@ -19,6 +20,7 @@ export type CreateInput = {
   diskGb?: number | null;
   env?: readonly NamedValue[] | null;
   secrets?: readonly NamedValue[] | null;
+  labels?: readonly Label[] | null;
   region?: string | null;
   timeoutMinutes?: number | null;
   retries?: number | null;
@@ -82,6 +84,7 @@ export function checkRequest(input: CreateInput) {
     retries: inRange('retries', input.retries ?? 0, 0, MAX_RETRIES),
     env: variables('env', input.env),
     secrets: variables('secrets', input.secrets),
+    labels: checkLabels(input.labels ?? []),
   };
 }
 

@@ -150,10 +150,15 @@ export async function resolveBranch(
   viewer: Viewer,
   { repo, branch }: { repo: string; branch: string },
 ): Promise<{ repositoryId: string; commitSha: string }> {
-  const [namespace, name, ...rest] = repo.split('/');
-  if (!namespace || !name || rest.length > 0) throw invalid('repo', 'must be "namespace/name"');
-  const { id } = await getRepository(services, viewer, { namespace, name }, {});
+  const { id } = await getRepository(services, viewer, keyOf('repo', repo), {});
   return { repositoryId: id, commitSha: await tipOf(services, id, branch) };
+}
+
+/** @throws AppError 400 naming `field` for what is no `namespace/name`. */
+export function keyOf(field: string, fullName: string): { namespace: string; name: string } {
+  const [namespace, name, ...rest] = fullName.split('/');
+  if (!namespace || !name || rest.length > 0) throw invalid(field, 'must be "namespace/name"');
+  return { namespace, name };
 }
 
 const tipOf = folderWork('tipOf', async ({ git }, dir, branch: string) => {

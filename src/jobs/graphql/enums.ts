@@ -2,6 +2,7 @@
 import { builder } from '../../graphql/builder.ts';
 import type { GPUS, REGIONS } from '../hardware.ts';
 import type * as jobs from '../jobs.ts';
+import type { Sort } from '../lists.ts';
 
 const upper = (value: string) => value.toUpperCase().replaceAll('-', '_');
 
@@ -62,7 +63,7 @@ export const JobSort = enumOf(
     started_at: 'By when its first attempt started; those not started come last.',
     completed_at: 'By when it ended; those not ended come last.',
     name: 'By name.',
-  } satisfies Record<jobs.Sort, string>,
+  } satisfies Record<Sort, string>,
   'What a list of jobs is sorted by.',
 );
 export const AttemptOutcome = enumOf(

@@ -18,10 +18,12 @@ import { type AccessRow, accessColumns, isVisible } from '../../repos/repos.ts';
 import { analyticsOf } from '../analytics.ts';
 import * as downloads from '../artifacts/downloads.ts';
 import * as jobs from '../jobs.ts';
+import * as lists from '../lists.ts';
 import { readLog } from '../logs/read.ts';
 import * as runtime from '../runtime.ts';
 import { AttemptConnection } from './attempts.ts';
 import { Gpu, JobSort, JobStatus, Region } from './enums.ts';
+import { JobFilter, JobLabel } from './filters.ts';
 import { JobLogs } from './logs.ts';
 import { JobAnalytics, JobArtifacts } from './outputs.ts';
 
@@ -128,6 +130,12 @@ export const Job = builder.prismaNode('Job', {
       description: 'What it left at `outputPath`; null until there is anything.',
       select: downloads.artifactColumns,
       resolve: (job, _args, { services }) => downloads.artifactsOf(services, job),
+    }),
+    labels: t.field({
+      type: [JobLabel],
+      description: 'Its labels, by key.',
+      select: { labels: { select: { key: true, value: true }, orderBy: { key: 'asc' } } },
+      resolve: ({ labels }) => labels,
     }),
     createdAt: t.expose('createdAt', { type: 'DateTime', description: 'When it was created.' }),
     startedAt: t.expose('startedAt', {
@@ -241,7 +249,7 @@ builder.queryFields((t) => ({
     },
     resolve: (_root, args, context, info) => {
       const select = selectAt<Prisma.JobSelect>(context, info, 'nodes');
-      return jobs.listJobs(context.services, context.viewer, args, select);
+      return lists.listJobs(context.services, context.viewer, args, select);
     },
   }),
 }));
@@ -259,13 +267,14 @@ builder.prismaObjectField(Namespace, 'jobs', (t) =>
       status: t.arg(listArgs.status),
       sort: t.arg(listArgs.sort),
       order: t.arg(listArgs.order),
+      filter: t.arg({ type: JobFilter, description: 'Only jobs that have all of this.' }),
     },
     select: { id: true },
     resolve: async ({ id }, args, context, info) => {
       const select = selectOfNodes<Prisma.JobSelect>(context, info);
       const { services, viewer } = context;
       return toConnection(
-        await jobs.sliceJobs(services, viewer, { ...args, namespaceId: id }, select),
+        await lists.sliceJobs(services, viewer, { ...args, namespaceId: id }, select),
         args,
       );
     },

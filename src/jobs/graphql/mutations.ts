@@ -6,6 +6,7 @@ import { selectAt } from '../../graphql/select.ts';
 import { HARDWARE_DEFAULTS } from '../hardware.ts';
 import * as jobs from '../jobs.ts';
 import { Gpu, Region } from './enums.ts';
+import { JobLabelInput } from './filters.ts';
 import { Job } from './jobs.ts';
 
 const EnvironmentVariable = builder.objectRef<jobs.NamedValue>('EnvironmentVariable').implement({
@@ -70,6 +71,10 @@ const CreateJobInput = builder.inputType('CreateJobInput', {
       type: [EnvironmentVariableInput],
       description:
         'Environment variables that are stored encrypted, masked in the log, and never shown.',
+    }),
+    labels: t.field({
+      type: [JobLabelInput],
+      description: 'Labels to find the job by, up to 32.',
     }),
     region: t.field({
       type: Region,
