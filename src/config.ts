@@ -43,6 +43,15 @@ export type RedisConfig = {
   tls?: object;
 };
 
+/** A container engine with Docker's API, as its own programs find it. */
+export type DockerConfig = {
+  /** `unix:///path`, `tcp://host:port`. */
+  host: string;
+  tlsVerify: boolean;
+  /** A folder with ca.pem, cert.pem and key.pem. */
+  certPath?: string;
+};
+
 /** Where Prometheus asks. */
 export type MetricsConfig = { host: string; port: number };
 

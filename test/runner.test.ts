@@ -7,6 +7,7 @@ import { text } from 'node:stream/consumers';
 import { describe, expect, test } from 'vitest';
 import { openProcessRunner } from '../src/jobs/runners/process/runner.ts';
 import type { Handle } from '../src/jobs/runners/runner.ts';
+import { dockerRunner } from './docker.ts';
 import { fakeRunner } from './fakes/runner.ts';
 import { eventually } from './harness.ts';
 import { has, needs } from './needs.ts';
@@ -63,6 +64,10 @@ describe('process, unconfined', () => {
     expect(lines).toEqual(['done']);
     await eventually(() => expect(processesNaming(`sleep ${tag}`)).toEqual([]));
   });
+});
+
+describe.runIf(has('docker'))('docker', () => {
+  runnerContract(() => dockerRunner());
 });
 
 describe('process, in a sandbox', () => {

@@ -1,18 +1,32 @@
 #!/usr/bin/env bash
-# The images that the Dockerfile builds on, made of Debian's packages where no registry of images can be reached:
-#   base-images.sh make       loam-test/debian, and loam-test/node with Node and npm, unless they are there
+# Images made of Debian's packages, where no registry of images can be reached:
+#   base-images.sh make       those that are not there: loam-test/debian, loam-test/node with Node and npm (the Dockerfile
+#                             builds on both), and loam-test/busybox, which jobs run in
+#   base-images.sh busybox    the last of them alone
 #   base-images.sh remove     removes them
-# Needs root, mmdebstrap, a running Docker and this project's node_modules. Debian's mirror and npm's registry are those
+# Needs root, mmdebstrap, busybox-static, a running Docker and this project's node_modules. Debian's mirror and npm's registry are those
 # of this machine. loam-test/node knows them; of it nothing but /loam gets into what is built.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-DEBIAN=loam-test/debian NODE=loam-test/node
+DEBIAN=loam-test/debian NODE=loam-test/node BUSYBOX=loam-test/busybox
 
 if [ "${1:-make}" = remove ]; then
-  docker rmi --force "$NODE" "$DEBIAN" >/dev/null 2>&1 || true
+  docker rmi --force "$NODE" "$DEBIAN" "$BUSYBOX" >/dev/null 2>&1 || true
   exit 0
 fi
 have() { docker image inspect "$1" >/dev/null 2>&1; }
+
+if ! have $BUSYBOX; then
+  root=$(mktemp -d)
+  mkdir -p "$root"/{bin,etc,tmp}
+  chmod 1777 "$root/tmp"
+  cp "$(command -v busybox)" "$root/bin/busybox"
+  for name in $("$root/bin/busybox" --list); do [ "$name" = busybox ] || ln -s busybox "$root/bin/$name"; done
+  printf 'root:x:0:0:root:/:/bin/sh\nworker:x:1000:1000:worker:/tmp:/bin/sh\n' >"$root/etc/passwd"
+  tar -C "$root" -c . | docker import - $BUSYBOX >/dev/null
+  rm -rf "$root"
+fi
+[ "${1:-make}" = busybox ] && exit 0
 
 if ! have $DEBIAN; then
   apt-get indextargets --format '$(ORIGIN)|deb $(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' |

@@ -78,6 +78,11 @@ export class Unstartable extends Error {
   override name = 'Unstartable';
 }
 
+/** What the work runs on does not answer at the moment. It says nothing about the work: the step is to be repeated. */
+export class RunnerAway extends Error {
+  override name = 'RunnerAway';
+}
+
 /** There is more at `output_path` than is kept of it; the message ends the sentence "They were not kept: …". */
 export class TooLarge extends Error {
   override name = 'TooLarge';
@@ -132,3 +137,8 @@ export type Runner = {
 
 /** Spec section 4.3: between SIGTERM and SIGKILL. */
 export const GRACE_MS = 30_000;
+
+/** The last line of a log that has no room for the next one. */
+export function logFull({ bytes, lines }: AttemptSpec['log']): string {
+  return `The log ends here: it may hold ${bytes} bytes and ${lines} lines. What the job prints from here on is not kept.`;
+}

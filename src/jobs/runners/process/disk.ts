@@ -65,6 +65,8 @@ export type DiskWatch = DiskLimits & {
   floorBytes: number;
   /** The processes of the job: files that they have open and that have no name count too. */
   pids(): number[];
+  /** Bytes that the job keeps elsewhere. Asked before `pids`. */
+  beside?(): Promise<number>;
   measured(use: DiskUse): void;
 };
 
@@ -76,7 +78,7 @@ export type Verdict = { reason: string; full: boolean };
  * @returns null when it was aborted.
  */
 export async function watchDisk(
-  { dirs, diskBytes, files, floorBytes, pids, measured }: DiskWatch,
+  { dirs, diskBytes, files, floorBytes, pids, beside, measured }: DiskWatch,
   signal: AbortSignal,
 ): Promise<Verdict | null> {
   let use: DiskUse = { bytes: 0, files: 0 };
@@ -98,8 +100,12 @@ export async function watchDisk(
       then = now;
       walkedAt = Date.now();
       const named = await diskUse(dirs, signal);
+      const elsewhere = (await beside?.()) ?? 0;
       const unlinked = await unlinkedUse(pids(), (await stat(dirs[0] as string)).dev);
-      use = { bytes: named.bytes + unlinked.bytes, files: named.files + unlinked.files };
+      use = {
+        bytes: named.bytes + unlinked.bytes + elsewhere,
+        files: named.files + unlinked.files,
+      };
       restUntil = Date.now() + REST * (Date.now() - walkedAt);
       measured(use);
       if (use.bytes > diskBytes)

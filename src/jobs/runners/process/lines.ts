@@ -1,7 +1,7 @@
 /** The lines of a job: read from its FIFOs, written into the attempt's log, each with its time, and read from there. */
 import { constants, fstatSync, ftruncateSync, openSync, writeSync } from 'node:fs';
 import { Socket } from 'node:net';
-import type { LogBatch, LogCursor, RunnerLine } from '../runner.ts';
+import { type LogBatch, type LogCursor, logFull, type RunnerLine } from '../runner.ts';
 
 /** Decisions section 4. */
 const MAX_LINE = 64 * 1024;
@@ -73,9 +73,7 @@ export function openLog(file: string, limits: LogLimits, onError: (error: Error)
         end = next;
       }
       append(frames.slice(0, end));
-      note(
-        `The log ends here: it may hold ${limits.bytes} bytes and ${limits.lines} lines. What the job prints from here on is not kept.`,
-      );
+      note(logFull(limits));
     },
   };
 }

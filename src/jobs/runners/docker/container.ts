@@ -1,0 +1,109 @@
+/** What a container is created with: here, and nowhere else, stands what a job may do. */
+import type Docker from 'dockerode';
+import type { Limits } from '../process/limits.ts';
+import { MOUNTS } from '../process/view.ts';
+import { gateFolder, gateOf } from './gate.ts';
+import { foldersOf, type Owner } from './place.ts';
+
+/** For `docker ps` of the operator, and for finding what an earlier server left. */
+export const LABEL_WORKER = 'loam.worker';
+export const LABEL_ATTEMPT = 'loam.attempt';
+
+/** Of an attempt: its container is the only thing of an engine that has this name. */
+export function containerName(attempt: string): string {
+  return `loam-${attempt}`;
+}
+
+export type ContainerSpec = {
+  attempt: string;
+  worker: string;
+  place: string;
+  /** Id of the image. */
+  image: string;
+  owner: Owner;
+  command: string;
+  env: Record<string, string>;
+  timeoutMs: number;
+  limits: Limits;
+  /** What a log may hold at most: see `logs.ts`. */
+  log: { bytes: number; lines: number };
+  network: Pick<Docker.HostConfig, 'NetworkMode' | 'Dns'>;
+  /** Another than the engine's own. */
+  runtime?: string;
+};
+
+export function containerOptions(spec: ContainerSpec): Docker.ContainerCreateOptions {
+  const { attempt, worker, place, owner, limits, runtime } = spec;
+  const gate = gateOf(spec);
+  const env = { HOME: MOUNTS.home, TMPDIR: MOUNTS.tmp, USER: 'job', ...spec.env, ...gate.env };
+  return {
+    name: containerName(attempt),
+    Image: spec.image,
+    // Neither the environment nor secrets: labels are shown to everyone who lists containers.
+    Labels: { [LABEL_WORKER]: worker, [LABEL_ATTEMPT]: attempt },
+    Entrypoint: gate.entrypoint,
+    Cmd: [],
+    Env: Object.entries(env).map(([name, value]) => `${name}=${value}`),
+    WorkingDir: MOUNTS.work,
+    User: `${owner.uid}:${owner.gid}`,
+    Hostname: 'job',
+    // What the image says of these is for a service, and not for a job.
+    StopSignal: 'SIGTERM',
+    Healthcheck: { Test: ['NONE'] },
+    Tty: false,
+    OpenStdin: false,
+    HostConfig: {
+      // An init passes signals on, and collects processes that lost their parents.
+      Init: true,
+      Privileged: false,
+      CapDrop: ['ALL'],
+      // With the engine's own seccomp profile and masked paths, which hold unless something else is said.
+      SecurityOpt: ['no-new-privileges'],
+      IpcMode: 'private',
+      ...spec.network,
+      PublishAllPorts: false,
+      PidsLimit: limits.processes,
+      NanoCpus: Math.round(limits.cpus * 1e9),
+      Memory: limits.memoryBytes,
+      // With memory: no swap beside it.
+      MemorySwap: limits.memoryBytes,
+      // It counts as memory; the engine's 64 MB are too few for programs that share tensors.
+      ShmSize: Math.floor(limits.memoryBytes / 2),
+      // A core file is the job's memory, secrets included, written wherever the machine's administrator says. Open files
+      // are as many as the engine gives: asked for more than it has itself, it would start nothing.
+      Ulimits: [{ Name: 'core', Soft: 0, Hard: 0 }],
+      Mounts: [
+        ...foldersOf(place).map(({ from, to }) => mount(from, to, false)),
+        mount(gateFolder(place), gate.seenAt, true),
+      ],
+      LogConfig: { Type: 'json-file', Config: logOptions(spec.log) },
+      RestartPolicy: { Name: 'no' },
+      AutoRemove: false,
+      ...(runtime && { Runtime: runtime }),
+    },
+  };
+}
+
+function mount(source: string, target: string, readOnly: boolean): Docker.MountSettings {
+  return {
+    Type: 'bind',
+    Source: source,
+    Target: target,
+    ReadOnly: readOnly,
+    // What is mounted on this machine later does not appear in the job.
+    BindOptions: { Propagation: 'rprivate' },
+  };
+}
+
+/** Of an entry beside its text, which is escaped: binary output takes six bytes for one. */
+const ENTRY_BYTES = 128;
+const ESCAPED = 6;
+
+/**
+ * The engine's file holds the log until it is stored, and is rotated only when it holds more than is ever kept of it: a
+ * follower loses lines by a rotation. `blocking`: a job waits for its log, and no line is dropped.
+ */
+function logOptions({ bytes, lines }: ContainerSpec['log']): Record<string, string> {
+  const size = Math.min(bytes * ESCAPED + lines * ENTRY_BYTES, Number.MAX_SAFE_INTEGER);
+  return { mode: 'blocking', 'max-size': `${Math.ceil(size / 1024)}k`, 'max-file': '2' };
+}

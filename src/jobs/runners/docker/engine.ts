@@ -1,0 +1,130 @@
+/**
+ * The connection to a container engine: any that speaks Docker's API. One call is one request with a limit of time;
+ * what follows something (logs, events) lasts until its signal aborts.
+ *
+ * An engine that does not answer (it restarts, its socket is gone) says nothing about the jobs on it: `EngineAway`
+ * is for steps to be repeated, and never the end of a job.
+ */
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import type { Readable } from 'node:stream';
+import Docker from 'dockerode';
+import type { DockerConfig } from '../../../config.ts';
+import { RunnerAway } from '../runner.ts';
+
+/** An answer with a status that the caller did not expect. */
+export class EngineError extends Error {
+  override name = 'EngineError';
+  readonly status: number;
+  constructor(status: number, message: string) {
+    super(message);
+    this.status = status;
+  }
+}
+
+/** A request that makes the engine do something; creating a container beside a pull takes seconds on a busy disk. */
+const CALL_MS = 120_000;
+
+export type Engine = {
+  /** Of `LOAM_DOCKER_HOSTS`, or `local`. */
+  id: string;
+  docker: Docker;
+  /** The folders of this server are the engine's too, so that they can be mounted into containers. */
+  local: boolean;
+  /**
+   * @throws RunnerAway when it does not answer
+   * @throws EngineError with the status of its refusal
+   */
+  call<T>(request: (docker: Docker, signal: AbortSignal) => Promise<T>, ms?: number): Promise<T>;
+  /**
+   * For an answer without an end of its own: it has to begin in time, and lasts until it is destroyed.
+   * @throws as `call`
+   */
+  stream(
+    request: (docker: Docker, signal: AbortSignal) => Promise<NodeJS.ReadableStream>,
+  ): Promise<Readable>;
+};
+
+/** Nothing is asked of it yet. */
+export function connect(config: DockerConfig, id = 'local'): Engine {
+  const { unix, tcp } = placeOf(config);
+  // What is undefined here would be read from the environment.
+  const docker = new Docker({
+    socketPath: unix,
+    host: tcp?.host as string,
+    port: tcp?.port,
+    protocol: tcp?.protocol,
+    ca: tcp?.ca,
+    cert: tcp?.cert,
+    key: tcp?.key,
+  });
+  return {
+    id,
+    docker,
+    local: unix !== undefined,
+    async call(request, ms = CALL_MS) {
+      const limit = AbortSignal.timeout(ms);
+      try {
+        return await request(docker, limit);
+      } catch (error) {
+        throw limit.aborted ? tooLate(ms) : translated(error);
+      }
+    },
+    async stream(request) {
+      const late = new AbortController();
+      const timer = setTimeout(() => late.abort(), CALL_MS);
+      try {
+        return (await request(docker, late.signal)) as Readable;
+      } catch (error) {
+        throw late.signal.aborted ? tooLate(CALL_MS) : translated(error);
+      } finally {
+        clearTimeout(timer);
+      }
+    },
+  };
+}
+
+function tooLate(ms: number): RunnerAway {
+  return new RunnerAway(`the engine did not answer within ${ms / 1000} s`);
+}
+
+type Place = {
+  unix?: string;
+  tcp?: {
+    host: string;
+    port: string;
+    protocol: 'http' | 'https';
+    ca?: string;
+    cert?: string;
+    key?: string;
+  };
+};
+
+function placeOf({ host, tlsVerify, certPath }: DockerConfig): Place {
+  const url = new URL(host);
+  if (url.protocol === 'unix:') return { unix: url.pathname };
+  const protocol = tlsVerify || url.port === '2376' ? 'https' : 'http';
+  const pem = (name: string) => readFileSync(join(certPath ?? '', name), 'utf8');
+  const tls = certPath && { ca: pem('ca.pem'), cert: pem('cert.pem'), key: pem('key.pem') };
+  return { tcp: { host: url.hostname, port: url.port || '2375', protocol, ...(tls || {}) } };
+}
+
+/** A message of ours alone: the codes of sockets would be taken for those of the database's connection. */
+function translated(error: unknown): Error {
+  const { statusCode, json, message, code, name } = error as {
+    statusCode?: number;
+    json?: { message?: string };
+    message?: string;
+    code?: string;
+    name?: string;
+  };
+  if (statusCode !== undefined)
+    return new EngineError(statusCode, json?.message ?? message ?? `status ${statusCode}`);
+  if (code !== undefined || name === 'AbortError' || /socket hang up|aborted/.test(`${message}`))
+    return new RunnerAway(`the engine does not answer: ${message}`);
+  return error as Error;
+}
+
+export function isStatus(error: unknown, ...statuses: number[]): boolean {
+  return error instanceof EngineError && statuses.includes(error.status);
+}

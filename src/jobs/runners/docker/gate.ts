@@ -1,0 +1,88 @@
+/**
+ * The gate: what a container does first. It waits until the server has set up all that is set up from outside, such as
+ * the rules of its network, and only then becomes the job's command. That moment is when the job starts.
+ *
+ * The gate is a file, which appears in a folder that the container sees read-only. It holds the time at which it was
+ * opened and stays, so that whoever comes back to the container knows both. Nothing of it is a secret, and nothing
+ * in it can be changed by the job. An image may hold another `/bin/sh` than it should: what keeps such a one from the
+ * network is that the container has none before its rules stand (`network.ts`), not the gate.
+ */
+import { mkdir, open, readFile, rename } from 'node:fs/promises';
+import { join } from 'node:path';
+
+/** Where the container sees the folder. */
+const SEEN_AT = '/.loam';
+const FILE = 'open';
+/** For the clock, the grace and a server that is restarted: it is the server that ends what is overdue. */
+const SPARE_S = 180;
+/** A gate that was not opened for so long never will be: the server that made the container is gone. */
+const WAIT_S = 3_600;
+
+/**
+ * For `/bin/sh -c`. Polled, because that works on every kind of engine and mount: a hundred times a second at first,
+ * because a job waits for it. The command and how long to wait come in variables, which the job does not get:
+ * in the arguments every `pkill -f` of a job would find its init.
+ *
+ * The watchdog ends a container whose server never came back. It belongs to the init, so that no command has a child that it
+ * does not know, and it does nothing when the job kills its `sleep`.
+ */
+const SCRIPT = `n=0
+until [ -e ${SEEN_AT}/${FILE} ]; do
+  n=$((n + 1))
+  [ $n -gt 200 ] && s=1 || s=0.01
+  [ $n -gt ${200 + WAIT_S} ] && exit 125
+  sleep $s 2>/dev/null || sleep 1 2>/dev/null || :
+done
+c=$LOAM_GATE_COMMAND
+( ( trap '' TERM HUP INT; t=$LOAM_GATE_SECONDS; unset LOAM_GATE_COMMAND LOAM_GATE_SECONDS TINI_KILL_PROCESS_GROUP
+  sleep "$t" && { kill -TERM -1; sleep 30; kill -KILL -1; } ) >/dev/null 2>&1 </dev/null & )
+unset LOAM_GATE_COMMAND LOAM_GATE_SECONDS TINI_KILL_PROCESS_GROUP n s
+exec /bin/sh -c "$c"`;
+
+export type GateOptions = { command: string; timeoutMs: number };
+
+/** Parts of what a container is created with. */
+export function gateOf({ command, timeoutMs }: GateOptions) {
+  return {
+    entrypoint: ['/bin/sh', '-c', SCRIPT],
+    env: {
+      LOAM_GATE_COMMAND: command,
+      LOAM_GATE_SECONDS: String(Math.ceil(timeoutMs / 1000) + SPARE_S),
+      // A SIGTERM goes on to the whole process group of the job, and not to its shell alone.
+      TINI_KILL_PROCESS_GROUP: '1',
+    },
+    seenAt: SEEN_AT,
+  };
+}
+
+/** Of the attempt in this folder. */
+export function gateFolder(place: string): string {
+  return join(place, 'gate');
+}
+
+export async function makeGate(place: string): Promise<void> {
+  await mkdir(gateFolder(place), { mode: 0o755 });
+}
+
+/** When it was opened; null: it is closed. */
+export async function openedAt(place: string): Promise<number | null> {
+  try {
+    return Number(await readFile(join(gateFolder(place), FILE), 'utf8'));
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return null;
+    throw error;
+  }
+}
+
+/** Lets the job start. */
+export async function openGate(place: string): Promise<void> {
+  const file = join(gateFolder(place), FILE);
+  const handle = await open(`${file}.new`, 'w', 0o444);
+  try {
+    await handle.writeFile(String(Date.now()));
+    await handle.sync();
+  } finally {
+    await handle.close();
+  }
+  await rename(`${file}.new`, file);
+}

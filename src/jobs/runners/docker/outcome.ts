@@ -1,0 +1,80 @@
+/** How a container stands with its engine, and how its attempt ended. */
+
+import { gigabytes } from '../process/disk.ts';
+import type { Outcome } from '../runner.ts';
+import { type Engine, isStatus } from './engine.ts';
+import type { AttemptRecord, Refused, Stop } from './place.ts';
+
+export type ContainerState = {
+  status: 'created' | 'running' | 'ended';
+  /** On the engine's machine, while it runs. */
+  pid: number;
+  exitCode: number;
+  /** A process of it was killed because it was out of memory; the container itself may have ended with 0. */
+  outOfMemory: boolean;
+  startedAt: number;
+  endedAt: number;
+};
+
+/** Null: there is none. @throws RunnerAway */
+export async function stateOf(engine: Engine, container: string): Promise<ContainerState | null> {
+  try {
+    const { State: state } = await engine.call((docker, abortSignal) =>
+      docker.getContainer(container).inspect({ abortSignal } as object),
+    );
+    const { Status, Running, Pid, ExitCode, OOMKilled, StartedAt, FinishedAt } = state;
+    return {
+      status: Status === 'created' ? 'created' : Running ? 'running' : 'ended',
+      pid: Pid,
+      exitCode: ExitCode,
+      outOfMemory: OOMKilled,
+      startedAt: Date.parse(StartedAt),
+      endedAt: Date.parse(FinishedAt),
+    };
+  } catch (error) {
+    if (isStatus(error, 404)) return null;
+    throw error;
+  }
+}
+
+/** 128 + SIGKILL. */
+const KILLED = 137;
+
+export type Ended = {
+  record: AttemptRecord;
+  state: ContainerState;
+  /** When its command began; null: it did not. */
+  openedAt: number | null;
+  stop: Stop | undefined;
+  refused: Refused | undefined;
+};
+
+/** Of a container that has ended, or never could start. */
+export function outcomeOf({ record, state, openedAt, stop, refused }: Ended): Outcome {
+  if (refused) return { kind: 'unstartable', reason: refused.reason };
+  // Nobody opened the gate for an hour: its server was gone.
+  if (openedAt === null && !stop) return { kind: 'lost' };
+  const startedAt = openedAt ?? state.startedAt;
+  const endedAt = Math.max(startedAt, state.endedAt);
+  const timedOut =
+    stop?.why === 'timeout' ||
+    // Its watchdog has ended it while no server was there.
+    (!stop && endedAt - startedAt >= record.timeoutMs + WATCHDOG_MS);
+  const note = stop?.note ?? (state.outOfMemory ? outOfMemory(record.memoryBytes) : undefined);
+  return {
+    kind: 'exited',
+    // What was ended for what it keeps has failed, even if it ended by itself at the same moment.
+    exitCode: stop?.why === 'disk' ? state.exitCode || KILLED : state.exitCode,
+    timedOut,
+    startedAt: new Date(startedAt),
+    endedAt: new Date(endedAt),
+    ...(note !== undefined && { note }),
+  };
+}
+
+/** The least that it waits beyond the timeout. */
+const WATCHDOG_MS = 60_000;
+
+function outOfMemory(bytes: number): string {
+  return `The job ran out of memory: a process of it was killed. It may use ${gigabytes(bytes)}.`;
+}

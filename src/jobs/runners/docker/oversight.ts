@@ -1,0 +1,104 @@
+/**
+ * Seeing a container through to its end: its timeout, the grace after SIGTERM, what it may keep on the disk.
+ *
+ * All of it follows from what is written down (when the gate was opened, when and why it was told to end), so a server
+ * that is started again goes on with it. The engine tells of the end at once, and is asked every few seconds all the same: the
+ * request for it never settles when the engine dies.
+ */
+import { setTimeout as delay } from 'node:timers/promises';
+import { type Outcome, RunnerAway } from '../runner.ts';
+import { type Engine, isStatus } from './engine.ts';
+import { openedAt } from './gate.ts';
+import { type ContainerState, outcomeOf, stateOf } from './outcome.ts';
+import { readRecord, type Stop, writeRecord } from './place.ts';
+import { processesOf, terminate } from './processes.ts';
+
+/** How often the engine is asked. */
+const LOOK_MS = 5_000;
+/** An engine that does not answer is asked again after this. */
+const AWAY_MS = 500;
+
+export type Overseen = { engine: Engine; container: string; place: string; graceMs: number };
+
+/**
+ * Settles when the container has ended, with how. What it is to be ended for is written down first (`stop`).
+ * @throws the reason of `signal` when it aborts
+ */
+export async function untilEnded(
+  overseen: Overseen,
+  changed: (signal: AbortSignal) => Promise<void>,
+  signal: AbortSignal,
+): Promise<Outcome> {
+  const { engine, container, place, graceMs } = overseen;
+  const record = await readRecord(place, 'attempt');
+  if (!record) return { kind: 'lost' };
+  for (;;) {
+    signal.throwIfAborted();
+    try {
+      const state = await stateOf(engine, container);
+      const refused = await readRecord(place, 'unstartable');
+      const stop = await readRecord(place, 'stop');
+      const opened = await openedAt(place);
+      if (!state) return { kind: 'lost' };
+      if (refused || state.status === 'ended')
+        return outcomeOf({ record, state, openedAt: opened, stop, refused });
+      const now = Date.now();
+      const due = stop
+        ? stop.at + (stop.how === 'KILL' ? 0 : graceMs)
+        : (opened ?? Number.POSITIVE_INFINITY) + record.timeoutMs;
+      if (now >= due && stop) await send(overseen, 'KILL', state);
+      else if (now >= due) await end(overseen, { how: 'TERM', why: 'timeout', at: now });
+      else await eitherOf(overseen, changed, Math.min(LOOK_MS, due - now), signal);
+    } catch (error) {
+      if (!(error instanceof RunnerAway)) throw error;
+      await delay(AWAY_MS, undefined, { signal });
+    }
+  }
+}
+
+/** Tells it to end: written down, then sent. The first reason stands; a KILL is more than a TERM. */
+export async function end(overseen: Overseen, stop: Stop): Promise<void> {
+  const before = await readRecord(overseen.place, 'stop');
+  if (!before || (before.how === 'TERM' && stop.how === 'KILL'))
+    await writeRecord(overseen.place, 'stop', before ? { ...before, how: stop.how } : stop);
+  await send(overseen, stop.how);
+}
+
+async function send(
+  { engine, container }: Overseen,
+  how: 'TERM' | 'KILL',
+  known?: ContainerState,
+): Promise<void> {
+  if (how === 'TERM') {
+    const state = known ?? (await stateOf(engine, container));
+    const pids = engine.local && process.getuid?.() === 0 ? processesOf(state?.pid ?? 0) : [];
+    if (pids.length > 0) return terminate(pids);
+  }
+  try {
+    await engine.call((docker, abortSignal) =>
+      docker.getContainer(container).kill({ signal: `SIG${how}`, abortSignal } as object),
+    );
+  } catch (error) {
+    // It is gone, or does not run any more.
+    if (!isStatus(error, 404, 409)) throw error;
+  }
+}
+
+/** Settles when the container has ended, something else has changed, or so much time has passed. */
+async function eitherOf(
+  { engine, container }: Overseen,
+  changed: (signal: AbortSignal) => Promise<void>,
+  ms: number,
+  signal: AbortSignal,
+): Promise<void> {
+  const over = new AbortController();
+  const abortSignal = AbortSignal.any([signal, over.signal]);
+  const ended = engine.docker
+    .getContainer(container)
+    .wait({ condition: 'not-running', abortSignal } as object)
+    // It is asked for anew; an engine that is away must not be asked in a loop.
+    .catch(() => delay(AWAY_MS, undefined, { signal: abortSignal }).catch(() => {}));
+  await Promise.race([ended, changed(abortSignal), delay(ms, undefined, { signal: abortSignal })])
+    .catch(() => {})
+    .finally(() => over.abort());
+}

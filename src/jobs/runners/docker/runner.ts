@@ -1,0 +1,344 @@
+/**
+ * Jobs as containers of a Docker engine, or of any that speaks its API.
+ *
+ * The attempt's id names its container, which outlives this server and is found again by that name. The folder of the
+ * attempt (`place.ts`) is written before the container is made; the engine keeps the log and how it ended.
+ */
+import { createHash } from 'node:crypto';
+import { existsSync } from 'node:fs';
+import { mkdir, readdir } from 'node:fs/promises';
+import { join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
+import type { DockerConfig } from '../../../config.ts';
+import { createLog, type Logger } from '../../../log.ts';
+import {
+  type Account,
+  type Accounts,
+  DEFAULT_UIDS,
+  openAccounts,
+  type UidRange,
+} from '../process/accounts.ts';
+import { watchDisk } from '../process/disk.ts';
+import { type Limits, limitsOf, thisMachine } from '../process/limits.ts';
+import { openRemoval } from '../process/removal.ts';
+import { locate, tarOf } from '../process/tar.ts';
+import { GRACE_MS, type Handle, LOCAL, type Runner, Unstartable, type Usage } from '../runner.ts';
+import { containerName, containerOptions, LABEL_ATTEMPT, LABEL_WORKER } from './container.ts';
+import { connect, EngineError, isStatus } from './engine.ts';
+import { openedAt, openGate } from './gate.ts';
+import { followLog } from './logs.ts';
+import { stateOf } from './outcome.ts';
+import { end, type Overseen, untilEnded } from './oversight.ts';
+import {
+  type AttemptRecord,
+  foldersOf,
+  giveTo,
+  makePlace,
+  type Owner,
+  readRecord,
+  writeRecord,
+} from './place.ts';
+import { processesOf } from './processes.ts';
+import { type Sample, sampleOf } from './stats.ts';
+
+/** What ended attempts left, until it is removed. */
+const TRASH = '.trash';
+/** For the engine to remove a container whose processes have all got SIGKILL. */
+const REMOVED_MS = 10_000;
+
+export type DockerRunnerOptions = {
+  /** Where the folders of attempts lie. */
+  dir: string;
+  docker: DockerConfig;
+  /** For jobs that name no image. */
+  defaultImage: string;
+  /** Between SIGTERM and SIGKILL. */
+  graceMs?: number;
+  /** For jobs, when this server is root. */
+  uids?: UidRange;
+  /** Free space on the disk below which the server stops writing, in bytes: who takes most is ended before. */
+  diskFloor?: number;
+  /** In place of those that follow from what was asked for. */
+  limits?: Partial<Limits>;
+  log?: Logger;
+};
+
+/** Disposing it leaves jobs running, and what is not yet removed to the next start. */
+export type DockerRunner = Runner & AsyncDisposable;
+
+export async function openDockerRunner(options: DockerRunnerOptions): Promise<DockerRunner> {
+  const { dir, graceMs = GRACE_MS, uids = DEFAULT_UIDS } = options;
+  const log = options.log ?? createLog('silent');
+  await mkdir(dir, { recursive: true, mode: 0o700 });
+  const engine = connect(options.docker);
+  /** Tells the containers of this server from those of others on the same engine. */
+  const worker = createHash('sha256').update(dir).digest('hex').slice(0, 16);
+  const accounts = await accountsOf(dir, uids);
+  const removal = await openRemoval(join(dir, TRASH), (error, what) =>
+    log.error({ err: error }, what),
+  );
+  const samples = new Map<string, Sample>();
+  const disks = new Map<string, number>();
+  /** Wakes who sees an attempt through: it was told to end. */
+  const told = new EventTarget();
+
+  const placeOf = (handle: Handle) => join(dir, String(handle.attempt));
+  const overseen = (handle: Handle): Overseen => ({
+    engine,
+    container: containerName(String(handle.attempt)),
+    place: placeOf(handle),
+    graceMs,
+  });
+
+  /** Of the image, whether it is there. */
+  async function imageOf(name: string): Promise<{ id: string }> {
+    try {
+      const { Id } = await engine.call((docker) => docker.getImage(name).inspect());
+      return { id: Id };
+    } catch (error) {
+      if (!isStatus(error, 400, 404)) throw error;
+      throw new Unstartable(`The image "${name}" is not there`);
+    }
+  }
+
+  async function removeContainer(attempt: string): Promise<void> {
+    const container = containerName(attempt);
+    for (const deadline = Date.now() + REMOVED_MS; ; await delay(50)) {
+      try {
+        await engine.call((docker, abortSignal) =>
+          docker.getContainer(container).remove({ force: true, v: true, abortSignal } as object),
+        );
+      } catch (error) {
+        if (isStatus(error, 404)) return;
+        // It is being removed already, which is waited for.
+        if (!isStatus(error, 409) || Date.now() > deadline) throw error;
+      }
+    }
+  }
+
+  async function remove(handle: Handle): Promise<void> {
+    const attempt = String(handle.attempt);
+    const place = placeOf(handle);
+    await removeContainer(attempt);
+    await accounts?.release(place);
+    samples.delete(attempt);
+    disks.delete(attempt);
+    await removal.discard(place);
+  }
+
+  async function watchDiskOf(handle: Handle, record: AttemptRecord, signal: AbortSignal) {
+    const { container, place } = overseen(handle);
+    let pid = 0;
+    return watchDisk(
+      {
+        dirs: foldersOf(place).map(({ from }) => from),
+        diskBytes: record.diskBytes,
+        files: record.files,
+        floorBytes: options.diskFloor ?? 0,
+        pids: () => (engine.local ? processesOf(pid) : []),
+        // What the job writes into its image's own folders.
+        async beside() {
+          const seen: { SizeRw?: number; State: { Pid: number } } = await engine.call((docker) =>
+            docker.getContainer(container).inspect({ size: true } as object),
+          );
+          pid = seen.State.Pid;
+          return seen.SizeRw ?? 0;
+        },
+        measured: ({ bytes }) => void disks.set(String(handle.attempt), bytes),
+      },
+      signal,
+    );
+  }
+
+  return {
+    name: 'docker',
+    machines: [{ id: LOCAL, ...thisMachine(), gpus: {} }],
+
+    async prepare(spec, abort) {
+      const { id } = spec;
+      const handle: Handle = { runner: 'docker', attempt: id };
+      const place = join(dir, id);
+      if (existsSync(place)) await remove(handle);
+      const image = await imageOf(spec.image ?? options.defaultImage);
+      const limits = { ...limitsOf(spec.hardware), ...options.limits };
+      await makePlace(place);
+      await writeRecord(place, 'attempt', {
+        machine: spec.machine,
+        timeoutMs: spec.timeoutMs,
+        log: spec.log,
+        cpus: limits.cpus,
+        memoryBytes: limits.memoryBytes,
+        diskBytes: limits.diskBytes,
+        files: limits.files,
+        gpus: [],
+      });
+      const work = join(place, 'work');
+      if (spec.checkout) await spec.checkout(work, abort);
+      else await mkdir(work);
+      abort.throwIfAborted();
+      const account = await accounts?.reserve(place);
+      const owner = ownerOf(account);
+      await giveTo(place, owner);
+      const created = containerOptions({
+        attempt: id,
+        worker,
+        place,
+        image: image.id,
+        owner,
+        command: spec.command,
+        env: spec.env,
+        timeoutMs: spec.timeoutMs,
+        limits,
+        log: spec.log,
+        network: { NetworkMode: 'none' },
+      });
+      await engine.call((docker, abortSignal) =>
+        docker.createContainer({ ...created, abortSignal }),
+      );
+      abort.throwIfAborted();
+      return handle;
+    },
+
+    async start(handle) {
+      const { container, place } = overseen(handle);
+      if (await openedAt(place)) return;
+      const state = await stateOf(engine, container);
+      if (!state) throw new Error(`the container of ${handle.attempt} is gone`);
+      if (state.status === 'created') {
+        try {
+          await engine.call((docker, abortSignal) =>
+            docker.getContainer(container).start({ abortSignal } as object),
+          );
+        } catch (error) {
+          // What is refused as a bad request is the image's fault: it has no /bin/sh, or one for other processors.
+          if (!(error instanceof EngineError && [400, 404].includes(error.status))) throw error;
+          const reason = `The image cannot be run: ${error.message}`;
+          return writeRecord(place, 'unstartable', { reason });
+        }
+      }
+      await openGate(place);
+    },
+
+    async attach(handle) {
+      const { container, place } = overseen(handle);
+      if (!existsSync(place)) return 'gone';
+      if (await readRecord(place, 'unstartable')) return 'started';
+      const state = await stateOf(engine, container);
+      if (!state) return 'gone';
+      if (state.status === 'ended') return 'started';
+      return (await openedAt(place)) ? 'started' : 'prepared';
+    },
+
+    async *logs(handle, cursor, abort) {
+      const { container, place } = overseen(handle);
+      const record = await readRecord(place, 'attempt');
+      if (!record) return;
+      const hasEnded = async () => {
+        const state = await stateOf(engine, container);
+        if (state?.status === 'created') return Boolean(await readRecord(place, 'unstartable'));
+        return state?.status !== 'running';
+      };
+      yield* followLog({ engine, container, caps: record.log, hasEnded }, cursor, abort);
+    },
+
+    async signal(handle, how) {
+      await end(overseen(handle), { how, why: 'asked', at: Date.now() });
+      told.dispatchEvent(new Event(String(handle.attempt)));
+    },
+
+    async wait(handle, abort) {
+      const watching = new AbortController();
+      const record = await readRecord(placeOf(handle), 'attempt');
+      if (!record) return { kind: 'lost' };
+      const disk = watchDiskOf(handle, record, AbortSignal.any([abort, watching.signal]))
+        .then(async (why) => {
+          if (!why) return;
+          await end(overseen(handle), {
+            how: 'KILL',
+            why: 'disk',
+            at: Date.now(),
+            note: why.reason,
+          });
+          told.dispatchEvent(new Event(String(handle.attempt)));
+        })
+        // Written down by then: it is sent when the engine answers.
+        .catch((error) =>
+          log.error({ err: error, attempt: handle.attempt }, 'a job was not ended'),
+        );
+      const changed = (signal: AbortSignal) => {
+        const { promise, resolve } = Promise.withResolvers<void>();
+        const options = { once: true, signal };
+        told.addEventListener(String(handle.attempt), () => resolve(), options);
+        signal.addEventListener('abort', () => resolve(), { once: true });
+        return promise;
+      };
+      try {
+        return await untilEnded(overseen(handle), changed, abort);
+      } finally {
+        watching.abort();
+        await disk;
+      }
+    },
+
+    async stats(handle) {
+      const attempt = String(handle.attempt);
+      const record = await readRecord(placeOf(handle), 'attempt');
+      const sample = record && (await sampleOf(engine, containerName(attempt)));
+      if (!sample) return null;
+      const opened = await openedAt(placeOf(handle));
+      const before = samples.get(attempt) ?? { at: opened ?? sample.at - 1_000, cpuSeconds: 0 };
+      samples.set(attempt, sample);
+      const seconds = Math.max(0.001, (sample.at - before.at) / 1_000);
+      return {
+        cpuPercent: ((sample.cpuSeconds - before.cpuSeconds) / seconds / record.cpus) * 100,
+        gpuPercent: 0,
+        memoryBytes: sample.memoryBytes,
+        diskBytes: disks.get(attempt) ?? 0,
+      } satisfies Usage;
+    },
+
+    async artifacts(handle, path) {
+      const found = await locate(placeOf(handle), path);
+      return found === null ? null : tarOf(found);
+    },
+
+    remove,
+
+    async sweep(keep) {
+      const containers = await engine.call((docker, abortSignal) =>
+        docker.listContainers({
+          all: true,
+          filters: { label: [`${LABEL_WORKER}=${worker}`] },
+          abortSignal,
+        }),
+      );
+      const found = new Set([
+        ...(await readdir(dir)).filter((name) => !name.startsWith('.')),
+        ...containers.flatMap(({ Labels }) => Labels[LABEL_ATTEMPT] ?? []),
+      ]);
+      const unknown = [...found].filter((attempt) => !keep.has(attempt));
+      const ends = await Promise.allSettled(unknown.map((attempt) => remove({ attempt })));
+      const errors = ends.flatMap((e) => (e.status === 'rejected' ? [e.reason] : []));
+      if (errors.length > 0)
+        throw new AggregateError(errors, `${errors.length} attempts cannot be removed`);
+    },
+
+    [Symbol.asyncDispose]: () => removal[Symbol.asyncDispose](),
+  };
+}
+
+/** Nobody on any machine; a container is never root for want of a better one. */
+const NOBODY = 65_532;
+
+/** An ordinary user's server could neither give files to another user nor remove that one's: jobs run as itself. */
+function ownerOf(account: Account | undefined): Owner {
+  if (account) return { uid: account.uid, gid: account.uid };
+  const uid = process.getuid?.() || NOBODY;
+  return { uid, gid: process.getgid?.() || NOBODY };
+}
+
+/** Null where ids cannot be had. */
+async function accountsOf(dir: string, uids: UidRange): Promise<Accounts | null> {
+  const accounts = await openAccounts(uids, dir);
+  return accounts && !('missing' in accounts) ? accounts : null;
+}

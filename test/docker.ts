@@ -1,0 +1,42 @@
+/** The engine of this machine, and runners on it. The images are those of test/tools/base-images.sh. */
+import { execFile } from 'node:child_process';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { promisify } from 'node:util';
+import type { DockerConfig } from '../src/config.ts';
+import { type DockerRunnerOptions, openDockerRunner } from '../src/jobs/runners/docker/runner.ts';
+
+const run = promisify(execFile);
+
+export const BUSYBOX = 'loam-test/busybox';
+/** As `docker` itself finds it. */
+export const DOCKER: DockerConfig = {
+  host: process.env.DOCKER_HOST || 'unix:///var/run/docker.sock',
+  tlsVerify: false,
+};
+
+export const docker = async (...args: string[]): Promise<string> =>
+  (await run('docker', args)).stdout.trim();
+
+/** A runner with a folder of its own, and a grace period of 300 ms. What it made is gone when it is disposed. */
+export async function dockerRunner(options: Partial<DockerRunnerOptions> = {}) {
+  const dir = await mkdtemp(join(tmpdir(), 'loam-containers-'));
+  const given = { dir, docker: DOCKER, defaultImage: BUSYBOX, graceMs: 300, ...options };
+  const runner = await openDockerRunner(given);
+  const others: AsyncDisposable[] = [];
+  return {
+    dir,
+    runner,
+    async again() {
+      const other = await openDockerRunner(given);
+      others.push(other);
+      return other;
+    },
+    async [Symbol.asyncDispose]() {
+      await runner.sweep(new Set());
+      for (const one of [...others, runner]) await one[Symbol.asyncDispose]();
+      await rm(dir, { recursive: true });
+    },
+  };
+}
