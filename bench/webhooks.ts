@@ -96,7 +96,10 @@ await burst(2_000);
 
 const bare = await posts(EVENTS / 2);
 const before = await cpuSeconds();
+const resident = await residentMb();
+await writeFile(`/proc/${server.child.pid}/clear_refs`, '5');
 const seconds = await burst(EVENTS);
+const peak = await residentMb('VmHWM');
 const cpu = (await cpuSeconds()).map((after, i) => after - (before[i] ?? 0));
 const bareAgain = await posts(EVENTS / 2);
 const floor = (bare + bareAgain) / 2;
@@ -105,6 +108,7 @@ const perDelivery = cpu.map((each) => ((each / EVENTS) * 1e6).toFixed(0));
 console.log(
   `${EVENTS} events, one delivery each, to ${WEBHOOKS} endpoints
   sent        ${seconds.toFixed(1)} s, ${rate.toFixed(0)} a second; µs of CPU a delivery: the server ${perDelivery[0]}, PostgreSQL ${perDelivery[2]}, the receiver ${perDelivery[1]}
+  resident    ${resident} MB of the server before, ${peak} MB at most meanwhile
   undici      ${floor.toFixed(0)} a second (${bare.toFixed(0)} before, ${bareAgain.toFixed(0)} after)
   ratio       ${(rate / floor).toFixed(2)} × undici alone`,
 );
@@ -226,6 +230,12 @@ async function cpuSeconds(): Promise<number[]> {
   const backends = [...parents.values()].filter(({ parent }) => parent === postmaster);
   const database = backends.reduce((sum, { seconds }) => sum + seconds, 0);
   return [of(server.child.pid), of(receiver.pid), database];
+}
+
+/** Of the server, in MB. `VmHWM`: the most since it was last set back, which writing 5 to `clear_refs` does. */
+async function residentMb(field: 'VmRSS' | 'VmHWM' = 'VmRSS'): Promise<number> {
+  const status = await readFile(`/proc/${server.child.pid}/status`, 'utf8');
+  return Math.round(Number(new RegExp(`${field}:\\s+(\\d+)`).exec(status)?.[1]) / 1_024);
 }
 
 function percentile(values: readonly number[], of: number): number {

@@ -52,6 +52,7 @@ export function openRecorder(
   let waiting: Waiting[] = [];
   let timer: NodeJS.Timeout | undefined;
   let writing: Promise<void> | undefined;
+  let isClosed = false;
 
   function schedule(): void {
     if (writing || waiting.length === 0) return;
@@ -104,6 +105,7 @@ export function openRecorder(
 
   return {
     record(result) {
+      if (isClosed) return Promise.reject(new Error('the recorder is closed'));
       const { promise, resolve, reject } = Promise.withResolvers<void>();
       waiting.push({ result, resolve, reject });
       schedule();
@@ -115,6 +117,7 @@ export function openRecorder(
         start();
         await writing;
       }
+      isClosed = true;
       await notices[Symbol.asyncDispose]();
     },
   };

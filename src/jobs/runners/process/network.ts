@@ -9,30 +9,13 @@
 import { statSync } from 'node:fs';
 import { BlockList } from 'node:net';
 import { networkInterfaces } from 'node:os';
+import { NOT_PUBLIC } from '../public.ts';
 import type { Account } from './accounts.ts';
 import type { NetworkSpec } from './namespace.ts';
 import { asUser } from './user.ts';
 
 export const NETWORK_MODES = ['internet', 'none', 'host'] as const;
 export type NetworkMode = (typeof NETWORK_MODES)[number];
-
-/**
- * What is not the internet: private networks, those of carriers, link-local addresses (cloud machines answer
- * with credentials at 169.254.169.254), benchmarks, multicast and reserved ranges. RFC 6890. The three ranges
- * for examples in documents are left out: nobody has them, except test setups that play the internet.
- */
-const NOT_PUBLIC = [
-  '0.0.0.0/8',
-  '10.0.0.0/8',
-  '100.64.0.0/10',
-  '169.254.0.0/16',
-  '172.16.0.0/12',
-  '192.0.0.0/24',
-  '192.168.0.0/16',
-  '198.18.0.0/15',
-  '224.0.0.0/4',
-  '240.0.0.0/4',
-];
 
 /** One of them is what a job sees around it; which one must not be a network that this machine is in. */
 const INSIDE = ['10.0.2', '192.168.231', '172.31.231'];
