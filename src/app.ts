@@ -39,7 +39,7 @@ import { createWorking } from './http/working.ts';
 import { removeLeftMarked } from './jobs/artifacts/kept.ts';
 import { openCheckouts, openRemoteCheckouts } from './jobs/checkouts.ts';
 import { removeDeletedPages } from './jobs/logs/removal.ts';
-import { openProcessRunner } from './jobs/runners/process/runner.ts';
+import { openRunner } from './jobs/runners/open.ts';
 import type { Runner } from './jobs/runners/runner.ts';
 import { createSecretBox } from './jobs/secrets.ts';
 import { waitingJobs } from './jobs/waiting.ts';
@@ -130,8 +130,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
       secrets: createWebhookSecrets(process.keys),
     },
   };
-  const runner =
-    config.role === 'all' ? await openRunner(config, { log, overrides }, cleanup) : null;
+  const runner = config.role === 'all' ? await runnerOf(config, { log, overrides }, cleanup) : null;
   const connector = createConnector({
     guard: services.webhooks.guard,
     lookup: overrides.lookup ?? lookUp,
@@ -219,7 +218,7 @@ export async function createWorker(
   const { address: metricsAddress } = cleanup.use(await openMetricsPort(config, metrics, log));
   await checkVersion();
   const { services, failed } = await openProcess(config, { log, metrics }, cleanup);
-  const runner = await openRunner(config, { log, overrides }, cleanup);
+  const runner = await runnerOf(config, { log, overrides }, cleanup);
   const checkout = openRemoteCheckouts(services);
 
   await startAll(cleanup, [
@@ -337,22 +336,13 @@ async function openProcess(
   return { services, session, keys, failed: failure.promise };
 }
 
-async function openRunner(
+async function runnerOf(
   config: Config,
   { log, overrides }: { log: Logger; overrides: Overrides },
   cleanup: AsyncDisposableStack,
 ): Promise<Runner> {
   if (overrides.runner) return overrides.runner;
-  return cleanup.use(
-    await openProcessRunner({
-      dir: join(config.dataDir, 'attempts'),
-      diskFloor: config.diskFloor,
-      hidden: foldersOf(config),
-      network: config.jobNetwork,
-      uids: config.jobUids,
-      log,
-    }),
-  );
+  return cleanup.use(await openRunner({ config, hidden: foldersOf(config), log }));
 }
 
 function readSlots({ config, metrics }: ProcessServices) {

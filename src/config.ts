@@ -9,8 +9,10 @@
 import { join } from 'node:path';
 import type { z } from 'zod';
 import { type PlanLimits, planLimits } from './limits/plans.ts';
+import { DOCKER_VARIABLES, type DockerConfig, dockerOf } from './variables/docker.ts';
 import * as kinds from './variables/kinds.ts';
 import { whyUnknown } from './variables/misspelt.ts';
+import { S3_VARIABLES, type S3Config, s3Of } from './variables/s3.ts';
 import {
   TRACING_VARIABLES,
   type TracingConfig,
@@ -21,17 +23,6 @@ import {
 export type DatabaseConfig = { kind: 'embedded' } | { kind: 'url'; url: string };
 /** Where artifacts lie. */
 export type StorageConfig = { kind: 'folder'; path: string } | ({ kind: 's3' } & S3Config);
-export type S3Config = {
-  bucket: string;
-  /** Before every key; without a slash at either end, and empty for none. */
-  prefix: string;
-  /** Unset: that of AWS. */
-  endpoint?: string;
-  /** Unset: what the SDK finds, such as the role of this machine. */
-  credentials?: { accessKeyId: string; secretAccessKey: string; sessionToken?: string };
-  region?: string;
-};
-
 /** Of a Redis or Valkey. */
 export type RedisConfig = {
   host: string;
@@ -41,15 +32,6 @@ export type RedisConfig = {
   password?: string;
   /** Present: over TLS. */
   tls?: object;
-};
-
-/** A container engine with Docker's API, as its own programs find it. */
-export type DockerConfig = {
-  /** `unix:///path`, `tcp://host:port`. */
-  host: string;
-  tlsVerify: boolean;
-  /** A folder with ca.pem, cert.pem and key.pem. */
-  certPath?: string;
 };
 
 /** Where Prometheus asks. */
@@ -81,6 +63,10 @@ export type Config = {
   diskFloor: number;
   database: DatabaseConfig;
   admin: { username: string; token?: string };
+  runner: 'auto' | 'docker' | 'process';
+  docker: DockerConfig;
+  /** Of jobs that name none; unset: such a job is a process where it can be one. */
+  defaultImage?: string;
   /** Jobs that run at once on this machine. */
   jobSlots: number;
   /** Fetches, pushes and downloads that run at once. */
@@ -182,10 +168,13 @@ export const VARIABLES = {
   ],
   LOAM_RUNNER: [
     'auto',
-    'what runs jobs: auto or process (docker is not built yet)',
-    kinds
-      .oneOf('auto', 'docker', 'process')
-      .refine((runner) => runner !== 'docker', 'the Docker runner is not part of this version yet'),
+    'what runs jobs: docker, process, or auto: docker for those with an image where an engine answers, else process',
+    kinds.oneOf('auto', 'docker', 'process'),
+  ],
+  LOAM_DEFAULT_IMAGE: [
+    '',
+    'image for jobs that name none; unset: they are processes, or with LOAM_RUNNER=docker run in buildpack-deps:bookworm-scm',
+    kinds.image,
   ],
   LOAM_JOB_SLOTS: ['4', 'jobs that run at once on this machine', kinds.integer(1, 1024)],
   LOAM_GIT_TRANSFERS: [
@@ -244,17 +233,6 @@ export const VARIABLES = {
   ],
 } as const satisfies Table;
 
-/** The usual variables of programs with an S3 client; read where LOAM_STORAGE is a bucket. */
-const S3_VARIABLES = {
-  AWS_ENDPOINT_URL_S3: ['', 'the server; unset: that of the next', kinds.site],
-  AWS_ENDPOINT_URL: ['', 'the server of all services of AWS; unset: AWS itself', kinds.site],
-  AWS_REGION: ['', 'where the bucket lies; unset: that of the next', kinds.region],
-  AWS_DEFAULT_REGION: ['', 'where buckets lie', kinds.region],
-  AWS_ACCESS_KEY_ID: ['', 'of a credential; unset: what the SDK finds', kinds.credential],
-  AWS_SECRET_ACCESS_KEY: ['', 'of the same', kinds.credential],
-  AWS_SESSION_TOKEN: ['', 'of the same, where it is one for a time', kinds.credential],
-} as const satisfies Table;
-
 type Table = Record<string, readonly [fallback: string, meaning: string, kind: z.ZodType]>;
 type Value<V> = V extends readonly [infer Fallback, string, infer Kind extends z.ZodType]
   ? z.output<Kind> | (Fallback extends '' ? undefined : never)
@@ -303,12 +281,15 @@ export function readConfig(env: Env = process.env): Config {
     dataDir,
     repositoriesDir: values.LOAM_REPOSITORIES_DIR ?? join(dataDir, 'repositories'),
     secretKey: values.LOAM_SECRET_KEY,
-    storage: place.kind === 's3' ? { ...place, ...readS3(env) } : place,
+    storage: place.kind === 's3' ? { ...place, ...s3Of(readValues(env, S3_VARIABLES)) } : place,
     storageRedirect: values.LOAM_STORAGE_REDIRECT === 'on',
     diskFloor: values.LOAM_DISK_FLOOR,
     database: database ? { kind: 'url', url: database } : { kind: 'embedded' },
     admin: { username: values.LOAM_ADMIN, ...(token && { token }) },
     gitTransfers: values.LOAM_GIT_TRANSFERS,
+    runner: values.LOAM_RUNNER,
+    docker: dockerOf(values.LOAM_RUNNER === 'process' ? {} : readValues(env, DOCKER_VARIABLES)),
+    defaultImage: values.LOAM_DEFAULT_IMAGE,
     jobSlots: values.LOAM_JOB_SLOTS,
     jobNetwork: values.LOAM_JOB_NETWORK,
     jobUids: values.LOAM_JOB_UIDS,
@@ -373,19 +354,4 @@ function refusal(name: string, text: string, why: string): ConfigError {
 /** Enough of it to recognize it. */
 function beginning(text: string): string {
   return text.length > SHOWN ? `${text.slice(0, SHOWN)}…` : text;
-}
-
-function readS3(env: Env): Pick<S3Config, 'endpoint' | 'region' | 'credentials'> {
-  const values = readValues(env, S3_VARIABLES);
-  const accessKeyId = values.AWS_ACCESS_KEY_ID;
-  const secretAccessKey = values.AWS_SECRET_ACCESS_KEY;
-  const sessionToken = values.AWS_SESSION_TOKEN;
-  return {
-    endpoint: values.AWS_ENDPOINT_URL_S3 ?? values.AWS_ENDPOINT_URL,
-    region: values.AWS_REGION ?? values.AWS_DEFAULT_REGION,
-    ...(accessKeyId &&
-      secretAccessKey && {
-        credentials: { accessKeyId, secretAccessKey, ...(sessionToken && { sessionToken }) },
-      }),
-  };
 }

@@ -4,8 +4,8 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
-import type { DockerConfig } from '../src/config.ts';
 import { type DockerRunnerOptions, openDockerRunner } from '../src/jobs/runners/docker/runner.ts';
+import type { DockerConfig } from '../src/variables/docker.ts';
 
 const run = promisify(execFile);
 
@@ -13,6 +13,7 @@ export const BUSYBOX = 'loam-test/busybox';
 /** As `docker` itself finds it. */
 export const DOCKER: DockerConfig = {
   host: process.env.DOCKER_HOST || 'unix:///var/run/docker.sock',
+  named: true,
   tlsVerify: false,
 };
 
@@ -22,7 +23,15 @@ export const docker = async (...args: string[]): Promise<string> =>
 /** A runner with a folder of its own, and a grace period of 300 ms. What it made is gone when it is disposed. */
 export async function dockerRunner(options: Partial<DockerRunnerOptions> = {}) {
   const dir = await mkdtemp(join(tmpdir(), 'loam-containers-'));
-  const given = { dir, docker: DOCKER, defaultImage: BUSYBOX, graceMs: 300, ...options };
+  const given = {
+    dir,
+    docker: DOCKER,
+    defaultImage: BUSYBOX,
+    graceMs: 300,
+    // No registry is in reach.
+    images: { times: { tries: 1 } },
+    ...options,
+  };
   const runner = await openDockerRunner(given);
   const others: AsyncDisposable[] = [];
   return {

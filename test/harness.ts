@@ -16,8 +16,10 @@ import { inject } from 'vitest';
 import { type App, createApp, type Overrides } from '../src/app.ts';
 import { newToken } from '../src/auth/tokens.ts';
 import { type Config, readConfig } from '../src/config.ts';
+import { openDockerRunner } from '../src/jobs/runners/docker/runner.ts';
 import { openProcessRunner } from '../src/jobs/runners/process/runner.ts';
 import { createLog } from '../src/log.ts';
+import { BUSYBOX, DOCKER } from './docker.ts';
 
 /** What suites need of a running Loam, whether it is one server in this process or many behind a proxy. */
 export type Loam = {
@@ -59,12 +61,16 @@ export async function startApp({
   cleanup.defer(() => rm(dataDir, { recursive: true, force: true, maxRetries: 5 }));
 
   // Jobs outlive the server, as they should, and would outlive the test.
-  const attempts = join(dataDir, 'attempts');
   cleanup.defer(async () => {
-    const left = await readdir(attempts).catch(() => []);
-    if (left.length === 0) return;
-    await using runner = await openProcessRunner({ dir: attempts });
-    await runner.sweep(new Set());
+    for (const name of ['attempts', 'containers'] as const) {
+      const dir = join(dataDir, name);
+      const left = await readdir(dir).catch(() => []);
+      if (left.length === 0) continue;
+      await using runner = await (name === 'attempts'
+        ? openProcessRunner({ dir })
+        : openDockerRunner({ dir, docker: DOCKER, defaultImage: BUSYBOX }));
+      await runner.sweep(new Set());
+    }
   });
 
   const token = newToken();
@@ -76,6 +82,7 @@ export async function startApp({
       DATABASE_URL: await via(database.url),
     }),
     rateLimits: 'off',
+    runner: 'process',
     ...changes,
   };
   // `LOAM_TEST_LOG=debug` shows what the server says.

@@ -205,7 +205,7 @@ test('which attempts count as lost', async () => {
         ...row,
       },
     });
-  const found = await findLost({ db }, { id: 'me', runner: 'fake' });
+  const found = await findLost({ db }, { id: 'me', kinds: ['fake'] });
   expect(found.map(({ attemptId }) => attemptId).sort()).toEqual(
     rows.flatMap(({ id, lost }) => (lost ? id : [])).sort(),
   );

@@ -148,6 +148,7 @@ export const PHASES = {
   waiting: 'waiting for capacity',
   preparing: 'preparing',
   cloning: 'cloning the repository',
+  away: 'waiting for the container engine, which does not answer',
   running: 'running',
   succeeded: 'succeeded',
   cancelled: 'cancelled',

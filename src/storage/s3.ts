@@ -18,7 +18,8 @@ import {
 } from '@aws-sdk/client-s3';
 import { Upload } from '@aws-sdk/lib-storage';
 import { getSignedUrl } from '@aws-sdk/s3-request-presigner';
-import { ConfigError, type S3Config } from '../config.ts';
+import { ConfigError } from '../config.ts';
+import type { S3Config } from '../variables/s3.ts';
 import { ABANDONED_MS, checkKey, type Storage, StorageAway, type StoredObject } from './storage.ts';
 
 const PART_BYTES = 8 * 2 ** 20;

@@ -70,6 +70,14 @@ export function url(...protocols: string[]) {
     .transform((text) => text.replace(/\/+$/, ''));
 }
 
+/** A container engine. */
+export const engine = url('unix:', 'tcp:');
+
+/** Of a container; whether there is such a one shows when it is used. */
+export const image = z
+  .string()
+  .regex(/^[\w][\w.:/@-]{0,511}$/, 'must be the name of an image, such as debian:12');
+
 /** An address of the web to which paths are appended, in ASCII, because it stands in headers. */
 export const site = url('http:', 'https:')
   .transform((text) => new URL(text))

@@ -20,6 +20,14 @@ export type Machine = {
   gpus: Readonly<Record<string, number>>;
 };
 
+/** Of the attempts that it looks after. */
+export function kindsOf({
+  name,
+  kinds = [name],
+}: Pick<Runner, 'name' | 'kinds'>): readonly string[] {
+  return kinds;
+}
+
 /** The id of the computer that this server runs on. */
 export const LOCAL = 'local';
 
@@ -100,6 +108,11 @@ export function tooManyEntries(max: number): TooLarge {
 
 export type Runner = {
   name: string;
+  /**
+   * Of the attempts that it looks after; unset: its name alone. The name stands in an attempt that is claimed, the kind
+   * that its handle names (`runner`) in one that is prepared.
+   */
+  kinds?: readonly string[];
   /** Those that it runs attempts on. They stay the same while it lives. */
   machines: readonly Machine[];
   /** For the operator, at the start: that jobs run unconfined. */

@@ -7,11 +7,12 @@ import type { Bus } from '../../events/bus.ts';
 import { GitUnavailable } from '../../git/processes/run.ts';
 import type { Logger } from '../../log.ts';
 import { StorageAway } from '../../storage/storage.ts';
+import { RunnerAway } from '../runners/runner.ts';
 
 /** Milliseconds between tries: doubling from the first to the longest. */
 export type Pauses = { firstMs: number; longestMs: number };
 
-/** While the database is away: it is asked for little, and all waits for it. */
+/** While the database, or what runs jobs, is away: it is asked for little, and all waits for it. */
 const LONGEST_AWAY_MS = 2_000;
 
 export const PAUSES: Pauses = { firstMs: 500, longestMs: 30_000 };
@@ -26,6 +27,7 @@ export function isPassing(error: unknown): boolean {
     error instanceof GitUnavailable ||
     error instanceof StorageAway ||
     error instanceof ServerAway ||
+    error instanceof RunnerAway ||
     (error instanceof AppError && error.status === 503)
   );
 }
@@ -50,10 +52,10 @@ export async function persist<T>(
       return await step();
     } catch (error) {
       if (signal.aborted) break;
-      const away = isDatabaseAway(error);
+      const away = isDatabaseAway(error) || error instanceof RunnerAway;
       if (Date.now() - begun > pauses.longestMs) pause = pauses.firstMs;
       if (away) pause = Math.min(pause, LONGEST_AWAY_MS);
-      // That the database is away is logged once, all else each time.
+      // That the database or the engine is away is logged once, all else each time.
       log[away && reported ? 'debug' : 'error']({ err: error }, `${what}: again in ${pause} ms`);
       reported = away;
       await pauseFor(bus, pause, signal);

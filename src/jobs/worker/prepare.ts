@@ -4,8 +4,15 @@ import { DISK_FULL, isDatabaseAway, isDiskFull } from '../../database/outage.ts'
 import { AppError } from '../../errors.ts';
 import { diskRoom } from '../hardware.ts';
 import { printable } from '../logs/cap.ts';
-import { type AttemptSpec, type Handle, type Outcome, Unstartable } from '../runners/runner.ts';
+import {
+  type AttemptSpec,
+  type Handle,
+  type Outcome,
+  RunnerAway,
+  Unstartable,
+} from '../runners/runner.ts';
 import type { Secrets } from '../secrets.ts';
+import { PHASES } from '../state.ts';
 import type { Attempt, Deps } from './attempt-row.ts';
 import { isPassing } from './persist.ts';
 
@@ -26,12 +33,13 @@ export async function prepare(
     const handle = await runner.prepare(specOf(deps, attempt, secrets), ended);
     const { count } = await db.jobAttempt.updateMany({
       where: { id, endedAt: null, job: { attemptId: id } },
-      data: { handle, heartbeatAt: new Date() },
+      data: { handle, heartbeatAt: new Date(), runner: String(handle.runner ?? runner.name) },
     });
     return count === 1 ? { handle } : { outcome: { kind: 'lost' } };
   } catch (error) {
     if (ended.aborted) return { outcome: { kind: 'lost' } };
     if (isDatabaseAway(error) || isPassing(error)) {
+      if (error instanceof RunnerAway) await tellAway(deps, attempt);
       // What was made so far may be what fills the disk.
       await runner
         .remove({ attempt: id })
@@ -46,6 +54,14 @@ export async function prepare(
     const reason = expected ? error.message : `${what}. The server's log says why.`;
     return { outcome: { kind: 'unstartable', reason } };
   }
+}
+
+/** Why the job waits, until it is prepared. */
+async function tellAway({ db }: Deps, { id, job }: Attempt): Promise<void> {
+  await db.job.updateMany({
+    where: { id: job.id, attemptId: id, status: 'queued' },
+    data: { progress: PHASES.away },
+  });
 }
 
 function specOf(deps: Deps, { id, machine, number, job }: Attempt, secrets: Secrets): AttemptSpec {

@@ -153,9 +153,9 @@ export async function nextDue(
  */
 export async function heartbeat(
   { db }: Pick<Services, 'db'>,
-  worker: { id: string; runner: string; machines: readonly Machine[] },
+  worker: { id: string; runner: string; kinds: readonly string[]; machines: readonly Machine[] },
 ): Promise<void> {
-  const { id, runner } = worker;
+  const { id, runner, kinds } = worker;
   const machines = [...worker.machines];
   const now = new Date();
   await db.worker.upsert({
@@ -165,7 +165,7 @@ export async function heartbeat(
     select: { id: true },
   });
   await db.jobAttempt.updateMany({
-    where: { workerId: id, runner, endedAt: null },
+    where: { workerId: id, runner: { in: [...kinds] }, endedAt: null },
     data: { heartbeatAt: now },
   });
 }
@@ -179,12 +179,12 @@ export async function heartbeat(
  */
 export async function findLost(
   { db }: Pick<Services, 'db'>,
-  worker: { id: string; runner: string },
+  worker: { id: string; kinds: readonly string[] },
 ): Promise<{ attemptId: string; jobId: string }[]> {
   return db.$queryRaw`
     select a.id as "attemptId", a.job_id as "jobId"
     from job_attempts a join jobs j on j.id = a.job_id
-    where a.ended_at is null and (a.worker_id <> ${worker.id} or a.runner <> ${worker.runner})
+    where a.ended_at is null and (a.worker_id <> ${worker.id} or a.runner <> all(${[...worker.kinds]}))
       and a.heartbeat_at < now() - make_interval(secs => ${WORKER_SILENCE_S})
       and (a.handle is null
         or a.heartbeat_at < now() - make_interval(mins => j.timeout_minutes + 2))

@@ -11,6 +11,7 @@
 
 import { setTimeout as delay } from 'node:timers/promises';
 import { isDatabaseAway } from '../../database/outage.ts';
+import { kindsOf, RunnerAway } from '../runners/runner.ts';
 import { giveUp, lookAfter } from './attempt.ts';
 import type { Deps } from './attempt-row.ts';
 import { loseAttempt } from './finish.ts';
@@ -43,7 +44,8 @@ export async function startWorker(
 ): Promise<Worker> {
   const { db, bus, runner, log, config, space, metrics } = deps;
   const { id } = deps.cluster.members;
-  const self = { id, runner: runner.name, machines: runner.machines };
+  const kinds = kindsOf(runner);
+  const self = { id, runner: runner.name, kinds, machines: runner.machines };
   const stopping = new AbortController();
   const { signal } = stopping;
   const repeating = { bus, log, signal, pauses };
@@ -66,7 +68,7 @@ export async function startWorker(
   /** All that this worker holds, by the database. */
   async function openAttempts(): Promise<Claim[]> {
     const rows = await db.jobAttempt.findMany({
-      where: { workerId: id, runner: runner.name, endedAt: null },
+      where: { workerId: id, runner: { in: [...kinds] }, endedAt: null },
       select: {
         id: true,
         jobId: true,
@@ -106,7 +108,7 @@ export async function startWorker(
         try {
           return await lookAfter(deps, attemptId, signal);
         } catch (error) {
-          if (signal.aborted || isDatabaseAway(error)) throw error;
+          if (signal.aborted || isDatabaseAway(error) || error instanceof RunnerAway) throw error;
           failures = Date.now() - begun > WORKED_MS ? 1 : failures + 1;
           if (failures < (isPassing(error) ? MAX_PASSING_FAILURES : MAX_FAILURES)) throw error;
           log.error({ err: error, job: jobId }, 'an attempt is given up');

@@ -9,7 +9,7 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Readable } from 'node:stream';
 import Docker from 'dockerode';
-import type { DockerConfig } from '../../../config.ts';
+import type { DockerConfig } from '../../../variables/docker.ts';
 import { RunnerAway } from '../runner.ts';
 
 /** An answer with a status that the caller did not expect. */

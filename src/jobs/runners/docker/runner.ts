@@ -7,25 +7,22 @@
 import { createHash } from 'node:crypto';
 import { existsSync } from 'node:fs';
 import { mkdir, readdir } from 'node:fs/promises';
+import { homedir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import type { DockerConfig } from '../../../config.ts';
+import type Docker from 'dockerode';
 import { createLog, type Logger } from '../../../log.ts';
-import {
-  type Account,
-  type Accounts,
-  DEFAULT_UIDS,
-  openAccounts,
-  type UidRange,
-} from '../process/accounts.ts';
-import { watchDisk } from '../process/disk.ts';
+import type { DockerConfig } from '../../../variables/docker.ts';
+import { type Accounts, DEFAULT_UIDS, openAccounts, type UidRange } from '../process/accounts.ts';
+import { diskUse, watchDisk } from '../process/disk.ts';
 import { type Limits, limitsOf, thisMachine } from '../process/limits.ts';
 import { openRemoval } from '../process/removal.ts';
 import { locate, tarOf } from '../process/tar.ts';
-import { GRACE_MS, type Handle, LOCAL, type Runner, Unstartable, type Usage } from '../runner.ts';
+import { GRACE_MS, type Handle, LOCAL, type Runner, type Usage } from '../runner.ts';
 import { containerName, containerOptions, LABEL_ATTEMPT, LABEL_WORKER } from './container.ts';
 import { connect, EngineError, isStatus } from './engine.ts';
 import { openedAt, openGate } from './gate.ts';
+import { type ImagesOptions, openImages } from './images.ts';
 import { followLog } from './logs.ts';
 import { stateOf } from './outcome.ts';
 import { end, type Overseen, untilEnded } from './oversight.ts';
@@ -34,17 +31,19 @@ import {
   foldersOf,
   giveTo,
   makePlace,
-  type Owner,
   readRecord,
   writeRecord,
 } from './place.ts';
 import { processesOf } from './processes.ts';
 import { type Sample, sampleOf } from './stats.ts';
+import { openUsers } from './users.ts';
 
 /** What ended attempts left, until it is removed. */
 const TRASH = '.trash';
 /** For the engine to remove a container whose processes have all got SIGKILL. */
 const REMOVED_MS = 10_000;
+/** Pulls have limits of their own. */
+const PULLED_MS = 24 * 3_600_000;
 
 export type DockerRunnerOptions = {
   /** Where the folders of attempts lie. */
@@ -52,6 +51,9 @@ export type DockerRunnerOptions = {
   docker: DockerConfig;
   /** For jobs that name no image. */
   defaultImage: string;
+  images?: Partial<Pick<ImagesOptions, 'allowed' | 'configFolder' | 'times'>>;
+  /** An image that wants root gets it, in its container. */
+  root?: boolean;
   /** Between SIGTERM and SIGKILL. */
   graceMs?: number;
   /** For jobs, when this server is root. */
@@ -77,6 +79,14 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
   const removal = await openRemoval(join(dir, TRASH), (error, what) =>
     log.error({ err: error }, what),
   );
+  const users = openUsers(engine, { root: options.root ?? false });
+  const images = openImages(engine.docker, {
+    allowed: options.images?.allowed ?? null,
+    configFolder: options.images?.configFolder ?? join(homedir(), '.docker'),
+    times: options.images?.times,
+    fallback: options.defaultImage,
+    log,
+  });
   const samples = new Map<string, Sample>();
   const disks = new Map<string, number>();
   /** Wakes who sees an attempt through: it was told to end. */
@@ -89,17 +99,6 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
     place: placeOf(handle),
     graceMs,
   });
-
-  /** Of the image, whether it is there. */
-  async function imageOf(name: string): Promise<{ id: string }> {
-    try {
-      const { Id } = await engine.call((docker) => docker.getImage(name).inspect());
-      return { id: Id };
-    } catch (error) {
-      if (!isStatus(error, 400, 404)) throw error;
-      throw new Unstartable(`The image "${name}" is not there`);
-    }
-  }
 
   async function removeContainer(attempt: string): Promise<void> {
     const container = containerName(attempt);
@@ -119,6 +118,11 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
   async function remove(handle: Handle): Promise<void> {
     const attempt = String(handle.attempt);
     const place = placeOf(handle);
+    // It goes last, so there is nothing else either; the engine need not be asked about processes of this machine.
+    if (existsSync(place)) await removeAll(attempt, place);
+  }
+
+  async function removeAll(attempt: string, place: string): Promise<void> {
     await removeContainer(attempt);
     await accounts?.release(place);
     samples.delete(attempt);
@@ -138,11 +142,14 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
         pids: () => (engine.local ? processesOf(pid) : []),
         // What the job writes into its image's own folders.
         async beside() {
-          const seen: { SizeRw?: number; State: { Pid: number } } = await engine.call((docker) =>
-            docker.getContainer(container).inspect({ size: true } as object),
+          const seen: Docker.ContainerInspectInfo & { SizeRw?: number } = await engine.call(
+            (docker) => docker.getContainer(container).inspect({ size: true } as object),
           );
           pid = seen.State.Pid;
-          return seen.SizeRw ?? 0;
+          // Of volumes that the image asks for the engine tells no size.
+          const volumes = seen.Mounts.filter(({ Type }) => Type === 'volume');
+          const inVolumes = await diskUse(engine.local ? volumes.map(({ Source }) => Source) : []);
+          return (seen.SizeRw ?? 0) + inVolumes.bytes;
         },
         measured: ({ bytes }) => void disks.set(String(handle.attempt), bytes),
       },
@@ -159,7 +166,7 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
       const handle: Handle = { runner: 'docker', attempt: id };
       const place = join(dir, id);
       if (existsSync(place)) await remove(handle);
-      const image = await imageOf(spec.image ?? options.defaultImage);
+      const image = await engine.call(() => images.ensure(spec.image, () => {}, abort), PULLED_MS);
       const limits = { ...limitsOf(spec.hardware), ...options.limits };
       await makePlace(place);
       await writeRecord(place, 'attempt', {
@@ -177,7 +184,10 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
       else await mkdir(work);
       abort.throwIfAborted();
       const account = await accounts?.reserve(place);
-      const owner = ownerOf(account);
+      const owner = await users.ownerOf(
+        image,
+        account ? { uid: account.uid, gid: account.uid } : null,
+      );
       await giveTo(place, owner);
       const created = containerOptions({
         attempt: id,
@@ -317,7 +327,9 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
         ...containers.flatMap(({ Labels }) => Labels[LABEL_ATTEMPT] ?? []),
       ]);
       const unknown = [...found].filter((attempt) => !keep.has(attempt));
-      const ends = await Promise.allSettled(unknown.map((attempt) => remove({ attempt })));
+      const ends = await Promise.allSettled(
+        unknown.map((attempt) => removeAll(attempt, join(dir, attempt))),
+      );
       const errors = ends.flatMap((e) => (e.status === 'rejected' ? [e.reason] : []));
       if (errors.length > 0)
         throw new AggregateError(errors, `${errors.length} attempts cannot be removed`);
@@ -325,16 +337,6 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
 
     [Symbol.asyncDispose]: () => removal[Symbol.asyncDispose](),
   };
-}
-
-/** Nobody on any machine; a container is never root for want of a better one. */
-const NOBODY = 65_532;
-
-/** An ordinary user's server could neither give files to another user nor remove that one's: jobs run as itself. */
-function ownerOf(account: Account | undefined): Owner {
-  if (account) return { uid: account.uid, gid: account.uid };
-  const uid = process.getuid?.() || NOBODY;
-  return { uid, gid: process.getgid?.() || NOBODY };
 }
 
 /** Null where ids cannot be had. */

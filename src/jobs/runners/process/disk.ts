@@ -14,6 +14,8 @@ export type DiskUse = { bytes: number; files: number };
  * `du` about two seconds.
  */
 export async function diskUse(dirs: readonly string[], signal?: AbortSignal): Promise<DiskUse> {
+  // Without a name it would look at the folder that we are in.
+  if (dirs.length === 0) return { bytes: 0, files: 0 };
   const bytes = await du(['-sk'], dirs, signal);
   return { bytes: bytes * 1024, files: await du(['-s', '--inodes'], dirs, signal) };
 }

@@ -1,0 +1,99 @@
+/**
+ * Who a container runs as. The user that the image names, unless that is root; else one that nobody else is.
+ *
+ * The job's folders are made that user's, so its number has to be known; an image may say a name, which stands in the
+ * image's own /etc/passwd.
+ */
+import { text } from 'node:stream/consumers';
+import { extract } from 'tar-stream';
+import { Unstartable } from '../runner.ts';
+import { type Engine, isStatus } from './engine.ts';
+import type { Image } from './images.ts';
+import type { Owner } from './place.ts';
+
+/** Nobody on any machine; a container is never root for want of a better one. */
+const NOBODY = 65_532;
+/** Numbers for which the kernel has room. */
+const MAX_ID = 2 ** 31 - 1;
+
+export type Users = {
+  /**
+   * @param account the ids of the attempt, when this server is root
+   * @throws Unstartable when the image names a user that it does not have
+   */
+  ownerOf(image: Image, account: Owner | null): Promise<Owner>;
+};
+
+/** `root`: what an image wants to run as root runs as root in its container. */
+export function openUsers(engine: Engine, { root }: { root: boolean }): Users {
+  /** By the image's id, whose contents never change. */
+  const known = new Map<string, Owner>();
+  const uid = process.getuid?.() ?? 0;
+
+  async function named(image: Image): Promise<Owner> {
+    const [user = '', group] = image.user.split(':');
+    const at = (list: string) => readFrom(engine, image.id, list);
+    const entry = entriesOf(await at('/etc/passwd')).find(([name]) => name === user);
+    const owner = idOf(user) ?? idOf(entry?.[2]);
+    if (owner === undefined)
+      throw new Unstartable(`The image names a user that it does not have: "${user}"`);
+    if (group === undefined) return { uid: owner, gid: idOf(entry?.[3]) ?? owner };
+    const gid =
+      idOf(group) ?? idOf(entriesOf(await at('/etc/group')).find(([name]) => name === group)?.[2]);
+    if (gid === undefined)
+      throw new Unstartable(`The image names a group that it does not have: "${group}"`);
+    return { uid: owner, gid };
+  }
+
+  return {
+    async ownerOf(image, account) {
+      // It could neither give files to another user nor remove that one's.
+      if (uid !== 0) return { uid, gid: process.getgid?.() ?? uid };
+      let wanted: Owner = { uid: 0, gid: 0 };
+      if (image.user) {
+        wanted = known.get(image.id) ?? (await named(image));
+        known.set(image.id, wanted);
+      }
+      if (wanted.uid !== 0 || root) return wanted;
+      return account ?? { uid: NOBODY, gid: NOBODY };
+    },
+  };
+}
+
+function idOf(text: string | undefined): number | undefined {
+  const number = /^\d+$/.test(text ?? '') ? Number(text) : undefined;
+  return number !== undefined && number <= MAX_ID ? number : undefined;
+}
+
+function entriesOf(file: string): string[][] {
+  return file.split('\n').map((line) => line.split(':'));
+}
+
+/** Of a larger one the beginning. */
+const MAX_BYTES = 2 ** 20;
+
+/** A file of an image, read from a container of it that never runs; empty when it has none. */
+async function readFrom(engine: Engine, image: string, path: string): Promise<string> {
+  const { id } = await engine.call((docker, abortSignal) =>
+    docker.createContainer({ Image: image, Cmd: ['true'], abortSignal }),
+  );
+  const container = engine.docker.getContainer(id);
+  try {
+    const archive = await engine.stream((_, abortSignal) =>
+      container.getArchive({ path, abortSignal } as { path: string }),
+    );
+    const entries = archive.pipe(extract());
+    for await (const entry of entries) {
+      if (entry.header.type !== 'file' || (entry.header.size ?? 0) > MAX_BYTES) return '';
+      return await text(entry);
+    }
+    return '';
+  } catch (error) {
+    if (isStatus(error, 404)) return '';
+    throw error;
+  } finally {
+    await engine.call((_, abortSignal) =>
+      container.remove({ force: true, v: true, abortSignal } as object),
+    );
+  }
+}
