@@ -37,6 +37,7 @@ const ACTION_OF: Record<string, AuditAction> = {
   deleteRepository: 'repository.delete',
   transferRepository: 'repository.transfer',
   createJob: 'job.create',
+  rerunJob: 'job.rerun',
   cancelJob: 'job.cancel',
   deleteJob: 'job.delete',
   deleteKeptArtifacts: 'artifacts.delete',

@@ -6,6 +6,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { openProcessRunner } from '../src/jobs/runners/process/runner.ts';
 import { type FakeRunner, fakeRunner } from './fakes/runner.ts';
+import { remote, Workspace } from './git.ts';
 import { type Client, eventually, startApp, type TestApp } from './harness.ts';
 import { cancel, job, lines, remove, submit, submitRaw, until, variables } from './submit.ts';
 
@@ -326,6 +327,165 @@ describe('what may be asked for', () => {
       await remove(ada, 'ada', 'short-lived');
       const { rows } = await app.pool.query("select from job_labels where key = 'gone'");
       expect(rows).toEqual([]);
+    });
+  });
+
+  describe('running a job again', () => {
+    const RERUN = `mutation ($input: RerunJobInput!) { rerunJob(input: $input) { job {
+      id name status command repo branch commitSha image gpu gpuCount cpu memoryGb diskGb region timeoutMinutes retries
+      outputPath labels { key value } rerunOf { name } createdBy { username } } } }`;
+    const rerun = (client: Client, name: string, more: object = {}, headers = {}) =>
+      client.post(
+        '/graphql',
+        { query: RERUN, variables: { input: { namespace: 'ada', name, ...more } } },
+        headers,
+      );
+    const refusal = async (client: Client, name: string, more: object = {}) => {
+      const { errors } = (await rerun(client, name, more)).body;
+      return [errors?.[0]?.extensions.code, errors?.[0]?.extensions.field];
+    };
+    const SETTINGS = {
+      command: 'make it',
+      gpuCount: 2,
+      cpu: 4,
+      memoryGb: 16,
+      diskGb: 7,
+      region: 'EU_WEST_1',
+      timeoutMinutes: 5,
+      retries: 2,
+      outputPath: 'out',
+      gpu: 'T4',
+      labels: [{ key: 'team', value: 'x' }],
+    };
+    let cleo: Client;
+    beforeAll(async () => {
+      cleo = await app.user('cleo');
+      const member = { namespace: 'ada', username: 'cleo', role: 'WRITE' };
+      await ada.gql('mutation ($i: SetMemberInput!) { setMember(input: $i) { member { role } } }', {
+        i: member,
+      });
+      await submit(ada, {
+        ...base,
+        name: 'run',
+        ...SETTINGS,
+        env: variables({ A: '1' }),
+        secrets: variables({ KEY: 'hush' }),
+      });
+    });
+
+    test('it has all settings, a new name, and leads back', async () => {
+      const before = await job(ada, 'ada', 'run');
+      const { rerunJob } = (await rerun(cleo, 'run')).body.data;
+      expect(rerunJob.job).toMatchObject({
+        ...SETTINGS,
+        name: 'run-2',
+        status: 'QUEUED',
+        repo: 'ada/code',
+        branch: 'main',
+        commitSha: before.commitSha,
+        image: null,
+        rerunOf: { name: 'run' },
+        createdBy: { username: 'cleo' },
+      });
+      const { rows } = await app.pool.query('select env, secrets from jobs where id = $1', [
+        rerunJob.job.id,
+      ]);
+      expect(rows[0].env).toEqual({ A: '1' });
+      const { secretBox } = app.app.services;
+      expect(secretBox.open(rerunJob.job.id, rows[0].secrets)).toEqual({ KEY: 'hush' });
+      // Sealed anew: those of the first are for that one alone.
+      expect(() => secretBox.open(before.id, rows[0].secrets)).toThrow();
+    });
+
+    test('names are counted on, can be chosen, and must be free and short enough', async () => {
+      const named = async (name: string, more?: object) =>
+        (await rerun(ada, name, more)).body.data?.rerunJob?.job.name;
+      expect(await named('run-2')).toBe('run-3');
+      expect(await named('run')).toBe('run-4');
+      expect(await named('run', { newName: 'mine' })).toBe('mine');
+      expect(await refusal(ada, 'run', { newName: 'mine' })).toEqual(['ALREADY_EXISTS', 'newName']);
+      expect(await refusal(ada, 'run', { newName: 'a b' })).toEqual(['INVALID_REQUEST', 'newName']);
+      const long = 'x'.repeat(100);
+      await submit(ada, { ...base, name: long });
+      expect(await named(long)).toBe(`${'x'.repeat(98)}-2`);
+      const together = await Promise.all(Array.from({ length: 4 }, () => named('mine')));
+      expect(new Set(together).size).toBe(4);
+    });
+
+    test('a repeated request makes one job, also at once', async () => {
+      const key = { 'Idempotency-Key': 'again' };
+      const both = await Promise.all([1, 2].map(() => rerun(ada, 'run', {}, key)));
+      const last = await rerun(ada, 'run', {}, key);
+      const made = [...both, last]
+        .flatMap(({ status, body }) => (status === 200 ? [body.data.rerunJob.job.id] : []))
+        .filter((id, at, all) => all.indexOf(id) === at);
+      expect(made).toHaveLength(1);
+    });
+
+    test('it runs the same commit, or the newest on request', async () => {
+      const createRepository = await ada.gql(REPO, { input: { namespace: 'ada', name: 'moving' } });
+      const { id } = createRepository.createRepository.repository;
+      const { commitSha } = await submit(ada, { ...base, name: 'at', repo: 'ada/moving' });
+      await using at = await Workspace.open();
+      await at.git('.', 'clone', '-q', remote(ada, 'ada/moving'), 'w');
+      await at.commit('w', { 'next.txt': 'next' });
+      await at.git('w', 'push', '-q', 'origin', 'HEAD:main');
+      await ada.put(`/auth/v1/repository/ada/${id}/name`, { name: 'moved-on' });
+      const again = async (more?: object) => (await rerun(ada, 'at', more)).body.data.rerunJob.job;
+      expect(await again()).toMatchObject({ commitSha, repo: 'ada/moved-on' });
+      const { commitSha: newest } = await again({ newestCommit: true });
+      expect(newest).not.toBe(commitSha);
+
+      await app.pool.query("update jobs set commit_sha = repeat('1', 40) where name = 'at'");
+      expect(await refusal(ada, 'at')).toEqual(['CONFLICT', 'newestCommit']);
+      await ada.delete(`/auth/v1/repository/ada/${id}`);
+      expect(await refusal(ada, 'at')).toEqual(['NOT_FOUND', undefined]);
+    });
+
+    test('who may not create the job may not run it again, and others secrets stay with its commit', async () => {
+      const code = async (...asked: Parameters<typeof refusal>) => (await refusal(...asked))[0];
+      expect(await code(bob, 'run')).toBe('PERMISSION_DENIED');
+      expect(await code(bob, 'no-such-name')).toBe('PERMISSION_DENIED');
+      expect(await code(app.anonymous, 'run')).toBe('AUTHENTICATION_FAILED');
+      expect(await code(ada, 'no-such-name')).toBe('NOT_FOUND');
+      expect(await code(cleo, 'run', { newestCommit: true })).toBe('PERMISSION_DENIED');
+      expect(await code(ada, 'run', { newestCommit: true })).toBeUndefined();
+      await submit(ada, { ...base, name: 'in-image', repo: null, image: 'busybox' });
+      expect(await refusal(ada, 'in-image', { newestCommit: true })).toEqual([
+        'INVALID_REQUEST',
+        'newestCommit',
+      ]);
+      expect(await code(cleo, 'in-image')).toBeUndefined();
+      // One that reads another repository alone may not run this one.
+      const { createAccessToken, createRepository } = await ada.gql(
+        `mutation { createRepository(input: {namespace: "ada", name: "apart"}) { repository { id } }
+           createAccessToken(input: {name: "read", scopes: [JOB_READ]}) { token } }`,
+      );
+      const reader = app.client(`Bearer ${createAccessToken.token}`);
+      expect(await code(reader, 'run')).toBe('PERMISSION_DENIED');
+      const narrow = await ada.gql(
+        'mutation ($r: [ID!]) { createAccessToken(input: {name: "apart", repositories: $r}) { token } }',
+        { r: [createRepository.repository.id] },
+      );
+      const apart = app.client(`Bearer ${narrow.createAccessToken.token}`);
+      expect(await code(apart, 'run')).toBe('PERMISSION_DENIED');
+      expect(await code(apart, 'in-image')).toBe('PERMISSION_DENIED');
+    });
+
+    test('quotas count, and a link to a job that was deleted is null', async () => {
+      const dora = await app.user('dora', 'free');
+      const input = { namespace: 'dora', command: 'true', image: 'busybox' };
+      for (let i = 0; i < 20; i++) await submit(dora, { ...input, name: `j${i}` });
+      const again = { namespace: 'dora', name: 'j0' };
+      const { errors } = await dora.graphql(RERUN, { input: again });
+      expect(errors?.[0]?.extensions.code).toBe('QUOTA_EXCEEDED');
+      await cancel(dora, 'dora', 'j0');
+      expect((await dora.gql(RERUN, { input: again })).rerunJob.job.rerunOf).toEqual({
+        name: 'j0',
+      });
+      await remove(dora, 'dora', 'j0');
+      const linked = '{ job(namespace: "dora", name: "j0-2") { rerunOf { name } } }';
+      expect((await dora.gql(linked)).job).toEqual({ rerunOf: null });
     });
   });
 });

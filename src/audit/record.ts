@@ -26,6 +26,7 @@ export const AUDIT_ACTIONS = {
   'repository.push': 'A repository was pushed to.',
   'repository.delete': 'A repository was deleted.',
   'job.create': 'A job was created.',
+  'job.rerun': 'A job was created with the settings of another.',
   'job.cancel': 'A job was stopped.',
   'job.delete': 'The record of a job was deleted.',
   'artifacts.delete': 'Artifacts that had outlived their job were deleted.',

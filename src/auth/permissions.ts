@@ -50,6 +50,11 @@ export const ACTIONS = {
   'job.create': { role: 'write', scope: 'job:write', what: 'create jobs' },
   'job.cancel': { role: 'write', scope: 'job:write', what: 'cancel jobs' },
   'job.deleteOwn': { role: 'write', scope: 'job:write', what: 'delete jobs' },
+  'job.reuseSecrets': {
+    role: 'admin',
+    scope: 'job:write',
+    what: "run another commit with others' secrets",
+  },
   'job.deleteAny': { role: 'admin', scope: 'job:write', what: "delete others' jobs" },
   'webhook.administer': { role: 'admin', scope: 'webhook:admin', what: 'manage webhooks' },
   'namespace.read': { role: 'read', scope: 'repo:read', what: 'see the members and the plan' },

@@ -5,6 +5,7 @@
  * Callers say with `select` which columns they want, so that one query serves both them and the rules here.
  */
 import type { Prisma } from '../../prisma/generated/client.ts';
+import type { Plan } from '../../prisma/generated/enums.ts';
 import { record } from '../audit/record.ts';
 import { namespaceNamed } from '../auth/accounts.ts';
 import { anyIn, demand, demandAccount, type Viewer } from '../auth/permissions.ts';
@@ -59,18 +60,43 @@ export async function createJob<S extends Select>(
   input: CreateInput,
   select: S,
 ): Promise<{ job: Row<S>; env: readonly NamedValue[] }> {
-  const author = demandAccount(viewer);
+  demandAccount(viewer);
   const namespace = await namespaceOf(services, input.namespace);
   demand(viewer, 'job.create', anyIn(viewer, namespace.id));
-  const { env, secrets, labels, ...request } = checkRequest(input);
+  const request = checkRequest(input);
   const source = await resolve(services, viewer, request);
+  const job = await insertJob(services, viewer, { namespace, request, source }, select);
+  return { job, env: input.env ?? [] };
+}
+
+export type NewJob = {
+  namespace: { id: string; name: string; plan: Plan };
+  request: ReturnType<typeof checkRequest>;
+  /** Null without a repository. */
+  source: { repositoryId: string; commitSha: string } | null;
+  /** The id of the job that it repeats. */
+  rerunOfId?: string;
+};
+
+/**
+ * Writes a job that the viewer was found to be allowed to create.
+ * @throws AppError 401, 403 (right for the repository, quota), 404 (repository), 409 naming `name`
+ */
+export async function insertJob<S extends Select>(
+  services: Pick<Services, 'db' | 'config' | 'secretBox'>,
+  viewer: Viewer,
+  { namespace, request, source, rerunOfId }: NewJob,
+  select: S,
+): Promise<Row<S>> {
+  const author = demandAccount(viewer);
+  const { env, secrets, labels, ...settings } = request;
   // Again with the repository, because the credential may be narrowed to others.
   demand(viewer, 'job.create', { namespaceId: namespace.id, repositoryId: source?.repositoryId });
 
   const id = newId('job');
   const sealed = Object.keys(secrets).length > 0 ? services.secretBox.seal(id, secrets) : null;
   const data = {
-    ...request,
+    ...settings,
     id,
     namespaceId: namespace.id,
     createdById: author.userId,
@@ -78,9 +104,10 @@ export async function createJob<S extends Select>(
     commitSha: source?.commitSha ?? null,
     env,
     secrets: sealed,
-    costPerHour: costPerHour(request).toFixed(),
-    progress: await poolWaitsFor(services, request),
+    costPerHour: costPerHour(settings).toFixed(),
+    progress: await poolWaitsFor(services, settings),
     nextSeq: 2n,
+    rerunOfId: rerunOfId ?? null,
     labels: { create: labels.map((label) => ({ ...label, namespaceId: namespace.id })) },
   };
   return inTransaction(services.db, async (tx) => {
@@ -89,16 +116,16 @@ export async function createJob<S extends Select>(
     const first = statusPage({ jobId: id, seq: 1n, status: 'queued', logUntil: null });
     await tx.journalPage.create({ data: first, select: { firstSeq: true } });
     await announce(tx, row as unknown as PayloadRow, namespace.name);
-    const { name, repo, branch, image, gpu } = request;
+    const { name, repo, branch, image, gpu } = settings;
     await record(tx, author, {
-      action: 'job.create',
+      action: rerunOfId ? 'job.rerun' : 'job.create',
       namespaceIds: [namespace.id],
       subject: id,
       name,
-      details: { repo, branch, image, gpu },
+      details: { repo, branch, image, gpu, ...(rerunOfId && { rerunOf: rerunOfId }) },
     });
     await wake(tx, 'queue');
-    return { job: row as unknown as Row<S>, env: input.env ?? [] };
+    return row as unknown as Row<S>;
   }).catch((error) => {
     // Deleted since its branch was read.
     if (violatesReference(error, 'repository_id')) throw notFound('Repository');

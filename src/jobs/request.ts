@@ -88,8 +88,11 @@ export function checkRequest(input: CreateInput) {
   };
 }
 
+/** Characters of the name of a job. */
+export const MAX_NAME = 100;
+
 export function isJobName(text: string): boolean {
-  return /^[A-Za-z0-9_-]{1,100}$/.test(text);
+  return text.length <= MAX_NAME && /^[A-Za-z0-9_-]+$/.test(text);
 }
 
 function inRange(field: string, value: number, min: number, max: number): number {

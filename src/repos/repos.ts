@@ -9,7 +9,7 @@ import { can, demand, type Viewer } from '../auth/permissions.ts';
 import type { Rule } from '../auth/rechecks.ts';
 import type { Db } from '../database/client.ts';
 import { AppError, invalid, notFound, unauthenticated } from '../errors.ts';
-import { branchTip } from '../git/objects/resolve.ts';
+import { branchTip, resolveCommit } from '../git/objects/resolve.ts';
 import { isId } from '../ids.ts';
 import type { Services } from '../services.ts';
 import { folderWork, type Reads } from './folder.ts';
@@ -153,6 +153,25 @@ export async function resolveBranch(
   const { id } = await getRepository(services, viewer, keyOf('repo', repo), {});
   return { repositoryId: id, commitSha: await tipOf(services, id, branch) };
 }
+
+/**
+ * The present `namespace/name` of a repository, for whoever may read it, and whether it has a commit.
+ * @throws AppError 404
+ */
+export async function lookForCommit(
+  services: Reads,
+  viewer: Viewer,
+  { repositoryId, commitSha }: { repositoryId: string; commitSha: string },
+): Promise<{ fullName: string; isThere: boolean }> {
+  const select = { name: true, namespace: { select: { name: true } } };
+  const row = await findRepositoryById(services, viewer, repositoryId, select);
+  if (!row) throw notFound('Repository');
+  return { fullName: fullName(row), isThere: await hasCommit(services, repositoryId, commitSha) };
+}
+
+const hasCommit = folderWork('hasCommit', async ({ git }, dir, sha: string) => {
+  return (await resolveCommit(git.objects, dir, sha)) !== null;
+});
 
 /** @throws AppError 400 naming `field` for what is no `namespace/name`. */
 export function keyOf(field: string, fullName: string): { namespace: string; name: string } {

@@ -137,6 +137,20 @@ export const Job = builder.prismaNode('Job', {
       select: { labels: { select: { key: true, value: true }, orderBy: { key: 'asc' } } },
       resolve: ({ labels }) => labels,
     }),
+    rerunOf: t.prismaField({
+      type: 'Job',
+      nullable: true,
+      description: 'The job that it repeats; null when it repeats none, or that one was deleted.',
+      select: { rerunOfId: true },
+      resolve: (query, { rerunOfId }, _args, { services, viewer }) =>
+        rerunOfId === null
+          ? null
+          : (jobs.findJob(services, viewer, rerunOfId, selectOf<Prisma.JobSelect>(query)) as never),
+    }),
+    createdBy: t.relation('createdBy', {
+      nullable: true,
+      description: 'The user who created it; null when that account is gone.',
+    }),
     createdAt: t.expose('createdAt', { type: 'DateTime', description: 'When it was created.' }),
     startedAt: t.expose('startedAt', {
       type: 'DateTime',

@@ -5,6 +5,7 @@ import { deletionPayload, INPUT } from '../../graphql/payloads.ts';
 import { selectAt } from '../../graphql/select.ts';
 import { HARDWARE_DEFAULTS } from '../hardware.ts';
 import * as jobs from '../jobs.ts';
+import { rerunJob } from '../rerun.ts';
 import { Gpu, Region } from './enums.ts';
 import { JobLabelInput } from './filters.ts';
 import { Job } from './jobs.ts';
@@ -98,6 +99,22 @@ const CreateJobInput = builder.inputType('CreateJobInput', {
 const NAMESPACE = { required: true, description: 'The name of its owner.' } as const;
 const NAME = { required: true, description: 'The name of the job.' } as const;
 
+const RerunJobInput = builder.inputType('RerunJobInput', {
+  description: 'The job to run once more.',
+  fields: (t) => ({
+    namespace: t.string(NAMESPACE),
+    name: t.string(NAME),
+    newName: t.string({
+      description:
+        'The name of the new job; left out: that of the job with a number that is free, such as `train-2`.',
+    }),
+    newestCommit: t.boolean({
+      defaultValue: false,
+      description: 'Whether to run what the branch points to now, not the same commit.',
+    }),
+  }),
+});
+
 const CancelJobInput = builder.inputType('CancelJobInput', {
   description: 'The job to cancel.',
   fields: (t) => ({
@@ -135,6 +152,17 @@ const CreateJobPayload = builder
     }),
   });
 
+const RerunJobPayload = builder.objectRef<{ job: object }>('RerunJobPayload').implement({
+  description: 'The job that was created.',
+  fields: (t) => ({
+    job: t.field({
+      type: Job,
+      description: 'The new job, which is queued.',
+      resolve: ({ job }) => job as never,
+    }),
+  }),
+});
+
 const CancelJobPayload = builder
   .objectRef<{ job: object; message: string }>('CancelJobPayload')
   .implement({
@@ -159,6 +187,17 @@ builder.mutationFields((t) => ({
     resolve: (_root, { input }, context, info) => {
       const select = selectAt<Prisma.JobSelect>(context, info, 'job');
       return jobs.createJob(context.services, context.viewer, input, select);
+    },
+  }),
+  rerunJob: t.field({
+    type: RerunJobPayload,
+    nullable: true,
+    description:
+      'Creates a job with the settings of another, its environment, secrets and labels among them, and queues it.',
+    args: { input: t.arg({ type: RerunJobInput, ...INPUT }) },
+    resolve: async (_root, { input }, context, info) => {
+      const select = selectAt<Prisma.JobSelect>(context, info, 'job');
+      return { job: await rerunJob(context.services, context.viewer, input, select) };
     },
   }),
   cancelJob: t.field({

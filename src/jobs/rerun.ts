@@ -1,0 +1,183 @@
+/**
+ * Running a job once more: a new job with the settings of another, which may be over or not.
+ *
+ * It runs the same commit, or the newest of the same branch. Its price, and whether there is room for it, are those of
+ * this moment. Secrets are opened and sealed again for the new job; nobody is shown them.
+ */
+import type { Prisma } from '../../prisma/generated/client.ts';
+import { anyIn, demand, demandAccount, type Viewer } from '../auth/permissions.ts';
+import { AppError, invalid, notFound } from '../errors.ts';
+import { lookForCommit, resolveBranch } from '../repos/repos.ts';
+import type { Services } from '../services.ts';
+import { insertJob, type JobKey, namespaceOf } from './jobs.ts';
+import { checkRequest, isJobName, MAX_NAME, type NamedValue } from './request.ts';
+
+export type RerunInput = JobKey & {
+  /** Null: the name with the next number that is free. */
+  newName?: string | null;
+  /** Whether to run what the branch points to now. */
+  newestCommit?: boolean | null;
+};
+
+type Deps = Pick<Services, 'db' | 'git' | 'log' | 'config' | 'cluster' | 'secretBox'>;
+type Select = Prisma.JobSelect;
+
+/** Others may take a name that was free between the look and the write. */
+const NAME_TRIES = 5;
+
+const settingsColumns = {
+  id: true,
+  name: true,
+  createdById: true,
+  rerunOfId: true,
+  command: true,
+  repo: true,
+  repositoryId: true,
+  branch: true,
+  commitSha: true,
+  image: true,
+  gpu: true,
+  gpuCount: true,
+  cpu: true,
+  memoryGb: true,
+  diskGb: true,
+  env: true,
+  secrets: true,
+  region: true,
+  timeoutMinutes: true,
+  retries: true,
+  outputPath: true,
+  labels: { select: { key: true, value: true } },
+} as const satisfies Select;
+type Settings = Prisma.JobGetPayload<{ select: typeof settingsColumns }>;
+
+/**
+ * @throws AppError 400, 401, 403 (right or quota), 404 (job, repository, branch), 409 for a `newName` that is taken, a
+ *   commit that is gone, and secrets that cannot be opened
+ */
+export async function rerunJob<S extends Select>(
+  services: Deps,
+  viewer: Viewer,
+  { newName, newestCommit, ...key }: RerunInput,
+  select: S,
+): Promise<Prisma.JobGetPayload<{ select: S }>> {
+  demandAccount(viewer);
+  const namespace = await namespaceOf(services, key.namespace);
+  demand(viewer, 'job.create', anyIn(viewer, namespace.id));
+  const job =
+    isJobName(key.name) &&
+    (await services.db.job.findUnique({
+      where: { namespaceId_name: { namespaceId: namespace.id, name: key.name } },
+      select: settingsColumns,
+      relationLoadStrategy: 'join',
+    }));
+  if (!job) throw notFound('Job');
+  const { repositoryId } = job;
+  demand(viewer, 'job.create', { namespaceId: namespace.id, repositoryId });
+  const newest = newestCommit ?? false;
+  demandSecrets(viewer, namespace.id, job, newest);
+  if (newName != null && !isJobName(newName))
+    throw invalid('newName', 'must be 1 to 100 letters, digits, hyphens and underscores');
+
+  const found = await sourceOf(services, viewer, job, newest);
+  const settings = {
+    ...job,
+    namespace: namespace.name,
+    repo: found?.fullName ?? null,
+    env: valuesOf(job.env as Record<string, string>),
+    secrets: valuesOf(openSecrets(services, job)),
+  };
+  for (let tries = 1; ; tries++) {
+    const name = newName ?? (await nextName(services, namespace.id, job));
+    const request = checkRequest({ ...settings, name });
+    const source = found && { repositoryId: found.repositoryId, commitSha: found.commitSha };
+    const made = { namespace, request, source, rerunOfId: job.id };
+    try {
+      return await insertJob(services, viewer, made, select);
+    } catch (error) {
+      if (!(error instanceof AppError) || error.code !== 'already_exists') throw error;
+      const message = 'newName: a job of that name exists in the namespace';
+      if (newName != null) throw new AppError('already_exists', message, { field: 'newName' });
+      if (tries === NAME_TRIES) throw error;
+    }
+  }
+}
+
+/**
+ * What is in another commit may send the secrets anywhere, so only those may run it with them who gave them, or who
+ * could replace them: admins. The same command at the same commit does what its creator wanted.
+ */
+function demandSecrets(
+  viewer: Viewer,
+  namespaceId: string,
+  { secrets, createdById, repositoryId }: Settings,
+  newest: boolean,
+): void {
+  if (!newest || !secrets || createdById === demandAccount(viewer).userId) return;
+  demand(viewer, 'job.reuseSecrets', { namespaceId, repositoryId });
+}
+
+/** What it is to run, under the repository's present name; null without a repository. */
+async function sourceOf(
+  services: Deps,
+  viewer: Viewer,
+  { repo, repositoryId, branch, commitSha }: Settings,
+  newest: boolean,
+): Promise<{ fullName: string; repositoryId: string; commitSha: string } | null> {
+  if (repo === null || branch === null || commitSha === null) {
+    if (newest) throw invalid('newestCommit', 'the job has no repository');
+    return null;
+  }
+  if (repositoryId === null) throw notFound('Repository');
+  const { fullName, isThere } = await lookForCommit(services, viewer, { repositoryId, commitSha });
+  if (newest)
+    return { fullName, ...(await resolveBranch(services, viewer, { repo: fullName, branch })) };
+  if (isThere) return { fullName, repositoryId, commitSha };
+  throw new AppError(
+    'conflict',
+    `newestCommit: the commit ${commitSha} is not in the repository any more; with newestCommit the tip of ${branch} runs`,
+    { field: 'newestCommit' },
+  );
+}
+
+function openSecrets({ secretBox, log }: Deps, { id, secrets }: Settings): Record<string, string> {
+  if (!secrets) return {};
+  try {
+    return secretBox.open(id, secrets);
+  } catch (error) {
+    log.error({ err: error, job: id }, 'the secrets of a job cannot be opened');
+    throw new AppError('conflict', 'The secrets of the job cannot be opened: create it anew');
+  }
+}
+
+function valuesOf(variables: Record<string, string>): NamedValue[] {
+  return Object.entries(variables).map(([name, value]) => ({ name, value }));
+}
+
+/**
+ * `train-2` after `train`, and `train-3` when that is run again: with a number that no job has. Numbers are tried in
+ * growing steps and then between them, so that the thousandth costs some twenty looks at an index; after gaps it need
+ * not be the lowest.
+ */
+async function nextName({ db }: Deps, namespaceId: string, job: Settings): Promise<string> {
+  const { name, rerunOfId } = job;
+  const base = rerunOfId === null ? name : name.replace(/-\d+$/, '');
+  const named = (n: number) => `${base.slice(0, MAX_NAME - `-${n}`.length)}-${n}`;
+  const isTaken = async (n: number) =>
+    (await db.job.findUnique({
+      where: { namespaceId_name: { namespaceId, name: named(n) } },
+      select: { id: true },
+    })) !== null;
+  let free = 2;
+  let taken = 1;
+  while (await isTaken(free)) {
+    taken = free;
+    free *= 2;
+  }
+  while (free - taken > 1) {
+    const middle = Math.floor((taken + free) / 2);
+    if (await isTaken(middle)) taken = middle;
+    else free = middle;
+  }
+  return named(free);
+}
