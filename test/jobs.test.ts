@@ -610,6 +610,35 @@ describe('the life of a job', () => {
     });
   });
 
+  test('the samples of an attempt are kept for charts', async () => {
+    await run('charted', 'sleep 0.8; exit 1', { retries: 1 });
+    await reaches('charted', 'FAILED');
+    const samples = async (args: string) => {
+      const { job: found } = await ada.gql(
+        `{ job(namespace: "ada", name: "charted") { usageSamples${args} {
+          attempt time gpuUtilizationPercent cpuUtilizationPercent memoryUsedBytes diskUsedBytes } } }`,
+      );
+      return found.usageSamples;
+    };
+    const [last] = await samples('');
+    expect(last).toEqual({
+      attempt: 2,
+      time: expect.any(String),
+      gpuUtilizationPercent: 0,
+      cpuUtilizationPercent: 50,
+      memoryUsedBytes: 3 * 2 ** 30,
+      diskUsedBytes: 2 ** 30,
+    });
+    expect((await samples('(attempt: 1)'))[0].attempt).toBe(1);
+    expect(await samples(`(since: "${last.time}")`)).toEqual([]);
+    for (const attempt of [-1, 0, 3]) expect(await samples(`(attempt: ${attempt})`)).toEqual([]);
+    await remove(ada, 'ada', 'charted');
+    const { rows } = await app.pool.query(
+      'select from attempt_usage where attempt_id not in (select id from job_attempts)',
+    );
+    expect(rows).toEqual([]);
+  });
+
   test('what is injected, and what is not to be overridden', async () => {
     await run('env', 'exit 0', {
       env: variables({ MINE: '1', JOB_ID: 'forged' }),

@@ -11,6 +11,7 @@ import { readLog, startOf } from '../src/jobs/logs/read.ts';
 import { removeDeletedPages } from '../src/jobs/logs/removal.ts';
 import type { LogCursor } from '../src/jobs/runners/runner.ts';
 import { moveJob, PHASES } from '../src/jobs/state.ts';
+import { MAX_POINTS, openUsageHistory, usageSamples } from '../src/jobs/usage-history.ts';
 import type { Allowance } from '../src/limits/reads.ts';
 import type { Services } from '../src/services.ts';
 import { fakeRunner } from './fakes/runner.ts';
@@ -265,6 +266,47 @@ test('what an answer may hold bounds what is read, and says so; the newest lines
   const whole = await readLog(services, job.id, { tail: 40 }, allowance());
   expect(whole).toMatchObject({ hasMore: false });
   expect(whole.lines).toHaveLength(40);
+});
+
+test('what an attempt used in a week takes as much room as in an hour, and goes on after a restart', async () => {
+  const job = await openJob();
+  const { attemptId } = await services.db.job.findUniqueOrThrow({ where: { id: job.id } });
+  const { pool } = services;
+  let history = await openUsageHistory(pool, attemptId ?? '');
+  const COUNT = 5_000;
+  for (let i = 0; i < COUNT; i++) {
+    // At any number of samples, whole points or not.
+    if (i % 1_237 === 0) {
+      await history.end();
+      history = await openUsageHistory(pool, attemptId ?? '');
+    }
+    await history.add({
+      time: new Date(START + i * 5_000),
+      gpuPercent: i % 2 ? 100 : 0,
+      cpuPercent: 130,
+      memoryBytes: i === 2_000 ? 7 * 2 ** 40 : i,
+      diskBytes: 5,
+    });
+  }
+  await history.end();
+  const samples = await usageSamples(services, job.id, {});
+  expect(samples.length).toBeGreaterThan(MAX_POINTS / 2 - 1);
+  expect(samples.length).toBeLessThanOrEqual(MAX_POINTS);
+  expect(samples.at(-1)?.time).toEqual(new Date(START + (COUNT - 1) * 5_000));
+  const times = samples.map(({ time }) => +time);
+  expect(times).toEqual(times.toSorted((a, b) => a - b));
+  // The highest of memory stays, and the mean of what goes up and down.
+  expect(Math.max(...samples.map(({ memoryBytes }) => memoryBytes))).toBe(7 * 2 ** 40);
+  // But where a point was begun anew.
+  const uneven = samples.filter(({ gpuPercent }) => Math.abs(gpuPercent - 50) > 1);
+  expect(uneven.length).toBeLessThan(10);
+  expect(new Set(samples.map(({ cpuPercent }) => cpuPercent))).toEqual(new Set([100]));
+  // Nothing of a job that is deleted meanwhile.
+  await services.db.job.delete({ where: { id: job.id } });
+  await history.add({ ...(samples[0] as (typeof samples)[number]) });
+  await history.end();
+  const { rows } = await pool.query('select from attempt_usage where attempt_id = $1', [attemptId]);
+  expect(rows).toEqual([]);
 });
 
 test('followers at the same entry share a read', async () => {

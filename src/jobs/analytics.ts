@@ -1,10 +1,14 @@
-/** What jobs use of their hardware: measured while they run, with the peaks kept for afterwards. */
+/**
+ * What jobs use of their hardware: measured while they run, with the peaks kept for afterwards. The samples before the
+ * last one are in `usage-history.ts`.
+ */
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type { JobStatus } from '../../prisma/generated/enums.ts';
 import type { Services } from '../services.ts';
 import type { Handle, Runner, Usage } from './runners/runner.ts';
 import { isOver } from './state.ts';
+import { openUsageHistory, percent, type UsageHistory } from './usage-history.ts';
 
 export type StoredUsage = Usage & { peakMemoryBytes: number; peakDiskBytes: number };
 
@@ -15,15 +19,17 @@ const GIB = 2 ** 30;
 
 /** Measures until `signal` aborts. A sample that fails is left out; a retried job keeps its peaks. */
 export async function sampleUsage(
-  { db, runner, log }: Pick<Services, 'log'> & { db: Pick<Services['db'], 'job'>; runner: Runner },
-  jobId: string,
+  { db, pool, runner, log }: Pick<Services, 'db' | 'pool' | 'log'> & { runner: Runner },
+  { jobId, attemptId }: { jobId: string; attemptId: string },
   handle: Handle,
   signal: AbortSignal,
 ): Promise<void> {
   let peaks: { memory: number; disk: number } | undefined;
+  let history: UsageHistory | undefined;
+  const failed = (error: unknown) => log.warn({ err: error, job: jobId }, 'a job was not measured');
   for (let i = 0; !signal.aborted; i++) {
     await delay(FIRST_MS[i] ?? EVERY_MS, undefined, { signal }).catch(() => {});
-    if (signal.aborted) return;
+    if (signal.aborted) break;
     try {
       const sample = await runner.stats(handle);
       if (!sample) continue;
@@ -36,10 +42,13 @@ export async function sampleUsage(
         where: { id: jobId },
         data: { usage: usage as Prisma.InputJsonObject },
       });
+      history ??= await openUsageHistory(pool, attemptId);
+      await history.add({ ...sample, time: new Date() });
     } catch (error) {
-      log.warn({ err: error, job: jobId }, 'a job was not measured');
+      failed(error);
     }
   }
+  await history?.end().catch(failed);
 }
 
 async function peaksOf(db: Pick<Services['db'], 'job'>, jobId: string) {
@@ -67,8 +76,4 @@ export function analyticsOf({ usage, status }: { usage: unknown; status: JobStat
     memoryUsedGb: Math.round(memory / GIB),
     diskUsedGb: Math.round(disk / GIB),
   };
-}
-
-function percent(value = 0): number {
-  return Math.min(100, Math.max(0, Math.round(value)));
 }

@@ -21,11 +21,12 @@ import * as jobs from '../jobs.ts';
 import * as lists from '../lists.ts';
 import { readLog } from '../logs/read.ts';
 import * as runtime from '../runtime.ts';
+import { MAX_POINTS, usageSamples } from '../usage-history.ts';
 import { AttemptConnection } from './attempts.ts';
 import { Gpu, JobSort, JobStatus, Region } from './enums.ts';
 import { JobFilter, JobLabel } from './filters.ts';
 import { JobLogs } from './logs.ts';
-import { JobAnalytics, JobArtifacts } from './outputs.ts';
+import { JobAnalytics, JobArtifacts, JobUsageSample } from './outputs.ts';
 
 export const Job = builder.prismaNode('Job', {
   description: 'A command that runs to completion on chosen hardware.',
@@ -199,6 +200,18 @@ export const Job = builder.prismaNode('Job', {
         ...analyticsOf(job),
         runtimeSeconds: runtime.runtimeOf(job),
       }),
+    }),
+    usageSamples: t.field({
+      type: [JobUsageSample],
+      nullable: true,
+      description:
+        'What an attempt used over its time, oldest first, for charts: 480 samples at most. Of a long attempt each stands for more time.',
+      complexity: { field: 5, multiplier: MAX_POINTS },
+      args: {
+        attempt: t.arg.int({ description: 'The number of the attempt; left out: the last one.' }),
+        since: t.arg({ type: 'DateTime', description: 'Only samples after this time.' }),
+      },
+      resolve: ({ id }, args, { services }) => usageSamples(services, id, args),
     }),
     attempts: t.field({
       type: AttemptConnection,

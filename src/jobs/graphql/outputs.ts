@@ -4,6 +4,7 @@ import { connectionType, pageCost, sliceArgs, toConnection } from '../../graphql
 import type { analyticsOf } from '../analytics.ts';
 import type { ArtifactFile } from '../artifacts/downloads.ts';
 import * as downloads from '../artifacts/downloads.ts';
+import type { UsageSample } from '../usage-history.ts';
 
 export const JobAnalytics = builder
   .objectRef<
@@ -28,6 +29,32 @@ export const JobAnalytics = builder
       }),
     }),
   });
+
+export const JobUsageSample = builder.objectRef<UsageSample>('JobUsageSample').implement({
+  description: 'What an attempt used at a time, or in the time since the sample before.',
+  fields: (t) => ({
+    attempt: t.exposeInt('attempt', { description: 'The number of the attempt, from 1.' }),
+    time: t.expose('time', { type: 'DateTime', description: 'When it was measured last.' }),
+    gpuUtilizationPercent: t.int({
+      description: 'The mean, in percent of all its GPUs together.',
+      resolve: ({ gpuPercent }) => gpuPercent,
+    }),
+    cpuUtilizationPercent: t.int({
+      description: 'The mean, in percent of all its vCPUs together.',
+      resolve: ({ cpuPercent }) => cpuPercent,
+    }),
+    memoryUsedBytes: t.field({
+      type: 'SafeInt',
+      description: 'The highest.',
+      resolve: ({ memoryBytes }) => memoryBytes,
+    }),
+    diskUsedBytes: t.field({
+      type: 'SafeInt',
+      description: 'The highest.',
+      resolve: ({ diskBytes }) => diskBytes,
+    }),
+  }),
+});
 
 const File = builder.objectRef<ArtifactFile>('ArtifactFile').implement({
   description: 'A file of the artifacts of a job.',

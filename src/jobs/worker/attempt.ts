@@ -159,7 +159,7 @@ async function oversee(
   const over = new AbortController();
   const sampling = sampleUsage(
     deps,
-    attempt.job.id,
+    { jobId: attempt.job.id, attemptId: attempt.id },
     handle,
     AbortSignal.any([over.signal, stopping]),
   );

@@ -1,0 +1,169 @@
+/**
+ * What an attempt used of its hardware over its time, for charts: a row of arrays, of at most `MAX_POINTS` points.
+ *
+ * A point is a sample at first. When the row is full, each two points become one, and from then on a point is made of
+ * twice as many samples: a job of a week has as many points as one of an hour, and the row is written less and less
+ * often. A point has the time of its last sample, the mean of the percentages, and the highest memory and disk. Samples
+ * of a point that is not complete are lost with a server that is killed.
+ */
+import type { Services } from '../services.ts';
+import type { Usage } from './runners/runner.ts';
+
+/** More than a chart has pixels for; with samples every 5 s, full after 40 minutes and then half full. */
+export const MAX_POINTS = 480;
+
+export type Point = Usage & { time: Date };
+
+type Pool = Services['pool'];
+
+export type UsageHistory = {
+  add(point: Point): Promise<void>;
+  /** Stores the samples that are no whole point yet. */
+  end(): Promise<void>;
+};
+
+/** Of an attempt that this worker alone looks after; what was stored of it before is gone on with. */
+export async function openUsageHistory(pool: Pool, attemptId: string): Promise<UsageHistory> {
+  const stored = await readRow(pool, attemptId);
+  let samplesPerPoint = stored?.samples_per_point ?? 1;
+  let count = stored?.times.length ?? 0;
+  let pending: Point[] = [];
+
+  async function flush(): Promise<void> {
+    const point = merged(pending);
+    // Also when it fails: the next point must not be made of more.
+    pending = [];
+    await append(pool, attemptId, point);
+    count++;
+    if (count >= MAX_POINTS) await halve();
+  }
+
+  async function halve(): Promise<void> {
+    const row = await readRow(pool, attemptId);
+    if (!row) return;
+    const points = pointsOf(row);
+    const half: Point[] = [];
+    for (let at = 0; at < points.length; at += 2) half.push(merged(points.slice(at, at + 2)));
+    await pool.query({
+      name: 'loam-thin-usage',
+      text: `
+        update attempt_usage set samples_per_point = 2 * samples_per_point,
+          times = $2, gpu_percent = $3, cpu_percent = $4, memory_bytes = $5, disk_bytes = $6
+        where attempt_id = $1`,
+      values: [attemptId, ...columnsOf(half)],
+    });
+    samplesPerPoint *= 2;
+    count = half.length;
+  }
+
+  // A server was killed before it had thinned them out.
+  if (count >= MAX_POINTS) await halve();
+  return {
+    async add(point) {
+      pending.push(point);
+      if (pending.length >= samplesPerPoint) await flush();
+    },
+    async end() {
+      if (pending.length > 0) await flush();
+    },
+  };
+}
+
+/** Nothing is stored of an attempt that was deleted with its job. */
+async function append(pool: Pool, attemptId: string, point: Point): Promise<void> {
+  await pool.query({
+    name: 'loam-append-usage',
+    text: `
+      insert into attempt_usage as stored
+        (attempt_id, times, gpu_percent, cpu_percent, memory_bytes, disk_bytes)
+      select id, $2::timestamptz[], $3::int[], $4::int[], $5::bigint[], $6::bigint[]
+      from job_attempts where id = $1
+      on conflict (attempt_id) do update set
+        times = stored.times || excluded.times,
+        gpu_percent = stored.gpu_percent || excluded.gpu_percent,
+        cpu_percent = stored.cpu_percent || excluded.cpu_percent,
+        memory_bytes = stored.memory_bytes || excluded.memory_bytes,
+        disk_bytes = stored.disk_bytes || excluded.disk_bytes`,
+    values: [attemptId, ...columnsOf([point])],
+  });
+}
+
+type Row = {
+  samples_per_point: number;
+  times: Date[];
+  gpu_percent: number[];
+  cpu_percent: number[];
+  memory_bytes: string[];
+  disk_bytes: string[];
+};
+
+const COLUMNS = 'samples_per_point, times, gpu_percent, cpu_percent, memory_bytes, disk_bytes';
+
+async function readRow(pool: Pool, attemptId: string): Promise<Row | undefined> {
+  const { rows } = await pool.query<Row>({
+    name: 'loam-usage-of-attempt',
+    text: `select ${COLUMNS} from attempt_usage where attempt_id = $1`,
+    values: [attemptId],
+  });
+  return rows[0];
+}
+
+function pointsOf(row: Row): Point[] {
+  return row.times.map((time, at) => ({
+    time,
+    gpuPercent: row.gpu_percent[at] as number,
+    cpuPercent: row.cpu_percent[at] as number,
+    memoryBytes: Number(row.memory_bytes[at]),
+    diskBytes: Number(row.disk_bytes[at]),
+  }));
+}
+
+function columnsOf(points: readonly Point[]): unknown[] {
+  return [
+    points.map(({ time }) => time),
+    points.map(({ gpuPercent }) => percent(gpuPercent)),
+    points.map(({ cpuPercent }) => percent(cpuPercent)),
+    points.map(({ memoryBytes }) => Math.round(memoryBytes)),
+    points.map(({ diskBytes }) => Math.round(diskBytes)),
+  ];
+}
+
+/** A whole number from 0 to 100. */
+export function percent(value = 0): number {
+  return Math.min(100, Math.max(0, Math.round(value)));
+}
+
+/** Of samples, or of points with equally many each. */
+function merged(points: readonly Point[]): Point {
+  const mean = (key: 'gpuPercent' | 'cpuPercent') =>
+    points.reduce((sum, point) => sum + point[key], 0) / points.length;
+  return {
+    time: points.at(-1)?.time as Date,
+    gpuPercent: mean('gpuPercent'),
+    cpuPercent: mean('cpuPercent'),
+    memoryBytes: Math.max(...points.map(({ memoryBytes }) => memoryBytes)),
+    diskBytes: Math.max(...points.map(({ diskBytes }) => diskBytes)),
+  };
+}
+
+export type UsageSample = Point & { attempt: number };
+
+/** Of one attempt of a job, the last when none is named, in order of time; `since` leaves out those up to then. */
+export async function usageSamples(
+  { pool }: Pick<Services, 'pool'>,
+  jobId: string,
+  { attempt, since }: { attempt?: number | null; since?: Date | null },
+): Promise<UsageSample[]> {
+  const { rows } = await pool.query<Row & { number: number }>({
+    name: 'loam-usage-of-job',
+    text: `
+      select number, ${COLUMNS} from job_attempts left join attempt_usage on attempt_id = id
+      where job_id = $1 and ($2::int is null or number = $2) order by number desc limit 1`,
+    values: [jobId, attempt ?? null],
+  });
+  const [row] = rows;
+  if (!row?.times) return [];
+  return pointsOf(row)
+    .filter(({ time }) => !since || time > since)
+    .map((point) => ({ ...point, attempt: row.number }));
+}
