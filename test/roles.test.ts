@@ -14,7 +14,7 @@ import { sign } from '../src/cluster/signature.ts';
 import { busy } from '../src/errors.ts';
 import { type Checkout, openRemoteCheckouts } from '../src/jobs/checkouts.ts';
 import { LOCAL } from '../src/jobs/runners/runner.ts';
-import { claimNext } from '../src/jobs/worker/queue.ts';
+import { claimJobs } from '../src/jobs/worker/claim.ts';
 import { startWorker } from '../src/jobs/worker/worker.ts';
 import { planLimits } from '../src/limits/plans.ts';
 import { fakeRunner } from './fakes/runner.ts';
@@ -141,15 +141,16 @@ test('a commit is handed out to the attempt that waits for it alone', LONG, asyn
   const { id, commitSha } = await withCode(client, 'code', { 'a.txt': 'first\n' });
   const { id: otherId } = await withCode(client, 'other', { 'a.txt': 'secret\n' });
   await run(client, 'waiting', 'true');
-  const wanted = {
+  const grant = { machine: LOCAL, cpus: 1, memoryBytes: 1, shared: false };
+  const [claim] = await claimJobs(services, {
     workerId: 'w',
     runner: 'fake',
-    machine: LOCAL,
-    gpu: 'none',
-    gpuTotal: 1,
-    gpuFree: 1,
-  };
-  const claim = await claimNext({ db: services.db as never }, wanted);
+    pools: new Map([['none', 0]]),
+    lines: 1,
+    depth: 1,
+    reserved: [],
+    decide: ([line]) => (line?.jobs ?? []).map((job) => ({ job, grant })),
+  });
   const attemptId = String(claim?.attemptId);
 
   const { key } = services.cluster;

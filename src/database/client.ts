@@ -95,10 +95,14 @@ export function inTransaction<T>(
   return '$transaction' in db ? db.$transaction(work) : work(db);
 }
 
-/** Runs `work` in a transaction of hand-written statements. A connection that failed is not used again. */
+/**
+ * Runs `work` in a transaction of hand-written statements. A connection that failed is not used again.
+ * @param begin what opens it, where more is to be said in the same round trip
+ */
 export async function inPoolTransaction<T>(
   pool: pg.Pool,
   work: (client: pg.PoolClient) => Promise<T>,
+  begin = 'begin',
 ): Promise<T> {
   const client = await pool.connect();
   // When the connection breaks, the query under way fails; an `error` without a listener would end the process.
@@ -106,7 +110,7 @@ export async function inPoolTransaction<T>(
   client.on('error', unheard);
   let failed = true;
   try {
-    await client.query('begin');
+    await client.query(begin);
     const result = await work(client);
     await client.query('commit');
     failed = false;

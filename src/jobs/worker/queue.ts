@@ -1,139 +1,7 @@
-/**
- * The queue: which job is next, and who gets it.
- *
- * Every statement here walks a partial index that holds waiting or held jobs alone (`jobs_waiting`,
- * `jobs_held`), so a claim costs the same however many jobs have ever run.
- */
-import type { Prisma } from '../../../prisma/generated/client.ts';
-import { newId } from '../../ids.ts';
+/** What workers tell each other through the database: who is alive with which machines, and which attempts are lost. */
 import type { Services } from '../../services.ts';
-import { REGIONS } from '../hardware.ts';
 import { WORKER_SILENCE_S } from '../offers.ts';
 import type { Machine } from '../runners/runner.ts';
-import { PHASES } from '../state.ts';
-
-export type Claim = {
-  jobId: string;
-  attemptId: string;
-  machine: string;
-  gpu: string;
-  gpuCount: number;
-};
-/** `waited`: seconds since it could have been claimed. */
-export type Claimed = Claim & { region: string; waited: number };
-
-type ClaimInput = {
-  workerId: string;
-  runner: string;
-  machine: string;
-  /** A worker serves this model in every region. */
-  gpu: string;
-  /** How many of it the machine has: what asks for more waits for another worker. */
-  gpuTotal: number;
-  /** How many are free: the next in line waits for them, and those behind it with it, or it would starve. */
-  gpuFree: number;
-};
-
-/**
- * Takes the next job for a worker and opens an attempt for it.
- *
- * Within a namespace and pool the oldest job is next. Between namespaces, that one is next which holds the
- * fewest jobs, and of equals the one that was served longest ago, so nobody who waits is passed over forever.
- *
- * `waiting` is a loose index scan: it jumps from namespace to namespace, so a thousand waiting jobs of one
- * cost as much as one. `for update skip locked` makes two workers take two jobs instead of waiting for each
- * other; it stands in the lateral join, whose outer rows come in order, so that `limit 1` locks one row.
- */
-export async function claimNext(
-  { db }: { db: Pick<Services['db'], never> & Transacting },
-  { workerId, runner, machine, gpu, gpuTotal, gpuFree }: ClaimInput,
-): Promise<Claimed | null> {
-  return db.$transaction(async (tx) => {
-    const [next] = await tx.$queryRaw<
-      {
-        id: string;
-        namespaceId: string;
-        gpuCount: number;
-        repo: string | null;
-        region: string;
-        waited: number;
-      }[]
-    >`
-      with recursive pools as (
-        select unnest(${[...REGIONS]}::text[]) as region
-      ), waiting as (
-        select region, (
-          select namespace_id from jobs
-          where gpu = ${gpu} and region = pools.region and status = 'queued' and attempt_id is null
-          order by namespace_id limit 1
-        ) as namespace_id
-        from pools
-        union all
-        select region, (
-          select namespace_id from jobs
-          where gpu = ${gpu} and region = waiting.region and status = 'queued' and attempt_id is null
-            and namespace_id > waiting.namespace_id
-          order by namespace_id limit 1
-        )
-        from waiting where namespace_id is not null
-      ), line as (
-        select region, namespace_id
-        from (select region, namespace_id from waiting where namespace_id is not null) w
-        left join queue_turns using (namespace_id)
-        left join lateral (
-          select count(*) as held from jobs
-          where jobs.namespace_id = w.namespace_id and attempt_id is not null
-        ) share on true
-        order by held, served_at nulls first, namespace_id, region
-      )
-      select next.id, next.namespace_id as "namespaceId", next.gpu_count as "gpuCount", next.repo,
-        line.region, extract(epoch from now() - next.available_at)::float8 as waited
-      from line cross join lateral (
-        select id, namespace_id, gpu_count, repo, available_at from jobs
-        where gpu = ${gpu} and region = line.region and namespace_id = line.namespace_id
-          and status = 'queued' and attempt_id is null
-          and available_at <= now() and (${gpu} = 'none' or gpu_count <= ${gpuTotal}::bigint)
-        order by id limit 1
-        for update skip locked
-      ) next
-      limit 1`;
-    if (!next || (gpu !== 'none' && next.gpuCount > gpuFree)) return null;
-
-    const attemptId = newId('att');
-    const last = await tx.jobAttempt.aggregate({
-      where: { jobId: next.id },
-      _max: { number: true, endedAt: true },
-    });
-    await tx.jobAttempt.create({
-      data: {
-        id: attemptId,
-        jobId: next.id,
-        number: (last._max.number ?? 0) + 1,
-        runner,
-        machine,
-        workerId,
-      },
-      select: { id: true },
-    });
-    await tx.job.update({
-      where: { id: next.id },
-      data: { attemptId, progress: next.repo ? PHASES.cloning : PHASES.preparing },
-      select: { id: true },
-    });
-    await tx.$executeRaw`
-      insert into queue_turns (namespace_id, served_at) values (${next.namespaceId}, clock_timestamp())
-      on conflict (namespace_id) do update set served_at = excluded.served_at`;
-    // One that was lost is due at once, and so keeps the time from which it was due before.
-    const { endedAt } = last._max;
-    const waited = Math.min(next.waited, endedAt ? (Date.now() - +endedAt) / 1_000 : Infinity);
-    const { region, gpuCount } = next;
-    return { jobId: next.id, attemptId, machine, gpu, gpuCount, region, waited };
-  });
-}
-
-type Transacting = {
-  $transaction<T>(work: (tx: Prisma.TransactionClient) => Promise<T>): Promise<T>;
-};
 
 /** Milliseconds until the next job that waits for its time may start; null: none does. */
 export async function nextDue(
@@ -142,8 +10,8 @@ export async function nextDue(
 ): Promise<number | null> {
   const [row] = await db.$queryRaw<{ ms: number | null }[]>`
     select (extract(epoch from min(available_at) - now()) * 1000)::float8 as ms from jobs
-    where status = 'queued' and attempt_id is null and gpu = any(${[...gpus]})
-      and available_at > now()`;
+    where status = 'queued' and attempt_id is null and available_at > created_at
+      and available_at > now() and gpu = any(${[...gpus]})`;
   return row?.ms ?? null;
 }
 
@@ -168,6 +36,17 @@ export async function heartbeat(
     where: { workerId: id, runner: { in: [...kinds] }, endedAt: null },
     data: { heartbeatAt: now },
   });
+}
+
+/** The machines of other workers that are alive. */
+export async function machinesElsewhere(
+  { db }: Pick<Services, 'db'>,
+  workerId: string,
+): Promise<Machine[]> {
+  const workers = await db.$queryRaw<{ machines: Machine[] }[]>`
+    select machines from workers
+    where id <> ${workerId} and heartbeat_at > now() - make_interval(secs => ${WORKER_SILENCE_S})`;
+  return workers.flatMap(({ machines }) => machines);
 }
 
 /**

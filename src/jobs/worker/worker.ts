@@ -11,12 +11,14 @@
 
 import { setTimeout as delay } from 'node:timers/promises';
 import { isDatabaseAway } from '../../database/outage.ts';
-import { kindsOf, RunnerAway } from '../runners/runner.ts';
+import { kindsOf, type Machine, RunnerAway } from '../runners/runner.ts';
+import { admit, type Holding, openPools, type Reservations } from './admission.ts';
 import { giveUp, lookAfter } from './attempt.ts';
 import type { Deps } from './attempt-row.ts';
+import { type Claim, claimJobs } from './claim.ts';
 import { loseAttempt } from './finish.ts';
 import { isPassing, PAUSES, type Pauses, persist } from './persist.ts';
-import { type Claim, claimNext, findLost, heartbeat, nextDue } from './queue.ts';
+import { findLost, heartbeat, machinesElsewhere, nextDue } from './queue.ts';
 
 /** A sixth of the silence that others take for death. */
 const HEARTBEAT_MS = 10_000;
@@ -35,7 +37,11 @@ export type Worker = AsyncDisposable & {
 };
 
 /** What an attempt takes of which machine. */
-type Share = Pick<Claim, 'machine' | 'gpu' | 'gpuCount'> & { done: Promise<void> };
+type Share = Holding & { done: Promise<void> };
+
+/** How far a claim looks: one that finds room for all, and one after some did not fit, about 3 ms. */
+const SHORT_LOOK = 16;
+const LONG_LOOK = { lines: 32, depth: 64 };
 
 /** Ends what nobody knows of, takes up what was left, and begins to claim. */
 export async function startWorker(
@@ -44,8 +50,11 @@ export async function startWorker(
 ): Promise<Worker> {
   const { db, bus, runner, log, config, space, metrics } = deps;
   const { id } = deps.cluster.members;
+  const { jobSlots: slots } = config;
   const kinds = kindsOf(runner);
-  const self = { id, runner: runner.name, kinds, machines: runner.machines };
+  // What has no slots is offered to nobody.
+  const machines = slots > 0 ? runner.machines : [];
+  const self = { id, runner: runner.name, kinds, machines };
   const stopping = new AbortController();
   const { signal } = stopping;
   const repeating = { bus, log, signal, pauses };
@@ -53,13 +62,18 @@ export async function startWorker(
   const active = new Map<string, Share>();
   /** Over, and not yet removed: no slot, but GPUs are another's only when the process is surely gone. */
   const leaving = new Map<string, Share>();
+  let reservations: Reservations = new Map();
+  let elsewhere: Machine[] = [];
   /** What a sweep spares; it looks while it goes. */
   const known = new Set<string>();
-  const models = runner.machines.flatMap(({ gpus }) => ['none', ...Object.keys(gpus)]);
+  const models = machines.flatMap(({ gpus }) => ['none', ...Object.keys(gpus)]);
   if (runner.warning) log.warn(runner.warning);
+
+  for (const machine of machines) log.info(describeMachine(machine, slots));
 
   const left = await openAttempts();
   await heartbeat(deps, self);
+  elsewhere = await machinesElsewhere(deps, id);
   for (const { attemptId } of left) known.add(attemptId);
   const sweeping = removal('what nobody knows of', () => runner.sweep(known));
   await sweeping.tried;
@@ -73,7 +87,7 @@ export async function startWorker(
         id: true,
         jobId: true,
         machine: true,
-        job: { select: { gpu: true, gpuCount: true } },
+        job: { select: { gpu: true, gpuCount: true, cpu: true, memoryGb: true } },
       },
       orderBy: { id: 'asc' },
     });
@@ -85,8 +99,7 @@ export async function startWorker(
     }));
   }
 
-  function adopt({ attemptId, jobId, machine, gpu, gpuCount }: Claim): void {
-    const share = { machine, gpu, gpuCount };
+  function adopt({ attemptId, jobId, ...share }: Claim): void {
     known.add(attemptId);
     const done = attend(attemptId, jobId)
       .then((over) => (over ? leave(attemptId, share) : undefined))
@@ -165,20 +178,40 @@ export async function startWorker(
   async function claimAll(): Promise<void> {
     // A job that begins writes; there is a call when there is space again.
     if (space.low) return;
-    for (const { id: machine, gpus } of runner.machines) {
-      for (const [gpu, gpuTotal] of [['none', 0] as const, ...Object.entries(gpus)]) {
-        while (!signal.aborted && active.size < config.jobSlots) {
-          let gpuFree = gpuTotal;
-          for (const held of new Map([...leaving, ...active]).values())
-            if (held.machine === machine && held.gpu === gpu) gpuFree -= held.gpuCount;
-          const wanted = { workerId: id, runner: runner.name, machine, gpu, gpuTotal, gpuFree };
-          const claim = await claimNext(deps, wanted);
-          if (!claim) break;
-          metrics.jobClaimed(claim, claim.waited);
-          adopt(claim);
-        }
+    for (let long = reservations.size > 0; !signal.aborted; ) {
+      const slotsFree = slots - active.size;
+      const held = holdings();
+      const pools = openPools({ machines, slots, held });
+      if (slotsFree <= 0 || pools.size === 0) return;
+      const most = Math.min(slotsFree, SHORT_LOOK);
+      let passedOver = false;
+      const claims = await claimJobs(deps, {
+        workerId: id,
+        runner: runner.name,
+        pools,
+        ...(long ? LONG_LOOK : { lines: most, depth: most }),
+        reserved: reservations.values(),
+        decide(lines, reserved) {
+          const room = { machines, elsewhere, slots, slotsFree, held };
+          const decision = admit({ ...room, lines, reserved });
+          ({ reservations, passedOver } = decision);
+          return decision.admitted;
+        },
+      });
+      for (const { region, waited, ...claim } of claims) {
+        metrics.jobClaimed({ gpu: claim.gpu, region }, waited);
+        adopt(claim);
       }
+      if (claims.length > 0) continue;
+      if (long || !passedOver) return;
+      long = true;
     }
+  }
+
+  /** An attempt that leaves and has its slot still counts as one that has not ended. */
+  function holdings(): Holding[] {
+    const others = [...leaving].filter(([attemptId]) => !active.has(attemptId));
+    return [...active.values(), ...others.map(([, share]) => ({ ...share, leaving: true }))];
   }
 
   const claiming = persist(
@@ -192,7 +225,7 @@ export async function startWorker(
         for await (const _ of bus.wakes('queue', signal)) {
           clearTimeout(due);
           await claimAll();
-          const ms = active.size < config.jobSlots ? await nextDue(deps, models) : null;
+          const ms = active.size < slots ? await nextDue(deps, models) : null;
           // A pause is a minute at most; what an idle waker would notice needs no timer.
           if (ms !== null)
             due = setTimeout(() => bus.notify('queue'), Math.min(ms, pauses.longestMs) + 1);
@@ -210,6 +243,7 @@ export async function startWorker(
       if (signal.aborted) return;
       try {
         await heartbeat(deps, self);
+        elsewhere = await machinesElsewhere(deps, id);
         for (const lost of await findLost(deps, self))
           await db
             .$transaction((tx) => loseAttempt(tx, lost))
@@ -231,4 +265,14 @@ export async function startWorker(
       await Promise.all([...leaving.values()].map(({ done }) => done));
     },
   };
+}
+
+/** For the operator, at the start: what jobs have, and what becomes of those that ask for more. */
+function describeMachine({ id, cpus, memoryBytes, gpus }: Machine, slots: number): string {
+  const memory = `${(memoryBytes / 2 ** 30).toFixed(1)} GB`;
+  const models = Object.entries(gpus).map(([model, count]) => `, ${count} × ${model}`);
+  return (
+    `Jobs have ${cpus} vCPUs, ${memory}${models.join('')} of the machine "${id}"; ` +
+    `those that ask for more get that, and up to ${slots} of them share it`
+  );
 }

@@ -1,0 +1,225 @@
+/**
+ * Taking jobs from the queue for a worker.
+ *
+ * Within a namespace and pool the oldest job is next. Between namespaces that one is next which holds the fewest jobs,
+ * and of equals the one that was served longest ago. `queue_lines` has that order in an index: a row for each
+ * namespace and pool in which jobs wait, so a claim reads the first entries, however many namespaces wait and
+ * however many jobs have ever run.
+ *
+ * Claims follow each other (an advisory lock), or two workers would take by one and the same order; so a claim takes as
+ * many jobs as the worker has room for. Within it the namespaces that may be served are locked (`queue_shares`, in
+ * the order of their ids), as does everyone who changes what is counted of them. So the counts, the head of a line and
+ * the jobs that are read after that belong together, and nobody changes them before the claim is committed. The jobs
+ * are locked last, and those that somebody else holds are left out: who cancels a job holds its row and then waits for
+ * the namespace, so waiting for that row here could never end.
+ *
+ * The commit is not waited for until it is on disk. A claim that the database forgets in a crash was none: nothing runs
+ * before the handle is stored, and storing it waits for that, and for all before it.
+ */
+import type { Pool, PoolClient } from 'pg';
+import { inPoolTransaction } from '../../database/client.ts';
+import { newId } from '../../ids.ts';
+import { PHASES } from '../state.ts';
+import type { Admitted, Candidate, Line, Wish } from './admission.ts';
+
+/** What a worker must know of an attempt that it looks after. */
+export type Claim = Wish & { jobId: string; attemptId: string; machine: string };
+/** `waited`: seconds since it could have been claimed. */
+export type Claimed = Claim & { region: string; waited: number };
+
+export type Waiting = Candidate & { region: string; repo: boolean };
+
+type ClaimInput = {
+  workerId: string;
+  runner: string;
+  /** GPU model, or `none`, → the most GPUs that a job may ask for. A worker serves every region. */
+  pools: ReadonlyMap<string, number>;
+  /** How many lines are looked at, and how many jobs of each. */
+  lines: number;
+  depth: number;
+  /** Ids of jobs that are looked at wherever they stand. */
+  reserved: Iterable<string>;
+  /** Which of them start, and where. */
+  decide(lines: Line<Waiting>[], reserved: Waiting[]): readonly Admitted<Waiting>[];
+};
+
+/** "loamq": the lock that a claim holds. */
+const BEGIN = `begin; set local synchronous_commit = off; select pg_advisory_xact_lock(465825750385)`;
+
+/** Locks the namespaces of the first lines that have a job for us, and of jobs with a reservation. */
+const LOCK = `
+  with pools as (
+    select * from unnest($1::text[], $2::int[]) as p (gpu, most)
+  ), next as (
+    select first.namespace_id from pools cross join lateral (
+      select l.namespace_id, l.held, l.served_at, l.line_served_at from queue_lines l
+      cross join lateral (
+        select from jobs
+        where gpu = l.gpu and region = l.region and namespace_id = l.namespace_id and id >= l.head
+          and status = 'queued' and attempt_id is null and available_at <= now()
+          and (l.gpu = 'none' or gpu_count <= most)
+        order by id limit 1
+      ) any_job
+      where l.gpu = pools.gpu and open
+      order by l.held, l.served_at, l.namespace_id, l.line_served_at, l.region limit $3
+    ) first
+    order by first.held, first.served_at, first.namespace_id, first.line_served_at limit $3
+  )
+  select namespace_id from queue_shares
+  where namespace_id in (
+    select namespace_id from next
+    union select namespace_id from jobs
+    where id = any($4::text[]) and status = 'queued' and attempt_id is null
+  )
+  order by namespace_id for update`;
+
+/** The first jobs of the lines of these namespaces, and the jobs with a reservation (`turn` is null). */
+const READ = `
+  with pools as (
+    select * from unnest($1::text[], $2::int[]) as p (gpu, most)
+  ), lines as (
+    select l.namespace_id, l.gpu, l.region, l.head, l.held, pools.most, row_number() over (
+      order by l.held, l.served_at, l.namespace_id, l.line_served_at, l.region
+    )::int as turn
+    from pools join queue_lines l using (gpu) where l.open and l.namespace_id = any($3)
+  )
+  select l.turn, l.held, l.namespace_id as "namespaceId", l.gpu, l.region, j.* from lines l
+  cross join lateral (
+    select id, gpu_count as "gpuCount", cpu, memory_gb as "memoryGb", repo is not null as repo
+    from jobs
+    where gpu = l.gpu and region = l.region and namespace_id = l.namespace_id and id >= l.head
+      and status = 'queued' and attempt_id is null and available_at <= now()
+      and (l.gpu = 'none' or gpu_count <= l.most)
+    order by id limit $4
+  ) j
+  union all
+  select null, 0, namespace_id, gpu, region, id, gpu_count, cpu, memory_gb, repo is not null
+  from jobs where id = any($5::text[]) and status = 'queued' and attempt_id is null
+    and available_at <= now() and namespace_id = any($3)
+  order by turn, id`;
+
+/**
+ * Gives the jobs to their attempts, and counts. A line's head moves on to the first job up to the last one taken that
+ * was not taken: one that did not fit, or that is to be tried again later.
+ */
+const TAKE = `
+  with wanted as (
+    select * from unnest(
+      $1::text[], $2::text[], $3::text[], $4::int[], $5::bigint[], $6::boolean[], $7::text[]
+    ) with ordinality
+      as w (id, attempt_id, machine, cpus, memory_bytes, shared, progress, place)
+  ), free as (
+    select id from jobs where id in (select id from wanted)
+      and status = 'queued' and attempt_id is null
+    for update skip locked
+  ), taken as (
+    update jobs set attempt_id = w.attempt_id, progress = w.progress
+    from free join wanted w using (id) where jobs.id = free.id
+    returning jobs.id, jobs.namespace_id, jobs.gpu, jobs.region, jobs.available_at, w.place
+  ), before as (
+    select taken.id, coalesce(max(number), 0) as number, max(ended_at) as ended_at
+    from taken left join job_attempts a on a.job_id = taken.id group by taken.id
+  ), begun as (
+    insert into job_attempts
+      (id, job_id, number, runner, worker_id, machine, cpus, memory_bytes, shared)
+    select attempt_id, id, number + 1, $8, $9, machine, cpus, memory_bytes, shared
+    from before join wanted using (id)
+  ), by_namespace as (
+    select namespace_id, count(*)::int as jobs,
+      clock_timestamp() + max(place) * interval '1 microsecond' as served_at
+    from taken group by namespace_id
+  ), by_line as (
+    select namespace_id, gpu, region, count(*)::int as jobs, max(id) as last
+    from taken group by namespace_id, gpu, region
+  ), counted as (
+    update queue_shares s set held = held + n.jobs, served_at = n.served_at
+    from by_namespace n where n.namespace_id = s.namespace_id
+  ), moved as (
+    update queue_lines l set
+      held = l.held + n.jobs, served_at = n.served_at,
+      waiting = l.waiting - coalesce(t.jobs, 0), open = l.waiting > coalesce(t.jobs, 0),
+      line_served_at = case when t.jobs is null then l.line_served_at else n.served_at end,
+      head = case when t.jobs is null or t.last < l.head then l.head else coalesce((
+        select id from jobs
+        where gpu = l.gpu and region = l.region and namespace_id = l.namespace_id
+          and id between l.head and t.last and status = 'queued' and attempt_id is null
+          and id not in (select id from taken)
+        order by id limit 1
+      ), t.last) end
+    from queue_lines k join by_namespace n using (namespace_id)
+      left join by_line t using (namespace_id, gpu, region)
+    where k.open
+      and l.namespace_id = k.namespace_id and l.gpu = k.gpu and l.region = k.region
+  )
+  select id, place::int, extract(epoch from
+    least(now() - available_at, now() - ended_at))::float8 as waited
+  from taken join before using (id) order by place`;
+
+/**
+ * Takes those jobs that `decide` says, and opens an attempt for each, in one transaction.
+ * @returns what was taken: less than was decided where somebody cancels a job at that moment
+ */
+export async function claimJobs(
+  { pool }: { pool: Pool },
+  { workerId, runner, pools, lines, depth, reserved, decide }: ClaimInput,
+): Promise<Claimed[]> {
+  const [models, most, held] = [[...pools.keys()], [...pools.values()], [...reserved]];
+  return inPoolTransaction(
+    pool,
+    async (client) => {
+      const places = await run(client, 'loam_queue_lock', LOCK, [models, most, lines, held]);
+      if (places.length === 0) return [];
+      const namespaces = places.map(({ namespace_id }) => namespace_id);
+      const values = [models, most, namespaces, depth, held];
+      const rows = await run<Row>(client, 'loam_queue_read', READ, values);
+      const chosen = decide(...linesOf(rows));
+      if (chosen.length === 0) return [];
+      const attempts = chosen.map(() => newId('att'));
+      const taken = await run<Taken>(client, 'loam_queue_take', TAKE, [
+        chosen.map(({ job }) => job.id),
+        attempts,
+        chosen.map(({ grant }) => grant.machine),
+        chosen.map(({ grant }) => grant.cpus),
+        chosen.map(({ grant }) => grant.memoryBytes),
+        chosen.map(({ grant }) => grant.shared),
+        chosen.map(({ job }) => (job.repo ? PHASES.cloning : PHASES.preparing)),
+        runner,
+        workerId,
+      ]);
+      return taken.flatMap(({ place, waited }) => {
+        const attemptId = attempts[place - 1];
+        const one = chosen[place - 1];
+        if (!one || !attemptId) return [];
+        const { id: jobId, gpu, gpuCount, cpu, memoryGb, region } = one.job;
+        const { machine } = one.grant;
+        return [{ jobId, attemptId, machine, gpu, gpuCount, cpu, memoryGb, region, waited }];
+      });
+    },
+    BEGIN,
+  );
+}
+
+type Row = Waiting & { turn: number | null; held: number };
+type Taken = { id: string; place: number; waited: number };
+
+/** A statement that the connection keeps. */
+async function run<R extends object = { namespace_id: string }>(
+  client: PoolClient,
+  name: string,
+  text: string,
+  values: unknown[],
+): Promise<R[]> {
+  return (await client.query<R & Record<string, unknown>>({ name, text, values })).rows;
+}
+
+/** `rows` in the order of turns, and within one of ids. */
+function linesOf(rows: readonly Row[]): [Line<Waiting>[], Waiting[]] {
+  const lines: (Line<Waiting> & { jobs: Waiting[] })[] = [];
+  const reserved: Waiting[] = [];
+  for (const { turn, held, ...job } of rows) {
+    if (turn === null) reserved.push(job);
+    else if (lines.at(-1)?.turn === turn) lines.at(-1)?.jobs.push(job);
+    else lines.push({ namespaceId: job.namespaceId, held, turn, jobs: [job] });
+  }
+  return [lines, reserved];
+}
