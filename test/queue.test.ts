@@ -1,0 +1,280 @@
+/** The queue under load: what is counted is what there is, no machine is given more than it has, nobody starves. */
+import pg from 'pg';
+import { expect, inject, test } from 'vitest';
+import { readMigrations } from '../src/database/migrate.ts';
+import { newId } from '../src/ids.ts';
+import { openCheckouts } from '../src/jobs/checkouts.ts';
+import { LOCAL, type Machine, type Runner } from '../src/jobs/runners/runner.ts';
+import { startWorker, type Worker } from '../src/jobs/worker/worker.ts';
+import { type FakeRunner, fakeRunner } from './fakes/runner.ts';
+import { eventually, startApp } from './harness.ts';
+
+const GIB = 2 ** 30;
+const SLOTS = 4;
+
+/** What stands in `queue_shares` and `queue_lines` and differs from a count of the jobs, in one snapshot. */
+const MISCOUNTED = `
+  with held as (
+    select namespace_id, count(*) as held from jobs where attempt_id is not null group by 1
+  ), lines as (
+    select namespace_id, gpu, region, count(*) as waiting, min(id) as first from jobs
+    where status = 'queued' and attempt_id is null group by 1, 2, 3
+  )
+  select namespace_id, 'held' as what from held full join queue_shares s using (namespace_id)
+  where coalesce(held.held, 0) <> coalesce(s.held, 0)
+  union all
+  select namespace_id, 'line' from lines full join queue_lines l using (namespace_id, gpu, region)
+    left join queue_shares s using (namespace_id)
+  where coalesce(lines.waiting, 0) <> coalesce(l.waiting, 0) or l.open <> (l.waiting > 0)
+    or lines.first < l.head or (l.open and (l.held, l.served_at) <> (s.held, s.served_at))`;
+
+async function insertJob(pool: pg.Pool, job: Record<string, unknown>): Promise<string> {
+  const row = {
+    ...{ id: newId('job'), gpu: 'none', gpu_count: 1, cpu: 8, memory_gb: 32, disk_gb: 1 },
+    ...{ region: 'us-east-1', timeout_minutes: 5, retries: 0, cost_per_hour: 0, next_seq: 2 },
+    ...job,
+  };
+  const columns = Object.keys(row);
+  const places = columns.map((_, i) => `$${i + 1}`);
+  await pool.query(`insert into jobs (name, ${columns}) values ($1, ${places})`, [
+    ...Object.values(row),
+  ]);
+  await pool.query(`select pg_notify('loam', 'queue')`);
+  return row.id;
+}
+
+/** Workers of their own on one database; the app's server takes no job. */
+async function withWorkers() {
+  const app = await startApp({ config: { jobSlots: 0 }, overrides: { runner: fakeRunner() } });
+  const { services } = app.app;
+  const namespaces = await Promise.all(
+    ['ada', 'bob', 'cleo'].map(async (name) => {
+      await app.user(name);
+      return (await services.db.namespace.findUniqueOrThrow({ where: { name } })).id;
+    }),
+  );
+  const start = (id: string, runner: Runner) => {
+    const members = { ...services.cluster.members, id };
+    const deps = {
+      ...services,
+      db: services.db as Parameters<typeof startWorker>[0]['db'],
+      config: { ...services.config, jobSlots: SLOTS },
+      cluster: { ...services.cluster, members },
+      checkout: openCheckouts(services),
+      runner,
+    };
+    return startWorker(deps, { pauses: { firstMs: 5, longestMs: 50 } });
+  };
+  // Its own, so that the connections that a test ends are the workers'.
+  const pool = new pg.Pool({ ...services.pool.options, max: 1 });
+  return {
+    ...{ services, pool, namespaces, start },
+    async [Symbol.asyncDispose]() {
+      await pool.end();
+      await app[Symbol.asyncDispose]();
+    },
+  };
+}
+
+/** Fails when more runs on the machine than it has, as often as something starts. */
+function watched(fake: FakeRunner, machine: Machine, problems: string[]): Runner {
+  return {
+    ...fake,
+    async start(handle) {
+      await fake.start(handle);
+      const sum = { cpu: 0, memory: 0, gpus: 0 };
+      for (const { hardware } of fake.running()) {
+        const { cpu, memoryGb, gpu, gpuCount } = hardware;
+        const memory = memoryGb * GIB;
+        sum.cpu += cpu <= machine.cpus ? cpu : machine.cpus / SLOTS;
+        sum.memory += memory <= machine.memoryBytes ? memory : machine.memoryBytes / SLOTS;
+        if (gpu !== 'none') sum.gpus += gpuCount;
+      }
+      if (fake.running().length > SLOTS) problems.push(`${fake.running().length} run`);
+      if (sum.cpu > machine.cpus + 1e-9 || sum.memory > machine.memoryBytes + 1)
+        problems.push(JSON.stringify(sum));
+      if (sum.gpus > (machine.gpus.T4 ?? 0)) problems.push(`${sum.gpus} GPUs`);
+    },
+  };
+}
+
+/** Pseudo-random, so that a failure can be had again. */
+function random(seed: number): (below: number) => number {
+  let state = seed;
+  return (below) => {
+    state = (Math.imul(state, 1_103_515_245) + 12_345) & 0x7fffffff;
+    return (state >>> 8) % below;
+  };
+}
+
+test('through kills of workers and connections the counts are right, and no machine is given twice', {
+  timeout: 60_000,
+}, async () => {
+  await using made = await withWorkers();
+  const { pool, namespaces, start } = made;
+  const problems: string[] = [];
+  const pick = random(11);
+  const machines: Machine[] = [
+    { id: LOCAL, cpus: 8, memoryBytes: 64 * GIB, gpus: { T4: 2 } },
+    { id: LOCAL, cpus: 2, memoryBytes: 20 * GIB, gpus: {} },
+  ];
+  const runners = machines.map((machine) =>
+    watched(fakeRunner({ machines: [machine], graceMs: 20 }), machine, problems),
+  );
+  const workers: Worker[] = [];
+  const startOne = async (i: number) => {
+    workers[i] = await start(`worker${i}`, runners[i] as Runner);
+  };
+  const stop = async (i: number) => workers[i]?.[Symbol.asyncDispose]();
+  await startOne(0);
+  await startOne(1);
+  const recount = async () => {
+    const { rows } = await pool.query(MISCOUNTED);
+    expect(rows).toEqual([]);
+  };
+
+  const commands = ['exit 0', 'exit 1', 'sleep 0.05', 'sleep 0.2', 'lose', 'unstartable'];
+  const ids: string[] = [];
+  for (let i = 0; i < 160; i++) {
+    const gpu = pick(5) === 0 ? 'T4' : 'none';
+    const job = {
+      namespace_id: namespaces[pick(3)],
+      command: commands[pick(commands.length)],
+      ...{ gpu, gpu_count: gpu === 'none' ? 1 : 1 + pick(2), cpu: [2, 4, 8, 16][pick(4)] },
+      ...{ memory_gb: [1, 8, 32, 100][pick(4)], retries: pick(4) === 0 ? 1 : 0 },
+      region: ['us-east-1', 'eu-west-1'][pick(2)],
+    };
+    ids.push(await insertJob(pool, job));
+    if (pick(6) === 0)
+      await pool.query(
+        `update jobs set status = 'cancelled', attempt_id = null, completed_at = now()
+         where id = $1 and status in ('queued', 'running')`,
+        [ids[pick(ids.length)]],
+      );
+    if (pick(20) === 0)
+      // In the middle of whatever it is doing; all clients find another connection.
+      await pool.query(`select pg_terminate_backend(pid) from pg_stat_activity
+        where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'
+          and query ~ 'queue_|jobs' order by random() limit 1`);
+    if (pick(25) === 0) {
+      const i = pick(2);
+      await stop(i);
+      await startOne(i);
+    }
+    if (i % 10 === 0) await recount();
+  }
+  await eventually(async () => {
+    const { rows } = await pool.query(
+      `select id, status, cpu, gpu, progress from jobs where status in ('queued', 'running')`,
+    );
+    expect(rows).toEqual([]);
+  }, 30_000);
+  await recount();
+  expect(problems).toEqual([]);
+  const { rows } = await pool.query('select sum(held)::int as held from queue_shares');
+  expect(rows).toEqual([{ held: 0 }]);
+  await stop(0);
+  await stop(1);
+});
+
+test('a big job of a namespace that holds others starts, although small ones come without end', async () => {
+  await using made = await withWorkers();
+  const { pool, namespaces, start } = made;
+  const [ada, bob] = namespaces;
+  const machine = { id: LOCAL, cpus: 8, memoryBytes: 512 * GIB, gpus: { T4: 1 } };
+  const runner = fakeRunner({ machines: [machine] });
+  const small = { namespace_id: bob, cpu: 2, memory_gb: 2, command: 'sleep 0.05' };
+  for (let i = 0; i < 12; i++) await insertJob(pool, small);
+  // Ada always holds one, so Bob is before her whenever he holds none.
+  const hold = { namespace_id: ada, cpu: 2, memory_gb: 2, gpu: 'T4', command: 'sleep 600' };
+  const held = await insertJob(pool, hold);
+  await using _worker = await start('one', runner);
+  await eventually(() =>
+    expect(runner.running().some(({ env }) => env.JOB_ID === held)).toBe(true),
+  );
+  const big = await insertJob(pool, {
+    namespace_id: ada,
+    cpu: 4,
+    memory_gb: 64,
+    command: 'exit 0',
+  });
+  const rank = () => runner.started.findIndex(({ env }) => env.JOB_ID === big);
+  while (rank() < 0 && runner.started.length < 150) {
+    await insertJob(pool, small);
+    await insertJob(pool, small);
+  }
+  await eventually(() => expect(rank()).toBeGreaterThan(0));
+  await pool.query(
+    `update jobs set status = 'cancelled', attempt_id = null where status in ('queued', 'running')`,
+  );
+  await pool.query(`select pg_notify('loam', $1)`, [`job:${held}/status`]);
+});
+
+test('what an attempt was given is shown, and a small machine runs as many as it has slots', async () => {
+  const machine = { id: LOCAL, cpus: 2, memoryBytes: 20 * GIB, gpus: {} };
+  const runner = fakeRunner({ machines: [machine], graceMs: 20 });
+  await using made = await withWorkers();
+  const { pool, namespaces, start } = made;
+  await using _worker = await start('small', runner);
+  const job = { namespace_id: namespaces[0], command: 'sleep 600' };
+  for (let i = 0; i < SLOTS + 2; i++) await insertJob(pool, job);
+  await eventually(() => expect(runner.running()).toHaveLength(SLOTS));
+  expect(await given(pool)).toEqual(
+    Array(SLOTS).fill({ machine: LOCAL, cpus: 2, memory: 20, shared: true }),
+  );
+  await endAll(pool);
+  await eventually(() => expect(runner.running()).toEqual([]));
+  // Exact: the machine has what is asked for, so two of one vCPU less than all do not run at once.
+  for (let i = 0; i < 2; i++) await insertJob(pool, { ...job, cpu: 2, memory_gb: 4 });
+  await eventually(() => expect(runner.running()).toHaveLength(1));
+  expect(await given(pool)).toEqual([{ machine: LOCAL, cpus: 2, memory: 4, shared: false }]);
+  await endAll(pool);
+});
+
+async function given(pool: pg.Pool) {
+  const { rows } = await pool.query(
+    `select machine, cpus, (memory_bytes / 1073741824)::int as memory, shared from job_attempts where ended_at is null`,
+  );
+  return rows;
+}
+
+async function endAll(pool: pg.Pool): Promise<void> {
+  const { rows } = await pool.query(
+    `update jobs set status = 'cancelled', attempt_id = null
+     where status in ('queued', 'running') returning id`,
+  );
+  for (const { id } of rows) await pool.query(`select pg_notify('loam', $1)`, [`job:${id}/status`]);
+}
+
+test('a database of a version without lines has them after its migration', async () => {
+  await using cleanup = new AsyncDisposableStack();
+  const postgres = inject('postgres');
+  const database = `lines_${process.pid}`;
+  const server = new pg.Client({ ...postgres, database: 'postgres' });
+  await server.connect();
+  cleanup.defer(() => server.end());
+  await server.query(`create database ${database}`);
+  cleanup.defer(() => eventually(() => server.query(`drop database ${database}`)).then(() => {}));
+  const pool = new pg.Pool({ ...postgres, database });
+  cleanup.defer(() => pool.end());
+  const migrations = await readMigrations();
+  const change = migrations.findIndex(({ name }) => name.endsWith('queue_lines'));
+  for (const { sql } of migrations.slice(0, change)) await pool.query(sql);
+  for (const id of ['ada', 'bob', 'cleo', 'dora'])
+    await pool.query(`insert into namespaces (id, name, kind) values ($1, $1, 'organization')`, [
+      id,
+    ]);
+  await pool.query(`insert into queue_turns values ('ada', '2026-01-01'), ('dora', '2026-01-02')`);
+  const jobs = [
+    ...['ada', 'ada', 'bob'].map((namespace_id) => ({ namespace_id })),
+    { namespace_id: 'ada', gpu: 'T4', region: 'eu-west-1' },
+    { namespace_id: 'ada', status: 'running', attempt_id: 'att_a' },
+    { namespace_id: 'cleo', attempt_id: 'att_b' },
+    { namespace_id: 'bob', status: 'succeeded' },
+  ];
+  for (const job of jobs) await insertJob(pool, { command: 'true', ...job });
+  for (const { sql } of migrations.slice(change)) await pool.query(sql);
+  expect((await pool.query(MISCOUNTED)).rows).toEqual([]);
+  const { rows } = await pool.query('select namespace_id from queue_lines where open order by 1');
+  expect(rows.map((row) => row.namespace_id)).toEqual(['ada', 'ada', 'bob']);
+});
