@@ -8,6 +8,7 @@
  */
 import { join } from 'node:path';
 import type { z } from 'zod';
+import type { AllowedImages } from './jobs/runners/docker/reference.ts';
 import { type PlanLimits, planLimits } from './limits/plans.ts';
 import { DOCKER_VARIABLES, type DockerConfig, dockerOf } from './variables/docker.ts';
 import * as kinds from './variables/kinds.ts';
@@ -67,6 +68,16 @@ export type Config = {
   docker: DockerConfig;
   /** Of jobs that name none; unset: such a job is a process where it can be one. */
   defaultImage?: string;
+  /** What users may name; unset: all of the internet's registries. */
+  images?: AllowedImages;
+  containers: {
+    /** A network of the engine that the operator has prepared for jobs. */
+    network?: string;
+    /** Of the engine; unset: its own. */
+    runtime?: string;
+    /** Whether an image that wants root gets it, in its container. */
+    root: boolean;
+  };
   /** Jobs that run at once on this machine. */
   jobSlots: number;
   /** Fetches, pushes and downloads that run at once. */
@@ -175,6 +186,26 @@ export const VARIABLES = {
     '',
     'image for jobs that name none; unset: they are processes, or with LOAM_RUNNER=docker run in buildpack-deps:bookworm-scm',
     kinds.image,
+  ],
+  LOAM_IMAGES: [
+    '',
+    'images that jobs may name: patterns with commas between, such as debian,ghcr.io/acme/**; unset: those of registries on the internet',
+    kinds.images,
+  ],
+  LOAM_DOCKER_NETWORK: [
+    '',
+    'network of the engine that you have prepared for jobs; unset: one with rules of ours',
+    kinds.engineName,
+  ],
+  LOAM_DOCKER_RUNTIME: [
+    '',
+    "runtime of containers, such as runsc; unset: the engine's",
+    kinds.engineName,
+  ],
+  LOAM_DOCKER_ROOT: [
+    'off',
+    'on: an image that wants root gets it, in its container',
+    kinds.oneOf('on', 'off'),
   ],
   LOAM_JOB_SLOTS: ['4', 'jobs that run at once on this machine', kinds.integer(1, 1024)],
   LOAM_GIT_TRANSFERS: [
@@ -290,6 +321,12 @@ export function readConfig(env: Env = process.env): Config {
     runner: values.LOAM_RUNNER,
     docker: dockerOf(values.LOAM_RUNNER === 'process' ? {} : readValues(env, DOCKER_VARIABLES)),
     defaultImage: values.LOAM_DEFAULT_IMAGE,
+    images: values.LOAM_IMAGES,
+    containers: {
+      network: values.LOAM_DOCKER_NETWORK,
+      runtime: values.LOAM_DOCKER_RUNTIME,
+      root: values.LOAM_DOCKER_ROOT === 'on',
+    },
     jobSlots: values.LOAM_JOB_SLOTS,
     jobNetwork: values.LOAM_JOB_NETWORK,
     jobUids: values.LOAM_JOB_UIDS,

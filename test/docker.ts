@@ -15,6 +15,7 @@ export const DOCKER: DockerConfig = {
   host: process.env.DOCKER_HOST || 'unix:///var/run/docker.sock',
   named: true,
   tlsVerify: false,
+  configFolder: '/nonexistent',
 };
 
 export const docker = async (...args: string[]): Promise<string> =>
@@ -26,10 +27,9 @@ export async function dockerRunner(options: Partial<DockerRunnerOptions> = {}) {
   const given = {
     dir,
     docker: DOCKER,
-    defaultImage: BUSYBOX,
     graceMs: 300,
     // No registry is in reach.
-    images: { times: { tries: 1 } },
+    images: { allowed: null, fallback: BUSYBOX, configFolder: dir, times: { tries: 1 } },
     ...options,
   };
   const runner = await openDockerRunner(given);

@@ -68,7 +68,11 @@ export async function startApp({
       if (left.length === 0) continue;
       await using runner = await (name === 'attempts'
         ? openProcessRunner({ dir })
-        : openDockerRunner({ dir, docker: DOCKER, defaultImage: BUSYBOX }));
+        : openDockerRunner({
+            dir,
+            docker: DOCKER,
+            images: { allowed: null, fallback: BUSYBOX, configFolder: dir },
+          }));
       await runner.sweep(new Set());
     }
   });

@@ -2,13 +2,14 @@
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import Docker from 'dockerode';
 import { describe, expect, onTestFinished, type TestContext, test } from 'vitest';
 import { credentialsFor } from '../src/jobs/runners/docker/credentials.ts';
+import { connect } from '../src/jobs/runners/docker/engine.ts';
 import { type ImagesOptions, openImages } from '../src/jobs/runners/docker/images.ts';
 import { allowedImages, parseReference, written } from '../src/jobs/runners/docker/reference.ts';
 import { Unstartable } from '../src/jobs/runners/runner.ts';
 import { createLog } from '../src/log.ts';
+import { DOCKER } from './docker.ts';
 import { eventually } from './harness.ts';
 import { type ImageRegistry, imageRegistry } from './image-registry.ts';
 import { needs } from './needs.ts';
@@ -174,7 +175,7 @@ test('helpers of the configuration are asked, for one registry or for all', asyn
 });
 
 describe('pulls', () => {
-  const docker = new Docker();
+  const engine = connect(DOCKER);
 
   type Setup = Partial<Omit<ImagesOptions, 'configFolder'>>;
 
@@ -186,14 +187,14 @@ describe('pulls', () => {
     onTestFinished(async () => {
       await registry[Symbol.asyncDispose]();
       for (const name of names)
-        await docker
+        await engine.docker
           .getImage(name)
           .remove({ force: true })
           .catch((error) => {
             if (error.statusCode !== 404) throw error;
           });
     });
-    const images = openImages(docker, {
+    const images = openImages(engine, {
       allowed: () => true,
       fallback: 'debian',
       configFolder: await configFolder(),
@@ -275,7 +276,7 @@ describe('pulls', () => {
         ),
       );
       const auth = Buffer.from(`${login.username}:${login.password}`).toString('base64');
-      const known = openImages(docker, {
+      const known = openImages(engine, {
         // A login is the operator's word for a registry that is not on the internet.
         allowed: null,
         fallback: 'debian',

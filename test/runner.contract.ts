@@ -31,6 +31,7 @@ export function attemptSpec(command: string, changes: Partial<AttemptSpec> = {})
     hardware: { gpu: 'none', gpuCount: 1, cpu: 2, memoryGb: 1, diskGb: 1, region: 'us-east-1' },
     timeoutMs: 60_000,
     log: { bytes: 2 ** 30, lines: 10_000_000 },
+    report: () => {},
     ...changes,
   };
 }
@@ -136,7 +137,7 @@ export function runnerContract(open: () => Promise<RunnerUnderTest>): void {
   test('an image that cannot be run is refused with a reason', async () => {
     await using made = await open();
     await expect(
-      made.runner.prepare(attemptSpec('true', { image: 'debian:12' }), never),
+      made.runner.prepare(attemptSpec('true', { image: 'registry.invalid/debian:12' }), never),
     ).rejects.toThrow(/debian:12/);
   });
 

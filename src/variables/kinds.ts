@@ -6,6 +6,7 @@ import { isIP } from 'node:net';
 import { resolve } from 'node:path';
 import { z } from 'zod';
 import { whyNotName } from '../auth/names.ts';
+import { allowedImages } from '../jobs/runners/docker/reference.ts';
 import { planLimits, withOverrides } from '../limits/plans.ts';
 
 function refuse(ctx: z.RefinementCtx, message: string): never {
@@ -77,6 +78,18 @@ export const engine = url('unix:', 'tcp:');
 export const image = z
   .string()
   .regex(/^[\w][\w.:/@-]{0,511}$/, 'must be the name of an image, such as debian:12');
+
+/** Of images that jobs may name. */
+export const images = z.string().transform((text, ctx) => {
+  const allowed = allowedImages(text.split(',').map((one) => one.trim()));
+  if (!('wrong' in allowed)) return allowed;
+  return refuse(ctx, `${JSON.stringify(allowed.wrong)} is not the pattern of an image`);
+});
+
+/** Of what an engine has: a network, a runtime. */
+export const engineName = z
+  .string()
+  .regex(/^[\w][\w.:-]{0,127}$/, 'must be a name of letters, digits, dots and hyphens');
 
 /** An address of the web to which paths are appended, in ASCII, because it stands in headers. */
 export const site = url('http:', 'https:')

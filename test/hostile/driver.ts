@@ -7,6 +7,7 @@ import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import type { Readable } from 'node:stream';
 import { extract } from 'tar-stream';
+import { openDockerRunner } from '../../src/jobs/runners/docker/runner.ts';
 import { descendants, statOf } from '../../src/jobs/runners/process/proc.ts';
 import { openProcessRunner } from '../../src/jobs/runners/process/runner.ts';
 import type { Claim } from '../../src/jobs/runners/process/shim.ts';
@@ -17,7 +18,7 @@ import type { Asked, Told } from './user.ts';
 
 const never = new AbortController().signal;
 const options = JSON.parse(process.argv[2] ?? '{}');
-const runner = await openProcessRunner(options);
+const runner = await ('docker' in options ? openDockerRunner(options) : openProcessRunner(options));
 tell({ warning: runner.warning ?? '' });
 for await (const line of createInterface(process.stdin))
   tell(await runJob(runner, JSON.parse(line)));
@@ -28,8 +29,8 @@ function tell(told: { warning: string } | Told): void {
 }
 
 async function runJob(runner: Runner, asked: Asked): Promise<Told> {
-  const { command, env = {}, gpu = 'none', stop, outputs = [] } = asked;
-  const spec = attemptSpec(command, { env });
+  const { command, env = {}, image = null, gpu = 'none', stop, outputs = [] } = asked;
+  const spec = attemptSpec(command, { env, image });
   spec.hardware.gpu = gpu;
   const handle = await runner.prepare(spec, never);
   await runner.start(handle);

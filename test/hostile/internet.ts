@@ -1,6 +1,7 @@
 /**
  * Plays the networks of an operator, inside a network namespace that a test has made: whatever is connected to
- * answers its own address, and a nameserver on the loopback answers every question with the internet's.
+ * answers its own address, and a nameserver answers every question with the internet's. Started with the address of the
+ * nameserver, unless it is the loopback's, and then with those that answer over UDP too.
  */
 import { createSocket } from 'node:dgram';
 import { createServer } from 'node:net';
@@ -35,6 +36,12 @@ if (import.meta.main) {
     socket.on('error', () => {});
     socket.end(`reached ${socket.localAddress?.replace('::ffff:', '')}\n`);
   }).listen(PORT, () => console.log('up'));
+  // An answer must come from the address that was asked.
+  for (const address of process.argv.slice(3)) {
+    const socket = createSocket('udp4');
+    socket.on('message', (_, from) => socket.send(`reached ${address}\n`, from.port, from.address));
+    socket.bind(PORT, address);
+  }
   const dns = createSocket('udp4');
   dns.on('message', (question, from) => {
     // The question again, as an answer of one address that lasts for a minute (RFC 1035, section 4.1).
@@ -49,5 +56,5 @@ if (import.meta.main) {
     const parts = [head, question.subarray(12, end), ...(isAddress ? [answer] : [])];
     dns.send(Buffer.concat(parts), from.port, from.address);
   });
-  dns.bind(53, '127.0.0.1');
+  dns.bind(53, process.argv[2] ?? '127.0.0.1');
 }

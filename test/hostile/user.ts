@@ -4,6 +4,7 @@ import { once } from 'node:events';
 import { mkdir, mkdtemp, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
+import type { DockerRunnerOptions } from '../../src/jobs/runners/docker/runner.ts';
 import type { ProcessRunnerOptions } from '../../src/jobs/runners/process/runner.ts';
 import type { Outcome } from '../../src/jobs/runners/runner.ts';
 import { fillDataFolder } from './machine.ts';
@@ -11,6 +12,7 @@ import { asWho, give, type Who } from './who.ts';
 
 export type Asked = {
   command: string;
+  image?: string;
   env?: Record<string, string>;
   /** One of this model. */
   gpu?: string;
@@ -45,7 +47,7 @@ type Around = {
 
 export async function confined(
   who: Who,
-  options: Omit<ProcessRunnerOptions, 'dir' | 'hidden'>,
+  options: Omit<ProcessRunnerOptions, 'dir' | 'hidden'> | Omit<DockerRunnerOptions, 'dir'>,
   { parent = '/tmp', wrapper = [], path = process.env.PATH }: Around = {},
 ): Promise<Confined> {
   const data = await mkdtemp(join(parent, 'loam-hostile-'));

@@ -89,7 +89,17 @@ function openContainers({ config, log }: Options) {
   return openDockerRunner({
     dir: containersOf(config.dataDir),
     docker: config.docker,
-    defaultImage: config.defaultImage ?? DEFAULT_IMAGE,
+    images: {
+      allowed: config.images ?? null,
+      fallback: config.defaultImage ?? DEFAULT_IMAGE,
+      configFolder: config.docker.configFolder,
+    },
+    network: {
+      mode: config.jobNetwork,
+      prepared: config.containers.network,
+      runtime: config.containers.runtime,
+    },
+    root: config.containers.root,
     diskFloor: config.diskFloor,
     uids: config.jobUids,
     log,

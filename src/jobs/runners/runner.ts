@@ -46,6 +46,8 @@ export type AttemptSpec = {
   timeoutMs: number;
   /** What it may print: bytes of text with line ends, and lines. What comes after is not kept. */
   log: { bytes: number; lines: number };
+  /** Hears what the job's `progress` is to say while it is prepared, now and then. */
+  report(progress: string): void;
 };
 
 /** JSON, so that it can be stored. */

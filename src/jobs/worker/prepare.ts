@@ -15,6 +15,7 @@ import type { Secrets } from '../secrets.ts';
 import { PHASES } from '../state.ts';
 import type { Attempt, Deps } from './attempt-row.ts';
 import { isPassing } from './persist.ts';
+import { openProgress, type Progress } from './progress.ts';
 
 /**
  * Makes the place for the work and stores its handle, before anything starts.
@@ -29,8 +30,9 @@ export async function prepare(
   const { db, runner, log } = deps;
   const { id, job } = attempt;
   if (ended.aborted) return { outcome: { kind: 'lost' } };
+  await using progress = openProgress(deps, attempt);
   try {
-    const handle = await runner.prepare(specOf(deps, attempt, secrets), ended);
+    const handle = await runner.prepare(specOf(deps, attempt, secrets, progress), ended);
     const { count } = await db.jobAttempt.updateMany({
       where: { id, endedAt: null, job: { attemptId: id } },
       data: { handle, heartbeatAt: new Date(), runner: String(handle.runner ?? runner.name) },
@@ -39,7 +41,7 @@ export async function prepare(
   } catch (error) {
     if (ended.aborted) return { outcome: { kind: 'lost' } };
     if (isDatabaseAway(error) || isPassing(error)) {
-      if (error instanceof RunnerAway) await tellAway(deps, attempt);
+      if (error instanceof RunnerAway) progress.say(PHASES.away);
       // What was made so far may be what fills the disk.
       await runner
         .remove({ attempt: id })
@@ -56,15 +58,12 @@ export async function prepare(
   }
 }
 
-/** Why the job waits, until it is prepared. */
-async function tellAway({ db }: Deps, { id, job }: Attempt): Promise<void> {
-  await db.job.updateMany({
-    where: { id: job.id, attemptId: id, status: 'queued' },
-    data: { progress: PHASES.away },
-  });
-}
-
-function specOf(deps: Deps, { id, machine, number, job }: Attempt, secrets: Secrets): AttemptSpec {
+function specOf(
+  deps: Deps,
+  { id, machine, number, job }: Attempt,
+  secrets: Secrets,
+  { say }: Progress,
+): AttemptSpec {
   const { repositoryId, commitSha, outputPath, gpu, gpuCount, cpu, memoryGb } = job;
   const source = job.repo === null ? null : { repositoryId, commitSha };
   return {
@@ -75,6 +74,7 @@ function specOf(deps: Deps, { id, machine, number, job }: Attempt, secrets: Secr
     hardware: job,
     timeoutMs: job.timeoutMinutes * 60_000,
     log: printable(deps, job),
+    report: say,
     env: {
       ...(job.env as Record<string, string>),
       ...secrets,
@@ -97,6 +97,8 @@ function specOf(deps: Deps, { id, machine, number, job }: Attempt, secrets: Secr
           throw new Unstartable(`The repository ${job.repo} is gone`);
         const asked = diskRoom(job.diskGb);
         const { room } = deps.space;
+        // What was said last may be of its image.
+        say(PHASES.cloning);
         const input = { attemptId: id, repositoryId, commitSha, dir, signal, room, ...asked };
         await deps.checkout(input);
       }),

@@ -5,11 +5,11 @@
  * which ends when none of them waits any more.
  */
 import { lookup } from 'node:dns/promises';
-import type Docker from 'dockerode';
 import type { Logger } from '../../../log.ts';
 import { isPublic } from '../public.ts';
 import { Unstartable } from '../runner.ts';
 import { CredentialsUnreadable, credentialsFor, isKnownRegistry } from './credentials.ts';
+import { type Engine, isStatus } from './engine.ts';
 import { PULL_TIMES, type PullTimes, pullImage } from './pull.ts';
 import { type AllowedImages, parseReference, type Reference, written } from './reference.ts';
 
@@ -52,7 +52,7 @@ export type Images = {
 const REPORT_MS = 2_000;
 const LOOKUP_MS = 2_000;
 
-export function openImages(docker: Docker, options: ImagesOptions): Images {
+export function openImages(engine: Engine, options: ImagesOptions): Images {
   const { allowed, fallback, configFolder, log, reportMs = REPORT_MS } = options;
   const times = { ...PULL_TIMES, ...options.times };
   const pulls = new Map<string, Pull>();
@@ -60,15 +60,17 @@ export function openImages(docker: Docker, options: ImagesOptions): Images {
   /** Undefined: the engine does not have it. */
   async function find(reference: Reference): Promise<Image | undefined> {
     try {
-      const { Id, Config } = await docker.getImage(written(reference)).inspect();
+      const { Id, Config } = await engine.call((docker) =>
+        docker.getImage(written(reference)).inspect(),
+      );
       return {
         id: Id,
         user: Config?.User ?? '',
         volumes: Object.keys(Config?.Volumes ?? {}),
       };
     } catch (error) {
-      if ((error as { statusCode?: number }).statusCode === 404) return undefined;
-      throw error;
+      if (!isStatus(error, 404)) throw error;
+      return undefined;
     }
   }
 
@@ -104,7 +106,7 @@ export function openImages(docker: Docker, options: ImagesOptions): Images {
     const running = pulls.get(key);
     if (running && !running.signal.aborted) return running;
     const started = new Pull((signal, onShare) =>
-      pullImage(docker, reference, {
+      pullImage(engine, reference, {
         auth: () => authFor(reference.registry),
         onShare,
         onFault: (message) => log.warn({ image: key }, `an image was not pulled: ${message}`),

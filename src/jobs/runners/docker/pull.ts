@@ -5,9 +5,9 @@
  * One that has no such image, or refuses it, is believed at once.
  */
 import { setTimeout as delay } from 'node:timers/promises';
-import type Docker from 'dockerode';
-import { Unstartable } from '../runner.ts';
+import { RunnerAway, Unstartable } from '../runner.ts';
 import type { RegistryAuth } from './credentials.ts';
+import { type Engine, EngineError } from './engine.ts';
 import { type Reference, written } from './reference.ts';
 
 export type PullTimes = {
@@ -38,14 +38,14 @@ export type PullOptions = {
 
 /** @throws Unstartable with a reason in plain words; `signal`'s reason; ENOSPC when the engine's disk is full */
 export async function pullImage(
-  docker: Docker,
+  engine: Engine,
   image: Reference,
   { auth, onShare, onFault, signal, times }: PullOptions,
 ): Promise<void> {
   const end = Date.now() + times.totalMs;
   const layers = new Layers();
   for (let tried = 1; ; tried++) {
-    const fault = await pullOnce(docker, image, {
+    const fault = await pullOnce(engine, image, {
       auth: await auth(),
       heard: (event) => onShare(layers.heard(event)),
       signal,
@@ -83,7 +83,7 @@ type TryOptions = {
 
 /** The engine ends a pull whose client has gone. @returns null when the image is there */
 async function pullOnce(
-  docker: Docker,
+  engine: Engine,
   image: Reference,
   { auth, heard, signal, silenceMs }: TryOptions,
 ): Promise<Fault | null> {
@@ -91,12 +91,14 @@ async function pullOnce(
   const timer = setTimeout(() => silent.abort(), silenceMs);
   const abortSignal = AbortSignal.any([signal, silent.signal]);
   try {
-    const stream = await docker.createImage((auth ?? {}) as object, {
-      fromImage: `${image.registry}/${image.repository}`,
-      // With neither the engine pulls every tag that there is.
-      tag: image.digest ?? image.tag,
-      abortSignal,
-    });
+    const stream = await engine.stream((docker, late) =>
+      docker.createImage((auth ?? {}) as object, {
+        fromImage: `${image.registry}/${image.repository}`,
+        // With neither the engine pulls every tag that there is.
+        tag: image.digest ?? image.tag,
+        abortSignal: AbortSignal.any([abortSignal, late]),
+      }),
+    );
     for await (const event of eventsOf(stream)) {
       timer.refresh();
       if (event.error !== undefined) return faultOf(event.error);
@@ -104,17 +106,16 @@ async function pullOnce(
     }
     return null;
   } catch (error) {
+    signal.throwIfAborted();
     if (silent.signal.aborted) return faultOf(`no word for ${silenceMs / 1000} s`);
-    // The engine itself is away or at fault: no affair of the image.
-    const { statusCode, json, message } = error as EngineError;
-    if (statusCode === undefined) throw error;
-    return faultOf(json?.message ?? message, statusCode);
+    if (error instanceof EngineError) return faultOf(error.message, error.status);
+    // The engine is away or at fault, which is no affair of the image.
+    const { code, message } = error as NodeJS.ErrnoException;
+    throw code === undefined ? error : new RunnerAway(`the engine broke off a pull: ${message}`);
   } finally {
     clearTimeout(timer);
   }
 }
-
-type EngineError = Error & { statusCode?: number; json?: { message?: string } };
 
 async function* eventsOf(stream: NodeJS.ReadableStream): AsyncIterable<Event> {
   let rest = '';
@@ -157,6 +158,12 @@ const FAULTS: readonly { said: RegExp; why: string; isFinal: boolean }[] = [
   {
     said: /unsupported|not supported|invalid reference|media ?type|not implemented/i,
     why: 'the engine of this server cannot use it',
+    isFinal: true,
+  },
+  {
+    // Said by a nameserver; one that does not answer is another message.
+    said: /no such host/i,
+    why: 'there is no registry of that name',
     isFinal: true,
   },
   { said: /timeout|deadline|no word for/i, why: 'its registry does not answer', isFinal: false },

@@ -7,7 +7,6 @@
 import { createHash } from 'node:crypto';
 import { existsSync } from 'node:fs';
 import { mkdir, readdir } from 'node:fs/promises';
-import { homedir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import type Docker from 'dockerode';
@@ -24,6 +23,7 @@ import { connect, EngineError, isStatus } from './engine.ts';
 import { openedAt, openGate } from './gate.ts';
 import { type ImagesOptions, openImages } from './images.ts';
 import { followLog } from './logs.ts';
+import { type NetworkOptions, openNetwork } from './network.ts';
 import { stateOf } from './outcome.ts';
 import { end, type Overseen, untilEnded } from './oversight.ts';
 import {
@@ -42,16 +42,13 @@ import { openUsers } from './users.ts';
 const TRASH = '.trash';
 /** For the engine to remove a container whose processes have all got SIGKILL. */
 const REMOVED_MS = 10_000;
-/** Pulls have limits of their own. */
-const PULLED_MS = 24 * 3_600_000;
 
 export type DockerRunnerOptions = {
   /** Where the folders of attempts lie. */
   dir: string;
   docker: DockerConfig;
-  /** For jobs that name no image. */
-  defaultImage: string;
-  images?: Partial<Pick<ImagesOptions, 'allowed' | 'configFolder' | 'times'>>;
+  images: Omit<ImagesOptions, 'log'>;
+  network?: NetworkOptions;
   /** An image that wants root gets it, in its container. */
   root?: boolean;
   /** Between SIGTERM and SIGKILL. */
@@ -73,6 +70,8 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
   const log = options.log ?? createLog('silent');
   await mkdir(dir, { recursive: true, mode: 0o700 });
   const engine = connect(options.docker);
+  const images = openImages(engine, { ...options.images, log });
+  const network = await openNetwork(engine, options.network);
   /** Tells the containers of this server from those of others on the same engine. */
   const worker = createHash('sha256').update(dir).digest('hex').slice(0, 16);
   const accounts = await accountsOf(dir, uids);
@@ -80,13 +79,6 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
     log.error({ err: error }, what),
   );
   const users = openUsers(engine, { root: options.root ?? false });
-  const images = openImages(engine.docker, {
-    allowed: options.images?.allowed ?? null,
-    configFolder: options.images?.configFolder ?? join(homedir(), '.docker'),
-    times: options.images?.times,
-    fallback: options.defaultImage,
-    log,
-  });
   const samples = new Map<string, Sample>();
   const disks = new Map<string, number>();
   /** Wakes who sees an attempt through: it was told to end. */
@@ -160,13 +152,14 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
   return {
     name: 'docker',
     machines: [{ id: LOCAL, ...thisMachine(), gpus: {} }],
+    ...(network.warning && { warning: network.warning }),
 
     async prepare(spec, abort) {
       const { id } = spec;
       const handle: Handle = { runner: 'docker', attempt: id };
       const place = join(dir, id);
       if (existsSync(place)) await remove(handle);
-      const image = await engine.call(() => images.ensure(spec.image, () => {}, abort), PULLED_MS);
+      const image = await images.ensure(spec.image, spec.report, abort);
       const limits = { ...limitsOf(spec.hardware), ...options.limits };
       await makePlace(place);
       await writeRecord(place, 'attempt', {
@@ -200,7 +193,8 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
         timeoutMs: spec.timeoutMs,
         limits,
         log: spec.log,
-        network: { NetworkMode: 'none' },
+        network: await network.options(),
+        runtime: options.network?.runtime,
       });
       await engine.call((docker, abortSignal) =>
         docker.createContainer({ ...created, abortSignal }),
@@ -226,6 +220,7 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
           return writeRecord(place, 'unstartable', { reason });
         }
       }
+      await network.connect(container);
       await openGate(place);
     },
 

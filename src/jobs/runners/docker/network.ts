@@ -1,0 +1,214 @@
+/**
+ * The network of a job in a container.
+ *
+ * - `internet`: a bridge of the engine, and rules in the container's own network namespace (`rules.ts`).
+ * - `none`: a loopback of its own and nothing else.
+ * - `host`: that of this machine, loopback included.
+ * - A network that the operator has prepared (`LOAM_DOCKER_NETWORK`), whose rules are the operator's.
+ *
+ * A container of `internet` is started without any network. The rules are set from outside, and only then the engine
+ * connects it, all before the gate opens: an image whose `/bin/sh` does not wait at the gate finds nothing to reach.
+ */
+import { stat } from 'node:fs/promises';
+import type Docker from 'dockerode';
+import { ConfigError } from '../../../config.ts';
+import type { NetworkMode } from '../process/network.ts';
+import { RunnerAway } from '../runner.ts';
+import { type Engine, isStatus } from './engine.ts';
+import { closedRanges, ownAddresses, resolvers } from './machine.ts';
+import { canHaveRules, setRules } from './rules.ts';
+
+export type NetworkOptions = {
+  /** Unset: `internet`. */
+  mode?: NetworkMode;
+  /** Name of a network of the engine, in place of ours. */
+  prepared?: string;
+  /** Another than the engine's own. */
+  runtime?: string;
+};
+
+export type ContainerNetwork = {
+  /** For the operator, at the start: that jobs have none. */
+  warning?: string;
+  /** Parts of what a container is created with. */
+  options(): Promise<Pick<Docker.HostConfig, 'NetworkMode' | 'Dns'>>;
+  /** Gives a started container its network. Called again, it goes on where it was left. */
+  connect(container: string): Promise<void>;
+};
+
+/** On each engine; servers that share one share it. */
+const NETWORK = 'loam';
+/** Programs that run a container with the network of this kernel. Others (runsc, Kata) carry packets past its rules. */
+const KERNELS = /^(?:runc|crun|youki|nvidia|io\.containerd\.runc\.v\d+)$/;
+const BUILT_IN = /^(?:bridge|default|host|none|container:.*)$/;
+
+/**
+ * An engine that does not answer yet is asked again for the first container.
+ * @throws ConfigError when the prepared network is none
+ */
+export async function openNetwork(
+  engine: Engine,
+  options: NetworkOptions = {},
+): Promise<ContainerNetwork> {
+  let chosen: ContainerNetwork | undefined;
+  const choose = async () => {
+    chosen ??= await choice(engine, options);
+    return chosen;
+  };
+  try {
+    return await choose();
+  } catch (error) {
+    if (!(error instanceof RunnerAway)) throw error;
+  }
+  return {
+    options: async () => (await choose()).options(),
+    connect: async (container) => (await choose()).connect(container),
+  };
+}
+
+async function choice(
+  engine: Engine,
+  { mode = 'internet', prepared, runtime }: NetworkOptions,
+): Promise<ContainerNetwork> {
+  if (mode !== 'internet') return fixed(mode);
+  if (prepared !== undefined) {
+    await findPrepared(engine, prepared);
+    return fixed(prepared);
+  }
+  const missing = await whyNoRules(engine, runtime);
+  if (missing === null) return internet(engine);
+  return {
+    ...fixed('none'),
+    warning: `Jobs in containers of the engine ${engine.id} have no network: ${missing}. A network that you prepared can be given to them by LOAM_DOCKER_NETWORK.`,
+  };
+}
+
+function fixed(NetworkMode: string): ContainerNetwork {
+  return { options: async () => ({ NetworkMode }), connect: async () => {} };
+}
+
+async function findPrepared(engine: Engine, name: string): Promise<void> {
+  const refuse = (why: string) => {
+    throw new ConfigError(`LOAM_DOCKER_NETWORK: ${why} (got ${JSON.stringify(name)})`);
+  };
+  if (BUILT_IN.test(name))
+    refuse('must be a network that was made for jobs; LOAM_JOB_NETWORK can be none or host');
+  try {
+    await engine.call((docker) => docker.getNetwork(name).inspect());
+  } catch (error) {
+    if (!isStatus(error, 404)) throw error;
+    refuse(`the engine ${engine.id} has no such network`);
+  }
+}
+
+/** Null: containers of this engine can have rules. */
+async function whyNoRules(engine: Engine, runtime = 'runc'): Promise<string | null> {
+  if (!engine.local) return 'the engine is on another machine';
+  if (process.getuid?.() !== 0) return 'setting rules for their networks takes root';
+  if (!KERNELS.test(runtime)) return `the runtime ${runtime} has a network of its own making`;
+  const missing = await canHaveRules();
+  if (missing) return `their networks cannot have rules (${missing})`;
+  // A container that this server is in has other addresses than the machine that its jobs must not reach.
+  const gateway = await gatewayOf(engine, await findNetwork(engine));
+  return (await ownAddresses()).has(gateway) ? null : 'this server is in another network than it';
+}
+
+function internet(engine: Engine): ContainerNetwork {
+  async function give(
+    container: string,
+    { SandboxKey, Networks }: Docker.ContainerInspectInfo['NetworkSettings'],
+  ): Promise<void> {
+    const network = await findNetwork(engine);
+    const { Subnet = '' } = await subnetOf(engine, network);
+    await demandOther(SandboxKey);
+    const closed = [...new Set([...(await closedRanges()), Subnet])];
+    await setRules(SandboxKey, { closed, resolvers: await resolvers() });
+    // A container that keeps its `none` cannot be connected.
+    if (Networks.none) await change(engine, 'none', 'disconnect', container);
+    if (!Networks[NETWORK]) await change(engine, network, 'connect', container);
+  }
+
+  return {
+    async options() {
+      // Of the loopback: the engine itself asks them for the container.
+      const Dns = await resolvers();
+      return { NetworkMode: 'none', ...(Dns.length > 0 && { Dns }) };
+    },
+
+    async connect(container) {
+      const inspect = () => engine.call((docker) => docker.getContainer(container).inspect());
+      const { State, NetworkSettings } = await inspect();
+      if (!State.Running) return;
+      try {
+        await give(container, NetworkSettings);
+      } catch (error) {
+        // Its namespace ends with it.
+        if ((await inspect()).State.Running) throw error;
+      }
+    },
+  };
+}
+
+async function change(
+  engine: Engine,
+  network: string,
+  what: 'connect' | 'disconnect',
+  container: string,
+): Promise<void> {
+  try {
+    await engine.call((docker) => docker.getNetwork(network)[what]({ Container: container }));
+  } catch (error) {
+    // Done by an earlier call, whose answer was lost.
+    if (!isStatus(error, 403, 404) || !/already|not connected/i.test((error as Error).message))
+      throw error;
+  }
+}
+
+/** Rules in our own namespace would cut this machine off. @throws Error */
+async function demandOther(sandbox: string): Promise<void> {
+  const [own, other] = await Promise.all([stat('/proc/self/ns/net'), stat(sandbox)]);
+  if (own.ino === other.ino && own.dev === other.dev)
+    throw new Error(`${sandbox} is the network of the server itself`);
+}
+
+/** Its id: an engine may let two networks have one name, of which the older is taken. */
+async function findNetwork(engine: Engine): Promise<string> {
+  const find = async () => {
+    const all = await engine.call((docker) =>
+      docker.listNetworks({ filters: { name: [NETWORK], driver: ['bridge'] } }),
+    );
+    return all
+      .filter(({ Name }) => Name === NETWORK)
+      .toSorted((a, b) => (a.Created < b.Created ? -1 : 1))[0]?.Id;
+  };
+  const found = await find();
+  if (found) return found;
+  try {
+    await engine.call((docker) =>
+      docker.createNetwork({
+        Name: NETWORK,
+        Driver: 'bridge',
+        CheckDuplicate: true,
+        EnableIPv6: false,
+        Options: { 'com.docker.network.bridge.enable_icc': 'false' },
+      }),
+    );
+  } catch (error) {
+    if (!isStatus(error, 409)) throw error;
+  }
+  const made = await find();
+  if (!made) throw new Error(`the engine ${engine.id} does not keep the network ${NETWORK}`);
+  return made;
+}
+
+async function subnetOf(
+  engine: Engine,
+  network: string,
+): Promise<{ Subnet?: string; Gateway?: string }> {
+  const { IPAM } = await engine.call((docker) => docker.getNetwork(network).inspect());
+  return IPAM?.Config?.[0] ?? {};
+}
+
+async function gatewayOf(engine: Engine, network: string): Promise<string> {
+  return ((await subnetOf(engine, network)).Gateway ?? '').split('/')[0] ?? '';
+}
