@@ -39,6 +39,7 @@ import { createWorking } from './http/working.ts';
 import { removeLeftMarked } from './jobs/artifacts/kept.ts';
 import { openCheckouts, openRemoteCheckouts } from './jobs/checkouts.ts';
 import { removeDeletedPages } from './jobs/logs/removal.ts';
+import { openPlaces } from './jobs/places.ts';
 import { openRunner } from './jobs/runners/open.ts';
 import type { Runner } from './jobs/runners/runner.ts';
 import { createSecretBox } from './jobs/secrets.ts';
@@ -124,6 +125,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
     usage: recordUsage({ pool, log }),
     rechecks: openRechecks({ pool, log }),
     reads: new Reads(),
+    places: openPlaces({ pool }),
     urls: { base, artifacts: config.artifactUrl ?? `${base}/artifacts` },
     webhooks: {
       guard: createGuard(config.webhooks.allow),

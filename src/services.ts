@@ -11,6 +11,7 @@ import type { Signer } from './crypto/signed-links.ts';
 import type { Db } from './database/client.ts';
 import type { Bus } from './events/bus.ts';
 import type { Git } from './git/git.ts';
+import type { Places } from './jobs/places.ts';
 import type { SecretBox } from './jobs/secrets.ts';
 import type { Reads } from './limits/reads.ts';
 import type { Logger } from './log.ts';
@@ -51,6 +52,8 @@ export type Services = ProcessServices & {
   rechecks: Rechecks;
   /** What answers may hold of what is large. */
   reads: Reads;
+  /** Where jobs that wait stand. */
+  places: Places;
   /** Addresses without a trailing slash; they name the port really listened on. */
   urls: { base: string; artifacts: string };
   webhooks: {

@@ -1,13 +1,13 @@
 /** The queue under load: what is counted is what there is, no machine is given more than it has, nobody starves. */
 import pg from 'pg';
-import { expect, inject, test } from 'vitest';
+import { expect, inject, test, vi } from 'vitest';
 import { readMigrations } from '../src/database/migrate.ts';
 import { newId } from '../src/ids.ts';
 import { openCheckouts } from '../src/jobs/checkouts.ts';
 import { LOCAL, type Machine, type Runner } from '../src/jobs/runners/runner.ts';
 import { startWorker, type Worker } from '../src/jobs/worker/worker.ts';
 import { type FakeRunner, fakeRunner } from './fakes/runner.ts';
-import { eventually, startApp } from './harness.ts';
+import { type Client, eventually, startApp } from './harness.ts';
 
 const GIB = 2 ** 30;
 const SLOTS = 4;
@@ -135,7 +135,7 @@ test('through kills of workers and connections the counts are right, and no mach
 
   const commands = ['exit 0', 'exit 1', 'sleep 0.05', 'sleep 0.2', 'lose', 'unstartable'];
   const ids: string[] = [];
-  for (let i = 0; i < 160; i++) {
+  for (let i = 0; i < 110; i++) {
     const gpu = pick(5) === 0 ? 'T4' : 'none';
     const job = {
       namespace_id: namespaces[pick(3)],
@@ -199,7 +199,7 @@ test('a big job of a namespace that holds others starts, although small ones com
     command: 'exit 0',
   });
   const rank = () => runner.started.findIndex(({ env }) => env.JOB_ID === big);
-  while (rank() < 0 && runner.started.length < 150) {
+  while (rank() < 0 && runner.started.length < 100) {
     await insertJob(pool, small);
     await insertJob(pool, small);
   }
@@ -245,6 +245,71 @@ async function endAll(pool: pg.Pool): Promise<void> {
   );
   for (const { id } of rows) await pool.query(`select pg_notify('loam', $1)`, [`job:${id}/status`]);
 }
+
+test('a job that waits says what for, its place in line and about how long', async () => {
+  const machine = { id: LOCAL, cpus: 16, memoryBytes: 64 * GIB, gpus: {} };
+  const runner = fakeRunner({ machines: [machine], graceMs: 20 });
+  await using app = await startApp({ config: { jobSlots: 1 }, overrides: { runner } });
+  const [ada, bob] = [await app.user('ada'), await app.user('bob')];
+  const put = async (client: Client, name: string, more: object = {}) => {
+    const path = `/auth/v1/seed/${client === ada ? 'ada' : 'bob'}/jobs`;
+    const body = { name, gpu: 'none', image: 'none', command: 'true', ...more };
+    const answer = await client.post(path, body);
+    expect(answer.status).toBe(201);
+    return answer.body;
+  };
+  const { db } = app.app.services;
+  const prepare = runner.prepare;
+  runner.prepare = (spec, signal) => prepare({ ...spec, image: null }, signal);
+  await put(ada, 'past');
+  await eventually(async () =>
+    expect(await db.job.count({ where: { status: 'succeeded' } })).toBe(1),
+  );
+  await put(ada, 'first', { command: 'sleep 600' });
+  await eventually(() => expect(runner.running()).toHaveLength(1));
+  for (const name of ['a1', 'a2']) await put(ada, name);
+  for (const name of ['b1', 'b2']) await put(bob, name, { cpu: 4, memory_gb: 8 });
+  await put(bob, 'gpu', { gpu: 'T4', gpu_count: 2 });
+
+  // Bob holds none, and so comes first: b1, b2 or a1, …
+  const query = `{ namespace(name: "ada") { jobs(sort: NAME, order: ASC) { nodes {
+    name progress queue { waitsFor offered position estimatedStart } } } } }`;
+  const nodes = await eventually(async () => {
+    const { nodes } = (await ada.gql(query)).namespace.jobs;
+    expect(nodes[1].queue.position).toBe(4);
+    expect(nodes[0].queue.estimatedStart).not.toBeNull();
+    return nodes;
+  });
+  expect(nodes[0]).toMatchObject({
+    name: 'a1',
+    progress: expect.stringMatching(
+      /^waiting for 8 vCPUs and 32 GB: 3rd in line, less than a minute$/,
+    ),
+    queue: { waitsFor: '8 vCPUs and 32 GB', offered: true, position: 3 },
+  });
+  expect(nodes.find(({ name }: { name: string }) => name === 'first')).toMatchObject({
+    progress: 'running',
+    queue: null,
+  });
+  const list = (await bob.get('/bob/jobs?sort=name&order=asc')).body.data;
+  expect(list.map(({ progress }: { progress: string }) => progress.slice(0, 41))).toEqual([
+    'waiting for 4 vCPUs and 8 GB: 1st in line',
+    'waiting for 4 vCPUs and 8 GB: 2nd in line',
+    'waiting for 2 × T4 in us-east-1: no worke',
+  ]);
+
+  // A hundred cost what one costs.
+  const { id } = await db.namespace.findUniqueOrThrow({ where: { name: 'bob' } });
+  for (let i = 0; i < 97; i++)
+    await insertJob(app.pool, { namespace_id: id, command: 'true', cpu: 2, memory_gb: 1 });
+  const spy = vi.spyOn(app.app.services.pool, 'query');
+  const { data } = (await bob.get('/bob/jobs?per_page=100')).body;
+  expect(data).toHaveLength(100);
+  const statements = spy.mock.calls.filter(([text]) =>
+    /queue_lines|job_attempts|workers|order by id limit/.test(String(text)),
+  );
+  expect(statements.length).toBeLessThan(8);
+});
 
 test('a database of a version without lines has them after its migration', async () => {
   await using cleanup = new AsyncDisposableStack();

@@ -180,6 +180,10 @@ export async function findJob<S extends Select>(
 export const attemptColumns = {
   id: true,
   number: true,
+  machine: true,
+  cpus: true,
+  memoryBytes: true,
+  shared: true,
   outcome: true,
   exitCode: true,
   startedAt: true,

@@ -11,6 +11,25 @@ const Attempt = builder.node(AttemptRef, {
   loadOne: (id, { services, viewer }) => jobs.findAttempt(services, viewer, id),
   fields: (t) => ({
     number: t.exposeInt('number', { description: 'The number of the attempt in its job, from 1.' }),
+    machine: t.exposeString('machine', {
+      description:
+        'The machine of its worker that it was given a place on; `local` is the one that the worker runs on.',
+    }),
+    cpus: t.exposeInt('cpus', {
+      nullable: true,
+      description:
+        'How many vCPUs it may use: what was asked for, or all of the machine; null for attempts of old versions.',
+    }),
+    memoryGb: t.float({
+      nullable: true,
+      description: 'How much memory it may use, in GB, as `cpus`.',
+      resolve: ({ memoryBytes }) =>
+        memoryBytes === null ? null : Math.round(Number(memoryBytes) / 2 ** 20) / 1024,
+    }),
+    shared: t.exposeBoolean('shared', {
+      description:
+        'Whether it shares CPU or memory with other attempts, because more was asked for than the machine has.',
+    }),
     outcome: t.field({
       type: AttemptOutcome,
       nullable: true,

@@ -20,6 +20,7 @@ import * as downloads from '../artifacts/downloads.ts';
 import * as jobs from '../jobs.ts';
 import * as lists from '../lists.ts';
 import { readLog } from '../logs/read.ts';
+import { placeColumns } from '../places.ts';
 import * as runtime from '../runtime.ts';
 import { MAX_POINTS, usageSamples } from '../usage-history.ts';
 import { AttemptConnection } from './attempts.ts';
@@ -27,6 +28,7 @@ import { Gpu, JobSort, JobStatus, Region } from './enums.ts';
 import { JobFilter, JobLabel } from './filters.ts';
 import { JobLogs } from './logs.ts';
 import { JobAnalytics, JobArtifacts, JobUsageSample } from './outputs.ts';
+import { JobQueue } from './queue.ts';
 
 export const Job = builder.prismaNode('Job', {
   description: 'A command that runs to completion on chosen hardware.',
@@ -122,8 +124,18 @@ export const Job = builder.prismaNode('Job', {
       select: runtime.runtimeColumns,
       resolve: (job) => runtime.runtimeOf(job),
     }),
-    progress: t.exposeString('progress', {
-      description: 'What the program last printed as `::progress::text`, else the phase in words.',
+    progress: t.string({
+      description:
+        'What the program last printed as `::progress::text`, else the phase in words; of a job that waits, what for, its place in line, and about how long.',
+      select: placeColumns,
+      resolve: (job, _args, { services }) => services.places.progressOf(job),
+    }),
+    queue: t.field({
+      type: JobQueue,
+      nullable: true,
+      description: 'Where it stands while it waits; null when it does not.',
+      select: placeColumns,
+      resolve: (job, _args, { services }) => services.places.of(job),
     }),
     artifacts: t.field({
       type: JobArtifacts,

@@ -1,0 +1,26 @@
+/** Where a job that waits stands, in GraphQL. */
+import { builder } from '../../graphql/builder.ts';
+import type { Place } from '../places.ts';
+
+export const JobQueue = builder.objectRef<Place>('JobQueue').implement({
+  description: 'Where a job that waits stands, as it was at most two seconds ago.',
+  fields: (t) => ({
+    waitsFor: t.exposeString('waitsFor', {
+      description: 'What it waits for, as `8 vCPUs and 32 GB` or `a T4 in us-east-1`.',
+    }),
+    offered: t.exposeBoolean('offered', {
+      description: 'Whether any worker has it, so that it starts when its turn comes.',
+    }),
+    position: t.exposeInt('position', {
+      nullable: true,
+      description:
+        'Its place in line, from 1, as if no job ended meanwhile; null behind a thousand of its namespace.',
+    }),
+    estimatedStart: t.expose('estimatedStart', {
+      type: 'DateTime',
+      nullable: true,
+      description:
+        'When it may start, if jobs go on as they did lately; null when nothing runs that tells.',
+    }),
+  }),
+});
