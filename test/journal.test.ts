@@ -9,6 +9,9 @@ import { followJournal } from '../src/jobs/logs/follow.ts';
 import { encodePages, type Line, PAGE_BYTES, PAGE_ENTRIES } from '../src/jobs/logs/pages.ts';
 import { readLog, startOf } from '../src/jobs/logs/read.ts';
 import { removeDeletedPages } from '../src/jobs/logs/removal.ts';
+import { type Found, searchLog } from '../src/jobs/logs/search.ts';
+import { logText } from '../src/jobs/logs/text.ts';
+import { readWindow, type WindowQuery } from '../src/jobs/logs/window.ts';
 import type { LogCursor } from '../src/jobs/runners/runner.ts';
 import { moveJob, PHASES } from '../src/jobs/state.ts';
 import { MAX_POINTS, openUsageHistory, usageSamples } from '../src/jobs/usage-history.ts';
@@ -266,6 +269,142 @@ test('what an answer may hold bounds what is read, and says so; the newest lines
   const whole = await readLog(services, job.id, { tail: 40 }, allowance());
   expect(whole).toMatchObject({ hasMore: false });
   expect(whole.lines).toHaveLength(40);
+});
+
+test('any part of a log is read, forwards, backwards and by time, and every line of it is found', {
+  timeout: 60_000,
+}, async () => {
+  const words = [
+    'Straße',
+    'ΟΔΟΣ',
+    'οδός ΟΔΟΣΑ',
+    'tab\there',
+    'quote "x"',
+    '\u001b[31mred',
+    'back\\slash',
+    'İs',
+  ];
+  await fc.assert(
+    fc.asyncProperty(
+      fc.array(fc.integer({ min: 1, max: 3_000 }), { minLength: 1, maxLength: 8 }),
+      fc.array(
+        fc.record({
+          place: fc.integer({ min: -3, max: 12_000 }),
+          count: fc.integer({ min: 1, max: 1_000 }),
+        }),
+        { maxLength: 6 },
+      ),
+      fc.constantFrom(...words, 'STRASSE', 'straße', 'x', 'nothing like it'),
+      fc.boolean(),
+      fc.integer({ min: 0, max: 10 }),
+      fc.integer({ min: 1, max: 40 }),
+      async (batches, places, text, matchCase, context, first) => {
+        const job = await openJob();
+        const written: { seq: number; message: string; at: number | null }[] = [];
+        for (const size of batches) {
+          const lines = Array.from({ length: size }, (_, i) => {
+            const seq = written.length + i + 1;
+            const message = seq % 97 === 0 ? `${seq} ${words[seq % words.length]}` : `${seq}`;
+            return { timestamp: new Date(START + seq * 10), message };
+          });
+          await job.append(lines);
+          for (const { message, timestamp } of lines)
+            written.push({ seq: written.length + 1, message, at: +timestamp });
+          await job.move('queued', 'running');
+          for (const status of ['queued', 'running'])
+            written.push({ seq: written.length + 1, message: status, at: null });
+          if (size % 2) await foldPages(services, job.id);
+        }
+        const end = written.length;
+        const read = async (query: WindowQuery) => {
+          const { entries, ...rest } = await readWindow(services, job.id, query, allowance());
+          return { ...rest, entries: entries.map(({ seq, message: told }) => [seq, told]) };
+        };
+        const part = (low: number, high: number) => ({
+          entries: written
+            .slice(Math.max(0, low - 1), Math.max(0, high))
+            .map(({ seq, message: told }) => [seq, told]),
+          lastSeq: end,
+        });
+        expect(await read({})).toMatchObject({ ...part(end - 99, end), hasNewer: false });
+        for (const { place, count } of places) {
+          const seq = Math.max(0, place);
+          const forwards = await read({ after: seq, first: count });
+          expect(forwards).toMatchObject(part(seq + 1, seq + count));
+          expect(forwards.hasNewer).toBe(seq + count < end);
+          expect(forwards.hasOlder).toBe(seq > 0);
+          const backwards = await read({ before: seq, last: count });
+          expect(backwards).toMatchObject(
+            part(Math.max(1, Math.min(seq, end + 1) - count), seq - 1),
+          );
+          expect(backwards.hasOlder).toBe(Math.min(seq, end + 1) - count > 1);
+          expect(backwards.hasNewer).toBe(seq <= end);
+          const from = written.findIndex(({ at }) => at !== null && at >= START + seq * 10 - 5);
+          const since = await read({ at: new Date(START + seq * 10 - 5), first: count });
+          expect(since.entries).toEqual(from === -1 ? [] : part(from + 1, from + count).entries);
+        }
+
+        const fold = (value: string) =>
+          matchCase ? value : value.toLowerCase().replaceAll('ς', 'σ');
+        const lines = written.filter(({ at }) => at !== null);
+        const holds = lines.filter(({ message: told }) => fold(told).includes(fold(text)));
+        for (const order of ['asc', 'desc'] as const) {
+          const found: unknown[] = [];
+          let after: number | null = null;
+          for (;;) {
+            const page: Found = await searchLog(
+              services,
+              job.id,
+              { text, matchCase, order, after, first, context },
+              allowance(),
+            );
+            expect(page.matches.length).toBeLessThanOrEqual(first);
+            for (const { line: match, before, after: behind } of page.matches)
+              found.push([...before, match, ...behind].map(({ seq }) => seq));
+            if (!page.hasMore) break;
+            after = page.searchedTo;
+          }
+          const expected = holds.map(({ seq }) => {
+            const at = lines.findIndex((one) => one.seq === seq);
+            return lines.slice(Math.max(0, at - context), at + context + 1).map((one) => one.seq);
+          });
+          expect(found).toEqual(order === 'asc' ? expected : expected.toReversed());
+        }
+
+        let whole = '';
+        for await (const some of logText(services, job.id, { timestamps: false })) whole += some;
+        expect(whole).toBe(lines.map(({ message: told }) => `${told}\n`).join(''));
+      },
+    ),
+    { numRuns: 8 },
+  );
+});
+
+test('a search and a window hold no more than the answer may', async () => {
+  const job = await openJob();
+  const wide = { timestamp: new Date(START), message: 'x'.repeat(60_000) };
+  await job.append(Array(40).fill(wide));
+  const query = { text: 'x', matchCase: false, first: 100, context: 0, order: 'asc' } as const;
+  const found = await searchLog(services, job.id, query, allowance(600_000));
+  expect(found).toMatchObject({ hasMore: true, searchedTo: 9 });
+  expect(found.matches).toHaveLength(9);
+  // One at least, or a search would never go on.
+  const { matches } = await searchLog(services, job.id, query, allowance(10));
+  expect(matches).toHaveLength(1);
+  const part = await readWindow(services, job.id, { first: 40 }, allowance(600_000));
+  expect(part).toMatchObject({ hasNewer: true, hasOlder: false, lastSeq: 40 });
+  expect(part.entries.map(({ seq }) => seq)).toEqual([1, 2, 3, 4, 5, 6, 7, 8, 9]);
+  const end = await readWindow(services, job.id, { last: 40 }, allowance(600_000));
+  expect(end).toMatchObject({ hasNewer: false, hasOlder: true });
+  expect(end.entries.at(-1)?.seq).toBe(40);
+});
+
+test('a search ends when nobody wants it any more', async () => {
+  const job = await openJob();
+  await job.append([{ timestamp: new Date(START), message: 'x' }]);
+  const gone = AbortSignal.abort(new Error('gone'));
+  const query = { text: 'x', matchCase: false, first: 1, context: 0, order: 'asc' } as const;
+  await expect(searchLog(services, job.id, query, allowance(), gone)).rejects.toThrow('gone');
 });
 
 test('what an attempt used in a week takes as much room as in an hour, and goes on after a restart', async () => {

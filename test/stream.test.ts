@@ -231,3 +231,196 @@ test('a server that stops ends its streams at once, and they go on with the next
   await cancel(ada, 'ada', 'outlives');
   expect((await resumed.all()).at(-1)).toMatchObject({ event: 'end' });
 });
+
+/** The links of a job to its log, for whoever asks. */
+const linksOf = async (client: Client, name: string) =>
+  (
+    await client.gql(
+      `{ job(namespace: "ada", name: "${name}") { id logStreamUrl logDownloadUrl } }`,
+    )
+  ).job as { id: string; logStreamUrl: string; logDownloadUrl: string };
+const local = (url: string) => url.slice(app.base.length);
+const tokenOf = async (name: string, scope = 'JOB_READ') => {
+  const { createAccessToken } = await ada.gql(
+    `mutation { createAccessToken(input: {name: "${name}", scopes: [${scope}]}) { token } }`,
+  );
+  return app.client(`Bearer ${createAccessToken.token}`);
+};
+
+test('a link opens the stream without credentials, and goes on where it was', async () => {
+  await run('linked', 'echo a; echo b; sleep 600');
+  await hasLines('linked', 2);
+  const { logStreamUrl } = await linksOf(ada, 'linked');
+  const url = local(logStreamUrl);
+  const first = async (at: string, lastEventId?: string) => {
+    await using stream = followStream(app.anonymous, at, lastEventId);
+    return (await stream.take(1)).at(-1);
+  };
+  const one = await first(url);
+  expect(one?.data.message).toBe('a');
+  expect((await first(`${url}&tail=1`))?.data.message).toBe('b');
+  // As an EventSource does by itself, and by address for one that begins anew.
+  expect((await first(url, one?.id))?.data.message).toBe('b');
+  expect((await first(`${url}&after=${one?.id}`))?.data.message).toBe('b');
+  const since = encodeURIComponent(one?.data.timestamp);
+  expect((await app.anonymous.get(`${logStreamUrl}&since=nonsense`)).status).toBe(400);
+  expect((await app.anonymous.get(`${logStreamUrl}&tail=0`)).status).toBe(400);
+  expect((await app.anonymous.get(`${logStreamUrl}&after=x`)).status).toBe(400);
+  expect((await app.anonymous.get(`${logStreamUrl}&tail=1&tail=2`)).status).toBe(400);
+  expect((await app.anonymous.get(`${logStreamUrl}&since=2026-02-01T00:00:00`)).status).toBe(400);
+  const ended = followStream(app.anonymous, `${url}&since=${since}`).all();
+  await cancel(ada, 'ada', 'linked');
+  expect((await ended).at(-1)).toMatchObject({ event: 'end', data: { status: 'cancelled' } });
+  await until(ada, 'ada', 'linked', 'CANCELLED');
+  expect((await app.anonymous.get(logStreamUrl)).status).toBe(409);
+  const all = await followStream(app.anonymous, `${url}&after=0`).all();
+  expect(messages(all)).toEqual(['a', 'b']);
+  await eventually(async () =>
+    expect((await app.anonymous.get(`${logStreamUrl}&after=${all.at(-1)?.id}`)).status).toBe(204),
+  );
+});
+
+test('a link is for one job and one credential, and for nothing else', async () => {
+  await run('mine', 'echo a; sleep 600');
+  await run('other', 'echo a; sleep 600');
+  await hasLines('mine', 1);
+  await hasLines('other', 1);
+  const mine = await linksOf(ada, 'mine');
+  const other = await linksOf(ada, 'other');
+  const third = await linksOf(await tokenOf('third'), 'mine');
+  const status = async (url: string) => (await app.anonymous.get(url)).status;
+  const credential = (url: string) => new URL(url).searchParams.get('credential') ?? '';
+  expect(await status(mine.logStreamUrl.replace(mine.id, other.id))).toBe(403);
+  expect(
+    await status(
+      mine.logStreamUrl.replace(credential(mine.logStreamUrl), credential(third.logStreamUrl)),
+    ),
+  ).toBe(403);
+  expect(await status(mine.logStreamUrl.replace(/credential=[^&]*&/, ''))).toBe(403);
+  expect(await status(mine.logStreamUrl.replace(/expires=\d+/, 'expires=99999999999'))).toBe(403);
+  expect(await status(mine.logStreamUrl.replace(/&signature=.*/, ''))).toBe(403);
+  expect(await status(mine.logStreamUrl.replace('/ada/', '/admin/'))).not.toBe(200);
+  // The signature of one is none of the other.
+  expect(await status(mine.logStreamUrl.replace('/log/events', '/log.txt'))).toBe(401);
+  expect(await status(mine.logDownloadUrl.replace('/log.txt', '/log/events'))).toBe(403);
+  expect(await status(mine.logDownloadUrl.replace(mine.id, other.id))).toBe(401);
+  expect((await app.anonymous.post(mine.logStreamUrl)).status).toBe(405);
+  // With a credential of one's own it is the link that counts.
+  const eve = await app.user('eve');
+  expect((await eve.get(mine.logStreamUrl.replace(mine.id, other.id))).status).toBe(403);
+  for (const name of ['mine', 'other']) await cancel(ada, 'ada', name);
+});
+
+test('a link ends with the credential that made it', { timeout: 30_000 }, async () => {
+  await run('revoked', 'echo a; sleep 600');
+  await hasLines('revoked', 1);
+  const reader = await tokenOf('short');
+  const { logStreamUrl } = await linksOf(reader, 'revoked');
+  const stream = followStream(app.anonymous, local(logStreamUrl));
+  await using _ = stream;
+  await stream.take(1);
+  await ada.delete('/auth/v1/pat/short');
+  expect((await app.anonymous.get(logStreamUrl)).status).toBe(401);
+  expect(await stream.all()).toMatchObject([
+    { event: 'error', data: { error: { code: 'authentication_failed' } } },
+  ]);
+  // What a credential may not see its links do not show either.
+  const blind = await tokenOf('blind', 'REPO_READ');
+  const seen = await blind.graphql('{ job(namespace: "ada", name: "revoked") { logStreamUrl } }');
+  expect(seen.data.job).toBeNull();
+  await cancel(ada, 'ada', 'revoked');
+});
+
+test('the log as plain text, by link and by credential, with times, packed, of a running job too', async () => {
+  await run('text', 'echo one; echo two; sleep 600');
+  await hasLines('text', 2);
+  const { id, logDownloadUrl } = await linksOf(ada, 'text');
+  const byLink = await app.anonymous.get(logDownloadUrl);
+  expect([byLink.status, byLink.text]).toEqual([200, 'one\ntwo\n']);
+  expect(Object.fromEntries(byLink.headers)).toMatchObject({
+    'content-type': 'text/plain; charset=utf-8',
+    'content-disposition': 'attachment; filename=text.log',
+    'x-content-type-options': 'nosniff',
+    // fetch asks for it, and unpacks it.
+    'content-encoding': 'gzip',
+  });
+  const plain = await app.anonymous.get(`${logDownloadUrl}&timestamps=true`, {
+    'accept-encoding': 'identity',
+  });
+  expect(plain.headers.get('content-encoding')).toBeNull();
+  expect(plain.text).toMatch(/^(\d{4}-\d\d-\d\dT[\d:.]{12}Z (one|two)\n){2}$/);
+  expect((await app.anonymous.request('HEAD', logDownloadUrl)).status).toBe(200);
+  expect((await app.anonymous.get(`${logDownloadUrl}&timestamps=yes`)).status).toBe(400);
+
+  const at = `/artifacts/ada/${id}/log.txt`;
+  expect((await ada.get(at)).text).toBe('one\ntwo\n');
+  expect((await app.anonymous.get(at)).status).toBe(401);
+  const bob = await app.user('bob');
+  expect((await bob.get(at)).status).toBe(403);
+  expect((await bob.get(at.replace('/ada/', '/bob/'))).status).toBe(404);
+  expect((await ada.get('/artifacts/ada/job_nonsense/log.txt')).status).toBe(404);
+  await cancel(ada, 'ada', 'text');
+  await eventually(async () =>
+    expect((await ada.graphql(DELETE, { input: { namespace: 'ada', name: 'text' } })).errors).toBe(
+      undefined,
+    ),
+  );
+  expect((await app.anonymous.get(logDownloadUrl)).status).toBe(404);
+});
+const DELETE = 'mutation ($input: DeleteJobInput!) { deleteJob(input: $input) { id } }';
+
+test('parts of a log and searches over GraphQL, and what is refused of them', async () => {
+  await run('viewed', 'echo alpha; echo Beta; echo gamma; exit 0');
+  await until(ada, 'ada', 'viewed', 'SUCCEEDED');
+  const ask = (fields: string, client = ada) =>
+    client.graphql(`{ job(namespace: "ada", name: "viewed") { ${fields} } }`);
+  const ENTRIES =
+    '{ entries { seq ... on LogLine { message } ... on JobStatusChange { status } } }';
+  const { data } = await ask(`
+    log(first: 2, after: 1) { hasOlder hasNewer lastSeq entries { seq } }
+    all: log ${ENTRIES}
+    logSearch(text: "BETA", context: 1) { hasMore searchedTo matches {
+      line { message } before { message } after { message } } }
+    exact: logSearch(text: "BETA", matchCase: true) { matches { line { seq } } }`);
+  expect(data.job.log).toEqual({
+    hasOlder: true,
+    hasNewer: true,
+    lastSeq: 6,
+    entries: [{ seq: 2 }, { seq: 3 }],
+  });
+  const all = data.job.all.entries.map(
+    (e: { message?: string; status?: string }) => e.message ?? e.status,
+  );
+  expect(all).toEqual(['QUEUED', 'RUNNING', 'alpha', 'Beta', 'gamma', 'SUCCEEDED']);
+  expect(data.job.logSearch).toEqual({
+    hasMore: false,
+    searchedTo: 6,
+    matches: [
+      { line: { message: 'Beta' }, before: [{ message: 'alpha' }], after: [{ message: 'gamma' }] },
+    ],
+  });
+  expect(data.job.exact.matches).toEqual([]);
+  for (const [field, args] of [
+    ['first', 'log(first: 0)'],
+    ['last', 'log(last: 1001)'],
+    ['last', 'log(first: 1, last: 1)'],
+    ['after', 'log(after: -1)'],
+    ['after', 'log(last: 1, after: 1)'],
+    ['before', 'log(first: 1, before: 1)'],
+    ['at', 'log(after: 1, at: "2026-01-01T00:00:00Z")'],
+    ['text', 'logSearch(text: "")'],
+    ['text', `logSearch(text: "${'x'.repeat(1001)}")`],
+    ['first', 'logSearch(text: "x", first: 101)'],
+    ['context', 'logSearch(text: "x", context: 11)'],
+    ['after', 'logSearch(text: "x", after: -1)'],
+  ] as const) {
+    const selection = args.startsWith('logSearch') ? '{ hasMore }' : '{ lastSeq }';
+    const { errors } = await ask(`${args} ${selection}`);
+    expect(errors?.[0]?.extensions, args).toEqual({ code: 'INVALID_REQUEST', field });
+  }
+  const many = Array.from({ length: 13 }, (_, i) => `s${i}: logSearch(text: "x") { hasMore }`);
+  expect((await ask(many.join(' '))).errors?.[0]?.extensions.code).toBe('LIMIT_EXCEEDED');
+  const eve = await app.user('outsider');
+  const hidden = await ask('logSearch(text: "a") { hasMore }', eve);
+  expect(hidden.errors?.[0]?.extensions.code).toBe('PERMISSION_DENIED');
+});

@@ -8,6 +8,7 @@
  */
 import type { Plan, Role } from '../../prisma/generated/enums.ts';
 import { type AppError, unauthenticated } from '../errors.ts';
+import { isId } from '../ids.ts';
 import type { Services } from '../services.ts';
 import { type Account, type Scope, type Viewer, withImplied } from './permissions.ts';
 import { hashSecret, KEY_NAME, matches, TOKEN_PREFIX } from './tokens.ts';
@@ -113,6 +114,18 @@ export async function accountsOf(
     for (const row of rows) accounts.set(row.id, toAccount(kind, row));
   }
   return accounts;
+}
+
+/** As it is now, of a credential that a signed link names by its id. @throws AppError 401 */
+export async function accountById(
+  { pool, usage }: Pick<Services, 'pool' | 'usage'>,
+  id: string,
+): Promise<Account> {
+  const kind = isId('pat', id) ? 'pat' : 'key';
+  const account = (await accountsOf(pool, [{ kind, id, name: '' }])).get(id);
+  if (!account) throw refusedCredentials();
+  usage.note(account.credential);
+  return account;
 }
 
 function toAccount(kind: 'pat' | 'key', row: Row): Account {

@@ -10,6 +10,7 @@ import '../repos/graphql/mutations.ts';
 import '../repos/graphql/subscriptions.ts';
 import '../jobs/graphql/jobs.ts';
 import '../jobs/graphql/kept.ts';
+import '../jobs/graphql/log-view.ts';
 import '../jobs/graphql/mutations.ts';
 import '../jobs/graphql/subscriptions.ts';
 import '../feed/graphql/feed.ts';

@@ -13,7 +13,7 @@ import { acceptForwarded, callsRouter } from '../cluster/http.ts';
 import { AppError, answerOf, invalid, isUnexpected, toPublic } from '../errors.ts';
 import { schema } from '../graphql/schema.ts';
 import { createGraphQLServer } from '../graphql/server.ts';
-import { artifactsRouter, streamLogs } from '../jobs/http.ts';
+import { artifactsRouter, logsRouter, streamLogs } from '../jobs/http.ts';
 import type { Logger } from '../log.ts';
 import { downloadsRouter, gitRouter } from '../repos/http.ts';
 import { createRest } from '../rest/adapter.ts';
@@ -63,6 +63,7 @@ export function createHttp(services: Services, limits: RateLimits): Express {
   app.use(createHome(services));
   app.use(createReference(services, endpoints));
   app.use(artifactsRouter(services));
+  app.use(logsRouter(services));
   app.use(downloadsRouter(services));
   // What stands above this line does not count: git, large-file objects, downloads, static files.
   app.use(limits.counted);

@@ -1,4 +1,5 @@
 /** Following jobs: who may, where it begins, and what is sent, for GraphQL and for event streams. */
+import type { Prisma } from '../../prisma/generated/client.ts';
 import type { JobStatus } from '../../prisma/generated/enums.ts';
 import { anyIn, demand, type Viewer } from '../auth/permissions.ts';
 import { type Rule, whileAllowed } from '../auth/rechecks.ts';
@@ -32,7 +33,7 @@ export async function followLog(
 ): Promise<(signal: AbortSignal) => AsyncGenerator<LogEvent>> {
   const job = await getJob(services, viewer, key, {});
   if (after != null && after < 0) throw invalid('after', 'must be 0 or the seq of an entry');
-  const rule = mayRead(services, job);
+  const rule = ruleOf(services, job);
   return (signal) =>
     whileAllowed(services, viewer, rule, signal, async function* (ended) {
       for await (const event of logEvents(services, job.id, after ?? 0, ended)) {
@@ -53,13 +54,26 @@ export async function openStream(
   services: Deps,
   viewer: Viewer,
   key: JobKey,
-  { lastSeen, ...query }: LogQuery & { lastSeen: number | null },
-): Promise<((signal: AbortSignal) => AsyncGenerator<LogEvent>) | null> {
+  query: StreamQuery,
+): Promise<OpenStream | null> {
   checkTail(query.tail);
-  const job = await getJob(services, viewer, key, streamColumns);
+  return openStreamOf(services, viewer, await getJob(services, viewer, key, streamColumns), query);
+}
+
+export type StreamQuery = LogQuery & { lastSeen: number | null };
+type OpenStream = (signal: AbortSignal) => AsyncGenerator<LogEvent>;
+
+/** As `openStream`, for a job that the viewer was found to be allowed to see. */
+export async function openStreamOf(
+  services: Deps,
+  viewer: Viewer,
+  job: AccessRow & Prisma.JobGetPayload<{ select: typeof streamColumns }>,
+  { lastSeen, ...query }: StreamQuery,
+): Promise<OpenStream | null> {
+  checkTail(query.tail);
   const { id, status } = job;
   const from = (start: number) => {
-    const rule = mayRead(services, job);
+    const rule = ruleOf(services, job);
     return (signal: AbortSignal) =>
       whileAllowed(services, viewer, rule, signal, (ended) =>
         logEvents(services, id, start, ended),
@@ -78,14 +92,17 @@ export async function openStream(
 }
 
 /** What decides whether a stream goes on: a cancelled job prints until its attempt has ended. */
-const streamColumns = {
+export const streamColumns = {
   status: true,
   nextSeq: true,
   attempts: { where: { endedAt: null }, select: { id: true }, take: 1 },
 } as const;
 
 /** For as long as it is followed. A repository that is deleted takes the job from credentials narrowed to it. */
-function mayRead({ db }: Pick<Services, 'db'>, { id, namespaceId, repositoryId }: AccessRow): Rule {
+export function ruleOf(
+  { db }: Pick<Services, 'db'>,
+  { id, namespaceId, repositoryId }: Omit<AccessRow, 'createdById'>,
+): Rule {
   return {
     key: `job ${id}`,
     async demand(viewer) {
@@ -118,7 +135,8 @@ async function* logEvents(
   }
 }
 
-function eventOf(entry: Entry): LogEvent {
+/** An entry as it is sent. */
+export function eventOf(entry: Entry): LogLineEvent | StatusEvent {
   if (entry.kind === 'log') return entry;
   const { kind, seq, timestamp, message: status } = entry;
   return { kind, seq, timestamp, status };
@@ -174,7 +192,7 @@ export async function followEvents(
     after: after ?? null,
   };
   const rule: Rule = job
-    ? mayRead(services, job)
+    ? ruleOf(services, job)
     : {
         key: `jobs of ${ids.join()}`,
         demand: (now) => {

@@ -1,7 +1,9 @@
-/** Express's side of jobs: the log as server-sent events, and the download of artifacts. */
+/** Express's side of jobs: the log as server-sent events and as text, and the download of artifacts. */
 import { once } from 'node:events';
 import { basename } from 'node:path';
+import { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
+import { createGzip } from 'node:zlib';
 import { type Request, type Response, Router } from 'express';
 import type { Rule } from '../auth/rechecks.ts';
 import { AppError, answerOf, invalid, notFound } from '../errors.ts';
@@ -13,6 +15,9 @@ import type { ByteRange } from '../storage/storage.ts';
 import { demandDownload } from './artifacts/downloads.ts';
 import { archiveKey, openArtifact } from './artifacts/store.ts';
 import { type LogEvent, openStream } from './following.ts';
+import { demandText, openLinkedStream } from './logs/links.ts';
+import { checkTail } from './logs/read.ts';
+import { logText } from './logs/text.ts';
 
 /** How often a comment is sent, so that no proxy closes a stream on which nothing happens (decisions section 4). */
 const SIGN_OF_LIFE_MS = 15_000;
@@ -35,44 +40,54 @@ export function streamLogs(services: Services) {
     const lastSeen = lastEventId(req.get('last-event-id'));
     const key = { namespace, name };
     const open = await openStream(services, req.viewer, key, { ...query, lastSeen });
-    res.setHeader('Cache-Control', 'no-store');
-    if (!open) return void res.status(204).end();
-    res.status(200);
-    res.setHeader('Content-Type', 'text/event-stream; charset=utf-8');
-    // nginx would hold lines back until a buffer is full.
-    res.setHeader('X-Accel-Buffering', 'no');
-    if (req.method === 'HEAD') return void res.end();
-    res.flushHeaders();
-    const gone = closingOf(res);
-    using _ = services.metrics.streamOpened('log');
-    // Also while the database is away and there is nothing to send.
-    const sign = setInterval(() => {
-      // To one who does not read it would only pile up, and keep the connection from being cut.
-      if (!res.writableNeedDrain) res.write(': still here\n\n');
-    }, SIGN_OF_LIFE_MS);
-    try {
-      for await (const event of open(gone)) {
-        if (gone.aborted) break;
-        sign.refresh();
-        if (!res.write(textOf(event))) await drained(res, gone);
-      }
-    } catch (error) {
-      if (!(error instanceof AppError)) throw error;
-      res.write(
-        `event: error\ndata: ${JSON.stringify(answerOf(error, req.id as string).body)}\n\n`,
-      );
-    } finally {
-      clearInterval(sign);
-    }
-    res.end();
+    await sendEvents(services, req, res, open);
   };
 }
 
-function lastEventId(header: string | undefined): number | null {
-  if (!header) return null;
-  const seq = Number(header);
-  if (!/^\d+$/.test(header) || !Number.isSafeInteger(seq))
-    throw invalid(null, 'Last-Event-ID: must be the id of an event');
+type Opened = Awaited<ReturnType<typeof openStream>>;
+
+/** The events of a log as they come, until its end or until either side goes. */
+async function sendEvents(
+  services: Services,
+  req: Request,
+  res: Response,
+  open: Opened,
+): Promise<void> {
+  res.setHeader('Cache-Control', 'no-store');
+  if (!open) return void res.status(204).end();
+  res.status(200);
+  res.setHeader('Content-Type', 'text/event-stream; charset=utf-8');
+  // nginx would hold lines back until a buffer is full.
+  res.setHeader('X-Accel-Buffering', 'no');
+  if (req.method === 'HEAD') return void res.end();
+  res.flushHeaders();
+  const gone = closingOf(res);
+  using _ = services.metrics.streamOpened('log');
+  // Also while the database is away and there is nothing to send.
+  const sign = setInterval(() => {
+    // To one who does not read it would only pile up, and keep the connection from being cut.
+    if (!res.writableNeedDrain) res.write(': still here\n\n');
+  }, SIGN_OF_LIFE_MS);
+  try {
+    for await (const event of open(gone)) {
+      if (gone.aborted) break;
+      sign.refresh();
+      if (!res.write(textOf(event))) await drained(res, gone);
+    }
+  } catch (error) {
+    if (!(error instanceof AppError)) throw error;
+    res.write(`event: error\ndata: ${JSON.stringify(answerOf(error, req.id as string).body)}\n\n`);
+  } finally {
+    clearInterval(sign);
+  }
+  res.end();
+}
+
+function lastEventId(text: string | undefined, name = 'Last-Event-ID'): number | null {
+  if (!text) return null;
+  const seq = Number(text);
+  if (!/^\d+$/.test(text) || !Number.isSafeInteger(seq))
+    throw invalid(null, `${name}: must be the id of an event`);
   return seq;
 }
 
@@ -94,6 +109,78 @@ function dataOf(event: LogEvent): object {
     case 'end':
       return { status: event.status, exit_code: event.exitCode };
   }
+}
+
+/** A log by address: as plain text, and as a stream for those who have a link to it. */
+export function logsRouter(services: Services): Router {
+  const router = Router();
+  router.get('/artifacts/:namespace/:jobId/log.txt', async (req, res) => {
+    const timestamps = booleanOf(req.query, 'timestamps');
+    const { id, name, rule } = await demandText(services, req.viewer, req.params, req.query);
+    using _ = endWhenRefused(services, req, res, rule);
+    protect(res);
+    res.attachment(`${name}.log`);
+    res.type('text/plain; charset=utf-8');
+    res.vary('Accept-Encoding');
+    const zips = req.acceptsEncodings('gzip', 'identity') === 'gzip';
+    if (zips) res.setHeader('Content-Encoding', 'gzip');
+    if (req.method === 'HEAD') return void res.end();
+    const text = Readable.from(logText(services, id, { timestamps }));
+    try {
+      await (zips ? pipeline(text, createGzip({ level: 1 }), res) : pipeline(text, res));
+    } catch (error) {
+      // Broken off, so that nobody takes it for whole. Of a client that goes there is nothing to tell.
+      const isGone = (error as NodeJS.ErrnoException).code === 'ERR_STREAM_PREMATURE_CLOSE';
+      if (!isGone) services.log.error({ err: error, job: id }, 'a log was not sent to its end');
+      res.destroy();
+    }
+  });
+  router.get('/artifacts/:namespace/:jobId/log/events', async (req, res) => {
+    const { tail, since, after, ...signature } = textsOf(req.query, ['tail', 'since', 'after']);
+    const lastSeen = lastEventId(req.get('last-event-id')) ?? lastEventId(after, 'after');
+    const query = { tail: tailOf(tail), since: timeOf(since), lastSeen };
+    await sendEvents(
+      services,
+      req,
+      res,
+      await openLinkedStream(services, req.params, signature, query),
+    );
+  });
+  router.all(
+    ['/artifacts/:namespace/:jobId/log.txt', '/artifacts/:namespace/:jobId/log/events'],
+    only,
+  );
+  return router;
+}
+
+type Query = Record<string, unknown>;
+
+/** The parameters named are single texts, or left out. @throws AppError 400 */
+function textsOf<Name extends string>(query: Query, names: readonly Name[]) {
+  for (const name of names)
+    if (query[name] !== undefined && typeof query[name] !== 'string')
+      throw invalid(name, 'must be given once');
+  return query as Query & Partial<Record<Name, string>>;
+}
+
+function booleanOf(query: Query, name: string): boolean {
+  const value = textsOf(query, [name])[name] ?? 'false';
+  if (value !== 'true' && value !== 'false') throw invalid(name, 'must be true or false');
+  return value === 'true';
+}
+
+function tailOf(text: string | undefined): number | null {
+  if (text === undefined) return null;
+  // What is no number is out of range too.
+  return checkTail(/^\d+$/.test(text) ? Number(text) : 0);
+}
+
+function timeOf(text: string | undefined): Date | null {
+  if (text === undefined) return null;
+  const time = new Date(text);
+  if (!/^\d{4}-\d{2}-\d{2}T.+(Z|[+-]\d{2}:?\d{2})$/.test(text) || Number.isNaN(time.getTime()))
+    throw invalid('since', 'must be an ISO 8601 timestamp with an offset');
+  return time;
 }
 
 const only = otherMethod(['GET']);

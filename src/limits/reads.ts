@@ -25,6 +25,8 @@ const PLACES = 4;
 /** So that one caller leaves room for others. */
 const PLACES_A_CALLER = 2;
 const WAIT_MS = 30_000;
+/** Searches through whole logs at once; each is bounded in time, and keeps one core busy. */
+const SEARCHES = 2;
 /** How long an answer may take to be made and sent while others wait. */
 const SEND_MS = 30_000;
 /** After that, how often it is looked whether somebody waits. */
@@ -60,6 +62,20 @@ export type Answer = NodeJS.EventEmitter & {
 /** The allowances of all answers of a server. */
 export class Reads {
   readonly #places = new Turns(PLACES, { perKey: PLACES_A_CALLER, waitMs: WAIT_MS });
+  readonly #searches = new Turns(SEARCHES, { perKey: 1, waitMs: WAIT_MS });
+
+  /** Runs a search for `caller` when it is its turn. @throws AppError 503 when none comes within 30 s */
+  async search<T>(
+    caller: string,
+    signal: AbortSignal | undefined,
+    work: () => Promise<T>,
+  ): Promise<T> {
+    try {
+      return await this.#searches.take(work, { key: caller, signal });
+    } catch (error) {
+      throw error instanceof NoTurn ? busy('Too many logs are being searched') : error;
+    }
+  }
 
   /** Of an answer to `caller`, an account or an address. */
   allowance(caller: string, answer: Answer): Allowance {

@@ -120,16 +120,21 @@ async function encodePage(entries: readonly NewEntry[], text: number): Promise<P
   };
 }
 
-export async function decodePage({
-  first_seq,
-  bytes,
-  compressed,
-  data,
-}: StoredPage): Promise<Entry[]> {
+export async function decodePage(page: StoredPage): Promise<Entry[]> {
+  return parsePage(page, await unpackPage(page));
+}
+
+/** The JSON of a page. */
+export async function unpackPage({ bytes, compressed, data }: StoredPage): Promise<string> {
   // One buffer of the right size; by default it would be put together from pieces of 16 KiB.
   const whole = { maxOutputLength: bytes, chunkSize: bytes };
   const plain = compressed ? await decompress(data, whole) : data;
-  const { t, m, s } = JSON.parse(plain.toString()) as Data;
+  return plain.toString();
+}
+
+/** `plain`: of `unpackPage`. */
+export function parsePage({ first_seq }: Pick<StoredPage, 'first_seq'>, plain: string): Entry[] {
+  const { t, m, s } = JSON.parse(plain) as Data;
   const first = Number(first_seq);
   const statuses = new Set(s);
   let ms = 0;

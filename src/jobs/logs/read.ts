@@ -67,7 +67,7 @@ function linesFrom(entries: readonly Entry[], start: number): LogEntry[] {
 type Pool = Services['pool'];
 
 /** The number of the first line after a time, or that of the next line; 1 when no time is given. */
-async function startAfter(pool: Pool, jobId: string, since?: Date | null): Promise<number> {
+export async function startAfter(pool: Pool, jobId: string, since?: Date | null): Promise<number> {
   if (!since) return 1;
   const { rows } = await pool.query<Partial<StoredPage> & { next: string }>({
     name: 'loam-log-since',

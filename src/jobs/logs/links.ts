@@ -1,0 +1,98 @@
+/**
+ * Links to a log for browsers, which send no credentials with a download or an `EventSource`.
+ *
+ * A link to the text is good for its time, like those to artifacts. A link to the stream stands for the credential that
+ * asked for it: what it shows is what that may see, and it ends when that is deleted or loses the right.
+ */
+import { namespaceNamed } from '../../auth/accounts.ts';
+import { accountById } from '../../auth/authenticate.ts';
+import { demand, type Viewer } from '../../auth/permissions.ts';
+import type { Rule } from '../../auth/rechecks.ts';
+import { forbidden, notFound } from '../../errors.ts';
+import { isId } from '../../ids.ts';
+import type { Services } from '../../services.ts';
+import { openStreamOf, ruleOf, type StreamQuery, streamColumns } from '../following.ts';
+
+type Linked = { id: string; namespace: { name: string } };
+type Signing = Pick<Services, 'signer' | 'urls'>;
+
+export function downloadUrl({ signer, urls }: Signing, { id, namespace }: Linked): string {
+  return signer.signUrl(`${urls.artifacts}/${namespace.name}/${id}/log.txt`, textOf(id));
+}
+
+/** Null for who has no credential. */
+export function streamUrl(
+  { signer, urls }: Signing,
+  viewer: Viewer,
+  { id, namespace }: Linked,
+): string | null {
+  if (viewer.kind !== 'account') return null;
+  const credential = viewer.credential.id;
+  const url = `${urls.artifacts}/${namespace.name}/${id}/log/events?credential=${credential}`;
+  return signer.signUrl(url, streamOf(id, credential));
+}
+
+/** What is signed. */
+function textOf(jobId: string): string {
+  return `log:${jobId}`;
+}
+function streamOf(jobId: string, credential: string): string {
+  return `log stream:${jobId}:${credential}`;
+}
+
+/** What the address of a link names. */
+export type LogAddress = { namespace: string; jobId: string };
+
+const accessColumns = { id: true, name: true, namespaceId: true, repositoryId: true } as const;
+
+/**
+ * Whether the holder of a link or credential may have the text.
+ * @returns the job, with the rule that must hold while it is sent; null for a link, which is good for its time
+ * @throws AppError 401, 403, 404
+ */
+export async function demandText(
+  services: Pick<Services, 'db' | 'signer'>,
+  viewer: Viewer,
+  { namespace, jobId }: LogAddress,
+  query: Record<string, unknown>,
+): Promise<{ id: string; name: string; rule: Rule | null }> {
+  const { db, signer } = services;
+  if (!isId('job', jobId)) throw notFound('Job');
+  const { id: namespaceId } = await namespaceNamed(db, namespace);
+  const job = await db.job.findUnique({
+    where: { id: jobId, namespaceId },
+    select: accessColumns,
+  });
+  const isLinked = signer.verify(textOf(jobId), query);
+  const repositoryId = job?.repositoryId ?? null;
+  if (!isLinked) demand(viewer, 'job.read', { namespaceId, repositoryId });
+  if (!job) throw notFound('Job');
+  return { ...job, rule: isLinked ? null : ruleOf(services, job) };
+}
+
+/**
+ * What opens the stream that a link leads to, as `openStream` does.
+ * @throws AppError 400, 403 for a link without a valid signature or that has expired, and what `openStream` throws
+ */
+export async function openLinkedStream(
+  services: Parameters<typeof openStreamOf>[0] & Pick<Services, 'signer' | 'usage'>,
+  { namespace, jobId }: LogAddress,
+  { credential, ...signature }: Record<string, unknown>,
+  query: StreamQuery,
+): Promise<ReturnType<typeof openStreamOf>> {
+  const { db, signer } = services;
+  const isRight =
+    isId('job', jobId) &&
+    typeof credential === 'string' &&
+    signer.verify(streamOf(jobId, credential), signature);
+  if (!isRight) throw forbidden('This link is not valid or has expired; ask for a new one');
+  const viewer = await accountById(services, credential);
+  const { id: namespaceId } = await namespaceNamed(db, namespace);
+  const job = await db.job.findUnique({
+    where: { id: jobId, namespaceId },
+    select: { ...accessColumns, createdById: true, ...streamColumns },
+  });
+  demand(viewer, 'job.read', { namespaceId, repositoryId: job?.repositoryId ?? null });
+  if (!job) throw notFound('Job');
+  return openStreamOf(services, viewer, job, query);
+}

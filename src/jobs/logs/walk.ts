@@ -1,0 +1,63 @@
+/** Going through a whole journal, some pages at a time, from either end. */
+import type { Services } from '../../services.ts';
+import { PAGE_BYTES, PAGE_ENTRIES, type StoredPage } from './pages.ts';
+
+/** Of text that is read at once, beyond the first page. */
+const STEP_BYTES = 16 * PAGE_BYTES;
+/** Numbers that are looked at in one read; so many short lines fill eight pages. */
+const STEP_ENTRIES = 8 * PAGE_ENTRIES;
+
+export type WalkedPage = StoredPage & { first: number; last: number; lines: number };
+
+export type Step = {
+  /** In the order of the walk. */
+  pages: WalkedPage[];
+  /** The last number that was looked at: the walk goes on after it. */
+  reached: number;
+  isEnd: boolean;
+};
+
+/** What comes after the number `from`: newer entries, or with `desc` older ones. */
+export async function walkStep(
+  { pool }: Pick<Services, 'pool'>,
+  jobId: string,
+  { from, order }: { from: number; order: 'asc' | 'desc' },
+): Promise<Step> {
+  const forwards = order === 'asc';
+  const { rows } = await pool.query<Row>({
+    name: `loam-walk-${order}`,
+    text: `
+      with start as (
+        select next_seq, least($2::bigint, next_seq) as place from jobs where id = $1
+      )
+      select next_seq, place, page.* from start left join (
+        select first_seq, last_seq, lines, bytes, compressed, data,
+          sum(bytes) over (order by first_seq ${order}) - bytes as before
+        from journal_pages, start
+        where job_id = $1 and ${
+          forwards
+            ? `last_seq > place and first_seq > place - ${PAGE_ENTRIES}
+               and first_seq <= place + ${STEP_ENTRIES}`
+            : `first_seq < place and first_seq >= place - ${STEP_ENTRIES}`
+        }
+      ) page on before < ${STEP_BYTES}
+      order by first_seq ${order}`,
+    values: [jobId, from],
+  });
+  const [row] = rows;
+  if (!row) return { pages: [], reached: from, isEnd: true };
+  const pages = rows
+    .filter(({ data }) => data !== null)
+    .map((page) => ({ ...page, first: Number(page.first_seq), last: Number(page.last_seq) }));
+  const edge = pages.at(-1);
+  const place = Number(row.place);
+  if (forwards) {
+    const end = Number(row.next_seq) - 1;
+    const reached = edge?.last ?? Math.min(place + STEP_ENTRIES, Math.max(place, end));
+    return { pages, reached, isEnd: reached >= end };
+  }
+  const reached = edge?.first ?? Math.max(1, place - STEP_ENTRIES);
+  return { pages, reached, isEnd: reached <= 1 };
+}
+
+type Row = StoredPage & { next_seq: string; place: string; last_seq: string; lines: number };

@@ -1,0 +1,135 @@
+/** A part of a journal by its numbers or from a moment on, forwards or backwards: what a log view shows of a long log. */
+import { invalid } from '../../errors.ts';
+import type { Allowance } from '../../limits/reads.ts';
+import type { Services } from '../../services.ts';
+import { decodePage, type Entry, PAGE_ENTRIES, type StoredPage } from './pages.ts';
+import { startAfter } from './read.ts';
+
+export type WindowQuery = {
+  /** How many entries, forwards: after a number, from a moment on, or from the beginning. */
+  first?: number | null;
+  after?: number | null;
+  at?: Date | null;
+  /** How many entries, backwards: before a number, or of the end. */
+  last?: number | null;
+  before?: number | null;
+};
+
+export type LogWindow = {
+  entries: Entry[];
+  hasOlder: boolean;
+  hasNewer: boolean;
+  /** The number of the newest entry of the log. */
+  lastSeq: number;
+};
+
+/** More at once would keep the server from others for longer than a view of a log can wait. */
+const MAX_ENTRIES = 1_000;
+const DEFAULT_ENTRIES = 100;
+
+/**
+ * Numbers follow each other without a gap, lines and changes of the status alike, so the entries between two numbers
+ * are as many as their difference. Of what the allowance does not cover, the far end is left out.
+ * @throws AppError 400, 429
+ */
+export async function readWindow(
+  { pool }: Pick<Services, 'pool'>,
+  jobId: string,
+  query: WindowQuery,
+  allowance: Allowance,
+): Promise<LogWindow> {
+  const { forwards, count } = check(query);
+  const { after, at, before } = query;
+  // `at` is inclusive, and times have no more than milliseconds.
+  const from = at ? await startAfter(pool, jobId, new Date(at.getTime() - 1)) : (after ?? 0) + 1;
+  const span = forwards ? { low: from, end: null } : { low: null, end: before ?? null };
+  let granted = 0;
+  for (;;) {
+    const { needed, low, high, next, pages } = await readPages(pool, jobId, {
+      ...span,
+      count,
+      budget: granted,
+    });
+    const more = granted < needed ? await allowance.take(needed - granted) : 0;
+    granted += more;
+    if (more > 0) continue;
+    const entries = (await Promise.all(pages.map(decodePage)))
+      .flat()
+      .filter(({ seq }) => seq >= low && seq <= high);
+    const oldest = entries[0]?.seq ?? (forwards ? low : Math.min(high + 1, next));
+    const newest = entries.at(-1)?.seq ?? oldest - 1;
+    return {
+      entries,
+      hasOlder: oldest > 1 && next > 1,
+      hasNewer: newest < next - 1,
+      lastSeq: next - 1,
+    };
+  }
+}
+
+function check({ first, after, at, last, before }: WindowQuery) {
+  if (first != null && last != null) throw invalid('last', 'cannot be given with first');
+  const forwards = last == null && (first != null || after != null || at != null);
+  if (forwards && before != null) throw invalid('before', 'goes with last alone');
+  if (!forwards && after != null) throw invalid('after', 'goes with first alone');
+  if (!forwards && at != null) throw invalid('at', 'goes with first alone');
+  if (after != null && at != null) throw invalid('at', 'cannot be given with after');
+  for (const [field, value] of Object.entries({ after, before }))
+    if (value != null && value < 0) throw invalid(field, 'must be 0 or the seq of an entry');
+  const count = (forwards ? first : last) ?? DEFAULT_ENTRIES;
+  if (count < 1 || count > MAX_ENTRIES)
+    throw invalid(forwards ? 'first' : 'last', `must be from 1 to ${MAX_ENTRIES}`);
+  return { forwards, count };
+}
+
+type Span = {
+  /** The lowest number, forwards; null: backwards. */
+  low: number | null;
+  /** Backwards, the number after the highest one; null: the end of the log. */
+  end: number | null;
+  count: number;
+};
+
+/** The pages that hold these numbers, as many from where it begins as take no more than `budget` bytes. */
+async function readPages(
+  pool: Services['pool'],
+  jobId: string,
+  { low, end, count, budget }: Span & { budget: number },
+): Promise<{ needed: number; low: number; high: number; next: number; pages: StoredPage[] }> {
+  const { rows } = await pool.query<Row>({
+    name: 'loam-log-window',
+    // Between two numbers, for the reason told at `NEAR` in read.ts.
+    text: `
+      with span as (
+        select next_seq,
+          coalesce($2::bigint, greatest(1, least($3::bigint, next_seq) - $4::bigint)) as low,
+          coalesce($2::bigint + $4::bigint, least($3::bigint, next_seq)) - 1 as high
+        from jobs where id = $1
+      ), near as (
+        select first_seq, case when $2::bigint is null
+            then sum(bytes) over (order by first_seq desc) else sum(bytes) over (order by first_seq)
+          end as reached
+        from journal_pages, span
+        where job_id = $1 and first_seq > low - ${PAGE_ENTRIES} and first_seq <= high
+          and last_seq >= low
+      )
+      select next_seq, low, high, coalesce((select max(reached) from near), 0) as needed, page.*
+      from span left join (
+        select first_seq, bytes, compressed, data
+        from near join journal_pages using (first_seq) where job_id = $1 and reached <= $5
+      ) page on true
+      order by first_seq`,
+    values: [jobId, low, end, count, budget],
+  });
+  const [row] = rows;
+  if (!row) return { needed: 0, low: 1, high: 0, next: 1, pages: [] };
+  return {
+    needed: Number(row.needed),
+    low: Number(row.low),
+    high: Number(row.high),
+    next: Number(row.next_seq),
+    pages: rows.filter((page) => page.data !== null),
+  };
+}
+
+type Row = StoredPage & { next_seq: string; low: string; high: string; needed: string };
