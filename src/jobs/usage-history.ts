@@ -157,12 +157,15 @@ export async function usageSamples(
   const { rows } = await pool.query<Row & { number: number }>({
     name: 'loam-usage-of-job',
     text: `
-      select number, ${COLUMNS} from job_attempts left join attempt_usage on attempt_id = id
-      where job_id = $1 and ($2::int is null or number = $2) order by number desc limit 1`,
+      with attempt as (
+        select id, number from job_attempts
+        where job_id = $1 and ($2::int is null or number = $2) order by number desc limit 1
+      )
+      select number, ${COLUMNS} from attempt join attempt_usage on attempt_id = id`,
     values: [jobId, attempt ?? null],
   });
   const [row] = rows;
-  if (!row?.times) return [];
+  if (!row) return [];
   return pointsOf(row)
     .filter(({ time }) => !since || time > since)
     .map((point) => ({ ...point, attempt: row.number }));
