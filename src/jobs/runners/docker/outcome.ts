@@ -39,6 +39,34 @@ export async function stateOf(engine: Engine, container: string): Promise<Contai
 
 /** 128 + SIGKILL. */
 const KILLED = 137;
+/** Of a container that the engine ended, or found dead, when it was stopped or started: TERM, KILL, unknown. */
+const WITH_ENGINE = [143, 137, 255];
+
+/**
+ * Whether a container may have ended with its engine, and not by itself: by its exit code, which nobody asked for. An
+ * engine that keeps containers running while it is restarted (`live-restore`) does not end them.
+ */
+export function mayBeLost(state: ContainerState): boolean {
+  return WITH_ENGINE.includes(state.exitCode) && !state.outOfMemory;
+}
+
+/**
+ * Whether the engine was started again since the container was. It makes its own network anew at each start, unless it
+ * has found containers running. @throws RunnerAway
+ */
+export async function restartedSince(
+  engine: Engine,
+  { startedAt }: ContainerState,
+): Promise<boolean> {
+  try {
+    const { Created } = await engine.call((docker) => docker.getNetwork('bridge').inspect());
+    return Date.parse(Created) > startedAt;
+  } catch (error) {
+    // It has none; who saw it go away knows better.
+    if (isStatus(error, 404)) return false;
+    throw error;
+  }
+}
 
 export type Ended = {
   record: AttemptRecord;
@@ -76,5 +104,5 @@ export function outcomeOf({ record, state, openedAt, stop, refused }: Ended): Ou
 const WATCHDOG_MS = 60_000;
 
 function outOfMemory(bytes: number): string {
-  return `The job ran out of memory: a process of it was killed. It may use ${gigabytes(bytes)}.`;
+  return `The job ran out of memory: a process was killed. It may use ${gigabytes(bytes)}.`;
 }

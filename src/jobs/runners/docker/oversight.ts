@@ -9,7 +9,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { type Outcome, RunnerAway } from '../runner.ts';
 import { type Engine, isStatus } from './engine.ts';
 import { openedAt } from './gate.ts';
-import { type ContainerState, outcomeOf, stateOf } from './outcome.ts';
+import { type ContainerState, mayBeLost, outcomeOf, restartedSince, stateOf } from './outcome.ts';
 import { readRecord, type Stop, writeRecord } from './place.ts';
 import { processesOf, terminate } from './processes.ts';
 
@@ -32,6 +32,7 @@ export async function untilEnded(
   const { engine, container, place, graceMs } = overseen;
   const record = await readRecord(place, 'attempt');
   if (!record) return { kind: 'lost' };
+  let wasAway = false;
   for (;;) {
     signal.throwIfAborted();
     try {
@@ -40,8 +41,11 @@ export async function untilEnded(
       const stop = await readRecord(place, 'stop');
       const opened = await openedAt(place);
       if (!state) return { kind: 'lost' };
-      if (refused || state.status === 'ended')
+      if (refused || state.status === 'ended') {
+        const mayBe = !refused && !stop && mayBeLost(state);
+        if (mayBe && (wasAway || (await restartedSince(engine, state)))) return { kind: 'lost' };
         return outcomeOf({ record, state, openedAt: opened, stop, refused });
+      }
       const now = Date.now();
       const due = stop
         ? stop.at + (stop.how === 'KILL' ? 0 : graceMs)
@@ -51,6 +55,7 @@ export async function untilEnded(
       else await eitherOf(overseen, changed, Math.min(LOOK_MS, due - now), signal);
     } catch (error) {
       if (!(error instanceof RunnerAway)) throw error;
+      wasAway = true;
       await delay(AWAY_MS, undefined, { signal });
     }
   }

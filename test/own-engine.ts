@@ -1,0 +1,75 @@
+/** A container engine of a test's own, to be killed and started again. It needs root, and has a network of its own. */
+import { type ChildProcess, execFile, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { openSync } from 'node:fs';
+import { mkdtemp, readFile, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { promisify } from 'node:util';
+import { expect } from 'vitest';
+import { statOf } from '../src/jobs/runners/process/proc.ts';
+import { removeTree } from '../src/jobs/runners/process/removal.ts';
+import type { DockerConfig } from '../src/variables/docker.ts';
+import { BUSYBOX } from './docker.ts';
+import { eventually } from './harness.ts';
+
+const run = promisify(execFile);
+
+export type OwnEngine = AsyncDisposable & {
+  config: DockerConfig;
+  docker(...args: string[]): Promise<string>;
+  kill(signal: 'SIGKILL' | 'SIGTERM'): Promise<void>;
+  start(): Promise<void>;
+};
+
+/** With the image busybox of the shared one. */
+export async function startOwnEngine({
+  liveRestore,
+}: {
+  liveRestore: boolean;
+}): Promise<OwnEngine> {
+  const dir = await mkdtemp(join(tmpdir(), 'loam-engine-'));
+  const at = (name: string) => join(dir, name);
+  const host = `unix://${at('docker.sock')}`;
+  let engine: ChildProcess | undefined;
+
+  async function docker(...args: string[]): Promise<string> {
+    return (await run('docker', ['--host', host, ...args])).stdout.trim();
+  }
+  async function start(): Promise<void> {
+    const args = ['--host', host, '--data-root', at('data'), '--exec-root', at('exec')];
+    args.push('--pidfile', at('pid'), '--iptables=false', '--ip6tables=false');
+    if (liveRestore) args.push('--live-restore');
+    // Of its own, or it takes the bridge of the machine's.
+    const log = openSync(at('log'), 'a');
+    engine = spawn('unshare', ['--net', 'dockerd', ...args], { stdio: ['ignore', log, log] });
+    await eventually(() => docker('info'), 60_000);
+  }
+  async function kill(signal: NodeJS.Signals): Promise<void> {
+    const ended = engine && engine.exitCode === null && once(engine, 'exit');
+    engine?.kill(signal);
+    await ended;
+    // What it runs its containers with dies with it. One that starts takes a dead process that nobody has collected yet,
+    // as some first processes of containers do late, for a living one, by this file.
+    const file = at('exec/containerd/containerd.pid');
+    const pid = await readFile(file, 'utf8').catch(() => '');
+    if (pid) await eventually(() => expect(statOf(pid)?.state ?? 'Z').toBe('Z'));
+    await rm(file, { force: true });
+  }
+
+  await start();
+  await run('sh', ['-c', `docker save ${BUSYBOX} | docker --host ${host} load`]);
+  return {
+    config: { host, named: true, tlsVerify: false, configFolder: dir },
+    docker,
+    kill,
+    start,
+    async [Symbol.asyncDispose]() {
+      const left = await docker('ps', '--all', '--quiet').catch(() => '');
+      if (left) await docker('rm', '--force', ...left.split('\n'));
+      await kill('SIGTERM');
+      // One that was killed has left its mounts.
+      await removeTree(dir);
+    },
+  };
+}
