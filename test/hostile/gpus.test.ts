@@ -2,10 +2,18 @@
 import { chmod, mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { expect, test } from 'vitest';
-import { parseGpus } from '../../src/jobs/runners/process/gpus.ts';
+import { expect, onTestFinished, test } from 'vitest';
+import { openDockerRunner } from '../../src/jobs/runners/docker/runner.ts';
+import { openGpuLedger } from '../../src/jobs/runners/gpu-ledger.ts';
+import { parseGpus } from '../../src/jobs/runners/gpus.ts';
+import { openProcessRunner } from '../../src/jobs/runners/process/runner.ts';
+import { BUSYBOX, DOCKER, dockerRunner } from '../docker.ts';
+import { engineProxy } from '../engine-proxy.ts';
 import { needs } from '../needs.ts';
+import { attemptSpec } from '../runner.contract.ts';
 import { confined } from './user.ts';
+
+const never = new AbortController().signal;
 
 /** As nvidia-smi 535 prints it on a machine with three. */
 const LISTING = `0, NVIDIA A100-SXM4-40GB, 12, GPU-aaaa, 00000000:07:00.0
@@ -70,3 +78,79 @@ test.for(['bubblewrap', 'unshare'] as const)(
     expect(none.lines.sort()).toEqual(['CUDA_VISIBLE_DEVICES=', 'NVIDIA_VISIBLE_DEVICES=void']);
   },
 );
+
+/** For this process, whose runners then have the GPUs of the listing. */
+async function withListing(): Promise<void> {
+  const tools = await folder();
+  const smi = `#!/bin/sh\ncat <<'LISTING'\n${LISTING}LISTING\n`;
+  await writeFile(join(tools.path, 'nvidia-smi'), smi, { mode: 0o755 });
+  const before = process.env.PATH;
+  process.env.PATH = `${tools.path}:${before}`;
+  onTestFinished(async () => {
+    process.env.PATH = before;
+    await tools[Symbol.asyncDispose]();
+  });
+}
+
+test('a container asks the engine for the GPUs that it was given, which no other runner gives out', async (ctx) => {
+  needs(ctx, 'docker');
+  await withListing();
+  const gpus = await openGpuLedger();
+  await using proxy = await engineProxy(DOCKER.host);
+  await using containers = await dockerRunner({ docker: { ...DOCKER, host: proxy.host }, gpus });
+  await using attempts = await folder();
+  await using processes = await openProcessRunner({ dir: attempts.path, gpus, sandbox: 'none' });
+  expect(containers.runner.machines).toMatchObject([{ gpus: { 'A100-40GB': 2 } }]);
+  expect(processes.machines).toMatchObject([{ gpus: { 'A100-40GB': 2 } }]);
+
+  const env = { NVIDIA_VISIBLE_DEVICES: 'all', CUDA_VISIBLE_DEVICES: '0,1' };
+  const wish = (gpu: string) => {
+    const spec = attemptSpec('true', { env });
+    return { ...spec, hardware: { ...spec.hardware, gpu } };
+  };
+  const first = await processes.prepare(wish('A100-40GB'), never);
+  const second = await containers.runner.prepare(wish('A100-40GB'), never);
+  await containers.runner.prepare(wish('none'), never);
+  const variables = ({ Env }: { Env: string[] }) => Env.filter((one) => /VISIBLE/.test(one)).sort();
+  const [withGpu, without] = proxy.created as unknown as {
+    Env: string[];
+    HostConfig: { DeviceRequests?: unknown };
+  }[];
+  expect(withGpu?.HostConfig.DeviceRequests).toEqual([
+    { Driver: 'nvidia', DeviceIDs: ['GPU-bbbb'], Capabilities: [['gpu', 'compute', 'utility']] },
+  ]);
+  expect(withGpu && variables(withGpu)).toEqual([
+    'CUDA_VISIBLE_DEVICES=GPU-bbbb',
+    'NVIDIA_VISIBLE_DEVICES=GPU-bbbb',
+  ]);
+  expect(without?.HostConfig.DeviceRequests).toBe(undefined);
+  expect(without && variables(without)).toEqual([
+    'CUDA_VISIBLE_DEVICES=',
+    'NVIDIA_VISIBLE_DEVICES=void',
+  ]);
+
+  const third = wish('A100-40GB');
+  await expect(processes.prepare(third, never)).rejects.toThrow('1 × A100-40GB are not free');
+  // Both kinds are told of each end, and only the one that has the attempt gives its GPU back.
+  await processes.remove(second);
+  await expect(processes.prepare(third, never)).rejects.toThrow('are not free');
+  // A server that is started again knows it from the folder of the attempt.
+  const later = await openGpuLedger();
+  const options = { docker: DOCKER, dir: containers.dir, gpus: later };
+  await using again = await openDockerRunner({
+    ...options,
+    images: { allowed: null, fallback: BUSYBOX, configFolder: '/nonexistent' },
+  });
+  expect(later.heldBy(String(second.attempt)).map(({ uuid }) => uuid)).toEqual(['GPU-bbbb']);
+
+  // The engine of the tests has no driver.
+  await again.start(second);
+  expect(await again.wait(second, never)).toMatchObject({
+    kind: 'unstartable',
+    reason: expect.stringMatching(/cannot give GPUs to containers/),
+  });
+  await containers.runner.remove(second);
+  expect(gpus.heldBy(String(second.attempt))).toEqual([]);
+  await processes.remove(first);
+  expect(gpus.take('another', { gpu: 'A100-40GB', gpuCount: 2 })).toHaveLength(2);
+});

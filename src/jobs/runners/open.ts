@@ -6,6 +6,7 @@ import type { Logger } from '../../log.ts';
 import { composed } from './both.ts';
 import { connect } from './docker/engine.ts';
 import { openDockerRunner } from './docker/runner.ts';
+import { type GpuLedger, openGpuLedger } from './gpu-ledger.ts';
 import { openProcessRunner } from './process/runner.ts';
 import type { Runner } from './runner.ts';
 
@@ -55,8 +56,9 @@ export async function openRunner(options: Options): Promise<Runner & AsyncDispos
       `Jobs with an image run in containers: ${found.version} answers at ${host}. The others run ${others}.`,
     );
   await using cleanup = new AsyncDisposableStack();
-  const docker = cleanup.use(await openContainers(options));
-  const process = cleanup.use(await openProcesses(options));
+  const gpus = await openGpuLedger();
+  const docker = cleanup.use(await openContainers(options, gpus));
+  const process = cleanup.use(await openProcesses(options, gpus));
   const inContainer = (image: string | null) => image !== null || config.defaultImage !== undefined;
   const runner = composed({ process, docker }, ({ image }) =>
     inContainer(image) ? 'docker' : 'process',
@@ -85,7 +87,7 @@ async function engineAt({ docker }: Config): Promise<{ version: string } | { mis
   }
 }
 
-function openContainers({ config, log }: Options) {
+function openContainers({ config, log }: Options, gpus?: GpuLedger) {
   return openDockerRunner({
     dir: containersOf(config.dataDir),
     docker: config.docker,
@@ -100,19 +102,21 @@ function openContainers({ config, log }: Options) {
       runtime: config.containers.runtime,
     },
     root: config.containers.root,
+    gpus,
     diskFloor: config.diskFloor,
     uids: config.jobUids,
     log,
   });
 }
 
-function openProcesses({ config, hidden, log }: Options) {
+function openProcesses({ config, hidden, log }: Options, gpus?: GpuLedger) {
   return openProcessRunner({
     dir: join(config.dataDir, 'attempts'),
     diskFloor: config.diskFloor,
     hidden,
     network: config.jobNetwork,
     uids: config.jobUids,
+    gpus,
     log,
   });
 }

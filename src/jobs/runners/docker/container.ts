@@ -1,5 +1,6 @@
 /** What a container is created with: here, and nowhere else, stands what a job may do. */
 import type Docker from 'dockerode';
+import { gpuVariables } from '../gpus.ts';
 import type { Limits } from '../process/limits.ts';
 import { MOUNTS } from '../process/view.ts';
 import { gateFolder, gateOf } from './gate.ts';
@@ -23,6 +24,8 @@ export type ContainerSpec = {
   owner: Owner;
   command: string;
   env: Record<string, string>;
+  /** Their UUIDs: numbers change with the order in which a machine finds them. */
+  gpus: readonly string[];
   timeoutMs: number;
   limits: Limits;
   /** What a log may hold at most: see `logs.ts`. */
@@ -35,7 +38,14 @@ export type ContainerSpec = {
 export function containerOptions(spec: ContainerSpec): Docker.ContainerCreateOptions {
   const { attempt, worker, place, owner, limits, runtime } = spec;
   const gate = gateOf(spec);
-  const env = { HOME: MOUNTS.home, TMPDIR: MOUNTS.tmp, USER: 'job', ...spec.env, ...gate.env };
+  const env = {
+    HOME: MOUNTS.home,
+    TMPDIR: MOUNTS.tmp,
+    USER: 'job',
+    ...spec.env,
+    ...gpuVariables(spec.gpus),
+    ...gate.env,
+  };
   return {
     name: containerName(attempt),
     Image: spec.image,
@@ -80,6 +90,15 @@ export function containerOptions(spec: ContainerSpec): Docker.ContainerCreateOpt
       RestartPolicy: { Name: 'no' },
       AutoRemove: false,
       ...(runtime && { Runtime: runtime }),
+      ...(spec.gpus.length > 0 && {
+        DeviceRequests: [
+          {
+            Driver: 'nvidia',
+            DeviceIDs: [...spec.gpus],
+            Capabilities: [['gpu', 'compute', 'utility']],
+          },
+        ],
+      }),
     },
   };
 }

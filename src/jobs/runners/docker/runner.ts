@@ -12,6 +12,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import type Docker from 'dockerode';
 import { createLog, type Logger } from '../../../log.ts';
 import type { DockerConfig } from '../../../variables/docker.ts';
+import { type GpuLedger, openGpuLedger } from '../gpu-ledger.ts';
 import { type Accounts, DEFAULT_UIDS, openAccounts, type UidRange } from '../process/accounts.ts';
 import { diskUse, watchDisk } from '../process/disk.ts';
 import { type Limits, limitsOf, thisMachine } from '../process/limits.ts';
@@ -57,6 +58,8 @@ export type DockerRunnerOptions = {
   uids?: UidRange;
   /** Free space on the disk below which the server stops writing, in bytes: who takes most is ended before. */
   diskFloor?: number;
+  /** Of this machine, shared with other runners on it; unset: its own. */
+  gpus?: GpuLedger;
   /** In place of those that follow from what was asked for. */
   limits?: Partial<Limits>;
   log?: Logger;
@@ -79,6 +82,11 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
     log.error({ err: error }, what),
   );
   const users = openUsers(engine, { root: options.root ?? false });
+  const gpus = options.gpus ?? (await openGpuLedger());
+  for (const attempt of (await readdir(dir)).filter((name) => !name.startsWith('.'))) {
+    const record = await readRecord(join(dir, attempt), 'attempt');
+    if (record) gpus.hold(attempt, record.gpus);
+  }
   const samples = new Map<string, Sample>();
   const disks = new Map<string, number>();
   /** Wakes who sees an attempt through: it was told to end. */
@@ -117,6 +125,7 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
   async function removeAll(attempt: string, place: string): Promise<void> {
     await removeContainer(attempt);
     await accounts?.release(place);
+    gpus.release(attempt);
     samples.delete(attempt);
     disks.delete(attempt);
     await removal.discard(place);
@@ -151,7 +160,7 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
 
   return {
     name: 'docker',
-    machines: [{ id: LOCAL, ...thisMachine(), gpus: {} }],
+    machines: [{ id: LOCAL, ...thisMachine(), gpus: gpus.models }],
     ...(network.warning && { warning: network.warning }),
 
     async prepare(spec, abort) {
@@ -162,6 +171,7 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
       const image = await images.ensure(spec.image, spec.report, abort);
       const limits = { ...limitsOf(spec.hardware), ...options.limits };
       await makePlace(place);
+      const taken = gpus.take(id, spec.hardware);
       await writeRecord(place, 'attempt', {
         machine: spec.machine,
         timeoutMs: spec.timeoutMs,
@@ -170,7 +180,7 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
         memoryBytes: limits.memoryBytes,
         diskBytes: limits.diskBytes,
         files: limits.files,
-        gpus: [],
+        gpus: taken.map(({ index }) => index),
       });
       const work = join(place, 'work');
       if (spec.checkout) await spec.checkout(work, abort);
@@ -190,6 +200,7 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
         owner,
         command: spec.command,
         env: spec.env,
+        gpus: taken.map(({ uuid }) => uuid),
         timeoutMs: spec.timeoutMs,
         limits,
         log: spec.log,
@@ -214,9 +225,8 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
             docker.getContainer(container).start({ abortSignal } as object),
           );
         } catch (error) {
-          // What is refused as a bad request is the image's fault: it has no /bin/sh, or one for other processors.
-          if (!(error instanceof EngineError && [400, 404].includes(error.status))) throw error;
-          const reason = `The image cannot be run: ${error.message}`;
+          const reason = whyNotStarted(error);
+          if (reason === null) throw error;
           return writeRecord(place, 'unstartable', { reason });
         }
       }
@@ -296,7 +306,7 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
       const seconds = Math.max(0.001, (sample.at - before.at) / 1_000);
       return {
         cpuPercent: ((sample.cpuSeconds - before.cpuSeconds) / seconds / record.cpus) * 100,
-        gpuPercent: 0,
+        gpuPercent: await gpus.percentOf(attempt),
         memoryBytes: sample.memoryBytes,
         diskBytes: disks.get(attempt) ?? 0,
       } satisfies Usage;
@@ -332,6 +342,15 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
 
     [Symbol.asyncDispose]: () => removal[Symbol.asyncDispose](),
   };
+}
+
+/** For the job's user; null when it is no affair of the job. */
+function whyNotStarted(error: unknown): string | null {
+  if (!(error instanceof EngineError)) return null;
+  if (/could not select device driver/.test(error.message))
+    return 'The container engine of this server cannot give GPUs to containers: it has no driver for them';
+  // A bad request is the image's fault: it has no /bin/sh, or one for other processors.
+  return [400, 404].includes(error.status) ? `The image cannot be run: ${error.message}` : null;
 }
 
 /** Null where ids cannot be had. */

@@ -13,6 +13,8 @@ import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { createLog, type Logger } from '../../../log.ts';
 import { HARDWARE_DEFAULTS } from '../../hardware.ts';
+import { type GpuLedger, openGpuLedger } from '../gpu-ledger.ts';
+import { gpuAccess } from '../gpus.ts';
 import {
   GRACE_MS,
   type Handle,
@@ -28,7 +30,6 @@ import { findCgroups } from './cgroups.ts';
 import { findConfinement, type Sandbox } from './confinement.ts';
 import type { DiskUse } from './disk.ts';
 import { changesOf, isAlive, killStrays, readWhole } from './folder.ts';
-import { gpuAccess, listGpus } from './gpus.ts';
 import { allHoldings, type Holding, readHolding, writeHolding } from './holding.ts';
 import { PATH } from './launch.ts';
 import { describeLimits, type Limits, limitedCommand, limitsOf, thisMachine } from './limits.ts';
@@ -73,6 +74,8 @@ export type ProcessRunnerOptions = {
   cgroups?: 'auto' | 'off';
   /** Free space on the disk below which the server stops writing, in bytes: who takes most is ended before. */
   diskFloor?: number;
+  /** Of this machine, shared with other runners on it; unset: its own. */
+  gpus?: GpuLedger;
   /** In place of those that follow from what was asked for. */
   limits?: Partial<Limits>;
   log?: Logger;
@@ -92,9 +95,7 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
     network: options.network,
     uids,
   });
-  const gpus = await listGpus();
-  const models: Record<string, number> = {};
-  for (const { model } of gpus) models[model] = (models[model] ?? 0) + 1;
+  const gpus = options.gpus ?? (await openGpuLedger());
   const allowed = limitsOf({ ...HARDWARE_DEFAULTS, gpu: 'none' });
   const cgroups =
     options.cgroups === 'off' ? { missing: 'they are switched off' } : await findCgroups(allowed);
@@ -104,6 +105,7 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
   const groupPrefix = createHash('sha256').update(dir).digest('hex').slice(0, 8);
   const samples = new Map<string, Sample>();
   const holdings: Map<string, Holding> = await allHoldings(dir);
+  for (const [attempt, holding] of holdings) gpus.hold(attempt, holding.gpus);
   const removal = await openRemoval(join(dir, TRASH), (error, what) =>
     log.error({ err: error }, what),
   );
@@ -140,7 +142,8 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
     if (cgroup) await removeGroup(cgroup);
     await confinement.release(place);
     samples.delete(attempt);
-    holdings.delete(attempt);
+    // Another kind of runner may have an attempt that is unknown here.
+    if (holdings.delete(attempt)) gpus.release(attempt);
   }
 
   async function remove(handle: Handle): Promise<void> {
@@ -158,16 +161,9 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
     });
   }
 
-  function takeGpus(attempt: string, model: string, count: number): number[] {
-    const held = [...holdings].flatMap(([id, { gpus }]) => (id === attempt ? [] : gpus));
-    const free = gpus.filter((gpu) => gpu.model === model && !held.includes(gpu.index));
-    if (free.length < count) throw new Error(`${count} × ${model} are not free`);
-    return free.slice(0, count).map(({ index }) => index);
-  }
-
   return {
     name: 'process',
-    machines: [{ id: LOCAL, ...thisMachine(), gpus: models }],
+    machines: [{ id: LOCAL, ...thisMachine(), gpus: gpus.models }],
     ...(confinement.warnings.length > 0 && { warning: confinement.warnings.join(' ') }),
 
     async prepare(spec, abort) {
@@ -178,9 +174,9 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
       const { id } = spec;
       if (await exists(join(dir, id))) await remove({ attempt: id });
       const limits = { ...limitsOf(spec.hardware), ...options.limits };
-      const { gpu, gpuCount } = spec.hardware;
+      const taken = gpus.take(id, spec.hardware);
       const holding: Holding = {
-        gpus: gpu === 'none' ? [] : takeGpus(id, gpu, gpuCount),
+        gpus: taken.map(({ index }) => index),
         cgroup: 'missing' in cgroups ? null : cgroups.groupOf(`${groupPrefix}-${id}`),
       };
       holdings.set(id, holding);
@@ -196,7 +192,7 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
       // Random, or a disk that compresses would keep nothing free.
       await writeFile(join(place, 'reserve'), randomBytes(RESERVE_BYTES), { mode: 0o600 });
       const account = await confinement.give(place);
-      const access = gpuAccess(gpus.filter(({ index }) => holding.gpus.includes(index)));
+      const access = gpuAccess(taken);
       const job = {
         attempt: id,
         command: spec.command,
@@ -281,7 +277,7 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
       const started = await readWhole<Started>(at(handle, 'started'));
       if (!started) return null;
       const id = String(handle.attempt);
-      const { gpus: held = [], cgroup = null } = holdings.get(id) ?? {};
+      const { cgroup = null } = holdings.get(id) ?? {};
       const used = (cgroup && usageOfGroup(cgroup)) ?? usageOfTree(started.pid);
       if (!used) return null;
       const before = samples.get(id) ?? { at: started.startedAt, cpuSeconds: 0 };
@@ -292,7 +288,7 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
       return {
         cpuPercent:
           ((used.cpuSeconds - before.cpuSeconds) / seconds / Number(handle.cpus ?? 1)) * 100,
-        gpuPercent: held.length > 0 ? await gpuPercent(held) : 0,
+        gpuPercent: await gpus.percentOf(id),
         memoryBytes: used.memoryBytes,
         diskBytes: disk?.bytes ?? 0,
       } satisfies Usage;
@@ -364,11 +360,6 @@ function outcomeOf(end: Exit | 'lost'): Outcome {
     startedAt: new Date(end.startedAt),
     endedAt: new Date(end.endedAt),
   };
-}
-
-async function gpuPercent(indices: readonly number[]): Promise<number> {
-  const gpus = (await listGpus()).filter(({ index }) => indices.includes(index));
-  return gpus.reduce((sum, { percent }) => sum + percent, 0) / Math.max(1, gpus.length);
 }
 
 async function exists(file: string): Promise<boolean> {

@@ -62,13 +62,21 @@ export function parseGpus(listing: string, driver: string): GpuInfo[] {
     });
 }
 
-/** The variables that CUDA and NVIDIA's container tools go by, and the devices that there are. */
+/**
+ * The variables that CUDA and NVIDIA's container tools go by. They are set for jobs without a GPU too: where NVIDIA's
+ * runtime is that of all containers, an image that says `NVIDIA_VISIBLE_DEVICES=all` would get every GPU.
+ */
+export function gpuVariables(uuids: readonly string[]): Record<string, string> {
+  const names = uuids.join(',');
+  return { CUDA_VISIBLE_DEVICES: names, NVIDIA_VISIBLE_DEVICES: names || 'void' };
+}
+
+/** These variables, and the devices that there are. */
 export function gpuAccess(gpus: readonly GpuInfo[]): {
   env: Record<string, string>;
   devices: string[];
 } {
-  const uuids = gpus.map(({ uuid }) => uuid).join(',');
-  const env = { CUDA_VISIBLE_DEVICES: uuids, NVIDIA_VISIBLE_DEVICES: uuids || 'void' };
+  const env = gpuVariables(gpus.map(({ uuid }) => uuid));
   if (gpus.length === 0) return { env, devices: [] };
   const names = [...CONTROL, ...gpus.map(({ minor }) => `nvidia${minor}`)];
   return { env, devices: names.map((name) => `/dev/${name}`).filter((path) => existsSync(path)) };
