@@ -109,7 +109,7 @@ async function whyNoRules(engine: Engine, runtime = 'runc'): Promise<string | nu
   const missing = await canHaveRules();
   if (missing) return `their networks cannot have rules (${missing})`;
   // A container that this server is in has other addresses than the machine that its jobs must not reach.
-  const gateway = await gatewayOf(engine, await findNetwork(engine));
+  const { gateway } = await findNetwork(engine);
   return (await ownAddresses()).has(gateway) ? null : 'this server is in another network than it';
 }
 
@@ -119,13 +119,12 @@ function internet(engine: Engine): ContainerNetwork {
     { SandboxKey, Networks }: Docker.ContainerInspectInfo['NetworkSettings'],
   ): Promise<void> {
     const network = await findNetwork(engine);
-    const { Subnet = '' } = await subnetOf(engine, network);
     await demandOther(SandboxKey);
-    const closed = [...new Set([...(await closedRanges()), Subnet])];
+    const closed = [...new Set([...(await closedRanges()), network.subnet])];
     await setRules(SandboxKey, { closed, resolvers: await resolvers() });
     // A container that keeps its `none` cannot be connected.
     if (Networks.none) await change(engine, 'none', 'disconnect', container);
-    if (!Networks[NETWORK]) await change(engine, network, 'connect', container);
+    if (!Networks[NETWORK]) await change(engine, network.id, 'connect', container);
   }
 
   return {
@@ -171,15 +170,21 @@ async function demandOther(sandbox: string): Promise<void> {
     throw new Error(`${sandbox} is the network of the server itself`);
 }
 
-/** Its id: an engine may let two networks have one name, of which the older is taken. */
-async function findNetwork(engine: Engine): Promise<string> {
-  const find = async () => {
+type JobNetwork = { id: string; subnet: string; gateway: string };
+
+/** An engine may let two networks have one name, of which the older is taken. */
+async function findNetwork(engine: Engine): Promise<JobNetwork> {
+  const find = async (): Promise<JobNetwork | undefined> => {
     const all = await engine.call((docker) =>
       docker.listNetworks({ filters: { name: [NETWORK], driver: ['bridge'] } }),
     );
-    return all
+    const [oldest] = all
       .filter(({ Name }) => Name === NETWORK)
-      .toSorted((a, b) => (a.Created < b.Created ? -1 : 1))[0]?.Id;
+      .sort((a, b) => (a.Created < b.Created ? -1 : 1));
+    const { Subnet, Gateway = '' } = oldest?.IPAM?.Config?.[0] ?? {};
+    return oldest && Subnet
+      ? { id: oldest.Id, subnet: Subnet, gateway: Gateway.split('/')[0] ?? '' }
+      : undefined;
   };
   const found = await find();
   if (found) return found;
@@ -199,16 +204,4 @@ async function findNetwork(engine: Engine): Promise<string> {
   const made = await find();
   if (!made) throw new Error(`the engine ${engine.id} does not keep the network ${NETWORK}`);
   return made;
-}
-
-async function subnetOf(
-  engine: Engine,
-  network: string,
-): Promise<{ Subnet?: string; Gateway?: string }> {
-  const { IPAM } = await engine.call((docker) => docker.getNetwork(network).inspect());
-  return IPAM?.Config?.[0] ?? {};
-}
-
-async function gatewayOf(engine: Engine, network: string): Promise<string> {
-  return ((await subnetOf(engine, network)).Gateway ?? '').split('/')[0] ?? '';
 }
