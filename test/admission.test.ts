@@ -112,6 +112,17 @@ test('a job is cut only where no machine has it whole', () => {
   expect(one.step()).toEqual(['fits']);
 });
 
+test('a job goes to a machine that suits it, or to none', () => {
+  const job = { id: 'j', namespaceId: 'ns', ...wish() };
+  const lines = [{ namespaceId: 'ns', held: 0, turn: 1, jobs: [job] }];
+  const machines = [machine('a', 64, 256), machine('b', 16, 64)];
+  const base = { machines, elsewhere: [], slots: 2, slotsFree: 2, held: [], reserved: [], lines };
+  const placed = (only: string) =>
+    admit({ ...base, suits: (_job, id) => id === only }).admitted.map(({ grant }) => grant.machine);
+  expect(placed('b')).toEqual(['b']);
+  expect(placed('c')).toEqual([]);
+});
+
 test('a job without a GPU goes to a machine without one while there is room', () => {
   const w = worker([machine('gpu', 32, 256, { T4: 1 }), machine('plain', 16, 128)], 10);
   for (const id of ['a', 'b', 'c']) w.add(id);

@@ -7,7 +7,7 @@ import { type AttemptSpec, type Handle, type Machine, type Runner, Unstartable }
 export type Kinds = Readonly<Record<string, Runner>>;
 
 /** The kind of runner; or the reason for the job's user why there is none. */
-export type Choose = (spec: AttemptSpec) => string | Unstartable;
+export type Choose = (job: Pick<AttemptSpec, 'image'>) => string | Unstartable;
 
 export function composed(kinds: Kinds, choose: Choose): Runner {
   const runners = Object.values(kinds);
@@ -31,6 +31,12 @@ export function composed(kinds: Kinds, choose: Choose): Runner {
     kinds: ['auto', ...Object.keys(kinds)],
     machines: joined(runners.flatMap(({ machines }) => machines)),
     ...(warnings.length > 0 && { warning: warnings.join(' ') }),
+    suits(job, machine) {
+      const kind = choose(job);
+      // One that cannot be started is told so anywhere.
+      if (kind instanceof Unstartable) return true;
+      return of({ runner: kind }).machines.some(({ id }) => id === machine);
+    },
     async prepare(spec, signal) {
       const runner = choose(spec);
       if (runner instanceof Unstartable) throw runner;

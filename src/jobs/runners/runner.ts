@@ -117,6 +117,8 @@ export type Runner = {
   kinds?: readonly string[];
   /** Those that it runs attempts on. They stay the same while it lives. */
   machines: readonly Machine[];
+  /** Whether a job with this image, or none, can run on a machine; unset: on all of them. */
+  suits?(job: { image: string | null }, machine: string): boolean;
   /** For the operator, at the start: that jobs run unconfined. */
   warning?: string;
   /**

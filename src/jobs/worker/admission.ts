@@ -48,6 +48,8 @@ type Input<C extends Candidate> = {
   lines: readonly Line<C>[];
   /** Jobs with a reservation that still wait. */
   reserved: readonly C[];
+  /** Whether a job can run on a machine at all; unset: all on all. */
+  suits?(job: C, machine: string): boolean;
 };
 
 export type Admitted<C extends Candidate> = { job: C; grant: Grant };
@@ -204,7 +206,7 @@ export function openPools(
 export function admit<C extends Candidate>(
   input: Input<C>,
 ): { admitted: Admitted<C>[]; reservations: Reservations; passedOver: boolean } {
-  const { machines, elsewhere, slots } = input;
+  const { machines, elsewhere, slots, suits = () => true } = input;
   const rooms = [...roomsOf(machines, slots, input.held).values()];
   const admitted: Admitted<C>[] = [];
   const reservations = new Map<string, string>();
@@ -213,8 +215,8 @@ export function admit<C extends Candidate>(
   let passedOver = false;
 
   /** Where it may run: those that have it whole, if there are any, also of others. */
-  function placesFor(wish: Wish): Room[] {
-    const able = rooms.filter(({ machine }) => hasGpus(machine, wish));
+  function placesFor(wish: C): Room[] {
+    const able = rooms.filter(({ machine }) => hasGpus(machine, wish) && suits(wish, machine.id));
     const whole = able.filter(({ machine }) => isWhole(machine, wish));
     if (whole.length > 0) return whole;
     return elsewhere.some((m) => hasGpus(m, wish) && isWhole(m, wish)) ? [] : able;

@@ -27,7 +27,7 @@ export type Claim = Wish & { jobId: string; attemptId: string; machine: string }
 /** `waited`: seconds since it could have been claimed. */
 export type Claimed = Claim & { region: string; waited: number };
 
-export type Waiting = Candidate & { region: string; repo: boolean };
+export type Waiting = Candidate & { region: string; repo: boolean; image: string | null };
 
 type ClaimInput = {
   workerId: string;
@@ -43,8 +43,16 @@ type ClaimInput = {
   decide(lines: Line<Waiting>[], reserved: Waiting[]): readonly Admitted<Waiting>[];
 };
 
-/** "loamq": the lock that a claim holds. */
-const BEGIN = `begin; set local synchronous_commit = off; select pg_advisory_xact_lock(465825750385)`;
+/**
+ * The lock that a claim holds, and how its statements are planned: once for a connection, because planning them again
+ * each time took six times as long as carrying them out, and by indexes also while the tables are still small.
+ */
+const BEGIN = `
+  begin;
+  set local synchronous_commit = off;
+  set local plan_cache_mode = force_generic_plan;
+  set local enable_seqscan = off;
+  select pg_advisory_xact_lock(465825750385)`;
 
 /** Locks the namespaces of the first lines that have a job for us, and of jobs with a reservation. */
 const LOCK = `
@@ -85,7 +93,8 @@ const READ = `
   )
   select l.turn, l.held, l.namespace_id as "namespaceId", l.gpu, l.region, j.* from lines l
   cross join lateral (
-    select id, gpu_count as "gpuCount", cpu, memory_gb as "memoryGb", repo is not null as repo
+    select id, gpu_count as "gpuCount", cpu, memory_gb as "memoryGb", repo is not null as repo,
+      image
     from jobs
     where gpu = l.gpu and region = l.region and namespace_id = l.namespace_id and id >= l.head
       and status = 'queued' and attempt_id is null and available_at <= now()
@@ -93,7 +102,8 @@ const READ = `
     order by id limit $4
   ) j
   union all
-  select null, 0, namespace_id, gpu, region, id, gpu_count, cpu, memory_gb, repo is not null
+  select null, 0, namespace_id, gpu, region, id, gpu_count, cpu, memory_gb, repo is not null,
+    image
   from jobs where id = any($5::text[]) and status = 'queued' and attempt_id is null
     and available_at <= now() and namespace_id = any($3)
   order by turn, id`;

@@ -15,7 +15,7 @@ import { kindsOf, type Machine, RunnerAway } from '../runners/runner.ts';
 import { admit, type Holding, openPools, type Reservations } from './admission.ts';
 import { giveUp, lookAfter } from './attempt.ts';
 import type { Deps } from './attempt-row.ts';
-import { type Claim, claimJobs } from './claim.ts';
+import { type Claim, claimJobs, type Waiting } from './claim.ts';
 import { loseAttempt } from './finish.ts';
 import { isPassing, PAUSES, type Pauses, persist } from './persist.ts';
 import { findLost, heartbeat, machinesElsewhere, nextDue } from './queue.ts';
@@ -193,7 +193,8 @@ export async function startWorker(
         reserved: reservations.values(),
         decide(lines, reserved) {
           const room = { machines, elsewhere, slots, slotsFree, held };
-          const decision = admit({ ...room, lines, reserved });
+          const suits = (job: Waiting, machine: string) => runner.suits?.(job, machine) ?? true;
+          const decision = admit<Waiting>({ ...room, lines, reserved, suits });
           ({ reservations, passedOver } = decision);
           return decision.admitted;
         },

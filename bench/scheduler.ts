@@ -1,0 +1,308 @@
+/**
+ * `npm run bench:scheduler [claims] [finished]`: jobs claimed and ended a second, ten at once, against graphile-worker
+ * (without its local queue) on the same PostgreSQL in the same run, its task doing nothing; with 1,000 and 100,000 jobs
+ * queued in 100 namespaces, beside finished ones, while another transaction stays open, and how long one claim takes
+ * with 10,000 namespaces waiting. Then, of a whole server with a runner that does nothing, the time from the commit of
+ * a job to the runner being asked for it.
+ *
+ * Ours is what the worker does: turns, admission by CPU and memory, an attempt for each job. A job is ended by one
+ * statement, as graphile-worker ends one; what else the end of a job takes is not the queue's.
+ */
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
+import { Logger as GraphileLogger, run as runGraphile } from 'graphile-worker';
+import pg from 'pg';
+import { createApp } from '../src/app.ts';
+import { readConfig } from '../src/config.ts';
+import { inPoolTransaction, openDatabase } from '../src/database/client.ts';
+import { admit, type Holding, openPools } from '../src/jobs/worker/admission.ts';
+import { type Claimed, claimJobs } from '../src/jobs/worker/claim.ts';
+import { createLog } from '../src/log.ts';
+import { fakeRunner } from '../test/fakes/runner.ts';
+import { TOKEN } from './repository.ts';
+
+const CLAIMS = Number(process.argv[2] ?? 10_000);
+const FINISHED = Number(process.argv[3] ?? 1_000_000);
+const QUEUED = [1_000, 100_000];
+const SLOTS = 10;
+const NAMESPACES = 100;
+const MANY_NAMESPACES = 10_000;
+const SINGLE_CLAIMS = 300;
+const COMMITS = 300;
+/** Room for all of them, so that slots are what is waited for. */
+const MACHINES = [{ id: 'local', cpus: 1_000, memoryBytes: 2 ** 43, gpus: {} }];
+
+await using cleanup = new AsyncDisposableStack();
+const dir = await mkdtemp(join(tmpdir(), 'loam-bench-'));
+cleanup.defer(() => rm(dir, { recursive: true, force: true, maxRetries: 5 }));
+const database = await openDatabase({ kind: 'embedded' }, join(dir, 'postgres'));
+cleanup.defer(() => database.close());
+// As many connections for each.
+const pool = new pg.Pool({ ...database.target, max: SLOTS + 1 });
+cleanup.defer(() => pool.end());
+if (!('host' in database.target)) throw new Error('the embedded PostgreSQL listens on a socket');
+const { host, user, database: name } = database.target;
+const databaseUrl = `postgresql://${user}@localhost/${name}?host=${encodeURIComponent(host)}`;
+
+await addNamespaces(NAMESPACES);
+await enqueue(2_000);
+await claimAndEnd(2_000);
+const before = await graphile(2_000, 2_000);
+console.log(`graphile-worker, warm       ${before.toFixed(0)} a second`);
+
+for (const queued of QUEUED) await compare(`${queued} queued`, queued);
+await addFinished(FINISHED);
+await compare(`1000 queued beside ${FINISHED} finished`, 1_000);
+{
+  const other = await pool.connect();
+  await other.query('begin isolation level repeatable read; select count(*) from queue_lines');
+  await compare('1000 queued, another transaction open', 1_000);
+  await other.query('rollback');
+  other.release();
+}
+
+await empty();
+await enqueue(SINGLE_CLAIMS * 2);
+console.log(`one claim, ${NAMESPACES} namespaces waiting    ${await single()}`);
+await addNamespaces(MANY_NAMESPACES);
+await enqueue(MANY_NAMESPACES + SINGLE_CLAIMS);
+console.log(`one claim, ${MANY_NAMESPACES} namespaces waiting  ${await single()}`);
+await empty();
+console.log(`commit → the runner is asked    ${await commitToRunner()}`);
+
+/** Ours and theirs in turns, each over as many jobs with as many queued behind them. */
+async function compare(what: string, queued: number): Promise<void> {
+  const [ours, theirs]: [number[], number[]] = [[], []];
+  for (let round = 0; round < 2; round++) {
+    await empty();
+    await enqueue(queued + CLAIMS);
+    ours.push(await claimAndEnd(CLAIMS));
+    theirs.push(await graphile(CLAIMS, queued));
+  }
+  const [our, their] = [mean(ours), mean(theirs)];
+  const ratio = (our / their).toFixed(2);
+  console.log(
+    `${what}\n  ours ${our.toFixed(0)} a second (${list(ours)}), graphile-worker ${their.toFixed(0)} (${list(theirs)}): ${ratio} ×`,
+  );
+}
+
+function list(values: number[]): string {
+  return values.map((value) => value.toFixed(0)).join(', ');
+}
+
+function mean(values: number[]): number {
+  return values.reduce((sum, value) => sum + value, 0) / values.length;
+}
+
+/** Whenever slots are free they are filled, and whatever was claimed is ended at once. @returns jobs a second */
+async function claimAndEnd(total: number): Promise<number> {
+  const held = new Map<string, Holding>();
+  let [claimed, ended] = [0, 0];
+  let wake = () => {};
+  const ends: Promise<void>[] = [];
+  const begun = performance.now();
+  while (ended < total) {
+    const claims = claimed < total ? await claimSome(held, SLOTS) : [];
+    for (const claim of claims) {
+      held.set(claim.attemptId, claim);
+      ends.push(
+        end(claim).then(() => {
+          held.delete(claim.attemptId);
+          ended++;
+          wake();
+        }),
+      );
+    }
+    claimed += claims.length;
+    if (claims.length === 0 || held.size >= SLOTS)
+      await new Promise<void>((resolve) => {
+        wake = resolve;
+        if (held.size < SLOTS && claimed < total) resolve();
+      });
+  }
+  const seconds = (performance.now() - begun) / 1000;
+  await Promise.all(ends);
+  return ended / seconds;
+}
+
+function claimSome(held: ReadonlyMap<string, Holding>, slots: number): Promise<Claimed[]> {
+  const slotsFree = slots - held.size;
+  const input = { machines: MACHINES, slots, held: held.values().toArray() };
+  return claimJobs(
+    { pool },
+    {
+      workerId: 'bench',
+      runner: 'fake',
+      pools: openPools(input),
+      lines: slotsFree,
+      depth: slotsFree,
+      reserved: [],
+      decide: (lines, reserved) =>
+        admit({ ...input, elsewhere: [], slotsFree, lines, reserved }).admitted,
+    },
+  );
+}
+
+async function end({ jobId, attemptId }: Claimed): Promise<void> {
+  await pool.query({
+    name: 'end',
+    text: `with ended as (
+        update jobs set status = 'succeeded', attempt_id = null, completed_at = now()
+        where id = $1 and attempt_id = $2 returning id
+      ) update job_attempts set ended_at = now(), outcome = 'exited', exit_code = 0
+        where id = $2 and job_id in (select id from ended)`,
+    values: [jobId, attemptId],
+  });
+}
+
+/** Milliseconds of claims of one job each, every one of them given back before the next. */
+async function single(): Promise<string> {
+  const taken: number[] = [];
+  for (let i = 0; i < SINGLE_CLAIMS; i++) {
+    const begun = performance.now();
+    const [claim] = await claimSome(new Map(), 1);
+    taken.push(performance.now() - begun);
+    if (claim) await end(claim);
+  }
+  return shown(taken);
+}
+
+/** @returns jobs a second of graphile-worker, ten at once, each taken and completed by a statement of its own */
+async function graphile(total: number, queued: number): Promise<number> {
+  const theirs = new pg.Pool({ ...database.target, max: SLOTS + 1 });
+  // It asks for these.
+  theirs.on('error', () => {});
+  theirs.on('connect', (client) => client.on('error', () => {}));
+  let done = 0;
+  let begun = 0;
+  const { promise, resolve } = Promise.withResolvers<void>();
+  const options = {
+    pgPool: theirs,
+    noHandleSignals: true,
+    logger: new GraphileLogger(() => () => {}),
+  };
+  // Makes its tables.
+  const first = await runGraphile({ ...options, concurrency: 1, taskList: { nothing() {} } });
+  await first.stop();
+  await theirs.query('truncate graphile_worker._private_jobs');
+  const add = (count: number) =>
+    theirs.query(
+      `select count(graphile_worker.add_job('nothing', '{}')) from generate_series(1, $1)`,
+      [count],
+    );
+  await add(queued + total);
+  await theirs.query('analyze graphile_worker._private_jobs');
+  begun = performance.now();
+  const runner = await runGraphile({
+    ...options,
+    concurrency: SLOTS,
+    taskList: {
+      nothing() {
+        if (++done === total) resolve();
+      },
+    },
+  });
+  await promise;
+  const seconds = (performance.now() - begun) / 1000;
+  await runner.stop();
+  await theirs.end();
+  return total / seconds;
+}
+
+/** In turns to all namespaces, as strangers do. */
+async function enqueue(count: number): Promise<void> {
+  await pool.query(
+    `insert into jobs (id, namespace_id, name, command, gpu, gpu_count, cpu, memory_gb, disk_gb, region,
+       timeout_minutes, retries, cost_per_hour, progress)
+     select 'job_' || lpad(n::text, 12, '0'), ids[1 + n % cardinality(ids)], 'job' || n, 'true',
+       'none', 1, 8, 32, 10, 'us-east-1', 60, 0, 0.288, 'waiting'
+     from (select nextval('bench_jobs') as n from generate_series(1, $1)) numbers,
+       (select array_agg(id) as ids from namespaces where name like 'bench-%') all_of_them`,
+    [count],
+  );
+  if (count >= 1_000) await pool.query('vacuum analyze jobs, queue_lines, queue_shares');
+}
+
+async function addNamespaces(count: number): Promise<void> {
+  await pool.query('create sequence if not exists bench_jobs');
+  await pool.query(
+    `insert into namespaces (id, name, kind)
+     select 'ns_' || n, 'bench-' || n, 'organization' from generate_series(1, $1) n
+     on conflict do nothing`,
+    [count],
+  );
+}
+
+/** Those of a year: nothing of them is counted in the queue. */
+async function addFinished(count: number): Promise<void> {
+  await inPoolTransaction(pool, async (client) => {
+    await client.query('set local session_replication_role = replica');
+    await client.query(
+      `insert into jobs (id, namespace_id, name, status, command, gpu, gpu_count, cpu, memory_gb, disk_gb,
+         region, timeout_minutes, retries, cost_per_hour, created_at, completed_at)
+       select 'job_' || lpad(n::text, 12, '0'), 'ns_' || 1 + n % 100, 'done' || n, 'succeeded', 'true', 'none',
+         1, 8, 32, 10, 'us-east-1', 60, 0, 0.288, now() - n * interval '30 s', now()
+       from (select nextval('bench_jobs') as n from generate_series(1, $1)) numbers`,
+      [count],
+    );
+    await client.query(
+      `insert into job_attempts (id, job_id, number, runner, worker_id, ended_at, outcome)
+       select 'att_' || id, id, 1, 'fake', 'bench', now(), 'exited' from jobs where name like 'done%'`,
+    );
+  });
+  await pool.query('vacuum analyze');
+}
+
+async function empty(): Promise<void> {
+  await pool.query(`delete from jobs where status = 'queued'`);
+  await pool.query('vacuum analyze jobs, queue_lines, queue_shares');
+}
+
+async function commitToRunner(): Promise<string> {
+  const config = readConfig({
+    PORT: '0',
+    LOAM_DATA_DIR: join(dir, 'data'),
+    LOAM_ADMIN_TOKEN: TOKEN,
+    LOAM_JOB_SLOTS: '100',
+    DATABASE_URL: databaseUrl,
+  });
+  const runner = fakeRunner();
+  const asked = new Map<string, number>();
+  const prepare = runner.prepare;
+  runner.prepare = (spec, signal) => {
+    asked.set(String(spec.env.JOB_ID), performance.now());
+    return prepare(spec, signal);
+  };
+  await using _app = await createApp(config, { log: createLog('silent'), runner });
+  const taken: number[] = [];
+  for (let i = 0; i < COMMITS; i++) {
+    const id = `job_${String(10 ** 11 + i)}`;
+    await inPoolTransaction(pool, async (client) => {
+      await client.query(
+        `insert into jobs (id, namespace_id, name, command, gpu, gpu_count, cpu, memory_gb, disk_gb, region,
+           timeout_minutes, retries, cost_per_hour, next_seq)
+         values ($1, 'ns_1', $1, 'exit 0', 'none', 1, 8, 32, 10, 'us-east-1', 60, 0, 0.288, 2)`,
+        [id],
+      );
+      await client.query(`select pg_notify('loam', 'queue')`);
+    });
+    const committed = performance.now();
+    while (!asked.has(id)) await delay(0.5);
+    taken.push((asked.get(id) ?? committed) - committed);
+    // The end of the one before is no part of it.
+    await delay(20);
+  }
+  // The first connections, plans and compilations are not measured.
+  return shown(taken.slice(COMMITS / 10));
+}
+
+function shown(values: number[]): string {
+  const sorted = values.toSorted((a, b) => a - b);
+  const at = (percent: number) =>
+    (sorted[Math.min(sorted.length - 1, Math.floor((sorted.length * percent) / 100))] ?? 0).toFixed(
+      1,
+    );
+  return `p50 ${at(50)} ms, p99 ${at(99)} ms`;
+}
