@@ -4,7 +4,11 @@ import { mkdtemp, rename, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { inTransaction } from '../src/database/client.ts';
+import { readMigrations } from '../src/database/migrate.ts';
+import { newId } from '../src/ids.ts';
 import { openProcessRunner } from '../src/jobs/runners/process/runner.ts';
+import { moveJob } from '../src/jobs/state.ts';
 import { type FakeRunner, fakeRunner } from './fakes/runner.ts';
 import { remote, Workspace } from './git.ts';
 import { type Client, eventually, startApp, type TestApp } from './harness.ts';
@@ -637,6 +641,222 @@ describe('the life of a job', () => {
       'select from attempt_usage where attempt_id not in (select id from job_attempts)',
     );
     expect(rows).toEqual([]);
+  });
+
+  describe('what a namespace has used', () => {
+    const USAGE = `query ($from: Date!, $to: Date!, $period: UsagePeriod, $byUser: Boolean!, $first: Int!, $after: String) {
+      namespace(name: "grace") { usage(from: $from, to: $to, period: $period, byUser: $byUser, first: $first, after: $after) {
+        totalCount pageInfo { hasNextPage endCursor }
+        nodes { from to user { username } runtimeSeconds gpuSeconds cost jobs } } } }`;
+    const WIDE = { from: '2026-01-01', to: '2026-12-31', byUser: false, first: 100 };
+    let grace: Client;
+    let hugo: Client;
+    let namespaceId: string;
+    const ask = (client: Client, args: object) => client.graphql(USAGE, { ...WIDE, ...args });
+    const rowsOf = async (args: object = {}) =>
+      (await ask(grace, args)).data.namespace.usage.nodes as Record<string, never>[];
+    /** Of an attempt that started then and ended so many seconds later, or runs. */
+    const ended = (name: string, from: string, seconds: number, by = grace) =>
+      submit(by, {
+        namespace: 'grace',
+        repo: 'grace/code',
+        name,
+        command: 'sleep 600',
+        gpu: 'T4',
+        gpuCount: 2,
+      }).then(async ({ id }) => {
+        const startedAt = new Date(from);
+        const attemptId = newId('att');
+        const { db } = app.app.services;
+        await db.jobAttempt.create({
+          data: { id: attemptId, jobId: id, number: 1, runner: 'x', workerId: 'x', startedAt },
+        });
+        await inTransaction(db, (tx) =>
+          moveJob(tx, id, () => ({ to: 'running', phase: '', set: { attemptId, startedAt } })),
+        );
+        const endedAt = new Date(startedAt.getTime() + seconds * 1000);
+        await inTransaction(db, (tx) =>
+          moveJob(tx, id, () => ({
+            to: 'succeeded',
+            phase: '',
+            ran: { from: startedAt, seconds },
+            set: { exitCode: 0 },
+          })),
+        );
+        await db.jobAttempt.update({
+          where: { id: attemptId },
+          data: { endedAt, outcome: 'exited', exitCode: 0 },
+        });
+      });
+
+    beforeAll(async () => {
+      grace = await withRepo(app, 'grace');
+      hugo = await app.user('hugo');
+      namespaceId = (await grace.gql('{ namespace(name: "grace") { id } }')).namespace.id;
+      await grace.gql(
+        'mutation { setMember(input: {namespace: "grace", username: "hugo", role: WRITE}) { member { role } } }',
+      );
+      // T4 at 0.35 an hour, 8 vCPUs and 32 GB: 0.988 with two.
+      await ended('over-midnight', '2026-01-31T23:59:00.600Z', 120);
+      await ended('days-long', '2026-02-10T12:00:00Z', 2.5 * 86_400);
+      await ended('by-hugo', '2026-02-11T00:00:00Z', 10, hugo);
+      await ended('empty', '2026-03-01T00:00:00Z', 0);
+    });
+
+    test('it is told by month, by day, by user, and as a whole, to the second', async () => {
+      const whole = await rowsOf();
+      const today = new Date().toISOString().slice(0, 10);
+      expect(whole).toEqual([
+        {
+          from: '2026-01-01',
+          to: '2026-12-31',
+          user: null,
+          runtimeSeconds: 216_130,
+          gpuSeconds: 432_260,
+          cost: '59.3157',
+          jobs: 4,
+        },
+      ]);
+      const months = await rowsOf({ period: 'MONTH', from: '2026-01-15', to: today });
+      expect(months.slice(0, 2)).toMatchObject([
+        { from: '2026-01-15', to: '2026-01-31', runtimeSeconds: 59, gpuSeconds: 118, jobs: 0 },
+        { from: '2026-02-01', to: '2026-02-28', runtimeSeconds: 216_071, jobs: 0 },
+      ]);
+      const days = await rowsOf({ period: 'DAY', from: '2026-02-01', to: '2026-02-28' });
+      expect(days.map(({ from, runtimeSeconds }) => [from, runtimeSeconds])).toEqual([
+        ['2026-02-01', 61],
+        ['2026-02-10', 43_200],
+        ['2026-02-11', 86_410],
+        ['2026-02-12', 86_400],
+      ]);
+      const users = await rowsOf({ byUser: true, from: '2026-02-11', to: '2026-02-11' });
+      expect(users.map(({ user, runtimeSeconds, cost }) => [user, runtimeSeconds, cost])).toEqual(
+        expect.arrayContaining([
+          [{ username: 'grace' }, 86_400, '23.712'],
+          [{ username: 'hugo' }, 10, '0.0027'],
+        ]),
+      );
+    });
+
+    test('pages are exact, and what runs counts until now', async () => {
+      const found: string[] = [];
+      let after: string | null = null;
+      for (;;) {
+        const asked: object = { period: 'DAY', first: 2, after };
+        const { usage } = (await ask(grace, asked)).data.namespace;
+        found.push(...usage.nodes.map(({ from }: { from: string }) => from));
+        if (!usage.pageInfo.hasNextPage) break;
+        after = usage.pageInfo.endCursor;
+      }
+      expect(found).toEqual([...new Set(found)].sort());
+      const [before] = await rowsOf();
+      await submit(grace, {
+        namespace: 'grace',
+        repo: 'grace/code',
+        name: 'running',
+        command: 'sleep 600',
+      });
+      await until(grace, 'grace', 'running', 'RUNNING');
+      await app.pool.query(
+        `update job_attempts set started_at = now() - interval '100 s'
+         where job_id = (select id from jobs where name = 'running')`,
+      );
+      const [during] = await rowsOf();
+      const extra = Number(during?.runtimeSeconds) - Number(before?.runtimeSeconds);
+      expect(extra).toBeGreaterThanOrEqual(100);
+      await cancel(grace, 'grace', 'running');
+      const { runtimeSeconds } = await job(grace, 'grace', 'running');
+      const [afterwards] = await rowsOf();
+      expect(Number(afterwards?.runtimeSeconds) - Number(before?.runtimeSeconds)).toBe(
+        runtimeSeconds,
+      );
+      expect(Number(afterwards?.jobs) - Number(before?.jobs)).toBe(1);
+    });
+
+    test('members see it, admins by user, and others nothing', async () => {
+      const code = async (client: Client, args: object = {}) =>
+        (await ask(client, args)).errors?.[0]?.extensions.code;
+      expect(await code(hugo)).toBeUndefined();
+      expect(await code(hugo, { byUser: true })).toBe('PERMISSION_DENIED');
+      expect(await code(ada)).toBe('PERMISSION_DENIED');
+      const { createAccessToken: scoped } = await grace.gql(
+        'mutation { createAccessToken(input: {name: "r", scopes: [REPO_READ]}) { token } }',
+      );
+      expect(await code(app.client(`Bearer ${scoped.token}`))).toBe('PERMISSION_DENIED');
+      const { repository } = await grace.gql(
+        '{ repository(namespace: "grace", name: "code") { id } }',
+      );
+      const { createAccessToken: narrow } = await grace.gql(
+        'mutation ($r: [ID!]) { createAccessToken(input: {name: "n", repositories: $r}) { token } }',
+        { r: [repository.id] },
+      );
+      expect(await code(app.client(`Bearer ${narrow.token}`))).toBe('PERMISSION_DENIED');
+    });
+
+    test.each([
+      ['to', { from: '2026-02-01', to: '2026-01-31' }],
+      ['to', { from: '2025-01-01', to: '2026-01-02' }],
+      ['to', { from: '2026-01-01', to: '2026-02-01', period: 'DAY', byUser: true }],
+      ['first', { first: 101 }],
+      [undefined, { from: '2026-02-30' }],
+      [undefined, { from: '2026-2-3' }],
+      [undefined, { from: '0000-01-01' }],
+      ['after', { after: 'nonsense' }],
+    ])('a wrong %s is refused (%#)', async (field, args) => {
+      const { errors } = await ask(grace, args);
+      expect(errors?.[0]?.extensions).toMatchObject({
+        code: 'INVALID_REQUEST',
+        ...(field && { field }),
+      });
+    });
+
+    test('it agrees with what jobs say, with what the upgrade makes of them, and outlives them', async () => {
+      const ledger = async () =>
+        (
+          await app.pool.query(
+            `select namespace_id, day::text, user_id, seconds, gpu_seconds, price_seconds, jobs
+             from usage_days where seconds > 0 or jobs > 0 order by 1, 2, 3`,
+          )
+        ).rows;
+      // A job that was cancelled may still have an attempt, whose end comes later.
+      await eventually(async () => {
+        const { rows } = await app.pool.query(
+          `select from job_attempts a join jobs j on j.id = a.job_id
+           where a.ended_at is null and j.completed_at is not null`,
+        );
+        expect(rows).toEqual([]);
+      });
+      const kept = await ledger();
+      const { rows: sums } = await app.pool.query(
+        `select (select sum(runtime_seconds) from jobs where namespace_id = $1) as jobs,
+           (select sum(seconds) from usage_days where namespace_id = $1) as days`,
+        [namespaceId],
+      );
+      expect(sums[0].days).toBe(sums[0].jobs);
+
+      const migration = (await readMigrations()).find(({ name }) => name.endsWith('usage_days'));
+      const fill = migration?.sql.slice(migration.sql.indexOf('INSERT INTO')) ?? '';
+      const client = await app.pool.connect();
+      try {
+        await client.query('begin');
+        await client.query('create temp table was on commit drop as select * from usage_days');
+        await client.query('delete from usage_days');
+        await client.query(fill);
+        const differing = await client.query(
+          `select * from (select * from was where namespace_id = $1) was
+           full join (select * from usage_days where namespace_id = $1) made
+             using (namespace_id, day, user_id, seconds, gpu_seconds, price_seconds, jobs)
+           where was.namespace_id is null or made.namespace_id is null`,
+          [namespaceId],
+        );
+        expect(differing.rows).toEqual([]);
+      } finally {
+        await client.query('rollback');
+        client.release();
+      }
+      await remove(grace, 'grace', 'days-long');
+      expect(await ledger()).toEqual(kept);
+    });
   });
 
   test('what is injected, and what is not to be overridden', async () => {

@@ -56,6 +56,8 @@ export const ACTIONS = {
     what: "run another commit with others' secrets",
   },
   'job.deleteAny': { role: 'admin', scope: 'job:write', what: "delete others' jobs" },
+  'usage.read': { role: 'read', scope: 'job:read', what: 'see what jobs used' },
+  'usage.readByUser': { role: 'admin', scope: 'job:read', what: 'see what each user used' },
   'webhook.administer': { role: 'admin', scope: 'webhook:admin', what: 'manage webhooks' },
   'namespace.read': { role: 'read', scope: 'repo:read', what: 'see the members and the plan' },
   'namespace.administer': { role: 'admin', scope: null, what: 'manage members and API keys' },

@@ -25,6 +25,7 @@ export const builder = new SchemaBuilder<{
   Scalars: {
     ID: { Input: string; Output: string };
     DateTime: { Input: Date; Output: Date };
+    Date: { Input: string; Output: string };
     SafeInt: { Input: number; Output: number | bigint };
     JSON: { Input: never; Output: object };
     Decimal: { Input: string; Output: Decimal | Prisma.Decimal | string };
@@ -132,6 +133,17 @@ builder.scalarType('DateTime', {
     return date;
   },
 });
+builder.scalarType('Date', {
+  description: 'A day in UTC, such as "2026-01-31".',
+  serialize: (value) => value,
+  parseValue: (value) => {
+    const isDate = typeof value === 'string' && /^\d{4}-\d{2}-\d{2}$/.test(value);
+    if (!isDate || value < '0001' || Number.isNaN(Date.parse(value)) || !isDay(value))
+      throw new GraphQLError('must be a day, as 2026-01-31', badInput);
+    return value;
+  },
+});
+
 const ISO_8601 = /^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?(Z|[+-]\d{2}:?\d{2})$/;
 
 /** Whether the date is in the calendar: `Date` takes February 30 for March 2. */

@@ -13,6 +13,7 @@ import '../jobs/graphql/kept.ts';
 import '../jobs/graphql/log-view.ts';
 import '../jobs/graphql/mutations.ts';
 import '../jobs/graphql/subscriptions.ts';
+import '../jobs/graphql/usage.ts';
 import '../feed/graphql/feed.ts';
 import '../webhooks/graphql/webhooks.ts';
 import '../webhooks/graphql/mutations.ts';

@@ -26,6 +26,7 @@ import { type CreateInput, checkRequest, isJobName, type NamedValue } from './re
 import type { Outcome } from './runners/runner.ts';
 import { secondsBetween } from './runtime.ts';
 import { announce, isOver, lockJob, moveJob, PHASES, statusTopic } from './state.ts';
+import type { Ran } from './usage.ts';
 import { visibleTo } from './visibility.ts';
 
 export { payloadToSend } from './artifacts/downloads.ts';
@@ -215,11 +216,11 @@ export async function cancelJob<S extends Select>(
 ): Promise<{ job: Row<S>; message: string }> {
   const { id, namespaceId } = await findFor(services, viewer, 'job.cancel', key);
   return inTransaction(services.db, async (tx) => {
-    const before = await moveJob(tx, id, async (job) => {
+    const before = await moveJob(tx, id, async (job, now) => {
       if (isOver(job.status))
         throw new AppError('conflict', `The job cannot be cancelled: its status is ${job.status}`);
-      const runtimeSeconds = job.runtimeSeconds + (await runningFor(tx, job.attemptId));
-      return { to: 'cancelled', phase: PHASES.cancelled, set: { runtimeSeconds } };
+      const ran = await ranUntil(tx, job.attemptId, now);
+      return { to: 'cancelled', phase: PHASES.cancelled, ran };
     });
     if (!before) throw notFound('Job');
     const { name } = key;
@@ -235,14 +236,19 @@ export async function cancelJob<S extends Select>(
   });
 }
 
-/** Whole seconds since the attempt's process started. */
-async function runningFor(tx: Prisma.TransactionClient, attemptId: string | null): Promise<number> {
-  if (!attemptId) return 0;
+/** Since the attempt's process started, if it has. */
+async function ranUntil(
+  tx: Prisma.TransactionClient,
+  attemptId: string | null,
+  now: Date,
+): Promise<Ran | undefined> {
+  if (!attemptId) return undefined;
   const attempt = await tx.jobAttempt.findUnique({
     where: { id: attemptId },
     select: { startedAt: true },
   });
-  return attempt?.startedAt ? secondsBetween(attempt.startedAt, new Date()) : 0;
+  const from = attempt?.startedAt;
+  return from ? { from, seconds: secondsBetween(from, now) } : undefined;
 }
 
 /**

@@ -30,6 +30,7 @@ import type { JobStatus } from '../../prisma/generated/enums.ts';
 import { publish, wake } from '../events/publish.ts';
 import { statusPage } from './logs/pages.ts';
 import { type JobEventData, type PayloadRow, payloadColumns, payloadOf } from './payload.ts';
+import { addUsage, type Ran } from './usage.ts';
 
 const MOVES: Record<JobStatus, readonly JobStatus[]> = {
   queued: ['running', 'queued', 'failed', 'cancelled'],
@@ -60,6 +61,8 @@ const LOCKED = {
   startedAt: true,
   runtimeSeconds: true,
   costPerHour: true,
+  gpu: true,
+  gpuCount: true,
   timeoutMinutes: true,
   progressSaid: true,
 } as const satisfies Prisma.JobSelect;
@@ -69,6 +72,8 @@ export type Move = {
   to: JobStatus;
   /** In words, unless the program has said something of its own. */
   phase: string;
+  /** What the attempt ran, which the job and the ledger of its namespace get. */
+  ran?: Ran;
   set?: Prisma.JobUncheckedUpdateInput;
 };
 
@@ -79,15 +84,18 @@ export type Move = {
 export async function moveJob(
   tx: Prisma.TransactionClient,
   id: string,
-  decide: (job: LockedJob) => Move | null | Promise<Move | null>,
+  decide: (job: LockedJob, now: Date) => Move | null | Promise<Move | null>,
 ): Promise<LockedJob | null> {
   const job = await lockJob(tx, id);
-  const move = job && (await decide(job));
+  // One moment for the end of the job and for what it ran until then.
+  const now = new Date();
+  const move = job && (await decide(job, now));
   if (!move) return null;
-  const { to, phase, set } = move;
+  const { to, phase, ran, set } = move;
   if (!MOVES[job.status].includes(to))
     throw new Error(`a job cannot go from ${job.status} to ${to}`);
   const changes = to !== job.status;
+  const endedAt = isOver(to) ? now : undefined;
   const row = await tx.job.update({
     where: { id },
     data: {
@@ -95,7 +103,8 @@ export async function moveJob(
       // What the program said last outlives its end, and gives way to the phase of what comes next.
       ...(!(isOver(to) && job.progressSaid) && { progress: phase, progressSaid: false }),
       ...(to !== 'running' && { attemptId: null }),
-      ...(isOver(to) && { completedAt: new Date() }),
+      ...(endedAt && { completedAt: endedAt }),
+      ...(ran && { runtimeSeconds: job.runtimeSeconds + ran.seconds }),
       ...set,
       ...(changes && { nextSeq: { increment: 1 } }),
     },
@@ -111,6 +120,8 @@ export async function moveJob(
     await tx.journalPage.create({ data: page, select: { firstSeq: true } });
     await announce(tx, row, job.namespace.name);
   }
+  // The last of what is locked: ends of the same user's jobs wait for each other here.
+  await addUsage(tx, job, { ran, endedAt });
   await wake(tx, `job:${id}`);
   await wake(tx, statusTopic(id));
   if (to !== 'running') await wake(tx, 'queue');

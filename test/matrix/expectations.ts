@@ -254,6 +254,11 @@ export const NAMESPACE_LISTS: Record<
     refused: false,
   },
   jobs: { args: '', selection: '{ edges { node { id } } }', refused: false },
+  usage: {
+    args: '(from: "2026-01-01", to: "2026-12-31")',
+    selection: '{ edges { node { jobs } } }',
+    refused: true,
+  },
   keptArtifacts: { args: '', selection: '{ edges { node { jobId } } }', refused: false },
   events: { args: '', selection: '{ edges { node { id payload } } }', refused: true },
   webhooks: { args: '', selection: '{ edges { node { id } } }', refused: true, from: 'admin' },

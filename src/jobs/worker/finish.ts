@@ -107,10 +107,8 @@ export async function finish(
     if (outcome.kind === 'lost') {
       await loseAttempt(tx, { attemptId: id, jobId: job.id });
     } else {
-      const ran =
-        outcome.kind === 'exited' ? secondsBetween(outcome.startedAt, outcome.endedAt) : 0;
       const before = await moveJob(tx, job.id, (locked) =>
-        locked.attemptId === id ? nextMove(locked, outcome, ran, collected) : null,
+        locked.attemptId === id ? nextMove(locked, outcome, collected) : null,
       );
       moved = before !== null;
       if (!moved) await recordLateEnd(tx, job.id, outcome, stored);
@@ -165,7 +163,6 @@ export async function abandon(deps: Deps, attempt: Attempt, reason: string): Pro
 function nextMove(
   job: LockedJob,
   outcome: Exclude<Outcome, { kind: 'lost' }>,
-  ran: number,
   { stored, notKept }: Collected,
 ): Move {
   if (outcome.kind === 'unstartable')
@@ -174,24 +171,27 @@ function nextMove(
       phase: `failed: ${outcome.reason}`.slice(0, MAX_PROGRESS),
       set: { exitCode: NOT_ITS_OWN },
     };
-  const { exitCode, timedOut } = outcome;
-  const set = { exitCode, runtimeSeconds: job.runtimeSeconds + ran, ...stored };
-  if (timedOut) return { to: 'timed_out', phase: PHASES.timed_out, set };
+  const { exitCode, timedOut, startedAt, endedAt } = outcome;
+  const ran = { from: startedAt, seconds: secondsBetween(startedAt, endedAt) };
+  const set = { exitCode, ...stored };
+  if (timedOut) return { to: 'timed_out', phase: PHASES.timed_out, ran, set };
   // Not tried again: the command has done its work, and would do it twice.
   if (exitCode === 0 && notKept !== undefined)
     return {
       to: 'failed',
       phase: `failed: ${notKept}`.slice(0, MAX_PROGRESS),
+      ran,
       set: { ...set, exitCode: NOT_ITS_OWN },
     };
-  if (exitCode === 0) return { to: 'succeeded', phase: PHASES.succeeded, set };
+  if (exitCode === 0) return { to: 'succeeded', phase: PHASES.succeeded, ran, set };
   if (job.retryCount >= job.retries)
-    return { to: 'failed', phase: `failed with exit code ${exitCode}`, set };
+    return { to: 'failed', phase: `failed with exit code ${exitCode}`, ran, set };
   const pause = Math.min(MAX_PAUSE_S, 2 ** job.retryCount);
   const retryCount = job.retryCount + 1;
   return {
     to: 'queued',
     phase: `waiting to try again (retry ${retryCount} of ${job.retries})`,
+    ran,
     set: { ...set, exitCode: null, retryCount, availableAt: new Date(Date.now() + pause * 1000) },
   };
 }

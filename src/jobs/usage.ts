@@ -1,0 +1,215 @@
+/**
+ * What a namespace has used and what that cost, by user and day.
+ *
+ * The ledger (`usage_days`) is a row for each namespace, user and day in UTC. It grows in the transaction in which a
+ * job gets the time of an attempt (`moveJob`), so it agrees with the jobs, and it stays when they are deleted. What it
+ * holds of money is the price of an hour times seconds, which is exact; it is divided when it is shown.
+ */
+import { Decimal } from 'decimal.js';
+import type { Prisma } from '../../prisma/generated/client.ts';
+import { demand, type Viewer } from '../auth/permissions.ts';
+import { type Slice, type SliceRequest, sliceOf } from '../database/paging.ts';
+import { invalid } from '../errors.ts';
+import type { Services } from '../services.ts';
+import { secondsBetween } from './runtime.ts';
+
+const DAY_MS = 86_400_000;
+/** Days of one question. */
+const MAX_DAYS = 366;
+/** With a row for each day and user. */
+const MAX_DAYS_BY_USER = 31;
+
+/** Time of an attempt that counts: whole seconds from its start on. */
+export type Ran = { from: Date; seconds: number };
+
+type Priced = { gpu: string; gpuCount: number; costPerHour: { toString(): string } };
+type Entry = Priced & { namespaceId: string; createdById: string | null };
+
+/**
+ * Adds what a job ran, and the job itself on the day on which it ended. Days are written in their order, in which all
+ * transactions lock them.
+ */
+export async function addUsage(
+  tx: Prisma.TransactionClient,
+  job: Entry,
+  { ran, endedAt }: { ran?: Ran; endedAt?: Date },
+): Promise<void> {
+  const days = new Map(ran && byDay(ran).map(({ day, seconds }) => [day, { seconds, jobs: 0 }]));
+  if (endedAt) {
+    const day = dayOf(endedAt);
+    days.set(day, { seconds: days.get(day)?.seconds ?? 0, jobs: 1 });
+  }
+  const rows = [...days].sort(([a], [b]) => (a < b ? -1 : 1));
+  if (rows.length === 0) return;
+  const gpus = job.gpu === 'none' ? 0 : job.gpuCount;
+  await tx.$executeRaw`
+    insert into usage_days as ledger
+      (namespace_id, day, user_id, seconds, gpu_seconds, price_seconds, jobs)
+    select ${job.namespaceId}, day, ${job.createdById ?? ''}, seconds, seconds * ${gpus}::int,
+      seconds * ${job.costPerHour.toString()}::numeric, jobs
+    from unnest(
+      ${rows.map(([day]) => day)}::date[], ${rows.map(([, { seconds }]) => seconds)}::bigint[],
+      ${rows.map(([, { jobs }]) => jobs)}::int[]
+    ) as part (day, seconds, jobs)
+    on conflict (namespace_id, day, user_id) do update set
+      seconds = ledger.seconds + excluded.seconds,
+      gpu_seconds = ledger.gpu_seconds + excluded.gpu_seconds,
+      price_seconds = ledger.price_seconds + excluded.price_seconds,
+      jobs = ledger.jobs + excluded.jobs`;
+}
+
+/** The days in UTC over which it ran. Each is rounded at its ends alone, so that they add up to the whole. */
+function byDay({ from, seconds }: Ran): { day: string; seconds: number }[] {
+  const parts: { day: string; seconds: number }[] = [];
+  let counted = 0;
+  for (let at = from.getTime(); counted < seconds; ) {
+    const midnight = (Math.floor(at / DAY_MS) + 1) * DAY_MS;
+    const until = Math.min(seconds, secondsBetween(from, new Date(midnight)));
+    if (until > counted) parts.push({ day: dayOf(new Date(at)), seconds: until - counted });
+    counted = until;
+    at = midnight;
+  }
+  return parts;
+}
+
+/** `2026-01-31` */
+function dayOf(time: Date): string {
+  return time.toISOString().slice(0, 10);
+}
+
+export type Period = 'day' | 'month';
+
+export type UsageQuery = SliceRequest & {
+  /** The first and the last day, in UTC. */
+  from: string;
+  to: string;
+  /** Null: all of it together. */
+  period?: Period | null;
+  byUser: boolean;
+};
+
+export type UsageRow = {
+  from: string;
+  to: string;
+  /** Null when it is of all users, or of one that is not known any more. */
+  userId: string | null;
+  seconds: bigint;
+  gpuSeconds: bigint;
+  cost: Decimal;
+  jobs: number;
+};
+
+/**
+ * What was used between two days, both included, by period and user; of what runs, until now.
+ * @throws AppError 400, 401, 403: members see it, and admins what each user used
+ */
+export async function namespaceUsage(
+  { pool }: Pick<Services, 'pool'>,
+  viewer: Viewer,
+  namespaceId: string,
+  { from, to, period, byUser, ...range }: UsageQuery,
+): Promise<Slice<UsageRow>> {
+  demand(viewer, byUser ? 'usage.readByUser' : 'usage.read', { namespaceId });
+  const days = 1 + Math.round((Date.parse(to) - Date.parse(from)) / DAY_MS);
+  const max = byUser && period === 'day' ? MAX_DAYS_BY_USER : MAX_DAYS;
+  if (days < 1) throw invalid('to', 'must not be before from');
+  if (days > max) throw invalid('to', `must be within ${max} days from the day from`);
+
+  // What a period is called is how its days begin.
+  const length = period === 'day' ? 10 : period === 'month' ? 7 : 0;
+  const groups = new Map<
+    string,
+    Omit<UsageRow, 'from' | 'to' | 'cost'> & { price: Decimal; name: string }
+  >();
+  const add = (name: string, user: string, used: Omit<Stored, 'name' | 'user_id'>) => {
+    const key = `${name}/${user}`;
+    const known = groups.get(key);
+    groups.set(key, {
+      name,
+      userId: user || null,
+      seconds: (known?.seconds ?? 0n) + BigInt(used.seconds),
+      gpuSeconds: (known?.gpuSeconds ?? 0n) + BigInt(used.gpu_seconds),
+      price: (known?.price ?? new Decimal(0)).plus(used.price_seconds),
+      jobs: (known?.jobs ?? 0) + Number(used.jobs),
+    });
+  };
+  const { rows } = await pool.query<{ used: Stored[]; running: Running[] }>({
+    name: 'loam-usage-of-namespace',
+    text: USAGE,
+    values: [namespaceId, from, to, length, byUser],
+  });
+  const now = new Date();
+  const { used = [], running = [] } = rows[0] ?? {};
+  for (const { name, user_id, ...amounts } of used) add(name, user_id, amounts);
+  for (const { user_id, gpu, gpu_count, cost_per_hour, started_at } of running) {
+    const start = new Date(started_at);
+    const ran = { from: start, seconds: secondsBetween(start, now) };
+    for (const { day, seconds } of byDay(ran)) {
+      if (day < from || day > to) continue;
+      const gpu_seconds = gpu === 'none' ? 0 : seconds * gpu_count;
+      const price_seconds = new Decimal(cost_per_hour).times(seconds).toFixed();
+      const amounts = { seconds, gpu_seconds, price_seconds, jobs: 0 };
+      add(day.slice(0, length), byUser ? user_id : '', amounts);
+    }
+  }
+  const list = [...groups.entries()]
+    .sort(([a], [b]) => (a < b ? -1 : 1))
+    .map(([key, { name, price, ...amounts }]) => ({
+      key,
+      row: { ...amounts, ...spanOf(name, { from, to }), cost: price.div(3600).toDecimalPlaces(4) },
+    }));
+  const { items, ...slice } = sliceOf(list, range, ({ key }) =>
+    Buffer.from(key).toString('base64url'),
+  );
+  return { ...slice, items: items.map(({ cursor, node }) => ({ cursor, node: node.row })) };
+}
+
+type Stored = {
+  name: string;
+  user_id: string;
+  seconds: string | number;
+  gpu_seconds: string | number;
+  price_seconds: string;
+  jobs: number;
+};
+
+type Running = {
+  user_id: string;
+  gpu: string;
+  gpu_count: number;
+  cost_per_hour: string;
+  started_at: string;
+};
+
+/**
+ * Both in one statement, so that an attempt that ends meanwhile is in one of them. What runs is no more than all
+ * workers have room for. Large numbers are texts, because JSON's are not exact.
+ */
+const USAGE = `
+  select coalesce((
+    select json_agg(part) from (
+      select left(day::text, $4::int) as name, case when $5::bool then user_id else '' end as user_id,
+        sum(seconds)::text as seconds, sum(gpu_seconds)::text as gpu_seconds,
+        sum(price_seconds)::text as price_seconds, sum(jobs)::int as jobs
+      from usage_days where namespace_id = $1 and day between $2::date and $3::date
+      group by 1, 2
+    ) part
+  ), '[]') as used, coalesce((
+    select json_agg(part) from (
+      select coalesce(j.created_by_id, '') as user_id, j.gpu, j.gpu_count,
+        j.cost_per_hour::text as cost_per_hour, a.started_at
+      from jobs j join job_attempts a on a.id = j.attempt_id
+      where j.namespace_id = $1 and j.attempt_id is not null and j.status = 'running'
+        and a.started_at is not null
+    ) part
+  ), '[]') as running`;
+
+/** The days that a period has within those that were asked for. */
+function spanOf(name: string, { from, to }: { from: string; to: string }) {
+  if (name.length === 10) return { from: name, to: name };
+  if (name === '') return { from, to };
+  const [year = 0, month = 0] = name.split('-').map(Number);
+  const last = dayOf(new Date(Date.UTC(year, month, 0)));
+  const first = `${name}-01`;
+  return { from: first < from ? from : first, to: last > to ? to : last };
+}
