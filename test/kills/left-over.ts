@@ -63,8 +63,17 @@ export function processesLeft(loam: Servers): string[] {
     if (!`${command}${read('environ')}`.includes(loam.root)) return [];
     // The database, its proxy and its storage; and git's readers, which go by themselves when they are idle.
     if (/postgres|haproxy|ceph|radosgw|cat-file/.test(command)) return [];
+    // The shim that a worker keeps for its next job has started nothing.
+    const isIdle = () => read(`task/${pid}/children`) === '';
+    if (/process\/shim\.ts/.test(command) && serving.has(parentOf(read('stat'))) && isIdle())
+      return [];
     return command ? [`${pid} ${command}`] : [];
   });
+}
+
+/** @param stat the file of that name in /proc */
+function parentOf(stat: string): string {
+  return stat.slice(stat.lastIndexOf(')') + 2).split(' ')[1] ?? '';
 }
 
 /** Keys of objects, and of uploads that were not ended. */

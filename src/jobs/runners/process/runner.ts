@@ -5,7 +5,6 @@
  * The shim owns the timeout, the grace period and the limits that the kernel does not hold a job to, so they
  * hold while no server runs.
  */
-import { spawn } from 'node:child_process';
 import { createHash, randomBytes } from 'node:crypto';
 import { existsSync } from 'node:fs';
 import { access, mkdir, open, readdir, writeFile } from 'node:fs/promises';
@@ -31,27 +30,20 @@ import { findConfinement, type Sandbox } from './confinement.ts';
 import type { DiskUse } from './disk.ts';
 import { changesOf, isAlive, killStrays, readWhole } from './folder.ts';
 import { allHoldings, type Holding, readHolding, writeHolding } from './holding.ts';
-import { PATH } from './launch.ts';
 import { describeLimits, type Limits, limitedCommand, limitsOf, thisMachine } from './limits.ts';
 import { parseLog } from './lines.ts';
 import type { NetworkMode } from './network.ts';
 import { openRemoval } from './removal.ts';
 import { type Claim, DISK_FULL, type Exit, type ShimSpec, type Started } from './shim.ts';
+import { openShims } from './shims.ts';
 import { locate, tarOf } from './tar.ts';
 import { usageOfTree } from './tree-usage.ts';
 import { MOUNTS } from './view.ts';
 
-const SHIM = join(import.meta.dirname, 'shim.ts');
-/** Compiled shims: taking the types out of its source again took 75 of the 110 ms that a start waited for it. */
-const CACHE = '.compiled';
 /** What ended attempts left, until it is removed. */
 const TRASH = '.trash';
 /** Given up when the disk is full: room for the last lines and the record of how it ended. */
 const RESERVE_BYTES = 64 * 1024;
-/** New objects are collected early: a flood of lines took 180 MB of a shim without it, and takes 96. */
-const SMALL = '--max-semi-space-size=4';
-/** A shim that has not said within this that it runs never will. */
-const START_MS = 20_000;
 /** Of the log at once: lines are held as objects meanwhile, some ten times their size. */
 const READ_BYTES = 256 * 1024;
 /** For the shim to end the work and write down how; a process in the middle of a slow write takes seconds. */
@@ -109,6 +101,8 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
   const removal = await openRemoval(join(dir, TRASH), (error, what) =>
     log.error({ err: error }, what),
   );
+
+  const shims = await openShims(dir);
 
   const folder = (handle: Handle) => join(dir, String(handle.attempt));
   const at = (handle: Handle, name: string) => join(folder(handle), name);
@@ -224,7 +218,7 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
 
     async start(handle) {
       if (await claimOf(handle)) return;
-      const exitCode = await launchShim(folder(handle), join(dir, CACHE));
+      const exitCode = await shims.launch(String(handle.attempt));
       if (exitCode === DISK_FULL)
         throw Object.assign(new Error('the disk is full'), { code: 'ENOSPC' });
       if (!(await claimOf(handle))) throw new Error(`the shim of ${handle.attempt} did not start`);
@@ -316,35 +310,13 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
         throw new AggregateError(errors, `${errors.length} attempts cannot be removed`);
     },
 
-    [Symbol.asyncDispose]: () => removal[Symbol.asyncDispose](),
+    async [Symbol.asyncDispose]() {
+      await Promise.all([removal[Symbol.asyncDispose](), shims[Symbol.asyncDispose]()]);
+    },
   };
 }
 
 type Sample = { at: number; cpuSeconds: number };
-
-/**
- * Waits until the shim says that it has started the work. It is in a session of its own and stays.
- * @returns its exit code, if it has ended by then.
- */
-async function launchShim(place: string, cache: string): Promise<number | null> {
-  await using errors = await open(join(place, 'shim.err'), 'a', 0o600);
-  const shim = spawn(process.execPath, [SMALL, SHIM, place], {
-    cwd: '/',
-    env: { PATH, NODE_COMPILE_CACHE: cache },
-    detached: true,
-    stdio: ['ignore', 'pipe', errors.fd],
-  });
-  const { promise, resolve } = Promise.withResolvers<void>();
-  const timer = setTimeout(resolve, START_MS);
-  shim.stdout?.once('data', () => resolve());
-  shim.once('exit', () => resolve());
-  shim.once('error', () => resolve());
-  await promise;
-  clearTimeout(timer);
-  shim.stdout?.destroy();
-  shim.unref();
-  return shim.exitCode;
-}
 
 function outcomeOf(end: Exit | 'lost'): Outcome {
   if (end === 'lost') return { kind: 'lost' };

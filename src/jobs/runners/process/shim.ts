@@ -3,9 +3,11 @@
  * every line, owns the timeout and the grace period, and writes down how the work ended. The server only
  * ever reads what the shim wrote, and sends it SIGTERM (end the work politely) or SIGUSR2 (end it now).
  *
- *   node shim.ts <folder of the attempt>
+ *   node shim.ts <folder of attempts> < name of the attempt
  *
- * It imports nothing but Node and the few files beside it, because a job's start waits for it (52 ms).
+ * It may have been started before there was an attempt (`shims.ts`), and ends when its input does without one.
+ *
+ * It imports nothing but Node and the few files beside it, because a job's start may wait for it (52 ms).
  *
  * The files, all in that folder; a file that others wait for appears whole, by rename or link:
  *   spec.json   what to run; removed once read, because secrets are in it
@@ -30,6 +32,7 @@ import {
   writeFileSync,
 } from 'node:fs';
 import { join } from 'node:path';
+import { text } from 'node:stream/consumers';
 import { setTimeout as delay } from 'node:timers/promises';
 import { type Cgroup, oomKills, removeGroup } from './cgroup.ts';
 import { type DiskLimits, type DiskUse, gigabytes, type Verdict, watchDisk } from './disk.ts';
@@ -74,13 +77,16 @@ const KILLED = 137;
 /** Of a shim that could not begin because the disk was full: nothing has run. */
 export const DISK_FULL = 28;
 
-if (import.meta.main) await run(process.argv[2] ?? '');
+if (import.meta.main) {
+  closeInherited();
+  const attempt = await text(process.stdin);
+  if (attempt !== '') await run(join(process.argv[2] ?? '', attempt));
+}
 
 /** `asked`: for an end before the work had started. */
 type Signals = { stop: (how: 'TERM' | 'KILL') => void; asked?: 'TERM' | 'KILL' };
 
 async function run(dir: string): Promise<void> {
-  closeInherited();
   const signals: Signals = {
     stop(how) {
       if (signals.asked !== 'KILL') signals.asked = how;
