@@ -4,6 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { Readable } from 'node:stream';
 import { text } from 'node:stream/consumers';
+import { setTimeout as delay } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
 import { openProcessRunner } from '../src/jobs/runners/process/runner.ts';
 import type { Handle } from '../src/jobs/runners/runner.ts';
@@ -209,4 +210,22 @@ test('secrets leave no trace on the disk once the work has started', async () =>
   expect(existsSync(join(folder, 'spec.json'))).toBe(false);
   for (const name of ['setup', 'env']) expect(existsSync(join(folder, name)), name).toBe(false);
   expect(processesNaming('hunter2hunter2')).toEqual([]);
+});
+
+test('lines of a container that come while others are stored come together', async (ctx) => {
+  needs(ctx, 'docker');
+  await using made = await dockerRunner();
+  const { runner } = made;
+  const command = 'i=0; while [ $i -lt 5000 ]; do i=$((i+1)); echo $i; done';
+  const handle = await runner.prepare(attemptSpec(command), never);
+  await runner.start(handle);
+  let [lines, batches] = [0, 0];
+  for await (const batch of runner.logs(handle, null, never)) {
+    lines += batch.lines.length;
+    batches++;
+    // A transaction each.
+    await delay(5);
+  }
+  expect(lines).toBe(5_000);
+  expect(batches).toBeLessThan(1_000);
 });

@@ -63,8 +63,8 @@ export async function* followLog(
       const input = await openLog(source, state.positions, signal);
       if (input === null) return;
       try {
-        for await (const chunk of input) {
-          const lines = frames.take(chunk as Buffer);
+        for await (const chunk of allThatCame(input)) {
+          const lines = frames.take(chunk);
           if (lines.length > 0) yield take(lines, frames.position());
           if (state.full) break;
         }
@@ -81,6 +81,17 @@ export async function* followLog(
       if (!(error instanceof RunnerAway)) throw error;
       await delay(PAUSE_MS, undefined, { signal }).catch(() => {});
     }
+  }
+}
+
+/**
+ * What has come while the consumer was busy, at once. A stream gives one piece at a time, and the engine sends each line
+ * as a piece of its own: each line would be a batch, and so a transaction.
+ */
+async function* allThatCame(input: Readable): AsyncGenerator<Buffer> {
+  for await (const first of input) {
+    const more: Buffer | null = input.readableLength > 0 ? input.read(input.readableLength) : null;
+    yield more ? Buffer.concat([first, more]) : first;
   }
 }
 
