@@ -9,6 +9,7 @@ import {
   openPools,
   type Wish,
 } from '../src/jobs/worker/admission.ts';
+import { shareOf } from './shares.ts';
 
 const GIB = 2 ** 30;
 
@@ -82,17 +83,21 @@ test('on a small machine as many jobs of the default size run at once as there a
     const w = worker([machine('local', 2, 20.7)], slots);
     for (let i = 0; i < 10; i++) w.add(`job${i}`);
     expect(w.step()).toHaveLength(slots);
+    // And as many that ask for less, which it has.
+    const modest = worker([machine('local', 2, 20.7)], slots);
+    for (let i = 0; i < 10; i++) modest.add(`job${i}`, { cpu: 2, memoryGb: 16 });
+    expect(modest.step()).toHaveLength(slots);
   }
 });
 
 test('what is shared and what is exact leave each other what they were given', () => {
-  const w = worker([machine('local', 4, 24)], 4);
-  w.add('shared1');
-  w.add('exact', { cpu: 2, memoryGb: 8 });
-  w.add('shared2');
-  // Each that shares takes a quarter of the four: 1 + 2 + 1.
+  const w = worker([machine('local', 16, 128)], 4);
+  w.add('shared1', { cpu: 32 });
+  w.add('exact', { cpu: 8, memoryGb: 8 });
+  w.add('shared2', { cpu: 32 });
+  // Each that shares takes a quarter of the sixteen: 4 + 8 + 4.
   expect(w.step()).toEqual(['shared1', 'exact', 'shared2']);
-  w.add('shared3');
+  w.add('shared3', { cpu: 32 });
   expect(w.step()).toEqual([]);
   w.end('ada/exact');
   expect(w.step()).toEqual(['shared3']);
@@ -165,7 +170,7 @@ test('a job that waits for GPUs keeps them free, and nothing else', () => {
 });
 
 test('what leaves keeps what was its own, and not its part of what was shared', () => {
-  const machines = [machine('local', 4, 16, { T4: 1 })];
+  const machines = [machine('local', 16, 64, { T4: 1 })];
   const base = { machines, elsewhere: [], slots: 2, slotsFree: 2, reserved: [] };
   const line = (job: Wish) => [
     { namespaceId: 'ns', held: 0, turn: 1, jobs: [{ id: 'j', namespaceId: 'ns', ...job }] },
@@ -173,9 +178,9 @@ test('what leaves keeps what was its own, and not its part of what was shared', 
   const started = (held: Holding[], job: Wish) =>
     admit({ ...base, held, lines: line(job) }).admitted.length;
   const leaving = { machine: 'local', leaving: true };
-  const exact = { ...wish({ cpu: 4, memoryGb: 8 }), ...leaving };
+  const exact = { ...wish({ cpu: 16, memoryGb: 8 }), ...leaving };
   expect(started([exact], wish({ cpu: 2, memoryGb: 1 }))).toBe(0);
-  const shared = { ...wish(), ...leaving };
+  const shared = { ...wish({ cpu: 32, memoryGb: 128 }), ...leaving };
   expect(started([shared, { ...shared }, { ...shared }], wish())).toBe(1);
   expect(started([{ ...wish({ gpu: 'T4' }), ...leaving }], wish({ gpu: 'T4' }))).toBe(0);
 });
@@ -197,13 +202,12 @@ const machinesOf = fc
   )
   .map((all) => all.map(({ cpus, memoryGb, T4 }, i) => machine(`m${i}`, cpus, memoryGb, { T4 })));
 
-/** What runs on a machine, by its own rule: what is asked for where it is there, a part of all where not. */
 function sums(w: ReturnType<typeof worker>, m: Machine, slots: number) {
   const sum = { cpu: 0, memory: 0, gpus: 0 };
   for (const job of w.running.values()) {
     if (job.machine !== m.id) continue;
-    sum.cpu += job.cpu <= m.cpus ? job.cpu : m.cpus / slots;
-    sum.memory += job.memoryGb * GIB <= m.memoryBytes ? job.memoryGb * GIB : m.memoryBytes / slots;
+    sum.cpu += shareOf(job.cpu, m.cpus, slots, 8);
+    sum.memory += shareOf(job.memoryGb * GIB, m.memoryBytes, slots, 32 * GIB);
     if (job.gpu !== 'none') sum.gpus += job.gpuCount;
   }
   return sum;

@@ -8,6 +8,7 @@ import { LOCAL, type Machine, type Runner } from '../src/jobs/runners/runner.ts'
 import { startWorker, type Worker } from '../src/jobs/worker/worker.ts';
 import { type FakeRunner, fakeRunner } from './fakes/runner.ts';
 import { type Client, eventually, startApp } from './harness.ts';
+import { shareOf } from './shares.ts';
 
 const GIB = 2 ** 30;
 const SLOTS = 4;
@@ -85,9 +86,8 @@ function watched(fake: FakeRunner, machine: Machine, problems: string[]): Runner
       const sum = { cpu: 0, memory: 0, gpus: 0 };
       for (const { hardware } of fake.running()) {
         const { cpu, memoryGb, gpu, gpuCount } = hardware;
-        const memory = memoryGb * GIB;
-        sum.cpu += cpu <= machine.cpus ? cpu : machine.cpus / SLOTS;
-        sum.memory += memory <= machine.memoryBytes ? memory : machine.memoryBytes / SLOTS;
+        sum.cpu += shareOf(cpu, machine.cpus, SLOTS, 8);
+        sum.memory += shareOf(memoryGb * GIB, machine.memoryBytes, SLOTS, 32 * GIB);
         if (gpu !== 'none') sum.gpus += gpuCount;
       }
       if (fake.running().length > SLOTS) problems.push(`${fake.running().length} run`);
@@ -224,10 +224,12 @@ test('what an attempt was given is shown, and a small machine runs as many as it
   );
   await endAll(pool);
   await eventually(() => expect(runner.running()).toEqual([]));
-  // Exact: the machine has what is asked for, so two of one vCPU less than all do not run at once.
+  // It has what these ask for, and is shared by them all the same.
   for (let i = 0; i < 2; i++) await insertJob(pool, { ...job, cpu: 2, memory_gb: 4 });
-  await eventually(() => expect(runner.running()).toHaveLength(1));
-  expect(await given(pool)).toEqual([{ machine: LOCAL, cpus: 2, memory: 4, shared: false }]);
+  await eventually(() => expect(runner.running()).toHaveLength(2));
+  expect(await given(pool)).toEqual(
+    Array(2).fill({ machine: LOCAL, cpus: 2, memory: 4, shared: true }),
+  );
   await endAll(pool);
 });
 

@@ -2,15 +2,17 @@
  * Which of the jobs that wait start now, and on which machine: a pure function of what is free and who is next.
  *
  * A machine that has what a job asks for gives it exactly that, to it alone. What a job asks for beyond the machine is
- * cut to what the machine has, and counts as one part in as many as there are slots: so that many jobs share it,
- * and as many of the contract's default (8 vCPUs, 32 GB) run on a small machine. A job is cut only where no machine
- * of any worker has it whole. GPUs are never cut.
+ * cut to what the machine has, and counts as one part in as many as there are slots: so that many jobs share it. A
+ * machine that has less than the contract's default job asks for (8 vCPUs, 32 GB) is small, and shares what it has
+ * less of among all jobs: each counts as one part at most. Otherwise such a machine would run four large jobs at once
+ * and only one of 2 vCPUs. A job is cut only where no machine of any worker has it whole. GPUs are never cut.
  *
  * The first in turn that does not fit gets a reservation: what it needs counts as used for all others, who may
  * start only in what is left beside it, until it has started. It has had its turn, and so keeps it although others
  * come in between. One that waits for GPUs reserves GPUs alone, as nobody can tell for how long; there is one
  * reservation for each model, and one for those that wait for CPU or memory.
  */
+import { HARDWARE_DEFAULTS as DEFAULT } from '../hardware.ts';
 import type { Machine } from '../runners/runner.ts';
 
 /** What a job asks for. */
@@ -68,14 +70,19 @@ function needOf(machine: Machine, slots: number, wish: Wish): Amount {
   const cpu = machine.cpus * MILLI;
   const memory = machine.memoryBytes;
   return {
-    cpu: part(wish.cpu * MILLI, cpu, slots),
-    memory: part(wish.memoryGb * GIB, memory, slots),
+    cpu: part(wish.cpu * MILLI, cpu, slots, DEFAULT.cpu * MILLI),
+    memory: part(wish.memoryGb * GIB, memory, slots, DEFAULT.memoryGb * GIB),
     gpus: wish.gpu === 'none' ? {} : { [wish.gpu]: wish.gpuCount },
   };
 }
 
-function part(asked: number, there: number, slots: number): number {
-  return asked <= there ? asked : Math.floor(there / slots);
+/** Whether many jobs share a resource of which one asks for so much. @param byDefault what a default job asks for */
+function isShared(asked: number, there: number, byDefault: number): boolean {
+  return asked > there || there < byDefault;
+}
+
+function part(asked: number, there: number, slots: number, byDefault: number): number {
+  return isShared(asked, there, byDefault) ? Math.min(asked, Math.floor(there / slots)) : asked;
 }
 
 function hasGpus({ gpus }: Machine, { gpu, gpuCount }: Wish): boolean {
@@ -86,12 +93,16 @@ function isWhole(machine: Machine, wish: Wish): boolean {
   return wish.cpu <= machine.cpus && wish.memoryGb * GIB <= machine.memoryBytes;
 }
 
+function isSmall({ cpus, memoryBytes }: Machine): boolean {
+  return cpus < DEFAULT.cpu || memoryBytes < DEFAULT.memoryGb * GIB;
+}
+
 function grantOn(machine: Machine, wish: Wish): Grant {
   return {
     machine: machine.id,
     cpus: Math.min(wish.cpu, machine.cpus),
     memoryBytes: Math.min(wish.memoryGb * GIB, machine.memoryBytes),
-    shared: !isWhole(machine, wish),
+    shared: isSmall(machine) || !isWhole(machine, wish),
   };
 }
 
@@ -162,11 +173,12 @@ function roomsOf(
     if (!room) continue;
     const { cpu, memory, gpus } = room.need(holding);
     // What is shared goes with the slot, which one that leaves gives up after ten seconds.
-    const kept = (asked: number, there: number, need: number) =>
-      holding.leaving && asked > there ? 0 : need;
+    const { cpus, memoryBytes } = room.machine;
+    const gone = (asked: number, there: number, byDefault: number) =>
+      holding.leaving && isShared(asked, there, byDefault);
     room.take({
-      cpu: kept(holding.cpu, room.machine.cpus, cpu),
-      memory: kept(holding.memoryGb * GIB, room.machine.memoryBytes, memory),
+      cpu: gone(holding.cpu, cpus, DEFAULT.cpu) ? 0 : cpu,
+      memory: gone(holding.memoryGb * GIB, memoryBytes, DEFAULT.memoryGb * GIB) ? 0 : memory,
       gpus,
     });
   }
