@@ -16,6 +16,8 @@ export type ImageRegistry = AsyncDisposable & {
   host: string;
   /** Puts an image there. @returns its digest */
   add(repository: string, tag: string, image?: MadeImage): Promise<string>;
+  /** Layers that are under way at this moment. */
+  sending: number;
   /** Requests by method and path, in their order. */
   requests: string[];
   /** Whom it gives images to. Unset: to all. */
@@ -108,6 +110,8 @@ export async function imageRegistry(): Promise<ImageRegistry> {
     const how = layers.has(reference) ? registry.layers : undefined;
     if (!how) return send(200, blob, { 'content-type': 'application/octet-stream' });
     response.writeHead(200, { 'content-length': blob.length });
+    registry.sending++;
+    response.once('close', () => registry.sending--);
     response.write(blob.subarray(0, 1_000));
     if (how === 'cut') return void setImmediate(() => response.destroy());
     if (how === 'hold') return;
@@ -120,6 +124,7 @@ export async function imageRegistry(): Promise<ImageRegistry> {
 
   const registry: ImageRegistry = {
     host,
+    sending: 0,
     requests: [],
     async add(repository, tag, { files, config = {}, architecture = 'amd64' } = {}) {
       const tar = pack();

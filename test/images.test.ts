@@ -10,9 +10,10 @@ import { allowedImages, parseReference, written } from '../src/jobs/runners/dock
 import { Unstartable } from '../src/jobs/runners/runner.ts';
 import { createLog } from '../src/log.ts';
 import { DOCKER } from './docker.ts';
-import { eventually } from './harness.ts';
+import { eventually, startApp } from './harness.ts';
 import { type ImageRegistry, imageRegistry } from './image-registry.ts';
 import { needs } from './needs.ts';
+import { cancel, job, lines, submit, until } from './submit.ts';
 
 const never = new AbortController().signal;
 const DIGEST = `sha256:${'a'.repeat(64)}`;
@@ -324,6 +325,33 @@ describe('pulls', () => {
     await eventually(() => expect(registry.requests.length).toBeGreaterThan(2));
     registry.failing = undefined;
     expect(await pull).toMatchObject({ user: '' });
+  });
+
+  test('the progress of a job says how far its pull is, which ends when the job is cancelled', async (ctx) => {
+    const { registry, add } = await setUp(ctx);
+    const { name } = await add('team/app', '1');
+    registry.layers = { bytesPerSecond: 100_000 };
+    const allowed = allowedImages([`${registry.host}/**`]);
+    if ('wrong' in allowed) throw new Error(allowed.wrong);
+    await using app = await startApp({
+      config: { runner: 'auto', docker: DOCKER, images: allowed },
+    });
+    await submit(app.admin, { namespace: 'admin', name: 'far', command: 'true', image: name });
+    await eventually(async () =>
+      expect((await job(app.admin, 'admin', 'far')).progress).toMatch(/^pulling .*: \d+ %$/),
+    );
+    expect((await cancel(app.admin, 'admin', 'far')).errors).toBeUndefined();
+    await eventually(() => expect(registry.sending).toBe(0));
+    await submit(app.admin, {
+      namespace: 'admin',
+      name: 'other',
+      command: 'true',
+      image: 'debian',
+    });
+    expect(await until(app.admin, 'admin', 'other', 'FAILED')).toMatchObject({ exitCode: 125 });
+    expect(await lines(app.admin, 'admin', 'other')).toEqual([
+      'The image "debian" is not one that this server runs (LOAM_IMAGES)',
+    ]);
   });
 
   test('the list of images binds jobs by every spelling, and no registry of ours is asked without it', async (ctx) => {

@@ -4,12 +4,13 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
-import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest';
+import { afterAll, beforeAll, beforeEach, describe, expect, test, vi } from 'vitest';
 import { connect } from '../../src/jobs/runners/docker/engine.ts';
 import { type NetworkOptions, openNetwork } from '../../src/jobs/runners/docker/network.ts';
+import { RunnerAway } from '../../src/jobs/runners/runner.ts';
 import { DOCKER, dockerRunner } from '../docker.ts';
 import { eventually } from '../harness.ts';
-import { has } from '../needs.ts';
+import { has, needs } from '../needs.ts';
 import { attemptSpec, runToEnd } from '../runner.contract.ts';
 import * as far from './engine.ts';
 import { importPerl, type OwnEngine, ownEngine } from './engine.ts';
@@ -58,7 +59,11 @@ const CLOSED = [
 ];
 const no = (kind: string, hosts: readonly string[]) => hosts.map((host) => `${kind} ${host} no`);
 
-describe.runIf(has('docker') && has('root') && has('unshare'))('on a machine of its own', () => {
+const NEEDS = ['docker', 'root', 'unshare'] as const;
+
+describe('on a machine of its own', () => {
+  beforeEach((ctx) => needs(ctx, ...NEEDS));
+
   let engine: OwnEngine;
   /** Of the mode `internet`, run on the machine of the engine. */
   let jobs: Confined;
@@ -66,6 +71,7 @@ describe.runIf(has('docker') && has('root') && has('unshare'))('on a machine of 
   let tools: string;
 
   beforeAll(async () => {
+    if (!NEEDS.every(has)) return;
     engine = await ownEngine();
     tools = await mkdtemp(join(tmpdir(), 'loam-slow-'));
     const slow = '#!/bin/sh\n[ -e /mnt/slow ] && sleep 1\nexec /usr/bin/nsenter "$@"\n';
@@ -97,7 +103,7 @@ print "nothing\\n";`;
   afterAll(async () => {
     await jobs?.[Symbol.asyncDispose]();
     await engine?.[Symbol.asyncDispose]();
-    await rm(tools, { recursive: true });
+    if (tools) await rm(tools, { recursive: true });
   });
 
   const onMachine = (command: string) => {
@@ -202,6 +208,24 @@ ${probes('tcp', ['loam.example', INTERNET, LAN, far.PRIVATE])}`)}`,
       ...no('tcp', [LAN, far.RESOLVER]),
       'dns udp no',
     ]);
+  });
+
+  test('an engine that is away when the server starts is asked when it is back', async () => {
+    let away = true;
+    const reached = connect(dockerOf(engine));
+    const coming = {
+      ...reached,
+      call: ((...args) =>
+        away
+          ? Promise.reject(new RunnerAway('away'))
+          : reached.call(...args)) as typeof reached.call,
+    };
+    const network = await openNetwork(coming, { prepared: 'bridges' });
+    await expect(network.options()).rejects.toThrow(RunnerAway);
+    away = false;
+    await expect(network.options()).rejects.toThrow(/^LOAM_DOCKER_NETWORK: .* has no such network/);
+    await engine.docker('network', 'create', 'bridges');
+    expect(await network.options()).toEqual({ NetworkMode: 'bridges' });
   });
 
   test('the other modes: none, host, and a network that the operator has prepared', async () => {
