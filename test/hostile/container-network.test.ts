@@ -36,9 +36,10 @@ sub tcp { my ($host, $port) = @_; limited(sub {
 sub udp { my ($host, $port, $text) = @_; limited(sub {
   socket(my $s, AF_INET, SOCK_DGRAM, 0); connect($s, pack_sockaddr_in($port, inet_aton($host))) or die;
   send($s, $text, 0) or die; recv($s, my $answer, 512, 0); length $answer }) }
-sub icmp { my ($host) = @_; limited(sub {
+sub icmp { my ($host, $wait) = @_; limited(sub {
   socket(my $s, AF_INET, SOCK_DGRAM, 1) or die; my $a = pack_sockaddr_in(0, inet_aton($host));
-  send($s, pack("CCnnna8", 8, 0, 0, 0, 1, "loamloam"), 0, $a) or die; recv($s, my $answer, 512, 0); length $answer }) }
+  send($s, pack("CCnnna8", 8, 0, 0, 0, 1, "loamloam"), 0, $a) or die;
+  vec(my $ready = "", fileno($s), 1) = 1; select($ready, undef, undef, $wait) > 0 or die; recv($s, my $answer, 512, 0); length $answer }) }
 `;
 
 /** A question for the address of a name: RFC 1035, section 4.1. */
@@ -48,7 +49,11 @@ const perl = (code: string) => `perl -e '${PROBE}${code}'`;
 const probes = (kind: 'tcp' | 'udp' | 'icmp', hosts: readonly string[]) =>
   hosts
     .map((host) => {
-      const args = { tcp: `"${host}", ${PORT}`, udp: `"${host}", ${PORT}, "x"`, icmp: `"${host}"` };
+      const args = {
+        tcp: `"${host}", ${PORT}`,
+        udp: `"${host}", ${PORT}, "x"`, // A refusal is not told to such a socket.
+        icmp: `"${host}", ${host === INTERNET ? 2 : 0.2}`,
+      };
       return `told("${kind}", "${host}", ${kind}(${args[kind]}));`;
     })
     .join('\n');

@@ -20,8 +20,15 @@ export type Rules = {
 const LOCK_S = 10;
 const RUN_MS = 20_000;
 
-/** An error at once, as of a network without a route, so that programs do not wait for an answer. */
-const REFUSE = 'REJECT --reject-with icmp-admin-prohibited';
+/**
+ * An error at once, so that programs do not wait for an answer. For TCP a reset: of the other kind the kernel tells a
+ * program only when it has sent its packet again, a second later.
+ */
+const CLOSED = [
+  ':CLOSED -',
+  '-A CLOSED -p tcp -j REJECT --reject-with tcp-reset',
+  '-A CLOSED -j REJECT --reject-with icmp-admin-prohibited',
+];
 
 export function ipv4Rules({ closed, resolvers }: Rules): string {
   return [
@@ -29,13 +36,14 @@ export function ipv4Rules({ closed, resolvers }: Rules): string {
     ':INPUT DROP',
     ':FORWARD DROP',
     ':OUTPUT DROP',
+    ...CLOSED,
     '-A INPUT -i lo -j ACCEPT',
     '-A INPUT -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT',
     '-A OUTPUT -o lo -j ACCEPT',
     ...resolvers.flatMap((address) =>
       ['udp', 'tcp'].map((p) => `-A OUTPUT -d ${address}/32 -p ${p} --dport 53 -j ACCEPT`),
     ),
-    ...closed.map((range) => `-A OUTPUT -d ${range} -j ${REFUSE}`),
+    ...closed.map((range) => `-A OUTPUT -d ${range} -j CLOSED`),
     '-A OUTPUT -j ACCEPT',
     'COMMIT',
     '',
