@@ -1,11 +1,11 @@
 /**
  * Searching a whole log for a text. Pages go through one after the other: what is unpacked and does not hold the text
- * is dropped before it is read as entries, so a million lines take about half a second, and a few pages of memory.
+ * is dropped before it is read as entries: a million lines of 96 bytes take 1.3 s of CPU, and a few pages of memory.
  *
  * A search ends after two seconds with what it has found, and says from where to go on, so that a log of 10 GiB holds
  * nothing up. There are no patterns: those that backtrack can take for ever over a line that was made for it.
  */
-import { invalid } from '../../errors.ts';
+import { busy, invalid } from '../../errors.ts';
 import type { Allowance } from '../../limits/reads.ts';
 import type { Services } from '../../services.ts';
 import { type LogEntry, parsePage, textBytes, unpackPage } from './pages.ts';
@@ -39,7 +39,7 @@ const LEAD = 4 * MAX_CONTEXT;
 /** Milliseconds of one search. */
 const MAX_MS = 2_000;
 
-/** @throws AppError 400; `signal.reason` when that aborts */
+/** @throws AppError 400, and 503 when `signal` aborts: nobody is there any more who wants the result */
 export async function searchLog(
   services: Pick<Services, 'pool'>,
   jobId: string,
@@ -68,10 +68,10 @@ export async function searchLog(
   let from = Math.max(0, forwards ? start - lead : start + lead);
 
   for (;;) {
-    signal?.throwIfAborted();
+    demandClient(signal);
     const step = await walkStep(services, jobId, { from, order });
     for (const page of step.pages) {
-      signal?.throwIfAborted();
+      demandClient(signal);
       const plain = await unpackPage(page);
       const mayHold = stoppedAt === null && fold(plain).includes(packed);
       const lines = once(() => linesOf(page, plain, forwards));
@@ -117,6 +117,10 @@ export async function searchLog(
     const isWhole = stoppedAt === null && step.isEnd;
     return { matches, searchedTo, hasMore: !isWhole };
   }
+}
+
+function demandClient(signal?: AbortSignal): void {
+  if (signal?.aborted) throw busy('The client is gone');
 }
 
 function check({ text, first, context, after }: SearchQuery): void {
