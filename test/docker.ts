@@ -1,9 +1,11 @@
 /** The engine of this machine, and runners on it. The images are those of test/tools/base-images.sh. */
 import { execFile } from 'node:child_process';
+import { createHash } from 'node:crypto';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
+import { expect } from 'vitest';
 import { type DockerRunnerOptions, openDockerRunner } from '../src/jobs/runners/docker/runner.ts';
 import type { DockerConfig } from '../src/variables/docker.ts';
 
@@ -44,6 +46,10 @@ export async function dockerRunner(options: Partial<DockerRunnerOptions> = {}) {
     },
     async [Symbol.asyncDispose]() {
       await runner.sweep(new Set());
+      const worker = createHash('sha256').update(dir).digest('hex').slice(0, 16);
+      const label = `label=loam.worker=${worker}`;
+      // Another engine than the machine's own has its own look.
+      expect(await docker('ps', '--all', '--quiet', '--filter', label), 'containers left').toBe('');
       for (const one of [...others, runner]) await one[Symbol.asyncDispose]();
       await rm(dir, { recursive: true });
     },

@@ -2,7 +2,10 @@
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import type { Readable } from 'node:stream';
+import { text } from 'node:stream/consumers';
 import { setTimeout as delay } from 'node:timers/promises';
+import { extract } from 'tar-stream';
 import { describe, expect, test } from 'vitest';
 import type { Limits } from '../src/jobs/runners/process/limits.ts';
 import { openProcessRunner } from '../src/jobs/runners/process/runner.ts';
@@ -59,6 +62,19 @@ async function drain(runner: Runner, command: string, log = { bytes: 2 ** 40, li
       last = message;
     }
   return { count, bytes, last, outcome: await runner.wait(handle, never) };
+}
+
+/** The names in a tar, with what files hold, or of which type the others are. */
+async function entriesOf(archive: Promise<Readable | null>) {
+  const tar = await archive;
+  if (!tar) return null;
+  const found: Record<string, string> = {};
+  for await (const entry of tar.pipe(extract())) {
+    const { name, type } = entry.header;
+    found[name] = type === 'file' ? await text(entry) : `${type}`;
+    entry.resume();
+  }
+  return found;
 }
 
 const RUNNERS = {
@@ -183,6 +199,26 @@ describe.each(Object.entries(RUNNERS))('%s', (kind, open) => {
 });
 
 describe.runIf(has('docker'))('docker', () => {
+  test('artifacts outside of the folders of a job are its regular files too', async () => {
+    const command =
+      'mkdir -p /out/deep; cd /out; echo 1 > deep/a; ln -s deep l; mkfifo f; ln -s /etc /away';
+    const run = async (root: boolean) => {
+      const made = await dockerRunner({ root });
+      const { handle } = await runToEnd(made.runner, attemptSpec(command));
+      return { made, read: (path: string) => entriesOf(made.runner.artifacts(handle, path)) };
+    };
+    const { made, read } = await run(true);
+    await using _ = made;
+    expect(await read('/out')).toEqual({ 'deep/a': '1\n', l: 'symlink', f: 'fifo' });
+    expect(await read('/out/deep/a')).toEqual({ a: '1\n' });
+    for (const path of ['/out/l', '/away', '/nothing']) expect(await read(path), path).toBeNull();
+    expect(await read('/etc')).toMatchObject({ passwd: expect.stringMatching(/^root/) });
+    // Another user's: who asks for it could not have read it in the job, perhaps.
+    const other = await run(false);
+    await using __ = other.made;
+    expect(await other.read('/etc')).toMatchObject({ passwd: 'fifo' });
+  });
+
   test('what root of an image writes into it counts as its disk', async () => {
     await using made = await dockerRunner({ limits: { diskBytes: 20 * MiB }, root: true });
     const spec = attemptSpec('id -u; head -c 40000000 /dev/urandom > /filled; sleep 600');

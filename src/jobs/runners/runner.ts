@@ -1,5 +1,5 @@
 /**
- * What runs attempts of jobs: processes here, containers later, a fake in tests. The worker decides what
+ * What runs attempts of jobs: processes, containers, a fake in tests. The worker decides what
  * is to run, a runner runs it.
  *
  * One attempt id names everything that a runner makes for it. `prepare` gives a handle, the worker stores it,

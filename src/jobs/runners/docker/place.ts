@@ -17,8 +17,12 @@ import { makeGate } from './gate.ts';
 
 const run = promisify(execFile);
 
+/** User and group that the job's files belong to, and its processes. */
+export type Owner = { uid: number; gid: number };
+
 export type AttemptRecord = {
   machine: string;
+  owner: Owner;
   timeoutMs: number;
   log: { bytes: number; lines: number };
   /** What it is held to, which may be less than was asked for. */
@@ -41,9 +45,6 @@ export type Stop = {
 export type Refused = { reason: string };
 
 type Records = { attempt: AttemptRecord; stop: Stop; unstartable: Refused };
-
-/** User and group that the job's files belong to, and its processes. */
-export type Owner = { uid: number; gid: number };
 
 /** Its folders, which only the owner may enter. */
 export async function makePlace(place: string): Promise<void> {

@@ -17,8 +17,8 @@ import { type Accounts, DEFAULT_UIDS, openAccounts, type UidRange } from '../pro
 import { diskUse, watchDisk } from '../process/disk.ts';
 import { type Limits, limitsOf, thisMachine } from '../process/limits.ts';
 import { openRemoval } from '../process/removal.ts';
-import { locate, tarOf } from '../process/tar.ts';
 import { GRACE_MS, type Handle, LOCAL, type Runner, type Usage } from '../runner.ts';
+import { artifactsOf } from './artifacts.ts';
 import { containerName, containerOptions, LABEL_ATTEMPT, LABEL_WORKER } from './container.ts';
 import { connect, EngineError, isStatus } from './engine.ts';
 import { openedAt, openGate } from './gate.ts';
@@ -172,8 +172,14 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
       const limits = { ...limitsOf(spec.hardware), ...options.limits };
       await makePlace(place);
       const taken = gpus.take(id, spec.hardware);
+      const account = await accounts?.reserve(place);
+      const owner = await users.ownerOf(
+        image,
+        account ? { uid: account.uid, gid: account.uid } : null,
+      );
       await writeRecord(place, 'attempt', {
         machine: spec.machine,
+        owner,
         timeoutMs: spec.timeoutMs,
         log: spec.log,
         cpus: limits.cpus,
@@ -186,11 +192,6 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
       if (spec.checkout) await spec.checkout(work, abort);
       else await mkdir(work);
       abort.throwIfAborted();
-      const account = await accounts?.reserve(place);
-      const owner = await users.ownerOf(
-        image,
-        account ? { uid: account.uid, gid: account.uid } : null,
-      );
       await giveTo(place, owner);
       const created = containerOptions({
         attempt: id,
@@ -313,8 +314,9 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
     },
 
     async artifacts(handle, path) {
-      const found = await locate(placeOf(handle), path);
-      return found === null ? null : tarOf(found);
+      const { container, place } = overseen(handle);
+      const record = await readRecord(place, 'attempt');
+      return record ? artifactsOf({ engine, container, place, owner: record.owner }, path) : null;
     },
 
     remove,

@@ -1,0 +1,89 @@
+/**
+ * What a job left at its `output_path`. In the folders that lie on this machine it is read there, as for a process. Anywhere
+ * else in the container the engine sends a tar of it, of which the same is kept: regular files of the job's own user.
+ */
+import { basename, posix } from 'node:path';
+import { Readable } from 'node:stream';
+import { extract } from 'tar-stream';
+import { TAR_END, tarHeader, tarPadding } from '../../artifacts/tar.ts';
+import { locate, tarOf } from '../process/tar.ts';
+import { MOUNTS } from '../process/view.ts';
+import { MAX_OUTPUT_ENTRIES, tooManyEntries } from '../runner.ts';
+import { type Engine, isStatus } from './engine.ts';
+import type { Owner } from './place.ts';
+
+type Source = { engine: Engine; container: string; place: string; owner: Owner };
+
+/** Null: nothing is there. The stream fails with TooLarge beyond so many entries. */
+export async function artifactsOf(
+  { engine, container, place, owner }: Source,
+  path: string,
+  maxEntries = MAX_OUTPUT_ENTRIES,
+): Promise<Readable | null> {
+  const at = posix.resolve(MOUNTS.work, path);
+  if (engine.local && isMounted(at)) {
+    const found = await locate(place, path);
+    return found === null ? null : tarOf(found, maxEntries);
+  }
+  try {
+    const archive = await engine.stream((docker, abortSignal) =>
+      docker.getContainer(container).getArchive({ path: at, abortSignal } as { path: string }),
+    );
+    if (isLink(archive)) {
+      archive.destroy();
+      return null;
+    }
+    return Readable.from(filtered(archive, at, owner, maxEntries), { objectMode: false });
+  } catch (error) {
+    if (isStatus(error, 404)) return null;
+    throw error;
+  }
+}
+
+/** What stands at the path itself, which the engine does not follow: it leads anywhere. */
+function isLink(archive: Readable & { headers?: Record<string, string> }): boolean {
+  const stat = archive.headers?.['x-docker-container-path-stat'] ?? '';
+  const { linkTarget } = JSON.parse(Buffer.from(stat, 'base64').toString() || '{}');
+  return Boolean(linkTarget);
+}
+
+function isMounted(path: string): boolean {
+  return Object.values(MOUNTS).some((mount) => path === mount || path.startsWith(`${mount}/`));
+}
+
+/** The engine names everything after the last part of `path`, and a single file too. */
+async function* filtered(
+  archive: Readable,
+  path: string,
+  { uid }: Owner,
+  maxEntries: number,
+): AsyncGenerator<Buffer> {
+  const entries = extract();
+  archive.once('error', (error) => entries.destroy(error));
+  archive.pipe(entries);
+  const root = basename(path);
+  let left = maxEntries;
+  try {
+    for await (const entry of entries) {
+      const { name: full, type, size = 0, mode = 0, mtime, uid: owner } = entry.header;
+      const inside = full.replace(/\/+$/, '');
+      const isFile = type === 'file' && owner === uid;
+      const name = inside === root ? (isFile ? root : '') : inside.slice(root.length + 1);
+      if (left-- === 0) throw tooManyEntries(maxEntries);
+      if (name && isFile) {
+        yield tarHeader({ name: Buffer.from(name), size, mode: mode & 0o777, mtime });
+        for await (const chunk of entry) yield chunk as Buffer;
+        yield tarPadding(size);
+        continue;
+      }
+      if (name && type !== 'directory') {
+        const kind = type === 'symlink' || type === 'link' ? 'link' : 'other';
+        yield tarHeader({ name: Buffer.from(name), size: 0, mode: 0, type: kind });
+      }
+      entry.resume();
+    }
+  } finally {
+    archive.destroy();
+  }
+  yield TAR_END;
+}
