@@ -183,12 +183,14 @@ type Running = {
 
 /**
  * Both in one statement, so that an attempt that ends meanwhile is in one of them. What runs is no more than all
- * workers have room for. Large numbers are texts, because JSON's are not exact.
+ * workers have room for. Large numbers are texts, because JSON's are not exact; a day as text would follow the
+ * database's DateStyle.
  */
 const USAGE = `
   select coalesce((
     select json_agg(part) from (
-      select left(day::text, $4::int) as name, case when $5::bool then user_id else '' end as user_id,
+      select left(to_char(day, 'YYYY-MM-DD'), $4::int) as name,
+        case when $5::bool then user_id else '' end as user_id,
         sum(seconds)::text as seconds, sum(gpu_seconds)::text as gpu_seconds,
         sum(price_seconds)::text as price_seconds, sum(jobs)::int as jobs
       from usage_days where namespace_id = $1 and day between $2::date and $3::date
