@@ -6,6 +6,7 @@ import type { Readable } from 'node:stream';
 import { text } from 'node:stream/consumers';
 import { setTimeout as delay } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
+import { composed } from '../src/jobs/runners/both.ts';
 import { openProcessRunner } from '../src/jobs/runners/process/runner.ts';
 import type { Handle } from '../src/jobs/runners/runner.ts';
 import { dockerRunner } from './docker.ts';
@@ -43,6 +44,15 @@ describe('fake', () => {
       [Symbol.asyncDispose]: () => runner.sweep(new Set()),
     };
   });
+});
+
+test('an attempt that was prepared before there were several kinds of runner is gone on with', async () => {
+  const runner = fakeRunner({ graceMs });
+  const handle = await runner.prepare(attemptSpec('echo old; exit 4'), never);
+  const both = composed({ process: runner, docker: fakeRunner() }, () => 'docker');
+  expect(await both.attach(handle)).toBe('prepared');
+  await both.start(handle);
+  expect(await both.wait(handle, never)).toMatchObject({ exitCode: 4 });
 });
 
 describe('process', () => {

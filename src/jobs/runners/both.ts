@@ -12,7 +12,8 @@ export type Choose = (job: Pick<AttemptSpec, 'image'>) => string | Unstartable;
 export function composed(kinds: Kinds, choose: Choose): Runner {
   const runners = Object.values(kinds);
   const warnings = runners.flatMap(({ warning }) => warning ?? []);
-  const of = ({ runner }: Handle): Runner => {
+  // Handles of processes did not name it before there were others.
+  const of = ({ runner = 'process' }: Handle): Runner => {
     const kind = kinds[String(runner)];
     if (!kind) throw new Error(`no runner of the kind "${runner}"`);
     return kind;

@@ -15,6 +15,8 @@ import { processesOf, terminate } from './processes.ts';
 
 /** How often the engine is asked. */
 const LOOK_MS = 5_000;
+/** A process in the middle of a slow write dies late. */
+const KILLED_MS = 500;
 /** An engine that does not answer is asked again after this. */
 const AWAY_MS = 500;
 
@@ -50,8 +52,10 @@ export async function untilEnded(
       const due = stop
         ? stop.at + (stop.how === 'KILL' ? 0 : graceMs)
         : (opened ?? Number.POSITIVE_INFINITY) + record.timeoutMs;
-      if (now >= due && stop) await send(overseen, 'KILL', state);
-      else if (now >= due) await end(overseen, { how: 'TERM', why: 'timeout', at: now });
+      if (now >= due && stop) {
+        await send(overseen, 'KILL', state);
+        await eitherOf(overseen, changed, KILLED_MS, signal);
+      } else if (now >= due) await end(overseen, { how: 'TERM', why: 'timeout', at: now });
       else await eitherOf(overseen, changed, Math.min(LOOK_MS, due - now), signal);
     } catch (error) {
       if (!(error instanceof RunnerAway)) throw error;

@@ -258,6 +258,7 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
     },
 
     async signal(handle, how) {
+      if (!existsSync(placeOf(handle))) return;
       await end(overseen(handle), { how, why: 'asked', at: Date.now() });
       told.dispatchEvent(new Event(String(handle.attempt)));
     },
