@@ -100,8 +100,9 @@ function isSmall({ cpus, memoryBytes }: Machine): boolean {
 function grantOn(machine: Machine, wish: Wish): Grant {
   return {
     machine: machine.id,
-    cpus: Math.min(wish.cpu, machine.cpus),
-    memoryBytes: Math.min(wish.memoryGb * GIB, machine.memoryBytes),
+    // Whole numbers, as the attempt keeps them.
+    cpus: Math.min(wish.cpu, Math.ceil(machine.cpus)),
+    memoryBytes: Math.min(wish.memoryGb * GIB, Math.floor(machine.memoryBytes)),
     shared: isSmall(machine) || !isWhole(machine, wish),
   };
 }
