@@ -170,6 +170,8 @@ export async function startWorker(
     const late = new AbortController();
     const tried = Promise.race([
       once.promise,
+      // The server stops, and it is not tried any more.
+      done,
       delay(REMOVAL_MS, undefined, { signal: late.signal }).catch(() => {}),
     ]).finally(() => late.abort());
     return { done, tried };
