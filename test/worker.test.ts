@@ -17,11 +17,13 @@ async function withAda(app: TestApp): Promise<Client> {
 const run = (client: Client, name: string, command: string, more: object = {}) =>
   submit(client, { namespace: 'ada', repo: 'ada/code', name, command, ...more });
 
+type Database = Parameters<typeof startWorker>[0]['db'];
+
 /** The server claims nothing; a worker with a faulty runner and short pauses, and one slot, does. */
-async function withWorker(runner: Runner) {
+async function withWorker(runner: Runner, wrap = (db: Database) => db) {
   const app = await startApp({ config: { jobSlots: 0 }, overrides: { runner: fakeRunner() } });
   const { services } = app.app;
-  const db = services.db as Parameters<typeof startWorker>[0]['db'];
+  const db = wrap(services.db as Database);
   const config = { ...services.config, jobSlots: 1 };
   const deps = { ...services, db, config, runner, checkout: openCheckouts(services) };
   const worker = await startWorker(deps, { pauses: { firstMs: 5, longestMs: 20 } });
@@ -60,6 +62,32 @@ test('a job whose secrets cannot be opened any more fails, its process ends, and
   ]);
   await eventually(() => expect(runner.running()).toEqual([]));
   await until(ada, 'ada', 'next', 'SUCCEEDED');
+});
+
+test('a handle whose storing was never confirmed is that of the attempt: it runs, and is not lost', async () => {
+  const fake = fakeRunner({ graceMs: 100 });
+  let unconfirmed = 0;
+  await using made = await withWorker(fake, (db) => {
+    const jobAttempt = new Proxy(db.jobAttempt, {
+      get(target, name) {
+        if (name !== 'updateMany' || unconfirmed > 0) return Reflect.get(target, name);
+        return async (args: Parameters<typeof target.updateMany>[0]) => {
+          const done = await target.updateMany(args);
+          if (!('handle' in args.data)) return done;
+          unconfirmed++;
+          throw Object.assign(new Error('Connection terminated'), { code: 'ECONNRESET' });
+        };
+      },
+    });
+    return new Proxy(db, {
+      get: (target, name) => (name === 'jobAttempt' ? jobAttempt : Reflect.get(target, name)),
+    });
+  });
+  await run(made.ada, 'once', 'echo ran');
+  expect(await until(made.ada, 'ada', 'once', 'SUCCEEDED')).toMatchObject({
+    attempts: { nodes: [{ number: 1, outcome: 'EXITED' }] },
+  });
+  expect(unconfirmed).toBe(1);
 });
 
 test.each(['attach', 'start', 'wait', 'logs'] as const)(

@@ -27,17 +27,31 @@ export async function prepare(
   secrets: Secrets,
   ended: AbortSignal,
 ): Promise<{ handle: Handle } | { outcome: Outcome }> {
-  const { db, runner, log } = deps;
-  const { id, job } = attempt;
+  const { db, runner } = deps;
+  const { id } = attempt;
   if (ended.aborted) return { outcome: { kind: 'lost' } };
+  const made = await makePlace(deps, attempt, secrets, ended);
+  if ('outcome' in made) return made;
+  const { handle } = made;
+  // Where the answer is lost with a connection it may be stored, so what was made stays: it is started then, or made anew.
+  const { count } = await db.jobAttempt.updateMany({
+    where: { id, endedAt: null, job: { attemptId: id } },
+    data: { handle, heartbeatAt: new Date(), runner: String(handle.runner ?? runner.name) },
+  });
+  return count === 1 ? { handle } : { outcome: { kind: 'lost' } };
+}
+
+async function makePlace(
+  deps: Deps,
+  attempt: Attempt,
+  secrets: Secrets,
+  ended: AbortSignal,
+): Promise<{ handle: Handle } | { outcome: Outcome }> {
+  const { runner, log } = deps;
+  const { id, job } = attempt;
   await using progress = openProgress(deps, attempt);
   try {
-    const handle = await runner.prepare(specOf(deps, attempt, secrets, progress), ended);
-    const { count } = await db.jobAttempt.updateMany({
-      where: { id, endedAt: null, job: { attemptId: id } },
-      data: { handle, heartbeatAt: new Date(), runner: String(handle.runner ?? runner.name) },
-    });
-    return count === 1 ? { handle } : { outcome: { kind: 'lost' } };
+    return { handle: await runner.prepare(specOf(deps, attempt, secrets, progress), ended) };
   } catch (error) {
     if (ended.aborted) return { outcome: { kind: 'lost' } };
     if (isDatabaseAway(error) || isPassing(error)) {
