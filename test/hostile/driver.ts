@@ -23,6 +23,8 @@ tell({ warning: runner.warning ?? '' });
 for await (const line of createInterface(process.stdin))
   tell(await runJob(runner, JSON.parse(line)));
 await runner.sweep(new Set());
+// It may keep a process for the next job.
+await runner[Symbol.asyncDispose]();
 
 function tell(told: { warning: string } | Told): void {
   process.stdout.write(`${JSON.stringify(told)}\n`);
