@@ -73,7 +73,9 @@ export async function openShims(dir: string): Promise<Shims> {
     if (closed || next) return;
     next = start().then(
       (waiting) => {
-        waiting.child.unref();
+        // It keeps nobody waiting: not a process that is done but for it.
+        for (const one of [waiting.child, waiting.child.stdin, waiting.child.stdout])
+          (one as { unref?(): void } | null)?.unref?.();
         return waiting;
       },
       // Then the next job starts its own, and is told why that fails.
