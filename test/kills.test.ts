@@ -5,12 +5,12 @@
  *
  * `LOAM_TEST_KILLS=60 LOAM_TEST_SEED=7 npx vitest run test/kills.test.ts`
  */
-import { setTimeout as delay } from 'node:timers/promises';
 import { expect, test } from 'vitest';
 import type { EventType } from '../src/events/publish.ts';
 import { TOLD_AS } from '../src/webhooks/event-types.ts';
 import { remote, Workspace } from './git.ts';
 import { eventually } from './harness.ts';
+import { killAtRandom } from './kills/killer.ts';
 import {
   faultsByGit,
   filesLeft,
@@ -20,18 +20,13 @@ import {
 } from './kills/left-over.ts';
 import { type Load, startLoad } from './kills/load.ts';
 import { startTelling } from './kills/told.ts';
-import { type OneServer, type Servers, startServers } from './many-servers.ts';
+import { type Servers, startServers } from './many-servers.ts';
 import { needs } from './needs.ts';
 import { makeAuthority, startReceiver } from './webhook-receiver.ts';
 
 const KILLS = Number(process.env.LOAM_TEST_KILLS ?? 8);
 /** Of the victims and the times; the load goes by chance. */
 const SEED = Number(process.env.LOAM_TEST_SEED ?? Math.floor(Math.random() * 1e6));
-/** From one kill to the next, and from a kill to the start of the same server. */
-const BETWEEN_MS = 2_500;
-const DOWN_MS = 2_500;
-/** More of the five at once would leave nobody to do the work that is to be disturbed. */
-const DOWN_AT_ONCE = 2;
 /** For what servers finish on their own when the load has ended. */
 const SETTLED_MS = 20_000;
 
@@ -53,7 +48,7 @@ test(`nothing is lost, doubled or left over after ${KILLS} kills`, {
   const loam = cleanup.use(await startServers({ serve: 3, work: 2, env }));
   const told = await startTelling(loam, receiver, cleanup);
   const load = await startLoad(loam, cleanup, ctx.signal);
-  await killAtRandom(loam, ctx.signal);
+  await killAtRandom(loam.servers, { kills: KILLS, seed: SEED, signal: ctx.signal });
   await load.finish();
   console.log(load.counts);
 
@@ -63,36 +58,6 @@ test(`nothing is lost, doubled or left over after ${KILLS} kills`, {
   await told.check(await checkEvents(loam, load));
   await checkLeftOver(loam, load);
 });
-
-async function killAtRandom({ servers }: Servers, signal: AbortSignal): Promise<void> {
-  const random = mulberry32(SEED);
-  const starting = new Set<Promise<void>>();
-  const down = new Set<OneServer>();
-  for (let kill = 1; kill <= KILLS; kill++) {
-    await delay(random() * BETWEEN_MS, undefined, { signal });
-    while (down.size >= DOWN_AT_ONCE) await Promise.race(starting);
-    const up = servers.filter((server) => !down.has(server));
-    const victim = up[Math.floor(random() * up.length)] as OneServer;
-    const pause = random() * DOWN_MS;
-    down.add(victim);
-    await victim.kill();
-    const at = performance.now();
-    console.log(`${kill}: ${victim.name} is killed`);
-    const back = delay(pause)
-      .then(() => victim.start())
-      .then(() => {
-        const seconds = ((performance.now() - at) / 1000).toFixed(1);
-        console.log(`${kill}: ${victim.name} is back after ${seconds} s`);
-      })
-      .finally(() => {
-        down.delete(victim);
-        starting.delete(back);
-      });
-    starting.add(back);
-    back.catch(() => {});
-  }
-  await Promise.all(starting);
-}
 
 /** Every job ran once, to its end, and its follower has every line once. */
 async function checkJobs({ pool }: Servers, { jobs, said }: Load): Promise<void> {
@@ -160,15 +125,4 @@ async function checkLeftOver(loam: Servers, { jobs }: Load): Promise<void> {
   const { keys, uploads } = await storedIn(loam);
   expect(keys).toHaveLength(2 * jobs.length);
   expect(uploads).toEqual([]);
-}
-
-/** Numbers from 0 to 1, the same for the same seed. */
-function mulberry32(seed: number): () => number {
-  let state = seed;
-  return () => {
-    state = (state + 0x6d2b79f5) | 0;
-    let t = Math.imul(state ^ (state >>> 15), 1 | state);
-    t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t;
-    return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32;
-  };
 }

@@ -9,7 +9,7 @@
 import { spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
-import { readFileSync, writeFileSync } from 'node:fs';
+import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { mkdir, mkdtemp, readdir, rm } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
@@ -20,6 +20,7 @@ import { newToken } from '../src/auth/tokens.ts';
 import { startPostgres } from '../src/database/embedded.ts';
 import { migrate } from '../src/database/migrate.ts';
 import { openProcessRunner } from '../src/jobs/runners/process/runner.ts';
+import { createLog } from '../src/log.ts';
 import type { S3Config } from '../src/variables/s3.ts';
 import { Client, callersOf, eventually, type Loam } from './harness.ts';
 import { type ServerProcess, startServer } from './process.ts';
@@ -48,6 +49,8 @@ export type OneServer = {
   stop(): Promise<void>;
   /** What it has printed since it was first started: warnings and errors. */
   said(): string;
+  /** Whether it has ended although nobody killed or stopped it. */
+  hasDied(): boolean;
 };
 
 export type Servers = AsyncDisposable &
@@ -59,6 +62,8 @@ export type Servers = AsyncDisposable &
     of(name: string): OneServer;
     /** A caller who goes to that server itself, with the same credentials. */
     at(server: OneServer, client?: Client): Client;
+    /** Resolves when it is dead; it comes back by itself. */
+    killDatabase(): Promise<void>;
     /** All that they have lies below it. */
     root: string;
     repositoriesDir: string;
@@ -78,6 +83,8 @@ export async function startServers({ env, ...counts }: ServersOptions): Promise<
   const postgres = await startPostgres(join(root, 'database'));
   cleanup.defer(() => postgres.stop());
   await migrate(postgres.target);
+  // Killed, it is started again.
+  postgres.own(createLog('silent'));
   const { host, user } = postgres.target;
   const pool = new pg.Pool({ host, user, database: 'loam', max: 3 });
   pool.on('error', () => {});
@@ -149,6 +156,7 @@ export async function startServers({ env, ...counts }: ServersOptions): Promise<
       return found;
     },
     at: (server, client = callers.admin) => new Client(server.base, client.authorization),
+    killDatabase: () => killPostmaster(join(root, 'database')),
     root,
     repositoriesDir,
     s3,
@@ -217,7 +225,17 @@ function oneServer(
     kill: () => end('SIGKILL'),
     stop: () => end('SIGTERM'),
     said: () => said,
+    hasDied: () => !!child && (child.exitCode !== null || child.signalCode !== null),
   };
+}
+
+async function killPostmaster(dir: string): Promise<void> {
+  const file = join(dir, 'cluster/postmaster.pid');
+  const pid = Number(readFileSync(file, 'utf8').split('\n')[0]);
+  process.kill(pid, 'SIGKILL');
+  await eventually(() => {
+    if (existsSync(`/proc/${pid}`)) throw new Error('the postmaster is not dead yet');
+  });
 }
 
 async function endJobs(attempts: string): Promise<void> {

@@ -1,4 +1,4 @@
-/** A container engine of a test's own, to be killed and started again. It needs root, and has a network of its own. */
+/** A container engine of a test's own, to be killed and started again. It needs root. */
 import { type ChildProcess, execFile, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { openSync } from 'node:fs';
@@ -22,11 +22,16 @@ export type OwnEngine = AsyncDisposable & {
   start(): Promise<void>;
 };
 
-/** With the image busybox of the shared one. */
+/**
+ * With the image busybox of the shared one.
+ * @param sharesNetwork its containers may have the network of this machine; else the engine is in one of its own
+ */
 export async function startOwnEngine({
   liveRestore,
+  sharesNetwork = false,
 }: {
   liveRestore: boolean;
+  sharesNetwork?: boolean;
 }): Promise<OwnEngine> {
   const dir = await mkdtemp(join(tmpdir(), 'loam-engine-'));
   const at = (name: string) => join(dir, name);
@@ -40,9 +45,12 @@ export async function startOwnEngine({
     const args = ['--host', host, '--data-root', at('data'), '--exec-root', at('exec')];
     args.push('--pidfile', at('pid'), '--iptables=false', '--ip6tables=false');
     if (liveRestore) args.push('--live-restore');
+    if (sharesNetwork) args.push(`--bridge=${bridge}`);
     // Of its own, or it takes the bridge of the machine's.
+    const inNetwork = sharesNetwork ? [] : ['unshare', '--net'];
+    const [program = '', ...words] = [...inNetwork, 'dockerd', ...args];
     const log = openSync(at('log'), 'a');
-    engine = spawn('unshare', ['--net', 'dockerd', ...args], { stdio: ['ignore', log, log] });
+    engine = spawn(program, words, { stdio: ['ignore', log, log] });
     await eventually(() => docker('info'), 60_000);
   }
   async function kill(signal: NodeJS.Signals): Promise<void> {
@@ -57,6 +65,14 @@ export async function startOwnEngine({
     await rm(file, { force: true });
   }
 
+  const bridge = `loam${process.pid}`;
+  const link = (...args: string[]) => run('ip', ['link', ...args]);
+  if (sharesNetwork) {
+    await link('add', bridge, 'type', 'bridge');
+    // Nothing is routed there; the engine wants an address.
+    await run('ip', ['address', 'add', '192.0.2.1/28', 'dev', bridge]);
+    await link('set', bridge, 'up');
+  }
   await start();
   await run('sh', ['-c', `docker save ${BUSYBOX} | docker --host ${host} load`]);
   return {
@@ -68,6 +84,7 @@ export async function startOwnEngine({
       const left = await docker('ps', '--all', '--quiet').catch(() => '');
       if (left) await docker('rm', '--force', ...left.split('\n'));
       await kill('SIGTERM');
+      if (sharesNetwork) await link('delete', bridge);
       // One that was killed has left its mounts.
       await removeTree(dir);
     },

@@ -3,21 +3,18 @@
  * listened to. Each goes on with what it had begun until it is answered, as a client should, and notes what no
  * death of a server explains.
  */
-import { once } from 'node:events';
 import { rm } from 'node:fs/promises';
-import { type AddressInfo, createServer } from 'node:net';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { type GitResult, remote, Workspace } from '../git.ts';
 import type { Servers } from '../many-servers.ts';
-import { followStream, parseEvents } from '../sse.ts';
+import { parseEvents } from '../sse.ts';
 import { postSubscription } from '../subscribe.ts';
+import { AGAIN_MS, type JobSeen, openCaller, startWitness } from './caller.ts';
 
 const REPOSITORIES = 4;
 const PUSHERS = 2;
 const LINES_PER_JOB = 40;
-/** Between two tries of the same. */
-const AGAIN_MS = 200;
 
 /** What git says when the server under a transfer dies, or when the proxy has none to send a request to. */
 const CUT = [
@@ -29,11 +26,6 @@ const CUT = [
   /cannot lock ref 'refs\/heads\/pusher-\d+': (is at|reference already exists)/,
 ];
 
-export type JobSeen = {
-  name: string;
-  lines: string[];
-  end?: { status: string; exit_code: number };
-};
 /** Ref updates that were acknowledged, in their order. */
 export type Pushed = { repository: string; ref: string; shas: string[] };
 
@@ -58,53 +50,27 @@ export async function startLoad(
   signal: AbortSignal,
 ): Promise<Load> {
   const workspace = cleanup.use(await Workspace.open());
+  const witness = await startWitness(cleanup);
+  const { faults, counts, count, ask, submit, followToItsEnd } = openCaller(loam, signal);
   const load: Omit<Load, 'finish'> = {
     repositories: [],
     pushed: [],
     jobs: [],
-    said: [],
+    said: witness.said,
     heard: [],
-    faults: [],
-    counts: {},
+    faults,
+    counts,
   };
   const finishing = new AbortController();
   const going = () => !finishing.signal.aborted && !signal.aborted;
-  const count = (what: string) => {
-    load.counts[what] = (load.counts[what] ?? 0) + 1;
-  };
   const pick = <T>(among: readonly T[]) => among[Math.floor(Math.random() * among.length)] as T;
-
-  const witness = createServer((socket) => {
-    let text = '';
-    socket.on('error', () => {});
-    socket.on('data', (chunk) => {
-      const lines = `${text}${chunk}`.split('\n');
-      text = lines.pop() ?? '';
-      load.said.push(...lines);
-    });
-  }).listen(0, '127.0.0.1');
-  await once(witness, 'listening');
-  cleanup.defer(() => void witness.close());
-  const { port } = witness.address() as AddressInfo;
+  const { port } = witness;
 
   for (let i = 0; i < REPOSITORIES; i++) {
     const name = `load-${i}`;
     const { status, body, text } = await loam.admin.post('/auth/v1/repository/admin', { name });
     if (status !== 201) throw new Error(`${status} ${text}`);
     load.repositories.push({ name, id: body.id });
-  }
-
-  /** A request until it is answered by a server that lives. @returns null when it was cut off or refused by 502 or 503 */
-  async function ask(method: string, path: string, json?: object) {
-    try {
-      const answer = await loam.admin.request(method, path, { json });
-      count(`${method} ${answer.status}`);
-      if (answer.status === 502 || answer.status === 503) return null;
-      return answer;
-    } catch {
-      count(`${method} cut off`);
-      return null;
-    }
   }
 
   function explained(what: string, { code, stderr }: GitResult): boolean {
@@ -186,39 +152,11 @@ export async function startLoad(
         memory_gb: 1,
         output_path: 'out',
       };
-      for (let tries = 0; !signal.aborted; tries++) {
-        const answer = await ask('POST', '/auth/v1/seed/admin/jobs', json);
-        // The first try was done, and its answer lost.
-        if (answer?.status === 201 || (tries > 0 && answer?.status === 409)) break;
-        if (answer) load.faults.push(`${name} was answered ${answer.status} ${answer.text}`);
-        await delay(AGAIN_MS);
-      }
+      await submit(json);
       const seen: JobSeen = { name, lines: [] };
       load.jobs.push(seen);
       await followToItsEnd(seen);
       count('jobs');
-    }
-  }
-
-  async function followToItsEnd(seen: JobSeen): Promise<void> {
-    let last = '0';
-    while (!seen.end && !signal.aborted) {
-      try {
-        const path = `/admin/job/${seen.name}/logs?stream=true`;
-        await using stream = followStream(loam.admin, path, last);
-        await stream.each(({ event, id, data }) => {
-          last = id ?? last;
-          if (event === 'log') seen.lines.push(data.message);
-          if (event === 'end') seen.end = data;
-        });
-        count('streams ended');
-      } catch (error) {
-        count('streams cut off');
-        const { message } = error as Error;
-        if (/^\d{3} /.test(message) && !/^50[23] /.test(message))
-          load.faults.push(`the log of ${seen.name} was answered ${message}`);
-      }
-      if (!seen.end) await delay(AGAIN_MS);
     }
   }
 

@@ -1,0 +1,61 @@
+/** Kills at random, and starts again what was killed. */
+import { setTimeout as delay } from 'node:timers/promises';
+
+/** From one kill to the next, and from a kill to the start of the same victim. */
+const BETWEEN_MS = 2_500;
+const DOWN_MS = 2_500;
+/** More at once would leave nobody to do the work that is to be disturbed. */
+const DOWN_AT_ONCE = 2;
+
+export type Victim = {
+  name: string;
+  /** SIGKILL, at whatever point of its life it is. */
+  kill(): Promise<void>;
+  /** Resolves when it is ready. */
+  start(): Promise<void>;
+};
+
+/** `seed`: of the victims and the times. Resolves when all are back after the last kill. */
+export async function killAtRandom(
+  victims: readonly Victim[],
+  { kills, seed, signal }: { kills: number; seed: number; signal: AbortSignal },
+): Promise<void> {
+  const random = mulberry32(seed);
+  const starting = new Set<Promise<void>>();
+  const down = new Set<Victim>();
+  for (let kill = 1; kill <= kills; kill++) {
+    await delay(random() * BETWEEN_MS, undefined, { signal });
+    while (down.size >= DOWN_AT_ONCE) await Promise.race(starting);
+    const up = victims.filter((one) => !down.has(one));
+    const victim = up[Math.floor(random() * up.length)] as Victim;
+    const pause = random() * DOWN_MS;
+    down.add(victim);
+    await victim.kill();
+    const at = performance.now();
+    console.log(`${kill}: ${victim.name} is killed`);
+    const back = delay(pause)
+      .then(() => victim.start())
+      .then(() => {
+        const seconds = ((performance.now() - at) / 1000).toFixed(1);
+        console.log(`${kill}: ${victim.name} is back after ${seconds} s`);
+      })
+      .finally(() => {
+        down.delete(victim);
+        starting.delete(back);
+      });
+    starting.add(back);
+    back.catch(() => {});
+  }
+  await Promise.all(starting);
+}
+
+/** Numbers from 0 to 1, the same for the same seed. */
+function mulberry32(seed: number): () => number {
+  let state = seed;
+  return () => {
+    state = (state + 0x6d2b79f5) | 0;
+    let t = Math.imul(state ^ (state >>> 15), 1 | state);
+    t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t;
+    return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32;
+  };
+}
