@@ -155,6 +155,16 @@ export type Runner = {
 /** Spec section 4.3: between SIGTERM and SIGKILL. */
 export const GRACE_MS = 30_000;
 
+/** Bytes of a line; what is beyond is cut off (decisions, section 4). */
+export const MAX_LINE = 64 * 1024;
+
+/** What is kept of a line, without a carriage return at its end. */
+export function messageOf(text: string, isCut: boolean): string {
+  const message = text.replace(/\r$/, '');
+  // The cut may have gone through a character.
+  return isCut ? `${message.replace(/\uFFFD$/, '')} [cut: the line is over 64 KiB]` : message;
+}
+
 /** The last line of a log that has no room for the next one. */
 export function logFull({ bytes, lines }: AttemptSpec['log']): string {
   return `The log ends here: it may hold ${bytes} bytes and ${lines} lines. What the job prints from here on is not kept.`;

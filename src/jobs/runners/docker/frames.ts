@@ -5,10 +5,8 @@
  * A frame is `[stream, 0, 0, 0, length as 4 bytes]` and the payload `<RFC 3339 time with nanoseconds> <text>`. A line that is
  * longer than 16 KiB comes in several of the same stream and time, of which only the last ends with a newline.
  */
-import type { RunnerLine } from '../runner.ts';
+import { MAX_LINE, messageOf, type RunnerLine } from '../runner.ts';
 
-/** Decisions section 4. */
-const MAX_LINE = 64 * 1024;
 const HEADER = 8;
 /** `2026-01-01T12:00:00.123456789Z`, padded, so that two of them are in order as text. */
 const STAMP = 30;
@@ -61,12 +59,10 @@ export function readFrames(from: Positions): Frames {
   function complete(stream: 'stdout' | 'stderr', line: Pending): FoldedLine {
     pending[stream] = undefined;
     done[stream] = line.position;
-    const text = Buffer.concat(line.parts).toString('utf8').replace(/\r$/, '');
     return {
       timestamp: new Date(`${line.at.slice(0, 23)}Z`),
       stream,
-      // The cut may have gone through a character.
-      message: line.cut ? `${text.replace(/\uFFFD$/, '')} [cut: the line is over 64 KiB]` : text,
+      message: messageOf(Buffer.concat(line.parts).toString('utf8'), line.cut),
       bytes: line.bytes + 1,
     };
   }

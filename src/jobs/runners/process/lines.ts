@@ -1,10 +1,15 @@
 /** The lines of a job: read from its FIFOs, written into the attempt's log, each with its time, and read from there. */
 import { constants, fstatSync, ftruncateSync, openSync, writeSync } from 'node:fs';
 import { Socket } from 'node:net';
-import { type LogBatch, type LogCursor, logFull, type RunnerLine } from '../runner.ts';
+import {
+  type LogBatch,
+  type LogCursor,
+  logFull,
+  MAX_LINE,
+  messageOf,
+  type RunnerLine,
+} from '../runner.ts';
 
-/** Decisions section 4. */
-const MAX_LINE = 64 * 1024;
 /** What is made of a chunk of short lines, nine times its size, has to stay among the small objects that V8 collects soon. */
 const CHUNK = 16 * 1024;
 
@@ -155,13 +160,11 @@ export function parseLog(bytes: Buffer, cursor: LogCursor): LogBatch {
   for (const frame of bytes.toString('utf8').slice(0, -1).split('\n')) {
     const stamp = frame.indexOf(' ');
     const kind = frame[stamp + 1] ?? 'o';
-    const isCut = kind < 'a';
-    const text = frame.slice(stamp + 3).replace(/\r$/, '');
     lines.push({
       timestamp: new Date(Number(frame.slice(0, stamp))),
       stream: kind.toLowerCase() === 'e' ? 'stderr' : 'stdout',
-      // The cut may have gone through a character.
-      message: isCut ? `${text.replace(/\uFFFD$/, '')} [cut: the line is over 64 KiB]` : text,
+      // In upper case when the line was cut.
+      message: messageOf(frame.slice(stamp + 3), kind < 'a'),
     });
   }
   return { lines, cursor };
