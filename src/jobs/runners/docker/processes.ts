@@ -1,6 +1,6 @@
 /** Processes of a container, as this machine sees them: where its engine runs here and we are root. */
 import { readlinkSync } from 'node:fs';
-import { allPids } from '../process/proc.ts';
+import { allPids, signalOne } from '../process/proc.ts';
 
 /**
  * All that are in the namespace of the container's init, which is `pid`, without it.
@@ -23,11 +23,5 @@ function namespaceOf(pid: number): string | undefined {
 
 /** To each of them, wherever it went: the init passes a signal on to the process group of the command alone. */
 export function terminate(pids: readonly number[]): void {
-  for (const pid of pids) {
-    try {
-      process.kill(pid, 'SIGTERM');
-    } catch {
-      // It has ended.
-    }
-  }
+  for (const pid of pids) signalOne(pid, 'SIGTERM');
 }
