@@ -12,6 +12,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import type Docker from 'dockerode';
 import { createLog, type Logger } from '../../../log.ts';
 import type { DockerConfig } from '../../../variables/docker.ts';
+import { CpuShares } from '../cpu-share.ts';
 import { type GpuLedger, openGpuLedger } from '../gpu-ledger.ts';
 import { type Accounts, DEFAULT_UIDS, openAccounts, type UidRange } from '../process/accounts.ts';
 import { diskUse, watchDisk } from '../process/disk.ts';
@@ -36,7 +37,7 @@ import {
   writeRecord,
 } from './place.ts';
 import { processesOf } from './processes.ts';
-import { type Sample, sampleOf } from './stats.ts';
+import { sampleOf } from './stats.ts';
 import { openUsers } from './users.ts';
 
 /** What ended attempts left, until it is removed. */
@@ -87,7 +88,7 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
     const record = await readRecord(join(dir, attempt), 'attempt');
     if (record) gpus.hold(attempt, record.gpus);
   }
-  const samples = new Map<string, Sample>();
+  const cpuShares = new CpuShares();
   const disks = new Map<string, number>();
   /** Wakes who sees an attempt through: it was told to end. */
   const told = new EventTarget();
@@ -126,7 +127,7 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
     await removeContainer(attempt);
     await accounts?.release(place);
     gpus.release(attempt);
-    samples.delete(attempt);
+    cpuShares.forget(attempt);
     disks.delete(attempt);
     await removal.discard(place);
   }
@@ -302,12 +303,9 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
       const record = await readRecord(placeOf(handle), 'attempt');
       const sample = record && (await sampleOf(engine, containerName(attempt)));
       if (!sample) return null;
-      const opened = await openedAt(placeOf(handle));
-      const before = samples.get(attempt) ?? { at: opened ?? sample.at - 1_000, cpuSeconds: 0 };
-      samples.set(attempt, sample);
-      const seconds = Math.max(0.001, (sample.at - before.at) / 1_000);
+      const startedAt = (await openedAt(placeOf(handle))) ?? sample.at - 1_000;
       return {
-        cpuPercent: ((sample.cpuSeconds - before.cpuSeconds) / seconds / record.cpus) * 100,
+        cpuPercent: cpuShares.percentOf(attempt, sample, startedAt, record.cpus),
         gpuPercent: await gpus.percentOf(attempt),
         memoryBytes: sample.memoryBytes,
         diskBytes: disks.get(attempt) ?? 0,

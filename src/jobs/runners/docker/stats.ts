@@ -1,8 +1,8 @@
 /** What a container uses at this moment. */
+import type { CpuSample } from '../cpu-share.ts';
 import { type Engine, isStatus } from './engine.ts';
 
-/** `cpuSeconds`: since its start, of all vCPUs. */
-export type Sample = { at: number; cpuSeconds: number; memoryBytes: number };
+type Sample = CpuSample & { memoryBytes: number };
 
 type Answer = {
   read?: string;

@@ -12,6 +12,7 @@ import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { createLog, type Logger } from '../../../log.ts';
 import { HARDWARE_DEFAULTS } from '../../hardware.ts';
+import { CpuShares } from '../cpu-share.ts';
 import { type GpuLedger, openGpuLedger } from '../gpu-ledger.ts';
 import { gpuAccess } from '../gpus.ts';
 import {
@@ -95,7 +96,7 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
   const controllers = 'missing' in cgroups ? [] : cgroups.controllers;
   /** Attempts of several servers on one machine have their groups side by side. */
   const groupPrefix = createHash('sha256').update(dir).digest('hex').slice(0, 8);
-  const samples = new Map<string, Sample>();
+  const cpuShares = new CpuShares();
   const holdings: Map<string, Holding> = await allHoldings(dir);
   for (const [attempt, holding] of holdings) gpus.hold(attempt, holding.gpus);
   const removal = await openRemoval(join(dir, TRASH), (error, what) =>
@@ -135,7 +136,7 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
     const { cgroup } = await readHolding(place);
     if (cgroup) await removeGroup(cgroup);
     await confinement.release(place);
-    samples.delete(attempt);
+    cpuShares.forget(attempt);
     // Another kind of runner may have an attempt that is unknown here.
     if (holdings.delete(attempt)) gpus.release(attempt);
   }
@@ -274,14 +275,10 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
       const { cgroup = null } = holdings.get(id) ?? {};
       const used = (cgroup && usageOfGroup(cgroup)) ?? usageOfTree(started.pid);
       if (!used) return null;
-      const before = samples.get(id) ?? { at: started.startedAt, cpuSeconds: 0 };
-      const sample: Sample = { at: Date.now(), cpuSeconds: used.cpuSeconds };
-      samples.set(id, sample);
-      const seconds = Math.max(0.001, (sample.at - before.at) / 1000);
+      const sample = { at: Date.now(), cpuSeconds: used.cpuSeconds };
       const disk = await readWhole<DiskUse>(at(handle, 'disk'));
       return {
-        cpuPercent:
-          ((used.cpuSeconds - before.cpuSeconds) / seconds / Number(handle.cpus ?? 1)) * 100,
+        cpuPercent: cpuShares.percentOf(id, sample, started.startedAt, Number(handle.cpus ?? 1)),
         gpuPercent: await gpus.percentOf(id),
         memoryBytes: used.memoryBytes,
         diskBytes: disk?.bytes ?? 0,
@@ -315,8 +312,6 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
     },
   };
 }
-
-type Sample = { at: number; cpuSeconds: number };
 
 function outcomeOf(end: Exit | 'lost'): Outcome {
   if (end === 'lost') return { kind: 'lost' };
