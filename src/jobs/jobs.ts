@@ -56,7 +56,7 @@ export type AccessRow = Row<typeof accessColumns>;
  * @throws AppError 400, 401, 403 (right or quota), 404 (namespace, repository, branch), 409, 422.
  */
 export async function createJob<S extends Select>(
-  services: Pick<Services, 'db' | 'git' | 'log' | 'config' | 'cluster' | 'secretBox'>,
+  services: Pick<Services, 'db' | 'pool' | 'git' | 'log' | 'config' | 'cluster' | 'secretBox'>,
   viewer: Viewer,
   input: CreateInput,
   select: S,
@@ -84,7 +84,7 @@ export type NewJob = {
  * @throws AppError 401, 403 (right for the repository, quota), 404 (repository), 409 naming `name`
  */
 export async function insertJob<S extends Select>(
-  services: Pick<Services, 'db' | 'config' | 'secretBox'>,
+  services: Pick<Services, 'db' | 'pool' | 'config' | 'secretBox'>,
   viewer: Viewer,
   { namespace, request, source, rerunOfId }: NewJob,
   select: S,

@@ -11,8 +11,7 @@
  */
 import type { Pool } from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';
-import { WORKER_SILENCE_S } from './offers.ts';
-import type { Machine } from './runners/runner.ts';
+import { gpusInWords, hasGpus, machinesOffered, notOffered } from './offers.ts';
 
 export const placeColumns = {
   id: true,
@@ -65,15 +64,15 @@ export function openPlaces({ pool }: { pool: Pool }): Places {
   const lines = kept(FRESH_MS, (gpu: string) => readLines(pool, gpu));
   const ids = kept(FRESH_MS, (line: string) => readIds(pool, line.split(' ')));
   const past = kept(PAST_FRESH_MS, (gpu: string) => readPast(pool, gpu));
-  const machines = kept(FRESH_MS, () => readMachines(pool));
+  const machines = kept(FRESH_MS, () => machinesOffered({ pool }));
 
   async function of(job: JobRow): Promise<Place | null> {
-    const { gpu, gpuCount, region, namespaceId } = job;
+    const { gpu, region, namespaceId } = job;
     if (job.status !== 'queued' || job.attemptId !== null || job.availableAt > new Date())
       return null;
     const waitsFor = wishInWords(job);
     const there = await machines('');
-    const offered = there.some(({ gpus }) => gpu === 'none' || (gpus[gpu] ?? 0) >= gpuCount);
+    const offered = there.some((machine) => hasGpus(machine, job));
     const [all, first] = await Promise.all([lines(gpu), ids(`${gpu} ${region} ${namespaceId}`)]);
     const position = positionOf(job, all, first);
     const none = { waitsFor, offered, position, estimatedStart: null };
@@ -132,15 +131,14 @@ function positionOf(
 /** As `waiting for 8 vCPUs and 32 GB: 3rd in line, about 4 minutes`. */
 function inWords({ waitsFor, offered, position, estimatedStart }: Place): string {
   const what = `waiting for ${waitsFor}`;
-  if (!offered) return `${what}: no worker offers it`;
+  if (!offered) return notOffered(what);
   if (position === null) return `${what}: behind more than ${IDS} others`;
   const place = `${what}: ${ordinal(position)} in line`;
   return estimatedStart ? `${place}, ${about(+estimatedStart - Date.now())}` : place;
 }
 
-function wishInWords({ gpu, gpuCount, region, cpu, memoryGb }: JobRow): string {
-  if (gpu === 'none') return `${cpu} vCPUs and ${memoryGb} GB`;
-  return `${gpuCount > 1 ? `${gpuCount} ×` : 'a'} ${gpu} in ${region}`;
+function wishInWords(job: JobRow): string {
+  return job.gpu === 'none' ? `${job.cpu} vCPUs and ${job.memoryGb} GB` : gpusInWords(job);
 }
 
 function ordinal(n: number): string {
@@ -192,12 +190,4 @@ async function readPast(pool: Pool, gpu: string): Promise<Past> {
     [gpu],
   );
   return rows[0] ?? { seconds: null, running: 0 };
-}
-
-async function readMachines(pool: Pool): Promise<Machine[]> {
-  const { rows } = await pool.query<{ machines: Machine[] }>(
-    'select machines from workers where heartbeat_at > now() - make_interval(secs => $1)',
-    [WORKER_SILENCE_S],
-  );
-  return rows.flatMap(({ machines }) => machines);
 }

@@ -19,7 +19,7 @@ export type RerunInput = JobKey & {
   newestCommit?: boolean | null;
 };
 
-type Deps = Pick<Services, 'db' | 'git' | 'log' | 'config' | 'cluster' | 'secretBox'>;
+type Deps = Pick<Services, 'db' | 'pool' | 'git' | 'log' | 'config' | 'cluster' | 'secretBox'>;
 type Select = Prisma.JobSelect;
 
 /** Others may take a name that was free between the look and the write. */

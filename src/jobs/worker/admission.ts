@@ -13,6 +13,7 @@
  * reservation for each model, and one for those that wait for CPU or memory.
  */
 import { HARDWARE_DEFAULTS as DEFAULT } from '../hardware.ts';
+import { hasGpus } from '../offers.ts';
 import type { Machine } from '../runners/runner.ts';
 
 /** What a job asks for. */
@@ -83,10 +84,6 @@ function isShared(asked: number, there: number, byDefault: number): boolean {
 
 function part(asked: number, there: number, slots: number, byDefault: number): number {
   return isShared(asked, there, byDefault) ? Math.min(asked, Math.floor(there / slots)) : asked;
-}
-
-function hasGpus({ gpus }: Machine, { gpu, gpuCount }: Wish): boolean {
-  return gpu === 'none' || (gpus[gpu] ?? 0) >= gpuCount;
 }
 
 function isWhole(machine: Machine, wish: Wish): boolean {

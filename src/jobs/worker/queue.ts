@@ -38,17 +38,6 @@ export async function heartbeat(
   });
 }
 
-/** The machines of other workers that are alive. */
-export async function machinesElsewhere(
-  { db }: Pick<Services, 'db'>,
-  workerId: string,
-): Promise<Machine[]> {
-  const workers = await db.$queryRaw<{ machines: Machine[] }[]>`
-    select machines from workers
-    where id <> ${workerId} and heartbeat_at > now() - make_interval(secs => ${WORKER_SILENCE_S})`;
-  return workers.flatMap(({ machines }) => machines);
-}
-
 /**
  * Attempts that nobody has looked after for a minute and that cannot run any more: of other workers, and of this
  * one under another kind of runner. One that was never started is over at once, because its worker must store

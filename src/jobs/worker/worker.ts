@@ -11,6 +11,7 @@
 
 import { setTimeout as delay } from 'node:timers/promises';
 import { isDatabaseAway } from '../../database/outage.ts';
+import { machinesOffered } from '../offers.ts';
 import { kindsOf, type Machine, RunnerAway } from '../runners/runner.ts';
 import { admit, type Holding, openPools, type Reservations } from './admission.ts';
 import { giveUp, lookAfter } from './attempt.ts';
@@ -18,7 +19,7 @@ import type { Deps } from './attempt-row.ts';
 import { type Claim, claimJobs, type Waiting } from './claim.ts';
 import { loseAttempt } from './finish.ts';
 import { isPassing, PAUSES, type Pauses, persist } from './persist.ts';
-import { findLost, heartbeat, machinesElsewhere, nextDue } from './queue.ts';
+import { findLost, heartbeat, nextDue } from './queue.ts';
 
 /** A sixth of the silence that others take for death. */
 const HEARTBEAT_MS = 10_000;
@@ -73,7 +74,7 @@ export async function startWorker(
 
   const left = await openAttempts();
   await heartbeat(deps, self);
-  elsewhere = await machinesElsewhere(deps, id);
+  elsewhere = await machinesOffered(deps, id);
   for (const { attemptId } of left) known.add(attemptId);
   const sweeping = removal('what nobody knows of', () => runner.sweep(known));
   await sweeping.tried;
@@ -246,7 +247,7 @@ export async function startWorker(
       if (signal.aborted) return;
       try {
         await heartbeat(deps, self);
-        elsewhere = await machinesElsewhere(deps, id);
+        elsewhere = await machinesOffered(deps, id);
         for (const lost of await findLost(deps, self))
           await db
             .$transaction((tx) => loseAttempt(tx, lost))
