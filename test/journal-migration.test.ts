@@ -1,12 +1,11 @@
 /** Logs that were kept as a row for each line are pages after the upgrade, with nothing lost. */
 import fc from 'fast-check';
-import pg from 'pg';
-import { expect, inject, test } from 'vitest';
-import { readMigrations } from '../src/database/migrate.ts';
+import type pg from 'pg';
+import { expect, test } from 'vitest';
 import { newId } from '../src/ids.ts';
 import { type LogEntry, PAGE_ENTRIES } from '../src/jobs/logs/pages.ts';
 import { readLog } from '../src/jobs/logs/read.ts';
-import { eventually } from './harness.ts';
+import { beforeMigration } from './before-migration.ts';
 
 const UNBOUNDED = { take: async (bytes: number) => bytes };
 const START = Date.UTC(2026, 0, 1);
@@ -16,21 +15,8 @@ type Old = { seq: number; kind: 'log' | 'status'; message: string; ms: number };
 test('rows become pages, and what they take is counted in their namespace', {
   timeout: 60_000,
 }, async () => {
-  await using cleanup = new AsyncDisposableStack();
-  const postgres = inject('postgres');
-  const database = `rows_${process.pid}`;
-  const server = new pg.Client({ ...postgres, database: 'postgres' });
-  await server.connect();
-  cleanup.defer(() => server.end());
-  await server.query(`create database ${database}`);
-  // Backends take a moment to go after their client has.
-  cleanup.defer(() => eventually(() => server.query(`drop database ${database}`)).then(() => {}));
-  const pool = new pg.Pool({ ...postgres, database });
-  cleanup.defer(() => pool.end());
-
-  const migrations = await readMigrations();
-  const change = migrations.find(({ name }) => name.endsWith('journal_pages'));
-  for (const { sql, name } of migrations) if (name < (change?.name ?? '')) await pool.query(sql);
+  await using earlier = await beforeMigration('journal_pages');
+  const { pool } = earlier;
   await pool.query(
     "insert into namespaces (id, name, kind, storage_bytes) values ('ns', 'ada', 'organization', 7)",
   );
@@ -84,7 +70,7 @@ test('rows become pages, and what they take is counted in their namespace', {
     { seq: 1, kind: 'log', message: 'orphan', ms: START },
   ]);
 
-  await pool.query(change?.sql ?? '');
+  await earlier.migrate();
 
   for (const { id, rows } of logs) {
     const lines = rows.filter(({ kind }) => kind === 'log');

@@ -1,11 +1,11 @@
 /** The queue under load: what is counted is what there is, no machine is given more than it has, nobody starves. */
 import pg from 'pg';
-import { expect, inject, test, vi } from 'vitest';
-import { readMigrations } from '../src/database/migrate.ts';
+import { expect, test, vi } from 'vitest';
 import { newId } from '../src/ids.ts';
 import { openCheckouts } from '../src/jobs/checkouts.ts';
 import { LOCAL, type Machine, type Runner } from '../src/jobs/runners/runner.ts';
 import { startWorker, type Worker } from '../src/jobs/worker/worker.ts';
+import { beforeMigration } from './before-migration.ts';
 import { type FakeRunner, fakeRunner } from './fakes/runner.ts';
 import { type Client, eventually, startApp } from './harness.ts';
 import { shareOf } from './shares.ts';
@@ -314,19 +314,8 @@ test('a job that waits says what for, its place in line and about how long', asy
 });
 
 test('a database of a version without lines has them after its migration', async () => {
-  await using cleanup = new AsyncDisposableStack();
-  const postgres = inject('postgres');
-  const database = `lines_${process.pid}`;
-  const server = new pg.Client({ ...postgres, database: 'postgres' });
-  await server.connect();
-  cleanup.defer(() => server.end());
-  await server.query(`create database ${database}`);
-  cleanup.defer(() => eventually(() => server.query(`drop database ${database}`)).then(() => {}));
-  const pool = new pg.Pool({ ...postgres, database });
-  cleanup.defer(() => pool.end());
-  const migrations = await readMigrations();
-  const change = migrations.findIndex(({ name }) => name.endsWith('queue_lines'));
-  for (const { sql } of migrations.slice(0, change)) await pool.query(sql);
+  await using earlier = await beforeMigration('queue_lines');
+  const { pool } = earlier;
   for (const id of ['ada', 'bob', 'cleo', 'dora'])
     await pool.query(`insert into namespaces (id, name, kind) values ($1, $1, 'organization')`, [
       id,
@@ -340,7 +329,7 @@ test('a database of a version without lines has them after its migration', async
     { namespace_id: 'bob', status: 'succeeded' },
   ];
   for (const job of jobs) await insertJob(pool, { command: 'true', ...job });
-  for (const { sql } of migrations.slice(change)) await pool.query(sql);
+  await earlier.migrate({ toNow: true });
   expect((await pool.query(MISCOUNTED)).rows).toEqual([]);
   const { rows } = await pool.query('select namespace_id from queue_lines where open order by 1');
   expect(rows.map((row) => row.namespace_id)).toEqual(['ada', 'ada', 'bob']);
