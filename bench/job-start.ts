@@ -1,71 +1,101 @@
 /**
- * `npm run bench:job-start`: from the request that creates a job to the first line of its log at a client that
- * follows it, against a bare `spawn` of the same command by this process, in one run.
+ * `npm run bench:job-start [pairs] [network]`: from the request that creates a job to the first line of its log at a
+ * client that follows it. A process against a bare `spawn` of the same command by this process; a container against
+ * dockerode's own create, start and first line of the same image on the same kind of network. In turns, one after the
+ * other, each when the one before has ended and is removed, after some that do not count.
  *
- * The job's way: authentication, validation, the commit, one transaction, NOTIFY, the claim, a checkout, the
- * shim, the sandbox, the shell; and back through the shim's log, the journal, NOTIFY and the stream.
+ * A job's way: authentication, validation, the commit, one transaction, NOTIFY, the claim, a checkout or a container, the
+ * sandbox, the shell; and back through the log, the journal, NOTIFY and the stream.
+ *
+ * `network`: `internet`, `none` or `host`, as LOAM_JOB_NETWORK. For `internet` dockerode's containers are on a bridge.
  */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdtemp, rm } from 'node:fs/promises';
-import { availableParallelism, tmpdir } from 'node:os';
-import { join } from 'node:path';
-import { createInterface } from 'node:readline';
+import { availableParallelism } from 'node:os';
+import { setTimeout as delay } from 'node:timers/promises';
+import Docker from 'dockerode';
+import { DOCKER } from '../test/docker.ts';
+import { createJob, firstLine, IMAGE, type Place } from './jobs.ts';
+import { median, openBench, time } from './repository.ts';
 
-const JOBS = 30;
-const WARM_UP = 3;
+const PAIRS = Number(process.argv[2] ?? 40);
+const NETWORK = process.argv[3] ?? 'internet';
+const WARM_UP = 5;
+/** Between an end and the next start. */
+const REST_MS = 250;
 const COMMAND = 'echo first line';
-const TOKEN = 'loam_pat_benchmark_of_jobs';
+/** What passes until each. */
+const PHASES = ['created', 'running', 'printed', 'arrived'];
 
-await using cleanup = new AsyncDisposableStack();
-const dataDir = await mkdtemp(join(tmpdir(), 'loam-bench-'));
-cleanup.defer(() => rm(dataDir, { recursive: true, force: true, maxRetries: 5 }));
-const base = await startLoam();
-const headers = { authorization: `Bearer ${TOKEN}`, 'content-type': 'application/json' };
-await gql(
-  'mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { repository { id } } }',
-  {
-    namespace: 'admin',
-    name: 'code',
-  },
+const socketPath = new URL(DOCKER.host).pathname;
+const docker = new Docker({ socketPath });
+const noEngine = await docker
+  .getImage(IMAGE)
+  .inspect()
+  .then(
+    () => null,
+    (error: Error) => error.message,
+  );
+let removing: Promise<unknown> = Promise.resolve();
+await using bench = await openBench({
+  LOAM_JOB_NETWORK: NETWORK,
+  LOAM_RUNNER: noEngine ? 'process' : 'auto',
+  ...(!noEngine && { DOCKER_HOST: DOCKER.host }),
+});
+await bench.graphql(
+  'mutation { createRepository(input: {namespace: "admin", name: "code"}) { repository { id } } }',
 );
 
-const samples = { job: [] as number[], spawn: [] as number[] };
-for (let i = -WARM_UP; i < JOBS; i++) {
-  const job = await timed(() => firstLineOfJob(`job${i + WARM_UP}`));
-  const bare = await timed(firstLineOfSpawn);
-  if (i < 0) continue;
-  samples.job.push(job);
-  samples.spawn.push(bare);
+console.log(
+  `create → first line at a follower, ${PAIRS} pairs, network ${NETWORK}, ${availableParallelism()} cores`,
+);
+const processes = await pairs('process', { repo: 'admin/code' }, firstLineOfSpawn);
+report('a process', processes, 'spawn of the same command');
+if (noEngine) console.log(`NOT MEASURED: containers. ${socketPath}: ${noEngine}`);
+else {
+  const containers = await pairs('container', { image: IMAGE }, firstLineOfContainer);
+  report('a container', containers, "dockerode's own");
 }
-const [job, bare] = [median(samples.job), median(samples.spawn)];
-const all = [...samples.job].sort((a, b) => a - b);
-console.log(`create → first line, ${JOBS} jobs one after the other, ${availableParallelism()} cores
-  job     median ${job.toFixed(0)} ms   (fastest ${all[0]?.toFixed(0)}, slowest ${all.at(-1)?.toFixed(0)})
-  spawn   median ${bare.toFixed(1)} ms
-  ratio   ${(job / bare).toFixed(1)}   (${(job - bare).toFixed(0)} ms more)`);
 
-async function firstLineOfJob(name: string): Promise<void> {
-  await gql('mutation ($input: CreateJobInput!) { createJob(input: $input) { job { id } } }', {
-    namespace: 'admin',
-    name,
-    repo: 'admin/code',
-    command: COMMAND,
-    gpu: 'NONE',
-  });
-  const response = await fetch(`${base}/graphql`, {
-    method: 'POST',
-    headers: { ...headers, accept: 'text/event-stream' },
-    body: JSON.stringify({
-      query: `subscription { jobLog(namespace: "admin", name: "${name}") { ... on LogLine { message } } }`,
-    }),
-  });
-  let text = '';
-  for await (const chunk of response.body ?? []) {
-    text += Buffer.from(chunk).toString();
-    if (text.includes('first line')) return;
+/** Of each pair; `moments` of the job, the request's and those of `PHASES`. */
+type Samples = { job: number[]; bare: number[]; moments: number[][] };
+
+/** `bare` alternates with jobs, so that whatever else the machine does meets both. */
+async function pairs(prefix: string, place: Place, bare: () => Promise<void>): Promise<Samples> {
+  const samples: Samples = { job: [], bare: [], moments: [] };
+  for (let i = -WARM_UP; i < PAIRS; i++) {
+    const name = `${prefix}${i + WARM_UP}`;
+    const moments = [Date.now()];
+    let ended: Promise<void> | undefined;
+    const job = await time(async () => {
+      await createJob(bench.server.base, { ...place, name, command: COMMAND });
+      moments.push(Date.now());
+      const line = await firstLine(bench.server.base, name);
+      moments.push(line.running, line.printed, line.arrived);
+      ended = line.ended;
+    });
+    // Its end and its removal are no part of the next start.
+    await ended;
+    await delay(REST_MS);
+    const floor = await time(bare);
+    await removing;
+    if (i < 0) continue;
+    samples.job.push(job);
+    samples.bare.push(floor);
+    samples.moments.push(moments);
   }
-  throw new Error(`no line came: ${text}`);
+  return samples;
+}
+
+function report(what: string, { job, bare, moments }: Samples, floor: string): void {
+  const [ours, theirs] = [median(job), median(bare)];
+  const p90 = job.toSorted((a, b) => a - b)[Math.floor(job.length * 0.9)] ?? 0;
+  const phases = PHASES.map((name, i) => {
+    const times = moments.map((each) => (each[i + 1] ?? 0) - (each[i] ?? 0));
+    return `${median(times)} ${name}`;
+  });
+  console.log(`  ${what}: median ${ours.toFixed(1)} ms (p90 ${p90.toFixed(0)}), ${floor} ${theirs.toFixed(1)} ms
+    ratio ${(ours / theirs).toFixed(2)}, ${(ours - theirs).toFixed(1)} ms more; ms until ${phases.join(', ')}`);
 }
 
 async function firstLineOfSpawn(): Promise<void> {
@@ -73,44 +103,19 @@ async function firstLineOfSpawn(): Promise<void> {
   await once(child.stdout, 'data');
 }
 
-async function timed(work: () => Promise<void>): Promise<number> {
-  const start = performance.now();
-  await work();
-  return performance.now() - start;
-}
-
-function median(values: number[]): number {
-  return values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)] ?? 0;
-}
-
-async function gql(query: string, input: object): Promise<void> {
-  const body = JSON.stringify({ query, variables: { input } });
-  const response = await fetch(`${base}/graphql`, { method: 'POST', headers, body });
-  const { errors } = (await response.json()) as { errors?: unknown };
-  if (errors) throw new Error(JSON.stringify(errors));
-}
-
-async function startLoam(): Promise<string> {
-  const server = spawn(process.execPath, ['src/main.ts'], {
-    cwd: join(import.meta.dirname, '..'),
-    env: {
-      PATH: process.env.PATH,
-      PORT: '0',
-      LOAM_DATA_DIR: dataDir,
-      LOAM_ADMIN_TOKEN: TOKEN,
-      LOAM_RATE_LIMITS: 'off',
-      LOAM_LOG_LEVEL: 'warn',
-    },
-    stdio: ['ignore', 'pipe', 'inherit'],
+async function firstLineOfContainer(): Promise<void> {
+  const container = await docker.createContainer({
+    Image: IMAGE,
+    Entrypoint: ['/bin/sh', '-c', COMMAND],
+    Cmd: [],
+    HostConfig: { NetworkMode: NETWORK === 'internet' ? 'bridge' : NETWORK },
   });
-  const ended = once(server, 'exit');
-  cleanup.defer(async () => {
-    server.kill('SIGTERM');
-    await ended;
-  });
-  for await (const line of createInterface(server.stdout)) {
-    const address = /^Loam is ready at (\S+)/.exec(line)?.[1];
-    if (address) return address;
+  try {
+    await container.start();
+    const log = await container.logs({ follow: true, stdout: true, stderr: true });
+    await once(log, 'data');
+    (log as unknown as { destroy(): void }).destroy();
+  } finally {
+    removing = container.remove({ force: true });
   }
-  throw new Error('the server ended before it was ready');
 }

@@ -61,7 +61,8 @@ export type Bench = AsyncDisposable & {
   remote(name: string): string;
 };
 
-export async function openBench(): Promise<Bench> {
+/** `env`: settings of the server. */
+export async function openBench(env: Record<string, string> = {}): Promise<Bench> {
   await using cleanup = new AsyncDisposableStack();
   const folder = await mkdtemp(join(tmpdir(), 'loam-bench-'));
   cleanup.defer(() => rm(folder, { recursive: true, force: true, maxRetries: 5 }));
@@ -70,6 +71,7 @@ export async function openBench(): Promise<Bench> {
       LOAM_DATA_DIR: join(folder, 'data'),
       LOAM_ADMIN_TOKEN: TOKEN,
       LOAM_RATE_LIMITS: 'off',
+      ...env,
     }),
   );
   const graphql: Bench['graphql'] = async (query) => {
