@@ -40,11 +40,11 @@ test('domain files import no transport', () => {
   expect(crossings((s) => !isAdapter(s), ADAPTER)).toEqual([]);
 });
 
-test('git is a leaf, and so is the waiting for turns that it shares with others', () => {
-  expect(crossings((s) => feature(s.path) === 'git', /^src\/(?!git\/|limits\/turns\.ts$)/)).toEqual(
-    [],
-  );
+test('git is a leaf, and so are waiting for turns and starting programs, which it shares with others', () => {
+  const shared = /^src\/(?!git\/|limits\/turns\.ts$|processes\/starter\.ts$)/;
+  expect(crossings((s) => feature(s.path) === 'git', shared)).toEqual([]);
   expect(crossings((s) => s.path === 'src/limits/turns.ts', /./)).toEqual([]);
+  expect(crossings((s) => feature(s.path) === 'processes', /^src\/(?!processes\/)/)).toEqual([]);
 });
 
 test('features build on each other in one direction: auth, then repos, then the rest', () => {

@@ -12,7 +12,7 @@ import { mkdir, readdir, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Writable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
-import { GitError, git, gitLines, startGit } from '../processes/run.ts';
+import { GitError, gitApart, gitLines, SaidTooMuch, startGit } from '../processes/run.ts';
 
 const TIMEOUT_MS = 10 * 60_000;
 /** More take minutes to write and gigabytes of git's memory. Linux has 90,000, the largest known some millions. */
@@ -65,7 +65,7 @@ export async function checkOut(options: Target & Source): Promise<void> {
   const { from, sha, signal } = options;
   const fileBytes = await measure(options);
   await fill(options, fileBytes, (gitdir) =>
-    git([...PACK, join(gitdir, 'objects/pack/pack')], {
+    gitApart([...PACK, join(gitdir, 'objects/pack/pack')], {
       signal,
       timeoutMs: TIMEOUT_MS,
       dir: from,
@@ -126,7 +126,7 @@ async function fill(
   let bytes = fileBytes;
   for (const name of await readdir(packs)) bytes += (await stat(join(packs, name))).size;
   demandBytes(bytes, options);
-  await git(['reset', '--hard', '--quiet'], { signal, timeoutMs: TIMEOUT_MS, cwd: to });
+  await gitApart(['reset', '--hard', '--quiet'], { signal, timeoutMs: TIMEOUT_MS, cwd: to });
 }
 
 async function receive(
@@ -183,7 +183,7 @@ export async function measure(options: Source & Limits): Promise<number> {
     demandBytes(Math.max(bytes, files * BLOCK), options);
   };
   const addSizes = async () => {
-    const answers = await git(['cat-file', '--batch-check=%(objecttype) %(objectsize)'], {
+    const answers = await gitApart(['cat-file', '--batch-check=%(objecttype) %(objectsize)'], {
       dir: from,
       signal,
       input: [...named.keys()].join('\n'),
@@ -198,7 +198,7 @@ export async function measure(options: Source & Limits): Promise<number> {
     demandRoom();
   };
   const args = ['ls-tree', '-r', '-t', '-z', '--full-tree', '--format=%(objectname) %(path)', sha];
-  const entries = gitLines(args, { dir: from, signal }, { separator: '\0', encoding: 'latin1' });
+  const entries = piecesOf(args, { dir: from, signal });
   for await (const entry of entries) {
     const space = entry.indexOf(' ');
     const oid = entry.slice(0, space);
@@ -213,6 +213,23 @@ export async function measure(options: Source & Limits): Promise<number> {
   return bytes;
 }
 
+/** What ends with a NUL. A short list comes whole, which is quicker; a long one as it is made. */
+async function* piecesOf(
+  args: readonly string[],
+  options: { dir: string; signal: AbortSignal },
+): AsyncGenerator<string> {
+  let short: Buffer;
+  try {
+    short = await gitApart(args, { ...options, maxBytes: SHORT_LIST_BYTES });
+  } catch (error) {
+    if (!(error instanceof SaidTooMuch)) throw error;
+    yield* gitLines(args, options, { separator: '\0', encoding: 'latin1' });
+    return;
+  }
+  for (const piece of short.toString('latin1').split('\0')) if (piece) yield piece;
+}
+
+const SHORT_LIST_BYTES = 256 * 1024;
 const CHECK_EVERY = 1_000;
 const SIZES_AT_ONCE = 20_000;
 

@@ -10,6 +10,7 @@ import { type ChildProcess, spawn } from 'node:child_process';
 import { channel } from 'node:diagnostics_channel';
 import { stat } from 'node:fs/promises';
 import type { Duplex, Readable, Writable } from 'node:stream';
+import { runProgram } from '../../processes/starter.ts';
 import { environment, type Surroundings } from './environment.ts';
 
 export type GitOptions = Surroundings & {
@@ -46,6 +47,11 @@ export class GitError extends Error {
     this.signal = signal;
     this.stderr = stderr;
   }
+}
+
+/** More than `maxBytes`, which ended it. */
+export class SaidTooMuch extends GitError {
+  override name = 'SaidTooMuch';
 }
 
 /** Git could not be started: no descriptor, memory or process is free, or the program is gone. */
@@ -157,14 +163,16 @@ export async function startGit(
       });
     });
   } catch (error) {
-    const { code } = error as NodeJS.ErrnoException;
-    // Node says ENOENT for a missing program and for a missing folder alike.
-    if ((code === 'ENOENT' || code === 'ENOTDIR') && !(await isFolder(cwd)))
-      throw new FolderMissing(cwd);
-    throw new GitUnavailable(`git could not be started: ${(error as Error).message}`, {
-      cause: error,
-    });
+    throw await whyNotStarted(error as Error, cwd);
   }
+}
+
+async function whyNotStarted(error: Error, cwd: string): Promise<FolderMissing | GitUnavailable> {
+  const { code, message } = error as NodeJS.ErrnoException;
+  // Node says ENOENT for a missing program and for a missing folder alike.
+  if ((code === 'ENOENT' || code === 'ENOTDIR') && !(await isFolder(cwd)))
+    return new FolderMissing(cwd);
+  return new GitUnavailable(`git could not be started: ${message}`, { cause: error });
 }
 
 export type RunOptions = GitOptions & {
@@ -194,6 +202,29 @@ export async function git(args: readonly string[], options: RunOptions = {}): Pr
   clearTimeout(timer);
   if (ending.code !== 0) throw new GitError(args[0] ?? '', ending);
   return Buffer.concat(chunks);
+}
+
+/**
+ * As `git`, by the process that starts programs for this one (`starter.ts`): what several of them in a row would hold the
+ * main thread up for is more than their work.
+ * @throws as `git`
+ */
+export async function gitApart(
+  args: readonly string[],
+  options: RunOptions & { input?: string } = {},
+): Promise<Buffer> {
+  const { timeoutMs = DEFAULT_TIMEOUT_MS, maxBytes = 16 * MiB, input, signal } = options;
+  const cwd = options.cwd ?? options.dir ?? '/';
+  const program = { file: 'git', args, cwd, env: environment(options) };
+  const running = runProgram(program, { input, signal, timeoutMs, maxBytes });
+  const ended = running.catch((error: Error) => ({ code: 1, signal: null, stderr: error.message }));
+  startedGit.publish({ args, ended } satisfies StartedGit);
+  const ending = await running.catch(async (error: Error) => {
+    throw await whyNotStarted(error, cwd);
+  });
+  if (ending.tooMuch) throw new SaidTooMuch(args[0] ?? '', ending);
+  if (ending.code !== 0) throw new GitError(args[0] ?? '', ending);
+  return Buffer.from(ending.stdout);
 }
 
 /**

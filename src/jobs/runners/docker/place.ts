@@ -8,14 +8,11 @@
  *   stop.json         that it was told to end, when and why; before it is told
  *   unstartable.json  why it cannot run
  */
-import { execFile } from 'node:child_process';
-import { mkdir, open, readFile, rename } from 'node:fs/promises';
+import { chmod, mkdir, open, readFile, rename } from 'node:fs/promises';
 import { join } from 'node:path';
-import { promisify } from 'node:util';
+import { run } from '../../../processes/starter.ts';
 import { MOUNTS } from '../process/view.ts';
 import { makeGate } from './gate.ts';
-
-const run = promisify(execFile);
 
 /** User and group that the job's files belong to, and its processes. */
 export type Owner = { uid: number; gid: number };
@@ -61,7 +58,7 @@ export function foldersOf(place: string): { from: string; to: string }[] {
 /** Makes the job's folders the owner's; they are ours unless we are root. */
 export async function giveTo(place: string, { uid, gid }: Owner): Promise<void> {
   const folders = foldersOf(place).map(({ from }) => from);
-  await run('chmod', ['700', ...folders]);
+  for (const folder of folders) await chmod(folder, 0o700);
   if (process.getuid?.() === 0)
     await run('chown', ['-R', '--no-dereference', `${uid}:${gid}`, ...folders]);
 }

@@ -5,10 +5,7 @@
  * Whoever connects to a job is dropped. The job's own packets go everywhere but to the closed ranges, in which the
  * nameservers alone are open, at their port. IPv6 has its loopback and nothing else.
  */
-import { execFile } from 'node:child_process';
-import { promisify } from 'node:util';
-
-const run = promisify(execFile);
+import { run } from '../../../processes/starter.ts';
 
 export type Rules = {
   /** Of IPv4, as CIDRs. */
@@ -91,6 +88,6 @@ export async function canHaveRules(): Promise<string | null> {
 async function restore(enter: readonly string[], rules: Rules): Promise<void> {
   const [program = '', ...args] = enter;
   await run(program, [...args, '/bin/sh', '-c', SCRIPT, 'sh', ipv4Rules(rules), IPV6_RULES], {
-    timeout: RUN_MS,
+    timeoutMs: RUN_MS,
   });
 }

@@ -3,19 +3,16 @@
  * path may be long, folders without permissions, files that may not be removed, or mounts. None of it holds a slot
  * or a start: a folder is renamed away at once, and removed later, again and again until it is gone.
  */
-import { spawn } from 'node:child_process';
 import { randomUUID } from 'node:crypto';
-import { once } from 'node:events';
 import { existsSync } from 'node:fs';
 import { mkdir, readdir, readFile, rename } from 'node:fs/promises';
 import { basename, join } from 'node:path';
+import { run } from '../../../processes/starter.ts';
 import { mountPath } from './mounts.ts';
 
 /** What could not be removed is tried again after this, doubling. */
 const FIRST_PAUSE_MS = 1_000;
 const MAX_PAUSE_MS = 10 * 60_000;
-/** Of what `rm` says: it names every file that it could not remove. */
-const SAID = 500;
 
 export type Removal = AsyncDisposable & {
   /**
@@ -101,7 +98,7 @@ function rest(ms: number, signal: AbortSignal): Promise<void> {
 export async function removeTree(folder: string, signal?: AbortSignal): Promise<void> {
   // First, or what is mounted would be emptied.
   await unmountBelow(folder);
-  const remove = () => run('rm', ['-rf', '--', folder], signal);
+  const remove = () => run('rm', ['-rf', '--', folder], { signal });
   try {
     await remove();
   } catch {
@@ -116,25 +113,12 @@ async function release(folder: string, signal?: AbortSignal): Promise<void> {
   await unmountBelow(folder);
   // Each has its errors; what counts is whether the folder can be removed now.
   const attempt = (program: string, ...args: string[]) =>
-    run(program, args, signal).catch(() => {});
+    run(program, args, { signal }).catch(() => {});
   // Permissions first: without them the files that may not be changed are not found.
   await attempt('chmod', '-R', 'u+rwx', '--', folder);
   if (process.getuid?.() !== 0) return;
   await attempt('chattr', '-R', '-f', '-i', '-a', '--', folder);
   await attempt('chmod', '-R', 'u+rwx', '--', folder);
-}
-
-/** @throws Error with the beginning of what the program said, when it fails. */
-async function run(program: string, args: readonly string[], signal?: AbortSignal): Promise<void> {
-  const child = spawn(program, args, { stdio: ['ignore', 'ignore', 'pipe'], signal });
-  // Listened to before anything else: without a free descriptor there is an `error`, and no `stderr`.
-  const closed = once(child, 'close');
-  let said = '';
-  child.stderr?.setEncoding('utf8').on('data', (text: string) => {
-    said += text.slice(0, SAID - said.length);
-  });
-  const [code] = await closed;
-  if (code !== 0) throw new Error(said.trim() || `${program} ended with ${code}`);
 }
 
 /** @throws Error when something is mounted in the folder and stays. */

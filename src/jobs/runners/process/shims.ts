@@ -2,15 +2,16 @@
  * Starts shims, each in a session of its own, so that it outlives this server.
  *
  * Node's own start is most of what a job would wait for here (65 of 110 ms). So one shim is kept started and waits for
- * the name of its attempt on its standard input, which ends with this server, and the shim with it. It is started after
+ * the name of its attempt on its standard input, which ends with the starter of this server (`starter.ts`), and the shim
+ * with it. It is started after
  * the first job: a server that runs none keeps none. It has the code that this server has, also when the files were
  * replaced since.
  */
-import { type ChildProcess, spawn } from 'node:child_process';
-import { once } from 'node:events';
 import { existsSync } from 'node:fs';
-import { mkdir, open, readdir, rename, rm } from 'node:fs/promises';
+import { mkdir, readdir, rename, rm } from 'node:fs/promises';
 import { join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
+import { type Detached, detach } from '../../../processes/starter.ts';
 import { PATH } from './launch.ts';
 
 const SHIM = join(import.meta.dirname, 'shim.ts');
@@ -34,7 +35,7 @@ export type Shims = AsyncDisposable & {
 /** Of this process: names of files. */
 let count = 0;
 
-type Waiting = { child: ChildProcess; errors: string };
+type Waiting = { shim: Detached; errors: string };
 
 /** @param dir where the folders of attempts lie */
 export async function openShims(dir: string): Promise<Shims> {
@@ -42,73 +43,48 @@ export async function openShims(dir: string): Promise<Shims> {
   await mkdir(folder, { recursive: true, mode: 0o700 });
   for (const name of await readdir(folder))
     if (!existsSync(`/proc/${name.split('-')[0]}`)) await rm(join(folder, name), { force: true });
-  let next: Promise<Waiting | null> | undefined;
+  let next: Waiting | undefined;
   let closed = false;
 
-  async function start(): Promise<Waiting> {
-    const errors = join(folder, `${process.pid}-${count++}`);
-    await using file = await open(errors, 'a', 0o600);
-    const child = spawn(process.execPath, [SMALL, SHIM, dir], {
-      cwd: '/',
-      env: { PATH, NODE_COMPILE_CACHE: join(dir, CACHE) },
-      detached: true,
-      stdio: ['pipe', 'pipe', file.fd],
-    });
-    // Of one that was killed: whoever waits for it sees its end.
-    child.on('error', () => {});
-    child.stdin?.on('error', () => {});
-    return { child, errors };
-  }
-
-  /** One that lives, or null. */
-  async function take(): Promise<Waiting | null> {
-    const waiting = await next;
-    next = undefined;
-    return waiting && waiting.child.exitCode === null && waiting.child.signalCode === null
-      ? waiting
-      : null;
+  function start(errors: string): Detached {
+    const env = { PATH, NODE_COMPILE_CACHE: join(dir, CACHE) };
+    const program = { file: process.execPath, args: [SMALL, SHIM, dir], cwd: '/', env };
+    return detach(program, errors);
   }
 
   function keepOne(): void {
     if (closed || next) return;
-    next = start().then(
-      (waiting) => {
-        // It keeps nobody waiting: not a process that is done but for it.
-        for (const one of [waiting.child, waiting.child.stdin, waiting.child.stdout])
-          (one as { unref?(): void } | null)?.unref?.();
-        return waiting;
-      },
-      // Then the next job starts its own, and is told why that fails.
-      () => null,
-    );
+    const errors = join(folder, `${process.pid}-${count++}`);
+    const waiting = { shim: start(errors), errors };
+    next = waiting;
+    // Killed, or not to be started: then the next job starts its own, and is told why that fails.
+    const forget = () => {
+      if (next === waiting) next = undefined;
+    };
+    waiting.shim.ended.then(forget, forget);
   }
 
   return {
     async launch(attempt) {
-      const { child, errors } = (await take()) ?? (await start());
-      await rename(errors, join(dir, attempt, 'shim.err'));
-      const { promise, resolve } = Promise.withResolvers<void>();
-      const timer = setTimeout(resolve, START_MS);
-      child.stdout?.once('data', () => resolve());
-      child.once('exit', () => resolve());
-      child.once('error', () => resolve());
-      child.stdin?.end(attempt);
-      await promise;
-      clearTimeout(timer);
-      child.stdout?.destroy();
-      child.unref();
+      const kept = next;
+      next = undefined;
+      const errors = join(dir, attempt, 'shim.err');
+      if (kept) await rename(kept.errors, errors);
+      const shim = kept?.shim ?? start(errors);
+      shim.say(attempt);
+      const late = new AbortController();
+      const waited = delay(START_MS, undefined, { signal: late.signal }).catch(() => {});
+      await Promise.race([shim.answered, waited]).finally(() => late.abort());
       keepOne();
-      return child.exitCode;
+      return shim.ending?.code ?? null;
     },
     async [Symbol.asyncDispose]() {
       closed = true;
-      const waiting = await take();
+      const waiting = next;
+      next = undefined;
       if (!waiting) return;
-      const ended = once(waiting.child, 'close');
-      waiting.child.ref();
-      waiting.child.stdin?.end();
-      waiting.child.stdout?.destroy();
-      await ended;
+      waiting.shim.say('');
+      await waiting.shim.ended.catch(() => {});
       await rm(waiting.errors, { force: true });
     },
   };

@@ -1,0 +1,31 @@
+/** What a process and its starter (`starter.ts`) say to each other. */
+
+/** A program, by its path or by its name on the PATH of `env`. */
+export type Program = {
+  file: string;
+  args: readonly string[];
+  env: Record<string, string>;
+  cwd: string;
+};
+
+/** To run to its end, or to be talked to once: it outlives whoever started it (`detached`). */
+export type Order =
+  | { id: number; kind: 'run'; program: Program; input: string; maxBytes: number }
+  | { id: number; kind: 'detach'; program: Program; errors: string }
+  | { id: number; kind: 'say'; text: string }
+  | { id: number; kind: 'kill'; signal: NodeJS.Signals };
+
+/** `tooMuch`: it said more than it may, and was ended. */
+export type Ending = {
+  code: number | null;
+  signal: NodeJS.Signals | null;
+  stdout: Uint8Array;
+  stderr: string;
+  tooMuch: boolean;
+};
+
+export type Report =
+  | { id: number; kind: 'ended'; ending: Ending }
+  /** What was detached has written something. */
+  | { id: number; kind: 'said' }
+  | { id: number; kind: 'failed'; code: string | undefined; message: string };

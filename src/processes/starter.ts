@@ -1,0 +1,181 @@
+/**
+ * Starts programs for this process, which is large.
+ *
+ * To start a program the kernel copies the page tables of whoever starts it: from a server of 300 MB that held the
+ * main thread up for 10 to 40 ms each time, from a small process it takes 2. So one small process (`starting.ts`) is
+ * kept that does it, from the first program on. It ends with this one, and what it runs for it too, but for what is
+ * detached. When it was killed, what was under way fails as if the machine were short of processes, and the next program
+ * has a new one.
+ */
+import { type ChildProcess, spawn } from 'node:child_process';
+import { join } from 'node:path';
+import type { Ending, Order, Program, Report } from './protocol.ts';
+
+export type { Ending, Program };
+
+/** Between SIGTERM and SIGKILL. */
+const GRACE_MS = 5_000;
+const MAX_BYTES = 16 * 2 ** 20;
+
+type Told = Exclude<Report, { kind: 'failed' }> | { id: number; kind: 'failed'; error: Error };
+type Listener = (told: Told) => void;
+type Starter = { child: ChildProcess; listeners: Map<number, Listener> };
+
+let starter: Starter | undefined;
+let count = 0;
+
+export type RunOptions = {
+  input?: string;
+  /** Ends it, first by SIGTERM. */
+  signal?: AbortSignal;
+  timeoutMs?: number;
+  /** Of standard output; a program that says more is ended. */
+  maxBytes?: number;
+};
+
+/**
+ * Runs a program to its end.
+ * @throws Error with the code of the failure when it cannot be started; EAGAIN is also that of a starter that died
+ */
+export function runProgram(program: Program, options: RunOptions = {}): Promise<Ending> {
+  const { input = '', signal, timeoutMs, maxBytes = MAX_BYTES } = options;
+  const { promise, resolve, reject } = Promise.withResolvers<Ending>();
+  const id = ++count;
+  let killing: NodeJS.Timeout | undefined;
+  const end = () => {
+    if (killing) return;
+    send({ id, kind: 'kill', signal: 'SIGTERM' });
+    killing = setTimeout(() => send({ id, kind: 'kill', signal: 'SIGKILL' }), GRACE_MS);
+  };
+  const timer = timeoutMs === undefined ? undefined : setTimeout(end, timeoutMs);
+  signal?.addEventListener('abort', end, { once: true });
+  order({ id, kind: 'run', program, input, maxBytes }, (report) => {
+    if (report.kind === 'failed') reject(report.error);
+    else if (report.kind === 'ended') resolve(report.ending);
+  });
+  if (signal?.aborted) end();
+  return promise.finally(() => {
+    clearTimeout(timer);
+    clearTimeout(killing);
+    signal?.removeEventListener('abort', end);
+  });
+}
+
+/** As `runProgram` with our own PATH. @throws Error also when it fails: `stderr` has what it said */
+export async function run(file: string, args: readonly string[], options?: RunOptions) {
+  const env = { PATH: process.env.PATH ?? '/usr/bin:/bin' };
+  const ending = await runProgram({ file, args, env, cwd: '/' }, options);
+  const { code, signal, stderr } = ending;
+  options?.signal?.throwIfAborted();
+  if (code !== 0) {
+    const [said] = stderr.trim().split('\n');
+    const why = said || `${file} ended with ${code ?? signal}`;
+    throw Object.assign(new Error(why), { stderr });
+  }
+  return ending;
+}
+
+/** A program in a session of its own, which outlives this process and its starter. */
+export type Detached = {
+  /** Settles when it has said something, or has ended. @throws Error when it could not be started */
+  readonly answered: Promise<void>;
+  /** Settles when it has ended; never, when it is given up before. */
+  readonly ended: Promise<Ending>;
+  /** Its exit code, if it has ended by now. */
+  readonly ending: Ending | undefined;
+  /** The whole of its standard input. */
+  say(text: string): void;
+};
+
+/** @param errors the file that its standard error is appended to */
+export function detach(program: Program, errors: string): Detached {
+  const answered = Promise.withResolvers<void>();
+  const ended = Promise.withResolvers<Ending>();
+  // Whoever does not wait need not hear of it.
+  answered.promise.catch(() => {});
+  ended.promise.catch(() => {});
+  const id = ++count;
+  let ending: Ending | undefined;
+  order({ id, kind: 'detach', program, errors }, (report) => {
+    if (report.kind === 'failed') {
+      answered.reject(report.error);
+      ended.reject(report.error);
+      return;
+    }
+    if (report.kind === 'ended') {
+      ending = report.ending;
+      ended.resolve(ending);
+    }
+    answered.resolve();
+  });
+  return {
+    answered: answered.promise,
+    ended: ended.promise,
+    get ending() {
+      return ending;
+    },
+    say: (text) => send({ id, kind: 'say', text }),
+  };
+}
+
+function order(what: Order & { program: Program }, listener: Listener): void {
+  starter ??= start();
+  const { listeners, child } = starter;
+  const holds = what.kind === 'run';
+  if (holds) hold(child, 1);
+  listeners.set(what.id, (report) => {
+    if (report.kind !== 'said') {
+      listeners.delete(what.id);
+      if (holds) hold(child, -1);
+    }
+    listener(report);
+  });
+  send(what);
+}
+
+function send(what: Order): void {
+  // One that is gone says so by its end.
+  if (starter?.child.connected) starter.child.send(what, () => {});
+}
+
+function start(): Starter {
+  const child = spawn(process.execPath, [join(import.meta.dirname, 'starting.ts')], {
+    cwd: '/',
+    env: { PATH: process.env.PATH ?? '/usr/bin:/bin' },
+    // A terminal's Ctrl+C is for the server, which may still need it.
+    detached: true,
+    stdio: ['ignore', 'ignore', 'ignore', 'ipc'],
+    serialization: 'advanced',
+  });
+  const own: Starter = { child, listeners: new Map() };
+  child.on('message', (report: Report) => {
+    const { id } = report;
+    const told: Told =
+      report.kind === 'failed'
+        ? { id, kind: report.kind, error: errorOf(report.message, report.code) }
+        : report;
+    own.listeners.get(id)?.(told);
+  });
+  const over = (why: string) => {
+    if (starter === own) starter = undefined;
+    for (const [id, listener] of own.listeners)
+      listener({ id, kind: 'failed', error: errorOf(why, 'EAGAIN') });
+  };
+  child.once('error', ({ message }) => over(message));
+  child.once('exit', (code, signal) => over(`what starts programs ended with ${code ?? signal}`));
+  hold(child, 0);
+  return own;
+}
+
+const held = new WeakMap<ChildProcess, number>();
+
+/** A process that is done waits for programs that it runs, and not for what could start more. */
+function hold(child: ChildProcess, change: -1 | 0 | 1): void {
+  const count = (held.get(child) ?? 0) + change;
+  held.set(child, count);
+  for (const one of [child, child.channel]) count > 0 ? one?.ref() : one?.unref();
+}
+
+function errorOf(message: string, code: string | undefined): Error {
+  return Object.assign(new Error(message), { code });
+}
