@@ -10,7 +10,14 @@ import { join } from 'node:path';
 import type { z } from 'zod';
 import type { AllowedImages } from './jobs/runners/docker/reference.ts';
 import { type PlanLimits, planLimits } from './limits/plans.ts';
-import { DOCKER_VARIABLES, type DockerConfig, dockerOf } from './variables/docker.ts';
+import {
+  CONTAINER_VARIABLES,
+  DOCKER_VARIABLES,
+  type DockerConfig,
+  dockerOf,
+  type EngineConfig,
+  enginesOf,
+} from './variables/docker.ts';
 import * as kinds from './variables/kinds.ts';
 import { whyUnknown } from './variables/misspelt.ts';
 import { S3_VARIABLES, type S3Config, s3Of } from './variables/s3.ts';
@@ -66,6 +73,8 @@ export type Config = {
   admin: { username: string; token?: string };
   runner: 'auto' | 'docker' | 'process';
   docker: DockerConfig;
+  /** In its place, when there are several. */
+  engines?: EngineConfig[];
   /** Of jobs that name none; unset: such a job is a process where it can be one. */
   defaultImage?: string;
   /** What users may name; unset: all of the internet's registries. */
@@ -182,31 +191,7 @@ export const VARIABLES = {
     'what runs jobs: docker, process, or auto: docker for those with an image where an engine answers, else process',
     kinds.oneOf('auto', 'docker', 'process'),
   ],
-  LOAM_DEFAULT_IMAGE: [
-    '',
-    'image for jobs that name none; unset: they are processes, or with LOAM_RUNNER=docker run in buildpack-deps:bookworm-scm',
-    kinds.image,
-  ],
-  LOAM_IMAGES: [
-    '',
-    'images that jobs may name: patterns with commas between, such as debian,ghcr.io/acme/**; unset: those of registries on the internet',
-    kinds.images,
-  ],
-  LOAM_DOCKER_NETWORK: [
-    '',
-    'network of the engine that you have prepared for jobs; unset: one with rules of ours',
-    kinds.engineName,
-  ],
-  LOAM_DOCKER_RUNTIME: [
-    '',
-    "runtime of containers, such as runsc; unset: the engine's",
-    kinds.engineName,
-  ],
-  LOAM_DOCKER_ROOT: [
-    'off',
-    'on: an image that wants root gets it, in its container',
-    kinds.oneOf('on', 'off'),
-  ],
+  ...CONTAINER_VARIABLES,
   LOAM_JOB_SLOTS: ['4', 'jobs that run at once on this machine', kinds.integer(1, 1024)],
   LOAM_GIT_TRANSFERS: [
     '32',
@@ -301,6 +286,10 @@ export function readConfig(env: Env = process.env): Config {
   const dataDir = values.LOAM_DATA_DIR;
   const token = values.LOAM_ADMIN_TOKEN;
   const database = values.DATABASE_URL;
+  const docker = dockerOf(
+    values.LOAM_RUNNER === 'process' ? {} : readValues(env, DOCKER_VARIABLES),
+  );
+  const several = values.LOAM_DOCKER_HOSTS;
   const place = values.LOAM_STORAGE ?? { kind: 'folder', path: join(dataDir, 'storage') };
   return {
     role: values.LOAM_ROLE,
@@ -319,7 +308,8 @@ export function readConfig(env: Env = process.env): Config {
     admin: { username: values.LOAM_ADMIN, ...(token && { token }) },
     gitTransfers: values.LOAM_GIT_TRANSFERS,
     runner: values.LOAM_RUNNER,
-    docker: dockerOf(values.LOAM_RUNNER === 'process' ? {} : readValues(env, DOCKER_VARIABLES)),
+    docker,
+    ...(several && { engines: enginesOf(several, docker) }),
     defaultImage: values.LOAM_DEFAULT_IMAGE,
     images: values.LOAM_IMAGES,
     containers: {
@@ -369,6 +359,8 @@ function refuseContradictions(env: Env, values: Values<typeof VARIABLES>): void 
   const { LOAM_ROLE, LOAM_JOB_UIDS, LOAM_JOB_SLOTS } = values;
   if (LOAM_ROLE !== 'all' && !values.DATABASE_URL)
     fail('LOAM_ROLE', 'needs DATABASE_URL: the embedded database is for one server alone');
+  if (values.LOAM_DOCKER_HOSTS && values.LOAM_RUNNER === 'process')
+    fail('LOAM_DOCKER_HOSTS', 'has engines that LOAM_RUNNER=process does not use');
   if (LOAM_ROLE !== 'all' && !values.LOAM_STORAGE)
     fail('LOAM_ROLE', 'needs LOAM_STORAGE: one place for the artifacts of all servers');
   const count = LOAM_JOB_UIDS.last - LOAM_JOB_UIDS.first + 1;

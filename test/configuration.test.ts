@@ -54,6 +54,44 @@ test('a Redis is named by its URL, of which all but the host may be left out', (
   });
 });
 
+test('several engines are named with what holds for each alone', () => {
+  const { engines } = readConfig({
+    LOAM_DOCKER_HOSTS:
+      'here=unix:///var/run/docker.sock, gpu1=tcp://10.0.0.5:2376?certs=/etc/loam/gpu1&network=jobs&gpus=H100-80GB:8+T4:1',
+    DOCKER_CONFIG: '/etc/docker',
+  });
+  const common = { named: true, configFolder: '/etc/docker' };
+  expect(engines).toEqual([
+    { ...common, name: 'here', host: 'unix:///var/run/docker.sock', tlsVerify: false },
+    {
+      ...common,
+      name: 'gpu1',
+      host: 'tcp://10.0.0.5:2376',
+      tlsVerify: true,
+      certPath: '/etc/loam/gpu1',
+      network: 'jobs',
+      gpus: { 'H100-80GB': 8, T4: 1 },
+    },
+  ]);
+});
+
+test.each([
+  ['tcp://10.0.0.5:2376', 'must begin with a name'],
+  ['local=unix:///run/a.sock', 'must begin with a name'],
+  ['Gpu=unix:///run/a.sock', 'must begin with a name'],
+  ['gpu1=ssh://gpu1', 'cannot be ssh://; forward the socket'],
+  ['gpu1=http://gpu1', 'must begin with unix:// or tcp://'],
+  ['a=unix:///run/a.sock,a=unix:///run/b.sock', 'names an engine a second time'],
+  ['a=unix:///run/a.sock,b=unix:///run/a.sock', 'names an engine a second time'],
+  ['a=unix:///run/a.sock?certs=relative', 'may have after a ? only'],
+  ['a=unix:///run/a.sock?colour=red', 'may have after a ? only'],
+  ['a=unix:///run/a.sock?gpus=RTX:1', 'must have gpus as'],
+  ['a=unix:///run/a.sock?gpus=none:1', 'must have gpus as'],
+  ['a=unix:///run/a.sock,', 'must begin with a name'],
+])('LOAM_DOCKER_HOSTS=%s is refused', (text, why) => {
+  expect(() => readConfig({ LOAM_DOCKER_HOSTS: text })).toThrow(why);
+});
+
 test.each([
   'cache:6379',
   'http://:hidden@cache',

@@ -7,7 +7,7 @@ import { text } from 'node:stream/consumers';
 export type EngineProxy = AsyncDisposable & {
   /** `tcp://…`. */
   host: string;
-  /** What containers were to be created with, in order. */
+  /** What containers of attempts were to be created with, in order. */
   created: Record<string, never>[];
 };
 
@@ -16,7 +16,7 @@ export async function engineProxy(socket: string): Promise<EngineProxy> {
   const created: Record<string, never>[] = [];
   const server = createServer(async (request, response) => {
     const { method, url = '', headers } = request;
-    const isCreation = /\/containers\/create/.test(url);
+    const isCreation = /\/containers\/create\?name=/.test(url);
     const body = isCreation ? await text(request) : undefined;
     if (body) created.push(JSON.parse(body));
     const forwarded = ask(

@@ -2,7 +2,7 @@
 import { type ChildProcess, execFile, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { openSync } from 'node:fs';
-import { mkdtemp, readFile, rm } from 'node:fs/promises';
+import { copyFile, mkdtemp, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
@@ -10,8 +10,10 @@ import { expect } from 'vitest';
 import { statOf } from '../src/jobs/runners/process/proc.ts';
 import { removeTree } from '../src/jobs/runners/process/removal.ts';
 import type { DockerConfig } from '../src/variables/docker.ts';
+import { makeCertificate } from './certificate.ts';
 import { BUSYBOX } from './docker.ts';
 import { eventually } from './harness.ts';
+import { freePort } from './ports.ts';
 
 const run = promisify(execFile);
 
@@ -25,13 +27,16 @@ export type OwnEngine = AsyncDisposable & {
 /**
  * With the image busybox of the shared one.
  * @param sharesNetwork its containers may have the network of this machine; else the engine is in one of its own
+ * @param remote as on another machine: it is reached by TCP and TLS, and does not see our temporary files
  */
 export async function startOwnEngine({
   liveRestore,
-  sharesNetwork = false,
+  remote = false,
+  sharesNetwork = remote,
 }: {
   liveRestore: boolean;
   sharesNetwork?: boolean;
+  remote?: boolean;
 }): Promise<OwnEngine> {
   const dir = await mkdtemp(join(tmpdir(), 'loam-engine-'));
   const at = (name: string) => join(dir, name);
@@ -48,7 +53,7 @@ export async function startOwnEngine({
     if (sharesNetwork) args.push(`--bridge=${bridge}`);
     // Of its own, or it takes the bridge of the machine's.
     const inNetwork = sharesNetwork ? [] : ['unshare', '--net'];
-    const [program = '', ...words] = [...inNetwork, 'dockerd', ...args];
+    const [program = '', ...words] = [...inNetwork, ...hidden, 'dockerd', ...args, ...tls];
     const log = openSync(at('log'), 'a');
     engine = spawn(program, words, { stdio: ['ignore', log, log] });
     await eventually(() => docker('info'), 60_000);
@@ -65,6 +70,23 @@ export async function startOwnEngine({
     await rm(file, { force: true });
   }
 
+  const port = remote ? await freePort() : 0;
+  const [ca, cert, key] = ['ca.pem', 'cert.pem', 'key.pem'].map(at);
+  if (remote) {
+    makeCertificate(dir);
+    await copyFile(at('cert.pem'), at('ca.pem'));
+  }
+  const tls = remote
+    ? [`--host=tcp://127.0.0.1:${port}`, '--tlsverify'].concat(
+        `--tlscacert=${ca}`,
+        `--tlscert=${cert}`,
+        `--tlskey=${key}`,
+      )
+    : [];
+  const hide =
+    'mount -t tmpfs tmpfs /mnt && mkdir /mnt/own && mount --bind "$1" /mnt/own && ' +
+    'mount -t tmpfs tmpfs /tmp && mkdir -p "$1" && mount --bind /mnt/own "$1" && shift && exec "$@"';
+  const hidden = remote ? ['unshare', '--mount', '/bin/sh', '-c', hide, 'sh', dir] : [];
   const bridge = `loam${process.pid}`;
   const link = (...args: string[]) => run('ip', ['link', ...args]);
   if (sharesNetwork) {
@@ -76,7 +98,15 @@ export async function startOwnEngine({
   await start();
   await run('sh', ['-c', `docker save ${BUSYBOX} | docker --host ${host} load`]);
   return {
-    config: { host, named: true, tlsVerify: false, configFolder: dir },
+    config: remote
+      ? {
+          host: `tcp://localhost:${port}`,
+          named: true,
+          tlsVerify: true,
+          certPath: dir,
+          configFolder: dir,
+        }
+      : { host, named: true, tlsVerify: false, configFolder: dir },
     docker,
     kill,
     start,

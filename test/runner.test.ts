@@ -49,7 +49,7 @@ describe('fake', () => {
 test('an attempt that was prepared before there were several kinds of runner is gone on with', async () => {
   const runner = fakeRunner({ graceMs });
   const handle = await runner.prepare(attemptSpec('echo old; exit 4'), never);
-  const both = composed({ process: runner, docker: fakeRunner() }, () => 'docker');
+  const both = composed('auto', { process: runner, docker: fakeRunner() }, () => 'docker');
   expect(await both.attach(handle)).toBe('prepared');
   await both.start(handle);
   expect(await both.wait(handle, never)).toMatchObject({ exitCode: 4 });

@@ -1,9 +1,10 @@
-/** The variables of Docker's own programs, which name the container engine. */
+/** The variables of Docker's own programs, which name the container engine, and ours about containers. */
 
 import { homedir } from 'node:os';
 import { join } from 'node:path';
 import { z } from 'zod';
-import { engine, folder } from './kinds.ts';
+import { engines, type NamedEngine } from './engines.ts';
+import { engine, engineName, folder, image, images, oneOf } from './kinds.ts';
 
 /** A container engine with Docker's API. */
 export type DockerConfig = {
@@ -25,7 +26,52 @@ export const DOCKER_VARIABLES = {
   DOCKER_CERT_PATH: ['', 'folder with ca.pem, cert.pem and key.pem', folder],
   DOCKER_CONFIG: ['', 'folder of config.json, with logins of registries; unset: ~/.docker', folder],
 } as const;
+
+/** Of ours, about jobs in containers: part of `VARIABLES`. */
+export const CONTAINER_VARIABLES = {
+  LOAM_DEFAULT_IMAGE: [
+    '',
+    'image for jobs that name none; unset: they are processes, or with LOAM_RUNNER=docker run in buildpack-deps:bookworm-scm',
+    image,
+  ],
+  LOAM_IMAGES: [
+    '',
+    'images that jobs may name: patterns with commas between, such as debian,ghcr.io/acme/**; unset: those of registries on the internet',
+    images,
+  ],
+  LOAM_DOCKER_HOSTS: [
+    '',
+    'engines of this worker in place of DOCKER_HOST: gpu1=tcp://10.0.0.5:2376?certs=/etc/loam/gpu1,gpu2=unix:///run/gpu2.sock',
+    engines,
+  ],
+  LOAM_DOCKER_NETWORK: [
+    '',
+    'network of the engines that you have prepared for jobs; unset: one with rules of ours, or none',
+    engineName,
+  ],
+  LOAM_DOCKER_RUNTIME: [
+    '',
+    "runtime of containers, such as runsc; unset: the engine's",
+    engineName,
+  ],
+  LOAM_DOCKER_ROOT: [
+    'off',
+    'on: an image that wants root gets it, in its container',
+    oneOf('on', 'off'),
+  ],
+} as const;
+
 const SOCKET = 'unix:///var/run/docker.sock';
+
+/** One of several. */
+export type EngineConfig = DockerConfig & {
+  /** Of its machine, unless that is ours. */
+  name: string;
+  /** That the operator has prepared for jobs there. */
+  network?: string;
+  /** Model → how many its machine has; unset: none, unless it is ours. */
+  gpus?: Readonly<Record<string, number>>;
+};
 
 type Values = {
   DOCKER_HOST?: string;
@@ -43,4 +89,18 @@ export function dockerOf(values: Values): DockerConfig {
     certPath: values.DOCKER_CERT_PATH,
     configFolder: values.DOCKER_CONFIG ?? join(homedir(), '.docker'),
   };
+}
+
+/** Docker's own variables say of each what it does not say itself. */
+export function enginesOf(named: readonly NamedEngine[], common: DockerConfig): EngineConfig[] {
+  return named.map(({ name, host, certs, network, gpus }) => ({
+    ...common,
+    name,
+    host,
+    named: true,
+    tlsVerify: common.tlsVerify || certs !== undefined,
+    certPath: certs ?? common.certPath,
+    network,
+    gpus,
+  }));
 }

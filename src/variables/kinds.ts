@@ -9,7 +9,7 @@ import { whyNotName } from '../auth/names.ts';
 import { allowedImages } from '../jobs/runners/docker/reference.ts';
 import { planLimits, withOverrides } from '../limits/plans.ts';
 
-function refuse(ctx: z.RefinementCtx, message: string): never {
+export function refuse(ctx: z.RefinementCtx, message: string): never {
   ctx.addIssue({ code: 'custom', message });
   return z.NEVER;
 }
@@ -71,8 +71,15 @@ export function url(...protocols: string[]) {
     .transform((text) => text.replace(/\/+$/, ''));
 }
 
+/** It takes the operator's own program and keys. */
+const NO_SSH =
+  'cannot be ssh://; forward the socket of the engine (ssh -N -L /run/gpu1.sock:/var/run/docker.sock gpu1) and name it as unix:///run/gpu1.sock';
+
 /** A container engine. */
-export const engine = url('unix:', 'tcp:');
+export const engine = z
+  .string()
+  .refine((text) => !text.startsWith('ssh:'), { error: NO_SSH, abort: true })
+  .pipe(url('unix:', 'tcp:'));
 
 /** Of a container; whether there is such a one shows when it is used. */
 export const image = z

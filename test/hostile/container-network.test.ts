@@ -8,6 +8,7 @@ import { afterAll, beforeAll, beforeEach, describe, expect, test, vi } from 'vit
 import { connect } from '../../src/jobs/runners/docker/engine.ts';
 import { type NetworkOptions, openNetwork } from '../../src/jobs/runners/docker/network.ts';
 import { RunnerAway } from '../../src/jobs/runners/runner.ts';
+import { createLog } from '../../src/log.ts';
 import { DOCKER, dockerRunner } from '../docker.ts';
 import { eventually } from '../harness.ts';
 import { has, needs } from '../needs.ts';
@@ -18,6 +19,8 @@ import { INTERNET, LAN, METADATA, PORT } from './internet.ts';
 import { type Confined, confined } from './user.ts';
 
 const run = promisify(execFile);
+const here = async () => true;
+const log = createLog('silent');
 const dockerOf = ({ host }: OwnEngine) => ({ ...DOCKER, host });
 
 vi.setConfig({ testTimeout: 120_000, hookTimeout: 120_000 });
@@ -225,7 +228,7 @@ ${probes('tcp', ['loam.example', INTERNET, LAN, far.PRIVATE])}`)}`,
           ? Promise.reject(new RunnerAway('away'))
           : reached.call(...args)) as typeof reached.call,
     };
-    const network = await openNetwork(coming, { prepared: 'bridges' });
+    const network = await openNetwork(coming, { prepared: 'bridges' }, here, log);
     await expect(network.options()).rejects.toThrow(RunnerAway);
     away = false;
     await expect(network.options()).rejects.toThrow(/^LOAM_DOCKER_NETWORK: .* has no such network/);
@@ -246,7 +249,8 @@ ${probes('tcp', ['loam.example', INTERNET, LAN, far.PRIVATE])}`)}`,
     expect(await reached({ mode: 'host' })).toBe('yes yes yes');
     await engine.docker('network', 'create', 'operators');
     expect(await reached({ prepared: 'operators' })).toBe('yes yes no');
-    const open = (network: NetworkOptions) => openNetwork(connect(dockerOf(engine)), network);
+    const open = (network: NetworkOptions) =>
+      openNetwork(connect(dockerOf(engine)), network, here, log);
     for (const prepared of ['bridge', 'host', 'container:x', 'not-there'])
       await expect(open({ prepared })).rejects.toThrow(/^LOAM_DOCKER_NETWORK: /);
     // None of them is given the engine's open network instead.

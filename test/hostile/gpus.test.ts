@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { expect, onTestFinished, test } from 'vitest';
 import { openDockerRunner } from '../../src/jobs/runners/docker/runner.ts';
 import { openGpuLedger } from '../../src/jobs/runners/gpu-ledger.ts';
-import { parseGpus } from '../../src/jobs/runners/gpus.ts';
+import { gpuVariables, parseGpus } from '../../src/jobs/runners/gpus.ts';
 import { openProcessRunner } from '../../src/jobs/runners/process/runner.ts';
 import { BUSYBOX, DOCKER, dockerRunner } from '../docker.ts';
 import { engineProxy } from '../engine-proxy.ts';
@@ -78,6 +78,19 @@ test.for(['bubblewrap', 'unshare'] as const)(
     expect(none.lines.sort()).toEqual(['CUDA_VISIBLE_DEVICES=', 'NVIDIA_VISIBLE_DEVICES=void']);
   },
 );
+
+test('of GPUs that the operator has named, a container gets the numbers, and counts from 0 inside', async () => {
+  const ledger = await openGpuLedger({ 'H100-80GB': 2, T4: 2 });
+  expect(ledger.models).toEqual({ 'H100-80GB': 2, T4: 2 });
+  const [first] = ledger.take('a', { gpu: 'T4', gpuCount: 1 });
+  expect(first).toMatchObject({ index: 2, uuid: '2' });
+  expect(gpuVariables(['2', '3'])).toEqual({
+    NVIDIA_VISIBLE_DEVICES: '2,3',
+    CUDA_VISIBLE_DEVICES: '0,1',
+  });
+  expect(() => ledger.take('b', { gpu: 'T4', gpuCount: 2 })).toThrow('are not free');
+  expect(await ledger.percentOf('a')).toBe(0);
+});
 
 /** For this process, whose runners then have the GPUs of the listing. */
 async function withListing(): Promise<void> {

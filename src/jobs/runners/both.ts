@@ -1,15 +1,16 @@
 /**
- * Several kinds of runner as one, on the same machines: `choose` says which kind runs an attempt, and its handle names it
- * from then on.
+ * Several runners as one: of several kinds on the same machine, and of several machines. `choose` says which one runs an
+ * attempt, and its handle names it from then on.
  */
-import { type AttemptSpec, type Handle, type Machine, type Runner, Unstartable } from './runner.ts';
+import { type AttemptSpec, type Handle, type Machine, type Runner, RunnerAway } from './runner.ts';
 
 export type Kinds = Readonly<Record<string, Runner>>;
 
-/** The kind of runner; or the reason for the job's user why there is none. */
-export type Choose = (job: Pick<AttemptSpec, 'image'>) => string | Unstartable;
+/** Which runs a job on a machine; null: none does. */
+export type Choose = (job: Pick<AttemptSpec, 'image'>, machine: string) => string | null;
 
-export function composed(kinds: Kinds, choose: Choose): Runner {
+/** @param name stands in an attempt that was claimed and is not prepared */
+export function composed(name: string, kinds: Kinds, choose: Choose): Runner {
   const runners = Object.values(kinds);
   const warnings = runners.flatMap(({ warning }) => warning ?? []);
   // Handles of processes did not name it before there were others.
@@ -28,19 +29,17 @@ export function composed(kinds: Kinds, choose: Choose): Runner {
   }
 
   return {
-    name: 'auto',
-    kinds: ['auto', ...Object.keys(kinds)],
-    machines: joined(runners.flatMap(({ machines }) => machines)),
-    ...(warnings.length > 0 && { warning: warnings.join(' ') }),
-    suits(job, machine) {
-      const kind = choose(job);
-      // One that cannot be started is told so anywhere.
-      if (kind instanceof Unstartable) return true;
-      return of({ runner: kind }).machines.some(({ id }) => id === machine);
+    name,
+    kinds: [...new Set([name, ...Object.keys(kinds)])],
+    get machines() {
+      return joined(runners.flatMap(({ machines }) => machines));
     },
+    ...(warnings.length > 0 && { warning: warnings.join(' ') }),
+    suits: (job, machine) => choose(job, machine) !== null,
     async prepare(spec, signal) {
-      const runner = choose(spec);
-      if (runner instanceof Unstartable) throw runner;
+      const runner = choose(spec, spec.machine);
+      // The machine was there when the job was given to it.
+      if (runner === null) throw new RunnerAway(`the machine ${spec.machine} does not answer`);
       return { ...(await of({ runner }).prepare(spec, signal)), runner };
     },
     start: (handle) => of(handle).start(handle),
@@ -55,7 +54,7 @@ export function composed(kinds: Kinds, choose: Choose): Runner {
   };
 }
 
-/** A computer that several of them use is one, and all of them see its GPUs. */
+/** A computer that several of them use is one, and all of them share its GPUs. */
 function joined(machines: readonly Machine[]): Machine[] {
   const found = new Map<string, Machine>();
   for (const machine of machines) {

@@ -1,5 +1,5 @@
 /**
- * Which attempt has which GPU of this machine: one ledger for all kinds of runner, so that no GPU is given out twice.
+ * Which attempt has which GPU of a machine: one ledger for all kinds of runner, so that no GPU is given out twice.
  *
  * It is kept in memory. Each runner has written down what its attempts hold, and says so when it is opened, before
  * anything is taken.
@@ -22,8 +22,9 @@ export type GpuLedger = {
   percentOf(attempt: string): Promise<number>;
 };
 
-export async function openGpuLedger(): Promise<GpuLedger> {
-  const all = await listGpus();
+/** @param told of another machine, which the operator has said; unset: those of this one */
+export async function openGpuLedger(told?: Readonly<Record<string, number>>): Promise<GpuLedger> {
+  const all = told ? gpusOf(told) : await listGpus();
   const held = new Map<string, readonly number[]>();
   const models: Record<string, number> = {};
   for (const { model } of all) models[model] = (models[model] ?? 0) + 1;
@@ -51,10 +52,19 @@ export async function openGpuLedger(): Promise<GpuLedger> {
     heldBy,
     release: (attempt) => void held.delete(attempt),
     async percentOf(attempt) {
+      // Nobody on the other machine is asked.
+      if (told) return 0;
       const mine = heldBy(attempt).map(({ uuid }) => uuid);
       if (mine.length === 0) return 0;
       const now = (await listGpus()).filter(({ uuid }) => mine.includes(uuid));
       return now.reduce((sum, { percent }) => sum + percent, 0) / Math.max(1, now.length);
     },
   };
+}
+
+/** Numbered as its operator names the models: `nvidia-smi` there must list them in the same order. */
+function gpusOf(told: Readonly<Record<string, number>>): GpuInfo[] {
+  return Object.entries(told)
+    .flatMap(([model, count]) => Array<string>(count).fill(model))
+    .map((model, index) => ({ index, model, percent: 0, uuid: String(index), minor: index }));
 }

@@ -68,7 +68,9 @@ export function parseGpus(listing: string, driver: string): GpuInfo[] {
  */
 export function gpuVariables(uuids: readonly string[]): Record<string, string> {
   const names = uuids.join(',');
-  return { CUDA_VISIBLE_DEVICES: names, NVIDIA_VISIBLE_DEVICES: names || 'void' };
+  // Of another machine the numbers alone are known. In a container those that it was given count from 0.
+  const inside = uuids.every((uuid) => /^\d+$/.test(uuid)) ? [...uuids.keys()].join(',') : names;
+  return { CUDA_VISIBLE_DEVICES: inside, NVIDIA_VISIBLE_DEVICES: names || 'void' };
 }
 
 /** These variables, and the devices that there are. */

@@ -3,15 +3,14 @@ import { existsSync, readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { type Config, ConfigError } from '../../config.ts';
 import type { Logger } from '../../log.ts';
+import type { DockerConfig, EngineConfig } from '../../variables/docker.ts';
 import { composed } from './both.ts';
-import { connect } from './docker/engine.ts';
-import { openDockerRunner } from './docker/runner.ts';
+import { isEncrypted } from './docker/engine.ts';
+import { type DockerRunner, openDockerRunner } from './docker/runner.ts';
 import { type GpuLedger, openGpuLedger } from './gpu-ledger.ts';
 import { openProcessRunner } from './process/runner.ts';
-import type { Runner } from './runner.ts';
+import { LOCAL, type Runner } from './runner.ts';
 
-/** An engine that does not answer the start within this is taken to be away. */
-const ANSWER_MS = 5_000;
 /** For `LOAM_RUNNER=docker`, where every job needs an image: git and the usual tools on Debian. */
 const DEFAULT_IMAGE = 'buildpack-deps:bookworm-scm';
 
@@ -30,83 +29,120 @@ type Options = {
 export async function openRunner(options: Options): Promise<Runner & AsyncDisposable> {
   const { config, log } = options;
   if (config.runner === 'process') return openProcesses(options);
-  const host = config.docker.host;
-  const found = await engineAt(config);
-  if (config.runner === 'docker') {
-    if ('missing' in found)
-      throw new ConfigError(
-        `LOAM_RUNNER: docker was asked for, and no engine answers at ${host}: ${found.missing}`,
-      );
-    log.info(`All jobs run in containers: ${found.version} answers at ${host}`);
-    return openContainers(options);
-  }
-  if ('missing' in found && !isExpected(config)) {
-    log.info(
-      `Jobs run as processes, and those with an image are refused: no container engine answers at ${host}`,
-    );
-    return openProcesses(options);
-  }
-  if ('missing' in found)
-    log.warn(`Jobs in containers wait: no engine answers at ${host} yet (${found.missing})`);
-  const others = config.defaultImage
-    ? `in ${config.defaultImage} (LOAM_DEFAULT_IMAGE)`
-    : 'as processes of this machine';
-  if ('version' in found)
-    log.info(
-      `Jobs with an image run in containers: ${found.version} answers at ${host}. The others run ${others}.`,
-    );
   await using cleanup = new AsyncDisposableStack();
   const gpus = await openGpuLedger();
-  const docker = cleanup.use(await openContainers(options, gpus));
-  const process = cleanup.use(await openProcesses(options, gpus));
-  const inContainer = (image: string | null) => image !== null || config.defaultImage !== undefined;
-  const runner = composed({ process, docker }, ({ image }) =>
-    inContainer(image) ? 'docker' : 'process',
+  const engines = await Promise.allSettled(
+    enginesOf(config).map((engine) => openEngine(options, engine, gpus)),
   );
+  for (const engine of engines) if (engine.status === 'fulfilled') cleanup.use(engine.value.runner);
+  const failed = engines.find((engine) => engine.status === 'rejected');
+  if (failed) throw failed.reason;
+  const opened = engines.flatMap((engine) => (engine.status === 'fulfilled' ? [engine.value] : []));
+  const away = opened.filter(({ runner }) => runner.engine.missing !== undefined);
+  const answering = opened.filter((engine) => !away.includes(engine));
+  for (const engine of answering) log.info(describeEngine(engine));
+
+  if (config.runner === 'docker') {
+    if (answering.length === 0)
+      throw new ConfigError(
+        `LOAM_RUNNER: docker was asked for, and no engine answers: ${away.map(reasonOf).join('; ')}`,
+      );
+    log.info('All jobs run in containers');
+  } else if (answering.length === 0 && !isExpected(config)) {
+    log.info(
+      `Jobs run as processes, and those with an image are refused: no container engine answers at ${config.docker.host}`,
+    );
+    return openProcesses(options, gpus);
+  } else {
+    const others = config.defaultImage
+      ? `in ${config.defaultImage} (LOAM_DEFAULT_IMAGE)`
+      : 'as processes of this machine';
+    log.info(`Jobs with an image run in containers. The others run ${others}.`);
+  }
+  for (const engine of away)
+    log.warn(`An engine does not answer yet, and nothing is given to it: ${reasonOf(engine)}`);
+
+  const containers = Object.fromEntries(opened.map(({ kind, runner }) => [kind, runner]));
+  const onMachine = (machine: string) =>
+    opened.find(({ runner }) => runner.machines.some(({ id }) => id === machine))?.kind ?? null;
+  const kinds =
+    config.runner === 'docker'
+      ? containers
+      : { process: cleanup.use(await openProcesses(options, gpus)), ...containers };
+  const runner = composed(config.runner, kinds, ({ image }, machine) => {
+    const inContainer = config.runner === 'docker' || image !== null || config.defaultImage;
+    if (inContainer) return onMachine(machine);
+    return machine === LOCAL ? 'process' : null;
+  });
   const owned = cleanup.move();
-  return { ...runner, [Symbol.asyncDispose]: () => owned.disposeAsync() };
+  return Object.assign(runner, { [Symbol.asyncDispose]: () => owned.disposeAsync() });
+}
+
+/** One with its kind of runner, which stands in its attempts: they are found again by it. */
+type Opened = { kind: string; host: string; isEncrypted: boolean; runner: DockerRunner };
+
+const KIND = 'docker';
+
+function enginesOf({ docker, engines }: Config): (DockerConfig & Partial<EngineConfig>)[] {
+  return engines ?? [docker];
+}
+
+function reasonOf({ host, runner }: Opened): string {
+  return `${host} (${runner.engine.missing})`;
+}
+
+function describeEngine({ host, isEncrypted, runner }: Opened): string {
+  const [machine] = runner.machines;
+  const what = `${runner.engine.facts?.version} answers at ${host}`;
+  if (machine?.id === LOCAL) return `${what}, on this machine`;
+  const open = isEncrypted ? '' : '; WITHOUT TLS: who can reach it is root on its machine';
+  return `${what}, on another machine, "${machine?.id}"${open}`;
 }
 
 /** Named by the operator, or used before: then it comes back. */
-function isExpected({ docker, dataDir }: Config): boolean {
+function isExpected({ docker, engines, dataDir }: Config): boolean {
   const folder = containersOf(dataDir);
   return (
-    docker.named || (existsSync(folder) && readdirSync(folder).some((name) => name[0] !== '.'))
+    engines !== undefined ||
+    docker.named ||
+    (existsSync(folder) && readdirSync(folder).some((name) => name[0] !== '.'))
   );
 }
 
-async function engineAt({ docker }: Config): Promise<{ version: string } | { missing: string }> {
-  try {
-    const { Version, Platform } = await connect(docker).call(
-      (engine) => engine.version(),
-      ANSWER_MS,
-    );
-    return { version: `${Platform?.Name || 'Docker'} ${Version}` };
-  } catch (error) {
-    return { missing: (error as Error).message };
-  }
-}
-
-function openContainers({ config, log }: Options, gpus?: GpuLedger) {
-  return openDockerRunner({
-    dir: containersOf(config.dataDir),
-    docker: config.docker,
+async function openEngine(
+  { config, log }: Options,
+  engine: DockerConfig & Partial<EngineConfig>,
+  gpusHere: GpuLedger,
+): Promise<Opened> {
+  const { name, network, gpus } = engine;
+  const folder = containersOf(config.dataDir);
+  const runner = await openDockerRunner({
+    dir: name === undefined ? folder : join(config.dataDir, 'engines', name),
+    docker: engine,
+    engine: name,
     images: {
       allowed: config.images ?? null,
       fallback: config.defaultImage ?? DEFAULT_IMAGE,
-      configFolder: config.docker.configFolder,
+      configFolder: engine.configFolder,
     },
     network: {
       mode: config.jobNetwork,
-      prepared: config.containers.network,
+      prepared: network ?? config.containers.network,
       runtime: config.containers.runtime,
     },
     root: config.containers.root,
-    gpus,
+    gpus: gpusHere,
+    gpusElsewhere: gpus,
     diskFloor: config.diskFloor,
     uids: config.jobUids,
     log,
   });
+  return {
+    kind: name === undefined ? KIND : `${KIND}:${name}`,
+    host: engine.host,
+    isEncrypted: isEncrypted(engine),
+    runner,
+  };
 }
 
 function openProcesses({ config, hidden, log }: Options, gpus?: GpuLedger) {
@@ -121,7 +157,7 @@ function openProcesses({ config, hidden, log }: Options, gpus?: GpuLedger) {
   });
 }
 
-/** Where the folders of containers lie. */
+/** Where the folders of containers lie, unless their engine has a name. */
 export function containersOf(dataDir: string): string {
   return join(dataDir, 'containers');
 }

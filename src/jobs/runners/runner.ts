@@ -115,8 +115,11 @@ export type Runner = {
    * that its handle names (`runner`) in one that is prepared.
    */
   kinds?: readonly string[];
-  /** Those that it runs attempts on. They stay the same while it lives. */
-  machines: readonly Machine[];
+  /**
+   * Those that it runs attempts on at this moment: one that does not answer is left out, and is there again when it
+   * does. What a machine has stays the same while the runner lives.
+   */
+  readonly machines: readonly Machine[];
   /** Whether a job with this image, or none, can run on a machine; unset: on all of them. */
   suits?(job: { image: string | null }, machine: string): boolean;
   /** For the operator, at the start: that jobs run unconfined. */

@@ -54,8 +54,15 @@ export async function startWorker(
   const { jobSlots: slots } = config;
   const kinds = kindsOf(runner);
   // What has no slots is offered to nobody.
-  const machines = slots > 0 ? runner.machines : [];
-  const self = { id, runner: runner.name, kinds, machines };
+  const machinesNow = () => (slots > 0 ? runner.machines : []);
+  const self = {
+    id,
+    runner: runner.name,
+    kinds,
+    get machines() {
+      return machinesNow();
+    },
+  };
   const stopping = new AbortController();
   const { signal } = stopping;
   const repeating = { bus, log, signal, pauses };
@@ -67,10 +74,9 @@ export async function startWorker(
   let elsewhere: Machine[] = [];
   /** What a sweep spares; it looks while it goes. */
   const known = new Set<string>();
-  const models = machines.flatMap(({ gpus }) => ['none', ...Object.keys(gpus)]);
   if (runner.warning) log.warn(runner.warning);
 
-  for (const machine of machines) log.info(describeMachine(machine, slots));
+  for (const machine of machinesNow()) log.info(describeMachine(machine, slots));
 
   const left = await openAttempts();
   await heartbeat(deps, self);
@@ -184,6 +190,7 @@ export async function startWorker(
     for (let long = reservations.size > 0; !signal.aborted; ) {
       const slotsFree = slots - active.size;
       const held = holdings();
+      const machines = machinesNow();
       const pools = openPools({ machines, slots, held });
       if (slotsFree <= 0 || pools.size === 0) return;
       const most = Math.min(slotsFree, SHORT_LOOK);
@@ -229,7 +236,8 @@ export async function startWorker(
         for await (const _ of bus.wakes('queue', signal)) {
           clearTimeout(due);
           await claimAll();
-          const ms = active.size < slots ? await nextDue(deps, models) : null;
+          const models = new Set(machinesNow().flatMap((m) => ['none', ...Object.keys(m.gpus)]));
+          const ms = active.size < slots ? await nextDue(deps, [...models]) : null;
           // A pause is a minute at most; what an idle waker would notice needs no timer.
           if (ms !== null)
             due = setTimeout(() => bus.notify('queue'), Math.min(ms, pauses.longestMs) + 1);
@@ -242,11 +250,17 @@ export async function startWorker(
   );
 
   const beating = (async () => {
-    while (!signal.aborted) {
+    for (let before = ''; !signal.aborted; ) {
       await delay(HEARTBEAT_MS, undefined, { signal }).catch(() => {});
       if (signal.aborted) return;
       try {
         await heartbeat(deps, self);
+        const there = machinesNow()
+          .map((machine) => machine.id)
+          .join();
+        // One that is back has room.
+        if (there !== before) bus.notify('queue');
+        before = there;
         elsewhere = await machinesOffered(deps, id);
         for (const lost of await findLost(deps, self))
           await db

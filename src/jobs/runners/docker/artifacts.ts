@@ -12,16 +12,23 @@ import { MAX_OUTPUT_ENTRIES, tooManyEntries } from '../runner.ts';
 import { type Engine, isStatus } from './engine.ts';
 import type { Owner } from './place.ts';
 
-type Source = { engine: Engine; container: string; place: string; owner: Owner };
+type Source = {
+  engine: Engine;
+  container: string;
+  place: string;
+  owner: Owner;
+  /** The job's folders are in the container, and not here. */
+  remote: boolean;
+};
 
 /** Null: nothing is there. The stream fails with TooLarge beyond so many entries. */
 export async function artifactsOf(
-  { engine, container, place, owner }: Source,
+  { engine, container, place, owner, remote }: Source,
   path: string,
   maxEntries = MAX_OUTPUT_ENTRIES,
 ): Promise<Readable | null> {
   const at = posix.resolve(MOUNTS.work, path);
-  if (engine.local && isMounted(at)) {
+  if (!remote && isMounted(at)) {
     const found = await locate(place, path);
     return found === null ? null : tarOf(found, maxEntries);
   }

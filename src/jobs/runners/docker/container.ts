@@ -18,7 +18,8 @@ export function containerName(attempt: string): string {
 export type ContainerSpec = {
   attempt: string;
   worker: string;
-  place: string;
+  /** Where the job's folders lie on the engine's machine; null: in the container. */
+  place: string | null;
   /** Id of the image. */
   image: string;
   owner: Owner;
@@ -37,7 +38,7 @@ export type ContainerSpec = {
 
 export function containerOptions(spec: ContainerSpec): Docker.ContainerCreateOptions {
   const { attempt, worker, place, owner, limits, runtime } = spec;
-  const gate = gateOf(spec);
+  const gate = gateOf({ ...spec, isOpen: place === null });
   const env = {
     HOME: MOUNTS.home,
     TMPDIR: MOUNTS.tmp,
@@ -82,10 +83,7 @@ export function containerOptions(spec: ContainerSpec): Docker.ContainerCreateOpt
       // A core file is the job's memory, secrets included, written wherever the machine's administrator says. Open files
       // are as many as the engine gives: asked for more than it has itself, it would start nothing.
       Ulimits: [{ Name: 'core', Soft: 0, Hard: 0 }],
-      Mounts: [
-        ...foldersOf(place).map(({ from, to }) => mount(from, to, false)),
-        mount(gateFolder(place), gate.seenAt, true),
-      ],
+      Mounts: place === null ? [] : mountsOf(place, gate.seenAt),
       LogConfig: { Type: 'json-file', Config: logOptions(spec.log) },
       RestartPolicy: { Name: 'no' },
       AutoRemove: false,
@@ -101,6 +99,13 @@ export function containerOptions(spec: ContainerSpec): Docker.ContainerCreateOpt
       }),
     },
   };
+}
+
+function mountsOf(place: string, gateSeenAt: string): Docker.MountSettings[] {
+  return [
+    ...foldersOf(place).map(({ from, to }) => mount(from, to, false)),
+    mount(gateFolder(place), gateSeenAt, true),
+  ];
 }
 
 function mount(source: string, target: string, readOnly: boolean): Docker.MountSettings {

@@ -9,6 +9,7 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Readable } from 'node:stream';
 import Docker from 'dockerode';
+import { ConfigError } from '../../../config.ts';
 import type { DockerConfig } from '../../../variables/docker.ts';
 import { RunnerAway } from '../runner.ts';
 
@@ -26,11 +27,11 @@ export class EngineError extends Error {
 const CALL_MS = 120_000;
 
 export type Engine = {
-  /** Of `LOAM_DOCKER_HOSTS`, or `local`. */
+  /** Of `LOAM_DOCKER_HOSTS`, or `docker`. */
   id: string;
+  /** For people: its address. */
+  host: string;
   docker: Docker;
-  /** The folders of this server are the engine's too, so that they can be mounted into containers. */
-  local: boolean;
   /**
    * @throws RunnerAway when it does not answer
    * @throws EngineError with the status of its refusal
@@ -45,8 +46,11 @@ export type Engine = {
   ): Promise<Readable>;
 };
 
+/** That of Docker's own variables. */
+export const DEFAULT_ENGINE = 'docker';
+
 /** Nothing is asked of it yet. */
-export function connect(config: DockerConfig, id = 'local'): Engine {
+export function connect(config: DockerConfig, id = DEFAULT_ENGINE): Engine {
   const { unix, tcp } = placeOf(config);
   // What is undefined here would be read from the environment.
   const docker = new Docker({
@@ -60,12 +64,15 @@ export function connect(config: DockerConfig, id = 'local'): Engine {
   });
   return {
     id,
+    host: config.host,
     docker,
-    local: unix !== undefined,
     async call(request, ms = CALL_MS) {
       const limit = AbortSignal.timeout(ms);
+      // Not every request takes the signal.
+      const { promise: late, reject } = Promise.withResolvers<never>();
+      limit.addEventListener('abort', () => reject(limit.reason), { once: true });
       try {
-        return await request(docker, limit);
+        return await Promise.race([request(docker, limit), late]);
       } catch (error) {
         throw limit.aborted ? tooLate(ms) : translated(error);
       }
@@ -100,13 +107,35 @@ type Place = {
   };
 };
 
-function placeOf({ host, tlsVerify, certPath }: DockerConfig): Place {
+const TLS_PORT = '2376';
+
+/** Whether nobody on the way reads what is said, or speaks in its place. */
+export function isEncrypted({ host, tlsVerify }: DockerConfig): boolean {
+  const url = new URL(host);
+  return url.protocol === 'unix:' || tlsVerify || url.port === TLS_PORT;
+}
+
+/** @throws ConfigError when its certificates cannot be read */
+function placeOf(config: DockerConfig): Place {
+  const { host, certPath } = config;
   const url = new URL(host);
   if (url.protocol === 'unix:') return { unix: url.pathname };
-  const protocol = tlsVerify || url.port === '2376' ? 'https' : 'http';
-  const pem = (name: string) => readFileSync(join(certPath ?? '', name), 'utf8');
-  const tls = certPath && { ca: pem('ca.pem'), cert: pem('cert.pem'), key: pem('key.pem') };
-  return { tcp: { host: url.hostname, port: url.port || '2375', protocol, ...(tls || {}) } };
+  const isHttps = isEncrypted(config);
+  const tls = isHttps && certPath !== undefined ? certificates(host, certPath) : {};
+  const protocol = isHttps ? 'https' : 'http';
+  const port = url.port || (isHttps ? TLS_PORT : '2375');
+  return { tcp: { host: url.hostname.replace(/^\[(.*)\]$/, '$1'), port, protocol, ...tls } };
+}
+
+function certificates(host: string, folder: string) {
+  const pem = (name: string) => readFileSync(join(folder, name), 'utf8');
+  try {
+    return { ca: pem('ca.pem'), cert: pem('cert.pem'), key: pem('key.pem') };
+  } catch (error) {
+    throw new ConfigError(
+      `The certificates for ${host} cannot be read: ${(error as Error).message}`,
+    );
+  }
 }
 
 /** A message of ours alone: the codes of sockets would be taken for those of the database's connection. */

@@ -26,25 +26,31 @@ const WAIT_S = 3_600;
  * The watchdog ends a container whose server never came back. It belongs to the init, so that no command has a child that it
  * does not know, and it does nothing when the job kills its `sleep`.
  */
-const SCRIPT = `n=0
+const WAIT = `n=0
 until [ -e ${SEEN_AT}/${FILE} ]; do
   n=$((n + 1))
   [ $n -gt 200 ] && s=1 || s=0.01
   [ $n -gt ${200 + WAIT_S} ] && exit 125
   sleep $s 2>/dev/null || sleep 1 2>/dev/null || :
 done
-c=$LOAM_GATE_COMMAND
+`;
+const BEGIN = `c=$LOAM_GATE_COMMAND
 ( ( trap '' TERM HUP INT; t=$LOAM_GATE_SECONDS; unset LOAM_GATE_COMMAND LOAM_GATE_SECONDS TINI_KILL_PROCESS_GROUP
   sleep "$t" && { kill -TERM -1; sleep 30; kill -KILL -1; } ) >/dev/null 2>&1 </dev/null & )
 unset LOAM_GATE_COMMAND LOAM_GATE_SECONDS TINI_KILL_PROCESS_GROUP n s
 exec /bin/sh -c "$c"`;
 
-export type GateOptions = { command: string; timeoutMs: number };
+export type GateOptions = {
+  command: string;
+  timeoutMs: number;
+  /** Nothing is set up after its start, which is the start of the job then: so on another machine. */
+  isOpen: boolean;
+};
 
 /** Parts of what a container is created with. */
-export function gateOf({ command, timeoutMs }: GateOptions) {
+export function gateOf({ command, timeoutMs, isOpen }: GateOptions) {
   return {
-    entrypoint: ['/bin/sh', '-c', SCRIPT],
+    entrypoint: ['/bin/sh', '-c', isOpen ? BEGIN : WAIT + BEGIN],
     env: {
       LOAM_GATE_COMMAND: command,
       LOAM_GATE_SECONDS: String(Math.ceil(timeoutMs / 1000) + SPARE_S),
@@ -74,7 +80,7 @@ export async function openedAt(place: string): Promise<number | null> {
   }
 }
 
-/** Lets the job start. */
+/** Lets the job start, or notes that it does. */
 export async function openGate(place: string): Promise<void> {
   const file = join(gateFolder(place), FILE);
   const handle = await open(`${file}.new`, 'w', 0o444);

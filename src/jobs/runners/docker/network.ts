@@ -12,6 +12,7 @@
 import { stat } from 'node:fs/promises';
 import type Docker from 'dockerode';
 import { ConfigError } from '../../../config.ts';
+import type { Logger } from '../../../log.ts';
 import type { NetworkMode } from '../process/network.ts';
 import { RunnerAway } from '../runner.ts';
 import { type Engine, isStatus } from './engine.ts';
@@ -42,18 +43,30 @@ const NETWORK = 'loam';
 const KERNELS = /^(?:runc|crun|youki|nvidia|io\.containerd\.runc\.v\d+)$/;
 const BUILT_IN = /^(?:bridge|default|host|none|container:.*)$/;
 
+/** Whether the engine is on this machine. @throws RunnerAway */
+type IsLocal = () => Promise<boolean>;
+
 /**
  * An engine that does not answer yet is asked again for the first container.
  * @throws ConfigError when the prepared network is none
  */
 export async function openNetwork(
   engine: Engine,
-  options: NetworkOptions = {},
+  options: NetworkOptions,
+  isLocal: IsLocal,
+  log: Pick<Logger, 'warn'>,
 ): Promise<ContainerNetwork> {
   let chosen: ContainerNetwork | undefined;
   const choose = async () => {
-    chosen ??= await choice(engine, options);
+    chosen ??= await choice(engine, options, isLocal);
     return chosen;
+  };
+  /** The start is over by then. */
+  const chooseLater = async () => {
+    if (chosen) return chosen;
+    const { warning } = await choose();
+    if (warning) log.warn(warning);
+    return choose();
   };
   try {
     return await choose();
@@ -61,25 +74,26 @@ export async function openNetwork(
     if (!(error instanceof RunnerAway)) throw error;
   }
   return {
-    options: async () => (await choose()).options(),
-    connect: async (container) => (await choose()).connect(container),
+    options: async () => (await chooseLater()).options(),
+    connect: async (container) => (await chooseLater()).connect(container),
   };
 }
 
 async function choice(
   engine: Engine,
   { mode = 'internet', prepared, runtime }: NetworkOptions,
+  isLocal: IsLocal,
 ): Promise<ContainerNetwork> {
   if (mode !== 'internet') return fixed(mode);
   if (prepared !== undefined) {
     await findPrepared(engine, prepared);
     return fixed(prepared);
   }
-  const missing = await whyNoRules(engine, runtime);
+  const missing = await whyNoRules(engine, isLocal, runtime);
   if (missing === null) return internet(engine);
   return {
     ...fixed('none'),
-    warning: `Jobs in containers of the engine ${engine.id} have no network: ${missing}. A network that you prepared can be given to them by LOAM_DOCKER_NETWORK.`,
+    warning: `Jobs in containers of the engine ${engine.id} have no network: ${missing}. A network that you prepared there can be given to them by LOAM_DOCKER_NETWORK.`,
   };
 }
 
@@ -102,8 +116,12 @@ async function findPrepared(engine: Engine, name: string): Promise<void> {
 }
 
 /** Null: containers of this engine can have rules. */
-async function whyNoRules(engine: Engine, runtime = 'runc'): Promise<string | null> {
-  if (!engine.local) return 'the engine is on another machine';
+async function whyNoRules(
+  engine: Engine,
+  isLocal: IsLocal,
+  runtime = 'runc',
+): Promise<string | null> {
+  if (!(await isLocal())) return 'the engine is on another machine';
   if (process.getuid?.() !== 0) return 'setting rules for their networks takes root';
   if (!KERNELS.test(runtime)) return `the runtime ${runtime} has a network of its own making`;
   const missing = await canHaveRules();

@@ -83,7 +83,7 @@ export function outcomeOf({ record, state, openedAt, stop, refused }: Ended): Ou
   // Nobody opened the gate for an hour: its server was gone.
   if (openedAt === null && !stop) return { kind: 'lost' };
   const startedAt = openedAt ?? state.startedAt;
-  const endedAt = Math.max(startedAt, state.endedAt);
+  const endedAt = Math.max(startedAt, record.remote ? onOurClock(startedAt, state) : state.endedAt);
   const timedOut =
     stop?.why === 'timeout' ||
     // Its watchdog has ended it while no server was there.
@@ -98,6 +98,11 @@ export function outcomeOf({ record, state, openedAt, stop, refused }: Ended): Ou
     endedAt: new Date(endedAt),
     ...(note !== undefined && { note }),
   };
+}
+
+/** Of a container that began with its job: the clock of the engine's machine may differ from ours. */
+function onOurClock(startedAt: number, state: ContainerState): number {
+  return startedAt + state.endedAt - state.startedAt;
 }
 
 /** The least that it waits beyond the timeout. */

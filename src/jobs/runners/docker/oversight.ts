@@ -20,7 +20,14 @@ const KILLED_MS = 500;
 /** An engine that does not answer is asked again after this. */
 const AWAY_MS = 500;
 
-export type Overseen = { engine: Engine; container: string; place: string; graceMs: number };
+export type Overseen = {
+  engine: Engine;
+  container: string;
+  place: string;
+  graceMs: number;
+  /** Whether its processes are of this machine; false until that is known. */
+  isLocal(): boolean;
+};
 
 /**
  * Settles when the container has ended, with how. What it is to be ended for is written down first (`stop`).
@@ -74,13 +81,13 @@ export async function end(overseen: Overseen, stop: Stop): Promise<void> {
 }
 
 async function send(
-  { engine, container }: Overseen,
+  { engine, container, isLocal }: Overseen,
   how: 'TERM' | 'KILL',
   known?: ContainerState,
 ): Promise<void> {
   if (how === 'TERM') {
     const state = known ?? (await stateOf(engine, container));
-    const pids = engine.local && process.getuid?.() === 0 ? processesOf(state?.pid ?? 0) : [];
+    const pids = isLocal() && process.getuid?.() === 0 ? processesOf(state?.pid ?? 0) : [];
     if (pids.length > 0) return terminate(pids);
   }
   try {

@@ -4,7 +4,7 @@
  *
  *   attempt.json      what it was made from, but for its command, environment and secrets; before the container is made
  *   gate/             see `gate.ts`
- *   work, tmp, home   of the job, and its user's alone
+ *   work, tmp, home   of the job, and its user's alone; of a container on another machine they are in the container
  *   stop.json         that it was told to end, when and why; before it is told
  *   unstartable.json  why it cannot run
  */
@@ -19,6 +19,8 @@ export type Owner = { uid: number; gid: number };
 
 export type AttemptRecord = {
   machine: string;
+  /** The job's folders are in the container, on another machine. */
+  remote?: boolean;
   owner: Owner;
   timeoutMs: number;
   log: { bytes: number; lines: number };

@@ -9,18 +9,17 @@ import { existsSync } from 'node:fs';
 import { mkdir, readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import type Docker from 'dockerode';
 import { createLog, type Logger } from '../../../log.ts';
 import type { DockerConfig } from '../../../variables/docker.ts';
 import { CpuShares } from '../cpu-share.ts';
 import { type GpuLedger, openGpuLedger } from '../gpu-ledger.ts';
 import { type Accounts, DEFAULT_UIDS, openAccounts, type UidRange } from '../process/accounts.ts';
-import { diskUse, watchDisk } from '../process/disk.ts';
 import { type Limits, limitsOf, thisMachine } from '../process/limits.ts';
 import { openRemoval } from '../process/removal.ts';
-import { GRACE_MS, type Handle, LOCAL, type Runner, type Usage } from '../runner.ts';
+import { GRACE_MS, type Handle, LOCAL, type Machine, type Runner, type Usage } from '../runner.ts';
 import { artifactsOf } from './artifacts.ts';
 import { containerName, containerOptions, LABEL_ATTEMPT, LABEL_WORKER } from './container.ts';
+import { watchDiskOf } from './disk.ts';
 import { connect, EngineError, isStatus } from './engine.ts';
 import { openedAt, openGate } from './gate.ts';
 import { type ImagesOptions, openImages } from './images.ts';
@@ -28,15 +27,9 @@ import { followLog } from './logs.ts';
 import { type NetworkOptions, openNetwork } from './network.ts';
 import { stateOf } from './outcome.ts';
 import { end, type Overseen, untilEnded } from './oversight.ts';
-import {
-  type AttemptRecord,
-  foldersOf,
-  giveTo,
-  makePlace,
-  readRecord,
-  writeRecord,
-} from './place.ts';
-import { processesOf } from './processes.ts';
+import { giveTo, makePlace, readRecord, writeRecord } from './place.ts';
+import { type Presence, watchEngine } from './presence.ts';
+import { makeFoldersIn, sendCheckout } from './remote.ts';
 import { sampleOf } from './stats.ts';
 import { openUsers } from './users.ts';
 
@@ -49,6 +42,8 @@ export type DockerRunnerOptions = {
   /** Where the folders of attempts lie. */
   dir: string;
   docker: DockerConfig;
+  /** Its name in `LOAM_DOCKER_HOSTS`, when it is named there. While it is away, such a one offers nothing. */
+  engine?: string;
   images: Omit<ImagesOptions, 'log'>;
   network?: NetworkOptions;
   /** An image that wants root gets it, in its container. */
@@ -61,32 +56,40 @@ export type DockerRunnerOptions = {
   diskFloor?: number;
   /** Of this machine, shared with other runners on it; unset: its own. */
   gpus?: GpuLedger;
+  /** Of the engine's machine, when that is another: model → how many. */
+  gpusElsewhere?: Readonly<Record<string, number>>;
   /** In place of those that follow from what was asked for. */
   limits?: Partial<Limits>;
   log?: Logger;
 };
 
 /** Disposing it leaves jobs running, and what is not yet removed to the next start. */
-export type DockerRunner = Runner & AsyncDisposable;
+export type DockerRunner = Runner &
+  AsyncDisposable & { engine: Pick<Presence, 'facts' | 'missing'> };
 
 export async function openDockerRunner(options: DockerRunnerOptions): Promise<DockerRunner> {
   const { dir, graceMs = GRACE_MS, uids = DEFAULT_UIDS } = options;
+  await using cleanup = new AsyncDisposableStack();
   const log = options.log ?? createLog('silent');
   await mkdir(dir, { recursive: true, mode: 0o700 });
-  const engine = connect(options.docker);
+  const engine = connect(options.docker, options.engine);
+  const presence = cleanup.use(await watchEngine(engine, dir, log));
   const images = openImages(engine, { ...options.images, log });
-  const network = await openNetwork(engine, options.network);
+  const isLocal = async () => (await presence.found()).local;
+  const network = await openNetwork(engine, options.network ?? {}, isLocal, log);
   /** Tells the containers of this server from those of others on the same engine. */
   const worker = createHash('sha256').update(dir).digest('hex').slice(0, 16);
   const accounts = await accountsOf(dir, uids);
-  const removal = await openRemoval(join(dir, TRASH), (error, what) =>
-    log.error({ err: error }, what),
+  const removal = cleanup.use(
+    await openRemoval(join(dir, TRASH), (error, what) => log.error({ err: error }, what)),
   );
   const users = openUsers(engine, { root: options.root ?? false });
-  const gpus = options.gpus ?? (await openGpuLedger());
+  const here = options.gpus ?? (await openGpuLedger());
+  const elsewhere = await openGpuLedger(options.gpusElsewhere ?? {});
+  const gpusOf = (remote = false) => (remote ? elsewhere : here);
   for (const attempt of (await readdir(dir)).filter((name) => !name.startsWith('.'))) {
     const record = await readRecord(join(dir, attempt), 'attempt');
-    if (record) gpus.hold(attempt, record.gpus);
+    if (record) gpusOf(record.remote).hold(attempt, record.gpus);
   }
   const cpuShares = new CpuShares();
   const disks = new Map<string, number>();
@@ -99,7 +102,19 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
     container: containerName(String(handle.attempt)),
     place: placeOf(handle),
     graceMs,
+    isLocal: () => presence.facts?.local ?? false,
   });
+
+  /** An engine that has not answered yet is taken for one of this machine when its socket is here. */
+  function machines(): Machine[] {
+    const { facts, missing } = presence;
+    if (options.engine !== undefined && missing !== undefined) return [];
+    if (!facts && !options.docker.host.startsWith('unix:')) return [];
+    const { cpus, memoryBytes } = facts ?? thisMachine();
+    const remote = facts?.local === false;
+    const gpus = gpusOf(remote).models;
+    return [{ id: remote ? engine.id : LOCAL, cpus, memoryBytes, gpus }];
+  }
 
   async function removeContainer(attempt: string): Promise<void> {
     const container = containerName(attempt);
@@ -126,42 +141,20 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
   async function removeAll(attempt: string, place: string): Promise<void> {
     await removeContainer(attempt);
     await accounts?.release(place);
-    gpus.release(attempt);
+    here.release(attempt);
+    elsewhere.release(attempt);
     cpuShares.forget(attempt);
     disks.delete(attempt);
     await removal.discard(place);
   }
 
-  async function watchDiskOf(handle: Handle, record: AttemptRecord, signal: AbortSignal) {
-    const { container, place } = overseen(handle);
-    let pid = 0;
-    return watchDisk(
-      {
-        dirs: foldersOf(place).map(({ from }) => from),
-        diskBytes: record.diskBytes,
-        files: record.files,
-        floorBytes: options.diskFloor ?? 0,
-        pids: () => (engine.local ? processesOf(pid) : []),
-        // What the job writes into its image's own folders.
-        async beside() {
-          const seen: Docker.ContainerInspectInfo & { SizeRw?: number } = await engine.call(
-            (docker) => docker.getContainer(container).inspect({ size: true } as object),
-          );
-          pid = seen.State.Pid;
-          // Of volumes that the image asks for the engine tells no size.
-          const volumes = seen.Mounts.filter(({ Type }) => Type === 'volume');
-          const inVolumes = await diskUse(engine.local ? volumes.map(({ Source }) => Source) : []);
-          return (seen.SizeRw ?? 0) + inVolumes.bytes;
-        },
-        measured: ({ bytes }) => void disks.set(String(handle.attempt), bytes),
-      },
-      signal,
-    );
-  }
-
+  const owned = cleanup.move();
   return {
     name: 'docker',
-    machines: [{ id: LOCAL, ...thisMachine(), gpus: gpus.models }],
+    engine: presence,
+    get machines() {
+      return machines();
+    },
     ...(network.warning && { warning: network.warning }),
 
     async prepare(spec, abort) {
@@ -170,9 +163,11 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
       const place = join(dir, id);
       if (existsSync(place)) await remove(handle);
       const image = await images.ensure(spec.image, spec.report, abort);
-      const limits = { ...limitsOf(spec.hardware), ...options.limits };
+      const facts = await presence.found();
+      const remote = !facts.local;
+      const limits = { ...limitsOf(spec.hardware, facts), ...options.limits };
       await makePlace(place);
-      const taken = gpus.take(id, spec.hardware);
+      const taken = gpusOf(remote).take(id, spec.hardware);
       const account = await accounts?.reserve(place);
       const owner = await users.ownerOf(
         image,
@@ -180,6 +175,7 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
       );
       await writeRecord(place, 'attempt', {
         machine: spec.machine,
+        remote,
         owner,
         timeoutMs: spec.timeoutMs,
         log: spec.log,
@@ -197,7 +193,7 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
       const created = containerOptions({
         attempt: id,
         worker,
-        place,
+        place: remote ? null : place,
         image: image.id,
         owner,
         command: spec.command,
@@ -212,16 +208,25 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
       await engine.call((docker, abortSignal) =>
         docker.createContainer({ ...created, abortSignal }),
       );
+      if (remote) {
+        const target = { engine, container: containerName(id) };
+        await makeFoldersIn(target, owner);
+        if (spec.checkout) await sendCheckout(target, place, abort);
+        await removal.discard(work);
+      }
       abort.throwIfAborted();
       return handle;
     },
 
     async start(handle) {
       const { container, place } = overseen(handle);
-      if (await openedAt(place)) return;
+      const remote = (await readRecord(place, 'attempt'))?.remote;
+      if (!remote && (await openedAt(place))) return;
       const state = await stateOf(engine, container);
       if (!state) throw new Error(`the container of ${handle.attempt} is gone`);
       if (state.status === 'created') {
+        // Noted before: it has no gate, so it may be over before we know that it was started.
+        if (remote) await openGate(place);
         try {
           await engine.call((docker, abortSignal) =>
             docker.getContainer(container).start({ abortSignal } as object),
@@ -232,6 +237,7 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
           return writeRecord(place, 'unstartable', { reason });
         }
       }
+      if (remote) return;
       await network.connect(container);
       await openGate(place);
     },
@@ -243,6 +249,7 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
       const state = await stateOf(engine, container);
       if (!state) return 'gone';
       if (state.status === 'ended') return 'started';
+      if (state.status === 'created') return 'prepared';
       return (await openedAt(place)) ? 'started' : 'prepared';
     },
 
@@ -268,15 +275,23 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
       const watching = new AbortController();
       const record = await readRecord(placeOf(handle), 'attempt');
       if (!record) return { kind: 'lost' };
-      const disk = watchDiskOf(handle, record, AbortSignal.any([abort, watching.signal]))
-        .then(async (why) => {
-          if (!why) return;
-          await end(overseen(handle), {
-            how: 'KILL',
-            why: 'disk',
-            at: Date.now(),
-            note: why.reason,
-          });
+      const { container, place, isLocal } = overseen(handle);
+      const disk = watchDiskOf(
+        {
+          engine,
+          container,
+          place,
+          remote: record.remote ?? false,
+          isLocal,
+          limits: record,
+          floorBytes: options.diskFloor ?? 0,
+          measured: (bytes) => void disks.set(String(handle.attempt), bytes),
+        },
+        AbortSignal.any([abort, watching.signal]),
+      )
+        .then(async (note) => {
+          if (note === null) return;
+          await end(overseen(handle), { how: 'KILL', why: 'disk', at: Date.now(), note });
           told.dispatchEvent(new Event(String(handle.attempt)));
         })
         // Written down by then: it is sent when the engine answers.
@@ -306,7 +321,7 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
       const startedAt = (await openedAt(placeOf(handle))) ?? sample.at - 1_000;
       return {
         cpuPercent: cpuShares.percentOf(attempt, sample, startedAt, record.cpus),
-        gpuPercent: await gpus.percentOf(attempt),
+        gpuPercent: await gpusOf(record.remote).percentOf(attempt),
         memoryBytes: sample.memoryBytes,
         diskBytes: disks.get(attempt) ?? 0,
       } satisfies Usage;
@@ -315,7 +330,9 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
     async artifacts(handle, path) {
       const { container, place } = overseen(handle);
       const record = await readRecord(place, 'attempt');
-      return record ? artifactsOf({ engine, container, place, owner: record.owner }, path) : null;
+      if (!record) return null;
+      const { owner, remote = false } = record;
+      return artifactsOf({ engine, container, place, owner, remote }, path);
     },
 
     remove,
@@ -341,7 +358,7 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
         throw new AggregateError(errors, `${errors.length} attempts cannot be removed`);
     },
 
-    [Symbol.asyncDispose]: () => removal[Symbol.asyncDispose](),
+    [Symbol.asyncDispose]: () => owned.disposeAsync(),
   };
 }
 

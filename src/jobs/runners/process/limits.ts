@@ -37,10 +37,12 @@ const OPEN_FILES = 65_536;
  */
 const UNUSED_BYTES = 4 * GIB;
 
-/** The GB of the contract are GiB here, as everywhere in this project. */
-export function limitsOf({ cpu, memoryGb, diskGb }: Hardware): Limits {
+/** On this machine, or on another. The GB of the contract are GiB here, as everywhere in this project. */
+export function limitsOf(
+  { cpu, memoryGb, diskGb }: Hardware,
+  { cpus, memoryBytes: allJobsMemoryBytes } = thisMachine(),
+): Limits {
   const { maxBytes, maxFiles } = diskRoom(diskGb);
-  const { cpus, memoryBytes: allJobsMemoryBytes } = thisMachine();
   return {
     memoryBytes: Math.min(memoryGb * GIB, allJobsMemoryBytes),
     allJobsMemoryBytes,

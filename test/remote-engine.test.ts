@@ -1,0 +1,175 @@
+/** Jobs on an engine of another machine: one that is reached by TLS, and sees none of our files. */
+
+import { mkdir, symlink, truncate, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { text } from 'node:stream/consumers';
+import { extract } from 'tar-stream';
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { BUSYBOX, DOCKER, dockerRunner } from './docker.ts';
+import { eventually, startApp } from './harness.ts';
+import { has, needs } from './needs.ts';
+import { type OwnEngine, startOwnEngine } from './own-engine.ts';
+import { attemptSpec, runnerContract, runToEnd } from './runner.contract.ts';
+import { cancel, job, lines, submit, until } from './submit.ts';
+
+let engine: OwnEngine;
+beforeAll(async () => {
+  if (has('docker') && has('root'))
+    engine = await startOwnEngine({ liveRestore: true, remote: true });
+}, 60_000);
+afterAll(async () => {
+  const left = await engine?.docker('ps', '--all', '--quiet');
+  await engine?.[Symbol.asyncDispose]();
+  expect(left ?? '', 'containers left').toBe('');
+});
+beforeEach((ctx) => needs(ctx, 'docker', 'root'));
+
+const open = () => dockerRunner({ docker: engine.config, engine: 'far' });
+
+describe.runIf(has('docker') && has('root'))('the contract', () => {
+  runnerContract(() => dockerRunner({ docker: engine.config, engine: 'far' }));
+});
+
+test('whether an engine is of this machine is found out, and not read from its address', async () => {
+  await using far = await open();
+  expect(far.runner.machines).toMatchObject([{ id: 'far' }]);
+  await using near = await dockerRunner({ docker: DOCKER, engine: 'near' });
+  expect(near.runner.machines).toMatchObject([{ id: 'local' }]);
+});
+
+test('a checkout is sent into the container, and artifacts come out of it', async () => {
+  await using made = await open();
+  const { runner } = made;
+  const spec = attemptSpec(
+    [
+      'pwd; id -u; cat src/main.txt; readlink link; stat -c "%u %a" . src/main.txt /tmp /home/job; ls -d /.loam 2>&1',
+      'mkdir out; echo made > out/file; ln -s /etc/passwd out/link; ln -s /etc out/etc; head -c 3000000 /dev/zero > out/big',
+    ].join('\n'),
+    {
+      async checkout(dir) {
+        await mkdir(join(dir, 'src'), { recursive: true });
+        await writeFile(join(dir, 'src/main.txt'), 'hello\n', { mode: 0o640 });
+        await symlink('src', join(dir, 'link'));
+      },
+    },
+  );
+  const { handle, outcome, lines } = await runToEnd(runner, spec);
+  const uid = lines[1];
+  expect(lines).toEqual([
+    '/work',
+    uid,
+    'hello',
+    'src',
+    `${uid} 700`,
+    `${uid} 640`,
+    `${uid} 700`,
+    `${uid} 700`,
+    'ls: /.loam: No such file or directory',
+  ]);
+  expect(outcome).toMatchObject({ kind: 'exited', exitCode: 0 });
+  expect(await runner.artifacts(handle, '/work/out/link')).toBeNull();
+  expect(await runner.artifacts(handle, 'out/nothing')).toBeNull();
+  const found: Record<string, number> = {};
+  const tar = await runner.artifacts(handle, 'out');
+  for await (const entry of tar?.pipe(extract()) ?? []) {
+    const { name, type } = entry.header;
+    found[`${name} ${type}`] = (await text(entry)).length;
+  }
+  expect(found).toEqual({
+    'file file': 5,
+    'big file': 3_000_000,
+    'link symlink': 0,
+    'etc symlink': 0,
+  });
+});
+
+test('a checkout that breaks off fails the step, and what was begun is removed', async () => {
+  await using made = await open();
+  const { runner } = made;
+  const abort = new AbortController();
+  const spec = attemptSpec('true', {
+    async checkout(dir) {
+      await mkdir(dir);
+      // So much takes seconds to send.
+      await writeFile(join(dir, 'large'), '');
+      await truncate(join(dir, 'large'), 4 * 2 ** 30);
+      setTimeout(() => abort.abort(new Error('cancelled')), 500);
+    },
+  });
+  await expect(runner.prepare(spec, abort.signal)).rejects.toThrow('cancelled');
+  await runner.remove({ attempt: spec.id });
+  expect(await engine.docker('ps', '--all', '--quiet')).toBe('');
+});
+
+test('a job that fills the disk of another machine is ended', async () => {
+  await using made = await dockerRunner({
+    docker: engine.config,
+    engine: 'far',
+    limits: { diskBytes: 20 * 2 ** 20 },
+  });
+  const { outcome } = await runToEnd(
+    made.runner,
+    attemptSpec('head -c 40m /dev/zero > /tmp/large; sleep 600'),
+  );
+  expect(outcome).toMatchObject({
+    exitCode: 137,
+    note: expect.stringMatching(/keeps \d+ MB on disk/),
+  });
+});
+
+test('a worker drives several engines: one that goes away keeps its own jobs and gets no others', {
+  timeout: 90_000,
+}, async () => {
+  const engines = [
+    { ...DOCKER, name: 'near' },
+    { ...engine.config, name: 'far' },
+  ];
+  await using app = await startApp({ config: { runner: 'auto', engines } });
+  const { admin } = app;
+  const run = (name: string, command: string) =>
+    submit(admin, { namespace: 'admin', image: BUSYBOX, name, command });
+  const machineOf = async (name: string) => {
+    const { rows } = await app.pool.query<{ machine: string; runner: string }>(
+      'select a.machine, a.runner from job_attempts a join jobs j on j.id = a.job_id where j.name = $1',
+      [name],
+    );
+    return rows.map(({ machine, runner }) => `${machine} ${runner}`);
+  };
+  // The one that has most room is next.
+  const names = ['first', 'second'] as const;
+  for (const name of names) {
+    await run(name, "trap 'exit 4' TERM; i=0; while :; do i=$((i+1)); echo $i; sleep 0.1; done");
+    await until(admin, 'admin', name, 'RUNNING');
+  }
+  const placed = await Promise.all(names.map(machineOf));
+  expect(placed.flat().sort()).toEqual(['far docker:far', 'local docker:near']);
+  const far = names[placed.findIndex(([one]) => one?.startsWith('far'))] ?? 'none';
+
+  await app.app[Symbol.asyncDispose]();
+  await engine.kill('SIGKILL');
+  await app.restart();
+  for (const name of ['third', 'fourth']) {
+    await run(name, 'echo here');
+    await until(admin, 'admin', name, 'SUCCEEDED');
+    expect(await machineOf(name)).toEqual(['local docker:near']);
+  }
+  expect((await job(admin, 'admin', far)).status).toBe('RUNNING');
+  await engine.start();
+  for (const name of names) {
+    const seen = (await lines(admin, 'admin', name)).length;
+    await eventually(async () =>
+      expect((await lines(admin, 'admin', name)).length).toBeGreaterThan(seen),
+    );
+    await cancel(admin, 'admin', name);
+    await eventually(async () => expect((await job(admin, 'admin', name)).exitCode).toBe(4));
+    // Shells announce the death of their children too.
+    const said = (await lines(admin, 'admin', name)).filter((line) => line !== 'Terminated');
+    expect(said).toEqual(said.map((_, i) => String(i + 1)));
+    expect(await machineOf(name)).toHaveLength(1);
+  }
+  // What is back is given jobs again, soon.
+  await eventually(async () => {
+    const { rows } = await app.pool.query('select machines from workers');
+    expect(rows[0].machines.map(({ id }: { id: string }) => id).sort()).toEqual(['far', 'local']);
+  }, 30_000);
+});
