@@ -1,0 +1,135 @@
+/**
+ * `npm run bench:job-throughput [jobs]`: trivial jobs a second with 1, 4 and 8 in flight, as processes and as containers,
+ * against as many loops of bubblewrap and of `docker run`, and against an array of Slurm on one node. With the CPU time
+ * of the whole machine for each, so nothing that works for a job is left out; nothing else may run beside it.
+ *
+ * Ours are counted from the first request that creates one until the last is over. All have a checkout, a log and
+ * events, which the others do not have. Those of Slurm count as over when their command has run.
+ */
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { readFile } from 'node:fs/promises';
+import { availableParallelism } from 'node:os';
+import { join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
+import pg from 'pg';
+import { DOCKER } from '../test/docker.ts';
+import { createJob, IMAGE, type Place } from './jobs.ts';
+import { openBench, time } from './repository.ts';
+import { openSlurm } from './slurm.ts';
+
+const JOBS = Number(process.argv[2] ?? 40);
+const IN_FLIGHT = [1, 4, 8];
+const WARM_UP = 4;
+const COMMAND = 'true';
+/** Of the sandbox that a job has, without its limits and its network. */
+const BUBBLEWRAP = [
+  ...['--ro-bind', '/usr', '/usr', '--symlink', 'usr/bin', '/bin', '--symlink', 'usr/lib', '/lib'],
+  ...['--symlink', 'usr/lib64', '/lib64', '--proc', '/proc', '--dev', '/dev', '--tmpfs', '/tmp'],
+  ...['--unshare-all', '--die-with-parent', '--new-session', '--clearenv', '--', '/bin/sh', '-c'],
+];
+const TICK_MS = 10;
+
+let names = 0;
+const env = { PATH: process.env.PATH, DOCKER_HOST: DOCKER.host };
+const hasEngine = await ends('docker', ['image', 'inspect', IMAGE]);
+console.log(
+  `${JOBS} jobs that do nothing, ${availableParallelism()} cores: a second, and ms of all CPUs for each`,
+);
+for (const inFlight of IN_FLIGHT) {
+  await using bench = await openBench({
+    LOAM_JOB_SLOTS: String(inFlight),
+    LOAM_RUNNER: hasEngine ? 'auto' : 'process',
+    ...(hasEngine && { DOCKER_HOST: DOCKER.host }),
+  });
+  await bench.graphql(
+    'mutation { createRepository(input: {namespace: "admin", name: "code"}) { repository { id } } }',
+  );
+  console.log(`${inFlight} in flight`);
+  const ours = await measured('processes', (jobs) => runJobs(bench, { repo: 'admin/code' }, jobs));
+  const slurm = await openSlurm(join(bench.folder, 'slurm'));
+  if (typeof slurm === 'string') console.log(`  NOT MEASURED: Slurm. ${slurm}`);
+  else {
+    const theirs = await measured('Slurm', (jobs) => slurm.run(COMMAND, jobs, inFlight));
+    console.log(`    processes have ${(ours / theirs).toFixed(1)} × Slurm's`);
+    await slurm[Symbol.asyncDispose]();
+  }
+  await measured('bwrap', (jobs) => loops(inFlight, jobs, 'bwrap', [...BUBBLEWRAP, COMMAND]));
+  if (!hasEngine) {
+    console.log(`  NOT MEASURED: containers. No engine with ${IMAGE} answers at ${DOCKER.host}`);
+    continue;
+  }
+  await measured('containers', (jobs) => runJobs(bench, { image: IMAGE }, jobs));
+  const run = ['run', '--rm', IMAGE, COMMAND];
+  await measured('docker run', (jobs) => loops(inFlight, jobs, 'docker', run));
+}
+
+/** Prints and gives how many a second. */
+async function measured(what: string, work: (jobs: number) => Promise<void>): Promise<number> {
+  await work(WARM_UP);
+  const before = await busyMs();
+  const ms = await time(() => work(JOBS));
+  const cpu = ((await busyMs()) - before) / JOBS;
+  const rate = (JOBS / ms) * 1_000;
+  console.log(
+    `  ${what.padEnd(11)} ${rate.toFixed(1).padStart(6)} a second ${cpu.toFixed(0).padStart(5)} ms`,
+  );
+  return rate;
+}
+
+/** All are queued at once; the worker has as many slots as are to be in flight. */
+async function runJobs(
+  { server, folder }: Awaited<ReturnType<typeof openBench>>,
+  place: Place,
+  jobs: number,
+): Promise<void> {
+  const pool = new pg.Pool({
+    host: join(folder, 'data/postgres/run'),
+    user: 'loam',
+    database: 'loam',
+    max: 1,
+  });
+  try {
+    for (let i = 0; i < jobs; i++)
+      await createJob(server.base, { ...place, name: `job${names++}`, command: COMMAND });
+    for (;;) {
+      // Asked of the database, because asking the server would be part of the load.
+      const { rows } = await pool.query(
+        `select count(*) filter (where completed_at is null)::int as open,
+           count(*) filter (where status not in ('queued', 'running', 'succeeded'))::int as failed
+         from jobs`,
+      );
+      if (rows[0].failed > 0) throw new Error(`${rows[0].failed} jobs have failed`);
+      if (rows[0].open === 0) return;
+      await delay(20);
+    }
+  } finally {
+    await pool.end();
+  }
+}
+
+/** So many loops, which share the runs among themselves. */
+async function loops(count: number, runs: number, program: string, args: string[]): Promise<void> {
+  let left = runs;
+  const loop = async () => {
+    while (left-- > 0) if (!(await ends(program, args))) throw new Error(`${program} has failed`);
+  };
+  await Promise.all(Array.from({ length: count }, loop));
+}
+
+async function ends(program: string, args: string[]): Promise<boolean> {
+  const child = spawn(program, args, { env, stdio: 'ignore' });
+  const [code] = await once(child, 'exit').catch(() => [1]);
+  return code === 0;
+}
+
+/** Of all processes of the machine, with what the kernel did for them. */
+async function busyMs(): Promise<number> {
+  const [all = ''] = (await readFile('/proc/stat', 'utf8')).split('\n');
+  const [user = 0, nice = 0, system = 0, , , irq = 0, softirq = 0] = all
+    .trim()
+    .split(/\s+/)
+    .slice(1)
+    .map(Number);
+  return (user + nice + system + irq + softirq) * TICK_MS;
+}
