@@ -139,9 +139,11 @@ function internet(engine: Engine): ContainerNetwork {
     const network = await findNetwork(engine);
     await demandOther(SandboxKey);
     const closed = [...new Set([...(await closedRanges()), network.subnet])];
-    await setRules(SandboxKey, { closed, resolvers: await resolvers() });
-    // A container that keeps its `none` cannot be connected.
-    if (Networks.none) await change(engine, 'none', 'disconnect', container);
+    await Promise.all([
+      setRules(SandboxKey, { closed, resolvers: await resolvers() }),
+      // A container that keeps its `none` cannot be connected; without it, it has no network either.
+      Networks.none && change(engine, 'none', 'disconnect', container),
+    ]);
     if (!Networks[NETWORK]) await change(engine, network.id, 'connect', container);
   }
 
