@@ -8,11 +8,11 @@ export type Program = {
   cwd: string;
 };
 
-/** To run to its end, or to be talked to once: it outlives whoever started it (`detached`). */
+/** To run to its end; or to outlive whoever started it (`detach`), which then is told lines, until the `last` of them. */
 export type Order =
   | { id: number; kind: 'run'; program: Program; input: string; maxBytes: number }
   | { id: number; kind: 'detach'; program: Program; errors: string }
-  | { id: number; kind: 'say'; text: string }
+  | { id: number; kind: 'say'; text: string; last: boolean }
   | { id: number; kind: 'kill'; signal: NodeJS.Signals };
 
 /** `tooMuch`: it said more than it may, and was ended. */

@@ -83,8 +83,8 @@ export type Detached = {
   readonly ended: Promise<Ending>;
   /** Its exit code, if it has ended by now. */
   readonly ending: Ending | undefined;
-  /** The whole of its standard input. */
-  say(text: string): void;
+  /** Writes to its standard input, and ends that after the last. */
+  say(text: string, last?: boolean): void;
 };
 
 /** @param errors the file that its standard error is appended to */
@@ -114,7 +114,7 @@ export function detach(program: Program, errors: string): Detached {
     get ending() {
       return ending;
     },
-    say: (text) => send({ id, kind: 'say', text }),
+    say: (text, last = false) => send({ id, kind: 'say', text, last }),
   };
 }
 

@@ -18,7 +18,7 @@ const tell = (report: Report) => {
 };
 
 process.on('message', (order: Order) => {
-  if (order.kind === 'say') children.get(order.id)?.stdin?.end(order.text);
+  if (order.kind === 'say') say(order);
   else if (order.kind === 'kill') children.get(order.id)?.kill(order.signal);
   else if (order.kind === 'run') run(order);
   else detach(order);
@@ -59,6 +59,12 @@ function run({ id, program, input, maxBytes }: Order & { kind: 'run' }): void {
     if (!children.delete(id)) return;
     tell({ id, kind: 'ended', ending: { ...ending, code, signal, stdout: Buffer.concat(said) } });
   });
+}
+
+function say({ id, text, last }: Order & { kind: 'say' }): void {
+  const input = children.get(id)?.stdin;
+  if (last) input?.end(text);
+  else input?.write(text);
 }
 
 const detached = new WeakSet<ChildProcess>();

@@ -153,9 +153,6 @@ async function oversee(
     if (watch.ended.aborted) return { kind: 'lost' };
     await runner.start(handle);
   }
-  await markRunning(deps, attempt);
-  // Only a process that was started can be signalled.
-  watch.tell(handle);
   const over = new AbortController();
   const sampling = sampleUsage(
     deps,
@@ -165,17 +162,28 @@ async function oversee(
   );
   const trouble = new AbortController();
   const signal = AbortSignal.any([stopping, trouble.signal]);
-  // Both are waited for, so that nothing of ours is under way when we return.
-  const [ended, stored] = await Promise.allSettled([
-    runner.wait(handle, signal),
-    storeLog(deps, attempt, handle, secrets, signal).catch((error) => {
+  const orStop = <T>(work: Promise<T>) =>
+    work.catch((error) => {
       trouble.abort();
       throw error;
+    });
+  // Its log is opened meanwhile, which takes as long; no line of it is stored before.
+  const running = orStop(
+    markRunning(deps, attempt).then(() => {
+      // Only a process that was started can be signalled.
+      watch.tell(handle);
     }),
+  );
+  // All are waited for, so that nothing of ours is under way when we return.
+  const [marked, ended, stored] = await Promise.allSettled([
+    running,
+    runner.wait(handle, signal),
+    orStop(storeLog(deps, attempt, { handle, secrets, running }, signal)),
   ]);
   over.abort();
   await sampling;
   if (stopping.aborted) return null;
+  if (marked.status === 'rejected') throw marked.reason;
   if (stored.status === 'rejected') throw stored.reason;
   if (ended.status === 'rejected') throw ended.reason;
   return ended.value;
@@ -253,12 +261,11 @@ function watchForEnd(
   };
 }
 
-/** Copies the runner's log into the journal until it ends. */
+/** Copies the runner's log into the journal until it ends. `running` settles when the job is recorded to run. */
 async function storeLog(
   deps: Deps,
   attempt: Attempt,
-  handle: Handle,
-  secrets: Secrets,
+  { handle, secrets, running }: { handle: Handle; secrets: Secrets; running: Promise<void> },
   stopping: AbortSignal,
 ): Promise<void> {
   const mask = masker(secrets);
@@ -275,6 +282,7 @@ async function storeLog(
       if (said === undefined) shown.push({ timestamp, message: text });
       else progress = said.trim().slice(0, MAX_PROGRESS).toWellFormed();
     }
+    await running;
     // The runner keeps what it printed; here it would take room that is not there.
     await deps.space.untilFree(stopping);
     // Refused: the job was deleted, and its lines with it.

@@ -43,17 +43,25 @@ export type Confinement = {
   warnings: string[];
   /** Makes the folder of an attempt, with the folders in it that a job needs but for the working folder. */
   place(place: string): Promise<void>;
+  /** What the attempt in this folder has of the machine; again, the same user. */
+  reserve(place: string): Promise<Reserved>;
   /**
-   * Gives the job's folders, now complete, to the user that it will run under (null: ours), and makes the FIFOs
-   * for its output.
+   * Gives the job's folders, now complete, to the user that it will run under, and makes the FIFOs for its output.
    */
-  give(place: string): Promise<Account | null>;
+  give(place: string, reserved: Reserved): Promise<void>;
   /** Kills what runs under the attempt's user. */
   end(place: string): Promise<void>;
   /** Gives the attempt's user back, when nothing runs under it any more, and removes what it left elsewhere. */
   release(place: string): Promise<void>;
   /** The command line for an attempt whose folders (work, tmp, home, etc) stand in `place`. */
-  compose(place: string, job: Job, account: Account | null): Promise<Command>;
+  compose(place: string, job: Job, reserved: Reserved): Promise<Command>;
+};
+
+export type Reserved = {
+  /** Null: our own user. */
+  account: Account | null;
+  /** Null: it has none of its own, or one that leads nowhere. */
+  internet: { spec: NetworkSpec; nameserver: string } | null;
 };
 
 export type Job = {
@@ -94,16 +102,19 @@ export async function findConfinement(options: ConfinementOptions): Promise<Conf
       await mkdir(place, { mode: sandbox === 'none' && accounts ? 0o711 : 0o700 });
       for (const name of ['tmp', 'home', 'etc']) await mkdir(join(place, name));
     },
-    async give(place) {
+    async reserve(place) {
       const account = (await accounts?.reserve(place)) ?? null;
       // Of an attempt whose end this server has not seen.
       if (account && sandbox === 'none') await removeShared(account.uid);
+      return { account, internet: network === 'internet' ? internetFor(account) : null };
+    },
+    async give(place, { account }) {
       const at = (name: string) => join(place, name);
       const outputs = OUTPUTS.map(at);
       const making = run('mkfifo', ['-m', '600', ...outputs]);
       if (!account) {
         await making;
-        return null;
+        return;
       }
       const folders = Object.keys(MOUNTS).map(at);
       const owner = `${account.uid}:${account.uid}`;
@@ -114,7 +125,6 @@ export async function findConfinement(options: ConfinementOptions): Promise<Conf
         await chown(output, 0, account.uid);
         await chmod(output, 0o620);
       }
-      return account;
     },
     async end(place) {
       // In a sandbox all have died with its first process.
@@ -125,8 +135,7 @@ export async function findConfinement(options: ConfinementOptions): Promise<Conf
       if (account) await removeShared(account.uid);
       await accounts?.release(place);
     },
-    async compose(place, { attempt, command, env, devices }, account) {
-      const internet = network === 'internet' ? internetFor(account) : null;
+    async compose(place, { attempt, command, env, devices }, { account, internet }) {
       const base = { PATH, LANG: 'C.UTF-8', USER: 'job' };
       if (sandbox === 'none') {
         const own = { ...base, HOME: join(place, 'home'), TMPDIR: join(place, 'tmp'), ...env };

@@ -58,11 +58,12 @@ export async function launch(work: {
   dir: string;
   out: number;
   err: number;
+  /** Its network, where that is opened already. */
+  connected?: Promise<Network>;
 }): Promise<Launched> {
-  const { attempt, command, prefix, dir, out, err } = work;
-  // Nothing of the job's: these are programs with more rights than it has.
-  const env = { PATH, [MARKER]: attempt };
-  const network = command.network && (await openNetwork(command.network, env));
+  const { attempt, command, prefix, dir, out, err, connected } = work;
+  const env = environmentOf(attempt);
+  const network = command.network && (await (connected ?? openNetwork(command.network, env)));
   const [program = '', ...args] = [...prefix, ...(network?.enter ?? []), ...command.argv];
   const inSandbox = command.setup !== null;
   const files = [
@@ -101,6 +102,11 @@ export async function launch(work: {
     return { ...exit, ran: exit.exitCode === KILLED };
   };
   return { child, up: up.promise, ended: ended(), network };
+}
+
+/** Nothing of the job's: it is for programs with more rights than it has. */
+export function environmentOf(attempt: string): Record<string, string> {
+  return { PATH, [MARKER]: attempt };
 }
 
 function exitOf(child: ChildProcess): Promise<Ended> {

@@ -131,6 +131,7 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
       await signal({ attempt }, 'KILL');
     }
     const place = join(dir, attempt);
+    shims.discard(attempt);
     await confinement.end(place);
     await killStrays(attempt);
     const { cgroup } = await readHolding(place);
@@ -179,6 +180,9 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
       const place = folder(handle);
       await confinement.place(place);
       await writeHolding(place, holding);
+      const reserved = await confinement.reserve(place);
+      // It takes as long as a checkout.
+      if (reserved.internet) await shims.connect(id, reserved.internet.spec);
       if (holding.cgroup && !('missing' in cgroups)) cgroups.create(holding.cgroup, limits);
       await writeFile(join(place, 'log'), '', { mode: 0o600 });
       if (spec.checkout) await spec.checkout(join(place, 'work'), abort);
@@ -186,7 +190,7 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
       abort.throwIfAborted();
       // Random, or a disk that compresses would keep nothing free.
       await writeFile(join(place, 'reserve'), randomBytes(RESERVE_BYTES), { mode: 0o600 });
-      const account = await confinement.give(place);
+      await confinement.give(place, reserved);
       const access = gpuAccess(taken);
       const job = {
         attempt: id,
@@ -195,7 +199,7 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
         devices: access.devices,
       };
       const shimSpec: ShimSpec = {
-        command: await confinement.compose(place, job, account),
+        command: await confinement.compose(place, job, reserved),
         attempt: id,
         prefix: limitedCommand(limits, holding.cgroup, controllers),
         timeoutMs: spec.timeoutMs,

@@ -3,9 +3,10 @@
  * every line, owns the timeout and the grace period, and writes down how the work ended. The server only
  * ever reads what the shim wrote, and sends it SIGTERM (end the work politely) or SIGUSR2 (end it now).
  *
- *   node shim.ts <folder of attempts> < name of the attempt
+ *   node shim.ts <folder of attempts> < orders, a line each
  *
- * It may have been started before there was an attempt (`shims.ts`), and ends when its input does without one.
+ * It may have been started before there was an attempt (`shims.ts`), and ends when its input does without the order to
+ * start one. Until then it has made no claim, and all that it has opened, an attempt's network, ends with it.
  *
  * It imports nothing but Node and the few files beside it, because a job's start may wait for it (52 ms).
  *
@@ -32,14 +33,16 @@ import {
   writeFileSync,
 } from 'node:fs';
 import { join } from 'node:path';
-import { text } from 'node:stream/consumers';
+import { createInterface } from 'node:readline';
 import { setTimeout as delay } from 'node:timers/promises';
 import { type Cgroup, oomKills, removeGroup } from './cgroup.ts';
 import { type DiskLimits, type DiskUse, gigabytes, type Verdict, watchDisk } from './disk.ts';
-import { type Command, launch } from './launch.ts';
+import { type Command, environmentOf, launch } from './launch.ts';
 import { follow, type LogLimits, openLog } from './lines.ts';
 import { watchMemory } from './memory.ts';
+import { type Network, openNetwork } from './namespace.ts';
 import { closeInherited, identityOf } from './proc.ts';
+import type { ShimOrder } from './shims.ts';
 import { treeOf } from './tree.ts';
 
 export type ShimSpec = {
@@ -79,14 +82,30 @@ export const DISK_FULL = 28;
 
 if (import.meta.main) {
   closeInherited();
-  const attempt = await text(process.stdin);
-  if (attempt !== '') await run(join(process.argv[2] ?? '', attempt));
+  let network: Promise<Network> | undefined;
+  let attempt: string | undefined;
+  for await (const line of createInterface({ input: process.stdin })) {
+    if (line === '') continue;
+    const order: ShimOrder = JSON.parse(line);
+    if (order.order === 'start') attempt = order.attempt;
+    else {
+      network = openNetwork(order.network, environmentOf(order.attempt));
+      // Whoever starts the work hears of it.
+      network.catch(() => {});
+    }
+  }
+  if (attempt === undefined || !(await run(join(process.argv[2] ?? '', attempt), network)))
+    await network?.then(
+      (opened) => opened.close(),
+      () => {},
+    );
 }
 
 /** `asked`: for an end before the work had started. */
 type Signals = { stop: (how: 'TERM' | 'KILL') => void; asked?: 'TERM' | 'KILL' };
 
-async function run(dir: string): Promise<void> {
+/** @returns false when the attempt is another shim's */
+async function run(dir: string, network?: Promise<Network>): Promise<boolean> {
   const signals: Signals = {
     stop(how) {
       if (signals.asked !== 'KILL') signals.asked = how;
@@ -96,13 +115,14 @@ async function run(dir: string): Promise<void> {
   process.on('SIGUSR2', () => signals.stop('KILL'));
   for (const name of ['SIGHUP', 'SIGINT', 'SIGPIPE'] as const) process.on(name, () => {});
   try {
-    if (!claim(join(dir, 'claim'))) return;
+    if (!claim(join(dir, 'claim'))) return false;
   } catch (error) {
     process.exit(isFull(error) ? DISK_FULL : 1);
   }
   const startedAt = Date.now();
   try {
-    await lookAfter(dir, startedAt, signals);
+    await lookAfter(dir, startedAt, signals, network);
+    return true;
   } catch (error) {
     // Nothing has started yet but, perhaps, a sandbox, which dies with us.
     const end = { exitCode: 125, timedOut: false, startedAt, endedAt: Date.now() };
@@ -112,7 +132,12 @@ async function run(dir: string): Promise<void> {
   }
 }
 
-async function lookAfter(dir: string, startedAt: number, signals: Signals): Promise<void> {
+async function lookAfter(
+  dir: string,
+  startedAt: number,
+  signals: Signals,
+  connected?: Promise<Network>,
+): Promise<void> {
   const at = (name: string) => join(dir, name);
   const spec: ShimSpec = JSON.parse(readFileSync(at('spec.json'), 'utf8'));
   unlinkSync(at('spec.json'));
@@ -129,7 +154,13 @@ async function lookAfter(dir: string, startedAt: number, signals: Signals): Prom
   const log = openLog(at('log'), spec.log, (error) => endFor(troubleOf(error)));
   const outputs = [follow(at('out'), 'o', log), follow(at('err'), 'e', log)] as const;
   const [out, err] = outputs.map(({ writer }) => writer) as [number, number];
-  const { child, up, ended, network } = await launch({ ...spec, dir, out, err });
+  const { child, up, ended, network } = await launch({
+    ...spec,
+    dir,
+    out,
+    err,
+    connected,
+  });
   const tree = treeOf(spec, child.pid, up);
   // While it is being killed it may end by itself, with the code of a failed fork for example.
   let killing = false;
