@@ -95,14 +95,10 @@ export function inTransaction<T>(
   return '$transaction' in db ? db.$transaction(work) : work(db);
 }
 
-/**
- * Runs `work` in a transaction of hand-written statements. A connection that failed is not used again.
- * @param begin what opens it, where more is to be said in the same round trip
- */
-export async function inPoolTransaction<T>(
+/** Runs `work`, a transaction of hand-written statements. A connection on which it failed is not used again. */
+export async function onConnection<T>(
   pool: pg.Pool,
   work: (client: pg.PoolClient) => Promise<T>,
-  begin = 'begin',
 ): Promise<T> {
   const client = await pool.connect();
   // When the connection breaks, the query under way fails; an `error` without a listener would end the process.
@@ -110,15 +106,26 @@ export async function inPoolTransaction<T>(
   client.on('error', unheard);
   let failed = true;
   try {
-    await client.query(begin);
     const result = await work(client);
-    await client.query('commit');
     failed = false;
     return result;
   } finally {
     client.off('error', unheard);
     client.release(failed);
   }
+}
+
+/** Runs `work` between `begin` and `commit`, as `onConnection` does. */
+export function inPoolTransaction<T>(
+  pool: pg.Pool,
+  work: (client: pg.PoolClient) => Promise<T>,
+): Promise<T> {
+  return onConnection(pool, async (client) => {
+    await client.query('begin');
+    const result = await work(client);
+    await client.query('commit');
+    return result;
+  });
 }
 
 /** Whether a write failed because a unique value is taken already; with `column`, because that one is. */

@@ -7,17 +7,18 @@
  * however many jobs have ever run.
  *
  * Claims follow each other (an advisory lock), or two workers would take by one and the same order; so a claim takes as
- * many jobs as the worker has room for. Within it the namespaces that may be served are locked (`queue_shares`, in
- * the order of their ids), as does everyone who changes what is counted of them. So the counts, the head of a line and
- * the jobs that are read after that belong together, and nobody changes them before the claim is committed. The jobs
- * are locked last, and those that somebody else holds are left out: who cancels a job holds its row and then waits for
- * the namespace, so waiting for that row here could never end.
+ * many jobs as the worker has room for. Whoever changes what is counted of a namespace locks its row in
+ * `queue_shares`, and so does the claim before it takes: the head of a line moves past what it takes, and a job that
+ * came with a smaller id after the statement had begun would be left behind for ever. What it read before that may be
+ * a moment old: a job that was cancelled since is left out, and counts of that moment are as good as those of the
+ * next. The jobs are locked last, and those that somebody else holds are left out: who cancels a job holds its row and
+ * then waits for the namespace, so waiting for that row here could never end.
  *
  * The commit is not waited for until it is on disk. A claim that the database forgets in a crash was none: nothing runs
  * before the handle is stored, and storing it waits for that, and for all before it.
  */
-import type { Pool, PoolClient } from 'pg';
-import { inPoolTransaction } from '../../database/client.ts';
+import pg, { type Pool, type PoolClient } from 'pg';
+import { onConnection } from '../../database/client.ts';
 import { newId } from '../../ids.ts';
 import { PHASES } from '../state.ts';
 import type { Admitted, Candidate, Line, Wish } from './admission.ts';
@@ -54,12 +55,16 @@ const BEGIN = `
   set local enable_seqscan = off;
   select pg_advisory_xact_lock(465825750385)`;
 
-/** Locks the namespaces of the first lines that have a job for us, and of jobs with a reservation. */
-const LOCK = `
+/**
+ * The first jobs of the first lines that have a job for us, and of all other lines of the same namespaces; and the jobs
+ * with a reservation (`turn` is null). Those are found by their ids alone: with the condition of the index of waiting
+ * jobs, which is empty whenever statistics are taken, the planner takes that index, and walks it whole.
+ */
+const READ = `
   with pools as (
-    select * from unnest($1::text[], $2::int[]) as p (gpu, most)
-  ), next as (
-    select first.namespace_id from pools cross join lateral (
+    select * from jsonb_to_recordset($1 -> 'pools') as p (gpu text, most int)
+  ), first as (
+    select in_pool.* from pools cross join lateral (
       select l.namespace_id, l.held, l.served_at, l.line_served_at from queue_lines l
       cross join lateral (
         select from jobs
@@ -69,27 +74,19 @@ const LOCK = `
         order by id limit 1
       ) any_job
       where l.gpu = pools.gpu and open
-      order by l.held, l.served_at, l.namespace_id, l.line_served_at, l.region limit $3
-    ) first
-    order by first.held, first.served_at, first.namespace_id, first.line_served_at limit $3
-  )
-  select namespace_id from queue_shares
-  where namespace_id in (
-    select namespace_id from next
-    union select namespace_id from jobs
-    where id = any($4::text[]) and status = 'queued' and attempt_id is null
-  )
-  order by namespace_id for update`;
-
-/** The first jobs of the lines of these namespaces, and the jobs with a reservation (`turn` is null). */
-const READ = `
-  with pools as (
-    select * from unnest($1::text[], $2::int[]) as p (gpu, most)
+      order by l.held, l.served_at, l.namespace_id, l.line_served_at, l.region
+      limit ($1 ->> 'lines')::int
+    ) in_pool
+    order by in_pool.held, in_pool.served_at, in_pool.namespace_id, in_pool.line_served_at
+    limit ($1 ->> 'lines')::int
   ), lines as (
     select l.namespace_id, l.gpu, l.region, l.head, l.held, pools.most, row_number() over (
       order by l.held, l.served_at, l.namespace_id, l.line_served_at, l.region
     )::int as turn
-    from pools join queue_lines l using (gpu) where l.open and l.namespace_id = any($3)
+    from (select distinct namespace_id from first) n
+      join queue_lines l using (namespace_id) join pools using (gpu) where l.open
+  ), reserved as materialized (
+    select * from jobs where id in (select jsonb_array_elements_text($1 -> 'reserved'))
   )
   select l.turn, l.held, l.namespace_id as "namespaceId", l.gpu, l.region, j.* from lines l
   cross join lateral (
@@ -99,14 +96,18 @@ const READ = `
     where gpu = l.gpu and region = l.region and namespace_id = l.namespace_id and id >= l.head
       and status = 'queued' and attempt_id is null and available_at <= now()
       and (l.gpu = 'none' or gpu_count <= l.most)
-    order by id limit $4
+    order by id limit ($1 ->> 'depth')::int
   ) j
   union all
   select null, 0, namespace_id, gpu, region, id, gpu_count, cpu, memory_gb, repo is not null,
     image
-  from jobs where id = any($5::text[]) and status = 'queued' and attempt_id is null
-    and available_at <= now() and namespace_id = any($3)
+  from reserved where status = 'queued' and attempt_id is null and available_at <= now()
   order by turn, id`;
+
+/** By all who change what is counted of a namespace, and by those who lock several in the order of their ids. */
+const LOCK = `
+  select from queue_shares where namespace_id in (select jsonb_array_elements_text($1))
+  order by namespace_id for update`;
 
 /**
  * Gives the jobs to their attempts, and counts. A line's head moves on to the first job up to the last one taken that
@@ -114,17 +115,17 @@ const READ = `
  */
 const TAKE = `
   with wanted as (
-    select * from unnest(
-      $1::text[], $2::text[], $3::text[], $4::int[], $5::bigint[], $6::boolean[], $7::text[]
-    ) with ordinality
-      as w (id, attempt_id, machine, cpus, memory_bytes, shared, progress, place)
-  ), free as (
-    select id from jobs where id in (select id from wanted)
-      and status = 'queued' and attempt_id is null
+    select * from jsonb_to_recordset($1 -> 'wanted') as w (
+      id text, attempt_id text, machine text, cpus int, memory_bytes bigint, shared boolean,
+      progress text, place int
+    )
+  ), locked as (
+    select id, status, attempt_id from jobs where id in (select id from wanted)
     for update skip locked
   ), taken as (
     update jobs set attempt_id = w.attempt_id, progress = w.progress
-    from free join wanted w using (id) where jobs.id = free.id
+    from locked join wanted w using (id)
+    where jobs.id = locked.id and locked.status = 'queued' and locked.attempt_id is null
     returning jobs.id, jobs.namespace_id, jobs.gpu, jobs.region, jobs.available_at, w.place
   ), before as (
     select taken.id, coalesce(max(number), 0) as number, max(ended_at) as ended_at
@@ -132,7 +133,7 @@ const TAKE = `
   ), begun as (
     insert into job_attempts
       (id, job_id, number, runner, worker_id, machine, cpus, memory_bytes, shared)
-    select attempt_id, id, number + 1, $8, $9, machine, cpus, memory_bytes, shared
+    select attempt_id, id, number + 1, $1 ->> 'runner', $1 ->> 'workerId', machine, cpus, memory_bytes, shared
     from before join wanted using (id)
   ), by_namespace as (
     select namespace_id, count(*)::int as jobs,
@@ -161,7 +162,7 @@ const TAKE = `
     where k.open
       and l.namespace_id = k.namespace_id and l.gpu = k.gpu and l.region = k.region
   )
-  select id, place::int, extract(epoch from
+  select id, place, extract(epoch from
     least(now() - available_at, now() - ended_at))::float8 as waited
   from taken join before using (id) order by place`;
 
@@ -173,53 +174,63 @@ export async function claimJobs(
   { pool }: { pool: Pool },
   { workerId, runner, pools, lines, depth, reserved, decide }: ClaimInput,
 ): Promise<Claimed[]> {
-  const [models, most, held] = [[...pools.keys()], [...pools.values()], [...reserved]];
-  return inPoolTransaction(
-    pool,
-    async (client) => {
-      const places = await run(client, 'loam_queue_lock', LOCK, [models, most, lines, held]);
-      if (places.length === 0) return [];
-      const namespaces = places.map(({ namespace_id }) => namespace_id);
-      const values = [models, most, namespaces, depth, held];
-      const rows = await run<Row>(client, 'loam_queue_read', READ, values);
-      const chosen = decide(...linesOf(rows));
-      if (chosen.length === 0) return [];
-      const attempts = chosen.map(() => newId('att'));
-      const taken = await run<Taken>(client, 'loam_queue_take', TAKE, [
-        chosen.map(({ job }) => job.id),
-        attempts,
-        chosen.map(({ grant }) => grant.machine),
-        chosen.map(({ grant }) => grant.cpus),
-        chosen.map(({ grant }) => grant.memoryBytes),
-        chosen.map(({ grant }) => grant.shared),
-        chosen.map(({ job }) => (job.repo ? PHASES.cloning : PHASES.preparing)),
-        runner,
-        workerId,
-      ]);
-      return taken.flatMap(({ place, waited }) => {
-        const attemptId = attempts[place - 1];
-        const one = chosen[place - 1];
-        if (!one || !attemptId) return [];
-        const { id: jobId, gpu, gpuCount, cpu, memoryGb, region } = one.job;
-        const { machine } = one.grant;
-        return [{ jobId, attemptId, machine, gpu, gpuCount, cpu, memoryGb, region, waited }];
-      });
-    },
-    BEGIN,
-  );
+  const wish = {
+    pools: Array.from(pools, ([gpu, most]) => ({ gpu, most })),
+    ...{ lines, depth, reserved: [...reserved] },
+  };
+  return onConnection(pool, async (client) => {
+    await prepare(client);
+    const read = await run<Row>(client, [BEGIN, execute('read', wish)]);
+    const chosen = decide(...linesOf(read.at(-1) ?? []));
+    if (chosen.length === 0) {
+      await client.query('commit');
+      return [];
+    }
+    const namespaces = new Set(chosen.map(({ job }) => job.namespaceId));
+    const wanted = chosen.map(({ job, grant }, place) => ({
+      ...{ id: job.id, attempt_id: newId('att'), machine: grant.machine, cpus: grant.cpus },
+      ...{ memory_bytes: grant.memoryBytes, shared: grant.shared, place },
+      progress: job.repo ? PHASES.cloning : PHASES.preparing,
+    }));
+    const lock = execute('lock', [...namespaces]);
+    const take = execute('take', { wanted, runner, workerId });
+    const [, taken = []] = await run<Taken>(client, [lock, take, 'commit']);
+    return taken.flatMap(({ place, waited }) => {
+      const { job, grant } = chosen[place] ?? {};
+      const attemptId = wanted[place]?.attempt_id;
+      if (!job || !grant || !attemptId) return [];
+      const { id: jobId, gpu, gpuCount, cpu, memoryGb, region } = job;
+      const { machine } = grant;
+      return [{ jobId, attemptId, machine, gpu, gpuCount, cpu, memoryGb, region, waited }];
+    });
+  });
 }
 
 type Row = Waiting & { turn: number | null; held: number };
 type Taken = { id: string; place: number; waited: number };
 
-/** A statement that the connection keeps. */
-async function run<R extends object = { namespace_id: string }>(
-  client: PoolClient,
-  name: string,
-  text: string,
-  values: unknown[],
-): Promise<R[]> {
-  return (await client.query<R & Record<string, unknown>>({ name, text, values })).rows;
+const STATEMENTS = { read: READ, lock: LOCK, take: TAKE };
+
+/** The connections that have the statements. */
+const prepared = new WeakSet<PoolClient>();
+
+async function prepare(client: PoolClient): Promise<void> {
+  if (prepared.has(client)) return;
+  const statements = Object.entries(STATEMENTS).map(
+    ([name, text]) => `prepare loam_queue_${name} (jsonb) as ${text}`,
+  );
+  await client.query(statements.join(';'));
+  prepared.add(client);
+}
+
+function execute(name: keyof typeof STATEMENTS, input: unknown): string {
+  return `execute loam_queue_${name} (${pg.escapeLiteral(JSON.stringify(input))})`;
+}
+
+/** Statements in one round trip, for which they can have no parameters. @returns the rows of each */
+async function run<R>(client: PoolClient, statements: string[]): Promise<R[][]> {
+  const results = await client.query(statements.join(';'));
+  return (results as unknown as { rows: R[] }[]).map(({ rows }) => rows);
 }
 
 /** `rows` in the order of turns, and within one of ids. */
