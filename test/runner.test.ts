@@ -8,8 +8,8 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
 import { composed } from '../src/jobs/runners/both.ts';
 import { openProcessRunner } from '../src/jobs/runners/process/runner.ts';
-import type { Handle } from '../src/jobs/runners/runner.ts';
-import { dockerRunner } from './docker.ts';
+import type { Handle, Outcome } from '../src/jobs/runners/runner.ts';
+import { docker, dockerRunner } from './docker.ts';
 import { fakeRunner } from './fakes/runner.ts';
 import { eventually } from './harness.ts';
 import { has, needs } from './needs.ts';
@@ -238,4 +238,44 @@ test('lines of a container that come while others are stored come together', asy
   }
   expect(lines).toBe(5_000);
   expect(batches).toBeLessThan(1_000);
+});
+
+test('the timeout of a container holds while no server is there', async (ctx) => {
+  needs(ctx, 'docker');
+  await using made = await dockerRunner();
+  const { runner } = made;
+  const start = async (command: string, timeoutMs = 1_000) => {
+    const handle = await runner.prepare(attemptSpec(command, { timeoutMs }), never);
+    await runner.start(handle);
+    return handle;
+  };
+  const loop = 'while :; do sleep 0.1; done';
+  const polite = await start(`trap 'echo told; exit 9' TERM; ${loop}`);
+  const stubborn = await start(`trap '' TERM; ${loop}`);
+  const late = await start('sleep 2.5; echo done');
+  const running = () => docker('ps', '--quiet', '--filter', `name=loam-att_${process.pid}`);
+  await eventually(async () => expect(await running()).toBe(''), 30_000);
+  // Without the watchdog they would run on; with it they end 3 s after their timeout, or 1 s of grace later.
+  for (const [handle, exitCode, said] of [
+    [polite, 9, ['told']],
+    [stubborn, 137, []],
+    [late, 0, ['done']],
+  ] as const) {
+    const outcome = await (await made.again()).wait(handle, never);
+    expect(outcome).toMatchObject({ kind: 'exited', exitCode, timedOut: true });
+    const { startedAt, endedAt } = outcome as Extract<Outcome, { kind: 'exited' }>;
+    expect(endedAt.getTime() - startedAt.getTime()).toBeLessThan(10_000);
+    const lines = (await allLines(runner, handle)).filter((line) => line !== 'Terminated');
+    expect(lines).toEqual(said);
+  }
+});
+
+test('the watchdog of a container leaves one alone that the server has told to end', async (ctx) => {
+  needs(ctx, 'docker');
+  await using made = await dockerRunner({ graceMs: 30_000 });
+  const { runner } = made;
+  const command = `n=0; trap 'n=$((n + 1)); echo told $n' TERM; i=0; while [ $i -lt 60 ]; do i=$((i+1)); sleep 0.1; done; exit 7`;
+  const { outcome, lines } = await runToEnd(runner, attemptSpec(command, { timeoutMs: 1_000 }));
+  expect(outcome).toMatchObject({ exitCode: 7, timedOut: true });
+  expect(lines.filter((line) => line !== 'Terminated')).toEqual(['told 1']);
 });

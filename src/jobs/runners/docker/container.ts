@@ -28,6 +28,8 @@ export type ContainerSpec = {
   /** Their UUIDs: numbers change with the order in which a machine finds them. */
   gpus: readonly string[];
   timeoutMs: number;
+  /** Between SIGTERM and SIGKILL. */
+  graceMs: number;
   limits: Limits;
   /** What a log may hold at most: see `logs.ts`. */
   log: { bytes: number; lines: number };

@@ -84,10 +84,7 @@ export function outcomeOf({ record, state, openedAt, stop, refused }: Ended): Ou
   if (openedAt === null && !stop) return { kind: 'lost' };
   const startedAt = openedAt ?? state.startedAt;
   const endedAt = Math.max(startedAt, record.remote ? onOurClock(startedAt, state) : state.endedAt);
-  const timedOut =
-    stop?.why === 'timeout' ||
-    // Its watchdog has ended it while no server was there.
-    (!stop && endedAt - startedAt >= record.timeoutMs + WATCHDOG_MS);
+  const timedOut = stop?.why === 'timeout' || (!stop && overran(record, state, openedAt));
   const note = stop?.note ?? (state.outOfMemory ? outOfMemory(record.memoryBytes) : undefined);
   return {
     kind: 'exited',
@@ -105,8 +102,22 @@ function onOurClock(startedAt: number, state: ContainerState): number {
   return startedAt + state.endedAt - state.startedAt;
 }
 
-/** The least that it waits beyond the timeout. */
-const WATCHDOG_MS = 60_000;
+/** A server that is there tells a job sooner, and the watchdog later. */
+const OVERRUN_MS = 1_000;
+
+/**
+ * Whether it ran beyond its timeout without being told to end: no server was there. Its watchdog has ended it, or
+ * it ended by itself before that.
+ */
+export function overran(
+  { timeoutMs, remote }: AttemptRecord,
+  state: ContainerState,
+  openedAt: number | null,
+): boolean {
+  if (openedAt === null) return false;
+  const endedAt = remote ? onOurClock(openedAt, state) : state.endedAt;
+  return endedAt - openedAt >= timeoutMs + OVERRUN_MS;
+}
 
 function outOfMemory(bytes: number): string {
   return `The job ran out of memory: a process was killed. It may use ${gigabytes(bytes)}.`;

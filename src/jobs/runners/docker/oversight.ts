@@ -8,8 +8,15 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { type Outcome, RunnerAway } from '../runner.ts';
 import { type Engine, isStatus } from './engine.ts';
-import { openedAt } from './gate.ts';
-import { type ContainerState, mayBeLost, outcomeOf, restartedSince, stateOf } from './outcome.ts';
+import { noteTold, openedAt } from './gate.ts';
+import {
+  type ContainerState,
+  mayBeLost,
+  outcomeOf,
+  overran,
+  restartedSince,
+  stateOf,
+} from './outcome.ts';
 import { readRecord, type Stop, writeRecord } from './place.ts';
 import { processesOf, terminate } from './processes.ts';
 
@@ -51,7 +58,7 @@ export async function untilEnded(
       const opened = await openedAt(place);
       if (!state) return { kind: 'lost' };
       if (refused || state.status === 'ended') {
-        const mayBe = !refused && !stop && mayBeLost(state);
+        const mayBe = !refused && !stop && mayBeLost(state) && !overran(record, state, opened);
         if (mayBe && (wasAway || (await restartedSince(engine, state)))) return { kind: 'lost' };
         return outcomeOf({ record, state, openedAt: opened, stop, refused });
       }
@@ -77,6 +84,7 @@ export async function end(overseen: Overseen, stop: Stop): Promise<void> {
   const before = await readRecord(overseen.place, 'stop');
   if (!before || (before.how === 'TERM' && stop.how === 'KILL'))
     await writeRecord(overseen.place, 'stop', before ? { ...before, how: stop.how } : stop);
+  await noteTold(overseen.place);
   await send(overseen, stop.how);
 }
 

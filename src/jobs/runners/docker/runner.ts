@@ -200,6 +200,7 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
         env: spec.env,
         gpus: taken.map(({ uuid }) => uuid),
         timeoutMs: spec.timeoutMs,
+        graceMs,
         limits,
         log: spec.log,
         network: await network.options(),
