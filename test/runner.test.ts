@@ -1,3 +1,4 @@
+import { createHash } from 'node:crypto';
 import { existsSync, readFileSync } from 'node:fs';
 import { link, mkdtemp, rm, symlink, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -9,7 +10,7 @@ import { describe, expect, test } from 'vitest';
 import { composed } from '../src/jobs/runners/both.ts';
 import { openProcessRunner } from '../src/jobs/runners/process/runner.ts';
 import type { Handle, Outcome } from '../src/jobs/runners/runner.ts';
-import { docker, dockerRunner } from './docker.ts';
+import { BUSYBOX, docker, dockerRunner } from './docker.ts';
 import { fakeRunner } from './fakes/runner.ts';
 import { eventually } from './harness.ts';
 import { has, needs } from './needs.ts';
@@ -278,4 +279,38 @@ test('the watchdog of a container leaves one alone that the server has told to e
   const { outcome, lines } = await runToEnd(runner, attemptSpec(command, { timeoutMs: 1_000 }));
   expect(outcome).toMatchObject({ exitCode: 7, timedOut: true });
   expect(lines.filter((line) => line !== 'Terminated')).toEqual(['told 1']);
+});
+
+test('a container that was made to read a file of an image is removed by the next start', async (ctx) => {
+  needs(ctx, 'docker');
+  await using made = await dockerRunner();
+  const image = `loam-test/named-${process.pid}`;
+  const worker = createHash('sha256').update(made.dir).digest('hex').slice(0, 16);
+  const since = String(Math.floor(Date.now() / 1000) - 1);
+  const base = await docker('create', BUSYBOX, 'true');
+  await docker('commit', '--change', 'USER somebody', base, image);
+  try {
+    // No such user stands in the image, where it is looked for.
+    await expect(made.runner.prepare(attemptSpec('true', { image }), never)).rejects.toThrow(
+      'The image names a user that it does not have: "somebody"',
+    );
+    const filter = ['--filter', `label=loam.worker=${worker}`, '--filter', 'event=create'];
+    const until = ['--since', since, '--until', String(Math.ceil(Date.now() / 1000) + 1)];
+    const format = ['--format', '{{index .Actor.Attributes "loam.reader"}}'];
+    const reader = await docker('events', ...until, ...filter, ...format);
+    expect(reader).toMatch(/^[0-9a-f-]{36}$/);
+
+    const labels = (by: string) =>
+      ['--label', `loam.worker=${worker}`].concat('--label', `loam.reader=${by}`);
+    const own = await docker('create', ...labels(reader), BUSYBOX, 'true');
+    const left = await docker('create', ...labels('earlier'), BUSYBOX, 'true');
+    await made.runner.sweep(new Set());
+    const all = await docker('ps', '--all', '--quiet', '--no-trunc');
+    expect(all).toContain(own);
+    expect(all).not.toContain(left);
+    await docker('rm', own);
+  } finally {
+    await docker('rm', base);
+    await docker('rmi', image);
+  }
 });

@@ -9,6 +9,8 @@ import { foldersOf, type Owner } from './place.ts';
 /** For `docker ps` of the operator, and for finding what an earlier server left. */
 export const LABEL_WORKER = 'loam.worker';
 export const LABEL_ATTEMPT = 'loam.attempt';
+/** Of a container that never runs, from which a file of its image is read: which start of the server reads it. */
+export const LABEL_READER = 'loam.reader';
 
 /** Of an attempt: its container is the only thing of an engine that has this name. */
 export function containerName(attempt: string): string {

@@ -4,7 +4,7 @@
  * The attempt's id names its container, which outlives this server and is found again by that name. The folder of the
  * attempt (`place.ts`) is written before the container is made; the engine keeps the log and how it ended.
  */
-import { createHash } from 'node:crypto';
+import { createHash, randomUUID } from 'node:crypto';
 import { existsSync } from 'node:fs';
 import { mkdir, readdir } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -18,7 +18,13 @@ import { type Limits, limitsOf, thisMachine } from '../process/limits.ts';
 import { openRemoval } from '../process/removal.ts';
 import { GRACE_MS, type Handle, LOCAL, type Machine, type Runner, type Usage } from '../runner.ts';
 import { artifactsOf } from './artifacts.ts';
-import { containerName, containerOptions, LABEL_ATTEMPT, LABEL_WORKER } from './container.ts';
+import {
+  containerName,
+  containerOptions,
+  LABEL_ATTEMPT,
+  LABEL_READER,
+  LABEL_WORKER,
+} from './container.ts';
 import { watchDiskOf } from './disk.ts';
 import { connect, EngineError, isStatus } from './engine.ts';
 import { openedAt, openGate } from './gate.ts';
@@ -83,7 +89,11 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
   const removal = cleanup.use(
     await openRemoval(join(dir, TRASH), (error, what) => log.error({ err: error }, what)),
   );
-  const users = openUsers(engine, { root: options.root ?? false });
+  const reader = randomUUID();
+  const users = openUsers(engine, {
+    root: options.root ?? false,
+    labels: { [LABEL_WORKER]: worker, [LABEL_READER]: reader },
+  });
   const here = options.gpus ?? (await openGpuLedger());
   const elsewhere = await openGpuLedger(options.gpusElsewhere ?? {});
   const gpusOf = (remote = false) => (remote ? elsewhere : here);
@@ -116,8 +126,8 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
     return [{ id: remote ? engine.id : LOCAL, cpus, memoryBytes, gpus }];
   }
 
-  async function removeContainer(attempt: string): Promise<void> {
-    const container = containerName(attempt);
+  /** By its name or its id. */
+  async function removeContainer(container: string): Promise<void> {
     for (const deadline = Date.now() + REMOVED_MS; ; await delay(50)) {
       try {
         await engine.call((docker, abortSignal) =>
@@ -139,7 +149,7 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
   }
 
   async function removeAll(attempt: string, place: string): Promise<void> {
-    await removeContainer(attempt);
+    await removeContainer(containerName(attempt));
     await accounts?.release(place);
     here.release(attempt);
     elsewhere.release(attempt);
@@ -350,13 +360,17 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
         ...(await readdir(dir)).filter((name) => !name.startsWith('.')),
         ...containers.flatMap(({ Labels }) => Labels[LABEL_ATTEMPT] ?? []),
       ]);
-      const unknown = [...found].filter((attempt) => !keep.has(attempt));
-      const ends = await Promise.allSettled(
-        unknown.map((attempt) => removeAll(attempt, join(dir, attempt))),
+      const readers = containers.filter(
+        ({ Labels: { [LABEL_READER]: by } }) => by !== undefined && by !== reader,
       );
+      const unknown = [...found].filter((attempt) => !keep.has(attempt));
+      const ends = await Promise.allSettled([
+        ...unknown.map((attempt) => removeAll(attempt, join(dir, attempt))),
+        ...readers.map(({ Id }) => removeContainer(Id)),
+      ]);
       const errors = ends.flatMap((e) => (e.status === 'rejected' ? [e.reason] : []));
       if (errors.length > 0)
-        throw new AggregateError(errors, `${errors.length} attempts cannot be removed`);
+        throw new AggregateError(errors, `${errors.length} containers cannot be removed`);
     },
 
     [Symbol.asyncDispose]: () => owned.disposeAsync(),

@@ -24,15 +24,21 @@ export type Users = {
   ownerOf(image: Image, account: Owner | null): Promise<Owner>;
 };
 
-/** `root`: what an image wants to run as root runs as root in its container. */
-export function openUsers(engine: Engine, { root }: { root: boolean }): Users {
+type Options = {
+  /** What an image wants to run as root runs as root in its container. */
+  root: boolean;
+  /** Of containers that are made to read a file of an image. */
+  labels: Record<string, string>;
+};
+
+export function openUsers(engine: Engine, { root, labels }: Options): Users {
   /** By the image's id, whose contents never change. */
   const known = new Map<string, Owner>();
   const uid = process.getuid?.() ?? 0;
 
   async function named(image: Image): Promise<Owner> {
     const [user = '', group] = image.user.split(':');
-    const at = (list: string) => readFrom(engine, image.id, list);
+    const at = (list: string) => readFrom(engine, { Image: image.id, Labels: labels }, list);
     const entry = entriesOf(await at('/etc/passwd')).find(([name]) => name === user);
     const owner = idOf(user) ?? idOf(entry?.[2]);
     if (owner === undefined)
@@ -73,9 +79,13 @@ function entriesOf(file: string): string[][] {
 const MAX_BYTES = 2 ** 20;
 
 /** A file of an image, read from a container of it that never runs; empty when it has none. */
-async function readFrom(engine: Engine, image: string, path: string): Promise<string> {
+async function readFrom(
+  engine: Engine,
+  options: { Image: string; Labels: Record<string, string> },
+  path: string,
+): Promise<string> {
   const { id } = await engine.call((docker, abortSignal) =>
-    docker.createContainer({ Image: image, Cmd: ['true'], abortSignal }),
+    docker.createContainer({ ...options, Cmd: ['true'], abortSignal }),
   );
   const container = engine.docker.getContainer(id);
   try {
