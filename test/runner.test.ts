@@ -8,6 +8,7 @@ import { text } from 'node:stream/consumers';
 import { setTimeout as delay } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
 import { composed } from '../src/jobs/runners/both.ts';
+import { markedPids } from '../src/jobs/runners/process/proc.ts';
 import { openProcessRunner } from '../src/jobs/runners/process/runner.ts';
 import type { Handle, Outcome } from '../src/jobs/runners/runner.ts';
 import { BUSYBOX, docker, dockerRunner } from './docker.ts';
@@ -109,6 +110,16 @@ describe('process, in a sandbox', () => {
     const { outcome, lines } = await runToEnd(made.runner, attemptSpec(command));
     expect([outcome, lines]).toMatchObject([{ exitCode: 0 }, ['done']]);
     await eventually(() => expect(processesNaming(`sleep ${tag}`)).toEqual([]));
+  });
+
+  test('an attempt that is not started leaves nothing of the network that was opened for it', async (ctx) => {
+    needs(ctx, 'bubblewrap', 'slirp4netns');
+    await using made = await processRunner();
+    const spec = attemptSpec('echo never');
+    const handle = await made.runner.prepare(spec, never);
+    await eventually(() => expect(markedPids(spec.id)).not.toEqual([]));
+    await made.runner.remove(handle);
+    await eventually(() => expect(markedPids(spec.id)).toEqual([]));
   });
 
   test('SIGTERM reaches the whole tree; what ignores it is killed after the grace period', async (ctx) => {
