@@ -77,6 +77,13 @@ test('a large file, and long names, are counted as well', async () => {
   );
   await checkOut({ ...three, maxBytes: 4 * 2 ** 20, room: 4 * 2 ** 20 });
   expect(await readdir(to)).toEqual(['.git', 'name0', 'name1', 'name2']);
+  // What a commit takes is remembered, and held against the limits of each job.
+  const again = { ...three, to: join(at.path, 'again') };
+  await expect(checkOut({ ...again, maxBytes: 3 * 2 ** 20 - 1 })).rejects.toThrow(CheckoutTooLarge);
+  await expect(checkOut({ ...again, maxFiles: 2, maxBytes: 2 ** 50 })).rejects.toThrow(
+    /more than 2 files/,
+  );
+  expect(existsSync(again.to)).toBe(false);
 });
 
 test('the job fails, and its log says why', async () => {

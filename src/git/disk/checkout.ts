@@ -12,6 +12,7 @@ import { mkdir, readdir, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Writable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
+import { LRUCache } from 'lru-cache';
 import { GitError, gitApart, gitLines, SaidTooMuch, startGit } from '../processes/run.ts';
 
 const TIMEOUT_MS = 10 * 60_000;
@@ -167,12 +168,11 @@ async function receive(
  */
 export async function measure(options: Source & Limits): Promise<number> {
   const { from, sha } = options;
+  const known = measured.get(sha);
   const timeout = AbortSignal.timeout(TIMEOUT_MS);
   const signal = options.signal ? AbortSignal.any([options.signal, timeout]) : timeout;
   const maxFiles = Math.min(options.maxFiles, MAX_CHECKOUT_FILES);
-  let files = 0;
-  let nameBytes = 0;
-  let bytes = 0;
+  let { files, nameBytes, bytes } = known ?? { files: 0, nameBytes: 0, bytes: 0 };
   /** How often each object was named: its size is asked for once, as git opens a file for each answer. */
   let named = new Map<string, number>();
   const demandRoom = () => {
@@ -182,6 +182,10 @@ export async function measure(options: Source & Limits): Promise<number> {
       throw new CheckoutTooLarge('The paths of the files in the checkout are too long in all');
     demandBytes(Math.max(bytes, files * BLOCK), options);
   };
+  if (known) {
+    demandRoom();
+    return bytes;
+  }
   const addSizes = async () => {
     const answers = await gitApart(['cat-file', '--batch-check=%(objecttype) %(objectsize)'], {
       dir: from,
@@ -210,8 +214,14 @@ export async function measure(options: Source & Limits): Promise<number> {
   }
   demandRoom();
   if (named.size > 0) await addSizes();
+  measured.set(sha, { files, nameBytes, bytes });
   return bytes;
 }
+
+/** Of commits that were within the limits of whoever asked. Many jobs run the same one, and it never changes. */
+const measured = new LRUCache<string, { files: number; nameBytes: number; bytes: number }>({
+  max: 1_000,
+});
 
 /** What ends with a NUL. A short list comes whole, which is quicker; a long one as it is made. */
 async function* piecesOf(
