@@ -47,12 +47,13 @@ export function runProgram(program: Program, options: RunOptions = {}): Promise<
     send({ id, kind: 'kill', signal: 'SIGTERM' });
     killing = setTimeout(() => send({ id, kind: 'kill', signal: 'SIGKILL' }), GRACE_MS);
   };
-  const timer = timeoutMs === undefined ? undefined : setTimeout(end, timeoutMs);
-  signal?.addEventListener('abort', end, { once: true });
+  // It throws when not even the starter can be started; nothing is left of it then.
   order({ id, kind: 'run', program, input, maxBytes }, (report) => {
     if (report.kind === 'failed') reject(report.error);
     else if (report.kind === 'ended') resolve(report.ending);
   });
+  const timer = timeoutMs === undefined ? undefined : setTimeout(end, timeoutMs);
+  signal?.addEventListener('abort', end, { once: true });
   if (signal?.aborted) end();
   return promise.finally(() => {
     clearTimeout(timer);

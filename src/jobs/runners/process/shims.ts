@@ -71,9 +71,15 @@ export async function openShims(dir: string): Promise<Shims> {
     later = undefined;
     if (closed || next) return;
     const errors = join(folder, `${process.pid}-${count++}`);
-    // Taken away with the shim, perhaps before that has begun.
-    writeFileSync(errors, '', { mode: 0o600 });
-    const waiting = { shim: start(errors), errors };
+    let waiting: Waiting;
+    try {
+      // It is taken away with the shim, perhaps before that has begun.
+      writeFileSync(errors, '', { mode: 0o600 });
+      waiting = { shim: start(errors), errors };
+    } catch {
+      // The machine is short of something: the next job starts its own, and is told.
+      return;
+    }
     next = waiting;
     // Killed, or not to be started: then the next job starts its own, and is told why that fails.
     const forget = () => {
