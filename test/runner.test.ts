@@ -325,3 +325,19 @@ test('a container that was made to read a file of an image is removed by the nex
     await docker('rmi', image);
   }
 });
+
+test('containers together have no more memory than the machine has for jobs', async (ctx) => {
+  needs(ctx, 'docker', 'root');
+  const group = (dir: string) =>
+    `/sys/fs/cgroup/memory/loam-${createHash('sha256').update(dir).digest('hex').slice(0, 16)}`;
+  let dir = '';
+  {
+    await using made = await dockerRunner({ limits: { allJobsMemoryBytes: 64 * 2 ** 20 } });
+    ({ dir } = made);
+    // Far below what each may use alone.
+    const command = 'head -c 200m /dev/zero | tail -c 200m | wc -c';
+    const { lines } = await runToEnd(made.runner, attemptSpec(`${command}; echo after`));
+    expect(lines).not.toContain(String(200 * 2 ** 20));
+  }
+  expect(existsSync(group(dir))).toBe(false);
+});

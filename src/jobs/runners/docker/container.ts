@@ -33,6 +33,8 @@ export type ContainerSpec = {
   /** Between SIGTERM and SIGKILL. */
   graceMs: number;
   limits: Limits;
+  /** The control group that it is in with others. */
+  parentGroup?: string;
   /** What a log may hold at most: see `logs.ts`. */
   log: { bytes: number; lines: number };
   network: Pick<Docker.HostConfig, 'NetworkMode' | 'Dns'>;
@@ -77,6 +79,7 @@ export function containerOptions(spec: ContainerSpec): Docker.ContainerCreateOpt
       IpcMode: 'private',
       ...spec.network,
       PublishAllPorts: false,
+      ...(spec.parentGroup !== undefined && { CgroupParent: spec.parentGroup }),
       PidsLimit: limits.processes,
       NanoCpus: Math.round(limits.cpus * 1e9),
       Memory: limits.memoryBytes,

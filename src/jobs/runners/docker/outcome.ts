@@ -2,7 +2,7 @@
 
 import { gigabytes } from '../process/disk.ts';
 import type { Outcome } from '../runner.ts';
-import { type Engine, isStatus } from './engine.ts';
+import { type Engine, EngineError, isStatus } from './engine.ts';
 import type { AttemptRecord, Refused, Stop } from './place.ts';
 
 export type ContainerState = {
@@ -121,4 +121,13 @@ export function overran(
 
 function outOfMemory(bytes: number): string {
   return `The job ran out of memory: a process was killed. It may use ${gigabytes(bytes)}.`;
+}
+
+/** Why the engine refused to start a container, for the job's user; null when it is no affair of the job. */
+export function whyNotStarted(error: unknown): string | null {
+  if (!(error instanceof EngineError)) return null;
+  if (/could not select device driver/.test(error.message))
+    return 'The container engine of this server cannot give GPUs to containers: it has no driver for them';
+  // A bad request is the image's fault: it has no /bin/sh, or one for other processors.
+  return [400, 404].includes(error.status) ? `The image cannot be run: ${error.message}` : null;
 }

@@ -26,17 +26,18 @@ import {
   LABEL_WORKER,
 } from './container.ts';
 import { watchDiskOf } from './disk.ts';
-import { connect, EngineError, isStatus } from './engine.ts';
+import { connect, isStatus } from './engine.ts';
 import { openedAt, openGate } from './gate.ts';
 import { type ImagesOptions, openImages } from './images.ts';
 import { followLog } from './logs.ts';
 import { type NetworkOptions, openNetwork } from './network.ts';
-import { stateOf } from './outcome.ts';
+import { stateOf, whyNotStarted } from './outcome.ts';
 import { end, type Overseen, untilEnded } from './oversight.ts';
 import { giveTo, makePlace, readRecord, writeRecord } from './place.ts';
 import { type Presence, watchEngine } from './presence.ts';
 import { makeFoldersIn, sendCheckout } from './remote.ts';
 import { sampleOf } from './stats.ts';
+import { openTogether } from './together.ts';
 import { openUsers } from './users.ts';
 
 /** What ended attempts left, until it is removed. */
@@ -101,6 +102,13 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
     const record = await readRecord(join(dir, attempt), 'attempt');
     if (record) gpusOf(record.remote).hold(attempt, record.gpus);
   }
+  const together = openTogether({
+    facts: presence.found,
+    name: `loam-${worker}`,
+    memoryBytes: options.limits?.allJobsMemoryBytes ?? thisMachine().memoryBytes,
+    log,
+  });
+  cleanup.defer(() => together.remove());
   const cpuShares = new CpuShares();
   const disks = new Map<string, number>();
   /** Wakes who sees an attempt through: it was told to end. */
@@ -212,6 +220,7 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
         timeoutMs: spec.timeoutMs,
         graceMs,
         limits,
+        parentGroup: await together.parent(),
         log: spec.log,
         network: await network.options(),
         runtime: options.network?.runtime,
@@ -238,6 +247,7 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
       if (state.status === 'created') {
         // Noted before: it has no gate, so it may be over before we know that it was started.
         if (remote) await openGate(place);
+        await together.hold();
         try {
           await engine.call((docker, abortSignal) =>
             docker.getContainer(container).start({ abortSignal } as object),
@@ -375,15 +385,6 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
 
     [Symbol.asyncDispose]: () => owned.disposeAsync(),
   };
-}
-
-/** For the job's user; null when it is no affair of the job. */
-function whyNotStarted(error: unknown): string | null {
-  if (!(error instanceof EngineError)) return null;
-  if (/could not select device driver/.test(error.message))
-    return 'The container engine of this server cannot give GPUs to containers: it has no driver for them';
-  // A bad request is the image's fault: it has no /bin/sh, or one for other processors.
-  return [400, 404].includes(error.status) ? `The image cannot be run: ${error.message}` : null;
 }
 
 /** Null where ids cannot be had. */
