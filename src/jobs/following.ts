@@ -36,9 +36,9 @@ export async function followLog(
   const rule = ruleOf(services, job);
   return (signal) =>
     whileAllowed(services, viewer, rule, signal, async function* (ended) {
-      for await (const event of logEvents(services, job.id, after ?? 0, ended)) {
-        yield event;
-        if (event.kind === 'end') return;
+      for await (const events of logEvents(services, job.id, after ?? 0, ended)) {
+        yield* events;
+        if (events.at(-1)?.kind === 'end') return;
       }
       if (!ended.aborted) throw stopping();
     });
@@ -61,7 +61,9 @@ export async function openStream(
 }
 
 export type StreamQuery = LogQuery & { lastSeen: number | null };
-type OpenStream = (signal: AbortSignal) => AsyncGenerator<LogEvent>;
+type OpenStream = (signal: AbortSignal) => AsyncGenerator<LogBatch>;
+/** What was read at once. All who follow a job get the same array, so what is made of it for one is good for the others. */
+export type LogBatch = readonly LogEvent[];
 
 /** As `openStream`, for a job that the viewer was found to be allowed to see. */
 export async function openStreamOf(
@@ -123,16 +125,25 @@ async function* logEvents(
   jobId: string,
   after: number,
   signal: AbortSignal,
-): AsyncGenerator<LogEvent> {
+): AsyncGenerator<LogBatch> {
   let seq = after;
   for await (const step of followJournal(services, jobId, after, signal)) {
-    if (step.kind === 'end') yield { ...step, seq };
-    else if (step.kind === 'entries')
-      for (const entry of step.entries) {
-        seq = entry.seq;
-        yield eventOf(entry);
-      }
+    if (step.kind === 'end') yield [{ ...step, seq }];
+    else if (step.kind === 'entries') {
+      seq = step.entries.at(-1)?.seq ?? seq;
+      yield batchOf(step.entries);
+    }
   }
+}
+
+const batches = new WeakMap<readonly Entry[], LogBatch>();
+
+function batchOf(entries: readonly Entry[]): LogBatch {
+  const known = batches.get(entries);
+  if (known) return known;
+  const batch = entries.map(eventOf);
+  batches.set(entries, batch);
+  return batch;
 }
 
 /** An entry as it is sent. */

@@ -14,7 +14,7 @@ import type { Services } from '../services.ts';
 import type { ByteRange } from '../storage/storage.ts';
 import { demandDownload } from './artifacts/downloads.ts';
 import { archiveKey, openArtifact } from './artifacts/store.ts';
-import { type LogEvent, openStream } from './following.ts';
+import { type LogBatch, type LogEvent, openStream } from './following.ts';
 import { demandText, openLinkedStream } from './logs/links.ts';
 import { checkTail } from './logs/read.ts';
 import { logText } from './logs/text.ts';
@@ -69,10 +69,10 @@ async function sendEvents(
     if (!res.writableNeedDrain) res.write(': still here\n\n');
   }, SIGN_OF_LIFE_MS);
   try {
-    for await (const event of open(gone)) {
+    for await (const batch of open(gone)) {
       if (gone.aborted) break;
       sign.refresh();
-      if (!res.write(textOf(event))) await drained(res, gone);
+      if (!res.write(textOf(batch))) await drained(res, gone);
     }
   } catch (error) {
     if (!(error instanceof AppError)) throw error;
@@ -96,8 +96,18 @@ async function drained(res: Response, gone: AbortSignal): Promise<void> {
   await once(res, 'drain', { signal: gone }).catch(() => {});
 }
 
-function textOf(event: LogEvent): string {
-  return `id: ${event.seq}\nevent: ${event.kind}\ndata: ${JSON.stringify(dataOf(event))}\n\n`;
+/** Made once for all who follow a job: for a thousand of them it was most of what a line costs. */
+const texts = new WeakMap<LogBatch, Buffer>();
+
+function textOf(batch: LogBatch): Buffer {
+  const known = texts.get(batch);
+  if (known) return known;
+  const events = batch.map(
+    (event) => `id: ${event.seq}\nevent: ${event.kind}\ndata: ${JSON.stringify(dataOf(event))}\n\n`,
+  );
+  const text = Buffer.from(events.join(''));
+  texts.set(batch, text);
+  return text;
 }
 
 function dataOf(event: LogEvent): object {
