@@ -157,12 +157,12 @@ function start(): Starter {
         : report;
     own.listeners.get(id)?.(told);
   });
-  const over = (why: string) => {
+  const over = (why: string, code = 'EAGAIN') => {
     if (starter === own) starter = undefined;
     for (const [id, listener] of own.listeners)
-      listener({ id, kind: 'failed', error: errorOf(why, 'EAGAIN') });
+      listener({ id, kind: 'failed', error: errorOf(why, code) });
   };
-  child.once('error', ({ message }) => over(message));
+  child.once('error', ({ message, code }: NodeJS.ErrnoException) => over(message, code));
   child.once('exit', (code, signal) => over(`what starts programs ended with ${code ?? signal}`));
   hold(child, 0);
   return own;
