@@ -1,6 +1,7 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { type App, createApp, createWorker } from './app.ts';
 import { type Config, ConfigError, readConfig } from './config.ts';
+import { withDatabase } from './database/patience.ts';
 import { forgetSecrets } from './environment.ts';
 
 /**
@@ -17,7 +18,7 @@ const stopped = stopSignal();
 try {
   const config = readConfig();
   forgetSecrets();
-  const starting = start(config);
+  const starting = withDatabase(() => start(config), { say: console.error });
   const late = stopped.then(async () => {
     await delay(START_MS);
     throw new ConfigError('Stopped before the start was done');

@@ -6,6 +6,9 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import pg from 'pg';
 import { expect, test, vi } from 'vitest';
+import { ConfigError } from '../src/config.ts';
+import { withDatabase } from '../src/database/patience.ts';
+import { cuttable } from './cut.ts';
 import { Client, cloneDatabase, eventually } from './harness.ts';
 import { needs } from './needs.ts';
 import { freePort } from './ports.ts';
@@ -170,6 +173,56 @@ test('from the moment that the port is taken each request is answered', async ()
   expect((await client.get('/auth/v1/whoami')).status).toBe(401);
   await server.stop();
   await database.drop();
+});
+
+test('a start waits for a database that is away, also when it goes away in the middle, and says so once', async () => {
+  await using folder = await dataFolder();
+  const database = await cloneDatabase();
+  await using way = cuttable();
+  const url = await way.via(database.url);
+  await way.cut();
+  const migrating = new pg.Client({ connectionString: database.url });
+  await migrating.connect();
+  await migrating.query('select pg_advisory_lock(72707369)');
+  let said = '';
+  const starting = startServer(
+    { LOAM_DATA_DIR: folder.path, DATABASE_URL: url },
+    { spawned: (child) => child.stderr?.on('data', (text) => (said += text)) },
+  );
+  starting.catch(() => {});
+  await eventually(() => expect(said).toMatch(/nothing listens at .* The start waits for the/));
+  await way.mend();
+  await eventually(async () => {
+    const { rows } = await migrating.query(
+      `select 1 from pg_locks where locktype = 'advisory' and not granted
+         and database = (select oid from pg_database where datname = current_database())`,
+    );
+    expect(rows).toHaveLength(1);
+  });
+  await way.cut();
+  await migrating.end();
+  await way.mend();
+
+  await using server = await starting;
+  expect(said.trim().split('\n')).toHaveLength(1);
+  await server.stop();
+  await database.drop();
+});
+
+test('a database that stays away ends the start with one line', async () => {
+  const said: string[] = [];
+  const options = { say: (line: string) => void said.push(line), patienceMs: 1_500 };
+  const away = Object.assign(new Error('\nInvalid `x` invocation:\n\ntoo many clients'), {
+    code: '53300',
+  });
+  let starts = 0;
+  const start = () => Promise.reject(starts++ < 9 ? away : new Error('no end'));
+  await expect(withDatabase(start, options)).rejects.toThrow(
+    new ConfigError('The database went away during the start: too many clients'),
+  );
+  expect([starts, said.length]).toEqual([2, 1]);
+  const fault = new Error('a fault of ours');
+  await expect(withDatabase(() => Promise.reject(fault), options)).rejects.toBe(fault);
 });
 
 test('a start that waits for ever is ended by a signal', async () => {

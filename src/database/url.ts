@@ -47,7 +47,9 @@ function urlFault(error: unknown, client: pg.Client | undefined): ConfigError {
   const password = String(client.password ?? '');
   const said = message.split('\n')[0]?.trim() || code;
   const shown = password ? said.replaceAll(password, '***') : said;
-  return new ConfigError(`DATABASE_URL: ${why[code] ?? `${place(client)}: ${shown}`}`);
+  // A name that does not exist is misspelt; whatever else is out of reach may come.
+  const cause = code === 'ENOTFOUND' ? undefined : error;
+  return new ConfigError(`DATABASE_URL: ${why[code] ?? `${place(client)}: ${shown}`}`, { cause });
 }
 
 function place({ host, port }: pg.Client): string {
