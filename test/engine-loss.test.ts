@@ -1,5 +1,9 @@
 /** An engine that is killed and started again: with its containers kept running, and without. */
+import { existsSync, readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { beforeEach, expect, test } from 'vitest';
+import { statOf } from '../src/jobs/runners/process/proc.ts';
+import { RunnerAway } from '../src/jobs/runners/runner.ts';
 import { BUSYBOX, dockerRunner } from './docker.ts';
 import { eventually, startApp } from './harness.ts';
 import { needs } from './needs.ts';
@@ -26,17 +30,80 @@ test('no line and no exit code is lost with an engine that keeps its containers 
     for await (const batch of runner.logs(handle, null, never))
       seen.push(...batch.lines.map(({ message }) => message));
   })();
-  for (const count of [10, 40]) {
-    await eventually(() => expect(seen.length).toBeGreaterThan(count));
-    await engine.kill('SIGKILL');
-    await engine.start();
-  }
+  await eventually(() => expect(seen.length).toBeGreaterThan(10));
+  await engine.kill('SIGKILL');
+  await engine.start();
+  await eventually(() => expect(seen.length).toBeGreaterThan(40));
+  await engine.kill('SIGKILL');
+  // It ends while the engine is away, and its lines come all the same.
+  await eventually(() => expect(seen).toHaveLength(120));
+  await engine.start();
   expect(await ended).toMatchObject({ kind: 'exited', exitCode: 5 });
   await following;
   const numbers = Array.from({ length: 60 }, (_, i) => String(i + 1));
   expect(seen.filter((line) => !line.startsWith('err'))).toEqual(numbers);
   expect(seen.filter((line) => line.startsWith('err'))).toEqual(numbers.map((n) => `err ${n}`));
   expect((await allLines(runner, handle)).sort()).toEqual(seen.sort());
+});
+
+test('an engine that has forgotten what it did makes no command run twice, and no exit code unknown', {
+  timeout: 90_000,
+}, async () => {
+  await using engine = await startOwnEngine({ liveRestore: true });
+  await using made = await dockerRunner({ docker: engine.config, network: { mode: 'none' } });
+  const { runner, dir } = made;
+  /** Kills the engine, which knows of the container afterwards what it knew when it was `remembered`. */
+  async function forget(remembered: () => Promise<void>): Promise<void> {
+    await engine.kill('SIGKILL');
+    await remembered();
+    await engine.start();
+  }
+
+  // Killed between the start of the container and its note of that.
+  const spec = attemptSpec('echo $PPID once; sleep 1; exit 7');
+  const first = await runner.prepare(spec, never);
+  const container = `loam-${spec.id}`;
+  const asCreated = await engine.remember(container);
+  await engine.docker('start', container);
+  const pid = await engine.docker('inspect', '--format', '{{.State.Pid}}', container);
+  await forget(asCreated);
+  expect(existsSync(`/proc/${pid}`)).toBe(true);
+  expect(await runner.attach(first)).toBe('prepared');
+  await expect(runner.start(first)).rejects.toThrow(RunnerAway);
+  expect(await runner.attach(first)).toBe('unprepared');
+  expect(statOf(pid)?.state ?? 'Z').toBe('Z');
+
+  // Killed between the end of the container and its note of that.
+  const handle = await runner.prepare(spec, never);
+  await runner.start(handle);
+  const asRunning = await engine.remember(container);
+  await eventually(async () => expect(await engine.docker('ps', '-q')).toBe(''));
+  await forget(asRunning);
+  const code = await engine.docker('inspect', '--format', '{{.State.ExitCode}}', container);
+  expect(['0', '255']).toContain(code);
+  const again = await made.again();
+  expect(await again.wait(handle, never)).toMatchObject({ kind: 'exited', exitCode: 7 });
+  expect(await allLines(again, handle)).toEqual([expect.stringMatching(/^\d+ once$/)]);
+  await again.remove(handle);
+  expect(readdirSync(dir).filter((name) => !name.startsWith('.'))).toEqual([]);
+});
+
+test('a recorder that is killed is replaced by another, which goes on', async () => {
+  await using made = await dockerRunner({ network: { mode: 'none' } });
+  const { runner, dir } = made;
+  const spec = attemptSpec('for i in $(seq 30); do echo $i; sleep 0.05; done; exit 3');
+  const handle = await runner.prepare(spec, never);
+  await runner.start(handle);
+  const claim = () => JSON.parse(readFileSync(join(dir, spec.id, 'record/claim'), 'utf8'));
+  const { pid } = claim();
+  const seen: string[] = [];
+  for await (const { lines } of runner.logs(handle, null, never)) {
+    seen.push(...lines.map(({ message }) => message));
+    if (seen.length === 10) process.kill(pid, 'SIGKILL');
+  }
+  expect(seen).toEqual(Array.from({ length: 30 }, (_, i) => String(i + 1)));
+  expect(claim().pid).not.toBe(pid);
+  expect(await runner.wait(handle, never)).toMatchObject({ exitCode: 3 });
 });
 
 test('a job whose container ended with its engine was lost, and runs again; others wait for it', {

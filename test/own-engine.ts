@@ -2,7 +2,7 @@
 import { type ChildProcess, execFile, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { openSync } from 'node:fs';
-import { copyFile, mkdtemp, readFile, rm } from 'node:fs/promises';
+import { copyFile, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
@@ -22,6 +22,11 @@ export type OwnEngine = AsyncDisposable & {
   docker(...args: string[]): Promise<string>;
   kill(signal: 'SIGKILL' | 'SIGTERM'): Promise<void>;
   start(): Promise<void>;
+  /**
+   * What it has on the disk about a container now.
+   * @returns writes that again, while it does not run: as if it had been killed before it noted what came since
+   */
+  remember(container: string): Promise<() => Promise<void>>;
 };
 
 /**
@@ -92,7 +97,7 @@ export async function startOwnEngine({
   if (sharesNetwork) {
     await link('add', bridge, 'type', 'bridge');
     // Nothing is routed there; the engine wants an address.
-    await run('ip', ['address', 'add', '192.0.2.1/28', 'dev', bridge]);
+    await run('ip', ['address', 'add', '192.0.2.241/28', 'dev', bridge]);
     await link('set', bridge, 'up');
   }
   await start();
@@ -110,6 +115,12 @@ export async function startOwnEngine({
     docker,
     kill,
     start,
+    async remember(container) {
+      const id = await docker('inspect', '--format', '{{.Id}}', container);
+      const file = at(`data/containers/${id}/config.v2.json`);
+      const text = await readFile(file);
+      return () => writeFile(file, text);
+    },
     async [Symbol.asyncDispose]() {
       const left = await docker('ps', '--all', '--quiet').catch(() => '');
       if (left) await docker('rm', '--force', ...left.split('\n'));

@@ -63,9 +63,13 @@ export function processesLeft(loam: Servers): string[] {
     if (!`${command}${read('environ')}`.includes(loam.root)) return [];
     // The database, its proxy and its storage; and git's readers, which go by themselves when they are idle.
     if (/postgres|haproxy|ceph|radosgw|cat-file/.test(command)) return [];
-    // The shim that a worker keeps for its next job has started nothing.
+    // The shim, and the recorder, that a worker keeps for its next job have started nothing.
     const isIdle = () => read(`task/${pid}/children`) === '';
-    if (/process\/shim\.ts/.test(command) && serving.has(parentOf(read('stat'))) && isIdle())
+    if (
+      /process\/shim\.ts|docker\/recorder\.ts/.test(command) &&
+      serving.has(parentOf(read('stat'))) &&
+      isIdle()
+    )
       return [];
     return command ? [`${pid} ${command}`] : [];
   });

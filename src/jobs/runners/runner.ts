@@ -93,6 +93,11 @@ export class RunnerAway extends Error {
   override name = 'RunnerAway';
 }
 
+/** What the work runs on failed at something by itself. It may pass, so the step is repeated for a while. */
+export class RunnerFault extends Error {
+  override name = 'RunnerFault';
+}
+
 /** There is more at `output_path` than is kept of it; the message ends the sentence "They were not kept: …". */
 export class TooLarge extends Error {
   override name = 'TooLarge';
@@ -131,8 +136,11 @@ export type Runner = {
   prepare(spec: AttemptSpec, signal: AbortSignal): Promise<Handle>;
   /** Starts the work, or finds it started. */
   start(handle: Handle): Promise<void>;
-  /** How far it got: prepared and not started, started (perhaps over by now), or not there any more. */
-  attach(handle: Handle): Promise<'prepared' | 'started' | 'gone'>;
+  /**
+   * How far it got: prepared and not started, started (perhaps over by now), or not there any more. `unprepared`: what was
+   * prepared is not there any more, or useless, and surely nothing of the work has begun; it is to be prepared anew.
+   */
+  attach(handle: Handle): Promise<'prepared' | 'started' | 'unprepared' | 'gone'>;
   /** The lines after `cursor`, live; ends after the last line of ended work, or when `signal` aborts. */
   logs(handle: Handle, cursor: LogCursor | null, signal: AbortSignal): AsyncIterable<LogBatch>;
   /** TERM goes to the whole process tree, and the runner itself sends KILL after the grace period. */

@@ -12,7 +12,7 @@ import { inSpan, inTrace, type Span } from '../../tracing/spans.ts';
 import { sampleUsage } from '../analytics.ts';
 import { openAttemptLog } from '../logs/cap.ts';
 import type { Line } from '../logs/pages.ts';
-import type { Handle, LogCursor, Outcome } from '../runners/runner.ts';
+import { type Handle, type LogCursor, type Outcome, RunnerAway } from '../runners/runner.ts';
 import { masker, type Secrets } from '../secrets.ts';
 import { MAX_PROGRESS, moveJob, PHASES, statusTopic } from '../state.ts';
 import { type Attempt, attemptColumns, type Deps } from './attempt-row.ts';
@@ -63,8 +63,9 @@ async function seeThrough(
   }
   await using watch = watchForEnd(deps, attempt, stopping);
 
-  const made = attempt.handle
-    ? { handle: attempt.handle as Handle }
+  const kept = await stillPrepared(deps, attempt);
+  const made = kept
+    ? { handle: kept }
     : await inSpan('prepare', {}, () => prepare(deps, attempt, secrets, watch.ended));
   if (stopping.aborted) return false;
   if ('outcome' in made) {
@@ -137,6 +138,13 @@ async function findAttempt({ db }: Deps, id: string): Promise<Attempt | null> {
   return attempt?.endedAt ? null : attempt;
 }
 
+/** The handle, unless there is none, or what it stood for is gone and never began: then it is made again. */
+async function stillPrepared({ runner }: Deps, attempt: Attempt): Promise<Handle | null> {
+  const handle = attempt.handle as Handle | null;
+  if (!handle || attempt.startedAt) return handle;
+  return (await runner.attach(handle)) === 'unprepared' ? null : handle;
+}
+
 /** Starts the work unless it runs already, and sees it through to the end of its log. */
 async function oversee(
   deps: Deps,
@@ -149,6 +157,11 @@ async function oversee(
   const { runner } = deps;
   const state = await runner.attach(handle);
   if (state === 'gone') return { kind: 'lost' };
+  // Between two looks; or it was taken for started, and a loss of power has undone what said that it may begin.
+  if (state === 'unprepared') {
+    if (attempt.startedAt) return { kind: 'lost' };
+    throw new RunnerAway('what was prepared is gone');
+  }
   if (state === 'prepared') {
     if (watch.ended.aborted) return { kind: 'lost' };
     await runner.start(handle);

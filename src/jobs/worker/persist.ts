@@ -7,7 +7,7 @@ import type { Bus } from '../../events/bus.ts';
 import { GitUnavailable } from '../../git/processes/run.ts';
 import type { Logger } from '../../log.ts';
 import { StorageAway } from '../../storage/storage.ts';
-import { RunnerAway } from '../runners/runner.ts';
+import { RunnerAway, RunnerFault } from '../runners/runner.ts';
 
 /** Milliseconds between tries: doubling from the first to the longest. */
 export type Pauses = { firstMs: number; longestMs: number };
@@ -28,6 +28,7 @@ export function isPassing(error: unknown): boolean {
     error instanceof StorageAway ||
     error instanceof ServerAway ||
     error instanceof RunnerAway ||
+    error instanceof RunnerFault ||
     (error instanceof AppError && error.status === 503)
   );
 }

@@ -1,6 +1,6 @@
 /**
  * The gate: what a container does first. It waits until the server has set up all that is set up from outside, such as
- * the rules of its network, and only then becomes the job's command. That moment is when the job starts.
+ * the rules of its network, and only then runs the job's command. That moment is when the job starts.
  *
  * The gate is a file, which appears in a folder that the container sees read-only. It holds the time at which it was
  * opened and stays, so that whoever comes back to the container knows both. Nothing of it is a secret, and nothing
@@ -19,31 +19,50 @@ const TOLD = 'told';
 const SPARE_S = 3;
 /** … and where it cannot see that there was one, for the end of the grace after it: a second signal makes programs end at once. */
 const SPARE_UNSEEN_S = 5;
+/** Where the command prints, and where its parent says that it begins and how it ended: see `recorder.ts`. */
+export const FIFOS = ['out', 'err', 'end'] as const;
+/** In the gate's file: the FIFOs are read. */
+const RECORDED = 'recorded';
 /** A gate that was not opened for so long never will be: the server that made the container is gone. */
 const WAIT_S = 3_600;
 
 /**
  * For `/bin/sh -c`. Polled, because that works on every kind of engine and mount: a hundred times a second at first,
  * because a job waits for it. The command and how long to wait come in variables, which the job does not get:
- * in the arguments every `pkill -f` of a job would find its init.
+ * in the arguments every `pkill -f` of a job would find its init. Other names than these may be the job's own variables,
+ * which it would get changed.
  *
  * The watchdog ends a container whose server is not there at its timeout. It belongs to the init, so that no command has
  * a child that it does not know, and it does nothing when the job kills its `sleep`.
+ *
+ * Where the container is recorded, this shell stays as the parent of the command and tells how that ended. It opens the
+ * FIFOs for reading too, so that a command waits for a recorder that was killed, instead of getting SIGPIPE. Signals are for
+ * the command, which gets them itself. What a shell prints about a child that was killed is no line of the job: the
+ * parentheses keep it out of the command's output, which dash would give it.
  */
-const WAIT = `n=0
+const WAIT = `LOAM_GATE_N=0
 until [ -e ${SEEN_AT}/${FILE} ]; do
-  n=$((n + 1))
-  [ $n -gt 200 ] && s=1 || s=0.01
-  [ $n -gt ${200 + WAIT_S} ] && exit 125
-  sleep $s 2>/dev/null || sleep 1 2>/dev/null || :
+  LOAM_GATE_N=$((LOAM_GATE_N + 1))
+  [ $LOAM_GATE_N -gt 200 ] && LOAM_GATE_S=1 || LOAM_GATE_S=0.01
+  [ $LOAM_GATE_N -gt ${200 + WAIT_S} ] && exit 125
+  sleep $LOAM_GATE_S 2>/dev/null || sleep 1 2>/dev/null || :
 done
 `;
-const BEGIN = `c=$LOAM_GATE_COMMAND
+const BEGIN = `LOAM_GATE_C=$LOAM_GATE_COMMAND
+LOAM_GATE_HOW=
 ( ( trap '' TERM HUP INT; t=$LOAM_GATE_SECONDS; g=$LOAM_GATE_GRACE
   unset LOAM_GATE_COMMAND LOAM_GATE_SECONDS LOAM_GATE_GRACE TINI_KILL_PROCESS_GROUP
   sleep "$t" && { [ -e ${SEEN_AT}/${TOLD} ] || kill -TERM -1; sleep "$g"; kill -KILL -1; } ) >/dev/null 2>&1 </dev/null & )
-unset LOAM_GATE_COMMAND LOAM_GATE_SECONDS LOAM_GATE_GRACE TINI_KILL_PROCESS_GROUP n s
-exec /bin/sh -c "$c"`;
+unset LOAM_GATE_COMMAND LOAM_GATE_SECONDS LOAM_GATE_GRACE TINI_KILL_PROCESS_GROUP
+[ ! -e ${SEEN_AT}/${FILE} ] || read -r LOAM_GATE_AT LOAM_GATE_HOW <${SEEN_AT}/${FILE}
+[ "$LOAM_GATE_HOW" = ${RECORDED} ] || exec /bin/sh -c "$LOAM_GATE_C"
+exec 3<>${SEEN_AT}/out 4<>${SEEN_AT}/err >/dev/null 2>&1
+trap : TERM HUP INT QUIT USR1 USR2 ALRM
+echo begun 1<>${SEEN_AT}/end
+(exec /bin/sh -c "$LOAM_GATE_C" >&3 2>&4 3>&- 4>&-)
+code=$?
+echo "exit $code" 1<>${SEEN_AT}/end
+exit $code`;
 
 export type GateOptions = {
   command: string;
@@ -82,10 +101,17 @@ export async function makeGate(place: string): Promise<void> {
   await mkdir(gateFolder(place), { mode: 0o755 });
 }
 
-/** When it was opened; null: it is closed. */
-export async function openedAt(place: string): Promise<number | null> {
+export type Opened = {
+  at: number;
+  /** What the command prints goes into the FIFOs. */
+  recorded: boolean;
+};
+
+/** Null: it is closed. */
+export async function opening(place: string): Promise<Opened | null> {
   try {
-    return Number(await readFile(join(gateFolder(place), FILE), 'utf8'));
+    const [at, how] = (await readFile(join(gateFolder(place), FILE), 'utf8')).trim().split(' ');
+    return { at: Number(at), recorded: how === RECORDED };
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code === 'ENOENT') return null;
     throw error;
@@ -93,11 +119,14 @@ export async function openedAt(place: string): Promise<number | null> {
 }
 
 /** Lets the job start, or notes that it does. */
-export async function openGate(place: string): Promise<void> {
+export async function openGate(
+  place: string,
+  { recorded }: Pick<Opened, 'recorded'>,
+): Promise<void> {
   const file = join(gateFolder(place), FILE);
   const handle = await open(`${file}.new`, 'w', 0o444);
   try {
-    await handle.writeFile(String(Date.now()));
+    await handle.writeFile(`${Date.now()}${recorded ? ` ${RECORDED}` : ''}\n`);
     await handle.sync();
   } finally {
     await handle.close();

@@ -4,8 +4,13 @@ import { gigabytes } from '../process/disk.ts';
 import type { Outcome } from '../runner.ts';
 import { type Engine, EngineError, isStatus } from './engine.ts';
 import type { AttemptRecord, Refused, Stop } from './place.ts';
+import type { RecordedExit } from './recorder.ts';
 
 export type ContainerState = {
+  /** Of the engine, which gives none twice. */
+  id: string;
+  /** Name of the program that runs it. */
+  runtime: string;
   status: 'created' | 'running' | 'ended';
   /** On the engine's machine, while it runs. */
   pid: number;
@@ -14,16 +19,23 @@ export type ContainerState = {
   outOfMemory: boolean;
   startedAt: number;
   endedAt: number;
+  /** The exit code is surely that of the command. */
+  known?: boolean;
 };
 
 /** Null: there is none. @throws RunnerAway */
 export async function stateOf(engine: Engine, container: string): Promise<ContainerState | null> {
   try {
-    const { State: state } = await engine.call((docker, abortSignal) =>
+    const {
+      Id: id,
+      State: state,
+      HostConfig: { Runtime: runtime = '' },
+    } = await engine.call((docker, abortSignal) =>
       docker.getContainer(container).inspect({ abortSignal } as object),
     );
     const { Status, Running, Pid, ExitCode, OOMKilled, StartedAt, FinishedAt } = state;
     return {
+      ...{ id, runtime },
       status: Status === 'created' ? 'created' : Running ? 'running' : 'ended',
       pid: Pid,
       exitCode: ExitCode,
@@ -39,15 +51,32 @@ export async function stateOf(engine: Engine, container: string): Promise<Contai
 
 /** 128 + SIGKILL. */
 const KILLED = 137;
-/** Of a container that the engine ended, or found dead, when it was stopped or started: TERM, KILL, unknown. */
-const WITH_ENGINE = [143, 137, 255];
+/** Of a container that the engine found dead, and of which it does not know more. */
+const UNKNOWN = [0, 255];
+/** Of a container that the engine ended when it was stopped or started: TERM, KILL. */
+const BY_ENGINE = [143, KILLED];
+const WITH_ENGINE = [...BY_ENGINE, 255];
 
 /**
  * Whether a container may have ended with its engine, and not by itself: by its exit code, which nobody asked for. An
  * engine that keeps containers running while it is restarted (`live-restore`) does not end them.
  */
 export function mayBeLost(state: ContainerState): boolean {
-  return WITH_ENGINE.includes(state.exitCode) && !state.outOfMemory;
+  return WITH_ENGINE.includes(state.exitCode) && !state.known && !state.outOfMemory;
+}
+
+/**
+ * How a recorded container ended: as the parent of its command said (`recorder.ts`). An engine that was killed just when
+ * a container ended says later that this ended with 0 (Docker 20.10) or 255.
+ * @param exit undefined: it said nothing, because it was killed itself
+ */
+export function withRecorded(
+  state: ContainerState,
+  exit: RecordedExit | undefined,
+): ContainerState {
+  if (!exit) return UNKNOWN.includes(state.exitCode) ? { ...state, exitCode: KILLED } : state;
+  const { exitCode, at } = exit;
+  return { ...state, exitCode, endedAt: at, known: !BY_ENGINE.includes(exitCode) };
 }
 
 /**
@@ -128,6 +157,8 @@ export function whyNotStarted(error: unknown): string | null {
   if (!(error instanceof EngineError)) return null;
   if (/could not select device driver/.test(error.message))
     return 'The container engine of this server cannot give GPUs to containers: it has no driver for them';
+  // It was removed by others, or is half made.
+  if (/No such container/i.test(error.message)) return null;
   // A bad request is the image's fault: it has no /bin/sh, or one for other processors.
   return [400, 404].includes(error.status) ? `The image cannot be run: ${error.message}` : null;
 }

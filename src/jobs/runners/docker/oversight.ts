@@ -8,7 +8,7 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { type Outcome, RunnerAway } from '../runner.ts';
 import { type Engine, isStatus } from './engine.ts';
-import { noteTold, openedAt } from './gate.ts';
+import { noteTold, opening } from './gate.ts';
 import {
   type ContainerState,
   mayBeLost,
@@ -16,9 +16,11 @@ import {
   overran,
   restartedSince,
   stateOf,
+  withRecorded,
 } from './outcome.ts';
 import { readRecord, type Stop, writeRecord } from './place.ts';
 import { processesOf, terminate } from './processes.ts';
+import type { Recordings } from './recordings.ts';
 
 /** How often the engine is asked. */
 const LOOK_MS = 5_000;
@@ -28,12 +30,14 @@ const KILLED_MS = 500;
 const AWAY_MS = 500;
 
 export type Overseen = {
+  attempt: string;
   engine: Engine;
   container: string;
   place: string;
   graceMs: number;
   /** Whether its processes are of this machine; false until that is known. */
   isLocal(): boolean;
+  recordings: Recordings;
 };
 
 /**
@@ -45,7 +49,7 @@ export async function untilEnded(
   changed: (signal: AbortSignal) => Promise<void>,
   signal: AbortSignal,
 ): Promise<Outcome> {
-  const { engine, container, place, graceMs } = overseen;
+  const { attempt, engine, container, place, graceMs, recordings } = overseen;
   const record = await readRecord(place, 'attempt');
   if (!record) return { kind: 'lost' };
   let wasAway = false;
@@ -55,17 +59,24 @@ export async function untilEnded(
       const state = await stateOf(engine, container);
       const refused = await readRecord(place, 'unstartable');
       const stop = await readRecord(place, 'stop');
-      const opened = await openedAt(place);
+      const opened = await opening(place);
       if (!state) return { kind: 'lost' };
       if (refused || state.status === 'ended') {
-        const mayBe = !refused && !stop && mayBeLost(state) && !overran(record, state, opened);
+        const exit = opened?.recorded ? await recordings.settle(attempt, signal) : undefined;
+        const ended = opened?.recorded ? withRecorded(state, exit) : state;
+        const openedAt = opened?.at ?? null;
+        const overdue = overran(record, ended, openedAt);
+        const mayBe = !refused && !stop && mayBeLost(ended) && !overdue;
         if (mayBe && (wasAway || (await restartedSince(engine, state)))) return { kind: 'lost' };
-        return outcomeOf({ record, state, openedAt: opened, stop, refused });
+        return outcomeOf({ record, state: ended, openedAt, stop, refused });
       }
       const now = Date.now();
+      const trouble = opened?.recorded ? await recordings.trouble(attempt) : undefined;
+      if (trouble && !stop)
+        await end(overseen, { how: 'KILL', why: 'disk', at: now, note: trouble.reason });
       const due = stop
         ? stop.at + (stop.how === 'KILL' ? 0 : graceMs)
-        : (opened ?? Number.POSITIVE_INFINITY) + record.timeoutMs;
+        : (opened?.at ?? Number.POSITIVE_INFINITY) + record.timeoutMs;
       if (now >= due && stop) {
         await send(overseen, 'KILL', state);
         await eitherOf(overseen, changed, KILLED_MS, signal);

@@ -8,7 +8,6 @@ import { createHash, randomUUID } from 'node:crypto';
 import { existsSync } from 'node:fs';
 import { mkdir, readdir } from 'node:fs/promises';
 import { join } from 'node:path';
-import { setTimeout as delay } from 'node:timers/promises';
 import { createLog, type Logger } from '../../../log.ts';
 import type { DockerConfig } from '../../../variables/docker.ts';
 import { CpuShares } from '../cpu-share.ts';
@@ -16,8 +15,17 @@ import { type GpuLedger, openGpuLedger } from '../gpu-ledger.ts';
 import { type Accounts, DEFAULT_UIDS, openAccounts, type UidRange } from '../process/accounts.ts';
 import { type Limits, limitsOf, thisMachine } from '../process/limits.ts';
 import { openRemoval } from '../process/removal.ts';
-import { GRACE_MS, type Handle, LOCAL, type Machine, type Runner, type Usage } from '../runner.ts';
+import {
+  GRACE_MS,
+  type Handle,
+  LOCAL,
+  type Machine,
+  type Runner,
+  RunnerFault,
+  type Usage,
+} from '../runner.ts';
 import { artifactsOf } from './artifacts.ts';
+import { begin, removeContainer } from './begin.ts';
 import {
   containerName,
   containerOptions,
@@ -26,15 +34,16 @@ import {
   LABEL_WORKER,
 } from './container.ts';
 import { watchDiskOf } from './disk.ts';
-import { connect, isStatus } from './engine.ts';
-import { openedAt, openGate } from './gate.ts';
+import { connect, EngineError } from './engine.ts';
+import { opening } from './gate.ts';
 import { type ImagesOptions, openImages } from './images.ts';
 import { followLog } from './logs.ts';
 import { type NetworkOptions, openNetwork } from './network.ts';
-import { stateOf, whyNotStarted } from './outcome.ts';
+import { stateOf } from './outcome.ts';
 import { end, type Overseen, untilEnded } from './oversight.ts';
 import { giveTo, makePlace, readRecord, writeRecord } from './place.ts';
 import { type Presence, watchEngine } from './presence.ts';
+import { makeRecord, openRecordings } from './recordings.ts';
 import { makeFoldersIn, sendCheckout } from './remote.ts';
 import { sampleOf } from './stats.ts';
 import { openTogether } from './together.ts';
@@ -42,8 +51,6 @@ import { openUsers } from './users.ts';
 
 /** What ended attempts left, until it is removed. */
 const TRASH = '.trash';
-/** For the engine to remove a container whose processes have all got SIGKILL. */
-const REMOVED_MS = 10_000;
 
 export type DockerRunnerOptions = {
   /** Where the folders of attempts lie. */
@@ -90,6 +97,7 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
   const removal = cleanup.use(
     await openRemoval(join(dir, TRASH), (error, what) => log.error({ err: error }, what)),
   );
+  const recordings = cleanup.use(await openRecordings(dir));
   const reader = randomUUID();
   const users = openUsers(engine, {
     root: options.root ?? false,
@@ -116,10 +124,12 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
 
   const placeOf = (handle: Handle) => join(dir, String(handle.attempt));
   const overseen = (handle: Handle): Overseen => ({
+    attempt: String(handle.attempt),
     engine,
     container: containerName(String(handle.attempt)),
     place: placeOf(handle),
     graceMs,
+    recordings,
     isLocal: () => presence.facts?.local ?? false,
   });
 
@@ -134,21 +144,6 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
     return [{ id: remote ? engine.id : LOCAL, cpus, memoryBytes, gpus }];
   }
 
-  /** By its name or its id. */
-  async function removeContainer(container: string): Promise<void> {
-    for (const deadline = Date.now() + REMOVED_MS; ; await delay(50)) {
-      try {
-        await engine.call((docker, abortSignal) =>
-          docker.getContainer(container).remove({ force: true, v: true, abortSignal } as object),
-        );
-      } catch (error) {
-        if (isStatus(error, 404)) return;
-        // It is being removed already, which is waited for.
-        if (!isStatus(error, 409) || Date.now() > deadline) throw error;
-      }
-    }
-  }
-
   async function remove(handle: Handle): Promise<void> {
     const attempt = String(handle.attempt);
     const place = placeOf(handle);
@@ -157,7 +152,8 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
   }
 
   async function removeAll(attempt: string, place: string): Promise<void> {
-    await removeContainer(containerName(attempt));
+    await removeContainer(engine, containerName(attempt));
+    await recordings.end(attempt);
     await accounts?.release(place);
     here.release(attempt);
     elsewhere.release(attempt);
@@ -185,6 +181,7 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
       const remote = !facts.local;
       const limits = { ...limitsOf(spec.hardware, facts), ...options.limits };
       await makePlace(place);
+      if (!remote) await makeRecord(place);
       const taken = gpusOf(remote).take(id, spec.hardware);
       const account = await accounts?.reserve(place);
       const owner = await users.ownerOf(
@@ -225,9 +222,15 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
         network: await network.options(),
         runtime: options.network?.runtime,
       });
-      await engine.call((docker, abortSignal) =>
-        docker.createContainer({ ...created, abortSignal }),
-      );
+      try {
+        await engine.call((docker, abortSignal) =>
+          docker.createContainer({ ...created, abortSignal }),
+        );
+      } catch (error) {
+        const isFault =
+          error instanceof EngineError && (error.status >= 500 || error.status === 409);
+        throw isFault ? new RunnerFault(error.message, { cause: error }) : error;
+      }
       if (remote) {
         const target = { engine, container: containerName(id) };
         await makeFoldersIn(target, owner);
@@ -239,28 +242,7 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
     },
 
     async start(handle) {
-      const { container, place } = overseen(handle);
-      const remote = (await readRecord(place, 'attempt'))?.remote;
-      if (!remote && (await openedAt(place))) return;
-      const state = await stateOf(engine, container);
-      if (!state) throw new Error(`the container of ${handle.attempt} is gone`);
-      if (state.status === 'created') {
-        // Noted before: it has no gate, so it may be over before we know that it was started.
-        if (remote) await openGate(place);
-        await together.hold();
-        try {
-          await engine.call((docker, abortSignal) =>
-            docker.getContainer(container).start({ abortSignal } as object),
-          );
-        } catch (error) {
-          const reason = whyNotStarted(error);
-          if (reason === null) throw error;
-          return writeRecord(place, 'unstartable', { reason });
-        }
-      }
-      if (remote) return;
-      await network.connect(container);
-      await openGate(place);
+      await begin({ ...overseen(handle), network, hold: together.hold });
     },
 
     async attach(handle) {
@@ -268,16 +250,20 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
       if (!existsSync(place)) return 'gone';
       if (await readRecord(place, 'unstartable')) return 'started';
       const state = await stateOf(engine, container);
-      if (!state) return 'gone';
-      if (state.status === 'ended') return 'started';
+      const opened = await opening(place);
+      if (!state) return opened ? 'gone' : 'unprepared';
+      // On another machine there is no gate: it is noted as open before the start.
       if (state.status === 'created') return 'prepared';
-      return (await openedAt(place)) ? 'started' : 'prepared';
+      if (!opened) return state.status === 'ended' ? 'unprepared' : 'prepared';
+      return 'started';
     },
 
     async *logs(handle, cursor, abort) {
       const { container, place } = overseen(handle);
       const record = await readRecord(place, 'attempt');
       if (!record) return;
+      if ((await opening(place))?.recorded)
+        return yield* recordings.logs(String(handle.attempt), cursor, abort);
       const hasEnded = async () => {
         const state = await stateOf(engine, container);
         if (state?.status === 'created') return Boolean(await readRecord(place, 'unstartable'));
@@ -339,7 +325,7 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
       const record = await readRecord(placeOf(handle), 'attempt');
       const sample = record && (await sampleOf(engine, containerName(attempt)));
       if (!sample) return null;
-      const startedAt = (await openedAt(placeOf(handle))) ?? sample.at - 1_000;
+      const startedAt = (await opening(placeOf(handle)))?.at ?? sample.at - 1_000;
       return {
         cpuPercent: cpuShares.percentOf(attempt, sample, startedAt, record.cpus),
         gpuPercent: await gpusOf(record.remote).percentOf(attempt),
@@ -376,7 +362,7 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
       const unknown = [...found].filter((attempt) => !keep.has(attempt));
       const ends = await Promise.allSettled([
         ...unknown.map((attempt) => removeAll(attempt, join(dir, attempt))),
-        ...readers.map(({ Id }) => removeContainer(Id)),
+        ...readers.map(({ Id }) => removeContainer(engine, Id)),
       ]);
       const errors = ends.flatMap((e) => (e.status === 'rejected' ? [e.reason] : []));
       if (errors.length > 0)

@@ -2,8 +2,8 @@
 import { type FSWatcher, watch } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { setTimeout as delay } from 'node:timers/promises';
+import type { Claim } from './claim.ts';
 import { identityOf, killMarked, MARKS_LIMITS, markedPids, statOf } from './proc.ts';
-import type { Claim } from './shim.ts';
 
 /** Reads a file that the shim writes whole; undefined while it does not exist. */
 export async function readWhole<T>(file: string): Promise<T | undefined> {

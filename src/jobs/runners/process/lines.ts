@@ -1,5 +1,5 @@
 /** The lines of a job: read from its FIFOs, written into the attempt's log, each with its time, and read from there. */
-import { constants, fstatSync, ftruncateSync, openSync, writeSync } from 'node:fs';
+import { constants, fstatSync, ftruncateSync, openSync, readSync, writeSync } from 'node:fs';
 import { Socket } from 'node:net';
 import {
   type LogBatch,
@@ -30,10 +30,9 @@ export type LogFile = {
  * nothing is kept from then on. What stands in the file is whole frames at any moment.
  */
 export function openLog(file: string, limits: LogLimits, onError: (error: Error) => void): LogFile {
-  const fd = openSync(file, 'a', 0o600);
-  let size = fstatSync(fd).size;
-  let bytes = 0;
-  let lines = 0;
+  const fd = openSync(file, 'a+', 0o600);
+  let { size, lines } = wholeFrames(fd);
+  let bytes = size - STAMP * lines;
   let full = false;
   let failed = false;
 
@@ -81,6 +80,26 @@ export function openLog(file: string, limits: LogLimits, onError: (error: Error)
       note(logFull(limits));
     },
   };
+}
+
+/** Of what a writer that was killed has left; half a frame at its end is cut off. */
+function wholeFrames(fd: number): { size: number; lines: number } {
+  const end = fstatSync(fd).size;
+  const buffer = Buffer.allocUnsafe(Math.min(end, 2 ** 20));
+  let size = 0;
+  let lines = 0;
+  for (let at = 0; at < end; ) {
+    const read = readSync(fd, buffer, 0, buffer.length, at);
+    if (read === 0) break;
+    const chunk = buffer.subarray(0, read);
+    for (let next = chunk.indexOf(10); next >= 0; next = chunk.indexOf(10, next + 1)) {
+      lines++;
+      size = at + next + 1;
+    }
+    at += read;
+  }
+  if (size < end) ftruncateSync(fd, size);
+  return { size, lines };
 }
 
 /** Of the stamp and the kind, with their spaces: the milliseconds have 13 digits until the year 2286. */

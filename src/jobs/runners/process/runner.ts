@@ -27,6 +27,7 @@ import {
 import { DEFAULT_UIDS, type UidRange } from './accounts.ts';
 import { type Cgroup, killGroup, removeForgotten, removeGroup, usageOfGroup } from './cgroup.ts';
 import { findCgroups } from './cgroups.ts';
+import { type Claim, DISK_FULL } from './claim.ts';
 import { findConfinement, type Sandbox } from './confinement.ts';
 import type { DiskUse } from './disk.ts';
 import { changesOf, isAlive, killStrays, readWhole } from './folder.ts';
@@ -35,7 +36,7 @@ import { describeLimits, type Limits, limitedCommand, limitsOf, thisMachine } fr
 import { parseLog } from './lines.ts';
 import type { NetworkMode } from './network.ts';
 import { openRemoval } from './removal.ts';
-import { type Claim, DISK_FULL, type Exit, type ShimSpec, type Started } from './shim.ts';
+import type { Exit, ShimSpec, Started } from './shim.ts';
 import { openShims } from './shims.ts';
 import { locate, tarOf } from './tar.ts';
 import { usageOfTree } from './tree-usage.ts';

@@ -24,24 +24,22 @@ import {
   closeSync,
   existsSync,
   fsyncSync,
-  linkSync,
   mkdirSync,
   openSync,
   readFileSync,
-  renameSync,
   unlinkSync,
-  writeFileSync,
 } from 'node:fs';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { setTimeout as delay } from 'node:timers/promises';
 import { type Cgroup, oomKills, removeGroup } from './cgroup.ts';
+import { claim, DISK_FULL, writeWhole } from './claim.ts';
 import { type DiskLimits, type DiskUse, gigabytes, type Verdict, watchDisk } from './disk.ts';
 import { type Command, environmentOf, launch } from './launch.ts';
 import { follow, type LogLimits, openLog } from './lines.ts';
 import { watchMemory } from './memory.ts';
 import { type Network, openNetwork } from './namespace.ts';
-import { closeInherited, identityOf } from './proc.ts';
+import { closeInherited } from './proc.ts';
 import type { ShimOrder } from './shims.ts';
 import { treeOf } from './tree.ts';
 
@@ -59,7 +57,6 @@ export type ShimSpec = {
   disk: DiskLimits & { dirs: string[]; floorBytes: number };
   log: LogLimits;
 };
-export type Claim = { pid: number; startTime: string; bootId: string };
 export type Started = { pid: number; startedAt: number };
 export type Exit = {
   exitCode: number;
@@ -77,8 +74,6 @@ const DRAIN_MS = 2_000;
 
 /** Of a process that got SIGKILL. */
 const KILLED = 137;
-/** Of a shim that could not begin because the disk was full: nothing has run. */
-export const DISK_FULL = 28;
 
 if (import.meta.main) {
   closeInherited();
@@ -285,30 +280,4 @@ function tryTo(step: () => void): void {
   } catch {
     // It is not there, or there is no space for it; nothing depends on it.
   }
-}
-
-/** Whether the attempt is ours: the claim is complete the moment it exists, and exists once. */
-function claim(file: string): boolean {
-  const own = `${file}.${process.pid}`;
-  const text: Claim = { pid: process.pid, ...identityOf(process.pid) };
-  writeFileSync(own, JSON.stringify(text), { flush: true });
-  try {
-    linkSync(own, file);
-    return true;
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === 'EEXIST') return false;
-    throw error;
-  } finally {
-    unlinkSync(own);
-  }
-}
-
-/** On the disk for good when a folder to sync is named. */
-function writeWhole(file: string, value: object, folderToSync?: string): void {
-  writeFileSync(`${file}.new`, JSON.stringify(value), { flush: folderToSync !== undefined });
-  renameSync(`${file}.new`, file);
-  if (!folderToSync) return;
-  const folder = openSync(folderToSync, 'r');
-  fsyncSync(folder);
-  closeSync(folder);
 }

@@ -49,8 +49,11 @@ let count = 0;
 
 type Waiting = { shim: Detached; errors: string };
 
-/** @param dir where the folders of attempts lie */
-export async function openShims(dir: string): Promise<Shims> {
+/**
+ * @param dir where the folders of attempts lie
+ * @param program that is started, in place of the shim of a process
+ */
+export async function openShims(dir: string, program = SHIM): Promise<Shims> {
   const folder = join(dir, ERRORS);
   await mkdir(folder, { recursive: true, mode: 0o700 });
   for (const name of await readdir(folder))
@@ -63,8 +66,8 @@ export async function openShims(dir: string): Promise<Shims> {
 
   function start(errors: string): Detached {
     const env = { PATH, NODE_COMPILE_CACHE: join(dir, CACHE) };
-    const program = { file: process.execPath, args: [SMALL, SHIM, dir], cwd: '/', env };
-    return detach(program, errors);
+    const node = { file: process.execPath, args: [SMALL, program, dir], cwd: '/', env };
+    return detach(node, errors);
   }
 
   function keepOne(): void {

@@ -1,0 +1,99 @@
+/**
+ * Starting a container and opening its gate, and removing a container.
+ *
+ * The gate alone lets the command begin. What becomes of a container before, because the engine dies in the middle of
+ * starting it for example, is made anew: then nothing has run.
+ */
+import { setTimeout as delay } from 'node:timers/promises';
+import { RunnerAway } from '../runner.ts';
+import { type Engine, EngineError, isStatus } from './engine.ts';
+import { openGate, opening } from './gate.ts';
+import type { ContainerNetwork } from './network.ts';
+import { stateOf, whyNotStarted } from './outcome.ts';
+import type { Overseen } from './oversight.ts';
+import { readRecord, writeRecord } from './place.ts';
+import { killOf } from './processes.ts';
+import { isOnThisKernel } from './recordings.ts';
+
+/** For the engine to remove a container whose processes have all got SIGKILL. */
+const REMOVED_MS = 10_000;
+
+type Begun = Overseen & {
+  network: ContainerNetwork;
+  /** Holds all containers together to what jobs have. */
+  hold(): Promise<void>;
+};
+
+/** Called again, it goes on where it was left. @throws RunnerAway also when the container is to be made anew */
+export async function begin({
+  attempt,
+  engine,
+  container,
+  place,
+  recordings,
+  network,
+  hold,
+}: Begun): Promise<void> {
+  const remote = (await readRecord(place, 'attempt'))?.remote;
+  if (!remote && (await opening(place))) return;
+  // Beside the engine, which takes longer.
+  const recorder = recordings.canBegin(attempt) ? recordings.begin(attempt) : null;
+  recorder?.catch(() => {});
+  const made = await stateOf(engine, container);
+  if (!made) throw new RunnerAway('the container is gone');
+  if (made.status === 'created') {
+    // Noted before: it has no gate, so it may be over before we know that it was started.
+    if (remote) await openGate(place, { recorded: false });
+    await hold();
+    try {
+      await engine.call((docker, abortSignal) =>
+        docker.getContainer(container).start({ abortSignal } as object),
+      );
+    } catch (error) {
+      const reason = whyNotStarted(error);
+      if (reason !== null) return writeRecord(place, 'unstartable', { reason });
+      // Without a gate nobody knows whether the command has begun.
+      if (remote || !(error instanceof EngineError)) throw error;
+      await discard(engine, container, made.id);
+      throw isHalfStarted(error) ? new RunnerAway(`it is made anew: ${error}`) : error;
+    }
+  }
+  if (remote) return;
+  await network.connect(container);
+  const state = await stateOf(engine, container);
+  // It ended with its engine.
+  if (state?.status !== 'running') throw new RunnerAway('the container does not run any more');
+  const recorded = recorder !== null && isOnThisKernel(state);
+  if (recorded) await recorder;
+  else await recordings.end(attempt);
+  await openGate(place, { recorded });
+}
+
+/**
+ * Of a container that cannot be started: an engine that was killed while it started it may have left processes of it that
+ * it knows nothing of, at a gate that is never opened.
+ */
+async function discard(engine: Engine, container: string, id: string): Promise<void> {
+  if (process.getuid?.() === 0) await killOf(id);
+  await removeContainer(engine, container);
+}
+
+/** By its name or its id; it need not be there. */
+export async function removeContainer(engine: Engine, container: string): Promise<void> {
+  for (const deadline = Date.now() + REMOVED_MS; ; await delay(50)) {
+    try {
+      await engine.call((docker, abortSignal) =>
+        docker.getContainer(container).remove({ force: true, v: true, abortSignal } as object),
+      );
+    } catch (error) {
+      if (isStatus(error, 404)) return;
+      // It is being removed already, which is waited for.
+      if (!isStatus(error, 409) || Date.now() > deadline) throw error;
+    }
+  }
+}
+
+/** What the engine left of a start in the middle of which it was killed is in the way; of another container it is not. */
+function isHalfStarted(error: EngineError): boolean {
+  return /already exists|already in use/.test(error.message);
+}

@@ -1,0 +1,165 @@
+/**
+ * The recorder: one small process per container that outlives the server, and the engine. It keeps what the command prints,
+ * each line with its time, and how the command ended.
+ *
+ * An engine keeps a log too, and loses lines when it is killed: those that it had read and not yet written, and all that a
+ * container printed that ended before the engine was back. It also loses the exit code of a container that ended in the
+ * moment before. So where a container runs on the kernel of this machine, its command prints into FIFOs of the attempt
+ * (`gate.ts`), which are read here.
+ *
+ *   node recorder.ts <folder of attempts> < the order to start
+ *
+ * It may have been started before there was an attempt (`../process/shims.ts`), and ends when its input does without one.
+ * It ends when no process of the container has the FIFOs open any more, or soon after SIGTERM, by which the server tells it
+ * that the container has ended. Where it was killed, another goes on: what the command prints waits in the FIFOs.
+ *
+ * The files, in `record/` of the attempt's folder; one that others wait for appears whole:
+ *   claim    who records; removed by the server when that one is dead
+ *   log      as the shim of a process keeps it (`../process/lines.ts`)
+ *   begun    that the command has the FIFOs
+ *   exit     how the command ended, as its parent in the container saw it
+ *   trouble  why the log cannot be kept any more
+ *   reserve  bytes that are given up when the disk is full, so that the files above can be written
+ *   done     that nothing more comes, after the last byte of the log is on the disk
+ */
+import { execFileSync } from 'node:child_process';
+import {
+  chownSync,
+  closeSync,
+  constants,
+  existsSync,
+  fsyncSync,
+  openSync,
+  readFileSync,
+  rmSync,
+} from 'node:fs';
+import { Socket } from 'node:net';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+import { text } from 'node:stream/consumers';
+import { setTimeout as delay } from 'node:timers/promises';
+import { claim, DISK_FULL, writeWhole } from '../process/claim.ts';
+import { follow, openLog } from '../process/lines.ts';
+import { closeInherited } from '../process/proc.ts';
+import type { ShimOrder } from '../process/shims.ts';
+import { FIFOS, gateFolder } from './gate.ts';
+import type { AttemptRecord } from './place.ts';
+
+export type RecordedExit = { exitCode: number; at: number };
+export type Trouble = { reason: string };
+
+/** Where its files lie in the folder of an attempt. */
+export const RECORD = 'record';
+/** What holds the FIFOs open after the end of the container is not waited for longer than this. */
+const DRAIN_MS = 2_000;
+
+if (import.meta.main) {
+  closeInherited();
+  const line = await text(process.stdin);
+  if (line !== '') {
+    const { attempt }: ShimOrder = JSON.parse(line);
+    await record(join(process.argv[2] ?? '', attempt));
+  }
+}
+
+async function record(place: string): Promise<void> {
+  let over = () => {};
+  let isOver = false;
+  process.on('SIGTERM', () => {
+    isOver = true;
+    over();
+  });
+  for (const name of ['SIGHUP', 'SIGINT', 'SIGPIPE'] as const) process.on(name, () => {});
+  const at = (name: string) => join(place, RECORD, name);
+  try {
+    if (!claim(at('claim'))) return;
+    const { owner, log: limits }: AttemptRecord = JSON.parse(
+      readFileSync(join(place, 'attempt.json'), 'utf8'),
+    );
+    const fifos = FIFOS.map((name) => join(gateFolder(place), name));
+    makeFifos(fifos, owner);
+    const log = openLog(at('log'), limits, (error) => report(at, error));
+    const [out = '', err = '', end = ''] = fifos;
+    const outputs = [follow(out, 'o', log), follow(err, 'e', log)];
+    /** Ours, so that a FIFO is not at its end before the command has it. */
+    let writers = outputs.map(({ writer }) => writer);
+    const letGo = () => {
+      for (const writer of writers) closeSync(writer);
+      writers = [];
+    };
+    const said = listen(end, (line) => {
+      const code = /^exit (\d{1,3})$/.exec(line)?.[1];
+      if (line === 'begun') {
+        writeWhole(at('begun'), {});
+        letGo();
+      } else if (code) {
+        const exit: RecordedExit = { exitCode: Number(code), at: Date.now() };
+        writeWhole(at('exit'), exit, join(place, RECORD));
+      }
+    });
+    over = () => {
+      letGo();
+      setTimeout(() => outputs.forEach(({ source }) => void source.destroy()), DRAIN_MS);
+    };
+    if (isOver) over();
+    else if (existsSync(at('begun'))) letGo();
+    // The server waits for this line; nobody reads it when the server was killed meanwhile.
+    process.stdout.on('error', () => {});
+    process.stdout.write('started\n');
+    await Promise.all(outputs.map(({ closed }) => closed));
+    await said.end();
+    await finish(at, place);
+  } catch (error) {
+    process.exit((error as NodeJS.ErrnoException).code === 'ENOSPC' ? DISK_FULL : 1);
+  }
+  process.exit(0);
+}
+
+/** Those that are there already may hold something. The job's user opens them. */
+function makeFifos(fifos: readonly string[], { uid, gid }: AttemptRecord['owner']): void {
+  const missing = fifos.filter((fifo) => !existsSync(fifo));
+  if (missing.length > 0) execFileSync('mkfifo', ['-m', '600', ...missing]);
+  for (const fifo of fifos) if (process.getuid?.() === 0) chownSync(fifo, uid, gid);
+}
+
+/** Hears what the parent of the command says, in whole lines, until told to end; all that was said is heard then. */
+function listen(fifo: string, hear: (line: string) => void): { end(): Promise<void> } {
+  const reader = openSync(fifo, constants.O_RDONLY | constants.O_NONBLOCK);
+  const writer = openSync(fifo, constants.O_WRONLY);
+  const lines = createInterface(new Socket({ fd: reader, readable: true, writable: false }));
+  lines.on('line', hear);
+  const closed = new Promise((resolve) => lines.once('close', resolve));
+  return {
+    async end() {
+      closeSync(writer);
+      await Promise.race([closed, delay(DRAIN_MS)]);
+    },
+  };
+}
+
+/** The server ends the job for it. */
+function report(at: (name: string) => string, error: Error): void {
+  rmSync(at('reserve'), { force: true });
+  const full = ['ENOSPC', 'EDQUOT'].includes((error as NodeJS.ErrnoException).code ?? '');
+  const why = full
+    ? 'the disk of the server is full'
+    : `its log cannot be written (${error.message})`;
+  const trouble: Trouble = { reason: `The job was ended: ${why}.` };
+  writeWhole(at('trouble'), trouble);
+}
+
+/** On a full disk it is tried again every second. Nothing is written when the folder was removed: then nobody asks. */
+async function finish(at: (name: string) => string, place: string): Promise<void> {
+  for (;;) {
+    try {
+      const log = openSync(at('log'), 'a');
+      fsyncSync(log);
+      closeSync(log);
+      return writeWhole(at('done'), {}, join(place, RECORD));
+    } catch {
+      if (!existsSync(place)) return;
+      rmSync(at('reserve'), { force: true });
+    }
+    await delay(1_000);
+  }
+}

@@ -1,0 +1,155 @@
+/** What recorders keep of containers (`recorder.ts`), as the server sees it: starting them, reading what they wrote, ending them. */
+import { randomBytes } from 'node:crypto';
+import { existsSync, readFileSync } from 'node:fs';
+import { mkdir, open, rm, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
+import { type Claim, DISK_FULL } from '../process/claim.ts';
+import { changesOf, isAlive, readWhole } from '../process/folder.ts';
+import { parseLog } from '../process/lines.ts';
+import { openShims } from '../process/shims.ts';
+import type { LogBatch, LogCursor } from '../runner.ts';
+import type { ContainerState } from './outcome.ts';
+import { RECORD, type RecordedExit, type Trouble } from './recorder.ts';
+
+const RECORDER = join(import.meta.dirname, 'recorder.ts');
+/** Given up when the disk is full: room for the records of how it ended. */
+const RESERVE_BYTES = 64 * 1024;
+/** Of the log at once: lines are held as objects meanwhile, some ten times their size. */
+const READ_BYTES = 256 * 1024;
+/** For a recorder to die. */
+const END_MS = 10_000;
+
+/** Disposing it leaves recorders running. */
+export type Recordings = AsyncDisposable & {
+  /** Whether its place was made for one. */
+  canBegin(attempt: string): boolean;
+  /** Sees to it that there is a recorder. */
+  begin(attempt: string): Promise<void>;
+  /** Ends after the last line when the container has ended, or when `signal` aborts. */
+  logs(attempt: string, cursor: LogCursor | null, signal: AbortSignal): AsyncGenerator<LogBatch>;
+  /** After the end of the container: all is in the log. @returns how the command ended, as far as that was heard */
+  settle(attempt: string, signal: AbortSignal): Promise<RecordedExit | undefined>;
+  /** Why the job must be ended; undefined: for nothing. */
+  trouble(attempt: string): Promise<Trouble | undefined>;
+  /** Ends the recorder. @throws Error when it does not die */
+  end(attempt: string): Promise<void>;
+};
+
+/** @param dir where the folders of attempts lie */
+export async function openRecordings(dir: string): Promise<Recordings> {
+  const shims = await openShims(dir, RECORDER);
+  const beginning = new Map<string, Promise<void>>();
+  const folder = (attempt: string) => join(dir, attempt, RECORD);
+  const at = (attempt: string, name: string) => join(folder(attempt), name);
+
+  async function recorderOf(attempt: string): Promise<Claim | undefined> {
+    const claim = await readWhole<Claim>(at(attempt, 'claim'));
+    return claim && isAlive(claim) ? claim : undefined;
+  }
+
+  async function start(attempt: string): Promise<void> {
+    if (await recorderOf(attempt)) return;
+    await rm(at(attempt, 'claim'), { force: true });
+    const exitCode = await shims.launch(attempt);
+    if (exitCode === DISK_FULL)
+      throw Object.assign(new Error('the disk is full'), { code: 'ENOSPC' });
+    if (!existsSync(at(attempt, 'claim')))
+      throw new Error(`the recorder of ${attempt} did not start`);
+  }
+
+  /** Both who follows the log and who waits for the end see to it. */
+  async function begin(attempt: string): Promise<void> {
+    const begun = beginning.get(attempt) ?? start(attempt);
+    beginning.set(attempt, begun);
+    await begun.finally(() => beginning.delete(attempt));
+  }
+
+  const isDone = (attempt: string) => existsSync(at(attempt, 'done'));
+
+  return {
+    canBegin: (attempt) => existsSync(folder(attempt)),
+
+    begin,
+
+    async *logs(attempt, cursor, signal) {
+      using changes = changesOf(folder(attempt), signal);
+      await using file = await open(at(attempt, 'log'), 'r');
+      const buffer = Buffer.allocUnsafe(READ_BYTES);
+      let offset = Number(cursor?.offset ?? 0);
+      while (!signal.aborted) {
+        // Asked before the read: what comes after it is then in this read.
+        const done = isDone(attempt);
+        const { bytesRead } = await file.read(buffer, 0, READ_BYTES, offset);
+        const end = buffer.subarray(0, bytesRead).lastIndexOf(10) + 1;
+        offset += end;
+        if (end > 0) {
+          yield parseLog(buffer.subarray(0, end), { offset });
+          continue;
+        }
+        if (done || !existsSync(folder(attempt))) return;
+        if (!(await recorderOf(attempt)) && !isDone(attempt)) await begin(attempt);
+        await changes.next();
+      }
+    },
+
+    async settle(attempt, signal) {
+      using changes = changesOf(folder(attempt), signal);
+      while (!isDone(attempt) && existsSync(folder(attempt))) {
+        signal.throwIfAborted();
+        const recorder = await recorderOf(attempt);
+        if (recorder) tryKill(recorder.pid, 'SIGTERM');
+        else if (!isDone(attempt)) await begin(attempt);
+        await changes.next();
+      }
+      return readWhole<RecordedExit>(at(attempt, 'exit'));
+    },
+
+    trouble: (attempt) => readWhole<Trouble>(at(attempt, 'trouble')),
+
+    async end(attempt) {
+      await beginning.get(attempt)?.catch(() => {});
+      for (const deadline = Date.now() + END_MS; ; await delay(5)) {
+        const recorder = await recorderOf(attempt);
+        if (!recorder) return;
+        if (Date.now() > deadline) throw new Error('its recorder does not end');
+        tryKill(recorder.pid, 'SIGKILL');
+      }
+    },
+
+    [Symbol.asyncDispose]: () => shims[Symbol.asyncDispose](),
+  };
+}
+
+/** What a recorder needs, before there is one. */
+export async function makeRecord(place: string): Promise<void> {
+  await mkdir(join(place, RECORD), { mode: 0o700 });
+  await writeFile(join(place, RECORD, 'log'), '', { mode: 0o600 });
+  // Random, or a disk that compresses would keep nothing free.
+  await writeFile(join(place, RECORD, 'reserve'), randomBytes(RESERVE_BYTES), { mode: 0o600 });
+}
+
+/** Of `Runtime`: programs that run a container on this kernel. Others (runsc, Kata) have FIFOs of their own making. */
+const KERNELS = /^(?:runc|crun|youki|nvidia|io\.containerd\.runc\.v\d+)$/;
+
+/**
+ * Whether a running container runs on the kernel of this machine, so that a FIFO of ours is the same one in it: its first
+ * process is one that we see, in the container's own control group. With an engine in a virtual machine, or a server in a
+ * container, it is not.
+ */
+export function isOnThisKernel({ id, pid, runtime }: ContainerState): boolean {
+  if (!KERNELS.test(runtime)) return false;
+  try {
+    return readFileSync(`/proc/${pid}/cgroup`, 'utf8').includes(id);
+  } catch {
+    return false;
+  }
+}
+
+function tryKill(pid: number, signal: NodeJS.Signals): void {
+  try {
+    process.kill(pid, signal);
+  } catch {
+    // It has ended by itself.
+  }
+}

@@ -1,0 +1,42 @@
+/** How a small process that outlives the server says that it has taken up its work, and what came of it. */
+import {
+  closeSync,
+  fsyncSync,
+  linkSync,
+  openSync,
+  renameSync,
+  unlinkSync,
+  writeFileSync,
+} from 'node:fs';
+import { identityOf } from './proc.ts';
+
+/** Exit code of one that could not begin because the disk was full: nothing has run. */
+export const DISK_FULL = 28;
+
+export type Claim = { pid: number; startTime: string; bootId: string };
+
+/** Whether it is ours: the claim is complete the moment it exists, and exists once. */
+export function claim(file: string): boolean {
+  const own = `${file}.${process.pid}`;
+  const text: Claim = { pid: process.pid, ...identityOf(process.pid) };
+  writeFileSync(own, JSON.stringify(text), { flush: true });
+  try {
+    linkSync(own, file);
+    return true;
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'EEXIST') return false;
+    throw error;
+  } finally {
+    unlinkSync(own);
+  }
+}
+
+/** The file appears whole. On the disk for good when a folder to sync is named. */
+export function writeWhole(file: string, value: object, folderToSync?: string): void {
+  writeFileSync(`${file}.new`, JSON.stringify(value), { flush: folderToSync !== undefined });
+  renameSync(`${file}.new`, file);
+  if (!folderToSync) return;
+  const folder = openSync(folderToSync, 'r');
+  fsyncSync(folder);
+  closeSync(folder);
+}
