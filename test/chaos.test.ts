@@ -31,7 +31,6 @@ type Ran = JobSeen & { kind: Kind };
 test(`nothing is lost, doubled or orphaned after ${KILLS} kills of all that jobs depend on`, {
   timeout: 180_000 + KILLS * 15_000,
 }, async (ctx) => {
-  if (!process.env.LOAM_TEST_CHAOS) ctx.skip('it takes minutes: npm run chaos');
   needs(ctx, 'haproxy', 'ceph', 'bubblewrap', 'docker', 'root');
   // Not `await using`: when its time is up a test is abandoned in the middle, with all that it holds.
   const cleanup = new AsyncDisposableStack();
@@ -62,6 +61,8 @@ test(`nothing is lost, doubled or orphaned after ${KILLS} kills of all that jobs
     if (orphans.length > 0) throw new Error(orphans.join('\n'));
   }, SETTLED_MS).catch(() => {});
   console.log(`${lost.length} lost, ${doubled.length} doubled, ${orphans.length} orphans`);
+  if (lost.length + doubled.length + orphans.length > 0)
+    for (const { name, said } of loam.servers) console.log(`${name}: ${said().slice(-20_000)}`);
   expect({ lost, doubled, orphans }).toEqual({ lost: [], doubled: [], orphans: [] });
 });
 
