@@ -1,10 +1,11 @@
 /** What servers that were killed may leave behind, and must not: processes, files, rows, uploads. */
 import { execFile } from 'node:child_process';
-import { readdirSync, readFileSync } from 'node:fs';
+import { readdirSync, readFileSync, readlinkSync } from 'node:fs';
 import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { ListMultipartUploadsCommand, ListObjectsV2Command, S3Client } from '@aws-sdk/client-s3';
+import { statOf } from '../../src/jobs/runners/process/proc.ts';
 import type { Servers } from '../many-servers.ts';
 
 const run = promisify(execFile);
@@ -63,21 +64,27 @@ export function processesLeft(loam: Servers): string[] {
     if (!`${command}${read('environ')}`.includes(loam.root)) return [];
     // The database, its proxy and its storage; and git's readers, which go by themselves when they are idle.
     if (/postgres|haproxy|ceph|radosgw|cat-file/.test(command)) return [];
-    // The shim, and the recorder, that a worker keeps for its next job have started nothing.
-    const isIdle = () => read(`task/${pid}/children`) === '';
-    if (
-      /process\/shim\.ts|docker\/recorder\.ts/.test(command) &&
-      serving.has(parentOf(read('stat'))) &&
-      isIdle()
-    )
-      return [];
+    // The shim, and the recorder, that a worker keeps for its next job: started by its starter, and without an attempt.
+    const isKept = () =>
+      serving.has(parentOf(parentOf(pid))) &&
+      read(`task/${pid}/children`) === '' &&
+      !openFiles(pid).some((file) => file.includes('/att_'));
+    if (/process\/shim\.ts|docker\/recorder\.ts/.test(command) && isKept()) return [];
     return command ? [`${pid} ${command}`] : [];
   });
 }
 
-/** @param stat the file of that name in /proc */
-function parentOf(stat: string): string {
-  return stat.slice(stat.lastIndexOf(')') + 2).split(' ')[1] ?? '';
+function parentOf(pid: string): string {
+  return String(statOf(pid)?.parent ?? '');
+}
+
+function openFiles(pid: string): string[] {
+  try {
+    return readdirSync(`/proc/${pid}/fd`).map((fd) => readlinkSync(`/proc/${pid}/fd/${fd}`));
+  } catch {
+    // It has ended meanwhile.
+    return [];
+  }
 }
 
 /** Keys of objects, and of uploads that were not ended. */
