@@ -48,12 +48,12 @@ test('a job runs in its image, with its environment, and with no more rights tha
       'pwd; echo "$GREETING $TOKEN $CPU_CORES $MEMORY_GB $HOME $TMPDIR"',
       'touch /work/a /tmp/a "$HOME"/a && echo written',
       'grep -E "^(CapEff|CapBnd|NoNewPrivs|Seccomp):" /proc/self/status',
-      'env | grep -c LOAM_; env | grep -c TINI_',
+      'env | grep -c LOAM_; env | grep -c TINI_; echo "$c$n$s$how"',
       'echo $(ls /.loam); touch /.loam/x 2>&1',
       'ls /var/run/docker.sock 2>/dev/null | wc -l',
       'exit 7',
     ].join('\n'),
-    env: { GREETING: 'hi', TOKEN: 'there' },
+    env: { GREETING: 'hi', TOKEN: 'there', c: 'c', n: 'n', s: 's', how: 'so' },
   });
   expect(created.status).toBe(201);
   expect(created.body).toMatchObject({ status: 'queued', image: BUSYBOX, repo: null });
@@ -70,6 +70,7 @@ test('a job runs in its image, with its environment, and with no more rights tha
     'Seccomp:\t2',
     '0',
     '0',
+    'cnsso',
     'end err open out',
     'touch: /.loam/x: Read-only file system',
     '0',
