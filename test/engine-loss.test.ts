@@ -1,5 +1,6 @@
 /** An engine that is killed and started again: with its containers kept running, and without. */
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
+import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { beforeEach, expect, test } from 'vitest';
 import { statOf } from '../src/jobs/runners/process/proc.ts';
@@ -147,4 +148,25 @@ test('a job whose container ended with its engine was lost, and runs again; othe
   expect(await until(admin, 'admin', 'unseen', 'SUCCEEDED')).toMatchObject({
     attempts: { nodes: [{ outcome: 'LOST' }, { outcome: 'EXITED' }] },
   });
+});
+
+test('an engine with quotas holds a container to its disk at once, and others do without', async (ctx) => {
+  needs(ctx, 'btrfs');
+  await using engine = await startOwnEngine({ liveRestore: false, quotas: true });
+  const options = { network: { mode: 'none' }, limits: { diskBytes: 32 * 2 ** 20 } } as const;
+  await using held = await dockerRunner({ ...options, docker: engine.config });
+  const spec = attemptSpec('true');
+  await held.runner.prepare(spec, never);
+  const copy = async (megabytes: number) => {
+    const file = join(engine.config.configFolder, `${megabytes}`);
+    await writeFile(file, Buffer.alloc(megabytes * 2 ** 20));
+    await engine.docker('cp', file, `loam-${spec.id}:/full`);
+  };
+  await copy(16);
+  await expect(copy(64)).rejects.toThrow(/quota exceeded|No space left/i);
+
+  await using watched = await dockerRunner(options);
+  const other = await watched.runner.prepare(attemptSpec('exit 3'), never);
+  await watched.runner.start(other);
+  expect(await watched.runner.wait(other, never)).toMatchObject({ exitCode: 3 });
 });

@@ -53,6 +53,14 @@ const NEEDS = {
   redis: ['redis-server', ['--version'], 'counts that servers share'],
   root: ['sh', ['-c', 'test "$(id -u)" = 0'], 'acting as another user, and mounts'],
   mount: ['unshare', ['--mount', 'mount', '-t', 'tmpfs', 'none', '/mnt'], 'a disk that is full'],
+  btrfs: [
+    'sh',
+    [
+      '-c',
+      'command -v mkfs.btrfs && grep -qw btrfs /proc/filesystems && test -e /dev/loop-control',
+    ],
+    'a disk with quotas',
+  ],
   'privileged-ports': [
     'sh',
     ['-c', 'test "$(cat /proc/sys/net/ipv4/ip_unprivileged_port_start)" -gt 80'],

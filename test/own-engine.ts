@@ -2,7 +2,7 @@
 import { type ChildProcess, execFile, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { openSync } from 'node:fs';
-import { copyFile, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { copyFile, mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
@@ -32,16 +32,19 @@ export type OwnEngine = AsyncDisposable & {
 /**
  * With the image busybox of the shared one.
  * @param sharesNetwork its containers may have the network of this machine; else the engine is in one of its own
+ * @param quotas its storage is a Btrfs of 1 GB, of which an engine can limit parts
  * @param remote as on another machine: it is reached by TCP and TLS, and does not see our temporary files
  */
 export async function startOwnEngine({
   liveRestore,
   remote = false,
+  quotas = false,
   sharesNetwork = remote,
 }: {
   liveRestore: boolean;
   sharesNetwork?: boolean;
   remote?: boolean;
+  quotas?: boolean;
 }): Promise<OwnEngine> {
   const dir = await mkdtemp(join(tmpdir(), 'loam-engine-'));
   const at = (name: string) => join(dir, name);
@@ -100,6 +103,12 @@ export async function startOwnEngine({
     await run('ip', ['address', 'add', '192.0.2.241/28', 'dev', bridge]);
     await link('set', bridge, 'up');
   }
+  if (quotas) {
+    await run('truncate', ['--size=1G', at('disk')]);
+    await run('mkfs.btrfs', ['-q', at('disk')]);
+    await mkdir(at('data'));
+    await run('mount', ['-o', 'loop', at('disk'), at('data')]);
+  }
   await start();
   await run('sh', ['-c', `docker save ${BUSYBOX} | docker --host ${host} load`]);
   return {
@@ -126,6 +135,7 @@ export async function startOwnEngine({
       if (left) await docker('rm', '--force', ...left.split('\n'));
       await kill('SIGTERM');
       if (sharesNetwork) await link('delete', bridge);
+      if (quotas) await run('umount', ['--lazy', at('data')]);
       // One that was killed has left its mounts.
       await removeTree(dir);
     },

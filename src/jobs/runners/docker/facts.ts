@@ -22,6 +22,8 @@ export type EngineFacts = {
   cgroupDriver: string;
   /** Runs as an ordinary user. */
   rootless: boolean;
+  /** How it stores images and what containers change of them: `overlay2`, `btrfs`. */
+  storage: string;
 };
 
 /** Of a machine's memory, as of our own: the rest is for the engine and the kernel. */
@@ -47,6 +49,7 @@ export async function factsOf(engine: Engine, folder: string): Promise<EngineFac
     local,
     ...(local ? thisMachine() : machine),
     cgroupDriver: info.CgroupDriver,
+    storage: info.Driver,
     rootless: (info.SecurityOptions ?? []).some((option: string) => /\brootless\b/.test(option)),
   };
 }

@@ -34,6 +34,7 @@ export type Image = {
   user: string;
   /** Folders for which the engine makes a volume. */
   volumes: string[];
+  bytes: number;
 };
 
 export type Images = {
@@ -60,13 +61,14 @@ export function openImages(engine: Engine, options: ImagesOptions): Images {
   /** Undefined: the engine does not have it. */
   async function find(reference: Reference): Promise<Image | undefined> {
     try {
-      const { Id, Config } = await engine.call((docker) =>
+      const { Id, Config, Size } = await engine.call((docker) =>
         docker.getImage(written(reference)).inspect(),
       );
       return {
         id: Id,
         user: Config?.User ?? '',
         volumes: Object.keys(Config?.Volumes ?? {}),
+        bytes: Size,
       };
     } catch (error) {
       if (!isStatus(error, 404)) throw error;

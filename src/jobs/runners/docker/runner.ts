@@ -15,15 +15,7 @@ import { type GpuLedger, openGpuLedger } from '../gpu-ledger.ts';
 import { type Accounts, DEFAULT_UIDS, openAccounts, type UidRange } from '../process/accounts.ts';
 import { type Limits, limitsOf, thisMachine } from '../process/limits.ts';
 import { openRemoval } from '../process/removal.ts';
-import {
-  GRACE_MS,
-  type Handle,
-  LOCAL,
-  type Machine,
-  type Runner,
-  RunnerFault,
-  type Usage,
-} from '../runner.ts';
+import { GRACE_MS, type Handle, LOCAL, type Machine, type Runner, type Usage } from '../runner.ts';
 import { artifactsOf } from './artifacts.ts';
 import { begin, removeContainer } from './begin.ts';
 import {
@@ -33,8 +25,9 @@ import {
   LABEL_READER,
   LABEL_WORKER,
 } from './container.ts';
+import { openCreation } from './create.ts';
 import { watchDiskOf } from './disk.ts';
-import { connect, EngineError } from './engine.ts';
+import { connect } from './engine.ts';
 import { opening } from './gate.ts';
 import { type ImagesOptions, openImages } from './images.ts';
 import { followLog } from './logs.ts';
@@ -98,6 +91,7 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
     await openRemoval(join(dir, TRASH), (error, what) => log.error({ err: error }, what)),
   );
   const recordings = cleanup.use(await openRecordings(dir));
+  const create = openCreation(engine, presence.found);
   const reader = randomUUID();
   const users = openUsers(engine, {
     root: options.root ?? false,
@@ -222,15 +216,7 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
         network: await network.options(),
         runtime: options.network?.runtime,
       });
-      try {
-        await engine.call((docker, abortSignal) =>
-          docker.createContainer({ ...created, abortSignal }),
-        );
-      } catch (error) {
-        const isFault =
-          error instanceof EngineError && (error.status >= 500 || error.status === 409);
-        throw isFault ? new RunnerFault(error.message, { cause: error }) : error;
-      }
+      await create(created, image, limits.diskBytes);
       if (remote) {
         const target = { engine, container: containerName(id) };
         await makeFoldersIn(target, owner);
