@@ -107,6 +107,24 @@ test('a recorder that is killed is replaced by another, which goes on', async ()
   expect(await runner.wait(handle, never)).toMatchObject({ exitCode: 3 });
 });
 
+test('a recorder stays small, whatever a job writes where its end is told', async () => {
+  await using made = await dockerRunner({ network: { mode: 'none' } });
+  const { runner, dir } = made;
+  const spec = attemptSpec(
+    'head -c 300000000 /dev/zero > /.loam/end; echo filled; until [ -e go ]; do sleep 0.1; done; echo exit 7 > /.loam/end; exit 4',
+  );
+  const handle = await runner.prepare(spec, never);
+  await runner.start(handle);
+  for await (const { lines } of runner.logs(handle, null, never)) {
+    expect(lines.map(({ message }) => message)).toEqual(['filled']);
+    const { pid } = JSON.parse(readFileSync(join(dir, spec.id, 'record/claim'), 'utf8'));
+    const most = /^VmHWM:\s+(\d+) kB/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1];
+    expect(Number(most)).toBeLessThan(150_000);
+    await writeFile(join(dir, spec.id, 'work/go'), '');
+  }
+  expect(await runner.wait(handle, never)).toMatchObject({ exitCode: 4 });
+});
+
 test('a job whose container ended with its engine was lost, and runs again; others wait for it', {
   timeout: 90_000,
 }, async () => {

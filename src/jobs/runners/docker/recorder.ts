@@ -35,7 +35,6 @@ import {
 } from 'node:fs';
 import { Socket } from 'node:net';
 import { join } from 'node:path';
-import { createInterface } from 'node:readline';
 import { text } from 'node:stream/consumers';
 import { setTimeout as delay } from 'node:timers/promises';
 import { claim, DISK_FULL, writeWhole } from '../process/claim.ts';
@@ -52,6 +51,8 @@ export type Trouble = { reason: string };
 export const RECORD = 'record';
 /** What holds the FIFOs open after the end of the container is not waited for longer than this. */
 const DRAIN_MS = 2_000;
+/** What is longer is nothing that the parent of a command says. */
+const MAX_SAID = 16;
 
 if (import.meta.main) {
   closeInherited();
@@ -122,13 +123,21 @@ function makeFifos(fifos: readonly string[], { uid, gid }: AttemptRecord['owner'
   for (const fifo of fifos) if (process.getuid?.() === 0) chownSync(fifo, uid, gid);
 }
 
-/** Hears what the parent of the command says, in whole lines, until told to end; all that was said is heard then. */
+/**
+ * Hears what the parent of the command says, in whole lines, until told to end; all that was said is heard then. The job
+ * can write there too, as much as it likes.
+ */
 function listen(fifo: string, hear: (line: string) => void): { end(): Promise<void> } {
   const reader = openSync(fifo, constants.O_RDONLY | constants.O_NONBLOCK);
   const writer = openSync(fifo, constants.O_WRONLY);
-  const lines = createInterface(new Socket({ fd: reader, readable: true, writable: false }));
-  lines.on('line', hear);
-  const closed = new Promise((resolve) => lines.once('close', resolve));
+  const source = new Socket({ fd: reader, readable: true, writable: false });
+  let begun = '';
+  source.setEncoding('latin1').on('data', (said: string) => {
+    const lines = (begun + said).split('\n');
+    begun = lines.pop()?.slice(0, MAX_SAID) ?? '';
+    for (const line of lines) hear(line);
+  });
+  const closed = new Promise((resolve) => source.once('close', resolve));
   return {
     async end() {
       closeSync(writer);
