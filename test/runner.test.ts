@@ -7,7 +7,7 @@ import type { Readable } from 'node:stream';
 import { text } from 'node:stream/consumers';
 import { setTimeout as delay } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
-import { composed } from '../src/jobs/runners/both.ts';
+import { composed } from '../src/jobs/runners/composed.ts';
 import { markedPids } from '../src/jobs/runners/process/proc.ts';
 import { openProcessRunner } from '../src/jobs/runners/process/runner.ts';
 import type { Handle, Outcome } from '../src/jobs/runners/runner.ts';

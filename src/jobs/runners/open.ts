@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { type Config, ConfigError } from '../../config.ts';
 import type { Logger } from '../../log.ts';
 import type { DockerConfig, EngineConfig } from '../../variables/docker.ts';
-import { composed } from './both.ts';
+import { composed } from './composed.ts';
 import { isEncrypted } from './docker/engine.ts';
 import { type DockerRunner, openDockerRunner } from './docker/runner.ts';
 import { type GpuLedger, openGpuLedger } from './gpu-ledger.ts';
