@@ -7,11 +7,11 @@
  */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { readFile } from 'node:fs/promises';
 import { Agent, type ClientRequest, type IncomingMessage, request } from 'node:http';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import pg from 'pg';
+import { cpuSecondsOf, residentOf } from './process.ts';
 import { openBench, TOKEN } from './repository.ts';
 
 const SUBSCRIBERS = Number(process.argv[2] ?? 5_000);
@@ -116,7 +116,7 @@ async function measure(target: {
     message ||= text;
     if (--missing === 0) all.resolve();
   };
-  const before = await resident(target.pid);
+  const before = await residentOf(target.pid);
   let asked = 0;
   const opening = Array.from({ length: OPENING }, async () => {
     while (asked++ < SUBSCRIBERS) clients.push(await open(target.url, agent, came));
@@ -124,7 +124,7 @@ async function measure(target: {
   await Promise.all(opening);
   // They have asked for their place, and what opening them took is cleared away.
   await delay(3_000);
-  const bytesEach = ((await resident(target.pid)) - before) / clients.length;
+  const bytesEach = ((await residentOf(target.pid)) - before) / clients.length;
   const one = async () => {
     missing = clients.length;
     all = Promise.withResolvers<void>();
@@ -141,9 +141,9 @@ async function measure(target: {
   for (let n = 0; n < WARMING; n++) await one();
   ms.length = 0;
   others.length = 0;
-  const cpu = await cpuOf(target.pid);
+  const cpu = await cpuSecondsOf(target.pid);
   for (let n = 0; n < EVENTS; n++) await one();
-  const cpuMs = ((await cpuOf(target.pid)) - cpu) / EVENTS;
+  const cpuMs = (((await cpuSecondsOf(target.pid)) - cpu) * 1_000) / EVENTS;
   for (const client of clients) client.destroy();
   agent.destroy();
   return { ms, others, bytesEach, cpuMs, message };
@@ -180,15 +180,4 @@ async function open(
     }
   });
   return client;
-}
-
-async function resident(pid: number): Promise<number> {
-  const status = await readFile(`/proc/${pid}/status`, 'utf8');
-  return Number(/^VmRSS:\s+(\d+) kB/m.exec(status)?.[1]) * 1024;
-}
-
-/** Milliseconds that the process has used. */
-async function cpuOf(pid: number): Promise<number> {
-  const fields = (await readFile(`/proc/${pid}/stat`, 'utf8')).split(') ')[1]?.split(' ') ?? [];
-  return (Number(fields[11]) + Number(fields[12])) * 10;
 }

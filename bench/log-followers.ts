@@ -9,10 +9,10 @@
  */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { readFile } from 'node:fs/promises';
 import { Agent, type ClientRequest, get, type IncomingMessage } from 'node:http';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
+import { cpuSecondsOf, residentOf } from './process.ts';
 import { openBench, TOKEN } from './repository.ts';
 
 const FOLLOWERS = Number(process.argv[2] ?? 1_000);
@@ -109,7 +109,7 @@ async function measure(pid: number, idle: string, path: string): Promise<Figures
   await delay(WARMING_MS);
   figures.ms.length = 0;
   figures.lines = 0;
-  const cpu = await cpuOf(pid);
+  const cpu = await cpuSecondsOf(pid);
   const begun = performance.now();
   while (performance.now() - begun < SECONDS * 1_000) {
     const asked = performance.now();
@@ -118,9 +118,9 @@ async function measure(pid: number, idle: string, path: string): Promise<Figures
     await delay(20);
   }
   const seconds = (performance.now() - begun) / 1_000;
-  figures.cpu = ((await cpuOf(pid)) - cpu) / seconds;
+  figures.cpu = ((await cpuSecondsOf(pid)) - cpu) / seconds;
   figures.lines /= FOLLOWERS * seconds;
-  figures.bytes = await resident(pid);
+  figures.bytes = await residentOf(pid);
   const { ms } = figures;
   for (const client of clients) client.destroy();
   agent.destroy();
@@ -146,15 +146,4 @@ async function open(path: string, agent: Agent, figures: Figures): Promise<Clien
       figures.lines++;
   });
   return client;
-}
-
-async function resident(pid: number): Promise<number> {
-  const status = await readFile(`/proc/${pid}/status`, 'utf8');
-  return Number(/^VmRSS:\s+(\d+) kB/m.exec(status)?.[1]) * 1024;
-}
-
-/** Seconds that the process has used. */
-async function cpuOf(pid: number): Promise<number> {
-  const fields = (await readFile(`/proc/${pid}/stat`, 'utf8')).split(') ')[1]?.split(' ') ?? [];
-  return (Number(fields[11]) + Number(fields[12])) / 100;
 }

@@ -9,6 +9,7 @@ import { open, readFile, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import pg from 'pg';
+import { cpuSecondsOf } from './process.ts';
 import { openBench, TOKEN } from './repository.ts';
 
 const LINES = Number(process.argv[2] ?? 1_000_000);
@@ -42,7 +43,7 @@ const pool = new pg.Pool({
 cleanup.defer(() => pool.end());
 
 const before = await sizeOf("like 'journal%'");
-const cpuBefore = await cpuSeconds();
+const cpuBefore = await cpuSecondsOf(server.child.pid as number);
 const stored = await timed(async () => {
   await graphql(
     `mutation { createJob(input: {namespace: "admin", name: "chatty", repo: "admin/code", gpu: NONE, command: ${JSON.stringify(PRINT)}}) { job { id } } }`,
@@ -54,7 +55,7 @@ const stored = await timed(async () => {
     await delay(50);
   }
 });
-const cpu = (await cpuSeconds()) - cpuBefore;
+const cpu = (await cpuSecondsOf(server.child.pid as number)) - cpuBefore;
 const kept = (await sizeOf("like 'journal%'")) - before;
 
 const asRows = await timed(insertRows);
@@ -127,13 +128,6 @@ async function read(query: string): Promise<{ lines: { timestamp: string }[] }> 
   const response = await fetch(path + query, { headers: { authorization: `Bearer ${TOKEN}` } });
   if (!response.ok) throw new Error(`${response.status}`);
   return (await response.json()) as { lines: { timestamp: string }[] };
-}
-
-/** Of the server's own process, in seconds. */
-async function cpuSeconds(): Promise<number> {
-  const fields =
-    (await readFile(`/proc/${server.child.pid}/stat`, 'utf8')).split(') ')[1]?.split(' ') ?? [];
-  return (Number(fields[11]) + Number(fields[12])) / 100;
 }
 
 async function timed(work: () => Promise<unknown>): Promise<number> {

@@ -5,9 +5,9 @@
  * Only the server's own process counts, as /proc shows it every 20 ms; git runs in others.
  */
 import { randomBytes } from 'node:crypto';
-import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
+import { residentOf } from './process.ts';
 import { LARGE, makeRepository, openBench } from './repository.ts';
 
 const LIMIT_MB = 100;
@@ -50,13 +50,13 @@ await measured('tree of 27 entries in it, 200 times', async () => {
 process.exitCode = failed ? 1 : 0;
 
 async function measured(what: string, work: () => Promise<unknown>): Promise<void> {
-  const before = await resident();
+  const before = await residentOf(pid);
   let peak = before;
   let going = true;
   const start = performance.now();
   const watching = (async () => {
     while (going) {
-      peak = Math.max(peak, await resident());
+      peak = Math.max(peak, await residentOf(pid));
       await delay(20);
     }
   })();
@@ -69,11 +69,6 @@ async function measured(what: string, work: () => Promise<unknown>): Promise<voi
   console.log(
     `${what}: +${moved.toFixed(0)} MB over ${(before / MB).toFixed(0)} MB, ${seconds.toFixed(1)} s`,
   );
-}
-
-async function resident(): Promise<number> {
-  const status = await readFile(`/proc/${pid}/status`, 'utf8');
-  return Number(/^VmRSS:\s+(\d+) kB/m.exec(status)?.[1]) * 1024;
 }
 
 async function download(name: string, path: string): Promise<void> {

@@ -7,18 +7,17 @@
  */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdtemp, readFile, rm } from 'node:fs/promises';
+import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
 import autocannon from 'autocannon';
+import { cpuSecondsOf } from './process.ts';
 
 const ROUNDS = 5;
 const SECONDS = 2;
 const CONNECTIONS = 8;
 const TOKEN = 'loam_pat_benchmark_of_rest';
-/** Linux counts CPU time in these (USER_HZ). */
-const TICK_MS = 10;
 
 await using cleanup = new AsyncDisposableStack();
 const dataDir = await mkdtemp(join(tmpdir(), 'loam-bench-'));
@@ -75,19 +74,15 @@ for (const [title, path] of [
 type Sample = { perSecond: number; cpuMs: number };
 
 async function load(url: string, pid: number): Promise<Sample> {
-  const before = await cpuMs(pid);
+  const before = await cpuSecondsOf(pid);
   const result = await autocannon({ url, headers, connections: CONNECTIONS, duration: SECONDS });
   if (result.non2xx || result.errors)
     throw new Error(`${url}: ${result.non2xx} refused, ${result.errors} failed`);
   const requests = result['2xx'];
-  return { perSecond: requests / result.duration, cpuMs: ((await cpuMs(pid)) - before) / requests };
-}
-
-/** User and system time of the process and its threads. */
-async function cpuMs(pid: number): Promise<number> {
-  const stat = await readFile(`/proc/${pid}/stat`, 'utf8');
-  const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ');
-  return (Number(fields[11]) + Number(fields[12])) * TICK_MS;
+  return {
+    perSecond: requests / result.duration,
+    cpuMs: (1_000 * ((await cpuSecondsOf(pid)) - before)) / requests,
+  };
 }
 
 function median(samples: Sample[]): Sample {
