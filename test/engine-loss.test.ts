@@ -1,4 +1,5 @@
 /** An engine that is killed and started again: with its containers kept running, and without. */
+import { execFileSync } from 'node:child_process';
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -123,6 +124,31 @@ test('a recorder stays small, whatever a job writes where its end is told', asyn
     await writeFile(join(dir, spec.id, 'work/go'), '');
   }
   expect(await runner.wait(handle, never)).toMatchObject({ exitCode: 4 });
+});
+
+test('an image that ends at the gate is not made anew for ever', async () => {
+  const image = `loam-test/ends:${process.pid}`;
+  const shell = "printf '#!/bin/busybox ash\\nexit 255\\n' > /sh && rm /bin/sh && mv /sh /bin/sh";
+  execFileSync('docker', ['build', '--quiet', '--network=none', `--tag=${image}`, '-'], {
+    input: `FROM ${BUSYBOX}\nRUN ["/bin/busybox", "ash", "-c", ${JSON.stringify(`${shell} && chmod 755 /bin/sh`)}]\n`,
+  });
+  await using cleanup = new AsyncDisposableStack();
+  cleanup.defer(() => void execFileSync('docker', ['rmi', image]));
+  const { runner } = cleanup.use(await dockerRunner({ network: { mode: 'none' } }));
+  const spec = attemptSpec('true', { image });
+  let again = 0;
+  for (;;) {
+    const handle = await runner.prepare(spec, never);
+    const fault = await runner.start(handle).catch((error) => error);
+    if (!fault) {
+      expect(await runner.wait(handle, never)).toMatchObject({ kind: 'exited', exitCode: 255 });
+      break;
+    }
+    expect(fault).toBeInstanceOf(RunnerAway);
+    again++;
+  }
+  // It may just have been running when it was looked at.
+  expect(again).toBeLessThanOrEqual(3);
 });
 
 test('a job whose container ended with its engine was lost, and runs again; others wait for it', {

@@ -230,6 +230,7 @@ describe('pulls', () => {
       id: expect.stringMatching(/^sha256:/),
       user: 'app',
       volumes: ['/data'],
+      bytes: expect.any(Number),
     });
     expect(new Set(all.map(({ id }) => id)).size).toBe(1);
     expect(manifests(registry)).toBe(1);

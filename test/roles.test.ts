@@ -99,7 +99,11 @@ test('a worker without repositories runs the jobs of a server without a worker',
     expect((await readdir(attempts)).filter((name) => name.startsWith('att_'))).toEqual([]),
   );
 
-  expect(await readdir(join(servers.folder, 'worker'))).toEqual(['attempts', 'instance-id']);
+  expect(await readdir(join(servers.folder, 'worker'))).toEqual([
+    'attempts',
+    'containers',
+    'instance-id',
+  ]);
   expect(await readdir(join(servers.folder, 'server-0'))).not.toContain('attempts');
   const outside = new Client(worker.address, null);
   for (const path of ['/livez', '/readyz'])

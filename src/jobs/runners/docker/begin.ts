@@ -9,7 +9,7 @@ import { RunnerAway } from '../runner.ts';
 import { type Engine, EngineError, isStatus } from './engine.ts';
 import { openGate, opening } from './gate.ts';
 import type { ContainerNetwork } from './network.ts';
-import { stateOf, whyNotStarted } from './outcome.ts';
+import { endedByItself, stateOf, whyNotStarted } from './outcome.ts';
 import type { Overseen } from './oversight.ts';
 import { readRecord, writeRecord } from './place.ts';
 import { killOf } from './processes.ts';
@@ -22,6 +22,8 @@ type Begun = Overseen & {
   network: ContainerNetwork;
   /** Holds all containers together to what jobs have. */
   hold(): Promise<void>;
+  /** Counts that it is made anew because it ended. @returns whether it has not been too often */
+  mayRemake(): boolean;
 };
 
 /** Called again, it goes on where it was left. @throws RunnerAway also when the container is to be made anew */
@@ -33,6 +35,7 @@ export async function begin({
   recordings,
   network,
   hold,
+  mayRemake,
 }: Begun): Promise<void> {
   const remote = (await readRecord(place, 'attempt'))?.remote;
   if (!remote && (await opening(place))) return;
@@ -41,7 +44,8 @@ export async function begin({
   recorder?.catch(() => {});
   const made = await stateOf(engine, container);
   if (!made) throw new RunnerAway('the container is gone');
-  if (made.status === 'created') {
+  const startedNow = made.status === 'created';
+  if (startedNow) {
     // Noted before: it has no gate, so it may be over before we know that it was started.
     if (remote) await openGate(place, { recorded: false });
     await hold();
@@ -61,8 +65,11 @@ export async function begin({
   if (remote) return;
   await network.connect(container);
   const state = await stateOf(engine, container);
-  // It ended with its engine.
-  if (state?.status !== 'running') throw new RunnerAway('the container does not run any more');
+  if (!state) throw new RunnerAway('the container is gone');
+  // What does not wait at the gate is no shell, and ends by itself: that is the end of the job.
+  const byItself = endedByItself(state.exitCode, startedNow);
+  if (state.status === 'ended' && !byItself && mayRemake())
+    throw new RunnerAway('the container ended with its engine: it is made anew');
   const recorded = recorder !== null && isOnThisKernel(state);
   if (recorded) await recorder;
   else await recordings.end(attempt);

@@ -66,6 +66,14 @@ export function mayBeLost(state: ContainerState): boolean {
 }
 
 /**
+ * Whether a container that ended at its gate did so by itself, and not with its engine.
+ * @param startedNow the engine was there all the time since its start
+ */
+export function endedByItself(exitCode: number, startedNow: boolean): boolean {
+  return !WITH_ENGINE.includes(exitCode) && (startedNow || !UNKNOWN.includes(exitCode));
+}
+
+/**
  * How a recorded container ended: as the parent of its command said (`recorder.ts`). An engine that was killed just when
  * a container ended says later that this ended with 0 (Docker 20.10) or 255.
  * @param exit undefined: it said nothing, because it was killed itself

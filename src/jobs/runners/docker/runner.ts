@@ -42,6 +42,8 @@ import { sampleOf } from './stats.ts';
 import { openTogether } from './together.ts';
 import { openUsers } from './users.ts';
 
+/** An engine does not fail more often in the middle of the same start. An image ends at its gate each time. */
+const MOST_REMADE = 3;
 /** What ended attempts left, until it is removed. */
 const TRASH = '.trash';
 
@@ -113,6 +115,7 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
   cleanup.defer(() => together.remove());
   const cpuShares = new CpuShares();
   const disks = new Map<string, number>();
+  const remade = new Map<string, number>();
   /** Wakes who sees an attempt through: it was told to end. */
   const told = new EventTarget();
 
@@ -228,7 +231,13 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
     },
 
     async start(handle) {
-      await begin({ ...overseen(handle), network, hold: together.hold });
+      const attempt = String(handle.attempt);
+      const mayRemake = () => {
+        const times = (remade.get(attempt) ?? 0) + 1;
+        remade.set(attempt, times);
+        return times <= MOST_REMADE;
+      };
+      await begin({ ...overseen(handle), network, hold: together.hold, mayRemake });
     },
 
     async attach(handle) {
@@ -328,7 +337,10 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
       return artifactsOf({ engine, container, place, owner, remote }, path);
     },
 
-    remove,
+    async remove(handle) {
+      await remove(handle);
+      remade.delete(String(handle.attempt));
+    },
 
     async sweep(keep) {
       const containers = await engine.call((docker, abortSignal) =>
