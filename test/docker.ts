@@ -51,7 +51,7 @@ export async function dockerRunner(options: Partial<DockerRunnerOptions> = {}) {
       // Another engine than the machine's own has its own look.
       expect(await docker('ps', '--all', '--quiet', '--filter', label), 'containers left').toBe('');
       for (const one of [...others, runner]) await one[Symbol.asyncDispose]();
-      await rm(dir, { recursive: true });
+      await rm(dir, { recursive: true, maxRetries: 5 });
     },
   };
 }
