@@ -71,6 +71,12 @@ export function openCaller({ admin }: Pick<Servers, 'admin'>, signal: AbortSigna
     }
   }
 
+  /** As the job itself has it; undefined: it is not over. */
+  async function endOf(name: string): Promise<JobSeen['end']> {
+    const { status, exit_code } = (await ask('GET', `/admin/job/${name}`))?.body ?? {};
+    return exit_code == null || status === 'running' ? undefined : { status, exit_code };
+  }
+
   /** Follows the log of a job to its end, and comes back where it was cut off. */
   async function followToItsEnd(seen: JobSeen): Promise<void> {
     let last = '0';
@@ -87,7 +93,9 @@ export function openCaller({ admin }: Pick<Servers, 'admin'>, signal: AbortSigna
       } catch (error) {
         count('streams cut off');
         const { message } = error as Error;
-        if (/^\d{3} /.test(message) && !/^50[23] /.test(message))
+        // Cut off just before the end, which has the number of the last entry: nothing comes after that.
+        if (message.startsWith('204 ')) seen.end = await endOf(seen.name);
+        else if (/^\d{3} /.test(message) && !/^50[23] /.test(message))
           notes.faults.push(`the log of ${seen.name} was answered ${message}`);
       }
       if (!seen.end) await delay(AGAIN_MS);
