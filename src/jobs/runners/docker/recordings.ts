@@ -7,6 +7,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { type Claim, DISK_FULL } from '../process/claim.ts';
 import { changesOf, isAlive, readWhole } from '../process/folder.ts';
 import { parseLog } from '../process/lines.ts';
+import { signalOne } from '../process/proc.ts';
 import { openShims } from '../process/shims.ts';
 import type { LogBatch, LogCursor } from '../runner.ts';
 import type { ContainerState } from './outcome.ts';
@@ -98,7 +99,7 @@ export async function openRecordings(dir: string): Promise<Recordings> {
       while (!isDone(attempt) && existsSync(folder(attempt))) {
         signal.throwIfAborted();
         const recorder = await recorderOf(attempt);
-        if (recorder) tryKill(recorder.pid, 'SIGTERM');
+        if (recorder) signalOne(recorder.pid, 'SIGTERM');
         else if (!isDone(attempt)) await begin(attempt);
         await changes.next();
       }
@@ -113,7 +114,7 @@ export async function openRecordings(dir: string): Promise<Recordings> {
         const recorder = await recorderOf(attempt);
         if (!recorder) return;
         if (Date.now() > deadline) throw new Error('its recorder does not end');
-        tryKill(recorder.pid, 'SIGKILL');
+        signalOne(recorder.pid, 'SIGKILL');
       }
     },
 
@@ -143,13 +144,5 @@ export function isOnThisKernel({ id, pid, runtime }: ContainerState): boolean {
     return readFileSync(`/proc/${pid}/cgroup`, 'utf8').includes(id);
   } catch {
     return false;
-  }
-}
-
-function tryKill(pid: number, signal: NodeJS.Signals): void {
-  try {
-    process.kill(pid, signal);
-  } catch {
-    // It has ended by itself.
   }
 }
