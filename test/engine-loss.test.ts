@@ -141,13 +141,16 @@ test('an image that ends at the gate is not made anew for ever', async () => {
     const handle = await runner.prepare(spec, never);
     const fault = await runner.start(handle).catch((error) => error);
     if (!fault) {
-      expect(await runner.wait(handle, never)).toMatchObject({ kind: 'exited', exitCode: 255 });
+      const outcome = await runner.wait(handle, never);
+      expect(outcome).toMatchObject({ kind: 'exited' });
+      // It may just have been running when it was looked at. Then its recorder, to which such a shell tells nothing,
+      // takes it as killed.
+      expect([255, 137]).toContain(outcome.kind === 'exited' && outcome.exitCode);
       break;
     }
     expect(fault).toBeInstanceOf(RunnerAway);
     again++;
   }
-  // It may just have been running when it was looked at.
   expect(again).toBeLessThanOrEqual(3);
 });
 

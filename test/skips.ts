@@ -1,15 +1,17 @@
-/** Says at the very end what was skipped and why, and closes with one plain line of counts. */
+/** Says at the very end what was skipped and why, what passed at a second try only, and the counts in one plain line. */
 import type { Reporter, TestModule } from 'vitest/node';
 
 export default class Skips implements Reporter {
   onTestRunEnd(modules: readonly TestModule[]): void {
     const counts = { passed: 0, failed: 0, skipped: 0 };
     const reasons = new Map<string, number>();
+    const retried: string[] = [];
     for (const module of modules) {
       for (const test of module.children.allTests()) {
         const result = test.result();
         if (result.state === 'pending') continue;
         counts[result.state]++;
+        if (test.diagnostic()?.flaky) retried.push(`${module.relativeModuleId} > ${test.fullName}`);
         if (result.state !== 'skipped') continue;
         const why = result.note ?? 'no reason given: skipped in its file, or not selected by -t';
         reasons.set(why, (reasons.get(why) ?? 0) + 1);
@@ -17,6 +19,7 @@ export default class Skips implements Reporter {
     }
     for (const [why, times] of reasons) console.log(`SKIPPED ${times} × ${why}`);
     if (reasons.size === 0) console.log('Nothing was skipped.');
+    for (const name of retried) console.log(`PASSED AT A SECOND TRY: ${name}`);
     console.log(`${counts.passed} passed, ${counts.failed} failed, ${counts.skipped} skipped`);
   }
 }
