@@ -46,6 +46,7 @@ import { createSecretBox } from './jobs/secrets.ts';
 import { waitingJobs } from './jobs/waiting.ts';
 import { removeGoneWorkers } from './jobs/worker/queue.ts';
 import { startWorker, type Worker } from './jobs/worker/worker.ts';
+import { openLargeFiles } from './lfs/store/store.ts';
 import { Reads } from './limits/reads.ts';
 import { createLog, type Logger } from './log.ts';
 import { createMetrics, type Metrics } from './metrics/metrics.ts';
@@ -323,6 +324,7 @@ async function openProcess(
     readers: () => bus.waiters,
     diskLow: () => space.low,
   });
+  const largeFiles = cleanup.use(openLargeFiles({ config, pool, storage, space, log }));
   const services = {
     config,
     db,
@@ -333,6 +335,7 @@ async function openProcess(
     metrics,
     space,
     storage,
+    largeFiles,
     secretBox: createSecretBox(keys),
   };
   return { services, session, keys, failed: failure.promise };

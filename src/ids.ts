@@ -12,6 +12,7 @@ export const PREFIXES = {
   wh: 'Webhook',
   evt: null,
   dlv: 'Delivery',
+  lfo: null,
   aud: null,
   att: 'JobAttempt',
   srv: null,

@@ -13,6 +13,7 @@ import type { Bus } from './events/bus.ts';
 import type { Git } from './git/git.ts';
 import type { Places } from './jobs/places.ts';
 import type { SecretBox } from './jobs/secrets.ts';
+import type { LargeFiles } from './lfs/store/store.ts';
 import type { Reads } from './limits/reads.ts';
 import type { Logger } from './log.ts';
 import type { Metrics } from './metrics/metrics.ts';
@@ -35,8 +36,10 @@ export type ProcessServices = {
   metrics: Metrics;
   /** Of the disks that this process writes to. */
   space: DiskSpace;
-  /** Of what is large: artifacts. */
+  /** Of what is large: artifacts, and the packs of large files. */
   storage: Storage;
+  /** Of repositories. */
+  largeFiles: LargeFiles;
   secretBox: SecretBox;
 };
 

@@ -41,11 +41,27 @@ export async function demandRoom(
     await db.$executeRaw`
       select pg_advisory_xact_lock(hashtextextended(${`${what} ${namespace.id}`}, 0))`;
   const [row] = await db.$queryRaw<{ used: bigint }[]>(usage(what, namespace.id, limit));
-  if (Number(row?.used ?? 0) + adding > limit)
-    throw new AppError(
-      'quota_exceeded',
-      `The ${namespace.plan} plan allows ${limit} ${NAMES[what]} in a namespace`,
-    );
+  if (Number(row?.used ?? 0) + adding > limit) throw exceeded(namespace.plan, what, limit);
+}
+
+/**
+ * For whoever has the namespace's row, and its lock if the answer is to hold until the commit.
+ * @throws AppError 403 `quota_exceeded`
+ */
+export function demandStorage(
+  services: Pick<Services, 'config'>,
+  namespace: { plan: Plan; storageBytes: bigint },
+  adding: number,
+): void {
+  if (adding > storageLeft(services, namespace)) {
+    const { plan } = namespace;
+    throw exceeded(plan, 'storageBytes', storageLimit(services, plan));
+  }
+}
+
+function exceeded(plan: Plan, what: Quota, limit: number): AppError {
+  const message = `The ${plan} plan allows ${limit} ${NAMES[what]} in a namespace`;
+  return new AppError('quota_exceeded', message);
 }
 
 /** Bytes that a namespace may still store, for bounding what is on its way in. */

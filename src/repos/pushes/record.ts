@@ -80,9 +80,10 @@ async function recordMeasured(
     const at = new Date(effective.at(-1)?.at ?? Date.now());
     const pushedAt = latest(at, locked.pushedAt);
     const updatedAt = latest(pushedAt, locked.updatedAt);
+    const sizeBytes = BigInt(measures.sizeBytes) + locked.largeBytes;
     const updated = await tx.repository.update({
       where: { id },
-      data: { ...measures, pushedAt, updatedAt, records: { increment: 1 } },
+      data: { ...measures, sizeBytes, pushedAt, updatedAt, records: { increment: 1 } },
       select: payloadColumns,
     });
     const { namespaceId, namespace } = locked;
@@ -132,6 +133,7 @@ async function lock(tx: Prisma.TransactionClient, id: string) {
     select: {
       namespaceId: true,
       records: true,
+      largeBytes: true,
       pushedAt: true,
       updatedAt: true,
       namespace: { select: { name: true } },

@@ -1,0 +1,192 @@
+/** Threads that hash for uploads (`hashing-worker.ts`): started when they are needed, shared by all uploads. */
+import { availableParallelism } from 'node:os';
+import { Worker } from 'node:worker_threads';
+import { HASH_BYTES, HEADROOM, type Reply, type Request } from './hashing-worker.ts';
+
+/** Bytes of contents that are hashed at once: 7 ms, after which another upload has its turn. */
+const BATCH_BYTES = 4 * 2 ** 20;
+/** One does 600 MB/s, more than disks and networks give it; the cores are for others too. */
+const THREADS = Math.max(1, Math.min(4, availableParallelism() >> 1));
+
+export type Chunk = {
+  /** SHA-256. */
+  hash: Buffer;
+  bytes: Buffer;
+};
+
+/** What became of a batch: the chunks that end in it, and with the last one the SHA-256 of the whole in hexadecimal. */
+export type Hashed = { chunks: Chunk[]; oid?: string };
+
+export type Hashing = AsyncDisposable & {
+  /**
+   * Hashes `size` bytes of contents as they come, one batch ahead of the reader.
+   * @param cutting whether chunks are wanted too
+   * @throws TooLong, TooShort, what `body` throws, and the reason of `signal`
+   */
+  hash(
+    body: AsyncIterable<Uint8Array>,
+    options: { size: number; cutting: boolean; signal: AbortSignal },
+  ): AsyncGenerator<Hashed>;
+};
+
+type Waiting = PromiseWithResolvers<Reply>;
+type Thread = {
+  worker: Worker;
+  /** Contents that it has not seen the end of. */
+  open: number;
+  /** By contents: replies come in the order of the requests. */
+  waiting: Map<number, Waiting[]>;
+};
+
+export function openHashing(): Hashing {
+  const threads = new Set<Thread>();
+  let lastContents = 0;
+
+  function start(): Thread {
+    const url = new URL('./hashing-worker.ts', import.meta.url);
+    const worker = new Worker(url, { env: {} });
+    const thread: Thread = { worker, open: 0, waiting: new Map() };
+    const fail = (error: Error) => {
+      threads.delete(thread);
+      for (const all of thread.waiting.values()) for (const one of all) one.reject(error);
+      thread.waiting.clear();
+    };
+    worker.on('message', (reply: Reply) =>
+      thread.waiting.get(reply.contents)?.shift()?.resolve(reply),
+    );
+    worker.on('error', fail);
+    worker.on('exit', () => fail(new Error('a thread that hashes large files has ended')));
+    // A server that stops does not wait for it; those who wait for its reply hold the process.
+    worker.unref();
+    threads.add(thread);
+    return thread;
+  }
+
+  function leastBusy(): Thread {
+    const [first] = [...threads].sort((a, b) => a.open - b.open);
+    return first && (first.open === 0 || threads.size >= THREADS) ? first : start();
+  }
+
+  async function* hash(
+    body: AsyncIterable<Uint8Array>,
+    { size, cutting, signal }: { size: number; cutting: boolean; signal: AbortSignal },
+  ): AsyncGenerator<Hashed> {
+    const thread = leastBusy();
+    const contents = ++lastContents;
+    const waiting: Waiting[] = [];
+    thread.open++;
+    thread.waiting.set(contents, waiting);
+    const post = (request: Request, buffers: ArrayBuffer[] = []) =>
+      thread.worker.postMessage(request, buffers);
+    try {
+      let before: Promise<Reply> | undefined;
+      for await (const { buffer, end, isLast } of batches(body, size, signal)) {
+        const reply = Promise.withResolvers<Reply>();
+        // Heard below, if this goes on so far.
+        reply.promise.catch(() => {});
+        if (!threads.has(thread)) throw new Error('a thread that hashes large files has ended');
+        waiting.push(reply);
+        post({ kind: 'batch', contents, buffer, end, isLast, cutting }, [buffer]);
+        if (before) yield hashedOf(await before);
+        before = reply.promise;
+      }
+      if (before) yield hashedOf(await before);
+    } finally {
+      thread.open--;
+      thread.waiting.delete(contents);
+      post({ kind: 'forget', contents });
+    }
+  }
+
+  return {
+    hash,
+    async [Symbol.asyncDispose]() {
+      await Promise.all([...threads].map(({ worker }) => worker.terminate()));
+    },
+  };
+}
+
+type Batch = { buffer: ArrayBuffer; end: number; isLast: boolean };
+
+/** The body in pieces of `BATCH_BYTES`, the last of which is smaller, and may be empty. */
+async function* batches(
+  body: AsyncIterable<Uint8Array>,
+  size: number,
+  signal: AbortSignal,
+): AsyncGenerator<Batch> {
+  let seen = 0;
+  let placed = 0;
+  // Its own memory, not a part of Node's pool, because it is handed over.
+  const begin = () => Buffer.allocUnsafeSlow(HEADROOM + Math.min(BATCH_BYTES, size - placed));
+  let batch = begin();
+  let end = HEADROOM;
+  const taken = (isLast: boolean): Batch => ({ buffer: batch.buffer as ArrayBuffer, end, isLast });
+  for await (let piece of abortable(body, signal)) {
+    seen += piece.length;
+    if (seen > size) throw new TooLong();
+    while (piece.length > 0) {
+      if (end === batch.length) {
+        yield taken(false);
+        batch = begin();
+        end = HEADROOM;
+      }
+      const part = piece.subarray(0, batch.length - end);
+      batch.set(part, end);
+      end += part.length;
+      placed += part.length;
+      piece = piece.subarray(part.length);
+    }
+  }
+  if (seen < size) throw new TooShort(seen);
+  yield taken(true);
+}
+
+/** A body has more bytes than it was to have. */
+export class TooLong extends Error {
+  override name = 'TooLong';
+}
+
+/** A body has fewer bytes than it was to have. */
+export class TooShort extends Error {
+  override name = 'TooShort';
+  readonly bytes: number;
+
+  constructor(bytes: number) {
+    super();
+    this.bytes = bytes;
+  }
+}
+
+/** Ends with the signal's reason although the body says nothing any more. */
+async function* abortable<T>(body: AsyncIterable<T>, signal: AbortSignal): AsyncGenerator<T> {
+  const iterator = body[Symbol.asyncIterator]();
+  const aborted = Promise.withResolvers<never>();
+  aborted.promise.catch(() => {});
+  const abort = () => aborted.reject(signal.reason);
+  signal.addEventListener('abort', abort, { once: true });
+  let isOver = false;
+  try {
+    for (;;) {
+      signal.throwIfAborted();
+      const { value, done } = await Promise.race([iterator.next(), aborted.promise]);
+      isOver = done === true;
+      if (done) return;
+      yield value;
+    }
+  } finally {
+    signal.removeEventListener('abort', abort);
+    // Not waited for: it would wait in turn for the piece that does not come.
+    if (!isOver) iterator.return?.()?.catch(() => {});
+  }
+}
+
+function hashedOf({ buffer, start, ends, hashes, oid }: Reply): Hashed {
+  const chunks: Chunk[] = [];
+  let from = start;
+  for (const [i, to] of ends.entries()) {
+    const hash = Buffer.from(hashes.buffer, hashes.byteOffset + i * HASH_BYTES, HASH_BYTES);
+    chunks.push({ hash, bytes: Buffer.from(buffer, from, to - from) });
+    from = to;
+  }
+  return { chunks, oid };
+}

@@ -1,0 +1,67 @@
+/**
+ * Recipes: which chunks an object consists of, in pages of a thousand (64 MB of contents), so that a reader in the
+ * middle of a large one reads a page and not all. A chunk is 36 bytes: its SHA-256, and its length as 32 bits, most
+ * significant first.
+ */
+import { textOf } from './packs.ts';
+
+const PAGE_CHUNKS = 1_024;
+const HASH_BYTES = 32;
+const ENTRY_BYTES = HASH_BYTES + 4;
+
+export type RecipeEntry = { hash: Buffer; length: number };
+export type RecipePage = { start: number; chunks: Buffer };
+
+/** Takes the chunks of an object as they come: 600 KB for each GB. */
+export class Recipe {
+  readonly #pages: RecipePage[] = [];
+  readonly #distinct = new Set<string>();
+  #used = 0;
+  #size = 0;
+
+  get size(): number {
+    return this.#size;
+  }
+
+  add({ hash, length }: RecipeEntry): void {
+    if (this.#used === this.#pages.length * PAGE_CHUNKS)
+      this.#pages.push({ start: this.#size, chunks: Buffer.alloc(PAGE_CHUNKS * ENTRY_BYTES) });
+    const page = this.#pages.at(-1) as RecipePage;
+    const at = (this.#used % PAGE_CHUNKS) * ENTRY_BYTES;
+    hash.copy(page.chunks, at);
+    page.chunks.writeUInt32BE(length, at + HASH_BYTES);
+    this.#used++;
+    this.#size += length;
+    this.#distinct.add(textOf(hash));
+  }
+
+  pages(): RecipePage[] {
+    const last = this.#pages.length * PAGE_CHUNKS - this.#used;
+    return this.#pages.map(({ start, chunks }, i) =>
+      i === this.#pages.length - 1
+        ? { start, chunks: chunks.subarray(0, chunks.length - last * ENTRY_BYTES) }
+        : { start, chunks },
+    );
+  }
+
+  /** The hashes, each once, in the order of their bytes, which is that in which rows are locked. */
+  distinct(): Buffer[] {
+    return sortedHashes(this.#distinct);
+  }
+}
+
+/** The chunks of a page. */
+export function entriesOf(chunks: Buffer): RecipeEntry[] {
+  const entries: RecipeEntry[] = [];
+  for (let at = 0; at < chunks.length; at += ENTRY_BYTES)
+    entries.push({
+      hash: chunks.subarray(at, at + HASH_BYTES),
+      length: chunks.readUInt32BE(at + HASH_BYTES),
+    });
+  return entries;
+}
+
+/** Out of texts that `textOf` made. */
+export function sortedHashes(texts: Iterable<string>): Buffer[] {
+  return [...texts].sort().map((text) => Buffer.from(text, 'latin1'));
+}

@@ -1,0 +1,56 @@
+/**
+ * The store of large files: what repositories are given, each by its SHA-256 and size. Contents are cut into chunks
+ * (`cut.ts`), and of equal chunks one is kept, in a pack (`packs.ts`) that lies in storage; PostgreSQL has the rest.
+ * All repositories with `content_addressed` share one store, each of the others has its own.
+ *
+ * Who was not given an object does not get it, and learns nothing of it. Authorization is the caller's.
+ */
+import type { Readable } from 'node:stream';
+import type { Services } from '../../services.ts';
+import { openHashing } from './hashing.ts';
+import { openObject, type Range } from './read.ts';
+import { type Given, sizesOf, take } from './references.ts';
+import { upload } from './upload.ts';
+
+export type LargeFiles = {
+  /**
+   * Verifies size and SHA-256, stores what is new of it, and gives the object to the repository: all or nothing. A
+   * few MiB are in memory, whatever the size. Several may put the same object at once.
+   * @throws AppError 422 for what is not these bytes, 403 `quota_exceeded`, 404 for a repository that is gone, 503;
+   * the reason of `signal`
+   */
+  put(
+    repositoryId: string,
+    object: Given,
+    body: AsyncIterable<Uint8Array>,
+    signal: AbortSignal,
+  ): Promise<void>;
+  /** Sizes of those that the repository was given. */
+  sizes(repositoryId: string, oids: readonly string[]): Promise<Map<string, number>>;
+  /**
+   * Null: the repository was not given it. Each chunk is verified as it is read: the body fails before it hands on
+   * other bytes than were put. A reader who stops must destroy it.
+   * @param range in bytes, the end excluded, within the object's size
+   * @throws RangeError
+   */
+  open(
+    repositoryId: string,
+    oid: string,
+    range?: Range,
+  ): Promise<{ size: number; body: Readable } | null>;
+  /** Takes them from the repository; the bytes go when nobody has them. */
+  remove(repositoryId: string, oids: readonly string[]): Promise<void>;
+};
+
+type Deps = Pick<Services, 'pool' | 'storage' | 'config' | 'space' | 'log'>;
+
+export function openLargeFiles(deps: Deps): LargeFiles & AsyncDisposable {
+  const hashing = openHashing();
+  return {
+    put: (...args) => upload({ ...deps, hashing }, ...args),
+    sizes: (...args) => sizesOf(deps, ...args),
+    open: (...args) => openObject(deps, ...args),
+    remove: (...args) => take(deps, ...args),
+    [Symbol.asyncDispose]: () => hashing[Symbol.asyncDispose](),
+  };
+}

@@ -1,0 +1,83 @@
+/**
+ * Taking an object: its bytes are cut and hashed as they come, chunks that the store does not have go into packs, and
+ * when the whole is what it claims to be, one transaction gives it to the repository. Before that nobody can read it;
+ * a few MiB are in memory, whatever its size.
+ */
+import { unprocessable } from '../../errors.ts';
+import type { Services } from '../../services.ts';
+import { type Chunk, type Hashing, TooLong, TooShort } from './hashing.ts';
+import { knownChunks, openPackWriter, type PackWriter, textOf } from './packs.ts';
+import { Recipe } from './recipes.ts';
+import { type Given, give, keepObject, storeFor } from './references.ts';
+
+export type UploadDeps = Pick<Services, 'pool' | 'storage' | 'config' | 'space' | 'log'> & {
+  hashing: Hashing;
+};
+
+/** Its recipe takes 60 MB of memory while it is taken. */
+const MAX_BYTES = 100 * 2 ** 30;
+/** The name of an object: its SHA-256. */
+const OID = /^[0-9a-f]{64}$/;
+
+/** @throws AppError 403 `quota_exceeded`, 404, 422 for what is not these bytes, 500 on a full disk, 503 */
+export async function upload(
+  deps: UploadDeps,
+  repositoryId: string,
+  object: Given,
+  body: AsyncIterable<Uint8Array>,
+  signal: AbortSignal,
+): Promise<void> {
+  const { oid, size } = object;
+  if (!OID.test(oid)) throw unprocessable('oid', 'must be a SHA-256: 64 of 0-9 and a-f');
+  if (!Number.isInteger(size) || size < 0 || size > MAX_BYTES)
+    throw unprocessable('size', `must be a number of bytes from 0 to ${MAX_BYTES}`);
+  deps.space.demand();
+  const storeId = await storeFor(deps, repositoryId, object);
+  const isKnown = await keepObject(deps, storeId, oid);
+  const packs = isKnown ? null : openPackWriter(deps, storeId, signal);
+  const recipe = isKnown ? null : new Recipe();
+  try {
+    // Whoever sends the bytes of an object that the store has proves that they have it, and nothing is cut.
+    const hashed = deps.hashing.hash(body, { size, cutting: !isKnown, signal });
+    for await (const { chunks, oid: found } of hashed) {
+      if (found !== undefined && found !== oid)
+        throw unprocessable('oid', `is not the SHA-256 of the bytes, which is ${found}`);
+      if (packs && recipe) await takeIn(deps, storeId, chunks, { packs, recipe });
+    }
+    await packs?.finish();
+    signal.throwIfAborted();
+    await give(deps, repositoryId, storeId, object, recipe);
+  } catch (error) {
+    await packs?.abandon().catch((err) => {
+      deps.log.warn({ err }, 'what an upload left is not removed yet');
+    });
+    throw refusalOf(error, size);
+  }
+}
+
+/** Notes the chunks in the recipe, and stores those that the store does not have. */
+async function takeIn(
+  deps: UploadDeps,
+  storeId: number,
+  chunks: readonly Chunk[],
+  { packs, recipe }: { packs: PackWriter; recipe: Recipe },
+): Promise<void> {
+  for (const { hash, bytes } of chunks) recipe.add({ hash, length: bytes.length });
+  const asked = chunks.filter(({ hash }) => !packs.has(textOf(hash)));
+  if (asked.length === 0) return;
+  const hashes = asked.map(({ hash }) => hash);
+  const known = await knownChunks(deps, storeId, hashes);
+  for (const chunk of asked) {
+    const text = textOf(chunk.hash);
+    // The same chunk may stand in a batch twice.
+    if (!known.has(text) && !packs.has(text)) await packs.add(chunk);
+  }
+}
+
+function refusalOf(error: unknown, size: number): unknown {
+  if (error instanceof TooLong)
+    return unprocessable('size', `is ${size}, and there are more bytes`);
+  if (error instanceof TooShort)
+    return unprocessable('size', `is ${size}, and there are ${error.bytes} bytes`);
+  return error;
+}

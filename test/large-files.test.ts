@@ -1,0 +1,280 @@
+/** The store of large files, through the running app's services. */
+import { createHash, randomBytes } from 'node:crypto';
+import { readdir, readFile, readlink, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { Readable } from 'node:stream';
+import { buffer } from 'node:stream/consumers';
+import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
+import type { LargeFiles } from '../src/lfs/store/store.ts';
+import { type Client, startApp, type TestApp } from './harness.ts';
+
+let app: TestApp;
+let ada: Client;
+let files: LargeFiles;
+let shared: string;
+let other: string;
+let own: string;
+
+const never = new AbortController().signal;
+const oidOf = (bytes: Uint8Array) => createHash('sha256').update(bytes).digest('hex');
+const piecesOf = (bytes: Buffer, length = 65_536) =>
+  Readable.from(
+    (function* () {
+      for (let at = 0; at < bytes.length; at += length) yield bytes.subarray(at, at + length);
+    })(),
+  );
+
+async function make(name: string, contentAddressed = true): Promise<string> {
+  const { body } = await ada.post('/auth/v1/repository/ada', {
+    name,
+    content_addressed: contentAddressed,
+  });
+  return body.id;
+}
+
+async function put(repository: string, bytes: Buffer, signal = never): Promise<string> {
+  const oid = oidOf(bytes);
+  await files.put(repository, { oid, size: bytes.length }, piecesOf(bytes), signal);
+  return oid;
+}
+
+async function read(repository: string, oid: string, range?: { start: number; end: number }) {
+  const found = await files.open(repository, oid, range);
+  return found && buffer(found.body);
+}
+
+const sum = async (sql: string) => Number((await app.pool.query(sql)).rows[0].sum ?? 0);
+/** Bytes of all packs. */
+const packed = () => sum('select sum(bytes) from large_packs');
+const sizes = async (repository: string) => {
+  const { rows } = await app.pool.query(
+    `select r.size_bytes - r.large_bytes as git, r.large_bytes as large, n.storage_bytes as stored
+     from repositories r join namespaces n on n.id = r.namespace_id where r.id = $1`,
+    [repository],
+  );
+  return { git: +rows[0].git, large: +rows[0].large, stored: +rows[0].stored };
+};
+
+beforeAll(async () => {
+  app = await startApp();
+  files = app.app.services.largeFiles;
+  ada = await app.user('ada');
+});
+afterAll(() => app[Symbol.asyncDispose]());
+let count = 0;
+beforeEach(async () => {
+  count++;
+  shared = await make(`shared${count}`);
+  other = await make(`other${count}`);
+  own = await make(`own${count}`, false);
+});
+
+test('what is put is read, whole and in part, and nobody else has it', async () => {
+  for (const length of [0, 1, 8_192, 131_072, 5_000_000]) {
+    const bytes = randomBytes(length);
+    const oid = await put(shared, bytes);
+    expect((await read(shared, oid))?.equals(bytes)).toBe(true);
+    expect(await files.sizes(shared, [oid, '0'.repeat(64)])).toEqual(new Map([[oid, length]]));
+    for (const [start, end] of [
+      [0, 0],
+      [0, Math.min(10, length)],
+      [length >> 1, length],
+      [length >> 2, length >> 1],
+      [Math.max(0, length - 1), length],
+      [length, length],
+    ] as const)
+      expect((await read(shared, oid, { start, end }))?.equals(bytes.subarray(start, end))).toBe(
+        true,
+      );
+    await expect(files.open(shared, oid, { start: 0, end: length + 1 })).rejects.toThrow(
+      RangeError,
+    );
+    for (const stranger of [other, own]) {
+      expect(await files.open(stranger, oid)).toBeNull();
+      expect((await files.sizes(stranger, [oid])).size).toBe(0);
+    }
+  }
+});
+
+test('equal contents are kept once for repositories that share, and once for each that does not', async () => {
+  const bytes = randomBytes(3_000_000);
+  const before = await packed();
+  const oid = await put(shared, bytes);
+  expect((await packed()) - before).toBe(bytes.length);
+  await put(other, bytes);
+  await put(shared, bytes);
+  expect((await packed()) - before).toBe(bytes.length);
+  await put(own, bytes);
+  expect((await packed()) - before).toBe(2 * bytes.length);
+  for (const one of [shared, other, own]) expect((await read(one, oid))?.equals(bytes)).toBe(true);
+});
+
+test('a byte put in makes little new, and a file of one byte repeated next to nothing', async () => {
+  const bytes = randomBytes(6_000_000);
+  await put(shared, bytes);
+  const before = await packed();
+  const changed = Buffer.concat([
+    bytes.subarray(0, 3_000_000),
+    Buffer.from('x'),
+    bytes.subarray(3_000_000),
+  ]);
+  const oid = await put(other, changed);
+  expect((await packed()) - before).toBeLessThan(262_145);
+  expect((await read(other, oid))?.equals(changed)).toBe(true);
+  const even = Buffer.alloc(20_000_000, 'a');
+  const evenOid = await put(shared, even);
+  expect((await packed()) - before).toBeLessThan(262_145 + 2 * 131_072);
+  expect((await read(shared, evenOid))?.equals(even)).toBe(true);
+});
+
+test('what is not these bytes is refused and leaves nothing', async () => {
+  const bytes = randomBytes(3_000_000);
+  const oid = oidOf(bytes);
+  const before = await sizes(shared);
+  const rows = () => sum('select count(*) as sum from large_chunks');
+  const chunks = await rows();
+  const size = bytes.length;
+  const refused = (object: object, body = bytes) =>
+    files.put(shared, { oid, size, ...object }, piecesOf(body), never);
+  for (const [object, field] of [
+    [{ oid: oidOf(Buffer.from('other')) }, 'oid'],
+    [{ size: size + 1 }, 'size'],
+    [{ size: size - 1 }, 'size'],
+    [{ size: -1 }, 'size'],
+    [{ size: 1.5 }, 'size'],
+    [{ size: 2 ** 50 }, 'size'],
+    [{ oid: oid.toUpperCase() }, 'oid'],
+    [{ oid: '../../etc/passwd' }, 'oid'],
+  ] as const)
+    await expect(refused(object)).rejects.toMatchObject({ status: 422, field });
+  expect(await rows()).toBe(chunks);
+  expect(await sizes(shared)).toEqual(before);
+  expect(await files.open(shared, oid)).toBeNull();
+});
+
+test('bytes count once a repository, for it and its namespace, and move with it', async () => {
+  const bytes = randomBytes(1_000_000);
+  const before = await sizes(shared);
+  const oid = await put(shared, bytes);
+  await put(shared, bytes);
+  expect(await sizes(shared)).toEqual({
+    git: before.git,
+    large: 1_000_000,
+    stored: before.stored + 1_000_000,
+  });
+  await app.user(`bob${count}`, 'free');
+  const answer = await app.admin.post(`/auth/v1/repository/ada/${shared}/transfer`, {
+    new_namespace: `bob${count}`,
+  });
+  expect(answer.status).toBe(200);
+  const moved = await sizes(shared);
+  expect(moved.stored).toBe(moved.git + 1_000_000);
+  expect((await read(shared, oid))?.equals(bytes)).toBe(true);
+  await files.remove(shared, [oid, '0'.repeat(64)]);
+  await files.remove(shared, [oid]);
+  expect(await sizes(shared)).toEqual({ git: moved.git, large: 0, stored: moved.git });
+  expect(await files.open(shared, oid)).toBeNull();
+});
+
+test('a full quota refuses before a byte is read, and one that fills meanwhile refuses at the end', async () => {
+  const name = `carl${count}`;
+  const carl = await app.user(name, 'free');
+  const { body: repository } = await carl.post(`/auth/v1/repository/${name}`, { name: 'r' });
+  const set = (bytes: number) =>
+    app.pool.query('update namespaces set storage_bytes = $2 where name = $1', [name, bytes]);
+  const limit = 2 ** 50;
+  await set(limit);
+  const bytes = randomBytes(200_000);
+  let isRead = false;
+  const body = (async function* () {
+    isRead = true;
+    await set(limit);
+    yield bytes;
+  })();
+  const object = { oid: oidOf(bytes), size: bytes.length };
+  const refused = { code: 'quota_exceeded', status: 403 };
+  await expect(files.put(repository.id, object, body, never)).rejects.toMatchObject(refused);
+  expect(isRead).toBe(false);
+  await set(0);
+  await expect(files.put(repository.id, object, body, never)).rejects.toMatchObject(refused);
+  expect(isRead).toBe(true);
+  expect(await files.open(repository.id, object.oid)).toBeNull();
+  await set(0);
+});
+
+test('a body that stops, fails or is aborted frees everything', async () => {
+  const bytes = randomBytes(9_000_000);
+  const object = { oid: oidOf(bytes), size: bytes.length };
+  const before = await packed();
+  const abort = new AbortController();
+  let isClosed = false;
+  const silent = (async function* () {
+    try {
+      yield bytes.subarray(0, 8_500_000);
+      abort.abort(new Error('the client has left'));
+      await new Promise((resolve) => setTimeout(resolve, 20));
+      yield bytes.subarray(8_500_000);
+    } finally {
+      isClosed = true;
+    }
+  })();
+  await expect(files.put(shared, object, silent, abort.signal)).rejects.toThrow('has left');
+  await expect.poll(() => isClosed).toBe(true);
+  const broken = (async function* () {
+    yield bytes.subarray(0, 8_500_000);
+    throw new Error('the network is gone');
+  })();
+  await expect(files.put(shared, object, broken, never)).rejects.toThrow('network is gone');
+  expect(await packed()).toBe(before);
+  expect(await sum(`select count(*) as sum from large_packs where state = 'putting'`)).toBe(0);
+  await put(shared, bytes);
+});
+
+test('puts of one object at once, into several repositories, are one object', async () => {
+  const bytes = randomBytes(2_000_000);
+  const oid = oidOf(bytes);
+  await Promise.all([shared, other, shared, other, own, own].map((one) => put(one, bytes)));
+  for (const one of [shared, other, own]) {
+    expect((await read(one, oid))?.equals(bytes)).toBe(true);
+    expect((await sizes(one)).large).toBe(2_000_000);
+  }
+  const { rows } = await app.pool.query(
+    'select holders from large_objects where oid = $1 order by store_id',
+    [oid],
+  );
+  expect(rows).toEqual([{ holders: 2 }, { holders: 1 }]);
+});
+
+test('a byte that changed in a pack fails the reader before it is handed on', async () => {
+  const bytes = randomBytes(1_000_000);
+  const oid = await put(own, bytes);
+  const { rows } = await app.pool.query(
+    'select key from large_packs where store_id = (select id from large_stores where repository_id = $1)',
+    [own],
+  );
+  const path = join(app.config.dataDir, 'storage', rows[0].key);
+  const pack = await readFile(path);
+  pack[500_000] = (pack[500_000] as number) ^ 1;
+  await writeFile(path, pack);
+  const found = await files.open(own, oid);
+  const got: Buffer[] = [];
+  await expect(async () => {
+    for await (const part of found?.body ?? []) got.push(part);
+  }).rejects.toThrow('damaged');
+  const handed = Buffer.concat(got);
+  expect(handed.length).toBeLessThan(500_001);
+  expect(bytes.subarray(0, handed.length).equals(handed)).toBe(true);
+});
+
+test('readers who leave, also before they began, let go of the packs', async () => {
+  const oid = await put(shared, randomBytes(5_000_000));
+  const openPacks = async () => {
+    const fds = await readdir('/proc/self/fd');
+    const paths = fds.map((fd) => readlink(`/proc/self/fd/${fd}`).catch(() => ''));
+    const names = await Promise.all(paths);
+    return names.filter((name) => name.includes('/storage/lfs/')).length;
+  };
+  (await files.open(shared, oid))?.body.destroy();
+  for await (const _ of (await files.open(shared, oid))?.body ?? []) break;
+  await expect.poll(openPacks).toBe(0);
+});
