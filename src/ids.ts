@@ -9,6 +9,8 @@ export const PREFIXES = {
   job: 'Job',
   pat: 'AccessToken',
   key: 'ApiKey',
+  ssh: 'SshKey',
+  deploy: 'DeployKey',
   wh: 'Webhook',
   evt: null,
   dlv: 'Delivery',

@@ -18,6 +18,10 @@ export const AUDIT_ACTIONS = {
   'access_token.delete': 'A personal access token was deleted.',
   'api_key.create': 'An API key was made.',
   'api_key.delete': 'An API key was deleted.',
+  'ssh_key.add': 'An SSH key was added.',
+  'ssh_key.delete': 'An SSH key was deleted.',
+  'deploy_key.add': 'A deploy key was added to a repository.',
+  'deploy_key.delete': 'A deploy key of a repository was deleted.',
   'repository.create': 'A repository was created.',
   'repository.rename': 'A repository was renamed.',
   'repository.change_visibility': 'The visibility of a repository was changed.',
@@ -45,7 +49,7 @@ export type Origin = { address: string | null; requestId: string };
 export type Actor = {
   userId: string | null;
   username: string;
-  credential: { kind: 'pat' | 'key'; id: string; name: string } | null;
+  credential: { kind: 'pat' | 'key' | 'ssh' | 'deploy'; id: string; name: string } | null;
   from?: Origin;
 };
 

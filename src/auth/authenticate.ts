@@ -10,7 +10,13 @@ import type { Plan, Role } from '../../prisma/generated/enums.ts';
 import { type AppError, unauthenticated } from '../errors.ts';
 import { isId } from '../ids.ts';
 import type { Services } from '../services.ts';
-import { type Account, type Scope, type Viewer, withImplied } from './permissions.ts';
+import {
+  type Account,
+  type CredentialKind,
+  type Scope,
+  type Viewer,
+  withImplied,
+} from './permissions.ts';
 import { hashSecret, KEY_NAME, matches, TOKEN_PREFIX } from './tokens.ts';
 
 /** What a request carries. Basic, which is all that git can send, may hold either kind. */
@@ -88,6 +94,15 @@ const KEYS = `
 const KEY = { name: 'auth.key', text: `${KEYS} c.name = $1` };
 const KEYS_BY_ID = { name: 'auth.keys', text: `${KEYS} c.id = any($1)` };
 
+/** Of a user: the user's full rights. A deploy key: the right to read one repository, or to push to it. */
+const SSH_KEYS = `
+  select c.id, c.title as name, u.plan, null as namespaces, case when c.repository_id is null
+      then null else array[case when c.write then 'repo:write' else 'repo:read' end] end as scopes,
+    array_remove(array[c.repository_id], null) as repositories, ${USER}
+  from ssh_keys c ${JOINED} where`;
+const SSH_KEY = { name: 'auth.ssh', text: `${SSH_KEYS} c.fingerprint = $1` };
+const SSH_KEYS_BY_ID = { name: 'auth.ssh_keys', text: `${SSH_KEYS} c.id = any($1)` };
+
 async function byToken(pool: Pool, token: string): Promise<Account | undefined> {
   const { rows } = await pool.query<Row>(TOKEN, [hashSecret(token)]);
   return rows[0] && toAccount('pat', rows[0]);
@@ -107,6 +122,8 @@ export async function accountsOf(
   for (const [kind, statement] of [
     ['pat', TOKENS_BY_ID],
     ['key', KEYS_BY_ID],
+    ['ssh', SSH_KEYS_BY_ID],
+    ['deploy', SSH_KEYS_BY_ID],
   ] as const) {
     const ids = new Set(credentials.flatMap((one) => (one.kind === kind ? one.id : [])));
     if (ids.size === 0) continue;
@@ -116,19 +133,32 @@ export async function accountsOf(
   return accounts;
 }
 
-/** As it is now, of a credential that a signed link names by its id. @throws AppError 401 */
+/** The account of an SSH key, by its fingerprint (`SHA256:…`); undefined: nobody has such a key. */
+export async function accountOfSshKey(
+  { pool }: Pick<Services, 'pool'>,
+  fingerprint: string,
+): Promise<Account | undefined> {
+  const { rows } = await pool.query<Row>(SSH_KEY, [fingerprint]);
+  return rows[0] && toAccount(kindOf(rows[0].id), rows[0]);
+}
+
+/** As it is now, of a credential that was verified before and is named by its id. @throws AppError 401 */
 export async function accountById(
   { pool, usage }: Pick<Services, 'pool' | 'usage'>,
   id: string,
 ): Promise<Account> {
-  const kind = isId('pat', id) ? 'pat' : 'key';
+  const kind = kindOf(id);
   const account = (await accountsOf(pool, [{ kind, id, name: '' }])).get(id);
   if (!account) throw refusedCredentials();
   usage.note(account.credential);
   return account;
 }
 
-function toAccount(kind: 'pat' | 'key', row: Row): Account {
+function kindOf(id: string): CredentialKind {
+  return (['pat', 'ssh', 'deploy'] as const).find((kind) => isId(kind, id)) ?? 'key';
+}
+
+function toAccount(kind: CredentialKind, row: Row): Account {
   const { userId, username, email, plan, operator } = row;
   const setOrNull = <T>(values: T[] | null) => (values?.length ? new Set(values) : null);
   return {

@@ -41,6 +41,6 @@ export function searchable(name: string): string {
 }
 
 /** What to throw for a failed write: 409 when the name was taken, else the error itself. */
-export function taken(error: unknown, message: string): unknown {
-  return violatesUnique(error) ? new AppError('already_exists', message, { field: 'name' }) : error;
+export function taken(error: unknown, message: string, field = 'name'): unknown {
+  return violatesUnique(error) ? new AppError('already_exists', message, { field }) : error;
 }

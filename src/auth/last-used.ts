@@ -4,7 +4,7 @@
  * however many requests it makes, and no request waits for it.
  */
 import type { Services } from '../services.ts';
-import type { Account } from './permissions.ts';
+import type { Account, CredentialKind } from './permissions.ts';
 
 /** Short enough that who looks right after a request sees it. */
 const DELAY_MS = 250;
@@ -14,9 +14,11 @@ export type Usage = AsyncDisposable & {
   note(credential: Account['credential']): void;
 };
 
-const STATEMENTS = {
+const STATEMENTS: Record<CredentialKind, string> = {
   pat: statement('access_tokens'),
   key: statement('api_keys'),
+  ssh: statement('ssh_keys'),
+  deploy: statement('ssh_keys'),
 };
 
 /** Disposing writes what is still noted. */
@@ -24,12 +26,12 @@ export function recordUsage({ pool, log }: Pick<Services, 'pool' | 'log'>): Usag
   let minute = 0;
   /** Noted in this minute already. */
   const seen = new Set<string>();
-  let notes: { kind: 'pat' | 'key'; id: string; at: Date }[] = [];
+  let notes: { kind: CredentialKind; id: string; at: Date }[] = [];
   let timer: NodeJS.Timeout | undefined;
   let written = Promise.resolve();
 
   async function write(batch: typeof notes): Promise<void> {
-    for (const kind of ['pat', 'key'] as const) {
+    for (const kind of Object.keys(STATEMENTS) as CredentialKind[]) {
       const rows = batch.filter((note) => note.kind === kind);
       if (rows.length === 0) continue;
       const values = [rows.map(({ id }) => id), rows.map(({ at }) => at)];
@@ -64,7 +66,7 @@ export function recordUsage({ pool, log }: Pick<Services, 'pool' | 'log'>): Usag
 }
 
 /** Another server may have written a later minute. */
-function statement(table: 'access_tokens' | 'api_keys'): string {
+function statement(table: 'access_tokens' | 'api_keys' | 'ssh_keys'): string {
   return `update ${table} c set last_used_at = used.at
     from unnest($1::text[], $2::timestamptz[]) as used (id, at)
     where c.id = used.id and (c.last_used_at is null or c.last_used_at < used.at)`;

@@ -65,6 +65,9 @@ export const ACTIONS = {
 
 export type Action = keyof typeof ACTIONS;
 
+/** A personal access token, an API key, and over SSH the key of a user or a deploy key. */
+export type CredentialKind = 'pat' | 'key' | 'ssh' | 'deploy';
+
 export type Account = {
   kind: 'account';
   userId: string;
@@ -77,7 +80,7 @@ export type Account = {
   namespace: { id: string; name: string };
   /** Roles in organizations, by namespace id. */
   roles: ReadonlyMap<string, Role>;
-  credential: { kind: 'pat' | 'key'; id: string; name: string };
+  credential: { kind: CredentialKind; id: string; name: string };
   /** Of the request, for the audit log; absent where rights are only checked again. */
   from?: Origin;
   /** Null: the user's full rights. Implied scopes are in it. */
@@ -133,7 +136,9 @@ const PUBLIC: Reach = { visibilities: ['public'] };
 export function reachOf(viewer: Viewer, action: Action): Reach {
   const isReading = action === 'repository.read';
   if (viewer.kind === 'anonymous') return isReading ? PUBLIC : NOTHING;
-  const visibilities: Visibility[] = isReading ? ['public', 'internal'] : [];
+  // A deploy key is for its repository alone, whatever others show.
+  const isOpen = isReading && viewer.credential.kind !== 'deploy';
+  const visibilities: Visibility[] = isOpen ? ['public', 'internal'] : [];
   const { role, scope } = ACTIONS[action];
   const { scopes, repositories } = viewer;
   if (scopes && (scope === null || !scopes.has(scope))) return { visibilities };

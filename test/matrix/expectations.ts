@@ -2,6 +2,7 @@
  * Who may do what, in one table: for every root field of the GraphQL schema the least that a caller must be.
  * REST has no rows of its own, because each of its operations is one of these fields.
  */
+import { newPublicKey } from '../ssh-key.ts';
 import type { World } from './world.ts';
 
 /** Each may do what those before it may. */
@@ -108,6 +109,21 @@ export const MUTATIONS: Record<string, Rule[]> = {
   ],
   deleteApiKey: [
     { from: 'admin', args: async (world) => ({ input: { name: await world.key() } }) },
+  ],
+  addSshKey: [{ from: 'user', args: () => ({ input: { title: 'x', key: newPublicKey() } }) }],
+  deleteSshKey: [
+    { from: 'user', args: async (world, actor) => ({ input: { id: await world.sshKey(actor) } }) },
+  ],
+  addDeployKey: [
+    {
+      from: 'admin',
+      args: async (world) => ({
+        input: { repositoryId: await world.repository(), title: 'x', key: newPublicKey() },
+      }),
+    },
+  ],
+  deleteDeployKey: [
+    { from: 'admin', args: async (world) => ({ input: { id: await world.deployKey() } }) },
   ],
 
   createRepository: [
@@ -238,6 +254,8 @@ export const NODES: Record<string, Level | 'owner'> = {
   Member: 'read',
   AccessToken: 'owner',
   ApiKey: 'admin',
+  SshKey: 'owner',
+  DeployKey: 'admin',
   Webhook: 'admin',
   Delivery: 'admin',
 };

@@ -1,6 +1,7 @@
 /** The organization `acme`, one caller of each kind, and targets made on demand. */
 import { type Client, eventually, type Loam } from '../harness.ts';
 import { ENDPOINT } from '../rest/cases.ts';
+import { newPublicKey } from '../ssh-key.ts';
 import type { Level } from './expectations.ts';
 
 export type Caller = {
@@ -130,6 +131,22 @@ export async function createWorld(loam: Loam) {
     return name;
   }
 
+  async function sshKey(owner: string): Promise<string> {
+    const { addSshKey } = await by(owner).gql(
+      'mutation ($key: String!) { addSshKey(input: {title: "x", key: $key}) { sshKey { id } } }',
+      { key: newPublicKey() },
+    );
+    return addSshKey.sshKey.id;
+  }
+
+  async function deployKey(): Promise<string> {
+    const { addDeployKey } = await operator.gql(
+      'mutation ($input: AddDeployKeyInput!) { addDeployKey(input: $input) { deployKey { id } } }',
+      { input: { repositoryId: await repository(), title: 'x', key: newPublicKey() } },
+    );
+    return addDeployKey.deployKey.id;
+  }
+
   const {
     viewer,
     accessToken,
@@ -151,6 +168,8 @@ export async function createWorld(loam: Loam) {
     Member: namespace.members.nodes[0].id,
     AccessToken: accessToken.id,
     ApiKey: apiKey.id,
+    SshKey: await sshKey('manager'),
+    DeployKey: await deployKey(),
     Webhook: webhookId,
     Delivery: deliveryId,
   };
@@ -158,13 +177,14 @@ export async function createWorld(loam: Loam) {
   await keptArtifacts();
   /** The caller's own namespace, or that of somebody else. */
   const home = (name: string) => (clients[name] ? name : 'alone');
-  const made = { repository, job, keptArtifacts, key, token, webhook, delivery };
+  const made = { repository, job, keptArtifacts, key, token, sshKey, deployKey, webhook, delivery };
   return { callers, ids, unique, home, jobInput, webhookInput, sendTest, ...made };
 }
 
 /** The same world, where what is made once is used again. */
 export function shared(world: World): World {
-  const { repository, job, keptArtifacts, key, token, webhook, delivery } = world;
+  const { repository, job, keptArtifacts, key, token, sshKey, deployKey, webhook, delivery } =
+    world;
   return {
     ...world,
     repository: once(repository),
@@ -172,6 +192,8 @@ export function shared(world: World): World {
     keptArtifacts: once(keptArtifacts),
     key: once(key),
     token: once(token),
+    sshKey: once(sshKey),
+    deployKey: once(deployKey),
     webhook: once(webhook),
     delivery: once(delivery),
   };

@@ -21,7 +21,8 @@ const AuditCredential = builder
     description: 'The credential that something was done with, as it was then.',
     fields: (t) => ({
       kind: t.exposeString('kind', {
-        description: '`pat` for a personal access token, `key` for an API key.',
+        description:
+          '`pat` for a personal access token, `key` for an API key, `ssh` for an SSH key, `deploy` for a deploy key.',
       }),
       id: t.exposeID('id', { description: 'The id of the credential, also when it was deleted.' }),
       name: t.exposeString('name', { description: 'The name of the credential.' }),
