@@ -47,6 +47,7 @@ import { waitingJobs } from './jobs/waiting.ts';
 import { removeGoneWorkers } from './jobs/worker/queue.ts';
 import { startWorker, type Worker } from './jobs/worker/worker.ts';
 import { openLargeFiles } from './lfs/store/store.ts';
+import { sweepLargeFiles } from './lfs/store/sweep.ts';
 import { Reads } from './limits/reads.ts';
 import { createLog, type Logger } from './log.ts';
 import { createMetrics, type Metrics } from './metrics/metrics.ts';
@@ -181,6 +182,8 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
         'removing logs of deleted jobs': () => removeDeletedPages(services),
         'removing old deliveries of webhooks': () => removeOldDeliveries(services),
         'removing webhooks that were deleted': () => removeDeletedWebhooks(services),
+        // The last, because it may have much to copy.
+        'removing large files that nobody has': () => sweepLargeFiles(services),
       }),
     // The first thing of the end, so that others take over before requests are refused here.
     () => ({ [Symbol.asyncDispose]: () => cluster.members.leave() }),

@@ -98,6 +98,8 @@ export type Config = {
   /** For how long events can be read. */
   eventDays: number;
   auditDays: number;
+  /** For how long the store of large files keeps what nobody has, and with it what an upload counts on. */
+  lfsGraceHours: number;
   sshPort: number;
   /** Whose `X-Forwarded-For` is believed: so many hops, or those addresses; nobody's when false. */
   trustedProxies: false | number | string[];
@@ -214,6 +216,11 @@ export const VARIABLES = {
     'days for which the audit log is kept; 1 to 3650',
     kinds.integer(1, 3650),
   ],
+  LOAM_LFS_GRACE_HOURS: [
+    '24',
+    'hours for which the bytes of large files stay that nobody has any more; 1 to 720',
+    kinds.integer(1, 720),
+  ],
   LOAM_SSH_PORT: ['2222', 'port named in ssh_url', kinds.integer(1, 65_535)],
   LOAM_TRUSTED_PROXIES: [
     '',
@@ -322,6 +329,7 @@ export function readConfig(env: Env = process.env): Config {
     jobUids: values.LOAM_JOB_UIDS,
     eventDays: values.LOAM_EVENT_DAYS,
     auditDays: values.LOAM_AUDIT_DAYS,
+    lfsGraceHours: values.LOAM_LFS_GRACE_HOURS,
     sshPort: values.LOAM_SSH_PORT,
     trustedProxies: values.LOAM_TRUSTED_PROXIES ?? false,
     rateLimits: values.LOAM_RATE_LIMITS ?? planLimits,

@@ -5,6 +5,7 @@
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { PassThrough } from 'node:stream';
+import type pg from 'pg';
 import { inPoolTransaction } from '../../database/client.ts';
 import type { Services } from '../../services.ts';
 import type { Chunk } from './hashing.ts';
@@ -69,12 +70,23 @@ export type PackWriter = {
   add(chunk: Chunk): Promise<void>;
   /** When it resolves, all that was added is in storage and known. */
   finish(): Promise<void>;
-  /** Takes back what nobody else counts on. The sweep would do it after the grace period. */
+  /** Takes back what nobody else counts on. Without it the sweep would do it after the grace period. */
   abandon(): Promise<void>;
 };
 
+/**
+ * Makes the chunks of a pack that was put known, in the transaction that makes the pack known.
+ * @returns bytes of those that lie in this pack from now on
+ */
+export type Recorded = (client: pg.PoolClient, storeId: number, pack: Put) => Promise<number>;
+
 /** Writes chunks into as many packs as they need, of which the one before the last may still be on its way. */
-export function openPackWriter(deps: Deps, storeId: number, signal: AbortSignal): PackWriter {
+export function openPackWriter(
+  deps: Deps,
+  storeId: number,
+  signal: AbortSignal,
+  record: Recorded = addChunks,
+): PackWriter {
   const stopping = new AbortController();
   const either = AbortSignal.any([signal, stopping.signal]);
   const kept: Kept[] = [];
@@ -102,7 +114,9 @@ export function openPackWriter(deps: Deps, storeId: number, signal: AbortSignal)
   async function close(pack: Open): Promise<void> {
     pack.contents.end();
     await pack.stored;
-    kept.push({ id: pack.id, since: await keepPack(deps, storeId, pack) });
+    const since = await keepPack(deps, storeId, pack, record);
+    // What a rewrite has moved is as good there as where it was.
+    if (record === addChunks) kept.push({ id: pack.id, since });
     unfinished.delete(pack);
   }
 
@@ -145,14 +159,16 @@ export function tierOf(bytes: number): number | null {
   return bytes >= SMALL_BYTES ? null : Math.floor(Math.log2(Math.max(1, bytes)) / 2);
 }
 
-type Put = Pick<Open, 'id' | 'bytes' | 'entries'>;
+export type Put = Pick<Open, 'id' | 'bytes' | 'entries'>;
 
-/**
- * Gives the chunks of a pack that was put their rows. What another pack has meanwhile is dead in this one.
- * @returns since when the chunks are unused
- */
-async function keepPack({ pool }: Pick<Deps, 'pool'>, storeId: number, pack: Put): Promise<string> {
-  const { id, bytes, entries } = pack;
+/** @returns the time of its transaction, exactly */
+async function keepPack(
+  { pool }: Pick<Deps, 'pool'>,
+  storeId: number,
+  pack: Put,
+  record: Recorded,
+): Promise<string> {
+  const { id, bytes } = pack;
   return inPoolTransaction(pool, async (client) => {
     const { rowCount } = await client.query(
       `update large_packs set state = 'kept', since = now(), bytes = $2, tier = $3, changed = true
@@ -160,42 +176,56 @@ async function keepPack({ pool }: Pick<Deps, 'pool'>, storeId: number, pack: Put
       [id, bytes, tierOf(bytes)],
     );
     if (rowCount === 0) throw new Error('storing a pack took longer than the grace period');
-    // In the order of the hashes, so that two that have the same chunks do not wait for each other.
-    const { rows } = await client.query<{ live: string; since: string }>({
-      name: 'loam-keep-chunks',
-      text: `
-        with kept as (
-          insert into large_chunks (store_id, hash, pack_id, start, length)
-          select $1, * from (
-            select hash, $2::int, start, length
-            from unnest($3::bytea[], $4::int[], $5::int[]) as fresh (hash, start, length) order by hash
-          ) sorted
-          on conflict (store_id, hash) do update set
-            unused_since = case when large_chunks.unused_since is null then null else now() end
-          returning pack_id, length
-        )
-        select coalesce(sum(length), 0) as live, now()::text as since from kept where pack_id = $2`,
-      values: [
-        storeId,
-        id,
-        entries.map(({ hash }) => hash),
-        entries.map(({ start }) => start),
-        entries.map(({ length }) => length),
-      ],
-    });
-    await client.query('update large_packs set live_bytes = $2 where id = $1', [
-      id,
-      Number(rows[0]?.live ?? 0),
-    ]);
+    const live = await record(client, storeId, pack);
+    const { rows } = await client.query<{ since: string }>(
+      'update large_packs set live_bytes = $2 where id = $1 returning now()::text as since',
+      [id, live],
+    );
     return rows[0]?.since ?? '';
   });
+}
+
+/** What another pack has meanwhile is dead in this one. */
+async function addChunks(
+  client: pg.PoolClient,
+  storeId: number,
+  { id, entries }: Put,
+): Promise<number> {
+  // In the order of the hashes, so that two that have the same chunks do not wait for each other.
+  const { rows } = await client.query<{ live: string }>({
+    name: 'loam-add-chunks',
+    text: `
+      with added as (
+        insert into large_chunks (store_id, hash, pack_id, start, length)
+        select $1, * from (
+          select hash, $2::int, start, length
+          from unnest($3::bytea[], $4::int[], $5::int[]) as fresh (hash, start, length) order by hash
+        ) sorted
+        on conflict (store_id, hash) do update set
+          unused_since = case when large_chunks.unused_since is null then null else now() end
+        returning pack_id, length
+      )
+      select coalesce(sum(length), 0) as live from added where pack_id = $2`,
+    values: [
+      storeId,
+      id,
+      entries.map(({ hash }) => hash),
+      entries.map(({ start }) => start),
+      entries.map(({ length }) => length),
+    ],
+  });
+  return Number(rows[0]?.live ?? 0);
 }
 
 /** Removes the rows of those chunks that no upload has counted on since they became known, in one statement. */
 async function takeBack({ pool }: Pick<Deps, 'pool'>, { id, since }: Kept): Promise<void> {
   await pool.query(
-    `with removed as (
-       delete from large_chunks where pack_id = $1 and unused_since = $2::timestamptz returning length
+    `with unused as (
+       select store_id, hash from large_chunks
+       where pack_id = $1 and unused_since = $2::timestamptz order by hash for update
+     ), removed as (
+       delete from large_chunks c using unused
+       where c.store_id = unused.store_id and c.hash = unused.hash returning c.length
      )
      update large_packs set changed = true,
        live_bytes = live_bytes - (select coalesce(sum(length), 0) from removed)

@@ -95,7 +95,8 @@ async function pageAt({ pool }: Deps, { storeId, oid }: Key, at: number) {
   return { start: Number(page.start), chunks: page.chunks };
 }
 
-type Place = { hash: Buffer; key: string; start: number; length: number };
+/** Where a chunk lies; `key`: of its pack. */
+export type Place = { hash: Buffer; key: string; start: number; length: number };
 
 /** The chunks in their order. Those that lie one after the other in a pack are read in one go. */
 async function* chunksOf(
@@ -140,7 +141,7 @@ async function placesOf(
   });
 }
 
-function runsOf(places: readonly Place[]): Place[][] {
+export function runsOf(places: readonly Place[]): Place[][] {
   const runs: Place[][] = [];
   for (const place of places) {
     const before = runs.at(-1)?.at(-1);
@@ -151,8 +152,8 @@ function runsOf(places: readonly Place[]): Place[][] {
   return runs;
 }
 
-/** Nothing at all when the pack is gone. */
-async function* readRun(deps: Deps, run: readonly Place[]): AsyncGenerator<Buffer> {
+/** Checks chunks that lie one after the other in a pack. Nothing at all when the pack is gone. @throws Damaged */
+export async function* readRun(deps: Deps, run: readonly Place[]): AsyncGenerator<Buffer> {
   const [first, last] = [run[0] as Place, run.at(-1) as Place];
   const bounds = { start: first.start, end: last.start + last.length - 1 };
   const found = await deps.storage.open(first.key, bounds);

@@ -12,10 +12,10 @@ const ENTRY_BYTES = HASH_BYTES + 4;
 export type RecipeEntry = { hash: Buffer; length: number };
 export type RecipePage = { start: number; chunks: Buffer };
 
-/** Takes the chunks of an object as they come: 600 KB for each GB. */
+/** Takes the chunks of an object as they come: some 3 MB of memory for each GB. */
 export class Recipe {
   readonly #pages: RecipePage[] = [];
-  readonly #distinct = new Set<string>();
+  readonly #hashes = new Hashes();
   #used = 0;
   #size = 0;
 
@@ -32,7 +32,7 @@ export class Recipe {
     page.chunks.writeUInt32BE(length, at + HASH_BYTES);
     this.#used++;
     this.#size += length;
-    this.#distinct.add(textOf(hash));
+    this.#hashes.add(hash);
   }
 
   pages(): RecipePage[] {
@@ -44,9 +44,34 @@ export class Recipe {
     );
   }
 
-  /** The hashes, each once, in the order of their bytes, which is that in which rows are locked. */
-  distinct(): Buffer[] {
-    return sortedHashes(this.#distinct);
+  get hashes(): Hashes {
+    return this.#hashes;
+  }
+}
+
+/**
+ * Hashes, each once, given back in the order of their bytes, which is that in which rows of chunks are locked. They are
+ * kept by their first byte, because sorting a million at once would hold up the thread for a second.
+ */
+export class Hashes {
+  readonly #byFirst = new Map<number, Set<string>>();
+
+  add(hash: Buffer): void {
+    const first = hash[0] as number;
+    const known = this.#byFirst.get(first) ?? new Set();
+    this.#byFirst.set(first, known.add(textOf(hash)));
+  }
+
+  *batches(size: number): Generator<Buffer[]> {
+    let batch: Buffer[] = [];
+    for (let first = 0; first < 256; first++)
+      for (const text of [...(this.#byFirst.get(first) ?? [])].sort()) {
+        batch.push(Buffer.from(text, 'latin1'));
+        if (batch.length < size) continue;
+        yield batch;
+        batch = [];
+      }
+    if (batch.length > 0) yield batch;
   }
 }
 
@@ -59,9 +84,4 @@ export function entriesOf(chunks: Buffer): RecipeEntry[] {
       length: chunks.readUInt32BE(at + HASH_BYTES),
     });
   return entries;
-}
-
-/** Out of texts that `textOf` made. */
-export function sortedHashes(texts: Iterable<string>): Buffer[] {
-  return [...texts].sort().map((text) => Buffer.from(text, 'latin1'));
 }

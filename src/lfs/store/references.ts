@@ -147,9 +147,7 @@ async function addObject(
     values: [storeId, oid, size],
   });
   if (!rows[0]?.added) return;
-  const hashes = recipe.distinct();
-  for (let at = 0; at < hashes.length; at += BATCH) {
-    const batch = hashes.slice(at, at + BATCH);
+  for (const batch of recipe.hashes.batches(BATCH)) {
     const used = await client.query({
       name: 'loam-use-chunks',
       text: `
@@ -201,7 +199,7 @@ export async function take(
     });
 }
 
-/** @returns the bytes that they had */
+/** Without counting the bytes of the repository. @returns how many they are */
 export async function takeRows(
   client: pg.PoolClient,
   repositoryId: string,
