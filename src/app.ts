@@ -46,6 +46,7 @@ import { createSecretBox } from './jobs/secrets.ts';
 import { waitingJobs } from './jobs/waiting.ts';
 import { removeGoneWorkers } from './jobs/worker/queue.ts';
 import { startWorker, type Worker } from './jobs/worker/worker.ts';
+import { openLfs } from './lfs/lfs.ts';
 import { openLargeFiles } from './lfs/store/store.ts';
 import { sweepLargeFiles } from './lfs/store/sweep.ts';
 import { Reads } from './limits/reads.ts';
@@ -124,6 +125,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
     git,
     pushes: new PushRecorder({ db, git, log }),
     signer: createSigner(process.keys.derive('signed links')),
+    lfs: openLfs(process.keys.derive('tokens for large files'), config.gitTransfers),
     usage: recordUsage({ pool, log }),
     rechecks: openRechecks({ pool, log }),
     reads: new Reads(),

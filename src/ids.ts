@@ -18,6 +18,7 @@ export const PREFIXES = {
   aud: null,
   att: 'JobAttempt',
   srv: null,
+  lock: null,
 } as const;
 
 export type Prefix = keyof typeof PREFIXES;

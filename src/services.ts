@@ -13,6 +13,7 @@ import type { Bus } from './events/bus.ts';
 import type { Git } from './git/git.ts';
 import type { Places } from './jobs/places.ts';
 import type { SecretBox } from './jobs/secrets.ts';
+import type { Lfs } from './lfs/lfs.ts';
 import type { LargeFiles } from './lfs/store/store.ts';
 import type { Reads } from './limits/reads.ts';
 import type { Logger } from './log.ts';
@@ -49,6 +50,7 @@ export type Services = ProcessServices & {
   /** Records what was pushed. */
   pushes: PushRecorder;
   signer: Signer;
+  lfs: Lfs;
   /** Notes when credentials are used. */
   usage: Usage;
   /** Asks for open streams whether their viewers may still see them. */

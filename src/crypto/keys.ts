@@ -14,6 +14,7 @@ import { type Config, ConfigError } from '../config.ts';
 
 export type Purpose =
   | 'signed links'
+  | 'tokens for large files'
   | 'secrets of jobs'
   | 'secrets of webhooks'
   | 'recognition'

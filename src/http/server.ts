@@ -14,6 +14,7 @@ import { AppError, answerOf, invalid, isUnexpected, toPublic } from '../errors.t
 import { schema } from '../graphql/schema.ts';
 import { createGraphQLServer } from '../graphql/server.ts';
 import { artifactsRouter, logsRouter, streamLogs } from '../jobs/http.ts';
+import { lfsRouter } from '../lfs/http.ts';
 import type { Logger } from '../log.ts';
 import { downloadsRouter, gitRouter } from '../repos/http.ts';
 import { createRest } from '../rest/adapter.ts';
@@ -58,6 +59,7 @@ export function createHttp(services: Services, limits: RateLimits): Express {
   app.use(preflights(limits.counted));
   const hostDemanded = demandHost(limits.counted);
   app.use(gitRouter(services, [limits.refused, hostDemanded]));
+  app.use(lfsRouter(services, [limits.refused, hostDemanded]));
   app.use(limits.refused);
   app.use(hostDemanded);
   app.use(createHome(services));

@@ -1,5 +1,6 @@
 /** Express's side of authentication: the `Authorization` header in, `req.viewer` out. It never refuses. */
 import type { Request, RequestHandler } from 'express';
+import type { Origin } from '../audit/record.ts';
 import { authenticate, type Credential } from '../auth/authenticate.ts';
 import type { Viewer } from '../auth/permissions.ts';
 import { TOKEN_PREFIX } from '../auth/tokens.ts';
@@ -26,13 +27,16 @@ export function identify(services: Pick<Services, 'pool' | 'usage'>): RequestHan
     try {
       const credential = needsCredentials(req) ? readAuthorization(authorization) : null;
       const viewer = await authenticate(services, credential);
-      const from = { address: req.ip?.replace(/^::ffff:/, '') ?? null, requestId: String(req.id) };
-      req.viewer = viewer.kind === 'account' ? { ...viewer, from } : viewer;
+      req.viewer = viewer.kind === 'account' ? { ...viewer, from: originOf(req) } : viewer;
     } catch (cause) {
       req.viewer = { kind: 'anonymous', failure: Object.assign(toPublic(cause), { cause }) };
     }
     next();
   };
+}
+
+export function originOf({ ip, id }: Request): Origin {
+  return { address: ip?.replace(/^::ffff:/, '') ?? null, requestId: String(id) };
 }
 
 /**

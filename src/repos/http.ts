@@ -15,7 +15,15 @@ import {
 import { demandAccount } from '../auth/permissions.ts';
 import type { Recheck } from '../auth/rechecks.ts';
 import { forward } from '../cluster/forward.ts';
-import { AppError, answerOf, busy, forbidden, invalid, isUnexpected, toPublic } from '../errors.ts';
+import {
+  type AppError,
+  answerOf,
+  busy,
+  forbidden,
+  invalid,
+  isUnexpected,
+  toPublic,
+} from '../errors.ts';
 import { type Ending, GitError } from '../git/processes/run.ts';
 import { RequestLimit, RequestTooLong } from '../git/transport/requests.ts';
 import {
@@ -26,10 +34,9 @@ import {
   type Session,
   uploadPack,
 } from '../git/transport/transport.ts';
-import { closingOf, takesLong, wasCutOff } from '../http/connections.ts';
-import { address } from '../http/rate-limits.ts';
+import { takesLong, wasCutOff } from '../http/connections.ts';
+import { inTurn } from '../http/in-turn.ts';
 import { sendObject } from '../http/send-object.ts';
-import { NoTurn } from '../limits/turns.ts';
 import { otherMethod } from '../rest/methods.ts';
 import type { Services } from '../services.ts';
 import type { ByteRange } from '../storage/storage.ts';
@@ -43,8 +50,6 @@ import { inFolder } from './folder.ts';
 import { removeQuarantines } from './pushes/quarantines.ts';
 import { pushRules } from './pushes/rules.ts';
 import { type GitAction, openForGit, ruleOfGit } from './repos.ts';
-
-const RETRY_SECONDS = 10;
 
 type Handler = (services: Services, req: GitRequest, res: Response) => Promise<void>;
 type GitRequest = Request<{ namespace: string; name: string }>;
@@ -168,36 +173,9 @@ async function answer(
       if (ending.code !== 0 && !res.headersSent)
         throw refusal(new GitError('over HTTP', ending), dir);
     });
-  await inTurn(services, req, res, () => inFolder(services, id, run));
+  const fetchOrPush = () => inFolder(services, id, run);
+  await inTurn(services.git, 'fetches and pushes', req, res, fetchOrPush);
   res.end();
-}
-
-/**
- * Runs a transfer when it is its turn. Its place is given back when the client is gone, too: one that takes or
- * sends nothing is cut off (`connections.ts`), and then git is ended.
- * @throws AppError 429 when the address has too many of the anonymous under way, 503 when there are too many.
- */
-function inTurn<T>(
-  { git }: Pick<Services, 'git'>,
-  req: Request,
-  res: Response,
-  transfer: () => Promise<T>,
-): Promise<T> {
-  const signal = closingOf(res);
-  const { viewer } = req;
-  const key = viewer.kind === 'account' ? viewer.credential.id : address(req);
-  const turn = () =>
-    git.transfers.take(transfer, { key, signal }).catch((error) => {
-      throw error instanceof NoTurn ? busy('Too many fetches and pushes are under way') : error;
-    });
-  if (viewer.kind === 'account') return turn();
-  return git.anonymousTransfers.take(turn, { key, signal }).catch((error) => {
-    if (!(error instanceof NoTurn)) throw error;
-    const problem = 'Too many fetches without credentials are under way';
-    throw new AppError('rate_limit_exceeded', `${problem}; try again in ${RETRY_SECONDS} s`, {
-      retryAfter: RETRY_SECONDS,
-    });
-  });
 }
 
 function notReadable(error: Error): AppError {
@@ -291,6 +269,8 @@ function download(services: Services): RequestHandler<{ id: string; oid: string;
     res.setHeader('Cache-Control', 'private, max-age=900');
     const contents = (range?: ByteRange) => found.open(range);
     const object = { size: found.size, etag: oid, open: contents };
-    await sendObject(req, res, object, (send) => inTurn(services, req, res, send));
+    await sendObject(req, res, object, (send) =>
+      inTurn(services.git, 'fetches and pushes', req, res, send),
+    );
   };
 }

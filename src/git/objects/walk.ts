@@ -80,6 +80,32 @@ export async function* patchOf(
   yield* gitLines(args, { ...options, input }, { encoding: 'latin1' });
 }
 
+/**
+ * The paths that commits reachable from `tips`, and from no ref yet, change, some of them several times; of a merge those
+ * that differ from all its parents. Tips that are no commits have none.
+ */
+export async function* changedPaths(
+  { dir, quarantine, signal }: Quarantined,
+  tips: readonly string[],
+): AsyncGenerator<string> {
+  const args = [
+    'log',
+    '--stdin',
+    '--format=',
+    '--name-only',
+    '-z',
+    '--diff-merges=combined',
+    '--no-renames',
+    '--root',
+    '--not',
+    '--all',
+  ];
+  const options = { dir, signal, env: seeing(dir, quarantine), input: tips.join('\n') };
+  for await (const path of gitLines(args, options, { separator: '\0' })) {
+    if (path) yield path;
+  }
+}
+
 /** Bytes on disk of all objects. */
 export async function diskUsage(dir: string): Promise<number> {
   const text = (await git(['count-objects', '-v'], { dir })).toString();

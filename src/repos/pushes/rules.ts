@@ -18,6 +18,7 @@ import type { PushRules } from '../../git/transport/transport.ts';
 import { newId } from '../../ids.ts';
 import { demandRoom, storageLeft } from '../../limits/quotas.ts';
 import type { Services } from '../../services.ts';
+import { changesOfLocked } from './locks.ts';
 import type { BegunPush } from './record.ts';
 import { findSecrets } from './secret-scanning.ts';
 
@@ -31,8 +32,8 @@ export type PushBy = {
   right: Pick<Recheck, 'fresh'>;
 };
 
-/** A scan that takes longer is no scan: the push is refused and says so. */
-const MAX_SCAN_MS = 60_000;
+/** A look at what a push brings that takes longer is none: the push is refused and says so. */
+const MAX_LOOK_MS = 60_000;
 const MAX_FINDINGS = 10;
 /** Of a ref's name in a refusal. */
 const MAX_SHOWN = 300;
@@ -62,7 +63,7 @@ export async function pushRules(
     ),
     async judge(push, signal) {
       try {
-        const verdict = await judge(services, id, push, signal);
+        const verdict = await judge(services, { id, by }, push, signal);
         await right.fresh(signal);
         const at = new Date().toISOString();
         const { commands } = push;
@@ -95,7 +96,7 @@ export async function pushRules(
 
 async function judge(
   services: Deps,
-  id: string,
+  { id, by }: { id: string; by: Actor },
   { commands, quarantine }: Push,
   signal: AbortSignal,
 ): Promise<Verdict> {
@@ -120,7 +121,18 @@ async function judge(
   if (services.space.low) return refused(diskFull().message);
   const added = quarantine ? await sizeOf(quarantine) : 0;
   await demandRoom(services, row.namespace, 'storageBytes', added);
-  if (row.secretScanning && quarantine) return scan(commands, place);
+  const tips = commands.map(({ after }) => after).filter((after) => after !== NONE);
+  const locked = await withinTime(COMPARED, place, (bounded) =>
+    changesOfLocked(services.db, { repositoryId: id, userId: by.userId }, bounded, tips),
+  );
+  if (!Array.isArray(locked)) return locked;
+  if (locked.length > 0)
+    return refused(
+      'The push changes files that others have locked:',
+      ...locked,
+      'Ask them to push their work and to unlock the files (git lfs unlock).',
+    );
+  if (row.secretScanning && quarantine) return scan(tips, place);
   return { accepted: true };
 }
 
@@ -148,28 +160,40 @@ async function breaks(branch: string, commands: Command[], place: Place): Promis
   return null;
 }
 
-async function scan(commands: Command[], { signal, ...place }: Place): Promise<Verdict> {
-  const tips = commands.map(({ after }) => after).filter((after) => after !== NONE);
+async function scan(tips: readonly string[], place: Place): Promise<Verdict> {
   if (tips.length === 0) return { accepted: true };
-  const limit = AbortSignal.timeout(MAX_SCAN_MS);
-  const patch = patchOf({ ...place, signal: AbortSignal.any([signal, limit]) }, tips);
+  const findings = await withinTime(SCANNED, place, (bounded) =>
+    findSecrets(patchOf(bounded, tips), MAX_FINDINGS),
+  );
+  if (!Array.isArray(findings)) return findings;
+  if (findings.length === 0) return { accepted: true };
+  return refused(
+    'Secret scanning refused the push:',
+    ...findings.map(
+      (f) => `  ${f.path}:${f.line} adds ${f.secret} (commit ${f.commit.slice(0, 10)})`,
+    ),
+    'Take it out of the commits, and revoke it if it was real.',
+  );
+}
+
+const COMPARED = ['compared with the locks of files', 'Push it in parts.'] as const;
+const SCANNED = [
+  'scanned for secrets',
+  'Push it in parts, or switch secret scanning off for it.',
+] as const;
+
+/** What `look` finds within a minute; else the refusal of a push that could not be looked at so, with advice. */
+async function withinTime<T>(
+  [looked, advice]: readonly [looked: string, advice: string],
+  place: Place,
+  look: (bounded: Place) => Promise<T[]>,
+): Promise<T[] | Verdict> {
+  const limit = AbortSignal.timeout(MAX_LOOK_MS);
   try {
-    const findings = await findSecrets(patch, MAX_FINDINGS);
-    if (findings.length === 0) return { accepted: true };
-    return refused(
-      'Secret scanning refused the push:',
-      ...findings.map(
-        (f) => `  ${f.path}:${f.line} adds ${f.secret} (commit ${f.commit.slice(0, 10)})`,
-      ),
-      'Take it out of the commits, and revoke it if it was real.',
-    );
+    return await look({ ...place, signal: AbortSignal.any([place.signal, limit]) });
   } catch (error) {
-    if (limit.aborted)
-      return refused(
-        `The push could not be scanned for secrets within ${MAX_SCAN_MS / 1000} seconds.`,
-        'Push it in parts, or switch secret scanning off for it.',
-      );
-    throw error;
+    if (!limit.aborted) throw error;
+    return refused(`The push could not be ${looked} within ${MAX_LOOK_MS / 1000} seconds.`, advice);
   }
 }
 

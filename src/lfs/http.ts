@@ -1,0 +1,251 @@
+/**
+ * The API of git-lfs over HTTP: batches, objects and locks of a repository, beside its addresses for git.
+ *
+ * Errors have the form that git-lfs shows to its user. Everything here is in the database and in storage, so any
+ * server answers, whichever has the repository.
+ */
+import {
+  type ErrorRequestHandler,
+  type Request,
+  type RequestHandler,
+  type Response,
+  Router,
+} from 'express';
+import { demandAccount } from '../auth/permissions.ts';
+import type { Recheck } from '../auth/rechecks.ts';
+import { MAX_FIRST, type SliceRequest } from '../database/paging.ts';
+import { AppError, answerOf, invalid, isUnexpected, toPublic } from '../errors.ts';
+import { readBytes } from '../http/body.ts';
+import { closingOf, takesLong, wasCutOff } from '../http/connections.ts';
+import { inTurn } from '../http/in-turn.ts';
+import { parseBody } from '../http/json.ts';
+import { sendObject } from '../http/send-object.ts';
+import { originOf } from '../http/viewer.ts';
+import { ruleOfGit } from '../repos/repos.ts';
+import { otherMethod } from '../rest/methods.ts';
+import type { Services } from '../services.ts';
+import type { ByteRange } from '../storage/storage.ts';
+import { answerBatch, readBatch } from './batch.ts';
+import { actionOf, openForLfs } from './lfs.ts';
+import { AlreadyLocked, type Lock, lockFile, sliceLocks, unlockFile } from './locks.ts';
+import { findObject, verifyUpload } from './objects.ts';
+import { accountOfToken, isLfsToken, type LfsOperation } from './tokens.ts';
+
+const MEDIA_TYPE = 'application/vnd.git-lfs+json';
+
+type LfsRequest = Request<{ namespace: string; name: string; oid: string; id: string }>;
+type Handler = (services: Services, req: LfsRequest, res: Response) => Promise<void>;
+
+const ROUTES: Record<string, Partial<Record<'get' | 'post' | 'put', Handler>>> = {
+  'objects/batch': { post: batch },
+  'objects/verify': { post: verify },
+  'objects/:oid': { get: download, put: upload },
+  locks: { get: listLocks, post: createLock },
+  'locks/verify': { post: verifyLocks },
+  'locks/:id/unlock': { post: deleteLock },
+};
+
+/** `before` refuses requests for reasons that are not of large files, such as bad credentials. */
+export function lfsRouter(services: Services, before: RequestHandler[]): Router {
+  const router = Router();
+  for (const [path, handlers] of Object.entries(ROUTES)) {
+    const route = router.route(`/:namespace/:name/info/lfs/${path}`);
+    for (const [method, handle] of Object.entries(handlers))
+      route[method as 'get' | 'post' | 'put'](
+        identifyByToken(services),
+        ...before,
+        (req: Request, res: Response) => handle(services, req as LfsRequest, res),
+      );
+    route.all(otherMethod(Object.keys(handlers).map((method) => method.toUpperCase())));
+  }
+  router.use(errors(services));
+  return router;
+}
+
+/** What no other route takes: a token for the large files of one repository. */
+function identifyByToken(services: Services): RequestHandler {
+  return async (req, _res, next) => {
+    const token = /^Bearer +(\S+)$/i.exec(req.get('authorization') ?? '')?.[1];
+    if (!token || !isLfsToken(token)) return next();
+    try {
+      req.viewer = { ...(await accountOfToken(services, token)), from: originOf(req) };
+    } catch (cause) {
+      req.viewer = { kind: 'anonymous', failure: Object.assign(toPublic(cause), { cause }) };
+    }
+    next();
+  };
+}
+
+async function batch(services: Services, req: LfsRequest, res: Response): Promise<void> {
+  const asked = readBatch(await readJson(req));
+  send(res, 200, await answerBatch(services, req.viewer, keyOf(req), asked));
+}
+
+async function verify(services: Services, req: LfsRequest, res: Response): Promise<void> {
+  const id = await open(services, req, 'upload');
+  await verifyUpload(services, id, await readJson(req));
+  send(res, 200, {});
+}
+
+async function upload(services: Services, req: LfsRequest, res: Response): Promise<void> {
+  const id = await open(services, req, 'upload');
+  const length = req.get('content-length');
+  if (length === undefined)
+    throw new AppError('invalid_request', 'Content-Length: the size of the object is required', {
+      status: 411,
+    });
+  const givenById = demandAccount(req.viewer).userId;
+  const object = { oid: req.params.oid, size: Number(length), givenById };
+  takesLong(req);
+  using _ = whileAllowed(services, req, res, id, 'upload');
+  const signal = closingOf(res);
+  await inTurn(services.lfs, 'transfers of large files', req, res, () =>
+    services.largeFiles.put(id, object, req, signal),
+  );
+  res.status(200).end();
+}
+
+async function download(services: Services, req: LfsRequest, res: Response): Promise<void> {
+  const id = await open(services, req, 'download');
+  const { oid } = req.params;
+  const found = await findObject(services, id, oid);
+  using _ = whileAllowed(services, req, res, id, 'download');
+  res.setHeader('Content-Type', 'application/octet-stream');
+  res.setHeader('X-Content-Type-Options', 'nosniff');
+  res.setHeader('Content-Security-Policy', "default-src 'none'; sandbox");
+  const contents = (range?: ByteRange) => found.open(range);
+  const object = { size: found.size, etag: oid, open: contents };
+  await sendObject(req, res, object, (sending) =>
+    inTurn(services.lfs, 'transfers of large files', req, res, sending),
+  );
+}
+
+async function createLock(services: Services, req: LfsRequest, res: Response): Promise<void> {
+  const repositoryId = await open(services, req, 'upload');
+  const { path } = await readJson(req);
+  if (typeof path !== 'string') throw invalid('path', 'must be a string');
+  const lock = await lockFile(services, req.viewer, { repositoryId, path });
+  send(res, 201, { lock: shownLock(lock) });
+}
+
+async function listLocks(services: Services, req: LfsRequest, res: Response): Promise<void> {
+  const repositoryId = await open(services, req, 'download');
+  const { path, id, cursor, limit } = req.query as Record<string, string | undefined>;
+  const range = { ...readRange({ cursor, limit: limit && Number(limit) }), path, id };
+  const { items, hasNextPage } = await sliceLocks(services, repositoryId, range);
+  const locks = items.map(({ node }) => shownLock(node));
+  send(res, 200, { locks, next_cursor: hasNextPage ? items.at(-1)?.cursor : undefined });
+}
+
+/** What a client asks before a push: which locks are its user's, and which are not. */
+async function verifyLocks(services: Services, req: LfsRequest, res: Response): Promise<void> {
+  const repositoryId = await open(services, req, 'upload');
+  const range = readRange(await readJson(req));
+  const { items, hasNextPage } = await sliceLocks(services, repositoryId, range);
+  const { userId } = demandAccount(req.viewer);
+  const isOurs = ({ node }: { node: Lock }) => node.owner.id === userId;
+  send(res, 200, {
+    ours: items.filter(isOurs).map(({ node }) => shownLock(node)),
+    theirs: items.filter((item) => !isOurs(item)).map(({ node }) => shownLock(node)),
+    next_cursor: hasNextPage ? items.at(-1)?.cursor : undefined,
+  });
+}
+
+async function deleteLock(services: Services, req: LfsRequest, res: Response): Promise<void> {
+  const repositoryId = await open(services, req, 'upload');
+  const { force = false } = await readJson(req);
+  if (typeof force !== 'boolean') throw invalid('force', 'must be true or false');
+  const { id } = req.params;
+  const lock = await unlockFile(services, req.viewer, { repositoryId, id, force });
+  send(res, 200, { lock: shownLock(lock) });
+}
+
+function shownLock({ id, path, lockedAt, owner }: Lock) {
+  return { id, path, locked_at: lockedAt.toISOString(), owner: { name: owner.username } };
+}
+
+/** A client may ask for more than a page has; it then asks for the next one. @throws AppError 400 */
+function readRange({ cursor, limit }: { cursor?: unknown; limit?: unknown }): SliceRequest {
+  const isLeftOut = limit === undefined || limit === '' || limit === 0;
+  if (!isLeftOut && (!Number.isSafeInteger(limit) || Number(limit) < 1))
+    throw invalid('limit', 'must be a whole number from 1');
+  if (cursor !== undefined && typeof cursor !== 'string')
+    throw invalid('cursor', 'must be a string');
+  return {
+    first: isLeftOut ? MAX_FIRST : Math.min(Number(limit), MAX_FIRST),
+    after: cursor || undefined,
+  };
+}
+
+function open(services: Services, req: LfsRequest, operation: LfsOperation): Promise<string> {
+  return openForLfs(services, req.viewer, keyOf(req), operation);
+}
+
+function keyOf({ params: { namespace, name } }: LfsRequest) {
+  return { namespace, name: name.replace(/\.git$/, '') };
+}
+
+/** A transfer is broken off when its viewer may not make it any more. */
+function whileAllowed(
+  services: Services,
+  { viewer }: Request,
+  res: Response,
+  id: string,
+  operation: LfsOperation,
+): Recheck {
+  const right = services.rechecks.watch(viewer, ruleOfGit(services, id, actionOf(operation)));
+  right.refused.addEventListener('abort', () => res.destroy(), { once: true });
+  return right;
+}
+
+/** @throws AppError 400 */
+async function readJson(req: Request): Promise<Record<string, unknown>> {
+  const type = req.get('content-type') ?? '';
+  if (!/^application\/(vnd\.git-lfs\+)?json\s*(;|$)/i.test(type))
+    throw invalid(null, `The body must be ${MEDIA_TYPE}`);
+  const body = parseBody((await readBytes(req)).toString('utf8'));
+  if (typeof body !== 'object' || body === null || Array.isArray(body))
+    throw invalid(null, 'The body must be an object');
+  return body as Record<string, unknown>;
+}
+
+function send(res: Response, status: number, body: object): void {
+  // Its actions hold tokens.
+  res.setHeader('Cache-Control', 'no-store');
+  res.status(status).setHeader('Content-Type', MEDIA_TYPE);
+  res.send(Buffer.from(JSON.stringify(body)));
+}
+
+/** `message`, `documentation_url` and `request_id`, as git-lfs reads them. */
+function errors({ log, urls }: Pick<Services, 'log' | 'urls'>): ErrorRequestHandler {
+  return (error, req, res, _next) => {
+    // The client has left, so that nothing of it is a fault and nobody reads the answer.
+    if (res.destroyed) return;
+    const shown = toPublic(error);
+    if (isUnexpected(error) && !wasCutOff(req))
+      log.error({ err: error, req: { id: req.id } }, 'large files over HTTP failed');
+    if (res.headersSent) return void res.destroy();
+    if (!req.complete) res.setHeader('Connection', 'close');
+    const id = String(req.id);
+    const { headers } = answerOf(shown, id);
+    for (const name of ['Content-Disposition', 'Content-Length', 'ETag']) res.removeHeader(name);
+    for (const [name, value] of Object.entries(headers)) res.setHeader(name, value);
+    if (shown.status === 401) {
+      const schemes = ['Basic realm="loam"', 'Bearer realm="loam"'];
+      // Clients of git-lfs look for its own first, where a browser would ask for the other.
+      res.setHeader('LFS-Authenticate', schemes);
+      res.setHeader('WWW-Authenticate', schemes);
+    }
+    send(res, statusOf(shown), {
+      ...(error instanceof AlreadyLocked && { lock: shownLock(error.lock) }),
+      message: shown.message,
+      documentation_url: `${urls.base}/docs`,
+      request_id: id,
+    });
+  };
+}
+
+/** git-lfs takes 403 for missing rights, and has 507 for missing room. */
+function statusOf({ code, status }: AppError): number {
+  return code === 'quota_exceeded' ? 507 : status;
+}
