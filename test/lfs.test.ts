@@ -383,6 +383,42 @@ test('git lfs lock, locks and unlock, and pushes that change what another has lo
   await app.admin.delete(`/auth/v1/repository/studio/${id}`);
 });
 
+test('objects and locks in GraphQL', async () => {
+  const id = await create('graphql');
+  const oids: string[] = [];
+  for (const text of ['one', 'two', 'three']) {
+    expect((await give(ada, 'ada/graphql', Buffer.from(text))).status).toBe(200);
+    oids.unshift(objectOf(Buffer.from(text)).oid);
+  }
+  const lockFile = `mutation ($input: LockLfsFileInput!) { lockLfsFile(input: $input) { lock { id path owner } } }`;
+  const lock = (client: Client, path: string) =>
+    client.graphql(lockFile, { input: { repositoryId: id, path } });
+  const { data } = await lock(ada, 'a.psd');
+  expect(data.lockLfsFile.lock).toMatchObject({ path: 'a.psd', owner: 'ada' });
+  expect((await lock(ada, 'a.psd')).errors?.[0]?.extensions.code).toBe('CONFLICT');
+  expect((await lock(bob, 'b.psd')).errors?.[0]?.extensions.code).toBe('PERMISSION_DENIED');
+  const query = `query ($id: ID!, $after: String) { repository(namespace: "ada", id: $id) {
+    sizeBytes
+    lfsObjects(first: 2, after: $after) { totalCount nodes { oid sizeBytes givenAt } pageInfo { hasNextPage endCursor } }
+    lfsLocks { totalCount nodes { id path owner lockedAt } } } }`;
+  const { repository } = await ada.gql(query, { id });
+  expect(repository.lfsObjects).toMatchObject({ totalCount: 3, pageInfo: { hasNextPage: true } });
+  const after = repository.lfsObjects.pageInfo.endCursor;
+  const rest = (await ada.gql(query, { id, after })).repository.lfsObjects.nodes;
+  const listed = [...repository.lfsObjects.nodes, ...rest].map(({ oid }) => oid);
+  expect(listed).toEqual(oids);
+  expect(repository.lfsLocks.nodes).toMatchObject([{ path: 'a.psd', owner: 'ada' }]);
+
+  const remove = `mutation ($input: DeleteLfsObjectsInput!) { deleteLfsObjects(input: $input) { oids } }`;
+  const bad = await ada.graphql(remove, { input: { repositoryId: id, oids: ['x'] } });
+  expect(bad.errors?.[0]?.extensions).toMatchObject({ code: 'INVALID_REQUEST', field: 'oids' });
+  const input = { repositoryId: id, oids: [oids[0], 'f'.repeat(64)] };
+  expect((await ada.gql(remove, { input })).deleteLfsObjects.oids).toEqual([oids[0]]);
+  const left = (await ada.gql(query, { id })).repository;
+  expect(left.lfsObjects.totalCount).toBe(2);
+  expect(left.sizeBytes).toBe(repository.sizeBytes - 'three'.length);
+});
+
 test('locks are asked for exactly', async () => {
   await create('locks');
   await create('locks-of-another');

@@ -9,6 +9,7 @@ import '../repos/graphql/repositories.ts';
 import '../repos/graphql/mutations.ts';
 import '../auth/graphql/ssh-keys.ts';
 import '../repos/graphql/subscriptions.ts';
+import '../lfs/graphql/lfs.ts';
 import '../jobs/graphql/jobs.ts';
 import '../jobs/graphql/kept.ts';
 import '../jobs/graphql/log-view.ts';

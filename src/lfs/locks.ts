@@ -13,7 +13,7 @@ import { readSlice, type Sorting } from '../database/keyset.ts';
 import type { Slice, SliceRequest } from '../database/paging.ts';
 import { AppError, forbidden, invalid, notFound } from '../errors.ts';
 import { isId, newId } from '../ids.ts';
-import { accessColumns, lockRepository, target } from '../repos/repos.ts';
+import { type AccessRow, accessColumns, lockRepository, target } from '../repos/repos.ts';
 import type { Services } from '../services.ts';
 
 export type Lock = {
@@ -104,6 +104,17 @@ export async function unlockFile(
 }
 
 export type LockFilter = { path?: string | null; id?: string | null };
+
+/** Those of a repository that the viewer may read, oldest first. @throws AppError 400, 401, 403 */
+export function locksOf(
+  services: Pick<Services, 'db'>,
+  viewer: Viewer,
+  repository: AccessRow,
+  range: SliceRequest & LockFilter,
+): Promise<Slice<Lock>> {
+  demand(viewer, 'repository.read', target(repository));
+  return sliceLocks(services, repository.id, range);
+}
 
 /** Oldest first. The caller has asked for the right to read. @throws AppError 400 */
 export async function sliceLocks(

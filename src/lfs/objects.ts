@@ -1,7 +1,19 @@
-/** The large files of a repository, one at a time: taken in, given out, looked for. Callers have asked for the right. */
+/** The large files of a repository: looked for, given out, listed, deleted. */
 import type { Readable } from 'node:stream';
+import { record } from '../audit/record.ts';
+import { demand, demandAccount, type Viewer } from '../auth/permissions.ts';
+import { inTransaction } from '../database/client.ts';
+import { NEWEST, readSlice } from '../database/keyset.ts';
+import type { Slice, SliceRequest } from '../database/paging.ts';
 import { AppError, invalid, notFound, unprocessable } from '../errors.ts';
 import { demandRoom } from '../limits/quotas.ts';
+import {
+  type AccessRow,
+  accessColumns,
+  lockRepository,
+  noRepository,
+  target,
+} from '../repos/repos.ts';
 import type { Services } from '../services.ts';
 import type { ByteRange } from '../storage/storage.ts';
 
@@ -71,6 +83,65 @@ export async function findObject(
     },
   };
 }
+
+export type ListedObject = { id: string; oid: string; size: bigint; givenAt: Date };
+
+/** Those of a repository that the viewer may read, newest first. @throws AppError 400, 401, 403 */
+export function objectsOf(
+  { db }: Pick<Services, 'db'>,
+  viewer: Viewer,
+  repository: AccessRow,
+  range: SliceRequest,
+): Promise<Slice<ListedObject>> {
+  demand(viewer, 'repository.read', target(repository));
+  const select = { id: true, oid: true, size: true, givenAt: true };
+  const where = { repositoryId: repository.id };
+  return readSlice<ListedObject>(db.largeFile, NEWEST, range, { where, select });
+}
+
+/** As many are deleted at once. */
+const MAX_DELETED = 1_000;
+
+/**
+ * Takes large files from a repository, whose pointers to them then lead nowhere. The audit log has the entry before they
+ * go: a kill between the two must not leave a deletion that nobody is named for.
+ * @returns those that it had
+ * @throws AppError 400, 401, 403 unless the viewer may administer it, 404
+ */
+export async function deleteObjects(
+  { db, largeFiles }: Pick<Services, 'db' | 'largeFiles'>,
+  viewer: Viewer,
+  { repositoryId, oids }: { repositoryId: string; oids: readonly string[] },
+): Promise<string[]> {
+  const account = demandAccount(viewer);
+  if (oids.length > MAX_DELETED) throw invalid('oids', `must be at most ${MAX_DELETED}`);
+  if (!oids.every(isOid))
+    throw invalid('oids', 'must each be 64 hexadecimal digits, in lower case');
+  const found = await inTransaction(db, async (tx) => {
+    const isThere = await lockRepository(tx, repositoryId);
+    const select = { ...accessColumns, name: true };
+    const row = isThere
+      ? await tx.repository.findUnique({ where: { id: repositoryId }, select })
+      : null;
+    if (!row) throw noRepository(repositoryId);
+    demand(viewer, 'repository.administer', target(row));
+    const sizes = await largeFiles.sizes(repositoryId, oids);
+    if (sizes.size === 0) return [];
+    await record(tx, account, {
+      action: 'large_file.delete',
+      namespaceIds: [row.namespaceId],
+      subject: repositoryId,
+      name: row.name,
+      details: { count: sizes.size, oids: [...sizes.keys()].slice(0, MAX_RECORDED) },
+    });
+    return [...sizes.keys()];
+  });
+  await largeFiles.remove(repositoryId, found);
+  return found;
+}
+
+/** Of their names in the audit log. */
+const MAX_RECORDED = 100;
 
 function noObject(oid: string): AppError {
   return new AppError('not_found', `The object ${oid} is not in this repository`);

@@ -150,6 +150,21 @@ export const MUTATIONS: Record<string, Rule[]> = {
     },
   ],
 
+  lockLfsFile: [
+    {
+      from: 'write',
+      args: async (world) => ({
+        input: { repositoryId: await world.repository(), path: world.unique() },
+      }),
+    },
+  ],
+  unlockLfsFile: [
+    { from: 'admin', args: async (world) => ({ input: { id: await world.lock(), force: true } }) },
+  ],
+  deleteLfsObjects: [
+    { from: 'admin', args: async (world) => ({ input: await world.largeFile() }) },
+  ],
+
   createJob: [
     {
       from: 'write',

@@ -1,4 +1,5 @@
 /** The organization `acme`, one caller of each kind, and targets made on demand. */
+import { hash } from 'node:crypto';
 import { type Client, eventually, type Loam } from '../harness.ts';
 import { ENDPOINT } from '../rest/cases.ts';
 import { newPublicKey } from '../ssh-key.ts';
@@ -131,6 +132,25 @@ export async function createWorld(loam: Loam) {
     return name;
   }
 
+  /** A lock of the operator's. */
+  async function lock(): Promise<string> {
+    const { lockLfsFile } = await operator.gql(
+      'mutation ($input: LockLfsFileInput!) { lockLfsFile(input: $input) { lock { id } } }',
+      { input: { repositoryId: await repository(), path: unique() } },
+    );
+    return lockLfsFile.lock.id;
+  }
+
+  /** A repository that was given a large file. */
+  async function largeFile(): Promise<{ repositoryId: string; oids: string[] }> {
+    const repositoryId = await repository();
+    const { name } = (await operator.get(`/auth/v1/repository/acme/${repositoryId}`)).body;
+    const oid = hash('sha256', repositoryId);
+    const path = `/acme/${name}.git/info/lfs/objects/${oid}`;
+    await operator.request('PUT', path, { body: repositoryId });
+    return { repositoryId, oids: [oid] };
+  }
+
   async function sshKey(owner: string): Promise<string> {
     const { addSshKey } = await by(owner).gql(
       'mutation ($key: String!) { addSshKey(input: {title: "x", key: $key}) { sshKey { id } } }',
@@ -177,17 +197,31 @@ export async function createWorld(loam: Loam) {
   await keptArtifacts();
   /** The caller's own namespace, or that of somebody else. */
   const home = (name: string) => (clients[name] ? name : 'alone');
-  const made = { repository, job, keptArtifacts, key, token, sshKey, deployKey, webhook, delivery };
+  const made = {
+    repository,
+    lock,
+    largeFile,
+    job,
+    keptArtifacts,
+    key,
+    token,
+    sshKey,
+    deployKey,
+    webhook,
+    delivery,
+  };
   return { callers, ids, unique, home, jobInput, webhookInput, sendTest, ...made };
 }
 
 /** The same world, where what is made once is used again. */
 export function shared(world: World): World {
-  const { repository, job, keptArtifacts, key, token, sshKey, deployKey, webhook, delivery } =
-    world;
+  const { repository, lock, largeFile, job, keptArtifacts, key } = world;
+  const { token, sshKey, deployKey, webhook, delivery } = world;
   return {
     ...world,
     repository: once(repository),
+    lock: once(lock),
+    largeFile: once(largeFile),
     job: once(job),
     keptArtifacts: once(keptArtifacts),
     key: once(key),
