@@ -53,6 +53,7 @@ import { Reads } from './limits/reads.ts';
 import { createLog, type Logger } from './log.ts';
 import { createMetrics, type Metrics } from './metrics/metrics.ts';
 import { PushRecorder } from './repos/pushes/recorder.ts';
+import { createFindingIds } from './repos/pushes/secrets/ids.ts';
 import { recoverRepositories, removeAbandoned, takeOverFromDead } from './repos/recovery.ts';
 import type { ProcessServices, Services } from './services.ts';
 import { identityOf, prepareDataFolder } from './storage/data-folder.ts';
@@ -126,6 +127,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
     pushes: new PushRecorder({ db, git, log }),
     signer: createSigner(process.keys.derive('signed links')),
     lfs: openLfs(process.keys.derive('tokens for large files'), config.gitTransfers),
+    findingIds: createFindingIds(process.keys.derive('findings of secrets')),
     usage: recordUsage({ pool, log }),
     rechecks: openRechecks({ pool, log }),
     reads: new Reads(),

@@ -19,6 +19,7 @@ import type { Reads } from './limits/reads.ts';
 import type { Logger } from './log.ts';
 import type { Metrics } from './metrics/metrics.ts';
 import type { PushRecorder } from './repos/pushes/recorder.ts';
+import type { FindingIds } from './repos/pushes/secrets/ids.ts';
 import type { DiskSpace } from './storage/disk-space.ts';
 import type { Storage } from './storage/storage.ts';
 import type { AddressGuard } from './webhooks/delivery/guard.ts';
@@ -51,6 +52,8 @@ export type Services = ProcessServices & {
   pushes: PushRecorder;
   signer: Signer;
   lfs: Lfs;
+  /** Names what secret scanning finds. */
+  findingIds: FindingIds;
   /** Notes when credentials are used. */
   usage: Usage;
   /** Asks for open streams whether their viewers may still see them. */

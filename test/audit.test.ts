@@ -34,6 +34,7 @@ const ACTION_OF: Record<string, AuditAction> = {
   deleteSshKey: 'ssh_key.delete',
   addDeployKey: 'deploy_key.add',
   deleteDeployKey: 'deploy_key.delete',
+  disallowSecret: 'secret.disallow',
   createRepository: 'repository.create',
   renameRepository: 'repository.rename',
   changeRepositoryVisibility: 'repository.change_visibility',
@@ -136,7 +137,9 @@ describe('every mutation leaves one entry, and a refused one none', () => {
 
   test('and every action is that of a mutation, or of a push', () => {
     const known = Object.keys(AUDIT_ACTIONS);
-    expect(known.sort()).toEqual([...Object.values(ACTION_OF), 'repository.push'].sort());
+    expect(known.sort()).toEqual(
+      [...Object.values(ACTION_OF), 'repository.push', 'secret.allow'].sort(),
+    );
   });
 });
 

@@ -234,6 +234,79 @@ test('a secret that only a merge brings is found, too', async () => {
   expect(stderr).toContain('main.txt:2 adds an AWS access key id');
 });
 
+test('a secret that a side branch brought and the merge took away again is found, too', async () => {
+  const { id } = await seeded('unmerged');
+  await update(id, { secretScanning: true });
+  await workspace.git('unmerged', 'checkout', '-q', '-b', 'side');
+  await workspace.commit('unmerged', { 'k.txt': `side\n${SECRET}\n` });
+  await workspace.git('unmerged', 'checkout', '-q', 'main');
+  await workspace.commit('unmerged', { 'k.txt': 'main\n' });
+  await workspace.git('unmerged', 'merge', '-q', '-s', 'ours', 'side');
+  const { stderr } = await workspace.try('unmerged', 'push', 'origin', 'HEAD');
+  expect(stderr).toContain('k.txt:2 adds an AWS access key id');
+});
+
+test('what may be there is allowed once, by an option of the push, and that stands in the audit log', async () => {
+  const { id } = await seeded('allowed');
+  await update(id, { secretScanning: true });
+  const other = SECRET.replace('Z7Q3', 'Q3Z7');
+  const path = ':(odd) "path"\\.env';
+  await workspace.commit('allowed', { [path]: `A=1\nKEY=${SECRET}\n`, 'b.env': `${other}\n` });
+  const refused = await workspace.try('allowed', 'push', 'origin', 'HEAD');
+  const findings = [
+    ...refused.stderr.matchAll(/^remote: {3}(.*):(\d+) adds .*finding (\w{10})\)/gm),
+  ];
+  expect(findings.map(([, where, line]) => `${where}:${line}`).sort()).toEqual([
+    `${path}:2`,
+    'b.env:1',
+  ]);
+  const ids = findings.map(([, , , finding]) => finding as string);
+
+  const options = (...all: string[]) => all.flatMap((one) => ['-o', one]);
+  const push = (...all: string[]) =>
+    workspace.try('allowed', 'push', ...options(...all), 'origin', 'HEAD');
+  const one = await push(`secret.allow=${ids[0]}`, 'ci.skip', '.', `+${id}`);
+  expect([one.code, one.stderr]).toEqual([1, expect.stringContaining(`finding ${ids[1]}`)]);
+  expect(one.stderr).not.toContain(`finding ${ids[0]}`);
+  expect((await allowedIn('allowed')).nodes).toEqual([]);
+  const both = await push(...ids.map((finding) => `secret.allow=${finding}`), 'secret.allow=none');
+  expect([both.code, both.stderr]).toEqual([
+    0,
+    expect.stringContaining('secret.allow=none: nothing'),
+  ]);
+
+  const { nodes } = await allowedIn('allowed');
+  expect(nodes.map((node: { path: string }) => node.path).sort()).toEqual([path, 'b.env']);
+  expect(nodes[0]).toMatchObject({ kind: 'an AWS access key id', allowedBy: 'ada' });
+  const { rows } = await app.app.services.pool.query(
+    `select details->>'finding' as finding from audit_entries where action = 'secret.allow' and subject = $1`,
+    [id],
+  );
+  expect(rows.map(({ finding }) => finding).sort()).toEqual([...ids].sort());
+
+  // It stays allowed, elsewhere in the repository, too; until that is taken back.
+  await workspace.commit('allowed', { 'copy.env': `KEY=${SECRET}\n` });
+  expect((await workspace.try('allowed', 'push', 'origin', 'HEAD')).code).toBe(0);
+  const finding = nodes.find((node: { path: string }) => node.path === path).finding;
+  await ada.gql(
+    `mutation ($input: DisallowSecretInput!) { disallowSecret(input: $input) { repository { allowedSecrets { totalCount } } } }`,
+    { input: { id, finding } },
+  );
+  expect((await allowedIn('allowed')).totalCount).toBe(1);
+  await workspace.commit('allowed', { 'again.env': `KEY=${SECRET}\n# again\n` });
+  expect((await workspace.try('allowed', 'push', 'origin', 'HEAD')).stderr).toContain(
+    'again.env:1',
+  );
+});
+
+async function allowedIn(name: string) {
+  const { repository } = await ada.gql(
+    `query ($name: String!) { repository(namespace: "ada", name: $name) { allowedSecrets { totalCount nodes { finding kind path allowedBy createdAt } } } }`,
+    { name },
+  );
+  return repository.allowedSecrets;
+}
+
 test('the first branch pushed to an empty repository becomes its default', async () => {
   await create('empty', { autoInit: false });
   expect(await read('empty')).toMatchObject({ branchCount: 0, defaultBranch: 'main' });

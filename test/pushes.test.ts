@@ -402,7 +402,7 @@ test('a record that fails is written later, while the server runs, with one even
     expect(await told(id)).toEqual([...earlier, `refs/heads/main ${sha}`]),
   );
   await eventually(async () => expect(await services.git.disk.begun()).toEqual([]));
-  expect(services.pushes.waiting).toBe(0);
+  await eventually(() => expect(services.pushes.waiting).toBe(0));
 });
 
 test('a push has an event although the next one has moved its ref again before it was recorded', async () => {

@@ -28,6 +28,9 @@ export const AUDIT_ACTIONS = {
   'repository.update': 'The description or the settings of a repository were changed.',
   'repository.transfer': 'A repository was given to another namespace; both have the entry.',
   'repository.push': 'A repository was pushed to.',
+  'secret.allow':
+    'A secret was pushed that secret scanning had refused: the pusher declared that it may be there.',
+  'secret.disallow': 'A secret that was allowed is refused again.',
   'repository.delete': 'A repository was deleted.',
   'large_file.lock': 'A file was locked, so that its owner alone may push changes of it.',
   'large_file.unlock': 'The lock of a file was ended, by its owner or by an administrator.',

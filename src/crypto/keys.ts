@@ -17,6 +17,7 @@ export type Purpose =
   | 'tokens for large files'
   | 'secrets of jobs'
   | 'secrets of webhooks'
+  | 'findings of secrets'
   | 'recognition'
   | 'calls between servers';
 

@@ -7,6 +7,7 @@ import '../auth/graphql/credentials.ts';
 import '../auth/graphql/audit-log.ts';
 import '../repos/graphql/repositories.ts';
 import '../repos/graphql/mutations.ts';
+import '../repos/graphql/allowed-secrets.ts';
 import '../auth/graphql/ssh-keys.ts';
 import '../repos/graphql/subscriptions.ts';
 import '../lfs/graphql/lfs.ts';

@@ -239,8 +239,8 @@ export async function deleteRepository(
 
 type Administered = PayloadRow & { namespaceId: string; namespace: { name: string } };
 
-/** The row that an admin is about to change. */
-async function administered(
+/** The row that an admin is about to change. @throws AppError 401, 403, 404 */
+export async function administered(
   db: Db,
   viewer: Viewer,
   { id, namespace }: RepositoryId,

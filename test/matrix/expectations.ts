@@ -137,6 +137,12 @@ export const MUTATIONS: Record<string, Rule[]> = {
   ],
   changeRepositoryVisibility: [{ from: 'admin', args: repository({ visibility: 'INTERNAL' }) }],
   updateRepository: [{ from: 'admin', args: repository({ description: 'new' }) }],
+  disallowSecret: [
+    {
+      from: 'admin',
+      args: async (world) => ({ input: { ...(await world.allowedSecret()), namespace } }),
+    },
+  ],
   deleteRepository: [{ from: 'admin', args: repository({}) }],
   transferRepository: [
     {

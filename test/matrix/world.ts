@@ -167,6 +167,16 @@ export async function createWorld(loam: Loam) {
     return addDeployKey.deployKey.id;
   }
 
+  /** As an accepted push leaves it. */
+  async function allowedSecret(): Promise<{ id: string; finding: string }> {
+    const id = await repository();
+    await loam.pool.query(
+      `insert into allowed_secrets values ($1, 'finding', 'a kind', 'a.txt', 'admin')`,
+      [id],
+    );
+    return { id, finding: 'finding' };
+  }
+
   const {
     viewer,
     accessToken,
@@ -199,6 +209,7 @@ export async function createWorld(loam: Loam) {
   const home = (name: string) => (clients[name] ? name : 'alone');
   const made = {
     repository,
+    allowedSecret,
     lock,
     largeFile,
     job,
@@ -215,11 +226,12 @@ export async function createWorld(loam: Loam) {
 
 /** The same world, where what is made once is used again. */
 export function shared(world: World): World {
-  const { repository, lock, largeFile, job, keptArtifacts, key } = world;
-  const { token, sshKey, deployKey, webhook, delivery } = world;
+  const { repository, allowedSecret, lock, largeFile, job, keptArtifacts } = world;
+  const { key, token, sshKey, deployKey, webhook, delivery } = world;
   return {
     ...world,
     repository: once(repository),
+    allowedSecret: once(allowedSecret),
     lock: once(lock),
     largeFile: once(largeFile),
     job: once(job),

@@ -41,19 +41,25 @@ export async function isFastForward(
   }
 }
 
+/** Larger files are not compared line by line. */
+export const MAX_COMPARED_BYTES = 8 * 2 ** 20;
+
 /**
- * The lines of a patch with all that commits reachable from `tips`, and from no ref yet, add; merges show
- * what is in none of their parents. No context lines, and files over 8 MiB are left out. As Latin-1, which
- * keeps every byte.
- * @throws GitError also when a tip is no commit, nor a tag of one.
+ * The lines of a patch with all that commits reachable from `tips`, and from no ref yet, add to the files at `paths`;
+ * merges show what is in none of their parents. No context lines, and large files are left out. As Latin-1, which
+ * keeps every byte, as are the paths.
+ * @param tips what is no commit, nor a tag of one, is passed over
  */
 export async function* patchOf(
   { dir, quarantine, signal }: Quarantined,
   tips: readonly string[],
+  paths: readonly string[],
 ): AsyncGenerator<string> {
   const args = [
     'log',
     '--stdin',
+    // Else the side of a merge that took the file as the other side has it is left out.
+    '--full-history',
     '--format=commit %H',
     '--patch',
     '--cc',
@@ -72,11 +78,14 @@ export async function* patchOf(
   ];
   // Attributes from the push itself could hide files from the patch; git from 2.43 reads them when bare.
   const config = {
-    'core.bigFileThreshold': '8m',
+    'core.bigFileThreshold': `${MAX_COMPARED_BYTES}`,
     'attr.tree': '4b825dc642cb6eb9a060e54bf8d69288fbee4904',
   };
-  const options = { dir, signal, config, env: seeing(dir, quarantine) };
-  const input = tips.map((tip) => `${tip}^{commit}\n`).join('');
+  // A path that begins with `:` is one, too.
+  const env = { ...seeing(dir, quarantine), GIT_LITERAL_PATHSPECS: '1' };
+  const options = { dir, signal, config, env };
+  const lines = [...tips, '--', ...paths].map((line) => `${line}\n`).join('');
+  const input = Buffer.from(lines, 'latin1');
   yield* gitLines(args, { ...options, input }, { encoding: 'latin1' });
 }
 
@@ -121,7 +130,8 @@ export async function sizeOf(quarantine: string): Promise<number> {
   return stats.reduce((sum, { size }) => sum + size, 0);
 }
 
-function seeing(dir: string, quarantine: string | null): Record<string, string> {
+/** What lets git see a push that is still in quarantine. */
+export function seeing(dir: string, quarantine: string | null): Record<string, string> {
   if (!quarantine) return {};
   return {
     GIT_OBJECT_DIRECTORY: quarantine,

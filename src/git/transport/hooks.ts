@@ -21,17 +21,32 @@ export type Push = {
   commands: Command[];
   /** Where the new objects are; null when the push brings none. */
   quarantine: string | null;
+  /** What `git push -o` gave, at most `MAX_OPTIONS` of one line each. */
+  options: string[];
 };
 
-/** Reasons are shown to who pushes, line by line. */
-export type Verdict = { accepted: true } | { accepted: false; reasons: string[] };
+/** What is shown to who pushes, line by line: why it is refused, or what it should know all the same. */
+export type Verdict = { accepted: true; notes?: string[] } | { accepted: false; reasons: string[] };
 
 /** Commands take about 100 bytes each. */
 const MAX_MESSAGE = 16 * 2 ** 20;
 const END = '.';
+const MAX_OPTIONS = 50;
+/** No command begins like this, so an option cannot pass for one. */
+const OPTION = '+';
 
 const PRE_RECEIVE = `#!/bin/sh
-{ printf '%s\\n' "$GIT_QUARANTINE_PATH"; cat; printf '${END}\\n'; } >&3
+newline='
+'
+options() {
+  n=0
+  while [ "$n" -lt "\${GIT_PUSH_OPTION_COUNT:-0}" ] && [ "$n" -lt ${MAX_OPTIONS} ]; do
+    eval "option=\\$GIT_PUSH_OPTION_$n"
+    case $option in *"$newline"*) ;; *) printf '${OPTION}%s\\n' "$option" ;; esac
+    n=$((n + 1))
+  done
+}
+{ printf '%s\\n' "$GIT_QUARANTINE_PATH"; cat; options; printf '${END}\\n'; } >&3
 verdict=refused
 IFS= read -r verdict <&4
 cat <&4 >&2
@@ -75,8 +90,13 @@ export class HookReader {
   async question(): Promise<Push | null> {
     const lines = await this.#message();
     if (!lines) return null;
-    const [quarantine = '', ...commands] = lines;
-    return { commands: commands.map(parseCommand), quarantine: quarantine || null };
+    const [quarantine = '', ...rest] = lines;
+    const isOption = (line: string) => line.startsWith(OPTION);
+    return {
+      quarantine: quarantine || null,
+      commands: rest.filter((line) => !isOption(line)).map(parseCommand),
+      options: rest.filter(isOption).map((line) => line.slice(OPTION.length)),
+    };
   }
 
   /** What took effect of an accepted push; null when git ended, or was ended, without having said so. */
@@ -101,8 +121,10 @@ export class HookReader {
 }
 
 export function writeVerdict(to: Writable, verdict: Verdict): void {
-  if (verdict.accepted) to.end('accepted\n');
-  else to.end(`refused\n${verdict.reasons.map((reason) => `${oneLine(reason)}\n`).join('')}`);
+  const lines = verdict.accepted
+    ? ['accepted', ...(verdict.notes ?? [])]
+    : ['refused', ...verdict.reasons];
+  to.end(lines.map((line) => `${oneLine(line)}\n`).join(''));
 }
 
 function parseCommand(line: string): Command {

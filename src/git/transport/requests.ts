@@ -11,7 +11,7 @@ import type { Service } from './transport.ts';
  * pieces of at most some ten thousand.
  */
 const MAX_FETCH_BYTES = 32 * 2 ** 20;
-/** The commands of a push, some 100 to 150 bytes for each ref. The pack after them has a limit of its own. */
+/** The commands of a push, some 100 to 150 bytes for each ref, and its options. The pack after them has a limit of its own. */
 const MAX_COMMANDS_BYTES = 16 * 2 ** 20;
 
 /** The request is longer than it may be. Its message is for the client. */
@@ -42,8 +42,12 @@ export class RequestLimit extends Transform {
   }
 }
 
-/** The lines (`pkt-line.ts`) that a request begins with, up to the first flush or what is no line. */
+/**
+ * The lines (`pkt-line.ts`) that a push begins with: the commands, and after a flush the options where there are some, up
+ * to a second flush or what is no line.
+ */
 class Lines {
+  #flushes = 0;
   /** The length of a line that is not complete yet. */
   #digits = '';
   /** Bytes of the present line that are still to come. */
@@ -64,11 +68,12 @@ class Lines {
       this.#digits += digits;
       at += digits.length;
       if (this.#digits.length < 4) break;
-      const length = /^[0-9a-f]{4}$/i.test(this.#digits) ? Number.parseInt(this.#digits, 16) : 0;
+      if (this.#digits === '0000') this.#flushes++;
+      const length = /^[0-9a-f]{4}$/i.test(this.#digits) ? Number.parseInt(this.#digits, 16) : 1;
       this.#digits = '';
-      this.#left = length - 4;
+      this.#left = Math.max(0, length - 4);
       // Flush is 0000, and no line is shorter than its own length.
-      this.#over = length < 4;
+      this.#over = this.#flushes > 1 || (length > 0 && length < 4);
     }
     return at;
   }

@@ -30,7 +30,7 @@ const UPLOAD: Record<string, string> = {
 const RECEIVE: Record<string, string> = {
   // One pack per push, whatever its size: objects then cost few files, and maintenance joins the packs.
   'receive.unpackLimit': '1',
-  'receive.advertisePushOptions': 'false',
+  'receive.advertisePushOptions': 'true',
   // The default branch may go unless it is protected, which the judge decides.
   'receive.denyDeleteCurrent': 'ignore',
   // Objects that would harm a checkout are refused; old histories with these harmless flaws are not.
@@ -110,7 +110,6 @@ export async function receivePack(
     signal,
     extraPipes: 2,
     config: {
-      ...RECEIVE,
       'core.hooksPath': hooks,
       ...(maxBytes && { 'receive.maxInputSize': `${maxBytes}` }),
     },
@@ -171,7 +170,7 @@ function start(
   return startGit([service.slice('git-'.length), ...args, dir], {
     ...options,
     cwd: dir,
-    config: service === 'git-upload-pack' ? UPLOAD : config,
+    config: service === 'git-upload-pack' ? UPLOAD : { ...RECEIVE, ...config },
     env: {
       ...(versionOf(protocol) > 0 && { GIT_PROTOCOL: `version=${versionOf(protocol)}` }),
       ...(service === 'git-receive-pack' && { GIT_ALLOC_LIMIT: RECEIVE_ALLOCATION }),

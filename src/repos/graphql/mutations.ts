@@ -10,8 +10,8 @@ import * as lifecycle from '../lifecycle.ts';
 import type { Select } from '../repos.ts';
 import { Repository, Visibility } from './repositories.ts';
 
-const ID = { required: true, description: 'The id of the repository.' } as const;
-const NAMESPACE = {
+export const ID = { required: true, description: 'The id of the repository.' } as const;
+export const NAMESPACE = {
   description:
     'The name of the owner. If it is given, a repository of another owner is not found; if not, the id is enough.',
 };
@@ -106,7 +106,8 @@ const DeleteRepositoryInput = builder.inputType('DeleteRepositoryInput', {
 
 type Changed = { repository: object };
 
-function payload(mutation: string) {
+/** `{Mutation}Payload` with the repository. */
+export function changedPayload(mutation: string) {
   return builder.objectRef<Changed>(`${mutation}Payload`).implement({
     description: 'The repository that was created or changed.',
     fields: (t) => ({
@@ -122,7 +123,7 @@ function payload(mutation: string) {
 type Change<I> = (services: Services, viewer: Viewer, input: I, select: Select) => Promise<object>;
 
 /** A resolver that makes the change and reads, in the same query, what is asked of the repository. */
-function answering<I>(change: Change<I>) {
+export function answering<I>(change: Change<I>) {
   return async (
     _root: unknown,
     { input }: { input: I },
@@ -137,28 +138,28 @@ function answering<I>(change: Change<I>) {
 
 builder.mutationFields((t) => ({
   createRepository: t.field({
-    type: payload('CreateRepository'),
+    type: changedPayload('CreateRepository'),
     nullable: true,
     description: 'Creates a repository, with a first commit unless `autoInit` is false.',
     args: { input: t.arg({ type: CreateRepositoryInput, ...INPUT }) },
     resolve: answering(lifecycle.createRepository),
   }),
   renameRepository: t.field({
-    type: payload('RenameRepository'),
+    type: changedPayload('RenameRepository'),
     nullable: true,
     description: 'Renames a repository. Clone addresses with the old name stop working at once.',
     args: { input: t.arg({ type: RenameRepositoryInput, ...INPUT }) },
     resolve: answering(lifecycle.renameRepository),
   }),
   changeRepositoryVisibility: t.field({
-    type: payload('ChangeRepositoryVisibility'),
+    type: changedPayload('ChangeRepositoryVisibility'),
     nullable: true,
     description: 'Changes who may see a repository.',
     args: { input: t.arg({ type: ChangeRepositoryVisibilityInput, ...INPUT }) },
     resolve: answering(lifecycle.changeVisibility),
   }),
   transferRepository: t.field({
-    type: payload('TransferRepository'),
+    type: changedPayload('TransferRepository'),
     nullable: true,
     description:
       'Gives a repository to another namespace. The caller must be `ADMIN` of both. The id stays.',
@@ -166,7 +167,7 @@ builder.mutationFields((t) => ({
     resolve: answering(lifecycle.transferRepository),
   }),
   updateRepository: t.field({
-    type: payload('UpdateRepository'),
+    type: changedPayload('UpdateRepository'),
     nullable: true,
     description: 'Changes the settings of a repository that are given.',
     args: { input: t.arg({ type: UpdateRepositoryInput, ...INPUT }) },

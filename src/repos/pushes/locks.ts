@@ -1,36 +1,40 @@
 /** Locks of files (`src/lfs/locks.ts`), as the judge of pushes heeds them. */
 import type { Db } from '../../database/client.ts';
-import { changedPaths, type Quarantined } from '../../git/objects/walk.ts';
+import { changedPaths } from '../../git/objects/walk.ts';
+import type { Verdict } from '../../git/transport/hooks.ts';
+import type { Services } from '../../services.ts';
+import { type Brought, refused } from './brought.ts';
 
 /** Shown of what a push changes in spite of a lock. */
 const MAX_SHOWN = 5;
 
 /**
- * What commits reachable from `tips`, and from no ref yet, change of files that others than `userId` have locked: a
- * line for each of the first. A repository without such locks costs one query.
+ * Refuses what changes files that others have locked. A repository without such locks costs one query.
  *
  * A commit that is here already was judged when it came, so that merging the work of a lock's owner is no change.
- * @param userId null: a pusher that can own no lock
  */
-export async function changesOfLocked(
-  db: Db,
-  { repositoryId, userId }: { repositoryId: string; userId: string | null },
-  place: Quarantined,
-  tips: readonly string[],
-): Promise<string[]> {
-  if (tips.length === 0) return [];
-  const locks = await locksOfOthers(db, repositoryId, userId);
+export async function judgeLocks(
+  { db }: Pick<Services, 'db'>,
+  { repository, by, tips, place }: Brought,
+): Promise<Verdict> {
+  if (tips.length === 0) return { accepted: true };
+  const locks = await locksOfOthers(db, repository.id, by.userId);
   const found = new Set<string>();
-  if (locks.size === 0) return [];
+  if (locks.size === 0) return { accepted: true };
   for await (const path of changedPaths(place, tips)) {
     const owner = locks.get(path);
     if (owner) found.add(`  ${path} is locked by ${owner}`);
     if (found.size >= MAX_SHOWN) break;
   }
-  return [...found];
+  if (found.size === 0) return { accepted: true };
+  return refused(
+    'The push changes files that others have locked:',
+    ...found,
+    'Ask them to push their work and to unlock the files (git lfs unlock).',
+  );
 }
 
-/** Path → the owner's name. */
+/** Path → the owner's name. `userId` null: a pusher that can own no lock. */
 async function locksOfOthers(
   db: Db,
   repositoryId: string,

@@ -12,17 +12,18 @@ import type { Recheck } from '../../auth/rechecks.ts';
 import { AppError, diskFull } from '../../errors.ts';
 import type { Begun } from '../../git/disk/disk.ts';
 import { isCommitId, isRefName, MAX_REF_BYTES } from '../../git/names.ts';
-import { isFastForward, patchOf, sizeOf } from '../../git/objects/walk.ts';
+import { isFastForward, sizeOf } from '../../git/objects/walk.ts';
 import { type Command, NONE, type Push, type Verdict } from '../../git/transport/hooks.ts';
 import type { PushRules } from '../../git/transport/transport.ts';
 import { newId } from '../../ids.ts';
 import { demandRoom, storageLeft } from '../../limits/quotas.ts';
 import type { Services } from '../../services.ts';
-import { changesOfLocked } from './locks.ts';
+import { refused } from './brought.ts';
+import { judgeLocks } from './locks.ts';
 import type { BegunPush } from './record.ts';
-import { findSecrets } from './secret-scanning.ts';
+import { judgeSecrets } from './secrets/judge.ts';
 
-type Deps = Pick<Services, 'db' | 'git' | 'config' | 'log' | 'pushes' | 'space'>;
+type Deps = Pick<Services, 'db' | 'git' | 'config' | 'log' | 'pushes' | 'space' | 'findingIds'>;
 
 export type PushBy = {
   repositoryId: string;
@@ -34,7 +35,6 @@ export type PushBy = {
 
 /** A look at what a push brings that takes longer is none: the push is refused and says so. */
 const MAX_LOOK_MS = 60_000;
-const MAX_FINDINGS = 10;
 /** Of a ref's name in a refusal. */
 const MAX_SHOWN = 300;
 
@@ -63,7 +63,7 @@ export async function pushRules(
     ),
     async judge(push, signal) {
       try {
-        const verdict = await judge(services, { id, by }, push, signal);
+        const verdict = await judge(services, { id, by, push, signal });
         await right.fresh(signal);
         const at = new Date().toISOString();
         const { commands } = push;
@@ -94,15 +94,14 @@ export async function pushRules(
   };
 }
 
-async function judge(
-  services: Deps,
-  { id, by }: { id: string; by: Actor },
-  { commands, quarantine }: Push,
-  signal: AbortSignal,
-): Promise<Verdict> {
+type Asked = { id: string; by: Actor; push: Push; signal: AbortSignal };
+
+async function judge(services: Deps, { id, by, push, signal }: Asked): Promise<Verdict> {
+  const { commands, quarantine, options } = push;
   const row = await services.db.repository.findUnique({
     where: { id },
     select: {
+      name: true,
       defaultBranch: true,
       branchProtection: true,
       secretScanning: true,
@@ -121,19 +120,22 @@ async function judge(
   if (services.space.low) return refused(diskFull().message);
   const added = quarantine ? await sizeOf(quarantine) : 0;
   await demandRoom(services, row.namespace, 'storageBytes', added);
+  const repository = { id, name: row.name, namespaceId: row.namespace.id };
   const tips = commands.map(({ after }) => after).filter((after) => after !== NONE);
-  const locked = await withinTime(COMPARED, place, (bounded) =>
-    changesOfLocked(services.db, { repositoryId: id, userId: by.userId }, bounded, tips),
-  );
-  if (!Array.isArray(locked)) return locked;
-  if (locked.length > 0)
+  const limit = AbortSignal.timeout(MAX_LOOK_MS);
+  const bounded = { ...place, signal: AbortSignal.any([signal, limit]) };
+  const brought = { repository, by, tips, options, place: bounded };
+  try {
+    const locked = await judgeLocks(services, brought);
+    if (!locked.accepted || !row.secretScanning || !quarantine) return locked;
+    return await judgeSecrets(services, brought);
+  } catch (error) {
+    if (!limit.aborted) throw error;
     return refused(
-      'The push changes files that others have locked:',
-      ...locked,
-      'Ask them to push their work and to unlock the files (git lfs unlock).',
+      `What the push brings could not be looked at within ${MAX_LOOK_MS / 1000} seconds.`,
+      `Push it in parts${row.secretScanning ? ', or switch secret scanning off for it' : ''}.`,
     );
-  if (row.secretScanning && quarantine) return scan(tips, place);
-  return { accepted: true };
+  }
 }
 
 /** Why a ref of this name could not be asked for by it. */
@@ -158,45 +160,4 @@ async function breaks(branch: string, commands: Command[], place: Place): Promis
   if (before !== NONE && !(await isFastForward(place, before, after)))
     return `The branch ${branch} is protected: only fast-forward pushes are accepted`;
   return null;
-}
-
-async function scan(tips: readonly string[], place: Place): Promise<Verdict> {
-  if (tips.length === 0) return { accepted: true };
-  const findings = await withinTime(SCANNED, place, (bounded) =>
-    findSecrets(patchOf(bounded, tips), MAX_FINDINGS),
-  );
-  if (!Array.isArray(findings)) return findings;
-  if (findings.length === 0) return { accepted: true };
-  return refused(
-    'Secret scanning refused the push:',
-    ...findings.map(
-      (f) => `  ${f.path}:${f.line} adds ${f.secret} (commit ${f.commit.slice(0, 10)})`,
-    ),
-    'Take it out of the commits, and revoke it if it was real.',
-  );
-}
-
-const COMPARED = ['compared with the locks of files', 'Push it in parts.'] as const;
-const SCANNED = [
-  'scanned for secrets',
-  'Push it in parts, or switch secret scanning off for it.',
-] as const;
-
-/** What `look` finds within a minute; else the refusal of a push that could not be looked at so, with advice. */
-async function withinTime<T>(
-  [looked, advice]: readonly [looked: string, advice: string],
-  place: Place,
-  look: (bounded: Place) => Promise<T[]>,
-): Promise<T[] | Verdict> {
-  const limit = AbortSignal.timeout(MAX_LOOK_MS);
-  try {
-    return await look({ ...place, signal: AbortSignal.any([place.signal, limit]) });
-  } catch (error) {
-    if (!limit.aborted) throw error;
-    return refused(`The push could not be ${looked} within ${MAX_LOOK_MS / 1000} seconds.`, advice);
-  }
-}
-
-function refused(...reasons: string[]): Verdict {
-  return { accepted: false, reasons };
 }

@@ -1,0 +1,21 @@
+/** What the parts of the judge look at. */
+import type { Actor } from '../../audit/record.ts';
+import type { Quarantined } from '../../git/objects/walk.ts';
+import type { Verdict } from '../../git/transport/hooks.ts';
+
+/** What a push brings. */
+export type Brought = {
+  repository: { id: string; name: string; namespaceId: string };
+  by: Actor;
+  /** What its refs are to point at; what is reachable from them, and from no ref yet, is new. */
+  tips: readonly string[];
+  /** Of `git push -o`. */
+  options: readonly string[];
+  /** Its signal bounds the time that looking may take. */
+  place: Quarantined;
+};
+
+/** Reasons are shown to who pushes, line by line. */
+export function refused(...reasons: string[]): Verdict {
+  return { accepted: false, reasons };
+}

@@ -1,0 +1,98 @@
+/** Whether a push may bring what looks like a secret, and what its pusher is told. */
+import { recordAll } from '../../../audit/record.ts';
+import { inTransaction } from '../../../database/client.ts';
+import type { Verdict } from '../../../git/transport/hooks.ts';
+import type { Services } from '../../../services.ts';
+import { type Brought, refused } from '../brought.ts';
+import { type Candidate, type Finding, findSecrets } from './scan.ts';
+
+/** Of a refusal. */
+const MAX_FINDINGS = 5;
+/** `git push -o secret.allow=<id>`, for each that may be there. */
+const ALLOW = 'secret.allow=';
+
+type Deps = Pick<Services, 'db' | 'findingIds'>;
+
+/** What the pusher allows is kept, with an entry in the audit log, when nothing else of the push is refused here. */
+export async function judgeSecrets(services: Deps, brought: Brought): Promise<Verdict> {
+  const { repository, tips, options, place } = brought;
+  if (tips.length === 0) return { accepted: true };
+  const wanted = new Set(
+    options.filter((one) => one.startsWith(ALLOW)).map((one) => one.slice(ALLOW.length).trim()),
+  );
+  /** Of those that the pusher allows, the ones that are there and were not allowed before. */
+  const fresh = new Map<string, Candidate>();
+  const allowed = async (candidates: readonly Candidate[]) => {
+    const kept = await keptAmong(services, repository.id, candidates);
+    for (const one of candidates)
+      if (wanted.has(one.id) && !kept.has(one.id)) fresh.set(one.id, one);
+    return kept.union(wanted);
+  };
+  const idOf = (kind: string, text: string) => services.findingIds(repository.id, kind, text);
+  const findings = await findSecrets(place, tips, { idOf, allowed, limit: MAX_FINDINGS });
+  if (findings.length > 0) return refusal(findings);
+  if (fresh.size > 0) await keep(services, brought, [...fresh.values()]);
+  const notes = [...wanted]
+    .filter((id) => !fresh.has(id))
+    .map((id) => `${ALLOW}${id}: nothing new is allowed by it.`);
+  return { accepted: true, notes };
+}
+
+function refusal(findings: readonly Finding[]): Verdict {
+  const least = findings.length < MAX_FINDINGS ? '' : ', perhaps among others';
+  return refused(
+    `Secret scanning refused the push${least}:`,
+    ...findings.map(
+      ({ path, line, kind, commit, id }) =>
+        `  ${path}:${line} adds ${kind} (commit ${commit.slice(0, 10)}, finding ${id})`,
+    ),
+    'There are three ways on:',
+    '- take it out of the commits, and revoke it if it was real;',
+    `- if it may be there: git push -o ${ALLOW}${findings[0]?.id} (once for each finding);`,
+    '- have an administrator switch secret scanning off for the repository.',
+  );
+}
+
+async function keptAmong(
+  { db }: Deps,
+  repositoryId: string,
+  candidates: readonly Candidate[],
+): Promise<Set<string>> {
+  const ids = [...new Set(candidates.map(({ id }) => id))];
+  const rows = await db.allowedSecret.findMany({
+    where: { repositoryId, finding: { in: ids } },
+    select: { finding: true },
+  });
+  return new Set(rows.map(({ finding }) => finding));
+}
+
+async function keep(
+  { db }: Deps,
+  { repository, by }: Brought,
+  secrets: readonly Candidate[],
+): Promise<void> {
+  const { id: repositoryId, name, namespaceId } = repository;
+  await inTransaction(db, async (tx) => {
+    await tx.allowedSecret.createMany({
+      data: secrets.map(({ id, kind, path }) => ({
+        repositoryId,
+        finding: id,
+        kind,
+        path,
+        allowedBy: by.username,
+      })),
+      skipDuplicates: true,
+    });
+    await recordAll(
+      tx,
+      secrets.map(({ id, kind, path }) => ({
+        by,
+        action: 'secret.allow' as const,
+        namespaceIds: [namespaceId],
+        subject: repositoryId,
+        name,
+        details: { finding: id, kind, path },
+      })),
+    );
+  });
+}
