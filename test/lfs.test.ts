@@ -58,6 +58,11 @@ function objectOf(bytes: Buffer) {
   return { oid: hash('sha256', bytes), size: bytes.length };
 }
 
+function pointerTo(bytes: Buffer): string {
+  const { oid, size } = objectOf(bytes);
+  return `version https://git-lfs.github.com/spec/v1\noid sha256:${oid}\nsize ${size}\n`;
+}
+
 /** Does what the actions of a batch's answer say. */
 async function give(client: Client, repository: string, bytes: Buffer): Promise<Answer> {
   const { body } = await batch(client, repository, 'upload', [objectOf(bytes)]);
@@ -417,6 +422,73 @@ test('objects and locks in GraphQL', async () => {
   const left = (await ada.gql(query, { id })).repository;
   expect(left.lfsObjects.totalCount).toBe(2);
   expect(left.sizeBytes).toBe(repository.sizeBytes - 'three'.length);
+});
+
+test('pointers in directories and files lead to their objects, where the repository has them', async () => {
+  const id = await create('pointers');
+  const text = Buffer.from('a,b\n'.repeat(10_000));
+  const binary = Buffer.concat([Buffer.alloc(9_000, 'x'), randomBytes(400_000)]);
+  binary[17] = 0;
+  for (const bytes of [text, binary])
+    expect((await give(ada, 'ada/pointers', bytes)).status).toBe(200);
+  await workspace.git('.', 'clone', '-q', remote(ada, 'ada/pointers'), 'pointers');
+  await workspace.commit('pointers', {
+    'data/t.csv': pointerTo(text),
+    'data/b .bin': pointerTo(binary),
+    'data/no pointer': 'x'.repeat(130),
+    'plain.txt': 'plain',
+  });
+  await workspace.git('pointers', 'push', '-q', 'origin', 'HEAD');
+  const base = `/auth/v1/repository/ada/${id}`;
+  const { entries } = (await ada.get(`${base}/tree/data`)).body;
+  expect(entries).toEqual([
+    { name: 'b .bin', type: 'file', size_bytes: binary.length, mode: '100644' },
+    { name: 'no pointer', type: 'file', size_bytes: 130, mode: '100644' },
+    { name: 't.csv', type: 'file', size_bytes: text.length, mode: '100644' },
+  ]);
+  const plain = (await ada.get(`${base}/file/plain.txt`)).body;
+  expect(plain).toMatchObject({ content: 'plain', size_bytes: 5 });
+  for (const [path, bytes, encoding] of [
+    ['data/t.csv', text, 'utf-8'],
+    ['data/b .bin', binary, 'binary'],
+  ] as const) {
+    const { body } = await ada.get(`${base}/file/${path}`);
+    expect(body).toMatchObject({ path, size_bytes: bytes.length, encoding });
+    expect(body).not.toHaveProperty('content');
+    const url: string = body.download_url;
+    const whole = await fetch(url);
+    expect(Buffer.from(await whole.arrayBuffer()).equals(bytes)).toBe(true);
+    expect(Object.fromEntries(whole.headers)).toMatchObject({
+      'content-type': 'application/octet-stream',
+      'x-content-type-options': 'nosniff',
+      'content-disposition': expect.stringMatching(/^attachment; /),
+      'content-length': `${bytes.length}`,
+      etag: `"${objectOf(bytes).oid}"`,
+    });
+    const part = await fetch(url, { headers: { range: 'bytes=10-19' } });
+    expect(part.status).toBe(206);
+    expect(Buffer.from(await part.arrayBuffer()).equals(bytes.subarray(10, 20))).toBe(true);
+    const etag = { 'if-none-match': `"${objectOf(bytes).oid}"` };
+    expect((await fetch(url, { headers: etag })).status).toBe(304);
+    for (const changed of [
+      url.replace(/[0-9a-f]{64}/, objectOf(Buffer.from('x')).oid),
+      url.replace(/signature=./, 'signature=_'),
+      url.replace(/expires=\d+/, 'expires=1'),
+      url.replace('/large-files/', '/blobs/'),
+    ])
+      expect([403, 404]).toContain((await fetch(changed)).status);
+  }
+
+  // What was deleted from the repository is a file again, the one that git has.
+  const { oid } = objectOf(text);
+  await ada.gql(
+    `mutation ($input: DeleteLfsObjectsInput!) { deleteLfsObjects(input: $input) { oids } }`,
+    { input: { repositoryId: id, oids: [oid] } },
+  );
+  const { body } = await ada.get(`${base}/file/data/t.csv`);
+  expect(body).toMatchObject({ content: pointerTo(text), size_bytes: pointerTo(text).length });
+  const { entries: after } = (await ada.get(`${base}/tree/data`)).body;
+  expect(after.at(-1).size_bytes).toBe(pointerTo(text).length);
 });
 
 test('locks are asked for exactly', async () => {

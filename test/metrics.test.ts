@@ -183,6 +183,8 @@ test('whatever paths and methods are asked for, the number of series is bounded'
     `/ARTIFACTS/name-${n}/job_${n}/files/${n}/${n}`,
     `/artifacts/name-${n}/job_${n}/artifacts.tar.gz`,
     `/repository/${n}/blobs/${n}/${n}`,
+    `/repository/${n}/large-files/${n}/${n}`,
+    `/name-${n}/code-${n}.git/info/lfs/objects/${n}`,
     `/name-${n}/code-${n}.git/info/refs?service=git-upload-pack`,
     `/_loam/calls/${n}/${n}`,
     `/docs/${n}`,

@@ -79,6 +79,7 @@ test('every route is in it, with every error, and nothing else is', () => {
     ['GET /artifacts/{namespace}/{job_id}/artifacts.tar.gz', 'downloadArtifacts'],
     ['GET /artifacts/{namespace}/{job_id}/files/{path}', 'downloadArtifactFile'],
     ['GET /repository/{id}/blobs/{oid}/{name}', 'downloadFile'],
+    ['GET /repository/{id}/large-files/{oid}/{name}', 'downloadLargeFile'],
   ] as const;
   for (const [route, operationId] of beside) {
     const at = described.findIndex((one) => one.route === route);

@@ -14,7 +14,7 @@ import { AppError, answerOf, invalid, isUnexpected, toPublic } from '../errors.t
 import { schema } from '../graphql/schema.ts';
 import { createGraphQLServer } from '../graphql/server.ts';
 import { artifactsRouter, logsRouter, streamLogs } from '../jobs/http.ts';
-import { lfsRouter } from '../lfs/http.ts';
+import { largeDownloadsRouter, lfsRouter } from '../lfs/http.ts';
 import type { Logger } from '../log.ts';
 import { downloadsRouter, gitRouter } from '../repos/http.ts';
 import { createRest } from '../rest/adapter.ts';
@@ -67,6 +67,7 @@ export function createHttp(services: Services, limits: RateLimits): Express {
   app.use(artifactsRouter(services));
   app.use(logsRouter(services));
   app.use(downloadsRouter(services));
+  app.use(largeDownloadsRouter(services));
   // What stands above this line does not count: git, large-file objects, downloads, static files.
   app.use(limits.counted);
 

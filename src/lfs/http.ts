@@ -21,6 +21,7 @@ import { inTurn } from '../http/in-turn.ts';
 import { parseBody } from '../http/json.ts';
 import { sendObject } from '../http/send-object.ts';
 import { originOf } from '../http/viewer.ts';
+import { demandLargeLink, LARGE_DOWNLOAD_PATH } from '../repos/browsing/downloads.ts';
 import { ruleOfGit } from '../repos/repos.ts';
 import { otherMethod } from '../rest/methods.ts';
 import type { Services } from '../services.ts';
@@ -60,6 +61,28 @@ export function lfsRouter(services: Services, before: RequestHandler[]): Router 
   }
   router.use(errors(services));
   return router;
+}
+
+/** Large files by signed link (`download_url`). */
+export function largeDownloadsRouter(services: Services): Router {
+  const router = Router();
+  router
+    .route(LARGE_DOWNLOAD_PATH)
+    .get(downloadByLink(services) as RequestHandler)
+    .all(otherMethod(['GET']));
+  return router;
+}
+
+function downloadByLink(
+  services: Services,
+): RequestHandler<{ id: string; oid: string; name: string }> {
+  return async (req, res) => {
+    const { id, oid, name } = req.params;
+    demandLargeLink(services, { id, oid, query: req.query });
+    res.attachment(name);
+    res.setHeader('Cache-Control', 'private, max-age=900');
+    await sendLarge(services, req as unknown as Request, res, { id, oid });
+  };
 }
 
 /** What no other route takes: a token for the large files of one repository. */
@@ -107,9 +130,17 @@ async function upload(services: Services, req: LfsRequest, res: Response): Promi
 
 async function download(services: Services, req: LfsRequest, res: Response): Promise<void> {
   const id = await open(services, req, 'download');
-  const { oid } = req.params;
-  const found = await findObject(services, id, oid);
   using _ = whileAllowed(services, req, res, id, 'download');
+  await sendLarge(services, req, res, { id, oid: req.params.oid });
+}
+
+async function sendLarge(
+  services: Services,
+  req: Request,
+  res: Response,
+  { id, oid }: { id: string; oid: string },
+): Promise<void> {
+  const found = await findObject(services, id, oid);
   res.setHeader('Content-Type', 'application/octet-stream');
   res.setHeader('X-Content-Type-Options', 'nosniff');
   res.setHeader('Content-Security-Policy', "default-src 'none'; sandbox");

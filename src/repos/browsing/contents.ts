@@ -20,7 +20,8 @@ import { type Allowance, takeWhole } from '../../limits/reads.ts';
 import type { Services } from '../../services.ts';
 import { folderWork, type Reads } from '../folder.ts';
 import { type AccessRow, target } from '../repos.ts';
-import { downloadUrl } from './downloads.ts';
+import { downloadUrl, largeFileUrl } from './downloads.ts';
+import { type ContentsRow, hasLargeFiles, largeFileOf, withLargeSizes } from './large-files.ts';
 
 export type Tree = { path: string; ref: string; entries: TreeEntry[] };
 
@@ -29,7 +30,7 @@ export type File = {
   ref: string;
   sizeBytes: number;
   encoding: 'utf-8' | 'binary';
-  /** Absent for binary files and those over 1 MiB, which have a `downloadUrl` instead. */
+  /** Absent for binary and large files and those over 1 MiB, which have a `downloadUrl` instead. */
   content?: string;
   downloadUrl?: string;
 };
@@ -44,9 +45,9 @@ export type Place = { path: string; ref?: string | null };
 
 /** @throws AppError 400 for a bad path or a directory that is too large, 401, 403, 404, 503. */
 export async function tree(
-  services: Reads,
+  services: Reads & Pick<Services, 'largeFiles'>,
   viewer: Viewer,
-  repository: AccessRow,
+  repository: ContentsRow,
   { path, ref }: Place,
   allowance: Allowance,
 ): Promise<Tree> {
@@ -54,17 +55,20 @@ export async function tree(
   const inside = path === '/' ? '' : path;
   if (inside) checkPath(inside);
   const { id, defaultBranch } = repository;
-  const found = await locateTree(services, id, { defaultBranch, ref, path: inside });
+  const pointers = hasLargeFiles(repository);
+  const found = await locateTree(services, id, { defaultBranch, ref, path: inside, pointers });
   if (!found) return { path, ref: defaultBranch, entries: [] };
   const { ref: used, oid, size } = found;
   await takeWhole(allowance, size);
-  return { path, ref: used, entries: found.entries ?? (await readWideTree(services, id, oid)) };
+  const entries = found.entries ?? (await readWideTree(services, id, { oid, pointers }));
+  return { path, ref: used, entries: await withLargeSizes(services, id, entries) };
 }
 
+type TreeAt = At & { pointers: boolean };
 type At = { defaultBranch: string; ref?: string | null; path: string };
 
 /** Null for the root of a repository without a commit. The entries come with it unless they are many. */
-const locateTree = folderWork('locateTree', async ({ git }, dir, at: At) => {
+const locateTree = folderWork('locateTree', async ({ git }, dir, at: TreeAt) => {
   const found = await git.objects.use(dir, async (objects) => {
     const located = await find(objects, at, at.ref, at.path);
     if (!located && (at.ref || at.path)) throw notFound('Ref');
@@ -73,7 +77,7 @@ const locateTree = folderWork('locateTree', async ({ git }, dir, at: At) => {
     if (directory?.type !== 'tree') throw notFound('Directory');
     const { oid, size } = directory;
     if (size > MAX_TREE_BYTES) throw invalid('path', TOO_WIDE);
-    const entries = size <= LIGHT_TREE_BYTES ? await readTree(objects, oid) : null;
+    const entries = size <= LIGHT_TREE_BYTES ? await readTree(objects, oid, at) : null;
     return { ref: located.ref, oid, size, entries };
   });
   // Nothing was committed yet: the root is there all the same, and empty. Or nothing is there at all.
@@ -81,15 +85,17 @@ const locateTree = folderWork('locateTree', async ({ git }, dir, at: At) => {
   return found;
 });
 
-const readWideTree = folderWork('readWideTree', ({ git }, dir, oid: string) =>
-  git.objects.useHeavily(dir, (objects) => readTree(objects, oid)),
+type WideTree = { oid: string; pointers: boolean };
+
+const readWideTree = folderWork('readWideTree', ({ git }, dir, { oid, pointers }: WideTree) =>
+  git.objects.useHeavily(dir, (objects) => readTree(objects, oid, { pointers })),
 );
 
 /** @throws AppError 400 for a bad path, 401, 403, 404 for an unknown ref or what is no file. */
 export async function file(
-  services: Reads & Pick<Services, 'signer' | 'urls'>,
+  services: Reads & Pick<Services, 'signer' | 'urls' | 'largeFiles'>,
   viewer: Viewer,
-  repository: AccessRow,
+  repository: ContentsRow,
   { path, ref }: Place,
   allowance: Allowance,
 ): Promise<File> {
@@ -106,6 +112,15 @@ export async function file(
     ref,
     path,
   });
+  const large = hasLargeFiles(repository) && early ? await largeFileOf(services, id, early) : null;
+  if (large)
+    return {
+      path,
+      ref: used,
+      sizeBytes: large.size,
+      encoding: large.isText ? 'utf-8' : 'binary',
+      downloadUrl: largeFileUrl(services, id, large.oid, path),
+    };
   const isInline = size <= INLINE_BYTES;
   if (isInline) await takeWhole(allowance, size);
   const late = isInline && early === undefined;

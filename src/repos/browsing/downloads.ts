@@ -1,6 +1,6 @@
 /** Files by link: signed, for 15 minutes, without a header (decisions section 3). */
 import type { Readable } from 'node:stream';
-import { forbidden, notFound } from '../../errors.ts';
+import { type AppError, forbidden, notFound } from '../../errors.ts';
 import { isObjectId } from '../../git/names.ts';
 import { openBlob } from '../../git/objects/read.ts';
 import { isId } from '../../ids.ts';
@@ -9,17 +9,33 @@ import { inFolder } from '../folder.ts';
 
 /** Where downloads are served; `repository` is no namespace's name. */
 export const DOWNLOAD_PATH = '/repository/:id/blobs/:oid/:name';
+/** Of large files, which are not git's. */
+export const LARGE_DOWNLOAD_PATH = '/repository/:id/large-files/:oid/:name';
 
-/** The link names the content, so it keeps its meaning when the branch moves or the repository is renamed. */
+/** Of a blob. The link names the content, so it keeps its meaning when the branch moves or the repository is renamed. */
 export function downloadUrl(
   { signer, urls }: Pick<Services, 'signer' | 'urls'>,
   repositoryId: string,
   oid: string,
   path: string,
 ): string {
-  const name = path.slice(path.lastIndexOf('/') + 1);
-  const url = `${urls.base}/repository/${repositoryId}/blobs/${oid}/${encodeURIComponent(name)}`;
+  const url = `${urls.base}/repository/${repositoryId}/blobs/${oid}/${nameOf(path)}`;
   return signer.signUrl(url, thing(repositoryId, oid));
+}
+
+/** As `downloadUrl`, of a large file. */
+export function largeFileUrl(
+  { signer, urls }: Pick<Services, 'signer' | 'urls'>,
+  repositoryId: string,
+  oid: string,
+  path: string,
+): string {
+  const url = `${urls.base}/repository/${repositoryId}/large-files/${oid}/${nameOf(path)}`;
+  return signer.signUrl(url, largeThing(repositoryId, oid));
+}
+
+function nameOf(path: string): string {
+  return encodeURIComponent(path.slice(path.lastIndexOf('/') + 1));
 }
 
 export type DownloadLink = { id: string; oid: string; query: Record<string, unknown> };
@@ -30,8 +46,20 @@ export function demandLink(
   { id, oid, query }: DownloadLink,
 ): void {
   if (!isId('repo', id) || !isObjectId(oid)) throw notFound('File');
-  if (!signer.verify(thing(id, oid), query))
-    throw forbidden('This link is not valid or has expired; ask for a new one');
+  if (!signer.verify(thing(id, oid), query)) throw noLink();
+}
+
+/** As `demandLink`, of a large file. */
+export function demandLargeLink(
+  { signer }: Pick<Services, 'signer'>,
+  { id, oid, query }: DownloadLink,
+): void {
+  if (!isId('repo', id)) throw notFound('File');
+  if (!signer.verify(largeThing(id, oid), query)) throw noLink();
+}
+
+function noLink(): AppError {
+  return forbidden('This link is not valid or has expired; ask for a new one');
 }
 
 export type Download = {
@@ -62,6 +90,10 @@ export async function findDownload(
 
 function thing(repositoryId: string, oid: string): string {
   return `blob:${repositoryId}:${oid}`;
+}
+
+function largeThing(repositoryId: string, oid: string): string {
+  return `large-file:${repositoryId}:${oid}`;
 }
 
 /** Git gives objects from their beginning only, so what lies before the range is read and dropped. */

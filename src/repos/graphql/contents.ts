@@ -26,7 +26,8 @@ const TreeEntry = builder.objectRef<TreeEntryShape>('TreeEntry').implement({
     sizeBytes: t.expose('size', {
       type: 'SafeInt',
       nullable: true,
-      description: 'The size of a file; null for directories.',
+      description:
+        'The size of a file, that of its contents where it is a large one; null for directories.',
     }),
     mode: t.exposeString('mode', { description: 'The mode of git, as six octal digits.' }),
     sha: t.exposeString('sha', {
@@ -72,7 +73,7 @@ export const File = builder.objectRef<contents.File>('File').implement({
     }),
     content: t.exposeString('content', {
       nullable: true,
-      description: 'The text; null for binary files and for those over 1 MiB.',
+      description: 'The text; null for binary and large files and for those over 1 MiB.',
     }),
     downloadUrl: t.exposeString('downloadUrl', {
       nullable: true,

@@ -20,6 +20,7 @@ import { selectAt, selectOf, selectOfNodes } from '../../graphql/select.ts';
 import * as changes from '../browsing/changes.ts';
 import * as contents from '../browsing/contents.ts';
 import * as history from '../browsing/history.ts';
+import { contentsColumns } from '../browsing/large-files.ts';
 import * as list from '../list.ts';
 import * as repos from '../repos.ts';
 import { visibleTo } from '../visibility.ts';
@@ -136,7 +137,7 @@ export const Repository = builder.prismaNode('Repository', {
         }),
         ref: t.arg.string({ description: REF }),
       },
-      select: repos.accessColumns,
+      select: contentsColumns,
       resolve: (row, args, { services, viewer, allowance }, info) =>
         contents.tree(services, viewer, row, args, allowance(info)),
     }),
@@ -151,7 +152,7 @@ export const Repository = builder.prismaNode('Repository', {
         }),
         ref: t.arg.string({ description: REF }),
       },
-      select: repos.accessColumns,
+      select: contentsColumns,
       resolve: (row, args, { services, viewer, allowance }, info) =>
         contents.file(services, viewer, row, args, allowance(info)),
     }),

@@ -50,28 +50,41 @@ export function downloads(urls: Services['urls']): Record<string, Json> {
         },
       },
     },
-    '/repository/{id}/blobs/{oid}/{name}': {
-      get: {
-        operationId: 'downloadFile',
-        tags: ['Repositories'],
-        summary: 'Download a file of a repository',
-        description: `The \`download_url\` of a file, which is signed for 15 minutes. It names the content, so it stays
+    '/repository/{id}/blobs/{oid}/{name}': fileByLink(
+      'downloadFile',
+      'Download a file of a repository',
+      "The id of git's object.",
+    ),
+    '/repository/{id}/large-files/{oid}/{name}': fileByLink(
+      'downloadLargeFile',
+      'Download a large file of a repository',
+      'The SHA-256 of its contents, as git-lfs has it.',
+    ),
+  };
+}
+
+function fileByLink(operationId: string, summary: string, oid: string): Json {
+  return {
+    get: {
+      operationId,
+      tags: ['Repositories'],
+      summary,
+      description: `The \`download_url\` of a file, which is signed for 15 minutes. It names the content, so it stays
 right when the branch moves.`,
-        security: [],
-        parameters: [
-          path('id', 'The id of the repository.'),
-          path('oid', "The id of git's object."),
-          path('name', 'What the file is saved as.'),
-          ...signed(true),
-          RANGE,
-          { $ref: '#/components/parameters/IfNoneMatch' },
-        ],
-        responses: {
-          200: file('application/octet-stream', 'The file.', 'ETag'),
-          206: file('application/octet-stream', 'The range of it.', 'ETag', 'Content-Range'),
-          304: notModified(uncounted('ETag')),
-          ...errors(400, 401, 403, 404, 416, 429, 500, 503),
-        },
+      security: [],
+      parameters: [
+        path('id', 'The id of the repository.'),
+        path('oid', oid),
+        path('name', 'What the file is saved as.'),
+        ...signed(true),
+        RANGE,
+        { $ref: '#/components/parameters/IfNoneMatch' },
+      ],
+      responses: {
+        200: file('application/octet-stream', 'The file.', 'ETag'),
+        206: file('application/octet-stream', 'The range of it.', 'ETag', 'Content-Range'),
+        304: notModified(uncounted('ETag')),
+        ...errors(400, 401, 403, 404, 416, 429, 500, 503),
       },
     },
   };
