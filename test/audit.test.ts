@@ -34,6 +34,8 @@ const ACTION_OF: Record<string, AuditAction> = {
   deleteSshKey: 'ssh_key.delete',
   addDeployKey: 'deploy_key.add',
   deleteDeployKey: 'deploy_key.delete',
+  setBranchRule: 'branch_rule.set',
+  deleteBranchRule: 'branch_rule.delete',
   disallowSecret: 'secret.disallow',
   createRepository: 'repository.create',
   renameRepository: 'repository.rename',

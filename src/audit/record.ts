@@ -28,6 +28,8 @@ export const AUDIT_ACTIONS = {
   'repository.update': 'The description or the settings of a repository were changed.',
   'repository.transfer': 'A repository was given to another namespace; both have the entry.',
   'repository.push': 'A repository was pushed to.',
+  'branch_rule.set': 'A rule for the branches of a repository was made or changed.',
+  'branch_rule.delete': 'A rule for the branches of a repository was deleted.',
   'secret.allow':
     'A secret was pushed that secret scanning had refused: the pusher declared that it may be there.',
   'secret.disallow': 'A secret that was allowed is refused again.',

@@ -8,6 +8,7 @@ import '../auth/graphql/audit-log.ts';
 import '../repos/graphql/repositories.ts';
 import '../repos/graphql/mutations.ts';
 import '../repos/graphql/allowed-secrets.ts';
+import '../repos/graphql/branch-rules.ts';
 import '../auth/graphql/ssh-keys.ts';
 import '../repos/graphql/subscriptions.ts';
 import '../lfs/graphql/lfs.ts';

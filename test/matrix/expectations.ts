@@ -137,6 +137,13 @@ export const MUTATIONS: Record<string, Rule[]> = {
   ],
   changeRepositoryVisibility: [{ from: 'admin', args: repository({ visibility: 'INTERNAL' }) }],
   updateRepository: [{ from: 'admin', args: repository({ description: 'new' }) }],
+  setBranchRule: [{ from: 'admin', args: repository({ pattern: 'main' }) }],
+  deleteBranchRule: [
+    {
+      from: 'admin',
+      args: async (world) => ({ input: { ...(await world.branchRule()), namespace } }),
+    },
+  ],
   disallowSecret: [
     {
       from: 'admin',

@@ -177,6 +177,15 @@ export async function createWorld(loam: Loam) {
     return { id, finding: 'finding' };
   }
 
+  async function branchRule(): Promise<{ id: string; pattern: string }> {
+    const rule = { id: await repository(), pattern: 'release/*' };
+    await operator.gql(
+      `mutation ($input: SetBranchRuleInput!) { setBranchRule(input: $input) { repository { id } } }`,
+      { input: rule },
+    );
+    return rule;
+  }
+
   const {
     viewer,
     accessToken,
@@ -210,6 +219,7 @@ export async function createWorld(loam: Loam) {
   const made = {
     repository,
     allowedSecret,
+    branchRule,
     lock,
     largeFile,
     job,
@@ -226,12 +236,13 @@ export async function createWorld(loam: Loam) {
 
 /** The same world, where what is made once is used again. */
 export function shared(world: World): World {
-  const { repository, allowedSecret, lock, largeFile, job, keptArtifacts } = world;
+  const { repository, allowedSecret, branchRule, lock, largeFile, job, keptArtifacts } = world;
   const { key, token, sshKey, deployKey, webhook, delivery } = world;
   return {
     ...world,
     repository: once(repository),
     allowedSecret: once(allowedSecret),
+    branchRule: once(branchRule),
     lock: once(lock),
     largeFile: once(largeFile),
     job: once(job),

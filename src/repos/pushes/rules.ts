@@ -7,17 +7,20 @@
  * is in the database. Where that cannot be written, the client's connection breaks off and it is tried again
  * (`recorder.ts`); killed between the two, the server finds its note at the next start and records then.
  */
-import { type Actor, actorOf } from '../../audit/record.ts';
+import { actorOf } from '../../audit/record.ts';
+import type { Account } from '../../auth/permissions.ts';
 import type { Recheck } from '../../auth/rechecks.ts';
 import { AppError, diskFull } from '../../errors.ts';
 import type { Begun } from '../../git/disk/disk.ts';
 import { isCommitId, isRefName, MAX_REF_BYTES } from '../../git/names.ts';
-import { isFastForward, sizeOf } from '../../git/objects/walk.ts';
-import { type Command, NONE, type Push, type Verdict } from '../../git/transport/hooks.ts';
+import { sizeOf } from '../../git/objects/walk.ts';
+import { NONE, type Push, type Verdict } from '../../git/transport/hooks.ts';
 import type { PushRules } from '../../git/transport/transport.ts';
 import { newId } from '../../ids.ts';
 import { demandRoom, storageLeft } from '../../limits/quotas.ts';
 import type { Services } from '../../services.ts';
+import { ruleColumns } from '../branch-rules.ts';
+import { judgeBranches } from './branches.ts';
 import { refused } from './brought.ts';
 import { judgeLocks } from './locks.ts';
 import type { BegunPush } from './record.ts';
@@ -27,7 +30,7 @@ type Deps = Pick<Services, 'db' | 'git' | 'config' | 'log' | 'pushes' | 'space' 
 
 export type PushBy = {
   repositoryId: string;
-  by: Actor;
+  by: Account;
   requestId: string;
   /** That the pusher may push; it is asked again before anything takes effect. */
   right: Pick<Recheck, 'fresh'>;
@@ -94,7 +97,7 @@ export async function pushRules(
   };
 }
 
-type Asked = { id: string; by: Actor; push: Push; signal: AbortSignal };
+type Asked = { id: string; by: Account; push: Push; signal: AbortSignal };
 
 async function judge(services: Deps, { id, by, push, signal }: Asked): Promise<Verdict> {
   const { commands, quarantine, options } = push;
@@ -105,6 +108,7 @@ async function judge(services: Deps, { id, by, push, signal }: Asked): Promise<V
       defaultBranch: true,
       branchProtection: true,
       secretScanning: true,
+      branchRules: { select: ruleColumns },
       namespace: { select: { id: true, plan: true } },
     },
     relationLoadStrategy: 'join',
@@ -115,8 +119,13 @@ async function judge(services: Deps, { id, by, push, signal }: Asked): Promise<V
     if (problem) return refused(`${ref.slice(0, MAX_SHOWN)} ${problem}; choose another name`);
   }
   const place = { dir: services.git.disk.pathOf(id), quarantine, signal };
-  const broken = row.branchProtection ? await breaks(row.defaultBranch, commands, place) : null;
-  if (broken) return refused(broken);
+  const protection = {
+    namespaceId: row.namespace.id,
+    defaultBranch: row.branchProtection ? row.defaultBranch : null,
+    rules: row.branchRules,
+  };
+  const branches = await judgeBranches(protection, by, commands, place);
+  if (!branches.accepted) return branches;
   if (services.space.low) return refused(diskFull().message);
   const added = quarantine ? await sizeOf(quarantine) : 0;
   await demandRoom(services, row.namespace, 'storageBytes', added);
@@ -147,17 +156,4 @@ function problemOf(ref: string): string | undefined {
   if (!isRefName(name))
     return `is no name here: it may have ${MAX_REF_BYTES} bytes, not begin with "-", and not be "@"`;
   return undefined;
-}
-
-type Place = Parameters<typeof isFastForward>[0];
-
-/** How the commands would break the protection of the default branch, or null. */
-async function breaks(branch: string, commands: Command[], place: Place): Promise<string | null> {
-  const command = commands.find(({ ref }) => ref === `refs/heads/${branch}`);
-  if (!command) return null;
-  const { before, after } = command;
-  if (after === NONE) return `The branch ${branch} is protected and cannot be deleted`;
-  if (before !== NONE && !(await isFastForward(place, before, after)))
-    return `The branch ${branch} is protected: only fast-forward pushes are accepted`;
-  return null;
 }
