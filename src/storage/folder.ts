@@ -10,6 +10,8 @@ import { ABANDONED_MS, checkKey, type Storage, type StoredObject } from './stora
 
 /** What is being put. No key begins with a dot. */
 const UNFINISHED = '.unfinished';
+/** Read at once: pieces of 64 KiB took twice the time of the reader's thread. */
+const READ_BYTES = 2 ** 20;
 /** Of making a folder that is removed at the same moment, because the last file in it was. */
 const TRIES = 10;
 
@@ -46,7 +48,9 @@ export async function openFolder(root: string): Promise<Storage> {
       if (!file) return null;
       try {
         const stored = describe(await file.stat());
-        const contents = createReadStream('', { fd: file, ...range });
+        const bytes = range ? range.end - range.start + 1 : stored.size;
+        const highWaterMark = Math.max(1, Math.min(READ_BYTES, bytes));
+        const contents = createReadStream('', { fd: file, ...range, highWaterMark });
         return { ...stored, contents };
       } catch (error) {
         await file.close();

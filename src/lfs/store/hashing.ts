@@ -14,8 +14,15 @@ export type Chunk = {
   bytes: Buffer;
 };
 
-/** What became of a batch: the chunks that end in it, and with the last one the SHA-256 of the whole in hexadecimal. */
-export type Hashed = { chunks: Chunk[]; oid?: string };
+/** What became of a batch. */
+export type Hashed = {
+  /** Those that end in it. */
+  chunks: Chunk[];
+  /** With the last one: the SHA-256 of the whole, in hexadecimal. */
+  oid?: string;
+  /** Says that nobody needs the bytes of the chunks any more: fresh memory for each batch took a third of the time. */
+  free(): void;
+};
 
 export type Hashing = AsyncDisposable & {
   /**
@@ -74,23 +81,24 @@ export function openHashing(): Hashing {
     const thread = leastBusy();
     const contents = ++lastContents;
     const waiting: Waiting[] = [];
+    const unused: ArrayBuffer[] = [];
     thread.open++;
     thread.waiting.set(contents, waiting);
     const post = (request: Request, buffers: ArrayBuffer[] = []) =>
       thread.worker.postMessage(request, buffers);
     try {
       let before: Promise<Reply> | undefined;
-      for await (const { buffer, end, isLast } of batches(body, size, signal)) {
+      for await (const { buffer, end, isLast } of batches(body, size, unused, signal)) {
         const reply = Promise.withResolvers<Reply>();
         // Heard below, if this goes on so far.
         reply.promise.catch(() => {});
         if (!threads.has(thread)) throw new Error('a thread that hashes large files has ended');
         waiting.push(reply);
         post({ kind: 'batch', contents, buffer, end, isLast, cutting }, [buffer]);
-        if (before) yield hashedOf(await before);
+        if (before) yield hashedOf(await before, unused);
         before = reply.promise;
       }
-      if (before) yield hashedOf(await before);
+      if (before) yield hashedOf(await before, unused);
     } finally {
       thread.open--;
       thread.waiting.delete(contents);
@@ -112,12 +120,19 @@ type Batch = { buffer: ArrayBuffer; end: number; isLast: boolean };
 async function* batches(
   body: AsyncIterable<Uint8Array>,
   size: number,
+  unused: ArrayBuffer[],
   signal: AbortSignal,
 ): AsyncGenerator<Batch> {
   let seen = 0;
   let placed = 0;
   // Its own memory, not a part of Node's pool, because it is handed over.
-  const begin = () => Buffer.allocUnsafeSlow(HEADROOM + Math.min(BATCH_BYTES, size - placed));
+  const begin = () => {
+    const room = HEADROOM + Math.min(BATCH_BYTES, size - placed);
+    const known = unused.pop();
+    return known && known.byteLength >= room
+      ? Buffer.from(known, 0, room)
+      : Buffer.allocUnsafeSlow(room);
+  };
   let batch = begin();
   let end = HEADROOM;
   const taken = (isLast: boolean): Batch => ({ buffer: batch.buffer as ArrayBuffer, end, isLast });
@@ -180,7 +195,13 @@ async function* abortable<T>(body: AsyncIterable<T>, signal: AbortSignal): Async
   }
 }
 
-function hashedOf({ buffer, start, ends, hashes, oid }: Reply): Hashed {
+/** Two pieces as one where they lie one after the other in memory: 64 writes of 64 KiB cost more than one of 4 MiB. */
+export function joined(one: Buffer, other: Buffer): Buffer | null {
+  const isNext = one.buffer === other.buffer && one.byteOffset + one.length === other.byteOffset;
+  return isNext ? Buffer.from(one.buffer, one.byteOffset, one.length + other.length) : null;
+}
+
+function hashedOf({ buffer, start, ends, hashes, oid }: Reply, unused: ArrayBuffer[]): Hashed {
   const chunks: Chunk[] = [];
   let from = start;
   for (const [i, to] of ends.entries()) {
@@ -188,5 +209,5 @@ function hashedOf({ buffer, start, ends, hashes, oid }: Reply): Hashed {
     chunks.push({ hash, bytes: Buffer.from(buffer, from, to - from) });
     from = to;
   }
-  return { chunks, oid };
+  return { chunks, oid, free: () => void unused.push(buffer) };
 }

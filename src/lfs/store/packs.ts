@@ -8,7 +8,7 @@ import { PassThrough } from 'node:stream';
 import type pg from 'pg';
 import { inPoolTransaction } from '../../database/client.ts';
 import type { Services } from '../../services.ts';
-import type { Chunk } from './hashing.ts';
+import { type Chunk, joined } from './hashing.ts';
 
 export type Deps = Pick<Services, 'pool' | 'storage'>;
 
@@ -66,8 +66,8 @@ export function textOf(hash: Buffer): string {
 export type PackWriter = {
   /** Whether it has taken that chunk and the database does not know it yet. */
   has(hash: string): boolean;
-  /** Waits while storage is slower. @throws what storage throws */
-  add(chunk: Chunk): Promise<void>;
+  /** Takes chunks that it does not have. Waits while storage is slower. @throws what storage throws */
+  add(chunks: readonly Chunk[]): Promise<void>;
   /** When it resolves, all that was added is in storage and known. */
   finish(): Promise<void>;
   /** Takes back what nobody else counts on. Without it the sweep would do it after the grace period. */
@@ -111,6 +111,10 @@ export function openPackWriter(
     return fresh;
   }
 
+  async function write({ contents, stored }: Open, bytes?: Buffer): Promise<void> {
+    if (bytes && !contents.write(bytes)) await Promise.race([once(contents, 'drain'), stored]);
+  }
+
   async function close(pack: Open): Promise<void> {
     pack.contents.end();
     await pack.stored;
@@ -122,19 +126,26 @@ export function openPackWriter(
 
   return {
     has: (hash) => [...unfinished].some(({ hashes }) => hashes.has(hash)),
-    async add({ hash, bytes }) {
-      if (open && open.bytes + bytes.length > PACK_BYTES) {
-        await closing;
-        closing = close(open);
-        closing.catch(() => {});
-        open = undefined;
+    async add(chunks) {
+      let run: Buffer | undefined;
+      for (const { hash, bytes } of chunks) {
+        if (open && open.bytes + bytes.length > PACK_BYTES) {
+          await write(open, run);
+          run = undefined;
+          await closing;
+          closing = close(open);
+          closing.catch(() => {});
+          open = undefined;
+        }
+        open ??= await begin();
+        open.entries.push({ hash, start: open.bytes, length: bytes.length });
+        open.hashes.add(textOf(hash));
+        open.bytes += bytes.length;
+        const longer = run && joined(run, bytes);
+        if (!longer) await write(open, run);
+        run = longer ?? bytes;
       }
-      open ??= await begin();
-      open.entries.push({ hash, start: open.bytes, length: bytes.length });
-      open.hashes.add(textOf(hash));
-      open.bytes += bytes.length;
-      if (!open.contents.write(bytes))
-        await Promise.race([once(open.contents, 'drain'), open.stored]);
+      if (open) await write(open, run);
     },
     async finish() {
       await closing;

@@ -2,6 +2,7 @@
 import { hash as hashOf } from 'node:crypto';
 import { Readable } from 'node:stream';
 import type { Services } from '../../services.ts';
+import { joined } from './hashing.ts';
 import { textOf } from './packs.ts';
 import { entriesOf, type RecipeEntry } from './recipes.ts';
 
@@ -53,6 +54,17 @@ export async function openObject(
   return { size, body };
 }
 
+/** As few as they can be without copying. */
+function* inPieces(chunks: readonly Buffer[]): Generator<Buffer> {
+  let piece: Buffer | undefined;
+  for (const chunk of chunks) {
+    const longer = piece && joined(piece, chunk);
+    if (piece && !longer) yield piece;
+    piece = longer ?? chunk;
+  }
+  if (piece) yield piece;
+}
+
 type Key = { storeId: number; oid: string };
 
 async function* read(deps: Deps, key: Key, { start, end }: Range): AsyncGenerator<Buffer> {
@@ -71,12 +83,13 @@ async function* read(deps: Deps, key: Key, { start, end }: Range): AsyncGenerato
       }
       from = to;
     }
-    for await (const chunk of chunksOf(deps, key.storeId, wanted)) {
-      const part = chunk.subarray(before, before + end - at);
-      before = 0;
-      at += part.length;
-      yield part;
-    }
+    for await (const chunks of chunksOf(deps, key.storeId, wanted))
+      for (const piece of inPieces(chunks)) {
+        const part = piece.subarray(before, before + end - at);
+        before = 0;
+        at += part.length;
+        yield part;
+      }
   }
 }
 
@@ -103,16 +116,16 @@ async function* chunksOf(
   deps: Deps,
   storeId: number,
   wanted: readonly RecipeEntry[],
-): AsyncGenerator<Buffer> {
+): AsyncGenerator<Buffer[]> {
   let done = 0;
   for (let tries = 1; done < wanted.length; tries++) {
     const places = await placesOf(deps, storeId, wanted.slice(done));
     for (const run of runsOf(places)) {
       let isGone = true;
-      for await (const chunk of readRun(deps, run)) {
+      for await (const chunks of readRun(deps, run)) {
         isGone = false;
-        done++;
-        yield chunk;
+        done += chunks.length;
+        yield chunks;
       }
       if (!isGone) tries = 0;
       else if (tries === TRIES) throw damaged(deps, run[0] as Place, 'its pack is gone');
@@ -152,33 +165,36 @@ export function runsOf(places: readonly Place[]): Place[][] {
   return runs;
 }
 
-/** Checks chunks that lie one after the other in a pack. Nothing at all when the pack is gone. @throws Damaged */
-export async function* readRun(deps: Deps, run: readonly Place[]): AsyncGenerator<Buffer> {
+/**
+ * The chunks that lie one after the other in a pack, checked, as many at a time as storage gives. Nothing at all when
+ * the pack is gone. @throws Damaged
+ */
+export async function* readRun(deps: Deps, run: readonly Place[]): AsyncGenerator<Buffer[]> {
   const [first, last] = [run[0] as Place, run.at(-1) as Place];
   const bounds = { start: first.start, end: last.start + last.length - 1 };
   const found = await deps.storage.open(first.key, bounds);
   if (!found) return;
   let at = 0;
-  let parts: Uint8Array[] = [];
+  /** The beginning of a chunk whose end has not come. */
+  let parts: Buffer[] = [];
   let held = 0;
   try {
     for await (let piece of found.contents as AsyncIterable<Buffer>) {
+      const chunks: Buffer[] = [];
       for (let place = run[at]; place && held + piece.length >= place.length; place = run[at]) {
-        const rest = place.length - held;
-        const chunk =
-          held === 0 ? piece.subarray(0, rest) : Buffer.concat([...parts, piece.subarray(0, rest)]);
-        piece = piece.subarray(rest);
+        const rest = piece.subarray(0, place.length - held);
+        const chunk = held === 0 ? rest : Buffer.concat([...parts, rest]);
+        piece = piece.subarray(rest.length);
         parts = [];
         held = 0;
         at++;
         if (!hashOf('sha256', chunk, 'buffer').equals(place.hash))
           throw damaged(deps, place, 'its bytes are not those that were stored');
-        yield chunk;
+        chunks.push(chunk);
       }
-      if (piece.length > 0) {
-        parts.push(piece);
-        held += piece.length;
-      }
+      if (piece.length > 0) parts.push(piece);
+      held += piece.length;
+      if (chunks.length > 0) yield chunks;
     }
   } finally {
     found.contents.destroy();

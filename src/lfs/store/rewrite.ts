@@ -7,6 +7,7 @@
  */
 import type pg from 'pg';
 import type { Services } from '../../services.ts';
+import type { Chunk } from './hashing.ts';
 import { openPackWriter, type Put } from './packs.ts';
 import { Damaged, type Place, readRun, runsOf } from './read.ts';
 
@@ -81,7 +82,7 @@ async function rewrite(deps: Deps, packs: readonly Pack[]): Promise<void> {
 async function copy(
   deps: Deps,
   { id, key }: Pack,
-  add: (chunk: { hash: Buffer; bytes: Buffer }) => Promise<void>,
+  add: (chunks: Chunk[]) => Promise<void>,
 ): Promise<void> {
   const { rows } = await deps.pool.query<Place>(
     'select hash, $2::text as key, start, length from large_chunks where pack_id = $1 order by start',
@@ -90,10 +91,8 @@ async function copy(
   try {
     for (const run of runsOf(rows)) {
       let at = 0;
-      for await (const bytes of readRun(deps, run)) {
-        const { hash } = run[at++] as Place;
-        await add({ hash, bytes });
-      }
+      for await (const chunks of readRun(deps, run))
+        await add(chunks.map((bytes) => ({ hash: (run[at++] as Place).hash, bytes })));
       if (at < run.length) throw new Damaged(`the pack ${key} is gone`);
     }
   } catch (error) {

@@ -39,10 +39,11 @@ export async function upload(
   try {
     // Whoever sends the bytes of an object that the store has proves that they have it, and nothing is cut.
     const hashed = deps.hashing.hash(body, { size, cutting: !isKnown, signal });
-    for await (const { chunks, oid: found } of hashed) {
+    for await (const { chunks, oid: found, free } of hashed) {
       if (found !== undefined && found !== oid)
         throw unprocessable('oid', `is not the SHA-256 of the bytes, which is ${found}`);
-      if (packs && recipe) await takeIn(deps, storeId, chunks, { packs, recipe });
+      const stored = packs && recipe ? await takeIn(deps, storeId, chunks, { packs, recipe }) : 0;
+      if (stored === 0) free();
     }
     await packs?.finish();
     signal.throwIfAborted();
@@ -55,23 +56,26 @@ export async function upload(
   }
 }
 
-/** Notes the chunks in the recipe, and stores those that the store does not have. */
+/** Notes the chunks in the recipe, and stores those that the store does not have. @returns how many */
 async function takeIn(
   deps: UploadDeps,
   storeId: number,
   chunks: readonly Chunk[],
   { packs, recipe }: { packs: PackWriter; recipe: Recipe },
-): Promise<void> {
+): Promise<number> {
   for (const { hash, bytes } of chunks) recipe.add({ hash, length: bytes.length });
   const asked = chunks.filter(({ hash }) => !packs.has(textOf(hash)));
-  if (asked.length === 0) return;
+  if (asked.length === 0) return 0;
   const hashes = asked.map(({ hash }) => hash);
   const known = await knownChunks(deps, storeId, hashes);
+  // The same chunk may stand in a batch twice.
+  const fresh = new Map<string, Chunk>();
   for (const chunk of asked) {
     const text = textOf(chunk.hash);
-    // The same chunk may stand in a batch twice.
-    if (!known.has(text) && !packs.has(text)) await packs.add(chunk);
+    if (!known.has(text) && !fresh.has(text)) fresh.set(text, chunk);
   }
+  await packs.add([...fresh.values()]);
+  return fresh.size;
 }
 
 function refusalOf(error: unknown, size: number): unknown {
