@@ -248,24 +248,33 @@ test('puts of one object at once, into several repositories, are one object', as
 });
 
 test('a byte that changed in a pack fails the reader before it is handed on', async () => {
-  const bytes = randomBytes(1_000_000);
+  const bytes = randomBytes(3_000_000);
   const oid = await put(own, bytes);
   const { rows } = await app.pool.query(
     'select key from large_packs where store_id = (select id from large_stores where repository_id = $1)',
     [own],
   );
   const path = join(app.config.dataDir, 'storage', rows[0].key);
-  const pack = await readFile(path);
-  pack[500_000] = (pack[500_000] as number) ^ 1;
-  await writeFile(path, pack);
+  const flip = async (at: number) => {
+    const pack = await readFile(path);
+    pack[at] = (pack[at] as number) ^ 1;
+    await writeFile(path, pack);
+  };
+  await flip(2_500_000);
   const found = await files.open(own, oid);
   const got: Buffer[] = [];
   await expect(async () => {
     for await (const part of found?.body ?? []) got.push(part);
   }).rejects.toThrow('damaged');
   const handed = Buffer.concat(got);
-  expect(handed.length).toBeLessThan(500_001);
+  expect(handed.length).toBeLessThan(2_500_001);
   expect(bytes.subarray(0, handed.length).equals(handed)).toBe(true);
+  expect((await read(own, oid, { start: 0, end: 2_000_000 }))?.length).toBe(2_000_000);
+  await flip(2_500_000);
+  expect((await read(own, oid))?.equals(bytes)).toBe(true);
+  // Known before an answer begins.
+  await flip(10);
+  await expect(files.open(own, oid)).rejects.toThrow('damaged');
 });
 
 test('readers who leave, also before they began, let go of the packs', async () => {
