@@ -5,9 +5,11 @@ import { request } from 'node:http';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { createLfsTokens } from '../src/lfs/tokens.ts';
+import { checkout } from '../src/repos/checkouts.ts';
 import { remote, Workspace } from './git.ts';
 import { type Answer, type Client, eventually, startApp, type TestApp } from './harness.ts';
 import { needs } from './needs.ts';
+import { lines, submit, until } from './submit.ts';
 
 const MEDIA_TYPE = 'application/vnd.git-lfs+json';
 
@@ -489,6 +491,43 @@ test('pointers in directories and files lead to their objects, where the reposit
   expect(body).toMatchObject({ content: pointerTo(text), size_bytes: pointerTo(text).length });
   const { entries: after } = (await ada.get(`${base}/tree/data`)).body;
   expect(after.at(-1).size_bytes).toBe(pointerTo(text).length);
+});
+
+test('jobs find large files in their checkouts, as far as their disk holds them', async () => {
+  const id = await create('in-jobs');
+  const files = ['one', 'two', 'three'].map((text) => Buffer.from(text.repeat(100_000)));
+  for (const bytes of files) expect((await give(ada, 'ada/in-jobs', bytes)).status).toBe(200);
+  await workspace.git('.', 'clone', '-q', remote(ada, 'ada/in-jobs'), 'in-jobs');
+  const [one, two, three] = files as [Buffer, Buffer, Buffer];
+  await workspace.commit('in-jobs', {
+    'a/one ü.bin': pointerTo(one),
+    'a/again.bin': pointerTo(one),
+    'two.bin': pointerTo(two),
+    'three.sh': pointerTo(three),
+  });
+  await workspace.git('in-jobs', 'update-index', '--chmod=+x', 'three.sh');
+  await workspace.git('in-jobs', 'commit', '-q', '-m', 'mode');
+  await workspace.git('in-jobs', 'push', '-q', 'origin', 'HEAD');
+  const command =
+    'sha256sum "a/one ü.bin" a/again.bin two.bin three.sh; test -x three.sh && echo x';
+  await submit(ada, { namespace: 'ada', repo: 'ada/in-jobs', name: 'sums', command });
+  await until(ada, 'ada', 'sums', 'SUCCEEDED');
+  const sums = (await lines(ada, 'ada', 'sums')).map((line) => line.split(' ')[0]);
+  expect(sums).toEqual([...[one, one, two, three].map((bytes) => objectOf(bytes).oid), 'x']);
+
+  const commitSha = await workspace.git('in-jobs', 'rev-parse', 'HEAD');
+  const check = (maxBytes: number) =>
+    checkout(app.app.services, {
+      repositoryId: id,
+      commitSha,
+      dir: join(workspace.path, `checkout-${maxBytes}`),
+      maxBytes,
+      maxFiles: 100,
+    });
+  await expect(check(1_000_000)).rejects.toThrow('larger than the job');
+  const written = await readFile(join(workspace.path, 'checkout-1000000/two.bin'), 'utf8');
+  expect(written).toBe(pointerTo(two));
+  await check(3_000_000);
 });
 
 test('locks are asked for exactly', async () => {

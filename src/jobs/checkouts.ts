@@ -30,7 +30,7 @@ export type Checkout = (input: WorkerInput) => Promise<void>;
 
 /** For a process that answers requests: what it has itself comes out of its folder. */
 export function openCheckouts(
-  services: Pick<Services, 'db' | 'git' | 'log' | 'cluster'>,
+  services: Pick<Services, 'db' | 'git' | 'log' | 'cluster' | 'largeFiles'>,
 ): Checkout {
   const elsewhere = openRemoteCheckouts(services);
   return ({ attemptId, ...input }) =>
@@ -40,7 +40,9 @@ export function openCheckouts(
 }
 
 /** For a process that has no repositories. */
-export function openRemoteCheckouts(services: Pick<Services, 'cluster'>): Checkout {
+export function openRemoteCheckouts(
+  services: Pick<Services, 'db' | 'cluster' | 'largeFiles'>,
+): Checkout {
   return async ({ attemptId, ...input }) => {
     const { repositoryId, commitSha, signal } = input;
     const member = services.cluster.elsewhere(repositoryId);
@@ -48,7 +50,7 @@ export function openRemoteCheckouts(services: Pick<Services, 'cluster'>): Checko
     if (!member) throw new ServerAway('the repository has moved');
     const asked = { repositoryId, input: { attemptId, commitSha }, signal };
     await readPack(services, member, asked, (head, pack) =>
-      receiveCheckout(input, head, pack),
+      receiveCheckout(services, input, head, pack),
     ).catch((error) => {
       // What stands in the database has changed: the next try looks there again.
       const changed = error instanceof AppError && error.code === 'not_found';

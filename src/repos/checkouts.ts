@@ -11,6 +11,7 @@ import {
 } from '../git/disk/checkout.ts';
 import type { Services } from '../services.ts';
 import { inFolder } from './folder.ts';
+import { fetchLargeFiles, hasLargeFiles } from './large-checkout.ts';
 
 /** Which commit, and what a checkout of it may take of the disk. */
 export type CheckoutInput = Limits & {
@@ -25,10 +26,11 @@ export type CheckoutInput = Limits & {
  * @throws AppError when it takes more than it may; Error when the repository or the commit is gone.
  */
 export function checkout(
-  services: Pick<Services, 'db' | 'git' | 'log'>,
-  { repositoryId, commitSha, dir, ...limits }: CheckoutInput & { dir: string },
+  services: Pick<Services, 'db' | 'git' | 'log' | 'largeFiles'>,
+  input: CheckoutInput & { dir: string },
 ): Promise<void> {
-  return sayTooLarge(
+  const { repositoryId, commitSha, dir, ...limits } = input;
+  return withLargeFiles(services, input, () =>
     inFolder(services, repositoryId, (from) =>
       checkOut({ from, sha: commitSha, to: dir, ...limits }),
     ),
@@ -58,11 +60,31 @@ export function sendCheckout(
 
 /** `checkout` on a machine without the repository. @throws as `checkout`, and what `pack` throws */
 export function receiveCheckout(
-  { commitSha, dir, ...limits }: CheckoutInput & { dir: string },
+  services: Pick<Services, 'db' | 'largeFiles'>,
+  input: CheckoutInput & { dir: string },
   { fileBytes }: CheckoutHead,
   pack: AsyncIterable<Uint8Array>,
 ): Promise<void> {
-  return sayTooLarge(checkOutReceived({ sha: commitSha, to: dir, fileBytes, pack, ...limits }));
+  const { commitSha, dir, ...limits } = input;
+  return withLargeFiles(services, input, () =>
+    checkOutReceived({ sha: commitSha, to: dir, fileBytes, pack, ...limits }),
+  );
+}
+
+/** The checkout, and then its large files, which any machine reads from storage itself. */
+async function withLargeFiles(
+  services: Pick<Services, 'db' | 'largeFiles'>,
+  input: CheckoutInput & { dir: string },
+  checkOut: () => Promise<number>,
+): Promise<void> {
+  const fillIn = async () => {
+    const asked = hasLargeFiles(services, input.repositoryId);
+    // Its failure is heard below, when nothing is written any more.
+    asked.catch(() => {});
+    const bytes = await checkOut();
+    if (await asked) await fetchLargeFiles(services, { ...input, bytes });
+  };
+  await sayTooLarge(fillIn());
 }
 
 async function sayTooLarge(checkingOut: Promise<void>): Promise<void> {

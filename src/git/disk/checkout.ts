@@ -60,12 +60,13 @@ const commitAlone = (sha: string) => `--shallow ${sha}\n${sha}\n`;
 
 /**
  * Checks `sha` out with HEAD detached. No hooks run, no filters, and no credentials are left in it.
+ * @returns the bytes that it takes of the disk
  * @throws CheckoutTooLarge, GitError when the commit or one of its objects is missing, Error when `to` exists.
  */
-export async function checkOut(options: Target & Source): Promise<void> {
+export async function checkOut(options: Target & Source): Promise<number> {
   const { from, sha, signal } = options;
   const fileBytes = await measure(options);
-  await fill(options, fileBytes, (gitdir) =>
+  return fill(options, fileBytes, (gitdir) =>
     gitApart([...PACK, join(gitdir, 'objects/pack/pack')], {
       signal,
       timeoutMs: TIMEOUT_MS,
@@ -87,10 +88,10 @@ export async function checkOut(options: Target & Source): Promise<void> {
  */
 export async function checkOutReceived(
   options: Target & { fileBytes: number; pack: AsyncIterable<Uint8Array> },
-): Promise<void> {
+): Promise<number> {
   const { fileBytes, pack } = options;
   demandBytes(fileBytes, options);
-  await fill(options, fileBytes, (gitdir) => receive(gitdir, options, fileBytes, pack));
+  return fill(options, fileBytes, (gitdir) => receive(gitdir, options, fileBytes, pack));
 }
 
 /**
@@ -110,7 +111,7 @@ async function fill(
   options: Target,
   fileBytes: number,
   addPack: (gitdir: string) => Promise<unknown>,
-): Promise<void> {
+): Promise<number> {
   const { sha, to, signal } = options;
   const gitdir = join(to, '.git');
   const packs = join(gitdir, 'objects/pack');
@@ -128,6 +129,7 @@ async function fill(
   for (const name of await readdir(packs)) bytes += (await stat(join(packs, name))).size;
   demandBytes(bytes, options);
   await gitApart(['reset', '--hard', '--quiet'], { signal, timeoutMs: TIMEOUT_MS, cwd: to });
+  return bytes;
 }
 
 async function receive(
@@ -243,7 +245,8 @@ const SHORT_LIST_BYTES = 256 * 1024;
 const CHECK_EVERY = 1_000;
 const SIZES_AT_ONCE = 20_000;
 
-function demandBytes(
+/** @throws CheckoutTooLarge when a checkout of so many bytes takes more than it may */
+export function demandBytes(
   bytes: number,
   { maxBytes, room = Number.POSITIVE_INFINITY }: Pick<Limits, 'maxBytes' | 'room'>,
 ): void {
