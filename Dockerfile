@@ -39,7 +39,7 @@ USER 1000:0
 # What Node compiles at a start, kept in the image, because at run time its files are read-only.
 RUN node --input-type=module -e "await import('/loam/src/app.ts')"
 VOLUME /data
-EXPOSE 3000
+EXPOSE 3000 2222
 # Liveness, not readiness: Swarm and others restart a container whose check fails, and a restart mends nothing while
 # the database is away. Proxies, and Compose's `depends_on`, ask /readyz.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 CMD ["node", "deploy/health.mjs", "/livez"]

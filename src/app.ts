@@ -56,6 +56,8 @@ import { PushRecorder } from './repos/pushes/recorder.ts';
 import { createFindingIds } from './repos/pushes/secrets/ids.ts';
 import { recoverRepositories, removeAbandoned, takeOverFromDead } from './repos/recovery.ts';
 import type { ProcessServices, Services } from './services.ts';
+import type { SshLimits } from './ssh/front/protocol.ts';
+import { type Ssh, serveSsh, takeSshPort } from './ssh/ssh.ts';
 import { identityOf, prepareDataFolder } from './storage/data-folder.ts';
 import { watchDiskSpace } from './storage/disk-space.ts';
 import { openStorage } from './storage/open.ts';
@@ -73,6 +75,7 @@ export type Overrides = {
   connections?: Partial<ConnectionLimits>;
   /** For the hosts of webhooks. */
   lookup?: Lookup;
+  ssh?: Partial<SshLimits>;
 };
 
 export type App<S = Services> = AsyncDisposable & {
@@ -80,6 +83,8 @@ export type App<S = Services> = AsyncDisposable & {
   server: Server;
   /** Listened on, without a trailing slash. */
   address: string;
+  /** Unset: it is not served. */
+  ssh?: Ssh | null;
   /** Set on the very first start, when no token was configured: to be shown once. */
   firstToken?: string;
   /** Where metrics are served, without a trailing slash; unset: nowhere. */
@@ -113,6 +118,14 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
     outboxLag: () => outboxLag({ pool }),
   });
   const base = config.baseUrl ?? port.address;
+  const ssh = await takeSshPort({
+    config,
+    db: process.services.db,
+    keys: process.keys,
+    log,
+    limits: overrides.ssh,
+  });
+  if (ssh) cleanup.use(ssh);
   const git = await openGit({
     root: config.repositoriesDir,
     server: cluster.members.id,
@@ -132,7 +145,12 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
     rechecks: openRechecks({ pool, log }),
     reads: new Reads(),
     places: openPlaces({ pool }),
-    urls: { base, artifacts: config.artifactUrl ?? `${base}/artifacts` },
+    urls: {
+      base,
+      artifacts: config.artifactUrl ?? `${base}/artifacts`,
+      ssh: `ssh://git@${new URL(base).hostname}:${ssh?.port ?? SSH_PORT}`,
+    },
+    hostKeys: ssh?.hostKeys ?? [],
     webhooks: {
       guard: createGuard(config.webhooks.allow),
       secrets: createWebhookSecrets(process.keys),
@@ -163,6 +181,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
         },
       };
     },
+    () => serveSsh(services, ssh, port),
     () => takeOverFromDead(services, process.session),
     () =>
       runner &&
@@ -205,6 +224,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
     server,
     address,
     metricsAddress,
+    ssh,
     firstToken,
     failed,
     [Symbol.asyncDispose]: () => owned.disposeAsync(),
@@ -250,6 +270,9 @@ export async function createWorker(
     [Symbol.asyncDispose]: () => owned.disposeAsync(),
   };
 }
+
+/** Named in addresses where SSH is not served: the contract has no place for none. */
+const SSH_PORT = 2222;
 
 /** Null: there is nothing to stop. */
 type Started = Disposable | AsyncDisposable | null;

@@ -100,7 +100,8 @@ export type Config = {
   auditDays: number;
   /** For how long the store of large files keeps what nobody has, and with it what an upload counts on. */
   lfsGraceHours: number;
-  sshPort: number;
+  /** Where SSH is served; 0 takes any free port. */
+  ssh: 'off' | { host: string; port: number };
   /** Whose `X-Forwarded-For` is believed: so many hops, or those addresses; nobody's when false. */
   trustedProxies: false | number | string[];
   /** Requests per plan; `off` for trusted networks and benchmarks. */
@@ -221,7 +222,12 @@ export const VARIABLES = {
     'hours for which the bytes of large files stay that nobody has any more; 1 to 720',
     kinds.integer(1, 720),
   ],
-  LOAM_SSH_PORT: ['2222', 'port named in ssh_url', kinds.integer(1, 65_535)],
+  LOAM_SSH_PORT: [
+    '2222',
+    'TCP port of git over SSH, which ssh_url names; 0 takes a free one, off serves none',
+    kinds.portOrOff,
+  ],
+  LOAM_SSH_HOST: ['', 'address to listen on for SSH; unset: HOST', kinds.host],
   LOAM_TRUSTED_PROXIES: [
     '',
     'proxies whose X-Forwarded-For is believed: addresses and CIDRs with commas between, or how many there are',
@@ -330,7 +336,10 @@ export function readConfig(env: Env = process.env): Config {
     eventDays: values.LOAM_EVENT_DAYS,
     auditDays: values.LOAM_AUDIT_DAYS,
     lfsGraceHours: values.LOAM_LFS_GRACE_HOURS,
-    sshPort: values.LOAM_SSH_PORT,
+    ssh:
+      values.LOAM_SSH_PORT === 'off'
+        ? 'off'
+        : { host: values.LOAM_SSH_HOST ?? values.HOST, port: values.LOAM_SSH_PORT },
     trustedProxies: values.LOAM_TRUSTED_PROXIES ?? false,
     rateLimits: values.LOAM_RATE_LIMITS ?? planLimits,
     redis: values.LOAM_REDIS_URL,

@@ -58,9 +58,11 @@ async function start(config: Config): Promise<Pick<App, 'failed' | typeof Symbol
   return app;
 }
 
-function greet({ services, firstToken }: App, { admin }: Config): void {
+function greet({ services, ssh, firstToken }: App, { admin }: Config): void {
   const { base } = services.urls;
-  const ready = `Loam is ready at ${base}  (GraphQL: ${base}/graphql, REST: ${base}/docs)`;
+  const keys = ssh?.hostKeys.map(({ type, fingerprint }) => `${fingerprint} (${type})`);
+  const overSsh = keys ? `\nGit over SSH: ${services.urls.ssh}, host keys ${keys.join(', ')}` : '';
+  const ready = `Loam is ready at ${base}  (GraphQL: ${base}/graphql, REST: ${base}/docs)${overSsh}`;
   const call = 'curl -H "Authorization: Bearer $LOAM_TOKEN"';
   const first = `
 

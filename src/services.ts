@@ -20,6 +20,7 @@ import type { Logger } from './log.ts';
 import type { Metrics } from './metrics/metrics.ts';
 import type { PushRecorder } from './repos/pushes/recorder.ts';
 import type { FindingIds } from './repos/pushes/secrets/ids.ts';
+import type { HostKey } from './ssh/host-keys.ts';
 import type { DiskSpace } from './storage/disk-space.ts';
 import type { Storage } from './storage/storage.ts';
 import type { AddressGuard } from './webhooks/delivery/guard.ts';
@@ -63,7 +64,9 @@ export type Services = ProcessServices & {
   /** Where jobs that wait stand. */
   places: Places;
   /** Addresses without a trailing slash; they name the port really listened on. */
-  urls: { base: string; artifacts: string };
+  urls: { base: string; artifacts: string; ssh: string };
+  /** What clients recognize this server by over SSH; empty when it is not served. */
+  hostKeys: readonly Pick<HostKey, 'type' | 'publicKey' | 'fingerprint'>[];
   webhooks: {
     /** Where webhooks may lead. */
     guard: AddressGuard;

@@ -65,12 +65,12 @@ test('features build on each other in one direction: auth, then repos, then the 
 
 test('a feature is reached through the file named after it', () => {
   // auth has several: who is asking, what they may do, and the accounts themselves. Those who create jobs ask
-  // repos.ts for a commit; those who run them, maybe on another machine, ask checkouts.ts for its files. event-types.ts
-  // is the names that webhooks and the feed share.
+  // repos.ts for a commit; those who run them, maybe on another machine, ask checkouts.ts for its files. transfers.ts and
+  // folder.ts are what every way to fetch and push needs; event-types.ts is the names that webhooks and the feed share.
   const inner = FEATURES.filter((f) => f !== 'auth' && f !== 'git').join('|');
   for (const name of FEATURES) {
     const intoOthers = new RegExp(
-      `^src/(?!${name}/)(${inner})/(?!(\\1|checkouts|event-types)\\.ts$|graphql/|http\\.ts$)`,
+      `^src/(?!${name}/)(${inner})/(?!(\\1|checkouts|event-types|transfers|folder)\\.ts$|graphql/|http\\.ts$)`,
     );
     expect(crossings((s) => feature(s.path) === name && !isAdapter(s), intoOthers)).toEqual([]);
   }
@@ -138,7 +138,7 @@ test('the environment is read in config.ts, and the process ended in main.ts', (
   const uses = (pattern: RegExp) =>
     sources.filter(({ text }) => pattern.test(text)).map(({ path }) => path);
   // Those are programs of their own.
-  const small = /^src\/jobs\/runners\/(?:process\/shim|docker\/recorder)/;
+  const small = /^src\/(?:jobs\/runners\/(?:process\/shim|docker\/recorder)|ssh\/front\/main)/;
   expect(uses(/process\.exit\(/).filter((p) => !small.test(p))).toEqual(['src/main.ts']);
   // Handing PATH on to a child process configures nothing.
   expect(uses(/process\.env\b(?!\.PATH)/)).toEqual(['src/config.ts']);

@@ -1,6 +1,6 @@
 /** Several servers on one database and one folder of repositories: which has what, and who takes over. */
-import { hash } from 'node:crypto';
-import { mkdir, readdir, readFile, writeFile } from 'node:fs/promises';
+import { hash, randomBytes } from 'node:crypto';
+import { appendFile, mkdir, readdir, readFile, writeFile } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import { serialize } from 'node:v8';
 import { expect, test } from 'vitest';
@@ -12,15 +12,19 @@ import { newId } from '../src/ids.ts';
 import { recoverRepositories } from '../src/repos/recovery.ts';
 import { remote, Workspace } from './git.ts';
 import { type Client, eventually } from './harness.ts';
+import { has } from './needs.ts';
 import { startServers } from './servers.ts';
+import { SshUser, sshUser } from './ssh-client.ts';
 
 /** Several servers start in it. */
 const LONG = { timeout: 120_000 };
 
 test('what is pushed through one server is read through every other', LONG, async () => {
-  await using servers = await startServers(3);
+  const ssh = has('ssh') ? { host: '127.0.0.1', port: 0 } : ('off' as const);
+  await using servers = await startServers(3, { config: { ssh } });
   const { apps, clients } = servers;
   await using work = await Workspace.open();
+  const key = ssh === 'off' ? null : await sshUser(clients[0] as Client, work, 0);
   const ids: string[] = [];
   for (let i = 0; i < 4; i++) {
     const [pushing, reading] = [clients[i % 3], clients[(i + 1) % 3]] as [Client, Client];
@@ -50,6 +54,22 @@ test('what is pushed through one server is read through every other', LONG, asyn
       expect(repository.commits.totalCount).toBe(2);
       expect(repository.comparison.aheadBy).toBe(1);
       expect(repository.comparison.changes.files.nodes[0].patch.text).toContain(`+number ${i}`);
+    }
+  }
+  // Over SSH too, whichever server is asked, and with one host key.
+  if (key) {
+    const known = join(work.path, 'known_hosts');
+    for (const [i, { ssh }] of apps.entries()) {
+      await appendFile(known, `[127.0.0.1]:${ssh?.port} ${apps[0]?.ssh?.hostKeys[0]?.publicKey}\n`);
+      const user = new SshUser(work, key.key, ssh?.port ?? 0, known);
+      for (const name of ['r0', 'r1']) {
+        await user.git(name, 'pull', '-q', user.url(`admin/${name}`), 'main');
+        const sha = await work.commit(name, { [`${i}.bin`]: randomBytes(200_000) });
+        await user.git(name, 'push', '-q', user.url(`admin/${name}`), 'HEAD:main');
+        expect(await user.git(name, 'ls-remote', user.url(`admin/${name}`), 'main')).toContain(sha);
+      }
+      const missing = await user.try('.', 'ls-remote', user.url('admin/none'));
+      expect(missing.stderr).toContain('loam: Repository not found');
     }
   }
   // Each has some, and all agree on which. Asked of more than were made: of four it happens that one server has all.

@@ -81,6 +81,8 @@ export async function startApp({
   const config: Config = {
     ...readConfig({
       PORT: '0',
+      // Of a process that few tests need.
+      LOAM_SSH_PORT: 'off',
       LOAM_DATA_DIR: dataDir,
       LOAM_ADMIN_TOKEN: token,
       DATABASE_URL: await via(database.url),

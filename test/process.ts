@@ -58,7 +58,7 @@ export async function startServer(
   const words = [...wrapper, ...as, ...command];
   const child = spawn('/bin/sh', ['-c', `${limit}exec "$@"`, 'sh', ...words], {
     cwd: ROOT,
-    env: { ...INHERITED, PORT: '0', LOAM_LOG_LEVEL: 'warn', ...env },
+    env: { ...INHERITED, PORT: '0', LOAM_SSH_PORT: 'off', LOAM_LOG_LEVEL: 'warn', ...env },
     stdio: ['ignore', 'pipe', 'pipe'],
     detached,
   });

@@ -51,6 +51,7 @@ export async function startServers(count: number, changes?: Changes): Promise<Se
   const configOf = (name: string, role: string): Config =>
     readConfig({
       PORT: '0',
+      LOAM_SSH_PORT: 'off',
       DATABASE_URL: database.url,
       LOAM_ROLE: role,
       LOAM_DATA_DIR: join(folder, name),

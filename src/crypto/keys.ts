@@ -19,7 +19,8 @@ export type Purpose =
   | 'secrets of webhooks'
   | 'findings of secrets'
   | 'recognition'
-  | 'calls between servers';
+  | 'calls between servers'
+  | 'host keys of SSH';
 
 export type Keys = {
   /** 32 bytes. */

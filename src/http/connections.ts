@@ -84,10 +84,11 @@ type Connection = {
   refused: boolean;
 };
 
-/** A server without a listener for `request`, which keeps all of the above. */
+/** A server without a listener for `request`, which keeps all of the above. `isUpgrade`: whether `upgrade` is emitted. */
 export function openServer(
   headersFor: HeadersFor,
   changes: Partial<ConnectionLimits> = {},
+  isUpgrade: (req: IncomingMessage) => boolean = () => false,
 ): Server {
   const limits = { ...CONNECTION_LIMITS, ...changes };
   const server = createServer({
@@ -98,6 +99,8 @@ export function openServer(
     requestTimeout: 0,
     // Answered without a body by Node; server.ts refuses in the form of all errors.
     requireHostHeader: false,
+    // Others are answered as if they had not asked for another protocol.
+    shouldUpgradeCallback: isUpgrade,
   });
   server.timeout = SILENCE_MS;
   const connections = new Map<Socket, Connection>();
@@ -135,6 +138,11 @@ export function openServer(
       connection.idleSince = exchange.answered = now;
       if (req.complete) connection.exchanges.delete(exchange);
     });
+  });
+  // Whoever takes such a connection looks after it.
+  server.on('upgrade', (_req, socket) => {
+    connections.delete(socket as Socket);
+    (socket as Socket).setTimeout(0);
   });
   // A request with an unknown expectation is answered like any other.
   server.on('checkExpectation', (req, res) => server.emit('request', req, res));

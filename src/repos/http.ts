@@ -12,8 +12,6 @@ import {
   type Response,
   Router,
 } from 'express';
-import { demandAccount } from '../auth/permissions.ts';
-import type { Recheck } from '../auth/rechecks.ts';
 import { forward } from '../cluster/forward.ts';
 import {
   type AppError,
@@ -28,7 +26,6 @@ import { type Ending, GitError } from '../git/processes/run.ts';
 import { RequestLimit, RequestTooLong } from '../git/transport/requests.ts';
 import {
   advertise,
-  receivePack,
   SERVICES,
   type Service,
   type Session,
@@ -47,9 +44,8 @@ import {
   findDownload,
 } from './browsing/downloads.ts';
 import { inFolder } from './folder.ts';
-import { removeQuarantines } from './pushes/quarantines.ts';
-import { pushRules } from './pushes/rules.ts';
-import { type GitAction, openForGit, ruleOfGit } from './repos.ts';
+import { openForGit } from './repos.ts';
+import { actionOf, receiving, whileAllowed } from './transfers.ts';
 
 type Handler = (services: Services, req: GitRequest, res: Response) => Promise<void>;
 type GitRequest = Request<{ namespace: string; name: string }>;
@@ -97,7 +93,7 @@ async function fetchRequest(services: Services, req: GitRequest, res: Response):
   const id = await open(services, req, 'git-upload-pack');
   if (await sentOn(services, req, res, id)) return;
   const input = body(req, 'git-upload-pack');
-  using _ = whileAllowed(services, req, res, id, 'git-upload-pack');
+  using _ = whileAllowed(services, req, { id, service: 'git-upload-pack', output: res });
   begin(res, 'application/x-git-upload-pack-result');
   await answer(services, req, res, id, (session) => uploadPack(session, input, res), input);
 }
@@ -106,17 +102,10 @@ async function pushRequest(services: Services, req: GitRequest, res: Response): 
   const id = await open(services, req, 'git-receive-pack');
   if (await sentOn(services, req, res, id)) return;
   const input = body(req, 'git-receive-pack');
-  const by = demandAccount(req.viewer);
-  const requestId = String(req.id);
-  using right = whileAllowed(services, req, res, id, 'git-receive-pack');
-  const rules = await pushRules(services, { repositoryId: id, by, requestId, right });
+  using right = whileAllowed(services, req, { id, service: 'git-receive-pack', output: res });
+  const push = { id, requestId: String(req.id), right, input, output: res };
+  const receive = await receiving(services, req, push);
   begin(res, 'application/x-git-receive-pack-result');
-  const receive = (session: Session) =>
-    services.git.quarantines.during(
-      id,
-      () => receivePack(session, input, res, rules),
-      () => removeQuarantines(services, id),
-    );
   await answer(services, req, res, id, receive, input);
 }
 
@@ -133,23 +122,6 @@ function open(services: Services, req: GitRequest, service: Service): Promise<st
   const { namespace, name } = req.params;
   const key = { namespace, name: name.replace(/\.git$/, '') };
   return openForGit(services, req.viewer, key, actionOf(service));
-}
-
-function actionOf(service: Service): GitAction {
-  return service === 'git-upload-pack' ? 'repository.read' : 'repository.push';
-}
-
-/** A transfer is broken off when its viewer may not make it any more. */
-function whileAllowed(
-  services: Services,
-  { viewer }: Request,
-  res: Response,
-  id: string,
-  service: Service,
-): Recheck {
-  const right = services.rechecks.watch(viewer, ruleOfGit(services, id, actionOf(service)));
-  right.refused.addEventListener('abort', () => res.destroy(), { once: true });
-  return right;
 }
 
 /**

@@ -208,12 +208,11 @@ export function fullName({ name, namespace }: Called): string {
 }
 
 export function cloneUrls(
-  { urls, config }: Pick<Services, 'urls' | 'config'>,
+  { urls }: Pick<Services, 'urls'>,
   repository: Called,
 ): { http: string; ssh: string } {
   const path = `${fullName(repository)}.git`;
-  const { hostname } = new URL(urls.base);
-  return { http: `${urls.base}/${path}`, ssh: `ssh://git@${hostname}:${config.sshPort}/${path}` };
+  return { http: `${urls.base}/${path}`, ssh: `${urls.ssh}/${path}` };
 }
 
 /** What `demand` needs to know of a repository. */

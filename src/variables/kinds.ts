@@ -23,6 +23,11 @@ export function integer(min: number, max: number) {
     .pipe(z.number().min(min, must).max(max, must));
 }
 
+/** A port to listen on, of which 0 takes any free one, or none. */
+export const portOrOff = z.union([z.literal('off'), integer(0, 65_535)], {
+  error: 'must be off, or a whole number from 0 to 65535',
+});
+
 export function oneOf<const T extends readonly string[]>(...values: T) {
   return z.enum(values, `must be one of ${values.join(', ')}`);
 }

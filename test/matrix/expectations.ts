@@ -59,6 +59,7 @@ export const QUERIES: Record<string, Rule[]> = {
   version: [{ from: 'anyone' }],
   viewer: [{ from: 'anyone' }],
   whoami: [{ from: 'account' }],
+  sshHostKeys: [{ from: 'anyone' }],
   // What they find is in NODES.
   node: [{ from: 'anyone', args: ({ ids }) => ({ id: ids.User }) }],
   nodes: [{ from: 'anyone', args: ({ ids }) => ({ ids: Object.values(ids) }) }],

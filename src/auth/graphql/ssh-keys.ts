@@ -89,6 +89,30 @@ builder.prismaObjectField('Repository', 'deployKeys', (t) =>
   }),
 );
 
+const HostKey = builder
+  .objectRef<{ type: string; publicKey: string; fingerprint: string }>('HostKey')
+  .implement({
+    description: 'A key by which clients recognize this server over SSH.',
+    fields: (t) => ({
+      type: t.exposeString('type', { description: 'The type, such as `ssh-ed25519`.' }),
+      fingerprint: t.exposeString('fingerprint', {
+        description: 'What `ssh` shows at the first connection: `SHA256:…`.',
+      }),
+      publicKey: t.exposeString('publicKey', {
+        description: 'What stands in `known_hosts` after the name of the host.',
+      }),
+    }),
+  });
+
+builder.queryField('sshHostKeys', (t) =>
+  t.field({
+    type: [HostKey],
+    description:
+      'The keys by which clients recognize this server over SSH; none where SSH is not served. No credentials are needed.',
+    resolve: (_root, _args, { services }) => [...services.hostKeys],
+  }),
+);
+
 const TITLE = '1 to 100 characters; empty: the comment of the key.';
 const KEY =
   'The public key, as `ssh-keygen` writes it into a file that ends in `.pub`: Ed25519, ECDSA, RSA of 2048 bits or more, or one of the first two in a security key.';

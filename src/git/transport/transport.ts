@@ -19,6 +19,8 @@ export type Session = {
   /** The client's `Git-Protocol`, such as `version=2`. */
   protocol?: string;
   signal: AbortSignal;
+  /** Over SSH client and git talk for as long as they wish, refs first; over HTTP each request is answered by itself. */
+  isConversation?: boolean;
 };
 
 const UPLOAD: Record<string, string> = {
@@ -62,13 +64,14 @@ export async function advertise(
   return await relay(process, output);
 }
 
-/** Answers one request of a fetch. */
+/** Answers one request of a fetch, or the whole of it. */
 export async function uploadPack(
-  { dir, protocol, signal }: Session,
+  session: Session,
   input: Readable,
   output: Writable,
 ): Promise<Ending> {
-  using process = await start('git-upload-pack', dir, ['--stateless-rpc'], { protocol, signal });
+  const { dir, protocol, signal } = session;
+  using process = await start('git-upload-pack', dir, modeOf(session), { protocol, signal });
   feed(input, process);
   // Nobody reads any more: there is nothing to finish.
   const gone = () => process.end();
@@ -100,12 +103,13 @@ export type PushRules = {
  * @throws what `settle` throws; what git has said is then not passed on.
  */
 export async function receivePack(
-  { dir, protocol, signal }: Session,
+  session: Session,
   input: Readable,
   output: Writable,
   { hooks, maxBytes, judge, settle }: PushRules,
 ): Promise<Ending> {
-  using process = await start('git-receive-pack', dir, ['--stateless-rpc'], {
+  const { dir, protocol, signal } = session;
+  using process = await start('git-receive-pack', dir, modeOf(session), {
     protocol,
     signal,
     extraPipes: 2,
@@ -176,6 +180,10 @@ function start(
       ...(service === 'git-receive-pack' && { GIT_ALLOC_LIMIT: RECEIVE_ALLOCATION }),
     },
   });
+}
+
+function modeOf({ isConversation }: Session): string[] {
+  return isConversation ? [] : ['--stateless-rpc'];
 }
 
 /** Git may end before it has read everything, and the client may leave before it has sent everything. */

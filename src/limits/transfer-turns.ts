@@ -1,0 +1,46 @@
+/** Transfers that wait for their turn: how many are under way at once is bounded, for each caller and in all. */
+import { AppError, busy } from '../errors.ts';
+import { NoTurn, type Turns } from './turns.ts';
+
+export type TransferTurns = {
+  transfers: Turns;
+  /** Those without credentials need a turn of both. */
+  anonymousTransfers: Turns;
+};
+
+/** Whose transfer it is. */
+export type Caller = {
+  /** The id of the credential, or the address of the anonymous. */
+  key: string;
+  isAnonymous: boolean;
+  /** Aborts when the client is gone. */
+  signal: AbortSignal;
+};
+
+const RETRY_SECONDS = 10;
+
+/**
+ * Runs a transfer when it is its turn. Its place is given back when the client is gone, too: one that takes or
+ * sends nothing is cut off by whoever speaks with it.
+ * @param what the transfers are called in an error, as in "fetches and pushes"
+ * @throws AppError 429 when the address has too many of the anonymous under way, 503 when there are too many
+ */
+export function inTransferTurn<T>(
+  { transfers, anonymousTransfers }: TransferTurns,
+  what: string,
+  { key, isAnonymous, signal }: Caller,
+  transfer: () => Promise<T>,
+): Promise<T> {
+  const turn = () =>
+    transfers.take(transfer, { key, signal }).catch((error) => {
+      throw error instanceof NoTurn ? busy(`Too many ${what} are under way`) : error;
+    });
+  if (!isAnonymous) return turn();
+  return anonymousTransfers.take(turn, { key, signal }).catch((error) => {
+    if (!(error instanceof NoTurn)) throw error;
+    const problem = `Too many ${what} without credentials are under way`;
+    throw new AppError('rate_limit_exceeded', `${problem}; try again in ${RETRY_SECONDS} s`, {
+      retryAfter: RETRY_SECONDS,
+    });
+  });
+}

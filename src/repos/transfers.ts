@@ -1,0 +1,51 @@
+/** What a fetch or a push is, whichever way it comes: who may make it, and what follows from it. */
+import type { Readable, Writable } from 'node:stream';
+import { demandAccount, type Viewer } from '../auth/permissions.ts';
+import type { Recheck } from '../auth/rechecks.ts';
+import type { Ending } from '../git/processes/run.ts';
+import { receivePack, type Service, type Session } from '../git/transport/transport.ts';
+import type { Services } from '../services.ts';
+import { removeQuarantines } from './pushes/quarantines.ts';
+import { pushRules } from './pushes/rules.ts';
+import { type GitAction, ruleOfGit } from './repos.ts';
+
+export function actionOf(service: Service): GitAction {
+  return service === 'git-upload-pack' ? 'repository.read' : 'repository.push';
+}
+
+/** A transfer is broken off when its viewer may not make it any more: its output is destroyed. */
+export function whileAllowed(
+  services: Pick<Services, 'db' | 'rechecks'>,
+  { viewer }: { viewer: Viewer },
+  { id, service, output }: { id: string; service: Service; output: Writable },
+): Recheck {
+  const right = services.rechecks.watch(viewer, ruleOfGit(services, id, actionOf(service)));
+  right.refused.addEventListener('abort', () => output.destroy(), { once: true });
+  return right;
+}
+
+export type Push = {
+  /** Of the repository. */
+  id: string;
+  requestId: string;
+  /** That the viewer may push, from `whileAllowed`. */
+  right: Recheck;
+  input: Readable;
+  output: Writable;
+};
+
+/** Takes a push of a viewer who may make it. @throws AppError 401 for the anonymous */
+export async function receiving(
+  services: Services,
+  { viewer }: { viewer: Viewer },
+  { id, requestId, right, input, output }: Push,
+): Promise<(session: Session) => Promise<Ending>> {
+  const by = demandAccount(viewer);
+  const rules = await pushRules(services, { repositoryId: id, by, requestId, right });
+  return (session) =>
+    services.git.quarantines.during(
+      id,
+      () => receivePack(session, input, output, rules),
+      () => removeQuarantines(services, id),
+    );
+}

@@ -1,0 +1,64 @@
+/** What the server and the process that speaks SSH tell each other beside the socket: its settings, and what it logs. */
+
+/** Numbers that bound what strangers can take. */
+export type SshLimits = {
+  /** From the opening of a connection to a key that is accepted. */
+  loginMs: number;
+  /** Connections that have not shown a key yet, in all and of one address. */
+  waiting: number;
+  waitingOfAddress: number;
+  /** Connections in all, and of one key. */
+  connections: number;
+  connectionsOfKey: number;
+  /** Connections of an address a minute that end without a key that is accepted. */
+  failuresOfAddress: number;
+  /** Keys that a connection may offer. */
+  attempts: number;
+  /** Commands at once on one connection. */
+  commands: number;
+  /** A connection without a command. */
+  idleMs: number;
+  /** Between two questions whether the client is still there, of which it may leave three without an answer. */
+  keepaliveMs: number;
+};
+
+export const SSH_LIMITS: SshLimits = {
+  loginMs: 30_000,
+  waiting: 100,
+  waitingOfAddress: 20,
+  connections: 1_000,
+  connectionsOfKey: 100,
+  failuresOfAddress: 60,
+  // An agent offers all its keys, one after the other.
+  attempts: 10,
+  commands: 10,
+  idleMs: 120_000,
+  keepaliveMs: 30_000,
+};
+
+export type Settings = {
+  kind: 'settings';
+  host: string;
+  port: number;
+  hostKeys: readonly string[];
+  /** The path of the socket where the server is asked. */
+  gateway: string;
+  limits: SshLimits;
+  /** Addresses and networks of proxies, behind which are many clients: limits of one address are none for them. */
+  proxies: readonly string[];
+};
+
+export type FromServer =
+  | Settings
+  /** From now on what comes is answered; until then it waits. */
+  | { kind: 'open' }
+  /** No new connections and commands; what runs goes on. */
+  | { kind: 'close' };
+
+export type Counts = { connections: number; waiting: number; refused: number };
+
+export type FromFront =
+  | { kind: 'listening'; port: number }
+  | { kind: 'failed'; code: string | undefined; message: string }
+  | { kind: 'log'; level: 'debug' | 'info' | 'warn'; fields: object; text: string }
+  | { kind: 'counts'; counts: Counts };

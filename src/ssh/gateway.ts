@@ -1,0 +1,131 @@
+/**
+ * Where the process that speaks SSH asks: a Unix socket in a folder of the server's user alone. It is asked whose a key is,
+ * and is given the commands of those whose key was verified.
+ */
+import { randomUUID } from 'node:crypto';
+import { once } from 'node:events';
+import { rm } from 'node:fs/promises';
+import { createServer, type Socket } from 'node:net';
+import type { Duplex } from 'node:stream';
+import { setTimeout as delay } from 'node:timers/promises';
+import { accountOfSshKey } from '../auth/authenticate.ts';
+import type { Services } from '../services.ts';
+import {
+  FrameReader,
+  jsonFrame,
+  type KeyAnswer,
+  type KeyQuestion,
+  type Kind,
+  type Opening,
+} from './frames.ts';
+import { type Command, type Forwarded, serve } from './session.ts';
+
+/** The other end is a process of ours, which says at once what it wants. */
+const FIRST_MS = 10_000;
+/** Commands still running after this are cut off when the server stops. */
+const DRAIN_MS = 10_000;
+
+export type Gateway = AsyncDisposable & {
+  /** Commands that run. */
+  readonly running: number;
+  /** Runs a command that another server was asked for, whose repository is here. */
+  serve(forwarded: Forwarded, socket: Duplex): void;
+};
+
+/** @param path of the socket, in a folder that nobody else enters */
+export async function openGateway(services: Services, path: string): Promise<Gateway> {
+  const running = new Set<Duplex>();
+  const sockets = new Set<Socket>();
+  let emptied = () => {};
+  const server = createServer((socket) => {
+    sockets.add(socket);
+    socket.once('close', () => sockets.delete(socket));
+    // Whoever reads finds it closed.
+    socket.on('error', () => {});
+    answer(socket).catch((error) => {
+      services.log.error({ err: error }, 'a question of the process that speaks SSH failed');
+      socket.destroy();
+    });
+  });
+
+  async function answer(socket: Socket): Promise<void> {
+    const first = await firstFrame(socket);
+    if (!first) return void socket.destroy();
+    if (first.kind === 'key') {
+      const { fingerprint } = first.value as KeyQuestion;
+      const account = await accountOfSshKey(services, fingerprint);
+      const known: KeyAnswer = account
+        ? { id: account.credential.id, name: account.username }
+        : null;
+      socket.end(jsonFrame('account', known));
+    } else if (first.kind === 'open') {
+      const opening = first.value as Opening;
+      await run({ opening, requestId: randomUUID(), isForwarded: false }, socket);
+    } else socket.destroy();
+  }
+
+  function run(command: Command, socket: Duplex): Promise<void> {
+    running.add(socket);
+    socket.once('close', () => {
+      if (running.delete(socket) && running.size === 0) emptied();
+    });
+    return serve(services, command, socket);
+  }
+
+  // Left by a server that was killed.
+  await rm(path, { force: true });
+  server.listen(path);
+  await once(server, 'listening');
+  server.on('error', (error) => services.log.error({ err: error }, 'SSH cannot be served'));
+  return {
+    get running() {
+      return running.size;
+    },
+    serve(forwarded, socket) {
+      socket.on('error', () => {});
+      run({ ...forwarded, isForwarded: true }, socket);
+    },
+    async [Symbol.asyncDispose]() {
+      const closed = new Promise((resolve) => server.close(resolve));
+      const late = new AbortController();
+      emptied = () => late.abort();
+      if (running.size > 0) await delay(DRAIN_MS, undefined, late).catch(() => {});
+      for (const socket of [...sockets, ...running]) socket.destroy();
+      await closed;
+    },
+  };
+}
+
+/** What is said first; null when nothing is. The socket is then at the byte after it, and paused. */
+async function firstFrame(socket: Socket): Promise<{ kind: Kind; value: unknown } | null> {
+  const { promise, resolve } = Promise.withResolvers<{ kind: Kind; value: unknown } | null>();
+  const timer = setTimeout(() => resolve(null), FIRST_MS);
+  socket.once('close', () => resolve(null));
+  let found: { kind: Kind; value: unknown } | undefined;
+  const reader = new FrameReader({
+    bytes: () => resolve(null),
+    json: (kind, value) => {
+      found ??= { kind, value };
+    },
+  });
+  const read = (chunk: Buffer) => {
+    try {
+      // Byte by byte only up to the end of this frame, which is short.
+      for (let at = 0; at < chunk.length && !found; at++) {
+        reader.take(chunk.subarray(at, at + 1));
+        if (!found) continue;
+        socket.off('data', read).pause();
+        if (at + 1 < chunk.length) socket.unshift(chunk.subarray(at + 1));
+        resolve(found);
+      }
+    } catch {
+      resolve(null);
+    }
+  };
+  socket.on('data', read);
+  try {
+    return await promise;
+  } finally {
+    clearTimeout(timer);
+  }
+}

@@ -1,0 +1,182 @@
+/**
+ * One command of a client whose key was shown to be its own: read, allowed and run. What it may do is decided by the
+ * functions that decide it over HTTP, and git runs under the same limits.
+ */
+import type { Duplex, Readable } from 'node:stream';
+import { pipeline } from 'node:stream/promises';
+import { accountById } from '../auth/authenticate.ts';
+import type { Account } from '../auth/permissions.ts';
+import { notAnswered, whereItIs } from '../cluster/cluster.ts';
+import { converse } from '../cluster/conversations.ts';
+import { busy, invalid, isUnexpected, toPublic } from '../errors.ts';
+import { type Ending, GitError } from '../git/processes/run.ts';
+import { RequestLimit, RequestTooLong } from '../git/transport/requests.ts';
+import { type Service, type Session, uploadPack } from '../git/transport/transport.ts';
+import { inTransferTurn } from '../limits/transfer-turns.ts';
+import { inFolder } from '../repos/folder.ts';
+import { openForGit } from '../repos/repos.ts';
+import { actionOf, receiving, whileAllowed } from '../repos/transfers.ts';
+import type { Services } from '../services.ts';
+import { type Asked, parseCommand } from './command.ts';
+import { type Conversation, conversationOver } from './conversation.ts';
+import type { Opening } from './frames.ts';
+
+/** With it git ends when it fails. */
+const FAILED = 128;
+const REFUSED = 1;
+
+/**
+ * How long nothing may move. A client that fetches answers at once, and git gives a sign of life while it works; one that
+ * pushes may need minutes to make its pack, and sends nothing meanwhile.
+ */
+const SILENCE_MS = { 'git-upload-pack': 120_000, 'git-receive-pack': 600_000 };
+
+/** What one server tells another of a command. */
+export type Forwarded = { opening: Opening; requestId: string };
+export type Command = Forwarded & {
+  /** By another server, which found that this one has the repository. It is not sent on again. */
+  isForwarded: boolean;
+};
+
+/** Who tests a key with `ssh -T` looks for it. */
+export function greetingOf({ credential, username }: Account): string {
+  const who = credential.kind === 'deploy' ? `deploy key of ${username}` : username;
+  return `Hi ${who}! You've authenticated, but Loam gives no shell.\n`;
+}
+
+/** Runs what a client asks for over `socket`, which is at the first byte of its input. Never rejects. */
+export async function serve(services: Services, asked: Command, socket: Duplex): Promise<void> {
+  const { credential, command, address } = asked.opening;
+  const { requestId: id } = asked;
+  const about = { req: { id }, ssh: { credential, command, address } };
+  const began = performance.now();
+  let talk: Conversation | undefined;
+  const conversation = () => {
+    talk ??= conversationOver(socket);
+    return talk;
+  };
+  try {
+    await run(services, asked, socket, conversation);
+    const ms = Math.round(performance.now() - began);
+    services.log.debug({ ...about, ms }, 'a command over SSH has ended');
+  } catch (error) {
+    const { gone, say, exit } = conversation();
+    const shown = toPublic(error);
+    if (!gone.aborted && isUnexpected(error))
+      services.log.error({ ...about, err: error }, 'git over SSH failed');
+    else services.log.debug({ ...about, code: shown.code }, 'a command over SSH was refused');
+    say(`loam: ${shown.message}${shown.status >= 500 ? ` (request id ${id})` : ''}\n`);
+    exit(FAILED);
+  }
+}
+
+async function run(
+  services: Services,
+  { opening, requestId, isForwarded }: Command,
+  socket: Duplex,
+  conversation: () => Conversation,
+): Promise<void> {
+  const { credential, command, address } = opening;
+  const viewer = {
+    ...(await accountById(services, credential)),
+    from: { address, requestId },
+  };
+  const asked = parseCommand(command);
+  if (asked.kind !== 'git') return say(conversation(), answerOf(asked, viewer));
+  const id = await openForGit(services, viewer, asked.place, actionOf(asked.service));
+  const here = () => talkGit(services, { id, asked, viewer, opening, requestId }, conversation());
+  if (isForwarded) return here();
+  await whereItIs(services, id, {
+    here,
+    async there(member) {
+      const closed = new AbortController();
+      socket.once('close', () => closed.abort());
+      const head: Forwarded = { opening, requestId };
+      const about = { repositoryId: id, head, signal: closed.signal };
+      const other = await converse(services, member, about);
+      // The first byte is on its way, so this is not tried again.
+      const isWhole = await join(socket, other);
+      if (!isWhole) notAnswered(services.log, member, new Error('it has broken off'));
+    },
+  });
+}
+
+type GitAsked = Asked & { kind: 'git' };
+type Run = {
+  id: string;
+  asked: GitAsked;
+  viewer: Account;
+  opening: Opening;
+  requestId: string;
+};
+
+async function talkGit(
+  services: Services,
+  { id, asked: { service }, viewer, opening, requestId }: Run,
+  { input: raw, output, gone, endAfterSilence, exit }: Conversation,
+): Promise<void> {
+  using right = whileAllowed(services, { viewer }, { id, service, output });
+  const { protocol } = opening;
+  const input = limited(raw, service);
+  const talk =
+    service === 'git-upload-pack'
+      ? (session: Session) => uploadPack(session, input, output)
+      : await receiving(services, { viewer }, { id, requestId, right, input, output });
+  const work = (dir: string) =>
+    services.git.tasks.run(async (stopping) => {
+      endAfterSilence(SILENCE_MS[service], 'loam: nothing has come for too long\n');
+      // A client that is gone shows in the streams; a push of it that is whole takes effect all the same.
+      const ending = await talk({ dir, protocol, signal: stopping, isConversation: true });
+      if (right.refused.aborted) throw right.refused.reason;
+      if (input.errored instanceof RequestTooLong) throw invalid(null, input.errored.message);
+      if (stopping.aborted) throw busy('The server is being stopped');
+      if (ending.code !== 0 && !gone.aborted) throw failure(ending, dir);
+    });
+  const caller = { key: viewer.credential.id, isAnonymous: false, signal: gone };
+  const fetchOrPush = () => inFolder(services, id, work);
+  await inTransferTurn(services.git, 'fetches and pushes', caller, fetchOrPush);
+  exit(0);
+}
+
+/** The input for as long as it is within its limit. */
+function limited(input: Readable, service: Service): Readable {
+  const limit = new RequestLimit(service);
+  pipeline(input, limit).catch(() => {});
+  return limit;
+}
+
+/** A client that git cannot read is at fault; what names the server's folder, or was cut off, is the server's. */
+function failure(ending: Ending, dir: string): Error {
+  const { signal, stderr } = ending;
+  const isOurs = (signal && signal !== 'SIGABRT') || stderr.includes(dir);
+  if (isOurs) return new GitError('over SSH', ending);
+  return invalid(null, stderr.replace(/^fatal: /, '') || 'The client does not speak as git does');
+}
+
+function say({ say, exit }: Conversation, text: string): void {
+  say(text);
+  exit(REFUSED);
+}
+
+function answerOf(asked: Exclude<Asked, GitAsked>, viewer: Account): string {
+  if (asked.kind === 'greeting') return greetingOf(viewer);
+  const why = asked.kind === 'refused' ? asked.why : 'Large files are not served over SSH yet';
+  return `loam: ${why}\n`;
+}
+
+/** Carries bytes in both directions until both sockets are closed. @returns whether `other` ended before `own` left */
+async function join(own: Duplex, other: Duplex): Promise<boolean> {
+  const { promise, resolve } = Promise.withResolvers<boolean>();
+  other.on('error', () => {});
+  own.once('close', () => {
+    resolve(true);
+    other.destroy();
+  });
+  other.once('close', () => {
+    resolve(other.readableEnded);
+    if (!other.readableEnded) own.destroy();
+  });
+  if (own.destroyed) other.destroy();
+  own.pipe(other).pipe(own);
+  return promise;
+}

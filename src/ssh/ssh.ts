@@ -1,0 +1,225 @@
+/**
+ * Git over SSH: a process that speaks it with strangers, and the gateway where that process asks. Each can end without the
+ * other: without the process its sessions end and another one is started, without the server the process ends.
+ */
+import { type ChildProcess, spawn } from 'node:child_process';
+import { chmod, mkdir } from 'node:fs/promises';
+import type { IncomingMessage } from 'node:http';
+import { dirname, join } from 'node:path';
+import type { Duplex } from 'node:stream';
+import { setTimeout as delay } from 'node:timers/promises';
+import type { PrismaClient } from '../../prisma/generated/client.ts';
+import { accept, isConversation } from '../cluster/conversations.ts';
+import { type Config, ConfigError } from '../config.ts';
+import type { Keys } from '../crypto/keys.ts';
+import type { Logger } from '../log.ts';
+import type { Services } from '../services.ts';
+import {
+  type Counts,
+  type FromFront,
+  type FromServer,
+  SSH_LIMITS,
+  type SshLimits,
+} from './front/protocol.ts';
+import { openGateway } from './gateway.ts';
+import { type HostKey, readHostKeys } from './host-keys.ts';
+import type { Forwarded } from './session.ts';
+import { socketPath } from './socket-path.ts';
+
+export type Ssh = AsyncDisposable & {
+  /** Listened on. */
+  readonly port: number;
+  readonly hostKeys: readonly HostKey[];
+  readonly counts: Counts;
+  /** Of the process that speaks SSH, for tests. */
+  readonly pid: number | undefined;
+  /** From now on clients are answered; until then they wait. */
+  open(): void;
+  /** No new connections and commands; what runs goes on. */
+  close(): void;
+};
+
+/** What takes sockets of other servers. */
+type Port = {
+  converse(
+    isOurs: (req: IncomingMessage) => boolean,
+    serve: (req: IncomingMessage, socket: Duplex) => void,
+  ): void;
+};
+
+/**
+ * Answers clients, and runs the commands that other servers were asked for, also where SSH is off: whose repository is here
+ * is run here. Disposing waits for what runs.
+ */
+export async function serveSsh(
+  services: Services,
+  ssh: Ssh | null,
+  port: Port,
+): Promise<AsyncDisposable> {
+  const path = socketPath(services.config.dataDir);
+  await mkdir(dirname(path), { recursive: true, mode: 0o700 });
+  await chmod(dirname(path), 0o700);
+  const gateway = await openGateway(services, path);
+  port.converse(
+    (req) => isConversation(services, req),
+    (req, socket) => {
+      const begun = accept(req, socket);
+      if (begun) gateway.serve(begun.head as Forwarded, socket);
+      else socket.destroy();
+    },
+  );
+  ssh?.open();
+  return {
+    async [Symbol.asyncDispose]() {
+      ssh?.close();
+      await gateway[Symbol.asyncDispose]();
+    },
+  };
+}
+
+type Options = {
+  config: Config;
+  db: PrismaClient;
+  keys: Keys;
+  log: Logger;
+  limits?: Partial<SshLimits>;
+};
+
+/** After a process that has ended; doubled up to the longest while they end soon. */
+const FIRST_PAUSE_MS = 500;
+const LONGEST_PAUSE_MS = 30_000;
+const SOON_MS = 60_000;
+/** Between SIGTERM and SIGKILL. */
+const GRACE_MS = 2_000;
+
+/**
+ * Takes the port. Null: there is to be none.
+ * @throws ConfigError when it cannot listen there
+ */
+export async function takeSshPort({ config, db, keys, log, limits }: Options): Promise<Ssh | null> {
+  if (config.ssh === 'off') return null;
+  const { host, port: wanted } = config.ssh;
+  const hostKeys = await readHostKeys(db, keys);
+  const gateway = socketPath(config.dataDir);
+  const stopping = new AbortController();
+  let counts: Counts = { connections: 0, waiting: 0, refused: 0 };
+  let isOpen = false;
+  let child: ChildProcess;
+  let ended: Promise<void>;
+
+  /** @throws Error with the code of the fault when it cannot listen */
+  async function start(port: number): Promise<number> {
+    const listening = Promise.withResolvers<number>();
+    const own = spawn(process.execPath, [join(import.meta.dirname, 'front/main.ts')], {
+      cwd: '/',
+      env: { PATH: process.env.PATH ?? '/usr/bin:/bin' },
+      // What it cannot say otherwise, such as a fault of Node itself.
+      stdio: ['ignore', 'ignore', 'inherit', 'ipc'],
+      detached: true,
+    });
+    child = own;
+    ended = new Promise((resolve) => own.once('close', () => resolve()));
+    own.on('error', (error) => listening.reject(error));
+    own.once('close', (code, signal) => {
+      listening.reject(new Error(`the process that speaks SSH ended with ${code ?? signal}`));
+    });
+    own.on('message', (said: FromFront) => {
+      if (said.kind === 'listening') listening.resolve(said.port);
+      else if (said.kind === 'failed')
+        listening.reject(Object.assign(new Error(said.message), { code: said.code }));
+      else if (said.kind === 'log') log[said.level]({ ssh: said.fields }, said.text);
+      else counts = said.counts;
+    });
+    tell({
+      kind: 'settings',
+      host,
+      port,
+      hostKeys: hostKeys.map(({ privateKey }) => privateKey),
+      gateway,
+      limits: { ...SSH_LIMITS, ...limits },
+      proxies: proxiesOf(config),
+    });
+    try {
+      const taken = await listening.promise;
+      if (isOpen) tell({ kind: 'open' });
+      return taken;
+    } catch (error) {
+      own.kill('SIGKILL');
+      throw error;
+    }
+  }
+
+  function tell(message: FromServer): void {
+    if (child.connected) child.send(message, () => {});
+  }
+
+  const port = await start(wanted).catch((error) => {
+    throw listenFault(error, host, wanted);
+  });
+
+  async function supervise(): Promise<void> {
+    let pause = FIRST_PAUSE_MS;
+    let startedAt = performance.now();
+    while (!stopping.signal.aborted) {
+      await ended;
+      if (stopping.signal.aborted) return;
+      counts = { connections: 0, waiting: 0, refused: counts.refused };
+      pause = performance.now() - startedAt > SOON_MS ? FIRST_PAUSE_MS : pause;
+      log.error({ retryMs: pause }, 'the process that speaks SSH has ended; its sessions are over');
+      await delay(pause, undefined, stopping).catch(() => {});
+      pause = Math.min(pause * 2, LONGEST_PAUSE_MS);
+      startedAt = performance.now();
+      if (!stopping.signal.aborted)
+        await start(port).catch((error) => log.error({ err: error }, 'SSH cannot be served yet'));
+    }
+  }
+  const supervised = supervise();
+
+  return {
+    port,
+    hostKeys,
+    get counts() {
+      return counts;
+    },
+    get pid() {
+      return child.pid;
+    },
+    open() {
+      isOpen = true;
+      tell({ kind: 'open' });
+    },
+    close: () => tell({ kind: 'close' }),
+    async [Symbol.asyncDispose]() {
+      stopping.abort();
+      child.kill('SIGTERM');
+      const late = setTimeout(() => child.kill('SIGKILL'), GRACE_MS);
+      await ended;
+      clearTimeout(late);
+      await supervised;
+    },
+  };
+}
+
+/** Where only their number is known, they are taken to be of this network. */
+const PRIVATE = ['10.0.0.0/8', '172.16.0.0/12', '192.168.0.0/16', 'fc00::/7'];
+
+function proxiesOf({ trustedProxies }: Config): readonly string[] {
+  if (Array.isArray(trustedProxies)) return trustedProxies;
+  return trustedProxies ? PRIVATE : [];
+}
+
+function listenFault(error: NodeJS.ErrnoException, host: string, port: number): Error {
+  const { code, message } = error;
+  switch (code) {
+    case 'EADDRINUSE':
+      return new ConfigError(`LOAM_SSH_PORT: ${port} is in use on ${host}; off serves no SSH`);
+    case 'EACCES':
+      return new ConfigError(
+        `LOAM_SSH_PORT: no right to listen on ${port}; those from 1024 need none`,
+      );
+    default:
+      return new ConfigError(
+        `LOAM_SSH_HOST, LOAM_SSH_PORT: cannot listen on ${host}, port ${port}: ${message}`,
+      );
+  }
+}

@@ -1,0 +1,226 @@
+/** Git over SSH, with the stock clients: fetches, pushes, whose keys work, and what is refused. */
+import { randomBytes } from 'node:crypto';
+import { readFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
+import { Workspace } from './git.ts';
+import { type Client, eventually, startApp, type TestApp } from './harness.ts';
+import { needs } from './needs.ts';
+import { makeKey, SshUser, sshUser } from './ssh-client.ts';
+
+let app: TestApp;
+let ada: Client;
+let bob: Client;
+let workspace: Workspace;
+let adas: SshUser & { id: string };
+let bobs: SshUser & { id: string };
+const port = () => app.app.ssh?.port ?? 0;
+
+beforeEach((ctx) => needs(ctx, 'ssh'));
+beforeAll(async () => {
+  app = await startApp({ config: { ssh: { host: '127.0.0.1', port: 0 } } });
+  workspace = await Workspace.open();
+  [ada, bob] = await Promise.all([app.user('ada'), app.user('bob')]);
+  adas = await sshUser(ada, workspace, port());
+  bobs = await sshUser(bob, workspace, port());
+});
+afterAll(async () => {
+  await workspace[Symbol.asyncDispose]();
+  await app[Symbol.asyncDispose]();
+});
+
+async function repository(
+  name: string,
+  more: object = {},
+): Promise<{ id: string; ssh_url: string }> {
+  const { status, body } = await ada.post('/auth/v1/repository/ada', { name, ...more });
+  expect(status).toBe(201);
+  return body;
+}
+
+test('a clone, a fetch and a push, at the address that the repository has, and the record after it', async () => {
+  const { id, ssh_url } = await repository('hello');
+  expect(ssh_url).toBe(`ssh://git@127.0.0.1:${port()}/ada/hello.git`);
+  await adas.git('.', 'clone', '-q', ssh_url, 'hello');
+  const sha = await workspace.commit('hello', { 'a.txt': 'a\n', 'b.bin': randomBytes(3_000_000) });
+  const pushed = await adas.try('hello', 'push', 'origin', 'HEAD:main', 'HEAD:refs/tags/v1');
+  expect(pushed).toMatchObject({ code: 0 });
+  const { body } = await ada.get(`/auth/v1/repository/ada/${id}`);
+  expect(body).toMatchObject({ branches: 1, tags: 1, pushed_at: expect.any(String) });
+
+  // Both forms of an address, with and without `.git`.
+  const path = `git@127.0.0.1:ada/hello`;
+  await adas.git('.', '-c', 'protocol.version=1', 'clone', '-q', path, 'again');
+  expect(await workspace.git('again', 'rev-parse', 'HEAD')).toBe(sha);
+  expect((await readFile(join(workspace.path, 'again/b.bin'))).length).toBe(3_000_000);
+
+  const next = await workspace.commit('hello', { 'a.txt': 'b\n' });
+  await adas.git('hello', 'push', '-q', 'origin', 'HEAD:main');
+  await adas.git('again', 'pull', '-q', path, 'main');
+  expect(await workspace.git('again', 'rev-parse', 'HEAD')).toBe(next);
+
+  const { data } = await ada.graphql(
+    `{ viewer { auditLog(action: REPOSITORY_PUSH) { nodes { address credential { kind id } } } sshKeys { nodes { lastUsedAt } } } }`,
+  );
+  const [last] = data.viewer.auditLog.nodes;
+  expect(last).toEqual({ address: '127.0.0.1', credential: { kind: 'ssh', id: adas.id } });
+  await eventually(async () => {
+    const { viewer } = await ada.gql('{ viewer { sshKeys { nodes { lastUsedAt } } } }');
+    expect(viewer.sshKeys.nodes[0].lastUsedAt).toEqual(expect.any(String));
+  });
+});
+
+test('protocol version 2, shallow and partial', async () => {
+  await repository('deep');
+  await adas.git('.', 'clone', '-q', adas.url('ada/deep'), 'deep');
+  for (const text of ['1', '2', '3'])
+    await workspace.commit('deep', { 'a.txt': text, [`${text}.txt`]: text.repeat(100) });
+  await adas.git('deep', 'push', '-q', 'origin', 'HEAD');
+  const traced = await workspace.try(
+    '.',
+    ...['-c', `core.sshCommand=env GIT_TRACE_PACKET=1 ssh ${adas.options.join(' ')}`],
+    ...['-c', 'protocol.version=2', 'ls-remote', adas.url('ada/deep')],
+  );
+  expect(traced).toMatchObject({ code: 0, stdout: expect.stringContaining('refs/heads/main') });
+  const version = await adas.ssh(["git-upload-pack 'ada/deep.git'"], '0000', {
+    before: ['-o', 'SetEnv=GIT_PROTOCOL=version=2'],
+  });
+  expect(version.stdout).toMatch(/^000eversion 2\n/);
+  await adas.git('.', 'clone', '-q', '--depth=1', adas.url('ada/deep'), 'shallow');
+  expect(await workspace.git('shallow', 'rev-list', '--count', 'HEAD')).toBe('1');
+  await adas.git(
+    '.',
+    'clone',
+    '-q',
+    '--filter=blob:none',
+    '--no-checkout',
+    adas.url('ada/deep'),
+    'part',
+  );
+  expect(await adas.git('part', 'show', 'HEAD:3.txt')).toBe('3'.repeat(100));
+});
+
+test('every type of key opens the same account', async () => {
+  for (const type of [
+    ['rsa', '-b', '2048'],
+    ['ecdsa', '-b', '256'],
+    ['ecdsa', '-b', '521'],
+  ] as const) {
+    const user = await sshUser(ada, workspace, port(), ...type);
+    const { code, stderr } = await user.ssh([]);
+    expect([code, stderr]).toEqual([1, "Hi ada! You've authenticated, but Loam gives no shell.\n"]);
+  }
+});
+
+test('who may read and who may push, by the same rules as over HTTP', async () => {
+  const { id } = await repository('closed');
+  const url = bobs.url('ada/closed');
+  const hidden = await bobs.try('.', 'clone', url, 'x');
+  expect(hidden.stderr).toContain('loam: Repository not found');
+  expect(hidden.code).toBe(128);
+  const missing = await bobs.try('.', 'clone', bobs.url('ada/nothing'), 'x');
+  expect(missing.stderr).toBe(hidden.stderr);
+  await ada.post(`/auth/v1/repository/ada/${id}/visibility`, { visibility: 'internal' });
+  await bobs.git('.', 'clone', '-q', url, 'closed');
+  await workspace.commit('closed', { 'a.txt': 'a' });
+  const refused = await bobs.try('closed', 'push', 'origin', 'HEAD');
+  expect(refused.stderr).toContain('loam: You may not push in this namespace');
+
+  // Of a stranger's key nothing works, nor of another user's name.
+  const stranger = new SshUser(workspace, makeKey(workspace), port());
+  expect((await stranger.ssh([])).stderr).toContain('Permission denied (publickey)');
+  expect((await adas.ssh([], '', { user: 'ada' })).stderr).toContain('Permission denied');
+  const password = ['-o', 'PreferredAuthentications=password,keyboard-interactive'];
+  expect((await adas.ssh([], '', { before: password })).code).toBe(255);
+});
+
+test('a push that is refused says why, and changes nothing', async () => {
+  const { id } = await repository('strict');
+  await ada.gql(
+    `mutation { updateRepository(input: {namespace: "ada", id: "${id}", secretScanning: true, branchProtection: true}) { repository { id } } }`,
+  );
+  await adas.git('.', 'clone', '-q', adas.url('ada/strict'), 'strict');
+  const before = await workspace.git('strict', 'rev-parse', 'HEAD');
+  await workspace.commit('strict', { 'a.txt': `ghp_${'a1B2c3D4e5'.repeat(3)}f6G7h8\n` });
+  const secret = await adas.try('strict', 'push', 'origin', 'HEAD');
+  const deleted = await adas.try('strict', 'push', 'origin', ':main');
+  expect(deleted.stderr).toContain('The branch main is protected and cannot be deleted');
+  expect(deleted.code).toBe(1);
+  expect([secret.code, secret.stderr]).toEqual([1, expect.stringContaining('a.txt:1 adds')]);
+  expect(await adas.git('strict', 'ls-remote', 'origin', 'main')).toContain(before);
+});
+
+test('a deploy key reads its repository, or pushes to it, and nothing else', async () => {
+  const { id } = await repository('deployed');
+  await repository('other', { visibility: 'public' });
+  const add = async (write: boolean) => {
+    const key = makeKey(workspace);
+    const { addDeployKey } = await ada.gql(
+      'mutation ($input: AddDeployKeyInput!) { addDeployKey(input: $input) { deployKey { id } } }',
+      { input: { repositoryId: id, title: 'ci', key: key.publicKey, write } },
+    );
+    return Object.assign(new SshUser(workspace, key, port()), { id: addDeployKey.deployKey.id });
+  };
+  const [reader, writer] = [await add(false), await add(true)];
+  expect((await reader.ssh([])).stderr).toContain('Hi deploy key of ada!');
+  await reader.git('.', 'clone', '-q', reader.url('ada/deployed'), 'deployed');
+  await workspace.commit('deployed', { 'a.txt': 'a' });
+  const refused = await reader.try('deployed', 'push', 'origin', 'HEAD');
+  expect(refused.stderr).toContain('lacks the scope repo:write');
+  await writer.git('deployed', 'push', '-q', 'origin', 'HEAD');
+  for (const other of ['ada/other', 'ada/hello'])
+    expect((await writer.try('.', 'ls-remote', writer.url(other))).stderr).toContain(
+      'Repository not found',
+    );
+  await ada.gql(`mutation { deleteDeployKey(input: {id: "${writer.id}"}) { id } }`);
+  expect((await writer.ssh([])).stderr).toContain('Permission denied');
+});
+
+test('no shell, no other command, no terminal, no forwarding, no sftp, no environment', async () => {
+  const refusal = async (...args: string[]) => (await adas.ssh(args)).stderr;
+  expect(await refusal()).toBe("Hi ada! You've authenticated, but Loam gives no shell.\n");
+  expect(await refusal('-tt')).toContain('PTY allocation request failed');
+  for (const command of [
+    'ls',
+    'git-shell',
+    'git config -l',
+    'git-upload-archive ada/hello',
+    'scp -f x',
+  ])
+    expect(await refusal(command)).toContain('is not offered here');
+  for (const path of [
+    '',
+    'hello',
+    'a/b/c',
+    '..',
+    '../../etc/passwd',
+    '~ada/hello',
+    "'ada/x' --help",
+  ])
+    expect(await refusal(`git-upload-pack ${path}`)).toMatch(/names no repository|not found/);
+  expect(await refusal("git-upload-pack 'ada/hello")).toContain('cannot be read');
+  expect(await refusal('\u001b[31mred')).toBe(
+    'loam: "\\u001b[31mred" is not offered here. Loam serves git over SSH: git-upload-pack, git-receive-pack and git-lfs-authenticate\n',
+  );
+  const sftp = await adas.ssh(['-s', 'sftp']);
+  expect(sftp.stderr).toContain('subsystem request failed');
+  // Neither to this machine nor from it.
+  const through = await adas.ssh([], '', { before: ['-W', `127.0.0.1:${new URL(app.base).port}`] });
+  expect(through).toMatchObject({
+    code: 255,
+    stderr: expect.stringContaining('forwarding failed'),
+  });
+  const back = await adas.ssh(['git-upload-pack x/y'], '', {
+    before: ['-o', 'ExitOnForwardFailure=yes', '-R', '0:127.0.0.1:1'],
+  });
+  expect(back.stderr).toContain('remote port forwarding failed');
+});
+
+test('a key that is deleted works no more, nor does what is under way with it', async () => {
+  await repository('revoked');
+  const user = await sshUser(ada, workspace, port());
+  const child = user.ssh(["git-receive-pack 'ada/revoked.git'"], '');
+  expect((await child).code).not.toBe(255);
+  await ada.gql(`mutation { deleteSshKey(input: {id: "${user.id}"}) { id } }`);
+  expect((await user.ssh([])).stderr).toContain('Permission denied');
+});
