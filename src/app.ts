@@ -7,12 +7,11 @@ import type { Server } from 'node:http';
 import { hostname } from 'node:os';
 import { join } from 'node:path';
 import type { PrismaClient } from '../prisma/generated/client.ts';
-import { removeOldEntries } from './audit/retention.ts';
 import { recordUsage } from './auth/last-used.ts';
 import { seedOperator } from './auth/operator.ts';
 import { openRechecks } from './auth/rechecks.ts';
 import { openCluster } from './cluster/cluster.ts';
-import { openMembers, removeGoneServers } from './cluster/members.ts';
+import { openMembers } from './cluster/members.ts';
 import type { Config } from './config.ts';
 import { demandSameKey, type Keys, readKeys } from './crypto/keys.ts';
 import { createSigner } from './crypto/signed-links.ts';
@@ -22,13 +21,11 @@ import { startUpkeep } from './database/upkeep.ts';
 import { Bus } from './events/bus.ts';
 import { goOnAfterRestored } from './events/clock.ts';
 import { outboxLag } from './events/lag.ts';
-import { removeOldEvents } from './events/retention.ts';
 import { openGit } from './git/git.ts';
 import { checkVersion } from './git/processes/run.ts';
 import type { ConnectionLimits } from './http/connections.ts';
 import { CORS_HEADERS } from './http/cors.ts';
 import { databaseAnswers, version } from './http/diagnostics.ts';
-import { removeOldAnswers } from './http/kept-answers.ts';
 import { drain } from './http/listening.ts';
 import { openMetricsPort } from './http/metrics.ts';
 import { takePort } from './http/port.ts';
@@ -36,36 +33,32 @@ import { openRateLimits } from './http/rate-limits.ts';
 import { createHttp } from './http/server.ts';
 import { createStarting } from './http/starting.ts';
 import { createWorking } from './http/working.ts';
-import { removeLeftMarked } from './jobs/artifacts/kept.ts';
 import { openCheckouts, openRemoteCheckouts } from './jobs/checkouts.ts';
-import { removeDeletedPages } from './jobs/logs/removal.ts';
 import { openPlaces } from './jobs/places.ts';
 import { openRunner } from './jobs/runners/open.ts';
 import type { Runner } from './jobs/runners/runner.ts';
 import { createSecretBox } from './jobs/secrets.ts';
 import { waitingJobs } from './jobs/waiting.ts';
-import { removeGoneWorkers } from './jobs/worker/queue.ts';
 import { startWorker, type Worker } from './jobs/worker/worker.ts';
 import { openLfs } from './lfs/lfs.ts';
 import { openLargeFiles } from './lfs/store/store.ts';
-import { sweepLargeFiles } from './lfs/store/sweep.ts';
 import { Reads } from './limits/reads.ts';
 import { createLog, type Logger } from './log.ts';
 import { createMetrics, type Metrics } from './metrics/metrics.ts';
 import { PushRecorder } from './repos/pushes/recorder.ts';
 import { createFindingIds } from './repos/pushes/secrets/ids.ts';
-import { recoverRepositories, removeAbandoned, takeOverFromDead } from './repos/recovery.ts';
+import { recoverRepositories, takeOverFromDead } from './repos/recovery.ts';
 import type { ProcessServices, Services } from './services.ts';
 import type { SshLimits } from './ssh/front/protocol.ts';
 import { type Ssh, serveSsh, takeSshPort } from './ssh/ssh.ts';
 import { identityOf, prepareDataFolder } from './storage/data-folder.ts';
 import { watchDiskSpace } from './storage/disk-space.ts';
 import { openStorage } from './storage/open.ts';
+import { upkeepOf } from './upkeep.ts';
 import { createConnector, readAuthorities } from './webhooks/delivery/connector.ts';
 import { createGuard } from './webhooks/delivery/guard.ts';
 import { type Lookup, lookUp } from './webhooks/delivery/lookup.ts';
 import { markBeginning, startDispatcher } from './webhooks/dispatcher.ts';
-import { removeDeletedWebhooks, removeOldDeliveries } from './webhooks/retention.ts';
 import { createWebhookSecrets } from './webhooks/secrets.ts';
 import { startSender } from './webhooks/sender.ts';
 
@@ -111,7 +104,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   await prepareDataFolder(config.repositoriesDir, 'LOAM_REPOSITORIES_DIR');
   const { address: metricsAddress } = cleanup.use(await openMetricsPort(config, metrics, log));
   const process = await openProcess(config, { log, metrics }, cleanup);
-  const { db, pool, cluster, storage, bus } = process.services;
+  const { db, pool, cluster, bus } = process.services;
   // The same on every server; those that run jobs alone leave it to them.
   metrics.read({
     waitingJobs: () => waitingJobs({ pool }),
@@ -189,25 +182,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
         readSlots(services),
       ),
     // Of all processes, those that answer requests do this: there is always one of them.
-    () =>
-      startUpkeep(services, {
-        'removing old events': () => removeOldEvents(services, config.eventDays),
-        'removing old entries of the audit log': () => removeOldEntries(services, config.auditDays),
-        'removing old answers to requests': () => removeOldAnswers(services),
-        'removing workers that are gone': () => removeGoneWorkers(services),
-        'removing servers that are gone': () => removeGoneServers(services),
-        'removing what nobody builds or removes any more': () => removeAbandoned(services),
-        'removing what was not stored to its end': async () => {
-          await storage.tidy();
-          return false;
-        },
-        'removing artifacts that were deleted': () => removeLeftMarked(services),
-        'removing logs of deleted jobs': () => removeDeletedPages(services),
-        'removing old deliveries of webhooks': () => removeOldDeliveries(services),
-        'removing webhooks that were deleted': () => removeDeletedWebhooks(services),
-        // The last, because it may have much to copy.
-        'removing large files that nobody has': () => sweepLargeFiles(services),
-      }),
+    () => startUpkeep(services, upkeepOf(services)),
     // The first thing of the end, so that others take over before requests are refused here.
     () => ({ [Symbol.asyncDispose]: () => cluster.members.leave() }),
     // Before that, so that nobody takes this one for dead and sends what it sends.

@@ -21,6 +21,7 @@ import {
 import * as kinds from './variables/kinds.ts';
 import { whyUnknown } from './variables/misspelt.ts';
 import { S3_VARIABLES, type S3Config, s3Of } from './variables/s3.ts';
+import { SSH_VARIABLES, type SshConfig, sshOf } from './variables/ssh.ts';
 import {
   TRACING_VARIABLES,
   type TracingConfig,
@@ -100,8 +101,7 @@ export type Config = {
   auditDays: number;
   /** For how long the store of large files keeps what nobody has, and with it what an upload counts on. */
   lfsGraceHours: number;
-  /** Where SSH is served; 0 takes any free port. */
-  ssh: 'off' | { host: string; port: number };
+  ssh: SshConfig | 'off';
   /** Whose `X-Forwarded-For` is believed: so many hops, or those addresses; nobody's when false. */
   trustedProxies: false | number | string[];
   /** Requests per plan; `off` for trusted networks and benchmarks. */
@@ -222,12 +222,7 @@ export const VARIABLES = {
     'hours for which the bytes of large files stay that nobody has any more; 1 to 720',
     kinds.integer(1, 720),
   ],
-  LOAM_SSH_PORT: [
-    '2222',
-    'TCP port of git over SSH, which ssh_url names; 0 takes a free one, off serves none',
-    kinds.portOrOff,
-  ],
-  LOAM_SSH_HOST: ['', 'address to listen on for SSH; unset: HOST', kinds.host],
+  ...SSH_VARIABLES,
   LOAM_TRUSTED_PROXIES: [
     '',
     'proxies whose X-Forwarded-For is believed: addresses and CIDRs with commas between, or how many there are',
@@ -336,10 +331,7 @@ export function readConfig(env: Env = process.env): Config {
     eventDays: values.LOAM_EVENT_DAYS,
     auditDays: values.LOAM_AUDIT_DAYS,
     lfsGraceHours: values.LOAM_LFS_GRACE_HOURS,
-    ssh:
-      values.LOAM_SSH_PORT === 'off'
-        ? 'off'
-        : { host: values.LOAM_SSH_HOST ?? values.HOST, port: values.LOAM_SSH_PORT },
+    ssh: sshOf(values),
     trustedProxies: values.LOAM_TRUSTED_PROXIES ?? false,
     rateLimits: values.LOAM_RATE_LIMITS ?? planLimits,
     redis: values.LOAM_REDIS_URL,

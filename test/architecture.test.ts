@@ -19,7 +19,7 @@ const sources: Source[] = globSync('src/**/*.{ts,tsx}', { cwd: ROOT }).map((path
 
 /** The adapters, which import a transport: of a feature its `graphql/` and `http.ts`. Every other file is domain. */
 const ADAPTER =
-  /^src\/(graphql|rest|http)\/|^src\/(main|app)\.ts$|^src\/\w+\/(graphql\/|http\.ts$)/;
+  /^src\/(graphql|rest|http)\/|^src\/(main|app|upkeep)\.ts$|^src\/\w+\/(graphql\/|http\.ts$)/;
 const FEATURES = ['auth', 'git', 'repos', 'jobs', 'webhooks', 'feed', 'lfs', 'ssh'];
 
 /** `path imports name` for each import of the `from` files that matches `to`. */

@@ -216,6 +216,29 @@ test('no shell, no other command, no terminal, no forwarding, no sftp, no enviro
   expect(back.stderr).toContain('remote port forwarding failed');
 });
 
+test('git-lfs gets an address and a token over SSH, and stores its files by them', async (ctx) => {
+  needs(ctx, 'git-lfs');
+  await repository('large');
+  const asked = await adas.ssh(['git-lfs-authenticate', 'ada/large.git', 'download']);
+  expect(JSON.parse(asked.stdout)).toMatchObject({
+    href: `${app.base}/ada/large.git/info/lfs`,
+    header: { Authorization: expect.stringMatching(/^Bearer loam_lfs_/) },
+    expires_in: 3600,
+  });
+  const hidden = await bobs.ssh(['git-lfs-authenticate', 'ada/large.git', 'download']);
+  expect(hidden).toMatchObject({ code: 128, stdout: '', stderr: 'loam: Repository not found\n' });
+  await adas.git('.', 'clone', '-q', adas.url('ada/large'), 'large');
+  await adas.git('large', 'lfs', 'install', '--local', '--skip-smudge');
+  await adas.git('large', 'lfs', 'track', '*.bin');
+  const content = randomBytes(300_000);
+  await workspace.commit('large', { 'a.bin': content });
+  await adas.git('large', 'push', '-q', 'origin', 'HEAD');
+  await adas.git('.', 'clone', '-q', adas.url('ada/large'), 'large-again');
+  await adas.git('large-again', 'lfs', 'install', '--local');
+  await adas.git('large-again', 'lfs', 'pull');
+  expect(await readFile(join(workspace.path, 'large-again/a.bin'))).toEqual(content);
+});
+
 test('a key that is deleted works no more, nor does what is under way with it', async () => {
   await repository('revoked');
   const user = await sshUser(ada, workspace, port());

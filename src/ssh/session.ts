@@ -31,6 +31,9 @@ const REFUSED = 1;
  */
 const SILENCE_MS = { 'git-upload-pack': 120_000, 'git-receive-pack': 600_000 };
 
+/** After it git-lfs asks anew. */
+const LFS_SECONDS = 3_600;
+
 /** What one server tells another of a command. */
 export type Forwarded = { opening: Opening; requestId: string };
 export type Command = Forwarded & {
@@ -82,7 +85,9 @@ async function run(
     from: { address, requestId },
   };
   const asked = parseCommand(command);
-  if (asked.kind !== 'git') return say(conversation(), answerOf(asked, viewer));
+  if (asked.kind === 'greeting') return refuse(conversation(), greetingOf(viewer));
+  if (asked.kind === 'refused') return refuse(conversation(), `loam: ${asked.why}\n`);
+  if (asked.kind === 'lfs') return authenticate(services, asked, viewer, conversation());
   const id = await openForGit(services, viewer, asked.place, actionOf(asked.service));
   const here = () => talkGit(services, { id, asked, viewer, opening, requestId }, conversation());
   if (isForwarded) return here();
@@ -153,15 +158,29 @@ function failure(ending: Ending, dir: string): Error {
   return invalid(null, stderr.replace(/^fatal: /, '') || 'The client does not speak as git does');
 }
 
-function say({ say, exit }: Conversation, text: string): void {
-  say(text);
+function refuse({ say, exit }: Conversation, why: string): void {
+  say(why);
   exit(REFUSED);
 }
 
-function answerOf(asked: Exclude<Asked, GitAsked>, viewer: Account): string {
-  if (asked.kind === 'greeting') return greetingOf(viewer);
-  const why = asked.kind === 'refused' ? asked.why : 'Large files are not served over SSH yet';
-  return `loam: ${why}\n`;
+/** Tells git-lfs where large files are served and gives it a token for that, in its own form. */
+async function authenticate(
+  services: Services,
+  { operation, place }: Asked & { kind: 'lfs' },
+  viewer: Account,
+  { output, exit }: Conversation,
+): Promise<void> {
+  const action = operation === 'upload' ? 'repository.push' : 'repository.read';
+  const repositoryId = await openForGit(services, viewer, place, action);
+  const grant = { repositoryId, credentialId: viewer.credential.id, operation };
+  const token = services.lfs.tokens.issue(grant, LFS_SECONDS);
+  const answer = {
+    href: `${services.urls.base}/${place.namespace}/${place.name}.git/info/lfs`,
+    header: { Authorization: `Bearer ${token}` },
+    expires_in: LFS_SECONDS,
+  };
+  output.write(`${JSON.stringify(answer)}\n`);
+  exit(0);
 }
 
 /** Carries bytes in both directions until both sockets are closed. @returns whether `other` ended before `own` left */

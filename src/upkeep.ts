@@ -1,0 +1,35 @@
+/** What every server looks after now and then, by turns with the others: removing what nobody needs any more. */
+import { removeOldEntries } from './audit/retention.ts';
+import { removeGoneServers } from './cluster/members.ts';
+import { removeOldEvents } from './events/retention.ts';
+import { removeOldAnswers } from './http/kept-answers.ts';
+import { removeLeftMarked } from './jobs/artifacts/kept.ts';
+import { removeDeletedPages } from './jobs/logs/removal.ts';
+import { removeGoneWorkers } from './jobs/worker/queue.ts';
+import { sweepLargeFiles } from './lfs/store/sweep.ts';
+import { removeAbandoned } from './repos/recovery.ts';
+import type { Services } from './services.ts';
+import { removeDeletedWebhooks, removeOldDeliveries } from './webhooks/retention.ts';
+
+/** What is said in the log → what does a bounded part of it, and says whether there is more (`database/upkeep.ts`). */
+export function upkeepOf(services: Services): Record<string, () => Promise<boolean>> {
+  const { config, storage } = services;
+  return {
+    'removing old events': () => removeOldEvents(services, config.eventDays),
+    'removing old entries of the audit log': () => removeOldEntries(services, config.auditDays),
+    'removing old answers to requests': () => removeOldAnswers(services),
+    'removing workers that are gone': () => removeGoneWorkers(services),
+    'removing servers that are gone': () => removeGoneServers(services),
+    'removing what nobody builds or removes any more': () => removeAbandoned(services),
+    'removing what was not stored to its end': async () => {
+      await storage.tidy();
+      return false;
+    },
+    'removing artifacts that were deleted': () => removeLeftMarked(services),
+    'removing logs of deleted jobs': () => removeDeletedPages(services),
+    'removing old deliveries of webhooks': () => removeOldDeliveries(services),
+    'removing webhooks that were deleted': () => removeDeletedWebhooks(services),
+    // The last, because it may have much to copy.
+    'removing large files that nobody has': () => sweepLargeFiles(services),
+  };
+}
