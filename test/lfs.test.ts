@@ -493,6 +493,43 @@ test('pointers in directories and files lead to their objects, where the reposit
   expect(after.at(-1).size_bytes).toBe(pointerTo(text).length);
 });
 
+test('pushes that point to large files which were not uploaded are refused', async () => {
+  const id = await create('unknown');
+  await workspace.git('.', 'clone', '-q', remote(ada, 'ada/unknown'), 'unknown');
+  const [here, gone] = [randomBytes(1_000), randomBytes(2_000)];
+  for (const bytes of [here, gone])
+    expect((await give(ada, 'ada/unknown', bytes)).status).toBe(200);
+  await workspace.commit('unknown', { 'here.bin': pointerTo(here), 'gone.bin': pointerTo(gone) });
+  await workspace.git('unknown', 'push', '-q', 'origin', 'HEAD');
+
+  const missing = Array.from({ length: 7 }, (_, i) => randomBytes(500 + i));
+  const files = Object.fromEntries(missing.map((bytes, i) => [`${i}.bin`, pointerTo(bytes)]));
+  await workspace.commit('unknown', files);
+  const refused = await workspace.try('unknown', 'push', '-q', 'origin', 'HEAD');
+  expect(refused.code).not.toBe(0);
+  expect(refused.stderr).toContain('refers to 7 large files that this repository was not given');
+  expect(refused.stderr).toContain('and 2 more');
+  expect(refused.stderr).toContain('git lfs push --all');
+  const [first] = missing as [Buffer];
+  await workspace.git('unknown', 'reset', '-q', '--hard', 'HEAD~1');
+  // A size that is another is another file.
+  const text = pointerTo(here).replace('size 1000', 'size 1001');
+  await workspace.commit('unknown', { 'other.bin': text });
+  expect((await workspace.try('unknown', 'push', '-q', 'origin', 'HEAD')).code).not.toBe(0);
+  await workspace.git('unknown', 'reset', '-q', '--hard', 'HEAD~1');
+  expect((await give(ada, 'ada/unknown', first)).status).toBe(200);
+  await workspace.commit('unknown', { '0.bin': pointerTo(first) });
+  await workspace.git('unknown', 'push', '-q', 'origin', 'HEAD');
+
+  // The base of a delta comes with the push, and its large file was deleted.
+  await ada.gql(
+    `mutation ($input: DeleteLfsObjectsInput!) { deleteLfsObjects(input: $input) { oids } }`,
+    { input: { repositoryId: id, oids: [objectOf(gone).oid] } },
+  );
+  await workspace.commit('unknown', { 'gone.bin': pointerTo(here), 'copy.bin': pointerTo(gone) });
+  await workspace.git('unknown', 'push', '-q', 'origin', 'HEAD');
+});
+
 test('jobs find large files in their checkouts, as far as their disk holds them', async () => {
   const id = await create('in-jobs');
   const files = ['one', 'two', 'three'].map((text) => Buffer.from(text.repeat(100_000)));

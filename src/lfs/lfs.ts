@@ -1,9 +1,9 @@
 /** Large files (git-lfs): who may do what with those of a repository, and where a client finds them. */
-import { demandAccount, type Viewer } from '../auth/permissions.ts';
+import type { Viewer } from '../auth/permissions.ts';
 import { Turns } from '../limits/turns.ts';
 import { type GitAction, openForGit } from '../repos/repos.ts';
 import type { Services } from '../services.ts';
-import { createLfsTokens, type LfsOperation, type LfsTokens, TOKEN_SECONDS } from './tokens.ts';
+import { createLfsTokens, type LfsOperation, type LfsTokens } from './tokens.ts';
 
 /** What a server holds for large files. */
 export type Lfs = {
@@ -46,29 +46,6 @@ export async function openForLfs(
   operation: LfsOperation,
 ): Promise<string> {
   return openForGit(services, viewer, key, actionOf(operation));
-}
-
-/** What `git-lfs-authenticate` prints, as git-lfs reads it. */
-export type LfsAccess = { href: string; header: Record<string, string>; expires_in: number };
-
-/**
- * The address of a repository's large files over HTTP, for a client that has shown its right over SSH.
- * @throws AppError as `openForGit`
- */
-export async function authenticateOverSsh(
-  services: Pick<Services, 'db' | 'space' | 'urls' | 'lfs'>,
-  viewer: Viewer,
-  key: LfsKey,
-  operation: LfsOperation,
-): Promise<LfsAccess> {
-  const repositoryId = await openForLfs(services, viewer, key, operation);
-  const { credential } = demandAccount(viewer);
-  const grant = { repositoryId, credentialId: credential.id, operation };
-  return {
-    href: addressOf(services, key),
-    header: { Authorization: `Bearer ${services.lfs.tokens.issue(grant)}` },
-    expires_in: TOKEN_SECONDS,
-  };
 }
 
 /** Where the API of git-lfs is for a repository, without a trailing slash. */

@@ -22,11 +22,15 @@ import type { Services } from '../../services.ts';
 import { ruleColumns } from '../branch-rules.ts';
 import { judgeBranches } from './branches.ts';
 import { refused } from './brought.ts';
+import { judgeLargeFiles } from './large-files.ts';
 import { judgeLocks } from './locks.ts';
 import type { BegunPush } from './record.ts';
 import { judgeSecrets } from './secrets/judge.ts';
 
-type Deps = Pick<Services, 'db' | 'git' | 'config' | 'log' | 'pushes' | 'space' | 'findingIds'>;
+type Deps = Pick<
+  Services,
+  'db' | 'git' | 'config' | 'log' | 'pushes' | 'space' | 'findingIds' | 'largeFiles'
+>;
 
 export type PushBy = {
   repositoryId: string;
@@ -136,7 +140,9 @@ async function judge(services: Deps, { id, by, push, signal }: Asked): Promise<V
   const brought = { repository, by, tips, options, place: bounded };
   try {
     const locked = await judgeLocks(services, brought);
-    if (!locked.accepted || !row.secretScanning || !quarantine) return locked;
+    if (!locked.accepted) return locked;
+    const large = await judgeLargeFiles(services, brought);
+    if (!large.accepted || !row.secretScanning || !quarantine) return large;
     return await judgeSecrets(services, brought);
   } catch (error) {
     if (!limit.aborted) throw error;
