@@ -7,6 +7,8 @@ import { Quarantines } from './disk/quarantines.ts';
 import { CatFilePool } from './objects/cat-file.ts';
 import { DiffReader } from './objects/diff.ts';
 import { HistoryCache } from './objects/history.ts';
+import { LastCommits } from './objects/last-commits.ts';
+import { Searches } from './objects/search.ts';
 import { checkVersion } from './processes/run.ts';
 import { Tasks } from './processes/tasks.ts';
 import { installHooks } from './transport/hooks.ts';
@@ -21,6 +23,8 @@ export type Git = AsyncDisposable & {
   objects: CatFilePool;
   history: HistoryCache;
   diffs: DiffReader;
+  lastCommits: LastCommits;
+  searches: Searches;
   /** For short processes that read; whoever starts one takes a turn. */
   turns: Turns;
   /**
@@ -64,6 +68,8 @@ export async function openGit({ root, server, hooks, transfers, report }: Option
     objects,
     history: new HistoryCache(turns),
     diffs: new DiffReader(turns),
+    lastCommits: new LastCommits(turns),
+    searches: new Searches(),
     turns,
     // A caller may have half of them; an address of the anonymous a quarter, and all of those three quarters.
     transfers: new Turns(transfers, {

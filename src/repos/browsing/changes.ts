@@ -7,15 +7,15 @@ import {
   type SliceRequest,
   sliceOf,
 } from '../../database/paging.ts';
-import { AppError, notFound } from '../../errors.ts';
+import { notFound } from '../../errors.ts';
 import type { Commit } from '../../git/objects/commit.ts';
 import type { Changes, ChangedFile as FileShape, Patch, Range } from '../../git/objects/diff.ts';
 import { readCommits } from '../../git/objects/history.ts';
-import { GitError } from '../../git/processes/run.ts';
 import { type Allowance, takeOfGit } from '../../limits/reads.ts';
 import { once } from '../../once.ts';
-import { folderWork, type Reads } from '../folder.ts';
+import type { Reads } from '../folder.ts';
 import { type AccessRow, target } from '../repos.ts';
+import { boundedWork } from './bounded.ts';
 import { type CommitHere, find, takeCommits } from './contents.ts';
 
 /** `patch` reads those of the whole page at once, the first time that one is asked for. */
@@ -210,19 +210,10 @@ function readPosition(cursor: string): number {
   return Number(cursor);
 }
 
-/** Work in the folder of a repository that may take too long. A function, so that it can be called above. */
+/** A function, so that it can be called above. */
 function comparison<In, Out>(
   name: string,
-  work: Parameters<typeof folderWork<In, Out>>[1],
-): ReturnType<typeof folderWork<In, Out>> {
-  return folderWork<In, Out>(name, async (services, dir, input) => {
-    try {
-      return await work(services, dir, input);
-    } catch (error) {
-      // A signal ended it, which is ours when it takes too long.
-      if (!(error instanceof GitError) || error.code !== null) throw error;
-      const message = 'The two are too far apart to be compared in time';
-      throw new AppError('invalid_request', message, { status: 422 });
-    }
-  });
+  work: Parameters<typeof boundedWork<In, Out>>[2],
+): ReturnType<typeof boundedWork<In, Out>> {
+  return boundedWork<In, Out>(name, 'The two are too far apart to be compared in time', work);
 }

@@ -23,7 +23,14 @@ import { type AccessRow, target } from '../repos.ts';
 import { downloadUrl, largeFileUrl } from './downloads.ts';
 import { type ContentsRow, hasLargeFiles, largeFileOf, withLargeSizes } from './large-files.ts';
 
-export type Tree = { path: string; ref: string; entries: TreeEntry[] };
+/** `commit`: null where nothing was committed yet. */
+export type Tree = {
+  path: string;
+  ref: string;
+  commit: string | null;
+  entries: TreeEntry[];
+  repository: AccessRow;
+};
 
 export type File = {
   path: string;
@@ -57,11 +64,12 @@ export async function tree(
   const { id, defaultBranch } = repository;
   const pointers = hasLargeFiles(repository);
   const found = await locateTree(services, id, { defaultBranch, ref, path: inside, pointers });
-  if (!found) return { path, ref: defaultBranch, entries: [] };
-  const { ref: used, oid, size } = found;
+  if (!found) return { path, ref: defaultBranch, commit: null, entries: [], repository };
+  const { ref: used, commit, oid, size } = found;
   await takeWhole(allowance, size);
   const entries = found.entries ?? (await readWideTree(services, id, { oid, pointers }));
-  return { path, ref: used, entries: await withLargeSizes(services, id, entries) };
+  const sized = await withLargeSizes(services, id, entries);
+  return { path, ref: used, commit, entries: sized, repository };
 }
 
 type TreeAt = At & { pointers: boolean };
@@ -78,7 +86,7 @@ const locateTree = folderWork('locateTree', async ({ git }, dir, at: TreeAt) => 
     const { oid, size } = directory;
     if (size > MAX_TREE_BYTES) throw invalid('path', TOO_WIDE);
     const entries = size <= LIGHT_TREE_BYTES ? await readTree(objects, oid, at) : null;
-    return { ref: located.ref, oid, size, entries };
+    return { ref: located.ref, commit: located.commit, oid, size, entries };
   });
   // Nothing was committed yet: the root is there all the same, and empty. Or nothing is there at all.
   if (!found) await stat(dir);
@@ -214,7 +222,7 @@ function isSafe(ref: string): boolean {
 }
 
 /** @throws AppError 400 naming `path`. */
-function checkPath(path: string): void {
+export function checkPath(path: string): void {
   if (path.includes('\0')) throw invalid('path', 'must not hold a NUL character');
   const parts = path.split('/');
   if (parts.includes('')) throw invalid('path', 'must not have an empty segment');

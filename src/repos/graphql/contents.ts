@@ -1,8 +1,8 @@
 /** What is in a repository, in GraphQL: the types of directories, files, commits and refs. */
 import type { Signature as SignatureShape } from '../../git/objects/commit.ts';
-import type { TreeEntry as TreeEntryShape } from '../../git/objects/read.ts';
 import { builder } from '../../graphql/builder.ts';
 import { connectionType, pageType } from '../../graphql/paging.ts';
+import * as authorship from '../browsing/authorship.ts';
 import type * as contents from '../browsing/contents.ts';
 import type { RefAndCommit } from '../browsing/history.ts';
 
@@ -14,7 +14,7 @@ const TreeEntryType = builder.enumType('TreeEntryType', {
   } as const,
 });
 
-const TreeEntry = builder.objectRef<TreeEntryShape>('TreeEntry').implement({
+const TreeEntry = builder.objectRef<authorship.EntryHere>('TreeEntry').implement({
   description: 'An entry of a directory.',
   fields: (t) => ({
     name: t.exposeString('name', { description: 'The name: the last part of its path.' }),
@@ -33,6 +33,14 @@ const TreeEntry = builder.objectRef<TreeEntryShape>('TreeEntry').implement({
     sha: t.exposeString('sha', {
       description: 'The id of the blob, the tree or the commit of a submodule.',
     }),
+    lastCommit: t.field({
+      type: Commit,
+      nullable: true,
+      description:
+        'The commit that changed it last; null where the history was not read back to it within 5 seconds.',
+      complexity: 5,
+      resolve: (entry) => entry.lastCommit(),
+    }),
   }),
 });
 
@@ -41,11 +49,13 @@ export const Tree = builder.objectRef<contents.Tree>('Tree').implement({
   fields: (t) => ({
     path: t.exposeString('path', { description: 'The path that was asked for.' }),
     ref: t.exposeString('ref', { description: 'The ref that was used.' }),
-    entries: t.expose('entries', {
+    entries: t.field({
       type: [TreeEntry],
       description: "The entries: directories first, then files, both in git's order.",
       // As many as there are, so this is a guess at an ordinary directory.
       complexity: { field: 5, multiplier: 30 },
+      resolve: (tree, _args, { services, allowance }, info) =>
+        authorship.entriesOf(services, tree, allowance(info)),
     }),
   }),
 });

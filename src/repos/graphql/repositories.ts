@@ -50,7 +50,8 @@ const RepositorySort = builder.enumType('RepositorySort', {
   ) as { [name: string]: { value: list.Sort } },
 });
 
-const REF = 'Branch, tag or commit; left out: `main` if there is one, else the default branch.';
+export const REF =
+  'Branch, tag or commit; left out: `main` if there is one, else the default branch.';
 
 export const Repository = builder.prismaNode('Repository', {
   description: 'A Git repository.',

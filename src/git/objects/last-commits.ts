@@ -1,0 +1,68 @@
+/**
+ * Which commit changed each entry of a directory last. A walk through the history, which is kept by commit and path: they
+ * never change. It ends when all entries have been met, or its time is over; what is older then is not known.
+ */
+import { LRUCache } from 'lru-cache';
+import type { Turns } from '../../limits/turns.ts';
+import { gitLines } from '../processes/run.ts';
+
+export type DirectoryAt = { commit: string; path: string; names: readonly string[] };
+
+/** Of a walk: an entry that has not been changed for long is at the end of it. */
+const WALK_MS = 5_000;
+
+export class LastCommits {
+  readonly #turns: Turns;
+  /** By commit and path. The sizes are of entries, some 100 bytes each. */
+  readonly #known = new LRUCache<string, Promise<[name: string, sha: string][]>>({
+    max: 2_000,
+  });
+
+  constructor(turns: Turns) {
+    this.#turns = turns;
+  }
+
+  /** Names and ids of commits; those that are not known are left out. @throws GitError */
+  of(dir: string, at: DirectoryAt): Promise<[name: string, sha: string][]> {
+    const key = `${at.commit}:${at.path}`;
+    const known = this.#known.get(key);
+    if (known) return known;
+    const found = this.#turns.take(() => walk(dir, at), { key: dir });
+    this.#known.set(key, found);
+    found.catch(() => this.#known.delete(key));
+    return found;
+  }
+}
+
+async function walk(
+  dir: string,
+  { commit, path, names }: DirectoryAt,
+): Promise<[name: string, sha: string][]> {
+  const left = new Set(names);
+  const found: [name: string, sha: string][] = [];
+  const prefix = path === '' ? '' : `${path}/`;
+  const args = ['log', '--format=%x00%H', '--name-only', '-z', '--no-renames', commit, '--'];
+  if (path !== '') args.push(path);
+  const limit = AbortSignal.timeout(WALK_MS);
+  const options = { dir, signal: limit, env: { GIT_LITERAL_PATHSPECS: '1' } };
+  let sha = '';
+  let isId = false;
+  try {
+    // An empty piece, an id, and the names of that commit, the first of them on a line of its own.
+    for await (const piece of gitLines(args, options, { separator: '\0' })) {
+      if (piece === '') {
+        isId = true;
+      } else if (isId) {
+        sha = piece;
+        isId = false;
+      } else {
+        const [name = ''] = piece.replace(/^\n/, '').slice(prefix.length).split('/', 1);
+        if (left.delete(name)) found.push([name, sha]);
+      }
+      if (left.size === 0) break;
+    }
+  } catch (error) {
+    if (!limit.aborted) throw error;
+  }
+  return found;
+}

@@ -1,0 +1,131 @@
+/**
+ * Searching the files of a commit: their paths, which are listed once and kept, and their lines, by `git grep`. Both are
+ * bounded in time, in what they find, and in how many run at once.
+ */
+import { LRUCache } from 'lru-cache';
+import { Turns } from '../../limits/turns.ts';
+import { type Ending, GitError, git, startGit } from '../processes/run.ts';
+
+/** `column`: of the first match in the line, in bytes from 1. `text`: the line, cut. */
+export type FoundLine = { path: string; line: number; column: number; text: string };
+export type FoundLines = { lines: FoundLine[]; isTruncated: boolean };
+
+export type LineSearch = {
+  commit: string;
+  /** A directory or a file; empty: all. */
+  path: string;
+  text: string;
+  /** Whether `text` is an extended regular expression. */
+  isPattern: boolean;
+  ignoresCase: boolean;
+  limit: number;
+};
+
+/** The text is no regular expression. */
+export class NoPattern extends Error {
+  override name = 'NoPattern';
+}
+
+/** Searches keep a core busy each. */
+const AT_ONCE = 2;
+const TIMEOUT_MS = 10_000;
+const MAX_LIST_BYTES = 32 * 2 ** 20;
+const MAX_LINE = 400;
+/** Of one file, so that one does not fill the answer. */
+const MAX_OF_FILE = 20;
+const NEWLINE = 10;
+
+export class Searches {
+  readonly #turns = new Turns(AT_ONCE, { perKey: 1, waitMs: TIMEOUT_MS });
+  /** By commit. The sizes are of bytes. */
+  readonly #paths = new LRUCache<string, string>({
+    maxSize: 64 * 2 ** 20,
+    sizeCalculation: (list) => list.length + 1,
+  });
+
+  /** All paths of a commit, each behind a NUL. @throws GitError when there are too many, or it takes too long */
+  async paths(dir: string, commit: string): Promise<string> {
+    const known = this.#paths.get(commit);
+    if (known !== undefined) return known;
+    const args = ['ls-tree', '-r', '-z', '--name-only', '--full-tree', commit];
+    const options = { dir, timeoutMs: TIMEOUT_MS, maxBytes: MAX_LIST_BYTES };
+    const list = (await this.#turns.take(() => git(args, options), { key: dir })).toString();
+    this.#paths.set(commit, list);
+    return list;
+  }
+
+  /** Lines of text files that match, in the order of paths. @throws NoPattern; GitError when it takes too long; NoTurn */
+  lines(dir: string, search: LineSearch): Promise<FoundLines> {
+    return this.#turns.take(() => grep(dir, search), { key: dir });
+  }
+}
+
+async function grep(dir: string, search: LineSearch): Promise<FoundLines> {
+  const { commit, path, text, isPattern, ignoresCase, limit } = search;
+  const args = ['grep', '-n', '-z', '--column', '-I', '--full-name', '--threads=1', '--no-color'];
+  args.push(`--max-count=${MAX_OF_FILE}`, isPattern ? '-E' : '-F', ...(ignoresCase ? ['-i'] : []));
+  args.push('-e', text, commit, '--', ...(path === '' ? [] : [path]));
+  const signal = AbortSignal.timeout(TIMEOUT_MS);
+  using process = await startGit(args, { dir, signal, env: { GIT_LITERAL_PATHSPECS: '1' } });
+  process.stdin.end();
+  const lines: FoundLine[] = [];
+  const cutter = new LineCutter();
+  for await (const chunk of process.stdout as AsyncIterable<Buffer>) {
+    for (const line of cutter.push(chunk)) {
+      const found = parse(line, commit);
+      if (found) lines.push(found);
+      if (lines.length > limit) return { lines: lines.slice(0, limit), isTruncated: true };
+    }
+  }
+  throwUnlessDone(await process.ended, isPattern);
+  return { lines, isTruncated: false };
+}
+
+/** 1: nothing was found. */
+function throwUnlessDone(ending: Ending, isPattern: boolean): void {
+  if (ending.code === 0 || ending.code === 1) return;
+  if (
+    isPattern &&
+    ending.code === 128 &&
+    /-e.*: |regex|parenthes|brace|bracket|back reference|preceding/i.test(ending.stderr)
+  )
+    throw new NoPattern(ending.stderr);
+  throw new GitError('grep', ending);
+}
+
+/** `<commit>:<path>\0<line>\0<column>\0<text>` */
+function parse(bytes: Buffer, commit: string): FoundLine | null {
+  const [place = '', line, column, ...text] = bytes.toString('utf8').split('\0');
+  if (!column) return null;
+  const path = place.slice(commit.length + 1);
+  return { path, line: Number(line), column: Number(column), text: text.join('') };
+}
+
+/** Lines, each cut to `MAX_LINE` bytes behind its path: one line of a file may be as long as the file. */
+class LineCutter {
+  #kept: Buffer = Buffer.alloc(0);
+
+  *push(chunk: Buffer): Generator<Buffer> {
+    let at = 0;
+    for (;;) {
+      const end = chunk.indexOf(NEWLINE, at);
+      const piece = chunk.subarray(at, end < 0 ? chunk.length : end);
+      const room = Math.max(0, MAX_LINE + 4_096 - this.#kept.length);
+      if (room > 0) this.#kept = Buffer.concat([this.#kept, piece.subarray(0, room)]);
+      if (end < 0) return;
+      yield cutText(this.#kept);
+      this.#kept = Buffer.alloc(0);
+      at = end + 1;
+    }
+  }
+}
+
+/** What stands behind the third NUL is the text. */
+function cutText(line: Buffer): Buffer {
+  let at = -1;
+  for (let part = 0; part < 3; part++) {
+    at = line.indexOf(0, at + 1);
+    if (at < 0) return line;
+  }
+  return line.subarray(0, at + 1 + MAX_LINE);
+}

@@ -1,0 +1,123 @@
+/** Which commits brought the lines of a file, and the entries of a directory. */
+import { demand, type Viewer } from '../../auth/permissions.ts';
+import { invalid, notFound } from '../../errors.ts';
+import { type BlamedLines, blame as blameOf } from '../../git/objects/blame.ts';
+import { readCommits } from '../../git/objects/history.ts';
+import type { DirectoryAt } from '../../git/objects/last-commits.ts';
+import type { TreeEntry } from '../../git/objects/read.ts';
+import type { Allowance } from '../../limits/reads.ts';
+import { once } from '../../once.ts';
+import type { Reads } from '../folder.ts';
+import { type AccessRow, target } from '../repos.ts';
+import { boundedWork } from './bounded.ts';
+import { type CommitHere, checkPath, find, type Tree, takeCommits } from './contents.ts';
+
+/** Lines of one answer. */
+const MAX_LINES = 2_000;
+const TOO_LONG = 'The history is too long to be read in time: ask for fewer lines';
+
+export type BlameRange = { path: string; ref?: string | null; from: number; to?: number | null };
+export type Blamed = BlamedLines & { commit: CommitHere | null };
+
+/**
+ * @throws AppError 400 for a bad path or lines that are not there, 401, 403, 404 for an unknown ref or what is no file, 422
+ *   when it takes too long
+ */
+export async function blame(
+  services: Reads,
+  viewer: Viewer,
+  repository: AccessRow,
+  { path, ref, from, to }: BlameRange,
+  allowance: Allowance,
+): Promise<Blamed[]> {
+  demand(viewer, 'repository.read', target(repository));
+  checkPath(path);
+  const last = to ?? from + MAX_LINES - 1;
+  if (from < 1) throw invalid('from', 'must be 1 or more');
+  if (last < from) throw invalid('to', 'must not be before `from`');
+  if (last - from >= MAX_LINES)
+    throw invalid('to', `must be at most ${MAX_LINES} lines from \`from\``);
+  const { id, defaultBranch } = repository;
+  const { lines, commits } = await blamed(services, id, {
+    ...{ defaultBranch, path, ref, from },
+    to: last,
+  });
+  await takeCommits(allowance, commits);
+  const bySha = new Map(commits.map((commit) => [commit?.sha, commit]));
+  return lines.map((one) => {
+    const commit = bySha.get(one.sha);
+    return { ...one, commit: commit ? { ...commit, repository } : null };
+  });
+}
+
+type LinesOf = { defaultBranch: string } & Required<Omit<BlameRange, 'ref'>> &
+  Pick<BlameRange, 'ref'>;
+
+const blamed = boundedWork(
+  'blamed',
+  TOO_LONG,
+  async ({ git }, dir, { defaultBranch, ref, path, from, to }: LinesOf) => {
+    const found = await git.objects.use(dir, (objects) =>
+      find(objects, { defaultBranch }, ref, path),
+    );
+    if (!found) throw notFound('Ref');
+    if (found.object?.type !== 'blob') throw notFound('File');
+    const { commit } = found;
+    // Git has no range in a file without lines.
+    if (found.object.size === 0) return { lines: [], commits: [] };
+    const range = { commit, path, from, to: to ?? from };
+    const lines = await git.turns.take(() => blameOf(dir, range), { key: dir });
+    if (!lines) throw invalid('from', 'is beyond the end of the file');
+    const shas = [...new Set(lines.map(({ sha }) => sha))];
+    return { lines, commits: await readCommits(git.objects, dir, shas) };
+  },
+);
+
+/** `lastCommit` finds those of the whole directory at once, the first time that one is asked for. */
+export type EntryHere = TreeEntry & { lastCommit(): Promise<CommitHere | null> };
+
+export function entriesOf(
+  services: Reads,
+  { repository, commit, path, entries }: Tree,
+  allowance: Allowance,
+): EntryHere[] {
+  const names = entries.map(({ name }) => name);
+  const inside = path === '/' ? '' : path;
+  const commits = once(async () =>
+    commit === null
+      ? new Map<string, CommitHere>()
+      : lastCommits(services, repository, { commit, path: inside, names }, allowance),
+  );
+  return entries.map((entry) => ({
+    ...entry,
+    lastCommit: async () => (await commits()).get(entry.name) ?? null,
+  }));
+}
+
+/** By name; of those that are not found in time there is none. */
+async function lastCommits(
+  services: Reads,
+  repository: AccessRow,
+  directory: DirectoryAt,
+  allowance: Allowance,
+): Promise<Map<string, CommitHere>> {
+  const { changed, commits } = await lastChanges(services, repository.id, directory);
+  await takeCommits(allowance, commits);
+  const bySha = new Map(commits.map((commit) => [commit?.sha, commit]));
+  return new Map(
+    changed.flatMap(([name, sha]) => {
+      const commit = bySha.get(sha);
+      return commit ? [[name, { ...commit, repository }] as const] : [];
+    }),
+  );
+}
+
+const lastChanges = boundedWork(
+  'lastChanges',
+  TOO_LONG,
+  async ({ git }, dir, directory: DirectoryAt) => {
+    const changed = await git.lastCommits.of(dir, directory);
+    const shas = [...new Set(changed.map(([, sha]) => sha))];
+    return { changed, commits: await readCommits(git.objects, dir, shas) };
+  },
+);
