@@ -198,7 +198,7 @@ export const VARIABLES = {
   LOAM_JOB_SLOTS: ['4', 'jobs that run at once on this machine', kinds.integer(1, 1024)],
   LOAM_GIT_TRANSFERS: [
     '32',
-    'fetches, pushes and downloads of files that run at once',
+    'fetches, pushes and downloads of files that run at once, and beside them as many transfers of large files',
     kinds.integer(1, 10_000),
   ],
   LOAM_JOB_NETWORK: [

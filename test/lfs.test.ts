@@ -594,7 +594,14 @@ test('locks are asked for exactly', async () => {
   expect((await lfs(ada, `${locks}?path=b`)).body.locks).toHaveLength(1);
   expect((await lfs(ada, `${locks}?id=${ids[2]}`)).body.locks).toHaveLength(1);
   expect((await lfs(ada, `${locks}?path=%00`)).body.locks).toHaveLength(0);
-  for (const query of ['limit=-1', 'limit=x', 'cursor=x'])
+  for (const query of [
+    'limit=-1',
+    'limit=x',
+    'cursor=x',
+    'path=a&path=b',
+    'id=a&id=b',
+    'limit=1&limit=2',
+  ])
     expect((await lfs(ada, `${locks}?${query}`)).status).toBe(400);
   expect((await lfs(bob, locks)).status).toBe(404);
   expect(

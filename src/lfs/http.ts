@@ -161,8 +161,12 @@ async function createLock(services: Services, req: LfsRequest, res: Response): P
 
 async function listLocks(services: Services, req: LfsRequest, res: Response): Promise<void> {
   const repositoryId = await open(services, req, 'download');
-  const { path, id, cursor, limit } = req.query as Record<string, string | undefined>;
-  const range = { ...readRange({ cursor, limit: limit && Number(limit) }), path, id };
+  const { cursor, limit, path, id } = req.query;
+  // A parameter that is there twice comes as a list.
+  for (const [name, value] of Object.entries({ path, id, limit }))
+    if (Array.isArray(value)) throw invalid(name, 'must be given once');
+  const filter = { path: path as string | undefined, id: id as string | undefined };
+  const range = { ...readRange({ cursor, limit: limit && Number(limit) }), ...filter };
   const { items, hasNextPage } = await sliceLocks(services, repositoryId, range);
   const locks = items.map(({ node }) => shownLock(node));
   send(res, 200, { locks, next_cursor: hasNextPage ? items.at(-1)?.cursor : undefined });
@@ -247,6 +251,9 @@ function send(res: Response, status: number, body: object): void {
   res.send(Buffer.from(JSON.stringify(body)));
 }
 
+/** What a download that is refused late had said of its object already. */
+const OF_CONTENT = ['Accept-Ranges', 'Content-Disposition', 'Content-Length', 'ETag'];
+
 /** `message`, `documentation_url` and `request_id`, as git-lfs reads them. */
 function errors({ log, urls }: Pick<Services, 'log' | 'urls'>): ErrorRequestHandler {
   return (error, req, res, _next) => {
@@ -259,7 +266,8 @@ function errors({ log, urls }: Pick<Services, 'log' | 'urls'>): ErrorRequestHand
     if (!req.complete) res.setHeader('Connection', 'close');
     const id = String(req.id);
     const { headers } = answerOf(shown, id);
-    for (const name of ['Content-Disposition', 'Content-Length', 'ETag']) res.removeHeader(name);
+    for (const name of OF_CONTENT) res.removeHeader(name);
+    if (shown.status !== 416) res.removeHeader('Content-Range');
     for (const [name, value] of Object.entries(headers)) res.setHeader(name, value);
     if (shown.status === 401) {
       const schemes = ['Basic realm="loam"', 'Bearer realm="loam"'];
