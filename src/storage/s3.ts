@@ -69,7 +69,7 @@ export async function openS3({
         signal?.throwIfAborted();
         await answered(upload.done());
       } catch (error) {
-        const own = contents instanceof Readable ? contents.errored : null;
+        const own = contents instanceof Readable ? sourceError(contents) : null;
         if (contents instanceof Readable) contents.destroy();
         signal?.throwIfAborted();
         throw own ?? error;
@@ -136,6 +136,11 @@ export async function openS3({
     throw error;
   }
   return storage;
+}
+
+/** What a source failed with by itself; an upload that fails ends its source too, as an abort. */
+function sourceError({ errored }: Readable): Error | null {
+  return (errored as NodeJS.ErrnoException | null)?.code === 'ABORT_ERR' ? null : errored;
 }
 
 /** What the status means, because the answer to a HEAD request has no message. */

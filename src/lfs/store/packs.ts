@@ -112,7 +112,12 @@ export function openPackWriter(
   }
 
   async function write({ contents, stored }: Open, bytes?: Buffer): Promise<void> {
-    if (bytes && !contents.write(bytes)) await Promise.race([once(contents, 'drain'), stored]);
+    if (!bytes || contents.write(bytes)) return;
+    await Promise.race([once(contents, 'drain'), stored]).catch(async (error) => {
+      // Storage that fails ends the stream first, and says why afterwards.
+      await stored;
+      throw error;
+    });
   }
 
   async function close(pack: Open): Promise<void> {
