@@ -205,8 +205,10 @@ export async function takeRows(
   repositoryId: string,
   oids: readonly string[],
 ): Promise<number> {
-  await client.query(
-    `select from large_objects o join large_files f on f.store_id = o.store_id and f.oid = o.oid
+  // Only what is locked here is deleted: what is given meanwhile stays, and whoever gives it again holds the object's
+  // lock and would wait for this transaction, which waits for the lock.
+  const locked = await client.query<{ oid: string }>(
+    `select f.oid from large_objects o join large_files f on f.store_id = o.store_id and f.oid = o.oid
      where f.repository_id = $1 and f.oid = any($2) order by o.store_id, o.oid for update of o`,
     [repositoryId, oids],
   );
@@ -219,7 +221,7 @@ export async function takeRows(
        where o.store_id = removed.store_id and o.oid = removed.oid
      )
      select coalesce(sum(size), 0) as bytes from removed`,
-    [repositoryId, oids],
+    [repositoryId, locked.rows.map(({ oid }) => oid)],
   );
   return Number(rows[0]?.bytes ?? 0);
 }
