@@ -326,7 +326,7 @@ test('within the grace period an upload may count on what nobody has', async () 
   await files.remove(shared, [oid]);
   // Its chunks, then the object itself.
   for (let round = 0; round < 2; round++) {
-    await sweep({ uploads: 60_000, readers: 0 });
+    await sweep({ uploads: 60_000, retired: 0 });
     await put(other, bytes);
     expect(await packed()).toBe(bytes.length);
     expect((await read(other, oid))?.equals(bytes)).toBe(true);
@@ -393,7 +393,7 @@ test('puts, removals and sweeps beside each other lose nothing', async () => {
     }
   };
   const sweeping = (async () => {
-    while (left > 0) await sweep({ uploads: 60_000, readers: 0 });
+    while (left > 0) await sweep({ uploads: 60_000, retired: 0 });
   })();
   await Promise.all([0, 1, 2, 3].map(worker));
   await sweeping;

@@ -6,7 +6,7 @@ import type { Services } from '../src/services.ts';
 /** Until nothing is left to do. Without grace: for when nobody uploads. */
 export async function sweepAll(
   services: SweepDeps & Pick<Services, 'config'>,
-  graces: Graces = { uploads: 0, readers: 0 },
+  graces: Graces = { uploads: 0, retired: 0 },
 ): Promise<void> {
   while (await sweepLargeFiles(services, graces)) {
     // Goes on.

@@ -16,7 +16,7 @@ import { openFolder } from '../../src/storage/folder.ts';
 
 export const VERSIONS = 24;
 /** Longer than any upload here takes, also on a busy machine. */
-const GRACES = { uploads: 5_000, readers: 0 };
+const GRACES = { uploads: 5_000, retired: 0 };
 
 /** Contents of a version: most of it is in its neighbours too. Some are one chunk, the largest 5 MB. */
 export function contentsOf(version: number): Buffer {

@@ -16,26 +16,26 @@ import { rewritePacks } from './rewrite.ts';
 
 export type SweepDeps = Pick<Services, 'pool' | 'storage' | 'log'>;
 
+/** In ms. */
 export type Graces = {
   /** Of objects, chunks, and packs that are being put, since an upload counted on them. */
   uploads: number;
-  /** Of packs, since their chunks lie elsewhere: readers that have looked up where to read do not find it then, and look again. */
-  readers: number;
+  /**
+   * Of packs, since their chunks lie elsewhere or are gone. A reader that has looked up a place there finds it; and a
+   * copy of the storage has every pack that a copy of the database names which was made that long before.
+   */
+  retired: number;
 };
 
 const BATCH = 1_000;
 /** Objects, packs: each is much work by itself. */
 const FEW = 20;
-const READERS_MS = 60_000;
 const HOUR_MS = 3_600_000;
 
 /** One server at a time. @returns whether there may be more */
 export function sweepLargeFiles(
   services: SweepDeps & Pick<Services, 'config'>,
-  graces: Graces = {
-    uploads: services.config.lfsGraceHours * HOUR_MS,
-    readers: READERS_MS,
-  },
+  graces: Graces = gracesOf(services.config),
 ): Promise<boolean> {
   return onConnection(services.pool, async (client) => {
     const lock = `hashtextextended('sweep of large files', 0)`;
@@ -47,6 +47,11 @@ export function sweepLargeFiles(
       await client.query(`select pg_advisory_unlock(${lock})`);
     }
   });
+}
+
+function gracesOf({ lfsGraceHours }: Services['config']): Graces {
+  const grace = lfsGraceHours * HOUR_MS;
+  return { uploads: grace, retired: grace };
 }
 
 async function sweepOnce(deps: SweepDeps, graces: Graces): Promise<boolean> {
@@ -163,14 +168,14 @@ async function removeChunks({ pool }: SweepDeps, { uploads }: Graces): Promise<b
 /** Those that nothing names any more, and those that were never put to their end. */
 async function removePacks(
   { pool, storage }: SweepDeps,
-  { uploads, readers }: Graces,
+  { uploads, retired }: Graces,
 ): Promise<boolean> {
   const { rows } = await pool.query<{ id: number; key: string; state: string }>(
     `select id, key, state from large_packs
      where state <> 'kept'
        and since < now() - case state when 'retired' then $1::float8 else $2::float8 end * interval '1 ms'
      order by since limit $3`,
-    [readers, uploads, FEW],
+    [retired, uploads, FEW],
   );
   for (const { id, key, state } of rows) {
     await storage.remove(key);
