@@ -40,8 +40,6 @@ export type File = {
   /** Absent for binary and large files and those over 1 MiB, which have a `downloadUrl` instead. */
   content?: string;
   downloadUrl?: string;
-  /** As `downloadUrl`, and always there. */
-  rawUrl: string;
 };
 
 const TOO_WIDE =
@@ -123,29 +121,25 @@ export async function file(
     path,
   });
   const large = hasLargeFiles(repository) && early ? await largeFileOf(services, id, early) : null;
-  if (large) {
-    const url = largeFileUrl(services, id, large.oid, path);
+  if (large)
     return {
       path,
       ref: used,
       sizeBytes: large.size,
       encoding: large.isText ? 'utf-8' : 'binary',
-      downloadUrl: url,
-      rawUrl: url,
+      downloadUrl: largeFileUrl(services, id, large.oid, path),
     };
-  }
   const isInline = size <= INLINE_BYTES;
   if (isInline) await takeWhole(allowance, size);
   const late = isInline && early === undefined;
   const text = late ? await readWhole(services, id, oid) : early;
-  const rawUrl = downloadUrl(services, id, oid, path);
-  const found = { path, ref: used, sizeBytes: size, rawUrl };
+  const found = { path, ref: used, sizeBytes: size };
   if (typeof text === 'string') return { ...found, encoding: 'utf-8', content: text };
   const isText = text === undefined && (await beginsAsText(services, id, oid));
   return {
     ...found,
     encoding: isText ? 'utf-8' : 'binary',
-    downloadUrl: rawUrl,
+    downloadUrl: downloadUrl(services, id, oid, path),
   };
 }
 
