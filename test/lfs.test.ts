@@ -246,6 +246,10 @@ test('a token is for one repository, one operation and the large files alone, wh
   expect((await token.get(href, { range: 'bytes=3000-' })).status).toBe(416);
   expect((await token.get(href.replace('tokens/one', 'tokens/two'))).status).toBe(404);
   expect((await batch(token, 'tokens/one', 'upload', [object])).status).toBe(403);
+  // It cannot be had anew by itself.
+  const again = (await batch(token, 'tokens/one', 'download', [object])).body.objects[0];
+  expect(again.actions.download.header).toEqual(header);
+  expect(again.actions.download.expires_in).toBeLessThanOrEqual(3_600);
   expect((await token.request('PUT', href, { body: 'x' })).status).toBe(403);
   expect((await token.get('/auth/v1/whoami')).status).toBe(401);
   expect((await token.get('/tokens/one.git/info/refs?service=git-upload-pack')).status).toBe(401);
@@ -273,7 +277,7 @@ test('tokens end by themselves', () => {
     operation: 'download' as const,
   };
   const token = tokens.issue(grant, 60);
-  expect(tokens.read(token)).toEqual(grant);
+  expect(tokens.read(token)).toEqual({ ...grant, seconds: 60 });
   now += 60_000;
   expect(tokens.read(token)).toBeNull();
   for (const junk of ['', 'loam_lfs_', `${token}x`, 'loam_lfs_a.b.c.d', '\0'])

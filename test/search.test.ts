@@ -1,4 +1,7 @@
 /** Finding files and lines, who wrote them, and when the entries of a directory changed last. */
+import { execFileSync } from 'node:child_process';
+import { writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { remote, Workspace } from './git.ts';
 import { type Client, startApp, type TestApp } from './harness.ts';
@@ -153,6 +156,38 @@ test('the entries of a directory tell the commit that changed them last', async 
     'side.txt': 'side',
     'ä :(odd).txt': 'first',
   });
+});
+
+test('an archive of a ref is whole, by a link without credentials', async () => {
+  for (const format of ['TAR_GZ', 'ZIP']) {
+    const { archiveUrl } = await ask(`archiveUrl(ref: "refs/heads/main", format: ${format})`);
+    const response = await fetch(archiveUrl);
+    expect([response.status, response.headers.get('x-content-type-options')]).toEqual([
+      200,
+      'nosniff',
+    ]);
+    expect(response.headers.get('content-disposition')).toContain('code-');
+    const bytes = Buffer.from(await response.arrayBuffer());
+    const file = 'code-refs-heads-main/src/lib/parser.ts';
+    if (format === 'TAR_GZ') {
+      await writeFile(join(workspace.path, 'archive'), bytes);
+      const names = execFileSync('tar', ['tzf', 'archive'], { cwd: workspace.path }).toString();
+      expect(names.split('\n')).toContain(file);
+    } else {
+      // Names stand in it as they are; at its end is the mark of its directory.
+      expect([bytes.includes(file), bytes.lastIndexOf('PK\x05\x06') > 0]).toEqual([true, true]);
+    }
+    expect((await fetch(archiveUrl, { method: 'HEAD' })).status).toBe(200);
+    const [path = '', query] = archiveUrl.split('?');
+    for (const other of [path, `${path.replace('code-', 'x-')}?${query}`, `${path}x?${query}`])
+      expect([other, (await fetch(other)).status]).toEqual([
+        other,
+        other.endsWith(`x?${query}`) ? 404 : 403,
+      ]);
+  }
+  const { file } = await ask('file(path: "README.md") { content rawUrl downloadUrl }');
+  expect(file).toMatchObject({ content: '# Code\n\nHello there\n', downloadUrl: null });
+  expect(await (await fetch(file.rawUrl)).text()).toBe(file.content);
 });
 
 test('what cannot be searched is refused, naming why; what is empty is empty', async () => {

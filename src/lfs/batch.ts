@@ -9,7 +9,7 @@ import { AppError, invalid } from '../errors.ts';
 import type { Services } from '../services.ts';
 import { addressOf, type LfsKey, openForLfs } from './lfs.ts';
 import { demandRoomFor, isOid, type LfsObject } from './objects.ts';
-import { type LfsOperation, TOKEN_SECONDS } from './tokens.ts';
+import { type LfsOperation, type LfsToken, TOKEN_SECONDS } from './tokens.ts';
 
 /** Stock clients ask for 100 at once. */
 export const MAX_OBJECTS = 1_000;
@@ -51,12 +51,16 @@ export function readBatch(body: Record<string, unknown>): BatchRequest {
   return { operation, objects: objects.map(({ oid, size }) => ({ oid, size })) };
 }
 
-/** @throws AppError as `openForLfs`; 403 when the namespace has no room for what is to be uploaded */
+/**
+ * @param held the token that the viewer has come with: its actions get no other, which would outlive it
+ * @throws AppError as `openForLfs`; 403 when the namespace has no room for what is to be uploaded
+ */
 export async function answerBatch(
   services: Pick<Services, 'db' | 'space' | 'urls' | 'lfs' | 'largeFiles' | 'config'>,
   viewer: Viewer,
   key: LfsKey,
   { operation, objects }: BatchRequest,
+  held?: LfsToken,
 ): Promise<BatchAnswer> {
   const id = await openForLfs(services, viewer, key, operation);
   const read = objects.map(readObject);
@@ -64,11 +68,14 @@ export async function answerBatch(
   const here = await services.largeFiles.sizes(id, [...new Set(asked.map(({ oid }) => oid))]);
   const coming = operation === 'upload' ? bytesToCome(asked, here) : 0;
   if (coming > 0) await demandRoomFor(services, id, coming);
-  const header = headerFor(services, viewer, id, operation);
+  const access = held ?? newToken(services, viewer, id, operation);
   const base = addressOf(services, key);
   const action = (path: string): Action => ({
     href: `${base}/objects/${path}`,
-    ...(header && { header, expires_in: TOKEN_SECONDS }),
+    ...(access && {
+      header: { Authorization: `Bearer ${access.token}` },
+      expires_in: access.seconds,
+    }),
   });
   const answers = read.map((one): Answered => {
     if (!('object' in one)) return one;
@@ -90,15 +97,15 @@ export async function answerBatch(
 }
 
 /** The anonymous need none for what anybody may read. */
-function headerFor(
+function newToken(
   { lfs }: Pick<Services, 'lfs'>,
   viewer: Viewer,
   repositoryId: string,
   operation: LfsOperation,
-): Record<string, string> | undefined {
+): LfsToken | undefined {
   if (viewer.kind === 'anonymous') return undefined;
   const grant = { repositoryId, credentialId: viewer.credential.id, operation };
-  return { Authorization: `Bearer ${lfs.tokens.issue(grant)}` };
+  return { token: lfs.tokens.issue(grant), seconds: TOKEN_SECONDS };
 }
 
 /** The bytes of the objects that the repository does not have, each counted once. */

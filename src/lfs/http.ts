@@ -30,7 +30,16 @@ import { answerBatch, readBatch } from './batch.ts';
 import { actionOf, openForLfs } from './lfs.ts';
 import { AlreadyLocked, type Lock, lockFile, sliceLocks, unlockFile } from './locks.ts';
 import { findObject, verifyUpload } from './objects.ts';
-import { accountOfToken, isLfsToken, type LfsOperation } from './tokens.ts';
+import { accountOfToken, isLfsToken, type LfsOperation, type LfsToken } from './tokens.ts';
+
+declare global {
+  namespace Express {
+    interface Request {
+      /** What its sender has shown in place of a credential. */
+      lfsToken?: LfsToken;
+    }
+  }
+}
 
 const MEDIA_TYPE = 'application/vnd.git-lfs+json';
 
@@ -91,7 +100,9 @@ function identifyByToken(services: Services): RequestHandler {
     const token = /^Bearer +(\S+)$/i.exec(req.get('authorization') ?? '')?.[1];
     if (!token || !isLfsToken(token)) return next();
     try {
-      req.viewer = { ...(await accountOfToken(services, token)), from: originOf(req) };
+      const { account, held } = await accountOfToken(services, token);
+      req.viewer = { ...account, from: originOf(req) };
+      req.lfsToken = held;
     } catch (cause) {
       req.viewer = { kind: 'anonymous', failure: Object.assign(toPublic(cause), { cause }) };
     }
@@ -101,7 +112,7 @@ function identifyByToken(services: Services): RequestHandler {
 
 async function batch(services: Services, req: LfsRequest, res: Response): Promise<void> {
   const asked = readBatch(await readJson(req));
-  send(res, 200, await answerBatch(services, req.viewer, keyOf(req), asked));
+  send(res, 200, await answerBatch(services, req.viewer, keyOf(req), asked, req.lfsToken));
 }
 
 async function verify(services: Services, req: LfsRequest, res: Response): Promise<void> {
@@ -122,9 +133,14 @@ async function upload(services: Services, req: LfsRequest, res: Response): Promi
   takesLong(req);
   using _ = whileAllowed(services, req, res, id, 'upload');
   const signal = closingOf(res);
-  await inTurn(services.lfs, 'transfers of large files', req, res, () =>
-    services.largeFiles.put(id, object, req, signal),
-  );
+  const put = () => services.largeFiles.put(id, object, req, signal);
+  try {
+    await inTurn(services.lfs, 'transfers of large files', req, res, put);
+  } catch (error) {
+    // The client has left: that is no fault, and nobody is there to be answered.
+    if (signal.aborted) return;
+    throw error;
+  }
   res.status(200).end();
 }
 
@@ -257,8 +273,6 @@ const OF_CONTENT = ['Accept-Ranges', 'Content-Disposition', 'Content-Length', 'E
 /** `message`, `documentation_url` and `request_id`, as git-lfs reads them. */
 function errors({ log, urls }: Pick<Services, 'log' | 'urls'>): ErrorRequestHandler {
   return (error, req, res, _next) => {
-    // The client has left, so that nothing of it is a fault and nobody reads the answer.
-    if (res.destroyed) return;
     const shown = toPublic(error);
     if (isUnexpected(error) && !wasCutOff(req))
       log.error({ err: error, req: { id: req.id } }, 'large files over HTTP failed');

@@ -125,16 +125,20 @@ export async function deleteObjects(
       : null;
     if (!row) throw noRepository(repositoryId);
     demand(viewer, 'repository.administer', target(row));
-    const sizes = await largeFiles.sizes(repositoryId, oids);
-    if (sizes.size === 0) return [];
+    const here = await tx.largeFile.findMany({
+      where: { repositoryId, oid: { in: [...oids] } },
+      select: { oid: true },
+    });
+    const names = here.map(({ oid }) => oid);
+    if (names.length === 0) return [];
     await record(tx, account, {
       action: 'large_file.delete',
       namespaceIds: [row.namespaceId],
       subject: repositoryId,
       name: row.name,
-      details: { count: sizes.size, oids: [...sizes.keys()].slice(0, MAX_RECORDED) },
+      details: { count: names.length, oids: names.slice(0, MAX_RECORDED) },
     });
-    return [...sizes.keys()];
+    return names;
   });
   await largeFiles.remove(repositoryId, found);
   return found;

@@ -35,8 +35,8 @@ const SCOPES: Record<LfsOperation, readonly Scope[]> = {
 export type LfsTokens = {
   /** @returns the token, good for `seconds` */
   issue(grant: LfsGrant, seconds?: number): string;
-  /** Null for what is none of ours, was changed, or has expired. Never throws. */
-  read(token: string): LfsGrant | null;
+  /** Null for what is none of ours, was changed, or has expired. Never throws. `seconds`: until it expires. */
+  read(token: string): (LfsGrant & { seconds: number }) | null;
 };
 
 /** `now` is in milliseconds; a parameter so that tests can let time pass. */
@@ -55,8 +55,9 @@ export function createLfsTokens(key: Uint8Array, now: () => number = Date.now): 
       const given = Buffer.from(signature, 'base64url');
       const right = sign(claims);
       if (given.length !== right.length || !timingSafeEqual(given, right)) return null;
-      if (Number(expires) * 1_000 <= now()) return null;
-      return { repositoryId, credentialId, operation: operation as LfsOperation };
+      const seconds = Number(expires) - Math.floor(now() / 1_000);
+      if (seconds <= 0) return null;
+      return { repositoryId, credentialId, operation: operation as LfsOperation, seconds };
     },
   };
 }
@@ -68,6 +69,9 @@ export function isLfsToken(token: string): boolean {
   return token.startsWith(PREFIX);
 }
 
+/** A token as its holder has it, for as many seconds more. */
+export type LfsToken = { token: string; seconds: number };
+
 /**
  * Who a token stands for, with the rights that the credential has now, narrowed.
  * @throws AppError 401 when the token or the credential is not valid any more
@@ -75,15 +79,15 @@ export function isLfsToken(token: string): boolean {
 export async function accountOfToken(
   services: Pick<Services, 'pool' | 'usage' | 'lfs'>,
   token: string,
-): Promise<Account> {
+): Promise<{ account: Account; held: LfsToken }> {
   const grant = services.lfs.tokens.read(token);
   if (!grant) throw refusedCredentials();
   const account = await accountById(services, grant.credentialId);
-  return narrowed(account, grant);
+  return { account: narrowed(account, grant), held: { token, seconds: grant.seconds } };
 }
 
 /** The account with nothing but what the grant is for. */
-export function narrowed(account: Account, { repositoryId, operation }: LfsGrant): Account {
+function narrowed(account: Account, { repositoryId, operation }: LfsGrant): Account {
   const { scopes, repositories } = account;
   const wanted = withImplied(SCOPES[operation]);
   return {

@@ -20,9 +20,11 @@ import {
   forbidden,
   invalid,
   isUnexpected,
+  notFound,
   toPublic,
 } from '../errors.ts';
 import { type Ending, GitError } from '../git/processes/run.ts';
+import { writeArchive } from '../git/transport/archive.ts';
 import { RequestLimit, RequestTooLong } from '../git/transport/requests.ts';
 import {
   advertise,
@@ -38,8 +40,10 @@ import { otherMethod } from '../rest/methods.ts';
 import type { Services } from '../services.ts';
 import type { ByteRange } from '../storage/storage.ts';
 import {
+  ARCHIVE_PATH,
   DOWNLOAD_PATH,
   type DownloadLink,
+  demandArchiveLink,
   demandLink,
   findDownload,
 } from './browsing/downloads.ts';
@@ -75,6 +79,10 @@ export function downloadsRouter(services: Services): Router {
   router
     .route(DOWNLOAD_PATH)
     .get(download(services) as RequestHandler)
+    .all(otherMethod(['GET']));
+  router
+    .route(ARCHIVE_PATH)
+    .get(archive(services) as RequestHandler)
     .all(otherMethod(['GET']));
   return router;
 }
@@ -234,15 +242,45 @@ function download(services: Services): RequestHandler<{ id: string; oid: string;
     demandLink(services, link);
     if (await sentOn(services, req as unknown as Request, res, id)) return;
     const found = await findDownload(services, link);
-    res.attachment(name);
-    res.setHeader('Content-Type', 'application/octet-stream');
-    res.setHeader('X-Content-Type-Options', 'nosniff');
-    res.setHeader('Content-Security-Policy', "default-src 'none'; sandbox");
-    res.setHeader('Cache-Control', 'private, max-age=900');
+    beginDownload(res, name, 'application/octet-stream');
     const contents = (range?: ByteRange) => found.open(range);
     const object = { size: found.size, etag: oid, open: contents };
     await sendObject(req, res, object, (send) =>
       inTurn(services.git, 'fetches and pushes', req, res, send),
+    );
+  };
+}
+
+function beginDownload(res: Response, name: string, type: string): void {
+  res.attachment(name);
+  res.setHeader('Content-Type', type);
+  res.setHeader('X-Content-Type-Options', 'nosniff');
+  res.setHeader('Content-Security-Policy', "default-src 'none'; sandbox");
+  res.setHeader('Cache-Control', 'private, max-age=900');
+}
+
+const ARCHIVE_TYPES = { 'tar.gz': 'application/gzip', zip: 'application/zip' } as const;
+
+/** Made while it is sent, so it has no length and no ranges. */
+function archive(services: Services): RequestHandler<{ id: string; commit: string; name: string }> {
+  return async (req, res) => {
+    const { id, commit, name } = req.params;
+    const { format, folder } = demandArchiveLink(services, { id, commit, name, query: req.query });
+    if (await sentOn(services, req as unknown as Request, res, id)) return;
+    takesLong(req as unknown as Request);
+    const send = (dir: string) =>
+      services.git.tasks.run(async (signal) => {
+        if (signal.aborted) throw busy('The server is being stopped');
+        beginDownload(res, name, ARCHIVE_TYPES[format]);
+        if (req.method === 'HEAD') return void res.end();
+        const { code } = await writeArchive({ dir, commit, format, folder, signal }, res);
+        if (code === 0) return void res.end();
+        if (!res.headersSent) throw notFound('Commit');
+        // The end of an archive that is not whole must not look like one.
+        res.destroy();
+      });
+    await inTurn(services.git, 'fetches and pushes', req as unknown as Request, res, () =>
+      inFolder(services, id, send),
     );
   };
 }

@@ -9,6 +9,7 @@ import { pipeline } from 'node:stream/promises';
 import { type Ending, type GitProcess, startGit } from '../processes/run.ts';
 import { type Command, HookReader, type Push, type Verdict, writeVerdict } from './hooks.ts';
 import { FLUSH, pktLine } from './pkt-line.ts';
+import { relay, relayToReader } from './relay.ts';
 import { reportedRefs } from './report.ts';
 
 export const SERVICES = ['git-upload-pack', 'git-receive-pack'] as const;
@@ -73,14 +74,7 @@ export async function uploadPack(
   const { dir, protocol, signal } = session;
   using process = await start('git-upload-pack', dir, modeOf(session), { protocol, signal });
   feed(input, process);
-  // Nobody reads any more: there is nothing to finish.
-  const gone = () => process.end();
-  output.once('close', gone);
-  try {
-    return await relay(process, output);
-  } finally {
-    output.off('close', gone);
-  }
+  return await relayToReader(process, output);
 }
 
 export type PushRules = {
@@ -189,38 +183,6 @@ function modeOf({ isConversation }: Session): string[] {
 /** Git may end before it has read everything, and the client may leave before it has sent everything. */
 function feed(input: Readable, process: GitProcess): void {
   pipeline(input, process.stdin).catch(() => process.stdin.destroy());
-}
-
-/**
- * Passes output on, unless `hold` takes it, until git has ended. A client that left is no failure, and an
- * output that breaks off shows in the ending.
- */
-async function relay(
-  process: GitProcess,
-  output: Writable,
-  hold: (chunk: Buffer) => boolean = () => false,
-): Promise<Ending> {
-  try {
-    for await (const chunk of process.stdout as AsyncIterable<Buffer>) {
-      if (hold(chunk) || output.destroyed) continue;
-      if (!output.write(chunk)) await drained(output);
-    }
-  } catch {
-    process.end();
-  }
-  return process.ended;
-}
-
-function drained(output: Writable): Promise<void> {
-  return new Promise((resolve) => {
-    const go = () => {
-      output.off('drain', go);
-      output.off('close', go);
-      resolve();
-    };
-    output.once('drain', go);
-    output.once('close', go);
-  });
 }
 
 /** The highest version in a `Git-Protocol` header (`version=2:extra`), 0 without one. */

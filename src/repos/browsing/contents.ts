@@ -40,6 +40,8 @@ export type File = {
   /** Absent for binary and large files and those over 1 MiB, which have a `downloadUrl` instead. */
   content?: string;
   downloadUrl?: string;
+  /** As `downloadUrl`, and always there. */
+  rawUrl: string;
 };
 
 const TOO_WIDE =
@@ -121,25 +123,29 @@ export async function file(
     path,
   });
   const large = hasLargeFiles(repository) && early ? await largeFileOf(services, id, early) : null;
-  if (large)
+  if (large) {
+    const url = largeFileUrl(services, id, large.oid, path);
     return {
       path,
       ref: used,
       sizeBytes: large.size,
       encoding: large.isText ? 'utf-8' : 'binary',
-      downloadUrl: largeFileUrl(services, id, large.oid, path),
+      downloadUrl: url,
+      rawUrl: url,
     };
+  }
   const isInline = size <= INLINE_BYTES;
   if (isInline) await takeWhole(allowance, size);
   const late = isInline && early === undefined;
   const text = late ? await readWhole(services, id, oid) : early;
-  const found = { path, ref: used, sizeBytes: size };
+  const rawUrl = downloadUrl(services, id, oid, path);
+  const found = { path, ref: used, sizeBytes: size, rawUrl };
   if (typeof text === 'string') return { ...found, encoding: 'utf-8', content: text };
   const isText = text === undefined && (await beginsAsText(services, id, oid));
   return {
     ...found,
     encoding: isText ? 'utf-8' : 'binary',
-    downloadUrl: downloadUrl(services, id, oid, path),
+    downloadUrl: rawUrl,
   };
 }
 

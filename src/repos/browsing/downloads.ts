@@ -1,16 +1,53 @@
 /** Files by link: signed, for 15 minutes, without a header (decisions section 3). */
 import type { Readable } from 'node:stream';
+import { demand, type Viewer } from '../../auth/permissions.ts';
 import { type AppError, forbidden, notFound } from '../../errors.ts';
 import { isObjectId } from '../../git/names.ts';
 import { openBlob } from '../../git/objects/read.ts';
 import { isId } from '../../ids.ts';
 import type { Services } from '../../services.ts';
-import { inFolder } from '../folder.ts';
+import { folderWork, inFolder, type Reads } from '../folder.ts';
+import { type AccessRow, target } from '../repos.ts';
+import { find } from './contents.ts';
 
 /** Where downloads are served; `repository` is no namespace's name. */
 export const DOWNLOAD_PATH = '/repository/:id/blobs/:oid/:name';
 /** Of large files, which are not git's. */
 export const LARGE_DOWNLOAD_PATH = '/repository/:id/large-files/:oid/:name';
+
+/** Of all files of a commit. */
+export const ARCHIVE_PATH = '/repository/:id/archives/:commit/:name';
+
+export const ARCHIVE_FORMATS = ['tar.gz', 'zip'] as const;
+export type ArchiveFormat = (typeof ARCHIVE_FORMATS)[number];
+
+/**
+ * A link to an archive of what `ref` names now. All that is in it lies in a folder of the archive's name.
+ * @throws AppError 401, 403, 404 for an unknown ref
+ */
+export async function archiveUrl(
+  services: Reads & Pick<Services, 'signer' | 'urls'>,
+  viewer: Viewer,
+  repository: AccessRow & { name: string },
+  { ref, format }: { ref?: string | null; format: ArchiveFormat },
+): Promise<string> {
+  demand(viewer, 'repository.read', target(repository));
+  const { id, defaultBranch } = repository;
+  const found = await commitNamed(services, id, { defaultBranch, ref });
+  // What a file may be called everywhere.
+  const shown = found.ref.replaceAll(/[^0-9A-Za-z._-]+/g, '-').slice(0, 100);
+  const name = `${repository.name}-${shown}.${format}`;
+  const url = `${services.urls.base}/repository/${id}/archives/${found.commit}/${name}`;
+  return services.signer.signUrl(url, archiveThing(id, found.commit, name));
+}
+
+type At = { defaultBranch: string; ref?: string | null };
+
+const commitNamed = folderWork('commitNamed', async ({ git }, dir, at: At) => {
+  const found = await git.objects.use(dir, (objects) => find(objects, at, at.ref, ''));
+  if (!found) throw notFound('Ref');
+  return { ref: found.ref, commit: found.commit };
+});
 
 /** Of a blob. The link names the content, so it keeps its meaning when the branch moves or the repository is renamed. */
 export function downloadUrl(
@@ -58,6 +95,24 @@ export function demandLargeLink(
   if (!signer.verify(largeThing(id, oid), query)) throw noLink();
 }
 
+export type ArchiveLink = {
+  id: string;
+  commit: string;
+  name: string;
+  query: Record<string, unknown>;
+};
+
+/** As `demandLink`, of an archive. @returns its format, and the folder in it */
+export function demandArchiveLink(
+  { signer }: Pick<Services, 'signer'>,
+  { id, commit, name, query }: ArchiveLink,
+): { format: ArchiveFormat; folder: string } {
+  const format = ARCHIVE_FORMATS.find((one) => name.endsWith(`.${one}`));
+  if (!isId('repo', id) || !isObjectId(commit) || !format) throw notFound('Archive');
+  if (!signer.verify(archiveThing(id, commit, name), query)) throw noLink();
+  return { format, folder: name.slice(0, -format.length - 1) };
+}
+
 function noLink(): AppError {
   return forbidden('This link is not valid or has expired; ask for a new one');
 }
@@ -90,6 +145,10 @@ export async function findDownload(
 
 function thing(repositoryId: string, oid: string): string {
   return `blob:${repositoryId}:${oid}`;
+}
+
+function archiveThing(repositoryId: string, commit: string, name: string): string {
+  return `archive:${repositoryId}:${commit}:${name}`;
 }
 
 function largeThing(repositoryId: string, oid: string): string {

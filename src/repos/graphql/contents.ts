@@ -90,6 +90,10 @@ export const File = builder.objectRef<contents.File>('File').implement({
       description:
         'A link that works for 15 minutes without credentials; null where `content` is not.',
     }),
+    rawUrl: t.exposeString('rawUrl', {
+      description:
+        'A link to its contents that works for 15 minutes without credentials, for every file.',
+    }),
   }),
 });
 

@@ -1,8 +1,9 @@
-/** Searching a repository, and who wrote the lines of a file, in GraphQL. */
+/** Searching a repository, who wrote the lines of a file, and archives, in GraphQL. */
 import type { FoundLine } from '../../git/objects/search.ts';
 import { builder } from '../../graphql/builder.ts';
 import { PROCESS, pageCost } from '../../graphql/paging.ts';
 import * as authorship from '../browsing/authorship.ts';
+import { archiveUrl } from '../browsing/downloads.ts';
 import * as search from '../browsing/search.ts';
 import { accessColumns } from '../repos.ts';
 import { Commit } from './contents.ts';
@@ -64,7 +65,32 @@ const BlamedLines = builder.objectRef<authorship.Blamed>('BlamedLines').implemen
   }),
 });
 
+const ArchiveFormat = builder.enumType('ArchiveFormat', {
+  description: 'The form of an archive.',
+  values: {
+    TAR_GZ: { value: 'tar.gz', description: 'A tar, packed by gzip.' },
+    ZIP: { value: 'zip', description: 'A zip.' },
+  } as const,
+});
+
 builder.prismaObjectFields(Repository, (t) => ({
+  archiveUrl: t.string({
+    nullable: true,
+    description:
+      'A link to all files of what a ref names now, that works for 15 minutes without credentials. Large files are in it as pointers.',
+    complexity: 5,
+    args: {
+      ref: t.arg.string({ description: REF }),
+      format: t.arg({
+        type: ArchiveFormat,
+        required: true,
+        defaultValue: 'tar.gz',
+        description: 'The form of the archive.',
+      }),
+    },
+    select: { ...accessColumns, name: true },
+    resolve: (row, args, { services, viewer }) => archiveUrl(services, viewer, row, args),
+  }),
   fileSearch: t.field({
     type: FileSearch,
     nullable: true,

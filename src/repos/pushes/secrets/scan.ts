@@ -8,7 +8,7 @@
  * the push adds count.
  */
 import { setImmediate as others } from 'node:timers/promises';
-import { newBlobs } from '../../../git/objects/new-blobs.ts';
+import { newBlobs, pathsOf } from '../../../git/objects/new-blobs.ts';
 import { MAX_COMPARED_BYTES, patchOf, type Quarantined } from '../../../git/objects/walk.ts';
 import { addedLines } from './added-lines.ts';
 import { secretsIn } from './find.ts';
@@ -33,14 +33,15 @@ export type ScanOptions = {
 };
 
 /** What looks like a secret in a file that is new, whether or not the push adds it. */
-export type Candidate = Pick<Finding, 'id' | 'kind' | 'path'> & { firstLine: string };
+export type Candidate = Suspect & { path: string };
+type Suspect = Pick<Finding, 'id' | 'kind'> & { firstLine: string };
 
 /** Git looks for the first NUL in so many bytes, and takes a file with one for binary. */
 const BINARY_BYTES = 8_000;
 /** Files that are compared at once. */
-const MAX_PATHS = 200;
+const MAX_FILES = 200;
 /** Of one file: a file of nothing but keys needs no more to be refused. */
-const MAX_OF_PATH = 200;
+const MAX_OF_FILE = 200;
 /** Without letting others have their turn. */
 const SLICE_MS = 10;
 
@@ -51,47 +52,60 @@ export async function findSecrets(
   options: ScanOptions,
 ): Promise<Finding[]> {
   const findings = new Map<string, Finding>();
-  let candidates = new Map<string, Candidate[]>();
   const turn = takeTurns(place.signal);
-  const isDone = () => findings.size >= options.limit;
+  /** By the ids of their files. */
+  let suspects = new Map<string, Suspect[]>();
   const locate = async () => {
+    const candidates = await placed(place, tips, suspects);
+    suspects = new Map();
     const allowed = await options.allowed([...candidates.values()].flat());
     for await (const finding of added(place, tips, candidates)) {
       if (allowed.has(finding.id)) continue;
       if (!findings.has(finding.id)) findings.set(finding.id, finding);
-      if (isDone()) break;
+      if (findings.size >= options.limit) break;
     }
-    candidates = new Map();
   };
-  for await (const blobs of newBlobs(place, tips, MAX_COMPARED_BYTES)) {
-    for (const { path, data } of blobs) {
-      // A tag can name a file that lies in no commit.
-      if (path === '') continue;
-      const found = await candidatesIn({ path, data }, options, turn);
-      if (found.length > 0) candidates.set(path, [...(candidates.get(path) ?? []), ...found]);
-      if (candidates.size >= MAX_PATHS) await locate();
-      if (isDone()) return [...findings.values()];
+  for await (const blobs of newBlobs(place, MAX_COMPARED_BYTES)) {
+    for (const { oid, data } of blobs) {
+      const found = await suspectsIn(data, options, turn);
+      if (found.length > 0) suspects.set(oid, found);
+      if (suspects.size >= MAX_FILES) await locate();
+      if (findings.size >= options.limit) return [...findings.values()];
     }
   }
-  if (candidates.size > 0) await locate();
+  if (suspects.size > 0) await locate();
   return [...findings.values()];
 }
 
-async function candidatesIn(
-  { path: bytes, data }: { path: string; data: Buffer },
+/** The suspects of files that the push brings, by path as Latin-1. Others are here already, as bases of deltas. */
+async function placed(
+  place: Quarantined,
+  tips: readonly string[],
+  suspects: ReadonlyMap<string, Suspect[]>,
+): Promise<Map<string, Candidate[]>> {
+  const candidates = new Map<string, Candidate[]>();
+  for (const [oid, bytes] of await pathsOf(place, tips, new Set(suspects.keys()))) {
+    const path = Buffer.from(bytes, 'latin1').toString('utf8');
+    const found = suspects.get(oid)?.map((one) => ({ ...one, path })) ?? [];
+    candidates.set(bytes, [...(candidates.get(bytes) ?? []), ...found]);
+  }
+  return candidates;
+}
+
+async function suspectsIn(
+  data: Buffer,
   { idOf }: ScanOptions,
   turn: () => Promise<void> | undefined,
-): Promise<Candidate[]> {
+): Promise<Suspect[]> {
   if (data.subarray(0, BINARY_BYTES).includes(0)) return [];
-  const found = new Map<string, Candidate>();
-  const path = Buffer.from(bytes, 'latin1').toString('utf8');
+  const found = new Map<string, Suspect>();
   for (const secret of secretsIn(data, data.toString('latin1'))) {
     await turn();
     if (!secret) continue;
     const { kind, text } = secret;
     const id = idOf(kind, text);
-    found.set(id, { id, kind, path, firstLine: text.split(/\r?\n/, 1)[0] ?? '' });
-    if (found.size >= MAX_OF_PATH) break;
+    found.set(id, { id, kind, firstLine: text.split(/\r?\n/, 1)[0] ?? '' });
+    if (found.size >= MAX_OF_FILE) break;
   }
   await turn();
   return [...found.values()];
@@ -104,6 +118,7 @@ async function* added(
   candidates: ReadonlyMap<string, Candidate[]>,
 ): AsyncGenerator<Finding> {
   const paths = [...candidates.keys()];
+  if (paths.length === 0) return;
   for await (const { text, path, ...where } of addedLines(patchOf(place, tips, paths)))
     for (const { firstLine, ...finding } of candidates.get(path) ?? [])
       if (text.includes(firstLine)) yield { ...finding, ...where };

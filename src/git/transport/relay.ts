@@ -1,0 +1,46 @@
+/** What git says, passed on as it comes. */
+import type { Writable } from 'node:stream';
+import type { Ending, GitProcess } from '../processes/run.ts';
+
+/**
+ * Passes output on, unless `hold` takes it, until git has ended. A client that left is no failure, and an
+ * output that breaks off shows in the ending.
+ */
+export async function relay(
+  process: GitProcess,
+  output: Writable,
+  hold: (chunk: Buffer) => boolean = () => false,
+): Promise<Ending> {
+  try {
+    for await (const chunk of process.stdout as AsyncIterable<Buffer>) {
+      if (hold(chunk) || output.destroyed) continue;
+      if (!output.write(chunk)) await drained(output);
+    }
+  } catch {
+    process.end();
+  }
+  return process.ended;
+}
+
+function drained(output: Writable): Promise<void> {
+  return new Promise((resolve) => {
+    const go = () => {
+      output.off('drain', go);
+      output.off('close', go);
+      resolve();
+    };
+    output.once('drain', go);
+    output.once('close', go);
+  });
+}
+
+/** As `relay`. When nobody reads any more, there is nothing to finish: git is ended. */
+export async function relayToReader(process: GitProcess, output: Writable): Promise<Ending> {
+  const gone = () => process.end();
+  output.once('close', gone);
+  try {
+    return await relay(process, output);
+  } finally {
+    output.off('close', gone);
+  }
+}
