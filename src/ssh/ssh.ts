@@ -89,6 +89,8 @@ type Options = {
 const FIRST_PAUSE_MS = 500;
 const LONGEST_PAUSE_MS = 30_000;
 const SOON_MS = 60_000;
+const TAKEN_MS = 2_000;
+const TAKEN_PAUSE_MS = 200;
 /** Between SIGTERM and SIGKILL. */
 const GRACE_MS = 2_000;
 
@@ -153,9 +155,18 @@ export async function takeSshPort({ config, db, keys, log, limits }: Options): P
     if (child.connected) child.send(message, () => {});
   }
 
-  const port = await start(wanted).catch((error) => {
-    throw listenFault(error, host, wanted);
-  });
+  /** The process of a server that was killed may take a moment to end, and has the port until then. */
+  async function take(until: number): Promise<number> {
+    try {
+      return await start(wanted);
+    } catch (error) {
+      const isTaken = (error as NodeJS.ErrnoException).code === 'EADDRINUSE';
+      if (!isTaken || performance.now() > until) throw listenFault(error as Error, host, wanted);
+    }
+    await delay(TAKEN_PAUSE_MS);
+    return take(until);
+  }
+  const port = await take(performance.now() + TAKEN_MS);
 
   async function supervise(): Promise<void> {
     let pause = FIRST_PAUSE_MS;
