@@ -171,7 +171,10 @@ function carry({ channel, socket, gateway, opening }: Carried, done: () => void)
   const reader = new FrameReader({
     bytes(kind, piece) {
       const to = kind === 'data' ? channel : channel.stderr;
+      // The library writes each packet of 32 KB by itself.
+      socket.cork();
       const isTaken = to.write(piece);
+      socket.uncork();
       // Both have to have room: the client's window, and the connection.
       if (isTaken && socket.writableLength < FULL) return;
       server.pause();
