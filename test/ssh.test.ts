@@ -3,6 +3,8 @@ import { randomBytes } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
+import type { PrismaClient } from '../prisma/generated/client.ts';
+import { readHostKeys } from '../src/ssh/host-keys.ts';
 import { Workspace } from './git.ts';
 import { type Client, eventually, startApp, type TestApp } from './harness.ts';
 import { needs } from './needs.ts';
@@ -237,6 +239,22 @@ test('git-lfs gets an address and a token over SSH, and stores its files by them
   await adas.git('large-again', 'lfs', 'install', '--local');
   await adas.git('large-again', 'lfs', 'pull');
   expect(await readFile(join(workspace.path, 'large-again/a.bin'))).toEqual(content);
+});
+
+test('host keys are kept sealed, and made anew where the secret key was replaced', async () => {
+  const { db, log } = app.app.services;
+  const read = (byte: number) => {
+    const key = Buffer.alloc(32, byte);
+    return readHostKeys(db as PrismaClient, { derive: () => key, underived: key }, log);
+  };
+  const [first, again] = [await read(1), await read(1)];
+  expect(again).toEqual(first);
+  expect(first.map(({ type }) => type)).toEqual(['ssh-ed25519', 'ecdsa-sha2-nistp256']);
+  const { value } = await db.setting.findUniqueOrThrow({ where: { name: 'ssh-host-keys' } });
+  expect(Buffer.from(value).includes('OPENSSH')).toBe(false);
+  const [others, last] = await Promise.all([read(2), read(2)]);
+  expect(others).toEqual(last);
+  expect(others[0]?.fingerprint).not.toBe(first[0]?.fingerprint);
 });
 
 test('a key that is deleted works no more, nor does what is under way with it', async () => {

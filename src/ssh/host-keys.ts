@@ -6,6 +6,7 @@ import type { PrismaClient } from '../../prisma/generated/client.ts';
 import type { Keys } from '../crypto/keys.ts';
 import { open, seal } from '../crypto/seal.ts';
 import { fingerprintOf } from '../crypto/ssh-keys.ts';
+import type { Logger } from '../log.ts';
 
 export type HostKey = {
   /** `ssh-ed25519` or `ecdsa-sha2-nistp256`. */
@@ -23,24 +24,40 @@ const SETTING = 'ssh-host-keys';
 /** What is kept of each. */
 type Kept = Pick<HostKey, 'publicKey' | 'privateKey'>;
 
-/** Ed25519 first, which clients prefer; ECDSA is for those that do not know it. */
-export async function readHostKeys(db: PrismaClient, keys: Keys): Promise<HostKey[]> {
+/**
+ * Ed25519 first, which clients prefer; ECDSA is for those that do not know it. Where the secret key was lost and replaced,
+ * they are made anew, of which clients will warn.
+ */
+export async function readHostKeys(db: PrismaClient, keys: Keys, log: Logger): Promise<HostKey[]> {
   const key = keys.derive('host keys of SSH');
-  const find = () => db.setting.findUnique({ where: { name: SETTING } });
-  let row = await find();
-  if (!row) {
-    const value = seal(key, Buffer.from(JSON.stringify(await makeKeys())), SETTING);
-    await db.setting.createMany({ data: { name: SETTING, value }, skipDuplicates: true });
-    // Another server may have been first.
-    row = await find();
+  const name = SETTING;
+  for (;;) {
+    const row = await db.setting.findUnique({ where: { name } });
+    const kept = row && opened(key, row.value);
+    if (kept) return kept.map(toHostKey);
+    const value = seal(key, Buffer.from(JSON.stringify(await makeKeys())), name);
+    // Another server may be first; what it has made is then read.
+    if (!row) await db.setting.createMany({ data: { name, value }, skipDuplicates: true });
+    else {
+      log.warn('the host keys of SSH were sealed under another secret key: new ones are made');
+      await db.setting.updateMany({ where: { name, value: row.value }, data: { value } });
+    }
   }
-  if (!row) throw new Error('the host keys were removed while they were made');
-  const kept: Kept[] = JSON.parse(open(key, row.value, SETTING).toString());
-  return kept.map(({ publicKey, privateKey }) => {
-    const [type = '', encoded = ''] = publicKey.split(' ');
-    const fingerprint = fingerprintOf(Buffer.from(encoded, 'base64'));
-    return { type, publicKey, fingerprint, privateKey };
-  });
+}
+
+/** Null: they were sealed under another key. */
+function opened(key: Uint8Array, sealed: Uint8Array): Kept[] | null {
+  try {
+    return JSON.parse(open(key, sealed, SETTING).toString());
+  } catch {
+    return null;
+  }
+}
+
+function toHostKey({ publicKey, privateKey }: Kept): HostKey {
+  const [type = '', encoded = ''] = publicKey.split(' ');
+  const fingerprint = fingerprintOf(Buffer.from(encoded, 'base64'));
+  return { type, publicKey, fingerprint, privateKey };
 }
 
 async function makeKeys(): Promise<Kept[]> {

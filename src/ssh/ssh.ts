@@ -101,7 +101,7 @@ const GRACE_MS = 2_000;
 export async function takeSshPort({ config, db, keys, log, limits }: Options): Promise<Ssh | null> {
   if (config.ssh === 'off') return null;
   const { host, port: wanted } = config.ssh;
-  const hostKeys = await readHostKeys(db, keys);
+  const hostKeys = await readHostKeys(db, keys, log);
   const gateway = socketPath(config.dataDir);
   const stopping = new AbortController();
   let counts: Counts = { connections: 0, waiting: 0, refused: 0 };
@@ -120,7 +120,11 @@ export async function takeSshPort({ config, db, keys, log, limits }: Options): P
       detached: true,
     });
     child = own;
-    ended = new Promise((resolve) => own.once('close', () => resolve()));
+    ended = new Promise((resolve) => {
+      own.once('close', () => resolve());
+      // One that could not be started may have no end.
+      own.once('error', () => own.pid ?? resolve());
+    });
     own.on('error', (error) => listening.reject(error));
     own.once('close', (code, signal) => {
       listening.reject(new Error(`the process that speaks SSH ended with ${code ?? signal}`));

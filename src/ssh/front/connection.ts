@@ -160,6 +160,9 @@ type Carried = { channel: ServerChannel; socket: Socket; gateway: string; openin
 function carry({ channel, socket, gateway, opening }: Carried, done: () => void): void {
   const server = connect(gateway);
   let isOver = false;
+  let isFull = false;
+  /** Both have to have room: the client's window, and the connection. */
+  const hasRoom = () => !channel.writableNeedDrain && socket.writableLength < FULL;
   const end = (code: number) => {
     if (isOver) return;
     isOver = true;
@@ -173,13 +176,15 @@ function carry({ channel, socket, gateway, opening }: Carried, done: () => void)
       const to = kind === 'data' ? channel : channel.stderr;
       // The library writes each packet of 32 KB by itself.
       socket.cork();
-      const isTaken = to.write(piece);
+      to.write(piece);
       socket.uncork();
-      // Both have to have room: the client's window, and the connection.
-      if (isTaken && socket.writableLength < FULL) return;
+      // Of what came with this piece more may follow before the pause.
+      if (isFull || hasRoom()) return;
+      isFull = true;
       server.pause();
       const goOn = () => {
-        if (channel.writableNeedDrain || socket.writableLength >= FULL) return;
+        if (!hasRoom()) return;
+        isFull = false;
         channel.off('drain', goOn);
         socket.off('drain', goOn);
         server.resume();

@@ -78,7 +78,8 @@ function start({ host, port, hostKeys, gateway, limits, proxies }: Settings): vo
 
   function take(socket: Socket): void {
     const address = addressOf(socket);
-    if (socket.destroyed) return;
+    // Without an address it has left already.
+    if (socket.destroyed || !address) return void socket.destroy();
     const isShared = shared.check(address, isIPv6(address) ? 'ipv6' : 'ipv4');
     const network = networkOf(address);
     const ofAddress = [...waiting.values()].filter((one) => one === network).length;
@@ -95,7 +96,6 @@ function start({ host, port, hostKeys, gateway, limits, proxies }: Settings): vo
     connected.set(socket, null);
     socket.setNoDelay(true);
     const late = setTimeout(() => socket.destroy(), limits.loginMs);
-    socket.on('error', () => {});
     socket.once('close', () => {
       clearTimeout(late);
       connected.delete(socket);
@@ -140,10 +140,14 @@ function start({ host, port, hostKeys, gateway, limits, proxies }: Settings): vo
   });
 
   const listener = createServer((socket) => {
+    // One that leaves before it is taken.
+    socket.on('error', () => {});
     if (isOpen) take(socket);
-    else early.push(socket);
+    else if (early.length < limits.waiting) early.push(socket);
+    else socket.destroy();
   });
-  listener.once('error', ({ code, message }: NodeJS.ErrnoException) => {
+  // Also later: where no descriptor is free for a connection.
+  listener.on('error', ({ code, message }: NodeJS.ErrnoException) => {
     tell({ kind: 'failed', code, message });
   });
   listener.listen(port, host, () => {
@@ -173,7 +177,8 @@ function listOf(networks: readonly string[]): BlockList {
 }
 
 function addressOf({ remoteAddress = '' }: Socket): string {
-  return remoteAddress.replace(/^::ffff:/, '');
+  const [address = ''] = remoteAddress.replace(/^::ffff:/, '').split('%');
+  return address;
 }
 
 /** Of IPv6 the first 64 bits count, because one customer has all the rest. */
