@@ -12,7 +12,7 @@ const READ_AT_ONCE = 10_000;
 
 /**
  * Those in the packs of a quarantine, some of which may be here already: the base of a delta comes with it. One process
- * lists the objects with their sizes, 100,000 in some 200 ms, and another reads those that can be pointers, which most
+ * lists the objects with their sizes, 100,000 in some 250 ms, and another reads those that can be pointers, which most
  * pushes have none of. Walking from the tips would tell what is new and where it lies, and takes several times as long.
  * @throws GitError
  */
