@@ -1,6 +1,10 @@
 /** Transfers over HTTP that wait for their turn (`limits/transfer-turns.ts`). One that is too slow is cut off by `connections.ts`. */
 import type { Request, Response } from 'express';
-import { inTransferTurn, type TransferTurns } from '../limits/transfer-turns.ts';
+import {
+  inTransferTurn,
+  type TransferNames,
+  type TransferTurns,
+} from '../limits/transfer-turns.ts';
 import { closingOf } from './connections.ts';
 import { address } from './rate-limits.ts';
 
@@ -9,7 +13,7 @@ export type { TransferTurns };
 /** @throws AppError as `inTransferTurn` */
 export function inTurn<T>(
   turns: TransferTurns,
-  what: string,
+  names: TransferNames,
   req: Request,
   res: Response,
   transfer: () => Promise<T>,
@@ -17,5 +21,5 @@ export function inTurn<T>(
   const { viewer } = req;
   const isAnonymous = viewer.kind === 'anonymous';
   const key = isAnonymous ? address(req) : viewer.credential.id;
-  return inTransferTurn(turns, what, { key, isAnonymous, signal: closingOf(res) }, transfer);
+  return inTransferTurn(turns, names, { key, isAnonymous, signal: closingOf(res) }, transfer);
 }

@@ -21,6 +21,7 @@ import { inTurn } from '../http/in-turn.ts';
 import { parseBody } from '../http/json.ts';
 import { sendObject } from '../http/send-object.ts';
 import { originOf } from '../http/viewer.ts';
+import { OF_LARGE_FILES } from '../limits/transfer-turns.ts';
 import { demandLargeLink, LARGE_DOWNLOAD_PATH } from '../repos/browsing/downloads.ts';
 import { ruleOfGit } from '../repos/repos.ts';
 import { otherMethod } from '../rest/methods.ts';
@@ -135,7 +136,7 @@ async function upload(services: Services, req: LfsRequest, res: Response): Promi
   const signal = closingOf(res);
   const put = () => services.largeFiles.put(id, object, req, signal);
   try {
-    await inTurn(services.lfs, 'transfers of large files', req, res, put);
+    await inTurn(services.lfs, OF_LARGE_FILES, req, res, put);
   } catch (error) {
     // The client has left: that is no fault, and nobody is there to be answered.
     if (signal.aborted) return;
@@ -163,7 +164,7 @@ async function sendLarge(
   const contents = (range?: ByteRange) => found.open(range);
   const object = { size: found.size, etag: oid, open: contents };
   await sendObject(req, res, object, (sending) =>
-    inTurn(services.lfs, 'transfers of large files', req, res, sending),
+    inTurn(services.lfs, OF_LARGE_FILES, req, res, sending),
   );
 }
 

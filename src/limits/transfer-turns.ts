@@ -8,6 +8,14 @@ export type TransferTurns = {
   anonymousTransfers: Turns;
 };
 
+/** What transfers are called in an error, and those of the anonymous, who may not push. */
+export type TransferNames = readonly [all: string, anonymous: string];
+export const OF_GIT: TransferNames = ['fetches and pushes', 'fetches'];
+export const OF_LARGE_FILES: TransferNames = [
+  'transfers of large files',
+  'downloads of large files',
+];
+
 /** Whose transfer it is. */
 export type Caller = {
   /** The id of the credential, or the address of the anonymous. */
@@ -22,23 +30,22 @@ const RETRY_SECONDS = 10;
 /**
  * Runs a transfer when it is its turn. Its place is given back when the client is gone, too: one that takes or
  * sends nothing is cut off by whoever speaks with it.
- * @param what the transfers are called in an error, as in "fetches and pushes"
  * @throws AppError 429 when the address has too many of the anonymous under way, 503 when there are too many
  */
 export function inTransferTurn<T>(
   { transfers, anonymousTransfers }: TransferTurns,
-  what: string,
+  [all, ofAnonymous]: TransferNames,
   { key, isAnonymous, signal }: Caller,
   transfer: () => Promise<T>,
 ): Promise<T> {
   const turn = () =>
     transfers.take(transfer, { key, signal }).catch((error) => {
-      throw error instanceof NoTurn ? busy(`Too many ${what} are under way`) : error;
+      throw error instanceof NoTurn ? busy(`Too many ${all} are under way`) : error;
     });
   if (!isAnonymous) return turn();
   return anonymousTransfers.take(turn, { key, signal }).catch((error) => {
     if (!(error instanceof NoTurn)) throw error;
-    const problem = `Too many ${what} without credentials are under way`;
+    const problem = `Too many ${ofAnonymous} without credentials are under way`;
     throw new AppError('rate_limit_exceeded', `${problem}; try again in ${RETRY_SECONDS} s`, {
       retryAfter: RETRY_SECONDS,
     });

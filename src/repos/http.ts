@@ -36,6 +36,7 @@ import {
 import { takesLong, wasCutOff } from '../http/connections.ts';
 import { inTurn } from '../http/in-turn.ts';
 import { sendObject } from '../http/send-object.ts';
+import { OF_GIT } from '../limits/transfer-turns.ts';
 import { otherMethod } from '../rest/methods.ts';
 import type { Services } from '../services.ts';
 import type { ByteRange } from '../storage/storage.ts';
@@ -154,7 +155,7 @@ async function answer(
         throw refusal(new GitError('over HTTP', ending), dir);
     });
   const fetchOrPush = () => inFolder(services, id, run);
-  await inTurn(services.git, 'fetches and pushes', req, res, fetchOrPush);
+  await inTurn(services.git, OF_GIT, req, res, fetchOrPush);
   res.end();
 }
 
@@ -245,9 +246,7 @@ function download(services: Services): RequestHandler<{ id: string; oid: string;
     beginDownload(res, name, 'application/octet-stream');
     const contents = (range?: ByteRange) => found.open(range);
     const object = { size: found.size, etag: oid, open: contents };
-    await sendObject(req, res, object, (send) =>
-      inTurn(services.git, 'fetches and pushes', req, res, send),
-    );
+    await sendObject(req, res, object, (send) => inTurn(services.git, OF_GIT, req, res, send));
   };
 }
 
@@ -279,7 +278,7 @@ function archive(services: Services): RequestHandler<{ id: string; commit: strin
         // The end of an archive that is not whole must not look like one.
         res.destroy();
       });
-    await inTurn(services.git, 'fetches and pushes', req as unknown as Request, res, () =>
+    await inTurn(services.git, OF_GIT, req as unknown as Request, res, () =>
       inFolder(services, id, send),
     );
   };

@@ -12,7 +12,7 @@ import { busy, invalid, isUnexpected, toPublic } from '../errors.ts';
 import { type Ending, GitError } from '../git/processes/run.ts';
 import { RequestLimit, RequestTooLong } from '../git/transport/requests.ts';
 import { type Service, type Session, uploadPack } from '../git/transport/transport.ts';
-import { inTransferTurn } from '../limits/transfer-turns.ts';
+import { inTransferTurn, OF_GIT } from '../limits/transfer-turns.ts';
 import { inFolder } from '../repos/folder.ts';
 import { openForGit } from '../repos/repos.ts';
 import { actionOf, receiving, whileAllowed } from '../repos/transfers.ts';
@@ -139,7 +139,7 @@ async function talkGit(
     });
   const caller = { key: viewer.credential.id, isAnonymous: false, signal: gone };
   const fetchOrPush = () => inFolder(services, id, work);
-  await inTransferTurn(services.git, 'fetches and pushes', caller, fetchOrPush);
+  await inTransferTurn(services.git, OF_GIT, caller, fetchOrPush);
   exit(0);
 }
 
