@@ -162,12 +162,23 @@ export function openPackWriter(
       await closing.catch(() => {});
       for (const { id, key, stored } of unfinished) {
         await stored.catch(() => {});
+        // Of a transaction that failed we cannot know whether it committed: then the pack is kept.
+        if (!(await giveUp(deps, id))) continue;
         await deps.storage.remove(key);
-        await deps.pool.query(`delete from large_packs where id = $1 and state = 'putting'`, [id]);
+        await deps.pool.query(`delete from large_packs where id = $1 and state = 'retired'`, [id]);
       }
       for (const pack of kept) await takeBack(deps, pack);
     },
   };
+}
+
+/** From then on its chunks cannot become known any more. @returns whether they have not yet */
+async function giveUp({ pool }: Pick<Deps, 'pool'>, id: number): Promise<boolean> {
+  const { rowCount } = await pool.query(
+    `update large_packs set state = 'retired', since = now() where id = $1 and state = 'putting'`,
+    [id],
+  );
+  return rowCount === 1;
 }
 
 /** The class of size of a pack, in steps of 4; null for one that is large enough. */

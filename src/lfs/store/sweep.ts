@@ -165,23 +165,30 @@ async function removeChunks({ pool }: SweepDeps, { uploads }: Graces): Promise<b
   return Number(rows[0]?.count) === BATCH;
 }
 
-/** Those that nothing names any more, and those that were never put to their end. */
+/** Those that were never put to their end, and those that nothing names any more. */
 async function removePacks(
   { pool, storage }: SweepDeps,
   { uploads, retired }: Graces,
 ): Promise<boolean> {
-  const { rows } = await pool.query<{ id: number; key: string; state: string }>(
-    `select id, key, state from large_packs
-     where state <> 'kept'
-       and since < now() - case state when 'retired' then $1::float8 else $2::float8 end * interval '1 ms'
-     order by since limit $3`,
-    [retired, uploads, FEW],
+  // First, because an upload that goes on after all must not make chunks known whose pack is being removed.
+  const { rowCount: givenUp } = await pool.query(
+    `update large_packs set state = 'retired', since = now() where id in (
+       select id from large_packs
+       where state <> 'kept' and state = 'putting' and since < now() - $1 * interval '1 ms'
+       order by since limit $2) and state = 'putting'`,
+    [uploads, FEW],
   );
-  for (const { id, key, state } of rows) {
+  const { rows } = await pool.query<{ id: number; key: string }>(
+    `select id, key from large_packs
+     where state <> 'kept' and state = 'retired' and since < now() - $1 * interval '1 ms'
+     order by since limit $2`,
+    [retired, FEW],
+  );
+  for (const { id, key } of rows) {
     await storage.remove(key);
-    await pool.query('delete from large_packs where id = $1 and state = $2', [id, state]);
+    await pool.query('delete from large_packs where id = $1', [id]);
   }
-  return rows.length === FEW;
+  return rows.length === FEW || (givenUp ?? 0) > 0;
 }
 
 /** Those of repositories that were deleted, as soon as they are empty. */
