@@ -14,7 +14,13 @@ import { freePort } from './ports.ts';
 import { startServer } from './process.ts';
 import { makeKey, SshUser, sshUser } from './ssh-client.ts';
 
-const LIMITS = { loginMs: 1_500, waitingOfAddress: 8, failuresOfAddress: 1_000, idleMs: 2_000 };
+const LIMITS = {
+  loginMs: 1_500,
+  waitingOfAddress: 8,
+  failuresOfAddress: 1_000,
+  idleMs: 2_000,
+  commandMs: 1_000,
+};
 
 let app: TestApp;
 let ada: Client;
@@ -111,26 +117,15 @@ test('a client that takes nothing holds no memory', async () => {
     return Number(/VmRSS:\s+(\d+) kB/.exec(status)?.[1]) * 1_024;
   };
   const before = await memory();
-  const client = new ssh2.Client();
-  const privateKey = await readFile(user.key.path);
-  client.connect({ host: '127.0.0.1', port: port(), username: 'git', privateKey });
-  await once(client, 'ready');
-  const { promise, resolve, reject } = Promise.withResolvers<ssh2.ClientChannel>();
-  client.exec("git-upload-pack 'ada/hello.git'", (error, channel) =>
-    error ? reject(error) : resolve(channel),
-  );
-  const channel = await promise;
+  const client = await logIn();
+  const channel = await exec(client, "git-upload-pack 'ada/hello.git'");
   await once(channel, 'data');
   // It says that it has room for gigabytes, asks for everything, and reads no more.
-  const inner = client as unknown as {
-    _protocol: { channelWindowAdjust(id: number, bytes: number): void };
-    _sock: Socket;
-  };
   const { outgoing } = channel as unknown as { outgoing: { id: number } };
-  inner._protocol.channelWindowAdjust(outgoing.id, 2 ** 31 - 1);
+  client._protocol.channelWindowAdjust(outgoing.id, 2 ** 31 - 1);
   const tip = await workspace.git('much', 'rev-parse', 'HEAD');
   channel.write(`0032want ${tip}\n00000009done\n`);
-  inner._sock.pause();
+  client._sock.pause();
   let seen = 0;
   // The socket's buffers are full, and nothing more is taken.
   await eventually(async () => {
@@ -149,6 +144,61 @@ test('a client that takes nothing holds no memory', async () => {
     const io = await readFile(`/proc/${app.app.ssh?.pid}/io`, 'utf8');
     return { bytes: Number(/wchar: (\d+)/.exec(io)?.[1]) };
   }
+});
+
+/** A client of the library, which does what the stock one never would. */
+async function logIn(): Promise<ssh2.Client & Inner> {
+  const client = new ssh2.Client();
+  const privateKey = await readFile(user.key.path);
+  client.connect({ host: '127.0.0.1', port: port(), username: 'git', privateKey });
+  await once(client, 'ready');
+  return client as ssh2.Client & Inner;
+}
+type Inner = {
+  _protocol: {
+    session(id: number, window: number, packet: number): void;
+    channelWindowAdjust(id: number, bytes: number): void;
+  };
+  _chanMgr: { add(opened: object): number };
+  _sock: Socket;
+};
+
+/** Opens a session and asks for nothing in it. Null: it is refused. */
+function session(client: Inner): Promise<ssh2.ClientChannel | null> {
+  const { promise, resolve } = Promise.withResolvers<ssh2.ClientChannel | null>();
+  const opened = (error: unknown, channel: ssh2.ClientChannel) => resolve(error ? null : channel);
+  const id = client._chanMgr.add(Object.assign(opened, { type: 'session' }));
+  client._protocol.session(id, 2 ** 21, 2 ** 15);
+  return promise;
+}
+
+function exec(client: ssh2.Client, command: string): Promise<ssh2.ClientChannel> {
+  const { promise, resolve, reject } = Promise.withResolvers<ssh2.ClientChannel>();
+  client.exec(command, (error, channel) => (error ? reject(error) : resolve(channel)));
+  return promise;
+}
+
+test('sessions of a connection are few, also without a command, and soon over then', async () => {
+  const client = await logIn();
+  // With a command that runs the connection is not idle.
+  const running = await exec(client, "git-upload-pack 'ada/hello.git'");
+  const many = () => Promise.all(Array.from({ length: 30 }, () => session(client)));
+  for (const end of ['of the client', 'of the server']) {
+    const opened = (await many()).filter((one) => one !== null);
+    expect(opened, end).toHaveLength(9);
+    const closed = opened.map((one) => once(one.resume(), 'close'));
+    if (end === 'of the client') for (const one of opened) one.close();
+    await Promise.all(closed);
+  }
+  // What is over makes room, also for commands.
+  for (let i = 0; i < 20; i++) {
+    const channel = await exec(client, 'none');
+    channel.resume();
+    await once(channel, 'close');
+  }
+  expect(running.closed).toBe(false);
+  client.end();
+  await once(client, 'close');
 });
 
 test('what runs with a key is broken off when the key is deleted', async () => {

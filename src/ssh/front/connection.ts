@@ -8,16 +8,8 @@
 import { connect, type Socket } from 'node:net';
 import type { AuthContext, Connection, PublicKeyAuthContext, ServerChannel, Session } from 'ssh2';
 import { fingerprintOf, isSignedBy, readWireKey } from '../../crypto/ssh-keys.ts';
-import {
-  type Exit,
-  FrameReader,
-  frame,
-  jsonFrame,
-  type KeyAnswer,
-  type KeyQuestion,
-  type Opening,
-  writeBytes,
-} from '../frames.ts';
+import { FrameReader, jsonFrame, type KeyAnswer, type KeyQuestion } from '../frames.ts';
+import { carry } from './carry.ts';
 import type { SshLimits } from './protocol.ts';
 
 const USER = 'git';
@@ -25,8 +17,6 @@ const USER = 'git';
 const MAX_LOGIN_BYTES = 128 * 1024;
 /** What was sent and not taken. Of a channel the window bounds it, which a client may make as large as it likes. */
 const MAX_UNSENT = 8 * 2 ** 20;
-/** More than this, and what is made for a client waits until it takes some. */
-const FULL = 2 ** 20;
 /** What may have come and not been taken by the server; the window is 2 MiB. */
 const MAX_UNREAD = 4 * 2 ** 20;
 const ANSWER_MS = 10_000;
@@ -48,6 +38,9 @@ export function serveConnection(
   { socket, address, owner }: { socket: Socket; address: string; owner: Owner },
 ): void {
   const { limits } = owner;
+  /** Those that the client has not closed, and those whose command still runs. */
+  const sessions = new Set<Session>();
+  /** Of the commands that run. */
   const channels = new Set<ServerChannel>();
   let known: NonNullable<KeyAnswer> & { fingerprint: string } = {
     id: '',
@@ -63,7 +56,7 @@ export function serveConnection(
   let idle: NodeJS.Timeout | undefined;
   const rest = () => {
     clearTimeout(idle);
-    if (channels.size === 0)
+    if (channels.size === 0 && !socket.destroyed)
       idle = setTimeout(() => client.end(), owner.isClosing ? 0 : limits.idleMs);
   };
 
@@ -89,11 +82,12 @@ export function serveConnection(
     rest();
   });
   client.on('session', (accept, reject) => {
-    if (channels.size >= limits.commands || owner.isClosing) return reject();
+    if (sessions.size >= limits.sessions || owner.isClosing) return reject();
     serveSession(accept());
   });
   socket.once('close', () => {
     clearTimeout(idle);
+    for (const session of sessions) session.emit('close');
     for (const channel of channels) channel.emit('close');
   });
 
@@ -133,99 +127,68 @@ export function serveConnection(
 
   function serveSession(session: Session): void {
     let protocol: string | undefined;
+    let channel: ServerChannel | undefined;
+    let isClosed = false;
+    sessions.add(session);
+    const release = () => {
+      if (isClosed && !(channel && channels.has(channel))) sessions.delete(session);
+    };
+    const closed = () => {
+      clearTimeout(late);
+      if (isClosed) return;
+      isClosed = true;
+      if (!channel) forget(client, session);
+      release();
+    };
+    const late = setTimeout(closed, limits.commandMs);
+    session.once('close', closed);
     session.on('env', (accept, reject, { key, val }: { key: string; val: string }) => {
       if (key !== 'GIT_PROTOCOL') return void reject?.();
       protocol = val.slice(0, 100);
       accept?.();
     });
-    session.on('exec', (accept, _reject, { command }) => begin(accept(), command));
-    session.on('shell', (accept) => begin(accept(), null));
+    session.on('exec', (accept, reject, { command }) => begin(accept, reject, command));
+    session.on('shell', (accept, reject) => begin(accept, reject, null));
 
-    function begin(channel: ServerChannel | undefined, command: string | null): void {
-      if (!channel) return;
-      channels.add(channel);
+    function begin(
+      accept: () => ServerChannel | undefined,
+      reject: (() => void) | undefined,
+      command: string | null,
+    ): void {
+      if (owner.isClosing) return void reject?.();
+      const own = accept();
+      // A session has one command.
+      if (!own) return;
+      channel = own;
+      channels.add(own);
+      clearTimeout(late);
       clearTimeout(idle);
       const done = () => {
-        if (channels.delete(channel)) rest();
+        if (!channels.delete(own)) return;
+        release();
+        rest();
       };
       const opening = { credential: known.id, command, address, ...(protocol && { protocol }) };
-      carry({ channel, socket, gateway: owner.gateway, opening }, done);
+      carry({ channel: own, socket, gateway: owner.gateway, opening }, done);
     }
   }
 }
 
-type Carried = { channel: ServerChannel; socket: Socket; gateway: string; opening: Opening };
-
-/** Carries the streams of a command between the client and the server; `done` is called when both are through. */
-function carry({ channel, socket, gateway, opening }: Carried, done: () => void): void {
-  const server = connect(gateway);
-  let isOver = false;
-  let isFull = false;
-  /** Both have to have room: the client's window, and the connection. */
-  const hasRoom = () => !channel.writableNeedDrain && socket.writableLength < FULL;
-  const end = (code: number) => {
-    if (isOver) return;
-    isOver = true;
-    server.end();
-    channel.exit(code);
-    channel.end();
-    done();
+/**
+ * Closes a session in which no command was begun. The library cannot, and neither answers a client that closes one nor
+ * removes it from its memory: it does so for channels alone, which begin with a command.
+ */
+function forget(client: Connection, session: Session): void {
+  const { _chanMgr, _protocol, _sock } = client as unknown as {
+    _chanMgr: { remove(id: number): void };
+    _protocol: { channelClose(id: number): void };
+    _sock: Socket;
   };
-  const reader = new FrameReader({
-    bytes(kind, piece) {
-      const to = kind === 'data' ? channel : channel.stderr;
-      // The library writes each packet of 32 KB by itself.
-      socket.cork();
-      to.write(piece);
-      socket.uncork();
-      // Of what came with this piece more may follow before the pause.
-      if (isFull || hasRoom()) return;
-      isFull = true;
-      server.pause();
-      const goOn = () => {
-        if (!hasRoom()) return;
-        isFull = false;
-        channel.off('drain', goOn);
-        socket.off('drain', goOn);
-        server.resume();
-      };
-      channel.on('drain', goOn);
-      socket.on('drain', goOn);
-    },
-    json(kind, value) {
-      if (kind === 'exit') end((value as Exit).code);
-    },
-  });
-  server.write(jsonFrame('open', opening));
-  channel.on('data', (chunk: Buffer) => {
-    if (isOver || server.destroyed) return;
-    if (!writeBytes(server, 'data', chunk)) channel.pause();
-  });
-  server.on('drain', () => channel.resume());
-  channel.on('end', () => {
-    if (!isOver && !server.destroyed)
-      for (const part of frame('end', Buffer.alloc(0))) server.write(part);
-  });
-  channel.on('error', () => {});
-  channel.stderr.on('error', () => {});
-  channel.once('close', () => {
-    isOver = true;
-    server.destroy();
-    done();
-  });
-  server.on('data', (chunk: Buffer) => {
-    try {
-      reader.take(chunk);
-    } catch {
-      server.destroy();
-    }
-  });
-  server.on('error', () => {});
-  server.once('close', () => {
-    if (isOver) return;
-    channel.stderr.write('loam: the server has broken off\n');
-    end(1);
-  });
+  const { incoming, outgoing } = (
+    session as unknown as { _chanInfo: Record<'incoming' | 'outgoing', { id: number }> }
+  )._chanInfo;
+  _chanMgr.remove(incoming.id);
+  if (_sock.writable) _protocol.channelClose(outgoing.id);
 }
 
 /** @throws Error when the server does not answer */

@@ -14,8 +14,10 @@ export type SshLimits = {
   failuresOfAddress: number;
   /** Keys that a connection may offer. */
   attempts: number;
-  /** Commands at once on one connection. */
-  commands: number;
+  /** Sessions at once on one connection; each has one command. */
+  sessions: number;
+  /** From the opening of a session to its command. */
+  commandMs: number;
   /** A connection without a command. */
   idleMs: number;
   /** Between two questions whether the client is still there, of which it may leave three without an answer. */
@@ -31,7 +33,8 @@ export const SSH_LIMITS: SshLimits = {
   failuresOfAddress: 60,
   // An agent offers all its keys, one after the other.
   attempts: 10,
-  commands: 10,
+  sessions: 10,
+  commandMs: 10_000,
   idleMs: 120_000,
   keepaliveMs: 30_000,
 };
