@@ -17,10 +17,14 @@ import { SIGNATURE, sign } from './signature.ts';
 type Deps = Pick<Services, 'db' | 'git' | 'log' | 'cluster'>;
 
 /** `input` and what it returns must be data. */
-type Work<In, Out> = (services: Deps, repositoryId: string, input: In) => Promise<Out>;
+type Work<In, Out, D extends Deps = Deps> = (
+  services: D,
+  repositoryId: string,
+  input: In,
+) => Promise<Out>;
 
 /** Under the names that the servers call it by. */
-const works = new Map<string, Work<unknown, unknown>>();
+const works = new Map<string, Work<unknown, unknown, Services>>();
 
 export const CALLS_PATH = '/_loam/calls';
 export const CALL_TYPE = 'application/x-loam-call';
@@ -31,9 +35,12 @@ export const CONTENT_HASH = 'loam-content';
 const ANSWER_MS = 5 * 60_000;
 
 /** The same work, to be called on any server. `name` must not be used twice. */
-export function onServerOf<In, Out>(name: string, work: Work<In, Out>): Work<In, Out> {
+export function onServerOf<In, Out, D extends Deps = Deps>(
+  name: string,
+  work: Work<In, Out, D>,
+): Work<In, Out, D> {
   if (works.has(name)) throw new Error(`two kinds of work are called ${name}`);
-  works.set(name, work as Work<unknown, unknown>);
+  works.set(name, work as Work<unknown, unknown, Deps> as Work<unknown, unknown, Services>);
   return (services, repositoryId, input) =>
     whereItIs(services, repositoryId, {
       here: () => work(services, repositoryId, input),
@@ -102,7 +109,7 @@ type Answer = { value: unknown } | { failure: Failure };
 
 /** For the server that was asked. @returns null when there is no such work */
 export async function answerCall(
-  services: Deps,
+  services: Services,
   { name, repositoryId, input }: { name: string; repositoryId: string; input: Uint8Array },
   onFailure: (error: unknown) => AppError,
 ): Promise<Buffer | null> {

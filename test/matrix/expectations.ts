@@ -49,6 +49,19 @@ const repository = (more: object): NonNullable<Rule['args']> => {
   return async (world) => ({ input: { namespace, id: await world.repository(), ...more } });
 };
 
+/** A branch or a tag of its own. */
+const ref =
+  (mutation: 'createBranch' | 'createTag'): NonNullable<Rule['args']> =>
+  async (world) => {
+    const id = await world.repository();
+    const name = world.unique();
+    await world.asOperator(
+      `mutation ($input: ${mutation[0]?.toUpperCase()}${mutation.slice(1)}Input!) { ${mutation}(input: $input) { repository { id } } }`,
+      { input: { id, name } },
+    );
+    return { input: { namespace, id, name } };
+  };
+
 /** Of a job that a writer calls their own. */
 const owner = (actor: string) => (actor === 'writer' ? actor : 'admin');
 
@@ -138,6 +151,23 @@ export const MUTATIONS: Record<string, Rule[]> = {
   ],
   changeRepositoryVisibility: [{ from: 'admin', args: repository({ visibility: 'INTERNAL' }) }],
   updateRepository: [{ from: 'admin', args: repository({ description: 'new' }) }],
+  createBranch: [
+    { from: 'write', args: (world) => repository({ name: world.unique() })(world, '') },
+  ],
+  createTag: [{ from: 'write', args: (world) => repository({ name: world.unique() })(world, '') }],
+  deleteBranch: [{ from: 'write', args: ref('createBranch') }],
+  deleteTag: [{ from: 'write', args: ref('createTag') }],
+  createCommit: [
+    {
+      from: 'write',
+      args: (world) =>
+        repository({
+          branch: world.unique(),
+          message: 'change',
+          changes: [{ path: 'a.txt', content: 'a' }],
+        })(world, ''),
+    },
+  ],
   setBranchRule: [{ from: 'admin', args: repository({ pattern: 'main' }) }],
   deleteBranchRule: [
     {

@@ -231,7 +231,8 @@ export async function createWorld(loam: Loam) {
     webhook,
     delivery,
   };
-  return { callers, ids, unique, home, jobInput, webhookInput, sendTest, ...made };
+  const asOperator = (query: string, variables: object) => operator.gql(query, variables);
+  return { callers, ids, unique, home, jobInput, webhookInput, sendTest, asOperator, ...made };
 }
 
 /** The same world, where what is made once is used again. */

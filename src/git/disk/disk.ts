@@ -99,6 +99,17 @@ export class Disk {
     return sha;
   }
 
+  /** Work in an empty folder on the disk of the repositories, which goes with it; what a kill leaves is removed later. */
+  async inScratch<T>(work: (folder: string) => Promise<T>): Promise<T> {
+    const folder = join(this.#new, `scratch.${randomUUID()}`);
+    await mkdir(folder, { recursive: true });
+    try {
+      return await work(folder);
+    } finally {
+      await rm(folder, { recursive: true, force: true });
+    }
+  }
+
   /** Takes the repository away at once, then removes its files. Nothing happens when there is none. */
   async remove(id: string): Promise<void> {
     await this.discard(this.pathOf(id), id);

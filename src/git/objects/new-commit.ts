@@ -1,0 +1,119 @@
+/** A commit made by the server, as a pack that can be pushed. */
+import { mkdir, readFile, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { git } from '../processes/run.ts';
+
+/** Null: the file is deleted. */
+export type FileChange = { path: string; content: Uint8Array | null };
+
+export type NewCommit = {
+  /** Null: it is the first. */
+  parent: string | null;
+  changes: readonly FileChange[];
+  message: string;
+  author: { name: string; email: string };
+};
+
+/** Why a file cannot be changed so. */
+export class NoSuchChange extends Error {
+  override name = 'NoSuchChange';
+}
+
+const REGULAR = '100644';
+const MAX_PACK_BYTES = 32 * 2 ** 20;
+const MAX_ENTRIES_BYTES = 2 ** 20;
+
+/**
+ * Makes it in `scratch`, an empty folder, with the objects of the repository at `dir`, which nothing is written to.
+ * A file keeps its mode, and a new one is not executable.
+ * @throws NoSuchChange for a deletion of what is no file, and for a file in the place of a directory or under a file
+ */
+export async function packCommit(
+  dir: string,
+  scratch: string,
+  { parent, changes, message, author }: NewCommit,
+): Promise<{ sha: string; pack: Buffer }> {
+  const modes = await modesOf(dir, parent, changes);
+  await mkdir(join(scratch, 'objects/info'), { recursive: true });
+  await mkdir(join(scratch, 'refs/heads'), { recursive: true });
+  await writeFile(join(scratch, 'objects/info/alternates'), `${dir}/objects\n`);
+  await writeFile(join(scratch, 'HEAD'), 'ref: refs/heads/new\n');
+  const who = `${plain(author.name)} <${plain(author.email)}> ${Math.floor(Date.now() / 1000)} +0000`;
+  const input = Buffer.concat([
+    Buffer.from(`commit refs/heads/new\nauthor ${who}\ncommitter ${who}\n`),
+    data(Buffer.from(message)),
+    Buffer.from(parent ? `from ${parent}\n` : ''),
+    ...changes.flatMap(({ path, content }) => {
+      if (!content) return [Buffer.from(`D ${quoted(path)}\n`)];
+      const mode = modes.get(path) ?? REGULAR;
+      return [Buffer.from(`M ${mode} inline ${quoted(path)}\n`), data(content)];
+    }),
+    Buffer.from('done\n'),
+  ]);
+  await git(['fast-import', '--quiet', '--done'], { dir: scratch, input });
+  const sha = (await readFile(join(scratch, 'refs/heads/new'), 'utf8')).trim();
+  const wanted = parent ? `${sha}\n^${parent}\n` : `${sha}\n`;
+  const options = { dir: scratch, input: wanted, maxBytes: MAX_PACK_BYTES };
+  return { sha, pack: await git(['pack-objects', '--revs', '--stdout', '-q'], options) };
+}
+
+/** Of files that are there. @throws NoSuchChange */
+async function modesOf(
+  dir: string,
+  parent: string | null,
+  changes: readonly FileChange[],
+): Promise<Map<string, string>> {
+  const entries = parent ? await entriesAt(dir, parent, changes) : new Map<string, Entry>();
+  for (const { path, content } of changes) {
+    const entry = entries.get(path);
+    if (entry && entry.type !== 'blob')
+      throw new NoSuchChange(`${path} is ${entry.type === 'tree' ? 'a directory' : 'a submodule'}`);
+    if (!content && !entry) throw new NoSuchChange(`${path} is not there`);
+    const above = ancestors(path).find(
+      (one) => entries.has(one) && entries.get(one)?.type !== 'tree',
+    );
+    if (above) throw new NoSuchChange(`${above} is no directory`);
+  }
+  return new Map([...entries].map(([path, { mode }]) => [path, mode]));
+}
+
+type Entry = { mode: string; type: string };
+
+/** What stands at the paths, and above them. */
+async function entriesAt(
+  dir: string,
+  commit: string,
+  changes: readonly FileChange[],
+): Promise<Map<string, Entry>> {
+  const paths = new Set(changes.flatMap(({ path }) => [...ancestors(path), path]));
+  const entries = new Map<string, Entry>();
+  // A directory is listed as what is in it when more is asked of it, so each depth is asked for alone.
+  for (const group of Map.groupBy(paths, (path) => path.split('/').length).values()) {
+    const args = ['ls-tree', '-z', '--full-tree', commit, '--', ...group];
+    const output = await git(args, { dir, maxBytes: MAX_ENTRIES_BYTES });
+    for (const line of output.toString().split('\0')) {
+      const [, mode, type, path] = /^(\d{6}) (\w+) [0-9a-f]{40}\t(.*)$/s.exec(line) ?? [];
+      if (mode && type && path) entries.set(path, { mode, type });
+    }
+  }
+  return entries;
+}
+
+/** `a/b/c` → `a`, `a/b`. */
+function ancestors(path: string): string[] {
+  const parts = path.split('/');
+  return parts.slice(1).map((_, i) => parts.slice(0, i + 1).join('/'));
+}
+
+function data(bytes: Uint8Array): Buffer {
+  return Buffer.concat([Buffer.from(`data ${bytes.length}\n`), bytes, Buffer.from('\n')]);
+}
+
+function quoted(path: string): string {
+  return `"${path.replaceAll(/["\\]/g, '\\$&').replaceAll('\n', '\\n')}"`;
+}
+
+/** What ends a name or an address in a commit. */
+function plain(text: string): string {
+  return text.replaceAll(/[<>\n\0]/g, '').trim();
+}
