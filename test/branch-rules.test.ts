@@ -57,13 +57,22 @@ test.each([
   ['*-[x]', 'a-[x]', true],
   ['*.*', 'a.b', true],
   ['*.*', 'ab', false],
+  ['*/**x', 'a/b/x', true],
+  ['**a*/b', 'x/a/ca/b', true],
+  ['**a*/b', 'x/a/c/d', false],
+  ['a**', 'a', true],
 ])('%j and %j: %j', (pattern, name, expected) => {
   expect(matches(pattern, name)).toBe(expected);
 });
 
 test('a pattern takes no longer for being hard', () => {
   expect(problemOfPattern(`${'*a'.repeat(8)}b`)).toBeNull();
-  expect(matches(`${'*a'.repeat(8)}b`, 'a'.repeat(240))).toBe(false);
+  const begun = process.cpuUsage();
+  for (let times = 0; times < 1_000; times++) {
+    expect(matches(`${'*a'.repeat(8)}b`, 'a'.repeat(240))).toBe(false);
+    expect(matches(`${'**a*'.repeat(4)}b`, 'a'.repeat(240))).toBe(false);
+  }
+  expect(process.cpuUsage(begun).user).toBeLessThan(20e6);
   for (const pattern of [
     '',
     '/',

@@ -246,6 +246,31 @@ test('a secret that a side branch brought and the merge took away again is found
   expect(stderr).toContain('k.txt:2 adds an AWS access key id');
 });
 
+test('no name of a file and no number of versions hides a secret', async () => {
+  const { id } = await seeded('hidden');
+  await update(id, { secretScanning: true });
+  const content = `K=${SECRET}\n`;
+  await workspace.commit('hidden', { 'a\nb.env': content, 'c.env': content });
+  const lines = await workspace.try('hidden', 'push', 'origin', 'HEAD');
+  expect(lines.stderr).toMatch(/a\?b\.env:1 adds|c\.env:1 adds/);
+  await workspace.git('hidden', 'reset', '-q', '--hard', 'origin/main');
+  // Many versions with much in them, and a last one that has many lines and nothing.
+  for (let version = 0; version < 5; version++) {
+    const keys = Array.from(
+      { length: 200 },
+      (_, n) =>
+        `AKIA${String(version * 1000 + n)
+          .padStart(4, '0')
+          .replace(/[0189]/g, (d) => 'ABCD'['0189'.indexOf(d)] ?? d)}M2X5K6W4T2PQ`,
+    );
+    await workspace.commit('hidden', { 'k.env': `${keys.join('\n')}\n` });
+  }
+  await workspace.commit('hidden', { 'k.env': '\n'.repeat(300_000) });
+  const many = await workspace.try('hidden', 'push', 'origin', 'HEAD');
+  expect(many.stderr).toContain('k.env:');
+  expect(many.stderr.match(/adds an AWS access key id/g)).toHaveLength(5);
+});
+
 test('what may be there is allowed once, by an option of the push, and that stands in the audit log', async () => {
   const { id } = await seeded('allowed');
   await update(id, { secretScanning: true });

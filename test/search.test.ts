@@ -197,6 +197,23 @@ test('what cannot be searched is refused, naming why; what is empty is empty', a
     ['fileSearch(text: "a", ref: "none") { paths }', 'NOT_FOUND Ref'],
     ['textSearch(text: "a\\nb") { ref }', 'INVALID_REQUEST text'],
     ['textSearch(text: "(", isPattern: true) { ref }', 'INVALID_REQUEST text: is no regular'],
+    [
+      'textSearch(text: "((((a{1,200}){1,200}){1,200}){1,200})", isPattern: true) { ref }',
+      'INVALID_REQUEST text: is no regular',
+    ],
+    [
+      'textSearch(text: "((((a{2,5}b?){2,5}c?){2,5}d?){2,8}e)*f", isPattern: true, path: "src") { ref }',
+      'undefined undefined',
+    ],
+    // Of these git would make a program of gigabytes.
+    [
+      'textSearch(text: "((((a{1,200}){1,200}){1,200}){1,200})", isPattern: true) { ref }',
+      'INVALID_REQUEST text: is no regular',
+    ],
+    [
+      'textSearch(text: "(((((((((a{9,9}))){9,9}))){9,9})))|((((((a{0,9}){0,9}){0,9})))))b", isPattern: true) { ref }',
+      'INVALID_REQUEST text: is no regular',
+    ],
     ['textSearch(text: "a", path: "../x") { ref }', 'INVALID_REQUEST path'],
     [`textSearch(text: "${'a'.repeat(257)}") { ref }`, 'INVALID_REQUEST text'],
     ['blame(path: "src") { line }', 'NOT_FOUND File'],

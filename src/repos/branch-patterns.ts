@@ -4,8 +4,8 @@
  */
 import { isRefName } from '../git/names.ts';
 
-/** Of a rule: its length, and its stars, because each is tried at each character of a name. */
-export const MAX_PATTERN = 240;
+/** As long as a name may be. */
+const MAX_PATTERN = 240;
 const MAX_STARS = 8;
 
 /** Why a text is no pattern; null: it is one. */
@@ -19,24 +19,43 @@ export function problemOfPattern(pattern: string): string | null {
   return branch !== '' && isRefName(branch) ? null : 'must be such that a branch could match it';
 }
 
-/** In time that grows with the product of both lengths, whatever they are. */
+/**
+ * Goes back to the last `*`, or else to the last `**`, where what follows does not match, and lets it stand for one
+ * character more: never further, because what an earlier star could take a later one can take as well.
+ */
 export function matches(pattern: string, name: string): boolean {
   const literal = pattern.search(/[*?]/);
   if (literal < 0) return pattern === name;
   if (!name.startsWith(pattern.slice(0, literal))) return false;
-  /** Whether what was read of the pattern can stand for the first `at` characters. */
-  let reached = Array.from({ length: name.length + 1 }, (_, at) => at === literal);
-  for (const [token] of pattern.slice(literal).matchAll(/\*\*?|[^*]/g)) {
-    const next = new Array<boolean>(name.length + 1).fill(false);
-    for (let at = 0; at <= name.length; at++) {
-      if (token.startsWith('*')) {
-        const goesOn = at > 0 && next[at - 1] && (token === '**' || name[at - 1] !== '/');
-        next[at] = reached[at] || goesOn === true;
-      } else if (at > 0 && reached[at - 1]) {
-        next[at] = token === '?' ? name[at - 1] !== '/' : name[at - 1] === token;
-      }
+  let star: Star | null = null;
+  let globstar: Star | null = null;
+  let at = literal;
+  let read = literal;
+  while (at < name.length) {
+    const char = pattern[read];
+    if (char === '*' && pattern[read + 1] === '*') {
+      read += 2;
+      globstar = { at, read };
+      star = null;
+    } else if (char === '*') {
+      read++;
+      star = { at, read };
+    } else if (char !== undefined && (char === '?' ? name[at] !== '/' : char === name[at])) {
+      at++;
+      read++;
+    } else if (star && name[star.at] !== '/') {
+      star.at++;
+      ({ at, read } = star);
+    } else if (globstar) {
+      globstar.at++;
+      ({ at, read } = globstar);
+      star = null;
+    } else {
+      return false;
     }
-    reached = next;
   }
-  return reached[name.length] === true;
+  return /^\**$/.test(pattern.slice(read));
 }
+
+/** What it stands for ends before `at`; what follows it in the pattern begins at `read`. */
+type Star = { at: number; read: number };

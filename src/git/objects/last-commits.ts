@@ -8,38 +8,52 @@ import { gitLines } from '../processes/run.ts';
 
 export type DirectoryAt = { commit: string; path: string; names: readonly string[] };
 
+/** The name of an entry, and the id of its commit. */
+export type Found = [name: string, sha: string];
+
 /** Of a walk: an entry that has not been changed for long is at the end of it. */
 const WALK_MS = 5_000;
 
 export class LastCommits {
   readonly #turns: Turns;
-  /** By commit and path. The sizes are of entries, some 100 bytes each. */
-  readonly #known = new LRUCache<string, Promise<[name: string, sha: string][]>>({
-    max: 2_000,
+  /** By commit and path. The sizes are of entries, some 100 bytes each: a directory may have 100,000. */
+  readonly #known = new LRUCache<string, Found[]>({
+    maxSize: 200_000,
+    sizeCalculation: (found) => found.length + 1,
   });
+  readonly #underWay = new Map<string, Promise<Found[]>>();
 
   constructor(turns: Turns) {
     this.#turns = turns;
   }
 
-  /** Names and ids of commits; those that are not known are left out. @throws GitError */
-  of(dir: string, at: DirectoryAt): Promise<[name: string, sha: string][]> {
+  /** Those that are not known are left out. @throws GitError */
+  of(dir: string, at: DirectoryAt): Promise<Found[]> {
     const key = `${at.commit}:${at.path}`;
     const known = this.#known.get(key);
-    if (known) return known;
-    const found = this.#turns.take(() => walk(dir, at), { key: dir });
-    this.#known.set(key, found);
-    found.catch(() => this.#known.delete(key));
-    return found;
+    if (known) return Promise.resolve(known);
+    const walk = this.#underWay.get(key) ?? this.#walk(key, dir, at);
+    this.#underWay.set(key, walk);
+    return walk;
+  }
+
+  async #walk(key: string, dir: string, at: DirectoryAt): Promise<Found[]> {
+    try {
+      const { found, isWhole } = await this.#turns.take(() => walk(dir, at), { key: dir });
+      if (isWhole) this.#known.set(key, found);
+      return found;
+    } finally {
+      this.#underWay.delete(key);
+    }
   }
 }
 
 async function walk(
   dir: string,
   { commit, path, names }: DirectoryAt,
-): Promise<[name: string, sha: string][]> {
+): Promise<{ found: Found[]; isWhole: boolean }> {
   const left = new Set(names);
-  const found: [name: string, sha: string][] = [];
+  const found: Found[] = [];
   const prefix = path === '' ? '' : `${path}/`;
   const args = ['log', '--format=%x00%H', '--name-only', '-z', '--no-renames', commit, '--'];
   if (path !== '') args.push(path);
@@ -64,5 +78,5 @@ async function walk(
   } catch (error) {
     if (!limit.aborted) throw error;
   }
-  return found;
+  return { found, isWhole: !limit.aborted };
 }

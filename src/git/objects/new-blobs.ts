@@ -44,28 +44,34 @@ export async function* newBlobs(
 }
 
 /**
- * Where those of the blobs lie that commits reachable from `tips`, and from no ref yet, bring: the path that git meets
- * each at first, as Latin-1.
+ * The paths, as Latin-1, at which commits reachable from `tips`, and from no ref yet, bring the blobs. What lies in no
+ * commit has none: a tag can name a file.
  * @throws GitError
  */
 export async function pathsOf(
   { dir, quarantine, signal }: Quarantined,
   tips: readonly string[],
   oids: ReadonlySet<string>,
-): Promise<Map<string, string>> {
-  const args = ['rev-list', '--stdin', '--objects', '--filter=object:type=blob'];
+): Promise<Map<string, Set<string>>> {
+  // A list of objects (`rev-list --objects`) names one path of each, and cuts it at a line break.
+  const args = ['log', '--stdin', '--format=', '--raw', '-z', '-m', '--no-abbrev', '--no-renames'];
   const options = { dir, signal, env: seeing(dir, quarantine) };
   const input = tips.map((tip) => `${tip}\n`).join('');
-  const lines = gitLines(
-    [...args, '--not', '--all'],
+  const pieces = gitLines(
+    [...args, '--root', '--not', '--all'],
     { ...options, input },
-    { encoding: 'latin1' },
+    { separator: '\0', encoding: 'latin1' },
   );
-  const paths = new Map<string, string>();
-  for await (const line of lines) {
-    const oid = line.slice(0, 40);
-    // Without a path it lies in no commit: a tag can name a file.
-    if (oids.has(oid) && line.length > 41) paths.set(oid, line.slice(41));
+  const paths = new Map<string, Set<string>>();
+  let oid: string | undefined;
+  // `:<mode> <mode> <id before> <id after> <status>`, and then the path.
+  for await (const piece of pieces) {
+    if (oid !== undefined) {
+      if (oids.has(oid)) paths.set(oid, (paths.get(oid) ?? new Set()).add(piece));
+      oid = undefined;
+    } else {
+      oid = /^\n?:\d{6} \d{6} [0-9a-f]{40} ([0-9a-f]{40}) [A-Z]\d*$/.exec(piece)?.[1];
+    }
   }
   return paths;
 }

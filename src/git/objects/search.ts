@@ -2,6 +2,7 @@
  * Searching the files of a commit: their paths, which are listed once and kept, and their lines, by `git grep`. Both are
  * bounded in time, in what they find, and in how many run at once.
  */
+import { setImmediate as others } from 'node:timers/promises';
 import { LRUCache } from 'lru-cache';
 import { Turns } from '../../limits/turns.ts';
 import { type Ending, GitError, git, startGit } from '../processes/run.ts';
@@ -9,6 +10,8 @@ import { type Ending, GitError, git, startGit } from '../processes/run.ts';
 /** `column`: of the first match in the line, in bytes from 1. `text`: the line, cut. */
 export type FoundLine = { path: string; line: number; column: number; text: string };
 export type FoundLines = { lines: FoundLine[]; isTruncated: boolean };
+
+export type PathSearch = { commit: string; words: readonly string[]; limit: number };
 
 export type LineSearch = {
   commit: string;
@@ -34,6 +37,19 @@ const MAX_LINE = 400;
 /** Of one file, so that one does not fill the answer. */
 const MAX_OF_FILE = 20;
 const NEWLINE = 10;
+/** Looked at before other requests have their turn: some milliseconds. */
+const PATHS_A_TURN = 5_000;
+/** Of the process that searches for a pattern: a short one can stand for gigabytes. */
+const MAX_MEMORY_KB = 1_500_000;
+/** Of all repetitions of a pattern, multiplied. */
+const MAX_REPETITIONS = 1_000;
+
+/** Packs are mapped in parts, so that the bound is that of the search. A shell that knows no such bound goes without. */
+const BOUNDED = {
+  'alias.bounded-grep': `!f() { ulimit -v ${MAX_MEMORY_KB} 2>/dev/null; exec git grep "$@"; }; f`,
+  'core.packedGitWindowSize': '32m',
+  'core.packedGitLimit': '256m',
+};
 
 export class Searches {
   readonly #turns = new Turns(AT_ONCE, { perKey: 1, waitMs: TIMEOUT_MS });
@@ -43,13 +59,24 @@ export class Searches {
     sizeCalculation: (list) => list.length + 1,
   });
 
-  /** All paths of a commit, each behind a NUL. @throws GitError when there are too many, or it takes too long */
-  async paths(dir: string, commit: string): Promise<string> {
+  /**
+   * Paths of a commit that hold each of the words, which are in small letters: those first whose last part does, and one
+   * more than `limit` where there are more.
+   * @throws GitError when there are too many paths, or it takes too long; NoTurn
+   */
+  paths(dir: string, { commit, words, limit }: PathSearch): Promise<string[]> {
+    return this.#turns.take(async () => pick(await this.#list(dir, commit), words, limit), {
+      key: dir,
+    });
+  }
+
+  /** All paths of a commit, a NUL behind each. */
+  async #list(dir: string, commit: string): Promise<string> {
     const known = this.#paths.get(commit);
     if (known !== undefined) return known;
     const args = ['ls-tree', '-r', '-z', '--name-only', '--full-tree', commit];
     const options = { dir, timeoutMs: TIMEOUT_MS, maxBytes: MAX_LIST_BYTES };
-    const list = (await this.#turns.take(() => git(args, options), { key: dir })).toString();
+    const list = (await git(args, options)).toString();
     this.#paths.set(commit, list);
     return list;
   }
@@ -60,13 +87,33 @@ export class Searches {
   }
 }
 
+/** Half a million paths take half a second, in which others have their turns. */
+async function pick(list: string, words: readonly string[], limit: number): Promise<string[]> {
+  const named: string[] = [];
+  const rest: string[] = [];
+  let count = 0;
+  for (let at = 0, end = list.indexOf('\0'); end >= 0; at = end + 1, end = list.indexOf('\0', at)) {
+    if (++count % PATHS_A_TURN === 0) await others();
+    const path = list.slice(at, end);
+    const folded = path.toLowerCase();
+    if (!words.every((word) => folded.includes(word))) continue;
+    const name = folded.slice(folded.lastIndexOf('/') + 1);
+    const paths = words.every((word) => name.includes(word)) ? named : rest;
+    if (paths.length <= limit) paths.push(path);
+    if (named.length > limit) break;
+  }
+  return [...named, ...rest].slice(0, limit + 1);
+}
+
 async function grep(dir: string, search: LineSearch): Promise<FoundLines> {
   const { commit, path, text, isPattern, ignoresCase, limit } = search;
-  const args = ['grep', '-n', '-z', '--column', '-I', '--full-name', '--threads=1', '--no-color'];
+  if (isPattern && repetitions(text) > MAX_REPETITIONS) throw new NoPattern('it repeats too much');
+  const args = ['-n', '-z', '--column', '-I', '--full-name', '--threads=1', '--no-color'];
   args.push(`--max-count=${MAX_OF_FILE}`, isPattern ? '-E' : '-F', ...(ignoresCase ? ['-i'] : []));
   args.push('-e', text, commit, '--', ...(path === '' ? [] : [path]));
   const signal = AbortSignal.timeout(TIMEOUT_MS);
-  using process = await startGit(args, { dir, signal, env: { GIT_LITERAL_PATHSPECS: '1' } });
+  const env = { GIT_LITERAL_PATHSPECS: '1' };
+  using process = await startGit(['bounded-grep', ...args], { dir, signal, env, config: BOUNDED });
   process.stdin.end();
   const lines: FoundLine[] = [];
   const cutter = new LineCutter();
@@ -81,16 +128,20 @@ async function grep(dir: string, search: LineSearch): Promise<FoundLines> {
   return { lines, isTruncated: false };
 }
 
-/** 1: nothing was found. */
+/** 1: nothing was found. What git cannot make of a pattern, or not within its memory, ends it with 128. */
 function throwUnlessDone(ending: Ending, isPattern: boolean): void {
   if (ending.code === 0 || ending.code === 1) return;
-  if (
-    isPattern &&
-    ending.code === 128 &&
-    /-e.*: |regex|parenthes|brace|bracket|back reference|preceding/i.test(ending.stderr)
-  )
-    throw new NoPattern(ending.stderr);
+  if (isPattern && ending.code !== null) throw new NoPattern(ending.stderr);
   throw new GitError('grep', ending);
+}
+
+/** How often the innermost of a pattern is repeated, if all its repetitions stood in one another. */
+function repetitions(pattern: string): number {
+  const bounds = [...pattern.matchAll(/\{(\d*),?(\d*)\}/g)];
+  return bounds.reduce(
+    (product, [, least, most]) => product * Math.max(1, Number(most || least)),
+    1,
+  );
 }
 
 /** `<commit>:<path>\0<line>\0<column>\0<text>` */

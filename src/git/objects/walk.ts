@@ -45,7 +45,7 @@ export async function isFastForward(
 export const MAX_COMPARED_BYTES = 8 * 2 ** 20;
 
 /**
- * The lines of a patch with all that commits reachable from `tips`, and from no ref yet, add to the files at `paths`;
+ * The lines of a patch with all that commits reachable from `tips`, and from no ref yet, add to the files at `paths`, and perhaps to others;
  * merges show what is in none of their parents. No context lines, and large files are left out. As Latin-1, which
  * keeps every byte, as are the paths.
  * @param tips what is no commit, nor a tag of one, is passed over
@@ -84,7 +84,9 @@ export async function* patchOf(
   // A path that begins with `:` is one, too.
   const env = { ...seeing(dir, quarantine), GIT_LITERAL_PATHSPECS: '1' };
   const options = { dir, signal, config, env };
-  const lines = [...tips, '--', ...paths].map((line) => `${line}\n`).join('');
+  // Paths are read a line each, and an argument cannot hold every byte: where one has a line break, all is compared.
+  const named = paths.some((path) => path.includes('\n')) ? [] : paths;
+  const lines = [...tips, '--', ...named].map((line) => `${line}\n`).join('');
   const input = Buffer.from(lines, 'latin1');
   yield* gitLines(args, { ...options, input }, { encoding: 'latin1' });
 }

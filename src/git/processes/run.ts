@@ -75,6 +75,8 @@ const GRACE_MS = 5_000;
 /** After its end, for what it has written; a program that it started may hold its outputs open for longer. */
 const DRAIN_MS = 1_000;
 const DEFAULT_TIMEOUT_MS = 30_000;
+/** Of `gitLines`: twice a line of the largest file that is compared (`walk.ts`). */
+const MAX_PIECE = 16 * 2 ** 20;
 const MAX_STDERR = 16_384;
 const MiB = 2 ** 20;
 
@@ -229,8 +231,8 @@ export async function gitApart(
 
 /**
  * The pieces of a command's output between separators, as they come; leaving the loop ends the command.
- * A piece is held whole, so it is for outputs whose pieces are bounded, or whose reader bounds the time.
- * @throws GitError when the command fails; as `startGit`.
+ * A piece is held whole.
+ * @throws GitError when the command fails; SaidTooMuch for a piece of more than 16 MiB; as `startGit`.
  */
 export async function* gitLines(
   args: readonly string[],
@@ -241,7 +243,13 @@ export async function* gitLines(
   process.stdin.end(input);
   let rest = '';
   for await (const chunk of process.stdout.setEncoding(encoding) as AsyncIterable<string>) {
-    const parts = (rest + chunk).split(separator);
+    const [first = '', ...parts] = chunk.split(separator);
+    rest += first;
+    // A name in a tree may be as long as an object.
+    if (rest.length > MAX_PIECE)
+      throw new SaidTooMuch(args[0] ?? '', { code: null, signal: null, stderr: '' });
+    if (parts.length === 0) continue;
+    yield rest;
     rest = parts.pop() ?? '';
     yield* parts;
   }

@@ -46,17 +46,8 @@ const filesNamed = boundedWork(
     const found = await commitAt(git, dir, at);
     if (!found) return { ref: at.defaultBranch, paths: [], isTruncated: false };
     const words = text.toLowerCase().split(/\s+/).filter(Boolean);
-    const named: string[] = [];
-    const others: string[] = [];
-    for (const path of (await git.searches.paths(dir, found.commit)).split('\0')) {
-      const folded = path.toLowerCase();
-      if (path === '' || !words.every((word) => folded.includes(word))) continue;
-      const name = folded.slice(folded.lastIndexOf('/') + 1);
-      const list = words.every((word) => name.includes(word)) ? named : others;
-      if (list.length <= limit) list.push(path);
-    }
-    const all = [...named, ...others];
-    return { ref: found.ref, paths: all.slice(0, limit), isTruncated: all.length > limit };
+    const paths = await git.searches.paths(dir, { commit: found.commit, words, limit });
+    return { ref: found.ref, paths: paths.slice(0, limit), isTruncated: paths.length > limit };
   },
 );
 
@@ -100,7 +91,9 @@ const linesWith = boundedWork(
         ...(await git.searches.lines(dir, { ...search, commit: found.commit })),
       };
     } catch (error) {
-      throw error instanceof NoPattern ? invalid('text', 'is no regular expression') : error;
+      throw error instanceof NoPattern
+        ? invalid('text', 'is no regular expression, or one that takes too much')
+        : error;
     }
   },
 );

@@ -5,6 +5,7 @@ import { type Command, NONE, type Verdict } from '../../git/transport/hooks.ts';
 import { matches } from '../branch-patterns.ts';
 import type { BranchRule } from '../branch-rules.ts';
 import { refused } from './brought.ts';
+import { takeTurns } from './take-turns.ts';
 
 export type Protection = {
   namespaceId: string;
@@ -25,7 +26,10 @@ export async function judgeBranches(
   place: Quarantined,
 ): Promise<Verdict> {
   const moved: { branch: string; command: Command }[] = [];
+  const turn = takeTurns(place.signal);
   for (const command of commands) {
+    // 100,000 refs and a hundred rules take minutes.
+    await turn();
     if (!command.ref.startsWith(HEADS)) continue;
     const branch = command.ref.slice(HEADS.length);
     const isDefault = branch === defaultBranch;

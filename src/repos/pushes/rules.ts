@@ -122,23 +122,23 @@ async function judge(services: Deps, { id, by, push, signal }: Asked): Promise<V
     const problem = after === NONE ? undefined : problemOf(ref);
     if (problem) return refused(`${ref.slice(0, MAX_SHOWN)} ${problem}; choose another name`);
   }
-  const place = { dir: services.git.disk.pathOf(id), quarantine, signal };
+  const limit = AbortSignal.timeout(MAX_LOOK_MS);
+  const bounded = AbortSignal.any([signal, limit]);
+  const place = { dir: services.git.disk.pathOf(id), quarantine, signal: bounded };
   const protection = {
     namespaceId: row.namespace.id,
     defaultBranch: row.branchProtection ? row.defaultBranch : null,
     rules: row.branchRules,
   };
-  const branches = await judgeBranches(protection, by, commands, place);
-  if (!branches.accepted) return branches;
   if (services.space.low) return refused(diskFull().message);
   const added = quarantine ? await sizeOf(quarantine) : 0;
   await demandRoom(services, row.namespace, 'storageBytes', added);
   const repository = { id, name: row.name, namespaceId: row.namespace.id };
   const tips = commands.map(({ after }) => after).filter((after) => after !== NONE);
-  const limit = AbortSignal.timeout(MAX_LOOK_MS);
-  const bounded = { ...place, signal: AbortSignal.any([signal, limit]) };
-  const brought = { repository, by, tips, options, place: bounded };
+  const brought = { repository, by, tips, options, place };
   try {
+    const branches = await judgeBranches(protection, by, commands, place);
+    if (!branches.accepted) return branches;
     const locked = await judgeLocks(services, brought);
     if (!locked.accepted) return locked;
     const large = await judgeLargeFiles(services, brought);

@@ -2,7 +2,9 @@
  * The forms of credentials that give themselves away: by a prefix that their issuer made for scanners, or by the name
  * that they are assigned to. What is random in them must look random, so that a finding is hardly ever wrong.
  *
- * What is scanned is a stranger's, so no form may take long over a text made for it: none has a repetition without a bound.
+ * What is scanned is a stranger's, so no form may take long over a text made for it. No repetition is without a bound, and
+ * what is repeated can be read in one way only: a text that one repetition can divide in two ways has two to the power of
+ * its length, whatever the bounds.
  */
 
 export type Kind = {
@@ -208,7 +210,7 @@ export const KINDS: readonly Kind[] = [
     name: 'a private key',
     anchors: ['PRIVATE KEY'],
     // Programs that read keys have its first line, too. What follows may stand in quotes, or have lines like DEK-Info.
-    form: '-----BEGIN (?:RSA |EC |DSA |OPENSSH |ENCRYPTED |PGP )?PRIVATE KEY(?: BLOCK)?-----(?:\\\\[nr]|["\'+,;\\s\\\\]|(?:Proc-Type|DEK-Info|Version|Comment): .{0,80}){1,64}([0-9A-Za-z+/]{24})',
+    form: '-----BEGIN (?:RSA |EC |DSA |OPENSSH |ENCRYPTED |PGP )?PRIVATE KEY(?: BLOCK)?-----(?:\\\\[nr]|["\'+,;\\s\\\\]|(?:Proc-Type|DEK-Info|Version|Comment): [^\\n\\\\]{0,80}(?:\\n|\\\\[nr])){1,64}([0-9A-Za-z+/]{24})',
   },
   {
     name: 'the password of a database',

@@ -7,9 +7,9 @@
  * half the time of a walk over all their patches. A file that is new may hold what was there before; only lines that
  * the push adds count.
  */
-import { setImmediate as others } from 'node:timers/promises';
 import { newBlobs, pathsOf } from '../../../git/objects/new-blobs.ts';
 import { MAX_COMPARED_BYTES, patchOf, type Quarantined } from '../../../git/objects/walk.ts';
+import { takeTurns } from '../take-turns.ts';
 import { addedLines } from './added-lines.ts';
 import { secretsIn } from './find.ts';
 
@@ -40,10 +40,8 @@ type Suspect = Pick<Finding, 'id' | 'kind'> & { firstLine: string };
 const BINARY_BYTES = 8_000;
 /** Files that are compared at once. */
 const MAX_FILES = 200;
-/** Of one file: a file of nothing but keys needs no more to be refused. */
+/** Of one file, in all its versions, because each is looked for in each line: one of nothing but keys needs no more. */
 const MAX_OF_FILE = 200;
-/** Without letting others have their turn. */
-const SLICE_MS = 10;
 
 /** The secrets that commits reachable from `tips`, and from no ref yet, add. @throws GitError; the reason of the signal */
 export async function findSecrets(
@@ -84,10 +82,15 @@ async function placed(
   suspects: ReadonlyMap<string, Suspect[]>,
 ): Promise<Map<string, Candidate[]>> {
   const candidates = new Map<string, Candidate[]>();
-  for (const [oid, bytes] of await pathsOf(place, tips, new Set(suspects.keys()))) {
-    const path = Buffer.from(bytes, 'latin1').toString('utf8');
-    const found = suspects.get(oid)?.map((one) => ({ ...one, path })) ?? [];
-    candidates.set(bytes, [...(candidates.get(bytes) ?? []), ...found]);
+  for (const [oid, places] of await pathsOf(place, tips, new Set(suspects.keys()))) {
+    for (const bytes of places) {
+      const path = Buffer.from(bytes, 'latin1').toString('utf8');
+      const known = candidates.get(bytes) ?? [];
+      const ids = new Set(known.map(({ id }) => id));
+      const fresh = suspects.get(oid)?.filter(({ id }) => !ids.has(id)) ?? [];
+      const all = [...known, ...fresh.map((one) => ({ ...one, path }))];
+      candidates.set(bytes, all.slice(0, MAX_OF_FILE));
+    }
   }
   return candidates;
 }
@@ -119,19 +122,11 @@ async function* added(
 ): AsyncGenerator<Finding> {
   const paths = [...candidates.keys()];
   if (paths.length === 0) return;
-  for await (const { text, path, ...where } of addedLines(patchOf(place, tips, paths)))
+  const turn = takeTurns(place.signal);
+  for await (const { text, path, ...where } of addedLines(patchOf(place, tips, paths))) {
+    const wait = turn();
+    if (wait) await wait;
     for (const { firstLine, ...finding } of candidates.get(path) ?? [])
       if (text.includes(firstLine)) yield { ...finding, ...where };
-}
-
-/** What is scanned may be made to take long: now and then other requests have their turn, and the signal is heard. */
-function takeTurns(signal: AbortSignal): () => Promise<void> | undefined {
-  let since = performance.now();
-  return () => {
-    if (performance.now() - since < SLICE_MS) return undefined;
-    return others().then(() => {
-      signal.throwIfAborted();
-      since = performance.now();
-    });
-  };
+  }
 }
