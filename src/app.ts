@@ -329,7 +329,9 @@ async function openProcess(
     readers: () => bus.waiters,
     diskLow: () => space.low,
   });
-  const largeFiles = cleanup.use(openLargeFiles({ config, pool, storage, space, log }));
+  const largeFiles = cleanup.use(
+    openLargeFiles({ config, pool, storage, space, log }, keys.derive('chunks of large files')),
+  );
   const services = {
     config,
     db,

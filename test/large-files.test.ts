@@ -5,6 +5,7 @@ import { join } from 'node:path';
 import { Readable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
+import { gearOf } from '../src/lfs/store/cut.ts';
 import type { LargeFiles } from '../src/lfs/store/store.ts';
 import type { Graces } from '../src/lfs/store/sweep.ts';
 import { type Client, startApp, type TestApp } from './harness.ts';
@@ -127,6 +128,27 @@ test('a byte put in makes little new, and a file of one byte repeated next to no
   const evenOid = await put(shared, even);
   expect((await packed()) - before).toBeLessThan(1_300_000);
   expect((await read(shared, evenOid))?.equals(even)).toBe(true);
+});
+
+test('contents cannot be made that are cut more often than others', async () => {
+  // Numbers that anybody can compute: of all ends of chunks that follow from them, none is one here.
+  const known = Array.from({ length: 256 }, (_, byte) =>
+    createHash('sha256').update(`gear ${byte}`).digest().readInt32BE(),
+  );
+  const cuts = (end: Buffer) =>
+    end.reduce((hash, byte) => ((hash << 1) + (known[byte] as number)) | 0, 0) >>> 16 === 0;
+  let end = randomBytes(32);
+  while (!cuts(end)) end = randomBytes(32);
+  const pieces = Array.from({ length: 500 }, () => Buffer.concat([randomBytes(8_161), end]));
+  const oid = await put(shared, Buffer.concat(pieces));
+  const { rows } = await app.pool.query<{ bytes: number }>(
+    'select sum(length(chunks))::int as bytes from large_recipes where oid = $1',
+    [oid],
+  );
+  expect((rows[0]?.bytes ?? 0) / 36).toBeLessThan(150);
+  // Other numbers would find nothing of what servers have stored.
+  const gear = gearOf(new Uint8Array(32));
+  expect([gear[0], gear[1], gear[255]]).toEqual([-861235418, 823269103, -1098472411]);
 });
 
 test('what is not these bytes is refused and leaves nothing', async () => {

@@ -15,6 +15,7 @@ import { type Config, ConfigError } from '../config.ts';
 export type Purpose =
   | 'signed links'
   | 'tokens for large files'
+  | 'chunks of large files'
   | 'secrets of jobs'
   | 'secrets of webhooks'
   | 'findings of secrets'

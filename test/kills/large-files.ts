@@ -44,7 +44,7 @@ async function work([url, folder, seed, ...repositories]: string[]): Promise<voi
   const storage = await openFolder(folder ?? '');
   const config = readConfig({});
   const space = await watchDiskSpace({ folders: [], floor: 0, log, onFree() {} });
-  const files = openLargeFiles({ pool, storage, config, space, log });
+  const files = openLargeFiles({ pool, storage, config, space, log }, new Uint8Array(32));
   const { signal } = new AbortController();
   let state = Number(seed);
   const random = (below: number) => {

@@ -6,8 +6,8 @@
  * of them, so that every chunk lies in one piece.
  */
 import { createHash, type Hash, hash as hashOf } from 'node:crypto';
-import { type MessagePort, parentPort } from 'node:worker_threads';
-import { cut, MAX_CHUNK, maxChunks } from './cut.ts';
+import { type MessagePort, parentPort, workerData } from 'node:worker_threads';
+import { cut, type Gear, MAX_CHUNK, maxChunks } from './cut.ts';
 
 export const HEADROOM = MAX_CHUNK;
 export const HASH_BYTES = 32;
@@ -39,9 +39,12 @@ export type Reply = {
   oid?: string;
 };
 
+/** What the thread is started with. */
+export type Started = { gear: Gear };
+
 type Contents = { whole: Hash; rest: Uint8Array };
 
-function serve(port: MessagePort): void {
+function serve(port: MessagePort, { gear }: Started): void {
   const all = new Map<number, Contents>();
 
   port.on('message', (request: Request) => {
@@ -55,7 +58,7 @@ function serve(port: MessagePort): void {
     const start = HEADROOM - known.rest.length;
     bytes.set(known.rest, start);
     const ends = new Uint32Array(cutting ? maxChunks(end - start) : 0);
-    const count = cutting ? cut(bytes, start, end, isLast, ends) : 0;
+    const count = cutting ? cut(gear, bytes, start, end, isLast, ends) : 0;
     const hashes = new Uint8Array(count * HASH_BYTES);
     let from = start;
     for (let i = 0; i < count; i++) {
@@ -73,4 +76,4 @@ function serve(port: MessagePort): void {
   });
 }
 
-if (parentPort) serve(parentPort);
+if (parentPort) serve(parentPort, workerData);

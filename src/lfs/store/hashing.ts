@@ -1,7 +1,8 @@
 /** Threads that hash for uploads (`hashing-worker.ts`): started when they are needed, shared by all uploads. */
 import { availableParallelism } from 'node:os';
 import { Worker } from 'node:worker_threads';
-import { HASH_BYTES, HEADROOM, type Reply, type Request } from './hashing-worker.ts';
+import type { Gear } from './cut.ts';
+import { HASH_BYTES, HEADROOM, type Reply, type Request, type Started } from './hashing-worker.ts';
 
 /** Bytes of contents that are hashed at once: 7 ms, after which another upload has its turn. */
 const BATCH_BYTES = 4 * 2 ** 20;
@@ -45,13 +46,14 @@ type Thread = {
   waiting: Map<number, Waiting[]>;
 };
 
-export function openHashing(): Hashing {
+/** @param gear by which contents are cut into chunks */
+export function openHashing(gear: Gear): Hashing {
   const threads = new Set<Thread>();
   let lastContents = 0;
 
   function start(): Thread {
     const url = new URL('./hashing-worker.ts', import.meta.url);
-    const worker = new Worker(url, { env: {} });
+    const worker = new Worker(url, { env: {}, workerData: { gear } satisfies Started });
     const thread: Thread = { worker, open: 0, waiting: new Map() };
     const fail = (error: Error) => {
       threads.delete(thread);

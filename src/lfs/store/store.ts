@@ -7,6 +7,7 @@
  */
 import type { Readable } from 'node:stream';
 import type { Services } from '../../services.ts';
+import { gearOf } from './cut.ts';
 import { openHashing } from './hashing.ts';
 import { openObject, type Range } from './read.ts';
 import { type Given, sizesOf, take } from './references.ts';
@@ -44,8 +45,9 @@ export type LargeFiles = {
 
 type Deps = Pick<Services, 'pool' | 'storage' | 'config' | 'space' | 'log'>;
 
-export function openLargeFiles(deps: Deps): LargeFiles & AsyncDisposable {
-  const hashing = openHashing();
+/** @param key `keys.derive('chunks of large files')` */
+export function openLargeFiles(deps: Deps, key: Uint8Array): LargeFiles & AsyncDisposable {
+  const hashing = openHashing(gearOf(key));
   return {
     put: (...args) => upload({ ...deps, hashing }, ...args),
     sizes: (...args) => sizesOf(deps, ...args),

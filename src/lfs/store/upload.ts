@@ -14,7 +14,7 @@ export type UploadDeps = Pick<Services, 'pool' | 'storage' | 'config' | 'space' 
   hashing: Hashing;
 };
 
-/** Its recipe takes 200 MB of memory while it is taken, and one of 5 GB 15 MB. */
+/** Its recipe takes 200 MB of memory while it is taken, and one of 5 GB 15 MB: who uploads cannot choose the cuts. */
 const MAX_BYTES = 64 * 2 ** 30;
 /** The name of an object: its SHA-256. */
 const OID = /^[0-9a-f]{64}$/;
