@@ -1,10 +1,15 @@
 /** Several servers on one database and one folder of repositories: which has what, and who takes over. */
 import { hash, randomBytes } from 'node:crypto';
+import { once } from 'node:events';
 import { appendFile, mkdir, readdir, readFile, writeFile } from 'node:fs/promises';
+import { type AddressInfo, createServer, type Socket } from 'node:net';
 import { basename, dirname, join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
 import { serialize } from 'node:v8';
 import { expect, test } from 'vitest';
 import type { App } from '../src/app.ts';
+import type { Cluster } from '../src/cluster/cluster.ts';
+import { converse } from '../src/cluster/conversations.ts';
 import { placeOf } from '../src/cluster/placement.ts';
 import { isSigned, sign } from '../src/cluster/signature.ts';
 import { FLUSH, pktLine } from '../src/git/transport/pkt-line.ts';
@@ -203,6 +208,49 @@ test(
     }
   },
 );
+
+test('what two servers say to each other ends with the client, and with a server that is gone and silent', async () => {
+  // Answers, and then says nothing and never closes, as a machine without power does.
+  const sockets: Socket[] = [];
+  const dead = createServer({ allowHalfOpen: true }, (socket) => {
+    sockets.push(socket.on('error', () => {}));
+    socket.once('data', () =>
+      socket.write('HTTP/1.1 101 x\r\nConnection: Upgrade\r\nUpgrade: loam\r\n\r\n'),
+    );
+  });
+  dead.listen(0, '127.0.0.1');
+  await once(dead, 'listening');
+  try {
+    const url = `http://127.0.0.1:${(dead.address() as AddressInfo).port}`;
+    const cluster = { key: randomBytes(32) } as unknown as Cluster;
+    const begin = async (gone: AbortSignal, signal: AbortSignal) => {
+      const about = { repositoryId: newId('repo'), head: {}, signal, quietMs: 1_000 };
+      const socket = await converse({ cluster }, { id: 'x', url, gone }, about);
+      socket.resume();
+      return { socket, closed: once(socket, 'close') };
+    };
+    const never = new AbortController().signal;
+    const client = new AbortController();
+    const left = await begin(never, client.signal);
+    client.abort();
+    await left.closed;
+
+    const server = new AbortController();
+    const cut = await begin(server.signal, never);
+    const theirs = sockets.at(-1) as Socket;
+    server.abort();
+    // One that only stops goes on for longer than it may be silent.
+    for (let i = 0; i < 12; i++) {
+      await delay(100);
+      theirs.write('x');
+    }
+    expect(cut.socket.destroyed).toBe(false);
+    await cut.closed;
+  } finally {
+    for (const socket of sockets) socket.destroy();
+    dead.close();
+  }
+});
 
 test('servers that do not share what they must are refused', async () => {
   await using servers = await startServers(1);

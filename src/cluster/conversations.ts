@@ -17,19 +17,33 @@ const PROTOCOL = 'loam';
 /** The header with the beginning, as JSON in base64url. */
 const HEAD = 'loam-head';
 const ANSWER_MS = 10_000;
+/** Git gives a sign of life every five seconds. */
+const QUIET_MS = 10_000;
+/** Of the connection: a machine without power closes none. */
+const PROBE_MS = 30_000;
 
 function partsOf(url: string, head: string): string[] {
   return ['conversation', url, head];
 }
 
+type Talk = {
+  repositoryId: string;
+  head: object;
+  /** Ends it at once. */
+  signal: AbortSignal;
+  /** How long nothing may be moved to or from a server that is gone. */
+  quietMs?: number;
+};
+
 /**
- * A socket to the server that has the repository. It ends when that server is taken for dead, or `signal` aborts.
+ * A socket to the server that has the repository. It is destroyed when `signal` aborts, and when that server is taken for
+ * dead and nothing is moved any more: one that only stops, or stood still for a while, finishes what has begun.
  * @throws ServerAway when it does not answer; nothing was begun then
  */
 export async function converse(
   { cluster }: Pick<Services, 'cluster'>,
   { url, gone }: Member,
-  { repositoryId, head, signal }: { repositoryId: string; head: object; signal: AbortSignal },
+  { repositoryId, head, signal, quietMs = QUIET_MS }: Talk,
 ): Promise<Duplex> {
   const path = `${PATH}/${repositoryId}`;
   const text = Buffer.from(JSON.stringify(head)).toString('base64url');
@@ -47,6 +61,18 @@ export async function converse(
   });
   request.once('upgrade', (_answer, socket, beginning) => {
     socket.setTimeout(0);
+    socket.setKeepAlive(true, PROBE_MS);
+    // For Node the request is over now, and its signal destroys nothing any more.
+    const leave = () => socket.destroy();
+    const watch = () => socket.setTimeout(quietMs, leave);
+    signal.addEventListener('abort', leave);
+    gone.addEventListener('abort', watch);
+    socket.once('close', () => {
+      signal.removeEventListener('abort', leave);
+      gone.removeEventListener('abort', watch);
+    });
+    if (signal.aborted) leave();
+    if (gone.aborted) watch();
     if (beginning.length > 0) socket.unshift(beginning);
     resolve(socket);
   });
@@ -72,12 +98,13 @@ export function isConversation(
 
 /** Answers a request that `isConversation`. @returns the repository that it is about, and how it begins */
 export function accept(
-  { url = '', headers }: IncomingMessage,
+  { url = '', headers, socket: own }: IncomingMessage,
   socket: Duplex,
 ): { repositoryId: string; head: unknown } | null {
   const repositoryId = url.slice(PATH.length + 1);
   if (!isId('repo', repositoryId)) return null;
   const head = JSON.parse(Buffer.from(String(headers[HEAD]), 'base64url').toString());
+  own.setKeepAlive(true, PROBE_MS);
   socket.write(
     `HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: ${PROTOCOL}\r\n\r\n`,
   );

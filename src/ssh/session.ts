@@ -191,10 +191,12 @@ async function join(own: Duplex, other: Duplex): Promise<boolean> {
     resolve(true);
     other.destroy();
   });
-  other.once('close', () => {
+  const left = () => {
     resolve(other.readableEnded);
     if (!other.readableEnded) own.destroy();
-  });
+  };
+  other.once('close', left);
+  if (other.closed) left();
   if (own.destroyed) other.destroy();
   own.pipe(other).pipe(own);
   return promise;
