@@ -394,6 +394,50 @@ test('git lfs lock, locks and unlock, and pushes that change what another has lo
   await app.admin.delete(`/auth/v1/repository/studio/${id}`);
 });
 
+test('a locked file is not taken back by a merge, nor by a branch that is moved back', async () => {
+  const owner = await organization('press', 'WRITE');
+  const { body } = await ada.post(`/auth/v1/repository/${owner}`, { name: 'art' });
+  const file = ':a b/ä.psd';
+  await workspace.git('.', 'clone', '-q', remote(ada, 'press/art'), 'press-ada');
+  const first = await workspace.commit('press-ada', { [file]: 'first', 'b.psd': 'b' });
+  await workspace.commit('press-ada', { [file]: 'second' });
+  const branches = ['main', 'release', 'own'].map((name) => `HEAD:refs/heads/${name}`);
+  const old = ['behind', 'late'].map((name) => `${first}:refs/heads/${name}`);
+  await workspace.git('press-ada', 'push', '-q', 'origin', ...branches, ...old);
+  expect((await lfs(ada, 'press/art.git/info/lfs/locks', { path: file })).status).toBe(201);
+
+  await workspace.git('.', 'clone', '-q', '-b', 'main', remote(bob, 'press/art'), 'press-bob');
+  const refused = async (...args: string[]) => {
+    const { code, stderr } = await workspace.try('press-bob', 'push', '-q', 'origin', ...args);
+    expect([args, code, stderr]).toEqual([args, 1, expect.stringContaining('is locked by ada')]);
+    expect(stderr).toContain(file);
+  };
+  const push = (...args: string[]) => workspace.git('press-bob', 'push', '-q', 'origin', ...args);
+  // A merge that has the file as one of its parents has it: the older one.
+  await workspace.git('press-bob', 'checkout', '-q', '-b', 'merge', first);
+  await workspace.commit('press-bob', { 'notes.txt': 'x' });
+  await workspace.git('press-bob', 'merge', '-q', '--no-edit', '-s', 'ours', 'origin/main');
+  await refused('merge:main');
+  // Nor in two steps, the first of which moves no branch.
+  await push('merge:two-steps');
+  await refused('merge:main');
+  await refused('-f', `${first}:release`);
+  // One of several that move, beside one that may.
+  await refused('-f', 'origin/main:behind', `${first}:own`);
+
+  // A merge and a fast-forward that bring the owner's work, a branch without it that gets other work, and the owner.
+  await push('origin/main:behind');
+  await workspace.git('press-bob', 'checkout', '-q', '-b', 'topic', first);
+  await workspace.commit('press-bob', { 'b.psd': 'changed' });
+  await push('topic:late');
+  await workspace.git('press-bob', 'merge', '-q', '--no-edit', 'origin/main');
+  await push('topic:late');
+  await push('topic:main');
+  await workspace.git('press-ada', 'push', '-q', '-f', 'origin', `${first}:release`);
+  await push('main:release', ':own');
+  await app.admin.delete(`/auth/v1/repository/press/${body.id}`);
+});
+
 test('objects and locks in GraphQL', async () => {
   const id = await create('graphql');
   const oids: string[] = [];

@@ -1,12 +1,13 @@
 /** What the parts of the judge look at. */
 import type { Actor } from '../../audit/record.ts';
 import type { Quarantined } from '../../git/objects/walk.ts';
-import type { Verdict } from '../../git/transport/hooks.ts';
+import type { Command, Verdict } from '../../git/transport/hooks.ts';
 
 /** What a push brings. */
 export type Brought = {
   repository: { id: string; name: string; namespaceId: string };
   by: Actor;
+  commands: readonly Command[];
   /** What its refs are to point at; what is reachable from them, and from no ref yet, is new. */
   tips: readonly string[];
   /** Of `git push -o`. */

@@ -1,37 +1,106 @@
 /** Locks of files (`src/lfs/locks.ts`), as the judge of pushes heeds them. */
 import type { Db } from '../../database/client.ts';
-import { changedPaths } from '../../git/objects/walk.ts';
-import type { Verdict } from '../../git/transport/hooks.ts';
+import {
+  changesBetween,
+  type FileChange,
+  type FileState,
+  type Move,
+  movedFiles,
+} from '../../git/objects/file-changes.ts';
+import { changedPaths, type Quarantined } from '../../git/objects/walk.ts';
+import { NONE, type Verdict } from '../../git/transport/hooks.ts';
 import type { Services } from '../../services.ts';
 import { type Brought, refused } from './brought.ts';
 
 /** Shown of what a push changes in spite of a lock. */
 const MAX_SHOWN = 5;
+/** Given to git in one command line: 100 KiB at most. */
+const MAX_PATHS = 100;
 
 /**
  * Refuses what changes files that others have locked. A repository without such locks costs one query.
  *
- * A commit that is here already was judged when it came, so that merging the work of a lock's owner is no change.
+ * A commit that is here already was judged when it came, so that merging the work of a lock's owner is no change. But a
+ * merge can take the file as an old commit has it, and a ref can be moved back to one: then no new commit changes the
+ * file, and the branch loses the owner's work. So the branch is compared as a whole, too.
  */
 export async function judgeLocks(
   { db }: Pick<Services, 'db'>,
-  { repository, by, tips, place }: Brought,
+  { repository, by, commands, tips, place }: Brought,
 ): Promise<Verdict> {
   if (tips.length === 0) return { accepted: true };
   const locks = await locksOfOthers(db, repository.id, by.userId);
   const found = new Set<string>();
   if (locks.size === 0) return { accepted: true };
-  for await (const path of changedPaths(place, tips)) {
+  const add = (path: string) => {
     const owner = locks.get(path);
     if (owner) found.add(`  ${path} is locked by ${owner}`);
-    if (found.size >= MAX_SHOWN) break;
-  }
+    return found.size >= MAX_SHOWN;
+  };
+  for await (const path of changedPaths(place, tips)) if (add(path)) break;
+  const moves = commands.filter(
+    ({ ref, before, after }) =>
+      ref.startsWith('refs/heads/') && before !== NONE && after !== NONE && before !== after,
+  );
+  if (found.size === 0 && moves.length > 0)
+    for await (const path of takenBack(place, moves, (path) => locks.has(path)))
+      if (add(path)) break;
   if (found.size === 0) return { accepted: true };
   return refused(
     'The push changes files that others have locked:',
     ...found,
     'Ask them to push their work and to unlock the files (git lfs unlock).',
   );
+}
+
+/**
+ * Of the files that `isLocked` names: those that a branch has otherwise afterwards, and not because it gets commits that
+ * made it so, one after the other, out of what it had.
+ */
+async function* takenBack(
+  place: Quarantined,
+  moves: readonly Move[],
+  isLocked: (path: string) => boolean,
+): AsyncGenerator<string> {
+  let move: Move | undefined;
+  let changes: FileChange[] = [];
+  for await (const next of movedFiles(place, moves)) {
+    if (!isLocked(next.change.path)) continue;
+    const isOther = next.move.before !== move?.before || next.move.after !== move.after;
+    if (move && (isOther || changes.length === MAX_PATHS)) {
+      yield* withoutHistory(place, move, changes);
+      changes = [];
+    }
+    move = next.move;
+    changes.push(next.change);
+  }
+  if (move) yield* withoutHistory(place, move, changes);
+}
+
+/** State of a file → those that commits made out of it. */
+type Steps = Map<FileState, Set<FileState>>;
+
+/** The paths of those changes that no row of commits between the two leads through. */
+async function* withoutHistory(
+  place: Quarantined,
+  move: Move,
+  changes: readonly FileChange[],
+): AsyncGenerator<string> {
+  const stepsOf = new Map<string, Steps>(changes.map(({ path }) => [path, new Map()]));
+  for await (const { path, from, to } of changesBetween(place, move, [...stepsOf.keys()])) {
+    const steps = stepsOf.get(path);
+    for (const state of steps ? from : [])
+      steps?.set(state, (steps.get(state) ?? new Set()).add(to));
+  }
+  for (const { path, from, to } of changes)
+    if (!leadsTo(from, to, stepsOf.get(path) ?? new Map())) yield path;
+}
+
+function leadsTo(from: readonly FileState[], to: FileState, steps: Steps): boolean {
+  const seen = new Set(from);
+  // What is added meanwhile is visited too.
+  for (const state of seen) for (const next of steps.get(state) ?? []) seen.add(next);
+  return seen.has(to);
 }
 
 /** Path → the owner's name. `userId` null: a pusher that can own no lock. */

@@ -135,7 +135,7 @@ async function judge(services: Deps, { id, by, push, signal }: Asked): Promise<V
   await demandRoom(services, row.namespace, 'storageBytes', added);
   const repository = { id, name: row.name, namespaceId: row.namespace.id };
   const tips = commands.map(({ after }) => after).filter((after) => after !== NONE);
-  const brought = { repository, by, tips, options, place };
+  const brought = { repository, by, commands, tips, options, place };
   try {
     const branches = await judgeBranches(protection, by, commands, place);
     if (!branches.accepted) return branches;
