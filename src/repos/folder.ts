@@ -6,6 +6,7 @@
  * The operator has to repair that, so it is logged, once a repository, and the client's error says so.
  */
 import { stat } from 'node:fs/promises';
+import { join } from 'node:path';
 import { LRUCache } from 'lru-cache';
 import { onServerOf } from '../cluster/calls.ts';
 import { AppError, busy, notFound } from '../errors.ts';
@@ -75,8 +76,12 @@ async function whyGone({ db, log }: Deps, id: string, dir: string): Promise<AppE
   );
 }
 
+/**
+ * By what every repository has: a process of git that goes on after its repository was removed makes the folders anew that
+ * it writes into.
+ */
 async function isGone(dir: string): Promise<boolean> {
-  return stat(dir).then(
+  return stat(join(dir, 'HEAD')).then(
     () => false,
     (error) => error.code === 'ENOENT',
   );

@@ -58,7 +58,7 @@ async function maintain(dir: string, signal: AbortSignal): Promise<void> {
       timeoutMs: TIMEOUT_MS,
     });
   } catch (error) {
-    const gone = await stat(dir).then(
+    const gone = await stat(join(dir, 'HEAD')).then(
       () => false,
       () => true,
     );
