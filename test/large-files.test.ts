@@ -6,6 +6,7 @@ import { Readable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { gearOf } from '../src/lfs/store/cut.ts';
+import { openPackWriter } from '../src/lfs/store/packs.ts';
 import type { LargeFiles } from '../src/lfs/store/store.ts';
 import type { Graces } from '../src/lfs/store/sweep.ts';
 import { type Client, startApp, type TestApp } from './harness.ts';
@@ -252,6 +253,29 @@ test('a body that stops, fails or is aborted frees everything', async () => {
   expect(await packed()).toBe(before);
   expect(await sum(`select count(*) as sum from large_packs where state = 'putting'`)).toBe(0);
   await put(shared, bytes);
+});
+
+test('a pack that storage finishes after its upload was given up is removed by the sweep', async () => {
+  const { pool, storage } = app.app.services;
+  let key = '';
+  const late: typeof storage = {
+    ...storage,
+    put(to, _contents, { signal = never } = {}) {
+      key = to;
+      const { promise, reject } = Promise.withResolvers<never>();
+      signal.addEventListener('abort', () => reject(signal.reason));
+      return promise;
+    },
+  };
+  const writer = openPackWriter({ pool, storage: late }, 1, never);
+  const bytes = randomBytes(10_000);
+  await writer.add([{ hash: createHash('sha256').update(bytes).digest(), bytes }]);
+  await writer.abandon();
+  // What was sent before the abort, as S3 may do it: its last request cannot be taken back.
+  await storage.put(key, bytes);
+  await checkStore(app.app.services);
+  await sweepAll(app.app.services);
+  expect(await storage.stat(key)).toBeNull();
 });
 
 test('puts of one object at once, into several repositories, are one object', async () => {

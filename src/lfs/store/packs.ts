@@ -70,7 +70,7 @@ export type PackWriter = {
   add(chunks: readonly Chunk[]): Promise<void>;
   /** When it resolves, all that was added is in storage and known. */
   finish(): Promise<void>;
-  /** Takes back what nobody else counts on. Without it the sweep would do it after the grace period. */
+  /** Takes back what nobody else counts on; rows of packs are left to the sweep. Without it the sweep would do all of it. */
   abandon(): Promise<void>;
 };
 
@@ -164,8 +164,9 @@ export function openPackWriter(
         await stored.catch(() => {});
         // Of a transaction that failed we cannot know whether it committed: then the pack is kept.
         if (!(await giveUp(deps, id))) continue;
+        // Its row stays: S3 may still finish what was sent before the abort, and the sweep, which finds the key in
+        // the row, removes it once more after the grace period.
         await deps.storage.remove(key);
-        await deps.pool.query(`delete from large_packs where id = $1 and state = 'retired'`, [id]);
       }
       for (const pack of kept) await takeBack(deps, pack);
     },
