@@ -20,6 +20,7 @@ const LIMITS = {
   failuresOfAddress: 1_000,
   idleMs: 2_000,
   commandMs: 1_000,
+  stalledMs: 3_000,
 };
 
 let app: TestApp;
@@ -177,6 +178,20 @@ function exec(client: ssh2.Client, command: string): Promise<ssh2.ClientChannel>
   client.exec(command, (error, channel) => (error ? reject(error) : resolve(channel)));
   return promise;
 }
+
+test('a client whose window stays closed is cut off, and the command with it', async () => {
+  const client = await logIn();
+  const channel = await exec(client, "git-upload-pack 'ada/hello.git'");
+  const { promise: closed, resolve } = Promise.withResolvers<void>();
+  client.once('close', () => resolve());
+  await once(channel, 'data');
+  const tip = await workspace.git('much', 'rev-parse', 'HEAD');
+  // The window is not opened any more, while the connection is read and answers.
+  channel.pause();
+  channel.write(`0032want ${tip}\n00000009done\n`);
+  await closed;
+  await eventually(() => expect(app.app.services.git.transfers.counts.running).toBe(0));
+});
 
 test('sessions of a connection are few, also without a command, and soon over then', async () => {
   const client = await logIn();

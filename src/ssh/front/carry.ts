@@ -6,13 +6,26 @@ import { type Exit, FrameReader, frame, jsonFrame, type Opening, writeBytes } fr
 /** More than this, and what is made for a client waits until it takes some. */
 const FULL = 2 ** 20;
 
-type Carried = { channel: ServerChannel; socket: Socket; gateway: string; opening: Opening };
+type Carried = {
+  channel: ServerChannel;
+  socket: Socket;
+  gateway: string;
+  opening: Opening;
+  /** How long a client may take nothing of what waits for it. */
+  stalledMs: number;
+  /** It has taken nothing for so long: its connection is to be ended. */
+  stalled(): void;
+};
 
 /** Carries them until both ends are through; then `done` is called. It may be called twice. */
-export function carry({ channel, socket, gateway, opening }: Carried, done: () => void): void {
+export function carry(
+  { channel, socket, gateway, opening, stalledMs, stalled }: Carried,
+  done: () => void,
+): void {
   const server = connect(gateway);
   let isOver = false;
   let isFull = false;
+  let watch: NodeJS.Timeout | undefined;
   /** Both have to have room: the client's window, and the connection. */
   const hasRoom = () => !channel.writableNeedDrain && socket.writableLength < FULL;
   const end = (code: number) => {
@@ -36,9 +49,12 @@ export function carry({ channel, socket, gateway, opening }: Carried, done: () =
       if (isFull || hasRoom()) return;
       isFull = true;
       server.pause();
+      // A paused socket does not see that the server has ended the command, so it is seen here that nothing goes on.
+      watch = watchProgress({ channel, socket }, stalledMs, stalled);
       const goOn = () => {
         if (!hasRoom()) return;
         isFull = false;
+        clearInterval(watch);
         channel.off('drain', goOn);
         socket.off('drain', goOn);
         server.resume();
@@ -76,8 +92,28 @@ export function carry({ channel, socket, gateway, opening }: Carried, done: () =
   });
   server.on('error', () => {});
   server.once('close', () => {
+    clearInterval(watch);
     if (isOver) return;
     channel.stderr.write('loam: the server has broken off\n');
     end(1);
   });
+}
+
+/** Calls `stalled` when a channel that is full, or its connection, has sent nothing within `ms`. */
+function watchProgress(
+  { channel, socket }: Pick<Carried, 'channel' | 'socket'>,
+  ms: number,
+  stalled: () => void,
+): NodeJS.Timeout {
+  // What the window keeps back waits in the channel, else it waits in the connection.
+  const sent = () =>
+    channel.writableLength > 0
+      ? -channel.writableLength
+      : socket.bytesWritten - socket.writableLength;
+  let before = sent();
+  return setInterval(() => {
+    const now = sent();
+    if (now === before) stalled();
+    before = now;
+  }, ms);
 }

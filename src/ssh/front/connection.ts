@@ -169,7 +169,9 @@ export function serveConnection(
         rest();
       };
       const opening = { credential: known.id, command, address, ...(protocol && { protocol }) };
-      carry({ channel: own, socket, gateway: owner.gateway, opening }, done);
+      const stalled = () => refuse('a client has taken nothing for too long');
+      const { stalledMs } = limits;
+      carry({ channel: own, socket, gateway: owner.gateway, opening, stalledMs, stalled }, done);
     }
   }
 }

@@ -20,6 +20,8 @@ export type SshLimits = {
   commandMs: number;
   /** A connection without a command. */
   idleMs: number;
+  /** A client that takes nothing of what waits for it. */
+  stalledMs: number;
   /** Between two questions whether the client is still there, of which it may leave three without an answer. */
   keepaliveMs: number;
 };
@@ -36,6 +38,8 @@ export const SSH_LIMITS: SshLimits = {
   sessions: 10,
   commandMs: 10_000,
   idleMs: 120_000,
+  // Longer than the server's own limit for a fetch, which says why it ends.
+  stalledMs: 150_000,
   keepaliveMs: 30_000,
 };
 
