@@ -21,6 +21,7 @@ const LIMITS = {
   idleMs: 2_000,
   commandMs: 1_000,
   stalledMs: 3_000,
+  connectionsOfUser: 6,
 };
 
 let app: TestApp;
@@ -148,9 +149,9 @@ test('a client that takes nothing holds no memory', async () => {
 });
 
 /** A client of the library, which does what the stock one never would. */
-async function logIn(): Promise<ssh2.Client & Inner> {
+async function logIn(who = user): Promise<ssh2.Client & Inner> {
   const client = new ssh2.Client();
-  const privateKey = await readFile(user.key.path);
+  const privateKey = await readFile(who.key.path);
   client.connect({ host: '127.0.0.1', port: port(), username: 'git', privateKey });
   await once(client, 'ready');
   return client as ssh2.Client & Inner;
@@ -178,6 +179,16 @@ function exec(client: ssh2.Client, command: string): Promise<ssh2.ClientChannel>
   client.exec(command, (error, channel) => (error ? reject(error) : resolve(channel)));
   return promise;
 }
+
+test('connections of a user are counted with whichever of the keys', async () => {
+  const keys = [user, await sshUser(ada, workspace, port())];
+  const clients = await Promise.all([...keys, ...keys, ...keys].map((one) => logIn(one)));
+  expect(clients).toHaveLength(LIMITS.connectionsOfUser);
+  const more = await Promise.all(keys.map((one) => one.ssh([])));
+  expect(more.map(({ code }) => code)).toEqual([255, 255]);
+  for (const client of clients) client.end();
+  await eventually(() => answers());
+});
 
 test('a client whose window stays closed is cut off, and the command with it', async () => {
   const client = await logIn();

@@ -6,6 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { parsePublicKey } from '../src/auth/public-key.ts';
+import { newId } from '../src/ids.ts';
 import { type Client, startApp, type TestApp } from './harness.ts';
 import { needs } from './needs.ts';
 import { line, newPublicKey } from './ssh-key.ts';
@@ -188,4 +189,34 @@ test('a deploy key is of one repository, and its administrators manage it', asyn
   await ada.delete(`/auth/v1/repository/ada/${repository.id}`);
   expect(await codes(ada, DELETE_DEPLOY, { id: deployKey.id })).toEqual(['NOT_FOUND', null]);
   expect(await codes(bob, ADD, { title: 'x', key: input.key })).toBeUndefined();
+});
+
+test('a user may have 100 keys, and a repository 100 deploy keys', async () => {
+  const carl = await app.user('carl');
+  const { body: repository } = await carl.post('/auth/v1/repository/carl', { name: 'many' });
+  const { db } = app.app.services;
+  const { id: userId } = await db.user.findUniqueOrThrow({ where: { username: 'carl' } });
+  const rows = (kind: 'ssh' | 'deploy', more: object) =>
+    db.sshKey.createMany({
+      data: Array.from({ length: 99 }, () => {
+        const id = newId(kind);
+        return { id, userId, title: 'x', publicKey: id, fingerprint: id, ...more };
+      }),
+    });
+  await rows('ssh', {});
+  await rows('deploy', { repositoryId: repository.id });
+  const key = () => ({ title: 'x', key: newPublicKey() });
+  const add = [
+    () => codes(carl, ADD, key()),
+    () => codes(carl, ADD_DEPLOY, { repositoryId: repository.id, ...key() }),
+  ];
+  // Also of those that are added at once, one alone is taken.
+  for (const one of add) {
+    const answers = await Promise.all([one(), one(), one()]);
+    expect(answers.filter((answer) => answer === undefined)).toHaveLength(1);
+    expect(answers.filter(Boolean)).toEqual([
+      ['CONFLICT', null],
+      ['CONFLICT', null],
+    ]);
+  }
 });

@@ -9,7 +9,7 @@ import { record } from '../audit/record.ts';
 import { type Db, inTransaction } from '../database/client.ts';
 import { NEWEST, readSlice } from '../database/keyset.ts';
 import type { Slice, SliceRequest } from '../database/paging.ts';
-import { invalid, notFound } from '../errors.ts';
+import { AppError, invalid, notFound } from '../errors.ts';
 import { isId, newId } from '../ids.ts';
 import type { Services } from '../services.ts';
 import { demandFullRights, demandOwn, taken } from './credentials.ts';
@@ -30,12 +30,15 @@ export type DeployKey = SshKey & { write: boolean; repositoryId: string };
 
 type Deps = Pick<Services, 'db'>;
 
+/** Of a user, and deploy keys of a repository. */
+const MAX_KEYS = 100;
+
 const TAKEN =
   'key: it is in use already; a key belongs to one account, or is a deploy key of one repository';
 
 /**
  * A key of the viewer. `title`: 1 to 100 characters; empty: the comment of the key.
- * @throws AppError 400, 401, 403, 409 for a key that is in use
+ * @throws AppError 400, 401, 403, 409 for a key that is in use, and when there are too many
  */
 export async function addSshKey(
   { db }: Deps,
@@ -46,6 +49,8 @@ export async function addSshKey(
   const { fingerprint, ...named } = read(input);
   const data = { id: newId('ssh'), userId: account.userId, fingerprint, ...named };
   return inTransaction(db, async (tx) => {
+    const where = { userId: account.userId, repositoryId: null };
+    await demandFew(tx, where, account.userId, `A user may have ${MAX_KEYS} SSH keys`);
     const created = await tx.sshKey.create({ data, select: keyColumns });
     await record(tx, account, {
       action: 'ssh_key.add',
@@ -107,7 +112,7 @@ export async function findSshKeys(
 
 /**
  * A key for one repository, which the viewer must administer.
- * @throws AppError 400, 401, 403, 404, 409 for a key that is in use
+ * @throws AppError 400, 401, 403, 404, 409 for a key that is in use, and when there are too many
  */
 export async function addDeployKey(
   { db }: Deps,
@@ -120,6 +125,8 @@ export async function addDeployKey(
   const { userId } = account;
   const data = { id: newId('deploy'), userId, repositoryId, write, fingerprint, ...named };
   return inTransaction(db, async (tx) => {
+    const limit = `A repository may have ${MAX_KEYS} deploy keys`;
+    await demandFew(tx, { repositoryId }, repositoryId, limit);
     const created = await tx.sshKey.create({ data, select: deployColumns });
     await record(tx, account, {
       action: 'deploy_key.add',
@@ -201,6 +208,21 @@ type DeployRow = Prisma.SshKeyGetPayload<{ select: typeof deployColumns }>;
 
 function toDeployKey({ repositoryId, ...row }: DeployRow): DeployKey {
   return { ...row, repositoryId: repositoryId ?? '' };
+}
+
+/**
+ * Additions to one owner follow each other, because the count is made under a lock that lasts until the commit.
+ * @throws AppError 409
+ */
+async function demandFew(
+  tx: Db,
+  where: Prisma.SshKeyWhereInput,
+  ownerId: string,
+  limit: string,
+): Promise<void> {
+  await tx.$executeRaw`
+    select pg_advisory_xact_lock(hashtextextended(${`sshKeys ${ownerId}`}, 0))`;
+  if ((await tx.sshKey.count({ where })) >= MAX_KEYS) throw new AppError('conflict', limit);
 }
 
 /** What is kept of a key that is added. @throws AppError 400 */

@@ -25,8 +25,8 @@ export type Kind = keyof typeof KINDS;
 
 /** Of a key that somebody has; its holder has not shown yet that it is theirs. */
 export type KeyQuestion = { fingerprint: string };
-/** `id`: of the credential. `name`: of whom the greeting greets. */
-export type KeyAnswer = { id: string; name: string } | null;
+/** `id`: of the credential. `userId`, `name`: whose rights it has. */
+export type KeyAnswer = { id: string; userId: string; name: string } | null;
 export type Opening = {
   /** The id of the credential whose key was shown to be the client's. */
   credential: string;

@@ -55,7 +55,7 @@ export async function openGateway(services: Services, path: string): Promise<Gat
       const { fingerprint } = first.value as KeyQuestion;
       const account = await accountOfSshKey(services, fingerprint);
       const known: KeyAnswer = account
-        ? { id: account.credential.id, name: account.username }
+        ? { id: account.credential.id, userId: account.userId, name: account.username }
         : null;
       socket.end(jsonFrame('account', known));
     } else if (first.kind === 'open') {

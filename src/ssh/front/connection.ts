@@ -24,8 +24,8 @@ const ANSWER_MS = 10_000;
 export type Owner = {
   gateway: string;
   limits: SshLimits;
-  /** The connection has shown a key. @returns false: there are too many of it */
-  admit(keyId: string): boolean;
+  /** The connection has shown a key of that user. @returns false: there are too many of the user */
+  admit(userId: string): boolean;
   /** A key was not accepted. */
   log(level: 'debug' | 'info' | 'warn', fields: object, text: string): void;
   /** No new commands are taken. */
@@ -44,6 +44,7 @@ export function serveConnection(
   const channels = new Set<ServerChannel>();
   let known: NonNullable<KeyAnswer> & { fingerprint: string } = {
     id: '',
+    userId: '',
     name: '',
     fingerprint: '',
   };
@@ -115,7 +116,7 @@ export function serveConnection(
       owner.log('info', { address, fingerprint }, 'a signature was wrong');
       return auth.reject(['publickey']);
     }
-    if (!owner.admit(found.id)) return refuse('too many connections with one key');
+    if (!owner.admit(found.userId)) return refuse('too many connections of one user');
     known = { ...found, fingerprint };
     owner.log(
       'debug',

@@ -60,6 +60,7 @@ function start({ host, port, hostKeys, gateway, limits, proxies }: Settings): vo
     keepaliveInterval: limits.keepaliveMs,
   } as ConstructorParameters<typeof ssh2.Server>[0]);
   const waiting = new Map<Socket, string>();
+  /** By whom; null: no key was shown yet. */
   const connected = new Map<Socket, string | null>();
   let failures = new Map<string, number>();
   let refused = 0;
@@ -109,12 +110,12 @@ function start({ host, port, hostKeys, gateway, limits, proxies }: Settings): vo
       get isClosing() {
         return isClosing;
       },
-      admit(id: string) {
-        const ofKey = [...connected.values()].filter((one) => one === id).length;
-        if (ofKey >= limits.connectionsOfKey) return false;
+      admit(userId: string) {
+        const ofUser = [...connected.values()].filter((one) => one === userId).length;
+        if (ofUser >= limits.connectionsOfUser) return false;
         clearTimeout(late);
         waiting.delete(socket);
-        connected.set(socket, id);
+        connected.set(socket, userId);
         return true;
       },
       log(level: 'debug' | 'info' | 'warn', fields: object, text: string) {

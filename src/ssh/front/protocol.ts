@@ -7,9 +7,9 @@ export type SshLimits = {
   /** Connections that have not shown a key yet, in all and of one address. */
   waiting: number;
   waitingOfAddress: number;
-  /** Connections in all, and of one key. */
+  /** Connections in all, and of one user, with whichever keys. */
   connections: number;
-  connectionsOfKey: number;
+  connectionsOfUser: number;
   /** Connections of an address a minute that end without a key that is accepted. */
   failuresOfAddress: number;
   /** Keys that a connection may offer. */
@@ -31,7 +31,7 @@ export const SSH_LIMITS: SshLimits = {
   waiting: 100,
   waitingOfAddress: 20,
   connections: 1_000,
-  connectionsOfKey: 100,
+  connectionsOfUser: 100,
   failuresOfAddress: 60,
   // An agent offers all its keys, one after the other.
   attempts: 10,
