@@ -28,6 +28,17 @@ export function carry(
   let watch: NodeJS.Timeout | undefined;
   /** Both have to have room: the client's window, and the connection. */
   const hasRoom = () => !channel.writableNeedDrain && socket.writableLength < FULL;
+  const release = () => {
+    clearInterval(watch);
+    channel.off('drain', goOn);
+    socket.off('drain', goOn);
+  };
+  const goOn = () => {
+    if (!hasRoom()) return;
+    isFull = false;
+    release();
+    server.resume();
+  };
   const end = (code: number) => {
     if (isOver) return;
     isOver = true;
@@ -51,14 +62,6 @@ export function carry(
       server.pause();
       // A paused socket does not see that the server has ended the command, so it is seen here that nothing goes on.
       watch = watchProgress({ channel, socket }, stalledMs, stalled);
-      const goOn = () => {
-        if (!hasRoom()) return;
-        isFull = false;
-        clearInterval(watch);
-        channel.off('drain', goOn);
-        socket.off('drain', goOn);
-        server.resume();
-      };
       channel.on('drain', goOn);
       socket.on('drain', goOn);
     },
@@ -92,7 +95,8 @@ export function carry(
   });
   server.on('error', () => {});
   server.once('close', () => {
-    clearInterval(watch);
+    // The connection outlives the command, and must not keep what the client has left unread.
+    release();
     if (isOver) return;
     channel.stderr.write('loam: the server has broken off\n');
     end(1);
