@@ -3,10 +3,12 @@
  * program is gone, no descriptor is free. Each is answered, and the server goes on; it runs as a process of
  * its own here, because what is looked for ends it.
  */
-import { mkdir, mkdtemp, readdir, rename, rm, symlink } from 'node:fs/promises';
+import { once } from 'node:events';
+import { mkdir, mkdtemp, readdir, rename, rm, stat, symlink } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { startGit } from '../src/git/processes/run.ts';
 import { remote, Workspace } from './git.ts';
 import { Client, cloneDatabase, eventually } from './harness.ts';
 import { type ServerProcess, startServer } from './process.ts';
@@ -177,6 +179,20 @@ test('a repository that is deleted while it is read is not found', async () => {
     expect(body.error.code).toBe('not_found');
   }
   expectAlive();
+});
+
+test('a git process does not make the folder of a repository anew that is deleted while it runs', async () => {
+  const { dir } = await seeded('vanishing');
+  const head = await workspace.git('vanishing', 'rev-parse', 'origin/HEAD');
+  const process = await startGit(['update-ref', '--stdin'], { dir });
+  process.stdin.write('start\n');
+  await once(process.stdout, 'data');
+  await rename(dir, `${dir}.moved`);
+  process.stdin.end(`create refs/heads/deep/er ${head}\ncommit\n`);
+  process.stdout.resume();
+  expect(await process.ended).toMatchObject({ code: 0 });
+  await expect(stat(dir)).rejects.toThrow('ENOENT');
+  await rename(`${dir}.moved`, dir);
 });
 
 test('without git on the PATH each request is asked to come again, and works when git is back', async () => {

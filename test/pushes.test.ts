@@ -9,7 +9,10 @@ import { buffer } from 'node:stream/consumers';
 import { deflateSync, gzipSync } from 'node:zlib';
 import pg from 'pg';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import type { PrismaClient } from '../prisma/generated/client.ts';
+import type { Account } from '../src/auth/permissions.ts';
 import { FLUSH, pktLine } from '../src/git/transport/pkt-line.ts';
+import { pushRules } from '../src/repos/pushes/rules.ts';
 import { recoverRepositories } from '../src/repos/recovery.ts';
 import { remote, Workspace } from './git.ts';
 import { type Answer, type Client, eventually, startApp, type TestApp } from './harness.ts';
@@ -375,6 +378,50 @@ test('a fault on our side refuses a push with a plain sentence and the request i
   expect(await read(id)).toEqual(before);
   await workspace.git('faulty', 'push', '-q', 'origin', 'HEAD');
   expect(await told(id)).toContain(`refs/heads/main ${sha}`);
+});
+
+test('a push whose repository is deleted while it is judged is told so', async () => {
+  const id = await seeded('deleted');
+  const { services } = app.app;
+  const user = await services.db.user.findUniqueOrThrow({ where: { username: 'ada' } });
+  const by: Account = {
+    kind: 'account',
+    userId: user.id,
+    username: 'ada',
+    email: '',
+    plan: 'free',
+    operator: false,
+    namespace: { id: '', name: 'ada' },
+    roles: new Map(),
+    credential: { kind: 'pat', id: '', name: '' },
+    scopes: null,
+    namespaces: null,
+    repositories: null,
+  };
+  const db = (services.db as PrismaClient).$extends({
+    query: {
+      fileLock: {
+        async findMany({ args, query }) {
+          expect((await ada.delete(`${REPOSITORIES}/${id}`)).status).toBe(204);
+          return query(args);
+        },
+      },
+    },
+  }) as unknown as typeof services.db;
+  const rules = await pushRules(
+    { ...services, db },
+    {
+      repositoryId: id,
+      by,
+      requestId: 'the-request',
+      right: { fresh: () => undefined },
+    },
+  );
+  const quarantine = await mkdtemp(join(workspace.path, 'quarantine-'));
+  const { signal } = new AbortController();
+  const commands = [{ ref: 'refs/heads/new', before: NONE, after: 'a'.repeat(40) }];
+  const verdict = await rules.judge({ commands, quarantine, options: [] }, signal);
+  expect(verdict).toEqual({ accepted: false, reasons: ['The repository was deleted'] });
 });
 
 test('a record that fails is written later, while the server runs, with one event', async () => {

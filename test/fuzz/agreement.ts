@@ -1,6 +1,6 @@
 /** What must hold whatever was done to repositories: git finds no fault, and the database says what the disk holds. */
 import { execFile } from 'node:child_process';
-import { readdir, readFile } from 'node:fs/promises';
+import { readdir, readFile, readlink } from 'node:fs/promises';
 import { promisify } from 'node:util';
 import { expect } from 'vitest';
 import { eventually, type TestApp } from '../harness.ts';
@@ -51,14 +51,15 @@ export async function agreement(app: TestApp, ids: readonly string[] = []): Prom
   expect(found.sort()).toEqual(rows.map(({ id }) => id).sort());
 }
 
-/** Processes of git that were given this data folder, but those of the pool, which go by themselves. */
+/** Processes of git that were given this data folder or work in it, but those of the pool, which go by themselves. */
 export async function processesOf(dataDir: string): Promise<string[]> {
   const found: string[] = [];
   for (const pid of (await readdir('/proc').catch(() => [])).filter((name) => /^\d+$/.test(name))) {
     const read = (file: string) => readFile(`/proc/${pid}/${file}`, 'latin1').catch(() => '');
     const command = (await read('cmdline')).replaceAll('\0', ' ');
     if (!command.startsWith('git ') || command.includes('cat-file')) continue;
-    if ((await read('environ')).includes(dataDir)) found.push(command);
+    const folder = await readlink(`/proc/${pid}/cwd`).catch(() => '');
+    if (`${await read('environ')}${folder}`.includes(dataDir)) found.push(command);
   }
   return found;
 }

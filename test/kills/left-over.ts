@@ -48,7 +48,7 @@ export async function filesLeft(loam: Servers): Promise<string[]> {
   return left;
 }
 
-/** Processes that were given the folder of these servers, but those that still serve: command lines. */
+/** Processes that were given the folder of these servers or work in it, but those that still serve: command lines. */
 export function processesLeft(loam: Servers): string[] {
   const serving = new Set(loam.servers.map(({ pid }) => String(pid)));
   return readdirSync('/proc').flatMap((pid) => {
@@ -61,7 +61,7 @@ export function processesLeft(loam: Servers): string[] {
       }
     };
     const command = read('cmdline');
-    if (!`${command}${read('environ')}`.includes(loam.root)) return [];
+    if (!`${command}${read('environ')}${folderOf(pid)}`.includes(loam.root)) return [];
     // The database, its proxy and its storage; and git's readers, which go by themselves when they are idle.
     if (/postgres|haproxy|ceph|radosgw|cat-file/.test(command)) return [];
     // The shim, and the recorder, that a worker keeps for its next job: started by its starter, and without an attempt.
@@ -84,6 +84,14 @@ function openFiles(pid: string): string[] {
   } catch {
     // It has ended meanwhile.
     return [];
+  }
+}
+
+function folderOf(pid: string): string {
+  try {
+    return readlinkSync(`/proc/${pid}/cwd`);
+  } catch {
+    return '';
   }
 }
 

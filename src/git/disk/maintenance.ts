@@ -77,7 +77,9 @@ async function sweepQuarantines(dir: string): Promise<void> {
   for (const name of await readdir(join(dir, 'objects'))) {
     if (!name.startsWith(PREFIX)) continue;
     const folder = join(dir, 'objects', name);
-    const { mtimeMs } = await stat(folder);
-    if (Date.now() - mtimeMs > STALE_MS) await rm(folder, { recursive: true, force: true });
+    // None of a push that has ended meanwhile.
+    const found = await stat(folder, { throwIfNoEntry: false });
+    if (found && Date.now() - found.mtimeMs > STALE_MS)
+      await rm(folder, { recursive: true, force: true });
   }
 }

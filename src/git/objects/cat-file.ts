@@ -195,7 +195,9 @@ class CatFile implements Objects {
 
   constructor(dir: string) {
     this.dir = dir;
-    this.#process = startGit(['cat-file', '--batch-command', '--buffer', '-z'], { dir });
+    // It lives on, and must not go on reading a folder that is moved away: so its repository is not its working folder.
+    const env = { GIT_DIR: dir };
+    this.#process = startGit(['cat-file', '--batch-command', '--buffer', '-z'], { dir, env });
     this.exited = this.#process.then(
       async (process) => {
         process.stdout.on('data', (chunk: Buffer) => this.#read(chunk));

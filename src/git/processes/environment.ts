@@ -26,13 +26,15 @@ const CONFIG: Record<string, string> = {
 export type Surroundings = {
   /** The repository (`GIT_DIR`); unset for commands that need none. */
   dir?: string;
+  /** Where it works. Default: `dir`, else `/`. */
+  cwd?: string;
   /** Configuration for this command and the programs it starts. */
   config?: Record<string, string>;
   env?: Record<string, string>;
 };
 
 /** The whole environment of a git process: of our own, only PATH is passed on. */
-export function environment({ dir, config, env }: Surroundings): Record<string, string> {
+export function environment({ dir, cwd, config, env }: Surroundings): Record<string, string> {
   const entries = Object.entries({ ...CONFIG, ...config });
   return {
     PATH: process.env.PATH ?? '/usr/bin:/bin',
@@ -45,7 +47,9 @@ export function environment({ dir, config, env }: Surroundings): Record<string, 
     GIT_TERMINAL_PROMPT: '0',
     GIT_NO_REPLACE_OBJECTS: '1',
     GIT_ADVICE: '0',
-    ...(dir && { GIT_DIR: dir }),
+    // Relative where it can be: git makes the folders that a file of its needs, and would make those of a repository
+    // anew that is deleted meanwhile. Its working folder goes with the repository.
+    ...(dir && { GIT_DIR: cwd && cwd !== dir ? dir : '.' }),
     GIT_CONFIG_COUNT: `${entries.length}`,
     ...Object.fromEntries(
       entries.flatMap(([key, value], i) => [

@@ -14,8 +14,6 @@ import { runProgram } from '../../processes/starter.ts';
 import { environment, type Surroundings } from './environment.ts';
 
 export type GitOptions = Surroundings & {
-  /** Default: `dir`. */
-  cwd?: string;
   /** Ends the process when it aborts. */
   signal?: AbortSignal;
   /** Pipes beside stdin, stdout and stderr, as file descriptors 3 and up; hooks inherit them. */

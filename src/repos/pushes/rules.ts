@@ -86,6 +86,7 @@ export async function pushRules(
         return verdict;
       } catch (error) {
         if (error instanceof AppError && error.status < 500) return refused(error.message);
+        if (await isGone(db, id)) return refused(DELETED);
         log.error({ err: error, repository: id, req: { id: requestId } }, 'a push was not judged');
         return refused(
           'The push could not be checked because of a fault on the server, and nothing was changed.',
@@ -99,6 +100,16 @@ export async function pushRules(
       git.maintenance.schedule(git.disk.pathOf(id));
     },
   };
+}
+
+const DELETED = 'The repository was deleted';
+
+/** Deleting takes a repository's folder away from whoever looks into it just then, which fails in many ways. */
+async function isGone(db: Services['db'], id: string): Promise<boolean> {
+  return db.repository.count({ where: { id } }).then(
+    (count) => count === 0,
+    () => false,
+  );
 }
 
 type Asked = { id: string; by: Account; push: Push; signal: AbortSignal };
@@ -117,7 +128,7 @@ async function judge(services: Deps, { id, by, push, signal }: Asked): Promise<V
     },
     relationLoadStrategy: 'join',
   });
-  if (!row) return refused('The repository was deleted');
+  if (!row) return refused(DELETED);
   for (const { ref, after } of commands) {
     const problem = after === NONE ? undefined : problemOf(ref);
     if (problem) return refused(`${ref.slice(0, MAX_SHOWN)} ${problem}; choose another name`);
