@@ -1,6 +1,6 @@
 /** All of git that the server holds on to: where repositories lie, what is open in them, what runs on them. */
 import { availableParallelism } from 'node:os';
-import { Turns } from '../limits/turns.ts';
+import { openTransferTurns, type TransferTurns, Turns } from '../limits/turns.ts';
 import { Disk } from './disk/disk.ts';
 import { Maintenance } from './disk/maintenance.ts';
 import { Quarantines } from './disk/quarantines.ts';
@@ -15,30 +15,28 @@ import { installHooks } from './transport/hooks.ts';
 
 /** Reading processes at once: each takes some 20 ms of a core, and three descriptors of ours. */
 const READERS = Math.max(8, 2 * availableParallelism());
-const WAITING_PER_TRANSFER = 8;
 
-export type Git = AsyncDisposable & {
-  disk: Disk;
-  quarantines: Quarantines;
-  objects: CatFilePool;
-  history: HistoryCache;
-  diffs: DiffReader;
-  lastCommits: LastCommits;
-  searches: Searches;
-  /** For short processes that read; whoever starts one takes a turn. */
-  turns: Turns;
-  /**
-   * For fetches, pushes and downloads: each holds a process, and of a large repository a core and hundreds of
-   * megabytes. Those without credentials need a turn of both.
-   */
-  transfers: Turns;
-  anonymousTransfers: Turns;
-  maintenance: Maintenance;
-  /** Pushes and background work, which a stopping server waits for. */
-  tasks: Tasks;
-  /** The folder of the hook that every push runs. */
-  hooks: string;
-};
+/**
+ * Its transfers are fetches, pushes and downloads: each holds a process, and of a large repository a core and hundreds
+ * of megabytes.
+ */
+export type Git = AsyncDisposable &
+  TransferTurns & {
+    disk: Disk;
+    quarantines: Quarantines;
+    objects: CatFilePool;
+    history: HistoryCache;
+    diffs: DiffReader;
+    lastCommits: LastCommits;
+    searches: Searches;
+    /** For short processes that read; whoever starts one takes a turn. */
+    turns: Turns;
+    maintenance: Maintenance;
+    /** Pushes and background work, which a stopping server waits for. */
+    tasks: Tasks;
+    /** The folder of the hook that every push runs. */
+    hooks: string;
+  };
 
 type Options = {
   /** Where repositories lie; other servers may share it. */
@@ -71,15 +69,7 @@ export async function openGit({ root, server, hooks, transfers, report }: Option
     lastCommits: new LastCommits(turns),
     searches: new Searches(),
     turns,
-    // A caller may have half of them; an address of the anonymous a quarter, and all of those three quarters.
-    transfers: new Turns(transfers, {
-      perKey: Math.ceil(transfers / 2),
-      maxWaiting: transfers * WAITING_PER_TRANSFER,
-    }),
-    anonymousTransfers: new Turns(Math.ceil((transfers * 3) / 4), {
-      perKey: Math.ceil(transfers / 4),
-      maxWaiting: transfers * WAITING_PER_TRANSFER,
-    }),
+    ...openTransferTurns(transfers),
     maintenance: new Maintenance(tasks),
     tasks,
     hooks,

@@ -1,14 +1,9 @@
 /** Transfers over HTTP that wait for their turn (`limits/transfer-turns.ts`). One that is too slow is cut off by `connections.ts`. */
 import type { Request, Response } from 'express';
-import {
-  inTransferTurn,
-  type TransferNames,
-  type TransferTurns,
-} from '../limits/transfer-turns.ts';
+import { inTransferTurn, type TransferNames } from '../limits/transfer-turns.ts';
+import type { TransferTurns } from '../limits/turns.ts';
 import { closingOf } from './connections.ts';
 import { address } from './rate-limits.ts';
-
-export type { TransferTurns };
 
 /** @throws AppError as `inTransferTurn` */
 export function inTurn<T>(

@@ -8,6 +8,7 @@ import { type Request, type Response, Router } from 'express';
 import type { Rule } from '../auth/rechecks.ts';
 import { AppError, answerOf, invalid, notFound } from '../errors.ts';
 import { closingOf } from '../http/connections.ts';
+import { neverAsPage } from '../http/never-as-page.ts';
 import { sendObject } from '../http/send-object.ts';
 import { otherMethod } from '../rest/methods.ts';
 import type { Services } from '../services.ts';
@@ -269,7 +270,6 @@ function endWhenRefused(
 
 /** What a job wrote is never shown as a page of this site. */
 function protect(res: Response): void {
-  res.setHeader('X-Content-Type-Options', 'nosniff');
-  res.setHeader('Content-Security-Policy', "default-src 'none'; sandbox");
+  neverAsPage(res);
   res.setHeader('Cache-Control', 'private, no-cache');
 }

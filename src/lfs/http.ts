@@ -12,18 +12,18 @@ import {
   Router,
 } from 'express';
 import { demandAccount } from '../auth/permissions.ts';
-import type { Recheck } from '../auth/rechecks.ts';
 import { MAX_FIRST, type SliceRequest } from '../database/paging.ts';
 import { AppError, answerOf, invalid, isUnexpected, toPublic } from '../errors.ts';
 import { readBytes } from '../http/body.ts';
 import { closingOf, takesLong, wasCutOff } from '../http/connections.ts';
 import { inTurn } from '../http/in-turn.ts';
 import { parseBody } from '../http/json.ts';
+import { neverAsPage } from '../http/never-as-page.ts';
 import { sendObject } from '../http/send-object.ts';
 import { originOf } from '../http/viewer.ts';
 import { OF_LARGE_FILES } from '../limits/transfer-turns.ts';
 import { demandLargeLink, LARGE_DOWNLOAD_PATH } from '../repos/browsing/downloads.ts';
-import { ruleOfGit } from '../repos/repos.ts';
+import { whileAllowed } from '../repos/transfers.ts';
 import { otherMethod } from '../rest/methods.ts';
 import type { Services } from '../services.ts';
 import type { ByteRange } from '../storage/storage.ts';
@@ -132,7 +132,7 @@ async function upload(services: Services, req: LfsRequest, res: Response): Promi
   const givenById = demandAccount(req.viewer).userId;
   const object = { oid: req.params.oid, size: Number(length), givenById };
   takesLong(req);
-  using _ = whileAllowed(services, req, res, id, 'upload');
+  using _ = whileAllowed(services, req, { id, action: actionOf('upload'), output: res });
   const signal = closingOf(res);
   const put = () => services.largeFiles.put(id, object, req, signal);
   try {
@@ -147,7 +147,7 @@ async function upload(services: Services, req: LfsRequest, res: Response): Promi
 
 async function download(services: Services, req: LfsRequest, res: Response): Promise<void> {
   const id = await open(services, req, 'download');
-  using _ = whileAllowed(services, req, res, id, 'download');
+  using _ = whileAllowed(services, req, { id, action: actionOf('download'), output: res });
   await sendLarge(services, req, res, { id, oid: req.params.oid });
 }
 
@@ -159,8 +159,7 @@ async function sendLarge(
 ): Promise<void> {
   const found = await findObject(services, id, oid);
   res.setHeader('Content-Type', 'application/octet-stream');
-  res.setHeader('X-Content-Type-Options', 'nosniff');
-  res.setHeader('Content-Security-Policy', "default-src 'none'; sandbox");
+  neverAsPage(res);
   const contents = (range?: ByteRange) => found.open(range);
   const object = { size: found.size, etag: oid, open: contents };
   await sendObject(req, res, object, (sending) =>
@@ -235,19 +234,6 @@ function open(services: Services, req: LfsRequest, operation: LfsOperation): Pro
 
 function keyOf({ params: { namespace, name } }: LfsRequest) {
   return { namespace, name: name.replace(/\.git$/, '') };
-}
-
-/** A transfer is broken off when its viewer may not make it any more. */
-function whileAllowed(
-  services: Services,
-  { viewer }: Request,
-  res: Response,
-  id: string,
-  operation: LfsOperation,
-): Recheck {
-  const right = services.rechecks.watch(viewer, ruleOfGit(services, id, actionOf(operation)));
-  right.refused.addEventListener('abort', () => res.destroy(), { once: true });
-  return right;
 }
 
 /** @throws AppError 400 */

@@ -1,31 +1,16 @@
 /** Large files (git-lfs): who may do what with those of a repository, and where a client finds them. */
 import type { Viewer } from '../auth/permissions.ts';
-import { Turns } from '../limits/turns.ts';
+import { openTransferTurns, type TransferTurns } from '../limits/turns.ts';
 import { type GitAction, openForGit } from '../repos/repos.ts';
 import type { Services } from '../services.ts';
 import { createLfsTokens, type LfsOperation, type LfsTokens } from './tokens.ts';
 
-/** What a server holds for large files. */
-export type Lfs = {
-  tokens: LfsTokens;
-  /** Uploads and downloads; those without credentials need a turn of both. */
-  transfers: Turns;
-  anonymousTransfers: Turns;
-};
-
-const WAITING_PER_TRANSFER = 8;
+/** What a server holds for large files. Its transfers are uploads and downloads. */
+export type Lfs = TransferTurns & { tokens: LfsTokens };
 
 /** @param atOnce how many transfers of large files run at once, shared out as those of git are */
 export function openLfs(key: Uint8Array, atOnce: number): Lfs {
-  const maxWaiting = atOnce * WAITING_PER_TRANSFER;
-  return {
-    tokens: createLfsTokens(key),
-    transfers: new Turns(atOnce, { perKey: Math.ceil(atOnce / 2), maxWaiting }),
-    anonymousTransfers: new Turns(Math.ceil((atOnce * 3) / 4), {
-      perKey: Math.ceil(atOnce / 4),
-      maxWaiting,
-    }),
-  };
+  return { tokens: createLfsTokens(key), ...openTransferTurns(atOnce) };
 }
 
 /** A repository by name, without `.git`. */

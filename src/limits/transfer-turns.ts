@@ -1,12 +1,6 @@
 /** Transfers that wait for their turn: how many are under way at once is bounded, for each caller and in all. */
 import { AppError, busy } from '../errors.ts';
-import { NoTurn, type Turns } from './turns.ts';
-
-export type TransferTurns = {
-  transfers: Turns;
-  /** Those without credentials need a turn of both. */
-  anonymousTransfers: Turns;
-};
+import { NoTurn, type TransferTurns } from './turns.ts';
 
 /** What transfers are called in an error, and those of the anonymous, who may not push. */
 export type TransferNames = readonly [all: string, anonymous: string];

@@ -120,3 +120,23 @@ export class Turns {
     this.#waitingCount--;
   }
 }
+
+export type TransferTurns = {
+  transfers: Turns;
+  /** Those without credentials need a turn of both. */
+  anonymousTransfers: Turns;
+};
+
+const WAITING_PER_TRANSFER = 8;
+
+/** A caller may have half of `atOnce`; an address of the anonymous a quarter, and all of those three quarters. */
+export function openTransferTurns(atOnce: number): TransferTurns {
+  const maxWaiting = atOnce * WAITING_PER_TRANSFER;
+  return {
+    transfers: new Turns(atOnce, { perKey: Math.ceil(atOnce / 2), maxWaiting }),
+    anonymousTransfers: new Turns(Math.ceil((atOnce * 3) / 4), {
+      perKey: Math.ceil(atOnce / 4),
+      maxWaiting,
+    }),
+  };
+}

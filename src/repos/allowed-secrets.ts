@@ -6,8 +6,8 @@ import { readSlice, type Sorting } from '../database/keyset.ts';
 import type { Slice, SliceRequest } from '../database/paging.ts';
 import { notFound } from '../errors.ts';
 import type { Services } from '../services.ts';
-import { administered, type RepositoryId } from './lifecycle.ts';
-import { type AccessRow, type Row, type Select, target } from './repos.ts';
+import { administered } from './lifecycle.ts';
+import { type AccessRow, type RepositoryId, type Row, type Select, target } from './repos.ts';
 
 export type AllowedSecret = {
   finding: string;

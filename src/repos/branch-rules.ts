@@ -12,8 +12,15 @@ import type { Slice, SliceRequest } from '../database/paging.ts';
 import { AppError, invalid, notFound } from '../errors.ts';
 import type { Services } from '../services.ts';
 import { problemOfPattern } from './branch-patterns.ts';
-import { administered, type RepositoryId } from './lifecycle.ts';
-import { type AccessRow, lockRepository, type Row, type Select, target } from './repos.ts';
+import { administered } from './lifecycle.ts';
+import {
+  type AccessRow,
+  lockRepository,
+  type RepositoryId,
+  type Row,
+  type Select,
+  target,
+} from './repos.ts';
 
 export type BranchRule = {
   pattern: string;

@@ -35,6 +35,7 @@ import {
 } from '../git/transport/transport.ts';
 import { takesLong, wasCutOff } from '../http/connections.ts';
 import { inTurn } from '../http/in-turn.ts';
+import { neverAsPage } from '../http/never-as-page.ts';
 import { sendObject } from '../http/send-object.ts';
 import { OF_GIT } from '../limits/transfer-turns.ts';
 import { otherMethod } from '../rest/methods.ts';
@@ -102,7 +103,7 @@ async function fetchRequest(services: Services, req: GitRequest, res: Response):
   const id = await open(services, req, 'git-upload-pack');
   if (await sentOn(services, req, res, id)) return;
   const input = body(req, 'git-upload-pack');
-  using _ = whileAllowed(services, req, { id, service: 'git-upload-pack', output: res });
+  using _ = whileAllowed(services, req, { id, action: 'repository.read', output: res });
   begin(res, 'application/x-git-upload-pack-result');
   await answer(services, req, res, id, (session) => uploadPack(session, input, res), input);
 }
@@ -111,7 +112,7 @@ async function pushRequest(services: Services, req: GitRequest, res: Response): 
   const id = await open(services, req, 'git-receive-pack');
   if (await sentOn(services, req, res, id)) return;
   const input = body(req, 'git-receive-pack');
-  using right = whileAllowed(services, req, { id, service: 'git-receive-pack', output: res });
+  using right = whileAllowed(services, req, { id, action: 'repository.push', output: res });
   const push = { id, requestId: String(req.id), right, input, output: res };
   const receive = await receiving(services, req, push);
   begin(res, 'application/x-git-receive-pack-result');
@@ -253,8 +254,7 @@ function download(services: Services): RequestHandler<{ id: string; oid: string;
 function beginDownload(res: Response, name: string, type: string): void {
   res.attachment(name);
   res.setHeader('Content-Type', type);
-  res.setHeader('X-Content-Type-Options', 'nosniff');
-  res.setHeader('Content-Security-Policy', "default-src 'none'; sandbox");
+  neverAsPage(res);
   res.setHeader('Cache-Control', 'private, max-age=900');
 }
 

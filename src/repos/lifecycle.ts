@@ -14,23 +14,19 @@ import { type Db, inTransaction, violatesUnique } from '../database/client.ts';
 import { AppError, invalid, notFound } from '../errors.ts';
 import { type EventType, publish } from '../events/publish.ts';
 import type { Begun } from '../git/disk/disk.ts';
-import { isId, newId } from '../ids.ts';
+import { newId } from '../ids.ts';
 import { demandRoom } from '../limits/quotas.ts';
 import type { Services } from '../services.ts';
 import { gitignore } from './gitignore.ts';
 import { checkBranch, checkDescription, checkName, nameKey } from './names.ts';
 import { type PayloadRow, payloadColumns, payloadOf, type RepositoryEventData } from './payload.ts';
 import {
-  accessColumns,
+  demandRepository,
   lockRepository,
-  noRepository,
+  type RepositoryId,
   type Row,
   type Select,
-  target,
 } from './repos.ts';
-
-/** By id; the namespace, when given, must be the owner's. */
-export type RepositoryId = { id: string; namespace?: string | null };
 
 export type CreateInput = {
   namespace: string;
@@ -237,30 +233,11 @@ export async function deleteRepository(
   return row.id;
 }
 
-type Administered = PayloadRow & { namespaceId: string; namespace: { name: string } };
+type Administered = Awaited<ReturnType<typeof administered>>;
 
 /** The row that an admin is about to change. @throws AppError 401, 403, 404 */
-export async function administered(
-  db: Db,
-  viewer: Viewer,
-  { id, namespace }: RepositoryId,
-): Promise<Administered> {
-  demandAccount(viewer);
-  const row = isId('repo', id)
-    ? await db.repository.findUnique({
-        where: { id },
-        select: {
-          ...accessColumns,
-          ...payloadColumns,
-          namespace: { select: { name: true } },
-        },
-        relationLoadStrategy: 'join',
-      })
-    : null;
-  if (!row || (namespace != null && row.namespace.name !== namespace.toLowerCase()))
-    throw noRepository(id);
-  demand(viewer, 'repository.administer', target(row));
-  return row;
+export function administered(db: Db, viewer: Viewer, key: RepositoryId) {
+  return demandRepository(db, viewer, key, 'repository.administer', payloadColumns);
 }
 
 type Change = {

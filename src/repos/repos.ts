@@ -5,7 +5,7 @@
  */
 import type { Prisma } from '../../prisma/generated/client.ts';
 import { canBeNamespace } from '../auth/names.ts';
-import { can, demand, type Viewer } from '../auth/permissions.ts';
+import { type Action, can, demand, demandAccount, type Viewer } from '../auth/permissions.ts';
 import type { Rule } from '../auth/rechecks.ts';
 import type { Db } from '../database/client.ts';
 import { AppError, invalid, notFound, unauthenticated } from '../errors.ts';
@@ -70,6 +70,31 @@ export async function getRepository<S extends Select>(
     return row;
   }
   throw noRepository(key.id);
+}
+
+/** By id; the namespace, when given, must be the owner's. */
+export type RepositoryId = { id: string; namespace?: string | null };
+
+const ownerColumns = { namespace: { select: { name: true } } } as const;
+
+/** The row, with these columns, of one that an account is about to change. @throws AppError 401, 403, 404 */
+export async function demandRepository<S extends Select>(
+  db: Db,
+  viewer: Viewer,
+  { id, namespace }: RepositoryId,
+  action: Action,
+  columns: S,
+): Promise<AccessRow & Row<typeof ownerColumns> & Row<S>> {
+  demandAccount(viewer);
+  const select = { ...columns, ...accessColumns, ...ownerColumns };
+  const found = isId('repo', id)
+    ? await db.repository.findUnique({ where: { id }, select, relationLoadStrategy: 'join' })
+    : null;
+  const row = found as (AccessRow & Row<typeof ownerColumns> & Row<S>) | null;
+  if (!row || (namespace != null && row.namespace.name !== namespace.toLowerCase()))
+    throw noRepository(id);
+  demand(viewer, action, target(row));
+  return row;
 }
 
 /** 404. Who gives a name where the id belongs is told so. */

@@ -17,9 +17,9 @@ export function actionOf(service: Service): GitAction {
 export function whileAllowed(
   services: Pick<Services, 'db' | 'rechecks'>,
   { viewer }: { viewer: Viewer },
-  { id, service, output }: { id: string; service: Service; output: Writable },
+  { id, action, output }: { id: string; action: GitAction; output: Writable },
 ): Recheck {
-  const right = services.rechecks.watch(viewer, ruleOfGit(services, id, actionOf(service)));
+  const right = services.rechecks.watch(viewer, ruleOfGit(services, id, action));
   right.refused.addEventListener('abort', () => output.destroy(), { once: true });
   return right;
 }

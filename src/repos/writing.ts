@@ -3,37 +3,32 @@
  * in the same way, the same judge decides, and it is recorded as one.
  */
 import { Readable, Writable } from 'node:stream';
-import { type Account, demand, demandAccount, type Viewer } from '../auth/permissions.ts';
+import { type Account, demandAccount, type Viewer } from '../auth/permissions.ts';
 import { onServerOf } from '../cluster/calls.ts';
 import { AppError, invalid, notFound } from '../errors.ts';
 import { isCommitId, isRefName } from '../git/names.ts';
 import { type FileChange, NoSuchChange, packCommit } from '../git/objects/new-commit.ts';
+import { PREFIX, type RefKind } from '../git/objects/refs.ts';
 import { NONE } from '../git/transport/hooks.ts';
 import { FLUSH, pktLine } from '../git/transport/pkt-line.ts';
 import { reportedRefs } from '../git/transport/report.ts';
-import { isId } from '../ids.ts';
 import { inTransferTurn, OF_GIT } from '../limits/transfer-turns.ts';
 import type { Services } from '../services.ts';
 import { checkPath, find } from './browsing/contents.ts';
 import { inFolder } from './folder.ts';
-import type { RepositoryId } from './lifecycle.ts';
 import {
   type AccessRow,
-  accessColumns,
-  noRepository,
+  demandRepository,
+  type RepositoryId,
   type Row,
   ruleOfGit,
   type Select,
-  target,
 } from './repos.ts';
 import { receiving } from './transfers.ts';
 
 /** Who asks, as data that another server understands. */
 type Asking = { account: Account; requestId: string };
 type Request = { viewer: Viewer; requestId: string };
-
-export type RefKind = 'branch' | 'tag';
-const PREFIX: Record<RefKind, string> = { branch: 'refs/heads/', tag: 'refs/tags/' };
 
 const MAX_CHANGES = 100;
 const MAX_PATH_BYTES = 1_024;
@@ -130,14 +125,10 @@ export async function createCommit(
 async function pushable(
   { db, space }: Services,
   viewer: Viewer,
-  { id, namespace }: RepositoryId,
+  key: RepositoryId,
 ): Promise<{ account: Account; row: AccessRow }> {
   const account = demandAccount(viewer);
-  const select = { ...accessColumns, namespace: { select: { name: true } } };
-  const row = isId('repo', id) ? await db.repository.findUnique({ where: { id }, select }) : null;
-  if (!row || (namespace != null && row.namespace.name !== namespace.toLowerCase()))
-    throw noRepository(id);
-  demand(viewer, 'repository.push', target(row));
+  const row = await demandRepository(db, viewer, key, 'repository.push', {});
   space.demand();
   return { account, row };
 }

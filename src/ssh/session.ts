@@ -120,7 +120,7 @@ async function talkGit(
   { id, asked: { service }, viewer, opening, requestId }: Run,
   { input: raw, output, gone, endAfterSilence, exit }: Conversation,
 ): Promise<void> {
-  using right = whileAllowed(services, { viewer }, { id, service, output });
+  using right = whileAllowed(services, { viewer }, { id, action: actionOf(service), output });
   const { protocol } = opening;
   const input = limited(raw, service);
   const talk =

@@ -4,7 +4,8 @@ import { git } from '../processes/run.ts';
 export type Ref = { name: string; sha: string };
 export type RefKind = 'branch' | 'tag';
 
-const PREFIX: Record<RefKind, string> = { branch: 'refs/heads/', tag: 'refs/tags/' };
+/** What the full names of such refs begin with. */
+export const PREFIX: Record<RefKind, string> = { branch: 'refs/heads/', tag: 'refs/tags/' };
 const MAX_BYTES = 64 * 2 ** 20;
 
 /**

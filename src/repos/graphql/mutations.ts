@@ -130,10 +130,18 @@ export function answering<I>(change: Change<I>) {
     context: Context,
     info: GraphQLResolveInfo,
   ): Promise<Changed> => {
-    const select = selectAt<Select>(context, info, 'repository');
     const { services, viewer } = context;
-    return { repository: await change(services, viewer, input, select) };
+    return changed(context, info, (select) => change(services, viewer, input, select));
   };
+}
+
+/** The payload of a change that reads what is asked of the repository. */
+export async function changed(
+  context: Context,
+  info: GraphQLResolveInfo,
+  change: (select: Select) => Promise<object>,
+): Promise<Changed> {
+  return { repository: await change(selectAt<Select>(context, info, 'repository')) };
 }
 
 builder.mutationFields((t) => ({

@@ -1,16 +1,10 @@
-/** Branches, tags and commits made in GraphQL. */
-import type { GraphQLResolveInfo } from 'graphql';
 import { builder } from '../../graphql/builder.ts';
-import type { Context } from '../../graphql/context.ts';
 import { INPUT } from '../../graphql/payloads.ts';
-import { selectAt } from '../../graphql/select.ts';
 import * as history from '../browsing/history.ts';
-import type { Select } from '../repos.ts';
 import * as writing from '../writing.ts';
 import { Commit } from './contents.ts';
-import { changedPayload, ID, NAMESPACE } from './mutations.ts';
-
-const AT = 'Branch, tag or commit; left out: `main` if there is one, else the default branch.';
+import { changed, changedPayload, ID, NAMESPACE } from './mutations.ts';
+import { REF } from './repositories.ts';
 
 const KINDS = { Branch: 'branch', Tag: 'tag' } as const;
 
@@ -22,7 +16,7 @@ for (const [Kind, kind] of Object.entries(KINDS)) {
       id: t.id(ID),
       namespace: t.string(NAMESPACE),
       name: t.string({ required: true, description: `The name of the ${kind}.` }),
-      from: t.string({ description: `What it is to point to. ${AT}` }),
+      from: t.string({ description: `What it is to point to. ${REF}` }),
     }),
   });
   const DeleteInput = builder.inputType(`Delete${Kind}Input`, {
@@ -40,7 +34,7 @@ for (const [Kind, kind] of Object.entries(KINDS)) {
       description: `Makes ${article}, as a push does: the same rules hold.`,
       args: { input: t.arg({ type: CreateInput, ...INPUT }) },
       resolve: (_root, { input }, context, info) =>
-        answer(context, info, (select) =>
+        changed(context, info, (select) =>
           writing.createRef(context.services, context, { kind, ...input }, select),
         ),
     }),
@@ -52,19 +46,11 @@ for (const [Kind, kind] of Object.entries(KINDS)) {
       description: `Deletes ${article}, as a push does: the same rules hold.`,
       args: { input: t.arg({ type: DeleteInput, ...INPUT }) },
       resolve: (_root, { input }, context, info) =>
-        answer(context, info, (select) =>
+        changed(context, info, (select) =>
           writing.deleteRef(context.services, context, { kind, ...input }, select),
         ),
     }),
   );
-}
-
-async function answer(
-  context: Context,
-  info: GraphQLResolveInfo,
-  change: (select: Select) => Promise<object>,
-): Promise<{ repository: object }> {
-  return { repository: await change(selectAt<Select>(context, info, 'repository')) };
 }
 
 const FileEncodingInput = builder.enumType('ContentEncoding', {
@@ -113,7 +99,7 @@ const CreateCommitInput = builder.inputType('CreateCommitInput', {
       description:
         'The id of the commit that the branch must stand at; left out: wherever it stands.',
     }),
-    from: t.string({ description: `Where a branch that is not there begins. ${AT}` }),
+    from: t.string({ description: `Where a branch that is not there begins. ${REF}` }),
   }),
 });
 

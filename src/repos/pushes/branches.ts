@@ -1,5 +1,6 @@
 /** What pushes may do to branches that are protected. */
 import { type Account, roleIn } from '../../auth/permissions.ts';
+import { PREFIX } from '../../git/objects/refs.ts';
 import { isFastForward, type Quarantined } from '../../git/objects/walk.ts';
 import { type Command, NONE, type Verdict } from '../../git/transport/hooks.ts';
 import { matches } from '../branch-patterns.ts';
@@ -16,7 +17,6 @@ export type Protection = {
 
 /** Each is compared by a process of git. */
 const MAX_COMPARED = 500;
-const HEADS = 'refs/heads/';
 
 /** The first command that breaks a rule refuses the push. */
 export async function judgeBranches(
@@ -30,8 +30,8 @@ export async function judgeBranches(
   for (const command of commands) {
     // 100,000 refs and a hundred rules take minutes.
     await turn();
-    if (!command.ref.startsWith(HEADS)) continue;
-    const branch = command.ref.slice(HEADS.length);
+    if (!command.ref.startsWith(PREFIX.branch)) continue;
+    const branch = command.ref.slice(PREFIX.branch.length);
     const isDefault = branch === defaultBranch;
     const matching = rules.filter(({ pattern }) => matches(pattern, branch));
     const closed = matching.find((rule) => !mayPush(rule, by, namespaceId));

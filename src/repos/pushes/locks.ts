@@ -7,6 +7,7 @@ import {
   type Move,
   movedFiles,
 } from '../../git/objects/file-changes.ts';
+import { PREFIX } from '../../git/objects/refs.ts';
 import { changedPaths, type Quarantined } from '../../git/objects/walk.ts';
 import { NONE, type Verdict } from '../../git/transport/hooks.ts';
 import type { Services } from '../../services.ts';
@@ -40,7 +41,7 @@ export async function judgeLocks(
   for await (const path of changedPaths(place, tips)) if (add(path)) break;
   const moves = commands.filter(
     ({ ref, before, after }) =>
-      ref.startsWith('refs/heads/') && before !== NONE && after !== NONE && before !== after,
+      ref.startsWith(PREFIX.branch) && before !== NONE && after !== NONE && before !== after,
   );
   if (found.size === 0 && moves.length > 0)
     for await (const path of takenBack(place, moves, (path) => locks.has(path)))

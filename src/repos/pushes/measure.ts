@@ -1,6 +1,6 @@
 /** What a push may have changed about a repository: refs, size and language. */
 import { LRUCache } from 'lru-cache';
-import { allRefs } from '../../git/objects/refs.ts';
+import { allRefs, PREFIX } from '../../git/objects/refs.ts';
 import { diskUsage, walkTree } from '../../git/objects/walk.ts';
 import type { Services } from '../../services.ts';
 import { countLanguages } from './language.ts';
@@ -31,12 +31,12 @@ export async function measure(
   const [refs, sizeBytes] = await Promise.all([allRefs(dir), diskUsage(dir)]);
   const names = [...refs.keys()];
   const defaultBranch = choose(refs);
-  const head = refs.get(`refs/heads/${defaultBranch}`);
+  const head = refs.get(PREFIX.branch + defaultBranch);
   return {
     refs,
     defaultBranch,
-    branchCount: names.filter((name) => name.startsWith('refs/heads/')).length,
-    tagCount: names.filter((name) => name.startsWith('refs/tags/')).length,
+    branchCount: names.filter((name) => name.startsWith(PREFIX.branch)).length,
+    tagCount: names.filter((name) => name.startsWith(PREFIX.tag)).length,
     sizeBytes,
     language: head
       ? await languageOf(dir, head).catch((error) => {

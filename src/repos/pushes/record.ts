@@ -3,7 +3,7 @@ import type { Prisma } from '../../../prisma/generated/client.ts';
 import { type Actor, recordAll } from '../../audit/record.ts';
 import { type Db, inTransaction } from '../../database/client.ts';
 import { publish } from '../../events/publish.ts';
-import { setHead } from '../../git/objects/refs.ts';
+import { PREFIX, setHead } from '../../git/objects/refs.ts';
 import { type Command, NONE } from '../../git/transport/hooks.ts';
 import { newId } from '../../ids.ts';
 import type { Services } from '../../services.ts';
@@ -242,12 +242,11 @@ function defaultBranchOf(
   effective: readonly Pushed[],
   refs: Measures['refs'],
 ): string {
-  const HEADS = 'refs/heads/';
-  if (branchCount > 0 || refs.has(HEADS + defaultBranch)) return defaultBranch;
+  if (branchCount > 0 || refs.has(PREFIX.branch + defaultBranch)) return defaultBranch;
   for (const { commands } of effective) {
     const pushed = commands
-      .filter(({ ref, after }) => after !== NONE && ref.startsWith(HEADS) && refs.has(ref))
-      .map(({ ref }) => ref.slice(HEADS.length));
+      .filter(({ ref, after }) => after !== NONE && ref.startsWith(PREFIX.branch) && refs.has(ref))
+      .map(({ ref }) => ref.slice(PREFIX.branch.length));
     const chosen = USUAL.find((name) => pushed.includes(name)) ?? pushed[0];
     if (chosen !== undefined) return chosen;
   }
