@@ -50,7 +50,7 @@ export async function killAtRandom(
 }
 
 /** Numbers from 0 to 1, the same for the same seed. */
-function mulberry32(seed: number): () => number {
+export function mulberry32(seed: number): () => number {
   let state = seed;
   return () => {
     state = (state + 0x6d2b79f5) | 0;
