@@ -297,7 +297,7 @@ test('credentials that are given and not valid are refused on every route', asyn
     const git = await client.get('/alice/hello.git/info/refs?service=git-upload-pack');
     expect([git.status, git.headers.get('www-authenticate')]).toEqual([
       401,
-      'Basic realm="loam", Bearer realm="loam"',
+      'Bearer realm="loam", Basic realm="loam"',
     ]);
     expect((await client.get('/auth/v1/health')).status).toBe(200);
   }

@@ -152,7 +152,7 @@ test('who may read and who may push', async () => {
   expect(await statuses(ada, '%00.git')).toEqual([404, 404]);
 
   const asked = await refs(app.anonymous, 'guarded.git', 'upload-pack');
-  expect(asked.headers.get('www-authenticate')).toBe('Basic realm="loam", Bearer realm="loam"');
+  expect(asked.headers.get('www-authenticate')).toBe('Bearer realm="loam", Basic realm="loam"');
   expect((await ada.get('/ada/shown.git/info/refs')).status).toBe(403);
   const { stderr } = await workspace.try('.', 'clone', remote(bob, 'ada/guarded'), 'stolen');
   expect(stderr).toContain('remote: Repository not found');

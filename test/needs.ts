@@ -67,6 +67,14 @@ const NEEDS = {
     'ports that only root may take',
   ],
   ssh: ['ssh', ['-V'], 'git over SSH'],
+  libgit2: ['/usr/bin/python3', ['-c', 'import pygit2'], 'a client of git'],
+  dulwich: ['/usr/bin/python3', ['-c', 'import dulwich'], 'a client of git'],
+  paramiko: ['/usr/bin/python3', ['-c', 'import paramiko'], 'a client of SSH'],
+  jgit: [
+    'sh',
+    ['-c', 'java -version && test -e /usr/share/java/org.eclipse.jgit.pgm.jar'],
+    'a client of git',
+  ],
 } as const satisfies Record<string, readonly [string, readonly string[], string]>;
 
 export type Need = keyof typeof NEEDS;

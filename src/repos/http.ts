@@ -229,9 +229,9 @@ function plainErrors({ log }: Pick<Services, 'log'>): ErrorRequestHandler {
     if (!req.complete) res.setHeader('Connection', 'close');
     const { status, headers } = answerOf(shown, String(req.id));
     for (const [name, value] of Object.entries(headers)) res.setHeader(name, value);
-    // Most git clients can do Basic alone, and give up where it is not offered.
+    // Most git clients can do Basic alone, and give up where it is not offered. JGit reads the last of these headers only.
     if (status === 401)
-      res.setHeader('WWW-Authenticate', ['Basic realm="loam"', 'Bearer realm="loam"']);
+      res.setHeader('WWW-Authenticate', ['Bearer realm="loam"', 'Basic realm="loam"']);
     res.removeHeader('Cache-Control');
     res.status(status).type('text/plain').send(`${shown.message}\n`);
   };
