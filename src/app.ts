@@ -10,6 +10,7 @@ import type { PrismaClient } from '../prisma/generated/client.ts';
 import { recordUsage } from './auth/last-used.ts';
 import { seedOperator } from './auth/operator.ts';
 import { openRechecks } from './auth/rechecks.ts';
+import { issueSignInLink } from './auth/sign-in/links.ts';
 import { openCluster } from './cluster/cluster.ts';
 import { openMembers } from './cluster/members.ts';
 import type { Config } from './config.ts';
@@ -80,6 +81,8 @@ export type App<S = Services> = AsyncDisposable & {
   ssh?: Ssh | null;
   /** Set on the very first start, when no token was configured: to be shown once. */
   firstToken?: string;
+  /** With it: an address that signs its user in once. */
+  firstLink?: string;
   /** Where metrics are served, without a trailing slash; unset: nowhere. */
   metricsAddress?: string;
   /** Settles when the process cannot go on (its data folder was taken over). */
@@ -157,6 +160,8 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   });
   // After all that the operator may have to correct: a start that fails must not have made a token that nobody was shown.
   const firstToken = await seedOperator(db, config.admin);
+  const firstLink =
+    firstToken && (await issueSignInLink({ db }, config.admin.username, services.urls.base)).url;
 
   await startAll(cleanup, [
     () => services.usage,
@@ -201,6 +206,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
     metricsAddress,
     ssh,
     firstToken,
+    firstLink,
     failed,
     [Symbol.asyncDispose]: () => owned.disposeAsync(),
   };

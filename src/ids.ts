@@ -11,6 +11,8 @@ export const PREFIXES = {
   key: 'ApiKey',
   ssh: 'SshKey',
   deploy: 'DeployKey',
+  ses: 'Session',
+  sil: null,
   wh: 'Webhook',
   evt: null,
   dlv: 'Delivery',

@@ -58,7 +58,7 @@ async function start(config: Config): Promise<Pick<App, 'failed' | typeof Symbol
   return app;
 }
 
-function greet({ services, ssh, firstToken }: App, { admin }: Config): void {
+function greet({ services, ssh, firstToken, firstLink }: App, { admin }: Config): void {
   const { base } = services.urls;
   const keys = ssh?.hostKeys.map(({ type, fingerprint }) => `${fingerprint} (${type})`);
   const overSsh = keys ? `\nGit over SSH: ${services.urls.ssh}, host keys ${keys.join(', ')}` : '';
@@ -69,6 +69,10 @@ function greet({ services, ssh, firstToken }: App, { admin }: Config): void {
 The token of ${admin.username}, shown this once:
 
   ${firstToken}
+
+Sign in with a browser, once and within 24 hours (after that with the token):
+
+  ${firstLink}
 
 Try it:
 

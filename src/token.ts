@@ -7,14 +7,17 @@ import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { issueToken } from './auth/operator.ts';
+import { issueSignInLink } from './auth/sign-in/links.ts';
 import { type Config, ConfigError, readConfig } from './config.ts';
 import { attachDatabase } from './database/client.ts';
 import { AppError } from './errors.ts';
 
 const USAGE = `usage: npm run --silent token -- USERNAME [--name NAME] [--expires-in-days 1..365]
-  NAME is what the token is called in lists; without a number of days it does not expire.`;
+       npm run --silent token -- USERNAME --sign-in
+  NAME is what the token is called in lists; without a number of days it does not expire.
+  --sign-in: in place of a token, an address that signs the user in with a browser, once and within 24 hours.`;
 
-type Wanted = { username: string; name: string; expiresInDays?: number };
+type Wanted = { username: string; name: string; expiresInDays?: number; signIn?: boolean };
 
 const wanted = readArguments();
 if (!wanted) {
@@ -28,13 +31,19 @@ if (!wanted) {
   });
 }
 
-async function main(token: Wanted): Promise<void> {
+async function main({ signIn, ...token }: Wanted): Promise<void> {
   const config = readConfig();
   const dir = join(config.dataDir, 'postgres');
   demandDatabase(config, dir);
   const database = await attachDatabase(config.database, dir);
   try {
-    console.log(await issueToken({ db: database.client }, token));
+    const db = { db: database.client };
+    const address = config.baseUrl ?? `http://${config.host}:${config.port}`;
+    console.log(
+      signIn
+        ? (await issueSignInLink(db, token.username, address)).url
+        : await issueToken(db, token),
+    );
   } catch (error) {
     // P2021: a table does not exist.
     throw (error as { code?: string }).code === 'P2021' ? neverStarted(config) : error;
@@ -58,13 +67,18 @@ function readArguments(): Wanted | undefined {
   try {
     const { positionals, values } = parseArgs({
       allowPositionals: true,
-      options: { name: { type: 'string' }, 'expires-in-days': { type: 'string' } },
+      options: {
+        name: { type: 'string' },
+        'expires-in-days': { type: 'string' },
+        'sign-in': { type: 'boolean' },
+      },
     });
     const [username] = positionals;
     if (!username || positionals.length > 1) return undefined;
     const days = values['expires-in-days'];
     return {
       username,
+      signIn: values['sign-in'],
       name: values.name ?? `console-${new Date().toISOString().replace(/\.\d+|[-:]/g, '')}`,
       ...(days !== undefined && { expiresInDays: Number(days) }),
     };

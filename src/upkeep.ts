@@ -1,5 +1,6 @@
 /** What every server looks after now and then, by turns with the others: removing what nobody needs any more. */
 import { removeOldEntries } from './audit/retention.ts';
+import { removeOldSessions } from './auth/sign-in/sessions.ts';
 import { removeGoneServers } from './cluster/members.ts';
 import { removeOldEvents } from './events/retention.ts';
 import { removeOldAnswers } from './http/kept-answers.ts';
@@ -18,6 +19,7 @@ export function upkeepOf(services: Services): Record<string, () => Promise<boole
     'removing old events': () => removeOldEvents(services, config.eventDays),
     'removing old entries of the audit log': () => removeOldEntries(services, config.auditDays),
     'removing old answers to requests': () => removeOldAnswers(services),
+    'removing sessions that are over': () => removeOldSessions(services),
     'removing workers that are gone': () => removeGoneWorkers(services),
     'removing servers that are gone': () => removeGoneServers(services),
     'removing what nobody builds or removes any more': () => removeAbandoned(services),

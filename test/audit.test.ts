@@ -32,6 +32,9 @@ const ACTION_OF: Record<string, AuditAction> = {
   deleteApiKey: 'api_key.delete',
   addSshKey: 'ssh_key.add',
   deleteSshKey: 'ssh_key.delete',
+  deleteSession: 'session.delete',
+  deleteSessions: 'session.delete',
+  createSignInLink: 'sign_in_link.create',
   addDeployKey: 'deploy_key.add',
   deleteDeployKey: 'deploy_key.delete',
   createBranch: 'repository.push',
@@ -142,11 +145,10 @@ describe('every mutation leaves one entry, and a refused one none', () => {
     );
   });
 
-  test('and every action is that of a mutation, or of a push', () => {
+  test('and every action is that of a mutation, of a push, or of signing in', () => {
     const known = Object.keys(AUDIT_ACTIONS);
-    expect(known.sort()).toEqual(
-      [...new Set([...Object.values(ACTION_OF), 'repository.push', 'secret.allow'])].sort(),
-    );
+    const others = ['repository.push', 'secret.allow', 'session.create'];
+    expect(known.sort()).toEqual([...new Set([...Object.values(ACTION_OF), ...others])].sort());
   });
 });
 

@@ -20,6 +20,9 @@ export const AUDIT_ACTIONS = {
   'api_key.delete': 'An API key was deleted.',
   'ssh_key.add': 'An SSH key was added.',
   'ssh_key.delete': 'An SSH key was deleted.',
+  'session.create': 'A user signed in with a browser.',
+  'session.delete': 'A user was signed out of a browser.',
+  'sign_in_link.create': 'An address that signs a user in once was made.',
   'deploy_key.add': 'A deploy key was added to a repository.',
   'deploy_key.delete': 'A deploy key of a repository was deleted.',
   'repository.create': 'A repository was created.',
@@ -57,7 +60,11 @@ export type Origin = { address: string | null; requestId: string };
 export type Actor = {
   userId: string | null;
   username: string;
-  credential: { kind: 'pat' | 'key' | 'ssh' | 'deploy'; id: string; name: string } | null;
+  credential: {
+    kind: 'pat' | 'key' | 'ssh' | 'deploy' | 'session';
+    id: string;
+    name: string;
+  } | null;
   from?: Origin;
 };
 

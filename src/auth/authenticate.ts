@@ -19,9 +19,10 @@ import {
 } from './permissions.ts';
 import { hashSecret, KEY_NAME, matches, TOKEN_PREFIX } from './tokens.ts';
 
-/** What a request carries. Basic, which is all that git can send, may hold either kind. */
+/** What a request carries. Basic, which is all that git can send, may hold a token or a key. */
 export type Credential =
   | { kind: 'pat'; token: string }
+  | { kind: 'session'; token: string }
   | { kind: 'key' | 'basic'; name: string; secret: string };
 
 const NOBODY: Viewer = { kind: 'anonymous' };
@@ -47,6 +48,7 @@ export async function authenticate(
 
 async function accountOf(pool: Pool, credential: Credential): Promise<Account | undefined> {
   if (credential.kind === 'pat') return byToken(pool, credential.token);
+  if (credential.kind === 'session') return bySession(pool, credential.token);
   const { kind, name, secret } = credential;
   if (kind === 'basic' && secret.startsWith(TOKEN_PREFIX)) return byToken(pool, secret);
   const account = KEY_NAME.test(name) ? await byKey(pool, name, secret) : undefined;
@@ -103,6 +105,19 @@ const SSH_KEYS = `
 const SSH_KEY = { name: 'auth.ssh', text: `${SSH_KEYS} c.fingerprint = $1` };
 const SSH_KEYS_BY_ID = { name: 'auth.ssh_keys', text: `${SSH_KEYS} c.id = any($1)` };
 
+/** Of one that was not used for two weeks nobody is signed in any more. */
+const SESSIONS = `
+  select c.id, c.method as name, u.plan, null as scopes, null as namespaces, null as repositories, ${USER}
+  from browser_sessions c ${JOINED}
+  where ${VALID} and c.last_used_at > now() - interval '14 days' and`;
+const SESSION = { name: 'auth.session', text: `${SESSIONS} c.hash = $1` };
+const SESSIONS_BY_ID = { name: 'auth.sessions', text: `${SESSIONS} c.id = any($1)` };
+
+async function bySession(pool: Pool, secret: string): Promise<Account | undefined> {
+  const { rows } = await pool.query<Row>(SESSION, [hashSecret(secret)]);
+  return rows[0] && toAccount('session', rows[0]);
+}
+
 async function byToken(pool: Pool, token: string): Promise<Account | undefined> {
   const { rows } = await pool.query<Row>(TOKEN, [hashSecret(token)]);
   return rows[0] && toAccount('pat', rows[0]);
@@ -124,6 +139,7 @@ export async function accountsOf(
     ['key', KEYS_BY_ID],
     ['ssh', SSH_KEYS_BY_ID],
     ['deploy', SSH_KEYS_BY_ID],
+    ['session', SESSIONS_BY_ID],
   ] as const) {
     const ids = new Set(credentials.flatMap((one) => (one.kind === kind ? one.id : [])));
     if (ids.size === 0) continue;
@@ -155,6 +171,7 @@ export async function accountById(
 }
 
 function kindOf(id: string): CredentialKind {
+  if (isId('ses', id)) return 'session';
   return (['pat', 'ssh', 'deploy'] as const).find((kind) => isId(kind, id)) ?? 'key';
 }
 

@@ -19,6 +19,7 @@ const STATEMENTS: Record<CredentialKind, string> = {
   key: statement('api_keys'),
   ssh: statement('ssh_keys'),
   deploy: statement('ssh_keys'),
+  session: statement('browser_sessions'),
 };
 
 /** Disposing writes what is still noted. */
@@ -66,7 +67,7 @@ export function recordUsage({ pool, log }: Pick<Services, 'pool' | 'log'>): Usag
 }
 
 /** Another server may have written a later minute. */
-function statement(table: 'access_tokens' | 'api_keys' | 'ssh_keys'): string {
+function statement(table: 'access_tokens' | 'api_keys' | 'ssh_keys' | 'browser_sessions'): string {
   return `update ${table} c set last_used_at = used.at
     from unnest($1::text[], $2::timestamptz[]) as used (id, at)
     where c.id = used.id and (c.last_used_at is null or c.last_used_at < used.at)`;

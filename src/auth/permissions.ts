@@ -65,8 +65,8 @@ export const ACTIONS = {
 
 export type Action = keyof typeof ACTIONS;
 
-/** A personal access token, an API key, and over SSH the key of a user or a deploy key. */
-export type CredentialKind = 'pat' | 'key' | 'ssh' | 'deploy';
+/** A personal access token, an API key, over SSH the key of a user or a deploy key, and the session of a browser. */
+export type CredentialKind = 'pat' | 'key' | 'ssh' | 'deploy' | 'session';
 
 export type Account = {
   kind: 'account';

@@ -1,6 +1,7 @@
 /**
  * Cross-origin requests: pages anywhere may call us, because credentials come in headers that a page must
- * have been given, never in cookies that a browser sends along.
+ * have been given. The cookie of a session, which a browser sends along, counts for our own pages alone
+ * (`session-cookie.ts`), and browsers show no other page an answer to a request that carries it.
  *
  * The package `cors` was tried: it answers every OPTIONS as a preflight, with a Content-Length that a 204 must not
  * have, and answers that Express never sees would need these headers a second time.

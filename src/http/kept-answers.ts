@@ -17,7 +17,6 @@ import { demandAccount } from '../auth/permissions.ts';
 import { open, seal } from '../crypto/seal.ts';
 import { AppError, invalid } from '../errors.ts';
 import type { Services } from '../services.ts';
-import { readAuthorization } from './viewer.ts';
 
 export const IDEMPOTENCY_KEY = 'idempotency-key';
 const IDEMPOTENCY_REPLAYED = 'Idempotency-Replayed';
@@ -155,9 +154,8 @@ function answerIn(row: Row | undefined, fingerprint: Buffer, secret: Buffer): An
   };
 }
 
-function sealingKey(req: Request, context: string): Buffer {
-  const credential = readAuthorization(req.headers.authorization);
+function sealingKey({ credential }: Request, context: string): Buffer {
   if (!credential) throw new Error('An account without a credential');
-  const secret = credential.kind === 'pat' ? credential.token : credential.secret;
+  const secret = 'token' in credential ? credential.token : credential.secret;
   return Buffer.from(hkdfSync('sha256', secret, 'loam idempotency', context, 32));
 }

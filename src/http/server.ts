@@ -9,6 +9,7 @@ import express, {
   type RequestHandler,
 } from 'express';
 import { pinoHttp } from 'pino-http';
+import { signInRouter } from '../auth/http.ts';
 import { acceptForwarded, callsRouter } from '../cluster/http.ts';
 import { AppError, answerOf, invalid, isUnexpected, toPublic } from '../errors.ts';
 import { schema } from '../graphql/schema.ts';
@@ -70,6 +71,7 @@ export function createHttp(services: Services, limits: RateLimits): Express {
   app.use(largeDownloadsRouter(services));
   // What stands above this line does not count: git, large-file objects, downloads, static files.
   app.use(limits.counted);
+  app.use(signInRouter(services));
 
   app.use(
     createRest(services, {

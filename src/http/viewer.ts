@@ -6,11 +6,14 @@ import type { Viewer } from '../auth/permissions.ts';
 import { TOKEN_PREFIX } from '../auth/tokens.ts';
 import { type AppError, toPublic, unauthenticated } from '../errors.ts';
 import type { Services } from '../services.ts';
+import { readSessionCookie } from './session-cookie.ts';
 
 declare global {
   namespace Express {
     interface Request {
       viewer: Viewer;
+      /** What the viewer has shown; null: nothing. */
+      credential: Credential | null;
     }
   }
 }
@@ -21,18 +24,30 @@ export function needsCredentials({ path }: Request): boolean {
 }
 
 /** What cannot be decided becomes the viewer's failure, so that its 500 is answered where a 401 would be. */
-export function identify(services: Pick<Services, 'pool' | 'usage'>): RequestHandler {
+export function identify(services: Pick<Services, 'pool' | 'usage' | 'urls'>): RequestHandler {
   return async (req, _res, next) => {
-    const { authorization } = req.headers;
+    req.credential = null;
     try {
-      const credential = needsCredentials(req) ? readAuthorization(authorization) : null;
-      const viewer = await authenticate(services, credential);
+      const credential = needsCredentials(req) ? credentialOf(req, services.urls) : null;
+      req.credential = credential;
+      let viewer = await authenticate(services, credential);
+      // A browser sends the cookie of a session that has ended unasked, also to the page where one signs in.
+      if (viewer.kind === 'anonymous' && credential?.kind === 'session')
+        viewer = { kind: 'anonymous' };
       req.viewer = viewer.kind === 'account' ? { ...viewer, from: originOf(req) } : viewer;
     } catch (cause) {
       req.viewer = { kind: 'anonymous', failure: Object.assign(toPublic(cause), { cause }) };
     }
     next();
   };
+}
+
+/** What a request carries: in its header, else the session of a browser. @throws AppError 401 as `readAuthorization` */
+function credentialOf(req: Request, urls: Services['urls']): Credential | null {
+  const { authorization } = req.headers;
+  if (authorization) return readAuthorization(authorization);
+  const token = readSessionCookie(req, urls);
+  return token === null ? null : { kind: 'session', token };
 }
 
 export function originOf({ ip, id }: Request): Origin {

@@ -128,6 +128,22 @@ export const MUTATIONS: Record<string, Rule[]> = {
   deleteSshKey: [
     { from: 'user', args: async (world, actor) => ({ input: { id: await world.sshKey(actor) } }) },
   ],
+  deleteSession: [
+    { from: 'user', args: async (world, actor) => ({ input: { id: await world.session(actor) } }) },
+  ],
+  deleteSessions: [
+    {
+      from: 'user',
+      args: async (world, actor) => {
+        await world.session(actor);
+        return { input: { keepCurrent: false } };
+      },
+    },
+  ],
+  createSignInLink: [
+    { from: 'user', args: () => ({ input: {} }) },
+    { from: 'operator', args: () => ({ input: { username: 'alone' } }) },
+  ],
   addDeployKey: [
     {
       from: 'admin',
@@ -314,6 +330,7 @@ export const NODES: Record<string, Level | 'owner'> = {
   AccessToken: 'owner',
   ApiKey: 'admin',
   SshKey: 'owner',
+  Session: 'owner',
   DeployKey: 'admin',
   Webhook: 'admin',
   Delivery: 'admin',

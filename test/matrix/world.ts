@@ -159,6 +159,17 @@ export async function createWorld(loam: Loam) {
     return addSshKey.sshKey.id;
   }
 
+  async function session(owner: string): Promise<string> {
+    const form = new URLSearchParams({ token: by(owner).token });
+    await anonymous.request('POST', '/login', { headers: { origin: loam.base }, body: form });
+    const { rows } = await loam.pool.query(
+      `select s.id from browser_sessions s join users u on u.id = s.user_id
+       where u.username = $1 order by s.id desc limit 1`,
+      [by(owner) === operator ? 'admin' : owner],
+    );
+    return rows[0].id;
+  }
+
   async function deployKey(): Promise<string> {
     const { addDeployKey } = await operator.gql(
       'mutation ($input: AddDeployKeyInput!) { addDeployKey(input: $input) { deployKey { id } } }',
@@ -208,6 +219,7 @@ export async function createWorld(loam: Loam) {
     AccessToken: accessToken.id,
     ApiKey: apiKey.id,
     SshKey: await sshKey('manager'),
+    Session: await session('manager'),
     DeployKey: await deployKey(),
     Webhook: webhookId,
     Delivery: deliveryId,
@@ -227,6 +239,7 @@ export async function createWorld(loam: Loam) {
     key,
     token,
     sshKey,
+    session,
     deployKey,
     webhook,
     delivery,
@@ -238,7 +251,7 @@ export async function createWorld(loam: Loam) {
 /** The same world, where what is made once is used again. */
 export function shared(world: World): World {
   const { repository, allowedSecret, branchRule, lock, largeFile, job, keptArtifacts } = world;
-  const { key, token, sshKey, deployKey, webhook, delivery } = world;
+  const { key, token, sshKey, session, deployKey, webhook, delivery } = world;
   return {
     ...world,
     repository: once(repository),
@@ -251,6 +264,7 @@ export function shared(world: World): World {
     key: once(key),
     token: once(token),
     sshKey: once(sshKey),
+    session: once(session),
     deployKey: once(deployKey),
     webhook: once(webhook),
     delivery: once(delivery),

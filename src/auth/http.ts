@@ -1,0 +1,166 @@
+/** The pages where one signs in and out. They work without a script. */
+import express, {
+  type ErrorRequestHandler,
+  type Request,
+  type Response,
+  type Router,
+} from 'express';
+import { forbidden, invalid, isUnexpected, toPublic } from '../errors.ts';
+import { readBytes } from '../http/body.ts';
+import { escaped, sendPage } from '../http/page.ts';
+import {
+  clearSessionCookie,
+  isFromHere,
+  readSessionCookie,
+  setSessionCookie,
+} from '../http/session-cookie.ts';
+import { originOf } from '../http/viewer.ts';
+import { otherMethod } from '../rest/methods.ts';
+import type { Services } from '../services.ts';
+import { signInByLink, userOfLink } from './sign-in/links.ts';
+import { type Browser, deleteSession, SESSION_DAYS, signInByToken } from './sign-in/sessions.ts';
+
+export function signInRouter(services: Services): Router {
+  const { urls } = services;
+  const router = express.Router({ caseSensitive: true, strict: true });
+
+  router
+    .route('/login')
+    .get((req, res) => {
+      if (req.viewer.kind === 'account') return void res.redirect(303, placeOf(req.query.to, urls));
+      sendSignIn(req, res);
+    })
+    .post(async (req, res) => {
+      demandFromHere(req, urls);
+      const form = await readForm(req);
+      const token = (form.get('token') ?? '').trim();
+      await signedIn(services, req, res, () => signInByToken(services, token, browserOf(req)));
+    })
+    .all(otherMethod(['GET', 'POST']));
+
+  router
+    .route('/login/link')
+    // Opening it uses nothing up: programs that look through mail open addresses, too.
+    .get(async (req, res) => {
+      const secret = textOf(req.query.secret);
+      const username = await userOfLink(services, secret);
+      if (username === null)
+        return sendSignIn(req, res, {
+          problem: 'This address was used already, or is too old.',
+          status: 410,
+        });
+      sendPage(res, { title: 'Sign in to Loam', body: confirmation(username, secret) });
+    })
+    .post(async (req, res) => {
+      demandFromHere(req, urls);
+      const form = await readForm(req);
+      const secret = form.get('secret') ?? '';
+      await signedIn(services, req, res, () => signInByLink(services, secret, browserOf(req)));
+    })
+    .all(otherMethod(['GET', 'POST']));
+
+  router
+    .route('/logout')
+    .post(async (req, res) => {
+      demandFromHere(req, urls);
+      await endCurrent(services, req);
+      clearSessionCookie(res, urls);
+      res.redirect(303, '/login');
+    })
+    .all(otherMethod(['POST']));
+
+  router.use(/^\/log(?:in|out)(?:\/|$)/, problems(services));
+  return router;
+}
+
+/** A session of its own for each time that somebody signs in: one that was there before ends. */
+async function signedIn(
+  services: Services,
+  req: Request,
+  res: Response,
+  begin: () => Promise<string>,
+): Promise<void> {
+  const secret = await begin();
+  if (readSessionCookie(req, services.urls) !== null) await endCurrent(services, req);
+  setSessionCookie(res, services.urls, secret, SESSION_DAYS);
+  res.redirect(303, placeOf(req.query.to, services.urls));
+}
+
+async function endCurrent(services: Services, { viewer }: Request): Promise<void> {
+  if (viewer.kind === 'account' && viewer.credential.kind === 'session')
+    await deleteSession(services, viewer, viewer.credential.id).catch((error) => {
+      // Another request has ended it.
+      if (isUnexpected(error)) throw error;
+    });
+}
+
+/** Or a page of another site could sign its visitors in as somebody else, or out. @throws AppError 403 */
+function demandFromHere(req: Request, urls: Services['urls']): void {
+  if (!isFromHere(req, urls)) throw forbidden('Only the pages of this server may do this');
+}
+
+function browserOf(req: Request): Browser {
+  return { userAgent: req.get('user-agent') ?? '', ...originOf(req) };
+}
+
+/** Of a field that is there twice the first counts. @throws AppError 400, 413 */
+async function readForm(req: Request): Promise<URLSearchParams> {
+  if (!req.is('application/x-www-form-urlencoded'))
+    throw invalid(null, 'The body must be application/x-www-form-urlencoded');
+  return new URLSearchParams((await readBytes(req)).toString('utf8'));
+}
+
+/** Of a parameter that is there twice, or is none: nothing. */
+function textOf(value: unknown): string {
+  return typeof value === 'string' ? value : '';
+}
+
+/** A path of this server, to go on to; anything else leads home. */
+function placeOf(to: unknown, { base }: Pick<Services['urls'], 'base'>): string {
+  const text = textOf(to);
+  // Browsers take `//host` and `/\host` for addresses of other hosts.
+  if (!/^\/(?![/\\])[\x21-\x7e]*$/.test(text) || !URL.canParse(text, base)) return '/';
+  const url = new URL(text, base);
+  return url.origin === new URL(base).origin ? `${url.pathname}${url.search}` : '/';
+}
+
+type Shown = { problem?: string; status?: number; requestId?: string };
+
+function sendSignIn(req: Request, res: Response, { problem, status, requestId }: Shown = {}): void {
+  const to = textOf(req.query.to);
+  const body = `
+  ${problem ? `<p class="problem" role="alert">${escaped(problem)}</p>` : ''}
+  ${requestId ? `<p>Its request id is <code>${escaped(requestId)}</code>.</p>` : ''}
+  <form method="post" action="${escaped(to ? `/login?to=${encodeURIComponent(to)}` : '/login')}">
+    <label>Personal access token
+      <input name="token" type="password" autocomplete="current-password" required autofocus spellcheck="false">
+    </label>
+    <button>Sign in</button>
+  </form>
+  <p>Who runs this server can make an address that signs you in:
+    <code>npm run --silent token -- NAME --sign-in</code></p>
+`;
+  sendPage(res, { title: 'Sign in to Loam', body }, { status });
+}
+
+function confirmation(username: string, secret: string): string {
+  return `
+  <p>This address signs you in as <b>${escaped(username)}</b>. It works once.</p>
+  <form method="post" action="/login/link">
+    <input name="secret" type="hidden" value="${escaped(secret)}">
+    <button autofocus>Sign in as ${escaped(username)}</button>
+  </form>
+`;
+}
+
+/** What is wrong is said on the page where one can try again. */
+function problems({ log }: Pick<Services, 'log'>): ErrorRequestHandler {
+  return (error, req, res, next) => {
+    if (res.headersSent || req.accepts(['json', 'html']) !== 'html') return next(error);
+    const { status, message } = toPublic(error);
+    if (isUnexpected(error))
+      log.error({ err: error, req: { id: req.id } }, 'somebody could not be signed in');
+    const requestId = status >= 500 ? String(req.id) : undefined;
+    sendSignIn(req, res, { problem: message, status, requestId });
+  };
+}

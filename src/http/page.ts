@@ -1,0 +1,88 @@
+/** The few pages that the server writes itself, without a script. */
+import { hash } from 'node:crypto';
+import type { Response } from 'express';
+
+const STYLE = `
+:root { color-scheme: light dark; --ink: #2b211a; --dim: #6d5e52; --paper: #fbf8f3; --card: #fff; --line: #e6ddd0; --link: #2f6b2b; --bad: #a3281c; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #efe7dc; --dim: #a89a8c; --paper: #1a1613; --card: #231e1a; --line: #3a322b; --link: #8fca88; --bad: #ff9d8f; }
+}
+* { box-sizing: border-box; }
+body { margin: 0; min-height: 100vh; display: grid; grid-template-columns: minmax(0, 42rem); place-content: center; padding: 2rem 1rem; background: var(--paper); color: var(--ink); font: 16px/1.55 system-ui, sans-serif; }
+h1 { display: flex; align-items: center; gap: .7rem; margin: 0; font-size: 2rem; letter-spacing: -.02em; }
+h1 img { width: 2.6rem; height: 2.6rem; }
+p { margin: .9rem 0 0; color: var(--dim); }
+p.problem { color: var(--bad); }
+ul { list-style: none; margin: 1.8rem 0; padding: 0; display: grid; gap: .8rem; grid-template-columns: repeat(auto-fit, minmax(12rem, 1fr)); }
+ul a { display: block; height: 100%; padding: .9rem 1rem; border: 1px solid var(--line); border-radius: .6rem; background: var(--card); color: var(--dim); text-decoration: none; font-size: .9rem; }
+ul a:hover, ul a:focus-visible { border-color: var(--link); }
+ul a b { display: block; color: var(--link); font-size: 1rem; }
+p a { color: var(--link); }
+form { margin: 1.4rem 0 0; display: flex; flex-wrap: wrap; gap: .6rem; align-items: end; color: var(--dim); }
+label { flex: 1 1 16rem; }
+input { display: block; width: 100%; margin-top: .3rem; padding: .6rem .7rem; border: 1px solid var(--dim); border-radius: .5rem; background: var(--card); color: var(--ink); font: inherit; }
+button { padding: .6rem 1.1rem; border: 1px solid var(--link); border-radius: .5rem; background: var(--card); color: var(--link); font: inherit; font-weight: 600; cursor: pointer; }
+pre { margin: .6rem 0 0; padding: .9rem 1rem; overflow-x: auto; border: 1px solid var(--line); border-radius: .6rem; background: var(--card); font: .85rem/1.5 ui-monospace, monospace; }
+small { display: block; margin-top: 1.6rem; color: var(--dim); }
+`;
+
+/** Nothing but this one style, our own icon and forms that lead back here, and no frame around it. */
+const POLICY = [
+  "default-src 'none'",
+  `style-src 'sha256-${hash('sha256', STYLE, 'base64')}'`,
+  "img-src 'self'",
+  "base-uri 'none'",
+  "form-action 'self'",
+  "frame-ancestors 'none'",
+].join('; ');
+
+export type Page = {
+  title: string;
+  /** HTML: what comes from outside must have passed `escaped`. */
+  body: string;
+};
+
+/** Text as HTML that shows it, also within an attribute. */
+export function escaped(text: string): string {
+  const entities: Record<string, string> = {
+    '&': '&amp;',
+    '<': '&lt;',
+    '>': '&gt;',
+    '"': '&quot;',
+    "'": '&#39;',
+  };
+  return text.replace(/[&<>"']/g, (character) => entities[character] ?? '');
+}
+
+/** `isPrivate`: it depends on who asks, or its address is a secret. */
+export function sendPage(
+  res: Response,
+  { title, body }: Page,
+  { isPrivate = true, status = 200 } = {},
+): void {
+  res.set({
+    'Cache-Control': isPrivate ? 'no-store' : 'no-cache',
+    'Content-Security-Policy': POLICY,
+    'X-Content-Type-Options': 'nosniff',
+    'Referrer-Policy': 'no-referrer',
+  });
+  res
+    .status(status)
+    .type('html')
+    .send(`<!doctype html>
+<html lang="en">
+<head>
+  <meta charset="utf-8">
+  <meta name="viewport" content="width=device-width, initial-scale=1">
+  <title>${escaped(title)}</title>
+  <link rel="icon" href="/favicon.svg" type="image/svg+xml">
+  <style>${STYLE}</style>
+</head>
+<body>
+<main>
+  <h1><img src="/favicon.svg" alt="">${escaped(title)}</h1>
+${body}</main>
+</body>
+</html>
+`);
+}
