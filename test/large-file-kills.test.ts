@@ -85,7 +85,7 @@ test(`large files through ${KILLS} kills`, { timeout: 60_000 + KILLS * 10_000 },
         const key = `${repository} ${version}`;
         const known = has.has(key) ? has.get(key) : false;
         if (known !== null) expect(found !== null, `version ${key}`).toBe(known);
-        if (found) expect((await buffer(found.body)).equals(bytes)).toBe(true);
+        if (found) expect((await buffer(found.body())).equals(bytes)).toBe(true);
       }
   }
   await checkAll();

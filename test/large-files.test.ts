@@ -44,7 +44,7 @@ async function put(repository: string, bytes: Buffer, signal = never): Promise<s
 
 async function read(repository: string, oid: string, range?: { start: number; end: number }) {
   const found = await files.open(repository, oid, range);
-  return found && buffer(found.body);
+  return found && buffer(found.body());
 }
 
 const sum = async (sql: string) => Number((await app.pool.query(sql)).rows[0].sum ?? 0);
@@ -310,7 +310,7 @@ test('a byte that changed in a pack fails the reader before it is handed on', as
   const found = await files.open(own, oid);
   const got: Buffer[] = [];
   await expect(async () => {
-    for await (const part of found?.body ?? []) got.push(part);
+    for await (const part of found?.body() ?? []) got.push(part);
   }).rejects.toThrow('damaged');
   const handed = Buffer.concat(got);
   expect(handed.length).toBeLessThan(2_500_001);
@@ -331,8 +331,8 @@ test('readers who leave, also before they began, let go of the packs', async () 
     const names = await Promise.all(paths);
     return names.filter((name) => name.includes('/storage/lfs/')).length;
   };
-  (await files.open(shared, oid))?.body.destroy();
-  for await (const _ of (await files.open(shared, oid))?.body ?? []) break;
+  (await files.open(shared, oid))?.body().destroy();
+  for await (const _ of (await files.open(shared, oid))?.body() ?? []) break;
   await expect.poll(openPacks).toBe(0);
 });
 
@@ -394,7 +394,7 @@ test('a pack that is mostly dead is written anew, and read by those who found it
   const { bytes } = await check();
   expect(bytes).toBe(9_000_000);
   expect((await read(shared, oid))?.equals(second)).toBe(true);
-  expect((await buffer(reader?.body ?? Readable.from([]))).equals(second)).toBe(true);
+  expect((await buffer(reader?.body() ?? Readable.from([]))).equals(second)).toBe(true);
 });
 
 test('small packs are joined', async () => {
@@ -434,7 +434,7 @@ test('puts, removals and sweeps beside each other lose nothing', async () => {
       const repository = repositories[i % 3] as string;
       const bytes = versions[i % 6] as Buffer;
       const oid = await put(repository, bytes);
-      await (await files.open(repository, oid))?.body.destroy();
+      await (await files.open(repository, oid))?.body().destroy();
       if (i % 2 === 0) await files.remove(repository, [oid]);
     }
   };

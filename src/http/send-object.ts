@@ -1,5 +1,5 @@
 /** Answering with an object that may be large: conditions, ranges, HEAD, and what happens when either side leaves. */
-import { pipeline } from 'node:stream/promises';
+import { finished } from 'node:stream/promises';
 import type { Request, Response } from 'express';
 import { AppError } from '../errors.ts';
 import type { ByteRange } from '../storage/storage.ts';
@@ -11,7 +11,7 @@ export type Sendable = {
   /** Without quotes. */
   etag: string;
   modifiedAt?: Date;
-  /** All of it, or a range that lies within. Not called where the answer has no body. */
+  /** All of it, or a range that lies within: a piece is done with when the next is asked for. Not called where the answer has no body. */
   open(range?: ByteRange): Promise<AsyncIterable<Uint8Array>>;
 };
 
@@ -53,11 +53,25 @@ export async function sendObject(
   res.setHeader('Content-Length', range ? range.end - range.start + 1 : size);
   if (req.method === 'HEAD') return void res.end();
   await inTurn(async () => {
-    await pipeline(await object.open(range), res).catch((error) => {
+    await sendAll(await object.open(range), res).catch((error) => {
+      // What is missing cannot be said any more.
+      if (res.headersSent) res.destroy();
       // Whoever left has no use for an answer.
       if (!req.destroyed || !res.destroyed) throw error;
     });
   });
+}
+
+/** Each piece when the one before it has left: their memory may be the same. */
+async function sendAll(contents: AsyncIterable<Uint8Array>, res: Response): Promise<void> {
+  for await (const piece of contents) {
+    if (piece.length === 0) continue;
+    const { promise, resolve, reject } = Promise.withResolvers<void>();
+    res.write(piece, (error) => (error ? reject(error) : resolve()));
+    await promise;
+  }
+  res.end();
+  await finished(res);
 }
 
 /** One range of bytes; undefined for the whole, which is also the answer to several. */

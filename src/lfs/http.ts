@@ -31,6 +31,7 @@ import { answerBatch, readBatch } from './batch.ts';
 import { actionOf, openForLfs } from './lfs.ts';
 import { AlreadyLocked, type Lock, lockFile, sliceLocks, unlockFile } from './locks.ts';
 import { findObject, verifyUpload } from './objects.ts';
+import { freeing } from './store/pieces.ts';
 import { accountOfToken, isLfsToken, type LfsOperation, type LfsToken } from './tokens.ts';
 
 declare global {
@@ -134,7 +135,7 @@ async function upload(services: Services, req: LfsRequest, res: Response): Promi
   takesLong(req);
   using _ = whileAllowed(services, req, { id, action: actionOf('upload'), output: res });
   const signal = closingOf(res);
-  const put = () => services.largeFiles.put(id, object, req, signal);
+  const put = () => services.largeFiles.put(id, object, freeing(req), signal);
   try {
     await inTurn(services.lfs, OF_LARGE_FILES, req, res, put);
   } catch (error) {

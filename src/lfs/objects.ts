@@ -1,5 +1,4 @@
 /** The large files of a repository: looked for, given out, listed, deleted. */
-import type { Readable } from 'node:stream';
 import { record } from '../audit/record.ts';
 import { demand, demandAccount, type Viewer } from '../auth/permissions.ts';
 import { inTransaction } from '../database/client.ts';
@@ -60,7 +59,7 @@ export async function verifyUpload(
 export type LfsDownload = {
   /** In bytes. */
   size: number;
-  open(range?: ByteRange): Promise<Readable>;
+  open(range?: ByteRange): Promise<AsyncIterable<Uint8Array>>;
 };
 
 /** @throws AppError 404 when the repository was not given it, 422 for what is no SHA-256 */
@@ -79,7 +78,7 @@ export async function findObject(
       const found = await largeFiles.open(repositoryId, oid, cut);
       // It was removed between the two.
       if (!found) throw noObject(oid);
-      return found.body;
+      return found.pieces;
     },
   };
 }

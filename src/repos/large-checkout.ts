@@ -68,7 +68,7 @@ async function replace(
   const found = await open();
   // It was deleted meanwhile.
   if (!found) return;
-  await pipeline(found.body, createWriteStream(path), { signal });
+  await pipeline(found.body(), createWriteStream(path), { signal });
 }
 
 /** Does `work` with each item, some at once. When one fails the others are ended, and have ended when this throws. */

@@ -80,7 +80,7 @@ async function work([url, folder, seed, ...repositories]: string[]): Promise<voi
         const put = () => files.put(repository, object, body(), signal);
         await step({ action: 'put', repository, version }, put);
         const found = await files.open(repository, oid);
-        if (!found || !(await buffer(found.body)).equals(bytes))
+        if (!found || !(await buffer(found.body())).equals(bytes))
           throw new Error(`version ${version} is not what was put`);
       } else {
         const remove = () => files.remove(repository, [oid]);

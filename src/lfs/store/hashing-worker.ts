@@ -1,16 +1,14 @@
 /**
  * A thread that cuts contents into chunks and takes their SHA-256, and that of the whole: 600 MB/s, during which the
- * main thread answers requests. Buffers are handed over and back without being copied.
+ * main thread answers requests. It checks chunks that were read, too. Buffers are handed over and back without being copied.
  *
  * The bytes of a batch stand behind `HEADROOM`. What the batch before it had after its last cut is put right in front
  * of them, so that every chunk lies in one piece.
  */
-import { createHash, type Hash, hash as hashOf } from 'node:crypto';
+import { createHash, type Hash } from 'node:crypto';
 import { type MessagePort, parentPort, workerData } from 'node:worker_threads';
-import { cut, type Gear, MAX_CHUNK, maxChunks } from './cut.ts';
-
-export const HEADROOM = MAX_CHUNK;
-export const HASH_BYTES = 32;
+import { type Chunks, firstDamaged, HEADROOM, hashesOf } from './chunks.ts';
+import { cut, type Gear, maxChunks } from './cut.ts';
 
 export type Request =
   | {
@@ -25,19 +23,14 @@ export type Request =
       cutting: boolean;
     }
   /** Nothing more comes of it. */
-  | { kind: 'forget'; contents: number };
+  | { kind: 'forget'; contents: number }
+  | ({ kind: 'check'; contents: number } & Chunks);
 
-export type Reply = {
-  contents: number;
-  buffer: ArrayBuffer;
-  /** Where the first chunk begins; each other begins where the one before it ends. */
-  start: number;
-  ends: Uint32Array;
-  /** Of each chunk, one after the other. */
-  hashes: Uint8Array;
-  /** Of the whole, in hexadecimal, with the last batch. */
-  oid?: string;
-};
+/** `oid`: of the whole, in hexadecimal, with the last batch. */
+export type HashedBatch = Chunks & { contents: number; oid?: string };
+/** `damaged`: the first chunk that has another SHA-256; -1: none has. */
+export type CheckedChunks = { contents: number; buffer: ArrayBuffer; damaged: number };
+export type Reply = HashedBatch | CheckedChunks;
 
 /** What the thread is started with. */
 export type Started = { gear: Gear };
@@ -50,6 +43,10 @@ function serve(port: MessagePort, { gear }: Started): void {
   port.on('message', (request: Request) => {
     const { contents } = request;
     if (request.kind === 'forget') return void all.delete(contents);
+    if (request.kind === 'check') {
+      const checked = { contents, buffer: request.buffer, damaged: firstDamaged(request) };
+      return port.postMessage(checked satisfies CheckedChunks, [request.buffer]);
+    }
     const known = all.get(contents) ?? { whole: createHash('sha256'), rest: new Uint8Array() };
     all.set(contents, known);
     const { buffer, end, isLast, cutting } = request;
@@ -57,17 +54,11 @@ function serve(port: MessagePort, { gear }: Started): void {
     known.whole.update(bytes.subarray(HEADROOM, end));
     const start = HEADROOM - known.rest.length;
     bytes.set(known.rest, start);
-    const ends = new Uint32Array(cutting ? maxChunks(end - start) : 0);
-    const count = cutting ? cut(gear, bytes, start, end, isLast, ends) : 0;
-    const hashes = new Uint8Array(count * HASH_BYTES);
-    let from = start;
-    for (let i = 0; i < count; i++) {
-      const to = ends[i] as number;
-      hashes.set(hashOf('sha256', bytes.subarray(from, to), 'buffer'), i * HASH_BYTES);
-      from = to;
-    }
-    known.rest = cutting ? bytes.slice(from, end) : known.rest;
-    const reply: Reply = { contents, buffer, start, ends: ends.subarray(0, count), hashes };
+    const room = new Uint32Array(cutting ? maxChunks(end - start) : 0);
+    const ends = room.subarray(0, cutting ? cut(gear, bytes, start, end, isLast, room) : 0);
+    const hashes = hashesOf({ buffer, start, ends });
+    known.rest = cutting ? bytes.slice(ends.at(-1) ?? start, end) : known.rest;
+    const reply: HashedBatch = { contents, buffer, start, ends, hashes };
     if (isLast) {
       reply.oid = known.whole.digest('hex');
       all.delete(contents);

@@ -1,8 +1,9 @@
-/** Threads that hash for uploads (`hashing-worker.ts`): started when they are needed, shared by all uploads. */
+/** Threads that hash (`hashing-worker.ts`): started when they are needed, shared by all transfers. */
 import { availableParallelism } from 'node:os';
 import { Worker } from 'node:worker_threads';
+import { type Chunks, HASH_BYTES, HEADROOM } from './chunks.ts';
 import type { Gear } from './cut.ts';
-import { HASH_BYTES, HEADROOM, type Reply, type Request, type Started } from './hashing-worker.ts';
+import type { CheckedChunks, HashedBatch, Reply, Request, Started } from './hashing-worker.ts';
 
 /** Bytes of contents that are hashed at once: 7 ms, after which another upload has its turn. */
 const BATCH_BYTES = 4 * 2 ** 20;
@@ -35,6 +36,8 @@ export type Hashing = AsyncDisposable & {
     body: AsyncIterable<Uint8Array>,
     options: { size: number; cutting: boolean; signal: AbortSignal },
   ): AsyncGenerator<Hashed>;
+  /** Which of the chunks is the first with another SHA-256; -1: none is. The memory comes back as another buffer. */
+  check(chunks: Chunks): Promise<CheckedChunks>;
 };
 
 type Waiting = PromiseWithResolvers<Reply>;
@@ -80,36 +83,61 @@ export function openHashing(gear: Gear): Hashing {
     body: AsyncIterable<Uint8Array>,
     { size, cutting, signal }: { size: number; cutting: boolean; signal: AbortSignal },
   ): AsyncGenerator<Hashed> {
+    const unused: ArrayBuffer[] = [];
+    const thread = begin();
+    const { contents } = thread;
+    try {
+      let before: Promise<Reply> | undefined;
+      for await (const { buffer, end, isLast } of batches(body, size, unused, signal)) {
+        const reply = thread.ask({ kind: 'batch', contents, buffer, end, isLast, cutting }, buffer);
+        // Heard below, if this goes on so far.
+        reply.catch(() => {});
+        if (before) yield hashedOf((await before) as HashedBatch, unused);
+        before = reply;
+      }
+      if (before) yield hashedOf((await before) as HashedBatch, unused);
+    } finally {
+      thread.end();
+    }
+  }
+
+  /** A thread for contents, until they end. */
+  function begin() {
     const thread = leastBusy();
     const contents = ++lastContents;
     const waiting: Waiting[] = [];
-    const unused: ArrayBuffer[] = [];
     thread.open++;
     thread.waiting.set(contents, waiting);
     const post = (request: Request, buffers: ArrayBuffer[] = []) =>
       thread.worker.postMessage(request, buffers);
-    try {
-      let before: Promise<Reply> | undefined;
-      for await (const { buffer, end, isLast } of batches(body, size, unused, signal)) {
-        const reply = Promise.withResolvers<Reply>();
-        // Heard below, if this goes on so far.
-        reply.promise.catch(() => {});
+    return {
+      contents,
+      async ask(request: Request, buffer: ArrayBuffer): Promise<Reply> {
         if (!threads.has(thread)) throw new Error('a thread that hashes large files has ended');
+        const reply = Promise.withResolvers<Reply>();
         waiting.push(reply);
-        post({ kind: 'batch', contents, buffer, end, isLast, cutting }, [buffer]);
-        if (before) yield hashedOf(await before, unused);
-        before = reply.promise;
-      }
-      if (before) yield hashedOf(await before, unused);
-    } finally {
-      thread.open--;
-      thread.waiting.delete(contents);
-      post({ kind: 'forget', contents });
-    }
+        post(request, [buffer]);
+        return reply.promise;
+      },
+      end() {
+        thread.open--;
+        thread.waiting.delete(contents);
+        post({ kind: 'forget', contents });
+      },
+    };
   }
 
   return {
     hash,
+    async check(chunks) {
+      const thread = begin();
+      try {
+        const request = { kind: 'check', contents: thread.contents, ...chunks } as const;
+        return (await thread.ask(request, chunks.buffer)) as CheckedChunks;
+      } finally {
+        thread.end();
+      }
+    },
     async [Symbol.asyncDispose]() {
       await Promise.all([...threads].map(({ worker }) => worker.terminate()));
     },
@@ -203,7 +231,10 @@ export function joined(one: Buffer, other: Buffer): Buffer | null {
   return isNext ? Buffer.from(one.buffer, one.byteOffset, one.length + other.length) : null;
 }
 
-function hashedOf({ buffer, start, ends, hashes, oid }: Reply, unused: ArrayBuffer[]): Hashed {
+function hashedOf(
+  { buffer, start, ends, hashes, oid }: HashedBatch,
+  unused: ArrayBuffer[],
+): Hashed {
   const chunks: Chunk[] = [];
   let from = start;
   for (const [i, to] of ends.entries()) {

@@ -9,7 +9,7 @@ import type pg from 'pg';
 import type { Services } from '../../services.ts';
 import type { Chunk } from './hashing.ts';
 import { openPackWriter, type Put } from './packs.ts';
-import { Damaged, type Place, readRun, runsOf } from './read.ts';
+import { checkHere, Damaged, type Place, readRun, runsOf } from './runs.ts';
 
 type Deps = Pick<Services, 'pool' | 'storage' | 'log'>;
 type Pack = { id: number; storeId: number; key: string; liveBytes: number };
@@ -91,7 +91,7 @@ async function copy(
   try {
     for (const run of runsOf(rows)) {
       let at = 0;
-      for await (const chunks of readRun(deps, run))
+      for await (const { chunks } of readRun(deps, run, checkHere))
         await add(chunks.map((bytes) => ({ hash: (run[at++] as Place).hash, bytes })));
       if (at < run.length) throw new Damaged(`the pack ${key} is gone`);
     }

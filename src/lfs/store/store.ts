@@ -5,18 +5,18 @@
  *
  * Who was not given an object does not get it, and learns nothing of it. Authorization is the caller's.
  */
-import type { Readable } from 'node:stream';
 import type { Services } from '../../services.ts';
 import { gearOf } from './cut.ts';
 import { openHashing } from './hashing.ts';
-import { openObject, type Range } from './read.ts';
+import { type Opened, openObject, type Range } from './read.ts';
 import { type Given, sizesOf, take } from './references.ts';
 import { upload } from './upload.ts';
 
 export type LargeFiles = {
   /**
    * Verifies size and SHA-256, stores what is new of it, and gives the object to the repository: all or nothing. A
-   * few MiB are in memory, whatever the size. Several may put the same object at once.
+   * few MiB are in memory, whatever the size. Several may put the same object at once. A piece of the body is done with
+   * when the next is asked for.
    * @throws AppError 422 for what is not these bytes, 403 `quota_exceeded`, 404 for a repository that is gone, 503;
    * the reason of `signal`
    */
@@ -29,16 +29,12 @@ export type LargeFiles = {
   /** Sizes of those that the repository was given. */
   sizes(repositoryId: string, oids: readonly string[]): Promise<Map<string, number>>;
   /**
-   * Null: the repository was not given it. Each chunk is verified as it is read: the body fails before it hands on
-   * other bytes than were put. A reader who stops must destroy it.
+   * Null: the repository was not given it. Each chunk is verified as it is read: this fails before it hands on other
+   * bytes than were put.
    * @param range in bytes, the end excluded, within the object's size
    * @throws RangeError
    */
-  open(
-    repositoryId: string,
-    oid: string,
-    range?: Range,
-  ): Promise<{ size: number; body: Readable } | null>;
+  open(repositoryId: string, oid: string, range?: Range): Promise<Opened | null>;
   /** Takes them from the repository; the bytes go when nobody has them. */
   remove(repositoryId: string, oids: readonly string[]): Promise<void>;
 };
@@ -51,7 +47,7 @@ export function openLargeFiles(deps: Deps, key: Uint8Array): LargeFiles & AsyncD
   return {
     put: (...args) => upload({ ...deps, hashing }, ...args),
     sizes: (...args) => sizesOf(deps, ...args),
-    open: (...args) => openObject(deps, ...args),
+    open: (...args) => openObject({ ...deps, hashing }, ...args),
     remove: (...args) => take(deps, ...args),
     [Symbol.asyncDispose]: () => hashing[Symbol.asyncDispose](),
   };

@@ -48,6 +48,6 @@ export async function largeFileOf(
   const range = { start: 0, end: Math.min(size, SNIFF_BYTES) };
   const found = await largeFiles.open(repositoryId, oid, range);
   if (!found) return null;
-  const head = await buffer(found.body);
+  const head = await buffer(found.body());
   return { oid, size, isText: !looksBinary(head, size > head.length) };
 }
