@@ -42,9 +42,11 @@ test('when what starts programs is killed, what it ran has failed, what it detac
   const dir = await mkdtemp(join(tmpdir(), 'loam-programs-'));
   const [out, pid] = [join(dir, 'out'), join(dir, 'pid')];
   const script = `read -r line; echo "$line"; until [ -e ${pid} ]; do sleep 0.02; done; sleep 0.2`;
-  const detached = detach(program(`${script}; echo "$line" > ${out}`), join(dir, 'errors'));
+  const said = Promise.withResolvers<string>();
+  const whole = program(`${script}; echo "$line" > ${out}`);
+  const detached = detach(whole, join(dir, 'errors'), said.resolve);
   detached.say('line\n', true);
-  await detached.answered;
+  expect(await said.promise).toBe('line');
   const starter = Number(Buffer.from((await run('sh', ['-c', 'echo $PPID'])).stdout).toString());
   const running = runProgram(program(`echo $$ > ${pid}.new; mv ${pid}.new ${pid}; exec sleep 60`));
   const failed = expect(running).rejects.toMatchObject({ code: 'EAGAIN' });

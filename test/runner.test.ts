@@ -186,6 +186,62 @@ test('a shim that was killed leaves a lost attempt and no process', async () => 
   await eventually(() => expect(processesNaming(`sleep 302.${process.pid}`)).toEqual([]));
 });
 
+test('a shim takes the next attempt after one that ended by itself, and none after one that was ended', async (ctx) => {
+  needs(ctx, 'bubblewrap');
+  await using made = await processRunner();
+  const { runner } = made;
+  const shimOf = async (command: string, end?: 'KILL') => {
+    const handle = await runner.prepare(attemptSpec(command), never);
+    await runner.start(handle);
+    const pid = shimPid(made.dir, handle);
+    if (end) await runner.signal(handle, end);
+    const lines = await allLines(runner, handle);
+    await runner.wait(handle, never);
+    await runner.remove(handle);
+    return { pid, lines };
+  };
+  // It has compiled its source, which leaves it too large.
+  await shimOf('true');
+  const first = await shimOf('echo one; exit 3');
+  const second = await shimOf('echo two');
+  expect(second).toEqual({ pid: first.pid, lines: ['two'] });
+  const third = await shimOf('sleep 600', 'KILL');
+  expect(third.pid).toBe(first.pid);
+  expect((await shimOf('echo four')).pid).not.toBe(first.pid);
+});
+
+test('what is meant for an attempt that has ended leaves the next one of its shim alone', async (ctx) => {
+  needs(ctx, 'bubblewrap');
+  await using made = await processRunner();
+  const { runner } = made;
+  // The first has compiled its source, which leaves it too large.
+  let ended: Handle = {};
+  for (let i = 0; i < 2; i++) ended = (await runToEnd(runner, attemptSpec('true'))).handle;
+  const next = attemptSpec('until [ -e go ]; do sleep 0.02; done; echo done; exit 4');
+  const handle = await eventually(async () => {
+    const tried = await runner.prepare(next, never);
+    await runner.start(tried);
+    if (shimPid(made.dir, tried) === shimPid(made.dir, ended)) return tried;
+    await runner.remove(tried);
+    throw new Error('it was not free yet');
+  });
+  await runner.signal(ended, 'TERM');
+  await runner.signal(ended, 'KILL');
+  {
+    // As a server that is started again, and knows nothing of who has which shim.
+    await using other = await made.again();
+    await other.signal(ended, 'KILL');
+    await other.remove(ended);
+  }
+  expect(await runner.attach(ended)).toBe('gone');
+  await writeFile(join(made.dir, String(handle.attempt), 'work/go'), '');
+  expect(await runner.wait(handle, never)).toMatchObject({ kind: 'exited', exitCode: 4 });
+});
+
+function shimPid(dir: string, { attempt }: Handle): number {
+  return JSON.parse(readFileSync(join(dir, String(attempt), 'claim'), 'utf8')).pid;
+}
+
 test('artifacts are what lies at the path, and never what a link leads to', async () => {
   await using made = await processRunner();
   const { runner, dir } = made;

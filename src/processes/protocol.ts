@@ -8,7 +8,7 @@ export type Program = {
   cwd: string;
 };
 
-/** To run to its end; or to outlive whoever started it (`detach`), which then is told lines, until the `last` of them. */
+/** To run to its end; or to outlive whoever started it (`detach`), which then is told lines, until the `last` of them, and says some. */
 export type Order =
   | { id: number; kind: 'run'; program: Program; input: string; maxBytes: number }
   | { id: number; kind: 'detach'; program: Program; errors: string }
@@ -26,6 +26,6 @@ export type Ending = {
 
 export type Report =
   | { id: number; kind: 'ended'; ending: Ending }
-  /** What was detached has written something. */
-  | { id: number; kind: 'said' }
+  /** What was detached has written this to its standard output. */
+  | { id: number; kind: 'said'; text: string }
   | { id: number; kind: 'failed'; code: string | undefined; message: string };

@@ -78,9 +78,7 @@ export async function run(file: string, args: readonly string[], options?: RunOp
 
 /** A program in a session of its own, which outlives this process and its starter. */
 export type Detached = {
-  /** Settles when it has said something, or has ended. @throws Error when it could not be started */
-  readonly answered: Promise<void>;
-  /** Settles when it has ended; never, when it is given up before. */
+  /** Settles when it has ended. @throws Error when it could not be started, or its starter has died */
   readonly ended: Promise<Ending>;
   /** Its exit code, if it has ended by now. */
   readonly ending: Ending | undefined;
@@ -88,29 +86,33 @@ export type Detached = {
   say(text: string, last?: boolean): void;
 };
 
-/** @param errors the file that its standard error is appended to */
-export function detach(program: Program, errors: string): Detached {
-  const answered = Promise.withResolvers<void>();
+/**
+ * @param errors the file that its standard error is appended to
+ * @param hear gets each line that it says
+ */
+export function detach(
+  program: Program,
+  errors: string,
+  hear: (line: string) => void = () => {},
+): Detached {
   const ended = Promise.withResolvers<Ending>();
   // Whoever does not wait need not hear of it.
-  answered.promise.catch(() => {});
   ended.promise.catch(() => {});
   const id = ++count;
+  let begun = '';
   let ending: Ending | undefined;
   order({ id, kind: 'detach', program, errors }, (report) => {
-    if (report.kind === 'failed') {
-      answered.reject(report.error);
-      ended.reject(report.error);
-      return;
-    }
-    if (report.kind === 'ended') {
+    if (report.kind === 'failed') ended.reject(report.error);
+    else if (report.kind === 'ended') {
       ending = report.ending;
       ended.resolve(ending);
+    } else {
+      const lines = (begun + report.text).split('\n');
+      begun = lines.pop() ?? '';
+      for (const line of lines) hear(line);
     }
-    answered.resolve();
   });
   return {
-    answered: answered.promise,
     ended: ended.promise,
     get ending() {
       return ending;

@@ -26,8 +26,11 @@ process.on('message', (order: Order) => {
 process.on('disconnect', () => {
   for (const child of children.values()) {
     child.stdin?.destroy();
-    // What is detached, and was told nothing, ends with its input.
-    if (!detached.has(child)) child.kill('SIGTERM');
+    if (detached.has(child)) {
+      // It goes on with what it was told, and its input ends. Nobody hears any more what it says, or waits for it.
+      child.stdout?.destroy();
+      child.unref();
+    } else child.kill('SIGTERM');
   }
 });
 
@@ -81,12 +84,7 @@ function detach({ id, program, errors }: Order & { kind: 'detach' }): void {
   });
   if (!child) return;
   detached.add(child);
-  child.stdout?.once('data', () => {
-    tell({ id, kind: 'said' });
-    // From here on nobody waits for it, and it keeps nobody.
-    child.stdout?.destroy();
-    child.unref();
-  });
+  child.stdout?.setEncoding('utf8').on('data', (text: string) => tell({ id, kind: 'said', text }));
   child.once('exit', (code, signal) => {
     if (!children.delete(id)) return;
     const ending = { code, signal, stdout: new Uint8Array(), stderr: '', tooMuch: false };

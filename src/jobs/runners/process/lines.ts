@@ -1,5 +1,13 @@
 /** The lines of a job: read from its FIFOs, written into the attempt's log, each with its time, and read from there. */
-import { constants, fstatSync, ftruncateSync, openSync, readSync, writeSync } from 'node:fs';
+import {
+  closeSync,
+  constants,
+  fstatSync,
+  ftruncateSync,
+  openSync,
+  readSync,
+  writeSync,
+} from 'node:fs';
 import { Socket } from 'node:net';
 import {
   type LogBatch,
@@ -23,6 +31,8 @@ export type LogFile = {
   readonly open: boolean;
   /** A line of our own, whatever the limits. */
   note(text: string): void;
+  /** Nothing is written any more. */
+  close(): void;
 };
 
 /**
@@ -35,9 +45,10 @@ export function openLog(file: string, limits: LogLimits, onError: (error: Error)
   let bytes = size - STAMP * lines;
   let full = false;
   let failed = false;
+  let closed = false;
 
   function append(frames: string): void {
-    if (failed) return;
+    if (failed || closed) return;
     const buffer = Buffer.from(frames, 'latin1');
     try {
       for (let done = 0; done < buffer.length; ) done += writeSync(fd, buffer, done);
@@ -78,6 +89,10 @@ export function openLog(file: string, limits: LogLimits, onError: (error: Error)
       }
       append(frames.slice(0, end));
       note(logFull(limits));
+    },
+    close() {
+      if (!closed) closeSync(fd);
+      closed = true;
     },
   };
 }

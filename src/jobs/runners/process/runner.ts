@@ -112,7 +112,9 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
 
   async function signal(handle: Handle, name: 'TERM' | 'KILL'): Promise<void> {
     const claim = await claimOf(handle);
-    if (claim && isAlive(claim)) process.kill(claim.pid, name === 'TERM' ? 'SIGTERM' : 'SIGUSR2');
+    // A shim that has written the end may have another attempt by now, which we alone would give it: not before the next line.
+    if (!claim || existsSync(at(handle, 'exit')) || !isAlive(claim)) return;
+    process.kill(claim.pid, name === 'TERM' ? 'SIGTERM' : 'SIGUSR2');
   }
 
   /** An ended attempt has an exit; one whose shim is gone without it is lost. */
@@ -125,9 +127,14 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
 
   /** Ends whatever runs of the attempt, and gives back what it holds. @throws Error when it does not die. */
   async function end(attempt: string): Promise<void> {
+    const late = delay(END_MS, 'late' as const, { ref: false });
     for (const deadline = Date.now() + END_MS; ; await delay(20)) {
       const claim = await claimOf({ attempt });
       if (!claim || !isAlive(claim)) break;
+      if (existsSync(at({ attempt }, 'exit'))) {
+        // It still has to give the network and the group back. One of an earlier server ends by itself.
+        if ((await Promise.race([shims.released(attempt), late])) !== 'late') break;
+      }
       if (Date.now() > deadline) throw new Error('its shim does not end');
       await signal({ attempt }, 'KILL');
     }
@@ -183,7 +190,7 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
       await writeHolding(place, holding);
       const reserved = await confinement.reserve(place);
       // It takes as long as a checkout.
-      if (reserved.internet) await shims.connect(id, reserved.internet.spec);
+      if (reserved.internet) shims.connect(id, reserved.internet.spec);
       if (holding.cgroup && !('missing' in cgroups)) cgroups.create(holding.cgroup, limits);
       await writeFile(join(place, 'log'), '', { mode: 0o600 });
       if (spec.checkout) await spec.checkout(join(place, 'work'), abort);

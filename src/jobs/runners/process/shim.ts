@@ -1,14 +1,16 @@
 /**
- * The shim: one small process per attempt that outlives the server. It starts the work, stamps and keeps
- * every line, owns the timeout and the grace period, and writes down how the work ended. The server only
+ * The shim: a small process that has one attempt at a time and outlives the server. It starts the work, stamps and
+ * keeps every line, owns the timeout and the grace period, and writes down how the work ended. The server only
  * ever reads what the shim wrote, and sends it SIGTERM (end the work politely) or SIGUSR2 (end it now).
  *
  *   node shim.ts <folder of attempts> < orders, a line each
  *
- * It may have been started before there was an attempt (`shims.ts`), and ends when its input does without the order to
- * start one. Until then it has made no claim, and all that it has opened, an attempt's network, ends with it.
+ * It may have been started before there was an attempt (`shims.ts`). Until the order to start one it has made no claim,
+ * and all that it has opened, an attempt's network, ends with it. When an attempt has ended by itself the shim takes the
+ * next one, as long as its input lasts. After one that had to be ended, and one that shared our user and could have
+ * tampered with us, it ends.
  *
- * It imports nothing but Node and the few files beside it, because a job's start may wait for it (52 ms).
+ * It imports nothing but Node and the few files beside it, because a job's start may wait for it (100 ms).
  *
  * The files, all in that folder; a file that others wait for appears whole, by rename or link:
  *   spec.json   what to run; removed once read, because secrets are in it
@@ -18,7 +20,7 @@
  *   log         `<epoch ms> <o|e> <line>`, upper case when the line was cut
  *   disk        what its folders held when they were last looked at
  *   reserve     bytes that are given up when the disk is full, so that the files above can be finished
- *   exit        how it ended, after the last byte of the log is on the disk
+ *   exit        how it ended, after the last byte of the log is on the disk; from then on the claim means nothing
  */
 import {
   closeSync,
@@ -31,7 +33,7 @@ import {
 } from 'node:fs';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
-import { setTimeout as delay } from 'node:timers/promises';
+import { setTimeout as delay, setImmediate as turn } from 'node:timers/promises';
 import { type Cgroup, oomKills, removeGroup } from './cgroup.ts';
 import { claim, DISK_FULL, writeWhole } from './claim.ts';
 import { type DiskLimits, type DiskUse, gigabytes, type Verdict, watchDisk } from './disk.ts';
@@ -40,7 +42,7 @@ import { follow, type LogLimits, openLog } from './lines.ts';
 import { watchMemory } from './memory.ts';
 import { type Network, openNetwork } from './namespace.ts';
 import { closeInherited } from './proc.ts';
-import type { ShimOrder } from './shims.ts';
+import type { ShimOrder, ShimWord } from './shims.ts';
 import { treeOf } from './tree.ts';
 
 export type ShimSpec = {
@@ -75,40 +77,77 @@ const DRAIN_MS = 2_000;
 /** Of a process that got SIGKILL. */
 const KILLED = 137;
 
+/**
+ * A shim that has grown beyond this, in bytes, takes no other attempt: a start leaves 55 MB, a flood of lines 96, and the
+ * first start of a server, which has to take the types out of the source, 92.
+ */
+const MOST_MEMORY = 80 * 2 ** 20;
+
+/** What the attempt does when something asks for its end. */
+type Current = {
+  stop(how: 'TERM' | 'KILL'): void;
+  /** Something went wrong that nobody expected. */
+  trouble?(error: Error): void;
+};
+/** Of the attempt that we have. */
+let current: Current | undefined;
+
 if (import.meta.main) {
   closeInherited();
+  process.on('SIGTERM', () => asked('TERM'));
+  process.on('SIGUSR2', () => asked('KILL'));
+  for (const name of ['SIGHUP', 'SIGINT', 'SIGPIPE'] as const) process.on(name, () => {});
+  process.on('uncaughtException', (error) => {
+    if (current?.trouble) return current.trouble(error);
+    console.error(error);
+    process.exit(1);
+  });
+  // The server hears what we say; nobody does when it was killed meanwhile.
+  process.stdout.on('error', () => {});
+  await takeOrders(process.argv[2] ?? '');
+  process.exit(0);
+}
+
+function asked(how: 'TERM' | 'KILL'): void {
+  // Without an attempt there is nothing to end but ourselves.
+  current ? current.stop(how) : process.exit(0);
+}
+
+async function takeOrders(dir: string): Promise<void> {
   let network: Promise<Network> | undefined;
-  let attempt: string | undefined;
   for await (const line of createInterface({ input: process.stdin })) {
     if (line === '') continue;
     const order: ShimOrder = JSON.parse(line);
-    if (order.order === 'start') attempt = order.attempt;
-    else {
+    if (order.order === 'connect') {
       network = openNetwork(order.network, environmentOf(order.attempt));
       // Whoever starts the work hears of it.
       network.catch(() => {});
+      continue;
     }
+    // A signal meant for the attempt before has been delivered by then.
+    await turn();
+    if (!(await run(join(dir, order.attempt), network))) break;
+    network = undefined;
+    say('free');
   }
-  if (attempt === undefined || !(await run(join(process.argv[2] ?? '', attempt), network)))
-    await network?.then(
-      (opened) => opened.close(),
-      () => {},
-    );
+  await network?.then(
+    (opened) => opened.close(),
+    () => {},
+  );
 }
 
-/** `asked`: for an end before the work had started. */
-type Signals = { stop: (how: 'TERM' | 'KILL') => void; asked?: 'TERM' | 'KILL' };
+function say(word: ShimWord): void {
+  process.stdout.write(`${word}\n`);
+}
 
-/** @returns false when the attempt is another shim's */
+/** @returns whether we can take another attempt: not when this one is another shim's */
 async function run(dir: string, network?: Promise<Network>): Promise<boolean> {
-  const signals: Signals = {
+  let early: 'TERM' | 'KILL' | undefined;
+  current = {
     stop(how) {
-      if (signals.asked !== 'KILL') signals.asked = how;
+      if (early !== 'KILL') early = how;
     },
   };
-  process.on('SIGTERM', () => signals.stop('TERM'));
-  process.on('SIGUSR2', () => signals.stop('KILL'));
-  for (const name of ['SIGHUP', 'SIGINT', 'SIGPIPE'] as const) process.on(name, () => {});
   try {
     if (!claim(join(dir, 'claim'))) return false;
   } catch (error) {
@@ -116,23 +155,25 @@ async function run(dir: string, network?: Promise<Network>): Promise<boolean> {
   }
   const startedAt = Date.now();
   try {
-    await lookAfter(dir, startedAt, signals, network);
-    return true;
+    return await lookAfter(dir, startedAt, () => early, network);
   } catch (error) {
     // Nothing has started yet but, perhaps, a sandbox, which dies with us.
     const end = { exitCode: 125, timedOut: false, startedAt, endedAt: Date.now() };
     const exit: Exit = { ...end, unstartable: true, reason: troubleOf(error as Error).reason };
     await writeEnd(dir, exit);
     process.exit(0);
+  } finally {
+    current = undefined;
   }
 }
 
+/** @returns whether all of it has ended by itself, and left us as we were */
 async function lookAfter(
   dir: string,
   startedAt: number,
-  signals: Signals,
+  early: () => 'TERM' | 'KILL' | undefined,
   connected?: Promise<Network>,
-): Promise<void> {
+): Promise<boolean> {
   const at = (name: string) => join(dir, name);
   const spec: ShimSpec = JSON.parse(readFileSync(at('spec.json'), 'utf8'));
   unlinkSync(at('spec.json'));
@@ -159,34 +200,36 @@ async function lookAfter(
   const tree = treeOf(spec, child.pid, up);
   // While it is being killed it may end by itself, with the code of a failed fork for example.
   let killing = false;
+  let isOver = false;
   const kill = () => {
+    // Its processes are gone, and their ids may be others' by now.
+    if (isOver) return;
     killing = true;
     tree.kill();
   };
   end = kill;
-  // Whatever else goes wrong here, nobody but us would end the job.
-  process.on('uncaughtException', (error) => endFor(troubleOf(error)));
   for (const { writer } of outputs) closeSync(writer);
-  // The server waits for this line; nobody reads it when the server was killed meanwhile.
-  process.stdout.on('error', () => {});
   void network?.broken.then((why) => log.note(`The network of this job has failed: ${why}`));
   void up.then(() => {
     writeWhole(at('started'), { pid: child.pid ?? 0, startedAt } satisfies Started);
-    process.stdout.write('started\n');
+    say('started');
   });
 
   let timedOut = false;
   let ending: NodeJS.Timeout | undefined;
-  signals.stop = (how) => {
+  const stop = (how: 'TERM' | 'KILL') => {
+    if (isOver) return;
     stopped = true;
     if (how === 'KILL') return kill();
     if (ending) return;
     ending = setTimeout(kill, spec.graceMs);
     tree.terminate();
   };
+  // Whatever else goes wrong here, nobody but us would end the job.
+  current = { stop, trouble: (error) => endFor(troubleOf(error)) };
   const timeout = setTimeout(() => {
     timedOut = ending === undefined;
-    signals.stop('TERM');
+    stop('TERM');
   }, spec.timeoutMs);
 
   const watching = new AbortController();
@@ -196,7 +239,8 @@ async function lookAfter(
     void watchMemory(tree.pids, spec.memory.bytes, watching.signal).then(endFor);
 
   /** `ran`: what ended was the command, and not the sandbox before it. */
-  const over = async (exitCode: number, ran: boolean) => {
+  const over = async (exitCode: number, ran: boolean): Promise<boolean> => {
+    isOver = true;
     clearTimeout(timeout);
     clearTimeout(ending);
     watching.abort();
@@ -216,13 +260,15 @@ async function lookAfter(
     network?.close();
     // There may be no server any more that would; what cannot be removed now is left to one.
     if (spec.cgroup) await removeGroup(spec.cgroup).catch(() => {});
-    process.exit(0);
+    log.close();
+    const isOwn = spec.command.setup !== null || spec.command.uid !== null;
+    return ran && !stopped && isOwn && process.memoryUsage.rss() < MOST_MEMORY;
   };
-  void ended.then(({ exitCode, ran, error }) => {
-    if (error) log.note(error);
-    return over(exitCode, ran);
-  });
-  if (signals.asked) signals.stop(signals.asked);
+  const before = early();
+  if (before) stop(before);
+  const { exitCode, ran, error } = await ended;
+  if (error) log.note(error);
+  return over(exitCode, ran);
 }
 
 /**

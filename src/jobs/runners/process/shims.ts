@@ -1,14 +1,14 @@
 /**
- * Starts shims, each in a session of its own, so that it outlives this server.
+ * Starts shims, each in a session of its own, so that it outlives this server, and gives them attempts.
  *
- * Node's own start is most of what a job would wait for here (65 of 110 ms). So one shim is kept started and waits for
- * the name of its attempt on its standard input, which ends with the starter of this server (`starter.ts`), and the shim
- * with it. It is started after
- * the first job: a server that runs none keeps none. It has the code that this server has, also when the files were
- * replaced since.
+ * Node's own start is most of what a job would wait for here (65 of 110 ms), and a third of the CPU time that a short job
+ * takes. So a shim whose attempt is over takes the next one, and from the first job on one is kept that waits for it. A
+ * shim has one attempt at a time. It hears of the next one on its standard input, which ends with the starter of this
+ * server (`starter.ts`): then it ends with the attempt that it has, or at once. It has the code that this server has,
+ * also when the files were replaced since.
  */
 import { existsSync, writeFileSync } from 'node:fs';
-import { mkdir, readdir, rename, rm } from 'node:fs/promises';
+import { mkdir, readdir, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { type Detached, detach } from '../../../processes/starter.ts';
@@ -18,7 +18,7 @@ import type { NetworkSpec } from './namespace.ts';
 const SHIM = join(import.meta.dirname, 'shim.ts');
 /** Compiled shims: taking the types out of its source again took 75 of the 110 ms that a start waited for it. */
 const CACHE = '.compiled';
-/** What shims without an attempt say when they fail: a file for each, named by the server that started it. */
+/** What shims say when they fail: a file for each, named by the server that started it. */
 const ERRORS = '.shims';
 /** New objects are collected early: a flood of lines took 180 MB of a shim without it, and takes 96. */
 const SMALL = '--max-semi-space-size=4';
@@ -26,15 +26,22 @@ const SMALL = '--max-semi-space-size=4';
 const START_MS = 20_000;
 /** Between the start of a job and that of the shim for the next one, which takes a core for 50 ms. */
 const PAUSE_MS = 150;
+/** Shims without an attempt, of some 15 MB each that they do not share: as many as end together where short jobs follow. */
+const MOST_KEPT = 8;
+/** They are as many while jobs come; after so long without one a single shim is kept. */
+const QUIET_MS = 30_000;
 
-/** A line of a shim's input. Nothing is started before the last, `start`; when it does not come, the shim ends. */
+/** A line of a shim's input. Nothing is started before `start`; a shim whose input ends before that ends too. */
 export type ShimOrder =
   | { order: 'connect'; attempt: string; network: NetworkSpec }
   | { order: 'start'; attempt: string };
 
+/** A line of its output: the work has started; it is over, and the shim can take the next attempt. */
+export type ShimWord = 'started' | 'free';
+
 export type Shims = AsyncDisposable & {
-  /** Gives the attempt a shim that opens its network already, while the rest of it is prepared. Its folder exists. */
-  connect(attempt: string, network: NetworkSpec): Promise<void>;
+  /** Gives the attempt a shim that opens its network already, while the rest of it is prepared. */
+  connect(attempt: string, network: NetworkSpec): void;
   /**
    * Gives the attempt to a shim, and waits until that says that it has started the work.
    * @returns its exit code, if it has ended by then.
@@ -42,104 +49,152 @@ export type Shims = AsyncDisposable & {
   launch(attempt: string): Promise<number | null>;
   /** Ends the shim of an attempt that is not to be started. */
   discard(attempt: string): void;
+  /** Settles when the attempt, which has ended, has no shim any more that this server gave it. */
+  released(attempt: string): Promise<void>;
 };
 
 /** Of this process: names of files. */
 let count = 0;
 
-type Waiting = { shim: Detached; errors: string };
+type Shim = {
+  process: Detached;
+  /** Settles when the work has started. */
+  started: PromiseWithResolvers<void>;
+  /** Settles when it has no attempt any more. */
+  free: PromiseWithResolvers<void>;
+};
 
 /**
  * @param dir where the folders of attempts lie
- * @param program that is started, in place of the shim of a process
+ * @param program that is started, in place of the shim of a process; it takes one attempt alone
  */
-export async function openShims(dir: string, program = SHIM): Promise<Shims> {
+export async function openShims(dir: string, program?: string): Promise<Shims> {
   const folder = join(dir, ERRORS);
   await mkdir(folder, { recursive: true, mode: 0o700 });
   for (const name of await readdir(folder))
     if (!existsSync(`/proc/${name.split('-')[0]}`)) await rm(join(folder, name), { force: true });
   /** Of attempts that are not started yet. */
-  const connected = new Map<string, Detached>();
-  let next: Waiting | undefined;
+  const connected = new Map<string, Shim>();
+  /** Of attempts that are started. */
+  const working = new Map<string, Shim>();
+  /** Without an attempt. */
+  const kept: Shim[] = [];
+  const files = new Set<Promise<void>>();
   let later: NodeJS.Timeout | undefined;
+  let quiet: NodeJS.Timeout | undefined;
   let closed = false;
 
-  function start(errors: string): Detached {
+  /** @throws Error when the machine is short of something */
+  function start(): Shim {
+    const errors = join(folder, `${process.pid}-${count++}`);
+    writeFileSync(errors, '', { mode: 0o600 });
     const env = { PATH, NODE_COMPILE_CACHE: join(dir, CACHE) };
-    const node = { file: process.execPath, args: [SMALL, program, dir], cwd: '/', env };
-    return detach(node, errors);
+    const node = {
+      file: process.execPath,
+      args: [SMALL, program ?? SHIM, dir],
+      cwd: '/',
+      env,
+    };
+    const shim: Shim = {
+      process: detach(node, errors, (word) => hear(shim, word as ShimWord)),
+      started: Promise.withResolvers(),
+      free: Promise.withResolvers(),
+    };
+    const gone = () => {
+      forget(shim);
+      const file = rm(errors, { force: true })
+        .catch(() => {})
+        .finally(() => files.delete(file));
+      files.add(file);
+    };
+    shim.process.ended.then(gone, gone);
+    return shim;
+  }
+
+  function hear(shim: Shim, word: ShimWord): void {
+    if (word === 'started') {
+      shim.started.resolve();
+      return;
+    }
+    forget(shim);
+    shim.started = Promise.withResolvers();
+    shim.free = Promise.withResolvers();
+    if (closed || kept.length >= MOST_KEPT) end(shim);
+    else kept.push(shim);
+  }
+
+  /** That it has an attempt, or waits for one. */
+  function forget(shim: Shim): void {
+    for (const attempts of [connected, working])
+      for (const [attempt, each] of attempts) if (each === shim) attempts.delete(attempt);
+    const at = kept.indexOf(shim);
+    if (at >= 0) kept.splice(at, 1);
+    shim.started.resolve();
+    shim.free.resolve();
   }
 
   function keepOne(): void {
     later = undefined;
-    if (closed || next) return;
-    const errors = join(folder, `${process.pid}-${count++}`);
-    let waiting: Waiting;
+    if (closed || kept.length > 0) return;
     try {
-      // It is taken away with the shim, perhaps before that has begun.
-      writeFileSync(errors, '', { mode: 0o600 });
-      waiting = { shim: start(errors), errors };
+      kept.push(start());
     } catch {
       // The machine is short of something: the next job starts its own, and is told.
-      return;
     }
-    next = waiting;
-    // Killed, or not to be started: then the next job starts its own, and is told why that fails.
-    const forget = () => {
-      if (next === waiting) next = undefined;
-    };
-    waiting.shim.ended.then(forget, forget);
   }
 
-  /** The one that is kept, or a new one. */
-  async function take(attempt: string): Promise<Detached> {
-    const errors = join(dir, attempt, 'shim.err');
-    const kept = next;
-    next = undefined;
-    if (kept) await rename(kept.errors, errors);
-    return kept?.shim ?? start(errors);
+  /** The one that became free last, whose code and memory are at hand; or a new one. */
+  const take = () => kept.pop() ?? start();
+
+  function whenQuiet(): void {
+    clearTimeout(quiet);
+    quiet = setTimeout(() => {
+      for (const shim of kept.splice(1)) end(shim);
+    }, QUIET_MS).unref();
   }
 
-  const tell = (shim: Detached, order: ShimOrder) =>
-    shim.say(`${JSON.stringify(order)}\n`, order.order === 'start');
-  const end = (shim: Detached) => shim.say('', true);
+  const tell = (shim: Shim, order: ShimOrder, last = false) =>
+    shim.process.say(`${JSON.stringify(order)}\n`, last);
+  const end = (shim: Shim) => shim.process.say('', true);
 
   return {
-    async connect(attempt, network) {
-      const shim = await take(attempt);
+    connect(attempt, network) {
+      const shim = take();
       connected.set(attempt, shim);
-      // One that dies is none.
-      const forget = () => {
-        if (connected.get(attempt) === shim) connected.delete(attempt);
-      };
-      shim.ended.then(forget, forget);
       tell(shim, { order: 'connect', attempt, network });
     },
     async launch(attempt) {
-      const shim = connected.get(attempt) ?? (await take(attempt));
+      const shim = connected.get(attempt) ?? take();
       connected.delete(attempt);
-      tell(shim, { order: 'start', attempt });
+      working.set(attempt, shim);
+      tell(shim, { order: 'start', attempt }, program !== undefined);
       const late = new AbortController();
       const waited = delay(START_MS, undefined, { signal: late.signal }).catch(() => {});
-      await Promise.race([shim.answered, waited]).finally(() => late.abort());
+      await Promise.race([shim.started.promise, shim.process.ended, waited]).finally(() =>
+        late.abort(),
+      );
       // Not at once: the first lines of this job are on their way.
       later ??= setTimeout(keepOne, PAUSE_MS).unref();
-      return shim.ending?.code ?? null;
+      whenQuiet();
+      return shim.process.ending?.code ?? null;
     },
     discard(attempt) {
       const shim = connected.get(attempt);
       connected.delete(attempt);
       if (shim) end(shim);
     },
+    async released(attempt) {
+      await working.get(attempt)?.free.promise;
+    },
     async [Symbol.asyncDispose]() {
       closed = true;
       clearTimeout(later);
-      const waiting = next;
-      next = undefined;
-      const left = [...connected.values(), ...(waiting ? [waiting.shim] : [])];
-      for (const shim of left) end(shim);
-      await Promise.allSettled(left.map(({ ended }) => ended));
-      if (waiting) await rm(waiting.errors, { force: true });
+      clearTimeout(quiet);
+      const left = [...connected.values(), ...kept];
+      // What works goes on, and ends with its attempt.
+      for (const shim of [...left, ...working.values()]) end(shim);
+      await Promise.allSettled(left.map(({ process: { ended } }) => ended));
+      await Promise.allSettled(files);
     },
   };
 }
