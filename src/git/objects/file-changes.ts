@@ -60,6 +60,30 @@ export async function* changesBetween(
   for await (const one of changesIn(fields)) if (typeof one !== 'string') yield one;
 }
 
+/**
+ * The paths, as Latin-1, at which commits reachable from `tips`, and from no ref yet, bring the blobs. What lies in no
+ * commit has none: a tag can name a file.
+ * @throws GitError
+ */
+export async function pathsOf(
+  { dir, quarantine, signal }: Quarantined,
+  tips: readonly string[],
+  oids: ReadonlySet<string>,
+): Promise<Map<string, Set<string>>> {
+  // A list of objects (`rev-list --objects`) names one path of each, and cuts it at a line break.
+  const args = ['log', '--stdin', '--format=', '-m', ...AS_FIELDS, '--root', '--not', '--all'];
+  const input = tips.map((tip) => `${tip}\n`).join('');
+  const options = { dir, signal, env: seeing(dir, quarantine), input };
+  const fields = gitLines(args, options, { separator: '\0', encoding: 'latin1' });
+  const paths = new Map<string, Set<string>>();
+  for await (const one of changesIn(fields)) {
+    if (typeof one === 'string') continue;
+    const oid = one.to.slice(one.to.indexOf(' ') + 1);
+    if (oids.has(oid)) paths.set(oid, (paths.get(oid) ?? new Set()).add(one.path));
+  }
+  return paths;
+}
+
 /** The changes that git lists, and the text of each header as it is. */
 async function* changesIn(fields: AsyncIterable<string>): AsyncGenerator<FileChange | string> {
   let states: FileState[] | undefined;

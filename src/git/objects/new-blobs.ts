@@ -1,8 +1,11 @@
 /** The files that a push brings, read by one chain of processes however many there are. */
-import { GitError, gitLines, startGit } from '../processes/run.ts';
-import { type Quarantined, seeing } from './walk.ts';
+import { GitError, startGit } from '../processes/run.ts';
+import type { Quarantined } from './walk.ts';
 
 export type NewBlob = { oid: string; data: Buffer };
+
+/** In bytes, both inclusive. */
+export type Sizes = { min: number; max: number };
 
 const NEWLINE = 10;
 
@@ -11,69 +14,35 @@ const NEWLINE = 10;
  * time that a walk from their tips takes. One process of ours starts the chain, and the list does not pass through this
  * one: starting a process holds the main thread up. A shell has the status of the last command alone, so a list that
  * breaks off says so on standard error.
- * @param digits of the size, at most
  */
-const chain = (digits: number) =>
+const chain = ({ min, max }: Sizes) =>
   `!{ git cat-file --batch-all-objects --unordered` +
   ` '--batch-check=%(objecttype) %(objectsize) %(objectname)' || echo broken off >&2; }` +
-  ` | sed -n 's/^blob [0-9]\\{1,${digits}\\} //p'` +
+  ` | awk '$1 == "blob" && $2 >= ${min} && $2 <= ${max} { print $3 }'` +
   ` | git cat-file --buffer '--batch=%(objectname) %(objectsize)'`;
 
 /**
- * The blobs of less than `maxBytes` in the packs of a quarantine, as they come; each once. Some may be here already: the
- * base of a delta comes with it. Leaving the loop ends the processes.
+ * The blobs of these sizes in the packs of a quarantine, as they come; each once. Some may be here already: the base of a
+ * delta comes with it. Leaving the loop ends the processes.
  * @throws GitError
  */
 export async function* newBlobs(
   { dir, quarantine, signal }: Quarantined,
-  maxBytes: number,
+  sizes: Sizes,
 ): AsyncGenerator<NewBlob[]> {
   if (!quarantine) return;
-  const config = { 'alias.new-blobs': chain(`${maxBytes}`.length) };
+  const config = { 'alias.new-blobs': chain(sizes) };
   // Of the quarantine alone, without what it borrows.
   const env = { GIT_OBJECT_DIRECTORY: quarantine };
   using process = await startGit(['new-blobs'], { dir, signal, config, env });
   process.stdin.end();
   const cutter = new Cutter();
   for await (const chunk of process.stdout as AsyncIterable<Buffer>) {
-    const blobs = cutter.push(chunk).filter(({ data }) => data.length < maxBytes);
+    const blobs = cutter.push(chunk);
     if (blobs.length > 0) yield blobs;
   }
   const ending = await process.ended;
   if (ending.code !== 0 || ending.stderr) throw new GitError('new-blobs', ending);
-}
-
-/**
- * The paths, as Latin-1, at which commits reachable from `tips`, and from no ref yet, bring the blobs. What lies in no
- * commit has none: a tag can name a file.
- * @throws GitError
- */
-export async function pathsOf(
-  { dir, quarantine, signal }: Quarantined,
-  tips: readonly string[],
-  oids: ReadonlySet<string>,
-): Promise<Map<string, Set<string>>> {
-  // A list of objects (`rev-list --objects`) names one path of each, and cuts it at a line break.
-  const args = ['log', '--stdin', '--format=', '--raw', '-z', '-m', '--no-abbrev', '--no-renames'];
-  const options = { dir, signal, env: seeing(dir, quarantine) };
-  const input = tips.map((tip) => `${tip}\n`).join('');
-  const pieces = gitLines(
-    [...args, '--root', '--not', '--all'],
-    { ...options, input },
-    { separator: '\0', encoding: 'latin1' },
-  );
-  const paths = new Map<string, Set<string>>();
-  let oid: string | undefined;
-  // `:<mode> <mode> <id before> <id after> <status>`, and then the path.
-  for await (const piece of pieces) {
-    if (oid !== undefined) {
-      if (oids.has(oid)) paths.set(oid, (paths.get(oid) ?? new Set()).add(piece));
-      oid = undefined;
-    } else {
-      oid = /^\n?:\d{6} \d{6} [0-9a-f]{40} ([0-9a-f]{40}) [A-Z]\d*$/.exec(piece)?.[1];
-    }
-  }
-  return paths;
 }
 
 /** Cuts `<id> <size>\n<contents>\n` out of the chunks they come in. */

@@ -11,16 +11,15 @@ export type Pointer = {
   size: number;
 };
 
-/** What a pointer may have: its text with a size of 1 to 16 digits, and at most a CR a line. */
-const MIN_BYTES = 126;
-const MAX_BYTES = 144;
+/** Of a pointer, in bytes: its text with a size of 1 to 16 digits, and at most a CR a line. */
+export const POINTER_BYTES = { min: 126, max: 144 };
 
 const FORM =
   /^version https:\/\/git-lfs\.github\.com\/spec\/v1\r?\noid sha256:([0-9a-f]{64})\r?\nsize (\d{1,16})\s*$/;
 
 /** Whether a blob of this size may be one, so that others need not be read. */
 export function canBePointer(bytes: number): boolean {
-  return bytes >= MIN_BYTES && bytes <= MAX_BYTES;
+  return bytes >= POINTER_BYTES.min && bytes <= POINTER_BYTES.max;
 }
 
 /** Null for any other text. */

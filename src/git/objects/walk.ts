@@ -45,9 +45,9 @@ export async function isFastForward(
 export const MAX_COMPARED_BYTES = 8 * 2 ** 20;
 
 /**
- * The lines of a patch with all that commits reachable from `tips`, and from no ref yet, add to the files at `paths`, and perhaps to others;
- * merges show what is in none of their parents. No context lines, and large files are left out. As Latin-1, which
- * keeps every byte, as are the paths.
+ * The lines of a patch with all that commits reachable from `tips`, and from no ref yet, add to the files at `paths`, and
+ * perhaps to others; merges show what is in none of their parents. No context lines, and large files are left out. As
+ * Latin-1, which keeps every byte, as are the paths.
  * @param tips what is no commit, nor a tag of one, is passed over
  */
 export async function* patchOf(

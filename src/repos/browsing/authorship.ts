@@ -2,6 +2,7 @@
 import { demand, type Viewer } from '../../auth/permissions.ts';
 import { invalid, notFound } from '../../errors.ts';
 import { type BlamedLines, blame as blameOf } from '../../git/objects/blame.ts';
+import type { Commit } from '../../git/objects/commit.ts';
 import { readCommits } from '../../git/objects/history.ts';
 import type { DirectoryAt } from '../../git/objects/last-commits.ts';
 import type { TreeEntry } from '../../git/objects/read.ts';
@@ -42,12 +43,18 @@ export async function blame(
     ...{ defaultBranch, path, ref, from },
     to: last,
   });
+  const bySha = await takeBySha(allowance, repository, commits);
+  return lines.map((one) => ({ ...one, commit: bySha.get(one.sha) ?? null }));
+}
+
+async function takeBySha(
+  allowance: Allowance,
+  repository: AccessRow,
+  commits: readonly (Commit | null)[],
+): Promise<Map<string, CommitHere>> {
   await takeCommits(allowance, commits);
-  const bySha = new Map(commits.map((commit) => [commit?.sha, commit]));
-  return lines.map((one) => {
-    const commit = bySha.get(one.sha);
-    return { ...one, commit: commit ? { ...commit, repository } : null };
-  });
+  const here = commits.filter((commit) => commit !== null);
+  return new Map(here.map((commit) => [commit.sha, { ...commit, repository }]));
 }
 
 type LinesOf = { defaultBranch: string } & Required<Omit<BlameRange, 'ref'>> &
@@ -102,12 +109,11 @@ async function lastCommits(
   allowance: Allowance,
 ): Promise<Map<string, CommitHere>> {
   const { changed, commits } = await lastChanges(services, repository.id, directory);
-  await takeCommits(allowance, commits);
-  const bySha = new Map(commits.map((commit) => [commit?.sha, commit]));
+  const bySha = await takeBySha(allowance, repository, commits);
   return new Map(
     changed.flatMap(([name, sha]) => {
       const commit = bySha.get(sha);
-      return commit ? [[name, { ...commit, repository }] as const] : [];
+      return commit ? [[name, commit] as const] : [];
     }),
   );
 }

@@ -1,5 +1,6 @@
 /** What the parts of the judge look at. */
 import type { Actor } from '../../audit/record.ts';
+import type { NewBlob, Sizes } from '../../git/objects/new-blobs.ts';
 import type { Quarantined } from '../../git/objects/walk.ts';
 import type { Command, Verdict } from '../../git/transport/hooks.ts';
 
@@ -14,6 +15,16 @@ export type Brought = {
   options: readonly string[];
   /** Its signal bounds the time that looking may take. */
   place: Quarantined;
+};
+
+/** One who looks at the files that a push brings, which are read once for all of them. */
+export type Look = {
+  /** Of the files that it is shown. */
+  sizes: Sizes;
+  /** Whether it has seen enough to refuse the push. */
+  see(blob: NewBlob): Promise<boolean>;
+  /** When it has seen all of them, or enough. */
+  verdict(): Promise<Verdict>;
 };
 
 /** Reasons are shown to who pushes, line by line. */

@@ -1,14 +1,15 @@
 /** Whether the large files are here that a push points to (as GitHub asks for: its GH008). */
-import { newPointers } from '../../git/objects/new-pointers.ts';
-import type { Verdict } from '../../git/transport/hooks.ts';
+import type { NewBlob } from '../../git/objects/new-blobs.ts';
+import { POINTER_BYTES, type Pointer, parsePointer } from '../../git/objects/pointer.ts';
 import type { Services } from '../../services.ts';
-import { type Brought, refused } from './brought.ts';
+import { type Brought, type Look, refused } from './brought.ts';
 
 /** Of a refusal. */
 const MAX_SHOWN = 5;
-
-/** Of looking. It protects nobody but who pushes, so that what takes longer is let pass: some millions of objects. */
-const MAX_LOOK_MS = 20_000;
+/** Missing ones, of which no more need be found. */
+const ENOUGH = 1_000;
+/** Asked for in one query. */
+const ASKED_AT_ONCE = 10_000;
 
 type Deps = Pick<Services, 'git' | 'largeFiles'>;
 
@@ -16,45 +17,46 @@ type Deps = Pick<Services, 'git' | 'largeFiles'>;
  * Refuses new pointers to large files that the repository was not given: nobody could check them out. A client of git-lfs
  * uploads before it pushes; others forget to, as `git push --mirror` of a clone without its large files does.
  */
-export async function judgeLargeFiles(services: Deps, brought: Brought): Promise<Verdict> {
-  const limit = AbortSignal.timeout(MAX_LOOK_MS);
-  const { place } = brought;
-  const bounded = { ...place, signal: AbortSignal.any([place.signal, limit]) };
-  let missing: Map<string, number>;
-  try {
-    missing = await missingOf(services, { ...brought, place: bounded });
-  } catch (error) {
-    if (limit.aborted && !place.signal.aborted) return { accepted: true };
-    throw error;
-  }
-  if (missing.size === 0) return { accepted: true };
-  const shown = [...missing].slice(0, MAX_SHOWN);
-  const more = missing.size - shown.length;
-  return refused(
-    `The push refers to ${missing.size} large file${missing.size > 1 ? 's' : ''} that this repository was not given:`,
-    ...shown.map(([oid, size]) => `  ${oid} (${size} bytes)`),
-    ...(more > 0 ? [`  and ${more} more`] : []),
-    'Upload them first: git lfs push --all <remote>',
-  );
-}
-
-/** The size of each, by its SHA-256. */
-async function missingOf(
-  { git, largeFiles }: Deps,
-  { repository, place }: Brought,
-): Promise<Map<string, number>> {
+export function lookForPointers({ git, largeFiles }: Deps, { repository, place }: Brought): Look {
+  /** Not asked for yet. `blob`: the id of git's object. */
+  let pointers: (Pointer & { blob: string })[] = [];
+  /** The size of each, by its SHA-256. */
   const missing = new Map<string, number>();
-  for await (const pointers of newPointers(place)) {
-    const here = await largeFiles.sizes(repository.id, [
-      ...new Set(pointers.map(({ oid }) => oid)),
-    ]);
-    const unknown = pointers.filter(({ oid, size }) => here.get(oid) !== size);
-    if (unknown.length === 0) continue;
+  const ask = async () => {
+    const asked = pointers;
+    pointers = [];
+    const oids = new Set(asked.map(({ oid }) => oid));
+    const here = await largeFiles.sizes(repository.id, [...oids]);
+    const unknown = asked.filter(({ oid, size }) => here.get(oid) !== size);
+    if (unknown.length === 0) return;
     // What git has had before was judged then, and its large file may have been deleted since.
     const known = await git.objects.use(place.dir, (objects) =>
       objects.info(unknown.map(({ blob }) => blob)),
     );
     for (const [i, { oid, size }] of unknown.entries()) if (!known[i]) missing.set(oid, size);
-  }
-  return missing;
+  };
+  return {
+    sizes: POINTER_BYTES,
+    async see({ oid: blob, data }: NewBlob) {
+      const pointer = parsePointer(data.toString('latin1'));
+      if (pointer && pointers.push({ blob, ...pointer }) >= ASKED_AT_ONCE) await ask();
+      return missing.size >= ENOUGH;
+    },
+    async verdict() {
+      if (pointers.length > 0) await ask();
+      return missing.size > 0 ? refusal(missing) : { accepted: true };
+    },
+  };
+}
+
+function refusal(missing: ReadonlyMap<string, number>) {
+  const count = `${missing.size >= ENOUGH ? 'at least ' : ''}${missing.size}`;
+  const shown = [...missing].slice(0, MAX_SHOWN);
+  const more = missing.size - shown.length;
+  return refused(
+    `The push refers to ${count} large file${missing.size > 1 ? 's' : ''} that this repository was not given:`,
+    ...shown.map(([oid, size]) => `  ${oid} (${size} bytes)`),
+    ...(more > 0 ? [`  and ${more} more`] : []),
+    'Upload them first: git lfs push --all <remote>',
+  );
 }

@@ -22,10 +22,9 @@ import type { Services } from '../../services.ts';
 import { ruleColumns } from '../branch-rules.ts';
 import { judgeBranches } from './branches.ts';
 import { refused } from './brought.ts';
-import { judgeLargeFiles } from './large-files.ts';
 import { judgeLocks } from './locks.ts';
+import { judgeNewFiles } from './new-files.ts';
 import type { BegunPush } from './record.ts';
-import { judgeSecrets } from './secrets/judge.ts';
 
 type Deps = Pick<
   Services,
@@ -152,9 +151,7 @@ async function judge(services: Deps, { id, by, push, signal }: Asked): Promise<V
     if (!branches.accepted) return branches;
     const locked = await judgeLocks(services, brought);
     if (!locked.accepted) return locked;
-    const large = await judgeLargeFiles(services, brought);
-    if (!large.accepted || !row.secretScanning || !quarantine) return large;
-    return await judgeSecrets(services, brought);
+    return await judgeNewFiles(services, brought, { forSecrets: row.secretScanning });
   } catch (error) {
     if (!limit.aborted) throw error;
     return refused(

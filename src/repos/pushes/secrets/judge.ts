@@ -1,10 +1,11 @@
 /** Whether a push may bring what looks like a secret, and what its pusher is told. */
 import { recordAll } from '../../../audit/record.ts';
 import { inTransaction } from '../../../database/client.ts';
+import { MAX_COMPARED_BYTES } from '../../../git/objects/walk.ts';
 import type { Verdict } from '../../../git/transport/hooks.ts';
 import type { Services } from '../../../services.ts';
-import { type Brought, refused } from '../brought.ts';
-import { type Candidate, type Finding, findSecrets } from './scan.ts';
+import { type Brought, type Look, refused } from '../brought.ts';
+import { type Candidate, type Finding, SecretScan } from './scan.ts';
 
 /** Of a refusal. */
 const MAX_FINDINGS = 5;
@@ -14,28 +15,36 @@ const ALLOW = 'secret.allow=';
 type Deps = Pick<Services, 'db' | 'findingIds'>;
 
 /** What the pusher allows is kept, with an entry in the audit log, when nothing else of the push is refused here. */
-export async function judgeSecrets(services: Deps, brought: Brought): Promise<Verdict> {
+export function lookForSecrets(services: Deps, brought: Brought): Look {
   const { repository, tips, options, place } = brought;
-  if (tips.length === 0) return { accepted: true };
   const wanted = new Set(
     options.filter((one) => one.startsWith(ALLOW)).map((one) => one.slice(ALLOW.length).trim()),
   );
   /** Of those that the pusher allows, the ones that are there and were not allowed before. */
   const fresh = new Map<string, Candidate>();
-  const allowed = async (candidates: readonly Candidate[]) => {
-    const kept = await keptAmong(services, repository.id, candidates);
-    for (const one of candidates)
-      if (wanted.has(one.id) && !kept.has(one.id)) fresh.set(one.id, one);
-    return kept.union(wanted);
+  const scan = new SecretScan(place, tips, {
+    idOf: (kind, text) => services.findingIds(repository.id, kind, text),
+    async allowed(candidates) {
+      const kept = await keptAmong(services, repository.id, candidates);
+      for (const one of candidates)
+        if (wanted.has(one.id) && !kept.has(one.id)) fresh.set(one.id, one);
+      return kept.union(wanted);
+    },
+    limit: MAX_FINDINGS,
+  });
+  return {
+    sizes: { min: 1, max: MAX_COMPARED_BYTES - 1 },
+    see: (blob) => scan.see(blob),
+    async verdict() {
+      const findings = await scan.findings();
+      if (findings.length > 0) return refusal(findings);
+      if (fresh.size > 0) await keep(services, brought, [...fresh.values()]);
+      const notes = [...wanted]
+        .filter((id) => !fresh.has(id))
+        .map((id) => `${ALLOW}${id}: nothing new is allowed by it.`);
+      return { accepted: true, notes };
+    },
   };
-  const idOf = (kind: string, text: string) => services.findingIds(repository.id, kind, text);
-  const findings = await findSecrets(place, tips, { idOf, allowed, limit: MAX_FINDINGS });
-  if (findings.length > 0) return refusal(findings);
-  if (fresh.size > 0) await keep(services, brought, [...fresh.values()]);
-  const notes = [...wanted]
-    .filter((id) => !fresh.has(id))
-    .map((id) => `${ALLOW}${id}: nothing new is allowed by it.`);
-  return { accepted: true, notes };
 }
 
 function refusal(findings: readonly Finding[]): Verdict {

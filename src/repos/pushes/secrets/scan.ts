@@ -7,8 +7,9 @@
  * half the time of a walk over all their patches. A file that is new may hold what was there before; only lines that
  * the push adds count.
  */
-import { newBlobs, pathsOf } from '../../../git/objects/new-blobs.ts';
-import { MAX_COMPARED_BYTES, patchOf, type Quarantined } from '../../../git/objects/walk.ts';
+import { pathsOf } from '../../../git/objects/file-changes.ts';
+import type { NewBlob } from '../../../git/objects/new-blobs.ts';
+import { patchOf, type Quarantined } from '../../../git/objects/walk.ts';
 import { takeTurns } from '../take-turns.ts';
 import { addedLines } from './added-lines.ts';
 import { secretsIn } from './find.ts';
@@ -43,36 +44,70 @@ const MAX_FILES = 200;
 /** Of one file, in all its versions, because each is looked for in each line: one of nothing but keys needs no more. */
 const MAX_OF_FILE = 200;
 
-/** The secrets that commits reachable from `tips`, and from no ref yet, add. @throws GitError; the reason of the signal */
-export async function findSecrets(
-  place: Quarantined,
-  tips: readonly string[],
-  options: ScanOptions,
-): Promise<Finding[]> {
-  const findings = new Map<string, Finding>();
-  const turn = takeTurns(place.signal);
+/** Looks for the secrets that commits reachable from `tips`, and from no ref yet, add. */
+export class SecretScan {
+  readonly #place: Quarantined;
+  readonly #tips: readonly string[];
+  readonly #options: ScanOptions;
+  readonly #turn: () => Promise<void> | undefined;
+  /** By id. */
+  readonly #findings = new Map<string, Finding>();
   /** By the ids of their files. */
-  let suspects = new Map<string, Suspect[]>();
-  const locate = async () => {
-    const candidates = await placed(place, tips, suspects);
-    suspects = new Map();
-    const allowed = await options.allowed([...candidates.values()].flat());
-    for await (const finding of added(place, tips, candidates)) {
-      if (allowed.has(finding.id)) continue;
-      if (!findings.has(finding.id)) findings.set(finding.id, finding);
-      if (findings.size >= options.limit) break;
+  #suspects = new Map<string, Suspect[]>();
+
+  constructor(place: Quarantined, tips: readonly string[], options: ScanOptions) {
+    this.#place = place;
+    this.#tips = tips;
+    this.#options = options;
+    this.#turn = takeTurns(place.signal);
+  }
+
+  /** A file that is new. True when there are as many findings as are wanted. @throws GitError; the reason of the signal */
+  async see({ oid, data }: NewBlob): Promise<boolean> {
+    const found = await this.#suspectsIn(data);
+    if (found.length > 0) this.#suspects.set(oid, found);
+    if (this.#suspects.size >= MAX_FILES) await this.#locate();
+    return this.#isFull;
+  }
+
+  /** @throws GitError; the reason of the signal */
+  async findings(): Promise<Finding[]> {
+    if (!this.#isFull) await this.#locate();
+    return [...this.#findings.values()];
+  }
+
+  get #isFull(): boolean {
+    return this.#findings.size >= this.#options.limit;
+  }
+
+  async #suspectsIn(data: Buffer): Promise<Suspect[]> {
+    if (data.subarray(0, BINARY_BYTES).includes(0)) return [];
+    const found = new Map<string, Suspect>();
+    for (const secret of secretsIn(data, data.toString('latin1'))) {
+      await this.#turn();
+      if (!secret) continue;
+      const { kind, text } = secret;
+      const id = this.#options.idOf(kind, text);
+      found.set(id, { id, kind, firstLine: text.split(/\r?\n/, 1)[0] ?? '' });
+      if (found.size >= MAX_OF_FILE) break;
     }
-  };
-  for await (const blobs of newBlobs(place, MAX_COMPARED_BYTES)) {
-    for (const { oid, data } of blobs) {
-      const found = await suspectsIn(data, options, turn);
-      if (found.length > 0) suspects.set(oid, found);
-      if (suspects.size >= MAX_FILES) await locate();
-      if (findings.size >= options.limit) return [...findings.values()];
+    await this.#turn();
+    return [...found.values()];
+  }
+
+  async #locate(): Promise<void> {
+    const suspects = this.#suspects;
+    this.#suspects = new Map();
+    if (suspects.size === 0) return;
+    const candidates = await placed(this.#place, this.#tips, suspects);
+    if (candidates.size === 0) return;
+    const allowed = await this.#options.allowed([...candidates.values()].flat());
+    for await (const finding of added(this.#place, this.#tips, candidates)) {
+      if (allowed.has(finding.id)) continue;
+      if (!this.#findings.has(finding.id)) this.#findings.set(finding.id, finding);
+      if (this.#isFull) break;
     }
   }
-  if (suspects.size > 0) await locate();
-  return [...findings.values()];
 }
 
 /** The suspects of files that the push brings, by path as Latin-1. Others are here already, as bases of deltas. */
@@ -95,25 +130,6 @@ async function placed(
   return candidates;
 }
 
-async function suspectsIn(
-  data: Buffer,
-  { idOf }: ScanOptions,
-  turn: () => Promise<void> | undefined,
-): Promise<Suspect[]> {
-  if (data.subarray(0, BINARY_BYTES).includes(0)) return [];
-  const found = new Map<string, Suspect>();
-  for (const secret of secretsIn(data, data.toString('latin1'))) {
-    await turn();
-    if (!secret) continue;
-    const { kind, text } = secret;
-    const id = idOf(kind, text);
-    found.set(id, { id, kind, firstLine: text.split(/\r?\n/, 1)[0] ?? '' });
-    if (found.size >= MAX_OF_FILE) break;
-  }
-  await turn();
-  return [...found.values()];
-}
-
 /** The lines of a patch of these files that add one of their candidates. */
 async function* added(
   place: Quarantined,
@@ -121,7 +137,6 @@ async function* added(
   candidates: ReadonlyMap<string, Candidate[]>,
 ): AsyncGenerator<Finding> {
   const paths = [...candidates.keys()];
-  if (paths.length === 0) return;
   const turn = takeTurns(place.signal);
   for await (const { text, path, ...where } of addedLines(patchOf(place, tips, paths))) {
     const wait = turn();

@@ -1,0 +1,59 @@
+/** What is looked for in the files that a push brings, which are read once for all who look. */
+import { newBlobs } from '../../git/objects/new-blobs.ts';
+import type { Verdict } from '../../git/transport/hooks.ts';
+import type { Services } from '../../services.ts';
+import type { Brought, Look } from './brought.ts';
+import { lookForPointers } from './large-files.ts';
+import { lookForSecrets } from './secrets/judge.ts';
+
+/**
+ * Of looking for large files alone. It protects nobody but who pushes, so that what takes longer is let pass: some millions
+ * of objects. Secrets are looked for to the end, and what may take no longer than all of the judge's work comes with them.
+ */
+const MAX_POINTERS_MS = 20_000;
+
+type Deps = Pick<Services, 'db' | 'findingIds' | 'git' | 'largeFiles'>;
+
+/** @throws GitError; the reason of the signal */
+export async function judgeNewFiles(
+  services: Deps,
+  brought: Brought,
+  { forSecrets }: { forSecrets: boolean },
+): Promise<Verdict> {
+  const pointers = lookForPointers(services, brought);
+  if (forSecrets) return shown(brought, [pointers, lookForSecrets(services, brought)]);
+  const { place } = brought;
+  const limit = AbortSignal.timeout(MAX_POINTERS_MS);
+  const bounded = { ...place, signal: AbortSignal.any([place.signal, limit]) };
+  try {
+    return await shown({ place: bounded }, [pointers]);
+  } catch (error) {
+    if (limit.aborted && !place.signal.aborted) return { accepted: true };
+    throw error;
+  }
+}
+
+/** The first of the looks that refuses decides; those behind it may keep what the push allows. */
+async function shown(
+  { place }: Pick<Brought, 'place'>,
+  looks: readonly [Look, ...Look[]],
+): Promise<Verdict> {
+  const sizes = {
+    min: Math.min(...looks.map(({ sizes }) => sizes.min)),
+    max: Math.max(...looks.map(({ sizes }) => sizes.max)),
+  };
+  for await (const blobs of newBlobs(place, sizes))
+    for (const blob of blobs)
+      for (const look of looks) {
+        const { min, max } = look.sizes;
+        const { length } = blob.data;
+        if (length >= min && length <= max && (await look.see(blob))) return look.verdict();
+      }
+  const notes: string[] = [];
+  for (const look of looks) {
+    const verdict = await look.verdict();
+    if (!verdict.accepted) return verdict;
+    notes.push(...(verdict.notes ?? []));
+  }
+  return { accepted: true, notes };
+}
