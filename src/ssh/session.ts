@@ -12,6 +12,7 @@ import { busy, invalid, isUnexpected, toPublic } from '../errors.ts';
 import { type Ending, GitError } from '../git/processes/run.ts';
 import { RequestLimit, RequestTooLong } from '../git/transport/requests.ts';
 import { type Service, type Session, uploadPack } from '../git/transport/transport.ts';
+import { addressOf, openForLfs } from '../lfs/lfs.ts';
 import { inTransferTurn, OF_GIT } from '../limits/transfer-turns.ts';
 import { inFolder } from '../repos/folder.ts';
 import { openForGit } from '../repos/repos.ts';
@@ -170,12 +171,11 @@ async function authenticate(
   viewer: Account,
   { output, exit }: Conversation,
 ): Promise<void> {
-  const action = operation === 'upload' ? 'repository.push' : 'repository.read';
-  const repositoryId = await openForGit(services, viewer, place, action);
+  const repositoryId = await openForLfs(services, viewer, place, operation);
   const grant = { repositoryId, credentialId: viewer.credential.id, operation };
   const token = services.lfs.tokens.issue(grant, LFS_SECONDS);
   const answer = {
-    href: `${services.urls.base}/${place.namespace}/${place.name}.git/info/lfs`,
+    href: addressOf(services, place),
     header: { Authorization: `Bearer ${token}` },
     expires_in: LFS_SECONDS,
   };

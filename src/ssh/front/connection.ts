@@ -32,7 +32,7 @@ export type Owner = {
   readonly isClosing: boolean;
 };
 
-/** Serves a client whose first line was read. `over` is called once, when it is gone. */
+/** Serves a client whose first line was read, until it is gone. */
 export function serveConnection(
   client: Connection,
   { socket, address, owner }: { socket: Socket; address: string; owner: Owner },
