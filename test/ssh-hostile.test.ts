@@ -3,10 +3,12 @@ import { type ChildProcess, spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { readdir, readFile } from 'node:fs/promises';
-import { connect, type Socket } from 'node:net';
+import { type AddressInfo, connect, createServer, type Socket } from 'node:net';
 import { join } from 'node:path';
 import ssh2 from 'ssh2';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
+import { FrameReader, jsonFrame, type LineRequest } from '../src/ssh/frames.ts';
+import { socketPath } from '../src/ssh/socket-path.ts';
 import { Workspace } from './git.ts';
 import { Client, cloneDatabase, eventually, startApp, type TestApp } from './harness.ts';
 import { needs } from './needs.ts';
@@ -225,6 +227,115 @@ test('sessions of a connection are few, also without a command, and soon over th
   expect(running.closed).toBe(false);
   client.end();
   await once(client, 'close');
+});
+
+/** What the server says to `first`, as the process that speaks SSH would say it. */
+function ask(first: Buffer): { socket: Socket; said: Buffer[]; frames: [string, unknown][] } {
+  const socket = connect(socketPath(app.app.services.config.dataDir));
+  const said: Buffer[] = [];
+  const frames: [string, unknown][] = [];
+  const reader = new FrameReader({
+    bytes: (kind) => frames.push([kind, null]),
+    json: (kind, value) => frames.push([kind, value]),
+  });
+  socket.on('error', () => {});
+  socket.on('data', (chunk: Buffer) => {
+    said.push(chunk);
+    if (first.includes('"command"')) reader.take(chunk);
+  });
+  socket.write(first);
+  return { socket, said, frames };
+}
+
+test('a line is given to who has its ticket, once', async () => {
+  const command = "git-upload-pack 'ada/hello.git'";
+  const opening = { credential: user.id, command, address: '127.0.0.1' };
+  const asked = ask(jsonFrame('open', opening));
+  const ticket = await eventually(() => {
+    const [, line] = asked.frames.find(([kind]) => kind === 'line') ?? [];
+    return (line as LineRequest | undefined)?.ticket ?? Promise.reject(new Error('no line'));
+  });
+  for (const one of ['', 'x', `${ticket}x`, 5, null]) {
+    const forged = ask(jsonFrame('ticket', { ticket: one }));
+    await once(forged.socket, 'close');
+    expect(Buffer.concat(forged.said)).toHaveLength(0);
+  }
+  const line = ask(jsonFrame('ticket', { ticket }));
+  await eventually(() => expect(Buffer.concat(line.said).toString()).toContain('refs/heads/main'));
+  const again = ask(jsonFrame('ticket', { ticket }));
+  await once(again.socket, 'close');
+  expect(Buffer.concat(again.said)).toHaveLength(0);
+  // Git is ended with the command, which ends with its connection.
+  asked.socket.destroy();
+  await once(line.socket, 'close');
+  await eventually(() => expect(app.app.services.git.transfers.counts.running).toBe(0));
+});
+
+test('clients that vanish leave no descriptor, program or turn behind', async () => {
+  const descriptors = async () => {
+    const of = (pid: number) => readdir(`/proc/${pid}/fd`);
+    return [(await of(process.pid)).length, (await of(app.app.ssh?.pid ?? 0)).length];
+  };
+  await answers();
+  await eventually(() => expect(app.app.ssh?.counts.connections).toBeDefined());
+  const before = await descriptors();
+  const tip = await workspace.git('much', 'rev-parse', 'HEAD');
+  for (let round = 0; round < 5; round++) {
+    const children = Array.from({ length: 4 }, () => begin("git-upload-pack 'ada/hello.git'"));
+    for (const child of children) {
+      await once(child.stdout as NodeJS.ReadableStream, 'data');
+      child.stdin?.write(`0032want ${tip}\n00000009done\n`);
+    }
+    // In the middle of what is sent.
+    await Promise.all(children.map((child) => once(child.stdout as never, 'data')));
+    for (const child of children) child.kill('SIGKILL');
+  }
+  await eventually(async () => {
+    expect(app.app.services.git.transfers.counts.running).toBe(0);
+    const [server = 0, front = 0] = await descriptors();
+    expect(server).toBeLessThanOrEqual((before[0] ?? 0) + 2);
+    expect(front).toBeLessThanOrEqual((before[1] ?? 0) + 2);
+  });
+});
+
+test('a slow client gets all of a fetch, also after git has ended', async () => {
+  // It passes 700 kB a second, so that what waits when git has ended takes longer than a socket is kept for a reader.
+  const proxy = createServer((near) => {
+    const far = connect(port(), '127.0.0.1');
+    const slowly = setInterval(() => near.write(far.read(70_000) ?? far.read() ?? ''), 100);
+    for (const one of [near, far]) one.on('error', () => {});
+    near.pipe(far);
+    near.once('close', () => {
+      clearInterval(slowly);
+      far.destroy();
+    });
+    far.once('end', () => near.end());
+  });
+  proxy.listen(0, '127.0.0.1');
+  await once(proxy, 'listening');
+  try {
+    await workspace.git('.', 'init', '-q', 'slow');
+    await workspace.commit('slow', { 'slow.bin': randomBytes(4_000_000) });
+    await user.git('slow', 'push', '-q', user.url('ada/hello'), 'HEAD:refs/heads/slow');
+    const slow = new SshUser(workspace, user.key, (proxy.address() as AddressInfo).port);
+    const url = slow.url('ada/hello');
+    await slow.git('.', 'clone', '-q', '--bare', '--single-branch', '-b', 'slow', url, 'slowly');
+  } finally {
+    proxy.close();
+  }
+});
+
+test('the death of the process that speaks SSH ends fetches that are under way', async () => {
+  const tip = await workspace.git('much', 'rev-parse', 'HEAD');
+  const child = begin("git-upload-pack 'ada/hello.git'");
+  await once(child.stdout as NodeJS.ReadableStream, 'data');
+  child.stdin?.write(`0032want ${tip}\n00000009done\n`);
+  await once(child.stdout as NodeJS.ReadableStream, 'data');
+  child.stdout?.pause();
+  process.kill(app.app.ssh?.pid ?? 0, 'SIGKILL');
+  await eventually(() => expect(app.app.services.git.transfers.counts.running).toBe(0));
+  child.kill('SIGKILL');
+  await eventually(() => answers());
 });
 
 test('what runs with a key is broken off when the key is deleted', async () => {

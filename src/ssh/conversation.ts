@@ -2,11 +2,14 @@
  * The server's side of one command over SSH: the client's input, and where the command's outputs go. Its socket may be
  * that of the process that speaks SSH, or of another server, which has that process.
  */
+import type { Socket } from 'node:net';
 import { type Duplex, Readable, Writable } from 'node:stream';
-import { type Exit, FrameReader, jsonFrame, writeBytes } from './frames.ts';
+import { drained } from '../git/transport/relay.ts';
+import { type Exit, FrameReader, jsonFrame, type LineRequest, writeBytes } from './frames.ts';
+import type { Lines } from './lines.ts';
 
 const CHECK_MS = 5_000;
-/** For the other end to close, after the end. */
+/** For the other end to close, after it was given the end. */
 const LINGER_MS = 5_000;
 
 export type Conversation = {
@@ -14,6 +17,12 @@ export type Conversation = {
   output: Writable;
   /** Aborts when the client is gone. */
   readonly gone: AbortSignal;
+  /**
+   * Opens a connection to the process that speaks SSH, over which a program sends its output without frames. Null where
+   * `socket` is another server's, to which there is none.
+   * @throws Error when it does not come
+   */
+  openLine(): Promise<Socket> | null;
   /** Of standard error. */
   say(text: string): void;
   /** From now on it ends when nothing is moved in either direction for so long. */
@@ -22,8 +31,11 @@ export type Conversation = {
   exit(code: number): void;
 };
 
-/** Over a socket that is at the first byte of the input. */
-export function conversationOver(socket: Duplex): Conversation {
+/**
+ * Over a socket that is at the first byte of the input.
+ * @param lines null where the other end can open none
+ */
+export function conversationOver(socket: Duplex, lines: Lines | null): Conversation {
   const gone = new AbortController();
   let movedAt = performance.now();
   let timer: NodeJS.Timeout | undefined;
@@ -38,7 +50,7 @@ export function conversationOver(socket: Duplex): Conversation {
       moved();
       if (socket.destroyed) return done();
       if (writeBytes(socket, 'data', chunk)) return done();
-      drained(socket, () => {
+      drained(socket).then(() => {
         moved();
         done();
       });
@@ -59,6 +71,7 @@ export function conversationOver(socket: Duplex): Conversation {
     },
     json(kind) {
       if (kind === 'end' && !input.destroyed) input.push(null);
+      else if (kind === 'moved') moved();
     },
   });
   socket.on('data', (chunk: Buffer) => {
@@ -85,10 +98,12 @@ export function conversationOver(socket: Duplex): Conversation {
     // What the client still sends is read and dropped, until it closes.
     input.destroy();
     if (socket.destroyed) return;
-    socket.end(jsonFrame('exit', { code } satisfies Exit));
     socket.resume();
-    const linger = setTimeout(() => socket.destroy(), LINGER_MS);
-    socket.once('close', () => clearTimeout(linger));
+    // A slow client may take minutes for what was written before; one that takes nothing is ended by the other end.
+    socket.end(jsonFrame('exit', { code } satisfies Exit), () => {
+      const linger = setTimeout(() => socket.destroy(), LINGER_MS);
+      socket.once('close', () => clearTimeout(linger));
+    });
   };
   const say = (text: string) => {
     if (!socket.destroyed) writeBytes(socket, 'error', Buffer.from(text));
@@ -97,6 +112,12 @@ export function conversationOver(socket: Duplex): Conversation {
     input,
     output,
     gone: gone.signal,
+    openLine() {
+      if (!lines) return null;
+      const { ticket, line } = lines.await(gone.signal);
+      socket.write(jsonFrame('line', { ticket } satisfies LineRequest));
+      return line;
+    },
     say,
     endAfterSilence(ms, why) {
       const check = () => {
@@ -114,14 +135,4 @@ export function conversationOver(socket: Duplex): Conversation {
       else output.end(() => finish(code));
     },
   };
-}
-
-function drained(socket: Duplex, go: () => void): void {
-  const once = () => {
-    socket.off('drain', once);
-    socket.off('close', once);
-    go();
-  };
-  socket.once('drain', once);
-  socket.once('close', once);
 }

@@ -9,6 +9,7 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { channel } from 'node:diagnostics_channel';
 import { stat } from 'node:fs/promises';
+import type { Socket } from 'node:net';
 import type { Duplex, Readable, Writable } from 'node:stream';
 import { runProgram } from '../../processes/starter.ts';
 import { environment, type Surroundings } from './environment.ts';
@@ -81,6 +82,7 @@ const MiB = 2 ** 20;
 /** A process that was started. Its standard output must be read to the end, or the process be ended. */
 export class GitProcess implements Disposable {
   readonly stdin: Writable;
+  /** Not of one that writes to a socket of its own (`startGitOn`). */
   readonly stdout: Readable;
   /** The extra pipes, from descriptor 3 on. */
   readonly pipes: readonly Duplex[];
@@ -138,9 +140,30 @@ export class GitProcess implements Disposable {
  * Starts git with all its streams piped.
  * @throws FolderMissing, GitUnavailable
  */
-export async function startGit(
+export function startGit(args: readonly string[], options: GitOptions = {}): Promise<GitProcess> {
+  return startWriting('pipe', args, options);
+}
+
+/**
+ * Starts git with `socket` as its standard output. Nothing of what it writes passes this process, which closes its own end.
+ * @throws as `startGit`
+ */
+export async function startGitOn(
+  socket: Socket,
   args: readonly string[],
   options: GitOptions = {},
+): Promise<Omit<GitProcess, 'stdout'>> {
+  try {
+    return await startWriting(socket, args, options);
+  } finally {
+    socket.destroy();
+  }
+}
+
+async function startWriting(
+  stdout: 'pipe' | Socket,
+  args: readonly string[],
+  options: GitOptions,
 ): Promise<GitProcess> {
   const cwd = options.cwd ?? options.dir ?? '/';
   try {
@@ -148,7 +171,7 @@ export async function startGit(
       const child = spawn('git', args, {
         cwd,
         env: environment(options),
-        stdio: ['pipe', 'pipe', 'pipe', ...Array(options.extraPipes ?? 0).fill('pipe')],
+        stdio: ['pipe', stdout, 'pipe', ...Array(options.extraPipes ?? 0).fill('pipe')],
       });
       // For as long as it runs: an `error` without a listener would end the server, and there is one when a signal
       // cannot be sent.

@@ -22,7 +22,8 @@ export async function relay(
   return process.ended;
 }
 
-function drained(output: Writable): Promise<void> {
+/** Resolves when `output` wants more, and when it is closed. */
+export function drained(output: Writable): Promise<void> {
   return new Promise((resolve) => {
     const go = () => {
       output.off('drain', go);

@@ -4,9 +4,16 @@
  * A push is over for its client only when `settle` is: what git says after the verdict is held back until
  * then, so no client gets success for a push that is not recorded.
  */
+import type { Socket } from 'node:net';
 import type { Duplex, Readable, Writable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
-import { type Ending, type GitProcess, startGit } from '../processes/run.ts';
+import {
+  type Ending,
+  type GitOptions,
+  type GitProcess,
+  startGit,
+  startGitOn,
+} from '../processes/run.ts';
 import { type Command, HookReader, type Push, type Verdict, writeVerdict } from './hooks.ts';
 import { FLUSH, pktLine } from './pkt-line.ts';
 import { relay, relayToReader } from './relay.ts';
@@ -75,6 +82,19 @@ export async function uploadPack(
   using process = await start('git-upload-pack', dir, modeOf(session), { protocol, signal });
   feed(input, process);
   return await relayToReader(process, output);
+}
+
+/** As `uploadPack`. What git sends goes over `line` without passing this process; git is ended when nobody reads it. */
+export async function uploadPackOn(
+  line: Socket,
+  session: Session,
+  input: Readable,
+): Promise<Ending> {
+  const { dir, protocol, signal } = session;
+  const options = optionsOf('git-upload-pack', dir, { protocol, signal });
+  using process = await startGitOn(line, argsOf('git-upload-pack', dir, modeOf(session)), options);
+  feed(input, process);
+  return await process.ended;
 }
 
 export type PushRules = {
@@ -150,22 +170,32 @@ export async function receivePack(
   return ending;
 }
 
+type Settings = {
+  protocol?: string;
+  signal: AbortSignal;
+  extraPipes?: number;
+  config?: Record<string, string>;
+};
+
 function start(
   service: Service,
   dir: string,
   args: string[],
-  {
-    protocol,
-    config,
-    ...options
-  }: {
-    protocol?: string;
-    signal: AbortSignal;
-    extraPipes?: number;
-    config?: Record<string, string>;
-  },
+  settings: Settings,
 ): Promise<GitProcess> {
-  return startGit([service.slice('git-'.length), ...args, dir], {
+  return startGit(argsOf(service, dir, args), optionsOf(service, dir, settings));
+}
+
+function argsOf(service: Service, dir: string, args: string[]): string[] {
+  return [service.slice('git-'.length), ...args, dir];
+}
+
+function optionsOf(
+  service: Service,
+  dir: string,
+  { protocol, config, ...options }: Settings,
+): GitOptions {
+  return {
     ...options,
     cwd: dir,
     config: service === 'git-upload-pack' ? UPLOAD : { ...RECEIVE, ...config },
@@ -173,7 +203,7 @@ function start(
       ...(versionOf(protocol) > 0 && { GIT_PROTOCOL: `version=${versionOf(protocol)}` }),
       ...(service === 'git-receive-pack' && { GIT_ALLOC_LIMIT: RECEIVE_ALLOCATION }),
     },
-  });
+  };
 }
 
 function modeOf({ isConversation }: Session): string[] {
@@ -181,7 +211,7 @@ function modeOf({ isConversation }: Session): string[] {
 }
 
 /** Git may end before it has read everything, and the client may leave before it has sent everything. */
-function feed(input: Readable, process: GitProcess): void {
+function feed(input: Readable, process: Pick<GitProcess, 'stdin'>): void {
   pipeline(input, process.stdin).catch(() => process.stdin.destroy());
 }
 

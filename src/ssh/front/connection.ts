@@ -61,7 +61,10 @@ export function serveConnection(
       idle = setTimeout(() => client.end(), owner.isClosing ? 0 : limits.idleMs);
   };
 
+  // The library writes each part of a packet by itself; what it answers to what came is sent in one go.
+  socket.prependListener('data', () => socket.cork());
   socket.on('data', () => {
+    socket.uncork();
     if (!isKnown && socket.bytesRead > MAX_LOGIN_BYTES) refuse('too much came before a key');
     else if (socket.writableLength > MAX_UNSENT) refuse('a client takes nothing');
     else
