@@ -10,6 +10,7 @@ import type { PrismaClient } from '../prisma/generated/client.ts';
 import { recordUsage } from './auth/last-used.ts';
 import { seedOperator } from './auth/operator.ts';
 import { openRechecks } from './auth/rechecks.ts';
+import { openIssuer } from './auth/sign-in/issuers.ts';
 import { issueSignInLink } from './auth/sign-in/links.ts';
 import { openCluster } from './cluster/cluster.ts';
 import { openMembers } from './cluster/members.ts';
@@ -138,6 +139,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
     lfs: openLfs(process.keys.derive('tokens for large files'), config.gitTransfers),
     findingIds: createFindingIds(process.keys.derive('findings of secrets')),
     usage: recordUsage({ pool, log }),
+    issuers: config.issuers.map((one) => openIssuer(one, process.keys.derive('signing in'), log)),
     rechecks: openRechecks({ pool, log }),
     reads: new Reads(),
     places: openPlaces({ pool }),

@@ -20,7 +20,14 @@ import {
 } from './variables/docker.ts';
 import * as kinds from './variables/kinds.ts';
 import { whyUnknown } from './variables/misspelt.ts';
+import {
+  FURTHER_OIDC_VARIABLES,
+  type IssuerConfig,
+  issuersOf,
+  OIDC_VARIABLES,
+} from './variables/oidc.ts';
 import { S3_VARIABLES, type S3Config, s3Of } from './variables/s3.ts';
+import { SECRET_VARIABLES } from './variables/secret.ts';
 import { SSH_VARIABLES, type SshConfig, sshOf } from './variables/ssh.ts';
 import {
   TRACING_VARIABLES,
@@ -102,6 +109,8 @@ export type Config = {
   /** For how long the store of large files keeps what nobody has, and with it what an upload counts on. */
   lfsGraceHours: number;
   ssh: SshConfig | 'off';
+  /** Of identities, by which people sign in. */
+  issuers: IssuerConfig[];
   /** Whose `X-Forwarded-For` is believed: so many hops, or those addresses; nobody's when false. */
   trustedProxies: false | number | string[];
   /** Requests per plan; `off` for trusted networks and benchmarks. */
@@ -223,6 +232,7 @@ export const VARIABLES = {
     kinds.integer(1, 720),
   ],
   ...SSH_VARIABLES,
+  ...OIDC_VARIABLES,
   LOAM_TRUSTED_PROXIES: [
     '',
     'proxies whose X-Forwarded-For is believed: addresses and CIDRs with commas between, or how many there are',
@@ -264,17 +274,6 @@ type Value<V> = V extends readonly [infer Fallback, string, infer Kind extends z
 type Values<T> = { [N in keyof T]: Value<T[N]> };
 type Env = Record<string, string | undefined>;
 
-/** Their values are never shown. */
-export const SECRET_VARIABLES: readonly string[] = [
-  'DATABASE_URL',
-  'LOAM_ADMIN_TOKEN',
-  'LOAM_SECRET_KEY',
-  'LOAM_REDIS_URL',
-  'AWS_SECRET_ACCESS_KEY',
-  'AWS_SESSION_TOKEN',
-  'OTEL_EXPORTER_OTLP_HEADERS',
-  'OTEL_EXPORTER_OTLP_TRACES_HEADERS',
-];
 /** Characters of a message or a value. */
 const SHOWN = 200;
 
@@ -286,7 +285,7 @@ export function unsetSecrets(): void {
 /** @throws ConfigError naming the variable. */
 export function readConfig(env: Env = process.env): Config {
   for (const [name, value] of Object.entries(env)) {
-    const why = whyUnknown(name, value, Object.keys(VARIABLES));
+    const why = whyUnknown(name, value, [...Object.keys(VARIABLES), ...FURTHER_OIDC_VARIABLES]);
     if (why) throw new ConfigError(`${beginning(name)}: ${why}`);
   }
   const values = readValues(env, VARIABLES);
@@ -332,6 +331,10 @@ export function readConfig(env: Env = process.env): Config {
     auditDays: values.LOAM_AUDIT_DAYS,
     lfsGraceHours: values.LOAM_LFS_GRACE_HOURS,
     ssh: sshOf(values),
+    issuers: issuersOf(
+      (table) => readValues(env, table),
+      (name, why) => refusal(name, '', why),
+    ),
     trustedProxies: values.LOAM_TRUSTED_PROXIES ?? false,
     rateLimits: values.LOAM_RATE_LIMITS ?? planLimits,
     redis: values.LOAM_REDIS_URL,
@@ -386,7 +389,8 @@ function refuseContradictions(env: Env, values: Values<typeof VARIABLES>): void 
 function refusal(name: string, text: string, why: string): ConfigError {
   if (SECRET_VARIABLES.includes(name) || /\/\/[^/]*@/.test(text))
     return new ConfigError(`${name}: ${why}`);
-  return new ConfigError(`${name}: ${beginning(why)} (got ${beginning(JSON.stringify(text))})`);
+  const got = text && ` (got ${beginning(JSON.stringify(text))})`;
+  return new ConfigError(`${name}: ${beginning(why)}${got}`);
 }
 
 /** Enough of it to recognize it. */

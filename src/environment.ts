@@ -3,7 +3,8 @@
  * unconfined job of a server that is not root has the same as we.
  */
 import { closeSync, openSync, readFileSync, writeSync } from 'node:fs';
-import { SECRET_VARIABLES, unsetSecrets } from './config.ts';
+import { unsetSecrets } from './config.ts';
+import { SECRET_VARIABLES } from './variables/secret.ts';
 
 /**
  * Takes the secrets out of our own environment, once they have been read: the variables, which our children would

@@ -13,6 +13,7 @@ export const PREFIXES = {
   deploy: 'DeployKey',
   ses: 'Session',
   sil: null,
+  idn: null,
   wh: 'Webhook',
   evt: null,
   dlv: 'Delivery',

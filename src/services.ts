@@ -5,6 +5,7 @@
 import type pg from 'pg';
 import type { Usage } from './auth/last-used.ts';
 import type { Rechecks } from './auth/rechecks.ts';
+import type { Issuer } from './auth/sign-in/issuers.ts';
 import type { Cluster } from './cluster/cluster.ts';
 import type { Config } from './config.ts';
 import type { Signer } from './crypto/signed-links.ts';
@@ -57,6 +58,8 @@ export type Services = ProcessServices & {
   findingIds: FindingIds;
   /** Notes when credentials are used. */
   usage: Usage;
+  /** Of identities, by which people sign in. */
+  issuers: readonly Issuer[];
   /** Asks for open streams whether their viewers may still see them. */
   rechecks: Rechecks;
   /** What answers may hold of what is large. */

@@ -61,7 +61,7 @@ export type Actor = {
   userId: string | null;
   username: string;
   credential: {
-    kind: 'pat' | 'key' | 'ssh' | 'deploy' | 'session';
+    kind: 'pat' | 'key' | 'ssh' | 'deploy' | 'session' | 'oidc';
     id: string;
     name: string;
   } | null;

@@ -108,8 +108,7 @@ export async function createUser(
 ): Promise<User> {
   const operator = demandOperator(viewer);
   checkName('username', input.username);
-  if (input.email.length > MAX_EMAIL || !EMAIL.test(input.email))
-    throw invalid('email', 'must be an address such as ada@example.com');
+  if (!isEmail(input.email)) throw invalid('email', 'must be an address such as ada@example.com');
   const user = { ...input, id: newId('user'), email: input.email.toLowerCase() };
   return inTransaction(db, (tx) => insertUser(tx, operator, user)).catch((error) => {
     if (violatesUnique(error, 'email'))
@@ -312,6 +311,11 @@ export async function insertUser(
     details: { plan },
   });
   return { ...user, namespace: { id: namespaceId } };
+}
+
+/** Whether it has the form of one. */
+export function isEmail(text: string): boolean {
+  return text.length <= MAX_EMAIL && EMAIL.test(text);
 }
 
 function checkName(field: string, name: string): void {

@@ -36,14 +36,26 @@ type Pool = Services['pool'];
 
 /** `credential` null: none was given. */
 export async function authenticate(
-  { pool, usage }: Pick<Services, 'pool' | 'usage'>,
+  { pool, usage, issuers }: Pick<Services, 'pool' | 'usage' | 'issuers'>,
   credential: Credential | null,
 ): Promise<Viewer> {
   if (credential === null) return NOBODY;
-  const account = await accountOf(pool, credential);
+  const token = tokenOf(credential);
+  const account =
+    token !== null && JWT.test(token)
+      ? await byIssuer(pool, issuers, token)
+      : await accountOf(pool, credential);
   if (!account) return { kind: 'anonymous', failure: refusedCredentials() };
   usage.note(account.credential);
   return account;
+}
+
+/** What may be an access token of an issuer; no token of ours has dots. */
+const JWT = /^eyJ[\w-]{1,2000}\.[\w-]{1,16000}\.[\w-]{1,2000}$/;
+
+function tokenOf(credential: Credential): string | null {
+  if (credential.kind === 'pat') return credential.token;
+  return credential.kind === 'basic' ? credential.secret : null;
 }
 
 async function accountOf(pool: Pool, credential: Credential): Promise<Account | undefined> {
@@ -118,6 +130,43 @@ async function bySession(pool: Pool, secret: string): Promise<Account | undefine
   return rows[0] && toAccount('session', rows[0]);
 }
 
+/** Of an access token that an issuer gave to somebody who has signed in here before. */
+const IDENTITIES = `
+  select c.id, c.issuer as name, u.plan, null as scopes, null as namespaces, null as repositories, ${USER}
+  from identities c ${JOINED} where`;
+const IDENTITY = { name: 'auth.identity', text: `${IDENTITIES} c.issuer = $1 and c.subject = $2` };
+const IDENTITIES_BY_ID = { name: 'auth.identities', text: `${IDENTITIES} c.id = any($1)` };
+
+/**
+ * The id of the credential is that of the identity with the token's end, in seconds, after a dot: so it is known
+ * wherever the credential is asked for again when it is over.
+ * @throws AppError 401, 503 when the issuer is away
+ */
+async function byIssuer(
+  pool: Pool,
+  issuers: Services['issuers'],
+  token: string,
+): Promise<Account | undefined> {
+  const named = issuerOf(token);
+  const issuer = issuers.find(({ config }) => config.audience && config.issuer === named);
+  if (!issuer) return undefined;
+  const { subject, expires } = await issuer.verify(token);
+  const { rows } = await pool.query<Row>(IDENTITY, [named, subject]);
+  if (!rows[0])
+    throw unauthenticated('The owner of the access token has not signed in here yet, at /login');
+  return toAccount('oidc', { ...rows[0], id: `${rows[0].id}.${expires}` });
+}
+
+/** What a token says before it is verified, to find who can verify it. */
+function issuerOf(token: string): string | undefined {
+  try {
+    const { iss } = JSON.parse(Buffer.from(token.split('.')[1] ?? '', 'base64url').toString());
+    return typeof iss === 'string' ? iss : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
 async function byToken(pool: Pool, token: string): Promise<Account | undefined> {
   const { rows } = await pool.query<Row>(TOKEN, [hashSecret(token)]);
   return rows[0] && toAccount('pat', rows[0]);
@@ -146,7 +195,29 @@ export async function accountsOf(
     const { rows } = await pool.query<Row>(statement, [[...ids]]);
     for (const row of rows) accounts.set(row.id, toAccount(kind, row));
   }
+  for (const [id, account] of await byTokensOfIssuers(pool, credentials)) accounts.set(id, account);
   return accounts;
+}
+
+async function byTokensOfIssuers(
+  pool: Pool,
+  credentials: readonly Account['credential'][],
+): Promise<Map<string, Account>> {
+  const now = Date.now() / 1_000;
+  const valid = credentials.flatMap(({ kind, id }) => {
+    const [identity = '', expires] = id.split('.');
+    return kind === 'oidc' && Number(expires) > now ? [{ id, identity }] : [];
+  });
+  if (valid.length === 0) return new Map();
+  const ids = [...new Set(valid.map(({ identity }) => identity))];
+  const { rows } = await pool.query<Row>(IDENTITIES_BY_ID, [ids]);
+  const byId = new Map(rows.map((row) => [row.id, row]));
+  return new Map(
+    valid.flatMap(({ id, identity }) => {
+      const row = byId.get(identity);
+      return row ? [[id, toAccount('oidc', { ...row, id })]] : [];
+    }),
+  );
 }
 
 /** The account of an SSH key, by its fingerprint (`SHA256:…`); undefined: nobody has such a key. */
@@ -172,6 +243,7 @@ export async function accountById(
 
 function kindOf(id: string): CredentialKind {
   if (isId('ses', id)) return 'session';
+  if (id.startsWith('idn_')) return 'oidc';
   return (['pat', 'ssh', 'deploy'] as const).find((kind) => isId(kind, id)) ?? 'key';
 }
 

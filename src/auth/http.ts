@@ -12,11 +12,15 @@ import {
   clearSessionCookie,
   isFromHere,
   readSessionCookie,
+  setAttemptCookie,
   setSessionCookie,
+  takeAttemptCookie,
 } from '../http/session-cookie.ts';
 import { originOf } from '../http/viewer.ts';
 import { otherMethod } from '../rest/methods.ts';
 import type { Services } from '../services.ts';
+import { signInByIdentity } from './sign-in/identities.ts';
+import { ATTEMPT_SECONDS } from './sign-in/issuers.ts';
 import { signInByLink, userOfLink } from './sign-in/links.ts';
 import { type Browser, deleteSession, SESSION_DAYS, signInByToken } from './sign-in/sessions.ts';
 
@@ -28,7 +32,7 @@ export function signInRouter(services: Services): Router {
     .route('/login')
     .get((req, res) => {
       if (req.viewer.kind === 'account') return void res.redirect(303, placeOf(req.query.to, urls));
-      sendSignIn(req, res);
+      sendSignIn(services, req, res);
     })
     .post(async (req, res) => {
       demandFromHere(req, urls);
@@ -45,7 +49,7 @@ export function signInRouter(services: Services): Router {
       const secret = textOf(req.query.secret);
       const username = await userOfLink(services, secret);
       if (username === null)
-        return sendSignIn(req, res, {
+        return sendSignIn(services, req, res, {
           problem: 'This address was used already, or is too old.',
           status: 410,
         });
@@ -59,6 +63,29 @@ export function signInRouter(services: Services): Router {
     })
     .all(otherMethod(['GET', 'POST']));
 
+  for (const issuer of services.issuers) {
+    const path = `/login/${issuer.config.name}`;
+    const callback = `${urls.base}${path}/callback`;
+    router
+      .route(path)
+      .get(async (req, res) => {
+        const { url, attempt } = await issuer.begin(callback, placeOf(req.query.to, urls));
+        setAttemptCookie(res, urls, attempt, ATTEMPT_SECONDS);
+        res.set('Cache-Control', 'no-store').redirect(303, url);
+      })
+      .all(otherMethod(['GET']));
+    router
+      .route(`${path}/callback`)
+      .get(async (req, res) => {
+        const attempt = takeAttemptCookie(req, res, urls);
+        const url = new URL(req.originalUrl, urls.base);
+        const { claims, to } = await issuer.finish(url, attempt);
+        const begin = () => signInByIdentity(services, issuer.config, claims, browserOf(req));
+        await signedIn(services, req, res, begin, to);
+      })
+      .all(otherMethod(['GET']));
+  }
+
   router
     .route('/logout')
     .post(async (req, res) => {
@@ -69,7 +96,7 @@ export function signInRouter(services: Services): Router {
     })
     .all(otherMethod(['POST']));
 
-  router.use(/^\/log(?:in|out)(?:\/|$)/, problems(services));
+  router.use(/^\/log(?:in|out)(?=\/|$)/, problems(services));
   return router;
 }
 
@@ -79,11 +106,12 @@ async function signedIn(
   req: Request,
   res: Response,
   begin: () => Promise<string>,
+  to: unknown = req.query.to,
 ): Promise<void> {
   const secret = await begin();
   if (readSessionCookie(req, services.urls) !== null) await endCurrent(services, req);
   setSessionCookie(res, services.urls, secret, SESSION_DAYS);
-  res.redirect(303, placeOf(req.query.to, services.urls));
+  res.redirect(303, placeOf(to, services.urls));
 }
 
 async function endCurrent(services: Services, { viewer }: Request): Promise<void> {
@@ -126,12 +154,23 @@ function placeOf(to: unknown, { base }: Pick<Services['urls'], 'base'>): string 
 
 type Shown = { problem?: string; status?: number; requestId?: string };
 
-function sendSignIn(req: Request, res: Response, { problem, status, requestId }: Shown = {}): void {
+function sendSignIn(
+  { issuers }: Pick<Services, 'issuers'>,
+  req: Request,
+  res: Response,
+  { problem, status, requestId }: Shown = {},
+): void {
   const to = textOf(req.query.to);
+  const on = to ? `?to=${encodeURIComponent(to)}` : '';
+  const choices = issuers.map(
+    ({ config }) =>
+      `<li><a href="${escaped(`/login/${config.name}${on}`)}"><b>${escaped(config.label)}</b>Sign in there</a></li>`,
+  );
   const body = `
   ${problem ? `<p class="problem" role="alert">${escaped(problem)}</p>` : ''}
   ${requestId ? `<p>Its request id is <code>${escaped(requestId)}</code>.</p>` : ''}
-  <form method="post" action="${escaped(to ? `/login?to=${encodeURIComponent(to)}` : '/login')}">
+  ${choices.length > 0 ? `<ul>${choices.join('')}</ul>` : ''}
+  <form method="post" action="${escaped(`/login${on}`)}">
     <label>Personal access token
       <input name="token" type="password" autocomplete="current-password" required autofocus spellcheck="false">
     </label>
@@ -154,13 +193,14 @@ function confirmation(username: string, secret: string): string {
 }
 
 /** What is wrong is said on the page where one can try again. */
-function problems({ log }: Pick<Services, 'log'>): ErrorRequestHandler {
+function problems(services: Services): ErrorRequestHandler {
+  const { log } = services;
   return (error, req, res, next) => {
     if (res.headersSent || req.accepts(['json', 'html']) !== 'html') return next(error);
     const { status, message } = toPublic(error);
     if (isUnexpected(error))
       log.error({ err: error, req: { id: req.id } }, 'somebody could not be signed in');
     const requestId = status >= 500 ? String(req.id) : undefined;
-    sendSignIn(req, res, { problem: message, status, requestId });
+    sendSignIn(services, req, res, { problem: message, status, requestId });
   };
 }

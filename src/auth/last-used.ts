@@ -20,6 +20,8 @@ const STATEMENTS: Record<CredentialKind, string> = {
   ssh: statement('ssh_keys'),
   deploy: statement('ssh_keys'),
   session: statement('browser_sessions'),
+  // Of a token the id has its end too (`authenticate.ts`).
+  oidc: statement('identities').replace('used.id', `split_part(used.id, '.', 1)`),
 };
 
 /** Disposing writes what is still noted. */
@@ -67,7 +69,9 @@ export function recordUsage({ pool, log }: Pick<Services, 'pool' | 'log'>): Usag
 }
 
 /** Another server may have written a later minute. */
-function statement(table: 'access_tokens' | 'api_keys' | 'ssh_keys' | 'browser_sessions'): string {
+function statement(
+  table: 'access_tokens' | 'api_keys' | 'ssh_keys' | 'browser_sessions' | 'identities',
+): string {
   return `update ${table} c set last_used_at = used.at
     from unnest($1::text[], $2::timestamptz[]) as used (id, at)
     where c.id = used.id and (c.last_used_at is null or c.last_used_at < used.at)`;

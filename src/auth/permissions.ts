@@ -65,8 +65,11 @@ export const ACTIONS = {
 
 export type Action = keyof typeof ACTIONS;
 
-/** A personal access token, an API key, over SSH the key of a user or a deploy key, and the session of a browser. */
-export type CredentialKind = 'pat' | 'key' | 'ssh' | 'deploy' | 'session';
+/**
+ * A personal access token, an API key, over SSH the key of a user or a deploy key, the session of a browser, and an
+ * access token of an issuer of identities.
+ */
+export type CredentialKind = 'pat' | 'key' | 'ssh' | 'deploy' | 'session' | 'oidc';
 
 export type Account = {
   kind: 'account';

@@ -21,7 +21,8 @@ export type Purpose =
   | 'findings of secrets'
   | 'recognition'
   | 'calls between servers'
-  | 'host keys of SSH';
+  | 'host keys of SSH'
+  | 'signing in';
 
 export type Keys = {
   /** 32 bytes. */

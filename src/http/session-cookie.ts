@@ -36,16 +36,34 @@ export function clearSessionCookie(res: Response, urls: Urls): void {
 
 /** The secret of the session; null where there is none, or where it does not count. */
 export function readSessionCookie(req: Request, urls: Urls): string | null {
-  const { cookie } = req.headers;
-  if (!cookie || !PATHS.test(req.path) || !counts(req, urls)) return null;
-  const name = nameOf(urls);
+  if (!req.headers.cookie || !PATHS.test(req.path) || !counts(req, urls)) return null;
+  const secret = read(req, nameOf(urls));
+  return secret !== null && SECRET.test(secret) ? secret : null;
+}
+
+function read({ headers: { cookie = '' } }: Request, name: string): string | null {
   for (const pair of cookie.split(';')) {
     const at = pair.indexOf('=');
-    if (pair.slice(0, at).trim() !== name) continue;
-    const secret = pair.slice(at + 1).trim();
-    return SECRET.test(secret) ? secret : null;
+    if (at > 0 && pair.slice(0, at).trim() === name) return pair.slice(at + 1).trim();
   }
   return null;
+}
+
+/** What a browser keeps while it is with an issuer of identities; it is sent back from there. */
+export function setAttemptCookie(
+  res: Response,
+  urls: Urls,
+  attempt: string,
+  seconds: number,
+): void {
+  res.cookie(`${nameOf(urls)}-attempt`, attempt, { ...optionsOf(urls), maxAge: seconds * 1_000 });
+}
+
+/** Each is for one return. */
+export function takeAttemptCookie(req: Request, res: Response, urls: Urls): string {
+  const name = `${nameOf(urls)}-attempt`;
+  res.clearCookie(name, optionsOf(urls));
+  return read(req, name) ?? '';
 }
 
 function counts(req: Request, urls: Urls): boolean {

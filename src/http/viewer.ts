@@ -24,7 +24,9 @@ export function needsCredentials({ path }: Request): boolean {
 }
 
 /** What cannot be decided becomes the viewer's failure, so that its 500 is answered where a 401 would be. */
-export function identify(services: Pick<Services, 'pool' | 'usage' | 'urls'>): RequestHandler {
+export function identify(
+  services: Pick<Services, 'pool' | 'usage' | 'urls' | 'issuers'>,
+): RequestHandler {
   return async (req, _res, next) => {
     req.credential = null;
     try {

@@ -13,6 +13,7 @@ const SessionMethod = builder.enumType('SessionMethod', {
       value: 'token',
       description: 'With a personal access token; the session ends with it.',
     },
+    OIDC: { value: 'oidc', description: 'By an issuer of identities.' },
     LINK: { value: 'link', description: 'By an address that works once.' },
   } as const,
 });
@@ -30,7 +31,7 @@ const Session = builder.node(SessionRef, {
     method: t.field({
       type: SessionMethod,
       description: 'How the user signed in.',
-      resolve: ({ method }) => method as 'token' | 'link',
+      resolve: ({ method }) => method as 'token' | 'link' | 'oidc',
     }),
     userAgent: t.exposeString('userAgent', { description: 'What the browser said of itself.' }),
     address: t.exposeString('address', {

@@ -40,7 +40,7 @@ type SignedIn = {
   userId: string;
   username: string;
   namespaceId: string;
-  method: 'token' | 'link';
+  method: 'token' | 'link' | 'oidc';
   accessTokenId?: string;
   /** Of what it began with; unset: never. */
   expiresAt?: Date | null;
@@ -54,13 +54,13 @@ type Deps = Pick<Services, 'db'>;
  * @throws AppError 401, 403 for a token that is limited: the session would have more rights
  */
 export async function signInByToken(
-  services: Pick<Services, 'db' | 'pool' | 'usage'>,
+  services: Pick<Services, 'db' | 'pool' | 'usage' | 'issuers'>,
   token: string,
   browser: Browser,
 ): Promise<string> {
   const viewer = await authenticate(services, { kind: 'pat', token });
   if (viewer.kind === 'anonymous') throw viewer.failure;
-  if (!hasFullRights(viewer))
+  if (viewer.credential.kind !== 'pat' || !hasFullRights(viewer))
     throw forbidden('This token is limited: only one of full rights can sign you in');
   const { id } = viewer.credential;
   const row = await services.db.accessToken.findUnique({
