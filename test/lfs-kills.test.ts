@@ -1,6 +1,6 @@
 /**
  * The server is killed again and again while clients give large files to its repositories, and take them away: one that
- * speaks the API over HTTP, the stock `git lfs push` over HTTP, and the stock `git push` over SSH. What was acknowledged
+ * speaks the API over HTTP, the stock `git lfs push` over HTTP, which resumes what broke off, and the stock `git push` over SSH. What was acknowledged
  * is there afterwards, what was deleted is not, counts are right, and in the end no byte is left.
  *
  * The server sweeps as it starts. Its period of grace is at least an hour, so the test makes rows older.
@@ -98,8 +98,8 @@ test(`large files by HTTP and SSH through ${KILLS} kills`, {
     repository('ssh', shared),
   ]);
 
-  await cloneForPushes(workspace, remote(admin, stock.path), 'stock');
-  await cloneForPushes(user, user.url(ssh.path), 'ssh');
+  await cloneForPushes(workspace, remote(admin, stock.path), 'stock', { tus: true });
+  await cloneForPushes(user, user.url(ssh.path), 'ssh', { tus: false });
 
   const over = new AbortController();
   cleanup.defer(() => over.abort());

@@ -10,6 +10,7 @@ import type { Services } from '../services.ts';
 import { addressOf, type LfsKey, openForLfs } from './lfs.ts';
 import { demandRoomFor, isOid, type LfsObject } from './objects.ts';
 import { type LfsOperation, type LfsToken, TOKEN_SECONDS } from './tokens.ts';
+import { resumablePath } from './tus.ts';
 
 /** Stock clients ask for 100 at once. */
 export const MAX_OBJECTS = 1_000;
@@ -18,6 +19,8 @@ export type BatchRequest = {
   operation: LfsOperation;
   /** In the client's order; those that are none (`readObject`) are answered with an error of their own. */
   objects: { oid: unknown; size: unknown }[];
+  /** Whether the client can resume uploads. */
+  isResumable: boolean;
 };
 
 type Action = { href: string; header?: Record<string, string>; expires_in?: number };
@@ -28,19 +31,19 @@ type Answered = {
   actions?: Partial<Record<'download' | 'upload' | 'verify', Action>>;
   error?: { code: number; message: string };
 };
-export type BatchAnswer = { transfer: 'basic'; objects: Answered[]; hash_algo: 'sha256' };
+export type BatchAnswer = { transfer: 'basic' | 'tus'; objects: Answered[]; hash_algo: 'sha256' };
 
 /**
  * @throws AppError 400 for what is no request of a batch, 409 for another kind of hash, 413 for too many objects
  */
 export function readBatch(body: Record<string, unknown>): BatchRequest {
-  const { operation, objects, hash_algo: algorithm = 'sha256' } = body;
+  const { operation, objects, transfers, hash_algo: algorithm = 'sha256' } = body;
   if (operation !== 'download' && operation !== 'upload')
     throw invalid('operation', 'must be "download" or "upload"');
   if (algorithm !== 'sha256')
     throw new AppError('conflict', 'hash_algo: only sha256 is known here', { status: 409 });
   // Every client can do `basic`, whatever else it offers.
-  if (body.transfers !== undefined && !Array.isArray(body.transfers))
+  if (transfers !== undefined && !Array.isArray(transfers))
     throw invalid('transfers', 'must be a list');
   if (!Array.isArray(objects) || !objects.every(isRecord))
     throw invalid('objects', 'must be a list of {oid, size}');
@@ -48,7 +51,11 @@ export function readBatch(body: Record<string, unknown>): BatchRequest {
     throw new AppError('invalid_request', `objects: at most ${MAX_OBJECTS} at once`, {
       status: 413,
     });
-  return { operation, objects: objects.map(({ oid, size }) => ({ oid, size })) };
+  return {
+    operation,
+    objects: objects.map(({ oid, size }) => ({ oid, size })),
+    isResumable: operation === 'upload' && transfers?.includes('tus') === true,
+  };
 }
 
 /**
@@ -59,7 +66,7 @@ export async function answerBatch(
   services: Pick<Services, 'db' | 'space' | 'urls' | 'lfs' | 'largeFiles' | 'config'>,
   viewer: Viewer,
   key: LfsKey,
-  { operation, objects }: BatchRequest,
+  { operation, objects, isResumable }: BatchRequest,
   held?: LfsToken,
 ): Promise<BatchAnswer> {
   const id = await openForLfs(services, viewer, key, operation);
@@ -69,9 +76,11 @@ export async function answerBatch(
   const coming = operation === 'upload' ? bytesToCome(asked, here) : 0;
   if (coming > 0) await demandRoomFor(services, id, coming);
   const access = held ?? newToken(services, viewer, id, operation);
+  // By `tus` git-lfs takes an empty object for uploaded before it has asked.
+  const transfer = isResumable && asked.every(({ size }) => size > 0) ? 'tus' : 'basic';
   const base = addressOf(services, key);
   const action = (path: string): Action => ({
-    href: `${base}/objects/${path}`,
+    href: `${base}/${path}`,
     ...(access && {
       header: { Authorization: `Bearer ${access.token}` },
       expires_in: access.seconds,
@@ -86,14 +95,15 @@ export async function answerBatch(
     if (operation === 'upload') {
       // What is here already needs nothing more.
       if (known !== undefined) return { oid, size };
-      const actions = { upload: action(oid), verify: action('verify') };
+      const path = transfer === 'tus' ? resumablePath(one.object) : `objects/${oid}`;
+      const actions = { upload: action(path), verify: action('objects/verify') };
       return { oid, size, authenticated: true, actions };
     }
     if (known === undefined)
       return refused(one.object, 404, `The object ${oid} is not in this repository`);
-    return { oid, size, authenticated: true, actions: { download: action(oid) } };
+    return { oid, size, authenticated: true, actions: { download: action(`objects/${oid}`) } };
   });
-  return { transfer: 'basic', objects: answers, hash_algo: 'sha256' };
+  return { transfer, objects: answers, hash_algo: 'sha256' };
 }
 
 /** The anonymous need none for what anybody may read. */

@@ -33,6 +33,7 @@ import { AlreadyLocked, type Lock, lockFile, sliceLocks, unlockFile } from './lo
 import { findObject, verifyUpload } from './objects.ts';
 import { freeing } from './store/pieces.ts';
 import { accountOfToken, isLfsToken, type LfsOperation, type LfsToken } from './tokens.ts';
+import { readRest, readTarget, TUS_HEADERS, type TusRequest } from './tus.ts';
 
 declare global {
   namespace Express {
@@ -48,10 +49,12 @@ const MEDIA_TYPE = 'application/vnd.git-lfs+json';
 type LfsRequest = Request<{ namespace: string; name: string; oid: string; id: string }>;
 type Handler = (services: Services, req: LfsRequest, res: Response) => Promise<void>;
 
-const ROUTES: Record<string, Partial<Record<'get' | 'post' | 'put', Handler>>> = {
+type Method = 'get' | 'head' | 'patch' | 'post' | 'put';
+const ROUTES: Record<string, Partial<Record<Method, Handler>>> = {
   'objects/batch': { post: batch },
   'objects/verify': { post: verify },
   'objects/:oid': { get: download, put: upload },
+  'uploads/:oid': { head: answerOffset, patch: takeRest },
   locks: { get: listLocks, post: createLock },
   'locks/verify': { post: verifyLocks },
   'locks/:id/unlock': { post: deleteLock },
@@ -63,10 +66,8 @@ export function lfsRouter(services: Services, before: RequestHandler[]): Router 
   for (const [path, handlers] of Object.entries(ROUTES)) {
     const route = router.route(`/:namespace/:name/info/lfs/${path}`);
     for (const [method, handle] of Object.entries(handlers))
-      route[method as 'get' | 'post' | 'put'](
-        identifyByToken(services),
-        ...before,
-        (req: Request, res: Response) => handle(services, req as LfsRequest, res),
+      route[method as Method](identifyByToken(services), ...before, (req: Request, res: Response) =>
+        handle(services, req as LfsRequest, res),
       );
     route.all(otherMethod(Object.keys(handlers).map((method) => method.toUpperCase())));
   }
@@ -132,18 +133,58 @@ async function upload(services: Services, req: LfsRequest, res: Response): Promi
     });
   const givenById = demandAccount(req.viewer).userId;
   const object = { oid: req.params.oid, size: Number(length), givenById };
+  const isHere = await receive(services, req, res, id, (body, signal) =>
+    services.largeFiles.put(id, object, body, signal),
+  );
+  if (isHere) res.status(200).end();
+}
+
+/** How much of an object need not be sent again. */
+async function answerOffset(services: Services, req: LfsRequest, res: Response): Promise<void> {
+  const id = await open(services, req, 'upload');
+  for (const [name, value] of Object.entries(TUS_HEADERS)) res.setHeader(name, value);
+  const object = readTarget(tusOf(req));
+  res.setHeader('Upload-Offset', await services.largeFiles.offset(id, object));
+  res.setHeader('Upload-Length', object.size);
+  res.status(200).end();
+}
+
+/** What follows of an object whose beginning is here. */
+async function takeRest(services: Services, req: LfsRequest, res: Response): Promise<void> {
+  const id = await open(services, req, 'upload');
+  for (const [name, value] of Object.entries(TUS_HEADERS)) res.setHeader(name, value);
+  const object = { ...readRest(tusOf(req)), givenById: demandAccount(req.viewer).userId };
+  const isHere = await receive(services, req, res, id, (body, signal) =>
+    services.largeFiles.resume(id, object, body, signal),
+  );
+  if (isHere) res.status(204).setHeader('Upload-Offset', object.size).end();
+}
+
+function tusOf(req: LfsRequest): TusRequest {
+  return { oid: req.params.oid, size: req.query.size, header: (name) => req.get(name) };
+}
+
+/**
+ * Runs `take` with the body when it is its turn, for as long as its sender may push to the repository.
+ * @returns false when the client has left: that is no fault, and nobody is there to be answered
+ */
+async function receive(
+  services: Services,
+  req: Request,
+  res: Response,
+  id: string,
+  take: (body: AsyncIterable<Uint8Array>, signal: AbortSignal) => Promise<void>,
+): Promise<boolean> {
   takesLong(req);
   using _ = whileAllowed(services, req, { id, action: actionOf('upload'), output: res });
   const signal = closingOf(res);
-  const put = () => services.largeFiles.put(id, object, freeing(req), signal);
   try {
-    await inTurn(services.lfs, OF_LARGE_FILES, req, res, put);
+    await inTurn(services.lfs, OF_LARGE_FILES, req, res, () => take(freeing(req), signal));
+    return true;
   } catch (error) {
-    // The client has left: that is no fault, and nobody is there to be answered.
-    if (signal.aborted) return;
+    if (signal.aborted) return false;
     throw error;
   }
-  res.status(200).end();
 }
 
 async function download(services: Services, req: LfsRequest, res: Response): Promise<void> {

@@ -131,13 +131,19 @@ function good(answer: Answer): Answer {
 }
 
 /** A clone of a repository without commits that a client of git pushes large files from. */
-export async function cloneForPushes(git: Workspace | SshUser, url: string, folder: string) {
+export async function cloneForPushes(
+  git: Workspace | SshUser,
+  url: string,
+  folder: string,
+  { tus }: { tus: boolean },
+): Promise<void> {
   const workspace = 'workspace' in git ? git.workspace : git;
   await git.git('.', 'clone', '-q', url, folder);
   for (const words of [
     ['lfs', 'install', '--local'],
     ['config', 'lfs.transfer.maxretries', '1'],
     ['config', 'lfs.locksverify', 'false'],
+    ['config', 'lfs.tustransfers', `${tus}`],
   ])
     await workspace.git(folder, ...words);
 }

@@ -70,8 +70,11 @@ export type PackWriter = {
   add(chunks: readonly Chunk[]): Promise<void>;
   /** When it resolves, all that was added is in storage and known. */
   finish(): Promise<void>;
-  /** Takes back what nobody else counts on; rows of packs are left to the sweep. Without it the sweep would do all of it. */
-  abandon(): Promise<void>;
+  /**
+   * Takes back what nobody else counts on; rows of packs are left to the sweep. Without it the sweep would do all of it.
+   * @param keeping leaves what is in storage and known
+   */
+  abandon(keeping?: boolean): Promise<void>;
 };
 
 /**
@@ -157,7 +160,7 @@ export function openPackWriter(
       if (open) await close(open);
       open = undefined;
     },
-    async abandon() {
+    async abandon(keeping = false) {
       stopping.abort(new Error('the upload has ended'));
       await closing.catch(() => {});
       for (const { id, key, stored } of unfinished) {
@@ -168,7 +171,7 @@ export function openPackWriter(
         // the row, removes it once more after the grace period.
         await deps.storage.remove(key);
       }
-      for (const pack of kept) await takeBack(deps, pack);
+      if (!keeping) for (const pack of kept) await takeBack(deps, pack);
     },
   };
 }

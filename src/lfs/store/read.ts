@@ -109,7 +109,7 @@ async function pageAt({ pool }: Deps, { storeId, oid }: Key, at: number) {
 }
 
 /** The chunks in their order. Those that lie one after the other in a pack are read in one go. */
-async function* chunksOf(
+export async function* chunksOf(
   deps: Deps,
   storeId: number,
   wanted: readonly RecipeEntry[],

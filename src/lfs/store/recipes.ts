@@ -44,6 +44,20 @@ export class Recipe {
     );
   }
 
+  /** Those of what follows the first `from` bytes. @throws Error where these do not end with a chunk */
+  pagesFrom(from: number): RecipePage[] {
+    const pages = this.pages();
+    const first = pages.findLastIndex(({ start }) => start <= from);
+    return pages.slice(Math.max(0, first)).flatMap(({ start, chunks }) => {
+      let at = start;
+      let cut = 0;
+      for (; at < from && cut < chunks.length; cut += ENTRY_BYTES)
+        at += chunks.readUInt32BE(cut + HASH_BYTES);
+      if (cut > 0 && at !== from) throw new Error(`no chunk begins at ${from}`);
+      return cut === chunks.length ? [] : { start: at, chunks: chunks.subarray(cut) };
+    });
+  }
+
   get hashes(): Hashes {
     return this.#hashes;
   }

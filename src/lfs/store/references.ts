@@ -50,6 +50,28 @@ export async function storeFor(
   return row.shared ? SHARED_STORE : ownStore(deps, repositoryId);
 }
 
+/**
+ * Room for an upload beside those of the namespace that were begun and can be resumed.
+ * @throws AppError 404, 403 `quota_exceeded`
+ */
+export async function demandRoomForAll(
+  deps: Deps,
+  repositoryId: string,
+  { oid, size }: Given,
+): Promise<void> {
+  const { rows } = await deps.pool.query<{ plan: Plan; storageBytes: string; begun: string }>(
+    `select n.plan, n.storage_bytes as "storageBytes",
+       (select coalesce(sum(u.bytes), 0) from large_uploads u join repositories o on o.id = u.repository_id
+        where o.namespace_id = n.id and (u.repository_id, u.oid) <> (r.id, $2)) as begun
+     from repositories r join namespaces n on n.id = r.namespace_id where r.id = $1`,
+    [repositoryId, oid],
+  );
+  const [row] = rows;
+  if (!row) throw notFound('Repository');
+  const { plan, storageBytes, begun } = row;
+  demandStorage(deps, { plan, storageBytes: BigInt(storageBytes) + BigInt(begun) }, size);
+}
+
 async function ownStore({ pool }: Deps, repositoryId: string): Promise<number> {
   const find = 'select id from large_stores where repository_id = $1';
   const { rows } = await pool.query<{ id: number }>(find, [repositoryId]);
@@ -97,6 +119,11 @@ export function give(
     );
     const [repository] = rows;
     if (!repository) throw notFound('Repository');
+    await client.query({
+      name: 'loam-end-upload',
+      text: 'delete from large_uploads where repository_id = $1 and oid = $2',
+      values: [repositoryId, oid],
+    });
     const { rowCount } = await client.query({
       name: 'loam-give',
       text: `

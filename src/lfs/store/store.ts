@@ -10,6 +10,7 @@ import { gearOf } from './cut.ts';
 import { openHashing } from './hashing.ts';
 import { type Opened, openObject, type Range } from './read.ts';
 import { type Given, sizesOf, take } from './references.ts';
+import { offsetOf, resume } from './resumed.ts';
 import { upload } from './upload.ts';
 
 export type LargeFiles = {
@@ -23,6 +24,21 @@ export type LargeFiles = {
   put(
     repositoryId: string,
     object: Given,
+    body: AsyncIterable<Uint8Array>,
+    signal: AbortSignal,
+  ): Promise<void>;
+  /**
+   * Bytes of an object, from its beginning, that need not be sent again: kept by `resume`, or all where the repository
+   * has it. They stay for the grace period from now on. @throws AppError 422 for another size than the repository has
+   */
+  offset(repositoryId: string, object: Given): Promise<number>;
+  /**
+   * As `put`, of an object whose first `from` bytes came before. When it breaks off, what has come is kept.
+   * @throws AppError as `put`; 409 when `from` is not what `offset` says
+   */
+  resume(
+    repositoryId: string,
+    object: Given & { from: number },
     body: AsyncIterable<Uint8Array>,
     signal: AbortSignal,
   ): Promise<void>;
@@ -46,6 +62,8 @@ export function openLargeFiles(deps: Deps, key: Uint8Array): LargeFiles & AsyncD
   const hashing = openHashing(gearOf(key));
   return {
     put: (...args) => upload({ ...deps, hashing }, ...args),
+    offset: (...args) => offsetOf({ ...deps, hashing }, ...args),
+    resume: (...args) => resume({ ...deps, hashing }, ...args),
     sizes: (...args) => sizesOf(deps, ...args),
     open: (...args) => openObject({ ...deps, hashing }, ...args),
     remove: (...args) => take(deps, ...args),

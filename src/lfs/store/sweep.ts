@@ -1,5 +1,5 @@
 /**
- * Freeing what nobody has. In order: the references of deleted repositories, objects without references, chunks
+ * Freeing what nobody has. In order: the references of deleted repositories, uploads that nobody resumed, objects without references, chunks
  * without uses, packs without chunks. Nothing here is asked for by a client, so nobody waits for it; every step is a
  * transaction that leaves all as it has to be, and is begun again by whoever sweeps next.
  *
@@ -57,6 +57,7 @@ function gracesOf({ lfsGraceHours }: Services['config']): Graces {
 async function sweepOnce(deps: SweepDeps, graces: Graces): Promise<boolean> {
   const left = [
     await takeFromDeleted(deps),
+    await removeUploads(deps, graces),
     await removeObjects(deps, graces),
     await removeChunks(deps, graces),
     await rewritePacks(deps),
@@ -89,6 +90,18 @@ async function takeFromDeleted({ pool }: SweepDeps): Promise<boolean> {
       ]);
     return true;
   });
+}
+
+/** Those that were begun and that nobody went on with. Their chunks go like any others without a use. */
+async function removeUploads({ pool }: SweepDeps, { uploads }: Graces): Promise<boolean> {
+  const { rowCount } = await pool.query(
+    `delete from large_uploads where (repository_id, oid) in (
+       select repository_id, oid from large_uploads
+       where touched_at < now() - $1 * interval '1 ms' order by touched_at limit $2)
+     and touched_at < now() - $1 * interval '1 ms'`,
+    [uploads, BATCH],
+  );
+  return rowCount === BATCH;
 }
 
 type ObjectKey = { storeId: number; oid: string };

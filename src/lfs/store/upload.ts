@@ -3,29 +3,49 @@
  * when the whole is what it claims to be, one transaction gives it to the repository. Before that nobody can read it;
  * a few MiB are in memory, whatever its size.
  */
-import { unprocessable } from '../../errors.ts';
+import { AppError, unprocessable } from '../../errors.ts';
 import type { Services } from '../../services.ts';
 import { type Chunk, type Hashing, TooLong, TooShort } from './hashing.ts';
 import { knownChunks, openPackWriter, type PackWriter, textOf } from './packs.ts';
 import { Recipe } from './recipes.ts';
 import { type Given, give, keepObject, storeFor } from './references.ts';
+import { Damaged } from './runs.ts';
 
 export type UploadDeps = Pick<Services, 'pool' | 'storage' | 'config' | 'space' | 'log'> & {
   hashing: Hashing;
 };
+
+/** What is kept of an upload when it breaks off. */
+export type Progress = {
+  /** Bytes of its beginning that are; Infinity: another upload of the object keeps more. */
+  kept(): number;
+  /** Keeps what the recipe has, all of whose chunks are known. */
+  save(storeId: number, recipe: Recipe): Promise<void>;
+  /** Keeps nothing any more. */
+  drop(): Promise<void>;
+};
+
+/** After so much more an upload is kept, should the server be killed: as much is lost then. */
+const SAVED_BYTES = 32 * 2 ** 20;
+/** Less than this is not worth a row. */
+const MIN_SAVED_BYTES = 2 ** 20;
 
 /** Its recipe takes 200 MB of memory while it is taken, and one of 5 GB 15 MB: who uploads cannot choose the cuts. */
 const MAX_BYTES = 64 * 2 ** 30;
 /** The name of an object: its SHA-256. */
 const OID = /^[0-9a-f]{64}$/;
 
-/** @throws AppError 403 `quota_exceeded`, 404, 422 for what is not these bytes, 500 on a full disk, 503 */
+/**
+ * @param progress of an upload that can be resumed; then the body begins with what is kept of it
+ * @throws AppError 403 `quota_exceeded`, 404, 422 for what is not these bytes, 500 on a full disk, 503
+ */
 export async function upload(
   deps: UploadDeps,
   repositoryId: string,
   object: Given,
   body: AsyncIterable<Uint8Array>,
   signal: AbortSignal,
+  progress?: Progress,
 ): Promise<void> {
   const { oid, size } = object;
   if (!OID.test(oid)) throw unprocessable('oid', 'must be a SHA-256: 64 of 0-9 and a-f');
@@ -33,9 +53,21 @@ export async function upload(
     throw unprocessable('size', `must be a number of bytes from 0 to ${MAX_BYTES}`);
   deps.space.demand();
   const storeId = await storeFor(deps, repositoryId, object);
-  const isKnown = await keepObject(deps, storeId, oid);
-  const packs = isKnown ? null : openPackWriter(deps, storeId, signal);
+  // How much is kept of an upload must not tell whether the store has the object already.
+  const isKnown = !progress && (await keepObject(deps, storeId, oid));
+  // What can be resumed is stored to its end although its client has left.
+  const packs = isKnown ? null : openPackWriter(deps, storeId, progress ? NEVER : signal);
   const recipe = isKnown ? null : new Recipe();
+  /** Bytes whose chunks all are known, or in packs. */
+  let taken = 0;
+  const save = async () => {
+    if (!progress || !packs || !recipe) return;
+    // An offset at the end would say that the repository has the object.
+    if (recipe.size !== taken || taken >= size) return;
+    await packs.finish();
+    await progress.save(storeId, recipe);
+  };
+  const unsaved = () => taken - (progress?.kept() ?? taken);
   try {
     // Whoever sends the bytes of an object that the store has proves that they have it, and nothing is cut.
     const hashed = deps.hashing.hash(body, { size, cutting: !isKnown, signal });
@@ -44,17 +76,36 @@ export async function upload(
         throw unprocessable('oid', `is not the SHA-256 of the bytes, which is ${found}`);
       const stored = packs && recipe ? await takeIn(deps, storeId, chunks, { packs, recipe }) : 0;
       if (stored === 0) free();
+      taken = recipe?.size ?? 0;
+      if (unsaved() >= SAVED_BYTES) await save();
     }
     await packs?.finish();
     signal.throwIfAborted();
     await give(deps, repositoryId, storeId, object, recipe);
   } catch (error) {
-    await packs?.abandon().catch((err) => {
-      deps.log.warn({ err }, 'what an upload left is not removed yet');
+    const refusal = refusalOf(error, size);
+    const isWrong =
+      error instanceof Damaged ||
+      (refusal instanceof AppError && refusal.status === 422 && !(error instanceof TooShort));
+    await leave(isWrong).catch((err) => {
+      deps.log.warn({ err }, 'what an upload left is not removed, or not kept, yet');
     });
-    throw refusalOf(error, size);
+    throw refusal;
+  }
+
+  /** Takes back what came, or keeps it for an upload that goes on. */
+  async function leave(isWrong: boolean): Promise<void> {
+    const isKept = progress !== undefined && !isWrong;
+    try {
+      if (isWrong) await progress?.drop();
+      else if (unsaved() >= MIN_SAVED_BYTES) await save();
+    } finally {
+      await packs?.abandon(isKept);
+    }
   }
 }
+
+const NEVER = new AbortController().signal;
 
 /** Notes the chunks in the recipe, and stores those that the store does not have. @returns how many */
 async function takeIn(
