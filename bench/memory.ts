@@ -6,8 +6,7 @@
  */
 import { randomBytes } from 'node:crypto';
 import { join } from 'node:path';
-import { setTimeout as delay } from 'node:timers/promises';
-import { residentOf } from './process.ts';
+import { watch } from './process.ts';
 import { LARGE, makeRepository, openBench } from './repository.ts';
 
 const LIMIT_MB = 100;
@@ -50,22 +49,9 @@ await measured('tree of 27 entries in it, 200 times', async () => {
 process.exitCode = failed ? 1 : 0;
 
 async function measured(what: string, work: () => Promise<unknown>): Promise<void> {
-  const before = await residentOf(pid);
-  let peak = before;
-  let going = true;
-  const start = performance.now();
-  const watching = (async () => {
-    while (going) {
-      peak = Math.max(peak, await residentOf(pid));
-      await delay(20);
-    }
-  })();
-  await work();
-  going = false;
-  await watching;
+  const { seconds, before, peak } = await watch(pid, work);
   const moved = (peak - before) / MB;
   failed ||= moved >= LIMIT_MB;
-  const seconds = (performance.now() - start) / 1_000;
   console.log(
     `${what}: +${moved.toFixed(0)} MB over ${(before / MB).toFixed(0)} MB, ${seconds.toFixed(1)} s`,
   );

@@ -1,5 +1,6 @@
 /** What a process of a benchmark takes of the machine. */
 import { readFile } from 'node:fs/promises';
+import { setTimeout as delay } from 'node:timers/promises';
 
 /** In bytes. */
 export async function residentOf(pid: number): Promise<number> {
@@ -12,4 +13,34 @@ export async function cpuSecondsOf(pid: number): Promise<number> {
   const stat = await readFile(`/proc/${pid}/stat`, 'utf8');
   const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ');
   return (Number(fields[11]) + Number(fields[12])) / 100;
+}
+
+export type Watched = {
+  seconds: number;
+  /** Of the process alone, without those that it starts. */
+  cpuSeconds: number;
+  /** Resident before the work, and at most during it, in bytes. */
+  before: number;
+  peak: number;
+};
+
+/** What `work` takes of a process, whose memory is read every 20 ms. */
+export async function watch(pid: number, work: () => Promise<unknown>): Promise<Watched> {
+  const before = await residentOf(pid);
+  const cpu = await cpuSecondsOf(pid);
+  let peak = before;
+  let going = true;
+  const watching = (async () => {
+    while (going) {
+      peak = Math.max(peak, await residentOf(pid));
+      await delay(20);
+    }
+  })();
+  const start = performance.now();
+  await work().finally(() => {
+    going = false;
+  });
+  const seconds = (performance.now() - start) / 1_000;
+  await watching;
+  return { seconds, cpuSeconds: (await cpuSecondsOf(pid)) - cpu, before, peak };
 }
