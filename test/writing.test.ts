@@ -86,6 +86,54 @@ test('branches and tags come and go, and are recorded as pushes', async () => {
   );
 });
 
+test('a tag with a message is an annotated one, and says who made it', async () => {
+  const input = { name: 'release/1', from: 'main', message: 'First\n\nwith "all" of <it>' };
+  const tags =
+    'repository { tagCount tags { nodes { name sha commit { sha } annotation { sha message tagger { name email } } } } }';
+  const { data } = await change('createTag', input, tags);
+  await change('createTag', { name: 'light' });
+  const { repository } = data?.createTag ?? {};
+  const [tag] = repository.tags.nodes;
+  expect(tag).toMatchObject({
+    name: 'release/1',
+    commit: { sha: tag.sha },
+    annotation: { message: input.message, tagger: { name: 'ada', email: 'ada@example.com' } },
+  });
+  // Asked again it changes nothing; with another message the name is taken.
+  const again = await change('createTag', input, tags);
+  expect(again.data?.createTag.repository.tags.nodes[1]).toEqual(tag);
+  for (const message of [undefined, 'other'])
+    expect(await problem(change('createTag', { ...input, message }))).toContain('ALREADY_EXISTS');
+  expect(await problem(change('createTag', { name: 'x', message: ' ' }))).toContain(
+    'INVALID_REQUEST message',
+  );
+
+  // As the stock git sees it; and what that makes, signed and long.
+  await workspace.git('.', 'clone', '-q', remote(ada, 'ada/made'), 'tagged');
+  expect(await workspace.git('tagged', 'cat-file', '-t', 'release/1')).toBe('tag');
+  expect(await workspace.git('tagged', 'tag', '-l', '--format=%(contents)', 'release/1')).toBe(
+    input.message,
+  );
+  await workspace.git('tagged', 'fsck', '--strict');
+  const signed = 'Signed\n-----BEGIN SSH SIGNATURE-----\nU1NIU0lH\n-----END SSH SIGNATURE-----';
+  await workspace.git('tagged', 'tag', '-a', '-m', signed, 'signed');
+  await workspace.git('tagged', 'tag', '-a', '-m', 'x'.repeat(70_000), 'long');
+  await workspace.git('tagged', 'push', '-q', 'origin', '--tags');
+  const read = await ada.gql(
+    '{ repository(namespace: "ada", name: "made") { tags { nodes { name annotation { message tagger { name } } } } branches { nodes { annotation { sha } } } } }',
+  );
+  expect(read.repository.branches.nodes[0].annotation).toBeNull();
+  const byName = new Map<string, { message: string } | null>(
+    read.repository.tags.nodes.map((one: { name: string; annotation: null }) => [
+      one.name,
+      one.annotation,
+    ]),
+  );
+  expect(byName.get('light')).toBeNull();
+  expect(byName.get('signed')).toEqual({ message: 'Signed', tagger: { name: 'Ada' } });
+  expect(byName.get('long')?.message).toMatch(/x\n\[\d+ more bytes are not shown\]$/);
+});
+
 test('a commit adds, changes and deletes files, which keep their modes', async () => {
   await workspace.git('.', 'clone', '-q', remote(ada, 'ada/made'), 'made');
   await workspace.commit('made', {

@@ -7,7 +7,15 @@ import { type Account, demandAccount, type Viewer } from '../auth/permissions.ts
 import { onServerOf } from '../cluster/calls.ts';
 import { AppError, invalid, notFound } from '../errors.ts';
 import { isCommitId, isRefName } from '../git/names.ts';
-import { type FileChange, NoSuchChange, packCommit } from '../git/objects/new-commit.ts';
+import { readAnnotations } from '../git/objects/history.ts';
+import {
+  type FileChange,
+  type NewTag,
+  NoSuchChange,
+  type Packed,
+  packCommit,
+  packTag,
+} from '../git/objects/new-commit.ts';
 import { PREFIX, type RefKind } from '../git/objects/refs.ts';
 import { NONE } from '../git/transport/hooks.ts';
 import { FLUSH, pktLine } from '../git/transport/pkt-line.ts';
@@ -51,16 +59,25 @@ export async function createRef<S extends Select>(
     kind,
     name,
     from,
+    message,
     ...key
-  }: RepositoryId & { kind: RefKind; name: string; from?: string | null },
+  }: RepositoryId & {
+    kind: RefKind;
+    name: string;
+    from?: string | null;
+    /** Of an annotated tag. */
+    message?: string | null;
+  },
   select: S,
 ): Promise<Row<S>> {
   const { account, row } = await pushable(services, request.viewer, key);
   checkRef(name);
+  if (message != null) checkMessage(message);
   const { defaultBranch } = row;
   await refMade(services, row.id, {
     ...{ account, requestId: request.requestId, defaultBranch, from },
     ref: PREFIX[kind] + name,
+    annotation: message == null ? null : { name, message },
   });
   return read(services, row.id, select);
 }
@@ -110,9 +127,7 @@ export async function createCommit(
 ): Promise<MadeHere> {
   const { account, row } = await pushable(services, request.viewer, key);
   checkRef(branch, 'branch');
-  if (message.trim() === '') throw invalid('message', 'must not be empty');
-  if (message.length > MAX_MESSAGE || message.includes('\0'))
-    throw invalid('message', `must have at most ${MAX_MESSAGE} characters, and no NUL among them`);
+  checkMessage(message);
   const files = changes.map(readChange);
   checkChanges(files);
   const sha = await commitMade(services, row.id, {
@@ -143,6 +158,13 @@ async function read<S extends Select>({ db }: Services, id: string, select: S): 
 function checkRef(name: string, field = 'name'): void {
   if (!isRefName(name) || isCommitId(name) || name === 'HEAD')
     throw invalid(field, 'must be a name that git accepts, and not that of a commit');
+}
+
+/** @throws AppError 400 naming `message` */
+function checkMessage(message: string): void {
+  if (message.trim() === '') throw invalid('message', 'must not be empty');
+  if (message.length > MAX_MESSAGE || message.includes('\0'))
+    throw invalid('message', `must have at most ${MAX_MESSAGE} characters, and no NUL among them`);
 }
 
 /** @throws AppError 400 naming `content` */
@@ -178,23 +200,57 @@ function checkChanges(changes: readonly FileChange[]): void {
 
 type RefInput = Asking & { ref: string };
 
-const refMade = onServerOf<
-  RefInput & { defaultBranch: string; from?: string | null },
-  null,
-  Services
->('refMade', (services, id, { ref, defaultBranch, from, ...asking }) =>
-  inFolder(services, id, async (dir) => {
-    const { objects } = services.git;
-    const found = await objects.use(dir, (all) => find(all, { defaultBranch }, from, ''));
-    if (!found) throw notFound('Revision');
-    const before = await tipOf(services, dir, ref);
-    // Asked again, because the first answer was lost.
-    if (before === found.commit) return null;
-    if (before !== NONE) throw new AppError('already_exists', 'name: it is there already');
-    await push(services, asking, { id, dir, ref, before, after: found.commit, pack: EMPTY_PACK });
-    return null;
-  }),
+/** `annotation`: of an annotated tag; null for what is to point at the commit itself. */
+type MadeRef = RefInput & {
+  defaultBranch: string;
+  from?: string | null;
+  annotation: { name: string; message: string } | null;
+};
+
+const refMade = onServerOf<MadeRef, null, Services>(
+  'refMade',
+  (services, id, { ref, defaultBranch, from, annotation, ...asking }) =>
+    inFolder(services, id, async (dir) => {
+      const { objects } = services.git;
+      const found = await objects.use(dir, (all) => find(all, { defaultBranch }, from, ''));
+      if (!found) throw notFound('Revision');
+      const { commit } = found;
+      const before = await tipOf(services, dir, ref);
+      // Asked again, because the first answer was lost.
+      if (await isMade(services, dir, { before, commit, annotation })) return null;
+      if (before !== NONE) throw new AppError('already_exists', 'name: it is there already');
+      const { sha: after, pack } = annotation
+        ? await tagMade(services, dir, asking.account, { ...annotation, commit })
+        : { sha: commit, pack: EMPTY_PACK };
+      await push(services, asking, { id, dir, ref, before, after, pack });
+      return null;
+    }),
 );
+
+type AtRef = Pick<MadeRef, 'annotation'> & { before: string; commit: string };
+
+async function isMade(
+  { git }: Services,
+  dir: string,
+  { before, commit, annotation }: AtRef,
+): Promise<boolean> {
+  if (!annotation || before === NONE) return before === commit;
+  const [[tag], [peeled]] = await Promise.all([
+    readAnnotations(git.objects, dir, [before]),
+    git.objects.use(dir, (objects) => objects.info([`${before}^{commit}`])),
+  ]);
+  return tag?.message === annotation.message.replace(/\n$/, '') && peeled?.oid === commit;
+}
+
+function tagMade(
+  { git }: Services,
+  dir: string,
+  { username, email }: Account,
+  tag: Omit<NewTag, 'tagger'>,
+): Promise<Packed> {
+  const tagger = { name: username, email };
+  return git.disk.inScratch((scratch) => packTag(dir, scratch, { ...tag, tagger }));
+}
 
 const refDeleted = onServerOf<RefInput, null, Services>(
   'refDeleted',

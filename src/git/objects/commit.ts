@@ -1,4 +1,4 @@
-/** The text form of a commit: header lines, an empty line, the message. */
+/** The text form of commits and of annotated tags: header lines, an empty line, the message. */
 
 export type Signature = { name: string; email: string; date: Date };
 export type Commit = {
@@ -9,11 +9,44 @@ export type Commit = {
   committer: Signature;
 };
 
+/** What an annotated tag says beside what it points to. */
+export type Annotation = {
+  /** Of the tag itself. */
+  sha: string;
+  /** Without the signature that may follow it. */
+  message: string;
+  /** Null: it names nobody, as some old ones. */
+  tagger: Signature | null;
+};
+
 /**
  * Never throws: an old or broken commit shows what can be read of it. The final newline is not shown. `size` is
  * that of the whole object; where `data` is only its beginning, the message ends with a line that says so.
  */
 export function parseCommit(sha: string, data: Buffer, size = data.length): Commit {
+  const { header, message } = partsOf(data, size);
+  return {
+    sha,
+    parents: [...header.matchAll(/^parent ([0-9a-f]{40})$/gm)].map(([, parent = '']) => parent),
+    message,
+    author: signature(header, 'author'),
+    committer: signature(header, 'committer'),
+  };
+}
+
+/** As `parseCommit`, of a tag. */
+export function parseTag(sha: string, data: Buffer, size = data.length): Annotation {
+  const { header, message } = partsOf(data, size);
+  const isSigned = /^-----BEGIN (?:PGP SIGNATURE|PGP MESSAGE|SSH SIGNATURE|SIGNED MESSAGE)-----$/m;
+  const [text = ''] = message.split(isSigned, 1);
+  return {
+    sha,
+    message: text.replace(/\n$/, ''),
+    tagger: /^tagger /m.test(header) ? signature(header, 'tagger') : null,
+  };
+}
+
+function partsOf(data: Buffer, size: number): { header: string; message: string } {
   const end = data.indexOf('\n\n');
   const head = data.subarray(0, end < 0 ? data.length : end);
   const body = end < 0 ? Buffer.alloc(0) : data.subarray(end + 2);
@@ -23,11 +56,8 @@ export function parseCommit(sha: string, data: Buffer, size = data.length): Comm
   const missing = size - data.length;
   const message = decode(body, missing > 0).replace(/\n$/, '');
   return {
-    sha,
-    parents: [...header.matchAll(/^parent ([0-9a-f]{40})$/gm)].map(([, parent = '']) => parent),
+    header,
     message: missing > 0 ? `${message}\n[${missing} more bytes are not shown]` : message,
-    author: signature(header, 'author'),
-    committer: signature(header, 'committer'),
   };
 }
 
@@ -45,7 +75,7 @@ function decoder(encoding = 'utf-8'): (bytes: Buffer, cut?: boolean) => string {
 /** The end of the year 9999; git stores any number it is given. */
 const MAX_SECONDS = 253_402_300_799;
 
-function signature(header: string, kind: 'author' | 'committer'): Signature {
+function signature(header: string, kind: 'author' | 'committer' | 'tagger'): Signature {
   const line = new RegExp(`^${kind} (.*)$`, 'm').exec(header)?.[1] ?? '';
   const match = /^(.*?) ?<([^>]*)> ?(-?\d+)?/.exec(line);
   const seconds = Math.min(Math.max(Number(match?.[3] ?? 0), 0), MAX_SECONDS);

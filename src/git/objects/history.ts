@@ -6,7 +6,7 @@ import { LRUCache } from 'lru-cache';
 import type { Turns } from '../../limits/turns.ts';
 import { git } from '../processes/run.ts';
 import type { CatFilePool, ObjectData, ObjectInfo } from './cat-file.ts';
-import { type Commit, parseCommit } from './commit.ts';
+import { type Annotation, type Commit, parseCommit, parseTag } from './commit.ts';
 import { readHead } from './read.ts';
 
 export type History = { commits: Commit[]; total: number };
@@ -58,18 +58,37 @@ export async function readCommits(
   dir: string,
   shas: readonly string[],
 ): Promise<(Commit | null)[]> {
+  const read = await readShown(pool, dir, 'commit', shas);
+  return read.map((object) => object && parseCommit(object.oid, object.data, object.size));
+}
+
+/** As `readCommits`, of annotated tags, by the ids of the tags themselves. */
+export async function readAnnotations(
+  pool: CatFilePool,
+  dir: string,
+  shas: readonly string[],
+): Promise<(Annotation | null)[]> {
+  const read = await readShown(pool, dir, 'tag', shas);
+  return read.map((object) => object && parseTag(object.oid, object.data, object.size));
+}
+
+/** What is shown of each: null for what is of another type, and of a larger one the beginning. */
+async function readShown(
+  pool: CatFilePool,
+  dir: string,
+  type: 'commit' | 'tag',
+  shas: readonly string[],
+): Promise<(ObjectData | null)[]> {
   const found = await pool.use(dir, async (objects) => {
-    const infos = await objects.info(shas);
-    const usual = infos.filter((info) => isCommit(info) && info.size <= USUAL_BYTES);
+    const all = await objects.info(shas);
+    const infos = all.map((info) => (info?.type === type ? info : null));
+    const usual = infos.filter((info) => info && info.size <= USUAL_BYTES);
     return { infos, usual: await objects.read(idsOf(usual), USUAL_BYTES) };
   });
-  const long = found.infos.filter((info) => isCommit(info) && info.size > USUAL_BYTES);
+  const long = found.infos.filter((info) => info && info.size > USUAL_BYTES);
   const longer = long.length > 0 ? await readLong(pool, dir, idsOf(long)) : [];
   const read = new Map([...found.usual, ...longer].map((object) => [object?.oid, object]));
-  return found.infos.map((info) => {
-    const object = read.get(info?.oid);
-    return object ? parseCommit(object.oid, object.data, object.size) : null;
-  });
+  return found.infos.map((info) => (info && read.get(info.oid)) ?? null);
 }
 
 function readLong(
@@ -86,10 +105,6 @@ function readLong(
         read.push({ ...info, data: await readHead(dir, info, SHOWN_BYTES) });
     return read;
   });
-}
-
-function isCommit(info: ObjectInfo | null): info is ObjectInfo {
-  return info?.type === 'commit';
 }
 
 function idsOf(infos: readonly (ObjectInfo | null)[]): string[] {

@@ -1,4 +1,4 @@
-/** A commit made by the server, as a pack that can be pushed. */
+/** Commits and annotated tags made by the server, as packs that can be pushed. */
 import { mkdir, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { git } from '../processes/run.ts';
@@ -6,13 +6,25 @@ import { git } from '../processes/run.ts';
 /** Null: the file is deleted. */
 export type FileChange = { path: string; content: Uint8Array | null };
 
+type Person = { name: string; email: string };
+
 export type NewCommit = {
   /** Null: it is the first. */
   parent: string | null;
   changes: readonly FileChange[];
   message: string;
-  author: { name: string; email: string };
+  author: Person;
 };
+
+export type NewTag = {
+  name: string;
+  /** The id of the commit that it points to. */
+  commit: string;
+  message: string;
+  tagger: Person;
+};
+
+export type Packed = { sha: string; pack: Buffer };
 
 /** Why a file cannot be changed so. */
 export class NoSuchChange extends Error {
@@ -32,13 +44,10 @@ export async function packCommit(
   dir: string,
   scratch: string,
   { parent, changes, message, author }: NewCommit,
-): Promise<{ sha: string; pack: Buffer }> {
+): Promise<Packed> {
   const modes = await modesOf(dir, parent, changes);
-  await mkdir(join(scratch, 'objects/info'), { recursive: true });
-  await mkdir(join(scratch, 'refs/heads'), { recursive: true });
-  await writeFile(join(scratch, 'objects/info/alternates'), `${dir}/objects\n`);
-  await writeFile(join(scratch, 'HEAD'), 'ref: refs/heads/new\n');
-  const who = `${plain(author.name)} <${plain(author.email)}> ${Math.floor(Date.now() / 1000)} +0000`;
+  await borrowObjects(dir, scratch);
+  const who = byNow(author);
   const input = Buffer.concat([
     Buffer.from(`commit refs/heads/new\nauthor ${who}\ncommitter ${who}\n`),
     data(Buffer.from(message)),
@@ -55,6 +64,31 @@ export async function packCommit(
   const wanted = parent ? `${sha}\n^${parent}\n` : `${sha}\n`;
   const options = { dir: scratch, input: wanted, maxBytes: MAX_PACK_BYTES };
   return { sha, pack: await git(['pack-objects', '--revs', '--stdout', '-q'], options) };
+}
+
+/** Makes it in `scratch`, as `packCommit`. Its name must be one that git accepts. */
+export async function packTag(
+  dir: string,
+  scratch: string,
+  { name, commit, message, tagger }: NewTag,
+): Promise<Packed> {
+  await borrowObjects(dir, scratch);
+  const text = `object ${commit}\ntype commit\ntag ${name}\ntagger ${byNow(tagger)}\n\n${message}\n`;
+  const sha = (await git(['mktag'], { dir: scratch, input: text })).toString().trim();
+  const options = { dir: scratch, input: `${sha}\n` };
+  return { sha, pack: await git(['pack-objects', '--stdout', '-q'], options) };
+}
+
+/** Makes `scratch` a repository that has what is in the one at `dir`. */
+async function borrowObjects(dir: string, scratch: string): Promise<void> {
+  await mkdir(join(scratch, 'objects/info'), { recursive: true });
+  await mkdir(join(scratch, 'refs/heads'), { recursive: true });
+  await writeFile(join(scratch, 'objects/info/alternates'), `${dir}/objects\n`);
+  await writeFile(join(scratch, 'HEAD'), 'ref: refs/heads/new\n');
+}
+
+function byNow({ name, email }: Person): string {
+  return `${plain(name)} <${plain(email)}> ${Math.floor(Date.now() / 1000)} +0000`;
 }
 
 /** Of files that are there. @throws NoSuchChange */

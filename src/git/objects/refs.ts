@@ -1,7 +1,13 @@
 /** Branches and tags. */
 import { git } from '../processes/run.ts';
 
-export type Ref = { name: string; sha: string };
+export type Ref = {
+  name: string;
+  /** Of the commit, also of an annotated tag. */
+  sha: string;
+  /** Of an annotated tag itself; null for all other refs. */
+  tag: string | null;
+};
 export type RefKind = 'branch' | 'tag';
 
 /** What the full names of such refs begin with. */
@@ -9,7 +15,7 @@ export const PREFIX: Record<RefKind, string> = { branch: 'refs/heads/', tag: 're
 const MAX_BYTES = 64 * 2 ** 20;
 
 /**
- * Up to `limit` refs by name, those after a name; `sha` is the commit, also of an annotated tag.
+ * Up to `limit` refs by name, those after a name.
  *
  * `after.position` is how many stood up to that name when it was read. Git can only count from the beginning,
  * so it is what keeps it from listing all refs; where refs came or went since, all are listed.
@@ -43,7 +49,7 @@ async function firstRefs(dir: string, kind: RefKind, count?: number): Promise<Re
   });
   return lines(output).map((line) => {
     const [object = '', peeled = '', name = ''] = line.split(' ');
-    return { sha: peeled || object, name: name.slice(prefix.length) };
+    return { sha: peeled || object, tag: peeled ? object : null, name: name.slice(prefix.length) };
   });
 }
 

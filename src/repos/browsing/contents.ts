@@ -203,7 +203,7 @@ const historyOf = folderWork(
 /** Commits are at most 64 KiB each, so they are read before they are counted. @throws as `takeWhole` */
 export function takeCommits(
   allowance: Allowance,
-  commits: readonly (Commit | null)[],
+  commits: readonly (Pick<Commit, 'message'> | null)[],
 ): Promise<void> {
   return takeWhole(
     allowance,

@@ -2,7 +2,8 @@
 import { demand, type Viewer } from '../../auth/permissions.ts';
 import { checkFirst, noCursor, type Slice, type SliceRequest } from '../../database/paging.ts';
 import { notFound } from '../../errors.ts';
-import { readCommits, readHistory } from '../../git/objects/history.ts';
+import type { Annotation } from '../../git/objects/commit.ts';
+import { readAnnotations, readCommits, readHistory } from '../../git/objects/history.ts';
 import { listRefs, type Ref, type RefKind } from '../../git/objects/refs.ts';
 import type { Allowance } from '../../limits/reads.ts';
 import { once } from '../../once.ts';
@@ -95,8 +96,12 @@ const commitOf = folderWork(
   },
 );
 
-/** `commit` reads those of the whole page at once, the first time that one is asked for. */
-export type RefAndCommit = Ref & { commit(): Promise<CommitHere | null> };
+/** `commit` and `annotation` read those of the whole page at once, the first time that one is asked for. */
+export type RefAndCommit = Ref & {
+  commit(): Promise<CommitHere | null>;
+  /** Null for all but annotated tags. */
+  annotation(): Promise<Annotation | null>;
+};
 
 /** By name, page by page. `totalCount` is the record's. @throws AppError 400, 401, 403. */
 export async function refs(
@@ -121,10 +126,22 @@ export async function refs(
     const commit = (await commits()).get(sha);
     return commit ? { ...commit, repository } : null;
   };
+  const annotations = once(async () => {
+    const shas = page.flatMap(({ tag }) => tag ?? []);
+    const found = await annotationsOf(services, repository.id, shas);
+    await takeCommits(allowance, found);
+    return new Map(found.map((one) => [one?.sha, one]));
+  });
+  const annotationOf = async (tag: string | null) =>
+    tag === null ? null : ((await annotations()).get(tag) ?? null);
   return {
     items: page.map((ref, i) => ({
       cursor: refCursor(ref.name, (start?.position ?? 0) + i + 1),
-      node: { ...ref, commit: () => commitAt(ref.sha) },
+      node: {
+        ...ref,
+        commit: () => commitAt(ref.sha),
+        annotation: () => annotationOf(ref.tag),
+      },
     })),
     hasNextPage: found.length > take,
     totalCount: () => totalCount,
@@ -139,6 +156,10 @@ const pageOfRefs = folderWork('pageOfRefs', ({ git }, dir, { kind, ...range }: P
 
 const commitsOf = folderWork('commitsOf', ({ git }, dir, shas: string[]) =>
   readCommits(git.objects, dir, shas),
+);
+
+const annotationsOf = folderWork('annotationsOf', ({ git }, dir, shas: string[]) =>
+  readAnnotations(git.objects, dir, shas),
 );
 
 function refCursor(name: string, position: number): string {

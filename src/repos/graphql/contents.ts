@@ -1,5 +1,5 @@
 /** What is in a repository, in GraphQL: the types of directories, files, commits and refs. */
-import type { Signature as SignatureShape } from '../../git/objects/commit.ts';
+import type { Annotation, Signature as SignatureShape } from '../../git/objects/commit.ts';
 import { builder } from '../../graphql/builder.ts';
 import { connectionType, pageType } from '../../graphql/paging.ts';
 import * as authorship from '../browsing/authorship.ts';
@@ -98,13 +98,14 @@ export const File = builder.objectRef<contents.File>('File').implement({
 });
 
 const Signature = builder.objectRef<SignatureShape>('Signature').implement({
-  description: 'An author or committer as the commit names them, which nobody has verified.',
+  description:
+    'An author, committer or tagger as the commit or tag names them, which nobody has verified.',
   fields: (t) => ({
     name: t.exposeString('name', { description: 'The name.' }),
     email: t.exposeString('email', { description: 'The address, which may be any text.' }),
     date: t.expose('date', {
       type: 'DateTime',
-      description: 'When the commit was written or made.',
+      description: 'When it was written or made.',
     }),
   }),
 });
@@ -126,6 +127,21 @@ export const Commit = builder.objectRef<contents.CommitHere>('Commit').implement
 export const CommitPage = pageType<contents.CommitHere>('CommitPage', Commit);
 export const CommitConnection = connectionType('Commit', Commit);
 
+const TagAnnotation = builder.objectRef<Annotation>('TagAnnotation').implement({
+  description: 'What an annotated tag says.',
+  fields: (t) => ({
+    sha: t.exposeString('sha', { description: 'The id of the tag itself.' }),
+    message: t.exposeString('message', {
+      description: 'Its message, without a signature and the final newline.',
+    }),
+    tagger: t.expose('tagger', {
+      type: Signature,
+      nullable: true,
+      description: 'Who made it; null where it names nobody.',
+    }),
+  }),
+});
+
 const Ref = builder.objectRef<RefAndCommit>('Ref').implement({
   description: 'A branch or a tag.',
   fields: (t) => ({
@@ -138,6 +154,12 @@ const Ref = builder.objectRef<RefAndCommit>('Ref').implement({
       nullable: true,
       description: 'The commit that it points to; null for a tag of something else.',
       resolve: (ref) => ref.commit(),
+    }),
+    annotation: t.field({
+      type: TagAnnotation,
+      nullable: true,
+      description: 'What an annotated tag says; null for lightweight ones and for branches.',
+      resolve: (ref) => ref.annotation(),
     }),
   }),
 });

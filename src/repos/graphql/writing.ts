@@ -17,6 +17,11 @@ for (const [Kind, kind] of Object.entries(KINDS)) {
       namespace: t.string(NAMESPACE),
       name: t.string({ required: true, description: `The name of the ${kind}.` }),
       from: t.string({ description: `What it is to point to. ${REF}` }),
+      ...(kind === 'tag' && {
+        message: t.string({
+          description: 'Of an annotated tag, which names the viewer; left out: a lightweight one.',
+        }),
+      }),
     }),
   });
   const DeleteInput = builder.inputType(`Delete${Kind}Input`, {
