@@ -369,6 +369,24 @@ test('pushes at the same time all take effect, and the record shows the last sta
   });
 });
 
+test('many refs are packed into one file after a push, and stay what they are', async () => {
+  const { id } = await seeded('many-refs');
+  const dir = app.app.services.git.disk.pathOf(id);
+  const sha = await workspace.git('many-refs', 'rev-parse', 'HEAD');
+  const names = Array.from({ length: 120 }, (_, i) => `refs/heads/topic/${i}`);
+  await workspace.git('many-refs', 'push', '-q', 'origin', ...names.map((name) => `HEAD:${name}`));
+  await eventually(async () => {
+    const left = await readdir(join(dir, 'refs'), { recursive: true, withFileTypes: true });
+    expect(left.filter((entry) => entry.isFile())).toEqual([]);
+  });
+  const listed = await workspace.git('many-refs', 'ls-remote', 'origin', 'refs/heads/*');
+  expect(listed.split('\n')).toEqual(
+    [...names, 'refs/heads/main'].sort().map((name) => `${sha}\t${name}`),
+  );
+  await workspace.git('many-refs', 'push', '-q', 'origin', ':topic/7', 'HEAD:refs/heads/topic/new');
+  expect((await read('many-refs')).branchCount).toBe(121);
+});
+
 test('a client that leaves in the middle of a push leaves nothing behind', async () => {
   const { id } = await seeded('broken');
   const before = await read('broken');

@@ -1,10 +1,11 @@
 /**
- * Keeps a repository quick to read after pushes: a commit-graph for walks, and few packs.
+ * Keeps a repository quick to read after pushes: a commit-graph for walks, few packs, and few files of refs.
  *
  * Packs are joined in geometric progression, so a repository of n pushes has about log2(n) of them and each
  * object is rewritten as many times at most. One repository at a time, and never twice for one that waits.
  */
-import { readdir, rm, stat } from 'node:fs/promises';
+import type { Dirent } from 'node:fs';
+import { opendir, readdir, rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { git } from '../processes/run.ts';
 import type { Tasks } from '../processes/tasks.ts';
@@ -13,6 +14,8 @@ import { PREFIX } from './quarantines.ts';
 const TIMEOUT_MS = 30 * 60_000;
 /** Below this, another pack costs a reader less than joining them costs us. */
 const MANY_PACKS = 12;
+/** Git reads each of them for a list, however short: a page of 10,000 branches took 240 ms. */
+const MANY_LOOSE_REFS = 100;
 /** What a push leaves when it is killed; no push takes this long. */
 const STALE_MS = 24 * 3_600_000;
 
@@ -52,6 +55,8 @@ async function maintain(dir: string, signal: AbortSignal): Promise<void> {
         signal,
         timeoutMs: TIMEOUT_MS,
       });
+    if (await hasManyLooseRefs(dir))
+      await git(['pack-refs', '--all'], { dir, signal, timeoutMs: TIMEOUT_MS });
     await git(['commit-graph', 'write', '--reachable', '--split', '--no-progress'], {
       dir,
       signal,
@@ -70,6 +75,24 @@ async function maintain(dir: string, signal: AbortSignal): Promise<void> {
 async function countPacks(dir: string): Promise<number> {
   const files = await readdir(join(dir, 'objects/pack'));
   return files.filter((file) => file.endsWith('.pack')).length;
+}
+
+/** Looks no further than it must. */
+async function hasManyLooseRefs(dir: string): Promise<boolean> {
+  let count = 0;
+  const folders = [join(dir, 'refs')];
+  for (const folder of folders)
+    for await (const entry of await opendir(folder).catch(noneIfGone)) {
+      if (entry.isDirectory()) folders.push(join(folder, entry.name));
+      else if (++count >= MANY_LOOSE_REFS) return true;
+    }
+  return false;
+}
+
+/** Git removes a folder with the last ref in it. */
+function noneIfGone(error: NodeJS.ErrnoException): Dirent[] {
+  if (error.code === 'ENOENT') return [];
+  throw error;
 }
 
 /** What `quarantines.ts` did not hear of, as after a loss of power. */
