@@ -10,7 +10,7 @@ import type { PrismaClient } from '../prisma/generated/client.ts';
 import { recordUsage } from './auth/last-used.ts';
 import { seedOperator } from './auth/operator.ts';
 import { openRechecks } from './auth/rechecks.ts';
-import { openIssuer } from './auth/sign-in/issuers.ts';
+import type { Issuer } from './auth/sign-in/issuers.ts';
 import { issueSignInLink } from './auth/sign-in/links.ts';
 import { openCluster } from './cluster/cluster.ts';
 import { openMembers } from './cluster/members.ts';
@@ -139,7 +139,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
     lfs: openLfs(process.keys.derive('tokens for large files'), config.gitTransfers),
     findingIds: createFindingIds(process.keys.derive('findings of secrets')),
     usage: recordUsage({ pool, log }),
-    issuers: config.issuers.map((one) => openIssuer(one, process.keys.derive('signing in'), log)),
+    issuers: await issuersOf(config, process.keys, log),
     rechecks: openRechecks({ pool, log }),
     reads: new Reads(),
     places: openPlaces({ pool }),
@@ -252,6 +252,13 @@ export async function createWorker(
     failed,
     [Symbol.asyncDispose]: () => owned.disposeAsync(),
   };
+}
+
+/** Its libraries take 80 ms of the start, and few servers have any. */
+async function issuersOf({ issuers }: Config, keys: Keys, log: Logger): Promise<Issuer[]> {
+  if (issuers.length === 0) return [];
+  const { openIssuer } = await import('./auth/sign-in/issuers.ts');
+  return issuers.map((one) => openIssuer(one, keys.derive('signing in'), log));
 }
 
 /** Named in addresses where SSH is not served: the contract has no place for none. */

@@ -20,7 +20,6 @@ import { originOf } from '../http/viewer.ts';
 import { otherMethod } from '../rest/methods.ts';
 import type { Services } from '../services.ts';
 import { signInByIdentity } from './sign-in/identities.ts';
-import { ATTEMPT_SECONDS } from './sign-in/issuers.ts';
 import { signInByLink, userOfLink } from './sign-in/links.ts';
 import { type Browser, deleteSession, SESSION_DAYS, signInByToken } from './sign-in/sessions.ts';
 
@@ -69,8 +68,8 @@ export function signInRouter(services: Services): Router {
     router
       .route(path)
       .get(async (req, res) => {
-        const { url, attempt } = await issuer.begin(callback, placeOf(req.query.to, urls));
-        setAttemptCookie(res, urls, attempt, ATTEMPT_SECONDS);
+        const { url, attempt, seconds } = await issuer.begin(callback, placeOf(req.query.to, urls));
+        setAttemptCookie(res, urls, attempt, seconds);
         res.set('Cache-Control', 'no-store').redirect(303, url);
       })
       .all(otherMethod(['GET']));

@@ -15,7 +15,7 @@ const TIMEOUT_SECONDS = 10;
 /** For how long what an issuer said of itself is believed. */
 const FRESH_MS = 3_600_000;
 /** From leaving for the issuer to coming back. */
-export const ATTEMPT_SECONDS = 600;
+const ATTEMPT_SECONDS = 600;
 const CLOCKS_APART_SECONDS = 30;
 /** None that shares a secret, and not `none`. */
 const ALGORITHMS = [
@@ -49,8 +49,8 @@ type Attempt = { state: string; nonce: string; verifier: string; to: string; exp
 
 export type Issuer = {
   config: IssuerConfig;
-  /** Where the browser is sent, and what it is to bring back. @throws AppError 500 when the issuer is away */
-  begin(callback: string, to: string): Promise<{ url: string; attempt: string }>;
+  /** Where the browser is sent, and what it is to bring back within so many seconds. @throws AppError 500 when the issuer is away */
+  begin(callback: string, to: string): Promise<{ url: string; attempt: string; seconds: number }>;
   /**
    * Who has come back to `url`, with the attempt that the same browser began.
    * @throws AppError 401 for what is no answer of this issuer to it, 500 when the issuer is away
@@ -129,7 +129,7 @@ export function openIssuer(
       });
       const text = Buffer.from(JSON.stringify(attempt));
       const sealed = Buffer.from(seal(key, text, config.name)).toString('base64url');
-      return { url: url.href, attempt: sealed };
+      return { url: url.href, attempt: sealed, seconds: ATTEMPT_SECONDS };
     },
 
     async finish(url, sealed) {
