@@ -1,7 +1,8 @@
 /** Large files (git-lfs): who may do what with those of a repository, and where a client finds them. */
+import type { Prisma } from '../../prisma/generated/client.ts';
 import type { Viewer } from '../auth/permissions.ts';
 import { openTransferTurns, type TransferTurns } from '../limits/turns.ts';
-import { type GitAction, openForGit } from '../repos/repos.ts';
+import { accessColumns, type GitAction, lockRepository, openForGit } from '../repos/repos.ts';
 import type { Services } from '../services.ts';
 import { createLfsTokens, type LfsOperation, type LfsTokens } from './tokens.ts';
 
@@ -31,6 +32,18 @@ export async function openForLfs(
   operation: LfsOperation,
 ): Promise<string> {
   return openForGit(services, viewer, key, actionOf(operation));
+}
+
+const rowColumns = { ...accessColumns, name: true } as const;
+export type LockedRow = Prisma.RepositoryGetPayload<{ select: typeof rowColumns }>;
+
+/** The row of a repository, which nobody else changes until the transaction ends; null when it is gone. */
+export async function lockedRow(
+  tx: Prisma.TransactionClient,
+  id: string,
+): Promise<LockedRow | null> {
+  const isThere = await lockRepository(tx, id);
+  return isThere ? tx.repository.findUnique({ where: { id }, select: rowColumns }) : null;
 }
 
 /** Where the API of git-lfs is for a repository, without a trailing slash. */

@@ -13,8 +13,9 @@ import { readSlice, type Sorting } from '../database/keyset.ts';
 import type { Slice, SliceRequest } from '../database/paging.ts';
 import { AppError, forbidden, invalid, notFound } from '../errors.ts';
 import { isId, newId } from '../ids.ts';
-import { type AccessRow, accessColumns, lockRepository, target } from '../repos/repos.ts';
+import { type AccessRow, target } from '../repos/repos.ts';
 import type { Services } from '../services.ts';
+import { type LockedRow, lockedRow } from './lfs.ts';
 
 export type Lock = {
   id: string;
@@ -130,9 +131,6 @@ export async function sliceLocks(
   return readSlice<Lock>(db.fileLock, OLDEST, range, { where, select: columns });
 }
 
-type LockedRow = Prisma.RepositoryGetPayload<{ select: typeof rowColumns }>;
-const rowColumns = { ...accessColumns, name: true } as const;
-
 /** The row of a repository, which nobody else changes or locks files of until the transaction ends. */
 async function demandRight(
   tx: Prisma.TransactionClient,
@@ -140,9 +138,7 @@ async function demandRight(
   repositoryId: string,
   action: Action,
 ): Promise<LockedRow> {
-  const isThere = await lockRepository(tx, repositoryId);
-  const where = { id: repositoryId };
-  const row = isThere ? await tx.repository.findUnique({ where, select: rowColumns }) : null;
+  const row = await lockedRow(tx, repositoryId);
   if (!row) throw notFound('Repository');
   demand(viewer, action, target(row));
   return row;

@@ -6,15 +6,10 @@ import { NEWEST, readSlice } from '../database/keyset.ts';
 import type { Slice, SliceRequest } from '../database/paging.ts';
 import { AppError, invalid, notFound, unprocessable } from '../errors.ts';
 import { demandRoom } from '../limits/quotas.ts';
-import {
-  type AccessRow,
-  accessColumns,
-  lockRepository,
-  noRepository,
-  target,
-} from '../repos/repos.ts';
+import { type AccessRow, noRepository, target } from '../repos/repos.ts';
 import type { Services } from '../services.ts';
 import type { ByteRange } from '../storage/storage.ts';
+import { lockedRow } from './lfs.ts';
 
 /** `oid`: SHA-256 in hexadecimal, lower case. `size`: in bytes. */
 export type LfsObject = { oid: string; size: number };
@@ -117,11 +112,7 @@ export async function deleteObjects(
   if (!oids.every(isOid))
     throw invalid('oids', 'must each be 64 hexadecimal digits, in lower case');
   const found = await inTransaction(db, async (tx) => {
-    const isThere = await lockRepository(tx, repositoryId);
-    const select = { ...accessColumns, name: true };
-    const row = isThere
-      ? await tx.repository.findUnique({ where: { id: repositoryId }, select })
-      : null;
+    const row = await lockedRow(tx, repositoryId);
     if (!row) throw noRepository(repositoryId);
     demand(viewer, 'repository.administer', target(row));
     const here = await tx.largeFile.findMany({
