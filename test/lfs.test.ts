@@ -318,8 +318,24 @@ test('uploads of other bytes leave nothing, and one that is broken off frees its
   await eventually(() => expect(transfers.counts.running).toBe(0));
   const { body } = await batch(ada, 'ada/wrong', 'download', [{ oid, size: bytes.length }]);
   expect(body.objects[0].error.code).toBe(404);
+  const { metrics } = app.app.services;
+  const counted = async () => {
+    const found = (await metrics.text()).matchAll(
+      /^loam_large_file_transfers_total.direction="upload",outcome="(\w+)". (\d+)$/gm,
+    );
+    return Object.fromEntries([...found].map(([, outcome, count]) => [outcome, Number(count)]));
+  };
+  const before = await counted();
   expect((await put(bytes)).status).toBe(200);
   expect((await put(bytes)).status).toBe(200);
+  expect((await put(randomBytes(200_000))).status).toBe(422);
+  expect(await counted()).toEqual({
+    ...before,
+    completed: Number(before.completed) + 2,
+    refused: Number(before.refused) + 1,
+  });
+  expect(before.broken_off).toBeGreaterThanOrEqual(1);
+  expect(await metrics.text()).toMatch(/^loam_large_file_bytes_total.direction="upload". \d{6,}$/m);
   expect((await ada.get(`/auth/v1/repository/ada/${id}`)).body.size_bytes).toBe(200_000);
 });
 

@@ -22,6 +22,7 @@ import { neverAsPage } from '../http/never-as-page.ts';
 import { sendObject } from '../http/send-object.ts';
 import { originOf } from '../http/viewer.ts';
 import { OF_LARGE_FILES } from '../limits/transfer-turns.ts';
+import type { Direction, TransferOutcome } from '../metrics/metrics.ts';
 import { demandLargeLink, LARGE_DOWNLOAD_PATH } from '../repos/browsing/downloads.ts';
 import { whileAllowed } from '../repos/transfers.ts';
 import { otherMethod } from '../rest/methods.ts';
@@ -178,12 +179,45 @@ async function receive(
   takesLong(req);
   using _ = whileAllowed(services, req, { id, action: actionOf('upload'), output: res });
   const signal = closingOf(res);
+  const body = () => counted(services, 'upload', freeing(req));
   try {
-    await inTurn(services.lfs, OF_LARGE_FILES, req, res, () => take(freeing(req), signal));
+    await measured(services, 'upload', res, () =>
+      inTurn(services.lfs, OF_LARGE_FILES, req, res, () => take(body(), signal)),
+    );
     return true;
   } catch (error) {
     if (signal.aborted) return false;
     throw error;
+  }
+}
+
+/** Counts how a transfer ends. */
+async function measured(
+  { metrics }: Services,
+  direction: Direction,
+  res: Response,
+  transfer: () => Promise<void>,
+): Promise<void> {
+  const gone = closingOf(res);
+  const ended = (outcome: TransferOutcome) => metrics.largeFileTransferred(direction, outcome);
+  try {
+    await transfer();
+    // A download whose client leaves ends without an error.
+    ended(direction === 'upload' || res.writableFinished ? 'completed' : 'broken_off');
+  } catch (error) {
+    ended(gone.aborted ? 'broken_off' : isUnexpected(error) ? 'failed' : 'refused');
+    throw error;
+  }
+}
+
+async function* counted(
+  { metrics }: Services,
+  direction: Direction,
+  pieces: AsyncIterable<Uint8Array>,
+): AsyncGenerator<Uint8Array> {
+  for await (const piece of pieces) {
+    metrics.largeFileBytes(direction, piece.length);
+    yield piece;
   }
 }
 
@@ -202,10 +236,14 @@ async function sendLarge(
   const found = await findObject(services, id, oid);
   res.setHeader('Content-Type', 'application/octet-stream');
   neverAsPage(res);
-  const contents = (range?: ByteRange) => found.open(range);
+  const contents = async (range?: ByteRange) =>
+    counted(services, 'download', await found.open(range));
   const object = { size: found.size, etag: oid, open: contents };
+  // Not of answers without a body.
   await sendObject(req, res, object, (sending) =>
-    inTurn(services.lfs, OF_LARGE_FILES, req, res, sending),
+    measured(services, 'download', res, () =>
+      inTurn(services.lfs, OF_LARGE_FILES, req, res, sending),
+    ),
   );
 }
 

@@ -24,6 +24,12 @@ export type AttemptOutcome = (typeof ATTEMPT_OUTCOMES)[number];
 /** `subscription` of GraphQL, `log` of REST. */
 const STREAMS = ['subscription', 'log'] as const;
 
+const DIRECTIONS = ['upload', 'download'] as const;
+export type Direction = (typeof DIRECTIONS)[number];
+/** `broken_off`: by the client, or because its right ended. `failed`: by us. */
+const TRANSFER_OUTCOMES = ['completed', 'broken_off', 'refused', 'failed'] as const;
+export type TransferOutcome = (typeof TRANSFER_OUTCOMES)[number];
+
 export type EndedRequest = {
   method: string;
   /** A pattern, never a path: `/auth/v1/repository/{namespace}/{id}`. */
@@ -49,6 +55,9 @@ export type Metrics = Disposable & {
   jobClaimed(pool: { gpu: string; region: string }, waited: number): void;
   attemptEnded(outcome: AttemptOutcome): void;
   logLinesStored(count: number): void;
+  /** Some of a transfer, as it goes on. */
+  largeFileBytes(direction: Direction, bytes: number): void;
+  largeFileTransferred(direction: Direction, outcome: TransferOutcome): void;
   /** `outcome` as deliveries record it; `sinceEvent`: seconds from the event, given for a first attempt. */
   deliveryTried(tried: { outcome: string; seconds: number; sinceEvent?: number }): void;
   /** There will be no further attempt. */
@@ -151,6 +160,18 @@ export function createMetrics({
     help: 'Lines of jobs that were stored',
     registers,
   });
+  const largeTransfers = new Counter({
+    name: 'loam_large_file_transfers_total',
+    help: 'Uploads and downloads of large files that ended, by outcome',
+    labelNames: ['direction', 'outcome'],
+    registers,
+  });
+  const largeBytes = new Counter({
+    name: 'loam_large_file_bytes_total',
+    help: 'Bytes of large files that came and were sent',
+    labelNames: ['direction'],
+    registers,
+  });
   const tries = new Counter({
     name: 'loam_webhook_attempts_total',
     help: 'Requests to receivers of webhooks, by outcome',
@@ -178,6 +199,10 @@ export function createMetrics({
   // From the beginning, so that the first of them is a rise from 0.
   for (const outcome of ATTEMPT_OUTCOMES) attempts.inc({ outcome }, 0);
   for (const status of ['succeeded', 'failed']) deliveries.inc({ status }, 0);
+  for (const direction of DIRECTIONS) {
+    largeBytes.inc({ direction }, 0);
+    for (const outcome of TRANSFER_OUTCOMES) largeTransfers.inc({ direction, outcome }, 0);
+  }
   for (const kind of STREAMS) streams.set({ kind }, 0);
 
   const git = countGitProcesses(registry);
@@ -209,6 +234,8 @@ export function createMetrics({
     jobClaimed: ({ gpu, region }, waited) => waits.observe({ gpu, region }, Math.max(0, waited)),
     attemptEnded: (outcome) => attempts.inc({ outcome }),
     logLinesStored: (count) => lines.inc(count),
+    largeFileBytes: (direction, bytes) => largeBytes.inc({ direction }, bytes),
+    largeFileTransferred: (direction, outcome) => largeTransfers.inc({ direction, outcome }),
     deliveryTried({ outcome, seconds, sinceEvent }) {
       tries.inc({ outcome: classOf(outcome) });
       tryDurations.observe(seconds);
