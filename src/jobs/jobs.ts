@@ -271,7 +271,7 @@ export async function deleteJob(
       );
     await noteArtifacts(tx, id, deleteArtifacts);
     const row = await tx.job.delete({ where: { id }, select: payloadColumns });
-    await announce(tx, row, job.namespace.name, 'job.deleted');
+    await announce(tx, row, job.namespace, 'job.deleted');
     const namespaceIds = [namespaceId] as const;
     const details = { deleteArtifacts };
     const author = demandAccount(viewer);

@@ -27,7 +27,10 @@
  */
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type { JobStatus } from '../../prisma/generated/enums.ts';
-import { publish, wake } from '../events/publish.ts';
+import { eventNotification, type Notification } from '../events/bus.ts';
+import { publish } from '../events/publish.ts';
+import { newId } from '../ids.ts';
+import { PAGE_COLUMNS } from './logs/columns.ts';
 import { statusPage } from './logs/pages.ts';
 import { type JobEventData, type PayloadRow, payloadColumns, payloadOf } from './payload.ts';
 import { addUsage, type Ran } from './usage.ts';
@@ -45,28 +48,47 @@ export function isOver(status: JobStatus): boolean {
   return MOVES[status].length === 0;
 }
 
-/** What decides about a move may look at this; it is read under the lock. */
-const LOCKED = {
-  id: true,
-  namespaceId: true,
-  namespace: { select: { name: true } },
-  name: true,
-  status: true,
+/** What decides about a move may look at this, and the event tells it; it is read under the lock. */
+const lockedColumns = {
+  ...payloadColumns,
   attemptId: true,
   createdById: true,
-  repositoryId: true,
-  retries: true,
-  retryCount: true,
   lossCount: true,
-  startedAt: true,
-  runtimeSeconds: true,
-  costPerHour: true,
-  gpu: true,
-  gpuCount: true,
-  timeoutMinutes: true,
   progressSaid: true,
+  nextSeq: true,
+  logUntil: true,
 } as const satisfies Prisma.JobSelect;
-export type LockedJob = Prisma.JobGetPayload<{ select: typeof LOCKED }>;
+export type LockedJob = Prisma.JobGetPayload<{ select: typeof lockedColumns }> & {
+  /** Its owner's name. */
+  namespace: string;
+};
+
+const LOCK = `
+  select ${Object.keys(lockedColumns)
+    .map((key) => `j.${columnOf(key)} as "${key}"`)
+    .join(', ')}, n.name as namespace
+  from jobs j join namespaces n on n.id = j.namespace_id
+  where j.id = $1 for update of j`;
+
+/** What a move may change, and the type of its column. */
+const TYPES = {
+  status: '"JobStatus"',
+  progress: 'text',
+  progressSaid: 'bool',
+  attemptId: 'text',
+  startedAt: 'timestamptz',
+  completedAt: 'timestamptz',
+  availableAt: 'timestamptz',
+  runtimeSeconds: 'int',
+  exitCode: 'int',
+  retryCount: 'int',
+  lossCount: 'int',
+  artifactFiles: 'int',
+  artifactBytes: 'bigint',
+  artifactsOf: 'text',
+  nextSeq: 'bigint',
+} as const;
+type Changes = Partial<Prisma.JobGetPayload<{ select: Record<keyof typeof TYPES, true> }>>;
 
 export type Move = {
   to: JobStatus;
@@ -74,7 +96,7 @@ export type Move = {
   phase: string;
   /** What the attempt ran, which the job and the ledger of its namespace get. */
   ran?: Ran;
-  set?: Prisma.JobUncheckedUpdateInput;
+  set?: Omit<Changes, 'status' | 'progress' | 'progressSaid' | 'completedAt' | 'nextSeq'>;
 };
 
 /**
@@ -94,38 +116,69 @@ export async function moveJob(
   const { to, phase, ran, set } = move;
   if (!MOVES[job.status].includes(to))
     throw new Error(`a job cannot go from ${job.status} to ${to}`);
-  const changes = to !== job.status;
+  const isNew = to !== job.status;
   const endedAt = isOver(to) ? now : undefined;
-  const row = await tx.job.update({
-    where: { id },
-    data: {
-      status: to,
-      // What the program said last outlives its end, and gives way to the phase of what comes next.
-      ...(!(isOver(to) && job.progressSaid) && { progress: phase, progressSaid: false }),
-      ...(to !== 'running' && { attemptId: null }),
-      ...(endedAt && { completedAt: endedAt }),
-      ...(ran && { runtimeSeconds: job.runtimeSeconds + ran.seconds }),
-      ...set,
-      ...(changes && { nextSeq: { increment: 1 } }),
-    },
-    select: { ...payloadColumns, nextSeq: true, logUntil: true },
-  });
-  if (changes) {
-    const page = statusPage({
-      jobId: id,
-      seq: row.nextSeq - 1n,
-      status: to,
-      logUntil: row.logUntil,
-    });
-    await tx.journalPage.create({ data: page, select: { firstSeq: true } });
-    await announce(tx, row, job.namespace.name);
-  }
+  const changes: Changes = {
+    status: to,
+    // What the program said last outlives its end, and gives way to the phase of what comes next.
+    ...(!(isOver(to) && job.progressSaid) && { progress: phase, progressSaid: false }),
+    ...(to !== 'running' && { attemptId: null }),
+    ...(endedAt && { completedAt: endedAt }),
+    ...(ran && { runtimeSeconds: job.runtimeSeconds + ran.seconds }),
+    ...set,
+    ...(isNew && { nextSeq: job.nextSeq + 1n }),
+  };
+  const topics: Notification[] = [`job:${id}`, statusTopic(id)];
+  if (to !== 'running') topics.push('queue');
+  await write(tx, job, changes, { isNew, topics });
   // The last of what is locked: ends of the same user's jobs wait for each other here.
   await addUsage(tx, job, { ran, endedAt });
-  await wake(tx, `job:${id}`);
-  await wake(tx, statusTopic(id));
-  if (to !== 'running') await wake(tx, 'queue');
   return job;
+}
+
+/**
+ * All that a move writes, in one statement: it is a large part of what a short job costs, and took ten. The event holds the
+ * job as it is afterwards.
+ */
+async function write(
+  tx: Prisma.TransactionClient,
+  job: LockedJob,
+  changes: Changes,
+  { isNew, topics }: { isNew: boolean; topics: Notification[] },
+): Promise<void> {
+  const values: unknown[] = [];
+  const parameter = (value: unknown, type: string) => `$${values.push(value)}::${type}`;
+  const id = parameter(job.id, 'text');
+  const assignments = Object.entries(changes).map(
+    ([key, value]) => `${columnOf(key)} = ${parameter(value, TYPES[key as keyof Changes])}`,
+  );
+  const parts = [`moved as (update jobs set ${assignments.join(', ')} where id = ${id})`];
+  if (isNew) {
+    const after = { ...job, ...changes };
+    const { namespaceId, nextSeq: seq, logUntil } = job;
+    const page = statusPage({ jobId: job.id, seq, status: after.status, logUntil });
+    parts.push(`page as (
+      insert into journal_pages (job_id, ${PAGE_COLUMNS})
+      values (${id}, ${parameter(seq, 'bigint')}, ${parameter(seq, 'bigint')}, 0,
+        ${parameter(page.bytes, 'int')}, ${parameter(logUntil, 'timestamptz')}, true, false,
+        ${parameter(page.data, 'bytea')}))`);
+    parts.push(`event as (
+      insert into events (id, type, namespace_id, subject, data)
+      values (${parameter(newId('evt'), 'text')}, ${parameter(`job.${after.status}`, 'text')},
+        ${parameter(namespaceId, 'text')}, ${id},
+        ${parameter(JSON.stringify(eventData(after, job.namespace)), 'jsonb')}))`);
+    topics.push(eventNotification(namespaceId, job.id));
+  }
+  const names = parameter(topics, 'text[]');
+  await tx.$executeRawUnsafe(
+    `with ${parts.join(', ')} select pg_notify('loam', topic) from unnest(${names}) topic`,
+    ...values,
+  );
+}
+
+/** The name that a field has in the database. */
+function columnOf(field: string): string {
+  return field.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
 }
 
 /** What a worker that looks after a job listens to: its log wakes the plain topic far too often. */
@@ -135,20 +188,23 @@ export function statusTopic(id: string): `job:${string}` {
 
 /** @returns null when there is no such job (any more). */
 export async function lockJob(tx: Prisma.TransactionClient, id: string): Promise<LockedJob | null> {
-  await tx.$executeRaw`select 1 from jobs where id = ${id} for update`;
-  return tx.job.findUnique({ where: { id }, select: LOCKED, relationLoadStrategy: 'join' });
+  const [job] = await tx.$queryRawUnsafe<LockedJob[]>(LOCK, id);
+  return job ?? null;
 }
 
-/** Writes an event of a job: of a move, or the first or last one, which are no moves. `namespace`: its name. */
+/** Writes an event of a job that is no move: the first or the last one. `namespace`: its name. */
 export async function announce(
   tx: Prisma.TransactionClient,
   row: PayloadRow,
   namespace: string,
   type: `job.${JobStatus | 'deleted'}` = `job.${row.status}`,
 ): Promise<void> {
-  const { id, namespaceId, repositoryId } = row;
-  const data: JobEventData = { repositoryId, job: payloadOf(row, namespace) };
-  await publish(tx, { type, namespaceId, subject: id, data });
+  const { id, namespaceId } = row;
+  await publish(tx, { type, namespaceId, subject: id, data: eventData(row, namespace) });
+}
+
+function eventData(row: PayloadRow, namespace: string): JobEventData {
+  return { repositoryId: row.repositoryId, job: payloadOf(row, namespace) };
 }
 
 /** Characters of `progress`. */

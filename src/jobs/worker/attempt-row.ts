@@ -26,6 +26,7 @@ export const attemptColumns = {
       namespaceId: true,
       namespace: { select: { name: true, plan: true } },
       status: true,
+      progress: true,
       logLines: true,
       logBytes: true,
       attemptId: true,

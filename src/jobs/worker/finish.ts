@@ -123,8 +123,8 @@ export async function finish(
       });
     }
     // A follower of a cancelled job waits for this, and nothing else wakes it.
-    await wake(tx, `job:${job.id}`);
-    return (await tx.job.count({ where: { id: job.id } })) === 0;
+    if (!moved) await wake(tx, `job:${job.id}`);
+    return stored !== undefined && (await tx.job.count({ where: { id: job.id } })) === 0;
   });
   deps.metrics.attemptEnded(endOf(outcome, moved));
   await foldPages(deps, job.id);

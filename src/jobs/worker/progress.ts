@@ -10,6 +10,8 @@ export type Progress = AsyncDisposable & {
 /** Disposed, it has written the last word, or has failed to: nothing depends on it, and it holds nothing up. */
 export function openProgress({ db, log }: Deps, { id, job }: Attempt): Progress {
   let next: string | undefined;
+  /** The claim has written the first phase. */
+  let last = job.progress;
   let writing: Promise<void> | undefined;
 
   async function write(): Promise<void> {
@@ -26,7 +28,10 @@ export function openProgress({ db, log }: Deps, { id, job }: Attempt): Progress 
 
   return {
     say(text) {
-      next = text.slice(0, MAX_PROGRESS);
+      const said = text.slice(0, MAX_PROGRESS);
+      if (said === last) return;
+      last = said;
+      next = said;
       writing ??= write()
         .catch((error) => log.warn({ err: error, job: job.id }, 'progress was not recorded'))
         .finally(() => {

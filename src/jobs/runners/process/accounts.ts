@@ -61,6 +61,8 @@ export async function openAccounts(
   }
   const registry = await openRegistry(dir);
   await discardVoid(registry);
+  /** What this process has given out. */
+  const given = new Map<string, Account>();
 
   async function take(folder: string): Promise<Account | null> {
     const names = new Set(await readdir(registry));
@@ -78,6 +80,8 @@ export async function openAccounts(
   }
 
   async function of(folder: string): Promise<Account | undefined> {
+    const known = given.get(folder);
+    if (known) return known;
     for (const name of await readdir(registry)) {
       if ((await targetOf(join(registry, name))) === folder)
         return { uid: Number(name), networkUid: Number(name) + 1 };
@@ -88,11 +92,15 @@ export async function openAccounts(
   return {
     of,
     async reserve(folder) {
-      const account = (await of(folder)) ?? (await take(folder));
-      if (account) return account;
-      await discardVoid(registry);
-      const second = await take(folder);
-      if (second) return second;
+      let account = (await of(folder)) ?? (await take(folder));
+      if (!account) {
+        await discardVoid(registry);
+        account = await take(folder);
+      }
+      if (account) {
+        given.set(folder, account);
+        return account;
+      }
       throw new Error(`No user id of ${range.first}-${range.last} is free (LOAM_JOB_UIDS)`);
     },
     async end(folder) {
@@ -104,7 +112,10 @@ export async function openAccounts(
     },
     async release(folder) {
       const account = await of(folder);
-      if (account) await unlink(join(registry, String(account.uid)));
+      const link = account && join(registry, String(account.uid));
+      // Void, it may have been removed, and the id be another's by now.
+      if (link && (await targetOf(link)) === folder) await unlink(link);
+      given.delete(folder);
     },
   };
 }

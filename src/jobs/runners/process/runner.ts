@@ -141,7 +141,9 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
     const place = join(dir, attempt);
     shims.discard(attempt);
     await confinement.end(place);
-    await killStrays(attempt);
+    // A shim writes the end when nothing of the attempt runs any more. To look at all processes takes 7 ms of this thread.
+    const isOver = confinement.sandbox !== 'none' && existsSync(at({ attempt }, 'exit'));
+    if (!isOver) await killStrays(attempt);
     const { cgroup } = await readHolding(place);
     if (cgroup) await removeGroup(cgroup);
     await confinement.release(place);
