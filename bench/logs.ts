@@ -1,14 +1,18 @@
 /**
  * `npm run bench:logs [lines]`: a job prints a million lines of some 100 bytes. How fast they are in the
  * database, what they take there, and how fast they are read back, against the same lines as rows of a table in
- * the same database (a key and an index, batches of 2,000) and as a file that is synced.
+ * the same database (a key and an index, batches of 2,000) and as a file that is synced. Then, from the request that creates
+ * a job until a client that follows it from the start has all of them, as a process and as a container, against
+ * `docker run -d` and `docker logs -f` of the same.
  */
-import { spawn } from 'node:child_process';
+import { execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { open, readFile, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import pg from 'pg';
+import { DOCKER } from '../test/docker.ts';
+import { createJob, IMAGE, type Place } from './jobs.ts';
 import { cpuSecondsOf } from './process.ts';
 import { openBench, TOKEN } from './repository.ts';
 
@@ -17,7 +21,19 @@ const MB = 1_000_000;
 /** What a training run prints: a counter, a few numbers that change, words that do not. */
 const PRINT = `awk 'BEGIN { srand(7); for (i = 0; i < ${LINES}; i++) printf "[worker %d] epoch 3 step %d/${LINES} loss=%.6f grad_norm=%.4f lr=3.0e-04 tokens/s=%d\\n", i % 8, i, rand() * 3, rand(), 40000 + rand() * 9000 }'`;
 
-await using bench = await openBench();
+const engine = { ...process.env, DOCKER_HOST: DOCKER.host };
+const hasEngine = (() => {
+  try {
+    execFileSync('docker', ['image', 'inspect', IMAGE], { env: engine, stdio: 'ignore' });
+    return true;
+  } catch {
+    return false;
+  }
+})();
+
+await using bench = await openBench(
+  hasEngine ? { LOAM_RUNNER: 'auto', DOCKER_HOST: DOCKER.host } : {},
+);
 const { server, graphql, folder } = bench;
 await graphql(
   'mutation { createRepository(input: {namespace: "admin", name: "code"}) { repository { id } } }',
@@ -97,6 +113,60 @@ const deleting = await timed(() =>
   graphql('mutation { deleteJob(input: {namespace: "admin", name: "chatty"}) { id } }'),
 );
 console.log(`  deleted     ${(deleting * 1000).toFixed(0)} ms`);
+
+console.log('from its creation until a follower has all lines');
+await follow('a process', { repo: 'admin/code' });
+if (!hasEngine)
+  console.log(`  NOT MEASURED: containers. No engine with ${IMAGE} at ${DOCKER.host}`);
+else {
+  const ours = await follow('a container', { image: IMAGE });
+  const theirs = await timed(async () => {
+    const args = ['run', '-d', '--log-driver', 'json-file', IMAGE, '/bin/sh', '-c', PRINT];
+    const id = execFileSync('docker', args, { env: engine }).toString().trim();
+    const child = spawn('docker', ['logs', '-f', id], {
+      env: engine,
+      stdio: ['ignore', 'pipe', 'inherit'],
+    });
+    const lines = await countLines(child.stdout);
+    if (lines !== LINES) throw new Error(`docker logs had ${lines} lines`);
+    cleanup.defer(() => void execFileSync('docker', ['rm', '-f', id], { env: engine }));
+  });
+  console.log(
+    `  docker logs ${theirs.toFixed(1)} s, ${rate(theirs)}; a container takes ${(ours / theirs).toFixed(2)} × that`,
+  );
+}
+
+/** @returns seconds */
+async function follow(what: string, place: Place): Promise<number> {
+  const name = what.replaceAll(' ', '-');
+  const seconds = await timed(async () => {
+    await createJob(server.base, { ...place, name, command: PRINT });
+    const response = await fetch(`${server.base}/admin/job/${name}/logs?stream=true`, {
+      headers: { authorization: `Bearer ${TOKEN}`, 'last-event-id': '0' },
+    });
+    if (!response.body) throw new Error(`it was answered ${response.status}`);
+    const lines = await countLines(response.body, 'event: log');
+    if (lines !== LINES) throw new Error(`${name} had ${lines} lines`);
+  });
+  console.log(`  ${what.padEnd(11)} ${seconds.toFixed(1)} s, ${rate(seconds)}`);
+  return seconds;
+}
+
+/** Those that begin with `start`. */
+async function countLines(chunks: AsyncIterable<Uint8Array>, start = ''): Promise<number> {
+  let [count, begun] = [0, ''];
+  for await (const chunk of chunks) {
+    const text =
+      begun + Buffer.from(chunk.buffer, chunk.byteOffset, chunk.length).toString('latin1');
+    let from = 0;
+    for (let at = text.indexOf('\n'); at >= 0; at = text.indexOf('\n', from)) {
+      if (text.startsWith(start, from)) count++;
+      from = at + 1;
+    }
+    begun = text.slice(from);
+  }
+  return count;
+}
 
 async function insertRows(): Promise<void> {
   await pool.query(
