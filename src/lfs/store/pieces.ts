@@ -6,7 +6,7 @@ const WORTH_FREEING = 16 * 1024;
 /**
  * The pieces of a stream that nobody else has, each good until the next is asked for: then its memory is given back.
  * Left to the collector, the buffers of a transfer fill what V8 allows outside of its heap several times a second, and
- * each time it marks all of the heap: a third of the CPU of an upload.
+ * each time it marks all of the heap: a quarter of the CPU of an upload.
  */
 export async function* freeing(source: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array> {
   for await (const piece of source) {
