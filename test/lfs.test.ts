@@ -574,6 +574,12 @@ test('pushes that point to large files which were not uploaded are refused', asy
   expect(refused.stderr).toContain('refers to 7 large files that this repository was not given');
   expect(refused.stderr).toContain('and 2 more');
   expect(refused.stderr).toContain('git lfs push --all');
+  // With secrets looked for, too, which reads the same files at once.
+  await ada.gql(
+    `mutation { updateRepository(input: { id: "${id}", secretScanning: true }) { repository { id } } }`,
+  );
+  const scanned = await workspace.try('unknown', 'push', '-q', 'origin', 'HEAD');
+  expect(scanned.stderr).toContain('refers to 7 large files');
   const [first] = missing as [Buffer];
   await workspace.git('unknown', 'reset', '-q', '--hard', 'HEAD~1');
   // A size that is another is another file.
