@@ -271,6 +271,17 @@ test('a line is given to who has its ticket, once', async () => {
   await eventually(() => expect(app.app.services.git.transfers.counts.running).toBe(0));
 });
 
+test('a request of a fetch that is too long is refused', async () => {
+  const tip = await workspace.git('much', 'rev-parse', 'HEAD');
+  const haves = Array.from({ length: 700_000 }, () => `0032have ${'1'.repeat(40)}\n`).join('');
+  const asked = await user.ssh(
+    ["git-upload-pack 'ada/hello.git'"],
+    `0032want ${tip}\n0000${haves}0009done\n`,
+  );
+  expect(asked.stderr).toContain('loam: A request of a fetch may be 32 MiB long');
+  expect(asked.code).toBe(128);
+});
+
 test('clients that vanish leave no descriptor, program or turn behind', async () => {
   const descriptors = async () => {
     const of = (pid: number) => readdir(`/proc/${pid}/fd`);
