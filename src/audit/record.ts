@@ -56,15 +56,17 @@ export type AuditAction = keyof typeof AUDIT_ACTIONS;
 /** Where a request came from. */
 export type Origin = { address: string | null; requestId: string };
 
+/**
+ * A personal access token, an API key, over SSH the key of a user or a deploy key, the session of a browser, and an
+ * access token of an issuer of identities.
+ */
+export type CredentialKind = 'pat' | 'key' | 'ssh' | 'deploy' | 'session' | 'oidc';
+
 /** Who did it; the account of a request is one. */
 export type Actor = {
   userId: string | null;
   username: string;
-  credential: {
-    kind: 'pat' | 'key' | 'ssh' | 'deploy' | 'session' | 'oidc';
-    id: string;
-    name: string;
-  } | null;
+  credential: { kind: CredentialKind; id: string; name: string } | null;
   from?: Origin;
 };
 

@@ -7,16 +7,16 @@ import type { Slice, SliceRequest } from '../database/paging.ts';
 import { invalid, notFound } from '../errors.ts';
 import { isId, newId } from '../ids.ts';
 import type { Services } from '../services.ts';
-import { namespaceNamed, userNamed } from './accounts.ts';
-import { demandFullRights, demandOwn, expiry, searchable, taken } from './credentials.ts';
+import { namespaceNamed } from './accounts.ts';
 import {
-  type Account,
-  demand,
-  demandOperator,
-  hasFullRights,
-  type Scope,
-  type Viewer,
-} from './permissions.ts';
+  demandFullRights,
+  demandOwn,
+  expiry,
+  ownerOfCredential,
+  searchable,
+  taken,
+} from './credentials.ts';
+import { demand, hasFullRights, type Scope, type Viewer } from './permissions.ts';
 import { hashSecret, newToken } from './tokens.ts';
 
 /** Of namespaces or repositories that a token is narrowed to. */
@@ -62,7 +62,7 @@ export async function createAccessToken(
   const account = demandFullRights(viewer);
   checkTokenName(input.name);
   const expiresAt = expiry(input.expiresInDays);
-  const owner = await ownerOfToken(db, account, input.username);
+  const owner = await ownerOfCredential(db, account, input.username);
   const namespaces = await Promise.all(
     atMost('namespaces', input.namespaces).map((name) => namespaceNamed(db, name)),
   );
@@ -195,14 +195,6 @@ const tokenColumns = {
   lastUsedAt: true,
 } as const satisfies Prisma.AccessTokenSelect;
 type TokenRow = Prisma.AccessTokenGetPayload<{ select: typeof tokenColumns }>;
-
-async function ownerOfToken(db: Db, viewer: Account, username: string | null | undefined) {
-  const { userId, namespace } = viewer;
-  if (username == null || username === viewer.username)
-    return { userId, namespaceId: namespace.id };
-  demandOperator(viewer);
-  return userNamed(db, username);
-}
 
 async function demandReadable(db: Db, viewer: Viewer, ids: readonly string[]): Promise<void> {
   if (ids.length === 0) return;

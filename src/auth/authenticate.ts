@@ -117,11 +117,12 @@ const SSH_KEYS = `
 const SSH_KEY = { name: 'auth.ssh', text: `${SSH_KEYS} c.fingerprint = $1` };
 const SSH_KEYS_BY_ID = { name: 'auth.ssh_keys', text: `${SSH_KEYS} c.id = any($1)` };
 
-/** Of one that was not used for two weeks nobody is signed in any more. */
+/** SQL: a session lasts for so long without being used. */
+export const SESSION_IDLE = `interval '14 days'`;
 const SESSIONS = `
   select c.id, c.method as name, u.plan, null as scopes, null as namespaces, null as repositories, ${USER}
   from browser_sessions c ${JOINED}
-  where ${VALID} and c.last_used_at > now() - interval '14 days' and`;
+  where ${VALID} and c.last_used_at > now() - ${SESSION_IDLE} and`;
 const SESSION = { name: 'auth.session', text: `${SESSIONS} c.hash = $1` };
 const SESSIONS_BY_ID = { name: 'auth.sessions', text: `${SESSIONS} c.id = any($1)` };
 

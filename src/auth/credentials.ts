@@ -5,9 +5,16 @@
  * read at each use. Only a credential with full rights manages credentials, or a narrowed one could make
  * itself a wider twin. Deleting takes effect at once everywhere, because nothing caches credentials.
  */
-import { violatesUnique } from '../database/client.ts';
+import { type Db, violatesUnique } from '../database/client.ts';
 import { AppError, forbidden, invalid } from '../errors.ts';
-import { type Account, demandAccount, hasFullRights, type Viewer } from './permissions.ts';
+import { userNamed } from './accounts.ts';
+import {
+  type Account,
+  demandAccount,
+  demandOperator,
+  hasFullRights,
+  type Viewer,
+} from './permissions.ts';
 
 const MAX_DAYS = 365;
 const DAY_MS = 86_400_000;
@@ -26,6 +33,19 @@ export function demandOwn(viewer: Viewer, userId: string): Account {
   const account = demandFullRights(viewer);
   if (account.userId === userId) return account;
   throw forbidden("Another user's credentials are not shown");
+}
+
+/** Who gets what the viewer makes: the viewer, or, by the operator, the user named. @throws AppError 401, 403, 404 */
+export async function ownerOfCredential(
+  db: Db,
+  viewer: Account,
+  username: string | null | undefined,
+): Promise<{ userId: string; namespaceId: string }> {
+  const { userId, namespace } = viewer;
+  if (username == null || username === viewer.username)
+    return { userId, namespaceId: namespace.id };
+  demandOperator(viewer);
+  return userNamed(db, username);
 }
 
 /** @throws AppError 400 outside 1 to 365. */

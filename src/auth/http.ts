@@ -11,7 +11,6 @@ import { escaped, sendPage } from '../http/page.ts';
 import {
   clearSessionCookie,
   isFromHere,
-  readSessionCookie,
   setAttemptCookie,
   setSessionCookie,
   takeAttemptCookie,
@@ -108,7 +107,7 @@ async function signedIn(
   to: unknown = req.query.to,
 ): Promise<void> {
   const secret = await begin();
-  if (readSessionCookie(req, services.urls) !== null) await endCurrent(services, req);
+  await endCurrent(services, req);
   setSessionCookie(res, services.urls, secret, SESSION_DAYS);
   res.redirect(303, placeOf(to, services.urls));
 }

@@ -6,7 +6,7 @@
  * namespaces and repositories the credential is narrowed to. Visibility can only add reading.
  */
 import type { Plan, Role, Visibility } from '../../prisma/generated/enums.ts';
-import type { Origin } from '../audit/record.ts';
+import type { CredentialKind, Origin } from '../audit/record.ts';
 import { type AppError, forbidden, unauthenticated } from '../errors.ts';
 
 export const SCOPES = [
@@ -65,11 +65,7 @@ export const ACTIONS = {
 
 export type Action = keyof typeof ACTIONS;
 
-/**
- * A personal access token, an API key, over SSH the key of a user or a deploy key, the session of a browser, and an
- * access token of an issuer of identities.
- */
-export type CredentialKind = 'pat' | 'key' | 'ssh' | 'deploy' | 'session' | 'oidc';
+export type { CredentialKind };
 
 export type Account = {
   kind: 'account';

@@ -1,5 +1,6 @@
 /** Access tokens and API keys in GraphQL. */
 import { builder } from '../../graphql/builder.ts';
+import { inOrder } from '../../graphql/in-order.ts';
 import { connectionType, pageCost, sliceArgs, toConnection } from '../../graphql/paging.ts';
 import { deletionPayload, INPUT } from '../../graphql/payloads.ts';
 import * as tokens from '../access-tokens.ts';
@@ -92,12 +93,6 @@ const ApiKey = builder.node(ApiKeyRef, {
     }),
   }),
 });
-
-/** `loadMany` answers id by id, with null for what is not there. */
-function inOrder<T extends { id: string }>(ids: readonly string[], found: readonly T[]) {
-  const byId = new Map(found.map((node) => [node.id, node]));
-  return ids.map((id) => byId.get(id) ?? null);
-}
 
 const AccessTokenConnection = connectionType('AccessToken', AccessToken);
 const ApiKeyConnection = connectionType('ApiKey', ApiKey);

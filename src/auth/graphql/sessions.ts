@@ -1,5 +1,6 @@
 /** Sessions of browsers, and addresses that sign somebody in once, in GraphQL. */
 import { builder } from '../../graphql/builder.ts';
+import { inOrder } from '../../graphql/in-order.ts';
 import { connectionType, pageCost, sliceArgs, toConnection } from '../../graphql/paging.ts';
 import { deletionPayload, INPUT } from '../../graphql/payloads.ts';
 import * as links from '../sign-in/links.ts';
@@ -22,11 +23,8 @@ const SessionRef = builder.objectRef<sessions.BrowserSession>('Session');
 const Session = builder.node(SessionRef, {
   description: 'A browser in which a user is signed in, with the full rights of the user.',
   id: { resolve: ({ id }) => id },
-  loadMany: async (ids, { services, viewer }) => {
-    const found = await sessions.findSessions(services, viewer, ids);
-    const byId = new Map(found.map((session) => [session.id, session]));
-    return ids.map((id) => byId.get(id) ?? null);
-  },
+  loadMany: async (ids, { services, viewer }) =>
+    inOrder(ids, await sessions.findSessions(services, viewer, ids)),
   fields: (t) => ({
     method: t.field({
       type: SessionMethod,

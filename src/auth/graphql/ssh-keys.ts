@@ -1,5 +1,6 @@
 /** Keys for git over SSH in GraphQL: those of users here, and deploy keys, which the repository shows. */
 import { builder } from '../../graphql/builder.ts';
+import { inOrder } from '../../graphql/in-order.ts';
 import { connectionType, pageCost, sliceArgs, toConnection } from '../../graphql/paging.ts';
 import { deletionPayload, INPUT } from '../../graphql/payloads.ts';
 import * as keys from '../ssh-keys.ts';
@@ -51,12 +52,6 @@ const DeployKey = builder.node(DeployKeyRef, {
     }),
   }),
 });
-
-/** `loadMany` answers id by id, with null for what is not there. */
-function inOrder<T extends { id: string }>(ids: readonly string[], found: readonly T[]) {
-  const byId = new Map(found.map((node) => [node.id, node]));
-  return ids.map((id) => byId.get(id) ?? null);
-}
 
 const SshKeyConnection = connectionType('SshKey', SshKey);
 const DeployKeyConnection = connectionType('DeployKey', DeployKey);

@@ -5,8 +5,8 @@ import { unauthenticated } from '../../errors.ts';
 import { newId } from '../../ids.ts';
 import type { Services } from '../../services.ts';
 import { userNamed } from '../accounts.ts';
-import { demandFullRights } from '../credentials.ts';
-import { demandOperator, type Viewer } from '../permissions.ts';
+import { demandFullRights, ownerOfCredential } from '../credentials.ts';
+import type { Viewer } from '../permissions.ts';
 import { hashSecret, randomSecret } from '../tokens.ts';
 import { type Browser, beginSession } from './sessions.ts';
 
@@ -28,11 +28,7 @@ export async function createSignInLink(
   username?: string | null,
 ): Promise<SignInLink> {
   const account = demandFullRights(viewer);
-  const isOwn = username == null || username === account.username;
-  if (!isOwn) demandOperator(viewer);
-  const owner = isOwn
-    ? { userId: account.userId, namespaceId: account.namespace.id }
-    : await userNamed(db, username);
+  const owner = await ownerOfCredential(db, account, username);
   return inTransaction(db, (tx) => insertLink(tx, account, owner, urls.base));
 }
 

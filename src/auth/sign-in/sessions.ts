@@ -9,7 +9,7 @@ import type { Slice, SliceRequest } from '../../database/paging.ts';
 import { forbidden, notFound } from '../../errors.ts';
 import { isId, newId } from '../../ids.ts';
 import type { Services } from '../../services.ts';
-import { authenticate } from '../authenticate.ts';
+import { authenticate, SESSION_IDLE } from '../authenticate.ts';
 import { demandFullRights, demandOwn } from '../credentials.ts';
 import { type Account, hasFullRights, type Viewer } from '../permissions.ts';
 import { hashSecret, randomSecret } from '../tokens.ts';
@@ -192,7 +192,7 @@ const columns = {
 /** For `upkeep.ts`. @returns whether there is more */
 export async function removeOldSessions({ pool }: Pick<Services, 'pool'>): Promise<boolean> {
   await pool.query(
-    `delete from browser_sessions where expires_at < now() or last_used_at < now() - interval '14 days'`,
+    `delete from browser_sessions where expires_at < now() or last_used_at < now() - ${SESSION_IDLE}`,
   );
   await pool.query(`delete from sign_in_links where expires_at < now()`);
   return false;
