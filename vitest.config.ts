@@ -9,7 +9,7 @@ export default defineConfig({
   },
   test: {
     include: ['test/**/*.test.ts'],
-    globalSetup: 'test/database.ts',
+    globalSetup: ['test/database.ts', 'test/pages.ts'],
     setupFiles: 'test/leaks.ts',
     reporters: ['default', './test/skips.ts'],
     // Servers, child processes and git belong to a process each, so that a leak names its file.

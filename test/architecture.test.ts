@@ -8,7 +8,7 @@ const ROOT = join(import.meta.dirname, '..');
 type Source = { path: string; text: string; imports: string[] };
 
 /** Each source with what it imports: paths from the root for our own files, names for packages. */
-const sources: Source[] = globSync('src/**/*.{ts,tsx}', { cwd: ROOT }).map((path) => {
+const everything: Source[] = globSync('src/**/*.{ts,tsx}', { cwd: ROOT }).map((path) => {
   const text = readFileSync(join(ROOT, path), 'utf8');
   const found = text.matchAll(/^(?:import|export)\s(?:[^'"]*?\sfrom\s)?['"]([^'"]+)['"]/gm);
   const imports = [...found].map(([, name = '']) =>
@@ -16,6 +16,10 @@ const sources: Source[] = globSync('src/**/*.{ts,tsx}', { cwd: ROOT }).map((path
   );
   return { path, text, imports };
 });
+
+/** The dashboard runs in browsers, and shares nothing with the server but the schema. */
+const isDashboard = ({ path }: Source) => path.startsWith('src/dashboard/');
+const sources = everything.filter((source) => !isDashboard(source));
 
 /** The adapters, which import a transport: of a feature its `graphql/` and `http.ts`. Every other file is domain. */
 const ADAPTER =
@@ -38,6 +42,18 @@ test('domain files import no transport', () => {
   const transports = /^(express|graphql|graphql-yoga|sofa-api|fets)($|\/)|^@pothos\/|^@graphql-/;
   expect(crossings((s) => !isAdapter(s), transports)).toEqual([]);
   expect(crossings((s) => !isAdapter(s), ADAPTER)).toEqual([]);
+});
+
+test('the dashboard and the server import nothing of each other', () => {
+  const own = everything
+    .filter(isDashboard)
+    .flatMap(({ path, imports }) =>
+      imports
+        .filter((i) => /^(?:src|test|prisma)\//.test(i) && !i.startsWith('src/dashboard/'))
+        .map((i) => `${path} imports ${i}`),
+    );
+  expect(own).toEqual([]);
+  expect(crossings(() => true, /^src\/dashboard\//)).toEqual([]);
 });
 
 test('git is a leaf, and so are waiting for turns and starting programs, which it shares with others', () => {

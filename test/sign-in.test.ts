@@ -80,7 +80,7 @@ test('a token signs in, with a cookie that no script reads and no other site sen
   const cookie = cookieOf(answer);
   expect(await whoIs(cookie)).toBe('ada');
   const home = await app.anonymous.get('/', { accept: 'text/html', cookie });
-  expect(home.text).toContain('Signed in as <b>ada</b>');
+  expect(home.text).toContain('"viewer":{"username":"ada","operator":false}');
   expect(home.headers.get('cache-control')).toBe('no-store');
   const again = await app.anonymous.get('/login?to=/docs', { accept: 'text/html', cookie });
   expect([again.status, again.headers.get('location')]).toEqual([303, '/docs']);

@@ -25,6 +25,7 @@ import { routes } from '../rest/routes.ts';
 import type { Services } from '../services.ts';
 import { wasCutOff } from './connections.ts';
 import { cors, preflights } from './cors.ts';
+import { createDashboard } from './dashboard.ts';
 import { databaseAnswers } from './diagnostics.ts';
 import { createHome } from './home.ts';
 import { idempotency } from './idempotency.ts';
@@ -63,12 +64,14 @@ export function createHttp(services: Services, limits: RateLimits): Express {
   app.use(lfsRouter(services, [limits.refused, hostDemanded]));
   app.use(limits.refused);
   app.use(hostDemanded);
-  app.use(createHome(services));
   app.use(createReference(services, endpoints));
   app.use(artifactsRouter(services));
   app.use(logsRouter(services));
   app.use(downloadsRouter(services));
   app.use(largeDownloadsRouter(services));
+  const dashboard = createDashboard();
+  if (dashboard) app.use(dashboard);
+  app.use(createHome(services));
   // What stands above this line does not count: git, large-file objects, downloads, static files.
   app.use(limits.counted);
   app.use(signInRouter(services));

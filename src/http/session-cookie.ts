@@ -6,11 +6,12 @@
  */
 import type { CookieOptions, Request, Response } from 'express';
 import type { Services } from '../services.ts';
+import { isPage } from './pages.ts';
 
 type Urls = Pick<Services['urls'], 'base'>;
 
-/** Paths where somebody can be signed in. */
-const PATHS = /^\/(?:$|(?:graphql|artifacts|login|logout)(?:\/|$))/;
+/** Paths where somebody can be signed in, beside the pages of the dashboard. */
+const PATHS = /^\/(?:graphql|artifacts|login|logout)(?:\/|$)/;
 const SECRET = /^[0-9A-Za-z]{40}$/;
 
 /** A name with `__Host-` is never taken from another host or path; browsers allow it over https alone. */
@@ -36,7 +37,8 @@ export function clearSessionCookie(res: Response, urls: Urls): void {
 
 /** The secret of the session; null where there is none, or where it does not count. */
 export function readSessionCookie(req: Request, urls: Urls): string | null {
-  if (!req.headers.cookie || !PATHS.test(req.path) || !counts(req, urls)) return null;
+  if (!req.headers.cookie || !(PATHS.test(req.path) || isPage(req)) || !counts(req, urls))
+    return null;
   const secret = read(req, nameOf(urls));
   return secret !== null && SECRET.test(secret) ? secret : null;
 }
@@ -85,6 +87,7 @@ export function isFromHere(req: Request, { base }: Urls): boolean {
   const site = req.get('sec-fetch-site');
   if (site !== undefined) return site === 'same-origin';
   const { origin, host } = req.headers;
-  if (origin === undefined) return false;
+  // Of a GET over plain HTTP nothing else tells. Scripts of other sites cannot send it: `cors.ts` does not allow it.
+  if (origin === undefined) return req.headers['loam-page'] !== undefined;
   return origin === new URL(base).origin || origin === `${req.protocol}://${host}`;
 }

@@ -1,0 +1,21 @@
+/** `graphql(…)`: a document whose answer and variables have the types that `schema.graphql` gives them. */
+import { initGraphQLTada } from 'gql.tada';
+import type { introspection } from '../generated/schema.d.ts';
+
+export const graphql = initGraphQLTada<{
+  introspection: introspection;
+  scalars: {
+    /** ISO 8601, in UTC. */
+    DateTime: string;
+    /** YYYY-MM-DD. */
+    Date: string;
+    /** Money, as text. */
+    Decimal: string;
+    /** Up to 2^53 - 1. */
+    SafeInt: number;
+    JSON: unknown;
+  };
+}>();
+
+export type { FragmentOf, ResultOf, VariablesOf } from 'gql.tada';
+export { readFragment } from 'gql.tada';

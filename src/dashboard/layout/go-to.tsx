@@ -1,0 +1,4 @@
+export default function GoTo({ onClose }: { onClose: () => void }) {
+  void onClose;
+  return null;
+}

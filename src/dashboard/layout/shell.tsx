@@ -1,0 +1,102 @@
+/** What stands around every page: where one is, where one can go, and what was just done. */
+import { Link, Outlet, useLocation } from '@tanstack/react-router';
+import { Search } from 'lucide-react';
+import { lazy, Suspense, useEffect, useRef, useState } from 'react';
+import { signIn } from '../graphql/client.ts';
+import { start } from '../start.ts';
+import { Button } from '../ui/button.tsx';
+import { Notices } from '../ui/notices.tsx';
+import { Crumbs } from './crumbs.tsx';
+import { NewMenu, UserMenu } from './menus.tsx';
+import { useShortcuts } from './shortcuts.ts';
+
+const GoTo = lazy(() => import('./go-to.tsx'));
+const Keys = lazy(() => import('./keys.tsx'));
+
+export function Shell() {
+  const [open, setOpen] = useState<'go' | 'keys' | null>(null);
+  const main = useRef<HTMLElement>(null);
+  const { pathname } = useLocation();
+  const shown = useRef(pathname);
+  // A new page is read out from its beginning, as the browser does it for pages that it loads itself.
+  useEffect(() => {
+    if (shown.current === pathname) return;
+    shown.current = pathname;
+    main.current?.focus({ preventScroll: true });
+  }, [pathname]);
+  useShortcuts({
+    '?': () => setOpen('keys'),
+    'mod+k': () => setOpen('go'),
+    '/': () => {
+      const field = document.querySelector<HTMLElement>('main [data-search]');
+      if (field) field.focus();
+      else setOpen('go');
+    },
+  });
+  return (
+    <div className="flex min-h-screen flex-col">
+      <a
+        href="#main"
+        className="sr-only focus:not-sr-only focus:absolute focus:z-50 focus:bg-card focus:p-2"
+      >
+        Skip to the page
+      </a>
+      <header className="border-b border-line bg-card">
+        <div className="mx-auto flex h-14 max-w-7xl items-center gap-2 px-4">
+          <Link to="/" aria-label="Loam, home" className="shrink-0">
+            <img src="/favicon.svg" alt="" width={28} height={28} />
+          </Link>
+          <Crumbs />
+          <div className="ml-auto flex shrink-0 items-center gap-1.5">
+            <button
+              type="button"
+              onClick={() => setOpen('go')}
+              aria-label="Go to…"
+              aria-keyshortcuts="Control+K"
+              className="flex h-8 items-center gap-2 rounded-md border border-edge px-2 text-sm text-dim hover:bg-hover md:w-48"
+            >
+              <Search size={15} aria-hidden />
+              <span className="hidden flex-1 text-left md:inline">Go to…</span>
+              <kbd className="hidden text-xs md:inline">Ctrl K</kbd>
+            </button>
+            {start.viewer ? (
+              <>
+                <NewMenu />
+                <UserMenu viewer={start.viewer} onKeys={() => setOpen('keys')} />
+              </>
+            ) : (
+              <Button look="primary" onClick={signIn}>
+                Sign in
+              </Button>
+            )}
+          </div>
+        </div>
+      </header>
+      <main
+        ref={main}
+        id="main"
+        tabIndex={-1}
+        className="mx-auto w-full max-w-7xl flex-1 px-4 py-6"
+      >
+        <Outlet />
+      </main>
+      <footer className="mx-auto flex w-full max-w-7xl flex-wrap gap-x-4 gap-y-1 px-4 py-6 text-sm text-dim">
+        <span>Loam {start.build}</span>
+        <a href="/docs" className="hover:underline">
+          REST
+        </a>
+        <a href="/graphql" className="hover:underline">
+          GraphQL
+        </a>
+        <button type="button" className="hover:underline" onClick={() => setOpen('keys')}>
+          Keyboard
+        </button>
+      </footer>
+      <Notices />
+      <Suspense>
+        {open === 'go' && <GoTo onClose={() => setOpen(null)} />}
+        {open === 'keys' && <Keys onClose={() => setOpen(null)} />}
+      </Suspense>
+    </div>
+  );
+}

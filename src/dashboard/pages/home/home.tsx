@@ -1,0 +1,159 @@
+import { Link } from '@tanstack/react-router';
+import { graphql } from '../../graphql/graphql.ts';
+import { start } from '../../start.ts';
+import { ButtonLink } from '../../ui/button.tsx';
+import { Lines } from '../../ui/copy.tsx';
+import { Empty } from '../../ui/empty.tsx';
+import { LiveDot } from '../../ui/live-dot.tsx';
+import { Load, useAsk } from '../../ui/load.tsx';
+import { PageTitle } from '../../ui/page.tsx';
+import { Ago } from '../../ui/time.tsx';
+import { JobRow, JobRowData } from '../jobs/job-row.tsx';
+import { useLiveJobs } from '../jobs/live-jobs.ts';
+
+const HomeQuery = graphql(
+  `
+  query Home {
+    viewer {
+      id
+      namespace { ...Mine }
+      organizations(first: 10) { nodes { ...Mine } }
+    }
+  }
+  fragment Mine on Namespace {
+    id
+    name
+    kind
+    repositories(first: 5, sort: UPDATED_AT) {
+      totalCount
+      nodes { id name namespace description visibility updatedAt }
+    }
+    running: jobs(first: 10, filter: { statuses: [RUNNING, QUEUED] }) { nodes { id createdAt ...JobRow } }
+    failed: jobs(first: 5, filter: { statuses: [FAILED, TIMED_OUT] }) { nodes { id createdAt ...JobRow } }
+  }
+`,
+  [JobRowData],
+);
+
+/** What one works on: what runs now, what failed lately, and where one's repositories are. */
+export default function Home() {
+  const asked = useAsk({ query: HomeQuery });
+  const { viewer } = asked.data ?? {};
+  const organizations = viewer?.organizations?.nodes ?? [];
+  const mine = viewer ? [viewer.namespace, ...organizations] : [];
+  const live = useLiveJobs(
+    mine.map(({ name }) => name),
+    asked.again,
+  );
+  return (
+    <>
+      <PageTitle title="Home" actions={<LiveDot state={live} />} />
+      <Load asked={asked} of={(data) => data.viewer} what="page">
+        {() => {
+          const newest = <J extends { createdAt: string }>(jobs: J[]) =>
+            jobs.sort((a, b) => b.createdAt.localeCompare(a.createdAt));
+          const running = newest(mine.flatMap((each) => each.running?.nodes ?? []));
+          const failed = newest(mine.flatMap((each) => each.failed?.nodes ?? [])).slice(0, 8);
+          return (
+            <div className="grid gap-8 lg:grid-cols-[1fr_20rem]">
+              <div className="min-w-0 space-y-8">
+                <section aria-labelledby="running">
+                  <h2 id="running" className="mb-2">
+                    Running and waiting
+                  </h2>
+                  {running.length > 0 ? (
+                    <ul className="rows">
+                      {running.map((job) => (
+                        <JobRow key={job.id} job={job} showNamespace />
+                      ))}
+                    </ul>
+                  ) : (
+                    <Empty title="No job runs" level={3}>
+                      <p>
+                        A job is a command that runs once: on a commit of a repository, in an image,
+                        on a GPU.
+                      </p>
+                      <ButtonLink to="/new/job" look="primary">
+                        New job
+                      </ButtonLink>
+                    </Empty>
+                  )}
+                </section>
+                {failed.length > 0 && (
+                  <section aria-labelledby="failed">
+                    <h2 id="failed" className="mb-2">
+                      Failed lately
+                    </h2>
+                    <ul className="rows">
+                      {failed.map((job) => (
+                        <JobRow key={job.id} job={job} showNamespace />
+                      ))}
+                    </ul>
+                  </section>
+                )}
+              </div>
+              <aside className="min-w-0 space-y-6" aria-label="My namespaces">
+                {mine.map(({ id, name, kind, repositories }) => (
+                  <section key={id} aria-labelledby={`of-${name}`}>
+                    <h2 id={`of-${name}`} className="mb-2 flex items-baseline gap-2 text-base">
+                      <Link
+                        to="/$namespace"
+                        params={{ namespace: name }}
+                        className="hover:underline"
+                      >
+                        {name}
+                      </Link>
+                      <span className="text-sm font-normal text-dim">
+                        {kind === 'USER' ? 'you' : 'organization'}
+                      </span>
+                    </h2>
+                    {repositories && repositories.nodes.length > 0 ? (
+                      <ul className="rows text-sm">
+                        {repositories.nodes.map((each) => (
+                          <li key={each.id}>
+                            <Link
+                              to="/$namespace/$repository"
+                              params={{ namespace: each.namespace, repository: each.name }}
+                              className="font-medium break-all hover:underline"
+                            >
+                              {each.name}
+                            </Link>
+                            <p className="text-dim">
+                              changed <Ago at={each.updatedAt} />
+                            </p>
+                          </li>
+                        ))}
+                      </ul>
+                    ) : (
+                      <p className="text-sm text-dim">
+                        No repository yet.{' '}
+                        <Link to="/new/repository" search={{ namespace: name }} className="link">
+                          Create one
+                        </Link>
+                      </p>
+                    )}
+                  </section>
+                ))}
+                <section aria-labelledby="terminal">
+                  <h2 id="terminal" className="mb-2 text-base">
+                    From a terminal
+                  </h2>
+                  <Lines
+                    text={`curl -H "Authorization: Bearer $LOAM_TOKEN" \\\n  ${location.origin}/auth/v1/whoami`}
+                  />
+                  <p className="mt-2 text-sm text-dim">
+                    With a{' '}
+                    <Link to="/settings/tokens" className="link">
+                      token
+                    </Link>{' '}
+                    of {start.viewer?.username}.
+                  </p>
+                </section>
+              </aside>
+            </div>
+          );
+        }}
+      </Load>
+    </>
+  );
+}

@@ -1,0 +1,21 @@
+import { createRootRoute, createRoute, lazyRouteComponent } from '@tanstack/react-router';
+import { Shell } from './layout/shell.tsx';
+
+/** What may stand in a query: text alone, and a page reads what it knows. */
+export type Search = Record<string, string | undefined>;
+
+export function readSearch(search: Record<string, unknown>): Search {
+  return Object.fromEntries(
+    Object.entries(search).filter((pair): pair is [string, string] => typeof pair[1] === 'string'),
+  );
+}
+
+export const root = createRootRoute({ component: Shell, validateSearch: readSearch });
+
+/** A page and its address. Its script is loaded when it is first gone to, or pointed at. */
+export function page<P extends string>(
+  path: P,
+  load: () => Promise<{ default: () => React.ReactNode }>,
+) {
+  return createRoute({ getParentRoute: () => root, path, component: lazyRouteComponent(load) });
+}

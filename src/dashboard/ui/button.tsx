@@ -1,0 +1,47 @@
+import { Link, type LinkProps } from '@tanstack/react-router';
+import type { ButtonHTMLAttributes, ReactNode } from 'react';
+
+type Look = 'primary' | 'plain' | 'danger' | 'quiet';
+
+const BASE =
+  'inline-flex min-h-8 items-center justify-center gap-1.5 rounded-md border px-3 py-1 text-sm font-medium no-underline disabled:opacity-60';
+const LOOKS: Record<Look, string> = {
+  primary: 'border-transparent bg-accent text-accent-ink hover:brightness-110',
+  plain: 'border-edge bg-card text-ink hover:bg-hover',
+  danger: 'border-bad bg-card text-bad hover:bg-bad-soft',
+  quiet: 'border-transparent text-dim hover:bg-hover hover:text-ink',
+};
+
+type ButtonProps = ButtonHTMLAttributes<HTMLButtonElement> & {
+  look?: Look;
+  /** Something is under way that it began: it cannot be pressed again. */
+  busy?: boolean;
+};
+
+export function Button({ look = 'plain', busy, className = '', children, ...rest }: ButtonProps) {
+  return (
+    <button
+      type="button"
+      {...rest}
+      disabled={rest.disabled || busy}
+      aria-busy={busy || undefined}
+      className={`${BASE} ${LOOKS[look]} ${className}`}
+    >
+      {children}
+    </button>
+  );
+}
+
+/** A button to look at that leads to another page. */
+export function ButtonLink({
+  look = 'plain',
+  children,
+  className = '',
+  ...link
+}: LinkProps & { look?: Look; children: ReactNode; className?: string }) {
+  return (
+    <Link {...link} className={`${BASE} ${LOOKS[look]} ${className}`}>
+      {children}
+    </Link>
+  );
+}

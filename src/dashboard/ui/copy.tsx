@@ -1,0 +1,68 @@
+import { Check, Copy } from 'lucide-react';
+import { useEffect, useState } from 'react';
+import { Button } from './button.tsx';
+
+/** Over plain HTTP browsers have no clipboard for pages; selecting the text is what is left there. */
+async function copy(text: string): Promise<void> {
+  if (navigator.clipboard) return navigator.clipboard.writeText(text);
+  const area = document.createElement('textarea');
+  area.value = text;
+  (document.querySelector('dialog[open]') ?? document.body).append(area);
+  area.select();
+  document.execCommand('copy');
+  area.remove();
+}
+
+export function CopyButton({ text, label = 'Copy' }: { text: string; label?: string }) {
+  const [done, setDone] = useState(false);
+  useEffect(() => {
+    if (!done) return;
+    const timer = setTimeout(() => setDone(false), 2_000);
+    return () => clearTimeout(timer);
+  }, [done]);
+  const Icon = done ? Check : Copy;
+  return (
+    <Button
+      look="quiet"
+      className="px-1.5"
+      aria-label={done ? 'Copied' : label}
+      title={label}
+      onClick={() => copy(text).then(() => setDone(true))}
+    >
+      <Icon size={16} aria-hidden />
+    </Button>
+  );
+}
+
+/** Something to paste into a terminal. */
+export function Lines({ text, label = 'Lines to copy' }: { text: string; label?: string }) {
+  return (
+    <div className="flex items-start gap-1 rounded-md border border-line bg-sunken">
+      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable with the keyboard. */}
+      <section tabIndex={0} aria-label={label} className="min-w-0 flex-1 overflow-x-auto">
+        <pre className="px-3 py-2 text-[13px] leading-relaxed">{text}</pre>
+      </section>
+      <div className="p-1">
+        <CopyButton text={text} label="Copy these lines" />
+      </div>
+    </div>
+  );
+}
+
+/** A secret that is shown this once. */
+export function Secret({ label, value }: { label: string; value: string }) {
+  return (
+    <div className="space-y-2 rounded-md border border-good bg-good-soft p-3">
+      <p className="text-sm font-medium">{label} Copy it now: it is not shown again.</p>
+      <div className="flex items-center gap-1">
+        <code
+          data-secret
+          className="min-w-0 flex-1 rounded bg-card px-2 py-1 break-all text-[13px]"
+        >
+          {value}
+        </code>
+        <CopyButton text={value} label="Copy the secret" />
+      </div>
+    </div>
+  );
+}

@@ -1,0 +1,51 @@
+/** Numbers as people read them. */
+
+const UNITS = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
+
+export function size(bytes: number): string {
+  let unit = 0;
+  while (bytes >= 1_024 && unit < UNITS.length - 1) {
+    bytes /= 1_024;
+    unit++;
+  }
+  return `${unit === 0 || bytes >= 100 ? Math.round(bytes) : bytes.toFixed(1)} ${UNITS[unit]}`;
+}
+
+/** 3 h 05 min, 2 min 09 s, 12 s. */
+export function duration(seconds: number): string {
+  const total = Math.round(seconds);
+  const two = (value: number) => String(value).padStart(2, '0');
+  if (total >= 86_400)
+    return `${Math.floor(total / 86_400)} d ${Math.floor((total % 86_400) / 3_600)} h`;
+  if (total >= 3_600)
+    return `${Math.floor(total / 3_600)} h ${two(Math.floor((total % 3_600) / 60))} min`;
+  if (total >= 60) return `${Math.floor(total / 60)} min ${two(total % 60)} s`;
+  return `${total} s`;
+}
+
+const whole = new Intl.NumberFormat('en');
+
+export function count(value: number, one: string, many = `${one}s`): string {
+  return `${whole.format(value)} ${value === 1 ? one : many}`;
+}
+
+/** A price. The contract has it as text, so that no cent is lost; what is shown is rounded. */
+export function money(amount: string | number): string {
+  const value = Number(amount);
+  const digits = value !== 0 && Math.abs(value) < 1 ? 4 : 2;
+  return `$${value.toFixed(digits)}`;
+}
+
+/** The first line of the message of a commit. */
+export function subject(message: string): string {
+  return message.split('\n', 1)[0] || '(no message)';
+}
+
+export function shortSha(sha: string): string {
+  return sha.slice(0, 7);
+}
+
+/** An enum of the schema in words: `TIMED_OUT` is `timed out`. */
+export function words(value: string): string {
+  return value.toLowerCase().replaceAll('_', ' ');
+}

@@ -1,0 +1,83 @@
+import { type ReactNode, useEffect, useId, useRef, useState } from 'react';
+
+/**
+ * A button that opens a list of links and actions. The browser's popover closes it on Escape and on a click elsewhere;
+ * arrow keys go through it.
+ */
+export function Menu({
+  label,
+  button,
+  children,
+  className = '',
+}: {
+  label: string;
+  button: ReactNode;
+  children: ReactNode;
+  className?: string;
+}) {
+  const id = useId();
+  const list = useRef<HTMLDivElement>(null);
+  const opener = useRef<HTMLButtonElement>(null);
+  const [open, setOpen] = useState(false);
+  useEffect(() => {
+    const element = list.current;
+    if (!element) return;
+    function toggled(event: Event): void {
+      const isOpen = (event as ToggleEvent).newState === 'open';
+      setOpen(isOpen);
+      if (!isOpen) return;
+      place(element as HTMLElement, opener.current);
+      itemsOf(element as HTMLElement)[0]?.focus();
+    }
+    element.addEventListener('toggle', toggled);
+    return () => element.removeEventListener('toggle', toggled);
+  }, []);
+  return (
+    <>
+      <button
+        ref={opener}
+        type="button"
+        popoverTarget={id}
+        aria-haspopup="menu"
+        aria-expanded={open}
+        aria-label={label}
+        title={label}
+        className={className}
+      >
+        {button}
+      </button>
+      <div
+        ref={list}
+        id={id}
+        popover="auto"
+        role="menu"
+        aria-label={label}
+        tabIndex={-1}
+        onClick={() => list.current?.hidePopover()}
+        onKeyDown={(event) => {
+          const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+          if (!step || !list.current) return;
+          event.preventDefault();
+          const items = itemsOf(list.current);
+          const at = items.indexOf(document.activeElement as HTMLElement);
+          items.at((at + step) % items.length)?.focus();
+        }}
+        className="card fixed m-0 min-w-48 p-1 text-sm text-ink shadow-lg [&_[role=menuitem]]:flex [&_[role=menuitem]]:w-full [&_[role=menuitem]]:items-center [&_[role=menuitem]]:gap-2 [&_[role=menuitem]]:rounded [&_[role=menuitem]]:px-3 [&_[role=menuitem]]:py-1.5 [&_[role=menuitem]]:text-left [&_[role=menuitem]:hover]:bg-hover"
+      >
+        {children}
+      </div>
+    </>
+  );
+}
+
+function itemsOf(list: Element): HTMLElement[] {
+  return [...list.querySelectorAll<HTMLElement>('[role=menuitem]')];
+}
+
+/** Below its button and within the window. */
+function place(list: HTMLElement, opener: HTMLElement | null): void {
+  if (!opener) return;
+  const { bottom, right } = opener.getBoundingClientRect();
+  list.style.top = `${bottom + 4}px`;
+  list.style.left = `${Math.max(8, right - list.offsetWidth)}px`;
+}

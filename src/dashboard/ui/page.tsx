@@ -1,0 +1,81 @@
+import { Link, type LinkProps } from '@tanstack/react-router';
+import type { ReactNode } from 'react';
+
+/** The title of a page, in the tab of the browser too, with what can be done there. */
+export function PageTitle({
+  title,
+  tab = title,
+  actions,
+  children,
+}: {
+  title: ReactNode;
+  /** In the tab of the browser; the title where that is text. */
+  tab?: ReactNode;
+  actions?: ReactNode;
+  children?: ReactNode;
+}) {
+  return (
+    <div className="mb-5 flex flex-wrap items-start gap-x-4 gap-y-3">
+      {typeof tab === 'string' && <title>{`${tab} · Loam`}</title>}
+      <div className="min-w-0 flex-1">
+        <h1 className="break-words">{title}</h1>
+        {children && <div className="mt-1 text-sm text-dim">{children}</div>}
+      </div>
+      {actions && <div className="flex flex-wrap gap-2">{actions}</div>}
+    </div>
+  );
+}
+
+/** Pages that belong together, as links. On a small screen they scroll sideways. */
+export function Tabs({
+  label,
+  tabs,
+}: {
+  label: string;
+  tabs: (LinkProps & { name: string; count?: number })[];
+}) {
+  return (
+    <nav aria-label={label} className="mb-6 overflow-x-auto border-b border-line">
+      <ul className="flex gap-1">
+        {tabs.map(({ name, count, ...link }) => (
+          <li key={name}>
+            <Link
+              {...link}
+              className="flex items-center gap-1.5 border-b-2 border-transparent px-3 py-2 text-sm whitespace-nowrap text-dim hover:text-ink aria-[current=page]:border-accent aria-[current=page]:font-medium aria-[current=page]:text-ink"
+            >
+              {name}
+              {count !== undefined && (
+                <span className="rounded-full bg-hover px-1.5 text-xs tabular-nums">{count}</span>
+              )}
+            </Link>
+          </li>
+        ))}
+      </ul>
+    </nav>
+  );
+}
+
+/** Goes through a list that the server gives in pages. */
+export function Pager({
+  hasMore,
+  onMore,
+  busy,
+}: {
+  hasMore: boolean;
+  onMore: () => void;
+  busy?: boolean;
+}) {
+  if (!hasMore) return null;
+  return (
+    <div className="mt-4 flex justify-center">
+      <button
+        type="button"
+        onClick={onMore}
+        disabled={busy}
+        className="field w-auto text-sm hover:bg-hover"
+      >
+        Show more
+      </button>
+    </div>
+  );
+}

@@ -1,0 +1,69 @@
+import { useSyncExternalStore } from 'react';
+import { duration } from './format.ts';
+
+/** One clock for all that shows time passing, so that they change together and a page has one timer. */
+const listeners = new Set<() => void>();
+let second = Math.floor(Date.now() / 1_000);
+let timer: ReturnType<typeof setInterval> | undefined;
+
+function listen(listener: () => void): () => void {
+  listeners.add(listener);
+  timer ??= setInterval(() => {
+    second = Math.floor(Date.now() / 1_000);
+    for (const each of listeners) each();
+  }, 1_000);
+  return () => {
+    listeners.delete(listener);
+    if (listeners.size > 0) return;
+    clearInterval(timer);
+    timer = undefined;
+  };
+}
+
+/** Now, in seconds since 1970; the component is shown anew each second. */
+export function useSecond(): number {
+  return useSyncExternalStore(listen, () => second);
+}
+
+const exact = new Intl.DateTimeFormat(undefined, { dateStyle: 'medium', timeStyle: 'medium' });
+const relative = new Intl.RelativeTimeFormat('en', { numeric: 'auto', style: 'long' });
+const STEPS: [unit: Intl.RelativeTimeFormatUnit, seconds: number][] = [
+  ['year', 31_536_000],
+  ['month', 2_592_000],
+  ['week', 604_800],
+  ['day', 86_400],
+  ['hour', 3_600],
+  ['minute', 60],
+];
+
+export function exactTime(at: string): string {
+  return exact.format(new Date(at));
+}
+
+/** When something was, or will be, as seen from now. */
+export function Ago({ at }: { at: string | null | undefined }) {
+  const now = useSecond();
+  if (!at) return <>never</>;
+  const ahead = Date.parse(at) / 1_000 - now;
+  const [unit, seconds] = STEPS.find(([, size]) => Math.abs(ahead) >= size) ?? ['second', 1];
+  const text =
+    unit === 'second' && Math.abs(ahead) < 45
+      ? ahead > 10
+        ? 'in a moment'
+        : 'just now'
+      : relative.format(Math.trunc(ahead / seconds), unit);
+  return (
+    <time dateTime={at} title={exactTime(at)}>
+      {text}
+    </time>
+  );
+}
+
+/** How long something took, or takes by now. */
+export function Took({ from, to }: { from: string; to?: string | null }) {
+  const now = useSecond();
+  const end = to ? Date.parse(to) / 1_000 : now;
+  return (
+    <span className="tabular-nums">{duration(Math.max(0, end - Date.parse(from) / 1_000))}</span>
+  );
+}
