@@ -19,6 +19,7 @@ import '../jobs/graphql/jobs.ts';
 import '../jobs/graphql/kept.ts';
 import '../jobs/graphql/log-view.ts';
 import '../jobs/graphql/mutations.ts';
+import '../jobs/graphql/options.ts';
 import '../jobs/graphql/subscriptions.ts';
 import '../jobs/graphql/usage.ts';
 import '../feed/graphql/feed.ts';

@@ -40,21 +40,22 @@ export const HARDWARE_DEFAULTS = {
 } as const;
 
 /** Decisions section 4. */
-const MAX_DISK_GB = 10_240;
+export const DISK_GB = { min: 1, max: 10_240 } as const;
+/** Of memory, for each vCPU. */
+export const MEMORY_GB_PER_CPU = { min: 0.25, max: 16 } as const;
 
-/** US dollars an hour: of one GPU, one vCPU, and one GB of memory. Disk is part of the machine. */
-const PRICES = {
-  gpu: {
-    'A100-40GB': '1.60',
-    'A100-80GB': '2.20',
-    'H100-80GB': '3.90',
-    L4: '0.55',
-    T4: '0.35',
-    none: '0',
-  } satisfies Record<Gpu, string>,
-  cpu: '0.024',
-  memoryGb: '0.003',
+/** The memory of one, and US dollars for one an hour. */
+export const GPU_MODELS: Record<Gpu, { memoryGb: number; pricePerHour: string }> = {
+  'A100-40GB': { memoryGb: 40, pricePerHour: '1.60' },
+  'A100-80GB': { memoryGb: 80, pricePerHour: '2.20' },
+  'H100-80GB': { memoryGb: 80, pricePerHour: '3.90' },
+  L4: { memoryGb: 24, pricePerHour: '0.55' },
+  T4: { memoryGb: 16, pricePerHour: '0.35' },
+  none: { memoryGb: 0, pricePerHour: '0' },
 };
+
+/** US dollars an hour: of one vCPU, and one GB of memory. Disk is part of the machine. */
+export const PRICES = { cpu: '0.024', memoryGb: '0.003' } as const;
 
 /** @throws AppError 400 for a value outside its list or range, 422 for a combination. */
 export function checkHardware(hardware: Hardware): void {
@@ -64,17 +65,18 @@ export function checkHardware(hardware: Hardware): void {
   oneOf('cpu', cpu, CPUS);
   oneOf('region', region, REGIONS);
   if (memoryGb < 1) throw invalid('memoryGb', 'must be at least 1');
-  if (diskGb < 1 || diskGb > MAX_DISK_GB)
-    throw invalid('diskGb', `must be from 1 to ${MAX_DISK_GB}`);
+  if (diskGb < DISK_GB.min || diskGb > DISK_GB.max)
+    throw invalid('diskGb', `must be from ${DISK_GB.min} to ${DISK_GB.max}`);
 
   if (gpu === 'none' && gpuCount > 1)
     throw unprocessable('gpuCount', `${gpuCount} GPUs were asked for with gpu "none"`);
   if (cpu < gpuCount)
     throw unprocessable('cpu', `${gpuCount} GPUs need at least ${gpuCount} vCPUs, not ${cpu}`);
-  if (memoryGb > cpu * 16 || memoryGb * 4 < cpu)
+  const memory = { min: cpu * MEMORY_GB_PER_CPU.min, max: cpu * MEMORY_GB_PER_CPU.max };
+  if (memoryGb < memory.min || memoryGb > memory.max)
     throw unprocessable(
       'memoryGb',
-      `must be from ${Math.max(1, cpu / 4)} to ${cpu * 16} with ${cpu} vCPUs (got ${memoryGb})`,
+      `must be from ${Math.max(1, memory.min)} to ${memory.max} with ${cpu} vCPUs (got ${memoryGb})`,
     );
 }
 
@@ -93,7 +95,7 @@ export function diskRoom(diskGb: number): { maxBytes: number; maxFiles: number }
 }
 
 export function costPerHour({ gpu, gpuCount, cpu, memoryGb }: Hardware): Decimal {
-  return new Decimal(PRICES.gpu[gpu as Gpu])
+  return new Decimal(GPU_MODELS[gpu as Gpu].pricePerHour)
     .times(gpuCount)
     .plus(new Decimal(PRICES.cpu).times(cpu))
     .plus(new Decimal(PRICES.memoryGb).times(memoryGb));

@@ -8,10 +8,11 @@ import { invalid } from '../errors.ts';
 export type Label = { key: string; value: string };
 
 /** Of one job. */
-const MAX_LABELS = 32;
+export const MAX_LABELS = 32;
 const MAX_PREFIX = 253;
 
-const NAME = /^[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$/;
+/** What a value must match unless it is empty, and a key after its DNS name. */
+export const LABEL_NAME = /^[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$/;
 const DNS_NAME = /^[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*$/;
 
 /** @returns them by key. @throws AppError 400 naming `labels` */
@@ -32,7 +33,7 @@ export function checkKey(field: string, key: string): void {
   const slash = key.lastIndexOf('/');
   const prefix = key.slice(0, Math.max(0, slash));
   const isPrefixed = slash === -1 || (prefix.length <= MAX_PREFIX && DNS_NAME.test(prefix));
-  if (isPrefixed && NAME.test(key.slice(slash + 1))) return;
+  if (isPrefixed && LABEL_NAME.test(key.slice(slash + 1))) return;
   throw invalid(
     field,
     'keys are 1 to 63 letters, digits, -, _ and ., with a letter or digit at both ends, after a DNS name and a slash if there is one',
@@ -41,7 +42,7 @@ export function checkKey(field: string, key: string): void {
 
 /** @throws AppError 400 naming `field` */
 export function checkValue(field: string, value: string): void {
-  if (value === '' || NAME.test(value)) return;
+  if (value === '' || LABEL_NAME.test(value)) return;
   throw invalid(
     field,
     'values are up to 63 letters, digits, -, _ and ., with a letter or digit at both ends',

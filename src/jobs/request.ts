@@ -27,32 +27,43 @@ export type CreateInput = {
   outputPath?: string | null;
 };
 
-const MAX_TIMEOUT_MINUTES = 10_080;
-const MAX_RETRIES = 5;
-/** Linux takes 128 KiB in one argument, and the shell's is the command. */
-const MAX_COMMAND_BYTES = 100_000;
-/** Of all names and values together; twice that (env and secrets) still starts a process everywhere. */
-const MAX_ENV_BYTES = 64 * 1024;
-/** Each takes three of the 9000 options that bubblewrap reads. */
-const MAX_ENV_ENTRIES = 1_000;
-const MAX_PATH = 1_024;
+/** What checkRequest holds a request to, beside the rules of hardware and labels. Bytes are those of UTF-8. */
+export const REQUEST_RULES = {
+  name: { maxLength: 100, pattern: /^[A-Za-z0-9_-]+$/ },
+  timeoutMinutes: { min: 1, max: 10_080, default: 1_440 },
+  retries: { min: 0, max: 5, default: 0 },
+  /** Linux takes 128 KiB in one argument, and the shell's is the command. */
+  commandBytes: 100_000,
+  repoBytes: 200,
+  image: { maxBytes: 512, pattern: /^[\w][\w.:/@+-]*$/ },
+  branchBytes: 255,
+  outputPathBytes: 1_024,
+  variables: {
+    pattern: /^[A-Za-z_][A-Za-z0-9_]*$/,
+    /** Each takes three of the 9000 options that bubblewrap reads. */
+    maxEntries: 1_000,
+    /** Of all names and values together; twice that (env and secrets) still starts a process everywhere. */
+    maxBytes: 64 * 1024,
+  },
+} as const;
 
 /** The request with its defaults. @throws AppError 400, 422. */
 export function checkRequest(input: CreateInput) {
   const { name, command, repo, image, branch, outputPath } = input;
   if (!isJobName(name))
     throw invalid('name', 'must be 1 to 100 letters, digits, hyphens and underscores');
-  text('command', command, MAX_COMMAND_BYTES);
+  text('command', command, REQUEST_RULES.commandBytes);
   if (!command.trim()) throw invalid('command', 'must not be empty');
   if (repo == null && image == null)
     throw invalid(null, 'repo or image: one of the two is required');
-  if (repo != null) text('repo', repo, 200);
+  if (repo != null) text('repo', repo, REQUEST_RULES.repoBytes);
   if (image != null) {
-    text('image', image, 512);
-    if (!/^[\w][\w.:/@+-]*$/.test(image)) throw invalid('image', 'must be the name of an image');
+    text('image', image, REQUEST_RULES.image.maxBytes);
+    if (!REQUEST_RULES.image.pattern.test(image))
+      throw invalid('image', 'must be the name of an image');
   }
   if (branch != null) {
-    text('branch', branch, 255);
+    text('branch', branch, REQUEST_RULES.branchBytes);
     if (repo == null) throw invalid('branch', 'can be given only with repo');
     if (!branch) throw invalid('branch', 'must not be empty');
   }
@@ -75,27 +86,22 @@ export function checkRequest(input: CreateInput) {
     branch: repo == null ? null : (branch ?? 'main'),
     outputPath: outputPath ?? null,
     ...hardware,
-    timeoutMinutes: inRange(
-      'timeoutMinutes',
-      input.timeoutMinutes ?? 1_440,
-      1,
-      MAX_TIMEOUT_MINUTES,
-    ),
-    retries: inRange('retries', input.retries ?? 0, 0, MAX_RETRIES),
+    timeoutMinutes: inRange('timeoutMinutes', input.timeoutMinutes),
+    retries: inRange('retries', input.retries),
     env: variables('env', input.env),
     secrets: variables('secrets', input.secrets),
     labels: checkLabels(input.labels ?? []),
   };
 }
 
-/** Characters of the name of a job. */
-export const MAX_NAME = 100;
-
 export function isJobName(text: string): boolean {
-  return text.length <= MAX_NAME && /^[A-Za-z0-9_-]+$/.test(text);
+  const { maxLength, pattern } = REQUEST_RULES.name;
+  return text.length <= maxLength && pattern.test(text);
 }
 
-function inRange(field: string, value: number, min: number, max: number): number {
+function inRange(field: 'timeoutMinutes' | 'retries', asked: number | null | undefined): number {
+  const { min, max, default: byDefault } = REQUEST_RULES[field];
+  const value = asked ?? byDefault;
   if (value < min || value > max) throw invalid(field, `must be from ${min} to ${max}`);
   return value;
 }
@@ -108,7 +114,7 @@ function text(field: string, value: string, maxBytes: number): void {
 }
 
 function checkPath(path: string): void {
-  text('outputPath', path, MAX_PATH);
+  text('outputPath', path, REQUEST_RULES.outputPathBytes);
   if (!path) throw invalid('outputPath', 'must not be empty');
   if (path.split('/').includes('..')) throw invalid('outputPath', 'must not contain ".."');
 }
@@ -118,18 +124,19 @@ function variables(
   entries: readonly NamedValue[] | null | undefined,
 ): Record<string, string> {
   if (!entries) return {};
-  if (entries.length > MAX_ENV_ENTRIES)
-    throw invalid(field, `must not have more than ${MAX_ENV_ENTRIES} entries`);
+  const { pattern, maxEntries, maxBytes } = REQUEST_RULES.variables;
+  if (entries.length > maxEntries)
+    throw invalid(field, `must not have more than ${maxEntries} entries`);
   let bytes = 0;
   const known = new Map<string, string>();
   for (const { name, value } of entries) {
-    if (!/^[A-Za-z_][A-Za-z0-9_]*$/.test(name))
+    if (!pattern.test(name))
       throw invalid(field, 'names are letters, digits and _, and do not begin with a digit');
     if (known.has(name)) throw invalid(field, `${name} is given more than once`);
-    text(field, value, MAX_ENV_BYTES);
+    text(field, value, maxBytes);
     bytes += name.length + Buffer.byteLength(value);
     known.set(name, value);
   }
-  if (bytes > MAX_ENV_BYTES) throw invalid(field, `is over ${MAX_ENV_BYTES} bytes in all`);
+  if (bytes > maxBytes) throw invalid(field, `is over ${maxBytes} bytes in all`);
   return Object.fromEntries(known);
 }

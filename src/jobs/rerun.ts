@@ -10,7 +10,7 @@ import { AppError, invalid, notFound } from '../errors.ts';
 import { lookForCommit, resolveBranch } from '../repos/repos.ts';
 import type { Services } from '../services.ts';
 import { insertJob, type JobKey, namespaceOf } from './jobs.ts';
-import { checkRequest, isJobName, MAX_NAME, type NamedValue } from './request.ts';
+import { checkRequest, isJobName, type NamedValue, REQUEST_RULES } from './request.ts';
 
 export type RerunInput = JobKey & {
   /** Null: the name with the next number that is free. */
@@ -162,7 +162,8 @@ function valuesOf(variables: Record<string, string>): NamedValue[] {
 async function nextName({ db }: Deps, namespaceId: string, job: Settings): Promise<string> {
   const { name, rerunOfId } = job;
   const base = rerunOfId === null ? name : name.replace(/-\d+$/, '');
-  const named = (n: number) => `${base.slice(0, MAX_NAME - `-${n}`.length)}-${n}`;
+  const named = (n: number) =>
+    `${base.slice(0, REQUEST_RULES.name.maxLength - `-${n}`.length)}-${n}`;
   const isTaken = async (n: number) =>
     (await db.job.findUnique({
       where: { namespaceId_name: { namespaceId, name: named(n) } },

@@ -85,6 +85,7 @@ export const QUERIES: Record<string, Rule[]> = {
   // Shows what the caller may see, if nothing.
   repositoryPage: [{ from: 'anyone', ...named }],
   auditLog: [{ from: 'operator' }],
+  jobOptions: [{ from: 'account' }],
   job: [{ from: 'read', args: (world) => job(world) }],
   jobPage: [{ from: 'read', ...named }],
   webhook: [{ from: 'admin', args: async (world) => ({ id: await world.webhook() }) }],

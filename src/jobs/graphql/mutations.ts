@@ -5,6 +5,7 @@ import { deletionPayload, INPUT } from '../../graphql/payloads.ts';
 import { selectAt } from '../../graphql/select.ts';
 import { HARDWARE_DEFAULTS } from '../hardware.ts';
 import * as jobs from '../jobs.ts';
+import { REQUEST_RULES } from '../request.ts';
 import { rerunJob } from '../rerun.ts';
 import { Gpu, Region } from './enums.ts';
 import { JobLabelInput } from './filters.ts';
@@ -83,11 +84,11 @@ const CreateJobInput = builder.inputType('CreateJobInput', {
       description: 'The region to run in.',
     }),
     timeoutMinutes: t.int({
-      defaultValue: 1_440,
+      defaultValue: REQUEST_RULES.timeoutMinutes.default,
       description: 'After how many minutes an attempt is stopped: 1 to 10080.',
     }),
     retries: t.int({
-      defaultValue: 0,
+      defaultValue: REQUEST_RULES.retries.default,
       description: 'How often it is tried again when it fails: 0 to 5.',
     }),
     outputPath: t.string({

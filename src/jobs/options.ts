@@ -1,0 +1,29 @@
+/** What there is to choose from when a job is made, with prices and rules, so that a form knows them beforehand. */
+import { demandAccount, type Viewer } from '../auth/permissions.ts';
+import type { Services } from '../services.ts';
+import { GPU_MODELS, GPUS, type Gpu } from './hardware.ts';
+import { machinesOffered } from './offers.ts';
+
+export type GpuOption = {
+  gpu: Gpu;
+  memoryGb: number | null;
+  pricePerHour: string;
+  /** The most of them that one machine of a worker has; null where no GPU is asked for. */
+  maxOffered: number | null;
+};
+
+/** Who is signed in may know. @throws AppError 401 */
+export function demandOptions(viewer: Viewer): void {
+  demandAccount(viewer);
+}
+
+/** The models in the order of the contract, with what the workers that are alive have of them. */
+export async function gpuOptions(services: Pick<Services, 'pool'>): Promise<GpuOption[]> {
+  const machines = await machinesOffered(services);
+  return GPUS.map((gpu) => {
+    const { memoryGb, pricePerHour } = GPU_MODELS[gpu];
+    if (gpu === 'none') return { gpu, pricePerHour, memoryGb: null, maxOffered: null };
+    const maxOffered = Math.max(0, ...machines.map(({ gpus }) => gpus[gpu] ?? 0));
+    return { gpu, pricePerHour, memoryGb, maxOffered };
+  });
+}
