@@ -46,14 +46,14 @@ type ClaimInput = {
 
 /**
  * The lock that a claim holds, and how its statements are planned: once for a connection, because planning them again
- * each time took six times as long as carrying them out, and by indexes also while the tables are still small.
+ * each time took six times as long as carrying them out; and row by row through indexes also while the tables are still
+ * small, or they would read the rows of all namespaces for those of a few. One statement, because six have to be parsed.
  */
 const BEGIN = `
-  begin;
-  set local synchronous_commit = off;
-  set local plan_cache_mode = force_generic_plan;
-  set local enable_seqscan = off;
-  select pg_advisory_xact_lock(465825750385)`;
+  select set_config('synchronous_commit', 'off', true),
+    set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true),
+    set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
+    pg_advisory_xact_lock(465825750385)`;
 
 /**
  * The first jobs of the first lines that have a job for us, and of all other lines of the same namespaces; and the jobs
@@ -106,7 +106,7 @@ const READ = `
 
 /** By all who change what is counted of a namespace, and by those who lock several in the order of their ids. */
 const LOCK = `
-  select from queue_shares where namespace_id in (select jsonb_array_elements_text($1))
+  select from queue_shares where namespace_id = any (array (select jsonb_array_elements_text($1)))
   order by namespace_id for update`;
 
 /**
@@ -180,7 +180,7 @@ export async function claimJobs(
   };
   return onConnection(pool, async (client) => {
     await prepare(client);
-    const read = await run<Row>(client, [BEGIN, execute('read', wish)]);
+    const read = await run<Row>(client, ['begin', execute('begin', {}), execute('read', wish)]);
     const chosen = decide(...linesOf(read.at(-1) ?? []));
     if (chosen.length === 0) {
       await client.query('commit');
@@ -209,7 +209,7 @@ export async function claimJobs(
 type Row = Waiting & { turn: number | null; held: number };
 type Taken = { id: string; place: number; waited: number };
 
-const STATEMENTS = { read: READ, lock: LOCK, take: TAKE };
+const STATEMENTS = { begin: BEGIN, read: READ, lock: LOCK, take: TAKE };
 
 /** The connections that have the statements. */
 const prepared = new WeakSet<PoolClient>();
