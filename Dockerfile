@@ -1,23 +1,27 @@
-# Two stages: npm, what it caches and what only it needs stay in the first. Both bases can be others, for example from
+# Three stages: npm, what it caches and what only it needs stay in the first two. Both bases can be others, for example from
 # a registry of your own: --build-arg NODE_IMAGE=… needs Node 20 or newer and npm, BASE_IMAGE=… Debian with apt.
 ARG NODE_IMAGE=node:24-bookworm-slim
 ARG BASE_IMAGE=debian:bookworm-slim
+
+# The pages, and with them all that is needed to make them, which stays here.
+FROM ${NODE_IMAGE} AS pages
+WORKDIR /loam
+COPY package.json package-lock.json .npmrc tsconfig.json ./
+RUN npm ci --ignore-scripts
+COPY src/dashboard ./src/dashboard
+RUN npm run build
 
 FROM ${NODE_IMAGE} AS packages
 WORKDIR /loam
 COPY package.json package-lock.json .npmrc prisma.config.ts ./
 COPY prisma ./prisma
-RUN npm ci
-COPY tsconfig.json ./
-COPY src/dashboard ./src/dashboard
-RUN npm run build
-# Left out of the image is what only the installation needed (the table in docs/operations.md): what made the dashboard;
-# Prisma's command line, which wrote prisma/generated; Node's C headers; the query compilers of other databases; source
-# maps. npm's own list of what it installed names the registry it used.
-RUN npm prune --omit=dev --ignore-scripts \
- && npm uninstall --no-save --omit=dev --ignore-scripts prisma typescript \
+# Left out of the image is what only the installation needed (the table in docs/operations.md): Prisma's command line,
+# which wrote prisma/generated; Node's C headers; the query compilers of other databases; source maps. npm's own list
+# of what it installed names the registry it used.
+RUN npm ci --omit=dev \
+ && npm uninstall --no-save --omit=dev prisma typescript \
  && cd node_modules \
- && rm -rf node-linux-*/include node-linux-*/share .package-lock.json .cache \
+ && rm -rf node-linux-*/include node-linux-*/share .package-lock.json \
  && find @prisma/client/runtime -name 'query_compiler_*' ! -name '*.postgresql.*' -delete \
  && find . -name '*.map' -type f -delete
 
@@ -36,7 +40,7 @@ WORKDIR /loam
 ENV PATH=/loam/node_modules/.bin:$PATH HOST=0.0.0.0 LOAM_DATA_DIR=/data NODE_COMPILE_CACHE=/loam/compiled
 COPY --from=packages /loam/node_modules ./node_modules
 COPY --from=packages /loam/prisma ./prisma
-COPY --from=packages /loam/dist ./dist
+COPY --from=pages /loam/dist ./dist
 COPY package.json ./
 COPY deploy/health.mjs deploy/secrets.sh deploy/bucket.ts ./deploy/
 COPY src ./src

@@ -34,6 +34,7 @@ const NEEDS = {
     ],
     'limits on whole jobs',
   ],
+  chromium: ['/usr/bin/chromium', ['--version'], 'the dashboard in a browser'],
   docker: ['docker', ['info'], 'the image'],
   unshare: [
     'unshare',

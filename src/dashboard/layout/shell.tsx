@@ -51,13 +51,14 @@ export function Shell() {
             <button
               type="button"
               onClick={() => setOpen('go')}
-              aria-label="Go to…"
               aria-keyshortcuts="Control+K"
               className="flex h-8 items-center gap-2 rounded-md border border-edge px-2 text-sm text-dim hover:bg-hover md:w-48"
             >
               <Search size={15} aria-hidden />
-              <span className="hidden flex-1 text-left md:inline">Go to…</span>
-              <kbd className="hidden text-xs md:inline">Ctrl K</kbd>
+              <span className="sr-only md:not-sr-only md:flex-1 md:text-left">Go to…</span>
+              <kbd aria-hidden className="hidden text-xs md:inline">
+                Ctrl K
+              </kbd>
             </button>
             {start.viewer ? (
               <>

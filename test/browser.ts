@@ -1,0 +1,107 @@
+/**
+ * The dashboard as people use it: Debian's Chromium, driven by Playwright, against the real server.
+ *
+ *   const browser = await openBrowser();           // once a file; afterAll(() => browser.close())
+ *   await using visitor = await visit(browser, app, { as: alice });
+ *   await visitor.page.goto('/alice');
+ *   visitor.expectQuiet();                         // nothing failed, or was complained about, in the browser
+ */
+import AxeBuilder from '@axe-core/playwright';
+import { type Browser, type BrowserContext, chromium, type Page } from 'playwright-core';
+import { expect } from 'vitest';
+import type { Client, Loam } from './harness.ts';
+
+/** Where Debian's package puts it. */
+export const CHROMIUM = '/usr/bin/chromium';
+
+/** Long for a machine that runs other tests beside; waiting ends as soon as there is what is waited for. */
+export const PATIENCE_MS = 20_000;
+
+export function openBrowser(): Promise<Browser> {
+  return chromium.launch({
+    executablePath: CHROMIUM,
+    args: [
+      '--no-sandbox',
+      '--disable-gpu',
+      '--disable-quic',
+      '--disable-dev-shm-usage',
+      '--disable-background-networking',
+      '--disable-component-update',
+      '--disable-sync',
+      '--no-first-run',
+    ],
+  });
+}
+
+export type Visitor = AsyncDisposable & {
+  page: Page;
+  context: BrowserContext;
+  /** What failed, or was complained about, so far: errors of scripts, warnings, refused requests. */
+  readonly complaints: string[];
+  expectQuiet(): void;
+};
+
+export type Visit = {
+  /** Signed in as this user; else nobody is. */
+  as?: Client;
+  width?: number;
+  colorScheme?: 'light' | 'dark';
+};
+
+export async function visit(
+  browser: Browser,
+  { base }: Pick<Loam, 'base'>,
+  { as, width = 1280, colorScheme = 'light' }: Visit = {},
+): Promise<Visitor> {
+  const context = await browser.newContext({
+    baseURL: base,
+    viewport: { width, height: 900 },
+    colorScheme,
+    reducedMotion: 'reduce',
+  });
+  context.setDefaultTimeout(PATIENCE_MS);
+  if (as) await context.addCookies([await sessionOf(base, as)]);
+  const complaints: string[] = [];
+  context.on('console', (message) => {
+    if (['error', 'warning'].includes(message.type()))
+      complaints.push(`${message.page()?.url()}: ${message.text()}`);
+  });
+  context.on('weberror', (error) =>
+    complaints.push(`${error.page()?.url()}: ${error.error().stack}`),
+  );
+  context.on('response', (response) => {
+    if (response.status() >= 400) complaints.push(`${response.status()} ${response.url()}`);
+  });
+  return {
+    page: await context.newPage(),
+    context,
+    complaints,
+    expectQuiet: () => expect(complaints).toEqual([]),
+    [Symbol.asyncDispose]: () => context.close(),
+  };
+}
+
+/** The cookie of a new session, as the page where one signs in sets it. */
+async function sessionOf(base: string, { token }: Client) {
+  const answer = await fetch(`${base}/login`, {
+    method: 'POST',
+    redirect: 'manual',
+    headers: { origin: base },
+    body: new URLSearchParams({ token: token as string }),
+  });
+  expect(answer.status).toBe(303);
+  const [pair = ''] = (answer.headers.getSetCookie()[0] ?? '').split(';');
+  const at = pair.indexOf('=');
+  return { name: pair.slice(0, at), value: pair.slice(at + 1), url: base };
+}
+
+/** Axe finds nothing that WCAG 2.2 AA forbids, and the page is no wider than its window. */
+export async function expectUsable(page: Page): Promise<void> {
+  const { violations } = await new AxeBuilder({ page })
+    .withTags(['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'])
+    .analyze();
+  const found = violations.map(({ id, nodes }) => `${id}: ${nodes.map((n) => n.html).join(' ')}`);
+  expect(found, page.url()).toEqual([]);
+  const overflow = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+  expect(overflow, `${page.url()} is wider than its window`).toBeLessThanOrEqual(0);
+}
