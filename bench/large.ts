@@ -13,6 +13,9 @@ import { rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
+import { freePort } from '../test/ports.ts';
+import { openBackend } from './http-backend.ts';
+import { openSsh } from './over-ssh.ts';
 import { watch } from './process.ts';
 import { makeRepository, openBench, type Shape, time } from './repository.ts';
 
@@ -22,7 +25,8 @@ const MANY: Shape = { commits: 80_000, folders: 40, files: 27, fileBytes: 4_400 
 const REFS = 10_000;
 const PAGE = 100;
 
-await using bench = await openBench();
+const port = await freePort();
+await using bench = await openBench({ LOAM_SSH_PORT: `${port}` });
 const { workspace, folder, server, graphql, remote } = bench;
 const pid = server.child.pid as number;
 
@@ -128,7 +132,18 @@ async function refs(): Promise<void> {
     join(folder, 'source.git/packed-refs'),
     `# pack-refs with: peeled fully-peeled\n${lines.join('')}`,
   );
-  await pushAndClone('refs', 'source.git', 'refs/heads/*:refs/heads/*');
+  const all = 'refs/heads/*:refs/heads/*';
+  await pushAndClone('refs', 'source.git', all);
+  const ssh = await openSsh(bench, port);
+  await bench.create('by-ssh');
+  await measured('the same push over SSH', () =>
+    workspace.git('source.git', '-c', ssh.config, 'push', '-q', ssh.remote('by-ssh'), all),
+  );
+  await using backend = await openBackend(folder);
+  await workspace.git('.', 'init', '-q', '--bare', '-b', 'main', 'by-http.git');
+  await measured('the same push to git http-backend', () =>
+    workspace.git('source.git', 'push', '-q', `${backend.base}/by-http.git`, all),
+  );
   const floor = `file://${join(folder, 'floor.git')}`;
   await compared(
     'ls-remote',

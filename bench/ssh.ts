@@ -2,12 +2,12 @@
  * `npm run bench:ssh`: cloning over SSH against HTTP and against `git clone` over `file://`, one after the other and eight at once,
  * and what CPU the server and its process for SSH take for it, without git's own.
  */
-import { execFileSync } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { mkdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { Disk } from '../src/git/disk/disk.ts';
 import { freePort } from '../test/ports.ts';
+import { openSsh } from './over-ssh.ts';
 import { cpuSecondsOf } from './process.ts';
 import { makeRepository, median, openBench, time } from './repository.ts';
 
@@ -23,17 +23,11 @@ const { workspace, folder, server } = bench;
 const disk = new Disk(join(folder, 'data/repositories'), 'bench');
 const pid = server.child.pid ?? 0;
 
-const key = join(folder, 'key');
-execFileSync('ssh-keygen', ['-q', '-t', 'ed25519', '-N', '', '-f', key]);
-const publicKey = (await readFile(`${key}.pub`, 'utf8')).trim();
-await bench.graphql(
-  `mutation { addSshKey(input: {title: "bench", key: "${publicKey}"}) { sshKey { id } } }`,
-);
-const ssh = `ssh -F /dev/null -i ${key} -o IdentitiesOnly=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR`;
+const ssh = await openSsh(bench, port);
 const clone = (url: string, to: string) =>
   workspace.git(
     '.',
-    ...['-c', 'protocol.version=2', '-c', `core.sshCommand=${ssh}`],
+    ...['-c', 'protocol.version=2', '-c', ssh.config],
     ...['clone', '-q', '--bare', url, to],
   );
 
@@ -63,7 +57,7 @@ for (const [name, source, rounds] of [
   const id = await bench.create(name);
   await workspace.git(source, 'push', '-q', bench.remote(name), 'main');
   const sources = {
-    ssh: `ssh://git@127.0.0.1:${port}/admin/${name}.git`,
+    ssh: ssh.remote(name),
     http: bench.remote(name),
     file: `file://${disk.pathOf(id)}`,
   };
@@ -89,7 +83,7 @@ for (const [name, source, rounds] of [
 }
 
 for (const how of ['ssh', 'http', 'ssh', 'http'] as const) {
-  const url = how === 'ssh' ? `ssh://git@127.0.0.1:${port}/admin/small.git` : bench.remote('small');
+  const url = how === 'ssh' ? ssh.remote('small') : bench.remote('small');
   const ms = await time(() =>
     Promise.all(Array.from({ length: AT_ONCE }, (_, i) => clone(url, `clone-${i}`))),
   );

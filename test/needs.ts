@@ -68,6 +68,7 @@ const NEEDS = {
     'ports that only root may take',
   ],
   ssh: ['ssh', ['-V'], 'git over SSH'],
+  strace: ['strace', ['-o', '/dev/null', 'true'], 'what a program asks of the system'],
   libgit2: ['/usr/bin/python3', ['-c', 'import pygit2'], 'a client of git'],
   dulwich: ['/usr/bin/python3', ['-c', 'import dulwich'], 'a client of git'],
   paramiko: ['/usr/bin/python3', ['-c', 'import paramiko'], 'a client of SSH'],

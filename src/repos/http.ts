@@ -26,13 +26,8 @@ import {
 import { type Ending, GitError } from '../git/processes/run.ts';
 import { writeArchive } from '../git/transport/archive.ts';
 import { RequestLimit, RequestTooLong } from '../git/transport/requests.ts';
-import {
-  advertise,
-  SERVICES,
-  type Service,
-  type Session,
-  uploadPack,
-} from '../git/transport/transport.ts';
+import { SERVICES, type Service, type Session } from '../git/transport/service.ts';
+import { advertise, uploadPack } from '../git/transport/transport.ts';
 import { takesLong, wasCutOff } from '../http/connections.ts';
 import { inTurn } from '../http/in-turn.ts';
 import { neverAsPage } from '../http/never-as-page.ts';

@@ -6,6 +6,7 @@
 import type { Session } from '../database/session.ts';
 import type { Begun } from '../git/disk/disk.ts';
 import type { BegunReceiving } from '../git/disk/quarantines.ts';
+import { removeCutRefs, storeRefs } from '../git/disk/refs-on-disk.ts';
 import type { Services } from '../services.ts';
 import { removeQuarantines } from './pushes/quarantines.ts';
 import type { BegunPush } from './pushes/record.ts';
@@ -93,7 +94,12 @@ async function finish(services: Deps, id: string, begun: Begun[]): Promise<void>
   else for (const { done } of others) await done();
   // By their times; those of an earlier version have none, and come first.
   pushed.sort((a, b) => ((a.data.at ?? '') < (b.data.at ?? '') ? -1 : 1));
-  if (pushed.length > 0) await pushes.recover(id, pushed);
+  if (pushed.length === 0) return;
+  const refs = pushed.flatMap(({ data }) => data.commands.map(({ ref }) => ref));
+  const dir = git.disk.pathOf(id);
+  await removeCutRefs(dir, refs);
+  await storeRefs(dir, refs);
+  await pushes.recover(id, pushed);
 }
 
 function isReceiving({ data }: Begun): boolean {

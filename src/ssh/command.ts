@@ -1,5 +1,5 @@
 /** What a client asks for over SSH, read from the command line that it sends. */
-import type { Service } from '../git/transport/transport.ts';
+import type { Service } from '../git/transport/service.ts';
 
 export type Place = { namespace: string; name: string };
 export type Asked =

@@ -11,12 +11,8 @@ import { converse } from '../cluster/conversations.ts';
 import { busy, invalid, isUnexpected, toPublic } from '../errors.ts';
 import { type Ending, GitError } from '../git/processes/run.ts';
 import { RequestLimit, RequestTooLong } from '../git/transport/requests.ts';
-import {
-  type Service,
-  type Session,
-  uploadPack,
-  uploadPackOn,
-} from '../git/transport/transport.ts';
+import type { Service, Session } from '../git/transport/service.ts';
+import { uploadPack, uploadPackOn } from '../git/transport/transport.ts';
 import { addressOf, openForLfs } from '../lfs/lfs.ts';
 import { inTransferTurn, OF_GIT } from '../limits/transfer-turns.ts';
 import { inFolder } from '../repos/folder.ts';

@@ -12,19 +12,10 @@
  */
 import { randomUUID } from 'node:crypto';
 import * as fs from 'node:fs';
-import {
-  mkdir,
-  open,
-  readdir,
-  readFile,
-  rename,
-  rm,
-  rmdir,
-  stat,
-  writeFile,
-} from 'node:fs/promises';
+import { mkdir, readdir, readFile, rename, rm, rmdir, stat, writeFile } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import isomorphicGit from 'isomorphic-git';
+import { sync, syncTree } from './sync.ts';
 
 export type Person = { name: string; email: string };
 
@@ -241,23 +232,4 @@ async function commit(gitdir: string, branch: string, first: FirstCommit): Promi
     tree: await isomorphicGit.writeTree({ fs, gitdir, tree }),
     parent: [],
   });
-}
-
-async function syncTree(folder: string): Promise<void> {
-  for (const entry of await readdir(folder, { withFileTypes: true })) {
-    const path = join(folder, entry.name);
-    if (entry.isDirectory()) await syncTree(path);
-    else await sync(path);
-  }
-  await sync(folder);
-}
-
-/** Of a file or a folder. */
-async function sync(path: string): Promise<void> {
-  const handle = await open(path, 'r');
-  try {
-    await handle.sync();
-  } finally {
-    await handle.close();
-  }
 }

@@ -20,6 +20,8 @@ const CONFIG: Record<string, string> = {
   'core.bigFileThreshold': '32m',
   // What was acknowledged to a client as stored survives a loss of power.
   'core.fsync': 'committed,reference,loose-object',
+  // One process at a time writes it, which takes a second where refs are many; the others wait.
+  'core.packedRefsTimeout': '15000',
   'advice.detachedHead': 'false',
 };
 

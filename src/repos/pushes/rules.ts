@@ -15,7 +15,7 @@ import type { Begun } from '../../git/disk/disk.ts';
 import { isCommitId, isRefName, MAX_REF_BYTES } from '../../git/names.ts';
 import { sizeOf } from '../../git/objects/walk.ts';
 import { NONE, type Push, type Verdict } from '../../git/transport/hooks.ts';
-import type { PushRules } from '../../git/transport/transport.ts';
+import type { PushRules } from '../../git/transport/receive.ts';
 import { newId } from '../../ids.ts';
 import { demandRoom, storageLeft } from '../../limits/quotas.ts';
 import type { Services } from '../../services.ts';

@@ -1,0 +1,150 @@
+/**
+ * git receive-pack (push) for any transport, streamed in both directions.
+ *
+ * A push is over for its client only when `settle` is: what git says after the verdict is held back until
+ * then, so no client gets success for a push that is not recorded, nor for refs that are not on the disk.
+ */
+import type { Duplex, Readable, Writable } from 'node:stream';
+import { packRefs, storeRefs } from '../disk/refs-on-disk.ts';
+import type { Ending, GitProcess } from '../processes/run.ts';
+import { type Command, HookReader, type Push, type Verdict, writeVerdict } from './hooks.ts';
+import { relay } from './relay.ts';
+import { reportedRefs } from './report.ts';
+import { hasManyRefs } from './requests.ts';
+import { feed, modeOf, type Session, start } from './service.ts';
+
+export type PushRules = {
+  /** Holds the hook. */
+  hooks: string;
+  /** Of the pack; larger ones are refused while they arrive. */
+  maxBytes?: number;
+  /** Decides before anything takes effect. A throw refuses. */
+  judge(push: Push, signal: AbortSignal): Promise<Verdict>;
+  /**
+   * Called after git has ended, when the judge had accepted, with the refs that were updated, which may be
+   * fewer than were to be. Null: git has not said, because there were none or because it was cut off.
+   */
+  settle(updated: Command[] | null): Promise<void>;
+};
+
+/** Of a push of many refs, which are synced together (`disk/refs-on-disk.ts`). */
+const MANY_REFS = { 'core.fsync': 'objects,derived-metadata,-reference' };
+
+/**
+ * Takes one push. A client that leaves before its pack is whole leaves nothing; one that leaves after it is
+ * treated as if it had stayed.
+ * @throws what `settle` throws; what git has said is then not passed on.
+ */
+export async function receivePack(
+  session: Session,
+  input: Readable,
+  output: Writable,
+  rules: PushRules,
+): Promise<Ending> {
+  {
+    using process = await startPush(session, modeOf(session), rules);
+    const said = new Said(process, output);
+    const isOver = said.ending.then(() => false);
+    if (!(await Promise.race([hasManyRefs(input), isOver])))
+      return await take(process, said, { session, input, rules, hasMany: false });
+    process.end();
+    await said.ending;
+  }
+  // One that is configured for many, and goes on where a client has read the refs and says what it wants.
+  using process = await startPush(session, ['--stateless-rpc'], rules, MANY_REFS);
+  const said = new Said(process, output);
+  return await take(process, said, { session, input, rules, hasMany: true });
+}
+
+function startPush(
+  { dir, protocol, signal }: Session,
+  mode: string[],
+  { hooks, maxBytes }: PushRules,
+  config: Record<string, string> = {},
+): Promise<GitProcess> {
+  return start('git-receive-pack', dir, mode, {
+    protocol,
+    signal,
+    extraPipes: 2,
+    config: {
+      'core.hooksPath': hooks,
+      ...(maxBytes && { 'receive.maxInputSize': `${maxBytes}` }),
+      ...config,
+    },
+  });
+}
+
+/** What git says to its client: passed on, and from `hold` on kept until `release`. */
+class Said {
+  readonly ending: Promise<Ending>;
+  readonly #output: Writable;
+  /** A line for each ref, whose number `hooks.ts` bounds, and keep-alive packets. */
+  readonly #held: Buffer[] = [];
+  #holds = false;
+
+  constructor(process: GitProcess, output: Writable) {
+    this.#output = output;
+    this.ending = relay(process, output, (chunk) => {
+      if (this.#holds) this.#held.push(chunk);
+      return this.#holds;
+    });
+  }
+
+  hold(): void {
+    this.#holds = true;
+  }
+
+  get held(): Buffer {
+    return Buffer.concat(this.#held);
+  }
+
+  release(): void {
+    for (const chunk of this.#held) if (!this.#output.destroyed) this.#output.write(chunk);
+  }
+}
+
+type Taking = { session: Session; input: Readable; rules: PushRules; hasMany: boolean };
+
+async function take(
+  process: GitProcess,
+  said: Said,
+  { session: { dir, signal }, input, rules, hasMany }: Taking,
+): Promise<Ending> {
+  feed(input, process);
+  let accepted = false;
+  let asked: Command[] = [];
+  let updated: Command[] | null = null;
+  const converse = async () => {
+    const [asks, answer] = process.pipes as [Duplex, Duplex];
+    const hooks = new HookReader(asks);
+    const push = await hooks.question();
+    if (!push) return;
+    if (hasMany) await packRefs(dir);
+    const verdict = await rules.judge(push, signal);
+    accepted = verdict.accepted;
+    asked = push.commands;
+    if (accepted) said.hold();
+    writeVerdict(answer, verdict);
+    updated = await hooks.updated();
+  };
+  let failure: unknown;
+  const [ending] = await Promise.all([
+    said.ending,
+    converse().catch((error) => {
+      failure = error;
+      // Without a verdict the hook would wait for ever, and git with it.
+      process.end();
+    }),
+  ]);
+  if (!accepted) {
+    if (failure) throw failure;
+    return ending;
+  }
+  const refs = asked.map(({ ref }) => ref);
+  if (hasMany) await storeRefs(dir, refs);
+  // Where none was updated, because another push was quicker, no hook runs: the report to the client says so.
+  const reported = updated ? null : reportedRefs(said.held);
+  await rules.settle(updated ?? (reported && asked.filter(({ ref }) => reported.has(ref))));
+  said.release();
+  return ending;
+}
