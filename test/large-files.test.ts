@@ -1,6 +1,6 @@
 /** The store of large files, through the running app's services. */
 import { createHash, randomBytes } from 'node:crypto';
-import { readdir, readFile, readlink, writeFile } from 'node:fs/promises';
+import { readdir, readFile, readlink, rm, truncate, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { Readable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
@@ -291,6 +291,44 @@ test('puts of one object at once, into several repositories, are one object', as
     [oid],
   );
   expect(rows).toEqual([{ holders: 2 }, { holders: 1 }]);
+});
+
+test('what storage has changed of an object is stored anew when it is sent again', async () => {
+  const bytes = randomBytes(4_000_000);
+  const oid = await put(shared, bytes);
+  await put(other, bytes);
+  const { rows } = await app.pool.query<{ key: string }>(
+    `select p.key from large_packs p where p.state = 'kept' and p.bytes > 3900000
+     order by p.id desc limit 1`,
+  );
+  const path = join(app.config.dataDir, 'storage', rows[0]?.key ?? '');
+  const pack = await readFile(path);
+  for (const at of [10, 1_500_000, 1_500_001, 3_000_000]) pack[at] = (pack[at] as number) ^ 1;
+  await writeFile(path, pack);
+  await expect(read(shared, oid)).rejects.toThrow('damaged');
+  expect(await files.damaged(shared, [oid])).toEqual(new Set([oid]));
+  expect(await files.offset(shared, { oid, size: bytes.length })).toBe(0);
+  const before = await packed();
+  await put(shared, bytes);
+  expect((await read(shared, oid))?.equals(bytes)).toBe(true);
+  expect((await read(other, oid))?.equals(bytes)).toBe(true);
+  // Three or four chunks, and none of what was right.
+  expect((await packed()) - before).toBeLessThan(600_000);
+  expect(await files.damaged(shared, [oid])).toEqual(new Set());
+  // Cut short, and gone as a whole.
+  for (const left of [2_000_000, null]) {
+    const { rows: packs } = await app.pool.query<{ key: string }>(
+      `select distinct p.key, p.bytes from large_chunks c join large_packs p on p.id = c.pack_id
+       where p.id >= (select max(id) - 3 from large_packs) order by p.bytes desc limit 1`,
+    );
+    const file = join(app.config.dataDir, 'storage', packs[0]?.key ?? '');
+    await (left === null ? rm(file) : truncate(file, left));
+    await expect(read(shared, oid)).rejects.toThrow('damaged');
+    await put(shared, bytes);
+    expect((await read(other, oid))?.equals(bytes)).toBe(true);
+  }
+  await sweepAll(app.app.services);
+  await checkStore(app.app.services);
 });
 
 test('a byte that changed in a pack fails the reader before it is handed on', async () => {

@@ -1,6 +1,6 @@
 /** Large files: the stock git-lfs against our API, and what it does not send. */
 import { hash, randomBytes } from 'node:crypto';
-import { readFile } from 'node:fs/promises';
+import { readFile, writeFile } from 'node:fs/promises';
 import { request } from 'node:http';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
@@ -12,6 +12,7 @@ import { needs } from './needs.ts';
 import { lines, submit, until } from './submit.ts';
 
 const MEDIA_TYPE = 'application/vnd.git-lfs+json';
+const SCHEMES = 'Bearer realm="loam", Basic realm="loam"';
 
 let app: TestApp;
 let workspace: Workspace;
@@ -162,6 +163,29 @@ test('a batch names what is missing, and nothing that others have', async () => 
   expect((await verified({ oid: unknown, size })).status).toBe(404);
 });
 
+test('an object that a reader found damaged is asked for again', async () => {
+  const id = await create('mended', { content_addressed: false });
+  const bytes = randomBytes(300_000);
+  const object = objectOf(bytes);
+  expect((await give(ada, 'ada/mended', bytes)).status).toBe(200);
+  const { rows } = await app.pool.query<{ key: string }>(
+    `select p.key from large_packs p join large_stores s on s.id = p.store_id where s.repository_id = $1`,
+    [id],
+  );
+  await writeFile(join(app.config.dataDir, 'storage', rows[0]?.key ?? ''), 'not this');
+  const path = `ada/mended.git/info/lfs/objects/${object.oid}`;
+  expect((await lfs(ada, path)).status).toBe(500);
+  const asked = await batch(ada, 'ada/mended', 'upload', [object]);
+  expect(asked.body.objects[0].actions.upload.href).toBe(`${app.base}/${path}`);
+  expect((await give(ada, 'ada/mended', bytes)).status).toBe(200);
+  const got = await fetch(`${app.base}/${path}`, {
+    headers: { authorization: ada.authorization ?? '' },
+  });
+  expect(Buffer.from(await got.arrayBuffer()).equals(bytes)).toBe(true);
+  const again = await batch(ada, 'ada/mended', 'upload', [object]);
+  expect(again.body.objects).toEqual([object]);
+});
+
 test('requests that are none are refused in the form of git-lfs', async () => {
   await create('bad');
   const path = 'ada/bad.git/info/lfs/objects/batch';
@@ -225,7 +249,10 @@ test('who may not see a repository finds none, and who may only read cannot uplo
   for (const [client, repository, operation, status] of refusals) {
     const answer = await batch(client, repository, operation, objects);
     expect([repository, operation, answer.status]).toEqual([repository, operation, status]);
-    if (status === 401) expect(answer.headers.get('lfs-authenticate')).toMatch(/^Basic /);
+    if (status !== 401) continue;
+    // JGit reads the last of them only, and can do Basic alone.
+    expect(answer.headers.get('lfs-authenticate')).toBe(SCHEMES);
+    expect(answer.headers.get('www-authenticate')).toBe(SCHEMES);
   }
 });
 

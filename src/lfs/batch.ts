@@ -73,6 +73,11 @@ export async function answerBatch(
   const read = objects.map(readObject);
   const asked = read.flatMap((one) => ('object' in one ? one.object : []));
   const here = await services.largeFiles.sizes(id, [...new Set(asked.map(({ oid }) => oid))]);
+  // They are to be sent again, and have their room.
+  const damaged =
+    operation === 'upload' && here.size > 0
+      ? await services.largeFiles.damaged(id, [...here.keys()])
+      : new Set();
   const coming = operation === 'upload' ? bytesToCome(asked, here) : 0;
   if (coming > 0) await demandRoomFor(services, id, coming);
   const access = held ?? newToken(services, viewer, id, operation);
@@ -94,7 +99,7 @@ export async function answerBatch(
       return refused(one.object, 422, `The object ${oid} has ${known} bytes, not ${size}`);
     if (operation === 'upload') {
       // What is here already needs nothing more.
-      if (known !== undefined) return { oid, size };
+      if (known !== undefined && !damaged.has(oid)) return { oid, size };
       const path = transfer === 'tus' ? resumablePath(one.object) : `objects/${oid}`;
       const actions = { upload: action(path), verify: action('objects/verify') };
       return { oid, size, authenticated: true, actions };

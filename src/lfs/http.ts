@@ -351,7 +351,8 @@ function errors({ log, urls }: Pick<Services, 'log' | 'urls'>): ErrorRequestHand
     if (shown.status !== 416) res.removeHeader('Content-Range');
     for (const [name, value] of Object.entries(headers)) res.setHeader(name, value);
     if (shown.status === 401) {
-      const schemes = ['Basic realm="loam"', 'Bearer realm="loam"'];
+      // As git's own routes: JGit reads the last of these headers only, and can do Basic alone.
+      const schemes = ['Bearer realm="loam"', 'Basic realm="loam"'];
       // Clients of git-lfs look for its own first, where a browser would ask for the other.
       res.setHeader('LFS-Authenticate', schemes);
       res.setHeader('WWW-Authenticate', schemes);

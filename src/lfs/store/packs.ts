@@ -217,7 +217,7 @@ async function keepPack(
 }
 
 /** What another pack has meanwhile is dead in this one. */
-async function addChunks(
+export async function addChunks(
   client: pg.PoolClient,
   storeId: number,
   { id, entries }: Put,
@@ -263,4 +263,35 @@ async function takeBack({ pool }: Pick<Deps, 'pool'>, { id, since }: Kept): Prom
      where id = $1`,
     [id, since],
   );
+}
+
+/**
+ * From now on chunks lie in this pack that were in one of `from`, or in any other. What was removed meanwhile is dead in it.
+ * @returns bytes of those
+ */
+export async function moveChunks(
+  client: pg.PoolClient,
+  storeId: number,
+  { id, entries }: Put,
+  from: readonly number[] | null,
+): Promise<number> {
+  const { rows } = await client.query<{ live: string }>(
+    `with fresh as (
+       select * from unnest($3::bytea[], $4::int[]) as fresh (hash, start)
+     ), locked as (
+       select hash, pack_id as was from large_chunks
+       where store_id = $1 and hash = any($3) and ($5::int[] is null or pack_id = any($5)) order by hash for update
+     ), moved as (
+       update large_chunks c set pack_id = $2, start = fresh.start from fresh join locked using (hash)
+       where c.store_id = $1 and c.hash = fresh.hash returning c.length, locked.was
+     ), sums as (
+       select was, sum(length) as bytes from moved group by was
+     ), counted as (
+       update large_packs p set live_bytes = live_bytes - sums.bytes, changed = true
+       from sums where p.id = sums.was
+     )
+     select coalesce(sum(length), 0) as live from moved`,
+    [storeId, id, entries.map(({ hash }) => hash), entries.map(({ start }) => start), from],
+  );
+  return Number(rows[0]?.live ?? 0);
 }

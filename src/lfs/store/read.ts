@@ -1,6 +1,7 @@
 /** Reading objects: their chunks out of packs, each checked against its SHA-256 before it is handed on. */
 import { Readable } from 'node:stream';
 import type { Services } from '../../services.ts';
+import { noteDamage } from './damaged.ts';
 import type { Hashing } from './hashing.ts';
 import { textOf } from './packs.ts';
 import { entriesOf, type RecipeEntry } from './recipes.ts';
@@ -67,7 +68,16 @@ export async function openObject(
 
 type Key = { storeId: number; oid: string };
 
-async function* read(deps: Deps, key: Key, { start, end }: Range): AsyncGenerator<Buffer> {
+async function* read(deps: Deps, key: Key, range: Range): AsyncGenerator<Buffer> {
+  try {
+    yield* readPages(deps, key, range);
+  } catch (error) {
+    if (error instanceof Damaged) await noteDamage(deps, key);
+    throw error;
+  }
+}
+
+async function* readPages(deps: Deps, key: Key, { start, end }: Range): AsyncGenerator<Buffer> {
   let at = start;
   while (at < end) {
     const page = await pageAt(deps, key, at);
@@ -131,7 +141,8 @@ export async function* chunksOf(
   }
 }
 
-async function placesOf(
+/** @throws Damaged for a chunk that is not known */
+export async function placesOf(
   { pool }: Deps,
   storeId: number,
   wanted: readonly RecipeEntry[],

@@ -86,14 +86,22 @@ async function ownStore({ pool }: Deps, repositoryId: string): Promise<number> {
   return made.rows[0].id;
 }
 
-/** Whether the store has the object, which then stays for the grace period at least. */
-export async function keepObject({ pool }: Deps, storeId: number, oid: string): Promise<boolean> {
-  const { rowCount } = await pool.query({
+/** What the store has of the object, which then stays for the grace period at least. */
+export async function keepObject(
+  { pool }: Deps,
+  storeId: number,
+  oid: string,
+): Promise<'nothing' | 'all' | 'damaged'> {
+  const { rows } = await pool.query<{ damaged: boolean }>({
     name: 'loam-keep-object',
-    text: 'update large_objects set touched_at = now() where store_id = $1 and oid = $2',
+    text: `
+      update large_objects set touched_at = now() where store_id = $1 and oid = $2
+      returning damaged`,
     values: [storeId, oid],
   });
-  return rowCount === 1;
+  const [row] = rows;
+  if (!row) return 'nothing';
+  return row.damaged ? 'damaged' : 'all';
 }
 
 /**

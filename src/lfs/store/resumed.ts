@@ -5,6 +5,7 @@
  */
 import { inPoolTransaction } from '../../database/client.ts';
 import { AppError, unprocessable } from '../../errors.ts';
+import { damagedOf } from './damaged.ts';
 import { knownChunks, textOf } from './packs.ts';
 import { chunksOf } from './read.ts';
 import { entriesOf, type Recipe, type RecipeEntry } from './recipes.ts';
@@ -19,7 +20,7 @@ type Begun = Key & { storeId: number; size: number; bytes: number };
 
 /**
  * Bytes of an object that need not be sent again: those from its beginning that are kept, or all where the repository
- * has it. They stay for the grace period from now on.
+ * has it, undamaged. They stay for the grace period from now on.
  * @throws AppError 422 when the repository has an object of that name and another size
  */
 export async function offsetOf(
@@ -28,7 +29,8 @@ export async function offsetOf(
   { oid, size }: Given,
 ): Promise<number> {
   const known = (await sizesOf(deps, repositoryId, [oid])).get(oid);
-  if (known === undefined) return (await begunOf(deps, { repositoryId, oid }, size))?.bytes ?? 0;
+  const isWhole = known !== undefined && !(await damagedOf(deps, repositoryId, [oid])).has(oid);
+  if (!isWhole) return (await begunOf(deps, { repositoryId, oid }, size))?.bytes ?? 0;
   if (known !== size) throw unprocessable('size', `the object ${oid} has ${known} bytes`);
   return size;
 }

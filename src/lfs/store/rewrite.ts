@@ -5,10 +5,9 @@
  * The chunks are copied into a new pack, and one transaction moves their rows. Whoever reads the old pack goes on, until
  * it is removed; whoever does not find it looks up the rows again.
  */
-import type pg from 'pg';
 import type { Services } from '../../services.ts';
 import type { Chunk } from './hashing.ts';
-import { openPackWriter, type Put } from './packs.ts';
+import { moveChunks, openPackWriter } from './packs.ts';
 import { checkHere, Damaged, type Place, readRun, runsOf } from './runs.ts';
 
 type Deps = Pick<Services, 'pool' | 'storage' | 'log'>;
@@ -101,32 +100,4 @@ async function copy(
       await deps.pool.query('update large_packs set tier = null where id = $1', [id]);
     throw error;
   }
-}
-
-/** What was removed meanwhile is dead in the new pack. */
-async function moveChunks(
-  client: pg.PoolClient,
-  storeId: number,
-  { id, entries }: Put,
-  from: readonly number[],
-): Promise<number> {
-  const { rows } = await client.query<{ live: string }>(
-    `with fresh as (
-       select * from unnest($3::bytea[], $4::int[]) as fresh (hash, start)
-     ), locked as (
-       select hash, pack_id as was from large_chunks
-       where store_id = $1 and hash = any($3) and pack_id = any($5) order by hash for update
-     ), moved as (
-       update large_chunks c set pack_id = $2, start = fresh.start from fresh join locked using (hash)
-       where c.store_id = $1 and c.hash = fresh.hash returning c.length, locked.was
-     ), sums as (
-       select was, sum(length) as bytes from moved group by was
-     ), counted as (
-       update large_packs p set live_bytes = live_bytes - sums.bytes, changed = true
-       from sums where p.id = sums.was
-     )
-     select coalesce(sum(length), 0) as live from moved`,
-    [storeId, id, entries.map(({ hash }) => hash), entries.map(({ start }) => start), from],
-  );
-  return Number(rows[0]?.live ?? 0);
 }

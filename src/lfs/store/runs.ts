@@ -11,6 +11,13 @@ type Deps = Pick<Services, 'storage' | 'log'>;
 /** What was stored is not what is there: a disk or an S3 server has lost or changed it. */
 export class Damaged extends Error {
   override name = 'Damaged';
+  /** The chunk, where it is one that has a place. */
+  readonly place?: Place;
+
+  constructor(message: string, place?: Place) {
+    super(message);
+    this.place = place;
+  }
 }
 
 /** Where a chunk lies; `key`: of its pack. */
@@ -153,7 +160,7 @@ async function* batchesOf(
 export function damage({ log }: Pick<Deps, 'log'>, place: Place, why: string): Damaged {
   const { hash, key, start, length } = place;
   const chunk = hash.toString('hex');
-  const error = new Damaged(`a chunk of large files is damaged: ${why}`);
+  const error = new Damaged(`a chunk of large files is damaged: ${why}`, place);
   log.error({ err: error, chunk, key, start, length }, 'a large file cannot be read');
   return error;
 }

@@ -7,6 +7,7 @@
  */
 import type { Services } from '../../services.ts';
 import { gearOf } from './cut.ts';
+import { damagedOf } from './damaged.ts';
 import { openHashing } from './hashing.ts';
 import { type Opened, openObject, type Range } from './read.ts';
 import { type Given, sizesOf, take } from './references.ts';
@@ -44,6 +45,8 @@ export type LargeFiles = {
   ): Promise<void>;
   /** Sizes of those that the repository was given. */
   sizes(repositoryId: string, oids: readonly string[]): Promise<Map<string, number>>;
+  /** Those of them that a reader has found damaged since they were put: putting them again repairs them. */
+  damaged(repositoryId: string, oids: readonly string[]): Promise<Set<string>>;
   /**
    * Null: the repository was not given it. Each chunk is verified as it is read: this fails before it hands on other
    * bytes than were put.
@@ -65,6 +68,7 @@ export function openLargeFiles(deps: Deps, key: Uint8Array): LargeFiles & AsyncD
     offset: (...args) => offsetOf({ ...deps, hashing }, ...args),
     resume: (...args) => resume({ ...deps, hashing }, ...args),
     sizes: (...args) => sizesOf(deps, ...args),
+    damaged: (...args) => damagedOf(deps, ...args),
     open: (...args) => openObject({ ...deps, hashing }, ...args),
     remove: (...args) => take(deps, ...args),
     [Symbol.asyncDispose]: () => hashing[Symbol.asyncDispose](),

@@ -5,10 +5,12 @@
  */
 import { AppError, unprocessable } from '../../errors.ts';
 import type { Services } from '../../services.ts';
+import { noteRepair } from './damaged.ts';
 import { type Chunk, type Hashing, TooLong, TooShort } from './hashing.ts';
-import { knownChunks, openPackWriter, type PackWriter, textOf } from './packs.ts';
+import { addChunks, knownChunks, openPackWriter, type PackWriter, textOf } from './packs.ts';
 import { Recipe } from './recipes.ts';
 import { type Given, give, keepObject, storeFor } from './references.ts';
+import { addAnew, damagedChunks } from './repair.ts';
 import { Damaged } from './runs.ts';
 
 export type UploadDeps = Pick<Services, 'pool' | 'storage' | 'config' | 'space' | 'log'> & {
@@ -53,10 +55,13 @@ export async function upload(
     throw unprocessable('size', `must be a number of bytes from 0 to ${MAX_BYTES}`);
   deps.space.demand();
   const storeId = await storeFor(deps, repositoryId, object);
+  const found = await keepObject(deps, storeId, oid);
   // How much is kept of an upload must not tell whether the store has the object already.
-  const isKnown = !progress && (await keepObject(deps, storeId, oid));
+  const isKnown = !progress && found === 'all';
+  const lost = found === 'damaged' ? await damagedChunks(deps, { storeId, oid }, signal) : null;
   // What can be resumed is stored to its end although its client has left.
-  const packs = isKnown ? null : openPackWriter(deps, storeId, progress ? NEVER : signal);
+  const until = progress ? NEVER : signal;
+  const packs = isKnown ? null : openPackWriter(deps, storeId, until, lost ? addAnew : addChunks);
   const recipe = isKnown ? null : new Recipe();
   /** Bytes whose chunks all are known, or in packs. */
   let taken = 0;
@@ -74,13 +79,15 @@ export async function upload(
     for await (const { chunks, oid: found, free } of hashed) {
       if (found !== undefined && found !== oid)
         throw unprocessable('oid', `is not the SHA-256 of the bytes, which is ${found}`);
-      const stored = packs && recipe ? await takeIn(deps, storeId, chunks, { packs, recipe }) : 0;
+      const stored =
+        packs && recipe ? await takeIn(deps, storeId, chunks, { packs, recipe, lost }) : 0;
       if (stored === 0) free();
       taken = recipe?.size ?? 0;
       if (unsaved() >= SAVED_BYTES) await save();
     }
     await packs?.finish();
     signal.throwIfAborted();
+    if (lost) await noteRepair(deps, { storeId, oid });
     await give(deps, repositoryId, storeId, object, recipe);
   } catch (error) {
     const refusal = refusalOf(error, size);
@@ -107,12 +114,12 @@ export async function upload(
 
 const NEVER = new AbortController().signal;
 
-/** Notes the chunks in the recipe, and stores those that the store does not have. @returns how many */
+/** Notes the chunks in the recipe, and stores those that the store does not have, or has `lost`. @returns how many */
 async function takeIn(
   deps: UploadDeps,
   storeId: number,
   chunks: readonly Chunk[],
-  { packs, recipe }: { packs: PackWriter; recipe: Recipe },
+  { packs, recipe, lost }: { packs: PackWriter; recipe: Recipe; lost: ReadonlySet<string> | null },
 ): Promise<number> {
   for (const { hash, bytes } of chunks) recipe.add({ hash, length: bytes.length });
   const asked = chunks.filter(({ hash }) => !packs.has(textOf(hash)));
@@ -123,7 +130,8 @@ async function takeIn(
   const fresh = new Map<string, Chunk>();
   for (const chunk of asked) {
     const text = textOf(chunk.hash);
-    if (!known.has(text) && !fresh.has(text)) fresh.set(text, chunk);
+    const isThere = known.has(text) && !lost?.has(text);
+    if (!isThere && !fresh.has(text)) fresh.set(text, chunk);
   }
   await packs.add([...fresh.values()]);
   return fresh.size;
