@@ -26,6 +26,7 @@ import {
   demand,
   demandAccount,
   demandOperator,
+  memberOf,
   roleIn,
   type Viewer,
 } from './permissions.ts';
@@ -277,6 +278,13 @@ export async function sliceOrganizations<S extends Prisma.NamespaceSelect>(
     ...(viewer.namespaces && { id: { in: [...viewer.namespaces] } }),
   };
   return readSlice(db.namespace, BY_NAME, range, { where, select });
+}
+
+/** The ids of the namespaces that a user is a member of, the own one among them: for that user. @throws AppError 401, 403 */
+export function ownNamespaces(viewer: Viewer, userId: string): string[] {
+  const account = demandAccount(viewer);
+  if (account.userId !== userId) throw forbidden("Only the user's own are shown");
+  return memberOf(account, 'read');
 }
 
 /** Whether the viewer may see what a user keeps to themselves: address and plan. */

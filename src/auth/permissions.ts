@@ -146,11 +146,18 @@ export function reachOf(viewer: Viewer, action: Action): Reach {
 
 /** Where the viewer has the role at least, as far as the credential is not narrowed to others; null: everywhere. */
 function namespacesWhere(viewer: Account, role: Role): ReadonlySet<string> | null {
-  const { operator, namespace, roles, namespaces } = viewer;
-  if (operator) return namespaces;
+  const { operator, namespaces } = viewer;
+  return operator ? namespaces : new Set(memberOf(viewer, role));
+}
+
+/**
+ * The ids of the namespaces where the viewer has the role at least as a member, which an operator is not of all; as far
+ * as the credential is not narrowed to others.
+ */
+export function memberOf({ namespace, roles, namespaces }: Account, role: Role): string[] {
   const members = [...roles].filter(([, held]) => isEnough(held, role));
   const all = [namespace.id, ...members.map(([id]) => id)];
-  return new Set(namespaces ? all.filter((id) => namespaces.has(id)) : all);
+  return namespaces ? all.filter((id) => namespaces.has(id)) : all;
 }
 
 export function reaches({ visibilities, within }: Reach, target: Target): boolean {

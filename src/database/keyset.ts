@@ -5,6 +5,7 @@
  * A list is sorted by one column and then by the id. A cursor holds the values of both in its row, so it works
  * when that row is gone, and the name of the sort, because with another it means nothing.
  */
+import { Prisma } from '../../prisma/generated/client.ts';
 import { checkFirst, noCursor, type Slice, type SliceRequest } from './paging.ts';
 
 export type Sorting = {
@@ -71,6 +72,55 @@ export function pageQuery(sorting: Sorting, { first, after }: SliceRequest): Pag
     orderBy: column === id ? [{ [id]: order }] : [{ [column]: sorted }, { [id]: order }],
     take: checkFirst(first) + 1,
   };
+}
+
+/** The parts of a statement by hand that reads one page of the rows `r`, and one row more. */
+type PageSql = {
+  /** Of which cursors are made, named as in Prisma. */
+  columns: Prisma.Sql;
+  where: Prisma.Sql;
+  orderBy: Prisma.Sql;
+  /** As `orderBy`, of `columns` that another query read as `p`. */
+  orderRead: Prisma.Sql;
+  take: number;
+};
+
+const SQL_TYPES = { text: 'text', time: 'timestamptz', integer: 'bigint' } as const;
+
+/** As `pageQuery`. @throws AppError 400 */
+export function pageSql(sorting: Sorting, { first, after }: SliceRequest): PageSql {
+  const { column, order, nullable, id = 'id' } = sorting;
+  const names = column === id ? [id] : [column, id];
+  const by = (nameOf: (name: string) => string) => {
+    const nulls = (name: string) => (nullable && name === column ? ' nulls last' : '');
+    return Prisma.raw(names.map((name) => `${nameOf(name)} ${order}${nulls(name)}`).join(', '));
+  };
+  return {
+    columns: Prisma.raw(names.map((name) => `r.${columnOf(name)} as "${name}"`).join(', ')),
+    where: after == null ? Prisma.sql`true` : beyondSql(sorting, readCursor(sorting, after)),
+    orderBy: by((name) => `r.${columnOf(name)}`),
+    orderRead: by((name) => `p."${name}"`),
+    take: checkFirst(first) + 1,
+  };
+}
+
+function beyondSql(
+  { column, type, order, nullable, id = 'id' }: Sorting,
+  [value, lastId]: [Value, string],
+): Prisma.Sql {
+  const { sql, raw } = Prisma;
+  const [c, i] = [raw(`r.${columnOf(column)}`), raw(`r.${columnOf(id)}`)];
+  const past = raw(order === 'asc' ? '>' : '<');
+  if (column === id) return sql`${i} ${past} ${lastId}`;
+  if (value === null) return sql`(${c} is null and ${i} ${past} ${lastId})`;
+  const bound = sql`${value}::${raw(SQL_TYPES[type])}`;
+  if (!nullable) return sql`(${c}, ${i}) ${past} (${bound}, ${lastId})`;
+  return sql`(${c} ${past} ${bound} or (${c} = ${bound} and ${i} ${past} ${lastId}) or ${c} is null)`;
+}
+
+/** `namespaceId` → `namespace_id`, as every `@map` of the schema has it. */
+export function columnOf(field: string): string {
+  return field.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
 }
 
 /** The page out of the rows that `pageQuery` read, which hold the sort's columns. */

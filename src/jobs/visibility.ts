@@ -1,7 +1,8 @@
 /** Which jobs a viewer may see, and what they left, as a condition for the database. The rule is `reachOf`. */
-import type { Prisma } from '../../prisma/generated/client.ts';
+import { Prisma } from '../../prisma/generated/client.ts';
 import { reachOf, type Viewer } from '../auth/permissions.ts';
 
+/** For Prisma's queries. */
 export function visibleTo(viewer: Viewer): Prisma.JobWhereInput {
   const { within } = reachOf(viewer, 'job.read');
   if (!within) return { id: '' };
@@ -10,4 +11,15 @@ export function visibleTo(viewer: Viewer): Prisma.JobWhereInput {
     ...(namespaces && { namespaceId: { in: [...namespaces] } }),
     ...(repositories && { repositoryId: { in: [...repositories] } }),
   };
+}
+
+/** For statements by hand, where `r` is the job. */
+export function visibleSql(viewer: Viewer): Prisma.Sql {
+  const { sql } = Prisma;
+  const { within } = reachOf(viewer, 'job.read');
+  if (!within) return sql`false`;
+  const { namespaces, repositories } = within;
+  const inNamespaces = namespaces ? sql`r.namespace_id = any(${[...namespaces]})` : sql`true`;
+  const among = repositories ? sql`r.repository_id = any(${[...repositories]})` : sql`true`;
+  return sql`(${inNamespaces} and ${among})`;
 }

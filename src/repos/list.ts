@@ -1,8 +1,10 @@
 /** Lists of repositories by page. */
 import { Prisma } from '../../prisma/generated/client.ts';
 import type { Visibility } from '../../prisma/generated/enums.ts';
+import { ownNamespaces } from '../auth/accounts.ts';
 import type { Viewer } from '../auth/permissions.ts';
-import { readSlice, type Sorting } from '../database/keyset.ts';
+import { columnOf, type Sorting } from '../database/keyset.ts';
+import { readMergedSlice } from '../database/merged.ts';
 import {
   type NumberedPage,
   type PageRequest,
@@ -13,7 +15,7 @@ import {
 import { notFound } from '../errors.ts';
 import type { Services } from '../services.ts';
 import { canExist, type Row, type Select } from './repos.ts';
-import { visibleSql, visibleTo } from './visibility.ts';
+import { visibleSql } from './visibility.ts';
 
 /** Each total by the id, so that pages never overlap. Names sort ignoring case, as they are unique. */
 const COLUMNS = {
@@ -32,29 +34,37 @@ export const SORTS = Object.keys(COLUMNS) as Sort[];
 type Sorted = { sort: Sort; order: Order; visibility?: Visibility | null };
 export type ListInput = PageRequest & Sorted & { namespace: string };
 
-/**
- * Those of a namespace that the viewer may see, after a cursor.
- * @throws AppError 400
- */
+/** What GraphQL asks lists with. */
+export type SliceInput = SliceRequest & Sorted;
+
+/** Those of namespaces that the viewer may see, after a cursor. @throws AppError 400 */
 export async function sliceRepositories<S extends Select>(
-  { db }: Pick<Services, 'db'>,
+  { db, pool }: Pick<Services, 'db' | 'pool'>,
   viewer: Viewer,
-  {
-    namespaceId,
-    sort,
-    order,
-    visibility,
-    ...range
-  }: SliceRequest & Sorted & { namespaceId: string },
+  namespaceIds: readonly string[],
+  { sort, order, visibility, ...range }: SliceInput,
   select: S,
 ): Promise<Slice<Row<S>>> {
   const sorting: Sorting = { name: sort, column: COLUMNS[sort], type: TYPES[sort], order };
-  const where: Prisma.RepositoryWhereInput = {
-    namespaceId,
-    ...(visibility && { visibility }),
-    AND: [visibleTo(viewer)],
-  };
-  return readSlice(db.repository, sorting, range, { where, select });
+  const { sql } = Prisma;
+  const filter = visibility ? sql`r.visibility = ${visibility}::"Visibility"` : sql`true`;
+  return readMergedSlice<Row<S>>(pool, db.repository, sorting, range, {
+    from: 'repositories',
+    parts: [{ alias: 'n', column: 'namespace_id', type: 'text', values: namespaceIds }],
+    where: sql`${visibleSql(viewer)} and ${filter}`,
+    select,
+  });
+}
+
+/** Those of all namespaces that a user is a member of: for that user. @throws AppError 400, 401, 403 */
+export async function sliceRepositoriesOf<S extends Select>(
+  services: Pick<Services, 'db' | 'pool'>,
+  viewer: Viewer,
+  userId: string,
+  input: SliceInput,
+  select: S,
+): Promise<Slice<Row<S>>> {
+  return sliceRepositories(services, viewer, ownNamespaces(viewer, userId), input, select);
 }
 
 /**
@@ -113,11 +123,6 @@ function pageStatement(
       ) r on true
       where n.name = ${namespace.toLowerCase()}
       order by ${by('r')}`;
-}
-
-/** `namespaceId` → `namespace_id`, as every `@map` of the schema has it. */
-function columnOf(field: string): string {
-  return field.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
 }
 
 /** Whether the page's own query reads all that is asked for. */

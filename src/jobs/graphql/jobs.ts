@@ -1,6 +1,6 @@
 /** Jobs in GraphQL: the types, and what can be read. */
 import type { Prisma } from '../../../prisma/generated/client.ts';
-import { Namespace } from '../../auth/graphql/namespaces.ts';
+import { Namespace, User } from '../../auth/graphql/namespaces.ts';
 import { sliceOf } from '../../database/paging.ts';
 import { builder, SortOrder } from '../../graphql/builder.ts';
 import {
@@ -295,27 +295,43 @@ builder.queryFields((t) => ({
 
 const JobConnection = connectionType('Job', Job);
 
+const sliceListArgs = builder.args((t) => ({
+  ...sliceArgs,
+  status: t.field(listArgs.status),
+  sort: t.field(listArgs.sort),
+  order: t.field(listArgs.order),
+  filter: t.field({ type: JobFilter, description: 'Only jobs that have all of this.' }),
+}));
+
 builder.prismaObjectField(Namespace, 'jobs', (t) =>
   t.field({
     type: JobConnection,
     nullable: true,
     description: 'The jobs that the viewer may see.',
     complexity: pageCost(),
-    args: {
-      ...sliceArgs,
-      status: t.arg(listArgs.status),
-      sort: t.arg(listArgs.sort),
-      order: t.arg(listArgs.order),
-      filter: t.arg({ type: JobFilter, description: 'Only jobs that have all of this.' }),
-    },
+    args: sliceListArgs,
     select: { id: true },
     resolve: async ({ id }, args, context, info) => {
       const select = selectOfNodes<Prisma.JobSelect>(context, info);
       const { services, viewer } = context;
-      return toConnection(
-        await lists.sliceJobs(services, viewer, { ...args, namespaceId: id }, select),
-        args,
-      );
+      return toConnection(await lists.sliceJobs(services, viewer, [id], args, select), args);
+    },
+  }),
+);
+
+builder.prismaObjectField(User, 'jobs', (t) =>
+  t.field({
+    type: JobConnection,
+    nullable: true,
+    description:
+      'The jobs of all namespaces that the user is a member of, of the own one too. Only the user sees them.',
+    complexity: pageCost(),
+    args: sliceListArgs,
+    select: { id: true },
+    resolve: async ({ id }, args, context, info) => {
+      const select = selectOfNodes<Prisma.JobSelect>(context, info);
+      const { services, viewer } = context;
+      return toConnection(await lists.sliceJobsOf(services, viewer, id, args, select), args);
     },
   }),
 );

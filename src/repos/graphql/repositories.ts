@@ -1,7 +1,7 @@
 /** Repositories in GraphQL. */
 
 import type { GraphQLResolveInfo } from 'graphql';
-import { Namespace } from '../../auth/graphql/namespaces.ts';
+import { Namespace, User } from '../../auth/graphql/namespaces.ts';
 import type { SliceRequest } from '../../database/paging.ts';
 import type { RefKind } from '../../git/objects/refs.ts';
 import { builder, SortOrder } from '../../graphql/builder.ts';
@@ -294,24 +294,42 @@ builder.queryFields((t) => ({
 
 const RepositoryConnection = connectionType('Repository', Repository);
 
+const sliceListArgs = builder.args((t) => ({
+  ...sliceArgs,
+  sort: t.field(listArgs.sort),
+  order: t.field(listArgs.order),
+  visibility: t.field(listArgs.visibility),
+}));
+
 builder.prismaObjectField(Namespace, 'repositories', (t) =>
   t.field({
     type: RepositoryConnection,
     nullable: true,
     description: 'The repositories that the viewer may see.',
     complexity: pageCost(),
-    args: {
-      ...sliceArgs,
-      sort: t.arg(listArgs.sort),
-      order: t.arg(listArgs.order),
-      visibility: t.arg(listArgs.visibility),
-    },
+    args: sliceListArgs,
     select: { id: true },
     resolve: async ({ id }, args, context, info) => {
       const select = selectOfNodes<repos.Select>(context, info);
       const { services, viewer } = context;
-      const input = { ...args, namespaceId: id };
-      return toConnection(await list.sliceRepositories(services, viewer, input, select), args);
+      return toConnection(await list.sliceRepositories(services, viewer, [id], args, select), args);
+    },
+  }),
+);
+
+builder.prismaObjectField(User, 'repositories', (t) =>
+  t.field({
+    type: RepositoryConnection,
+    nullable: true,
+    description:
+      'The repositories of all namespaces that the user is a member of, of the own one too. Only the user sees them.',
+    complexity: pageCost(),
+    args: sliceListArgs,
+    select: { id: true },
+    resolve: async ({ id }, args, context, info) => {
+      const select = selectOfNodes<repos.Select>(context, info);
+      const { services, viewer } = context;
+      return toConnection(await list.sliceRepositoriesOf(services, viewer, id, args, select), args);
     },
   }),
 );
