@@ -150,6 +150,19 @@ export const Job = builder.prismaNode('Job', {
       select: { labels: { select: { key: true, value: true }, orderBy: { key: 'asc' } } },
       resolve: ({ labels }) => labels,
     }),
+    environmentNames: t.stringList({
+      description:
+        'The names of the variables in `env`, in their order. Their values are not shown.',
+      select: { env: true },
+      resolve: ({ env }) => Object.keys(env as object),
+    }),
+    secretNames: t.stringList({
+      description:
+        'The names of the variables in `secrets`, in their order. Their values are not shown.',
+      select: { id: true, secrets: true },
+      resolve: ({ id, secrets }, _args, { services }) =>
+        secrets === null ? [] : Object.keys(services.secretBox.open(id, secrets)),
+    }),
     rerunOf: t.prismaField({
       type: 'Job',
       nullable: true,

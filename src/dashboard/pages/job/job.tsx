@@ -1,3 +1,97 @@
-export default function Page() {
-  return null;
+import { useParams } from '@tanstack/react-router';
+import { type FragmentOf, readFragment } from '../../graphql/graphql.ts';
+import { useFollow } from '../../live/follow.ts';
+import { LiveDot } from '../../ui/live-dot.tsx';
+import { Load, useAsk } from '../../ui/load.tsx';
+import { PageTitle } from '../../ui/page.tsx';
+import { useEvery } from '../../ui/repeat.ts';
+import { isOver, Status } from '../../ui/status.tsx';
+import { Ago, Took } from '../../ui/time.tsx';
+import { JobActions } from './actions.tsx';
+import { Artifacts } from './artifacts.tsx';
+import { Attempts } from './attempts.tsx';
+import { Cost, Facts } from './facts.tsx';
+import { LogView } from './log/log-view.tsx';
+import { JobFacts, JobLive, JobQuery } from './queries.ts';
+import { useTabState } from './tab.ts';
+import { Usage } from './usage.tsx';
+import { Waits } from './waits.tsx';
+
+/** A progress line changes without an event; a job that runs or waits is looked at this often. */
+const LOOK_MS = 5_000;
+
+/** A job while it waits, runs, and after it: how it stands, what it prints, uses, costs and leaves. */
+export default function JobPage() {
+  const { namespace, job: name } = useParams({ from: '/$namespace/-/jobs/$job' });
+  const key = { namespace, name };
+  const asked = useAsk({ query: JobQuery, variables: key });
+  const job = asked.data?.job;
+  const state = useFollow(JobLive, job ? `${namespace}/${name}` : null, {
+    variables: () => key,
+    onData: asked.again,
+    onLive: asked.again,
+  });
+  const status = job && readFragment(JobFacts, job as FragmentOf<typeof JobFacts>).status;
+  useEvery(status && !isOver(status) ? LOOK_MS : null, asked.again);
+  return (
+    <Load asked={asked} of={(data) => data.job} what="job">
+      {(data) => <Job data={data} live={<LiveDot state={state} />} onChange={asked.again} />}
+    </Load>
+  );
+}
+
+function Job({
+  data,
+  live,
+  onChange,
+}: {
+  data: FragmentOf<typeof JobFacts>;
+  live: React.ReactNode;
+  onChange: () => void;
+}) {
+  const job = readFragment(JobFacts, data);
+  const { namespace, name, status, startedAt, completedAt } = job;
+  const watch = useTabState(job);
+  return (
+    <>
+      <PageTitle
+        title={name}
+        tab={`${name} · ${status.toLowerCase().replace('_', ' ')}`}
+        actions={<JobActions job={job} watch={watch} onChange={onChange} />}
+      >
+        <div className="flex flex-wrap items-center gap-x-3 gap-y-1">
+          <Status status={status} />
+          <span>
+            created <Ago at={job.createdAt} />
+            {job.createdBy && ` by ${job.createdBy.username}`}
+          </span>
+          {startedAt && (
+            <span>
+              ran <Took from={startedAt} to={completedAt} />
+            </span>
+          )}
+          <Cost job={job} />
+          {job.exitCode !== null && <span>exit code {job.exitCode}</span>}
+          {live}
+        </div>
+      </PageTitle>
+      {job.progress && (
+        <p className="mb-4 text-sm" data-progress>
+          {job.progress}
+        </p>
+      )}
+      {status === 'QUEUED' && <Waits job={job} />}
+      <div className="grid gap-6 xl:grid-cols-[1fr_22rem]">
+        <div className="min-w-0 space-y-6">
+          <LogView job={{ namespace, name }} status={status} startedAt={startedAt} />
+          <Artifacts job={job} />
+          <Usage job={job} />
+        </div>
+        <div className="min-w-0 space-y-6">
+          <Attempts job={job} />
+          <Facts job={job} />
+        </div>
+      </div>
+    </>
+  );
 }

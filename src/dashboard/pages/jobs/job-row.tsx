@@ -34,8 +34,11 @@ export function JobRow({
   const job = readFragment(JobRowData, data);
   const hardware = job.gpu === 'NONE' ? 'CPU' : `${job.gpuCount} × ${job.gpu.replaceAll('_', ' ')}`;
   return (
-    <li className="flex flex-wrap items-center gap-x-4 gap-y-1" data-job={job.name}>
-      <div className="min-w-0 flex-1 basis-60">
+    <li
+      className="grid grid-cols-[1fr_auto] items-center gap-x-4 gap-y-1 sm:grid-cols-[1fr_10rem_6rem_7rem]"
+      data-job={job.name}
+    >
+      <div className="col-span-2 min-w-0 sm:col-span-1">
         <div className="flex flex-wrap items-center gap-x-2 gap-y-1">
           <Link
             to="/$namespace/-/jobs/$job"
@@ -56,14 +59,12 @@ export function JobRow({
           {hardware} · created <Ago at={job.createdAt} />
         </p>
       </div>
-      <div className="min-w-0 basis-40 text-sm text-dim">
-        <p className="truncate">{job.progress}</p>
-      </div>
-      <div className="w-24 text-right text-sm text-dim tabular-nums">
+      <p className="col-span-2 truncate text-sm text-dim sm:col-span-1">{job.progress}</p>
+      <div className="order-last text-right sm:order-none text-sm text-dim tabular-nums">
         {job.startedAt ? <Took from={job.startedAt} to={job.completedAt} /> : '–'}
         <div>{money(job.totalCost)}</div>
       </div>
-      <div className="w-28 text-right">
+      <div className="sm:text-right">
         <Status status={job.status} />
       </div>
     </li>

@@ -1,0 +1,83 @@
+import { words } from '../../ui/format.ts';
+import { Ago, exactTime, Took } from '../../ui/time.tsx';
+import type { JobData } from './facts.tsx';
+
+/** What happened to it, in order: created, each attempt, and its end. */
+export function Attempts({ job }: { job: JobData }) {
+  const attempts = job.attempts.nodes;
+  return (
+    <section aria-labelledby="attempts" className="card p-4">
+      <h2 id="attempts" className="mb-3 text-base">
+        Timeline
+      </h2>
+      <ol className="space-y-3 border-l border-line pl-4 text-sm">
+        <Step at={job.createdAt} what="Created" />
+        {attempts.map((attempt) => (
+          <li key={attempt.id} data-attempt={attempt.number} className="relative">
+            <Dot className={colourOf(attempt)} />
+            <p className="font-medium">
+              Attempt {attempt.number}
+              {attempt.outcome === null
+                ? attempt.startedAt
+                  ? ' runs'
+                  : ' is prepared'
+                : ` ${OUTCOMES[attempt.outcome]}`}
+              {attempt.exitCode !== null && ` with ${attempt.exitCode}`}
+            </p>
+            <p className="text-dim">
+              {attempt.startedAt ? (
+                <>
+                  started <Ago at={attempt.startedAt} />, {attempt.endedAt ? 'took' : 'for'}{' '}
+                  <Took from={attempt.startedAt} to={attempt.endedAt} />
+                </>
+              ) : (
+                attempt.endedAt && (
+                  <>
+                    ended <Ago at={attempt.endedAt} />
+                  </>
+                )
+              )}
+            </p>
+            <p className="text-dim">
+              on {attempt.machine}
+              {attempt.cpus !== null && `: ${attempt.cpus} vCPUs`}
+              {attempt.memoryGb !== null && `, ${attempt.memoryGb} GB`}
+              {attempt.shared && ', shared with other jobs'}
+            </p>
+          </li>
+        ))}
+        {job.completedAt && <Step at={job.completedAt} what={words(job.status)} />}
+      </ol>
+    </section>
+  );
+}
+
+const OUTCOMES = {
+  EXITED: 'ended',
+  LOST: 'was lost with its machine',
+  UNSTARTABLE: 'could not start',
+} as const;
+
+function colourOf({ outcome, exitCode }: JobData['attempts']['nodes'][number]): string {
+  if (outcome === null) return 'bg-run';
+  return outcome === 'EXITED' && exitCode === 0 ? 'bg-good' : 'bg-bad';
+}
+
+function Step({ at, what }: { at: string; what: string }) {
+  return (
+    <li className="relative">
+      <Dot className="bg-edge" />
+      <p className="font-medium first-letter:uppercase">{what}</p>
+      <p className="text-dim">{exactTime(at)}</p>
+    </li>
+  );
+}
+
+function Dot({ className }: { className: string }) {
+  return (
+    <span
+      aria-hidden
+      className={`absolute top-1.5 -left-[21px] size-2.5 rounded-full ${className}`}
+    />
+  );
+}

@@ -1,0 +1,88 @@
+import { memo } from 'react';
+import { words } from '../../../ui/format.ts';
+import { exactTime } from '../../../ui/time.tsx';
+import { renderLine } from './ansi.tsx';
+import type { Entry } from './store.ts';
+
+export type Times = 'none' | 'clock' | 'elapsed';
+
+type RowProps = {
+  seq: number;
+  /** Undefined: it is being read. */
+  entry: Entry | undefined;
+  wraps: boolean;
+  times: Times;
+  /** When the job began, in milliseconds since 1970. */
+  begin: number;
+  find: string;
+  /** A link leads to it, or it is the match that one is at. */
+  isMarked: boolean;
+  onSelect: (seq: number, extend: boolean) => void;
+};
+
+/** One entry of the log; its number is its link. */
+export const Row = memo(function Row({
+  seq,
+  entry,
+  wraps,
+  times,
+  begin,
+  find,
+  isMarked,
+  onSelect,
+}: RowProps) {
+  return (
+    <div
+      data-seq={seq}
+      className={`flex min-h-6 font-mono text-[12.5px] leading-6 ${isMarked ? 'bg-warn-soft' : 'hover:bg-hover'}`}
+    >
+      <a
+        href={`#L${seq}`}
+        aria-label={`Line ${seq}`}
+        onClick={(event) => {
+          event.preventDefault();
+          onSelect(seq, event.shiftKey);
+        }}
+        className="sticky left-0 min-w-[8ch] shrink-0 bg-inherit pr-3 text-right text-dim tabular-nums select-none hover:text-ink"
+      >
+        {seq}
+      </a>
+      {times !== 'none' && entry && 'timestamp' in entry && (
+        <time
+          dateTime={entry.timestamp}
+          title={exactTime(entry.timestamp)}
+          className="shrink-0 pr-3 text-dim tabular-nums select-none"
+        >
+          {times === 'clock'
+            ? clock(entry.timestamp)
+            : elapsed(Date.parse(entry.timestamp) - begin)}
+        </time>
+      )}
+      <Text entry={entry} wraps={wraps} find={find} />
+    </div>
+  );
+});
+
+function Text({ entry, wraps, find }: Pick<RowProps, 'entry' | 'wraps' | 'find'>) {
+  if (!entry) return <span className="text-dim">…</span>;
+  if (entry.__typename === 'LogLine')
+    return (
+      <span
+        className={wraps ? 'min-w-0 pr-4 break-all whitespace-pre-wrap' : 'pr-4 whitespace-pre'}
+      >
+        {renderLine(entry.message, find)}
+      </span>
+    );
+  return <span className="text-run italic">{words(entry.status)}</span>;
+}
+
+function clock(at: string): string {
+  const time = new Date(at);
+  const two = (value: number) => String(value).padStart(2, '0');
+  const ms = String(time.getMilliseconds()).padStart(3, '0');
+  return `${two(time.getHours())}:${two(time.getMinutes())}:${two(time.getSeconds())}.${ms}`;
+}
+
+function elapsed(ms: number): string {
+  return `${(ms / 1_000).toFixed(3).padStart(9, ' ')}s`;
+}

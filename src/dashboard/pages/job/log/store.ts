@@ -1,0 +1,167 @@
+/**
+ * The log of a job as the page knows it: how many entries there are, those that were looked at lately, and the newest as
+ * they come. An entry's `seq` is its place, from 1 and without gaps, so any part can be asked for by itself: a log of a
+ * million lines is never in the page as a whole.
+ */
+import type { Client } from 'urql';
+import type { ResultOf } from '../../../graphql/graphql.ts';
+import { follow, type LiveState } from '../../../live/follow.ts';
+import { isOver, type JobStatus } from '../../../ui/status.tsx';
+import { LogEntries, LogLive } from './queries.ts';
+
+export type Entry = NonNullable<
+  NonNullable<NonNullable<ResultOf<typeof LogEntries>['job']>['log']>['entries'][number]
+>;
+export type Line = Extract<Entry, { __typename: 'LogLine' }>;
+
+/** How many are asked for at once: some screens full. */
+const PIECE = 500;
+/** Some 50 MB at most lines' length. What was looked at longest ago goes first, and is asked for again. */
+const MAX_PIECES = 200;
+/** A hidden page shows nothing; it must only not fall behind. */
+const HIDDEN_MS = 250;
+
+export type LogOf = { namespace: string; name: string };
+
+export class LogStore {
+  /** The `seq` of the newest entry: how many there are. */
+  last = 0;
+  state: LiveState = 'connecting';
+  /** Why a part could not be read; it is tried again when it is looked at again. */
+  problem: string | null = null;
+  /** Set once the newest entries are here. */
+  isOpen = false;
+  /** Another number whenever anything here is other than before. */
+  version = 0;
+  readonly #client: Client;
+  readonly #job: LogOf;
+  readonly #pieces = new Map<number, (Entry | undefined)[]>();
+  readonly #asked = new Set<number>();
+  readonly #listeners = new Set<() => void>();
+  #told = false;
+  #touched = -1;
+  #stop = () => {};
+
+  constructor(client: Client, job: LogOf) {
+    this.#client = client;
+    this.#job = job;
+  }
+
+  readonly subscribe = (listener: () => void): (() => void) => {
+    this.#listeners.add(listener);
+    return () => this.#listeners.delete(listener);
+  };
+
+  readonly read = (): number => this.version;
+
+  /** Undefined: it is being asked for. */
+  entry(seq: number): Entry | undefined {
+    const number = Math.floor((seq - 1) / PIECE);
+    const piece = this.#pieces.get(number);
+    const entry = piece?.[(seq - 1) % PIECE];
+    if (!entry) void this.#ask(number);
+    else if (piece && this.#touched !== number) {
+      this.#touched = number;
+      this.#pieces.delete(number);
+      this.#pieces.set(number, piece);
+    }
+    return entry;
+  }
+
+  /** The entry at or after a moment: that of its first line. */
+  async seqAt(at: string): Promise<number | null> {
+    const window = await this.#query({ at, first: 1 });
+    return window?.entries[0]?.seq ?? null;
+  }
+
+  /** Reads the newest entries and follows from there. @returns what ends it */
+  open(): () => void {
+    const stopped = new AbortController();
+    void this.#query({ last: PIECE }).then((window) => {
+      if (stopped.signal.aborted || !window) return;
+      this.last = window.lastSeq;
+      for (const entry of window.entries) this.#put(entry);
+      this.isOpen = true;
+      this.#tell();
+      this.#follow();
+    });
+    return () => {
+      stopped.abort();
+      this.#stop();
+    };
+  }
+
+  #follow(): void {
+    this.#stop = follow(LogLive, {
+      variables: () => ({ ...this.#job, after: this.last }),
+      onData: ({ jobLog: entry }) => {
+        if (entry.__typename === 'JobLogEnd') return;
+        // Sent again after a lost connection, at worst.
+        if (entry.seq <= this.last) return;
+        this.last = entry.seq;
+        this.#put(entry);
+        this.#tell();
+      },
+      onState: (state) => {
+        this.state = state;
+        this.#tell();
+      },
+    });
+  }
+
+  async #ask(number: number): Promise<void> {
+    if (this.#asked.has(number)) return;
+    this.#asked.add(number);
+    const from = number * PIECE;
+    const to = Math.min(from + PIECE, this.last);
+    let after = from;
+    // An answer ends where its bytes do: very long lines come in several.
+    while (after < to) {
+      const window = await this.#query({ after, first: to - after });
+      if (!window || window.entries.length === 0) break;
+      for (const entry of window.entries) this.#put(entry);
+      after = window.entries.at(-1)?.seq ?? to;
+    }
+    this.#asked.delete(number);
+    this.#tell();
+  }
+
+  async #query(part: { after?: number; first?: number; last?: number; at?: string }) {
+    const { data, error } = await this.#client
+      .query(LogEntries, { ...this.#job, ...part }, { requestPolicy: 'network-only' })
+      .toPromise();
+    this.problem = error ? error.message.replace(/^\[\w+\] /, '') : null;
+    if (error) this.#tell();
+    return data?.job?.log ?? null;
+  }
+
+  #put(entry: Entry): void {
+    const number = Math.floor((entry.seq - 1) / PIECE);
+    let piece = this.#pieces.get(number);
+    if (!piece) {
+      piece = [];
+      this.#pieces.set(number, piece);
+      const [oldest] = this.#pieces.keys();
+      if (this.#pieces.size > MAX_PIECES && oldest !== undefined) this.#pieces.delete(oldest);
+    }
+    piece[(entry.seq - 1) % PIECE] = entry;
+  }
+
+  /** Once a frame, however many lines came. */
+  #tell(): void {
+    if (this.#told) return;
+    this.#told = true;
+    const tell = () => {
+      this.#told = false;
+      this.version++;
+      for (const each of this.#listeners) each();
+    };
+    if (document.visibilityState === 'visible') requestAnimationFrame(tell);
+    else setTimeout(tell, HIDDEN_MS);
+  }
+}
+
+/** Whether more may come. */
+export function mayGrow(status: JobStatus, state: LiveState): boolean {
+  return !(isOver(status) && state === 'over');
+}

@@ -1,0 +1,113 @@
+import { graphql } from '../../graphql/graphql.ts';
+
+export const JobFacts = graphql(`
+  fragment JobFacts on Job {
+    id
+    name
+    namespace
+    status
+    progress
+    command
+    repo
+    branch
+    commitSha
+    image
+    gpu
+    gpuCount
+    cpu
+    memoryGb
+    diskGb
+    region
+    timeoutMinutes
+    retries
+    retryCount
+    exitCode
+    costPerHour
+    totalCost
+    runtimeSeconds
+    outputPath
+    environmentNames
+    secretNames
+    createdAt
+    startedAt
+    completedAt
+    createdBy { id username }
+    labels { key value }
+    rerunOf { id name namespace }
+    queue { waitsFor position offered estimatedStart }
+    owner { id viewerRole }
+    attempts(first: 50) {
+      nodes { id number startedAt endedAt outcome exitCode machine cpus memoryGb shared }
+    }
+  }
+`);
+
+export const JobQuery = graphql(
+  `
+  query Job($namespace: String!, $name: String!) {
+    job(namespace: $namespace, name: $name) { id ...JobFacts }
+  }
+`,
+  [JobFacts],
+);
+
+export const JobLive = graphql(`
+  subscription JobLive($namespace: String!, $name: String!) {
+    jobEvents(namespace: $namespace, name: $name) { cursor type status }
+  }
+`);
+
+export const JobArtifacts = graphql(`
+  query JobArtifacts($namespace: String!, $name: String!, $after: String) {
+    job(namespace: $namespace, name: $name) {
+      id
+      artifacts {
+        path
+        sizeBytes
+        fileCount
+        downloadUrl
+        files(first: 100, after: $after) {
+          nodes { path sizeBytes downloadUrl }
+          pageInfo { hasNextPage endCursor }
+        }
+      }
+    }
+  }
+`);
+
+export const JobUsage = graphql(`
+  query JobUsage($namespace: String!, $name: String!) {
+    job(namespace: $namespace, name: $name) {
+      id
+      status
+      gpu
+      memoryGb
+      usageSamples {
+        attempt
+        time
+        cpuUtilizationPercent
+        gpuUtilizationPercent
+        memoryUsedBytes
+        diskUsedBytes
+      }
+    }
+  }
+`);
+
+export const CancelJob = graphql(`
+  mutation CancelJob($input: CancelJobInput!) {
+    cancelJob(input: $input) { job { id status progress } message }
+  }
+`);
+
+export const RerunJob = graphql(`
+  mutation RerunJob($input: RerunJobInput!) {
+    rerunJob(input: $input) { job { id name namespace } }
+  }
+`);
+
+export const DeleteJob = graphql(`
+  mutation DeleteJob($input: DeleteJobInput!) {
+    deleteJob(input: $input) { id }
+  }
+`);

@@ -1,0 +1,50 @@
+/** The state of a job in the icon of its tab, and a notification of the browser when a job that is watched ends. */
+import { useEffect, useRef, useState } from 'react';
+import { words } from '../../ui/format.ts';
+import { isOver, type JobStatus } from '../../ui/status.tsx';
+
+const COLOURS: Record<JobStatus, string> = {
+  QUEUED: '#c58a1c',
+  RUNNING: '#2b86c5',
+  SUCCEEDED: '#3f9a3a',
+  FAILED: '#cc3a2b',
+  TIMED_OUT: '#cc3a2b',
+  CANCELLED: '#8f8072',
+};
+
+function iconOf(status: JobStatus): string {
+  const svg = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32"><rect width="32" height="32" rx="7" fill="#f3ead9"/><circle cx="16" cy="16" r="10" fill="${COLOURS[status]}"/></svg>`;
+  return `data:image/svg+xml,${encodeURIComponent(svg)}`;
+}
+
+export type Watch = {
+  /** Null: this browser has no notifications, or not for this page. */
+  isOn: boolean | null;
+  toggle: () => void;
+};
+
+export function useTabState({ name, status }: { name: string; status: JobStatus }): Watch {
+  const possible = 'Notification' in window && isSecureContext;
+  const [isOn, setOn] = useState(false);
+  const before = useRef(status);
+  useEffect(() => {
+    const icon = document.getElementById('icon') as HTMLLinkElement | null;
+    if (!icon) return;
+    icon.href = iconOf(status);
+    return () => {
+      icon.href = '/favicon.svg';
+    };
+  }, [status]);
+  useEffect(() => {
+    if (isOn && !isOver(before.current) && isOver(status))
+      new Notification(`${name}: ${words(status)}`, { tag: `job ${name}` });
+    before.current = status;
+  }, [name, status, isOn]);
+  return {
+    isOn: possible && Notification.permission !== 'denied' ? isOn : null,
+    async toggle() {
+      if (!isOn && (await Notification.requestPermission()) !== 'granted') return;
+      setOn(!isOn);
+    },
+  };
+}

@@ -1,0 +1,114 @@
+import type { Browser } from 'playwright-core';
+import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
+import { expectUsable, openBrowser, visit } from '../browser.ts';
+import { type Client, startApp, type TestApp } from '../harness.ts';
+import { has, needs } from '../needs.ts';
+import { submit, until } from '../submit.ts';
+
+let browser: Browser;
+let app: TestApp;
+let ada: Client;
+
+beforeEach((ctx) => needs(ctx, 'chromium'));
+beforeAll(async () => {
+  if (!has('chromium')) return;
+  browser = await openBrowser();
+  app = await startApp();
+  ada = await app.user('ada');
+  await ada.post('/auth/v1/repository/ada', { name: 'code' });
+});
+afterAll(async () => {
+  await browser?.close();
+  await app?.[Symbol.asyncDispose]();
+});
+
+const run = (name: string, command: string, more: object = {}) =>
+  submit(ada, { namespace: 'ada', name, repo: 'ada/code', command, ...more });
+
+const ESC = '\u001b';
+
+test('a job is watched while it runs: status, lines with their colours, artifacts', async () => {
+  await using visitor = await visit(browser, app, { as: ada });
+  const { page } = visitor;
+  const colours = `printf '${ESC}[32mgreen${ESC}[0m <b>not bold</b>\\n'`;
+  const command = `${colours}; sleep 4; mkdir -p out/deep; echo x > out/deep/file.txt`;
+  await run('watched', command, { outputPath: 'out' });
+  await page.goto('/ada/-/jobs/watched');
+  await page.locator('.ansi-green-fg', { hasText: 'green' }).waitFor();
+  await page.getByRole('log').getByText('<b>not bold</b>').waitFor();
+  await page.locator('main [data-status=SUCCEEDED]').first().waitFor();
+  await page.getByText('deep', { exact: true }).click();
+  const file = page.getByRole('link', { name: /file\.txt/ });
+  expect((await (await fetch((await file.getAttribute('href')) as string)).text()).trim()).toBe(
+    'x',
+  );
+  expect(await page.title()).toBe('watched · succeeded · Loam');
+  expect(await page.locator('#icon').getAttribute('href')).toMatch(/^data:image\/svg/);
+  await expectUsable(page);
+  visitor.expectQuiet();
+});
+
+test('any line of a long log is found, linked and searched for', async () => {
+  await run('long', 'i=0; while [ $i -lt 30000 ]; do i=$((i+1)); echo "line number $i"; done');
+  await until(ada, 'ada', 'long', 'SUCCEEDED');
+  await using visitor = await visit(browser, app, { as: ada });
+  const { page } = visitor;
+  await page.goto('/ada/-/jobs/long');
+  await page.getByText('line number 30000', { exact: true }).waitFor();
+  // What is not in sight is not in the document.
+  expect(await page.locator('[data-seq]').count()).toBeLessThan(200);
+
+  await page.getByLabel('Search the log').fill('number 123');
+  await page.getByText(/^1 of 100\+$/).waitFor();
+  await page.getByText('line number 123', { exact: true }).first().waitFor();
+  await page.getByLabel('Search the log').press('Enter');
+  await page.getByText(/^2 of 100\+$/).waitFor();
+  await page.locator('mark', { hasText: 'number 123' }).nth(1).waitFor();
+
+  await page.getByLabel('Search the log').fill('');
+  await page.goto('/ada/-/jobs/long#L15000');
+  await page.locator('[data-seq="15000"]').waitFor();
+  await page.getByRole('button', { name: 'To the end' }).click();
+  await page.getByText('line number 30000', { exact: true }).waitFor();
+  visitor.expectQuiet();
+});
+
+test('a server that starts again heals the page, and no line is lost or doubled', async () => {
+  await run('steady', 'i=0; while [ $i -lt 150 ]; do i=$((i+1)); echo "tick $i"; sleep 0.1; done');
+  await using visitor = await visit(browser, app, { as: ada });
+  const { page } = visitor;
+  await page.goto('/ada/-/jobs/steady');
+  await page.getByText('tick 10', { exact: true }).waitFor();
+  await app.restart();
+  await page.getByText('tick 150', { exact: true }).waitFor({ timeout: 40_000 });
+  await page.locator('main [data-status=SUCCEEDED]').first().waitFor();
+  await page.getByRole('log').press('Home');
+  const seen = new Set<string>();
+  await expect
+    .poll(async () => {
+      for (const text of await page.getByText(/^tick \d+$/).allTextContents()) seen.add(text);
+      await page.getByRole('log').press('PageDown');
+      return seen.size;
+    })
+    .toBe(150);
+});
+
+test('a job is cancelled, run again and deleted', async () => {
+  await run('brief', 'sleep 300');
+  await using visitor = await visit(browser, app, { as: ada });
+  const { page } = visitor;
+  await page.goto('/ada/-/jobs/brief');
+  await page.getByRole('button', { name: 'Cancel' }).click();
+  await page.getByRole('button', { name: 'Cancel the job' }).click();
+  await page.locator('main [data-status=CANCELLED]').first().waitFor();
+  await page.getByRole('button', { name: 'Run again' }).click();
+  await page.waitForURL('**/ada/-/jobs/brief-2');
+  await page.getByRole('button', { name: 'Cancel' }).click();
+  await page.getByRole('button', { name: 'Cancel the job' }).click();
+  await page.getByRole('button', { name: 'Delete' }).click();
+  expect(await page.getByRole('button', { name: 'Delete the job' }).isDisabled()).toBe(true);
+  await page.getByLabel('Type brief-2 to go on').fill('brief-2');
+  await page.getByRole('button', { name: 'Delete the job' }).click();
+  await page.waitForURL('**/ada/-/jobs');
+  visitor.expectQuiet();
+});
