@@ -1,3 +1,221 @@
-export default function Page() {
-  return null;
+import { useNavigate, useParams, useSearch } from '@tanstack/react-router';
+import { type ReactNode, useState } from 'react';
+import { graphql } from '../../graphql/graphql.ts';
+import type { Search } from '../../root.tsx';
+import { ButtonLink } from '../../ui/button.tsx';
+import { Lines } from '../../ui/copy.tsx';
+import { Empty } from '../../ui/empty.tsx';
+import { Input, Select } from '../../ui/field.tsx';
+import { count, words } from '../../ui/format.ts';
+import { LiveDot } from '../../ui/live-dot.tsx';
+import { Load, useAsk } from '../../ui/load.tsx';
+import { Pager } from '../../ui/page.tsx';
+import type { JobStatus } from '../../ui/status.tsx';
+import { JobRow, JobRowData } from '../jobs/job-row.tsx';
+import { useLiveJobs } from '../jobs/live-jobs.ts';
+import { NamespaceFrame } from './frame.tsx';
+
+const JobsQuery = graphql(
+  `
+  query Jobs($namespace: String!, $filter: JobFilter, $first: Int!, $sort: JobSort!, $order: SortOrder!) {
+    namespace(name: $namespace) {
+      id
+      viewerRole
+      jobs(first: $first, filter: $filter, sort: $sort, order: $order) {
+        totalCount
+        nodes { id ...JobRow }
+        pageInfo { hasNextPage }
+      }
+    }
+  }
+`,
+  [JobRowData],
+);
+
+const STATUSES: JobStatus[] = [
+  'QUEUED',
+  'RUNNING',
+  'SUCCEEDED',
+  'FAILED',
+  'CANCELLED',
+  'TIMED_OUT',
+];
+const GPUS = ['NONE', 'T4', 'L4', 'A100_40GB', 'A100_80GB', 'H100_80GB'] as const;
+const SORTS = {
+  newest: ['CREATED_AT', 'DESC'],
+  oldest: ['CREATED_AT', 'ASC'],
+  name: ['NAME', 'ASC'],
+  ended: ['COMPLETED_AT', 'DESC'],
+} as const;
+/** A page, and the most that one answer has. */
+const PAGE = 25;
+const MOST = 100;
+
+/** The jobs of a namespace, as they are now. What is filtered by stands in the address. */
+export default function Jobs() {
+  const { namespace } = useParams({ from: '/$namespace/-/jobs' });
+  return (
+    <NamespaceFrame
+      tab="Jobs"
+      actions={
+        <ButtonLink to="/new/job" search={{ namespace }} look="primary">
+          New job
+        </ButtonLink>
+      }
+    >
+      {() => <JobList namespace={namespace} />}
+    </NamespaceFrame>
+  );
+}
+
+/** Also of one repository alone, whose full name is `repository`. */
+export function JobList({ namespace, repository }: { namespace: string; repository?: string }) {
+  const search = useSearch({ strict: false }) as Search;
+  const { status, name = '', gpu, label = '', sort = 'newest' } = search;
+  const [first, setFirst] = useState(PAGE);
+  const [key, ...value] = label.split('=');
+  const filter = {
+    ...(isOneOf(STATUSES, status) && { statuses: [status] }),
+    ...(isOneOf(GPUS, gpu) && { gpus: [gpu] }),
+    ...(name && { namePrefix: name }),
+    ...(key && { labels: [{ key, ...(value.length > 0 && { values: [value.join('=')] }) }] }),
+    ...(repository && { repository }),
+  };
+  const [by, order] = SORTS[sort as keyof typeof SORTS] ?? SORTS.newest;
+  const asked = useAsk({
+    query: JobsQuery,
+    variables: { namespace, filter, first, sort: by, order },
+  });
+  const live = useLiveJobs([namespace], asked.again);
+  const isFiltered = Boolean(status || gpu || name || label);
+  return (
+    <>
+      <Filters search={search} live={<LiveDot state={live} />} />
+      <Load asked={asked} of={(data) => data.namespace?.jobs} what="list">
+        {({ nodes, totalCount, pageInfo }) =>
+          nodes.length === 0 ? (
+            <NoJobs namespace={namespace} repository={repository} isFiltered={isFiltered} />
+          ) : (
+            <>
+              <p role="status" className="mb-2 text-sm text-dim">
+                {count(totalCount, 'job')}
+              </p>
+              <ul className="rows">
+                {nodes.map((job) => (
+                  <JobRow key={job.id} job={job} />
+                ))}
+              </ul>
+              <Pager
+                hasMore={pageInfo.hasNextPage && first < MOST}
+                onMore={() => setFirst(Math.min(first + PAGE, MOST))}
+                busy={asked.fetching}
+              />
+              {pageInfo.hasNextPage && first >= MOST && (
+                <p className="mt-4 text-center text-sm text-dim">
+                  The first {MOST} are shown. A filter finds the rest.
+                </p>
+              )}
+            </>
+          )
+        }
+      </Load>
+    </>
+  );
+}
+
+function Filters({ search, live }: { search: Search; live: ReactNode }) {
+  const navigate = useNavigate();
+  const set = (change: Search) =>
+    navigate({ to: '.', search: { ...search, ...change }, replace: true });
+  return (
+    <search className="mb-4 flex flex-wrap items-center gap-2">
+      <Input
+        data-search
+        type="search"
+        aria-label="Name begins with"
+        placeholder="Name begins with…"
+        defaultValue={search.name}
+        onChange={({ target }) => set({ name: target.value })}
+        className="w-full sm:w-52"
+      />
+      <Input
+        type="search"
+        aria-label="Label, as key=value"
+        placeholder="Label: key=value"
+        defaultValue={search.label}
+        onChange={({ target }) => set({ label: target.value })}
+        className="w-full sm:w-44"
+      />
+      <Select
+        aria-label="Status"
+        value={search.status ?? ''}
+        onChange={({ target }) => set({ status: target.value })}
+        className="w-auto"
+      >
+        <option value="">Any status</option>
+        {STATUSES.map((each) => (
+          <option key={each} value={each}>
+            {words(each)}
+          </option>
+        ))}
+      </Select>
+      <Select
+        aria-label="GPU"
+        value={search.gpu ?? ''}
+        onChange={({ target }) => set({ gpu: target.value })}
+        className="w-auto"
+      >
+        <option value="">Any GPU</option>
+        {GPUS.map((each) => (
+          <option key={each} value={each}>
+            {each === 'NONE' ? 'No GPU' : each.replaceAll('_', ' ')}
+          </option>
+        ))}
+      </Select>
+      <Select
+        aria-label="Order"
+        value={search.sort ?? 'newest'}
+        onChange={({ target }) => set({ sort: target.value })}
+        className="w-auto"
+      >
+        <option value="newest">Newest first</option>
+        <option value="oldest">Oldest first</option>
+        <option value="ended">Ended last first</option>
+        <option value="name">By name</option>
+      </Select>
+      <span className="ml-auto">{live}</span>
+    </search>
+  );
+}
+
+function NoJobs({
+  namespace,
+  repository,
+  isFiltered,
+}: {
+  namespace: string;
+  repository?: string;
+  isFiltered: boolean;
+}) {
+  if (isFiltered) return <Empty title="No job is like that">Take a filter away to see more.</Empty>;
+  const repo = repository ?? `${namespace}/my-repository`;
+  const body = JSON.stringify({ name: 'train', command: 'make', repo, gpu: 'none' });
+  return (
+    <Empty title="There is no job yet">
+      <p>A job is a command that runs once: on a commit of a repository, in an image, on a GPU.</p>
+      <ButtonLink to="/new/job" search={{ namespace, repo: repository }} look="primary">
+        New job
+      </ButtonLink>
+      <p>Or from a terminal:</p>
+      <div>
+        <Lines
+          text={`curl -H "Authorization: Bearer $LOAM_TOKEN" -H 'Content-Type: application/json' \\\n  ${location.origin}/auth/v1/seed/${namespace}/jobs \\\n  -d '${body}'`}
+        />
+      </div>
+    </Empty>
+  );
+}
+
+function isOneOf<T extends string>(all: readonly T[], value: string | undefined): value is T {
+  return (all as readonly string[]).includes(value ?? '');
 }
