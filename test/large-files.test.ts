@@ -260,8 +260,9 @@ test('a pack that storage finishes after its upload was given up is removed by t
   let key = '';
   const late: typeof storage = {
     ...storage,
-    put(to, _contents, { signal = never } = {}) {
+    put(to, contents, { signal = never } = {}) {
       key = to;
+      void buffer(contents as AsyncIterable<Uint8Array>).catch(() => {});
       const { promise, reject } = Promise.withResolvers<never>();
       signal.addEventListener('abort', () => reject(signal.reason));
       return promise;

@@ -20,7 +20,14 @@ import { Upload } from '@aws-sdk/lib-storage';
 import { getSignedUrl } from '@aws-sdk/s3-request-presigner';
 import { ConfigError } from '../config.ts';
 import type { S3Config } from '../variables/s3.ts';
-import { ABANDONED_MS, checkKey, type Storage, StorageAway, type StoredObject } from './storage.ts';
+import {
+  ABANDONED_MS,
+  type Contents,
+  checkKey,
+  type Storage,
+  StorageAway,
+  type StoredObject,
+} from './storage.ts';
 
 const PART_BYTES = 8 * 2 ** 20;
 /** Of S3: so many parts an object. */
@@ -56,7 +63,7 @@ export async function openS3({
     // Not the endpoint, which may have one name inside a network and another outside.
     identity: `s3://${bucket}/${prefix}`,
     async put(key, contents, { signal, atMost = 0 } = {}) {
-      const source = contents instanceof Readable ? contents : Buffer.from(contents);
+      const source = sourceOf(contents);
       const upload = new Upload({
         client,
         params: { ...at(key), Body: source },
@@ -69,8 +76,8 @@ export async function openS3({
         signal?.throwIfAborted();
         await answered(upload.done());
       } catch (error) {
-        const own = contents instanceof Readable ? sourceError(contents) : null;
-        if (contents instanceof Readable) contents.destroy();
+        const own = source instanceof Readable ? sourceError(source) : null;
+        for (const stream of [source, contents]) if (stream instanceof Readable) stream.destroy();
         signal?.throwIfAborted();
         throw own ?? error;
       } finally {
@@ -136,6 +143,16 @@ export async function openS3({
     throw error;
   }
   return storage;
+}
+
+/** A part is sent, and sent again, when the source has gone on: so pieces that are lent are copied. */
+function sourceOf(contents: Contents): Readable | Buffer {
+  if (contents instanceof Uint8Array) return Buffer.from(contents);
+  if (contents instanceof Readable) return contents;
+  const copies = (async function* () {
+    for await (const piece of contents) yield Buffer.from(piece);
+  })();
+  return Readable.from(copies, { objectMode: false });
 }
 
 /** What a source failed with by itself; an upload that fails ends its source too, as an abort. */

@@ -26,16 +26,20 @@ export type PutOptions = {
   signal?: AbortSignal;
 };
 
+/** All of it, or in pieces as they come. */
+export type Contents = AsyncIterable<Uint8Array> | Uint8Array;
+
 export type Storage = Disposable & {
   /** For the operator: what it is and where, without credentials. */
   readonly place: string;
   /** The same for all processes that use the same contents. */
   readonly identity: string;
   /**
-   * Takes contents of any size, with a few MiB of them in memory.
+   * Takes contents of any size, with a few MiB of them in memory. It is done with a piece when it asks for the next, so
+   * the same memory can hold that.
    * @throws what `contents` throws, and `signal.reason`; then nothing has changed
    */
-  put(key: string, contents: Readable | Uint8Array, options?: PutOptions): Promise<StoredObject>;
+  put(key: string, contents: Contents, options?: PutOptions): Promise<StoredObject>;
   /** All of it, or a range that lies within; null when there is none. A reader who stops must destroy the stream. */
   open(key: string, range?: ByteRange): Promise<(StoredObject & { contents: Readable }) | null>;
   /** Null when there is none. */

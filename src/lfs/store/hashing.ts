@@ -1,6 +1,7 @@
 /** Threads that hash (`hashing-worker.ts`): started when they are needed, shared by all transfers. */
 import { availableParallelism } from 'node:os';
 import { Worker } from 'node:worker_threads';
+import { abortable } from '../../storage/abortable.ts';
 import { type Chunks, HASH_BYTES, HEADROOM } from './chunks.ts';
 import type { Gear } from './cut.ts';
 import type { CheckedChunks, HashedBatch, Reply, Request, Started } from './hashing-worker.ts';
@@ -88,7 +89,7 @@ export function openHashing(gear: Gear): Hashing {
     const { contents } = thread;
     try {
       let before: Promise<Reply> | undefined;
-      for await (const { buffer, end, isLast } of batches(body, size, unused, signal)) {
+      for await (const { buffer, end, isLast } of ahead(batches(body, size, unused, signal))) {
         const reply = thread.ask({ kind: 'batch', contents, buffer, end, isLast, cutting }, buffer);
         // Heard below, if this goes on so far.
         reply.catch(() => {});
@@ -142,6 +143,28 @@ export function openHashing(gear: Gear): Hashing {
       await Promise.all([...threads].map(({ worker }) => worker.terminate()));
     },
   };
+}
+
+/** The next is on its way while the reader has one. */
+async function* ahead<T>(source: AsyncIterable<T>): AsyncGenerator<T> {
+  const iterator = source[Symbol.asyncIterator]();
+  const ask = () => {
+    const answer = iterator.next();
+    // Heard below, if the reader goes on so far.
+    answer.catch(() => {});
+    return answer;
+  };
+  try {
+    for (let next = ask(); ; ) {
+      const { value, done } = await next;
+      if (done) return;
+      next = ask();
+      yield value;
+    }
+  } finally {
+    // Not waited for: it would wait in turn for what does not come.
+    iterator.return?.()?.catch(() => {});
+  }
 }
 
 type Batch = { buffer: ArrayBuffer; end: number; isLast: boolean };
@@ -199,29 +222,6 @@ export class TooShort extends Error {
   constructor(bytes: number) {
     super();
     this.bytes = bytes;
-  }
-}
-
-/** Ends with the signal's reason although the body says nothing any more. */
-async function* abortable<T>(body: AsyncIterable<T>, signal: AbortSignal): AsyncGenerator<T> {
-  const iterator = body[Symbol.asyncIterator]();
-  const aborted = Promise.withResolvers<never>();
-  aborted.promise.catch(() => {});
-  const abort = () => aborted.reject(signal.reason);
-  signal.addEventListener('abort', abort, { once: true });
-  let isOver = false;
-  try {
-    for (;;) {
-      signal.throwIfAborted();
-      const { value, done } = await Promise.race([iterator.next(), aborted.promise]);
-      isOver = done === true;
-      if (done) return;
-      yield value;
-    }
-  } finally {
-    signal.removeEventListener('abort', abort);
-    // Not waited for: it would wait in turn for the piece that does not come.
-    if (!isOver) iterator.return?.()?.catch(() => {});
   }
 }
 

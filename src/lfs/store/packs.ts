@@ -3,11 +3,10 @@
  * killed server left is found without a list of the storage; its chunks get their rows when it is there as a whole.
  */
 import { randomBytes } from 'node:crypto';
-import { once } from 'node:events';
-import { PassThrough } from 'node:stream';
 import type pg from 'pg';
 import { inPoolTransaction } from '../../database/client.ts';
 import type { Services } from '../../services.ts';
+import { Handover } from './handover.ts';
 import { type Chunk, joined } from './hashing.ts';
 
 export type Deps = Pick<Services, 'pool' | 'storage'>;
@@ -16,8 +15,6 @@ export type Deps = Pick<Services, 'pool' | 'storage'>;
 const PACK_BYTES = 64 * 2 ** 20;
 /** A smaller one is joined with others of its class. */
 const SMALL_BYTES = 16 * 2 ** 20;
-/** What storage has not taken yet is held in memory, up to this. */
-const BUFFERED_BYTES = 2 ** 20;
 
 type Entry = { hash: Buffer; start: number; length: number };
 /** `since`: when its chunks became known, exactly. */
@@ -25,7 +22,7 @@ type Kept = { id: number; since: string };
 type Open = {
   id: number;
   key: string;
-  contents: PassThrough;
+  contents: Handover;
   stored: Promise<unknown>;
   entries: Entry[];
   bytes: number;
@@ -66,7 +63,7 @@ export function textOf(hash: Buffer): string {
 export type PackWriter = {
   /** Whether it has taken that chunk and the database does not know it yet. */
   has(hash: string): boolean;
-  /** Takes chunks that it does not have. Waits while storage is slower. @throws what storage throws */
+  /** Takes chunks that it does not have, and is done with their bytes when it resolves. @throws what storage throws */
   add(chunks: readonly Chunk[]): Promise<void>;
   /** When it resolves, all that was added is in storage and known. */
   finish(): Promise<void>;
@@ -103,11 +100,10 @@ export function openPackWriter(
       'insert into large_packs (store_id, key) values ($1, $2) returning id',
       [storeId, key],
     );
-    const contents = new PassThrough({ highWaterMark: BUFFERED_BYTES });
+    const contents = new Handover();
     const stored = deps.storage.put(key, contents, { atMost: PACK_BYTES, signal: either });
     // Whoever waits for it next hears it.
-    stored.catch((error) => contents.destroy(error));
-    contents.on('error', () => {});
+    stored.catch(() => {});
     const id = rows[0]?.id as number;
     const fresh = { id, key, contents, stored, entries: [], bytes: 0, hashes: new Set<string>() };
     unfinished.add(fresh);
@@ -115,12 +111,7 @@ export function openPackWriter(
   }
 
   async function write({ contents, stored }: Open, bytes?: Buffer): Promise<void> {
-    if (!bytes || contents.write(bytes)) return;
-    await Promise.race([once(contents, 'drain'), stored]).catch(async (error) => {
-      // Storage that fails ends the stream first, and says why afterwards.
-      await stored;
-      throw error;
-    });
+    if (bytes) await Promise.race([contents.give(bytes), stored]);
   }
 
   async function close(pack: Open): Promise<void> {

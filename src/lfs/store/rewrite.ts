@@ -90,8 +90,10 @@ async function copy(
   try {
     for (const run of runsOf(rows)) {
       let at = 0;
-      for await (const { chunks } of readRun(deps, run, checkHere))
+      for await (const { chunks, free } of readRun(deps, run, checkHere)) {
         await add(chunks.map((bytes) => ({ hash: (run[at++] as Place).hash, bytes })));
+        free();
+      }
       if (at < run.length) throw new Damaged(`the pack ${key} is gone`);
     }
   } catch (error) {

@@ -79,9 +79,8 @@ export async function upload(
     for await (const { chunks, oid: found, free } of hashed) {
       if (found !== undefined && found !== oid)
         throw unprocessable('oid', `is not the SHA-256 of the bytes, which is ${found}`);
-      const stored =
-        packs && recipe ? await takeIn(deps, storeId, chunks, { packs, recipe, lost }) : 0;
-      if (stored === 0) free();
+      if (packs && recipe) await takeIn(deps, storeId, chunks, { packs, recipe, lost });
+      free();
       taken = recipe?.size ?? 0;
       if (unsaved() >= SAVED_BYTES) await save();
     }
@@ -114,16 +113,16 @@ export async function upload(
 
 const NEVER = new AbortController().signal;
 
-/** Notes the chunks in the recipe, and stores those that the store does not have, or has `lost`. @returns how many */
+/** Notes the chunks in the recipe, and stores those that the store does not have, or has `lost`. */
 async function takeIn(
   deps: UploadDeps,
   storeId: number,
   chunks: readonly Chunk[],
   { packs, recipe, lost }: { packs: PackWriter; recipe: Recipe; lost: ReadonlySet<string> | null },
-): Promise<number> {
+): Promise<void> {
   for (const { hash, bytes } of chunks) recipe.add({ hash, length: bytes.length });
   const asked = chunks.filter(({ hash }) => !packs.has(textOf(hash)));
-  if (asked.length === 0) return 0;
+  if (asked.length === 0) return;
   const hashes = asked.map(({ hash }) => hash);
   const known = await knownChunks(deps, storeId, hashes);
   // The same chunk may stand in a batch twice.
@@ -134,7 +133,6 @@ async function takeIn(
     if (!isThere && !fresh.has(text)) fresh.set(text, chunk);
   }
   await packs.add([...fresh.values()]);
-  return fresh.size;
 }
 
 function refusalOf(error: unknown, size: number): unknown {
