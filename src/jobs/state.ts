@@ -96,6 +96,8 @@ export type Move = {
   phase: string;
   /** What the attempt ran, which the job and the ledger of its namespace get. */
   ran?: Ran;
+  /** The attempt that moves it, which has begun. */
+  began?: { attempt: string; at: Date };
   set?: Omit<Changes, 'status' | 'progress' | 'progressSaid' | 'completedAt' | 'nextSeq'>;
 };
 
@@ -113,7 +115,7 @@ export async function moveJob(
   const now = new Date();
   const move = job && (await decide(job, now));
   if (!move) return null;
-  const { to, phase, ran, set } = move;
+  const { to, phase, ran, began, set } = move;
   if (!MOVES[job.status].includes(to))
     throw new Error(`a job cannot go from ${job.status} to ${to}`);
   const isNew = to !== job.status;
@@ -130,7 +132,7 @@ export async function moveJob(
   };
   const topics: Notification[] = [`job:${id}`, statusTopic(id)];
   if (to !== 'running') topics.push('queue');
-  await write(tx, job, changes, { isNew, topics });
+  await write(tx, job, changes, { isNew, topics, began });
   // The last of what is locked: ends of the same user's jobs wait for each other here.
   await addUsage(tx, job, { ran, endedAt });
   return job;
@@ -144,7 +146,7 @@ async function write(
   tx: Prisma.TransactionClient,
   job: LockedJob,
   changes: Changes,
-  { isNew, topics }: { isNew: boolean; topics: Notification[] },
+  { isNew, topics, began }: { isNew: boolean; topics: Notification[]; began: Move['began'] },
 ): Promise<void> {
   const values: unknown[] = [];
   const parameter = (value: unknown, type: string) => `$${values.push(value)}::${type}`;
@@ -153,6 +155,10 @@ async function write(
     ([key, value]) => `${columnOf(key)} = ${parameter(value, TYPES[key as keyof Changes])}`,
   );
   const parts = [`moved as (update jobs set ${assignments.join(', ')} where id = ${id})`];
+  if (began) {
+    const [attempt, at] = [parameter(began.attempt, 'text'), parameter(began.at, 'timestamptz')];
+    parts.push(`began as (update job_attempts set started_at = ${at} where id = ${attempt})`);
+  }
   if (isNew) {
     const after = { ...job, ...changes };
     const { namespaceId, nextSeq: seq, logUntil } = job;

@@ -205,12 +205,11 @@ async function oversee(
 async function markRunning({ db }: Deps, { id, job }: Attempt): Promise<void> {
   await db.$transaction(async (tx) => {
     const now = new Date();
-    const moved = await moveJob(tx, job.id, (locked) =>
-      locked.attemptId === id && locked.status === 'queued'
-        ? { to: 'running', phase: PHASES.running, set: { startedAt: locked.startedAt ?? now } }
-        : null,
-    );
-    if (moved) await tx.jobAttempt.update({ where: { id }, data: { startedAt: now } });
+    await moveJob(tx, job.id, (locked) => {
+      if (locked.attemptId !== id || locked.status !== 'queued') return null;
+      const set = { startedAt: locked.startedAt ?? now };
+      return { to: 'running', phase: PHASES.running, began: { attempt: id, at: now }, set };
+    });
   });
 }
 

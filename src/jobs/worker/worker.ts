@@ -195,6 +195,7 @@ export async function startWorker(
       if (slotsFree <= 0 || pools.size === 0) return;
       const most = Math.min(slotsFree, SHORT_LOOK);
       let passedOver = false;
+      let admitted = 0;
       const claims = await claimJobs(deps, {
         workerId: id,
         runner: runner.name,
@@ -206,6 +207,7 @@ export async function startWorker(
           const suits = (job: Waiting, machine: string) => runner.suits?.(job, machine) ?? true;
           const decision = admit<Waiting>({ ...room, lines, reserved, suits });
           ({ reservations, passedOver } = decision);
+          admitted = decision.admitted.length;
           return decision.admitted;
         },
       });
@@ -213,6 +215,8 @@ export async function startWorker(
         metrics.jobClaimed({ gpu: claim.gpu, region }, waited);
         adopt(claim);
       }
+      // It saw all that waits, and has it: who comes later wakes us.
+      if (!long && !passedOver && admitted < most && claims.length === admitted) return;
       if (claims.length > 0) continue;
       if (long || !passedOver) return;
       long = true;

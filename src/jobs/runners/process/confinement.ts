@@ -45,9 +45,9 @@ export type Confinement = {
   place(place: string): Promise<void>;
   /** What the attempt in this folder has of the machine; again, the same user. */
   reserve(place: string): Promise<Reserved>;
-  /**
-   * Gives the job's folders, now complete, to the user that it will run under, and makes the FIFOs for its output.
-   */
+  /** Makes the FIFOs for its output, while its folders are filled. */
+  open(place: string, reserved: Reserved): Promise<void>;
+  /** Gives the job's folders, now complete, to the user that it will run under. */
   give(place: string, reserved: Reserved): Promise<void>;
   /** Kills what runs under the attempt's user. */
   end(place: string): Promise<void>;
@@ -108,23 +108,22 @@ export async function findConfinement(options: ConfinementOptions): Promise<Conf
       if (account && sandbox === 'none') await removeShared(account.uid);
       return { account, internet: network === 'internet' ? internetFor(account) : null };
     },
-    async give(place, { account }) {
-      const at = (name: string) => join(place, name);
-      const outputs = OUTPUTS.map(at);
-      const making = run('mkfifo', ['-m', '600', ...outputs]);
-      if (!account) {
-        await making;
-        return;
-      }
-      const folders = Object.keys(MOUNTS).map(at);
-      const owner = `${account.uid}:${account.uid}`;
-      await Promise.all([making, run('chown', ['-R', '--no-dereference', owner, ...folders])]);
-      for (const folder of folders) await chmod(folder, 0o700);
+    async open(place, { account }) {
+      const outputs = OUTPUTS.map((name) => join(place, name));
+      await run('mkfifo', ['-m', '600', ...outputs]);
+      if (!account) return;
       // The job opens its output by /dev/stdout too. It stays ours, so that the job cannot open it to others.
       for (const output of outputs) {
         await chown(output, 0, account.uid);
         await chmod(output, 0o620);
       }
+    },
+    async give(place, { account }) {
+      if (!account) return;
+      const folders = Object.keys(MOUNTS).map((name) => join(place, name));
+      const owner = `${account.uid}:${account.uid}`;
+      await run('chown', ['-R', '--no-dereference', owner, ...folders]);
+      for (const folder of folders) await chmod(folder, 0o700);
     },
     async end(place) {
       // In a sandbox all have died with its first process.

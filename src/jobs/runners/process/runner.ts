@@ -195,8 +195,14 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
       if (reserved.internet) shims.connect(id, reserved.internet.spec);
       if (holding.cgroup && !('missing' in cgroups)) cgroups.create(holding.cgroup, limits);
       await writeFile(join(place, 'log'), '', { mode: 0o600 });
-      if (spec.checkout) await spec.checkout(join(place, 'work'), abort);
-      else await mkdir(join(place, 'work'));
+      const work = join(place, 'work');
+      const steps = [
+        spec.checkout ? spec.checkout(work, abort) : mkdir(work),
+        confinement.open(place, reserved),
+      ];
+      // All have ended when one has failed: what was made is removed then.
+      for (const step of await Promise.allSettled<unknown>(steps))
+        if (step.status === 'rejected') throw step.reason;
       abort.throwIfAborted();
       // Random, or a disk that compresses would keep nothing free.
       await writeFile(join(place, 'reserve'), randomBytes(RESERVE_BYTES), { mode: 0o600 });
