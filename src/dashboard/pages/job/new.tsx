@@ -1,3 +1,249 @@
-export default function Page() {
-  return null;
+import { useNavigate, useSearch } from '@tanstack/react-router';
+import { type ReactNode, useEffect, useState } from 'react';
+import { useMutation } from 'urql';
+import { type Problem, problemOf } from '../../graphql/client.ts';
+import type { ResultOf } from '../../graphql/graphql.ts';
+import type { Search } from '../../root.tsx';
+import { start } from '../../start.ts';
+import { Button } from '../../ui/button.tsx';
+import { Field, Input, Select, TextArea } from '../../ui/field.tsx';
+import { Load, useAsk } from '../../ui/load.tsx';
+import { NotFound } from '../../ui/not-found.tsx';
+import { PageTitle } from '../../ui/page.tsx';
+import { ProblemBox } from '../../ui/problem.tsx';
+import { type Draft, inputOf, newDraft, problemsOf } from './new/draft.ts';
+import { MoreFields } from './new/fields.tsx';
+import { HardwareFields } from './new/hardware.tsx';
+import { Preview } from './new/preview.tsx';
+import { CreateJob, type JobOptions, NewJobQuery } from './new/queries.ts';
+
+/** Where a job is written. `namespace`, `repo`, `branch` and `command` may stand in the address. */
+export default function NewJob() {
+  const search = useSearch({ strict: false }) as Search;
+  const [namespace, setNamespace] = useState(
+    search.namespace ?? search.repo?.split('/')[0] ?? start.viewer?.username ?? '',
+  );
+  const asked = useAsk({ query: NewJobQuery, variables: { namespace }, pause: !start.viewer });
+  if (!start.viewer) return <NotFound />;
+  return (
+    <>
+      <PageTitle title="New job">A command that runs once, on hardware that you choose.</PageTitle>
+      <Load asked={asked} of={(data) => data.jobOptions} what="page">
+        {(options, data) => (
+          <Form
+            options={options}
+            data={data}
+            namespace={namespace}
+            onNamespace={setNamespace}
+            given={search}
+          />
+        )}
+      </Load>
+    </>
+  );
+}
+
+function Form({
+  options,
+  data,
+  namespace,
+  onNamespace,
+  given,
+}: {
+  options: JobOptions;
+  data: ResultOf<typeof NewJobQuery>;
+  namespace: string;
+  onNamespace: (name: string) => void;
+  given: Search;
+}) {
+  const navigate = useNavigate();
+  const { repo, branch, command, image } = given;
+  const [draft, setDraft] = useState(() =>
+    newDraft(options, {
+      namespace,
+      ...(repo && { repo }),
+      ...(branch && { branch }),
+      ...(command && { command }),
+      ...(image && { image }),
+    }),
+  );
+  const [isTried, setTried] = useState(false);
+  const [refused, setRefused] = useState<Problem | null>(null);
+  const [{ fetching }, create] = useMutation(CreateJob);
+  const set = (change: Partial<Draft>) => {
+    setRefused(null);
+    setDraft((before) => ({ ...before, ...change }));
+  };
+  const found = problemsOf(draft, options);
+  // Nobody is told what is missing before they had the time to write it.
+  const own = isTried ? found : {};
+  const problems = refused?.field ? { ...own, [refused.field]: refused.message } : own;
+  const fields = { draft, options, problems, set };
+  const namespaces = [
+    ...(data.viewer ? [data.viewer.namespace.name] : []),
+    ...(data.viewer?.organizations?.nodes ?? [])
+      .filter(({ viewerRole }) => viewerRole !== 'READ')
+      .map(({ name }) => name),
+  ];
+  const repositories = data.namespace?.repositories?.nodes ?? [];
+  const [newest] = repositories;
+  useEffect(() => {
+    if (!draft.repo && newest) setDraft((before) => ({ ...before, repo: newest.fullName }));
+  }, [newest, draft.repo]);
+
+  async function submit(): Promise<void> {
+    setTried(true);
+    if (Object.keys(found).length > 0) return;
+    const { data: answer, error } = await create({ input: inputOf(draft) });
+    if (error) return setRefused(problemOf(error));
+    const job = answer?.createJob?.job;
+    if (job)
+      void navigate({
+        to: '/$namespace/-/jobs/$job',
+        params: { namespace: job.namespace, job: job.name },
+      });
+  }
+
+  return (
+    <div className="grid gap-8 lg:grid-cols-[1fr_24rem]">
+      <form
+        noValidate
+        className="min-w-0 space-y-8"
+        onSubmit={(event) => {
+          event.preventDefault();
+          void submit();
+        }}
+      >
+        <Part title="What">
+          <div className="grid gap-4 sm:grid-cols-2">
+            <Field label="Namespace">
+              <Select
+                value={draft.namespace}
+                onChange={({ target }) => {
+                  set({ namespace: target.value, repo: '' });
+                  onNamespace(target.value);
+                }}
+              >
+                {[...new Set([draft.namespace, ...namespaces])].map((each) => (
+                  <option key={each}>{each}</option>
+                ))}
+              </Select>
+            </Field>
+            <Field label="Name" problem={problems.name}>
+              <Input
+                value={draft.name}
+                placeholder="train"
+                onChange={({ target }) => set({ name: target.value })}
+              />
+            </Field>
+            <Field label="Runs on">
+              <Select
+                value={draft.source}
+                onChange={({ target }) => set({ source: target.value as Draft['source'] })}
+              >
+                <option value="repository">A commit of a repository</option>
+                <option value="image">An image alone</option>
+              </Select>
+            </Field>
+            {draft.source === 'repository' && (
+              <>
+                <Field
+                  label="Repository"
+                  problem={problems.repo}
+                  hint={repositories.length === 0 ? 'This namespace has none yet.' : undefined}
+                >
+                  <Input
+                    list="repositories"
+                    value={draft.repo}
+                    placeholder={`${draft.namespace}/code`}
+                    onChange={({ target }) => set({ repo: target.value })}
+                  />
+                </Field>
+                <datalist id="repositories">
+                  {repositories.map(({ id, fullName }) => (
+                    <option key={id} value={fullName} />
+                  ))}
+                </datalist>
+                <Field
+                  label="Branch"
+                  problem={problems.branch}
+                  hint="Left out: the default branch."
+                >
+                  <Input
+                    value={draft.branch}
+                    onChange={({ target }) => set({ branch: target.value })}
+                  />
+                </Field>
+              </>
+            )}
+            <Field
+              label={draft.source === 'image' ? 'Image' : 'Image, if it is to run in one'}
+              problem={problems.image}
+            >
+              <Input
+                value={draft.image}
+                placeholder="python:3.12-slim"
+                onChange={({ target }) => set({ image: target.value })}
+              />
+            </Field>
+          </div>
+          <Field
+            label="Command"
+            problem={problems.command}
+            hint="Run by a shell, in the folder of the repository."
+          >
+            <TextArea
+              rows={4}
+              className="font-mono text-[13px]"
+              value={draft.command}
+              placeholder="make train"
+              onChange={({ target }) => set({ command: target.value })}
+            />
+          </Field>
+        </Part>
+        <Part title="Hardware">
+          <HardwareFields {...fields} />
+        </Part>
+        <details
+          className="card p-4"
+          open={Object.keys(problems).some((field) => MORE.has(field)) || undefined}
+        >
+          <summary className="font-semibold">Output, environment, timeout and more</summary>
+          <div className="mt-4">
+            <MoreFields {...fields} />
+          </div>
+        </details>
+        {refused && !refused.field && <ProblemBox problem={refused} />}
+        {Object.keys(problems).length > 0 && (
+          <p role="alert" className="text-sm text-bad">
+            {Object.keys(problems).length === 1 ? 'One field is' : 'Some fields are'} not right yet.
+          </p>
+        )}
+        <Button type="submit" look="primary" busy={fetching}>
+          Create job
+        </Button>
+      </form>
+      <Preview draft={draft} options={options} />
+    </div>
+  );
+}
+
+const MORE = new Set([
+  'outputPath',
+  'region',
+  'timeoutMinutes',
+  'retries',
+  'diskGb',
+  'labels',
+  'env',
+  'secrets',
+]);
+
+function Part({ title, children }: { title: string; children: ReactNode }) {
+  return (
+    <fieldset className="space-y-4">
+      <legend className="mb-3 text-lg font-semibold">{title}</legend>
+      {children}
+    </fieldset>
+  );
 }

@@ -1,0 +1,102 @@
+import { useState } from 'react';
+import { Lines } from '../../../ui/copy.tsx';
+import { money } from '../../../ui/format.ts';
+import { type Draft, type Input, inputOf, pricePerHour } from './draft.ts';
+import type { JobOptions } from './queries.ts';
+
+/** What the job costs, and the same request for a program. */
+export function Preview({ draft, options }: { draft: Draft; options: JobOptions }) {
+  const [kind, setKind] = useState<'curl' | 'GraphQL'>('curl');
+  const price = pricePerHour(draft, options);
+  const input = inputOf(draft);
+  return (
+    <aside className="min-w-0 space-y-6" aria-label="Price and request">
+      <div className="card p-4">
+        <p className="text-sm text-dim">While it runs</p>
+        <p className="text-2xl font-semibold tabular-nums" data-price>
+          {money(price)} <span className="text-base font-normal text-dim">an hour</span>
+        </p>
+        <p className="mt-1 text-sm text-dim">
+          At most {money((price * Number(draft.timeoutMinutes || 0)) / 60)} an attempt, when its
+          timeout ends it.
+        </p>
+      </div>
+      <div>
+        <div className="mb-2 flex items-baseline gap-3">
+          <h2 className="text-base">The same as a request</h2>
+          {(['curl', 'GraphQL'] as const).map((each) => (
+            <button
+              key={each}
+              type="button"
+              aria-pressed={kind === each}
+              onClick={() => setKind(each)}
+              className="text-sm text-dim aria-pressed:font-medium aria-pressed:text-ink aria-pressed:underline"
+            >
+              {each}
+            </button>
+          ))}
+        </div>
+        <Lines
+          text={kind === 'curl' ? curlOf(input) : graphqlOf(input, options)}
+          label="The request"
+        />
+      </div>
+    </aside>
+  );
+}
+
+/** What REST calls the fields of the input. */
+const REST_NAMES: Partial<Record<keyof Input, string>> = {
+  gpuCount: 'gpu_count',
+  memoryGb: 'memory_gb',
+  diskGb: 'disk_gb',
+  timeoutMinutes: 'timeout_minutes',
+  outputPath: 'output_path',
+};
+
+/** REST has neither secrets nor labels; what has them goes by GraphQL. */
+function curlOf({ namespace, secrets, labels, ...input }: Input): string {
+  const body = Object.entries(input).map(([name, value]) => {
+    const rest = REST_NAMES[name as keyof Input] ?? name;
+    if (name === 'gpu')
+      return [rest, value === 'NONE' ? 'none' : String(value).replaceAll('_', '-')];
+    if (name === 'region') return [rest, String(value).toLowerCase().replaceAll('_', '-')];
+    if (name === 'env')
+      return [
+        rest,
+        Object.fromEntries(
+          (value as { name: string; value: string }[]).map((e) => [e.name, e.value]),
+        ),
+      ];
+    return [rest, value];
+  });
+  const json = JSON.stringify(Object.fromEntries(body), null, 2).replaceAll("'", "'\\''");
+  const note =
+    secrets?.length || labels?.length ? '# Secrets and labels are given by GraphQL alone.\n' : '';
+  return `${note}curl -H "Authorization: Bearer $LOAM_TOKEN" \\
+  -H 'Content-Type: application/json' \\
+  ${location.origin}/auth/v1/seed/${namespace}/jobs \\
+  -d '${json}'`;
+}
+
+function graphqlOf({ secrets, ...input }: Input, options: JobOptions): string {
+  const enums = new Set<unknown>([
+    ...options.gpus.map(({ gpu }) => gpu),
+    ...options.regions.map(({ region }) => region),
+  ]);
+  const literal = (value: unknown): string => {
+    if (enums.has(value)) return String(value);
+    if (Array.isArray(value)) return `[${value.map(literal).join(', ')}]`;
+    if (typeof value === 'object' && value !== null)
+      return `{${Object.entries(value)
+        .map(([name, each]) => `${name}: ${literal(each)}`)
+        .join(', ')}}`;
+    return JSON.stringify(value);
+  };
+  // What is typed as a secret is not shown again.
+  const hidden = secrets?.map(({ name }) => ({ name, value: '…' }));
+  const fields = Object.entries({ ...input, ...(hidden && { secrets: hidden }) })
+    .map(([name, value]) => `    ${name}: ${literal(value)}`)
+    .join('\n');
+  return `mutation {\n  createJob(input: {\n${fields}\n  }) {\n    job { id name status }\n  }\n}`;
+}
