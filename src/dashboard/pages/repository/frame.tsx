@@ -1,0 +1,100 @@
+import { useParams } from '@tanstack/react-router';
+import type { ReactNode } from 'react';
+import { graphql, type ResultOf } from '../../graphql/graphql.ts';
+import { words } from '../../ui/format.ts';
+import { Load, useAsk } from '../../ui/load.tsx';
+import { PageTitle, Tabs } from '../../ui/page.tsx';
+
+const RepositoryQuery = graphql(`
+  query RepositoryFrame($namespace: String!, $name: String!) {
+    repository(namespace: $namespace, name: $name) {
+      id
+      namespace
+      name
+      fullName
+      description
+      visibility
+      defaultBranch
+      language
+      sizeBytes
+      branchCount
+      tagCount
+      pushedAt
+      cloneUrl
+      sshUrl
+      owner { id viewerRole }
+    }
+  }
+`);
+
+export type RepositoryData = NonNullable<ResultOf<typeof RepositoryQuery>['repository']>;
+
+/** The title and tabs of a repository. */
+export function RepositoryFrame({
+  tab,
+  actions,
+  children,
+}: {
+  /** The name of the tab, in the title of the browser. */
+  tab: string;
+  actions?: ReactNode;
+  children: (repository: RepositoryData, again: () => void) => ReactNode;
+}) {
+  const { namespace, repository: name } = useParams({ strict: false }) as {
+    namespace: string;
+    repository: string;
+  };
+  const asked = useAsk({ query: RepositoryQuery, variables: { namespace, name } });
+  const params = { namespace, repository: name };
+  return (
+    <Load asked={asked} of={(data) => data.repository} what="repository">
+      {(repository) => (
+        <>
+          <PageTitle
+            title={repository.fullName}
+            tab={`${tab} · ${repository.fullName}`}
+            actions={actions}
+          >
+            <span className="mr-2 rounded-full border border-edge px-2 py-0.5 text-xs">
+              {words(repository.visibility)}
+            </span>
+            {repository.description}
+          </PageTitle>
+          <Tabs
+            label={`Pages of ${repository.fullName}`}
+            tabs={[
+              {
+                name: 'Files',
+                to: '/$namespace/$repository',
+                params,
+                activeOptions: { exact: true },
+              },
+              { name: 'Commits', to: '/$namespace/$repository/commits', params },
+              {
+                name: 'Branches',
+                count: repository.branchCount,
+                to: '/$namespace/$repository/branches',
+                params,
+              },
+              {
+                name: 'Tags',
+                count: repository.tagCount,
+                to: '/$namespace/$repository/tags',
+                params,
+              },
+              { name: 'Compare', to: '/$namespace/$repository/compare', params },
+              ...(repository.owner.viewerRole
+                ? [{ name: 'Jobs', to: '/$namespace/$repository/jobs', params } as const]
+                : []),
+              { name: 'Large files', to: '/$namespace/$repository/large-files', params },
+              ...(repository.owner.viewerRole === 'ADMIN'
+                ? [{ name: 'Settings', to: '/$namespace/$repository/settings', params } as const]
+                : []),
+            ]}
+          />
+          {children(repository, asked.again)}
+        </>
+      )}
+    </Load>
+  );
+}
