@@ -24,6 +24,7 @@ afterAll(() => app[Symbol.asyncDispose]());
 const ACTION_OF: Record<string, AuditAction> = {
   createUser: 'user.create',
   createOrganization: 'organization.create',
+  setPlan: 'plan.set',
   setMember: 'member.set',
   removeMember: 'member.remove',
   createAccessToken: 'access_token.create',

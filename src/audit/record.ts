@@ -12,6 +12,7 @@ import { newId } from '../ids.ts';
 export const AUDIT_ACTIONS = {
   'user.create': 'A user was created.',
   'organization.create': 'An organization was created.',
+  'plan.set': 'A namespace got another plan.',
   'member.set': 'A user was made a member, or got another role.',
   'member.remove': 'A user is no member any more.',
   'access_token.create': 'A personal access token was made.',

@@ -86,6 +86,11 @@ export const QUERIES: Record<string, Rule[]> = {
   repositoryPage: [{ from: 'anyone', ...named }],
   auditLog: [{ from: 'operator' }],
   jobOptions: [{ from: 'account' }],
+  search: [{ from: 'account', args: () => ({ text: namespace }) }],
+  users: [{ from: 'operator' }],
+  organizations: [{ from: 'operator' }],
+  servers: [{ from: 'operator' }],
+  queue: [{ from: 'operator' }],
   job: [{ from: 'read', args: (world) => job(world) }],
   jobPage: [{ from: 'read', ...named }],
   webhook: [{ from: 'admin', args: async (world) => ({ id: await world.webhook() }) }],
@@ -104,6 +109,19 @@ export const MUTATIONS: Record<string, Rule[]> = {
     },
   ],
   createOrganization: [{ from: 'operator', args: ({ unique }) => ({ input: { name: unique() } }) }],
+  setPlan: [
+    {
+      from: 'operator',
+      args: async (world) => {
+        const name = world.unique();
+        await world.asOperator(
+          'mutation ($input: CreateOrganizationInput!) { createOrganization(input: $input) { namespace { id } } }',
+          { input: { name } },
+        );
+        return { input: { namespace: name, plan: 'TEAM' } };
+      },
+    },
+  ],
   setMember: [
     { from: 'admin', args: () => ({ input: { namespace, username: 'reader', role: 'READ' } }) },
   ],

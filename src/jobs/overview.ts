@@ -1,0 +1,161 @@
+/** What runs and what waits on all servers, for the operator. */
+import { demandOperator, type Viewer } from '../auth/permissions.ts';
+import { SILENCE_S } from '../cluster/members.ts';
+import type { Services } from '../services.ts';
+import { GPUS, type Gpu, type Region } from './hardware.ts';
+import { machinesOffered, WORKER_SILENCE_S } from './offers.ts';
+import type { Machine } from './runners/runner.ts';
+import { waitingJobs } from './waiting.ts';
+
+export type ServerState = {
+  id: string;
+  role: string;
+  url: string | null;
+  heartbeatAt: Date;
+  alive: boolean;
+  current: boolean;
+  /** Of a process that runs jobs. */
+  worker: WorkerState | null;
+};
+
+export type WorkerState = {
+  runner: string;
+  heartbeatAt: Date;
+  alive: boolean;
+  jobs: number;
+  machines: MachineState[];
+};
+
+/** `jobs`, `usedCpus` and `usedMemoryBytes`: of what it runs now. */
+export type MachineState = Machine & { jobs: number; usedCpus: number; usedMemoryBytes: number };
+
+type Row = {
+  id: string;
+  role: string | null;
+  url: string | null;
+  heartbeat_at: Date | null;
+  alive: boolean | null;
+  runner: string | null;
+  machines: Machine[] | null;
+  worker_heartbeat_at: Date | null;
+  worker_alive: boolean | null;
+};
+
+type Used = { worker_id: string; machine: string; jobs: number; cpus: number; memory: string };
+
+/** Those that are gone stand here for a week. */
+const SERVERS = `
+  select coalesce(s.id, w.id) as id, s.role, s.url, s.heartbeat_at,
+    s.heartbeat_at > now() - make_interval(secs => ${SILENCE_S}) as alive,
+    w.runner, w.machines, w.heartbeat_at as worker_heartbeat_at,
+    w.heartbeat_at > now() - make_interval(secs => ${WORKER_SILENCE_S}) as worker_alive
+  from servers s full join workers w on w.id = s.id
+  order by 1`;
+
+const USED = `
+  select worker_id, machine, count(*)::int as jobs, coalesce(sum(cpus), 0)::int as cpus,
+    coalesce(sum(memory_bytes), 0)::text as memory
+  from job_attempts where ended_at is null group by 1, 2`;
+
+/** The processes of Loam on this database, by id. @throws AppError 401, 403 */
+export async function listServers(
+  { pool, cluster, config, urls }: Pick<Services, 'pool' | 'cluster' | 'config' | 'urls'>,
+  viewer: Viewer,
+): Promise<ServerState[]> {
+  demandOperator(viewer);
+  const [{ rows }, { rows: used }] = await Promise.all([
+    pool.query<Row>(SERVERS),
+    pool.query<Used>(USED),
+  ]);
+  const ownId = cluster.members.id;
+  const others = rows.filter(({ id }) => id !== ownId);
+  const own = rows.find(({ id }) => id === ownId);
+  // It answers, and on its embedded database it writes no heartbeat.
+  const current: ServerState = {
+    id: ownId,
+    role: config.role,
+    url: own?.url ?? urls.base,
+    heartbeatAt: own?.heartbeat_at ?? new Date(),
+    alive: true,
+    current: true,
+    worker: own ? workerOf(own, used) : null,
+  };
+  return [
+    current,
+    ...others.map((row) => ({
+      id: row.id,
+      // A worker whose server wrote no heartbeat was alone on the database.
+      role: row.role ?? 'all',
+      url: row.url,
+      heartbeatAt: row.heartbeat_at ?? (row.worker_heartbeat_at as Date),
+      alive: row.alive ?? false,
+      current: false,
+      worker: workerOf(row, used),
+    })),
+  ];
+}
+
+function workerOf(row: Row, used: readonly Used[]): WorkerState | null {
+  if (row.runner === null || row.worker_heartbeat_at === null) return null;
+  const own = used.filter(({ worker_id }) => worker_id === row.id);
+  return {
+    runner: row.runner,
+    heartbeatAt: row.worker_heartbeat_at,
+    alive: row.worker_alive ?? false,
+    jobs: own.reduce((sum, { jobs }) => sum + jobs, 0),
+    machines: (row.machines ?? []).map((machine) => {
+      const there = own.find((one) => one.machine === machine.id);
+      return {
+        ...machine,
+        jobs: there?.jobs ?? 0,
+        usedCpus: there?.cpus ?? 0,
+        usedMemoryBytes: Number(there?.memory ?? 0),
+      };
+    }),
+  };
+}
+
+export type PoolState = {
+  gpu: Gpu;
+  region: Region;
+  waiting: number;
+  /** Seconds; null where none waits. */
+  oldestWait: number | null;
+  running: number;
+  /** GPUs of this model on all machines that are there; null where none is asked for. */
+  gpusOffered: number | null;
+};
+
+const RUNNING = `
+  select j.gpu, j.region, count(*)::int as jobs
+  from job_attempts a join jobs j on j.id = a.job_id where a.ended_at is null group by 1, 2`;
+
+/** The pools where jobs wait or run, in the order of the contract. @throws AppError 401, 403 */
+export async function listPools(
+  services: Pick<Services, 'pool'>,
+  viewer: Viewer,
+): Promise<PoolState[]> {
+  demandOperator(viewer);
+  const [waiting, { rows: running }, machines] = await Promise.all([
+    waitingJobs(services),
+    services.pool.query<{ gpu: string; region: string; jobs: number }>(RUNNING),
+    machinesOffered(services),
+  ]);
+  const keys = new Set([...waiting, ...running].map(({ gpu, region }) => `${gpu} ${region}`));
+  const states = [...keys].map((key): PoolState => {
+    const [gpu, region] = key.split(' ') as [Gpu, Region];
+    const isThis = (one: { gpu: string; region: string }) =>
+      one.gpu === gpu && one.region === region;
+    const waits = waiting.find(isThis);
+    return {
+      ...{ gpu, region },
+      waiting: waits?.jobs ?? 0,
+      oldestWait: waits?.oldest ?? null,
+      running: running.find(isThis)?.jobs ?? 0,
+      gpusOffered:
+        gpu === 'none' ? null : machines.reduce((sum, { gpus }) => sum + (gpus[gpu] ?? 0), 0),
+    };
+  });
+  const place = ({ gpu, region }: PoolState) => `${GPUS.indexOf(gpu)} ${region}`;
+  return states.sort((a, b) => (place(a) < place(b) ? -1 : 1));
+}

@@ -1,0 +1,48 @@
+/** Going anywhere, in GraphQL. */
+import { queryFromInfo } from '@pothos/plugin-prisma';
+import { Namespace } from '../../auth/graphql/namespaces.ts';
+import { MAX_FIRST } from '../../database/paging.ts';
+import { builder } from '../../graphql/builder.ts';
+import { pageCost } from '../../graphql/paging.ts';
+import { selectOf } from '../../graphql/select.ts';
+import { Job } from '../../jobs/graphql/jobs.ts';
+import { Repository } from '../../repos/graphql/repositories.ts';
+import { type Found, find, type Kind } from '../find.ts';
+
+const SearchResult = builder.unionType('SearchResult', {
+  description: 'What one can go to.',
+  types: [Namespace, Repository, Job],
+  resolveType: (found) => (found as unknown as Found).__typename,
+});
+
+builder.queryField('search', (t) =>
+  t.field({
+    type: [SearchResult],
+    nullable: true,
+    description:
+      'Namespaces, repositories and jobs that the viewer may see, by their names, the best first. Anything of the namespaces of the viewer is found by the beginning of its name, and what is of late by any words of it; of other namespaces their names, and repositories that are open to all. `acme/tr` looks in the namespace `acme` alone.',
+    // To find them takes several statements, however few they are.
+    complexity: pageCost(20),
+    args: {
+      text: t.arg.string({
+        required: true,
+        description: 'The beginning of a name, or words of it: 1 to 200 characters.',
+      }),
+      first: t.arg.int({
+        required: true,
+        defaultValue: 20,
+        description: `How many to find: 1 to ${MAX_FIRST}. More is refused.`,
+      }),
+    },
+    resolve: async (_root, args, context, info) => {
+      const select = (typeName: Kind) =>
+        selectOf<object>(queryFromInfo({ context, info, typeName }));
+      const { services, viewer } = context;
+      return (await find(services, viewer, args, {
+        Namespace: select('Namespace'),
+        Repository: select('Repository'),
+        Job: select('Job'),
+      })) as never;
+    },
+  }),
+);
