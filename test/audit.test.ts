@@ -35,6 +35,7 @@ const ACTION_OF: Record<string, AuditAction> = {
   deleteSshKey: 'ssh_key.delete',
   deleteSession: 'session.delete',
   deleteSessions: 'session.delete',
+  deleteIdentity: 'identity.delete',
   createSignInLink: 'sign_in_link.create',
   addDeployKey: 'deploy_key.add',
   deleteDeployKey: 'deploy_key.delete',
@@ -148,7 +149,7 @@ describe('every mutation leaves one entry, and a refused one none', () => {
 
   test('and every action is that of a mutation, of a push, or of signing in', () => {
     const known = Object.keys(AUDIT_ACTIONS);
-    const others = ['repository.push', 'secret.allow', 'session.create'];
+    const others = ['repository.push', 'secret.allow', 'session.create', 'identity.connect'];
     expect(known.sort()).toEqual([...new Set([...Object.values(ACTION_OF), ...others])].sort());
   });
 });

@@ -18,6 +18,7 @@ import {
 import { originOf } from '../http/viewer.ts';
 import { otherMethod } from '../rest/methods.ts';
 import type { Services } from '../services.ts';
+import { connectIdentity, openTicket } from './sign-in/connections.ts';
 import { signInByIdentity } from './sign-in/identities.ts';
 import { signInByLink, userOfLink } from './sign-in/links.ts';
 import { type Browser, deleteSession, SESSION_DAYS, signInByToken } from './sign-in/sessions.ts';
@@ -67,7 +68,10 @@ export function signInRouter(services: Services): Router {
     router
       .route(path)
       .get(async (req, res) => {
-        const { url, attempt, seconds } = await issuer.begin(callback, placeOf(req.query.to, urls));
+        const ticket = textOf(req.query.connect);
+        const connecting = ticket ? openTicket(issuer, req.viewer, ticket) : null;
+        const to = placeOf(req.query.to, urls);
+        const { url, attempt, seconds } = await issuer.begin(callback, to, connecting);
         setAttemptCookie(res, urls, attempt, seconds);
         res.set('Cache-Control', 'no-store').redirect(303, url);
       })
@@ -77,7 +81,12 @@ export function signInRouter(services: Services): Router {
       .get(async (req, res) => {
         const attempt = takeAttemptCookie(req, res, urls);
         const url = new URL(req.originalUrl, urls.base);
-        const { claims, to } = await issuer.finish(url, attempt);
+        const { claims, to, connecting } = await issuer.finish(url, attempt);
+        if (connecting) {
+          const { config } = issuer;
+          await connectIdentity(services, req.viewer, { config, claims, connecting });
+          return void res.redirect(303, placeOf(to, urls));
+        }
         const begin = () => signInByIdentity(services, issuer.config, claims, browserOf(req));
         await signedIn(services, req, res, begin, to);
       })

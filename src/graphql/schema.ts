@@ -12,6 +12,7 @@ import '../repos/graphql/allowed-secrets.ts';
 import '../repos/graphql/branch-rules.ts';
 import '../repos/graphql/search.ts';
 import '../repos/graphql/writing.ts';
+import '../auth/graphql/identities.ts';
 import '../auth/graphql/sessions.ts';
 import '../auth/graphql/ssh-keys.ts';
 import '../repos/graphql/subscriptions.ts';

@@ -72,6 +72,7 @@ export const QUERIES: Record<string, Rule[]> = {
   version: [{ from: 'anyone' }],
   viewer: [{ from: 'anyone' }],
   whoami: [{ from: 'account' }],
+  identityIssuers: [{ from: 'anyone' }],
   sshHostKeys: [{ from: 'anyone' }],
   // What they find is in NODES.
   node: [{ from: 'anyone', args: ({ ids }) => ({ id: ids.User }) }],
@@ -157,6 +158,12 @@ export const MUTATIONS: Record<string, Rule[]> = {
         await world.session(actor);
         return { input: { keepCurrent: false } };
       },
+    },
+  ],
+  deleteIdentity: [
+    {
+      from: 'user',
+      args: async (world, actor) => ({ input: { id: await world.identity(actor) } }),
     },
   ],
   createSignInLink: [

@@ -1,5 +1,6 @@
 /** The organization `acme`, one caller of each kind, and targets made on demand. */
 import { hash } from 'node:crypto';
+import { newId } from '../../src/ids.ts';
 import { type Client, eventually, type Loam } from '../harness.ts';
 import { ENDPOINT } from '../rest/cases.ts';
 import { newPublicKey } from '../ssh-key.ts';
@@ -170,6 +171,16 @@ export async function createWorld(loam: Loam) {
     return rows[0].id;
   }
 
+  async function identity(owner: string): Promise<string> {
+    const id = newId('idn');
+    await loam.pool.query(
+      `insert into identities (id, issuer, subject, user_id)
+       select $1, 'https://issuer.example', $1, id from users where username = $2`,
+      [id, by(owner) === operator ? 'admin' : owner],
+    );
+    return id;
+  }
+
   async function deployKey(): Promise<string> {
     const { addDeployKey } = await operator.gql(
       'mutation ($input: AddDeployKeyInput!) { addDeployKey(input: $input) { deployKey { id } } }',
@@ -240,6 +251,7 @@ export async function createWorld(loam: Loam) {
     token,
     sshKey,
     session,
+    identity,
     deployKey,
     webhook,
     delivery,

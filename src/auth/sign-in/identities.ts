@@ -30,11 +30,10 @@ export async function signInByIdentity(
   browser: Browser,
 ): Promise<string> {
   demandAllowed(config, claims);
-  const operator = config.operators !== undefined && claims.groups.includes(config.operators);
+  const operator = isOperator(config, claims);
   return inTransaction(db, async (tx) => {
     // Of one that signs in twice at once the second waits for the first, and finds the user.
-    await tx.$executeRaw`
-      select pg_advisory_xact_lock(hashtextextended('loam.identity ' || ${claims.issuer} || ' ' || ${claims.subject}, 0))`;
+    await lockIdentity(tx, claims);
     const user =
       (await known(tx, claims, operator)) ?? (await newUser(tx, config, claims, operator));
     return beginSession(tx, browser, {
@@ -45,8 +44,37 @@ export async function signInByIdentity(
   });
 }
 
+/** Until the transaction ends nobody else makes this identity known. */
+export async function lockIdentity(tx: Db, { issuer, subject }: Claims): Promise<void> {
+  await tx.$executeRaw`
+    select pg_advisory_xact_lock(hashtextextended('loam.identity ' || ${issuer} || ' ' || ${subject}, 0))`;
+}
+
+/** Whether a group of the issuer makes them one. */
+export function isOperator({ operators }: IssuerConfig, { groups }: Claims): boolean {
+  return operators !== undefined && groups.includes(operators);
+}
+
+/** What a group gave, leaving it takes away; who is operator without any is so for ever. */
+export async function setOperator(
+  tx: Db,
+  { id, userId, operator: before }: { id: string; userId: string; operator: boolean },
+  operator: boolean,
+): Promise<void> {
+  if (before === operator) return;
+  const others = await tx.identity.count({
+    where: { userId, operator: true, id: { not: id } },
+  });
+  if (operator && others === 0) {
+    const user = await tx.user.findUnique({ where: { id: userId }, select: { operator: true } });
+    if (user?.operator) return;
+  }
+  await tx.identity.update({ where: { id }, data: { operator } });
+  await tx.user.update({ where: { id: userId }, data: { operator: operator || others > 0 } });
+}
+
 /** @throws AppError 403 */
-function demandAllowed({ domains, groups, label }: IssuerConfig, claims: Claims): void {
+export function demandAllowed({ domains, groups, label }: IssuerConfig, claims: Claims): void {
   if (domains) {
     const domain = claims.email?.split('@').at(-1);
     if (!domain || !domains.includes(domain))
@@ -77,11 +105,7 @@ async function known(
   });
   if (!row) return null;
   const { id, username, namespace } = row.user;
-  // What the group gave, leaving it takes away; what somebody was before is theirs.
-  if (row.operator !== operator) {
-    await tx.identity.update({ where: { id: row.id }, data: { operator } });
-    await tx.user.update({ where: { id }, data: { operator } });
-  }
+  await setOperator(tx, { id: row.id, userId: id, operator: row.operator }, operator);
   return { userId: id, username, namespaceId: namespace?.id ?? '' };
 }
 

@@ -45,17 +45,38 @@ export type Claims = {
 };
 
 /** What the browser keeps, sealed, while it is with the issuer. */
-type Attempt = { state: string; nonce: string; verifier: string; to: string; expires: number };
+type Attempt = {
+  state: string;
+  nonce: string;
+  verifier: string;
+  to: string;
+  expires: number;
+  connecting: Connecting | null;
+};
+
+/** The session that connects an identity to its user, instead of signing in. */
+export type Connecting = { userId: string; sessionId: string };
 
 export type Issuer = {
   config: IssuerConfig;
   /** Where the browser is sent, and what it is to bring back within so many seconds. @throws AppError 500 when the issuer is away */
-  begin(callback: string, to: string): Promise<{ url: string; attempt: string; seconds: number }>;
+  begin(
+    callback: string,
+    to: string,
+    connecting?: Connecting | null,
+  ): Promise<{ url: string; attempt: string; seconds: number }>;
   /**
    * Who has come back to `url`, with the attempt that the same browser began.
    * @throws AppError 401 for what is no answer of this issuer to it, 500 when the issuer is away
    */
-  finish(url: URL, attempt: string): Promise<{ claims: Claims; to: string }>;
+  finish(
+    url: URL,
+    attempt: string,
+  ): Promise<{ claims: Claims; to: string; connecting: Connecting | null }>;
+  /** What lets a session begin to connect an identity for ten minutes; no other session, and no other site. */
+  ticket(session: Connecting): string;
+  /** @throws AppError 401 for what is none of this issuer, or too old */
+  openTicket(ticket: string): Connecting;
   /** Whose an access token is, and until when. @throws AppError 401, 500 when the issuer is away */
   verify(token: string): Promise<{ subject: string; expires: number }>;
 };
@@ -110,7 +131,7 @@ export function openIssuer(
 
   return {
     config,
-    async begin(callback, to) {
+    async begin(callback, to, connecting = null) {
       const { client } = await ask();
       const attempt: Attempt = {
         state: oidc.randomState(),
@@ -118,6 +139,7 @@ export function openIssuer(
         verifier: oidc.randomPKCECodeVerifier(),
         to,
         expires: Date.now() + ATTEMPT_SECONDS * 1_000,
+        connecting,
       };
       const url = oidc.buildAuthorizationUrl(client, {
         redirect_uri: callback,
@@ -127,13 +149,12 @@ export function openIssuer(
         code_challenge: await oidc.calculatePKCECodeChallenge(attempt.verifier),
         code_challenge_method: 'S256',
       });
-      const text = Buffer.from(JSON.stringify(attempt));
-      const sealed = Buffer.from(seal(key, text, config.name)).toString('base64url');
+      const sealed = sealFor(key, attempt, config.name);
       return { url: url.href, attempt: sealed, seconds: ATTEMPT_SECONDS };
     },
 
     async finish(url, sealed) {
-      const attempt = readAttempt(key, sealed, config.name);
+      const attempt = openFor<Attempt>(key, sealed, config.name);
       const { client } = await ask();
       try {
         const tokens = await oidc.authorizationCodeGrant(client, url, {
@@ -147,7 +168,8 @@ export function openIssuer(
         const more = client.serverMetadata().userinfo_endpoint
           ? await oidc.fetchUserInfo(client, tokens.access_token, told.sub)
           : {};
-        return { claims: toClaims({ ...more, ...told }, config), to: attempt.to };
+        const claims = toClaims({ ...more, ...told }, config);
+        return { claims, to: attempt.to, connecting: attempt.connecting ?? null };
       } catch (error) {
         if (isAway(error)) throw away(error);
         log.warn(
@@ -156,6 +178,20 @@ export function openIssuer(
         );
         throw unauthenticated(`${config.label} did not confirm who you are; try again`);
       }
+    },
+
+    ticket({ userId, sessionId }) {
+      const expires = Date.now() + ATTEMPT_SECONDS * 1_000;
+      return sealFor(key, { userId, sessionId, expires }, `${config.name} ticket`);
+    },
+
+    openTicket(ticket) {
+      const { userId, sessionId } = openFor<Connecting & { expires: number }>(
+        key,
+        ticket,
+        `${config.name} ticket`,
+      );
+      return { userId, sessionId };
     },
 
     async verify(token) {
@@ -178,12 +214,19 @@ export function openIssuer(
   };
 }
 
+function sealFor(key: Uint8Array, value: object, context: string): string {
+  return Buffer.from(seal(key, Buffer.from(JSON.stringify(value)), context)).toString('base64url');
+}
+
 /** @throws AppError 401 */
-function readAttempt(key: Uint8Array, sealed: string, name: string): Attempt {
+function openFor<T extends { expires: number }>(
+  key: Uint8Array,
+  sealed: string,
+  context: string,
+): T {
   try {
-    const text = open(key, Buffer.from(sealed, 'base64url'), name).toString();
-    const attempt: Attempt = JSON.parse(text);
-    if (attempt.expires > Date.now()) return attempt;
+    const value: T = JSON.parse(open(key, Buffer.from(sealed, 'base64url'), context).toString());
+    if (value.expires > Date.now()) return value;
   } catch {
     // Of another issuer, or of another server.
   }

@@ -159,7 +159,12 @@ export async function deleteSessions(
   );
 }
 
-async function endSessions(db: Db, account: Account, ids: readonly string[]): Promise<string[]> {
+/** Those of the account that are among them. @returns which have ended */
+export async function endSessions(
+  db: Db,
+  account: Account,
+  ids: readonly string[],
+): Promise<string[]> {
   return inTransaction(db, async (tx) => {
     const ended: string[] = [];
     for (const id of ids) {
