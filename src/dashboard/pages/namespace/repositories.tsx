@@ -1,3 +1,210 @@
-export default function Page() {
-  return null;
+import { Link, useNavigate, useParams, useSearch } from '@tanstack/react-router';
+import { graphql, type ResultOf } from '../../graphql/graphql.ts';
+import type { Search } from '../../root.tsx';
+import { ButtonLink } from '../../ui/button.tsx';
+import { Lines } from '../../ui/copy.tsx';
+import { Empty } from '../../ui/empty.tsx';
+import { Input, Select } from '../../ui/field.tsx';
+import { count, size } from '../../ui/format.ts';
+import { Load, useAsk } from '../../ui/load.tsx';
+import { Ago } from '../../ui/time.tsx';
+import { PageLinks } from '../repository/page-links.tsx';
+import { VisibilityMark } from '../repository/visibility.tsx';
+import { NamespaceFrame } from './frame.tsx';
+
+const RepositoriesQuery = graphql(`
+  query Repositories($namespace: String!, $page: Int!, $perPage: Int!, $sort: RepositorySort!, $order: SortOrder!, $visibility: Visibility) {
+    repositoryPage(namespace: $namespace, page: $page, perPage: $perPage, sort: $sort, order: $order, visibility: $visibility) {
+      total
+      totalPages
+      nodes { id name namespace description visibility language sizeBytes updatedAt pushedAt }
+    }
+  }
+`);
+
+type Row = NonNullable<ResultOf<typeof RepositoriesQuery>['repositoryPage']>['nodes'][number];
+
+const SORTS = {
+  changed: ['UPDATED_AT', 'DESC', 'Changed last first'],
+  name: ['NAME', 'ASC', 'By name'],
+  newest: ['CREATED_AT', 'DESC', 'Newest first'],
+  largest: ['SIZE', 'DESC', 'Largest first'],
+} as const;
+const VISIBILITIES = { public: 'PUBLIC', internal: 'INTERNAL', private: 'PRIVATE' } as const;
+const PER_PAGE = 30;
+/** The most that the server lists at once: names are looked for in these. */
+const MOST = 100;
+
+/** The repositories of a namespace that the viewer may read. */
+export default function Repositories() {
+  const { namespace } = useParams({ from: '/$namespace' });
+  return (
+    <NamespaceFrame
+      tab="Repositories"
+      actions={
+        <ButtonLink to="/new/repository" search={{ namespace }} look="primary">
+          New repository
+        </ButtonLink>
+      }
+    >
+      {({ viewerRole }) => (
+        <List namespace={namespace} mayCreate={viewerRole === 'ADMIN' || viewerRole === 'WRITE'} />
+      )}
+    </NamespaceFrame>
+  );
+}
+
+function List({ namespace, mayCreate }: { namespace: string; mayCreate: boolean }) {
+  const search = useSearch({ strict: false }) as Search;
+  const { q = '', sort = 'changed', visibility } = search;
+  const page = Math.max(1, Number.parseInt(search.page ?? '1', 10) || 1);
+  const [by, order] = SORTS[sort as keyof typeof SORTS] ?? SORTS.changed;
+  const asked = useAsk({
+    query: RepositoriesQuery,
+    variables: {
+      namespace,
+      page: q ? 1 : page,
+      perPage: q ? MOST : PER_PAGE,
+      sort: by,
+      order,
+      visibility: VISIBILITIES[visibility as keyof typeof VISIBILITIES] ?? null,
+    },
+  });
+  return (
+    <>
+      <Filters search={search} />
+      <Load asked={asked} of={(data) => data.repositoryPage} what="namespace">
+        {({ nodes, total, totalPages }) => {
+          const words = q.toLowerCase().split(/\s+/).filter(Boolean);
+          const shown = nodes.filter(({ name, description }) =>
+            words.every((word) => `${name} ${description}`.toLowerCase().includes(word)),
+          );
+          if (shown.length === 0)
+            return (
+              <None
+                namespace={namespace}
+                isFiltered={Boolean(q || visibility)}
+                mayCreate={mayCreate}
+              />
+            );
+          return (
+            <>
+              <p role="status" className="mb-2 text-sm text-dim">
+                {q
+                  ? count(shown.length, 'repository', 'repositories')
+                  : count(total, 'repository', 'repositories')}
+                {q && total > MOST && ` among the first ${MOST}`}
+              </p>
+              <ul className="rows">
+                {shown.map((each) => (
+                  <RepositoryRow key={each.id} repository={each} />
+                ))}
+              </ul>
+              {!q && <PageLinks page={page} pages={totalPages} search={search} />}
+            </>
+          );
+        }}
+      </Load>
+    </>
+  );
+}
+
+function RepositoryRow({ repository }: { repository: Row }) {
+  const { name, namespace, description, visibility, language, sizeBytes, pushedAt } = repository;
+  return (
+    <li data-repository={name}>
+      <div className="flex flex-wrap items-center gap-x-2 gap-y-1">
+        <Link
+          to="/$namespace/$repository"
+          params={{ namespace, repository: name }}
+          className="font-medium break-all hover:underline"
+        >
+          {name}
+        </Link>
+        <VisibilityMark visibility={visibility} />
+      </div>
+      {description && <p className="text-sm break-words">{description}</p>}
+      <p className="mt-0.5 text-sm text-dim">
+        {language && `${language} · `}
+        {size(sizeBytes)} ·{' '}
+        {pushedAt ? (
+          <>
+            pushed to <Ago at={pushedAt} />
+          </>
+        ) : (
+          'nothing pushed yet'
+        )}
+      </p>
+    </li>
+  );
+}
+
+function Filters({ search }: { search: Search }) {
+  const navigate = useNavigate();
+  const set = (change: Search) =>
+    navigate({ to: '.', search: { ...search, page: undefined, ...change }, replace: true });
+  return (
+    <search className="mb-4 flex flex-wrap items-center gap-2">
+      <Input
+        data-search
+        type="search"
+        aria-label="Name or description"
+        placeholder="Name or description…"
+        defaultValue={search.q}
+        onChange={({ target }) => set({ q: target.value })}
+        className="w-full sm:w-64"
+      />
+      <Select
+        aria-label="Visibility"
+        value={search.visibility ?? ''}
+        onChange={({ target }) => set({ visibility: target.value })}
+        className="w-auto"
+      >
+        <option value="">Any visibility</option>
+        {Object.keys(VISIBILITIES).map((each) => (
+          <option key={each}>{each}</option>
+        ))}
+      </Select>
+      <Select
+        aria-label="Order"
+        value={search.sort ?? 'changed'}
+        onChange={({ target }) => set({ sort: target.value })}
+        className="w-auto"
+      >
+        {Object.entries(SORTS).map(([key, [, , text]]) => (
+          <option key={key} value={key}>
+            {text}
+          </option>
+        ))}
+      </Select>
+    </search>
+  );
+}
+
+function None({
+  namespace,
+  isFiltered,
+  mayCreate,
+}: {
+  namespace: string;
+  isFiltered: boolean;
+  mayCreate: boolean;
+}) {
+  if (isFiltered)
+    return <Empty title="No repository is like that">Take a filter away to see more.</Empty>;
+  if (!mayCreate) return <Empty title="There is no repository that you may read" />;
+  return (
+    <Empty title="There is no repository yet">
+      <p>A repository holds the code, and the large files, that jobs run.</p>
+      <ButtonLink to="/new/repository" search={{ namespace }} look="primary">
+        New repository
+      </ButtonLink>
+      <p>Or from a terminal:</p>
+      <div>
+        <Lines
+          text={`curl -H "Authorization: Bearer $LOAM_TOKEN" -H 'Content-Type: application/json' \\\n  ${location.origin}/auth/v1/repository/${namespace} \\\n  -d '{"name":"my-repository"}'`}
+        />
+      </div>
+    </Empty>
+  );
 }

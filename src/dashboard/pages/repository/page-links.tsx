@@ -1,0 +1,35 @@
+import { Link } from '@tanstack/react-router';
+import type { Search } from '../../root.tsx';
+
+const LOOK = 'field w-auto text-sm no-underline hover:bg-hover';
+
+/** The pages of a list as links, so that back and reload lead to the same one. */
+export function PageLinks({
+  page,
+  pages,
+  search,
+}: {
+  page: number;
+  pages: number;
+  search: Search;
+}) {
+  if (pages <= 1) return null;
+  const to = (number: number) => ({ ...search, page: number > 1 ? String(number) : undefined });
+  return (
+    <nav aria-label="Pages" className="mt-4 flex items-center justify-center gap-3 text-sm">
+      {page > 1 && (
+        <Link to="." search={to(page - 1)} rel="prev" className={LOOK}>
+          Previous
+        </Link>
+      )}
+      <span className="text-dim tabular-nums">
+        Page {page} of {pages}
+      </span>
+      {page < pages && (
+        <Link to="." search={to(page + 1)} rel="next" className={LOOK}>
+          Next
+        </Link>
+      )}
+    </nav>
+  );
+}

@@ -1,0 +1,26 @@
+import { Building2, Globe, Lock, type LucideIcon } from 'lucide-react';
+
+export type Visibility = 'PUBLIC' | 'INTERNAL' | 'PRIVATE';
+
+const LOOKS: Record<Visibility, [LucideIcon, string]> = {
+  PUBLIC: [Globe, 'public'],
+  INTERNAL: [Building2, 'internal'],
+  PRIVATE: [Lock, 'private'],
+};
+
+/** Who can read a repository, said wherever one is chosen. */
+export const VISIBILITY_TEXT: Record<Visibility, string> = {
+  PRIVATE: 'The members of the namespace read it.',
+  INTERNAL: 'Whoever is signed in reads it.',
+  PUBLIC: 'Everybody reads it, signed in or not.',
+};
+
+export function VisibilityMark({ visibility }: { visibility: Visibility }) {
+  const [Icon, word] = LOOKS[visibility];
+  return (
+    <span className="inline-flex items-center gap-1 rounded-full border border-line px-2 text-xs text-dim">
+      <Icon size={12} aria-hidden />
+      {word}
+    </span>
+  );
+}
