@@ -1,11 +1,14 @@
 /** Jobs on an engine of another machine: one that is reached by TLS, and sees none of our files. */
 
+import { hash, randomBytes } from 'node:crypto';
 import { mkdir, symlink, truncate, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import { Readable } from 'node:stream';
 import { text } from 'node:stream/consumers';
 import { extract } from 'tar-stream';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { BUSYBOX, DOCKER, dockerRunner } from './docker.ts';
+import { remote, Workspace } from './git.ts';
 import { eventually, startApp } from './harness.ts';
 import { has, needs } from './needs.ts';
 import { type OwnEngine, startOwnEngine } from './own-engine.ts';
@@ -81,6 +84,34 @@ test('a checkout is sent into the container, and artifacts come out of it', asyn
     'link symlink': 0,
     'etc symlink': 0,
   });
+});
+
+test('a checkout that is sent has the large files in the place of their pointers', async () => {
+  const engines = [{ ...engine.config, name: 'far' }];
+  await using app = await startApp({ config: { runner: 'auto', engines } });
+  await using workspace = await Workspace.open();
+  const { admin } = app;
+  const { body } = await admin.post('/auth/v1/repository/admin', { name: 'large' });
+  const bytes = randomBytes(5_000_000);
+  const object = { oid: hash('sha256', bytes), size: bytes.length };
+  const { signal } = new AbortController();
+  await app.app.services.largeFiles.put(body.id, object, Readable.from([bytes]), signal);
+  await workspace.git('.', 'clone', '-q', remote(admin, 'admin/large'), 'large');
+  const pointer = `version https://git-lfs.github.com/spec/v1\noid sha256:${object.oid}\nsize ${object.size}\n`;
+  await workspace.commit('large', { 'a/data.bin': pointer, 'small.txt': 'small' });
+  await workspace.git('large', 'push', '-q', 'origin', 'HEAD');
+  await submit(admin, {
+    ...{ namespace: 'admin', repo: 'admin/large', image: BUSYBOX, name: 'sums' },
+    command: 'sha256sum a/data.bin; stat -c %s a/data.bin; cat small.txt',
+  });
+  await until(admin, 'admin', 'sums', 'SUCCEEDED');
+  expect(await lines(admin, 'admin', 'sums')).toEqual([
+    `${object.oid}  a/data.bin`,
+    `${object.size}`,
+    'small',
+  ]);
+  const { rows } = await app.pool.query('select machine, runner from job_attempts');
+  expect(rows).toEqual([{ machine: 'far', runner: 'docker:far' }]);
 });
 
 test('a checkout that breaks off fails the step, and what was begun is removed', async () => {

@@ -118,7 +118,28 @@ test('a tag with a message is an annotated one, and says who made it', async () 
   const signed = 'Signed\n-----BEGIN SSH SIGNATURE-----\nU1NIU0lH\n-----END SSH SIGNATURE-----';
   await workspace.git('tagged', 'tag', '-a', '-m', signed, 'signed');
   await workspace.git('tagged', 'tag', '-a', '-m', 'x'.repeat(70_000), 'long');
+  // A tag of a tag of a tag, and one of a tag of a directory.
+  await workspace.git('tagged', 'tag', '-a', '-m', 'Second', 'outer', 'signed');
+  await workspace.git('tagged', 'tag', '-a', '-m', 'Third', 'outermost', 'outer');
+  const tree = await workspace.git('tagged', 'rev-parse', 'HEAD^{tree}');
+  await workspace.git('tagged', 'tag', '-a', '-m', 'Files', 'files', tree);
+  await workspace.git('tagged', 'tag', '-a', '-m', 'Of them', 'outer-files', 'files');
   await workspace.git('tagged', 'push', '-q', 'origin', '--tags');
+  const nested = await ada.gql(
+    '{ repository(namespace: "ada", name: "made") { tags { nodes { name sha commit { sha } annotation { sha message } } } } }',
+  );
+  const head = await workspace.git('tagged', 'rev-parse', 'HEAD');
+  for (const [name, message, commit] of [
+    ['outer', 'Second', head],
+    ['outermost', 'Third', head],
+    ['outer-files', 'Of them', null],
+  ] as const)
+    expect(nested.repository.tags.nodes).toContainEqual({
+      name,
+      sha: commit ?? tree,
+      commit: commit && { sha: commit },
+      annotation: { sha: await workspace.git('tagged', 'rev-parse', name), message },
+    });
   const read = await ada.gql(
     '{ repository(namespace: "ada", name: "made") { tags { nodes { name annotation { message tagger { name } } } } branches { nodes { annotation { sha } } } } }',
   );

@@ -26,7 +26,7 @@ export async function listRefs(
   { after, limit }: { after: { name: string; position: number } | null; limit: number },
 ): Promise<Ref[]> {
   const past = after ? Buffer.from(after.name) : null;
-  const select = (refs: Ref[]) =>
+  const select = (refs: Listed[]) =>
     (past ? refs.filter(({ name }) => Buffer.compare(Buffer.from(name), past) > 0) : refs).slice(
       0,
       limit,
@@ -34,22 +34,42 @@ export async function listRefs(
   const count = (after?.position ?? 0) + limit;
   const first = await firstRefs(dir, kind, count);
   const page = select(first);
-  if (page.length === limit || first.length < count) return page;
-  return select(await firstRefs(dir, kind));
+  if (page.length === limit || first.length < count) return peeled(dir, page);
+  return peeled(dir, select(await firstRefs(dir, kind)));
+}
+
+/** `isNested`: its tag is one of a tag, and `sha` is that one's. Git before 2.45 follows no further. */
+type Listed = Ref & { isNested: boolean };
+
+/** With the objects that tags of tags lead to in the end. */
+async function peeled(dir: string, refs: readonly Listed[]): Promise<Ref[]> {
+  const nested = refs.filter(({ isNested }) => isNested).map(({ sha }) => sha);
+  const ends = new Map<string, string>();
+  if (nested.length > 0) {
+    const input = nested.map((sha) => `${sha}^{}\n`).join('');
+    const output = await git(['cat-file', '--batch-check=%(objectname)'], { dir, input });
+    for (const [i, line] of lines(output).entries()) ends.set(nested[i] as string, line);
+  }
+  return refs.map(({ name, sha, tag }) => ({ name, sha: ends.get(sha) ?? sha, tag }));
 }
 
 /** In the order of the names' bytes. */
-async function firstRefs(dir: string, kind: RefKind, count?: number): Promise<Ref[]> {
+async function firstRefs(dir: string, kind: RefKind, count?: number): Promise<Listed[]> {
   const prefix = PREFIX[kind];
-  const format = '--format=%(objectname) %(*objectname) %(refname)';
+  const format = '--format=%(objectname) %(*objectname) %(*objecttype) %(refname)';
   const limit = count === undefined ? [] : [`--count=${count}`];
   const output = await git(['for-each-ref', format, ...limit, prefix], {
     dir,
     maxBytes: MAX_BYTES,
   });
   return lines(output).map((line) => {
-    const [object = '', peeled = '', name = ''] = line.split(' ');
-    return { sha: peeled || object, tag: peeled ? object : null, name: name.slice(prefix.length) };
+    const [object = '', target = '', type = '', name = ''] = line.split(' ');
+    return {
+      sha: target || object,
+      tag: target ? object : null,
+      name: name.slice(prefix.length),
+      isNested: type === 'tag',
+    };
   });
 }
 
