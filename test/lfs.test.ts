@@ -1,6 +1,7 @@
 /** Large files: the stock git-lfs against our API, and what it does not send. */
+import { execFileSync } from 'node:child_process';
 import { hash, randomBytes } from 'node:crypto';
-import { readFile, writeFile } from 'node:fs/promises';
+import { mkdir, readdir, readFile, readlink, stat, symlink, writeFile } from 'node:fs/promises';
 import { request } from 'node:http';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
@@ -662,6 +663,61 @@ test('jobs find large files in their checkouts, as far as their disk holds them'
   const written = await readFile(join(workspace.path, 'checkout-1000000/two.bin'), 'utf8');
   expect(written).toBe(pointerTo(two));
   await check(3_000_000);
+});
+
+test('archives have large files in the place of their pointers', async () => {
+  await create('archived');
+  const long = `${'deep/'.repeat(30)}data.bin`;
+  const files = [randomBytes(1_000_001), Buffer.from('text '.repeat(100_000))];
+  for (const bytes of files) expect((await give(ada, 'ada/archived', bytes)).status).toBe(200);
+  const [one, two] = files as [Buffer, Buffer];
+  const lost = randomBytes(1_000);
+  expect((await give(ada, 'ada/archived', lost)).status).toBe(200);
+  await workspace.git('.', 'clone', '-q', remote(ada, 'ada/archived'), 'archived');
+  const contents: Record<string, Buffer> = {
+    'one ü.bin': one,
+    'two.sh': two,
+    [long]: one,
+    'lost.bin': Buffer.from(pointerTo(lost)),
+    'small.txt': randomBytes(130),
+    empty: Buffer.alloc(0),
+    'plain.txt': Buffer.from('plain '.repeat(50_000)),
+  };
+  await workspace.commit('archived', {
+    ...contents,
+    'one ü.bin': pointerTo(one),
+    'two.sh': pointerTo(two),
+    [long]: pointerTo(one),
+  });
+  await symlink('plain.txt', join(workspace.path, 'archived/link'));
+  await workspace.git('archived', 'add', '.');
+  await workspace.git('archived', 'update-index', '--chmod=+x', 'two.sh');
+  await workspace.git('archived', 'commit', '-q', '-m', 'more');
+  await workspace.git('archived', 'push', '-q', 'origin', 'HEAD');
+  const { repository } = await ada.gql(
+    `{ repository(namespace: "ada", name: "archived") { id tar: archiveUrl(ref: "main", format: TAR_GZ) zip: archiveUrl(ref: "main", format: ZIP) } }`,
+  );
+  await ada.gql(
+    `mutation ($input: DeleteLfsObjectsInput!) { deleteLfsObjects(input: $input) { oids } }`,
+    { input: { repositoryId: repository.id, oids: [objectOf(lost).oid] } },
+  );
+  for (const [url, unpack] of [
+    [repository.tar, ['tar', 'xzf', 'archive']],
+    [repository.zip, ['unzip', '-q', 'archive']],
+  ] as const) {
+    const folder = join(workspace.path, unpack[0]);
+    await mkdir(folder);
+    await writeFile(join(folder, 'archive'), Buffer.from(await (await fetch(url)).arrayBuffer()));
+    execFileSync(unpack[0], unpack.slice(1), { cwd: folder });
+    const [name] = (await readdir(folder)).filter((one) => one !== 'archive');
+    for (const [path, bytes] of Object.entries(contents)) {
+      const found = await readFile(join(folder, name ?? '', path));
+      expect([path, found.equals(bytes)]).toEqual([path, true]);
+    }
+    expect(await readlink(join(folder, name ?? '', 'link'))).toBe('plain.txt');
+    expect((await stat(join(folder, name ?? '', 'two.sh'))).mode & 0o111).not.toBe(0);
+    expect((await stat(join(folder, name ?? '', 'plain.txt'))).mode & 0o111).toBe(0);
+  }
 });
 
 test('locks are asked for exactly', async () => {

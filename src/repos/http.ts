@@ -24,7 +24,6 @@ import {
   toPublic,
 } from '../errors.ts';
 import { type Ending, GitError } from '../git/processes/run.ts';
-import { writeArchive } from '../git/transport/archive.ts';
 import { RequestLimit, RequestTooLong } from '../git/transport/requests.ts';
 import { SERVICES, type Service, type Session } from '../git/transport/service.ts';
 import { advertise, uploadPack } from '../git/transport/transport.ts';
@@ -36,6 +35,7 @@ import { OF_GIT } from '../limits/transfer-turns.ts';
 import { otherMethod } from '../rest/methods.ts';
 import type { Services } from '../services.ts';
 import type { ByteRange } from '../storage/storage.ts';
+import { sendArchive } from './browsing/archives.ts';
 import {
   ARCHIVE_PATH,
   DOWNLOAD_PATH,
@@ -267,8 +267,8 @@ function archive(services: Services): RequestHandler<{ id: string; commit: strin
         if (signal.aborted) throw busy('The server is being stopped');
         beginDownload(res, name, ARCHIVE_TYPES[format]);
         if (req.method === 'HEAD') return void res.end();
-        const { code } = await writeArchive({ dir, commit, format, folder, signal }, res);
-        if (code === 0) return void res.end();
+        const of = { dir, commit, format, folder, signal };
+        if (await sendArchive(services, id, of, res)) return void res.end();
         if (!res.headersSent) throw notFound('Commit');
         // The end of an archive that is not whole must not look like one.
         res.destroy();

@@ -77,7 +77,7 @@ builder.prismaObjectFields(Repository, (t) => ({
   archiveUrl: t.string({
     nullable: true,
     description:
-      'A link to all files of what a ref names now, that works for 15 minutes without credentials. Large files are in it as pointers.',
+      'A link to all files of what a ref names now, that works for 15 minutes without credentials. Large files are in it in the place of their pointers.',
     complexity: 5,
     args: {
       ref: t.arg.string({ description: REF }),
