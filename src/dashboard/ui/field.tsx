@@ -74,7 +74,7 @@ export function Checkbox({
         id={id}
         aria-describedby={hint ? `${id}-hint` : undefined}
         {...rest}
-        className="mt-1 size-4 accent-accent"
+        className="mt-1 size-4 shrink-0 accent-accent"
       />
       <div>
         <label htmlFor={id} className="text-sm font-medium">

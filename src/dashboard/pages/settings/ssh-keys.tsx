@@ -1,3 +1,181 @@
-export default function Page() {
-  return null;
+import { useState } from 'react';
+import { useAct } from '../../graphql/act.ts';
+import { graphql, type ResultOf } from '../../graphql/graphql.ts';
+import { Button } from '../../ui/button.tsx';
+import { CopyButton, Lines } from '../../ui/copy.tsx';
+import { Confirm, Dialog } from '../../ui/dialog.tsx';
+import { Empty } from '../../ui/empty.tsx';
+import { Field, Input, TextArea } from '../../ui/field.tsx';
+import { Load, useAsk } from '../../ui/load.tsx';
+import { notify } from '../../ui/notices.tsx';
+import { Paging, useAfter } from '../../ui/paging.tsx';
+import { ProblemBox } from '../../ui/problem.tsx';
+import { Times } from './credentials.tsx';
+import { SettingsFrame } from './frame.tsx';
+
+const SshKeysQuery = graphql(`
+  query SshKeys($after: String) {
+    viewer {
+      id
+      sshKeys(first: 50, after: $after) {
+        totalCount
+        pageInfo { hasNextPage endCursor }
+        nodes { id title fingerprint publicKey createdAt lastUsedAt }
+      }
+    }
+  }
+`);
+
+const AddSshKey = graphql(`
+  mutation AddSshKey($title: String!, $key: String!) {
+    addSshKey(input: { title: $title, key: $key }) { sshKey { id title } }
+  }
+`);
+
+const DeleteSshKey = graphql(`
+  mutation DeleteSshKey($id: ID!) { deleteSshKey(input: { id: $id }) { id } }
+`);
+
+type Key = NonNullable<
+  NonNullable<ResultOf<typeof SshKeysQuery>['viewer']>['sshKeys']
+>['nodes'][number];
+
+const HOW_TO_MAKE = 'ssh-keygen -t ed25519\ncat ~/.ssh/id_ed25519.pub';
+
+/** The viewer's keys for git over SSH. */
+export default function SshKeysPage() {
+  const after = useAfter();
+  const asked = useAsk({ query: SshKeysQuery, variables: { after } });
+  const [adding, setAdding] = useState(false);
+  const [deleting, setDeleting] = useState<Key | null>(null);
+  const remove = useAct(DeleteSshKey, { changes: ['SshKey'] });
+  return (
+    <SettingsFrame
+      title="SSH keys"
+      about="For git over SSH, as you. Keys of single repositories stand in their settings."
+      actions={
+        <Button look="primary" onClick={() => setAdding(true)}>
+          Add a key
+        </Button>
+      }
+    >
+      <Load asked={asked} of={(data) => data.viewer?.sshKeys} what="list">
+        {({ nodes, pageInfo, totalCount }) =>
+          totalCount === 0 ? (
+            <Empty title="No SSH key yet">
+              <p>Make one if you have none, and paste what the second line shows.</p>
+              <Lines text={HOW_TO_MAKE} />
+              <Button look="primary" onClick={() => setAdding(true)}>
+                Add a key
+              </Button>
+            </Empty>
+          ) : (
+            <>
+              <ul className="rows">
+                {nodes.map((key) => (
+                  <li key={key.id} className="flex flex-wrap items-start gap-x-4 gap-y-2">
+                    <div className="min-w-0 flex-1 basis-64 space-y-1">
+                      <p className="font-medium break-all">{key.title}</p>
+                      <p className="flex items-center gap-1">
+                        <code className="text-[13px] break-all text-dim">{key.fingerprint}</code>
+                        <CopyButton
+                          text={key.publicKey}
+                          label={`Copy the public key ${key.title}`}
+                        />
+                      </p>
+                      <Times {...key} />
+                    </div>
+                    <Button
+                      look="danger"
+                      aria-label={`Delete ${key.title}`}
+                      onClick={() => setDeleting(key)}
+                    >
+                      Delete
+                    </Button>
+                  </li>
+                ))}
+              </ul>
+              <Paging pageInfo={pageInfo} total={totalCount} />
+            </>
+          )
+        }
+      </Load>
+      {adding && <NewKey onClose={() => setAdding(false)} />}
+      {deleting && (
+        <Confirm
+          title={`Delete the key ${deleting.title}?`}
+          verb="Delete it"
+          onClose={() => setDeleting(null)}
+          act={async () => {
+            const { problem } = await remove.run({ id: deleting.id });
+            if (!problem) notify(`The key ${deleting.title} is deleted.`);
+            return problem;
+          }}
+        >
+          <p>Whoever has its private half cannot fetch or push with it any more.</p>
+        </Confirm>
+      )}
+    </SettingsFrame>
+  );
+}
+
+function NewKey({ onClose }: { onClose: () => void }) {
+  const add = useAct(AddSshKey, { changes: ['SshKey'], fields: ['title', 'key'] });
+  const [title, setTitle] = useState('');
+  const [key, setKey] = useState('');
+  return (
+    <Dialog title="Add an SSH key" onClose={onClose}>
+      <form
+        className="space-y-4"
+        onSubmit={async (event) => {
+          event.preventDefault();
+          const { data } = await add.run({ title: title.trim(), key: key.trim() });
+          if (!data) return;
+          notify(`The key ${data.addSshKey?.sshKey.title} is added.`);
+          onClose();
+        }}
+      >
+        <Field
+          label="Public key"
+          hint="The line in a file that ends in .pub. Never paste the private key."
+          problem={add.fault('key')}
+        >
+          <TextArea
+            value={key}
+            onChange={({ target }) => setKey(target.value)}
+            rows={4}
+            required
+            autoFocus
+            placeholder="ssh-ed25519 AAAA… me@laptop"
+            className="font-mono text-[13px] break-all"
+          />
+        </Field>
+        <Field
+          label="Title"
+          hint="Left empty: the comment at the end of the key"
+          problem={add.fault('title')}
+        >
+          <Input
+            value={title}
+            onChange={({ target }) => setTitle(target.value)}
+            maxLength={100}
+            autoComplete="off"
+          />
+        </Field>
+        <details className="text-sm">
+          <summary className="text-dim">How to make a key</summary>
+          <div className="mt-2">
+            <Lines text={HOW_TO_MAKE} />
+          </div>
+        </details>
+        {add.problem && <ProblemBox problem={add.problem} />}
+        <div className="flex justify-end gap-2">
+          <Button onClick={onClose}>Cancel</Button>
+          <Button type="submit" look="primary" busy={add.busy}>
+            Add the key
+          </Button>
+        </div>
+      </form>
+    </Dialog>
+  );
 }

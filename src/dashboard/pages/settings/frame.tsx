@@ -1,0 +1,93 @@
+import { Link } from '@tanstack/react-router';
+import type { ReactNode } from 'react';
+import { start } from '../../start.ts';
+import { Empty } from '../../ui/empty.tsx';
+import { NotFound } from '../../ui/not-found.tsx';
+import { PageTitle } from '../../ui/page.tsx';
+
+const MINE = [
+  ['/settings', 'Account'],
+  ['/settings/tokens', 'Access tokens'],
+  ['/settings/api-keys', 'API keys'],
+  ['/settings/ssh-keys', 'SSH keys'],
+  ['/settings/sessions', 'Sessions'],
+] as const;
+
+const OF_THE_SERVER = [
+  ['/settings/server', 'Health'],
+  ['/settings/server/users', 'Users'],
+  ['/settings/server/organizations', 'Organizations'],
+  ['/settings/server/servers', 'Servers'],
+  ['/settings/server/queue', 'Queue'],
+  ['/settings/server/audit', 'Audit log'],
+] as const;
+
+/** A page of the settings beside the list of them. Those of the server are listed for the operator alone. */
+export function SettingsFrame({
+  title,
+  actions,
+  about,
+  operator = false,
+  children,
+}: {
+  title: string;
+  actions?: ReactNode;
+  /** What the page is for, in a sentence. */
+  about?: ReactNode;
+  /** It is about the server: others than the operator are told so instead. */
+  operator?: boolean;
+  children: ReactNode;
+}) {
+  if (!start.viewer) return <NotFound />;
+  const refused = operator && !start.viewer.operator;
+  return (
+    <div className="gap-10 lg:grid lg:grid-cols-[12rem_1fr]">
+      <nav aria-label="Settings" className="mb-6 overflow-x-auto lg:mb-0">
+        <Sections name="My settings" sections={MINE} />
+        {start.viewer.operator && <Sections name="This server" sections={OF_THE_SERVER} />}
+      </nav>
+      <div className="min-w-0 max-w-4xl">
+        <PageTitle title={title} actions={!refused && actions}>
+          {!refused && about}
+        </PageTitle>
+        {refused ? (
+          <Empty title="Only the operator sees this">
+            <p>
+              {start.viewer.username} is no operator of this server. Whoever runs the server can
+              look here for you.
+            </p>
+          </Empty>
+        ) : (
+          children
+        )}
+      </div>
+    </div>
+  );
+}
+
+function Sections({
+  name,
+  sections,
+}: {
+  name: string;
+  sections: readonly (readonly [to: string, name: string])[];
+}) {
+  return (
+    <>
+      <p className="mt-2 mb-1 px-3 text-xs font-semibold text-dim lg:mt-4 lg:first:mt-1">{name}</p>
+      <ul className="flex gap-0.5 lg:flex-col">
+        {sections.map(([to, label]) => (
+          <li key={to}>
+            <Link
+              to={to}
+              activeOptions={{ exact: true, includeSearch: false }}
+              className="block rounded-md px-3 py-1.5 text-sm whitespace-nowrap text-dim hover:bg-hover hover:text-ink aria-[current=page]:bg-hover aria-[current=page]:font-medium aria-[current=page]:text-ink"
+            >
+              {label}
+            </Link>
+          </li>
+        ))}
+      </ul>
+    </>
+  );
+}

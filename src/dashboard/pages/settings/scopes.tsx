@@ -1,0 +1,100 @@
+/** What a token or key may do: all that its user may, or only what is chosen. */
+import type { ReactNode } from 'react';
+import type { ResultOf } from '../../graphql/graphql.ts';
+import { graphql } from '../../graphql/graphql.ts';
+import { Checkbox } from '../../ui/field.tsx';
+
+const ScopesOf = graphql(`query ScopesOf { accessTokens { scopes } }`);
+export type Scope = NonNullable<
+  ResultOf<typeof ScopesOf>['accessTokens']
+>[number]['scopes'][number];
+
+const SCOPES: Record<Scope, [name: string, hint: string]> = {
+  REPO_READ: ['repo:read', 'Read and clone repositories.'],
+  REPO_WRITE: ['repo:write', 'Push to repositories, too.'],
+  REPO_ADMIN: ['repo:admin', 'Create, change and delete repositories, too.'],
+  JOB_READ: ['job:read', 'Read jobs, their logs and artifacts.'],
+  JOB_WRITE: ['job:write', 'Create, cancel and delete jobs, too.'],
+  WEBHOOK_ADMIN: ['webhook:admin', 'Manage webhooks.'],
+};
+
+/** `chosen` null: everything. */
+export function ScopeFields({
+  chosen,
+  onChange,
+  problem,
+}: {
+  chosen: Scope[] | null;
+  onChange: (chosen: Scope[] | null) => void;
+  problem?: string | null;
+}) {
+  return (
+    <fieldset>
+      <legend className="mb-1 text-sm font-medium">What it may do</legend>
+      <div className="space-y-1.5">
+        <Radio checked={chosen === null} onChange={() => onChange(null)} name="rights">
+          Everything that I may do
+        </Radio>
+        <Radio checked={chosen !== null} onChange={() => onChange(chosen ?? [])} name="rights">
+          Only what I choose
+        </Radio>
+        {chosen !== null && (
+          <div className="ml-6 grid gap-2 sm:grid-cols-2">
+            {(Object.keys(SCOPES) as Scope[]).map((scope) => (
+              <Checkbox
+                key={scope}
+                label={<code>{SCOPES[scope][0]}</code>}
+                hint={SCOPES[scope][1]}
+                checked={chosen.includes(scope)}
+                onChange={({ target }) =>
+                  onChange(
+                    target.checked ? [...chosen, scope] : chosen.filter((each) => each !== scope),
+                  )
+                }
+              />
+            ))}
+          </div>
+        )}
+      </div>
+      {problem && <p className="mt-1 text-sm text-bad">{problem}</p>}
+    </fieldset>
+  );
+}
+
+export function Radio({
+  name,
+  checked,
+  onChange,
+  children,
+}: {
+  name: string;
+  checked: boolean;
+  onChange: () => void;
+  children: ReactNode;
+}) {
+  return (
+    <label className="flex cursor-pointer items-center gap-2.5 text-sm">
+      <input
+        type="radio"
+        name={name}
+        checked={checked}
+        onChange={onChange}
+        className="size-4 shrink-0 accent-accent"
+      />
+      {children}
+    </label>
+  );
+}
+
+export function ScopeBadges({ scopes }: { scopes: readonly Scope[] }) {
+  if (scopes.length === 0) return <span className="text-sm text-dim">all rights</span>;
+  return (
+    <>
+      {scopes.map((scope) => (
+        <code key={scope} className="rounded bg-hover px-1.5 text-xs text-dim">
+          {SCOPES[scope][0]}
+        </code>
+      ))}
+    </>
+  );
+}
