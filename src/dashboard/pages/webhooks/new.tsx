@@ -1,3 +1,87 @@
-export default function Page() {
-  return null;
+import { useNavigate, useSearch } from '@tanstack/react-router';
+import { useState } from 'react';
+import { useAct } from '../../graphql/act.ts';
+import { graphql } from '../../graphql/graphql.ts';
+import { start } from '../../start.ts';
+import { Button, ButtonLink } from '../../ui/button.tsx';
+import { CopyButton } from '../../ui/copy.tsx';
+import { Field, Input } from '../../ui/field.tsx';
+import { NotFound } from '../../ui/not-found.tsx';
+import { notify } from '../../ui/notices.tsx';
+import { PageTitle } from '../../ui/page.tsx';
+import { ProblemBox } from '../../ui/problem.tsx';
+import { WEBHOOK_FIELDS, WebhookFields, type WebhookValues } from './form.tsx';
+import { newSecret } from './secret.ts';
+
+const CreateWebhook = graphql(`
+  mutation CreateWebhook($input: CreateWebhookInput!) {
+    createWebhook(input: $input) { webhook { id name namespaces } }
+  }
+`);
+
+/** The form for a new webhook. `?namespace=` chooses one to begin with. */
+export default function NewWebhook() {
+  const { namespace } = useSearch({ strict: false });
+  const go = useNavigate();
+  const create = useAct(CreateWebhook, { changes: ['Webhook'], fields: WEBHOOK_FIELDS });
+  const [values, setValues] = useState<WebhookValues>({
+    name: '',
+    url: '',
+    eventTypes: ['JOB_COMPLETED', 'JOB_FAILED'],
+    namespaces: [namespace ?? start.viewer?.username ?? ''],
+  });
+  const [secret, setSecret] = useState(newSecret);
+  if (!start.viewer) return <NotFound />;
+  return (
+    <div className="mx-auto max-w-3xl">
+      <PageTitle title="New webhook">
+        An endpoint of yours is told of events, each with a signature that it can check.
+      </PageTitle>
+      <form
+        className="space-y-6"
+        onSubmit={async (event) => {
+          event.preventDefault();
+          const { data } = await create.run({ input: { ...values, secret: secret || null } });
+          const made = data?.createWebhook?.webhook;
+          if (!made) return;
+          notify(`The webhook ${made.name} is made. Send a test to see whether it answers.`);
+          void go({
+            to: '/$namespace/-/webhooks/$webhook',
+            params: { namespace: made.namespaces[0] ?? '', webhook: made.id },
+          });
+        }}
+      >
+        <WebhookFields values={values} onChange={setValues} fault={create.fault} />
+        <Field
+          label="Secret"
+          hint="Signs what is sent. Copy it now: it is not shown again. Empty: nothing is signed."
+          problem={create.fault('secret')}
+        >
+          <Input
+            value={secret}
+            onChange={({ target }) => setSecret(target.value)}
+            maxLength={256}
+            autoComplete="off"
+            className="font-mono text-[13px]"
+          />
+        </Field>
+        <div className="flex gap-2">
+          <Button onClick={() => setSecret(newSecret())}>Make another secret</Button>
+          {secret && <CopyButton text={secret} label="Copy the secret" />}
+        </div>
+        {create.problem && <ProblemBox problem={create.problem} />}
+        <div className="flex justify-end gap-2">
+          <ButtonLink
+            to="/$namespace/-/webhooks"
+            params={{ namespace: namespace ?? start.viewer.username }}
+          >
+            Cancel
+          </ButtonLink>
+          <Button type="submit" look="primary" busy={create.busy}>
+            Create the webhook
+          </Button>
+        </div>
+      </form>
+    </div>
+  );
 }

@@ -1,3 +1,91 @@
-export default function Page() {
-  return null;
+import { Link } from '@tanstack/react-router';
+import { graphql } from '../../graphql/graphql.ts';
+import { ButtonLink } from '../../ui/button.tsx';
+import { Empty } from '../../ui/empty.tsx';
+import { Load, useAsk } from '../../ui/load.tsx';
+import { Paging, useAfter } from '../../ui/paging.tsx';
+import { NamespaceFrame } from '../namespace/frame.tsx';
+import { sentAs } from './event-types.tsx';
+import { WebhookState } from './state.tsx';
+
+const WebhooksQuery = graphql(`
+  query Webhooks($namespace: String!, $after: String) {
+    namespace(name: $namespace) {
+      id
+      webhooks(first: 50, after: $after) {
+        totalCount
+        pageInfo { hasNextPage endCursor }
+        nodes { id name url active offReason failingSince eventTypes hasSecret }
+      }
+    }
+  }
+`);
+
+/** The webhooks of a namespace. */
+export default function WebhooksPage() {
+  return (
+    <NamespaceFrame tab="Webhooks">
+      {({ name, viewerRole }) =>
+        viewerRole === 'ADMIN' ? (
+          <List namespace={name} />
+        ) : (
+          <Empty title="Only administrators see webhooks">
+            <p>An administrator of {name} can show them to you, or change your role.</p>
+          </Empty>
+        )
+      }
+    </NamespaceFrame>
+  );
+}
+
+function List({ namespace }: { namespace: string }) {
+  const after = useAfter();
+  const asked = useAsk({ query: WebhooksQuery, variables: { namespace, after } });
+  const create = (
+    <ButtonLink to="/new/webhook" search={{ namespace }} look="primary">
+      New webhook
+    </ButtonLink>
+  );
+  return (
+    <Load asked={asked} of={(data) => data.namespace?.webhooks} what="list">
+      {({ nodes, pageInfo, totalCount }) =>
+        totalCount === 0 ? (
+          <Empty title="No webhook yet">
+            <p>A webhook tells an HTTPS endpoint of yours about jobs and repositories.</p>
+            {create}
+          </Empty>
+        ) : (
+          <>
+            <div className="mb-3 flex items-center justify-between gap-4">
+              <h2>Webhooks</h2>
+              {create}
+            </div>
+            <ul className="rows">
+              {nodes.map((webhook) => (
+                <li key={webhook.id} className="flex flex-wrap items-start gap-x-4 gap-y-1">
+                  <div className="min-w-0 flex-1 basis-64">
+                    <Link
+                      to="/$namespace/-/webhooks/$webhook"
+                      params={{ namespace, webhook: webhook.id }}
+                      className="font-medium break-all hover:underline"
+                    >
+                      {webhook.name}
+                    </Link>
+                    {/* Text, not a link: an endpoint is not for browsers. */}
+                    <p className="text-sm break-all text-dim">{webhook.url}</p>
+                    <p className="text-sm break-words text-dim">
+                      {webhook.eventTypes.map(sentAs).join(', ')}
+                      {!webhook.hasSecret && ' · not signed'}
+                    </p>
+                  </div>
+                  <WebhookState webhook={webhook} />
+                </li>
+              ))}
+            </ul>
+            <Paging pageInfo={pageInfo} total={totalCount} />
+          </>
+        )
+      }
+    </Load>
+  );
 }

@@ -1,0 +1,78 @@
+/** What a webhook can be told of, in the words that its endpoint gets. */
+import { graphql, type ResultOf } from '../../graphql/graphql.ts';
+import { Checkbox } from '../../ui/field.tsx';
+
+const TypesOf = graphql(`query TypesOf($id: ID!) { webhook(id: $id) { eventTypes } }`);
+export type EventType = NonNullable<ResultOf<typeof TypesOf>['webhook']>['eventTypes'][number];
+
+/** Of services, deployments and development environments nothing is told yet: they cannot be chosen here. */
+const GROUPS: [name: string, types: [EventType, hint: string][]][] = [
+  [
+    'Jobs',
+    [
+      ['JOB_QUEUED', 'Created, or to be tried again'],
+      ['JOB_RUNNING', 'Its process started'],
+      ['JOB_COMPLETED', 'Succeeded'],
+      ['JOB_FAILED', 'Failed or timed out, in its last attempt'],
+      ['JOB_CANCELLED', 'Somebody stopped it'],
+    ],
+  ],
+  [
+    'Repositories',
+    [
+      ['REPOSITORY_PUSHED', 'Commits, branches or tags were pushed'],
+      ['REPOSITORY_CREATED', 'Created'],
+      ['REPOSITORY_RENAMED', 'Has another name'],
+      ['REPOSITORY_TRANSFERRED', 'Given to another namespace'],
+      ['REPOSITORY_DELETED', 'Deleted'],
+    ],
+  ],
+];
+
+export const SENT_TYPES: EventType[] = [
+  ...GROUPS.flatMap(([, types]) => types.map(([type]) => type)),
+  'PING',
+];
+
+/** `JOB_FAILED` is sent as `job.failed`. */
+export function sentAs(type: string): string {
+  return type.toLowerCase().replace('_', '.');
+}
+
+export function EventTypeFields({
+  chosen,
+  onChange,
+  problem,
+}: {
+  chosen: EventType[];
+  onChange: (chosen: EventType[]) => void;
+  problem: string | null;
+}) {
+  return (
+    <div className="space-y-3">
+      <div className="grid gap-4 sm:grid-cols-2">
+        {GROUPS.map(([name, types]) => (
+          <fieldset key={name}>
+            <legend className="mb-1.5 text-sm font-medium">{name}</legend>
+            <div className="space-y-1.5">
+              {types.map(([type, hint]) => (
+                <Checkbox
+                  key={type}
+                  label={<code>{sentAs(type)}</code>}
+                  hint={hint}
+                  checked={chosen.includes(type)}
+                  onChange={({ target }) =>
+                    onChange(
+                      target.checked ? [...chosen, type] : chosen.filter((each) => each !== type),
+                    )
+                  }
+                />
+              ))}
+            </div>
+          </fieldset>
+        ))}
+      </div>
+      {problem && <p className="text-sm text-bad">{problem}</p>}
+    </div>
+  );
+}

@@ -1,0 +1,87 @@
+/** What a webhook is made of, for a new one and for one that is there. */
+import { Checkbox, Field, Input } from '../../ui/field.tsx';
+import { useMyNamespaces } from '../settings/narrowing.tsx';
+import { type EventType, EventTypeFields } from './event-types.tsx';
+
+export type WebhookValues = {
+  name: string;
+  url: string;
+  eventTypes: EventType[];
+  namespaces: string[];
+};
+
+export const WEBHOOK_FIELDS = ['name', 'url', 'eventTypes', 'namespaces', 'secret'] as const;
+
+export function WebhookFields({
+  values,
+  onChange,
+  fault,
+}: {
+  values: WebhookValues;
+  onChange: (values: WebhookValues) => void;
+  fault: (field: string) => string | null;
+}) {
+  const administered = useMyNamespaces()
+    .filter(({ viewerRole }) => viewerRole === 'ADMIN')
+    .map(({ name }) => name);
+  const namespaces = [...new Set([...administered, ...values.namespaces])];
+  return (
+    <>
+      <Field label="Name" hint="What people call it" problem={fault('name')}>
+        <Input
+          value={values.name}
+          onChange={({ target }) => onChange({ ...values, name: target.value })}
+          required
+          maxLength={100}
+          autoComplete="off"
+        />
+      </Field>
+      <Field
+        label="URL"
+        hint="Gets a POST for each event. It begins with https:// and leads to a public address."
+        problem={fault('url')}
+      >
+        <Input
+          type="url"
+          value={values.url}
+          onChange={({ target }) => onChange({ ...values, url: target.value })}
+          placeholder="https://example.org/loam"
+          required
+          maxLength={2048}
+          autoComplete="off"
+        />
+      </Field>
+      <section aria-label="What it is told of">
+        <h2 className="mb-2 text-base">What it is told of</h2>
+        <EventTypeFields
+          chosen={values.eventTypes}
+          onChange={(eventTypes) => onChange({ ...values, eventTypes })}
+          problem={fault('eventTypes')}
+        />
+      </section>
+      <fieldset>
+        <legend className="mb-1 text-sm font-medium">Of which namespaces</legend>
+        <div className="grid gap-1 sm:grid-cols-2">
+          {namespaces.map((name) => (
+            <Checkbox
+              key={name}
+              label={name}
+              checked={values.namespaces.includes(name)}
+              onChange={({ target }) =>
+                onChange({
+                  ...values,
+                  namespaces: target.checked
+                    ? [...values.namespaces, name]
+                    : values.namespaces.filter((each) => each !== name),
+                })
+              }
+            />
+          ))}
+        </div>
+        <p className={`mt-1 text-sm ${fault('namespaces') ? 'text-bad' : 'text-dim'}`}>
+          {fault('namespaces') ?? 'Those that you administer.'}
+        </p>
+      </fieldset>
+    </>
+  );
+}

@@ -1,0 +1,39 @@
+/** How webhooks and their deliveries stand, in a word and a colour. */
+import { words } from '../../ui/format.ts';
+
+const LOOK = 'inline-block rounded-full px-2 py-0.5 text-xs font-medium whitespace-nowrap';
+
+export function WebhookState({
+  webhook: { active, offReason, failingSince },
+}: {
+  webhook: { active: boolean; offReason: 'FAILING' | 'GONE' | null; failingSince: string | null };
+}) {
+  if (!active)
+    return (
+      <span className={`${LOOK} ${offReason ? 'bg-bad-soft text-bad' : 'bg-hover text-dim'}`}>
+        {offReason === 'GONE'
+          ? 'Off: its endpoint is gone'
+          : offReason === 'FAILING'
+            ? 'Off: failed for five days'
+            : 'Off'}
+      </span>
+    );
+  if (failingSince) return <span className={`${LOOK} bg-warn-soft text-warn`}>Failing</span>;
+  return <span className={`${LOOK} bg-good-soft text-good`}>On</span>;
+}
+
+export type DeliveryStatus = 'PENDING' | 'SUCCEEDED' | 'FAILED';
+
+const COLOURS: Record<DeliveryStatus, string> = {
+  PENDING: 'bg-run-soft text-run',
+  SUCCEEDED: 'bg-good-soft text-good',
+  FAILED: 'bg-bad-soft text-bad',
+};
+
+export function DeliveryState({ status }: { status: DeliveryStatus }) {
+  return (
+    <span data-delivery={status} className={`${LOOK} ${COLOURS[status]}`}>
+      {words(status)}
+    </span>
+  );
+}
