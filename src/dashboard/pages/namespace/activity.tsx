@@ -1,3 +1,174 @@
-export default function Page() {
-  return null;
+import { Link, useSearch } from '@tanstack/react-router';
+import { useEffect, useRef } from 'react';
+import { graphql } from '../../graphql/graphql.ts';
+import { useFollow } from '../../live/follow.ts';
+import { Empty } from '../../ui/empty.tsx';
+import { words } from '../../ui/format.ts';
+import { LiveDot } from '../../ui/live-dot.tsx';
+import { Load, useAsk } from '../../ui/load.tsx';
+import { Paging, useAfter } from '../../ui/paging.tsx';
+import { Ago } from '../../ui/time.tsx';
+import { AuditEntries, AuditFilters, AuditRow, useAuditFilter } from './audit-entries.tsx';
+import { NamespaceFrame } from './frame.tsx';
+
+const EventsQuery = graphql(`
+  query NamespaceEvents($namespace: String!, $after: String) {
+    namespace(name: $namespace) {
+      id
+      events(first: 50, after: $after) {
+        pageInfo { hasNextPage endCursor }
+        nodes { id cursor type subject timestamp payload }
+      }
+    }
+  }
+`);
+
+const EventChanges = graphql(`
+  subscription EventChanges($namespaces: [String!]!) { events(namespaces: $namespaces) { id cursor } }
+`);
+
+const AuditQuery = graphql(
+  `
+  query NamespaceAudit($namespace: String!, $after: String, $action: AuditAction, $actor: String) {
+    namespace(name: $namespace) {
+      id
+      auditLog(first: 50, after: $after, action: $action, actor: $actor) {
+        pageInfo { hasNextPage endCursor }
+        nodes { id ...AuditRow }
+      }
+    }
+  }
+`,
+  [AuditRow],
+);
+
+/** What happened in a namespace; for its administrators, who changed what, too (`?log=audit`). */
+export default function Activity() {
+  const { log } = useSearch({ strict: false });
+  return (
+    <NamespaceFrame tab="Activity">
+      {({ name, viewerRole }) => (
+        <div className="max-w-4xl">
+          {viewerRole === 'ADMIN' && (
+            <nav aria-label="Logs" className="mb-4 flex gap-4 text-sm">
+              {([undefined, 'audit'] as const).map((each) => (
+                <Link
+                  key={each ?? 'events'}
+                  to="/$namespace/-/activity"
+                  params={{ namespace: name }}
+                  search={{ log: each }}
+                  aria-current={log === each ? 'page' : undefined}
+                  className="link aria-[current=page]:font-semibold aria-[current=page]:text-ink"
+                >
+                  {each ? 'Audit log' : 'Events'}
+                </Link>
+              ))}
+            </nav>
+          )}
+          {log === 'audit' ? (
+            viewerRole === 'ADMIN' ? (
+              <Audit namespace={name} />
+            ) : (
+              <Empty title="Only administrators see the audit log">
+                <p>It says who changed what in {name}.</p>
+              </Empty>
+            )
+          ) : (
+            <Events namespace={name} />
+          )}
+        </div>
+      )}
+    </NamespaceFrame>
+  );
+}
+
+/** Many events come at once; the list is asked again for all of them. */
+const TOGETHER_MS = 300;
+
+function Events({ namespace }: { namespace: string }) {
+  const after = useAfter();
+  const asked = useAsk({ query: EventsQuery, variables: { namespace, after } });
+  const timer = useRef<ReturnType<typeof setTimeout>>(undefined);
+  const again = useRef(asked.again);
+  again.current = asked.again;
+  useEffect(() => () => clearTimeout(timer.current), []);
+  const soon = () => {
+    timer.current ??= setTimeout(() => {
+      timer.current = undefined;
+      again.current();
+    }, TOGETHER_MS);
+  };
+  // Later pages do not change by what happens now.
+  const live = useFollow(EventChanges, after ? null : namespace, {
+    variables: () => ({ namespaces: [namespace] }),
+    onData: soon,
+    onLive: soon,
+  });
+  return (
+    <section aria-labelledby="events">
+      <div className="mb-3 flex items-center gap-3">
+        <h2 id="events">Events</h2>
+        {!after && <LiveDot state={live} />}
+      </div>
+      <Load asked={asked} of={(data) => data.namespace?.events} what="list">
+        {({ nodes, pageInfo }) =>
+          nodes.length === 0 ? (
+            <Empty title="Nothing has happened yet" level={3}>
+              <p>What happens to repositories and jobs of {namespace} is shown here.</p>
+            </Empty>
+          ) : (
+            <>
+              <ul className="rows">
+                {nodes.map((event) => (
+                  <li key={event.id} className="text-sm" data-event={event.type}>
+                    <p className="font-medium">
+                      {words(event.type)}{' '}
+                      <span className="font-normal break-all">{nameIn(event.payload)}</span>
+                    </p>
+                    <p className="text-dim">
+                      <Ago at={event.timestamp} />
+                    </p>
+                  </li>
+                ))}
+              </ul>
+              <Paging pageInfo={pageInfo} />
+            </>
+          )
+        }
+      </Load>
+    </section>
+  );
+}
+
+/** Of what it tells, by name: payloads of jobs and of repositories have it in different places. */
+function nameIn(payload: unknown): string {
+  const { data } = (payload ?? {}) as { data?: Record<string, unknown> };
+  const named = [data?.repository, data?.job, data].map((each) => each as Record<string, unknown>);
+  for (const each of named) {
+    const name = each?.full_name ?? each?.name;
+    if (typeof name === 'string') return name;
+  }
+  return '';
+}
+
+function Audit({ namespace }: { namespace: string }) {
+  const after = useAfter();
+  const filter = useAuditFilter();
+  const asked = useAsk({ query: AuditQuery, variables: { namespace, after, ...filter } });
+  return (
+    <section aria-labelledby="audit">
+      <h2 id="audit" className="mb-3">
+        Audit log
+      </h2>
+      <AuditFilters />
+      <Load asked={asked} of={(data) => data.namespace?.auditLog} what="list">
+        {({ nodes, pageInfo }) => (
+          <>
+            <AuditEntries entries={nodes} />
+            <Paging pageInfo={pageInfo} />
+          </>
+        )}
+      </Load>
+    </section>
+  );
 }

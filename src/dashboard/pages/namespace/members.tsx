@@ -1,3 +1,203 @@
-export default function Page() {
-  return null;
+import { useState } from 'react';
+import { useAct } from '../../graphql/act.ts';
+import { graphql } from '../../graphql/graphql.ts';
+import { start } from '../../start.ts';
+import { Button } from '../../ui/button.tsx';
+import { Confirm } from '../../ui/dialog.tsx';
+import { Field, Input, Select } from '../../ui/field.tsx';
+import { words } from '../../ui/format.ts';
+import { Load, useAsk } from '../../ui/load.tsx';
+import { notify } from '../../ui/notices.tsx';
+import { Paging, useAfter } from '../../ui/paging.tsx';
+import { ProblemBox } from '../../ui/problem.tsx';
+import { Ago } from '../../ui/time.tsx';
+import { NamespaceFrame } from './frame.tsx';
+
+const MembersQuery = graphql(`
+  query Members($namespace: String!, $after: String) {
+    namespace(name: $namespace) {
+      id
+      members(first: 50, after: $after) {
+        totalCount
+        pageInfo { hasNextPage endCursor }
+        nodes { id role createdAt user { id username } }
+      }
+    }
+  }
+`);
+
+const SetMember = graphql(`
+  mutation SetMember($namespace: String!, $username: String!, $role: Role!) {
+    setMember(input: { namespace: $namespace, username: $username, role: $role }) {
+      member { id role user { id username } }
+    }
+  }
+`);
+
+const RemoveMember = graphql(`
+  mutation RemoveMember($namespace: String!, $username: String!) {
+    removeMember(input: { namespace: $namespace, username: $username }) { id }
+  }
+`);
+
+type Role = 'READ' | 'WRITE' | 'ADMIN';
+const ROLES: [Role, string][] = [
+  ['READ', 'read: sees repositories and jobs'],
+  ['WRITE', 'write: pushes and runs jobs, too'],
+  ['ADMIN', 'admin: manages members, webhooks and settings, too'],
+];
+
+/** Who works in a namespace, with which role. */
+export default function MembersPage() {
+  return (
+    <NamespaceFrame tab="Members">
+      {({ name, viewerRole }) => <Members namespace={name} manages={viewerRole === 'ADMIN'} />}
+    </NamespaceFrame>
+  );
+}
+
+function Members({ namespace, manages }: { namespace: string; manages: boolean }) {
+  const after = useAfter();
+  const asked = useAsk({ query: MembersQuery, variables: { namespace, after } });
+  const set = useAct(SetMember, { changes: ['Member'] });
+  const remove = useAct(RemoveMember, { changes: ['Member'] });
+  const [removing, setRemoving] = useState<string | null>(null);
+  return (
+    <div className="max-w-3xl space-y-8">
+      {manages ? (
+        <Add namespace={namespace} />
+      ) : (
+        <p className="text-sm text-dim">Administrators of {namespace} add and remove members.</p>
+      )}
+      <section aria-labelledby="members">
+        <h2 id="members" className="mb-2">
+          Members
+        </h2>
+        {set.problem && (
+          <div className="mb-3">
+            <ProblemBox problem={set.problem} />
+          </div>
+        )}
+        <Load asked={asked} of={(data) => data.namespace?.members} what="list">
+          {({ nodes, pageInfo, totalCount }) => (
+            <>
+              <ul className="rows">
+                {nodes.map(({ id, role, createdAt, user: { username } }) => (
+                  <li key={id} className="flex flex-wrap items-center gap-x-4 gap-y-2">
+                    <div className="min-w-0 flex-1 basis-40">
+                      <p className="font-medium break-all">
+                        {username}
+                        {username === start.viewer?.username && (
+                          <span className="ml-2 text-sm font-normal text-dim">me</span>
+                        )}
+                      </p>
+                      <p className="text-sm text-dim">
+                        since <Ago at={createdAt} />
+                      </p>
+                    </div>
+                    {manages && username !== namespace ? (
+                      <>
+                        <Select
+                          aria-label={`Role of ${username}`}
+                          className="w-auto text-sm"
+                          value={role}
+                          disabled={set.busy}
+                          onChange={async ({ target }) => {
+                            const next = target.value as Role;
+                            const { data } = await set.run({ namespace, username, role: next });
+                            if (data) notify(`${username} has the role ${words(next)}.`);
+                          }}
+                        >
+                          {ROLES.map(([value]) => (
+                            <option key={value} value={value}>
+                              {words(value)}
+                            </option>
+                          ))}
+                        </Select>
+                        <Button
+                          look="danger"
+                          aria-label={`Remove ${username}`}
+                          onClick={() => setRemoving(username)}
+                        >
+                          Remove
+                        </Button>
+                      </>
+                    ) : (
+                      <span className="text-sm text-dim">{words(role)}</span>
+                    )}
+                  </li>
+                ))}
+              </ul>
+              <Paging pageInfo={pageInfo} total={totalCount} />
+            </>
+          )}
+        </Load>
+      </section>
+      {removing && (
+        <Confirm
+          title={`Remove ${removing} from ${namespace}?`}
+          verb="Remove"
+          onClose={() => setRemoving(null)}
+          act={async () => {
+            const { problem } = await remove.run({ namespace, username: removing });
+            if (!problem) notify(`${removing} is no member any more.`);
+            return problem;
+          }}
+        >
+          <p>
+            What is private in {namespace} is closed to {removing} at once.
+            {removing === start.viewer?.username &&
+              ' That is you: somebody else must add you again.'}
+          </p>
+        </Confirm>
+      )}
+    </div>
+  );
+}
+
+function Add({ namespace }: { namespace: string }) {
+  const add = useAct(SetMember, { changes: ['Member'], fields: ['username', 'role'] });
+  const [username, setUsername] = useState('');
+  const [role, setRole] = useState<Role>('WRITE');
+  return (
+    <section aria-labelledby="add">
+      <h2 id="add" className="mb-2">
+        Add a member
+      </h2>
+      <form
+        className="space-y-3"
+        onSubmit={async (event) => {
+          event.preventDefault();
+          const { data } = await add.run({ namespace, username: username.trim(), role });
+          if (!data) return;
+          notify(`${username} is a member.`);
+          setUsername('');
+        }}
+      >
+        <div className="grid gap-3 sm:grid-cols-2">
+          <Field label="User name" problem={add.fault('username')}>
+            <Input
+              value={username}
+              onChange={({ target }) => setUsername(target.value)}
+              required
+              autoComplete="off"
+            />
+          </Field>
+          <Field label="Role" problem={add.fault('role')}>
+            <Select value={role} onChange={({ target }) => setRole(target.value as Role)}>
+              {ROLES.map(([value, label]) => (
+                <option key={value} value={value}>
+                  {label}
+                </option>
+              ))}
+            </Select>
+          </Field>
+        </div>
+        {add.problem && <ProblemBox problem={add.problem} />}
+        <Button type="submit" look="primary" busy={add.busy}>
+          Add
+        </Button>
+      </form>
+    </section>
+  );
 }

@@ -1,3 +1,82 @@
-export default function Page() {
-  return null;
+import { useNavigate } from '@tanstack/react-router';
+import { useState } from 'react';
+import { useAct } from '../../graphql/act.ts';
+import { graphql } from '../../graphql/graphql.ts';
+import { start } from '../../start.ts';
+import { Button } from '../../ui/button.tsx';
+import { Empty } from '../../ui/empty.tsx';
+import { Field, Input, Select } from '../../ui/field.tsx';
+import { NotFound } from '../../ui/not-found.tsx';
+import { notify } from '../../ui/notices.tsx';
+import { PageTitle } from '../../ui/page.tsx';
+import { ProblemBox } from '../../ui/problem.tsx';
+import { PLANS, type Plan } from '../server/plans.ts';
+
+const CreateOrganization = graphql(`
+  mutation CreateOrganization($name: String!, $plan: Plan!) {
+    createOrganization(input: { name: $name, plan: $plan }) { namespace { id name } }
+  }
+`);
+
+/** The form for an organization, which the operator makes. */
+export default function NewOrganization() {
+  const create = useAct(CreateOrganization, { changes: ['Namespace'], fields: ['name', 'plan'] });
+  const [name, setName] = useState('');
+  const [plan, setPlan] = useState<Plan>('FREE');
+  const go = useNavigate();
+  if (!start.viewer) return <NotFound />;
+  return (
+    <div className="mx-auto max-w-xl">
+      <PageTitle title="New organization">
+        A namespace that several users work in, each with a role.
+      </PageTitle>
+      {start.viewer.operator ? (
+        <form
+          className="space-y-5"
+          onSubmit={async (event) => {
+            event.preventDefault();
+            const { data } = await create.run({ name, plan });
+            if (!data) return;
+            notify(`The organization ${name} is made. Add its members.`);
+            void go({ to: '/$namespace/-/members', params: { namespace: name } });
+          }}
+        >
+          <Field
+            label="Name"
+            hint="1 to 39 of a-z, 0-9 and -, with no hyphen at either end"
+            problem={create.fault('name')}
+          >
+            <Input
+              value={name}
+              onChange={({ target }) => setName(target.value)}
+              required
+              maxLength={39}
+              autoComplete="off"
+              autoFocus
+            />
+          </Field>
+          <Field label="Plan" hint="Sets its quotas" problem={create.fault('plan')}>
+            <Select value={plan} onChange={({ target }) => setPlan(target.value as Plan)}>
+              {PLANS.map(([value, label]) => (
+                <option key={value} value={value}>
+                  {label}
+                </option>
+              ))}
+            </Select>
+          </Field>
+          {create.problem && <ProblemBox problem={create.problem} />}
+          <Button type="submit" look="primary" busy={create.busy}>
+            Create the organization
+          </Button>
+        </form>
+      ) : (
+        <Empty title="The operator makes organizations">
+          <p>
+            {start.viewer.username} is no operator of this server. Ask whoever runs it for an
+            organization, with its name and who is to administer it.
+          </p>
+        </Empty>
+      )}
+    </div>
+  );
 }

@@ -1,3 +1,124 @@
-export default function Page() {
-  return null;
+import { useState } from 'react';
+import { useAct } from '../../graphql/act.ts';
+import { graphql } from '../../graphql/graphql.ts';
+import { Button } from '../../ui/button.tsx';
+import { Confirm } from '../../ui/dialog.tsx';
+import { count, size, words } from '../../ui/format.ts';
+import { Load, useAsk } from '../../ui/load.tsx';
+import { notify } from '../../ui/notices.tsx';
+import { Paging, useAfter } from '../../ui/paging.tsx';
+import { Ago } from '../../ui/time.tsx';
+import { NamespaceFrame } from './frame.tsx';
+
+const SettingsQuery = graphql(`
+  query NamespaceSettings($namespace: String!, $after: String) {
+    namespace(name: $namespace) {
+      id
+      kind
+      plan
+      createdAt
+      viewerRole
+      keptArtifacts(first: 50, after: $after) {
+        totalCount
+        pageInfo { hasNextPage endCursor }
+        nodes { jobId jobName jobDeletedAt artifacts { fileCount sizeBytes downloadUrl } }
+      }
+    }
+  }
+`);
+
+const DeleteKept = graphql(`
+  mutation DeleteKept($jobId: ID!) { deleteKeptArtifacts(input: { jobId: $jobId }) { id } }
+`);
+
+/** The plan of a namespace, and artifacts that outlived their jobs. */
+export default function NamespaceSettings() {
+  return (
+    <NamespaceFrame tab="Settings">{({ name }) => <Settings namespace={name} />}</NamespaceFrame>
+  );
+}
+
+function Settings({ namespace }: { namespace: string }) {
+  const after = useAfter();
+  const asked = useAsk({ query: SettingsQuery, variables: { namespace, after } });
+  const remove = useAct(DeleteKept, { changes: ['KeptArtifacts', 'KeptArtifactsConnection'] });
+  const [deleting, setDeleting] = useState<{ jobId: string; jobName: string } | null>(null);
+  return (
+    <Load asked={asked} of={(data) => data.namespace} what="namespace">
+      {({ kind, plan, createdAt, viewerRole, keptArtifacts: kept }) => (
+        <div className="max-w-3xl space-y-8">
+          <section aria-labelledby="plan">
+            <h2 id="plan" className="mb-2">
+              Plan
+            </h2>
+            <p className="text-sm">
+              {plan ? `The plan is ${words(plan)}.` : 'You may not see the plan.'}{' '}
+              <span className="text-dim">
+                It sets rate limits and quotas; the operator of the server changes it.{' '}
+                {kind === 'USER' ? 'The user' : 'The organization'} is here since{' '}
+                <Ago at={createdAt} />.
+              </span>
+            </p>
+          </section>
+          <section aria-labelledby="kept">
+            <h2 id="kept" className="mb-1">
+              Kept artifacts
+            </h2>
+            <p className="mb-3 text-sm text-dim">
+              Of jobs whose record was deleted without them. They take storage until somebody
+              deletes them.
+            </p>
+            {kept && kept.nodes.length > 0 ? (
+              <>
+                <ul className="rows">
+                  {kept.nodes.map(({ jobId, jobName, jobDeletedAt, artifacts }) => (
+                    <li key={jobId} className="flex flex-wrap items-center gap-x-4 gap-y-2">
+                      <div className="min-w-0 flex-1 basis-60">
+                        <p className="font-medium break-all">{jobName}</p>
+                        <p className="text-sm text-dim">
+                          {count(artifacts.fileCount, 'file')}, {size(artifacts.sizeBytes)} · job
+                          deleted <Ago at={jobDeletedAt} />
+                        </p>
+                      </div>
+                      <a href={artifacts.downloadUrl} className="link text-sm" download>
+                        Download
+                      </a>
+                      {viewerRole !== 'READ' && (
+                        <Button
+                          look="danger"
+                          aria-label={`Delete the artifacts of ${jobName}`}
+                          onClick={() => setDeleting({ jobId, jobName })}
+                        >
+                          Delete
+                        </Button>
+                      )}
+                    </li>
+                  ))}
+                </ul>
+                <Paging pageInfo={kept.pageInfo} total={kept.totalCount} />
+              </>
+            ) : (
+              <p className="card px-4 py-3 text-sm text-dim">There are none.</p>
+            )}
+          </section>
+          {deleting && (
+            <Confirm
+              title={`Delete the artifacts of ${deleting.jobName}?`}
+              verb="Delete them"
+              name={deleting.jobName}
+              onClose={() => setDeleting(null)}
+              act={async () => {
+                const { problem } = await remove.run({ jobId: deleting.jobId });
+                if (problem) return problem;
+                notify(`The artifacts of ${deleting.jobName} are deleted.`);
+                asked.again();
+              }}
+            >
+              <p>The files are deleted for good.</p>
+            </Confirm>
+          )}
+        </div>
+      )}
+    </Load>
+  );
 }

@@ -1,3 +1,167 @@
-export default function Page() {
-  return null;
+import { useNavigate, useSearch } from '@tanstack/react-router';
+import { lazy, Suspense, useMemo } from 'react';
+import { graphql } from '../../graphql/graphql.ts';
+import { Empty } from '../../ui/empty.tsx';
+import { Checkbox, Field, Input, Select } from '../../ui/field.tsx';
+import { count, duration, money } from '../../ui/format.ts';
+import { Load, useAsk } from '../../ui/load.tsx';
+import { Paging, useAfter } from '../../ui/paging.tsx';
+import { NamespaceFrame } from './frame.tsx';
+
+const CostChart = lazy(() => import('./cost-chart.tsx'));
+
+const UsageQuery = graphql(`
+  query NamespaceUsageRows(
+    $namespace: String!, $from: Date!, $to: Date!, $period: UsagePeriod, $byUser: Boolean!, $after: String
+  ) {
+    namespace(name: $namespace) {
+      id
+      usage(first: 100, after: $after, from: $from, to: $to, period: $period, byUser: $byUser) {
+        totalCount
+        pageInfo { hasNextPage endCursor }
+        nodes { from to jobs runtimeSeconds gpuSeconds cost user { id username } }
+      }
+      whole: usage(first: 1, from: $from, to: $to) {
+        nodes { jobs runtimeSeconds gpuSeconds cost }
+      }
+    }
+  }
+`);
+
+const DAY_MS = 86_400_000;
+/** In UTC, as the days of the contract are. */
+function dayBefore(days: number): string {
+  return new Date(Date.now() - days * DAY_MS).toISOString().slice(0, 10);
+}
+const DAY = /^\d{4}-\d\d-\d\d$/;
+
+/** What the jobs of a namespace used and cost. The days and the division stand in the address. */
+export default function UsagePage() {
+  return (
+    <NamespaceFrame tab="Usage">
+      {({ name, viewerRole }) => <Usage namespace={name} isAdmin={viewerRole === 'ADMIN'} />}
+    </NamespaceFrame>
+  );
+}
+
+function Usage({ namespace, isAdmin }: { namespace: string; isAdmin: boolean }) {
+  const search = useSearch({ strict: false });
+  const from = DAY.test(search.from ?? '') ? (search.from as string) : dayBefore(29);
+  const to = DAY.test(search.to ?? '') ? (search.to as string) : dayBefore(0);
+  const period = search.period === 'month' ? 'MONTH' : 'DAY';
+  const byUser = isAdmin && search.by === 'user';
+  const after = useAfter();
+  const asked = useAsk({
+    query: UsageQuery,
+    variables: { namespace, from, to, period: byUser ? null : period, byUser, after },
+  });
+  const go = useNavigate();
+  const set = (change: Record<string, string | undefined>) =>
+    go({ to: '.', search: (old) => ({ ...old, after: undefined, ...change }), replace: true });
+  return (
+    <div className="max-w-4xl space-y-6">
+      <div className="grid items-end gap-3 sm:grid-cols-4">
+        <Field label="From">
+          <Input
+            type="date"
+            value={from}
+            onChange={({ target }) => set({ from: target.value || undefined })}
+          />
+        </Field>
+        <Field label="To">
+          <Input
+            type="date"
+            value={to}
+            onChange={({ target }) => set({ to: target.value || undefined })}
+          />
+        </Field>
+        <Field label="By">
+          <Select
+            value={period}
+            disabled={byUser}
+            onChange={({ target }) =>
+              set({ period: target.value === 'MONTH' ? 'month' : undefined })
+            }
+          >
+            <option value="DAY">day</option>
+            <option value="MONTH">month</option>
+          </Select>
+        </Field>
+        {isAdmin && (
+          <Checkbox
+            label="By user"
+            checked={byUser}
+            onChange={({ target }) => set({ by: target.checked ? 'user' : undefined })}
+          />
+        )}
+      </div>
+      <Load asked={asked} of={(data) => data.namespace} what="usage">
+        {({ usage, whole }) => {
+          const sum = whole?.nodes[0];
+          if (!usage || usage.totalCount === 0)
+            return (
+              <Empty title="No job ran in these days">
+                <p>What jobs use, and what that costs, is shown here. Days are in UTC.</p>
+              </Empty>
+            );
+          return (
+            <>
+              {sum && (
+                <p className="text-sm">
+                  <span className="text-2xl font-semibold tabular-nums">{money(sum.cost)}</span>{' '}
+                  <span className="text-dim">
+                    for {count(sum.jobs, 'job')} that ended, {duration(sum.runtimeSeconds)} of
+                    running, {duration(sum.gpuSeconds)} of GPUs
+                  </span>
+                </p>
+              )}
+              {!byUser && <Chart rows={usage.nodes} />}
+              {/* biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable with the keyboard. */}
+              <section tabIndex={0} aria-label="Usage as a table" className="card overflow-x-auto">
+                <table className="w-full text-right text-sm whitespace-nowrap tabular-nums">
+                  <thead>
+                    <tr className="border-b border-line text-dim [&>th]:px-4 [&>th]:py-2 [&>th]:font-medium">
+                      <th className="text-left">{byUser ? 'User' : 'Days'}</th>
+                      <th>Jobs ended</th>
+                      <th>Running</th>
+                      <th>GPUs</th>
+                      <th>Cost</th>
+                    </tr>
+                  </thead>
+                  <tbody className="divide-y divide-line [&_td]:px-4 [&_td]:py-1.5 [&_th]:px-4">
+                    {usage.nodes.map((row) => (
+                      <tr key={`${row.from} ${row.user?.id}`}>
+                        <th scope="row" className="text-left font-normal">
+                          {byUser
+                            ? (row.user?.username ?? 'one who is gone')
+                            : row.from === row.to
+                              ? row.from
+                              : `${row.from} to ${row.to}`}
+                        </th>
+                        <td>{row.jobs}</td>
+                        <td>{duration(row.runtimeSeconds)}</td>
+                        <td>{duration(row.gpuSeconds)}</td>
+                        <td>{money(row.cost)}</td>
+                      </tr>
+                    ))}
+                  </tbody>
+                </table>
+              </section>
+              <Paging pageInfo={usage.pageInfo} total={usage.totalCount} />
+            </>
+          );
+        }}
+      </Load>
+    </div>
+  );
+}
+
+function Chart({ rows }: { rows: readonly { from: string; cost: string }[] }) {
+  const days = useMemo(() => rows.map(({ from }) => from), [rows]);
+  const costs = useMemo(() => rows.map(({ cost }) => Number(cost)), [rows]);
+  return (
+    <Suspense fallback={<div style={{ height: 200 }} />}>
+      <CostChart days={days} costs={costs} />
+    </Suspense>
+  );
 }

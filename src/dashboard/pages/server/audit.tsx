@@ -1,3 +1,47 @@
-export default function Page() {
-  return null;
+import { graphql } from '../../graphql/graphql.ts';
+import { start } from '../../start.ts';
+import { Load, useAsk } from '../../ui/load.tsx';
+import { Paging, useAfter } from '../../ui/paging.tsx';
+import {
+  AuditEntries,
+  AuditFilters,
+  AuditRow,
+  useAuditFilter,
+} from '../namespace/audit-entries.tsx';
+import { SettingsFrame } from '../settings/frame.tsx';
+
+const AuditQuery = graphql(
+  `
+  query ServerAudit($after: String, $action: AuditAction, $actor: String) {
+    auditLog(first: 50, after: $after, action: $action, actor: $actor) {
+      pageInfo { hasNextPage endCursor }
+      nodes { id ...AuditRow }
+    }
+  }
+`,
+  [AuditRow],
+);
+
+/** Who changed what on the server, the newest first. */
+export default function AuditPage() {
+  const after = useAfter();
+  const filter = useAuditFilter();
+  const asked = useAsk({
+    query: AuditQuery,
+    variables: { after, ...filter },
+    pause: !start.viewer?.operator,
+  });
+  return (
+    <SettingsFrame title="Audit log" operator>
+      <AuditFilters />
+      <Load asked={asked} of={(data) => data.auditLog} what="list">
+        {({ nodes, pageInfo }) => (
+          <>
+            <AuditEntries entries={nodes} />
+            <Paging pageInfo={pageInfo} />
+          </>
+        )}
+      </Load>
+    </SettingsFrame>
+  );
 }

@@ -1,3 +1,68 @@
-export default function Page() {
-  return null;
+import { graphql } from '../../graphql/graphql.ts';
+import { CopyButton } from '../../ui/copy.tsx';
+import { Load, useAsk } from '../../ui/load.tsx';
+import { SettingsFrame } from '../settings/frame.tsx';
+
+const HealthQuery = graphql(`
+  query ServerHealth {
+    health { status }
+    version { build commit version }
+    sshHostKeys { type fingerprint publicKey }
+  }
+`);
+
+/** Whether the server is well, which version it is, and by which keys SSH knows it. */
+export default function HealthPage() {
+  const asked = useAsk({ query: HealthQuery });
+  return (
+    <SettingsFrame title="Health" operator>
+      <Load asked={asked} of={(data) => data} what="page">
+        {({ health, version, sshHostKeys }) => (
+          <div className="space-y-8">
+            <dl className="rows text-sm [&>div]:flex [&>div]:gap-4 [&_dt]:w-36 [&_dt]:text-dim">
+              <div>
+                <dt>Health</dt>
+                <dd>{health.status}</dd>
+              </div>
+              <div>
+                <dt>Version</dt>
+                <dd>{version.build}</dd>
+              </div>
+              <div>
+                <dt>Commit</dt>
+                <dd className="min-w-0 break-all">{version.commit ?? 'not known'}</dd>
+              </div>
+              <div>
+                <dt>Contract</dt>
+                <dd>{version.version}</dd>
+              </div>
+            </dl>
+            <section aria-labelledby="host-keys">
+              <h2 id="host-keys" className="mb-1">
+                SSH host keys
+              </h2>
+              <p className="mb-3 text-sm text-dim">
+                Who connects for the first time compares what SSH shows with these.
+              </p>
+              {sshHostKeys.length > 0 ? (
+                <ul className="rows">
+                  {sshHostKeys.map(({ type, fingerprint, publicKey }) => (
+                    <li key={fingerprint} className="flex items-center gap-2">
+                      <div className="min-w-0 flex-1">
+                        <p className="font-medium">{type}</p>
+                        <code className="text-[13px] break-all text-dim">{fingerprint}</code>
+                      </div>
+                      <CopyButton text={publicKey} label={`Copy the public key ${type}`} />
+                    </li>
+                  ))}
+                </ul>
+              ) : (
+                <p className="card px-4 py-3 text-sm text-dim">SSH is off on this server.</p>
+              )}
+            </section>
+          </div>
+        )}
+      </Load>
+    </SettingsFrame>
+  );
 }

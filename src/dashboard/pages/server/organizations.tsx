@@ -1,3 +1,84 @@
-export default function Page() {
-  return null;
+import { Link, useSearch } from '@tanstack/react-router';
+import { graphql } from '../../graphql/graphql.ts';
+import { start } from '../../start.ts';
+import { ButtonLink } from '../../ui/button.tsx';
+import { Load, useAsk } from '../../ui/load.tsx';
+import { Paging, useAfter } from '../../ui/paging.tsx';
+import { Ago } from '../../ui/time.tsx';
+import { SettingsFrame } from '../settings/frame.tsx';
+import { PlanSelect } from './plan-select.tsx';
+import { SearchField } from './search-field.tsx';
+
+const OrganizationsQuery = graphql(`
+  query Organizations($text: String, $after: String) {
+    organizations(first: 50, text: $text, after: $after) {
+      totalCount
+      pageInfo { hasNextPage endCursor }
+      nodes { id name plan createdAt }
+    }
+  }
+`);
+
+/** The organizations of the server, for the operator. */
+export default function OrganizationsPage() {
+  const { text } = useSearch({ strict: false });
+  const after = useAfter();
+  const asked = useAsk({
+    query: OrganizationsQuery,
+    variables: { text, after },
+    pause: !start.viewer?.operator,
+  });
+  return (
+    <SettingsFrame
+      title="Organizations"
+      operator
+      actions={
+        <ButtonLink to="/new/organization" look="primary">
+          New organization
+        </ButtonLink>
+      }
+    >
+      <SearchField label="Name" />
+      <Load asked={asked} of={(data) => data.organizations} what="list">
+        {({ nodes, pageInfo, totalCount }) =>
+          nodes.length === 0 ? (
+            <p className="card px-4 py-3 text-sm text-dim">
+              {text ? 'No organization is called so.' : 'There is no organization yet.'}
+            </p>
+          ) : (
+            <>
+              <ul className="rows">
+                {nodes.map(({ id, name, plan, createdAt }) => (
+                  <li key={id} className="flex flex-wrap items-center gap-x-4 gap-y-2">
+                    <div className="min-w-0 flex-1 basis-56">
+                      <Link
+                        to="/$namespace"
+                        params={{ namespace: name }}
+                        className="font-medium break-all hover:underline"
+                      >
+                        {name}
+                      </Link>
+                      <p className="text-sm text-dim">
+                        since <Ago at={createdAt} />
+                      </p>
+                    </div>
+                    <PlanSelect namespace={name} plan={plan} />
+                    <Link
+                      to="/$namespace/-/members"
+                      params={{ namespace: name }}
+                      aria-label={`Members of ${name}`}
+                      className="link text-sm"
+                    >
+                      Members
+                    </Link>
+                  </li>
+                ))}
+              </ul>
+              <Paging pageInfo={pageInfo} total={totalCount} />
+            </>
+          )
+        }
+      </Load>
+    </SettingsFrame>
+  );
 }

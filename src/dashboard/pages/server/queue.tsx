@@ -1,3 +1,64 @@
-export default function Page() {
-  return null;
+import { graphql } from '../../graphql/graphql.ts';
+import { start } from '../../start.ts';
+import { Empty } from '../../ui/empty.tsx';
+import { duration, words } from '../../ui/format.ts';
+import { Load, useAsk } from '../../ui/load.tsx';
+import { useEvery } from '../../ui/repeat.ts';
+import { SettingsFrame } from '../settings/frame.tsx';
+
+const QueueQuery = graphql(`
+  query ServerQueue {
+    queue { gpu region running waiting oldestWait gpusOffered }
+  }
+`);
+
+const AGAIN_MS = 3_000;
+
+/** Where jobs wait or run, by GPU and region. */
+export default function QueuePage() {
+  const operator = Boolean(start.viewer?.operator);
+  const asked = useAsk({ query: QueueQuery, pause: !operator });
+  useEvery(operator ? AGAIN_MS : null, asked.again);
+  return (
+    <SettingsFrame title="Queue" operator about="Asked for anew every 3 seconds.">
+      <Load asked={asked} of={(data) => data.queue} what="queue">
+        {(pools) =>
+          pools.length === 0 ? (
+            <Empty title="No job waits or runs">
+              <p>Jobs of all namespaces are counted here, by GPU and region.</p>
+            </Empty>
+          ) : (
+            // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable with the keyboard.
+            <section tabIndex={0} aria-label="Queue" className="card overflow-x-auto">
+              <table className="w-full text-right text-sm whitespace-nowrap tabular-nums">
+                <thead>
+                  <tr className="border-b border-line text-dim [&>th]:px-4 [&>th]:py-2 [&>th]:font-medium">
+                    <th className="text-left">GPU and region</th>
+                    <th>Waiting</th>
+                    <th>Longest wait</th>
+                    <th>Running</th>
+                    <th>GPUs of all machines</th>
+                  </tr>
+                </thead>
+                <tbody className="divide-y divide-line [&_td]:px-4 [&_td]:py-1.5 [&_th]:px-4">
+                  {pools.map(({ gpu, region, running, waiting, oldestWait, gpusOffered }) => (
+                    <tr key={`${gpu} ${region}`}>
+                      <th scope="row" className="text-left font-normal">
+                        {gpu === 'NONE' ? 'CPU' : gpu.replaceAll('_', ' ')},{' '}
+                        {words(region).replaceAll(' ', '-')}
+                      </th>
+                      <td>{waiting}</td>
+                      <td>{oldestWait === null ? '–' : duration(oldestWait)}</td>
+                      <td>{running}</td>
+                      <td>{gpusOffered ?? '–'}</td>
+                    </tr>
+                  ))}
+                </tbody>
+              </table>
+            </section>
+          )
+        }
+      </Load>
+    </SettingsFrame>
+  );
 }

@@ -1,0 +1,53 @@
+import { useEffect, useRef } from 'react';
+import UPlot from 'uplot';
+import 'uplot/dist/uPlot.min.css';
+import { money } from '../../ui/format.ts';
+
+const HEIGHT = 200;
+
+/** What each day or month cost, as bars. Who cannot see it has the table below. */
+export default function CostChart({ days, costs }: { days: string[]; costs: number[] }) {
+  const place = useRef<HTMLDivElement>(null);
+  useEffect(() => {
+    const element = place.current;
+    if (!element) return;
+    const style = getComputedStyle(element);
+    const line = style.getPropertyValue('border-color');
+    const fill = style.getPropertyValue('accent-color');
+    const axis = { stroke: style.color, grid: { stroke: line, width: 1 } };
+    const chart = new UPlot(
+      {
+        width: element.clientWidth,
+        height: HEIGHT,
+        // Days of the contract are in UTC.
+        tzDate: (seconds) => UPlot.tzDate(new Date(seconds * 1_000), 'Etc/UTC'),
+        cursor: { show: false },
+        legend: { show: false },
+        scales: { y: { range: (_u, _min, highest) => [0, Math.max(highest * 1.1, 0.01)] } },
+        axes: [axis, { ...axis, size: 72, values: (_u, ticks) => ticks.map(money) }],
+        series: [
+          {},
+          { fill, paths: UPlot.paths.bars?.({ size: [0.7, 40] }), points: { show: false } },
+        ],
+      },
+      [days.map((day) => Date.parse(day) / 1_000), costs],
+      element,
+    );
+    const resized = new ResizeObserver(() =>
+      chart.setSize({ width: element.clientWidth, height: HEIGHT }),
+    );
+    resized.observe(element);
+    return () => {
+      resized.disconnect();
+      chart.destroy();
+    };
+  }, [days, costs]);
+  return (
+    <div
+      ref={place}
+      role="img"
+      aria-label="The cost over time; the table below has the numbers"
+      className="min-w-0 overflow-hidden border-line text-dim accent-accent"
+    />
+  );
+}
