@@ -71,7 +71,7 @@ export function Delivery({ delivery, webhookId }: { delivery: DeliveryRow; webho
         <Button
           busy={again.busy}
           disabled={delivery.status === 'PENDING'}
-          aria-label={`Send ${sentAs(delivery.eventType)} again`}
+          aria-label={`Send again: ${sentAs(delivery.eventType)}`}
           onClick={async () => {
             const { data } = await again.run({ webhookId, deliveryId: delivery.id });
             if (data) notify('It is sent again.');
