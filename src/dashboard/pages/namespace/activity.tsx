@@ -123,7 +123,7 @@ function Events({ namespace }: { namespace: string }) {
                   <li key={event.id} className="text-sm" data-event={event.type}>
                     <p className="font-medium">
                       {words(event.type)}{' '}
-                      <span className="font-normal break-all">{nameIn(event.payload)}</span>
+                      <Subject namespace={namespace} type={event.type} payload={event.payload} />
                     </p>
                     <p className="text-dim">
                       <Ago at={event.timestamp} />
@@ -140,15 +140,29 @@ function Events({ namespace }: { namespace: string }) {
   );
 }
 
-/** Of what it tells, by name: payloads of jobs and of repositories have it in different places. */
-function nameIn(payload: unknown): string {
-  const { data } = (payload ?? {}) as { data?: Record<string, unknown> };
-  const named = [data?.repository, data?.job, data].map((each) => each as Record<string, unknown>);
-  for (const each of named) {
-    const name = each?.full_name ?? each?.name;
-    if (typeof name === 'string') return name;
-  }
-  return '';
+/** What it tells of, as a link where it still is. */
+function Subject({
+  namespace,
+  type,
+  payload,
+}: {
+  namespace: string;
+  type: string;
+  payload: unknown;
+}) {
+  const { name } = (payload ?? {}) as { name?: unknown };
+  if (typeof name !== 'string') return null;
+  const look = 'font-normal break-all link';
+  if (type.endsWith('_DELETED')) return <span className="font-normal break-all">{name}</span>;
+  return type.startsWith('JOB_') ? (
+    <Link to="/$namespace/-/jobs/$job" params={{ namespace, job: name }} className={look}>
+      {name}
+    </Link>
+  ) : (
+    <Link to="/$namespace/$repository" params={{ namespace, repository: name }} className={look}>
+      {name}
+    </Link>
+  );
 }
 
 function Audit({ namespace }: { namespace: string }) {

@@ -4,9 +4,25 @@ import 'uplot/dist/uPlot.min.css';
 import { money } from '../../ui/format.ts';
 
 const HEIGHT = 200;
+const DAY = 86_400;
+
+function seconds(day: string): number {
+  return Date.parse(day) / 1_000;
+}
 
 /** What each day or month cost, as bars. Who cannot see it has the table below. */
-export default function CostChart({ days, costs }: { days: string[]; costs: number[] }) {
+export default function CostChart({
+  days,
+  costs,
+  from,
+  to,
+}: {
+  days: string[];
+  costs: number[];
+  /** The first and the last day that were asked for: days without jobs are no rows. */
+  from: string;
+  to: string;
+}) {
   const place = useRef<HTMLDivElement>(null);
   useEffect(() => {
     const element = place.current;
@@ -20,17 +36,20 @@ export default function CostChart({ days, costs }: { days: string[]; costs: numb
         width: element.clientWidth,
         height: HEIGHT,
         // Days of the contract are in UTC.
-        tzDate: (seconds) => UPlot.tzDate(new Date(seconds * 1_000), 'Etc/UTC'),
+        tzDate: (at) => UPlot.tzDate(new Date(at * 1_000), 'Etc/UTC'),
         cursor: { show: false },
         legend: { show: false },
-        scales: { y: { range: (_u, _min, highest) => [0, Math.max(highest * 1.1, 0.01)] } },
+        scales: {
+          x: { range: [seconds(from) - DAY, seconds(to) + DAY] },
+          y: { range: (_u, _min, highest) => [0, Math.max(highest * 1.1, 0.0001)] },
+        },
         axes: [axis, { ...axis, size: 72, values: (_u, ticks) => ticks.map(money) }],
         series: [
           {},
           { fill, paths: UPlot.paths.bars?.({ size: [0.7, 40] }), points: { show: false } },
         ],
       },
-      [days.map((day) => Date.parse(day) / 1_000), costs],
+      [days.map(seconds), costs],
       element,
     );
     const resized = new ResizeObserver(() =>
@@ -41,7 +60,7 @@ export default function CostChart({ days, costs }: { days: string[]; costs: numb
       resized.disconnect();
       chart.destroy();
     };
-  }, [days, costs]);
+  }, [days, costs, from, to]);
   return (
     <div
       ref={place}

@@ -115,7 +115,7 @@ function Usage({ namespace, isAdmin }: { namespace: string; isAdmin: boolean }) 
                   </span>
                 </p>
               )}
-              {!byUser && <Chart rows={usage.nodes} />}
+              {!byUser && <Chart rows={usage.nodes} from={from} to={to} />}
               {/* biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable with the keyboard. */}
               <section tabIndex={0} aria-label="Usage as a table" className="card overflow-x-auto">
                 <table className="w-full text-right text-sm whitespace-nowrap tabular-nums">
@@ -156,12 +156,20 @@ function Usage({ namespace, isAdmin }: { namespace: string; isAdmin: boolean }) 
   );
 }
 
-function Chart({ rows }: { rows: readonly { from: string; cost: string }[] }) {
-  const days = useMemo(() => rows.map(({ from }) => from), [rows]);
+function Chart({
+  rows,
+  from,
+  to,
+}: {
+  rows: readonly { from: string; cost: string }[];
+  from: string;
+  to: string;
+}) {
+  const days = useMemo(() => rows.map((row) => row.from), [rows]);
   const costs = useMemo(() => rows.map(({ cost }) => Number(cost)), [rows]);
   return (
     <Suspense fallback={<div style={{ height: 200 }} />}>
-      <CostChart days={days} costs={costs} />
+      <CostChart days={days} costs={costs} from={from} to={to} />
     </Suspense>
   );
 }
