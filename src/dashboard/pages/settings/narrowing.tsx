@@ -9,8 +9,8 @@ import { Checkbox, Field, Input } from '../../ui/field.tsx';
 import { useAsk } from '../../ui/load.tsx';
 import { Radio } from './scopes.tsx';
 
-const MyNamespaces = graphql(`
-  query MyNamespaces {
+const NamespacesOfMine = graphql(`
+  query NamespacesOfMine {
     viewer {
       id
       namespace { id name viewerRole }
@@ -21,7 +21,7 @@ const MyNamespaces = graphql(`
 
 /** The viewer's own namespace and organizations. */
 export function useMyNamespaces() {
-  const { data } = useAsk({ query: MyNamespaces });
+  const { data } = useAsk({ query: NamespacesOfMine });
   if (!data?.viewer) return [];
   return [data.viewer.namespace, ...(data.viewer.organizations?.nodes ?? [])];
 }
