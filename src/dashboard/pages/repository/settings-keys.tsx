@@ -1,0 +1,140 @@
+import { useState } from 'react';
+import { useAct } from '../../graphql/act.ts';
+import { graphql } from '../../graphql/graphql.ts';
+import { Button } from '../../ui/button.tsx';
+import { Confirm } from '../../ui/dialog.tsx';
+import { Checkbox, Field, Input, TextArea } from '../../ui/field.tsx';
+import { Load, useAsk } from '../../ui/load.tsx';
+import { ProblemBox } from '../../ui/problem.tsx';
+import { Ago } from '../../ui/time.tsx';
+import type { RepositoryData } from './frame.tsx';
+
+const KeysQuery = graphql(`
+  query DeployKeys($namespace: String!, $name: String!) {
+    repository(namespace: $namespace, name: $name) {
+      id
+      deployKeys(first: 100) { nodes { id title fingerprint write createdAt lastUsedAt } }
+    }
+  }
+`);
+
+const AddKey = graphql(`
+  mutation AddDeployKey($input: AddDeployKeyInput!) {
+    addDeployKey(input: $input) { deployKey { id title } }
+  }
+`);
+
+const DeleteKey = graphql(`
+  mutation DeleteDeployKey($input: DeleteDeployKeyInput!) {
+    deleteDeployKey(input: $input) { id }
+  }
+`);
+
+/** Keys of machines, for this repository alone. */
+export function DeployKeys({ repository }: { repository: RepositoryData }) {
+  const { namespace, name } = repository;
+  const asked = useAsk({ query: KeysQuery, variables: { namespace, name } });
+  const remove = useAct(DeleteKey, { changes: ['DeployKey', 'DeployKeyConnection'] });
+  const [leaving, setLeaving] = useState<{ id: string; title: string } | null>(null);
+  return (
+    <section aria-labelledby="keys" className="space-y-3">
+      <h2 id="keys">Deploy keys</h2>
+      <p className="text-sm text-dim">SSH keys of machines, for this repository alone.</p>
+      <Load asked={asked} of={(data) => data.repository?.deployKeys} what="list of keys">
+        {({ nodes }) =>
+          nodes.length > 0 && (
+            <ul className="rows text-sm">
+              {nodes.map((key) => (
+                <li key={key.id} className="flex items-center gap-3">
+                  <div className="min-w-0 flex-1">
+                    <p className="font-medium break-words">
+                      {key.title}{' '}
+                      <span className="font-normal text-dim">
+                        {key.write ? 'reads and pushes' : 'reads'}
+                      </span>
+                    </p>
+                    <code className="text-xs break-all">{key.fingerprint}</code>
+                    <p className="text-dim">
+                      added <Ago at={key.createdAt} /> · used <Ago at={key.lastUsedAt} />
+                    </p>
+                  </div>
+                  <Button
+                    look="danger"
+                    aria-label={`Delete ${key.title}`}
+                    onClick={() => setLeaving(key)}
+                  >
+                    Delete
+                  </Button>
+                </li>
+              ))}
+            </ul>
+          )
+        }
+      </Load>
+      <KeyForm repositoryId={repository.id} />
+      {leaving && (
+        <Confirm
+          title={`Delete ${leaving.title}?`}
+          verb="Delete the key"
+          onClose={() => setLeaving(null)}
+          act={async () => (await remove.run({ input: { id: leaving.id } })).problem}
+        >
+          <p>What uses it cannot read the repository any more.</p>
+        </Confirm>
+      )}
+    </section>
+  );
+}
+
+const NONE = { title: '', key: '', write: false };
+
+function KeyForm({ repositoryId }: { repositoryId: string }) {
+  const [input, setInput] = useState(NONE);
+  const add = useAct(AddKey, {
+    changes: ['DeployKey', 'DeployKeyConnection'],
+    fields: ['title', 'key'],
+  });
+  return (
+    <details className="card p-4">
+      <summary className="text-sm font-medium">Add a deploy key</summary>
+      <form
+        className="mt-4 space-y-4"
+        onSubmit={async (event) => {
+          event.preventDefault();
+          const { data } = await add.run({ input: { repositoryId, ...input } });
+          if (data) setInput(NONE);
+        }}
+      >
+        <Field label="Title" problem={add.fault('title')}>
+          <Input
+            required
+            value={input.title}
+            onChange={({ target }) => setInput({ ...input, title: target.value })}
+          />
+        </Field>
+        <Field
+          label="Public key"
+          hint="The line of a .pub file: ssh-ed25519 AAAA…"
+          problem={add.fault('key')}
+        >
+          <TextArea
+            required
+            rows={3}
+            className="font-mono text-[13px]"
+            value={input.key}
+            onChange={({ target }) => setInput({ ...input, key: target.value })}
+          />
+        </Field>
+        <Checkbox
+          label="It may push"
+          checked={input.write}
+          onChange={({ target }) => setInput({ ...input, write: target.checked })}
+        />
+        {add.problem && <ProblemBox problem={add.problem} />}
+        <Button type="submit" busy={add.busy} disabled={!input.title || !input.key}>
+          Add the key
+        </Button>
+      </form>
+    </details>
+  );
+}

@@ -1,0 +1,172 @@
+import { useState } from 'react';
+import { useAct } from '../../graphql/act.ts';
+import { graphql } from '../../graphql/graphql.ts';
+import { Button } from '../../ui/button.tsx';
+import { Checkbox, Field, Input, Select } from '../../ui/field.tsx';
+import { Load, useAsk } from '../../ui/load.tsx';
+import { notify } from '../../ui/notices.tsx';
+import { ProblemBox } from '../../ui/problem.tsx';
+import type { RepositoryData } from './frame.tsx';
+
+const RulesQuery = graphql(`
+  query BranchRules($namespace: String!, $name: String!) {
+    repository(namespace: $namespace, name: $name) {
+      id
+      branchRules(first: 100) {
+        nodes { pattern pushRole pushers allowsForcePushes allowsDeletions }
+      }
+    }
+  }
+`);
+
+const SetRule = graphql(`
+  mutation SetBranchRule($input: SetBranchRuleInput!) {
+    setBranchRule(input: $input) { repository { id } }
+  }
+`);
+
+const DeleteRule = graphql(`
+  mutation DeleteBranchRule($input: DeleteBranchRuleInput!) {
+    deleteBranchRule(input: $input) { repository { id } }
+  }
+`);
+
+type Rule = {
+  pattern: string;
+  pushRole: 'READ' | 'WRITE' | 'ADMIN';
+  pushers: string[];
+  allowsForcePushes: boolean;
+  allowsDeletions: boolean;
+};
+
+/** Who may push to which branches. */
+export function BranchRules({ repository }: { repository: RepositoryData }) {
+  const { id, namespace, name } = repository;
+  const asked = useAsk({ query: RulesQuery, variables: { namespace, name } });
+  const remove = useAct(DeleteRule);
+  const put = useAct(SetRule);
+  async function drop(rule: Rule): Promise<void> {
+    const { data } = await remove.run({ input: { id, pattern: rule.pattern } });
+    if (data)
+      notify(`The rule for ${rule.pattern} was deleted.`, () =>
+        put.run({ input: { id, ...rule } }),
+      );
+  }
+  return (
+    <section aria-labelledby="rules" className="space-y-3">
+      <h2 id="rules">Branch rules</h2>
+      <Load asked={asked} of={(data) => data.repository?.branchRules} what="list of rules">
+        {({ nodes }) =>
+          nodes.length === 0 ? (
+            <p className="text-sm text-dim">
+              There is none: who may write may push to every branch.
+            </p>
+          ) : (
+            <ul className="rows text-sm">
+              {nodes.map((rule) => (
+                <li key={rule.pattern} className="flex items-center gap-3">
+                  <div className="min-w-0 flex-1">
+                    <code className="font-medium break-all">{rule.pattern}</code>
+                    <p className="text-dim">{inWords(rule)}</p>
+                  </div>
+                  <Button
+                    look="danger"
+                    busy={remove.busy}
+                    aria-label={`Delete the rule for ${rule.pattern}`}
+                    onClick={() => drop(rule)}
+                  >
+                    Delete
+                  </Button>
+                </li>
+              ))}
+            </ul>
+          )
+        }
+      </Load>
+      {remove.problem && <ProblemBox problem={remove.problem} />}
+      <RuleForm id={id} />
+    </section>
+  );
+}
+
+function inWords(rule: Rule): string {
+  const who = rule.pushRole === 'ADMIN' ? 'Administrators' : 'All who may write';
+  const beside = rule.pushers.length > 0 ? ` and ${rule.pushers.join(', ')}` : '';
+  const may = [
+    'push',
+    ...(rule.allowsForcePushes ? ['force-push'] : []),
+    ...(rule.allowsDeletions ? ['delete'] : []),
+  ];
+  return `${who}${beside} may ${may.join(', ')}.`;
+}
+
+const NONE = {
+  pattern: '',
+  pushRole: 'WRITE' as 'WRITE' | 'ADMIN',
+  pushers: '',
+  allowsForcePushes: false,
+  allowsDeletions: false,
+};
+
+function RuleForm({ id }: { id: string }) {
+  const [rule, setRule] = useState(NONE);
+  const put = useAct(SetRule, { fields: ['pattern', 'pushers'] });
+  const set = (change: Partial<typeof rule>) => setRule({ ...rule, ...change });
+  return (
+    <details className="card p-4">
+      <summary className="text-sm font-medium">Add or change a rule</summary>
+      <form
+        className="mt-4 space-y-4"
+        onSubmit={async (event) => {
+          event.preventDefault();
+          const pushers = rule.pushers.split(/[\s,]+/).filter(Boolean);
+          const { data } = await put.run({ input: { id, ...rule, pushers } });
+          if (data) setRule(NONE);
+        }}
+      >
+        <Field
+          label="Branches"
+          hint="A name, or a pattern: * stands for any characters but /, ** for any, ? for one."
+          problem={put.fault('pattern')}
+        >
+          <Input
+            required
+            placeholder="release/**"
+            value={rule.pattern}
+            onChange={({ target }) => set({ pattern: target.value })}
+          />
+        </Field>
+        <Field label="Who may push">
+          <Select
+            value={rule.pushRole}
+            onChange={({ target }) => set({ pushRole: target.value as 'WRITE' | 'ADMIN' })}
+          >
+            <option value="WRITE">All who may write</option>
+            <option value="ADMIN">Administrators</option>
+          </Select>
+        </Field>
+        <Field
+          label="And these users"
+          hint="Names of users, with spaces between."
+          problem={put.fault('pushers')}
+        >
+          <Input value={rule.pushers} onChange={({ target }) => set({ pushers: target.value })} />
+        </Field>
+        <Checkbox
+          label="Allow pushes that are not a fast-forward"
+          checked={rule.allowsForcePushes}
+          onChange={({ target }) => set({ allowsForcePushes: target.checked })}
+        />
+        <Checkbox
+          label="Allow deletion"
+          checked={rule.allowsDeletions}
+          onChange={({ target }) => set({ allowsDeletions: target.checked })}
+        />
+        {put.problem && <ProblemBox problem={put.problem} />}
+        <Button type="submit" busy={put.busy} disabled={!rule.pattern}>
+          Save the rule
+        </Button>
+      </form>
+    </details>
+  );
+}
