@@ -1,3 +1,158 @@
-export default function Page() {
-  return null;
+import { Link, useSearch } from '@tanstack/react-router';
+import { useState } from 'react';
+import { useAct } from '../../graphql/act.ts';
+import { graphql } from '../../graphql/graphql.ts';
+import type { Search } from '../../root.tsx';
+import { Button } from '../../ui/button.tsx';
+import { Lines } from '../../ui/copy.tsx';
+import { Confirm } from '../../ui/dialog.tsx';
+import { Empty } from '../../ui/empty.tsx';
+import { shortSha, subject } from '../../ui/format.ts';
+import { Load, useAsk } from '../../ui/load.tsx';
+import { Paging } from '../../ui/paging.tsx';
+import { Ago } from '../../ui/time.tsx';
+import { type RepositoryData, RepositoryFrame } from './frame.tsx';
+import { RefForm } from './ref-form.tsx';
+
+const BranchesQuery = graphql(`
+  query Branches($namespace: String!, $name: String!, $after: String) {
+    repository(namespace: $namespace, name: $name) {
+      id
+      branches(first: 50, after: $after) {
+        nodes { name sha commit { message author { name } committer { date } } }
+        pageInfo { hasNextPage endCursor }
+      }
+    }
+  }
+`);
+
+const CreateBranch = graphql(`
+  mutation CreateBranch($input: CreateBranchInput!) {
+    createBranch(input: $input) { repository { id branchCount } }
+  }
+`);
+
+const DeleteBranch = graphql(`
+  mutation DeleteBranch($input: DeleteBranchInput!) {
+    deleteBranch(input: $input) { repository { id branchCount } }
+  }
+`);
+
+export default function Branches() {
+  return (
+    <RepositoryFrame tab="Branches">
+      {(repository) => <BranchList repository={repository} />}
+    </RepositoryFrame>
+  );
+}
+
+function BranchList({ repository }: { repository: RepositoryData }) {
+  const { id, namespace, name, defaultBranch } = repository;
+  const { after } = useSearch({ strict: false }) as Search;
+  const asked = useAsk({ query: BranchesQuery, variables: { namespace, name, after } });
+  const create = useAct(CreateBranch, { fields: ['name', 'from'] });
+  const remove = useAct(DeleteBranch);
+  const [leaving, setLeaving] = useState<string | null>(null);
+  const mayWrite = ['WRITE', 'ADMIN'].includes(repository.owner.viewerRole ?? '');
+  const params = { namespace, repository: name };
+  return (
+    <div className="space-y-6">
+      <Load asked={asked} of={(data) => data.repository?.branches} what="list of branches">
+        {({ nodes, pageInfo }) =>
+          nodes.length === 0 ? (
+            <Empty title="There is no branch yet">
+              <p>The first push makes one:</p>
+              <div>
+                <Lines text={`git push -u origin ${defaultBranch}`} />
+              </div>
+            </Empty>
+          ) : (
+            <>
+              <ul className="rows text-sm">
+                {nodes.map(({ name: branch, sha, commit }) => (
+                  <li key={branch} className="flex flex-wrap items-center gap-x-4 gap-y-2">
+                    <div className="min-w-0 flex-1 basis-64">
+                      <p className="break-all">
+                        <Link
+                          to="/$namespace/$repository"
+                          params={params}
+                          search={{ ref: branch === defaultBranch ? undefined : branch }}
+                          className="font-medium hover:underline"
+                        >
+                          {branch}
+                        </Link>
+                        {branch === defaultBranch && (
+                          <span className="ml-2 rounded-full bg-hover px-2 text-xs text-dim">
+                            default
+                          </span>
+                        )}
+                      </p>
+                      <p className="truncate text-dim">
+                        <Link
+                          to="/$namespace/$repository/commit/$sha"
+                          params={{ ...params, sha }}
+                          className="hover:underline"
+                        >
+                          <code>{shortSha(sha)}</code> {commit && subject(commit.message)}
+                        </Link>
+                        {commit && (
+                          <>
+                            {' '}
+                            · {commit.author.name} <Ago at={commit.committer.date} />
+                          </>
+                        )}
+                      </p>
+                    </div>
+                    {branch !== defaultBranch && (
+                      <Link
+                        to="/$namespace/$repository/compare"
+                        params={params}
+                        search={{ base: defaultBranch, head: branch }}
+                        className="link"
+                        aria-label={`Compare ${branch} with ${defaultBranch}`}
+                      >
+                        Compare
+                      </Link>
+                    )}
+                    {mayWrite && branch !== defaultBranch && (
+                      <Button
+                        look="danger"
+                        aria-label={`Delete ${branch}`}
+                        onClick={() => setLeaving(branch)}
+                      >
+                        Delete
+                      </Button>
+                    )}
+                  </li>
+                ))}
+              </ul>
+              <Paging pageInfo={pageInfo} />
+              {mayWrite && (
+                <RefForm
+                  title="New branch"
+                  from={defaultBranch}
+                  act={create}
+                  submit={async (input) => {
+                    const made = await create.run({ input: { id, ...input } });
+                    return made.data !== undefined;
+                  }}
+                />
+              )}
+            </>
+          )
+        }
+      </Load>
+      {leaving !== null && (
+        <Confirm
+          title={`Delete ${leaving}?`}
+          verb="Delete the branch"
+          name={leaving}
+          onClose={() => setLeaving(null)}
+          act={async () => (await remove.run({ input: { id, name: leaving } })).problem}
+        >
+          <p>Commits that no other branch or tag has are lost.</p>
+        </Confirm>
+      )}
+    </div>
+  );
 }

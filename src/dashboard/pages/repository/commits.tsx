@@ -1,3 +1,80 @@
-export default function Page() {
-  return null;
+import { useSearch } from '@tanstack/react-router';
+import { graphql } from '../../graphql/graphql.ts';
+import type { Search } from '../../root.tsx';
+import { Lines } from '../../ui/copy.tsx';
+import { Empty } from '../../ui/empty.tsx';
+import { count } from '../../ui/format.ts';
+import { Load, useAsk } from '../../ui/load.tsx';
+import { Paging } from '../../ui/paging.tsx';
+import { CommitRow, CommitRowData } from './commit-row.tsx';
+import { type RepositoryData, RepositoryFrame } from './frame.tsx';
+import { RefPicker } from './ref-picker.tsx';
+
+const CommitsQuery = graphql(
+  `
+  query Commits($namespace: String!, $name: String!, $revision: String!, $after: String) {
+    repository(namespace: $namespace, name: $name) {
+      id
+      commits(revision: $revision, first: 50, after: $after) {
+        totalCount
+        nodes { sha ...CommitRow }
+        pageInfo { hasNextPage endCursor }
+      }
+    }
+  }
+`,
+  [CommitRowData],
+);
+
+/** The history of a branch, tag or commit. */
+export default function Commits() {
+  return (
+    <RepositoryFrame tab="Commits">
+      {(repository) =>
+        repository.branchCount === 0 ? (
+          <Empty title="There is no commit yet">
+            <div>
+              <Lines text={`git push -u origin ${repository.defaultBranch}`} />
+            </div>
+          </Empty>
+        ) : (
+          <History repository={repository} />
+        )
+      }
+    </RepositoryFrame>
+  );
+}
+
+function History({ repository }: { repository: RepositoryData }) {
+  const { namespace, name, defaultBranch } = repository;
+  const { ref, after } = useSearch({ strict: false }) as Search;
+  const variables = { namespace, name, revision: ref || defaultBranch, after };
+  const asked = useAsk({ query: CommitsQuery, variables });
+  return (
+    <>
+      <div className="mb-3 flex flex-wrap items-center gap-3">
+        <RefPicker namespace={namespace} name={name} />
+      </div>
+      <Load asked={asked} of={(data) => data.repository?.commits} what="branch, tag or commit">
+        {({ nodes, totalCount, pageInfo }) => (
+          <>
+            <p role="status" className="mb-2 text-sm text-dim">
+              {count(totalCount, 'commit')}
+            </p>
+            <ul className="rows">
+              {nodes.map((commit) => (
+                <CommitRow
+                  key={commit.sha}
+                  commit={commit}
+                  namespace={namespace}
+                  repository={name}
+                />
+              ))}
+            </ul>
+            <Paging pageInfo={pageInfo} />
+          </>
+        )}
+      </Load>
+    </>
+  );
 }

@@ -1,3 +1,174 @@
-export default function Page() {
-  return null;
+import { Link, useSearch } from '@tanstack/react-router';
+import { useState } from 'react';
+import { useAct } from '../../graphql/act.ts';
+import { graphql, type ResultOf } from '../../graphql/graphql.ts';
+import type { Search } from '../../root.tsx';
+import { Button } from '../../ui/button.tsx';
+import { Lines } from '../../ui/copy.tsx';
+import { Confirm } from '../../ui/dialog.tsx';
+import { Empty } from '../../ui/empty.tsx';
+import { shortSha, subject } from '../../ui/format.ts';
+import { Load, useAsk } from '../../ui/load.tsx';
+import { Paging } from '../../ui/paging.tsx';
+import { Ago } from '../../ui/time.tsx';
+import { ArchiveLinks } from './archive-links.tsx';
+import { type RepositoryData, RepositoryFrame } from './frame.tsx';
+import { RefForm } from './ref-form.tsx';
+
+const TagsQuery = graphql(`
+  query Tags($namespace: String!, $name: String!, $after: String) {
+    repository(namespace: $namespace, name: $name) {
+      id
+      tags(first: 50, after: $after) {
+        nodes {
+          name
+          sha
+          annotation { message tagger { name date } }
+          commit { message committer { date } }
+        }
+        pageInfo { hasNextPage endCursor }
+      }
+    }
+  }
+`);
+
+type Tag = NonNullable<
+  NonNullable<ResultOf<typeof TagsQuery>['repository']>['tags']
+>['nodes'][number];
+
+const CreateTag = graphql(`
+  mutation CreateTag($input: CreateTagInput!) {
+    createTag(input: $input) { repository { id tagCount } }
+  }
+`);
+
+const DeleteTag = graphql(`
+  mutation DeleteTag($input: DeleteTagInput!) {
+    deleteTag(input: $input) { repository { id tagCount } }
+  }
+`);
+
+export default function Tags() {
+  return (
+    <RepositoryFrame tab="Tags">
+      {(repository) => <TagList repository={repository} />}
+    </RepositoryFrame>
+  );
+}
+
+function TagList({ repository }: { repository: RepositoryData }) {
+  const { id, namespace, name, defaultBranch, branchCount } = repository;
+  const { after } = useSearch({ strict: false }) as Search;
+  const asked = useAsk({ query: TagsQuery, variables: { namespace, name, after } });
+  const create = useAct(CreateTag, { fields: ['name', 'from', 'message'] });
+  const remove = useAct(DeleteTag);
+  const [leaving, setLeaving] = useState<string | null>(null);
+  const mayWrite = ['WRITE', 'ADMIN'].includes(repository.owner.viewerRole ?? '');
+  return (
+    <div className="space-y-6">
+      <Load asked={asked} of={(data) => data.repository?.tags} what="list of tags">
+        {({ nodes, pageInfo }) =>
+          nodes.length === 0 ? (
+            <Empty title="There is no tag yet">
+              <p>A tag is a name for one commit, such as a release:</p>
+              <div>
+                <Lines text={'git tag -a v1.0 -m "The first release"\ngit push origin v1.0'} />
+              </div>
+            </Empty>
+          ) : (
+            <>
+              <ul className="rows text-sm">
+                {nodes.map((tag) => (
+                  <TagRow
+                    key={tag.name}
+                    tag={tag}
+                    repository={repository}
+                    onDelete={mayWrite ? () => setLeaving(tag.name) : undefined}
+                  />
+                ))}
+              </ul>
+              <Paging pageInfo={pageInfo} />
+            </>
+          )
+        }
+      </Load>
+      {mayWrite && branchCount > 0 && (
+        <RefForm
+          title="New tag"
+          from={defaultBranch}
+          withMessage
+          act={create}
+          submit={async (input) => {
+            const made = await create.run({ input: { id, ...input } });
+            return made.data !== undefined;
+          }}
+        />
+      )}
+      {leaving !== null && (
+        <Confirm
+          title={`Delete ${leaving}?`}
+          verb="Delete the tag"
+          name={leaving}
+          onClose={() => setLeaving(null)}
+          act={async () => (await remove.run({ input: { id, name: leaving } })).problem}
+        >
+          <p>Commits that no branch or other tag has are lost.</p>
+        </Confirm>
+      )}
+    </div>
+  );
+}
+
+function TagRow({
+  tag: { name: tag, sha, annotation, commit },
+  repository: { namespace, name },
+  onDelete,
+}: {
+  tag: Tag;
+  repository: RepositoryData;
+  onDelete?: () => void;
+}) {
+  const params = { namespace, repository: name };
+  return (
+    <li className="flex flex-wrap items-center gap-x-4 gap-y-2">
+      <div className="min-w-0 flex-1 basis-64">
+        <Link
+          to="/$namespace/$repository"
+          params={params}
+          search={{ ref: tag }}
+          className="font-medium break-all hover:underline"
+        >
+          {tag}
+        </Link>
+        {annotation && (
+          <p className="break-words whitespace-pre-wrap">{annotation.message.trim()}</p>
+        )}
+        <p className="truncate text-dim">
+          {commit ? (
+            <>
+              <Link
+                to="/$namespace/$repository/commit/$sha"
+                params={{ ...params, sha }}
+                className="hover:underline"
+              >
+                <code>{shortSha(sha)}</code> {!annotation && subject(commit.message)}
+              </Link>{' '}
+              · {annotation?.tagger && `${annotation.tagger.name} `}
+              <Ago at={annotation?.tagger?.date ?? commit.committer.date} />
+            </>
+          ) : (
+            <>
+              <code>{shortSha(sha)}</code> is no commit
+            </>
+          )}
+        </p>
+      </div>
+      {commit && <ArchiveLinks namespace={namespace} name={name} at={tag} />}
+      {onDelete && (
+        <Button look="danger" aria-label={`Delete ${tag}`} onClick={onDelete}>
+          Delete
+        </Button>
+      )}
+    </li>
+  );
 }

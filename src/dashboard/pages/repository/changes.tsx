@@ -1,0 +1,171 @@
+import { Link } from '@tanstack/react-router';
+import { useState } from 'react';
+import { type FragmentOf, graphql, type ResultOf, readFragment } from '../../graphql/graphql.ts';
+import { count, words } from '../../ui/format.ts';
+import { Pager } from '../../ui/page.tsx';
+import { PatchView } from './patch-view.tsx';
+
+export const ChangesData = graphql(`
+  fragment Changes on Changes {
+    additions
+    deletions
+    isTruncated
+    files(first: $files) {
+      totalCount
+      nodes {
+        path
+        oldPath
+        status
+        mode
+        oldMode
+        isBinary
+        additions
+        deletions
+        patch { text isTruncated }
+      }
+      pageInfo { hasNextPage }
+    }
+  }
+`);
+
+/** How many files come at once, and at most. */
+export const FILES = 20;
+const MOST = 100;
+/** More lines than these are shown when they are asked for. */
+const MANY_LINES = 400;
+
+/** What differs, file by file. */
+export function ChangesView({
+  changes: data,
+  namespace,
+  repository,
+  at,
+  files: shown,
+  onMore,
+  busy,
+}: {
+  changes: FragmentOf<typeof ChangesData>;
+  namespace: string;
+  repository: string;
+  /** The revision that has the files as they are after it. */
+  at: string;
+  files: number;
+  onMore: (files: number) => void;
+  busy: boolean;
+}) {
+  const { additions, deletions, isTruncated, files } = readFragment(ChangesData, data);
+  if (!files) return null;
+  return (
+    <section aria-label="Changes" className="space-y-4">
+      <h2 className="flex flex-wrap items-baseline gap-x-3 text-base">
+        {count(files.totalCount, 'file')} changed
+        <Counts additions={additions} deletions={deletions} />
+      </h2>
+      {isTruncated && (
+        <p className="text-sm text-dim">
+          These are the first of more than {files.totalCount}: the rest are not listed.
+        </p>
+      )}
+      {files.nodes.map((file) => (
+        <FileChange
+          key={`${file.oldPath}\0${file.path}`}
+          file={file}
+          namespace={namespace}
+          repository={repository}
+          at={at}
+        />
+      ))}
+      <Pager
+        hasMore={files.pageInfo.hasNextPage && shown < MOST}
+        onMore={() => onMore(MOST)}
+        busy={busy}
+      />
+      {files.pageInfo.hasNextPage && shown >= MOST && (
+        <p className="text-sm text-dim">
+          The first {MOST} are shown. <code>git diff</code> in a clone shows all.
+        </p>
+      )}
+    </section>
+  );
+}
+
+function Counts({ additions, deletions }: { additions: number | null; deletions: number | null }) {
+  if (additions === null || deletions === null) return null;
+  return (
+    <span className="text-sm font-normal whitespace-nowrap tabular-nums">
+      <span className="text-good">
+        +{additions}
+        <span className="sr-only"> lines added</span>
+      </span>{' '}
+      <span className="text-bad">
+        −{deletions}
+        <span className="sr-only"> lines removed</span>
+      </span>
+    </span>
+  );
+}
+
+type ChangedFile = NonNullable<ResultOf<typeof ChangesData>['files']>['nodes'][number];
+
+function FileChange({
+  file,
+  namespace,
+  repository,
+  at,
+}: {
+  file: ChangedFile;
+  namespace: string;
+  repository: string;
+  at: string;
+}) {
+  const { path, oldPath, status, isBinary, additions, deletions, patch, mode, oldMode } = file;
+  const lines = (additions ?? 0) + (deletions ?? 0);
+  const [isOpen, setOpen] = useState(lines <= MANY_LINES);
+  return (
+    <details
+      open={isOpen}
+      onToggle={({ currentTarget }) => setOpen(currentTarget.open)}
+      className="card overflow-hidden"
+      data-file={path}
+    >
+      <summary className="flex flex-wrap items-center gap-x-3 gap-y-1 bg-sunken px-4 py-2 text-sm">
+        <h3 className="min-w-0 font-mono text-[13px] font-medium break-all">
+          {oldPath !== null && oldPath !== path && `${oldPath} → `}
+          {path}
+        </h3>
+        {status !== 'MODIFIED' && (
+          <span className="rounded-full border border-line px-2 text-xs text-dim">
+            {words(status)}
+          </span>
+        )}
+        <Counts additions={additions} deletions={deletions} />
+      </summary>
+      {isOpen && (
+        <div className="border-t border-line">
+          <p className="flex flex-wrap gap-x-4 px-4 py-1.5 text-sm text-dim">
+            {status !== 'DELETED' && (
+              <Link
+                to="/$namespace/$repository/file/$"
+                params={{ namespace, repository, _splat: path }}
+                search={{ ref: at }}
+                className="link"
+              >
+                Show the file
+              </Link>
+            )}
+            {mode !== null && oldMode !== null && mode !== oldMode && (
+              <span>
+                Mode {oldMode} → {mode}
+              </span>
+            )}
+            {isBinary && <span>It is not compared line by line: it is no text, or large.</span>}
+          </p>
+          {patch?.text && <PatchView text={patch.text} path={path} />}
+          {patch?.isTruncated && (
+            <p className="px-4 py-2 text-sm text-dim">There is more, which is not shown.</p>
+          )}
+        </div>
+      )}
+    </details>
+  );
+}

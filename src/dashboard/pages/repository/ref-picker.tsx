@@ -1,0 +1,60 @@
+import { useNavigate, useSearch } from '@tanstack/react-router';
+import { graphql } from '../../graphql/graphql.ts';
+import type { Search } from '../../root.tsx';
+import { Select } from '../../ui/field.tsx';
+import { shortSha } from '../../ui/format.ts';
+import { useAsk } from '../../ui/load.tsx';
+
+const RefsQuery = graphql(`
+  query RefNames($namespace: String!, $name: String!) {
+    repository(namespace: $namespace, name: $name) {
+      id
+      defaultBranch
+      branches(first: 100) { nodes { name } }
+      tags(first: 100) { nodes { name } }
+    }
+  }
+`);
+
+/** The branch, tag or commit that is shown; it stands in the address. */
+export function RefPicker({ namespace, name }: { namespace: string; name: string }) {
+  const navigate = useNavigate();
+  const search = useSearch({ strict: false }) as Search;
+  const asked = useAsk({ query: RefsQuery, variables: { namespace, name } });
+  const { defaultBranch = '', branches, tags } = asked.data?.repository ?? {};
+  const current = search.ref || defaultBranch;
+  const branchNames = branches?.nodes.map((each) => each.name) ?? [];
+  const tagNames = tags?.nodes.map((each) => each.name) ?? [];
+  const isOther = current && !branchNames.includes(current) && !tagNames.includes(current);
+  return (
+    <Select
+      aria-label="Branch, tag or commit"
+      value={current}
+      onChange={({ target }) =>
+        navigate({
+          to: '.',
+          search: { ...search, ref: target.value === defaultBranch ? undefined : target.value },
+        })
+      }
+      className="w-auto max-w-60 py-1 text-sm"
+    >
+      {isOther && (
+        <option value={current}>
+          {/^[0-9a-f]{40}$/.test(current) ? shortSha(current) : current}
+        </option>
+      )}
+      <optgroup label="Branches">
+        {branchNames.map((each) => (
+          <option key={each}>{each}</option>
+        ))}
+      </optgroup>
+      {tagNames.length > 0 && (
+        <optgroup label="Tags">
+          {tagNames.map((each) => (
+            <option key={each}>{each}</option>
+          ))}
+        </optgroup>
+      )}
+    </Select>
+  );
+}
