@@ -17,6 +17,8 @@ export default defineConfig({
     manifest: true,
     emptyOutDir: true,
     reportCompressedSize: false,
+    // The grammar of C++, which is loaded when such a file is looked at.
+    chunkSizeWarningLimit: 1_000,
   },
   worker: { format: 'es' },
   server: { proxy: { [ELSEWHERE]: { target: SERVER } } },

@@ -1,3 +1,142 @@
-export default function Page() {
-  return null;
+import { Link, useNavigate, useParams, useSearch } from '@tanstack/react-router';
+import { graphql } from '../../graphql/graphql.ts';
+import type { Search } from '../../root.tsx';
+import { Button } from '../../ui/button.tsx';
+import { Empty } from '../../ui/empty.tsx';
+import { Input } from '../../ui/field.tsx';
+import { Load, useAsk } from '../../ui/load.tsx';
+import { RepositoryFrame } from './frame.tsx';
+import { RefPicker } from './ref-picker.tsx';
+
+const SearchQuery = graphql(`
+  query SearchFiles($namespace: String!, $name: String!, $text: String!, $ref: String) {
+    repository(namespace: $namespace, name: $name) {
+      id
+      fileSearch(text: $text, ref: $ref, first: 20) { paths isTruncated }
+      textSearch(text: $text, ref: $ref, first: 100, ignoresCase: true) {
+        lines { path line text }
+        isTruncated
+      }
+    }
+  }
+`);
+
+/** Finds files by their names and lines by their text. What is looked for stands in the address. */
+export default function SearchPage() {
+  const { namespace, repository } = useParams({ from: '/$namespace/$repository/search' });
+  const { q = '', ref } = useSearch({ strict: false }) as Search;
+  const navigate = useNavigate();
+  const asked = useAsk({
+    query: SearchQuery,
+    variables: { namespace, name: repository, text: q, ref },
+    pause: !q,
+  });
+  const params = (path: string) => ({ namespace, repository, _splat: path });
+  return (
+    <RepositoryFrame tab="Search">
+      {() => (
+        <>
+          <search className="mb-6">
+            <form
+              className="flex flex-wrap gap-2"
+              onSubmit={(event) => {
+                event.preventDefault();
+                const text = String(new FormData(event.currentTarget).get('q') ?? '');
+                void navigate({ to: '.', search: { q: text, ref } });
+              }}
+            >
+              <RefPicker namespace={namespace} name={repository} />
+              <Input
+                data-search
+                name="q"
+                type="search"
+                aria-label="Text or name of a file"
+                placeholder="Text or name of a file"
+                defaultValue={q}
+                className="w-full sm:w-80"
+              />
+              <Button type="submit">Search</Button>
+            </form>
+          </search>
+          {q && (
+            <Load asked={asked} of={(data) => data.repository} what="repository">
+              {({ fileSearch, textSearch }) => {
+                const paths = fileSearch?.paths ?? [];
+                const lines = textSearch?.lines ?? [];
+                if (paths.length + lines.length === 0)
+                  return <Empty title="Nothing has this text" />;
+                const files = [...new Set(lines.map(({ path }) => path))];
+                return (
+                  <div className="space-y-6">
+                    {paths.length > 0 && (
+                      <section aria-labelledby="names">
+                        <h2 id="names" className="mb-2">
+                          Files
+                        </h2>
+                        <ul className="rows text-sm [&>li]:py-2">
+                          {paths.map((path) => (
+                            <li key={path}>
+                              <Link
+                                to="/$namespace/$repository/file/$"
+                                params={params(path)}
+                                search={{ ref }}
+                                className="break-all hover:underline"
+                              >
+                                {path}
+                              </Link>
+                            </li>
+                          ))}
+                        </ul>
+                      </section>
+                    )}
+                    {files.length > 0 && (
+                      <section aria-labelledby="lines">
+                        <h2 id="lines" className="mb-2">
+                          Lines
+                        </h2>
+                        <div className="space-y-4">
+                          {files.map((path) => (
+                            <div key={path} className="card overflow-hidden">
+                              <h3 className="border-b border-line px-3 py-1.5 text-sm break-all">
+                                {path}
+                              </h3>
+                              <ul className="overflow-x-auto font-mono text-[12.5px] leading-6">
+                                {lines
+                                  .filter((each) => each.path === path)
+                                  .map(({ line, text }) => (
+                                    <li key={line} className="flex">
+                                      <Link
+                                        to="/$namespace/$repository/file/$"
+                                        params={params(path)}
+                                        search={{ ref }}
+                                        hash={`L${line}`}
+                                        className="flex w-max min-w-full hover:bg-hover"
+                                      >
+                                        <span className="w-14 shrink-0 pr-3 text-right text-dim">
+                                          {line}
+                                        </span>
+                                        <span className="whitespace-pre">{text}</span>
+                                      </Link>
+                                    </li>
+                                  ))}
+                              </ul>
+                            </div>
+                          ))}
+                        </div>
+                        {textSearch?.isTruncated && (
+                          <p className="mt-3 text-sm text-dim">
+                            There are more: a longer text finds fewer.
+                          </p>
+                        )}
+                      </section>
+                    )}
+                  </div>
+                );
+              }}
+            </Load>
+          )}
+        </>
+      )}
+    </RepositoryFrame>
+  );
 }

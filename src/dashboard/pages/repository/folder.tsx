@@ -1,0 +1,163 @@
+import { Link } from '@tanstack/react-router';
+import { File, FileSymlink, Folder, FolderGit2 } from 'lucide-react';
+import { lazy, Suspense } from 'react';
+import { graphql } from '../../graphql/graphql.ts';
+import { size, subject } from '../../ui/format.ts';
+import { Load, useAsk, Waiting } from '../../ui/load.tsx';
+import { Ago } from '../../ui/time.tsx';
+
+const Markdown = lazy(() => import('./markdown.tsx'));
+
+const FolderQuery = graphql(`
+  query Folder($namespace: String!, $name: String!, $path: String!, $ref: String) {
+    repository(namespace: $namespace, name: $name) {
+      id
+      tree(path: $path, ref: $ref) {
+        entries {
+          name
+          type
+          mode
+          sha
+          sizeBytes
+          lastCommit { sha message committer { date } }
+        }
+      }
+    }
+  }
+`);
+
+const ReadmeQuery = graphql(`
+  query Readme($namespace: String!, $name: String!, $path: String!, $ref: String) {
+    repository(namespace: $namespace, name: $name) {
+      id
+      file(path: $path, ref: $ref) { content }
+    }
+  }
+`);
+
+export type FolderOf = { namespace: string; name: string; path: string; ref?: string };
+
+/** A folder: its entries with the commit that changed each last, and its README. */
+export function FolderView({ namespace, name, path, ref }: FolderOf) {
+  const asked = useAsk({ query: FolderQuery, variables: { namespace, name, path, ref } });
+  return (
+    <Load asked={asked} of={(data) => data.repository?.tree} what="folder">
+      {({ entries }) => {
+        const readme = entries.find(
+          (entry) => /^readme(\.(md|markdown|txt))?$/i.test(entry.name) && entry.type === 'FILE',
+        );
+        const inFolder = (entry: string) => (path ? `${path}/${entry}` : entry);
+        return (
+          <div className="min-w-0 space-y-6">
+            <ul className="rows text-sm [&>li]:py-2">
+              {entries.map((entry) => (
+                <li
+                  key={entry.name}
+                  className="grid grid-cols-[1fr_auto] items-center gap-x-4 md:grid-cols-[16rem_1fr_8rem]"
+                >
+                  <EntryLink
+                    entry={entry}
+                    namespace={namespace}
+                    repository={name}
+                    path={inFolder(entry.name)}
+                    at={ref}
+                  />
+                  <span className="hidden min-w-0 truncate text-dim md:block">
+                    {entry.lastCommit && (
+                      <Link
+                        to="/$namespace/$repository/commit/$sha"
+                        params={{ namespace, repository: name, sha: entry.lastCommit.sha }}
+                        className="hover:underline"
+                      >
+                        {subject(entry.lastCommit.message)}
+                      </Link>
+                    )}
+                  </span>
+                  <span className="text-right text-dim">
+                    {entry.lastCommit ? (
+                      <Ago at={entry.lastCommit.committer.date} />
+                    ) : (
+                      entry.sizeBytes !== null && size(entry.sizeBytes)
+                    )}
+                  </span>
+                </li>
+              ))}
+            </ul>
+            {readme && (
+              <Readme namespace={namespace} name={name} path={inFolder(readme.name)} ref={ref} />
+            )}
+          </div>
+        );
+      }}
+    </Load>
+  );
+}
+
+/** A submodule's files are in another repository; a symbolic link leads to a path. */
+const SUBMODULE = '160000';
+const SYMLINK = '120000';
+
+function EntryLink({
+  entry: { name, type, mode, sha },
+  namespace,
+  repository,
+  path,
+  at,
+}: {
+  entry: { name: string; type: 'DIRECTORY' | 'FILE'; mode: string; sha: string };
+  namespace: string;
+  repository: string;
+  path: string;
+  at?: string;
+}) {
+  const Icon =
+    mode === SUBMODULE
+      ? FolderGit2
+      : mode === SYMLINK
+        ? FileSymlink
+        : type === 'DIRECTORY'
+          ? Folder
+          : File;
+  const content = (
+    <>
+      <Icon size={16} aria-hidden className="shrink-0 text-dim" />
+      <span className="truncate">{name}</span>
+    </>
+  );
+  if (mode === SUBMODULE)
+    return (
+      <span className="flex min-w-0 items-center gap-2">
+        {content}
+        <span className="text-dim">@ {sha.slice(0, 7)}</span>
+      </span>
+    );
+  return (
+    <Link
+      to={
+        type === 'DIRECTORY' ? '/$namespace/$repository/tree/$' : '/$namespace/$repository/file/$'
+      }
+      params={{ namespace, repository, _splat: path }}
+      search={{ ref: at }}
+      className="flex min-w-0 items-center gap-2 hover:underline"
+    >
+      {content}
+    </Link>
+  );
+}
+
+function Readme({ namespace, name, path, ref }: FolderOf) {
+  const asked = useAsk({ query: ReadmeQuery, variables: { namespace, name, path, ref } });
+  const content = asked.data?.repository?.file?.content;
+  if (content == null) return null;
+  return (
+    <section aria-label={path} className="card p-5 sm:p-8">
+      {/\.txt$|readme$/i.test(path) ? (
+        <pre className="overflow-x-auto text-[13px] whitespace-pre-wrap">{content}</pre>
+      ) : (
+        <Suspense fallback={<Waiting />}>
+          <Markdown namespace={namespace} repository={name} path={path} at={ref} text={content} />
+        </Suspense>
+      )}
+    </section>
+  );
+}

@@ -1,0 +1,126 @@
+import type { Browser } from 'playwright-core';
+import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
+import { expectUsable, openBrowser, visit } from '../browser.ts';
+import { type Client, startApp, type TestApp } from '../harness.ts';
+import { has, needs } from '../needs.ts';
+
+let browser: Browser;
+let app: TestApp;
+let ada: Client;
+
+beforeEach((ctx) => needs(ctx, 'chromium'));
+beforeAll(async () => {
+  if (!has('chromium')) return;
+  browser = await openBrowser();
+  app = await startApp();
+  ada = await app.user('ada');
+});
+afterAll(async () => {
+  await browser?.close();
+  await app?.[Symbol.asyncDispose]();
+});
+
+const commit = (name: string, message: string, files: Record<string, string>) =>
+  ada.gql(
+    `mutation ($input: CreateCommitInput!) { createCommit(input: $input) { commit { sha } } }`,
+    {
+      input: {
+        id: ids.get(name),
+        branch: 'main',
+        message,
+        changes: Object.entries(files).map(([path, content]) => ({ path, content })),
+      },
+    },
+  );
+
+const ids = new Map<string, string>();
+async function repository(name: string, more: object = {}): Promise<void> {
+  const { body } = await ada.post('/auth/v1/repository/ada', { name, ...more });
+  ids.set(name, body.id);
+}
+
+test('a repository is created, browsed and searched', async () => {
+  await using visitor = await visit(browser, app, { as: ada });
+  const { page } = visitor;
+  await page.goto('/ada');
+  await page.getByRole('heading', { name: 'There is no repository yet' }).waitFor();
+  await expectUsable(page);
+  await page.getByRole('link', { name: 'New repository' }).first().click();
+  await page.getByRole('button', { name: 'Create repository' }).click();
+  await page.getByText('A repository needs a name').waitFor();
+  await page.getByLabel('Name', { exact: true }).fill('clicked');
+  await page.getByRole('button', { name: 'Create repository' }).click();
+  await page.waitForURL('**/ada/clicked');
+
+  await repository('code');
+  await commit('code', 'Begin', {
+    'README.md': '# Hello\n\nSee [the source](src/main.ts).\n',
+    'src/main.ts': 'export const answer = 42;\nconsole.log(answer);\n',
+  });
+  await page.goto('/ada/code');
+  await page.getByRole('heading', { name: 'Hello' }).waitFor();
+  await expectUsable(page);
+  await page.getByRole('link', { name: 'the source' }).click();
+  await page.waitForURL('**/ada/code/file/src/main.ts');
+  // Its colours are loaded, and set in a way that the policy of the page allows.
+  await page.locator('span[style*="color"]', { hasText: 'export' }).first().waitFor();
+  await expectUsable(page);
+  await page.getByRole('link', { name: 'Line 2', exact: true }).click();
+  await expect.poll(() => new URL(page.url()).hash).toBe('#L2');
+  await page.getByRole('link', { name: 'Blame' }).click();
+  await page.getByRole('link', { name: /Begin/ }).waitFor();
+
+  await page.goto('/ada/code/search?q=answer');
+  await page.getByText('export const answer = 42;').waitFor();
+  await expectUsable(page);
+  visitor.expectQuiet();
+});
+
+test('what users write runs nothing and loads nothing from elsewhere', async () => {
+  const attacks = [
+    '<script>window.hit = 1</script>',
+    '<img src=x onerror="window.hit = 1">',
+    '<svg onload="window.hit = 1"></svg>',
+    '<iframe src="javascript:parent.hit = 1"></iframe>',
+    '<a href="javascript:window.hit = 1">press</a>',
+    '[press too](javascript:window.hit=1)',
+    '<form action="https://example.com"><button>send</button></form>',
+    '<style>body { display: none }</style>',
+    '![seen](https://example.com/track.png)',
+    '<img src="//example.com/track.png" alt="seen too">',
+    '<base href="https://example.com/">',
+  ].join('\n\n');
+  await repository('evil', { description: '<img src=x onerror="window.hit = 1">' });
+  await commit('evil', '<script>window.hit = 1</script>', {
+    'README.md': attacks,
+    '<img src=x onerror=alert(1)>.txt': attacks,
+  });
+  await using visitor = await visit(browser, app, { as: ada });
+  const { page, context } = visitor;
+  const asked: string[] = [];
+  context.on('request', (request) => asked.push(request.url()));
+  await page.goto('/ada/evil');
+  await page.getByRole('link', { name: 'seen', exact: true }).waitFor();
+  for (const link of await page.getByText(/^press/).all()) await link.click({ force: true });
+  await page.goto(`/ada/evil/file/${encodeURIComponent('<img src=x onerror=alert(1)>.txt')}`);
+  await page.getByText('window.hit').first().waitFor();
+  expect(await page.evaluate(() => 'hit' in window)).toBe(false);
+  expect(asked.filter((url) => !url.startsWith(app.base))).toEqual([]);
+  expect(page.url()).toContain(app.base);
+});
+
+test('who is not signed in sees what is public, and nothing else', async () => {
+  await repository('open', { visibility: 'public' });
+  await repository('shut');
+  await commit('open', 'Begin', { 'README.md': '# Come in' });
+  await using visitor = await visit(browser, app);
+  const { page } = visitor;
+  await page.goto('/ada/open');
+  await page.getByRole('heading', { name: 'Come in' }).waitFor();
+  await expectUsable(page);
+  visitor.expectQuiet();
+  await page.goto('/ada/shut');
+  await page.getByRole('heading', { name: 'There is no such repository' }).waitFor();
+  await page.getByRole('main').getByRole('button', { name: 'Sign in' }).click();
+  expect(new URL(page.url()).search).toBe(`?to=${encodeURIComponent('/ada/shut')}`);
+});
