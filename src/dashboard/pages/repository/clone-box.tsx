@@ -24,7 +24,7 @@ export function CloneBox({ repository }: { repository: RepositoryData }) {
           </button>
         ))}
       </div>
-      <Lines text={`git clone ${url}`} label="Clone" />
+      <Lines text={`git clone ${url}`} label="The line that clones it" />
       <p className="mt-2 text-sm text-dim">
         {kind === 'HTTP'
           ? 'The password is a token, under any user name.'
