@@ -46,10 +46,10 @@ test('a repository is created, browsed and searched', async () => {
   await page.getByRole('heading', { name: 'There is no repository yet' }).waitFor();
   await expectUsable(page);
   await page.getByRole('link', { name: 'New repository' }).first().click();
-  await page.getByRole('button', { name: 'Create repository' }).click();
-  await page.getByText('A repository needs a name').waitFor();
+  await page.getByLabel('Name', { exact: true }).fill('no name');
+  await page.getByText('must be 1 to 100 of letters').waitFor();
   await page.getByLabel('Name', { exact: true }).fill('clicked');
-  await page.getByRole('button', { name: 'Create repository' }).click();
+  await page.getByRole('button', { name: 'Create the repository' }).click();
   await page.waitForURL('**/ada/clicked');
 
   await repository('code');
