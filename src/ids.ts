@@ -14,6 +14,7 @@ export const PREFIXES = {
   ses: 'Session',
   sil: null,
   idn: null,
+  dev: null,
   wh: 'Webhook',
   evt: null,
   dlv: 'Delivery',

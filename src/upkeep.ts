@@ -2,6 +2,7 @@
 import { removeOldEntries } from './audit/retention.ts';
 import { removeOldSessions } from './auth/sign-in/sessions.ts';
 import { removeGoneServers } from './cluster/members.ts';
+import { removeOldDevices } from './devices/devices.ts';
 import { removeOldEvents } from './events/retention.ts';
 import { removeOldAnswers } from './http/kept-answers.ts';
 import { removeLeftMarked } from './jobs/artifacts/kept.ts';
@@ -20,6 +21,7 @@ export function upkeepOf(services: Services): Record<string, () => Promise<boole
     'removing old entries of the audit log': () => removeOldEntries(services, config.auditDays),
     'removing old answers to requests': () => removeOldAnswers(services),
     'removing sessions that are over': () => removeOldSessions(services),
+    'removing programs that have asked to sign in': () => removeOldDevices(services),
     'removing workers that are gone': () => removeGoneWorkers(services),
     'removing servers that are gone': () => removeGoneServers(services),
     'removing what nobody builds or removes any more': () => removeAbandoned(services),

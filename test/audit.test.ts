@@ -149,7 +149,13 @@ describe('every mutation leaves one entry, and a refused one none', () => {
 
   test('and every action is that of a mutation, of a push, or of signing in', () => {
     const known = Object.keys(AUDIT_ACTIONS);
-    const others = ['repository.push', 'secret.allow', 'session.create', 'identity.connect'];
+    const others = [
+      'repository.push',
+      'secret.allow',
+      'session.create',
+      'identity.connect',
+      'device.approve',
+    ];
     expect(known.sort()).toEqual([...new Set([...Object.values(ACTION_OF), ...others])].sort());
   });
 });

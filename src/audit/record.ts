@@ -26,6 +26,7 @@ export const AUDIT_ACTIONS = {
   'sign_in_link.create': 'An address that signs a user in once was made.',
   'identity.connect': 'A user connected an identity of an issuer, to sign in by it.',
   'identity.delete': 'A user took an identity away, by which they had signed in.',
+  'device.approve': 'A user let a program sign in as them, which had shown a code.',
   'deploy_key.add': 'A deploy key was added to a repository.',
   'deploy_key.delete': 'A deploy key of a repository was deleted.',
   'repository.create': 'A repository was created.',

@@ -5,12 +5,12 @@ import express, {
   type Response,
   type Router,
 } from 'express';
-import { forbidden, invalid, isUnexpected, toPublic } from '../errors.ts';
-import { readBytes } from '../http/body.ts';
+import { deviceRouter } from '../devices/http.ts';
+import { isUnexpected, toPublic } from '../errors.ts';
+import { demandFromHere, readForm, textOf } from '../http/forms.ts';
 import { escaped, sendPage } from '../http/page.ts';
 import {
   clearSessionCookie,
-  isFromHere,
   setAttemptCookie,
   setSessionCookie,
   takeAttemptCookie,
@@ -93,6 +93,8 @@ export function signInRouter(services: Services): Router {
       .all(otherMethod(['GET']));
   }
 
+  router.use(deviceRouter(services));
+
   router
     .route('/logout')
     .post(async (req, res) => {
@@ -129,25 +131,8 @@ async function endCurrent(services: Services, { viewer }: Request): Promise<void
     });
 }
 
-/** Or a page of another site could sign its visitors in as somebody else, or out. @throws AppError 403 */
-function demandFromHere(req: Request, urls: Services['urls']): void {
-  if (!isFromHere(req, urls)) throw forbidden('Only the pages of this server may do this');
-}
-
 function browserOf(req: Request): Browser {
   return { userAgent: req.get('user-agent') ?? '', ...originOf(req) };
-}
-
-/** Of a field that is there twice the first counts. @throws AppError 400, 413 */
-async function readForm(req: Request): Promise<URLSearchParams> {
-  if (!req.is('application/x-www-form-urlencoded'))
-    throw invalid(null, 'The body must be application/x-www-form-urlencoded');
-  return new URLSearchParams((await readBytes(req)).toString('utf8'));
-}
-
-/** Of a parameter that is there twice, or is none: nothing. */
-function textOf(value: unknown): string {
-  return typeof value === 'string' ? value : '';
 }
 
 /** A path of this server, to go on to; anything else leads home. */
