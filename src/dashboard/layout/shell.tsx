@@ -10,7 +10,8 @@ import { Crumbs } from './crumbs.tsx';
 import { NewMenu, UserMenu } from './menus.tsx';
 import { useShortcuts } from './shortcuts.ts';
 
-const GoTo = lazy(() => import('./go-to.tsx'));
+const loadGoTo = () => import('./go-to.tsx');
+const GoTo = lazy(loadGoTo);
 const Keys = lazy(() => import('./keys.tsx'));
 
 export function Shell() {
@@ -24,6 +25,11 @@ export function Shell() {
     shown.current = pathname;
     main.current?.focus({ preventScroll: true });
   }, [pathname]);
+  // Loaded before it is needed: what is typed right after Ctrl-K must arrive there.
+  useEffect(() => {
+    const timer = setTimeout(loadGoTo, 1_000);
+    return () => clearTimeout(timer);
+  }, []);
   useShortcuts({
     '?': () => setOpen('keys'),
     'mod+k': () => setOpen('go'),
