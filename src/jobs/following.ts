@@ -56,7 +56,6 @@ export async function openStream(
   key: JobKey,
   query: StreamQuery,
 ): Promise<OpenStream | null> {
-  checkTail(query.tail);
   return openStreamOf(services, viewer, await getJob(services, viewer, key, streamColumns), query);
 }
 
