@@ -1,4 +1,5 @@
 import { Link } from '@tanstack/react-router';
+import { ChevronRight } from 'lucide-react';
 import { useState } from 'react';
 import { type FragmentOf, graphql, type ResultOf, readFragment } from '../../graphql/graphql.ts';
 import { count, words } from '../../ui/format.ts';
@@ -125,10 +126,11 @@ function FileChange({
     <details
       open={isOpen}
       onToggle={({ currentTarget }) => setOpen(currentTarget.open)}
-      className="card overflow-hidden"
+      className="group card overflow-hidden"
       data-file={path}
     >
       <summary className="flex flex-wrap items-center gap-x-3 gap-y-1 bg-sunken px-4 py-2 text-sm">
+        <ChevronRight size={16} aria-hidden className="text-dim group-open:rotate-90" />
         <h3 className="min-w-0 font-mono text-[13px] font-medium break-all">
           {oldPath !== null && oldPath !== path && `${oldPath} → `}
           {path}
