@@ -10,6 +10,7 @@ import { Paging, useAfter } from '../../ui/paging.tsx';
 import { Ago } from '../../ui/time.tsx';
 import { browserName } from './browser-name.ts';
 import { SettingsFrame } from './frame.tsx';
+import { Identities } from './identities.tsx';
 
 const SessionsQuery = graphql(`
   query Sessions($after: String) {
@@ -97,6 +98,7 @@ export default function SessionsPage() {
               </ul>
               <Paging pageInfo={pageInfo} total={totalCount} />
             </div>
+            <Identities />
             <section aria-labelledby="everywhere">
               <h2 id="everywhere" className="mb-2">
                 Sign out everywhere
