@@ -55,8 +55,7 @@ function Settings({ namespace }: { namespace: string }) {
               {plan ? `The plan is ${words(plan)}.` : 'You may not see the plan.'}{' '}
               <span className="text-dim">
                 It sets rate limits and quotas; the operator of the server changes it.{' '}
-                {kind === 'USER' ? 'The user' : 'The organization'} is here since{' '}
-                <Ago at={createdAt} />.
+                {kind === 'USER' ? 'The user' : 'The organization'} was made <Ago at={createdAt} />.
               </span>
             </p>
           </section>

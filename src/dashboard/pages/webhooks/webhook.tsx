@@ -1,6 +1,7 @@
 import { useNavigate, useParams } from '@tanstack/react-router';
 import { useState } from 'react';
 import { useAct } from '../../graphql/act.ts';
+import { codeOf } from '../../graphql/client.ts';
 import { graphql, type ResultOf } from '../../graphql/graphql.ts';
 import { Button } from '../../ui/button.tsx';
 import { Confirm } from '../../ui/dialog.tsx';
@@ -43,10 +44,14 @@ type Hook = NonNullable<ResultOf<typeof WebhookQuery>['webhook']>;
 export default function WebhookPage() {
   const { webhook: id } = useParams({ strict: false }) as { webhook: string };
   const asked = useAsk({ query: WebhookQuery, variables: { id } });
+  const refused = asked.error && codeOf(asked.error) === 'FORBIDDEN';
   return (
-    <Load asked={asked} of={(data) => data.webhook} what="webhook">
-      {(webhook) => <Shown key={webhook.id} webhook={webhook} />}
-    </Load>
+    <>
+      {refused && <PageTitle title="Webhook">Only administrators see webhooks.</PageTitle>}
+      <Load asked={asked} of={(data) => data.webhook} what="webhook">
+        {(webhook) => <Shown key={webhook.id} webhook={webhook} />}
+      </Load>
+    </>
   );
 }
 
