@@ -20,13 +20,13 @@ afterAll(async () => {
   await app?.[Symbol.asyncDispose]();
 });
 
-const commit = (name: string, message: string, files: Record<string, string>) =>
+const commit = (name: string, message: string, files: Record<string, string>, branch = 'main') =>
   ada.gql(
     `mutation ($input: CreateCommitInput!) { createCommit(input: $input) { commit { sha } } }`,
     {
       input: {
         id: ids.get(name),
-        branch: 'main',
+        branch,
         message,
         changes: Object.entries(files).map(([path, content]) => ({ path, content })),
       },
@@ -123,4 +123,23 @@ test('who is not signed in sees what is public, and nothing else', async () => {
   await page.getByRole('heading', { name: 'There is no such repository' }).waitFor();
   await page.getByRole('main').getByRole('button', { name: 'Sign in' }).click();
   expect(new URL(page.url()).search).toBe(`?to=${encodeURIComponent('/ada/shut')}`);
+});
+
+test('without a ref in the address the default branch is shown, whatever it is called', async () => {
+  await repository('dev', { default_branch: 'dev' });
+  await ada.gql(
+    'mutation ($input: CreateBranchInput!) { createBranch(input: $input) { repository { id } } }',
+    { input: { id: ids.get('dev'), name: 'main' } },
+  );
+  await commit('dev', 'On main', { 'README.md': '# Of main' });
+  await commit('dev', 'On dev', { 'README.md': '# Of dev' }, 'dev');
+  await using visitor = await visit(browser, app, { as: ada });
+  const { page } = visitor;
+  await page.goto('/ada/dev');
+  await page.getByRole('heading', { name: 'Of dev' }).waitFor();
+  await page.goto('/ada/dev/file/README.md');
+  await page.getByText('Of dev').waitFor();
+  await page.getByLabel('Branch, tag or commit').selectOption('main');
+  await page.getByText('Of main').waitFor();
+  visitor.expectQuiet();
 });

@@ -44,75 +44,88 @@ export default function FilePage() {
   } = useParams({
     from: '/$namespace/$repository/file/$',
   });
-  const search = useSearch({ strict: false }) as Search;
-  const { ref, view } = search;
-  const asked = useAsk({ query: FileQuery, variables: { namespace, name: repository, path, ref } });
+  const { ref } = useSearch({ strict: false }) as Search;
   return (
     <RepositoryFrame tab={path}>
-      {() => (
+      {({ defaultBranch }) => (
         <>
           <div className="mb-3 flex flex-wrap items-center gap-3">
             <RefPicker namespace={namespace} name={repository} />
             <Path namespace={namespace} repository={repository} path={path} ref={ref} />
             <CopyButton text={path} label="Copy the path" />
           </div>
-          <Load asked={asked} of={(data) => data.repository?.file} what="file">
-            {({ content, sizeBytes, rawUrl, downloadUrl }) => (
-              <div className="card overflow-hidden">
-                <div className="flex flex-wrap items-center gap-x-4 gap-y-1 border-b border-line px-3 py-1.5 text-sm text-dim">
-                  <span>
-                    {content !== null &&
-                      `${count(content.replace(/\n$/, '').split('\n').length, 'line')}, `}
-                    {size(sizeBytes)}
-                  </span>
-                  <span className="ml-auto flex items-center gap-3">
-                    {content !== null && (
-                      <Link
-                        to="."
-                        search={{ ...search, view: view === 'blame' ? undefined : 'blame' }}
-                        className="link"
-                      >
-                        {view === 'blame' ? 'The file' : 'Blame'}
-                      </Link>
-                    )}
-                    <a href={rawUrl} className="link">
-                      {content === null ? 'Download' : 'Raw'}
-                    </a>
-                    {content !== null && <CopyButton text={content} label="Copy the file" />}
-                  </span>
-                </div>
-                {PICTURE.test(path) ? (
-                  <div className="flex justify-center bg-sunken p-6">
-                    <img src={pathOf(rawUrl)} alt={path} className="max-h-[70vh] max-w-full" />
-                  </div>
-                ) : content === null ? (
-                  <div className="p-6">
-                    <Empty title="This file is not shown">
-                      <p>It is no text, or has more than 1 MiB.</p>
-                      <a href={downloadUrl ?? rawUrl} className="link">
-                        Download {size(sizeBytes)}
-                      </a>
-                    </Empty>
-                  </div>
-                ) : view === 'blame' ? (
-                  <Blame
-                    namespace={namespace}
-                    name={repository}
-                    path={path}
-                    ref={ref}
-                    content={content}
-                  />
-                ) : content === '' ? (
-                  <p className="p-4 text-sm text-dim">The file is empty.</p>
-                ) : (
-                  <Code path={path} content={content} />
-                )}
-              </div>
-            )}
-          </Load>
+          <FileView
+            namespace={namespace}
+            name={repository}
+            path={path}
+            ref={ref || defaultBranch}
+          />
         </>
       )}
     </RepositoryFrame>
+  );
+}
+
+type FileOf = {
+  namespace: string;
+  name: string;
+  path: string;
+  ref: string;
+};
+
+function FileView({ namespace, name, path, ref }: FileOf) {
+  const search = useSearch({ strict: false }) as Search;
+  const { view } = search;
+  const asked = useAsk({ query: FileQuery, variables: { namespace, name, path, ref } });
+  return (
+    <Load asked={asked} of={(data) => data.repository?.file} what="file">
+      {({ content, sizeBytes, rawUrl, downloadUrl }) => (
+        <div className="card overflow-hidden">
+          <div className="flex flex-wrap items-center gap-x-4 gap-y-1 border-b border-line px-3 py-1.5 text-sm text-dim">
+            <span>
+              {content !== null &&
+                `${count(content.replace(/\n$/, '').split('\n').length, 'line')}, `}
+              {size(sizeBytes)}
+            </span>
+            <span className="ml-auto flex items-center gap-3">
+              {content !== null && (
+                <Link
+                  to="."
+                  search={{ ...search, view: view === 'blame' ? undefined : 'blame' }}
+                  className="link"
+                >
+                  {view === 'blame' ? 'The file' : 'Blame'}
+                </Link>
+              )}
+              <a href={rawUrl} className="link">
+                {content === null ? 'Download' : 'Raw'}
+              </a>
+              {content !== null && <CopyButton text={content} label="Copy the file" />}
+            </span>
+          </div>
+          {PICTURE.test(path) ? (
+            <div className="flex justify-center bg-sunken p-6">
+              <img src={pathOf(rawUrl)} alt={path} className="max-h-[70vh] max-w-full" />
+            </div>
+          ) : content === null ? (
+            <div className="p-6">
+              <Empty title="This file is not shown">
+                <p>It is no text, or has more than 1 MiB.</p>
+                <a href={downloadUrl ?? rawUrl} className="link">
+                  Download {size(sizeBytes)}
+                </a>
+              </Empty>
+            </div>
+          ) : view === 'blame' ? (
+            <Blame namespace={namespace} name={name} path={path} ref={ref} content={content} />
+          ) : content === '' ? (
+            <p className="p-4 text-sm text-dim">The file is empty.</p>
+          ) : (
+            <Code path={path} content={content} />
+          )}
+        </div>
+      )}
+    </Load>
   );
 }
 
@@ -122,19 +135,7 @@ function pathOf(url: string): string {
   return pathname + search;
 }
 
-function Blame({
-  namespace,
-  name,
-  path,
-  ref,
-  content,
-}: {
-  namespace: string;
-  name: string;
-  path: string;
-  ref?: string;
-  content: string;
-}) {
+function Blame({ namespace, name, path, ref, content }: FileOf & { content: string }) {
   const asked = useAsk({ query: BlameQuery, variables: { namespace, name, path, ref } });
   const lines = content.split('\n');
   return (

@@ -35,11 +35,19 @@ const ReadmeQuery = graphql(`
   }
 `);
 
-export type FolderOf = { namespace: string; name: string; path: string; ref?: string };
+/** `ref` is what the address has; without it the default branch is shown. */
+export type FolderOf = {
+  namespace: string;
+  name: string;
+  path: string;
+  ref?: string;
+  defaultBranch: string;
+};
 
 /** A folder: its entries with the commit that changed each last, and its README. */
-export function FolderView({ namespace, name, path, ref }: FolderOf) {
-  const asked = useAsk({ query: FolderQuery, variables: { namespace, name, path, ref } });
+export function FolderView({ namespace, name, path, ref, defaultBranch }: FolderOf) {
+  const revision = ref || defaultBranch;
+  const asked = useAsk({ query: FolderQuery, variables: { namespace, name, path, ref: revision } });
   return (
     <Load asked={asked} of={(data) => data.repository?.tree} what="folder">
       {({ entries }) => {
@@ -84,7 +92,13 @@ export function FolderView({ namespace, name, path, ref }: FolderOf) {
               ))}
             </ul>
             {readme && (
-              <Readme namespace={namespace} name={name} path={inFolder(readme.name)} ref={ref} />
+              <Readme
+                namespace={namespace}
+                name={name}
+                path={inFolder(readme.name)}
+                ref={ref}
+                defaultBranch={defaultBranch}
+              />
             )}
           </div>
         );
@@ -145,8 +159,9 @@ function EntryLink({
   );
 }
 
-function Readme({ namespace, name, path, ref }: FolderOf) {
-  const asked = useAsk({ query: ReadmeQuery, variables: { namespace, name, path, ref } });
+function Readme({ namespace, name, path, ref, defaultBranch }: FolderOf) {
+  const revision = ref || defaultBranch;
+  const asked = useAsk({ query: ReadmeQuery, variables: { namespace, name, path, ref: revision } });
   const content = asked.data?.repository?.file?.content;
   if (content == null) return null;
   return (
@@ -155,7 +170,14 @@ function Readme({ namespace, name, path, ref }: FolderOf) {
         <pre className="overflow-x-auto text-[13px] whitespace-pre-wrap">{content}</pre>
       ) : (
         <Suspense fallback={<Waiting />}>
-          <Markdown namespace={namespace} repository={name} path={path} at={ref} text={content} />
+          <Markdown
+            namespace={namespace}
+            repository={name}
+            path={path}
+            at={ref}
+            revision={revision}
+            text={content}
+          />
         </Suspense>
       )}
     </section>

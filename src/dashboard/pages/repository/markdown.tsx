@@ -20,7 +20,8 @@ const ImageQuery = graphql(`
   }
 `);
 
-type Place = { namespace: string; repository: string; at?: string };
+/** `at`: the ref of the address, which links keep; `revision`: what is shown. */
+type Place = { namespace: string; repository: string; at?: string; revision: string };
 
 export default function Markdown({ text, path, ...place }: Place & { text: string; path: string }) {
   return (
@@ -70,7 +71,7 @@ function RelativeLink({
   from,
   href,
   children,
-}: Place & { from: string } & Pick<ComponentProps<'a'>, 'href' | 'children'>) {
+}: Omit<Place, 'revision'> & { from: string } & Pick<ComponentProps<'a'>, 'href' | 'children'>) {
   const path = href && !href.startsWith('#') ? resolve(from, href) : null;
   if (path !== null)
     return (
@@ -97,7 +98,7 @@ function RelativeLink({
 function Image({
   namespace,
   repository,
-  at,
+  revision,
   from,
   src,
   alt,
@@ -105,7 +106,7 @@ function Image({
   const path = resolve(from, src);
   const asked = useAsk({
     query: ImageQuery,
-    variables: { namespace, name: repository, path: path ?? '', ref: at },
+    variables: { namespace, name: repository, path: path ?? '', ref: revision },
     pause: path === null,
   });
   if (path === null)

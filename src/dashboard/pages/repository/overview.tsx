@@ -51,6 +51,7 @@ export default function Overview() {
                 name={name}
                 path=""
                 ref={ref}
+                defaultBranch={repository.defaultBranch}
               />
             </div>
             <aside className="min-w-0 space-y-6" aria-label="About">

@@ -26,15 +26,9 @@ export default function SearchPage() {
   const { namespace, repository } = useParams({ from: '/$namespace/$repository/search' });
   const { q = '', ref } = useSearch({ strict: false }) as Search;
   const navigate = useNavigate();
-  const asked = useAsk({
-    query: SearchQuery,
-    variables: { namespace, name: repository, text: q, ref },
-    pause: !q,
-  });
-  const params = (path: string) => ({ namespace, repository, _splat: path });
   return (
     <RepositoryFrame tab="Search">
-      {() => (
+      {({ defaultBranch }) => (
         <>
           <search className="mb-6">
             <form
@@ -59,84 +53,107 @@ export default function SearchPage() {
             </form>
           </search>
           {q && (
-            <Load asked={asked} of={(data) => data.repository} what="repository">
-              {({ fileSearch, textSearch }) => {
-                const paths = fileSearch?.paths ?? [];
-                const lines = textSearch?.lines ?? [];
-                if (paths.length + lines.length === 0)
-                  return <Empty title="Nothing has this text" />;
-                const files = [...new Set(lines.map(({ path }) => path))];
-                return (
-                  <div className="space-y-6">
-                    {paths.length > 0 && (
-                      <section aria-labelledby="names">
-                        <h2 id="names" className="mb-2">
-                          Files
-                        </h2>
-                        <ul className="rows text-sm [&>li]:py-2">
-                          {paths.map((path) => (
-                            <li key={path}>
-                              <Link
-                                to="/$namespace/$repository/file/$"
-                                params={params(path)}
-                                search={{ ref }}
-                                className="break-all hover:underline"
-                              >
-                                {path}
-                              </Link>
-                            </li>
-                          ))}
-                        </ul>
-                      </section>
-                    )}
-                    {files.length > 0 && (
-                      <section aria-labelledby="lines">
-                        <h2 id="lines" className="mb-2">
-                          Lines
-                        </h2>
-                        <div className="space-y-4">
-                          {files.map((path) => (
-                            <div key={path} className="card overflow-hidden">
-                              <h3 className="border-b border-line px-3 py-1.5 text-sm break-all">
-                                {path}
-                              </h3>
-                              <ul className="overflow-x-auto font-mono text-[12.5px] leading-6">
-                                {lines
-                                  .filter((each) => each.path === path)
-                                  .map(({ line, text }) => (
-                                    <li key={line} className="flex">
-                                      <Link
-                                        to="/$namespace/$repository/file/$"
-                                        params={params(path)}
-                                        search={{ ref }}
-                                        hash={`L${line}`}
-                                        className="flex w-max min-w-full hover:bg-hover"
-                                      >
-                                        <span className="w-14 shrink-0 pr-3 text-right text-dim">
-                                          {line}
-                                        </span>
-                                        <span className="whitespace-pre">{text}</span>
-                                      </Link>
-                                    </li>
-                                  ))}
-                              </ul>
-                            </div>
-                          ))}
-                        </div>
-                        {textSearch?.isTruncated && (
-                          <p className="mt-3 text-sm text-dim">
-                            There are more: a longer text finds fewer.
-                          </p>
-                        )}
-                      </section>
-                    )}
-                  </div>
-                );
-              }}
-            </Load>
+            <Results
+              namespace={namespace}
+              name={repository}
+              text={q}
+              ref={ref}
+              revision={ref || defaultBranch}
+            />
           )}
         </>
       )}
     </RepositoryFrame>
+  );
+}
+
+function Results({
+  namespace,
+  name,
+  text,
+  ref,
+  revision,
+}: {
+  namespace: string;
+  name: string;
+  text: string;
+  ref?: string;
+  revision: string;
+}) {
+  const asked = useAsk({ query: SearchQuery, variables: { namespace, name, text, ref: revision } });
+  const params = (path: string) => ({ namespace, repository: name, _splat: path });
+  return (
+    <Load asked={asked} of={(data) => data.repository} what="repository">
+      {({ fileSearch, textSearch }) => {
+        const paths = fileSearch?.paths ?? [];
+        const lines = textSearch?.lines ?? [];
+        if (paths.length + lines.length === 0) return <Empty title="Nothing has this text" />;
+        const files = [...new Set(lines.map(({ path }) => path))];
+        return (
+          <div className="space-y-6">
+            {paths.length > 0 && (
+              <section aria-labelledby="names">
+                <h2 id="names" className="mb-2">
+                  Files
+                </h2>
+                <ul className="rows text-sm [&>li]:py-2">
+                  {paths.map((path) => (
+                    <li key={path}>
+                      <Link
+                        to="/$namespace/$repository/file/$"
+                        params={params(path)}
+                        search={{ ref }}
+                        className="break-all hover:underline"
+                      >
+                        {path}
+                      </Link>
+                    </li>
+                  ))}
+                </ul>
+              </section>
+            )}
+            {files.length > 0 && (
+              <section aria-labelledby="lines">
+                <h2 id="lines" className="mb-2">
+                  Lines
+                </h2>
+                <div className="space-y-4">
+                  {files.map((path) => (
+                    <div key={path} className="card overflow-hidden">
+                      <h3 className="border-b border-line px-3 py-1.5 text-sm break-all">{path}</h3>
+                      <ul className="overflow-x-auto font-mono text-[12.5px] leading-6">
+                        {lines
+                          .filter((each) => each.path === path)
+                          .map(({ line, text }) => (
+                            <li key={line} className="flex">
+                              <Link
+                                to="/$namespace/$repository/file/$"
+                                params={params(path)}
+                                search={{ ref }}
+                                hash={`L${line}`}
+                                className="flex w-max min-w-full hover:bg-hover"
+                              >
+                                <span className="w-14 shrink-0 pr-3 text-right text-dim">
+                                  {line}
+                                </span>
+                                <span className="whitespace-pre">{text}</span>
+                              </Link>
+                            </li>
+                          ))}
+                      </ul>
+                    </div>
+                  ))}
+                </div>
+                {textSearch?.isTruncated && (
+                  <p className="mt-3 text-sm text-dim">
+                    There are more: a longer text finds fewer.
+                  </p>
+                )}
+              </section>
+            )}
+          </div>
+        );
+      }}
+    </Load>
   );
 }

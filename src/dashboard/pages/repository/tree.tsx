@@ -16,13 +16,19 @@ export default function Tree() {
   const { ref } = useSearch({ strict: false }) as Search;
   return (
     <RepositoryFrame tab={path || 'Files'}>
-      {() => (
+      {({ defaultBranch }) => (
         <>
           <div className="mb-3 flex flex-wrap items-center gap-3">
             <RefPicker namespace={namespace} name={repository} />
             <Path namespace={namespace} repository={repository} path={path} ref={ref} />
           </div>
-          <FolderView namespace={namespace} name={repository} path={path} ref={ref} />
+          <FolderView
+            namespace={namespace}
+            name={repository}
+            path={path}
+            ref={ref}
+            defaultBranch={defaultBranch}
+          />
         </>
       )}
     </RepositoryFrame>
