@@ -92,7 +92,8 @@ async function sessionOf(base: string, { token }: Client) {
   expect(answer.status).toBe(303);
   const [pair = ''] = (answer.headers.getSetCookie()[0] ?? '').split(';');
   const at = pair.indexOf('=');
-  return { name: pair.slice(0, at), value: pair.slice(at + 1), url: base };
+  const [name, value] = [pair.slice(0, at), pair.slice(at + 1)];
+  return { name, value, url: base, httpOnly: true, sameSite: 'Lax' as const };
 }
 
 /** Axe finds nothing that WCAG 2.2 AA forbids, and the page is no wider than its window. */

@@ -54,6 +54,40 @@ test('a browser finds a page at /, and everyone else finds nothing, as JSON', as
   }
 });
 
+test('an address is a page for who asks for HTML first, and JSON for everybody else', async () => {
+  await using app = await startApp();
+  const navigates = 'text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8';
+  for (const path of ['/admin', '/admin/jobs', '/admin/job/none', '/settings/tokens', '/x/y/z']) {
+    const page = await app.anonymous.get(path, { accept: navigates });
+    expect([page.status, page.headers.get('content-type')], path).toEqual([
+      200,
+      'text/html; charset=utf-8',
+    ]);
+    expect(page.text).toContain('<div id="root">');
+    for (const accept of ['*/*', 'application/json', 'application/json, text/html'])
+      expect((await app.admin.get(path, { accept })).headers.get('content-type')).toMatch(/json/);
+  }
+  // What is no page stays what it is, whoever asks.
+  for (const [path, status] of [
+    ['/auth/v1/whoami', 401],
+    ['/openapi.json', 200],
+    ['/assets/none.js', 404],
+    ['/artifacts/admin/job_x/log.txt', 404],
+    ['/livez', 200],
+  ] as const) {
+    const answer = await app.anonymous.get(path, { accept: navigates });
+    expect(answer.text, path).not.toContain('id="root"');
+    expect(answer.status, path).toBe(status);
+  }
+  const [, script = ''] =
+    /src="(\/assets\/[^"]+\.js)"/.exec(
+      (await app.anonymous.get('/x', { accept: navigates })).text,
+    ) ?? [];
+  const file = await app.anonymous.get(script, { 'accept-encoding': 'br' });
+  expect(file.headers.get('cache-control')).toBe('public,max-age=31536000,immutable');
+  expect(file.headers.get('content-encoding')).toBe('br');
+});
+
 test('a connection that cannot be accepted does not end the server', async () => {
   await using app = await startApp();
   const { _handle: listening } = app.app.server as unknown as {

@@ -103,6 +103,25 @@ test('the cookie counts for the pages of the server alone', async () => {
   for (const headers of [{}, { origin: 'null' }, { origin: 'https://evil.example' }])
     expect(await old(headers as Record<string, string>), JSON.stringify(headers)).toBeNull();
 
+  // A GET over plain HTTP says nothing of where it comes from. Our pages send a header with it, and others cannot.
+  const stream = (headers: Record<string, string>) =>
+    app.anonymous.request('PUT', '/graphql/stream', { headers: { cookie, ...headers } });
+  const token = (await stream({ origin: app.base })).text;
+  const open = (headers: Record<string, string>) =>
+    app.anonymous.request('GET', `/graphql/stream?operationId=none&token=${token}`, {
+      headers: { cookie, ...headers },
+    });
+  expect((await open({})).status).toBe(404);
+  expect((await open({ 'loam-page': '1' })).status).not.toBe(404);
+  const preflight = await app.anonymous.request('OPTIONS', '/graphql/stream', {
+    headers: {
+      origin: 'https://evil.example',
+      'access-control-request-method': 'GET',
+      'access-control-request-headers': 'loam-page',
+    },
+  });
+  expect(preflight.headers.get('access-control-allow-headers')).not.toMatch(/loam|\*/i);
+
   // A form of another site, and a link: neither is a query of ada's.
   const form = await app.anonymous.request('POST', '/graphql', {
     headers: { cookie, origin: 'https://evil.example', accept: 'application/json' },

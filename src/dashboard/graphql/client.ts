@@ -9,6 +9,9 @@ import {
 } from 'urql';
 import { start } from '../start.ts';
 
+/** The code of an answer to who is not, or not any more, signed in. */
+export const SIGNED_OUT = 'AUTHENTICATION_FAILED';
+
 export const client = new Client({
   url: '/graphql',
   preferGetMethod: false,
@@ -17,7 +20,7 @@ export const client = new Client({
     cacheExchange,
     mapExchange({
       onError(error) {
-        if (start.viewer && codeOf(error) === 'UNAUTHENTICATED') signIn();
+        if (start.viewer && codeOf(error) === SIGNED_OUT) signIn();
       },
     }),
     fetchExchange,

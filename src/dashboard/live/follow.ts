@@ -2,6 +2,8 @@
 import { print } from '@0no-co/graphql.web';
 import type { TadaDocumentNode } from 'gql.tada';
 import { useEffect, useRef, useState } from 'react';
+import { SIGNED_OUT, signIn } from '../graphql/client.ts';
+import { start } from '../start.ts';
 import { connection } from './connection.ts';
 import type { LiveError } from './hub.ts';
 
@@ -47,6 +49,7 @@ export function follow<T, V>(
           follower.onData(message.data as T);
           break;
         case 'refused':
+          if (start.viewer && message.error.extensions?.code === SIGNED_OUT) signIn();
           tell({ refused: message.error });
           break;
         case 'over':

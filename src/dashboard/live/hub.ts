@@ -74,7 +74,7 @@ export function createHub(): Hub {
 
 /** A server that stops, or that cannot look now, says so; another, or the same one later, goes on. */
 function isLoss({ extensions }: LiveError): boolean {
-  return ['INTERNAL_ERROR', 'RATE_LIMITED', 'UNAVAILABLE'].includes(extensions?.code ?? '');
+  return ['INTERNAL_ERROR', 'RATE_LIMIT_EXCEEDED'].includes(extensions?.code ?? '');
 }
 
 function endOf(error: unknown): LiveMessage {

@@ -1,7 +1,7 @@
 /** What a page shows while it asks, when it is refused, and when it has its answer. */
 import type { ReactNode } from 'react';
 import { type AnyVariables, type CombinedError, type UseQueryArgs, useQuery } from 'urql';
-import { codeOf } from '../graphql/client.ts';
+import { codeOf, SIGNED_OUT } from '../graphql/client.ts';
 import { start } from '../start.ts';
 import { NotFound } from './not-found.tsx';
 import { ErrorBox } from './problem.tsx';
@@ -55,7 +55,7 @@ export function Load<T, P>({
     );
   if (error) {
     const code = codeOf(error);
-    if (code === 'NOT_FOUND' || (code === 'UNAUTHENTICATED' && !start.viewer))
+    if (code === 'NOT_FOUND' || (code === SIGNED_OUT && !start.viewer))
       return <NotFound what={what} />;
     return <ErrorBox error={error} onRetry={again} />;
   }

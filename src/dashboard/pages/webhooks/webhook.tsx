@@ -44,7 +44,7 @@ type Hook = NonNullable<ResultOf<typeof WebhookQuery>['webhook']>;
 export default function WebhookPage() {
   const { webhook: id } = useParams({ strict: false }) as { webhook: string };
   const asked = useAsk({ query: WebhookQuery, variables: { id } });
-  const refused = asked.error && codeOf(asked.error) === 'FORBIDDEN';
+  const refused = asked.error && codeOf(asked.error) === 'PERMISSION_DENIED';
   return (
     <>
       {refused && <PageTitle title="Webhook">Only administrators see webhooks.</PageTitle>}

@@ -1,0 +1,221 @@
+/**
+ * `npm run bench:dashboard [tabs] [seconds]`: what the pages cost who looks at them, in Debian's Chromium.
+ *
+ * - The bytes of a first load and its first paint, against `/login`, a page without a script.
+ * - A log of a million lines: how long from the address to its last line on screen, and the memory of the page.
+ * - The same page while a job prints 5,000 lines a second: frames a second, the longest frame, and the memory after it.
+ * - Many tabs of one browser that follow a job: how long from the printing of a line until it is in the document.
+ */
+import { setTimeout as delay } from 'node:timers/promises';
+import { type BrowserContext, chromium, type Page } from 'playwright-core';
+import { median, openBench, TOKEN } from './repository.ts';
+
+const TABS = Number(process.argv[2] ?? 50);
+const SECONDS = Number(process.argv[3] ?? 20);
+const LOADS = 5;
+const LINES = 1_000_000;
+const FAST = 5_000;
+const PATIENCE_MS = 180_000;
+
+await using bench = await openBench();
+const { base } = bench.server;
+await bench.graphql(
+  'mutation { createRepository(input: {namespace: "admin", name: "code"}) { repository { id } } }',
+);
+const browser = await chromium.launch({
+  executablePath: '/usr/bin/chromium',
+  args: ['--no-sandbox', '--disable-gpu', '--disable-quic', '--disable-background-networking'],
+});
+await using cleanup = new AsyncDisposableStack();
+cleanup.defer(() => browser.close());
+
+const signedIn = await newContext();
+const cookies = await signedIn.cookies();
+await firstLoads();
+await million();
+await growing();
+await manyTabs();
+
+async function newContext(): Promise<BrowserContext> {
+  const context = await browser.newContext({ baseURL: base });
+  context.setDefaultTimeout(PATIENCE_MS);
+  const page = await context.newPage();
+  await page.goto('/login');
+  await page.fill('input[name=token]', TOKEN);
+  await page.click('button');
+  await page.waitForURL(`${base}/`);
+  await page.close();
+  return context;
+}
+
+/** Each in a browser that knows nothing but who is signed in; the pages alternate. */
+async function firstLoads(): Promise<void> {
+  const paints: Record<string, number[]> = { '/': [], '/login': [] };
+  const bytes: Record<string, number> = {};
+  for (let load = 0; load < LOADS; load++)
+    for (const [path, times] of Object.entries(paints)) {
+      const context = await browser.newContext({ baseURL: base });
+      if (path === '/') await context.addCookies(cookies);
+      const page = await context.newPage();
+      await page.goto(path, { waitUntil: 'networkidle' });
+      const measured = await page.evaluate(() => ({
+        paint: performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? Number.NaN,
+        bytes: [
+          ...performance.getEntriesByType('navigation'),
+          ...performance.getEntriesByType('resource'),
+        ]
+          .map((entry) => (entry as PerformanceResourceTiming).encodedBodySize)
+          .reduce((sum, size) => sum + size, 0),
+      }));
+      times.push(measured.paint);
+      bytes[path] = measured.bytes;
+      await context.close();
+    }
+  const [app = 0, plain = 0] = [median(paints['/'] ?? []), median(paints['/login'] ?? [])];
+  console.log(
+    `first load: ${kb(bytes['/'])} packed (goal 180 KB); first paint ${ms(app)} against ${ms(plain)} of a page without a script: ${(app / plain).toFixed(1)}x (goal 1 s)`,
+  );
+}
+
+async function million(): Promise<void> {
+  const print = `i=0; while [ $i -lt ${LINES} ]; do i=$((i+1)); echo "line $i of a million, about as long as lines are"; done`;
+  await run('million', print);
+  await until('million', 'SUCCEEDED');
+  const page = await signedIn.newPage();
+  const begin = performance.now();
+  await page.goto('/admin/-/jobs/million');
+  await page.getByText(`line ${LINES} of a million`).waitFor();
+  const took = performance.now() - begin;
+  const heap = await heapOf(page);
+  await page.goto('/admin/-/jobs/million#L1');
+  const back = performance.now();
+  await page.reload();
+  await page.getByText('line 1 of a million', { exact: false }).first().waitFor();
+  console.log(
+    `a log of a million lines: its last line on screen after ${ms(took)}, its first after ${ms(performance.now() - back)}; ${mb(heap)} of heap`,
+  );
+  await page.close();
+}
+
+async function growing(): Promise<void> {
+  await run('growing', printer(FAST));
+  const page = await signedIn.newPage();
+  await page.goto('/admin/-/jobs/growing');
+  await page.locator('[data-seq]').first().waitFor();
+  const frames = await page.evaluate(async (seconds) => {
+    const times: number[] = [];
+    const end = performance.now() + seconds * 1_000;
+    while (performance.now() < end)
+      times.push(await new Promise<number>((resolve) => requestAnimationFrame(resolve)));
+    return times.slice(1).map((time, index) => time - (times[index] as number));
+  }, SECONDS);
+  const shown = Number(await page.locator('[data-log-lines]').getAttribute('data-log-lines'));
+  const heap = await heapOf(page);
+  await cancel('growing');
+  console.log(
+    `while ${FAST} lines a second come: ${Math.round(1_000 / mean(frames))} frames a second, the longest ${ms(Math.max(...frames))}, p99 ${ms(quantile(frames, 0.99))}; ${shown} lines after ${SECONDS} s, ${mb(heap)} of heap`,
+  );
+  await page.close();
+}
+
+async function manyTabs(): Promise<void> {
+  await run('followed', printer(10));
+  const pages: Page[] = [];
+  for (let tab = 0; tab < TABS; tab++) {
+    const page = await signedIn.newPage();
+    await page.goto('/admin/-/jobs/followed');
+    await page.locator('[data-seq]').first().waitFor();
+    pages.push(page);
+  }
+  await Promise.all(pages.map((page) => page.evaluate(watchLines)));
+  await delay(SECONDS * 1_000);
+  const late = (
+    await Promise.all(pages.map((page) => page.evaluate(() => (window as never as Watched).late)))
+  ).flat();
+  await cancel('followed');
+  console.log(
+    `${TABS} tabs that follow a job: a line is in the document p50 ${ms(quantile(late, 0.5))}, p99 ${ms(quantile(late, 0.99))}, at most ${ms(Math.max(...late))} after it was printed (goal p99 250 ms); ${late.length} lines`,
+  );
+}
+
+type Watched = { late: number[] };
+
+/** In the page: a line says when it was printed, by the clock of the same machine. */
+function watchLines(): void {
+  const late: number[] = [];
+  (window as never as Watched).late = late;
+  let newest = Date.now();
+  new MutationObserver(() => {
+    const now = Date.now();
+    for (const row of document.querySelectorAll('[data-seq]')) {
+      const at = Number(/at (\d{13}) /.exec(row.textContent ?? '')?.[1]);
+      if (!(at > newest)) continue;
+      late.push(now - at);
+      newest = at;
+    }
+  }).observe(document.body, { childList: true, subtree: true, characterData: true });
+}
+
+/** Looks more often than lines are due, so that the pace is even. */
+function printer(rate: number): string {
+  return `exec node -e '
+    const begun = Date.now();
+    let i = 0;
+    setInterval(() => {
+      for (; begun + i * ${1_000 / rate} <= Date.now(); i++)
+        process.stdout.write("at " + Date.now() + " step " + i + " of the training: loss 0.4173\\n");
+    }, 5)'`;
+}
+
+async function run(name: string, command: string): Promise<void> {
+  await bench.graphql(
+    `mutation { createJob(input: {namespace: "admin", name: ${JSON.stringify(name)}, repo: "admin/code", gpu: NONE, command: ${JSON.stringify(command)}}) { job { id } } }`,
+  );
+  if (name !== 'million') await until(name, 'RUNNING');
+}
+
+async function until(name: string, status: string): Promise<void> {
+  for (;;) {
+    const { job } = await bench.graphql(`{ job(namespace: "admin", name: "${name}") { status } }`);
+    if (job.status === status) return;
+    if (job.status !== 'QUEUED' && job.status !== 'RUNNING')
+      throw new Error(`${name} is ${job.status}`);
+    await delay(50);
+  }
+}
+
+function cancel(name: string): Promise<unknown> {
+  return bench.graphql(
+    `mutation { cancelJob(input: {namespace: "admin", name: "${name}"}) { job { id } } }`,
+  );
+}
+
+/** After what is not needed any more was thrown away. */
+async function heapOf(page: Page): Promise<number> {
+  const session = await page.context().newCDPSession(page);
+  await session.send('HeapProfiler.collectGarbage');
+  const { usedSize } = await session.send('Runtime.getHeapUsage');
+  await session.detach();
+  return usedSize;
+}
+
+function quantile(values: readonly number[], share: number): number {
+  const sorted = [...values].sort((a, b) => a - b);
+  return sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * share))] ?? Number.NaN;
+}
+
+function mean(values: readonly number[]): number {
+  return values.reduce((sum, value) => sum + value, 0) / values.length;
+}
+
+function ms(value: number): string {
+  return `${Math.round(value)} ms`;
+}
+
+function mb(bytes: number): string {
+  return `${(bytes / 1e6).toFixed(0)} MB`;
+}
+
+function kb(bytes = Number.NaN): string {
+  return `${(bytes / 1_000).toFixed(0)} KB`;
+}
