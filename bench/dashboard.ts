@@ -57,7 +57,8 @@ async function firstLoads(): Promise<void> {
       const context = await browser.newContext({ baseURL: base });
       if (path === '/') await context.addCookies(cookies);
       const page = await context.newPage();
-      await page.goto(path, { waitUntil: 'networkidle' });
+      await page.goto(path);
+      await page.getByRole('heading', { level: 1 }).waitFor();
       const measured = await page.evaluate(() => ({
         paint: performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? Number.NaN,
         bytes: [

@@ -115,6 +115,23 @@ test.each(['http', 'ssh'] as const)(
   },
 );
 
+test('commands that do not end, of more bytes than are kept, are answered', async () => {
+  const { body } = await ada.post('/auth/v1/repository/ada', { name: 'endless' });
+  expect(body.full_name).toBe('ada/endless');
+  const line = Buffer.alloc(65_520, 'x').fill('fff0', 0, 4);
+  const answer = await fetch(`${app.base}/ada/endless.git/git-receive-pack`, {
+    method: 'POST',
+    headers: {
+      authorization: `Basic ${Buffer.from(`x:${ada.token}`).toString('base64')}`,
+      'content-type': 'application/x-git-receive-pack-request',
+    },
+    body: Buffer.concat([line, line, line, line]),
+    signal: AbortSignal.timeout(20_000),
+  });
+  await answer.text();
+  expect(answer.status).toBeLessThan(500);
+});
+
 test('the file of all refs is synced before it takes its place, no other ref is, and objects are', async (ctx) => {
   needs(ctx, 'strace');
   await create('synced');

@@ -46,10 +46,15 @@ export class RequestLimit extends Transform {
     const isFetch = this.#service === 'git-upload-pack';
     this.#bytes += isFetch ? chunk.length : this.#lines.take(chunk);
     if (this.#lines.count >= MANY_REFS) this.#many.resolve(true);
-    else if (this.#lines.flushes > 0) this.#many.resolve(false);
+    // Nobody reads before this is known, so no more comes once this is full.
+    else if (this.#lines.flushes > 0 || this.#isFull(chunk)) this.#many.resolve(false);
     const isWithin = this.#bytes <= (isFetch ? MAX_FETCH_BYTES : MAX_COMMANDS_BYTES);
     if (isWithin) done(null, chunk);
     else done(new RequestTooLong(isFetch ? FETCH_TOO_LONG : COMMANDS_TOO_LONG));
+  }
+
+  #isFull({ length }: Buffer): boolean {
+    return this.readableLength + length >= this.readableHighWaterMark;
   }
 
   override _destroy(error: Error | null, done: (error?: Error | null) => void): void {
