@@ -101,7 +101,7 @@ test('holds what a server needs, and neither npm nor what npm knew', async () =>
     await docker('run', '--rm', '--entrypoint=sh', IMAGE, '-c', look)
   ).split('\n');
   expect(node).toMatch(/^v26\./);
-  expect(Number(size), 'MiB; the table in docs/operations.md').toBeLessThan(415);
+  expect(Number(size), 'MiB; the table in docs/operations.md').toBeLessThan(390);
   expect(more).toEqual([]);
 });
 
