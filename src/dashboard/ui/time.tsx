@@ -1,21 +1,31 @@
 import { useSyncExternalStore } from 'react';
 import { duration } from './format.ts';
 
-/** One clock for all that shows time passing, so that they change together and a page has one timer. */
+/**
+ * One clock for all that shows time passing, so that they change together and a page has one timer. It stands still
+ * behind other tabs, where nobody sees it.
+ */
 const listeners = new Set<() => void>();
 let second = Math.floor(Date.now() / 1_000);
 let timer: ReturnType<typeof setInterval> | undefined;
 
+function tick(): void {
+  if (document.visibilityState === 'hidden') return;
+  second = Math.floor(Date.now() / 1_000);
+  for (const each of listeners) each();
+}
+
 function listen(listener: () => void): () => void {
   listeners.add(listener);
-  timer ??= setInterval(() => {
-    second = Math.floor(Date.now() / 1_000);
-    for (const each of listeners) each();
-  }, 1_000);
+  if (timer === undefined) {
+    timer = setInterval(tick, 1_000);
+    document.addEventListener('visibilitychange', tick);
+  }
   return () => {
     listeners.delete(listener);
     if (listeners.size > 0) return;
     clearInterval(timer);
+    document.removeEventListener('visibilitychange', tick);
     timer = undefined;
   };
 }

@@ -18,9 +18,6 @@ export type Line = Extract<Entry, { __typename: 'LogLine' }>;
 const PIECE = 500;
 /** Some 50 MB at most lines' length. What was looked at longest ago goes first, and is asked for again. */
 const MAX_PIECES = 200;
-/** A hidden page shows nothing; it must only not fall behind. */
-const HIDDEN_MS = 250;
-
 export type LogOf = { namespace: string; name: string };
 
 export class LogStore {
@@ -147,17 +144,18 @@ export class LogStore {
     piece[(entry.seq - 1) % PIECE] = entry;
   }
 
-  /** Once a frame, however many lines came. */
+  /**
+   * Once a frame, however many lines came. A page behind others has no frames, so there its lines are kept and drawn
+   * when it is looked at: fifty tabs cost what the one in sight does.
+   */
   #tell(): void {
     if (this.#told) return;
     this.#told = true;
-    const tell = () => {
+    requestAnimationFrame(() => {
       this.#told = false;
       this.version++;
       for (const each of this.#listeners) each();
-    };
-    if (document.visibilityState === 'visible') requestAnimationFrame(tell);
-    else setTimeout(tell, HIDDEN_MS);
+    });
   }
 }
 
