@@ -127,6 +127,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
     root: config.repositoriesDir,
     server: cluster.members.id,
     hooks: join(config.dataDir, 'hooks'),
+    isAlone: config.database.kind === 'embedded',
     transfers: config.gitTransfers,
     report: (error) => log.error({ err: error }, 'background work on git failed'),
   });

@@ -4,6 +4,7 @@ import { openTransferTurns, type TransferTurns, Turns } from '../limits/turns.ts
 import { Disk } from './disk/disk.ts';
 import { Maintenance } from './disk/maintenance.ts';
 import { Quarantines } from './disk/quarantines.ts';
+import { StaleLocks } from './disk/stale-locks.ts';
 import { CatFilePool } from './objects/cat-file.ts';
 import { DiffReader } from './objects/diff.ts';
 import { HistoryCache } from './objects/history.ts';
@@ -24,6 +25,7 @@ export type Git = AsyncDisposable &
   TransferTurns & {
     disk: Disk;
     quarantines: Quarantines;
+    locks: StaleLocks;
     objects: CatFilePool;
     history: HistoryCache;
     diffs: DiffReader;
@@ -45,6 +47,8 @@ type Options = {
   server: string;
   /** A folder of this server's own, for the hook. */
   hooks: string;
+  /** No other machine works in the repositories. */
+  isAlone: boolean;
   /** How many fetches, pushes and downloads run at once. */
   transfers: number;
   /** Gets the failures of background work. */
@@ -52,7 +56,14 @@ type Options = {
 };
 
 /** @throws Error when git is missing or too old, or hooks cannot run where they are. */
-export async function openGit({ root, server, hooks, transfers, report }: Options): Promise<Git> {
+export async function openGit({
+  root,
+  server,
+  hooks,
+  isAlone,
+  transfers,
+  report,
+}: Options): Promise<Git> {
   await checkVersion();
   const disk = new Disk(root, server);
   await disk.prepare();
@@ -60,9 +71,11 @@ export async function openGit({ root, server, hooks, transfers, report }: Option
   const objects = new CatFilePool();
   const tasks = new Tasks(report);
   const turns = new Turns(READERS);
+  const locks = new StaleLocks({ isAlone });
   return {
     disk,
     quarantines: new Quarantines(disk),
+    locks,
     objects,
     history: new HistoryCache(turns),
     diffs: new DiffReader(turns),
@@ -70,7 +83,7 @@ export async function openGit({ root, server, hooks, transfers, report }: Option
     searches: new Searches(),
     turns,
     ...openTransferTurns(transfers),
-    maintenance: new Maintenance(tasks),
+    maintenance: new Maintenance(tasks, locks),
     tasks,
     hooks,
     async [Symbol.asyncDispose]() {

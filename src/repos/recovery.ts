@@ -94,9 +94,11 @@ async function finish(services: Deps, id: string, begun: Begun[]): Promise<void>
   else for (const { done } of others) await done();
   // By their times; those of an earlier version have none, and come first.
   pushed.sort((a, b) => ((a.data.at ?? '') < (b.data.at ?? '') ? -1 : 1));
+  if (!row) return;
+  const dir = git.disk.pathOf(id);
+  await git.locks.remove(dir);
   if (pushed.length === 0) return;
   const refs = pushed.flatMap(({ data }) => data.commands.map(({ ref }) => ref));
-  const dir = git.disk.pathOf(id);
   await removeCutRefs(dir, refs);
   await storeRefs(dir, refs);
   await pushes.recover(id, pushed);

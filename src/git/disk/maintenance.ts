@@ -10,6 +10,7 @@ import { join } from 'node:path';
 import { git } from '../processes/run.ts';
 import type { Tasks } from '../processes/tasks.ts';
 import { PREFIX } from './quarantines.ts';
+import type { StaleLocks } from './stale-locks.ts';
 
 const TIMEOUT_MS = 30 * 60_000;
 /** Below this, another pack costs a reader less than joining them costs us. */
@@ -21,11 +22,13 @@ const STALE_MS = 24 * 3_600_000;
 
 export class Maintenance {
   readonly #tasks: Tasks;
+  readonly #locks: StaleLocks;
   readonly #waiting = new Set<string>();
   #busy = false;
 
-  constructor(tasks: Tasks) {
+  constructor(tasks: Tasks, locks: StaleLocks) {
     this.#tasks = tasks;
+    this.#locks = locks;
   }
 
   /** Call it after refs have moved. Returns at once. */
@@ -37,7 +40,7 @@ export class Maintenance {
       try {
         for (const next of this.#waiting) {
           this.#waiting.delete(next);
-          if (!signal.aborted) await maintain(next, signal);
+          if (!signal.aborted) await maintain(next, this.#locks, signal);
         }
       } finally {
         this.#busy = false;
@@ -46,9 +49,10 @@ export class Maintenance {
   }
 }
 
-async function maintain(dir: string, signal: AbortSignal): Promise<void> {
+async function maintain(dir: string, locks: StaleLocks, signal: AbortSignal): Promise<void> {
   try {
-    await sweepQuarantines(dir);
+    await sweepUnfinished(dir);
+    await locks.remove(dir);
     if ((await countPacks(dir)) >= MANY_PACKS)
       await git(['repack', '-d', '--geometric=2', '--quiet'], {
         dir,
@@ -95,14 +99,18 @@ function noneIfGone(error: NodeJS.ErrnoException): Dirent[] {
   throw error;
 }
 
-/** What `quarantines.ts` did not hear of, as after a loss of power. */
-async function sweepQuarantines(dir: string): Promise<void> {
-  for (const name of await readdir(join(dir, 'objects'))) {
-    if (!name.startsWith(PREFIX)) continue;
-    const folder = join(dir, 'objects', name);
+/** Quarantines that `quarantines.ts` did not hear of, as after a loss of power, and packs that were being joined at a kill. */
+async function sweepUnfinished(dir: string): Promise<void> {
+  const among = async (folder: string, isUnfinished: (name: string) => boolean) =>
+    (await readdir(join(dir, folder))).filter(isUnfinished).map((name) => join(dir, folder, name));
+  const all = [
+    ...(await among('objects', (name) => name.startsWith(PREFIX))),
+    ...(await among('objects/pack', (name) => /^(tmp_|\.tmp-)/.test(name))),
+  ];
+  for (const path of all) {
     // None of a push that has ended meanwhile.
-    const found = await stat(folder, { throwIfNoEntry: false });
+    const found = await stat(path, { throwIfNoEntry: false });
     if (found && Date.now() - found.mtimeMs > STALE_MS)
-      await rm(folder, { recursive: true, force: true });
+      await rm(path, { recursive: true, force: true });
   }
 }

@@ -88,12 +88,14 @@ export class GitProcess implements Disposable {
   readonly pipes: readonly Duplex[];
   /** Settles when the process and its streams have ended. Never rejects. */
   readonly ended: Promise<Ending>;
+  readonly pid: number | undefined;
   readonly #child: ChildProcess;
   #over = false;
 
   /** Only for `startGit`: in the same tick as the child's `spawn`, so that no event is missed. */
   constructor(child: ChildProcess, aborting?: AbortSignal) {
     this.#child = child;
+    this.pid = child.pid;
     const [stdin, stdout, stderr, ...pipes] = child.stdio;
     this.stdin = stdin as Writable;
     this.stdout = stdout as Readable;

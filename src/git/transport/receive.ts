@@ -6,6 +6,7 @@
  */
 import type { Duplex, Readable, Writable } from 'node:stream';
 import { packRefs, storeRefs } from '../disk/refs-on-disk.ts';
+import type { StaleLocks } from '../disk/stale-locks.ts';
 import type { Ending, GitProcess } from '../processes/run.ts';
 import { type Command, HookReader, type Push, type Verdict, writeVerdict } from './hooks.ts';
 import { relay } from './relay.ts';
@@ -16,6 +17,7 @@ import { feed, modeOf, type Session, start } from './service.ts';
 export type PushRules = {
   /** Holds the hook. */
   hooks: string;
+  locks: Pick<StaleLocks, 'waits' | 'removeOf'>;
   /** Of the pack; larger ones are refused while they arrive. */
   maxBytes?: number;
   /** Decides before anything takes effect. A throw refuses. */
@@ -114,16 +116,20 @@ async function take(
   let accepted = false;
   let asked: Command[] = [];
   let updated: Command[] | null = null;
+  const isAccepted = rules.locks.waits(process.pid);
   const converse = async () => {
     const [asks, answer] = process.pipes as [Duplex, Duplex];
     const hooks = new HookReader(asks);
     const push = await hooks.question();
     if (!push) return;
+    const refs = push.commands.map(({ ref }) => ref);
+    await rules.locks.removeOf(dir, refs);
     if (hasMany) await packRefs(dir);
     const verdict = await rules.judge(push, signal);
     accepted = verdict.accepted;
     asked = push.commands;
     if (accepted) said.hold();
+    isAccepted();
     writeVerdict(answer, verdict);
     updated = await hooks.updated();
   };
@@ -136,6 +142,7 @@ async function take(
       process.end();
     }),
   ]);
+  isAccepted();
   if (!accepted) {
     if (failure) throw failure;
     return ending;

@@ -62,6 +62,7 @@ export async function pushRules(
   let begun: Begun<BegunPush> | undefined;
   return {
     hooks: git.hooks,
+    locks: git.locks,
     // Git takes 0 for no limit.
     maxBytes: Math.max(
       1,
