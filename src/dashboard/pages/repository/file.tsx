@@ -7,7 +7,8 @@ import { count, shortSha, size, subject } from '../../ui/format.ts';
 import { Load, useAsk } from '../../ui/load.tsx';
 import { Ago } from '../../ui/time.tsx';
 import { Code } from './code.tsx';
-import { RepositoryFrame } from './frame.tsx';
+import { EditLink } from './edit/links.tsx';
+import { type RepositoryData, RepositoryFrame } from './frame.tsx';
 import { Path } from './path.tsx';
 import { RefPicker } from './ref-picker.tsx';
 
@@ -47,7 +48,7 @@ export default function FilePage() {
   const { ref } = useSearch({ strict: false }) as Search;
   return (
     <RepositoryFrame tab={path}>
-      {({ defaultBranch }) => (
+      {(of) => (
         <>
           <div className="mb-3 flex flex-wrap items-center gap-3">
             <RefPicker namespace={namespace} name={repository} />
@@ -58,7 +59,8 @@ export default function FilePage() {
             namespace={namespace}
             name={repository}
             path={path}
-            ref={ref || defaultBranch}
+            ref={ref || of.defaultBranch}
+            of={of}
           />
         </>
       )}
@@ -73,7 +75,7 @@ type FileOf = {
   ref: string;
 };
 
-function FileView({ namespace, name, path, ref }: FileOf) {
+function FileView({ namespace, name, path, ref, of }: FileOf & { of: RepositoryData }) {
   const search = useSearch({ strict: false }) as Search;
   const { view } = search;
   const asked = useAsk({ query: FileQuery, variables: { namespace, name, path, ref } });
@@ -88,6 +90,7 @@ function FileView({ namespace, name, path, ref }: FileOf) {
               {size(sizeBytes)}
             </span>
             <span className="ml-auto flex items-center gap-3">
+              {content !== null && <EditLink repository={of} ref={search.ref} path={path} />}
               {content !== null && (
                 <Link
                   to="."

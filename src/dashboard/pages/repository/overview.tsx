@@ -5,6 +5,7 @@ import { Empty } from '../../ui/empty.tsx';
 import { size } from '../../ui/format.ts';
 import { Ago } from '../../ui/time.tsx';
 import { CloneBox, pushLines } from './clone-box.tsx';
+import { NewFileLink } from './edit/links.tsx';
 import { FolderView } from './folder.tsx';
 import { RepositoryFrame } from './frame.tsx';
 import { PushNotice } from './pushes.tsx';
@@ -26,6 +27,7 @@ export default function Overview() {
                 <div>
                   <Lines text={pushLines(repository)} />
                 </div>
+                <NewFileLink repository={repository} path="" />
               </Empty>
             </>
           );
@@ -43,6 +45,7 @@ export default function Overview() {
                 >
                   Search in files
                 </Link>
+                <NewFileLink repository={repository} ref={ref} path="" />
               </div>
               <FolderView
                 // Another push: another folder.

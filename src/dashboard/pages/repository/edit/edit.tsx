@@ -1,0 +1,114 @@
+import { useNavigate, useParams, useSearch } from '@tanstack/react-router';
+import { useEffect, useState } from 'react';
+import { type CombinedError, useClient } from 'urql';
+import type { Search } from '../../../root.tsx';
+import { Button } from '../../../ui/button.tsx';
+import { Confirm } from '../../../ui/dialog.tsx';
+import { Empty } from '../../../ui/empty.tsx';
+import { shortSha } from '../../../ui/format.ts';
+import { Waiting } from '../../../ui/load.tsx';
+import { notify } from '../../../ui/notices.tsx';
+import { ErrorBox } from '../../../ui/problem.tsx';
+import { type RepositoryData, RepositoryFrame } from '../frame.tsx';
+import { Path } from '../path.tsx';
+import { readTip, type Tip, useCommitFile } from './commit-file.ts';
+import { FileForm } from './file-form.tsx';
+import { mayWrite } from './may-write.ts';
+
+/** A file of a branch, to be changed or deleted. */
+export default function EditFile() {
+  const { _splat: path = '' } = useParams({ from: '/$namespace/$repository/edit/$' });
+  const { ref } = useSearch({ strict: false }) as Search;
+  return (
+    <RepositoryFrame tab={`Edit ${path}`}>
+      {(repository) => {
+        const branch = ref || repository.defaultBranch;
+        if (!mayWrite(repository))
+          return <p>Who may write in {repository.namespace} edits its files.</p>;
+        return (
+          <Editor key={`${branch} ${path}`} repository={repository} branch={branch} path={path} />
+        );
+      }}
+    </RepositoryFrame>
+  );
+}
+
+type Props = { repository: RepositoryData; branch: string; path: string };
+
+function Editor({ repository, branch, path }: Props) {
+  const { namespace, name, defaultBranch } = repository;
+  const client = useClient();
+  const [base, setBase] = useState<Tip | null>(null);
+  const [error, setError] = useState<CombinedError | null>(null);
+  // Read once: what is asked again while somebody writes would be another base than theirs.
+  useEffect(() => {
+    readTip(client, { namespace, name, branch, path }).then(setBase, setError);
+  }, [client, namespace, name, branch, path]);
+  if (error) return <ErrorBox error={error} />;
+  if (!base) return <Waiting />;
+  if (base.file?.content == null)
+    return (
+      <Empty title={base.file ? 'This file cannot be edited here' : 'There is no such file'}>
+        <p>
+          {base.file
+            ? 'It is no text, or has more than 1 MiB.'
+            : `${branch} is no branch, or has no file ${path}.`}
+        </p>
+      </Empty>
+    );
+  return (
+    <>
+      <div className="mb-3 flex flex-wrap items-center gap-3">
+        <Path
+          namespace={namespace}
+          repository={name}
+          path={path}
+          ref={branch === defaultBranch ? undefined : branch}
+        />
+        <span className="text-sm text-dim">on {branch}</span>
+        <span className="ml-auto">
+          <Delete repository={repository} branch={branch} path={path} base={base} />
+        </span>
+      </div>
+      <FileForm repository={repository} branch={branch} path={path} base={base} />
+    </>
+  );
+}
+
+function Delete({ repository, branch, path, base }: Props & { base: Tip }) {
+  const { id, namespace, name, defaultBranch } = repository;
+  const [isAsking, setAsking] = useState(false);
+  const act = useCommitFile(id);
+  const navigate = useNavigate();
+  return (
+    <>
+      <Button look="danger" onClick={() => setAsking(true)}>
+        Delete the file
+      </Button>
+      {isAsking && (
+        <Confirm
+          title={`Delete ${path}?`}
+          verb="Delete it"
+          onClose={() => setAsking(false)}
+          act={async () => {
+            const outcome = await act.commit(
+              { namespace, name, branch, path },
+              { base, to: branch, content: null, message: `Delete ${path.split('/').at(-1)}` },
+            );
+            if ('problem' in outcome) return outcome.problem;
+            if ('moved' in outcome)
+              return { message: 'Somebody changed this file meanwhile: open it again.' };
+            notify(`${shortSha(outcome.sha)} on ${branch} deleted ${path}.`);
+            await navigate({
+              to: '/$namespace/$repository',
+              params: { namespace, repository: name },
+              search: { ref: branch === defaultBranch ? undefined : branch },
+            });
+          }}
+        >
+          <p>By a commit on {branch}: the commits before keep it.</p>
+        </Confirm>
+      )}
+    </>
+  );
+}

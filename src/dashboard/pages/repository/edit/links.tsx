@@ -1,0 +1,51 @@
+import { Link } from '@tanstack/react-router';
+import { graphql } from '../../../graphql/graphql.ts';
+import { useAsk } from '../../../ui/load.tsx';
+import type { RepositoryData } from '../frame.tsx';
+import { revisionOf } from './commit-file.ts';
+import { mayWrite } from './may-write.ts';
+
+const IsBranchQuery = graphql(`
+  query IsBranch($namespace: String!, $name: String!, $revision: String!) {
+    repository(namespace: $namespace, name: $name) { id commit(revision: $revision) { sha } }
+  }
+`);
+
+type Props = { repository: RepositoryData; ref?: string; path: string };
+
+/** Only a branch takes commits: at a tag or a commit there is nothing to edit. */
+function useMayEdit(repository: RepositoryData, ref: string | undefined): boolean {
+  const { namespace, name, defaultBranch } = repository;
+  const isDefault = !ref || ref === defaultBranch;
+  const asked = useAsk({
+    query: IsBranchQuery,
+    variables: { namespace, name, revision: revisionOf(ref ?? defaultBranch) },
+    pause: isDefault || !mayWrite(repository),
+  });
+  return mayWrite(repository) && (isDefault || asked.data?.repository?.commit != null);
+}
+
+export function EditLink({ repository, ref, path }: Props) {
+  if (!useMayEdit(repository, ref)) return null;
+  const params = { namespace: repository.namespace, repository: repository.name, _splat: path };
+  return (
+    <Link to="/$namespace/$repository/edit/$" params={params} search={{ ref }} className="link">
+      Edit
+    </Link>
+  );
+}
+
+/** `path`: of the folder. */
+export function NewFileLink({ repository, ref, path }: Props) {
+  if (!useMayEdit(repository, ref)) return null;
+  return (
+    <Link
+      to="/$namespace/$repository/new-file"
+      params={{ namespace: repository.namespace, repository: repository.name }}
+      search={{ ref, folder: path || undefined }}
+      className="link text-sm"
+    >
+      New file
+    </Link>
+  );
+}

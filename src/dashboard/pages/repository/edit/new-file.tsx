@@ -1,0 +1,31 @@
+import { useSearch } from '@tanstack/react-router';
+import type { Search } from '../../../root.tsx';
+import { RepositoryFrame } from '../frame.tsx';
+import { FileForm } from './file-form.tsx';
+import { mayWrite } from './may-write.ts';
+
+/** A file that a branch does not have yet. */
+export default function NewFile() {
+  const { ref, folder = '' } = useSearch({ strict: false }) as Search;
+  return (
+    <RepositoryFrame tab="New file">
+      {(repository) => {
+        const branch = ref || repository.defaultBranch;
+        if (!mayWrite(repository))
+          return <p>Who may write in {repository.namespace} adds files.</p>;
+        return (
+          <>
+            <h2 className="mb-3">New file on {branch}</h2>
+            <FileForm
+              key={branch}
+              repository={repository}
+              branch={branch}
+              path={folder}
+              base={null}
+            />
+          </>
+        );
+      }}
+    </RepositoryFrame>
+  );
+}
