@@ -1,11 +1,13 @@
 /** What a commit may unfold to when a job checks it out. */
 import { execFileSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
-import { mkdtemp, readdir, rm } from 'node:fs/promises';
+import { lstat, mkdtemp, readdir, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { CheckoutTooLarge, checkOut } from '../src/git/disk/checkout.ts';
+import { checkOutFew } from '../src/git/disk/few-files.ts';
+import { CatFilePool } from '../src/git/objects/cat-file.ts';
 import { eventually, startApp } from './harness.ts';
 import { job, submit } from './submit.ts';
 
@@ -84,6 +86,97 @@ test('a large file, and long names, are counted as well', async () => {
     /more than 2 files/,
   );
   expect(existsSync(again.to)).toBe(false);
+});
+
+/** A commit of these lines, as `git mktree` takes them. */
+function commitOf(dir: string, ...lines: string[]) {
+  const tree = git(dir, ['mktree', '--missing'], lines.join('\n'));
+  return { tree, sha: git(dir, ['commit-tree', '-m', 'x', tree]) };
+}
+
+test('a few files are checked out without git, as git does it', async () => {
+  await using at = await folder();
+  await using pool = new CatFilePool();
+  const from = join(at.path, 'bare.git');
+  git(from, ['init', '-q', '--bare']);
+  const blob = (text: string) => git(from, ['hash-object', '-w', '--stdin'], text);
+  const [one, empty, large] = [blob('one\n'), blob(''), blob('x'.repeat(70_000))];
+  const below = commitOf(from, `100755 blob ${one}\trün me`, `100644 blob ${large}\tlarge`);
+  const { sha } = commitOf(
+    from,
+    `100644 blob ${one}\t.gitignore`,
+    `100644 blob ${empty}\tempty`,
+    `100644 blob ${one}\ta.b`,
+    `040000 tree ${below.tree}\ta`,
+    `040000 tree ${below.tree}\tz`,
+  );
+  const to = join(at.path, 'to');
+  const options = { from, sha, to, maxFiles: 100, maxBytes: 2 ** 30 };
+  // Nobody has read from the repository: git is as quick.
+  expect(await checkOutFew(pool, options)).toBeUndefined();
+  const warm = () => pool.use(from, (objects) => objects.info([sha]));
+  await warm();
+  for (const limits of [{ maxFiles: 8 }, { maxBytes: 60_000 }])
+    await expect(checkOutFew(pool, { ...options, ...limits })).rejects.toThrow(CheckoutTooLarge);
+  expect(existsSync(to)).toBe(false);
+  expect(await checkOutFew(pool, options)).toBeGreaterThan(2 * 70_000);
+
+  const byGit = join(at.path, 'by-git');
+  await checkOut({ ...options, to: byGit });
+  const inside = (dir: string, ...args: string[]) =>
+    execFileSync('git', args, { cwd: dir, encoding: 'utf8' }).trim();
+  for (const dir of [to, byGit]) {
+    expect(inside(dir, 'status', '--porcelain', '--branch')).toBe('## HEAD (no branch)');
+    expect(inside(dir, 'diff-files', '--name-only')).toBe('');
+    expect(inside(dir, 'rev-parse', 'HEAD')).toBe(sha);
+    expect(inside(dir, 'ls-files', '--stage')).toBe(inside(byGit, 'ls-files', '--stage'));
+    inside(dir, 'fsck', '--full', '--strict');
+    inside(dir, 'verify-pack', ...(await packsOf(dir)));
+    const files = inside(dir, 'ls-files', '-z').split('\0').filter(Boolean);
+    expect(files).toHaveLength(7);
+    for (const file of files) {
+      expect(await readFile(join(dir, file))).toEqual(await readFile(join(byGit, file)));
+      const modes = [dir, byGit].map(async (each) => (await lstat(join(each, file))).mode);
+      expect(await modes[0]).toBe(await modes[1]);
+    }
+  }
+});
+
+async function packsOf(dir: string): Promise<string[]> {
+  const packs = join(dir, '.git/objects/pack');
+  return (await readdir(packs)).filter((name) => name.endsWith('.idx')).map((n) => join(packs, n));
+}
+
+test('what is not plain is left to git', async () => {
+  await using at = await folder();
+  await using pool = new CatFilePool();
+  const from = join(at.path, 'bare.git');
+  git(from, ['init', '-q', '--bare']);
+  const one = git(from, ['hash-object', '-w', '--stdin'], 'one');
+  const { tree } = commitOf(from, `100644 blob ${one}\tfile`);
+  const missing = '1'.repeat(40);
+  const kinds: string[][] = [
+    [`120000 blob ${one}\tlink`],
+    [`160000 commit ${missing}\tmodule`],
+    [`100644 blob ${one}\t.gitattributes`],
+    [`100644 blob ${one}\t.gitmodules`],
+    [`100644 blob ${missing}\tmissing`],
+    [`040000 tree ${missing}\tmissing`],
+    Array.from({ length: 65 }, (_, i) => `100644 blob ${one}\tfile${i}`),
+    Array.from({ length: 65 }, (_, i) => `040000 tree ${tree}\tfolder${i}`),
+  ];
+  for (const name of ['.git', '.GIT', 'git~1', 'a:b', '..', '.'])
+    kinds.push([`040000 tree ${tree}\t${name}`]);
+  for (const lines of kinds) {
+    const { sha } = commitOf(from, ...lines);
+    const options = { from, sha, to: join(at.path, 'to'), maxFiles: 1_000, maxBytes: 2 ** 30 };
+    await pool.use(from, (objects) => objects.info([sha]));
+    expect(await checkOutFew(pool, options), lines[0]).toBeUndefined();
+    expect(existsSync(options.to)).toBe(false);
+  }
+  expect(
+    await checkOutFew(pool, { from, sha: missing, to: '/nowhere', maxFiles: 1, maxBytes: 1 }),
+  ).toBe(undefined);
 });
 
 test('the job fails, and its log says why', async () => {

@@ -113,8 +113,19 @@ async function fill(
   addPack: (gitdir: string) => Promise<unknown>,
 ): Promise<number> {
   const { sha, to, signal } = options;
-  const gitdir = join(to, '.git');
+  const gitdir = await makeRepository(to, sha);
   const packs = join(gitdir, 'objects/pack');
+  await addPack(gitdir);
+  let bytes = fileBytes;
+  for (const name of await readdir(packs)) bytes += (await stat(join(packs, name))).size;
+  demandBytes(bytes, options);
+  await gitApart(['reset', '--hard', '--quiet'], { signal, timeoutMs: TIMEOUT_MS, cwd: to });
+  return bytes;
+}
+
+/** The folder `to`, with a repository in which HEAD is the commit, and no object yet. @returns its git folder */
+export async function makeRepository(to: string, sha: string): Promise<string> {
+  const gitdir = join(to, '.git');
   await mkdir(to);
   for (const folder of ['objects/info', 'objects/pack', 'refs/heads', 'refs/tags'])
     await mkdir(join(gitdir, folder), { recursive: true });
@@ -124,12 +135,7 @@ async function fill(
     join(gitdir, 'config'),
     '[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n',
   );
-  await addPack(gitdir);
-  let bytes = fileBytes;
-  for (const name of await readdir(packs)) bytes += (await stat(join(packs, name))).size;
-  demandBytes(bytes, options);
-  await gitApart(['reset', '--hard', '--quiet'], { signal, timeoutMs: TIMEOUT_MS, cwd: to });
-  return bytes;
+  return gitdir;
 }
 
 async function receive(
@@ -173,13 +179,11 @@ export async function measure(options: Source & Limits): Promise<number> {
   const known = measured.get(sha);
   const timeout = AbortSignal.timeout(TIMEOUT_MS);
   const signal = options.signal ? AbortSignal.any([options.signal, timeout]) : timeout;
-  const maxFiles = Math.min(options.maxFiles, MAX_CHECKOUT_FILES);
   let { files, nameBytes, bytes } = known ?? { files: 0, nameBytes: 0, bytes: 0 };
   /** How often each object was named: its size is asked for once, as git opens a file for each answer. */
   let named = new Map<string, number>();
   const demandRoom = () => {
-    if (files > maxFiles)
-      throw new CheckoutTooLarge(`The checkout has more than ${maxFiles} files and folders`);
+    demandFiles(files, options);
     if (nameBytes > MAX_NAME_BYTES)
       throw new CheckoutTooLarge('The paths of the files in the checkout are too long in all');
     demandBytes(Math.max(bytes, files * BLOCK), options);
@@ -198,7 +202,7 @@ export async function measure(options: Source & Limits): Promise<number> {
     for (const answer of answers.toString().trimEnd().split('\n')) {
       // A submodule's commit is another repository's: it is "missing", and an empty folder here.
       const size = Number(/^blob (\d+)/.exec(answer)?.[1] ?? 0);
-      bytes += (times.next().value ?? 0) * Math.max(1, Math.ceil(size / BLOCK)) * BLOCK;
+      bytes += (times.next().value ?? 0) * bytesOnDisk(size);
     }
     named = new Map();
     demandRoom();
@@ -244,6 +248,18 @@ async function* piecesOf(
 const SHORT_LIST_BYTES = 256 * 1024;
 const CHECK_EVERY = 1_000;
 const SIZES_AT_ONCE = 20_000;
+
+/** What a file of that size takes of most disks. */
+export function bytesOnDisk(size: number): number {
+  return Math.max(1, Math.ceil(size / BLOCK)) * BLOCK;
+}
+
+/** @throws CheckoutTooLarge when a checkout of so many files and folders has more than it may */
+export function demandFiles(count: number, limits: Pick<Limits, 'maxFiles'>): void {
+  const maxFiles = Math.min(limits.maxFiles, MAX_CHECKOUT_FILES);
+  if (count > maxFiles)
+    throw new CheckoutTooLarge(`The checkout has more than ${maxFiles} files and folders`);
+}
 
 /** @throws CheckoutTooLarge when a checkout of so many bytes takes more than it may */
 export function demandBytes(
