@@ -13,11 +13,13 @@ import { run } from '../../../processes/starter.ts';
 import { type Account, type Accounts, openAccounts, type UidRange } from './accounts.ts';
 import { bubblewrapOptions } from './bubblewrap.ts';
 import { entryCommand, environmentScript } from './entry.ts';
+import { openFifos } from './fifos.ts';
 import { type Command, PATH, tryCommand } from './launch.ts';
 import { type NetworkSpec, openNetwork } from './namespace.ts';
 import { internetFor, type NetworkMode } from './network.ts';
 import { limitMark, MARKS_LIMITS } from './proc.ts';
 import { removeShared } from './shared.ts';
+import { giveTo } from './small-trees.ts';
 import { unshareCommand } from './unshare.ts';
 import { asUser } from './user.ts';
 import { attemptView, MOUNTS, type Mount, machineView } from './view.ts';
@@ -78,6 +80,7 @@ export async function findConfinement(options: ConfinementOptions): Promise<Conf
   // The mount point of every attempt's own root. Nothing is ever written to the folder itself.
   const root = join(dir, '.root');
   await mkdir(root, { recursive: true, mode: 0o755 });
+  const fifos = await openFifos(dir);
   const found = await openAccounts(options.uids, dir);
   const accounts = found && !('missing' in found) ? found : null;
   if (found && 'missing' in found)
@@ -110,7 +113,7 @@ export async function findConfinement(options: ConfinementOptions): Promise<Conf
     },
     async open(place, { account }) {
       const outputs = OUTPUTS.map((name) => join(place, name));
-      await run('mkfifo', ['-m', '600', ...outputs]);
+      await fifos.give(outputs);
       if (!account) return;
       // The job opens its output by /dev/stdout too. It stays ours, so that the job cannot open it to others.
       for (const output of outputs) {
@@ -121,8 +124,7 @@ export async function findConfinement(options: ConfinementOptions): Promise<Conf
     async give(place, { account }) {
       if (!account) return;
       const folders = Object.keys(MOUNTS).map((name) => join(place, name));
-      const owner = `${account.uid}:${account.uid}`;
-      await run('chown', ['-R', '--no-dereference', owner, ...folders]);
+      await giveTo(account.uid, folders);
       for (const folder of folders) await chmod(folder, 0o700);
     },
     async end(place) {

@@ -9,6 +9,7 @@ import { mkdir, readdir, readFile, rename } from 'node:fs/promises';
 import { basename, join } from 'node:path';
 import { run } from '../../../processes/starter.ts';
 import { mountPath } from './mounts.ts';
+import { removeFew } from './small-trees.ts';
 
 /** What could not be removed is tried again after this, doubling. */
 const FIRST_PAUSE_MS = 1_000;
@@ -91,13 +92,14 @@ function rest(ms: number, signal: AbortSignal): Promise<void> {
 }
 
 /**
- * Removes a folder whatever is in it. By `rm`, which goes from folder to folder: paths of Node's own `rm` end at
- * 4,096 bytes, and a million files would keep its threads from everything else.
+ * Removes a folder whatever is in it. Where that is much, by `rm`, which goes from folder to folder: paths of Node's own
+ * `rm` end at 4,096 bytes, and a million files would keep its threads from everything else.
  * @throws Error when something is left.
  */
 export async function removeTree(folder: string, signal?: AbortSignal): Promise<void> {
   // First, or what is mounted would be emptied.
   await unmountBelow(folder);
+  if (await removeFew(folder)) return;
   const remove = () => run('rm', ['-rf', '--', folder], { signal });
   try {
     await remove();
