@@ -1,5 +1,5 @@
 /** What a process of a benchmark takes of the machine. */
-import { readFile } from 'node:fs/promises';
+import { readdir, readFile } from 'node:fs/promises';
 import { setTimeout as delay } from 'node:timers/promises';
 
 /** In bytes. */
@@ -13,6 +13,22 @@ export async function cpuSecondsOf(pid: number): Promise<number> {
   const stat = await readFile(`/proc/${pid}/stat`, 'utf8');
   const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ');
   return (Number(fields[11]) + Number(fields[12])) / 100;
+}
+
+/** As `cpuSecondsOf`, of the process, of those that it started and of those that have ended among them. */
+export async function cpuSecondsOfAll(pid: number): Promise<number> {
+  let seconds = 0;
+  for (const name of await readdir('/proc')) {
+    if (!/^\d+$/.test(name)) continue;
+    const stat = await readFile(`/proc/${name}/stat`, 'utf8').catch(() => null);
+    if (!stat) continue;
+    const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ');
+    if (Number(name) !== pid && Number(fields[1]) !== pid) continue;
+    const own = Number(fields[11]) + Number(fields[12]);
+    const ended = Number(name) === pid ? Number(fields[13]) + Number(fields[14]) : 0;
+    seconds += (own + ended) / 100;
+  }
+  return seconds;
 }
 
 export type Watched = {
