@@ -40,9 +40,9 @@ const base = /http:\S+/.exec(loam.greeting)?.[0] as string;
 const sockets = join(dataDir, 'postgres/run');
 const peer = await start('bench/express-prisma.ts', [sockets], {});
 const bare = await start('bench/bare-http.ts', [sockets], {});
-const [postmaster] = (await readFile(join(dataDir, 'postgres/cluster/postmaster.pid'), 'utf8')).split(
-  '\n',
-);
+const [postmaster] = (
+  await readFile(join(dataDir, 'postgres/cluster/postmaster.pid'), 'utf8')
+).split('\n');
 
 const headers = { authorization: `Bearer ${TOKEN}`, 'content-type': 'application/json' };
 let id = '';

@@ -192,7 +192,7 @@ function problems(services: Services): ErrorRequestHandler {
     const { status, message } = toPublic(error);
     if (isUnexpected(error))
       log.error({ err: error, req: { id: req.id } }, 'somebody could not be signed in');
-    const requestId = status >= 500 ? String(req.id) : undefined;
+    const requestId = status >= 500 ? req.id : undefined;
     sendSignIn(services, req, res, { problem: message, status, requestId });
   };
 }

@@ -31,7 +31,7 @@ export function createGraphQLServer(services: Services) {
     maxRequestBodySize: false,
     context: ({ req, res, request }) => ({
       viewer: req.viewer,
-      requestId: req.id as string,
+      requestId: req.id,
       services,
       signal: request.signal,
       allowance: allowanceOf(services, req, res),

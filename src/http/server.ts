@@ -1,14 +1,7 @@
 /**
  * Express: what happens to a request, in order, and the one edge where errors become answers.
  */
-import { randomUUID } from 'node:crypto';
-import express, {
-  type ErrorRequestHandler,
-  type Express,
-  type Request,
-  type RequestHandler,
-} from 'express';
-import { pinoHttp } from 'pino-http';
+import express, { type ErrorRequestHandler, type Express, type RequestHandler } from 'express';
 import { signInRouter } from '../auth/http.ts';
 import { acceptForwarded, callsRouter } from '../cluster/http.ts';
 import { AppError, answerOf, invalid, isUnexpected, toPublic } from '../errors.ts';
@@ -31,6 +24,8 @@ import { createHome } from './home.ts';
 import { idempotency } from './idempotency.ts';
 import { measured } from './measured.ts';
 import type { RateLimits } from './rate-limits.ts';
+import { requestId } from './request-id.ts';
+import { requestLog } from './request-log.ts';
 import { traced } from './traced.ts';
 import { identify } from './viewer.ts';
 
@@ -100,14 +95,6 @@ export function createHttp(services: Services, limits: RateLimits): Express {
   return app;
 }
 
-/** Kept from the client when it is sane, so that one id runs through a chain of services. */
-export const requestId: RequestHandler = (req, res, next) => {
-  const given = req.get('x-request-id');
-  req.id = given && /^[A-Za-z0-9._-]{1,128}$/.test(given) ? given : randomUUID();
-  res.setHeader('X-Request-Id', req.id as string);
-  next();
-};
-
 /**
  * RFC 9112 section 3.2. Node's own check is off, because it answers without a body. What stands in the header must
  * be a host: Yoga makes an address of it, and answers a fault there itself, with a stack.
@@ -128,24 +115,6 @@ function demandHost(counted: RequestHandler): RequestHandler {
 function isHost(host: string): boolean {
   if (host === '') return true;
   return /^(?:[\w.-]+|\[[\da-f:.]+\])(?::\d*)?$/i.test(host) && URL.canParse(`http://${host}/`);
-}
-
-function requestLog(log: Logger): RequestHandler {
-  return pinoHttp({
-    logger: log,
-    genReqId: (req) => req.id,
-    customProps: ({ traceId }: Request) => (traceId ? { trace_id: traceId } : {}),
-    customLogLevel: (_req, res, error) => (error || res.statusCode >= 500 ? 'error' : 'debug'),
-    serializers: {
-      req: ({ id, method, url, raw }) => ({
-        id,
-        method,
-        url: String(url).split('?')[0],
-        address: (raw as Request).ip,
-      }),
-      res: ({ statusCode }) => ({ statusCode }),
-    },
-  }) as RequestHandler;
 }
 
 /** Answers 200 or 503. */
@@ -179,7 +148,7 @@ export function errorEdge(log: Logger): ErrorRequestHandler {
     if (res.headersSent) return void res.destroy();
     // A download that was refused late had described its file already.
     for (const name of OF_CONTENT) res.removeHeader(name);
-    const { status, headers, body } = answerOf(shown, req.id as string);
+    const { status, headers, body } = answerOf(shown, req.id);
     for (const [name, value] of Object.entries(headers)) res.setHeader(name, value);
     const { code, message } = body.error;
     // Refused before GraphQL was reached (401, 429): its clients read `errors`.

@@ -7,7 +7,8 @@ import { AppError } from '../errors.ts';
 import type { Logger } from '../log.ts';
 import { cors, preflights } from './cors.ts';
 import type { RateLimits } from './rate-limits.ts';
-import { errorEdge, requestId } from './server.ts';
+import { requestId } from './request-id.ts';
+import { errorEdge } from './server.ts';
 
 const RETRY_SECONDS = '1';
 

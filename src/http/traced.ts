@@ -20,7 +20,7 @@ export const traced: RequestHandler = (req, res, next) => {
     'url.path': req.originalUrl.split('?')[0],
     'url.scheme': req.protocol,
     'network.protocol.version': req.httpVersion,
-    'loam.request_id': String(req.id),
+    'loam.request_id': req.id,
   };
   serveInSpan(req.method, req.headers, attributes, (span) => {
     req.traceId = span.spanContext().traceId;

@@ -53,7 +53,7 @@ function credentialOf(req: Request, urls: Services['urls']): Credential | null {
 }
 
 export function originOf({ ip, id }: Request): Origin {
-  return { address: ip?.replace(/^::ffff:/, '') ?? null, requestId: String(id) };
+  return { address: ip?.replace(/^::ffff:/, '') ?? null, requestId: id };
 }
 
 /**

@@ -2,7 +2,8 @@
 import express, { type Express } from 'express';
 import { AppError } from '../errors.ts';
 import type { Logger } from '../log.ts';
-import { errorEdge, readiness, requestId } from './server.ts';
+import { requestId } from './request-id.ts';
+import { errorEdge, readiness } from './server.ts';
 
 /** `isReady`: whether jobs can be taken, which a start that is not done cannot. */
 export function createWorking({

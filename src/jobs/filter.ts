@@ -33,7 +33,7 @@ export type Filter = {
 /** Of labels in a filter, and of values of one. */
 const MAX_TERMS = 20;
 
-type Deps = Pick<Services, 'db'>;
+type Deps = Pick<Services, 'db' | 'pool'>;
 type Conditions = {
   /** Apart, because the jobs of each status have an order of their own; null: of any. */
   statuses: readonly JobStatus[] | null;

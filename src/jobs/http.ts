@@ -77,7 +77,7 @@ async function sendEvents(
     }
   } catch (error) {
     if (!(error instanceof AppError)) throw error;
-    res.write(`event: error\ndata: ${JSON.stringify(answerOf(error, req.id as string).body)}\n\n`);
+    res.write(`event: error\ndata: ${JSON.stringify(answerOf(error, req.id).body)}\n\n`);
   } finally {
     clearInterval(sign);
   }

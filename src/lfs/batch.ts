@@ -63,7 +63,7 @@ export function readBatch(body: Record<string, unknown>): BatchRequest {
  * @throws AppError as `openForLfs`; 403 when the namespace has no room for what is to be uploaded
  */
 export async function answerBatch(
-  services: Pick<Services, 'db' | 'space' | 'urls' | 'lfs' | 'largeFiles' | 'config'>,
+  services: Pick<Services, 'db' | 'pool' | 'space' | 'urls' | 'lfs' | 'largeFiles' | 'config'>,
   viewer: Viewer,
   key: LfsKey,
   { operation, objects, isResumable }: BatchRequest,

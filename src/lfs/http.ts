@@ -345,7 +345,7 @@ function errors({ log, urls }: Pick<Services, 'log' | 'urls'>): ErrorRequestHand
       log.error({ err: error, req: { id: req.id } }, 'large files over HTTP failed');
     if (res.headersSent) return void res.destroy();
     if (!req.complete) res.setHeader('Connection', 'close');
-    const id = String(req.id);
+    const id = req.id;
     const { headers } = answerOf(shown, id);
     for (const name of OF_CONTENT) res.removeHeader(name);
     if (shown.status !== 416) res.removeHeader('Content-Range');

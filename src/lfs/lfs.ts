@@ -26,7 +26,7 @@ export function actionOf(operation: LfsOperation): GitAction {
  * @throws AppError as `openForGit`
  */
 export async function openForLfs(
-  services: Pick<Services, 'db' | 'space'>,
+  services: Pick<Services, 'db' | 'pool' | 'space'>,
   viewer: Viewer,
   key: LfsKey,
   operation: LfsOperation,

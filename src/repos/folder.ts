@@ -17,7 +17,7 @@ import type { Services } from '../services.ts';
 type Deps = Pick<Services, 'db' | 'git' | 'log'>;
 
 /** What reading a repository takes, on whichever server. */
-export type Reads = Deps & Pick<Services, 'cluster'>;
+export type Reads = Deps & Pick<Services, 'pool' | 'cluster'>;
 
 /** Ids of repositories whose data is missing and that the log has named. */
 const reported = new LRUCache<string, true>({ max: 10_000 });

@@ -11,7 +11,7 @@ import type { Services } from '../services.ts';
 import { idOrNull, type PushPayload, type RefPayload, type RepositoryPayload } from './payload.ts';
 import { type AccessRow, accessColumns, getRepository, target } from './repos.ts';
 
-type Deps = Pick<Services, 'db' | 'bus' | 'rechecks'>;
+type Deps = Pick<Services, 'db' | 'pool' | 'bus' | 'rechecks'>;
 
 export type RepositoryEventType = Extract<EventType, `repository.${string}`>;
 

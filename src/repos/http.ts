@@ -108,7 +108,7 @@ async function pushRequest(services: Services, req: GitRequest, res: Response): 
   if (await sentOn(services, req, res, id)) return;
   const input = body(req, 'git-receive-pack');
   using right = whileAllowed(services, req, { id, action: 'repository.push', output: res });
-  const push = { id, requestId: String(req.id), right, input, output: res };
+  const push = { id, requestId: req.id, right, input, output: res };
   const receive = await receiving(services, req, push);
   begin(res, 'application/x-git-receive-pack-result');
   await answer(services, req, res, id, receive, input);
@@ -119,7 +119,7 @@ function sentOn(services: Services, req: Request, res: Response, id: string): Pr
   if (req.forwarded) return Promise.resolve(false);
   takesLong(req);
   const { originalUrl: url } = req;
-  const incoming = { req, url, address: req.ip ?? '', requestId: String(req.id) };
+  const incoming = { req, url, address: req.ip ?? '', requestId: req.id };
   return forward(services, id, incoming, res);
 }
 
@@ -222,7 +222,7 @@ function plainErrors({ log }: Pick<Services, 'log'>): ErrorRequestHandler {
     if (res.headersSent) return void res.destroy();
     // A body that nobody will read: the connection goes with it.
     if (!req.complete) res.setHeader('Connection', 'close');
-    const { status, headers } = answerOf(shown, String(req.id));
+    const { status, headers } = answerOf(shown, req.id);
     for (const [name, value] of Object.entries(headers)) res.setHeader(name, value);
     // Most git clients can do Basic alone, and give up where it is not offered. JGit reads the last of these headers only.
     if (status === 401)

@@ -8,12 +8,14 @@ import { canBeNamespace } from '../auth/names.ts';
 import { type Action, can, demand, demandAccount, type Viewer } from '../auth/permissions.ts';
 import type { Rule } from '../auth/rechecks.ts';
 import type { Db } from '../database/client.ts';
+import { columnOf } from '../database/keyset.ts';
 import { AppError, invalid, notFound, unauthenticated } from '../errors.ts';
 import { branchTip, resolveCommit } from '../git/objects/resolve.ts';
 import { isId } from '../ids.ts';
 import type { Services } from '../services.ts';
 import { folderWork, type Reads } from './folder.ts';
 import { isRepositoryName, nameKey } from './names.ts';
+import { repositoryRows } from './rows.ts';
 import { visibleTo } from './visibility.ts';
 
 export type { RepositoryEventData } from './payload.ts';
@@ -57,14 +59,14 @@ export type AccessRow = Row<typeof accessColumns>;
  * @throws AppError 401 for refused credentials, 404; by id also 401 and 403.
  */
 export async function getRepository<S extends Select>(
-  { db }: Pick<Services, 'db'>,
+  services: Pick<Services, 'db' | 'pool'>,
   viewer: Viewer,
   key: RepositoryKey,
   select: S,
 ): Promise<AccessRow & Row<S>> {
   if (viewer.kind === 'anonymous' && viewer.failure) throw viewer.failure;
   if (!key.id && !key.name) throw invalid(null, 'give the id or the name of the repository');
-  const row = canExist(key) ? await findRepository(db, key, select) : null;
+  const row = canExist(key) ? await findRepository(services, key, select) : null;
   if (row && (key.id || can(viewer, 'repository.read', target(row)))) {
     demand(viewer, 'repository.read', target(row));
     return row;
@@ -104,20 +106,31 @@ export function noRepository(id?: string | null): AppError {
 }
 
 async function findRepository<S extends Select>(
-  db: Db,
+  { db, pool }: Pick<Services, 'db' | 'pool'>,
   key: RepositoryKey,
   select: S,
 ): Promise<(AccessRow & Row<S>) | null> {
+  type Found = AccessRow & Row<S>;
+  const namespace = key.namespace.toLowerCase();
+  const byId = key.id ? { id: key.id } : {};
+  const byName = key.name ? { nameKey: nameKey(key.name) } : {};
+  const given = Object.entries({ ...byId, ...byName });
+  const conditions = given.map(([field], at) => `and r.${columnOf(field)} = $${at + 2}`).join(' ');
+  const statement = repositoryRows.statement(
+    select,
+    accessColumns,
+    `where n.name = $1 ${conditions}`,
+  );
+  if (statement) {
+    const [row] = await statement.read(pool, [namespace, ...given.map(([, value]) => value)]);
+    return (row ?? null) as Found | null;
+  }
   const row = await db.repository.findFirst({
-    where: {
-      ...(key.id && { id: key.id }),
-      ...(key.name && { nameKey: nameKey(key.name) }),
-      namespace: { name: key.namespace.toLowerCase() },
-    },
+    where: { ...byId, ...byName, namespace: { name: namespace } },
     select: { ...select, ...accessColumns },
     relationLoadStrategy: 'join',
   });
-  return row as unknown as (AccessRow & Row<S>) | null;
+  return row as unknown as Found | null;
 }
 
 /** Until the transaction ends, nobody else changes or deletes it. @returns whether it is there */
@@ -136,7 +149,7 @@ export type GitAction = 'repository.read' | 'repository.push';
  * credentials; 403 where it may be read and no more; 404; 500 for a push when the disk is nearly full.
  */
 export async function openForGit(
-  services: Pick<Services, 'db' | 'space'>,
+  services: Pick<Services, 'db' | 'pool' | 'space'>,
   viewer: Viewer,
   key: { namespace: string; name: string },
   action: GitAction,
@@ -210,21 +223,6 @@ const tipOf = folderWork('tipOf', async ({ git }, dir, branch: string) => {
   if (!sha) throw notFound('Branch');
   return sha;
 });
-
-/** Columns for `collaboratorCount`. */
-export const collaboratorColumns = {
-  namespace: {
-    select: {
-      userId: true,
-      _count: { select: { members: { where: { role: { in: ['write', 'admin'] } } } } },
-    },
-  },
-} as const satisfies Select;
-
-/** Members who can write, the owner included: a user has no membership of their own namespace. */
-export function collaboratorCount({ namespace }: Row<typeof collaboratorColumns>): number {
-  return Math.max(1, namespace._count.members + (namespace.userId ? 1 : 0));
-}
 
 type Called = { name: string; namespace: { name: string } };
 

@@ -90,7 +90,7 @@ function answer(
     const exchange: Exchange = {
       context: {
         viewer: req.viewer,
-        requestId: req.id as string,
+        requestId: req.id,
         services,
         allowance: allowanceOf(services, req, res),
       },

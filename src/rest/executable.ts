@@ -2,6 +2,7 @@
  * The core schema in the form REST runs it: the same types and resolvers, with enums in their wire form,
  * and without what only costs time there.
  */
+import { isDeepStrictEqual } from 'node:util';
 import { MapperKind, mapSchema } from '@graphql-tools/utils';
 import {
   defaultFieldResolver,
@@ -14,13 +15,16 @@ import {
   isNonNullType,
   isObjectType,
 } from 'graphql';
+import { SELECTED } from '../database/rows.ts';
 
 export function executable(core: GraphQLSchema): GraphQLSchema {
-  return mapSchema(core, {
+  const schema = mapSchema(core, {
     // TYPE rather than ENUM_TYPE: the latter may only answer another enum.
     [MapperKind.TYPE]: (type) => ('getValues' in type ? wireEnum(type) : undefined),
     [MapperKind.OBJECT_FIELD]: cheaper,
   });
+  schema.extensions = { ...schema.extensions, looksAtRows: true };
+  return schema;
 }
 
 /** The wire forms of an enum, in the order of the schema; undefined for any other type. */
@@ -46,7 +50,7 @@ function wireEnum(type: GraphQLEnumType): GraphQLScalarType {
 
 type Field = GraphQLFieldConfig<Row, unknown>;
 type Resolve = NonNullable<Field['resolve']>;
-type Row = Record<string, unknown>;
+type Row = Record<string, unknown> & { [SELECTED]?: object };
 
 /**
  * Pothos wraps each field of a row in a resolver that looks up, by the path, whether the row was loaded with
@@ -71,8 +75,8 @@ function cheaper(field: Field, name: string, typeName: string, schema: GraphQLSc
       },
     };
   }
-  const isLoaded = original && loadedWith(select);
-  if (!isLoaded) return field;
+  if (!original || typeof select !== 'object' || select === null) return field;
+  const isLoaded = loadedWith(select);
   return {
     ...field,
     resolve: (row, args, context, info) =>
@@ -85,8 +89,35 @@ function implementsNode(schema: GraphQLSchema, typeName: string): boolean {
   return isObjectType(type) && type.getInterfaces().some(({ name }) => name === 'Node');
 }
 
-/** A check that a row has what is selected; undefined where the row does not show it, as with filters. */
-function loadedWith(select: unknown): ((row: Row) => boolean) | undefined {
+/** A check that a row has what is selected. */
+function loadedWith(select: object): (row: Row) => boolean {
+  const isShown = shownWith(select);
+  const bySelect = new WeakMap<object, boolean>();
+  return (row) => {
+    const read = row[SELECTED];
+    if (!read) return isShown?.(row) ?? false;
+    const known = bySelect.get(read);
+    if (known !== undefined) return known;
+    const isIn = contains(read, select);
+    bySelect.set(read, isIn);
+    return isIn;
+  };
+}
+
+/** Whether all columns of `some` are in `whole`, those of relations under the same filters. */
+function contains(whole: object, some: object): boolean {
+  return Object.entries(some).every(([field, selected]) => {
+    const read = (whole as Record<string, unknown>)[field];
+    if (typeof read !== 'object' || read === null || typeof selected !== 'object')
+      return read === selected;
+    const { select: columns = {}, ...filters } = read as { select?: object };
+    const { select: asked = {}, ...under } = selected;
+    return isDeepStrictEqual(filters, under) && contains(columns, asked);
+  });
+}
+
+/** A check by the row alone; undefined where the row does not show it, as with filters. */
+function shownWith(select: unknown): ((row: Row) => boolean) | undefined {
   if (typeof select !== 'object' || select === null) return undefined;
   const checks: ((row: Row) => boolean)[] = [];
   for (const [name, selected] of Object.entries(select)) {
@@ -95,7 +126,7 @@ function loadedWith(select: unknown): ((row: Row) => boolean) | undefined {
       continue;
     }
     const isOnlySelect = Object.keys(selected).join() === 'select' && name !== '_count';
-    const inner = isOnlySelect ? loadedWith(selected.select) : undefined;
+    const inner = isOnlySelect ? shownWith(selected.select) : undefined;
     if (!inner) return undefined;
     checks.push((row) => {
       const value = row[name];

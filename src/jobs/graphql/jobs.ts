@@ -12,7 +12,7 @@ import {
   sliceArgs,
   toConnection,
 } from '../../graphql/paging.ts';
-import { selectAt, selectOf, selectOfNodes } from '../../graphql/select.ts';
+import { selectAt, selectHere, selectOf, selectOfNodes } from '../../graphql/select.ts';
 import { Repository } from '../../repos/graphql/repositories.ts';
 import { type AccessRow, accessColumns, isVisible } from '../../repos/repos.ts';
 import { analyticsOf } from '../analytics.ts';
@@ -273,7 +273,7 @@ const listArgs = {
 } as const;
 
 builder.queryFields((t) => ({
-  job: t.prismaField({
+  job: t.field({
     type: Job,
     nullable: true,
     description:
@@ -282,8 +282,10 @@ builder.queryFields((t) => ({
       namespace: t.arg.string({ required: true, description: 'The name of its owner.' }),
       name: t.arg.string({ required: true, description: 'The name of the job.' }),
     },
-    resolve: (query, _root, args, { services, viewer }) =>
-      jobs.getJob(services, viewer, args, selectOf<Prisma.JobSelect>(query)) as never,
+    resolve: (_root, args, context, info) => {
+      const select = selectHere<Prisma.JobSelect>(context, info);
+      return jobs.getJob(context.services, context.viewer, args, select) as never;
+    },
   }),
   jobPage: t.field({
     type: JobPage,

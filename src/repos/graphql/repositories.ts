@@ -16,11 +16,12 @@ import {
   sliceArgs,
   toConnection,
 } from '../../graphql/paging.ts';
-import { selectAt, selectOf, selectOfNodes } from '../../graphql/select.ts';
+import { selectAt, selectHere, selectOfNodes } from '../../graphql/select.ts';
 import * as changes from '../browsing/changes.ts';
 import * as contents from '../browsing/contents.ts';
 import * as history from '../browsing/history.ts';
 import { contentsColumns } from '../browsing/large-files.ts';
+import { collaboratorColumns, collaboratorCount } from '../collaborators.ts';
 import * as list from '../list.ts';
 import * as repos from '../repos.ts';
 import { visibleTo } from '../visibility.ts';
@@ -101,8 +102,8 @@ export const Repository = builder.prismaNode('Repository', {
     }),
     collaboratorCount: t.int({
       description: 'The number of users who can write: members, and the owner.',
-      select: repos.collaboratorColumns,
-      resolve: repos.collaboratorCount,
+      select: collaboratorColumns,
+      resolve: collaboratorCount,
     }),
     branchCount: t.exposeInt('branchCount', { description: 'The number of branches.' }),
     tagCount: t.exposeInt('tagCount', { description: 'The number of tags.' }),
@@ -259,8 +260,8 @@ const listArgs = {
 } as const;
 
 builder.queryFields((t) => ({
-  repository: t.prismaField({
-    type: 'Repository',
+  repository: t.field({
+    type: Repository,
     nullable: true,
     description: 'By id or by name. By name, one that the viewer may not see does not exist.',
     args: {
@@ -268,8 +269,10 @@ builder.queryFields((t) => ({
       id: t.arg.id({ description: 'Its id; give this or `name`.' }),
       name: t.arg.string({ description: 'Its name, ignoring case; give this or `id`.' }),
     },
-    resolve: (query, _root, args, { services, viewer }) =>
-      repos.getRepository(services, viewer, args, selectOf<repos.Select>(query)) as never,
+    resolve: (_root, args, context, info) => {
+      const select = selectHere<repos.Select>(context, info);
+      return repos.getRepository(context.services, context.viewer, args, select) as never;
+    },
   }),
   repositoryPage: t.field({
     type: RepositoryPage,
