@@ -35,7 +35,7 @@ async function measured(what: string, work: () => Promise<unknown>): Promise<num
   const { seconds, cpuSeconds, before, peak } = await watch(pid, work);
   const moved = (peak - before) / MB;
   console.log(
-    `${what}: ${seconds.toFixed(2)} s; the server took ${cpuSeconds.toFixed(2)} s of CPU and +${moved.toFixed(0)} MB`,
+    `${what}: ${seconds.toFixed(3)} s; the server took ${cpuSeconds.toFixed(2)} s of CPU and +${moved.toFixed(0)} MB`,
   );
   return seconds;
 }
@@ -108,9 +108,12 @@ async function many(): Promise<void> {
   const count = (key: string) => Number(new RegExp(`^${key}: (\\d+)`, 'm').exec(stats)?.[1]);
   console.log(`${count('in-pack')} objects, ${(count('size-pack') / 1_000).toFixed(0)} MB`);
   await pushAndClone('many', 'source.git', 'main');
-  const read = (fields: string) => () =>
-    graphql(`{ repository(namespace: "admin", name: "many") { ${fields} } }`);
+  const read =
+    (fields: string, name = 'many') =>
+    () =>
+      graphql(`{ repository(namespace: "admin", name: "${name}") { ${fields} } }`);
   const path = 'src/folder-7/file-3.txt';
+  await bench.create('warm');
   for (const [what, fields] of [
     ['the first 20 commits, and how many there are', 'commits { nodes { sha } totalCount }'],
     ['a directory', 'tree(path: "src/folder-7") { entries { name sizeBytes } }'],
@@ -118,6 +121,8 @@ async function many(): Promise<void> {
     ['the commit of each line of it', `blame(path: "${path}") { line count }`],
     ['the last commit of each entry', 'tree(path: "src") { entries { name lastCommit { sha } } }'],
   ] as const) {
+    // The code of the answer is not what is measured.
+    await read(fields, 'warm')().catch(() => {});
     await measured(what, read(fields));
     await measured('  again', read(fields));
   }

@@ -8,17 +8,33 @@ import { git } from '../processes/run.ts';
 import type { CatFilePool, ObjectData, ObjectInfo } from './cat-file.ts';
 import { type Annotation, type Commit, parseCommit, parseTag } from './commit.ts';
 import { readHead } from './read.ts';
+import { CommitTotals, mayBeLong } from './totals.ts';
+
+/** The most that a page has. */
+const FIRST = 100;
+/** Of one push. */
+const MAX_TIPS = 10;
 
 export type History = { commits: Commit[]; total: number };
 
 /** What was once found out about a commit's history. It never changes, so only room bounds it. */
 export class HistoryCache {
-  readonly totals = new LRUCache<string, Promise<number>>({ max: 10_000 });
+  readonly totals: CommitTotals;
   readonly pages = new LRUCache<string, Promise<string[]>>({ max: 2_000 });
   readonly turns: Turns;
 
   constructor(turns: Turns) {
     this.turns = turns;
+    this.totals = new CommitTotals(turns);
+  }
+
+  /** Finds out what the first page of each tip needs that a push has moved, so that no reader waits for it. */
+  async prepare(dir: string, tips: readonly string[]): Promise<void> {
+    if (!(await mayBeLong(dir))) return;
+    for (const tip of tips.slice(0, MAX_TIPS)) {
+      await this.totals.of(dir, tip);
+      await idsFrom(this, dir, tip, { skip: 0, take: FIRST });
+    }
   }
 }
 
@@ -30,19 +46,26 @@ export async function readHistory(
   commit: string,
   { skip, take }: { skip: number; take: number },
 ): Promise<History> {
-  const { totals, pages, turns } = cache;
-  const total = await remember(totals, commit, () =>
-    turns.take(() => countCommits(dir, commit), { key: dir }),
-  );
-  const page = `${commit}+${skip}+${take}`;
-  const shas =
-    skip >= total
-      ? []
-      : await remember(pages, page, () =>
-          turns.take(() => walk(dir, commit, skip, take), { key: dir }),
-        );
+  const total = await cache.totals.of(dir, commit);
+  const shas = skip >= total ? [] : await idsFrom(cache, dir, commit, { skip, take });
   const commits = await readCommits(pool, dir, shas);
   return { commits: commits.filter((commit) => commit !== null), total };
+}
+
+/** Those within the first are found by one walk. */
+async function idsFrom(
+  { pages, turns }: HistoryCache,
+  dir: string,
+  commit: string,
+  { skip, take }: { skip: number; take: number },
+): Promise<string[]> {
+  const isFirst = skip + take <= FIRST;
+  const walked = isFirst ? { skip: 0, take: FIRST } : { skip, take };
+  const page = `${commit}+${walked.skip}+${walked.take}`;
+  const ids = await remember(pages, page, () =>
+    turns.take(() => walk(dir, commit, walked.skip, walked.take), { key: dir }),
+  );
+  return isFirst ? ids.slice(skip, skip + take) : ids;
 }
 
 /** Nearly every commit is smaller: a page of them is read at once, and is less than a megabyte. */
@@ -123,10 +146,6 @@ function remember<T>(
   cache.set(key, found);
   found.catch(() => cache.delete(key));
   return found;
-}
-
-async function countCommits(dir: string, commit: string): Promise<number> {
-  return Number(await git(['rev-list', '--count', commit], { dir }));
 }
 
 async function walk(dir: string, commit: string, skip: number, take: number): Promise<string[]> {

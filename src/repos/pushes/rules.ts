@@ -13,6 +13,7 @@ import type { Recheck } from '../../auth/rechecks.ts';
 import { AppError, diskFull } from '../../errors.ts';
 import type { Begun } from '../../git/disk/disk.ts';
 import { isCommitId, isRefName, MAX_REF_BYTES } from '../../git/names.ts';
+import { PREFIX } from '../../git/objects/refs.ts';
 import { sizeOf } from '../../git/objects/walk.ts';
 import { NONE, type Push, type Verdict } from '../../git/transport/hooks.ts';
 import type { PushRules } from '../../git/transport/receive.ts';
@@ -97,7 +98,13 @@ export async function pushRules(
     async settle(updated) {
       if (!begun) return;
       await pushes.record(begun, updated);
-      git.maintenance.schedule(git.disk.pathOf(id));
+      const dir = git.disk.pathOf(id);
+      git.maintenance.schedule(dir);
+      const moved = (updated ?? []).filter(
+        ({ ref, after }) => ref.startsWith(PREFIX.branch) && after !== NONE,
+      );
+      const tips = moved.map(({ after }) => after);
+      git.tasks.background(() => git.history.prepare(dir, tips));
     },
   };
 }

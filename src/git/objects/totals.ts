@@ -1,0 +1,123 @@
+/**
+ * How many commits lead to a commit, itself counted. That never changes, so what was counted is kept by the commit's id: in
+ * memory, and of long histories in a file of the repository, which outlasts the server and is shared by all that have the
+ * folder.
+ *
+ * A commit is counted from the last one that is known: what only the other has less, what only this one has more. After a
+ * push that is the push alone, also after one that took commits away.
+ */
+import { randomUUID } from 'node:crypto';
+import { readdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { LRUCache } from 'lru-cache';
+import type { Turns } from '../../limits/turns.ts';
+import { GitError, git } from '../processes/run.ts';
+
+const FILE = 'loam-totals';
+/** Shorter histories are counted within milliseconds. */
+const LONG = 5_000;
+/** In the file: the tips of branches that move, and some before them. */
+const MAX_KEPT = 100;
+/** Of so many objects: each takes 28 bytes of a pack's index, or a few more. */
+const LONG_INDEX_BYTES = LONG * 28;
+/** A line that is not whole, as after a loss of power, is none. */
+const LINE = /^([0-9a-f]{40}) (\d+)\n/gm;
+
+export class CommitTotals {
+  readonly #known = new LRUCache<string, Promise<number>>({ max: 10_000 });
+  readonly #turns: Turns;
+  /** Files that are being written, one after the other each. */
+  readonly #writing = new Map<string, Promise<void>>();
+
+  constructor(turns: Turns) {
+    this.#turns = turns;
+  }
+
+  /** Callers at the same time share one count. @throws as `git` */
+  of(dir: string, commit: string): Promise<number> {
+    const known = this.#known.get(commit);
+    if (known) return known;
+    const found = this.#find(dir, commit);
+    this.#known.set(commit, found);
+    // A failure is forgotten.
+    found.catch(() => this.#known.delete(commit));
+    return found;
+  }
+
+  async #find(dir: string, commit: string): Promise<number> {
+    const kept = await readKept(dir);
+    const known = kept.get(commit);
+    if (known !== undefined) return known;
+    const last = [...kept].at(-1);
+    const total = await this.#turns.take(() => countFrom(dir, commit, last), { key: dir });
+    if (total >= LONG) await this.#keep(dir, commit, total);
+    return total;
+  }
+
+  #keep(dir: string, commit: string, total: number): Promise<void> {
+    const before = this.#writing.get(dir) ?? Promise.resolve();
+    const writing = before
+      .then(() => keep(dir, commit, total))
+      // It would only spare counting: the disk is full, or the repository was deleted.
+      .catch(() => {})
+      .finally(() => {
+        if (this.#writing.get(dir) === writing) this.#writing.delete(dir);
+      });
+    this.#writing.set(dir, writing);
+    return writing;
+  }
+}
+
+async function countFrom(
+  dir: string,
+  commit: string,
+  last: readonly [commit: string, total: number] | undefined,
+): Promise<number> {
+  if (!last) return countAll(dir, commit);
+  const [base, total] = last;
+  try {
+    const args = ['rev-list', '--count', '--left-right', `${base}...${commit}`];
+    const [less, more] = (await git(args, { dir })).toString().split('\t').map(Number);
+    return total - (less as number) + (more as number);
+  } catch (error) {
+    if (!(error instanceof GitError)) throw error;
+    // The one that was known is not there any more.
+    return countAll(dir, commit);
+  }
+}
+
+async function countAll(dir: string, commit: string): Promise<number> {
+  return Number(await git(['rev-list', '--count', commit], { dir }));
+}
+
+/** Whether counting may take longer than a reader should wait. */
+export async function mayBeLong(dir: string): Promise<boolean> {
+  const folder = join(dir, 'objects/pack');
+  let bytes = 0;
+  for (const name of await readdir(folder).catch(() => [])) {
+    if (!name.endsWith('.idx')) continue;
+    bytes += (await stat(join(folder, name)).catch(() => null))?.size ?? 0;
+    if (bytes >= LONG_INDEX_BYTES) return true;
+  }
+  return false;
+}
+
+/** The last to be counted last. */
+async function readKept(dir: string): Promise<Map<string, number>> {
+  const text = await readFile(join(dir, FILE), 'latin1').catch(() => '');
+  const lines = text.matchAll(LINE);
+  return new Map(Array.from(lines, ([, commit = '', total]) => [commit, Number(total)]));
+}
+
+async function keep(dir: string, commit: string, total: number): Promise<void> {
+  const kept = [...(await readKept(dir)), [commit, total] as const].slice(-MAX_KEPT);
+  const file = join(dir, FILE);
+  const fresh = `${file}.${randomUUID()}`;
+  try {
+    await writeFile(fresh, kept.map(([id, count]) => `${id} ${count}\n`).join(''), { flush: true });
+    await rename(fresh, file);
+  } catch (error) {
+    await rm(fresh, { force: true });
+    throw error;
+  }
+}
