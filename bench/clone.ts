@@ -1,10 +1,12 @@
 /**
  * `npm run bench:clone`: cloning over HTTP from the server, against `git clone` of the same bare repository
- * over `file://` with protocol v2, in alternating rounds.
+ * over `file://` with protocol v2, in alternating rounds. With `-- backend` against nginx and `git http-backend`
+ * (`against-backend.ts`).
  */
 import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { Disk } from '../src/git/disk/disk.ts';
+import { compareWithBackend } from './against-backend.ts';
 import { LARGE, makeRepository, median, openBench, time } from './repository.ts';
 
 const SMALL = { commits: 50, folders: 5, files: 5, fileBytes: 1_000 };
@@ -14,10 +16,15 @@ await using bench = await openBench();
 const { workspace, folder } = bench;
 const disk = new Disk(join(folder, 'data/repositories'), 'bench');
 
-for (const [name, shape] of [
-  ['small', SMALL],
-  ['large', LARGE],
-] as const) {
+const isAgainstFile = process.argv[2] !== 'backend';
+if (!isAgainstFile) await compareWithBackend(bench, { small: SMALL, large: LARGE });
+
+for (const [name, shape] of isAgainstFile
+  ? ([
+      ['small', SMALL],
+      ['large', LARGE],
+    ] as const)
+  : []) {
   await makeRepository(join(folder, `${name}.git`), shape);
   const id = await bench.create(name);
   await workspace.git(`${name}.git`, 'push', '-q', bench.remote(name), 'main');

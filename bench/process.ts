@@ -60,3 +60,23 @@ export async function watch(pid: number, work: () => Promise<unknown>): Promise<
   await watching;
   return { seconds, cpuSeconds: (await cpuSecondsOf(pid)) - cpu, before, peak };
 }
+
+/** Of a process, those that it has started, and theirs, with those of them that have ended and were waited for. */
+export async function cpuSecondsOfTree(root: number): Promise<number> {
+  const stats = new Map<number, { parent: number; seconds: number }>();
+  for (const name of await readdir('/proc')) {
+    if (!/^\d+$/.test(name)) continue;
+    const stat = await readFile(`/proc/${name}/stat`, 'utf8').catch(() => null);
+    if (!stat) continue;
+    const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ');
+    const ticks = fields.slice(11, 15).reduce((sum, field) => sum + Number(field), 0);
+    stats.set(Number(name), { parent: Number(fields[1]), seconds: ticks / 100 });
+  }
+  let sum = 0;
+  for (const [pid, { seconds }] of stats) {
+    let at: number | undefined = pid;
+    while (at !== undefined && at !== root) at = stats.get(at)?.parent;
+    if (at === root) sum += seconds;
+  }
+  return sum;
+}

@@ -1,0 +1,84 @@
+/** `git http-backend` as it is served by hand: nginx in front, fcgiwrap for the programs. No authentication, no rules. */
+import { type ChildProcess, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { chmod, mkdir, stat, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
+import { freePort } from '../test/ports.ts';
+
+export type NginxBackend = AsyncDisposable & {
+  base: string;
+  /** Of the process that all others come from. */
+  pid: number;
+};
+
+/** Serves the bare repositories in `root`, which take pushes. Needs the packages nginx-light and fcgiwrap. */
+export async function openNginxBackend(root: string): Promise<NginxBackend> {
+  const place = join(root, 'nginx');
+  await mkdir(place);
+  const port = await freePort();
+  const socket = join(place, 'fcgi.sock');
+  const config = join(place, 'nginx.conf');
+  await writeFile(
+    config,
+    `daemon off; user root; worker_processes 2; pid ${place}/pid; error_log ${place}/error.log;
+events { worker_connections 256; }
+http {
+  access_log off; client_max_body_size 0; client_body_temp_path ${place}; fastcgi_temp_path ${place};
+  server {
+    listen 127.0.0.1:${port};
+    location / {
+      fastcgi_pass unix:${socket};
+      fastcgi_buffering off; fastcgi_request_buffering off;
+      fastcgi_param SCRIPT_FILENAME /usr/lib/git-core/git-http-backend;
+      fastcgi_param GIT_PROJECT_ROOT ${root};
+      fastcgi_param GIT_HTTP_EXPORT_ALL 1;
+      fastcgi_param GIT_CONFIG_COUNT 3;
+      fastcgi_param GIT_CONFIG_KEY_0 http.receivepack;
+      fastcgi_param GIT_CONFIG_VALUE_0 true;
+      fastcgi_param GIT_CONFIG_KEY_1 safe.directory;
+      fastcgi_param GIT_CONFIG_VALUE_1 *;
+      fastcgi_param GIT_CONFIG_KEY_2 receive.autogc;
+      fastcgi_param GIT_CONFIG_VALUE_2 false;
+      fastcgi_param PATH_INFO $uri;
+      fastcgi_param QUERY_STRING $args;
+      fastcgi_param REQUEST_METHOD $request_method;
+      fastcgi_param CONTENT_TYPE $content_type;
+      fastcgi_param CONTENT_LENGTH $content_length;
+      fastcgi_param HTTP_CONTENT_ENCODING $http_content_encoding;
+      fastcgi_param GIT_PROTOCOL $http_git_protocol;
+    }
+  }
+}
+`,
+  );
+  const script = join(place, 'serve.sh');
+  await writeFile(
+    script,
+    `#!/bin/sh
+fcgiwrap -c 4 -s unix:${socket} & a=$!
+nginx -c ${config} & b=$!
+trap 'kill $a $b; wait; exit 0' TERM
+wait
+`,
+  );
+  await chmod(script, 0o755);
+  const child: ChildProcess = spawn(script, { stdio: 'inherit' });
+  const isThere = (path: string) =>
+    stat(path).then(
+      () => true,
+      () => false,
+    );
+  while (!(await isThere(socket)) || !(await isThere(join(place, 'pid')))) {
+    if (child.exitCode !== null) throw new Error('nginx or fcgiwrap is missing');
+    await delay(20);
+  }
+  return {
+    base: `http://127.0.0.1:${port}`,
+    pid: child.pid as number,
+    async [Symbol.asyncDispose]() {
+      child.kill('SIGTERM');
+      await once(child, 'close');
+    },
+  };
+}
