@@ -57,6 +57,18 @@ test('any line of a long log is found, linked and searched for', async () => {
   await page.getByText('line number 30000', { exact: true }).waitFor();
   // What is not in sight is not in the document.
   expect(await page.locator('[data-seq]').count()).toBeLessThan(200);
+  // It stays at its end when the window gets another height.
+  for (const height of [1_300, 600]) {
+    await page.setViewportSize({ width: 1_280, height });
+    await expect
+      .poll(() =>
+        page
+          .getByRole('log')
+          .evaluate((log) => log.scrollHeight - log.scrollTop - log.clientHeight),
+      )
+      .toBeLessThan(2);
+    expect(await page.getByRole('button', { name: 'To the end' }).count()).toBe(0);
+  }
 
   await page.getByLabel('Search the log').fill('number 123');
   await page.getByText(/^1 of 100\+$/).waitFor();

@@ -7,7 +7,7 @@ import { promisify } from 'node:util';
 import type { Browser, Page } from 'playwright-core';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { readConfig } from '../../src/config.ts';
-import { openBrowser, visit } from '../browser.ts';
+import { expectUsable, openBrowser, visit } from '../browser.ts';
 import { startApp, type TestApp } from '../harness.ts';
 import { has, needs } from '../needs.ts';
 import { CLIENT, startIssuer, type TestIssuer } from '../oidc-issuer.ts';
@@ -110,6 +110,48 @@ test('who is sent away to sign in comes back to the page, by a real issuer', asy
   expect(page.url()).toBe(`${app.base}/new/job?name=x`);
   await page.getByRole('button', { name: 'ada: menu' }).waitFor();
   visitor.expectQuiet();
+});
+
+test('an identity is connected and taken away, and a program is signed in by its code', async () => {
+  issuer.people.second = { email: 'second@acme.com', email_verified: true };
+  issuer.person = 'second';
+  const bob = await app.user('bob');
+  await using visitor = await visit(browser, app, { as: bob });
+  const { page } = visitor;
+  await page.goto('/settings/sessions');
+  await page.getByRole('link', { name: /^Connect / }).click();
+  await page.getByRole('button', { name: /^Take away / }).waitFor();
+  expect(page.url()).toBe(`${app.base}/settings/sessions`);
+  await page.getByText('second · since').waitFor();
+  await expectUsable(page);
+  await page.getByRole('button', { name: /^Take away / }).click();
+  await page.getByRole('button', { name: 'Take it away' }).click();
+  await page.getByRole('button', { name: /^Take away / }).waitFor({ state: 'detached' });
+
+  const client_id = '<img src=x onerror=alert(1)>';
+  const begun = await fetch(`${app.base}/login/device/code`, {
+    method: 'POST',
+    body: new URLSearchParams({ client_id }),
+  });
+  const { user_code, device_code } = await begun.json();
+  await page.goto('/login/device');
+  await page.getByLabel('The code that the program shows').fill('AAAA-AAAA');
+  await page.getByRole('button', { name: 'Go on' }).click();
+  await page.getByRole('alert').waitFor();
+  await page.getByLabel('The code that the program shows').fill(user_code);
+  await page.getByRole('button', { name: 'Go on' }).click();
+  await page.getByText(client_id).first().waitFor();
+  await expectUsable(page);
+  await page.getByRole('button', { name: 'Approve' }).click();
+  await page.getByRole('status').waitFor();
+  const grant_type = 'urn:ietf:params:oauth:grant-type:device_code';
+  const answer = await fetch(`${app.base}/login/device/token`, {
+    method: 'POST',
+    body: new URLSearchParams({ grant_type, device_code, client_id }),
+  });
+  expect(answer.status).toBe(200);
+  await page.goto('/settings/tokens');
+  await page.getByText(client_id).first().waitFor();
 });
 
 test('no other page frames these, and a session that was ended shows nothing more', async () => {

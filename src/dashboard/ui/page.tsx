@@ -1,5 +1,5 @@
-import { Link, type LinkProps } from '@tanstack/react-router';
-import type { ReactNode } from 'react';
+import { Link, type LinkProps, useLocation } from '@tanstack/react-router';
+import { type ReactNode, type RefObject, useEffect, useRef } from 'react';
 
 /** The title of a page, in the tab of the browser too, with what can be done there. */
 export function PageTitle({
@@ -26,6 +26,22 @@ export function PageTitle({
   );
 }
 
+/** On a small screen links scroll sideways: that of the page itself is brought into sight. */
+export function useCurrentInSight<E extends HTMLElement>(): RefObject<E | null> {
+  const list = useRef<E>(null);
+  const { pathname } = useLocation();
+  useEffect(() => {
+    const { current } = list;
+    const link = current?.querySelector<HTMLElement>('[aria-current=page]');
+    if (!current || !link) return;
+    const { left, right } = link.getBoundingClientRect();
+    const box = current.getBoundingClientRect();
+    if (left < box.left || right > box.right) current.scrollLeft += left - box.left;
+    // Not each time that something is shown anew: who has scrolled by hand is left alone.
+  }, [pathname]);
+  return list;
+}
+
 /** Pages that belong together, as links. On a small screen they scroll sideways. */
 export function Tabs({
   label,
@@ -34,8 +50,9 @@ export function Tabs({
   label: string;
   tabs: (LinkProps & { name: string; count?: number })[];
 }) {
+  const list = useCurrentInSight<HTMLElement>();
   return (
-    <nav aria-label={label} className="mb-6 overflow-x-auto border-b border-line">
+    <nav ref={list} aria-label={label} className="mb-6 overflow-x-auto border-b border-line">
       <ul className="flex gap-1">
         {tabs.map(({ name, count, ...link }) => (
           <li key={name}>

@@ -41,7 +41,7 @@ export function Attempts({ job }: { job: JobData }) {
             <p className="text-dim">
               on {attempt.machine}
               {attempt.cpus !== null && `: ${attempt.cpus} vCPUs`}
-              {attempt.memoryGb !== null && `, ${attempt.memoryGb} GB`}
+              {attempt.memoryGb !== null && `, ${Number(attempt.memoryGb.toFixed(1))} GB`}
               {attempt.shared && ', shared with other jobs'}
             </p>
           </li>

@@ -1,6 +1,7 @@
 import { useParams } from '@tanstack/react-router';
 import { type FragmentOf, readFragment } from '../../graphql/graphql.ts';
 import { useFollow } from '../../live/follow.ts';
+import { words } from '../../ui/format.ts';
 import { LiveDot } from '../../ui/live-dot.tsx';
 import { Load, useAsk } from '../../ui/load.tsx';
 import { PageTitle } from '../../ui/page.tsx';
@@ -56,7 +57,7 @@ function Job({
     <>
       <PageTitle
         title={name}
-        tab={`${name} · ${status.toLowerCase().replace('_', ' ')}`}
+        tab={`${name} · ${words(status)}`}
         actions={<JobActions job={job} watch={watch} onChange={onChange} />}
       >
         <div className="flex flex-wrap items-center gap-x-3 gap-y-1">
@@ -75,7 +76,8 @@ function Job({
           {live}
         </div>
       </PageTitle>
-      {job.progress && (
+      {/* Where it says no more than the status, or than why it waits, once is enough. */}
+      {job.progress && job.progress !== words(status) && status !== 'QUEUED' && (
         <p className="mb-4 text-sm" data-progress>
           {job.progress}
         </p>

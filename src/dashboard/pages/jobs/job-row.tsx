@@ -1,6 +1,6 @@
 import { Link } from '@tanstack/react-router';
 import { type FragmentOf, graphql, readFragment } from '../../graphql/graphql.ts';
-import { money } from '../../ui/format.ts';
+import { money, words } from '../../ui/format.ts';
 import { Status } from '../../ui/status.tsx';
 import { Ago, Took } from '../../ui/time.tsx';
 
@@ -59,7 +59,9 @@ export function JobRow({
           {hardware} · created <Ago at={job.createdAt} />
         </p>
       </div>
-      <p className="col-span-2 truncate text-sm text-dim sm:col-span-1">{job.progress}</p>
+      <p className="col-span-2 truncate text-sm text-dim sm:col-span-1">
+        {job.progress !== words(job.status) && job.progress}
+      </p>
       <div className="order-last text-right sm:order-none text-sm text-dim tabular-nums">
         {job.startedAt ? <Took from={job.startedAt} to={job.completedAt} /> : '–'}
         <div>{money(job.totalCost)}</div>

@@ -54,7 +54,7 @@ export function Code({ path, content }: { path: string; content: string }) {
       // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable with the keyboard.
       tabIndex={0}
       aria-label={path}
-      className="overflow-x-auto font-mono text-[12.5px] leading-6"
+      className="overflow-x-auto py-2 font-mono text-[12.5px] leading-6"
     >
       {pieces.map((first) => (
         <div

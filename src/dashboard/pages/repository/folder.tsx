@@ -2,6 +2,8 @@ import { Link } from '@tanstack/react-router';
 import { File, FileSymlink, Folder, FolderGit2 } from 'lucide-react';
 import { lazy, Suspense } from 'react';
 import { graphql } from '../../graphql/graphql.ts';
+import { Lines } from '../../ui/copy.tsx';
+import { Empty } from '../../ui/empty.tsx';
 import { size, subject } from '../../ui/format.ts';
 import { Load, useAsk, Waiting } from '../../ui/load.tsx';
 import { Ago } from '../../ui/time.tsx';
@@ -51,6 +53,18 @@ export function FolderView({ namespace, name, path, ref, defaultBranch }: Folder
   return (
     <Load asked={asked} of={(data) => data.repository?.tree} what="folder">
       {({ entries }) => {
+        // Git has no empty folders but the root.
+        if (entries.length === 0)
+          return (
+            <Empty title="There is no file yet">
+              <p>In a clone of it:</p>
+              <div>
+                <Lines
+                  text={`echo "# ${name}" > README.md\ngit add README.md && git commit -m "Say what this is"\ngit push`}
+                />
+              </div>
+            </Empty>
+          );
         const readme = entries.find(
           (entry) => /^readme(\.(md|markdown|txt))?$/i.test(entry.name) && entry.type === 'FILE',
         );

@@ -95,26 +95,28 @@ function VisibilityForm({ repository }: Props) {
   const [isAsking, setAsking] = useState(false);
   const change = useAct(ChangeVisibility);
   return (
-    <form
-      className="space-y-3"
-      onSubmit={(event) => {
-        event.preventDefault();
-        setAsking(true);
-      }}
-    >
-      <Field label="Visibility" hint={VISIBILITY_TEXT[visibility]}>
-        <Select
-          value={visibility}
-          onChange={({ target }) => setVisibility(target.value as Visibility)}
-        >
-          <option value="PRIVATE">private</option>
-          <option value="INTERNAL">internal</option>
-          <option value="PUBLIC">public</option>
-        </Select>
-      </Field>
-      <Button type="submit" disabled={visibility === repository.visibility}>
-        Change the visibility
-      </Button>
+    <>
+      <form
+        className="space-y-3"
+        onSubmit={(event) => {
+          event.preventDefault();
+          setAsking(true);
+        }}
+      >
+        <Field label="Visibility" hint={VISIBILITY_TEXT[visibility]}>
+          <Select
+            value={visibility}
+            onChange={({ target }) => setVisibility(target.value as Visibility)}
+          >
+            <option value="PRIVATE">private</option>
+            <option value="INTERNAL">internal</option>
+            <option value="PUBLIC">public</option>
+          </Select>
+        </Field>
+        <Button type="submit" disabled={visibility === repository.visibility}>
+          Change the visibility
+        </Button>
+      </form>
       {isAsking && (
         <Confirm
           title={`Make ${repository.fullName} ${visibility.toLowerCase()}?`}
@@ -125,7 +127,7 @@ function VisibilityForm({ repository }: Props) {
           <p>{VISIBILITY_TEXT[visibility]}</p>
         </Confirm>
       )}
-    </form>
+    </>
   );
 }
 
@@ -135,22 +137,24 @@ function TransferForm({ repository }: Props) {
   const navigate = useNavigate();
   const transfer = useAct(Transfer);
   return (
-    <form
-      className="space-y-3"
-      onSubmit={(event) => {
-        event.preventDefault();
-        setAsking(true);
-      }}
-    >
-      <Field
-        label="New owner"
-        hint="A user or an organization, where you are an administrator too."
+    <>
+      <form
+        className="space-y-3"
+        onSubmit={(event) => {
+          event.preventDefault();
+          setAsking(true);
+        }}
       >
-        <Input value={newNamespace} onChange={({ target }) => setNewNamespace(target.value)} />
-      </Field>
-      <Button type="submit" disabled={!newNamespace || newNamespace === repository.namespace}>
-        Transfer
-      </Button>
+        <Field
+          label="New owner"
+          hint="A user or an organization, where you are an administrator too."
+        >
+          <Input value={newNamespace} onChange={({ target }) => setNewNamespace(target.value)} />
+        </Field>
+        <Button type="submit" disabled={!newNamespace || newNamespace === repository.namespace}>
+          Transfer
+        </Button>
+      </form>
       {isAsking && (
         <Confirm
           title={`Transfer ${repository.fullName} to ${newNamespace}?`}
@@ -177,7 +181,7 @@ function TransferForm({ repository }: Props) {
           </p>
         </Confirm>
       )}
-    </form>
+    </>
   );
 }
 

@@ -46,11 +46,11 @@ export function BranchRules({ repository }: { repository: RepositoryData }) {
   const remove = useAct(DeleteRule);
   const put = useAct(SetRule);
   async function drop(rule: Rule): Promise<void> {
-    const { data } = await remove.run({ input: { id, pattern: rule.pattern } });
-    if (data)
-      notify(`The rule for ${rule.pattern} was deleted.`, () =>
-        put.run({ input: { id, ...rule } }),
-      );
+    // Field by field: what was asked for has its `__typename` too, which no input takes.
+    const { pattern, pushRole, pushers, allowsForcePushes, allowsDeletions } = rule;
+    const { data } = await remove.run({ input: { id, pattern } });
+    const input = { id, pattern, pushRole, pushers, allowsForcePushes, allowsDeletions };
+    if (data) notify(`The rule for ${pattern} was deleted.`, () => put.run({ input }));
   }
   return (
     <section aria-labelledby="rules" className="space-y-3">
@@ -84,6 +84,7 @@ export function BranchRules({ repository }: { repository: RepositoryData }) {
         }
       </Load>
       {remove.problem && <ProblemBox problem={remove.problem} />}
+      {put.problem && <ProblemBox problem={put.problem} />}
       <RuleForm id={id} />
     </section>
   );

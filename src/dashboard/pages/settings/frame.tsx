@@ -3,7 +3,7 @@ import type { ReactNode } from 'react';
 import { start } from '../../start.ts';
 import { Empty } from '../../ui/empty.tsx';
 import { NotFound } from '../../ui/not-found.tsx';
-import { PageTitle } from '../../ui/page.tsx';
+import { PageTitle, useCurrentInSight } from '../../ui/page.tsx';
 
 const MINE = [
   ['/settings', 'Account'],
@@ -38,11 +38,12 @@ export function SettingsFrame({
   operator?: boolean;
   children: ReactNode;
 }) {
+  const list = useCurrentInSight<HTMLElement>();
   if (!start.viewer) return <NotFound />;
   const refused = operator && !start.viewer.operator;
   return (
     <div className="gap-10 lg:grid lg:grid-cols-[12rem_1fr]">
-      <nav aria-label="Settings" className="mb-6 overflow-x-auto lg:mb-0">
+      <nav ref={list} aria-label="Settings" className="mb-6 overflow-x-auto lg:mb-0">
         <Sections name="My settings" sections={MINE} />
         {start.viewer.operator && <Sections name="This server" sections={OF_THE_SERVER} />}
       </nav>

@@ -91,6 +91,17 @@ export function LogView({
     setFollows(true);
   }
 
+  // Another height of the window moves the end, and scrolls where nobody has scrolled.
+  const atEnd = useRef(stayAtEnd);
+  atEnd.current = stayAtEnd;
+  const isEmpty = store.last === 0;
+  useEffect(() => {
+    if (isEmpty || !scroller.current) return;
+    const observer = new ResizeObserver(() => atEnd.current());
+    observer.observe(scroller.current);
+    return () => observer.disconnect();
+  }, [isEmpty]);
+
   // The end is where it is after the new lines are laid out.
   useLayoutEffect(() => {
     if (follows && store.last > 0) {
@@ -110,6 +121,15 @@ export function LogView({
   });
 
   function scrolled(offset: number): void {
+    const height = scroller.current?.clientHeight ?? 0;
+    if (height !== lastHeight.current) {
+      lastHeight.current = height;
+      lastOffset.current = offset;
+      if (follows) {
+        stayAtEnd();
+        return;
+      }
+    }
     const { scrollSize = 0, viewportSize = 0 } = list.current ?? {};
     const left = scrollSize - offset - viewportSize;
     if (left > END_PX) {
@@ -121,6 +141,7 @@ export function LogView({
     else if (left < ROW_PX && !atNewest) moveWindow(base + STEP);
   }
   const lastOffset = useRef(0);
+  const lastHeight = useRef(0);
 
   /** What is in sight stays where it is. */
   function moveWindow(next: number): void {
