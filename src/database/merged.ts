@@ -9,6 +9,7 @@ import type pg from 'pg';
 import { Prisma } from '../../prisma/generated/client.ts';
 import { pageSql, type Sorting, toSlice } from './keyset.ts';
 import type { Slice, SliceRequest } from './paging.ts';
+import type { Rows } from './rows.ts';
 
 /** A column by whose values the table is in parts: as `n.id` the condition can name the value of the part. */
 export type Part = { alias: string; column: string; type: string; values: readonly string[] };
@@ -22,12 +23,16 @@ type Merged = {
   select: object;
 };
 
-type Table = { findMany(query: object): PromiseLike<object[]> };
+/** `prisma` reads what `rows` does not know. */
+export type Table = {
+  pool: pg.Pool;
+  rows: Rows;
+  prisma: { findMany(query: object): PromiseLike<object[]> };
+};
 
 /** @throws AppError 400 for `first` out of range, and for what is no cursor of this list */
 export async function readMergedSlice<Row>(
-  pool: pg.Pool,
-  table: Table,
+  { pool, rows, prisma }: Table,
   sorting: Sorting,
   range: SliceRequest,
   { from, parts, where, select }: Merged,
@@ -56,12 +61,16 @@ export async function readMergedSlice<Row>(
     );
     return Number(row?.total ?? 0);
   });
-  const rows = await table.findMany({
-    where: { id: { in: items.map(({ node }) => node.id) } },
-    select: { ...select, id: true },
-    relationLoadStrategy: 'join',
-  });
-  const byId = new Map(rows.map((row) => [(row as { id: string }).id, row as Row]));
+  const ids = items.map(({ node }) => node.id);
+  const statement = rows.statement(select, { id: true }, 'where r.id = any($1)');
+  const whole = statement
+    ? await statement.read(pool, [ids])
+    : await prisma.findMany({
+        where: { id: { in: ids } },
+        select: { ...select, id: true },
+        relationLoadStrategy: 'join',
+      });
+  const byId = new Map(whole.map((row) => [(row as { id: string }).id, row as Row]));
   // One that was deleted since is left out.
   return {
     ...slice,

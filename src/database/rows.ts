@@ -6,6 +6,7 @@
  * `statement` then says null.
  */
 import { isDeepStrictEqual } from 'node:util';
+import { LRUCache } from 'lru-cache';
 import type pg from 'pg';
 import { Prisma } from '../../prisma/generated/client.ts';
 import { getDatamodel } from '../../prisma/generated/pothos.ts';
@@ -35,7 +36,12 @@ type Read = (value: never) => unknown;
 /** `at`: where the value goes in the row, for example `['namespace', 'name']`. */
 type Column = { at: readonly [string] | readonly [string, string]; sql: string; read?: Read };
 
+/** What of a row is read, for statements by hand: SQL after `select`, and the row out of its values. */
+export type RowColumns = { sql: string; toRow(values: readonly unknown[]): object };
+
 export type Rows = {
+  /** As of `statement`, for a statement by hand that calls the row `r`. */
+  columns(select: object): RowColumns | null;
   /**
    * @param columns further columns, always the same
    * @param ending SQL behind `from`; it is not made of what users give, because each text is prepared and kept
@@ -48,55 +54,71 @@ export type Rows = {
 const MAX_STATEMENTS = 300;
 
 export function rowsOf(source: RowSource): Rows {
-  const known = new Map<string, RowStatement | null>();
-  /** A stored operation has its `select` once, and then no text has to be made to find the statement. */
-  const bySelect = new WeakMap<object, Map<string, RowStatement | null>>();
+  const statement = remembered((select: object, columns: object, ending: string) => {
+    const read = readColumns(source, { ...columns, ...select });
+    return read && prepare(read, `select ${read.sql} from ${source.from} ${ending}`);
+  });
+  const columns = remembered((select: object) => readColumns(source, select));
+  return { columns: (select) => columns(select, {}, ''), statement };
+}
 
-  function find(select: object, columns: object, ending: string) {
-    const key = `${JSON.stringify(select)} ${ending}`;
-    const found = known.get(key);
+/** What `make` made of a `select`, which is always the same for the same ending. */
+function remembered<T>(make: (select: object, columns: object, ending: string) => T) {
+  /** A stored operation has its `select` once, and then no text has to be made to find what was made of it. */
+  const bySelect = new WeakMap<object, Map<string, T>>();
+  const byText = new LRUCache<string, { made: T }>({ max: MAX_STATEMENTS });
+  return (select: object, columns: object, ending: string): T => {
+    const endings = bySelect.get(select) ?? new Map<string, T>();
+    const found = endings.get(ending);
     if (found !== undefined) return found;
-    const isKept = known.size < MAX_STATEMENTS;
-    const name = isKept ? `${source.model}.${known.size}` : undefined;
-    const whole = { ...columns, ...select };
-    const read = columnsOf(source, whole);
-    const statement = read && prepare(name, source, { select: whole, columns: read }, ending);
-    if (isKept) known.set(key, statement);
-    return statement;
-  }
+    const text = `${JSON.stringify(select)} ${ending}`;
+    const { made } = byText.get(text) ?? { made: make(select, columns, ending) };
+    byText.set(text, { made });
+    bySelect.set(select, endings.set(ending, made));
+    return made;
+  };
+}
 
+function prepare(columns: RowColumns, text: string): RowStatement {
+  const name = nameOf(text);
   return {
-    statement(select, columns, ending) {
-      const endings = bySelect.get(select) ?? new Map<string, RowStatement | null>();
-      const found = endings.get(ending);
-      if (found !== undefined) return found;
-      const statement = find(select, columns, ending);
-      bySelect.set(select, endings.set(ending, statement));
-      return statement;
+    async read(pool, values) {
+      const { rows } = await pool.query<unknown[]>({ name, text, values, rowMode: 'array' });
+      return rows.map(columns.toRow);
     },
   };
 }
 
-function prepare(
-  name: string | undefined,
-  { from, relations = {} }: RowSource,
-  { select, columns }: { select: object; columns: readonly Column[] },
-  ending: string,
-): RowStatement {
-  const text = `select ${columns.map(({ sql }) => sql).join(', ')} from ${from} ${ending}`;
-  const optional = Object.keys(relations).filter((field) => relations[field]?.optional);
-  return {
-    async read(pool, values) {
-      const { rows } = await pool.query<unknown[]>({ name, text, values, rowMode: 'array' });
-      return rows.map((row) => toRow(select, columns, row, optional));
-    },
-  };
+const names = new Map<string, string>();
+
+/**
+ * The name under which PostgreSQL keeps a statement for the life of a connection. Undefined for those beyond what is kept:
+ * they are planned at each request.
+ */
+export function nameOf(text: string): string | undefined {
+  const known = names.get(text);
+  if (known || names.size >= MAX_STATEMENTS) return known;
+  const name = `rows.${names.size}`;
+  names.set(text, name);
+  return name;
 }
 
 /** Where a row says with which `select` it was read, so that nobody asks for what it has. */
 export const SELECTED: unique symbol = Symbol('select');
 
 type Row = Record<string | symbol, unknown>;
+
+/** Null for a `select` with anything that is not known here. */
+function readColumns(source: RowSource, select: object): RowColumns | null {
+  const columns = columnsOf(source, select);
+  if (!columns) return null;
+  const relations = Object.entries(source.relations ?? {});
+  const optional = relations.flatMap(([field, { optional }]) => (optional ? field : []));
+  return {
+    sql: columns.map(({ sql }) => sql).join(', '),
+    toRow: (values) => toRow(select, columns, values, optional),
+  };
+}
 
 function toRow(
   select: object,
@@ -120,7 +142,6 @@ function toRow(
   return row;
 }
 
-/** Null for a `select` with anything that is not known here. */
 function columnsOf(source: RowSource, select: object): Column[] | null {
   const columns: Column[] = [];
   for (const [field, selected] of Object.entries(select)) {

@@ -2,8 +2,10 @@
 import { Prisma } from '../../prisma/generated/client.ts';
 import type { JobStatus } from '../../prisma/generated/enums.ts';
 import { ownNamespaces } from '../auth/accounts.ts';
-import { anyIn, demand, type Viewer } from '../auth/permissions.ts';
+import { canBeNamespace } from '../auth/names.ts';
+import { anyIn, demand, demandAccount, type Viewer } from '../auth/permissions.ts';
 import { type Part, readMergedSlice } from '../database/merged.ts';
+import { readNumberedPage } from '../database/numbered.ts';
 import {
   type NumberedPage,
   type PageRequest,
@@ -11,10 +13,11 @@ import {
   type SliceRequest,
   toOffset,
 } from '../database/paging.ts';
+import { notFound } from '../errors.ts';
 import type { Services } from '../services.ts';
 import { conditions, type Filter } from './filter.ts';
-import { namespaceOf } from './jobs.ts';
-import { visibleSql, visibleTo } from './visibility.ts';
+import { jobRows } from './rows.ts';
+import { visibleSql } from './visibility.ts';
 
 type Select = Prisma.JobSelect;
 type Row<S extends Select> = Prisma.JobGetPayload<{ select: S }>;
@@ -52,8 +55,7 @@ export async function sliceJobs<S extends Select>(
     parts.push({ alias: 's', column: 'status', type: '"JobStatus"', values: wanted });
   else if (wanted) where.push(Prisma.sql`r.status = any(${[...wanted]}::"JobStatus"[])`);
   return readMergedSlice<Row<S>>(
-    services.pool,
-    services.db.job,
+    { pool: services.pool, rows: jobRows, prisma: services.db.job },
     { ...SORTINGS[sort], name: sort, order },
     range,
     { from: 'jobs', parts, where: Prisma.join([visibleSql(viewer), ...where], ' and '), select },
@@ -80,37 +82,23 @@ const SORTINGS = {
 
 /** @throws AppError 400, 401, 403, 404. */
 export async function listJobs<S extends Select>(
-  services: Deps,
+  { db, pool }: Deps,
   viewer: Viewer,
-  { namespace: name, page, perPage, sort, order, status }: ListInput,
+  { namespace, page, perPage, sort, order, status }: ListInput,
   select: S,
 ): Promise<NumberedPage<Row<S>>> {
-  const range = toOffset({ page, perPage });
-  const namespace = await namespaceOf(services, name, viewer);
-  demand(viewer, 'job.read', anyIn(viewer, namespace.id));
-  const where: Prisma.JobWhereInput = {
-    AND: [{ namespaceId: namespace.id, ...(status && { status }) }, visibleTo(viewer)],
-  };
-  const [nodes, total] = await Promise.all([
-    services.db.job.findMany({
-      where,
-      select,
-      orderBy: sorted(sort, order),
-      ...range,
-      relationLoadStrategy: 'join',
-    }),
-    services.db.job.count({ where }),
-  ]);
-  return { nodes: nodes as unknown as Row<S>[], page, perPage, total };
-}
-
-/** Total by the id, so that pages never overlap; what has not started or ended comes last. */
-function sorted(sort: Sort, order: Order): Prisma.JobOrderByWithRelationInput[] {
-  const by = {
-    created_at: { createdAt: order },
-    started_at: { startedAt: { sort: order, nulls: 'last' } },
-    completed_at: { completedAt: { sort: order, nulls: 'last' } },
-    name: { name: order },
-  } as const;
-  return [by[sort], { id: order }];
+  const request = { page, perPage };
+  toOffset(request);
+  demandAccount(viewer);
+  if (!canBeNamespace(namespace)) throw notFound('Namespace');
+  const { sql } = Prisma;
+  const filter = status ? sql`r.status = ${status}::"JobStatus"` : sql`true`;
+  // What is read is what the viewer may see, so whether the namespace may be asked at all can be judged behind it.
+  const where = sql`${visibleSql(viewer)} and ${filter}`;
+  const table = { pool, rows: jobRows, prisma: db.job };
+  const asked = { from: 'jobs', namespace, where, select };
+  const found = await readNumberedPage<Row<S>>(table, { ...SORTINGS[sort], order }, request, asked);
+  if (!found) throw notFound('Namespace');
+  demand(viewer, 'job.read', anyIn(viewer, found.namespaceId));
+  return { ...request, nodes: found.nodes, total: found.total };
 }
