@@ -5,7 +5,7 @@
 import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import express, { type Request, type Router } from 'express';
-import sirv from 'sirv';
+import { serveAssets } from './assets.ts';
 import { version } from './diagnostics.ts';
 import { isPage } from './pages.ts';
 
@@ -42,8 +42,7 @@ export function createDashboard(): Router | null {
   if (!START.test(document)) throw new Error(`${path} has no place for what its script must know`);
 
   const router = express.Router({ caseSensitive: true, strict: true });
-  // Their names change with their contents.
-  router.use('/assets', sirv(join(FOLDER, 'assets'), { ...PACKED, immutable: true, maxAge: YEAR }));
+  router.use('/assets', serveAssets(join(FOLDER, 'assets')));
   router.use((req, res, next) => {
     if (!isPage(req)) return next();
     const { viewer } = req;
@@ -63,9 +62,6 @@ export function createDashboard(): Router | null {
   });
   return router;
 }
-
-const YEAR = 365 * 86_400;
-const PACKED = { brotli: true, gzip: true, etag: true };
 
 /** `StartData` in `src/dashboard/start.ts`. */
 function startOf({ viewer }: Request) {
