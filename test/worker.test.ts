@@ -1,4 +1,5 @@
 /** What goes wrong around an attempt never holds its slot, and never stops a start. */
+import type { Pool } from 'pg';
 import { expect, test } from 'vitest';
 import { openCheckouts } from '../src/jobs/checkouts.ts';
 import type { Runner } from '../src/jobs/runners/runner.ts';
@@ -20,12 +21,13 @@ const run = (client: Client, name: string, command: string, more: object = {}) =
 type Database = Parameters<typeof startWorker>[0]['db'];
 
 /** The server claims nothing; a worker with a faulty runner and short pauses, and one slot, does. */
-async function withWorker(runner: Runner, wrap = (db: Database) => db) {
+async function withWorker(runner: Runner, wrap = (pool: Pool) => pool) {
   const app = await startApp({ config: { jobSlots: 0 }, overrides: { runner: fakeRunner() } });
   const { services } = app.app;
-  const db = wrap(services.db as Database);
+  const db = services.db as Database;
+  const pool = wrap(services.pool);
   const config = { ...services.config, jobSlots: 1 };
-  const deps = { ...services, db, config, runner, checkout: openCheckouts(services) };
+  const deps = { ...services, db, pool, config, runner, checkout: openCheckouts(services) };
   const worker = await startWorker(deps, { pauses: { firstMs: 5, longestMs: 20 } });
   return {
     app,
@@ -67,20 +69,15 @@ test('a job whose secrets cannot be opened any more fails, its process ends, and
 test('a handle whose storing was never confirmed is that of the attempt: it runs, and is not lost', async () => {
   const fake = fakeRunner({ graceMs: 100 });
   let unconfirmed = 0;
-  await using made = await withWorker(fake, (db) => {
-    const jobAttempt = new Proxy(db.jobAttempt, {
-      get(target, name) {
-        if (name !== 'updateMany' || unconfirmed > 0) return Reflect.get(target, name);
-        return async (args: Parameters<typeof target.updateMany>[0]) => {
-          const done = await target.updateMany(args);
-          if (!('handle' in args.data)) return done;
-          unconfirmed++;
-          throw Object.assign(new Error('Connection terminated'), { code: 'ECONNRESET' });
-        };
-      },
-    });
-    return new Proxy(db, {
-      get: (target, name) => (name === 'jobAttempt' ? jobAttempt : Reflect.get(target, name)),
+  await using made = await withWorker(fake, (pool) => {
+    const query = async (...args: Parameters<typeof pool.query>) => {
+      const done = await pool.query(...args);
+      if ((args[0] as { name?: string }).name !== 'loam-handle' || unconfirmed > 0) return done;
+      unconfirmed++;
+      throw Object.assign(new Error('Connection terminated'), { code: 'ECONNRESET' });
+    };
+    return new Proxy(pool, {
+      get: (target, name) => (name === 'query' ? query : Reflect.get(target, name)),
     });
   });
   await run(made.ada, 'once', 'echo ran');

@@ -21,31 +21,35 @@ export type AttemptLog = {
   append(batch: { lines: readonly Line[]; to: LogCursor; progress?: string }): Promise<boolean>;
 };
 
+/** By hand: a job waits for it, and Prisma takes two statements. */
+const OPEN = `
+  select j.log_lines as lines, j.log_bytes as bytes, j.log_full as full, n.plan,
+    n.storage_bytes as storage
+  from jobs j join namespaces n on n.id = j.namespace_id where j.id = $1`;
+type OpenedRow = { lines: string; bytes: string; full: boolean; plan: Plan; storage: string };
+
 /** `from`: how far the attempt's log is stored. */
 export async function openAttemptLog(
   deps: Deps,
   { jobId, attemptId, from: start }: { jobId: string; attemptId: string; from: LogCursor | null },
 ): Promise<AttemptLog> {
-  const job = await deps.db.job.findUnique({
-    where: { id: jobId },
-    select: {
-      logLines: true,
-      logBytes: true,
-      logFull: true,
-      namespace: { select: { plan: true, storageBytes: true } },
-    },
+  const { rows } = await deps.pool.query<OpenedRow>({
+    name: 'loam-open-log',
+    text: OPEN,
+    values: [jobId],
   });
+  const [job] = rows;
   // Without a job nothing is stored, whatever there is room for.
-  let full = job?.logFull ?? true;
+  let full = job?.full ?? true;
   let stored: Stored = {
-    lines: Number(job?.logLines ?? 0),
-    bytes: Number(job?.logBytes ?? 0),
-    storageBytes: job?.namespace.storageBytes ?? 0n,
+    lines: Number(job?.lines ?? 0),
+    bytes: Number(job?.bytes ?? 0),
+    storageBytes: BigInt(job?.storage ?? 0),
   };
   let from = start;
   return {
     async append({ lines, to, progress }) {
-      const room = full ? null : roomFor(deps, job?.namespace.plan ?? 'free', stored);
+      const room = full ? null : roomFor(deps, job?.plan ?? 'free', stored);
       const kept = room ? fitting(lines, room) : [];
       const last = room && kept.length < lines.length ? [lastLine(lines, kept.length, room)] : [];
       full ||= last.length > 0;

@@ -1,8 +1,12 @@
-/** An attempt as the worker that looks after it holds it. */
+/**
+ * An attempt as the worker that looks after it holds it, and the statements that each job waits for on its way: by hand
+ * and prepared, because Prisma took three for the row, and a millisecond of this thread for each.
+ */
 import type { Prisma } from '../../../prisma/generated/client.ts';
+import { columnOf } from '../../database/keyset.ts';
 import type { ProcessServices } from '../../services.ts';
 import type { Checkout } from '../checkouts.ts';
-import type { Runner } from '../runners/runner.ts';
+import type { Handle, Runner } from '../runners/runner.ts';
 
 /** What looking after jobs takes: what every process has, transactions, what runs jobs, and their commits. */
 export type Deps = Omit<ProcessServices, 'db'> & {
@@ -11,7 +15,7 @@ export type Deps = Omit<ProcessServices, 'db'> & {
   checkout: Checkout;
 };
 
-export const attemptColumns = {
+const attemptColumns = {
   id: true,
   number: true,
   machine: true,
@@ -49,3 +53,72 @@ export const attemptColumns = {
   },
 } as const satisfies Prisma.JobAttemptSelect;
 export type Attempt = Prisma.JobAttemptGetPayload<{ select: typeof attemptColumns }>;
+
+/** Columns of a relation, each by the name of its field after `prefix`. */
+function named(alias: string, fields: object, prefix = ''): string {
+  return Object.entries(fields)
+    .filter(([, selected]) => selected === true)
+    .map(([field]) => `${alias}.${columnOf(field)} as "${prefix}${field}"`)
+    .join(', ');
+}
+
+const { select: jobColumns } = attemptColumns.job;
+const OF_JOB = 'job.';
+const OF_NAMESPACE = 'namespace.';
+
+const FIND = `
+  select ${named('a', attemptColumns)}, ${named('j', jobColumns, OF_JOB)},
+    ${named('n', jobColumns.namespace.select, OF_NAMESPACE)}
+  from job_attempts a join jobs j on j.id = a.job_id join namespaces n on n.id = j.namespace_id
+  where a.id = $1`;
+
+/** Null when it is over, or deleted with its job. */
+export async function findAttempt(
+  { pool }: Pick<Deps, 'pool'>,
+  id: string,
+): Promise<Attempt | null> {
+  const { rows } = await pool.query({ name: 'loam-attempt', text: FIND, values: [id] });
+  const [row] = rows;
+  if (!row || row.endedAt) return null;
+  const below = (prefix: string) =>
+    Object.fromEntries(
+      Object.entries(row).flatMap(([name, value]) =>
+        name.startsWith(prefix) ? [[name.slice(prefix.length), value]] : [],
+      ),
+    );
+  const job = below(OF_JOB);
+  const counts = { logLines: BigInt(row['job.logLines']), logBytes: BigInt(row['job.logBytes']) };
+  return { ...row, job: { ...job, ...counts, namespace: below(OF_NAMESPACE) } } as Attempt;
+}
+
+const STORE_HANDLE = `
+  update job_attempts set handle = $2, heartbeat_at = now(), runner = $3
+  where id = $1 and ended_at is null and exists (
+    select from jobs where jobs.id = job_attempts.job_id and attempt_id = job_attempts.id
+  )`;
+
+/** @returns whether the attempt holds its job still; if not, nothing was stored */
+export async function storeHandle(
+  { pool }: Pick<Deps, 'pool'>,
+  id: string,
+  handle: Handle,
+  runner: string,
+): Promise<boolean> {
+  const values = [id, handle, runner];
+  const { rowCount } = await pool.query({ name: 'loam-handle', text: STORE_HANDLE, values });
+  return rowCount === 1;
+}
+
+/** Which attempt holds the job, null when none does; undefined when the job is gone. */
+export async function holderOf(
+  { pool }: Pick<Deps, 'pool'>,
+  jobId: string,
+): Promise<string | null | undefined> {
+  const text = 'select attempt_id as holder from jobs where id = $1';
+  const { rows } = await pool.query<{ holder: string | null }>({
+    name: 'loam-holder',
+    text,
+    values: [jobId],
+  });
+  return rows[0]?.holder;
+}

@@ -15,7 +15,7 @@ import type { Line } from '../logs/pages.ts';
 import { type Handle, type LogCursor, type Outcome, RunnerAway } from '../runners/runner.ts';
 import { masker, type Secrets } from '../secrets.ts';
 import { MAX_PROGRESS, moveJob, PHASES, statusTopic } from '../state.ts';
-import { type Attempt, attemptColumns, type Deps } from './attempt-row.ts';
+import { type Attempt, type Deps, findAttempt, holderOf } from './attempt-row.ts';
 import { abandon, type Collected, collect, finish } from './finish.ts';
 import { persist } from './persist.ts';
 import { openSecrets, prepare } from './prepare.ts';
@@ -132,12 +132,6 @@ export async function giveUp(deps: Deps, attemptId: string, error: unknown): Pro
   if (attempt) await abandon(deps, attempt, reason);
 }
 
-/** Null when it is over, or deleted with its job. */
-async function findAttempt({ db }: Deps, id: string): Promise<Attempt | null> {
-  const attempt = await db.jobAttempt.findUnique({ where: { id }, select: attemptColumns });
-  return attempt?.endedAt ? null : attempt;
-}
-
 /** The handle, unless there is none, or what it stood for is gone and never began: then it is made again. */
 async function stillPrepared({ runner }: Deps, attempt: Attempt): Promise<Handle | null> {
   const handle = attempt.handle as Handle | null;
@@ -226,11 +220,8 @@ type Watch = AsyncDisposable & {
  * Hears that a job was cancelled (its process is asked to end) or deleted (it is made to). It lasts as long as the
  * attempt: a look that fails, because the database is away or the signal was not sent, is repeated.
  */
-function watchForEnd(
-  { db, bus, runner, log }: Deps,
-  { id, job }: Attempt,
-  stopping: AbortSignal,
-): Watch {
+function watchForEnd(deps: Deps, { id, job }: Attempt, stopping: AbortSignal): Watch {
+  const { bus, runner, log } = deps;
   const topic = statusTopic(job.id);
   const ended = new AbortController();
   const deleted = new AbortController();
@@ -241,13 +232,11 @@ function watchForEnd(
   let sent: typeof verdict;
 
   async function look(): Promise<void> {
-    const row = await db.job.findUnique({
-      where: { id: job.id },
-      select: { status: true, attemptId: true },
-    });
-    if (row?.attemptId !== id) {
-      verdict = row ? 'TERM' : 'KILL';
-      if (!row) deleted.abort();
+    const holder = await holderOf(deps, job.id);
+    if (holder !== id) {
+      const isGone = holder === undefined;
+      verdict = isGone ? 'KILL' : 'TERM';
+      if (isGone) deleted.abort();
       ended.abort();
     }
     if (!handle || !verdict || sent === verdict) return;

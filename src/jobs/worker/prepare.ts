@@ -13,7 +13,7 @@ import {
 } from '../runners/runner.ts';
 import type { Secrets } from '../secrets.ts';
 import { PHASES } from '../state.ts';
-import type { Attempt, Deps } from './attempt-row.ts';
+import { type Attempt, type Deps, storeHandle } from './attempt-row.ts';
 import { isPassing } from './persist.ts';
 import { openProgress, type Progress } from './progress.ts';
 
@@ -27,18 +27,15 @@ export async function prepare(
   secrets: Secrets,
   ended: AbortSignal,
 ): Promise<{ handle: Handle } | { outcome: Outcome }> {
-  const { db, runner } = deps;
+  const { runner } = deps;
   const { id } = attempt;
   if (ended.aborted) return { outcome: { kind: 'lost' } };
   const made = await makePlace(deps, attempt, secrets, ended);
   if ('outcome' in made) return made;
   const { handle } = made;
   // Where the answer is lost with a connection it may be stored, so what was made stays: it is started then, or made anew.
-  const { count } = await db.jobAttempt.updateMany({
-    where: { id, endedAt: null, job: { attemptId: id } },
-    data: { handle, heartbeatAt: new Date(), runner: String(handle.runner ?? runner.name) },
-  });
-  return count === 1 ? { handle } : { outcome: { kind: 'lost' } };
+  const isOurs = await storeHandle(deps, id, handle, String(handle.runner ?? runner.name));
+  return isOurs ? { handle } : { outcome: { kind: 'lost' } };
 }
 
 async function makePlace(
