@@ -8,6 +8,7 @@ import { text } from 'node:stream/consumers';
 import { setTimeout as delay } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
 import { composed } from '../src/jobs/runners/composed.ts';
+import type { NetworkMode } from '../src/jobs/runners/process/network.ts';
 import { markedPids } from '../src/jobs/runners/process/proc.ts';
 import { openProcessRunner } from '../src/jobs/runners/process/runner.ts';
 import type { Handle, Outcome } from '../src/jobs/runners/runner.ts';
@@ -21,13 +22,13 @@ import { allLines, attemptSpec, runnerContract, runToEnd } from './runner.contra
 const never = new AbortController().signal;
 const graceMs = 300;
 
-async function processRunner(sandbox: 'auto' | 'unshare' | 'none' = 'auto') {
+async function processRunner(sandbox: 'auto' | 'unshare' | 'none' = 'auto', network?: NetworkMode) {
   const dir = await mkdtemp(join(tmpdir(), 'loam-runner-'));
-  const runner = await openProcessRunner({ dir, graceMs, sandbox });
+  const runner = await openProcessRunner({ dir, graceMs, sandbox, network });
   return {
     dir,
     runner,
-    again: () => openProcessRunner({ dir, graceMs, sandbox }),
+    again: () => openProcessRunner({ dir, graceMs, sandbox, network }),
     async [Symbol.asyncDispose]() {
       await runner.sweep(new Set());
       await runner[Symbol.asyncDispose]();
@@ -188,7 +189,8 @@ test('a shim that was killed leaves a lost attempt and no process', async () => 
 
 test('a shim takes the next attempt after one that ended by itself, and none after one that was ended', async (ctx) => {
   needs(ctx, 'bubblewrap');
-  await using made = await processRunner();
+  // Where networks are opened ahead, another shim may have the next one.
+  await using made = await processRunner('auto', 'none');
   const { runner } = made;
   const shimOf = async (command: string, end?: 'KILL') => {
     const handle = await runner.prepare(attemptSpec(command), never);

@@ -1,8 +1,8 @@
 /** What a job reaches in each mode of LOAM_JOB_NETWORK, in networks that the test has made for it. */
-import { mkdtemp, readFile, rm } from 'node:fs/promises';
+import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { expect, test, vi } from 'vitest';
-import { markedPids } from '../../src/jobs/runners/process/proc.ts';
+import { descendants, markedPids } from '../../src/jobs/runners/process/proc.ts';
 import { openProcessRunner } from '../../src/jobs/runners/process/runner.ts';
 import { eventually } from '../harness.ts';
 import { needs } from '../needs.ts';
@@ -69,12 +69,9 @@ test('a mode that was asked for and cannot be had stops the start', async () => 
   }
 });
 
-/** Processes of the attempt, by the mark in their environment, but for the shim. */
-async function processesOf(attempt: string): Promise<string[]> {
-  const names = await Promise.all(
-    markedPids(attempt).map((pid) => readFile(`/proc/${pid}/comm`, 'utf8').catch(() => '')),
-  );
-  return names.map((name) => name.trim());
+async function namesOf(pids: readonly number[]): Promise<string[]> {
+  const names = pids.map((pid) => readFile(`/proc/${pid}/comm`, 'utf8').catch(() => ''));
+  return (await Promise.all(names)).map((name) => name.trim()).filter(Boolean);
 }
 
 test('the network ends with its attempt, also when the shim is killed', async (ctx) => {
@@ -82,18 +79,25 @@ test('the network ends with its attempt, also when the shim is killed', async (c
   const dir = await mkdtemp('/tmp/loam-network-');
   const runner = await openProcessRunner({ dir, network: 'internet', cgroups: 'off' });
   try {
+    // The second has a network that was opened before there was an attempt.
     for (const end of ['the job', 'the shim'] as const) {
       const spec = attemptSpec('echo up; sleep 600');
       const handle = await runner.prepare(spec, never);
+      if (end === 'the shim') expect(await readdir(join(dir, '.ahead'))).toEqual([]);
       await runner.start(handle);
       // bubblewrap ends with its parent only when it stands: before that, whoever waits for the job ends it.
       for await (const { lines } of runner.logs(handle, null, never)) if (lines.length > 0) break;
-      expect(await processesOf(spec.id), end).toContain('slirp4netns');
       const claim = JSON.parse(await readFile(join(dir, spec.id, 'claim'), 'utf8'));
+      const pids = descendants(claim.pid);
+      expect(await namesOf(pids), end).toContain('slirp4netns');
+      // Its shim is another one: the first takes no attempt after a kill.
+      if (end === 'the job')
+        await eventually(async () => expect(await readdir(join(dir, '.ahead'))).toHaveLength(1));
       if (end === 'the job') await runner.signal(handle, 'KILL');
       else process.kill(claim.pid, 'SIGKILL');
       // Nobody sweeps here: each holds a pipe to the shim.
-      await eventually(async () => expect(await processesOf(spec.id), end).toEqual([]));
+      await eventually(async () => expect(await namesOf(pids), end).toEqual([]));
+      expect(markedPids(spec.id), end).toEqual([]);
     }
   } finally {
     await runner.sweep(new Set());

@@ -58,8 +58,8 @@ if (import.meta.main) {
   closeInherited();
   const line = await text(process.stdin);
   if (line !== '') {
-    const { attempt }: ShimOrder = JSON.parse(line);
-    await record(join(process.argv[2] ?? '', attempt));
+    const order: ShimOrder = JSON.parse(line);
+    if (order.order === 'start') await record(join(process.argv[2] ?? '', order.attempt));
   }
 }
 

@@ -39,7 +39,7 @@ export type Recordings = AsyncDisposable & {
 
 /** @param dir where the folders of attempts lie */
 export async function openRecordings(dir: string): Promise<Recordings> {
-  const shims = await openShims(dir, RECORDER);
+  const shims = await openShims(dir, { program: RECORDER });
   const beginning = new Map<string, Promise<void>>();
   const folder = (attempt: string) => join(dir, attempt, RECORD);
   const at = (attempt: string, name: string) => join(folder(attempt), name);

@@ -11,8 +11,8 @@
  */
 import { execFile } from 'node:child_process';
 import { lstatSync, readFileSync } from 'node:fs';
-import { lstat, mkdir, readdir, readlink, symlink, unlink } from 'node:fs/promises';
-import { join } from 'node:path';
+import { lstat, mkdir, readdir, readlink, rename, rm, symlink, unlink } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
 import { promisify } from 'node:util';
 import { ConfigError } from '../../../config.ts';
 import { allPids } from './proc.ts';
@@ -28,6 +28,8 @@ export type UidRange = { first: number; last: number };
 export type Accounts = {
   /** Two ids for the attempt in this folder, which exists; the same ones when it has some already. */
   reserve(folder: string): Promise<Account>;
+  /** Gives those of one folder, which this process has reserved, to another that has none. */
+  move(from: string, to: string): Promise<Account>;
   of(folder: string): Promise<Account | undefined>;
   /** Kills what runs under the attempt's ids. */
   end(folder: string): Promise<void>;
@@ -91,6 +93,18 @@ export async function openAccounts(
 
   return {
     of,
+    async move(from, to) {
+      const account = given.get(from);
+      if (!account) throw new Error(`${from} has no user ids`);
+      // In one step, or they could be another's in between.
+      const link = join(dirname(registry), `.${account.uid}-${process.pid}`);
+      await rm(link, { force: true });
+      await symlink(to, link);
+      await rename(link, join(registry, String(account.uid)));
+      given.delete(from);
+      given.set(to, account);
+      return account;
+    },
     async reserve(folder) {
       let account = (await of(folder)) ?? (await take(folder));
       if (!account) {

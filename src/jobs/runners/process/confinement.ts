@@ -5,7 +5,7 @@
  * - `unshare`: the same, made with util-linux.
  * - `none`: an ordinary process. As root it runs under another user; as anyone else it can do what we can.
  */
-import { chmod, chown, mkdir, readdir, stat, writeFile } from 'node:fs/promises';
+import { chmod, chown, mkdir, readdir, rm, rmdir, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { ConfigError } from '../../../config.ts';
 import { exposedSecrets } from '../../../environment.ts';
@@ -19,6 +19,7 @@ import { type NetworkSpec, openNetwork } from './namespace.ts';
 import { internetFor, type NetworkMode } from './network.ts';
 import { limitMark, MARKS_LIMITS } from './proc.ts';
 import { removeShared } from './shared.ts';
+import type { Aheads } from './shims.ts';
 import { giveTo } from './small-trees.ts';
 import { unshareCommand } from './unshare.ts';
 import { asUser } from './user.ts';
@@ -45,8 +46,10 @@ export type Confinement = {
   warnings: string[];
   /** Makes the folder of an attempt, with the folders in it that a job needs but for the working folder. */
   place(place: string): Promise<void>;
-  /** What the attempt in this folder has of the machine; again, the same user. */
-  reserve(place: string): Promise<Reserved>;
+  /** What the attempt in this folder has of the machine; again, the same user. `ahead`: what was reserved for it. */
+  reserve(place: string, ahead?: string): Promise<Reserved>;
+  /** For networks that are opened before there is an attempt: in folders of their own. */
+  aheads: Aheads;
   /** Makes the FIFOs for its output, while its folders are filled. */
   open(place: string, reserved: Reserved): Promise<void>;
   /** Gives the job's folders, now complete, to the user that it will run under. */
@@ -81,6 +84,11 @@ export async function findConfinement(options: ConfinementOptions): Promise<Conf
   const root = join(dir, '.root');
   await mkdir(root, { recursive: true, mode: 0o755 });
   const fifos = await openFifos(dir);
+  // What an earlier server has opened ahead ends with it. Its accounts are void without these folders.
+  const ahead = join(dir, AHEAD);
+  let aheadCount = 0;
+  await rm(ahead, { recursive: true, force: true });
+  await mkdir(ahead, { mode: 0o700 });
   const found = await openAccounts(options.uids, dir);
   const accounts = found && !('missing' in found) ? found : null;
   if (found && 'missing' in found)
@@ -91,6 +99,14 @@ export async function findConfinement(options: ConfinementOptions): Promise<Conf
   if (sandbox === 'none') warnings.push(...(await prepareUnconfined(options, accounts, reasons)));
   const { network, warning } = await findNetwork(options.network, sandbox, trial);
   if (warning) warnings.push(warning);
+
+  /** One account, which a network that was opened ahead has already. */
+  async function reserveAccount(place: string, from?: string): Promise<Account | undefined> {
+    if (from === undefined) return accounts?.reserve(place);
+    const account = await accounts?.move(from, place);
+    await rmdir(from);
+    return account;
+  }
 
   const canMark =
     sandbox === 'none' && MARKS_LIMITS && (await works([...limited(''), '/bin/true']));
@@ -105,8 +121,21 @@ export async function findConfinement(options: ConfinementOptions): Promise<Conf
       await mkdir(place, { mode: sandbox === 'none' && accounts ? 0o711 : 0o700 });
       for (const name of ['tmp', 'home', 'etc']) await mkdir(join(place, name));
     },
-    async reserve(place) {
-      const account = (await accounts?.reserve(place)) ?? null;
+    aheads: {
+      async reserve() {
+        if (network !== 'internet') return null;
+        const place = join(ahead, String(aheadCount++));
+        await mkdir(place);
+        const account = (await accounts?.reserve(place)) ?? null;
+        return { place, network: internetFor(account).spec };
+      },
+      async release(place) {
+        await accounts?.release(place);
+        await rmdir(place);
+      },
+    },
+    async reserve(place, aheadOf) {
+      const account = (await reserveAccount(place, aheadOf)) ?? null;
       // Of an attempt whose end this server has not seen.
       if (account && sandbox === 'none') await removeShared(account.uid);
       return { account, internet: network === 'internet' ? internetFor(account) : null };
@@ -188,6 +217,9 @@ function confined(
     setup: options.map((option) => `${option}\0`).join(''),
   };
 }
+
+/** Folders for what is reserved before there is an attempt. */
+const AHEAD = '.ahead';
 
 /** FIFOs, as the shim knows them. */
 const OUTPUTS = ['out', 'err'];

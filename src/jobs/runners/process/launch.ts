@@ -104,9 +104,9 @@ export async function launch(work: {
   return { child, up: up.promise, ended: ended(), network };
 }
 
-/** Nothing of the job's: it is for programs with more rights than it has. */
-export function environmentOf(attempt: string): Record<string, string> {
-  return { PATH, [MARKER]: attempt };
+/** Nothing of the job's: it is for programs with more rights than it has. `attempt`: none has them yet. */
+export function environmentOf(attempt?: string): Record<string, string> {
+  return attempt === undefined ? { PATH } : { PATH, [MARKER]: attempt };
 }
 
 function exitOf(child: ChildProcess): Promise<Ended> {

@@ -19,6 +19,8 @@ export type NetworkSpec = {
 
 export type Network = {
   enter: string[];
+  /** Whether it works still. */
+  readonly open: boolean;
   /** Settles with what it said when slirp4netns ends by itself. */
   broken: Promise<string>;
   close(): void;
@@ -49,8 +51,18 @@ export async function openNetwork(
     slirp.child.stdio[3]?.once('data', () => ready.resolve());
     // No job before the routes are there: until then all that the host reaches could be reached.
     await Promise.all([holder.orEnd(said('up'), signal), slirp.orEnd(ready.promise, signal)]);
-    const broken = Promise.race([holder.ended, slirp.ended]);
-    return { enter: withPid(spec.enter), broken, close };
+    let open = true;
+    const broken = Promise.race([holder.ended, slirp.ended]).finally(() => {
+      open = false;
+    });
+    return {
+      enter: withPid(spec.enter),
+      get open() {
+        return open;
+      },
+      broken,
+      close,
+    };
   } catch (error) {
     close();
     throw error;

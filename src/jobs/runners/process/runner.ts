@@ -104,7 +104,7 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
     log.error({ err: error }, what),
   );
 
-  const shims = await openShims(dir);
+  const shims = await openShims(dir, { aheads: confinement.aheads });
 
   const folder = (handle: Handle) => join(dir, String(handle.attempt));
   const at = (handle: Handle, name: string) => join(folder(handle), name);
@@ -190,8 +190,8 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
       const place = folder(handle);
       await confinement.place(place);
       await writeHolding(place, holding);
-      const reserved = await confinement.reserve(place);
-      // It takes as long as a checkout.
+      const reserved = await confinement.reserve(place, shims.takeAhead(id));
+      // It takes longer than most checkouts, where it was not opened ahead.
       if (reserved.internet) shims.connect(id, reserved.internet.spec);
       if (holding.cgroup && !('missing' in cgroups)) cgroups.create(holding.cgroup, limits);
       await writeFile(join(place, 'log'), '', { mode: 0o600 });

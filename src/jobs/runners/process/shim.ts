@@ -115,10 +115,21 @@ function asked(how: 'TERM' | 'KILL'): void {
 
 async function takeOrders(dir: string): Promise<void> {
   let network: Promise<Network> | undefined;
+  let isAhead = false;
+  const close = () =>
+    network?.then(
+      (opened) => opened.close(),
+      () => {},
+    );
   for await (const line of createInterface({ input: process.stdin })) {
     if (line === '') continue;
     const order: ShimOrder = JSON.parse(line);
-    if (order.order === 'connect') {
+    if (order.order !== 'start') {
+      // One that was opened ahead and does not suit.
+      await close();
+      network = undefined;
+      if (order.order === 'disconnect') continue;
+      isAhead = order.attempt === undefined;
       network = openNetwork(order.network, environmentOf(order.attempt));
       // Whoever starts the work hears of it.
       network.catch(() => {});
@@ -126,14 +137,20 @@ async function takeOrders(dir: string): Promise<void> {
     }
     // A signal meant for the attempt before has been delivered by then.
     await turn();
+    // One that was opened ahead may have failed since. The attempt has one of its own then.
+    if (isAhead && !(await network?.then(isOpen, () => false))) {
+      await close();
+      network = undefined;
+    }
     if (!(await run(join(dir, order.attempt), network))) break;
     network = undefined;
     say('free');
   }
-  await network?.then(
-    (opened) => opened.close(),
-    () => {},
-  );
+  await close();
+}
+
+function isOpen({ open }: Network): boolean {
+  return open;
 }
 
 function say(word: ShimWord): void {

@@ -28,19 +28,25 @@ const START_MS = 20_000;
 const PAUSE_MS = 150;
 /** Shims without an attempt, of some 15 MB each that they do not share: as many as end together where short jobs follow. */
 const MOST_KEPT = 8;
+/** A network that was opened ahead, and that no job has taken for so long, is closed. It takes 5 MB. */
+const UNUSED_MS = 10 * 60_000;
 /** They are as many while jobs come; after so long without one a single shim is kept. */
 const QUIET_MS = 30_000;
 
 /** A line of a shim's input. Nothing is started before `start`; a shim whose input ends before that ends too. */
 export type ShimOrder =
-  | { order: 'connect'; attempt: string; network: NetworkSpec }
+  /** Without an attempt: for the next one. */
+  | { order: 'connect'; attempt?: string; network: NetworkSpec }
+  | { order: 'disconnect' }
   | { order: 'start'; attempt: string };
 
 /** A line of its output: the work has started; it is over, and the shim can take the next attempt. */
 export type ShimWord = 'started' | 'free';
 
 export type Shims = AsyncDisposable & {
-  /** Gives the attempt a shim that opens its network already, while the rest of it is prepared. */
+  /** Gives the attempt the shim that has opened a network ahead. @returns for which folder it was reserved */
+  takeAhead(attempt: string): string | undefined;
+  /** Gives the attempt a shim that opens its network already, while the rest of it is prepared; or has opened it. */
   connect(attempt: string, network: NetworkSpec): void;
   /**
    * Gives the attempt to a shim, and waits until that says that it has started the work.
@@ -62,13 +68,29 @@ type Shim = {
   started: PromiseWithResolvers<void>;
   /** Settles when it has no attempt any more. */
   free: PromiseWithResolvers<void>;
+  /** As JSON: the network that it has opened ahead, as long as it was not given away. */
+  network?: string;
+};
+
+/** What a network that is opened ahead is reserved for, until an attempt takes it. */
+export type Ahead = { place: string; network: NetworkSpec };
+
+/** Where networks come from that are opened ahead. */
+export type Aheads = {
+  /** Null: jobs have no networks of their own here. */
+  reserve(): Promise<Ahead | null>;
+  release(place: string): Promise<void>;
 };
 
 /**
  * @param dir where the folders of attempts lie
- * @param program that is started, in place of the shim of a process; it takes one attempt alone
+ * @param options.aheads of networks that are opened before there is an attempt
+ * @param options.program that is started, in place of the shim of a process; it takes one attempt alone
  */
-export async function openShims(dir: string, program?: string): Promise<Shims> {
+export async function openShims(
+  dir: string,
+  { aheads, program }: { aheads?: Aheads; program?: string },
+): Promise<Shims> {
   const folder = join(dir, ERRORS);
   await mkdir(folder, { recursive: true, mode: 0o700 });
   for (const name of await readdir(folder))
@@ -79,7 +101,11 @@ export async function openShims(dir: string, program?: string): Promise<Shims> {
   const working = new Map<string, Shim>();
   /** Without an attempt. */
   const kept: Shim[] = [];
-  const files = new Set<Promise<void>>();
+  /** Without an attempt, with a network for the next one: one at most, which the next job takes. */
+  let ready: { shim: Shim; place: string } | undefined;
+  let readying: Promise<void> | undefined;
+  const tasks = new Set<Promise<void>>();
+  let unused: NodeJS.Timeout | undefined;
   let later: NodeJS.Timeout | undefined;
   let quiet: NodeJS.Timeout | undefined;
   let closed = false;
@@ -102,10 +128,7 @@ export async function openShims(dir: string, program?: string): Promise<Shims> {
     };
     const gone = () => {
       forget(shim);
-      const file = rm(errors, { force: true })
-        .catch(() => {})
-        .finally(() => files.delete(file));
-      files.add(file);
+      own(rm(errors, { force: true }));
     };
     shim.process.ended.then(gone, gone);
     return shim;
@@ -121,12 +144,20 @@ export async function openShims(dir: string, program?: string): Promise<Shims> {
     shim.free = Promise.withResolvers();
     if (closed || kept.length >= MOST_KEPT) end(shim);
     else kept.push(shim);
+    soon();
+  }
+
+  /** What fails of it is found by the next start of this server. */
+  function own(task: Promise<void>): void {
+    const owned = task.catch(() => {}).finally(() => tasks.delete(owned));
+    tasks.add(owned);
   }
 
   /** That it has an attempt, or waits for one. */
   function forget(shim: Shim): void {
     for (const attempts of [connected, working])
       for (const [attempt, each] of attempts) if (each === shim) attempts.delete(attempt);
+    if (ready?.shim === shim) forgetReady();
     const at = kept.indexOf(shim);
     if (at >= 0) kept.splice(at, 1);
     shim.started.resolve();
@@ -135,12 +166,45 @@ export async function openShims(dir: string, program?: string): Promise<Shims> {
 
   function keepOne(): void {
     later = undefined;
-    if (closed || kept.length > 0) return;
+    if (closed || ready || readying) return;
     try {
-      kept.push(start());
+      if (kept.length === 0) kept.push(start());
     } catch {
       // The machine is short of something: the next job starts its own, and is told.
     }
+    readying = keepReady().finally(() => {
+      readying = undefined;
+    });
+    own(readying);
+  }
+
+  async function keepReady(): Promise<void> {
+    const ahead = await aheads?.reserve();
+    if (!ahead) return;
+    const shim = closed ? undefined : kept.pop();
+    if (!shim) return aheads?.release(ahead.place);
+    ready = { shim, place: ahead.place };
+    shim.network = JSON.stringify(ahead.network);
+    tell(shim, { order: 'connect', network: ahead.network });
+    clearTimeout(unused);
+    unused = setTimeout(() => {
+      if (ready?.shim !== shim) return;
+      tell(shim, { order: 'disconnect' });
+      shim.network = undefined;
+      forgetReady();
+      kept.push(shim);
+    }, UNUSED_MS).unref();
+  }
+
+  /** Nothing runs under what was reserved for it, or will soon: who reserves looks at what runs. */
+  function forgetReady(): void {
+    if (ready && aheads) own(aheads.release(ready.place));
+    ready = undefined;
+  }
+
+  /** Not at once: the first lines of a job are on their way, or the next job has come already. */
+  function soon(): void {
+    later ??= setTimeout(keepOne, PAUSE_MS).unref();
   }
 
   /** The one that became free last, whose code and memory are at hand; or a new one. */
@@ -149,7 +213,7 @@ export async function openShims(dir: string, program?: string): Promise<Shims> {
   function whenQuiet(): void {
     clearTimeout(quiet);
     quiet = setTimeout(() => {
-      for (const shim of kept.splice(1)) end(shim);
+      for (const shim of kept.splice(ready ? 0 : 1)) end(shim);
     }, QUIET_MS).unref();
   }
 
@@ -158,10 +222,20 @@ export async function openShims(dir: string, program?: string): Promise<Shims> {
   const end = (shim: Shim) => shim.process.say('', true);
 
   return {
-    connect(attempt, network) {
-      const shim = take();
+    takeAhead(attempt) {
+      if (!ready) return undefined;
+      const { shim, place } = ready;
+      ready = undefined;
       connected.set(attempt, shim);
-      tell(shim, { order: 'connect', attempt, network });
+      return place;
+    },
+    connect(attempt, network) {
+      const shim = connected.get(attempt) ?? take();
+      connected.set(attempt, shim);
+      const { network: ahead } = shim;
+      shim.network = undefined;
+      // The network of this machine may have changed since, and with it what is closed to jobs.
+      if (ahead !== JSON.stringify(network)) tell(shim, { order: 'connect', attempt, network });
     },
     async launch(attempt) {
       const shim = connected.get(attempt) ?? take();
@@ -173,8 +247,7 @@ export async function openShims(dir: string, program?: string): Promise<Shims> {
       await Promise.race([shim.started.promise, shim.process.ended, waited]).finally(() =>
         late.abort(),
       );
-      // Not at once: the first lines of this job are on their way.
-      later ??= setTimeout(keepOne, PAUSE_MS).unref();
+      soon();
       whenQuiet();
       return shim.process.ending?.code ?? null;
     },
@@ -190,11 +263,13 @@ export async function openShims(dir: string, program?: string): Promise<Shims> {
       closed = true;
       clearTimeout(later);
       clearTimeout(quiet);
-      const left = [...connected.values(), ...kept];
+      clearTimeout(unused);
+      await readying;
+      const left = [...connected.values(), ...kept, ...(ready ? [ready.shim] : [])];
       // What works goes on, and ends with its attempt.
       for (const shim of [...left, ...working.values()]) end(shim);
       await Promise.allSettled(left.map(({ process: { ended } }) => ended));
-      await Promise.allSettled(files);
+      await Promise.allSettled(tasks);
     },
   };
 }
