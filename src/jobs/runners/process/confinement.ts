@@ -119,7 +119,7 @@ export async function findConfinement(options: ConfinementOptions): Promise<Conf
     warnings,
     async place(place) {
       await mkdir(place, { mode: sandbox === 'none' && accounts ? 0o711 : 0o700 });
-      for (const name of ['tmp', 'home', 'etc']) await mkdir(join(place, name));
+      await Promise.all(['tmp', 'home', 'etc'].map((name) => mkdir(join(place, name))));
     },
     aheads: {
       async reserve() {
@@ -145,16 +145,17 @@ export async function findConfinement(options: ConfinementOptions): Promise<Conf
       await fifos.give(outputs);
       if (!account) return;
       // The job opens its output by /dev/stdout too. It stays ours, so that the job cannot open it to others.
-      for (const output of outputs) {
+      const open = async (output: string) => {
         await chown(output, 0, account.uid);
         await chmod(output, 0o620);
-      }
+      };
+      await Promise.all(outputs.map(open));
     },
     async give(place, { account }) {
       if (!account) return;
       const folders = Object.keys(MOUNTS).map((name) => join(place, name));
       await giveTo(account.uid, folders);
-      for (const folder of folders) await chmod(folder, 0o700);
+      await Promise.all(folders.map((folder) => chmod(folder, 0o700)));
     },
     async end(place) {
       // In a sandbox all have died with its first process.
@@ -256,7 +257,10 @@ async function writeEtc(dir: string, uid: number, nameserver?: string): Promise<
     ['group', `job:x:${uid}:\n`],
   ]);
   if (nameserver) files.set('resolv.conf', `nameserver ${nameserver}\n`);
-  for (const [name, text] of files) await writeFile(join(dir, name), text, { mode: 0o644 });
+  const writing = Array.from(files, ([name, text]) =>
+    writeFile(join(dir, name), text, { mode: 0o644 }),
+  );
+  await Promise.all(writing);
   return [...files.keys()];
 }
 

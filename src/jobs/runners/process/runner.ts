@@ -194,11 +194,11 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
       // It takes longer than most checkouts, where it was not opened ahead.
       if (reserved.internet) shims.connect(id, reserved.internet.spec);
       if (holding.cgroup && !('missing' in cgroups)) cgroups.create(holding.cgroup, limits);
-      await writeFile(join(place, 'log'), '', { mode: 0o600 });
       const work = join(place, 'work');
       const steps = [
         spec.checkout ? spec.checkout(work, abort) : mkdir(work),
         confinement.open(place, reserved),
+        writeFile(join(place, 'log'), '', { mode: 0o600 }),
       ];
       // All have ended when one has failed: what was made is removed then.
       for (const step of await Promise.allSettled<unknown>(steps))

@@ -227,9 +227,10 @@ async function lookAfter(
   end = kill;
   for (const { writer } of outputs) closeSync(writer);
   void network?.broken.then((why) => log.note(`The network of this job has failed: ${why}`));
+  // The server records that meanwhile, which takes as long as a sandbox.
+  say('started');
   void up.then(() => {
     writeWhole(at('started'), { pid: child.pid ?? 0, startedAt } satisfies Started);
-    say('started');
   });
 
   let timedOut = false;

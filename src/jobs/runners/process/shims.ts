@@ -40,7 +40,7 @@ export type ShimOrder =
   | { order: 'disconnect' }
   | { order: 'start'; attempt: string };
 
-/** A line of its output: the work has started; it is over, and the shim can take the next attempt. */
+/** A line of its output: the work is being started; it is over, and the shim can take the next attempt. */
 export type ShimWord = 'started' | 'free';
 
 export type Shims = AsyncDisposable & {
