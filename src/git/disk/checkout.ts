@@ -127,13 +127,15 @@ async function fill(
 export async function makeRepository(to: string, sha: string): Promise<string> {
   const gitdir = join(to, '.git');
   await mkdir(to);
-  for (const folder of ['objects/info', 'objects/pack', 'refs/heads', 'refs/tags'])
-    await mkdir(join(gitdir, folder), { recursive: true });
-  await writeFile(join(gitdir, 'HEAD'), `${sha}\n`);
-  await writeFile(join(gitdir, 'shallow'), `${sha}\n`);
-  await writeFile(
-    join(gitdir, 'config'),
-    '[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n',
+  const folders = ['objects/info', 'objects/pack', 'refs/heads', 'refs/tags'];
+  await Promise.all(folders.map((folder) => mkdir(join(gitdir, folder), { recursive: true })));
+  const files = {
+    HEAD: `${sha}\n`,
+    shallow: `${sha}\n`,
+    config: '[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n',
+  };
+  await Promise.all(
+    Object.entries(files).map(([name, text]) => writeFile(join(gitdir, name), text)),
   );
   return gitdir;
 }

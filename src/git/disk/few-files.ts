@@ -54,8 +54,10 @@ export async function checkOutFew(
   const gitdir = await makeRepository(to, sha);
   const { pack, index, name } = encodePack(commit.objects);
   const packs = join(gitdir, 'objects/pack');
-  await writeFile(join(packs, `pack-${name}.pack`), pack, { mode: 0o444 });
-  await writeFile(join(packs, `pack-${name}.idx`), index, { mode: 0o444 });
+  await Promise.all([
+    writeFile(join(packs, `pack-${name}.pack`), pack, { mode: 0o444 }),
+    writeFile(join(packs, `pack-${name}.idx`), index, { mode: 0o444 }),
+  ]);
   // Each after the one that it lies in.
   for (const folder of commit.folders) await mkdir(join(to, folder));
   const contents = new Map(commit.objects.map(({ oid, data }) => [oid, data]));

@@ -10,8 +10,9 @@
  * survives this server, and is void when the folder is gone.
  */
 import { execFile } from 'node:child_process';
+import { randomUUID } from 'node:crypto';
 import { lstatSync, readFileSync } from 'node:fs';
-import { lstat, mkdir, readdir, readlink, rename, rm, symlink, unlink } from 'node:fs/promises';
+import { lstat, mkdir, readdir, readlink, rename, symlink, unlink } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { promisify } from 'node:util';
 import { ConfigError } from '../../../config.ts';
@@ -97,8 +98,7 @@ export async function openAccounts(
       const account = given.get(from);
       if (!account) throw new Error(`${from} has no user ids`);
       // In one step, or they could be another's in between.
-      const link = join(dirname(registry), `.${account.uid}-${process.pid}`);
-      await rm(link, { force: true });
+      const link = join(dirname(registry), `.${randomUUID()}`);
       await symlink(to, link);
       await rename(link, join(registry, String(account.uid)));
       given.delete(from);
