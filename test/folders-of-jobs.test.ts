@@ -36,6 +36,9 @@ async function inPlaceOf<T>(name: string, script: string, work: () => Promise<T>
 test('without a free descriptor a removal fails, is repeated, and does not end the process', async () => {
   const folder = join(dir, 'gone');
   await mkdir(join(folder, 'below'), { recursive: true });
+  // So many that a program removes them.
+  const names = Array.from({ length: 200 }, (_, i) => `file${i}`);
+  await Promise.all(names.map((name) => writeFile(join(folder, name), '')));
   const script = `
     import { closeSync, openSync } from 'node:fs';
     import { removeTree } from ${JSON.stringify(REMOVAL)};
