@@ -6,7 +6,7 @@
 import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { openNginxBackend } from './nginx-backend.ts';
-import { cpuSecondsOfTree } from './process.ts';
+import { type Account, openAccount } from './process.ts';
 import { type Bench, makeRepository, median, type Shape, time } from './repository.ts';
 
 const WARM_UP = 20;
@@ -27,7 +27,7 @@ function show(what: string, ours: readonly Sample[], theirs: readonly Sample[]):
   );
 }
 
-type Side = { pid: number; url: string; samples: Sample[] };
+type Side = { account: Account; url: string; samples: Sample[] };
 
 /** `rounds` of both, one after the other, after a warm-up that is not counted. */
 async function alternate(
@@ -36,12 +36,12 @@ async function alternate(
   work: (url: string, round: number) => Promise<unknown>,
 ): Promise<void> {
   for (let round = -warmUp; round < rounds; round++)
-    for (const { pid, url, samples } of sides) {
-      const before = await cpuSecondsOfTree(pid);
+    for (const { account, url, samples } of sides) {
+      const before = await account.seconds();
       const ms = await time(() => work(url, round));
       // What goes on behind the answer is paid for, too.
       await new Promise((resolve) => setTimeout(resolve, round < 0 ? 0 : 150));
-      if (round >= 0) samples.push({ ms, cpu: (await cpuSecondsOfTree(pid)) - before });
+      if (round >= 0) samples.push({ ms, cpu: (await account.seconds()) - before });
     }
 }
 
@@ -51,9 +51,11 @@ export async function compareWithBackend(
 ): Promise<void> {
   const { workspace, folder, server } = bench;
   await using backend = await openNginxBackend(folder);
+  await using ours = await openAccount('ours', server.child.pid as number);
+  await using theirs = await openAccount('theirs', backend.pid);
   const sidesOf = (name: string): [Side, Side] => [
-    { pid: server.child.pid as number, url: bench.remote(name), samples: [] },
-    { pid: backend.pid, url: `${backend.base}/${name}.git`, samples: [] },
+    { account: ours, url: bench.remote(name), samples: [] },
+    { account: theirs, url: `${backend.base}/${name}.git`, samples: [] },
   ];
   const clone = async (url: string) => {
     await workspace.git('.', ...['clone', '-q', '--bare', url, 'clone']);

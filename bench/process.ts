@@ -1,5 +1,6 @@
 /** What a process of a benchmark takes of the machine. */
-import { readdir, readFile } from 'node:fs/promises';
+import { mkdir, readdir, readFile, rmdir, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 
 /** In bytes. */
@@ -61,22 +62,40 @@ export async function watch(pid: number, work: () => Promise<unknown>): Promise<
   return { seconds, cpuSeconds: (await cpuSecondsOf(pid)) - cpu, before, peak };
 }
 
-/** Of a process, those that it has started, and theirs, with those of them that have ended and were waited for. */
-export async function cpuSecondsOfTree(root: number): Promise<number> {
-  const stats = new Map<number, { parent: number; seconds: number }>();
+/** CPU that is accounted to processes and all that they start, to the microsecond. */
+export type Account = AsyncDisposable & { seconds(): Promise<number> };
+
+/** Of a process with all that it has started. Needs root, and control groups of either version. */
+export async function openAccount(name: string, root: number): Promise<Account> {
+  const isFirst = (await readdir('/sys/fs/cgroup')).includes('cpuacct');
+  const folder = join('/sys/fs/cgroup', isFirst ? 'cpuacct' : '', `loam-${name}-${process.pid}`);
+  await mkdir(folder);
+  for (const pid of await treeOf(root)) await writeFile(join(folder, 'cgroup.procs'), `${pid}`);
+  return {
+    async seconds() {
+      if (isFirst) return Number(await readFile(join(folder, 'cpuacct.usage'), 'utf8')) / 1e9;
+      const text = await readFile(join(folder, 'cpu.stat'), 'utf8');
+      return Number(/^usage_usec (\d+)$/m.exec(text)?.[1]) / 1e6;
+    },
+    async [Symbol.asyncDispose]() {
+      // Not while something is in it, such as the server, which is ended last.
+      await rmdir(folder).catch(() => {});
+    },
+  };
+}
+
+/** A process, those that it has started, and theirs. */
+async function treeOf(root: number): Promise<number[]> {
+  const parents = new Map<number, number>();
   for (const name of await readdir('/proc')) {
     if (!/^\d+$/.test(name)) continue;
     const stat = await readFile(`/proc/${name}/stat`, 'utf8').catch(() => null);
-    if (!stat) continue;
-    const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ');
-    const ticks = fields.slice(11, 15).reduce((sum, field) => sum + Number(field), 0);
-    stats.set(Number(name), { parent: Number(fields[1]), seconds: ticks / 100 });
+    if (stat)
+      parents.set(Number(name), Number(stat.slice(stat.lastIndexOf(')') + 2).split(' ')[1]));
   }
-  let sum = 0;
-  for (const [pid, { seconds }] of stats) {
+  return [...parents.keys()].filter((pid) => {
     let at: number | undefined = pid;
-    while (at !== undefined && at !== root) at = stats.get(at)?.parent;
-    if (at === root) sum += seconds;
-  }
-  return sum;
+    while (at !== undefined && at !== root) at = parents.get(at);
+    return at === root;
+  });
 }
