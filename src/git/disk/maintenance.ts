@@ -17,6 +17,11 @@ const TIMEOUT_MS = 30 * 60_000;
 const MANY_PACKS = 12;
 /** Git reads each of them for a list, however short: a page of 10,000 branches took 240 ms. */
 const MANY_LOOSE_REFS = 100;
+/** Git reads as many commits without a commit-graph in a few milliseconds. To write one takes a program of its own. */
+const MANY_OBJECTS = 500;
+/** Of the index of a pack, and of each object in it. */
+const EMPTY_INDEX_BYTES = 1_072;
+const OBJECT_INDEX_BYTES = 28;
 /** What a push leaves when it is killed; no push takes this long. */
 const STALE_MS = 24 * 3_600_000;
 
@@ -61,11 +66,12 @@ async function maintain(dir: string, locks: StaleLocks, signal: AbortSignal): Pr
       });
     if (await hasManyLooseRefs(dir))
       await git(['pack-refs', '--all'], { dir, signal, timeoutMs: TIMEOUT_MS });
-    await git(['commit-graph', 'write', '--reachable', '--split', '--no-progress'], {
-      dir,
-      signal,
-      timeoutMs: TIMEOUT_MS,
-    });
+    if (await hasManyNewObjects(dir))
+      await git(['commit-graph', 'write', '--reachable', '--split', '--no-progress'], {
+        dir,
+        signal,
+        timeoutMs: TIMEOUT_MS,
+      });
   } catch (error) {
     const gone = await stat(join(dir, 'HEAD')).then(
       () => false,
@@ -79,6 +85,21 @@ async function maintain(dir: string, locks: StaleLocks, signal: AbortSignal): Pr
 async function countPacks(dir: string): Promise<number> {
   const files = await readdir(join(dir, 'objects/pack'));
   return files.filter((file) => file.endsWith('.pack')).length;
+}
+
+/** Whether the packs that came since the commit-graph was written have so many that a walk over them takes long. */
+async function hasManyNewObjects(dir: string): Promise<boolean> {
+  const written = await stat(join(dir, 'objects/info/commit-graphs/commit-graph-chain')).catch(
+    () => null,
+  );
+  const folder = join(dir, 'objects/pack');
+  let bytes = 0;
+  for (const name of await readdir(folder)) {
+    if (!name.endsWith('.idx')) continue;
+    const found = await stat(join(folder, name)).catch(() => null);
+    if (found && found.mtimeMs >= (written?.mtimeMs ?? 0)) bytes += found.size - EMPTY_INDEX_BYTES;
+  }
+  return bytes >= MANY_OBJECTS * OBJECT_INDEX_BYTES;
 }
 
 /** Looks no further than it must. */

@@ -1,4 +1,5 @@
 /** Walks over a whole tree or a whole change, streamed: what they yield is bounded by who reads them. */
+import type { Stats } from 'node:fs';
 import { readdir, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { GitError, git, gitLines } from '../processes/run.ts';
@@ -117,11 +118,26 @@ export async function* changedPaths(
   }
 }
 
-/** Bytes on disk of all objects. */
+/** Bytes on disk of all objects, in whole KiB: what `git count-objects -v` tells, without its process. */
 export async function diskUsage(dir: string): Promise<number> {
-  const text = (await git(['count-objects', '-v'], { dir })).toString();
-  const kib = (name: string) => Number(new RegExp(`^${name}: (\\d+)$`, 'm').exec(text)?.[1] ?? 0);
-  return (kib('size') + kib('size-pack')) * 1024;
+  const objects = join(dir, 'objects');
+  const names = await readdir(objects);
+  let loose = 0;
+  for (const name of names)
+    if (/^[0-9a-f]{2}$/.test(name))
+      for (const { blocks } of await statsIn(join(objects, name), /^[0-9a-f]{38}$/))
+        loose += blocks;
+  let packed = 0;
+  for (const { size } of await statsIn(join(objects, 'pack'), /^pack-.*\.(pack|idx)$/))
+    packed += size;
+  return (Math.floor(loose / 2) + Math.floor(packed / 1024)) * 1024;
+}
+
+/** Of the files with such names; those that are removed meanwhile are left out. */
+async function statsIn(folder: string, pattern: RegExp): Promise<Stats[]> {
+  const names = (await readdir(folder).catch(() => [])).filter((name) => pattern.test(name));
+  const stats = await Promise.all(names.map((name) => stat(join(folder, name)).catch(() => null)));
+  return stats.filter((one) => one !== null);
 }
 
 /** Bytes in the files of a quarantine. */

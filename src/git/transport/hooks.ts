@@ -49,8 +49,9 @@ options() {
 { printf '%s\\n' "$GIT_QUARANTINE_PATH"; cat; options; printf '${END}\\n'; } >&3
 verdict=refused
 IFS= read -r verdict <&4
+[ "$verdict" = accepted ] && exit 0
 cat <&4 >&2
-[ "$verdict" = accepted ]
+[ "$verdict" = noted ]
 `;
 
 /** Runs after refs were updated, with those that were: another push may have been quicker with some. */
@@ -122,7 +123,7 @@ export class HookReader {
 
 export function writeVerdict(to: Writable, verdict: Verdict): void {
   const lines = verdict.accepted
-    ? ['accepted', ...(verdict.notes ?? [])]
+    ? [verdict.notes?.length ? 'noted' : 'accepted', ...(verdict.notes ?? [])]
     : ['refused', ...verdict.reasons];
   to.end(lines.map((line) => `${oneLine(line)}\n`).join(''));
 }
