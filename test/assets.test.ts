@@ -22,7 +22,7 @@ test('files are sent as they are packed, and still when another build has taken 
     await new Promise((resolve) => server.once('listening', resolve));
     const base = `http://127.0.0.1:${(server.address() as AddressInfo).port}/assets`;
     for (const [accepted, sent] of [
-      ['br, gzip', 'br'],
+      ['gzip, deflate, br, zstd', 'br'],
       ['gzip', 'gzip'],
       ['identity', null],
     ]) {

@@ -23,7 +23,9 @@ export function serveAssets(folder: string): RequestHandler {
     const name = req.path.slice(1);
     const asset = assets.get(name);
     if (!asset || (req.method !== 'GET' && req.method !== 'HEAD')) return next();
-    const packing = 'plain' in asset ? false : req.acceptsEncodings('br', 'gzip');
+    // Browsers name gzip first, and would take the tenth more.
+    const accepts = (packing: Packing) => (req.acceptsEncodings(packing) ? packing : false);
+    const packing = 'plain' in asset ? false : accepts('br') || accepts('gzip');
     res.vary('Accept-Encoding');
     res.set({
       'Cache-Control': KEPT,
@@ -31,7 +33,7 @@ export function serveAssets(folder: string): RequestHandler {
       ETag: `"${name}.${packing || 'plain'}"`,
     });
     if (packing) res.set('Content-Encoding', packing);
-    res.type(extname(name)).send(bodyOf(asset, packing as Packing | false));
+    res.type(extname(name)).send(bodyOf(asset, packing));
   };
 }
 

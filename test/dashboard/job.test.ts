@@ -85,6 +85,27 @@ test('any line of a long log is found, linked and searched for', async () => {
   visitor.expectQuiet();
 });
 
+test('a line of ten megabytes, colours without end and a script in a line harm no page', async () => {
+  const lines = [
+    'head -c 10000000 /dev/zero | tr "\\0" x; echo',
+    `printf '${ESC}[38;5;%.0s' $(seq 1 20000); echo`,
+    `for i in 1 2 3 4 5; do printf '${ESC}[3%dm#' $(seq 1 4000); echo; done`,
+    `echo '${ESC}]8;;javascript:window.hit=1${ESC}\\<img src=x onerror="window.hit = 1">'`,
+  ];
+  await run('hostile', lines.join('; '));
+  await until(ada, 'ada', 'hostile', 'SUCCEEDED');
+  await using visitor = await visit(browser, app, { as: ada });
+  const { page } = visitor;
+  await page.goto('/ada/-/jobs/hostile');
+  await page.getByText('<img src=x onerror=').first().waitFor();
+  await page
+    .getByText(/more characters: see the download/)
+    .first()
+    .waitFor();
+  expect(await page.evaluate(() => 'hit' in window)).toBe(false);
+  visitor.expectQuiet();
+});
+
 test('a server that starts again heals the page, and no line is lost or doubled', async () => {
   await run('steady', 'i=0; while [ $i -lt 150 ]; do i=$((i+1)); echo "tick $i"; sleep 0.1; done');
   await using visitor = await visit(browser, app, { as: ada });

@@ -143,3 +143,16 @@ test('without a ref in the address the default branch is shown, whatever it is c
   await page.getByText('Of main').waitFor();
   visitor.expectQuiet();
 });
+
+test('a repository that is called as a page is called has pages all the same', async () => {
+  await using visitor = await visit(browser, app, { as: ada });
+  const { page } = visitor;
+  for (const name of ['graphql', 'login', 'settings', 'commits', 'new-file', 'job']) {
+    await repository(name);
+    for (const path of ['', '/commits', '/settings']) {
+      await page.goto(`/ada/${name}${path}`);
+      await page.getByRole('heading', { level: 1, name: `ada/${name}` }).waitFor();
+    }
+  }
+  visitor.expectQuiet();
+});

@@ -77,7 +77,10 @@ export function Pager({
   hasMore,
   onMore,
   busy,
+  left,
 }: {
+  /** How many there are beside those that are shown, where that is known. */
+  left?: number;
   hasMore: boolean;
   onMore: () => void;
   busy?: boolean;
@@ -91,7 +94,7 @@ export function Pager({
         disabled={busy}
         className="field w-auto text-sm hover:bg-hover"
       >
-        Show more
+        Show more{left !== undefined && ` of the other ${left}`}
       </button>
     </div>
   );

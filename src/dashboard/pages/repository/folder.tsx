@@ -1,12 +1,16 @@
 import { Link } from '@tanstack/react-router';
 import { File, FileSymlink, Folder, FolderGit2 } from 'lucide-react';
-import { lazy, Suspense } from 'react';
+import { lazy, Suspense, useState } from 'react';
 import { graphql } from '../../graphql/graphql.ts';
 import { Lines } from '../../ui/copy.tsx';
 import { Empty } from '../../ui/empty.tsx';
 import { size, subject } from '../../ui/format.ts';
 import { Load, useAsk, Waiting } from '../../ui/load.tsx';
+import { Pager } from '../../ui/page.tsx';
 import { Ago } from '../../ui/time.tsx';
+
+/** Of a folder with 100,000 entries a browser would draw for a minute. */
+const SHOWN = 1_000;
 
 const Markdown = lazy(() => import('./markdown.tsx'));
 
@@ -50,6 +54,7 @@ export type FolderOf = {
 export function FolderView({ namespace, name, path, ref, defaultBranch }: FolderOf) {
   const revision = ref || defaultBranch;
   const asked = useAsk({ query: FolderQuery, variables: { namespace, name, path, ref: revision } });
+  const [shown, setShown] = useState(SHOWN);
   return (
     <Load asked={asked} of={(data) => data.repository?.tree} what="folder">
       {({ entries }) => {
@@ -72,7 +77,7 @@ export function FolderView({ namespace, name, path, ref, defaultBranch }: Folder
         return (
           <div className="min-w-0 space-y-6">
             <ul className="rows text-sm [&>li]:py-2">
-              {entries.map((entry) => (
+              {entries.slice(0, shown).map((entry) => (
                 <li
                   key={entry.name}
                   className="grid grid-cols-[1fr_auto] items-center gap-x-4 md:grid-cols-[16rem_1fr_8rem]"
@@ -105,6 +110,11 @@ export function FolderView({ namespace, name, path, ref, defaultBranch }: Folder
                 </li>
               ))}
             </ul>
+            <Pager
+              hasMore={entries.length > shown}
+              onMore={() => setShown(shown + SHOWN)}
+              left={entries.length - shown}
+            />
             {readme && (
               <Readme
                 namespace={namespace}
