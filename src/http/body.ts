@@ -27,7 +27,9 @@ export async function readBytes(req: IncomingMessage): Promise<Buffer<ArrayBuffe
   });
   req.on('end', () => resolve(Buffer.concat(chunks)));
   // Gone before the end: there is nobody left to answer, but the handler must not wait for ever.
-  const early = () => reject(invalid(null, 'The body ended early'));
+  const early = () => {
+    if (!req.readableEnded) reject(invalid(null, 'The body ended early'));
+  };
   req.on('error', early).on('close', early);
   return promise;
 }
