@@ -90,7 +90,11 @@ ${PROBE}
 for (1 .. 400) {
   my @reached = grep { tcp($_, ${PORT}) } qw(${LAN} ${METADATA});
   print "reached @reached\\n" if @reached;
-  if (tcp("${INTERNET}", ${PORT})) { print "the internet, and nothing else\\n" unless @reached; exit }
+  if (tcp("${INTERNET}", ${PORT})) {
+    select(undef, undef, undef, $ENV{LINGER});
+    print "the internet, and nothing else\\n" unless @reached;
+    exit 3;
+  }
   select(undef, undef, undef, 0.01);
 }
 print "nothing\\n";`;
@@ -168,9 +172,14 @@ told("itself", "127.0.0.1", do { socket(my $l, AF_INET, SOCK_STREAM, 0); bind($l
 
   test('an image that does not wait at the gate has no network before its rules stand', async () => {
     await onMachine('touch /mnt/slow');
-    const { lines } = await jobs.run({ command: 'true', image: IMPATIENT });
+    // It ends before its gate is opened, or after: then somebody waits for what it never says.
+    for (const LINGER of ['0', '1']) {
+      const asked = { command: 'true', image: IMPATIENT, env: { LINGER } };
+      const { lines, outcome } = await jobs.run(asked);
+      expect(lines).toEqual(['the internet, and nothing else']);
+      expect(outcome).toMatchObject({ kind: 'exited', exitCode: 3 });
+    }
     await onMachine('rm /mnt/slow');
-    expect(lines).toEqual(['the internet, and nothing else']);
   });
 
   test('nobody reaches a job, and the rules outlast a restart of the engine', async () => {

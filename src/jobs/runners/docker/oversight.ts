@@ -63,7 +63,8 @@ export async function untilEnded(
       if (!state) return { kind: 'lost' };
       if (refused || state.status === 'ended') {
         const exit = opened?.recorded ? await recordings.settle(attempt, signal) : undefined;
-        const ended = opened?.recorded ? withRecorded(state, exit) : state;
+        const isRecorded = opened?.recorded && !recordings.isUnused(attempt);
+        const ended = isRecorded ? withRecorded(state, exit) : state;
         const openedAt = opened?.at ?? null;
         const overdue = overran(record, ended, openedAt);
         const mayBe = !refused && !stop && mayBeLost(ended) && !overdue;

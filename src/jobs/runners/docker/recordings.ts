@@ -1,6 +1,6 @@
 /** What recorders keep of containers (`recorder.ts`), as the server sees it: starting them, reading what they wrote, ending them. */
 import { randomBytes } from 'node:crypto';
-import { existsSync, readFileSync } from 'node:fs';
+import { existsSync, readFileSync, statSync } from 'node:fs';
 import { mkdir, open, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -18,6 +18,8 @@ const RECORDER = join(import.meta.dirname, 'recorder.ts');
 const RESERVE_BYTES = 64 * 1024;
 /** Of the log at once: lines are held as objects meanwhile, some ten times their size. */
 const READ_BYTES = 256 * 1024;
+/** A command begins some milliseconds after its gate was opened. */
+const BEGUN_MS = 2_000;
 /** For a recorder to die. */
 const END_MS = 10_000;
 
@@ -28,7 +30,14 @@ export type Recordings = AsyncDisposable & {
   /** Sees to it that there is a recorder. */
   begin(attempt: string): Promise<void>;
   /** Ends after the last line when the container has ended, or when `signal` aborts. */
-  logs(attempt: string, cursor: LogCursor | null, signal: AbortSignal): AsyncGenerator<LogBatch>;
+  logs(
+    attempt: string,
+    cursor: LogCursor | null,
+    hasEnded: () => Promise<boolean>,
+    signal: AbortSignal,
+  ): AsyncGenerator<LogBatch>;
+  /** Whether nobody has printed into the FIFOs, nor said to begin: what ran was not the shell of the gate. */
+  isUnused(attempt: string): boolean;
   /** After the end of the container: all is in the log. @returns how the command ended, as far as that was heard */
   settle(attempt: string, signal: AbortSignal): Promise<RecordedExit | undefined>;
   /** Why the job must be ended; undefined: for nothing. */
@@ -68,12 +77,25 @@ export async function openRecordings(dir: string): Promise<Recordings> {
 
   const isDone = (attempt: string) => existsSync(at(attempt, 'done'));
 
+  async function settle(attempt: string, signal: AbortSignal) {
+    using changes = changesOf(folder(attempt), signal);
+    while (!isDone(attempt) && existsSync(folder(attempt))) {
+      signal.throwIfAborted();
+      const recorder = await recorderOf(attempt);
+      if (recorder) signalOne(recorder.pid, 'SIGTERM');
+      else if (!isDone(attempt)) await begin(attempt);
+      await changes.next();
+    }
+    return readWhole<RecordedExit>(at(attempt, 'exit'));
+  }
+
   return {
     canBegin: (attempt) => existsSync(folder(attempt)),
 
     begin,
 
-    async *logs(attempt, cursor, signal) {
+    async *logs(attempt, cursor, hasEnded, signal) {
+      const since = Date.now();
       using changes = changesOf(folder(attempt), signal);
       await using file = await open(at(attempt, 'log'), 'r');
       const buffer = Buffer.allocUnsafe(READ_BYTES);
@@ -90,21 +112,19 @@ export async function openRecordings(dir: string): Promise<Recordings> {
         }
         if (done || !existsSync(folder(attempt))) return;
         if (!(await recorderOf(attempt)) && !isDone(attempt)) await begin(attempt);
-        await changes.next();
+        // Of a container that has not begun the recorder does not see the end.
+        const isLate = Date.now() - since > BEGUN_MS && !existsSync(at(attempt, 'begun'));
+        if (isLate && (await hasEnded())) await settle(attempt, signal);
+        else await changes.next();
       }
     },
 
-    async settle(attempt, signal) {
-      using changes = changesOf(folder(attempt), signal);
-      while (!isDone(attempt) && existsSync(folder(attempt))) {
-        signal.throwIfAborted();
-        const recorder = await recorderOf(attempt);
-        if (recorder) signalOne(recorder.pid, 'SIGTERM');
-        else if (!isDone(attempt)) await begin(attempt);
-        await changes.next();
-      }
-      return readWhole<RecordedExit>(at(attempt, 'exit'));
+    isUnused(attempt) {
+      if (existsSync(at(attempt, 'begun'))) return false;
+      return statSync(at(attempt, 'log'), { throwIfNoEntry: false })?.size === 0;
     },
+
+    settle,
 
     trouble: (attempt) => readWhole<Trouble>(at(attempt, 'trouble')),
 

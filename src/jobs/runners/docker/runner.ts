@@ -15,7 +15,15 @@ import { type GpuLedger, openGpuLedger } from '../gpu-ledger.ts';
 import { type Accounts, DEFAULT_UIDS, openAccounts, type UidRange } from '../process/accounts.ts';
 import { type Limits, limitsOf, thisMachine } from '../process/limits.ts';
 import { openRemoval } from '../process/removal.ts';
-import { GRACE_MS, type Handle, LOCAL, type Machine, type Runner, type Usage } from '../runner.ts';
+import {
+  GRACE_MS,
+  type Handle,
+  LOCAL,
+  type Machine,
+  type Runner,
+  RunnerAway,
+  type Usage,
+} from '../runner.ts';
 import { artifactsOf } from './artifacts.ts';
 import { begin, removeContainer } from './begin.ts';
 import {
@@ -257,13 +265,19 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
       const { container, place } = overseen(handle);
       const record = await readRecord(place, 'attempt');
       if (!record) return;
-      if ((await opening(place))?.recorded)
-        return yield* recordings.logs(String(handle.attempt), cursor, abort);
       const hasEnded = async () => {
         const state = await stateOf(engine, container);
         if (state?.status === 'created') return Boolean(await readRecord(place, 'unstartable'));
         return state?.status !== 'running';
       };
+      if ((await opening(place))?.recorded) {
+        const attempt = String(handle.attempt);
+        // An engine that is away is asked again.
+        const isOver = () => hasEnded().catch(unlessAway);
+        yield* recordings.logs(attempt, cursor, isOver, abort);
+        // Else the engine has what such an image prints, once it has ended.
+        if (abort.aborted || !recordings.isUnused(attempt)) return;
+      }
       yield* followLog({ engine, container, caps: record.log, hasEnded }, cursor, abort);
     },
 
@@ -375,4 +389,9 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
 async function accountsOf(dir: string, uids: UidRange): Promise<Accounts | null> {
   const accounts = await openAccounts(uids, dir);
   return accounts && !('missing' in accounts) ? accounts : null;
+}
+
+function unlessAway(error: unknown): false {
+  if (error instanceof RunnerAway) return false;
+  throw error;
 }
