@@ -20,8 +20,10 @@ export function useBody(show: (error: unknown) => GraphQLError): Plugin<object, 
         const { method, headers, signal } = request;
         if ((headers.get('content-encoding') ?? 'identity') !== 'identity')
           throw invalid(null, 'The body must not be compressed');
-        const body = await readBytes(serverContext.req);
-        serverContext.req.rawBody = body;
+        const { req } = serverContext;
+        // It was read where the query might have been one that is known (`repeated.ts`).
+        req.rawBody ??= await readBytes(req);
+        const body = req.rawBody as Buffer<ArrayBuffer>;
         const type = headers.get('content-type') ?? '';
         const whole = new fetchAPI.Request(request.url, { method, headers, body, signal });
         if (/^application\/(graphql\+)?json/i.test(type)) {

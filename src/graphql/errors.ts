@@ -12,6 +12,8 @@ export function showError(error: unknown, { log }: Pick<Services, 'log'>): Graph
   if (isUnexpected(original)) log.error({ err: original }, 'unexpected error in GraphQL');
   return new GraphQLError(shown.message, {
     nodes: graphql?.nodes,
+    source: graphql?.source,
+    positions: graphql?.positions,
     path: graphql?.path,
     extensions: {
       code: shown.code.toUpperCase(),

@@ -76,15 +76,17 @@ function countTokens(source: Source): void {
   }
 }
 
-type Measured =
+export type Measured =
   | { errors: readonly GraphQLError[]; cost?: undefined }
   | { errors?: undefined; cost?: { requested: number; maximum: number } };
+
+type Asked = Pick<ExecutionArgs, 'schema' | 'document' | 'operationName' | 'variableValues'>;
 
 /**
  * What the operation that is about to run costs. A wrong value of a variable ends it here: executed, it would
  * fail in its one place, and the rest would have been let pass unmeasured.
  */
-function measure({ schema, document, operationName, variableValues }: ExecutionArgs): Measured {
+export function measure({ schema, document, operationName, variableValues }: Asked): Measured {
   const operation = getOperationAST(document, operationName);
   if (!operation) return {};
   const variables = { ...variableValues };

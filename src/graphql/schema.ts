@@ -1,6 +1,7 @@
 /** The whole schema: each import adds its feature's types and fields to the builder. */
 import { builder } from './builder.ts';
 import { demandDiskSpace } from './disk-space.ts';
+import { lookAtRows } from './loaded-rows.ts';
 import '../auth/graphql/namespaces.ts';
 import '../auth/graphql/accounts.ts';
 import '../auth/graphql/credentials.ts';
@@ -31,4 +32,4 @@ import '../webhooks/graphql/webhooks.ts';
 import '../webhooks/graphql/mutations.ts';
 import './diagnostics.ts';
 
-export const schema = demandDiskSpace(builder.toSchema());
+export const schema = lookAtRows(demandDiskSpace(builder.toSchema()));

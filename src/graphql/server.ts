@@ -1,21 +1,31 @@
-/** Yoga at `/graphql`, with its plugins in order. */
-import type { Request, Response } from 'express';
+/** GraphQL at `/graphql`: queries that are known, and Yoga for the rest, with its plugins in order. */
+import type { Request, RequestHandler, Response } from 'express';
 import { createYoga, type Plugin } from 'graphql-yoga';
 import type { Services } from '../services.ts';
 import { useBody } from './body.ts';
 import { allowanceOf, type Context } from './context.ts';
+import { Documents } from './documents.ts';
 import { showError, withCodes } from './errors.ts';
 import { usePage } from './graphiql.ts';
 import { useIdempotency } from './idempotency.ts';
 import { useLimits } from './limits.ts';
 import { useMeasure } from './measured.ts';
+import { repeatedQueries } from './repeated.ts';
 import { schema } from './schema.ts';
 import { useSse } from './sse.ts';
 import { useTrace } from './traced.ts';
 
-export function createGraphQLServer(services: Services) {
+export type GraphQLServer = {
+  /** Passes on what it does not answer. */
+  repeated: RequestHandler;
+  /** To be asked after it. */
+  any(req: Request, res: Response): unknown;
+};
+
+export function createGraphQLServer(services: Services): GraphQLServer {
   const show = (error: unknown) => showError(error, services);
-  return createYoga<{ req: Request; res: Response }, Context>({
+  const documents = new Documents(schema);
+  const any = createYoga<{ req: Request; res: Response }, Context>({
     schema,
     graphqlEndpoint: '/graphql',
     // `usePage` has it.
@@ -46,8 +56,18 @@ export function createGraphQLServer(services: Services) {
       ...(services.config.tracing ? [useTrace] : []),
       useErrorCodes,
       useSse({ show, ...services }),
+      useDocuments(documents),
     ],
   });
+  return { repeated: repeatedQueries(services, documents), any };
+}
+
+function useDocuments(documents: Documents): Plugin {
+  return {
+    onExecute({ args: { document } }) {
+      documents.note(document);
+    },
+  };
 }
 
 const useErrorCodes: Plugin = {

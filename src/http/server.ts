@@ -69,6 +69,8 @@ export function createHttp(services: Services, limits: RateLimits): Express {
   app.use(createHome(services));
   // What stands above this line does not count: git, large-file objects, downloads, static files.
   app.use(limits.counted);
+  const graphql = createGraphQLServer(services);
+  app.use(graphql.repeated);
   app.use(signInRouter(services));
 
   app.use(
@@ -79,10 +81,9 @@ export function createHttp(services: Services, limits: RateLimits): Express {
     }),
   );
 
-  const yoga = createGraphQLServer(services);
   app.use('/graphql', (req, res) => {
     req.pattern = req.path === '/stream' ? '/graphql/stream' : '/graphql';
-    return yoga(Object.assign(req, { url: req.originalUrl }), res);
+    return graphql.any(Object.assign(req, { url: req.originalUrl }), res);
   });
 
   app.use((req) => {

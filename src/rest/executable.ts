@@ -1,11 +1,6 @@
-/**
- * The core schema in the form REST runs it: the same types and resolvers, with enums in their wire form,
- * and without what only costs time there.
- */
-import { isDeepStrictEqual } from 'node:util';
+/** The core schema in the form REST runs it: the same types and resolvers, with enums in their wire form. */
 import { MapperKind, mapSchema } from '@graphql-tools/utils';
 import {
-  defaultFieldResolver,
   type GraphQLEnumType,
   type GraphQLFieldConfig,
   GraphQLScalarType,
@@ -13,18 +8,15 @@ import {
   type GraphQLType,
   getNamedType,
   isNonNullType,
-  isObjectType,
 } from 'graphql';
-import { SELECTED } from '../database/rows.ts';
+import { knownOf } from '../graphql/loaded-rows.ts';
 
 export function executable(core: GraphQLSchema): GraphQLSchema {
-  const schema = mapSchema(core, {
+  return mapSchema(core, {
     // TYPE rather than ENUM_TYPE: the latter may only answer another enum.
     [MapperKind.TYPE]: (type) => ('getValues' in type ? wireEnum(type) : undefined),
     [MapperKind.OBJECT_FIELD]: cheaper,
   });
-  schema.extensions = { ...schema.extensions, looksAtRows: true };
-  return schema;
 }
 
 /** The wire forms of an enum, in the order of the schema; undefined for any other type. */
@@ -48,90 +40,13 @@ function wireEnum(type: GraphQLEnumType): GraphQLScalarType {
   });
 }
 
-type Field = GraphQLFieldConfig<Row, unknown>;
-type Resolve = NonNullable<Field['resolve']>;
-type Row = Record<string, unknown> & { [SELECTED]?: object };
+type Field = GraphQLFieldConfig<unknown, unknown>;
 
 /**
- * Pothos wraps each field of a row in a resolver that looks up, by the path, whether the row was loaded with
- * what the field selects. Looking at the row costs far less; one without it still takes the wrapper.
+ * Without a resolver compiled code reads the property itself. What is missing fails here: the rows of stored operations have
+ * what these select, and where a null could hide it the resolver stays.
  */
-function cheaper(field: Field, name: string, typeName: string, schema: GraphQLSchema): Field {
-  const { pothosExposedField: exposed, pothosPrismaSelect: select } = field.extensions ?? {};
-  const original = field.extensions?.pothosOriginalResolve as Resolve | undefined;
-  const { resolve = defaultFieldResolver } = field;
-
-  const isNodeId = name === 'id' && implementsNode(schema, typeName);
-  const property = isNodeId ? 'id' : exposed;
-  if (typeof property === 'string') {
-    // Compiled code then reads the property itself. What is missing fails here, so only where a null could
-    // hide it the resolver stays.
-    if (property === name && isNonNullType(field.type)) return { ...field, resolve: undefined };
-    return {
-      ...field,
-      resolve: (row, args, context, info) => {
-        const value = row[property];
-        return value === undefined ? resolve(row, args, context, info) : value;
-      },
-    };
-  }
-  if (!original || typeof select !== 'object' || select === null) return field;
-  const isLoaded = loadedWith(select);
-  return {
-    ...field,
-    resolve: (row, args, context, info) =>
-      (isLoaded(row) ? original : resolve)(row, args, context, info),
-  };
-}
-
-function implementsNode(schema: GraphQLSchema, typeName: string): boolean {
-  const type = schema.getType(typeName);
-  return isObjectType(type) && type.getInterfaces().some(({ name }) => name === 'Node');
-}
-
-/** A check that a row has what is selected. */
-function loadedWith(select: object): (row: Row) => boolean {
-  const isShown = shownWith(select);
-  const bySelect = new WeakMap<object, boolean>();
-  return (row) => {
-    const read = row[SELECTED];
-    if (!read) return isShown?.(row) ?? false;
-    const known = bySelect.get(read);
-    if (known !== undefined) return known;
-    const isIn = contains(read, select);
-    bySelect.set(read, isIn);
-    return isIn;
-  };
-}
-
-/** Whether all columns of `some` are in `whole`, those of relations under the same filters. */
-function contains(whole: object, some: object): boolean {
-  return Object.entries(some).every(([field, selected]) => {
-    const read = (whole as Record<string, unknown>)[field];
-    if (typeof read !== 'object' || read === null || typeof selected !== 'object')
-      return read === selected;
-    const { select: columns = {}, ...filters } = read as { select?: object };
-    const { select: asked = {}, ...under } = selected;
-    return isDeepStrictEqual(filters, under) && contains(columns, asked);
-  });
-}
-
-/** A check by the row alone; undefined where the row does not show it, as with filters. */
-function shownWith(select: unknown): ((row: Row) => boolean) | undefined {
-  if (typeof select !== 'object' || select === null) return undefined;
-  const checks: ((row: Row) => boolean)[] = [];
-  for (const [name, selected] of Object.entries(select)) {
-    if (selected === true) {
-      checks.push((row) => row[name] !== undefined);
-      continue;
-    }
-    const isOnlySelect = Object.keys(selected).join() === 'select' && name !== '_count';
-    const inner = isOnlySelect ? shownWith(selected.select) : undefined;
-    if (!inner) return undefined;
-    checks.push((row) => {
-      const value = row[name];
-      return value === null || (typeof value === 'object' && inner(value as Row));
-    });
-  }
-  return (row) => checks.every((check) => check(row));
+function cheaper(field: Field, name: string): Field {
+  const isProperty = knownOf(field).shownProperty === name && isNonNullType(field.type);
+  return isProperty ? { ...field, resolve: undefined } : field;
 }
