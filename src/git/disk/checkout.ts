@@ -8,7 +8,8 @@
  * The objects come out of a repository of this machine (`checkOut`), or as a pack that another server sends: it
  * measures and sends (`measure`, `sendPack`), this one takes the pack in (`checkOutReceived`).
  */
-import { mkdir, readdir, stat, writeFile } from 'node:fs/promises';
+import { mkdirSync, writeFileSync } from 'node:fs';
+import { readdir, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Writable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
@@ -113,7 +114,7 @@ async function fill(
   addPack: (gitdir: string) => Promise<unknown>,
 ): Promise<number> {
   const { sha, to, signal } = options;
-  const gitdir = await makeRepository(to, sha);
+  const gitdir = makeRepository(to, sha);
   const packs = join(gitdir, 'objects/pack');
   await addPack(gitdir);
   let bytes = fileBytes;
@@ -124,19 +125,18 @@ async function fill(
 }
 
 /** The folder `to`, with a repository in which HEAD is the commit, and no object yet. @returns its git folder */
-export async function makeRepository(to: string, sha: string): Promise<string> {
+export function makeRepository(to: string, sha: string): string {
   const gitdir = join(to, '.git');
-  await mkdir(to);
-  const folders = ['objects/info', 'objects/pack', 'refs/heads', 'refs/tags'];
-  await Promise.all(folders.map((folder) => mkdir(join(gitdir, folder), { recursive: true })));
+  // At once: by Node's threads these few steps took 2 ms of a job's start.
+  mkdirSync(to);
+  for (const folder of ['objects/info', 'objects/pack', 'refs/heads', 'refs/tags'])
+    mkdirSync(join(gitdir, folder), { recursive: true });
   const files = {
     HEAD: `${sha}\n`,
     shallow: `${sha}\n`,
     config: '[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n',
   };
-  await Promise.all(
-    Object.entries(files).map(([name, text]) => writeFile(join(gitdir, name), text)),
-  );
+  for (const [name, text] of Object.entries(files)) writeFileSync(join(gitdir, name), text);
   return gitdir;
 }
 

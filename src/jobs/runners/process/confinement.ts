@@ -5,7 +5,8 @@
  * - `unshare`: the same, made with util-linux.
  * - `none`: an ordinary process. As root it runs under another user; as anyone else it can do what we can.
  */
-import { chmod, chown, mkdir, readdir, rm, rmdir, stat, writeFile } from 'node:fs/promises';
+import { chmodSync, chownSync, mkdirSync, rmdirSync, writeFileSync } from 'node:fs';
+import { chmod, mkdir, readdir, rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { ConfigError } from '../../../config.ts';
 import { exposedSecrets } from '../../../environment.ts';
@@ -16,7 +17,7 @@ import { entryCommand, environmentScript } from './entry.ts';
 import { openFifos } from './fifos.ts';
 import { type Command, PATH, tryCommand } from './launch.ts';
 import { type NetworkSpec, openNetwork } from './namespace.ts';
-import { internetFor, type NetworkMode } from './network.ts';
+import { aloneFor, internetFor, type NetworkMode, withOpenTun } from './network.ts';
 import { limitMark, MARKS_LIMITS } from './proc.ts';
 import { removeShared } from './shared.ts';
 import type { Aheads } from './shims.ts';
@@ -50,6 +51,8 @@ export type Confinement = {
   reserve(place: string, ahead?: string): Promise<Reserved>;
   /** For networks that are opened before there is an attempt: in folders of their own. */
   aheads: Aheads;
+  /** The beginning of the command line of what opens networks. */
+  aroundShims: string[];
   /** Makes the FIFOs for its output, while its folders are filled. */
   open(place: string, reserved: Reserved): Promise<void>;
   /** Gives the job's folders, now complete, to the user that it will run under. */
@@ -104,7 +107,7 @@ export async function findConfinement(options: ConfinementOptions): Promise<Conf
   async function reserveAccount(place: string, from?: string): Promise<Account | undefined> {
     if (from === undefined) return accounts?.reserve(place);
     const account = await accounts?.move(from, place);
-    await rmdir(from);
+    rmdirSync(from);
     return account;
   }
 
@@ -118,22 +121,23 @@ export async function findConfinement(options: ConfinementOptions): Promise<Conf
     network,
     warnings,
     async place(place) {
-      await mkdir(place, { mode: sandbox === 'none' && accounts ? 0o711 : 0o700 });
-      await Promise.all(['tmp', 'home', 'etc'].map((name) => mkdir(join(place, name))));
+      mkdirSync(place, { mode: sandbox === 'none' && accounts ? 0o711 : 0o700 });
+      for (const name of ['tmp', 'home', 'etc']) mkdirSync(join(place, name));
     },
     aheads: {
       async reserve() {
         if (network !== 'internet') return null;
         const place = join(ahead, String(aheadCount++));
-        await mkdir(place);
+        mkdirSync(place);
         const account = (await accounts?.reserve(place)) ?? null;
         return { place, network: internetFor(account).spec };
       },
       async release(place) {
         await accounts?.release(place);
-        await rmdir(place);
+        rmdirSync(place);
       },
     },
+    aroundShims: network === 'internet' ? withOpenTun(trial) : [],
     async reserve(place, aheadOf) {
       const account = (await reserveAccount(place, aheadOf)) ?? null;
       // Of an attempt whose end this server has not seen.
@@ -145,17 +149,16 @@ export async function findConfinement(options: ConfinementOptions): Promise<Conf
       await fifos.give(outputs);
       if (!account) return;
       // The job opens its output by /dev/stdout too. It stays ours, so that the job cannot open it to others.
-      const open = async (output: string) => {
-        await chown(output, 0, account.uid);
-        await chmod(output, 0o620);
-      };
-      await Promise.all(outputs.map(open));
+      for (const output of outputs) {
+        chownSync(output, 0, account.uid);
+        chmodSync(output, 0o620);
+      }
     },
     async give(place, { account }) {
       if (!account) return;
       const folders = Object.keys(MOUNTS).map((name) => join(place, name));
       await giveTo(account.uid, folders);
-      await Promise.all(folders.map((folder) => chmod(folder, 0o700)));
+      for (const folder of folders) chmodSync(folder, 0o700);
     },
     async end(place) {
       // In a sandbox all have died with its first process.
@@ -175,7 +178,7 @@ export async function findConfinement(options: ConfinementOptions): Promise<Conf
           env: environmentScript(own, join(place, 'work')),
         };
       }
-      const files = await writeEtc(join(place, 'etc'), account?.uid ?? 1000, internet?.nameserver);
+      const files = writeEtc(join(place, 'etc'), account?.uid ?? 1000, internet?.nameserver);
       const mounts = [
         ...machineView(hidden),
         ...(network === 'host' ? resolver() : []),
@@ -251,16 +254,13 @@ function unconfined(
 }
 
 /** Names for the user and the nameserver. @returns the files, as they are called in /etc. */
-async function writeEtc(dir: string, uid: number, nameserver?: string): Promise<string[]> {
+function writeEtc(dir: string, uid: number, nameserver?: string): string[] {
   const files = new Map([
     ['passwd', `job:x:${uid}:${uid}:job:${MOUNTS.home}:/bin/sh\n`],
     ['group', `job:x:${uid}:\n`],
   ]);
   if (nameserver) files.set('resolv.conf', `nameserver ${nameserver}\n`);
-  const writing = Array.from(files, ([name, text]) =>
-    writeFile(join(dir, name), text, { mode: 0o644 }),
-  );
-  await Promise.all(writing);
+  for (const [name, text] of files) writeFileSync(join(dir, name), text, { mode: 0o644 });
   return [...files.keys()];
 }
 
@@ -326,7 +326,7 @@ async function findNetwork(
     );
   if (sandbox === 'none') return { network: 'host' };
   if (wanted === 'none') return { network: 'none' };
-  const why = await once(['internet', trial], () => tryNetwork(internetFor(trial).spec));
+  const why = await once(['internet', trial], () => tryNetwork(aloneFor(trial)));
   if (why === null) return { network: 'internet' };
   if (wanted) throw new ConfigError(`LOAM_JOB_NETWORK: jobs cannot have "${wanted}" here: ${why}`);
   return {

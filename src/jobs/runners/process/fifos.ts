@@ -2,7 +2,8 @@
  * FIFOs for the output of jobs. Node makes none, and `mkfifo` takes 14 ms of a job's start: so one run of it makes those
  * of several jobs, and each job takes its own by moving them into its folder.
  */
-import { mkdir, rename, rm } from 'node:fs/promises';
+import { renameSync } from 'node:fs';
+import { mkdir, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { run } from '../../../processes/starter.ts';
 
@@ -43,7 +44,7 @@ export async function openFifos(dir: string): Promise<Fifos> {
           await making;
         }
       }
-      await Promise.all(taken.map((from, i) => rename(from, paths[i] as string)));
+      for (const [i, from] of taken.entries()) renameSync(from, paths[i] as string);
     },
   };
 }

@@ -1,14 +1,16 @@
 /** The folder of an attempt, as the server sees it: reading what the shim wrote, and waiting for changes. */
-import { type FSWatcher, watch } from 'node:fs';
-import { readFile } from 'node:fs/promises';
+import { type FSWatcher, readFileSync, watch } from 'node:fs';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Claim } from './claim.ts';
 import { identityOf, killMarked, MARKS_LIMITS, markedPids, statOf } from './proc.ts';
 
-/** Reads a file that the shim writes whole; undefined while it does not exist. */
+/**
+ * Reads a file that the shim writes whole; undefined while it does not exist. Read at once: it is small, and was just
+ * written. By Node's threads it took this one as long, and theirs too.
+ */
 export async function readWhole<T>(file: string): Promise<T | undefined> {
   try {
-    return JSON.parse(await readFile(file, 'utf8'));
+    return JSON.parse(readFileSync(file, 'utf8'));
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined;
     throw error;

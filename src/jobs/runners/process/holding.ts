@@ -3,7 +3,8 @@
  * before it is taken and goes with it, so a server that starts again finds what is held before it takes anything.
  * It need not outlive the machine, which gives everything back when it stops: so it is not synced to the disk.
  */
-import { readdir, rename, writeFile } from 'node:fs/promises';
+import { renameSync, writeFileSync } from 'node:fs';
+import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Cgroup } from './cgroup.ts';
 import { readWhole } from './folder.ts';
@@ -16,10 +17,10 @@ export type Holding = {
 
 const FILE = 'holds.json';
 
-export async function writeHolding(folder: string, holding: Holding): Promise<void> {
+export function writeHolding(folder: string, holding: Holding): void {
   const file = join(folder, FILE);
-  await writeFile(`${file}.new`, JSON.stringify(holding), { mode: 0o600 });
-  await rename(`${file}.new`, file);
+  writeFileSync(`${file}.new`, JSON.stringify(holding), { mode: 0o600 });
+  renameSync(`${file}.new`, file);
 }
 
 export async function readHolding(folder: string): Promise<Holding> {

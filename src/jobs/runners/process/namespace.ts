@@ -7,12 +7,17 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import type { Readable } from 'node:stream';
 
+/** A command line, and whom it runs as; null: as we do. */
+export type Line = { argv: string[]; uid: number | null };
+
 /** Command lines; `{pid}` stands for the process that holds the namespace. */
 export type NetworkSpec = {
-  /** Prints `made` when the namespace is there and `up` when its routes are; ends with its standard input. */
-  hold: string[];
+  /** `ip -batch -` in a namespace of its own, which ends with its standard input. */
+  hold: Line;
+  /** For its standard input. They begin and end with showing the loopback, which is brought up between. */
+  orders: string;
   /** Writes to descriptor 3 when the namespace is connected; ends when descriptor 4 is closed. */
-  connect: string[];
+  connect: Line;
   /** The beginning of a command line that runs in it. */
   enter: string[];
 };
@@ -28,6 +33,10 @@ export type Network = {
 
 const START_MS = 10_000;
 
+/** What `ip` shows of a loopback, first as it is made. */
+const MADE = /: lo: </;
+const UP = /: lo: <LOOPBACK,UP/;
+
 /** @throws Error with what its programs said, when they do not come up. */
 export async function openNetwork(
   spec: NetworkSpec,
@@ -39,18 +48,23 @@ export async function openNetwork(
   };
   const signal = AbortSignal.timeout(START_MS);
   try {
-    const holder = start(spec.hold, env, ['pipe', 'pipe', 'pipe']);
-    children.push(holder.child);
-    const said = wordsOf(holder.child.stdout as Readable);
-    await holder.orEnd(said('made'), signal);
+    const run = (line: Line, stdio: ('pipe' | 'ignore')[]) => {
+      const started = start(line, env, stdio);
+      children.push(started.child);
+      return started;
+    };
+    const holder = run(spec.hold, ['pipe', 'pipe', 'pipe']);
+    const said = hearing(holder.child.stdout as Readable);
+    holder.child.stdin?.write(spec.orders);
+    await holder.orEnd(said(MADE), signal);
     const withPid = (words: string[]) =>
       words.map((word) => word.replace('{pid}', String(holder.child.pid)));
-    const slirp = start(withPid(spec.connect), env, ['ignore', 'ignore', 'pipe', 'pipe', 'pipe']);
-    children.push(slirp.child);
+    const connect = { ...spec.connect, argv: withPid(spec.connect.argv) };
+    const slirp = run(connect, ['ignore', 'ignore', 'pipe', 'pipe', 'pipe']);
     const ready = Promise.withResolvers<void>();
     slirp.child.stdio[3]?.once('data', () => ready.resolve());
     // No job before the routes are there: until then all that the host reaches could be reached.
-    await Promise.all([holder.orEnd(said('up'), signal), slirp.orEnd(ready.promise, signal)]);
+    await Promise.all([holder.orEnd(said(UP), signal), slirp.orEnd(ready.promise, signal)]);
     let open = true;
     const broken = Promise.race([holder.ended, slirp.ended]).finally(() => {
       open = false;
@@ -70,11 +84,13 @@ export async function openNetwork(
 }
 
 function start(
-  [program = '', ...args]: string[],
+  { argv: [program = '', ...args], uid }: Line,
   env: Record<string, string>,
   stdio: ('pipe' | 'ignore')[],
 ) {
-  const child = spawn(program, args, { env, stdio, cwd: '/' });
+  // With the user go the groups and rights of ours.
+  const user = uid === null ? {} : { uid, gid: uid };
+  const child = spawn(program, args, { env, stdio, ...user, cwd: '/' });
   const { promise: ended, resolve } = Promise.withResolvers<string>();
   child.once('error', ({ code, message }: NodeJS.ErrnoException) =>
     resolve(code === 'ENOENT' ? `${program} is not installed` : message),
@@ -104,16 +120,16 @@ function start(
   return { child, ended, orEnd };
 }
 
-/** Settles when a line of the stream is the word, also when that came before. */
-function wordsOf(stream: Readable): (word: string) => Promise<void> {
+/** Settles when the stream has said it, also when that came before. */
+function hearing(stream: Readable): (what: RegExp) => Promise<void> {
   let text = '';
   stream.on('data', (chunk: Buffer) => {
     text += chunk;
   });
-  return (word) =>
+  return (what) =>
     new Promise((resolve) => {
       const look = () => {
-        if (!text.split('\n').includes(word)) return;
+        if (!what.test(text)) return;
         stream.off('data', look);
         resolve();
       };

@@ -99,7 +99,7 @@ function rest(ms: number, signal: AbortSignal): Promise<void> {
 export async function removeTree(folder: string, signal?: AbortSignal): Promise<void> {
   // First, or what is mounted would be emptied.
   await unmountBelow(folder);
-  if (await removeFew(folder)) return;
+  if (removeFew(folder)) return;
   const remove = () => run('rm', ['-rf', '--', folder], { signal });
   try {
     await remove();

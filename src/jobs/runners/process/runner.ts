@@ -6,8 +6,8 @@
  * hold while no server runs.
  */
 import { createHash, randomBytes } from 'node:crypto';
-import { existsSync } from 'node:fs';
-import { access, mkdir, open, readdir, writeFile } from 'node:fs/promises';
+import { existsSync, writeFileSync } from 'node:fs';
+import { mkdir, open, readdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { createLog, type Logger } from '../../../log.ts';
@@ -104,7 +104,10 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
     log.error({ err: error }, what),
   );
 
-  const shims = await openShims(dir, { aheads: confinement.aheads });
+  const shims = await openShims(dir, {
+    aheads: confinement.aheads,
+    around: confinement.aroundShims,
+  });
 
   const folder = (handle: Handle) => join(dir, String(handle.attempt));
   const at = (handle: Handle, name: string) => join(folder(handle), name);
@@ -178,7 +181,7 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
           `This server runs jobs as processes and cannot run the container image "${spec.image}"`,
         );
       const { id } = spec;
-      if (await exists(join(dir, id))) await remove({ attempt: id });
+      if (existsSync(join(dir, id))) await remove({ attempt: id });
       const limits = { ...limitsOf(spec.hardware), ...options.limits };
       const taken = gpus.take(id, spec.hardware);
       const holding: Holding = {
@@ -189,7 +192,7 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
       const handle: Handle = { attempt: id, gpus: holding.gpus.join(','), cpus: limits.cpus };
       const place = folder(handle);
       await confinement.place(place);
-      await writeHolding(place, holding);
+      writeHolding(place, holding);
       const reserved = await confinement.reserve(place, shims.takeAhead(id));
       // It takes longer than most checkouts, where it was not opened ahead.
       if (reserved.internet) shims.connect(id, reserved.internet.spec);
@@ -198,14 +201,14 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
       const steps = [
         spec.checkout ? spec.checkout(work, abort) : mkdir(work),
         confinement.open(place, reserved),
-        writeFile(join(place, 'log'), '', { mode: 0o600 }),
       ];
       // All have ended when one has failed: what was made is removed then.
       for (const step of await Promise.allSettled<unknown>(steps))
         if (step.status === 'rejected') throw step.reason;
       abort.throwIfAborted();
       // Random, or a disk that compresses would keep nothing free.
-      await writeFile(join(place, 'reserve'), randomBytes(RESERVE_BYTES), { mode: 0o600 });
+      writeFileSync(join(place, 'reserve'), randomBytes(RESERVE_BYTES), { mode: 0o600 });
+      writeFileSync(join(place, 'log'), '', { mode: 0o600 });
       await confinement.give(place, reserved);
       const access = gpuAccess(taken);
       const job = {
@@ -250,7 +253,7 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
       const { cgroup } = await readHolding(folder(handle));
       // A machine that was started again has forgotten its groups.
       if (cgroup?.folders.some((group) => !existsSync(group))) return 'gone';
-      return (await exists(at(handle, 'spec.json'))) ? 'prepared' : 'gone';
+      return existsSync(at(handle, 'spec.json')) ? 'prepared' : 'gone';
     },
 
     async *logs(handle, cursor, abort) {
@@ -347,11 +350,4 @@ function outcomeOf(end: Exit | 'lost'): Outcome {
     startedAt: new Date(end.startedAt),
     endedAt: new Date(end.endedAt),
   };
-}
-
-async function exists(file: string): Promise<boolean> {
-  return access(file).then(
-    () => true,
-    () => false,
-  );
 }

@@ -86,10 +86,11 @@ export type Aheads = {
  * @param dir where the folders of attempts lie
  * @param options.aheads of networks that are opened before there is an attempt
  * @param options.program that is started, in place of the shim of a process; it takes one attempt alone
+ * @param options.around the beginning of the command line of a shim
  */
 export async function openShims(
   dir: string,
-  { aheads, program }: { aheads?: Aheads; program?: string },
+  { aheads, program, around = [] }: { aheads?: Aheads; program?: string; around?: string[] },
 ): Promise<Shims> {
   const folder = join(dir, ERRORS);
   await mkdir(folder, { recursive: true, mode: 0o700 });
@@ -115,12 +116,8 @@ export async function openShims(
     const errors = join(folder, `${process.pid}-${count++}`);
     writeFileSync(errors, '', { mode: 0o600 });
     const env = { PATH, NODE_COMPILE_CACHE: join(dir, CACHE) };
-    const node = {
-      file: process.execPath,
-      args: [SMALL, program ?? SHIM, dir],
-      cwd: '/',
-      env,
-    };
+    const [file = '', ...args] = [...around, process.execPath, SMALL, program ?? SHIM, dir];
+    const node = { file, args, cwd: '/', env };
     const shim: Shim = {
       process: detach(node, errors, (word) => hear(shim, word as ShimWord)),
       started: Promise.withResolvers(),
