@@ -9,7 +9,7 @@ import type { AttemptOutcome } from '../../metrics/metrics.ts';
 import { StorageAway } from '../../storage/storage.ts';
 import { removeArtifacts, removeOtherArtifacts, storeArtifacts } from '../artifacts/store.ts';
 import { appendLines } from '../logs/append.ts';
-import { foldPages } from '../logs/fold.ts';
+import { foldAtEnd } from '../logs/fold.ts';
 import {
   type Handle,
   type LogCursor,
@@ -127,7 +127,7 @@ export async function finish(
     return stored !== undefined && (await tx.job.count({ where: { id: job.id } })) === 0;
   });
   deps.metrics.attemptEnded(endOf(outcome, moved));
-  await foldPages(deps, job.id);
+  await foldAtEnd(deps, job.id);
   if (!stored) return;
   const key = { namespaceId: job.namespaceId, jobId: job.id };
   // The job was deleted while its artifacts were being stored, and no row names them.
