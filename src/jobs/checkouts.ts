@@ -30,7 +30,7 @@ export type Checkout = (input: WorkerInput) => Promise<void>;
 
 /** For a process that answers requests: what it has itself comes out of its folder. */
 export function openCheckouts(
-  services: Pick<Services, 'db' | 'git' | 'log' | 'cluster' | 'largeFiles'>,
+  services: Pick<Services, 'db' | 'pool' | 'git' | 'log' | 'cluster' | 'largeFiles'>,
 ): Checkout {
   const elsewhere = openRemoteCheckouts(services);
   return ({ attemptId, ...input }) =>
@@ -41,7 +41,7 @@ export function openCheckouts(
 
 /** For a process that has no repositories. */
 export function openRemoteCheckouts(
-  services: Pick<Services, 'db' | 'cluster' | 'largeFiles'>,
+  services: Pick<Services, 'db' | 'pool' | 'cluster' | 'largeFiles'>,
 ): Checkout {
   return async ({ attemptId, ...input }) => {
     const { repositoryId, commitSha, signal } = input;

@@ -19,7 +19,6 @@ import { resolveBranch } from '../repos/repos.ts';
 import type { Services } from '../services.ts';
 import { noteArtifacts, removeMarked } from './artifacts/kept.ts';
 import { costPerHour } from './hardware.ts';
-import { statusPage } from './logs/pages.ts';
 import { removeDeletedPages } from './logs/removal.ts';
 import { poolWaitsFor } from './offers.ts';
 import { type PayloadRow, payloadColumns } from './payload.ts';
@@ -27,7 +26,7 @@ import { type CreateInput, checkRequest, isJobName, type NamedValue } from './re
 import { jobRows } from './rows.ts';
 import type { Outcome } from './runners/runner.ts';
 import { secondsBetween } from './runtime.ts';
-import { announce, isOver, lockJob, moveJob, PHASES, statusTopic } from './state.ts';
+import { announce, announceNew, isOver, lockJob, moveJob, PHASES, statusTopic } from './state.ts';
 import type { Ran } from './usage.ts';
 import { visibleTo } from './visibility.ts';
 
@@ -116,9 +115,7 @@ export async function insertJob<S extends Select>(
   return inTransaction(services.db, async (tx) => {
     await demandRoom({ ...services, db: tx }, namespace, 'activeJobs');
     const row = await tx.job.create({ data, select: { ...select, ...payloadColumns } });
-    const first = statusPage({ jobId: id, seq: 1n, status: 'queued', logUntil: null });
-    await tx.journalPage.create({ data: first, select: { firstSeq: true } });
-    await announce(tx, row as unknown as PayloadRow, namespace.name);
+    await announceNew(tx, row as unknown as PayloadRow, namespace.name);
     const { name, repo, branch, image, gpu } = settings;
     await record(tx, author, {
       action: rerunOfId ? 'job.rerun' : 'job.create',
@@ -127,7 +124,6 @@ export async function insertJob<S extends Select>(
       name,
       details: { repo, branch, image, gpu, ...(rerunOfId && { rerunOf: rerunOfId }) },
     });
-    await wake(tx, 'queue');
     return row as unknown as Row<S>;
   }).catch((error) => {
     // Deleted since its branch was read.

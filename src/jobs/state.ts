@@ -96,9 +96,16 @@ export type Move = {
   phase: string;
   /** What the attempt ran, which the job and the ledger of its namespace get. */
   ran?: Ran;
-  /** The attempt that moves it, which has begun. */
-  began?: { attempt: string; at: Date };
+  /** The attempt that moves it, which has begun or ended. */
+  attempt?: MovedAttempt;
   set?: Omit<Changes, 'status' | 'progress' | 'progressSaid' | 'completedAt' | 'nextSeq'>;
+};
+
+/** What is written down of an attempt with the move that it makes. */
+export type MovedAttempt = {
+  id: string;
+  startedAt?: Date;
+  ended?: { at: Date; outcome: string; exitCode: number };
 };
 
 /**
@@ -115,7 +122,7 @@ export async function moveJob(
   const now = new Date();
   const move = job && (await decide(job, now));
   if (!move) return null;
-  const { to, phase, ran, began, set } = move;
+  const { to, phase, ran, attempt, set } = move;
   if (!MOVES[job.status].includes(to))
     throw new Error(`a job cannot go from ${job.status} to ${to}`);
   const isNew = to !== job.status;
@@ -130,9 +137,11 @@ export async function moveJob(
     ...set,
     ...(isNew && { nextSeq: job.nextSeq + 1n }),
   };
-  const topics: Notification[] = [`job:${id}`, statusTopic(id)];
+  const topics: Notification[] = [`job:${id}`];
+  // Its own worker makes these moves, and hears of those that others make.
+  if (to !== 'running' && to !== 'succeeded' && to !== 'timed_out') topics.push(statusTopic(id));
   if (to !== 'running') topics.push('queue');
-  await write(tx, job, changes, { isNew, topics, began });
+  await write(tx, job, changes, { isNew, topics, attempt });
   // The last of what is locked: ends of the same user's jobs wait for each other here.
   await addUsage(tx, job, { ran, endedAt });
   return job;
@@ -146,40 +155,83 @@ async function write(
   tx: Prisma.TransactionClient,
   job: LockedJob,
   changes: Changes,
-  { isNew, topics, began }: { isNew: boolean; topics: Notification[]; began: Move['began'] },
+  { isNew, topics, attempt }: { isNew: boolean; topics: Notification[]; attempt?: MovedAttempt },
 ): Promise<void> {
-  const values: unknown[] = [];
-  const parameter = (value: unknown, type: string) => `$${values.push(value)}::${type}`;
+  const statement = openStatement();
+  const { parameter, parts } = statement;
   const id = parameter(job.id, 'text');
   const assignments = Object.entries(changes).map(
     ([key, value]) => `${columnOf(key)} = ${parameter(value, TYPES[key as keyof Changes])}`,
   );
-  const parts = [`moved as (update jobs set ${assignments.join(', ')} where id = ${id})`];
-  if (began) {
-    const [attempt, at] = [parameter(began.attempt, 'text'), parameter(began.at, 'timestamptz')];
-    parts.push(`began as (update job_attempts set started_at = ${at} where id = ${attempt})`);
+  parts.push(`moved as (update jobs set ${assignments.join(', ')} where id = ${id})`);
+  if (attempt) {
+    const { startedAt, ended } = attempt;
+    const set = [
+      startedAt && `started_at = ${parameter(startedAt, 'timestamptz')}`,
+      ended &&
+        `ended_at = ${parameter(ended.at, 'timestamptz')}, outcome = ${parameter(ended.outcome, 'text')},
+         exit_code = ${parameter(ended.exitCode, 'int')}`,
+    ].filter(Boolean);
+    const attemptId = parameter(attempt.id, 'text');
+    parts.push(`attempt as (update job_attempts set ${set.join(', ')} where id = ${attemptId})`);
   }
   if (isNew) {
     const after = { ...job, ...changes };
-    const { namespaceId, nextSeq: seq, logUntil } = job;
-    const page = statusPage({ jobId: job.id, seq, status: after.status, logUntil });
-    parts.push(`page as (
-      insert into journal_pages (job_id, ${PAGE_COLUMNS})
-      values (${id}, ${parameter(seq, 'bigint')}, ${parameter(seq, 'bigint')}, 0,
-        ${parameter(page.bytes, 'int')}, ${parameter(logUntil, 'timestamptz')}, true, false,
-        ${parameter(page.data, 'bytea')}))`);
-    parts.push(`event as (
-      insert into events (id, type, namespace_id, subject, data)
-      values (${parameter(newId('evt'), 'text')}, ${parameter(`job.${after.status}`, 'text')},
-        ${parameter(namespaceId, 'text')}, ${id},
-        ${parameter(JSON.stringify(eventData(after, job.namespace)), 'jsonb')}))`);
-    topics.push(eventNotification(namespaceId, job.id));
+    addStatus(statement, id, after, job.namespace, { seq: job.nextSeq, logUntil: job.logUntil });
+    topics.push(eventNotification(job.namespaceId, job.id));
   }
-  const names = parameter(topics, 'text[]');
-  await tx.$executeRawUnsafe(
-    `with ${parts.join(', ')} select pg_notify('loam', topic) from unnest(${names}) topic`,
-    ...values,
-  );
+  await statement.run(tx, topics);
+}
+
+/** A statement of several parts that also wakes who listens. */
+function openStatement() {
+  const values: unknown[] = [];
+  const parts: string[] = [];
+  const parameter = (value: unknown, type: string) => `$${values.push(value)}::${type}`;
+  return {
+    parts,
+    parameter,
+    async run(tx: Prisma.TransactionClient, topics: readonly Notification[]): Promise<void> {
+      const names = parameter(topics, 'text[]');
+      await tx.$executeRawUnsafe(
+        `with ${parts.join(', ')} select pg_notify('loam', topic) from unnest(${names}) topic`,
+        ...values,
+      );
+    },
+  };
+}
+
+/** The status that a job has now, in its journal and as an event. `id`: the parameter that holds its id. */
+function addStatus(
+  { parts, parameter }: ReturnType<typeof openStatement>,
+  id: string,
+  job: PayloadRow,
+  namespace: string,
+  { seq, logUntil }: { seq: bigint; logUntil: Date | null },
+): void {
+  const page = statusPage({ jobId: job.id, seq, status: job.status, logUntil });
+  parts.push(`page as (
+    insert into journal_pages (job_id, ${PAGE_COLUMNS})
+    values (${id}, ${parameter(seq, 'bigint')}, ${parameter(seq, 'bigint')}, 0,
+      ${parameter(page.bytes, 'int')}, ${parameter(logUntil, 'timestamptz')}, true, false,
+      ${parameter(page.data, 'bytea')}))`);
+  parts.push(`event as (
+    insert into events (id, type, namespace_id, subject, data)
+    values (${parameter(newId('evt'), 'text')}, ${parameter(`job.${job.status}`, 'text')},
+      ${parameter(job.namespaceId, 'text')}, ${id},
+      ${parameter(JSON.stringify(eventData(job, namespace)), 'jsonb')}))`);
+}
+
+/** What goes with a job that was just made: its first entry and its first event. */
+export async function announceNew(
+  tx: Prisma.TransactionClient,
+  job: PayloadRow,
+  namespace: string,
+): Promise<void> {
+  const statement = openStatement();
+  const id = statement.parameter(job.id, 'text');
+  addStatus(statement, id, job, namespace, { seq: 1n, logUntil: null });
+  await statement.run(tx, [eventNotification(job.namespaceId, job.id), 'queue']);
 }
 
 /** The name that a field has in the database. */

@@ -27,7 +27,7 @@ export type CheckoutInput = Limits & {
  * @throws AppError when it takes more than it may; Error when the repository or the commit is gone.
  */
 export function checkout(
-  services: Pick<Services, 'db' | 'git' | 'log' | 'largeFiles'>,
+  services: Pick<Services, 'db' | 'pool' | 'git' | 'log' | 'largeFiles'>,
   input: CheckoutInput & { dir: string },
 ): Promise<void> {
   const { repositoryId, commitSha, dir, ...limits } = input;
@@ -62,7 +62,7 @@ export function sendCheckout(
 
 /** `checkout` on a machine without the repository. @throws as `checkout`, and what `pack` throws */
 export function receiveCheckout(
-  services: Pick<Services, 'db' | 'largeFiles'>,
+  services: Pick<Services, 'db' | 'pool' | 'largeFiles'>,
   input: CheckoutInput & { dir: string },
   { fileBytes }: CheckoutHead,
   pack: AsyncIterable<Uint8Array>,
@@ -75,7 +75,7 @@ export function receiveCheckout(
 
 /** The checkout, and then its large files, which any machine reads from storage itself. */
 async function withLargeFiles(
-  services: Pick<Services, 'db' | 'largeFiles'>,
+  services: Pick<Services, 'db' | 'pool' | 'largeFiles'>,
   input: CheckoutInput & { dir: string },
   checkOut: () => Promise<number>,
 ): Promise<void> {

@@ -17,12 +17,17 @@ const BATCH = 1_000;
 const AT_ONCE = 4;
 
 /** Whether a checkout of the repository may have any; asked for before, so that other jobs do not wait for it. */
-export async function hasLargeFiles({ db }: Deps, repositoryId: string): Promise<boolean> {
-  const row = await db.repository.findUnique({
-    where: { id: repositoryId },
-    select: { largeBytes: true },
+export async function hasLargeFiles(
+  { pool }: Pick<Services, 'pool'>,
+  repositoryId: string,
+): Promise<boolean> {
+  // By hand: each job waits for it.
+  const { rows } = await pool.query<{ has: boolean }>({
+    name: 'loam-has-large-files',
+    text: 'select large_bytes > 0 as has from repositories where id = $1',
+    values: [repositoryId],
   });
-  return row !== null && row.largeBytes > 0n;
+  return rows[0]?.has ?? false;
 }
 
 type Input = Limits & {

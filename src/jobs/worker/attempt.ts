@@ -202,7 +202,7 @@ async function markRunning({ db }: Deps, { id, job }: Attempt): Promise<void> {
     await moveJob(tx, job.id, (locked) => {
       if (locked.attemptId !== id || locked.status !== 'queued') return null;
       const set = { startedAt: locked.startedAt ?? now };
-      return { to: 'running', phase: PHASES.running, began: { attempt: id, at: now }, set };
+      return { to: 'running', phase: PHASES.running, attempt: { id, startedAt: now }, set };
     });
   });
 }

@@ -107,20 +107,23 @@ export async function finish(
     if (outcome.kind === 'lost') {
       await loseAttempt(tx, { attemptId: id, jobId: job.id });
     } else {
+      const exited = outcome.kind === 'exited' ? outcome : null;
+      const ended = {
+        at: exited?.endedAt ?? now,
+        outcome: outcome.kind,
+        exitCode: exited?.exitCode ?? NOT_ITS_OWN,
+      };
+      const begun = exited && startedAt ? { startedAt: exited.startedAt } : {};
+      const attempt = { id, ...begun, ended };
       const before = await moveJob(tx, job.id, (locked) =>
-        locked.attemptId === id ? nextMove(locked, outcome, collected) : null,
+        locked.attemptId === id ? { ...nextMove(locked, outcome, collected), attempt } : null,
       );
       moved = before !== null;
-      if (!moved) await recordLateEnd(tx, job.id, outcome, stored);
-      await tx.jobAttempt.updateMany({
-        where: { id },
-        data: {
-          endedAt: outcome.kind === 'exited' ? outcome.endedAt : now,
-          ...(outcome.kind === 'exited' && startedAt && { startedAt: outcome.startedAt }),
-          outcome: outcome.kind,
-          exitCode: outcome.kind === 'exited' ? outcome.exitCode : NOT_ITS_OWN,
-        },
-      });
+      if (!moved) {
+        await recordLateEnd(tx, job.id, outcome, stored);
+        const { at: endedAt, ...how } = ended;
+        await tx.jobAttempt.updateMany({ where: { id }, data: { ...begun, endedAt, ...how } });
+      }
     }
     // A follower of a cancelled job waits for this, and nothing else wakes it.
     if (!moved) await wake(tx, `job:${job.id}`);

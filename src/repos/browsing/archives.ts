@@ -14,7 +14,7 @@ import { zipOf } from './archive-zip.ts';
  * @returns whether it is whole
  */
 export async function sendArchive(
-  services: Pick<Services, 'db' | 'largeFiles' | 'log'>,
+  services: Pick<Services, 'db' | 'pool' | 'largeFiles' | 'log'>,
   repositoryId: string,
   of: ArchiveOf,
   output: Writable,

@@ -11,8 +11,16 @@
  */
 import { execFile } from 'node:child_process';
 import { randomUUID } from 'node:crypto';
-import { lstatSync, readFileSync } from 'node:fs';
-import { lstat, mkdir, readdir, readlink, rename, symlink, unlink } from 'node:fs/promises';
+import {
+  lstatSync,
+  readdirSync,
+  readFileSync,
+  readlinkSync,
+  renameSync,
+  symlinkSync,
+  unlinkSync,
+} from 'node:fs';
+import { lstat, mkdir, readdir, unlink } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { promisify } from 'node:util';
 import { ConfigError } from '../../../config.ts';
@@ -42,6 +50,8 @@ export type Accounts = {
 export const DEFAULT_UIDS: UidRange = { first: 60_578, last: 61_183 };
 
 const REGISTRY = '/run/loam/job-uids';
+/** To look at all processes takes a millisecond of this thread, and more on a large machine. */
+const SEEN_MS = 1_000;
 
 /**
  * Null when this server is not root; `missing` when it is and cannot change its user all the same.
@@ -67,13 +77,21 @@ export async function openAccounts(
   /** What this process has given out. */
   const given = new Map<string, Account>();
 
+  /** Of processes that belong to no attempt any more; those of attempts are in the registry. */
+  let seen = { users: new Set<number>(), at: Number.NEGATIVE_INFINITY };
+  function usersNow(): Set<number> {
+    const now = performance.now();
+    if (now - seen.at > SEEN_MS) seen = { users: usersOfProcesses(), at: now };
+    return seen.users;
+  }
+
   async function take(folder: string): Promise<Account | null> {
-    const names = new Set(await readdir(registry));
-    const inUse = usersOfProcesses();
+    const names = new Set(readdirSync(registry));
+    const inUse = usersNow();
     for (let uid = range.first; uid < range.last; uid += 2) {
       if (names.has(String(uid)) || inUse.has(uid) || inUse.has(uid + 1)) continue;
       try {
-        await symlink(folder, join(registry, String(uid)));
+        symlinkSync(folder, join(registry, String(uid)));
         return { uid, networkUid: uid + 1 };
       } catch (error) {
         if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error;
@@ -85,8 +103,8 @@ export async function openAccounts(
   async function of(folder: string): Promise<Account | undefined> {
     const known = given.get(folder);
     if (known) return known;
-    for (const name of await readdir(registry)) {
-      if ((await targetOf(join(registry, name))) === folder)
+    for (const name of readdirSync(registry)) {
+      if (targetOf(join(registry, name)) === folder)
         return { uid: Number(name), networkUid: Number(name) + 1 };
     }
     return undefined;
@@ -99,8 +117,8 @@ export async function openAccounts(
       if (!account) throw new Error(`${from} has no user ids`);
       // In one step, or they could be another's in between.
       const link = join(dirname(registry), `.${randomUUID()}`);
-      await symlink(to, link);
-      await rename(link, join(registry, String(account.uid)));
+      symlinkSync(to, link);
+      renameSync(link, join(registry, String(account.uid)));
       given.delete(from);
       given.set(to, account);
       return account;
@@ -128,7 +146,7 @@ export async function openAccounts(
       const account = await of(folder);
       const link = account && join(registry, String(account.uid));
       // Void, it may have been removed, and the id be another's by now.
-      if (link && (await targetOf(link)) === folder) await unlink(link);
+      if (link && targetOf(link) === folder) unlinkSync(link);
       given.delete(folder);
     },
   };
@@ -150,14 +168,18 @@ async function openRegistry(dir: string): Promise<string> {
 async function discardVoid(registry: string): Promise<void> {
   for (const name of await readdir(registry)) {
     const link = join(registry, name);
-    const target = await targetOf(link);
+    const target = targetOf(link);
     if (target === undefined || (await lstat(target).catch(() => undefined))) continue;
     await unlink(link).catch(() => {});
   }
 }
 
-function targetOf(link: string): Promise<string | undefined> {
-  return readlink(link).catch(() => undefined);
+function targetOf(link: string): string | undefined {
+  try {
+    return readlinkSync(link);
+  } catch {
+    return undefined;
+  }
 }
 
 /** @throws ConfigError: jobs would own the files of a user, and their end would end that user's processes. */

@@ -9,11 +9,12 @@ import { mkdir, readdir, readFile, rename } from 'node:fs/promises';
 import { basename, join } from 'node:path';
 import { run } from '../../../processes/starter.ts';
 import { mountPath } from './mounts.ts';
-import { removeFew } from './small-trees.ts';
 
 /** What could not be removed is tried again after this, doubling. */
 const FIRST_PAUSE_MS = 1_000;
 const MAX_PAUSE_MS = 10 * 60_000;
+/** A program takes 5 ms of a core, and this thread would take 4 for a job of few files: so one removes those of several. */
+const GATHER_MS = 500;
 
 export type Removal = AsyncDisposable & {
   /**
@@ -34,25 +35,46 @@ export async function openRemoval(
   const tasks = new Set<Promise<void>>();
   /** One `rm` at a time, so that it leaves most of the disk to the jobs. */
   let last: Promise<void> = Promise.resolve();
-
-  /** Until it succeeds. A failure is reported once. */
-  function removeLater(name: string): void {
-    const folder = join(trash, name);
-    const task = (async () => {
-      let reported = false;
-      for (let pause = FIRST_PAUSE_MS; !signal.aborted; pause = Math.min(2 * pause, MAX_PAUSE_MS)) {
-        try {
-          last = last.catch(() => {}).then(() => removeTree(folder, signal));
-          return await last;
-        } catch (error) {
-          if (!signal.aborted && !reported) report(error, `${folder} is not removed yet`);
-          reported = true;
-          await rest(pause, signal);
-        }
-      }
-    })();
+  const inTurn = (work: () => Promise<void>): Promise<void> => {
+    last = last.catch(() => {}).then(work);
+    return last;
+  };
+  function own(task: Promise<void>): void {
     tasks.add(task);
     void task.then(() => tasks.delete(task));
+  }
+
+  /** Until it succeeds. A failure is reported once. */
+  async function removeAtLast(folder: string): Promise<void> {
+    let reported = false;
+    for (let pause = FIRST_PAUSE_MS; !signal.aborted; pause = Math.min(2 * pause, MAX_PAUSE_MS)) {
+      try {
+        return await inTurn(() => removeTree(folder, signal));
+      } catch (error) {
+        if (!signal.aborted && !reported) report(error, `${folder} is not removed yet`);
+        reported = true;
+        await rest(pause, signal);
+      }
+    }
+  }
+
+  /** Those that come soon after each other go together. */
+  let waiting: string[] = [];
+  function removeLater(name: string): void {
+    waiting.push(join(trash, name));
+    if (waiting.length === 1) own(rest(GATHER_MS, signal).then(removeWaiting));
+  }
+
+  async function removeWaiting(): Promise<void> {
+    const folders = waiting;
+    waiting = [];
+    if (signal.aborted) return;
+    try {
+      await inTurn(() => removeTrees(folders, signal));
+    } catch {
+      // One of them does not go as the others do.
+      for (const folder of folders) own(removeAtLast(folder));
+    }
   }
 
   for (const name of await readdir(trash)) removeLater(name);
@@ -92,14 +114,13 @@ function rest(ms: number, signal: AbortSignal): Promise<void> {
 }
 
 /**
- * Removes a folder whatever is in it. Where that is much, by `rm`, which goes from folder to folder: paths of Node's own
+ * Removes a folder whatever is in it, by `rm`, which goes from folder to folder: paths of Node's own
  * `rm` end at 4,096 bytes, and a million files would keep its threads from everything else.
  * @throws Error when something is left.
  */
 export async function removeTree(folder: string, signal?: AbortSignal): Promise<void> {
   // First, or what is mounted would be emptied.
   await unmountBelow(folder);
-  if (removeFew(folder)) return;
   const remove = () => run('rm', ['-rf', '--', folder], { signal });
   try {
     await remove();
@@ -108,6 +129,13 @@ export async function removeTree(folder: string, signal?: AbortSignal): Promise<
     await release(folder, signal);
     await remove();
   }
+}
+
+/** Removes folders in which nothing is in the way. @throws Error when something is left */
+async function removeTrees(folders: readonly string[], signal: AbortSignal): Promise<void> {
+  const [left] = (await Promise.all(folders.map(mountsBelow))).flat();
+  if (left) throw new Error(`something is mounted at ${left}`);
+  await run('rm', ['-rf', '--', ...folders], { signal });
 }
 
 /** Undoes what keeps a folder from being moved or removed, as far as we may. */

@@ -3,14 +3,12 @@
  * work where they are few, as in most jobs. Then it is done at once: by Node's threads each step took this one 30 µs,
  * and theirs as long, where the step itself takes 5 to 15.
  */
-import { lchownSync, lstatSync, opendirSync, rmdirSync, unlinkSync } from 'node:fs';
+import { lchownSync, opendirSync } from 'node:fs';
 import { join } from 'node:path';
 import { run } from '../../../processes/starter.ts';
 
 /** Files and folders: a program takes 5 ms of a core. */
 const FEW = 100;
-/** Of all files, in bytes: the disk takes its time to free more. */
-const SMALL = 4 * 2 ** 20;
 
 /** Makes the user, and the group of that number, own the folders with all that is in them; links themselves. */
 export async function giveTo(uid: number, folders: readonly string[]): Promise<void> {
@@ -24,21 +22,6 @@ export async function giveTo(uid: number, folders: readonly string[]): Promise<v
     // A name that is no UTF-8, among others.
   }
   await run('chown', ['-R', '--no-dereference', `${uid}:${uid}`, ...folders]);
-}
-
-/** @returns whether the folder is gone: not, where much is in it, or where something cannot be removed in this way */
-export function removeFew(folder: string): boolean {
-  try {
-    const found = allIn([folder]);
-    if (!found) return false;
-    const bytes = found.files.reduce((sum, path) => sum + lstatSync(path).size, 0);
-    if (bytes > SMALL) return false;
-    for (const path of found.files) unlinkSync(path);
-    for (const path of found.folders.reverse()) rmdirSync(path);
-    return true;
-  } catch {
-    return false;
-  }
 }
 
 /** The folders, each before those in it, and all else that is in them; undefined when that is much. */
