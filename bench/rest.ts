@@ -6,14 +6,13 @@
  *
  * The CPU is that of the server's process, and in brackets with PostgreSQL's, whose processes serve all three in turns.
  */
-import { spawn } from 'node:child_process';
-import { once } from 'node:events';
 import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
 import autocannon from 'autocannon';
 import { cpuSecondsOf, cpuSecondsOfAll } from './process.ts';
+import { start } from './script.ts';
 
 const ROUNDS = 7;
 const SECONDS = 2;
@@ -27,7 +26,7 @@ await using cleanup = new AsyncDisposableStack();
 const dataDir = await mkdtemp(join(tmpdir(), 'loam-bench-'));
 cleanup.defer(() => rm(dataDir, { recursive: true, force: true, maxRetries: 5 }));
 
-const loam = await start('src/main.ts', [], {
+const loam = await start(cleanup, 'src/main.ts', [], {
   PORT: '0',
   LOAM_DATA_DIR: dataDir,
   LOAM_ADMIN_TOKEN: TOKEN,
@@ -38,8 +37,8 @@ const loam = await start('src/main.ts', [], {
 });
 const base = /http:\S+/.exec(loam.greeting)?.[0] as string;
 const sockets = join(dataDir, 'postgres/run');
-const peer = await start('bench/express-prisma.ts', [sockets], {});
-const bare = await start('bench/bare-http.ts', [sockets], {});
+const peer = await start(cleanup, 'bench/express-prisma.ts', [sockets]);
+const bare = await start(cleanup, 'bench/bare-http.ts', [sockets]);
 const [postmaster] = (
   await readFile(join(dataDir, 'postgres/cluster/postmaster.pid'), 'utf8')
 ).split('\n');
@@ -182,18 +181,4 @@ async function load({ url, pid, method = 'GET', body }: Rival): Promise<Sample> 
 function median(samples: Sample[]): Sample {
   const sorted = samples.toSorted((a, b) => a.cpuMs - b.cpuMs);
   return sorted[Math.floor(sorted.length / 2)] as Sample;
-}
-
-/** Starts a server and waits for its first line. */
-async function start(script: string, args: string[], env: Record<string, string>) {
-  const child = spawn(process.execPath, [script, ...args], {
-    env: { PATH: process.env.PATH, ...env },
-    stdio: ['ignore', 'pipe', 'inherit'],
-  });
-  cleanup.defer(async () => {
-    child.kill('SIGTERM');
-    if (child.exitCode === null && child.signalCode === null) await once(child, 'exit');
-  });
-  const [chunk] = await once(child.stdout, 'data');
-  return { pid: child.pid as number, greeting: String(chunk).trim() };
 }

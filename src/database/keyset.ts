@@ -77,10 +77,10 @@ export function pageQuery(sorting: Sorting, { first, after }: SliceRequest): Pag
 /** The parts of a statement by hand that reads one page of the rows `r`, and one row more. */
 type PageSql = {
   /** Of which cursors are made, named as in Prisma. */
-  columns: Prisma.Sql;
-  where: Prisma.Sql;
-  orderBy: Prisma.Sql;
-  /** As `orderBy`, of `columns` that another query read as `p`. */
+  columns: readonly string[];
+  /** The page is the first `take` rows of all of these together, each of which an index has in its order. */
+  branches: readonly { where: Prisma.Sql; orderBy: Prisma.Sql }[];
+  /** The order of what another query read as `p`. */
   orderRead: Prisma.Sql;
   take: number;
 };
@@ -90,32 +90,40 @@ const SQL_TYPES = { text: 'text', time: 'timestamptz', integer: 'bigint' } as co
 /** As `pageQuery`. @throws AppError 400 */
 export function pageSql(sorting: Sorting, { first, after }: SliceRequest): PageSql {
   const { column, order, nullable, id = 'id' } = sorting;
-  const names = column === id ? [id] : [column, id];
-  const by = (nameOf: (name: string) => string) => {
-    const nulls = (name: string) => (nullable && name === column ? ' nulls last' : '');
-    return Prisma.raw(names.map((name) => `${nameOf(name)} ${order}${nulls(name)}`).join(', '));
-  };
+  const columns = column === id ? [id] : [column, id];
+  const orderRead = columns.map(
+    (name) => `p."${name}" ${order}${nullable && name === column ? ' nulls last' : ''}`,
+  );
   return {
-    columns: Prisma.raw(names.map((name) => `r.${columnOf(name)} as "${name}"`).join(', ')),
-    where: after == null ? Prisma.sql`true` : beyondSql(sorting, readCursor(sorting, after)),
-    orderBy: by((name) => `r.${columnOf(name)}`),
-    orderRead: by((name) => `p."${name}"`),
+    columns,
+    branches: branchesOf(sorting, after == null ? null : readCursor(sorting, after)),
+    orderRead: Prisma.raw(orderRead.join(', ')),
     take: checkFirst(first) + 1,
   };
 }
 
-function beyondSql(
+function branchesOf(
   { column, type, order, nullable, id = 'id' }: Sorting,
-  [value, lastId]: [Value, string],
-): Prisma.Sql {
+  cursor: [Value, string] | null,
+): PageSql['branches'] {
   const { sql, raw } = Prisma;
   const [c, i] = [raw(`r.${columnOf(column)}`), raw(`r.${columnOf(id)}`)];
-  const past = raw(order === 'asc' ? '>' : '<');
-  if (column === id) return sql`${i} ${past} ${lastId}`;
-  if (value === null) return sql`(${c} is null and ${i} ${past} ${lastId})`;
-  const bound = sql`${value}::${raw(SQL_TYPES[type])}`;
-  if (!nullable) return sql`(${c}, ${i}) ${past} (${bound}, ${lastId})`;
-  return sql`(${c} ${past} ${bound} or (${c} = ${bound} and ${i} ${past} ${lastId}) or ${c} is null)`;
+  const [past, direction] = [raw(order === 'asc' ? '>' : '<'), raw(order)];
+  const byId = sql`${i} ${direction}`;
+  const bound = cursor && sql`${cursor[0]}::${raw(SQL_TYPES[type])}`;
+  if (column === id)
+    return [{ where: cursor ? sql`${i} ${past} ${cursor[1]}` : sql`true`, orderBy: byId }];
+  const beyond = cursor ? sql`(${c}, ${i}) ${past} (${bound}, ${cursor[1]})` : sql`true`;
+  if (!nullable) return [{ where: beyond, orderBy: sql`${c} ${direction}, ${byId}` }];
+  // The index has those without a value at one end, which is the other one where it is read backwards.
+  const nulls = raw(order === 'asc' ? 'nulls first' : 'nulls last');
+  // By the value where there is none too, because PostgreSQL knows the order of the index by nothing else.
+  const orderBy = sql`${c} ${direction} ${nulls}, ${byId}`;
+  const present = { where: sql`${c} is not null and ${beyond}`, orderBy };
+  const isAmongAbsent = cursor !== null && cursor[0] === null;
+  const behind = isAmongAbsent ? sql`${i} ${past} ${cursor[1]}` : sql`true`;
+  const absent = { where: sql`${c} is null and ${behind}`, orderBy };
+  return isAmongAbsent ? [absent] : [present, absent];
 }
 
 /** `namespaceId` → `namespace_id`, as every `@map` of the schema has it. */

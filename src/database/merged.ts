@@ -7,9 +7,10 @@
  */
 import type pg from 'pg';
 import { Prisma } from '../../prisma/generated/client.ts';
-import { pageSql, type Sorting, toSlice } from './keyset.ts';
+import { columnOf, pageSql, type Sorting, toSlice } from './keyset.ts';
+import { type Counted, totalSql } from './list-counts.ts';
 import type { Slice, SliceRequest } from './paging.ts';
-import type { Rows } from './rows.ts';
+import { nameOf, type RowColumns, type Rows } from './rows.ts';
 
 /** A column by whose values the table is in parts: as `n.id` the condition can name the value of the part. */
 export type Part = { alias: string; column: string; type: string; values: readonly string[] };
@@ -20,6 +21,10 @@ type Merged = {
   /** Each row lies in one of all combinations of their values. */
   parts: readonly Part[];
   where: Prisma.Sql;
+  /** Whether more is left out than what the viewer may not see: the planner then has to know of what. */
+  isFiltered: boolean;
+  /** How the condition is said of the counts of these namespaces; null: the rows are counted. */
+  counted: (Counted & { namespaceIds: readonly string[] }) | null;
   select: object;
 };
 
@@ -35,7 +40,7 @@ export async function readMergedSlice<Row>(
   { pool, rows, prisma }: Table,
   sorting: Sorting,
   range: SliceRequest,
-  { from, parts, where, select }: Merged,
+  { from, parts, where, isFiltered, counted, select }: Merged,
 ): Promise<Slice<Row>> {
   const { sql, join, raw } = Prisma;
   const page = pageSql(sorting, range);
@@ -44,49 +49,65 @@ export async function readMergedSlice<Row>(
     parts.map(({ alias, column }) => raw(`r.${column} = ${alias}.id`)),
     ' and ',
   );
-  const found = await read<Record<string, unknown>>(
-    pool,
-    sql`
-    select p.* from ${sources} cross join lateral (
-      select ${page.columns} from ${raw(from)} r
-        where ${isOfPart} and ${where} and ${page.where} order by ${page.orderBy} limit ${page.take}) p
-      order by ${page.orderRead} limit ${page.take}`,
+  const named = page.columns.map((name) => `r.${columnOf(name)} as "${name}"`).join(', ');
+  const branches = page.branches.map(
+    ({ where: beyond, orderBy }) => sql`
+      (select ${raw(named)} from ${raw(from)} r
+        where ${isOfPart} and ${where} and ${beyond} order by ${orderBy} limit ${raw(String(page.take))})`,
   );
-  const { items, ...slice } = toSlice(sorting, range, found, async () => {
-    const [row] = await read<{ total: string }>(
-      pool,
+  const sum = counted && totalSql(counted, sql`${[...counted.namespaceIds]}::text[]`);
+  const columns = rows.columns(select);
+  const read = columns ?? (rows.columns(ID) as RowColumns);
+  // The rows are read for the page alone, by their ids.
+  const { text, values } = sql`
+    select ${raw(page.columns.map((name) => `p."${name}"`).join(', '))},
+        ${sum ? sql`(select t.total from (${sum}) t)` : sql`null`}, ${raw(read.sql)}
+      from (select p.* from ${sources} cross join lateral (${join(branches, ' union all ')}) p
+        order by ${page.orderRead} limit ${raw(String(page.take))}) p
+      join (${raw(rows.from)}) on r.id = p.id
+      order by ${page.orderRead}`;
+  const isPlain = !isFiltered && parts.every((part) => part.values.length === 1);
+  const name = isPlain ? nameOf(text) : undefined;
+  const answer = await pool.query<unknown[]>({ name, text, values, rowMode: 'array' });
+  const width = page.columns.length;
+  const found = answer.rows.map((row) => ({
+    ...Object.fromEntries(page.columns.map((column, at) => [column, row[at]])),
+    node: read.toRow(row.slice(width + 1)) as { id: string },
+  }));
+  const total = sum && answer.rows[0]?.[width];
+  const count = async () => {
+    const counting =
+      sum ??
       sql`
       select coalesce(sum(p.total), 0)::bigint as total from ${sources} cross join lateral (
-        select count(*) as total from ${raw(from)} r where ${isOfPart} and ${where}) p`,
-    );
-    return Number(row?.total ?? 0);
-  });
-  const ids = items.map(({ node }) => node.id);
-  const statement = rows.statement(select, { id: true }, 'where r.id = any($1)');
-  const whole = statement
-    ? await statement.read(pool, [ids])
-    : await prisma.findMany({
-        where: { id: { in: ids } },
-        select: { ...select, id: true },
-        relationLoadStrategy: 'join',
-      });
-  const byId = new Map(whole.map((row) => [(row as { id: string }).id, row as Row]));
-  // One that was deleted since is left out.
-  return {
-    ...slice,
-    items: items.flatMap(({ cursor, node }) => {
-      const row = byId.get(node.id as string);
-      return row ? [{ cursor, node: row }] : [];
-    }),
+        select count(*) as total from ${raw(from)} r where ${isOfPart} and ${where}) p`;
+    const counts = await pool.query<{ total: string }>(counting.text, counting.values);
+    return Number(counts.rows[0]?.total ?? 0);
   };
+  const slice = toSlice(sorting, range, found, total == null ? count : () => Number(total));
+  const items = slice.items.map(({ cursor, node: { node } }) => ({ cursor, node: node as Row }));
+  return { ...slice, items: columns ? items : await readWhole(prisma, items, select) };
 }
 
-/**
- * Through pg, which does not name the statement: PostgreSQL then plans it for the values that it is given. A plan for
- * any values, which Prisma's come to after five times, took 3 s for a label of one job in ten thousand, against 10 ms.
- */
-async function read<Row extends object>(pool: pg.Pool, { text, values }: Prisma.Sql) {
-  return (await pool.query<Row>(text, values)).rows;
+const ID = { id: true };
+
+/** What Prisma alone reads, in the same order. One that was deleted since is left out. */
+async function readWhole<Row>(
+  prisma: Table['prisma'],
+  items: { cursor: string; node: Row }[],
+  select: object,
+): Promise<{ cursor: string; node: Row }[]> {
+  const idOf = (row: Row) => (row as { id: string }).id;
+  const whole = await prisma.findMany({
+    where: { id: { in: items.map(({ node }) => idOf(node)) } },
+    select: { ...select, id: true },
+    relationLoadStrategy: 'join',
+  });
+  const byId = new Map(whole.map((row) => [idOf(row as Row), row as Row]));
+  return items.flatMap(({ cursor, node }) => {
+    const row = byId.get(idOf(node));
+    return row ? [{ cursor, node: row }] : [];
+  });
 }
 
 /** A single value is given as a constant, so that the planner knows how frequent it is. */

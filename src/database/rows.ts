@@ -40,6 +40,8 @@ type Column = { at: readonly [string] | readonly [string, string]; sql: string; 
 export type RowColumns = { sql: string; toRow(values: readonly unknown[]): object };
 
 export type Rows = {
+  /** Behind `from`, for the columns: the row is `r`. */
+  from: string;
   /** As of `statement`, for a statement by hand that calls the row `r`. */
   columns(select: object): RowColumns | null;
   /**
@@ -59,7 +61,7 @@ export function rowsOf(source: RowSource): Rows {
     return read && prepare(read, `select ${read.sql} from ${source.from} ${ending}`);
   });
   const columns = remembered((select: object) => readColumns(source, select));
-  return { columns: (select) => columns(select, {}, ''), statement };
+  return { from: source.from, columns: (select) => columns(select, {}, ''), statement };
 }
 
 /** What `make` made of a `select`, which is always the same for the same ending. */

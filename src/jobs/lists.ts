@@ -4,6 +4,7 @@ import type { JobStatus } from '../../prisma/generated/enums.ts';
 import { ownNamespaces } from '../auth/accounts.ts';
 import { canBeNamespace } from '../auth/names.ts';
 import { anyIn, demand, demandAccount, type Viewer } from '../auth/permissions.ts';
+import type { Counted } from '../database/list-counts.ts';
 import { type Part, readMergedSlice } from '../database/merged.ts';
 import { readNumberedPage } from '../database/numbered.ts';
 import {
@@ -17,7 +18,7 @@ import { notFound } from '../errors.ts';
 import type { Services } from '../services.ts';
 import { conditions, type Filter } from './filter.ts';
 import { jobRows } from './rows.ts';
-import { visibleSql } from './visibility.ts';
+import { countedSql, visibleSql } from './visibility.ts';
 
 type Select = Prisma.JobSelect;
 type Row<S extends Select> = Prisma.JobGetPayload<{ select: S }>;
@@ -47,6 +48,8 @@ export async function sliceJobs<S extends Select>(
     { alias: 'n', column: 'namespace_id', type: 'text', values: namespaceIds },
   ];
   const wanted = status ? [status].filter((it) => statuses?.includes(it) ?? true) : statuses;
+  const isByMore = gpus !== null || where.length > 0;
+  const counted = countedOf(viewer, wanted);
   // Indexes have the jobs of each GPU and of each status by time of creation, and by nothing else.
   const isByGpu = gpus !== null && sort === 'created_at';
   if (isByGpu) parts.push({ alias: 'g', column: 'gpu', type: 'text', values: gpus });
@@ -58,7 +61,14 @@ export async function sliceJobs<S extends Select>(
     { pool: services.pool, rows: jobRows, prisma: services.db.job },
     { ...SORTINGS[sort], name: sort, order },
     range,
-    { from: 'jobs', parts, where: Prisma.join([visibleSql(viewer), ...where], ' and '), select },
+    {
+      from: 'jobs',
+      parts,
+      where: Prisma.join([visibleSql(viewer), ...where], ' and '),
+      isFiltered: isByMore || wanted !== null,
+      counted: counted && !isByMore ? { ...counted, namespaceIds } : null,
+      select,
+    },
   );
 }
 
@@ -73,11 +83,19 @@ export async function sliceJobsOf<S extends Select>(
   return sliceJobs(services, viewer, ownNamespaces(viewer, userId), input, select);
 }
 
+/** Null for rights that the counts do not know. */
+function countedOf(viewer: Viewer, statuses: readonly JobStatus[] | null): Counted | null {
+  const { sql } = Prisma;
+  const seen = countedSql(viewer);
+  const filter = statuses ? sql`c.value = any(${[...statuses]}::text[])` : sql`true`;
+  return seen && { list: 'jobs', where: sql`${seen} and ${filter}` };
+}
+
 const SORTINGS = {
   created_at: { column: 'createdAt', type: 'time' },
   started_at: { column: 'startedAt', type: 'time', nullable: true },
   completed_at: { column: 'completedAt', type: 'time', nullable: true },
-  name: { column: 'name', type: 'text' },
+  name: { column: 'name', type: 'text', unique: true },
 } as const;
 
 /** @throws AppError 400, 401, 403, 404. */
@@ -96,7 +114,14 @@ export async function listJobs<S extends Select>(
   // What is read is what the viewer may see, so whether the namespace may be asked at all can be judged behind it.
   const where = sql`${visibleSql(viewer)} and ${filter}`;
   const table = { pool, rows: jobRows, prisma: db.job };
-  const asked = { from: 'jobs', namespace, where, select };
+  const asked = {
+    from: 'jobs',
+    namespace,
+    where,
+    isFiltered: status != null,
+    counted: countedOf(viewer, status ? [status] : null),
+    select,
+  };
   const found = await readNumberedPage<Row<S>>(table, { ...SORTINGS[sort], order }, request, asked);
   if (!found) throw notFound('Namespace');
   demand(viewer, 'job.read', anyIn(viewer, found.namespaceId));

@@ -23,3 +23,12 @@ export function visibleSql(viewer: Viewer): Prisma.Sql {
   const among = repositories ? sql`r.repository_id = any(${[...repositories]})` : sql`true`;
   return sql`(${inNamespaces} and ${among})`;
 }
+
+/** As `visibleSql`, of the counts `c` of lists; null where they do not say, as with rights in single repositories. */
+export function countedSql(viewer: Viewer): Prisma.Sql | null {
+  const { sql } = Prisma;
+  const { within } = reachOf(viewer, 'job.read');
+  if (!within) return sql`false`;
+  if (within.repositories) return null;
+  return within.namespaces ? sql`c.namespace_id = any(${[...within.namespaces]})` : sql`true`;
+}

@@ -4,6 +4,7 @@ import type { Visibility } from '../../prisma/generated/enums.ts';
 import { ownNamespaces } from '../auth/accounts.ts';
 import type { Viewer } from '../auth/permissions.ts';
 import type { Sorting } from '../database/keyset.ts';
+import type { Counted } from '../database/list-counts.ts';
 import { readMergedSlice } from '../database/merged.ts';
 import { readNumberedPage } from '../database/numbered.ts';
 import {
@@ -17,7 +18,7 @@ import { notFound } from '../errors.ts';
 import type { Services } from '../services.ts';
 import { canExist, type Row, type Select } from './repos.ts';
 import { repositoryRows } from './rows.ts';
-import { visibleSql } from './visibility.ts';
+import { countedSql, visibleSql } from './visibility.ts';
 
 /** Each total by the id, so that pages never overlap. Names sort ignoring case, as they are unique. */
 const COLUMNS = {
@@ -51,10 +52,13 @@ export async function sliceRepositories<S extends Select>(
   const { sql } = Prisma;
   const filter = visibility ? sql`r.visibility = ${visibility}::"Visibility"` : sql`true`;
   const table = { pool, rows: repositoryRows, prisma: db.repository };
+  const counted = countedOf(viewer, visibility);
   return readMergedSlice<Row<S>>(table, sorting, range, {
     from: 'repositories',
     parts: [{ alias: 'n', column: 'namespace_id', type: 'text', values: namespaceIds }],
     where: sql`${visibleSql(viewer)} and ${filter}`,
+    isFiltered: visibility != null,
+    counted: counted && { ...counted, namespaceIds },
     select,
   });
 }
@@ -85,9 +89,24 @@ export async function listRepositories<S extends Select>(
   const filter = visibility ? sql`r.visibility = ${visibility}::"Visibility"` : sql`true`;
   const where = sql`${visibleSql(viewer)} and ${filter}`;
   const table = { pool, rows: repositoryRows, prisma: db.repository };
-  const sorting = { column: COLUMNS[sort], order };
-  const asked = { from: 'repositories', namespace, where, select };
+  const sorting = { column: COLUMNS[sort], order, unique: sort === 'name' };
+  const asked = {
+    from: 'repositories',
+    namespace,
+    where,
+    isFiltered: visibility != null,
+    counted: countedOf(viewer, visibility),
+    select,
+  };
   const found = await readNumberedPage<Row<S>>(table, sorting, request, asked);
   if (!found) throw notFound('Namespace');
   return { ...request, nodes: found.nodes, total: found.total };
+}
+
+/** Null for rights that the counts do not know. */
+function countedOf(viewer: Viewer, visibility?: Visibility | null): Counted | null {
+  const { sql } = Prisma;
+  const seen = countedSql(viewer);
+  const filter = visibility ? sql`c.value = ${visibility}` : sql`true`;
+  return seen && { list: 'repositories', where: sql`${seen} and ${filter}` };
 }

@@ -29,3 +29,14 @@ export function visibleSql(viewer: Viewer): Prisma.Sql {
   const among = repositories ? sql`r.id = any(${[...repositories]})` : sql`true`;
   return sql`((${inNamespaces} and ${among}) or ${visibility})`;
 }
+
+/** As `visibleSql`, of the counts `c` of lists; null where they do not say, as with rights in single repositories. */
+export function countedSql(viewer: Viewer): Prisma.Sql | null {
+  const { sql } = Prisma;
+  const { visibilities, within } = reachOf(viewer, 'repository.read');
+  const visibility = sql`c.value = any(${[...visibilities]}::text[])`;
+  if (!within) return visibility;
+  if (within.repositories) return null;
+  if (!within.namespaces) return sql`true`;
+  return sql`(c.namespace_id = any(${[...within.namespaces]}) or ${visibility})`;
+}
