@@ -20,7 +20,8 @@ import { median, openBench, time } from './repository.ts';
 
 const PAIRS = Number(process.argv[2] ?? 40);
 const NETWORK = process.argv[3] ?? 'internet';
-const WARM_UP = 5;
+/** The compiled code of a server settles after some hundred jobs; of the engine's containers a few do. */
+const WARM_UP = { process: 100, container: 10 };
 /** Between an end and the next start. */
 const REST_MS = 250;
 const COMMAND = 'echo first line';
@@ -61,10 +62,15 @@ else {
 type Samples = { job: number[]; bare: number[]; moments: number[][] };
 
 /** `bare` alternates with jobs, so that whatever else the machine does meets both. */
-async function pairs(prefix: string, place: Place, bare: () => Promise<void>): Promise<Samples> {
+async function pairs(
+  prefix: keyof typeof WARM_UP,
+  place: Place,
+  bare: () => Promise<void>,
+): Promise<Samples> {
   const samples: Samples = { job: [], bare: [], moments: [] };
-  for (let i = -WARM_UP; i < PAIRS; i++) {
-    const name = `${prefix}${i + WARM_UP}`;
+  const warmUp = WARM_UP[prefix];
+  for (let i = -warmUp; i < PAIRS; i++) {
+    const name = `${prefix}${i + warmUp}`;
     const moments = [Date.now()];
     let ended: Promise<void> | undefined;
     const job = await time(async () => {

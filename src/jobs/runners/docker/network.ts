@@ -1,7 +1,10 @@
 /**
  * The network of a job in a container.
  *
- * - `internet`: a bridge of the engine, and rules in the container's own network namespace (`rules.ts`).
+ * - `internet`: a bridge of the engine, and rules in the container's own network namespace (`rules.ts`). They hold on
+ *   the engine's own bridge too, and its other containers are as closed to a job as all else of the operator's. On a
+ *   network that was made, the engine answers DNS in each container, which takes 80 ms of a start: so one is made only
+ *   where the engine alone can ask the nameserver.
  * - `none`: a loopback of its own and nothing else.
  * - `host`: that of this machine, loopback included.
  * - A network that the operator has prepared (`LOAM_DOCKER_NETWORK`), whose rules are the operator's.
@@ -37,7 +40,9 @@ export type ContainerNetwork = {
   connect(container: string): Promise<void>;
 };
 
-/** On each engine; servers that share one share it. */
+/** What each engine makes for itself, unless it was told not to. */
+const BRIDGE = 'bridge';
+/** What is made on an engine otherwise; servers that share one share it. */
 const NETWORK = 'loam';
 /** Programs that run a container with the network of this kernel. Others (runsc, Kata) carry packets past its rules. */
 const KERNELS = /^(?:runc|crun|youki|nvidia|io\.containerd\.runc\.v\d+)$/;
@@ -127,7 +132,7 @@ async function whyNoRules(
   const missing = await canHaveRules();
   if (missing) return `their networks cannot have rules (${missing})`;
   // A container that this server is in has other addresses than the machine that its jobs must not reach.
-  const { gateway } = await findNetwork(engine);
+  const { gateway } = await networkFor(engine, await resolvers());
   return (await ownAddresses()).has(gateway) ? null : 'this server is in another network than it';
 }
 
@@ -136,15 +141,17 @@ function internet(engine: Engine): ContainerNetwork {
     container: string,
     { SandboxKey, Networks }: Docker.ContainerInspectInfo['NetworkSettings'],
   ): Promise<void> {
-    const network = await findNetwork(engine);
+    const asked = await resolvers();
+    const network = await networkFor(engine, asked);
     await demandOther(SandboxKey);
     const closed = [...new Set([...(await closedRanges()), network.subnet])];
     await Promise.all([
-      setRules(SandboxKey, { closed, resolvers: await resolvers() }),
+      setRules(SandboxKey, { closed, resolvers: asked }),
       // A container that keeps its `none` cannot be connected; without it, it has no network either.
       Networks.none && change(engine, 'none', 'disconnect', container),
     ]);
-    if (!Networks[NETWORK]) await change(engine, network.id, 'connect', container);
+    if (!Networks[BRIDGE] && !Networks[NETWORK])
+      await change(engine, network.id, 'connect', container);
   }
 
   return {
@@ -192,22 +199,27 @@ async function demandOther(sandbox: string): Promise<void> {
 
 type JobNetwork = { id: string; subnet: string; gateway: string };
 
+/** @param asked nameservers that a container can ask itself */
+async function networkFor(engine: Engine, asked: readonly string[]): Promise<JobNetwork> {
+  const own = asked.length > 0 ? await find(engine, BRIDGE) : undefined;
+  // An old engine does not tell the gateway of its own until it was started once more.
+  return own?.gateway ? own : ((await find(engine, NETWORK)) ?? makeNetwork(engine));
+}
+
 /** An engine may let two networks have one name, of which the older is taken. */
-async function findNetwork(engine: Engine): Promise<JobNetwork> {
-  const find = async (): Promise<JobNetwork | undefined> => {
-    const all = await engine.call((docker) =>
-      docker.listNetworks({ filters: { name: [NETWORK], driver: ['bridge'] } }),
-    );
-    const [oldest] = all
-      .filter(({ Name }) => Name === NETWORK)
-      .sort((a, b) => (a.Created < b.Created ? -1 : 1));
-    const { Subnet, Gateway = '' } = oldest?.IPAM?.Config?.[0] ?? {};
-    return oldest && Subnet
-      ? { id: oldest.Id, subnet: Subnet, gateway: Gateway.split('/')[0] ?? '' }
-      : undefined;
-  };
-  const found = await find();
-  if (found) return found;
+async function find(engine: Engine, name: string): Promise<JobNetwork | undefined> {
+  const all = await engine.call((docker) =>
+    docker.listNetworks({ filters: { name: [name], driver: ['bridge'] } }),
+  );
+  const [oldest] = all
+    .filter(({ Name }) => Name === name)
+    .sort((a, b) => (a.Created < b.Created ? -1 : 1));
+  const { Subnet, Gateway = '' } = oldest?.IPAM?.Config?.[0] ?? {};
+  if (!oldest || !Subnet) return undefined;
+  return { id: oldest.Id, subnet: Subnet, gateway: Gateway.split('/')[0] ?? '' };
+}
+
+async function makeNetwork(engine: Engine): Promise<JobNetwork> {
   try {
     await engine.call((docker) =>
       docker.createNetwork({
@@ -221,7 +233,7 @@ async function findNetwork(engine: Engine): Promise<JobNetwork> {
   } catch (error) {
     if (!isStatus(error, 409)) throw error;
   }
-  const made = await find();
+  const made = await find(engine, NETWORK);
   if (!made) throw new Error(`the engine ${engine.id} does not keep the network ${NETWORK}`);
   return made;
 }
