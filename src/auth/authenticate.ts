@@ -7,6 +7,7 @@
  * 132 through Prisma. There is no cache, because every deletion would have to reach it, on every server.
  */
 import type { Plan, Role } from '../../prisma/generated/enums.ts';
+import { type Together, together } from '../database/together.ts';
 import { type AppError, unauthenticated } from '../errors.ts';
 import { isId } from '../ids.ts';
 import type { Services } from '../services.ts';
@@ -58,9 +59,17 @@ function tokenOf(credential: Credential): string | null {
   return credential.kind === 'basic' ? credential.secret : null;
 }
 
+/** A front end sends several requests at once. */
+const reads = new WeakMap<Pool, Together<Account | undefined>>();
+
 async function accountOf(pool: Pool, credential: Credential): Promise<Account | undefined> {
-  if (credential.kind === 'pat') return byToken(pool, credential.token);
-  if (credential.kind === 'session') return bySession(pool, credential.token);
+  if (credential.kind === 'pat' || credential.kind === 'session') {
+    const { kind, token } = credential;
+    const shared = reads.get(pool) ?? together();
+    reads.set(pool, shared);
+    const read = kind === 'pat' ? byToken : bySession;
+    return shared(`${kind} ${token}`, () => read(pool, token));
+  }
   const { kind, name, secret } = credential;
   if (kind === 'basic' && secret.startsWith(TOKEN_PREFIX)) return byToken(pool, secret);
   const account = KEY_NAME.test(name) ? await byKey(pool, name, secret) : undefined;

@@ -2,7 +2,7 @@
  * The secrets of credentials. A token is `loam_pat_`, 40 base62 characters and 6 of their CRC32, so that
  * scanners find one in a text and can tell it from random text; only its SHA-256 is kept (decisions section 6).
  */
-import { createHash, randomInt, timingSafeEqual } from 'node:crypto';
+import { hash, randomInt, timingSafeEqual } from 'node:crypto';
 import { crc32 } from 'node:zlib';
 
 const ALPHABET = '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz';
@@ -21,7 +21,7 @@ export function newToken(): string {
 }
 
 export function hashSecret(secret: string): Uint8Array<ArrayBuffer> {
-  return new Uint8Array(createHash('sha256').update(secret).digest());
+  return new Uint8Array(hash('sha256', secret, 'buffer'));
 }
 
 /** Whether `secret` hashes to `hash`, in constant time. */

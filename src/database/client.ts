@@ -9,6 +9,7 @@ import type { DatabaseConfig } from '../config.ts';
 import type { Logger } from '../log.ts';
 import { type DatabaseTarget, startPostgres } from './embedded.ts';
 import { migrate } from './migrate.ts';
+import { readTimesPlainly } from './times.ts';
 import { checkDatabaseUrl } from './url.ts';
 
 /** What domain functions take: the client, or the transaction they are to be part of. */
@@ -60,6 +61,7 @@ async function reachDatabase(
     await embedded?.stop();
     throw error;
   }
+  readTimesPlainly();
   const pool = new pg.Pool({
     ...target,
     max: POOL_SIZE,

@@ -1,6 +1,7 @@
 /** Following a journal: the entries that are there, those that come, and the end. */
 import type { JobStatus } from '../../../prisma/generated/enums.ts';
 import { untilAnswered } from '../../database/outage.ts';
+import { type Together, together } from '../../database/together.ts';
 import type { Services } from '../../services.ts';
 import { isOver } from '../state.ts';
 import { decodePage, type Entry, PAGE_BYTES, PAGE_ENTRIES, type StoredPage } from './pages.ts';
@@ -63,26 +64,13 @@ type Step = {
   printing: boolean;
 };
 
-/** Reads that are asked for and have not begun, by connection pool and by job and number. */
-const asked = new WeakMap<Services['pool'], Map<string, Promise<Step | null>>>();
+/** Followers of one job who stand at the same entry are woken together, and share a read. */
+const reads = new WeakMap<Services['pool'], Together<Step | null>>();
 
-/**
- * Followers of one job who stand at the same entry are woken together, and share a read. One who comes after it has
- * begun gets a read of its own: it may have been woken by something that the read does not see.
- */
 function sharedStep(pool: Services['pool'], jobId: string, after: number): Promise<Step | null> {
-  const reads = asked.get(pool) ?? new Map<string, Promise<Step | null>>();
-  asked.set(pool, reads);
-  const key = `${jobId} ${after}`;
-  const known = reads.get(key);
-  if (known) return known;
-  const read = (async () => {
-    await new Promise(setImmediate);
-    reads.delete(key);
-    return readStep(pool, jobId, after);
-  })();
-  reads.set(key, read);
-  return read;
+  const shared = reads.get(pool) ?? together<Step | null>();
+  reads.set(pool, shared);
+  return shared(`${jobId} ${after}`, () => readStep(pool, jobId, after));
 }
 
 /** The next entries and how the job stands, in one statement; null: there is no such job. */
