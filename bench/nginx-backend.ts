@@ -56,14 +56,14 @@ http {
   await writeFile(
     script,
     `#!/bin/sh
-fcgiwrap -c 4 -s unix:${socket} & a=$!
-nginx -c ${config} & b=$!
-trap 'kill $a $b; wait; exit 0' TERM
+fcgiwrap -c 4 -s unix:${socket} &
+nginx -c ${config} &
 wait
 `,
   );
   await chmod(script, 0o755);
-  const child: ChildProcess = spawn(script, { stdio: 'inherit' });
+  // A group of its own: fcgiwrap leaves its workers behind when it is ended alone.
+  const child: ChildProcess = spawn(script, { stdio: 'inherit', detached: true });
   const isThere = (path: string) =>
     stat(path).then(
       () => true,
@@ -77,8 +77,9 @@ wait
     base: `http://127.0.0.1:${port}`,
     pid: child.pid as number,
     async [Symbol.asyncDispose]() {
-      child.kill('SIGTERM');
-      await once(child, 'close');
+      const closed = once(child, 'close');
+      process.kill(-(child.pid as number), 'SIGTERM');
+      await closed;
     },
   };
 }

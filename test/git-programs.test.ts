@@ -59,16 +59,47 @@ test('what git can do is asked of it once, and told in its own words', async () 
   expect((await capabilities('none')).status).toBe(404);
 });
 
-test('a clone takes two programs, and a small push five', async () => {
+test('a clone takes two programs, and a small push one', async () => {
   started.length = 0;
   await workspace.git('.', 'clone', '-q', remote(ada, 'ada/one'), 'clone');
   expect(started).toEqual(['upload-pack', 'upload-pack']);
   started.length = 0;
   await workspace.commit('one', { 'b.txt': 'b' });
   await workspace.git('one', 'push', '-q', 'origin', 'HEAD:main');
-  expect(started.toSorted()).toEqual(
-    ['for-each-ref', 'ls-tree', 'new-blobs', 'receive-pack', 'receive-pack'].sort(),
+  expect(started).toEqual(['receive-pack']);
+});
+
+test('a client that pushes reads first what git would tell it', async () => {
+  const advertised = async (name: string) => {
+    const answer = await fetch(`${app.base}/ada/${name}.git/info/refs?service=git-receive-pack`, {
+      headers: { authorization: `Basic ${Buffer.from(`x:${ada.token}`).toString('base64')}` },
+    });
+    return answer.text();
+  };
+  const told = (at: string) => {
+    const env = {
+      PATH: process.env.PATH,
+      GIT_CONFIG_COUNT: '1',
+      GIT_CONFIG_KEY_0: 'receive.advertisePushOptions',
+      GIT_CONFIG_VALUE_0: 'true',
+    };
+    const args = ['receive-pack', '--stateless-rpc', '--http-backend-info-refs', at];
+    return `001f# service=git-receive-pack\n0000${execFileSync('git', args, { env, encoding: 'utf8' })}`;
+  };
+  await workspace.git(
+    'one',
+    'push',
+    '-q',
+    'origin',
+    'HEAD:refs/heads/feature/ä',
+    'HEAD:refs/tags/v1',
   );
+  started.length = 0;
+  expect(await advertised('one')).toBe(told(dir));
+  const { body } = await ada.post('/auth/v1/repository/ada', { name: 'empty', auto_init: false });
+  expect(await advertised('empty')).toContain('capabilities^{}');
+  expect(await advertised('empty')).toBe(told(app.app.services.git.disk.pathOf(body.id)));
+  expect(started).toEqual([]);
 });
 
 test('the size on the disk is what git counts, of packs and of loose objects', async () => {

@@ -456,7 +456,7 @@ test('a push has an event although the next one has moved its ref again before i
   const id = await seeded('moving');
   const earlier = await told(id);
   const one = await workspace.commit('moving', { 'b.txt': 'b' });
-  await using measuring = await holdUpMeasuring();
+  await using measuring = await holdUpMeasuring(id);
   const pushes = [workspace.try('moving', 'push', 'origin', 'HEAD')];
   await measuring.begun();
   const dir = app.app.services.git.disk.pathOf(id);
@@ -527,7 +527,7 @@ test('a push has one event although its note outlived its record', async () => {
 test('no transaction is open while git measures', async () => {
   const id = await seeded('measured');
   const sha = await workspace.commit('measured', { 'b.txt': 'b' });
-  await using measuring = await holdUpMeasuring();
+  await using measuring = await holdUpMeasuring(id);
   const pushed = workspace.try('measured', 'push', 'origin', 'HEAD');
   await measuring.begun();
   const { rows } = await app.app.services.pool.query(
@@ -540,8 +540,13 @@ test('no transaction is open while git measures', async () => {
   expect(await told(id)).toContain(`refs/heads/main ${sha}`);
 });
 
-/** Puts a git before git on the PATH, which waits where the refs are listed. */
-async function holdUpMeasuring() {
+/**
+ * Puts a git before git on the PATH, which waits where the refs are listed. That git lists them, and not the server, comes
+ * of a symbolic one.
+ */
+async function holdUpMeasuring(id: string) {
+  const dir = app.app.services.git.disk.pathOf(id);
+  execFileSync('git', ['-C', dir, 'symbolic-ref', 'refs/notes/other', 'refs/heads/main']);
   const folder = await mkdtemp(join(workspace.path, 'bin-'));
   const script = `#!/bin/sh
 case " $* " in *" for-each-ref "*) touch ${folder}/waits; while [ ! -e ${folder}/go ]; do sleep 0.02; done;; esac

@@ -1,5 +1,8 @@
 /** The files that a push brings, read by one chain of processes however many there are. */
+import { stat } from 'node:fs/promises';
 import { GitError, startGit } from '../processes/run.ts';
+import { noteObjects } from './known-objects.ts';
+import { readSmallPack } from './small-pack.ts';
 import type { Quarantined } from './walk.ts';
 
 export type NewBlob = { oid: string; data: Buffer };
@@ -22,8 +25,8 @@ const chain = ({ min, max }: Sizes) =>
   ` | git cat-file --buffer '--batch=%(objectname) %(objectsize)'`;
 
 /**
- * The blobs of these sizes in the packs of a quarantine, as they come; each once. Some may be here already: the base of a
- * delta comes with it. Leaving the loop ends the processes.
+ * The blobs of these sizes in the packs of a quarantine, as they come; each once. Those of a small pack come without a
+ * program. Some may be here already: the base of a delta comes with it. Leaving the loop ends the processes.
  * @throws GitError
  */
 export async function* newBlobs(
@@ -31,6 +34,17 @@ export async function* newBlobs(
   sizes: Sizes,
 ): AsyncGenerator<NewBlob[]> {
   if (!quarantine) return;
+  const small = await readSmallPack(quarantine);
+  // Of a repository that was deleted meanwhile git says so.
+  if (small && (await isThere(dir))) {
+    noteObjects(small);
+    const blobs: NewBlob[] = [];
+    for (const [oid, { type, data }] of small)
+      if (type === 'blob' && data.length >= sizes.min && data.length <= sizes.max)
+        blobs.push({ oid, data });
+    if (blobs.length > 0) yield blobs;
+    return;
+  }
   const config = { 'alias.new-blobs': chain(sizes) };
   // Of the quarantine alone, without what it borrows.
   const env = { GIT_OBJECT_DIRECTORY: quarantine };
@@ -43,6 +57,13 @@ export async function* newBlobs(
   }
   const ending = await process.ended;
   if (ending.code !== 0 || ending.stderr) throw new GitError('new-blobs', ending);
+}
+
+function isThere(path: string): Promise<boolean> {
+  return stat(path).then(
+    () => true,
+    () => false,
+  );
 }
 
 /** Cuts `<id> <size>\n<contents>\n` out of the chunks they come in. */

@@ -1,4 +1,5 @@
 /** Branches and tags. */
+import { readRefFiles } from '../disk/ref-files.ts';
 import { git } from '../processes/run.ts';
 
 export type Ref = {
@@ -73,8 +74,10 @@ async function firstRefs(dir: string, kind: RefKind, count?: number): Promise<Li
   });
 }
 
-/** All refs with what they point at: `refs/heads/main` → id. */
-export async function allRefs(dir: string): Promise<Map<string, string>> {
+/** All refs with what they point at: `refs/heads/main` → id. @throws as `git` */
+export async function allRefs(dir: string): Promise<ReadonlyMap<string, string>> {
+  const read = await readRefFiles(dir);
+  if (read) return read;
   const format = '--format=%(objectname) %(refname)';
   const output = await git(['for-each-ref', format], { dir, maxBytes: MAX_BYTES });
   return new Map(

@@ -35,6 +35,15 @@ const MAX_OPTIONS = 50;
 /** No command begins like this, so an option cannot pass for one. */
 const OPTION = '+';
 
+/** Commands that the shell passes on by itself, a byte at a time. For more it starts a program. */
+const FEW_COMMANDS = 20;
+const PASS_COMMANDS = `n=0
+while [ "$n" -lt ${FEW_COMMANDS} ] && IFS= read -r line; do
+  printf '%s\\n' "$line"
+  n=$((n + 1))
+done
+[ "$n" -lt ${FEW_COMMANDS} ] || cat`;
+
 const PRE_RECEIVE = `#!/bin/sh
 newline='
 '
@@ -46,7 +55,10 @@ options() {
     n=$((n + 1))
   done
 }
-{ printf '%s\\n' "$GIT_QUARANTINE_PATH"; cat; options; printf '${END}\\n'; } >&3
+commands() {
+${PASS_COMMANDS}
+}
+{ printf '%s\\n' "$GIT_QUARANTINE_PATH"; commands; options; printf '${END}\\n'; } >&3
 verdict=refused
 IFS= read -r verdict <&4
 [ "$verdict" = accepted ] && exit 0
@@ -56,7 +68,10 @@ cat <&4 >&2
 
 /** Runs after refs were updated, with those that were: another push may have been quicker with some. */
 const POST_RECEIVE = `#!/bin/sh
-{ cat; printf '${END}\\n'; } >&3
+commands() {
+${PASS_COMMANDS}
+}
+{ commands; printf '${END}\\n'; } >&3
 `;
 
 /** Writes the hooks. @throws Error where they could not run, for git would then skip them silently. */

@@ -1,10 +1,8 @@
 /** What a client of git reads first, and git upload-pack (fetch) for any transport, streamed in both directions. */
-import { stat } from 'node:fs/promises';
 import type { Socket } from 'node:net';
-import { join } from 'node:path';
 import type { Readable, Writable } from 'node:stream';
 import { type Ending, startGitOn } from '../processes/run.ts';
-import { FLUSH, pktLine } from './pkt-line.ts';
+import { headOf, knownAdvertisement, learn } from './advertisement.ts';
 import { relay, relayToReader } from './relay.ts';
 import {
   argsOf,
@@ -17,12 +15,6 @@ import {
   versionOf,
 } from './service.ts';
 
-/**
- * What git said to a client of version 2: what the program can do, and nothing of the repository. So it is asked seldom, as
- * often as a new git may be installed under a server that runs.
- */
-let capabilities: { bytes: Buffer; until: number } | undefined;
-const CAPABILITIES_MS = 10 * 60_000;
 const FINE: Ending = { code: 0, signal: null, stderr: '' };
 
 /** What a client reads first: refs and capabilities. Ends without ending `output`. */
@@ -31,33 +23,24 @@ export async function advertise(
   { dir, protocol, signal }: Session,
   output: Writable,
 ): Promise<Ending> {
-  const isConstant = service === 'git-upload-pack' && versionOf(protocol) === 2;
-  if (isConstant && capabilities && capabilities.until > Date.now() && (await isThere(dir))) {
-    output.write(capabilities.bytes);
+  const version = versionOf(protocol);
+  const known = await knownAdvertisement(service, version, dir);
+  if (known) {
+    output.write(known);
     return FINE;
   }
   using process = await start(service, dir, ['--http-backend-info-refs'], { protocol, signal });
   // Version 2 has no such line, and no push.
-  if (service === 'git-receive-pack' || versionOf(protocol) < 2)
-    output.write(pktLine(`# service=${service}\n`) + FLUSH);
+  if (service === 'git-receive-pack' || version < 2) output.write(headOf(service));
   process.stdin.end();
   // Awaited here, because leaving the function ends the process.
   const said: Buffer[] = [];
   const ending = await relay(process, output, (chunk) => {
-    if (isConstant) said.push(chunk);
+    if (said.length === 0 || version === 2) said.push(chunk);
     return false;
   });
-  if (isConstant && ending.code === 0)
-    capabilities = { bytes: Buffer.concat(said), until: Date.now() + CAPABILITIES_MS };
+  if (ending.code === 0) learn(service, version, Buffer.concat(said));
   return ending;
-}
-
-/** What is not there git says itself. */
-function isThere(dir: string): Promise<boolean> {
-  return stat(join(dir, 'HEAD')).then(
-    () => true,
-    () => false,
-  );
 }
 
 /** Answers one request of a fetch, or the whole of it. */
