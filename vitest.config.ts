@@ -18,5 +18,7 @@ export default defineConfig({
     maxWorkers: 2,
     testTimeout: 30_000,
     hookTimeout: 60_000,
+    // Vitest's own second is short for a page that loads beside other tests; a poll ends as soon as it holds.
+    expect: { poll: { timeout: 20_000 } },
   },
 });

@@ -38,6 +38,24 @@ test.each(Object.entries(MODES))('%s: a log to its end, and after an entry', asy
   expect(rest.map((e) => e.message ?? e.status)).toEqual(['b', 'FAILED', 'FAILED']);
 });
 
+test('a log in batches has every entry once, and ends like one in entries', async () => {
+  const printed = Array.from({ length: 200 }, (_, index) => `line ${index}`);
+  await run('batches', `${printed.map((line) => `echo ${line}`).join('; ')}; sleep 0.3; echo z`);
+  const batches = await take(
+    MODES['graphql-sse, single connection'](
+      ada,
+      `subscription { jobLogBatches(namespace: "ada", name: "batches") { entries { seq __typename ... on LogLine { message } } } }`,
+    ),
+    'jobLogBatches',
+  );
+  const entries = batches.flatMap((batch) => batch.entries);
+  const lines = entries.filter(({ __typename }) => __typename === 'LogLine');
+  expect(lines.map(({ message }) => message)).toEqual([...printed, 'z']);
+  expect(entries.at(-1).__typename).toBe('JobLogEnd');
+  expect(entries.slice(0, -1).map(({ seq }) => seq)).toEqual(entries.slice(1).map((_, i) => i + 1));
+  expect(batches.length).toBeLessThan(entries.length / 2);
+});
+
 test.each(Object.entries(MODES))(
   '%s: every change of a job, resumed by cursor',
   async (_, open) => {

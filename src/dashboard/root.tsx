@@ -12,10 +12,33 @@ export function readSearch(search: Record<string, unknown>): Search {
 
 export const root = createRootRoute({ component: Shell, validateSearch: readSearch });
 
+/**
+ * `/{namespace}/-/` has the pages of a namespace, and a repository may be called `-`: in addresses of its pages it is
+ * `~-`, which no repository can be called.
+ */
+const HYPHEN = '~-';
+
+const params = {
+  parse: (given: Params) => renamed(given, HYPHEN, '-'),
+  stringify: (given: Params) => renamed(given, '-', HYPHEN),
+};
+
+type Params = { repository?: string };
+
+function renamed(given: Params, from: string, to: string): Params {
+  return given.repository === from ? { ...given, repository: to } : given;
+}
+
 /** A page and its address. Its script is loaded when it is first gone to, or pointed at. */
 export function page<P extends string>(
   path: P,
   load: () => Promise<{ default: () => React.ReactNode }>,
 ) {
-  return createRoute({ getParentRoute: () => root, path, component: lazyRouteComponent(load) });
+  return createRoute({
+    getParentRoute: () => root,
+    path,
+    // Without its type, from which the names in the path would not be taken.
+    ...({ params } as object),
+    component: lazyRouteComponent(load),
+  });
 }

@@ -1,6 +1,6 @@
 /**
  * Every page and its address. Names of namespaces never begin with a hyphen, so `/-/` keeps what belongs to a namespace
- * apart from its repositories, whatever these are called. A ref stands in the query: its name may have slashes.
+ * apart from its repositories, whatever these are called (but see `root.tsx` for one called `-`). A ref stands in the query: its name may have slashes.
  */
 import { createRouter } from '@tanstack/react-router';
 import { Crashed } from './layout/crashed.tsx';

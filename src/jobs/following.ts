@@ -22,6 +22,8 @@ export type StatusEvent = { kind: 'status'; seq: number; timestamp: Date; status
 export type EndEvent = { kind: 'end'; seq: number; status: JobStatus; exitCode: number | null };
 export type LogEvent = LogLineEvent | StatusEvent | EndEvent;
 
+type LogRequest = JobKey & { after?: number | null };
+
 /**
  * The log from `after` on, to the end of the job.
  * @throws AppError 400, 401, 403, 404, before the first event; later when the viewer may not see it any more
@@ -29,19 +31,38 @@ export type LogEvent = LogLineEvent | StatusEvent | EndEvent;
 export async function followLog(
   services: Deps,
   viewer: Viewer,
-  { after, ...key }: JobKey & { after?: number | null },
+  request: LogRequest,
 ): Promise<(signal: AbortSignal) => AsyncGenerator<LogEvent>> {
-  const job = await getJob(services, viewer, key, {});
-  if (after != null && after < 0) throw invalid('after', 'must be 0 or the seq of an entry');
-  const rule = ruleOf(services, job);
+  const { rule, batches } = await openLog(services, viewer, request);
   return (signal) =>
     whileAllowed(services, viewer, rule, signal, async function* (ended) {
+      for await (const events of batches(ended)) yield* events;
+    });
+}
+
+/** As `followLog`, with what was read at once as one event: thousands of lines a second cost some events. */
+export async function followLogBatches(
+  services: Deps,
+  viewer: Viewer,
+  request: LogRequest,
+): Promise<(signal: AbortSignal) => AsyncGenerator<LogBatch>> {
+  const { rule, batches } = await openLog(services, viewer, request);
+  return (signal) => whileAllowed(services, viewer, rule, signal, batches);
+}
+
+async function openLog(services: Deps, viewer: Viewer, { after, ...key }: LogRequest) {
+  const job = await getJob(services, viewer, key, {});
+  if (after != null && after < 0) throw invalid('after', 'must be 0 or the seq of an entry');
+  return {
+    rule: ruleOf(services, job),
+    async *batches(ended: AbortSignal): AsyncGenerator<LogBatch> {
       for await (const events of logEvents(services, job.id, after ?? 0, ended)) {
-        yield* events;
+        yield events;
         if (events.at(-1)?.kind === 'end') return;
       }
       if (!ended.aborted) throw stopping();
-    });
+    },
+  };
 }
 
 /**

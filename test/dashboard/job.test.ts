@@ -123,6 +123,42 @@ test('a server that starts again heals the page, and no line is lost or doubled'
     .toEqual(ticks);
 });
 
+test('a page behind others lets go of the log, and is up to date when it is looked at', async () => {
+  await run('aside', 'i=0; while [ $i -lt 3000 ]; do i=$((i+1)); echo "tick $i"; sleep 0.02; done');
+  await using visitor = await visit(browser, app, { as: ada });
+  const { page } = visitor;
+  await page.goto('/ada/-/jobs/aside');
+  const { rechecks } = app.app.services;
+  // Playwright says of every page that it is looked at.
+  const look = (state: 'hidden' | 'visible') =>
+    page.evaluate((value) => {
+      Object.defineProperty(document, 'visibilityState', { value, configurable: true });
+      document.dispatchEvent(new Event('visibilitychange'));
+    }, state);
+  const newest = async () =>
+    Number(await page.locator('[data-log-lines]').getAttribute('data-log-lines'));
+  await expect.poll(newest).toBeGreaterThan(10);
+  const followed = rechecks.streams;
+  await look('hidden');
+  await expect.poll(() => rechecks.streams, { timeout: PATIENCE_MS }).toBe(followed - 1);
+  const kept = await newest();
+  await expect
+    .poll(async () => {
+      const { job } = await ada.gql(
+        '{ job(namespace: "ada", name: "aside") { log(last: 1) { lastSeq } } }',
+      );
+      return job.log.lastSeq;
+    })
+    .toBeGreaterThan(kept + 50);
+  await look('visible');
+  await expect.poll(newest).toBeGreaterThan(kept + 50);
+  const back = await newest();
+  await expect.poll(newest).toBeGreaterThan(back + 20);
+  const read = (await readThrough(page)).filter((text) => text.startsWith('tick'));
+  expect(read).toEqual(read.map((_, index) => `tick ${index + 1}`));
+  visitor.expectQuiet();
+});
+
 /** The text of each entry, in the order of their numbers: one goes through the log from its beginning to its end. */
 async function readThrough(page: Page): Promise<string[]> {
   const rows = await page.getByRole('log').evaluate(async (log) => {

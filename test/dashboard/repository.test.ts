@@ -144,6 +144,32 @@ test('without a ref in the address the default branch is shown, whatever it is c
   visitor.expectQuiet();
 });
 
+test('a repository called - and its namespace have pages of their own', async () => {
+  await repository('-');
+  await commit('-', 'Begin', { 'jobs/README.md': '# Of the repository' });
+  await using visitor = await visit(browser, app, { as: ada });
+  const { page } = visitor;
+  const title = page.getByRole('heading', { level: 1, name: 'ada/-' });
+  await page.goto('/ada/-');
+  await title.waitFor();
+  for (const tab of ['Jobs', 'Settings']) {
+    await page.getByRole('main').getByRole('link', { name: tab, exact: true }).click();
+    await page.waitForURL(`**/ada/~-/${tab.toLowerCase()}`);
+    await title.waitFor();
+    await page.reload();
+    await title.waitFor();
+  }
+  await page.goto('/ada/~-/tree/jobs');
+  await page.getByRole('link', { name: 'README.md' }).click();
+  await page.waitForURL('**/ada/~-/file/jobs/README.md');
+  await page.getByText('Of the repository').waitFor();
+  for (const path of ['jobs', 'settings']) {
+    await page.goto(`/ada/-/${path}`);
+    await page.getByRole('heading', { level: 1, name: 'ada', exact: true }).waitFor();
+  }
+  visitor.expectQuiet();
+});
+
 test('a repository that is called as a page is called has pages all the same', async () => {
   await using visitor = await visit(browser, app, { as: ada });
   const { page } = visitor;

@@ -1,6 +1,6 @@
 /** What a job says, in GraphQL: its log as it is read, and as it is followed. */
 import { builder } from '../../graphql/builder.ts';
-import type { EndEvent, LogEvent, LogLineEvent, StatusEvent } from '../following.ts';
+import type { EndEvent, LogBatch, LogEvent, LogLineEvent, StatusEvent } from '../following.ts';
 import { JobStatus } from './enums.ts';
 
 export const JobLogEvent = builder.interfaceRef<LogEvent>('JobLogEvent').implement({
@@ -12,6 +12,17 @@ export const JobLogEvent = builder.interfaceRef<LogEvent>('JobLogEvent').impleme
       type: 'SafeInt',
       description:
         'The number of this entry. `jobLog` goes on after it when it is given as `after`.',
+    }),
+  }),
+});
+
+export const JobLogBatch = builder.objectRef<{ entries: LogBatch }>('JobLogBatch').implement({
+  description: "Entries of a job's log that come at once.",
+  fields: (t) => ({
+    entries: t.field({
+      type: [JobLogEvent],
+      description: 'The entries in the order of `seq`, one at least.',
+      resolve: ({ entries }) => [...entries],
     }),
   }),
 });

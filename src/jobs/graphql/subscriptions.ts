@@ -13,7 +13,7 @@ import * as following from '../following.ts';
 import * as jobs from '../jobs.ts';
 import { JobStatus } from './enums.ts';
 import { Job } from './jobs.ts';
-import { JobLogEvent } from './logs.ts';
+import { JobLogBatch, JobLogEvent } from './logs.ts';
 
 const JobEventType = eventTypes<following.JobEventType>('JobEventType', 'What happened to a job.', {
   'job.queued': 'It was created, or is to be tried again.',
@@ -79,18 +79,34 @@ const JobEvent = builder.objectRef<following.JobEvent>('JobEvent').implement({
   }),
 });
 
+const logArgs = builder.args((t) => ({
+  namespace: t.string({ required: true, description: 'The name of the owner.' }),
+  name: t.string({ required: true, description: 'The name of the job.' }),
+  after: t.field({ type: 'SafeInt', description: 'The `seq` of the last entry seen.' }),
+}));
+
+async function* entriesOf(batches: AsyncIterable<following.LogBatch>) {
+  for await (const entries of batches) yield { entries };
+}
+
 builder.subscriptionFields((t) => ({
   jobLog: t.field({
     type: JobLogEvent,
     description: 'The log from its beginning, or after an entry, until the job is over.',
-    args: {
-      namespace: t.arg.string({ required: true, description: 'The name of the owner.' }),
-      name: t.arg.string({ required: true, description: 'The name of the job.' }),
-      after: t.arg({ type: 'SafeInt', description: 'The `seq` of the last entry seen.' }),
-    },
+    args: logArgs,
     subscribe: async (_root, args, { services, viewer }) => {
       const open = await following.followLog(services, viewer, args);
       return endedByReader(open);
+    },
+    resolve: orThrow,
+  }),
+  jobLogBatches: t.field({
+    type: JobLogBatch,
+    description: 'As `jobLog`, with the entries that come at once in one event.',
+    args: logArgs,
+    subscribe: async (_root, args, { services, viewer }) => {
+      const open = await following.followLogBatches(services, viewer, args);
+      return endedByReader((signal) => entriesOf(open(signal)));
     },
     resolve: orThrow,
   }),

@@ -27,12 +27,14 @@ export const LogEntries = graphql(`
 
 export const LogLive = graphql(`
   subscription LogLive($namespace: String!, $name: String!, $after: SafeInt) {
-    jobLog(namespace: $namespace, name: $name, after: $after) {
-      __typename
-      seq
-      ... on LogLine { timestamp message }
-      ... on JobStatusChange { timestamp status }
-      ... on JobLogEnd { status exitCode }
+    jobLogBatches(namespace: $namespace, name: $name, after: $after) {
+      entries {
+        __typename
+        seq
+        ... on LogLine { timestamp message }
+        ... on JobStatusChange { timestamp status }
+        ... on JobLogEnd { status exitCode }
+      }
     }
   }
 `);

@@ -18,6 +18,12 @@ export type Line = Extract<Entry, { __typename: 'LogLine' }>;
 const PIECE = 500;
 /** Some 50 MB at most lines' length. What was looked at longest ago goes first, and is asked for again. */
 const MAX_PIECES = 200;
+/**
+ * How long a page behind others is still sent its lines. Fifty tabs of one browser that were each woken for each line
+ * kept the one in sight waiting.
+ */
+const HIDDEN_MS = 5_000;
+
 export type LogOf = { namespace: string; name: string };
 
 export class LogStore {
@@ -71,32 +77,61 @@ export class LogStore {
     return window?.entries[0]?.seq ?? null;
   }
 
-  /** Reads the newest entries and follows from there. @returns what ends it */
+  /**
+   * Reads the newest entries and follows from there, for as long as the page is looked at: behind others it lets go
+   * after a while, and reads the newest entries again when it is back. @returns what ends it
+   */
   open(): () => void {
     const stopped = new AbortController();
-    void this.#query({ last: PIECE }).then((window) => {
-      if (stopped.signal.aborted || !window) return;
-      this.last = window.lastSeq;
-      for (const entry of window.entries) this.#put(entry);
-      this.isOpen = true;
-      this.#tell();
-      this.#follow();
-    });
+    let timer: ReturnType<typeof setTimeout> | undefined;
+    let paused = false;
+    const looked = () => {
+      clearTimeout(timer);
+      if (document.visibilityState === 'hidden')
+        timer = setTimeout(() => {
+          paused = this.isOpen && this.state !== 'over';
+          if (paused) this.#stop();
+        }, HIDDEN_MS);
+      else if (paused) {
+        paused = false;
+        begin();
+      }
+    };
+    const begin = () =>
+      void this.#newest(stopped.signal).then(() => {
+        if (stopped.signal.aborted || !this.isOpen) return;
+        this.#follow();
+        looked();
+      });
+    document.addEventListener('visibilitychange', looked, { signal: stopped.signal });
+    begin();
     return () => {
       stopped.abort();
+      clearTimeout(timer);
       this.#stop();
     };
   }
 
+  async #newest(stopped: AbortSignal): Promise<void> {
+    const window = await this.#query({ last: PIECE });
+    if (stopped.aborted || !window) return;
+    this.last = Math.max(this.last, window.lastSeq);
+    for (const entry of window.entries) this.#put(entry);
+    this.isOpen = true;
+    this.#tell();
+  }
+
   #follow(): void {
+    this.#stop();
     this.#stop = follow(LogLive, {
       variables: () => ({ ...this.#job, after: this.last }),
-      onData: ({ jobLog: entry }) => {
-        if (entry.__typename === 'JobLogEnd') return;
-        // Sent again after a lost connection, at worst.
-        if (entry.seq <= this.last) return;
-        this.last = entry.seq;
-        this.#put(entry);
+      onData: ({ jobLogBatches: { entries } }) => {
+        for (const entry of entries) {
+          // Sent again after a lost connection, at worst.
+          if (entry.__typename === 'JobLogEnd' || entry.seq <= this.last) continue;
+          this.last = entry.seq;
+          this.#put(entry);
+        }
         this.#tell();
       },
       onState: (state) => {
