@@ -196,6 +196,9 @@ test('what does not sign in is said on the page, and begins no session', async (
 test.each([
   ['//evil.example/x'],
   ['/\\evil.example'],
+  ['/.//evil.example'],
+  ['/x/..//evil.example'],
+  ['/%2e//evil.example'],
   ['https://evil.example'],
   ['javascript:alert(1)'],
   ['/\t/evil.example'],

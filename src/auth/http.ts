@@ -135,13 +135,17 @@ function browserOf(req: Request): Browser {
   return { userAgent: req.get('user-agent') ?? '', ...originOf(req) };
 }
 
+/** Browsers take `//host` and `/\\host` for addresses of other hosts. */
+const PLACE = /^\/(?![/\\])[\x21-\x7e]*$/;
+
 /** A path of this server, to go on to; anything else leads home. */
 function placeOf(to: unknown, { base }: Pick<Services['urls'], 'base'>): string {
   const text = textOf(to);
-  // Browsers take `//host` and `/\host` for addresses of other hosts.
-  if (!/^\/(?![/\\])[\x21-\x7e]*$/.test(text) || !URL.canParse(text, base)) return '/';
-  const url = new URL(text, base);
-  return url.origin === new URL(base).origin ? `${url.pathname}${url.search}` : '/';
+  if (!PLACE.test(text) || !URL.canParse(text, base)) return '/';
+  const { origin, pathname, search } = new URL(text, base);
+  // Looked at again, because the parser makes `//host` of `/.//host`.
+  const place = `${pathname}${search}`;
+  return origin === new URL(base).origin && PLACE.test(place) ? place : '/';
 }
 
 type Shown = { problem?: string; status?: number; requestId?: string };
