@@ -27,7 +27,7 @@ import { type ServerProcess, startServer } from './process.ts';
 import { startS3 } from './s3-server.ts';
 
 /** On two cores that others want too, five start in 10 s. */
-const START_MS = 60_000;
+const START_MS = 120_000;
 const PAGE = readFileSync(join(import.meta.dirname, '../docs/proxy.md'), 'utf8');
 
 export type Role = 'all' | 'serve' | 'work';
