@@ -3,6 +3,7 @@ import { type App, createApp, createWorker } from './app.ts';
 import { type Config, ConfigError, readConfig } from './config.ts';
 import { withDatabase } from './database/patience.ts';
 import { forgetSecrets } from './environment.ts';
+import { giveBackMemory } from './start-memory.ts';
 
 /**
  * A terminal sends Ctrl-C to npm and to us, and npm passes its own on to us: one key arrives twice, milliseconds
@@ -25,6 +26,7 @@ try {
   });
   late.catch(() => {});
   await using app = await Promise.race([starting, late]);
+  using _giving = giveBackMemory();
   await Promise.race([app.failed, stopped]);
 } catch (error) {
   console.error(error instanceof ConfigError ? error.message : error);

@@ -2,7 +2,6 @@
 import { hash } from 'node:crypto';
 import { promisify } from 'node:util';
 import { gzip } from 'node:zlib';
-import { renderGraphiQL } from '@graphql-yoga/render-graphiql';
 import type { Plugin } from 'graphql-yoga';
 import { matches } from '../http/etags.ts';
 import { once } from '../once.ts';
@@ -27,8 +26,9 @@ type Page = {
   headers: Record<string, string>;
 };
 
-/** Made when it is first asked for: few servers ever are. */
+/** Made when it is first asked for: few servers ever are, and the package alone holds 19 MB. */
 const readPage = once(async (): Promise<Page> => {
+  const { renderGraphiQL } = await import('@graphql-yoga/render-graphiql');
   const text = renderGraphiQL({ title: 'Loam', defaultQuery: FIRST_QUERY });
   const start = text.indexOf('<script>', text.indexOf('<div id="root">')) + '<script>'.length;
   const script = text.slice(start, text.lastIndexOf('</script>'));

@@ -14,7 +14,6 @@ import { randomUUID } from 'node:crypto';
 import * as fs from 'node:fs';
 import { mkdir, readdir, readFile, rename, rm, rmdir, stat, writeFile } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
-import isomorphicGit from 'isomorphic-git';
 import { sync, syncTree } from './sync.ts';
 
 export type Person = { name: string; email: string };
@@ -217,6 +216,7 @@ async function writeSkeleton(gitdir: string, defaultBranch: string): Promise<voi
 }
 
 async function commit(gitdir: string, branch: string, first: FirstCommit): Promise<string> {
+  const { default: isomorphicGit } = await import('isomorphic-git');
   const tree = await Promise.all(
     Object.entries(first.files).map(async ([path, text]) => {
       const oid = await isomorphicGit.writeBlob({ fs, gitdir, blob: Buffer.from(text) });

@@ -5,8 +5,7 @@ import { type Config, ConfigError } from '../../config.ts';
 import type { Logger } from '../../log.ts';
 import type { DockerConfig, EngineConfig } from '../../variables/docker.ts';
 import { composed } from './composed.ts';
-import { isEncrypted } from './docker/engine.ts';
-import { type DockerRunner, openDockerRunner } from './docker/runner.ts';
+import type { DockerRunner } from './docker/runner.ts';
 import { type GpuLedger, openGpuLedger } from './gpu-ledger.ts';
 import { openProcessRunner } from './process/runner.ts';
 import { LOCAL, type Runner } from './runner.ts';
@@ -116,6 +115,11 @@ async function openEngine(
 ): Promise<Opened> {
   const { name, network, gpus } = engine;
   const folder = containersOf(config.dataDir);
+  // What speaks to engines takes memory that a server without one has no use for.
+  const [{ openDockerRunner }, { isEncrypted }] = await Promise.all([
+    import('./docker/runner.ts'),
+    import('./docker/engine.ts'),
+  ]);
   const runner = await openDockerRunner({
     dir: name === undefined ? folder : join(config.dataDir, 'engines', name),
     docker: engine,

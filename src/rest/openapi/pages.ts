@@ -2,7 +2,7 @@
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import express, { type RequestHandler, type Router } from 'express';
-import { stringify } from 'yaml';
+import { once } from '../../once.ts';
 import type { Services } from '../../services.ts';
 import type { Endpoint } from '../facade.ts';
 import { otherMethod } from '../methods.ts';
@@ -50,8 +50,11 @@ SwaggerUIBundle({
 export function createReference({ urls }: Services, endpoints: readonly Endpoint[]): Router {
   const document = openApiDocument(endpoints, urls);
   const json = JSON.stringify(document);
-  // Anchors in YAML, where two parts happen to be one object, help no reader.
-  const yaml = stringify(JSON.parse(json), { aliasDuplicateObjects: false });
+  const yaml = once(async () => {
+    const { stringify } = await import('yaml');
+    // Anchors in YAML, where two parts happen to be one object, help no reader.
+    return stringify(JSON.parse(json), { aliasDuplicateObjects: false });
+  });
   // Styles in attributes are Swagger UI's way; requests may go to the address the document names.
   const policy = `default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; connect-src 'self' ${urls.base}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'`;
 
@@ -62,11 +65,17 @@ export function createReference({ urls }: Services, endpoints: readonly Endpoint
       .get(handler)
       .all(otherMethod(['GET']));
   const text =
-    (type: string, body: string): RequestHandler =>
-    (_req, res) =>
-      void res.set('Cache-Control', 'no-cache').type(type).send(body);
+    (type: string, body: () => string | Promise<string>): RequestHandler =>
+    async (_req, res) =>
+      void res
+        .set('Cache-Control', 'no-cache')
+        .type(type)
+        .send(await body());
 
-  serve('/openapi.json', text('application/json', json));
+  serve(
+    '/openapi.json',
+    text('application/json', () => json),
+  );
   serve('/openapi.yaml', text('application/yaml', yaml));
   serve('/docs', (_req, res) => {
     res.set({
@@ -77,7 +86,10 @@ export function createReference({ urls }: Services, endpoints: readonly Endpoint
     });
     res.type('html').send(PAGE);
   });
-  serve('/docs/start.js', text('text/javascript', START));
+  serve(
+    '/docs/start.js',
+    text('text/javascript', () => START),
+  );
   for (const name of ASSETS)
     serve(`/docs/${name}`, (_req, res) =>
       res.sendFile(join(SWAGGER_UI, name), { maxAge: ASSET_SECONDS * 1000 }),
