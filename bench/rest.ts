@@ -1,8 +1,8 @@
 /**
- * `npm run bench:rest [rows]`: a repository, a list of 20 and a job, over REST and GraphQL, against two peers on the same
+ * `npm run bench:rest [--quick] [rows]`: a repository, a list of 20 and a job, over REST and GraphQL, against two peers on the same
  * database in one run: Express and Prisma by hand with the same authentication (`express-prisma.ts`), and `node:http` and
  * `pg` alone without any (`bare-http.ts`). Rounds alternate, so that whatever else the machine does meets all; they begin
- * when the CPU of a request has stopped falling. `rows`: a part of the names of those to be measured.
+ * when the CPU of a request has stopped falling. `rows`: parts of the names of those to be measured.
  *
  * The CPU is that of the server's process, and in brackets with PostgreSQL's, whose processes serve all three in turns.
  */
@@ -14,12 +14,17 @@ import autocannon from 'autocannon';
 import { cpuSecondsOf, cpuSecondsOfAll } from './process.ts';
 import { start } from './script.ts';
 
-const ROUNDS = 7;
-const SECONDS = 2;
+/** For CI: fewer and shorter rounds, which say the ratio to a third. */
+const [, , ...given] = process.argv;
+const IS_QUICK = given.includes('--quick');
+/** Parts of the names of rows. */
+const PARTS = given.filter((one) => one !== '--quick');
+const ROUNDS = IS_QUICK ? 3 : 7;
+const SECONDS = IS_QUICK ? 1 : 2;
 const CONNECTIONS = 8;
 /** Rounds of warming up: until one takes no less than this part of the one before, for each of them. */
 const PLATEAU = 0.95;
-const MAX_WARMING = 8;
+const MAX_WARMING = IS_QUICK ? 3 : 8;
 const TOKEN = 'loam_pat_benchmark_of_rest';
 
 await using cleanup = new AsyncDisposableStack();
@@ -91,7 +96,7 @@ const ROWS: { title: string; path: string; query?: string; variables?: object; a
   ];
 
 for (const { title, path, query, variables, alike } of ROWS) {
-  if (!title.includes(process.argv[2] ?? '')) continue;
+  if (PARTS.length > 0 && !PARTS.some((part) => title.includes(part))) continue;
   const rivals: Rival[] = [
     {
       name: 'loam',
