@@ -152,6 +152,45 @@ test('the cookie counts for the pages of the server alone', async () => {
   expect((await app.anonymous.get(refs, same)).status).toBe(401);
 });
 
+test('the stream that one has reserved is nothing with the cookie of another', async () => {
+  const cookie = await signIn();
+  const others = await signIn((await app.user('mallory')).token ?? '');
+  const from = { origin: app.base, 'loam-page': '1' };
+  const query = `subscription { jobEvents(namespace: "ada") { id } }`;
+  const reserved = await app.anonymous.request('PUT', '/graphql/stream', {
+    headers: { ...from, cookie },
+  });
+  const token = { 'x-graphql-event-stream-token': reserved.text };
+  const listen = { accept: 'text/event-stream' };
+  // Without a stream that is theirs, it is an operation for itself, and there is none.
+  const opened = await app.anonymous.get('/graphql/stream', {
+    ...from,
+    ...token,
+    ...listen,
+    cookie: others,
+  });
+  expect([opened.status, opened.text.includes('event: next')]).toEqual([400, false]);
+  const asked = (as: string) =>
+    app.anonymous.post(
+      '/graphql/stream',
+      { query, extensions: { operationId: '1' } },
+      { ...from, ...token, cookie: as },
+    );
+  expect((await asked(others)).status).toBe(404);
+  const ended = await app.anonymous.request('DELETE', '/graphql/stream?operationId=1', {
+    headers: { ...from, ...token, cookie: others },
+  });
+  expect(ended.status).toBe(404);
+  expect((await asked(cookie)).status).toBe(202);
+  // A stream of REST looks at no cookie.
+  const log = await app.anonymous.get('/ada/job/none/logs?stream=true', {
+    ...from,
+    ...listen,
+    cookie,
+  });
+  expect(log.status).toBe(401);
+});
+
 test('what does not sign in is said on the page, and begins no session', async () => {
   const { body: narrow } = await ada.post('/auth/v1/pat', {
     name: 'narrow',

@@ -135,7 +135,7 @@ function browserOf(req: Request): Browser {
   return { userAgent: req.get('user-agent') ?? '', ...originOf(req) };
 }
 
-/** Browsers take `//host` and `/\\host` for addresses of other hosts. */
+/** Browsers take `//host` and `/\host` for addresses of other hosts. */
 const PLACE = /^\/(?![/\\])[\x21-\x7e]*$/;
 
 /** A path of this server, to go on to; anything else leads home. */

@@ -80,7 +80,12 @@ export function Facts({ job }: { job: JobData }) {
         <Fact name="Memory">{job.memoryGb} GB</Fact>
         <Fact name="Disk">{job.diskGb} GB</Fact>
         <Fact name="Region">{job.region.toLowerCase().replaceAll('_', '-')}</Fact>
-        <Fact name="Timeout">{job.timeoutMinutes} min an attempt</Fact>
+        <Fact name="Timeout">
+          {job.timeoutMinutes % 60 === 0
+            ? `${job.timeoutMinutes / 60} h`
+            : `${job.timeoutMinutes} min`}{' '}
+          an attempt
+        </Fact>
         <Fact name="Retries">
           {job.retryCount} of {job.retries}
         </Fact>
