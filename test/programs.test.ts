@@ -2,10 +2,8 @@
 import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import type { Duplex, Readable } from 'node:stream';
-import { buffer, text } from 'node:stream/consumers';
 import { expect, test } from 'vitest';
-import { detach, type Program, run, runProgram, startProgram } from '../src/processes/starter.ts';
+import { detach, type Program, run, runProgram } from '../src/processes/starter.ts';
 import { eventually } from './harness.ts';
 
 const program = (script: string): Program => ({
@@ -60,45 +58,4 @@ test('when what starts programs is killed, what it ran has failed, what it detac
   await eventually(async () => expect(await readFile(out, 'utf8')).toBe('line\n'));
   process.kill(sleeping);
   await rm(dir, { recursive: true });
-});
-
-test('streams of programs are handed over whole, of many at once, and of those that end at once', async () => {
-  const outputs = await Promise.all(
-    Array.from({ length: 60 }, async (_, i) => {
-      const started = await startProgram(
-        program(`echo ${i} no >&2; head -c ${i * 5_000} /dev/zero`),
-      );
-      const [output, ending] = await Promise.all([
-        buffer(started.stdout as Readable),
-        started.ended,
-      ]);
-      expect(ending).toMatchObject({ code: 0, stderr: `${i} no\n` });
-      return output.length;
-    }),
-  );
-  expect(outputs).toEqual(Array.from({ length: 60 }, (_, i) => i * 5_000));
-  const missing = { ...program(''), file: 'no-such-program' };
-  await expect(startProgram(missing)).rejects.toMatchObject({ code: 'ENOENT' });
-  const talking = await startProgram(program('cat; read -r line <&4; echo "$line" >&3'), {
-    pipes: 2,
-  });
-  const [said, heard] = talking.pipes as [Duplex, Duplex];
-  talking.stdin.end('in');
-  heard.end('answer\n');
-  expect(await Promise.all([text(talking.stdout as Readable), text(said)])).toEqual([
-    'in',
-    'answer\n',
-  ]);
-});
-
-test('a program whose starter is killed goes on, and its streams with it', async () => {
-  const started = await startProgram(program('read -r line; sleep 0.2; echo "$line"'));
-  const ended = expect(started.ended).rejects.toMatchObject({ code: 'EAGAIN' });
-  const starter = Number(Buffer.from((await run('sh', ['-c', 'echo $PPID'])).stdout).toString());
-  process.kill(starter, 'SIGKILL');
-  await ended;
-  started.stdin.end('still here\n');
-  expect(await text(started.stdout as Readable)).toBe('still here\n');
-  const next = await startProgram(program('echo again'));
-  expect(await text(next.stdout as Readable)).toBe('again\n');
 });
