@@ -32,7 +32,7 @@ export function useCurrentInSight<E extends HTMLElement>(): RefObject<E | null> 
   const { pathname } = useLocation();
   useEffect(() => {
     const { current } = list;
-    const link = current?.querySelector<HTMLElement>('[aria-current=page]');
+    const link = current?.querySelector<HTMLElement>('[aria-current=page], [aria-current=true]');
     if (!current || !link) return;
     const { left, right } = link.getBoundingClientRect();
     const box = current.getBoundingClientRect();
@@ -45,9 +45,12 @@ export function useCurrentInSight<E extends HTMLElement>(): RefObject<E | null> 
 /** Pages that belong together, as links. On a small screen they scroll sideways. */
 export function Tabs({
   label,
+  within,
   tabs,
 }: {
   label: string;
+  /** The name of the one that the page is a part of, where it is none of them. */
+  within?: string;
   tabs: (LinkProps & { name: string; count?: number })[];
 }) {
   const list = useCurrentInSight<HTMLElement>();
@@ -58,7 +61,8 @@ export function Tabs({
           <li key={name}>
             <Link
               {...link}
-              className="flex items-center gap-1.5 border-b-2 border-transparent px-3 py-2 text-sm whitespace-nowrap text-dim hover:text-ink aria-[current=page]:border-accent aria-[current=page]:font-medium aria-[current=page]:text-ink"
+              {...(name === within && { 'aria-current': true })}
+              className="flex items-center gap-1.5 border-b-2 border-transparent px-3 py-2 text-sm whitespace-nowrap text-dim hover:text-ink [&[aria-current]]:border-accent [&[aria-current]]:font-medium [&[aria-current]]:text-ink"
             >
               {name}
               {count !== undefined && (

@@ -39,7 +39,10 @@ export default function Commit() {
   const asked = useAsk({ query: CommitQuery, variables });
   const message = asked.data?.repository?.commit?.message;
   return (
-    <RepositoryFrame tab={message === undefined ? shortSha(sha) : subject(message)}>
+    <RepositoryFrame
+      tab={message === undefined ? shortSha(sha) : subject(message)}
+      within="Commits"
+    >
       {() => (
         <Load asked={asked} of={(data) => data.repository?.commit} what="commit">
           {(commit) => (

@@ -47,7 +47,7 @@ export default function FilePage() {
   });
   const { ref } = useSearch({ strict: false }) as Search;
   return (
-    <RepositoryFrame tab={path}>
+    <RepositoryFrame tab={path} within="Files">
       {(of) => (
         <>
           <div className="mb-3 flex flex-wrap items-center gap-3">

@@ -32,11 +32,14 @@ export type RepositoryData = NonNullable<ResultOf<typeof RepositoryQuery>['repos
 /** The title and tabs of a repository. */
 export function RepositoryFrame({
   tab,
+  within,
   actions,
   children,
 }: {
   /** The name of the tab, in the title of the browser. */
   tab: string;
+  /** The page among the repository's own that this one is a part of. */
+  within?: 'Files' | 'Commits';
   actions?: ReactNode;
   children: (repository: RepositoryData, again: () => void) => ReactNode;
 }) {
@@ -62,6 +65,7 @@ export function RepositoryFrame({
           </PageTitle>
           <Tabs
             label={`Pages of ${repository.fullName}`}
+            within={within}
             tabs={[
               {
                 name: 'Files',

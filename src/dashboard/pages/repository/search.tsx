@@ -27,7 +27,7 @@ export default function SearchPage() {
   const { q = '', ref } = useSearch({ strict: false }) as Search;
   const navigate = useNavigate();
   return (
-    <RepositoryFrame tab="Search">
+    <RepositoryFrame tab="Search" within="Files">
       {({ defaultBranch }) => (
         <>
           <search className="mb-6">

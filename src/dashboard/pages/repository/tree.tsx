@@ -16,7 +16,7 @@ export default function Tree() {
   });
   const { ref } = useSearch({ strict: false }) as Search;
   return (
-    <RepositoryFrame tab={path || 'Files'}>
+    <RepositoryFrame tab={path || 'Files'} within="Files">
       {(of) => (
         <>
           <div className="mb-3 flex flex-wrap items-center gap-3">

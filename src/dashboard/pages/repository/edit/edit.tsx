@@ -20,7 +20,7 @@ export default function EditFile() {
   const { _splat: path = '' } = useParams({ from: '/$namespace/$repository/edit/$' });
   const { ref } = useSearch({ strict: false }) as Search;
   return (
-    <RepositoryFrame tab={`Edit ${path}`}>
+    <RepositoryFrame tab={`Edit ${path}`} within="Files">
       {(repository) => {
         const branch = ref || repository.defaultBranch;
         if (!mayWrite(repository))

@@ -8,7 +8,7 @@ import { mayWrite } from './may-write.ts';
 export default function NewFile() {
   const { ref, folder = '' } = useSearch({ strict: false }) as Search;
   return (
-    <RepositoryFrame tab="New file">
+    <RepositoryFrame tab="New file" within="Files">
       {(repository) => {
         const branch = ref || repository.defaultBranch;
         if (!mayWrite(repository))
