@@ -85,6 +85,40 @@ test('any line of a long log is found, linked and searched for', async () => {
   visitor.expectQuiet();
 });
 
+test('a log that grows by thousands of lines a second is never drawn without lines at its end', async () => {
+  const step = 'for (let i = 0; i < 50; i++) console.log("step", ++n, "of the training")';
+  await run('quick', `exec node -e 'let n = 0; setInterval(() => { ${step} }, 10)'`);
+  await using visitor = await visit(browser, app, { as: ada });
+  const { page } = visitor;
+  // In the window as a whole, or what is drawn of it would end before the log does.
+  await page.setViewportSize({ width: 1_280, height: 1_200 });
+  await page.goto('/ada/-/jobs/quick');
+  await page.locator('[data-seq]').first().waitFor();
+  const { drawn, empty, last } = await page.getByRole('log').evaluate(async (log) => {
+    const { bottom } = log.getBoundingClientRect();
+    let drawn = 0;
+    let empty = 0;
+    let last = log.dataset.logLines;
+    while (drawn < 20) {
+      await new Promise(requestAnimationFrame);
+      // A task after the frame: its lines are laid out.
+      await new Promise((resolve) => setTimeout(resolve));
+      if (log.dataset.logLines === last) continue;
+      last = log.dataset.logLines;
+      drawn++;
+      const rows = [...log.querySelectorAll('[data-seq]')].map((row) =>
+        row.getBoundingClientRect(),
+      );
+      if (!rows.some((row) => row.top < bottom - 30 && row.bottom > bottom - 30)) empty++;
+    }
+    return { drawn, empty, last };
+  });
+  expect({ drawn, empty }).toEqual({ drawn: 20, empty: 0 });
+  expect(Number(last)).toBeGreaterThan(500);
+  visitor.expectQuiet();
+  await ada.gql('mutation { cancelJob(input: {namespace: "ada", name: "quick"}) { job { id } } }');
+});
+
 test('a line of ten megabytes, colours without end and a script in a line harm no page', async () => {
   const lines = [
     'head -c 10000000 /dev/zero | tr "\\0" x; echo',

@@ -2,7 +2,7 @@
 import { createHub } from './hub.ts';
 import { type FromPage, SILENT_MS, type ToPage } from './protocol.ts';
 
-/** Many lines of a log come at once: they go over to the page together, still within a frame. */
+/** Of many messages that come at once the first goes over to the page as it comes, the others together, within a frame. */
 const BATCH_MS = 8;
 
 const hub = createHub();
@@ -26,7 +26,7 @@ function serve(port: MessagePort): void {
         const close = hub.open(request, (message) => {
           if (message.kind !== 'live' && message.kind !== 'data') open.delete(id);
           batch.push([id, message]);
-          if (timer === undefined) timer = setTimeout(flush, BATCH_MS);
+          if (timer === undefined) flush();
         });
         open.set(id, close);
         break;
@@ -43,7 +43,10 @@ function serve(port: MessagePort): void {
   function flush(): void {
     port.postMessage(batch);
     batch = [];
-    timer = undefined;
+    timer = setTimeout(() => {
+      timer = undefined;
+      if (batch.length > 0) flush();
+    }, BATCH_MS);
   }
 
   /** Nothing tells a worker that a tab is gone: it says so itself where it can, and else it is silent. */

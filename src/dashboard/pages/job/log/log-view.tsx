@@ -28,6 +28,10 @@ const WINDOW = 500_000;
 const STEP = 100_000;
 const EDGE = 1_000;
 
+/** Beyond what is in sight; who follows the end does not scroll, and each line there would be laid out for nobody. */
+const BUFFER_PX = 400;
+const FOLLOWED_BUFFER_PX = 4 * ROW_PX;
+
 type Place = { seq: number; align: 'center' | 'start' };
 
 export function LogView({
@@ -80,10 +84,16 @@ export function LogView({
     }
   }
 
-  /** Set at once: the list's own way waits for lines to be measured, and they come faster than that. */
+  /**
+   * Set at once: the list's own way waits for lines to be measured, and they come faster than that. The list is told in
+   * the same frame; the browser tells it in the next, and until then there would be no lines where one looks.
+   */
   function stayAtEnd(): void {
     const { current } = scroller;
-    if (current && follows) current.scrollTop = current.scrollHeight;
+    if (!current || !follows) return;
+    const before = current.scrollTop;
+    current.scrollTop = current.scrollHeight;
+    if (current.scrollTop !== before) current.dispatchEvent(new Event('scroll'));
   }
 
   function goToEnd(): void {
@@ -223,7 +233,7 @@ export function LogView({
               ref={list}
               data={{ length }}
               itemSize={ROW_PX}
-              bufferSize={400}
+              bufferSize={follows ? FOLLOWED_BUFFER_PX : BUFFER_PX}
               onScroll={scrolled}
               onResize={stayAtEnd}
             >
