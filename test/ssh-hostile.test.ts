@@ -168,11 +168,11 @@ type Inner = {
 };
 
 /** Opens a session and asks for nothing in it. Null: it is refused. */
-function session(client: Inner): Promise<ssh2.ClientChannel | null> {
+function session(client: Inner, packet = 2 ** 15): Promise<ssh2.ClientChannel | null> {
   const { promise, resolve } = Promise.withResolvers<ssh2.ClientChannel | null>();
   const opened = (error: unknown, channel: ssh2.ClientChannel) => resolve(error ? null : channel);
   const id = client._chanMgr.add(Object.assign(opened, { type: 'session' }));
-  client._protocol.session(id, 2 ** 21, 2 ** 15);
+  client._protocol.session(id, 2 ** 21, packet);
   return promise;
 }
 
@@ -227,6 +227,14 @@ test('sessions of a connection are few, also without a command, and soon over th
   expect(running.closed).toBe(false);
   client.end();
   await once(client, 'close');
+});
+
+test('a client that takes packets of nothing is gone before anything is sent', async () => {
+  const client = await logIn();
+  const closed = once(client, 'close');
+  session(client, 0);
+  await closed;
+  await answers();
 });
 
 /** What the server says to `first`, as the process that speaks SSH would say it. */

@@ -102,6 +102,37 @@ test('protocol version 2, shallow and partial', async () => {
   expect(await adas.git('part', 'show', 'HEAD:3.txt')).toBe('3'.repeat(100));
 });
 
+test('a client gets AES-GCM where it can, else what it asks for, and keys may be exchanged midway', async () => {
+  await repository('ciphers');
+  await adas.git('.', 'clone', '-q', adas.url('ada/ciphers'), 'ciphers');
+  // More than the stock client's window, and of no even length.
+  const sha = await workspace.commit('ciphers', { 'a.bin': randomBytes(9_000_011) });
+  await adas.git('ciphers', 'push', '-q', 'origin', 'HEAD:main');
+  for (const [option, used] of [
+    ['', 'aes128-gcm@openssh.com'],
+    ['-c aes256-gcm@openssh.com', 'aes256-gcm@openssh.com'],
+    ['-c aes128-ctr', 'aes128-ctr'],
+    ['-c aes256-ctr,aes256-gcm@openssh.com', 'aes256-gcm@openssh.com'],
+    ['-o RekeyLimit=1M', 'aes128-gcm@openssh.com'],
+    ['-c aes192-ctr -o RekeyLimit=1M', 'aes192-ctr'],
+  ] as const) {
+    const options = adas.options.map((one) => (one === 'LogLevel=ERROR' ? 'LogLevel=DEBUG1' : one));
+    const command = ['ssh', option, ...options].join(' ');
+    const folder = `with ${option}`;
+    const { code, stderr } = await workspace.try(
+      '.',
+      ...['-c', `core.sshCommand=${command}`],
+      ...['clone', '-q', adas.url('ada/ciphers'), folder],
+    );
+    expect(code, stderr).toBe(0);
+    expect(stderr, option).toContain(`kex: server->client cipher: ${used} `);
+    const exchanges = stderr.match(/debug1: SSH2_MSG_NEWKEYS received/g)?.length ?? 0;
+    expect(exchanges, option).toBeGreaterThanOrEqual(option.includes('Rekey') ? 3 : 1);
+    expect(await workspace.git(folder, 'rev-parse', 'HEAD')).toBe(sha);
+    await workspace.git(folder, 'fsck', '--strict');
+  }
+});
+
 test('every type of key opens the same account', async () => {
   for (const type of [
     ['rsa', '-b', '2048'],

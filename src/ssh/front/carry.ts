@@ -1,6 +1,6 @@
 /** The streams of one command, between its client and the server that runs it. */
 import { connect, type Socket } from 'node:net';
-import type { ServerChannel } from 'ssh2';
+import type { Connection, ServerChannel } from 'ssh2';
 import {
   type Exit,
   FrameReader,
@@ -10,15 +10,16 @@ import {
   type Opening,
   writeBytes,
 } from '../frames.ts';
+import { type Line, openLine } from './line.ts';
+import { packetsOf } from './packets.ts';
 
 /** More than this, and what is made for a client waits until it takes some. */
 const FULL = 2 ** 20;
-/** What is read at once of a line: twice what git writes at once. */
-const LINE_BYTES = 2 ** 17;
 /** Much shorter than the silence after which the server ends a command. */
 const MOVED_MS = 2_000;
 
 type Carried = {
+  client: Connection;
   channel: ServerChannel;
   socket: Socket;
   gateway: string;
@@ -31,25 +32,34 @@ type Carried = {
 
 /** Carries them until the client has closed the channel; then `done` is called. */
 export function carry(
-  { channel, socket, gateway, opening, stalledMs, stalled }: Carried,
+  { client, channel, socket, gateway, opening, stalledMs, stalled }: Carried,
   done: () => void,
 ): void {
   const server = connect(gateway);
   /** Where the output comes from when it comes without frames. */
-  let line: Socket | undefined;
+  let line: Line | undefined;
+  const packets = packetsOf(client, channel, socket);
   let isOver = false;
   let isFull = false;
   /** What the program ended with, while its last bytes are still on their way. */
   let ending: Exit | undefined;
   let watch: NodeJS.Timeout | undefined;
   /** Both have to have room: the client's window, and the connection. */
-  const hasRoom = () => !channel.writableNeedDrain && socket.writableLength < FULL;
+  const hasRoom = () => !line?.kept && !channel.writableNeedDrain && socket.writableLength < FULL;
+  /** Changes with what the client takes: what its window keeps back waits here, else it waits in the connection. */
+  const sent = () => {
+    if (line?.kept) return `of the line ${line.passed}`;
+    if (channel.writableLength > 0) return `${channel.writableLength} left in the channel`;
+    return `${socket.bytesWritten - socket.writableLength}`;
+  };
   const release = () => {
     clearInterval(watch);
+    packets.onRoom(undefined);
     channel.off('drain', goOn);
     socket.off('drain', goOn);
   };
   const goOn = () => {
+    if (socket.writableLength < FULL) line?.goOn();
     if (!hasRoom()) return;
     isFull = false;
     release();
@@ -61,13 +71,17 @@ export function carry(
     socket.cork();
     to.write(piece);
     socket.uncork();
+    pauseWhenFull();
+  };
+  const pauseWhenFull = () => {
     // Of what came with this piece more may follow before the pause.
     if (isFull || hasRoom()) return;
     isFull = true;
     server.pause();
     line?.pause();
     // A paused socket does not see that the server has ended the command, so it is seen here that nothing goes on.
-    watch = watchProgress({ channel, socket }, stalledMs, stalled);
+    watch = watchProgress(sent, stalledMs, stalled);
+    packets.onRoom(goOn);
     channel.on('drain', goOn);
     socket.on('drain', goOn);
   };
@@ -78,40 +92,33 @@ export function carry(
     server.end();
     channel.exit(code);
     // A slow client may need minutes for what waits for it. It closes the channel when it has everything.
-    watch = watchProgress({ channel, socket }, stalledMs, stalled);
+    watch = watchProgress(sent, stalledMs, stalled);
     channel.end();
     // Of a channel that waits for the server the library would not tell that the client has closed it.
     channel.resume();
   };
-  const openLine = ({ ticket }: LineRequest) => {
-    const buffer = Buffer.allocUnsafeSlow(LINE_BYTES);
-    const callback = (bytes: number) => {
-      const piece = buffer.subarray(0, bytes);
-      // What the window has room for the library copies at once; the rest it keeps, while this is read into again.
-      const isCopied = channel.writableLength === 0 && windowOf(channel) >= bytes;
-      give(channel, isCopied ? piece : Buffer.from(piece));
-      return true;
-    };
-    const own = connect({ path: gateway, onread: { buffer, callback } });
-    line = own;
-    own.write(jsonFrame('ticket', { ticket } satisfies LineRequest));
-    // Why it broke off the server knows, which says how the command ended.
-    own.on('error', () => {});
+  const beginLine = (request: LineRequest) => {
     let most = 0;
     const telling = setInterval(() => {
-      const taken = own.bytesRead - channel.writableLength - socket.writableLength;
+      const taken = own.passed - channel.writableLength - socket.writableLength;
       if (taken > most && server.writable) server.write(jsonFrame('moved', null));
       most = Math.max(most, taken);
     }, MOVED_MS);
-    own.once('close', () => {
-      clearInterval(telling);
-      if (ending) end(ending.code);
+    const own = openLine({
+      ...{ gateway, request, channel, packets },
+      write: (piece) => give(channel, piece),
+      read: pauseWhenFull,
+      closed() {
+        clearInterval(telling);
+        if (ending) end(ending.code);
+      },
     });
+    line = own;
   };
   const reader = new FrameReader({
     bytes: (kind, piece) => give(kind === 'data' ? channel : channel.stderr, piece),
     json(kind, value) {
-      if (kind === 'line' && !line && !isOver) openLine(value as LineRequest);
+      if (kind === 'line' && !line && !isOver) beginLine(value as LineRequest);
       if (kind !== 'exit') return;
       ending = value as Exit;
       if (!line || line.closed) end(ending.code);
@@ -152,22 +159,8 @@ export function carry(
   });
 }
 
-/** How much the client takes now. */
-function windowOf(channel: ServerChannel): number {
-  return (channel as unknown as { outgoing: { window: number } }).outgoing.window;
-}
-
-/** Calls `stalled` when a channel that is full, or its connection, has sent nothing within `ms`. */
-function watchProgress(
-  { channel, socket }: Pick<Carried, 'channel' | 'socket'>,
-  ms: number,
-  stalled: () => void,
-): NodeJS.Timeout {
-  // What the window keeps back waits in the channel, else it waits in the connection.
-  const sent = () =>
-    channel.writableLength > 0
-      ? -channel.writableLength
-      : socket.bytesWritten - socket.writableLength;
+/** Calls `stalled` when `sent` has not changed within `ms`. */
+function watchProgress(sent: () => string, ms: number, stalled: () => void): NodeJS.Timeout {
   let before = sent();
   return setInterval(() => {
     const now = sent();

@@ -19,6 +19,9 @@ const MAX_LOGIN_BYTES = 128 * 1024;
 const MAX_UNSENT = 8 * 2 ** 20;
 /** What may have come and not been taken by the server; the window is 2 MiB. */
 const MAX_UNREAD = 4 * 2 ** 20;
+/** Data in one packet to a client: what all know take that much, and without any the library would never end. */
+const LEAST_PACKET = 1_024;
+const LARGEST_PACKET = 32 * 1_024;
 const ANSWER_MS = 10_000;
 
 export type Owner = {
@@ -133,6 +136,10 @@ export function serveConnection(
     let protocol: string | undefined;
     let channel: ServerChannel | undefined;
     let isClosed = false;
+    const { outgoing } = infoOf(session);
+    const isWorthIt = outgoing.packetSize >= LEAST_PACKET;
+    if (!isWorthIt) refuse('a client takes no packets worth sending');
+    outgoing.packetSize = Math.max(LEAST_PACKET, Math.min(outgoing.packetSize, LARGEST_PACKET));
     sessions.add(session);
     const release = () => {
       if (isClosed && !(channel && channels.has(channel))) sessions.delete(session);
@@ -175,7 +182,8 @@ export function serveConnection(
       const opening = { credential: known.id, command, address, ...(protocol && { protocol }) };
       const stalled = () => refuse('a client has taken nothing for too long');
       const { stalledMs } = limits;
-      carry({ channel: own, socket, gateway: owner.gateway, opening, stalledMs, stalled }, done);
+      const streams = { client, channel: own, socket, gateway: owner.gateway };
+      carry({ ...streams, opening, stalledMs, stalled }, done);
     }
   }
 }
@@ -190,11 +198,15 @@ function forget(client: Connection, session: Session): void {
     _protocol: { channelClose(id: number): void };
     _sock: Socket;
   };
-  const { incoming, outgoing } = (
-    session as unknown as { _chanInfo: Record<'incoming' | 'outgoing', { id: number }> }
-  )._chanInfo;
+  const { incoming, outgoing } = infoOf(session);
   _chanMgr.remove(incoming.id);
   if (_sock.writable) _protocol.channelClose(outgoing.id);
+}
+
+type Direction = { id: number; packetSize: number };
+
+function infoOf(session: Session): Record<'incoming' | 'outgoing', Direction> {
+  return (session as unknown as { _chanInfo: ReturnType<typeof infoOf> })._chanInfo;
 }
 
 /** @throws Error when the server does not answer */
