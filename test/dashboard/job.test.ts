@@ -69,6 +69,12 @@ test('any line of a long log is found, linked and searched for', async () => {
       .toBeLessThan(2);
     expect(await page.getByRole('button', { name: 'To the end' }).count()).toBe(0);
   }
+  // For a picture of the whole page the browser scrolls it to its beginning.
+  await page.screenshot({ fullPage: true });
+  await expect
+    .poll(() => page.getByText('line number 30000', { exact: true }).isVisible())
+    .toBe(true);
+  expect(await page.getByRole('button', { name: 'To the end' }).count()).toBe(0);
 
   await page.getByLabel('Search the log').fill('number 123');
   await page.getByText(/^1 of 100\+$/).waitFor();

@@ -55,7 +55,7 @@ export function Tabs({
 }) {
   const list = useCurrentInSight<HTMLElement>();
   return (
-    <nav ref={list} aria-label={label} className="mb-6 overflow-x-auto border-b border-line">
+    <nav ref={list} aria-label={label} className="sideways mb-6 border-b border-line">
       <ul className="flex gap-1">
         {tabs.map(({ name, count, ...link }) => (
           <li key={name}>

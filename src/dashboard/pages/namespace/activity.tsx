@@ -2,6 +2,7 @@ import { Link, useSearch } from '@tanstack/react-router';
 import { useEffect, useRef } from 'react';
 import { graphql } from '../../graphql/graphql.ts';
 import { useFollow } from '../../live/follow.ts';
+import { ButtonLink } from '../../ui/button.tsx';
 import { Empty } from '../../ui/empty.tsx';
 import { words } from '../../ui/format.ts';
 import { LiveDot } from '../../ui/live-dot.tsx';
@@ -115,6 +116,9 @@ function Events({ namespace }: { namespace: string }) {
           nodes.length === 0 ? (
             <Empty title="Nothing has happened yet" level={3}>
               <p>What happens to repositories and jobs of {namespace} is shown here.</p>
+              <ButtonLink to="/new/repository" search={{ namespace }}>
+                New repository
+              </ButtonLink>
             </Empty>
           ) : (
             <>

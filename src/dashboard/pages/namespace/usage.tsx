@@ -1,6 +1,7 @@
 import { useNavigate, useSearch } from '@tanstack/react-router';
 import { lazy, Suspense, useMemo } from 'react';
 import { graphql } from '../../graphql/graphql.ts';
+import { ButtonLink } from '../../ui/button.tsx';
 import { Empty } from '../../ui/empty.tsx';
 import { Checkbox, Field, Input, Select } from '../../ui/field.tsx';
 import { count, duration, money } from '../../ui/format.ts';
@@ -102,6 +103,9 @@ function Usage({ namespace, isAdmin }: { namespace: string; isAdmin: boolean }) 
             return (
               <Empty title="No job ran in these days">
                 <p>What jobs use, and what that costs, is shown here. Days are in UTC.</p>
+                <ButtonLink to="/new/job" search={{ namespace }}>
+                  New job
+                </ButtonLink>
               </Empty>
             );
           return (

@@ -2,6 +2,7 @@ import { useState } from 'react';
 import { useAct } from '../../graphql/act.ts';
 import { graphql, type ResultOf } from '../../graphql/graphql.ts';
 import { Button } from '../../ui/button.tsx';
+import { Lines } from '../../ui/copy.tsx';
 import { Confirm } from '../../ui/dialog.tsx';
 import { Empty } from '../../ui/empty.tsx';
 import { Load, useAsk } from '../../ui/load.tsx';
@@ -58,6 +59,12 @@ export default function ApiKeysPage() {
               <Button look="primary" onClick={() => setMaking(true)}>
                 New API key
               </Button>
+              <p>Or from a terminal:</p>
+              <div>
+                <Lines
+                  text={`curl -H "Authorization: Bearer $LOAM_TOKEN" -H 'Content-Type: application/json' \\\n  ${location.origin}/auth/v1/api_keys \\\n  -d '{"name":"ci"}'`}
+                />
+              </div>
             </Empty>
           ) : (
             <>

@@ -43,7 +43,7 @@ export function SettingsFrame({
   const refused = operator && !start.viewer.operator;
   return (
     <div className="gap-10 lg:grid lg:grid-cols-[12rem_1fr]">
-      <nav ref={list} aria-label="Settings" className="mb-6 overflow-x-auto lg:mb-0">
+      <nav ref={list} aria-label="Settings" className="sideways mb-6 lg:mb-0">
         <Sections name="My settings" sections={MINE} />
         {start.viewer.operator && <Sections name="This server" sections={OF_THE_SERVER} />}
       </nav>
@@ -75,7 +75,9 @@ function Sections({
 }) {
   return (
     <>
-      <p className="mt-2 mb-1 px-3 text-xs font-semibold text-dim lg:mt-4 lg:first:mt-1">{name}</p>
+      <p className="sticky left-0 mt-2 mb-1 w-fit px-3 text-xs font-semibold text-dim lg:mt-4 lg:first:mt-1">
+        {name}
+      </p>
       <ul className="flex gap-0.5 lg:flex-col">
         {sections.map(([to, label]) => (
           <li key={to}>

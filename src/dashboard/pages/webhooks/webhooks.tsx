@@ -1,6 +1,7 @@
 import { Link } from '@tanstack/react-router';
 import { graphql } from '../../graphql/graphql.ts';
 import { ButtonLink } from '../../ui/button.tsx';
+import { Lines } from '../../ui/copy.tsx';
 import { Empty } from '../../ui/empty.tsx';
 import { Load, useAsk } from '../../ui/load.tsx';
 import { Paging, useAfter } from '../../ui/paging.tsx';
@@ -38,6 +39,15 @@ export default function WebhooksPage() {
   );
 }
 
+function example(namespace: string): string {
+  return JSON.stringify({
+    name: 'chat',
+    url: 'https://example.org/loam',
+    event_types: ['job.completed', 'job.failed'],
+    namespaces: [namespace],
+  });
+}
+
 function List({ namespace }: { namespace: string }) {
   const after = useAfter();
   const asked = useAsk({ query: WebhooksQuery, variables: { namespace, after } });
@@ -53,6 +63,12 @@ function List({ namespace }: { namespace: string }) {
           <Empty title="No webhook yet">
             <p>A webhook tells an HTTPS endpoint of yours about jobs and repositories.</p>
             {create}
+            <p>Or from a terminal:</p>
+            <div>
+              <Lines
+                text={`curl -H "Authorization: Bearer $LOAM_TOKEN" -H 'Content-Type: application/json' \\\n  ${location.origin}/auth/v1/seed/webhooks \\\n  -d '${example(namespace)}'`}
+              />
+            </div>
           </Empty>
         ) : (
           <>

@@ -101,7 +101,7 @@ export function LogView({
     setFollows(true);
   }
 
-  // Another height of the window moves the end, and scrolls where nobody has scrolled.
+  // Another size of the window moves the end, and scrolls where nobody has scrolled; a picture of the whole page too, which leaves the size as it was.
   const atEnd = useRef(stayAtEnd);
   atEnd.current = stayAtEnd;
   const isEmpty = store.last === 0;
@@ -109,7 +109,12 @@ export function LogView({
     if (isEmpty || !scroller.current) return;
     const observer = new ResizeObserver(() => atEnd.current());
     observer.observe(scroller.current);
-    return () => observer.disconnect();
+    const resized = () => atEnd.current();
+    addEventListener('resize', resized);
+    return () => {
+      observer.disconnect();
+      removeEventListener('resize', resized);
+    };
   }, [isEmpty]);
 
   // The end is where it is after the new lines are laid out.
