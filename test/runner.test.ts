@@ -9,7 +9,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
 import { composed } from '../src/jobs/runners/composed.ts';
 import type { NetworkMode } from '../src/jobs/runners/process/network.ts';
-import { markedPids } from '../src/jobs/runners/process/proc.ts';
+import { descendants } from '../src/jobs/runners/process/proc.ts';
 import { openProcessRunner } from '../src/jobs/runners/process/runner.ts';
 import type { Handle, Outcome } from '../src/jobs/runners/runner.ts';
 import { BUSYBOX, docker, dockerRunner } from './docker.ts';
@@ -117,11 +117,38 @@ describe('process, in a sandbox', () => {
   test('an attempt that is not started leaves nothing of the network that was opened for it', async (ctx) => {
     needs(ctx, 'bubblewrap', 'slirp4netns');
     await using made = await processRunner();
-    const spec = attemptSpec('echo never');
-    const handle = await made.runner.prepare(spec, never);
-    await eventually(() => expect(markedPids(spec.id)).not.toEqual([]));
+    const before = networks();
+    const handle = await made.runner.prepare(attemptSpec('echo never'), never);
+    const opened = () => networks().filter((pid) => !before.includes(pid));
+    await eventually(() => expect(opened()).not.toEqual([]));
     await made.runner.remove(handle);
-    await eventually(() => expect(markedPids(spec.id)).toEqual([]));
+    await eventually(() => expect(opened()).toEqual([]));
+  });
+
+  test('an attempt has the network of the one before where that has sent nothing, and not otherwise', async (ctx) => {
+    needs(ctx, 'bubblewrap', 'slirp4netns');
+    await using made = await processRunner();
+    const run = async (command: string) => {
+      const { handle, outcome } = await runToEnd(made.runner, attemptSpec(command));
+      expect(outcome).toMatchObject({ exitCode: 0 });
+      await made.runner.remove(handle);
+    };
+    const socket = (code: string) => `perl -MIO::Socket::INET -e 'IO::Socket::INET->${code}'`;
+    const listen = socket('new(LocalPort => 7000, Listen => 1) or die');
+    for (const to of ['127.0.0.1', '10.0.2.2']) {
+      // The first shim has compiled its source, which leaves it too large. Listening sends nothing.
+      const before = await eventually(async () => {
+        await run(listen);
+        const open = networks();
+        await run('true');
+        expect(open).not.toEqual([]);
+        expect(networks()).toEqual(open);
+        return open;
+      });
+      await run(socket(`new(Proto => "udp", PeerAddr => "${to}:9")->send("x")`));
+      const left = () => networks().filter((pid) => before.includes(pid));
+      await eventually(() => expect(left()).toHaveLength(before.length - 1));
+    }
   });
 
   test('SIGTERM reaches the whole tree; what ignores it is killed after the grace period', async (ctx) => {
@@ -239,6 +266,17 @@ test('what is meant for an attempt that has ended leaves the next one of its shi
   await writeFile(join(made.dir, String(handle.attempt), 'work/go'), '');
   expect(await runner.wait(handle, never)).toMatchObject({ kind: 'exited', exitCode: 4 });
 });
+
+/** What carries the traffic of jobs of this process. */
+function networks(): number[] {
+  return descendants(process.pid).filter((pid) => {
+    try {
+      return readFileSync(`/proc/${pid}/cmdline`, 'latin1').startsWith('slirp4netns');
+    } catch {
+      return false;
+    }
+  });
+}
 
 function shimPid(dir: string, { attempt }: Handle): number {
   return JSON.parse(readFileSync(join(dir, String(attempt), 'claim'), 'utf8')).pid;

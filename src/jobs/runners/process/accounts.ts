@@ -38,7 +38,7 @@ export type Accounts = {
   /** Two ids for the attempt in this folder, which exists; the same ones when it has some already. */
   reserve(folder: string): Promise<Account>;
   /** Gives those of one folder, which this process has reserved, to another that has none. */
-  move(from: string, to: string): Promise<Account>;
+  move(from: string, to: string): Account;
   of(folder: string): Promise<Account | undefined>;
   /** Kills what runs under the attempt's ids. */
   end(folder: string): Promise<void>;
@@ -112,7 +112,7 @@ export async function openAccounts(
 
   return {
     of,
-    async move(from, to) {
+    move(from, to) {
       const account = given.get(from);
       if (!account) throw new Error(`${from} has no user ids`);
       // In one step, or they could be another's in between.

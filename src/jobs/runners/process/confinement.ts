@@ -106,7 +106,7 @@ export async function findConfinement(options: ConfinementOptions): Promise<Conf
   /** One account, which a network that was opened ahead has already. */
   async function reserveAccount(place: string, from?: string): Promise<Account | undefined> {
     if (from === undefined) return accounts?.reserve(place);
-    const account = await accounts?.move(from, place);
+    const account = accounts?.move(from, place);
     rmdirSync(from);
     return account;
   }
@@ -131,6 +131,12 @@ export async function findConfinement(options: ConfinementOptions): Promise<Conf
         mkdirSync(place);
         const account = (await accounts?.reserve(place)) ?? null;
         return { place, network: internetFor(account).spec };
+      },
+      keep(ended) {
+        const place = join(ahead, String(aheadCount++));
+        mkdirSync(place);
+        accounts?.move(join(dir, ended), place);
+        return place;
       },
       async release(place) {
         await accounts?.release(place);

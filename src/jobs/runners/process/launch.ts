@@ -63,7 +63,9 @@ export async function launch(work: {
 }): Promise<Launched> {
   const { attempt, command, prefix, dir, out, err, connected } = work;
   const env = environmentOf(attempt);
-  const network = command.network && (await (connected ?? openNetwork(command.network, env)));
+  // Without the attempt's mark: the next one may have it, and what ends this one's processes must spare it.
+  const network =
+    command.network && (await (connected ?? openNetwork(command.network, environmentOf())));
   const [program = '', ...args] = [...prefix, ...(network?.enter ?? []), ...command.argv];
   const inSandbox = command.setup !== null;
   const files = [

@@ -130,7 +130,7 @@ async function takeOrders(dir: string): Promise<void> {
       network = undefined;
       if (order.order === 'disconnect') continue;
       isAhead = order.attempt === undefined;
-      network = openNetwork(order.network, environmentOf(order.attempt));
+      network = openNetwork(order.network, environmentOf());
       // Whoever starts the work hears of it.
       network.catch(() => {});
       continue;
@@ -142,11 +142,21 @@ async function takeOrders(dir: string): Promise<void> {
       await close();
       network = undefined;
     }
-    if (!(await run(join(dir, order.attempt), network))) break;
-    network = undefined;
-    say('free');
+    const after = await run(join(dir, order.attempt), network);
+    if (!after.fit) break;
+    ({ network } = after);
+    // Nobody has it any more: it is as good as one that was opened ahead.
+    isAhead = network !== undefined;
+    say(network ? 'free connected' : 'free');
   }
   await close();
+}
+
+function isRemoved(group: Cgroup): Promise<boolean> {
+  return removeGroup(group).then(
+    () => true,
+    () => false,
+  );
 }
 
 function isOpen({ open }: Network): boolean {
@@ -157,8 +167,11 @@ function say(word: ShimWord): void {
   process.stdout.write(`${word}\n`);
 }
 
-/** @returns whether we can take another attempt: not when this one is another shim's */
-async function run(dir: string, network?: Promise<Network>): Promise<boolean> {
+/** `fit`: we can take another attempt. `network`: it has one that the attempt has not used. */
+type After = { fit: boolean; network?: Promise<Network> };
+
+/** We take no other when this one is another shim's. */
+async function run(dir: string, network?: Promise<Network>): Promise<After> {
   let early: 'TERM' | 'KILL' | undefined;
   current = {
     stop(how) {
@@ -166,7 +179,7 @@ async function run(dir: string, network?: Promise<Network>): Promise<boolean> {
     },
   };
   try {
-    if (!claim(join(dir, 'claim'))) return false;
+    if (!claim(join(dir, 'claim'))) return { fit: false };
   } catch (error) {
     process.exit(isFull(error) ? DISK_FULL : 1);
   }
@@ -184,13 +197,13 @@ async function run(dir: string, network?: Promise<Network>): Promise<boolean> {
   }
 }
 
-/** @returns whether all of it has ended by itself, and left us as we were */
+/** We are fit for another when all of it has ended by itself, and left us as we were. */
 async function lookAfter(
   dir: string,
   startedAt: number,
   early: () => 'TERM' | 'KILL' | undefined,
   connected?: Promise<Network>,
-): Promise<boolean> {
+): Promise<After> {
   const at = (name: string) => join(dir, name);
   const spec: ShimSpec = JSON.parse(readFileSync(at('spec.json'), 'utf8'));
   unlinkSync(at('spec.json'));
@@ -226,7 +239,9 @@ async function lookAfter(
   };
   end = kill;
   for (const { writer } of outputs) closeSync(writer);
-  void network?.broken.then((why) => log.note(`The network of this job has failed: ${why}`));
+  void network?.broken.then((why) => {
+    if (!isOver) log.note(`The network of this job has failed: ${why}`);
+  });
   // The server records that meanwhile, which takes as long as a sandbox.
   say('started');
   void up.then(() => {
@@ -257,7 +272,7 @@ async function lookAfter(
     void watchMemory(tree.pids, spec.memory.bytes, watching.signal).then(endFor);
 
   /** `ran`: what ended was the command, and not the sandbox before it. */
-  const over = async (exitCode: number, ran: boolean): Promise<boolean> => {
+  const over = async (exitCode: number, ran: boolean): Promise<After> => {
     isOver = true;
     clearTimeout(timeout);
     clearTimeout(ending);
@@ -275,12 +290,16 @@ async function lookAfter(
     const code = killing || (stopped && !ran) ? KILLED : exitCode;
     const reason = verdict?.reason ?? memory;
     await writeEnd(dir, { exitCode: code, timedOut, startedAt, endedAt, unstartable, reason });
-    network?.close();
-    // There may be no server any more that would; what cannot be removed now is left to one.
-    if (spec.cgroup) await removeGroup(spec.cgroup).catch(() => {});
-    log.close();
     const isOwn = spec.command.setup !== null || spec.command.uid !== null;
-    return ran && !stopped && isOwn && process.memoryUsage.rss() < MOST_MEMORY;
+    const fit = ran && !stopped && isOwn && process.memoryUsage.rss() < MOST_MEMORY;
+    if (!fit || !spec.cgroup) network?.close();
+    // There may be no server any more that would; what cannot be removed now is left to one.
+    const isGone = spec.cgroup !== null && (await isRemoved(spec.cgroup));
+    log.close();
+    // The kernel removes no group that has processes, so nothing of the attempt is in the network any more.
+    const stays = fit && isGone && network?.isUnused();
+    if (!stays) network?.close();
+    return stays && network ? { fit, network: Promise.resolve(network) } : { fit };
   };
   const before = early();
   if (before) stop(before);

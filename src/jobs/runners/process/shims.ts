@@ -2,8 +2,8 @@
  * Starts shims, each in a session of its own, so that it outlives this server, and gives them attempts.
  *
  * Node's own start is most of what a job would wait for here (65 of 110 ms), and a third of the CPU time that a short job
- * takes. So a shim whose attempt is over takes the next one, and from the first job on one is kept that waits for it. A
- * shim has one attempt at a time. It hears of the next one on its standard input, which ends with the starter of this
+ * takes. So a shim whose attempt is over takes the next one, with its network and its user where nothing was ever sent
+ * over that, and from the first job on one is kept that waits for it. A shim has one attempt at a time. It hears of the next one on its standard input, which ends with the starter of this
  * server (`starter.ts`): then it ends with the attempt that it has, or at once. It has the code that this server has,
  * also when the files were replaced since.
  */
@@ -40,8 +40,8 @@ export type ShimOrder =
   | { order: 'disconnect' }
   | { order: 'start'; attempt: string };
 
-/** A line of its output: the work is being started; it is over, and the shim can take the next attempt. */
-export type ShimWord = 'started' | 'free';
+/** A line of its output: the work is being started; it is over, and the shim can take the next attempt, with its network. */
+export type ShimWord = 'started' | 'free' | 'free connected';
 
 export type Shims = AsyncDisposable & {
   /** Gives the attempt the shim that has opened a network ahead. @returns for which folder it was reserved */
@@ -68,9 +68,12 @@ type Shim = {
   started: PromiseWithResolvers<void>;
   /** Settles when it has no attempt any more. */
   free: PromiseWithResolvers<void>;
-  /** As JSON: the network that it has opened ahead, as long as it was not given away. */
+  /** As JSON: the network that it was told to open last. */
   network?: string;
 };
+
+/** A shim without an attempt that has a network, and the folder that this is reserved for. */
+type Ready = { shim: Shim; place: string; unused: NodeJS.Timeout };
 
 /** What a network that is opened ahead is reserved for, until an attempt takes it. */
 export type Ahead = { place: string; network: NetworkSpec };
@@ -79,6 +82,8 @@ export type Ahead = { place: string; network: NetworkSpec };
 export type Aheads = {
   /** Null: jobs have no networks of their own here. */
   reserve(): Promise<Ahead | null>;
+  /** For what an attempt has had that has ended, and still has. @returns the folder */
+  keep(attempt: string): string;
   release(place: string): Promise<void>;
 };
 
@@ -100,13 +105,12 @@ export async function openShims(
   const connected = new Map<string, Shim>();
   /** Of attempts that are started. */
   const working = new Map<string, Shim>();
-  /** Without an attempt. */
+  /** Without an attempt, and without a network. */
   const kept: Shim[] = [];
-  /** Without an attempt, with a network for the next one: one at most, which the next job takes. */
-  let ready: { shim: Shim; place: string } | undefined;
+  /** With one, which the next job takes. */
+  const ready: Ready[] = [];
   let readying: Promise<void> | undefined;
   const tasks = new Set<Promise<void>>();
-  let unused: NodeJS.Timeout | undefined;
   let later: NodeJS.Timeout | undefined;
   let quiet: NodeJS.Timeout | undefined;
   let closed = false;
@@ -136,12 +140,42 @@ export async function openShims(
       shim.started.resolve();
       return;
     }
-    forget(shim);
+    const isFull = closed || kept.length + ready.length >= MOST_KEPT;
+    // Before the attempt is said to be without it, and gives its user back.
+    const isReady = word === 'free connected' && !isFull && keepNetwork(shim);
+    forget(shim, isReady);
     shim.started = Promise.withResolvers();
     shim.free = Promise.withResolvers();
-    if (closed || kept.length >= MOST_KEPT) end(shim);
-    else kept.push(shim);
+    if (isFull) end(shim);
+    else if (!isReady) {
+      shim.network = undefined;
+      kept.push(shim);
+    }
     soon();
+  }
+
+  /** @returns whether it is ready for the next attempt, with what it has opened for this one */
+  function keepNetwork(shim: Shim): boolean {
+    const [attempt] = [...working].find(([, each]) => each === shim) ?? [];
+    try {
+      if (attempt === undefined || !aheads) throw new Error('nothing is reserved for it');
+      addReady(shim, aheads.keep(attempt));
+      return true;
+    } catch {
+      // What it had was given back already.
+      tell(shim, { order: 'disconnect' });
+      return false;
+    }
+  }
+
+  function addReady(shim: Shim, place: string): void {
+    const unused = setTimeout(() => {
+      tell(shim, { order: 'disconnect' });
+      shim.network = undefined;
+      forgetReady(shim);
+      kept.push(shim);
+    }, UNUSED_MS).unref();
+    ready.push({ shim, place, unused });
   }
 
   /** What fails of it is found by the next start of this server. */
@@ -151,10 +185,10 @@ export async function openShims(
   }
 
   /** That it has an attempt, or waits for one. */
-  function forget(shim: Shim): void {
+  function forget(shim: Shim, isReady = false): void {
     for (const attempts of [connected, working])
       for (const [attempt, each] of attempts) if (each === shim) attempts.delete(attempt);
-    if (ready?.shim === shim) forgetReady();
+    if (!isReady) forgetReady(shim);
     const at = kept.indexOf(shim);
     if (at >= 0) kept.splice(at, 1);
     shim.started.resolve();
@@ -163,7 +197,7 @@ export async function openShims(
 
   function keepOne(): void {
     later = undefined;
-    if (closed || ready || readying) return;
+    if (closed || ready.length > 0 || readying) return;
     try {
       if (kept.length === 0) kept.push(start());
     } catch {
@@ -180,23 +214,17 @@ export async function openShims(
     if (!ahead) return;
     const shim = closed ? undefined : kept.pop();
     if (!shim) return aheads?.release(ahead.place);
-    ready = { shim, place: ahead.place };
     shim.network = JSON.stringify(ahead.network);
     tell(shim, { order: 'connect', network: ahead.network });
-    clearTimeout(unused);
-    unused = setTimeout(() => {
-      if (ready?.shim !== shim) return;
-      tell(shim, { order: 'disconnect' });
-      shim.network = undefined;
-      forgetReady();
-      kept.push(shim);
-    }, UNUSED_MS).unref();
+    addReady(shim, ahead.place);
   }
 
   /** Nothing runs under what was reserved for it, or will soon: who reserves looks at what runs. */
-  function forgetReady(): void {
-    if (ready && aheads) own(aheads.release(ready.place));
-    ready = undefined;
+  function forgetReady(shim: Shim): void {
+    const at = ready.findIndex((each) => each.shim === shim);
+    const [found] = at < 0 ? [] : ready.splice(at, 1);
+    clearTimeout(found?.unused);
+    if (found && aheads) own(aheads.release(found.place));
   }
 
   /** Not at once: the first lines of a job are on their way, or the next job has come already. */
@@ -210,7 +238,11 @@ export async function openShims(
   function whenQuiet(): void {
     clearTimeout(quiet);
     quiet = setTimeout(() => {
-      for (const shim of kept.splice(ready ? 0 : 1)) end(shim);
+      const left = [...ready.map(({ shim }) => shim), ...kept].slice(1);
+      for (const shim of left) {
+        forget(shim);
+        end(shim);
+      }
     }, QUIET_MS).unref();
   }
 
@@ -220,9 +252,10 @@ export async function openShims(
 
   return {
     takeAhead(attempt) {
-      if (!ready) return undefined;
-      const { shim, place } = ready;
-      ready = undefined;
+      const found = ready.pop();
+      if (!found) return undefined;
+      const { shim, place, unused } = found;
+      clearTimeout(unused);
       connected.set(attempt, shim);
       return place;
     },
@@ -230,9 +263,9 @@ export async function openShims(
       const shim = connected.get(attempt) ?? take();
       connected.set(attempt, shim);
       const { network: ahead } = shim;
-      shim.network = undefined;
+      shim.network = JSON.stringify(network);
       // The network of this machine may have changed since, and with it what is closed to jobs.
-      if (ahead !== JSON.stringify(network)) tell(shim, { order: 'connect', attempt, network });
+      if (ahead !== shim.network) tell(shim, { order: 'connect', attempt, network });
     },
     async launch(attempt) {
       const shim = connected.get(attempt) ?? take();
@@ -260,9 +293,9 @@ export async function openShims(
       closed = true;
       clearTimeout(later);
       clearTimeout(quiet);
-      clearTimeout(unused);
+      for (const { unused } of ready) clearTimeout(unused);
       await readying;
-      const left = [...connected.values(), ...kept, ...(ready ? [ready.shim] : [])];
+      const left = [...connected.values(), ...kept, ...ready.map(({ shim }) => shim)];
       // What works goes on, and ends with its attempt.
       for (const shim of [...left, ...working.values()]) end(shim);
       await Promise.allSettled(left.map(({ process: { ended } }) => ended));
