@@ -152,6 +152,66 @@ test('the cookie counts for the pages of the server alone', async () => {
   expect((await app.anonymous.get(refs, same)).status).toBe(401);
 });
 
+test('a cookie that the server has not given is nobody, whatever it is made of', async () => {
+  const cookie = await signIn();
+  const secret = cookie.slice('loam-session='.length);
+  const { rows } = await app.pool.query('select * from browser_sessions order by id desc limit 1');
+  const kept = Object.values(rows[0])
+    .map((value) => (Buffer.isBuffer(value) ? value.toString('hex') : value))
+    .filter((value) => typeof value === 'string');
+  for (const forged of [
+    ...['', 'x', '0'.repeat(40), `${secret}x`, secret.slice(1), `${secret.slice(0, -1)}!`],
+    ...[[...secret].reverse().join(''), "'%20or%20'1'='1", '%00', '..', '[object%20Object]'],
+    // What a reader of the database, or of a token, has.
+    ...[...kept, String(ada.token)].map((value) => encodeURIComponent(value)),
+  ])
+    expect(await whoIs(`loam-session=${forged}`), forged).toBeNull();
+  expect(await whoIs(`__Host-loam=${secret}`)).toBeNull();
+  expect(await whoIs(cookie)).toBe('ada');
+
+  // Put into a browser before somebody signs in there, so as to know the secret of their session.
+  const planted = `loam-session=${'A'.repeat(40)}`;
+  const answer = await send('/login', { token: ada.token }, { ...here(), cookie: planted });
+  expect(await whoIs(cookieOf(answer))).toBe('ada');
+  expect(cookieOf(answer)).not.toBe(planted);
+  expect(await whoIs(planted)).toBeNull();
+});
+
+test('with a cookie no GET changes anything, and no form of another site', async () => {
+  const cookie = await signIn();
+  const other = await signIn();
+  const query = 'mutation { deleteSessions(input: {}) { ids } }';
+  const links: Record<string, string>[] = [
+    { 'sec-fetch-site': 'same-origin', origin: app.base },
+    { 'sec-fetch-site': 'cross-site', 'sec-fetch-mode': 'navigate' },
+    { 'sec-fetch-site': 'none', 'sec-fetch-mode': 'navigate' },
+    {},
+  ];
+  for (const headers of links)
+    for (const path of ['/graphql', '/graphql/stream']) {
+      const url = `${path}?query=${encodeURIComponent(query)}`;
+      const link = await app.anonymous.get(url, { ...headers, cookie, accept: 'application/json' });
+      expect(link.text, `${path} ${JSON.stringify(headers)}`).not.toContain('ses_');
+    }
+  const upload = new FormData();
+  upload.set('operations', JSON.stringify({ query }));
+  upload.set('map', '{}');
+  const bodies = { form: new URLSearchParams({ query }), upload, text: JSON.stringify({ query }) };
+  const sites: Record<string, string>[] = [
+    { origin: 'https://evil.example', 'sec-fetch-site': 'cross-site' },
+    { origin: 'https://evil.example' },
+    { origin: 'null' },
+    {},
+  ];
+  for (const site of sites)
+    for (const [kind, body] of Object.entries(bodies)) {
+      const headers = { ...site, cookie, accept: 'application/json' };
+      const answer = await app.anonymous.request('POST', '/graphql', { headers, body });
+      expect(answer.text, `${kind} ${JSON.stringify(site)}`).not.toContain('ses_');
+    }
+  expect([await whoIs(cookie), await whoIs(other)]).toEqual(['ada', 'ada']);
+});
+
 test('the stream that one has reserved is nothing with the cookie of another', async () => {
   const cookie = await signIn();
   const others = await signIn((await app.user('mallory')).token ?? '');

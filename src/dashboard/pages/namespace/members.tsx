@@ -7,6 +7,7 @@ import { Confirm } from '../../ui/dialog.tsx';
 import { Field, Input, Select } from '../../ui/field.tsx';
 import { words } from '../../ui/format.ts';
 import { Load, useAsk } from '../../ui/load.tsx';
+import { useMeanwhile } from '../../ui/meanwhile.ts';
 import { notify } from '../../ui/notices.tsx';
 import { Paging, useAfter } from '../../ui/paging.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
@@ -97,23 +98,15 @@ function Members({ namespace, manages }: { namespace: string; manages: boolean }
                     </div>
                     {manages && username !== namespace ? (
                       <>
-                        <Select
-                          aria-label={`Role of ${username}`}
-                          className="w-auto text-sm"
-                          value={role}
-                          disabled={set.busy}
-                          onChange={async ({ target }) => {
-                            const next = target.value as Role;
-                            const { data } = await set.run({ namespace, username, role: next });
-                            if (data) notify(`${username} has the role ${words(next)}.`);
+                        <RoleSelect
+                          username={username}
+                          role={role}
+                          set={async (next) => {
+                            const done = await set.run({ namespace, username, role: next });
+                            if (done.data) notify(`${username} has the role ${words(next)}.`);
+                            return done;
                           }}
-                        >
-                          {ROLES.map(([value]) => (
-                            <option key={value} value={value}>
-                              {words(value)}
-                            </option>
-                          ))}
-                        </Select>
+                        />
                         <Button
                           look="danger"
                           aria-label={`Remove ${username}`}
@@ -199,5 +192,31 @@ function Add({ namespace }: { namespace: string }) {
         </Button>
       </form>
     </section>
+  );
+}
+
+function RoleSelect({
+  username,
+  role,
+  set,
+}: {
+  username: string;
+  role: Role;
+  set: (role: Role) => Promise<{ data?: unknown }>;
+}) {
+  const [shown, choose] = useMeanwhile(role);
+  return (
+    <Select
+      aria-label={`Role of ${username}`}
+      className="w-auto text-sm"
+      value={shown}
+      onChange={({ target }) => choose(target.value as Role, set(target.value as Role))}
+    >
+      {ROLES.map(([value]) => (
+        <option key={value} value={value}>
+          {words(value)}
+        </option>
+      ))}
+    </Select>
   );
 }

@@ -4,6 +4,7 @@ import { graphql } from '../../graphql/graphql.ts';
 import { Button } from '../../ui/button.tsx';
 import { Checkbox, Field, TextArea } from '../../ui/field.tsx';
 import { Load, useAsk } from '../../ui/load.tsx';
+import { useMeanwhile } from '../../ui/meanwhile.ts';
 import { notify } from '../../ui/notices.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
 import type { RepositoryData } from './frame.tsx';
@@ -64,24 +65,44 @@ export function Checks({ repository }: { repository: RepositoryData }) {
       <Load asked={asked} of={(data) => data.repository} what="repository">
         {({ branchProtection, secretScanning }) => (
           <>
-            <Checkbox
+            <Check
               label={`Protect ${defaultBranch}`}
               hint="It cannot be deleted, and takes no push that is not a fast-forward."
               checked={branchProtection}
-              disabled={update.busy}
-              onChange={({ target }) => set({ branchProtection: target.checked })}
+              set={(branchProtection) => set({ branchProtection })}
             />
-            <Checkbox
+            <Check
               label="Look for secrets"
               hint="A push that adds what looks like a valid key or password is refused."
               checked={secretScanning}
-              disabled={update.busy}
-              onChange={({ target }) => set({ secretScanning: target.checked })}
+              set={(secretScanning) => set({ secretScanning })}
             />
           </>
         )}
       </Load>
       {update.problem && <ProblemBox problem={update.problem} />}
     </section>
+  );
+}
+
+function Check({
+  label,
+  hint,
+  checked,
+  set,
+}: {
+  label: string;
+  hint: string;
+  checked: boolean;
+  set: (checked: boolean) => Promise<{ data?: unknown }>;
+}) {
+  const [shown, choose] = useMeanwhile(checked);
+  return (
+    <Checkbox
+      label={label}
+      hint={hint}
+      checked={shown}
+      onChange={({ target }) => choose(target.checked, set(target.checked))}
+    />
   );
 }

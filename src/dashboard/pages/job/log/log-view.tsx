@@ -56,6 +56,8 @@ export function LogView({
   const [marked, setMarked] = useState<Range | null>(readHash);
   const [follows, setFollows] = useState(marked === null);
   const [find, setFind] = useState('');
+  // Of the widest line that was shown, in pixels.
+  const [wide, setWide] = useState(0);
   // The first line of the window, less one.
   const [base, setBase] = useState(0);
   const length = Math.min(store.last - base, WINDOW);
@@ -96,6 +98,14 @@ export function LogView({
     if (current.scrollTop !== before) current.dispatchEvent(new Event('scroll'));
   }
 
+  /** The list keeps what sticks out of its lines to itself, so that it could not be scrolled to. */
+  function widen(): void {
+    if (look.wraps) return;
+    const rows = [...(scroller.current?.querySelectorAll('[data-seq]') ?? [])];
+    const widest = Math.max(0, ...rows.map((row) => row.scrollWidth));
+    if (widest > wide) setWide(widest);
+  }
+
   function goToEnd(): void {
     setBase(Math.max(0, store.last - WINDOW));
     setFollows(true);
@@ -123,6 +133,7 @@ export function LogView({
       if (!atNewest) setBase(Math.ceil((store.last - WINDOW + STEP) / STEP) * STEP - STEP);
       stayAtEnd();
     } else place();
+    widen();
   }, [version, follows, base, look.wraps]);
 
   useEffect(() => {
@@ -234,31 +245,35 @@ export function LogView({
             data-log-lines={store.last}
             className="h-full overflow-auto [contain:strict] [overflow-anchor:none]"
           >
-            <Virtualizer
-              ref={list}
-              data={{ length }}
-              itemSize={ROW_PX}
-              bufferSize={follows ? FOLLOWED_BUFFER_PX : BUFFER_PX}
-              onScroll={scrolled}
-              onResize={stayAtEnd}
-            >
-              {(_: unknown, index: number) => {
-                const seq = base + index + 1;
-                return (
-                  <Row
-                    key={seq}
-                    seq={seq}
-                    entry={store.entry(seq)}
-                    wraps={look.wraps}
-                    times={look.times}
-                    begin={begin}
-                    find={find}
-                    isMarked={marked !== null && seq >= marked.from && seq <= marked.to}
-                    onSelect={select}
-                  />
-                );
-              }}
-            </Virtualizer>
+            <div style={look.wraps ? undefined : { minWidth: wide }}>
+              <Virtualizer
+                ref={list}
+                scrollRef={scroller}
+                data={{ length }}
+                itemSize={ROW_PX}
+                bufferSize={follows ? FOLLOWED_BUFFER_PX : BUFFER_PX}
+                onScroll={scrolled}
+                onResize={stayAtEnd}
+                onScrollEnd={widen}
+              >
+                {(_: unknown, index: number) => {
+                  const seq = base + index + 1;
+                  return (
+                    <Row
+                      key={seq}
+                      seq={seq}
+                      entry={store.entry(seq)}
+                      wraps={look.wraps}
+                      times={look.times}
+                      begin={begin}
+                      find={find}
+                      isMarked={marked !== null && seq >= marked.from && seq <= marked.to}
+                      onSelect={select}
+                    />
+                  );
+                }}
+              </Virtualizer>
+            </div>
           </div>
         )}
         {!follows && store.last > 0 && (

@@ -34,7 +34,7 @@ export const Row = memo(function Row({
   return (
     <div
       data-seq={seq}
-      className={`flex min-h-6 font-mono text-[12.5px] leading-6 ${isMarked ? 'bg-warn-soft' : 'hover:bg-hover'}`}
+      className={`flex min-h-6 font-mono text-[12.5px] leading-6 ${isMarked ? 'bg-warn-soft' : 'bg-card hover:bg-hover'}`}
     >
       <a
         href={`#L${seq}`}
