@@ -99,12 +99,13 @@ async function refusal(answer: Response, url: string): Promise<never> {
 }
 
 async function* bytesOf(
-  { body }: Response,
+  answer: Response,
   url: string,
   signal: AbortSignal,
 ): AsyncGenerator<Uint8Array> {
   try {
-    yield* body ?? [];
+    // The answer is kept until it is read: when it is collected before that, its body is cancelled.
+    yield* answer.body ?? [];
   } catch (error) {
     signal.throwIfAborted();
     throw noAnswer(url, error);
