@@ -118,7 +118,7 @@ async function checkLeftOver(loam: Servers, { jobs }: Load): Promise<void> {
     const { rows } = await loam.pool.query(
       `select (select count(*)::int from job_attempts where ended_at is null) as attempts,
          (select count(*)::int from workers) as workers,
-         (select count(*)::int from idempotent_requests) as requests`,
+         (select count(*)::int from idempotent_requests where status is null) as requests`,
     );
     expect(rows).toEqual([{ attempts: 0, workers: loam.working.length, requests: 0 }]);
   });

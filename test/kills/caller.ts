@@ -2,6 +2,7 @@
 import { once } from 'node:events';
 import { type AddressInfo, createServer } from 'node:net';
 import { setTimeout as delay } from 'node:timers/promises';
+import { type Client, eventually } from '../harness.ts';
 import type { Servers } from '../many-servers.ts';
 import { followStream } from '../sse.ts';
 
@@ -38,6 +39,22 @@ export async function startWitness(cleanup: AsyncDisposableStack): Promise<Witne
   await once(server, 'listening');
   cleanup.defer(() => void server.close());
   return { port: (server.address() as AddressInfo).port, said };
+}
+
+/**
+ * A POST that a test needs before it kills anything, again until it is answered: on a full machine the proxy holds a server
+ * for dead at times, and cuts its requests off. By its key it happens once.
+ */
+export async function postUntilAnswered(admin: Client, path: string, json: object) {
+  const key = { 'idempotency-key': crypto.randomUUID() };
+  const answer = await eventually(async () => {
+    const { status, body, text } = await admin.post(path, json, key);
+    if (status === 502 || status === 503) throw new Error(`${status} ${text}`);
+    return { status, body, text };
+  });
+  if (answer.status >= 400 || answer.body.errors)
+    throw new Error(`${answer.status} ${answer.text}`);
+  return answer.body;
 }
 
 /** `signal` aborts when the time of the test is up. */

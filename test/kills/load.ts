@@ -10,11 +10,13 @@ import { type GitResult, remote, Workspace } from '../git.ts';
 import type { Servers } from '../many-servers.ts';
 import { parseEvents } from '../sse.ts';
 import { postSubscription } from '../subscribe.ts';
-import { AGAIN_MS, type JobSeen, openCaller, startWitness } from './caller.ts';
+import { AGAIN_MS, type JobSeen, openCaller, postUntilAnswered, startWitness } from './caller.ts';
 
 const REPOSITORIES = 4;
 const PUSHERS = 2;
 const LINES_PER_JOB = 40;
+/** For the subscriber, who may have been cut off, to have heard of all that happened: on a full machine a server is back after half a minute. */
+const HEARD_MS = 60_000;
 
 /** What git says when the server under a transfer dies, or when the proxy has none to send a request to. */
 const CUT = [
@@ -68,9 +70,8 @@ export async function startLoad(
 
   for (let i = 0; i < REPOSITORIES; i++) {
     const name = `load-${i}`;
-    const { status, body, text } = await loam.admin.post('/auth/v1/repository/admin', { name });
-    if (status !== 201) throw new Error(`${status} ${text}`);
-    load.repositories.push({ name, id: body.id });
+    const { id } = await postUntilAnswered(loam.admin, '/auth/v1/repository/admin', { name });
+    load.repositories.push({ name, id });
   }
 
   function explained(what: string, { code, stderr }: GitResult): boolean {
@@ -207,7 +208,7 @@ export async function startLoad(
     async finish() {
       finishing.abort();
       await working;
-      const deadline = Date.now() + 15_000;
+      const deadline = Date.now() + HEARD_MS;
       while (Date.now() < deadline) {
         const { rows } = await loam.pool.query('select count(*)::int as count from events');
         if (load.heard.length >= rows[0].count) break;

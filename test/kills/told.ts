@@ -4,6 +4,7 @@ import { expect } from 'vitest';
 import { eventually } from '../harness.ts';
 import type { Servers } from '../many-servers.ts';
 import { hurry, type Receiver } from '../webhook-receiver.ts';
+import { postUntilAnswered } from './caller.ts';
 
 /** Of attempts at each endpoint. */
 const FAILING: Readonly<Record<string, number>> = { '/steady': 0, '/failing': 0.4 };
@@ -30,10 +31,10 @@ export async function startTelling(
     response.writeHead(204).end();
   };
   for (const path of Object.keys(FAILING))
-    await admin.gql(
-      `mutation { createWebhook(input: {name: "told", url: "${receiver.url}${path}", namespaces: ["admin"],
+    await postUntilAnswered(admin, '/graphql', {
+      query: `mutation { createWebhook(input: {name: "told", url: "${receiver.url}${path}", namespaces: ["admin"],
          eventTypes: [${TYPES}]}) { webhook { id } } }`,
-    );
+    });
 
   const over = new AbortController();
   const hurrying = (async () => {
