@@ -64,6 +64,9 @@ export function takeOverFromDead(services: Deps, session: Session): AsyncDisposa
   };
 }
 
+/** For git that outlives its server: it is told to end, or is nearly done. A push to a server that lives takes longer. */
+const OUTLIVED_MS = 10_000;
+
 async function finishAll(services: Deps, all: Begun[]): Promise<void> {
   const byRepository = Map.groupBy(all, ({ id }) => id);
   for (const [id, begun] of byRepository) {
@@ -77,7 +80,7 @@ async function finishAll(services: Deps, all: Begun[]): Promise<void> {
 }
 
 async function finish(services: Deps, id: string, begun: Begun[]): Promise<void> {
-  const { db, git, pushes } = services;
+  const { db, git, log, pushes } = services;
   const row = await db.repository.findUnique({ where: { id }, select: { id: true } });
   // Created but never committed, or deleted but not removed.
   if (!row) await git.disk.remove(id);
@@ -96,6 +99,12 @@ async function finish(services: Deps, id: string, begun: Begun[]): Promise<void>
   pushed.sort((a, b) => ((a.data.at ?? '') < (b.data.at ?? '') ? -1 : 1));
   if (!row) return;
   const dir = git.disk.pathOf(id);
+  // A git that moves a ref after it was looked at would have its push recorded by nobody.
+  if (pushed.length > 0 && !(await git.locks.outlive(dir, OUTLIVED_MS)))
+    log.warn(
+      { repository: id },
+      'a git of a dead server still works here, and may move refs unseen',
+    );
   await git.locks.remove(dir);
   if (pushed.length === 0) return;
   const refs = pushed.flatMap(({ data }) => data.commands.map(({ ref }) => ref));

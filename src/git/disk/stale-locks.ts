@@ -9,6 +9,7 @@
  */
 import { readdir, readFile, readlink, realpath, stat, unlink } from 'node:fs/promises';
 import { basename, join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
 
 /** A lock that was made since a look at the programs began is held. */
 const FRESH_MS = 2_000;
@@ -26,6 +27,9 @@ const READERS = new Set(
 const SHALLOW = 'shallow.lock';
 /** The file that all refs are packed into, before it takes its place. */
 const PACKED = 'packed-refs.new';
+
+/** Between two looks at programs that are to end. */
+const LOOK_MS = 20;
 
 type Options = {
   /** No other machine has programs that work in the repositories. */
@@ -67,6 +71,25 @@ export class StaleLocks {
     for (const name of await namesIn(join(dir, 'refs'), true))
       if (isLock(name)) files.push(join('refs', name));
     await this.#remove(dir, files);
+  }
+
+  /**
+   * Waits until the programs have ended that may change refs of a repository now, but for pushes that this server has not
+   * accepted: those of a server that was killed go on for a moment, and what they did shows only then.
+   * @returns whether they have, within `timeoutMs`
+   */
+  async outlive(dir: string, timeoutMs: number): Promise<boolean> {
+    const deadline = Date.now() + timeoutMs;
+    const found = (await writersIn(dir)).filter((pid) => !this.#waiting.has(pid));
+    for (
+      let left = new Set(found);
+      left.size > 0;
+      left = left.intersection(new Set(await writersIn(dir)))
+    ) {
+      if (Date.now() > deadline) return false;
+      await delay(LOOK_MS);
+    }
+    return true;
   }
 
   async #remove(dir: string, files: readonly string[]): Promise<void> {
