@@ -10,7 +10,7 @@
  *   <own>/loam/<attempt>/job  the processes of the job
  */
 import { execFile } from 'node:child_process';
-import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { mkdirSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { basename, dirname, join, posix } from 'node:path';
 import { promisify } from 'node:util';
 import { type Cgroup, foldersOfJob, joinFiles, PARENT, removeGroup } from './cgroup.ts';
@@ -129,7 +129,7 @@ function openVersion2(places: Places): Cgroups | null {
     names: () => foldersIn(parent),
     create(group, limits) {
       const [folder = ''] = group.folders;
-      makeBelow(folder, () => {
+      makeBelow(folder, limits, () => {
         enable(parent, controllers);
         set(parent, 'memory.max', limits.allJobsMemoryBytes);
       });
@@ -181,7 +181,7 @@ function openVersion1(places: Places): Cgroups | null {
     create(group, limits) {
       for (const folder of group.folders) {
         const memory = dirname(dirname(folder)) === places.get('memory');
-        makeBelow(folder, () => {
+        makeBelow(folder, limits, () => {
           // Linux before 5.11 counts the children of a group only when that is switched on.
           if (memory) setLimit(join(dirname(folder), 'memory.use_hierarchy'), 1);
           if (memory) setMemory(dirname(folder), limits.allJobsMemoryBytes);
@@ -220,12 +220,25 @@ function quotaOf({ cpus }: GroupLimits): number {
   return Math.round(cpus * PERIOD_US);
 }
 
+/** Parents that this process has given their limits: which folder it was, and which limits. */
+const prepared = new Map<string, string>();
+
 /** The parent may be removed by the end of another attempt at any moment: then it is made again. */
-function makeBelow(folder: string, prepareParent: () => void): void {
+function makeBelow(
+  folder: string,
+  { allJobsMemoryBytes }: GroupLimits,
+  prepareParent: () => void,
+): void {
+  const parent = dirname(folder);
   for (let round = 0; ; round++) {
     try {
-      mkdirSync(dirname(folder), { recursive: true });
-      prepareParent();
+      const known = `${statSync(parent, { throwIfNoEntry: false })?.ino} ${allJobsMemoryBytes}`;
+      // Who made it may have been killed before it had its limits.
+      if (prepared.get(parent) !== known) {
+        mkdirSync(parent, { recursive: true });
+        prepareParent();
+        prepared.set(parent, `${statSync(parent).ino} ${allJobsMemoryBytes}`);
+      }
       mkdirSync(folder);
       return;
     } catch (error) {
