@@ -6,9 +6,9 @@
  * holds of money is the price of an hour times seconds, which is exact; it is divided when it is shown.
  */
 import { Decimal } from 'decimal.js';
-import type { Prisma } from '../../prisma/generated/client.ts';
 import { demand, type Viewer } from '../auth/permissions.ts';
 import { type Slice, type SliceRequest, sliceOf } from '../database/paging.ts';
+import { runStatement, type Transaction } from '../database/statement.ts';
 import { invalid } from '../errors.ts';
 import type { Services } from '../services.ts';
 import { secondsBetween } from './runtime.ts';
@@ -30,7 +30,7 @@ type Entry = Priced & { namespaceId: string; createdById: string | null };
  * transactions lock them.
  */
 export async function addUsage(
-  tx: Prisma.TransactionClient,
+  tx: Transaction,
   job: Entry,
   { ran, endedAt }: { ran?: Ran; endedAt?: Date },
 ): Promise<void> {
@@ -42,21 +42,27 @@ export async function addUsage(
   const rows = [...days].sort(([a], [b]) => (a < b ? -1 : 1));
   if (rows.length === 0) return;
   const gpus = job.gpu === 'none' ? 0 : job.gpuCount;
-  await tx.$executeRaw`
-    insert into usage_days as ledger
-      (namespace_id, day, user_id, seconds, gpu_seconds, price_seconds, jobs)
-    select ${job.namespaceId}, day, ${job.createdById ?? ''}, seconds, seconds * ${gpus}::int,
-      seconds * ${job.costPerHour.toString()}::numeric, jobs
-    from unnest(
-      ${rows.map(([day]) => day)}::date[], ${rows.map(([, { seconds }]) => seconds)}::bigint[],
-      ${rows.map(([, { jobs }]) => jobs)}::int[]
-    ) as part (day, seconds, jobs)
-    on conflict (namespace_id, day, user_id) do update set
-      seconds = ledger.seconds + excluded.seconds,
-      gpu_seconds = ledger.gpu_seconds + excluded.gpu_seconds,
-      price_seconds = ledger.price_seconds + excluded.price_seconds,
-      jobs = ledger.jobs + excluded.jobs`;
+  await runStatement(tx, ADD, [
+    job.namespaceId,
+    job.createdById ?? '',
+    gpus,
+    job.costPerHour.toString(),
+    rows.map(([day]) => day),
+    rows.map(([, { seconds }]) => seconds),
+    rows.map(([, { jobs }]) => jobs),
+  ]);
 }
+
+const ADD = `
+  insert into usage_days as ledger
+    (namespace_id, day, user_id, seconds, gpu_seconds, price_seconds, jobs)
+  select $1, day, $2, seconds, seconds * $3::int, seconds * $4::numeric, jobs
+  from unnest($5::date[], $6::bigint[], $7::int[]) as part (day, seconds, jobs)
+  on conflict (namespace_id, day, user_id) do update set
+    seconds = ledger.seconds + excluded.seconds,
+    gpu_seconds = ledger.gpu_seconds + excluded.gpu_seconds,
+    price_seconds = ledger.price_seconds + excluded.price_seconds,
+    jobs = ledger.jobs + excluded.jobs`;
 
 /** The days in UTC over which it ran. Each is rounded at its ends alone, so that they add up to the whole. */
 function byDay({ from, seconds }: Ran): { day: string; seconds: number }[] {

@@ -14,7 +14,7 @@ import { openAttemptLog } from '../logs/cap.ts';
 import type { Line } from '../logs/pages.ts';
 import { type Handle, type LogCursor, type Outcome, RunnerAway } from '../runners/runner.ts';
 import { masker, type Secrets } from '../secrets.ts';
-import { MAX_PROGRESS, moveJob, PHASES, statusTopic } from '../state.ts';
+import { MAX_PROGRESS, moveJobAlone, PHASES, statusTopic } from '../state.ts';
 import { type Attempt, type Deps, findAttempt, holderOf } from './attempt-row.ts';
 import { abandon, type Collected, collect, finish } from './finish.ts';
 import { persist } from './persist.ts';
@@ -196,14 +196,12 @@ async function oversee(
   return ended.value;
 }
 
-async function markRunning({ db }: Deps, { id, job }: Attempt): Promise<void> {
-  await db.$transaction(async (tx) => {
-    const now = new Date();
-    await moveJob(tx, job.id, (locked) => {
-      if (locked.attemptId !== id || locked.status !== 'queued') return null;
-      const set = { startedAt: locked.startedAt ?? now };
-      return { to: 'running', phase: PHASES.running, attempt: { id, startedAt: now }, set };
-    });
+async function markRunning({ pool }: Deps, { id, job }: Attempt): Promise<void> {
+  const now = new Date();
+  await moveJobAlone(pool, job.id, (locked) => {
+    if (locked.attemptId !== id || locked.status !== 'queued') return null;
+    const set = { startedAt: locked.startedAt ?? now };
+    return { to: 'running', phase: PHASES.running, attempt: { id, startedAt: now }, set };
   });
 }
 

@@ -18,7 +18,14 @@ import {
   TooLarge,
 } from '../runners/runner.ts';
 import { secondsBetween } from '../runtime.ts';
-import { type LockedJob, MAX_PROGRESS, type Move, moveJob, PHASES } from '../state.ts';
+import {
+  type LockedJob,
+  MAX_PROGRESS,
+  type Move,
+  moveJob,
+  moveJobAlone,
+  PHASES,
+} from '../state.ts';
 import type { Attempt, Deps } from './attempt-row.ts';
 
 /** Of a job that failed, and not by its command: it could not be started, or what it made could not be kept. */
@@ -101,39 +108,13 @@ export async function finish(
     id,
     notes.filter((line) => line !== undefined),
   );
-  let moved = false;
-  const deleted = await deps.db.$transaction(async (tx) => {
-    const now = new Date();
-    if (outcome.kind === 'lost') {
-      await loseAttempt(tx, { attemptId: id, jobId: job.id });
-    } else {
-      const exited = outcome.kind === 'exited' ? outcome : null;
-      const ended = {
-        at: exited?.endedAt ?? now,
-        outcome: outcome.kind,
-        exitCode: exited?.exitCode ?? NOT_ITS_OWN,
-      };
-      const begun = exited && startedAt ? { startedAt: exited.startedAt } : {};
-      const attempt = { id, ...begun, ended };
-      const before = await moveJob(tx, job.id, (locked) =>
-        locked.attemptId === id ? { ...nextMove(locked, outcome, collected), attempt } : null,
-      );
-      moved = before !== null;
-      if (!moved) {
-        await recordLateEnd(tx, job.id, outcome, stored);
-        const { at: endedAt, ...how } = ended;
-        await tx.jobAttempt.updateMany({ where: { id }, data: { ...begun, endedAt, ...how } });
-      }
-    }
-    // A follower of a cancelled job waits for this, and nothing else wakes it.
-    if (!moved) await wake(tx, `job:${job.id}`);
-    return stored !== undefined && (await tx.job.count({ where: { id: job.id } })) === 0;
-  });
+  const moved = await recordEnd(deps, { id, job, startedAt }, outcome, collected);
   deps.metrics.attemptEnded(endOf(outcome, moved));
   await foldAtEnd(deps, job.id);
   if (!stored) return;
   const key = { namespaceId: job.namespaceId, jobId: job.id };
   // The job was deleted while its artifacts were being stored, and no row names them.
+  const deleted = !moved && (await deps.db.job.count({ where: { id: job.id } })) === 0;
   const removing = deleted
     ? removeArtifacts(deps, key)
     : removeOtherArtifacts(deps, { ...key, attemptId: stored.artifactsOf });
@@ -141,6 +122,43 @@ export async function finish(
   await removing.catch((error) =>
     deps.log.error({ err: error, job: job.id }, 'artifacts that do not count were not removed'),
   );
+}
+
+/** @returns whether the job was still the attempt's, and is moved on; that of a lost one is not said to be */
+async function recordEnd(
+  { db, pool }: Deps,
+  { id, job, startedAt }: Pick<Attempt, 'id' | 'job' | 'startedAt'>,
+  outcome: Outcome,
+  collected: Collected,
+): Promise<boolean> {
+  if (outcome.kind === 'lost') {
+    await db.$transaction(async (tx) => {
+      await loseAttempt(tx, { attemptId: id, jobId: job.id });
+      await wake(tx, `job:${job.id}`);
+    });
+    return false;
+  }
+  const exited = outcome.kind === 'exited' ? outcome : null;
+  const ended = {
+    at: exited?.endedAt ?? new Date(),
+    outcome: outcome.kind,
+    exitCode: exited?.exitCode ?? NOT_ITS_OWN,
+  };
+  const begun = exited && startedAt ? { startedAt: exited.startedAt } : {};
+  const attempt = { id, ...begun, ended };
+  const before = await moveJobAlone(pool, job.id, (locked) =>
+    locked.attemptId === id ? { ...nextMove(locked, outcome, collected), attempt } : null,
+  );
+  if (before) return true;
+  // An attempt that does not hold its job any more never will again.
+  await db.$transaction(async (tx) => {
+    await recordLateEnd(tx, job.id, outcome, collected.stored);
+    const { at: endedAt, ...how } = ended;
+    await tx.jobAttempt.updateMany({ where: { id }, data: { ...begun, endedAt, ...how } });
+    // A follower of a cancelled job waits for this, and nothing else wakes it.
+    await wake(tx, `job:${job.id}`);
+  });
+  return false;
 }
 
 /** `moved`: whether the job was still the attempt's. */

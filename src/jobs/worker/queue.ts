@@ -5,14 +5,19 @@ import type { Machine } from '../runners/runner.ts';
 
 /** Milliseconds until the next job that waits for its time may start; null: none does. */
 export async function nextDue(
-  { db }: Pick<Services, 'db'>,
+  { pool }: Pick<Services, 'pool'>,
   gpus: readonly string[],
 ): Promise<number | null> {
-  const [row] = await db.$queryRaw<{ ms: number | null }[]>`
-    select (extract(epoch from min(available_at) - now()) * 1000)::float8 as ms from jobs
-    where status = 'queued' and attempt_id is null and available_at > created_at
-      and available_at > now() and gpu = any(${[...gpus]})`;
-  return row?.ms ?? null;
+  // By hand: it is asked after each claim.
+  const { rows } = await pool.query<{ ms: number | null }>({
+    name: 'loam-next-due',
+    text: `
+      select (extract(epoch from min(available_at) - now()) * 1000)::float8 as ms from jobs
+      where status = 'queued' and attempt_id is null and available_at > created_at
+        and available_at > now() and gpu = any($1::text[])`,
+    values: [[...gpus]],
+  });
+  return rows[0]?.ms ?? null;
 }
 
 /**
