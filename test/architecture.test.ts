@@ -154,7 +154,8 @@ test('the environment is read in config.ts, and the process ended in main.ts', (
   const uses = (pattern: RegExp) =>
     sources.filter(({ text }) => pattern.test(text)).map(({ path }) => path);
   // Those are programs of their own.
-  const small = /^src\/(?:jobs\/runners\/(?:process\/shim|docker\/recorder)|ssh\/front\/main)/;
+  const small =
+    /^src\/(?:jobs\/runners\/(?:process\/shim|docker\/recorder)|ssh\/front\/main|processes\/starting)/;
   expect(uses(/process\.exit\(/).filter((p) => !small.test(p))).toEqual(['src/main.ts']);
   // Handing PATH on to a child process configures nothing.
   expect(uses(/process\.env\b(?!\.PATH)/)).toEqual(['src/config.ts']);

@@ -1,13 +1,21 @@
 /** What a commit may unfold to when a job checks it out. */
 import { execFileSync } from 'node:child_process';
+import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { existsSync } from 'node:fs';
 import { lstat, mkdtemp, readdir, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { PassThrough } from 'node:stream';
 import { expect, test } from 'vitest';
-import { CheckoutTooLarge, checkOut } from '../src/git/disk/checkout.ts';
+import {
+  CheckoutTooLarge,
+  checkOut,
+  checkOutReceived,
+  sendPack,
+} from '../src/git/disk/checkout.ts';
 import { checkOutFew } from '../src/git/disk/few-files.ts';
 import { CatFilePool } from '../src/git/objects/cat-file.ts';
+import { GIT_STARTED, type StartedGit } from '../src/git/processes/run.ts';
 import { eventually, startApp } from './harness.ts';
 import { job, submit } from './submit.ts';
 
@@ -177,6 +185,33 @@ test('what is not plain is left to git', async () => {
   expect(
     await checkOutFew(pool, { from, sha: missing, to: '/nowhere', maxFiles: 1, maxBytes: 1 }),
   ).toBe(undefined);
+});
+
+test('a pack that comes from another server may end after git has taken it in', async () => {
+  const folder = await mkdtemp(join(tmpdir(), 'loam-received-'));
+  const from = join(folder, 'from');
+  execFileSync('git', ['init', '-q', '--bare', from]);
+  const commit = `commit refs/heads/main\ncommitter a <a@b.c> 1 +0000\ndata 1\nx\nM 644 inline a\ndata 2\na\n\n`;
+  execFileSync('git', ['-C', from, 'fast-import', '--quiet'], { input: commit });
+  const sha = execFileSync('git', ['-C', from, 'rev-parse', 'main'], { encoding: 'utf8' }).trim();
+  const sent = new PassThrough();
+  await sendPack({ from, sha }, sent);
+  const indexing = Promise.withResolvers<unknown>();
+  const note = (started: unknown) => {
+    const { args, ended } = started as StartedGit;
+    if (args[0] === 'index-pack') ended.then(indexing.resolve);
+  };
+  subscribe(GIT_STARTED, note);
+  async function* pack() {
+    yield sent.read() as Buffer;
+    await indexing.promise;
+  }
+  const to = join(folder, 'to');
+  const limits = { maxBytes: 2 ** 30, maxFiles: 10 };
+  await checkOutReceived({ sha, to, ...limits, fileBytes: 4_096, pack: pack() });
+  unsubscribe(GIT_STARTED, note);
+  expect(await readFile(join(to, 'a'), 'utf8')).toBe('a\n');
+  await rm(folder, { recursive: true });
 });
 
 test('the job fails, and its log says why', async () => {

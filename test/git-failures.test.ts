@@ -230,7 +230,7 @@ test('with no descriptor left requests fail, and the server does not', {
   const { clone, push, job, ...cheap } = all;
   const answers: number[] = [];
   for (let round = 0; round < 2; round++) {
-    const flood = Array.from({ length: 10 }, () => Object.values(cheap)).flat();
+    const flood = Array.from({ length: 20 }, () => Object.values(cheap)).flat();
     // A request that is not even accepted counts as 0.
     answers.push(...(await Promise.all(flood.map((run) => run().catch(() => 0)))));
     expectAlive();

@@ -8,9 +8,16 @@ export type Program = {
   cwd: string;
 };
 
-/** To run to its end; or to outlive whoever started it (`detach`), which then is told lines, until the `last` of them, and says some. */
+/**
+ * To run to its end; or to be started and have its streams handed over (`start`), each of which comes with a report, and
+ * which `have` says to have come; or to outlive whoever started it (`detach`), which then is told lines, until the
+ * `last` of them, and says some.
+ */
 export type Order =
   | { id: number; kind: 'run'; program: Program; input: string; maxBytes: number }
+  /** `pipes`: beside the three, from descriptor 3 on. With a socket to write to, which comes with it, it has no standard output. */
+  | { id: number; kind: 'start'; program: Program; pipes: number; writesToSocket: boolean }
+  | { id: number; kind: 'have' }
   | { id: number; kind: 'detach'; program: Program; errors: string }
   | { id: number; kind: 'say'; text: string; last: boolean }
   | { id: number; kind: 'kill'; signal: NodeJS.Signals };
@@ -26,6 +33,8 @@ export type Ending = {
 
 export type Report =
   | { id: number; kind: 'ended'; ending: Ending }
+  /** A stream of a program comes with this: which descriptor it is there. Standard input is the last. */
+  | { id: number; kind: 'stream'; descriptor: number; pid: number | undefined }
   /** What was detached has written this to its standard output. */
   | { id: number; kind: 'said'; text: string }
   | { id: number; kind: 'failed'; code: string | undefined; message: string };

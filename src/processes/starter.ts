@@ -8,7 +8,9 @@
  * has a new one.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
+import type { Socket } from 'node:net';
 import { join } from 'node:path';
+import { type Duplex, PassThrough } from 'node:stream';
 import type { Ending, Order, Program, Report } from './protocol.ts';
 
 export type { Ending, Program };
@@ -18,7 +20,7 @@ const GRACE_MS = 5_000;
 const MAX_BYTES = 16 * 2 ** 20;
 
 type Told = Exclude<Report, { kind: 'failed' }> | { id: number; kind: 'failed'; error: Error };
-type Listener = (told: Told) => void;
+type Listener = (told: Told, stream?: Duplex) => void;
 type Starter = { child: ChildProcess; listeners: Map<number, Listener> };
 
 let starter: Starter | undefined;
@@ -106,7 +108,7 @@ export function detach(
     else if (report.kind === 'ended') {
       ending = report.ending;
       ended.resolve(ending);
-    } else {
+    } else if (report.kind === 'said') {
       const lines = (begun + report.text).split('\n');
       begun = lines.pop() ?? '';
       for (const line of lines) hear(line);
@@ -121,24 +123,105 @@ export function detach(
   };
 }
 
-function order(what: Order & { program: Program }, listener: Listener): void {
+/** A program that runs, whose streams are ours. What it says on its standard error is told at its end. */
+export type Streamed = {
+  readonly pid: number | undefined;
+  readonly stdin: Duplex;
+  /** Not of one that writes to a socket of its own. */
+  readonly stdout: Duplex | undefined;
+  /** The extra ones, from descriptor 3 on. */
+  readonly pipes: readonly Duplex[];
+  /** Settles when it has ended; what it has written may still be on its way. Rejects when its starter has died. */
+  readonly ended: Promise<Ending>;
+  kill(signal: NodeJS.Signals): void;
+};
+
+/**
+ * Starts a program and has its streams. Nothing that goes through them passes the starter.
+ * @param to what it writes to in place of a stream of ours. It is closed here.
+ * @throws as `runProgram`
+ */
+export function startProgram(
+  program: Program,
+  { pipes = 0, to }: { pipes?: number; to?: Socket } = {},
+): Promise<Streamed> {
+  const started = Promise.withResolvers<Streamed>();
+  const ended = Promise.withResolvers<Ending>();
+  // It may have failed before anybody waits for its end.
+  ended.promise.catch(() => {});
+  const id = ++count;
+  /** By descriptor. */
+  const streams = new Map<number, Duplex | undefined>();
+  let isTaken = false;
+  const fail = (error: Error) => {
+    started.reject(error);
+    ended.reject(error);
+    // The program goes on when only its starter has died.
+    if (!isTaken) for (const stream of streams.values()) stream?.destroy();
+  };
+  const take = (pid: number | undefined) => {
+    // Of the standard streams, the error output is not handed over.
+    if (streams.size < pipes + (to ? 1 : 2)) {
+      send({ id, kind: 'kill', signal: 'SIGKILL' });
+      return;
+    }
+    isTaken = true;
+    started.resolve({
+      pid,
+      stdin: streams.get(0) ?? passedBy().destroy(),
+      stdout: streams.get(1),
+      pipes: Array.from({ length: pipes }, (_, i) => streams.get(3 + i) ?? passedBy().end()),
+      ended: ended.promise,
+      kill: (signal) => send({ id, kind: 'kill', signal }),
+    });
+  };
+  const listener: Listener = (report, stream) => {
+    if (report.kind === 'failed') fail(report.error);
+    else if (report.kind === 'ended') {
+      send({ id, kind: 'have' });
+      // Whoever still writes hears of it.
+      streams.get(0)?.destroy();
+      ended.resolve(report.ending);
+      if (!isTaken) fail(errorOf('the streams of a program could not be handed over', 'EMFILE'));
+    } else if (report.kind === 'stream') {
+      // What cannot be written any more shows in the program's end.
+      stream?.on('error', () => {});
+      streams.set(report.descriptor, stream);
+      if (report.descriptor > 0) return;
+      // Node reads each socket that it was given, and would end this one as if its writer had, when the program closes it:
+      // a pipeline into it, whose source ends later, would then wait for ever for the end that it has missed.
+      if (stream) stream.allowHalfOpen = true;
+      send({ id, kind: 'have' });
+      take(report.pid);
+    }
+  };
+  order({ id, kind: 'start', program, pipes, writesToSocket: to !== undefined }, listener, to);
+  return started.promise;
+}
+
+/** In place of a stream of a program that had ended before it was handed over. */
+function passedBy(): PassThrough {
+  return new PassThrough().on('error', () => {});
+}
+
+function order(what: Order & { program: Program }, listener: Listener, socket?: Socket): void {
   starter ??= start();
   const { listeners, child } = starter;
-  const holds = what.kind === 'run';
+  const holds = what.kind !== 'detach';
   if (holds) hold(child, 1);
-  listeners.set(what.id, (report) => {
-    if (report.kind !== 'said') {
+  listeners.set(what.id, (report, stream) => {
+    if (report.kind === 'ended' || report.kind === 'failed') {
       listeners.delete(what.id);
       if (holds) hold(child, -1);
     }
-    listener(report);
+    listener(report, stream);
   });
-  send(what);
+  send(what, socket);
 }
 
-function send(what: Order): void {
+function send(what: Order, socket?: Socket): void {
   // One that is gone says so by its end.
-  if (starter?.child.connected) starter.child.send(what, () => {});
+  if (starter?.child.connected) starter.child.send(what, socket, {}, () => {});
 }
 
 function start(): Starter {
@@ -147,17 +230,19 @@ function start(): Starter {
     env: { PATH: process.env.PATH ?? '/usr/bin:/bin' },
     // A terminal's Ctrl+C is for the server, which may still need it.
     detached: true,
-    stdio: ['ignore', 'ignore', 'ignore', 'ipc'],
+    // Its input ends with this process.
+    stdio: ['pipe', 'ignore', 'ignore', 'ipc'],
     serialization: 'advanced',
   });
+  child.stdin?.on('error', () => {});
   const own: Starter = { child, listeners: new Map() };
-  child.on('message', (report: Report) => {
+  child.on('message', (report: Report, stream?: Socket) => {
     const { id } = report;
     const told: Told =
       report.kind === 'failed'
         ? { id, kind: report.kind, error: errorOf(report.message, report.code) }
         : report;
-    own.listeners.get(id)?.(told);
+    own.listeners.get(id)?.(told, stream);
   });
   const over = (why: string, code = 'EAGAIN') => {
     if (starter === own) starter = undefined;
@@ -176,7 +261,10 @@ const held = new WeakMap<ChildProcess, number>();
 function hold(child: ChildProcess, change: -1 | 0 | 1): void {
   const count = (held.get(child) ?? 0) + change;
   held.set(child, count);
+  // The pipe to it holds nobody by itself.
+  const input = child.stdin as Socket | null;
   for (const one of [child, child.channel]) count > 0 ? one?.ref() : one?.unref();
+  input?.unref();
 }
 
 function errorOf(message: string, code: string | undefined): Error {

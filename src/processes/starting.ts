@@ -6,10 +6,14 @@
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { closeSync, openSync } from 'node:fs';
+import type { Socket } from 'node:net';
 import type { Ending, Order, Report } from './protocol.ts';
 
 /** Of what a program says of its failure. */
 const MAX_STDERR = 16_384;
+
+/** Between two looks whether the other end is gone. */
+const LOOK_MS = 20;
 
 const children = new Map<number, ChildProcess>();
 const tell = (report: Report) => {
@@ -17,22 +21,47 @@ const tell = (report: Report) => {
   if (process.connected) process.send?.(report, () => {});
 };
 
-process.on('message', (order: Order) => {
-  if (order.kind === 'say') say(order);
+process.on('message', (order: Order, socket?: Socket) => {
+  if (order.kind === 'start') start({ ...order, socket });
+  else if (order.kind === 'have') handedOver(order.id);
+  else if (order.kind === 'say') say(order);
   else if (order.kind === 'kill') children.get(order.id)?.kill(order.signal);
   else if (order.kind === 'run') run(order);
   else detach(order);
 });
-process.on('disconnect', () => {
+process.on('disconnect', end);
+// Of a process that dies while a stream is on its way to it, Node tells no `disconnect`: it waits for that to arrive. What
+// the process has said before is read first.
+process.stdin
+  .on('error', () => {})
+  .once('close', endWhenAlone)
+  .resume();
+
+function endWhenAlone(): void {
+  if (process.connected) setTimeout(endWhenAlone, LOOK_MS);
+  else end();
+}
+
+let isOver = false;
+
+function end(): void {
+  if (isOver) return;
+  isOver = true;
+  const ending: Promise<unknown>[] = [];
   for (const child of children.values()) {
     child.stdin?.destroy();
     if (detached.has(child)) {
       // It goes on with what it was told, and its input ends. Nobody hears any more what it says, or waits for it.
       child.stdout?.destroy();
       child.unref();
-    } else child.kill('SIGTERM');
+    } else {
+      for (const stream of child.stdio ?? []) stream?.destroy();
+      child.kill('SIGTERM');
+      ending.push(new Promise((resolve) => child.once('exit', resolve)));
+    }
   }
-});
+  Promise.all(ending).then(() => process.exit());
+}
 
 function run({ id, program, input, maxBytes }: Order & { kind: 'run' }): void {
   const { file, args, cwd, env } = program;
@@ -63,6 +92,85 @@ function run({ id, program, input, maxBytes }: Order & { kind: 'run' }): void {
     tell({ id, kind: 'ended', ending: { ...ending, code, signal, stdout: Buffer.concat(said) } });
   });
 }
+
+type Start = Order & { kind: 'start'; socket?: Socket };
+/** The streams of the first are being handed over. */
+const starts: Start[] = [];
+/** Of Node's own, which has no other way to stop a stream. */
+type Handed = Socket & { _handle: { readStop(): void } | null };
+/** After a program's end, for what one that it started may still say. */
+const DRAIN_MS = 1_000;
+
+/**
+ * One program at a time: a stream that is handed over as soon as it is made is never read here, but while another is on
+ * its way Node would keep it back, and read. The standard output goes first, then what says nothing before the program
+ * has input, and standard input last.
+ */
+function start(next: Start): void {
+  if (starts.push(next) === 1) begin(next);
+}
+
+function handedOver(id: number): void {
+  if (starts[0]?.id !== id) return;
+  starts.shift();
+  const [next] = starts;
+  if (next) begin(next);
+}
+
+function begin({ id, program, pipes, socket, writesToSocket }: Start): void {
+  const { file, args, cwd, env } = program;
+  if (writesToSocket && !socket) {
+    // It was closed before it came.
+    tell({ id, kind: 'failed', code: 'EPIPE', message: 'what it was to write to is closed' });
+    handedOver(id);
+    return;
+  }
+  const more = Array<'pipe'>(pipes).fill('pipe');
+  const child = watched(id, () =>
+    spawn(file, args, { cwd, env, stdio: ['pipe', socket ?? 'pipe', 'pipe', ...more] }),
+  );
+  socket?.destroy();
+  if (child?.pid === undefined) {
+    handedOver(id);
+    return;
+  }
+  let stderr = '';
+  child.stderr?.setEncoding('utf8').on('data', (text: string) => {
+    if (stderr.length < MAX_STDERR) stderr += text.slice(0, MAX_STDERR - stderr.length);
+  });
+  const { pid, stdio } = child;
+  const give = (descriptor: number) => {
+    const stream = stdio[descriptor] as Handed | null;
+    // Node goes on reading a stream that it hands over, and drops what it reads, until the other process has it.
+    stream?._handle?.readStop();
+    const report: Report = { id, kind: 'stream', descriptor, pid };
+    if (process.connected) process.send?.(report, stream ?? undefined, {}, () => {});
+  };
+  for (let descriptor = 1; descriptor < stdio.length; descriptor++)
+    if (descriptor !== 2) give(descriptor);
+  give(0);
+  child.once('exit', (code, signal) => {
+    const over = () => {
+      clearTimeout(waiting);
+      child.stderr?.destroy();
+      if (!children.delete(id)) return;
+      tell({
+        id,
+        kind: 'ended',
+        ending: { code, signal, stdout: new Uint8Array(), stderr, tooMuch: false },
+      });
+    };
+    const waiting = setTimeout(over, DRAIN_MS);
+    if (child.stderr?.closed ?? true) over();
+    else child.stderr?.once('close', over);
+  });
+}
+
+process.on('warning', ({ name }) => {
+  // Node has tried several times to hand a stream over: no descriptor is free there.
+  const [first] = starts;
+  if (name === 'SentHandleNotReceivedWarning' && first) children.get(first.id)?.kill('SIGKILL');
+});
 
 function say({ id, text, last }: Order & { kind: 'say' }): void {
   const input = children.get(id)?.stdin;

@@ -6,12 +6,11 @@
  *   for await (const chunk of process.stdout) …          // to its end, or leave: `using` then ends it
  *   const { code, stderr } = await process.ended;        // never rejects
  */
-import { type ChildProcess, spawn } from 'node:child_process';
 import { channel } from 'node:diagnostics_channel';
 import { stat } from 'node:fs/promises';
 import type { Socket } from 'node:net';
 import type { Duplex, Readable, Writable } from 'node:stream';
-import { runProgram } from '../../processes/starter.ts';
+import { runProgram, type Streamed, startProgram } from '../../processes/starter.ts';
 import { environment, type Surroundings } from './environment.ts';
 
 export type GitOptions = Surroundings & {
@@ -76,7 +75,6 @@ const DRAIN_MS = 1_000;
 const DEFAULT_TIMEOUT_MS = 30_000;
 /** Of `gitLines`: twice a line of the largest file that is compared (`walk.ts`). */
 const MAX_PIECE = 16 * 2 ** 20;
-const MAX_STDERR = 16_384;
 const MiB = 2 ** 20;
 
 /** A process that was started. Its standard output must be read to the end, or the process be ended. */
@@ -86,51 +84,64 @@ export class GitProcess implements Disposable {
   readonly stdout: Readable;
   /** The extra pipes, from descriptor 3 on. */
   readonly pipes: readonly Duplex[];
-  /** Settles when the process and its streams have ended. Never rejects. */
+  /** Settles when the process has ended and its output is read, or given up. Never rejects. */
   readonly ended: Promise<Ending>;
   readonly pid: number | undefined;
-  readonly #child: ChildProcess;
+  readonly #program: Streamed;
   #over = false;
+  #killing: NodeJS.Timeout | undefined;
 
-  /** Only for `startGit`: in the same tick as the child's `spawn`, so that no event is missed. */
-  constructor(child: ChildProcess, aborting?: AbortSignal) {
-    this.#child = child;
-    this.pid = child.pid;
-    const [stdin, stdout, stderr, ...pipes] = child.stdio;
-    this.stdin = stdin as Writable;
-    this.stdout = stdout as Readable;
-    this.pipes = pipes as unknown[] as Duplex[];
-    const said = collect(stderr as Readable);
+  constructor(program: Streamed, aborting?: AbortSignal) {
+    this.#program = program;
+    this.pid = program.pid;
+    this.stdin = program.stdin;
+    this.stdout = program.stdout as Readable;
+    this.pipes = program.pipes;
     const abort = () => this.end();
     aborting?.addEventListener('abort', abort);
-    this.ended = new Promise((resolve) => {
-      child.once('close', (code, signal) => {
-        this.#over = true;
-        aborting?.removeEventListener('abort', abort);
-        resolve({ code, signal, stderr: said() });
-      });
+    this.ended = this.#end().finally(() => {
+      this.#over = true;
+      clearTimeout(this.#killing);
+      aborting?.removeEventListener('abort', abort);
     });
     if (aborting?.aborted) this.end();
+  }
+
+  async #end(): Promise<Ending> {
+    const { stdin, stdout, pipes, ended } = this.#program;
+    // When what has started it has died, it goes on, and the end of its output is its end.
+    const unknown = (error: Error) => ({ code: null, signal: null, stderr: error.message });
+    const { code, signal, stderr } = await ended.catch(async (error) => {
+      if (stdout) await closed(stdout);
+      return unknown(error);
+    });
+    if (this.#over) this.#drain();
+    stdin.destroy();
+    // What nobody reads: whoever has just started it has had time to begin.
+    await new Promise((resolve) => setImmediate(resolve));
+    for (const stream of [stdout, ...pipes]) stream?.resume();
+    if (stdout) await closed(stdout);
+    return { code, signal, stderr: stderr.trim() };
   }
 
   /** SIGTERM, and SIGKILL when that was not enough. Safe to call more than once, and after the end. */
   end(): void {
     if (this.#over) return;
     this.#over = true;
-    const child = this.#child;
+    const { stdin, pipes, kill } = this.#program;
     // A hook that waits for an answer reads the end of its pipe instead.
-    for (const stream of [this.stdin, ...this.pipes]) stream.destroy();
-    child.kill('SIGTERM');
-    let timer = setTimeout(() => child.kill('SIGKILL'), GRACE_MS);
-    const drain = () => {
-      clearTimeout(timer);
-      timer = setTimeout(() => {
-        for (const stream of child.stdio) stream?.destroy();
-      }, DRAIN_MS);
-    };
-    if (child.exitCode !== null || child.signalCode !== null) drain();
-    else child.once('exit', drain);
-    child.once('close', () => clearTimeout(timer));
+    for (const stream of [stdin, ...pipes]) stream.destroy();
+    kill('SIGTERM');
+    this.#killing = setTimeout(() => {
+      kill('SIGKILL');
+      // Where nobody tells its end any more.
+      this.#drain();
+    }, GRACE_MS);
+  }
+
+  #drain(): void {
+    clearTimeout(this.#killing);
+    this.#killing = setTimeout(() => this.#program.stdout?.destroy(), DRAIN_MS);
   }
 
   [Symbol.dispose](): void {
@@ -143,7 +154,7 @@ export class GitProcess implements Disposable {
  * @throws FolderMissing, GitUnavailable
  */
 export function startGit(args: readonly string[], options: GitOptions = {}): Promise<GitProcess> {
-  return startWriting('pipe', args, options);
+  return startWriting(undefined, args, options);
 }
 
 /**
@@ -163,33 +174,21 @@ export async function startGitOn(
 }
 
 async function startWriting(
-  stdout: 'pipe' | Socket,
+  to: Socket | undefined,
   args: readonly string[],
   options: GitOptions,
 ): Promise<GitProcess> {
   const cwd = options.cwd ?? options.dir ?? '/';
-  try {
-    return await new Promise<GitProcess>((resolve, reject) => {
-      const child = spawn('git', args, {
-        cwd,
-        env: environment(options),
-        stdio: ['pipe', stdout, 'pipe', ...Array(options.extraPipes ?? 0).fill('pipe')],
-      });
-      // For as long as it runs: an `error` without a listener would end the server, and there is one when a signal
-      // cannot be sent.
-      child.on('error', reject);
-      child.once('spawn', () => {
-        // What cannot be written any more shows in the process's end.
-        for (const stream of child.stdio) stream?.on('error', () => {});
-        const process = new GitProcess(child, options.signal);
-        const { ended } = process;
-        startedGit.publish({ args, ended } satisfies StartedGit);
-        resolve(process);
-      });
-    });
-  } catch (error) {
-    throw await whyNotStarted(error as Error, cwd);
-  }
+  const program = { file: 'git', args, cwd, env: environment(options) };
+  const streamed = await startProgram(program, { pipes: options.extraPipes, to }).catch(
+    async (error: Error) => {
+      throw await whyNotStarted(error, cwd);
+    },
+  );
+  const process = new GitProcess(streamed, options.signal);
+  const { ended } = process;
+  startedGit.publish({ args, ended } satisfies StartedGit);
+  return process;
 }
 
 async function whyNotStarted(error: Error, cwd: string): Promise<FolderMissing | GitUnavailable> {
@@ -294,14 +293,9 @@ export async function checkVersion(): Promise<string> {
   );
 }
 
-/** Reads a stream to its end and keeps its beginning. */
-function collect(stream: Readable): () => string {
-  let text = '';
-  stream.setEncoding('utf8');
-  stream.on('data', (chunk: string) => {
-    if (text.length < MAX_STDERR) text += chunk.slice(0, MAX_STDERR - text.length);
-  });
-  return () => text.trim();
+function closed(stream: Duplex): Promise<void> {
+  if (stream.closed) return Promise.resolve();
+  return new Promise((resolve) => stream.once('close', resolve));
 }
 
 async function isFolder(path: string): Promise<boolean> {
