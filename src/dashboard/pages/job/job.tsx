@@ -33,10 +33,13 @@ export default function JobPage() {
     onLive: asked.again,
   });
   const status = job && readFragment(JobFacts, job as FragmentOf<typeof JobFacts>).status;
-  useEvery(status && !isOver(status) ? LOOK_MS : null, asked.again);
+  const isEnded = status != null && isOver(status);
+  useEvery(status && !isEnded ? LOOK_MS : null, asked.again);
+  // One that has ended is still heard of, as when it is run again, and nothing in it moves by itself.
+  const live = isEnded && state === 'live' ? null : <LiveDot state={state} />;
   return (
     <Load asked={asked} of={(data) => data.job} what="job">
-      {(data) => <Job data={data} live={<LiveDot state={state} />} onChange={asked.again} />}
+      {(data) => <Job data={data} live={live} onChange={asked.again} />}
     </Load>
   );
 }
