@@ -163,6 +163,21 @@ test('a server that starts again heals the page, and no line is lost or doubled'
     .toEqual(ticks);
 });
 
+test('a page stays while the server cannot answer, and asks until it does', async () => {
+  await run('patient', 'sleep 300');
+  await using visitor = await visit(browser, app, { as: ada });
+  const { page } = visitor;
+  await page.goto('/ada/-/jobs/patient');
+  await page.locator('main [data-status=RUNNING]').first().waitFor();
+  await page.route('**/graphql', (route) => route.abort());
+  const alert = page.getByRole('alert').filter({ hasText: 'The server cannot be reached' });
+  await alert.waitFor();
+  await expect.poll(() => page.getByRole('log').isVisible()).toBe(true);
+  await page.unroute('**/graphql');
+  await alert.waitFor({ state: 'detached' });
+  await page.locator('main [data-status=RUNNING]').first().waitFor();
+});
+
 test('a page behind others lets go of the log, and is up to date when it is looked at', async () => {
   await run('aside', 'i=0; while [ $i -lt 3000 ]; do i=$((i+1)); echo "tick $i"; sleep 0.02; done');
   await using visitor = await visit(browser, app, { as: ada });

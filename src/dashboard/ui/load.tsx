@@ -1,5 +1,5 @@
 /** What a page shows while it asks, when it is refused, and when it has its answer. */
-import type { ReactNode } from 'react';
+import { type ReactNode, useEffect, useState } from 'react';
 import { type AnyVariables, type CombinedError, type UseQueryArgs, useQuery } from 'urql';
 import { codeOf, SIGNED_OUT } from '../graphql/client.ts';
 import { start } from '../start.ts';
@@ -14,14 +14,32 @@ type Asked<T> = {
   again: () => void;
 };
 
+/** Between two tries while the server cannot answer, as when it starts again. */
+const RETRY_MS = 2_000;
+
+/**
+ * What was there stays when asking again fails, and is asked for until the server answers: a page outlives a restart of
+ * the server that its question falls into.
+ */
 export function useAsk<T, V extends AnyVariables>(args: UseQueryArgs<V, T>): Asked<T> {
   const [{ data, error, fetching, stale }, execute] = useQuery<T, V>(args);
-  return {
-    data: data ?? undefined,
-    error,
-    fetching: fetching || stale,
-    again: () => execute({ requestPolicy: 'network-only' }),
-  };
+  const asked = JSON.stringify(args.variables ?? {});
+  const [kept, keep] = useState<{ asked: string; data: T }>();
+  if (data != null && kept?.data !== data) keep({ asked, data });
+  const again = () => execute({ requestPolicy: 'network-only' });
+  useEffect(() => {
+    if (!error || !isPassing(error)) return;
+    const timer = setTimeout(() => execute({ requestPolicy: 'network-only' }), RETRY_MS);
+    return () => clearTimeout(timer);
+  }, [error, execute]);
+  const before = error && isPassing(error) && kept?.asked === asked ? kept.data : undefined;
+  return { data: data ?? before, error, fetching: fetching || stale, again };
+}
+
+/** The server did not answer, or could not; what it refuses, it refuses again. */
+function isPassing(error: CombinedError): boolean {
+  const { status } = (error.response ?? {}) as Partial<Response>;
+  return status === undefined ? error.networkError !== undefined : status >= 500;
 }
 
 /**
