@@ -99,16 +99,21 @@ export async function watchDisk(
         now.bytes - then.bytes >= Math.min(left.bytes, GROWN_BYTES) ||
         now.files - then.files >= Math.min(left.files, GROWN_FILES);
       if (!due || Date.now() < restUntil) continue;
+      const begun = Date.now();
+      try {
+        const named = await diskUse(dirs, signal);
+        const elsewhere = (await beside?.()) ?? 0;
+        const unlinked = await unlinkedUse(pids(), (await stat(dirs[0] as string)).dev);
+        use = {
+          bytes: named.bytes + unlinked.bytes + elsewhere,
+          files: named.files + unlinked.files,
+        };
+      } finally {
+        restUntil = Date.now() + REST * (Date.now() - begun);
+      }
+      // Not before: what could not be looked at is still due.
       then = now;
-      walkedAt = Date.now();
-      const named = await diskUse(dirs, signal);
-      const elsewhere = (await beside?.()) ?? 0;
-      const unlinked = await unlinkedUse(pids(), (await stat(dirs[0] as string)).dev);
-      use = {
-        bytes: named.bytes + unlinked.bytes + elsewhere,
-        files: named.files + unlinked.files,
-      };
-      restUntil = Date.now() + REST * (Date.now() - walkedAt);
+      walkedAt = begun;
       measured(use);
       if (use.bytes > diskBytes)
         return {
