@@ -67,6 +67,26 @@ describe.each(['folder', 's3'] as const)('storage: %s', (driver) => {
     expect(await keys()).toEqual(['aa/other']);
   });
 
+  test('a range is read into memory of the reader, who may leave', async () => {
+    const contents = randomBytes(3_000_000);
+    await storage.put('large', contents);
+    {
+      await using reading = await storage.read('large', { start: 7, end: 2_500_000 });
+      const memory = new Uint8Array(new SharedArrayBuffer(1_000_000));
+      const parts: Buffer[] = [];
+      for (let bytes = -1; reading && bytes !== 0; ) {
+        bytes = await reading.into(memory);
+        parts.push(Buffer.from(memory.slice(0, bytes)));
+      }
+      expect(Buffer.concat(parts).equals(contents.subarray(7, 2_500_001))).toBe(true);
+    }
+    {
+      await using reading = await storage.read('large', { start: 0, end: 2_999_999 });
+      expect(await reading?.into(new Uint8Array(10))).toBeGreaterThan(0);
+    }
+    expect(await storage.read('nothing', { start: 0, end: 1 })).toBeNull();
+  });
+
   test('other contents under the same key have another version', async () => {
     const first = await storage.put('key', Buffer.from('one'));
     const second = await storage.put('key', Buffer.from('two'));

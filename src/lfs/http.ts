@@ -27,12 +27,12 @@ import { demandLargeLink, LARGE_DOWNLOAD_PATH } from '../repos/browsing/download
 import { whileAllowed } from '../repos/transfers.ts';
 import { otherMethod } from '../rest/methods.ts';
 import type { Services } from '../services.ts';
+import { freeing } from '../storage/pieces.ts';
 import type { ByteRange } from '../storage/storage.ts';
 import { answerBatch, readBatch } from './batch.ts';
 import { actionOf, openForLfs } from './lfs.ts';
 import { AlreadyLocked, type Lock, lockFile, sliceLocks, unlockFile } from './locks.ts';
 import { findObject, verifyUpload } from './objects.ts';
-import { freeing } from './store/pieces.ts';
 import { accountOfToken, isLfsToken, type LfsOperation, type LfsToken } from './tokens.ts';
 import { readRest, readTarget, TUS_HEADERS, type TusRequest } from './tus.ts';
 

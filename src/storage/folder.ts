@@ -60,6 +60,20 @@ export async function openFolder(root: string): Promise<Storage> {
         throw error;
       }
     },
+    async read(key, { start, end }) {
+      const file = await found(open(pathOf(key)));
+      if (!file) return null;
+      let at = start;
+      return {
+        async into(memory) {
+          const bytes = Math.min(memory.length, end + 1 - at);
+          const { bytesRead } = await file.read(memory, 0, bytes, at);
+          at += bytesRead;
+          return bytesRead;
+        },
+        [Symbol.asyncDispose]: () => file.close(),
+      };
+    },
     async stat(key) {
       const stats = await found(stat(pathOf(key)));
       return stats && describe(stats);

@@ -20,10 +20,12 @@ import { Upload } from '@aws-sdk/lib-storage';
 import { getSignedUrl } from '@aws-sdk/s3-request-presigner';
 import { ConfigError } from '../config.ts';
 import type { S3Config } from '../variables/s3.ts';
+import { freeing } from './pieces.ts';
 import {
   ABANDONED_MS,
   type Contents,
   checkKey,
+  type Reading,
   type Storage,
   StorageAway,
   type StoredObject,
@@ -96,6 +98,10 @@ export async function openS3({
       const size = Number(whole ?? answer.ContentLength);
       return { ...describe(answer), size, contents: answer.Body as Readable };
     },
+    async read(key, range) {
+      const opened = await storage.open(key, range);
+      return opened && readingOf(opened.contents);
+    },
     async stat(key) {
       const answer = await found(client.send(new HeadObjectCommand(at(key))));
       return answer && { ...describe(answer), size: answer.ContentLength ?? 0 };
@@ -153,6 +159,28 @@ function sourceOf(contents: Contents): Readable | Buffer {
     for await (const piece of contents) yield Buffer.from(piece);
   })();
   return Readable.from(copies, { objectMode: false });
+}
+
+function readingOf(contents: Readable): Reading {
+  const pieces = freeing(contents);
+  let piece: Uint8Array = new Uint8Array();
+  return {
+    async into(memory) {
+      while (piece.length === 0) {
+        const { value, done } = await pieces.next();
+        if (done) return 0;
+        piece = value;
+      }
+      const part = piece.subarray(0, memory.length);
+      memory.set(part);
+      piece = piece.subarray(part.length);
+      return part.length;
+    },
+    async [Symbol.asyncDispose]() {
+      await pieces.return(undefined);
+      contents.destroy();
+    },
+  };
 }
 
 /** What a source failed with by itself; an upload that fails ends its source too, as an abort. */

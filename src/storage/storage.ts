@@ -29,6 +29,12 @@ export type PutOptions = {
 /** All of it, or in pieces as they come. */
 export type Contents = AsyncIterable<Uint8Array> | Uint8Array;
 
+/** A range that is read one part after the other, and closed by who reads it. */
+export type Reading = AsyncDisposable & {
+  /** Fills the memory from its beginning, not always whole. @returns how many bytes came; 0 at the end */
+  into(memory: Uint8Array): Promise<number>;
+};
+
 export type Storage = Disposable & {
   /** For the operator: what it is and where, without credentials. */
   readonly place: string;
@@ -42,6 +48,8 @@ export type Storage = Disposable & {
   put(key: string, contents: Contents, options?: PutOptions): Promise<StoredObject>;
   /** All of it, or a range that lies within; null when there is none. A reader who stops must destroy the stream. */
   open(key: string, range?: ByteRange): Promise<(StoredObject & { contents: Readable }) | null>;
+  /** The same for who reads into memory of their own; null when there is none. */
+  read(key: string, range: ByteRange): Promise<Reading | null>;
   /** Null when there is none. */
   stat(key: string): Promise<StoredObject | null>;
   /** All whose key begins with `prefix`, which is empty or ends with a slash, in no order. */

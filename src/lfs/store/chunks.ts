@@ -7,7 +7,7 @@ export const HEADROOM = MAX_CHUNK;
 export const HASH_BYTES = 32;
 
 export type Chunks = {
-  buffer: ArrayBuffer;
+  buffer: ArrayBufferLike;
   /** Where the first begins; each other begins where the one before it ends. */
   start: number;
   ends: Uint32Array;

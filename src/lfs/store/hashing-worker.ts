@@ -1,6 +1,7 @@
 /**
  * A thread that cuts contents into chunks and takes their SHA-256, and that of the whole: 600 MB/s, during which the
- * main thread answers requests. It checks chunks that were read, too. Buffers are handed over and back without being copied.
+ * main thread answers requests. It checks chunks that were read, too. No bytes are copied: their memory is shared, or
+ * handed over and back.
  *
  * The bytes of a batch stand behind `HEADROOM`. What the batch before it had after its last cut is put right in front
  * of them, so that every chunk lies in one piece.
@@ -9,13 +10,14 @@ import { createHash, type Hash } from 'node:crypto';
 import { type MessagePort, parentPort, workerData } from 'node:worker_threads';
 import { type Chunks, firstDamaged, HEADROOM, hashesOf } from './chunks.ts';
 import { cut, type Gear, maxChunks } from './cut.ts';
+import { handedOver } from './memory.ts';
 
 export type Request =
   | {
       kind: 'batch';
       /** Of the contents that it belongs to. */
       contents: number;
-      buffer: ArrayBuffer;
+      buffer: ArrayBufferLike;
       /** Where its bytes end; they begin at `HEADROOM`. */
       end: number;
       isLast: boolean;
@@ -29,7 +31,7 @@ export type Request =
 /** `oid`: of the whole, in hexadecimal, with the last batch. */
 export type HashedBatch = Chunks & { contents: number; oid?: string };
 /** `damaged`: the first chunk that has another SHA-256; -1: none has. */
-export type CheckedChunks = { contents: number; buffer: ArrayBuffer; damaged: number };
+export type CheckedChunks = { contents: number; buffer: ArrayBufferLike; damaged: number };
 export type Reply = HashedBatch | CheckedChunks;
 
 /** What the thread is started with. */
@@ -44,8 +46,9 @@ function serve(port: MessagePort, { gear }: Started): void {
     const { contents } = request;
     if (request.kind === 'forget') return void all.delete(contents);
     if (request.kind === 'check') {
-      const checked = { contents, buffer: request.buffer, damaged: firstDamaged(request) };
-      return port.postMessage(checked satisfies CheckedChunks, [request.buffer]);
+      const { buffer } = request;
+      const checked: CheckedChunks = { contents, buffer, damaged: firstDamaged(request) };
+      return port.postMessage(checked, handedOver(buffer));
     }
     const known = all.get(contents) ?? { whole: createHash('sha256'), rest: new Uint8Array() };
     all.set(contents, known);
@@ -63,7 +66,7 @@ function serve(port: MessagePort, { gear }: Started): void {
       reply.oid = known.whole.digest('hex');
       all.delete(contents);
     }
-    port.postMessage(reply, [buffer]);
+    port.postMessage(reply, handedOver(buffer));
   });
 }
 

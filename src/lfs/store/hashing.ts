@@ -2,12 +2,17 @@
 import { availableParallelism } from 'node:os';
 import { Worker } from 'node:worker_threads';
 import { abortable } from '../../storage/abortable.ts';
-import { type Chunks, HASH_BYTES, HEADROOM } from './chunks.ts';
+import { HASH_BYTES, HEADROOM } from './chunks.ts';
 import type { Gear } from './cut.ts';
 import type { CheckedChunks, HashedBatch, Reply, Request, Started } from './hashing-worker.ts';
+import { handedOver, Memory } from './memory.ts';
+import { type Checking, RUN_BYTES } from './runs.ts';
 
 /** Bytes of contents that are hashed at once: 7 ms, after which another upload has its turn. */
 const BATCH_BYTES = 4 * 2 ** 20;
+/** An upload has three batches at once, a download as many of a MiB. */
+const UPLOADS = { bytes: HEADROOM + BATCH_BYTES, most: 6 };
+const DOWNLOADS = { bytes: HEADROOM + RUN_BYTES, most: 9 };
 /** One does 600 MB/s, more than disks and networks give it; the cores are for others too. */
 const THREADS = Math.max(1, Math.min(4, availableParallelism() >> 1));
 
@@ -37,10 +42,11 @@ export type Hashing = AsyncDisposable & {
     body: AsyncIterable<Uint8Array>,
     options: { size: number; cutting: boolean; signal: AbortSignal },
   ): AsyncGenerator<Hashed>;
-  /** Which of the chunks is the first with another SHA-256; -1: none is. The memory comes back as another buffer. */
-  check(chunks: Chunks): Promise<CheckedChunks>;
+  /** In one of the threads. */
+  checking: Checking;
 };
 
+type Question = Exclude<Request, { kind: 'forget' }>;
 type Waiting = PromiseWithResolvers<Reply>;
 type Thread = {
   worker: Worker;
@@ -53,6 +59,7 @@ type Thread = {
 /** @param gear by which contents are cut into chunks */
 export function openHashing(gear: Gear): Hashing {
   const threads = new Set<Thread>();
+  const memory = new Memory(UPLOADS);
   let lastContents = 0;
 
   function start(): Thread {
@@ -84,19 +91,18 @@ export function openHashing(gear: Gear): Hashing {
     body: AsyncIterable<Uint8Array>,
     { size, cutting, signal }: { size: number; cutting: boolean; signal: AbortSignal },
   ): AsyncGenerator<Hashed> {
-    const unused: ArrayBuffer[] = [];
     const thread = begin();
     const { contents } = thread;
     try {
       let before: Promise<Reply> | undefined;
-      for await (const { buffer, end, isLast } of ahead(batches(body, size, unused, signal))) {
-        const reply = thread.ask({ kind: 'batch', contents, buffer, end, isLast, cutting }, buffer);
+      for await (const { buffer, end, isLast } of ahead(batches(body, size, memory, signal))) {
+        const reply = thread.ask({ kind: 'batch', contents, buffer, end, isLast, cutting });
         // Heard below, if this goes on so far.
         reply.catch(() => {});
-        if (before) yield hashedOf((await before) as HashedBatch, unused);
+        if (before) yield hashedOf((await before) as HashedBatch, memory);
         before = reply;
       }
-      if (before) yield hashedOf((await before) as HashedBatch, unused);
+      if (before) yield hashedOf((await before) as HashedBatch, memory);
     } finally {
       thread.end();
     }
@@ -109,16 +115,20 @@ export function openHashing(gear: Gear): Hashing {
     const waiting: Waiting[] = [];
     thread.open++;
     thread.waiting.set(contents, waiting);
-    const post = (request: Request, buffers: ArrayBuffer[] = []) =>
-      thread.worker.postMessage(request, buffers);
+    const post = (request: Request) =>
+      thread.worker.postMessage(request, 'buffer' in request ? handedOver(request.buffer) : []);
     return {
       contents,
-      async ask(request: Request, buffer: ArrayBuffer): Promise<Reply> {
+      async ask(request: Question): Promise<Reply> {
         if (!threads.has(thread)) throw new Error('a thread that hashes large files has ended');
         const reply = Promise.withResolvers<Reply>();
         waiting.push(reply);
-        post(request, [buffer]);
-        return reply.promise;
+        post(request);
+        const answer = await reply.promise;
+        // What is shared comes back as another object, and it is this one that is known not to be used any more.
+        return request.buffer instanceof ArrayBuffer
+          ? answer
+          : { ...answer, buffer: request.buffer };
       },
       end() {
         thread.open--;
@@ -130,14 +140,17 @@ export function openHashing(gear: Gear): Hashing {
 
   return {
     hash,
-    async check(chunks) {
-      const thread = begin();
-      try {
-        const request = { kind: 'check', contents: thread.contents, ...chunks } as const;
-        return (await thread.ask(request, chunks.buffer)) as CheckedChunks;
-      } finally {
-        thread.end();
-      }
+    checking: {
+      memory: new Memory(DOWNLOADS),
+      async check(chunks) {
+        const thread = begin();
+        try {
+          const request = { kind: 'check', contents: thread.contents, ...chunks } as const;
+          return (await thread.ask(request)) as CheckedChunks;
+        } finally {
+          thread.end();
+        }
+      },
     },
     async [Symbol.asyncDispose]() {
       await Promise.all([...threads].map(({ worker }) => worker.terminate()));
@@ -167,28 +180,24 @@ async function* ahead<T>(source: AsyncIterable<T>): AsyncGenerator<T> {
   }
 }
 
-type Batch = { buffer: ArrayBuffer; end: number; isLast: boolean };
+type Batch = { buffer: ArrayBufferLike; end: number; isLast: boolean };
 
 /** The body in pieces of `BATCH_BYTES`, the last of which is smaller, and may be empty. */
 async function* batches(
   body: AsyncIterable<Uint8Array>,
   size: number,
-  unused: ArrayBuffer[],
+  memory: Memory,
   signal: AbortSignal,
 ): AsyncGenerator<Batch> {
   let seen = 0;
   let placed = 0;
-  // Its own memory, not a part of Node's pool, because it is handed over.
   const begin = () => {
     const room = HEADROOM + Math.min(BATCH_BYTES, size - placed);
-    const known = unused.pop();
-    return known && known.byteLength >= room
-      ? Buffer.from(known, 0, room)
-      : Buffer.allocUnsafeSlow(room);
+    return Buffer.from(memory.take(room), 0, room);
   };
   let batch = begin();
   let end = HEADROOM;
-  const taken = (isLast: boolean): Batch => ({ buffer: batch.buffer as ArrayBuffer, end, isLast });
+  const taken = (isLast: boolean): Batch => ({ buffer: batch.buffer, end, isLast });
   for await (let piece of abortable(body, signal)) {
     seen += piece.length;
     if (seen > size) throw new TooLong();
@@ -231,10 +240,7 @@ export function joined(one: Buffer, other: Buffer): Buffer | null {
   return isNext ? Buffer.from(one.buffer, one.byteOffset, one.length + other.length) : null;
 }
 
-function hashedOf(
-  { buffer, start, ends, hashes, oid }: HashedBatch,
-  unused: ArrayBuffer[],
-): Hashed {
+function hashedOf({ buffer, start, ends, hashes, oid }: HashedBatch, memory: Memory): Hashed {
   const chunks: Chunk[] = [];
   let from = start;
   for (const [i, to] of ends.entries()) {
@@ -242,5 +248,5 @@ function hashedOf(
     chunks.push({ hash, bytes: Buffer.from(buffer, from, to - from) });
     from = to;
   }
-  return { chunks, oid, free: () => void unused.push(buffer) };
+  return { chunks, oid, free: () => memory.free(buffer) };
 }

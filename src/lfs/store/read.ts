@@ -129,7 +129,7 @@ export async function* chunksOf(
     const places = await placesOf(deps, storeId, wanted.slice(done));
     for (const run of runsOf(places)) {
       let isGone = true;
-      for await (const checked of readRun(deps, run, deps.hashing.check)) {
+      for await (const checked of readRun(deps, run, deps.hashing.checking)) {
         isGone = false;
         done += checked.chunks.length;
         yield checked;

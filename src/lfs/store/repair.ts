@@ -35,7 +35,7 @@ async function* damagedIn(deps: Deps, run: readonly Place[]): AsyncGenerator<Pla
   for (let at = 0; at < run.length; ) {
     const begun = at;
     try {
-      for await (const { chunks, free } of readRun(deps, run.slice(at), deps.hashing.check)) {
+      for await (const { chunks, free } of readRun(deps, run.slice(at), deps.hashing.checking)) {
         at += chunks.length;
         free();
       }

@@ -8,7 +8,7 @@
 import type { Services } from '../../services.ts';
 import type { Chunk } from './hashing.ts';
 import { moveChunks, openPackWriter } from './packs.ts';
-import { checkHere, Damaged, type Place, readRun, runsOf } from './runs.ts';
+import { checkingHere, Damaged, type Place, readRun, runsOf } from './runs.ts';
 
 type Deps = Pick<Services, 'pool' | 'storage' | 'log'>;
 type Pack = { id: number; storeId: number; key: string; liveBytes: number };
@@ -90,7 +90,7 @@ async function copy(
   try {
     for (const run of runsOf(rows)) {
       let at = 0;
-      for await (const { chunks, free } of readRun(deps, run, checkHere)) {
+      for await (const { chunks, free } of readRun(deps, run, checkingHere)) {
         await add(chunks.map((bytes) => ({ hash: (run[at++] as Place).hash, bytes })));
         free();
       }

@@ -3,8 +3,9 @@
  * which was stored.
  */
 import type { Services } from '../../services.ts';
+import type { Reading } from '../../storage/storage.ts';
 import { type Chunks, firstDamaged, HASH_BYTES, HEADROOM } from './chunks.ts';
-import { freeing } from './pieces.ts';
+import { Memory } from './memory.ts';
 
 type Deps = Pick<Services, 'storage' | 'log'>;
 
@@ -23,17 +24,21 @@ export class Damaged extends Error {
 /** Where a chunk lies; `key`: of its pack. */
 export type Place = { hash: Buffer; key: string; start: number; length: number };
 
-/**
- * Finds the first chunk that has another SHA-256: its number, or -1. It may take the memory to another thread: what it
- * gives back is to be used from then on.
- */
-export type Check = (chunks: Chunks) => Promise<{ buffer: ArrayBuffer; damaged: number }>;
+/** Checking chunks, and the memory that they lie in meanwhile. */
+export type Checking = {
+  memory: Memory;
+  /** Finds the first chunk that has another SHA-256: its number, or -1. What it gives back as memory is to be used on. */
+  check(chunks: Chunks): Promise<{ buffer: ArrayBufferLike; damaged: number }>;
+};
+
+/** Of chunks, read and checked at once. */
+export const RUN_BYTES = 2 ** 20;
 
 /** In this thread: 2 ms for a MiB. */
-export const checkHere: Check = async (chunks) => ({
-  buffer: chunks.buffer,
-  damaged: firstDamaged(chunks),
-});
+export const checkingHere: Checking = {
+  memory: new Memory({ bytes: HEADROOM + RUN_BYTES, most: 3 }),
+  check: async (chunks) => ({ buffer: chunks.buffer, damaged: firstDamaged(chunks) }),
+};
 
 /** Some of a run, all of them right. */
 export type Checked = {
@@ -44,9 +49,6 @@ export type Checked = {
   /** Says that nobody needs them any more: their memory is used again. */
   free(): void;
 };
-
-/** Of chunks, read and checked at once. */
-const BATCH_BYTES = 2 ** 20;
 
 export function runsOf(places: readonly Place[]): Place[][] {
   const runs: Place[][] = [];
@@ -63,13 +65,13 @@ export function runsOf(places: readonly Place[]): Place[][] {
 export async function* readRun(
   deps: Deps,
   run: readonly Place[],
-  check: Check,
+  { check, memory }: Checking,
 ): AsyncGenerator<Checked> {
   const [first, last] = [run[0] as Place, run.at(-1) as Place];
   const bounds = { start: first.start, end: last.start + last.length - 1 };
-  const found = await deps.storage.open(first.key, bounds);
-  if (!found) return;
-  const unused: ArrayBuffer[] = [];
+  const reading = await deps.storage.read(first.key, bounds);
+  if (!reading) return;
+  await using _ = reading;
   const checked = async ({ places, ...chunks }: Batch): Promise<Checked> => {
     const { start, ends } = chunks;
     const { buffer, damaged } = await check(chunks);
@@ -81,22 +83,18 @@ export async function* readRun(
         part(i === 0 ? start : (ends[i - 1] as number), ends[i] as number),
       ),
       bytes: part(start, ends.at(-1) ?? start),
-      free: () => void unused.push(buffer),
+      free: () => memory.free(buffer),
     };
   };
-  try {
-    let before: Promise<Checked> | undefined;
-    for await (const batch of batchesOf(deps, found.contents, run, unused)) {
-      const now = checked(batch);
-      // Heard below, if this goes on so far.
-      now.catch(() => {});
-      if (before) yield await before;
-      before = now;
-    }
+  let before: Promise<Checked> | undefined;
+  for await (const batch of batchesOf(deps, reading, run, memory)) {
+    const now = checked(batch);
+    // Heard below, if this goes on so far.
+    now.catch(() => {});
     if (before) yield await before;
-  } finally {
-    found.contents.destroy();
+    before = now;
   }
+  if (before) yield await before;
 }
 
 /** Chunks in memory of their own, behind `HEADROOM`, or with the beginning of the first right in front of it. */
@@ -105,55 +103,46 @@ type Batch = Chunks & { places: readonly Place[] };
 /** @throws Damaged when the contents end before the run */
 async function* batchesOf(
   deps: Deps,
-  contents: AsyncIterable<Uint8Array>,
+  reading: Reading,
   run: readonly Place[],
-  unused: ArrayBuffer[],
+  memory: Memory,
 ): AsyncGenerator<Batch> {
   let left = run.reduce((sum, { length }) => sum + length, 0);
-  let at = 0;
-  const begin = () => {
-    const room = HEADROOM + Math.min(BATCH_BYTES, left);
-    const known = unused.pop();
-    return Buffer.from(known && known.byteLength >= room ? known : new ArrayBuffer(room), 0, room);
-  };
-  let memory = begin();
-  let start = HEADROOM;
-  let end = HEADROOM;
-  const takeWhole = (): Batch => {
+  let rest = new Uint8Array();
+  for (let at = 0; at < run.length; ) {
+    const room = HEADROOM + Math.min(RUN_BYTES, left);
+    const batch = Buffer.from(memory.take(room), 0, room);
+    const start = HEADROOM - rest.length;
+    batch.set(rest, start);
+    const end = HEADROOM + (await filled(batch.subarray(HEADROOM), reading));
+    left -= end - HEADROOM;
     const ends: number[] = [];
-    const from = at;
-    for (let to = start; at < run.length; at++) {
-      to += (run[at] as Place).length;
+    for (let to = start; ends.length < run.length - at; ends.push(to)) {
+      to += (run[at + ends.length] as Place).length;
       if (to > end) break;
-      ends.push(to);
     }
-    const places = run.slice(from, at);
+    const places = run.slice(at, at + ends.length);
+    at += ends.length;
     const hashes = new Uint8Array(places.length * HASH_BYTES);
     for (const [i, { hash }] of places.entries()) hashes.set(hash, i * HASH_BYTES);
-    const buffer = memory.buffer as ArrayBuffer;
-    return { places, buffer, start, ends: Uint32Array.from(ends), hashes };
-  };
-  for await (let piece of freeing(contents)) {
-    while (piece.length > 0) {
-      const part = piece.subarray(0, memory.length - end);
-      if (part.length === 0) break;
-      memory.set(part, end);
-      end += part.length;
-      left -= part.length;
-      piece = piece.subarray(part.length);
-      if (end < memory.length) continue;
-      const batch = takeWhole();
-      const rest = Buffer.from(memory.subarray(batch.ends.at(-1) ?? start, end));
-      yield batch;
-      memory = begin();
-      start = HEADROOM - rest.length;
-      memory.set(rest, start);
-      end = HEADROOM;
-    }
+    // Copied now: the reader may be done with the batch before the next is begun.
+    rest = Uint8Array.from(batch.subarray(ends.at(-1) ?? start, end));
+    if (places.length > 0)
+      yield { places, buffer: batch.buffer, start, ends: Uint32Array.from(ends), hashes };
+    const missing = run[at];
+    if (missing && end < room) throw damage(deps, missing, 'its pack is too short');
   }
-  if (end > start && at < run.length) yield takeWhole();
-  const missing = run[at];
-  if (missing) throw damage(deps, missing, 'its pack is too short');
+}
+
+/** @returns how many bytes there were: fewer only at the end of what is read */
+async function filled(memory: Uint8Array, reading: Reading): Promise<number> {
+  let filled = 0;
+  while (filled < memory.length) {
+    const bytes = await reading.into(memory.subarray(filled));
+    if (bytes === 0) break;
+    filled += bytes;
+  }
+  return filled;
 }
 
 /** The error, which is logged too. */
