@@ -60,6 +60,7 @@ test('version 2: the server moves into a group of its own, and each attempt gets
   found?.create(group, LIMITS);
   expect(at.read(`${own}/loam/cgroup.subtree_control`)).toBe('+memory +cpu +pids');
   expect(at.read(`${own}/loam/memory.max`)).toBe('9000000');
+  expect(at.read(`${own}/loam/cpu.weight`)).toBe('25');
   const limit = (name: string) => at.read(`${own}/loam/a/${name}`);
   expect(['memory.max', 'memory.swap.max', 'cpu.max', 'pids.max'].map(limit)).toEqual([
     '1000000',
@@ -103,6 +104,7 @@ test('version 2: the root of the hierarchy keeps its processes; without controll
   );
   found?.create(group, LIMITS);
   expect(at.read('memory/x/loam/memory.limit_in_bytes')).toBe('9000000');
+  expect(at.read('cpu,cpuacct/loam/cpu.shares')).toBe('256');
   expect(at.read('memory/x/loam/a/memory.memsw.limit_in_bytes')).toBe('1000000');
   expect(at.read('cpu,cpuacct/loam/a/cpu.cfs_quota_us')).toBe('150000');
   expect(at.read('pids/loam/a/pids.max')).toBe('77');

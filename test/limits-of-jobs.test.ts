@@ -3,7 +3,7 @@ import { execFile, execFileSync, spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { existsSync, readdirSync, readFileSync, statSync, utimesSync } from 'node:fs';
 import { chmod, mkdtemp, readdir, rm, writeFile } from 'node:fs/promises';
-import { availableParallelism, tmpdir, totalmem } from 'node:os';
+import { availableParallelism, getPriority, tmpdir, totalmem } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { describe, expect, test } from 'vitest';
@@ -166,6 +166,12 @@ describe('with control groups', () => {
     expect(groupsOf(made.dir)).toEqual([]);
     await eventually(() => expect(processesNaming(`sleep ${tag}`)).toEqual([]));
   });
+});
+
+test('a job, and the shim that looks after it, give way to the server', async () => {
+  await using made = await makeRunner();
+  const { lines } = await runToEnd(made.runner, attemptSpec('nice'));
+  expect(Number(lines[0])).toBe(Math.min(19, getPriority() + 6));
 });
 
 test('a shim whose folder was removed ends with its job, and leaves no control group', async () => {

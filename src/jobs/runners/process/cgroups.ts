@@ -16,6 +16,7 @@ import { promisify } from 'node:util';
 import { type Cgroup, foldersOfJob, joinFiles, PARENT, removeGroup } from './cgroup.ts';
 import type { Limits } from './limits.ts';
 import { mountPath } from './mounts.ts';
+import { GROUP_SHARES, GROUP_WEIGHT } from './priority.ts';
 
 export const CONTROLLERS = ['memory', 'cpu', 'pids'] as const;
 export type Controller = (typeof CONTROLLERS)[number];
@@ -132,6 +133,7 @@ function openVersion2(places: Places): Cgroups | null {
       makeBelow(folder, limits, () => {
         enable(parent, controllers);
         set(parent, 'memory.max', limits.allJobsMemoryBytes);
+        set(parent, 'cpu.weight', GROUP_WEIGHT);
       });
       set(folder, 'memory.max', limits.memoryBytes);
       set(folder, 'memory.swap.max', 0);
@@ -181,13 +183,15 @@ function openVersion1(places: Places): Cgroups | null {
     create(group, limits) {
       for (const folder of group.folders) {
         const memory = dirname(dirname(folder)) === places.get('memory');
+        const cpu = dirname(dirname(folder)) === places.get('cpu');
         makeBelow(folder, limits, () => {
           // Linux before 5.11 counts the children of a group only when that is switched on.
           if (memory) setLimit(join(dirname(folder), 'memory.use_hierarchy'), 1);
           if (memory) setMemory(dirname(folder), limits.allJobsMemoryBytes);
+          if (cpu) setLimit(join(dirname(folder), 'cpu.shares'), GROUP_SHARES);
         });
         if (memory) setMemory(folder, limits.memoryBytes);
-        if (dirname(dirname(folder)) === places.get('cpu')) {
+        if (cpu) {
           setLimit(join(folder, 'cpu.cfs_period_us'), PERIOD_US);
           setLimit(join(folder, 'cpu.cfs_quota_us'), quotaOf(limits));
         }
@@ -205,7 +209,7 @@ function openVersion1(places: Places): Cgroups | null {
   }
 }
 
-/** Without what a kernel or its configuration may lack: swap accounting, hierarchies that can be switched. */
+/** Without what a kernel or its configuration may lack: swap accounting, hierarchies that can be switched, shares. */
 function setLimit(file: string, value: number | string): void {
   try {
     writeFileSync(file, String(value));
@@ -214,7 +218,10 @@ function setLimit(file: string, value: number | string): void {
   }
 }
 
-const OPTIONAL = ['memory.swap.max', 'memory.memsw.limit_in_bytes', 'memory.use_hierarchy'];
+const OPTIONAL = [
+  ...['memory.swap.max', 'memory.memsw.limit_in_bytes', 'memory.use_hierarchy'],
+  ...['cpu.shares', 'cpu.weight'],
+];
 
 function quotaOf({ cpus }: GroupLimits): number {
   return Math.round(cpus * PERIOD_US);

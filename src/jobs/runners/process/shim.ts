@@ -41,6 +41,7 @@ import { type Command, environmentOf, launch } from './launch.ts';
 import { follow, type LogLimits, openLog } from './lines.ts';
 import { watchMemory } from './memory.ts';
 import { type Network, openNetwork } from './namespace.ts';
+import { giveWay } from './priority.ts';
 import { closeInherited } from './proc.ts';
 import type { ShimOrder, ShimWord } from './shims.ts';
 import { treeOf } from './tree.ts';
@@ -94,6 +95,7 @@ let current: Current | undefined;
 
 if (import.meta.main) {
   closeInherited();
+  giveWay();
   process.on('SIGTERM', () => asked('TERM'));
   process.on('SIGUSR2', () => asked('KILL'));
   for (const name of ['SIGHUP', 'SIGINT', 'SIGPIPE'] as const) process.on(name, () => {});
@@ -137,6 +139,7 @@ async function takeOrders(dir: string): Promise<void> {
     }
     // A signal meant for the attempt before has been delivered by then.
     await turn();
+    giveWay();
     // One that was opened ahead may have failed since. The attempt has one of its own then.
     if (isAhead && !(await network?.then(isOpen, () => false))) {
       await close();
