@@ -6,6 +6,8 @@
  * an event.
  */
 import type { Prisma } from '../../prisma/generated/client.ts';
+import { columnOf } from '../database/keyset.ts';
+import type { Parts } from '../database/statement.ts';
 import { newId } from '../ids.ts';
 
 /** Action → what was done. */
@@ -102,33 +104,37 @@ export async function record(tx: Tx, by: Actor, change: Change): Promise<void> {
 
 /** Writes an entry for each change, in one statement. */
 export async function recordAll(tx: Tx, changes: readonly (Change & { by: Actor })[]) {
-  const rows = changes.flatMap(
-    ({
-      by,
-      namespaceIds,
-      action,
-      subject,
-      name,
-      details = {},
-    }): Prisma.AuditEntryCreateManyInput[] => {
-      const entry = {
-        id: newId('aud'),
-        action,
-        subject,
-        name,
-        details,
-        actorId: by.userId,
-        actor: by.username,
-        credentialKind: by.credential?.kind ?? null,
-        credentialId: by.credential?.id ?? null,
-        credentialName: by.credential?.name ?? null,
-        address: by.from?.address ?? null,
-        requestId: by.from?.requestId ?? null,
-      };
-      const ids = [...new Set(namespaceIds)];
-      if (ids.length === 0) throw new Error(`${action} of ${subject} concerns no namespace`);
-      return ids.map((namespaceId, at) => ({ ...entry, namespaceId, main: at === 0 }));
-    },
-  );
+  const rows = changes.flatMap(({ by, ...change }) => entriesOf(by, change));
   if (rows.length > 0) await tx.auditEntry.createMany({ data: rows });
+}
+
+/** Writes the entry of one change as a part of the statement that makes it. */
+export function recordIn({ parts, parameter }: Parts, by: Actor, change: Change): void {
+  const rows = entriesOf(by, change);
+  const columns = Object.keys(rows[0] ?? {}).map(columnOf);
+  const values = rows.map((row) => `(${Object.values(row).map((value) => parameter(value))})`);
+  parts.push(`audited as (insert into audit_entries (${columns}) values ${values})`);
+}
+
+function entriesOf(
+  by: Actor,
+  { namespaceIds, action, subject, name, details = {} }: Change,
+): Prisma.AuditEntryCreateManyInput[] {
+  const entry = {
+    id: newId('aud'),
+    action,
+    subject,
+    name,
+    details,
+    actorId: by.userId,
+    actor: by.username,
+    credentialKind: by.credential?.kind ?? null,
+    credentialId: by.credential?.id ?? null,
+    credentialName: by.credential?.name ?? null,
+    address: by.from?.address ?? null,
+    requestId: by.from?.requestId ?? null,
+  };
+  const ids = [...new Set(namespaceIds)];
+  if (ids.length === 0) throw new Error(`${action} of ${subject} concerns no namespace`);
+  return ids.map((namespaceId, at) => ({ ...entry, namespaceId, main: at === 0 }));
 }

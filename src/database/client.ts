@@ -68,6 +68,8 @@ async function reachDatabase(
     keepAlive: true,
     connectionTimeoutMillis: CONNECT_MS,
     query_timeout: QUERY_MS,
+    // Of one connection alone (`statement.ts`): who waits for each answer sees no difference.
+    pipeline: true,
   });
   // An idle connection that breaks is replaced by the pool; without a listener it would end the process.
   pool.on('error', () => {});
@@ -132,19 +134,23 @@ export function inPoolTransaction<T>(
 
 /** Whether a write failed because a unique value is taken already; with `column`, because that one is. */
 export function violatesUnique(error: unknown, column?: string): boolean {
-  if (!(error instanceof Prisma.PrismaClientKnownRequestError) || error.code !== 'P2002')
-    return false;
-  // The driver adapter names the constraint by its columns or by its name, `table_column_key`.
-  return !column || new RegExp(`\\b${column}\\b|_${column}_`).test(JSON.stringify(error.meta));
+  const constraint = violated(error, { code: 'P2002', state: '23505' });
+  if (constraint === null) return false;
+  // It is named by its columns or by its name, `table_column_key`.
+  return !column || new RegExp(`\\b${column}\\b|_${column}_`).test(constraint);
 }
 
 /** Whether a write failed because the row that `column` refers to is gone. */
 export function violatesReference(error: unknown, column: string): boolean {
-  return (
-    error instanceof Prisma.PrismaClientKnownRequestError &&
-    error.code === 'P2003' &&
-    JSON.stringify(error.meta).includes(column)
-  );
+  return violated(error, { code: 'P2003', state: '23503' })?.includes(column) ?? false;
+}
+
+/** The constraint, as far as it is named, if that is why: by Prisma, in a statement by hand, or on a connection of our own. */
+function violated(error: unknown, { code, state }: { code: string; state: string }): string | null {
+  if (error instanceof pg.DatabaseError)
+    return error.code === state ? (error.constraint ?? '') : null;
+  if (!(error instanceof Prisma.PrismaClientKnownRequestError)) return null;
+  return error.code === code || sqlState(error) === state ? JSON.stringify(error.meta) : null;
 }
 
 /**

@@ -1,8 +1,11 @@
 /** Hand-written statements in a transaction, be it Prisma's or a connection's own. */
+import type { Writable } from 'node:stream';
 import type pg from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';
 
-export type Transaction = Prisma.TransactionClient | pg.PoolClient;
+/** What one statement with its values can be given to. */
+export type Runs = { query(query: pg.QueryConfig): Promise<{ rows: unknown[] }> };
+export type Transaction = Prisma.TransactionClient | Runs;
 
 /** Prepared statements are kept for the life of a connection; beyond this many texts they are not named. */
 const MAX_NAMES = 200;
@@ -18,14 +21,57 @@ export async function runStatement<R extends object>(
   values: readonly unknown[],
 ): Promise<R[]> {
   if ('$queryRawUnsafe' in tx) return tx.$queryRawUnsafe<R[]>(text, ...values);
-  const { rows } = await tx.query<R>({ name: nameOf(text), text, values: [...values] });
-  return rows;
+  const { rows } = await tx.query({ name: nameOf(text), text, values: [...values] });
+  return rows as R[];
 }
 
-function nameOf(text: string): string | undefined {
+/** Under which a connection keeps it; undefined for those that are too many. */
+export function nameOf(text: string): string | undefined {
   const known = names.get(text);
   if (known !== undefined || names.size >= MAX_NAMES) return known;
   const name = `loam-tx-${names.size}`;
   names.set(text, name);
   return name;
+}
+
+/**
+ * Sends what `work` asks for at once, each without waiting for the one before, as of a connection in a pipeline; of what
+ * fails nothing is committed, because PostgreSQL carries nothing out after it. `work` is told no rows.
+ * @throws what the first that failed did
+ */
+export async function inOneGo<T>(
+  client: pg.PoolClient,
+  work: (tx: Runs) => Promise<T>,
+): Promise<T> {
+  const sent: Promise<unknown>[] = [];
+  const { stream } = (client as unknown as { connection: { stream: Writable } }).connection;
+  // One packet for all of them, which wakes the other side once.
+  stream.cork();
+  const asked = work({
+    async query(query) {
+      sent.push(client.query(query));
+      return { rows: [] };
+    },
+  }).finally(() => stream.uncork());
+  const [done] = await Promise.allSettled([asked]);
+  for (const end of [...(await Promise.allSettled(sent)), done])
+    if (end.status === 'rejected') throw end.reason;
+  return asked;
+}
+
+/** A statement out of several parts, each `name as (…)`, and the values of its parameters. */
+export type Parts = {
+  parts: string[];
+  values: unknown[];
+  /** @returns how the statement calls the value. `type`: where that does not follow from its place. */
+  parameter(value: unknown, type?: string): string;
+};
+
+export function openParts(): Parts {
+  const values: unknown[] = [];
+  const parameter = (value: unknown, type?: string) => {
+    const name = `$${values.push(value)}`;
+    return type ? `${name}::${type}` : name;
+  };
+  return { parts: [], values, parameter };
 }

@@ -6,27 +6,27 @@
  */
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type { Plan } from '../../prisma/generated/enums.ts';
-import { record } from '../audit/record.ts';
-import { namespaceNamed } from '../auth/accounts.ts';
+import { type Change, record } from '../audit/record.ts';
+import { namespaceNamed, readNamespace } from '../auth/accounts.ts';
 import { canBeNamespace } from '../auth/names.ts';
 import { anyIn, demand, demandAccount, type Viewer } from '../auth/permissions.ts';
 import { inTransaction, violatesReference, violatesUnique } from '../database/client.ts';
 import { AppError, notFound } from '../errors.ts';
 import { wake } from '../events/publish.ts';
 import { newId } from '../ids.ts';
-import { demandRoom } from '../limits/quotas.ts';
 import { resolveBranch } from '../repos/repos.ts';
 import type { Services } from '../services.ts';
 import { noteArtifacts, removeMarked } from './artifacts/kept.ts';
 import { costPerHour } from './hardware.ts';
+import { writeNewJob } from './insert.ts';
 import { removeDeletedPages } from './logs/removal.ts';
 import { poolWaitsFor } from './offers.ts';
-import { type PayloadRow, payloadColumns } from './payload.ts';
+import { payloadColumns } from './payload.ts';
 import { type CreateInput, checkRequest, isJobName, type NamedValue } from './request.ts';
 import { jobRows } from './rows.ts';
 import type { Outcome } from './runners/runner.ts';
 import { secondsBetween } from './runtime.ts';
-import { announce, announceNew, isOver, lockJob, moveJob, PHASES, statusTopic } from './state.ts';
+import { announce, isOver, lockJob, moveJob, PHASES, statusTopic } from './state.ts';
 import type { Ran } from './usage.ts';
 import { visibleTo } from './visibility.ts';
 
@@ -63,7 +63,7 @@ export async function createJob<S extends Select>(
   select: S,
 ): Promise<{ job: Row<S>; env: readonly NamedValue[] }> {
   demandAccount(viewer);
-  const namespace = await namespaceOf(services, input.namespace);
+  const namespace = await readNamespace(services, input.namespace);
   demand(viewer, 'job.create', anyIn(viewer, namespace.id));
   const request = checkRequest(input);
   const source = await resolve(services, viewer, request);
@@ -108,24 +108,18 @@ export async function insertJob<S extends Select>(
     secrets: sealed,
     costPerHour: costPerHour(settings).toFixed(),
     progress: await poolWaitsFor(services, settings),
-    nextSeq: 2n,
     rerunOfId: rerunOfId ?? null,
-    labels: { create: labels.map((label) => ({ ...label, namespaceId: namespace.id })) },
   };
-  return inTransaction(services.db, async (tx) => {
-    await demandRoom({ ...services, db: tx }, namespace, 'activeJobs');
-    const row = await tx.job.create({ data, select: { ...select, ...payloadColumns } });
-    await announceNew(tx, row as unknown as PayloadRow, namespace.name);
-    const { name, repo, branch, image, gpu } = settings;
-    await record(tx, author, {
-      action: rerunOfId ? 'job.rerun' : 'job.create',
-      namespaceIds: [namespace.id],
-      subject: id,
-      name,
-      details: { repo, branch, image, gpu, ...(rerunOfId && { rerunOf: rerunOfId }) },
-    });
-    return row as unknown as Row<S>;
-  }).catch((error) => {
+  const { name, repo, branch, image, gpu } = settings;
+  const change: Change = {
+    action: rerunOfId ? 'job.rerun' : 'job.create',
+    namespaceIds: [namespace.id],
+    subject: id,
+    name,
+    details: { repo, branch, image, gpu, ...(rerunOfId && { rerunOf: rerunOfId }) },
+  };
+  const made = { data, labels, namespace, author, change };
+  return writeNewJob(services, made, select).catch((error) => {
     // Deleted since its branch was read.
     if (violatesReference(error, 'repository_id')) throw notFound('Repository');
     if (!violatesUnique(error, 'name')) throw error;

@@ -29,7 +29,13 @@ import pg from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type { JobStatus } from '../../prisma/generated/enums.ts';
 import { onConnection } from '../database/client.ts';
-import { runStatement, type Transaction } from '../database/statement.ts';
+import {
+  inOneGo,
+  openParts,
+  type Parts,
+  runStatement,
+  type Transaction,
+} from '../database/statement.ts';
 import { eventNotification, type Notification } from '../events/bus.ts';
 import { publish } from '../events/publish.ts';
 import { newId } from '../ids.ts';
@@ -125,7 +131,8 @@ export async function moveJob(
 
 /**
  * The same in a transaction of its own, for the moves that each job makes on its way: by a connection's own statements,
- * because Prisma's transactions took a tenth of this thread's time for a short job, and begun together with the lock.
+ * because Prisma's transactions took a tenth of this thread's time for a short job. It takes two round trips: one begins and
+ * locks, and one writes and commits.
  */
 export async function moveJobAlone(
   pool: pg.Pool,
@@ -137,9 +144,11 @@ export async function moveJobAlone(
     prepared.add(client);
     const begun = await client.query(`begin; execute loam_lock_job (${pg.escapeLiteral(id)})`);
     const [, { rows }] = begun as unknown as [unknown, { rows: LockedJob[] }];
-    const before = await moveLocked(client, lockedOf(rows), decide);
-    await client.query('commit');
-    return before;
+    return inOneGo(client, async (tx) => {
+      const before = await moveLocked(tx, lockedOf(rows), decide);
+      await tx.query({ text: 'commit' });
+      return before;
+    });
   });
 }
 
@@ -194,8 +203,8 @@ async function write(
   changes: Changes,
   { isNew, topics, attempt }: { isNew: boolean; topics: Notification[]; attempt?: MovedAttempt },
 ): Promise<void> {
-  const statement = openStatement();
-  const { parameter, parts } = statement;
+  const statement = openParts();
+  const { parameter, parts, values } = statement;
   const id = parameter(job.id, 'text');
   const assignments = Object.entries(changes).map(
     ([key, value]) => `${columnOf(key)} = ${parameter(value, TYPES[key as keyof Changes])}`,
@@ -217,28 +226,14 @@ async function write(
     addStatus(statement, id, after, job.namespace, { seq: job.nextSeq, logUntil: job.logUntil });
     topics.push(eventNotification(job.namespaceId, job.id));
   }
-  await statement.run(tx, topics);
-}
-
-/** A statement of several parts that also wakes who listens. */
-function openStatement() {
-  const values: unknown[] = [];
-  const parts: string[] = [];
-  const parameter = (value: unknown, type: string) => `$${values.push(value)}::${type}`;
-  return {
-    parts,
-    parameter,
-    async run(tx: Transaction, topics: readonly Notification[]): Promise<void> {
-      const names = parameter(topics, 'text[]');
-      const tell = `select pg_notify('loam', topic)::text from unnest(${names}) topic`;
-      await runStatement(tx, `with ${parts.join(', ')} ${tell}`, values);
-    },
-  };
+  const names = parameter(topics, 'text[]');
+  const tell = `select pg_notify('loam', topic)::text from unnest(${names}) topic`;
+  await runStatement(tx, `with ${parts.join(', ')} ${tell}`, values);
 }
 
 /** The status that a job has now, in its journal and as an event. `id`: the parameter that holds its id. */
 function addStatus(
-  { parts, parameter }: ReturnType<typeof openStatement>,
+  { parts, parameter }: Parts,
   id: string,
   job: PayloadRow,
   namespace: string,
@@ -257,16 +252,11 @@ function addStatus(
       ${parameter(JSON.stringify(eventData(job, namespace)), 'jsonb')}))`);
 }
 
-/** What goes with a job that was just made: its first entry and its first event. */
-export async function announceNew(
-  tx: Prisma.TransactionClient,
-  job: PayloadRow,
-  namespace: string,
-): Promise<void> {
-  const statement = openStatement();
+/** Adds what goes with a new job to the statement that makes it: its first entry and its first event. @returns who is woken */
+export function addNew(statement: Parts, job: PayloadRow, namespace: string): Notification[] {
   const id = statement.parameter(job.id, 'text');
   addStatus(statement, id, job, namespace, { seq: 1n, logUntil: null });
-  await statement.run(tx, [eventNotification(job.namespaceId, job.id), 'queue']);
+  return [eventNotification(job.namespaceId, job.id), 'queue'];
 }
 
 /** The name that a field has in the database. */

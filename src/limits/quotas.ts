@@ -7,6 +7,7 @@
  */
 import { Prisma } from '../../prisma/generated/client.ts';
 import type { Plan } from '../../prisma/generated/enums.ts';
+import { runStatement, type Transaction } from '../database/statement.ts';
 import { AppError } from '../errors.ts';
 import type { Services } from '../services.ts';
 import { planLimits, UNLIMITED } from './plans.ts';
@@ -29,19 +30,34 @@ const NAMES: Record<Quota, string> = {
  * @throws AppError 403 `quota_exceeded`
  */
 export async function demandRoom(
-  { db, config }: Pick<Services, 'db' | 'config'>,
+  { db, config }: Pick<Services, 'config'> & { db: Services['db'] | Transaction },
   namespace: { id: string; plan: Plan },
   what: Quota,
   adding = 1,
 ): Promise<void> {
-  const table = config.rateLimits === 'off' ? planLimits : config.rateLimits;
-  const limit = table[namespace.plan][what];
+  const limit = limitOf({ config }, namespace.plan, what);
   if (limit >= UNLIMITED && what !== 'storageBytes') return;
   if (what !== 'storageBytes')
-    await db.$executeRaw`
-      select pg_advisory_xact_lock(hashtextextended(${`${what} ${namespace.id}`}, 0))`;
-  const [row] = await db.$queryRaw<{ used: bigint }[]>(usage(what, namespace.id, limit));
+    await runStatement(db, 'select pg_advisory_xact_lock(hashtextextended($1, 0))::text', [
+      `${what} ${namespace.id}`,
+    ]);
+  const { text, values } = usage(what, namespace.id, limit);
+  const [row] = await runStatement<{ used: bigint | string }>(db, text, values);
   if (Number(row?.used ?? 0) + adding > limit) throw exceeded(namespace.plan, what, limit);
+}
+
+/** Whether a plan has no limit for it: `demandRoom` then has nothing to ask, and needs no transaction. */
+export function isUnlimited(
+  services: Pick<Services, 'config'>,
+  { plan }: { plan: Plan },
+  what: Exclude<Quota, 'storageBytes'>,
+): boolean {
+  return limitOf(services, plan, what) >= UNLIMITED;
+}
+
+function limitOf({ config }: Pick<Services, 'config'>, plan: Plan, what: Quota): number {
+  const table = config.rateLimits === 'off' ? planLimits : config.rateLimits;
+  return table[plan][what];
 }
 
 /**
@@ -73,9 +89,8 @@ export function storageLeft(
 }
 
 /** Bytes that a namespace on a plan may store. */
-export function storageLimit({ config }: Pick<Services, 'config'>, plan: Plan): number {
-  const table = config.rateLimits === 'off' ? planLimits : config.rateLimits;
-  return table[plan].storageBytes;
+export function storageLimit(services: Pick<Services, 'config'>, plan: Plan): number {
+  return limitOf(services, plan, 'storageBytes');
 }
 
 /** What the log of one job may hold on a plan: bytes of text with line ends, and lines. */

@@ -21,35 +21,31 @@ export type AttemptLog = {
   append(batch: { lines: readonly Line[]; to: LogCursor; progress?: string }): Promise<boolean>;
 };
 
-/** By hand: a job waits for it, and Prisma takes two statements. */
-const OPEN = `
-  select j.log_lines as lines, j.log_bytes as bytes, j.log_full as full, n.plan,
-    n.storage_bytes as storage
-  from jobs j join namespaces n on n.id = j.namespace_id where j.id = $1`;
-type OpenedRow = { lines: string; bytes: string; full: boolean; plan: Plan; storage: string };
+/** As it was when the attempt was taken up: what others store meanwhile is seen with the first lines. */
+type OpenedJob = {
+  id: string;
+  logLines: bigint;
+  logBytes: bigint;
+  logFull: boolean;
+  namespace: { plan: Plan; storageBytes: bigint };
+};
 
 /** `from`: how far the attempt's log is stored. */
-export async function openAttemptLog(
+export function openAttemptLog(
   deps: Deps,
-  { jobId, attemptId, from: start }: { jobId: string; attemptId: string; from: LogCursor | null },
-): Promise<AttemptLog> {
-  const { rows } = await deps.pool.query<OpenedRow>({
-    name: 'loam-open-log',
-    text: OPEN,
-    values: [jobId],
-  });
-  const [job] = rows;
-  // Without a job nothing is stored, whatever there is room for.
-  let full = job?.full ?? true;
+  { job, attemptId, from: start }: { job: OpenedJob; attemptId: string; from: LogCursor | null },
+): AttemptLog {
+  const { id: jobId } = job;
+  let full = job.logFull;
   let stored: Stored = {
-    lines: Number(job?.lines ?? 0),
-    bytes: Number(job?.bytes ?? 0),
-    storageBytes: BigInt(job?.storage ?? 0),
+    lines: Number(job.logLines),
+    bytes: Number(job.logBytes),
+    storageBytes: job.namespace.storageBytes,
   };
   let from = start;
   return {
     async append({ lines, to, progress }) {
-      const room = full ? null : roomFor(deps, job?.plan ?? 'free', stored);
+      const room = full ? null : roomFor(deps, job.namespace.plan, stored);
       const kept = room ? fitting(lines, room) : [];
       const last = room && kept.length < lines.length ? [lastLine(lines, kept.length, room)] : [];
       full ||= last.length > 0;

@@ -28,11 +28,12 @@ const attemptColumns = {
       id: true,
       name: true,
       namespaceId: true,
-      namespace: { select: { name: true, plan: true } },
+      namespace: { select: { name: true, plan: true, storageBytes: true } },
       status: true,
       progress: true,
       logLines: true,
       logBytes: true,
+      logFull: true,
       attemptId: true,
       command: true,
       image: true,
@@ -88,7 +89,9 @@ export async function findAttempt(
     );
   const job = below(OF_JOB);
   const counts = { logLines: BigInt(row['job.logLines']), logBytes: BigInt(row['job.logBytes']) };
-  return { ...row, job: { ...job, ...counts, namespace: below(OF_NAMESPACE) } } as Attempt;
+  const storageBytes = BigInt(row[`${OF_NAMESPACE}storageBytes`]);
+  const namespace = { ...below(OF_NAMESPACE), storageBytes };
+  return { ...row, job: { ...job, ...counts, namespace } } as Attempt;
 }
 
 const STORE_HANDLE = `

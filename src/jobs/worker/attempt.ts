@@ -174,7 +174,7 @@ async function oversee(
       trouble.abort();
       throw error;
     });
-  // Its log is opened meanwhile, which takes as long; no line of it is stored before.
+  // No line of it is stored before.
   const running = orStop(
     markRunning(deps, attempt).then(() => {
       // Only a process that was started can be signalled.
@@ -269,8 +269,7 @@ async function storeLog(
 ): Promise<void> {
   const mask = masker(secrets);
   const from = attempt.logCursor as LogCursor | null;
-  const ids = { jobId: attempt.job.id, attemptId: attempt.id };
-  const log = await openAttemptLog(deps, { ...ids, from });
+  const log = openAttemptLog(deps, { job: attempt.job, attemptId: attempt.id, from });
   for await (const { lines, cursor } of deps.runner.logs(handle, from, stopping)) {
     const shown: Line[] = [];
     let progress: string | undefined;
