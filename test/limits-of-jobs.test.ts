@@ -1,7 +1,7 @@
 /** What a process job may use, and what is left of it: with control groups and without, as root and as a user. */
 import { execFile, execFileSync, spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
-import { existsSync, readdirSync, readFileSync, statSync, utimesSync } from 'node:fs';
+import { existsSync, mkdirSync, readdirSync, readFileSync, statSync, utimesSync } from 'node:fs';
 import { chmod, mkdtemp, readdir, rm, writeFile } from 'node:fs/promises';
 import { availableParallelism, getPriority, tmpdir, totalmem } from 'node:os';
 import { join } from 'node:path';
@@ -171,7 +171,7 @@ describe('with control groups', () => {
 test('a job, and the shim that looks after it, give way to the server', async () => {
   await using made = await makeRunner();
   const { lines } = await runToEnd(made.runner, attemptSpec('nice'));
-  expect(Number(lines[0])).toBe(Math.min(19, getPriority() + 6));
+  expect(Number(lines[0])).toBe(Math.min(19, getPriority() + 3));
 });
 
 test('a shim whose folder was removed ends with its job, and leaves no control group', async () => {
@@ -187,7 +187,7 @@ test('a shim whose folder was removed ends with its job, and leaves no control g
   expect(groupsOf(made.dir)).toEqual([]);
 });
 
-test('groups that were forgotten for an hour are removed by any server, and an attempt without its group begins anew', async (ctx) => {
+test('groups that were forgotten for an hour are removed by any server, and an attempt that is not started needs none', async (ctx) => {
   needs(ctx, 'cgroups', 'root');
   await using made = await makeRunner();
   const names = ['forgotten', 'prepared'] as const;
@@ -197,7 +197,9 @@ test('groups that were forgotten for an hour are removed by any server, and an a
       const { cgroup } = JSON.parse(
         readFileSync(join(made.dir, String(handle.attempt), 'holds.json'), 'utf8'),
       );
-      return { handle, folders: cgroup.folders as string[] };
+      const folders = cgroup.folders as string[];
+      for (const folder of folders) mkdirSync(folder, { recursive: true });
+      return { handle, folders };
     }),
   );
   const old = new Date(Date.now() - 2 * 60 * 60_000);
@@ -205,7 +207,7 @@ test('groups that were forgotten for an hour are removed by any server, and an a
   await using other = await makeRunner();
   await other.runner.sweep(new Set());
   expect(forgotten?.folders.filter((folder) => existsSync(folder))).toEqual([]);
-  expect(await made.runner.attach(forgotten?.handle ?? {})).toBe('gone');
+  expect(await made.runner.attach(forgotten?.handle ?? {})).toBe('prepared');
   expect(prepared?.folders.filter((folder) => !existsSync(folder))).toEqual([]);
   expect(await made.runner.attach(prepared?.handle ?? {})).toBe('prepared');
 });

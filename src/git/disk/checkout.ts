@@ -129,8 +129,8 @@ export function makeRepository(to: string, sha: string): string {
   const gitdir = join(to, '.git');
   // At once: by Node's threads these few steps took 2 ms of a job's start.
   mkdirSync(to);
-  for (const folder of ['objects/info', 'objects/pack', 'refs/heads', 'refs/tags'])
-    mkdirSync(join(gitdir, folder), { recursive: true });
+  // What git takes for a repository, and where the pack goes: it makes the others when it needs them.
+  for (const folder of ['', 'objects', 'objects/pack', 'refs']) mkdirSync(join(gitdir, folder));
   const files = {
     HEAD: `${sha}\n`,
     shallow: `${sha}\n`,

@@ -10,10 +10,11 @@
  *   <own>/loam/<attempt>/job  the processes of the job
  */
 import { execFile } from 'node:child_process';
-import { mkdirSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
+import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { basename, dirname, join, posix } from 'node:path';
 import { promisify } from 'node:util';
-import { type Cgroup, foldersOfJob, joinFiles, PARENT, removeGroup } from './cgroup.ts';
+import { type Cgroup, joinFiles, PARENT, removeGroup } from './cgroup.ts';
+import { type GroupPlan, makeGroup, type Setting } from './group-plan.ts';
 import type { Limits } from './limits.ts';
 import { mountPath } from './mounts.ts';
 import { GROUP_SHARES, GROUP_WEIGHT } from './priority.ts';
@@ -35,8 +36,8 @@ export type Cgroups = {
   groupOf(name: string): Cgroup;
   /** The names of all that exist, of other servers on this machine too. */
   names(): string[];
-  /** Makes them. @throws Error when the kernel refuses. */
-  create(group: Cgroup, limits: GroupLimits): void;
+  /** How they are made with these limits. */
+  plan(group: Cgroup, limits: GroupLimits): GroupPlan;
 };
 
 /** What the kernel shows about this process. */
@@ -61,7 +62,7 @@ export async function findCgroups(tried: GroupLimits): Promise<Cgroups | { missi
     if (!found) return { missing: 'no control groups with memory or pids are mounted' };
     const probe = found.groupOf(`probe-${process.pid}-${Date.now()}`);
     try {
-      found.create(probe, tried);
+      makeGroup(probe, found.plan(probe, tried));
       await promisify(execFile)('/bin/sh', [
         '-c',
         'for f; do echo 0 > "$f" || exit 1; done',
@@ -128,24 +129,28 @@ function openVersion2(places: Places): Cgroups | null {
     controllers,
     groupOf: (name) => ({ folders: [join(parent, name)] }),
     names: () => foldersIn(parent),
-    create(group, limits) {
-      const [folder = ''] = group.folders;
-      makeBelow(folder, limits, () => {
-        enable(parent, controllers);
-        set(parent, 'memory.max', limits.allJobsMemoryBytes);
-        set(parent, 'cpu.weight', GROUP_WEIGHT);
-      });
-      set(folder, 'memory.max', limits.memoryBytes);
-      set(folder, 'memory.swap.max', 0);
-      set(folder, 'cpu.max', `${quotaOf(limits)} ${PERIOD_US}`);
-      set(folder, 'pids.max', limits.processes);
-      for (const inner of foldersOfJob(group)) mkdirSync(inner);
+    plan(_group, limits) {
+      const together: Setting[] = [
+        ['memory.max', limits.allJobsMemoryBytes],
+        ['cpu.weight', GROUP_WEIGHT],
+      ];
+      const own: Setting[] = [
+        ['memory.max', limits.memoryBytes],
+        ['memory.swap.max', 0],
+        ['cpu.max', `${quotaOf(limits)} ${PERIOD_US}`],
+        ['pids.max', limits.processes],
+      ];
+      return [{ parent: [enabling(controllers), ...offeredOf(together)], own: offeredOf(own) }];
     },
   };
 
-  function set(folder: string, file: string, value: number | string): void {
-    if (offered.includes(file.slice(0, file.indexOf('.')))) setLimit(join(folder, file), value);
+  function offeredOf(settings: Setting[]): Setting[] {
+    return settings.filter(([file]) => offered.includes(file.slice(0, file.indexOf('.'))));
   }
+}
+
+function enabling(controllers: readonly Controller[]): Setting {
+  return ['cgroup.subtree_control', controllers.map((name) => `+${name}`).join(' ')];
 }
 
 /** Lets the groups below have the controllers. The root alone may do that and hold processes too. */
@@ -166,8 +171,8 @@ function shareOut(own: string, controllers: readonly Controller[]): void {
 }
 
 function enable(folder: string, controllers: readonly Controller[]): void {
-  const text = controllers.map((name) => `+${name}`).join(' ');
-  writeFileSync(join(folder, 'cgroup.subtree_control'), text);
+  const [file, text] = enabling(controllers);
+  writeFileSync(join(folder, file), String(text));
 }
 
 function openVersion1(places: Places): Cgroups | null {
@@ -180,79 +185,36 @@ function openVersion1(places: Places): Cgroups | null {
     controllers,
     groupOf: (name) => ({ folders: owns.map((own) => join(own, PARENT, name)) }),
     names: () => [...new Set(owns.flatMap((own) => foldersIn(join(own, PARENT))))],
-    create(group, limits) {
-      for (const folder of group.folders) {
-        const memory = dirname(dirname(folder)) === places.get('memory');
-        const cpu = dirname(dirname(folder)) === places.get('cpu');
-        makeBelow(folder, limits, () => {
+    plan: ({ folders }, limits) =>
+      folders.map((folder) => {
+        const parent: Setting[] = [];
+        const own: Setting[] = [];
+        const holds = (name: Controller) => dirname(dirname(folder)) === places.get(name);
+        if (holds('memory')) {
           // Linux before 5.11 counts the children of a group only when that is switched on.
-          if (memory) setLimit(join(dirname(folder), 'memory.use_hierarchy'), 1);
-          if (memory) setMemory(dirname(folder), limits.allJobsMemoryBytes);
-          if (cpu) setLimit(join(dirname(folder), 'cpu.shares'), GROUP_SHARES);
-        });
-        if (memory) setMemory(folder, limits.memoryBytes);
-        if (cpu) {
-          setLimit(join(folder, 'cpu.cfs_period_us'), PERIOD_US);
-          setLimit(join(folder, 'cpu.cfs_quota_us'), quotaOf(limits));
+          parent.push(['memory.use_hierarchy', 1], ...memoryOf(limits.allJobsMemoryBytes));
+          own.push(...memoryOf(limits.memoryBytes));
         }
-        if (dirname(dirname(folder)) === places.get('pids'))
-          setLimit(join(folder, 'pids.max'), limits.processes);
-      }
-      for (const inner of foldersOfJob(group)) mkdirSync(inner);
-    },
+        if (holds('cpu')) {
+          parent.push(['cpu.shares', GROUP_SHARES]);
+          own.push(['cpu.cfs_period_us', PERIOD_US], ['cpu.cfs_quota_us', quotaOf(limits)]);
+        }
+        if (holds('pids')) own.push(['pids.max', limits.processes]);
+        return { parent, own };
+      }),
   };
-
-  function setMemory(folder: string, bytes: number): void {
-    setLimit(join(folder, 'memory.limit_in_bytes'), bytes);
-    // Memory and swap together.
-    setLimit(join(folder, 'memory.memsw.limit_in_bytes'), bytes);
-  }
 }
 
-/** Without what a kernel or its configuration may lack: swap accounting, hierarchies that can be switched, shares. */
-function setLimit(file: string, value: number | string): void {
-  try {
-    writeFileSync(file, String(value));
-  } catch (error) {
-    if (!OPTIONAL.includes(basename(file))) throw error;
-  }
+/** The second is of memory and swap together. */
+function memoryOf(bytes: number): Setting[] {
+  return [
+    ['memory.limit_in_bytes', bytes],
+    ['memory.memsw.limit_in_bytes', bytes],
+  ];
 }
-
-const OPTIONAL = [
-  ...['memory.swap.max', 'memory.memsw.limit_in_bytes', 'memory.use_hierarchy'],
-  ...['cpu.shares', 'cpu.weight'],
-];
 
 function quotaOf({ cpus }: GroupLimits): number {
   return Math.round(cpus * PERIOD_US);
-}
-
-/** Parents that this process has given their limits: which folder it was, and which limits. */
-const prepared = new Map<string, string>();
-
-/** The parent may be removed by the end of another attempt at any moment: then it is made again. */
-function makeBelow(
-  folder: string,
-  { allJobsMemoryBytes }: GroupLimits,
-  prepareParent: () => void,
-): void {
-  const parent = dirname(folder);
-  for (let round = 0; ; round++) {
-    try {
-      const known = `${statSync(parent, { throwIfNoEntry: false })?.ino} ${allJobsMemoryBytes}`;
-      // Who made it may have been killed before it had its limits.
-      if (prepared.get(parent) !== known) {
-        mkdirSync(parent, { recursive: true });
-        prepareParent();
-        prepared.set(parent, `${statSync(parent).ino} ${allJobsMemoryBytes}`);
-      }
-      mkdirSync(folder);
-      return;
-    } catch (error) {
-      const { code } = error as NodeJS.ErrnoException;
-      if (code !== 'ENOENT' || round === 100) throw error;
-    }
-  }
 }
 
 function foldersIn(folder: string): string[] {

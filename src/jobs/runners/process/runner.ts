@@ -196,7 +196,6 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
       const reserved = await confinement.reserve(place, shims.takeAhead(id));
       // It takes longer than most checkouts, where it was not opened ahead.
       if (reserved.internet) shims.connect(id, reserved.internet.spec);
-      if (holding.cgroup && !('missing' in cgroups)) cgroups.create(holding.cgroup, limits);
       const work = join(place, 'work');
       const steps = [
         spec.checkout ? spec.checkout(work, abort) : mkdir(work),
@@ -224,6 +223,8 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
         timeoutMs: spec.timeoutMs,
         graceMs,
         cgroup: holding.cgroup,
+        groupPlan:
+          'missing' in cgroups || !holding.cgroup ? [] : cgroups.plan(holding.cgroup, limits),
         memory: { bytes: limits.memoryBytes, watched: !controllers.includes('memory') },
         disk: {
           dirs: Object.keys(MOUNTS).map((name) => join(place, name)),
@@ -250,9 +251,6 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
 
     async attach(handle) {
       if (await claimOf(handle)) return 'started';
-      const { cgroup } = await readHolding(folder(handle));
-      // A machine that was started again has forgotten its groups.
-      if (cgroup?.folders.some((group) => !existsSync(group))) return 'gone';
       return existsSync(at(handle, 'spec.json')) ? 'prepared' : 'gone';
     },
 

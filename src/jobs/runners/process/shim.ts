@@ -37,6 +37,7 @@ import { setTimeout as delay, setImmediate as turn } from 'node:timers/promises'
 import { type Cgroup, oomKills, removeGroup } from './cgroup.ts';
 import { claim, DISK_FULL, writeWhole } from './claim.ts';
 import { type DiskLimits, type DiskUse, gigabytes, type Verdict, watchDisk } from './disk.ts';
+import { type GroupPlan, makeGroup } from './group-plan.ts';
 import { type Command, environmentOf, launch } from './launch.ts';
 import { follow, type LogLimits, openLog } from './lines.ts';
 import { watchMemory } from './memory.ts';
@@ -55,6 +56,8 @@ export type ShimSpec = {
   graceMs: number;
   /** Where all processes of the job are; null: this machine has no groups for us. */
   cgroup: Cgroup | null;
+  /** Absent in what an earlier version has prepared, which has made them. */
+  groupPlan?: GroupPlan;
   /** In bytes; `watched`: nothing but us holds the job to it. */
   memory: { bytes: number; watched: boolean };
   disk: DiskLimits & { dirs: string[]; floorBytes: number };
@@ -210,6 +213,7 @@ async function lookAfter(
   const at = (name: string) => join(dir, name);
   const spec: ShimSpec = JSON.parse(readFileSync(at('spec.json'), 'utf8'));
   unlinkSync(at('spec.json'));
+  if (spec.cgroup && spec.groupPlan) makeGroup(spec.cgroup, spec.groupPlan);
   /** Why we ended the work. */
   let verdict: Verdict | undefined;
   let stopped = false;

@@ -1,0 +1,63 @@
+/**
+ * Making the control groups of an attempt, as the server has planned them: by the attempt's shim, since the kernel makes one
+ * at a time, and the eight folders of version 1 with their limits took 3 ms of the server's thread for each job.
+ *
+ * Imports nothing but Node and the files beside it: the shim does.
+ */
+import { mkdirSync, statSync, writeFileSync } from 'node:fs';
+import { basename, dirname, join } from 'node:path';
+import { type Cgroup, foldersOfJob } from './cgroup.ts';
+
+/** A file of a group, and what is written to it. */
+export type Setting = [file: string, value: string | number];
+
+/** For each folder of the group, as JSON. `parent`: of the group of all attempts, if that has to be made. */
+export type GroupPlan = { parent: Setting[]; own: Setting[] }[];
+
+/** Makes them. @throws Error when the kernel refuses. */
+export function makeGroup(group: Cgroup, plan: GroupPlan): void {
+  for (const [i, folder] of group.folders.entries()) {
+    const { parent = [], own = [] } = plan[i] ?? {};
+    makeBelow(folder, parent);
+    for (const setting of own) set(folder, setting);
+  }
+  for (const inner of foldersOfJob(group)) mkdirSync(inner);
+}
+
+/** Parents that this process has given their limits: which folder it was, and which limits. */
+const prepared = new Map<string, string>();
+
+/** The parent may be removed by the end of another attempt at any moment: then it is made again. */
+function makeBelow(folder: string, settings: readonly Setting[]): void {
+  const parent = dirname(folder);
+  for (let round = 0; ; round++) {
+    try {
+      const known = `${statSync(parent, { throwIfNoEntry: false })?.ino} ${settings}`;
+      // Who made it may have been killed before it had its limits.
+      if (prepared.get(parent) !== known) {
+        mkdirSync(parent, { recursive: true });
+        for (const setting of settings) set(parent, setting);
+        prepared.set(parent, `${statSync(parent).ino} ${settings}`);
+      }
+      mkdirSync(folder);
+      return;
+    } catch (error) {
+      const { code } = error as NodeJS.ErrnoException;
+      if (code !== 'ENOENT' || round === 100) throw error;
+    }
+  }
+}
+
+/** Without what a kernel or its configuration may lack: swap accounting, hierarchies that can be switched, shares. */
+function set(folder: string, [file, value]: Setting): void {
+  try {
+    writeFileSync(join(folder, file), String(value));
+  } catch (error) {
+    if (!OPTIONAL.includes(basename(file))) throw error;
+  }
+}
+
+const OPTIONAL = [
+  ...['memory.swap.max', 'memory.memsw.limit_in_bytes', 'memory.use_hierarchy'],
+  ...['cpu.shares', 'cpu.weight'],
+];
