@@ -17,14 +17,14 @@ COPY package.json package-lock.json .npmrc prisma.config.ts ./
 COPY prisma ./prisma
 # Left out of the image is what only the installation needed (the table in docs/operations.md): Prisma's command line,
 # which wrote prisma/generated, with React and TypeScript that came with it (`npm uninstall` keeps these, because
-# developing needs them too; so both lists are deleted); Node's C headers; the query compilers of other databases; source
+# developing needs them too; so both lists are deleted); Node's C headers; the query compilers that are not used; source
 # maps and declarations of types. npm's own list of what it installed names the registry it used.
 RUN npm ci --omit=dev \
  && npm pkg delete devDependencies dependencies.prisma \
  && npm install --ignore-scripts --offline \
  && cd node_modules \
  && rm -rf node-linux-*/include node-linux-*/share .package-lock.json \
- && find @prisma/client/runtime -name 'query_compiler_*' ! -name '*.postgresql.*' -delete \
+ && find @prisma/client/runtime -name 'query_compiler_*' ! -name 'query_compiler_small_bg.postgresql.*' -delete \
  && find . -type f \( -name '*.map' -o -name '*.d.ts' -o -name '*.d.cts' -o -name '*.d.mts' \) -delete
 
 FROM ${BASE_IMAGE}
@@ -39,7 +39,8 @@ RUN useradd --uid 1000 --gid 0 --home-dir /data --no-create-home --shell /usr/sb
  && install -d -o loam -g 0 -m 770 /data /repositories /loam/compiled
 WORKDIR /loam
 # The pinned Node of package-lock.json, and no other.
-ENV PATH=/loam/node_modules/.bin:$PATH HOST=0.0.0.0 LOAM_DATA_DIR=/data NODE_COMPILE_CACHE=/loam/compiled
+ENV PATH=/loam/node_modules/.bin:$PATH HOST=0.0.0.0 LOAM_DATA_DIR=/data NODE_COMPILE_CACHE=/loam/compiled \
+    MALLOC_MMAP_THRESHOLD_=1048576
 COPY --from=packages /loam/node_modules ./node_modules
 COPY --from=packages /loam/prisma ./prisma
 COPY --from=pages /loam/dist ./dist

@@ -277,9 +277,9 @@ type Env = Record<string, string | undefined>;
 /** Characters of a message or a value. */
 const SHOWN = 200;
 
-/** So that no child inherits them; `environment.ts` does the rest. */
-export function unsetSecrets(): void {
-  for (const name of SECRET_VARIABLES) delete process.env[name];
+/** So that no child inherits them. */
+export function unset(names: readonly string[]): void {
+  for (const name of names) delete process.env[name];
 }
 
 /** @throws ConfigError naming the variable. */

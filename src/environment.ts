@@ -3,7 +3,7 @@
  * unconfined job of a server that is not root has the same as we.
  */
 import { closeSync, openSync, readFileSync, writeSync } from 'node:fs';
-import { unsetSecrets } from './config.ts';
+import { unset } from './config.ts';
 import { SECRET_VARIABLES } from './variables/secret.ts';
 
 /**
@@ -11,7 +11,7 @@ import { SECRET_VARIABLES } from './variables/secret.ts';
  * inherit, and the memory of the process that /proc shows. Linux alone; elsewhere only the variables.
  */
 export function forgetSecrets(): void {
-  unsetSecrets();
+  unset(SECRET_VARIABLES);
   try {
     // Fields 50 and 51, where the kernel has laid the environment down (proc(5)); the second holds a name.
     const stat = readFileSync('/proc/self/stat', 'utf8');

@@ -10,6 +10,7 @@ const INHERITED = {
   HOME: process.env.HOME,
   // As `npm start` does: stripping types and compiling took a third of a start.
   NODE_COMPILE_CACHE: join(ROOT, 'node_modules/.cache/loam'),
+  MALLOC_MMAP_THRESHOLD_: '1048576',
 };
 
 const NODE = [process.execPath, 'src/main.ts'];
