@@ -24,7 +24,7 @@ import type { Aheads } from './shims.ts';
 import { giveTo } from './small-trees.ts';
 import { unshareCommand } from './unshare.ts';
 import { asUser } from './user.ts';
-import { attemptView, MOUNTS, type Mount, machineView } from './view.ts';
+import { attemptView, MOUNTS, type Mount, machineView, openView, RESOLVER } from './view.ts';
 
 export type Sandbox = 'bubblewrap' | 'unshare' | 'none';
 
@@ -103,6 +103,10 @@ export async function findConfinement(options: ConfinementOptions): Promise<Conf
   const { network, warning } = await findNetwork(options.network, sandbox, trial);
   if (warning) warnings.push(warning);
 
+  const viewNow = openView(hidden);
+  /** Attempts whose account a network has that is kept: to find that they have none takes a look at those of all. */
+  const passedOn = new Set<string>();
+
   /** One account, which a network that was opened ahead has already. */
   async function reserveAccount(place: string, from?: string): Promise<Account | undefined> {
     if (from === undefined) return accounts?.reserve(place);
@@ -136,6 +140,7 @@ export async function findConfinement(options: ConfinementOptions): Promise<Conf
         const place = join(ahead, String(aheadCount++));
         mkdirSync(place);
         accounts?.move(join(dir, ended), place);
+        passedOn.add(join(dir, ended));
         return place;
       },
       async release(place) {
@@ -171,6 +176,7 @@ export async function findConfinement(options: ConfinementOptions): Promise<Conf
       if (sandbox === 'none') await accounts?.end(place);
     },
     async release(place) {
+      if (passedOn.delete(place)) return;
       const account = sandbox === 'none' ? await accounts?.of(place) : undefined;
       if (account) await removeShared(account.uid);
       await accounts?.release(place);
@@ -186,8 +192,8 @@ export async function findConfinement(options: ConfinementOptions): Promise<Conf
       }
       const files = writeEtc(join(place, 'etc'), account?.uid ?? 1000, internet?.nameserver);
       const mounts = [
-        ...machineView(hidden),
-        ...(network === 'host' ? resolver() : []),
+        ...viewNow(),
+        ...(network === 'host' ? [RESOLVER] : []),
         ...devices.map((path): Mount => ({ kind: 'device', from: path, to: path })),
         ...attemptView(place, files),
       ];
@@ -268,11 +274,6 @@ function writeEtc(dir: string, uid: number, nameserver?: string): string[] {
   if (nameserver) files.set('resolv.conf', `nameserver ${nameserver}\n`);
   for (const [name, text] of files) writeFileSync(join(dir, name), text, { mode: 0o644 });
   return [...files.keys()];
-}
-
-/** Asked for anew each time: it changes with the network that the machine is in. */
-function resolver(): Mount[] {
-  return [{ kind: 'read', from: '/etc/resolv.conf', to: '/etc/resolv.conf' }];
 }
 
 async function findSandbox(

@@ -2,7 +2,7 @@
 import { type FSWatcher, readFileSync, watch } from 'node:fs';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Claim } from './claim.ts';
-import { identityOf, killMarked, MARKS_LIMITS, markedPids, statOf } from './proc.ts';
+import { bootIdNow, killMarked, MARKS_LIMITS, markedPids, statOf } from './proc.ts';
 
 /**
  * Reads a file that the shim writes whole; undefined while it does not exist. Read at once: it is small, and was just
@@ -23,7 +23,7 @@ export function isAlive({ pid, startTime, bootId }: Claim): boolean {
   const stat = statOf(pid);
   // A shim that has ended stays in the process table until its exit code is read.
   if (!stat || stat.state === 'Z' || stat.state === 'X') return false;
-  return stat.startTime === startTime && identityOf(pid).bootId === bootId;
+  return stat.startTime === startTime && bootIdNow() === bootId;
 }
 
 function answers(pid: number): boolean {

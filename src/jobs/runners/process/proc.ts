@@ -9,10 +9,15 @@ export const MARKER = 'LOAM_ATTEMPT_ID';
 export function identityOf(pid: number): { startTime: string; bootId: string } {
   const stat = statOf(pid);
   if (!stat) return { startTime: '', bootId: '' };
-  return {
-    startTime: stat.startTime,
-    bootId: readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim(),
-  };
+  return { startTime: stat.startTime, bootId: bootIdNow() };
+}
+
+let bootId: string | undefined;
+
+/** It is the same as long as this process runs. */
+export function bootIdNow(): string {
+  bootId ??= readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim();
+  return bootId;
 }
 
 export type ProcessStat = { state: string; parent: number; startTime: string; fields: string[] };

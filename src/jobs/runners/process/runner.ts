@@ -120,12 +120,21 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
     process.kill(claim.pid, name === 'TERM' ? 'SIGTERM' : 'SIGUSR2');
   }
 
-  /** An ended attempt has an exit; one whose shim is gone without it is lost. */
-  async function endOf(handle: Handle): Promise<Exit | 'lost' | undefined> {
-    const claim = await claimOf(handle);
-    const alive = claim && isAlive(claim);
+  /**
+   * An ended attempt has an exit; one whose shim is gone without it is lost. It is asked with each change in the folder, some
+   * six times a job: a claim, which never changes, is read once by who asks again.
+   */
+  async function endOf(
+    handle: Handle,
+    known: { claim?: Claim },
+  ): Promise<Exit | 'lost' | undefined> {
+    const exit = at(handle, 'exit');
+    if (!existsSync(exit)) {
+      known.claim ??= await claimOf(handle);
+      if (known.claim && isAlive(known.claim)) return undefined;
+    }
     // Read after the look at the process, so that an exit written in between is seen.
-    return (await readWhole<Exit>(at(handle, 'exit'))) ?? (alive ? undefined : 'lost');
+    return (await readWhole<Exit>(exit)) ?? 'lost';
   }
 
   /** Ends whatever runs of the attempt, and gives back what it holds. @throws Error when it does not die. */
@@ -259,9 +268,10 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
       await using file = await open(at(handle, 'log'), 'r');
       const buffer = Buffer.allocUnsafe(READ_BYTES);
       let offset = Number(cursor?.offset ?? 0);
+      const known = {};
       while (!abort.aborted) {
         // Whether it is over is asked before the read: what comes after it is then in this read.
-        const over = await endOf(handle);
+        const over = await endOf(handle, known);
         const { bytesRead } = await file.read(buffer, 0, READ_BYTES, offset);
         const end = buffer.subarray(0, bytesRead).lastIndexOf(10) + 1;
         offset += end;
@@ -275,8 +285,9 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
 
     async wait(handle, abort) {
       using changes = changesOf(folder(handle), abort);
+      const known = {};
       for (;;) {
-        const end = await endOf(handle);
+        const end = await endOf(handle, known);
         if (end === 'lost') {
           await confinement.end(folder(handle));
           await killStrays(String(handle.attempt));
