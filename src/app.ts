@@ -135,7 +135,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   const services: Services = {
     ...process.services,
     git,
-    pushes: new PushRecorder({ db, git, log }),
+    pushes: new PushRecorder({ git, log, pool }),
     signer: createSigner(process.keys.derive('signed links')),
     lfs: openLfs(process.keys.derive('tokens for large files'), config.gitTransfers),
     findingIds: createFindingIds(process.keys.derive('findings of secrets')),

@@ -9,7 +9,6 @@ import { buffer } from 'node:stream/consumers';
 import { deflateSync, gzipSync } from 'node:zlib';
 import pg from 'pg';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import type { PrismaClient } from '../prisma/generated/client.ts';
 import type { Account } from '../src/auth/permissions.ts';
 import { FLUSH, pktLine } from '../src/git/transport/pkt-line.ts';
 import { pushRules } from '../src/repos/pushes/rules.ts';
@@ -398,18 +397,16 @@ test('a push whose repository is deleted while it is judged is told so', async (
     namespaces: null,
     repositories: null,
   };
-  const db = (services.db as PrismaClient).$extends({
-    query: {
-      fileLock: {
-        async findMany({ args, query }) {
-          expect((await ada.delete(`${REPOSITORIES}/${id}`)).status).toBe(204);
-          return query(args);
-        },
-      },
-    },
-  }) as unknown as typeof services.db;
+  let reads = 0;
+  const query: (...asked: unknown[]) => unknown = async (...asked) => {
+    const read = await services.pool.query(...(asked as [string]));
+    // The second is what the judge heeds.
+    if (++reads === 2) expect((await ada.delete(`${REPOSITORIES}/${id}`)).status).toBe(204);
+    return read;
+  };
+  const pool = { query } as typeof services.pool;
   const rules = await pushRules(
-    { ...services, db },
+    { ...services, pool },
     {
       repositoryId: id,
       by,

@@ -116,6 +116,36 @@ export function recordIn({ parts, parameter }: Parts, by: Actor, change: Change)
   parts.push(`audited as (insert into audit_entries (${columns}) values ${values})`);
 }
 
+const TYPES = {
+  id: 'text',
+  namespaceId: 'text',
+  main: 'bool',
+  action: 'text',
+  subject: 'text',
+  name: 'text',
+  details: 'jsonb',
+  actorId: 'text',
+  actor: 'text',
+  credentialKind: 'text',
+  credentialId: 'text',
+  credentialName: 'text',
+  address: 'text',
+  requestId: 'text',
+} as const;
+
+/** As `recordIn`, of any number: the text of the statement is the same. */
+export function recordAllIn(
+  { parts, parameter }: Parts,
+  changes: readonly (Change & { by: Actor })[],
+): void {
+  const rows = changes.flatMap(({ by, ...change }) => entriesOf(by, change));
+  const columns = Object.keys(TYPES).map(columnOf);
+  const shape = Object.entries(TYPES).map(([field, type]) => `"${field}" ${type}`);
+  const listed = parameter(JSON.stringify(rows), 'jsonb');
+  parts.push(`audited as (insert into audit_entries (${columns})
+    select entry.* from jsonb_to_recordset(${listed}) as entry (${shape}))`);
+}
+
 function entriesOf(
   by: Actor,
   { namespaceIds, action, subject, name, details = {} }: Change,

@@ -1,6 +1,6 @@
 /** Hand-written statements in a transaction, be it Prisma's or a connection's own. */
 import type { Writable } from 'node:stream';
-import type pg from 'pg';
+import pg from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';
 
 /** What one statement with its values can be given to. */
@@ -57,6 +57,29 @@ export async function inOneGo<T>(
   for (const end of [...(await Promise.allSettled(sent)), done])
     if (end.status === 'rejected') throw end.reason;
   return asked;
+}
+
+/** The statements that a connection has prepared, by their names. */
+const prepared = new WeakMap<pg.PoolClient, Set<string>>();
+
+/** `text`: of parameters that are all texts. */
+export type FirstStatement = { name: string; text: string };
+
+/** Begins a transaction in the round trip of its first statement. */
+export async function beginWith<R extends object>(
+  client: pg.PoolClient,
+  { name, text }: FirstStatement,
+  values: readonly string[],
+): Promise<R[]> {
+  const known = prepared.get(client) ?? new Set();
+  prepared.set(client, known);
+  if (!known.has(name))
+    await client.query(`prepare ${name} (${values.map(() => 'text').join(', ')}) as ${text}`);
+  known.add(name);
+  const literals = values.map((value) => pg.escapeLiteral(value)).join(', ');
+  const begun = await client.query(`begin; execute ${name} (${literals})`);
+  const [, { rows }] = begun as unknown as [unknown, { rows: R[] }];
+  return rows;
 }
 
 /** A statement out of several parts, each `name as (…)`, and the values of its parameters. */

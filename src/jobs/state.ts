@@ -25,11 +25,12 @@
  * the transactions of one job follow each other, and so do their numbers: journal entries become visible in
  * the order of `seq`, events in the order of (xid, seq), which takes its xid after the lock.
  */
-import pg from 'pg';
+import type pg from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type { JobStatus } from '../../prisma/generated/enums.ts';
 import { onConnection } from '../database/client.ts';
 import {
+  beginWith,
   inOneGo,
   openParts,
   type Parts,
@@ -140,10 +141,8 @@ export async function moveJobAlone(
   decide: Decide,
 ): Promise<LockedJob | null> {
   return onConnection(pool, async (client) => {
-    if (!prepared.has(client)) await client.query(`prepare loam_lock_job (text) as ${LOCK}`);
-    prepared.add(client);
-    const begun = await client.query(`begin; execute loam_lock_job (${pg.escapeLiteral(id)})`);
-    const [, { rows }] = begun as unknown as [unknown, { rows: LockedJob[] }];
+    const first = { name: 'loam_lock_job', text: LOCK };
+    const rows = await beginWith<LockedJob>(client, first, [id]);
     return inOneGo(client, async (tx) => {
       const before = await moveLocked(tx, lockedOf(rows), decide);
       await tx.query({ text: 'commit' });
@@ -151,9 +150,6 @@ export async function moveJobAlone(
     });
   });
 }
-
-/** The connections that have the statement. */
-const prepared = new WeakSet<pg.PoolClient>();
 
 type Decide = (job: LockedJob, now: Date) => Move | null | Promise<Move | null>;
 

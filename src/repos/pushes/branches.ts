@@ -4,15 +4,15 @@ import { PREFIX } from '../../git/objects/refs.ts';
 import { isFastForward, type Quarantined } from '../../git/objects/walk.ts';
 import { type Command, NONE, type Verdict } from '../../git/transport/hooks.ts';
 import { matches } from '../branch-patterns.ts';
-import type { BranchRule } from '../branch-rules.ts';
 import { refused } from './brought.ts';
+import type { HeededRule } from './rows.ts';
 import { takeTurns } from './take-turns.ts';
 
 export type Protection = {
   namespaceId: string;
   /** Null: it is not protected. */
   defaultBranch: string | null;
-  rules: readonly BranchRule[];
+  rules: readonly HeededRule[];
 };
 
 /** Each is compared by a process of git. */
@@ -54,13 +54,13 @@ export async function judgeBranches(
 }
 
 /** A deploy key is nobody in person: it may push where every writer may. */
-function mayPush({ pushRole, pusherIds }: BranchRule, by: Account, namespaceId: string): boolean {
+function mayPush({ pushRole, pusherIds }: HeededRule, by: Account, namespaceId: string): boolean {
   if (pushRole === 'write') return true;
   if (by.credential.kind === 'deploy') return false;
   return roleIn(by, namespaceId) === 'admin' || pusherIds.includes(by.userId);
 }
 
-function whoMay({ pattern, pusherIds }: BranchRule): string {
+function whoMay({ pattern, pusherIds }: HeededRule): string {
   const others = pusherIds.length > 0 ? ' and the users it names' : '';
   return `by the rule for ${pattern} only administrators${others}`;
 }

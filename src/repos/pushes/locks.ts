@@ -1,5 +1,4 @@
 /** Locks of files (`src/lfs/locks.ts`), as the judge of pushes heeds them. */
-import type { Db } from '../../database/client.ts';
 import {
   changesBetween,
   type FileChange,
@@ -10,7 +9,6 @@ import {
 import { PREFIX } from '../../git/objects/refs.ts';
 import { changedPaths, type Quarantined } from '../../git/objects/walk.ts';
 import { NONE, type Verdict } from '../../git/transport/hooks.ts';
-import type { Services } from '../../services.ts';
 import { type Brought, refused } from './brought.ts';
 
 /** Shown of what a push changes in spite of a lock. */
@@ -19,20 +17,18 @@ const MAX_SHOWN = 5;
 const MAX_PATHS = 100;
 
 /**
- * Refuses what changes files that others have locked. A repository without such locks costs one query.
+ * Refuses what changes files that others have locked.
  *
  * A commit that is here already was judged when it came, so that merging the work of a lock's owner is no change. But a
  * merge can take the file as an old commit has it, and a ref can be moved back to one: then no new commit changes the
  * file, and the branch loses the owner's work. So the branch is compared as a whole, too.
  */
 export async function judgeLocks(
-  { db }: Pick<Services, 'db'>,
-  { repository, by, commands, tips, place }: Brought,
+  locks: ReadonlyMap<string, string>,
+  { commands, tips, place }: Pick<Brought, 'commands' | 'tips' | 'place'>,
 ): Promise<Verdict> {
-  if (tips.length === 0) return { accepted: true };
-  const locks = await locksOfOthers(db, repository.id, by.userId);
+  if (tips.length === 0 || locks.size === 0) return { accepted: true };
   const found = new Set<string>();
-  if (locks.size === 0) return { accepted: true };
   const add = (path: string) => {
     const owner = locks.get(path);
     if (owner) found.add(`  ${path} is locked by ${owner}`);
@@ -102,18 +98,4 @@ function leadsTo(from: readonly FileState[], to: FileState, steps: Steps): boole
   // What is added meanwhile is visited too.
   for (const state of seen) for (const next of steps.get(state) ?? []) seen.add(next);
   return seen.has(to);
-}
-
-/** Path → the owner's name. `userId` null: a pusher that can own no lock. */
-async function locksOfOthers(
-  db: Db,
-  repositoryId: string,
-  userId: string | null,
-): Promise<Map<string, string>> {
-  const rows = await db.fileLock.findMany({
-    where: { repositoryId, ...(userId && { ownerId: { not: userId } }) },
-    select: { path: true, owner: { select: { username: true } } },
-    relationLoadStrategy: 'join',
-  });
-  return new Map(rows.map(({ path, owner }) => [path, owner.username]));
 }

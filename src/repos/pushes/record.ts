@@ -1,15 +1,12 @@
 /** The record of pushes: the repository's row, brought up to what is on disk. */
-import type { Prisma } from '../../../prisma/generated/client.ts';
-import { type Actor, recordAll } from '../../audit/record.ts';
-import { type Db, inTransaction } from '../../database/client.ts';
-import { publish } from '../../events/publish.ts';
+import type { Actor } from '../../audit/record.ts';
+import { onConnection } from '../../database/client.ts';
+import { inOneGo } from '../../database/statement.ts';
 import { PREFIX, setHead } from '../../git/objects/refs.ts';
 import { type Command, NONE } from '../../git/transport/hooks.ts';
-import { newId } from '../../ids.ts';
 import type { Services } from '../../services.ts';
-import { payloadColumns, payloadOf, pushPayloadOf, type RefPayload } from '../payload.ts';
-import { lockRepository } from '../repos.ts';
 import { type Measures, measure } from './measure.ts';
+import { beginLocked, readRecorded, type ToldMove, writeRecord } from './rows.ts';
 
 /** The note of a push that was let pass and is not recorded yet. */
 export type BegunPush = {
@@ -30,6 +27,8 @@ export type BegunPush = {
 /** A push to record. `updated` is what git said took effect; null when it could not say. */
 export type Pushed = BegunPush & { updated: Command[] | null };
 
+type Deps = Pick<Services, 'git' | 'log' | 'pool'>;
+
 /** Of measuring again because another server has recorded meanwhile. */
 const TRIES = 5;
 
@@ -43,7 +42,7 @@ const TRIES = 5;
  * event.
  */
 export async function recordPushes(
-  services: Pick<Services, 'db' | 'git' | 'log'>,
+  services: Deps,
   id: string,
   pushes: readonly Pushed[],
 ): Promise<void> {
@@ -53,18 +52,15 @@ export async function recordPushes(
 
 /** @returns whether it is done: not, when another record was written meanwhile */
 async function recordMeasured(
-  services: Pick<Services, 'db' | 'git' | 'log'>,
+  services: Deps,
   id: string,
   pushes: readonly Pushed[],
 ): Promise<boolean> {
-  const { db, git } = services;
-  const row = await db.repository.findUnique({
-    where: { id },
-    select: { defaultBranch: true, branchCount: true, records: true },
-  });
+  const { git, pool } = services;
+  const row = await readRecorded(pool, id, lookedThrough(pushes));
   if (!row) return true;
   const dir = git.disk.pathOf(id);
-  const told = await lastMoves(db, id, pushes);
+  const told = lastMoves(row.told);
   const { refs, ...measures } = await measure(services, id, (refs) =>
     defaultBranchOf(row, effectiveOf(pushes, refs, told), refs),
   );
@@ -72,73 +68,21 @@ async function recordMeasured(
   if (effective.length === 0) return true;
   if (measures.defaultBranch !== row.defaultBranch) await setHead(dir, measures.defaultBranch);
 
-  return inTransaction(db, async (tx) => {
-    const locked = await lock(tx, id);
-    if (!locked) return true;
-    if (locked.records !== row.records) return false;
-    // A record that was late must not turn these back.
-    const at = new Date(effective.at(-1)?.at ?? Date.now());
-    const pushedAt = latest(at, locked.pushedAt);
-    const updatedAt = latest(pushedAt, locked.updatedAt);
-    const sizeBytes = BigInt(measures.sizeBytes) + locked.largeBytes;
-    const updated = await tx.repository.update({
-      where: { id },
-      data: { ...measures, sizeBytes, pushedAt, updatedAt, records: { increment: 1 } },
-      select: payloadColumns,
+  return onConnection(pool, async (client) => {
+    const locked = await beginLocked(client, id, effective);
+    const isSame = locked?.records === row.records;
+    await inOneGo(client, async (tx) => {
+      if (locked && isSame) {
+        // A record that was late must not turn these back.
+        const at = new Date(effective.at(-1)?.at ?? Date.now());
+        const pushedAt = latest(at, locked.pushedAt);
+        const updatedAt = latest(pushedAt, locked.updatedAt);
+        const fresh = effective.filter(({ event }) => !event || !locked.written.includes(event));
+        await writeRecord(tx, locked, { ...measures, pushedAt, updatedAt }, fresh);
+      }
+      await tx.query({ text: 'commit' });
     });
-    const { namespaceId, namespace } = locked;
-    const repository = payloadOf(updated, namespace.name);
-    const written = await eventsAmong(tx, effective);
-    const fresh = effective
-      .filter(({ event }) => !event || !written.has(event))
-      .map((one) => ({ ...one, push: pushPayloadOf(one.pusher, one.commands) }));
-    for (const { event, push } of fresh) {
-      await publish(tx, {
-        id: event ?? newId('evt'),
-        type: 'repository.pushed',
-        namespaceId,
-        subject: id,
-        data: { repository, push },
-      });
-    }
-    await recordAll(
-      tx,
-      fresh.map(({ pusher, by, push: { ref_count, refs } }) => ({
-        by: by ?? { userId: null, username: pusher, credential: null },
-        action: 'repository.push',
-        namespaceIds: [namespaceId],
-        subject: id,
-        name: updated.name,
-        details: { ref_count, refs },
-      })),
-    );
-    return true;
-  });
-}
-
-/** The events of these pushes that are there already. The lock on the repository keeps others from adding to them. */
-async function eventsAmong(
-  tx: Prisma.TransactionClient,
-  pushes: readonly Pushed[],
-): Promise<Set<string>> {
-  const ids = pushes.flatMap(({ event }) => event ?? []);
-  const found = await tx.event.findMany({ where: { id: { in: ids } }, select: { id: true } });
-  return new Set(found.map(({ id }) => id));
-}
-
-async function lock(tx: Prisma.TransactionClient, id: string) {
-  if (!(await lockRepository(tx, id))) return null;
-  return tx.repository.findUniqueOrThrow({
-    where: { id },
-    select: {
-      namespaceId: true,
-      records: true,
-      largeBytes: true,
-      pushedAt: true,
-      updatedAt: true,
-      namespace: { select: { name: true } },
-    },
-    relationLoadStrategy: 'join',
+    return !locked || isSame;
   });
 }
 
@@ -153,28 +97,21 @@ const YOUNG_EVENTS_READ = 20;
 type Told = Command & { at: Date };
 
 /**
- * The last move of each ref that an event tells of, by the ref's name. Where git said what all of the pushes did, only
- * events matter that are younger than they: seldom one, so the data of no other is read.
+ * Which events matter. Where git said what all of the pushes did, only those that are younger than they: seldom one, so the
+ * data of no other is read.
  */
-async function lastMoves(
-  db: Db,
-  id: string,
-  pushes: readonly Pushed[],
-): Promise<Map<string, Told>> {
+function lookedThrough(pushes: readonly Pushed[]): { since: Date; limit: number } {
   const isKnown = pushes.every(({ updated }) => updated !== null);
-  const since = isKnown
-    ? new Date(Math.min(...pushes.map(({ at }) => Date.parse(at))))
-    : new Date(0);
-  const rows = await db.$queryRaw<{ refs: RefPayload[] | null; at: Date }[]>`
-    select coalesce(data -> 'push' -> 'refs', data -> 'refs') as refs, timestamp as at
-    from (
-      select * from events where subject = ${id} and type = 'repository.pushed'
-      order by xid desc, seq desc limit ${isKnown ? YOUNG_EVENTS_READ : EVENTS_READ}
-    ) latest
-    where timestamp >= ${since} order by xid desc, seq desc`;
+  if (!isKnown) return { since: new Date(0), limit: EVENTS_READ };
+  const since = new Date(Math.min(...pushes.map(({ at }) => Date.parse(at))));
+  return { since, limit: YOUNG_EVENTS_READ };
+}
+
+/** The last move of each ref that an event tells of, by the ref's name. */
+function lastMoves(told: readonly ToldMove[]): Map<string, Told> {
   const moves = new Map<string, Told>();
-  for (const { refs, at } of rows)
-    for (const { ref, before, after } of refs ?? [])
+  for (const { refs, at } of told)
+    for (const { ref, before, after } of refs)
       if (!moves.has(ref))
         moves.set(ref, { ref, before: before ?? NONE, after: after ?? NONE, at });
   return moves;

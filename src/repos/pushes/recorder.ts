@@ -12,7 +12,7 @@ import type { Command } from '../../git/transport/hooks.ts';
 import type { Services } from '../../services.ts';
 import { type BegunPush, recordPushes } from './record.ts';
 
-type Deps = Pick<Services, 'db' | 'git' | 'log'>;
+type Deps = Pick<Services, 'git' | 'log' | 'pool'>;
 
 type Entry = {
   begun: Begun<BegunPush>;

@@ -18,18 +18,18 @@ import { sizeOf } from '../../git/objects/walk.ts';
 import { NONE, type Push, type Verdict } from '../../git/transport/hooks.ts';
 import type { PushRules } from '../../git/transport/receive.ts';
 import { newId } from '../../ids.ts';
-import { demandRoom, storageLeft } from '../../limits/quotas.ts';
+import { demandStorage, storageLeft } from '../../limits/quotas.ts';
 import type { Services } from '../../services.ts';
-import { ruleColumns } from '../branch-rules.ts';
 import { judgeBranches } from './branches.ts';
 import { refused } from './brought.ts';
 import { judgeLocks } from './locks.ts';
 import { judgeNewFiles } from './new-files.ts';
 import type { BegunPush } from './record.ts';
+import { readJudged, readRoom } from './rows.ts';
 
 type Deps = Pick<
   Services,
-  'db' | 'git' | 'config' | 'log' | 'pushes' | 'space' | 'findingIds' | 'largeFiles'
+  'db' | 'pool' | 'git' | 'config' | 'log' | 'pushes' | 'space' | 'findingIds' | 'largeFiles'
 >;
 
 export type PushBy = {
@@ -54,21 +54,14 @@ export async function pushRules(
   services: Deps,
   { repositoryId: id, by, requestId, right }: PushBy,
 ): Promise<PushRules> {
-  const { db, git, log, pushes } = services;
-  const row = await db.repository.findUnique({
-    where: { id },
-    select: { namespace: { select: { plan: true, storageBytes: true } } },
-    relationLoadStrategy: 'join',
-  });
+  const { db, git, log, pool, pushes } = services;
+  const room = await readRoom(pool, id);
   let begun: Begun<BegunPush> | undefined;
   return {
     hooks: git.hooks,
     locks: git.locks,
     // Git takes 0 for no limit.
-    maxBytes: Math.max(
-      1,
-      Math.min(row ? storageLeft(services, row.namespace) : 0, services.space.room),
-    ),
+    maxBytes: Math.max(1, Math.min(room ? storageLeft(services, room) : 0, services.space.room)),
     async judge(push, signal) {
       try {
         const verdict = await judge(services, { id, by, push, signal });
@@ -123,18 +116,7 @@ type Asked = { id: string; by: Account; push: Push; signal: AbortSignal };
 
 async function judge(services: Deps, { id, by, push, signal }: Asked): Promise<Verdict> {
   const { commands, quarantine, options } = push;
-  const row = await services.db.repository.findUnique({
-    where: { id },
-    select: {
-      name: true,
-      defaultBranch: true,
-      branchProtection: true,
-      secretScanning: true,
-      branchRules: { select: ruleColumns },
-      namespace: { select: { id: true, plan: true } },
-    },
-    relationLoadStrategy: 'join',
-  });
+  const row = await readJudged(services.pool, id, by.userId);
   if (!row) return refused(DELETED);
   for (const { ref, after } of commands) {
     const problem = after === NONE ? undefined : problemOf(ref);
@@ -144,20 +126,20 @@ async function judge(services: Deps, { id, by, push, signal }: Asked): Promise<V
   const bounded = AbortSignal.any([signal, limit]);
   const place = { dir: services.git.disk.pathOf(id), quarantine, signal: bounded };
   const protection = {
-    namespaceId: row.namespace.id,
+    namespaceId: row.namespaceId,
     defaultBranch: row.branchProtection ? row.defaultBranch : null,
-    rules: row.branchRules,
+    rules: row.rules,
   };
   if (services.space.low) return refused(diskFull().message);
   const added = quarantine ? await sizeOf(quarantine) : 0;
-  await demandRoom(services, row.namespace, 'storageBytes', added);
-  const repository = { id, name: row.name, namespaceId: row.namespace.id };
+  demandStorage(services, row.namespace, added);
+  const repository = { id, name: row.name, namespaceId: row.namespaceId };
   const tips = commands.map(({ after }) => after).filter((after) => after !== NONE);
   const brought = { repository, by, commands, tips, options, place };
   try {
     const branches = await judgeBranches(protection, by, commands, place);
     if (!branches.accepted) return branches;
-    const locked = await judgeLocks(services, brought);
+    const locked = await judgeLocks(row.locks, brought);
     if (!locked.accepted) return locked;
     return await judgeNewFiles(services, brought, { forSecrets: row.secretScanning });
   } catch (error) {
