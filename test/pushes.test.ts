@@ -297,7 +297,9 @@ test('a push that a signal ends leaves nothing on the disk', async () => {
   const command = pktLine(`${before} ${after} refs/heads/main\0report-status`);
   sent.write(Buffer.concat([Buffer.from(command + FLUSH), pack.subarray(0, 50_000)]));
   await eventually(async () => expect(await quarantines()).toHaveLength(1));
-  const running = execFileSync('pgrep', ['-f', `^git receive-pack .*${id}`], { encoding: 'utf8' });
+  const running = execFileSync('pgrep', ['-o', '-f', `^git receive-pack .*${id}`], {
+    encoding: 'utf8',
+  });
   process.kill(Number(running), 'SIGTERM');
   await eventually(async () => {
     expect(await quarantines()).toEqual([]);
