@@ -12,7 +12,17 @@
  */
 import { randomUUID } from 'node:crypto';
 import * as fs from 'node:fs';
-import { mkdir, readdir, readFile, rename, rm, rmdir, stat, writeFile } from 'node:fs/promises';
+import {
+  mkdir,
+  readdir,
+  readFile,
+  rename,
+  rm,
+  rmdir,
+  stat,
+  unlink,
+  writeFile,
+} from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import { sync, syncTree } from './sync.ts';
 
@@ -174,7 +184,7 @@ export class Disk {
       await mkdir(this.#begun, { recursive: true });
       await write();
     });
-    return { id, data, done: () => rm(file, { force: true }) };
+    return { id, data, done: () => forget(file) };
   }
 
   /** What was begun before this start and not done. */
@@ -186,8 +196,15 @@ export class Disk {
   async #read(file: string): Promise<Begun> {
     const data = parse(await readFile(file, 'utf8'));
     const id = basename(file).split('.')[0] as string;
-    return { id, data, done: () => rm(file, { force: true }) };
+    return { id, data, done: () => forget(file) };
   }
+}
+
+/** Of a note. It may be gone. */
+async function forget(file: string): Promise<void> {
+  await unlink(file).catch((error: NodeJS.ErrnoException) => {
+    if (error.code !== 'ENOENT') throw error;
+  });
 }
 
 async function isAbandoned(path: string): Promise<boolean> {

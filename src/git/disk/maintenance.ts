@@ -7,8 +7,10 @@
 import type { Dirent } from 'node:fs';
 import { opendir, readdir, rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
+import { LRUCache } from 'lru-cache';
 import { git } from '../processes/run.ts';
 import type { Tasks } from '../processes/tasks.ts';
+import { type PackFile, packFiles } from './pack-files.ts';
 import { PREFIX } from './quarantines.ts';
 import type { StaleLocks } from './stale-locks.ts';
 
@@ -25,9 +27,14 @@ const OBJECT_INDEX_BYTES = 28;
 /** What a push leaves when it is killed; no push takes this long. */
 const STALE_MS = 24 * 3_600_000;
 
+/** Pushes between two looks at all of a repository. Between them only its packs are looked at. */
+const LOOK_EVERY = 8;
+
 export class Maintenance {
   readonly #tasks: Tasks;
   readonly #locks: StaleLocks;
+  /** Pushes since the last look at all, by folder. */
+  readonly #pushes = new LRUCache<string, number>({ max: 10_000 });
   readonly #waiting = new Set<string>();
   #busy = false;
 
@@ -45,60 +52,49 @@ export class Maintenance {
       try {
         for (const next of this.#waiting) {
           this.#waiting.delete(next);
-          if (!signal.aborted) await maintain(next, this.#locks, signal);
+          if (!signal.aborted) await this.#maintain(next, signal);
         }
       } finally {
         this.#busy = false;
       }
     });
   }
-}
 
-async function maintain(dir: string, locks: StaleLocks, signal: AbortSignal): Promise<void> {
-  try {
-    await sweepUnfinished(dir);
-    await locks.remove(dir);
-    if ((await countPacks(dir)) >= MANY_PACKS)
-      await git(['repack', '-d', '--geometric=2', '--quiet'], {
-        dir,
-        signal,
-        timeoutMs: TIMEOUT_MS,
-      });
-    if (await hasManyLooseRefs(dir))
-      await git(['pack-refs', '--all'], { dir, signal, timeoutMs: TIMEOUT_MS });
-    if (await hasManyNewObjects(dir))
-      await git(['commit-graph', 'write', '--reachable', '--split', '--no-progress'], {
-        dir,
-        signal,
-        timeoutMs: TIMEOUT_MS,
-      });
-  } catch (error) {
-    const gone = await stat(join(dir, 'HEAD')).then(
-      () => false,
-      () => true,
-    );
-    // Deleted meanwhile: nothing is left to keep.
-    if (!gone) throw error;
+  async #maintain(dir: string, signal: AbortSignal): Promise<void> {
+    try {
+      const pushes = this.#pushes.get(dir) ?? 0;
+      this.#pushes.set(dir, (pushes + 1) % LOOK_EVERY);
+      const isWhole = pushes === 0;
+      if (isWhole) await sweepUnfinished(dir);
+      const packs = await packFiles(dir);
+      const hasManyPacks = packs.filter(({ name }) => name.endsWith('.pack')).length >= MANY_PACKS;
+      const hasManyNew = await hasManyNewObjects(dir, packs);
+      // Git could not write what is locked.
+      if (isWhole || hasManyPacks || hasManyNew) await this.#locks.remove(dir);
+      const options = { dir, signal, timeoutMs: TIMEOUT_MS };
+      if (hasManyPacks) await git(['repack', '-d', '--geometric=2', '--quiet'], options);
+      if (isWhole && (await hasManyLooseRefs(dir))) await git(['pack-refs', '--all'], options);
+      if (hasManyNew)
+        await git(['commit-graph', 'write', '--reachable', '--split', '--no-progress'], options);
+    } catch (error) {
+      const gone = await stat(join(dir, 'HEAD')).then(
+        () => false,
+        () => true,
+      );
+      // Deleted meanwhile: nothing is left to keep.
+      if (!gone) throw error;
+    }
   }
-}
-
-async function countPacks(dir: string): Promise<number> {
-  const files = await readdir(join(dir, 'objects/pack'));
-  return files.filter((file) => file.endsWith('.pack')).length;
 }
 
 /** Whether the packs that came since the commit-graph was written have so many that a walk over them takes long. */
-async function hasManyNewObjects(dir: string): Promise<boolean> {
+async function hasManyNewObjects(dir: string, packs: readonly PackFile[]): Promise<boolean> {
   const written = await stat(join(dir, 'objects/info/commit-graphs/commit-graph-chain')).catch(
     () => null,
   );
-  const folder = join(dir, 'objects/pack');
-  let bytes = 0;
-  for (const name of await readdir(folder)) {
-    if (!name.endsWith('.idx')) continue;
-    const found = await stat(join(folder, name)).catch(() => null);
-    if (found && found.mtimeMs >= (written?.mtimeMs ?? 0)) bytes += found.size - EMPTY_INDEX_BYTES;
-  }
+  const indexes = packs.filter(({ name }) => name.endsWith('.idx'));
+  const fresh = indexes.filter(({ mtimeMs }) => mtimeMs >= (written?.mtimeMs ?? 0));
+  const bytes = fresh.reduce((sum, { size }) => sum + size - EMPTY_INDEX_BYTES, 0);
   return bytes >= MANY_OBJECTS * OBJECT_INDEX_BYTES;
 }
 

@@ -34,7 +34,7 @@ export async function* newBlobs(
   sizes: Sizes,
 ): AsyncGenerator<NewBlob[]> {
   if (!quarantine) return;
-  const small = await readSmallPack(quarantine);
+  const small = readSmallPack(quarantine);
   // Of a repository that was deleted meanwhile git says so.
   if (small && (await isThere(dir))) {
     noteObjects(small);

@@ -2,7 +2,7 @@
  * The objects of a small push, out of its pack, for what would start several programs to look at a few kilobytes. Git has
  * checked the pack before (`index-pack`), which also makes it whole: the bases of its deltas are in it.
  */
-import { readdir, readFile, stat } from 'node:fs/promises';
+import { readdirSync, readFileSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { inflateSync } from 'node:zlib';
 import type { ObjectType } from './cat-file-answers.ts';
@@ -29,29 +29,30 @@ const NAMED_DELTA = 7;
 
 /**
  * By id. Null where programs of git are to look at it: the quarantine holds more than one small pack, or what is not
- * understood here.
+ * understood here. Git has just written it on this machine, so it is read at once: by Node's threads each step takes this
+ * one longer.
  */
-export async function readSmallPack(quarantine: string): Promise<Map<string, PackedObject> | null> {
+export function readSmallPack(quarantine: string): Map<string, PackedObject> | null {
   try {
-    const folders = await readdir(quarantine);
+    const folders = readdirSync(quarantine);
     // Loose objects are in folders of two digits.
     if (folders.some((name) => name !== 'pack' && name !== 'info')) return null;
-    const files = folders.includes('pack') ? await readdir(join(quarantine, 'pack')) : [];
+    const files = folders.includes('pack') ? readdirSync(join(quarantine, 'pack')) : [];
     const packs = files.filter((name) => name.endsWith('.pack'));
     const [pack] = packs;
     // As of a branch that is made of commits that are here.
     if (!pack && files.length === 0) return new Map();
     if (!pack || packs.length > 1) return null;
-    return await readPack(join(quarantine, 'pack', pack.slice(0, -'.pack'.length)));
+    return readPack(join(quarantine, 'pack', pack.slice(0, -'.pack'.length)));
   } catch {
     return null;
   }
 }
 
 /** @param file without its ending. @throws Error */
-async function readPack(file: string): Promise<Map<string, PackedObject> | null> {
-  if ((await stat(`${file}.pack`)).size > MAX_PACK_BYTES) return null;
-  const [pack, index] = await Promise.all([readFile(`${file}.pack`), readFile(`${file}.idx`)]);
+function readPack(file: string): Map<string, PackedObject> | null {
+  if (statSync(`${file}.pack`).size > MAX_PACK_BYTES) return null;
+  const [pack, index] = [readFileSync(`${file}.pack`), readFileSync(`${file}.idx`)];
   const count = index.readUInt32BE(NAMES - 4);
   const isUsual = index.readUInt32BE(0) === INDEX_MAGIC && index.readUInt32BE(4) === 2;
   return isUsual && count <= MAX_OBJECTS ? new SmallPack(pack, index, count).objects() : null;

@@ -7,10 +7,11 @@
  * push that is the push alone, also after one that took commits away.
  */
 import { randomUUID } from 'node:crypto';
-import { readdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises';
+import { readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { LRUCache } from 'lru-cache';
 import type { Turns } from '../../limits/turns.ts';
+import { packFiles } from '../disk/pack-files.ts';
 import { GitError, git } from '../processes/run.ts';
 
 const FILE = 'loam-totals';
@@ -92,14 +93,10 @@ async function countAll(dir: string, commit: string): Promise<number> {
 
 /** Whether counting may take longer than a reader should wait. */
 export async function mayBeLong(dir: string): Promise<boolean> {
-  const folder = join(dir, 'objects/pack');
   let bytes = 0;
-  for (const name of await readdir(folder).catch(() => [])) {
-    if (!name.endsWith('.idx')) continue;
-    bytes += (await stat(join(folder, name)).catch(() => null))?.size ?? 0;
-    if (bytes >= LONG_INDEX_BYTES) return true;
-  }
-  return false;
+  for (const { name, size } of await packFiles(dir).catch(() => []))
+    if (name.endsWith('.idx')) bytes += size;
+  return bytes >= LONG_INDEX_BYTES;
 }
 
 /** The last to be counted last. */

@@ -1,7 +1,8 @@
 /** Walks over a whole tree or a whole change, streamed: what they yield is bounded by who reads them. */
-import type { Stats } from 'node:fs';
+import { readdirSync, type Stats, statSync } from 'node:fs';
 import { readdir, stat } from 'node:fs/promises';
 import { join } from 'node:path';
+import { packFiles } from '../disk/pack-files.ts';
 import { GitError, git, gitLines } from '../processes/run.ts';
 import {
   isKnownAncestor,
@@ -51,7 +52,7 @@ export async function isFastForward(
   before: string,
   after: string,
 ): Promise<boolean> {
-  const small = quarantine && (await readSmallPack(quarantine));
+  const small = quarantine && readSmallPack(quarantine);
   if (small) noteObjects(small);
   if (isKnownAncestor(before, after)) return true;
   try {
@@ -152,9 +153,8 @@ export async function diskUsage(dir: string): Promise<number> {
     if (/^[0-9a-f]{2}$/.test(name))
       for (const { blocks } of await statsIn(join(objects, name), /^[0-9a-f]{38}$/))
         loose += blocks;
-  let packed = 0;
-  for (const { size } of await statsIn(join(objects, 'pack'), /^pack-.*\.(pack|idx)$/))
-    packed += size;
+  const packs = await packFiles(dir).catch(() => []);
+  const packed = packs.reduce((sum, { size }) => sum + size, 0);
   return (Math.floor(loose / 2) + Math.floor(packed / 1024)) * 1024;
 }
 
@@ -165,12 +165,14 @@ async function statsIn(folder: string, pattern: RegExp): Promise<Stats[]> {
   return stats.filter((one) => one !== null);
 }
 
-/** Bytes in the files of a quarantine. */
-export async function sizeOf(quarantine: string): Promise<number> {
-  const entries = await readdir(quarantine, { recursive: true, withFileTypes: true });
+/** Bytes in the files of a quarantine, which git has just written on this machine: at once. */
+export function sizeOf(quarantine: string): number {
+  const entries = readdirSync(quarantine, { recursive: true, withFileTypes: true });
   const files = entries.filter((entry) => entry.isFile());
-  const stats = await Promise.all(files.map((file) => stat(join(file.parentPath, file.name))));
-  return stats.reduce((sum, { size }) => sum + size, 0);
+  return files.reduce(
+    (sum, { parentPath, name }) => sum + statSync(join(parentPath, name)).size,
+    0,
+  );
 }
 
 /** What lets git see a push that is still in quarantine. */

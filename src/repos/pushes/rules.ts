@@ -131,7 +131,7 @@ async function judge(services: Deps, { id, by, push, signal }: Asked): Promise<V
     rules: row.rules,
   };
   if (services.space.low) return refused(diskFull().message);
-  const added = quarantine ? await sizeOf(quarantine) : 0;
+  const added = quarantine ? sizeOf(quarantine) : 0;
   demandStorage(services, row.namespace, added);
   const repository = { id, name: row.name, namespaceId: row.namespaceId };
   const tips = commands.map(({ after }) => after).filter((after) => after !== NONE);
