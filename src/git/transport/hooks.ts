@@ -1,15 +1,14 @@
 /**
- * The git hooks that ask the server before a push takes effect and report which refs changed, and the server's answers.
+ * The git hook that asks the server before a push takes effect, and the server's answer.
  *
- * `git receive-pack` unpacks into a quarantine, runs `pre-receive`, and only when that succeeds moves the
- * objects in and updates refs; then it runs `post-receive`. Both hooks inherit two pipes from the server that
- * started git. The first writes where the quarantine is and what the push would do into descriptor 3, and
- * reads the verdict from 4; the second writes what was done into 3. So a push needs no address, no credential
+ * `git receive-pack` unpacks into a quarantine, runs `pre-receive`, and only when that succeeds moves the objects in and
+ * updates refs. The hook inherits a pipe of two directions from the server that started git: it writes where the quarantine
+ * is and what the push would do into descriptor 3, and reads the verdict from it. So a push needs no address, no credential
  * and no client program to ask us, and when the server is gone the pipe ends without a verdict and the push is
- * refused.
+ * refused. What took effect shows in git's report to its client (`report.ts`), so that no hook is run for it.
  */
 import { constants } from 'node:fs';
-import { access, chmod, mkdir, rename, writeFile } from 'node:fs/promises';
+import { access, chmod, mkdir, rename, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Readable, Writable } from 'node:stream';
 
@@ -60,80 +59,56 @@ ${PASS_COMMANDS}
 }
 { printf '%s\\n' "$GIT_QUARANTINE_PATH"; commands; options; printf '${END}\\n'; } >&3
 verdict=refused
-IFS= read -r verdict <&4
+IFS= read -r verdict <&3
 [ "$verdict" = accepted ] && exit 0
-cat <&4 >&2
+cat <&3 >&2
 [ "$verdict" = noted ]
 `;
 
-/** Runs after refs were updated, with those that were: another push may have been quicker with some. */
-const POST_RECEIVE = `#!/bin/sh
-commands() {
-${PASS_COMMANDS}
-}
-{ commands; printf '${END}\\n'; } >&3
-`;
-
-/** Writes the hooks. @throws Error where they could not run, for git would then skip them silently. */
+/** Writes the hook. @throws Error where it could not run, for git would then skip it silently. */
 export async function installHooks(folder: string): Promise<void> {
   await mkdir(folder, { recursive: true });
-  for (const [name, script] of Object.entries({
-    'pre-receive': PRE_RECEIVE,
-    'post-receive': POST_RECEIVE,
-  })) {
-    const file = join(folder, name);
-    await writeFile(`${file}.new`, script, { flush: true });
-    await chmod(`${file}.new`, 0o755);
-    await rename(`${file}.new`, file);
-    await access(file, constants.X_OK).catch(() => {
-      throw new Error(
-        `${folder} is on a file system where programs may not run; pushes need a hook`,
-      );
-    });
-  }
+  // Earlier versions had another, which said what took effect.
+  await rm(join(folder, 'post-receive'), { force: true });
+  const file = join(folder, 'pre-receive');
+  await writeFile(`${file}.new`, PRE_RECEIVE, { flush: true });
+  await chmod(`${file}.new`, 0o755);
+  await rename(`${file}.new`, file);
+  await access(file, constants.X_OK).catch(() => {
+    throw new Error(`${folder} is on a file system where programs may not run; pushes need a hook`);
+  });
 }
 
-/** What the hooks of one push say, one after the other, through one pipe. */
-export class HookReader {
-  readonly #chunks: AsyncIterator<string>;
+/**
+ * What is to be decided of a push; null when git ended without asking, because there was nothing to decide.
+ * @throws Error for too many refs
+ */
+export async function readQuestion(from: Readable): Promise<Push | null> {
+  const lines = await readLines(from);
+  if (!lines) return null;
+  const [quarantine = '', ...rest] = lines;
+  const isOption = (line: string) => line.startsWith(OPTION);
+  return {
+    quarantine: quarantine || null,
+    commands: rest.filter((line) => !isOption(line)).map(parseCommand),
+    options: rest.filter(isOption).map((line) => line.slice(OPTION.length)),
+  };
+}
 
-  constructor(from: Readable) {
-    from.setEncoding('utf8');
-    this.#chunks = from[Symbol.asyncIterator]();
+/** Lines up to the end mark, after which the hook waits for us. */
+async function readLines(from: Readable): Promise<string[] | null> {
+  const read = from.setEncoding('utf8')[Symbol.asyncIterator]();
+  const chunks: string[] = [];
+  let size = 0;
+  for (let tail = '\n'; !tail.endsWith(`\n${END}\n`); ) {
+    const { value, done } = await read.next();
+    if (done) return null;
+    chunks.push(value);
+    size += value.length;
+    if (size > MAX_MESSAGE) throw new Error('the push has too many refs');
+    tail = (tail + value).slice(-3);
   }
-
-  /** What is to be decided; null when git ended without asking, because there was nothing to decide. */
-  async question(): Promise<Push | null> {
-    const lines = await this.#message();
-    if (!lines) return null;
-    const [quarantine = '', ...rest] = lines;
-    const isOption = (line: string) => line.startsWith(OPTION);
-    return {
-      quarantine: quarantine || null,
-      commands: rest.filter((line) => !isOption(line)).map(parseCommand),
-      options: rest.filter(isOption).map((line) => line.slice(OPTION.length)),
-    };
-  }
-
-  /** What took effect of an accepted push; null when git ended, or was ended, without having said so. */
-  async updated(): Promise<Command[] | null> {
-    return (await this.#message())?.map(parseCommand) ?? null;
-  }
-
-  /** Lines up to the end mark, after which a hook waits for us or is done. @throws Error for too many. */
-  async #message(): Promise<string[] | null> {
-    const chunks: string[] = [];
-    let size = 0;
-    for (let tail = '\n'; !tail.endsWith(`\n${END}\n`); ) {
-      const { value, done } = await this.#chunks.next();
-      if (done) return null;
-      chunks.push(value);
-      size += value.length;
-      if (size > MAX_MESSAGE) throw new Error('the push has too many refs');
-      tail = (tail + value).slice(-3);
-    }
-    return chunks.join('').split('\n').slice(0, -2);
-  }
+  return chunks.join('').split('\n').slice(0, -2);
 }
 
 export function writeVerdict(to: Writable, verdict: Verdict): void {

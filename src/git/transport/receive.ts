@@ -7,8 +7,16 @@
 import type { Duplex, Readable, Writable } from 'node:stream';
 import { packRefs, storeRefs } from '../disk/refs-on-disk.ts';
 import type { StaleLocks } from '../disk/stale-locks.ts';
+import { allRefs } from '../objects/refs.ts';
 import type { Ending, GitProcess } from '../processes/run.ts';
-import { type Command, HookReader, type Push, type Verdict, writeVerdict } from './hooks.ts';
+import {
+  type Command,
+  NONE,
+  type Push,
+  readQuestion,
+  type Verdict,
+  writeVerdict,
+} from './hooks.ts';
 import { relay } from './relay.ts';
 import { reportedRefs } from './report.ts';
 import { hasManyRefs } from './requests.ts';
@@ -67,9 +75,11 @@ function startPush(
   return start('git-receive-pack', dir, mode, {
     protocol,
     signal,
-    extraPipes: 2,
+    extraPipes: 1,
     config: {
       'core.hooksPath': hooks,
+      // What git borrows is the repository itself, for the quarantine, and its refs are known: this program lists none.
+      'core.alternateRefsCommand': 'true',
       ...(maxBytes && { 'receive.maxInputSize': `${maxBytes}` }),
       ...config,
     },
@@ -115,23 +125,20 @@ async function take(
   feed(input, process);
   let accepted = false;
   let asked: Command[] = [];
-  let updated: Command[] | null = null;
   const isAccepted = rules.locks.waits(process.pid);
   const converse = async () => {
-    const [asks, answer] = process.pipes as [Duplex, Duplex];
-    const hooks = new HookReader(asks);
-    const push = await hooks.question();
+    const [hook] = process.pipes as [Duplex];
+    const push = await readQuestion(hook);
     if (!push) return;
     const refs = push.commands.map(({ ref }) => ref);
     await rules.locks.removeOf(dir, refs);
     if (hasMany) await packRefs(dir);
+    asked = await withoutGone(dir, push.commands);
     const verdict = await rules.judge(push, signal);
     accepted = verdict.accepted;
-    asked = push.commands;
     if (accepted) said.hold();
     isAccepted();
-    writeVerdict(answer, verdict);
-    updated = await hooks.updated();
+    writeVerdict(hook, verdict);
   };
   let failure: unknown;
   const [ending] = await Promise.all([
@@ -149,9 +156,15 @@ async function take(
   }
   const refs = asked.map(({ ref }) => ref);
   if (hasMany) await storeRefs(dir, refs);
-  // Where none was updated, because another push was quicker, no hook runs: the report to the client says so.
-  const reported = updated ? null : reportedRefs(said.held);
-  await rules.settle(updated ?? (reported && asked.filter(({ ref }) => reported.has(ref))));
+  const reported = reportedRefs(said.held);
+  await rules.settle(reported && asked.filter(({ ref }) => reported.has(ref)));
   said.release();
   return ending;
+}
+
+/** Git reports of a ref that is not there that it was deleted. */
+async function withoutGone(dir: string, commands: readonly Command[]): Promise<Command[]> {
+  if (!commands.some(({ after }) => after === NONE)) return [...commands];
+  const refs = await allRefs(dir);
+  return commands.filter(({ ref, after }) => after !== NONE || refs.has(ref));
 }
