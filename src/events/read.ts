@@ -41,7 +41,7 @@ const PAGE = { followed: 100, all: 1_000 };
 
 const WITHOUT_DATA = Prisma.sql`seq, xid, id, type, namespace_id, subject, null::jsonb as data, timestamp`;
 
-type Deps = Pick<Services, 'db' | 'bus'>;
+type Deps = Pick<Services, 'db' | 'pool' | 'bus'>;
 
 /**
  * Ends when `signal` aborts or the server stops. While the database is away it waits, and goes on where it stood.

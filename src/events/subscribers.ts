@@ -9,7 +9,7 @@ import { EventsRemoved, type OutboxEvent, type OutboxQuery, readOutbox } from '.
  * @throws AppError 400 when `after` is no event's, or events after it were removed; 503 when the server stops
  */
 export async function* follow(
-  services: Pick<Services, 'db' | 'bus'>,
+  services: Pick<Services, 'db' | 'pool' | 'bus'>,
   query: OutboxQuery,
   signal: AbortSignal,
 ): AsyncGenerator<OutboxEvent> {

@@ -42,7 +42,7 @@ const MAX_BEHIND = 500;
  */
 const WOKEN = 50;
 
-type Deps = Pick<Services, 'db' | 'bus'>;
+type Deps = Pick<Services, 'db' | 'pool' | 'bus'>;
 
 class Tail {
   readonly readers = new Set<Reader>();

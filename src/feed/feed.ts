@@ -43,7 +43,7 @@ export type FeedEvent = {
   data: OutboxEvent['data'];
 };
 
-type Deps = Pick<Services, 'db' | 'bus' | 'rechecks'>;
+type Deps = Pick<Services, 'db' | 'pool' | 'bus' | 'rechecks'>;
 
 /** What events begin with → what it takes to see them. */
 const KINDS = { 'job.': 'job.read', 'repository.': 'repository.read' } as const;
