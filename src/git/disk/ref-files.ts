@@ -32,14 +32,6 @@ export async function readRefFiles(dir: string): Promise<Map<string, string> | n
   }
 }
 
-/** The commit at the tip of a branch that has a file of its own; null where git has to be asked. */
-export async function readTip(dir: string, branch: string): Promise<string | null> {
-  if (!isRefName(branch)) return null;
-  const text = await readFile(join(dir, 'refs/heads', branch), 'latin1').catch(() => '');
-  const id = text.slice(0, 40);
-  return isObjectId(id) && text === `${id}\n` ? id : null;
-}
-
 async function readLoose(dir: string): Promise<Map<string, string> | null> {
   const refs = new Map<string, string>();
   const folders = ['refs'];

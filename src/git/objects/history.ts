@@ -4,7 +4,6 @@
  */
 import { LRUCache } from 'lru-cache';
 import type { Turns } from '../../limits/turns.ts';
-import { readTip } from '../disk/ref-files.ts';
 import { git } from '../processes/run.ts';
 import type { CatFilePool, ObjectData, ObjectInfo } from './cat-file.ts';
 import { type Annotation, type Commit, parseCommit, parseTag } from './commit.ts';
@@ -36,27 +35,6 @@ export class HistoryCache {
       await this.totals.of(dir, tip);
       await idsFrom(this, dir, tip, { skip: 0, take: FIRST });
     }
-  }
-}
-
-/**
- * Begins to find out what the first page of a branch takes, while the process is started that reads objects: one after the
- * other they took a reader 25 ms. Where `pool` has such a process it does nothing. Never rejects: who reads the page is told.
- * @param branches the first of them that is there
- */
-export async function beginHistory(
-  pool: CatFilePool,
-  cache: HistoryCache,
-  dir: string,
-  branches: readonly string[],
-): Promise<void> {
-  if (pool.hasIdle(dir)) return;
-  for (const branch of branches) {
-    const tip = await readTip(dir, branch);
-    if (!tip) continue;
-    const first = { skip: 0, take: FIRST };
-    await Promise.allSettled([cache.totals.of(dir, tip), idsFrom(cache, dir, tip, first)]);
-    return;
   }
 }
 

@@ -5,7 +5,7 @@ import { type NumberedPage, type PageRequest, toOffset } from '../../database/pa
 import { invalid, notFound } from '../../errors.ts';
 import type { Objects } from '../../git/objects/cat-file.ts';
 import type { Commit } from '../../git/objects/commit.ts';
-import { beginHistory, readHistory } from '../../git/objects/history.ts';
+import { readHistory } from '../../git/objects/history.ts';
 import {
   INLINE_BYTES,
   LIGHT_TREE_BYTES,
@@ -194,10 +194,7 @@ type HistoryOf = { revision: string; range: ReturnType<typeof toOffset> };
 const historyOf = folderWork(
   'historyOf',
   async ({ git: { objects, history } }, dir, { revision, range }: HistoryOf) => {
-    const [sha] = await Promise.all([
-      isSafe(revision) ? resolveCommit(objects, dir, revision) : null,
-      beginHistory(objects, history, dir, [revision]),
-    ]);
+    const sha = isSafe(revision) ? await resolveCommit(objects, dir, revision) : null;
     if (!sha) throw notFound('Revision');
     return readHistory(objects, history, dir, sha, range);
   },

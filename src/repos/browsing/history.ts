@@ -3,12 +3,7 @@ import { demand, type Viewer } from '../../auth/permissions.ts';
 import { checkFirst, noCursor, type Slice, type SliceRequest } from '../../database/paging.ts';
 import { notFound } from '../../errors.ts';
 import type { Annotation } from '../../git/objects/commit.ts';
-import {
-  beginHistory,
-  readAnnotations,
-  readCommits,
-  readHistory,
-} from '../../git/objects/history.ts';
+import { readAnnotations, readCommits, readHistory } from '../../git/objects/history.ts';
 import { listRefs, type Ref, type RefKind } from '../../git/objects/refs.ts';
 import type { Allowance } from '../../limits/reads.ts';
 import { once } from '../../once.ts';
@@ -60,11 +55,7 @@ type PageOfHistory = Named & { isCursor: boolean; range: { skip: number; take: n
 const pageOfHistory = folderWork(
   'pageOfHistory',
   async ({ git: { objects, history } }, dir, { name, isCursor, range, ...at }: PageOfHistory) => {
-    const branches = name ? [name] : ['main', at.defaultBranch];
-    const [found] = await Promise.all([
-      objects.use(dir, (objects) => find(objects, at, name, '')),
-      beginHistory(objects, history, dir, branches),
-    ]);
+    const found = await objects.use(dir, (objects) => find(objects, at, name, ''));
     if (!found && name) throw isCursor ? noCursor() : notFound('Revision');
     if (!found) return null;
     const sha = found.commit;
