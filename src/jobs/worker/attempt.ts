@@ -156,6 +156,8 @@ async function oversee(
     if (attempt.startedAt) return { kind: 'lost' };
     throw new RunnerAway('what was prepared is gone');
   }
+  // Before it is started: what is quick has printed before we are told that it runs.
+  const startedAt = new Date();
   if (state === 'prepared') {
     if (watch.ended.aborted) return { kind: 'lost' };
     await runner.start(handle);
@@ -176,7 +178,7 @@ async function oversee(
     });
   // No line of it is stored before.
   const running = orStop(
-    markRunning(deps, attempt).then(() => {
+    markRunning(deps, attempt, startedAt).then(() => {
       // Only a process that was started can be signalled.
       watch.tell(handle);
     }),
@@ -196,12 +198,11 @@ async function oversee(
   return ended.value;
 }
 
-async function markRunning({ pool }: Deps, { id, job }: Attempt): Promise<void> {
-  const now = new Date();
+async function markRunning({ pool }: Deps, { id, job }: Attempt, at: Date): Promise<void> {
   await moveJobAlone(pool, job.id, (locked) => {
     if (locked.attemptId !== id || locked.status !== 'queued') return null;
-    const set = { startedAt: locked.startedAt ?? now };
-    return { to: 'running', phase: PHASES.running, attempt: { id, startedAt: now }, set };
+    const set = { startedAt: locked.startedAt ?? at };
+    return { to: 'running', phase: PHASES.running, attempt: { id, startedAt: at }, set };
   });
 }
 
