@@ -7,6 +7,7 @@ import { promisify } from 'node:util';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { diskUse } from '../src/jobs/runners/process/disk.ts';
 import { openProcessRunner } from '../src/jobs/runners/process/runner.ts';
+import { openShims } from '../src/jobs/runners/process/shims.ts';
 import { attemptSpec } from './runner.contract.ts';
 
 const run = promisify(execFile);
@@ -71,4 +72,25 @@ test('a job whose outputs cannot be made is not started, and its log has the rea
     await expect(preparing).rejects.toThrow('No space left on device');
   });
   await runner.sweep(new Set());
+});
+
+test('who waits for shims to be closed waits for one that was given up before, too', async () => {
+  const folder = join(dir, 'given-up');
+  await mkdir(folder);
+  // Of a shim that takes its time to end, as one does that keeps what it has compiled.
+  const program = join(dir, 'slow.mjs');
+  await writeFile(
+    program,
+    `import { writeFileSync } from 'node:fs';
+    process.stdin.on('end', () =>
+      setTimeout(() => writeFileSync(${JSON.stringify(join(folder, 'last'))}, ''), 300)).resume();`,
+  );
+  {
+    await using shims = await openShims(folder, { program });
+    const none = { argv: [], uid: null };
+    shims.connect('a', { hold: none, orders: '', connect: none, enter: [] });
+    shims.discard('a');
+  }
+  expect(await readdir(folder)).toContain('last');
+  await rm(folder, { recursive: true });
 });

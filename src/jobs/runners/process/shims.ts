@@ -179,8 +179,11 @@ export async function openShims(
   }
 
   /** What fails of it is found by the next start of this server. */
-  function own(task: Promise<void>): void {
-    const owned = task.catch(() => {}).finally(() => tasks.delete(owned));
+  function own(task: Promise<unknown>): void {
+    const owned: Promise<void> = task.then(
+      () => void tasks.delete(owned),
+      () => void tasks.delete(owned),
+    );
     tasks.add(owned);
   }
 
@@ -248,7 +251,13 @@ export async function openShims(
 
   const tell = (shim: Shim, order: ShimOrder, last = false) =>
     shim.process.say(`${JSON.stringify(order)}\n`, last);
-  const end = (shim: Shim) => shim.process.say('', true);
+  /** One with an attempt ends after that, and nobody waits for it. */
+  const hangUp = (shim: Shim) => shim.process.say('', true);
+  /** One without: it may still write what it has compiled, so it is gone before we say that we are. */
+  function end(shim: Shim): void {
+    hangUp(shim);
+    own(shim.process.ended);
+  }
 
   return {
     takeAhead(attempt) {
@@ -295,11 +304,12 @@ export async function openShims(
       clearTimeout(quiet);
       for (const { unused } of ready) clearTimeout(unused);
       await readying;
-      const left = [...connected.values(), ...kept, ...ready.map(({ shim }) => shim)];
-      // What works goes on, and ends with its attempt.
-      for (const shim of [...left, ...working.values()]) end(shim);
-      await Promise.allSettled(left.map(({ process: { ended } }) => ended));
-      await Promise.allSettled(tasks);
+      for (const shim of [...connected.values(), ...kept, ...ready.map(({ shim }) => shim)])
+        end(shim);
+      // What works goes on.
+      for (const shim of working.values()) hangUp(shim);
+      // The end of a shim has its file of errors removed.
+      while (tasks.size > 0) await Promise.all(tasks);
     },
   };
 }
