@@ -60,7 +60,7 @@ test('refs are those that git lists, loose, packed, and both, in its order', asy
   const listed = () =>
     git(bare, ['for-each-ref', '--format=%(objectname) %(refname)']).toString().trim().split('\n');
   const read = async () =>
-    [...((await readRefFiles(bare)) ?? [])].map(([name, id]) => `${id} ${name}`);
+    [...((await readRefFiles(bare)) ?? [])].map(([name, { id }]) => `${id} ${name}`);
   const first = await commit(dir, { a: 'a' });
   for (const name of [
     'heads/ä',

@@ -77,7 +77,7 @@ async function firstRefs(dir: string, kind: RefKind, count?: number): Promise<Li
 /** All refs with what they point at: `refs/heads/main` → id. @throws as `git` */
 export async function allRefs(dir: string): Promise<ReadonlyMap<string, string>> {
   const read = await readRefFiles(dir);
-  if (read) return read;
+  if (read) return new Map([...read].map(([name, { id }]) => [name, id]));
   const format = '--format=%(objectname) %(refname)';
   const output = await git(['for-each-ref', format], { dir, maxBytes: MAX_BYTES });
   return new Map(

@@ -4,7 +4,7 @@
  */
 import { stat } from 'node:fs/promises';
 import { join } from 'node:path';
-import { readRefFiles } from '../disk/ref-files.ts';
+import { FEW_PACKED_BYTES, readRefFiles } from '../disk/ref-files.ts';
 import { NONE } from './hooks.ts';
 import { FLUSH, pktLine } from './pkt-line.ts';
 import type { Service } from './service.ts';
@@ -38,9 +38,9 @@ export async function knownAdvertisement(
   if ((await isThere(dir, 'shallow')) || (await isThere(dir, 'objects/info/alternates')))
     return null;
   if (!(await isThere(dir, 'HEAD'))) return null;
-  const refs = await readRefFiles(dir);
+  const refs = await readRefFiles(dir, FEW_PACKED_BYTES);
   if (!refs) return null;
-  const lines = [...refs].map(([name, id]) => `${id} ${name}`);
+  const lines = [...refs].map(([name, { id }]) => `${id} ${name}`);
   const [first = `${NONE} ${NO_REFS}`, ...others] = lines;
   const all = [`${first}\0${pushes.text.toString()}`, ...others];
   return headOf(service) + all.map((line) => pktLine(`${line}\n`)).join('') + FLUSH;

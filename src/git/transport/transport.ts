@@ -3,6 +3,7 @@ import type { Socket } from 'node:net';
 import type { Readable, Writable } from 'node:stream';
 import { type Ending, startGitOn } from '../processes/run.ts';
 import { headOf, knownAdvertisement, learn } from './advertisement.ts';
+import { answerLsRefs, beginningOf, lsRefsOf } from './ls-refs.ts';
 import { relay, relayToReader } from './relay.ts';
 import {
   argsOf,
@@ -43,13 +44,19 @@ export async function advertise(
   return ending;
 }
 
-/** Answers one request of a fetch, or the whole of it. */
+/** Answers one request of a fetch, or the whole of it. That for the refs is answered without git where that can be. */
 export async function uploadPack(
   session: Session,
   input: Readable,
   output: Writable,
 ): Promise<Ending> {
   const { dir, protocol, signal } = session;
+  const refs = await refsAskedFor(session, input);
+  if (refs) {
+    output.write(refs);
+    input.resume();
+    return FINE;
+  }
   using process = await start('git-upload-pack', dir, modeOf(session), { protocol, signal });
   feed(input, process);
   return await relayToReader(process, output);
@@ -66,4 +73,15 @@ export async function uploadPackOn(
   using process = await startGitOn(line, argsOf('git-upload-pack', dir, modeOf(session)), options);
   feed(input, process);
   return await process.ended;
+}
+
+/** Null: the request is another one, or git is to answer it. */
+async function refsAskedFor(
+  { dir, protocol, signal, isConversation }: Session,
+  input: Readable,
+): Promise<string | null> {
+  if (isConversation || versionOf(protocol) !== 2) return null;
+  const request = await beginningOf(input, signal);
+  const asked = request && lsRefsOf(request);
+  return asked && answerLsRefs(dir, asked);
 }
