@@ -1,5 +1,6 @@
 /** The refs of a fetch that are answered without git are what git would answer, byte for byte. */
 import { execFileSync } from 'node:child_process';
+import { getEventListeners } from 'node:events';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -150,4 +151,6 @@ test('the beginning of a request is still there for git', async () => {
   broken.destroy(new Error('cut off'));
   expect(await beginningOf(broken, signal)).toBeNull();
   expect(await beginningOf(new PassThrough(), AbortSignal.abort())).toBeNull();
+  // Of the signal of a server that has answered a million of them.
+  expect(getEventListeners(signal, 'abort')).toEqual([]);
 });

@@ -28,20 +28,23 @@ export type LsRefs = {
 const MAX_PREFIXES = 100;
 const DELIMITER = '0001';
 const HEAD = 'HEAD';
+/** After which a request has begun, or will not. */
+const EVENTS = ['readable', 'end', 'error', 'close'];
 /** What clients say of themselves, which changes no answer. */
 const OF_CLIENT = /^(?:agent=.*|object-format=sha1)$/;
 
 /** What has come of a request, which of a short one is all. It is still there to be read. Null when `signal` aborts before. */
 export async function beginningOf(input: Readable, signal: AbortSignal): Promise<Buffer | null> {
   const { promise, resolve } = Promise.withResolvers<void>();
-  const events = ['readable', 'end', 'error', 'close'];
-  for (const event of events) input.on(event, resolve);
-  signal.addEventListener('abort', () => resolve(), { once: true });
-  if (signal.aborted) resolve();
+  const go = () => resolve();
+  for (const event of EVENTS) input.on(event, go);
+  signal.addEventListener('abort', go);
   // What has ended already says nothing any more.
-  if (!input.readable || input.readableLength > 0) resolve();
+  if (signal.aborted || !input.readable || input.readableLength > 0) resolve();
   await promise;
-  for (const event of events) input.off(event, resolve);
+  for (const event of EVENTS) input.off(event, go);
+  // It lasts as long as the server.
+  signal.removeEventListener('abort', go);
   // To read from what has come to its end without a byte would end it before git is given it.
   const chunk: Buffer | null = input.readableLength > 0 ? input.read() : null;
   if (chunk) input.unshift(chunk);
