@@ -95,6 +95,8 @@ export type Change = {
   details?: Prisma.InputJsonObject;
 };
 
+type ChangeBy = Change & { by: Actor };
+
 type Tx = Pick<Prisma.TransactionClient, 'auditEntry'>;
 
 /** Writes the entry of one change, in one statement. */
@@ -103,17 +105,9 @@ export async function record(tx: Tx, by: Actor, change: Change): Promise<void> {
 }
 
 /** Writes an entry for each change, in one statement. */
-export async function recordAll(tx: Tx, changes: readonly (Change & { by: Actor })[]) {
-  const rows = changes.flatMap(({ by, ...change }) => entriesOf(by, change));
+export async function recordAll(tx: Tx, changes: readonly ChangeBy[]) {
+  const rows = changes.flatMap(entriesOf);
   if (rows.length > 0) await tx.auditEntry.createMany({ data: rows });
-}
-
-/** Writes the entry of one change as a part of the statement that makes it. */
-export function recordIn({ parts, parameter }: Parts, by: Actor, change: Change): void {
-  const rows = entriesOf(by, change);
-  const columns = Object.keys(rows[0] ?? {}).map(columnOf);
-  const values = rows.map((row) => `(${Object.values(row).map((value) => parameter(value))})`);
-  parts.push(`audited as (insert into audit_entries (${columns}) values ${values})`);
 }
 
 const TYPES = {
@@ -131,25 +125,22 @@ const TYPES = {
   credentialName: 'text',
   address: 'text',
   requestId: 'text',
-} as const;
+} as const satisfies Record<keyof Entry, string>;
 
-/** As `recordIn`, of any number: the text of the statement is the same. */
-export function recordAllIn(
-  { parts, parameter }: Parts,
-  changes: readonly (Change & { by: Actor })[],
-): void {
-  const rows = changes.flatMap(({ by, ...change }) => entriesOf(by, change));
-  const columns = Object.keys(TYPES).map(columnOf);
-  const shape = Object.entries(TYPES).map(([field, type]) => `"${field}" ${type}`);
+const COLUMNS = Object.keys(TYPES).map(columnOf);
+const SHAPE = Object.entries(TYPES).map(([field, type]) => `"${field}" ${type}`);
+
+/** Writes them as a part of the statement that makes the changes, whose text is the same for any number of them. */
+export function recordIn({ parts, parameter }: Parts, changes: readonly ChangeBy[]): void {
+  const rows = changes.flatMap(entriesOf);
   const listed = parameter(JSON.stringify(rows), 'jsonb');
-  parts.push(`audited as (insert into audit_entries (${columns})
-    select entry.* from jsonb_to_recordset(${listed}) as entry (${shape}))`);
+  parts.push(`audited as (insert into audit_entries (${COLUMNS})
+    select entry.* from jsonb_to_recordset(${listed}) as entry (${SHAPE}))`);
 }
 
-function entriesOf(
-  by: Actor,
-  { namespaceIds, action, subject, name, details = {} }: Change,
-): Prisma.AuditEntryCreateManyInput[] {
+type Entry = ReturnType<typeof entriesOf>[number];
+
+function entriesOf({ by, namespaceIds, action, subject, name, details = {} }: ChangeBy) {
   const entry = {
     id: newId('aud'),
     action,

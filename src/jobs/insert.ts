@@ -101,7 +101,7 @@ function statementFor(
   }
   const payload: Omit<PayloadRow, 'costPerHour'> = { ...BEFORE, ...row, status: 'queued' };
   const topics = addNew(statement, payload as PayloadRow, namespace.name);
-  recordIn(statement, author, change);
+  recordIn(statement, [{ by: author, ...change }]);
   const told = `select count(pg_notify('loam', topic)::text) from unnest(${parameter(topics, 'text[]')}) topic`;
   const text = `with ${parts.join(', ')}
     select ${columns}, (${told}) from r join namespaces n on n.id = r.namespace_id`;

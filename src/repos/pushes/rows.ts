@@ -4,7 +4,7 @@
  */
 import type pg from 'pg';
 import type { Plan } from '../../../prisma/generated/enums.ts';
-import { recordAllIn } from '../../audit/record.ts';
+import { recordIn } from '../../audit/record.ts';
 import { columnOf } from '../../database/keyset.ts';
 import {
   beginWith,
@@ -203,7 +203,7 @@ export async function writeRecord(
     from jsonb_array_elements(${parameter(JSON.stringify(events), 'jsonb')}) with ordinality as listed (one, place)
       cross join lateral jsonb_to_record(one) as event (id text, data jsonb)
     order by place)`);
-  recordAllIn(
+  recordIn(
     statement,
     told.map(({ pusher, by, push: { ref_count, refs } }) => ({
       by: by ?? { userId: null, username: pusher, credential: null },
