@@ -25,8 +25,7 @@ export async function runStatement<R extends object>(
   return rows as R[];
 }
 
-/** Under which a connection keeps it; undefined for those that are too many. */
-export function nameOf(text: string): string | undefined {
+function nameOf(text: string): string | undefined {
   const known = names.get(text);
   if (known !== undefined || names.size >= MAX_NAMES) return known;
   const name = `loam-tx-${names.size}`;
