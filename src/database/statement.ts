@@ -1,6 +1,6 @@
 /** Hand-written statements in a transaction, be it Prisma's or a connection's own. */
 import type { Writable } from 'node:stream';
-import pg from 'pg';
+import type pg from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';
 
 /** What one statement with its values can be given to. */
@@ -43,8 +43,7 @@ export async function inOneGo<T>(
   work: (tx: Runs) => Promise<T>,
 ): Promise<T> {
   const sent: Promise<unknown>[] = [];
-  const { stream } = (client as unknown as { connection: { stream: Writable } }).connection;
-  // One packet for all of them, which wakes the other side once.
+  const stream = streamOf(client);
   stream.cork();
   const asked = work({
     async query(query) {
@@ -58,27 +57,23 @@ export async function inOneGo<T>(
   return asked;
 }
 
-/** The statements that a connection has prepared, by their names. */
-const prepared = new WeakMap<pg.PoolClient, Set<string>>();
-
-/** `text`: of parameters that are all texts. */
-export type FirstStatement = { name: string; text: string };
-
 /** Begins a transaction in the round trip of its first statement. */
 export async function beginWith<R extends object>(
   client: pg.PoolClient,
-  { name, text }: FirstStatement,
-  values: readonly string[],
+  text: string,
+  values: readonly unknown[],
 ): Promise<R[]> {
-  const known = prepared.get(client) ?? new Set();
-  prepared.set(client, known);
-  if (!known.has(name))
-    await client.query(`prepare ${name} (${values.map(() => 'text').join(', ')}) as ${text}`);
-  known.add(name);
-  const literals = values.map((value) => pg.escapeLiteral(value)).join(', ');
-  const begun = await client.query(`begin; execute ${name} (${literals})`);
-  const [, { rows }] = begun as unknown as [unknown, { rows: R[] }];
+  const stream = streamOf(client);
+  stream.cork();
+  const answers = Promise.all([client.query('begin'), runStatement<R>(client, text, values)]);
+  stream.uncork();
+  const [, rows] = await answers;
   return rows;
+}
+
+/** Corked, it sends one packet for all that is asked, which wakes the other side once. */
+function streamOf(client: pg.PoolClient): Writable {
+  return (client as unknown as { connection: { stream: Writable } }).connection.stream;
 }
 
 /** A statement out of several parts, each `name as (…)`, and the values of its parameters. */

@@ -141,8 +141,7 @@ export async function moveJobAlone(
   decide: Decide,
 ): Promise<LockedJob | null> {
   return onConnection(pool, async (client) => {
-    const first = { name: 'loam_lock_job', text: LOCK };
-    const rows = await beginWith<LockedJob>(client, first, [id]);
+    const rows = await beginWith<LockedJob>(client, LOCK, [id]);
     return inOneGo(client, async (tx) => {
       const before = await moveLocked(tx, lockedOf(rows), decide);
       await tx.query({ text: 'commit' });

@@ -6,13 +6,7 @@ import type pg from 'pg';
 import type { Plan } from '../../../prisma/generated/enums.ts';
 import { recordIn } from '../../audit/record.ts';
 import { columnOf } from '../../database/keyset.ts';
-import {
-  beginWith,
-  type FirstStatement,
-  openParts,
-  type Runs,
-  runStatement,
-} from '../../database/statement.ts';
+import { beginWith, openParts, type Runs, runStatement } from '../../database/statement.ts';
 import { eventNotification } from '../../events/bus.ts';
 import { newId } from '../../ids.ts';
 import type { BranchRule } from '../branch-rules.ts';
@@ -142,15 +136,12 @@ const COLUMNS = Object.keys(payloadColumns)
  * The second parameter has ids of events as JSON. Those that a transaction writes which this one waits for are not seen:
  * it has changed `records`, which is.
  */
-const LOCK: FirstStatement = {
-  name: 'loam_lock_pushed',
-  text: `
-    select ${COLUMNS}, r.namespace_id as "namespaceId", n.name as namespace, r.records,
-      r.large_bytes as "largeBytes",
-      array(select id from events where id in (select jsonb_array_elements_text($2::jsonb))) as written
-    from repositories r join namespaces n on n.id = r.namespace_id
-    where r.id = $1 for no key update of r`,
-};
+const LOCK = `
+  select ${COLUMNS}, r.namespace_id as "namespaceId", n.name as namespace, r.records,
+    r.large_bytes as "largeBytes",
+    array(select id from events where id in (select jsonb_array_elements_text($2::jsonb))) as written
+  from repositories r join namespaces n on n.id = r.namespace_id
+  where r.id = $1 for no key update of r`;
 
 /** Begins a transaction and locks the repository; other records of it wait for the end. */
 export async function beginLocked(
@@ -164,31 +155,31 @@ export async function beginLocked(
   return { ...row, sizeBytes: BigInt(row.sizeBytes), largeBytes: BigInt(row.largeBytes) };
 }
 
-export type Record = Omit<Measures, 'refs'> & { pushedAt: Date; updatedAt: Date };
+type Changes = Omit<Measures, 'refs'> & { pushedAt: Date; updatedAt: Date };
 
 /** The row as it is from now on, an event and an entry in the audit log for each push, oldest first: one statement. */
 export async function writeRecord(
   tx: Runs,
   locked: LockedRow,
-  record: Record,
+  changes: Changes,
   pushes: readonly Pushed[],
 ): Promise<void> {
   const { id, name, namespaceId } = locked;
-  const sizeBytes = BigInt(record.sizeBytes) + locked.largeBytes;
-  const repository = payloadOf({ ...locked, ...record, sizeBytes }, locked.namespace);
+  const sizeBytes = BigInt(changes.sizeBytes) + locked.largeBytes;
+  const repository = payloadOf({ ...locked, ...changes, sizeBytes }, locked.namespace);
   const told = pushes.map((push) => ({ ...push, push: pushPayloadOf(push.pusher, push.commands) }));
   const statement = openParts();
   const { parts, parameter, values } = statement;
   const subject = parameter(id, 'text');
   parts.push(`updated as (
     update repositories set
-      default_branch = ${parameter(record.defaultBranch, 'text')},
-      branch_count = ${parameter(record.branchCount, 'int')},
-      tag_count = ${parameter(record.tagCount, 'int')},
+      default_branch = ${parameter(changes.defaultBranch, 'text')},
+      branch_count = ${parameter(changes.branchCount, 'int')},
+      tag_count = ${parameter(changes.tagCount, 'int')},
       size_bytes = ${parameter(sizeBytes, 'bigint')},
-      language = ${parameter(record.language, 'text')},
-      pushed_at = ${parameter(record.pushedAt, 'timestamptz')},
-      updated_at = ${parameter(record.updatedAt, 'timestamptz')},
+      language = ${parameter(changes.language, 'text')},
+      pushed_at = ${parameter(changes.pushedAt, 'timestamptz')},
+      updated_at = ${parameter(changes.updatedAt, 'timestamptz')},
       records = records + 1
     where id = ${subject})`);
   const events = told.map(({ event, push }) => ({
