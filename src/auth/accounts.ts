@@ -16,7 +16,7 @@ import { type Actor, record } from '../audit/record.ts';
 import { type Db, inTransaction, violatesUnique } from '../database/client.ts';
 import { pageQuery, readSlice, type Sorting, toSlice } from '../database/keyset.ts';
 import type { Slice, SliceRequest } from '../database/paging.ts';
-import { runStatement } from '../database/statement.ts';
+import { runStatement, type Transaction } from '../database/statement.ts';
 import { AppError, forbidden, invalid, notFound } from '../errors.ts';
 import { newId } from '../ids.ts';
 import type { Services } from '../services.ts';
@@ -70,34 +70,20 @@ export function userById<S extends Prisma.UserSelect>(
 }
 
 /**
- * The id and name of a namespace, for domain functions that go on to `demand` something in it.
+ * The id and name of a namespace, for domain functions that go on to `demand` something in it. By hand: a job waits for it.
+ * @param on the pool, where it must be cheap
  * @throws AppError 404.
  */
-export async function namespaceNamed(db: Db, name: string): Promise<NamespaceRow> {
-  const namespace =
-    canBeNamespace(name) &&
-    (await db.namespace.findUnique({
-      where: { name: name.toLowerCase() },
-      select: { id: true, name: true, plan: true, kind: true },
-    }));
+export async function namespaceNamed(on: Transaction, name: string): Promise<NamespaceRow> {
+  const text = 'select id, name, plan, kind from namespaces where name = $1';
+  const [namespace] = canBeNamespace(name)
+    ? await runStatement<NamespaceRow>(on, text, [name.toLowerCase()])
+    : [];
   if (!namespace) throw notFound('Namespace');
   return namespace;
 }
 
 type NamespaceRow = { id: string; name: string; plan: Plan; kind: NamespaceKind };
-
-/** The same where it must be cheap: by hand. @throws AppError 404. */
-export async function readNamespace(
-  { pool }: Pick<Services, 'pool'>,
-  name: string,
-): Promise<NamespaceRow> {
-  const text = 'select id, name, plan, kind from namespaces where name = $1';
-  const [row] = canBeNamespace(name)
-    ? await runStatement<NamespaceRow>(pool, text, [name.toLowerCase()])
-    : [];
-  if (!row) throw notFound('Namespace');
-  return row;
-}
 
 /** The ids of a user and of the namespace of the same name. @throws AppError 404. */
 export async function userNamed(

@@ -7,7 +7,7 @@
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type { Plan } from '../../prisma/generated/enums.ts';
 import { type Change, record } from '../audit/record.ts';
-import { namespaceNamed, readNamespace } from '../auth/accounts.ts';
+import { namespaceNamed } from '../auth/accounts.ts';
 import { canBeNamespace } from '../auth/names.ts';
 import { anyIn, demand, demandAccount, type Viewer } from '../auth/permissions.ts';
 import { inTransaction, violatesReference, violatesUnique } from '../database/client.ts';
@@ -63,7 +63,7 @@ export async function createJob<S extends Select>(
   select: S,
 ): Promise<{ job: Row<S>; env: readonly NamedValue[] }> {
   demandAccount(viewer);
-  const namespace = await readNamespace(services, input.namespace);
+  const namespace = await namespaceNamed(services.pool, input.namespace);
   demand(viewer, 'job.create', anyIn(viewer, namespace.id));
   const request = checkRequest(input);
   const source = await resolve(services, viewer, request);
