@@ -52,9 +52,13 @@ export async function isFastForward(
   before: string,
   after: string,
 ): Promise<boolean> {
-  const small = quarantine && readSmallPack(quarantine);
-  if (small) noteObjects(small);
+  // Looked at again only where need be: a push that moves many branches brings one pack for them all.
   if (isKnownAncestor(before, after)) return true;
+  const small = quarantine && readSmallPack(quarantine);
+  if (small) {
+    noteObjects(small);
+    if (isKnownAncestor(before, after)) return true;
+  }
   try {
     await git(['merge-base', '--is-ancestor', before, after], {
       dir,
