@@ -7,7 +7,7 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { closeSync, openSync } from 'node:fs';
 import type { Socket } from 'node:net';
-import type { Ending, Order, Report } from './protocol.ts';
+import type { Order, Report } from './protocol.ts';
 
 /** Of what a program says of its failure. */
 const MAX_STDERR = 16_384;
@@ -16,9 +16,9 @@ const MAX_STDERR = 16_384;
 const LOOK_MS = 20;
 
 const children = new Map<number, ChildProcess>();
-const tell = (report: Report) => {
+const tell = (report: Report, stream?: Socket) => {
   // Nobody is there any more to be told.
-  if (process.connected) process.send?.(report, () => {});
+  if (process.connected) process.send?.(report, stream, {}, () => {});
 };
 
 process.on('message', (order: Order, socket?: Socket) => {
@@ -68,29 +68,28 @@ function run({ id, program, input, maxBytes }: Order & { kind: 'run' }): void {
   const child = watched(id, () => spawn(file, args, { cwd, env, stdio: ['pipe', 'pipe', 'pipe'] }));
   if (!child) return;
   const said: Uint8Array[] = [];
-  const ending: Ending = {
-    code: null,
-    signal: null,
-    stdout: new Uint8Array(),
-    stderr: '',
-    tooMuch: false,
-  };
   let size = 0;
   child.stdout?.on('data', (chunk: Buffer) => {
     size += chunk.length;
-    if (size <= maxBytes) return void said.push(chunk);
-    ending.tooMuch = true;
-    child.kill('SIGTERM');
+    if (size <= maxBytes) said.push(chunk);
+    else child.kill('SIGTERM');
   });
-  child.stderr?.setEncoding('utf8').on('data', (text: string) => {
-    if (ending.stderr.length < MAX_STDERR)
-      ending.stderr += text.slice(0, MAX_STDERR - ending.stderr.length);
-  });
+  const errors = errorsOf(child);
   child.stdin?.end(input);
   child.once('close', (code, signal) => {
     if (!children.delete(id)) return;
-    tell({ id, kind: 'ended', ending: { ...ending, code, signal, stdout: Buffer.concat(said) } });
+    const [stdout, stderr] = [Buffer.concat(said), errors()];
+    tell({ id, kind: 'ended', ending: { code, signal, stdout, stderr, tooMuch: size > maxBytes } });
   });
+}
+
+/** Reads what a program says of its failure, and keeps its beginning. */
+function errorsOf({ stderr }: ChildProcess): () => string {
+  let text = '';
+  stderr?.setEncoding('utf8').on('data', (more: string) => {
+    if (text.length < MAX_STDERR) text += more.slice(0, MAX_STDERR - text.length);
+  });
+  return () => text;
 }
 
 type Start = Order & { kind: 'start'; socket?: Socket };
@@ -134,17 +133,13 @@ function begin({ id, program, pipes, socket, writesToSocket }: Start): void {
     handedOver(id);
     return;
   }
-  let stderr = '';
-  child.stderr?.setEncoding('utf8').on('data', (text: string) => {
-    if (stderr.length < MAX_STDERR) stderr += text.slice(0, MAX_STDERR - stderr.length);
-  });
+  const errors = errorsOf(child);
   const { pid, stdio } = child;
   const give = (descriptor: number) => {
     const stream = stdio[descriptor] as Handed | null;
     // Node goes on reading a stream that it hands over, and drops what it reads, until the other process has it.
     stream?._handle?.readStop();
-    const report: Report = { id, kind: 'stream', descriptor, pid };
-    if (process.connected) process.send?.(report, stream ?? undefined, {}, () => {});
+    tell({ id, kind: 'stream', descriptor, pid }, stream ?? undefined);
   };
   for (let descriptor = 1; descriptor < stdio.length; descriptor++)
     if (descriptor !== 2) give(descriptor);
@@ -154,11 +149,8 @@ function begin({ id, program, pipes, socket, writesToSocket }: Start): void {
       clearTimeout(waiting);
       child.stderr?.destroy();
       if (!children.delete(id)) return;
-      tell({
-        id,
-        kind: 'ended',
-        ending: { code, signal, stdout: new Uint8Array(), stderr, tooMuch: false },
-      });
+      const [stdout, stderr] = [new Uint8Array(), errors()];
+      tell({ id, kind: 'ended', ending: { code, signal, stdout, stderr, tooMuch: false } });
     };
     const waiting = setTimeout(over, DRAIN_MS);
     if (child.stderr?.closed ?? true) over();

@@ -109,11 +109,10 @@ export class GitProcess implements Disposable {
 
   async #end(): Promise<Ending> {
     const { stdin, stdout, pipes, ended } = this.#program;
-    // When what has started it has died, it goes on, and the end of its output is its end.
-    const unknown = (error: Error) => ({ code: null, signal: null, stderr: error.message });
-    const { code, signal, stderr } = await ended.catch(async (error) => {
+    const { code, signal, stderr } = await ended.catch(async (error: Error) => {
+      // What has started it has died. It goes on, and the end of its output is its end.
       if (stdout) await closed(stdout);
-      return unknown(error);
+      return { code: null, signal: null, stderr: error.message };
     });
     if (this.#over) this.#drain();
     stdin.destroy();

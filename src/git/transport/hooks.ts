@@ -36,12 +36,6 @@ const OPTION = '+';
 
 /** Commands that the shell passes on by itself, a byte at a time. For more it starts a program. */
 const FEW_COMMANDS = 20;
-const PASS_COMMANDS = `n=0
-while [ "$n" -lt ${FEW_COMMANDS} ] && IFS= read -r line; do
-  printf '%s\\n' "$line"
-  n=$((n + 1))
-done
-[ "$n" -lt ${FEW_COMMANDS} ] || cat`;
 
 const PRE_RECEIVE = `#!/bin/sh
 newline='
@@ -55,7 +49,12 @@ options() {
   done
 }
 commands() {
-${PASS_COMMANDS}
+  n=0
+  while [ "$n" -lt ${FEW_COMMANDS} ] && IFS= read -r line; do
+    printf '%s\\n' "$line"
+    n=$((n + 1))
+  done
+  [ "$n" -lt ${FEW_COMMANDS} ] || cat
 }
 { printf '%s\\n' "$GIT_QUARANTINE_PATH"; commands; options; printf '${END}\\n'; } >&3
 verdict=refused
