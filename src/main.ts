@@ -3,7 +3,7 @@ import { type App, createApp, createWorker } from './app.ts';
 import { type Config, ConfigError, readConfig } from './config.ts';
 import { withDatabase } from './database/patience.ts';
 import { forgetSecrets } from './environment.ts';
-import { giveBackMemory, keepMallocToOurselves } from './start-memory.ts';
+import { giveBackMemory, unsetMallocThreshold } from './start-memory.ts';
 
 /**
  * A terminal sends Ctrl-C to npm and to us, and npm passes its own on to us: one key arrives twice, milliseconds
@@ -19,7 +19,7 @@ const stopped = stopSignal();
 try {
   const config = readConfig();
   forgetSecrets();
-  keepMallocToOurselves();
+  unsetMallocThreshold();
   const starting = withDatabase(() => start(config), { say: console.error });
   const late = stopped.then(async () => {
     await delay(START_MS);

@@ -11,11 +11,11 @@ import { unset } from './config.ts';
  * With it, which `npm start` and the image set, glibc takes each MiB or more from the system by itself and gives it back
  * at once. Without, the start moves that limit up to 32 MiB, and 25 to 40 MB of what it freed stay ours.
  */
-const GLIBC = 'MALLOC_MMAP_THRESHOLD_';
+const MALLOC_THRESHOLD = 'MALLOC_MMAP_THRESHOLD_';
 
 /** Before anything is started that would inherit it: the database and git know better what they need. */
-export function keepMallocToOurselves(): void {
-  unset([GLIBC]);
+export function unsetMallocThreshold(): void {
+  unset([MALLOC_THRESHOLD]);
 }
 
 /** The first requests are not to wait for it: it takes 0.1 to 0.3 s. */

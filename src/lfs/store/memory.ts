@@ -7,7 +7,7 @@
  */
 export class Memory {
   /** Of a piece. */
-  readonly bytes: number;
+  readonly #bytes: number;
   readonly #most: number;
   readonly #unused: SharedArrayBuffer[] = [];
   #made = 0;
@@ -17,19 +17,19 @@ export class Memory {
   });
 
   constructor(options: { bytes: number; most: number }) {
-    this.bytes = options.bytes;
+    this.#bytes = options.bytes;
     this.#most = options.most;
   }
 
   /** At least so many bytes, with anything in them. */
   take(bytes: number): ArrayBufferLike {
     // A piece of shared memory for every small object would be kept by them all.
-    if (bytes > this.bytes || bytes < this.bytes / 2) return new ArrayBuffer(bytes);
+    if (bytes > this.#bytes || bytes < this.#bytes / 2) return new ArrayBuffer(bytes);
     const unused = this.#unused.pop();
     if (unused) return unused;
     if (this.#made >= this.#most) return new ArrayBuffer(bytes);
     this.#made++;
-    const fresh = new SharedArrayBuffer(this.bytes);
+    const fresh = new SharedArrayBuffer(this.#bytes);
     this.#left.register(fresh, undefined);
     return fresh;
   }

@@ -5,7 +5,7 @@
  * Imports nothing but Node and the files beside it: the shim does.
  */
 import { mkdirSync, statSync, writeFileSync } from 'node:fs';
-import { basename, dirname, join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { type Cgroup, foldersOfJob } from './cgroup.ts';
 
 /** A file of a group, and what is written to it. */
@@ -53,11 +53,14 @@ function set(folder: string, [file, value]: Setting): void {
   try {
     writeFileSync(join(folder, file), String(value));
   } catch (error) {
-    if (!OPTIONAL.includes(basename(file))) throw error;
+    if (!OPTIONAL.includes(file)) throw error;
   }
 }
 
 const OPTIONAL = [
-  ...['memory.swap.max', 'memory.memsw.limit_in_bytes', 'memory.use_hierarchy'],
-  ...['cpu.shares', 'cpu.weight'],
+  'memory.swap.max',
+  'memory.memsw.limit_in_bytes',
+  'memory.use_hierarchy',
+  'cpu.shares',
+  'cpu.weight',
 ];

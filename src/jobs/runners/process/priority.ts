@@ -19,20 +19,21 @@ const LEAST = 19;
 export const GROUP_SHARES = 512;
 export const GROUP_WEIGHT = 50;
 
-let isNice = false;
-let session = false;
+let isProcessNice = false;
+/** Or need not be, or cannot. */
+let isSessionNice = false;
 
 /** For a process that has a session of its own; to be called again, since the kernel takes only some of many at once. */
 export function giveWay(): void {
-  if (session) return;
+  if (isSessionNice) return;
   try {
     // The server itself may have been started with less than others.
-    if (!isNice) setPriority(Math.min(LEAST, getPriority() + NICE));
-    isNice = true;
+    if (!isProcessNice) setPriority(Math.min(LEAST, getPriority() + NICE));
+    isProcessNice = true;
     writeFileSync('/proc/self/autogroup', String(NICE));
-    session = true;
+    isSessionNice = true;
   } catch (error) {
     // Without the file the kernel knows no such shares.
-    session = (error as NodeJS.ErrnoException).code !== 'EAGAIN';
+    isSessionNice = (error as NodeJS.ErrnoException).code !== 'EAGAIN';
   }
 }
