@@ -11,6 +11,7 @@ import type pg from 'pg';
 import { Prisma } from '../../prisma/generated/client.ts';
 import { getDatamodel } from '../../prisma/generated/pothos.ts';
 import { columnOf } from './keyset.ts';
+import { statementNames } from './statement.ts';
 
 /** How a model is read. In SQL its rows are called `r`, and those of a relation as `alias` says. */
 export type RowSource = {
@@ -91,19 +92,8 @@ function prepare(columns: RowColumns, text: string): RowStatement {
   };
 }
 
-const names = new Map<string, string>();
-
-/**
- * The name under which PostgreSQL keeps a statement for the life of a connection. Undefined for those beyond what is kept:
- * they are planned at each request.
- */
-export function nameOf(text: string): string | undefined {
-  const known = names.get(text);
-  if (known || names.size >= MAX_STATEMENTS) return known;
-  const name = `rows.${names.size}`;
-  names.set(text, name);
-  return name;
-}
+/** For statements with what clients select. */
+export const nameOf = statementNames('rows.', MAX_STATEMENTS);
 
 /** Where a row says with which `select` it was read, so that nobody asks for what it has. */
 export const SELECTED: unique symbol = Symbol('select');

@@ -1,4 +1,4 @@
-/** Hand-written statements in a transaction, be it Prisma's or a connection's own. */
+/** Hand-written statements: in a transaction of Prisma's or of a connection, or each by itself on the pool. */
 import type { Writable } from 'node:stream';
 import type pg from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';
@@ -7,9 +7,23 @@ import type { Prisma } from '../../prisma/generated/client.ts';
 export type Runs = { query(query: pg.QueryConfig): Promise<{ rows: unknown[] }> };
 export type Transaction = Prisma.TransactionClient | Runs;
 
-/** Prepared statements are kept for the life of a connection; beyond this many texts they are not named. */
-const MAX_NAMES = 200;
-const names = new Map<string, string>();
+/**
+ * Names under which PostgreSQL keeps statements for the life of a connection. Undefined for those beyond `most`: they are
+ * planned at each request.
+ */
+export function statementNames(prefix: string, most: number): (text: string) => string | undefined {
+  const names = new Map<string, string>();
+  return (text) => {
+    const known = names.get(text);
+    if (known !== undefined || names.size >= most) return known;
+    const name = `${prefix}${names.size}`;
+    names.set(text, name);
+    return name;
+  };
+}
+
+/** Of texts that stand in this program. What clients select has names of its own (`rows.ts`), so that it takes none of these. */
+const nameOf = statementNames('loam-tx-', 200);
 
 /**
  * @returns the rows as the driver gives them: Prisma gives large numbers as `bigint` and exact ones as `Decimal`, a
@@ -23,14 +37,6 @@ export async function runStatement<R extends object>(
   if ('$queryRawUnsafe' in tx) return tx.$queryRawUnsafe<R[]>(text, ...values);
   const { rows } = await tx.query({ name: nameOf(text), text, values: [...values] });
   return rows as R[];
-}
-
-function nameOf(text: string): string | undefined {
-  const known = names.get(text);
-  if (known !== undefined || names.size >= MAX_NAMES) return known;
-  const name = `loam-tx-${names.size}`;
-  names.set(text, name);
-  return name;
 }
 
 /**
