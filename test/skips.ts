@@ -1,4 +1,4 @@
-/** Says at the very end what was skipped and why, what passed at a second try only, and the counts in one plain line. */
+/** Says at the very end what was skipped and why, what passed at a second try only and why not at the first, and the counts. */
 import type { Reporter, TestModule } from 'vitest/node';
 
 export default class Skips implements Reporter {
@@ -11,7 +11,12 @@ export default class Skips implements Reporter {
         const result = test.result();
         if (result.state === 'pending') continue;
         counts[result.state]++;
-        if (test.diagnostic()?.flaky) retried.push(`${module.relativeModuleId} > ${test.fullName}`);
+        if (test.diagnostic()?.flaky) {
+          const errors = 'errors' in result ? (result.errors ?? []) : [];
+          const said = errors.flatMap(({ stack, message }) => (stack ?? message).split('\n'));
+          const name = `${module.relativeModuleId} > ${test.fullName}`;
+          retried.push([name, ...said.filter((line) => !line.includes('node_modules'))].join('\n'));
+        }
         if (result.state !== 'skipped') continue;
         const why = result.note ?? 'no reason given: skipped in its file, or not selected by -t';
         reasons.set(why, (reasons.get(why) ?? 0) + 1);
