@@ -46,6 +46,6 @@ test('who is not signed in is told where to', async () => {
   await using visitor = await visit(browser, app);
   await visitor.page.goto('/');
   await visitor.page.getByRole('link', { name: 'Sign in' }).click();
-  expect(new URL(visitor.page.url()).pathname).toBe('/login');
+  await expect.poll(() => new URL(visitor.page.url()).pathname).toBe('/login');
   visitor.expectQuiet();
 });

@@ -90,7 +90,7 @@ test('jobs are filtered, and the filter stands in the address', async () => {
   await page.locator('[data-job=two] [data-status=SUCCEEDED]').waitFor();
   await page.getByLabel('Name begins with').fill('on');
   await page.getByText('1 job', { exact: true }).waitFor();
-  expect(new URL(page.url()).search).toBe('?name=on');
+  await expect.poll(() => new URL(page.url()).search).toBe('?name=on');
   await page.reload();
   await page.getByText('1 job', { exact: true }).waitFor();
   await page.getByLabel('Status').selectOption('FAILED');

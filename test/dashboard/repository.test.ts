@@ -122,7 +122,9 @@ test('who is not signed in sees what is public, and nothing else', async () => {
   await page.goto('/ada/shut');
   await page.getByRole('heading', { name: 'There is no such repository' }).waitFor();
   await page.getByRole('main').getByRole('button', { name: 'Sign in' }).click();
-  expect(new URL(page.url()).search).toBe(`?to=${encodeURIComponent('/ada/shut')}`);
+  await expect
+    .poll(() => new URL(page.url()).search)
+    .toBe(`?to=${encodeURIComponent('/ada/shut')}`);
 });
 
 test('without a ref in the address the default branch is shown, whatever it is called', async () => {

@@ -107,7 +107,7 @@ test('who is sent away to sign in comes back to the page, by a real issuer', asy
   await page.getByRole('main').getByRole('button', { name: 'Sign in' }).click();
   await page.getByRole('link', { name: /Sign in there/ }).click();
   await page.getByRole('heading', { name: 'New job' }).waitFor();
-  expect(page.url()).toBe(`${app.base}/new/job?name=x`);
+  await expect.poll(() => page.url()).toBe(`${app.base}/new/job?name=x`);
   await page.getByRole('button', { name: 'ada: menu' }).waitFor();
   visitor.expectQuiet();
 });
@@ -121,7 +121,7 @@ test('an identity is connected and taken away, and a program is signed in by its
   await page.goto('/settings/sessions');
   await page.getByRole('link', { name: /^Connect / }).click();
   await page.getByRole('button', { name: /^Take away / }).waitFor();
-  expect(page.url()).toBe(`${app.base}/settings/sessions`);
+  await expect.poll(() => page.url()).toBe(`${app.base}/settings/sessions`);
   await page.getByText('second · since').waitFor();
   await expectUsable(page);
   await page.getByRole('button', { name: /^Take away / }).click();

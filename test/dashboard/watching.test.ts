@@ -67,7 +67,7 @@ test('a log has times, wraps, fills the screen, is downloaded, and its lines are
 
   await log.getByRole('link', { name: 'Line 30', exact: true }).click();
   await log.getByRole('link', { name: 'Line 33', exact: true }).click({ modifiers: ['Shift'] });
-  expect(new URL(page.url()).hash).toBe('#L30-L33');
+  await expect.poll(() => new URL(page.url()).hash).toBe('#L30-L33');
   const other = await visitor.context.newPage();
   await other.goto(page.url());
   await other.locator('[data-seq="33"].bg-warn-soft').waitFor();
