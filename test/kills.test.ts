@@ -91,12 +91,12 @@ async function checkPushes(loam: Servers, { pushed, heard }: Load): Promise<void
     }
   }
   const tips = pushed.flatMap(({ shas }) => shas).sort();
-  expect(heard.flatMap(({ after }) => after ?? []).sort()).toEqual(tips);
   const { rows } = await loam.pool.query<{ after: string }>(
     `select r ->> 'after' as after from events, jsonb_array_elements(data -> 'push' -> 'refs') r
      where type = 'repository.pushed'`,
   );
-  expect(rows.map(({ after }) => after).sort()).toEqual(tips);
+  expect(rows.map(({ after }) => after).sort(), 'events of pushes').toEqual(tips);
+  expect(heard.flatMap(({ after }) => after ?? []).sort(), 'pushes heard of').toEqual(tips);
   expect(await faultsByGit(loam)).toEqual([]);
   expect(await repositoriesIn(loam)).toHaveLength(new Set(pushed.map((p) => p.repository)).size);
 }

@@ -17,7 +17,12 @@ beforeAll(async () => {
   browser = await openBrowser();
   app = await startApp();
   const { admin } = app;
-  await admin.post('/auth/v1/repository/admin', { name: 'code' });
+  const { body: code } = await admin.post('/auth/v1/repository/admin', { name: 'code' });
+  const changes = [{ path: 'README.md', content: '# Code\n' }];
+  await admin.gql(
+    'mutation ($input: CreateCommitInput!) { createCommit(input: $input) { commit { sha } } }',
+    { input: { id: code.id, branch: 'main', message: 'Say what it is', changes } },
+  );
   await submit(admin, { namespace: 'admin', name: 'done', repo: 'admin/code', command: 'echo ok' });
   await until(admin, 'admin', 'done', 'SUCCEEDED');
   const hook = { name: 'hook', url: 'https://example.com/x', event_types: ['job.completed'] };
@@ -46,7 +51,9 @@ const pages = () => [
   `/admin/-/webhooks/${webhook}`,
   '/admin/code',
   '/admin/code/file/README.md',
+  '/admin/code/file/absent',
   '/admin/code/edit/README.md',
+  '/admin/code/edit/absent',
   '/admin/code/new-file',
   '/admin/code/commits',
   `/admin/code/commit/${sha}`,
@@ -83,6 +90,7 @@ for (const width of [1280, 375])
         await page.goto(path);
         await page.getByRole('heading', { level: 1 }).waitFor();
         await expect.poll(() => page.getByRole('status', { name: 'Loading' }).count()).toBe(0);
+        expect(await page.getByRole('heading', { level: 1 }).count(), path).toBe(1);
         expect(await page.title(), path).toMatch(/^.+ · Loam$/);
         await expectUsable(page);
       }

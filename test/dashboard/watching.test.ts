@@ -81,6 +81,25 @@ test('a log has times, wraps, fills the screen, is downloaded, and its lines are
   visitor.expectQuiet();
 });
 
+test('a line of a log that is followed is linked, however fast others come', async () => {
+  await run('fast', 'i=0; while [ ! -e end ]; do i=$((i+1)); echo "line $i"; sleep 0.02; done');
+  await using visitor = await visit(browser, app, { as: ada });
+  const { page } = visitor;
+  await page.goto('/ada/-/jobs/fast');
+  const log = page.getByRole('log');
+  const lines = async () => Number(await log.getAttribute('data-log-lines'));
+  await expect.poll(lines).toBeGreaterThan(60);
+  const box = (await log.boundingBox()) ?? { x: 0, y: 0, height: 0 };
+  await page.mouse.move(box.x + 20, box.y + box.height / 2);
+  await page.mouse.down();
+  const before = await lines();
+  await expect.poll(lines).toBeGreaterThan(before + 5);
+  await page.mouse.up();
+  await expect.poll(() => new URL(page.url()).hash).toMatch(/^#L\d+$/);
+  await ada.gql('mutation { cancelJob(input: { namespace: "ada", name: "fast" }) { job { id } } }');
+  visitor.expectQuiet();
+});
+
 test('who asks is told when a job ends, in a tab that shows how it stands', async () => {
   await run('told', 'until [ -e end ]; do sleep 0.1; done');
   await using visitor = await visit(browser, app, { as: ada });

@@ -51,8 +51,12 @@ export async function agreement(app: TestApp, ids: readonly string[] = []): Prom
   expect(found.sort()).toEqual(rows.map(({ id }) => id).sort());
 }
 
-/** Processes of git that were given this data folder or work in it, but those of the pool, which go by themselves. */
-export async function processesOf(dataDir: string): Promise<string[]> {
+/** No git is left that was given this data folder, or works in it; but those of the pool, which go by themselves. */
+export function expectNoGit(dataDir: string): Promise<void> {
+  return eventually(async () => expect(await processesOf(dataDir)).toEqual([]));
+}
+
+async function processesOf(dataDir: string): Promise<string[]> {
   const found: string[] = [];
   for (const pid of (await readdir('/proc').catch(() => [])).filter((name) => /^\d+$/.test(name))) {
     const read = (file: string) => readFile(`/proc/${pid}/${file}`, 'latin1').catch(() => '');

@@ -10,7 +10,7 @@ import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import { remote, Workspace } from '../git.ts';
 import { startApp } from '../harness.ts';
-import { agreement, processesOf } from './agreement.ts';
+import { agreement, expectNoGit } from './agreement.ts';
 import { mostly, nastyString } from './values.ts';
 import { count } from './world.ts';
 
@@ -74,7 +74,7 @@ test('no request of git gets a 5xx, and none leaves anything behind', {
   await workspace.git('work', 'fetch', '-q', 'origin');
   await workspace.git('work', 'push', '-q', '-f', 'origin', 'HEAD:main');
   await agreement(app, [id]);
-  expect(await processesOf(app.config.dataDir)).toEqual([]);
+  await expectNoGit(app.config.dataDir);
 });
 
 type World = { tip: string; next: string; pack: Buffer; password: string };

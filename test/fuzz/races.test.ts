@@ -9,7 +9,7 @@ import { expect, test } from 'vitest';
 import { fakeRunner } from '../fakes/runner.ts';
 import { Workspace } from '../git.ts';
 import { type Client, startApp } from '../harness.ts';
-import { agreement, processesOf } from './agreement.ts';
+import { agreement, expectNoGit } from './agreement.ts';
 import { count } from './world.ts';
 
 const OWNERS = ['ada', 'bob'];
@@ -196,5 +196,5 @@ test('whatever is done at once to the same repositories, each request is answere
   await fc.assert(property, { numRuns: count(12, 80), endOnFailure: true });
   console.log('races:', Object.fromEntries([...seen].sort()));
   await agreement(app);
-  expect(await processesOf(app.config.dataDir)).toEqual([]);
+  await expectNoGit(app.config.dataDir);
 });

@@ -211,11 +211,18 @@ export async function startLoad(
       const deadline = Date.now() + HEARD_MS;
       while (Date.now() < deadline) {
         const { rows } = await loam.pool.query('select count(*)::int as count from events');
-        if (load.heard.length >= rows[0].count) break;
+        // The server that was killed under a push records it when it is back, though git heard "up to date" before.
+        if (load.heard.length >= rows[0].count && isAllTold(load)) break;
         await delay(50);
       }
       listening.abort();
       await heard;
     },
   };
+}
+
+/** Whether the subscriber has heard of every push. */
+function isAllTold({ pushed, heard }: Pick<Load, 'pushed' | 'heard'>): boolean {
+  const tips = new Set(heard.map(({ after }) => after));
+  return pushed.every(({ shas }) => shas.every((sha) => tips.has(sha)));
 }

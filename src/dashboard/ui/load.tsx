@@ -1,5 +1,5 @@
 /** What a page shows while it asks, when it is refused, and when it has its answer. */
-import { type ReactNode, useEffect, useState } from 'react';
+import { createContext, type ReactNode, useContext, useEffect, useState } from 'react';
 import { type AnyVariables, type CombinedError, type UseQueryArgs, useQuery } from 'urql';
 import { codeOf, SIGNED_OUT } from '../graphql/client.ts';
 import { start } from '../start.ts';
@@ -42,6 +42,9 @@ function isPassing(error: CombinedError): boolean {
   return status === undefined ? error.networkError !== undefined : status >= 500;
 }
 
+/** Within what another `Load` has loaded: the page has its title and heading from there. */
+const Nested = createContext(false);
+
 /**
  * `of`: the part of the answer that the page is about; without it there is nothing to show. What else failed is told
  * above the page.
@@ -59,6 +62,7 @@ export function Load<T, P>({
   children: (part: P, data: T) => ReactNode;
 }) {
   const { data, error, again } = asked;
+  const isPart = useContext(Nested);
   const part = data && of(data);
   if (part != null)
     return (
@@ -68,16 +72,16 @@ export function Load<T, P>({
             <ErrorBox error={error} onRetry={again} />
           </div>
         )}
-        {children(part, data as T)}
+        <Nested value={true}>{children(part, data as T)}</Nested>
       </>
     );
   if (error) {
     const code = codeOf(error);
     if (code === 'NOT_FOUND' || (code === SIGNED_OUT && !start.viewer))
-      return <NotFound what={what} />;
+      return <NotFound what={what} isPart={isPart} />;
     return <ErrorBox error={error} onRetry={again} />;
   }
-  if (data) return <NotFound what={what} />;
+  if (data) return <NotFound what={what} isPart={isPart} />;
   return <Waiting />;
 }
 

@@ -3,12 +3,18 @@ import { start } from '../start.ts';
 import { Button, ButtonLink } from './button.tsx';
 import { Empty } from './empty.tsx';
 
+type Props = {
+  what?: string;
+  /** Of a page that has a title and a heading of its own. */
+  isPart?: boolean;
+};
+
 /** What is not there and what one may not see look the same, as in the API. */
-export function NotFound({ what = 'page' }: { what?: string }) {
+export function NotFound({ what = 'page', isPart = false }: Props) {
   return (
     <>
-      <title>Not found · Loam</title>
-      <Empty title={`There is no such ${what}`} level={1}>
+      {!isPart && <title>Not found · Loam</title>}
+      <Empty title={`There is no such ${what}`} level={isPart ? 2 : 1}>
         <p>
           {start.viewer
             ? `Or it is one that ${start.viewer.username} may not see.`

@@ -3,7 +3,15 @@
  * in sight is in the document.
  */
 import { ArrowDownToLine } from 'lucide-react';
-import { useEffect, useLayoutEffect, useMemo, useRef, useState, useSyncExternalStore } from 'react';
+import {
+  useCallback,
+  useEffect,
+  useLayoutEffect,
+  useMemo,
+  useRef,
+  useState,
+  useSyncExternalStore,
+} from 'react';
 import { useClient } from 'urql';
 import { Virtualizer, type VirtualizerHandle } from 'virtua';
 import { useShortcuts } from '../../../layout/shortcuts.ts';
@@ -180,6 +188,8 @@ export function LogView({
     setBase(Math.min(next, Math.max(0, store.last - WINDOW)));
   }
 
+  const stopFollowing = useCallback(() => setFollows(false), []);
+
   function select(seq: number, extend: boolean): void {
     const range =
       extend && marked
@@ -268,6 +278,7 @@ export function LogView({
                       begin={begin}
                       find={find}
                       isMarked={marked !== null && seq >= marked.from && seq <= marked.to}
+                      onPress={stopFollowing}
                       onSelect={select}
                     />
                   );

@@ -17,6 +17,8 @@ type RowProps = {
   find: string;
   /** A link leads to it, or it is the match that one is at. */
   isMarked: boolean;
+  /** The pointer is down on the number: where it comes up the same line has to be. */
+  onPress: () => void;
   onSelect: (seq: number, extend: boolean) => void;
 };
 
@@ -29,16 +31,19 @@ export const Row = memo(function Row({
   begin,
   find,
   isMarked,
+  onPress,
   onSelect,
 }: RowProps) {
   return (
+    // The list takes no clicks while it scrolls, and a log that is followed always scrolls.
     <div
       data-seq={seq}
-      className={`flex min-h-6 font-mono text-[12.5px] leading-6 ${isMarked ? 'bg-warn-soft' : 'bg-card hover:bg-hover'}`}
+      className={`pointer-events-auto flex min-h-6 font-mono text-[12.5px] leading-6 ${isMarked ? 'bg-warn-soft' : 'bg-card hover:bg-hover'}`}
     >
       <a
         href={`#L${seq}`}
         aria-label={`Line ${seq}`}
+        onPointerDown={onPress}
         onClick={(event) => {
           event.preventDefault();
           onSelect(seq, event.shiftKey);
