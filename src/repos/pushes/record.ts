@@ -5,8 +5,9 @@ import { inOneGo } from '../../database/statement.ts';
 import { PREFIX, setHead } from '../../git/objects/refs.ts';
 import { type Command, NONE } from '../../git/transport/hooks.ts';
 import type { Services } from '../../services.ts';
+import { sortPushes } from './effective.ts';
 import { type Measures, measure } from './measure.ts';
-import { beginLocked, readRecorded, type ToldMove, writeRecord } from './rows.ts';
+import { beginLocked, readRecorded, writeRecord } from './rows.ts';
 
 /** The note of a push that was let pass and is not recorded yet. */
 export type BegunPush = {
@@ -25,7 +26,11 @@ export type BegunPush = {
 };
 
 /** A push to record. `updated` is what git said took effect; null when it could not say. */
-export type Pushed = BegunPush & { updated: Command[] | null };
+export type Pushed = BegunPush & {
+  updated: Command[] | null;
+  /** It can be looked at again later. */
+  canWait?: boolean;
+};
 
 type Deps = Pick<Services, 'git' | 'log' | 'pool'>;
 
@@ -40,32 +45,36 @@ const TRIES = 5;
  *
  * Does nothing when no push took effect, or the repository is gone. A push that is recorded again gets no second
  * event.
+ * @returns the pushes that are to be recorded later, because another has moved their refs on that is not recorded itself
  */
 export async function recordPushes(
   services: Deps,
   id: string,
   pushes: readonly Pushed[],
-): Promise<void> {
-  for (let tries = 1; !(await recordMeasured(services, id, pushes)); tries++)
-    if (tries === TRIES) throw new Error('other servers record pushes again and again');
+): Promise<ReadonlySet<Pushed>> {
+  for (let tries = 1; tries <= TRIES; tries++) {
+    const open = await recordMeasured(services, id, pushes);
+    if (open) return open;
+  }
+  throw new Error('other servers record pushes again and again');
 }
 
-/** @returns whether it is done: not, when another record was written meanwhile */
+/** @returns null when another record was written meanwhile; else the pushes that are left */
 async function recordMeasured(
   services: Deps,
   id: string,
   pushes: readonly Pushed[],
-): Promise<boolean> {
+): Promise<ReadonlySet<Pushed> | null> {
   const { git, pool } = services;
   const row = await readRecorded(pool, id, lookedThrough(pushes));
-  if (!row) return true;
+  if (!row) return new Set();
   const dir = git.disk.pathOf(id);
-  const told = lastMoves(row.told);
+  const { told } = row;
   const { refs, ...measures } = await measure(services, id, (refs) =>
-    defaultBranchOf(row, effectiveOf(pushes, refs, told), refs),
+    defaultBranchOf(row, sortPushes(pushes, refs, told).effective, refs),
   );
-  const effective = effectiveOf(pushes, refs, told);
-  if (effective.length === 0) return true;
+  const { effective, open } = sortPushes(pushes, refs, told);
+  if (effective.length === 0) return open;
   if (measures.defaultBranch !== row.defaultBranch) await setHead(dir, measures.defaultBranch);
 
   return onConnection(pool, async (client) => {
@@ -82,7 +91,7 @@ async function recordMeasured(
       }
       await tx.query({ text: 'commit' });
     });
-    return !locked || isSame;
+    return !locked || isSame ? open : null;
   });
 }
 
@@ -94,8 +103,6 @@ function latest(one: Date, other: Date | null): Date {
 const EVENTS_READ = 100;
 const YOUNG_EVENTS_READ = 20;
 
-type Told = Command & { at: Date };
-
 /**
  * Which events matter. Where git said what all of the pushes did, only those that are younger than they: seldom one, so the
  * data of no other is read.
@@ -105,66 +112,6 @@ function lookedThrough(pushes: readonly Pushed[]): { since: Date; limit: number 
   if (!isKnown) return { since: new Date(0), limit: EVENTS_READ };
   const since = new Date(Math.min(...pushes.map(({ at }) => Date.parse(at))));
   return { since, limit: YOUNG_EVENTS_READ };
-}
-
-/** The last move of each ref that an event tells of, by the ref's name. */
-function lastMoves(told: readonly ToldMove[]): Map<string, Told> {
-  const moves = new Map<string, Told>();
-  for (const { refs, at } of told)
-    for (const { ref, before, after } of refs)
-      if (!moves.has(ref))
-        moves.set(ref, { ref, before: before ?? NONE, after: after ?? NONE, at });
-  return moves;
-}
-
-/**
- * The pushes that took effect, each with the commands that did. Of one that git said nothing of, a command did
- * where a later one of these pushes began to move its ref on; or when its ref stands where it was to be moved, and
- * neither a later push nor an event has moved it there. A client that was cut off sends its push again, perhaps to
- * another server while git is still at the first: of the two one moves the ref, and one event is to tell of it. When the
- * note of the first was finished between the move and its record, that event is there: so of a push that git has spoken
- * of, a command is left out of which an event tells that is younger than the push.
- */
-function effectiveOf(
-  pushes: readonly Pushed[],
-  refs: Measures['refs'],
-  told: ReadonlyMap<string, Told>,
-): Pushed[] {
-  const later = new Map<string, Set<string>>();
-  /** Refs that a later push has moved to where they stand. */
-  const explained = new Set<string>();
-  const standsAt = ({ ref, after }: Command) => (refs.get(ref) ?? NONE) === after;
-  const toldOf = ({ ref, before, after }: Command) => {
-    const last = told.get(ref);
-    return last?.before === before && last.after === after ? last : undefined;
-  };
-  const isToldSince = (command: Command, at: string) =>
-    (toldOf(command)?.at.getTime() ?? 0) >= Date.parse(at);
-  const isTold = (command: Command) => {
-    const { ref, before } = command;
-    if (!toldOf(command)) return false;
-    // Unless one of these has moved it back meanwhile.
-    const moves = pushes.flatMap(({ commands }) => commands);
-    return !moves.some((other) => other.ref === ref && other.after === before);
-  };
-  const effective: Pushed[] = [];
-  for (const push of pushes.toReversed()) {
-    const moved =
-      push.updated ??
-      push.commands.filter(
-        (command) =>
-          (standsAt(command) && !explained.has(command.ref) && !isTold(command)) ||
-          later.get(command.ref)?.has(command.after),
-      );
-    for (const command of moved) {
-      const { ref, before } = command;
-      later.set(ref, (later.get(ref) ?? new Set()).add(before));
-      if (standsAt(command)) explained.add(ref);
-    }
-    const commands = push.updated?.filter((command) => !isToldSince(command, push.at)) ?? moved;
-    if (commands.length > 0) effective.unshift({ ...push, commands });
-  }
-  return effective;
 }
 
 /** Where there is a choice, for an empty repository that was to have another default branch. */

@@ -10,7 +10,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import type { Begun } from '../../git/disk/disk.ts';
 import type { Command } from '../../git/transport/hooks.ts';
 import type { Services } from '../../services.ts';
-import { type BegunPush, recordPushes } from './record.ts';
+import { type BegunPush, type Pushed, recordPushes } from './record.ts';
 
 type Deps = Pick<Services, 'git' | 'log' | 'pool'>;
 
@@ -19,12 +19,20 @@ type Entry = {
   updated: Command[] | null;
   /** Tells whoever waits for the first attempt. */
   recorded: PromiseWithResolvers<void>;
+  /** Until when it may be unknown whether it took effect, in milliseconds since 1970; set by the first look. */
+  openUntil?: number;
 };
 
 type Queue = { entries: Entry[]; wake: () => void };
 
 const FIRST_WAIT_MS = 1_000;
 const LONGEST_WAIT_MS = 60_000;
+/**
+ * Between looks at a push of a killed server whose ref another push has moved on, until that is recorded, which takes it
+ * milliseconds; and until the ref is taken to have been moved without a push.
+ */
+const LOOK_MS = 250;
+const OPEN_MS = 10_000;
 
 export class PushRecorder {
   readonly #deps: Deps;
@@ -81,13 +89,24 @@ export class PushRecorder {
     let wait = FIRST_WAIT_MS;
     while (queue.entries.length > 0) {
       const batch = [...queue.entries];
-      const pushes = batch.map(({ begun, updated }) => ({ ...begun.data, updated }));
+      const pushes = batch.map((entry) => {
+        entry.openUntil ??= Date.now() + OPEN_MS;
+        const { begun, updated, openUntil } = entry;
+        return { ...begun.data, updated, canWait: Date.now() < openUntil };
+      });
       try {
-        await recordPushes(this.#deps, id, pushes);
-        queue.entries.splice(0, batch.length);
-        await Promise.all(batch.map(({ begun }) => this.#forget(begun)));
+        const open = await recordPushes(this.#deps, id, pushes);
+        const isOpen = (_: Entry, i: number) => open.has(pushes[i] as Pushed);
+        const left = batch.filter(isOpen);
+        const done = batch.filter((entry) => !left.includes(entry));
+        queue.entries.splice(0, batch.length, ...left);
+        await Promise.all(done.map(({ begun }) => this.#forget(begun)));
+        // Nobody waits for what its client has not heard of, and its note stays.
         for (const { recorded } of batch) recorded.resolve();
         wait = FIRST_WAIT_MS;
+        if (left.length === 0) continue;
+        if (stopping.aborted) break;
+        await this.#pause(queue, LOOK_MS, stopping);
       } catch (error) {
         for (const { recorded } of queue.entries) recorded.reject(error);
         log.error(
