@@ -22,13 +22,20 @@ import { allLines, attemptSpec, runnerContract, runToEnd } from './runner.contra
 const never = new AbortController().signal;
 const graceMs = 300;
 
-async function processRunner(sandbox: 'auto' | 'unshare' | 'none' = 'auto', network?: NetworkMode) {
+type Sandboxed = 'auto' | 'unshare' | 'none';
+
+async function processRunner(
+  sandbox: Sandboxed = 'auto',
+  network?: NetworkMode,
+  grace: number = graceMs,
+) {
   const dir = await mkdtemp(join(tmpdir(), 'loam-runner-'));
-  const runner = await openProcessRunner({ dir, graceMs, sandbox, network });
+  const again = () => openProcessRunner({ dir, graceMs: grace, sandbox, network });
+  const runner = await again();
   return {
     dir,
     runner,
-    again: () => openProcessRunner({ dir, graceMs, sandbox, network }),
+    again,
     async [Symbol.asyncDispose]() {
       await runner.sweep(new Set());
       await runner[Symbol.asyncDispose]();
@@ -153,18 +160,19 @@ describe('process, in a sandbox', () => {
 
   test('SIGTERM reaches the whole tree; what ignores it is killed after the grace period', async (ctx) => {
     needs(ctx, 'bubblewrap');
-    await using made = await processRunner();
-    const { runner } = made;
+    await using patient = await processRunner('auto', undefined, 20_000);
+    await using strict = await processRunner();
     const polite = `sh -c 'trap "echo inner; exit" TERM; touch up; while :; do sleep 0.05; done' & trap "echo outer; wait; exit 7" TERM; until [ -e up ]; do sleep 0.01; done; echo up; while :; do sleep 0.05; done`;
-    for (const [command, exitCode, said] of [
-      [polite, 7, ['inner', 'outer', 'up']],
+    for (const [{ runner }, command, exitCode, said] of [
+      [patient, polite, 7, ['inner', 'outer', 'up']],
       // What a trap starts belongs to the ending and is left to its work.
       [
+        patient,
         `trap "sleep 0.1 && echo saved; exit 7" TERM; echo up; while :; do sleep 0.05; done`,
         7,
         ['saved', 'up'],
       ],
-      [`trap "echo no" TERM; echo up; while :; do sleep 0.05; done`, 137, ['no', 'up']],
+      [strict, `trap "echo no" TERM; echo up; while :; do sleep 0.05; done`, 137, ['no', 'up']],
     ] as const) {
       const handle = await runner.prepare(attemptSpec(command), never);
       await runner.start(handle);
@@ -318,6 +326,22 @@ test('a hard link to a file of another user is no artifact', async (ctx) => {
     expect(await text(tar as Readable)).not.toContain('not yours');
   }
   await rm(secret);
+});
+
+test('what a loss of power has left of an attempt that was prepared is no use, and one that was claimed is lost', async () => {
+  await using made = await processRunner();
+  const { runner, dir } = made;
+  const handle = await runner.prepare(attemptSpec('true'), never);
+  const at = (name: string) => join(dir, String(handle.attempt), name);
+  expect(await runner.attach(handle)).toBe('prepared');
+  const spec = JSON.parse(readFileSync(at('spec.json'), 'utf8'));
+  for (const left of ['', JSON.stringify({ ...spec, bootId: 'of an earlier start' })]) {
+    await writeFile(at('spec.json'), left);
+    expect(await runner.attach(handle)).toBe('unprepared');
+  }
+  await writeFile(at('claim'), '');
+  expect(await runner.attach(handle)).toBe('started');
+  expect(await runner.wait(handle, never)).toEqual({ kind: 'lost' });
 });
 
 test('secrets leave no trace on the disk once the work has started', async () => {

@@ -5,7 +5,7 @@ import { mkdir, open, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { type Claim, DISK_FULL } from '../process/claim.ts';
-import { changesOf, isAlive, readWhole } from '../process/folder.ts';
+import { changesOf, isAlive, readClaim, readWhole } from '../process/folder.ts';
 import { parseLog } from '../process/lines.ts';
 import { signalOne } from '../process/proc.ts';
 import { openShims } from '../process/shims.ts';
@@ -54,7 +54,7 @@ export async function openRecordings(dir: string): Promise<Recordings> {
   const at = (attempt: string, name: string) => join(folder(attempt), name);
 
   async function recorderOf(attempt: string): Promise<Claim | undefined> {
-    const claim = await readWhole<Claim>(at(attempt, 'claim'));
+    const claim = await readClaim(at(attempt, 'claim'));
     return claim && isAlive(claim) ? claim : undefined;
   }
 

@@ -15,11 +15,14 @@ export const DISK_FULL = 28;
 
 export type Claim = { pid: number; startTime: string; bootId: string };
 
-/** Whether it is ours: the claim is complete the moment it exists, and exists once. */
+/**
+ * Whether it is ours: the claim is complete the moment it exists, and exists once. Not synced, which a job would wait for:
+ * what outlives a loss of power is of an earlier start of the machine, and so is the claim, even when nothing is left in it.
+ */
 export function claim(file: string): boolean {
   const own = `${file}.${process.pid}`;
   const text: Claim = { pid: process.pid, ...identityOf(process.pid) };
-  writeFileSync(own, JSON.stringify(text), { flush: true });
+  writeFileSync(own, JSON.stringify(text));
   try {
     linkSync(own, file);
     return true;

@@ -17,6 +17,17 @@ export async function readWhole<T>(file: string): Promise<T | undefined> {
   }
 }
 
+/** Of a process that is gone. */
+const VOID: Claim = { pid: 0, startTime: '0', bootId: '' };
+
+/** Undefined: there is none. A loss of power may have emptied one. */
+export async function readClaim(file: string): Promise<Claim | undefined> {
+  return readWhole<Claim>(file).catch((error) => {
+    if (error instanceof SyntaxError) return VOID;
+    throw error;
+  });
+}
+
 /** Whether the process that made the claim still runs: its pid alone may be another's by now. */
 export function isAlive({ pid, startTime, bootId }: Claim): boolean {
   if (!startTime) return answers(pid);

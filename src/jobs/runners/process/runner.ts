@@ -7,7 +7,7 @@
  */
 import { createHash, randomBytes } from 'node:crypto';
 import { existsSync, writeFileSync } from 'node:fs';
-import { mkdir, open, readdir, writeFile } from 'node:fs/promises';
+import { mkdir, open, readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { createLog, type Logger } from '../../../log.ts';
@@ -30,11 +30,12 @@ import { findCgroups } from './cgroups.ts';
 import { type Claim, DISK_FULL } from './claim.ts';
 import { findConfinement, type Sandbox } from './confinement.ts';
 import type { DiskUse } from './disk.ts';
-import { changesOf, isAlive, killStrays, readWhole } from './folder.ts';
+import { changesOf, isAlive, killStrays, readClaim, readWhole } from './folder.ts';
 import { allHoldings, type Holding, readHolding, writeHolding } from './holding.ts';
 import { describeLimits, type Limits, limitedCommand, limitsOf, thisMachine } from './limits.ts';
 import { parseLog } from './lines.ts';
 import type { NetworkMode } from './network.ts';
+import { identityOf } from './proc.ts';
 import { openRemoval } from './removal.ts';
 import type { Exit, ShimSpec, Started } from './shim.ts';
 import { openShims } from './shims.ts';
@@ -111,7 +112,7 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
 
   const folder = (handle: Handle) => join(dir, String(handle.attempt));
   const at = (handle: Handle, name: string) => join(folder(handle), name);
-  const claimOf = (handle: Handle) => readWhole<Claim>(at(handle, 'claim'));
+  const claimOf = (handle: Handle) => readClaim(at(handle, 'claim'));
 
   async function signal(handle: Handle, name: 'TERM' | 'KILL'): Promise<void> {
     const claim = await claimOf(handle);
@@ -135,6 +136,12 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
     }
     // Read after the look at the process, so that an exit written in between is seen.
     return (await readWhole<Exit>(exit)) ?? 'lost';
+  }
+
+  /** Nothing of it is synced, so it is of no use after another start of the machine. */
+  async function wasPreparedHere(handle: Handle): Promise<boolean> {
+    const spec = await readWhole<ShimSpec>(at(handle, 'spec.json')).catch(() => undefined);
+    return spec !== undefined && spec.bootId === identityOf(process.pid).bootId;
   }
 
   /** Ends whatever runs of the attempt, and gives back what it holds. @throws Error when it does not die. */
@@ -228,6 +235,7 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
       const shimSpec: ShimSpec = {
         command: await confinement.compose(place, job, reserved),
         attempt: id,
+        bootId: identityOf(process.pid).bootId,
         prefix: limitedCommand(limits, holding.cgroup, controllers),
         timeoutMs: spec.timeoutMs,
         graceMs,
@@ -243,10 +251,7 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
         },
         log: spec.log,
       };
-      await writeFile(join(place, 'spec.json'), JSON.stringify(shimSpec), {
-        mode: 0o600,
-        flush: true,
-      });
+      writeFileSync(join(place, 'spec.json'), JSON.stringify(shimSpec), { mode: 0o600 });
       return handle;
     },
 
@@ -260,7 +265,8 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
 
     async attach(handle) {
       if (await claimOf(handle)) return 'started';
-      return existsSync(at(handle, 'spec.json')) ? 'prepared' : 'gone';
+      if (!existsSync(at(handle, 'spec.json'))) return 'gone';
+      return (await wasPreparedHere(handle)) ? 'prepared' : 'unprepared';
     },
 
     async *logs(handle, cursor, abort) {

@@ -49,6 +49,8 @@ import { treeOf } from './tree.ts';
 
 export type ShimSpec = {
   attempt: string;
+  /** When it was prepared: of the kernel (`proc.ts`). */
+  bootId: string;
   /** What joins the group and sets the limits of a process, before the command line below. */
   prefix: string[];
   command: Command;
