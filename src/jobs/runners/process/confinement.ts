@@ -24,7 +24,7 @@ import type { Aheads } from './shims.ts';
 import { giveTo } from './small-trees.ts';
 import { unshareCommand } from './unshare.ts';
 import { asUser } from './user.ts';
-import { attemptView, MOUNTS, type Mount, machineView, openView, RESOLVER } from './view.ts';
+import { attemptView, MOUNTS, type Mount, openView, RESOLVER } from './view.ts';
 
 export type Sandbox = 'bubblewrap' | 'unshare' | 'none';
 
@@ -98,12 +98,12 @@ export async function findConfinement(options: ConfinementOptions): Promise<Conf
     warnings.push(`Jobs run under the server's own user, root: ${found.missing}.`);
 
   const trial = accounts ? { uid: options.uids.first, networkUid: options.uids.first + 1 } : null;
-  const { sandbox, reasons } = await findSandbox(options.sandbox, hidden, root, trial);
+  const viewNow = openView(join(dir, '.etc'), hidden);
+  const { sandbox, reasons } = await findSandbox(options.sandbox, root, trial, viewNow);
   if (sandbox === 'none') warnings.push(...(await prepareUnconfined(options, accounts, reasons)));
   const { network, warning } = await findNetwork(options.network, sandbox, trial);
   if (warning) warnings.push(warning);
 
-  const viewNow = openView(hidden);
   /** Attempts whose account a network has that is kept: to find that they have none takes a look at those of all. */
   const passedOn = new Set<string>();
 
@@ -278,15 +278,14 @@ function writeEtc(dir: string, uid: number, nameserver?: string): string[] {
 
 async function findSandbox(
   wanted: Sandbox | 'auto',
-  hidden: readonly string[],
   root: string,
   trial: Account | null,
+  view: () => readonly Mount[],
 ): Promise<{ sandbox: Sandbox; reasons: string }> {
   const reasons: string[] = [];
-  const mounts = machineView(hidden);
   for (const sandbox of ['bubblewrap', 'unshare'] as const) {
     if (wanted !== 'auto' && wanted !== sandbox) continue;
-    const inside = { mounts, root, uid: trial?.uid ?? null };
+    const inside = { mounts: view(), root, uid: trial?.uid ?? null };
     const why = await whyNot(sandbox, inside);
     if (why === null) return { sandbox, reasons: '' };
     reasons.push(`${sandbox}: ${why}`);
@@ -315,7 +314,8 @@ function once(key: unknown, attempt: () => Promise<string | null>): Promise<stri
 function whyNot(sandbox: 'bubblewrap' | 'unshare', inside: Inside): Promise<string | null> {
   if (process.platform !== 'linux') return Promise.resolve('it exists on Linux alone');
   const { mounts, uid } = inside;
-  return once([sandbox, mounts, uid], () =>
+  const places = mounts.map(({ kind, to }) => [kind, to]);
+  return once([sandbox, places, uid], () =>
     tryCommand({ ...confined(sandbox, inside, 'shared', 'true'), env: '' }),
   );
 }
