@@ -63,8 +63,8 @@ export async function killStrays(attempt: string): Promise<void> {
 const LOOK_MS = 1_000;
 
 export type Changes = Disposable & {
-  /** Settles after the next change since the last call, or after a second without one. */
-  next(): Promise<void>;
+  /** Settles after the next change since the last call with true, or with false after a second without one. */
+  next(): Promise<boolean>;
 };
 
 /** Watches a folder. Disposing it, or aborting `signal`, settles a waiting `next`. */
@@ -94,7 +94,9 @@ export function changesOf(dir: string, signal: AbortSignal): Changes {
         clearTimeout(timer);
         wake = undefined;
       }
+      const isNew = changed;
       changed = false;
+      return isNew;
     },
     [Symbol.dispose]() {
       signal.removeEventListener('abort', ring);

@@ -53,8 +53,20 @@ export function limitsOf(
   };
 }
 
+type Machine = { cpus: number; memoryBytes: number };
+
+/** A container may be given more or less while it runs. To look takes four files, and every job asks. */
+const LOOK_MS = 1_000;
+let seen: { machine: Machine; at: number } | undefined;
+
 /** What this machine, or the container that we are in, has for all jobs together. */
-export function thisMachine(): { cpus: number; memoryBytes: number } {
+export function thisMachine(): Machine {
+  const at = performance.now();
+  if (!seen || at - seen.at > LOOK_MS) seen = { machine: lookAtMachine(), at };
+  return seen.machine;
+}
+
+function lookAtMachine(): Machine {
   // 0 or a number beyond all machines: not constrained.
   const constrained = process.constrainedMemory() || totalmem();
   const memoryBytes = Math.floor(Math.min(constrained, totalmem()) * SHARE_OF_JOBS);

@@ -30,7 +30,7 @@ import { findCgroups } from './cgroups.ts';
 import { type Claim, DISK_FULL } from './claim.ts';
 import { findConfinement, type Sandbox } from './confinement.ts';
 import type { DiskUse } from './disk.ts';
-import { changesOf, isAlive, killStrays, readClaim, readWhole } from './folder.ts';
+import { type Changes, changesOf, isAlive, killStrays, readClaim, readWhole } from './folder.ts';
 import { allHoldings, type Holding, readHolding, writeHolding } from './holding.ts';
 import { describeLimits, type Limits, limitedCommand, limitsOf, thisMachine } from './limits.ts';
 import { parseLog } from './lines.ts';
@@ -123,19 +123,27 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
 
   /**
    * An ended attempt has an exit; one whose shim is gone without it is lost. It is asked with each change in the folder, some
-   * six times a job: a claim, which never changes, is read once by who asks again.
+   * six times a job, by two. A shim that writes is there, so whether it is gone is looked at when nothing has changed for a
+   * second; and its claim, which never changes, is read once.
    */
-  async function endOf(
-    handle: Handle,
-    known: { claim?: Claim },
-  ): Promise<Exit | 'lost' | undefined> {
-    const exit = at(handle, 'exit');
-    if (!existsSync(exit)) {
-      known.claim ??= await claimOf(handle);
-      if (known.claim && isAlive(known.claim)) return undefined;
-    }
-    // Read after the look at the process, so that an exit written in between is seen.
-    return (await readWhole<Exit>(exit)) ?? 'lost';
+  function endsOf(handle: Handle, changes: Changes) {
+    let claim: Claim | undefined;
+    let isQuiet = true;
+    return {
+      async end(): Promise<Exit | 'lost' | undefined> {
+        const exit = at(handle, 'exit');
+        if (!existsSync(exit)) {
+          if (!isQuiet) return undefined;
+          claim ??= await claimOf(handle);
+          if (claim && isAlive(claim)) return undefined;
+        }
+        // Read after the look at the process, so that an exit written in between is seen.
+        return (await readWhole<Exit>(exit)) ?? 'lost';
+      },
+      async next(): Promise<void> {
+        isQuiet = !(await changes.next());
+      },
+    };
   }
 
   /** Nothing of it is synced, so it is of no use after another start of the machine. */
@@ -274,16 +282,16 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
       await using file = await open(at(handle, 'log'), 'r');
       const buffer = Buffer.allocUnsafe(READ_BYTES);
       let offset = Number(cursor?.offset ?? 0);
-      const known = {};
+      const ends = endsOf(handle, changes);
       while (!abort.aborted) {
         // Whether it is over is asked before the read: what comes after it is then in this read.
-        const over = await endOf(handle, known);
+        const over = await ends.end();
         const { bytesRead } = await file.read(buffer, 0, READ_BYTES, offset);
         const end = buffer.subarray(0, bytesRead).lastIndexOf(10) + 1;
         offset += end;
         if (end > 0) yield parseLog(buffer.subarray(0, end), { offset });
         else if (over) return;
-        else await changes.next();
+        else await ends.next();
       }
     },
 
@@ -291,9 +299,9 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
 
     async wait(handle, abort) {
       using changes = changesOf(folder(handle), abort);
-      const known = {};
+      const ends = endsOf(handle, changes);
       for (;;) {
-        const end = await endOf(handle, known);
+        const end = await ends.end();
         if (end === 'lost') {
           await confinement.end(folder(handle));
           await killStrays(String(handle.attempt));
@@ -301,7 +309,7 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
           if (cgroup) await killGroup(cgroup);
         }
         if (end) return outcomeOf(end);
-        await changes.next();
+        await ends.next();
         abort.throwIfAborted();
       }
     },
