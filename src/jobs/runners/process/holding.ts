@@ -3,7 +3,7 @@
  * before it is taken and goes with it, so a server that starts again finds what is held before it takes anything.
  * It need not outlive the machine, which gives everything back when it stops: so it is not synced to the disk.
  */
-import { renameSync, writeFileSync } from 'node:fs';
+import { writeFileSync } from 'node:fs';
 import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Cgroup } from './cgroup.ts';
@@ -18,14 +18,13 @@ export type Holding = {
 const FILE = 'holds.json';
 
 export function writeHolding(folder: string, holding: Holding): void {
-  const file = join(folder, FILE);
-  writeFileSync(`${file}.new`, JSON.stringify(holding), { mode: 0o600 });
-  renameSync(`${file}.new`, file);
+  writeFileSync(join(folder, FILE), JSON.stringify(holding), { mode: 0o600 });
 }
 
 export async function readHolding(folder: string): Promise<Holding> {
   const nothing: Holding = { gpus: [], cgroup: null };
-  // A file that a loss of power cut short is older than this boot, and its machine holds nothing any more.
+  // One that is cut short was being written when the server was killed, and nothing was taken yet; or a loss of power cut it
+  // short, and its machine holds nothing any more.
   return (await readWhole<Holding>(join(folder, FILE)).catch(() => undefined)) ?? nothing;
 }
 

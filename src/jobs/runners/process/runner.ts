@@ -99,6 +99,8 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
   /** Attempts of several servers on one machine have their groups side by side. */
   const groupPrefix = createHash('sha256').update(dir).digest('hex').slice(0, 8);
   const cpuShares = new CpuShares();
+  // Random, or a disk that compresses would keep nothing free.
+  const reserve = randomBytes(RESERVE_BYTES);
   const holdings: Map<string, Holding> = await allHoldings(dir);
   for (const [attempt, holding] of holdings) gpus.hold(attempt, holding.gpus);
   const removal = await openRemoval(join(dir, TRASH), (error, what) =>
@@ -229,8 +231,7 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
       for (const step of await Promise.allSettled<unknown>(steps))
         if (step.status === 'rejected') throw step.reason;
       abort.throwIfAborted();
-      // Random, or a disk that compresses would keep nothing free.
-      writeFileSync(join(place, 'reserve'), randomBytes(RESERVE_BYTES), { mode: 0o600 });
+      writeFileSync(join(place, 'reserve'), reserve, { mode: 0o600 });
       writeFileSync(join(place, 'log'), '', { mode: 0o600 });
       await confinement.give(place, reserved);
       const access = gpuAccess(taken);
