@@ -31,7 +31,7 @@ export async function openRunner(options: Options): Promise<Runner & AsyncDispos
   await using cleanup = new AsyncDisposableStack();
   const gpus = await openGpuLedger();
   const engines = await Promise.allSettled(
-    enginesOf(config).map((engine) => openEngine(options, engine, gpus)),
+    hasNoEngine(config) ? [] : enginesOf(config).map((engine) => openEngine(options, engine, gpus)),
   );
   for (const engine of engines) if (engine.status === 'fulfilled') cleanup.use(engine.value.runner);
   const failed = engines.find((engine) => engine.status === 'rejected');
@@ -106,6 +106,13 @@ function isExpected({ docker, engines, dataDir }: Config): boolean {
     docker.named ||
     (existsSync(folder) && readdirSync(folder).some((name) => name[0] !== '.'))
   );
+}
+
+/** Nobody has named one, and where they usually listen there is nothing. */
+function hasNoEngine(config: Config): boolean {
+  const [, socket] = /^unix:\/\/(.*)$/.exec(config.docker.host) ?? [];
+  const isOptional = config.runner === 'auto' && !isExpected(config);
+  return isOptional && socket !== undefined && !existsSync(socket);
 }
 
 async function openEngine(

@@ -64,9 +64,10 @@ async function send(
   { webhookId, url, secrets, id, body: text }: Message,
   signal: AbortSignal,
 ): Promise<Attempt> {
+  const { origin, pathname, search } = new URL(url);
+  const dispatcher = await connector.to(webhookId, origin);
   const started = Date.now();
   const body = Buffer.from(text);
-  const { origin, pathname, search } = new URL(url);
   const request = {
     method: 'POST' as const,
     path: `${pathname}${search}`,
@@ -78,7 +79,7 @@ async function send(
     body,
   };
   const { status, answer, retryAfter, error } = await answerTo(
-    connector.to(webhookId, origin),
+    dispatcher,
     request,
     timeoutMs,
     signal,

@@ -21,7 +21,7 @@ import {
   type TLSSocket,
 } from 'node:tls';
 import { LRUCache } from 'lru-cache';
-import { type buildConnector, type Dispatcher, Pool } from 'undici';
+import type { buildConnector, Dispatcher, Pool } from 'undici';
 import { ConfigError } from '../../config.ts';
 import { isMachineShort } from '../../database/outage.ts';
 import type { AddressGuard } from './guard.ts';
@@ -56,7 +56,7 @@ const MAX_ANSWER_BYTES = 256 * 1_024;
 
 export type Connector = AsyncDisposable & {
   /** Where requests for `origin` go, of this webhook alone: webhooks share no connections, so none waits for another's. */
-  to(webhookId: string, origin: string): Dispatcher;
+  to(webhookId: string, origin: string): Promise<Dispatcher>;
 };
 
 export type ConnectorOptions = {
@@ -165,7 +165,9 @@ export function createConnector({
   };
 
   return {
-    to(webhookId, origin) {
+    async to(webhookId, origin) {
+      // Its hundred modules take memory that a server without webhooks has no use for.
+      const { Pool } = await import('undici');
       const key = `${webhookId} ${origin}`;
       const known = pools.get(key);
       if (known) return known;
