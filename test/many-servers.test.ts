@@ -182,7 +182,7 @@ describe.skipIf(!has('haproxy') || !has('ceph'))('many servers', () => {
       return { owner, forwarder };
     }
 
-    test('100 MB pass through two of them in little memory', { timeout: 120_000 }, async () => {
+    test('200 MB pass through two of them in little memory', { timeout: 120_000 }, async () => {
       const pass = async (name: string, bytes: number) => {
         const id = await newRepository(loam.admin, name, { auto_init: false });
         const { owner, forwarder } = await placesOf(id);
@@ -199,9 +199,10 @@ describe.skipIf(!has('haproxy') || !has('ceph'))('many servers', () => {
         return moved;
       };
       await pass('small', 2 * MB);
-      const moved = await pass('large', 100 * MB);
+      const moved = await pass('large', 200 * MB);
       console.log(`memory moved by ${moved.map((bytes) => Math.round(bytes / MB)).join(', ')} MiB`);
-      for (const bytes of moved) expect(bytes).toBeLessThan(80 * MB);
+      // V8 lets 64 MB of buffers come together before it looks which of them are still used.
+      for (const bytes of moved) expect(bytes).toBeLessThan(120 * MB);
     });
 
     test('a client that leaves takes its processes with it', async () => {

@@ -11,7 +11,7 @@ const MB = 1_000_000;
 const TOKEN = 'a-token-of-some-length';
 
 test.skipIf(!existsSync('/proc/self/status'))(
-  'a push of 100 MB, its clone and its download move the memory by less than 80 MB',
+  'a push of 200 MB, its clone and its download move the memory by less than 120 MB',
   { timeout: 120_000 },
   async () => {
     await using workspace = await Workspace.open();
@@ -53,7 +53,8 @@ test.skipIf(!existsSync('/proc/self/status'))(
     };
     await pass('small', 2 * MB);
     const before = await peak();
-    await pass('large', 100 * MB);
-    expect((await peak()) - before).toBeLessThan(80 * MB);
+    await pass('large', 200 * MB);
+    // V8 lets 64 MB of buffers come together before it looks which of them are still used.
+    expect((await peak()) - before).toBeLessThan(120 * MB);
   },
 );

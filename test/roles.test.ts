@@ -99,11 +99,10 @@ test('a worker without repositories runs the jobs of a server without a worker',
     expect((await readdir(attempts)).filter((name) => name.startsWith('att_'))).toEqual([]),
   );
 
-  expect(await readdir(join(servers.folder, 'worker'))).toEqual([
-    'attempts',
-    'containers',
-    'instance-id',
-  ]);
+  // That of containers where an engine may be.
+  expect(['attempts', 'containers', 'instance-id']).toEqual(
+    expect.arrayContaining(await readdir(join(servers.folder, 'worker'))),
+  );
   expect(await readdir(join(servers.folder, 'server-0'))).not.toContain('attempts');
   const outside = new Client(worker.address, null);
   for (const path of ['/livez', '/readyz'])
