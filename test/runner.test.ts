@@ -158,6 +158,21 @@ describe('process, in a sandbox', () => {
     }
   });
 
+  test('a job reads who it is, and the names of this machine, whatever the umask of the server', async (ctx) => {
+    needs(ctx, 'bubblewrap');
+    const before = process.umask(0o077);
+    try {
+      await using made = await processRunner();
+      const command =
+        'id -un; getent hosts localhost >/dev/null && cat /etc/passwd | wc -l; touch "$HOME/x"';
+      const { outcome, lines } = await runToEnd(made.runner, attemptSpec(command));
+      expect(outcome).toMatchObject({ exitCode: 0 });
+      expect(lines).toEqual(['job', '1']);
+    } finally {
+      process.umask(before);
+    }
+  });
+
   test('SIGTERM reaches the whole tree; what ignores it is killed after the grace period', async (ctx) => {
     needs(ctx, 'bubblewrap');
     await using patient = await processRunner('auto', undefined, 20_000);

@@ -5,7 +5,7 @@
  * - `unshare`: the same, made with util-linux.
  * - `none`: an ordinary process. As root it runs under another user; as anyone else it can do what we can.
  */
-import { chmodSync, chownSync, mkdirSync, rmdirSync, writeFileSync } from 'node:fs';
+import { chmodSync, chownSync, mkdirSync, rmdirSync } from 'node:fs';
 import { chmod, mkdir, readdir, rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { ConfigError } from '../../../config.ts';
@@ -14,6 +14,7 @@ import { run } from '../../../processes/starter.ts';
 import { type Account, type Accounts, openAccounts, type UidRange } from './accounts.ts';
 import { bubblewrapOptions } from './bubblewrap.ts';
 import { entryCommand, environmentScript } from './entry.ts';
+import { writeReadable } from './etc.ts';
 import { openFifos } from './fifos.ts';
 import { type Command, PATH, tryCommand } from './launch.ts';
 import { type NetworkSpec, openNetwork } from './namespace.ts';
@@ -272,7 +273,7 @@ function writeEtc(dir: string, uid: number, nameserver?: string): string[] {
     ['group', `job:x:${uid}:\n`],
   ]);
   if (nameserver) files.set('resolv.conf', `nameserver ${nameserver}\n`);
-  for (const [name, text] of files) writeFileSync(join(dir, name), text, { mode: 0o644 });
+  for (const [name, text] of files) writeReadable(join(dir, name), text);
   return [...files.keys()];
 }
 

@@ -61,12 +61,18 @@ const NEW = '.new';
  * @param from in place of /etc
  */
 export function copyEtc(copy: string, isHidden: (path: string) => boolean, from = '/etc'): void {
-  mkdirSync(copy, { recursive: true, mode: 0o755 });
+  makeFolder(copy, 0o755);
   copyParts(from, PARTS, copy, isHidden);
   for (const name of PLACES) {
     const path = join(copy, name);
-    if (!lstatSync(path, { throwIfNoEntry: false })) writeFileSync(path, '', { mode: 0o644 });
+    if (!lstatSync(path, { throwIfNoEntry: false })) writeReadable(path, '');
   }
+}
+
+/** Users of jobs read it, whatever the umask of this server is. */
+export function writeReadable(path: string, text: string): void {
+  writeFileSync(path, text);
+  chmodSync(path, 0o644);
 }
 
 function copyParts(
