@@ -5,8 +5,8 @@
  * with 10,000 namespaces waiting. Then, of a whole server with a runner that does nothing, the time from the commit of
  * a job to the runner being asked for it.
  *
- * Ours is what the worker does: turns, admission by CPU and memory, an attempt for each job. A job is ended by one
- * statement, as graphile-worker ends one; what else the end of a job takes is not the queue's.
+ * Ours is what the worker does: turns, admission by CPU and memory, an attempt for each job. A job is locked and ended by
+ * one statement, where graphile-worker deletes it by one; what else the end of a job takes is not the queue's.
  */
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -16,7 +16,10 @@ import { Logger as GraphileLogger, run as runGraphile } from 'graphile-worker';
 import pg from 'pg';
 import { createApp } from '../src/app.ts';
 import { readConfig } from '../src/config.ts';
-import { inPoolTransaction, openDatabase } from '../src/database/client.ts';
+import { inPoolTransaction, onConnection, openDatabase } from '../src/database/client.ts';
+import { grouped } from '../src/database/grouped.ts';
+import { beginWith, inOneGo } from '../src/database/statement.ts';
+import { MOST_MOVES } from '../src/jobs/state.ts';
 import { admit, type Holding, openPools } from '../src/jobs/worker/admission.ts';
 import { type Claimed, claimJobs } from '../src/jobs/worker/claim.ts';
 import { createLog } from '../src/log.ts';
@@ -31,6 +34,12 @@ const NAMESPACES = 100;
 const MANY_NAMESPACES = 10_000;
 const SINGLE_CLAIMS = 300;
 const COMMITS = 300;
+const END = `
+  with ended as (
+    update jobs set status = 'succeeded', attempt_id = null, completed_at = now()
+    where id = $1 returning id
+  ) update job_attempts set ended_at = now(), outcome = 'exited', exit_code = 0
+    where id = $2 and job_id in (select id from ended)`;
 /** Room for all of them, so that slots are what is waited for. */
 const MACHINES = [{ id: 'local', cpus: 1_000, memoryBytes: 2 ** 43, gpus: {} }];
 
@@ -40,8 +49,9 @@ cleanup.defer(() => rm(dir, { recursive: true, force: true, maxRetries: 5 }));
 const database = await openDatabase({ kind: 'embedded' }, join(dir, 'postgres'));
 cleanup.defer(() => database.close());
 // As many connections for each.
-const pool = new pg.Pool({ ...database.target, max: SLOTS + 1 });
+const pool = new pg.Pool({ ...database.target, max: SLOTS + 1, pipeline: true });
 cleanup.defer(() => pool.end());
+const end = grouped(endAll, MOST_MOVES);
 if (!('host' in database.target)) throw new Error('the embedded PostgreSQL listens on a socket');
 const { host, user, database: name } = database.target;
 const databaseUrl = `postgresql://${user}@localhost/${name}?host=${encodeURIComponent(host)}`;
@@ -146,16 +156,18 @@ function claimSome(held: ReadonlyMap<string, Holding>, slots: number): Promise<C
   );
 }
 
-async function end({ jobId, attemptId }: Claimed): Promise<void> {
-  await pool.query({
-    name: 'end',
-    text: `with ended as (
-        update jobs set status = 'succeeded', attempt_id = null, completed_at = now()
-        where id = $1 returning id
-      ) update job_attempts set ended_at = now(), outcome = 'exited', exit_code = 0
-        where id = $2 and job_id in (select id from ended)`,
-    values: [jobId, attemptId],
+/** Those that end in the same turn share a transaction, with a statement for each, as the moves of jobs do (`jobs/state.ts`). */
+async function endAll(ended: readonly Claimed[]): Promise<Claimed[]> {
+  await onConnection(pool, async (client) => {
+    const lock = 'select from jobs where id = any ($1) order by id for update';
+    await beginWith(client, lock, [ended.map(({ jobId }) => jobId)]);
+    await inOneGo(client, async (tx) => {
+      for (const { jobId, attemptId } of ended)
+        await tx.query({ name: 'end', text: END, values: [jobId, attemptId] });
+      await tx.query({ text: 'commit' });
+    });
   });
+  return [...ended];
 }
 
 /** Milliseconds of claims of one job each, every one of them given back before the next. */

@@ -4,6 +4,7 @@ import { expect, test, vi } from 'vitest';
 import { newId } from '../src/ids.ts';
 import { openCheckouts } from '../src/jobs/checkouts.ts';
 import { LOCAL, type Machine, type Runner } from '../src/jobs/runners/runner.ts';
+import { commitMove } from '../src/jobs/state.ts';
 import { startWorker, type Worker } from '../src/jobs/worker/worker.ts';
 import { beforeMigration } from './before-migration.ts';
 import { type FakeRunner, fakeRunner } from './fakes/runner.ts';
@@ -333,4 +334,51 @@ test('a database of a version without lines has them after its migration', async
   expect((await pool.query(MISCOUNTED)).rows).toEqual([]);
   const { rows } = await pool.query('select namespace_id from queue_lines where open order by 1');
   expect(rows.map((row) => row.namespace_id)).toEqual(['ada', 'ada', 'bob']);
+});
+
+test('moves that are made at once share a transaction; none waits for another job, nor fails for it', async () => {
+  await using made = await withWorkers();
+  const { pool, namespaces, services } = made;
+  const ids = await Promise.all(
+    [0, 1, 2, 0, 1].map((owner) =>
+      insertJob(pool, { namespace_id: namespaces[owner], command: 'exit 0' }),
+    ),
+  );
+  const [free, locked, illegal, unmoved, other] = ids as [string, string, string, string, string];
+  await pool.query('begin');
+  await pool.query('select from jobs where id = $1 for update', [locked]);
+  const fail = (id: string) =>
+    commitMove(services.pool, id, () => ({
+      to: id === illegal ? 'timed_out' : 'failed',
+      phase: '',
+    }));
+  const transaction = async (id: string) => {
+    const { rows } = await services.pool.query('select xmin from jobs where id = $1', [id]);
+    return rows[0].xmin;
+  };
+
+  const waiting = fail(locked);
+  let waited = false;
+  void waiting.then(() => {
+    waited = true;
+  });
+  const others = await Promise.all([
+    fail(free),
+    fail(other),
+    commitMove(services.pool, unmoved, () => null),
+    commitMove(services.pool, 'job_of_nobody', () => ({ to: 'failed', phase: '' })),
+  ]);
+  expect(others.map((job) => job?.id)).toEqual([free, other, undefined, undefined]);
+  expect(await transaction(free)).toBe(await transaction(other));
+  expect(waited).toBe(false);
+  await pool.query('commit');
+  expect((await waiting)?.id).toBe(locked);
+
+  const ends = await Promise.allSettled([fail(illegal), fail(unmoved)]);
+  expect(ends.map(({ status }) => status)).toEqual(['rejected', 'fulfilled']);
+  const { rows } = await pool.query('select id from jobs where status = $1 order by id', [
+    'failed',
+  ]);
+  expect(rows.map(({ id }) => id)).toEqual([free, locked, unmoved, other].sort());
+  expect((await pool.query(MISCOUNTED)).rows).toEqual([]);
 });

@@ -14,7 +14,7 @@ import { openAttemptLog } from '../logs/cap.ts';
 import type { Line } from '../logs/pages.ts';
 import { type Handle, type LogCursor, type Outcome, RunnerAway } from '../runners/runner.ts';
 import { masker, type Secrets } from '../secrets.ts';
-import { MAX_PROGRESS, moveJobAlone, PHASES, statusTopic } from '../state.ts';
+import { commitMove, MAX_PROGRESS, PHASES, statusTopic } from '../state.ts';
 import { type Attempt, type Deps, findAttempt, holderOf } from './attempt-row.ts';
 import { abandon, type Collected, collect, finish } from './finish.ts';
 import { persist } from './persist.ts';
@@ -199,7 +199,7 @@ async function oversee(
 }
 
 async function markRunning({ pool }: Deps, { id, job }: Attempt, at: Date): Promise<void> {
-  await moveJobAlone(pool, job.id, (locked) => {
+  await commitMove(pool, job.id, (locked) => {
     if (locked.attemptId !== id || locked.status !== 'queued') return null;
     const set = { startedAt: locked.startedAt ?? at };
     return { to: 'running', phase: PHASES.running, attempt: { id, startedAt: at }, set };

@@ -18,14 +18,7 @@ import {
   TooLarge,
 } from '../runners/runner.ts';
 import { secondsBetween } from '../runtime.ts';
-import {
-  type LockedJob,
-  MAX_PROGRESS,
-  type Move,
-  moveJob,
-  moveJobAlone,
-  PHASES,
-} from '../state.ts';
+import { commitMove, type LockedJob, MAX_PROGRESS, type Move, moveJob, PHASES } from '../state.ts';
 import type { Attempt, Deps } from './attempt-row.ts';
 
 /** Of a job that failed, and not by its command: it could not be started, or what it made could not be kept. */
@@ -146,7 +139,7 @@ async function recordEnd(
   };
   const begun = exited && startedAt ? { startedAt: exited.startedAt } : {};
   const attempt = { id, ...begun, ended };
-  const before = await moveJobAlone(pool, job.id, (locked) =>
+  const before = await commitMove(pool, job.id, (locked) =>
     locked.attemptId === id ? { ...nextMove(locked, outcome, collected), attempt } : null,
   );
   if (before) return true;

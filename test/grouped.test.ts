@@ -1,0 +1,92 @@
+/** Transactions that share one: who fails, who waits, and how often each is carried out. */
+import { describe, expect, test } from 'vitest';
+import { BY_ITSELF, grouped } from '../src/database/grouped.ts';
+
+type Part = { asked: readonly string[]; end: PromiseWithResolvers<void> };
+
+/** What is asked for is carried out when the test says so. */
+function held(most = 10) {
+  const parts: Part[] = [];
+  let begun = Promise.withResolvers<void>();
+  const ask = grouped(async (asked: readonly string[]) => {
+    const end = Promise.withResolvers<void>();
+    parts.push({ asked, end });
+    begun.resolve();
+    await end.promise;
+    return asked.map((one) => `${one} done`);
+  }, most);
+  const next = async () => {
+    await begun.promise;
+    begun = Promise.withResolvers<void>();
+  };
+  return { ask, parts, next };
+}
+
+const AWAY = Object.assign(new Error('connect ECONNREFUSED'), { code: 'ECONNREFUSED' });
+
+describe('transactions that are asked for together', () => {
+  test('what comes in one turn is one group; a group that waits holds nobody else up', async () => {
+    const { ask, parts, next } = held();
+    const first = Promise.all([ask('a'), ask('b')]);
+    await next();
+    const second = ask('c');
+    await next();
+    expect(parts.map(({ asked }) => asked)).toEqual([['a', 'b'], ['c']]);
+    parts[1]?.end.resolve();
+    expect(await second).toBe('c done');
+    parts[0]?.end.resolve();
+    expect(await first).toEqual(['a done', 'b done']);
+  });
+
+  test('while four are carried out, what comes waits for the next group, of which none is too large', async () => {
+    const { ask, parts, next } = held(3);
+    const all: Promise<string>[] = [];
+    for (const name of ['a', 'b', 'c', 'd']) {
+      all.push(ask(name));
+      await next();
+    }
+    all.push(...['e', 'f', 'g', 'h'].map(ask));
+    parts[0]?.end.resolve();
+    await next();
+    expect(parts.at(-1)?.asked).toEqual(['e', 'f', 'g']);
+    parts.at(-1)?.end.resolve();
+    await next();
+    expect(parts.at(-1)?.asked).toEqual(['h']);
+    for (const { end } of parts) end.resolve();
+    expect(await Promise.all(all)).toHaveLength(8);
+  });
+
+  test('of a group that fails each is carried out by itself, and only what fails then has failed', async () => {
+    const groups: (readonly string[])[] = [];
+    const ask = grouped(async (asked: readonly string[]) => {
+      groups.push(asked);
+      if (asked.includes('bad')) throw new Error('refused');
+      return asked;
+    }, 10);
+    const ends = await Promise.allSettled([ask('a'), ask('bad'), ask('b')]);
+    expect(ends.map(({ status }) => status)).toEqual(['fulfilled', 'rejected', 'fulfilled']);
+    expect(groups).toEqual([['a', 'bad', 'b'], ['a'], ['bad'], ['b']]);
+    expect(await ask('c')).toBe('c');
+  });
+
+  test('what a group leaves out is carried out by itself', async () => {
+    const groups: (readonly string[])[] = [];
+    const ask = grouped(async (asked: readonly string[]) => {
+      groups.push(asked);
+      return asked.map((one) => (one === 'locked' && asked.length > 1 ? BY_ITSELF : one));
+    }, 10);
+    expect(await Promise.all([ask('a'), ask('locked')])).toEqual(['a', 'locked']);
+    expect(groups).toEqual([['a', 'locked'], ['locked']]);
+  });
+
+  test('nothing is carried out again while the database is away, because it may have been done', async () => {
+    let times = 0;
+    const ask = grouped(async () => {
+      times++;
+      throw AWAY;
+    }, 10);
+    const ends = await Promise.allSettled([ask('a'), ask('b')]);
+    expect(ends.map((end) => end.status === 'rejected' && end.reason)).toEqual([AWAY, AWAY]);
+    expect(times).toBe(1);
+  });
+});
