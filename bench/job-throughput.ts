@@ -1,7 +1,8 @@
 /**
  * `npm run bench:job-throughput [jobs]`: trivial jobs a second with 1, 4 and 8 in flight, as processes and as containers,
- * against as many loops of bubblewrap and of `docker run`, and against an array of Slurm on one node. With the CPU time
- * of the whole machine for each, so nothing that works for a job is left out; nothing else may run beside it.
+ * against as many loops of bubblewrap and of `docker run`, and against an array of Slurm on one node; 40 jobs in turn for
+ * each that is in flight. With the CPU time of the whole machine for each, so nothing that works for a job is left out;
+ * nothing else may run beside it.
  *
  * Ours are counted from the first request that creates one until the last is over. All have a checkout, a log and
  * events, which the others do not have. Those of Slurm count as over when their command has run.
@@ -18,6 +19,7 @@ import { createJob, IMAGE, type Place } from './jobs.ts';
 import { openBench, time } from './repository.ts';
 import { openSlurm } from './slurm.ts';
 
+/** One after the other, for each that is in flight; of containers in all, which take a tenth of a second and more. */
 const JOBS = Number(process.argv[2] ?? 40);
 const IN_FLIGHT = [1, 4, 8];
 const WARM_UP = 4;
@@ -36,7 +38,7 @@ let names = 0;
 const env = { PATH: process.env.PATH, DOCKER_HOST: DOCKER.host };
 const hasEngine = await ends('docker', ['image', 'inspect', IMAGE]);
 console.log(
-  `${JOBS} jobs that do nothing, ${availableParallelism()} cores: a second, and ms of all CPUs for each`,
+  `${JOBS} jobs in turn that do nothing, ${availableParallelism()} cores: a second, and ms of all CPUs for each`,
 );
 for (const inFlight of IN_FLIGHT) {
   await using bench = await openBench({
@@ -50,31 +52,38 @@ for (const inFlight of IN_FLIGHT) {
   console.log(`${inFlight} in flight`);
   const processes = (jobs: number) => runJobs(bench, { repo: 'admin/code' }, jobs);
   await processes(WARM_UP_OURS);
-  const ours = await measured('processes', processes);
+  const jobs = JOBS * inFlight;
+  const ours = await measured('processes', jobs, processes);
   const slurm = await openSlurm(join(bench.folder, 'slurm'));
   if (typeof slurm === 'string') console.log(`  NOT MEASURED: Slurm. ${slurm}`);
   else {
-    const theirs = await measured('Slurm', (jobs) => slurm.run(COMMAND, jobs, inFlight));
+    const theirs = await measured('Slurm', jobs, (count) => slurm.run(COMMAND, count, inFlight));
     console.log(`    processes have ${(ours / theirs).toFixed(1)} × Slurm's`);
     await slurm[Symbol.asyncDispose]();
   }
-  await measured('bwrap', (jobs) => loops(inFlight, jobs, 'bwrap', [...BUBBLEWRAP, COMMAND]));
+  await measured('bwrap', jobs, (count) =>
+    loops(inFlight, count, 'bwrap', [...BUBBLEWRAP, COMMAND]),
+  );
   if (!hasEngine) {
     console.log(`  NOT MEASURED: containers. No engine with ${IMAGE} answers at ${DOCKER.host}`);
     continue;
   }
-  await measured('containers', (jobs) => runJobs(bench, { image: IMAGE }, jobs));
+  await measured('containers', JOBS, (count) => runJobs(bench, { image: IMAGE }, count));
   const run = ['run', '--rm', IMAGE, COMMAND];
-  await measured('docker run', (jobs) => loops(inFlight, jobs, 'docker', run));
+  await measured('docker run', JOBS, (count) => loops(inFlight, count, 'docker', run));
 }
 
 /** Prints and gives how many a second. */
-async function measured(what: string, work: (jobs: number) => Promise<void>): Promise<number> {
+async function measured(
+  what: string,
+  jobs: number,
+  work: (count: number) => Promise<void>,
+): Promise<number> {
   await work(WARM_UP);
   const before = await busyMs();
-  const ms = await time(() => work(JOBS));
-  const cpu = ((await busyMs()) - before) / JOBS;
-  const rate = (JOBS / ms) * 1_000;
+  const ms = await time(() => work(jobs));
+  const cpu = ((await busyMs()) - before) / jobs;
+  const rate = (jobs / ms) * 1_000;
   console.log(
     `  ${what.padEnd(11)} ${rate.toFixed(1).padStart(6)} a second ${cpu.toFixed(0).padStart(5)} ms`,
   );

@@ -61,8 +61,10 @@ export function oomKills(group: Cgroup): number {
   const inEvents = read(group, 'memory.events');
   if (inEvents !== null) return oomKillsIn(inEvents);
   // Version 1 counts them for the group that the process was in, and not for those above.
-  const below = group.folders.flatMap(withFoldersBelow);
-  const texts = below.map((folder) => readText(join(folder, 'memory.oom_control')) ?? '');
+  const counting = group.folders.filter((folder) => existsSync(join(folder, 'memory.oom_control')));
+  const texts = counting
+    .flatMap(withFoldersBelow)
+    .map((folder) => readText(join(folder, 'memory.oom_control')) ?? '');
   return texts.reduce((sum, text) => sum + oomKillsIn(text), 0);
 }
 
@@ -70,15 +72,19 @@ function oomKillsIn(text: string): number {
   return Number(/^oom_kill (\d+)/m.exec(text)?.[1] ?? 0);
 }
 
-/** The processes in the group, and in groups that they made below it. */
+/**
+ * The processes in the group, and in groups that they made below it. One joins the folders in their order and leaves none
+ * while it lives: so the others are looked at only where nothing is in the first.
+ */
 export function pidsOf({ folders }: Cgroup): number[] {
-  const pids = new Set<number>();
-  for (const folder of folders.flatMap(withFoldersBelow)) {
-    // A process of another pid namespace is shown as 0.
-    for (const pid of (readText(join(folder, 'cgroup.procs')) ?? '').split('\n'))
-      if (Number(pid) > 0) pids.add(Number(pid));
+  for (const folder of folders) {
+    const pids = withFoldersBelow(folder).flatMap((each) =>
+      // A process of another pid namespace is shown as 0.
+      (readText(join(each, 'cgroup.procs')) ?? '').split('\n').flatMap((pid) => Number(pid) || []),
+    );
+    if (pids.length > 0) return [...new Set(pids)];
   }
-  return [...pids];
+  return [];
 }
 
 /**
@@ -110,9 +116,12 @@ export function killOnce(group: Cgroup): boolean {
  */
 export async function removeGroup(group: Cgroup): Promise<void> {
   // Removed by its shim, as most are when the server comes to it.
-  if (!group.folders.some((folder) => existsSync(folder))) return;
-  await killGroup(group);
-  for (const folder of group.folders) {
+  const folders = group.folders.filter((folder) => existsSync(folder));
+  if (folders.length === 0) return;
+  for (const folder of folders) {
+    // The kernel removes none that has processes. Most jobs leave none, and looking for them takes longer.
+    if (removeEmpty(folder)) continue;
+    await killGroup(group);
     for (const deadline = Date.now() + KILL_MS; ; await delay(5)) {
       try {
         // The innermost first.
@@ -125,11 +134,23 @@ export async function removeGroup(group: Cgroup): Promise<void> {
         if (code !== 'EBUSY' || Date.now() > deadline) throw error;
       }
     }
+  }
+  for (const folder of folders) {
     try {
       if (basename(dirname(folder)) === PARENT) rmdirSync(dirname(folder));
     } catch {
       // Other attempts have their groups in it.
     }
+  }
+}
+
+function removeEmpty(folder: string): boolean {
+  try {
+    rmdirSync(join(folder, JOB));
+    rmdirSync(folder);
+    return true;
+  } catch {
+    return false;
   }
 }
 
@@ -174,6 +195,8 @@ function read({ folders }: Cgroup, name: string): string | null {
 }
 
 function readText(file: string): string | null {
+  // As in `put`.
+  if (!existsSync(file)) return null;
   try {
     return readFileSync(file, 'utf8');
   } catch {

@@ -20,7 +20,7 @@ export function entryCommand(command: string): string[] {
  */
 export function environmentScript(env: Record<string, string>, cwd: string): string {
   const lines = Object.entries(env).map(
-    ([name, value]) => `command export ${name}=${quote(value)} 2>/dev/null\n`,
+    ([name, value]) => `command export ${name}=${quote(value)}\n`,
   );
-  return `cd ${quote(cwd)} && unset OLDPWD\n${lines.join('')}`;
+  return `cd ${quote(cwd)} && unset OLDPWD\n{ :\n${lines.join('')}} 2>/dev/null\n`;
 }
