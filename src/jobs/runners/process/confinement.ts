@@ -14,7 +14,7 @@ import { run } from '../../../processes/starter.ts';
 import { type Account, type Accounts, openAccounts, type UidRange } from './accounts.ts';
 import { bubblewrapOptions } from './bubblewrap.ts';
 import { entryCommand, environmentScript } from './entry.ts';
-import { writeReadable } from './etc.ts';
+import { openOwnFiles } from './etc.ts';
 import { openFifos } from './fifos.ts';
 import { type Command, PATH, tryCommand } from './launch.ts';
 import { type NetworkSpec, openNetwork } from './namespace.ts';
@@ -62,7 +62,7 @@ export type Confinement = {
   end(place: string): Promise<void>;
   /** Gives the attempt's user back, when nothing runs under it any more, and removes what it left elsewhere. */
   release(place: string): Promise<void>;
-  /** The command line for an attempt whose folders (work, tmp, home, etc) stand in `place`. */
+  /** The command line for an attempt whose folders (work, tmp, home) stand in `place`. */
   compose(place: string, job: Job, reserved: Reserved): Promise<Command>;
 };
 
@@ -100,6 +100,7 @@ export async function findConfinement(options: ConfinementOptions): Promise<Conf
 
   const trial = accounts ? { uid: options.uids.first, networkUid: options.uids.first + 1 } : null;
   const viewNow = openView(join(dir, '.etc'), hidden);
+  const ownFiles = openOwnFiles(join(dir, '.etc-of-users'), MOUNTS.home);
   const { sandbox, reasons } = await findSandbox(options.sandbox, root, trial, viewNow);
   if (sandbox === 'none') warnings.push(...(await prepareUnconfined(options, accounts, reasons)));
   const { network, warning } = await findNetwork(options.network, sandbox, trial);
@@ -127,7 +128,7 @@ export async function findConfinement(options: ConfinementOptions): Promise<Conf
     warnings,
     async place(place) {
       mkdirSync(place, { mode: sandbox === 'none' && accounts ? 0o711 : 0o700 });
-      for (const name of ['tmp', 'home', 'etc']) mkdirSync(join(place, name));
+      for (const name of ['tmp', 'home']) mkdirSync(join(place, name));
     },
     aheads: {
       async reserve() {
@@ -191,7 +192,7 @@ export async function findConfinement(options: ConfinementOptions): Promise<Conf
           env: environmentScript(own, join(place, 'work')),
         };
       }
-      const files = writeEtc(join(place, 'etc'), account?.uid ?? 1000, internet?.nameserver);
+      const files = ownFiles(account?.uid ?? 1000, internet?.nameserver);
       const mounts = [
         ...viewNow(),
         ...(network === 'host' ? [RESOLVER] : []),
@@ -264,17 +265,6 @@ function unconfined(
     uid,
     network: null,
   };
-}
-
-/** Names for the user and the nameserver. @returns the files, as they are called in /etc. */
-function writeEtc(dir: string, uid: number, nameserver?: string): string[] {
-  const files = new Map([
-    ['passwd', `job:x:${uid}:${uid}:job:${MOUNTS.home}:/bin/sh\n`],
-    ['group', `job:x:${uid}:\n`],
-  ]);
-  if (nameserver) files.set('resolv.conf', `nameserver ${nameserver}\n`);
-  for (const [name, text] of files) writeReadable(join(dir, name), text);
-  return [...files.keys()];
 }
 
 async function findSandbox(

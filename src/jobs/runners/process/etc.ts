@@ -69,8 +69,48 @@ export function copyEtc(copy: string, isHidden: (path: string) => boolean, from 
   }
 }
 
+/** A file of /etc that a user of jobs has for itself. */
+export type OwnFile = { name: string; path: string };
+
+/**
+ * Files of /etc for each user of jobs, who they are and where they ask for names: written once for each, because those of every
+ * job were a folder and three files more to make and to remove.
+ * @param home of the user, as jobs see it
+ */
+export function openOwnFiles(
+  folder: string,
+  home: string,
+): (uid: number, nameserver?: string) => OwnFile[] {
+  const known = new Map<string, OwnFile[]>();
+  makeFolder(folder, 0o700);
+  return (uid, nameserver) => {
+    const key = `${uid}-${nameserver}`;
+    const files = known.get(key) ?? writeOwnFiles(join(folder, key), { uid, home, nameserver });
+    known.set(key, files);
+    return files;
+  };
+}
+
+type Owner = { uid: number; home: string; nameserver?: string };
+
+function writeOwnFiles(folder: string, { uid, home, nameserver }: Owner): OwnFile[] {
+  makeFolder(folder, 0o755);
+  const texts = [
+    ['passwd', `job:x:${uid}:${uid}:job:${home}:/bin/sh\n`],
+    ['group', `job:x:${uid}:\n`],
+    ...(nameserver ? [['resolv.conf', `nameserver ${nameserver}\n`]] : []),
+  ] as const;
+  return texts.map(([name, text]) => {
+    const path = join(folder, name);
+    // Jobs of an earlier start may have the file mounted.
+    writeReadable(`${path}${NEW}`, text);
+    renameSync(`${path}${NEW}`, path);
+    return { name, path };
+  });
+}
+
 /** Users of jobs read it, whatever the umask of this server is. */
-export function writeReadable(path: string, text: string): void {
+function writeReadable(path: string, text: string): void {
   writeFileSync(path, text);
   chmodSync(path, 0o644);
 }

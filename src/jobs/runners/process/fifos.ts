@@ -8,8 +8,8 @@ import { join } from 'node:path';
 import { run } from '../../../processes/starter.ts';
 
 const FOLDER = '.fifos';
-/** Of one run: for eight jobs. */
-const BATCH = 16;
+/** Of one run: for 32 jobs. */
+const BATCH = 64;
 
 export type Fifos = {
   /** Puts one at each path, which our user alone may open. @throws Error when none can be made */

@@ -4,7 +4,7 @@
  */
 import { lstatSync, readlinkSync } from 'node:fs';
 import { join } from 'node:path';
-import { copyEtc, resolved } from './etc.ts';
+import { copyEtc, type OwnFile, resolved } from './etc.ts';
 
 /** Where the folders of an attempt are seen from inside. */
 export const MOUNTS = { work: '/work', tmp: '/tmp', home: '/home/job' } as const;
@@ -64,12 +64,10 @@ export function openView(etc: string, hidden: readonly string[]): () => readonly
 /** For a job in the network of the machine. */
 export const RESOLVER: Mount = { kind: 'read', from: '/etc/resolv.conf', to: '/etc/resolv.conf' };
 
-/** The attempt's part, whose folders lie in `dir`. `etc`: files that were written for it. */
-export function attemptView(dir: string, etc: readonly string[]): Mount[] {
+/** The attempt's part, whose folders lie in `dir`. `etc`: files of its user. */
+export function attemptView(dir: string, etc: readonly OwnFile[]): Mount[] {
   return [
-    ...etc.map(
-      (name): Mount => ({ kind: 'read', from: join(dir, 'etc', name), to: `/etc/${name}` }),
-    ),
+    ...etc.map(({ name, path }): Mount => ({ kind: 'read', from: path, to: `/etc/${name}` })),
     ...Object.entries(MOUNTS).map(
       ([name, to]): Mount => ({ kind: 'write', from: join(dir, name), to }),
     ),
