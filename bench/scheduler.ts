@@ -51,7 +51,10 @@ cleanup.defer(() => database.close());
 // As many connections for each.
 const pool = new pg.Pool({ ...database.target, max: SLOTS + 1, pipeline: true });
 cleanup.defer(() => pool.end());
-const end = grouped(endAll, MOST_MOVES);
+const end = grouped(
+  { together: endAll, alone: async (one) => (await endAll([one]))[0] },
+  MOST_MOVES,
+);
 if (!('host' in database.target)) throw new Error('the embedded PostgreSQL listens on a socket');
 const { host, user, database: name } = database.target;
 const databaseUrl = `postgresql://${user}@localhost/${name}?host=${encodeURIComponent(host)}`;
@@ -157,9 +160,9 @@ function claimSome(held: ReadonlyMap<string, Holding>, slots: number): Promise<C
 }
 
 /** Those that end in the same turn share a transaction, with a statement for each, as the moves of jobs do (`jobs/state.ts`). */
-async function endAll(ended: readonly Claimed[]): Promise<Claimed[]> {
+async function endAll(ended: readonly Claimed[]): Promise<(Claimed | undefined)[]> {
   await onConnection(pool, async (client) => {
-    const lock = 'select from jobs where id = any ($1) order by id for update';
+    const lock = 'select from jobs where id = any ($1) order by id for update skip locked';
     await beginWith(client, lock, [ended.map(({ jobId }) => jobId)]);
     await inOneGo(client, async (tx) => {
       for (const { jobId, attemptId } of ended)

@@ -8,13 +8,14 @@ type Part = { asked: readonly string[]; end: PromiseWithResolvers<void> };
 function held(most = 10) {
   const parts: Part[] = [];
   let begun = Promise.withResolvers<void>();
-  const ask = grouped(async (asked: readonly string[]) => {
+  const together = async (asked: readonly string[]) => {
     const end = Promise.withResolvers<void>();
     parts.push({ asked, end });
     begun.resolve();
     await end.promise;
     return asked.map((one) => `${one} done`);
-  }, most);
+  };
+  const ask = grouped({ together, alone: async (one: string) => `${one} alone` }, most);
   const next = async () => {
     await begun.promise;
     begun = Promise.withResolvers<void>();
@@ -57,34 +58,48 @@ describe('transactions that are asked for together', () => {
   });
 
   test('of a group that fails each is carried out by itself, and only what fails then has failed', async () => {
-    const groups: (readonly string[])[] = [];
-    const ask = grouped(async (asked: readonly string[]) => {
-      groups.push(asked);
-      if (asked.includes('bad')) throw new Error('refused');
-      return asked;
-    }, 10);
+    const ask = grouped<string, string>(
+      {
+        async together() {
+          throw new Error('refused');
+        },
+        async alone(one) {
+          if (one === 'bad') throw new Error('bad');
+          return one;
+        },
+      },
+      10,
+    );
     const ends = await Promise.allSettled([ask('a'), ask('bad'), ask('b')]);
     expect(ends.map(({ status }) => status)).toEqual(['fulfilled', 'rejected', 'fulfilled']);
-    expect(groups).toEqual([['a', 'bad', 'b'], ['a'], ['bad'], ['b']]);
     expect(await ask('c')).toBe('c');
   });
 
-  test('what a group leaves out is carried out by itself', async () => {
-    const groups: (readonly string[])[] = [];
-    const ask = grouped(async (asked: readonly string[]) => {
-      groups.push(asked);
-      return asked.map((one) => (one === 'locked' && asked.length > 1 ? BY_ITSELF : one));
-    }, 10);
-    expect(await Promise.all([ask('a'), ask('locked')])).toEqual(['a', 'locked']);
-    expect(groups).toEqual([['a', 'locked'], ['locked']]);
+  test('what a group leaves out is carried out by itself, and however long that takes, others go on', async () => {
+    const lock = Promise.withResolvers<void>();
+    const ask = grouped<string, string>(
+      {
+        together: async (asked) => asked.map((one) => (one.startsWith('locked') ? BY_ITSELF : one)),
+        async alone(one) {
+          await lock.promise;
+          return `${one} alone`;
+        },
+      },
+      2,
+    );
+    const locked = Promise.all(Array.from({ length: 20 }, (_, i) => ask(`locked ${i}`)));
+    expect(await Promise.all(['a', 'b', 'c'].map(ask))).toEqual(['a', 'b', 'c']);
+    lock.resolve();
+    expect((await locked).at(-1)).toBe('locked 19 alone');
   });
 
   test('nothing is carried out again while the database is away, because it may have been done', async () => {
     let times = 0;
-    const ask = grouped(async () => {
+    const away = async () => {
       times++;
       throw AWAY;
-    }, 10);
+    };
+    const ask = grouped({ together: away, alone: away }, 10);
     const ends = await Promise.allSettled([ask('a'), ask('b')]);
     expect(ends.map((end) => end.status === 'rejected' && end.reason)).toEqual([AWAY, AWAY]);
     expect(times).toBe(1);

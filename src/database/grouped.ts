@@ -1,6 +1,6 @@
 /**
  * Transactions that are asked for at the same moment, carried out as one: the database is woken twice for all of them, and
- * waits for the disk once. What one of them waits for holds up its own group alone.
+ * waits for the disk once. What would have to wait for another transaction is carried out by itself, and holds nobody up.
  */
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { isDatabaseAway } from './outage.ts';
@@ -8,22 +8,24 @@ import { isDatabaseAway } from './outage.ts';
 /** Groups that are carried out at the same time. While so many are, what is asked for waits, and is the next group. */
 const MOST_GROUPS = 4;
 
-/** The answer for one that is to be carried out by itself: it would have to wait, and the group with it. */
+/** The answer for what a group has left out, because it would have had to wait. */
 export const BY_ITSELF = Symbol('by itself');
+
+type Ways<T, R> = {
+  /** Does what a group asks for in one transaction, without waiting for others. @returns an answer for each, in their order */
+  together(asked: readonly T[]): Promise<readonly (R | typeof BY_ITSELF)[]>;
+  /** Of those that a group has left out, and of all whose group failed, so that none fails for another. */
+  alone(asked: T): Promise<R>;
+};
 
 type Waiting<T, R> = PromiseWithResolvers<R> & { asked: T };
 
 /**
- * @param carryOut does what a group asks for, in one transaction, and gives an answer for each in their order: `BY_ITSELF` for
- *   those that it left out of a larger group. Where it fails it is called again for each by itself, so that none fails for
- *   another; unless the database is away, which leaves unsaid what was done.
  * @param most of one group
- * @returns what one asks with; it fails as `carryOut` did
+ * @returns what one asks with; it fails as `alone` does, and as the group does while the database is away, because then
+ *   nobody knows what has been done
  */
-export function grouped<T, R>(
-  carryOut: (asked: readonly T[]) => Promise<readonly (R | typeof BY_ITSELF)[]>,
-  most: number,
-): (asked: T) => Promise<R> {
+export function grouped<T, R>({ together, alone }: Ways<T, R>, most: number) {
   const waiting: Waiting<T, R>[] = [];
   let groups = 0;
   let isBeginning = false;
@@ -40,25 +42,25 @@ export function grouped<T, R>(
 
   async function answer(group: readonly Waiting<T, R>[]): Promise<void> {
     try {
-      const answers = await carryOut(group.map(({ asked }) => asked));
-      const others: Waiting<T, R>[] = [];
+      const answers = await together(group.map(({ asked }) => asked));
       for (const [place, one] of group.entries()) {
         const answered = answers[place] as R | typeof BY_ITSELF;
-        if (answered === BY_ITSELF) others.push(one);
+        if (answered === BY_ITSELF) answerAlone(one);
         else one.resolve(answered);
       }
-      await eachByItself(others);
     } catch (error) {
-      if (group.length > 1 && !isDatabaseAway(error)) await eachByItself(group);
-      else for (const { reject } of group) reject(error);
+      for (const one of group)
+        if (isDatabaseAway(error)) one.reject(error);
+        else answerAlone(one);
     }
   }
 
-  async function eachByItself(some: readonly Waiting<T, R>[]): Promise<void> {
-    await Promise.all(some.map((one) => answer([one])));
+  /** However long that takes: it is none of the groups. */
+  function answerAlone({ asked, resolve, reject }: Waiting<T, R>): void {
+    alone(asked).then(resolve, reject);
   }
 
-  return (asked) => {
+  return (asked: T): Promise<R> => {
     const one = { asked, ...Promise.withResolvers<R>() };
     waiting.push(one);
     if (groups < MOST_GROUPS && !isBeginning) void begin();

@@ -135,14 +135,12 @@ export async function moveJob(
 /**
  * The same in a transaction of its own, for the moves that each job makes on its way: by a connection's own statements, because
  * Prisma's transactions took a tenth of this thread's time for a short job. It takes two round trips, one that begins and
- * locks, and one that writes and commits. What is to be moved at the same moment shares them; should one of those fail,
- * `decide` is called again.
+ * locks, and one that writes and commits. What is to be moved at the same moment shares them; should one of those fail, or be
+ * locked, `decide` is called again.
  */
 export function commitMove(pool: pg.Pool, id: string, decide: Decide): Promise<LockedJob | null> {
-  const known = commits.get(pool);
-  const commit =
-    known ?? grouped((asked: readonly Asked[]) => commitMoves(pool, asked), MOST_MOVES);
-  if (!known) commits.set(pool, commit);
+  const commit = commits.get(pool) ?? openCommits(pool);
+  commits.set(pool, commit);
   return commit({ id, decide });
 }
 
@@ -151,9 +149,27 @@ const commits = new WeakMap<pg.Pool, (asked: Asked) => Promise<LockedJob | null>
 /** Jobs of one transaction. With more, workers whose jobs end together wait for the disk instead of claiming meanwhile. */
 export const MOST_MOVES = 5;
 
-/** Of several, those that are locked are left out: who holds one may wait for another. */
-async function commitMoves(pool: pg.Pool, asked: readonly Asked[]): Promise<Moved[]> {
-  const lock = asked.length > 1 ? LOCK_FREE : LOCK;
+function openCommits(pool: pg.Pool) {
+  return grouped<Asked, LockedJob | null>(
+    {
+      async together(asked) {
+        const moved = await commitMoves(pool, LOCK_FREE, asked);
+        return asked.map((one) => (moved.has(one) ? (moved.get(one) ?? null) : BY_ITSELF));
+      },
+      async alone(one) {
+        return (await commitMoves(pool, LOCK, [one])).get(one) ?? null;
+      },
+    },
+    MOST_MOVES,
+  );
+}
+
+/** @returns the jobs that `lock` has found, as they were, or null where they were not moved */
+async function commitMoves(
+  pool: pg.Pool,
+  lock: string,
+  asked: readonly Asked[],
+): Promise<Map<Asked, LockedJob | null>> {
   return onConnection(pool, async (client) => {
     const rows = await beginWith<LockedJob>(client, lock, [asked.map(({ id }) => id)]);
     const moved = new Map<Asked, LockedJob | null>();
@@ -164,12 +180,9 @@ async function commitMoves(pool: pg.Pool, asked: readonly Asked[]): Promise<Move
       }
       await tx.query({ text: 'commit' });
     });
-    return asked.map((one) =>
-      moved.has(one) || asked.length === 1 ? (moved.get(one) ?? null) : BY_ITSELF,
-    );
+    return moved;
   });
 }
-type Moved = LockedJob | null | typeof BY_ITSELF;
 
 /** What is counted of owners and users is locked in one order by all, or two servers would wait for each other. */
 function byOwner(a: LockedJob, b: LockedJob): number {
