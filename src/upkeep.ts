@@ -1,7 +1,8 @@
-/** What every server looks after now and then, by turns with the others: removing what nobody needs any more. */
+/** What every server looks after now and then, by turns with the others: above all removing what nobody needs any more. */
 import { removeOldEntries } from './audit/retention.ts';
 import { removeOldSessions } from './auth/sign-in/sessions.ts';
 import { removeGoneServers } from './cluster/members.ts';
+import { cutLists } from './database/list-cuts.ts';
 import { removeOldDevices } from './devices/devices.ts';
 import { removeOldEvents } from './events/retention.ts';
 import { removeOldAnswers } from './http/kept-answers.ts';
@@ -22,6 +23,7 @@ export function upkeepOf(services: Services): Record<string, () => Promise<boole
     'removing old answers to requests': () => removeOldAnswers(services),
     'removing sessions that are over': () => removeOldSessions(services),
     'removing programs that have asked to sign in': () => removeOldDevices(services),
+    'cutting long lists into ranges': () => cutLists(services),
     'removing workers that are gone': () => removeGoneWorkers(services),
     'removing servers that are gone': () => removeGoneServers(services),
     'removing what nobody builds or removes any more': () => removeAbandoned(services),

@@ -1,6 +1,8 @@
 /** Lists in every order, with every filter, at every place: the pages are those of a plain sort, the totals those of a count. */
 import type pg from 'pg';
-import { afterAll, beforeAll, expect, test } from 'vitest';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { Prisma } from '../prisma/generated/client.ts';
+import { cutLists, readCut } from '../src/database/list-cuts.ts';
 import { fakeRunner } from './fakes/runner.ts';
 import { type Client, startApp, type TestApp } from './harness.ts';
 
@@ -8,7 +10,8 @@ let app: TestApp;
 let member: Client;
 let stranger: Client;
 
-const JOBS = 2_400;
+/** So many that a page in the middle of a filtered list is far from its ends. */
+const JOBS = 4_800;
 const ADD_JOBS = `
   insert into jobs (id, namespace_id, name, status, command, gpu, gpu_count, cpu, memory_gb, disk_gb, region,
       timeout_minutes, retries, cost_per_hour, created_at, started_at, completed_at)
@@ -69,6 +72,12 @@ const CASES = Object.entries(LISTS).flatMap(([table, list]) =>
 );
 
 test.for(CASES)('$table by $sort, $order, $filter $value', async (asked) => {
+  const expected = await checkPages(asked);
+  expect(await sliced(asked)).toEqual([expected, expected.length]);
+});
+
+/** By number. @returns the ids of the whole list */
+async function checkPages(asked: Asked): Promise<string[]> {
   const { table, path, sort, order, filter, value } = asked;
   const expected = await idsOf(asked, 'true');
   const last = Math.max(1, Math.ceil(expected.length / 100));
@@ -77,6 +86,7 @@ test.for(CASES)('$table by $sort, $order, $filter $value', async (asked) => {
     1,
     2,
     Math.ceil(last / 3),
+    Math.ceil(last / 2),
     Math.ceil((2 * last) / 3),
     last - 1,
     last,
@@ -98,8 +108,8 @@ test.for(CASES)('$table by $sort, $order, $filter $value', async (asked) => {
     expect(body.pagination.total).toBe(seen.length);
     expect(body.data.map(({ id }: { id: string }) => id)).toEqual(seen.slice(20, 40));
   }
-  expect(await sliced(asked)).toEqual([expected, expected.length]);
-});
+  return expected;
+}
 
 type Asked = (typeof CASES)[number];
 
@@ -129,6 +139,60 @@ async function sliced({ table, sort, order, filter, value }: Asked) {
     after = namespace.list.pageInfo.endCursor;
   }
 }
+
+describe('cut into ranges', () => {
+  beforeAll(async () => {
+    while (await cutLists(app.app.services, { long: 1_000, each: 90 }));
+    const { rows } = await app.pool.query('select list, counted from list_cuts');
+    expect(rows.filter(({ counted }) => counted)).toHaveLength(8);
+  });
+
+  test.for(CASES)('$table by $sort, $order, $filter $value', async (asked) => {
+    await checkPages(asked);
+  });
+
+  test('a page in the middle passes over the rows of its range alone', async () => {
+    const client = await app.pool.connect();
+    const { rows } = await client.query(`select id from namespaces where name = 'member'`);
+    const counted = {
+      list: 'jobs',
+      where: Prisma.sql`c.value = any(${['running', 'failed']})`,
+    } as const;
+    const cut = await readCut(client, counted, rows[0].id, 'name');
+    client.release();
+    expect(cut?.rows).toBe(JOBS / 2);
+    for (const place of [0, JOBS / 4, JOBS / 4 + 1, JOBS / 2 - 1]) {
+      const { before, from } = cut?.rangeOf(place) ?? { before: 0 };
+      expect(place - before).toBeLessThan(90);
+      expect(from === null).toBe(before === 0);
+    }
+  });
+
+  test('they are cut again when they have grown', async () => {
+    await app.user('grown');
+    const { rows } = await app.pool.query(`select id from namespaces where name = 'grown'`);
+    const at = [rows[0].id];
+    const add = (from: number, to: number) =>
+      app.pool.query(ADD_REPOSITORIES.replace('(1::int, $2)', `(${from}, $2)`), [...at, to]);
+    const cuts = async () => {
+      while (await cutLists(app.app.services, { long: 50, each: 10 }));
+      const found = await app.pool.query(
+        `select rows::int, cardinality(numbers) as ranges from list_cuts
+          where namespace_id = $1 and "column" = 'size_bytes' and counted`,
+        at,
+      );
+      return found.rows;
+    };
+    await add(200_001, 200_049);
+    expect(await cuts()).toEqual([]);
+    await add(200_050, 200_060);
+    expect(await cuts()).toEqual([{ rows: 60, ranges: 6 }]);
+    await add(200_061, 200_070);
+    expect(await cuts()).toEqual([{ rows: 60, ranges: 6 }]);
+    await add(200_071, 200_100);
+    expect(await cuts()).toEqual([{ rows: 100, ranges: 10 }]);
+  });
+});
 
 test('totals are exact after changes that are made at once, and those that are undone', async () => {
   const spaces = ['a', 'b'];
@@ -185,11 +249,23 @@ test('totals are exact after changes that are made at once, and those that are u
     }
     client.release();
   };
-  await Promise.all([work(), work(), work(), work(), work(), work()]);
+  const working = Promise.all([work(), work(), work(), work(), work(), work()]);
+  let isOver = false;
+  void working.finally(() => {
+    isOver = true;
+  });
+  // Lists are cut meanwhile, again and again.
+  while (!isOver) {
+    await app.pool.query('update list_cuts set counted = false where random() < 0.3');
+    await cutLists(app.app.services, { long: 10, each: 10 });
+  }
+  await working;
+  while (await cutLists(app.app.services, { long: 10, each: 10 }));
+  expect(await miscounted()).toEqual([]);
 
   const counted = await app.pool.query(`
     select list, namespace_id, value, started, completed, sum(n)::int as n from list_counts
-      group by 1, 2, 3, 4, 5 having sum(n) <> 0 order by 1, 2, 3, 4, 5`);
+      where list in ('jobs', 'repositories') group by 1, 2, 3, 4, 5 having sum(n) <> 0 order by 1, 2, 3, 4, 5`);
   const real = await app.pool.query(`
     select 'jobs' as list, namespace_id, status::text as value, started_at is not null as started,
         completed_at is not null as completed, count(*)::int as n from jobs group by 1, 2, 3, 4, 5
@@ -198,6 +274,31 @@ test('totals are exact after changes that are made at once, and those that are u
   expect(counted.rows).toEqual(real.rows);
   expect(real.rows.length).toBeGreaterThan(10);
   // They were added up now and then.
-  const { rows: kept } = await app.pool.query('select count(*)::int as n from list_counts');
+  const { rows: kept } = await app.pool.query(`
+    select count(*)::int as n from list_counts where list in ('jobs', 'repositories')`);
   expect(kept[0].n).toBeLessThan(1_500);
 }, 60_000);
+
+/** Ranges whose counts differ from those of the rows, in one snapshot. */
+async function miscounted(): Promise<unknown[]> {
+  const { rows: cuts } = await app.pool.query(
+    `select list, "column", case when times is not null then 'times' when texts is not null then 'texts' else 'numbers' end as kind
+      from list_cuts where counted group by 1, 2, 3`,
+  );
+  expect(cuts.length).toBe(8);
+  const parts = cuts.map(
+    ({ list, column, kind }) => `(
+      select g.namespace_id, g.list, g."column", r.${list === 'jobs' ? 'status' : 'visibility'}::text as value,
+        width_bucket(r.${column}, g.${kind}) as range, count(*) as n
+      from list_cuts g join ${list} r using (namespace_id)
+      where g.counted and g.list = '${list}' and g."column" = '${column}' and r.${column} is not null group by 1, 2, 3, 4, 5)`,
+  );
+  const { rows } = await app.pool.query(`
+    with real as (${parts.join(' union all ')}), kept as (
+      select c.namespace_id, g.list, g."column", c.value, c.range, sum(c.n) as n
+      from list_counts c join list_cuts g on g.namespace_id = c.namespace_id and c.list = g.list || '/' || g."column"
+      where g.counted group by 1, 2, 3, 4, 5 having sum(c.n) <> 0
+    ) select * from real full join kept using (namespace_id, list, "column", value, range)
+      where real.n is distinct from kept.n`);
+  return rows;
+}
