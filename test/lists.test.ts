@@ -4,7 +4,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { Prisma } from '../prisma/generated/client.ts';
 import { cutLists, readCut } from '../src/database/list-cuts.ts';
 import { fakeRunner } from './fakes/runner.ts';
-import { type Client, startApp, type TestApp } from './harness.ts';
+import { type Client, eventually, startApp, type TestApp } from './harness.ts';
 
 let app: TestApp;
 let member: Client;
@@ -191,6 +191,41 @@ describe('cut into ranges', () => {
     expect(await cuts()).toEqual([{ rows: 60, ranges: 6 }]);
     await add(200_071, 200_100);
     expect(await cuts()).toEqual([{ rows: 100, ranges: 10 }]);
+  });
+
+  test('what is changed while a list is being cut is counted, however long it stays undecided', async () => {
+    await app.user('undecided');
+    const { rows } = await app.pool.query(`select id from namespaces where name = 'undecided'`);
+    const id = rows[0].id as string;
+    const add = (from: number, to: number) =>
+      ADD_REPOSITORIES.replace('(1::int, $2)', `(${from}, ${to}::int)`).replace('$1', `'${id}'`);
+    await app.pool.query(add(220_001, 220_050));
+    const [first, second] = [await app.pool.connect(), await app.pool.connect()];
+    // The cut has begun, and waits for this, when the other one changes something.
+    await first.query('begin');
+    await first.query(
+      `insert into list_cuts (namespace_id, list, "column", each, rows) values ($1, 'repositories', 'created_at', 1, 1)`,
+      [id],
+    );
+    const cutting = cutLists(app.app.services, { long: 50, each: 10 });
+    await eventually(async () => {
+      const waiting = await app.pool.query(
+        `select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock' and query like '%into list_cuts%'`,
+      );
+      expect(waiting.rowCount).toBe(1);
+    });
+    await second.query('begin');
+    await second.query(add(220_051, 220_060));
+    await first.query('rollback');
+    const seen = async () =>
+      (await app.pool.query('select counted from list_cuts where namespace_id = $1', [id])).rows;
+    await eventually(async () => expect(await seen()).toEqual([{ counted: false }]));
+    await second.query('commit');
+    await cutting;
+    expect(await seen()).toEqual([{ counted: true }]);
+    for (const client of [first, second]) client.release();
+    while (await cutLists(app.app.services, { long: 50, each: 10 }));
+    expect(await miscounted()).toEqual([]);
   });
 });
 

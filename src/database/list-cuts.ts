@@ -115,27 +115,26 @@ async function findLong(pool: pg.Pool, long: number): Promise<Wanted[]> {
   return rows;
 }
 
-/** A transaction that began before the cut does not count in ranges: all of them have ended before what is there is counted. */
+/** How long transactions are waited for that have changed something without seeing the cut. */
 const OLDEST_MS = 60_000;
 
 async function cut(pool: pg.Pool, wanted: Wanted, each: number): Promise<void> {
   const { namespaceId, list, column } = wanted;
   const array = (COLUMNS[list] as Record<string, string>)[column];
-  const { rows } = await pool.query<{ xid: string }>(
+  await pool.query(
     `with sorted as (
        select ${column} as value, row_number() over (order by ${column}) as place
        from ${list} where namespace_id = $1 and ${column} is not null
-     ), made as (
-       insert into list_cuts (namespace_id, list, "column", ${array}, each, rows)
-       select $1, $2, $3,
-         coalesce(array_agg(distinct value order by value) filter (where place % $4 = 0), '{}'), $4, $5
-       from sorted
-       on conflict (namespace_id, list, "column") do update
-         set ${array} = excluded.${array}, each = excluded.each, rows = excluded.rows, counted = false
-     ) select pg_current_xact_id()::text as xid`,
+     )
+     insert into list_cuts (namespace_id, list, "column", ${array}, each, rows)
+     select $1, $2, $3,
+       coalesce(array_agg(distinct value order by value) filter (where place % $4 = 0), '{}'), $4, $5
+     from sorted
+     on conflict (namespace_id, list, "column") do update
+       set ${array} = excluded.${array}, each = excluded.each, rows = excluded.rows, counted = false`,
     [namespaceId, list, column, each, wanted.rows],
   );
-  await untilEnded(pool, rows[0]?.xid as string);
+  await untilAllSeeIt(pool);
   for (let tries = MOST_TRIES; ; tries--)
     try {
       return await countRanges(pool, wanted);
@@ -177,14 +176,19 @@ function isOvertaken(error: unknown): boolean {
   return (error as { code?: string }).code === '40001';
 }
 
-/** @throws Error when an older transaction lasts too long: the list is cut again another time */
-async function untilEnded(pool: pg.Pool, xid: string): Promise<void> {
+/**
+ * Whatever changes a row from now on sees the cut, since triggers look behind the change. What has changed one before may have
+ * looked too early, and what it did is not seen by others before its end.
+ * @throws Error when such a transaction lasts too long: the list is cut again another time
+ */
+async function untilAllSeeIt(pool: pg.Pool): Promise<void> {
+  const { rows } = await pool.query('select pg_snapshot_xmax(pg_current_snapshot())::text as xid');
   for (const deadline = Date.now() + OLDEST_MS; ; await delay(50)) {
-    const { rows } = await pool.query(
-      'select pg_snapshot_xmin(pg_current_snapshot()) > $1::xid8 as ended',
-      [xid],
+    const found = await pool.query(
+      'select pg_snapshot_xmin(pg_current_snapshot()) >= $1::xid8 as ended',
+      [rows[0].xid],
     );
-    if (rows[0].ended) return;
+    if (found.rows[0].ended) return;
     if (Date.now() > deadline) throw new Error('a transaction has lasted for more than a minute');
   }
 }
