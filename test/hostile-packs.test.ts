@@ -19,11 +19,11 @@ afterAll(async () => {
   await app[Symbol.asyncDispose]();
 });
 
-/** A repository with two commits of a file, and a clone of it. */
+/** A repository with two commits of a file, and a clone of it. No other has anything of it. */
 async function seeded(name: string): Promise<{ dir: string; id: string }> {
   const { id } = (await ada.post('/auth/v1/repository/ada', { name })).body;
   await workspace.git('.', 'clone', '-q', remote(ada, `ada/${name}`), name);
-  const lines = Array.from({ length: 500 }, (_, i) => `line ${i * 7919}\n`);
+  const lines = Array.from({ length: 500 }, (_, i) => `line ${i * 7919} of ${name}\n`);
   await workspace.commit(name, { 'a.txt': lines.join('') });
   await workspace.git(name, 'push', '-q', 'origin', 'HEAD:main');
   await workspace.commit(name, { 'a.txt': lines.toSpliced(7, 1).join(''), 'b.txt': name });

@@ -5,7 +5,7 @@
 import type { PrismaClient } from '../../prisma/generated/client.ts';
 import type { Keys } from '../crypto/keys.ts';
 import { open, seal } from '../crypto/seal.ts';
-import { fingerprintOf } from '../crypto/ssh-keys.ts';
+import { fingerprintOf, readWireKey } from '../crypto/ssh-keys.ts';
 import type { Logger } from '../log.ts';
 
 export type HostKey = {
@@ -39,33 +39,54 @@ export async function readHostKeys(db: PrismaClient, keys: Keys, log: Logger): P
     // Another server may be first; what it has made is then read.
     if (!row) await db.setting.createMany({ data: { name, value }, skipDuplicates: true });
     else {
-      log.warn('the host keys of SSH were sealed under another secret key: new ones are made');
+      log.warn('the host keys of SSH cannot be read with this secret key: new ones are made');
       await db.setting.updateMany({ where: { name, value: row.value }, data: { value } });
     }
   }
 }
 
-/** Null: they were sealed under another key. */
+/** Null: they were sealed under another key, or one of them lacks a byte, with which no server can have started. */
 function opened(key: Uint8Array, sealed: Uint8Array): Kept[] | null {
   try {
-    return JSON.parse(open(key, sealed, SETTING).toString());
+    const kept: Kept[] = JSON.parse(open(key, sealed, SETTING).toString());
+    return kept.every(isWhole) ? kept : null;
   } catch {
     return null;
   }
 }
 
 function toHostKey({ publicKey, privateKey }: Kept): HostKey {
+  const { type, bytes } = parse(publicKey);
+  return { type, publicKey, fingerprint: fingerprintOf(bytes), privateKey };
+}
+
+function parse(publicKey: string): { type: string; bytes: Buffer } {
   const [type = '', encoded = ''] = publicKey.split(' ');
-  const fingerprint = fingerprintOf(Buffer.from(encoded, 'base64'));
-  return { type, publicKey, fingerprint, privateKey };
+  return { type, bytes: Buffer.from(encoded, 'base64') };
+}
+
+/** Of 256 Ed25519 keys that ssh2 makes one lacks a byte in both halves, and is read by nobody (mscdex/ssh2#1390). */
+function isWhole({ publicKey }: Pick<Kept, 'publicKey'>): boolean {
+  try {
+    readWireKey(parse(publicKey).bytes);
+    return true;
+  } catch {
+    return false;
+  }
 }
 
 async function makeKeys(): Promise<Kept[]> {
   // Only for the first start: it takes 50 ms to load.
   const { utils } = (await import('ssh2')).default;
-  const pairs = [
-    utils.generateKeyPairSync('ed25519'),
-    utils.generateKeyPairSync('ecdsa', { bits: 256 }),
+  const makers = [
+    () => utils.generateKeyPairSync('ed25519'),
+    () => utils.generateKeyPairSync('ecdsa', { bits: 256 }),
   ];
-  return pairs.map((pair) => ({ publicKey: pair.public.trim(), privateKey: pair.private }));
+  return makers.map((make) => {
+    for (;;) {
+      const pair = make();
+      const kept = { publicKey: pair.public.trim(), privateKey: pair.private };
+      if (isWhole(kept)) return kept;
+    }
+  });
 }
