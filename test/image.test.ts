@@ -59,6 +59,22 @@ type Container = AsyncDisposable & {
   inspect(format: string): Promise<string>;
 };
 
+/** What a container is, runs and has said. */
+async function story(name: string): Promise<string> {
+  const ask = async (...args: string[]) => {
+    const { stdout, stderr } = await run('docker', args).catch((error) => error);
+    return `${args[0]}:\n${stdout}${stderr}`;
+  };
+  const state = '{{json .State}} {{json .NetworkSettings.Networks}}';
+  const parts = [
+    ask('inspect', '--format', state, name),
+    ask('top', name),
+    ask('logs', '--tail=50', name),
+    ask('ps', '--format', '{{.Names}} {{.Status}} {{.Ports}}'),
+  ];
+  return (await Promise.all(parts)).join('\n');
+}
+
 /** Starts a server on a port of its own, and removes it with its volume. */
 async function start(options: string[]): Promise<Container> {
   const name = `loam-test-${crypto.randomUUID().slice(0, 8)}`;
@@ -78,7 +94,10 @@ async function start(options: string[]): Promise<Container> {
     async admin() {
       const address = await docker('port', name, '3000/tcp');
       const client = new Client(`http://${address}`, `Bearer ${TOKEN}`);
-      await eventually(async () => expect((await client.get('/readyz')).status).toBe(200), 60_000);
+      const isReady = async () => expect((await client.get('/readyz')).status).toBe(200);
+      await eventually(isReady, 60_000).catch(async (cause) => {
+        throw new Error(`not ready at ${address}: ${await story(name)}`, { cause });
+      });
       return client;
     },
     inspect: (format) => docker('inspect', '--format', `{{${format}}}`, name),
