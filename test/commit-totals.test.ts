@@ -19,9 +19,11 @@ let ada: Client;
 let dir: string;
 /** What `rev-list --count` was asked for. */
 const counted: string[] = [];
+const started: string[] = [];
 const note = (message: unknown) => {
   const { args } = message as StartedGit;
   if (args[0] === 'rev-list' && args[1] === '--count') counted.push(args.at(-1) as string);
+  started.push(args.join(' '));
 };
 
 beforeAll(async () => {
@@ -71,9 +73,15 @@ test('a push is counted after it, and each later one by what it changes', async 
   expect(await push('main')).toEqual([first]);
   const second = await workspace.commit('long', { a: '1' });
   expect(await push('main')).toEqual([`${first}...${second}`]);
-  counted.length = 0;
+  // Its first page is found, and a process answers from it.
+  const { objects } = app.app.services.git;
+  await eventually(() => {
+    expect(started).toContain(`rev-list --skip=0 --max-count=100 ${second}`);
+    expect(objects.hasIdle(dir)).toBe(true);
+  });
+  started.length = 0;
   expect(await totalOf('main')).toBe(LONG + 1);
-  expect(counted).toEqual([]);
+  expect(started).toEqual([]);
 });
 
 test('totals are exact after force pushes, merges and pushes at the same time', async () => {
@@ -113,6 +121,7 @@ test('a short history is not counted before somebody reads it', async () => {
   await workspace.commit('short', { a: '1' });
   counted.length = 0;
   await workspace.git('short', 'push', '-q', 'origin', 'HEAD:main');
-  await app.app.services.git.history.prepare(dir.replace(/[^/]+$/, 'none'), []);
+  const { history, objects } = app.app.services.git;
+  await history.prepare(objects, dir.replace(/[^/]+$/, 'none'), []);
   expect(counted).toEqual([]);
 });

@@ -12,6 +12,8 @@ import { CommitTotals, mayBeLong } from './totals.ts';
 
 /** The most that a page has. */
 const FIRST = 100;
+/** What a page has where nothing else is asked for. */
+const PAGE = 20;
 /** Of one push. */
 const MAX_TIPS = 10;
 
@@ -28,12 +30,16 @@ export class HistoryCache {
     this.totals = new CommitTotals(turns);
   }
 
-  /** Finds out what the first page of each tip needs that a push has moved, so that no reader waits for it. */
-  async prepare(dir: string, tips: readonly string[]): Promise<void> {
+  /**
+   * Finds out what the first page of each tip needs that a push has moved, and reads it, so that nobody who looks at the
+   * push waits for that, nor for the start of a process: the pool keeps this one for half a minute.
+   */
+  async prepare(pool: CatFilePool, dir: string, tips: readonly string[]): Promise<void> {
     if (!(await mayBeLong(dir))) return;
     for (const tip of tips.slice(0, MAX_TIPS)) {
       await this.totals.of(dir, tip);
-      await idsFrom(this, dir, tip, { skip: 0, take: FIRST });
+      const ids = await idsFrom(this, dir, tip, { skip: 0, take: FIRST });
+      await readCommits(pool, dir, ids.slice(0, PAGE));
     }
   }
 }

@@ -97,7 +97,7 @@ export async function pushRules(
         ({ ref, after }) => ref.startsWith(PREFIX.branch) && after !== NONE,
       );
       const tips = moved.map(({ after }) => after);
-      git.tasks.background(() => git.history.prepare(dir, tips));
+      git.tasks.background(() => git.history.prepare(git.objects, dir, tips));
     },
   };
 }
