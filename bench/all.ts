@@ -14,6 +14,14 @@ import { type Ran, reportOf } from './report.ts';
 /** How far a ratio may be from the recorded one. */
 const OUT_OF_PROPORTION = 3;
 const ROOT = join(import.meta.dirname, '..');
+/** What a benchmark is asked for, one after the other, where that is not everything that README.md has of it. */
+const ASKED: Record<string, readonly string[]> = {
+  'bench:clone': ['', 'backend'],
+  'bench:job-start': ['', '20 none'],
+  'bench:large': ['object', 'lfs', 'many', 'refs'],
+  'bench:log-followers': ['1000 10 15', '1000 100 15'],
+  'bench:logs': ['', '200000'],
+};
 
 const [, , asked = ''] = process.argv;
 if (asked === 'quick') await runQuick();
@@ -21,19 +29,17 @@ else await runAll(asked);
 
 async function runAll(part: string): Promise<void> {
   const { scripts } = JSON.parse(await readFile(join(ROOT, 'package.json'), 'utf8'));
-  const names = Object.keys(scripts).filter(
-    (name) => name.startsWith('bench:') && name.includes(part),
-  );
+  const runs = Object.keys(scripts)
+    .filter((name) => name.startsWith('bench:') && name.includes(part))
+    .flatMap((script) => (ASKED[script] ?? ['']).map((args) => ({ script, args })));
   const ran: Ran[] = [];
   const page = join(import.meta.dirname, 'report.html');
-  for (const name of names) {
+  for (const { script, args } of runs) {
+    const name = args ? `${script} -- ${args}` : script;
     console.log(`\n${name}`);
     const begun = performance.now();
-    const { output, code } = await run(
-      String(scripts[name])
-        .replace(/^node /, '')
-        .split(' '),
-    );
+    const command = `${scripts[script]} ${args}`.replace(/^node /, '').trim();
+    const { output, code } = await run(command.split(' '));
     ran.push({ name, output, code, seconds: (performance.now() - begun) / 1_000 });
     // After each, so that one that never ends takes nothing of the others with it.
     const machine = `${cpus().length} × ${cpus()[0]?.model}, Node ${process.version}`;
