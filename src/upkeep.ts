@@ -3,6 +3,7 @@ import { removeOldEntries } from './audit/retention.ts';
 import { removeOldSessions } from './auth/sign-in/sessions.ts';
 import { removeGoneServers } from './cluster/members.ts';
 import { cutLists } from './database/list-cuts.ts';
+import type { Chore } from './database/upkeep.ts';
 import { removeOldDevices } from './devices/devices.ts';
 import { removeOldEvents } from './events/retention.ts';
 import { removeOldAnswers } from './http/kept-answers.ts';
@@ -15,7 +16,7 @@ import type { Services } from './services.ts';
 import { removeDeletedWebhooks, removeOldDeliveries } from './webhooks/retention.ts';
 
 /** What is said in the log → what does a bounded part of it, and says whether there is more (`database/upkeep.ts`). */
-export function upkeepOf(services: Services): Record<string, () => Promise<boolean>> {
+export function upkeepOf(services: Services): Record<string, Chore> {
   const { config, storage } = services;
   return {
     'removing old events': () => removeOldEvents(services, config.eventDays),
@@ -23,7 +24,7 @@ export function upkeepOf(services: Services): Record<string, () => Promise<boole
     'removing old answers to requests': () => removeOldAnswers(services),
     'removing sessions that are over': () => removeOldSessions(services),
     'removing programs that have asked to sign in': () => removeOldDevices(services),
-    'cutting long lists into ranges': () => cutLists(services),
+    'cutting long lists into ranges': (signal) => cutLists(services, signal),
     'removing workers that are gone': () => removeGoneWorkers(services),
     'removing servers that are gone': () => removeGoneServers(services),
     'removing what nobody builds or removes any more': () => removeAbandoned(services),

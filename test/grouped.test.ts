@@ -57,6 +57,17 @@ describe('transactions that are asked for together', () => {
     expect(await Promise.all(all)).toHaveLength(8);
   });
 
+  test('what is too much for one group is another, and does not wait for the first', async () => {
+    const { ask, parts, next } = held(2);
+    const all = ['a', 'b', 'c', 'd', 'e'].map(ask);
+    await next();
+    await next();
+    await next();
+    expect(parts.map(({ asked }) => asked)).toEqual([['a', 'b'], ['c', 'd'], ['e']]);
+    for (const { end } of parts) end.resolve();
+    expect(await Promise.all(all)).toHaveLength(5);
+  });
+
   test('of a group that fails each is carried out by itself, and only what fails then has failed', async () => {
     const ask = grouped<string, string>(
       {
@@ -91,6 +102,19 @@ describe('transactions that are asked for together', () => {
     expect(await Promise.all(['a', 'b', 'c'].map(ask))).toEqual(['a', 'b', 'c']);
     lock.resolve();
     expect((await locked).at(-1)).toBe('locked 19 alone');
+  });
+
+  test('what PostgreSQL has undone for another is carried out again, by itself', async () => {
+    const ask = grouped<string, string>(
+      {
+        async together() {
+          throw Object.assign(new Error('deadlock detected'), { code: '40P01' });
+        },
+        alone: async (one) => one,
+      },
+      10,
+    );
+    expect(await Promise.all([ask('a'), ask('b')])).toEqual(['a', 'b']);
   });
 
   test('nothing is carried out again while the database is away, because it may have been done', async () => {

@@ -142,7 +142,7 @@ async function sliced({ table, sort, order, filter, value }: Asked) {
 
 describe('cut into ranges', () => {
   beforeAll(async () => {
-    while (await cutLists(app.app.services, { long: 1_000, each: 90 }));
+    while (await cutLists(app.app.services, undefined, { long: 1_000, each: 90 }));
     const { rows } = await app.pool.query('select list, counted from list_cuts');
     expect(rows.filter(({ counted }) => counted)).toHaveLength(8);
   });
@@ -168,64 +168,113 @@ describe('cut into ranges', () => {
     }
   });
 
-  test('they are cut again when they have grown', async () => {
-    await app.user('grown');
-    const { rows } = await app.pool.query(`select id from namespaces where name = 'grown'`);
-    const at = [rows[0].id];
-    const add = (from: number, to: number) =>
-      app.pool.query(ADD_REPOSITORIES.replace('(1::int, $2)', `(${from}, $2)`), [...at, to]);
-    const cuts = async () => {
-      while (await cutLists(app.app.services, { long: 50, each: 10 }));
+  const SMALL = { long: 50, each: 10 };
+  const cutAll = async () => {
+    while (await cutLists(app.app.services, undefined, SMALL));
+  };
+  /** A namespace of its own, and what adds repositories to it. */
+  async function spaceOf(name: string) {
+    await app.user(name);
+    const { rows } = await app.pool.query('select id from namespaces where name = $1', [name]);
+    const id = rows[0].id as string;
+    // The larger, the later.
+    const adding = (from: number, to: number) =>
+      ADD_REPOSITORIES.replace('(1::int, $2)', `(${from}, ${to}::int)`)
+        .replace('n * 7919 % 300', 'n')
+        .replace('$1', `'${id}'`);
+    const ranges = async (column: 'size_bytes' | 'updated_at') => {
       const found = await app.pool.query(
-        `select rows::int, cardinality(numbers) as ranges from list_cuts
-          where namespace_id = $1 and "column" = 'size_bytes' and counted`,
-        at,
+        `select counted, coalesce(cardinality(numbers), cardinality(times)) as ranges from list_cuts
+          where namespace_id = $1 and "column" = $2`,
+        [id, column],
       );
-      return found.rows;
+      return found.rows[0];
     };
-    await add(200_001, 200_049);
-    expect(await cuts()).toEqual([]);
-    await add(200_050, 200_060);
-    expect(await cuts()).toEqual([{ rows: 60, ranges: 6 }]);
-    await add(200_061, 200_070);
-    expect(await cuts()).toEqual([{ rows: 60, ranges: 6 }]);
-    await add(200_071, 200_100);
-    expect(await cuts()).toEqual([{ rows: 100, ranges: 10 }]);
+    return { id, adding, ranges };
+  }
+
+  test('they are cut again when one range has grown long, also of a list that has not', async () => {
+    const { id, adding, ranges } = await spaceOf('grown');
+    await app.pool.query(adding(200_001, 200_049));
+    await cutAll();
+    expect(await ranges('size_bytes')).toBeUndefined();
+    await app.pool.query(adding(200_050, 200_060));
+    await cutAll();
+    expect(await ranges('size_bytes')).toEqual({ counted: true, ranges: 6 });
+    await app.pool.query(adding(200_061, 200_090));
+    await cutAll();
+    expect(await ranges('size_bytes')).toEqual({ counted: true, ranges: 6 });
+    await app.pool.query(adding(200_091, 200_120));
+    await cutAll();
+    expect(await ranges('size_bytes')).toEqual({ counted: true, ranges: 12 });
+
+    // What is pushed to comes last: two thirds are in the range above all others.
+    const moved = `update repositories set updated_at = now() + id_of.n * interval '1 ms'
+      from (select id, row_number() over (order by id) as n from repositories where namespace_id = $1) as id_of
+      where id_of.id = repositories.id and id_of.n <= 80`;
+    await app.pool.query(moved, [id]);
+    const spread = async () => {
+      const { rows } = await app.pool.query(
+        `select max(n)::int as most from (
+           select sum(n) as n from list_counts where namespace_id = $1 and list = 'repositories/updated_at' group by range) r`,
+        [id],
+      );
+      return rows[0].most as number;
+    };
+    expect(await spread()).toBeGreaterThan(79);
+    await cutAll();
+    expect(await spread()).toBeLessThanOrEqual(10);
+    expect(await miscounted()).toEqual([]);
   });
 
   test('what is changed while a list is being cut is counted, however long it stays undecided', async () => {
-    await app.user('undecided');
-    const { rows } = await app.pool.query(`select id from namespaces where name = 'undecided'`);
-    const id = rows[0].id as string;
-    const add = (from: number, to: number) =>
-      ADD_REPOSITORIES.replace('(1::int, $2)', `(${from}, ${to}::int)`).replace('$1', `'${id}'`);
-    await app.pool.query(add(220_001, 220_050));
-    const [first, second] = [await app.pool.connect(), await app.pool.connect()];
-    // The cut has begun, and waits for this, when the other one changes something.
-    await first.query('begin');
-    await first.query(
-      `insert into list_cuts (namespace_id, list, "column", each, rows) values ($1, 'repositories', 'created_at', 1, 1)`,
-      [id],
-    );
-    const cutting = cutLists(app.app.services, { long: 50, each: 10 });
+    const { id, adding, ranges } = await spaceOf('undecided');
+    await app.pool.query(adding(220_001, 220_050));
+    const [gate, writer] = [await app.pool.connect(), await app.pool.connect()];
+    // The cut is made, and not committed yet, when something is changed that cannot see it.
+    await app.pool.query(`
+      create function hold_cut() returns trigger language plpgsql as
+        $$ begin perform pg_advisory_xact_lock(220); return null; end $$;
+      create trigger hold_cut after insert on list_cuts for each row execute function hold_cut()`);
+    await gate.query('select pg_advisory_lock(220)');
+    const cutting = cutLists(app.app.services, undefined, SMALL);
     await eventually(async () => {
       const waiting = await app.pool.query(
-        `select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock' and query like '%into list_cuts%'`,
+        `select from pg_stat_activity where datname = current_database() and wait_event = 'advisory'`,
       );
       expect(waiting.rowCount).toBe(1);
     });
-    await second.query('begin');
-    await second.query(add(220_051, 220_060));
-    await first.query('rollback');
-    const seen = async () =>
-      (await app.pool.query('select counted from list_cuts where namespace_id = $1', [id])).rows;
-    await eventually(async () => expect(await seen()).toEqual([{ counted: false }]));
-    await second.query('commit');
+    await writer.query('begin');
+    await writer.query(adding(220_051, 220_060));
+    await gate.query('select pg_advisory_unlock(220)');
+    const cuts = async () => {
+      const at = 'select counted from list_cuts where namespace_id = $1';
+      return (await app.pool.query(at, [id])).rows;
+    };
+    await eventually(async () => expect(await cuts()).toEqual([{ counted: false }]));
+    await writer.query('commit');
     await cutting;
-    expect(await seen()).toEqual([{ counted: true }]);
-    for (const client of [first, second]) client.release();
-    while (await cutLists(app.app.services, { long: 50, each: 10 }));
+    expect(await cuts()).toEqual([{ counted: true }]);
+    await app.pool.query('drop trigger hold_cut on list_cuts');
+    await cutAll();
     expect(await miscounted()).toEqual([]);
+
+    // What is written to for long keeps its ranges, and is cut another time.
+    await app.pool.query(adding(220_061, 220_130));
+    const before = await ranges('size_bytes');
+    await writer.query('begin');
+    await writer.query(adding(220_131, 220_132));
+    await expect(cutLists(app.app.services, undefined, SMALL)).rejects.toThrow(/for too long/);
+    expect(await ranges('size_bytes')).toEqual(before);
+    const stopping = new AbortController();
+    const stopped = cutLists(app.app.services, stopping.signal, SMALL);
+    stopping.abort();
+    await expect(stopped).rejects.toThrow(/aborted/);
+    await writer.query('rollback');
+    await cutAll();
+    expect((await ranges('size_bytes')).ranges).toBe(13);
+    expect(await miscounted()).toEqual([]);
+    for (const client of [gate, writer]) client.release();
   });
 });
 
@@ -292,10 +341,10 @@ test('totals are exact after changes that are made at once, and those that are u
   // Lists are cut meanwhile, again and again.
   while (!isOver) {
     await app.pool.query('update list_cuts set counted = false where random() < 0.3');
-    await cutLists(app.app.services, { long: 10, each: 10 });
+    await cutLists(app.app.services, undefined, { long: 10, each: 10 });
   }
   await working;
-  while (await cutLists(app.app.services, { long: 10, each: 10 }));
+  while (await cutLists(app.app.services, undefined, { long: 10, each: 10 }));
   expect(await miscounted()).toEqual([]);
 
   const counted = await app.pool.query(`

@@ -382,3 +382,42 @@ test('moves that are made at once share a transaction; none waits for another jo
   expect(rows.map(({ id }) => id)).toEqual([free, locked, unmoved, other].sort());
   expect((await pool.query(MISCOUNTED)).rows).toEqual([]);
 });
+
+test('moves wait for a namespace that is locked without holding up those of others, or what its holder needs next', async () => {
+  await using made = await withWorkers();
+  const { pool, namespaces, services } = made;
+  const [locked, other] = namespaces as [string, string];
+  const [quiet, loud, elsewhere] = (await Promise.all(
+    [
+      { namespace_id: locked },
+      // What it has printed counts for its namespace when it has ended.
+      { namespace_id: locked, log_bytes: 1_000_000 },
+      { namespace_id: other, log_bytes: 1_000_000 },
+    ].map((job) => insertJob(pool, { command: 'exit 0', ...job })),
+  )) as [string, string, string];
+  const ran = { from: new Date(), seconds: 1 };
+  const fail = (id: string) =>
+    commitMove(services.pool, id, () => ({ to: 'failed', phase: '', ran }));
+
+  await pool.query('begin');
+  // As what counts its storage does.
+  await pool.query('select from namespaces where id = $1 for no key update', [locked]);
+  const moves = [quiet, loud, elsewhere].map(fail);
+  const [first, , third] = moves;
+  expect((await third)?.id).toBe(elsewhere);
+  expect((await first)?.id).toBe(quiet);
+  const waiting = `select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`;
+  await eventually(async () => expect((await services.pool.query(waiting)).rowCount).toBe(1));
+  // As whoever cancels another job does, who would fail here, or the move would.
+  await pool.query(`set local lock_timeout = '500ms'`);
+  await pool.query('update usage_days set seconds = seconds where namespace_id = $1', [locked]);
+  await pool.query('commit');
+  expect((await Promise.all(moves)).map((job) => job?.id)).toEqual([quiet, loud, elsewhere]);
+  const { rows } = await pool.query(
+    'select namespace_id, seconds::int, jobs from usage_days order by jobs desc',
+  );
+  expect(rows).toEqual([
+    { namespace_id: locked, seconds: 2, jobs: 2 },
+    { namespace_id: other, seconds: 1, jobs: 1 },
+  ]);
+});

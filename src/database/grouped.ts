@@ -1,11 +1,11 @@
 /**
  * Transactions that are asked for at the same moment, carried out as one: the database is woken twice for all of them, and
- * waits for the disk once. What would have to wait for another transaction is carried out by itself, and holds nobody up.
+ * waits for the disk once. What would have to wait for another transaction is carried out by itself, and soon holds nobody up.
  */
 import { setImmediate as nextTurn } from 'node:timers/promises';
-import { isDatabaseAway } from './outage.ts';
+import { isDatabaseAway, isLostRace } from './outage.ts';
 
-/** Groups that are carried out at the same time. While so many are, what is asked for waits, and is the next group. */
+/** Groups that are carried out at the same time. While so many are, what is asked for waits, and is of the next group. */
 const MOST_GROUPS = 4;
 
 /** The answer for what a group has left out, because it would have had to wait. */
@@ -36,8 +36,16 @@ export function grouped<T, R>({ together, alone }: Ways<T, R>, most: number) {
     // What comes in the same turn of the event loop belongs together.
     await nextTurn();
     isBeginning = false;
-    while (waiting.length > 0) await answer(waiting.splice(0, most));
+    while (waiting.length > 0) {
+      const group = waiting.splice(0, most);
+      beginAnother();
+      await answer(group);
+    }
     groups--;
+  }
+
+  function beginAnother(): void {
+    if (waiting.length > 0 && groups < MOST_GROUPS && !isBeginning) void begin();
   }
 
   async function answer(group: readonly Waiting<T, R>[]): Promise<void> {
@@ -50,7 +58,7 @@ export function grouped<T, R>({ together, alone }: Ways<T, R>, most: number) {
       }
     } catch (error) {
       for (const one of group)
-        if (isDatabaseAway(error)) one.reject(error);
+        if (isDatabaseAway(error) && !isLostRace(error)) one.reject(error);
         else answerAlone(one);
     }
   }
@@ -63,7 +71,7 @@ export function grouped<T, R>({ together, alone }: Ways<T, R>, most: number) {
   return (asked: T): Promise<R> => {
     const one = { asked, ...Promise.withResolvers<R>() };
     waiting.push(one);
-    if (groups < MOST_GROUPS && !isBeginning) void begin();
+    beginAnother();
     return one.promise;
   };
 }

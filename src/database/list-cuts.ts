@@ -12,11 +12,13 @@ import { Prisma } from '../../prisma/generated/client.ts';
 import { onConnection } from './client.ts';
 import { columnOf } from './keyset.ts';
 import type { Counted } from './list-counts.ts';
+import { isLostRace } from './outage.ts';
 
-/** Rows from which a list is cut, and how many there are in a range. */
+/**
+ * Rows from which a list is cut, and how many there are in a range then. It is cut again where a range has come to hold as many
+ * as a list may: what is new is in the last range of most orders, as is what has just changed.
+ */
 const SIZES = { long: 100_000, each: 20_000 };
-/** Cut again when it has grown by so much: what is new is in the last range of most orders. */
-const GROWTH = 1.25;
 
 /** The columns by which lists are sorted → the array of a cut that has their type. */
 const COLUMNS = {
@@ -31,6 +33,11 @@ const COLUMNS = {
 const FILTERS = { jobs: 'status', repositories: 'visibility' } as const;
 
 type List = keyof typeof COLUMNS;
+
+/** The array of a cut that holds its values; undefined where the list is not sorted by that. */
+function arrayOf(list: List, column: string): string | undefined {
+  return (COLUMNS[list] as Record<string, string>)[column];
+}
 
 /** The range that a row is in, by its place in ascending order. `before`: the rows below the range. */
 export type Range = { before: number; from: Prisma.Sql | null };
@@ -51,7 +58,7 @@ export async function readCut(
 ): Promise<Cut | null> {
   const { sql, raw } = Prisma;
   const column = columnOf(field);
-  const array = (COLUMNS[list] as Record<string, string>)[column];
+  const array = arrayOf(list, column);
   if (!array) return null;
   const { text, values } = sql`
     select c.range, sum(c.n)::float8 as n from list_cuts g
@@ -77,69 +84,77 @@ export async function readCut(
   };
 }
 
-/** `rows`: of the list, also those without a value in the column. */
-type Wanted = { namespaceId: string; list: List; column: string; rows: string };
+type Wanted = { namespaceId: string; list: List; column: string };
 
 /**
- * Cuts one list that has grown long, in one of its orders.
+ * Cuts one list that has grown long, in one of its orders. Two servers would count the same list twice: one of them does it.
  * @returns whether there is another
+ * @throws Error where something is being written to the list for so long that it is cut another time
  */
-export async function cutLists({ pool }: { pool: pg.Pool }, sizes = SIZES): Promise<boolean> {
-  // Two servers that cut the same list would count it twice.
+export async function cutLists(
+  { pool }: { pool: pg.Pool },
+  signal?: AbortSignal,
+  sizes = SIZES,
+): Promise<boolean> {
   return onConnection(pool, async (lock) => {
     await lock.query('begin');
     const { rows } = await lock.query(`select pg_try_advisory_xact_lock(465825750387) as free`);
     const [wanted, ...others] = rows[0].free ? await findLong(pool, sizes.long) : [];
-    if (wanted) await cut(pool, wanted, sizes.each);
+    if (wanted) await cut(pool, wanted, sizes.each, signal);
     await lock.query('commit');
     return others.length > 0;
   });
 }
 
+/** In any order, so that one that cannot be cut now does not keep the others from it. */
 async function findLong(pool: pg.Pool, long: number): Promise<Wanted[]> {
   const orders = Object.entries(COLUMNS).flatMap(([list, columns]) =>
     Object.keys(columns).map((column) => ({ list, column })),
   );
   const { rows } = await pool.query<Wanted>(
     `with long as (
-       select namespace_id, list, sum(n) as rows from list_counts where list in ('jobs', 'repositories')
+       select namespace_id, list from list_counts where list in ('jobs', 'repositories')
        group by 1, 2 having sum(n) >= $1
+     ), ranges as (
+       select namespace_id, list, sum(n) as n from list_counts where list like '%/%' group by 1, 2, range
+     ), fullest as (
+       select namespace_id, list, max(n) as n from ranges group by 1, 2
      )
-     select l.namespace_id as "namespaceId", l.list, o."column", l.rows from long l
+     select l.namespace_id as "namespaceId", l.list, o."column" from long l
        join jsonb_to_recordset($2) as o (list text, "column" text) using (list)
        left join list_cuts g using (namespace_id, list, "column")
-     where not coalesce(g.counted, false) or l.rows > g.rows * $3::float8
-     order by 1, 2, 3`,
-    [long, JSON.stringify(orders), GROWTH],
+       left join fullest f on f.namespace_id = l.namespace_id and f.list = l.list || '/' || o."column"
+     where not coalesce(g.counted, false) or f.n >= greatest($1, 2 * g.fullest)
+     order by random()`,
+    [long, JSON.stringify(orders)],
   );
   return rows;
 }
 
-/** How long transactions are waited for that have changed something without seeing the cut. */
-const OLDEST_MS = 60_000;
-
-async function cut(pool: pg.Pool, wanted: Wanted, each: number): Promise<void> {
+async function cut(pool: pg.Pool, wanted: Wanted, each: number, signal?: AbortSignal) {
   const { namespaceId, list, column } = wanted;
-  const array = (COLUMNS[list] as Record<string, string>)[column];
+  const array = arrayOf(list, column);
+  // What would be waited for below is better waited for while the ranges that are there are in use.
+  await untilWritten(pool, list, signal);
   await pool.query(
     `with sorted as (
        select ${column} as value, row_number() over (order by ${column}) as place
        from ${list} where namespace_id = $1 and ${column} is not null
      )
-     insert into list_cuts (namespace_id, list, "column", ${array}, each, rows)
+     insert into list_cuts (namespace_id, list, "column", ${array})
      select $1, $2, $3,
-       coalesce(array_agg(distinct value order by value) filter (where place % $4 = 0), '{}'), $4, $5
+       coalesce(array_agg(distinct value order by value) filter (where place % $4 = 0), '{}')
      from sorted
-     on conflict (namespace_id, list, "column") do update
-       set ${array} = excluded.${array}, each = excluded.each, rows = excluded.rows, counted = false`,
-    [namespaceId, list, column, each, wanted.rows],
+     on conflict (namespace_id, list, "column") do update set ${array} = excluded.${array}, counted = false`,
+    [namespaceId, list, column, each],
   );
-  await untilAllSeeIt(pool);
+  await untilWritten(pool, list, signal);
   for (let tries = MOST_TRIES; ; tries--)
     try {
       return await countRanges(pool, wanted);
     } catch (error) {
-      if (tries === 1 || !isOvertaken(error)) throw error;
+      // Rows were added up meanwhile that this snapshot has as they were.
+      if (tries === 1 || !isLostRace(error)) throw error;
     }
 }
 
@@ -147,7 +162,7 @@ const MOST_TRIES = 5;
 
 /** What has been counted since the cut is counted again, with all that was there before. */
 async function countRanges(pool: pg.Pool, { namespaceId, list, column }: Wanted): Promise<void> {
-  const array = (COLUMNS[list] as Record<string, string>)[column];
+  const array = arrayOf(list, column);
   const name = `${list}/${column}`;
   await onConnection(pool, async (client) => {
     // One snapshot: what is not seen here adds rows of its own.
@@ -164,31 +179,36 @@ async function countRanges(pool: pg.Pool, { namespaceId, list, column }: Wanted)
       [namespaceId, name, list, column],
     );
     await client.query(
-      `update list_cuts set counted = true where namespace_id = $1 and list = $2 and "column" = $3`,
-      [namespaceId, list, column],
+      `update list_cuts set counted = true, fullest = coalesce((
+         select sum(n) as n from list_counts where namespace_id = $1 and list = $4 group by range order by n desc limit 1
+       ), 0) where namespace_id = $1 and list = $2 and "column" = $3`,
+      [namespaceId, list, column, name],
     );
     await client.query('commit');
   });
 }
 
-/** Rows were added up meanwhile that this snapshot has as they were. */
-function isOvertaken(error: unknown): boolean {
-  return (error as { code?: string }).code === '40001';
-}
+/** A change of a job or a repository takes milliseconds. */
+const WRITING_MS = 2_000;
+
+/** Transactions that have written to the table, or are about to; those that begin to later are not among them. */
+const WRITERS = `
+  select distinct virtualtransaction as writer from pg_locks
+  where relation = $1::regclass and granted and mode not in ('AccessShareLock', 'RowShareLock')
+    and database = (select oid from pg_database where datname = current_database())`;
 
 /**
- * Whatever changes a row from now on sees the cut, since triggers look behind the change. What has changed one before may have
- * looked too early, and what it did is not seen by others before its end.
- * @throws Error when such a transaction lasts too long: the list is cut again another time
+ * Waits for the ends of all that is being written to a list. What begins to write afterwards sees a cut that was committed
+ * before, since triggers look behind the change; what has written earlier may have looked too early, and nobody sees what
+ * it did until its end. An index that is made beside changes waits for the same.
  */
-async function untilAllSeeIt(pool: pg.Pool): Promise<void> {
-  const { rows } = await pool.query('select pg_snapshot_xmax(pg_current_snapshot())::text as xid');
-  for (const deadline = Date.now() + OLDEST_MS; ; await delay(50)) {
-    const found = await pool.query(
-      'select pg_snapshot_xmin(pg_current_snapshot()) >= $1::xid8 as ended',
-      [rows[0].xid],
-    );
-    if (found.rows[0].ended) return;
-    if (Date.now() > deadline) throw new Error('a transaction has lasted for more than a minute');
+async function untilWritten(pool: pg.Pool, list: List, signal?: AbortSignal): Promise<void> {
+  const { rows } = await pool.query<{ writer: string }>(WRITERS, [list]);
+  const writers = rows.map(({ writer }) => writer);
+  for (const deadline = Date.now() + WRITING_MS; writers.length > 0; ) {
+    const left = await pool.query(`${WRITERS} and virtualtransaction = any ($2)`, [list, writers]);
+    if (left.rowCount === 0) return;
+    if (Date.now() > deadline) throw new Error(`${list} are being written to for too long`);
+    await delay(20, undefined, { signal });
   }
 }

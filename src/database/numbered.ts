@@ -195,7 +195,7 @@ function partsOf(
     const limit = Math.min(skip + take, end) - from;
     if (limit <= 0) return [];
     const [before, after] = [from - begin, end - from - limit];
-    // The counts of ranges are kept with the total; were they not, a page is still the right one.
+    // They are counted by the same changes, in one snapshot. Should they disagree, the page is still found, by walking.
     const lowest = order === 'asc' ? before : after;
     const range = hasValue && cut?.rows === present ? cut.rangeOf(lowest) : null;
     const isNear = !range || Math.min(before, after) < lowest - range.before;

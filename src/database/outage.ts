@@ -37,6 +37,11 @@ export function isDatabaseAway(error: unknown, depth = 0): boolean {
   return inner.some((one) => isDatabaseAway(one, depth + 1));
 }
 
+/** Whether PostgreSQL has undone the transaction for another's sake, so that it is known not to be done. */
+export function isLostRace(error: unknown): boolean {
+  return /^(?:40001|40P01)$/.test(String((error as { code?: unknown } | null)?.code));
+}
+
 type Wrapped = {
   code?: unknown;
   originalCode?: unknown;

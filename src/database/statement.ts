@@ -63,15 +63,16 @@ export async function inOneGo<T>(
   return asked;
 }
 
-/** Begins a transaction in the round trip of its first statement. */
+/** Begins a transaction in the round trip of its first statement. `begin`: with what is set for it. */
 export async function beginWith<R extends object>(
   client: pg.PoolClient,
   text: string,
   values: readonly unknown[],
+  begin = 'begin',
 ): Promise<R[]> {
   const stream = streamOf(client);
   stream.cork();
-  const answers = Promise.all([client.query('begin'), runStatement<R>(client, text, values)]);
+  const answers = Promise.all([client.query(begin), runStatement<R>(client, text, values)]);
   stream.uncork();
   const [, rows] = await answers;
   return rows;

@@ -23,7 +23,9 @@
  *
  * `moveJob` is the one place where a status changes. The row is locked before anything else is written, so
  * the transactions of one job follow each other, and so do their numbers: journal entries become visible in
- * the order of `seq`, events in the order of (xid, seq), which takes its xid after the lock.
+ * the order of `seq`, events in the order of (xid, seq), which takes its xid after the lock. Where several jobs
+ * share a transaction, the first lock gives the xid to all: who moves another of them before its own lock, a moment later, is
+ * first with a later xid. That is only who cancels it, or says that it is lost, and then its worker has nothing to move.
  */
 import type pg from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';
@@ -44,7 +46,7 @@ import { newId } from '../ids.ts';
 import { PAGE_COLUMNS } from './logs/columns.ts';
 import { statusPage } from './logs/pages.ts';
 import { type JobEventData, type PayloadRow, payloadColumns, payloadOf } from './payload.ts';
-import { addUsage, type Ran } from './usage.ts';
+import { addUsage, type Ran, type Used } from './usage.ts';
 
 const MOVES: Record<JobStatus, readonly JobStatus[]> = {
   queued: ['running', 'queued', 'failed', 'cancelled'],
@@ -80,7 +82,7 @@ const LOCK = `
     .join(', ')}, n.name as namespace
   from jobs j join namespaces n on n.id = j.namespace_id
   where j.id = any ($1::text[]) order by j.id for update of j`;
-const LOCK_FREE = `${LOCK} skip locked`;
+const LOCK_UNLOCKED = `${LOCK} skip locked`;
 
 /** What a move may change, and the type of its column. */
 const TYPES = {
@@ -129,7 +131,10 @@ export async function moveJob(
   id: string,
   decide: Decide,
 ): Promise<LockedJob | null> {
-  return moveLocked(tx, await lockJob(tx, id), decide);
+  const moved = await moveLocked(tx, await lockJob(tx, id), decide);
+  if (!moved) return null;
+  await addUsage(tx, [moved.used]);
+  return moved.job;
 }
 
 /**
@@ -148,12 +153,17 @@ type Asked = { id: string; decide: Decide };
 const commits = new WeakMap<pg.Pool, (asked: Asked) => Promise<LockedJob | null>>();
 /** Jobs of one transaction. With more, workers whose jobs end together wait for the disk instead of claiming meanwhile. */
 export const MOST_MOVES = 5;
+/**
+ * How long several jobs wait for what somebody has locked, such as the row of a namespace that is being transferred. Then each
+ * waits by itself, and those of other namespaces go on.
+ */
+const SOON = `begin; set local lock_timeout = '200ms'`;
 
 function openCommits(pool: pg.Pool) {
   return grouped<Asked, LockedJob | null>(
     {
       async together(asked) {
-        const moved = await commitMoves(pool, LOCK_FREE, asked);
+        const moved = await commitMoves(pool, LOCK_UNLOCKED, asked, SOON);
         return asked.map((one) => (moved.has(one) ? (moved.get(one) ?? null) : BY_ITSELF));
       },
       async alone(one) {
@@ -169,34 +179,41 @@ async function commitMoves(
   pool: pg.Pool,
   lock: string,
   asked: readonly Asked[],
+  begin?: string,
 ): Promise<Map<Asked, LockedJob | null>> {
   return onConnection(pool, async (client) => {
-    const rows = await beginWith<LockedJob>(client, lock, [asked.map(({ id }) => id)]);
+    const ids = asked.map(({ id }) => id);
+    const rows = await beginWith<LockedJob>(client, lock, [ids], begin);
     const moved = new Map<Asked, LockedJob | null>();
     await inOneGo(client, async (tx) => {
+      const used: Used[] = [];
       for (const row of rows.toSorted(byOwner)) {
         const one = asked.find(({ id }) => id === row.id) as Asked;
-        moved.set(one, await moveLocked(tx, lockedOf([row]), one.decide));
+        const done = await moveLocked(tx, lockedOf([row]), one.decide);
+        moved.set(one, done?.job ?? null);
+        if (done) used.push(done.used);
       }
+      await addUsage(tx, used);
       await tx.query({ text: 'commit' });
     });
     return moved;
   });
 }
 
-/** What is counted of owners and users is locked in one order by all, or two servers would wait for each other. */
+/** What is counted of owners is locked in one order by all, or two servers would wait for each other. */
 function byOwner(a: LockedJob, b: LockedJob): number {
-  const place = (job: LockedJob) => `${job.namespaceId} ${job.createdById} ${job.id}`;
+  const place = (job: LockedJob) => `${job.namespaceId} ${job.id}`;
   return place(a) < place(b) ? -1 : 1;
 }
 
 type Decide = (job: LockedJob, now: Date) => Move | null | Promise<Move | null>;
 
+/** Leaves what was used to be added, after which nothing else of the transaction is locked. */
 async function moveLocked(
   tx: Transaction,
   job: LockedJob | null,
   decide: Decide,
-): Promise<LockedJob | null> {
+): Promise<{ job: LockedJob; used: Used } | null> {
   if (!job) return null;
   const { id } = job;
   // One moment for the end of the job and for what it ran until then.
@@ -223,9 +240,7 @@ async function moveLocked(
   if (to !== 'running' && to !== 'succeeded' && to !== 'timed_out') topics.push(statusTopic(id));
   if (to !== 'running') topics.push('queue');
   await write(tx, job, changes, { isNew, topics, attempt });
-  // The last of what is locked: ends of the same user's jobs wait for each other here.
-  await addUsage(tx, job, { ran, endedAt });
-  return job;
+  return { job, used: { job, ran, endedAt } };
 }
 
 /**

@@ -25,39 +25,38 @@ export type Ran = { from: Date; seconds: number };
 type Priced = { gpu: string; gpuCount: number; costPerHour: { toString(): string } };
 type Entry = Priced & { namespaceId: string; createdById: string | null };
 
+/** What a job ran, and when it ended, if it has. */
+export type Used = { job: Entry; ran?: Ran; endedAt?: Date };
+
 /**
- * Adds what a job ran, and the job itself on the day on which it ended. Days are written in their order, in which all
- * transactions lock them.
+ * Adds what jobs ran, and each job itself on the day on which it ended. All transactions lock these rows last and in the order
+ * of the statement, so that none waits for one that waits for it.
  */
-export async function addUsage(
-  tx: Transaction,
-  job: Entry,
-  { ran, endedAt }: { ran?: Ran; endedAt?: Date },
-): Promise<void> {
-  const days = new Map(ran && byDay(ran).map(({ day, seconds }) => [day, { seconds, jobs: 0 }]));
-  if (endedAt) {
-    const day = dayOf(endedAt);
-    days.set(day, { seconds: days.get(day)?.seconds ?? 0, jobs: 1 });
-  }
-  const rows = [...days].sort(([a], [b]) => (a < b ? -1 : 1));
-  if (rows.length === 0) return;
-  const gpus = job.gpu === 'none' ? 0 : job.gpuCount;
+export async function addUsage(tx: Transaction, used: readonly Used[]): Promise<void> {
+  const parts = used.flatMap(({ job, ran, endedAt }) => {
+    const days = ran ? byDay(ran).map((part) => ({ ...part, jobs: 0 })) : [];
+    if (endedAt) days.push({ day: dayOf(endedAt), seconds: 0, jobs: 1 });
+    return days.map((part) => ({ job, ...part }));
+  });
+  if (parts.length === 0) return;
   await runStatement(tx, ADD, [
-    job.namespaceId,
-    job.createdById ?? '',
-    gpus,
-    job.costPerHour.toString(),
-    rows.map(([day]) => day),
-    rows.map(([, { seconds }]) => seconds),
-    rows.map(([, { jobs }]) => jobs),
+    parts.map(({ job }) => job.namespaceId),
+    parts.map(({ day }) => day),
+    parts.map(({ job }) => job.createdById ?? ''),
+    parts.map(({ seconds }) => seconds),
+    parts.map(({ job }) => (job.gpu === 'none' ? 0 : job.gpuCount)),
+    parts.map(({ job }) => job.costPerHour.toString()),
+    parts.map(({ jobs }) => jobs),
   ]);
 }
 
 const ADD = `
   insert into usage_days as ledger
     (namespace_id, day, user_id, seconds, gpu_seconds, price_seconds, jobs)
-  select $1, day, $2, seconds, seconds * $3::int, seconds * $4::numeric, jobs
-  from unnest($5::date[], $6::bigint[], $7::int[]) as part (day, seconds, jobs)
+  select namespace_id, day, user_id, sum(seconds), sum(seconds * gpus), sum(seconds * cost_per_hour), sum(jobs)
+  from unnest($1::text[], $2::date[], $3::text[], $4::bigint[], $5::int[], $6::numeric[], $7::int[])
+    as part (namespace_id, day, user_id, seconds, gpus, cost_per_hour, jobs)
+  group by 1, 2, 3 order by 1, 2, 3
   on conflict (namespace_id, day, user_id) do update set
     seconds = ledger.seconds + excluded.seconds,
     gpu_seconds = ledger.gpu_seconds + excluded.gpu_seconds,

@@ -39,7 +39,8 @@ export async function readHostKeys(db: PrismaClient, keys: Keys, log: Logger): P
     // Another server may be first; what it has made is then read.
     if (!row) await db.setting.createMany({ data: { name, value }, skipDuplicates: true });
     else {
-      log.warn('the host keys of SSH cannot be read with this secret key: new ones are made');
+      const why = 'were sealed under another secret key, or lack a byte';
+      log.warn(`the host keys of SSH ${why}: new ones are made`);
       await db.setting.updateMany({ where: { name, value: row.value }, data: { value } });
     }
   }

@@ -9,9 +9,8 @@ CREATE TABLE "list_cuts" (
     "times" TIMESTAMPTZ(3)[],
     "texts" TEXT[],
     "numbers" BIGINT[],
-    "each" INTEGER NOT NULL,
-    "rows" BIGINT NOT NULL,
     "counted" BOOLEAN NOT NULL DEFAULT false,
+    "fullest" BIGINT NOT NULL DEFAULT 0,
 
     CONSTRAINT "list_cuts_pkey" PRIMARY KEY ("namespace_id","list","column")
 );
@@ -42,6 +41,16 @@ BEGIN
 END
 $$;
 
+-- What rows are sorted and filtered by, and not all that a job has, which may be a megabyte.
+CREATE FUNCTION sorted_by(job jobs) RETURNS JSONB LANGUAGE sql IMMUTABLE AS $$
+    SELECT jsonb_build_object('status', job.status, 'name', job.name, 'created_at', job.created_at,
+        'started_at', job.started_at, 'completed_at', job.completed_at)
+$$;
+CREATE FUNCTION sorted_by(repository repositories) RETURNS JSONB LANGUAGE sql IMMUTABLE AS $$
+    SELECT jsonb_build_object('visibility', repository.visibility, 'name_key', repository.name_key,
+        'created_at', repository.created_at, 'updated_at', repository.updated_at, 'size_bytes', repository.size_bytes)
+$$;
+
 -- For each list that is cut, a row where something leaves a range, and one where something comes into one. A namespace without
 -- long lists has no cuts, and pays for one look. The argument: the column that lists are filtered by.
 CREATE FUNCTION count_ranges() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -56,8 +65,10 @@ BEGIN
         SELECT * FROM list_cuts c
         WHERE c.list = TG_TABLE_NAME AND c.namespace_id IN (OLD.namespace_id, NEW.namespace_id)
     LOOP
-        IF was IS NULL AND TG_OP <> 'INSERT' THEN was := to_jsonb(OLD); END IF;
-        IF now_is IS NULL AND TG_OP <> 'DELETE' THEN now_is := to_jsonb(NEW); END IF;
+        IF was IS NULL AND now_is IS NULL THEN
+            IF TG_OP <> 'INSERT' THEN was := sorted_by(OLD); END IF;
+            IF TG_OP <> 'DELETE' THEN now_is := sorted_by(NEW); END IF;
+        END IF;
         CONTINUE WHEN TG_OP = 'UPDATE' AND OLD.namespace_id = NEW.namespace_id
             AND was -> cut."column" = now_is -> cut."column" AND was -> filter = now_is -> filter;
         in_list := cut.list || '/' || cut."column";

@@ -73,8 +73,8 @@ function oomKillsIn(text: string): number {
 }
 
 /**
- * The processes in the group, and in groups that they made below it. One joins the folders in their order and leaves none
- * while it lives: so the others are looked at only where nothing is in the first.
+ * The processes in the group, and in groups that they made below it. A process joins the folders in their order and leaves
+ * none while it lives: so the others are looked at only where nothing is in the first.
  */
 export function pidsOf({ folders }: Cgroup): number[] {
   for (const folder of folders) {

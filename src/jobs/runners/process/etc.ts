@@ -84,7 +84,7 @@ export function openOwnFiles(
   const known = new Map<string, OwnFile[]>();
   makeFolder(folder, 0o700);
   return (uid, nameserver) => {
-    const key = `${uid}-${nameserver}`;
+    const key = `${uid}-${nameserver ?? 'unnamed'}`;
     const files = known.get(key) ?? writeOwnFiles(join(folder, key), { uid, home, nameserver });
     known.set(key, files);
     return files;
