@@ -119,12 +119,13 @@ async function measure(pid: number, idle: string, path: string): Promise<Figures
   }
   const seconds = (performance.now() - begun) / 1_000;
   figures.cpu = ((await cpuSecondsOf(pid)) - cpu) / seconds;
-  figures.lines /= FOLLOWERS * seconds;
+  // Lines come, and are counted, until the clients are gone.
+  const lines = figures.lines / (FOLLOWERS * seconds);
+  const ms = [...figures.ms];
   figures.bytes = await residentOf(pid);
-  const { ms } = figures;
   for (const client of clients) client.destroy();
   agent.destroy();
-  return { ...figures, ms: [...ms] };
+  return { ...figures, ms, lines };
 }
 
 async function open(path: string, agent: Agent, figures: Figures): Promise<ClientRequest> {
