@@ -5,52 +5,17 @@
  */
 import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
-import { openNginxBackend } from './nginx-backend.ts';
-import { type Account, openAccount } from './process.ts';
-import { type Bench, makeRepository, median, type Shape, time } from './repository.ts';
-
-const WARM_UP = 20;
-
-type Sample = { ms: number; cpu: number };
-
-/** Prints both medians and their ratios. */
-function show(what: string, ours: readonly Sample[], theirs: readonly Sample[]): void {
-  const of = (samples: readonly Sample[], key: keyof Sample) =>
-    median(samples.map((one) => one[key]));
-  const sum = (samples: readonly Sample[]) =>
-    samples.reduce((all, { cpu }) => all + cpu, 0) / samples.length;
-  const [ms, theirMs] = [of(ours, 'ms'), of(theirs, 'ms')];
-  const [cpu, theirCpu] = [sum(ours) * 1_000, sum(theirs) * 1_000];
-  console.log(
-    `${what}: ${ms.toFixed(0)} ms against ${theirMs.toFixed(0)}, ${(ms / theirMs).toFixed(2)}x; ` +
-      `CPU ${cpu.toFixed(1)} ms against ${theirCpu.toFixed(1)}, ${(cpu / theirCpu).toFixed(2)}x`,
-  );
-}
-
-type Side = { account: Account; url: string; samples: Sample[] };
-
-/** `rounds` of both, one after the other, after a warm-up that is not counted. */
-async function alternate(
-  sides: readonly [Side, Side],
-  { rounds, warmUp = WARM_UP }: { rounds: number; warmUp?: number },
-  work: (url: string, round: number) => Promise<unknown>,
-): Promise<void> {
-  for (let round = -warmUp; round < rounds; round++)
-    for (const { account, url, samples } of sides) {
-      const before = await account.seconds();
-      const ms = await time(() => work(url, round));
-      // What goes on behind the answer is paid for, too.
-      await new Promise((resolve) => setTimeout(resolve, round < 0 ? 0 : 150));
-      if (round >= 0) samples.push({ ms, cpu: (await account.seconds()) - before });
-    }
-}
+import { openHttpBackend } from './nginx.ts';
+import { openAccount } from './process.ts';
+import { type Bench, makeRepository, type Shape } from './repository.ts';
+import { alternate, type Side, show } from './sides.ts';
 
 export async function compareWithBackend(
   bench: Bench,
   { small, large }: { small: Shape; large: Shape },
 ): Promise<void> {
   const { workspace, folder, server } = bench;
-  await using backend = await openNginxBackend(folder);
+  await using backend = await openHttpBackend(folder);
   await using ours = await openAccount('ours', server.child.pid as number);
   await using theirs = await openAccount('theirs', backend.pid);
   const sidesOf = (name: string): [Side, Side] => [

@@ -41,6 +41,6 @@ for (const [name, shape] of isAgainstFile
   }
   const [http, file] = [median(samples.http), median(samples.file)];
   console.log(
-    `clone of the ${name} one: ${http.toFixed(0)} ms over HTTP, ${file.toFixed(0)} ms over file://, ratio ${(http / file).toFixed(2)}`,
+    `clone of the ${name} one: ${http.toFixed(0)} ms over HTTP, ${file.toFixed(0)} ms over file://, ratio ${(http / file).toFixed(2)}×`,
   );
 }

@@ -78,7 +78,7 @@ async function firstLoads(): Promise<void> {
     }
   const [app = 0, plain = 0] = [median(paints['/'] ?? []), median(paints['/login'] ?? [])];
   console.log(
-    `first load: ${kb(bytes['/'])} packed (goal 180 KB); first paint ${ms(app)} against ${ms(plain)} of a page without a script: ${(app / plain).toFixed(1)}x (goal 1 s)`,
+    `first load: ${kb(bytes['/'])} packed (goal 180 KB); first paint ${ms(app)} against ${ms(plain)} of a page without a script: ${(app / plain).toFixed(1)}× (goal 1 s)`,
   );
 }
 

@@ -102,7 +102,7 @@ for (const { name, ours, theirs, rest } of cases) {
   }
   const [a, b, c] = [median(samples.ours), median(samples.theirs), median(samples.rest)];
   console.log(
-    `${name}: ${a.toFixed(2)} ms, plain cat-file ${b.toFixed(2)} ms, ratio ${(a / b).toFixed(2)}; over REST ${c.toFixed(2)} ms`,
+    `${name}: ${a.toFixed(2)} ms, plain cat-file ${b.toFixed(2)} ms, ratio ${(a / b).toFixed(2)}×; over REST ${c.toFixed(2)} ms`,
   );
 }
 plain.end();

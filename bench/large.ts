@@ -48,7 +48,7 @@ async function compared(
 ): Promise<void> {
   const floor = (await time(theirs)) / 1_000;
   const seconds = await measured(what, ours);
-  console.log(`  over file:// ${floor.toFixed(2)} s: ${(seconds / floor).toFixed(2)}x`);
+  console.log(`  over file:// ${floor.toFixed(2)} s: ${(seconds / floor).toFixed(2)}×`);
 }
 
 /** Pushes `refs` of the repository at `from`, and clones it again. */

@@ -1,4 +1,4 @@
-/** `git http-backend` as it is served by hand: nginx in front, fcgiwrap for the programs. No authentication, no rules. */
+/** Programs of git as they are served by hand: nginx in front, fcgiwrap for the programs. No authentication, no rules. */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { chmod, mkdir, stat, writeFile } from 'node:fs/promises';
@@ -6,14 +6,43 @@ import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { freePort } from '../test/ports.ts';
 
-export type NginxBackend = AsyncDisposable & {
+export type Nginx = AsyncDisposable & {
   base: string;
   /** Of the process that all others come from. */
   pid: number;
 };
 
 /** Serves the bare repositories in `root`, which take pushes. Needs the packages nginx-light and fcgiwrap. */
-export async function openNginxBackend(root: string): Promise<NginxBackend> {
+export function openHttpBackend(root: string): Promise<Nginx> {
+  return openNginx(root, '/usr/lib/git-core/git-http-backend', {
+    GIT_PROJECT_ROOT: root,
+    GIT_HTTP_EXPORT_ALL: '1',
+    GIT_CONFIG_COUNT: '3',
+    GIT_CONFIG_KEY_0: 'http.receivepack',
+    GIT_CONFIG_VALUE_0: 'true',
+    GIT_CONFIG_KEY_1: 'safe.directory',
+    GIT_CONFIG_VALUE_1: '*',
+    GIT_CONFIG_KEY_2: 'receive.autogc',
+    GIT_CONFIG_VALUE_2: 'false',
+    GIT_PROTOCOL: '$http_git_protocol',
+  });
+}
+
+/** Shows the bare repository `dir` as `/<name>/`, with 20 commits a page and no cache, as it comes. Needs the package cgit. */
+export async function openCgit(root: string, name: string, dir: string): Promise<Nginx> {
+  const config = join(root, 'cgitrc');
+  await writeFile(
+    config,
+    `virtual-root=/\nmax-commit-count=20\nrepo.url=${name}\nrepo.path=${dir}\n`,
+  );
+  return openNginx(root, '/usr/lib/cgit/cgit.cgi', { CGIT_CONFIG: config });
+}
+
+async function openNginx(
+  root: string,
+  program: string,
+  settings: Record<string, string>,
+): Promise<Nginx> {
   const place = join(root, 'nginx');
   await mkdir(place);
   const port = await freePort();
@@ -30,23 +59,16 @@ http {
     location / {
       fastcgi_pass unix:${socket};
       fastcgi_buffering off; fastcgi_request_buffering off;
-      fastcgi_param SCRIPT_FILENAME /usr/lib/git-core/git-http-backend;
-      fastcgi_param GIT_PROJECT_ROOT ${root};
-      fastcgi_param GIT_HTTP_EXPORT_ALL 1;
-      fastcgi_param GIT_CONFIG_COUNT 3;
-      fastcgi_param GIT_CONFIG_KEY_0 http.receivepack;
-      fastcgi_param GIT_CONFIG_VALUE_0 true;
-      fastcgi_param GIT_CONFIG_KEY_1 safe.directory;
-      fastcgi_param GIT_CONFIG_VALUE_1 *;
-      fastcgi_param GIT_CONFIG_KEY_2 receive.autogc;
-      fastcgi_param GIT_CONFIG_VALUE_2 false;
+      fastcgi_param SCRIPT_FILENAME ${program};
+${Object.entries(settings)
+  .map(([key, value]) => `      fastcgi_param ${key} ${value};`)
+  .join('\n')}
       fastcgi_param PATH_INFO $uri;
       fastcgi_param QUERY_STRING $args;
       fastcgi_param REQUEST_METHOD $request_method;
       fastcgi_param CONTENT_TYPE $content_type;
       fastcgi_param CONTENT_LENGTH $content_length;
       fastcgi_param HTTP_CONTENT_ENCODING $http_content_encoding;
-      fastcgi_param GIT_PROTOCOL $http_git_protocol;
     }
   }
 }

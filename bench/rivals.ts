@@ -1,0 +1,102 @@
+/** Servers that answer the same question over HTTP, asked in turns: how many a second, and the CPU of a request. */
+import autocannon from 'autocannon';
+import { cpuSecondsOf, cpuSecondsOfAll } from './process.ts';
+
+const CONNECTIONS = 8;
+/** Rounds of warming up: until one takes no less than this part of the one before, for each of them. */
+const PLATEAU = 0.95;
+
+export type Rival = {
+  name: string;
+  pid: number;
+  url: string;
+  method?: 'GET' | 'POST';
+  body?: string;
+  headers: Record<string, string>;
+};
+/** CPU in milliseconds a request, of the process and with PostgreSQL's. */
+type Sample = { perSecond: number; cpuMs: number; allMs: number };
+
+export type Effort = {
+  rounds: number;
+  /** Of a round of one of them. */
+  seconds: number;
+  maxWarming: number;
+  /** The first process of PostgreSQL, whose others serve all of them in turns. */
+  postmaster: number;
+};
+
+/** Measures them in alternating rounds, and prints the first against each of the others. */
+export async function compare(
+  title: string,
+  rivals: readonly Rival[],
+  effort: Effort,
+): Promise<void> {
+  for (const rival of rivals) await warm(rival, effort);
+  const samples = new Map(rivals.map((rival) => [rival, [] as Sample[]]));
+  for (let round = 0; round < effort.rounds; round++)
+    for (const [rival, taken] of samples) taken.push(await load(rival, effort));
+  const figures = [...samples.values()].map(median);
+  const [l, ...rest] = figures as [Sample, ...Sample[]];
+  console.log(
+    `${title}: ${rivals.map(({ name }, i) => `${name} ${shown(figures[i] as Sample)}`).join('; ')}` +
+      rest.map((r, i) => ` → ${ratio(l, r)} ${rivals[i + 1]?.name}'s`).join(''),
+  );
+}
+
+/** @throws Error for an answer that is none, or that has errors of GraphQL. */
+export async function answerOf({ url, headers, method, body }: Rival): Promise<unknown> {
+  const response = await fetch(url, { headers, method, body });
+  const answer = (await response.json()) as { errors?: unknown };
+  if (!response.ok || answer.errors) throw new Error(`${url}: ${JSON.stringify(answer)}`);
+  return answer;
+}
+
+function shown({ perSecond, cpuMs, allMs }: Sample): string {
+  return `${perSecond.toFixed(0)}/s ${cpuMs.toFixed(3)} ms (${allMs.toFixed(3)})`;
+}
+
+function ratio(ours: Sample, theirs: Sample): string {
+  const times = (key: keyof Sample) => (ours[key] / theirs[key]).toFixed(2);
+  return `throughput ${times('perSecond')}×, CPU ${times('cpuMs')}× (${times('allMs')}×)`;
+}
+
+async function warm(rival: Rival, effort: Effort): Promise<void> {
+  let before = Number.POSITIVE_INFINITY;
+  for (let round = 0; round < effort.maxWarming; round++) {
+    const { cpuMs } = await load(rival, effort);
+    if (cpuMs > before * PLATEAU) return;
+    before = cpuMs;
+  }
+}
+
+async function load(
+  { url, pid, method = 'GET', body, headers }: Rival,
+  { seconds, postmaster }: Effort,
+): Promise<Sample> {
+  const [server, database] = [await cpuSecondsOf(pid), await cpuSecondsOfAll(postmaster)];
+  const result = await autocannon({
+    url,
+    headers,
+    method,
+    body,
+    connections: CONNECTIONS,
+    duration: seconds,
+  });
+  if (result.non2xx || result.errors)
+    throw new Error(`${url}: ${result.non2xx} refused, ${result.errors} failed`);
+  const requests = result['2xx'];
+  const ofServer = (await cpuSecondsOf(pid)) - server;
+  const ofAll = ofServer + (await cpuSecondsOfAll(postmaster)) - database;
+  return {
+    perSecond: requests / result.duration,
+    cpuMs: (1_000 * ofServer) / requests,
+    allMs: (1_000 * ofAll) / requests,
+  };
+}
+
+/** By CPU, which wanders less than the throughput. */
+function median(samples: Sample[]): Sample {
+  const sorted = samples.toSorted((a, b) => a.cpuMs - b.cpuMs);
+  return sorted[Math.floor(sorted.length / 2)] as Sample;
+}
