@@ -203,7 +203,8 @@ test('a pack that comes from another server may end after git has taken it in', 
   };
   subscribe(GIT_STARTED, note);
   async function* pack() {
-    yield sent.read() as Buffer;
+    // In pieces, as git has written it.
+    while (sent.readableLength > 0) yield sent.read() as Buffer;
     await indexing.promise;
   }
   const to = join(folder, 'to');
