@@ -92,9 +92,9 @@ function entries(name: string, { id, blob }: Seeded): Record<string, () => Promi
       const status = /returned error: (\d+)/.exec(stderr)?.[1];
       // Told within an answer that had begun.
       if (status) return Number(status);
-      return /remote|early EOF|hung up|RPC failed|expected|disconnect|index-pack/.test(stderr)
-        ? 410
-        : -1;
+      if (/remote|early EOF|hung up|RPC failed|expected|disconnect|index-pack/.test(stderr))
+        return 410;
+      throw new Error(`git ${fresh.join(' ')} ended with ${code}: ${stderr}`);
     };
   const anonymous = `${server.base}/admin/${name}.git`;
   return {

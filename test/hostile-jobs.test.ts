@@ -30,7 +30,8 @@ async function processRunner(options: Options = {}): Promise<Made> {
     async [Symbol.asyncDispose]() {
       await runner.sweep(new Set());
       await runner[Symbol.asyncDispose]();
-      await rm(dir, { recursive: true });
+      // A shim that has just begun may still be keeping what Node has compiled.
+      await rm(dir, { recursive: true, maxRetries: 5 });
     },
   };
 }
