@@ -1,7 +1,7 @@
 /**
- * A peer of `bench/rest.ts`: what one would write by hand with Express and `pg`, for speed. The same credentials are read at
- * each request in one prepared statement with the user and the roles, and each answer in another; everything else is left out that
- * Loam does beside it: validation, scopes of tokens, a request log, rate limits.
+ * A peer of `bench/rest.ts`: what one would write by hand with Express and `pg`, for speed. The same credentials are read at each
+ * request in one prepared statement with the user and the roles (Loam's share it where several come at once), and each answer in
+ * another; everything else is left out that Loam does beside it: validation, scopes of tokens, a request log, rate limits.
  *
  *   node bench/express-pg.ts <socket folder>     prints its port
  */

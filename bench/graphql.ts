@@ -3,7 +3,7 @@
  * same tables by themselves: PostGraphile, without authentication or rights, and Directus, with a token of its administrator and
  * its cache off, as it comes. Rounds alternate (`rivals.ts`). Hasura is a program that no registry of packages has.
  *
- * The peers are installed by hand, and left out where they are not:
+ * The peers are installed by hand, and left out where they are not. Directus runs on the Node that has installed it.
  *
  *   npm ci --prefix bench/peers/postgraphile
  *   npm install --prefix bench/peers/directus
@@ -54,11 +54,13 @@ async function openPostGraphile(): Promise<Peer | null> {
   if (!(await isInstalled('PostGraphile', folder))) return null;
   const { pid, greeting } = await start(cleanup, join(folder, 'serve.js'), [sockets], {
     GRAPHILE_ENV: 'production',
+    NODE_ENV: 'production',
   });
   const item = `rowId name namespaceByNamespaceId { name } description visibility defaultBranch sizeBytes language
     createdAt updatedAt pushedAt`;
   const job = `rowId name status command repo branch image gpu gpuCount cpu memoryGb diskGb region progress exitCode costPerHour
     timeoutMinutes retries retryCount outputPath createdAt startedAt completedAt`;
+  // By its name nothing is found at once: it has a unique index, and PostGraphile looks for constraints.
   const ofAdmin = (fields: string) =>
     JSON.stringify({
       query: `{ allNamespaces(condition: { name: "admin" }, first: 1) { nodes { name ${fields} } } }`,
@@ -86,9 +88,11 @@ async function openDirectus(): Promise<Peer | null> {
   const folder = join(PEERS, 'directus');
   if (!(await isInstalled('Directus', folder))) return null;
   const [node, port] = [await nodeOfMachine(), await freePort()];
+  const { stdout: version } = await promisify(execFile)(node, ['--version']);
   const token = 'directus-benchmark-token';
   const env = {
     PATH: process.env.PATH,
+    NODE_ENV: 'production',
     DB_CLIENT: 'pg',
     DB_HOST: sockets,
     DB_PORT: '5432',
@@ -110,14 +114,19 @@ async function openDirectus(): Promise<Peer | null> {
   };
   const cli = join(folder, 'node_modules/directus/cli.js');
   await promisify(execFile)(node, [cli, 'bootstrap'], { cwd: folder, env });
-  const child = spawn(node, [cli, 'start'], { cwd: folder, env, stdio: ['ignore', 2, 2] });
+  const child = spawn(node, [cli, 'start'], {
+    cwd: folder,
+    env,
+    stdio: ['ignore', 2, 2],
+  });
   cleanup.defer(async () => {
     child.kill('SIGTERM');
     if (child.exitCode === null && child.signalCode === null) await once(child, 'exit');
   });
   const url = `http://127.0.0.1:${port}`;
   while (!(await fetch(`${url}/server/ping`).catch(() => null))?.ok) {
-    if (child.exitCode !== null) throw new Error(`Directus ended with ${child.exitCode}`);
+    if (child.exitCode !== null || child.signalCode !== null)
+      throw new Error(`Directus ended with ${child.exitCode ?? child.signalCode}`);
     await delay(100);
   }
   const item = `id name namespace_id { name } description visibility default_branch size_bytes language created_at updated_at
@@ -126,7 +135,7 @@ async function openDirectus(): Promise<Peer | null> {
     exit_code cost_per_hour timeout_minutes retries retry_count output_path created_at started_at completed_at`;
   const ofAdmin = 'namespace_id: { name: { _eq: "admin" } }';
   return {
-    name: 'directus',
+    name: `directus on Node ${version.trim()}`,
     pid: child.pid as number,
     url: `${url}/graphql`,
     headers: { 'content-type': 'application/json', authorization: `Bearer ${token}` },
@@ -153,7 +162,7 @@ async function isInstalled(name: string, folder: string): Promise<boolean> {
   return isThere;
 }
 
-/** The Node of the machine, not that of this project: what Directus has compiled is for the one that installed it. */
+/** The Node of the machine, not that of this project, for which Directus' compiled parts cannot be made. */
 async function nodeOfMachine(): Promise<string> {
   for (const folder of (process.env.PATH ?? '').split(delimiter)) {
     const node = join(folder, 'node');

@@ -26,9 +26,11 @@ const effort = {
   maxWarming: IS_QUICK ? 3 : 8,
   postmaster,
 };
-const peer = await start(cleanup, 'bench/express-prisma.ts', [sockets]);
-const withPg = await start(cleanup, 'bench/express-pg.ts', [sockets]);
-const bare = await start(cleanup, 'bench/bare-http.ts', [sockets]);
+/** Express and others do less then. */
+const PRODUCTION = { NODE_ENV: 'production' };
+const peer = await start(cleanup, 'bench/express-prisma.ts', [sockets], PRODUCTION);
+const withPg = await start(cleanup, 'bench/express-pg.ts', [sockets], PRODUCTION);
+const bare = await start(cleanup, 'bench/bare-http.ts', [sockets], PRODUCTION);
 
 const queries = queriesOf(id);
 const [one, list, job] = [

@@ -88,10 +88,12 @@ describe('transactions that are asked for together', () => {
 
   test('what a group leaves out is carried out by itself, and however long that takes, others go on', async () => {
     const lock = Promise.withResolvers<void>();
+    let begun = 0;
     const ask = grouped<string, string>(
       {
         together: async (asked) => asked.map((one) => (one.startsWith('locked') ? BY_ITSELF : one)),
         async alone(one) {
+          begun++;
           await lock.promise;
           return `${one} alone`;
         },
@@ -100,8 +102,11 @@ describe('transactions that are asked for together', () => {
     );
     const locked = Promise.all(Array.from({ length: 20 }, (_, i) => ask(`locked ${i}`)));
     expect(await Promise.all(['a', 'b', 'c'].map(ask))).toEqual(['a', 'b', 'c']);
+    // Each holds a connection, and others need some.
+    expect(begun).toBe(8);
     lock.resolve();
     expect((await locked).at(-1)).toBe('locked 19 alone');
+    expect(begun).toBe(20);
   });
 
   test('what PostgreSQL has undone for another is carried out again, by itself', async () => {

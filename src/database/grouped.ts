@@ -7,12 +7,14 @@ import { isDatabaseAway, isLostRace } from './outage.ts';
 
 /** Groups that are carried out at the same time. While so many are, what is asked for waits, and is of the next group. */
 const MOST_GROUPS = 4;
+/** Of those by themselves, which may wait long: fewer than there are connections, which others need too. */
+const MOST_ALONE = 8;
 
 /** The answer for what a group has left out, because it would have had to wait. */
 export const BY_ITSELF = Symbol('by itself');
 
 type Ways<T, R> = {
-  /** Does what a group asks for in one transaction, without waiting for others. @returns an answer for each, in their order */
+  /** Does what a group asks for in one transaction, without waiting long for others. @returns an answer for each, in their order */
   together(asked: readonly T[]): Promise<readonly (R | typeof BY_ITSELF)[]>;
   /** Of those that a group has left out, and of all whose group failed, so that none fails for another. */
   alone(asked: T): Promise<R>;
@@ -27,7 +29,9 @@ type Waiting<T, R> = PromiseWithResolvers<R> & { asked: T };
  */
 export function grouped<T, R>({ together, alone }: Ways<T, R>, most: number) {
   const waiting: Waiting<T, R>[] = [];
+  const byThemselves: Waiting<T, R>[] = [];
   let groups = 0;
+  let alones = 0;
   let isBeginning = false;
 
   async function begin(): Promise<void> {
@@ -53,19 +57,24 @@ export function grouped<T, R>({ together, alone }: Ways<T, R>, most: number) {
       const answers = await together(group.map(({ asked }) => asked));
       for (const [place, one] of group.entries()) {
         const answered = answers[place] as R | typeof BY_ITSELF;
-        if (answered === BY_ITSELF) answerAlone(one);
+        if (answered === BY_ITSELF) void answerAlone(one);
         else one.resolve(answered);
       }
     } catch (error) {
       for (const one of group)
         if (isDatabaseAway(error) && !isLostRace(error)) one.reject(error);
-        else answerAlone(one);
+        else void answerAlone(one);
     }
   }
 
   /** However long that takes: it is none of the groups. */
-  function answerAlone({ asked, resolve, reject }: Waiting<T, R>): void {
-    alone(asked).then(resolve, reject);
+  async function answerAlone(one: Waiting<T, R>): Promise<void> {
+    byThemselves.push(one);
+    if (alones >= MOST_ALONE) return;
+    alones++;
+    for (let next = byThemselves.shift(); next; next = byThemselves.shift())
+      await alone(next.asked).then(next.resolve, next.reject);
+    alones--;
   }
 
   return (asked: T): Promise<R> => {

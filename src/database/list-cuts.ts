@@ -191,10 +191,14 @@ async function countRanges(pool: pg.Pool, { namespaceId, list, column }: Wanted)
 /** A change of a job or a repository takes milliseconds. */
 const WRITING_MS = 2_000;
 
-/** Transactions that have written to the table, or are about to; those that begin to later are not among them. */
+/**
+ * Transactions that have written to the table, or are about to; those that begin to later are not among them. What cleans it up
+ * or looks at it for the planner (`ShareUpdateExclusiveLock`) takes minutes, and changes no row.
+ */
 const WRITERS = `
   select distinct virtualtransaction as writer from pg_locks
-  where relation = $1::regclass and granted and mode not in ('AccessShareLock', 'RowShareLock')
+  where relation = $1::regclass and granted
+    and mode not in ('AccessShareLock', 'RowShareLock', 'ShareUpdateExclusiveLock')
     and database = (select oid from pg_database where datname = current_database())`;
 
 /**

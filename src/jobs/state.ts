@@ -155,9 +155,10 @@ const commits = new WeakMap<pg.Pool, (asked: Asked) => Promise<LockedJob | null>
 export const MOST_MOVES = 5;
 /**
  * How long several jobs wait for what somebody has locked, such as the row of a namespace that is being transferred. Then each
- * waits by itself, and those of other namespaces go on.
+ * waits by itself, and those of other namespaces go on. Groups of one namespace wait for each other's commits, which take
+ * less.
  */
-const SOON = `begin; set local lock_timeout = '200ms'`;
+const SOON = `begin; set local lock_timeout = '500ms'`;
 
 function openCommits(pool: pg.Pool) {
   return grouped<Asked, LockedJob | null>(
@@ -208,7 +209,7 @@ function byOwner(a: LockedJob, b: LockedJob): number {
 
 type Decide = (job: LockedJob, now: Date) => Move | null | Promise<Move | null>;
 
-/** Leaves what was used to be added, after which nothing else of the transaction is locked. */
+/** Leaves what was used to be added, after which nothing is locked until the commit. */
 async function moveLocked(
   tx: Transaction,
   job: LockedJob | null,

@@ -29,8 +29,8 @@ type Entry = Priced & { namespaceId: string; createdById: string | null };
 export type Used = { job: Entry; ran?: Ran; endedAt?: Date };
 
 /**
- * Adds what jobs ran, and each job itself on the day on which it ended. All transactions lock these rows last and in the order
- * of the statement, so that none waits for one that waits for it.
+ * Adds what jobs ran, and each job itself on the day on which it ended. All transactions lock these rows last, but for the shares
+ * of the queue, which are locked at the commit, and in the order of the statement, so that none waits for one that waits for it.
  */
 export async function addUsage(tx: Transaction, used: readonly Used[]): Promise<void> {
   const parts = used.flatMap(({ job, ran, endedAt }) => {

@@ -42,11 +42,11 @@ END
 $$;
 
 -- What rows are sorted and filtered by, and not all that a job has, which may be a megabyte.
-CREATE FUNCTION sorted_by(job jobs) RETURNS JSONB LANGUAGE sql IMMUTABLE AS $$
+CREATE FUNCTION sorted_by(job jobs) RETURNS JSONB LANGUAGE sql STABLE AS $$
     SELECT jsonb_build_object('status', job.status, 'name', job.name, 'created_at', job.created_at,
         'started_at', job.started_at, 'completed_at', job.completed_at)
 $$;
-CREATE FUNCTION sorted_by(repository repositories) RETURNS JSONB LANGUAGE sql IMMUTABLE AS $$
+CREATE FUNCTION sorted_by(repository repositories) RETURNS JSONB LANGUAGE sql STABLE AS $$
     SELECT jsonb_build_object('visibility', repository.visibility, 'name_key', repository.name_key,
         'created_at', repository.created_at, 'updated_at', repository.updated_at, 'size_bytes', repository.size_bytes)
 $$;
