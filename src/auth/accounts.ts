@@ -16,6 +16,7 @@ import { type Actor, record } from '../audit/record.ts';
 import { type Db, inTransaction, violatesUnique } from '../database/client.ts';
 import { pageQuery, readSlice, type Sorting, toSlice } from '../database/keyset.ts';
 import type { Slice, SliceRequest } from '../database/paging.ts';
+import { rowsOf } from '../database/rows.ts';
 import { runStatement, type Transaction } from '../database/statement.ts';
 import { AppError, forbidden, invalid, notFound } from '../errors.ts';
 import { newId } from '../ids.ts';
@@ -51,14 +52,28 @@ export function whoami(viewer: Viewer): Identity {
  * By name, ignoring case. That a namespace exists is no secret to who is signed in; what is in it may be.
  * @throws AppError 401, 404.
  */
-export async function getNamespace({ db }: Deps, viewer: Viewer, name: string): Promise<Namespace> {
+export async function getNamespace<S extends Prisma.NamespaceSelect>(
+  { db, pool }: Pick<Services, 'db' | 'pool'>,
+  viewer: Viewer,
+  name: string,
+  select: S,
+): Promise<NamespaceOf<S>> {
   demandAccount(viewer);
-  const namespace =
-    canBeNamespace(name) &&
-    (await db.namespace.findUnique({ where: { name: name.toLowerCase() } }));
+  const byName = name.toLowerCase();
+  const read = async () => {
+    const statement = namespaceRows.statement(select, {}, 'where r.name = $1');
+    if (statement) return (await statement.read(pool, [byName]))[0];
+    return db.namespace.findUnique({ where: { name: byName }, select });
+  };
+  const namespace = canBeNamespace(name) ? await read() : null;
   if (!namespace) throw notFound('Namespace');
-  return namespace;
+  return namespace as NamespaceOf<S>;
 }
+
+type NamespaceOf<S extends Prisma.NamespaceSelect> = Prisma.NamespaceGetPayload<{ select: S }>;
+
+/** Nearly every query of a front end begins at one. */
+const namespaceRows = rowsOf({ model: 'Namespace', from: 'namespaces r' });
 
 /** The user of an id that another row names, so there is one; what of it is shown is decided field by field. */
 export function userById<S extends Prisma.UserSelect>(

@@ -7,6 +7,7 @@
  * 132 through Prisma. There is no cache, because every deletion would have to reach it, on every server.
  */
 import type { Plan, Role } from '../../prisma/generated/enums.ts';
+import { readObjects } from '../database/prepared.ts';
 import { type Together, together } from '../database/together.ts';
 import { type AppError, unauthenticated } from '../errors.ts';
 import { isId } from '../ids.ts';
@@ -136,7 +137,7 @@ const SESSION = { name: 'auth.session', text: `${SESSIONS} c.hash = $1` };
 const SESSIONS_BY_ID = { name: 'auth.sessions', text: `${SESSIONS} c.id = any($1)` };
 
 async function bySession(pool: Pool, secret: string): Promise<Account | undefined> {
-  const { rows } = await pool.query<Row>(SESSION, [hashSecret(secret)]);
+  const rows = await readObjects<Row>(pool, SESSION, [hashSecret(secret)]);
   return rows[0] && toAccount('session', rows[0]);
 }
 
@@ -161,7 +162,7 @@ async function byIssuer(
   const issuer = issuers.find(({ config }) => config.audience && config.issuer === named);
   if (!issuer) return undefined;
   const { subject, expires } = await issuer.verify(token);
-  const { rows } = await pool.query<Row>(IDENTITY, [named, subject]);
+  const rows = await readObjects<Row>(pool, IDENTITY, [named, subject]);
   if (!rows[0])
     throw unauthenticated('The owner of the access token has not signed in here yet, at /login');
   return toAccount('oidc', { ...rows[0], id: `${rows[0].id}.${expires}` });
@@ -178,12 +179,12 @@ function issuerOf(token: string): string | undefined {
 }
 
 async function byToken(pool: Pool, token: string): Promise<Account | undefined> {
-  const { rows } = await pool.query<Row>(TOKEN, [hashSecret(token)]);
+  const rows = await readObjects<Row>(pool, TOKEN, [hashSecret(token)]);
   return rows[0] && toAccount('pat', rows[0]);
 }
 
 async function byKey(pool: Pool, name: string, secret: string): Promise<Account | undefined> {
-  const { rows } = await pool.query<Row & { hash: Buffer }>(KEY, [name]);
+  const rows = await readObjects<Row & { hash: Buffer }>(pool, KEY, [name]);
   return rows[0] && matches(secret, rows[0].hash) ? toAccount('key', rows[0]) : undefined;
 }
 
@@ -202,7 +203,7 @@ export async function accountsOf(
   ] as const) {
     const ids = new Set(credentials.flatMap((one) => (one.kind === kind ? one.id : [])));
     if (ids.size === 0) continue;
-    const { rows } = await pool.query<Row>(statement, [[...ids]]);
+    const rows = await readObjects<Row>(pool, statement, [[...ids]]);
     for (const row of rows) accounts.set(row.id, toAccount(kind, row));
   }
   for (const [id, account] of await byTokensOfIssuers(pool, credentials)) accounts.set(id, account);
@@ -220,7 +221,7 @@ async function byTokensOfIssuers(
   });
   if (valid.length === 0) return new Map();
   const ids = [...new Set(valid.map(({ identity }) => identity))];
-  const { rows } = await pool.query<Row>(IDENTITIES_BY_ID, [ids]);
+  const rows = await readObjects<Row>(pool, IDENTITIES_BY_ID, [ids]);
   const byId = new Map(rows.map((row) => [row.id, row]));
   return new Map(
     valid.flatMap(({ id, identity }) => {
@@ -235,7 +236,7 @@ export async function accountOfSshKey(
   { pool }: Pick<Services, 'pool'>,
   fingerprint: string,
 ): Promise<Account | undefined> {
-  const { rows } = await pool.query<Row>(SSH_KEY, [fingerprint]);
+  const rows = await readObjects<Row>(pool, SSH_KEY, [fingerprint]);
   return rows[0] && toAccount(kindOf(rows[0].id), rows[0]);
 }
 

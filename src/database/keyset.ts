@@ -6,7 +6,14 @@
  * when that row is gone, and the name of the sort, because with another it means nothing.
  */
 import { Prisma } from '../../prisma/generated/client.ts';
-import { checkFirst, noCursor, type Slice, type SliceRequest } from './paging.ts';
+import {
+  checkFirst,
+  inPlaceOf,
+  LazyItem,
+  noCursor,
+  type Slice,
+  type SliceRequest,
+} from './paging.ts';
 
 export type Sorting = {
   /** What clients call it. */
@@ -57,7 +64,7 @@ export async function readSlice<Row, Item = Row>(
   // The caller's `select` says what a row is.
   const read = items.map(({ node }) => node) as Row[];
   const shown = toItems ? await toItems(read) : (read as unknown[] as Item[]);
-  return { ...slice, items: items.map(({ cursor }, at) => ({ cursor, node: shown[at] as Item })) };
+  return { ...slice, items: items.map((item, at) => inPlaceOf(item, shown[at] as Item)) };
 }
 
 /** The parts of Prisma's `findMany` that read one page, and one row more, which shows whether another follows. */
@@ -139,7 +146,9 @@ export function toSlice<T>(
   totalCount: Slice<T>['totalCount'],
 ): Slice<T> {
   return {
-    items: rows.slice(0, first).map((node) => ({ cursor: cursorOf(sorting, node as Row), node })),
+    items: rows
+      .slice(0, first)
+      .map((node) => new LazyItem(node, () => cursorOf(sorting, node as Row))),
     hasNextPage: rows.length > first,
     totalCount,
   };

@@ -9,7 +9,8 @@ import type pg from 'pg';
 import { Prisma } from '../../prisma/generated/client.ts';
 import { columnOf, pageSql, type Sorting, toSlice } from './keyset.ts';
 import { type Counted, totalSql } from './list-counts.ts';
-import type { Slice, SliceRequest } from './paging.ts';
+import { type Item, inPlaceOf, type Slice, type SliceRequest } from './paging.ts';
+import { readValues } from './prepared.ts';
 import { nameOf, type RowColumns, type Rows } from './rows.ts';
 
 /** A column by whose values the table is in parts: as `n.id` the condition can name the value of the part. */
@@ -68,13 +69,14 @@ export async function readMergedSlice<Row>(
       order by ${page.orderRead}`;
   const isPlain = !isFiltered && parts.every((part) => part.values.length === 1);
   const name = isPlain ? nameOf(text) : undefined;
-  const answer = await pool.query<unknown[]>({ name, text, values, rowMode: 'array' });
+  const answer = await readValues(pool, { name, text }, values);
   const width = page.columns.length;
-  const found = answer.rows.map((row) => ({
-    ...Object.fromEntries(page.columns.map((column, at) => [column, row[at]])),
-    node: read.toRow(row.slice(width + 1)) as { id: string },
-  }));
-  const total = sum && answer.rows[0]?.[width];
+  const found = answer.map((row) => {
+    const found: Found = { node: read.toRow(row.slice(width + 1)) };
+    for (const [at, column] of page.columns.entries()) found[column] = row[at];
+    return found;
+  });
+  const total = sum && answer[0]?.[width];
   const count = async () => {
     const counting =
       sum ??
@@ -85,18 +87,21 @@ export async function readMergedSlice<Row>(
     return Number(counts.rows[0]?.total ?? 0);
   };
   const slice = toSlice(sorting, range, found, total == null ? count : () => Number(total));
-  const items = slice.items.map(({ cursor, node: { node } }) => ({ cursor, node: node as Row }));
+  const items = slice.items.map((item) => inPlaceOf(item, item.node.node as Row));
   return { ...slice, items: columns ? items : await readWhole(prisma, items, select) };
 }
+
+/** A row, and under their names the columns of which its cursor is made. */
+type Found = Record<string, unknown> & { node: object };
 
 const ID = { id: true };
 
 /** What Prisma alone reads, in the same order. One that was deleted since is left out. */
 async function readWhole<Row>(
   prisma: Table['prisma'],
-  items: { cursor: string; node: Row }[],
+  items: readonly Item<Row>[],
   select: object,
-): Promise<{ cursor: string; node: Row }[]> {
+): Promise<Item<Row>[]> {
   const idOf = (row: Row) => (row as { id: string }).id;
   const whole = await prisma.findMany({
     where: { id: { in: items.map(({ node }) => idOf(node)) } },
@@ -104,9 +109,9 @@ async function readWhole<Row>(
     relationLoadStrategy: 'join',
   });
   const byId = new Map(whole.map((row) => [idOf(row as Row), row as Row]));
-  return items.flatMap(({ cursor, node }) => {
-    const row = byId.get(idOf(node));
-    return row ? [{ cursor, node: row }] : [];
+  return items.flatMap((item) => {
+    const row = byId.get(idOf(item.node));
+    return row ? [inPlaceOf(item, row)] : [];
   });
 }
 

@@ -14,6 +14,7 @@ import { type Counted, totalSql } from './list-counts.ts';
 import { type Cut, readCut } from './list-cuts.ts';
 import type { Table } from './merged.ts';
 import { type PageRequest, toOffset } from './paging.ts';
+import { readValues } from './prepared.ts';
 import { nameOf, type RowColumns } from './rows.ts';
 
 type Numbered = {
@@ -80,12 +81,11 @@ async function readAtOnce<Row>(
       ) r on true
       where n.name = ${namespace.toLowerCase()}
       order by ${by}`;
-  const name = nameOf(text);
-  const answer = await pool.query<unknown[]>({ name, text, values, rowMode: 'array' });
-  const [head] = answer.rows;
+  const answer = await readValues(pool, { name: nameOf(text), text }, values);
+  const [head] = answer;
   if (!head) return null;
   // An empty page is one row, without an id.
-  const found = answer.rows.flatMap((row) => (row[2] === null ? [] : read.toRow(row.slice(3))));
+  const found = answer.flatMap((row) => (row[2] === null ? [] : read.toRow(row.slice(3))));
   const nodes = columns ? found : await readAll(prisma, found as { id: string }[], select);
   return { namespaceId: head[0] as string, total: Number(head[1]), nodes: nodes as Row[] };
 }

@@ -19,13 +19,36 @@ export function toOffset({ page, perPage }: PageRequest): { skip: number; take: 
 /** What a page of a long list is asked with: how many, after which cursor. */
 export type SliceRequest = { first: number; after?: string | null };
 
-/** A page of a long list, in its order. A cursor goes on after what it stands beside. */
+/** An entry of a long list. A cursor, which few clients ask for of each, goes on after what it stands beside. */
+export type Item<T> = { readonly cursor: string; readonly node: T };
+
+/** A page of a long list, in its order. */
 export type Slice<T> = {
-  items: { cursor: string; node: T }[];
+  items: Item<T>[];
   hasNextPage: boolean;
   /** Of the whole list; counted only when it is asked for. */
   totalCount(): number | Promise<number>;
 };
+
+/** An entry whose cursor is made when it is asked for. A getter of each object's own takes ten times as long to make. */
+export class LazyItem<T> implements Item<T> {
+  readonly node: T;
+  readonly #makeCursor: () => string;
+
+  constructor(node: T, makeCursor: () => string) {
+    this.node = node;
+    this.#makeCursor = makeCursor;
+  }
+
+  get cursor(): string {
+    return this.#makeCursor();
+  }
+}
+
+/** What else is shown in the place of an entry. */
+export function inPlaceOf<T>(item: Item<unknown>, node: T): Item<T> {
+  return new LazyItem(node, () => item.cursor);
+}
 
 /** The largest page of a long list. */
 export const MAX_FIRST = 100;

@@ -11,6 +11,7 @@ import type pg from 'pg';
 import { Prisma } from '../../prisma/generated/client.ts';
 import { getDatamodel } from '../../prisma/generated/pothos.ts';
 import { columnOf } from './keyset.ts';
+import { readValues } from './prepared.ts';
 import { statementNames } from './statement.ts';
 
 /** How a model is read. In SQL its rows are called `r`, and those of a relation as `alias` says. */
@@ -86,8 +87,7 @@ function prepare(columns: RowColumns, text: string): RowStatement {
   const name = nameOf(text);
   return {
     async read(pool, values) {
-      const { rows } = await pool.query<unknown[]>({ name, text, values, rowMode: 'array' });
-      return rows.map(columns.toRow);
+      return (await readValues(pool, { name, text }, values)).map(columns.toRow);
     },
   };
 }

@@ -1,4 +1,6 @@
-/** Times as PostgreSQL sends them. The pattern that pg has for them took a twentieth of the CPU of a list. */
+/**
+ * Times as PostgreSQL sends them, and as answers have them. What pg and JavaScript have for both took a tenth of the CPU of a list.
+ */
 import pg from 'pg';
 
 const { TIMESTAMPTZ } = pg.types.builtins;
@@ -14,4 +16,33 @@ export function readTime(text: string): Date {
   if (!text.endsWith('+00') || text[4] !== '-' || text[10] !== ' ') return readAny(text);
   const time = new Date(`${text.slice(0, 10)}T${text.slice(11, -3)}Z`);
   return Number.isNaN(time.getTime()) ? readAny(text) : time;
+}
+
+const DAY_MS = 86_400_000;
+/** The first millisecond after the years of four digits. */
+const END_MS = Date.UTC(10_000, 0);
+/** `2026-11-23T`, by the number of days since 1970: the times of a page are of few days. */
+const days = new Map<number, string>();
+const MAX_DAYS = 1_000;
+const [TWO, THREE] = [numerals(2), numerals(3)];
+
+/** ISO 8601 in UTC with milliseconds, to the letter as `toISOString` makes it. @throws RangeError for what is no time */
+export function writeTime(time: Date): string {
+  const ms = time.getTime();
+  if (!(ms >= 0 && ms < END_MS)) return time.toISOString();
+  const number = Math.floor(ms / DAY_MS);
+  let day = days.get(number);
+  if (day === undefined) {
+    if (days.size >= MAX_DAYS) days.clear();
+    day = time.toISOString().slice(0, 11);
+    days.set(number, day);
+  }
+  const rest = ms - number * DAY_MS;
+  const [hour, minute] = [Math.floor(rest / 3_600_000), Math.floor(rest / 60_000) % 60];
+  const second = Math.floor(rest / 1_000) % 60;
+  return `${day}${TWO[hour]}:${TWO[minute]}:${TWO[second]}.${THREE[rest % 1_000]}Z`;
+}
+
+function numerals(width: number): readonly string[] {
+  return Array.from({ length: 10 ** width }, (_, number) => String(number).padStart(width, '0'));
 }

@@ -13,6 +13,7 @@ import { GraphQLError } from 'graphql';
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type PrismaTypes from '../../prisma/generated/pothos.ts';
 import { getDatamodel } from '../../prisma/generated/pothos.ts';
+import { writeTime } from '../database/times.ts';
 import { invalid } from '../errors.ts';
 import { nodeTypeOf } from '../ids.ts';
 import { formatMoney } from '../money.ts';
@@ -121,7 +122,7 @@ builder.subscriptionType({ description: 'What can be followed, over server-sent 
 
 builder.scalarType('DateTime', {
   description: 'A time as ISO 8601 with an offset. Answers are in UTC with milliseconds.',
-  serialize: (value) => value.toISOString(),
+  serialize: writeTime,
   parseValue: (value) => {
     const date = typeof value === 'string' && ISO_8601.test(value) ? new Date(value) : undefined;
     if (!date || Number.isNaN(date.getTime()) || !isDay(value as string))

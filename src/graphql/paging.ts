@@ -60,8 +60,12 @@ export function toConnection<T>(
     pageInfo: {
       hasNextPage,
       hasPreviousPage: after != null,
-      startCursor: items[0]?.cursor ?? null,
-      endCursor: items.at(-1)?.cursor ?? null,
+      get startCursor() {
+        return items[0]?.cursor ?? null;
+      },
+      get endCursor() {
+        return items.at(-1)?.cursor ?? null;
+      },
     },
     totalCount,
     // The types of a row that Prisma read are Pothos's own; the rows were read as they ask.

@@ -95,24 +95,31 @@ function answer(
         allowance: allowanceOf(services, req, res),
       },
     };
-    const run = async () => (await call(exchange, values)).text();
-    const text = await inSpan(route.operation, {}, run);
+    await inSpan(route.operation, {}, () => call(exchange, values));
     if (route.method !== 'GET') {
       res.setHeader('Cache-Control', 'no-store');
       if (route.status === 204) return void res.status(204).end();
-      return void res.status(route.status).type('json').send(text);
+      return sendJson(res, route.status, JSON.stringify(exchange.body));
     }
+    const text = JSON.stringify(exchange.body);
     const inTrouble = route.trouble?.when(exchange.body as object);
-    if (route.trouble && inTrouble)
-      return void res.status(route.trouble.status).type('json').send(text);
+    if (route.trouble && inTrouble) return sendJson(res, route.trouble.status, text);
     res.setHeader('Cache-Control', 'private, no-cache');
     const etag = `W/"${hash('sha1', text, 'base64url')}"`;
     res.setHeader('ETag', etag);
     const link = linkHeader(services.urls.base + req.originalUrl, exchange.body);
     if (link) res.setHeader('Link', link);
     if (matches(req.headers['if-none-match'], etag)) return void res.status(304).end();
-    res.status(route.status).type('json').send(text);
+    sendJson(res, route.status, text);
   };
+}
+
+/** As Express does it, which looks up and takes apart the type again with each answer. */
+function sendJson(res: Response, status: number, text: string): void {
+  res.statusCode = status;
+  res.setHeader('Content-Type', 'application/json; charset=utf-8');
+  res.setHeader('Content-Length', Buffer.byteLength(text));
+  res.end(text);
 }
 
 type Paginated = { pagination?: { page: number; total_pages: number } };

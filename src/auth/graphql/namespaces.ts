@@ -2,7 +2,7 @@
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import { builder } from '../../graphql/builder.ts';
 import { connectionType, pageCost, sliceArgs, toConnection } from '../../graphql/paging.ts';
-import { selectOf, selectOfNodes } from '../../graphql/select.ts';
+import { selectHere, selectOf, selectOfNodes } from '../../graphql/select.ts';
 import { memberId, parseMemberId } from '../../ids.ts';
 import * as accounts from '../accounts.ts';
 
@@ -206,7 +206,9 @@ builder.queryFields((t) => ({
     args: {
       name: t.arg.string({ required: true, description: 'The name of a user or an organization.' }),
     },
-    resolve: (_root, { name }, { services, viewer }) =>
-      accounts.getNamespace(services, viewer, name),
+    resolve: (_root, { name }, context, info) => {
+      const select = selectHere<Prisma.NamespaceSelect>(context, info);
+      return accounts.getNamespace(context.services, context.viewer, name, select) as never;
+    },
   }),
 }));
