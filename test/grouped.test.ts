@@ -109,6 +109,29 @@ describe('transactions that are asked for together', () => {
     expect(begun).toBe(20);
   });
 
+  test('what is still locked is tried again behind what is not', async () => {
+    let isLocked = true;
+    const LOCKED = Object.assign(new Error('lock timeout'), { code: '55P03' });
+    const ask = grouped<string, string>(
+      {
+        async together() {
+          throw LOCKED;
+        },
+        async alone(one) {
+          // As `lock_timeout` does, it gives others a turn.
+          await new Promise(setImmediate);
+          if (one.startsWith('locked') && isLocked) throw LOCKED;
+          return one;
+        },
+      },
+      5,
+    );
+    const locked = Promise.all(Array.from({ length: 20 }, (_, i) => ask(`locked ${i}`)));
+    expect(await Promise.all(['a', 'b', 'c'].map(ask))).toEqual(['a', 'b', 'c']);
+    isLocked = false;
+    expect(await locked).toHaveLength(20);
+  });
+
   test('what PostgreSQL has undone for another is carried out again, by itself', async () => {
     const ask = grouped<string, string>(
       {

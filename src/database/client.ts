@@ -25,6 +25,15 @@ export type Database = {
   close(): Promise<void>;
 };
 
+/**
+ * Of each connection. A server that is frozen, or a machine that was switched off, must not hold what others wait for: the
+ * database ends a transaction in which nothing is asked for half a minute, and finds out as soon that nobody is there. Counts that triggers keep
+ * (`list-counts.ts`) are of what each statement sees, whatever the database's own default is.
+ */
+const SETTINGS = `
+  set idle_in_transaction_session_timeout = '30s'; set default_transaction_isolation = 'read committed';
+  set tcp_keepalives_idle = 10; set tcp_keepalives_interval = 5; set tcp_keepalives_count = 3;
+  set tcp_user_timeout = '30s'`;
 const POOL_SIZE = 20;
 /** For a connection, a new one or a free one: a database that is suspended accepts and never answers. */
 const CONNECT_MS = 10_000;
@@ -70,6 +79,7 @@ async function reachDatabase(
     query_timeout: QUERY_MS,
     // Of one connection alone (`statement.ts`): who waits for each answer sees no difference.
     pipeline: true,
+    onConnect: (client) => client.query(SETTINGS) as never,
   });
   // An idle connection that breaks is replaced by the pool; without a listener it would end the process.
   pool.on('error', () => {});

@@ -3,12 +3,14 @@
  * waits for the disk once. What would have to wait for another transaction is carried out by itself, and soon holds nobody up.
  */
 import { setImmediate as nextTurn } from 'node:timers/promises';
-import { isDatabaseAway, isLostRace } from './outage.ts';
+import { isDatabaseAway, isLostRace, isStillLocked } from './outage.ts';
 
 /** Groups that are carried out at the same time. While so many are, what is asked for waits, and is of the next group. */
 const MOST_GROUPS = 4;
-/** Of those by themselves, which may wait long: fewer than there are connections, which others need too. */
+/** Of those by themselves: fewer than there are connections, which others need too. */
 const MOST_ALONE = 8;
+/** What has been locked for so long is given up. */
+const PATIENCE_MS = 120_000;
 
 /** The answer for what a group has left out, because it would have had to wait. */
 export const BY_ITSELF = Symbol('by itself');
@@ -16,11 +18,14 @@ export const BY_ITSELF = Symbol('by itself');
 type Ways<T, R> = {
   /** Does what a group asks for in one transaction, without waiting long for others. @returns an answer for each, in their order */
   together(asked: readonly T[]): Promise<readonly (R | typeof BY_ITSELF)[]>;
-  /** Of those that a group has left out, and of all whose group failed, so that none fails for another. */
+  /**
+   * Of those that a group has left out, and of all whose group failed, so that none fails for another. Does not wait long for
+   * others either: it fails with `lock_timeout`, and is called again.
+   */
   alone(asked: T): Promise<R>;
 };
 
-type Waiting<T, R> = PromiseWithResolvers<R> & { asked: T };
+type Waiting<T, R> = PromiseWithResolvers<R> & { asked: T; since: number };
 
 /**
  * @param most of one group
@@ -30,6 +35,8 @@ type Waiting<T, R> = PromiseWithResolvers<R> & { asked: T };
 export function grouped<T, R>({ together, alone }: Ways<T, R>, most: number) {
   const waiting: Waiting<T, R>[] = [];
   const byThemselves: Waiting<T, R>[] = [];
+  /** Those that were still locked. They go behind the others, most of which only shared a group with one that was. */
+  const locked: Waiting<T, R>[] = [];
   let groups = 0;
   let alones = 0;
   let isBeginning = false;
@@ -67,18 +74,27 @@ export function grouped<T, R>({ together, alone }: Ways<T, R>, most: number) {
     }
   }
 
-  /** However long that takes: it is none of the groups. */
+  /** However often that takes: it is none of the groups. */
   async function answerAlone(one: Waiting<T, R>): Promise<void> {
     byThemselves.push(one);
     if (alones >= MOST_ALONE) return;
     alones++;
-    for (let next = byThemselves.shift(); next; next = byThemselves.shift())
-      await alone(next.asked).then(next.resolve, next.reject);
+    for (let next = nextAlone(); next; next = nextAlone())
+      try {
+        next.resolve(await alone(next.asked));
+      } catch (error) {
+        if (isStillLocked(error) && Date.now() - next.since < PATIENCE_MS) locked.push(next);
+        else next.reject(error);
+      }
     alones--;
   }
 
+  function nextAlone(): Waiting<T, R> | undefined {
+    return byThemselves.shift() ?? locked.shift();
+  }
+
   return (asked: T): Promise<R> => {
-    const one = { asked, ...Promise.withResolvers<R>() };
+    const one = { asked, since: Date.now(), ...Promise.withResolvers<R>() };
     waiting.push(one);
     beginAnother();
     return one.promise;

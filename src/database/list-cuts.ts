@@ -98,6 +98,8 @@ export async function cutLists(
 ): Promise<boolean> {
   return onConnection(pool, async (lock) => {
     await lock.query('begin');
+    // Nothing is asked here until the list is cut, which may take minutes.
+    await lock.query('set local idle_in_transaction_session_timeout = 0');
     const { rows } = await lock.query(`select pg_try_advisory_xact_lock(465825750387) as free`);
     const [wanted, ...others] = rows[0].free ? await findLong(pool, sizes.long) : [];
     if (wanted) await cut(pool, wanted, sizes.each, signal);
@@ -136,7 +138,7 @@ async function cut(pool: pg.Pool, wanted: Wanted, each: number, signal?: AbortSi
   const array = arrayOf(list, column);
   // What would be waited for below is better waited for while the ranges that are there are in use.
   await untilWritten(pool, list, signal);
-  await pool.query(
+  const { rows } = await pool.query<{ made: string }>(
     `with sorted as (
        select ${column} as value, row_number() over (order by ${column}) as place
        from ${list} where namespace_id = $1 and ${column} is not null
@@ -145,13 +147,15 @@ async function cut(pool: pg.Pool, wanted: Wanted, each: number, signal?: AbortSi
      select $1, $2, $3,
        coalesce(array_agg(distinct value order by value) filter (where place % $4 = 0), '{}')
      from sorted
-     on conflict (namespace_id, list, "column") do update set ${array} = excluded.${array}, counted = false`,
+     on conflict (namespace_id, list, "column") do update set ${array} = excluded.${array}, counted = false
+     returning ${array}::text as made`,
     [namespaceId, list, column, each],
   );
+  const made = rows[0]?.made;
   await untilWritten(pool, list, signal);
   for (let tries = MOST_TRIES; ; tries--)
     try {
-      return await countRanges(pool, wanted);
+      return await countRanges(pool, wanted, made);
     } catch (error) {
       // Rows were added up meanwhile that this snapshot has as they were.
       if (tries === 1 || !isLostRace(error)) throw error;
@@ -160,8 +164,15 @@ async function cut(pool: pg.Pool, wanted: Wanted, each: number, signal?: AbortSi
 
 const MOST_TRIES = 5;
 
-/** What has been counted since the cut is counted again, with all that was there before. */
-async function countRanges(pool: pg.Pool, { namespaceId, list, column }: Wanted): Promise<void> {
+/**
+ * What has been counted since the cut is counted again, with all that was there before.
+ * @param made the cut: another server may have made one since, where this one's lock was lost with its connection
+ */
+async function countRanges(
+  pool: pg.Pool,
+  { namespaceId, list, column }: Wanted,
+  made: string | undefined,
+): Promise<void> {
   const array = arrayOf(list, column);
   const name = `${list}/${column}`;
   await onConnection(pool, async (client) => {
@@ -178,12 +189,13 @@ async function countRanges(pool: pg.Pool, { namespaceId, list, column }: Wanted)
        where r.namespace_id = $1 and r.${column} is not null group by 1, 3, 6`,
       [namespaceId, name, list, column],
     );
-    await client.query(
+    const { rowCount } = await client.query(
       `update list_cuts set counted = true, fullest = coalesce((
          select sum(n) as n from list_counts where namespace_id = $1 and list = $4 group by range order by n desc limit 1
-       ), 0) where namespace_id = $1 and list = $2 and "column" = $3`,
-      [namespaceId, list, column, name],
+       ), 0) where namespace_id = $1 and list = $2 and "column" = $3 and ${array}::text = $5`,
+      [namespaceId, list, column, name, made],
     );
+    if (rowCount === 0) throw new Error(`${list} are being cut by another server`);
     await client.query('commit');
   });
 }

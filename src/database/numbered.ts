@@ -121,6 +121,12 @@ async function readFromNearerEnd<Row>(
   const column = raw(`r.${columnOf(order.column)}`);
   const of = (id: string) =>
     sql`${raw(from)} r cross join (select ${id}::text as id) n where r.namespace_id = ${id} and ${where}`;
+  const key = order.unique ? order.column : 'id';
+  const statement = rows.statement(
+    select,
+    { [key]: true },
+    `where r.namespace_id = $1 and r.${columnOf(key)} = any($2)`,
+  );
   const found = await inPoolTransaction(pool, async (client) => {
     await client.query('set transaction isolation level repeatable read, read only');
     const named = sql`select n.id from namespaces n where n.name = ${namespace.toLowerCase()}`;
@@ -143,23 +149,17 @@ async function readFromNearerEnd<Row>(
       const read = (await query<{ key: string }>(client, statement)).map(({ key }) => key);
       keys.push(...(part.reversed ? read.reverse() : read));
     }
-    return { namespaceId: id, total, keys };
+    return { namespaceId: id, total, keys, read: await statement?.read(client, [id, keys]) };
   });
   if (!found) return null;
-  const { namespaceId, total, keys } = found;
-  const key = order.unique ? order.column : 'id';
-  const statement = rows.statement(
-    select,
-    { [key]: true },
-    `where r.namespace_id = $1 and r.${columnOf(key)} = any($2)`,
-  );
-  const whole = statement
-    ? await statement.read(pool, [namespaceId, keys])
-    : await prisma.findMany({
-        where: { namespaceId, [key]: { in: keys } },
-        select: { ...select, [key]: true },
-        relationLoadStrategy: 'join',
-      });
+  const { namespaceId, total, keys, read } = found;
+  const whole =
+    read ??
+    (await prisma.findMany({
+      where: { namespaceId, [key]: { in: keys } },
+      select: { ...select, [key]: true },
+      relationLoadStrategy: 'join',
+    }));
   const byKey = new Map(whole.map((row) => [(row as Record<string, unknown>)[key], row as Row]));
   return { namespaceId, total, nodes: keys.flatMap((one) => byKey.get(one) ?? []) };
 }

@@ -10,9 +10,10 @@ const MAX_PAUSE_MS = 2_000;
 
 /**
  * SQLSTATEs by their beginning: 08 connections, 53 resources (disk, memory, connections), 57P the server is
- * stopped or starting, 58 its own disk; and 25006 read-only (a standby), 40001 and 40P01 a lost race.
+ * stopped or starting, 58 its own disk; and 25006 read-only (a standby), 40001 and 40P01 a lost race, 55P03 a lock
+ * that somebody held for long.
  */
-const SQLSTATES = /^(?:08|53|57P|58|25006|40001|40P01)/;
+const SQLSTATES = /^(?:08|53|57P|58|25006|40001|40P01|55P03)/;
 /** Of Prisma: not reached, timed out, closed, no free connection or transaction, a lost race. */
 const PRISMA = new Set(['P1001', 'P1002', 'P1008', 'P1017', 'P2024', 'P2028', 'P2034', 'P2037']);
 const SOCKET =
@@ -39,7 +40,12 @@ export function isDatabaseAway(error: unknown, depth = 0): boolean {
 
 /** Whether PostgreSQL has undone the transaction for another's sake, so that it is known not to be done. */
 export function isLostRace(error: unknown): boolean {
-  return /^(?:40001|40P01)$/.test(String((error as { code?: unknown } | null)?.code));
+  return /^(?:40001|40P01|55P03)$/.test(String((error as { code?: unknown } | null)?.code));
+}
+
+/** Whether a statement was given up because somebody else had locked for longer than it was to wait (`lock_timeout`). */
+export function isStillLocked(error: unknown): boolean {
+  return (error as { code?: unknown } | null)?.code === '55P03';
 }
 
 type Wrapped = {

@@ -6,25 +6,27 @@
  */
 import pg from 'pg';
 
+type Asked = pg.Pool | pg.ClientBase;
+
 /** `name`: undefined where PostgreSQL is to keep nothing of the statement. */
 export type Statement = { name: string | undefined; text: string };
 
-/** Rows as lists of values, in the order of the columns. */
+/** Rows as lists of values, in the order of the columns. `on`: the pool, or the connection of a transaction. */
 export async function readValues(
-  pool: pg.Pool,
+  on: Asked,
   { name, text }: Statement,
   values: unknown[],
 ): Promise<unknown[][]> {
-  return (await read(pool, new Reading(name, text, values))).found;
+  return (await read(on, new Reading(name, text, values))).found;
 }
 
 /** Rows by the names of the columns. */
 export async function readObjects<Row extends object>(
-  pool: pg.Pool,
+  on: Asked,
   { name, text }: Statement,
   values: unknown[],
 ): Promise<Row[]> {
-  const { columns, found } = await read(pool, new Reading(name, text, values));
+  const { columns, found } = await read(on, new Reading(name, text, values));
   return found.map((given) => {
     const row: Record<string, unknown> = {};
     for (let i = 0; i < columns.length; i++) row[(columns[i] as Column).name] = given[i];
@@ -32,9 +34,12 @@ export async function readObjects<Row extends object>(
   });
 }
 
-function read(pool: pg.Pool, reading: Reading): Promise<Found> {
+function read(on: Asked, reading: Reading): Promise<Found> {
   // The types of pg take what has a `submit` for something that is read as a stream.
-  return pool.query(reading as never) as unknown as Promise<Found>;
+  const { query } = on as unknown as { query(reading: Reading, done: Reading['callback']): void };
+  return new Promise((resolve, reject) =>
+    query.call(on, reading, (error, found) => (found ? resolve(found) : reject(error))),
+  );
 }
 
 type Column = { name: string; read: (text: string) => unknown };

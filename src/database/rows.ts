@@ -30,8 +30,8 @@ export type RowSource = {
 type Handmade = { handmade?: Record<string, { select: object; sql: string; read?: Read }> };
 
 export type RowStatement<Row = object> = {
-  /** The rows, in the statement's order. */
-  read(pool: pg.Pool, values: unknown[]): Promise<Row[]>;
+  /** The rows, in the statement's order. `on`: the pool, or the connection of a transaction. */
+  read(on: pg.Pool | pg.ClientBase, values: unknown[]): Promise<Row[]>;
 };
 
 type Read = (value: never) => unknown;
@@ -86,8 +86,8 @@ function remembered<T>(make: (select: object, columns: object, ending: string) =
 function prepare(columns: RowColumns, text: string): RowStatement {
   const name = nameOf(text);
   return {
-    async read(pool, values) {
-      return (await readValues(pool, { name, text }, values)).map(columns.toRow);
+    async read(on, values) {
+      return (await readValues(on, { name, text }, values)).map(columns.toRow);
     },
   };
 }

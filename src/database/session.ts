@@ -71,6 +71,8 @@ export async function openSession(options: Options): Promise<Session> {
       ...target,
       connectionTimeoutMillis: CONNECT_MS,
       query_timeout: ANSWER_MS,
+      // Several ask at once, each for its own answer.
+      pipeline: true,
     });
     // From the beginning: an `error` without a listener would end the process. `end` follows every one.
     fresh.on('error', (error) => log.warn({ err: error }, 'the database session was lost'));

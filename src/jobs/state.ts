@@ -154,9 +154,9 @@ const commits = new WeakMap<pg.Pool, (asked: Asked) => Promise<LockedJob | null>
 /** Jobs of one transaction. With more, workers whose jobs end together wait for the disk instead of claiming meanwhile. */
 export const MOST_MOVES = 5;
 /**
- * How long several jobs wait for what somebody has locked, such as the row of a namespace that is being transferred. Then each
- * waits by itself, and those of other namespaces go on. Groups of one namespace wait for each other's commits, which take
- * less.
+ * How long jobs wait for what somebody has locked, such as the row of a namespace that is being transferred. Then each waits by
+ * itself for as long, again and again, and those of other namespaces go on. Groups of one namespace wait for each other's
+ * commits, which take less.
  */
 const SOON = `begin; set local lock_timeout = '500ms'`;
 
@@ -168,7 +168,7 @@ function openCommits(pool: pg.Pool) {
         return asked.map((one) => (moved.has(one) ? (moved.get(one) ?? null) : BY_ITSELF));
       },
       async alone(one) {
-        return (await commitMoves(pool, LOCK, [one])).get(one) ?? null;
+        return (await commitMoves(pool, LOCK, [one], SOON)).get(one) ?? null;
       },
     },
     MOST_MOVES,
@@ -180,7 +180,7 @@ async function commitMoves(
   pool: pg.Pool,
   lock: string,
   asked: readonly Asked[],
-  begin?: string,
+  begin: string,
 ): Promise<Map<Asked, LockedJob | null>> {
   return onConnection(pool, async (client) => {
     const ids = asked.map(({ id }) => id);

@@ -196,7 +196,10 @@ export async function updateRepository<S extends Select>(
   });
 }
 
-/** Removes the record, then the repository with all its data. @throws AppError 401, 403, 404. */
+/**
+ * Removes the record, then the repository with all its data. Its jobs stay, and lead to no repository any more.
+ * @throws AppError 401, 403, 404.
+ */
 export async function deleteRepository(
   services: Pick<Services, 'db' | 'git' | 'log'>,
   viewer: Viewer,
@@ -206,6 +209,7 @@ export async function deleteRepository(
   const author = demandAccount(viewer);
   const row = await administered(services.db, viewer, key);
   const begun = await disk.begin(row.id, { kind: 'delete' });
+  await leaveJobs(services.db, row.id);
   await inTransaction(services.db, async (tx) => {
     const { count } = await tx.repository.deleteMany({ where: { id: row.id } });
     if (count === 0) throw notFound('Repository');
@@ -231,6 +235,20 @@ export async function deleteRepository(
     services.log.error({ err: error, repository: row.id }, 'the files of a repository are left');
   }
   return row.id;
+}
+
+/** Of so many jobs the rows are locked at once, for a tenth of a second. */
+const JOBS_AT_ONCE = 1_000;
+
+/**
+ * Before the repository goes, because all of its jobs would be changed in the transaction that deletes it: of 300,000 that took
+ * longer than a transaction may, and the repository could not be deleted.
+ */
+async function leaveJobs(db: Services['db'], id: string): Promise<void> {
+  for (let left = JOBS_AT_ONCE; left === JOBS_AT_ONCE; )
+    left = await db.$executeRaw`
+      update jobs set repository_id = null where id = any (array (
+        select id from jobs where repository_id = ${id} limit ${JOBS_AT_ONCE} for update skip locked))`;
 }
 
 type Administered = Awaited<ReturnType<typeof administered>>;

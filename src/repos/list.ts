@@ -2,7 +2,7 @@
 import { Prisma } from '../../prisma/generated/client.ts';
 import type { Visibility } from '../../prisma/generated/enums.ts';
 import { ownNamespaces } from '../auth/accounts.ts';
-import type { Viewer } from '../auth/permissions.ts';
+import { can, type Viewer } from '../auth/permissions.ts';
 import type { Sorting } from '../database/keyset.ts';
 import type { Counted } from '../database/list-counts.ts';
 import { readMergedSlice } from '../database/merged.ts';
@@ -16,7 +16,7 @@ import {
 } from '../database/paging.ts';
 import { notFound } from '../errors.ts';
 import type { Services } from '../services.ts';
-import { canExist, type Row, type Select } from './repos.ts';
+import { accessColumns, canExist, type Row, type Select, target } from './repos.ts';
 import { repositoryRows } from './rows.ts';
 import { countedSql, visibleSql } from './visibility.ts';
 
@@ -51,7 +51,7 @@ export async function sliceRepositories<S extends Select>(
   const sorting: Sorting = { name: sort, column: COLUMNS[sort], type: TYPES[sort], order };
   const { sql } = Prisma;
   const filter = visibility ? sql`r.visibility = ${visibility}::"Visibility"` : sql`true`;
-  const table = { pool, rows: repositoryRows, prisma: db.repository };
+  const table = { pool, rows: repositoryRows, prisma: shownBy(db, viewer) };
   const counted = countedOf(viewer, visibility);
   return readMergedSlice<Row<S>>(table, sorting, range, {
     from: 'repositories',
@@ -88,7 +88,7 @@ export async function listRepositories<S extends Select>(
   const { sql } = Prisma;
   const filter = visibility ? sql`r.visibility = ${visibility}::"Visibility"` : sql`true`;
   const where = sql`${visibleSql(viewer)} and ${filter}`;
-  const table = { pool, rows: repositoryRows, prisma: db.repository };
+  const table = { pool, rows: repositoryRows, prisma: shownBy(db, viewer) };
   const sorting = { column: COLUMNS[sort], order, unique: sort === 'name' };
   const asked = {
     from: 'repositories',
@@ -101,6 +101,22 @@ export async function listRepositories<S extends Select>(
   const found = await readNumberedPage<Row<S>>(table, sorting, request, asked);
   if (!found) throw notFound('Namespace');
   return { ...request, nodes: found.nodes, total: found.total };
+}
+
+/**
+ * Those of a page that Prisma alone reads are looked at once more, as they are then: since the page was found, one may have
+ * been made private, or another may have its name.
+ */
+function shownBy(db: Services['db'], viewer: Viewer) {
+  return {
+    async findMany({ select, ...query }: { select?: object }) {
+      const rows = await db.repository.findMany({
+        ...query,
+        select: { ...select, ...accessColumns },
+      });
+      return rows.filter((row) => can(viewer, 'repository.read', target(row)));
+    },
+  };
 }
 
 /** Null for rights that the counts do not know. */

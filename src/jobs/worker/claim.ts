@@ -40,17 +40,19 @@ type ClaimInput = {
   depth: number;
   /** Ids of jobs that are looked at wherever they stand. */
   reserved: Iterable<string>;
+  /** Whom to pass over, by their ids. */
+  without?: { jobs: Iterable<string>; namespaces: Iterable<string> };
   /** Which of them start, and where. */
   decide(lines: Line<Waiting>[], reserved: Waiting[]): readonly Admitted<Waiting>[];
 };
 
 /**
- * The lock that a claim holds, and how its statements are planned: once for a connection, because planning them again
+ * The lock that a claim holds, which is given up when its server is frozen while it decides, and how its statements are planned: once for a connection, because planning them again
  * each time took six times as long as carrying them out; and row by row through indexes also while the tables are still
  * small, or they would read the rows of all namespaces for those of a few. One statement, because six have to be parsed.
  */
 const BEGIN = `
-  select set_config('synchronous_commit', 'off', true),
+  select set_config('synchronous_commit', 'off', true), set_config('idle_in_transaction_session_timeout', '5s', true),
     set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true),
     set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
     pg_advisory_xact_lock(465825750385)`;
@@ -63,6 +65,9 @@ const BEGIN = `
 const READ = `
   with pools as (
     select * from jsonb_to_recordset($1 -> 'pools') as p (gpu text, most int)
+  ), without as materialized (
+    select array (select jsonb_array_elements_text($1 -> 'without' -> 'jobs')) as jobs,
+      array (select jsonb_array_elements_text($1 -> 'without' -> 'namespaces')) as namespaces
   ), first as (
     select in_pool.* from pools cross join lateral (
       select l.namespace_id, l.held, l.served_at, l.line_served_at from queue_lines l
@@ -70,10 +75,10 @@ const READ = `
         select from jobs
         where gpu = l.gpu and region = l.region and namespace_id = l.namespace_id and id >= l.head
           and status = 'queued' and attempt_id is null and available_at <= now()
-          and (l.gpu = 'none' or gpu_count <= most)
+          and (l.gpu = 'none' or gpu_count <= most) and id <> all ((select jobs from without)::text[])
         order by id limit 1
       ) any_job
-      where l.gpu = pools.gpu and open
+      where l.gpu = pools.gpu and open and l.namespace_id <> all ((select namespaces from without)::text[])
       order by l.held, l.served_at, l.namespace_id, l.line_served_at, l.region
       limit ($1 ->> 'lines')::int
     ) in_pool
@@ -95,14 +100,17 @@ const READ = `
     from jobs
     where gpu = l.gpu and region = l.region and namespace_id = l.namespace_id and id >= l.head
       and status = 'queued' and attempt_id is null and available_at <= now()
-      and (l.gpu = 'none' or gpu_count <= l.most)
+      and (l.gpu = 'none' or gpu_count <= l.most) and id <> all ((select jobs from without)::text[])
     order by id limit ($1 ->> 'depth')::int
   ) j
   union all
   select null, 0, namespace_id, gpu, region, id, gpu_count, cpu, memory_gb, repo is not null,
     image
   from reserved where status = 'queued' and attempt_id is null and available_at <= now()
+    and id <> all ((select jobs from without)::text[])
   order by turn, id`;
+
+const NOBODY = { jobs: [], namespaces: [] };
 
 /** By all who change what is counted of a namespace, and by those who lock several in the order of their ids. */
 const LOCK = `
@@ -168,15 +176,16 @@ const TAKE = `
 
 /**
  * Takes those jobs that `decide` says, and opens an attempt for each, in one transaction.
- * @returns what was taken: less than was decided where somebody cancels a job at that moment
+ * @returns what was taken: less than was decided where somebody else holds a job, such as who cancels it at that moment
  */
 export async function claimJobs(
   { pool }: { pool: Pool },
-  { workerId, runner, pools, lines, depth, reserved, decide }: ClaimInput,
+  { workerId, runner, pools, lines, depth, reserved, without = NOBODY, decide }: ClaimInput,
 ): Promise<Claimed[]> {
   const wish = {
     pools: Array.from(pools, ([gpu, most]) => ({ gpu, most })),
     ...{ lines, depth, reserved: [...reserved] },
+    without: { jobs: [...without.jobs], namespaces: [...without.namespaces] },
   };
   return onConnection(pool, async (client) => {
     await prepare(client);

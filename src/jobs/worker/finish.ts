@@ -125,10 +125,7 @@ async function recordEnd(
   collected: Collected,
 ): Promise<boolean> {
   if (outcome.kind === 'lost') {
-    await db.$transaction(async (tx) => {
-      await loseAttempt(tx, { attemptId: id, jobId: job.id });
-      await wake(tx, `job:${job.id}`);
-    });
+    await loseAttempt({ db }, { attemptId: id, jobId: job.id });
     return false;
   }
   const exited = outcome.kind === 'exited' ? outcome : null;
@@ -248,21 +245,30 @@ async function addLines(
 /** Losses beyond this fail the job (decisions section 4). */
 const MAX_LOSSES = 3;
 
-/** Ends an attempt whose machine is gone; its job is queued again, without using a retry. */
-export async function loseAttempt(
-  tx: Prisma.TransactionClient,
+/**
+ * Ends an attempt whose machine is gone; its job is queued again, without using a retry.
+ * @returns whether it had not ended @throws Error where somebody holds the job for long, since other lost ones wait meanwhile
+ */
+export function loseAttempt(
+  { db }: Pick<Deps, 'db'>,
   { attemptId, jobId }: { attemptId: string; jobId: string },
-): Promise<void> {
-  await moveJob(tx, jobId, (job) => {
-    if (job.attemptId !== attemptId) return null;
-    const lossCount = job.lossCount + 1;
-    const set = { lossCount };
-    if (lossCount <= MAX_LOSSES)
-      return { to: 'queued', phase: 'waiting for capacity: the machine was lost', set };
-    return { to: 'failed', phase: `failed: the machine was lost ${lossCount} times`, set };
-  });
-  await tx.jobAttempt.updateMany({
-    where: { id: attemptId, endedAt: null },
-    data: { endedAt: new Date(), outcome: 'lost' },
+): Promise<boolean> {
+  return db.$transaction(async (tx) => {
+    await tx.$executeRaw`set local lock_timeout = '2s'`;
+    await moveJob(tx, jobId, (job) => {
+      if (job.attemptId !== attemptId) return null;
+      const lossCount = job.lossCount + 1;
+      const set = { lossCount };
+      if (lossCount <= MAX_LOSSES)
+        return { to: 'queued', phase: 'waiting for capacity: the machine was lost', set };
+      return { to: 'failed', phase: `failed: the machine was lost ${lossCount} times`, set };
+    });
+    // Also where the job is not the attempt's any more: a follower of a cancelled one waits for this.
+    await wake(tx, `job:${jobId}`);
+    const { count } = await tx.jobAttempt.updateMany({
+      where: { id: attemptId, endedAt: null },
+      data: { endedAt: new Date(), outcome: 'lost' },
+    });
+    return count > 0;
   });
 }

@@ -18,6 +18,7 @@ import { giveUp, lookAfter } from './attempt.ts';
 import type { Deps } from './attempt-row.ts';
 import { type Claim, claimJobs, type Waiting } from './claim.ts';
 import { loseAttempt } from './finish.ts';
+import { type Locked, openLocked } from './locked.ts';
 import { isPassing, PAUSES, type Pauses, persist } from './persist.ts';
 import { findLost, heartbeat, nextDue } from './queue.ts';
 
@@ -39,6 +40,9 @@ export type Worker = AsyncDisposable & {
 
 /** What an attempt takes of which machine. */
 type Share = Holding & { done: Promise<void> };
+
+/** Until jobs are looked at again that somebody else has locked. */
+const LOCKED_MS = 500;
 
 /** How far a claim looks: one that finds room for all, and one after some did not fit, about 3 ms. */
 const SHORT_LOOK = 16;
@@ -184,9 +188,15 @@ export async function startWorker(
     return { done, tried };
   }
 
-  async function claimAll(): Promise<void> {
+  /** @returns whether somebody else has locked a job that had its turn: nothing tells when that is over */
+  async function claimAll(): Promise<boolean> {
+    const locked = openLocked();
     // A job that begins writes; there is a call when there is space again.
-    if (space.low) return;
+    if (!space.low) await claimWithout(locked);
+    return locked.jobs.size > 0;
+  }
+
+  async function claimWithout(locked: Locked): Promise<void> {
     for (let long = reservations.size > 0; !signal.aborted; ) {
       const slotsFree = slots - active.size;
       const held = holdings();
@@ -195,19 +205,20 @@ export async function startWorker(
       if (slotsFree <= 0 || pools.size === 0) return;
       const most = Math.min(slotsFree, SHORT_LOOK);
       let passedOver = false;
-      let admitted = 0;
+      let admitted: readonly Waiting[] = [];
       const claims = await claimJobs(deps, {
         workerId: id,
         runner: runner.name,
         pools,
         ...(long ? LONG_LOOK : { lines: most, depth: most }),
         reserved: reservations.values(),
+        without: locked,
         decide(lines, reserved) {
           const room = { machines, elsewhere, slots, slotsFree, held };
           const suits = (job: Waiting, machine: string) => runner.suits?.(job, machine) ?? true;
           const decision = admit<Waiting>({ ...room, lines, reserved, suits });
           ({ reservations, passedOver } = decision);
-          admitted = decision.admitted.length;
+          admitted = decision.admitted.map(({ job }) => job);
           return decision.admitted;
         },
       });
@@ -215,9 +226,11 @@ export async function startWorker(
         metrics.jobClaimed({ gpu: claim.gpu, region }, waited);
         adopt(claim);
       }
+      const isLocked = claims.length < admitted.length;
+      if (isLocked) locked.add(admitted, claims);
       // It saw all that waits, and has it: who comes later wakes us.
-      if (!long && !passedOver && admitted < most && claims.length === admitted) return;
-      if (claims.length > 0) continue;
+      if (!long && !passedOver && admitted.length < most && !isLocked) return;
+      if (claims.length > 0 || isLocked) continue;
       if (long || !passedOver) return;
       long = true;
     }
@@ -239,12 +252,15 @@ export async function startWorker(
           if (!active.has(attempt.attemptId) && !leaving.has(attempt.attemptId)) adopt(attempt);
         for await (const _ of bus.wakes('queue', signal)) {
           clearTimeout(due);
-          await claimAll();
+          const isLocked = await claimAll();
           const models = new Set(machinesNow().flatMap((m) => ['none', ...Object.keys(m.gpus)]));
           const ms = active.size < slots ? await nextDue(deps, [...models]) : null;
           // A pause is a minute at most; what an idle waker would notice needs no timer.
-          if (ms !== null)
-            due = setTimeout(() => bus.notify('queue'), Math.min(ms, pauses.longestMs) + 1);
+          const soon = Math.min(
+            ms ?? Number.POSITIVE_INFINITY,
+            isLocked ? LOCKED_MS : pauses.longestMs,
+          );
+          if (ms !== null || isLocked) due = setTimeout(() => bus.notify('queue'), soon + 1);
         }
       } finally {
         clearTimeout(due);
@@ -253,28 +269,35 @@ export async function startWorker(
     repeating,
   );
 
-  const beating = (async () => {
-    for (let before = ''; !signal.aborted; ) {
+  async function repeat(what: string, work: () => Promise<void>): Promise<void> {
+    while (!signal.aborted) {
       await delay(HEARTBEAT_MS, undefined, { signal }).catch(() => {});
       if (signal.aborted) return;
-      try {
-        await heartbeat(deps, self);
-        const there = machinesNow()
-          .map((machine) => machine.id)
-          .join();
-        // One that is back has room.
-        if (there !== before) bus.notify('queue');
-        before = there;
-        elsewhere = await machinesOffered(deps, id);
-        for (const lost of await findLost(deps, self))
-          await db
-            .$transaction((tx) => loseAttempt(tx, lost))
-            .then(() => metrics.attemptEnded('lost'));
-      } catch (error) {
-        log.error({ err: error }, 'no heartbeat');
-      }
+      await work().catch((error) => log.error({ err: error }, what));
     }
-  })();
+  }
+
+  let before = '';
+  const beating = repeat('no heartbeat', async () => {
+    await heartbeat(deps, self);
+    const there = machinesNow()
+      .map((machine) => machine.id)
+      .join();
+    // One that is back has room.
+    if (there !== before) bus.notify('queue');
+    before = there;
+    elsewhere = await machinesOffered(deps, id);
+  });
+
+  // By itself, because it waits for jobs that others may have locked, and others take silence for death.
+  const recovering = repeat('lost attempts were not looked for', async () => {
+    for (const lost of await findLost(deps, self))
+      await loseAttempt(deps, lost).then(
+        (isLost) => isLost && metrics.attemptEnded('lost'),
+        // It is found again at the next look, and keeps no other from being recovered.
+        (error) => log.warn({ err: error, job: lost.jobId }, 'a lost attempt is still held'),
+      );
+  });
 
   return {
     get used() {
@@ -282,7 +305,7 @@ export async function startWorker(
     },
     async [Symbol.asyncDispose]() {
       stopping.abort();
-      await Promise.all([claiming, beating, sweeping.done]);
+      await Promise.all([claiming, beating, recovering, sweeping.done]);
       await Promise.all([...active.values()].map(({ done }) => done));
       await Promise.all([...leaving.values()].map(({ done }) => done));
     },
