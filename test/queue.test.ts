@@ -82,8 +82,8 @@ async function withWorkers() {
 function watched(fake: FakeRunner, machine: Machine, problems: string[]): Runner {
   return {
     ...fake,
-    async start(handle) {
-      await fake.start(handle);
+    async start(handle, mayBegin) {
+      const begun = await fake.start(handle, mayBegin);
       const sum = { cpu: 0, memory: 0, gpus: 0 };
       for (const { hardware } of fake.running()) {
         const { cpu, memoryGb, gpu, gpuCount } = hardware;
@@ -95,6 +95,7 @@ function watched(fake: FakeRunner, machine: Machine, problems: string[]): Runner
       if (sum.cpu > machine.cpus + 1e-9 || sum.memory > machine.memoryBytes + 1)
         problems.push(JSON.stringify(sum));
       if (sum.gpus > (machine.gpus.T4 ?? 0)) problems.push(`${sum.gpus} GPUs`);
+      return begun;
     },
   };
 }

@@ -102,6 +102,21 @@ export function runnerContract(open: () => Promise<RunnerUnderTest>): void {
     expect(await allLines(second, handle)).toEqual(['once']);
   });
 
+  test('where it may not begin, nothing of it does', async () => {
+    await using made = await open();
+    const { runner } = made;
+    const handle = await runner.prepare(attemptSpec('echo ran; exit 1'), never);
+    expect(await runner.start(handle, async () => false)).toBe(false);
+    // Whoever could not say whether it may is asked again.
+    await expect(runner.start(handle, () => Promise.reject(new Error('away')))).rejects.toThrow();
+    expect(await runner.attach(handle)).toBe('prepared');
+    await runner.remove(handle);
+    expect(await runner.attach(handle)).toBe('gone');
+    const allowed = await runner.prepare(attemptSpec('echo ran'), never);
+    expect(await runner.start(allowed, async () => true)).toBe(true);
+    expect(await allLines(runner, allowed)).toEqual(['ran']);
+  });
+
   test('TERM ends it with 143', async () => {
     await using made = await open();
     const { runner } = made;

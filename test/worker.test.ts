@@ -69,22 +69,45 @@ test('a job whose secrets cannot be opened any more fails, its process ends, and
 test('a handle whose storing was never confirmed is that of the attempt: it runs, and is not lost', async () => {
   const fake = fakeRunner({ graceMs: 100 });
   let unconfirmed = 0;
-  await using made = await withWorker(fake, (pool) => {
-    const query = async (...args: Parameters<typeof pool.query>) => {
-      const done = await pool.query(...args);
-      if ((args[0] as { name?: string }).name !== 'loam-handle' || unconfirmed > 0) return done;
-      unconfirmed++;
-      throw Object.assign(new Error('Connection terminated'), { code: 'ECONNRESET' });
-    };
-    return new Proxy(pool, {
-      get: (target, name) => (name === 'query' ? query : Reflect.get(target, name)),
-    });
-  });
+  const runner: Runner = {
+    ...fake,
+    start: (handle, mayBegin) =>
+      fake.start(handle, async () => {
+        const may = await mayBegin?.();
+        if (unconfirmed++ > 0) return may ?? false;
+        throw Object.assign(new Error('Connection terminated'), { code: 'ECONNRESET' });
+      }),
+  };
+  await using made = await withWorker(runner);
   await run(made.ada, 'once', 'echo ran');
   expect(await until(made.ada, 'ada', 'once', 'SUCCEEDED')).toMatchObject({
     attempts: { nodes: [{ number: 1, outcome: 'EXITED' }] },
   });
-  expect(unconfirmed).toBe(1);
+  expect(unconfirmed).toBe(2);
+});
+
+test('a job that is cancelled while it is made ready never begins', async () => {
+  const fake = fakeRunner({ graceMs: 100 });
+  const [ready, go] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
+  const runner: Runner = {
+    ...fake,
+    async start(handle, mayBegin) {
+      ready.resolve();
+      await go.promise;
+      return fake.start(handle, mayBegin);
+    },
+  };
+  await using made = await withWorker(runner);
+  const { ada } = made;
+  await run(ada, 'late', 'echo ran');
+  await ready.promise;
+  const { body } = await ada.post('/auth/v1/seed/ada/jobs/late/cancel', {});
+  expect(body).toMatchObject({ message: 'Cancelled before it started.', runtime_seconds: 0 });
+  go.resolve();
+  await run(ada, 'next', 'exit 0');
+  await until(ada, 'ada', 'next', 'SUCCEEDED');
+  expect(fake.started.map(({ env }) => env.JOB_NAME)).toEqual(['next']);
+  expect(await lines(ada, 'ada', 'late')).toEqual([]);
 });
 
 test.each(['attach', 'start', 'wait', 'logs'] as const)(

@@ -85,7 +85,7 @@ async function reachDatabase(
   pool.on('error', () => {});
   const client = new PrismaClient({
     adapter: new PrismaPg(pool, { statementNameGenerator: statementNames() }),
-    transactionOptions: { maxWait: 5_000, timeout: 15_000 },
+    transactionOptions: { maxWait: CONNECT_MS, timeout: 15_000 },
   });
   return {
     target,

@@ -46,6 +46,7 @@ import { newId } from '../ids.ts';
 import { PAGE_COLUMNS } from './logs/columns.ts';
 import { statusPage } from './logs/pages.ts';
 import { type JobEventData, type PayloadRow, payloadColumns, payloadOf } from './payload.ts';
+import type { Handle } from './runners/runner.ts';
 import { addUsage, type Ran, type Used } from './usage.ts';
 
 const MOVES: Record<JobStatus, readonly JobStatus[]> = {
@@ -119,6 +120,8 @@ export type Move = {
 export type MovedAttempt = {
   id: string;
   startedAt?: Date;
+  /** With it, by which the work is found again. `runner`: the kind that has it. */
+  begun?: { handle: Handle; runner: string };
   ended?: { at: Date; outcome: string; exitCode: number };
 };
 
@@ -262,9 +265,12 @@ async function write(
   );
   parts.push(`moved as (update jobs set ${assignments.join(', ')} where id = ${id})`);
   if (attempt) {
-    const { startedAt, ended } = attempt;
+    const { startedAt, begun, ended } = attempt;
     const set = [
       startedAt && `started_at = ${parameter(startedAt, 'timestamptz')}`,
+      begun &&
+        `handle = ${parameter(JSON.stringify(begun.handle), 'jsonb')}, runner = ${parameter(begun.runner, 'text')},
+         heartbeat_at = now()`,
       ended &&
         `ended_at = ${parameter(ended.at, 'timestamptz')}, outcome = ${parameter(ended.outcome, 'text')},
          exit_code = ${parameter(ended.exitCode, 'int')}`,

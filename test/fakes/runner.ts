@@ -116,13 +116,15 @@ export function fakeRunner({ graceMs = GRACE_MS, gpus = {}, machines }: Options 
       works.set(spec.id, { spec, state: 'prepared', lines: [], changed, end, exitOnTerm: 143 });
       return { attempt: spec.id };
     },
-    async start(handle) {
+    async start(handle, mayBegin) {
       const work = find(handle);
       if (!work) throw new Error('not prepared');
-      if (work.state === 'started') return;
+      if (work.state === 'started') return true;
+      if (mayBegin && !(await mayBegin())) return false;
       work.state = 'started';
       started.push(work.spec);
       void run(work);
+      return true;
     },
     async attach(handle) {
       return find(handle)?.state ?? 'gone';

@@ -42,7 +42,7 @@ export function composed(name: string, kinds: Kinds, choose: Choose): Runner {
       if (runner === null) throw new RunnerAway(`the machine ${spec.machine} does not answer`);
       return { ...(await of({ runner }).prepare(spec, signal)), runner };
     },
-    start: (handle) => of(handle).start(handle),
+    start: (handle, mayBegin) => of(handle).start(handle, mayBegin),
     attach: (handle) => of(handle).attach(handle),
     logs: (handle, cursor, signal) => of(handle).logs(handle, cursor, signal),
     signal: (handle, signal) => of(handle).signal(handle, signal),

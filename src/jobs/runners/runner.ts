@@ -2,8 +2,8 @@
  * What runs attempts of jobs: processes, containers, a fake in tests. The worker decides what
  * is to run, a runner runs it.
  *
- * One attempt id names everything that a runner makes for it. `prepare` gives a handle, the worker stores it,
- * and only then calls `start`: a server that dies in between finds the handle, asks `attach` how far things
+ * One attempt id names everything that a runner makes for it. `prepare` gives a handle, and the worker stores it when `start`
+ * asks whether the work may begin: a server that dies after that finds the handle, asks `attach` how far things
  * got, and goes on. What exists already under an id is adopted, never made twice. The end of the log is not
  * the end of the work: `wait` alone says how it ended.
  */
@@ -134,8 +134,12 @@ export type Runner = {
    * @throws Unstartable
    */
   prepare(spec: AttemptSpec, signal: AbortSignal): Promise<Handle>;
-  /** Starts the work, or finds it started. */
-  start(handle: Handle): Promise<void>;
+  /**
+   * Starts the work, or finds it started.
+   * @param mayBegin is asked when nothing but the beginning is left, unless the work has begun; left out: it may
+   * @returns false where it may not: then nothing of it has begun, nor will
+   */
+  start(handle: Handle, mayBegin?: () => Promise<boolean>): Promise<boolean>;
   /**
    * How far it got: prepared and not started, started (perhaps over by now), or not there any more. `unprepared`: what was
    * prepared is not there any more, or useless, and surely nothing of the work has begun; it is to be prepared anew.

@@ -6,7 +6,7 @@ import type { Prisma } from '../../../prisma/generated/client.ts';
 import { columnOf } from '../../database/keyset.ts';
 import type { ProcessServices } from '../../services.ts';
 import type { Checkout } from '../checkouts.ts';
-import type { Handle, Runner } from '../runners/runner.ts';
+import type { Runner } from '../runners/runner.ts';
 
 /** What looking after jobs takes: what every process has, transactions, what runs jobs, and their commits. */
 export type Deps = Omit<ProcessServices, 'db'> & {
@@ -92,24 +92,6 @@ export async function findAttempt(
   const storageBytes = BigInt(row[`${OF_NAMESPACE}storageBytes`]);
   const namespace = { ...below(OF_NAMESPACE), storageBytes };
   return { ...row, job: { ...job, ...counts, namespace } } as Attempt;
-}
-
-const STORE_HANDLE = `
-  update job_attempts set handle = $2, heartbeat_at = now(), runner = $3
-  where id = $1 and ended_at is null and exists (
-    select from jobs where jobs.id = job_attempts.job_id and attempt_id = job_attempts.id
-  )`;
-
-/** @returns whether the attempt holds its job still; if not, nothing was stored */
-export async function storeHandle(
-  { pool }: Pick<Deps, 'pool'>,
-  id: string,
-  handle: Handle,
-  runner: string,
-): Promise<boolean> {
-  const values = [id, handle, runner];
-  const { rowCount } = await pool.query({ name: 'loam-handle', text: STORE_HANDLE, values });
-  return rowCount === 1;
 }
 
 /** Which attempt holds the job, null when none does; undefined when the job is gone. */

@@ -156,11 +156,15 @@ async function oversee(
     if (attempt.startedAt) return { kind: 'lost' };
     throw new RunnerAway('what was prepared is gone');
   }
-  // Before it is started: what is quick has printed before we are told that it runs.
-  const startedAt = new Date();
+  let marked: Promise<boolean> | undefined;
+  const mark = () => {
+    marked ??= markRunning(deps, attempt, handle);
+    return marked;
+  };
   if (state === 'prepared') {
     if (watch.ended.aborted) return { kind: 'lost' };
-    await runner.start(handle);
+    // Whoever is told that a job was cancelled before it started can rely on it.
+    if (!(await runner.start(handle, mark))) return { kind: 'lost' };
   }
   const over = new AbortController();
   const sampling = sampleUsage(
@@ -178,13 +182,13 @@ async function oversee(
     });
   // No line of it is stored before.
   const running = orStop(
-    markRunning(deps, attempt, startedAt).then(() => {
+    mark().then(() => {
       // Only a process that was started can be signalled.
       watch.tell(handle);
     }),
   );
   // All are waited for, so that nothing of ours is under way when we return.
-  const [marked, ended, stored] = await Promise.allSettled([
+  const [begun, ended, stored] = await Promise.allSettled([
     running,
     runner.wait(handle, signal),
     orStop(storeLog(deps, attempt, { handle, secrets, running }, signal)),
@@ -192,18 +196,27 @@ async function oversee(
   over.abort();
   await sampling;
   if (stopping.aborted) return null;
-  if (marked.status === 'rejected') throw marked.reason;
+  if (begun.status === 'rejected') throw begun.reason;
   if (stored.status === 'rejected') throw stored.reason;
   if (ended.status === 'rejected') throw ended.reason;
   return ended.value;
 }
 
-async function markRunning({ pool }: Deps, { id, job }: Attempt, at: Date): Promise<void> {
-  await commitMove(pool, job.id, (locked) => {
-    if (locked.attemptId !== id || locked.status !== 'queued') return null;
-    const set = { startedAt: locked.startedAt ?? at };
-    return { to: 'running', phase: PHASES.running, attempt: { id, startedAt: at }, set };
+/** Records that the work begins, and its handle, by which it is found again. @returns whether it may: the job is the attempt's */
+async function markRunning(
+  { pool, runner }: Deps,
+  { id, job }: Attempt,
+  handle: Handle,
+): Promise<boolean> {
+  let isOurs = false;
+  const begun = { handle, runner: String(handle.runner ?? runner.name) };
+  await commitMove(pool, job.id, (locked, now) => {
+    isOurs = locked.attemptId === id;
+    if (!isOurs || locked.status !== 'queued') return null;
+    const set = { startedAt: locked.startedAt ?? now };
+    return { to: 'running', phase: PHASES.running, attempt: { id, startedAt: now, begun }, set };
   });
+  return isOurs;
 }
 
 type Watch = AsyncDisposable & {

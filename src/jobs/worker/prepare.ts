@@ -1,4 +1,4 @@
-/** What comes before the start: the checkout, the environment, and the handle that is stored first. */
+/** What comes before the start: the checkout and the environment. */
 
 import { DISK_FULL, isDatabaseAway, isDiskFull } from '../../database/outage.ts';
 import { AppError } from '../../errors.ts';
@@ -13,12 +13,13 @@ import {
 } from '../runners/runner.ts';
 import type { Secrets } from '../secrets.ts';
 import { PHASES } from '../state.ts';
-import { type Attempt, type Deps, storeHandle } from './attempt-row.ts';
+import type { Attempt, Deps } from './attempt-row.ts';
 import { isPassing } from './persist.ts';
 import { openProgress, type Progress } from './progress.ts';
 
 /**
- * Makes the place for the work and stores its handle, before anything starts.
+ * Makes the place for the work. Its handle is stored with the move to `running`, before anything of the work begins; a place
+ * whose handle was not stored is made anew.
  * @throws what passes by itself, so that it is tried again; all else is the outcome of the attempt
  */
 export async function prepare(
@@ -27,23 +28,7 @@ export async function prepare(
   secrets: Secrets,
   ended: AbortSignal,
 ): Promise<{ handle: Handle } | { outcome: Outcome }> {
-  const { runner } = deps;
-  const { id } = attempt;
   if (ended.aborted) return { outcome: { kind: 'lost' } };
-  const made = await makePlace(deps, attempt, secrets, ended);
-  if ('outcome' in made) return made;
-  const { handle } = made;
-  // Where the answer is lost with a connection it may be stored, so what was made stays: it is started then, or made anew.
-  const isOurs = await storeHandle(deps, id, handle, String(handle.runner ?? runner.name));
-  return isOurs ? { handle } : { outcome: { kind: 'lost' } };
-}
-
-async function makePlace(
-  deps: Deps,
-  attempt: Attempt,
-  secrets: Secrets,
-  ended: AbortSignal,
-): Promise<{ handle: Handle } | { outcome: Outcome }> {
   const { runner, log } = deps;
   const { id, job } = attempt;
   await using progress = openProgress(deps, attempt);

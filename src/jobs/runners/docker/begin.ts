@@ -24,9 +24,14 @@ type Begun = Overseen & {
   hold(): Promise<void>;
   /** Counts that it is made anew because it ended. @returns whether it has not been too often */
   mayRemake(): boolean;
+  /** Asked before the gate is opened; where there is none, before the container is started. */
+  mayBegin(): Promise<boolean>;
 };
 
-/** Called again, it goes on where it was left. @throws RunnerAway also when the container is to be made anew */
+/**
+ * Called again, it goes on where it was left.
+ * @returns whether it may begin @throws RunnerAway also when the container is to be made anew
+ */
 export async function begin({
   attempt,
   engine,
@@ -36,9 +41,10 @@ export async function begin({
   network,
   hold,
   mayRemake,
-}: Begun): Promise<void> {
+  mayBegin,
+}: Begun): Promise<boolean> {
   const remote = (await readRecord(place, 'attempt'))?.remote;
-  if (!remote && (await opening(place))) return;
+  if (!remote && (await opening(place))) return true;
   // Beside the engine, which takes longer.
   const recorder = recordings.canBegin(attempt) ? recordings.begin(attempt) : null;
   recorder?.catch(() => {});
@@ -47,7 +53,10 @@ export async function begin({
   const startedNow = made.status === 'created';
   if (startedNow) {
     // Noted before: it has no gate, so it may be over before we know that it was started.
-    if (remote) await openGate(place, { recorded: false });
+    if (remote) {
+      if (!(await mayBegin())) return false;
+      await openGate(place, { recorded: false });
+    }
     await hold();
     try {
       await engine.call((docker, abortSignal) =>
@@ -55,14 +64,17 @@ export async function begin({
       );
     } catch (error) {
       const reason = whyNotStarted(error);
-      if (reason !== null) return writeRecord(place, 'unstartable', { reason });
+      if (reason !== null) {
+        await writeRecord(place, 'unstartable', { reason });
+        return true;
+      }
       // Without a gate nobody knows whether the command has begun.
       if (remote || !(error instanceof EngineError)) throw error;
       await discard(engine, container, made.id);
       throw isHalfStarted(error) ? new RunnerAway(`it is made anew: ${error}`) : error;
     }
   }
-  if (remote) return;
+  if (remote) return true;
   await network.connect(container);
   const state = await stateOf(engine, container);
   if (!state) throw new RunnerAway('the container is gone');
@@ -73,7 +85,9 @@ export async function begin({
   const recorded = recorder !== null && isOnThisKernel(state);
   if (recorded) await recorder;
   else await recordings.end(attempt);
+  if (!(await mayBegin())) return false;
   await openGate(place, { recorded });
+  return true;
 }
 
 /**

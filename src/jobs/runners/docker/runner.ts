@@ -238,14 +238,14 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
       return handle;
     },
 
-    async start(handle) {
+    async start(handle, mayBegin = async () => true) {
       const attempt = String(handle.attempt);
       const mayRemake = () => {
         const times = (remade.get(attempt) ?? 0) + 1;
         remade.set(attempt, times);
         return times <= MOST_REMADE;
       };
-      await begin({ ...overseen(handle), network, hold: together.hold, mayRemake });
+      return begin({ ...overseen(handle), network, hold: together.hold, mayRemake, mayBegin });
     },
 
     async attach(handle) {

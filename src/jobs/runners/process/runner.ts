@@ -264,12 +264,14 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
       return handle;
     },
 
-    async start(handle) {
-      if (await claimOf(handle)) return;
+    async start(handle, mayBegin) {
+      if (await claimOf(handle)) return true;
+      if (mayBegin && !(await mayBegin())) return false;
       const exitCode = await shims.launch(String(handle.attempt));
       if (exitCode === DISK_FULL)
         throw Object.assign(new Error('the disk is full'), { code: 'ENOSPC' });
       if (!(await claimOf(handle))) throw new Error(`the shim of ${handle.attempt} did not start`);
+      return true;
     },
 
     async attach(handle) {
