@@ -15,17 +15,8 @@ FROM ${NODE_IMAGE} AS packages
 WORKDIR /loam
 COPY package.json package-lock.json .npmrc prisma.config.ts ./
 COPY prisma ./prisma
-# Left out of the image is what only the installation needed (the table in docs/operations.md): Prisma's command line,
-# which wrote prisma/generated, with React and TypeScript that came with it (`npm uninstall` keeps these, because
-# developing needs them too; so both lists are deleted); Node's C headers; the query compilers that are not used; source
-# maps and declarations of types. npm's own list of what it installed names the registry it used.
-RUN npm ci --omit=dev \
- && npm pkg delete devDependencies dependencies.prisma \
- && npm install --ignore-scripts --offline \
- && cd node_modules \
- && rm -rf node-linux-*/include node-linux-*/share .package-lock.json \
- && find @prisma/client/runtime -name 'query_compiler_*' ! -name 'query_compiler_small_bg.postgresql.*' -delete \
- && find . -type f \( -name '*.map' -o -name '*.d.ts' -o -name '*.d.cts' -o -name '*.d.mts' \) -delete
+COPY deploy/slim.sh ./deploy/
+RUN npm ci --omit=dev && deploy/slim.sh
 
 FROM ${BASE_IMAGE}
 # Git; libatomic1 for Node; and what jobs run in (docs/jobs.md): bubblewrap or util-linux, slirp4netns with ip, ps. tini
