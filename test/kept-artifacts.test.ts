@@ -1,13 +1,21 @@
 /** What becomes of artifacts when their job is deleted, and of those that are not kept. */
+import { execFileSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { mkdir, mkdtemp, readdir, rm, symlink, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Readable } from 'node:stream';
+import { buffer } from 'node:stream/consumers';
 import { setImmediate } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { newId } from '../src/ids.ts';
-import { storeArtifacts } from '../src/jobs/artifacts/store.ts';
+import {
+  type ArtifactEntry,
+  archiveKey,
+  listArtifacts,
+  openArtifact,
+  storeArtifacts,
+} from '../src/jobs/artifacts/store.ts';
 import { tarHeader } from '../src/jobs/artifacts/tar.ts';
 import { tarOf } from '../src/jobs/runners/process/tar.ts';
 import type { Runner } from '../src/jobs/runners/runner.ts';
@@ -207,6 +215,43 @@ test('they have a largest number of files, links and folders, whose names are no
   await expect(store(tarOf(place, 8), 5)).rejects.toThrow('more than 8 files, links and folders');
   await expect(store(tarOf(place, 9), 4)).rejects.toThrow('more than 4 files, links and folders');
   await rm(path, { recursive: true });
+});
+
+test('small files share members of the archive, from which each is still sent by itself', async () => {
+  const path = await mkdtemp(join(tmpdir(), 'loam-outputs-'));
+  const into = await mkdtemp(join(tmpdir(), 'loam-outputs-'));
+  const sizes = [0, 1, 511, 512, 513, 65_535, 65_536, 65_537, 300_000];
+  const files = new Map<string, Buffer>();
+  // Of all sizes among many that are tiny, so that members begin and end at each of them.
+  for (let n = 0; n < 1_000; n++) {
+    const size = n % 50 === 0 ? (sizes[(n / 50) % sizes.length] ?? 0) : n % 7;
+    files.set(String(n).padStart(4, '0'), Buffer.alloc(size, `${n} `));
+  }
+  for (const [name, contents] of files) await writeFile(join(path, name), contents);
+  const place = { path, owner: process.getuid?.() ?? 0 };
+  const key = { namespaceId, jobId: 'small', attemptId: 'a' };
+  const { storage } = app.app.services;
+  const stored = await storeArtifacts({ storage }, key, tarOf(place), {
+    ...{ maxBytes: 2 ** 30, maxEntries: 1_000, demandRoom: async () => {} },
+    signal: AbortSignal.timeout(10_000),
+  });
+  expect(stored).toMatchObject({ files: 1_000, leftOut: 0 });
+
+  const listed = (await listArtifacts({ storage }, key)) as (ArtifactEntry & { offset: number })[];
+  expect(listed.map((entry) => [entry.path, entry.sizeBytes])).toEqual(
+    [...files].map(([name, contents]) => [name, contents.length]),
+  );
+  expect(new Set(listed.map(({ offset }) => offset)).size).toBeLessThan(50);
+  for (const [name, contents] of files) {
+    if (contents.length < 7 && Number(name) % 50 !== 1) continue;
+    const file = await openArtifact({ storage }, key, name);
+    if (!file) throw new Error(`${name} is not there`);
+    expect((await buffer(await file.open())).equals(contents), name).toBe(true);
+  }
+  const archive = join(app.config.dataDir, 'storage', archiveKey(key));
+  execFileSync('tar', ['-xzf', archive, '-C', into]);
+  execFileSync('diff', ['-r', path, into]);
+  for (const folder of [path, into]) await rm(folder, { recursive: true });
 });
 
 test('storing them ends with the deletion of their job, and is begun anew by the next server', async () => {

@@ -1,8 +1,9 @@
 /**
  * The artifacts of a job: one gzip tar, and an index of the files in it, both in storage.
  *
- * Each file of the tar is a gzip member of its own. Concatenated members are one valid gzip, so `tar -xz`
- * sees nothing special, and yet one file can be sent by itself: from its offset, without reading the rest.
+ * Each large file of the tar is a gzip member of its own, and small ones share one. Concatenated members are one
+ * valid gzip, so `tar -xz` sees nothing special, and yet one file can be sent by itself: from the offset of its
+ * member, without reading the rest.
  *
  * Each attempt has a place of its own, and the job's row says whose artifacts count: storage cannot replace two
  * objects at once, nor together with a row.
@@ -11,16 +12,16 @@ import { posix } from 'node:path';
 import { Readable, Transform } from 'node:stream';
 import { json } from 'node:stream/consumers';
 import { pipeline } from 'node:stream/promises';
-import { createGunzip, createGzip, gzipSync } from 'node:zlib';
+import { setImmediate as nextTurn } from 'node:timers/promises';
+import { createGunzip, gzipSync } from 'node:zlib';
 import { extract, type Header } from 'tar-stream';
 import type { Services } from '../../services.ts';
 import { removeAll, type Storage } from '../../storage/storage.ts';
 import { TooLarge, tooManyEntries } from '../runners/runner.ts';
-import { TAR_END, tarHeader, tarPadding } from './tar.ts';
+import { type ArtifactEntry, type IndexEntry, openMembers } from './members.ts';
+import { TAR_END, tarHeader } from './tar.ts';
 
-export type ArtifactEntry = { path: string; sizeBytes: number };
-/** Where its member lies in the file, and how far the contents are from the member's beginning. */
-type IndexEntry = ArtifactEntry & { offset: number; length: number; skip: number };
+export type { ArtifactEntry } from './members.ts';
 
 export type Stored = {
   files: number;
@@ -44,6 +45,8 @@ type Deps = Pick<Services, 'storage'>;
 
 const TAR = 'artifacts.tar.gz';
 const INDEX = 'index.json';
+/** Files that are written into the index at once. */
+const INDEX_STEP = 5_000;
 
 /** Below it lies all that a job left. */
 function placeOf({ namespaceId, jobId }: Omit<ArtifactKey, 'attemptId'>): string {
@@ -74,13 +77,23 @@ export async function storeArtifacts(
     });
     await bounds.demandRoom(size);
     bounds.signal.throwIfAborted();
-    await storage.put(keyOf(key, INDEX), Buffer.from(JSON.stringify(repacked.index)));
+    await storage.put(keyOf(key, INDEX), indexText(repacked.index));
     return { files: repacked.index.length, sizeBytes: size, leftOut: repacked.leftOut };
   } catch (error) {
     // What stays goes with the job.
     await removeBoth(storage, key).catch(() => {});
     throw error;
   }
+}
+
+/** As JSON, in parts: all of a hundred thousand files at once took longer than other requests should wait. */
+async function* indexText(index: readonly IndexEntry[]): AsyncGenerator<Buffer> {
+  for (let at = 0; at < index.length; at += INDEX_STEP) {
+    const part = JSON.stringify(index.slice(at, at + INDEX_STEP));
+    yield Buffer.from((at === 0 ? '[' : ',') + part.slice(1, -1));
+    await nextTurn();
+  }
+  yield Buffer.from(index.length === 0 ? '[]' : ']');
 }
 
 async function removeBoth(storage: Storage, key: ArtifactKey): Promise<void> {
@@ -91,20 +104,15 @@ async function removeBoth(storage: Storage, key: ArtifactKey): Promise<void> {
 /** What is counted while the archive is written. */
 type Repacked = { index: IndexEntry[]; leftOut: number };
 
-/** How many bytes of the archive are written between two checks of the room for it. */
-const ROOM_STEP = 16 * 2 ** 20;
-
 async function* repack(
   tar: Readable,
   { maxBytes, maxEntries, demandRoom, signal }: Bounds,
   repacked: Repacked,
 ): AsyncGenerator<Buffer> {
-  const { index } = repacked;
+  const writing = openMembers(repacked.index, demandRoom);
   /** Names as bytes, and as they are shown. */
   const taken = new Set<string>();
   const shown = new Set<string>();
-  let offset = 0;
-  let asked = 0;
   let left = maxBytes;
   let count = 0;
   // One character for each byte, so that none is lost.
@@ -129,26 +137,14 @@ async function* repack(
       );
     const bytes = Buffer.from(name, 'latin1');
     const header = tarHeader({ name: bytes, size, mode: (mode ?? 0o644) & 0o777, mtime });
-    const start = offset;
-    for await (const chunk of gzipMember(header, entry as unknown as Readable, size)) {
-      yield chunk;
-      offset += chunk.length;
-      if (offset - asked < ROOM_STEP) continue;
-      asked = offset;
-      await demandRoom(offset);
-    }
     const path = unlike(shown, bytes.toString('utf8'));
-    index.push({
-      path,
-      sizeBytes: size,
-      offset: start,
-      length: offset - start,
-      skip: header.length,
-    });
     taken.add(name);
     shown.add(path);
+    const contents = entry as unknown as Readable;
+    yield* writing.add({ path, header, contents, size });
   }
   await feeding;
+  yield* writing.end();
   yield gzipSync(TAR_END);
 }
 
@@ -171,19 +167,6 @@ function unlike(shown: ReadonlySet<string>, path: string): string {
   let own = path;
   for (let n = 2; shown.has(own); n++) own = `${path} (${n})`;
   return own;
-}
-
-/** The tar entry of one file, header and padding included. */
-function gzipMember(header: Buffer, contents: Readable, size: number): AsyncIterable<Buffer> {
-  const gzip = createGzip();
-  const member = async function* () {
-    yield header;
-    yield* contents as AsyncIterable<Buffer>;
-    yield tarPadding(size);
-  };
-  // A failure destroys `gzip`, which is what is read.
-  void pipeline(member, gzip).catch((error) => gzip.destroy(error));
-  return gzip;
 }
 
 /** Of all attempts of a job; irreversible. */

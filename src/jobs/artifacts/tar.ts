@@ -63,7 +63,9 @@ function block(
   header.write('ustar  \0', 257, 'latin1');
   // The sum is taken with spaces in its own place.
   header.fill(' ', 148, 156);
-  const sum = header.reduce((total, byte) => total + byte, 0);
+  // A loop: `reduce` took most of the time of a header.
+  let sum = 0;
+  for (const byte of header) sum += byte;
   header.write(`${octal(sum, 6)}\0 `, 148, 'latin1');
   return header;
 }
