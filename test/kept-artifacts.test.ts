@@ -21,7 +21,7 @@ import { tarOf } from '../src/jobs/runners/process/tar.ts';
 import type { Runner } from '../src/jobs/runners/runner.ts';
 import { fakeRunner } from './fakes/runner.ts';
 import { type Client, eventually, startApp, type TestApp } from './harness.ts';
-import { cancel, lines, remove, submit, until } from './submit.ts';
+import { cancel, job, lines, remove, submit, until } from './submit.ts';
 
 let app: TestApp;
 let ada: Client;
@@ -149,6 +149,109 @@ test('deleted with their job, also when the server died before their files were 
   await app.restart();
   await eventually(async () => expect(await stored()).toBe(before));
   expect(existsSync(folderOf(left.id))).toBe(false);
+});
+
+/** Begins a job, and holds it where what it left is to be stored. @returns what lets it go on */
+async function storing(name: string, command: string): Promise<() => void> {
+  const reached = Promise.withResolvers<void>();
+  const release = Promise.withResolvers<void>();
+  whenCollected = async () => {
+    whenCollected = undefined;
+    reached.resolve();
+    await release.promise;
+  };
+  await submit(ada, { namespace: 'ada', name, repo: 'ada/code', command, outputPath: 'out' });
+  await reached.promise;
+  return release.resolve;
+}
+
+const openAttempts = () => app.app.services.db.jobAttempt.count({ where: { endedAt: null } });
+
+/** By now, of all jobs of the namespace: from what is written down and what runs. */
+async function secondsUsed(): Promise<number> {
+  const day = (days: number) => new Date(Date.now() + days * 86_400_000).toISOString().slice(0, 10);
+  const { namespace } = await ada.gql(
+    `query ($from: Date!, $to: Date!) { namespace(name: "ada") {
+      usage(from: $from, to: $to) { nodes { runtimeSeconds } } } }`,
+    { from: day(-1), to: day(1) },
+  );
+  return namespace.usage.nodes.reduce(
+    (sum: number, used: { runtimeSeconds: number | string }) => sum + Number(used.runtimeSeconds),
+    0,
+  );
+}
+
+test('time and cost stand still while they are stored, and a cancel keeps how its process ended', async () => {
+  const before = await secondsUsed();
+  const release = await storing('ended', 'echo out; exit 3');
+  // As if it had run for ten seconds, and been over for twenty hours.
+  await app.pool.query(`update job_attempts set started_at = exited_at - interval '72010 s',
+    exited_at = exited_at - interval '72000 s' where ended_at is null`);
+  expect(await job(ada, 'ada', 'ended')).toMatchObject({
+    status: 'RUNNING',
+    progress: 'storing artifacts',
+    runtimeSeconds: 10,
+    attempts: { nodes: [{ outcome: null, exitCode: 3 }] },
+  });
+  // Another way to read the same.
+  const { jobs } = (
+    await ada.gql(
+      '{ namespace(name: "ada") { jobs(filter: { namePrefix: "ended" }) { nodes { runtimeSeconds totalCost } } } }',
+    )
+  ).namespace;
+  expect(jobs.nodes).toMatchObject([{ runtimeSeconds: 10 }]);
+  expect((await secondsUsed()) - before).toBe(10);
+
+  const { cancelJob } = (await cancel(ada, 'ada', 'ended')).data;
+  expect(cancelJob).toMatchObject({
+    message: expect.stringMatching(/had ended already/),
+    job: { status: 'CANCELLED', runtimeSeconds: 10, totalCost: jobs.nodes[0].totalCost },
+  });
+  expect(await job(ada, 'ada', 'ended')).toMatchObject({ exitCode: 3, artifacts: null });
+  release();
+  await eventually(async () => expect(await openAttempts()).toBe(0));
+  expect(await job(ada, 'ada', 'ended')).toMatchObject({
+    status: 'CANCELLED',
+    exitCode: 3,
+    runtimeSeconds: 10,
+    artifacts: { fileCount: 1 },
+  });
+  expect((await secondsUsed()) - before).toBe(10);
+  await remove(ada, 'ada', 'ended', true);
+});
+
+test('a server that goes on with the storing keeps the end of the process, and what the program said', async () => {
+  const release = await storing('resumed', 'echo out; echo ::progress::all done');
+  const exited = async () =>
+    (await app.app.services.db.jobAttempt.findFirstOrThrow({ where: { endedAt: null } })).exitedAt;
+  const first = await exited();
+  expect(first).not.toBeNull();
+  expect(await job(ada, 'ada', 'resumed')).toMatchObject({
+    status: 'RUNNING',
+    progress: 'all done',
+  });
+  const again = Promise.withResolvers<void>();
+  const goOn = Promise.withResolvers<void>();
+  const restarting = app.restart();
+  whenCollected = async () => {
+    whenCollected = undefined;
+    again.resolve();
+    await goOn.promise;
+  };
+  release();
+  await restarting;
+  await again.promise;
+  expect(await exited()).toEqual(first);
+  goOn.resolve();
+  expect(await until(ada, 'ada', 'resumed', 'SUCCEEDED')).toMatchObject({
+    progress: 'all done',
+    artifacts: { fileCount: 1 },
+  });
+  const { endedAt } = await app.app.services.db.jobAttempt.findFirstOrThrow({
+    where: { job: { name: 'resumed' } },
+  });
+  expect(endedAt).toEqual(first);
+  await remove(ada, 'ada', 'resumed', true);
 });
 
 test('a job that is deleted while they are stored leaves none', async () => {

@@ -25,9 +25,8 @@ import { payloadColumns } from './payload.ts';
 import { type CreateInput, checkRequest, isJobName, type NamedValue } from './request.ts';
 import { jobRows } from './rows.ts';
 import type { Outcome } from './runners/runner.ts';
-import { secondsBetween } from './runtime.ts';
+import { ranUntil } from './runtime.ts';
 import { announce, isOver, lockJob, moveJob, PHASES, statusTopic } from './state.ts';
-import type { Ran } from './usage.ts';
 import { visibleTo } from './visibility.ts';
 
 export { payloadToSend } from './artifacts/downloads.ts';
@@ -195,6 +194,7 @@ export const attemptColumns = {
   outcome: true,
   exitCode: true,
   startedAt: true,
+  exitedAt: true,
   endedAt: true,
 } as const satisfies Prisma.JobAttemptSelect;
 export type Attempt = Prisma.JobAttemptGetPayload<{ select: typeof attemptColumns }>;
@@ -223,11 +223,15 @@ export async function cancelJob<S extends Select>(
 ): Promise<{ job: Row<S>; message: string }> {
   const { id, namespaceId } = await findFor(services, viewer, 'job.cancel', key);
   return inTransaction(services.db, async (tx) => {
+    let attempt: Awaited<ReturnType<typeof heldBy>> = null;
     const before = await moveJob(tx, id, async (job, now) => {
       if (isOver(job.status))
         throw new AppError('conflict', `The job cannot be cancelled: its status is ${job.status}`);
-      const ran = await ranUntil(tx, job.attemptId, now);
-      return { to: 'cancelled', phase: PHASES.cancelled, ran };
+      attempt = await heldBy(tx, job.attemptId);
+      const ran = ranUntil(attempt, now);
+      // Its process may have ended, and what it left be on its way into storage.
+      const set = attempt?.exitedAt ? { exitCode: attempt.exitCode } : {};
+      return { to: 'cancelled', phase: PHASES.cancelled, ran, set };
     });
     if (!before) throw notFound('Job');
     const { name } = key;
@@ -235,27 +239,22 @@ export async function cancelJob<S extends Select>(
     const author = demandAccount(viewer);
     await record(tx, author, { action: 'job.cancel', namespaceIds, subject: id, name });
     const job = await tx.job.findUniqueOrThrow({ where: { id }, select });
-    const message =
-      before.status === 'running'
-        ? 'Cancelled. Its processes get SIGTERM now, and SIGKILL after 30 seconds.'
-        : 'Cancelled before it started.';
+    const message = tellCancelled(before.status === 'running', attempt);
     return { job: job as unknown as Row<S>, message };
   });
 }
 
-/** Since the attempt's process started, if it has. */
-async function ranUntil(
-  tx: Prisma.TransactionClient,
-  attemptId: string | null,
-  now: Date,
-): Promise<Ran | undefined> {
-  if (!attemptId) return undefined;
-  const attempt = await tx.jobAttempt.findUnique({
-    where: { id: attemptId },
-    select: { startedAt: true },
-  });
-  const from = attempt?.startedAt;
-  return from ? { from, seconds: secondsBetween(from, now) } : undefined;
+function tellCancelled(ran: boolean, attempt: { exitedAt: Date | null } | null): string {
+  if (!ran) return 'Cancelled before it started.';
+  return attempt?.exitedAt
+    ? 'Cancelled. Its process had ended already; its artifacts are stored all the same.'
+    : 'Cancelled. Its processes get SIGTERM now, and SIGKILL after 30 seconds.';
+}
+
+/** How far the attempt is that holds a job; null when none does. */
+async function heldBy(tx: Prisma.TransactionClient, attemptId: string | null) {
+  const select = { startedAt: true, exitedAt: true, exitCode: true } as const;
+  return attemptId === null ? null : tx.jobAttempt.findUnique({ where: { id: attemptId }, select });
 }
 
 /**

@@ -9,9 +9,11 @@ export const jobRows: Rows = rowsOf({
   handmade: {
     attempts: {
       select: runtimeColumns.attempts,
-      sql: `array(select a.started_at from job_attempts a
+      // An array of none or one, which has both times.
+      sql: `array(select array[a.started_at, a.exited_at] from job_attempts a
         where a.job_id = r.id and a.ended_at is null order by a.number desc limit 1)`,
-      read: (times: (Date | null)[]) => times.map((startedAt) => ({ startedAt })),
+      read: (open: [Date | null, Date | null][]) =>
+        open.map(([startedAt, exitedAt]) => ({ startedAt, exitedAt })),
     },
   },
 });

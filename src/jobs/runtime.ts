@@ -8,14 +8,23 @@ export function secondsBetween(start: Date, end: Date): number {
   return Math.max(0, Math.round((end.getTime() - start.getTime()) / 1000));
 }
 
-/** Seconds of all attempts; of a running one until now. */
+/** Seconds of all attempts; of a running one until its process ended, or now. */
 export function runtimeOf(job: {
   runtimeSeconds: number;
   status: JobStatus;
-  attempts: { startedAt: Date | null }[];
+  attempts: { startedAt: Date | null; exitedAt: Date | null }[];
 }): number {
-  const startedAt = job.status === 'running' ? job.attempts[0]?.startedAt : undefined;
-  return job.runtimeSeconds + (startedAt ? secondsBetween(startedAt, new Date()) : 0);
+  const attempt = job.status === 'running' ? job.attempts[0] : undefined;
+  return job.runtimeSeconds + (ranUntil(attempt, new Date())?.seconds ?? 0);
+}
+
+/** What counts of an attempt that has not ended: from the start of its process, if it has one, to its end, or `now`. */
+export function ranUntil(
+  attempt: { startedAt: Date | null; exitedAt: Date | null } | null | undefined,
+  now: Date,
+): { from: Date; seconds: number } | undefined {
+  const from = attempt?.startedAt;
+  return from ? { from, seconds: secondsBetween(from, attempt.exitedAt ?? now) } : undefined;
 }
 
 /** The columns that `runtimeOf` needs: the open attempt is the last one. */
@@ -23,7 +32,7 @@ export const runtimeColumns = {
   runtimeSeconds: true,
   status: true,
   attempts: {
-    select: { startedAt: true },
+    select: { startedAt: true, exitedAt: true },
     where: { endedAt: null },
     orderBy: { number: 'desc' },
     take: 1,

@@ -7,6 +7,7 @@
  *   queued    its attempt cannot be started                  failed      exit_code 125, the reason as a line
  *   queued    its attempt is lost before it started          queued      loss_count + 1
  *   queued    it is cancelled                                cancelled
+ *   running   its process ends, and has an output_path       running     time and cost stand still, its artifacts are stored
  *   running   exit 0                                         succeeded   exit_code, time and cost
  *   running   exit 0, its artifacts cannot be kept           failed      exit_code 125, the reason as a line
  *   running   another exit, retries left                     queued      retry_count + 1, after a pause
@@ -14,7 +15,7 @@
  *   running   it overran its timeout                         timed_out   exit_code, never retried
  *   running   its attempt is lost, at most three times       queued      loss_count + 1, no retry used
  *   running   its attempt is lost once more                  failed      no exit_code
- *   running   it is cancelled                                cancelled   time and cost until now
+ *   running   it is cancelled                                cancelled   time and cost until now, or the end of its process
  *   any end   it is deleted                                  (none)      the journal with it
  *
  * An attempt belongs to one worker. While it holds the job (`attempt_id`), that worker alone may move the
@@ -51,7 +52,7 @@ import { addUsage, type Ran, type Used } from './usage.ts';
 
 const MOVES: Record<JobStatus, readonly JobStatus[]> = {
   queued: ['running', 'queued', 'failed', 'cancelled'],
-  running: ['succeeded', 'failed', 'timed_out', 'queued', 'cancelled'],
+  running: ['running', 'succeeded', 'failed', 'timed_out', 'queued', 'cancelled'],
   succeeded: [],
   failed: [],
   cancelled: [],
@@ -122,6 +123,8 @@ export type MovedAttempt = {
   startedAt?: Date;
   /** With it, by which the work is found again. `runner`: the kind that has it. */
   begun?: { handle: Handle; runner: string };
+  /** The end of its process alone. */
+  exited?: { at: Date; exitCode: number };
   ended?: { at: Date; outcome: string; exitCode: number };
 };
 
@@ -232,7 +235,10 @@ async function moveLocked(
   const changes: Changes = {
     status: to,
     // What the program said last outlives its end, and gives way to the phase of what comes next.
-    ...(!(isOver(to) && job.progressSaid) && { progress: phase, progressSaid: false }),
+    ...(!((isOver(to) || (to === 'running' && !isNew)) && job.progressSaid) && {
+      progress: phase,
+      progressSaid: false,
+    }),
     ...(to !== 'running' && { attemptId: null }),
     ...(endedAt && { completedAt: endedAt }),
     ...(ran && { runtimeSeconds: job.runtimeSeconds + ran.seconds }),
@@ -265,12 +271,14 @@ async function write(
   );
   parts.push(`moved as (update jobs set ${assignments.join(', ')} where id = ${id})`);
   if (attempt) {
-    const { startedAt, begun, ended } = attempt;
+    const { startedAt, begun, exited, ended } = attempt;
     const set = [
       startedAt && `started_at = ${parameter(startedAt, 'timestamptz')}`,
       begun &&
         `handle = ${parameter(JSON.stringify(begun.handle), 'jsonb')}, runner = ${parameter(begun.runner, 'text')},
          heartbeat_at = now()`,
+      exited &&
+        `exited_at = ${parameter(exited.at, 'timestamptz')}, exit_code = ${parameter(exited.exitCode, 'int')}`,
       ended &&
         `ended_at = ${parameter(ended.at, 'timestamptz')}, outcome = ${parameter(ended.outcome, 'text')},
          exit_code = ${parameter(ended.exitCode, 'int')}`,
@@ -364,6 +372,7 @@ export const PHASES = {
   cloning: 'cloning the repository',
   away: 'waiting for the container engine, which does not answer',
   running: 'running',
+  storing: 'storing artifacts',
   succeeded: 'succeeded',
   cancelled: 'cancelled',
   timed_out: 'timed out',

@@ -11,7 +11,7 @@ import { type Slice, type SliceRequest, sliceOf } from '../database/paging.ts';
 import { runStatement, type Transaction } from '../database/statement.ts';
 import { invalid } from '../errors.ts';
 import type { Services } from '../services.ts';
-import { secondsBetween } from './runtime.ts';
+import { ranUntil, secondsBetween } from './runtime.ts';
 
 const DAY_MS = 86_400_000;
 /** Days of one question. */
@@ -105,7 +105,7 @@ export type UsageRow = {
 };
 
 /**
- * What was used between two days, both included, by period and user; of what runs, until now.
+ * What was used between two days, both included, by period and user; of what runs, until its process ended, or now.
  * @throws AppError 400, 401, 403: members see it, and admins what each user used
  */
 export async function namespaceUsage(
@@ -146,10 +146,10 @@ export async function namespaceUsage(
   const now = new Date();
   const { used = [], running = [] } = rows[0] ?? {};
   for (const { name, user_id, ...amounts } of used) add(name, user_id, amounts);
-  for (const { user_id, gpu, gpu_count, cost_per_hour, started_at } of running) {
-    const start = new Date(started_at);
-    const ran = { from: start, seconds: secondsBetween(start, now) };
-    for (const { day, seconds } of byDay(ran)) {
+  for (const { user_id, gpu, gpu_count, cost_per_hour, started_at, exited_at } of running) {
+    const exitedAt = exited_at === null ? null : new Date(exited_at);
+    const ran = ranUntil({ startedAt: new Date(started_at), exitedAt }, now);
+    for (const { day, seconds } of ran ? byDay(ran) : []) {
       if (day < from || day > to) continue;
       const gpu_seconds = gpu === 'none' ? 0 : seconds * gpu_count;
       const price_seconds = new Decimal(cost_per_hour).times(seconds).toFixed();
@@ -184,6 +184,7 @@ type Running = {
   gpu_count: number;
   cost_per_hour: string;
   started_at: string;
+  exited_at: string | null;
 };
 
 /**
@@ -204,7 +205,7 @@ const USAGE = `
   ), '[]') as used, coalesce((
     select json_agg(part) from (
       select coalesce(j.created_by_id, '') as user_id, j.gpu, j.gpu_count,
-        j.cost_per_hour::text as cost_per_hour, a.started_at
+        j.cost_per_hour::text as cost_per_hour, a.started_at, a.exited_at
       from jobs j join job_attempts a on a.id = j.attempt_id
       where j.namespace_id = $1 and j.attempt_id is not null and j.status = 'running'
         and a.started_at is not null

@@ -45,6 +45,14 @@ const Attempt = builder.node(AttemptRef, {
       nullable: true,
       description: 'When its process started, if it did.',
     }),
+    exitedAt: t.field({
+      type: 'DateTime',
+      nullable: true,
+      description:
+        'When its process ended, if it did. The attempt lasts until what that has left is stored; it runs, and costs, no longer.',
+      resolve: ({ exitedAt, endedAt, outcome }) =>
+        exitedAt ?? (outcome === 'exited' ? endedAt : null),
+    }),
     endedAt: t.expose('endedAt', {
       type: 'DateTime',
       nullable: true,

@@ -22,6 +22,7 @@ const attemptColumns = {
   handle: true,
   logCursor: true,
   startedAt: true,
+  exitedAt: true,
   endedAt: true,
   job: {
     select: {

@@ -79,9 +79,11 @@ async function seeThrough(
   );
   if (!outcome || stopping.aborted) return false;
   span.setAttributes(attributesOf(outcome));
-  // What it leaves stays in its folder until there is room for it.
-  if (attempt.job.outputPath !== null)
+  if (attempt.job.outputPath !== null) {
+    await markExited(deps, attempt, outcome);
+    // What it leaves stays in its folder until there is room for it.
     await deps.space.untilFree(AbortSignal.any([watch.deleted, stopping]));
+  }
   if (stopping.aborted) return false;
   const collected = await inSpan('collect', {}, () =>
     collectUnlessDeleted(deps, attempt, handle, outcome, watch, stopping),
@@ -217,6 +219,17 @@ async function markRunning(
     return { to: 'running', phase: PHASES.running, attempt: { id, startedAt: now, begun }, set };
   });
   return isOurs;
+}
+
+/** What comes now may take hours, in which nothing runs that could be paid for or be cancelled. */
+async function markExited({ pool }: Deps, { id, job }: Attempt, outcome: Outcome): Promise<void> {
+  if (outcome.kind !== 'exited') return;
+  const { startedAt, endedAt: at, exitCode } = outcome;
+  await commitMove(pool, job.id, (locked) => {
+    if (locked.attemptId !== id || locked.status !== 'running') return null;
+    const attempt = { id, startedAt, exited: { at, exitCode } };
+    return { to: 'running', phase: PHASES.storing, attempt };
+  });
 }
 
 type Watch = AsyncDisposable & {

@@ -17,7 +17,7 @@ import {
   type Outcome,
   TooLarge,
 } from '../runners/runner.ts';
-import { secondsBetween } from '../runtime.ts';
+import { ranUntil, secondsBetween } from '../runtime.ts';
 import { commitMove, type LockedJob, MAX_PROGRESS, type Move, moveJob, PHASES } from '../state.ts';
 import type { Attempt, Deps } from './attempt-row.ts';
 
@@ -85,10 +85,11 @@ export type Collected = {
 /** Ends the attempt and moves its job on, if the job is still its. */
 export async function finish(
   deps: Deps,
-  { id, job, startedAt }: Attempt,
+  attempt: Attempt,
   outcome: Outcome,
   collected: Collected = {},
 ): Promise<void> {
+  const { id, job } = attempt;
   const { stored, note, notKept } = collected;
   const why = outcome.kind === 'unstartable' ? outcome.reason : undefined;
   const notes = [
@@ -101,7 +102,7 @@ export async function finish(
     id,
     notes.filter((line) => line !== undefined),
   );
-  const moved = await recordEnd(deps, { id, job, startedAt }, outcome, collected);
+  const moved = await recordEnd(deps, attempt, outcome, collected);
   deps.metrics.attemptEnded(endOf(outcome, moved));
   await foldAtEnd(deps, job.id);
   if (!stored) return;
@@ -120,7 +121,7 @@ export async function finish(
 /** @returns whether the job was still the attempt's, and is moved on; that of a lost one is not said to be */
 async function recordEnd(
   { db, pool }: Deps,
-  { id, job, startedAt }: Pick<Attempt, 'id' | 'job' | 'startedAt'>,
+  { id, job, startedAt, exitedAt }: Attempt,
   outcome: Outcome,
   collected: Collected,
 ): Promise<boolean> {
@@ -130,14 +131,16 @@ async function recordEnd(
   }
   const exited = outcome.kind === 'exited' ? outcome : null;
   const ended = {
-    at: exited?.endedAt ?? new Date(),
+    at: exited?.endedAt ?? exitedAt ?? new Date(),
     outcome: outcome.kind,
     exitCode: exited?.exitCode ?? NOT_ITS_OWN,
   };
   const begun = exited && startedAt ? { startedAt: exited.startedAt } : {};
   const attempt = { id, ...begun, ended };
+  // One that is given up when its artifacts cannot be stored has run all the same.
+  const ran = exitedAt ? ranUntil({ startedAt, exitedAt }, exitedAt) : undefined;
   const before = await commitMove(pool, job.id, (locked) =>
-    locked.attemptId === id ? { ...nextMove(locked, outcome, collected), attempt } : null,
+    locked.attemptId === id ? { ran, ...nextMove(locked, outcome, collected), attempt } : null,
   );
   if (before) return true;
   // An attempt that does not hold its job any more never will again.

@@ -17,18 +17,15 @@ export function Attempts({ job }: { job: JobData }) {
             <Dot className={colourOf(attempt)} />
             <p className="font-medium">
               Attempt {attempt.number}
-              {attempt.outcome === null
-                ? attempt.startedAt
-                  ? ' runs'
-                  : ' is prepared'
-                : ` ${OUTCOMES[attempt.outcome]}`}
+              {attempt.outcome === null ? doing(attempt) : ` ${OUTCOMES[attempt.outcome]}`}
               {attempt.exitCode !== null && ` with ${attempt.exitCode}`}
             </p>
             <p className="text-dim">
               {attempt.startedAt ? (
                 <>
-                  started <Ago at={attempt.startedAt} />, {attempt.endedAt ? 'took' : 'for'}{' '}
-                  <Took from={attempt.startedAt} to={attempt.endedAt} />
+                  started <Ago at={attempt.startedAt} />,{' '}
+                  {(attempt.exitedAt ?? attempt.endedAt) ? 'took' : 'for'}{' '}
+                  <Took from={attempt.startedAt} to={attempt.exitedAt ?? attempt.endedAt} />
                 </>
               ) : (
                 attempt.endedAt && (
@@ -57,6 +54,12 @@ const OUTCOMES = {
   LOST: 'was lost with its machine',
   UNSTARTABLE: 'could not start',
 } as const;
+
+/** Of one that is not over. */
+function doing({ startedAt, exitedAt }: JobData['attempts']['nodes'][number]): string {
+  if (exitedAt) return ' has ended';
+  return startedAt ? ' runs' : ' is prepared';
+}
 
 function colourOf({ outcome, exitCode }: JobData['attempts']['nodes'][number]): string {
   if (outcome === null) return 'bg-run';

@@ -14,7 +14,7 @@ export function Cost({ job }: { job: JobData }) {
   useSecond();
   const isRunning = job.status === 'RUNNING' && job.startedAt !== null;
   const perSecond = Number(job.costPerHour) / 3_600;
-  const begun = job.attempts.nodes.find(({ endedAt }) => endedAt === null)?.startedAt;
+  const begun = job.attempts.nodes.find(({ exitedAt }) => exitedAt === null)?.startedAt;
   // Of the attempt that runs now; those before it are in the total of the server already.
   const since = begun ? Math.max(0, (Date.now() - Date.parse(begun)) / 1_000) : 0;
   const cost = isRunning
