@@ -3,9 +3,10 @@ import { execFileSync } from 'node:child_process';
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
 import { beforeEach, expect, test } from 'vitest';
 import { statOf } from '../src/jobs/runners/process/proc.ts';
-import { RunnerAway } from '../src/jobs/runners/runner.ts';
+import { type Outcome, RunnerAway } from '../src/jobs/runners/runner.ts';
 import { BUSYBOX, dockerRunner } from './docker.ts';
 import { eventually, startApp } from './harness.ts';
 import { needs } from './needs.ts';
@@ -80,11 +81,17 @@ test('an engine that has forgotten what it did makes no command run twice, and n
   await runner.start(handle);
   const asRunning = await engine.remember(container);
   await eventually(async () => expect(await engine.docker('ps', '-q')).toBe(''));
+  const over = Date.now();
   await forget(asRunning);
   const code = await engine.docker('inspect', '--format', '{{.State.ExitCode}}', container);
   expect(['0', '255']).toContain(code);
   const again = await made.again();
-  expect(await again.wait(handle, never)).toMatchObject({ kind: 'exited', exitCode: 7 });
+  const outcome = await again.wait(handle, never);
+  expect(outcome).toMatchObject({ kind: 'exited', exitCode: 7 });
+  // Seen by the recorder, and not when the engine was back.
+  const { startedAt, endedAt } = outcome as Extract<Outcome, { kind: 'exited' }>;
+  expect(endedAt.getTime() - startedAt.getTime()).toBeGreaterThan(990);
+  expect(endedAt.getTime()).toBeLessThan(over + 1_000);
   expect(await allLines(again, handle)).toEqual([expect.stringMatching(/^\d+ once$/)]);
   await again.remove(handle);
   expect(readdirSync(dir).filter((name) => !name.startsWith('.'))).toEqual([]);
@@ -108,23 +115,36 @@ test('a recorder that is killed is replaced by another, which goes on', async ()
   expect(await runner.wait(handle, never)).toMatchObject({ exitCode: 3 });
 });
 
-test('a recorder stays small, whatever a job writes where its end is told', async () => {
-  await using made = await dockerRunner({ network: { mode: 'none' } });
-  const { runner, dir } = made;
-  const spec = attemptSpec(
-    'head -c 300000000 /dev/zero > /.loam/end; echo filled; until [ -e go ]; do sleep 0.1; done; echo exit 7 > /.loam/end; exit 4',
-  );
-  const handle = await runner.prepare(spec, never);
-  await runner.start(handle);
-  for await (const { lines } of runner.logs(handle, null, never)) {
-    expect(lines.map(({ message }) => message)).toEqual(['filled']);
-    const { pid } = JSON.parse(readFileSync(join(dir, spec.id, 'record/claim'), 'utf8'));
-    const most = /^VmHWM:\s+(\d+) kB/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1];
-    expect(Number(most)).toBeLessThan(150_000);
-    await writeFile(join(dir, spec.id, 'work/go'), '');
-  }
-  expect(await runner.wait(handle, never)).toMatchObject({ exitCode: 4 });
-});
+test.for(['cat /dev/zero', 'yes begun', 'yes exit 0'])(
+  'a recorder stays small and quiet, whatever a job writes where its end is told: %s',
+  async (writes) => {
+    await using made = await dockerRunner({ network: { mode: 'none' } });
+    const { runner, dir } = made;
+    const at = (name: string) => join(dir, spec.id, name);
+    const spec = attemptSpec(
+      `${writes} >/.loam/end & echo up; until [ -e go ]; do sleep 0.1; done; kill $!; echo exit 7 >/.loam/end; exit 4`,
+    );
+    const handle = await runner.prepare(spec, never);
+    await runner.start(handle);
+    for await (const { lines } of runner.logs(handle, null, never)) {
+      expect(lines.map(({ message }) => message)).toEqual(['up']);
+      const { pid } = JSON.parse(readFileSync(at('record/claim'), 'utf8'));
+      const [from, seconds] = [secondsOf(pid), 3];
+      await delay(seconds * 1_000);
+      expect((secondsOf(pid) - from) / seconds).toBeLessThan(0.1);
+      const most = /^VmHWM:\s+(\d+) kB/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1];
+      expect(Number(most)).toBeLessThan(150_000);
+      await writeFile(at('work/go'), '');
+    }
+    expect(await runner.wait(handle, never)).toMatchObject({ exitCode: 4 });
+  },
+);
+
+/** Of a processor, at 100 ticks a second. */
+function secondsOf(pid: number): number {
+  const fields = statOf(pid)?.fields ?? [];
+  return (Number(fields[11]) + Number(fields[12])) / 100;
+}
 
 test('an image that ends at the gate is not made anew for ever', async () => {
   const image = `loam-test/ends:${process.pid}`;

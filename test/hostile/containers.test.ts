@@ -2,6 +2,7 @@
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { afterAll, beforeAll, beforeEach, describe, expect, test, vi } from 'vitest';
+import type { Outcome } from '../../src/jobs/runners/runner.ts';
 import { docker, dockerRunner } from '../docker.ts';
 import { has, needs } from '../needs.ts';
 import { attemptSpec, runToEnd } from '../runner.contract.ts';
@@ -112,6 +113,20 @@ describe('a job in a container', () => {
     ]);
     expect(outcome).toMatchObject({ exitCode: 3 });
   });
+
+  test.for([
+    ['exit 0', 137],
+    ['exit 999', 137],
+  ] as const)(
+    'runs as long as it runs, and ends as it ends, also when it says "%s" before',
+    async ([said, exitCode]) => {
+      const { outcome } = await run(`echo "${said}" >/.loam/end; sleep 3; kill -9 $PPID; sleep 30`);
+      expect(outcome).toMatchObject({ kind: 'exited', exitCode });
+      const { startedAt, endedAt } = outcome as Extract<Outcome, { kind: 'exited' }>;
+      expect(endedAt.getTime() - startedAt.getTime()).toBeGreaterThan(2_900);
+      expect(endedAt.getTime()).toBeLessThan(Date.now() + 1);
+    },
+  );
 
   test('has so many processes and no more', async () => {
     const count = `perl -e '$| = 1; $n++ while defined($pid = fork) && ($pid || (sleep(30), exit)); print "$n\\n"; kill "KILL", -getpgrp'`;

@@ -83,8 +83,10 @@ export async function begin({
   if (state.status === 'ended' && !byItself && mayRemake())
     throw new RunnerAway('the container ended with its engine: it is made anew');
   const recorded = recorder !== null && isOnThisKernel(state);
-  if (recorded) await recorder;
-  else await recordings.end(attempt);
+  if (recorded) {
+    await recorder;
+    recordings.noteInit(attempt, state.pid);
+  } else await recordings.end(attempt);
   if (!(await mayBegin())) return false;
   await openGate(place, { recorded });
   return true;

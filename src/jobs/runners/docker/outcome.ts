@@ -74,17 +74,21 @@ export function endedByItself(exitCode: number, startedNow: boolean): boolean {
 }
 
 /**
- * How a recorded container ended: as the parent of its command said (`recorder.ts`). An engine that was killed just when
- * a container ended says later that this ended with 0 (Docker 20.10) or 255.
- * @param exit undefined: it said nothing, because it was killed itself
+ * How a recorded container ended (`recorder.ts`). An engine that was killed just when a container ended says later that
+ * this ended with 0 (Docker 20.10) or 255, when the engine was back: then it was as the parent of its command said. All
+ * else the engine knows better, because what is said may be the job's own words.
+ *
+ * Neither of the two sees the end before it is there, so the first who saw it is right. When it was said does not count.
+ * @param exit without a code: the parent was killed itself, and said nothing
  */
 export function withRecorded(
   state: ContainerState,
-  exit: RecordedExit | undefined,
+  { exitCode: said, goneAt = state.endedAt }: RecordedExit = {},
 ): ContainerState {
-  if (!exit) return UNKNOWN.includes(state.exitCode) ? { ...state, exitCode: KILLED } : state;
-  const { exitCode, at } = exit;
-  return { ...state, exitCode, endedAt: at, known: !BY_ENGINE.includes(exitCode) };
+  const isUnknown = UNKNOWN.includes(state.exitCode);
+  const exitCode = isUnknown ? (said ?? KILLED) : state.exitCode;
+  const known = exitCode === said && !BY_ENGINE.includes(exitCode);
+  return { ...state, exitCode, endedAt: Math.min(state.endedAt, goneAt), known };
 }
 
 /**

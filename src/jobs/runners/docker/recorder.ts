@@ -17,7 +17,9 @@
  *   claim    who records; removed by the server when that one is dead
  *   log      as the shim of a process keeps it (`../process/lines.ts`)
  *   begun    that the command has the FIFOs
- *   exit     how the command ended, as its parent in the container saw it
+ *   init     by the server: which process is the first of the container, whose end is the container's
+ *   exit     how the command ended, as its parent in the container says, and when the container had ended, which the job
+ *            has no say in
  *   trouble  why the log cannot be kept any more
  *   reserve  bytes that are given up when the disk is full, so that the files above can be written
  *   done     that nothing more comes, after the last byte of the log is on the disk
@@ -38,13 +40,19 @@ import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { setTimeout as delay } from 'node:timers/promises';
 import { claim, DISK_FULL, writeWhole } from '../process/claim.ts';
+import { isAlive, readClaim, readWhole } from '../process/folder.ts';
 import { follow, openLog } from '../process/lines.ts';
 import { closeInherited } from '../process/proc.ts';
 import type { ShimOrder } from '../process/shims.ts';
 import { FIFOS, gateFolder } from './gate.ts';
 import type { AttemptRecord } from './place.ts';
 
-export type RecordedExit = { exitCode: number; at: number };
+export type RecordedExit = {
+  /** What was said last, by the parent of the command or by anything of the job; undefined: nothing. */
+  exitCode?: number;
+  /** When the first process of the container was seen to be gone; undefined: it was not. */
+  goneAt?: number;
+};
 export type Trouble = { reason: string };
 
 /** Where its files lie in the folder of an attempt. */
@@ -53,6 +61,11 @@ export const RECORD = 'record';
 const DRAIN_MS = 2_000;
 /** What is longer is nothing that the parent of a command says. */
 const MAX_SAID = 16;
+/** How long it is not listened after each piece, of 64 KiB at most: a job may write there without end. */
+const DEAF_MS = 100;
+const MAX_CODE = 255;
+/** How often the first process of the container is looked for at most, when all else says that it has ended. */
+const GONE_MS = 500;
 
 if (import.meta.main) {
   closeInherited();
@@ -66,6 +79,7 @@ if (import.meta.main) {
 async function record(place: string): Promise<void> {
   let over = () => {};
   let isOver = false;
+  let isDrained = false;
   process.on('SIGTERM', () => {
     isOver = true;
     over();
@@ -88,28 +102,38 @@ async function record(place: string): Promise<void> {
       for (const writer of writers) closeSync(writer);
       writers = [];
     };
+    let hasBegun = existsSync(at('begun'));
+    let exit = (await readWhole<RecordedExit>(at('exit'))) ?? {};
     const said = listen(end, (line) => {
-      const code = /^exit (\d{1,3})$/.exec(line)?.[1];
-      if (line === 'begun') {
+      const code = Number(/^exit (\d{1,3})$/.exec(line)?.[1] ?? Number.NaN);
+      if (line === 'begun' && !hasBegun) {
+        hasBegun = true;
         writeWhole(at('begun'), {});
         letGo();
-      } else if (code) {
-        const exit: RecordedExit = { exitCode: Number(code), at: Date.now() };
-        writeWhole(at('exit'), exit, join(place, RECORD));
+      } else if (code <= MAX_CODE) {
+        // For a recorder that comes after this one. What a job says is not written each time.
+        const isFirst = exit.exitCode === undefined;
+        exit = { exitCode: code };
+        if (isFirst) writeWhole(at('exit'), exit);
       }
     });
     over = () => {
       letGo();
-      setTimeout(() => outputs.forEach(({ source }) => void source.destroy()), DRAIN_MS);
+      setTimeout(() => {
+        isDrained = true;
+        for (const { source } of outputs) source.destroy();
+      }, DRAIN_MS);
     };
     if (isOver) over();
-    else if (existsSync(at('begun'))) letGo();
+    else if (hasBegun) letGo();
     // The server waits for this line; nobody reads it when the server was killed meanwhile.
     process.stdout.on('error', () => {});
     process.stdout.write('started\n');
     await Promise.all(outputs.map(({ closed }) => closed));
+    // A job can make its own processes close the FIFOs, and goes on.
+    const goneAt = await gone(at('init'), () => isDrained);
     await said.end();
-    await finish(at, place);
+    await finish(at, place, { ...exit, ...(goneAt !== undefined && { goneAt }) });
   } catch (error) {
     process.exit((error as NodeJS.ErrnoException).code === 'ENOSPC' ? DISK_FULL : 1);
   }
@@ -124,15 +148,35 @@ function makeFifos(fifos: readonly string[], { uid, gid }: AttemptRecord['owner'
 }
 
 /**
+ * Waits for the end of the container. @returns when it was seen, soon after it; undefined: not, because nobody has said
+ * which process is its first, or because that lives on while the engine says otherwise
+ */
+async function gone(file: string, isLate: () => boolean): Promise<number | undefined> {
+  const init = await readClaim(file);
+  if (!init) return undefined;
+  for (let ms = 2; isAlive(init); ms = Math.min(2 * ms, GONE_MS)) {
+    if (isLate()) return undefined;
+    await delay(ms);
+  }
+  return Date.now();
+}
+
+/**
  * Hears what the parent of the command says, in whole lines, until told to end; all that was said is heard then. The job
- * can write there too, as much as it likes.
+ * can write there too, and then waits for us, who listen now and then.
  */
 function listen(fifo: string, hear: (line: string) => void): { end(): Promise<void> } {
   const reader = openSync(fifo, constants.O_RDONLY | constants.O_NONBLOCK);
   const writer = openSync(fifo, constants.O_WRONLY);
   const source = new Socket({ fd: reader, readable: true, writable: false });
   let begun = '';
+  let deaf: NodeJS.Timeout | undefined;
+  let isEnding = false;
   source.setEncoding('latin1').on('data', (said: string) => {
+    if (!isEnding) {
+      source.pause();
+      deaf = setTimeout(() => source.resume(), DEAF_MS);
+    }
     const lines = (begun + said).split('\n');
     begun = lines.pop()?.slice(0, MAX_SAID) ?? '';
     for (const line of lines) hear(line);
@@ -140,6 +184,9 @@ function listen(fifo: string, hear: (line: string) => void): { end(): Promise<vo
   const closed = new Promise((resolve) => source.once('close', resolve));
   return {
     async end() {
+      isEnding = true;
+      clearTimeout(deaf);
+      source.resume();
       closeSync(writer);
       await Promise.race([closed, delay(DRAIN_MS)]);
     },
@@ -158,12 +205,17 @@ function report(at: (name: string) => string, error: Error): void {
 }
 
 /** On a full disk it is tried again every second. Nothing is written when the folder was removed: then nobody asks. */
-async function finish(at: (name: string) => string, place: string): Promise<void> {
+async function finish(
+  at: (name: string) => string,
+  place: string,
+  exit: RecordedExit,
+): Promise<void> {
   for (;;) {
     try {
       const log = openSync(at('log'), 'a');
       fsyncSync(log);
       closeSync(log);
+      writeWhole(at('exit'), exit, join(place, RECORD));
       return writeWhole(at('done'), {}, join(place, RECORD));
     } catch {
       if (!existsSync(place)) return;

@@ -4,10 +4,10 @@ import { existsSync, readFileSync, statSync } from 'node:fs';
 import { mkdir, open, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import { type Claim, DISK_FULL } from '../process/claim.ts';
+import { type Claim, DISK_FULL, writeWhole } from '../process/claim.ts';
 import { changesOf, isAlive, readClaim, readWhole } from '../process/folder.ts';
 import { parseLog } from '../process/lines.ts';
-import { signalOne } from '../process/proc.ts';
+import { identityOf, signalOne } from '../process/proc.ts';
 import { openShims } from '../process/shims.ts';
 import type { LogBatch, LogCursor } from '../runner.ts';
 import type { ContainerState } from './outcome.ts';
@@ -29,6 +29,8 @@ export type Recordings = AsyncDisposable & {
   canBegin(attempt: string): boolean;
   /** Sees to it that there is a recorder. */
   begin(attempt: string): Promise<void>;
+  /** Before its gate is opened: the first process of its container, whose end the recorder sees. */
+  noteInit(attempt: string, pid: number): void;
   /** Ends after the last line when the container has ended, or when `signal` aborts. */
   logs(
     attempt: string,
@@ -93,6 +95,12 @@ export async function openRecordings(dir: string): Promise<Recordings> {
     canBegin: (attempt) => existsSync(folder(attempt)),
 
     begin,
+
+    noteInit(attempt, pid) {
+      const init: Claim = { pid, ...identityOf(pid) };
+      // By its pid alone it would be taken for another. It has just ended; the engine knows when.
+      if (init.startTime) writeWhole(at(attempt, 'init'), init);
+    },
 
     async *logs(attempt, cursor, hasEnded, signal) {
       const since = Date.now();
