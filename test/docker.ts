@@ -23,6 +23,21 @@ export const DOCKER: DockerConfig = {
 export const docker = async (...args: string[]): Promise<string> =>
   (await run('docker', args)).stdout.trim();
 
+/** What a command makes of an image, until it is disposed. */
+export async function changedImage(from: string, ...command: string[]) {
+  const container = await docker('create', from, ...command);
+  await docker('start', '--attach', container);
+  const name = `loam-test/changed-${container.slice(0, 12)}`;
+  await docker('commit', container, name);
+  await docker('rm', container);
+  return {
+    name,
+    async [Symbol.asyncDispose]() {
+      await docker('rmi', name);
+    },
+  };
+}
+
 /** A runner with a folder of its own, and a grace period of 300 ms. What it made is gone when it is disposed. */
 export async function dockerRunner(options: Partial<DockerRunnerOptions> = {}) {
   const dir = await mkdtemp(join(tmpdir(), 'loam-containers-'));

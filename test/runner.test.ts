@@ -12,7 +12,7 @@ import type { NetworkMode } from '../src/jobs/runners/process/network.ts';
 import { descendants } from '../src/jobs/runners/process/proc.ts';
 import { openProcessRunner } from '../src/jobs/runners/process/runner.ts';
 import type { Handle, Outcome } from '../src/jobs/runners/runner.ts';
-import { BUSYBOX, docker, dockerRunner } from './docker.ts';
+import { BUSYBOX, changedImage, docker, dockerRunner } from './docker.ts';
 import { fakeRunner } from './fakes/runner.ts';
 import { eventually } from './harness.ts';
 import { has, needs } from './needs.ts';
@@ -392,8 +392,8 @@ test('the timeout of a container holds while no server is there', async (ctx) =>
   needs(ctx, 'docker');
   await using made = await dockerRunner();
   const { runner } = made;
-  const start = async (command: string, timeoutMs = 1_000) => {
-    const handle = await runner.prepare(attemptSpec(command, { timeoutMs }), never);
+  const start = async (command: string, more: Parameters<typeof attemptSpec>[1] = {}) => {
+    const handle = await runner.prepare(attemptSpec(command, { timeoutMs: 1_000, ...more }), never);
     await runner.start(handle);
     return handle;
   };
@@ -401,6 +401,8 @@ test('the timeout of a container holds while no server is there', async (ctx) =>
   const polite = await start(`trap 'echo told; exit 9' TERM; ${loop}`);
   const stubborn = await start(`trap '' TERM; ${loop}`);
   const late = await start('sleep 2.5; echo done');
+  const elsewhere = { image: 'loam-test/debian', env: { PATH: '/nope' } };
+  const pathless = await start('exec /bin/sleep 60', elsewhere);
   const running = () => docker('ps', '--quiet', '--filter', `name=loam-att_${process.pid}`);
   await eventually(async () => expect(await running()).toBe(''), 30_000);
   // Without the watchdog they would run on; with it they end 3 s after their timeout, or 1 s of grace later.
@@ -408,6 +410,7 @@ test('the timeout of a container holds while no server is there', async (ctx) =>
     [polite, 9, ['told']],
     [stubborn, 137, []],
     [late, 0, ['done']],
+    [pathless, 143, []],
   ] as const) {
     const outcome = await (await made.again()).wait(handle, never);
     expect(outcome).toMatchObject({ kind: 'exited', exitCode, timedOut: true });
@@ -416,6 +419,43 @@ test('the timeout of a container holds while no server is there', async (ctx) =>
     const lines = (await allLines(runner, handle)).filter((line) => line !== 'Terminated');
     expect(lines).toEqual(said);
   }
+});
+
+test.for([
+  ['whose programs are elsewhere than the job says', 'true'],
+  ['without sleep', 'rm /usr/bin/sleep'],
+] as const)('a command has its own PATH in an image %s', async ([, change], ctx) => {
+  needs(ctx, 'docker');
+  await using image = await changedImage('loam-test/debian', '/bin/sh', '-c', change);
+  await using made = await dockerRunner();
+  const run = (command: string, env = {}) =>
+    runToEnd(made.runner, attemptSpec(command, { image: image.name, env }));
+  const command = 'echo hi; /usr/bin/env | /usr/bin/sort; exit 3';
+  const { lines, outcome } = await run(command, { PATH: '/nope', NAME: 'of the job' });
+  expect(outcome).toMatchObject({ kind: 'exited', exitCode: 3 });
+  expect(lines).toContain('PATH=/nope');
+  const own = ['HOME', 'HOSTNAME', 'NAME', 'PATH', 'PWD', 'TMPDIR', 'USER'];
+  const gpus = ['CUDA_VISIBLE_DEVICES', 'NVIDIA_VISIBLE_DEVICES'];
+  const names = lines.slice(1).map((line) => line.replace(/=.*/, ''));
+  expect([lines[0], ...names.sort()]).toEqual(['hi', ...[...own, ...gpus].sort()]);
+  const usual = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin';
+  expect((await run('echo "$PATH"')).lines).toEqual([usual]);
+});
+
+test('an image whose shell ends before the command has not run it, and says so', async (ctx) => {
+  needs(ctx, 'docker');
+  const shell = `printf '#!/bin/busybox ash\\necho none; exit 3\\n' >/sh; chmod 755 /sh; mv /sh /bin/sh`;
+  await using image = await changedImage(BUSYBOX, '/bin/busybox', 'ash', '-c', shell);
+  await using made = await dockerRunner();
+  // It may just have been running when it was looked at.
+  await eventually(async () => {
+    const spec = attemptSpec('true', { image: image.name });
+    const { lines, outcome } = await runToEnd(made.runner, spec);
+    expect(lines).toEqual(['none']);
+    const reason =
+      'The command could not begin: /bin/sh of the image ended before it, with exit code 3';
+    expect(outcome).toEqual({ kind: 'unstartable', reason });
+  }, 30_000);
 });
 
 test('the watchdog of a container leaves one alone that the server has told to end', async (ctx) => {

@@ -78,10 +78,13 @@ export async function begin({
   await network.connect(container);
   const state = await stateOf(engine, container);
   if (!state) throw new RunnerAway('the container is gone');
-  // What does not wait at the gate is no shell, and ends by itself: that is the end of the job.
-  const byItself = endedByItself(state.exitCode, startedNow);
-  if (state.status === 'ended' && !byItself && mayRemake())
-    throw new RunnerAway('the container ended with its engine: it is made anew');
+  if (state.status === 'ended') {
+    if (!endedByItself(state.exitCode, startedNow) && mayRemake())
+      throw new RunnerAway('the container ended with its engine: it is made anew');
+    // What does not wait at the gate is no shell. Nothing of the command has run; what was told to end has no other reason.
+    const reason = `The command could not begin: /bin/sh of the image ended before it, with exit code ${state.exitCode}`;
+    if (!(await readRecord(place, 'stop'))) return writeRecord(place, 'unstartable', { reason });
+  }
   const recorded = recorder !== null && isOnThisKernel(state);
   if (recorded) {
     await recorder;

@@ -25,12 +25,17 @@ export const FIFOS = ['out', 'err', 'end'] as const;
 const RECORDED = 'recorded';
 /** A gate that was not opened for so long never will be: the server that made the container is gone. */
 const WAIT_S = 3_600;
+/** Where programs are, before those folders that the job names: it may name none that has them. */
+const USUAL_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin';
 
 /**
  * For `/bin/sh -c`. Polled, because that works on every kind of engine and mount: a hundred times a second at first,
  * because a job waits for it. The command and how long to wait come in variables, which the job does not get:
  * in the arguments every `pkill -f` of a job would find its init. Other names than these may be the job's own variables,
- * which it would get changed.
+ * which it would get changed. The job's `PATH` is kept as the first argument of the shell, and given back for the command.
+ *
+ * An image without `sleep` polls without a pause, so how long it waits is told by the clock. Who gives up ends as if the engine
+ * had ended it: what comes later makes the container anew. Such an image has no watchdog either.
  *
  * The watchdog ends a container whose server is not there at its timeout. It belongs to the init, so that no command has
  * a child that it does not know, and it does nothing when the job kills its `sleep`.
@@ -40,12 +45,17 @@ const WAIT_S = 3_600;
  * the command, which gets them itself. What a shell prints about a child that was killed is no line of the job: the
  * parentheses keep it out of the command's output, which dash would give it.
  */
-const WAIT = `LOAM_GATE_N=0
+const FIND = `set -- "$PATH"
+PATH=${USUAL_PATH}:$PATH
+`;
+const WAIT = `LOAM_GATE_N=0 LOAM_GATE_T=0 LOAM_GATE_U=0
+read -r LOAM_GATE_T LOAM_GATE_S </proc/uptime
 until [ -e ${SEEN_AT}/${FILE} ]; do
   LOAM_GATE_N=$((LOAM_GATE_N + 1))
   [ $LOAM_GATE_N -gt 200 ] && LOAM_GATE_S=1 || LOAM_GATE_S=0.01
-  [ $LOAM_GATE_N -gt ${200 + WAIT_S} ] && exit 125
   sleep $LOAM_GATE_S 2>/dev/null || sleep 1 2>/dev/null || :
+  read -r LOAM_GATE_U LOAM_GATE_S </proc/uptime
+  [ $((\${LOAM_GATE_U%.*} - \${LOAM_GATE_T%.*})) -gt ${WAIT_S} ] && exit 255
 done
 `;
 const BEGIN = `LOAM_GATE_C=$LOAM_GATE_COMMAND
@@ -55,6 +65,7 @@ LOAM_GATE_HOW=
   sleep "$t" && { [ -e ${SEEN_AT}/${TOLD} ] || kill -TERM -1; sleep "$g"; kill -KILL -1; } ) >/dev/null 2>&1 </dev/null & )
 unset LOAM_GATE_COMMAND LOAM_GATE_SECONDS LOAM_GATE_GRACE TINI_KILL_PROCESS_GROUP
 [ ! -e ${SEEN_AT}/${FILE} ] || read -r LOAM_GATE_AT LOAM_GATE_HOW <${SEEN_AT}/${FILE}
+PATH=$1
 [ "$LOAM_GATE_HOW" = ${RECORDED} ] || exec /bin/sh -c "$LOAM_GATE_C"
 exec 3<>${SEEN_AT}/out 4<>${SEEN_AT}/err >/dev/null 2>&1
 trap : TERM HUP INT QUIT USR1 USR2 ALRM
@@ -80,7 +91,7 @@ export function gateOf({ command, timeoutMs, graceMs, isOpen }: GateOptions) {
     number,
   ];
   return {
-    entrypoint: ['/bin/sh', '-c', isOpen ? BEGIN : WAIT + BEGIN],
+    entrypoint: ['/bin/sh', '-c', FIND + (isOpen ? BEGIN : WAIT + BEGIN)],
     env: {
       LOAM_GATE_COMMAND: command,
       LOAM_GATE_SECONDS: String(timeout + (isOpen ? grace + SPARE_UNSEEN_S : SPARE_S)),
