@@ -502,10 +502,10 @@ test('a container that was made to read a file of an image is removed by the nex
   }
 });
 
-test('containers together have no more memory than the machine has for jobs', async (ctx) => {
+test('containers together have no more memory than the machine has for jobs, and give way to the server', async (ctx) => {
   needs(ctx, 'docker', 'root');
-  const group = (dir: string) =>
-    `/sys/fs/cgroup/memory/loam-${createHash('sha256').update(dir).digest('hex').slice(0, 16)}`;
+  const group = (dir: string, controller = 'memory') =>
+    `/sys/fs/cgroup/${controller}/loam-${createHash('sha256').update(dir).digest('hex').slice(0, 16)}`;
   let dir = '';
   {
     await using made = await dockerRunner({ limits: { allJobsMemoryBytes: 64 * 2 ** 20 } });
@@ -514,6 +514,8 @@ test('containers together have no more memory than the machine has for jobs', as
     const command = 'head -c 200m /dev/zero | tail -c 200m | wc -c';
     const { lines } = await runToEnd(made.runner, attemptSpec(`${command}; echo after`));
     expect(lines).not.toContain(String(200 * 2 ** 20));
+    expect(readFileSync(join(group(dir, 'cpu'), 'cpu.shares'), 'utf8')).toBe('512\n');
   }
   expect(existsSync(group(dir))).toBe(false);
+  expect(existsSync(group(dir, 'cpu'))).toBe(false);
 });

@@ -1,6 +1,7 @@
 /**
  * A control group that all containers of this server are in, with the memory that the machine has for jobs. Several
  * that asked for more than the machine has share it: each may use all of it, and together they would take the server's.
+ * Of the processors they have half of the server's share together, as processes have (`../process/priority.ts`).
  *
  * It is made where the engine makes its own groups, which takes an engine of this machine that manages them itself
  * (`cgroupfs`) and a server that is root. With systemd, slices are the operator's.
@@ -9,6 +10,7 @@ import { mkdirSync, readdirSync, readFileSync, rmdirSync, writeFileSync } from '
 import { join } from 'node:path';
 import type { Logger } from '../../../log.ts';
 import { mountPath } from '../process/mounts.ts';
+import { GROUP_SHARES, GROUP_WEIGHT } from '../process/priority.ts';
 import type { EngineFacts } from './facts.ts';
 
 export type Together = {
@@ -54,19 +56,31 @@ export function openTogether({ facts, name, memoryBytes, log }: Options): Togeth
 
 type Group = { hold(bytes: number): void; remove(): void };
 
-/** Null where no hierarchy has memory. */
+/** Null where no hierarchy has memory. Where none shares processors out, containers have what the engine gives them. */
 function groupOf(name: string): Group | null {
   const mounts = mountsOf(readFileSync('/proc/self/mountinfo', 'utf8'));
-  const memory = mounts.find(({ controllers }) => controllers.includes('memory'));
-  const place = memory ?? mounts.find(({ type }) => type === 'cgroup2');
-  if (!place) return null;
-  const folder = join(place.path, name);
+  const having = (controller: string) =>
+    mounts.find(({ controllers }) => controllers.includes(controller))?.path;
+  const [memory, cpu] = [having('memory'), having('cpu')];
+  const unified = mounts.find(({ type }) => type === 'cgroup2')?.path;
+  const root = memory ?? unified;
+  if (root === undefined) return null;
+  const made = (path: string) => {
+    const folder = join(path, name);
+    mkdirSync(folder, { recursive: true });
+    return folder;
+  };
   return {
     hold(bytes) {
-      mkdirSync(folder, { recursive: true });
-      if (memory) return setLimit(folder, bytes);
-      writeFileSync(join(place.path, 'cgroup.subtree_control'), '+memory');
-      writeFileSync(join(folder, 'memory.max'), String(bytes));
+      const folder = made(root);
+      if (memory) setLimit(folder, bytes);
+      else setUnified(root, folder, 'memory.max', bytes);
+      try {
+        if (cpu) writeFileSync(join(made(cpu), 'cpu.shares'), String(GROUP_SHARES));
+        else setUnified(root, folder, 'cpu.weight', GROUP_WEIGHT);
+      } catch {
+        // A kernel refuses to share processors out where a process of another has a real-time priority, for example.
+      }
     },
     remove() {
       for (const { path } of mounts) {
@@ -78,6 +92,13 @@ function groupOf(name: string): Group | null {
       }
     },
   };
+}
+
+/** Version 2: what a group has to be given, its parent has to share out. */
+function setUnified(root: string, folder: string, file: string, value: number): void {
+  const [controller] = file.split('.');
+  writeFileSync(join(root, 'cgroup.subtree_control'), `+${controller}`);
+  writeFileSync(join(folder, file), String(value));
 }
 
 /** Version 1: memory first, and memory with swap beside it, which not every kernel counts. */
