@@ -83,7 +83,10 @@ export async function begin({
       throw new RunnerAway('the container ended with its engine: it is made anew');
     // What does not wait at the gate is no shell. Nothing of the command has run; what was told to end has no other reason.
     const reason = `The command could not begin: /bin/sh of the image ended before it, with exit code ${state.exitCode}`;
-    if (!(await readRecord(place, 'stop'))) return writeRecord(place, 'unstartable', { reason });
+    if (!(await readRecord(place, 'stop'))) {
+      await writeRecord(place, 'unstartable', { reason });
+      return true;
+    }
   }
   const recorded = recorder !== null && isOnThisKernel(state);
   if (recorded) {
