@@ -292,6 +292,8 @@ test('without its database the service says that it is degraded', async () => {
   await using broken = await startApp();
   expect((await broken.anonymous.get('/auth/v1/health')).status).toBe(200);
   const { pool } = broken.app.services;
+  // Who holds one and wants another would wait for us, as we for it.
+  await eventually(async () => expect(pool.idleCount).toBe(pool.totalCount));
   const held = await Promise.all(Array.from({ length: pool.options.max }, () => pool.connect()));
   const { status, body } = await broken.anonymous.get('/auth/v1/health');
   for (const client of held) client.release();
