@@ -27,8 +27,8 @@ export type Database = {
 
 /**
  * Of each connection. A server that is frozen, or a machine that was switched off, must not hold what others wait for: the
- * database ends a transaction in which nothing is asked for half a minute, and finds out as soon that nobody is there. Counts that triggers keep
- * (`list-counts.ts`) are of what each statement sees, whatever the database's own default is.
+ * database ends a transaction in which nothing is asked for half a minute, and finds out as soon that nobody is there. Counts
+ * that triggers keep (`list-counts.ts`) are of what each statement sees, whatever the database's own default is.
  */
 const SETTINGS = `
   set idle_in_transaction_session_timeout = '30s'; set default_transaction_isolation = 'read committed';

@@ -6,12 +6,13 @@
  */
 import pg from 'pg';
 
-type Asked = pg.Pool | pg.ClientBase;
+/** The pool, or the connection of a transaction. */
+export type Asked = pg.Pool | pg.ClientBase;
 
 /** `name`: undefined where PostgreSQL is to keep nothing of the statement. */
 export type Statement = { name: string | undefined; text: string };
 
-/** Rows as lists of values, in the order of the columns. `on`: the pool, or the connection of a transaction. */
+/** Rows as lists of values, in the order of the columns. */
 export async function readValues(
   on: Asked,
   { name, text }: Statement,

@@ -7,11 +7,10 @@
  */
 import { isDeepStrictEqual } from 'node:util';
 import { LRUCache } from 'lru-cache';
-import type pg from 'pg';
 import { Prisma } from '../../prisma/generated/client.ts';
 import { getDatamodel } from '../../prisma/generated/pothos.ts';
 import { columnOf } from './keyset.ts';
-import { readValues } from './prepared.ts';
+import { type Asked, readValues } from './prepared.ts';
 import { statementNames } from './statement.ts';
 
 /** How a model is read. In SQL its rows are called `r`, and those of a relation as `alias` says. */
@@ -30,8 +29,8 @@ export type RowSource = {
 type Handmade = { handmade?: Record<string, { select: object; sql: string; read?: Read }> };
 
 export type RowStatement<Row = object> = {
-  /** The rows, in the statement's order. `on`: the pool, or the connection of a transaction. */
-  read(on: pg.Pool | pg.ClientBase, values: unknown[]): Promise<Row[]>;
+  /** The rows, in the statement's order. */
+  read(on: Asked, values: unknown[]): Promise<Row[]>;
 };
 
 type Read = (value: never) => unknown;
