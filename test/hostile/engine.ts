@@ -20,8 +20,8 @@ export const AZURE = '168.63.129.16';
 export const RESOLVER = '10.9.9.53';
 export const INTERNET6 = '2001:db8:7::7';
 export const LAN6 = '2001:db8:1::1';
-/** Of the engine's own first bridge. */
-export const BRIDGE = '198.51.90.1';
+/** Of the engine's own first bridge: the first of its pool. With `--bip` an engine before Docker 23 tells it at once. */
+export const BRIDGE = '198.51.80.1';
 
 export type OwnEngine = AsyncDisposable & {
   /** `unix://…`. */
@@ -62,8 +62,8 @@ export async function ownEngine(nameserver = RESOLVER): Promise<OwnEngine> {
   const host = `unix://${dir}/docker.sock`;
   const words = [
     ...['dockerd', '--host', host, '--live-restore', '--data-root', `${dir}/data`],
-    ...['--exec-root', `${dir}/exec`, '--pidfile', `${dir}/pid`, '--bip', `${BRIDGE}/24`],
-    ...['--default-address-pool', 'base=198.51.96.0/20,size=24'],
+    ...['--exec-root', `${dir}/exec`, '--pidfile', `${dir}/pid`],
+    ...['--default-address-pool', 'base=198.51.80.0/20,size=24'],
   ];
   // The first of its processes stays for as long as the machine does.
   const holder = spawn(

@@ -43,6 +43,12 @@ export function parseNetworks(routes: string): string[] {
   });
 }
 
+/** The first address of a network that a machine can have: of `172.17.0.0/16`, `172.17.0.1`. */
+export function firstOf(network: string): string {
+  const bytes = (network.split('/')[0] ?? '').split('.').map(Number);
+  return [...bytes.slice(0, 3), (bytes[3] ?? 0) + 1].join('.');
+}
+
 function dotted(hex: string): string {
   const bytes = Buffer.from(hex, 'hex');
   return [...bytes.toReversed()].join('.');

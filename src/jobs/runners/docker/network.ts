@@ -19,7 +19,7 @@ import type { Logger } from '../../../log.ts';
 import type { NetworkMode } from '../process/network.ts';
 import { RunnerAway } from '../runner.ts';
 import { type Engine, isStatus } from './engine.ts';
-import { closedRanges, ownAddresses, resolvers } from './machine.ts';
+import { closedRanges, firstOf, ownAddresses, resolvers } from './machine.ts';
 import { canHaveRules, setRules } from './rules.ts';
 
 export type NetworkOptions = {
@@ -202,8 +202,18 @@ type JobNetwork = { id: string; subnet: string; gateway: string };
 /** @param asked nameservers that a container can ask itself */
 async function networkFor(engine: Engine, asked: readonly string[]): Promise<JobNetwork> {
   const own = asked.length > 0 ? await find(engine, BRIDGE) : undefined;
-  // An old engine does not tell the gateway of its own until it was started once more.
-  return own?.gateway ? own : ((await find(engine, NETWORK)) ?? makeNetwork(engine));
+  const gateway = own && (own.gateway || (await untoldGateway(own.subnet)));
+  if (gateway) return { ...own, gateway };
+  return (await find(engine, NETWORK)) ?? makeNetwork(engine);
+}
+
+/**
+ * An engine before Docker 23 does not tell the gateway of its own bridge until it was started once more. That is the
+ * first address of the bridge's network, unless the operator chose another, and an address of this machine.
+ */
+async function untoldGateway(subnet: string): Promise<string | undefined> {
+  const first = firstOf(subnet);
+  return (await ownAddresses()).has(first) ? first : undefined;
 }
 
 /** An engine may let two networks have one name, of which the older is taken. */
