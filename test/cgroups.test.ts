@@ -18,7 +18,7 @@ import {
   usageOfGroup,
 } from '../src/jobs/runners/process/cgroup.ts';
 import { openCgroups } from '../src/jobs/runners/process/cgroups.ts';
-import { makeGroup } from '../src/jobs/runners/process/group-plan.ts';
+import { limitGroup, makeGroup } from '../src/jobs/runners/process/group-plan.ts';
 import { eventually } from './harness.ts';
 import { needs } from './needs.ts';
 import { processesNaming } from './processes.ts';
@@ -58,7 +58,9 @@ test('version 2: the server moves into a group of its own, and each attempt gets
 
   const group = found?.groupOf('a') ?? { folders: [] };
   expect(group).toEqual({ folders: [join(at.path, own, 'loam/a')] });
-  makeGroup(group, found?.plan(group, LIMITS) ?? []);
+  const plan = found?.plan(group, LIMITS) ?? [];
+  makeGroup(group, plan);
+  limitGroup(group, plan);
   expect(at.read(`${own}/loam/cgroup.subtree_control`)).toBe('+memory +cpu +pids');
   expect(at.read(`${own}/loam/memory.max`)).toBe('9000000');
   expect(at.read(`${own}/loam/cpu.weight`)).toBe('50');
@@ -103,7 +105,9 @@ test('version 2: the root of the hierarchy keeps its processes; without controll
   expect(group.folders).toEqual(
     ['memory/x/loam/a', 'cpu,cpuacct/loam/a', 'pids/loam/a'].map((name) => join(at.path, name)),
   );
-  makeGroup(group, found?.plan(group, LIMITS) ?? []);
+  const plan = found?.plan(group, LIMITS) ?? [];
+  makeGroup(group, plan);
+  limitGroup(group, plan);
   expect(at.read('memory/x/loam/memory.limit_in_bytes')).toBe('9000000');
   expect(at.read('cpu,cpuacct/loam/cpu.shares')).toBe('512');
   expect(at.read('memory/x/loam/a/memory.memsw.limit_in_bytes')).toBe('1000000');

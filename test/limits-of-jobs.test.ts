@@ -4,9 +4,11 @@ import { createHash } from 'node:crypto';
 import { existsSync, mkdirSync, readdirSync, readFileSync, statSync, utimesSync } from 'node:fs';
 import { chmod, mkdtemp, readdir, rm, writeFile } from 'node:fs/promises';
 import { availableParallelism, getPriority, tmpdir, totalmem } from 'node:os';
-import { join } from 'node:path';
+import { basename, dirname, join } from 'node:path';
 import { promisify } from 'node:util';
 import { describe, expect, test } from 'vitest';
+import { pidsOf } from '../src/jobs/runners/process/cgroup.ts';
+import { statOf } from '../src/jobs/runners/process/proc.ts';
 import {
   openProcessRunner,
   type ProcessRunnerOptions,
@@ -169,6 +171,59 @@ describe('with control groups', () => {
   });
 });
 
+test('the control group of the next job is made ahead, and goes with the server when no job has come', async (ctx) => {
+  needs(ctx, 'cgroups', 'root', 'bubblewrap', 'slirp4netns');
+  await using made = await makeRunner({ network: 'internet' });
+  const { dir, runner } = made;
+  const groupOf = (attempt: string): string => {
+    const holding = JSON.parse(readFileSync(join(dir, attempt, 'holds.json'), 'utf8'));
+    return basename(holding.cgroup.folders[0]);
+  };
+  const first = attemptSpec('true');
+  await runToEnd(runner, first);
+  // One or two: the shim that is kept, and the one whose job has ended.
+  const ahead = await eventually(() => {
+    const groups = groupsOf(dir).filter((name) => !name.endsWith(first.id));
+    expect(groups).not.toEqual([]);
+    return groups;
+  });
+  // Nobody takes it for one that was left.
+  await runner.sweep(new Set());
+  const next = attemptSpec('ulimit -c; sleep 0.2');
+  const handle = await runner.prepare(next, never);
+  const group = groupOf(next.id);
+  expect(ahead).toContain(group);
+  await runner.start(handle);
+  const { cgroup } = JSON.parse(readFileSync(join(dir, next.id, 'holds.json'), 'utf8'));
+  await eventually(() => expect(pidsOf(cgroup).length).toBeGreaterThan(1));
+  expect(await allLines(runner, handle)).toEqual(['0']);
+  await runner.remove(handle);
+  await eventually(() => expect(groupsOf(dir)).not.toContain(group));
+  await runner[Symbol.asyncDispose]();
+  expect(groupsOf(dir)).toEqual([]);
+});
+
+test('an attempt whose shim was killed before the start is started by another, in the same group', async (ctx) => {
+  needs(ctx, 'cgroups', 'bubblewrap');
+  await using made = await makeRunner({ network: 'none' });
+  const { dir, runner } = made;
+  const spec = attemptSpec('echo up; exit 3');
+  const handle = await runner.prepare(spec, never);
+  const [waiting = 0] = await eventually(() => {
+    const { cgroup } = JSON.parse(readFileSync(join(dir, spec.id, 'holds.json'), 'utf8'));
+    const pids = pidsOf(cgroup);
+    expect(pids).toHaveLength(1);
+    return pids;
+  });
+  process.kill(statOf(waiting)?.parent ?? 0, 'SIGKILL');
+  await eventually(() => expect(existsSync(`/proc/${waiting}`)).toBe(false));
+  const start = () => runner.start(handle);
+  // Whoever looks after it tries again, where the death of the shim was not known yet.
+  await start().catch(start);
+  expect(await allLines(runner, handle)).toEqual(['up']);
+  expect(await runner.wait(handle, never)).toMatchObject({ kind: 'exited', exitCode: 3 });
+});
+
 test('a job, and the shim that looks after it, give way to the server', async () => {
   await using made = await makeRunner();
   const { lines } = await runToEnd(made.runner, attemptSpec('nice'));
@@ -188,29 +243,26 @@ test('a shim whose folder was removed ends with its job, and leaves no control g
   expect(groupsOf(made.dir)).toEqual([]);
 });
 
-test('groups that were forgotten for an hour are removed by any server, and an attempt that is not started needs none', async (ctx) => {
+test('groups that were forgotten for an hour are removed by any server', async (ctx) => {
   needs(ctx, 'cgroups', 'root');
   await using made = await makeRunner();
-  const names = ['forgotten', 'prepared'] as const;
-  const [forgotten, prepared] = await Promise.all(
-    names.map(async (name) => {
-      const handle = await made.runner.prepare(attemptSpec(`echo ${name}`), never);
-      const { cgroup } = JSON.parse(
-        readFileSync(join(made.dir, String(handle.attempt), 'holds.json'), 'utf8'),
-      );
-      const folders = cgroup.folders as string[];
-      for (const folder of folders) mkdirSync(folder, { recursive: true });
-      return { handle, folders };
-    }),
+  const handle = await made.runner.prepare(attemptSpec('true'), never);
+  const { cgroup } = JSON.parse(
+    readFileSync(join(made.dir, String(handle.attempt), 'holds.json'), 'utf8'),
   );
+  const prepared = cgroup.folders as string[];
+  const forgotten = prepared.map((folder) => join(dirname(folder), `forgotten-${process.pid}`));
   const old = new Date(Date.now() - 2 * 60 * 60_000);
-  for (const folder of forgotten?.folders ?? []) utimesSync(folder, old, old);
+  for (const folder of forgotten) {
+    mkdirSync(join(folder, 'job'), { recursive: true });
+    utimesSync(folder, old, old);
+  }
   await using other = await makeRunner();
   await other.runner.sweep(new Set());
-  expect(forgotten?.folders.filter((folder) => existsSync(folder))).toEqual([]);
-  expect(await made.runner.attach(forgotten?.handle ?? {})).toBe('prepared');
-  expect(prepared?.folders.filter((folder) => !existsSync(folder))).toEqual([]);
-  expect(await made.runner.attach(prepared?.handle ?? {})).toBe('prepared');
+  expect(forgotten.filter((folder) => existsSync(folder))).toEqual([]);
+  expect(await made.runner.attach(handle)).toBe('prepared');
+  await made.runner.start(handle);
+  expect(await made.runner.wait(handle, never)).toMatchObject({ exitCode: 0 });
 });
 
 describe('without control groups', () => {

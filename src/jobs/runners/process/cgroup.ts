@@ -144,6 +144,11 @@ export async function removeGroup(group: Cgroup): Promise<void> {
   }
 }
 
+/** Leaves it where anything is in it, or may be. */
+export function removeIfEmpty({ folders }: Cgroup): void {
+  folders.every(removeEmpty);
+}
+
 function removeEmpty(folder: string): boolean {
   try {
     rmdirSync(join(folder, JOB));

@@ -14,7 +14,7 @@ import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { basename, dirname, join, posix } from 'node:path';
 import { promisify } from 'node:util';
 import { type Cgroup, joinFiles, PARENT, removeGroup } from './cgroup.ts';
-import { type GroupPlan, makeGroup, type Setting } from './group-plan.ts';
+import { type GroupPlan, limitGroup, makeGroup, type Setting } from './group-plan.ts';
 import type { Limits } from './limits.ts';
 import { mountPath } from './mounts.ts';
 import { GROUP_SHARES, GROUP_WEIGHT } from './priority.ts';
@@ -62,7 +62,9 @@ export async function findCgroups(tried: GroupLimits): Promise<Cgroups | { missi
     if (!found) return { missing: 'no control groups with memory or pids are mounted' };
     const probe = found.groupOf(`probe-${process.pid}-${Date.now()}`);
     try {
-      makeGroup(probe, found.plan(probe, tried));
+      const plan = found.plan(probe, tried);
+      makeGroup(probe, plan);
+      limitGroup(probe, plan);
       await promisify(execFile)('/bin/sh', [
         '-c',
         'for f; do echo 0 > "$f" || exit 1; done',

@@ -21,7 +21,6 @@ import { type NetworkSpec, openNetwork } from './namespace.ts';
 import { aloneFor, internetFor, type NetworkMode, withOpenTun } from './network.ts';
 import { limitMark, MARKS_LIMITS } from './proc.ts';
 import { removeShared } from './shared.ts';
-import type { Aheads } from './shims.ts';
 import { giveTo } from './small-trees.ts';
 import { unshareCommand } from './unshare.ts';
 import { asUser } from './user.ts';
@@ -51,7 +50,13 @@ export type Confinement = {
   /** What the attempt in this folder has of the machine; again, the same user. `ahead`: what was reserved for it. */
   reserve(place: string, ahead?: string): Promise<Reserved>;
   /** For networks that are opened before there is an attempt: in folders of their own. */
-  aheads: Aheads;
+  aheads: {
+    /** Null: jobs have no networks of their own here. */
+    reserve(): Promise<{ place: string; network: NetworkSpec } | null>;
+    /** For what an attempt has had that has ended, and still has. @returns the folder */
+    keep(attempt: string): string;
+    release(place: string): Promise<void>;
+  };
   /** The beginning of the command line of what opens networks. */
   aroundShims: string[];
   /** Makes the FIFOs for its output, while its folders are filled. */

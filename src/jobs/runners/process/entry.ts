@@ -5,7 +5,7 @@
  * It must not be set earlier. What sets up the confinement runs with more rights than the job, and
  * `LD_PRELOAD` in its environment would give those to the job; and as arguments everyone could read it in `ps`.
  */
-import { quote } from './unshare.ts';
+import { quote } from './quote.ts';
 
 /** Follows whatever confines the job. */
 export function entryCommand(command: string): string[] {

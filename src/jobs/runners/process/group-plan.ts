@@ -14,14 +14,16 @@ export type Setting = [file: string, value: string | number];
 /** For each folder of the group, as JSON. `parent`: of the group of all attempts, if that has to be made. */
 export type GroupPlan = { parent: Setting[]; own: Setting[] }[];
 
-/** Makes them. @throws Error when the kernel refuses. */
+/** Makes those that are not there yet, without limits of their own. @throws Error when the kernel refuses. */
 export function makeGroup(group: Cgroup, plan: GroupPlan): void {
-  for (const [i, folder] of group.folders.entries()) {
-    const { parent = [], own = [] } = plan[i] ?? {};
-    makeBelow(folder, parent);
-    for (const setting of own) set(folder, setting);
-  }
-  for (const inner of foldersOfJob(group)) mkdirSync(inner);
+  for (const [i, folder] of group.folders.entries()) makeBelow(folder, plan[i]?.parent ?? []);
+  for (const inner of foldersOfJob(group)) makeFolder(inner);
+}
+
+/** Gives those that were made their limits. @throws Error when the kernel refuses. */
+export function limitGroup(group: Cgroup, plan: GroupPlan): void {
+  for (const [i, folder] of group.folders.entries())
+    for (const setting of plan[i]?.own ?? []) set(folder, setting);
 }
 
 /** Parents that this process has given their limits: which folder it was, and which limits. */
@@ -39,12 +41,21 @@ function makeBelow(folder: string, settings: readonly Setting[]): void {
         for (const setting of settings) set(parent, setting);
         prepared.set(parent, `${statSync(parent).ino} ${settings}`);
       }
-      mkdirSync(folder);
+      makeFolder(folder);
       return;
     } catch (error) {
       const { code } = error as NodeJS.ErrnoException;
       if (code !== 'ENOENT' || round === 100) throw error;
     }
+  }
+}
+
+/** It may be there: a shim that was killed before the start of its attempt leaves it to the next. */
+function makeFolder(folder: string): void {
+  try {
+    mkdirSync(folder);
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error;
   }
 }
 

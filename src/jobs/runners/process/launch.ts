@@ -1,19 +1,20 @@
 /**
  * Starting the command line that `confinement.ts` composed. What it needs to know is on descriptors, because
- * `ps` shows arguments to everyone:
+ * `ps` shows arguments to everyone (`first-process.ts` opens them):
  *   3  the sandbox writes the pid of its first process, and how the command ended
  *   4  the sandbox reads how to set itself up
  *   5  the command's environment, as a script for `entry.ts`
  *
  * Imports nothing but Node and the files beside it: a job's start waits for it.
  */
-import { type ChildProcess, spawn } from 'node:child_process';
+import type { ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
-import { chownSync, closeSync, openSync, readFileSync, unlinkSync, writeFileSync } from 'node:fs';
+import { readFileSync, writeFileSync } from 'node:fs';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { constants as os, tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { Readable } from 'node:stream';
+import { type Exited, type FirstProcess, startFirstProcess } from './first-process.ts';
 import { type Network, type NetworkSpec, openNetwork } from './namespace.ts';
 import { MARKER } from './proc.ts';
 
@@ -48,42 +49,50 @@ export type Launched = {
   network: Network | null;
 };
 
-/** @throws Error when its network does not come up. */
+/**
+ * Settles when the command line has its descriptors.
+ * @throws Error when its network does not come up, or the disk is full
+ */
 export async function launch(work: {
   attempt: string;
   command: Command;
-  /** The beginning of the command line, which sets limits. */
-  prefix: string[];
+  /** Orders for the shell before it becomes the command line, which set limits. */
+  orders: readonly string[];
+  /** The beginning of the command line. */
+  prefix?: readonly string[];
   /** For files that are there for a moment. */
   dir: string;
-  out: number;
-  err: number;
+  /** Paths. */
+  out: string;
+  err: string;
   /** Its network, where that is opened already. */
   connected?: Promise<Network>;
+  /** What becomes the command line, where that is started already. */
+  first?: FirstProcess;
 }): Promise<Launched> {
-  const { attempt, command, prefix, dir, out, err, connected } = work;
-  const env = environmentOf(attempt);
+  const { attempt, command, orders, prefix = [], dir, out, err, connected } = work;
+  const inSandbox = command.setup !== null;
   // Without the attempt's mark: the next one may have it, and what ends this one's processes must spare it.
   const network =
     command.network && (await (connected ?? openNetwork(command.network, environmentOf())));
-  const [program = '', ...args] = [...prefix, ...(network?.enter ?? []), ...command.argv];
-  const inSandbox = command.setup !== null;
-  const files = [
-    hiddenFile(join(dir, 'setup'), command.setup ?? '', null),
-    hiddenFile(join(dir, 'env'), command.env, command.uid),
-  ];
-  const child = spawn(program, args, {
-    cwd: command.cwd,
-    env,
-    stdio: ['ignore', out, err, inSandbox ? 'pipe' : 'ignore', ...files],
-    detached: !inSandbox,
-  });
-  for (const file of files) closeSync(file);
-
+  const first = work.first ?? startFirstProcess(null, environmentOf(), { ownSession: !inSandbox });
+  const { child } = first;
   const up = Promise.withResolvers<number>();
-  const exited = exitOf(child);
+  const exited = first.exited.then(endedBy);
+  const opened = first.become({
+    argv: [...prefix, ...(network?.enter ?? []), ...command.argv],
+    orders,
+    env: environmentOf(attempt),
+    cwd: command.cwd,
+    dir,
+    out,
+    err,
+    setup: command.setup ?? '',
+    input: { text: command.env, reader: command.uid },
+  });
   if (!inSandbox) {
-    child.once('spawn', () => up.resolve(child.pid ?? 0));
+    await opened;
+    if (child.pid !== undefined) up.resolve(child.pid);
     return { child, up: up.promise, ended: exited, network };
   }
   const report = child.stdio[3] as Readable;
@@ -94,6 +103,7 @@ export async function launch(work: {
     if (pid) up.resolve(Number(pid));
   });
   const reported = once(report, 'close');
+  await opened;
   const ended = async (): Promise<Ended> => {
     const exit = await exited;
     await reported;
@@ -111,39 +121,27 @@ export function environmentOf(attempt?: string): Record<string, string> {
   return attempt === undefined ? { PATH } : { PATH, [MARKER]: attempt };
 }
 
-function exitOf(child: ChildProcess): Promise<Ended> {
-  const { promise, resolve } = Promise.withResolvers<Ended>();
-  child.once('error', ({ message }) => resolve({ exitCode: 125, ran: false, error: message }));
-  child.once('exit', (code, signal) =>
-    resolve({ exitCode: code ?? 128 + (signal ? os.signals[signal] : 0), ran: true }),
-  );
-  return promise;
+function endedBy({ code, signal, error }: Exited): Ended {
+  if (error) return { exitCode: 125, ran: false, error: error.message };
+  return { exitCode: code ?? 128 + (signal ? os.signals[signal] : 0), ran: true };
 }
 
 /** Runs it to its end. @returns why it cannot be run here, or null. */
 export async function tryCommand(command: Command): Promise<string | null> {
   const dir = await mkdtemp(join(tmpdir(), 'loam-trial-'));
-  const out = openSync(join(dir, 'out'), 'a', 0o600);
+  const out = join(dir, 'out');
   try {
-    const { child, ended } = await launch({ attempt: '', command, prefix: [], dir, out, err: out });
+    writeFileSync(out, '', { mode: 0o600 });
+    const { child, ended } = await launch({ attempt: '', command, orders: [], dir, out, err: out });
     const timer = setTimeout(() => child.kill('SIGKILL'), TRIAL_MS);
     const { exitCode, ran, error } = await ended;
     clearTimeout(timer);
     if (ran && exitCode === 0) return null;
-    if (error?.includes('ENOENT')) return `${command.argv[0]} is not installed`;
-    const [said] = readFileSync(join(dir, 'out'), 'utf8').trim().split('\n');
+    const [said = ''] = readFileSync(out, 'utf8').trim().split('\n');
+    const missing = exitCode === 127 && /exec: .*?([\w.-]+): not found$/.exec(said)?.[1];
+    if (missing) return `${missing} is not installed`;
     return error ?? (said || `it ended with ${exitCode}`);
   } finally {
-    closeSync(out);
     await rm(dir, { recursive: true });
   }
-}
-
-/** A descriptor to a file that has no name any more; `reader`: the user who must be able to open it again. */
-function hiddenFile(path: string, text: string, reader: number | null): number {
-  writeFileSync(path, text, { mode: 0o400 });
-  if (reader !== null) chownSync(path, reader, reader);
-  const file = openSync(path, 'r');
-  unlinkSync(path);
-  return file;
 }

@@ -6,7 +6,6 @@
  */
 import { availableParallelism, totalmem } from 'node:os';
 import { diskRoom, type Hardware } from '../../hardware.ts';
-import { type Cgroup, joinFiles } from './cgroup.ts';
 import type { Cgroups, Controller } from './cgroups.ts';
 
 export type Limits = {
@@ -74,16 +73,11 @@ function lookAtMachine(): Machine {
 }
 
 /**
- * The beginning of a command line: it joins the group, bounds each process, and becomes the command that
- * follows. A shell does it, because the process has to do it itself before it starts anything.
+ * Orders for the shell that becomes a job (`first-process.ts`), which bound each of its processes: it has to do that itself
+ * before it starts anything.
  */
-export function limitedCommand(
-  limits: Limits,
-  group: Cgroup | null,
-  controllers: readonly Controller[],
-): string[] {
+export function limitsOfProcesses(limits: Limits, controllers: readonly Controller[]): string[] {
   const script = [
-    'while [ "$1" != -- ]; do echo 0 > "$1" || exit 125; shift; done; shift',
     // A core file is the job's memory, secrets included, written wherever the machine's administrator says.
     'ulimit -c 0',
     // An ordinary user cannot raise it, and need not.
@@ -98,9 +92,7 @@ export function limitedCommand(
     const kib = Math.floor((limits.memoryBytes + UNUSED_BYTES) / 1024);
     script.push(`ulimit -d ${kib} 2>/dev/null`);
   }
-  script.push('exec "$@"');
-  const files = group ? joinFiles(group) : [];
-  return ['/bin/sh', '-c', script.join('\n'), 'sh', ...files, '--'];
+  return script;
 }
 
 /** For the operator, at the start: which limits hold. */

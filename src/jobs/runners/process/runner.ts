@@ -5,7 +5,7 @@
  * The shim owns the timeout, the grace period and the limits that the kernel does not hold a job to, so they
  * hold while no server runs.
  */
-import { createHash, randomBytes } from 'node:crypto';
+import { randomBytes } from 'node:crypto';
 import { existsSync, writeFileSync } from 'node:fs';
 import { mkdir, open, readdir } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -25,14 +25,15 @@ import {
   type Usage,
 } from '../runner.ts';
 import { DEFAULT_UIDS, type UidRange } from './accounts.ts';
-import { type Cgroup, killGroup, removeForgotten, removeGroup, usageOfGroup } from './cgroup.ts';
+import { killGroup, removeGroup, usageOfGroup } from './cgroup.ts';
 import { findCgroups } from './cgroups.ts';
 import { type Claim, DISK_FULL } from './claim.ts';
 import { findConfinement, type Sandbox } from './confinement.ts';
 import type { DiskUse } from './disk.ts';
 import { type Changes, changesOf, isAlive, killStrays, readClaim, readWhole } from './folder.ts';
+import { openGroups, withGroups } from './groups.ts';
 import { allHoldings, type Holding, readHolding, writeHolding } from './holding.ts';
-import { describeLimits, type Limits, limitedCommand, limitsOf, thisMachine } from './limits.ts';
+import { describeLimits, type Limits, limitsOf, limitsOfProcesses, thisMachine } from './limits.ts';
 import { parseLog } from './lines.ts';
 import type { NetworkMode } from './network.ts';
 import { identityOf } from './proc.ts';
@@ -96,8 +97,6 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
     options.cgroups === 'off' ? { missing: 'they are switched off' } : await findCgroups(allowed);
   log.info(describeLimits(cgroups));
   const controllers = 'missing' in cgroups ? [] : cgroups.controllers;
-  /** Attempts of several servers on one machine have their groups side by side. */
-  const groupPrefix = createHash('sha256').update(dir).digest('hex').slice(0, 8);
   const cpuShares = new CpuShares();
   // Random, or a disk that compresses would keep nothing free.
   const reserve = randomBytes(RESERVE_BYTES);
@@ -107,8 +106,9 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
     log.error({ err: error }, what),
   );
 
+  const groups = 'missing' in cgroups ? null : openGroups(cgroups, dir);
   const shims = await openShims(dir, {
-    aheads: confinement.aheads,
+    aheads: withGroups(confinement.aheads, groups),
     around: confinement.aroundShims,
   });
 
@@ -186,16 +186,6 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
     await removal.discard(folder(handle));
   }
 
-  /** Attempts whose folder was removed, with everything that described them; they may still run. */
-  function groupsWithoutFolder(keep: ReadonlySet<string>): Cgroup[] {
-    if ('missing' in cgroups) return [];
-    return cgroups.names().flatMap((name) => {
-      const attempt = name.startsWith(`${groupPrefix}-`) ? name.slice(groupPrefix.length + 1) : '';
-      const isLost = attempt !== '' && !keep.has(attempt) && !existsSync(join(dir, attempt));
-      return isLost ? [cgroups.groupOf(name)] : [];
-    });
-  }
-
   return {
     name: 'process',
     machines: [{ id: LOCAL, ...thisMachine(), gpus: gpus.models }],
@@ -212,16 +202,21 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
       const taken = gpus.take(id, spec.hardware);
       const holding: Holding = {
         gpus: taken.map(({ index }) => index),
-        cgroup: 'missing' in cgroups ? null : cgroups.groupOf(`${groupPrefix}-${id}`),
+        cgroup: groups?.of(id) ?? null,
       };
       holdings.set(id, holding);
       const handle: Handle = { attempt: id, gpus: holding.gpus.join(','), cpus: limits.cpus };
       const place = folder(handle);
       await confinement.place(place);
+      const ahead = shims.takeAhead(id);
+      if (ahead?.group) holding.cgroup = ahead.group.group;
       writeHolding(place, holding);
-      const reserved = await confinement.reserve(place, shims.takeAhead(id));
-      // It takes longer than most checkouts, where it was not opened ahead.
+      const reserved = await confinement.reserve(place, ahead?.place);
+      if (ahead) groups?.taken(ahead.place);
+      const toJoin = holding.cgroup && groups ? groups.toJoin(holding.cgroup, limits) : null;
+      // Both take longer than most checkouts, where they were not made ahead.
       if (reserved.internet) shims.connect(id, reserved.internet.spec);
+      if (toJoin && !ahead && confinement.sandbox !== 'none') shims.join(id, toJoin);
       const work = join(place, 'work');
       const steps = [
         spec.checkout ? spec.checkout(work, abort) : mkdir(work),
@@ -245,12 +240,11 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
         command: await confinement.compose(place, job, reserved),
         attempt: id,
         bootId: identityOf(process.pid).bootId,
-        prefix: limitedCommand(limits, holding.cgroup, controllers),
+        orders: limitsOfProcesses(limits, controllers),
         timeoutMs: spec.timeoutMs,
         graceMs,
         cgroup: holding.cgroup,
-        groupPlan:
-          'missing' in cgroups || !holding.cgroup ? [] : cgroups.plan(holding.cgroup, limits),
+        groupPlan: toJoin?.plan ?? [],
         memory: { bytes: limits.memoryBytes, watched: !controllers.includes('memory') },
         disk: {
           dirs: Object.keys(MOUNTS).map((name) => join(place, name)),
@@ -347,10 +341,9 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
       );
       const ends = await Promise.allSettled([
         ...unknown.map((attempt) => remove({ attempt })),
-        ...groupsWithoutFolder(keep).map(removeGroup),
+        ...(groups?.lost(keep, holdings.values()) ?? []).map(removeGroup),
       ]);
-      if (!('missing' in cgroups))
-        for (const name of cgroups.names()) removeForgotten(cgroups.groupOf(name));
+      groups?.removeForgotten();
       const errors = ends.flatMap((e) => (e.status === 'rejected' ? [e.reason] : []));
       if (errors.length > 0)
         throw new AggregateError(errors, `${errors.length} attempts cannot be removed`);

@@ -6,7 +6,7 @@
  *   node shim.ts <folder of attempts> < orders, a line each
  *
  * It may have been started before there was an attempt (`shims.ts`). Until the order to start one it has made no claim,
- * and all that it has opened, an attempt's network, ends with it. When an attempt has ended by itself the shim takes the
+ * and all that it has opened, a network and the shell that becomes the job, ends with it. When an attempt has ended by itself the shim takes the
  * next one, as long as its input lasts. After one that had to be ended, and one that shared our user and could have
  * tampered with us, it ends.
  *
@@ -37,7 +37,9 @@ import { setTimeout as delay, setImmediate as turn } from 'node:timers/promises'
 import { type Cgroup, oomKills, removeGroup } from './cgroup.ts';
 import { claim, DISK_FULL, writeWhole } from './claim.ts';
 import { type DiskLimits, type DiskUse, gigabytes, type Verdict, watchDisk } from './disk.ts';
-import { type GroupPlan, makeGroup } from './group-plan.ts';
+import type { FirstProcess } from './first-process.ts';
+import type { GroupPlan } from './group-plan.ts';
+import { firstProcessOf, joined } from './joining.ts';
 import { type Command, environmentOf, launch } from './launch.ts';
 import { follow, type LogLimits, openLog } from './lines.ts';
 import { watchMemory } from './memory.ts';
@@ -51,8 +53,10 @@ export type ShimSpec = {
   attempt: string;
   /** When it was prepared: of the kernel (`proc.ts`). */
   bootId: string;
-  /** What joins the group and sets the limits of a process, before the command line below. */
-  prefix: string[];
+  /** For the shell that becomes the command line below: they set the limits of a process. */
+  orders?: string[];
+  /** In what an earlier version has prepared, in their place: the beginning of the command line. */
+  prefix?: string[];
   command: Command;
   timeoutMs: number;
   graceMs: number;
@@ -123,6 +127,7 @@ function asked(how: 'TERM' | 'KILL'): void {
 async function takeOrders(dir: string): Promise<void> {
   let network: Promise<Network> | undefined;
   let isAhead = false;
+  let first: FirstProcess | undefined;
   const close = () =>
     network?.then(
       (opened) => opened.close(),
@@ -131,11 +136,20 @@ async function takeOrders(dir: string): Promise<void> {
   for await (const line of createInterface({ input: process.stdin })) {
     if (line === '') continue;
     const order: ShimOrder = JSON.parse(line);
+    if (order.order === 'join') {
+      await first?.end();
+      first = joined(order);
+      continue;
+    }
     if (order.order !== 'start') {
       // One that was opened ahead and does not suit.
       await close();
       network = undefined;
-      if (order.order === 'disconnect') continue;
+      if (order.order === 'disconnect') {
+        await first?.end();
+        first = undefined;
+        continue;
+      }
       isAhead = order.attempt === undefined;
       network = openNetwork(order.network, environmentOf());
       // Whoever starts the work hears of it.
@@ -150,7 +164,8 @@ async function takeOrders(dir: string): Promise<void> {
       await close();
       network = undefined;
     }
-    const after = await run(join(dir, order.attempt), network);
+    const after = await run(join(dir, order.attempt), { network, first });
+    first = undefined;
     if (!after.fit) break;
     ({ network } = after);
     // Nobody has it any more: it is as good as one that was opened ahead.
@@ -158,6 +173,7 @@ async function takeOrders(dir: string): Promise<void> {
     say(network ? 'free connected' : 'free');
   }
   await close();
+  await first?.end();
 }
 
 function isRemoved(group: Cgroup): Promise<boolean> {
@@ -175,11 +191,14 @@ function say(word: ShimWord): void {
   process.stdout.write(`${word}\n`);
 }
 
+/** What was made for the attempt before its start. */
+type Made = { network?: Promise<Network> | undefined; first?: FirstProcess | undefined };
+
 /** `fit`: we can take another attempt. `network`: it has one that the attempt has not used. */
 type After = { fit: boolean; network?: Promise<Network> };
 
 /** We take no other when this one is another shim's. */
-async function run(dir: string, network?: Promise<Network>): Promise<After> {
+async function run(dir: string, made: Made): Promise<After> {
   let early: 'TERM' | 'KILL' | undefined;
   current = {
     stop(how) {
@@ -193,7 +212,7 @@ async function run(dir: string, network?: Promise<Network>): Promise<After> {
   }
   const startedAt = Date.now();
   try {
-    return await lookAfter(dir, startedAt, () => early, network);
+    return await lookAfter(dir, startedAt, () => early, made);
   } catch (error) {
     // Nothing has started yet but, perhaps, a sandbox, which dies with us.
     const end = { exitCode: 125, timedOut: false, startedAt, endedAt: Date.now() };
@@ -210,12 +229,12 @@ async function lookAfter(
   dir: string,
   startedAt: number,
   early: () => 'TERM' | 'KILL' | undefined,
-  connected?: Promise<Network>,
+  made: Made,
 ): Promise<After> {
   const at = (name: string) => join(dir, name);
   const spec: ShimSpec = JSON.parse(readFileSync(at('spec.json'), 'utf8'));
   unlinkSync(at('spec.json'));
-  if (spec.cgroup && spec.groupPlan) makeGroup(spec.cgroup, spec.groupPlan);
+  const first = await firstProcessOf(spec, made.first);
   /** Why we ended the work. */
   let verdict: Verdict | undefined;
   let stopped = false;
@@ -227,14 +246,18 @@ async function lookAfter(
     end();
   };
   const log = openLog(at('log'), spec.log, (error) => endFor(troubleOf(error)));
-  const outputs = [follow(at('out'), 'o', log), follow(at('err'), 'e', log)] as const;
-  const [out, err] = outputs.map(({ writer }) => writer) as [number, number];
+  const [out, err] = [at('out'), at('err')] as const;
+  const outputs = [follow(out, 'o', log), follow(err, 'e', log)] as const;
+  const { orders = [], prefix = [] } = spec;
   const { child, up, ended, network } = await launch({
     ...spec,
+    orders,
+    prefix,
     dir,
     out,
     err,
-    connected,
+    connected: made.network,
+    first,
   });
   const tree = treeOf(spec, child.pid, up);
   // While it is being killed it may end by itself, with the code of a failed fork for example.

@@ -12,6 +12,7 @@ import { mkdir, readdir, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { type Detached, detach } from '../../../processes/starter.ts';
+import type { GroupToJoin } from './joining.ts';
 import { PATH } from './launch.ts';
 import type { NetworkSpec } from './namespace.ts';
 
@@ -37,6 +38,8 @@ const QUIET_MS = 30_000;
 export type ShimOrder =
   /** Without an attempt: for the next one. */
   | { order: 'connect'; attempt?: string; network: NetworkSpec }
+  | ({ order: 'join' } & GroupToJoin)
+  /** Of both. */
   | { order: 'disconnect' }
   | { order: 'start'; attempt: string };
 
@@ -44,10 +47,12 @@ export type ShimOrder =
 export type ShimWord = 'started' | 'free' | 'free connected';
 
 export type Shims = AsyncDisposable & {
-  /** Gives the attempt the shim that has opened a network ahead. @returns for which folder it was reserved */
-  takeAhead(attempt: string): string | undefined;
+  /** Gives the attempt the shim that has opened a network ahead. @returns what was reserved for it */
+  takeAhead(attempt: string): Omit<Ahead, 'network'> | undefined;
   /** Gives the attempt a shim that opens its network already, while the rest of it is prepared; or has opened it. */
   connect(attempt: string, network: NetworkSpec): void;
+  /** Gives the attempt a shim that has its group joined already; not one that was taken ahead, which has. */
+  join(attempt: string, group: GroupToJoin): void;
   /**
    * Gives the attempt to a shim, and waits until that says that it has started the work.
    * @returns its exit code, if it has ended by then.
@@ -73,17 +78,17 @@ type Shim = {
 };
 
 /** A shim without an attempt that has a network, and the folder that this is reserved for. */
-type Ready = { shim: Shim; place: string; unused: NodeJS.Timeout };
+type Ready = Omit<Ahead, 'network'> & { shim: Shim; unused: NodeJS.Timeout };
 
-/** What a network that is opened ahead is reserved for, until an attempt takes it. */
-export type Ahead = { place: string; network: NetworkSpec };
+/** What is made ahead, and the folder that it is reserved for until an attempt takes it. `group`: null where there are none. */
+export type Ahead = { place: string; network: NetworkSpec; group: GroupToJoin | null };
 
 /** Where networks come from that are opened ahead. */
 export type Aheads = {
   /** Null: jobs have no networks of their own here. */
   reserve(): Promise<Ahead | null>;
-  /** For what an attempt has had that has ended, and still has. @returns the folder */
-  keep(attempt: string): string;
+  /** For what an attempt has had that has ended, and still has: its network. The group is another. */
+  keep(attempt: string): Omit<Ahead, 'network'>;
   release(place: string): Promise<void>;
 };
 
@@ -168,14 +173,15 @@ export async function openShims(
     }
   }
 
-  function addReady(shim: Shim, place: string): void {
+  function addReady(shim: Shim, { place, group }: Omit<Ahead, 'network'>): void {
+    if (group) tell(shim, { order: 'join', ...group });
     const unused = setTimeout(() => {
       tell(shim, { order: 'disconnect' });
       shim.network = undefined;
       forgetReady(shim);
       kept.push(shim);
     }, UNUSED_MS).unref();
-    ready.push({ shim, place, unused });
+    ready.push({ shim, place, group, unused });
   }
 
   /** What fails of it is found by the next start of this server. */
@@ -219,7 +225,7 @@ export async function openShims(
     if (!shim) return aheads?.release(ahead.place);
     shim.network = JSON.stringify(ahead.network);
     tell(shim, { order: 'connect', network: ahead.network });
-    addReady(shim, ahead.place);
+    addReady(shim, ahead);
   }
 
   /** Nothing runs under what was reserved for it, or will soon: who reserves looks at what runs. */
@@ -263,10 +269,10 @@ export async function openShims(
     takeAhead(attempt) {
       const found = ready.pop();
       if (!found) return undefined;
-      const { shim, place, unused } = found;
+      const { shim, place, group, unused } = found;
       clearTimeout(unused);
       connected.set(attempt, shim);
-      return place;
+      return { place, group };
     },
     connect(attempt, network) {
       const shim = connected.get(attempt) ?? take();
@@ -275,6 +281,11 @@ export async function openShims(
       shim.network = JSON.stringify(network);
       // The network of this machine may have changed since, and with it what is closed to jobs.
       if (ahead !== shim.network) tell(shim, { order: 'connect', attempt, network });
+    },
+    join(attempt, group) {
+      const shim = connected.get(attempt) ?? take();
+      connected.set(attempt, shim);
+      tell(shim, { order: 'join', ...group });
     },
     async launch(attempt) {
       const shim = connected.get(attempt) ?? take();

@@ -7,6 +7,7 @@
  */
 import { lstatSync } from 'node:fs';
 import { dirname } from 'node:path';
+import { quote } from './quote.ts';
 import { asUser } from './user.ts';
 import type { Mount } from './view.ts';
 
@@ -120,8 +121,4 @@ function tableOf(mounts: readonly Mount[], root: string): string {
 
 function escaped(path: string): string {
   return path.replace(/[\s\\#]/g, (c) => `\\${c.charCodeAt(0).toString(8).padStart(3, '0')}`);
-}
-
-export function quote(text: string): string {
-  return `'${text.replaceAll("'", `'\\''`)}'`;
 }

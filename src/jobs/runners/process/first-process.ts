@@ -1,0 +1,136 @@
+/**
+ * The first process of a job: a shell that joins the job's control groups, and waits to be told what it becomes.
+ *
+ * To join a control group is to wait for the kernel (16 ms: until no processor runs what it ran before). So this process can be
+ * started while an attempt is still prepared, or before there is one. As long as it waits it has nothing of a job, and it ends with
+ * whoever started it, because its input does.
+ *
+ * Imports nothing but Node and the files beside it: a job's start waits for it.
+ */
+import { type ChildProcess, spawn } from 'node:child_process';
+import { chownSync, unlinkSync, writeFileSync } from 'node:fs';
+import type { Socket } from 'node:net';
+import { join } from 'node:path';
+import { type Cgroup, joinFiles, removeIfEmpty } from './cgroup.ts';
+import { quote } from './quote.ts';
+
+/** What it becomes. */
+export type Becoming = {
+  /** For the shell, before it becomes what `argv` says. */
+  orders: readonly string[];
+  argv: readonly string[];
+  env: Record<string, string>;
+  cwd: string;
+  /** A folder of ours, for files that are there for a moment. */
+  dir: string;
+  /** Paths, which it appends to. */
+  out: string;
+  err: string;
+  /** For descriptor 4. */
+  setup: string;
+  /** For descriptor 5; `reader`: the user who must be able to open it again, null: ours. */
+  input: { text: string; reader: number | null };
+};
+
+/** `error`: it could not be started. */
+export type Exited = { code: number | null; signal: NodeJS.Signals | null; error?: Error };
+
+export type FirstProcess = {
+  child: ChildProcess;
+  /** Settles with how it ended, also what it has become. */
+  exited: Promise<Exited>;
+  group: Cgroup | null;
+  /** Whether it can still become something. */
+  readonly isWaiting: boolean;
+  /** @returns when it has opened all its files, or has ended. @throws Error when they cannot be written */
+  become(what: Becoming): Promise<void>;
+  /** Without having become anything; its group is removed. */
+  end(): Promise<void>;
+};
+
+/** Descriptor 6: it reads a line from it, the path of what it runs next. */
+const SCRIPT = `while [ "$1" != -- ]; do { echo 0 > "$1"; } 2>/dev/null || failed=$1; shift; done
+IFS= read -r next <&6 || exit 0
+. "$next"`;
+
+/**
+ * @param options.ownSession without a sandbox its process group is the way to all that it starts
+ */
+export function startFirstProcess(
+  group: Cgroup | null,
+  env: Record<string, string>,
+  { ownSession = false } = {},
+): FirstProcess {
+  const files = group ? joinFiles(group) : [];
+  const child = spawn('/bin/sh', ['-c', SCRIPT, 'sh', ...files, '--'], {
+    cwd: '/',
+    env,
+    stdio: ['ignore', 'ignore', 'ignore', 'pipe', 'ignore', 'ignore', 'pipe'],
+    detached: ownSession,
+  });
+  const { promise: exited, resolve: exit } = Promise.withResolvers<Exited>();
+  child.once('exit', (code, signal) => exit({ code, signal }));
+  child.once('error', (error) => exit({ code: null, signal: null, error }));
+  let hasExited = false;
+  void exited.then(() => {
+    hasExited = true;
+  });
+  // There are no streams where no descriptor was free.
+  const gate = (child.stdio as unknown as (Socket | undefined)[] | undefined)?.[6];
+  const { promise: closed, resolve: close } = Promise.withResolvers<void>();
+  // It may have been killed.
+  gate?.on('error', () => {});
+  gate?.once('close', close).resume();
+  let isTold = false;
+
+  return {
+    child,
+    exited,
+    group,
+    get isWaiting() {
+      return !isTold && !hasExited && child.pid !== undefined;
+    },
+    async become({ orders, argv, env: own, cwd, dir, out, err, setup, input }) {
+      isTold = true;
+      const at = (name: string) => join(dir, name);
+      const files = [at('setup'), at('input'), at('next')] as const;
+      const [setupFile, inputFile, nextFile] = files;
+      const exports = Object.entries(own).map(([name, value]) => `export ${name}=${quote(value)}`);
+      const next = [
+        `exec >>${quote(out)} 2>>${quote(err)} 4<${quote(setupFile)} 5<${quote(inputFile)}`,
+        '[ "$failed" = "" ] || { echo "The control group cannot be joined: $failed" >&2; exit 125; }',
+        'exec 6<&-',
+        ...exports,
+        `cd ${quote(cwd)} || exit 125`,
+        ...orders,
+        `exec ${argv.map(quote).join(' ')}`,
+      ];
+      try {
+        writeFileSync(setupFile, setup, { mode: 0o400 });
+        writeFileSync(inputFile, input.text, { mode: 0o400 });
+        if (input.reader !== null) chownSync(inputFile, input.reader, input.reader);
+        writeFileSync(nextFile, next.join('\n'), { mode: 0o400 });
+        gate?.write(`${nextFile}\n`);
+        await Promise.race([closed, exited]);
+      } finally {
+        for (const file of files) removeIfThere(file);
+      }
+    },
+    async end() {
+      if (isTold) return;
+      isTold = true;
+      gate?.end();
+      await exited;
+      // Only then: whoever ends late may not end what another has in it by now.
+      if (group) removeIfEmpty(group);
+    },
+  };
+}
+
+function removeIfThere(file: string): void {
+  try {
+    unlinkSync(file);
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== 'ENOENT') throw error;
+  }
+}

@@ -1,0 +1,4 @@
+/** For a shell, as one word. */
+export function quote(text: string): string {
+  return `'${text.replaceAll("'", `'\\''`)}'`;
+}
