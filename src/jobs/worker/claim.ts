@@ -57,28 +57,36 @@ const BEGIN = `
     set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
     pg_advisory_xact_lock(465825750385)`;
 
+const WITHOUT = `
+  without as materialized (
+    select array (select jsonb_array_elements_text($1 -> 'without' -> 'jobs')) as jobs,
+      array (select jsonb_array_elements_text($1 -> 'without' -> 'namespaces')) as namespaces
+  ),`;
+const NOT_THOSE_JOBS = ' and id <> all ((select jobs from without)::text[])';
+const NOT_THOSE_NAMESPACES =
+  ' and l.namespace_id <> all ((select namespaces from without)::text[])';
+
 /**
  * The first jobs of the first lines that have a job for us, and of all other lines of the same namespaces; and the jobs
  * with a reservation (`turn` is null). Those are found by their ids alone: with the condition of the index of waiting
  * jobs, which is empty whenever statistics are taken, the planner takes that index, and walks it whole.
+ *
+ * @param passesOver whether there is anybody to pass over, which is seldom: else it is not looked for
  */
-const READ = `
+const read = (passesOver: boolean) => `
   with pools as (
     select * from jsonb_to_recordset($1 -> 'pools') as p (gpu text, most int)
-  ), without as materialized (
-    select array (select jsonb_array_elements_text($1 -> 'without' -> 'jobs')) as jobs,
-      array (select jsonb_array_elements_text($1 -> 'without' -> 'namespaces')) as namespaces
-  ), first as (
+  ),${passesOver ? WITHOUT : ''} first as (
     select in_pool.* from pools cross join lateral (
       select l.namespace_id, l.held, l.served_at, l.line_served_at from queue_lines l
       cross join lateral (
         select from jobs
         where gpu = l.gpu and region = l.region and namespace_id = l.namespace_id and id >= l.head
           and status = 'queued' and attempt_id is null and available_at <= now()
-          and (l.gpu = 'none' or gpu_count <= most) and id <> all ((select jobs from without)::text[])
+          and (l.gpu = 'none' or gpu_count <= most)${passesOver ? NOT_THOSE_JOBS : ''}
         order by id limit 1
       ) any_job
-      where l.gpu = pools.gpu and open and l.namespace_id <> all ((select namespaces from without)::text[])
+      where l.gpu = pools.gpu and open${passesOver ? NOT_THOSE_NAMESPACES : ''}
       order by l.held, l.served_at, l.namespace_id, l.line_served_at, l.region
       limit ($1 ->> 'lines')::int
     ) in_pool
@@ -100,14 +108,14 @@ const READ = `
     from jobs
     where gpu = l.gpu and region = l.region and namespace_id = l.namespace_id and id >= l.head
       and status = 'queued' and attempt_id is null and available_at <= now()
-      and (l.gpu = 'none' or gpu_count <= l.most) and id <> all ((select jobs from without)::text[])
+      and (l.gpu = 'none' or gpu_count <= l.most)${passesOver ? NOT_THOSE_JOBS : ''}
     order by id limit ($1 ->> 'depth')::int
   ) j
   union all
   select null, 0, namespace_id, gpu, region, id, gpu_count, cpu, memory_gb, repo is not null,
     image
   from reserved where status = 'queued' and attempt_id is null and available_at <= now()
-    and id <> all ((select jobs from without)::text[])
+    ${passesOver ? NOT_THOSE_JOBS : ''}
   order by turn, id`;
 
 const NOBODY = { jobs: [], namespaces: [] };
@@ -187,9 +195,11 @@ export async function claimJobs(
     ...{ lines, depth, reserved: [...reserved] },
     without: { jobs: [...without.jobs], namespaces: [...without.namespaces] },
   };
+  // There is no namespace without a job.
+  const reading = wish.without.jobs.length > 0 ? 'read_without' : 'read';
   return onConnection(pool, async (client) => {
     await prepare(client);
-    const read = await run<Row>(client, ['begin', execute('begin', {}), execute('read', wish)]);
+    const read = await run<Row>(client, ['begin', execute('begin', {}), execute(reading, wish)]);
     const chosen = decide(...linesOf(read.at(-1) ?? []));
     if (chosen.length === 0) {
       await client.query('commit');
@@ -218,7 +228,13 @@ export async function claimJobs(
 type Row = Waiting & { turn: number | null; held: number };
 type Taken = { id: string; place: number; waited: number };
 
-const STATEMENTS = { begin: BEGIN, read: READ, lock: LOCK, take: TAKE };
+const STATEMENTS = {
+  begin: BEGIN,
+  read: read(false),
+  read_without: read(true),
+  lock: LOCK,
+  take: TAKE,
+};
 
 /** The connections that have the statements. */
 const prepared = new WeakSet<PoolClient>();
