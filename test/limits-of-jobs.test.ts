@@ -1,7 +1,15 @@
 /** What a process job may use, and what is left of it: with control groups and without, as root and as a user. */
 import { execFile, execFileSync, spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
-import { existsSync, mkdirSync, readdirSync, readFileSync, statSync, utimesSync } from 'node:fs';
+import {
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  readlinkSync,
+  statSync,
+  utimesSync,
+} from 'node:fs';
 import { chmod, mkdtemp, readdir, rm, writeFile } from 'node:fs/promises';
 import { availableParallelism, getPriority, tmpdir, totalmem } from 'node:os';
 import { basename, dirname, join } from 'node:path';
@@ -390,6 +398,35 @@ describe('the disk', () => {
     );
     expect(await readdir(join(made.dir, large.id, 'work'))).toEqual([]);
     expect(existsSync(join(made.dir, small.id, 'exit'))).toBe(false);
+  });
+
+  test('an attempt that cannot be prepared for lack of room leaves neither a user nor a control group', async (ctx) => {
+    needs(ctx, 'root', 'bubblewrap', 'slirp4netns');
+    await using disk = await smallDisk(12);
+    const usersTaken = () =>
+      readdirSync('/run/loam/job-uids').filter((uid) =>
+        readlinkSync(join('/run/loam/job-uids', uid)).startsWith(`${disk.dir}/`),
+      );
+    {
+      await using made = await makeRunner({ dir: disk.dir, network: 'internet' });
+      const { runner } = made;
+      const hasAhead = () =>
+        eventually(async () => expect(await readdir(join(made.dir, '.ahead'))).not.toEqual([]));
+      await runner.remove((await runToEnd(runner, attemptSpec('true'))).handle);
+      for (let round = 0; round < 3; round++) {
+        await hasAhead();
+        await run('sh', ['-c', `cat /dev/zero > ${disk.path}/full`]).catch(() => {});
+        const { id } = attemptSpec('true');
+        await expect(runner.prepare({ ...attemptSpec('true'), id }, never)).rejects.toThrow();
+        await rm(join(disk.path, 'full'));
+        await runner.remove({ attempt: id });
+        const { handle, lines } = await runToEnd(runner, attemptSpec('echo here'));
+        expect(lines).toEqual(['here']);
+        await runner.remove(handle);
+        await eventually(() => expect(usersTaken().length).toBeLessThanOrEqual(2));
+      }
+    }
+    expect(usersTaken()).toEqual([]);
   });
 
   test('over the interface: failed, with the reason in the log, and never a lost machine', {

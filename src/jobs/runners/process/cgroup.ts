@@ -144,19 +144,21 @@ export async function removeGroup(group: Cgroup): Promise<void> {
   }
 }
 
-/** Leaves it where anything is in it, or may be. */
+/** Leaves it where anything is in it; a process joins its folders in their order. */
 export function removeIfEmpty({ folders }: Cgroup): void {
   folders.every(removeEmpty);
 }
 
+/** @returns whether it is gone, perhaps before */
 function removeEmpty(folder: string): boolean {
-  try {
-    rmdirSync(join(folder, JOB));
-    rmdirSync(folder);
-    return true;
-  } catch {
-    return false;
-  }
+  return [join(folder, JOB), folder].every((each) => {
+    try {
+      rmdirSync(each);
+      return true;
+    } catch (error) {
+      return (error as NodeJS.ErrnoException).code === 'ENOENT';
+    }
+  });
 }
 
 /** Longer than any attempt takes from its group to its first process in it. */

@@ -7,11 +7,11 @@
  *
  * Imports nothing but Node and the files beside it: a job's start waits for it.
  */
-import { type ChildProcess, spawn } from 'node:child_process';
+import { spawn } from 'node:child_process';
 import { chownSync, unlinkSync, writeFileSync } from 'node:fs';
 import type { Socket } from 'node:net';
 import { join } from 'node:path';
-import { type Cgroup, joinFiles, removeIfEmpty } from './cgroup.ts';
+import { type Cgroup, joinFiles } from './cgroup.ts';
 import { quote } from './quote.ts';
 
 /** What it becomes. */
@@ -36,15 +36,18 @@ export type Becoming = {
 export type Exited = { code: number | null; signal: NodeJS.Signals | null; error?: Error };
 
 export type FirstProcess = {
-  child: ChildProcess;
+  pid: number | undefined;
   /** Settles with how it ended, also what it has become. */
   exited: Promise<Exited>;
-  group: Cgroup | null;
+  /** What it writes to descriptor 3: each listener hears all of it from the beginning, whenever that changes. */
+  onReport(listener: (text: string) => void): void;
+  /** Settles with all of it, when nobody has the descriptor any more. */
+  reported: Promise<string>;
   /** Whether it can still become something. */
   readonly isWaiting: boolean;
-  /** @returns when it has opened all its files, or has ended. @throws Error when they cannot be written */
-  become(what: Becoming): Promise<void>;
-  /** Without having become anything; its group is removed. */
+  /** @returns whether it has opened all its files, or has ended before. @throws Error when they cannot be written */
+  become(what: Becoming): Promise<boolean>;
+  /** Without having become anything. */
   end(): Promise<void>;
 };
 
@@ -75,18 +78,38 @@ export function startFirstProcess(
   void exited.then(() => {
     hasExited = true;
   });
-  // There are no streams where no descriptor was free.
-  const gate = (child.stdio as unknown as (Socket | undefined)[] | undefined)?.[6];
-  const { promise: closed, resolve: close } = Promise.withResolvers<void>();
+  // All are listened to at once: what ends before somebody listens is never heard. There are none where no descriptor was free.
+  const [, , , report, , , gate] = (child.stdio ?? []) as unknown as (Socket | undefined)[];
+  const { promise: reported, resolve: close } = Promise.withResolvers<string>();
+  const listeners: ((text: string) => void)[] = [];
+  let text = '';
+  report?.on('error', () => {});
+  report?.once('close', () => close(text));
+  report?.on('data', (chunk: Buffer) => {
+    text += chunk;
+    for (const listener of listeners) listener(text);
+  });
+  if (!report) void exited.then(() => close(text));
+  // It says a word on it when it has opened its files.
+  const { promise: opened, resolve: open } = Promise.withResolvers<boolean>();
+  let hasOpened = false;
   // It may have been killed.
   gate?.on('error', () => {});
-  gate?.once('close', close).resume();
+  gate?.once('close', () => open(hasOpened));
+  gate?.on('data', () => {
+    hasOpened = true;
+  });
+  if (!gate) void exited.then(() => open(false));
   let isTold = false;
 
   return {
-    child,
+    pid: child.pid,
     exited,
-    group,
+    reported,
+    onReport(listener) {
+      listeners.push(listener);
+      if (text) listener(text);
+    },
     get isWaiting() {
       return !isTold && !hasExited && child.pid !== undefined;
     },
@@ -99,7 +122,7 @@ export function startFirstProcess(
       const next = [
         `exec >>${quote(out)} 2>>${quote(err)} 4<${quote(setupFile)} 5<${quote(inputFile)}`,
         '[ "$failed" = "" ] || { echo "The control group cannot be joined: $failed" >&2; exit 125; }',
-        'exec 6<&-',
+        'echo >&6; exec 6<&-',
         ...exports,
         `cd ${quote(cwd)} || exit 125`,
         ...orders,
@@ -111,7 +134,7 @@ export function startFirstProcess(
         if (input.reader !== null) chownSync(inputFile, input.reader, input.reader);
         writeFileSync(nextFile, next.join('\n'), { mode: 0o400 });
         gate?.write(`${nextFile}\n`);
-        await Promise.race([closed, exited]);
+        return await opened;
       } finally {
         for (const file of files) removeIfThere(file);
       }
@@ -121,8 +144,6 @@ export function startFirstProcess(
       isTold = true;
       gate?.end();
       await exited;
-      // Only then: whoever ends late may not end what another has in it by now.
-      if (group) removeIfEmpty(group);
     },
   };
 }

@@ -7,16 +7,13 @@
  *
  * Imports nothing but Node and the files beside it: a job's start waits for it.
  */
-import type { ChildProcess } from 'node:child_process';
-import { once } from 'node:events';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { constants as os, tmpdir } from 'node:os';
 import { join } from 'node:path';
-import type { Readable } from 'node:stream';
 import { type Exited, type FirstProcess, startFirstProcess } from './first-process.ts';
 import { type Network, type NetworkSpec, openNetwork } from './namespace.ts';
-import { MARKER } from './proc.ts';
+import { MARKER, signalOne } from './proc.ts';
 
 export const PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin';
 
@@ -41,7 +38,8 @@ export type Command = {
 export type Ended = { exitCode: number; ran: boolean; error?: string };
 
 export type Launched = {
-  child: ChildProcess;
+  /** Of what was started; undefined when it could not be. */
+  pid: number | undefined;
   /** Settles when the work runs, with the pid of its first process. */
   up: Promise<number>;
   /** Settles after the end of the command, or of what should have run it. */
@@ -67,19 +65,25 @@ export async function launch(work: {
   err: string;
   /** Its network, where that is opened already. */
   connected?: Promise<Network>;
-  /** What becomes the command line, where that is started already. */
-  first?: FirstProcess;
+  /** Gives what becomes the command line, when its network is open. */
+  first?: () => Promise<FirstProcess>;
 }): Promise<Launched> {
   const { attempt, command, orders, prefix = [], dir, out, err, connected } = work;
   const inSandbox = command.setup !== null;
   // Without the attempt's mark: the next one may have it, and what ends this one's processes must spare it.
   const network =
     command.network && (await (connected ?? openNetwork(command.network, environmentOf())));
-  const first = work.first ?? startFirstProcess(null, environmentOf(), { ownSession: !inSandbox });
-  const { child } = first;
+  const first =
+    (await work.first?.()) ??
+    startFirstProcess(null, environmentOf(attempt), { ownSession: !inSandbox });
+  const { pid } = first;
   const up = Promise.withResolvers<number>();
-  const exited = first.exited.then(endedBy);
-  const opened = first.become({
+  if (inSandbox)
+    first.onReport((said) => {
+      const init = /"child-pid": *(\d+)/.exec(said)?.[1];
+      if (init) up.resolve(Number(init));
+    });
+  const hasBegun = await first.become({
     argv: [...prefix, ...(network?.enter ?? []), ...command.argv],
     orders,
     env: environmentOf(attempt),
@@ -90,30 +94,19 @@ export async function launch(work: {
     setup: command.setup ?? '',
     input: { text: command.env, reader: command.uid },
   });
-  if (!inSandbox) {
-    await opened;
-    if (child.pid !== undefined) up.resolve(child.pid);
-    return { child, up: up.promise, ended: exited, network };
-  }
-  const report = child.stdio[3] as Readable;
-  let status = '';
-  report.on('data', (chunk: Buffer) => {
-    status += chunk;
-    const pid = /"child-pid": *(\d+)/.exec(status)?.[1];
-    if (pid) up.resolve(Number(pid));
-  });
-  const reported = once(report, 'close');
-  await opened;
+  if (!inSandbox && pid !== undefined) up.resolve(pid);
   const ended = async (): Promise<Ended> => {
-    const exit = await exited;
-    await reported;
+    const exit = endedBy(await first.exited);
+    if (!hasBegun) return { ...exit, ran: false };
+    if (!inSandbox) return exit;
+    const status = await first.reported;
     if (status.includes('"exit-code"')) return exit;
     // Killed with its first process; the exit code that util-linux 2.38 then gives is one of a failure.
     if (status.includes('"set-up"')) return { exitCode: KILLED, ran: true };
     // A sandbox that was killed did not fail.
     return { ...exit, ran: exit.exitCode === KILLED };
   };
-  return { child, up: up.promise, ended: ended(), network };
+  return { pid, up: up.promise, ended: ended(), network };
 }
 
 /** Nothing of the job's: it is for programs with more rights than it has. `attempt`: none has them yet. */
@@ -132,8 +125,8 @@ export async function tryCommand(command: Command): Promise<string | null> {
   const out = join(dir, 'out');
   try {
     writeFileSync(out, '', { mode: 0o600 });
-    const { child, ended } = await launch({ attempt: '', command, orders: [], dir, out, err: out });
-    const timer = setTimeout(() => child.kill('SIGKILL'), TRIAL_MS);
+    const { pid, ended } = await launch({ attempt: '', command, orders: [], dir, out, err: out });
+    const timer = setTimeout(() => pid && signalOne(pid, 'SIGKILL'), TRIAL_MS);
     const { exitCode, ran, error } = await ended;
     clearTimeout(timer);
     if (ran && exitCode === 0) return null;

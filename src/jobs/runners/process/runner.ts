@@ -107,8 +107,9 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
   );
 
   const groups = 'missing' in cgroups ? null : openGroups(cgroups, dir);
+  const aheads = withGroups(confinement.aheads, groups);
   const shims = await openShims(dir, {
-    aheads: withGroups(confinement.aheads, groups),
+    aheads,
     around: confinement.aroundShims,
   });
 
@@ -173,7 +174,8 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
     // A shim writes the end when nothing of the attempt runs any more. To look at all processes takes 7 ms of this thread.
     const isOver = confinement.sandbox !== 'none' && existsSync(at({ attempt }, 'exit'));
     if (!isOver) await killStrays(attempt);
-    const { cgroup } = await readHolding(place);
+    // It may not have been written: the disk was full.
+    const cgroup = (await readHolding(place)).cgroup ?? holdings.get(attempt)?.cgroup;
     if (cgroup) await removeGroup(cgroup);
     await confinement.release(place);
     cpuShares.forget(attempt);
@@ -210,9 +212,12 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
       await confinement.place(place);
       const ahead = shims.takeAhead(id);
       if (ahead?.group) holding.cgroup = ahead.group.group;
-      writeHolding(place, holding);
-      const reserved = await confinement.reserve(place, ahead?.place);
+      const reserved = await confinement.reserve(place, ahead?.place).catch(async (error) => {
+        if (ahead) await aheads.release(ahead.place);
+        throw error;
+      });
       if (ahead) groups?.taken(ahead.place);
+      writeHolding(place, holding);
       const toJoin = holding.cgroup && groups ? groups.toJoin(holding.cgroup, limits) : null;
       // Both take longer than most checkouts, where they were not made ahead.
       if (reserved.internet) shims.connect(id, reserved.internet.spec);

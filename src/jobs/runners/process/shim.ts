@@ -37,9 +37,8 @@ import { setTimeout as delay, setImmediate as turn } from 'node:timers/promises'
 import { type Cgroup, oomKills, removeGroup } from './cgroup.ts';
 import { claim, DISK_FULL, writeWhole } from './claim.ts';
 import { type DiskLimits, type DiskUse, gigabytes, type Verdict, watchDisk } from './disk.ts';
-import type { FirstProcess } from './first-process.ts';
 import type { GroupPlan } from './group-plan.ts';
-import { firstProcessOf, joined } from './joining.ts';
+import { firstProcessOf, type Joined, join as joinGroup, leave } from './joining.ts';
 import { type Command, environmentOf, launch } from './launch.ts';
 import { follow, type LogLimits, openLog } from './lines.ts';
 import { watchMemory } from './memory.ts';
@@ -127,7 +126,7 @@ function asked(how: 'TERM' | 'KILL'): void {
 async function takeOrders(dir: string): Promise<void> {
   let network: Promise<Network> | undefined;
   let isAhead = false;
-  let first: FirstProcess | undefined;
+  let joined: Joined | undefined;
   const close = () =>
     network?.then(
       (opened) => opened.close(),
@@ -137,8 +136,8 @@ async function takeOrders(dir: string): Promise<void> {
     if (line === '') continue;
     const order: ShimOrder = JSON.parse(line);
     if (order.order === 'join') {
-      await first?.end();
-      first = joined(order);
+      if (joined) await leave(joined);
+      joined = joinGroup(order, order.attempt);
       continue;
     }
     if (order.order !== 'start') {
@@ -146,8 +145,8 @@ async function takeOrders(dir: string): Promise<void> {
       await close();
       network = undefined;
       if (order.order === 'disconnect') {
-        await first?.end();
-        first = undefined;
+        if (joined) await leave(joined);
+        joined = undefined;
         continue;
       }
       isAhead = order.attempt === undefined;
@@ -164,8 +163,8 @@ async function takeOrders(dir: string): Promise<void> {
       await close();
       network = undefined;
     }
-    const after = await run(join(dir, order.attempt), { network, first });
-    first = undefined;
+    const after = await run(join(dir, order.attempt), { network, joined });
+    joined = undefined;
     if (!after.fit) break;
     ({ network } = after);
     // Nobody has it any more: it is as good as one that was opened ahead.
@@ -173,7 +172,7 @@ async function takeOrders(dir: string): Promise<void> {
     say(network ? 'free connected' : 'free');
   }
   await close();
-  await first?.end();
+  if (joined) await leave(joined);
 }
 
 function isRemoved(group: Cgroup): Promise<boolean> {
@@ -192,7 +191,7 @@ function say(word: ShimWord): void {
 }
 
 /** What was made for the attempt before its start. */
-type Made = { network?: Promise<Network> | undefined; first?: FirstProcess | undefined };
+type Made = { network?: Promise<Network> | undefined; joined?: Joined | undefined };
 
 /** `fit`: we can take another attempt. `network`: it has one that the attempt has not used. */
 type After = { fit: boolean; network?: Promise<Network> };
@@ -234,7 +233,6 @@ async function lookAfter(
   const at = (name: string) => join(dir, name);
   const spec: ShimSpec = JSON.parse(readFileSync(at('spec.json'), 'utf8'));
   unlinkSync(at('spec.json'));
-  const first = await firstProcessOf(spec, made.first);
   /** Why we ended the work. */
   let verdict: Verdict | undefined;
   let stopped = false;
@@ -249,7 +247,7 @@ async function lookAfter(
   const [out, err] = [at('out'), at('err')] as const;
   const outputs = [follow(out, 'o', log), follow(err, 'e', log)] as const;
   const { orders = [], prefix = [] } = spec;
-  const { child, up, ended, network } = await launch({
+  const { pid, up, ended, network } = await launch({
     ...spec,
     orders,
     prefix,
@@ -257,9 +255,9 @@ async function lookAfter(
     out,
     err,
     connected: made.network,
-    first,
+    first: () => firstProcessOf(spec, made.joined),
   });
-  const tree = treeOf(spec, child.pid, up);
+  const tree = treeOf(spec, pid, up);
   // While it is being killed it may end by itself, with the code of a failed fork for example.
   let killing = false;
   let isOver = false;
@@ -277,7 +275,7 @@ async function lookAfter(
   // The server records that meanwhile, which takes as long as a sandbox.
   say('started');
   void up.then(() => {
-    writeWhole(at('started'), { pid: child.pid ?? 0, startedAt } satisfies Started);
+    writeWhole(at('started'), { pid: pid ?? 0, startedAt } satisfies Started);
   });
 
   let timedOut = false;

@@ -38,7 +38,7 @@ const QUIET_MS = 30_000;
 export type ShimOrder =
   /** Without an attempt: for the next one. */
   | { order: 'connect'; attempt?: string; network: NetworkSpec }
-  | ({ order: 'join' } & GroupToJoin)
+  | ({ order: 'join'; attempt?: string } & GroupToJoin)
   /** Of both. */
   | { order: 'disconnect' }
   | { order: 'start'; attempt: string };
@@ -285,7 +285,7 @@ export async function openShims(
     join(attempt, group) {
       const shim = connected.get(attempt) ?? take();
       connected.set(attempt, shim);
-      tell(shim, { order: 'join', ...group });
+      tell(shim, { order: 'join', attempt, ...group });
     },
     async launch(attempt) {
       const shim = connected.get(attempt) ?? take();
