@@ -51,9 +51,9 @@ export type FirstProcess = {
   end(): Promise<void>;
 };
 
-/** Descriptor 6: it reads a line from it, the path of what it runs next. */
+/** It reads a line from descriptor 3, the path of what it runs next. */
 const SCRIPT = `while [ "$1" != -- ]; do { echo 0 > "$1"; } 2>/dev/null || failed=$1; shift; done
-IFS= read -r next <&6 || exit 0
+IFS= read -r next <&3 || exit 0
 . "$next"`;
 
 /**
@@ -68,7 +68,7 @@ export function startFirstProcess(
   const child = spawn('/bin/sh', ['-c', SCRIPT, 'sh', ...files, '--'], {
     cwd: '/',
     env,
-    stdio: ['ignore', 'ignore', 'ignore', 'pipe', 'ignore', 'ignore', 'pipe'],
+    stdio: ['ignore', 'ignore', 'ignore', 'pipe'],
     detached: ownSession,
   });
   const { promise: exited, resolve: exit } = Promise.withResolvers<Exited>();
@@ -78,28 +78,26 @@ export function startFirstProcess(
   void exited.then(() => {
     hasExited = true;
   });
-  // All are listened to at once: what ends before somebody listens is never heard. There are none where no descriptor was free.
-  const [, , , report, , , gate] = (child.stdio ?? []) as unknown as (Socket | undefined)[];
+  // It is listened to at once: what ends before somebody listens is never heard. There is none where no descriptor was free.
+  const report = child.stdio?.[3] as Socket | undefined;
   const { promise: reported, resolve: close } = Promise.withResolvers<string>();
+  /** The first that is said on it is that its files are open. */
+  const { promise: opened, resolve: open } = Promise.withResolvers<boolean>();
   const listeners: ((text: string) => void)[] = [];
   let text = '';
+  const closed = () => {
+    open(false);
+    close(text);
+  };
+  // It may have been killed.
   report?.on('error', () => {});
-  report?.once('close', () => close(text));
+  report?.once('close', closed);
   report?.on('data', (chunk: Buffer) => {
     text += chunk;
+    open(true);
     for (const listener of listeners) listener(text);
   });
-  if (!report) void exited.then(() => close(text));
-  // It says a word on it when it has opened its files.
-  const { promise: opened, resolve: open } = Promise.withResolvers<boolean>();
-  let hasOpened = false;
-  // It may have been killed.
-  gate?.on('error', () => {});
-  gate?.once('close', () => open(hasOpened));
-  gate?.on('data', () => {
-    hasOpened = true;
-  });
-  if (!gate) void exited.then(() => open(false));
+  if (!report) void exited.then(closed);
   let isTold = false;
 
   return {
@@ -122,7 +120,7 @@ export function startFirstProcess(
       const next = [
         `exec >>${quote(out)} 2>>${quote(err)} 4<${quote(setupFile)} 5<${quote(inputFile)}`,
         '[ "$failed" = "" ] || { echo "The control group cannot be joined: $failed" >&2; exit 125; }',
-        'echo >&6; exec 6<&-',
+        'echo >&3',
         ...exports,
         `cd ${quote(cwd)} || exit 125`,
         ...orders,
@@ -133,7 +131,7 @@ export function startFirstProcess(
         writeFileSync(inputFile, input.text, { mode: 0o400 });
         if (input.reader !== null) chownSync(inputFile, input.reader, input.reader);
         writeFileSync(nextFile, next.join('\n'), { mode: 0o400 });
-        gate?.write(`${nextFile}\n`);
+        report?.write(`${nextFile}\n`);
         return await opened;
       } finally {
         for (const file of files) removeIfThere(file);
@@ -142,7 +140,7 @@ export function startFirstProcess(
     async end() {
       if (isTold) return;
       isTold = true;
-      gate?.end();
+      report?.end();
       await exited;
     },
   };
