@@ -114,6 +114,66 @@ test.for(['process', 'docker'] as const)(
   },
 );
 
+test('a job whose server is killed while its artifacts are stored keeps its end, and they are stored once', {
+  timeout: 120_000,
+}, async ({ onTestFinished }) => {
+  const FILES = 10_000;
+  const cleanup = new AsyncDisposableStack();
+  onTestFinished(() => cleanup.disposeAsync());
+  const database = await cloneDatabase();
+  cleanup.defer(() => database.drop());
+  const dataDir = await mkdtemp(join(tmpdir(), 'loam-restart-'));
+  cleanup.defer(() => rm(dataDir, { recursive: true, force: true, maxRetries: 5 }));
+  let server: ServerProcess | undefined;
+  cleanup.defer(async () => {
+    await server?.stop('SIGKILL');
+    await using runner = await runnerOn(join(dataDir, 'attempts'), 'process');
+    await runner.sweep(new Set());
+  });
+  const start = async () => {
+    server = await startServer({
+      DATABASE_URL: database.url,
+      LOAM_DATA_DIR: dataDir,
+      LOAM_ADMIN_TOKEN: TOKEN,
+      LOAM_RATE_LIMITS: 'off',
+      LOAM_RUNNER: 'process',
+    });
+    return new Client(server.base, `Bearer ${TOKEN}`);
+  };
+  let client = await start();
+  await client.gql(
+    'mutation { createRepository(input: { namespace: "admin", name: "code" }) { repository { id } } }',
+  );
+  const command = `mkdir out; i=0; while [ $i -lt ${FILES} ]; do i=$((i+1)); echo $i > out/$i; done; echo printed`;
+  await submit(client, {
+    ...{ namespace: 'admin', name: 'stored', repo: 'admin/code', command },
+    outputPath: 'out',
+  });
+  const ends: unknown[] = [];
+  for (let kill = 0; kill < 2; kill++) {
+    await eventually(async () => {
+      const found = await job(client, 'admin', 'stored');
+      expect(found).toMatchObject({ status: 'RUNNING', progress: 'storing artifacts' });
+      ends.push([found.runtimeSeconds, found.attempts.nodes[0]?.exitCode]);
+    }, 30_000);
+    await server?.stop('SIGKILL');
+    client = await start();
+  }
+  await until(client, 'admin', 'stored', 'SUCCEEDED');
+  const stored = await job(client, 'admin', 'stored');
+  expect(stored).toMatchObject({
+    exitCode: 0,
+    retryCount: 0,
+    artifacts: { fileCount: FILES },
+    attempts: { nodes: [{ number: 1, outcome: 'EXITED', exitCode: 0 }] },
+  });
+  expect(ends).toEqual([
+    [stored.runtimeSeconds, 0],
+    [stored.runtimeSeconds, 0],
+  ]);
+  expect(await lines(client, 'admin', 'stored')).toEqual(['printed']);
+});
+
 const SETTINGS: Record<Kind, Record<string, string>> = {
   process: { LOAM_RUNNER: 'process' },
   docker: { LOAM_DEFAULT_IMAGE: BUSYBOX, DOCKER_HOST: DOCKER.host },
