@@ -73,7 +73,7 @@ const NOT_THOSE_NAMESPACES =
  *
  * @param passesOver whether there is anybody to pass over, which is seldom: else it is not looked for
  */
-const read = (passesOver: boolean) => `
+const readStatement = (passesOver: boolean) => `
   with pools as (
     select * from jsonb_to_recordset($1 -> 'pools') as p (gpu text, most int)
   ),${passesOver ? WITHOUT : ''} first as (
@@ -230,8 +230,8 @@ type Taken = { id: string; place: number; waited: number };
 
 const STATEMENTS = {
   begin: BEGIN,
-  read: read(false),
-  read_without: read(true),
+  read: readStatement(false),
+  read_without: readStatement(true),
   lock: LOCK,
   take: TAKE,
 };

@@ -213,7 +213,7 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
       const ahead = shims.takeAhead(id);
       if (ahead?.group) holding.cgroup = ahead.group.group;
       const reserved = await confinement.reserve(place, ahead?.place).catch(async (error) => {
-        if (ahead) await aheads.release(ahead.place);
+        if (ahead) await aheads.release(ahead.place).catch(() => {});
         throw error;
       });
       if (ahead) groups?.taken(ahead.place);

@@ -6,9 +6,9 @@
  *   node shim.ts <folder of attempts> < orders, a line each
  *
  * It may have been started before there was an attempt (`shims.ts`). Until the order to start one it has made no claim,
- * and all that it has opened, a network and the shell that becomes the job, ends with it. When an attempt has ended by itself the shim takes the
- * next one, as long as its input lasts. After one that had to be ended, and one that shared our user and could have
- * tampered with us, it ends.
+ * and all that it has opened, a network and the shell that becomes the job, ends with it. When an attempt has ended by
+ * itself the shim takes the next one, as long as its input lasts. After one that had to be ended, and one that shared our
+ * user and could have tampered with us, it ends.
  *
  * It imports nothing but Node and the few files beside it, because a job's start may wait for it (100 ms).
  *
