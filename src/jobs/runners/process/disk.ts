@@ -91,6 +91,8 @@ export async function watchDisk(
     try {
       await delay(pause, undefined, { signal });
       const now = await taken(dirs[0] as string);
+      // What others give back meanwhile hides what this job takes: it is counted from the least that there was.
+      then = { bytes: Math.min(then.bytes, now.bytes), files: Math.min(then.files, now.files) };
       const isLow = now.free < floorBytes * BEFORE_FLOOR;
       const left = { bytes: diskBytes - use.bytes, files: files - use.files };
       const due =
