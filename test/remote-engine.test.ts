@@ -114,9 +114,7 @@ test('a checkout that is sent has the large files in the place of their pointers
   expect(rows).toEqual([{ machine: 'far', runner: 'docker:far' }]);
 });
 
-test('a checkout that breaks off fails the step, and what was begun is removed', {
-  timeout: 90_000,
-}, async () => {
+test('a checkout that breaks off fails the step, and what was begun is removed', async () => {
   await using made = await open();
   const { runner } = made;
   const abort = new AbortController();
@@ -134,7 +132,7 @@ test('a checkout that breaks off fails the step, and what was begun is removed',
   expect(await engine.docker('ps', '--all', '--quiet')).toBe('');
 });
 
-test('a job that fills the disk of another machine is ended', { timeout: 90_000 }, async () => {
+test('a job that fills the disk of another machine is ended', async () => {
   await using made = await dockerRunner({
     docker: engine.config,
     engine: 'far',
