@@ -15,7 +15,7 @@ import { availableParallelism, getPriority, tmpdir, totalmem } from 'node:os';
 import { basename, dirname, join } from 'node:path';
 import { promisify } from 'node:util';
 import { describe, expect, test } from 'vitest';
-import { pidsOf } from '../src/jobs/runners/process/cgroup.ts';
+import { type Cgroup, pidsOf } from '../src/jobs/runners/process/cgroup.ts';
 import { statOf } from '../src/jobs/runners/process/proc.ts';
 import {
   openProcessRunner,
@@ -55,6 +55,10 @@ async function makeRunner(options: Partial<ProcessRunnerOptions> = {}) {
       expect(groupsOf(dir)).toEqual([]);
     },
   };
+}
+
+function cgroupOf(dir: string, attempt: string): Cgroup {
+  return JSON.parse(readFileSync(join(dir, attempt, 'holds.json'), 'utf8')).cgroup;
 }
 
 /** Control groups of attempts of the runner on `dir`. */
@@ -146,9 +150,9 @@ describe('with control groups', () => {
     expect(usage?.memoryBytes).toBeGreaterThan(0);
     expect(usage?.memoryBytes).toBeLessThan(200 * MiB);
     expect(groupsOf(made.dir)).not.toEqual([]);
-    const { cgroup } = JSON.parse(readFileSync(join(made.dir, spec.id, 'holds.json'), 'utf8'));
+    const cgroup = cgroupOf(made.dir, spec.id);
     const valueIn = (...names: string[]) =>
-      (cgroup.folders as string[])
+      cgroup.folders
         .flatMap((folder) => names.map((name) => join(folder, name)))
         .filter((file) => existsSync(file))
         .map((file) => Number(readFileSync(file, 'utf8').split(' ')[0]));
@@ -161,7 +165,7 @@ describe('with control groups', () => {
     const second = await made.again();
     await second.sweep(new Set());
     // The first has one for its next job.
-    expect(cgroup.folders.filter((folder: string) => existsSync(folder))).toEqual([]);
+    expect(cgroup.folders.filter((folder) => existsSync(folder))).toEqual([]);
     await second[Symbol.asyncDispose]();
   });
 
@@ -184,10 +188,6 @@ test('the control group of the next job is made ahead, and goes with the server 
   needs(ctx, 'cgroups', 'root', 'bubblewrap', 'slirp4netns');
   await using made = await makeRunner({ network: 'internet' });
   const { dir, runner } = made;
-  const groupOf = (attempt: string): string => {
-    const holding = JSON.parse(readFileSync(join(dir, attempt, 'holds.json'), 'utf8'));
-    return basename(holding.cgroup.folders[0]);
-  };
   const first = attemptSpec('true');
   await runToEnd(runner, first);
   // One or two: the shim that is kept, and the one whose job has ended.
@@ -200,10 +200,10 @@ test('the control group of the next job is made ahead, and goes with the server 
   await runner.sweep(new Set());
   const next = attemptSpec('ulimit -c; sleep 0.2');
   const handle = await runner.prepare(next, never);
-  const group = groupOf(next.id);
+  const cgroup = cgroupOf(dir, next.id);
+  const group = basename(cgroup.folders[0] ?? '');
   expect(ahead).toContain(group);
   await runner.start(handle);
-  const { cgroup } = JSON.parse(readFileSync(join(dir, next.id, 'holds.json'), 'utf8'));
   await eventually(() => expect(pidsOf(cgroup).length).toBeGreaterThan(1));
   expect(await allLines(runner, handle)).toEqual(['0']);
   await runner.remove(handle);
@@ -219,8 +219,7 @@ test('an attempt whose shim was killed before the start is started by another, i
   const spec = attemptSpec('echo up; exit 3');
   const handle = await runner.prepare(spec, never);
   const [waiting = 0] = await eventually(() => {
-    const { cgroup } = JSON.parse(readFileSync(join(dir, spec.id, 'holds.json'), 'utf8'));
-    const pids = pidsOf(cgroup);
+    const pids = pidsOf(cgroupOf(dir, spec.id));
     expect(pids).toHaveLength(1);
     return pids;
   });
@@ -256,10 +255,7 @@ test('groups that were forgotten for an hour are removed by any server', async (
   needs(ctx, 'cgroups', 'root');
   await using made = await makeRunner();
   const handle = await made.runner.prepare(attemptSpec('true'), never);
-  const { cgroup } = JSON.parse(
-    readFileSync(join(made.dir, String(handle.attempt), 'holds.json'), 'utf8'),
-  );
-  const prepared = cgroup.folders as string[];
+  const prepared = cgroupOf(made.dir, String(handle.attempt)).folders;
   const forgotten = prepared.map((folder) => join(dirname(folder), `forgotten-${process.pid}`));
   const old = new Date(Date.now() - 2 * 60 * 60_000);
   for (const folder of forgotten) {
@@ -417,10 +413,10 @@ describe('the disk', () => {
       for (let round = 0; round < 3; round++) {
         await hasAhead();
         await run('sh', ['-c', `cat /dev/zero > ${disk.path}/full`]).catch(() => {});
-        const { id } = attemptSpec('true');
-        await expect(runner.prepare({ ...attemptSpec('true'), id }, never)).rejects.toThrow();
+        const spec = attemptSpec('true');
+        await expect(runner.prepare(spec, never)).rejects.toThrow();
         await rm(join(disk.path, 'full'));
-        await runner.remove({ attempt: id });
+        await runner.remove({ attempt: spec.id });
         const { handle, lines } = await runToEnd(runner, attemptSpec('echo here'));
         expect(lines).toEqual(['here']);
         await runner.remove(handle);

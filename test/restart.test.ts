@@ -50,13 +50,7 @@ test.for(['process', 'docker'] as const)(
 
     const start = async () => {
       signal.throwIfAborted();
-      starting = startServer({
-        DATABASE_URL: database.url,
-        LOAM_DATA_DIR: dataDir,
-        LOAM_ADMIN_TOKEN: TOKEN,
-        LOAM_RATE_LIMITS: 'off',
-        ...SETTINGS[kind],
-      });
+      starting = serverOn(database.url, dataDir, kind);
       server = await starting;
       return new Client(server.base, `Bearer ${TOKEN}`);
     };
@@ -131,13 +125,7 @@ test('a job whose server is killed while its artifacts are stored keeps its end,
     await runner.sweep(new Set());
   });
   const start = async () => {
-    server = await startServer({
-      DATABASE_URL: database.url,
-      LOAM_DATA_DIR: dataDir,
-      LOAM_ADMIN_TOKEN: TOKEN,
-      LOAM_RATE_LIMITS: 'off',
-      LOAM_RUNNER: 'process',
-    });
+    server = await serverOn(database.url, dataDir, 'process');
     return new Client(server.base, `Bearer ${TOKEN}`);
   };
   let client = await start();
@@ -178,6 +166,16 @@ const SETTINGS: Record<Kind, Record<string, string>> = {
   process: { LOAM_RUNNER: 'process' },
   docker: { LOAM_DEFAULT_IMAGE: BUSYBOX, DOCKER_HOST: DOCKER.host },
 };
+
+function serverOn(url: string, dataDir: string, kind: Kind): Promise<ServerProcess> {
+  return startServer({
+    DATABASE_URL: url,
+    LOAM_DATA_DIR: dataDir,
+    LOAM_ADMIN_TOKEN: TOKEN,
+    LOAM_RATE_LIMITS: 'off',
+    ...SETTINGS[kind],
+  });
+}
 
 function runnerOn(dir: string, kind: Kind): Promise<Runner & AsyncDisposable> {
   return kind === 'docker'

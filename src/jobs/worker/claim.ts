@@ -195,7 +195,7 @@ export async function claimJobs(
     ...{ lines, depth, reserved: [...reserved] },
     without: { jobs: [...without.jobs], namespaces: [...without.namespaces] },
   };
-  // There is no namespace without a job.
+  // A namespace is passed over for its jobs, so never without one.
   const reading = wish.without.jobs.length > 0 ? 'read_without' : 'read';
   return onConnection(pool, async (client) => {
     await prepare(client);

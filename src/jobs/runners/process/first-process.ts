@@ -8,7 +8,7 @@
  * Imports nothing but Node and the files beside it: a job's start waits for it.
  */
 import { spawn } from 'node:child_process';
-import { chownSync, unlinkSync, writeFileSync } from 'node:fs';
+import { chownSync, rmSync, writeFileSync } from 'node:fs';
 import type { Socket } from 'node:net';
 import { join } from 'node:path';
 import { type Cgroup, joinFiles } from './cgroup.ts';
@@ -45,7 +45,7 @@ export type FirstProcess = {
   reported: Promise<string>;
   /** Whether it can still become something. */
   readonly isWaiting: boolean;
-  /** @returns whether it has opened all its files, or has ended before. @throws Error when they cannot be written */
+  /** @returns whether it has opened all its files; false: it has ended before. @throws Error when they cannot be written */
   become(what: Becoming): Promise<boolean>;
   /** Without having become anything. */
   end(): Promise<void>;
@@ -64,8 +64,8 @@ export function startFirstProcess(
   env: Record<string, string>,
   { ownSession = false } = {},
 ): FirstProcess {
-  const files = group ? joinFiles(group) : [];
-  const child = spawn('/bin/sh', ['-c', SCRIPT, 'sh', ...files, '--'], {
+  const groups = group ? joinFiles(group) : [];
+  const child = spawn('/bin/sh', ['-c', SCRIPT, 'sh', ...groups, '--'], {
     cwd: '/',
     env,
     stdio: ['ignore', 'ignore', 'ignore', 'pipe'],
@@ -113,9 +113,8 @@ export function startFirstProcess(
     },
     async become({ orders, argv, env: own, cwd, dir, out, err, setup, input }) {
       isTold = true;
-      const at = (name: string) => join(dir, name);
-      const files = [at('setup'), at('input'), at('next')] as const;
-      const [setupFile, inputFile, nextFile] = files;
+      const files = ['setup', 'input', 'next'].map((name) => join(dir, name));
+      const [setupFile = '', inputFile = '', nextFile = ''] = files;
       const exports = Object.entries(own).map(([name, value]) => `export ${name}=${quote(value)}`);
       const next = [
         `exec >>${quote(out)} 2>>${quote(err)} 4<${quote(setupFile)} 5<${quote(inputFile)}`,
@@ -134,7 +133,7 @@ export function startFirstProcess(
         report?.write(`${nextFile}\n`);
         return await opened;
       } finally {
-        for (const file of files) removeIfThere(file);
+        for (const file of files) rmSync(file, { force: true });
       }
     },
     async end() {
@@ -144,12 +143,4 @@ export function startFirstProcess(
       await exited;
     },
   };
-}
-
-function removeIfThere(file: string): void {
-  try {
-    unlinkSync(file);
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code !== 'ENOENT') throw error;
-  }
 }

@@ -48,7 +48,7 @@ export type ShimWord = 'started' | 'free' | 'free connected';
 
 export type Shims = AsyncDisposable & {
   /** Gives the attempt the shim that has opened a network ahead. @returns what was reserved for it */
-  takeAhead(attempt: string): Omit<Ahead, 'network'> | undefined;
+  takeAhead(attempt: string): ReservedAhead | undefined;
   /** Gives the attempt a shim that opens its network already, while the rest of it is prepared; or has opened it. */
   connect(attempt: string, network: NetworkSpec): void;
   /** Gives the attempt a shim that has its group joined already; not one that was taken ahead, which has. */
@@ -78,17 +78,20 @@ type Shim = {
 };
 
 /** A shim without an attempt that has a network, and the folder that this is reserved for. */
-type Ready = Omit<Ahead, 'network'> & { shim: Shim; unused: NodeJS.Timeout };
+type Ready = ReservedAhead & { shim: Shim; unused: NodeJS.Timeout };
 
-/** What is made ahead, and the folder that it is reserved for until an attempt takes it. `group`: null where there are none. */
-export type Ahead = { place: string; network: NetworkSpec; group: GroupToJoin | null };
+/** The folder that something is reserved for until an attempt takes it. `group`: null where there are none. */
+export type ReservedAhead = { place: string; group: GroupToJoin | null };
+
+/** With the network that is to be opened. */
+export type Ahead = ReservedAhead & { network: NetworkSpec };
 
 /** Where networks come from that are opened ahead. */
 export type Aheads = {
   /** Null: jobs have no networks of their own here. */
   reserve(): Promise<Ahead | null>;
   /** For what an attempt has had that has ended, and still has: its network. The group is another. */
-  keep(attempt: string): Omit<Ahead, 'network'>;
+  keep(attempt: string): ReservedAhead;
   release(place: string): Promise<void>;
 };
 
@@ -173,7 +176,7 @@ export async function openShims(
     }
   }
 
-  function addReady(shim: Shim, { place, group }: Omit<Ahead, 'network'>): void {
+  function addReady(shim: Shim, { place, group }: ReservedAhead): void {
     if (group) tell(shim, { order: 'join', ...group });
     const unused = setTimeout(() => {
       tell(shim, { order: 'disconnect' });
