@@ -42,6 +42,7 @@ export async function sendCheckout(
     signal: AbortSignal.any([abort, refused.signal]),
   });
   const archive = new PassThrough();
+  archive.on('error', () => {});
   const copied = copy(tar, archive);
   // It breaks the request off, which fails for the same reason.
   copied.catch((error) => archive.destroy(error));
@@ -51,6 +52,8 @@ export async function sendCheckout(
     abort.throwIfAborted();
     throw error;
   } finally {
+    // What was not read by now is read by nobody, and copying would wait for a reader.
+    archive.destroy();
     refused.abort();
     await copied.catch(() => {});
   }
