@@ -171,6 +171,13 @@ describe('cut into ranges', () => {
 
   const SMALL = { long: 50, each: 10 };
   const cutAll = async () => {
+    // One that failed holds the lock until PostgreSQL has seen its connection end, and nobody else cuts meanwhile.
+    await eventually(async () => {
+      const { rows } = await app.pool.query(
+        'select pg_try_advisory_lock(465825750387), pg_advisory_unlock(465825750387) as free',
+      );
+      expect(rows).toMatchObject([{ free: true }]);
+    });
     while (await cutLists(app.app.services, undefined, SMALL));
   };
   /** A namespace of its own, and what adds repositories to it. */

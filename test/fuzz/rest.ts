@@ -16,9 +16,10 @@ const BATCH = 16;
 
 /**
  * Sends that many requests, in batches.
+ * @returns how many answers had each status
  * @throws Error with the seed and the smallest batch that fails
  */
-export async function fuzzRest(loam: Loam, requests: number): Promise<void> {
+export async function fuzzRest(loam: Loam, requests: number): Promise<Map<number, number>> {
   const document = await openDocument(loam.anonymous);
   const world = await createWorld(loam);
   using wire = openWire(loam.base);
@@ -46,9 +47,7 @@ export async function fuzzRest(loam: Loam, requests: number): Promise<void> {
   // The seed and the smallest failing batch stand in the message of a failure.
   await fc.assert(property, { numRuns: Math.ceil(requests / BATCH) });
   console.log(`REST: ${sent} requests, answers by status:`, Object.fromEntries([...seen].sort()));
-  // Fuzzing whose requests are all refused at validation shows nothing.
-  for (const status of [200, 201, 204, 400, 401, 404, 409])
-    expect(seen.get(status) ?? 0, `${status}`).toBeGreaterThan(0);
+  return seen;
 }
 
 function callsOf(document: Document, world: World): fc.Arbitrary<Call> {

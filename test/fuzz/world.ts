@@ -1,4 +1,5 @@
 /** Things that exist, so that fuzzing reaches the code behind "not found"; made again when it deletes them. */
+import { randomBytes } from 'node:crypto';
 import fc from 'fast-check';
 import type { Client, Loam } from '../harness.ts';
 import { ENDPOINT } from '../rest/cases.ts';
@@ -11,11 +12,12 @@ export type World = {
   callers: fc.Arbitrary<Client>;
 };
 
-const NAMESPACES = ['admin', 'visitor', 'no-such-namespace'];
-
 export async function createWorld(loam: Loam): Promise<World> {
   const { admin, anonymous } = loam;
-  const visitor = await loam.user('visitor');
+  // A name of their own each time: a server may be fuzzed more than once.
+  const visitorName = `visitor-${randomBytes(4).toString('hex')}`;
+  const namespaces = () => fc.constantFrom('admin', visitorName, 'no-such-namespace');
+  const visitor = await loam.user(visitorName);
   const repository = { id: '', name: 'fuzzed' };
   const jobs = ['fuzzed', 'gone'];
   const webhook = { id: '', delivery: '' };
@@ -49,18 +51,18 @@ export async function createWorld(loam: Loam): Promise<World> {
   }
 
   const names: Record<string, () => fc.Arbitrary<unknown>> = {
-    namespace: () => fc.constantFrom(...NAMESPACES),
-    newnamespace: () => fc.constantFrom(...NAMESPACES),
+    namespace: namespaces,
+    newnamespace: namespaces,
     id: () => fc.constantFrom(repository.id, webhook.id),
     repositoryid: () => fc.constant(repository.id),
     webhookid: () => fc.constant(webhook.id),
     delivery: () => fc.constant(webhook.delivery),
     deliveryid: () => fc.constant(webhook.delivery),
-    namespaces: () => fc.constantFrom(...NAMESPACES),
+    namespaces,
     url: () => fc.constantFrom(ENDPOINT, 'http://hooks.acme.example', 'https://10.0.0.1'),
     secret: () => fc.constantFrom('hush', 'whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw', 'whsec_'),
     name: () => fc.constantFrom(repository.name, ...jobs, 'Fresh_1.x'),
-    username: () => fc.constantFrom('admin', 'visitor'),
+    username: () => fc.constantFrom('admin', visitorName),
     repo: () => fc.constantFrom(`admin/${repository.name}`, 'admin/none', 'none'),
     branch: () => fc.constantFrom('main', 'none'),
     ref: () => fc.constantFrom('main', 'HEAD', 'none', 'refs/heads/main'),
