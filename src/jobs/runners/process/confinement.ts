@@ -22,6 +22,7 @@ import { aloneFor, internetFor, type NetworkMode, withOpenTun } from './network.
 import { limitMark, MARKS_LIMITS } from './proc.ts';
 import { removeShared } from './shared.ts';
 import { giveTo } from './small-trees.ts';
+import { spreadFolders } from './spread.ts';
 import { unshareCommand } from './unshare.ts';
 import { asUser } from './user.ts';
 import { attemptView, MOUNTS, type Mount, openView, RESOLVER } from './view.ts';
@@ -92,6 +93,7 @@ export async function findConfinement(options: ConfinementOptions): Promise<Conf
   // The mount point of every attempt's own root. Nothing is ever written to the folder itself.
   const root = join(dir, '.root');
   await mkdir(root, { recursive: true, mode: 0o755 });
+  await spreadFolders(dir);
   const fifos = await openFifos(dir);
   // What an earlier server has opened ahead ends with it. Its accounts are void without these folders.
   const ahead = join(dir, AHEAD);
