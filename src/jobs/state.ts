@@ -246,9 +246,9 @@ async function moveLocked(
     ...(isNew && { nextSeq: job.nextSeq + 1n }),
   };
   const topics: Notification[] = [`job:${id}`];
-  // Its own worker makes these moves, and hears of those that others make.
-  if (to !== 'running' && to !== 'succeeded' && to !== 'timed_out') topics.push(statusTopic(id));
-  if (to !== 'running') topics.push('queue');
+  // Its own worker makes these moves, and knows when it has room again; it hears of those that others make.
+  if (to !== 'running' && to !== 'succeeded' && to !== 'timed_out')
+    topics.push(statusTopic(id), 'queue');
   await write(tx, job, changes, { isNew, topics, attempt });
   return { job, used: { job, ran, endedAt } };
 }

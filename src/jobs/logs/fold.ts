@@ -16,8 +16,16 @@ export const FOLD_AT = 64;
 /** At the end of a job fewer stay as they are: to join them takes a transaction, which was a tenth of what a short job cost. */
 const FOLD_AT_END = 8;
 
-/** Joins the small pages of a job that has ended, where they are more than a few. */
-export async function foldAtEnd(services: Pick<Services, 'pool'>, jobId: string): Promise<void> {
+/**
+ * Joins the small pages of a job that has ended, where they are more than a few.
+ * @param entries how many entries its journal has, if that is known: it has no more pages
+ */
+export async function foldAtEnd(
+  services: Pick<Services, 'pool'>,
+  jobId: string,
+  entries?: bigint,
+): Promise<void> {
+  if (entries !== undefined && entries < FOLD_AT_END) return;
   const { rowCount } = await services.pool.query({
     name: 'loam-small-pages',
     text: 'select from journal_pages where job_id = $1 and open limit $2',

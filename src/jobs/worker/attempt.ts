@@ -16,11 +16,14 @@ import { type Handle, type LogCursor, type Outcome, RunnerAway } from '../runner
 import { masker, type Secrets } from '../secrets.ts';
 import { commitMove, MAX_PROGRESS, PHASES, statusTopic } from '../state.ts';
 import { type Attempt, type Deps, findAttempt, holderOf } from './attempt-row.ts';
+import type { Claim } from './claim.ts';
 import { abandon, type Collected, collect, finish } from './finish.ts';
 import { persist } from './persist.ts';
 import { openSecrets, prepare } from './prepare.ts';
 
 const PROGRESS = /^::progress::(.*)$/s;
+
+type Ids = Pick<Claim, 'attemptId' | 'jobId'>;
 
 /**
  * Sees an attempt through, as far as its end is recorded; what the runner made for it is then to be removed.
@@ -29,12 +32,15 @@ const PROGRESS = /^::progress::(.*)$/s;
  */
 export async function lookAfter(
   deps: Deps,
-  attemptId: string,
+  { attemptId, jobId }: Ids,
   stopping: AbortSignal,
 ): Promise<boolean> {
+  // Before it is read: of what happens after that the watch hears.
+  await using watch = watchForEnd(deps, { attemptId, jobId }, stopping);
   const attempt = await findAttempt(deps, attemptId);
   if (!attempt) return true;
   const { job, number } = attempt;
+  watch.see(job.attemptId);
   const attributes = {
     'loam.job.id': job.id,
     'loam.attempt.id': attemptId,
@@ -42,12 +48,15 @@ export async function lookAfter(
     'loam.job.gpu': job.gpu,
     'loam.job.region': job.region,
   };
-  return inTrace('job attempt', attributes, (span) => seeThrough(deps, attempt, stopping, span));
+  return await inTrace('job attempt', attributes, (span) =>
+    seeThrough(deps, attempt, watch, stopping, span),
+  );
 }
 
 async function seeThrough(
   deps: Deps,
   attempt: Attempt,
+  watch: Watch,
   stopping: AbortSignal,
   span: Span,
 ): Promise<boolean> {
@@ -61,8 +70,6 @@ async function seeThrough(
     );
     return true;
   }
-  await using watch = watchForEnd(deps, attempt, stopping);
-
   const kept = await stillPrepared(deps, attempt);
   const made = kept
     ? { handle: kept }
@@ -237,6 +244,8 @@ type Watch = AsyncDisposable & {
   ended: AbortSignal;
   /** Aborts when the job is deleted. */
   deleted: AbortSignal;
+  /** Which attempt the job was read to be of; undefined: there was no job. */
+  see(holder: string | null | undefined): void;
   /** From now on there is a process to be signalled. */
   tell(handle: Handle): void;
 };
@@ -245,9 +254,9 @@ type Watch = AsyncDisposable & {
  * Hears that a job was cancelled (its process is asked to end) or deleted (it is made to). It lasts as long as the
  * attempt: a look that fails, because the database is away or the signal was not sent, is repeated.
  */
-function watchForEnd(deps: Deps, { id, job }: Attempt, stopping: AbortSignal): Watch {
+function watchForEnd(deps: Deps, { attemptId, jobId }: Ids, stopping: AbortSignal): Watch {
   const { bus, runner, log } = deps;
-  const topic = statusTopic(job.id);
+  const topic = statusTopic(jobId);
   const ended = new AbortController();
   const deleted = new AbortController();
   const closing = new AbortController();
@@ -256,26 +265,30 @@ function watchForEnd(deps: Deps, { id, job }: Attempt, stopping: AbortSignal): W
   let verdict: 'TERM' | 'KILL' | undefined;
   let sent: typeof verdict;
 
+  function see(holder: string | null | undefined): void {
+    if (holder === attemptId) return;
+    const isGone = holder === undefined;
+    verdict = isGone ? 'KILL' : 'TERM';
+    if (isGone) deleted.abort();
+    ended.abort();
+  }
+
   async function look(): Promise<void> {
-    const holder = await holderOf(deps, job.id);
-    if (holder !== id) {
-      const isGone = holder === undefined;
-      verdict = isGone ? 'KILL' : 'TERM';
-      if (isGone) deleted.abort();
-      ended.abort();
-    }
+    see(await holderOf(deps, jobId));
     if (!handle || !verdict || sent === verdict) return;
     await runner.signal(handle, verdict);
     sent = verdict;
   }
 
   const watching = (async () => {
-    for await (const _ of bus.wakes(topic, signal))
-      await persist(`watching job ${job.id}`, look, { bus, log, signal });
+    // What was before is read with the attempt.
+    for await (const why of bus.wakes(topic, signal))
+      if (why !== 'start') await persist(`watching job ${jobId}`, look, { bus, log, signal });
   })();
   return {
     ended: AbortSignal.any([ended.signal, stopping]),
     deleted: deleted.signal,
+    see,
     tell(started) {
       handle = started;
       if (verdict) bus.notify(topic);

@@ -103,8 +103,8 @@ export async function finish(
     notes.filter((line) => line !== undefined),
   );
   const moved = await recordEnd(deps, attempt, outcome, collected);
-  deps.metrics.attemptEnded(endOf(outcome, moved));
-  await foldAtEnd(deps, job.id);
+  deps.metrics.attemptEnded(endOf(outcome, moved !== null));
+  await foldAtEnd(deps, job.id, moved?.nextSeq);
   if (!stored) return;
   const key = { namespaceId: job.namespaceId, jobId: job.id };
   // The job was deleted while its artifacts were being stored, and no row names them.
@@ -118,16 +118,16 @@ export async function finish(
   );
 }
 
-/** @returns whether the job was still the attempt's, and is moved on; that of a lost one is not said to be */
+/** @returns the job as it was, if it was still the attempt's, and is moved on; that of a lost one is not said to be */
 async function recordEnd(
   { db, pool }: Deps,
   { id, job, startedAt, exitedAt }: Attempt,
   outcome: Outcome,
   collected: Collected,
-): Promise<boolean> {
+): Promise<LockedJob | null> {
   if (outcome.kind === 'lost') {
     await loseAttempt({ db }, { attemptId: id, jobId: job.id });
-    return false;
+    return null;
   }
   const exited = outcome.kind === 'exited' ? outcome : null;
   const ended = {
@@ -142,7 +142,7 @@ async function recordEnd(
   const before = await commitMove(pool, job.id, (locked) =>
     locked.attemptId === id ? { ran, ...nextMove(locked, outcome, collected), attempt } : null,
   );
-  if (before) return true;
+  if (before) return before;
   // An attempt that does not hold its job any more never will again.
   await db.$transaction(async (tx) => {
     await recordLateEnd(tx, job.id, outcome, collected.stored);
@@ -151,7 +151,7 @@ async function recordEnd(
     // A follower of a cancelled job waits for this, and nothing else wakes it.
     await wake(tx, `job:${job.id}`);
   });
-  return false;
+  return null;
 }
 
 /** `moved`: whether the job was still the attempt's. */

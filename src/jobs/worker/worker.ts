@@ -75,6 +75,8 @@ export async function startWorker(
   /** Over, and not yet removed: no slot, but GPUs are another's only when the process is surely gone. */
   const leaving = new Map<string, Share>();
   let reservations: Reservations = new Map();
+  /** Nothing waits for room on this worker's machines: more of it is of no use until somebody comes. */
+  let isDrained = false;
   let elsewhere: Machine[] = [];
   /** What a sweep spares; it looks while it goes. */
   const known = new Set<string>();
@@ -116,8 +118,7 @@ export async function startWorker(
       .then((over) => (over ? leave(attemptId, share) : undefined))
       .finally(() => {
         active.delete(attemptId);
-        // There is room again, here.
-        bus.notify('queue');
+        roomAgain();
       });
     active.set(attemptId, { ...share, done });
   }
@@ -130,7 +131,7 @@ export async function startWorker(
       async () => {
         const begun = Date.now();
         try {
-          return await lookAfter(deps, attemptId, signal);
+          return await lookAfter(deps, { attemptId, jobId }, signal);
         } catch (error) {
           if (signal.aborted || isDatabaseAway(error) || error instanceof RunnerAway) throw error;
           failures = Date.now() - begun > WORKED_MS ? 1 : failures + 1;
@@ -164,7 +165,7 @@ export async function startWorker(
     const gone = done.then(() => {
       leaving.delete(attemptId);
       known.delete(attemptId);
-      bus.notify('queue');
+      roomAgain();
     });
     leaving.set(attemptId, { ...share, done: gone });
     await tried;
@@ -188,21 +189,28 @@ export async function startWorker(
     return { done, tried };
   }
 
+  /** Here; elsewhere nobody has more of it. */
+  function roomAgain(): void {
+    if (!isDrained) bus.notify('queue');
+  }
+
   /** @returns whether somebody else has locked a job that had its turn: nothing tells when that is over */
   async function claimAll(): Promise<boolean> {
     const locked = openLocked();
+    isDrained = false;
     // A job that begins writes; there is a call when there is space again.
-    if (!space.low) await claimWithout(locked);
+    if (!space.low) isDrained = await claimWithout(locked);
     return locked.jobs.size > 0;
   }
 
-  async function claimWithout(locked: Locked): Promise<void> {
+  /** @returns whether it saw all that waits for this worker's machines, and has it */
+  async function claimWithout(locked: Locked): Promise<boolean> {
     for (let long = reservations.size > 0; !signal.aborted; ) {
       const slotsFree = slots - active.size;
       const held = holdings();
       const machines = machinesNow();
       const pools = openPools({ machines, slots, held });
-      if (slotsFree <= 0 || pools.size === 0) return;
+      if (slotsFree <= 0 || pools.size === 0) return false;
       const most = Math.min(slotsFree, SHORT_LOOK);
       let passedOver = false;
       let admitted: readonly Waiting[] = [];
@@ -228,12 +236,14 @@ export async function startWorker(
       }
       const isLocked = claims.length < admitted.length;
       if (isLocked) locked.add(admitted, claims);
-      // It saw all that waits, and has it: who comes later wakes us.
-      if (!long && !passedOver && admitted.length < most && !isLocked) return;
+      // It saw all that waits in them, and has it: who comes later wakes us.
+      if (!long && !passedOver && admitted.length < most && !isLocked)
+        return hasAll(pools, openPools({ machines, slots, held: [] }));
       if (claims.length > 0 || isLocked) continue;
-      if (long || !passedOver) return;
+      if (long || !passedOver) return false;
       long = true;
     }
+    return false;
   }
 
   /** An attempt that leaves and has its slot still counts as one that has not ended. */
@@ -310,6 +320,10 @@ export async function startWorker(
       await Promise.all([...leaving.values()].map(({ done }) => done));
     },
   };
+}
+
+function hasAll(pools: ReadonlyMap<string, number>, all: ReadonlyMap<string, number>): boolean {
+  return [...all].every(([model, count]) => pools.get(model) === count);
 }
 
 /** For the operator, at the start: what jobs have, and what becomes of those that ask for more. */
