@@ -70,6 +70,9 @@ export async function readPage(
   return { events, reached, heldBack, full };
 }
 
+/** What comes so soon after a read is read together: with many jobs each event was a read of its own for everyone who follows. */
+const TOGETHER_MS = 20;
+
 /** Nobody wakes a reader when the transaction ends that holds events back: it looks again, ever less often. */
 const FIRST_HELD_BACK_MS = 20;
 const MAX_HELD_BACK_MS = 250;
@@ -87,9 +90,13 @@ export async function* readPages(
   signal: AbortSignal,
 ): AsyncGenerator<Placed[]> {
   let place = from;
+  let readAt = Number.NEGATIVE_INFINITY;
   for await (const _ of bus.wakes(topics, signal)) {
+    const early = readAt + TOGETHER_MS - performance.now();
+    if (early > 0) await delay(early, undefined, { signal }).catch(() => {});
     let pause = FIRST_HELD_BACK_MS;
     while (!signal.aborted) {
+      readAt = performance.now();
       const page = await untilAnswered(() => readPage({ pool }, query, size, place), signal);
       place = page.reached;
       if (page.events.length > 0) {

@@ -67,8 +67,11 @@ export type Changes = Disposable & {
   next(): Promise<boolean>;
 };
 
-/** Watches a folder. Disposing it, or aborting `signal`, settles a waiting `next`. */
-export function changesOf(dir: string, signal: AbortSignal): Changes {
+/**
+ * Watches a folder. Disposing it, or aborting `signal`, settles a waiting `next`.
+ * @param names of the files that matter; unset: all. A shim makes some twenty changes for each job
+ */
+export function changesOf(dir: string, signal: AbortSignal, names?: readonly string[]): Changes {
   let changed = false;
   let wake: (() => void) | undefined;
   const ring = () => {
@@ -77,7 +80,9 @@ export function changesOf(dir: string, signal: AbortSignal): Changes {
   };
   let watcher: FSWatcher | undefined;
   try {
-    watcher = watch(dir, { persistent: false }, ring);
+    watcher = watch(dir, { persistent: false }, (_, name) => {
+      if (!names || name === null || names.includes(name)) ring();
+    });
     // The folder may be removed while it is watched; it is still looked at every second.
     watcher.on('error', () => {});
   } catch {

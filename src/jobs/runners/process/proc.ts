@@ -16,9 +16,11 @@ let bootId: string | undefined;
 
 /** It is the same as long as this process runs. */
 export function bootIdNow(): string {
-  bootId ??= readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim();
+  bootId ??= existsSync(BOOT_ID) ? readFileSync(BOOT_ID, 'utf8').trim() : '';
   return bootId;
 }
+
+const BOOT_ID = '/proc/sys/kernel/random/boot_id';
 
 export type ProcessStat = { state: string; parent: number; startTime: string; fields: string[] };
 

@@ -36,7 +36,7 @@ import { allHoldings, type Holding, readHolding, writeHolding } from './holding.
 import { describeLimits, type Limits, limitsOf, limitsOfProcesses, thisMachine } from './limits.ts';
 import { parseLog } from './lines.ts';
 import type { NetworkMode } from './network.ts';
-import { identityOf } from './proc.ts';
+import { bootIdNow } from './proc.ts';
 import { openRemoval } from './removal.ts';
 import type { Exit, ShimSpec, Started } from './shim.ts';
 import { openShims } from './shims.ts';
@@ -116,6 +116,7 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
   const folder = (handle: Handle) => join(dir, String(handle.attempt));
   const at = (handle: Handle, name: string) => join(folder(handle), name);
   const claimOf = (handle: Handle) => readClaim(at(handle, 'claim'));
+  const isClaimed = (handle: Handle) => existsSync(at(handle, 'claim'));
 
   async function signal(handle: Handle, name: 'TERM' | 'KILL'): Promise<void> {
     const claim = await claimOf(handle);
@@ -125,13 +126,12 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
   }
 
   /**
-   * An ended attempt has an exit; one whose shim is gone without it is lost. It is asked with each change in the folder, some
-   * six times a job, by two. A shim that writes is there, so whether it is gone is looked at when nothing has changed for a
-   * second; and its claim, which never changes, is read once.
+   * An ended attempt has an exit; one whose shim is gone without it is lost. A shim that writes is there, so whether it is gone
+   * is looked at when nothing has changed for a second; and its claim, which never changes, is read once.
    */
   function endsOf(handle: Handle, changes: Changes) {
     let claim: Claim | undefined;
-    let isQuiet = true;
+    let isQuiet = false;
     return {
       async end(): Promise<Exit | 'lost' | undefined> {
         const exit = at(handle, 'exit');
@@ -152,7 +152,7 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
   /** Nothing of it is synced, so it is of no use after another start of the machine. */
   async function wasPreparedHere(handle: Handle): Promise<boolean> {
     const spec = await readWhole<ShimSpec>(at(handle, 'spec.json')).catch(() => undefined);
-    return spec !== undefined && spec.bootId === identityOf(process.pid).bootId;
+    return spec !== undefined && spec.bootId === bootIdNow();
   }
 
   /** Ends whatever runs of the attempt, and gives back what it holds. @throws Error when it does not die. */
@@ -244,7 +244,7 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
       const shimSpec: ShimSpec = {
         command: await confinement.compose(place, job, reserved),
         attempt: id,
-        bootId: identityOf(process.pid).bootId,
+        bootId: bootIdNow(),
         orders: limitsOfProcesses(limits, controllers),
         timeoutMs: spec.timeoutMs,
         graceMs,
@@ -264,23 +264,23 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
     },
 
     async start(handle, mayBegin) {
-      if (await claimOf(handle)) return true;
+      if (isClaimed(handle)) return true;
       if (mayBegin && !(await mayBegin())) return false;
       const exitCode = await shims.launch(String(handle.attempt));
       if (exitCode === DISK_FULL)
         throw Object.assign(new Error('the disk is full'), { code: 'ENOSPC' });
-      if (!(await claimOf(handle))) throw new Error(`the shim of ${handle.attempt} did not start`);
+      if (!isClaimed(handle)) throw new Error(`the shim of ${handle.attempt} did not start`);
       return true;
     },
 
     async attach(handle) {
-      if (await claimOf(handle)) return 'started';
+      if (isClaimed(handle)) return 'started';
       if (!existsSync(at(handle, 'spec.json'))) return 'gone';
       return (await wasPreparedHere(handle)) ? 'prepared' : 'unprepared';
     },
 
     async *logs(handle, cursor, abort) {
-      using changes = changesOf(folder(handle), abort);
+      using changes = changesOf(folder(handle), abort, ['log', 'exit']);
       await using file = await open(at(handle, 'log'), 'r');
       const buffer = Buffer.allocUnsafe(READ_BYTES);
       let offset = Number(cursor?.offset ?? 0);
@@ -300,7 +300,7 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
     signal,
 
     async wait(handle, abort) {
-      using changes = changesOf(folder(handle), abort);
+      using changes = changesOf(folder(handle), abort, ['exit']);
       const ends = endsOf(handle, changes);
       for (;;) {
         const end = await ends.end();

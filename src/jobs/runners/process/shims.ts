@@ -10,7 +10,6 @@
 import { existsSync, writeFileSync } from 'node:fs';
 import { mkdir, readdir, rm } from 'node:fs/promises';
 import { join } from 'node:path';
-import { setTimeout as delay } from 'node:timers/promises';
 import { type Detached, detach } from '../../../processes/starter.ts';
 import type { GroupToJoin } from './joining.ts';
 import { PATH } from './launch.ts';
@@ -295,10 +294,10 @@ export async function openShims(
       connected.delete(attempt);
       working.set(attempt, shim);
       tell(shim, { order: 'start', attempt }, program !== undefined);
-      const late = new AbortController();
-      const waited = delay(START_MS, undefined, { signal: late.signal }).catch(() => {});
-      await Promise.race([shim.started.promise, shim.process.ended, waited]).finally(() =>
-        late.abort(),
+      const { promise: late, resolve } = Promise.withResolvers<void>();
+      const timer = setTimeout(resolve, START_MS);
+      await Promise.race([shim.started.promise, shim.process.ended, late]).finally(() =>
+        clearTimeout(timer),
       );
       soon();
       whenQuiet();
