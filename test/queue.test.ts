@@ -212,6 +212,35 @@ test('a big job of a namespace that holds others starts, although small ones com
   await pool.query(`select pg_notify('loam', $1)`, [`job:${held}/status`]);
 });
 
+test('who has all that waits asks no more at the end of a job; what waits for a GPU has it at once', async () => {
+  await using made = await withWorkers();
+  const { pool, namespaces, services, start } = made;
+  // What the worker says to itself: notifications of the database come another way.
+  const told = vi.spyOn(services.bus, 'notify');
+  const machine = { id: LOCAL, cpus: 64, memoryBytes: 512 * GIB, gpus: { T4: 1 } };
+  const runner = fakeRunner({ machines: [machine] });
+  await using _worker = await start('one', runner);
+  const base = { namespace_id: namespaces[0], cpu: 2, memory_gb: 2 };
+  const run = (command: string, gpu = 'none') => insertJob(pool, { ...base, command, gpu });
+  const begun = (id: string) => expect(runner.started.map(({ env }) => env.JOB_ID)).toContain(id);
+  const over = async (id: string) => {
+    const { rows } = await pool.query('select completed_at from jobs where id = $1', [id]);
+    expect(rows[0].completed_at).not.toBeNull();
+  };
+  const alone = await run('exit 0');
+  await eventually(() => over(alone));
+  expect(told).not.toHaveBeenCalledWith('queue');
+
+  const holder = await run('sleep 1', 'T4');
+  await eventually(() => begun(holder));
+  const next = await run('exit 0', 'T4');
+  // This one is all that waits and could start: it says nothing of those that wait for GPUs.
+  const other = await run('exit 0');
+  await eventually(() => over(other));
+  await eventually(() => over(holder));
+  await eventually(() => begun(next), 3_000);
+});
+
 test('what an attempt was given is shown, and a small machine runs as many as it has slots', async () => {
   const machine = { id: LOCAL, cpus: 2, memoryBytes: 20 * GIB, gpus: {} };
   const runner = fakeRunner({ machines: [machine], graceMs: 20 });
