@@ -30,7 +30,6 @@ import {
   closeSync,
   constants,
   existsSync,
-  fsyncSync,
   openSync,
   readFileSync,
   rmSync,
@@ -39,7 +38,7 @@ import { Socket } from 'node:net';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { setTimeout as delay } from 'node:timers/promises';
-import { claim, DISK_FULL, writeWhole } from '../process/claim.ts';
+import { claim, DISK_FULL, syncLog, writeWhole } from '../process/claim.ts';
 import { isAlive, readClaim, readWhole } from '../process/folder.ts';
 import { follow, openLog } from '../process/lines.ts';
 import { closeInherited } from '../process/proc.ts';
@@ -212,9 +211,7 @@ async function finish(
 ): Promise<void> {
   for (;;) {
     try {
-      const log = openSync(at('log'), 'a');
-      fsyncSync(log);
-      closeSync(log);
+      syncLog(at('log'));
       writeWhole(at('exit'), exit, join(place, RECORD));
       return writeWhole(at('done'), {}, join(place, RECORD));
     } catch {

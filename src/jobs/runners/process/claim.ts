@@ -5,6 +5,7 @@ import {
   linkSync,
   openSync,
   renameSync,
+  statSync,
   unlinkSync,
   writeFileSync,
 } from 'node:fs';
@@ -34,12 +35,24 @@ export function claim(file: string): boolean {
   }
 }
 
+/** Each sync is three requests to the disk and a wait: a log that has nothing in it needs none. */
+export function syncLog(file: string): void {
+  if (!statSync(file, { throwIfNoEntry: false })?.size) return;
+  sync(file);
+}
+
+function sync(path: string): void {
+  const opened = openSync(path, 'r');
+  try {
+    fsyncSync(opened);
+  } finally {
+    closeSync(opened);
+  }
+}
+
 /** The file appears whole. On the disk for good when a folder to sync is named. */
 export function writeWhole(file: string, value: object, folderToSync?: string): void {
   writeFileSync(`${file}.new`, JSON.stringify(value), { flush: folderToSync !== undefined });
   renameSync(`${file}.new`, file);
-  if (!folderToSync) return;
-  const folder = openSync(folderToSync, 'r');
-  fsyncSync(folder);
-  closeSync(folder);
+  if (folderToSync) sync(folderToSync);
 }

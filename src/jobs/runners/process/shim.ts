@@ -22,21 +22,12 @@
  *   reserve     bytes that are given up when the disk is full, so that the files above can be finished
  *   exit        how it ended, after the last byte of the log is on the disk; from then on the claim means nothing
  */
-import {
-  closeSync,
-  existsSync,
-  fsyncSync,
-  mkdirSync,
-  openSync,
-  readFileSync,
-  statSync,
-  unlinkSync,
-} from 'node:fs';
+import { closeSync, existsSync, mkdirSync, readFileSync, unlinkSync } from 'node:fs';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { setTimeout as delay, setImmediate as turn } from 'node:timers/promises';
 import { type Cgroup, oomKills, removeGroup } from './cgroup.ts';
-import { claim, DISK_FULL, writeWhole } from './claim.ts';
+import { claim, DISK_FULL, syncLog, writeWhole } from './claim.ts';
 import { type DiskLimits, type DiskUse, gigabytes, type Verdict, watchDisk } from './disk.ts';
 import type { GroupPlan } from './group-plan.ts';
 import { firstProcessOf, type Joined, join as joinGroup, leave } from './joining.ts';
@@ -347,24 +338,13 @@ async function lookAfter(
 async function writeEnd(dir: string, exit: Exit): Promise<void> {
   for (let round = 0; ; round++) {
     try {
-      sync(join(dir, 'log'));
+      syncLog(join(dir, 'log'));
       return writeWhole(join(dir, 'exit'), exit, dir);
     } catch {
       if (!existsSync(dir)) return;
       tryTo(() => unlinkSync(join(dir, 'reserve')));
     }
     if (round > 0) await delay(1_000);
-  }
-}
-
-/** Each sync is three requests to the disk and a wait: a file that has nothing in it needs none. */
-function sync(file: string): void {
-  if (!statSync(file, { throwIfNoEntry: false })?.size) return;
-  const opened = openSync(file, 'a');
-  try {
-    fsyncSync(opened);
-  } finally {
-    closeSync(opened);
   }
 }
 
