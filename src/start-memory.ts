@@ -31,8 +31,9 @@ const AFTER_MS = 2_000;
 /** Collects once, a moment after the start, and seldom from then on. Disposing gives it up. */
 export function giveBackMemory(): Disposable {
   const timer = setTimeout(() => {
-    setFlagsFromString('--expose-gc');
+    // A collection says how far the heap may grow until the next.
     setFlagsFromString(`--heap-growing-percent=${GROWTH_PERCENT}`);
+    setFlagsFromString('--expose-gc');
     const collect = runInNewContext('gc') as (options: object) => void;
     // As V8 does where memory is short: all of it, and what is free is given back to the system.
     collect({ type: 'major', flavor: 'last-resort' });

@@ -25,6 +25,7 @@ import { dirname, join } from 'node:path';
 import { promisify } from 'node:util';
 import { ConfigError } from '../../../config.ts';
 import { allPids } from './proc.ts';
+import { recently } from './recently.ts';
 import { asUser, signalUser } from './user.ts';
 
 const run = promisify(execFile);
@@ -78,12 +79,7 @@ export async function openAccounts(
   const given = new Map<string, Account>();
 
   /** Of processes that belong to no attempt any more; those of attempts are in the registry. */
-  let seen = { users: new Set<number>(), at: Number.NEGATIVE_INFINITY };
-  function usersNow(): Set<number> {
-    const now = performance.now();
-    if (now - seen.at > SEEN_MS) seen = { users: usersOfProcesses(), at: now };
-    return seen.users;
-  }
+  const usersNow = recently(SEEN_MS, usersOfProcesses);
 
   async function take(folder: string): Promise<Account | null> {
     const names = new Set(readdirSync(registry));

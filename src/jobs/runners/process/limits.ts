@@ -7,6 +7,7 @@
 import { availableParallelism, totalmem } from 'node:os';
 import { diskRoom, type Hardware } from '../../hardware.ts';
 import type { Cgroups, Controller } from './cgroups.ts';
+import { recently } from './recently.ts';
 
 export type Limits = {
   memoryBytes: number;
@@ -56,14 +57,9 @@ type Machine = { cpus: number; memoryBytes: number };
 
 /** A container may be given more or less while it runs. To look takes four files, and every job asks. */
 const LOOK_MS = 1_000;
-let seen: { machine: Machine; at: number } | undefined;
 
 /** What this machine, or the container that we are in, has for all jobs together. */
-export function thisMachine(): Machine {
-  const at = performance.now();
-  if (!seen || at - seen.at > LOOK_MS) seen = { machine: lookAtMachine(), at };
-  return seen.machine;
-}
+export const thisMachine = recently(LOOK_MS, lookAtMachine);
 
 function lookAtMachine(): Machine {
   // 0 or a number beyond all machines: not constrained.

@@ -12,6 +12,7 @@ import { networkInterfaces } from 'node:os';
 import { NOT_PUBLIC } from '../public.ts';
 import type { Account } from './accounts.ts';
 import type { NetworkSpec } from './namespace.ts';
+import { recently } from './recently.ts';
 import { asUser } from './user.ts';
 
 export const NETWORK_MODES = ['internet', 'none', 'host'] as const;
@@ -88,18 +89,10 @@ export function withOpenTun(account: Account | null): string[] {
 
 /** To look at the networks of this machine takes 0.5 ms of this thread, and 12 where others change theirs meanwhile. */
 const SEEN_MS = 5_000;
-let seen: (Ranges & { at: number }) | undefined;
-
-function ranges(): Ranges {
-  const at = performance.now();
-  if (!seen || at - seen.at > SEEN_MS) seen = { ...rangesNow(), at };
-  return seen;
-}
+const ranges = recently(SEEN_MS, rangesNow);
 
 /** What no job may reach, and the first three bytes of a network of 256 addresses that this machine does not use. */
-type Ranges = { closed: string[]; inside: string };
-
-function rangesNow(): Ranges {
+function rangesNow(): { closed: string[]; inside: string } {
   const own = new BlockList();
   const closed = new Set(NOT_PUBLIC);
   for (const { family, address, cidr, internal } of Object.values(networkInterfaces()).flatMap(

@@ -12,6 +12,7 @@ export function identityOf(pid: number): { startTime: string; bootId: string } {
   return { startTime: stat.startTime, bootId: bootIdNow() };
 }
 
+const BOOT_ID = '/proc/sys/kernel/random/boot_id';
 let bootId: string | undefined;
 
 /** It is the same as long as this process runs. */
@@ -19,8 +20,6 @@ export function bootIdNow(): string {
   bootId ??= existsSync(BOOT_ID) ? readFileSync(BOOT_ID, 'utf8').trim() : '';
   return bootId;
 }
-
-const BOOT_ID = '/proc/sys/kernel/random/boot_id';
 
 export type ProcessStat = { state: string; parent: number; startTime: string; fields: string[] };
 

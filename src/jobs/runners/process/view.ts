@@ -5,6 +5,7 @@
 import { lstatSync, readlinkSync } from 'node:fs';
 import { join } from 'node:path';
 import { copyEtc, type OwnFile, resolved } from './etc.ts';
+import { recently } from './recently.ts';
 
 /** Where the folders of an attempt are seen from inside. */
 export const MOUNTS = { work: '/work', tmp: '/tmp', home: '/home/job' } as const;
@@ -53,12 +54,7 @@ const VIEW_MS = 5_000;
 
 /** The machine's part, for each of many jobs: to look at it takes 5 ms of this thread, and it hardly ever changes. */
 export function openView(etc: string, hidden: readonly string[]): () => readonly Mount[] {
-  let seen: { mounts: Mount[]; at: number } | undefined;
-  return () => {
-    const at = performance.now();
-    if (!seen || at - seen.at > VIEW_MS) seen = { mounts: machineView(etc, hidden), at };
-    return seen.mounts;
-  };
+  return recently(VIEW_MS, () => machineView(etc, hidden));
 }
 
 /** For a job in the network of the machine. */
