@@ -238,7 +238,7 @@ export async function startWorker(
       if (isLocked) locked.add(admitted, claims);
       // It saw all that waits in them, and has it: who comes later wakes us.
       if (!long && !passedOver && admitted.length < most && !isLocked)
-        return hasAll(pools, openPools({ machines, slots, held: [] }));
+        return locked.jobs.size === 0 && hasAll(pools, openPools({ machines, slots, held: [] }));
       if (claims.length > 0 || isLocked) continue;
       if (long || !passedOver) return false;
       long = true;
