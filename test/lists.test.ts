@@ -3,7 +3,7 @@ import type pg from 'pg';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { Prisma } from '../prisma/generated/client.ts';
 import { onConnection } from '../src/database/client.ts';
-import { cutLists, readCut } from '../src/database/list-cuts.ts';
+import { CUTTING_LOCK, cutLists, readCut } from '../src/database/list-cuts.ts';
 import { fakeRunner } from './fakes/runner.ts';
 import { type Client, eventually, startApp, type TestApp } from './harness.ts';
 
@@ -174,7 +174,7 @@ describe('cut into ranges', () => {
     // One that failed holds the lock until PostgreSQL has seen its connection end, and nobody else cuts meanwhile.
     await eventually(async () => {
       const { rows } = await app.pool.query(
-        'select pg_try_advisory_lock(465825750387), pg_advisory_unlock(465825750387) as free',
+        `select pg_try_advisory_lock(${CUTTING_LOCK}), pg_advisory_unlock(${CUTTING_LOCK}) as free`,
       );
       expect(rows).toMatchObject([{ free: true }]);
     });

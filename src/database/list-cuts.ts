@@ -84,6 +84,9 @@ export async function readCut(
   };
 }
 
+/** Whoever holds it cuts, as an advisory lock. */
+export const CUTTING_LOCK = 465825750387;
+
 type Wanted = { namespaceId: string; list: List; column: string };
 
 /**
@@ -100,7 +103,7 @@ export async function cutLists(
     await lock.query('begin');
     // Nothing is asked here until the list is cut, which may take minutes.
     await lock.query('set local idle_in_transaction_session_timeout = 0');
-    const { rows } = await lock.query(`select pg_try_advisory_xact_lock(465825750387) as free`);
+    const { rows } = await lock.query(`select pg_try_advisory_xact_lock(${CUTTING_LOCK}) as free`);
     const [wanted, ...others] = rows[0].free ? await findLong(pool, sizes.long) : [];
     if (wanted) await cut(pool, wanted, sizes.each, signal);
     await lock.query('commit');
