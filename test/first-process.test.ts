@@ -20,7 +20,7 @@ function launched(first: FirstProcess, argv: string[], setup: string | null = nu
   const command = { argv, cwd: '/', setup, env: '', uid: null, network: null };
   return launch({
     ...{ attempt: 'att_1', command, orders: [], dir, out, err },
-    first: async () => first,
+    first: async () => ({ first, isInNetwork: false }),
   });
 }
 

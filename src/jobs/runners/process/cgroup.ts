@@ -35,9 +35,11 @@ export function foldersOfJob({ folders }: Cgroup): string[] {
   return folders.map((folder) => join(folder, JOB));
 }
 
-/** A process that writes its pid into each of them has joined the group. */
-export function joinFiles(group: Cgroup): string[] {
-  return foldersOfJob(group).map((folder) => join(folder, 'cgroup.procs'));
+/** In each folder of a group. A process that writes its pid into all of them has joined it. */
+export const JOB_PROCS = `${JOB}/cgroup.procs`;
+
+export function joinFiles({ folders }: Cgroup): string[] {
+  return folders.map((folder) => join(folder, JOB_PROCS));
 }
 
 /** Bytes and seconds since the group was made; null when the kernel does not account for them here. */
@@ -135,13 +137,8 @@ export async function removeGroup(group: Cgroup): Promise<void> {
       }
     }
   }
-  for (const folder of folders) {
-    try {
-      if (basename(dirname(folder)) === PARENT) rmdirSync(dirname(folder));
-    } catch {
-      // Other attempts have their groups in it.
-    }
-  }
+  for (const parent of folders.map((folder) => dirname(folder)))
+    if (basename(parent) === PARENT && foldersIn(parent) === 0) removeFolder(parent);
 }
 
 /** Leaves it where anything is in it; a process joins its folders in their order. */
@@ -151,14 +148,17 @@ export function removeIfEmpty({ folders }: Cgroup): void {
 
 /** @returns whether it is gone, perhaps before */
 function removeEmpty(folder: string): boolean {
-  return [join(folder, JOB), folder].every((each) => {
-    try {
-      rmdirSync(each);
-      return true;
-    } catch (error) {
-      return (error as NodeJS.ErrnoException).code === 'ENOENT';
-    }
-  });
+  return [join(folder, JOB), folder].every(removeFolder);
+}
+
+/** @returns whether it is gone, perhaps before; not when something is in it */
+function removeFolder(folder: string): boolean {
+  try {
+    rmdirSync(folder);
+    return true;
+  } catch (error) {
+    return (error as NodeJS.ErrnoException).code === 'ENOENT';
+  }
 }
 
 /** Longer than any attempt takes from its group to its first process in it. */
@@ -214,6 +214,12 @@ function readText(file: string): string | null {
 function withFoldersBelow(folder: string): string[] {
   const found = [folder];
   for (const each of found) {
+    const count = foldersIn(each);
+    if (count === 0) continue;
+    if (count === 1 && existsSync(join(each, JOB))) {
+      found.push(join(each, JOB));
+      continue;
+    }
     try {
       for (const entry of readdirSync(each, { withFileTypes: true }))
         if (entry.isDirectory()) found.push(join(each, entry.name));
@@ -222,4 +228,13 @@ function withFoldersBelow(folder: string): string[] {
     }
   }
   return found;
+}
+
+/**
+ * How many, by the links to it that each of them has. The files of a group are dozens, so to read their names takes ten times
+ * as long. Undefined where folders are no links, as on btrfs, or when it is gone.
+ */
+function foldersIn(folder: string): number | undefined {
+  const stat = statSync(folder, { throwIfNoEntry: false });
+  return stat && stat.nlink >= 2 ? stat.nlink - 2 : undefined;
 }

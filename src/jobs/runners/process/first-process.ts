@@ -36,7 +36,8 @@ export type Becoming = {
 export type Exited = { code: number | null; signal: NodeJS.Signals | null; error?: Error };
 
 export type FirstProcess = {
-  pid: number | undefined;
+  /** Undefined when it could not be started, and as long as that is not known. */
+  readonly pid: number | undefined;
   /** Settles with how it ended, also what it has become. */
   exited: Promise<Exited>;
   /** What it writes to descriptor 3: each listener hears all of it from the beginning, whenever that changes. */
@@ -51,9 +52,23 @@ export type FirstProcess = {
   end(): Promise<void>;
 };
 
-/** It reads a line from descriptor 3, the path of what it runs next. */
-const SCRIPT = `while [ "$1" != -- ]; do { echo 0 > "$1"; } 2>/dev/null || failed=$1; shift; done
-IFS= read -r next <&3 || exit 0
+/** How we are connected to one. */
+export type Connection = {
+  readonly pid: number | undefined;
+  exited: Promise<Exited>;
+  /** Whether it was started, and could still hear us. */
+  readonly isOpen: boolean;
+  /** Gives it the line that it waits for: the path of what it runs next. An empty one ends it. */
+  tell(line: string): void;
+};
+
+/**
+ * What each first process runs, with the files to write to in `$1` to `--`. It reads a line from descriptor 3, the path of
+ * what it runs next.
+ */
+export const JOIN_AND_WAIT = `failed=
+while [ "$1" != -- ]; do { echo 0 > "$1"; } 2>/dev/null || failed=$1; shift; done
+IFS= read -r next <&3 && [ "$next" != "" ] || exit 0
 . "$next"`;
 
 /**
@@ -65,7 +80,7 @@ export function startFirstProcess(
   { ownSession = false } = {},
 ): FirstProcess {
   const groups = group ? joinFiles(group) : [];
-  const child = spawn('/bin/sh', ['-c', SCRIPT, 'sh', ...groups, '--'], {
+  const child = spawn('/bin/sh', ['-c', JOIN_AND_WAIT, 'sh', ...groups, '--'], {
     cwd: '/',
     env,
     stdio: ['ignore', 'ignore', 'ignore', 'pipe'],
@@ -74,42 +89,69 @@ export function startFirstProcess(
   const { promise: exited, resolve: exit } = Promise.withResolvers<Exited>();
   child.once('exit', (code, signal) => exit({ code, signal }));
   child.once('error', (error) => exit({ code: null, signal: null, error }));
-  let hasExited = false;
-  void exited.then(() => {
-    hasExited = true;
-  });
   // It is listened to at once: what ends before somebody listens is never heard. There is none where no descriptor was free.
-  const report = child.stdio?.[3] as Socket | undefined;
+  const socket = child.stdio?.[3] as Socket | undefined;
+  const report = openReport();
+  // It may have been killed.
+  socket?.on('error', () => {});
+  socket?.once('close', report.close);
+  socket?.on('data', (chunk: Buffer) => report.add(chunk.toString()));
+  if (!socket) void exited.then(report.close);
+  const { pid } = child;
+  const tell = (line: string) => void socket?.write(`${line}\n`);
+  return firstProcess({ pid, isOpen: pid !== undefined, exited, tell }, report);
+}
+
+/** What a first process says on descriptor 3. */
+export type Report = Pick<FirstProcess, 'onReport' | 'reported'> & {
+  /** Settles with whether it has said something: that its files are open comes first. */
+  opened: Promise<boolean>;
+  add(text: string): void;
+  /** Nothing comes any more. */
+  close(): void;
+};
+
+export function openReport(): Report {
   const { promise: reported, resolve: close } = Promise.withResolvers<string>();
-  /** The first that is said on it is that its files are open. */
   const { promise: opened, resolve: open } = Promise.withResolvers<boolean>();
   const listeners: ((text: string) => void)[] = [];
   let text = '';
-  const closed = () => {
-    open(false);
-    close(text);
-  };
-  // It may have been killed.
-  report?.on('error', () => {});
-  report?.once('close', closed);
-  report?.on('data', (chunk: Buffer) => {
-    text += chunk;
-    open(true);
-    for (const listener of listeners) listener(text);
-  });
-  if (!report) void exited.then(closed);
-  let isTold = false;
-
   return {
-    pid: child.pid,
-    exited,
     reported,
+    opened,
     onReport(listener) {
       listeners.push(listener);
       if (text) listener(text);
     },
+    add(more) {
+      text += more;
+      open(true);
+      for (const listener of listeners) listener(text);
+    },
+    close() {
+      open(false);
+      close(text);
+    },
+  };
+}
+
+export function firstProcess(connection: Connection, report: Report): FirstProcess {
+  const { exited, tell } = connection;
+  let hasExited = false;
+  void exited.then(() => {
+    hasExited = true;
+  });
+  let isTold = false;
+
+  return {
+    get pid() {
+      return connection.pid;
+    },
+    exited,
+    reported: report.reported,
+    onReport: report.onReport,
     get isWaiting() {
-      return !isTold && !hasExited && child.pid !== undefined;
+      return !isTold && !hasExited && connection.isOpen;
     },
     async become({ orders, argv, env: own, cwd, dir, out, err, setup, input }) {
       isTold = true;
@@ -130,8 +172,8 @@ export function startFirstProcess(
         writeFileSync(inputFile, input.text, { mode: 0o400 });
         if (input.reader !== null) chownSync(inputFile, input.reader, input.reader);
         writeFileSync(nextFile, next.join('\n'), { mode: 0o400 });
-        report?.write(`${nextFile}\n`);
-        return await opened;
+        tell(nextFile);
+        return await report.opened;
       } finally {
         for (const file of files) rmSync(file, { force: true });
       }
@@ -139,7 +181,7 @@ export function startFirstProcess(
     async end() {
       if (isTold) return;
       isTold = true;
-      report?.end();
+      tell('');
       await exited;
     },
   };

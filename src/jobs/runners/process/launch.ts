@@ -11,7 +11,8 @@ import { readFileSync, writeFileSync } from 'node:fs';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { constants as os, tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { type Exited, type FirstProcess, startFirstProcess } from './first-process.ts';
+import { type Exited, startFirstProcess } from './first-process.ts';
+import type { First } from './joining.ts';
 import { type Network, type NetworkSpec, openNetwork } from './namespace.ts';
 import { MARKER, signalOne } from './proc.ts';
 
@@ -66,17 +67,17 @@ export async function launch(work: {
   /** Its network, where that is opened already. */
   connected?: Promise<Network>;
   /** Gives what becomes the command line, when its network is open. */
-  first?: () => Promise<FirstProcess>;
+  first?: (network: Network | null) => Promise<First>;
 }): Promise<Launched> {
   const { attempt, command, orders, prefix = [], dir, out, err, connected } = work;
   const inSandbox = command.setup !== null;
   // Without the attempt's mark: the next one may have it, and what ends this one's processes must spare it.
   const network =
     command.network && (await (connected ?? openNetwork(command.network, environmentOf())));
-  const first =
-    (await work.first?.()) ??
-    startFirstProcess(null, environmentOf(attempt), { ownSession: !inSandbox });
-  const { pid } = first;
+  const { first, isInNetwork } = (await work.first?.(network)) ?? {
+    first: startFirstProcess(null, environmentOf(attempt), { ownSession: !inSandbox }),
+    isInNetwork: false,
+  };
   const up = Promise.withResolvers<number>();
   if (inSandbox)
     first.onReport((said) => {
@@ -84,7 +85,7 @@ export async function launch(work: {
       if (init) up.resolve(Number(init));
     });
   const hasBegun = await first.become({
-    argv: [...prefix, ...(network?.enter ?? []), ...command.argv],
+    argv: [...prefix, ...(isInNetwork ? [] : (network?.enter ?? [])), ...command.argv],
     orders,
     env: environmentOf(attempt),
     cwd: command.cwd,
@@ -94,6 +95,7 @@ export async function launch(work: {
     setup: command.setup ?? '',
     input: { text: command.env, reader: command.uid },
   });
+  const { pid } = first;
   if (!inSandbox && pid !== undefined) up.resolve(pid);
   const ended = async (): Promise<Ended> => {
     const exit = endedBy(await first.exited);

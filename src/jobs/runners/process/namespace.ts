@@ -6,11 +6,13 @@
  * sent is given to the next attempt: all that a job could leave in it are sockets, which end with its processes, and what
  * packets leave (connections that linger, neighbours, what slirp4netns has open), of which each counts.
  *
- * Imports nothing but Node: a job's start waits for it.
+ * Imports nothing but Node and the files beside it: a job's start waits for it.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import type { Readable } from 'node:stream';
+import type { Cgroup } from './cgroup.ts';
+import { type ForkingShell, openForkingShell } from './forking-shell.ts';
 
 /** A command line, and whom it runs as; null: as we do. */
 export type Line = { argv: string[]; uid: number | null };
@@ -35,6 +37,8 @@ export type Network = {
   isUnused(): boolean;
   /** Settles with what it said when slirp4netns ends by itself. */
   broken: Promise<string>;
+  /** In it, and started when it is first asked for; for groups beside this one. */
+  shell(group: Cgroup): ForkingShell;
   close(): void;
 };
 
@@ -50,7 +54,9 @@ export async function openNetwork(
   env: Record<string, string>,
 ): Promise<Network> {
   const children: ChildProcess[] = [];
+  let shell: ForkingShell | undefined;
   const close = () => {
+    shell?.close();
     for (const child of children) child.kill('SIGKILL');
   };
   const signal = AbortSignal.timeout(START_MS);
@@ -77,13 +83,18 @@ export async function openNetwork(
     const broken = Promise.race([holder.ended, slirp.ended]).finally(() => {
       open = false;
     });
+    const enter = withPid(spec.enter);
     return {
-      enter: withPid(spec.enter),
+      enter,
       get open() {
         return open;
       },
       isUnused: () => open && before !== null && countsOf(holder.child.pid) === before,
       broken,
+      shell(group) {
+        shell ??= openForkingShell(enter, group, env);
+        return shell;
+      },
       close,
     };
   } catch (error) {

@@ -117,6 +117,8 @@ function asked(how: 'TERM' | 'KILL'): void {
 
 async function takeOrders(dir: string): Promise<void> {
   let network: Promise<Network> | undefined;
+  /** The same, when an attempt has left it. */
+  let kept: Network | undefined;
   let isAhead = false;
   let joined: Joined | undefined;
   const close = () =>
@@ -129,13 +131,14 @@ async function takeOrders(dir: string): Promise<void> {
     const order: ShimOrder = JSON.parse(line);
     if (order.order === 'join') {
       if (joined) await leave(joined);
-      joined = joinGroup(order, order.attempt);
+      joined = joinGroup(order, order.attempt, kept);
       continue;
     }
     if (order.order !== 'start') {
       // One that was opened ahead and does not suit.
       await close();
       network = undefined;
+      kept = undefined;
       if (order.order === 'disconnect') {
         if (joined) await leave(joined);
         joined = undefined;
@@ -158,7 +161,8 @@ async function takeOrders(dir: string): Promise<void> {
     const after = await run(join(dir, order.attempt), { network, joined });
     joined = undefined;
     if (!after.fit) break;
-    ({ network } = after);
+    kept = after.network;
+    network = kept && Promise.resolve(kept);
     // Nobody has it any more: it is as good as one that was opened ahead.
     isAhead = network !== undefined;
     say(network ? 'free connected' : 'free');
@@ -186,7 +190,7 @@ function say(word: ShimWord): void {
 type Made = { network?: Promise<Network> | undefined; joined?: Joined | undefined };
 
 /** `fit`: we can take another attempt. `network`: it has one that the attempt has not used. */
-type After = { fit: boolean; network?: Promise<Network> };
+type After = { fit: boolean; network?: Network };
 
 /** We take no other when this one is another shim's. */
 async function run(dir: string, made: Made): Promise<After> {
@@ -247,7 +251,7 @@ async function lookAfter(
     out,
     err,
     connected: made.network,
-    first: () => firstProcessOf(spec, made.joined),
+    first: (opened) => firstProcessOf(spec, opened, made.joined),
   });
   const tree = treeOf(spec, pid, up);
   // While it is being killed it may end by itself, with the code of a failed fork for example.
@@ -321,7 +325,7 @@ async function lookAfter(
     // The kernel removes no group that has processes, so nothing of the attempt is in the network any more.
     const stays = fit && isGone && network?.isUnused();
     if (!stays) network?.close();
-    return stays && network ? { fit, network: Promise.resolve(network) } : { fit };
+    return stays && network ? { fit, network } : { fit };
   };
   const before = early();
   if (before) stop(before);

@@ -42,14 +42,18 @@ export function treeOf(
   // The first process is in the group only when it has run a little.
   const pids = () => [...new Set([...tree.pids(), ...pidsOf(cgroup)])];
   // What hangs in the kernel is left to the server, which goes on trying.
-  const clear = () => killGroup(cgroup).catch(() => {});
+  const killRest = () => killGroup(cgroup).catch(() => {});
+  // Most jobs leave nothing behind, and nothing is started in the group after the first process.
+  const clear = async () => {
+    if (pidsOf(cgroup).length > 0) await killRest();
+  };
   return {
     pids,
     // Not to the processes of the sandbox itself, which the tree shows.
     terminate: isKnown ? tree.terminate : () => void terminateAll(pids),
     kill() {
       tree.kill();
-      void clear();
+      void killRest();
     },
     clear,
   };
