@@ -3,9 +3,10 @@
  * of several jobs, and each job takes its own by moving them into its folder.
  */
 import { renameSync } from 'node:fs';
-import { mkdir, rm } from 'node:fs/promises';
+import { mkdir, rm, rmdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { run } from '../../../processes/starter.ts';
+import { spreadFolders } from './spread.ts';
 
 const FOLDER = '.fifos';
 /** Of one run: for 32 jobs. */
@@ -21,13 +22,21 @@ export async function openFifos(dir: string): Promise<Fifos> {
   const folder = join(dir, FOLDER);
   await rm(folder, { recursive: true, force: true });
   await mkdir(folder, { mode: 0o700 });
+  await spreadFolders(folder);
   const free: string[] = [];
   let made = 0;
+  let before = '';
   let making: Promise<void> | undefined;
 
   async function make(): Promise<void> {
-    const paths = Array.from({ length: BATCH }, () => join(folder, String(made++)));
+    // In a folder of its own, for the reason of `spread.ts`: they are deleted a moment later.
+    const batch = join(folder, String(made++));
+    await mkdir(batch);
+    const paths = Array.from({ length: BATCH }, (_, i) => join(batch, String(i)));
     await run('mkfifo', ['-m', '600', ...paths]);
+    // The one before is empty now; where a FIFO could not be given, it stays until the next start.
+    await rmdir(before).catch(() => {});
+    before = batch;
     free.push(...paths);
   }
 
