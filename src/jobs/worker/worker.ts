@@ -44,6 +44,9 @@ type Share = Holding & { done: Promise<void> };
 /** Until jobs are looked at again that somebody else has locked. */
 const LOCKED_MS = 500;
 
+/** Between two looks when the next job is due that waits for its time: each claim would ask else. */
+const DUE_MS = 250;
+
 /** How far a claim looks: one that finds room for all, and one after some did not fit, about 3 ms. */
 const SHORT_LOOK = 16;
 const LONG_LOOK = { lines: 32, depth: 64 };
@@ -252,6 +255,17 @@ export async function startWorker(
     return [...active.values(), ...others.map(([, share]) => ({ ...share, leaving: true }))];
   }
 
+  let askedAt = Number.NEGATIVE_INFINITY;
+
+  /** Until the queue is to be looked at again for jobs that wait for their time, in ms; null: none does. */
+  async function untilDue(): Promise<number | null> {
+    const early = askedAt + DUE_MS - performance.now();
+    if (early > 0) return early;
+    askedAt = performance.now();
+    const models = new Set(machinesNow().flatMap((m) => ['none', ...Object.keys(m.gpus)]));
+    return nextDue(deps, [...models]);
+  }
+
   const claiming = persist(
     'the queue',
     async () => {
@@ -263,8 +277,7 @@ export async function startWorker(
         for await (const _ of bus.wakes('queue', signal)) {
           clearTimeout(due);
           const isLocked = await claimAll();
-          const models = new Set(machinesNow().flatMap((m) => ['none', ...Object.keys(m.gpus)]));
-          const ms = active.size < slots ? await nextDue(deps, [...models]) : null;
+          const ms = active.size < slots ? await untilDue() : null;
           // A pause is a minute at most; what an idle waker would notice needs no timer.
           const soon = Math.min(
             ms ?? Number.POSITIVE_INFINITY,
