@@ -127,13 +127,18 @@ test('a few files are checked out without git, as git does it', async () => {
   for (const limits of [{ maxFiles: 8 }, { maxBytes: 60_000 }])
     await expect(checkOutFew(pool, { ...options, ...limits })).rejects.toThrow(CheckoutTooLarge);
   expect(existsSync(to)).toBe(false);
-  expect(await checkOutFew(pool, options)).toBeGreaterThan(2 * 70_000);
+  const bytes = await checkOutFew(pool, options);
+  expect(bytes).toBeGreaterThan(2 * 70_000);
+  // Once more, without asking the repository.
+  await using cold = new CatFilePool();
+  const again = join(at.path, 'again');
+  expect(await checkOutFew(cold, { ...options, to: again })).toBe(bytes);
 
   const byGit = join(at.path, 'by-git');
   await checkOut({ ...options, to: byGit });
   const inside = (dir: string, ...args: string[]) =>
     execFileSync('git', args, { cwd: dir, encoding: 'utf8' }).trim();
-  for (const dir of [to, byGit]) {
+  for (const dir of [to, again, byGit]) {
     expect(inside(dir, 'status', '--porcelain', '--branch')).toBe('## HEAD (no branch)');
     expect(inside(dir, 'diff-files', '--name-only')).toBe('');
     expect(inside(dir, 'rev-parse', 'HEAD')).toBe(sha);

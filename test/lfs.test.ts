@@ -655,6 +655,7 @@ test('jobs find large files in their checkouts, as far as their disk holds them'
     checkout(app.app.services, {
       repositoryId: id,
       commitSha,
+      hasLargeFiles: true,
       dir: join(workspace.path, `checkout-${maxBytes}`),
       maxBytes,
       maxFiles: 100,

@@ -487,7 +487,8 @@ test('jobs get a fresh checkout of a branch, and the errors of who may not have 
   });
   const found = await resolve('Ada/WORK');
   const dir = join(workspace.path, 'checkout');
-  await checkout(services, { ...found, dir, maxBytes: 2 ** 30, room: 2 ** 40, maxFiles: 1_000 });
+  const limits = { maxBytes: 2 ** 30, room: 2 ** 40, maxFiles: 1_000 };
+  await checkout(services, { ...found, hasLargeFiles: false, dir, ...limits });
   expect(await workspace.git('checkout', 'rev-parse', 'HEAD')).toBe(found.commitSha);
   expect(await workspace.git('checkout', 'status', '--porcelain')).toBe('');
   expect(await readdir(dir)).toEqual(['.git', '.gitignore']);

@@ -12,15 +12,15 @@ import { AppError, busy, notFound } from '../errors.ts';
 import { NoTurn } from '../limits/turns.ts';
 import {
   type CheckoutHead,
-  type CheckoutInput,
   checkout,
   receiveCheckout,
   sendCheckout,
+  type WholeInput,
 } from '../repos/checkouts.ts';
 import type { Services } from '../services.ts';
 import { diskRoom } from './hardware.ts';
 
-type WorkerInput = CheckoutInput & { attemptId: string; dir: string; signal: AbortSignal };
+type WorkerInput = WholeInput & { attemptId: string; signal: AbortSignal };
 
 /**
  * Makes the folder `dir`, with the commit of the attempt's job.
@@ -30,7 +30,7 @@ export type Checkout = (input: WorkerInput) => Promise<void>;
 
 /** For a process that answers requests: what it has itself comes out of its folder. */
 export function openCheckouts(
-  services: Pick<Services, 'db' | 'pool' | 'git' | 'log' | 'cluster' | 'largeFiles'>,
+  services: Pick<Services, 'db' | 'git' | 'log' | 'cluster' | 'largeFiles'>,
 ): Checkout {
   const elsewhere = openRemoteCheckouts(services);
   return ({ attemptId, ...input }) =>
@@ -41,7 +41,7 @@ export function openCheckouts(
 
 /** For a process that has no repositories. */
 export function openRemoteCheckouts(
-  services: Pick<Services, 'db' | 'pool' | 'cluster' | 'largeFiles'>,
+  services: Pick<Services, 'db' | 'cluster' | 'largeFiles'>,
 ): Checkout {
   return async ({ attemptId, ...input }) => {
     const { repositoryId, commitSha, signal } = input;

@@ -12,7 +12,7 @@ import {
 import { checkOutFew } from '../git/disk/few-files.ts';
 import type { Services } from '../services.ts';
 import { inFolder } from './folder.ts';
-import { fetchLargeFiles, hasLargeFiles } from './large-checkout.ts';
+import { fetchLargeFiles } from './large-checkout.ts';
 
 /** Which commit, and what a checkout of it may take of the disk. */
 export type CheckoutInput = Limits & {
@@ -21,14 +21,17 @@ export type CheckoutInput = Limits & {
   signal?: AbortSignal;
 };
 
+/** `hasLargeFiles`: whether the repository has any, so that a checkout may be looked through for pointers to them. */
+export type WholeInput = CheckoutInput & { dir: string; hasLargeFiles: boolean };
+
 /**
  * A fresh checkout of a commit in `dir`, which must not exist: a repository of its own, HEAD detached,
  * without hooks or credentials. Whether the job may have it was decided when it was created (`resolveBranch`).
  * @throws AppError when it takes more than it may; Error when the repository or the commit is gone.
  */
 export function checkout(
-  services: Pick<Services, 'db' | 'pool' | 'git' | 'log' | 'largeFiles'>,
-  input: CheckoutInput & { dir: string },
+  services: Pick<Services, 'db' | 'git' | 'log' | 'largeFiles'>,
+  input: WholeInput,
 ): Promise<void> {
   const { repositoryId, commitSha, dir, ...limits } = input;
   return withLargeFiles(services, input, () =>
@@ -62,8 +65,8 @@ export function sendCheckout(
 
 /** `checkout` on a machine without the repository. @throws as `checkout`, and what `pack` throws */
 export function receiveCheckout(
-  services: Pick<Services, 'db' | 'pool' | 'largeFiles'>,
-  input: CheckoutInput & { dir: string },
+  services: Pick<Services, 'db' | 'largeFiles'>,
+  input: WholeInput,
   { fileBytes }: CheckoutHead,
   pack: AsyncIterable<Uint8Array>,
 ): Promise<void> {
@@ -75,16 +78,13 @@ export function receiveCheckout(
 
 /** The checkout, and then its large files, which any machine reads from storage itself. */
 async function withLargeFiles(
-  services: Pick<Services, 'db' | 'pool' | 'largeFiles'>,
-  input: CheckoutInput & { dir: string },
+  services: Pick<Services, 'db' | 'largeFiles'>,
+  input: WholeInput,
   checkOut: () => Promise<number>,
 ): Promise<void> {
   const fillIn = async () => {
-    const asked = hasLargeFiles(services, input.repositoryId);
-    // Its failure is heard below, when nothing is written any more.
-    asked.catch(() => {});
     const bytes = await checkOut();
-    if (await asked) await fetchLargeFiles(services, { ...input, bytes });
+    if (input.hasLargeFiles) await fetchLargeFiles(services, { ...input, bytes });
   };
   await sayTooLarge(fillIn());
 }

@@ -16,12 +16,11 @@ const BATCH = 1_000;
 /** Files of a checkout that are read from storage at once. */
 const AT_ONCE = 4;
 
-/** Whether a checkout of the repository may have any; asked for before, so that other jobs do not wait for it. */
+/** Whether the repository has any. */
 export async function hasLargeFiles(
   { pool }: Pick<Services, 'pool'>,
   repositoryId: string,
 ): Promise<boolean> {
-  // By hand: each job waits for it.
   const { rows } = await pool.query<{ has: boolean }>({
     name: 'loam-has-large-files',
     text: 'select large_bytes > 0 as has from repositories where id = $1',

@@ -1,13 +1,15 @@
 /**
  * A checkout of few files, as `checkout.ts` makes it, without a program: what is read through a `cat-file` that runs
  * already is written here, as a pack, an index and files. Two programs took 28 ms of a job's start, and four when its
- * commit was new. It is written at once: by Node's threads each step took this one as long, and theirs too.
+ * commit was new. It is written at once: by Node's threads each step took this one as long, and theirs too. A commit that was
+ * read is kept for a while, because many jobs of one commit come after each other; it never changes.
  *
  * Whatever is not plain is left to git: links, submodules, attributes, which change what is written, and names that git
  * may refuse. So a path is made once, below folders that were made here.
  */
 import { mkdirSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { LRUCache } from 'lru-cache';
 import type { CatFilePool, ObjectData, Objects } from '../objects/cat-file.ts';
 import { parseTree } from '../objects/tree.ts';
 import {
@@ -18,7 +20,7 @@ import {
   type Source,
   type Target,
 } from './checkout.ts';
-import { encodeIndex, encodePack } from './formats.ts';
+import { encodeIndex, encodePack, type Pack } from './formats.ts';
 
 /** Files and folders. */
 const FEW = 64;
@@ -32,6 +34,18 @@ const COMMON_NAMES = new Set(['.gitignore', '.gitkeep', '.github', '.gitlab-ci.y
 type File = { path: string; mode: '100644' | '100755'; sha: string };
 type Commit = { objects: ObjectData[]; folders: string[]; files: File[] };
 
+/** What is written for a commit, whatever the checkout. */
+type Contents = Pick<Commit, 'folders' | 'files'> & Pack & { blobs: Map<string, Buffer> };
+
+/** In bytes, of all that are kept. */
+const KEPT_BYTES = 8 * 2 ** 20;
+/** By the folder of the repository and the commit. */
+const kept = new LRUCache<string, Contents>({
+  maxSize: KEPT_BYTES,
+  sizeCalculation: ({ pack, index, blobs }) =>
+    pack.length + index.length + blobs.values().reduce((sum, { length }) => sum + length, 0),
+});
+
 /**
  * @returns the bytes that it takes of the disk; undefined, with nothing written, where git has to do it
  * @throws as `checkOut`
@@ -41,32 +55,52 @@ export async function checkOutFew(
   options: Target & Source,
 ): Promise<number | undefined> {
   const { from, sha, to, signal } = options;
-  // To start one would hold this thread up for longer than git takes.
-  if (!pool.hasIdle(from)) return undefined;
-  // Where it fails git says why.
-  const commit = await pool.use(from, (objects) => readCommit(objects, sha)).catch(() => undefined);
+  // Where reading fails git says why.
+  const contents = await contentsOf(pool, from, sha).catch(() => undefined);
   signal?.throwIfAborted();
-  if (!commit) return undefined;
-  demandFiles(commit.files.length + commit.folders.length, options);
-  const sizes = new Map(commit.objects.map(({ oid, size }) => [oid, size]));
-  const bytes = commit.files.reduce((sum, file) => sum + bytesOnDisk(sizes.get(file.sha) ?? 0), 0);
-  demandBytes(bytes + commit.folders.length * bytesOnDisk(0), options);
+  if (!contents) return undefined;
+  const { folders, files, pack, index, name, blobs } = contents;
+  demandFiles(files.length + folders.length, options);
+  const sizes = files.map((file) => bytesOnDisk(blobs.get(file.sha)?.length ?? 0));
+  const bytes = sizes.reduce((sum, size) => sum + size, 0);
+  demandBytes(bytes + folders.length * bytesOnDisk(0), options);
   const gitdir = makeRepository(to, sha);
-  const { pack, index, name } = encodePack(commit.objects);
   const packs = join(gitdir, 'objects/pack');
   writeFileSync(join(packs, `pack-${name}.pack`), pack, { mode: 0o444 });
   writeFileSync(join(packs, `pack-${name}.idx`), index, { mode: 0o444 });
   // Each after the one that it lies in.
-  for (const folder of commit.folders) mkdirSync(join(to, folder));
-  const contents = new Map(commit.objects.map(({ oid, data }) => [oid, data]));
-  const entries = commit.files.map((file) => {
+  for (const folder of folders) mkdirSync(join(to, folder));
+  const entries = files.map((file) => {
     const path = join(to, file.path);
     const mode = file.mode === '100755' ? 0o777 : 0o666;
-    writeFileSync(path, contents.get(file.sha) as Buffer, { mode, flag: 'wx' });
+    writeFileSync(path, blobs.get(file.sha) as Buffer, { mode, flag: 'wx' });
     return { ...file, mode: Number.parseInt(file.mode, 8), stat: statSync(path) };
   });
   writeFileSync(join(gitdir, 'index'), encodeIndex(entries));
   return bytes + pack.length + index.length;
+}
+
+/** Undefined where git has to do it. */
+async function contentsOf(
+  pool: CatFilePool,
+  from: string,
+  sha: string,
+): Promise<Contents | undefined> {
+  const key = `${from} ${sha}`;
+  const known = kept.get(key);
+  if (known) return known;
+  // To start one would hold this thread up for longer than git takes.
+  if (!pool.hasIdle(from)) return undefined;
+  const commit = await pool.use(from, (objects) => readCommit(objects, sha));
+  if (!commit) return undefined;
+  const { objects, folders, files } = commit;
+  // What is read is a piece of something larger, which would be kept with it.
+  const blobs = objects.flatMap(({ oid, type, data }) =>
+    type === 'blob' ? [[oid, Buffer.from(data)] as const] : [],
+  );
+  const contents = { ...encodePack(objects), folders, files, blobs: new Map(blobs) };
+  kept.set(key, contents);
+  return contents;
 }
 
 /** Undefined when it is not small or not plain, or when an object of it is missing: git says which. */

@@ -54,7 +54,10 @@ const attemptColumns = {
     },
   },
 } as const satisfies Prisma.JobAttemptSelect;
-export type Attempt = Prisma.JobAttemptGetPayload<{ select: typeof attemptColumns }>;
+export type Attempt = Prisma.JobAttemptGetPayload<{ select: typeof attemptColumns }> & {
+  /** Whether the repository has files in large file storage, which a checkout of it may point to. */
+  hasLargeFiles: boolean;
+};
 
 /** Columns of a relation, each by the name of its field after `prefix`. */
 function named(alias: string, fields: object, prefix = ''): string {
@@ -70,8 +73,10 @@ const OF_NAMESPACE = 'namespace.';
 
 const FIND = `
   select ${named('a', attemptColumns)}, ${named('j', jobColumns, OF_JOB)},
-    ${named('n', jobColumns.namespace.select, OF_NAMESPACE)}
+    ${named('n', jobColumns.namespace.select, OF_NAMESPACE)},
+    coalesce(r.large_bytes > 0, false) as "hasLargeFiles"
   from job_attempts a join jobs j on j.id = a.job_id join namespaces n on n.id = j.namespace_id
+    left join repositories r on r.id = j.repository_id
   where a.id = $1`;
 
 /** Null when it is over, or deleted with its job. */

@@ -56,7 +56,7 @@ export async function prepare(
 
 function specOf(
   deps: Deps,
-  { id, machine, number, job }: Attempt,
+  { id, machine, number, job, hasLargeFiles }: Attempt,
   secrets: Secrets,
   { say }: Progress,
 ): AttemptSpec {
@@ -95,8 +95,8 @@ function specOf(
         const { room } = deps.space;
         // What was said last may be of its image.
         say(PHASES.cloning);
-        const input = { attemptId: id, repositoryId, commitSha, dir, signal, room, ...asked };
-        await deps.checkout(input);
+        const what = { repositoryId, commitSha, hasLargeFiles, dir };
+        await deps.checkout({ attemptId: id, ...what, signal, room, ...asked });
       }),
   };
 }
