@@ -40,6 +40,8 @@ export type Accounts = {
   reserve(folder: string): Promise<Account>;
   /** Gives those of one folder, which this process has reserved, to another that has none. */
   move(from: string, to: string): Account;
+  /** Those that this process has reserved for the folder. */
+  given(folder: string): Account | undefined;
   of(folder: string): Promise<Account | undefined>;
   /** Kills what runs under the attempt's ids. */
   end(folder: string): Promise<void>;
@@ -108,6 +110,7 @@ export async function openAccounts(
 
   return {
     of,
+    given: (folder) => given.get(folder),
     move(from, to) {
       const account = given.get(from);
       if (!account) throw new Error(`${from} has no user ids`);

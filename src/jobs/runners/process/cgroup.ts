@@ -89,6 +89,11 @@ export function pidsOf({ folders }: Cgroup): number[] {
   return [];
 }
 
+/** By the folder that its processes join first, and leave when they end. To be asked by whoever has started the only one. */
+export function hasProcesses({ folders: [first] }: Cgroup): boolean {
+  return first !== undefined && pidsOf({ folders: [first] }).length > 0;
+}
+
 /**
  * Kills everything in the group. Nothing can start in it afterwards.
  * @throws Error when something is still there after five seconds: it hangs in the kernel.

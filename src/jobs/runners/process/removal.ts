@@ -4,8 +4,8 @@
  * or a start: a folder is renamed away at once, and removed later, again and again until it is gone.
  */
 import { randomUUID } from 'node:crypto';
-import { existsSync } from 'node:fs';
-import { mkdir, readdir, readFile, rename } from 'node:fs/promises';
+import { existsSync, renameSync } from 'node:fs';
+import { mkdir, readdir, readFile } from 'node:fs/promises';
 import { basename, join } from 'node:path';
 import { run } from '../../../processes/starter.ts';
 import { mountPath } from './mounts.ts';
@@ -82,13 +82,14 @@ export async function openRemoval(
   return {
     async discard(folder) {
       const name = `${basename(folder)}.${randomUUID()}`;
-      const move = () => rename(folder, join(trash, name));
+      // At once: it is one step, and Node's threads take this one longer to ask.
+      const move = () => renameSync(folder, join(trash, name));
       try {
-        await move();
+        move();
       } catch (error) {
         if ((error as NodeJS.ErrnoException).code === 'ENOENT' && !existsSync(folder)) return;
         await release(folder, signal);
-        await move();
+        move();
       }
       removeLater(name);
     },
@@ -133,7 +134,8 @@ export async function removeTree(folder: string, signal?: AbortSignal): Promise<
 
 /** Removes folders in which nothing is in the way. @throws Error when something is left */
 async function removeTrees(folders: readonly string[], signal: AbortSignal): Promise<void> {
-  const [left] = (await Promise.all(folders.map(mountsBelow))).flat();
+  const mounts = await mountPoints();
+  const left = mounts.find((point) => folders.some((folder) => isWithin(point, folder)));
   if (left) throw new Error(`something is mounted at ${left}`);
   await run('rm', ['-rf', '--', ...folders], { signal });
 }
@@ -160,11 +162,15 @@ async function unmountBelow(folder: string): Promise<void> {
 
 /** The innermost first. */
 async function mountsBelow(folder: string): Promise<string[]> {
-  // Elsewhere than on Linux a job cannot mount anything.
+  return (await mountPoints()).filter((point) => isWithin(point, folder)).reverse();
+}
+
+function isWithin(path: string, folder: string): boolean {
+  return path === folder || path.startsWith(`${folder}/`);
+}
+
+/** Of this machine. Elsewhere than on Linux a job cannot mount anything. */
+async function mountPoints(): Promise<string[]> {
   const text = await readFile('/proc/self/mountinfo', 'utf8').catch(() => '');
-  return text
-    .split('\n')
-    .map((line) => mountPath(line.split(' ')[4] ?? ''))
-    .filter((point) => point === folder || point.startsWith(`${folder}/`))
-    .reverse();
+  return text.split('\n').map((line) => mountPath(line.split(' ')[4] ?? ''));
 }

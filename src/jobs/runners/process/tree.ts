@@ -1,7 +1,7 @@
 /** All processes of a job: sending them a signal, killing them, counting them. */
 import { spawnSync } from 'node:child_process';
 import { lstatSync } from 'node:fs';
-import { type Cgroup, killGroup, pidsOf } from './cgroup.ts';
+import { type Cgroup, hasProcesses, killGroup, pidsOf } from './cgroup.ts';
 import { type Command, PATH } from './launch.ts';
 import {
   allPids,
@@ -45,7 +45,7 @@ export function treeOf(
   const killRest = () => killGroup(cgroup).catch(() => {});
   // Most jobs leave nothing behind, and nothing is started in the group after the first process.
   const clear = async () => {
-    if (pidsOf(cgroup).length > 0) await killRest();
+    if (hasProcesses(cgroup)) await killRest();
   };
   return {
     pids,
