@@ -23,8 +23,10 @@ import { openSlurm } from './slurm.ts';
 const JOBS = Number(process.argv[2] ?? 40);
 const IN_FLIGHT = [1, 4, 8];
 const WARM_UP = 4;
-/** Of ours: what a job takes of the CPUs falls by a tenth until the server has had some 500, as its code is compiled. */
-const WARM_UP_OURS = 500;
+/** Of ours: what a job takes of the CPUs falls by a fifth until the server has had some 1,000, as its code is compiled. */
+const WARM_UP_OURS = 1_200;
+/** In each turn of ours: the shims have ended meanwhile, and the code of new ones is compiled once more. */
+const WARM_UP_SHIMS = 400;
 /** What this machine gives wanders by a fifth within minutes: so ours and Slurm's take turns. */
 const ROUNDS = 3;
 const COMMAND = 'true';
@@ -57,7 +59,7 @@ for (const inFlight of IN_FLIGHT) {
   const jobs = JOBS * inFlight;
   const ratios: number[] = [];
   for (let round = 0; round < ROUNDS; round++) {
-    const ours = await measured('processes', jobs, processes, WARM_UP * inFlight);
+    const ours = await measured('processes', jobs, processes, WARM_UP_SHIMS);
     // It runs only in its turn, because it looks at its node while nothing is to be done.
     const slurm = await openSlurm(join(bench.folder, `slurm-${round}`));
     if (typeof slurm === 'string') {
