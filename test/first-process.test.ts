@@ -38,10 +38,11 @@ test.each([null, ''])(
   },
 );
 
-test('its files are gone when the command runs, whose arguments are as they were given', async () => {
+test('its files go as soon as it has opened them, and the arguments of the command are as they were given', async () => {
   const first = startFirstProcess(null, environmentOf());
   const argv = ["it's", 'two\nlines', '$HOME `id` \\', ''];
-  const list = 'ls -A "$0"; printf "<%s>" "$@"; exit 7';
+  const wait = 'while [ -e "$0/next" ]; do sleep 0.01; done';
+  const list = `${wait}; ls -A "$0"; printf "<%s>" "$@"; exit 7`;
   const { ended } = await launched(first, ['/bin/sh', '-c', list, dir, ...argv]);
   expect(await ended).toEqual({ exitCode: 7, ran: true });
   const said = readFileSync(join(dir, 'out'), 'utf8');

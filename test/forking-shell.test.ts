@@ -81,6 +81,18 @@ test('one that was killed has ended as a shell says it, and the next is forked',
   await (await forked('two')).end();
 });
 
+test('one that was killed while it waits leaves no line to what is forked next', async () => {
+  const first = await forked('one');
+  await eventually(() => expect(first.pid).toBeGreaterThan(0));
+  process.kill(first.pid as number, 'SIGKILL');
+  // Before anybody has heard of it.
+  await Promise.all([first.end(), first.exited]);
+  const next = await forked('two');
+  expect(await next.become(becoming(['/bin/echo', 'ran']))).toBe(true);
+  expect(await next.exited).toEqual({ code: 0, signal: null });
+  expect(said()).toBe('ran\n');
+});
+
 test('a group that cannot be joined stops the command before it runs', async () => {
   const first = await forked('one');
   await first.end();
@@ -92,6 +104,14 @@ test('a group that cannot be joined stops the command before it runs', async () 
   expect(readFileSync(join(dir, 'err'), 'utf8')).toMatch(
     /^The control group cannot be joined: .*one/,
   );
+});
+
+test('when it is killed, what waits ends', async () => {
+  const first = await forked('one');
+  await eventually(() => expect(first.pid).toBeGreaterThan(0));
+  process.kill(Number(statOf(first.pid as number)?.parent), 'SIGKILL');
+  expect(await first.exited).toMatchObject({ signal: 'SIGKILL' });
+  await isGone(first.pid);
 });
 
 test('when it is killed, what it has forked is over, and it forks no more', async () => {

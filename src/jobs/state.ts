@@ -160,8 +160,8 @@ const commits = new WeakMap<pg.Pool, (asked: Asked) => Promise<LockedJob | null>
 /** Jobs of one transaction. With more, workers whose jobs end together wait for the disk instead of claiming meanwhile. */
 export const MOST_MOVES = 5;
 /**
- * Each of its statements finds rows by their keys: so a connection plans it once, and never to read a whole table, however small
- * that was then. By itself PostgreSQL plans for as many keys as there are, each time, which took a third as long again.
+ * Each of its statements finds rows by their keys: so a connection plans it once, and by an index, however small the table was
+ * then. By itself PostgreSQL plans for as many keys as there are, each time, which took a third as long again.
  */
 const BY_KEYS = 'set local plan_cache_mode = force_generic_plan; set local enable_seqscan = off';
 /**

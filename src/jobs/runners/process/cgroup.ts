@@ -220,11 +220,9 @@ function withFoldersBelow(folder: string): string[] {
   const found = [folder];
   for (const each of found) {
     const count = foldersIn(each);
-    if (count === 0) continue;
-    if (count === 1 && existsSync(join(each, JOB))) {
-      found.push(join(each, JOB));
-      continue;
-    }
+    const hasJob = count !== undefined && count <= 1 && existsSync(join(each, JOB));
+    if (hasJob) found.push(join(each, JOB));
+    if (hasJob || count === 0) continue;
     try {
       for (const entry of readdirSync(each, { withFileTypes: true }))
         if (entry.isDirectory()) found.push(join(each, entry.name));

@@ -38,7 +38,7 @@ export type Exited = { code: number | null; signal: NodeJS.Signals | null; error
 export type FirstProcess = {
   /** Undefined when it could not be started, and as long as that is not known. */
   readonly pid: number | undefined;
-  /** Settles with how it ended, also what it has become. */
+  /** Settles with how it ended, also what it has become; or when whoever has forked it is gone, with which it ends. */
   exited: Promise<Exited>;
   /** What it writes to descriptor 3: each listener hears all of it from the beginning, whenever that changes. */
   onReport(listener: (text: string) => void): void;
@@ -58,17 +58,17 @@ export type Connection = {
   exited: Promise<Exited>;
   /** Whether it was started, and could still hear us. */
   readonly isOpen: boolean;
-  /** Gives it the line that it waits for: the path of what it runs next. An empty one ends it. */
+  /** Gives it the line that it waits for: `next` and the path of what it runs next. Any other ends it. */
   tell(line: string): void;
 };
 
 /**
- * What each first process runs, with the files to write to in `$1` to `--`. It reads a line from descriptor 3, the path of
- * what it runs next.
+ * What each first process runs, with the files to write to in `$1` to `--`. It reads a line from descriptor 3, `next` and the
+ * path of what it runs next.
  */
 export const JOIN_AND_WAIT = `failed=
 while [ "$1" != -- ]; do { echo 0 > "$1"; } 2>/dev/null || failed=$1; shift; done
-IFS= read -r next <&3 && [ "$next" != "" ] || exit 0
+IFS=' ' read -r word next <&3 && [ "$word" = next ] || exit 0
 . "$next"`;
 
 /**
@@ -172,7 +172,7 @@ export function firstProcess(connection: Connection, report: Report): FirstProce
         writeFileSync(inputFile, input.text, { mode: 0o400 });
         if (input.reader !== null) chownSync(inputFile, input.reader, input.reader);
         writeFileSync(nextFile, next.join('\n'), { mode: 0o400 });
-        tell(nextFile);
+        tell(`next ${nextFile}`);
         return await report.opened;
       } finally {
         for (const file of files) rmSync(file, { force: true });
@@ -181,7 +181,8 @@ export function firstProcess(connection: Connection, report: Report): FirstProce
     async end() {
       if (isTold) return;
       isTold = true;
-      tell('');
+      // Whoever has forked it may hear the line in its place.
+      if (!hasExited) tell('end');
       await exited;
     },
   };

@@ -29,11 +29,13 @@ export type ForkingShell = {
 
 /**
  * It says on descriptor 3 that it waits for a line, and what it has forked says everything else there, until the shell says
- * that this has ended. A line is the name of the group to join, and the folders that have groups are arguments: a shell reads
- * each character of a line by itself. What was forked reads the next line.
+ * that this has ended. A line is `group` and the name of the group to join, and the folders that have groups are arguments: a
+ * shell reads each character of a line by itself. What was forked reads the next line, and when that was killed, the shell
+ * passes the line over.
  */
 const SCRIPT = `echo free >&3
-while IFS= read -r name <&3; do
+while IFS=' ' read -r word name <&3; do
+  [ "$word" = group ] || continue
   (
     read -r pid rest < /proc/self/stat && echo "pid $pid" >&3
     for parent; do set -- "$@" "$parent/$name/${JOB_PROCS}"; shift; done
@@ -81,15 +83,16 @@ export function openForkingShell(
     else current?.report.add(`${line}\n`);
   }
 
+  // There is none where no descriptor was free.
+  const socket = child.stdio?.[3] as Socket | undefined;
   const closed = () => {
     isOpen = false;
     // What it forked ends with it, or sees the end of its input.
+    socket?.destroy();
     end({ code: null, signal: 'SIGKILL' });
   };
   child.once('exit', closed);
   child.once('error', closed);
-  // There is none where no descriptor was free.
-  const socket = child.stdio?.[3] as Socket | undefined;
   socket?.on('error', () => {});
   socket?.once('close', closed);
   let said = '';
@@ -108,7 +111,7 @@ export function openForkingShell(
       const { promise: exited, resolve: exit } = Promise.withResolvers<Exited>();
       const fork: Fork = { report: openReport(), exit };
       current = fork;
-      tell(name);
+      tell(`group ${name}`);
       const connection = {
         exited,
         tell,

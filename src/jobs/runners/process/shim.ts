@@ -129,24 +129,26 @@ async function takeOrders(dir: string): Promise<void> {
       (opened) => opened.close(),
       () => {},
     );
+  const part = async () => {
+    if (joined) await leave(joined);
+    joined = undefined;
+  };
   for await (const line of createInterface({ input: process.stdin })) {
     if (line === '') continue;
     const order: ShimOrder = JSON.parse(line);
     if (order.order === 'join') {
-      if (joined) await leave(joined);
+      await part();
       joined = joinGroup(order, order.attempt, kept);
       continue;
     }
     if (order.order !== 'start') {
+      // What waits in a network ends before that does.
+      if (joined?.network || order.order === 'disconnect') await part();
       // One that was opened ahead and does not suit.
       await close();
       network = undefined;
       kept = undefined;
-      if (order.order === 'disconnect') {
-        if (joined) await leave(joined);
-        joined = undefined;
-        continue;
-      }
+      if (order.order === 'disconnect') continue;
       isAhead = order.attempt === undefined;
       network = openNetwork(order.network, environmentOf());
       // Whoever starts the work hears of it.
@@ -158,6 +160,7 @@ async function takeOrders(dir: string): Promise<void> {
     giveWay();
     // One that was opened ahead may have failed since. The attempt has one of its own then.
     if (isAhead && !(await network?.then(isOpen, () => false))) {
+      if (joined?.network) await part();
       await close();
       network = undefined;
     }
@@ -170,8 +173,8 @@ async function takeOrders(dir: string): Promise<void> {
     isAhead = network !== undefined;
     say(network ? 'free connected' : 'free');
   }
+  await part();
   await close();
-  if (joined) await leave(joined);
 }
 
 function isRemoved(group: Cgroup): Promise<boolean> {
