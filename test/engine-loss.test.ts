@@ -6,7 +6,12 @@ import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { beforeEach, expect, test } from 'vitest';
 import { statOf } from '../src/jobs/runners/process/proc.ts';
-import { type Outcome, RunnerAway } from '../src/jobs/runners/runner.ts';
+import {
+  type AttemptSpec,
+  type Handle,
+  type Outcome,
+  RunnerAway,
+} from '../src/jobs/runners/runner.ts';
 import { BUSYBOX, dockerRunner } from './docker.ts';
 import { eventually, startApp } from './harness.ts';
 import { needs } from './needs.ts';
@@ -113,6 +118,80 @@ test('a recorder that is killed is replaced by another, which goes on', async ()
   expect(seen).toEqual(Array.from({ length: 30 }, (_, i) => String(i + 1)));
   expect(claim().pid).not.toBe(pid);
   expect(await runner.wait(handle, never)).toMatchObject({ exitCode: 3 });
+});
+
+test('what ends while neither its recorder nor a server is there has the exit code that its engine saw', {
+  timeout: 90_000,
+}, async () => {
+  await using engine = await startOwnEngine({ liveRestore: true });
+  await using made = await dockerRunner({ docker: engine.config, network: { mode: 'none' } });
+  const { runner, dir } = made;
+  const spec = () => attemptSpec('echo up; until [ -e go ]; do sleep 0.1; done; echo over');
+  const specs = [spec(), spec()];
+  const handles = [];
+  for (const spec of specs) {
+    const handle = await runner.prepare(spec, never);
+    await runner.start(handle);
+    handles.push(handle);
+  }
+  const [seen, forgotten] = specs as [AttemptSpec, AttemptSpec];
+  for (const { id } of specs)
+    process.kill(JSON.parse(readFileSync(join(dir, id, 'record/claim'), 'utf8')).pid, 'SIGKILL');
+  const end = async ({ id }: AttemptSpec) => {
+    await writeFile(join(dir, id, 'work/go'), '');
+    await eventually(async () => expect(await engine.docker('ps')).not.toContain(`loam-${id}`));
+  };
+  const asRunning = await engine.remember(`loam-${forgotten.id}`);
+  await end(forgotten);
+  await engine.kill('SIGKILL');
+  await asRunning();
+  await engine.start();
+  await end(seen);
+
+  const again = await made.again();
+  const [one, other] = handles as [Handle, Handle];
+  const outcome = await again.wait(one, never);
+  expect(outcome).toMatchObject({ kind: 'exited', exitCode: 0, note: /may be missing/ });
+  // Whether it ended well, nobody can say.
+  expect(await again.wait(other, never)).toEqual({ kind: 'lost' });
+});
+
+test('a job is not waited for on an engine that is away when nobody wants it, or its time is over', {
+  timeout: 90_000,
+}, async () => {
+  await using engine = await startOwnEngine({ liveRestore: true });
+  const options = { patienceMs: 1_000, graceMs: 500, network: { mode: 'none' } } as const;
+  await using made = await dockerRunner({ ...options, docker: engine.config });
+  const { runner } = made;
+  const begun = async (timeoutMs: number) => {
+    const handle = await runner.prepare({ ...attemptSpec('sleep 600'), timeoutMs }, never);
+    await runner.start(handle);
+    const over = new AbortController();
+    let outcome: Outcome | undefined;
+    const waiting = runner.wait(handle, over.signal).then(
+      (how) => {
+        outcome = how;
+      },
+      () => {},
+    );
+    return { handle, waiting, outcome: () => outcome, end: () => over.abort() };
+  };
+  const [cancelled, overdue, wanted] = [
+    await begun(600_000),
+    await begun(3_000),
+    await begun(600_000),
+  ];
+  await engine.kill('SIGKILL');
+  await expect(runner.signal(cancelled.handle, 'TERM')).rejects.toThrow(RunnerAway);
+  const unreachable = { kind: 'lost', unreachable: true };
+  await eventually(() => expect(cancelled.outcome()).toEqual(unreachable), 20_000);
+  await eventually(() => expect(overdue.outcome()).toEqual(unreachable), 20_000);
+  expect(wanted.outcome()).toBeUndefined();
+  await engine.start();
+  await runner.signal(wanted.handle, 'KILL');
+  await eventually(() => expect(wanted.outcome()).toMatchObject({ exitCode: 137 }), 20_000);
+  for (const { handle } of [cancelled, overdue, wanted]) await runner.remove(handle);
+  expect(await engine.docker('ps', '--all', '--quiet')).toBe('');
 });
 
 test.for(['cat /dev/zero', 'yes begun', 'yes exit 0'])(

@@ -141,7 +141,7 @@ describe.each(Object.entries(RUNNERS))('%s', (kind, open) => {
       [`${eat}; echo survived`, 0],
     ] as const) {
       const { outcome } = await runToEnd(made.runner, attemptSpec(command));
-      expect(outcome).toMatchObject({ kind: 'exited', exitCode });
+      expect(outcome).toMatchObject({ kind: 'exited', exitCode, outOfMemory: true });
       expect(noteOf(outcome)).toBe(
         'The job ran out of memory: a process was killed. It may use 64 MB.',
       );

@@ -95,6 +95,28 @@ describe('with control groups', () => {
     );
   });
 
+  test('a job of which a process was killed for want of memory has failed, and is tried again, also when it ends with 0', async (ctx) => {
+    needs(ctx, 'cgroups');
+    await using made = await makeRunner({ limits: { memoryBytes: 100 * MiB }, sandbox: 'none' });
+    await using app = await startApp({ overrides: { runner: made.runner } });
+    const alice = await app.user('alice');
+    await alice.post('/auth/v1/repository/alice', { name: 'code', auto_init: true });
+    const command = `(${EAT}); echo attempt $JOB_ATTEMPT`;
+    const json = { name: 'half', command, repo: 'alice/code', gpu: 'none', retries: 1 };
+    await alice.post('/auth/v1/seed/alice/jobs', json);
+    await eventually(async () => {
+      const { body } = await alice.get('/alice/job/half');
+      expect(body).toMatchObject({ status: 'failed', exit_code: 0, retry_count: 1 });
+    }, 30_000);
+    const { body: log } = await alice.get('/alice/job/half/logs');
+    const line = 'The job ran out of memory: a process was killed. It may use 100 MB.';
+    const messages = log.lines.map(({ message }: { message: string }) => message);
+    // Shells say in words of their own that one was killed.
+    expect(messages.filter((message: string) => !/^Killed/.test(message))).toEqual([
+      ...['attempt 1', line, 'attempt 2', line],
+    ]);
+  });
+
   test('a fork bomb is contained, leaves the machine its processes, and ends on SIGKILL', async (ctx) => {
     needs(ctx, 'cgroups');
     for (const sandbox of ['auto', 'none'] as const) {

@@ -516,6 +516,19 @@ test('containers together have no more memory than the machine has for jobs, and
     const command = 'head -c 200m /dev/zero | tail -c 200m | wc -c';
     const { lines } = await runToEnd(made.runner, attemptSpec(`${command}; echo after`));
     expect(lines).not.toContain(String(200 * 2 ** 20));
+    // The engine says of each container that was there that a process of it was killed.
+    const besides = await made.runner.prepare(
+      attemptSpec('until [ -e go ]; do sleep 0.1; done'),
+      never,
+    );
+    await made.runner.start(besides);
+    const { outcome } = await runToEnd(made.runner, attemptSpec(`${command}; true`));
+    expect(outcome).toMatchObject({ exitCode: 0, outOfMemory: true });
+    await writeFile(join(dir, String(besides.attempt), 'work/go'), '');
+    const unharmed = await made.runner.wait(besides, never);
+    expect(unharmed).toMatchObject({ kind: 'exited', exitCode: 0 });
+    expect(unharmed).not.toHaveProperty('outOfMemory');
+    expect(unharmed).not.toHaveProperty('note');
     expect(readFileSync(join(group(dir, 'cpu'), 'cpu.shares'), 'utf8')).toBe('512\n');
   }
   expect(existsSync(group(dir))).toBe(false);

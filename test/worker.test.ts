@@ -2,7 +2,7 @@
 import type { Pool } from 'pg';
 import { expect, test } from 'vitest';
 import { openCheckouts } from '../src/jobs/checkouts.ts';
-import type { Runner } from '../src/jobs/runners/runner.ts';
+import { type Machine, type Outcome, type Runner, RunnerAway } from '../src/jobs/runners/runner.ts';
 import { findLost } from '../src/jobs/worker/queue.ts';
 import { startWorker } from '../src/jobs/worker/worker.ts';
 import { type FakeRunner, fakeRunner } from './fakes/runner.ts';
@@ -28,7 +28,7 @@ async function withWorker(runner: Runner, wrap = (pool: Pool) => pool) {
   const pool = wrap(services.pool);
   const config = { ...services.config, jobSlots: 1 };
   const deps = { ...services, db, pool, config, runner, checkout: openCheckouts(services) };
-  const worker = await startWorker(deps, { pauses: { firstMs: 5, longestMs: 20 } });
+  const worker = await startWorker(deps, { pauses: { firstMs: 5, longestMs: 20 }, awayMs: 50 });
   return {
     app,
     ada: await withAda(app),
@@ -108,6 +108,62 @@ test('a job that is cancelled while it is made ready never begins', async () => 
   await until(ada, 'ada', 'next', 'SUCCEEDED');
   expect(fake.started.map(({ env }) => env.JOB_NAME)).toEqual(['next']);
   expect(await lines(ada, 'ada', 'late')).toEqual([]);
+});
+
+test('a job that has not begun on a machine that does not answer is queued again, and has another', async () => {
+  const machine = (id: string): Machine => ({ id, cpus: 64, memoryBytes: 2 ** 40, gpus: {} });
+  const fake = fakeRunner({ graceMs: 100 });
+  let machines = [machine('far')];
+  const runner: Runner = {
+    ...fake,
+    get machines() {
+      return machines;
+    },
+    async prepare(spec, signal) {
+      if (spec.machine === 'near') return fake.prepare(spec, signal);
+      machines = [machine('near')];
+      throw new RunnerAway('the engine does not answer');
+    },
+  };
+  await using made = await withWorker(runner);
+  await run(made.ada, 'moved', 'echo ran');
+  expect(await until(made.ada, 'ada', 'moved', 'SUCCEEDED')).toMatchObject({
+    retryCount: 0,
+    attempts: { nodes: [{ outcome: 'LOST' }, { outcome: 'EXITED' }] },
+  });
+  expect(fake.started).toHaveLength(1);
+});
+
+test('a job that was cancelled on a machine that does not answer gives its slot to the next', async () => {
+  const fake = fakeRunner({ graceMs: 100 });
+  const told = Promise.withResolvers<Outcome>();
+  let isAway = true;
+  const runner: Runner = {
+    ...fake,
+    async signal() {
+      told.resolve({ kind: 'lost', unreachable: true });
+      throw new RunnerAway('the engine does not answer');
+    },
+    wait: (handle, signal) => (isAway ? told.promise : fake.wait(handle, signal)),
+    async *logs(handle, cursor, signal) {
+      if (!isAway) yield* fake.logs(handle, cursor, signal);
+      // Of an engine that does not answer, nobody knows whether there is more.
+      else await new Promise((resolve) => signal.addEventListener('abort', resolve));
+    },
+  };
+  await using made = await withWorker(runner);
+  const { ada } = made;
+  await run(ada, 'away', 'sleep 600');
+  await until(ada, 'ada', 'away', 'RUNNING');
+  await run(ada, 'next', 'exit 0');
+  await cancel(ada, 'ada', 'away');
+  await told.promise;
+  isAway = false;
+  await until(ada, 'ada', 'next', 'SUCCEEDED');
+  expect(await job(ada, 'ada', 'away')).toMatchObject({
+    status: 'CANCELLED',
+    attempts: { nodes: [{ outcome: 'LOST' }] },
+  });
 });
 
 test.each(['attach', 'start', 'wait', 'logs'] as const)(

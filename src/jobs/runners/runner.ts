@@ -69,11 +69,16 @@ export type Outcome =
       endedAt: Date;
       /** Why the runner or the kernel ended it, or a part of it: a last line for the log. */
       note?: string;
+      /** The kernel killed a process of it for want of memory. It has failed then, whatever its command says. */
+      outOfMemory?: true;
     }
   /** It never ran; `reason` is for the one who asked for it. */
   | { kind: 'unstartable'; reason: string }
-  /** It was lost with what it ran on: the machine, or the process that supervised it. */
-  | { kind: 'lost' };
+  /**
+   * It was lost with what it ran on: the machine, or the process that supervised it. `unreachable`: that does not answer, and
+   * so its log may not end.
+   */
+  | { kind: 'lost'; unreachable?: true };
 
 /** Percent of the GPUs and vCPUs given, and bytes. */
 export type Usage = {

@@ -70,6 +70,11 @@ async function seeThrough(
     );
     return true;
   }
+  // Whoever is told that a job was cancelled before it started can rely on it, and what it waits for may never answer.
+  if (!attempt.startedAt && watch.ended.aborted && !stopping.aborted) {
+    await finish(deps, attempt, { kind: 'lost' });
+    return true;
+  }
   const kept = await stillPrepared(deps, attempt);
   const made = kept
     ? { handle: kept }
@@ -197,10 +202,16 @@ async function oversee(
     }),
   );
   // All are waited for, so that nothing of ours is under way when we return.
+  const unreachable = new AbortController();
+  const waiting = runner.wait(handle, signal).then((outcome) => {
+    if (outcome.kind === 'lost' && outcome.unreachable) unreachable.abort();
+    return outcome;
+  });
+  const reading = AbortSignal.any([signal, unreachable.signal]);
   const [begun, ended, stored] = await Promise.allSettled([
     running,
-    runner.wait(handle, signal),
-    orStop(storeLog(deps, attempt, { handle, secrets, running }, signal)),
+    waiting,
+    orStop(storeLog(deps, attempt, { handle, secrets, running }, reading)),
   ]);
   over.abort();
   await sampling;

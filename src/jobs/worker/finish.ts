@@ -154,13 +154,18 @@ async function recordEnd(
   return null;
 }
 
+/** A command that goes on without what the kernel has killed has not done its work (decisions, section 4). */
+function hasSucceeded({ exitCode, outOfMemory }: Extract<Outcome, { kind: 'exited' }>): boolean {
+  return exitCode === 0 && !outOfMemory;
+}
+
 /** `moved`: whether the job was still the attempt's. */
 function endOf(outcome: Outcome, moved: boolean): AttemptOutcome {
   if (outcome.kind === 'lost') return 'lost';
   if (!moved) return 'cancelled';
   if (outcome.kind === 'unstartable') return 'unstartable';
   if (outcome.timedOut) return 'timed_out';
-  return outcome.exitCode === 0 ? 'succeeded' : 'failed';
+  return hasSucceeded(outcome) ? 'succeeded' : 'failed';
 }
 
 /** Ends an attempt that cannot be gone on with, and its process if it has one. */
@@ -186,20 +191,23 @@ function nextMove(
       set: { exitCode: NOT_ITS_OWN },
     };
   const { exitCode, timedOut, startedAt, endedAt } = outcome;
+  const succeeded = hasSucceeded(outcome);
   const ran = { from: startedAt, seconds: secondsBetween(startedAt, endedAt) };
   const set = { exitCode, ...stored };
   if (timedOut) return { to: 'timed_out', phase: PHASES.timed_out, ran, set };
   // Not tried again: the command has done its work, and would do it twice.
-  if (exitCode === 0 && notKept !== undefined)
+  if (succeeded && notKept !== undefined)
     return {
       to: 'failed',
       phase: `failed: ${notKept}`.slice(0, MAX_PROGRESS),
       ran,
       set: { ...set, exitCode: NOT_ITS_OWN },
     };
-  if (exitCode === 0) return { to: 'succeeded', phase: PHASES.succeeded, ran, set };
-  if (job.retryCount >= job.retries)
-    return { to: 'failed', phase: `failed with exit code ${exitCode}`, ran, set };
+  if (succeeded) return { to: 'succeeded', phase: PHASES.succeeded, ran, set };
+  if (job.retryCount >= job.retries) {
+    const how = outcome.outOfMemory ? ': out of memory' : '';
+    return { to: 'failed', phase: `failed with exit code ${exitCode}${how}`, ran, set };
+  }
   const pause = Math.min(MAX_PAUSE_S, 2 ** job.retryCount);
   const retryCount = job.retryCount + 1;
   return {
@@ -273,5 +281,26 @@ export function loseAttempt(
       data: { endedAt: new Date(), outcome: 'lost' },
     });
     return count > 0;
+  });
+}
+
+/**
+ * Gives back a job that has not begun, because what it was to run on does not answer. That is no loss: such a machine is
+ * offered no jobs, so it cannot take the same one again and again. @returns whether it had not begun
+ */
+export function returnToQueue(
+  { db }: Pick<Deps, 'db'>,
+  { attemptId, jobId }: { attemptId: string; jobId: string },
+): Promise<boolean> {
+  return db.$transaction(async (tx) => {
+    const moved = await moveJob(tx, jobId, (job) =>
+      job.attemptId === attemptId && job.status === 'queued'
+        ? { to: 'queued', phase: 'waiting for capacity: its machine does not answer' }
+        : null,
+    );
+    if (!moved) return false;
+    const ended = { endedAt: new Date(), outcome: 'lost' } as const;
+    await tx.jobAttempt.updateMany({ where: { id: attemptId, endedAt: null }, data: ended });
+    return true;
   });
 }

@@ -6,7 +6,8 @@
  *
  * No attempt holds a slot for ever. While the database is away or the machine is short of something, its steps
  * are repeated. What fails for any other reason fails the job after about a minute. And removing what the runner
- * made takes ten seconds of the slot's time at most; where it fails or takes longer it goes on without the slot.
+ * made takes ten seconds of the slot's time at most; where it fails or takes longer it goes on without the slot. A job
+ * that has not begun on a machine that does not answer is queued again after a minute.
  */
 
 import { setTimeout as delay } from 'node:timers/promises';
@@ -17,7 +18,7 @@ import { admit, type Holding, openPools, type Reservations } from './admission.t
 import { giveUp, lookAfter } from './attempt.ts';
 import type { Deps } from './attempt-row.ts';
 import { type Claim, claimJobs, type Waiting } from './claim.ts';
-import { loseAttempt } from './finish.ts';
+import { loseAttempt, returnToQueue } from './finish.ts';
 import { type Locked, openLocked } from './locked.ts';
 import { isPassing, PAUSES, type Pauses, persist } from './persist.ts';
 import { findLost, heartbeat, nextDue } from './queue.ts';
@@ -30,6 +31,8 @@ const MAX_FAILURES = 8;
 const MAX_PASSING_FAILURES = 36;
 /** A try that went on for so long had worked, and what failed before it no longer counts. */
 const WORKED_MS = 60_000;
+/** A machine that does not answer for longer is not waited for by what has not begun there; an engine that is upgraded is back. */
+const AWAY_MS = 60_000;
 /** Removing takes a slot's time up to this, so that it keeps up with starting. */
 const REMOVAL_MS = 10_000;
 
@@ -54,7 +57,7 @@ const LONG_LOOK = { lines: 32, depth: 64 };
 /** Ends what nobody knows of, takes up what was left, and begins to claim. */
 export async function startWorker(
   deps: Deps,
-  { pauses = PAUSES }: { pauses?: Pauses } = {},
+  { pauses = PAUSES, awayMs = AWAY_MS }: { pauses?: Pauses; awayMs?: number } = {},
 ): Promise<Worker> {
   const { db, bus, runner, log, config, space, metrics } = deps;
   const { id } = deps.cluster.members;
@@ -117,7 +120,7 @@ export async function startWorker(
 
   function adopt({ attemptId, jobId, ...share }: Claim): void {
     known.add(attemptId);
-    const done = attend(attemptId, jobId)
+    const done = attend({ attemptId, jobId, machine: share.machine })
       .then((over) => (over ? leave(attemptId, share) : undefined))
       .finally(() => {
         active.delete(attemptId);
@@ -127,8 +130,10 @@ export async function startWorker(
   }
 
   /** @returns whether the attempt is over; not, when the server stops */
-  async function attend(attemptId: string, jobId: string): Promise<boolean> {
+  async function attend(attempt: Pick<Claim, 'attemptId' | 'jobId' | 'machine'>): Promise<boolean> {
+    const { attemptId, jobId, machine } = attempt;
     let failures = 0;
+    let awaySince = Number.POSITIVE_INFINITY;
     const over = await persist(
       `job ${jobId}`,
       async () => {
@@ -136,7 +141,15 @@ export async function startWorker(
         try {
           return await lookAfter(deps, { attemptId, jobId }, signal);
         } catch (error) {
-          if (signal.aborted || isDatabaseAway(error) || error instanceof RunnerAway) throw error;
+          if (signal.aborted || isDatabaseAway(error)) throw error;
+          const isThere = machinesNow().some((one) => one.id === machine);
+          const isAway = error instanceof RunnerAway && !isThere;
+          awaySince = isAway ? Math.min(awaySince, Date.now()) : Number.POSITIVE_INFINITY;
+          if (Date.now() - awaySince > awayMs && (await returnToQueue(deps, attempt))) {
+            metrics.attemptEnded('lost');
+            return true;
+          }
+          if (error instanceof RunnerAway) throw error;
           failures = Date.now() - begun > WORKED_MS ? 1 : failures + 1;
           if (failures < (isPassing(error) ? MAX_PASSING_FAILURES : MAX_FAILURES)) throw error;
           log.error({ err: error, job: jobId }, 'an attempt is given up');

@@ -40,11 +40,15 @@ const USUAL_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
  * The watchdog ends a container whose server is not there at its timeout. It belongs to the init, so that no command has
  * a child that it does not know, and it does nothing when the job kills its `sleep`.
  *
- * Where the container is recorded, this shell stays as the parent of the command and tells how that ended. It opens the
- * FIFOs for reading too, so that a command waits for a recorder that was killed, instead of getting SIGPIPE. Signals are for
- * the command, which gets them itself. What a shell prints about a child that was killed is no line of the job: the
- * parentheses keep it out of the command's output, which dash would give it.
+ * Where the container is recorded, this shell stays as the parent of the command and tells how that ended, and how many
+ * processes of the container the kernel has killed for want of memory: the engine takes one that was killed in another
+ * container of the same server for one of each. It opens the FIFOs for reading too, so that a command waits for a recorder
+ * that was killed, instead of getting SIGPIPE. Signals are for the command, which gets them itself. What a shell prints
+ * about a child that was killed is no line of the job: the parentheses keep it out of the command's output, which dash
+ * would give it.
  */
+/** Of the container's own control group, by the version of control groups: lines of a name and a number. */
+const OOM_KILLS = ['/sys/fs/cgroup/memory/memory.oom_control', '/sys/fs/cgroup/memory.events'];
 const FIND = `set -- "$PATH"
 PATH=${USUAL_PATH}:$PATH
 `;
@@ -71,8 +75,11 @@ exec 3<>${SEEN_AT}/out 4<>${SEEN_AT}/err >/dev/null 2>&1
 trap : TERM HUP INT QUIT USR1 USR2 ALRM
 echo begun 1<>${SEEN_AT}/end
 (exec /bin/sh -c "$LOAM_GATE_C" >&3 2>&4 3>&- 4>&-)
-code=$?
-echo "exit $code" 1<>${SEEN_AT}/end
+code=$? killed=
+for file in ${OOM_KILLS.join(' ')}; do
+  [ ! -r $file ] || while read -r key n; do [ "$key" != oom_kill ] || killed=" $n"; done <$file
+done
+echo "exit $code$killed" 1<>${SEEN_AT}/end
 exit $code`;
 
 export type GateOptions = {

@@ -1,6 +1,6 @@
 /** How a container stands with its engine, and how its attempt ended. */
-
-import { gigabytes } from '../process/disk.ts';
+import { text } from 'node:stream/consumers';
+import { tellOutOfMemory } from '../process/memory.ts';
 import type { Outcome } from '../runner.ts';
 import { type Engine, EngineError, isStatus } from './engine.ts';
 import type { AttemptRecord, Refused, Stop } from './place.ts';
@@ -15,12 +15,19 @@ export type ContainerState = {
   /** On the engine's machine, while it runs. */
   pid: number;
   exitCode: number;
-  /** A process of it was killed because it was out of memory; the container itself may have ended with 0. */
+  /**
+   * A process of it was killed because it was out of memory; the container itself may have ended with 0. With control
+   * groups of version 1 an engine says so of all containers of a server where these together had no memory left.
+   */
   outOfMemory: boolean;
+  /** How many processes were, where that was counted in the container. */
+  oomKills?: number | undefined;
   startedAt: number;
   endedAt: number;
   /** The exit code is surely that of the command. */
   known?: boolean;
+  /** It was to be recorded, and nobody was there to hear how it ended. */
+  unheard?: boolean | undefined;
 };
 
 /** Null: there is none. @throws RunnerAway */
@@ -80,15 +87,47 @@ export function endedByItself(exitCode: number, startedNow: boolean): boolean {
  *
  * Neither of the two sees the end before it is there, so the first who saw it is right. When it was said does not count.
  * @param exit without a code: the parent was killed itself, and said nothing
+ * @param seen the exit code that the running engine saw, where nobody listened (`seenExit`)
+ * @returns null: nobody knows how it ended
  */
 export function withRecorded(
   state: ContainerState,
-  { exitCode: said, goneAt = state.endedAt }: RecordedExit = {},
-): ContainerState {
+  { exitCode: said, oomKills, unheard, goneAt = state.endedAt }: RecordedExit = {},
+  seen?: number,
+): ContainerState | null {
   const isUnknown = UNKNOWN.includes(state.exitCode);
-  const exitCode = isUnknown ? (said ?? KILLED) : state.exitCode;
-  const known = exitCode === said && !BY_ENGINE.includes(exitCode);
-  return { ...state, exitCode, endedAt: Math.min(state.endedAt, goneAt), known };
+  if (isUnknown && unheard && seen === undefined) return null;
+  const exitCode = isUnknown ? (said ?? seen ?? KILLED) : state.exitCode;
+  const known = seen === exitCode || (exitCode === said && !BY_ENGINE.includes(exitCode));
+  const outOfMemory = oomKills === undefined ? state.outOfMemory : oomKills > 0;
+  const endedAt = Math.min(state.endedAt, goneAt);
+  return { ...state, exitCode, outOfMemory, oomKills, endedAt, known, unheard };
+}
+
+/** A minute more than the clocks of the engine and of its containers differ. */
+const EVENTS_BEFORE_S = 60;
+
+/**
+ * The exit code of a container that the engine has seen end since it was started itself; undefined: it has not, or has
+ * forgotten. It remembers 256 events, in memory alone. @throws RunnerAway
+ */
+export async function seenExit(
+  engine: Engine,
+  { id, startedAt }: ContainerState,
+): Promise<number | undefined> {
+  const events = await engine.stream((docker, abortSignal) =>
+    docker.getEvents({
+      since: Math.floor(startedAt / 1000) - EVENTS_BEFORE_S,
+      until: (Date.now() / 1000).toFixed(3),
+      filters: { container: [id], event: ['die'] },
+      abortSignal,
+    } as object),
+  );
+  const codes = (await text(events))
+    .split('\n')
+    .filter((line) => line !== '')
+    .map((line) => Number(JSON.parse(line).Actor.Attributes.exitCode));
+  return codes.at(-1);
 }
 
 /**
@@ -109,6 +148,9 @@ export async function restartedSince(
   }
 }
 
+const UNHEARD =
+  'What the job printed last may be missing: the process that kept its log had ended before it.';
+
 export type Ended = {
   record: AttemptRecord;
   state: ContainerState;
@@ -126,7 +168,9 @@ export function outcomeOf({ record, state, openedAt, stop, refused }: Ended): Ou
   const startedAt = openedAt ?? state.startedAt;
   const endedAt = Math.max(startedAt, record.remote ? onOurClock(startedAt, state) : state.endedAt);
   const timedOut = stop?.why === 'timeout' || (!stop && overran(record, state, openedAt));
-  const note = stop?.note ?? (state.outOfMemory ? outOfMemory(record.memoryBytes) : undefined);
+  const outOfMemory = state.outOfMemory || undefined;
+  const killed = outOfMemory && tellOutOfMemory(state.oomKills ?? 1, record.memoryBytes);
+  const note = stop?.note ?? killed ?? (state.unheard ? UNHEARD : undefined);
   return {
     kind: 'exited',
     // What was ended for what it keeps has failed, even if it ended by itself at the same moment.
@@ -135,6 +179,7 @@ export function outcomeOf({ record, state, openedAt, stop, refused }: Ended): Ou
     startedAt: new Date(startedAt),
     endedAt: new Date(endedAt),
     ...(note !== undefined && { note }),
+    ...(outOfMemory && { outOfMemory }),
   };
 }
 
@@ -158,10 +203,6 @@ export function overran(
   if (openedAt === null) return false;
   const endedAt = remote ? onOurClock(openedAt, state) : state.endedAt;
   return endedAt - openedAt >= timeoutMs + OVERRUN_MS;
-}
-
-function outOfMemory(bytes: number): string {
-  return `The job ran out of memory: a process was killed. It may use ${gigabytes(bytes)}.`;
 }
 
 /** Why the engine refused to start a container, for the job's user; null when it is no affair of the job. */

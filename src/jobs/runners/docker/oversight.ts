@@ -15,10 +15,11 @@ import {
   outcomeOf,
   overran,
   restartedSince,
+  seenExit,
   stateOf,
   withRecorded,
 } from './outcome.ts';
-import { readRecord, type Stop, writeRecord } from './place.ts';
+import { type AttemptRecord, readRecord, type Stop, writeRecord } from './place.ts';
 import { processesOf, terminate } from './processes.ts';
 import type { Recordings } from './recordings.ts';
 
@@ -28,6 +29,8 @@ const LOOK_MS = 5_000;
 const KILLED_MS = 500;
 /** An engine that does not answer is asked again after this. */
 const AWAY_MS = 500;
+/** One that is upgraded is back by then. */
+const PATIENCE_MS = 60_000;
 
 export type Overseen = {
   attempt: string;
@@ -35,6 +38,8 @@ export type Overseen = {
   container: string;
   place: string;
   graceMs: number;
+  /** How long an engine is away before it is not waited for by those whose end it would only tell. */
+  patienceMs?: number | undefined;
   /** Whether its processes are of this machine; false until that is known. */
   isLocal(): boolean;
   recordings: Recordings;
@@ -50,21 +55,27 @@ export async function untilEnded(
   signal: AbortSignal,
 ): Promise<Outcome> {
   const { attempt, engine, container, place, graceMs, recordings } = overseen;
+  const { patienceMs = PATIENCE_MS } = overseen;
   const record = await readRecord(place, 'attempt');
   if (!record) return { kind: 'lost' };
   let wasAway = false;
+  let awaySince = Number.POSITIVE_INFINITY;
   for (;;) {
     signal.throwIfAborted();
     try {
       const state = await stateOf(engine, container);
+      awaySince = Number.POSITIVE_INFINITY;
       const refused = await readRecord(place, 'unstartable');
       const stop = await readRecord(place, 'stop');
       const opened = await opening(place);
       if (!state) return { kind: 'lost' };
       if (refused || state.status === 'ended') {
         const exit = opened?.recorded ? await recordings.settle(attempt, signal) : undefined;
-        const isRecorded = opened?.recorded && !recordings.isUnused(attempt);
-        const ended = isRecorded ? withRecorded(state, exit) : state;
+        const unheard = exit?.unheard ?? false;
+        const isRecorded = opened?.recorded && (unheard || !recordings.isUnused(attempt));
+        const seen = unheard ? await seenExit(engine, state) : undefined;
+        const ended = isRecorded ? withRecorded(state, exit, seen) : state;
+        if (!ended) return { kind: 'lost' };
         const openedAt = opened?.at ?? null;
         const overdue = overran(record, ended, openedAt);
         const mayBe = !refused && !stop && mayBeLost(ended) && !overdue;
@@ -86,18 +97,52 @@ export async function untilEnded(
     } catch (error) {
       if (!(error instanceof RunnerAway)) throw error;
       wasAway = true;
+      awaySince = Math.min(awaySince, Date.now());
+      if (Date.now() - awaySince > patienceMs && (await isOverWithout(overseen, record)))
+        return { kind: 'lost', unreachable: true };
       await delay(AWAY_MS, undefined, { signal });
     }
   }
 }
 
+/**
+ * Whether an attempt whose engine is away need not be waited for: nobody wants it any more, or its own watchdog has surely
+ * ended it. Else it may run on, and must not run twice. What is left of it is removed when the engine is back.
+ */
+async function isOverWithout(
+  { place, graceMs, patienceMs = PATIENCE_MS }: Overseen,
+  { timeoutMs }: AttemptRecord,
+): Promise<boolean> {
+  const stop = await readRecord(place, 'stop');
+  const opened = await opening(place);
+  const isUnwanted = stop?.why === 'asked' && Date.now() > stop.at + graceMs;
+  // On another machine it waits for a grace before its own SIGTERM (`gate.ts`).
+  const last = (opened?.at ?? Number.POSITIVE_INFINITY) + timeoutMs + 2 * graceMs + patienceMs;
+  return isUnwanted || Date.now() > last;
+}
+
+/** The last to write down for each place: a timeout, a full disk and a cancel can come at once. */
+const noting = new Map<string, Promise<void>>();
+
 /** Tells it to end: written down, then sent. The first reason stands; a KILL is more than a TERM. */
 export async function end(overseen: Overseen, stop: Stop): Promise<void> {
-  const before = await readRecord(overseen.place, 'stop');
-  if (!before || (before.how === 'TERM' && stop.how === 'KILL'))
-    await writeRecord(overseen.place, 'stop', before ? { ...before, how: stop.how } : stop);
-  await noteTold(overseen.place);
+  const { place } = overseen;
+  const before = noting.get(place)?.catch(() => {});
+  const noted = (before ?? Promise.resolve()).then(() => note(place, stop));
+  noting.set(place, noted);
+  try {
+    await noted;
+  } finally {
+    if (noting.get(place) === noted) noting.delete(place);
+  }
+  await noteTold(place);
   await send(overseen, stop.how);
+}
+
+async function note(place: string, stop: Stop): Promise<void> {
+  const before = await readRecord(place, 'stop');
+  if (!before || (before.how === 'TERM' && stop.how === 'KILL'))
+    await writeRecord(place, 'stop', before ? { ...before, how: stop.how } : stop);
 }
 
 async function send(

@@ -49,6 +49,10 @@ import type { AttemptRecord } from './place.ts';
 export type RecordedExit = {
   /** What was said last, by the parent of the command or by anything of the job; undefined: nothing. */
   exitCode?: number;
+  /** With it: how many processes the kernel killed for want of memory; undefined: that cannot be known in the container. */
+  oomKills?: number | undefined;
+  /** The container had ended before somebody listened: what was said, and what was in the FIFOs, is lost. */
+  unheard?: true;
   /** When the first process of the container was seen to be gone; undefined: it was not. */
   goneAt?: number;
 };
@@ -59,7 +63,7 @@ export const RECORD = 'record';
 /** What holds the FIFOs open after the end of the container is not waited for longer than this. */
 const DRAIN_MS = 2_000;
 /** What is longer is nothing that the parent of a command says. */
-const MAX_SAID = 16;
+const MAX_SAID = 32;
 /** How long it is not listened after each piece, of 64 KiB at most: a job may write there without end. */
 const DEAF_MS = 100;
 const MAX_CODE = 255;
@@ -103,16 +107,18 @@ async function record(place: string): Promise<void> {
     };
     let hasBegun = existsSync(at('begun'));
     let exit = (await readWhole<RecordedExit>(at('exit'))) ?? {};
+    const init = await readClaim(at('init'));
+    if (init && !isAlive(init) && exit.exitCode === undefined) exit = { unheard: true };
     const said = listen(end, (line) => {
-      const code = Number(/^exit (\d{1,3})$/.exec(line)?.[1] ?? Number.NaN);
+      const [, code, killed] = (/^exit (\d{1,3})(?: (\d+))?$/.exec(line) ?? []).map(numberOf);
       if (line === 'begun' && !hasBegun) {
         hasBegun = true;
         writeWhole(at('begun'), {});
         letGo();
-      } else if (code <= MAX_CODE) {
+      } else if (code !== undefined && code <= MAX_CODE) {
         // For a recorder that comes after this one. What a job says is not written each time.
         const isFirst = exit.exitCode === undefined;
-        exit = { exitCode: code };
+        exit = { exitCode: code, oomKills: killed };
         if (isFirst) writeWhole(at('exit'), exit);
       }
     });
@@ -137,6 +143,10 @@ async function record(place: string): Promise<void> {
     process.exit((error as NodeJS.ErrnoException).code === 'ENOSPC' ? DISK_FULL : 1);
   }
   process.exit(0);
+}
+
+function numberOf(text: string | undefined): number | undefined {
+  return text === undefined ? undefined : Number(text);
 }
 
 /** Those that are there already may hold something. The job's user opens them. */

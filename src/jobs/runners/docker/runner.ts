@@ -26,13 +26,7 @@ import {
 } from '../runner.ts';
 import { artifactsOf } from './artifacts.ts';
 import { begin, removeContainer } from './begin.ts';
-import {
-  containerName,
-  containerOptions,
-  LABEL_ATTEMPT,
-  LABEL_READER,
-  LABEL_WORKER,
-} from './container.ts';
+import { containerName, containerOptions, LABEL_READER, LABEL_WORKER } from './container.ts';
 import { openCreation } from './create.ts';
 import { watchDiskOf } from './disk.ts';
 import { connect } from './engine.ts';
@@ -45,6 +39,7 @@ import { end, type Overseen, untilEnded } from './oversight.ts';
 import { giveTo, makePlace, readRecord, writeRecord } from './place.ts';
 import { type Presence, watchEngine } from './presence.ts';
 import { makeRecord, openRecordings } from './recordings.ts';
+import { findRemains } from './remains.ts';
 import { makeFoldersIn, sendCheckout } from './remote.ts';
 import { sampleOf } from './stats.ts';
 import { openTogether } from './together.ts';
@@ -67,6 +62,8 @@ export type DockerRunnerOptions = {
   root?: boolean;
   /** Between SIGTERM and SIGKILL. */
   graceMs?: number;
+  /** How long an engine may be away before those are not waited for any more whose end it would only tell. */
+  patienceMs?: number;
   /** For jobs, when this server is root. */
   uids?: UidRange;
   /** Free space on the disk below which the server stops writing, in bytes: who takes most is ended before. */
@@ -134,6 +131,7 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
     container: containerName(String(handle.attempt)),
     place: placeOf(handle),
     graceMs,
+    patienceMs: options.patienceMs,
     recordings,
     isLocal: () => presence.facts?.local ?? false,
   });
@@ -357,24 +355,11 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
     },
 
     async sweep(keep) {
-      const containers = await engine.call((docker, abortSignal) =>
-        docker.listContainers({
-          all: true,
-          filters: { label: [`${LABEL_WORKER}=${worker}`] },
-          abortSignal,
-        }),
-      );
-      const found = new Set([
-        ...(await readdir(dir)).filter((name) => !name.startsWith('.')),
-        ...containers.flatMap(({ Labels }) => Labels[LABEL_ATTEMPT] ?? []),
-      ]);
-      const readers = containers.filter(
-        ({ Labels: { [LABEL_READER]: by } }) => by !== undefined && by !== reader,
-      );
-      const unknown = [...found].filter((attempt) => !keep.has(attempt));
+      const { attempts, readers } = await findRemains(engine, { dir, worker, reader });
+      const unknown = [...attempts].filter((attempt) => !keep.has(attempt));
       const ends = await Promise.allSettled([
         ...unknown.map((attempt) => removeAll(attempt, join(dir, attempt))),
-        ...readers.map(({ Id }) => removeContainer(engine, Id)),
+        ...readers.map((id) => removeContainer(engine, id)),
       ]);
       const errors = ends.flatMap((e) => (e.status === 'rejected' ? [e.reason] : []));
       if (errors.length > 0)

@@ -29,6 +29,12 @@ export async function watchMemory(
   }
 }
 
+/** A line for the log. @param killed how many processes @param bytes what the job may use */
+export function tellOutOfMemory(killed: number, bytes: number): string {
+  const who = killed === 1 ? 'a process was' : `${killed} processes were`;
+  return `The job ran out of memory: ${who} killed. It may use ${gigabytes(bytes)}.`;
+}
+
 function sum(pids: readonly number[], of: (pid: number) => number): number {
   return pids.reduce((total, pid) => total + of(pid), 0);
 }

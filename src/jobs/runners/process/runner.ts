@@ -373,6 +373,7 @@ function outcomeOf(end: Exit | 'lost'): Outcome {
     exitCode: end.exitCode,
     timedOut: end.timedOut,
     ...(end.reason !== undefined && { note: end.reason }),
+    ...(end.outOfMemory && { outOfMemory: true }),
     startedAt: new Date(end.startedAt),
     endedAt: new Date(end.endedAt),
   };

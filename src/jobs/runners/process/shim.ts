@@ -28,12 +28,12 @@ import { createInterface } from 'node:readline';
 import { setTimeout as delay, setImmediate as turn } from 'node:timers/promises';
 import { type Cgroup, oomKills, removeGroup } from './cgroup.ts';
 import { claim, DISK_FULL, syncLog, writeWhole } from './claim.ts';
-import { type DiskLimits, type DiskUse, gigabytes, type Verdict, watchDisk } from './disk.ts';
+import { type DiskLimits, type DiskUse, type Verdict, watchDisk } from './disk.ts';
 import type { GroupPlan } from './group-plan.ts';
 import { firstProcessOf, type Joined, join as joinGroup, leave } from './joining.ts';
 import { type Command, environmentOf, launch } from './launch.ts';
 import { follow, type LogLimits, openLog } from './lines.ts';
-import { watchMemory } from './memory.ts';
+import { tellOutOfMemory, watchMemory } from './memory.ts';
 import { type Network, openNetwork } from './namespace.ts';
 import { giveWay } from './priority.ts';
 import { closeInherited } from './proc.ts';
@@ -70,6 +70,8 @@ export type Exit = {
   unstartable: boolean;
   /** A line for the log about how it ended. */
   reason?: string;
+  /** The kernel killed a process of it for want of memory; left out: it did not. */
+  outOfMemory?: true | undefined;
 };
 
 /** What holds stdout open after the work has ended is not waited for longer than this. */
@@ -318,13 +320,14 @@ async function lookAfter(
     clearTimeout(late);
     if (verdict?.full) await empty(spec.disk.dirs);
     const killed = spec.cgroup ? oomKills(spec.cgroup) : 0;
-    const memory = killed > 0 ? outOfMemory(killed, spec.memory.bytes) : undefined;
+    const memory = killed > 0 ? tellOutOfMemory(killed, spec.memory.bytes) : undefined;
     const unstartable = !ran && !stopped;
     // What was killed has failed, even if it ended by itself at the same moment; and a command that was ended before
     // it began has no exit code of its own.
     const code = killing || (stopped && !ran) ? KILLED : exitCode;
     const reason = verdict?.reason ?? memory;
-    await writeEnd(dir, { exitCode: code, timedOut, startedAt, endedAt, unstartable, reason });
+    const how = { reason, outOfMemory: killed > 0 || undefined };
+    await writeEnd(dir, { exitCode: code, timedOut, startedAt, endedAt, unstartable, ...how });
     const isOwn = spec.command.setup !== null || spec.command.uid !== null;
     const fit = ran && !stopped && isOwn && process.memoryUsage.rss() < MOST_MEMORY;
     if (!fit || !spec.cgroup) network?.close();
@@ -383,11 +386,6 @@ async function empty(dirs: readonly string[]): Promise<void> {
     await removeTree(dir).catch(() => {});
     tryTo(() => mkdirSync(dir));
   }
-}
-
-function outOfMemory(killed: number, bytes: number): string {
-  const who = killed === 1 ? 'a process was' : `${killed} processes were`;
-  return `The job ran out of memory: ${who} killed. It may use ${gigabytes(bytes)}.`;
 }
 
 function tryTo(step: () => void): void {
