@@ -11,16 +11,29 @@ export type EngineProxy = AsyncDisposable & {
   created: Record<string, never>[];
 };
 
-/** @param socket as `unix://…` */
-export async function engineProxy(socket: string): Promise<EngineProxy> {
+/**
+ * @param socket as `unix://…`
+ * @param hasGpus the engine gets no word of the GPUs that containers ask for: as if it had given them
+ */
+export async function engineProxy(
+  socket: string,
+  { hasGpus = false }: { hasGpus?: boolean } = {},
+): Promise<EngineProxy> {
   const created: Record<string, never>[] = [];
   const server = createServer(async (request, response) => {
     const { method, url = '', headers } = request;
     const isCreation = /\/containers\/create\?name=/.test(url);
-    const body = isCreation ? await text(request) : undefined;
+    let body = isCreation ? await text(request) : undefined;
     if (body) created.push(JSON.parse(body));
+    if (body && hasGpus) body = withoutGpus(body);
+    const length = body && { 'content-length': String(Buffer.byteLength(body)) };
     const forwarded = ask(
-      { socketPath: new URL(socket).pathname, method, path: url, headers },
+      {
+        socketPath: new URL(socket).pathname,
+        method,
+        path: url,
+        headers: { ...headers, ...length },
+      },
       (answer) => {
         response.writeHead(answer.statusCode ?? 502, answer.headers);
         response.flushHeaders();
@@ -44,4 +57,10 @@ export async function engineProxy(socket: string): Promise<EngineProxy> {
       await once(server, 'close');
     },
   };
+}
+
+function withoutGpus(body: string): string {
+  const { HostConfig, ...rest } = JSON.parse(body);
+  const { DeviceRequests: _, ...others } = HostConfig;
+  return JSON.stringify({ ...rest, HostConfig: others });
 }

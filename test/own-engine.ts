@@ -19,6 +19,8 @@ const run = promisify(execFile);
 
 export type OwnEngine = AsyncDisposable & {
   config: DockerConfig;
+  /** `unix://…`, as the engine's own machine has it. */
+  socket: string;
   docker(...args: string[]): Promise<string>;
   kill(signal: 'SIGKILL' | 'SIGTERM'): Promise<void>;
   start(): Promise<void>;
@@ -121,6 +123,7 @@ export async function startOwnEngine({
           configFolder: dir,
         }
       : { host, named: true, tlsVerify: false, configFolder: dir },
+    socket: host,
     docker,
     kill,
     start,

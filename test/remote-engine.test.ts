@@ -8,12 +8,15 @@ import { text } from 'node:stream/consumers';
 import { extract } from 'tar-stream';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { BUSYBOX, DOCKER, dockerRunner } from './docker.ts';
+import { engineProxy } from './engine-proxy.ts';
 import { remote, Workspace } from './git.ts';
 import { eventually, startApp } from './harness.ts';
 import { has, needs } from './needs.ts';
 import { type OwnEngine, startOwnEngine } from './own-engine.ts';
 import { attemptSpec, runnerContract, runToEnd } from './runner.contract.ts';
 import { cancel, job, lines, submit, until } from './submit.ts';
+
+const never = new AbortController().signal;
 
 let engine: OwnEngine;
 beforeAll(async () => {
@@ -145,6 +148,48 @@ test('a job that fills the disk of another machine is ended', async () => {
   expect(outcome).toMatchObject({
     exitCode: 137,
     note: expect.stringMatching(/keeps \d+ MB on disk/),
+  });
+});
+
+describe('how busy the GPUs of another machine are', () => {
+  /** As nvidia-smi 535 answers in a container with two of them, on a terminal. */
+  const ANSWER = 'printf "37\\r\\n90\\r\\n"';
+
+  /** One whose `nvidia-smi` does this, as NVIDIA's runtime puts one into containers. */
+  async function imageWith(answer: string): Promise<string> {
+    const name = 'loam-test/gpus';
+    const script = `printf '#!/bin/sh\\n%s\\n' '${answer}' > /bin/nvidia-smi && chmod 755 /bin/nvidia-smi`;
+    const container = await engine.docker('create', BUSYBOX, 'sh', '-c', script);
+    await engine.docker('start', '--attach', container);
+    await engine.docker('commit', container, name);
+    await engine.docker('rm', container);
+    return name;
+  }
+
+  test.for([
+    ['is asked in the container, where the job names another program of that name', ANSWER, 63.5],
+    ['is 0 where that program is no such one', 'yes 100', 0],
+  ] as const)('%s', async ([, answer, percent]) => {
+    const image = await imageWith(answer);
+    await using proxy = await engineProxy(engine.socket, { hasGpus: true });
+    const { certPath: _, ...plain } = engine.config;
+    const docker = { ...plain, host: proxy.host, tlsVerify: false };
+    await using made = await dockerRunner({
+      ...{ docker, engine: 'far', gpusElsewhere: { T4: 2 } },
+      ...{ network: { mode: 'none' } },
+    });
+    const { runner } = made;
+    const spec = attemptSpec('until [ -e go ]; do sleep 0.1; done', {
+      ...{ image, env: { PATH: '/work' } },
+    });
+    const wish = { ...spec, hardware: { ...spec.hardware, gpu: 'T4', gpuCount: 2 } };
+    const handle = await runner.prepare(wish, never);
+    await runner.start(handle);
+    expect(await runner.stats(handle)).toMatchObject({ gpuPercent: percent });
+    await runner.signal(handle, 'KILL');
+    await runner.wait(handle, never);
+    await runner.remove(handle);
+    expect(JSON.stringify(proxy.created.at(-1))).toContain('"DeviceRequests"');
   });
 });
 

@@ -18,7 +18,7 @@ export type GpuLedger = {
   take(attempt: string, wish: { gpu: string; gpuCount: number }): GpuInfo[];
   heldBy(attempt: string): GpuInfo[];
   release(attempt: string): void;
-  /** How busy its GPUs are, on average; 0 for none. */
+  /** How busy its GPUs are, on average; 0 for none. Of another machine this is not known here: 0. */
   percentOf(attempt: string): Promise<number>;
 };
 
@@ -52,7 +52,6 @@ export async function openGpuLedger(told?: Readonly<Record<string, number>>): Pr
     heldBy,
     release: (attempt) => void held.delete(attempt),
     async percentOf(attempt) {
-      // Nobody on the other machine is asked.
       if (told) return 0;
       const mine = heldBy(attempt).map(({ uuid }) => uuid);
       if (mine.length === 0) return 0;

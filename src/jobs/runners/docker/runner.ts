@@ -31,12 +31,13 @@ import { openCreation } from './create.ts';
 import { watchDiskOf } from './disk.ts';
 import { connect } from './engine.ts';
 import { opening } from './gate.ts';
+import { openGpuUse } from './gpu-use.ts';
 import { type ImagesOptions, openImages } from './images.ts';
 import { followLog } from './logs.ts';
 import { type NetworkOptions, openNetwork } from './network.ts';
 import { stateOf } from './outcome.ts';
 import { end, type Overseen, untilEnded } from './oversight.ts';
-import { giveTo, makePlace, readRecord, writeRecord } from './place.ts';
+import { type AttemptRecord, giveTo, makePlace, readRecord, writeRecord } from './place.ts';
 import { type Presence, watchEngine } from './presence.ts';
 import { makeRecord, openRecordings } from './recordings.ts';
 import { findRemains } from './remains.ts';
@@ -106,6 +107,7 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
   });
   const here = options.gpus ?? (await openGpuLedger());
   const elsewhere = await openGpuLedger(options.gpusElsewhere ?? {});
+  const gpuUse = openGpuUse(engine);
   const gpusOf = (remote = false) => (remote ? elsewhere : here);
   for (const attempt of (await readdir(dir)).filter((name) => !name.startsWith('.'))) {
     const record = await readRecord(join(dir, attempt), 'attempt');
@@ -147,6 +149,11 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
     return [{ id: remote ? engine.id : LOCAL, cpus, memoryBytes, gpus }];
   }
 
+  async function gpuPercentOf(attempt: string, { remote, gpus }: AttemptRecord): Promise<number> {
+    if (!remote) return here.percentOf(attempt);
+    return gpus.length > 0 ? gpuUse.percentOf(containerName(attempt)) : 0;
+  }
+
   async function remove(handle: Handle): Promise<void> {
     const attempt = String(handle.attempt);
     const place = placeOf(handle);
@@ -160,6 +167,7 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
     await accounts?.release(place);
     here.release(attempt);
     elsewhere.release(attempt);
+    gpuUse.forget(containerName(attempt));
     cpuShares.forget(attempt);
     disks.delete(attempt);
     await removal.discard(place);
@@ -335,7 +343,7 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
       const startedAt = (await opening(placeOf(handle)))?.at ?? sample.at - 1_000;
       return {
         cpuPercent: cpuShares.percentOf(attempt, sample, startedAt, record.cpus),
-        gpuPercent: await gpusOf(record.remote).percentOf(attempt),
+        gpuPercent: await gpuPercentOf(attempt, record),
         memoryBytes: sample.memoryBytes,
         diskBytes: disks.get(attempt) ?? 0,
       } satisfies Usage;
