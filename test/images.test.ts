@@ -389,4 +389,16 @@ describe('pulls', () => {
       );
     expect(open.registry.requests).toEqual([]);
   });
+
+  test('jobs that name no image run in the one that the operator chose, wherever its registry is', async (ctx) => {
+    const { registry, add } = await setUp(ctx);
+    const { name } = await add('team/app');
+    const chosen = openImages(engine, {
+      ...{ allowed: null, fallback: name, configFolder: await configFolder() },
+      log: createLog('silent'),
+    });
+    await expect(chosen.ensure(name, () => {}, never)).rejects.toThrow(/not on the internet/);
+    expect(registry.requests).toEqual([]);
+    expect(await chosen.ensure(null, () => {}, never)).toMatchObject({ user: '' });
+  });
 });

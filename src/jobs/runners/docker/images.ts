@@ -131,7 +131,8 @@ export function openImages(engine: Engine, options: ImagesOptions): Images {
         throw new Unstartable(`The image "${name}" is not one that this server runs (LOAM_IMAGES)`);
       const present = await find(reference);
       if (present) return present;
-      await refusePrivate(reference, name);
+      // What no job has named, the operator has.
+      if (asked !== null) await refusePrivate(reference, name);
       await pull(reference).wait(
         signal,
         (percent) => report(percent === null ? `pulling ${name}` : `pulling ${name}: ${percent} %`),
