@@ -1,4 +1,5 @@
 import { readFileSync } from 'node:fs';
+import { homedir } from 'node:os';
 import { join } from 'node:path';
 import express from 'express';
 import { expect, test } from 'vitest';
@@ -73,6 +74,15 @@ test('several engines are named with what holds for each alone', () => {
       gpus: { 'H100-80GB': 8, T4: 1 },
     },
   ]);
+});
+
+test("certificates of an engine are where Docker's own programs look for them", () => {
+  const path = (env: Record<string, string>) => readConfig(env).docker.certPath;
+  const verify = { DOCKER_HOST: 'tcp://10.0.0.5:2376', DOCKER_TLS_VERIFY: '1' };
+  expect(path({ ...verify, DOCKER_CERT_PATH: '/etc/certs' })).toBe('/etc/certs');
+  expect(path({ ...verify, DOCKER_CONFIG: '/etc/docker' })).toBe('/etc/docker');
+  expect(path(verify)).toBe(join(homedir(), '.docker'));
+  expect(path({ DOCKER_HOST: 'tcp://10.0.0.5:2376' })).toBe(undefined);
 });
 
 test.each([

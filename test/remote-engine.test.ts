@@ -7,6 +7,8 @@ import { Readable } from 'node:stream';
 import { text } from 'node:stream/consumers';
 import { extract } from 'tar-stream';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import { readConfig } from '../src/config.ts';
+import { connect } from '../src/jobs/runners/docker/engine.ts';
 import { BUSYBOX, DOCKER, dockerRunner } from './docker.ts';
 import { engineProxy } from './engine-proxy.ts';
 import { remote, Workspace } from './git.ts';
@@ -41,6 +43,21 @@ test('whether an engine is of this machine is found out, and not read from its a
   expect(far.runner.machines).toMatchObject([{ id: 'far' }]);
   await using near = await dockerRunner({ docker: DOCKER, engine: 'near' });
   expect(near.runner.machines).toMatchObject([{ id: 'local' }]);
+});
+
+test("Docker's own variables lead to an engine that is reached by TLS, and only with its certificates", async () => {
+  const { host, certPath = '' } = engine.config;
+  const ask = (env: Record<string, string>) =>
+    connect(readConfig({ DOCKER_HOST: host, ...env }).docker).call((docker) => docker.ping());
+  const verify = { DOCKER_TLS_VERIFY: '1' };
+  expect(String(await ask({ ...verify, DOCKER_CERT_PATH: certPath }))).toBe('OK');
+  // Where Docker's own programs look without the variable.
+  expect(String(await ask({ ...verify, DOCKER_CONFIG: certPath }))).toBe('OK');
+  await expect(ask({ DOCKER_CERT_PATH: certPath })).rejects.toThrow(/HTTPS server/);
+  const none = { ...verify, DOCKER_CONFIG: '/nonexistent' };
+  await expect(async () => ask(none)).rejects.toThrow(
+    /^The certificates for tcp:.* cannot be read: .*nonexistent/,
+  );
 });
 
 test('a checkout is sent into the container, and artifacts come out of it', async () => {

@@ -23,7 +23,11 @@ export type DockerConfig = {
 export const DOCKER_VARIABLES = {
   DOCKER_HOST: ['', 'the engine; unset: unix:///var/run/docker.sock', engine],
   DOCKER_TLS_VERIFY: ['', 'any value: TLS, with the files of the next', z.string()],
-  DOCKER_CERT_PATH: ['', 'folder with ca.pem, cert.pem and key.pem', folder],
+  DOCKER_CERT_PATH: [
+    '',
+    'folder with ca.pem, cert.pem and key.pem; unset: with DOCKER_TLS_VERIFY that of DOCKER_CONFIG',
+    folder,
+  ],
   DOCKER_CONFIG: ['', 'folder of config.json, with logins of registries; unset: ~/.docker', folder],
 } as const;
 
@@ -82,12 +86,15 @@ type Values = {
 
 export function dockerOf(values: Values): DockerConfig {
   const host = values.DOCKER_HOST;
+  const tlsVerify = Boolean(values.DOCKER_TLS_VERIFY);
+  const configFolder = values.DOCKER_CONFIG ?? join(homedir(), '.docker');
   return {
     host: host ?? SOCKET,
     named: host !== undefined,
-    tlsVerify: Boolean(values.DOCKER_TLS_VERIFY),
-    certPath: values.DOCKER_CERT_PATH,
-    configFolder: values.DOCKER_CONFIG ?? join(homedir(), '.docker'),
+    tlsVerify,
+    // As Docker's own programs do.
+    certPath: values.DOCKER_CERT_PATH ?? (tlsVerify ? configFolder : undefined),
+    configFolder,
   };
 }
 

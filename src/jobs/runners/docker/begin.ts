@@ -59,9 +59,7 @@ export async function begin({
     }
     await hold();
     try {
-      await engine.call((docker, abortSignal) =>
-        docker.getContainer(container).start({ abortSignal } as object),
-      );
+      await engine.call((docker) => docker.getContainer(container).start());
     } catch (error) {
       const reason = whyNotStarted(error);
       if (reason !== null) {
@@ -111,8 +109,8 @@ async function discard(engine: Engine, container: string, id: string): Promise<v
 export async function removeContainer(engine: Engine, container: string): Promise<void> {
   for (const deadline = Date.now() + REMOVED_MS; ; await delay(50)) {
     try {
-      await engine.call((docker, abortSignal) =>
-        docker.getContainer(container).remove({ force: true, v: true, abortSignal } as object),
+      await engine.call((docker) =>
+        docker.getContainer(container).remove({ force: true, v: true }),
       );
     } catch (error) {
       if (isStatus(error, 404)) return;

@@ -15,7 +15,7 @@ export function openCreation(engine: Engine, facts: () => Promise<EngineFacts>) 
   let isLimiting = true;
 
   async function create(options: Docker.ContainerCreateOptions): Promise<void> {
-    await engine.call((docker, abortSignal) => docker.createContainer({ ...options, abortSignal }));
+    await engine.call((docker) => docker.createContainer(options));
   }
 
   return async (

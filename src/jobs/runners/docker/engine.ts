@@ -8,10 +8,11 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Readable } from 'node:stream';
-import Docker from 'dockerode';
+import type Docker from 'dockerode';
 import { ConfigError } from '../../../config.ts';
 import type { DockerConfig } from '../../../variables/docker.ts';
 import { RunnerAway } from '../runner.ts';
+import { type Address, dockerOver, modemTo } from './modem.ts';
 
 /** An answer with a status that the caller did not expect. */
 export class EngineError extends Error {
@@ -31,8 +32,10 @@ export type Engine = {
   id: string;
   /** For people: its address. */
   host: string;
+  /** For requests without a limit of time. */
   docker: Docker;
   /**
+   * Every request of `docker` ends with `signal`, which is the limit's.
    * @throws RunnerAway when it does not answer
    * @throws EngineError with the status of its refusal
    */
@@ -51,28 +54,18 @@ export const DEFAULT_ENGINE = 'docker';
 
 /** Nothing is asked of it yet. */
 export function connect(config: DockerConfig, id = DEFAULT_ENGINE): Engine {
-  const { unix, tcp } = placeOf(config);
-  // What is undefined here would be read from the environment.
-  const docker = new Docker({
-    socketPath: unix,
-    host: tcp?.host as string,
-    port: tcp?.port,
-    protocol: tcp?.protocol,
-    ca: tcp?.ca,
-    cert: tcp?.cert,
-    key: tcp?.key,
-  });
+  const modem = modemTo(addressOf(config));
   return {
     id,
     host: config.host,
-    docker,
+    docker: dockerOver(modem),
     async call(request, ms = CALL_MS) {
       const limit = AbortSignal.timeout(ms);
-      // Not every request takes the signal.
+      // Of an answer that breaks off in the middle nothing is heard.
       const { promise: late, reject } = Promise.withResolvers<never>();
       limit.addEventListener('abort', () => reject(limit.reason), { once: true });
       try {
-        return await Promise.race([request(docker, limit), late]);
+        return await Promise.race([request(dockerOver(modem, limit), limit), late]);
       } catch (error) {
         throw limit.aborted ? tooLate(ms) : translated(error);
       }
@@ -81,7 +74,7 @@ export function connect(config: DockerConfig, id = DEFAULT_ENGINE): Engine {
       const late = new AbortController();
       const timer = setTimeout(() => late.abort(), CALL_MS);
       try {
-        return (await request(docker, late.signal)) as Readable;
+        return (await request(dockerOver(modem, late.signal), late.signal)) as Readable;
       } catch (error) {
         throw late.signal.aborted ? tooLate(CALL_MS) : translated(error);
       } finally {
@@ -95,18 +88,6 @@ function tooLate(ms: number): RunnerAway {
   return new RunnerAway(`the engine did not answer within ${ms / 1000} s`);
 }
 
-type Place = {
-  unix?: string;
-  tcp?: {
-    host: string;
-    port: string;
-    protocol: 'http' | 'https';
-    ca?: string;
-    cert?: string;
-    key?: string;
-  };
-};
-
 const TLS_PORT = '2376';
 
 /** Whether nobody on the way reads what is said, or speaks in its place. */
@@ -116,15 +97,15 @@ export function isEncrypted({ host, tlsVerify }: DockerConfig): boolean {
 }
 
 /** @throws ConfigError when its certificates cannot be read */
-function placeOf(config: DockerConfig): Place {
+function addressOf(config: DockerConfig): Address {
   const { host, certPath } = config;
   const url = new URL(host);
-  if (url.protocol === 'unix:') return { unix: url.pathname };
+  if (url.protocol === 'unix:') return { socketPath: url.pathname };
   const isHttps = isEncrypted(config);
   const tls = isHttps && certPath !== undefined ? certificates(host, certPath) : {};
   const protocol = isHttps ? 'https' : 'http';
   const port = url.port || (isHttps ? TLS_PORT : '2375');
-  return { tcp: { host: url.hostname.replace(/^\[(.*)\]$/, '$1'), port, protocol, ...tls } };
+  return { host: url.hostname.replace(/^\[(.*)\]$/, '$1'), port, protocol, ...tls };
 }
 
 function certificates(host: string, folder: string) {

@@ -71,8 +71,8 @@ async function sees(engine: Engine, folder: string): Promise<boolean> {
 async function canMount(engine: Engine, source: string): Promise<boolean> {
   const Mounts = [{ Type: 'bind' as const, Source: source, Target: '/probe', ReadOnly: true }];
   try {
-    const { id } = await engine.call((docker, abortSignal) =>
-      docker.createContainer({ Image: NO_IMAGE, HostConfig: { Mounts }, abortSignal }),
+    const { id } = await engine.call((docker) =>
+      docker.createContainer({ Image: NO_IMAGE, HostConfig: { Mounts } }),
     );
     await engine.call((docker) => docker.getContainer(id).remove({ force: true }));
     return true;

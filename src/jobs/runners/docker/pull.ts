@@ -91,12 +91,12 @@ async function pullOnce(
   const timer = setTimeout(() => silent.abort(), silenceMs);
   const abortSignal = AbortSignal.any([signal, silent.signal]);
   try {
-    const stream = await engine.stream((docker, late) =>
+    const stream = await engine.stream((docker) =>
       docker.createImage((auth ?? {}) as object, {
         fromImage: `${image.registry}/${image.repository}`,
         // With neither the engine pulls every tag that there is.
         tag: image.digest ?? image.tag,
-        abortSignal: AbortSignal.any([abortSignal, late]),
+        abortSignal,
       }),
     );
     for await (const event of eventsOf(stream)) {

@@ -81,10 +81,10 @@ async function send(
   abort: AbortSignal,
 ) {
   await engine.call(
-    (docker, limit) =>
+    (docker) =>
       docker.getContainer(container).putArchive(archive, {
         path: '/',
-        abortSignal: AbortSignal.any([limit, abort]),
+        abortSignal: abort,
       }),
     SEND_MS,
   );

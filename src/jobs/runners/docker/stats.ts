@@ -17,10 +17,10 @@ type Answer = {
 export async function sampleOf(engine: Engine, container: string): Promise<Sample | null> {
   let answer: Answer;
   try {
-    answer = (await engine.call((docker, abortSignal) =>
+    answer = (await engine.call((docker) =>
       docker
         .getContainer(container)
-        .stats({ stream: false, 'one-shot': true, abortSignal } as unknown as { stream: false }),
+        .stats({ stream: false, 'one-shot': true } as unknown as { stream: false }),
     )) as Answer;
   } catch (error) {
     if (isStatus(error, 404, 409)) return null;
