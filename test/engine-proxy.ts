@@ -9,6 +9,12 @@ export type EngineProxy = AsyncDisposable & {
   host: string;
   /** What containers of attempts were to be created with, in order. */
   created: Record<string, never>[];
+  /** Of answers about such paths only the headers pass, and then nothing, as of an engine that is frozen. */
+  held?: RegExp;
+  /** Answers that are held, whose asker waits. */
+  holding: number;
+  /** Breaks off all that is under way. */
+  breakOff(): void;
 };
 
 /**
@@ -37,6 +43,11 @@ export async function engineProxy(
       (answer) => {
         response.writeHead(answer.statusCode ?? 502, answer.headers);
         response.flushHeaders();
+        if (proxy.held?.test(url)) {
+          proxy.holding++;
+          response.on('close', () => proxy.holding--);
+          return;
+        }
         answer.pipe(response);
         answer.on('error', () => response.destroy());
       },
@@ -48,15 +59,18 @@ export async function engineProxy(
   });
   server.listen(0, '127.0.0.1');
   await once(server, 'listening');
-  return {
+  const proxy: EngineProxy = {
     host: `tcp://127.0.0.1:${(server.address() as AddressInfo).port}`,
     created,
+    holding: 0,
+    breakOff: () => server.closeAllConnections(),
     async [Symbol.asyncDispose]() {
       server.closeAllConnections();
       server.close();
       await once(server, 'close');
     },
   };
+  return proxy;
 }
 
 function withoutGpus(body: string): string {

@@ -4,13 +4,13 @@
  */
 import { basename, posix } from 'node:path';
 import { Readable } from 'node:stream';
-import { extract } from 'tar-stream';
 import { TAR_END, tarHeader, tarPadding } from '../../artifacts/tar.ts';
 import { locate, tarOf } from '../process/tar.ts';
 import { MOUNTS } from '../process/view.ts';
 import { MAX_OUTPUT_ENTRIES, tooManyEntries } from '../runner.ts';
 import { type Engine, isStatus } from './engine.ts';
 import type { Owner } from './place.ts';
+import { type Entry, entriesOf } from './streams.ts';
 
 type Source = {
   engine: Engine;
@@ -21,11 +21,14 @@ type Source = {
   remote: boolean;
 };
 
-/** Null: nothing is there. The stream fails with TooLarge beyond so many entries. */
+/**
+ * Null: nothing is there. The stream fails with TooLarge beyond so many entries, and with RunnerAway when the engine breaks
+ * off, or sends nothing for `silentMs`.
+ */
 export async function artifactsOf(
   { engine, container, place, owner, remote }: Source,
   path: string,
-  maxEntries = MAX_OUTPUT_ENTRIES,
+  { maxEntries = MAX_OUTPUT_ENTRIES, silentMs }: { maxEntries?: number; silentMs?: number } = {},
 ): Promise<Readable | null> {
   const at = posix.resolve(MOUNTS.work, path);
   if (!remote && isMounted(at)) {
@@ -33,14 +36,16 @@ export async function artifactsOf(
     return found === null ? null : tarOf(found, maxEntries);
   }
   try {
-    const archive = await engine.stream((docker, abortSignal) =>
-      docker.getContainer(container).getArchive({ path: at, abortSignal } as { path: string }),
+    const archive = await engine.stream((docker) =>
+      docker.getContainer(container).getArchive({ path: at }),
     );
     if (isLink(archive)) {
       archive.destroy();
       return null;
     }
-    return Readable.from(filtered(archive, at, owner, maxEntries), { objectMode: false });
+    return Readable.from(filtered(entriesOf(archive, silentMs), at, owner, maxEntries), {
+      objectMode: false,
+    });
   } catch (error) {
     if (isStatus(error, 404)) return null;
     throw error;
@@ -60,37 +65,30 @@ function isMounted(path: string): boolean {
 
 /** The engine names everything after the last part of `path`, and a single file too. */
 async function* filtered(
-  archive: Readable,
+  entries: AsyncIterable<Entry>,
   path: string,
   { uid }: Owner,
   maxEntries: number,
 ): AsyncGenerator<Buffer> {
-  const entries = extract();
-  archive.once('error', (error) => entries.destroy(error));
-  archive.pipe(entries);
   const root = basename(path);
   let left = maxEntries;
-  try {
-    for await (const entry of entries) {
-      const { name: full, type, size = 0, mode = 0, mtime, uid: owner } = entry.header;
-      const inside = full.replace(/\/+$/, '');
-      const isFile = type === 'file' && owner === uid;
-      const name = inside === root ? (isFile ? root : '') : inside.slice(root.length + 1);
-      if (left-- === 0) throw tooManyEntries(maxEntries);
-      if (name && isFile) {
-        yield tarHeader({ name: Buffer.from(name), size, mode: mode & 0o777, mtime });
-        for await (const chunk of entry) yield chunk as Buffer;
-        yield tarPadding(size);
-        continue;
-      }
-      if (name && type !== 'directory') {
-        const kind = type === 'symlink' || type === 'link' ? 'link' : 'other';
-        yield tarHeader({ name: Buffer.from(name), size: 0, mode: 0, type: kind });
-      }
-      entry.resume();
+  for await (const entry of entries) {
+    const { name: full, type, size = 0, mode = 0, mtime, uid: owner } = entry.header;
+    const inside = full.replace(/\/+$/, '');
+    const isFile = type === 'file' && owner === uid;
+    const name = inside === root ? (isFile ? root : '') : inside.slice(root.length + 1);
+    if (left-- === 0) throw tooManyEntries(maxEntries);
+    if (name && isFile) {
+      yield tarHeader({ name: Buffer.from(name), size, mode: mode & 0o777, mtime });
+      for await (const chunk of entry) yield chunk as Buffer;
+      yield tarPadding(size);
+      continue;
     }
-  } finally {
-    archive.destroy();
+    if (name && type !== 'directory') {
+      const kind = type === 'symlink' || type === 'link' ? 'link' : 'other';
+      yield tarHeader({ name: Buffer.from(name), size: 0, mode: 0, type: kind });
+    }
+    entry.resume();
   }
   yield TAR_END;
 }

@@ -18,6 +18,7 @@ import {
 } from '../runner.ts';
 import { type Engine, isStatus } from './engine.ts';
 import { BEGINNING, type FoldedLine, type Position, type Positions, readFrames } from './frames.ts';
+import { pieces } from './streams.ts';
 
 /** What a resume asks for beyond its cursor. */
 const OVERLAP_S = 60;
@@ -27,6 +28,8 @@ const AHEAD_BYTES = 256 * 1024;
 const PAUSE_MS = 500;
 /** Between two looks whether a container has ended whose log is full. */
 const LOOK_MS = 1_000;
+/** A container that has printed nothing for so long is asked whether it has ended. */
+const QUIET_MS = 30_000;
 
 type Caps = AttemptSpec['log'];
 
@@ -36,6 +39,8 @@ export type LogSource = {
   caps: Caps;
   /** Whether the container has ended; true when it is gone. @throws RunnerAway */
   hasEnded(): Promise<boolean>;
+  /** Without a line, until somebody looks why. */
+  quietMs?: number;
 };
 
 /** Ends after the last line of an ended container, or when `signal` aborts. */
@@ -63,7 +68,7 @@ export async function* followLog(
       const input = await openLog(source, state.positions, signal);
       if (input === null) return;
       try {
-        for await (const chunk of allThatCame(input)) {
+        for await (const chunk of allThatCame(input, source)) {
           const lines = frames.take(chunk);
           if (lines.length > 0) yield take(lines, frames.position());
           if (state.full) break;
@@ -88,11 +93,32 @@ export async function* followLog(
  * What has come while the consumer was busy, at once. A stream gives one piece at a time, and the engine sends each line
  * as a piece of its own: each line would be a batch, and so a transaction.
  */
-async function* allThatCame(input: Readable): AsyncGenerator<Buffer> {
-  for await (const first of input) {
+async function* allThatCame(input: Readable, source: LogSource): AsyncGenerator<Buffer> {
+  const { quietMs = QUIET_MS } = source;
+  for await (const first of pieces(input, quietMs, lookAfter(input, source))) {
     const more: Buffer | null = input.readableLength > 0 ? input.read(input.readableLength) : null;
     yield more ? Buffer.concat([first, more]) : first;
   }
+}
+
+/**
+ * A job may print nothing for hours, and so does an engine that was frozen or cut off while it was listened to. Of one that
+ * did not answer in between, or that has nothing more of an ended container and does not say so, the log is asked for anew.
+ */
+function lookAfter(input: Readable, { hasEnded }: LogSource): () => void {
+  let over = false;
+  let looking = false;
+  return async () => {
+    if (looking) return;
+    looking = true;
+    try {
+      if (over) throw new RunnerAway('the log of an ended container has no end');
+      over = await hasEnded();
+    } catch (error) {
+      input.destroy(error as Error);
+    }
+    looking = false;
+  };
 }
 
 /** Null: there is no such container. The stream fails with RunnerAway. */
@@ -113,10 +139,8 @@ async function openLog(
   };
   let stream: Readable;
   try {
-    stream = await engine.stream((docker, abortSignal) =>
-      docker
-        .getContainer(container)
-        .logs({ ...options, abortSignal } as unknown as typeof options & { since: number }),
+    stream = await engine.stream((docker) =>
+      docker.getContainer(container).logs(options as unknown as typeof options & { since: number }),
     );
   } catch (error) {
     if (isStatus(error, 404)) return null;

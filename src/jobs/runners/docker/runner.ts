@@ -198,6 +198,7 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
       const owner = await users.ownerOf(
         image,
         account ? { uid: account.uid, gid: account.uid } : null,
+        abort,
       );
       await writeRecord(place, 'attempt', {
         machine: spec.machine,
