@@ -102,6 +102,40 @@ test('an engine that has forgotten what it did makes no command run twice, and n
   expect(readdirSync(dir).filter((name) => !name.startsWith('.'))).toEqual([]);
 });
 
+test.for(['taken from it', 'given to it'] as const)(
+  'a container is made anew when its engine was killed as a network was %s',
+  { timeout: 90_000 },
+  async (done) => {
+    await using engine = await startOwnEngine({ liveRestore: true, sharesNetwork: true });
+    await using made = await dockerRunner({ docker: engine.config });
+    const { runner } = made;
+    expect(runner.warning).toBe(undefined);
+    const spec = attemptSpec('ip -o -4 addr show eth0; echo $PPID once');
+    const first = await runner.prepare(spec, never);
+    const container = `loam-${spec.id}`;
+    const network = (...args: string[]) => engine.docker('network', ...args, container);
+    await engine.docker('start', container);
+    // It has done this, and not noted it of the container.
+    if (done === 'given to it') await network('disconnect', 'none');
+    const before = await engine.remember(container);
+    if (done === 'taken from it') await network('disconnect', 'none');
+    else await network('connect', 'bridge');
+    await engine.kill('SIGKILL');
+    await before();
+    await engine.start();
+    await expect(runner.start(first)).rejects.toThrow(RunnerAway);
+    expect(await runner.attach(first)).toBe('unprepared');
+
+    const handle = await runner.prepare(spec, never);
+    await runner.start(handle);
+    expect(await runner.wait(handle, never)).toMatchObject({ kind: 'exited', exitCode: 0 });
+    expect(await allLines(runner, handle)).toEqual([
+      expect.stringMatching(/ inet 192\.0\.2\.\d+\/28 /),
+      expect.stringMatching(/^\d+ once$/),
+    ]);
+  },
+);
+
 test('a recorder that is killed is replaced by another, which goes on', async () => {
   await using made = await dockerRunner({ network: { mode: 'none' } });
   const { runner, dir } = made;

@@ -8,7 +8,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { RunnerAway } from '../runner.ts';
 import { type Engine, EngineError, isStatus } from './engine.ts';
 import { openGate, opening } from './gate.ts';
-import type { ContainerNetwork } from './network.ts';
+import { type ContainerNetwork, HalfConnected } from './network.ts';
 import { endedByItself, stateOf, whyNotStarted } from './outcome.ts';
 import type { Overseen } from './oversight.ts';
 import { readRecord, writeRecord } from './place.ts';
@@ -73,7 +73,13 @@ export async function begin({
     }
   }
   if (remote) return true;
-  await network.connect(container);
+  try {
+    await network.connect(container);
+  } catch (error) {
+    if (!(error instanceof HalfConnected && mayRemake())) throw error;
+    await discard(engine, container, made.id);
+    throw new RunnerAway(`it is made anew: ${error.message}`);
+  }
   const state = await stateOf(engine, container);
   if (!state) throw new RunnerAway('the container is gone');
   if (state.status === 'ended') {

@@ -18,7 +18,7 @@ import { ConfigError } from '../../../config.ts';
 import type { Logger } from '../../../log.ts';
 import type { NetworkMode } from '../process/network.ts';
 import { RunnerAway } from '../runner.ts';
-import { type Engine, isStatus } from './engine.ts';
+import { type Engine, EngineError, isStatus } from './engine.ts';
 import { closedRanges, firstOf, ownAddresses, resolvers } from './machine.ts';
 import { canHaveRules, setRules } from './rules.ts';
 
@@ -36,9 +36,17 @@ export type ContainerNetwork = {
   warning?: string;
   /** Parts of what a container is created with. */
   options(): Promise<Pick<Docker.HostConfig, 'NetworkMode' | 'Dns'>>;
-  /** Gives a started container its network. Called again, it goes on where it was left. */
+  /**
+   * Gives a started container its network. Called again, it goes on where it was left.
+   * @throws HalfConnected
+   */
   connect(container: string): Promise<void>;
 };
+
+/** An engine that was killed in the middle knows something else of a container's network than there is: nothing mends it. */
+export class HalfConnected extends Error {
+  override name = 'HalfConnected';
+}
 
 /** What each engine makes for itself, unless it was told not to. */
 const BRIDGE = 'bridge';
@@ -46,6 +54,8 @@ const BRIDGE = 'bridge';
 const NETWORK = 'loam';
 /** Programs that run a container with the network of this kernel. Others (runsc, Kata) carry packets past its rules. */
 const KERNELS = /^(?:runc|crun|youki|nvidia|io\.containerd\.runc\.v\d+)$/;
+/** Of a connection that is there, or is not there, already; also for want of the step before. */
+const REFUSALS = /already (?:exists|connected)|not connected|private \(none\) mode/i;
 const BUILT_IN = /^(?:bridge|default|host|none|container:.*)$/;
 
 /** Whether the engine is on this machine. @throws RunnerAway */
@@ -144,15 +154,25 @@ function internet(engine: Engine): ContainerNetwork {
     const asked = await resolvers();
     const network = await networkFor(engine, asked);
     await demandOther(SandboxKey);
+    const refused: string[] = [];
+    const attempted = async (what: 'connect' | 'disconnect', id: string) => {
+      const why = await change(engine, id, what, container);
+      if (why !== null) refused.push(why);
+    };
     const closed = [...new Set([...(await closedRanges()), network.subnet])];
     await Promise.all([
       setRules(SandboxKey, { closed, resolvers: asked }),
       // A container that keeps its `none` cannot be connected; without it, it has no network either.
-      Networks.none && change(engine, 'none', 'disconnect', container),
+      Networks.none && attempted('disconnect', 'none'),
     ]);
-    if (!Networks[BRIDGE] && !Networks[NETWORK])
-      await change(engine, network.id, 'connect', container);
+    if (!hasNetwork(Networks)) await attempted('connect', network.id);
+    if (refused.length === 0) return;
+    const { NetworkSettings } = await inspect(container);
+    if (!hasNetwork(NetworkSettings.Networks)) throw new HalfConnected(refused.join('; '));
   }
+
+  const inspect = (container: string) =>
+    engine.call((docker) => docker.getContainer(container).inspect());
 
   return {
     async options() {
@@ -162,31 +182,36 @@ function internet(engine: Engine): ContainerNetwork {
     },
 
     async connect(container) {
-      const inspect = () => engine.call((docker) => docker.getContainer(container).inspect());
-      const { State, NetworkSettings } = await inspect();
+      const { State, NetworkSettings } = await inspect(container);
       if (!State.Running) return;
       try {
         await give(container, NetworkSettings);
       } catch (error) {
         // Its namespace ends with it.
-        if ((await inspect()).State.Running) throw error;
+        if ((await inspect(container)).State.Running) throw error;
       }
     },
   };
 }
 
+/** Of ours, with an address in it. */
+function hasNetwork(networks: Docker.ContainerInspectInfo['NetworkSettings']['Networks']): boolean {
+  return !networks.none && [BRIDGE, NETWORK].some((name) => networks[name]?.IPAddress);
+}
+
+/** @returns null; or why not, when that may be because it was done by an earlier call whose answer was lost */
 async function change(
   engine: Engine,
   network: string,
   what: 'connect' | 'disconnect',
   container: string,
-): Promise<void> {
+): Promise<string | null> {
   try {
     await engine.call((docker) => docker.getNetwork(network)[what]({ Container: container }));
+    return null;
   } catch (error) {
-    // Done by an earlier call, whose answer was lost.
-    if (!isStatus(error, 403, 404) || !/already|not connected/i.test((error as Error).message))
-      throw error;
+    if (!(error instanceof EngineError) || !REFUSALS.test(error.message)) throw error;
+    return error.message;
   }
 }
 
