@@ -31,7 +31,7 @@ function worker(machines: Machine[], slots: number, elsewhere: Machine[] = []) {
   const servedAt = new Map<string, number>();
   return {
     running,
-    add(id: string, changes: Partial<Wish> = {}, namespaceId = 'ada') {
+    add(id: string, changes: Partial<Candidate> = {}, namespaceId = 'ada') {
       waiting.push({ id, namespaceId, ...wish(changes) });
     },
     end: (id: string) => running.delete(id),
@@ -117,15 +117,45 @@ test('a job is cut only where no machine has it whole', () => {
   expect(one.step()).toEqual(['fits']);
 });
 
-test('a job goes to a machine that suits it, or to none', () => {
-  const job = { id: 'j', namespaceId: 'ns', ...wish() };
-  const lines = [{ namespaceId: 'ns', held: 0, turn: 1, jobs: [job] }];
-  const machines = [machine('a', 64, 256), machine('b', 16, 64)];
-  const base = { machines, elsewhere: [], slots: 2, slotsFree: 2, held: [], reserved: [], lines };
-  const placed = (only: string) =>
-    admit({ ...base, suits: (_job, id) => id === only }).admitted.map(({ grant }) => grant.machine);
-  expect(placed('b')).toEqual(['b']);
-  expect(placed('c')).toEqual([]);
+test('a job with an image goes to a machine that runs images, and is failed only where no worker runs any', () => {
+  const processes = { ...machine('processes', 64, 256), withImage: false };
+  const containers = { ...machine('containers', 16, 64), withoutImage: false };
+  const away = { ...containers, away: true, cpus: 0, memoryBytes: 0 };
+  const plain = wish();
+  const withImage = { ...plain, image: 'debian:12' };
+  const placed = (asked: typeof plain, machines: Machine[], elsewhere: Machine[] = []) => {
+    const lines = [
+      { namespaceId: 'ns', held: 0, turn: 1, jobs: [{ id: 'j', namespaceId: 'ns', ...asked }] },
+    ];
+    const room = { machines, elsewhere, slots: 2, slotsFree: 2, held: [], reserved: [] };
+    const { admitted, reservations } = admit({ ...room, lines });
+    // What waits for another kind of machine reserves nothing here.
+    expect(reservations.size).toBe(0);
+    return admitted.map(({ grant }) => grant.machine);
+  };
+  expect(placed(withImage, [processes, containers])).toEqual(['containers']);
+  expect(placed(plain, [processes, containers])).toEqual(['processes']);
+  expect(placed(withImage, [processes], [containers])).toEqual([]);
+  expect(placed(withImage, [processes], [away])).toEqual([]);
+  expect(placed(plain, [processes], [containers])).toEqual(['processes']);
+  expect(placed(plain, [containers], [processes])).toEqual([]);
+  expect(placed(withImage, [processes])).toEqual(['processes']);
+  expect(placed(withImage, [processes], [processes])).toEqual(['processes']);
+});
+
+test('a big job is left only to a bigger machine that runs such jobs', () => {
+  const small = machine('small', 8, 32);
+  const large = machine('large', 64, 256);
+  const big = { cpu: 32, memoryGb: 128 };
+  const placed = (image: string | null, elsewhere: Machine) => {
+    const one = worker([small], 4, [elsewhere]);
+    one.add('big', { ...big, image });
+    return one.step();
+  };
+  expect(placed('debian:12', large)).toEqual([]);
+  expect(placed('debian:12', { ...large, withImage: false })).toEqual(['big']);
+  expect(placed(null, { ...large, withImage: false })).toEqual([]);
+  expect(placed(null, { ...large, withoutImage: false })).toEqual(['big']);
 });
 
 test('a job without a GPU goes to a machine without one while there is room', () => {

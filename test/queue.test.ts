@@ -3,13 +3,16 @@ import pg from 'pg';
 import { expect, test, vi } from 'vitest';
 import { newId } from '../src/ids.ts';
 import { openCheckouts } from '../src/jobs/checkouts.ts';
+import { machinesOffered, offersOf, runsImages } from '../src/jobs/offers.ts';
 import { LOCAL, type Machine, type Runner } from '../src/jobs/runners/runner.ts';
 import { commitMove } from '../src/jobs/state.ts';
+import { openOthers } from '../src/jobs/worker/others.ts';
 import { startWorker, type Worker } from '../src/jobs/worker/worker.ts';
 import { beforeMigration } from './before-migration.ts';
 import { type FakeRunner, fakeRunner } from './fakes/runner.ts';
 import { type Client, eventually, startApp } from './harness.ts';
 import { shareOf } from './shares.ts';
+import { cancel, job, until } from './submit.ts';
 
 const GIB = 2 ** 30;
 const SLOTS = 4;
@@ -342,6 +345,135 @@ test('a job that waits says what for, its place in line and about how long', asy
     /queue_lines|job_attempts|workers|order by id limit/.test(String(text)),
   );
   expect(statements.length).toBeLessThan(8);
+});
+
+const without: Machine = {
+  ...{ id: LOCAL, cpus: 64, memoryBytes: 512 * GIB, gpus: {} },
+  withImage: false,
+};
+const small: Machine = { id: LOCAL, cpus: 8, memoryBytes: 32 * GIB, gpus: {} };
+
+test('a job with an image waits for a worker that runs images, and fails at once where there is none', async () => {
+  await using made = await withWorkers();
+  const { pool, namespaces, services, start } = made;
+  const [processes, containers] = [
+    fakeRunner({ machines: [without] }),
+    fakeRunner({ machines: [small], images: true }),
+  ];
+  const put = (image: string | null = 'debian:12', more: object = {}) =>
+    insertJob(pool, { namespace_id: namespaces[0], command: 'exit 0', image, ...more });
+  const ends = (id: string, status: string, exitCode: number) =>
+    eventually(async () => {
+      const row = { status: true, exitCode: true } as const;
+      const found = await services.db.job.findUniqueOrThrow({ where: { id }, select: row });
+      expect(found).toEqual({ status, exitCode });
+    }, 25_000);
+  await using _processes = await start('processes', processes);
+  await ends(await put(), 'failed', 125);
+
+  // What has just come is known before anything is failed; and a big job is not left to who cannot run it.
+  const other = await start('containers', containers);
+  const ids = await Promise.all([1, 2, 3, 4, 5].map((i) => put('debian:12', { cpu: i * 8 })));
+  for (const id of ids) await ends(id, 'succeeded', 0);
+  expect(containers.started.map(({ env }) => env.JOB_ID).sort()).toEqual([...ids].sort());
+  await other[Symbol.asyncDispose]();
+
+  // As one that died, and may be back.
+  await put('debian:12');
+  await ends(await put(null, { cpu: 16 }), 'succeeded', 0);
+  expect(processes.started).toHaveLength(1);
+  await pool.query(
+    `update workers set heartbeat_at = now() - interval '2 minutes' where id = 'containers'`,
+  );
+  const left = await put();
+  await ends(await put(null, { cpu: 16 }), 'succeeded', 0);
+  await pool.query(`delete from workers where id = 'containers'`);
+  await ends(left, 'failed', 125);
+}, 60_000);
+
+test('a worker whose engine does not answer still counts as one that runs images', async () => {
+  const processes = fakeRunner({ machines: [without], graceMs: 20 });
+  const config = { jobSlots: 1 };
+  await using app = await startApp({ config, overrides: { runner: processes } });
+  const { pool, admin } = app;
+  const rows = await pool.query(`select id from namespaces where name = 'admin'`);
+  const put = (image: string | null, command: string) =>
+    insertJob(pool, { namespace_id: rows.rows[0].id, image, command });
+  const progress = async (name: string) => (await job(admin, 'admin', name)).progress;
+  const holder = await put(null, 'sleep 600');
+  await eventually(() => expect(processes.running()).toHaveLength(1));
+  const first = await put('debian:12', 'true');
+  await eventually(async () =>
+    expect(await progress(first)).toBe(
+      'waiting for a server that runs container images: no worker has a container engine',
+    ),
+  );
+  const docker = { ...fakeRunner({ machines: [] }), engineAway: true };
+  const offers = JSON.stringify(offersOf(docker));
+  await pool.query(`insert into workers (id, runner, machines) values ('other', 'docker', $1)`, [
+    offers,
+  ]);
+  await cancel(admin, 'admin', holder);
+  // It comes after the other, and has its turn when that has been left.
+  await until(admin, 'admin', await put(null, 'true'), 'SUCCEEDED');
+  await eventually(async () =>
+    expect(await progress(first)).toBe(
+      'waiting for a server that runs container images: no container engine answers',
+    ),
+  );
+  // It has nothing now, and no such machine is shown.
+  const { servers } = await admin.gql('{ servers { id worker { machines { name } } } }');
+  expect(servers.find(({ id }: { id: string }) => id === 'other').worker.machines).toEqual([]);
+  await pool.query(`update workers set machines = $1 where id = 'other'`, [
+    JSON.stringify([{ ...small, gpus: { T4: 1 } }]),
+  ]);
+  await eventually(async () =>
+    expect(await progress(first)).toMatch(/^waiting for 8 vCPUs and 32 GB: 1st in line/),
+  );
+});
+
+test('a worker of an earlier version runs images unless it has processes only', async () => {
+  await using made = await withWorkers();
+  const { pool, services } = made;
+  const old = JSON.stringify([small]);
+  const of = (id: string, runner: string, machines: string) =>
+    pool.query(`insert into workers (id, runner, machines) values ($1, $2, $3)`, [
+      id,
+      runner,
+      machines,
+    ]);
+  await of('one', 'process', old);
+  await of('idle', 'auto', '[]');
+  expect(runsImages(await machinesOffered(services))).toBe(false);
+  await of('two', 'auto', old);
+  expect(runsImages(await machinesOffered(services))).toBe(true);
+});
+
+test('a worker that was away takes nobody for gone until it has looked around for a minute', async () => {
+  await using made = await withWorkers();
+  const { pool, services } = made;
+  await pool.query(
+    `insert into workers (id, runner, machines, heartbeat_at)
+     values ('other', 'docker', $1, now() - interval '2 minutes')`,
+    [JSON.stringify([small])],
+  );
+  vi.useFakeTimers({ toFake: ['Date'] });
+  try {
+    const others = openOthers(services, 'own', 10_000);
+    for (const seconds of [0, 10, 20, 30, 40, 50]) {
+      await others.look();
+      expect(runsImages(others.machines), `after ${seconds} s`).toBe(true);
+      vi.advanceTimersByTime(10_000);
+    }
+    expect(await others.look()).toBe(true);
+    expect(others.machines).toEqual([]);
+    // As when the database was away, for all of them.
+    vi.advanceTimersByTime(70_000);
+    await others.look();
+    expect(others.machines).toMatchObject([{ away: true }]);
+  } finally {
+    vi.useRealTimers();
+  }
 });
 
 test('a database of a version without lines has them after its migration', async () => {

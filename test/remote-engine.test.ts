@@ -7,15 +7,17 @@ import { Readable } from 'node:stream';
 import { text } from 'node:stream/consumers';
 import { extract } from 'tar-stream';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import type { App } from '../src/app.ts';
 import { readConfig } from '../src/config.ts';
 import { connect } from '../src/jobs/runners/docker/engine.ts';
 import { BUSYBOX, DOCKER, dockerRunner } from './docker.ts';
 import { engineProxy } from './engine-proxy.ts';
 import { remote, Workspace } from './git.ts';
-import { eventually, startApp } from './harness.ts';
+import { type Client, eventually, startApp } from './harness.ts';
 import { has, needs } from './needs.ts';
 import { type OwnEngine, startOwnEngine } from './own-engine.ts';
 import { attemptSpec, runnerContract, runToEnd } from './runner.contract.ts';
+import { startServers } from './servers.ts';
 import { cancel, job, lines, submit, until } from './submit.ts';
 
 const never = new AbortController().signal;
@@ -265,4 +267,46 @@ test('a worker drives several engines: one that goes away keeps its own jobs and
     const { rows } = await app.pool.query('select machines from workers');
     expect(rows[0].machines.map(({ id }: { id: string }) => id).sort()).toEqual(['far', 'local']);
   }, 30_000);
+});
+
+test('a worker with processes only leaves jobs with an image to one with an engine, also while that is away', {
+  timeout: 90_000,
+}, async () => {
+  await using servers = await startServers(1, { config: { runner: 'process' } });
+  const engines = [{ ...engine.config, name: 'far' }];
+  await servers.work('containers', { config: { runner: 'auto', engines, jobSlots: 2 } });
+  const [app, admin] = [servers.apps[0] as App, servers.clients[0] as Client];
+  const { pool } = app.services;
+  const put = (name: string) =>
+    submit(admin, { namespace: 'admin', image: BUSYBOX, name, command: 'echo here' });
+  const names = ['a', 'b', 'c', 'd', 'e', 'f'];
+  for (const name of names) await put(name);
+  for (const name of names) await until(admin, 'admin', name, 'SUCCEEDED');
+
+  await engine.kill('SIGKILL');
+  const isAway = async (away: boolean) => {
+    const { rows } = await pool.query(`select machines from workers where runner = 'auto'`);
+    const offered = rows.flatMap(({ machines }) => machines.map(({ id }: { id: string }) => id));
+    expect(offered.sort()).toEqual(away ? ['away', 'local'] : ['far', 'local']);
+  };
+  await eventually(() => isAway(true), 30_000);
+  await put('waits');
+  // This one came later, so the first was left by both.
+  await admin.post('/auth/v1/repository/admin', { name: 'code', auto_init: true });
+  const plain = { namespace: 'admin', repo: 'admin/code', name: 'plain', command: 'true' };
+  await submit(admin, plain);
+  await until(admin, 'admin', 'plain', 'SUCCEEDED');
+  const { status, progress } = await job(admin, 'admin', 'waits');
+  expect([status, progress]).toEqual([
+    'QUEUED',
+    'waiting for a server that runs container images: no container engine answers',
+  ]);
+  await engine.start();
+  await eventually(async () => {
+    expect(await job(admin, 'admin', 'waits')).toMatchObject({ status: 'SUCCEEDED' });
+  }, 30_000);
+  const { rows } = await pool.query(
+    `select distinct a.runner from job_attempts a join jobs j on j.id = a.job_id where j.image is not null`,
+  );
+  expect(rows).toEqual([{ runner: 'docker:far' }]);
 });

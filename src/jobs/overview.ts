@@ -3,7 +3,7 @@ import { demandOperator, type Viewer } from '../auth/permissions.ts';
 import { SILENCE_S } from '../cluster/members.ts';
 import type { Services } from '../services.ts';
 import { GPUS, type Gpu, type Region } from './hardware.ts';
-import { machinesOffered, WORKER_SILENCE_S } from './offers.ts';
+import { machinesOffered, type Offer, WORKER_SILENCE_S } from './offers.ts';
 import type { Machine } from './runners/runner.ts';
 import { waitingJobs } from './waiting.ts';
 
@@ -36,7 +36,7 @@ type Row = {
   heartbeat_at: Date | null;
   alive: boolean | null;
   runner: string | null;
-  machines: Machine[] | null;
+  machines: Offer[] | null;
   worker_heartbeat_at: Date | null;
   worker_alive: boolean | null;
 };
@@ -103,7 +103,8 @@ function workerOf(row: Row, used: readonly Used[]): WorkerState | null {
     heartbeatAt: row.worker_heartbeat_at,
     alive: row.worker_alive ?? false,
     jobs: own.reduce((sum, { jobs }) => sum + jobs, 0),
-    machines: (row.machines ?? []).map((machine) => {
+    machines: (row.machines ?? []).flatMap((machine) => {
+      if (machine.away) return [];
       const there = own.find((one) => one.machine === machine.id);
       return {
         ...machine,

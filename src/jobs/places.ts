@@ -11,7 +11,15 @@
  */
 import type { Pool } from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';
-import { gpusInWords, hasGpus, machinesOffered, notOffered } from './offers.ts';
+import {
+  gpusInWords,
+  hasGpus,
+  machinesOffered,
+  NOT_OFFERED,
+  type Offer,
+  runs,
+  runsImages,
+} from './offers.ts';
 
 export const placeColumns = {
   id: true,
@@ -22,6 +30,7 @@ export const placeColumns = {
   progress: true,
   gpu: true,
   gpuCount: true,
+  image: true,
   cpu: true,
   memoryGb: true,
   region: true,
@@ -33,6 +42,8 @@ export type Place = {
   waitsFor: string;
   /** Whether a worker that is alive has it. */
   offered: boolean;
+  /** Why none has it, in words; null: one has. */
+  missing: string | null;
   /** From 1; null when it stands behind more than are looked at. */
   position: number | null;
   /** Null when nothing of the recent past tells. */
@@ -70,12 +81,11 @@ export function openPlaces({ pool }: { pool: Pool }): Places {
     const { gpu, region, namespaceId } = job;
     if (job.status !== 'queued' || job.attemptId !== null || job.availableAt > new Date())
       return null;
-    const waitsFor = wishInWords(job);
-    const there = await machines('');
-    const offered = there.some((machine) => hasGpus(machine, job));
+    const { waitsFor, missing } = wishOf(job, await machines(''));
+    const offered = missing === null;
     const [all, first] = await Promise.all([lines(gpu), ids(`${gpu} ${region} ${namespaceId}`)]);
     const position = positionOf(job, all, first);
-    const none = { waitsFor, offered, position, estimatedStart: null };
+    const none = { waitsFor, offered, missing, position, estimatedStart: null };
     if (!offered || position === null) return none;
     const { seconds, running } = await past(gpu);
     if (seconds === null || running === 0) return none;
@@ -129,12 +139,31 @@ function positionOf(
 }
 
 /** As `waiting for 8 vCPUs and 32 GB: 3rd in line, about 4 minutes`. */
-function inWords({ waitsFor, offered, position, estimatedStart }: Place): string {
+function inWords({ waitsFor, missing, position, estimatedStart }: Place): string {
   const what = `waiting for ${waitsFor}`;
-  if (!offered) return notOffered(what);
+  if (missing !== null) return `${what}: ${missing}`;
   if (position === null) return `${what}: behind more than ${IDS} others`;
   const place = `${what}: ${ordinal(position)} in line`;
   return estimatedStart ? `${place}, ${about(+estimatedStart - Date.now())}` : place;
+}
+
+/** What a job waits for, and why no worker that is alive has that; null: one has. */
+function wishOf(
+  job: JobRow,
+  offers: readonly Offer[],
+): { waitsFor: string; missing: string | null } {
+  const waitsFor = wishInWords(job);
+  const there = offers.filter((offer) => !offer.away && hasGpus(offer, job));
+  if (there.some((offer) => runs(offer, job))) return { waitsFor, missing: null };
+  const onImages = 'a server that runs container images';
+  if (job.image !== null && there.length > 0) {
+    if (!runsImages(offers))
+      return { waitsFor: onImages, missing: 'no worker has a container engine' };
+    if (job.gpu !== 'none') return { waitsFor: `${waitsFor} on ${onImages}`, missing: NOT_OFFERED };
+  }
+  if (job.gpu === 'none' && runsImages(offers))
+    return { waitsFor: onImages, missing: 'no container engine answers' };
+  return { waitsFor, missing: NOT_OFFERED };
 }
 
 function wishInWords(job: JobRow): string {

@@ -40,10 +40,17 @@ type Work = {
   stop?: NodeJS.Timeout;
 };
 
-type Options = { graceMs?: number; gpus?: Machine['gpus']; machines?: Machine[] };
+type Options = {
+  graceMs?: number;
+  gpus?: Machine['gpus'];
+  machines?: Machine[];
+  /** It runs jobs that name an image as it runs others. */
+  images?: boolean;
+};
 
 /** Without `machines` it has one, with room for every job that the tests have and with these `gpus`. */
-export function fakeRunner({ graceMs = GRACE_MS, gpus = {}, machines }: Options = {}): FakeRunner {
+export function fakeRunner(options: Options = {}): FakeRunner {
+  const { graceMs = GRACE_MS, gpus = {}, machines, images = false } = options;
   const works = new Map<string, Work>();
   const started: AttemptSpec[] = [];
   const find = (handle: Handle) => works.get(String(handle.attempt));
@@ -106,7 +113,7 @@ export function fakeRunner({ graceMs = GRACE_MS, gpus = {}, machines }: Options 
       [...works.values()].filter((w) => w.state === 'started' && !w.outcome).map((w) => w.spec),
 
     async prepare(spec, signal) {
-      if (spec.image) throw new Unstartable(`no image "${spec.image}"`);
+      if (spec.image && !images) throw new Unstartable(`no image "${spec.image}"`);
       if (spec.checkout) {
         const dir = await mkdtemp(join(tmpdir(), 'loam-fake-'));
         await spec.checkout(join(dir, 'work'), signal).finally(() => rm(dir, { recursive: true }));

@@ -2,12 +2,12 @@
  * Several runners as one: of several kinds on the same machine, and of several machines. `choose` says which one runs an
  * attempt, and its handle names it from then on.
  */
-import { type AttemptSpec, type Handle, type Machine, type Runner, RunnerAway } from './runner.ts';
+import { type Handle, type Machine, type Runner, RunnerAway } from './runner.ts';
 
 export type Kinds = Readonly<Record<string, Runner>>;
 
-/** Which runs a job on a machine; null: none does. */
-export type Choose = (job: Pick<AttemptSpec, 'image'>, machine: string) => string | null;
+/** Which runs a job on a machine, by whether it names an image; null: none does. */
+export type Choose = (hasImage: boolean, machine: string) => string | null;
 
 /** @param name stands in an attempt that was claimed and is not prepared */
 export function composed(name: string, kinds: Kinds, choose: Choose): Runner {
@@ -32,12 +32,18 @@ export function composed(name: string, kinds: Kinds, choose: Choose): Runner {
     name,
     kinds: [...new Set([name, ...Object.keys(kinds)])],
     get machines() {
-      return joined(runners.flatMap(({ machines }) => machines));
+      return joined(runners.flatMap(({ machines }) => machines)).map((machine) => ({
+        ...machine,
+        withImage: choose(true, machine.id) !== null,
+        withoutImage: choose(false, machine.id) !== null,
+      }));
+    },
+    get engineAway() {
+      return runners.some(({ engineAway }) => engineAway);
     },
     ...(warnings.length > 0 && { warning: warnings.join(' ') }),
-    suits: (job, machine) => choose(job, machine) !== null,
     async prepare(spec, signal) {
-      const runner = choose(spec, spec.machine);
+      const runner = choose(spec.image !== null, spec.machine);
       // The machine was there when the job was given to it.
       if (runner === null) throw new RunnerAway(`the machine ${spec.machine} does not answer`);
       return { ...(await of({ runner }).prepare(spec, signal)), runner };

@@ -68,8 +68,8 @@ export async function openRunner(options: Options): Promise<Runner & AsyncDispos
     config.runner === 'docker'
       ? containers
       : { process: cleanup.use(await openProcesses(options, gpus)), ...containers };
-  const runner = composed(config.runner, kinds, ({ image }, machine) => {
-    const inContainer = config.runner === 'docker' || image !== null || config.defaultImage;
+  const runner = composed(config.runner, kinds, (hasImage, machine) => {
+    const inContainer = config.runner === 'docker' || hasImage || config.defaultImage;
     if (inContainer) return onMachine(machine);
     return machine === LOCAL ? 'process' : null;
   });

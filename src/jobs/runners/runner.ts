@@ -18,6 +18,10 @@ export type Machine = {
   memoryBytes: number;
   /** Model → how many. */
   gpus: Readonly<Record<string, number>>;
+  /** Whether it runs jobs that name an image; unset: it does. */
+  withImage?: boolean;
+  /** Whether it runs jobs that name none; unset: it does. */
+  withoutImage?: boolean;
 };
 
 /** Of the attempts that it looks after. */
@@ -130,8 +134,8 @@ export type Runner = {
    * does. What a machine has stays the same while the runner lives.
    */
   readonly machines: readonly Machine[];
-  /** Whether a job with this image, or none, can run on a machine; unset: on all of them. */
-  suits?(job: { image: string | null }, machine: string): boolean;
+  /** Whether a container engine of it does not answer and is expected back: until then it runs more than `machines` says. */
+  readonly engineAway?: boolean;
   /** For the operator, at the start: that jobs run unconfined. */
   warning?: string;
   /**

@@ -5,7 +5,11 @@
  * cut to what the machine has, and counts as one part in as many as there are slots: so that many jobs share it. A
  * machine that has less than the contract's default job asks for (8 vCPUs, 32 GB) is small, and shares what it has
  * less of among all jobs: each counts as one part at most. Otherwise such a machine would run four large jobs at once
- * and only one of 2 vCPUs. A job is cut only where no machine of any worker has it whole. GPUs are never cut.
+ * and only one of 2 vCPUs. A job is cut only where no machine of any worker that runs such jobs has it whole. GPUs are
+ * never cut.
+ *
+ * A job that names an image is left to those who run images. Where no worker does, whoever is next takes it, and fails it
+ * with the reason.
  *
  * The first in turn that does not fit gets a reservation: what it needs counts as used for all others, who may
  * start only in what is left beside it, until it has started. It has had its turn, and so keeps it although others
@@ -13,7 +17,7 @@
  * reservation for each model, and one for those that wait for CPU or memory.
  */
 import { HARDWARE_DEFAULTS as DEFAULT } from '../hardware.ts';
-import { hasGpus } from '../offers.ts';
+import { hasGpus, type Offer, runs, runsImages } from '../offers.ts';
 import type { Machine } from '../runners/runner.ts';
 
 /** What a job asks for. */
@@ -25,7 +29,8 @@ export type Grant = { machine: string; cpus: number; memoryBytes: number; shared
 /** `leaving`: it is over, and it is not sure yet that nothing of it runs. */
 export type Holding = Wish & { machine: string; leaving?: boolean };
 
-export type Candidate = Wish & { id: string; namespaceId: string };
+/** `image`: unset: none. */
+export type Candidate = Wish & { id: string; namespaceId: string; image?: string | null };
 
 /** The first jobs of a namespace in a pool, the oldest first. */
 export type Line<C extends Candidate = Candidate> = {
@@ -42,8 +47,8 @@ export type Reservations = ReadonlyMap<string, string>;
 
 type Input<C extends Candidate> = {
   machines: readonly Machine[];
-  /** Those of other workers. */
-  elsewhere: readonly Machine[];
+  /** What other workers have, and what of this one is away. */
+  elsewhere: readonly Offer[];
   /** How many jobs this worker runs at once, on all its machines. */
   slots: number;
   slotsFree: number;
@@ -51,8 +56,6 @@ type Input<C extends Candidate> = {
   lines: readonly Line<C>[];
   /** Jobs with a reservation that still wait. */
   reserved: readonly C[];
-  /** Whether a job can run on a machine at all; unset: all on all. */
-  suits?(job: C, machine: string): boolean;
 };
 
 export type Admitted<C extends Candidate> = { job: C; grant: Grant };
@@ -216,7 +219,8 @@ export function openPools(
 export function admit<C extends Candidate>(
   input: Input<C>,
 ): { admitted: Admitted<C>[]; reservations: Reservations; passedOver: boolean } {
-  const { machines, elsewhere, slots, suits = () => true } = input;
+  const { machines, elsewhere, slots } = input;
+  const imagesRun = runsImages([...machines, ...elsewhere]);
   const rooms = [...roomsOf(machines, slots, input.held).values()];
   const admitted: Admitted<C>[] = [];
   const reservations = new Map<string, string>();
@@ -225,11 +229,13 @@ export function admit<C extends Candidate>(
   let passedOver = false;
 
   /** Where it may run: those that have it whole, if there are any, also of others. */
-  function placesFor(wish: C): Room[] {
-    const able = rooms.filter(({ machine }) => hasGpus(machine, wish) && suits(wish, machine.id));
+  function placesFor(job: C): Room[] {
+    const wish = imagesRun ? job : { ...job, image: null };
+    const able = rooms.filter(({ machine }) => hasGpus(machine, wish) && runs(machine, wish));
     const whole = able.filter(({ machine }) => isWhole(machine, wish));
     if (whole.length > 0) return whole;
-    return elsewhere.some((m) => hasGpus(m, wish) && isWhole(m, wish)) ? [] : able;
+    const isWholeOn = (m: Offer) => hasGpus(m, wish) && runs(m, wish) && isWhole(m, wish);
+    return elsewhere.some(isWholeOn) ? [] : able;
   }
 
   /** @returns whether it starts */

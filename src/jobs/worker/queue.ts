@@ -1,7 +1,6 @@
 /** What workers tell each other through the database: who is alive with which machines, and which attempts are lost. */
 import type { Services } from '../../services.ts';
-import { WORKER_SILENCE_S } from '../offers.ts';
-import type { Machine } from '../runners/runner.ts';
+import { type Offer, WORKER_SILENCE_S } from '../offers.ts';
 
 /** Milliseconds until the next job that waits for its time may start; null: none does. */
 export async function nextDue(
@@ -26,7 +25,7 @@ export async function nextDue(
  */
 export async function heartbeat(
   { db }: Pick<Services, 'db'>,
-  worker: { id: string; runner: string; kinds: readonly string[]; machines: readonly Machine[] },
+  worker: { id: string; runner: string; kinds: readonly string[]; machines: readonly Offer[] },
 ): Promise<void> {
   const { id, runner, kinds } = worker;
   const machines = [...worker.machines];

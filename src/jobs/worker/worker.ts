@@ -12,7 +12,7 @@
 
 import { setTimeout as delay } from 'node:timers/promises';
 import { isDatabaseAway } from '../../database/outage.ts';
-import { machinesOffered } from '../offers.ts';
+import { offersOf, runsImages } from '../offers.ts';
 import { kindsOf, type Machine, RunnerAway } from '../runners/runner.ts';
 import { admit, type Holding, openPools, type Reservations } from './admission.ts';
 import { giveUp, lookAfter } from './attempt.ts';
@@ -20,6 +20,7 @@ import type { Deps } from './attempt-row.ts';
 import { type Claim, claimJobs, type Waiting } from './claim.ts';
 import { loseAttempt, returnToQueue } from './finish.ts';
 import { type Locked, openLocked } from './locked.ts';
+import { openOthers } from './others.ts';
 import { isPassing, PAUSES, type Pauses, persist } from './persist.ts';
 import { findLost, heartbeat, nextDue } from './queue.ts';
 
@@ -70,9 +71,10 @@ export async function startWorker(
     runner: runner.name,
     kinds,
     get machines() {
-      return machinesNow();
+      return slots > 0 ? offersOf(runner) : [];
     },
   };
+  const others = openOthers(deps, id, HEARTBEAT_MS);
   const stopping = new AbortController();
   const { signal } = stopping;
   const repeating = { bus, log, signal, pauses };
@@ -83,7 +85,6 @@ export async function startWorker(
   let reservations: Reservations = new Map();
   /** Nothing waits for room on this worker's machines: more of it is of no use until somebody comes. */
   let isDrained = false;
-  let elsewhere: Machine[] = [];
   /** What a sweep spares; it looks while it goes. */
   const known = new Set<string>();
   if (runner.warning) log.warn(runner.warning);
@@ -92,7 +93,7 @@ export async function startWorker(
 
   const left = await openAttempts();
   await heartbeat(deps, self);
-  elsewhere = await machinesOffered(deps, id);
+  await others.look();
   for (const { attemptId } of left) known.add(attemptId);
   const sweeping = removal('what nobody knows of', () => runner.sweep(known));
   await sweeping.tried;
@@ -221,14 +222,17 @@ export async function startWorker(
 
   /** @returns whether it saw all that waits for this worker's machines, and has it */
   async function claimWithout(locked: Locked): Promise<boolean> {
+    let hasLooked = false;
     for (let long = reservations.size > 0; !signal.aborted; ) {
       const slotsFree = slots - active.size;
       const held = holdings();
       const machines = machinesNow();
+      const elsewhere = [...others.machines, ...self.machines.filter(({ away }) => away)];
       const pools = openPools({ machines, slots, held });
       if (slotsFree <= 0 || pools.size === 0) return false;
       const most = Math.min(slotsFree, SHORT_LOOK);
       let passedOver = false;
+      let mustLook = false;
       let admitted: readonly Waiting[] = [];
       const claims = await claimJobs(deps, {
         workerId: id,
@@ -239,13 +243,21 @@ export async function startWorker(
         without: locked,
         decide(lines, reserved) {
           const room = { machines, elsewhere, slots, slotsFree, held };
-          const suits = (job: Waiting, machine: string) => runner.suits?.(job, machine) ?? true;
-          const decision = admit<Waiting>({ ...room, lines, reserved, suits });
+          const decision = admit<Waiting>({ ...room, lines, reserved });
+          // It would fail them because nobody runs images, and somebody who does may just have come.
+          const hasImages = decision.admitted.some(({ job }) => job.image !== null);
+          mustLook = hasImages && !hasLooked && !runsImages([...machines, ...elsewhere]);
+          if (mustLook) return [];
           ({ reservations, passedOver } = decision);
           admitted = decision.admitted.map(({ job }) => job);
           return decision.admitted;
         },
       });
+      if (mustLook) {
+        await others.look();
+        hasLooked = true;
+        continue;
+      }
       for (const { region, waited, ...claim } of claims) {
         metrics.jobClaimed({ gpu: claim.gpu, region }, waited);
         adopt(claim);
@@ -264,8 +276,8 @@ export async function startWorker(
 
   /** An attempt that leaves and has its slot still counts as one that has not ended. */
   function holdings(): Holding[] {
-    const others = [...leaving].filter(([attemptId]) => !active.has(attemptId));
-    return [...active.values(), ...others.map(([, share]) => ({ ...share, leaving: true }))];
+    const over = [...leaving].filter(([attemptId]) => !active.has(attemptId));
+    return [...active.values(), ...over.map(([, share]) => ({ ...share, leaving: true }))];
   }
 
   let askedAt = Number.NEGATIVE_INFINITY;
@@ -322,7 +334,8 @@ export async function startWorker(
     // One that is back has room.
     if (there !== before) bus.notify('queue');
     before = there;
-    elsewhere = await machinesOffered(deps, id);
+    // What was left to one that is gone is looked at again.
+    if (await others.look()) bus.notify('queue');
   });
 
   // By itself, because it waits for jobs that others may have locked, and others take silence for death.

@@ -165,8 +165,7 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
     await removeContainer(engine, containerName(attempt));
     await recordings.end(attempt);
     await accounts?.release(place);
-    here.release(attempt);
-    elsewhere.release(attempt);
+    for (const gpus of [here, elsewhere]) gpus.release(attempt);
     gpuUse.forget(containerName(attempt));
     cpuShares.forget(attempt);
     disks.delete(attempt);
@@ -179,6 +178,9 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
     engine: presence,
     get machines() {
       return machines();
+    },
+    get engineAway() {
+      return presence.missing !== undefined;
     },
     ...(network.warning && { warning: network.warning }),
 

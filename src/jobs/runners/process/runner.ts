@@ -190,7 +190,7 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
 
   return {
     name: 'process',
-    machines: [{ id: LOCAL, ...thisMachine(), gpus: gpus.models }],
+    machines: [{ id: LOCAL, ...thisMachine(), gpus: gpus.models, withImage: false }],
     ...(confinement.warnings.length > 0 && { warning: confinement.warnings.join(' ') }),
 
     async prepare(spec, abort) {
