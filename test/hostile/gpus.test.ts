@@ -3,10 +3,14 @@ import { chmod, mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, onTestFinished, test } from 'vitest';
+import { type Config, readConfig } from '../../src/config.ts';
 import { openDockerRunner } from '../../src/jobs/runners/docker/runner.ts';
 import { openGpuLedger } from '../../src/jobs/runners/gpu-ledger.ts';
 import { gpuVariables, parseGpus } from '../../src/jobs/runners/gpus.ts';
+import { openRunner } from '../../src/jobs/runners/open.ts';
 import { openProcessRunner } from '../../src/jobs/runners/process/runner.ts';
+import type { Handle } from '../../src/jobs/runners/runner.ts';
+import { createLog } from '../../src/log.ts';
 import { BUSYBOX, DOCKER, dockerRunner } from '../docker.ts';
 import { engineProxy } from '../engine-proxy.ts';
 import { needs } from '../needs.ts';
@@ -168,4 +172,40 @@ test('a container asks the engine for the GPUs that it was given, which no other
   expect(gpus.heldBy(String(second.attempt))).toEqual([]);
   await processes.remove(first);
   expect(gpus.take('another', { gpu: 'A100-40GB', gpuCount: 2 })).toHaveLength(2);
+});
+
+test('what still runs as a process has its GPUs also when all new jobs are containers', async (ctx) => {
+  needs(ctx, 'docker');
+  await withListing();
+  await using data = await folder();
+  const config: Config = {
+    ...readConfig({ LOAM_DATA_DIR: data.path }),
+    docker: DOCKER,
+  };
+  const open = (runner: Config['runner'], defaultImage?: string) =>
+    openRunner({
+      config: { ...config, runner, defaultImage },
+      hidden: [],
+      log: createLog('silent'),
+    });
+  const wish = (gpuCount: number) => {
+    const spec = attemptSpec('sleep 600');
+    return { ...spec, hardware: { ...spec.hardware, gpu: 'A100-40GB', gpuCount } };
+  };
+  let process: Handle;
+  {
+    await using before = await open('auto');
+    process = await before.prepare(wish(1), never);
+    await before.start(process);
+  }
+  await using runner = await open('docker', BUSYBOX);
+  expect(await runner.attach(process)).toBe('started');
+  await expect(runner.prepare(wish(2), never)).rejects.toThrow('2 × A100-40GB are not free');
+  const container = await runner.prepare(wish(1), never);
+  expect([process.runner, container.runner]).toEqual(['process', 'docker']);
+  await runner.remove(process);
+  await runner.remove(container);
+  const both = await runner.prepare(wish(2), never);
+  await runner.remove(both);
+  await runner.sweep(new Set());
 });

@@ -32,11 +32,12 @@ export function composed(name: string, kinds: Kinds, choose: Choose): Runner {
     name,
     kinds: [...new Set([name, ...Object.keys(kinds)])],
     get machines() {
-      return joined(runners.flatMap(({ machines }) => machines)).map((machine) => ({
+      const offered = joined(runners.flatMap(({ machines }) => machines)).map((machine) => ({
         ...machine,
         withImage: choose(true, machine.id) !== null,
         withoutImage: choose(false, machine.id) !== null,
       }));
+      return offered.filter(({ withImage, withoutImage }) => withImage || withoutImage);
     },
     get engineAway() {
       return runners.some(({ engineAway }) => engineAway);

@@ -22,13 +22,14 @@ type Options = {
 
 /**
  * `auto` takes both kinds: containers for jobs that name an image (and for all, where there is a default image), processes
- * for the others.
+ * for the others. `docker` still looks after processes of an earlier start, until they have ended, and begins no other.
  * @throws ConfigError when what was asked for cannot be had
  */
 export async function openRunner(options: Options): Promise<Runner & AsyncDisposable> {
   const { config, log } = options;
   if (config.runner === 'process') return openProcesses(options);
   await using cleanup = new AsyncDisposableStack();
+  const hasProcesses = holdsAttempts(attemptsOf(config.dataDir));
   const gpus = await openGpuLedger();
   const engines = await Promise.allSettled(
     hasNoEngine(config) ? [] : enginesOf(config).map((engine) => openEngine(options, engine, gpus)),
@@ -46,7 +47,8 @@ export async function openRunner(options: Options): Promise<Runner & AsyncDispos
       throw new ConfigError(
         `LOAM_RUNNER: docker was asked for, and no engine answers: ${away.map(reasonOf).join('; ')}`,
       );
-    log.info('All jobs run in containers');
+    const others = hasProcesses ? ', but for those that an earlier start began as processes' : '';
+    log.info(`All jobs run in containers${others}`);
   } else if (answering.length === 0 && !isExpected(config)) {
     log.info(
       `Jobs run as processes, and those with an image are refused: no container engine answers at ${config.docker.host}`,
@@ -59,15 +61,15 @@ export async function openRunner(options: Options): Promise<Runner & AsyncDispos
     log.info(`Jobs with an image run in containers. The others run ${others}.`);
   }
   for (const engine of away)
-    log.warn(`An engine does not answer yet, and nothing is given to it: ${reasonOf(engine)}`);
+    log.warn(`An engine does not answer yet, and what needs it waits: ${reasonOf(engine)}`);
 
   const containers = Object.fromEntries(opened.map(({ kind, runner }) => [kind, runner]));
   const onMachine = (machine: string) =>
     opened.find(({ runner }) => runner.machines.some(({ id }) => id === machine))?.kind ?? null;
   const kinds =
-    config.runner === 'docker'
-      ? containers
-      : { process: cleanup.use(await openProcesses(options, gpus)), ...containers };
+    config.runner === 'auto' || hasProcesses
+      ? { process: cleanup.use(await openProcesses(options, gpus)), ...containers }
+      : containers;
   const runner = composed(config.runner, kinds, (hasImage, machine) => {
     const inContainer = config.runner === 'docker' || hasImage || config.defaultImage;
     if (inContainer) return onMachine(machine);
@@ -98,14 +100,19 @@ function describeEngine({ host, isEncrypted, runner }: Opened): string {
   return `${what}, on another machine, "${machine?.id}"${open}`;
 }
 
-/** Named by the operator, or used before: then it comes back. */
-function isExpected({ docker, engines, dataDir }: Config): boolean {
-  const folder = containersOf(dataDir);
+/** Named by the operator, or by what an image is for, or used before: then it comes back. */
+function isExpected({ docker, engines, defaultImage, dataDir }: Config): boolean {
   return (
     engines !== undefined ||
     docker.named ||
-    (existsSync(folder) && readdirSync(folder).some((name) => name[0] !== '.'))
+    defaultImage !== undefined ||
+    holdsAttempts(containersOf(dataDir))
   );
+}
+
+/** What a runner keeps for itself there begins with a dot. */
+function holdsAttempts(folder: string): boolean {
+  return existsSync(folder) && readdirSync(folder).some((name) => name[0] !== '.');
 }
 
 /** Nobody has named one, and where they usually listen there is nothing. */
@@ -158,14 +165,19 @@ async function openEngine(
 
 function openProcesses({ config, hidden, log }: Options, gpus?: GpuLedger) {
   return openProcessRunner({
-    dir: join(config.dataDir, 'attempts'),
+    dir: attemptsOf(config.dataDir),
     diskFloor: config.diskFloor,
     hidden,
-    network: config.jobNetwork,
+    // Of those that are to begin; it may be one that containers alone can have.
+    network: config.runner === 'docker' ? undefined : config.jobNetwork,
     uids: config.jobUids,
     gpus,
     log,
   });
+}
+
+function attemptsOf(dataDir: string): string {
+  return join(dataDir, 'attempts');
 }
 
 /** Where the folders of containers lie, unless their engine has a name. */
