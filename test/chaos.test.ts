@@ -1,6 +1,7 @@
 /**
- * `npm run chaos`: servers, workers, PostgreSQL and the container engine are killed at random while jobs of several kinds
- * run as processes and in containers. Prints what was lost, what happened twice, and what was left behind.
+ * `npm run chaos`: servers, workers, PostgreSQL, the container engine, and what records a container or runs a process, are
+ * killed at random while jobs of several kinds run as processes and in containers, with and without repositories, volumes
+ * and rules for their networks. Prints what was lost, what happened twice, and what was left behind.
  *
  * `LOAM_TEST_CHAOS=200 LOAM_TEST_SEED=7 npx vitest run test/chaos.test.ts`
  */
@@ -8,10 +9,23 @@ import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { expect, test } from 'vitest';
-import { jobOf, KINDS, type Kind, linesOf, tellingsOf } from './chaos/jobs.ts';
-import { BUSYBOX } from './docker.ts';
+import { compare, type Ran } from './chaos/compare.ts';
+import {
+  CONTAINERS,
+  FILE,
+  jobOf,
+  KINDS,
+  type Kind,
+  makeImageWithVolume,
+  type Place,
+  PROCESS,
+  REPOSITORY,
+} from './chaos/jobs.ts';
+import { type Hit, onePart } from './chaos/victims.ts';
+import { startFarWitness } from './chaos/witness.ts';
+import { remote, Workspace } from './git.ts';
 import { eventually } from './harness.ts';
-import { AGAIN_MS, type JobSeen, openCaller, startWitness } from './kills/caller.ts';
+import { AGAIN_MS, openCaller, type Witness } from './kills/caller.ts';
 import { killAtRandom, type Victim } from './kills/killer.ts';
 import { filesLeft, processesLeft } from './kills/left-over.ts';
 import { type OneServer, type Servers, startServers } from './many-servers.ts';
@@ -26,41 +40,48 @@ const CALLERS = 3;
 /** For what servers finish on their own when the load has ended. */
 const SETTLED_MS = 30_000;
 
-type Ran = JobSeen & { kind: Kind };
-
 test(`nothing is lost, doubled or orphaned after ${KILLS} kills of all that jobs depend on`, {
   timeout: 180_000 + KILLS * 15_000,
 }, async (ctx) => {
-  needs(ctx, 'haproxy', 'ceph', 'bubblewrap', 'docker', 'root');
+  needs(ctx, 'haproxy', 'ceph', 'bubblewrap', 'slirp4netns', 'docker', 'root');
   // Not `await using`: when its time is up a test is abandoned in the middle, with all that it holds.
   const cleanup = new AsyncDisposableStack();
   ctx.onTestFinished(() => cleanup.disposeAsync());
   console.log(`LOAM_TEST_SEED=${SEED}`);
   const engine = cleanup.use(await startOwnEngine({ liveRestore: true, sharesNetwork: true }));
-  const env = {
-    LOAM_RUNNER: 'auto',
-    DOCKER_HOST: engine.config.host,
-    // Jobs tell a witness of themselves that no server knows.
-    LOAM_JOB_NETWORK: 'host',
-  };
-  const loam = cleanup.use(await startServers({ serve: 2, work: 2, env }));
-  const witness = await startWitness(cleanup);
-  const load = await startJobs(loam, witness.port, witness.said, ctx.signal);
-  await killAtRandom([...loam.servers.map(restarted), ...dependencies(loam, engine)], {
-    ...{ kills: KILLS, seed: SEED, signal: ctx.signal },
-  });
+  await makeImageWithVolume(engine);
+  const env = { LOAM_RUNNER: 'auto', DOCKER_HOST: engine.config.host };
+  // The other worker has the network that is there unless something else is said: the internet, by rules.
+  const envOf = { 'work-1': { LOAM_JOB_NETWORK: 'host' } };
+  const loam = cleanup.use(await startServers({ serve: 2, work: 2, env, envOf }));
+  // Jobs tell a witness of themselves that no server knows.
+  const witness = await startFarWitness(engine, cleanup);
+  const load = await startJobs(loam, witness, ctx.signal);
+  const hit: Hit = { recorder: [], shim: [] };
+  const kills: Record<string, number> = {};
+  const victims = [
+    ...loam.servers.map(restarted),
+    ...dependencies(loam, engine),
+    ...loam.working.map((one) => onePart('shim', one, hit)),
+  ].map((victim) => counted(victim, kills));
+  await killAtRandom(victims, { kills: KILLS, seed: SEED, signal: ctx.signal });
   await load.finish();
-  console.log(load.counts, `${load.ran.length} jobs`);
+  console.log(load.counts, kills);
 
   expect(load.faults).toEqual([]);
   expect(diedIn(loam)).toEqual([]);
-  const { lost, doubled } = await compare(loam, load.ran, witness.said);
+  const { lost, doubled } = await compare(loam, {
+    ...{ ran: load.ran, said: witness.said, hit },
+  });
   let orphans: string[] = [];
   await eventually(async () => {
     orphans = await orphansOf(loam, engine);
     if (orphans.length > 0) throw new Error(orphans.join('\n'));
   }, SETTLED_MS).catch(() => {});
-  console.log(`${lost.length} lost, ${doubled.length} doubled, ${orphans.length} orphans`);
+  console.log(
+    `${lost.length} lost, ${doubled.length} doubled, ${orphans.length} orphans`,
+    `after ${KILLS} kills of ${JSON.stringify(kills)} under ${load.ran.length} jobs`,
+  );
   if (lost.length + doubled.length + orphans.length > 0)
     for (const { name, said } of loam.servers) console.log(`${name}: ${said().slice(-20_000)}`);
   expect({ lost, doubled, orphans }).toEqual({ lost: [], doubled: [], orphans: [] });
@@ -69,6 +90,18 @@ test(`nothing is lost, doubled or orphaned after ${KILLS} kills of all that jobs
 /** As whoever keeps services running does it: a start while the database is away fails, and is repeated. */
 function restarted({ name, kill, start }: OneServer): Victim {
   return { name, kill, start: () => eventually(start, 60_000) };
+}
+
+/** Counts kills by what is killed: the name without its number. */
+function counted(victim: Victim, kills: Record<string, number>): Victim {
+  const kind = victim.name.replace(/-\d+$/, '');
+  return {
+    ...victim,
+    async kill() {
+      await victim.kill();
+      kills[kind] = (kills[kind] ?? 0) + 1;
+    },
+  };
 }
 
 /** Servers that ended although nobody killed them, with what they said last. */
@@ -89,23 +122,20 @@ function dependencies(loam: Servers, engine: OwnEngine): Victim[] {
 }
 
 /** Callers that submit one job after the other and follow each to its end. */
-async function startJobs(
-  loam: Servers,
-  port: number,
-  said: readonly string[],
-  signal: AbortSignal,
-) {
+async function startJobs(loam: Servers, witness: Witness & { host: string }, signal: AbortSignal) {
+  const { said } = witness;
   const { faults, counts, ask, submit, followToItsEnd } = openCaller(loam, signal);
-  const { status, text } = await loam.admin.post('/auth/v1/repository/admin', { name: 'code' });
-  if (status !== 201) throw new Error(`${status} ${text}`);
+  await makeRepository(loam);
   const finishing = new AbortController();
   const ran: Ran[] = [];
 
-  async function run(caller: number, image: string | null): Promise<void> {
+  async function run(caller: number, places: readonly Place[]): Promise<void> {
     for (let i = caller; !finishing.signal.aborted && !signal.aborted; i++) {
       const kind = KINDS[i % KINDS.length] as Kind;
-      const name = `${kind.name}-${image ? 'image' : 'process'}-${caller}-${i}`;
-      await submit(jobOf(kind, name, image, port));
+      // Each kind comes to each place.
+      const place = places[(i + Math.floor(i / KINDS.length)) % places.length] as Place;
+      const name = `${kind.name}-${place.name}-${caller}-${i}`;
+      await submit(jobOf(kind, name, place, witness));
       const seen: Ran = { name, kind, lines: [] };
       ran.push(seen);
       const cancelling = kind.cancelled ? cancel(name) : undefined;
@@ -115,7 +145,8 @@ async function startJobs(
 
   /** When it has told of its beginning. */
   async function cancel(name: string): Promise<void> {
-    while (!said.includes(`begin ${name} 1`) && !signal.aborted) await delay(AGAIN_MS);
+    const isBegun = () => said.some((line) => line.startsWith(`begin ${name} `));
+    while (!isBegun() && !signal.aborted) await delay(AGAIN_MS);
     for (let tries = 0; !signal.aborted; tries++) {
       const answer = await ask('POST', `/auth/v1/seed/admin/jobs/${name}/cancel`);
       if (answer?.status === 200 || (tries > 0 && answer?.status === 409)) return;
@@ -125,7 +156,7 @@ async function startJobs(
   }
 
   const working = Promise.all(
-    Array.from({ length: CALLERS }, (_, at) => [run(at, null), run(at, BUSYBOX)]).flat(),
+    Array.from({ length: CALLERS }, (_, at) => [run(at, [PROCESS]), run(at, CONTAINERS)]).flat(),
   );
   // Heard by `finish`, and before that by nobody.
   working.catch(() => {});
@@ -139,42 +170,20 @@ async function startJobs(
   };
 }
 
-/** Of each job what is missing of its lines, its end and its tellings, and what is there more than once. */
-async function compare(
-  { pool }: Servers,
-  ran: readonly Ran[],
-  said: readonly string[],
-): Promise<{ lost: string[]; doubled: string[] }> {
-  const { rows } = await pool.query<{ name: string; status: string; attempts: number }>(
-    `select name, status, (select count(*)::int from job_attempts where job_id = jobs.id) as attempts,
-       artifact_files as files from jobs`,
-  );
-  const stored = new Map(rows.map((row) => [row.name, row]));
-  const lost: string[] = [];
-  const doubled: string[] = [];
-  const match = (what: string, seen: readonly string[], expected: readonly string[]) => {
-    const found = new Set(seen);
-    const missing = expected.filter((one) => !found.has(one));
-    if (missing.length > 0) lost.push(`${what}: ${missing.length}, as ${missing[0]}`);
-    if (seen.length > found.size) doubled.push(`${what}: ${seen.length - found.size}`);
-    const known = new Set(expected);
-    const other = seen.filter((one) => !known.has(one));
-    if (other.length > 0) doubled.push(`${what}: not its own: ${other[0]}`);
-  };
-  for (const { name, kind, lines, end } of ran) {
-    match(`lines of ${name}`, lines, linesOf(kind, name));
-    const told = said.filter((line) => line.split(' ')[1] === name);
-    match(`tellings of ${name}`, told, tellingsOf(kind, name));
-    const row = stored.get(name);
-    if (JSON.stringify(end) !== JSON.stringify(kind.end) || row?.status !== kind.end.status)
-      lost.push(`the end of ${name}: ${JSON.stringify(end)}, ${row?.status}`);
-    if ((row?.attempts ?? 0) > kind.attempts) doubled.push(`attempts of ${name}: ${row?.attempts}`);
-  }
-  if (rows.length !== ran.length) lost.push(`${rows.length} of ${ran.length} jobs are stored`);
-  return { lost, doubled };
+async function makeRepository({ admin }: Servers): Promise<void> {
+  const [owner, name] = REPOSITORY.split('/');
+  const { status, text } = await admin.post(`/auth/v1/repository/${owner}`, { name });
+  if (status !== 201) throw new Error(`${status} ${text}`);
+  await using workspace = await Workspace.open();
+  await workspace.git('.', 'clone', '-q', remote(admin, REPOSITORY), 'clone');
+  await workspace.commit('clone', FILE);
+  await workspace.git('clone', 'push', '-q', 'origin', 'HEAD');
 }
 
-/** Containers, networks, folders and processes of attempts that are over. */
+/** What is made once for all jobs that need it, where containers cannot ask the nameserver themselves. */
+const LASTING = 'network loam';
+
+/** Containers, networks, volumes, folders and processes of attempts that are over. */
 async function orphansOf(loam: Servers, { docker }: OwnEngine): Promise<string[]> {
   const containers = await docker('ps', '--all', '--format', 'container {{.Names}}');
   const networks = await docker(
@@ -185,12 +194,15 @@ async function orphansOf(loam: Servers, { docker }: OwnEngine): Promise<string[]
     '--format',
     'network {{.Name}}',
   );
+  const volumes = await docker('volume', 'ls', '--format', 'volume {{.Name}}');
   const folders: string[] = [];
   for (const { dataDir } of loam.working)
     for (const name of await readdir(join(dataDir, 'containers')).catch(() => []))
       if (name.startsWith('att_')) folders.push(`folder ${name}`);
   return [
-    ...`${containers}\n${networks}`.split('\n').filter((line) => line !== ''),
+    ...`${containers}\n${networks}\n${volumes}`
+      .split('\n')
+      .filter((line) => line !== '' && line !== LASTING),
     ...folders,
     ...(await filesLeft(loam)),
     ...processesLeft(loam),

@@ -73,9 +73,15 @@ export type Servers = AsyncDisposable &
 export type ServersOptions = Partial<Record<Role, number>> & {
   /** Variables for all of them. */
   env?: Record<string, string>;
+  /** Further ones for those of a name. */
+  envOf?: Record<string, Record<string, string>>;
 };
 
-export async function startServers({ env, ...counts }: ServersOptions): Promise<Servers> {
+export async function startServers({
+  env,
+  envOf = {},
+  ...counts
+}: ServersOptions): Promise<Servers> {
   await using cleanup = new AsyncDisposableStack();
   const root = await mkdtemp(join(tmpdir(), 'loam-servers-'));
   cleanup.defer(() => rm(root, { recursive: true, force: true, maxRetries: 5 }));
@@ -118,10 +124,11 @@ export async function startServers({ env, ...counts }: ServersOptions): Promise<
     Array.from({ length: counts[role] ?? 0 }, (_, at) => {
       const name = `${role}-${at + 1}`;
       const port = ports.pop() as number;
+      const own = { ...common, ...envOf[name] };
       return oneServer(
         { name, role, port, dataDir: join(root, name), tmpDir: join(tmp, name) },
         // A worker has no repositories: it checks out over HTTP.
-        role === 'work' ? common : { ...common, LOAM_REPOSITORIES_DIR: repositoriesDir },
+        role === 'work' ? own : { ...own, LOAM_REPOSITORIES_DIR: repositoriesDir },
       );
     }),
   );

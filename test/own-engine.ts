@@ -22,6 +22,8 @@ export type OwnEngine = AsyncDisposable & {
   /** `unix://…`, as the engine's own machine has it. */
   socket: string;
   docker(...args: string[]): Promise<string>;
+  /** Of its own network, on this machine; unset: it is in another network than this machine. */
+  bridge?: Bridge;
   kill(signal: 'SIGKILL' | 'SIGTERM'): Promise<void>;
   start(): Promise<void>;
   /**
@@ -29,6 +31,12 @@ export type OwnEngine = AsyncDisposable & {
    * @returns writes that again, while it does not run: as if it had been killed before it noted what came since
    */
   remember(container: string): Promise<() => Promise<void>>;
+};
+
+type Bridge = {
+  name: string;
+  /** An address that nobody has. */
+  free: string;
 };
 
 /**
@@ -99,10 +107,11 @@ export async function startOwnEngine({
   const hidden = remote ? ['unshare', '--mount', '/bin/sh', '-c', hide, 'sh', dir] : [];
   const bridge = `loam${process.pid}`;
   const link = (...args: string[]) => run('ip', ['link', ...args]);
+  const network = await freeNetwork();
   if (sharesNetwork) {
     await link('add', bridge, 'type', 'bridge');
     // Nothing is routed there; the engine wants an address.
-    await run('ip', ['address', 'add', '192.0.2.241/28', 'dev', bridge]);
+    await run('ip', ['address', 'add', `${network(1)}/28`, 'dev', bridge]);
     await link('set', bridge, 'up');
   }
   if (quotas) {
@@ -125,6 +134,7 @@ export async function startOwnEngine({
       : { host, named: true, tlsVerify: false, configFolder: dir },
     socket: host,
     docker,
+    ...(sharesNetwork && { bridge: { name: bridge, free: network(14) } }),
     kill,
     start,
     async remember(container) {
@@ -143,4 +153,17 @@ export async function startOwnEngine({
       await removeTree(dir);
     },
   };
+}
+
+/**
+ * Of 16 addresses that are for documentation alone, and that no other engine of a test has.
+ * @returns gives the address with that number
+ */
+async function freeNetwork(): Promise<(number: number) => string> {
+  const { stdout: used } = await run('ip', ['-o', 'address']);
+  for (let tries = 0, at = process.pid; tries < 16; tries++, at++) {
+    const address = (number: number) => `192.0.2.${(at % 16) * 16 + number}`;
+    if (!used.includes(` ${address(1)}/`)) return address;
+  }
+  throw new Error('16 engines of tests have networks on this machine');
 }

@@ -1,4 +1,6 @@
 /** Kinds of jobs that run while everything around them is killed, as processes and in containers. */
+import { BUSYBOX } from '../docker.ts';
+import type { OwnEngine } from '../own-engine.ts';
 
 export type Kind = {
   name: string;
@@ -14,6 +16,19 @@ export type Kind = {
   /** It is cancelled when it has told of its beginning; it tells of no end. */
   cancelled?: true;
 };
+
+/** Who hears what jobs tell. */
+type Address = { host: string; port: number };
+
+/** An image whose containers each get a volume without a name. */
+const WITH_VOLUME = 'loam-test/with-volume';
+
+export async function makeImageWithVolume({ docker }: OwnEngine): Promise<void> {
+  const made = await docker('create', BUSYBOX, 'mkdir', '-m', '1777', '/data');
+  await docker('start', '--attach', made);
+  await docker('commit', '--change', 'VOLUME /data', made, WITH_VOLUME);
+  await docker('rm', made);
+}
 
 const SUCCEEDED = { status: 'succeeded', exit_code: 0 };
 const BEGIN = 'tell "begin $JOB_NAME $JOB_ATTEMPT"';
@@ -54,15 +69,38 @@ export const KINDS: readonly Kind[] = [
   },
 ];
 
-/** As it is submitted. @param image null: it runs as a process, of the repository */
-export function jobOf(kind: Kind, name: string, image: string | null, port: number) {
+/** Where jobs run. A process has a repository always. */
+export type Place = { name: string; image?: string; repo?: true; volume?: true };
+
+export const PROCESS: Place = { name: 'process', repo: true };
+export const CONTAINERS: readonly Place[] = [
+  { name: 'image', image: BUSYBOX },
+  { name: 'checkout', image: BUSYBOX, repo: true },
+  { name: 'volume', image: WITH_VOLUME, volume: true },
+];
+
+/** What is in the repository. */
+export const REPOSITORY = 'admin/code';
+export const FILE = { 'src/kept.txt': 'kept\n' };
+
+/** Ends the job with a code that no kind has, if its place is not as it should be. */
+const CHECKS = {
+  repo: '[ "$(cat src/kept.txt)" = kept ] || exit 81',
+  volume: 'echo $JOB_NAME > /data/name; [ "$(cat /data/name)" = $JOB_NAME ] || exit 82',
+};
+
+/** As it is submitted. */
+export function jobOf(kind: Kind, name: string, place: Place, { host, port }: Address) {
+  const { image, repo, volume } = place;
   const say = image
-    ? `echo "$1" | nc -w 2 127.0.0.1 ${port}`
-    : `bash -c 'echo "$1" > /dev/tcp/127.0.0.1/${port}' tell "$1"`;
+    ? `echo "$1" | nc -w 2 ${host} ${port}`
+    : `bash -c 'echo "$1" > /dev/tcp/${host}/${port}' tell "$1"`;
+  const checks = [...(repo ? [CHECKS.repo] : []), ...(volume ? [CHECKS.volume] : [])];
   return {
     name,
-    ...(image ? { image } : { repo: 'admin/code' }),
-    command: `tell() { ${say}; }; ${kind.script}`,
+    ...(image && { image }),
+    ...(repo && { repo: REPOSITORY }),
+    command: [`tell() { ${say}; }`, ...checks, kind.script].join('; '),
     gpu: 'none',
     cpu: 2,
     memory_gb: 1,
@@ -71,16 +109,12 @@ export function jobOf(kind: Kind, name: string, image: string | null, port: numb
   };
 }
 
-/** All lines of a job, in their order. */
-export function linesOf({ lines, attempts }: Kind, name: string): string[] {
-  return Array.from({ length: attempts }, (_, attempt) =>
-    Array.from({ length: lines }, (_, line) => `${name} ${attempt + 1} ${line + 1}`),
-  ).flat();
+/** Lines of one attempt, in their order. */
+export function linesOf({ lines }: Kind, name: string, attempt: number): string[] {
+  return Array.from({ length: lines }, (_, line) => `${name} ${attempt} ${line + 1}`);
 }
 
-/** What it tells the witness. */
-export function tellingsOf({ attempts, cancelled }: Kind, name: string): string[] {
-  return Array.from({ length: attempts }, (_, at) =>
-    (cancelled ? ['begin'] : ['begin', 'end']).map((what) => `${what} ${name} ${at + 1}`),
-  ).flat();
+/** What one attempt tells the witness. */
+export function tellingsOf({ cancelled }: Kind, name: string, attempt: number): string[] {
+  return (cancelled ? ['begin'] : ['begin', 'end']).map((what) => `${what} ${name} ${attempt}`);
 }

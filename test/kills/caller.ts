@@ -25,7 +25,11 @@ export type Notes = {
 /** What jobs say themselves, past every server, over TCP: whole lines. */
 export type Witness = { port: number; said: string[] };
 
-export async function startWitness(cleanup: AsyncDisposableStack): Promise<Witness> {
+/** @param host the address that it listens at */
+export async function startWitness(
+  cleanup: AsyncDisposableStack,
+  host = '127.0.0.1',
+): Promise<Witness> {
   const said: string[] = [];
   const server = createServer((socket) => {
     let text = '';
@@ -35,7 +39,7 @@ export async function startWitness(cleanup: AsyncDisposableStack): Promise<Witne
       text = lines.pop() ?? '';
       said.push(...lines);
     });
-  }).listen(0, '127.0.0.1');
+  }).listen(0, host);
   await once(server, 'listening');
   cleanup.defer(() => void server.close());
   return { port: (server.address() as AddressInfo).port, said };

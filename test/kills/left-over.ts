@@ -5,7 +5,7 @@ import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { ListMultipartUploadsCommand, ListObjectsV2Command, S3Client } from '@aws-sdk/client-s3';
-import { statOf } from '../../src/jobs/runners/process/proc.ts';
+import { descendants, MARKER, statOf } from '../../src/jobs/runners/process/proc.ts';
 import type { Servers } from '../many-servers.ts';
 
 const run = promisify(execFile);
@@ -64,14 +64,24 @@ export function processesLeft(loam: Servers): string[] {
     if (!`${command}${read('environ')}${folderOf(pid)}`.includes(loam.root)) return [];
     // The database, its proxy and its storage; and git's readers, which go by themselves when they are idle.
     if (/postgres|haproxy|ceph|radosgw|cat-file/.test(command)) return [];
-    // The shim, and the recorder, that a worker keeps for its next job: started by its starter, and without an attempt.
+    // The shim, and the recorder, that a worker keeps for its next job: started by its starter, and without an attempt. A
+    // shim may have opened a network for it.
     const isKept = () =>
       serving.has(parentOf(parentOf(pid))) &&
-      read(`task/${pid}/children`) === '' &&
-      !openFiles(pid).some((file) => file.includes('/att_'));
+      !openFiles(pid).some((file) => file.includes('/att_')) &&
+      !descendants(Number(pid)).some(isOfAttempt);
     if (/process\/shim\.ts|docker\/recorder\.ts/.test(command) && isKept()) return [];
     return command ? [`${pid} ${command}`] : [];
   });
+}
+
+/** Whether it has the mark of an attempt. */
+function isOfAttempt(pid: number): boolean {
+  try {
+    return readFileSync(`/proc/${pid}/environ`, 'latin1').includes(`${MARKER}=att_`);
+  } catch {
+    return false;
+  }
 }
 
 function parentOf(pid: string): string {

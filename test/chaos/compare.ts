@@ -1,0 +1,92 @@
+/** What jobs printed, told and ended with, against what they should have. */
+import type { JobSeen } from '../kills/caller.ts';
+import type { Servers } from '../many-servers.ts';
+import { type Kind, linesOf, tellingsOf } from './jobs.ts';
+import type { Hit } from './victims.ts';
+
+export type Ran = JobSeen & { kind: Kind };
+export type Found = { lost: string[]; doubled: string[] };
+
+/**
+ * What a recorder that is killed loses at most, in bytes: what it was about to write, and what is in the FIFOs of a job
+ * that ends before the next one (docs/jobs.md).
+ */
+const BY_RECORDER = (16 + 64) * 1024;
+
+type Attempt = { id: string; number: number; outcome: string | null };
+type Stored = { name: string; status: string; attempts: Attempt[] };
+
+/**
+ * @param said by jobs to the witness
+ * @returns of each job what is missing of its lines, its end and its tellings, and what is there more than once
+ */
+export async function compare(
+  { pool }: Pick<Servers, 'pool'>,
+  { ran, said, hit }: { ran: readonly Ran[]; said: readonly string[]; hit: Hit },
+): Promise<Found> {
+  const { rows } = await pool.query<Stored>(
+    `select name, status, coalesce((select json_agg(json_build_object('id', id, 'number', number, 'outcome', outcome) order by number)
+       from job_attempts where job_id = jobs.id), '[]') as attempts from jobs`,
+  );
+  const stored = new Map(rows.map((row) => [row.name, row]));
+  const toldBy = Map.groupBy(said, (line) => line.split(' ')[1] ?? '');
+  const found: Found = { lost: [], doubled: [] };
+  for (const job of ran) {
+    const row = stored.get(job.name);
+    if (row) compareJob(job, row, toldBy.get(job.name) ?? [], hit, found);
+    else found.lost.push(`${job.name} is not stored`);
+  }
+  if (rows.length > ran.length) found.doubled.push(`${rows.length} jobs, not ${ran.length}`);
+  return found;
+}
+
+function compareJob(
+  { name, kind, lines, end }: Ran,
+  { status, attempts }: Stored,
+  said: readonly string[],
+  hit: Hit,
+  { lost, doubled }: Found,
+): void {
+  const whole = attempts.filter(({ outcome }) => outcome !== 'lost');
+  if (status !== kind.end.status || end?.status !== status)
+    lost.push(`the end of ${name}: ${JSON.stringify(end)}, ${status}`);
+  // One that was cancelled while its shim was dead has no exit code.
+  else if (whole.length > 0 && end?.exit_code !== kind.end.exit_code)
+    lost.push(`the exit code of ${name}: ${end?.exit_code}`);
+  if (whole.length > kind.attempts) doubled.push(`attempts of ${name}: ${whole.length}`);
+  for (const { id, outcome } of attempts)
+    if (outcome === 'lost' && !hit.shim.includes(id)) lost.push(`the attempt ${id} of ${name}`);
+
+  const own = { lines: [...lines], said: [...said] };
+  for (const { id, number, outcome } of attempts) {
+    const printed = takeFrom(own.lines, linesOf(kind, name, number));
+    const told = takeFrom(own.said, tellingsOf(kind, name, number));
+    const what = `of attempt ${number} of ${name}`;
+    if (printed.twice.length > 0) doubled.push(`${printed.twice.length} lines ${what}`);
+    if (told.twice.length > 0) doubled.push(`${told.twice.join(', ')} ${what}`);
+    // It has not run to its end.
+    if (outcome === 'lost') continue;
+    const missing = printed.missing.join('\n');
+    if (missing.length > BY_RECORDER * hit.recorder.filter((one) => one === id).length)
+      lost.push(`${printed.missing.length} lines ${what}, as ${printed.missing[0]}`);
+    if (told.missing.length > 0) lost.push(`${told.missing.join(', ')} ${what}`);
+  }
+  // The recorder has lost the beginning of a line that it was in the middle of, and the next one has its end.
+  const torn = hit.recorder.filter((id) => attempts.some((attempt) => attempt.id === id)).length;
+  if (own.lines.length > torn) doubled.push(`not of ${name}: ${own.lines.slice(0, 3).join(', ')}`);
+  if (own.said.length > 0) doubled.push(`not of ${name}: ${own.said.join(', ')}`);
+}
+
+/** Takes what is expected, and leaves the rest. */
+function takeFrom(lines: string[], expected: readonly string[]) {
+  const left = new Set(expected);
+  const all = new Set(expected);
+  const [rest, twice]: [string[], string[]] = [[], []];
+  for (const line of lines)
+    if (left.delete(line)) continue;
+    else if (all.has(line)) twice.push(line);
+    else rest.push(line);
+  lines.length = 0;
+  for (const line of rest) lines.push(line);
+  return { missing: [...left], twice };
+}

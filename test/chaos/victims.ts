@@ -1,0 +1,57 @@
+/** Parts of a job that are killed by themselves: what records a container, and what runs a process. */
+import { readdir } from 'node:fs/promises';
+import { join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
+import { isAlive, readClaim } from '../../src/jobs/runners/process/folder.ts';
+import { signalOne } from '../../src/jobs/runners/process/proc.ts';
+import type { Victim } from '../kills/killer.ts';
+import type { OneServer } from '../many-servers.ts';
+
+/** Where the data folder of a worker has the attempts, and where in an attempt's folder it says which process it is. */
+const CLAIMS = {
+  recorder: { folder: 'containers', claim: 'record/claim' },
+  shim: { folder: 'attempts', claim: 'claim' },
+};
+export type Part = keyof typeof CLAIMS;
+
+/** Attempts by what was killed of them, each as often as it was. */
+export type Hit = Record<Part, string[]>;
+
+/** At some moments a worker has no job. */
+const TRIES = 20;
+const AGAIN_MS = 100;
+
+/** One of them, if there is any. The server that runs sees to what becomes of its attempt. */
+export function onePart(part: Part, { name, dataDir }: OneServer, hit: Hit): Victim {
+  return {
+    name: `a ${part} of ${name}`,
+    async kill() {
+      for (let tries = 0; tries < TRIES; tries++) {
+        const found = await partsOf(part, dataDir);
+        const pid = [...found.keys()][Math.floor(Math.random() * found.size)];
+        if (pid !== undefined) return end(part, [pid], found, hit);
+        await delay(AGAIN_MS);
+      }
+    },
+    start: async () => {},
+  };
+}
+
+/** Their processes that live, with the attempts of each: a shim takes one after the other. */
+async function partsOf(part: Part, dataDir: string): Promise<Map<number, string[]>> {
+  const { folder, claim: file } = CLAIMS[part];
+  const found = new Map<number, string[]>();
+  const names = await readdir(join(dataDir, folder)).catch(() => []);
+  for (const attempt of names.filter((name) => name.startsWith('att_'))) {
+    const claim = await readClaim(join(dataDir, folder, attempt, file));
+    if (claim && isAlive(claim)) found.set(claim.pid, [...(found.get(claim.pid) ?? []), attempt]);
+  }
+  return found;
+}
+
+function end(part: Part, pids: number[], found: Map<number, string[]>, hit: Hit): void {
+  for (const pid of pids) {
+    hit[part].push(...(found.get(pid) ?? []));
+    signalOne(pid, 'SIGKILL');
+  }
+}
