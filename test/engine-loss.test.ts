@@ -102,6 +102,26 @@ test('an engine that has forgotten what it did makes no command run twice, and n
   expect(readdirSync(dir).filter((name) => !name.startsWith('.'))).toEqual([]);
 });
 
+test('nothing of a container stays that is removed after its engine was killed while it started it', {
+  timeout: 60_000,
+}, async () => {
+  await using engine = await startOwnEngine({ liveRestore: true });
+  await using made = await dockerRunner({ docker: engine.config, network: { mode: 'none' } });
+  const { runner } = made;
+  const spec = attemptSpec('true');
+  const handle = await runner.prepare(spec, never);
+  const asCreated = await engine.remember(`loam-${spec.id}`);
+  await engine.docker('start', `loam-${spec.id}`);
+  const pid = await engine.docker('inspect', '--format', '{{.State.Pid}}', `loam-${spec.id}`);
+  await engine.kill('SIGKILL');
+  await asCreated();
+  await engine.start();
+  expect(statOf(pid)?.state).toBe('S');
+  // Its job was cancelled meanwhile.
+  await runner.remove(handle);
+  expect(statOf(pid)?.state ?? 'Z').toBe('Z');
+});
+
 test.for(['taken from it', 'given to it'] as const)(
   'a container is made anew when its engine was killed as a network was %s',
   { timeout: 90_000 },

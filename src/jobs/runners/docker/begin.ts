@@ -111,6 +111,16 @@ async function discard(engine: Engine, container: string, id: string): Promise<v
   await removeContainer(engine, container);
 }
 
+/**
+ * Of an attempt that never began: the engine may have been killed while it started the container, which is then `created`
+ * for it as before, whatever runs of it.
+ */
+export async function removeUnbegun(engine: Engine, container: string): Promise<void> {
+  const state = await stateOf(engine, container);
+  if (state?.status === 'created') await discard(engine, container, state.id);
+  else await removeContainer(engine, container);
+}
+
 /** By its name or its id; it need not be there. */
 export async function removeContainer(engine: Engine, container: string): Promise<void> {
   for (const deadline = Date.now() + REMOVED_MS; ; await delay(50)) {

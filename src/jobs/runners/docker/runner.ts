@@ -25,7 +25,7 @@ import {
   type Usage,
 } from '../runner.ts';
 import { artifactsOf } from './artifacts.ts';
-import { begin, removeContainer } from './begin.ts';
+import { begin, removeContainer, removeUnbegun } from './begin.ts';
 import { containerName, containerOptions, LABEL_READER, LABEL_WORKER } from './container.ts';
 import { openCreation } from './create.ts';
 import { watchDiskOf } from './disk.ts';
@@ -162,7 +162,8 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
   }
 
   async function removeAll(attempt: string, place: string): Promise<void> {
-    await removeContainer(engine, containerName(attempt));
+    const hasBegun = (await opening(place)) !== null;
+    await (hasBegun ? removeContainer : removeUnbegun)(engine, containerName(attempt));
     await recordings.end(attempt);
     await accounts?.release(place);
     for (const gpus of [here, elsewhere]) gpus.release(attempt);
