@@ -31,6 +31,7 @@ import { filesLeft, processesLeft } from './kills/left-over.ts';
 import { type OneServer, type Servers, startServers } from './many-servers.ts';
 import { needs } from './needs.ts';
 import { type OwnEngine, startOwnEngine } from './own-engine.ts';
+import { processesNaming } from './processes.ts';
 
 const KILLS = Number(process.env.LOAM_TEST_CHAOS ?? 20);
 /** Of the victims and the times; the load goes by chance. */
@@ -184,7 +185,7 @@ async function makeRepository({ admin }: Servers): Promise<void> {
 const LASTING = 'network loam';
 
 /** Containers, networks, volumes, folders and processes of attempts that are over. */
-async function orphansOf(loam: Servers, { docker }: OwnEngine): Promise<string[]> {
+async function orphansOf(loam: Servers, { docker, config }: OwnEngine): Promise<string[]> {
   const containers = await docker('ps', '--all', '--format', 'container {{.Names}}');
   const networks = await docker(
     'network',
@@ -206,5 +207,7 @@ async function orphansOf(loam: Servers, { docker }: OwnEngine): Promise<string[]
     ...folders,
     ...(await filesLeft(loam)),
     ...processesLeft(loam),
+    // What runs a container that its engine does not know of any more.
+    ...processesNaming(`-address ${config.configFolder}/`),
   ];
 }
