@@ -13,7 +13,7 @@ export type Found = { lost: string[]; doubled: string[] };
  */
 const BY_RECORDER = (16 + 64) * 1024;
 
-type Attempt = { id: string; number: number; outcome: string | null };
+type Attempt = { id: string; number: number; outcome: string | null; started: boolean };
 type Stored = { name: string; status: string; attempts: Attempt[] };
 
 /**
@@ -25,7 +25,7 @@ export async function compare(
   { ran, said, hit }: { ran: readonly Ran[]; said: readonly string[]; hit: Hit },
 ): Promise<Found> {
   const { rows } = await pool.query<Stored>(
-    `select name, status, coalesce((select json_agg(json_build_object('id', id, 'number', number, 'outcome', outcome) order by number)
+    `select name, status, coalesce((select json_agg(json_build_object('id', id, 'number', number, 'outcome', outcome, 'started', started_at is not null) order by number)
        from job_attempts where job_id = jobs.id), '[]') as attempts from jobs`,
   );
   const stored = new Map(rows.map((row) => [row.name, row]));
@@ -54,8 +54,12 @@ function compareJob(
   else if (whole.length > 0 && end?.exit_code !== kind.end.exit_code)
     lost.push(`the exit code of ${name}: ${end?.exit_code}`);
   if (whole.length > kind.attempts) doubled.push(`attempts of ${name}: ${whole.length}`);
-  for (const { id, outcome } of attempts)
-    if (outcome === 'lost' && !hit.shim.includes(id)) lost.push(`the attempt ${id} of ${name}`);
+  for (const { id, number, outcome, started } of attempts) {
+    // One whose job was cancelled, before it began, for what an attempt before it had told.
+    const isRefused = kind.cancelled && number > 1 && !started;
+    if (outcome === 'lost' && !hit.shim.includes(id) && !isRefused)
+      lost.push(`attempt ${number} of ${name}, ${started ? 'which ran' : 'which did not run'}`);
+  }
 
   const own = { lines: [...lines], said: [...said] };
   for (const { id, number, outcome } of attempts) {
