@@ -42,9 +42,9 @@ export function openGpuUse(engine: Engine): GpuUse {
 
 /** Null: it says more than it should, or nothing in time. */
 async function ask(engine: Engine, container: string): Promise<string | null> {
-  const exec = await engine.call((docker, abortSignal) =>
+  const exec = await engine.call((docker) =>
     docker.getContainer(container).exec({
-      ...{ Cmd: ASK, Env: [PATH], AttachStdout: true, abortSignal },
+      ...{ Cmd: ASK, Env: [PATH], AttachStdout: true },
       // Else what it prints is divided into frames.
       Tty: true,
     } as object),

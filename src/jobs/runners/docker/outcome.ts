@@ -37,9 +37,7 @@ export async function stateOf(engine: Engine, container: string): Promise<Contai
       Id: id,
       State: state,
       HostConfig: { Runtime: runtime = '' },
-    } = await engine.call((docker, abortSignal) =>
-      docker.getContainer(container).inspect({ abortSignal } as object),
-    );
+    } = await engine.call((docker) => docker.getContainer(container).inspect());
     const { Status, Running, Pid, ExitCode, OOMKilled, StartedAt, FinishedAt } = state;
     return {
       ...{ id, runtime },
@@ -115,12 +113,11 @@ export async function seenExit(
   engine: Engine,
   { id, startedAt }: ContainerState,
 ): Promise<number | undefined> {
-  const events = await engine.stream((docker, abortSignal) =>
+  const events = await engine.stream((docker) =>
     docker.getEvents({
       since: Math.floor(startedAt / 1000) - EVENTS_BEFORE_S,
       until: (Date.now() / 1000).toFixed(3),
       filters: { container: [id], event: ['die'] },
-      abortSignal,
     } as object),
   );
   const codes = (await text(events))

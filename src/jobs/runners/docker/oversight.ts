@@ -156,9 +156,7 @@ async function send(
     if (pids.length > 0) return terminate(pids);
   }
   try {
-    await engine.call((docker, abortSignal) =>
-      docker.getContainer(container).kill({ signal: `SIG${how}`, abortSignal } as object),
-    );
+    await engine.call((docker) => docker.getContainer(container).kill({ signal: `SIG${how}` }));
   } catch (error) {
     // It is gone, or does not run any more.
     if (!isStatus(error, 404, 409)) throw error;

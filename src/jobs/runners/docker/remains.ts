@@ -24,11 +24,10 @@ export async function findRemains(
   engine: Engine,
   { dir, worker, reader }: Owner,
 ): Promise<Remains> {
-  const containers = await engine.call((docker, abortSignal) =>
+  const containers = await engine.call((docker) =>
     docker.listContainers({
       all: true,
       filters: { label: [`${LABEL_WORKER}=${worker}`] },
-      abortSignal,
     }),
   );
   const folders = (await readdir(dir)).filter((name) => !name.startsWith('.'));
