@@ -113,14 +113,15 @@ export async function seenExit(
   engine: Engine,
   { id, startedAt }: ContainerState,
 ): Promise<number | undefined> {
-  const events = await engine.stream((docker) =>
-    docker.getEvents({
-      since: Math.floor(startedAt / 1000) - EVENTS_BEFORE_S,
-      until: (Date.now() / 1000).toFixed(3),
-      filters: { container: [id], event: ['die'] },
-    } as object),
+  const options = {
+    since: Math.floor(startedAt / 1000) - EVENTS_BEFORE_S,
+    until: (Date.now() / 1000).toFixed(3),
+    filters: { container: [id], event: ['die'] },
+  };
+  const events = await engine.call(async (docker) =>
+    text(await docker.getEvents(options as object)),
   );
-  const codes = (await text(events))
+  const codes = events
     .split('\n')
     .filter((line) => line !== '')
     .map((line) => Number(JSON.parse(line).Actor.Attributes.exitCode));
