@@ -2,7 +2,7 @@
 import { type ChildProcess, execFile, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { openSync } from 'node:fs';
-import { copyFile, mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { chmod, copyFile, mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
@@ -43,18 +43,24 @@ type Bridge = {
  * With the image busybox of the shared one.
  * @param sharesNetwork its containers may have the network of this machine; else the engine is in one of its own
  * @param quotas its storage is a Btrfs of 1 GB, of which an engine can limit parts
+ * @param remapped its containers have other users of this machine than they see
+ * @param args further ones of its command line
  * @param remote as on another machine: it is reached by TCP and TLS, and does not see our temporary files
  */
 export async function startOwnEngine({
   liveRestore,
   remote = false,
   quotas = false,
+  remapped = false,
+  args: further = [],
   sharesNetwork = remote,
 }: {
   liveRestore: boolean;
   sharesNetwork?: boolean;
   remote?: boolean;
   quotas?: boolean;
+  remapped?: boolean;
+  args?: string[];
 }): Promise<OwnEngine> {
   const dir = await mkdtemp(join(tmpdir(), 'loam-engine-'));
   const at = (name: string) => join(dir, name);
@@ -68,6 +74,8 @@ export async function startOwnEngine({
     const args = ['--host', host, '--data-root', at('data'), '--exec-root', at('exec')];
     args.push('--pidfile', at('pid'), '--iptables=false', '--ip6tables=false');
     if (liveRestore) args.push('--live-restore');
+    if (remapped) args.push('--userns-remap=daemon');
+    args.push(...further);
     if (sharesNetwork) args.push(`--bridge=${bridge}`);
     // Of its own, or it takes the bridge of the machine's.
     const inNetwork = sharesNetwork ? [] : ['unshare', '--net'];
@@ -104,7 +112,17 @@ export async function startOwnEngine({
   const hide =
     'mount -t tmpfs tmpfs /mnt && mkdir /mnt/own && mount --bind "$1" /mnt/own && ' +
     'mount -t tmpfs tmpfs /tmp && mkdir -p "$1" && mount --bind /mnt/own "$1" && shift && exec "$@"';
-  const hidden = remote ? ['unshare', '--mount', '/bin/sh', '-c', hide, 'sh', dir] : [];
+  const give = (id: string) => `mount --bind "$1" /etc/sub${id}`;
+  const ranges = `${give('uid')} && ${give('gid')} && shift && exec "$@"`;
+  const inMounts = (script: string, at: string) => [
+    ...['unshare', '--mount', '/bin/sh', '-c', script, 'sh', at],
+  ];
+  const hidden = remote ? inMounts(hide, dir) : remapped ? inMounts(ranges, at('ranges')) : [];
+  if (remapped) {
+    await writeFile(at('ranges'), 'daemon:231072:65536\n');
+    // They go through it to the files of images.
+    await chmod(dir, 0o711);
+  }
   const bridge = `loam${process.pid}`;
   const link = (...args: string[]) => run('ip', ['link', ...args]);
   const network = await freeNetwork();

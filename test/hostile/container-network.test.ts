@@ -19,7 +19,7 @@ import { INTERNET, LAN, METADATA, PORT } from './internet.ts';
 import { type Confined, confined } from './user.ts';
 
 const run = promisify(execFile);
-const here = async () => true;
+const here = async () => ({ local: true, remapped: false, runtime: 'runc' });
 const log = createLog('silent');
 const dockerOf = ({ host }: OwnEngine) => ({ ...DOCKER, host });
 

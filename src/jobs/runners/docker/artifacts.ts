@@ -17,6 +17,8 @@ type Source = {
   container: string;
   place: string;
   owner: Owner;
+  /** What the engine adds to the numbers of users. */
+  firstUid?: number;
   /** The job's folders are in the container, and not here. */
   remote: boolean;
 };
@@ -26,7 +28,7 @@ type Source = {
  * off, or sends nothing for `silentMs`.
  */
 export async function artifactsOf(
-  { engine, container, place, owner, remote }: Source,
+  { engine, container, place, owner, remote, firstUid = 0 }: Source,
   path: string,
   { maxEntries = MAX_OUTPUT_ENTRIES, silentMs }: { maxEntries?: number; silentMs?: number } = {},
 ): Promise<Readable | null> {
@@ -43,7 +45,8 @@ export async function artifactsOf(
       archive.destroy();
       return null;
     }
-    return Readable.from(filtered(entriesOf(archive, silentMs), at, owner, maxEntries), {
+    const uids = [owner.uid, owner.uid + firstUid];
+    return Readable.from(filtered(entriesOf(archive, silentMs), at, uids, maxEntries), {
       objectMode: false,
     });
   } catch (error) {
@@ -67,15 +70,15 @@ function isMounted(path: string): boolean {
 async function* filtered(
   entries: AsyncIterable<Entry>,
   path: string,
-  { uid }: Owner,
+  uids: readonly number[],
   maxEntries: number,
 ): AsyncGenerator<Buffer> {
   const root = basename(path);
   let left = maxEntries;
   for await (const entry of entries) {
-    const { name: full, type, size = 0, mode = 0, mtime, uid: owner } = entry.header;
+    const { name: full, type, size = 0, mode = 0, mtime, uid } = entry.header;
     const inside = full.replace(/\/+$/, '');
-    const isFile = type === 'file' && owner === uid;
+    const isFile = type === 'file' && uids.includes(uid);
     const name = inside === root ? (isFile ? root : '') : inside.slice(root.length + 1);
     if (left-- === 0) throw tooManyEntries(maxEntries);
     if (name && isFile) {

@@ -6,15 +6,19 @@
  */
 import { randomUUID } from 'node:crypto';
 import { rm, writeFile } from 'node:fs/promises';
-import { join } from 'node:path';
+import { basename, join } from 'node:path';
 import { thisMachine } from '../process/limits.ts';
 import { type Engine, isStatus } from './engine.ts';
 
 export type EngineFacts = {
   /** As `Docker Engine 28.2.2`. */
   version: string;
-  /** Our folders are the engine's too, so that they can be mounted into its containers. */
+  /** Our folders are the engine's too, and so are their users: they can be mounted into its containers. */
   local: boolean;
+  /** It runs as an ordinary user, or maps the users of its containers: to this machine they are others than to the job. */
+  remapped: boolean;
+  /** What it adds to the numbers of a container's users, in archives of it too. */
+  firstUid: number;
   /** What its machine has for jobs. */
   cpus: number;
   memoryBytes: number;
@@ -24,6 +28,8 @@ export type EngineFacts = {
   rootless: boolean;
   /** How it stores images and what containers change of them: `overlay2`, `btrfs`. */
   storage: string;
+  /** What runs a container that asks for nothing else: `runc`. */
+  runtime: string;
 };
 
 /** Of a machine's memory, as of our own: the rest is for the engine and the kernel. */
@@ -42,7 +48,11 @@ export async function factsOf(engine: Engine, folder: string): Promise<EngineFac
     engine.call((docker) => docker.version(), FIND_MS),
     engine.call((docker) => docker.info(), FIND_MS),
   ]);
-  const local = await sees(engine, folder);
+  const isSet = (option: string) =>
+    (info.SecurityOptions ?? []).some((one: string) => new RegExp(`\\b${option}\\b`).test(one));
+  const rootless = isSet('rootless');
+  const remapped = rootless || isSet('userns');
+  const local = !remapped && (await sees(engine, folder));
   const machine = { cpus: info.NCPU, memoryBytes: Math.floor(info.MemTotal * SHARE_OF_JOBS) };
   return {
     version: `${Platform?.Name || 'Docker'} ${Version}`,
@@ -50,7 +60,11 @@ export async function factsOf(engine: Engine, folder: string): Promise<EngineFac
     ...(local ? thisMachine() : machine),
     cgroupDriver: info.CgroupDriver,
     storage: info.Driver,
-    rootless: (info.SecurityOptions ?? []).some((option: string) => /\brootless\b/.test(option)),
+    rootless,
+    remapped,
+    // Where it keeps such ones has a name of the first user and group. One without root is among the mapped users itself.
+    firstUid: remapped ? Number(/\/(\d+)\.\d+$/.exec(info.DockerRootDir)?.[1] ?? 0) : 0,
+    runtime: basename(info.DefaultRuntime || 'runc'),
   };
 }
 

@@ -19,6 +19,7 @@ import type { Logger } from '../../../log.ts';
 import type { NetworkMode } from '../process/network.ts';
 import { RunnerAway } from '../runner.ts';
 import { type Engine, EngineError, isStatus } from './engine.ts';
+import type { EngineFacts } from './facts.ts';
 import { closedRanges, firstOf, ownAddresses, resolvers } from './machine.ts';
 import { canHaveRules, setRules } from './rules.ts';
 
@@ -58,8 +59,8 @@ const KERNELS = /^(?:runc|crun|youki|nvidia|io\.containerd\.runc\.v\d+)$/;
 const REFUSALS = /already (?:exists|connected)|not connected|private \(none\) mode/i;
 const BUILT_IN = /^(?:bridge|default|host|none|container:.*)$/;
 
-/** Whether the engine is on this machine. @throws RunnerAway */
-type IsLocal = () => Promise<boolean>;
+/** @throws RunnerAway */
+type Facts = () => Promise<Pick<EngineFacts, 'local' | 'remapped' | 'runtime'>>;
 
 /**
  * An engine that does not answer yet is asked again for the first container.
@@ -68,12 +69,12 @@ type IsLocal = () => Promise<boolean>;
 export async function openNetwork(
   engine: Engine,
   options: NetworkOptions,
-  isLocal: IsLocal,
+  facts: Facts,
   log: Pick<Logger, 'warn'>,
 ): Promise<ContainerNetwork> {
   let chosen: ContainerNetwork | undefined;
   const choose = async () => {
-    chosen ??= await choice(engine, options, isLocal);
+    chosen ??= await choice(engine, options, facts);
     return chosen;
   };
   /** The start is over by then. */
@@ -97,14 +98,14 @@ export async function openNetwork(
 async function choice(
   engine: Engine,
   { mode = 'internet', prepared, runtime }: NetworkOptions,
-  isLocal: IsLocal,
+  facts: Facts,
 ): Promise<ContainerNetwork> {
   if (mode !== 'internet') return fixed(mode);
   if (prepared !== undefined) {
     await findPrepared(engine, prepared);
     return fixed(prepared);
   }
-  const missing = await whyNoRules(engine, isLocal, runtime);
+  const missing = await whyNoRules(engine, facts, runtime);
   if (missing === null) return internet(engine);
   return {
     ...fixed('none'),
@@ -131,14 +132,13 @@ async function findPrepared(engine: Engine, name: string): Promise<void> {
 }
 
 /** Null: containers of this engine can have rules. */
-async function whyNoRules(
-  engine: Engine,
-  isLocal: IsLocal,
-  runtime = 'runc',
-): Promise<string | null> {
-  if (!(await isLocal())) return 'the engine is on another machine';
+async function whyNoRules(engine: Engine, facts: Facts, asked?: string): Promise<string | null> {
+  const { local, remapped, runtime } = await facts();
+  if (remapped) return 'it maps the users of its containers';
+  if (!local) return 'the engine is on another machine';
   if (process.getuid?.() !== 0) return 'setting rules for their networks takes root';
-  if (!KERNELS.test(runtime)) return `the runtime ${runtime} has a network of its own making`;
+  const used = asked ?? runtime;
+  if (!KERNELS.test(used)) return `the runtime ${used} has a network of its own making`;
   const missing = await canHaveRules();
   if (missing) return `their networks cannot have rules (${missing})`;
   // A container that this server is in has other addresses than the machine that its jobs must not reach.

@@ -90,8 +90,7 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
   const engine = connect(options.docker, options.engine);
   const presence = cleanup.use(await watchEngine(engine, dir, log));
   const images = openImages(engine, { ...options.images, log });
-  const isLocal = async () => (await presence.found()).local;
-  const network = await openNetwork(engine, options.network ?? {}, isLocal, log);
+  const network = await openNetwork(engine, options.network ?? {}, presence.found, log);
   /** Tells the containers of this server from those of others on the same engine. */
   const worker = createHash('sha256').update(dir).digest('hex').slice(0, 16);
   const accounts = await accountsOf(dir, uids);
@@ -358,7 +357,8 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
       const record = await readRecord(place, 'attempt');
       if (!record) return null;
       const { owner, remote = false } = record;
-      return artifactsOf({ engine, container, place, owner, remote }, path);
+      const { firstUid } = await presence.found();
+      return artifactsOf({ engine, container, place, owner, remote, firstUid }, path);
     },
 
     async remove(handle) {
