@@ -171,6 +171,20 @@ told("itself", "127.0.0.1", do { socket(my $l, AF_INET, SOCK_STREAM, 0); bind($l
     ]);
   });
 
+  test('a job reaches nothing by IPv6, where other containers of its engine reach everything', async () => {
+    const addresses = [far.INTERNET6, far.LAN6];
+    const command = perl(
+      `${probes('tcp', addresses)} open(F, "/proc/net/if_inet6"); print "it has one\\n" if grep /^20010db80002/, <F>;`,
+    );
+    // Without rules of ours.
+    expect((await engine.docker('run', '--rm', PERL, 'sh', '-c', command)).split('\n')).toEqual([
+      ...addresses.map((address) => `tcp ${address} yes`),
+      'it has one',
+    ]);
+    const { lines } = await jobs.run({ command });
+    expect(lines).toEqual([...no('tcp', addresses), 'it has one']);
+  });
+
   test('an image that does not wait at the gate has no network before its rules stand', async () => {
     await onMachine('touch /mnt/slow');
     // It ends before its gate is opened, or after: then somebody waits for what it never says.

@@ -1,7 +1,7 @@
 /**
  * A container engine of its own, on a machine of its own as far as networks go: it has a LAN, whose router leads to the
  * internet and to what a job must not reach, all played by `internet.ts`. Its bridges have numbers that are no private
- * ones, because those are closed in any case.
+ * ones, because those are closed in any case. Its containers have IPv6, too, by which they reach all that there is.
  */
 import { execFile, spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -20,6 +20,8 @@ export const AZURE = '168.63.129.16';
 export const RESOLVER = '10.9.9.53';
 export const INTERNET6 = '2001:db8:7::7';
 export const LAN6 = '2001:db8:1::1';
+/** Of the engine's own bridge. */
+const CONTAINERS6 = '2001:db8:2::/64';
 /** Of the engine's own first bridge: the first of its pool. With `--bip` an engine before Docker 23 tells it at once. */
 export const BRIDGE = '198.51.80.1';
 
@@ -45,6 +47,7 @@ unshare --net -- /bin/sh -c '
   until ip link show out; do sleep 0.02; done
   ip addr add ${ROUTER}/24 dev out && ip link set out up
   ip addr add 2001:db8:1::2/64 dev out nodad && ip addr add ${INTERNET6}/128 dev lo
+  ip route add ${CONTAINERS6} via ${LAN6}
   ${FAR.map((address) => `ip addr add ${address}/32 dev lo`).join('\n  ')}
   exec "$@"' sh ${process.execPath} ${join(import.meta.dirname, 'internet.ts')} ${RESOLVER} ${[...FAR, ROUTER].join(' ')} < /dev/null > /mnt/far 2>&1 &
 far=$!
@@ -64,6 +67,7 @@ export async function ownEngine(nameserver = RESOLVER): Promise<OwnEngine> {
     ...['dockerd', '--host', host, '--live-restore', '--data-root', `${dir}/data`],
     ...['--exec-root', `${dir}/exec`, '--pidfile', `${dir}/pid`],
     ...['--default-address-pool', 'base=198.51.80.0/20,size=24'],
+    ...['--ipv6', '--fixed-cidr-v6', CONTAINERS6],
   ];
   // The first of its processes stays for as long as the machine does.
   const holder = spawn(
