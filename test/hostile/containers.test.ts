@@ -102,6 +102,19 @@ describe('a job in a container', () => {
     },
   );
 
+  test('leaves no volume that its image asked for', async () => {
+    await using made = await dockerRunner({ network: { mode: 'none' }, root: true });
+    const spec = attemptSpec('echo kept > /data/file; cat /data/file', { image: IMAGE });
+    const { handle, lines } = await runToEnd(made.runner, spec);
+    expect(lines).toEqual(['kept']);
+    const format = '{{range .Mounts}}{{if eq .Type "volume"}}{{.Name}}{{end}}{{end}}';
+    const volume = await docker('inspect', '--format', format, `loam-${spec.id}`);
+    const volumes = () => docker('volume', 'ls', '--quiet', '--filter', `name=${volume}`);
+    expect(await volumes()).toMatch(/^[0-9a-f]{64}$/);
+    await made.runner.remove(handle);
+    expect(await volumes()).toBe('');
+  });
+
   test('is what was asked for, whatever its image says', async () => {
     const { lines, outcome } = await run(
       'echo "$0 $PWD $HOME $TMPDIR $GREETING $LOAM_GATE_COMMAND"; touch /work/a /tmp/b $HOME/c /data/d && echo written; sleep 2; ls /tmp; exit 3',
