@@ -1,12 +1,13 @@
 /** What is too large is refused or cut, and what is asked for by many at once neither fills memory nor starves others. */
 import { execFileSync } from 'node:child_process';
-import { existsSync, readFileSync } from 'node:fs';
+import { readFileSync } from 'node:fs';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { connect, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { Client, cloneDatabase, eventually, startApp } from './harness.ts';
+import { needs } from './needs.ts';
 import { startServer } from './process.ts';
 
 const REPOSITORIES = '/auth/v1/repository/admin';
@@ -29,76 +30,71 @@ function widen(dir: string, branch: string, entries: number): void {
   run(dir, ['update-ref', `refs/heads/${branch}`, sha]);
 }
 
-const hasProc = existsSync('/proc/self/status');
+test('large directories and messages, many at once, stay within memory', {
+  timeout: 120_000,
+}, async (ctx) => {
+  needs(ctx, 'proc');
+  await using cleanup = new AsyncDisposableStack();
+  const database = await cloneDatabase();
+  cleanup.defer(() => database.drop());
+  const dataDir = await mkdtemp(join(tmpdir(), 'loam-load-'));
+  cleanup.defer(() => rm(dataDir, { recursive: true, force: true }));
+  const server = cleanup.use(
+    await startServer({
+      DATABASE_URL: database.url,
+      LOAM_DATA_DIR: dataDir,
+      LOAM_ADMIN_TOKEN: 'a-token-for-the-load',
+      LOAM_RATE_LIMITS: 'off',
+    }),
+  );
+  const admin = new Client(server.base, 'Bearer a-token-for-the-load');
+  const { id } = (await admin.post(REPOSITORIES, { name: 'large' })).body;
+  const dir = join(dataDir, 'repositories', id.slice(-2), id.slice(-4, -2), `${id}.git`);
+  const path = `${REPOSITORIES}/${id}`;
+  const peak = () =>
+    Number(/VmHWM:\s+(\d+)/.exec(readFileSync(`/proc/${server.child.pid}/status`, 'utf8'))?.[1]) /
+    1024;
 
-test.skipIf(!hasProc)(
-  'large directories and messages, many at once, stay within memory',
-  {
-    timeout: 120_000,
-  },
-  async () => {
-    await using cleanup = new AsyncDisposableStack();
-    const database = await cloneDatabase();
-    cleanup.defer(() => database.drop());
-    const dataDir = await mkdtemp(join(tmpdir(), 'loam-load-'));
-    cleanup.defer(() => rm(dataDir, { recursive: true, force: true }));
-    const server = cleanup.use(
-      await startServer({
-        DATABASE_URL: database.url,
-        LOAM_DATA_DIR: dataDir,
-        LOAM_ADMIN_TOKEN: 'a-token-for-the-load',
-        LOAM_RATE_LIMITS: 'off',
-      }),
-    );
-    const admin = new Client(server.base, 'Bearer a-token-for-the-load');
-    const { id } = (await admin.post(REPOSITORIES, { name: 'large' })).body;
-    const dir = join(dataDir, 'repositories', id.slice(-2), id.slice(-4, -2), `${id}.git`);
-    const path = `${REPOSITORIES}/${id}`;
-    const peak = () =>
-      Number(/VmHWM:\s+(\d+)/.exec(readFileSync(`/proc/${server.child.pid}/status`, 'utf8'))?.[1]) /
-      1024;
+  widen(dir, 'wide', ENTRIES);
+  widen(dir, 'too-wide', 150_000);
+  const refused = await admin.get(`${path}/tree/?ref=too-wide`);
+  expect([refused.status, refused.body.error.code]).toEqual([400, 'invalid_request']);
+  expect(refused.body.error.message).toMatch(/^path: names a directory of more than 4 MiB/);
 
-    widen(dir, 'wide', ENTRIES);
-    widen(dir, 'too-wide', 150_000);
-    const refused = await admin.get(`${path}/tree/?ref=too-wide`);
-    expect([refused.status, refused.body.error.code]).toEqual([400, 'invalid_request']);
-    expect(refused.body.error.message).toMatch(/^path: names a directory of more than 4 MiB/);
+  const trees = await Promise.all(
+    Array.from({ length: 24 }, async () => {
+      const { status, body } = await admin.get(`${path}/tree/?ref=wide`);
+      return status === 200 ? body.entries.length : status;
+    }),
+  );
+  for (const answer of trees) expect([ENTRIES, 503]).toContain(answer);
+  expect(trees.filter((answer) => answer === ENTRIES).length).toBeGreaterThan(1);
 
-    const trees = await Promise.all(
-      Array.from({ length: 24 }, async () => {
-        const { status, body } = await admin.get(`${path}/tree/?ref=wide`);
-        return status === 200 ? body.entries.length : status;
-      }),
-    );
-    for (const answer of trees) expect([ENTRIES, 503]).toContain(answer);
-    expect(trees.filter((answer) => answer === ENTRIES).length).toBeGreaterThan(1);
-
-    // Messages of 3 MiB and of 200 kB, and one that ends within a character where it is cut.
-    const messages = Array.from({ length: 40 }, (_, i) =>
-      i % 2 ? 'ä'.repeat(100_000) : `${'m'.repeat(3 * MiB)}`,
-    );
-    const stream = messages.map((text, i) => {
-      const data = Buffer.byteLength(text);
-      return `commit refs/heads/long\ncommitter Ada <ada@x> ${i} +0000\ndata ${data}\n${text}\n`;
-    });
-    run(dir, ['fast-import', '--quiet'], stream.join(''));
-    const pages = await Promise.all(
-      Array.from({ length: 24 }, () => admin.get(`${path}/commits/long?per_page=100`)),
-    );
-    expect(pages.map(({ status }) => status)).toContain(200);
-    for (const { status, body } of pages) {
-      expect([200, 503]).toContain(status);
-      if (status !== 200) continue;
-      expect(body.pagination.total).toBe(40);
-      for (const { message, committer } of body.data) {
-        expect(committer.name).toBe('Ada');
-        expect(message.length).toBeLessThan(66_000);
-        expect(message).toMatch(/^(m+|ä+)\n\[\d+ more bytes are not shown\]$/);
-      }
+  // Messages of 3 MiB and of 200 kB, and one that ends within a character where it is cut.
+  const messages = Array.from({ length: 40 }, (_, i) =>
+    i % 2 ? 'ä'.repeat(100_000) : `${'m'.repeat(3 * MiB)}`,
+  );
+  const stream = messages.map((text, i) => {
+    const data = Buffer.byteLength(text);
+    return `commit refs/heads/long\ncommitter Ada <ada@x> ${i} +0000\ndata ${data}\n${text}\n`;
+  });
+  run(dir, ['fast-import', '--quiet'], stream.join(''));
+  const pages = await Promise.all(
+    Array.from({ length: 24 }, () => admin.get(`${path}/commits/long?per_page=100`)),
+  );
+  expect(pages.map(({ status }) => status)).toContain(200);
+  for (const { status, body } of pages) {
+    expect([200, 503]).toContain(status);
+    if (status !== 200) continue;
+    expect(body.pagination.total).toBe(40);
+    for (const { message, committer } of body.data) {
+      expect(committer.name).toBe('Ada');
+      expect(message.length).toBeLessThan(66_000);
+      expect(message).toMatch(/^(m+|ä+)\n\[\d+ more bytes are not shown\]$/);
     }
-    expect(peak(), 'MB of the server at its largest').toBeLessThan(1_000);
-  },
-);
+  }
+  expect(peak(), 'MB of the server at its largest').toBeLessThan(1_000);
+});
 
 /** Begins a fetch without credentials and does not go on. */
 function hang(base: string): Socket {
