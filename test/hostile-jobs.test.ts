@@ -1,20 +1,17 @@
-/** What jobs do to stay, to take all there is, or to fill what keeps their output: over every runner that this machine has. */
+/** What jobs do to stay, to take all there is, or to fill what keeps their output: over every runner. */
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import type { Readable } from 'node:stream';
-import { text } from 'node:stream/consumers';
 import { setTimeout as delay } from 'node:timers/promises';
-import { extract } from 'tar-stream';
-import { describe, expect, test } from 'vitest';
+import { beforeEach, describe, expect, test } from 'vitest';
 import type { Limits } from '../src/jobs/runners/process/limits.ts';
 import { openProcessRunner } from '../src/jobs/runners/process/runner.ts';
 import type { Outcome, Runner } from '../src/jobs/runners/runner.ts';
 import { dockerRunner } from './docker.ts';
 import { eventually } from './harness.ts';
-import { has, needs } from './needs.ts';
+import { type Need, needs } from './needs.ts';
 import { processesNaming } from './processes.ts';
-import { allLines, attemptSpec, runToEnd } from './runner.contract.ts';
+import { allLines, attemptSpec, entriesOf, runToEnd } from './runner.contract.ts';
 
 const never = new AbortController().signal;
 const MiB = 2 ** 20;
@@ -65,25 +62,15 @@ async function drain(runner: Runner, command: string, log = { bytes: 2 ** 40, li
   return { count, bytes, last, outcome: await runner.wait(handle, never) };
 }
 
-/** The names in a tar, with what files hold, or of which type the others are. */
-async function entriesOf(archive: Promise<Readable | null>) {
-  const tar = await archive;
-  if (!tar) return null;
-  const found: Record<string, string> = {};
-  for await (const entry of tar.pipe(extract())) {
-    const { name, type } = entry.header;
-    found[name] = type === 'file' ? await text(entry) : `${type}`;
-    entry.resume();
-  }
-  return found;
-}
+type Kind = [name: string, open: (options?: Options) => Promise<Made>, wanted: Need[]];
+const RUNNERS: Kind[] = [
+  ['process', processRunner, []],
+  ['docker', dockerRunner, ['docker']],
+];
 
-const RUNNERS = {
-  process: processRunner,
-  ...(has('docker') && { docker: (options?: Options) => dockerRunner(options) }),
-};
+describe.each(RUNNERS)('%s', (kind, open, wanted) => {
+  beforeEach((ctx) => needs(ctx, ...wanted));
 
-describe.each(Object.entries(RUNNERS))('%s', (kind, open) => {
   test('what leaves the tree, ignores SIGTERM and holds the output ends with its job', async () => {
     await using made = await open();
     const { runner } = made;
@@ -202,7 +189,9 @@ describe.each(Object.entries(RUNNERS))('%s', (kind, open) => {
   });
 });
 
-describe.runIf(has('docker'))('docker', () => {
+describe('docker', () => {
+  beforeEach((ctx) => needs(ctx, 'docker'));
+
   test('artifacts outside of the folders of a job are its regular files too', async () => {
     const command =
       'mkdir -p /out/deep; cd /out; echo 1 > deep/a; ln -s deep l; mkfifo f; ln -s /etc /away';
@@ -215,7 +204,8 @@ describe.runIf(has('docker'))('docker', () => {
     await using _ = made;
     expect(await read('/out')).toEqual({ 'deep/a': '1\n', l: 'symlink', f: 'fifo' });
     expect(await read('/out/deep/a')).toEqual({ a: '1\n' });
-    for (const path of ['/out/l', '/away', '/nothing']) expect(await read(path), path).toBeNull();
+    for (const path of ['/out/l', '/away', '/nothing', '/out/deep/a/nothing'])
+      expect(await read(path), path).toBeNull();
     expect(await read('/etc')).toMatchObject({ passwd: expect.stringMatching(/^root/) });
     // Another user's: who asks for it could not have read it in the job, perhaps.
     const other = await run(false);

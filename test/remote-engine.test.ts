@@ -36,8 +36,8 @@ beforeEach((ctx) => needs(ctx, 'docker', 'root'));
 
 const open = () => dockerRunner({ docker: engine.config, engine: 'far' });
 
-describe.runIf(has('docker') && has('root'))('the contract', () => {
-  runnerContract(() => dockerRunner({ docker: engine.config, engine: 'far' }));
+describe('the contract', () => {
+  runnerContract(open, 'docker', 'root');
 });
 
 test('whether an engine is of this machine is found out, and not read from its address', async () => {
@@ -93,7 +93,6 @@ test('a checkout is sent into the container, and artifacts come out of it', asyn
   ]);
   expect(outcome).toMatchObject({ kind: 'exited', exitCode: 0 });
   expect(await runner.artifacts(handle, '/work/out/link')).toBeNull();
-  expect(await runner.artifacts(handle, 'out/nothing')).toBeNull();
   const found: Record<string, number> = {};
   const tar = await runner.artifacts(handle, 'out');
   for await (const entry of tar?.pipe(extract()) ?? []) {

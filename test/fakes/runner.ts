@@ -1,12 +1,13 @@
 /**
- * A runner without processes, for tests: it understands `echo TEXT`, `flood LINES BYTES` (that many lines of
- * that length), `exit N`, `sleep SECONDS`, `trap N` (end with N on SIGTERM), `stubborn` (ignore SIGTERM),
- * `unstartable` and `lose`, joined by `;`. Given to a second server it plays the machine that outlived the first.
+ * A runner without processes, for tests: it understands `echo TEXT`, `echo TEXT > PATH` (a file), `flood LINES BYTES` (that
+ * many lines of that length), `exit N`, `sleep SECONDS`, `busy` (without end), `trap N` (end with N on SIGTERM), `stubborn`
+ * (ignore SIGTERM), `unstartable` and `lose`, joined by `;`; anything else does nothing. What it printed is the artifact of a
+ * job that wrote no file. Given to a second server it plays the machine that outlived the first.
  */
 import { once } from 'node:events';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { join, posix } from 'node:path';
 import { Readable } from 'node:stream';
 import { setTimeout as delay } from 'node:timers/promises';
 import { pack } from 'tar-stream';
@@ -33,6 +34,8 @@ type Work = {
   spec: AttemptSpec;
   state: 'prepared' | 'started';
   lines: RunnerLine[];
+  /** Path below the working directory → what it holds. */
+  files: Map<string, string>;
   outcome?: Outcome;
   changed: EventTarget;
   end: AbortController;
@@ -82,7 +85,9 @@ export function fakeRunner(options: Options = {}): FakeRunner {
       const [verb, ...words] = statement.split(' ');
       const text = words.join(' ').replace(/^(['"])(.*)\1$/, '$2');
       if (work.outcome) return;
-      if (verb === 'echo') {
+      const [, written, path] = (verb === 'echo' && /^(.*) > (\S+)$/.exec(text)) || [];
+      if (path !== undefined) work.files.set(path, `${written}\n`);
+      else if (verb === 'echo') {
         const line: RunnerLine = { timestamp: new Date(), stream: 'stdout', message: text };
         change(work, () => work.lines.push(line));
       } else if (verb === 'flood') {
@@ -99,8 +104,10 @@ export function fakeRunner(options: Options = {}): FakeRunner {
       else if (verb === 'lose') return finish(work, { kind: 'lost' });
       else if (verb === 'unstartable')
         return finish(work, { kind: 'unstartable', reason: 'there is no such thing' });
-      else if (verb === 'sleep')
-        await delay(Number(text) * 1000, undefined, { signal: work.end.signal }).catch(() => {});
+      else if (verb === 'sleep' || verb === 'busy') {
+        const ms = verb === 'busy' ? 2 ** 31 - 1 : Number(text) * 1000;
+        await delay(ms, undefined, { signal: work.end.signal }).catch(() => {});
+      }
     }
     exit(0);
   }
@@ -120,7 +127,16 @@ export function fakeRunner(options: Options = {}): FakeRunner {
       }
       const changed = new EventTarget();
       const end = new AbortController();
-      works.set(spec.id, { spec, state: 'prepared', lines: [], changed, end, exitOnTerm: 143 });
+      const files = new Map<string, string>();
+      works.set(spec.id, {
+        spec,
+        state: 'prepared',
+        lines: [],
+        files,
+        changed,
+        end,
+        exitOnTerm: 143,
+      });
       return { attempt: spec.id };
     },
     async start(handle, mayBegin) {
@@ -159,16 +175,24 @@ export function fakeRunner(options: Options = {}): FakeRunner {
       while (!work.outcome) await once(work.changed, 'change', { signal });
       return work.outcome;
     },
-    async stats() {
+    async stats(handle) {
+      const work = find(handle);
+      if (work?.state !== 'started' || work.outcome) return null;
       return { gpuPercent: 0, cpuPercent: 50, memoryBytes: 3 * 2 ** 30, diskBytes: 2 ** 30 };
     },
     async artifacts(handle, path) {
-      const printed = find(handle)
-        ?.lines.map(({ message }) => `${message}\n`)
-        .join('');
-      if (!printed) return null;
+      const { files = new Map<string, string>(), lines = [] } = find(handle) ?? {};
+      const at = posix.resolve('/work', path);
+      const found = [...files].flatMap(([name, held]) => {
+        const file = posix.join('/work', name);
+        if (file !== at && !file.startsWith(`${at}/`)) return [];
+        return [[posix.relative(at, file) || posix.basename(file), held] as const];
+      });
+      const printed = lines.map(({ message }) => `${message}\n`).join('');
+      if (files.size === 0 && printed) found.push([path, printed]);
+      if (found.length === 0) return null;
       const archive = pack();
-      archive.entry({ name: path }, printed);
+      for (const [name, held] of found) archive.entry({ name }, held);
       archive.finalize();
       return Readable.from(archive as AsyncIterable<Buffer>);
     },

@@ -50,7 +50,9 @@ export async function artifactsOf(
       objectMode: false,
     });
   } catch (error) {
-    if (isStatus(error, 404)) return null;
+    // Below what is a file there is nothing either, which the engine takes for a fault of its own.
+    const isBelowFile = isStatus(error, 500) && /: not a directory\s*$/.test(String(error));
+    if (isStatus(error, 404) || isBelowFile) return null;
     throw error;
   }
 }
