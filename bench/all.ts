@@ -20,7 +20,6 @@ const ASKED: Record<string, readonly string[]> = {
   'bench:job-start': ['', '20 none'],
   'bench:large': ['object', 'lfs', 'many', 'refs'],
   'bench:log-followers': ['1000 10 15', '1000 100 15'],
-  'bench:logs': ['', '200000'],
 };
 
 const [, , asked = ''] = process.argv;

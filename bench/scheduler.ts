@@ -2,8 +2,9 @@
  * `npm run bench:scheduler [claims] [finished]`: jobs claimed and ended a second, ten at once, against graphile-worker
  * (without its local queue) on the same PostgreSQL in the same run, its task doing nothing; with 1,000 and 100,000 jobs
  * queued in 100 namespaces, beside finished ones, while another transaction stays open, and how long one claim takes
- * with 10,000 namespaces waiting. Then, of a whole server with a runner that does nothing, the time from the commit of
- * a job to the runner being asked for it.
+ * with 10,000 namespaces waiting. And in each of these states, of a whole server with a runner that does nothing, the
+ * time from the commit of a small job to the runner being asked for it, while as many jobs as are queued wait for GPUs that
+ * the server does not have.
  *
  * Ours is what the worker does: turns, admission by CPU and memory, an attempt for each job. A job is locked and ended by
  * one statement, where graphile-worker deletes it by one; what else the end of a job takes is not the queue's.
@@ -34,6 +35,8 @@ const NAMESPACES = 100;
 const MANY_NAMESPACES = 10_000;
 const SINGLE_CLAIMS = 300;
 const COMMITS = 300;
+/** Of jobs that this machine cannot run. */
+const ELSEWHERE = 'A100-80GB';
 const END = `
   with ended as (
     update jobs set status = 'succeeded', attempt_id = null, completed_at = now()
@@ -42,6 +45,9 @@ const END = `
     where id = $2 and job_id in (select id from ended)`;
 /** Room for all of them, so that slots are what is waited for. */
 const MACHINES = [{ id: 'local', cpus: 1_000, memoryBytes: 2 ** 43, gpus: {} }];
+
+/** Small jobs that were committed one by one: their ids. */
+let committed = 0;
 
 await using cleanup = new AsyncDisposableStack();
 const dir = await mkdtemp(join(tmpdir(), 'loam-bench-'));
@@ -65,14 +71,20 @@ await claimAndEnd(2_000);
 const before = await graphile(2_000, 2_000);
 console.log(`graphile-worker, warm       ${before.toFixed(0)} a second`);
 
-for (const queued of QUEUED) await compare(`${queued} queued`, queued);
+for (const queued of QUEUED) {
+  await compare(`${queued} queued`, queued);
+  await tellLatency(queued);
+}
 await compare('100000 queued since the planner last saw an empty queue', 100_000, false);
 await addFinished(FINISHED);
 await compare(`1000 queued beside ${FINISHED} finished`, 1_000);
+await tellLatency(1_000);
 {
   const other = await pool.connect();
   await other.query('begin isolation level repeatable read; select count(*) from queue_lines');
   await compare('1000 queued, another transaction open', 1_000);
+  // After what those have left behind: nothing of it can be removed yet.
+  await tellLatency(1_000);
   await other.query('rollback');
   other.release();
 }
@@ -83,8 +95,13 @@ console.log(`one claim, ${NAMESPACES} namespaces waiting    ${await single()}`);
 await addNamespaces(MANY_NAMESPACES);
 await enqueue(MANY_NAMESPACES + SINGLE_CLAIMS);
 console.log(`one claim, ${MANY_NAMESPACES} namespaces waiting  ${await single()}`);
-await empty();
-console.log(`commit → the runner is asked    ${await commitToRunner()}`);
+await tellLatency(0);
+
+async function tellLatency(waiting: number): Promise<void> {
+  await empty();
+  if (waiting > 0) await enqueue(waiting, true, ELSEWHERE);
+  console.log(`  commit → the runner is asked, ${waiting} waiting  ${await commitToRunner()}`);
+}
 
 /** Ours and theirs in turns, each over as many jobs with as many queued behind them. */
 async function compare(what: string, queued: number, analyzed = true): Promise<void> {
@@ -235,17 +252,17 @@ async function graphile(total: number, queued: number): Promise<number> {
  * the creation of a job costs.
  * @param analyzed whether the planner knows of them
  */
-async function enqueue(count: number, analyzed = true): Promise<void> {
+async function enqueue(count: number, analyzed = true, gpu = 'none'): Promise<void> {
   await inPoolTransaction(pool, async (client) => {
     await client.query('set local session_replication_role = replica');
     await client.query(
       `insert into jobs (id, namespace_id, name, command, gpu, gpu_count, cpu, memory_gb, disk_gb, region,
          timeout_minutes, retries, cost_per_hour, progress)
        select 'job_' || lpad(n::text, 12, '0'), ids[1 + n % cardinality(ids)], 'job' || n, 'true',
-         'none', 1, 8, 32, 10, 'us-east-1', 60, 0, 0.288, 'waiting'
+         $2, 1, 8, 32, 10, 'us-east-1', 60, 0, 0.288, 'waiting'
        from (select nextval('bench_jobs') as n from generate_series(1, $1)) numbers,
          (select array_agg(id) as ids from namespaces where name like 'bench-%') all_of_them`,
-      [count],
+      [count, gpu],
     );
     await client.query(
       `insert into queue_shares (namespace_id) select id from namespaces on conflict do nothing`,
@@ -319,7 +336,7 @@ async function commitToRunner(): Promise<string> {
   await using _app = await createApp(config, { log: createLog('silent'), runner });
   const taken: number[] = [];
   for (let i = 0; i < COMMITS; i++) {
-    const id = `job_${String(10 ** 11 + i)}`;
+    const id = `job_${String(10 ** 11 + committed++)}`;
     await inPoolTransaction(pool, async (client) => {
       await client.query(
         `insert into jobs (id, namespace_id, name, command, gpu, gpu_count, cpu, memory_gb, disk_gb, region,
@@ -329,9 +346,9 @@ async function commitToRunner(): Promise<string> {
       );
       await client.query(`select pg_notify('loam', 'queue')`);
     });
-    const committed = performance.now();
+    const since = performance.now();
     while (!asked.has(id)) await delay(0.5);
-    taken.push((asked.get(id) ?? committed) - committed);
+    taken.push((asked.get(id) ?? since) - since);
     // The end of the one before is no part of it.
     await delay(20);
   }
