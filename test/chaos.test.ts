@@ -21,7 +21,7 @@ import {
   PROCESS,
   REPOSITORY,
 } from './chaos/jobs.ts';
-import { type Hit, onePart } from './chaos/victims.ts';
+import { allOf, ENGINE, type Hit, onePart } from './chaos/victims.ts';
 import { startFarWitness } from './chaos/witness.ts';
 import { remote, Workspace } from './git.ts';
 import { eventually } from './harness.ts';
@@ -63,7 +63,10 @@ test(`nothing is lost, doubled or orphaned after ${KILLS} kills of all that jobs
   const victims = [
     ...loam.servers.map(restarted),
     ...dependencies(loam, engine),
-    ...loam.working.map((one) => onePart('shim', one, hit)),
+    ...loam.working.flatMap((one) => [
+      ...[onePart('recorder', one, hit), onePart('shim', one, hit)],
+      allOf(one, restarted(one).start, hit),
+    ]),
   ].map((victim) => counted(victim, kills));
   await killAtRandom(victims, { kills: KILLS, seed: SEED, signal: ctx.signal });
   await load.finish();
@@ -119,7 +122,7 @@ function dependencies(loam: Servers, engine: OwnEngine): Victim[] {
     kill: () => loam.killDatabase(),
     start: () => eventually(async () => void (await loam.pool.query('select 1')), 60_000),
   };
-  return [database, { name: 'dockerd', kill: () => engine.kill('SIGKILL'), start: engine.start }];
+  return [database, { name: ENGINE, kill: () => engine.kill('SIGKILL'), start: engine.start }];
 }
 
 /** Callers that submit one job after the other and follow each to its end. */
@@ -198,8 +201,11 @@ async function orphansOf(loam: Servers, { docker, config }: OwnEngine): Promise<
   const volumes = await docker('volume', 'ls', '--format', 'volume {{.Name}}');
   const folders: string[] = [];
   for (const { dataDir } of loam.working)
-    for (const name of await readdir(join(dataDir, 'containers')).catch(() => []))
-      if (name.startsWith('att_')) folders.push(`folder ${name}`);
+    for (const runner of ['containers', 'attempts'])
+      for (const folder of ['', '.trash'])
+        for (const name of await readdir(join(dataDir, runner, folder)).catch(() => []))
+          if (folder || name.startsWith('att_'))
+            folders.push(`folder ${join(runner, folder, name)}`);
   return [
     ...`${containers}\n${networks}\n${volumes}`
       .split('\n')

@@ -13,6 +13,10 @@ const CLAIMS = {
   shim: { folder: 'attempts', claim: 'claim' },
 };
 export type Part = keyof typeof CLAIMS;
+const PARTS: readonly Part[] = ['recorder', 'shim'];
+
+/** The name of the victim that it is. */
+export const ENGINE = 'dockerd';
 
 /** Attempts by what was killed of them, each as often as it was. */
 export type Hit = Record<Part, string[]>;
@@ -21,10 +25,15 @@ export type Hit = Record<Part, string[]>;
 const TRIES = 20;
 const AGAIN_MS = 100;
 
-/** One of them, if there is any. The server that runs sees to what becomes of its attempt. */
+/**
+ * One of them, if there is any. The server that runs sees to what becomes of its attempt.
+ *
+ * Not beside what else knows how a container ended: when nobody saw it, nobody can say.
+ */
 export function onePart(part: Part, { name, dataDir }: OneServer, hit: Hit): Victim {
   return {
     name: `a ${part} of ${name}`,
+    ...(part === 'recorder' && { of: [ENGINE, name] }),
     async kill() {
       for (let tries = 0; tries < TRIES; tries++) {
         const found = await partsOf(part, dataDir);
@@ -34,6 +43,24 @@ export function onePart(part: Part, { name, dataDir }: OneServer, hit: Hit): Vic
       }
     },
     start: async () => {},
+  };
+}
+
+/** A worker with all recorders and shims that it has, as an init system kills a whole service. */
+export function allOf(server: OneServer, start: () => Promise<void>, hit: Hit): Victim {
+  const { name, dataDir } = server;
+  return {
+    name: `all of ${name}`,
+    of: [ENGINE, name],
+    async kill() {
+      const found = await Promise.all(
+        PARTS.map(async (part) => [part, await partsOf(part, dataDir)] as const),
+      );
+      const killed = server.kill();
+      for (const [part, pids] of found) end(part, [...pids.keys()], pids, hit);
+      await killed;
+    },
+    start,
   };
 }
 

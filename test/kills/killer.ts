@@ -9,6 +9,8 @@ const DOWN_AT_ONCE = 2;
 
 export type Victim = {
   name: string;
+  /** Those that have one of these in common are never down at the same time; unset: its name. */
+  of?: readonly string[];
   /** SIGKILL, at whatever point of its life it is. */
   kill(): Promise<void>;
   /** Resolves when it is ready. */
@@ -26,7 +28,8 @@ export async function killAtRandom(
   for (let kill = 1; kill <= kills; kill++) {
     await delay(random() * BETWEEN_MS, undefined, { signal });
     while (down.size >= DOWN_AT_ONCE) await Promise.race(starting);
-    const up = victims.filter((one) => !down.has(one));
+    const away = new Set([...down].flatMap(({ of, name }) => of ?? [name]));
+    const up = victims.filter(({ of, name }) => !(of ?? [name]).some((one) => away.has(one)));
     const victim = up[Math.floor(random() * up.length)] as Victim;
     const pause = random() * DOWN_MS;
     down.add(victim);
