@@ -1,11 +1,12 @@
 /** An engine that is killed and started again: with its containers kept running, and without. */
-import { execFileSync } from 'node:child_process';
+import { execFileSync, spawn } from 'node:child_process';
+import { once } from 'node:events';
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { beforeEach, expect, test } from 'vitest';
-import { statOf } from '../src/jobs/runners/process/proc.ts';
+import { identityOf, statOf } from '../src/jobs/runners/process/proc.ts';
 import {
   type AttemptSpec,
   type Handle,
@@ -172,6 +173,25 @@ test('a recorder that is killed is replaced by another, which goes on', async ()
   expect(seen).toEqual(Array.from({ length: 30 }, (_, i) => String(i + 1)));
   expect(claim().pid).not.toBe(pid);
   expect(await runner.wait(handle, never)).toMatchObject({ exitCode: 3 });
+});
+
+test('a gate is not opened before a recorder has made what is printed into', async () => {
+  await using made = await dockerRunner({ network: { mode: 'none' } });
+  const { runner, dir } = made;
+  const spec = attemptSpec('echo ran; exit 3');
+  const handle = await runner.prepare(spec, never);
+  // As one that has just begun, and is killed then.
+  const recorder = spawn('sleep', ['600']);
+  const pid = recorder.pid as number;
+  const claim = JSON.stringify({ pid, ...identityOf(pid) });
+  await writeFile(join(dir, spec.id, 'record/claim'), claim);
+  await expect(runner.start(handle)).rejects.toThrow(/has not started/);
+  const ended = once(recorder, 'exit');
+  recorder.kill('SIGKILL');
+  await ended;
+  await runner.start(handle);
+  expect(await runner.wait(handle, never)).toMatchObject({ kind: 'exited', exitCode: 3 });
+  expect(await allLines(runner, handle)).toEqual(['ran']);
 });
 
 test('what ends while neither its recorder nor a server is there has the exit code that its engine saw', {

@@ -21,6 +21,8 @@ const SPARE_S = 3;
 const SPARE_UNSEEN_S = 5;
 /** Where the command prints, and where its parent says that it begins and how it ended: see `recorder.ts`. */
 export const FIFOS = ['out', 'err', 'end'] as const;
+/** There when all of them are (`recorder.ts`). */
+export const LAST_FIFO = FIFOS[2];
 /** In the gate's file: the FIFOs are read. */
 const RECORDED = 'recorded';
 /** A gate that was not opened for so long never will be: the server that made the container is gone. */

@@ -32,6 +32,7 @@ import {
   existsSync,
   openSync,
   readFileSync,
+  renameSync,
   rmSync,
 } from 'node:fs';
 import { Socket } from 'node:net';
@@ -43,7 +44,7 @@ import { isAlive, readClaim, readWhole } from '../process/folder.ts';
 import { follow, openLog } from '../process/lines.ts';
 import { closeInherited } from '../process/proc.ts';
 import type { ShimOrder } from '../process/shims.ts';
-import { FIFOS, gateFolder } from './gate.ts';
+import { FIFOS, gateFolder, opening } from './gate.ts';
 import type { AttemptRecord } from './place.ts';
 
 export type RecordedExit = {
@@ -107,8 +108,9 @@ async function record(place: string): Promise<void> {
     };
     let hasBegun = existsSync(at('begun'));
     let exit = (await readWhole<RecordedExit>(at('exit'))) ?? {};
+    const isOpen = (await opening(place)) !== null;
     const init = await readClaim(at('init'));
-    if (init && !isAlive(init) && exit.exitCode === undefined) exit = { unheard: true };
+    if (isOpen && !(init && isAlive(init)) && exit.exitCode === undefined) exit = { unheard: true };
     const said = listen(end, (line) => {
       const [, code, killed] = (/^exit (\d{1,3})(?: (\d+))?$/.exec(line) ?? []).map(numberOf);
       if (line === 'begun' && !hasBegun) {
@@ -149,11 +151,20 @@ function numberOf(text: string | undefined): number | undefined {
   return text === undefined ? undefined : Number(text);
 }
 
-/** Those that are there already may hold something. The job's user opens them. */
+/**
+ * Those that are there already may hold something. The job's user opens them. The last one is there when all are, and are
+ * that user's.
+ */
 function makeFifos(fifos: readonly string[], { uid, gid }: AttemptRecord['owner']): void {
   const missing = fifos.filter((fifo) => !existsSync(fifo));
-  if (missing.length > 0) execFileSync('mkfifo', ['-m', '600', ...missing]);
-  for (const fifo of fifos) if (process.getuid?.() === 0) chownSync(fifo, uid, gid);
+  if (missing.length === 0) return;
+  const made = missing.map((fifo) => `${fifo}.new`);
+  for (const path of made) rmSync(path, { force: true });
+  execFileSync('mkfifo', ['-m', '600', ...made]);
+  for (const fifo of missing) {
+    if (process.getuid?.() === 0) chownSync(`${fifo}.new`, uid, gid);
+    renameSync(`${fifo}.new`, fifo);
+  }
 }
 
 /**

@@ -10,6 +10,7 @@ import { parseLog } from '../process/lines.ts';
 import { identityOf, signalOne } from '../process/proc.ts';
 import { openShims } from '../process/shims.ts';
 import type { LogBatch, LogCursor } from '../runner.ts';
+import { gateFolder, LAST_FIFO } from './gate.ts';
 import type { ContainerState } from './outcome.ts';
 import { RECORD, type RecordedExit, type Trouble } from './recorder.ts';
 
@@ -61,13 +62,15 @@ export async function openRecordings(dir: string): Promise<Recordings> {
   }
 
   async function start(attempt: string): Promise<void> {
-    if (await recorderOf(attempt)) return;
-    await rm(at(attempt, 'claim'), { force: true });
-    const exitCode = await shims.launch(attempt);
-    if (exitCode === DISK_FULL)
-      throw Object.assign(new Error('the disk is full'), { code: 'ENOSPC' });
-    if (!existsSync(at(attempt, 'claim')))
-      throw new Error(`the recorder of ${attempt} did not start`);
+    if (!(await recorderOf(attempt))) {
+      await rm(at(attempt, 'claim'), { force: true });
+      const exitCode = await shims.launch(attempt);
+      if (exitCode === DISK_FULL)
+        throw Object.assign(new Error('the disk is full'), { code: 'ENOSPC' });
+    }
+    // One that was killed, or was started by a server that was, may have its claim and no FIFOs yet.
+    if (!existsSync(join(gateFolder(join(dir, attempt)), LAST_FIFO)))
+      throw new Error(`the recorder of ${attempt} has not started`);
   }
 
   /** Both who follows the log and who waits for the end see to it. */
