@@ -52,8 +52,8 @@ export type RecordedExit = {
   exitCode?: number;
   /** With it: how many processes the kernel killed for want of memory; undefined: that cannot be known in the container. */
   oomKills?: number | undefined;
-  /** The container had ended before somebody listened: what was said, and what was in the FIFOs, is lost. */
-  unheard?: true;
+  /** Nobody listened all the time, and no end was heard: it was said in between, and may be lost with what was printed. */
+  unheard?: true | undefined;
   /** When the first process of the container was seen to be gone; undefined: it was not. */
   goneAt?: number;
 };
@@ -108,9 +108,6 @@ async function record(place: string): Promise<void> {
     };
     let hasBegun = existsSync(at('begun'));
     let exit = (await readWhole<RecordedExit>(at('exit'))) ?? {};
-    const isOpen = (await opening(place)) !== null;
-    const init = await readClaim(at('init'));
-    if (isOpen && !(init && isAlive(init)) && exit.exitCode === undefined) exit = { unheard: true };
     const said = listen(end, (line) => {
       const [, code, killed] = (/^exit (\d{1,3})(?: (\d+))?$/.exec(line) ?? []).map(numberOf);
       if (line === 'begun' && !hasBegun) {
@@ -124,6 +121,8 @@ async function record(place: string): Promise<void> {
         if (isFirst) writeWhole(at('exit'), exit);
       }
     });
+    // What is said while nobody has the FIFO open is lost.
+    const mayHaveMissed = (await opening(place)) !== null;
     over = () => {
       letGo();
       setTimeout(() => {
@@ -140,7 +139,8 @@ async function record(place: string): Promise<void> {
     // A job can make its own processes close the FIFOs, and goes on.
     const goneAt = await gone(at('init'), () => isDrained);
     await said.end();
-    await finish(at, place, { ...exit, ...(goneAt !== undefined && { goneAt }) });
+    const unheard = (mayHaveMissed && exit.exitCode === undefined) || undefined;
+    await finish(at, place, { ...exit, unheard, ...(goneAt !== undefined && { goneAt }) });
   } catch (error) {
     process.exit((error as NodeJS.ErrnoException).code === 'ENOSPC' ? DISK_FULL : 1);
   }
