@@ -9,6 +9,7 @@ import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { expect, test } from 'vitest';
+import { descendants } from '../src/jobs/runners/process/proc.ts';
 import { compare, type Ran } from './chaos/compare.ts';
 import {
   CONTAINERS,
@@ -31,7 +32,7 @@ import { filesLeft, processesLeft } from './kills/left-over.ts';
 import { type OneServer, type Servers, startServers } from './many-servers.ts';
 import { needs } from './needs.ts';
 import { type OwnEngine, startOwnEngine } from './own-engine.ts';
-import { processesNaming } from './processes.ts';
+import { namingProcesses } from './processes.ts';
 
 const KILLS = Number(process.env.LOAM_TEST_CHAOS ?? 20);
 /** Of the victims and the times; the load goes by chance. */
@@ -213,7 +214,16 @@ async function orphansOf(loam: Servers, { docker, config }: OwnEngine): Promise<
     ...folders,
     ...(await filesLeft(loam)),
     ...processesLeft(loam),
-    // What runs a container that its engine does not know of any more.
-    ...processesNaming(`-address ${config.configFolder}/`),
+    ...forgottenBy(config.configFolder),
   ];
+}
+
+/**
+ * Containers that their engine does not know of any more, by what supervises each. A supervisor that has nothing left may
+ * stay of an engine that was killed while it removed a container: it is the engine's own.
+ */
+function forgottenBy(folder: string): string[] {
+  return namingProcesses(`-address ${folder}/`)
+    .filter(({ pid }) => descendants(pid).length > 0)
+    .map(({ line }) => line);
 }

@@ -3,14 +3,21 @@ import { readdirSync, readFileSync } from 'node:fs';
 
 /** Command lines of processes with `text` in them. */
 export function processesNaming(text: string): string[] {
+  return namingProcesses(text).map(({ line }) => line);
+}
+
+/** The same, with their pids. */
+export function namingProcesses(text: string): { pid: number; line: string }[] {
   return readdirSync('/proc')
     .filter((name) => /^\d+$/.test(name))
-    .map((pid) => {
-      try {
-        return readFileSync(`/proc/${pid}/cmdline`, 'latin1').replaceAll('\0', ' ');
-      } catch {
-        return '';
-      }
-    })
-    .filter((line) => line.includes(text));
+    .map((pid) => ({ pid: Number(pid), line: commandOf(pid) }))
+    .filter(({ line }) => line.includes(text));
+}
+
+function commandOf(pid: string): string {
+  try {
+    return readFileSync(`/proc/${pid}/cmdline`, 'latin1').replaceAll('\0', ' ');
+  } catch {
+    return '';
+  }
 }
