@@ -124,23 +124,20 @@ for (let turn = 1; turn <= TURNS; turn++) {
   containers.push(await follow(`container-${turn}`, { image: IMAGE }));
   theirs.push(await followByDocker());
 }
-for (const [what, all] of [
-  ['a process', processes],
-  ...(hasEngine
-    ? ([
-        ['a container', containers],
-        ['docker logs', theirs],
-      ] as const)
-    : []),
-] as const)
-  console.log(
-    `  ${what.padEnd(11)} ${median(all).toFixed(1)} s, ${rate(median(all))} (${all.map((one) => one.toFixed(1)).join(', ')})`,
-  );
+tellTurns('a process', processes);
 if (!hasEngine)
   console.log(`  NOT MEASURED: containers. No engine with ${IMAGE} at ${DOCKER.host}`);
 else {
+  tellTurns('a container', containers);
+  tellTurns('docker logs', theirs);
   const ratio = (median(containers) / median(theirs)).toFixed(2);
   console.log(`  a container takes ${ratio} × what docker logs does`);
+}
+
+function tellTurns(what: string, seconds: readonly number[]): void {
+  const middle = median(seconds);
+  const all = seconds.map((one) => one.toFixed(1)).join(', ');
+  console.log(`  ${what.padEnd(11)} ${middle.toFixed(1)} s, ${rate(middle)} (${all})`);
 }
 
 /** @returns seconds of `docker run -d` and `docker logs -f` */

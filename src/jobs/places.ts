@@ -40,9 +40,7 @@ type JobRow = Prisma.JobGetPayload<{ select: typeof placeColumns }>;
 export type Place = {
   /** What it asks for, in words. */
   waitsFor: string;
-  /** Whether a worker that is alive has it. */
-  offered: boolean;
-  /** Why none has it, in words; null: one has. */
+  /** Why no worker that is alive has it, in words; null: one has. */
   missing: string | null;
   /** From 1; null when it stands behind more than are looked at. */
   position: number | null;
@@ -82,11 +80,10 @@ export function openPlaces({ pool }: { pool: Pool }): Places {
     if (job.status !== 'queued' || job.attemptId !== null || job.availableAt > new Date())
       return null;
     const { waitsFor, missing } = wishOf(job, await machines(''));
-    const offered = missing === null;
     const [all, first] = await Promise.all([lines(gpu), ids(`${gpu} ${region} ${namespaceId}`)]);
     const position = positionOf(job, all, first);
-    const none = { waitsFor, offered, missing, position, estimatedStart: null };
-    if (!offered || position === null) return none;
+    const none = { waitsFor, missing, position, estimatedStart: null };
+    if (missing !== null || position === null) return none;
     const { seconds, running } = await past(gpu);
     if (seconds === null || running === 0) return none;
     const wait = (position * seconds) / running;

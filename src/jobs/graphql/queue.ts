@@ -8,8 +8,9 @@ export const JobQueue = builder.objectRef<Place>('JobQueue').implement({
     waitsFor: t.exposeString('waitsFor', {
       description: 'What it waits for, as `8 vCPUs and 32 GB` or `a T4 in us-east-1`.',
     }),
-    offered: t.exposeBoolean('offered', {
+    offered: t.boolean({
       description: 'Whether any worker has it, so that it starts when its turn comes.',
+      resolve: ({ missing }) => missing === null,
     }),
     position: t.exposeInt('position', {
       nullable: true,

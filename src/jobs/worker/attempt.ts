@@ -201,13 +201,13 @@ async function oversee(
       watch.tell(handle);
     }),
   );
-  // All are waited for, so that nothing of ours is under way when we return.
   const unreachable = new AbortController();
   const waiting = runner.wait(handle, signal).then((outcome) => {
     if (outcome.kind === 'lost' && outcome.unreachable) unreachable.abort();
     return outcome;
   });
   const reading = AbortSignal.any([signal, unreachable.signal]);
+  // All are waited for, so that nothing of ours is under way when we return.
   const [begun, ended, stored] = await Promise.allSettled([
     running,
     waiting,

@@ -276,12 +276,17 @@ export function loseAttempt(
     });
     // Also where the job is not the attempt's any more: a follower of a cancelled one waits for this.
     await wake(tx, `job:${jobId}`);
-    const { count } = await tx.jobAttempt.updateMany({
-      where: { id: attemptId, endedAt: null },
-      data: { endedAt: new Date(), outcome: 'lost' },
-    });
-    return count > 0;
+    return endAsLost(tx, attemptId);
   });
+}
+
+/** @returns whether it had not ended */
+async function endAsLost(tx: Prisma.TransactionClient, attemptId: string): Promise<boolean> {
+  const { count } = await tx.jobAttempt.updateMany({
+    where: { id: attemptId, endedAt: null },
+    data: { endedAt: new Date(), outcome: 'lost' },
+  });
+  return count > 0;
 }
 
 /**
@@ -299,8 +304,7 @@ export function returnToQueue(
         : null,
     );
     if (!moved) return false;
-    const ended = { endedAt: new Date(), outcome: 'lost' } as const;
-    await tx.jobAttempt.updateMany({ where: { id: attemptId, endedAt: null }, data: ended });
+    await endAsLost(tx, attemptId);
     return true;
   });
 }

@@ -226,8 +226,9 @@ export async function startWorker(
     for (let long = reservations.size > 0; !signal.aborted; ) {
       const slotsFree = slots - active.size;
       const held = holdings();
-      const machines = machinesNow();
-      const elsewhere = [...others.machines, ...self.machines.filter(({ away }) => away)];
+      const offers = self.machines;
+      const machines = offers.filter(({ away }) => !away);
+      const elsewhere = [...others.machines, ...offers.filter(({ away }) => away)];
       const pools = openPools({ machines, slots, held });
       if (slotsFree <= 0 || pools.size === 0) return false;
       const most = Math.min(slotsFree, SHORT_LOOK);

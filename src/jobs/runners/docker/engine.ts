@@ -35,18 +35,16 @@ export type Engine = {
   /** For requests without a limit of time. */
   docker: Docker;
   /**
-   * Every request of `docker` ends with `signal`, which is the limit's.
+   * Every request of `docker` ends with the limit.
    * @throws RunnerAway when it does not answer
    * @throws EngineError with the status of its refusal
    */
-  call<T>(request: (docker: Docker, signal: AbortSignal) => Promise<T>, ms?: number): Promise<T>;
+  call<T>(request: (docker: Docker) => Promise<T>, ms?: number): Promise<T>;
   /**
    * For an answer without an end of its own: it has to begin in time, and lasts until it is destroyed.
    * @throws as `call`
    */
-  stream(
-    request: (docker: Docker, signal: AbortSignal) => Promise<NodeJS.ReadableStream>,
-  ): Promise<Readable>;
+  stream(request: (docker: Docker) => Promise<NodeJS.ReadableStream>): Promise<Readable>;
 };
 
 /** That of Docker's own variables. */
@@ -65,7 +63,7 @@ export function connect(config: DockerConfig, id = DEFAULT_ENGINE): Engine {
       const { promise: late, reject } = Promise.withResolvers<never>();
       limit.addEventListener('abort', () => reject(limit.reason), { once: true });
       try {
-        return await Promise.race([request(dockerOver(modem, limit), limit), late]);
+        return await Promise.race([request(dockerOver(modem, limit)), late]);
       } catch (error) {
         throw limit.aborted ? tooLate(ms) : translated(error);
       }
@@ -74,7 +72,7 @@ export function connect(config: DockerConfig, id = DEFAULT_ENGINE): Engine {
       const late = new AbortController();
       const timer = setTimeout(() => late.abort(), CALL_MS);
       try {
-        return (await request(dockerOver(modem, late.signal), late.signal)) as Readable;
+        return (await request(dockerOver(modem, late.signal))) as Readable;
       } catch (error) {
         throw late.signal.aborted ? tooLate(CALL_MS) : translated(error);
       } finally {

@@ -32,6 +32,16 @@ export type EngineFacts = {
   runtime: string;
 };
 
+const KERNELS = /^(?:runc|crun|youki|nvidia|io\.containerd\.runc\.v\d+)$/;
+
+/**
+ * Whether a program runs containers on the kernel of its machine. Others (runsc, Kata) have networks of their own making,
+ * which carry packets past that one's rules, and FIFOs of their own.
+ */
+export function sharesKernel(runtime: string): boolean {
+  return KERNELS.test(runtime);
+}
+
 /** Of a machine's memory, as of our own: the rest is for the engine and the kernel. */
 const SHARE_OF_JOBS = 0.9;
 /** A busy engine takes seconds to count what it has. */

@@ -28,7 +28,9 @@ const RECORDED = 'recorded';
 /** A gate that was not opened for so long never will be: the server that made the container is gone. */
 const WAIT_S = 3_600;
 /** Where programs are, before those folders that the job names: it may name none that has them. */
-const USUAL_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin';
+export const USUAL_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin';
+/** Of the container's own control group, by the version of control groups: lines of a name and a number. */
+const OOM_KILLS = ['/sys/fs/cgroup/memory/memory.oom_control', '/sys/fs/cgroup/memory.events'];
 
 /**
  * For `/bin/sh -c`. Polled, because that works on every kind of engine and mount: a hundred times a second at first,
@@ -49,8 +51,6 @@ const USUAL_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
  * about a child that was killed is no line of the job: the parentheses keep it out of the command's output, which dash
  * would give it.
  */
-/** Of the container's own control group, by the version of control groups: lines of a name and a number. */
-const OOM_KILLS = ['/sys/fs/cgroup/memory/memory.oom_control', '/sys/fs/cgroup/memory.events'];
 const FIND = `set -- "$PATH"
 PATH=${USUAL_PATH}:$PATH
 `;

@@ -7,10 +7,9 @@
  */
 import { text } from 'node:stream/consumers';
 import { type Engine, EngineError } from './engine.ts';
+import { USUAL_PATH } from './gate.ts';
 
 const ASK = ['nvidia-smi', '--query-gpu=utilization.gpu', '--format=csv,noheader,nounits'];
-/** Where NVIDIA's runtime puts it, whatever the job's own `PATH` says. */
-const PATH = 'PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin';
 const ANSWER_MS = 5_000;
 /** A line for each of a few GPUs. */
 const MOST_BYTES = 4_096;
@@ -42,16 +41,17 @@ export function openGpuUse(engine: Engine): GpuUse {
 
 /** Null: it says more than it should, or nothing in time. */
 async function ask(engine: Engine, container: string): Promise<string | null> {
-  const exec = await engine.call((docker) =>
+  const { id } = await engine.call((docker) =>
     docker.getContainer(container).exec({
-      ...{ Cmd: ASK, Env: [PATH], AttachStdout: true },
+      Cmd: ASK,
+      // Where NVIDIA's runtime puts it, whatever the job's own says.
+      Env: [`PATH=${USUAL_PATH}`],
+      AttachStdout: true,
       // Else what it prints is divided into frames.
       Tty: true,
-    } as object),
+    }),
   );
-  const answer = await engine.stream((_, abortSignal) =>
-    exec.start({ Detach: false, Tty: true, abortSignal } as object),
-  );
+  const answer = await engine.stream((docker) => docker.getExec(id).start({ Tty: true }));
   const late = setTimeout(() => answer.destroy(new Error('too late')), ANSWER_MS);
   let bytes = 0;
   answer.on('data', (piece: Buffer) => {

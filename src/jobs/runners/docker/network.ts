@@ -19,7 +19,7 @@ import type { Logger } from '../../../log.ts';
 import type { NetworkMode } from '../process/network.ts';
 import { RunnerAway } from '../runner.ts';
 import { type Engine, EngineError, isStatus } from './engine.ts';
-import type { EngineFacts } from './facts.ts';
+import { type EngineFacts, sharesKernel } from './facts.ts';
 import { closedRanges, firstOf, ownAddresses, resolvers } from './machine.ts';
 import { canHaveRules, setRules } from './rules.ts';
 
@@ -53,8 +53,6 @@ export class HalfConnected extends Error {
 const BRIDGE = 'bridge';
 /** What is made on an engine otherwise; servers that share one share it. */
 const NETWORK = 'loam';
-/** Programs that run a container with the network of this kernel. Others (runsc, Kata) carry packets past its rules. */
-const KERNELS = /^(?:runc|crun|youki|nvidia|io\.containerd\.runc\.v\d+)$/;
 /** Of a connection that is there, or is not there, already; also for want of the step before. */
 const REFUSALS = /already (?:exists|connected)|not connected|private \(none\) mode/i;
 const BUILT_IN = /^(?:bridge|default|host|none|container:.*)$/;
@@ -138,7 +136,7 @@ async function whyNoRules(engine: Engine, facts: Facts, asked?: string): Promise
   if (!local) return 'the engine is on another machine';
   if (process.getuid?.() !== 0) return 'setting rules for their networks takes root';
   const used = asked ?? runtime;
-  if (!KERNELS.test(used)) return `the runtime ${used} has a network of its own making`;
+  if (!sharesKernel(used)) return `the runtime ${used} has a network of its own making`;
   const missing = await canHaveRules();
   if (missing) return `their networks cannot have rules (${missing})`;
   // A container that this server is in has other addresses than the machine that its jobs must not reach.

@@ -30,7 +30,7 @@ const KILLED_MS = 500;
 /** An engine that does not answer is asked again after this. */
 const AWAY_MS = 500;
 /** One that is upgraded is back by then. */
-const PATIENCE_MS = 60_000;
+export const PATIENCE_MS = 60_000;
 
 export type Overseen = {
   attempt: string;
@@ -39,7 +39,7 @@ export type Overseen = {
   place: string;
   graceMs: number;
   /** How long an engine is away before it is not waited for by those whose end it would only tell. */
-  patienceMs?: number | undefined;
+  patienceMs: number;
   /** Whether its processes are of this machine; false until that is known. */
   isLocal(): boolean;
   recordings: Recordings;
@@ -54,8 +54,7 @@ export async function untilEnded(
   changed: (signal: AbortSignal) => Promise<void>,
   signal: AbortSignal,
 ): Promise<Outcome> {
-  const { attempt, engine, container, place, graceMs, recordings } = overseen;
-  const { patienceMs = PATIENCE_MS } = overseen;
+  const { attempt, engine, container, place, graceMs, patienceMs, recordings } = overseen;
   const record = await readRecord(place, 'attempt');
   if (!record) return { kind: 'lost' };
   let wasAway = false;
@@ -110,7 +109,7 @@ export async function untilEnded(
  * ended it. Else it may run on, and must not run twice. What is left of it is removed when the engine is back.
  */
 async function isOverWithout(
-  { place, graceMs, patienceMs = PATIENCE_MS }: Overseen,
+  { place, graceMs, patienceMs }: Overseen,
   { timeoutMs }: AttemptRecord,
 ): Promise<boolean> {
   const stop = await readRecord(place, 'stop');
@@ -127,8 +126,8 @@ const noting = new Map<string, Promise<void>>();
 /** Tells it to end: written down, then sent. The first reason stands; a KILL is more than a TERM. */
 export async function end(overseen: Overseen, stop: Stop): Promise<void> {
   const { place } = overseen;
-  const before = noting.get(place)?.catch(() => {});
-  const noted = (before ?? Promise.resolve()).then(() => note(place, stop));
+  const before = noting.get(place) ?? Promise.resolve();
+  const noted = before.catch(() => {}).then(() => note(place, stop));
   noting.set(place, noted);
   try {
     await noted;

@@ -10,6 +10,7 @@ import { parseLog } from '../process/lines.ts';
 import { identityOf, signalOne } from '../process/proc.ts';
 import { openShims } from '../process/shims.ts';
 import type { LogBatch, LogCursor } from '../runner.ts';
+import { sharesKernel } from './facts.ts';
 import { gateFolder, LAST_FIFO } from './gate.ts';
 import type { ContainerState } from './outcome.ts';
 import { RECORD, type RecordedExit, type Trouble } from './recorder.ts';
@@ -161,16 +162,13 @@ export async function makeRecord(place: string): Promise<void> {
   await writeFile(join(place, RECORD, 'reserve'), randomBytes(RESERVE_BYTES), { mode: 0o600 });
 }
 
-/** Of `Runtime`: programs that run a container on this kernel. Others (runsc, Kata) have FIFOs of their own making. */
-const KERNELS = /^(?:runc|crun|youki|nvidia|io\.containerd\.runc\.v\d+)$/;
-
 /**
  * Whether a running container runs on the kernel of this machine, so that a FIFO of ours is the same one in it: its first
  * process is one that we see, in the container's own control group. With an engine in a virtual machine, or a server in a
  * container, it is not.
  */
 export function isOnThisKernel({ id, pid, runtime }: ContainerState): boolean {
-  if (!KERNELS.test(runtime)) return false;
+  if (!sharesKernel(runtime)) return false;
   try {
     return readFileSync(`/proc/${pid}/cgroup`, 'utf8').includes(id);
   } catch {

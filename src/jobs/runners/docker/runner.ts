@@ -36,7 +36,7 @@ import { type ImagesOptions, openImages } from './images.ts';
 import { followLog } from './logs.ts';
 import { type NetworkOptions, openNetwork } from './network.ts';
 import { stateOf } from './outcome.ts';
-import { end, type Overseen, untilEnded } from './oversight.ts';
+import { end, type Overseen, PATIENCE_MS, untilEnded } from './oversight.ts';
 import { type AttemptRecord, giveTo, makePlace, readRecord, writeRecord } from './place.ts';
 import { type Presence, watchEngine } from './presence.ts';
 import { makeRecord, openRecordings } from './recordings.ts';
@@ -132,7 +132,7 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
     container: containerName(String(handle.attempt)),
     place: placeOf(handle),
     graceMs,
-    patienceMs: options.patienceMs,
+    patienceMs: options.patienceMs ?? PATIENCE_MS,
     recordings,
     isLocal: () => presence.facts?.local ?? false,
   });
