@@ -23,6 +23,7 @@ import { beginWith, inOneGo } from '../src/database/statement.ts';
 import { MOST_MOVES } from '../src/jobs/state.ts';
 import { admit, type Holding, openPools } from '../src/jobs/worker/admission.ts';
 import { type Claimed, claimJobs } from '../src/jobs/worker/claim.ts';
+import { openRenewal } from '../src/jobs/worker/renewal.ts';
 import { createLog } from '../src/log.ts';
 import { fakeRunner } from '../test/fakes/runner.ts';
 import { TOKEN } from './repository.ts';
@@ -37,6 +38,7 @@ const SINGLE_CLAIMS = 300;
 const COMMITS = 300;
 /** Of jobs that this machine cannot run. */
 const ELSEWHERE = 'A100-80GB';
+const PRESENT = '(select number from queue_generation)';
 const END = `
   with ended as (
     update jobs set status = 'succeeded', attempt_id = null, completed_at = now()
@@ -130,6 +132,7 @@ function mean(values: number[]): number {
 /** Whenever slots are free they are filled, and whatever was claimed is ended at once. @returns jobs a second */
 async function claimAndEnd(total: number): Promise<number> {
   const held = new Map<string, Holding>();
+  const renewal = openRenewal({ pool });
   let [claimed, ended] = [0, 0];
   let wake = () => {};
   const ends: Promise<void>[] = [];
@@ -147,6 +150,7 @@ async function claimAndEnd(total: number): Promise<number> {
       );
     }
     claimed += claims.length;
+    await renewal.claimed(claims.length);
     if (claims.length === 0 || held.size >= SLOTS)
       await new Promise<void>((resolve) => {
         wake = resolve;
@@ -265,13 +269,14 @@ async function enqueue(count: number, analyzed = true, gpu = 'none'): Promise<vo
       [count, gpu],
     );
     await client.query(
-      `insert into queue_shares (namespace_id) select id from namespaces on conflict do nothing`,
+      `insert into queue_shares (namespace_id, generation) select id, ${PRESENT} from namespaces
+       where id not in (select namespace_id from queue_shares)`,
     );
     await client.query(
-      `insert into queue_lines (namespace_id, gpu, region, waiting, open, head)
-       select namespace_id, gpu, region, count(*), true, min(id) from jobs
-       where status = 'queued' and attempt_id is null group by 1, 2, 3
-       on conflict (namespace_id, gpu, region)
+      `insert into queue_lines (namespace_id, generation, gpu, region, waiting, open, head)
+       select namespace_id, ${PRESENT}, gpu, region, count(*), true, min(id) from jobs
+       where status = 'queued' and attempt_id is null group by namespace_id, gpu, region
+       on conflict (namespace_id, generation, gpu, region)
        do update set waiting = excluded.waiting, open = true, head = excluded.head`,
     );
   });
@@ -313,7 +318,8 @@ async function empty(): Promise<void> {
   await inPoolTransaction(pool, async (client) => {
     await client.query('set local session_replication_role = replica');
     await client.query(`delete from jobs where status = 'queued'`);
-    await client.query('update queue_lines set waiting = 0, open = false');
+    await client.query(`update queue_lines set waiting = 0, open = false, generation = ${PRESENT}`);
+    await client.query(`update queue_shares set generation = ${PRESENT}`);
   });
   await pool.query('vacuum analyze jobs, queue_lines, queue_shares');
 }

@@ -7,6 +7,7 @@ import { machinesOffered, offersOf, runsImages } from '../src/jobs/offers.ts';
 import { LOCAL, type Machine, type Runner } from '../src/jobs/runners/runner.ts';
 import { commitMove } from '../src/jobs/state.ts';
 import { openOthers } from '../src/jobs/worker/others.ts';
+import { openRenewal } from '../src/jobs/worker/renewal.ts';
 import { startWorker, type Worker } from '../src/jobs/worker/worker.ts';
 import { beforeMigration } from './before-migration.ts';
 import { type FakeRunner, fakeRunner } from './fakes/runner.ts';
@@ -31,7 +32,14 @@ const MISCOUNTED = `
   select namespace_id, 'line' from lines full join queue_lines l using (namespace_id, gpu, region)
     left join queue_shares s using (namespace_id)
   where coalesce(lines.waiting, 0) <> coalesce(l.waiting, 0) or l.open <> (l.waiting > 0)
-    or lines.first < l.head or (l.open and (l.held, l.served_at) <> (s.held, s.served_at))`;
+    or lines.first < l.head or (l.open and (l.held, l.served_at) <> (s.held, s.served_at))
+  union all
+  select l.namespace_id, 'generation' from queue_lines l join queue_shares s using (namespace_id), queue_generation g
+  where l.open and (l.generation <> g.number or s.generation <> g.number)
+  union all
+  select namespace_id, 'two shares' from queue_shares group by namespace_id having count(*) > 1
+  union all
+  select namespace_id, 'two lines' from queue_lines group by namespace_id, gpu, region having count(*) > 1`;
 
 async function insertJob(pool: pg.Pool, job: Record<string, unknown>): Promise<string> {
   const row = {
@@ -103,6 +111,14 @@ function watched(fake: FakeRunner, machine: Machine, problems: string[]): Runner
   };
 }
 
+/** Writes the order of the queue anew, again and again, until `signal`. @returns the last generation */
+async function renewing(pool: pg.Pool, signal: AbortSignal): Promise<number> {
+  const renewal = openRenewal({ pool }, 1);
+  while (!signal.aborted) await renewal.claimed(1).catch(() => {});
+  const { rows } = await pool.query('select number from queue_generation');
+  return rows[0].number;
+}
+
 /** Pseudo-random, so that a failure can be had again. */
 function random(seed: number): (below: number) => number {
   let state = seed;
@@ -116,9 +132,11 @@ test('through ends of workers and of statements the counts are right, and no mac
   timeout: 60_000,
 }, async () => {
   await using made = await withWorkers();
-  const { pool, namespaces, start } = made;
+  const { pool, namespaces, start, services } = made;
   const problems: string[] = [];
   const pick = random(11);
+  const over = new AbortController();
+  const renewed = renewing(services.pool, over.signal);
   const machines: Machine[] = [
     { id: LOCAL, cpus: 8, memoryBytes: 64 * GIB, gpus: { T4: 2 } },
     { id: LOCAL, cpus: 2, memoryBytes: 20 * GIB, gpus: {} },
@@ -178,6 +196,8 @@ test('through ends of workers and of statements the counts are right, and no mac
   expect(problems).toEqual([]);
   const { rows } = await pool.query('select sum(held)::int as held from queue_shares');
   expect(rows).toEqual([{ held: 0 }]);
+  over.abort();
+  expect(await renewed).toBeGreaterThan(100);
   await stop(0);
   await stop(1);
 });

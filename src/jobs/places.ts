@@ -184,7 +184,8 @@ function about(ms: number): string {
 async function readLines(pool: Pool, gpu: string): Promise<QueueLine[]> {
   const { rows } = await pool.query<QueueLine>(
     `select namespace_id as "namespaceId", waiting, held from queue_lines
-     where gpu = $1 and open order by held, served_at, namespace_id, line_served_at, region limit $2`,
+     where generation = (select number from queue_generation) and gpu = $1 and open
+     order by held, served_at, namespace_id, line_served_at, region limit $2`,
     [gpu, LINES],
   );
   const found = new Map<string, QueueLine>();

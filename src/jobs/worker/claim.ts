@@ -22,6 +22,7 @@ import { onConnection } from '../../database/client.ts';
 import { newId } from '../../ids.ts';
 import { PHASES } from '../state.ts';
 import type { Admitted, Candidate, Line, Wish } from './admission.ts';
+import { CLAIMING } from './renewal.ts';
 
 /** What a worker must know of an attempt that it looks after. */
 export type Claim = Wish & { jobId: string; attemptId: string; machine: string };
@@ -55,7 +56,10 @@ const BEGIN = `
   select set_config('synchronous_commit', 'off', true), set_config('idle_in_transaction_session_timeout', '5s', true),
     set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true),
     set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
-    pg_advisory_xact_lock(465825750385)`;
+    pg_advisory_xact_lock(${CLAIMING})`;
+
+/** Under the lock of claims it stays as it is (`renewal.ts`). */
+const PRESENT = '(select number from queue_generation)';
 
 const WITHOUT = `
   without as materialized (
@@ -78,7 +82,7 @@ const readStatement = (passesOver: boolean) => `
     select * from jsonb_to_recordset($1 -> 'pools') as p (gpu text, most int)
   ),${passesOver ? WITHOUT : ''} first as (
     select in_pool.* from pools cross join lateral (
-      select l.namespace_id, l.held, l.served_at, l.line_served_at from queue_lines l
+      select l.namespace_id, l.generation, l.held, l.served_at, l.line_served_at from queue_lines l
       cross join lateral (
         select from jobs
         where gpu = l.gpu and region = l.region and namespace_id = l.namespace_id and id >= l.head
@@ -86,22 +90,22 @@ const readStatement = (passesOver: boolean) => `
           and (l.gpu = 'none' or gpu_count <= most)${passesOver ? NOT_THOSE_JOBS : ''}
         order by id limit 1
       ) any_job
-      where l.gpu = pools.gpu and open${passesOver ? NOT_THOSE_NAMESPACES : ''}
+      where l.generation = ${PRESENT} and l.gpu = pools.gpu and open${passesOver ? NOT_THOSE_NAMESPACES : ''}
       order by l.held, l.served_at, l.namespace_id, l.line_served_at, l.region
       limit ($1 ->> 'lines')::int
     ) in_pool
     order by in_pool.held, in_pool.served_at, in_pool.namespace_id, in_pool.line_served_at
     limit ($1 ->> 'lines')::int
   ), lines as (
-    select l.namespace_id, l.gpu, l.region, l.head, l.held, pools.most, row_number() over (
+    select l.namespace_id, generation, l.gpu, l.region, l.head, l.held, pools.most, row_number() over (
       order by l.held, l.served_at, l.namespace_id, l.line_served_at, l.region
     )::int as turn
-    from (select distinct namespace_id from first) n
-      join queue_lines l using (namespace_id) join pools using (gpu) where l.open
+    from (select distinct namespace_id, generation from first) n
+      join queue_lines l using (namespace_id, generation) join pools using (gpu) where l.open
   ), reserved as materialized (
     select * from jobs where id in (select jsonb_array_elements_text($1 -> 'reserved'))
   )
-  select l.turn, l.held, l.namespace_id as "namespaceId", l.gpu, l.region, j.* from lines l
+  select l.turn, l.held, l.generation, l.namespace_id as "namespaceId", l.gpu, l.region, j.* from lines l
   cross join lateral (
     select id, gpu_count as "gpuCount", cpu, memory_gb as "memoryGb", repo is not null as repo,
       image
@@ -112,7 +116,7 @@ const readStatement = (passesOver: boolean) => `
     order by id limit ($1 ->> 'depth')::int
   ) j
   union all
-  select null, 0, namespace_id, gpu, region, id, gpu_count, cpu, memory_gb, repo is not null,
+  select null, 0, ${PRESENT}, namespace_id, gpu, region, id, gpu_count, cpu, memory_gb, repo is not null,
     image
   from reserved where status = 'queued' and attempt_id is null and available_at <= now()
     ${passesOver ? NOT_THOSE_JOBS : ''}
@@ -122,7 +126,9 @@ const NOBODY = { jobs: [], namespaces: [] };
 
 /** By all who change what is counted of a namespace, and by those who lock several in the order of their ids. */
 const LOCK = `
-  select from queue_shares where namespace_id = any (array (select jsonb_array_elements_text($1)))
+  select from queue_shares
+  where namespace_id = any (array (select jsonb_array_elements_text($1 -> 'namespaces')))
+    and generation = ($1 -> 'generation')::int
   order by namespace_id for update`;
 
 /**
@@ -160,7 +166,7 @@ const TAKE = `
     from taken group by namespace_id, gpu, region
   ), counted as (
     update queue_shares s set held = held + n.jobs, served_at = n.served_at
-    from by_namespace n where n.namespace_id = s.namespace_id
+    from by_namespace n where n.namespace_id = s.namespace_id and s.generation = ($1 -> 'generation')::int
   ), moved as (
     update queue_lines l set
       held = l.held + n.jobs, served_at = n.served_at,
@@ -175,7 +181,7 @@ const TAKE = `
       ), t.last) end
     from queue_lines k join by_namespace n using (namespace_id)
       left join by_line t using (namespace_id, gpu, region)
-    where k.open
+    where k.generation = ($1 -> 'generation')::int and k.open and l.generation = k.generation
       and l.namespace_id = k.namespace_id and l.gpu = k.gpu and l.region = k.region
   )
   select id, place, extract(epoch from
@@ -205,14 +211,15 @@ export async function claimJobs(
       await client.query('commit');
       return [];
     }
-    const namespaces = new Set(chosen.map(({ job }) => job.namespaceId));
+    const generation = read.at(-1)?.[0]?.generation;
+    const namespaces = [...new Set(chosen.map(({ job }) => job.namespaceId))];
     const wanted = chosen.map(({ job, grant }, place) => ({
       ...{ id: job.id, attempt_id: newId('att'), machine: grant.machine, cpus: grant.cpus },
       ...{ memory_bytes: grant.memoryBytes, shared: grant.shared, place },
       progress: job.repo ? PHASES.cloning : PHASES.preparing,
     }));
-    const lock = execute('lock', [...namespaces]);
-    const take = execute('take', { wanted, runner, workerId });
+    const lock = execute('lock', { namespaces, generation });
+    const take = execute('take', { wanted, runner, workerId, generation });
     const [, taken = []] = await run<Taken>(client, [lock, take, 'commit']);
     return taken.flatMap(({ place, waited }) => {
       const { job, grant } = chosen[place] ?? {};
@@ -225,7 +232,7 @@ export async function claimJobs(
   });
 }
 
-type Row = Waiting & { turn: number | null; held: number };
+type Row = Waiting & { turn: number | null; held: number; generation: number };
 type Taken = { id: string; place: number; waited: number };
 
 const STATEMENTS = {
@@ -262,7 +269,7 @@ async function run<R>(client: PoolClient, statements: string[]): Promise<R[][]> 
 function linesOf(rows: readonly Row[]): [Line<Waiting>[], Waiting[]] {
   const lines: (Line<Waiting> & { jobs: Waiting[] })[] = [];
   const reserved: Waiting[] = [];
-  for (const { turn, held, ...job } of rows) {
+  for (const { turn, held, generation: _, ...job } of rows) {
     if (turn === null) reserved.push(job);
     else if (lines.at(-1)?.turn === turn) lines.at(-1)?.jobs.push(job);
     else lines.push({ namespaceId: job.namespaceId, held, turn, jobs: [job] });
