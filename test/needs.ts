@@ -36,6 +36,7 @@ const NEEDS = {
   ],
   chromium: ['/usr/bin/chromium', ['--version'], 'the dashboard in a browser'],
   docker: ['docker', ['info'], 'the image'],
+  nft: ['nft', ['--version'], 'rules of containers that are set at once'],
   proc: ['test', ['-e', '/proc/self/status'], 'the memory that a process takes'],
   unshare: [
     'unshare',

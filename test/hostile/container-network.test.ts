@@ -1,6 +1,6 @@
 /** What a job in a container reaches, on a machine with networks of its own (`engine.ts`). */
 import { execFile } from 'node:child_process';
-import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
@@ -73,7 +73,9 @@ describe('on a machine of its own', () => {
   beforeEach((ctx) => needs(ctx, ...NEEDS));
 
   let engine: OwnEngine;
-  /** Of the mode `internet`, run on the machine of the engine. */
+  /** Of the mode `internet`, run on the machine of the engine, by the program that sets rules. */
+  const jobsBy = new Map<string, Confined>();
+  /** By the one that is taken where both are there. */
   let jobs: Confined;
   /** Programs that take their time, when there is a file /mnt/slow. */
   let tools: string;
@@ -103,53 +105,72 @@ print "nothing\\n";`;
       IMPATIENT,
       `rm bin/sh; cat > bin/sh <<'PERL'\n${impatient}\nPERL\nchmod 755 bin/sh`,
     );
-    jobs = await confined(
-      'root',
-      {
-        docker: dockerOf(engine),
-        images: { allowed: null, fallback: PERL, configFolder: '/nonexistent' },
-      },
-      { wrapper: engine.wrapper, path: `${tools}:${process.env.PATH}` },
-    );
+    const without = join(tools, 'without-nft');
+    await mkdir(without);
+    await writeFile(join(without, 'nft'), '#!/bin/sh\nexit 127\n', { mode: 0o755 });
+    for (const [program, path] of [
+      ['nft', tools],
+      ['iptables', `${without}:${tools}`],
+    ] as const) {
+      const started = await confined(
+        'root',
+        {
+          docker: dockerOf(engine),
+          images: { allowed: null, fallback: PERL, configFolder: '/nonexistent' },
+        },
+        { wrapper: engine.wrapper, path: `${path}:${process.env.PATH}` },
+      );
+      jobsBy.set(program, started);
+    }
+    jobs = byProgram('nft');
   });
   afterAll(async () => {
-    await jobs?.[Symbol.asyncDispose]();
+    for (const started of jobsBy.values()) await started[Symbol.asyncDispose]();
     await engine?.[Symbol.asyncDispose]();
     if (tools) await rm(tools, { recursive: true });
   });
 
+  const byProgram = (program: string) => {
+    const found = jobsBy.get(program);
+    if (!found) throw new Error(`no jobs by ${program}`);
+    return found;
+  };
   const onMachine = (command: string) => {
     const [program = '', ...words] = [...engine.wrapper, '/bin/sh', '-c', command];
     return run(program, words);
   };
 
-  test('a job reaches the internet and DNS, and nothing of the operator', async () => {
-    // Somebody else's container, beside ours: on the engine's own bridge, and on that of jobs.
-    const listen = `perl -MSocket -e 'socket(L, AF_INET, SOCK_STREAM, 0); bind(L, pack_sockaddr_in(${PORT}, INADDR_ANY)); listen(L, 9); while (accept(C, L)) { close C }'`;
-    expect(jobs.warning).toBe('');
-    const others: string[] = [];
-    await engine.docker('network', 'create', 'others');
-    for (const network of ['bridge', 'others']) {
-      const id = await engine.docker('run', '-d', '--network', network, PERL, 'sh', '-c', listen);
-      const format = '{{range .NetworkSettings.Networks}}{{.IPAddress}} {{.Gateway}}{{end}}';
-      const seen = await engine.docker('inspect', '--format', format, id);
-      others.push(...seen.split(' '));
-    }
-    expect(others.every((address) => /^198\.51\./.test(address))).toBe(true);
-    const closed = [...CLOSED, ...others];
-    const undo = [
-      'ip route add 10.0.0.0/8 dev eth0',
-      'ip addr add 10.9.9.1/24 dev eth0',
-      'ip link set eth0 down',
-      'mount -t proc proc /tmp',
-      `perl -MSocket -e 'socket(S, AF_INET, SOCK_RAW, 1) or exit 1'`,
-      `perl -MSocket -e 'socket(S, 17, SOCK_RAW, 768) or exit 1'`,
-      // unshare(CLONE_NEWUSER | CLONE_NEWNET)
-      `perl -e 'exit(syscall(272, 0x50000000) == 0 ? 0 : 1)'`,
-    ];
-    const { lines } = await jobs.run({
-      command: [
-        perl(`
+  test.for(['nft', 'iptables'] as const)(
+    'a job reaches the internet and DNS, and nothing of the operator, by rules of %s',
+    async (program, ctx) => {
+      if (program === 'nft') needs(ctx, program);
+      const jobs = byProgram(program);
+      // Somebody else's container, beside ours: on the engine's own bridge, and on that of jobs.
+      const listen = `perl -MSocket -e 'socket(L, AF_INET, SOCK_STREAM, 0); bind(L, pack_sockaddr_in(${PORT}, INADDR_ANY)); listen(L, 9); while (accept(C, L)) { close C }'`;
+      expect(jobs.warning).toBe('');
+      const others: string[] = [];
+      await engine.docker('network', 'create', `others-${program}`);
+      for (const network of ['bridge', `others-${program}`]) {
+        const id = await engine.docker('run', '-d', '--network', network, PERL, 'sh', '-c', listen);
+        const format = '{{range .NetworkSettings.Networks}}{{.IPAddress}} {{.Gateway}}{{end}}';
+        const seen = await engine.docker('inspect', '--format', format, id);
+        others.push(...seen.split(' '));
+      }
+      expect(others.every((address) => /^198\.51\./.test(address))).toBe(true);
+      const closed = [...CLOSED, ...others];
+      const undo = [
+        'ip route add 10.0.0.0/8 dev eth0',
+        'ip addr add 10.9.9.1/24 dev eth0',
+        'ip link set eth0 down',
+        'mount -t proc proc /tmp',
+        `perl -MSocket -e 'socket(S, AF_INET, SOCK_RAW, 1) or exit 1'`,
+        `perl -MSocket -e 'socket(S, 17, SOCK_RAW, 768) or exit 1'`,
+        // unshare(CLONE_NEWUSER | CLONE_NEWNET)
+        `perl -e 'exit(syscall(272, 0x50000000) == 0 ? 0 : 1)'`,
+      ];
+      const { lines } = await jobs.run({
+        command: [
+          perl(`
 ${probes('tcp', ['loam.example', INTERNET, ...closed])}
 ${probes('udp', [INTERNET, ...closed])}
 ${probes('icmp', [INTERNET, ...closed])}
@@ -157,19 +178,20 @@ ${probes('tcp', [far.INTERNET6, far.LAN6, `::ffff:${LAN}`])}
 told("dns", "udp", udp("${far.RESOLVER}", 53, ${QUESTION}));
 told("itself", "127.0.0.1", do { socket(my $l, AF_INET, SOCK_STREAM, 0); bind($l, pack_sockaddr_in(9, INADDR_LOOPBACK)); listen($l, 1);
   socket(my $s, AF_INET, SOCK_STREAM, 0); connect($s, getsockname($l)) });`),
-        ...undo.map((line, i) => `${line} 2>/dev/null && echo "undone ${i}"`),
-        perl(probes('tcp', [INTERNET, LAN])),
-      ].join('\n'),
-    });
-    expect(lines).toEqual([
-      ...['tcp loam.example yes', `tcp ${INTERNET} yes`, ...no('tcp', closed)],
-      ...[`udp ${INTERNET} yes`, ...no('udp', closed)],
-      ...[`icmp ${INTERNET} yes`, ...no('icmp', closed)],
-      ...no('tcp', [far.INTERNET6, far.LAN6, `::ffff:${LAN}`]),
-      ...['dns udp yes', 'itself 127.0.0.1 yes'],
-      ...[`tcp ${INTERNET} yes`, `tcp ${LAN} no`],
-    ]);
-  });
+          ...undo.map((line, i) => `${line} 2>/dev/null && echo "undone ${i}"`),
+          perl(probes('tcp', [INTERNET, LAN])),
+        ].join('\n'),
+      });
+      expect(lines).toEqual([
+        ...['tcp loam.example yes', `tcp ${INTERNET} yes`, ...no('tcp', closed)],
+        ...[`udp ${INTERNET} yes`, ...no('udp', closed)],
+        ...[`icmp ${INTERNET} yes`, ...no('icmp', closed)],
+        ...no('tcp', [far.INTERNET6, far.LAN6, `::ffff:${LAN}`]),
+        ...['dns udp yes', 'itself 127.0.0.1 yes'],
+        ...[`tcp ${INTERNET} yes`, `tcp ${LAN} no`],
+      ]);
+    },
+  );
 
   test('a job reaches nothing by IPv6, where other containers of its engine reach everything', async () => {
     const addresses = [far.INTERNET6, far.LAN6];
@@ -181,8 +203,10 @@ told("itself", "127.0.0.1", do { socket(my $l, AF_INET, SOCK_STREAM, 0); bind($l
       ...addresses.map((address) => `tcp ${address} yes`),
       'it has one',
     ]);
-    const { lines } = await jobs.run({ command });
-    expect(lines).toEqual([...no('tcp', addresses), 'it has one']);
+    for (const started of jobsBy.values()) {
+      const { lines } = await started.run({ command });
+      expect(lines).toEqual([...no('tcp', addresses), 'it has one']);
+    }
   });
 
   test('an image that does not wait at the gate has no network before its rules stand', async () => {

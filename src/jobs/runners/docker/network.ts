@@ -21,7 +21,7 @@ import { RunnerAway } from '../runner.ts';
 import { type Engine, EngineError, isStatus } from './engine.ts';
 import { type EngineFacts, sharesKernel } from './facts.ts';
 import { closedRanges, firstOf, ownAddresses, resolvers } from './machine.ts';
-import { canHaveRules, setRules } from './rules.ts';
+import { findRules, type SetRules } from './rules.ts';
 
 export type NetworkOptions = {
   /** Unset: `internet`. */
@@ -103,11 +103,11 @@ async function choice(
     await findPrepared(engine, prepared);
     return fixed(prepared);
   }
-  const missing = await whyNoRules(engine, facts, runtime);
-  if (missing === null) return internet(engine);
+  const rules = await rulesFor(engine, facts, runtime);
+  if (typeof rules === 'function') return internet(engine, rules);
   return {
     ...fixed('none'),
-    warning: `Jobs in containers of the engine ${engine.id} have no network: ${missing}. A network that you prepared there can be given to them by LOAM_DOCKER_NETWORK.`,
+    warning: `Jobs in containers of the engine ${engine.id} have no network: ${rules.missing}. A network that you prepared there can be given to them by LOAM_DOCKER_NETWORK.`,
   };
 }
 
@@ -129,22 +129,29 @@ async function findPrepared(engine: Engine, name: string): Promise<void> {
   }
 }
 
-/** Null: containers of this engine can have rules. */
-async function whyNoRules(engine: Engine, facts: Facts, asked?: string): Promise<string | null> {
+/** How containers of this engine are given rules, or why they cannot be. */
+async function rulesFor(
+  engine: Engine,
+  facts: Facts,
+  asked?: string,
+): Promise<SetRules | { missing: string }> {
   const { local, remapped, runtime } = await facts();
-  if (remapped) return 'it maps the users of its containers';
-  if (!local) return 'the engine is on another machine';
-  if (process.getuid?.() !== 0) return 'setting rules for their networks takes root';
+  if (remapped) return { missing: 'it maps the users of its containers' };
+  if (!local) return { missing: 'the engine is on another machine' };
+  if (process.getuid?.() !== 0) return { missing: 'setting rules for their networks takes root' };
   const used = asked ?? runtime;
-  if (!sharesKernel(used)) return `the runtime ${used} has a network of its own making`;
-  const missing = await canHaveRules();
-  if (missing) return `their networks cannot have rules (${missing})`;
+  if (!sharesKernel(used))
+    return { missing: `the runtime ${used} has a network of its own making` };
+  const rules = await findRules();
+  if (typeof rules !== 'function')
+    return { missing: `their networks cannot have rules (${rules.missing})` };
   // A container that this server is in has other addresses than the machine that its jobs must not reach.
   const { gateway } = await networkFor(engine, await resolvers());
-  return (await ownAddresses()).has(gateway) ? null : 'this server is in another network than it';
+  const isOurs = (await ownAddresses()).has(gateway);
+  return isOurs ? rules : { missing: 'this server is in another network than it' };
 }
 
-function internet(engine: Engine): ContainerNetwork {
+function internet(engine: Engine, setRules: SetRules): ContainerNetwork {
   async function give(
     container: string,
     { SandboxKey, Networks }: Docker.ContainerInspectInfo['NetworkSettings'],
