@@ -53,10 +53,7 @@ export async function begin({
   const startedNow = made.status === 'created';
   if (startedNow) {
     // Noted before: it has no gate, so it may be over before we know that it was started.
-    if (remote) {
-      if (!(await mayBegin())) return false;
-      await openGate(place, { recorded: false });
-    }
+    if (remote && !(await openGate(place, { recorded: false }, mayBegin))) return false;
     await hold();
     try {
       await engine.call((docker) => docker.getContainer(container).start());
@@ -97,9 +94,7 @@ export async function begin({
     await recorder;
     recordings.noteInit(attempt, state.pid);
   } else await recordings.end(attempt);
-  if (!(await mayBegin())) return false;
-  await openGate(place, { recorded });
-  return true;
+  return openGate(place, { recorded }, mayBegin);
 }
 
 /**

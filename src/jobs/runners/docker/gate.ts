@@ -33,8 +33,8 @@ export const USUAL_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sb
 const OOM_KILLS = ['/sys/fs/cgroup/memory/memory.oom_control', '/sys/fs/cgroup/memory.events'];
 
 /**
- * For `/bin/sh -c`. Polled, because that works on every kind of engine and mount: a hundred times a second at first,
- * because a job waits for it. The command and how long to wait come in variables, which the job does not get:
+ * For `/bin/sh -c`. Polled, because that works on every kind of engine and mount: each 5 ms at first, because a job waits
+ * for it. The command and how long to wait come in variables, which the job does not get:
  * in the arguments every `pkill -f` of a job would find its init. Other names than these may be the job's own variables,
  * which it would get changed. The job's `PATH` is kept as the first argument of the shell, and given back for the command.
  *
@@ -58,7 +58,7 @@ const WAIT = `LOAM_GATE_N=0 LOAM_GATE_T=0 LOAM_GATE_U=0
 read -r LOAM_GATE_T LOAM_GATE_S </proc/uptime
 until [ -e ${SEEN_AT}/${FILE} ]; do
   LOAM_GATE_N=$((LOAM_GATE_N + 1))
-  [ $LOAM_GATE_N -gt 200 ] && LOAM_GATE_S=1 || LOAM_GATE_S=0.01
+  [ $LOAM_GATE_N -gt 200 ] && LOAM_GATE_S=1 || LOAM_GATE_S=0.005
   sleep $LOAM_GATE_S 2>/dev/null || sleep 1 2>/dev/null || :
   read -r LOAM_GATE_U LOAM_GATE_S </proc/uptime
   [ $((\${LOAM_GATE_U%.*} - \${LOAM_GATE_T%.*})) -gt ${WAIT_S} ] && exit 255
@@ -138,20 +138,26 @@ export async function opening(place: string): Promise<Opened | null> {
   }
 }
 
-/** Lets the job start, or notes that it does. */
+/**
+ * Lets the job start, or notes that it does.
+ * @param mayOpen asked while the gate's file is brought to the disk, which takes as long @returns what it says
+ */
 export async function openGate(
   place: string,
   { recorded }: Pick<Opened, 'recorded'>,
-): Promise<void> {
+  mayOpen: () => Promise<boolean>,
+): Promise<boolean> {
   const file = join(gateFolder(place), FILE);
-  const handle = await open(`${file}.new`, 'w', 0o444);
-  try {
-    await handle.writeFile(`${Date.now()}${recorded ? ` ${RECORDED}` : ''}\n`);
-    await handle.sync();
-  } finally {
-    await handle.close();
-  }
-  await rename(`${file}.new`, file);
+  const [may] = await Promise.all([mayOpen(), writeGate(`${file}.new`, recorded)]);
+  if (may) await rename(`${file}.new`, file);
+  return may;
+}
+
+/** In place of one whose attempt might not begin before. The container sees it read-only. */
+async function writeGate(file: string, recorded: boolean): Promise<void> {
+  await using handle = await open(file, 'w', 0o644);
+  await handle.writeFile(`${Date.now()}${recorded ? ` ${RECORDED}` : ''}\n`);
+  await handle.sync();
 }
 
 /** To be called before the job is told to end. */

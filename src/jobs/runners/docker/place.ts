@@ -10,7 +10,7 @@
  */
 import { chmod, mkdir, open, readFile, rename } from 'node:fs/promises';
 import { join } from 'node:path';
-import { run } from '../../../processes/starter.ts';
+import { giveTo } from '../process/small-trees.ts';
 import { MOUNTS } from '../process/view.ts';
 import { makeGate } from './gate.ts';
 
@@ -58,11 +58,10 @@ export function foldersOf(place: string): { from: string; to: string }[] {
 }
 
 /** Makes the job's folders the owner's; they are ours unless we are root. */
-export async function giveTo(place: string, { uid, gid }: Owner): Promise<void> {
+export async function giveFoldersTo(place: string, owner: Owner): Promise<void> {
   const folders = foldersOf(place).map(({ from }) => from);
   for (const folder of folders) await chmod(folder, 0o700);
-  if (process.getuid?.() === 0)
-    await run('chown', ['-R', '--no-dereference', `${uid}:${gid}`, ...folders]);
+  if (process.getuid?.() === 0) await giveTo(owner, folders);
 }
 
 /** Undefined: there is none. */

@@ -37,7 +37,7 @@ import { followLog } from './logs.ts';
 import { type NetworkOptions, openNetwork } from './network.ts';
 import { stateOf } from './outcome.ts';
 import { end, type Overseen, PATIENCE_MS, untilEnded } from './oversight.ts';
-import { type AttemptRecord, giveTo, makePlace, readRecord, writeRecord } from './place.ts';
+import { type AttemptRecord, giveFoldersTo, makePlace, readRecord, writeRecord } from './place.ts';
 import { type Presence, watchEngine } from './presence.ts';
 import { makeRecord, openRecordings } from './recordings.ts';
 import { findRemains } from './remains.ts';
@@ -218,7 +218,7 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
       if (spec.checkout) await spec.checkout(work, abort);
       else await mkdir(work);
       abort.throwIfAborted();
-      await giveTo(place, owner);
+      await giveFoldersTo(place, owner);
       const created = containerOptions({
         attempt: id,
         worker,

@@ -182,7 +182,7 @@ export async function findConfinement(options: ConfinementOptions): Promise<Conf
     async give(place, { account }) {
       if (!account) return;
       const folders = Object.keys(MOUNTS).map((name) => join(place, name));
-      await giveTo(account.uid, folders);
+      await giveTo({ uid: account.uid, gid: account.uid }, folders);
       for (const folder of folders) chmodSync(folder, 0o700);
     },
     async end(place) {

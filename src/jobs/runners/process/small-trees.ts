@@ -10,18 +10,21 @@ import { run } from '../../../processes/starter.ts';
 /** Files and folders: a program takes 5 ms of a core. */
 const FEW = 100;
 
-/** Makes the user, and the group of that number, own the folders with all that is in them; links themselves. */
-export async function giveTo(uid: number, folders: readonly string[]): Promise<void> {
+/** Makes the user and the group own the folders with all that is in them; links themselves. */
+export async function giveTo(
+  { uid, gid }: { uid: number; gid: number },
+  folders: readonly string[],
+): Promise<void> {
   try {
     const found = allIn(folders);
     if (found) {
-      for (const path of [...found.folders, ...found.files]) lchownSync(path, uid, uid);
+      for (const path of [...found.folders, ...found.files]) lchownSync(path, uid, gid);
       return;
     }
   } catch {
     // A name that is no UTF-8, among others.
   }
-  await run('chown', ['-R', '--no-dereference', `${uid}:${uid}`, ...folders]);
+  await run('chown', ['-R', '--no-dereference', `${uid}:${gid}`, ...folders]);
 }
 
 /** The folders, each before those in it, and all else that is in them; undefined when that is much. */
