@@ -9,22 +9,31 @@
  * is of the present number, and versions of earlier ones are passed by.
  *
  * The trigger that counts the queue holds `COUNTING` until its transaction ends, shared with all others, so that the number
- * it has read stays the present one. We take that lock alone if it is free, and never wait for it: else the rows stay as
- * they are until a hundred more jobs have been claimed.
+ * it has read stays the present one. We take that lock alone. We wait for those that commit at this moment, and who comes
+ * then waits for us; but where that takes long, as behind a namespace that is being deleted, the rows stay as they are until a
+ * hundred more jobs have been claimed.
  */
 import type { Pool } from 'pg';
 import { onConnection } from '../../database/client.ts';
+import { isStillLocked } from '../../database/outage.ts';
 
 /** Claims of all workers follow each other by this advisory lock. */
 export const CLAIMING = 465825750385;
 /** Of `count_queue` (`prisma/migrations`), which has it as a number too. */
 const COUNTING = 465825750386;
-/** Of which each leaves two versions of a line. 0.25 µs a version, so that a claim takes a millisecond more at most. */
+/**
+ * Of one server. Each leaves two versions of the lines of its namespace, mostly one: a claim passes by them in 0.25 µs each,
+ * in a millisecond all together.
+ */
 const CLAIMS = 2_000;
+
+/** Meanwhile nothing is counted, and so no job is queued, started or ended. */
+const PATIENCE_MS = 50;
 
 const LOCK = `
   select set_config('synchronous_commit', 'off', true), set_config('enable_seqscan', 'off', true),
-    set_config('idle_in_transaction_session_timeout', '5s', true), pg_advisory_xact_lock(${CLAIMING})`;
+    set_config('idle_in_transaction_session_timeout', '5s', true), pg_advisory_xact_lock(${CLAIMING}),
+    set_config('lock_timeout', '${PATIENCE_MS}ms', true)`;
 
 /**
  * A namespace that is being deleted has its rows locked, and nobody knows yet whether it will be gone. Then nothing is
@@ -69,19 +78,25 @@ export function openRenewal({ pool }: { pool: Pool }, most = CLAIMS): Renewal {
       // Also after an error, or each claim would meet it.
       claimed = 0;
       const lines = await renew(pool);
-      // However many lines there are, no more rows are written than jobs are claimed: 10,000 took 150 ms.
+      // However many lines there are, a claim pays for one of them at most: 10,000 took 150 ms.
       due = lines === null ? Math.ceil(most / 20) : Math.max(most, lines);
     },
   };
 }
 
-/** @returns how many lines it wrote, or null when somebody changes what is counted at this moment */
+/** @returns how many lines it wrote, or null when it would have had to wait for somebody */
 function renew(pool: Pool): Promise<number | null> {
   return onConnection(pool, async (client) => {
     await client.query(`begin; ${LOCK}`);
-    const { rows } = await client.query(`select pg_try_advisory_xact_lock(${COUNTING}) as free`);
-    const renewed = rows[0].free ? await client.query<{ lines: number }>(RENEW) : undefined;
+    try {
+      await client.query(`select pg_advisory_xact_lock(${COUNTING})`);
+    } catch (error) {
+      if (!isStillLocked(error)) throw error;
+      await client.query('rollback');
+      return null;
+    }
+    const { rows } = await client.query<{ lines: number }>(RENEW);
     await client.query('commit');
-    return renewed?.rows[0]?.lines ?? null;
+    return rows[0]?.lines ?? null;
   });
 }

@@ -58,7 +58,7 @@ const WAIT = `LOAM_GATE_N=0 LOAM_GATE_T=0 LOAM_GATE_U=0
 read -r LOAM_GATE_T LOAM_GATE_S </proc/uptime
 until [ -e ${SEEN_AT}/${FILE} ]; do
   LOAM_GATE_N=$((LOAM_GATE_N + 1))
-  [ $LOAM_GATE_N -gt 200 ] && LOAM_GATE_S=1 || LOAM_GATE_S=0.005
+  [ $LOAM_GATE_N -gt 400 ] && LOAM_GATE_S=1 || LOAM_GATE_S=0.005
   sleep $LOAM_GATE_S 2>/dev/null || sleep 1 2>/dev/null || :
   read -r LOAM_GATE_U LOAM_GATE_S </proc/uptime
   [ $((\${LOAM_GATE_U%.*} - \${LOAM_GATE_T%.*})) -gt ${WAIT_S} ] && exit 255
@@ -148,16 +148,22 @@ export async function openGate(
   mayOpen: () => Promise<boolean>,
 ): Promise<boolean> {
   const file = join(gateFolder(place), FILE);
-  const [may] = await Promise.all([mayOpen(), writeGate(`${file}.new`, recorded)]);
-  if (may) await rename(`${file}.new`, file);
-  return may;
-}
-
-/** In place of one whose attempt might not begin before. The container sees it read-only. */
-async function writeGate(file: string, recorded: boolean): Promise<void> {
-  await using handle = await open(file, 'w', 0o644);
-  await handle.writeFile(`${Date.now()}${recorded ? ` ${RECORDED}` : ''}\n`);
-  await handle.sync();
+  const text = () => `${Date.now()}${recorded ? ` ${RECORDED}` : ''}\n`;
+  // The container sees it read-only.
+  await using handle = await open(`${file}.new`, 'w', 0o644);
+  const write = async () => {
+    await handle.write(text(), 0);
+    await handle.sync();
+  };
+  // Both are over before anybody tries again.
+  const [may, written] = await Promise.allSettled([mayOpen(), write()]);
+  if (may.status === 'rejected') throw may.reason;
+  if (written.status === 'rejected') throw written.reason;
+  if (!may.value) return false;
+  // The job's time begins now. Of the same length, so that a machine that crashes leaves one of the two.
+  await handle.write(text(), 0);
+  await rename(`${file}.new`, file);
+  return true;
 }
 
 /** To be called before the job is told to end. */

@@ -17,7 +17,7 @@ export type Rules = {
   resolvers: readonly string[];
 };
 
-/** Sets them in a network namespace, which is a file, in place of those that there were. */
+/** Sets them in a network namespace, which is a file, in place of those that it has set before. */
 export type SetRules = (namespace: string, rules: Rules) => Promise<void>;
 
 type Program = (rules: Rules) => string[];
@@ -106,7 +106,7 @@ const iptables: Program = (rules) => ['/bin/sh', '-c', SCRIPT, 'sh', ipv4Rules(r
 
 /** Tries each program in a namespace that nobody uses. @returns the first that works, or why none does */
 export async function findRules(): Promise<SetRules | { missing: string }> {
-  let missing = '';
+  const missing: string[] = [];
   for (const program of [nft, iptables]) {
     try {
       await runIn(['unshare', '--net'], program, {
@@ -115,10 +115,10 @@ export async function findRules(): Promise<SetRules | { missing: string }> {
       });
       return (namespace, rules) => runIn(['nsenter', `--net=${namespace}`], program, rules);
     } catch (error) {
-      missing = (error as Error).message;
+      missing.push((error as Error).message);
     }
   }
-  return { missing };
+  return { missing: missing.join('; ') };
 }
 
 async function runIn(enter: readonly string[], program: Program, rules: Rules): Promise<void> {
