@@ -23,7 +23,7 @@ import { beginWith, inOneGo } from '../src/database/statement.ts';
 import { MOST_MOVES } from '../src/jobs/state.ts';
 import { admit, type Holding, openPools } from '../src/jobs/worker/admission.ts';
 import { type Claimed, claimJobs } from '../src/jobs/worker/claim.ts';
-import { openRenewal } from '../src/jobs/worker/renewal.ts';
+import { openRenewal, PRESENT } from '../src/jobs/worker/renewal.ts';
 import { createLog } from '../src/log.ts';
 import { fakeRunner } from '../test/fakes/runner.ts';
 import { TOKEN } from './repository.ts';
@@ -38,7 +38,6 @@ const SINGLE_CLAIMS = 300;
 const COMMITS = 300;
 /** Of jobs that this machine cannot run. */
 const ELSEWHERE = 'A100-80GB';
-const PRESENT = '(select number from queue_generation)';
 const END = `
   with ended as (
     update jobs set status = 'succeeded', attempt_id = null, completed_at = now()

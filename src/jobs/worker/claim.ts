@@ -22,7 +22,7 @@ import { onConnection } from '../../database/client.ts';
 import { newId } from '../../ids.ts';
 import { PHASES } from '../state.ts';
 import type { Admitted, Candidate, Line, Wish } from './admission.ts';
-import { CLAIMING } from './renewal.ts';
+import { CLAIMING, PRESENT } from './renewal.ts';
 
 /** What a worker must know of an attempt that it looks after. */
 export type Claim = Wish & { jobId: string; attemptId: string; machine: string };
@@ -57,9 +57,6 @@ const BEGIN = `
     set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true),
     set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
     pg_advisory_xact_lock(${CLAIMING})`;
-
-/** Under the lock of claims it stays as it is (`renewal.ts`). */
-const PRESENT = '(select number from queue_generation)';
 
 const WITHOUT = `
   without as materialized (

@@ -19,6 +19,8 @@ import { isStillLocked } from '../../database/outage.ts';
 
 /** Claims of all workers follow each other by this advisory lock. */
 export const CLAIMING = 465825750385;
+/** The present generation, which stays as it is under that lock. */
+export const PRESENT = '(select number from queue_generation)';
 /** Of `count_queue` (`prisma/migrations`), which has it as a number too. */
 const COUNTING = 465825750386;
 /**
@@ -40,27 +42,25 @@ const LOCK = `
  * changed: what was left in an earlier generation would not be found any more.
  */
 const RENEW = `
-  with present as (
-    select number from queue_generation
-  ), waiting as (
+  with waiting as (
     select count(*) as lines, count(distinct namespace_id) as namespaces from queue_lines
-    where generation = (select number from present) and open
+    where generation = ${PRESENT} and open
   ), lines as materialized (
     select namespace_id from queue_lines
-    where generation = (select number from present) and open for update skip locked
+    where generation = ${PRESENT} and open for update skip locked
   ), shares as materialized (
     select namespace_id from queue_shares
-    where namespace_id in (select namespace_id from lines) and generation = (select number from present)
+    where namespace_id in (select namespace_id from lines) and generation = ${PRESENT}
     for update skip locked
   ), next as materialized (
-    select number + 1 as number from present, waiting
+    select number + 1 as number from queue_generation, waiting
     where waiting.lines = (select count(*) from lines) and waiting.namespaces = (select count(*) from shares)
   ), renewed_lines as (
     update queue_lines set generation = next.number from next
-    where generation = (select number from present) and open
+    where generation = ${PRESENT} and open
   ), renewed_shares as (
     update queue_shares set generation = next.number from next
-    where namespace_id in (select namespace_id from shares) and generation = (select number from present)
+    where namespace_id in (select namespace_id from shares) and generation = ${PRESENT}
   )
   update queue_generation set number = next.number from next, waiting returning waiting.lines::int`;
 
