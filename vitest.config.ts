@@ -9,9 +9,9 @@ export default defineConfig({
   },
   test: {
     include: ['test/**/*.test.ts'],
-    globalSetup: ['test/database.ts', 'test/pages.ts'],
-    setupFiles: 'test/leaks.ts',
-    reporters: ['default', './test/skips.ts'],
+    globalSetup: ['test/support/database.ts', 'test/support/pages.ts'],
+    setupFiles: 'test/support/leaks.ts',
+    reporters: ['default', './test/support/summary.ts'],
     // Servers, child processes and git belong to a process each, so that a leak names its file.
     pool: 'forks',
     // Vitest leaves one core to itself; on two that would be half of them. Most of a test here is waiting.

@@ -14,7 +14,7 @@ import { access, constants } from 'node:fs/promises';
 import { delimiter, join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { promisify } from 'node:util';
-import { freePort } from '../test/ports.ts';
+import { freePort } from '../test/support/ports.ts';
 import { answerOf, compare, type Rival } from './rivals.ts';
 import { start } from './script.ts';
 import { openSeeded, queriesOf } from './seeded.ts';

@@ -14,7 +14,7 @@ import { once } from 'node:events';
 import { availableParallelism } from 'node:os';
 import { setTimeout as delay } from 'node:timers/promises';
 import Docker from 'dockerode';
-import { DOCKER } from '../test/docker.ts';
+import { DOCKER } from '../test/support/docker.ts';
 import { createJob, firstLine, IMAGE, type Place } from './jobs.ts';
 import { median, openBench, time } from './repository.ts';
 

@@ -14,7 +14,7 @@ import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import pg from 'pg';
-import { DOCKER } from '../test/docker.ts';
+import { DOCKER } from '../test/support/docker.ts';
 import { createJob, IMAGE, type Place } from './jobs.ts';
 import { median, openBench, time } from './repository.ts';
 import { openSlurm } from './slurm.ts';

@@ -6,7 +6,7 @@ import { TOKEN } from './repository.ts';
 
 const headers = { authorization: `Bearer ${TOKEN}`, 'content-type': 'application/json' };
 
-/** The image of `test/tools/base-images.sh`. */
+/** The image of `test/support/base-images.sh`. */
 export const IMAGE = 'loam-test/busybox';
 
 /** What a job runs in: a repository's checkout, or an image. */

@@ -13,7 +13,7 @@ import { rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
-import { freePort } from '../test/ports.ts';
+import { freePort } from '../test/support/ports.ts';
 import { openBackend } from './http-backend.ts';
 import { openSsh } from './over-ssh.ts';
 import { watch } from './process.ts';

@@ -14,7 +14,7 @@ import { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { setTimeout as delay } from 'node:timers/promises';
 import { promisify } from 'node:util';
-import { freePort } from '../test/ports.ts';
+import { freePort } from '../test/support/ports.ts';
 import { cpuSecondsOf, residentOf } from './process.ts';
 import { median, openBench, TOKEN } from './repository.ts';
 

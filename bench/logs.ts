@@ -11,7 +11,7 @@ import { open, readFile, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import pg from 'pg';
-import { DOCKER } from '../test/docker.ts';
+import { DOCKER } from '../test/support/docker.ts';
 import { createJob, IMAGE, type Place } from './jobs.ts';
 import { cpuSecondsOf } from './process.ts';
 import { median, openBench, TOKEN } from './repository.ts';

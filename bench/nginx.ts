@@ -4,7 +4,7 @@ import { once } from 'node:events';
 import { chmod, mkdir, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import { freePort } from '../test/ports.ts';
+import { freePort } from '../test/support/ports.ts';
 
 export type Nginx = AsyncDisposable & {
   base: string;

@@ -5,8 +5,8 @@ import { once } from 'node:events';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { Workspace } from '../test/git.ts';
-import { type ServerProcess, startServer } from '../test/process.ts';
+import { Workspace } from '../test/support/git.ts';
+import { type ServerProcess, startServer } from '../test/support/process.ts';
 
 export const TOKEN = 'loam_pat_benchmark_of_git_reads';
 

@@ -25,7 +25,7 @@ import { admit, type Holding, openPools } from '../src/jobs/worker/admission.ts'
 import { type Claimed, claimJobs } from '../src/jobs/worker/claim.ts';
 import { openRenewal, PRESENT } from '../src/jobs/worker/renewal.ts';
 import { createLog } from '../src/log.ts';
-import { fakeRunner } from '../test/fakes/runner.ts';
+import { fakeRunner } from '../test/support/fake-runner.ts';
 import { TOKEN } from './repository.ts';
 
 const CLAIMS = Number(process.argv[2] ?? 10_000);

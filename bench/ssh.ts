@@ -6,7 +6,7 @@ import { randomBytes } from 'node:crypto';
 import { mkdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { Disk } from '../src/git/disk/disk.ts';
-import { freePort } from '../test/ports.ts';
+import { freePort } from '../test/support/ports.ts';
 import { openSsh } from './over-ssh.ts';
 import { cpuSecondsOf } from './process.ts';
 import { makeRepository, median, openBench, time } from './repository.ts';

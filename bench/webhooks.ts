@@ -13,8 +13,8 @@ import { setTimeout as delay } from 'node:timers/promises';
 import pg from 'pg';
 import { Pool } from 'undici';
 import { newId } from '../src/ids.ts';
-import { startServer } from '../test/process.ts';
-import { makeAuthority } from '../test/webhook-receiver.ts';
+import { startServer } from '../test/support/process.ts';
+import { makeAuthority } from '../test/support/webhook-receiver.ts';
 import type { Arrival } from './receiver.ts';
 import { TOKEN } from './repository.ts';
 

@@ -1,0 +1,57 @@
+/**
+ * Each document of the dashboard is one that the schema takes. Types do not tell: a field that there is none of has the
+ * type `unknown`, and shows as nothing.
+ */
+import { globSync, readFileSync } from 'node:fs';
+import { type DocumentNode, Kind, parse, validate, visit } from 'graphql';
+import { expect, test } from 'vitest';
+import { schema } from '../../src/graphql/schema.ts';
+
+const texts = globSync('src/dashboard/**/*.{ts,tsx}').flatMap((path) =>
+  [...readFileSync(path, 'utf8').matchAll(/\bgraphql\(\s*`([^`]*)`/g)].map(([, text = '']) => ({
+    path,
+    document: parse(text),
+  })),
+);
+
+const fragments = new Map(
+  texts.flatMap(({ document }) =>
+    document.definitions.flatMap((each) =>
+      each.kind === Kind.FRAGMENT_DEFINITION ? [[each.name.value, each] as const] : [],
+    ),
+  ),
+);
+
+/** With the fragments of other files that it spreads, and those that these spread. */
+function whole(document: DocumentNode): DocumentNode {
+  const definitions = [...document.definitions];
+  const names = new Set(definitions.map((each) => 'name' in each && each.name?.value));
+  for (const definition of definitions)
+    visit(definition, {
+      FragmentSpread({ name: { value } }) {
+        const fragment = fragments.get(value);
+        if (!fragment || names.has(value)) return;
+        names.add(value);
+        definitions.push(fragment);
+      },
+    });
+  return { kind: Kind.DOCUMENT, definitions };
+}
+
+test('every document of the dashboard is valid', () => {
+  const operations = texts.filter(({ document }) =>
+    document.definitions.some((each) => each.kind === Kind.OPERATION_DEFINITION),
+  );
+  expect(operations.length).toBeGreaterThan(0);
+  const faults = operations.flatMap(({ path, document }) =>
+    validate(schema, whole(document)).map(({ message }) => `${path}: ${message}`),
+  );
+  expect(faults).toEqual([]);
+});
+
+test('a fragment has one name', () => {
+  const names = texts.flatMap(({ document }) =>
+    document.definitions.map((each) => ('name' in each ? each.name?.value : null)),
+  );
+  expect(names.filter((name, at) => names.indexOf(name) !== at)).toEqual([]);
+});

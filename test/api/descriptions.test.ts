@@ -1,0 +1,73 @@
+import {
+  type GraphQLNamedType,
+  isEnumType,
+  isInputObjectType,
+  isInterfaceType,
+  isIntrospectionType,
+  isObjectType,
+  isSpecifiedScalarType,
+} from 'graphql';
+import { expect, test } from 'vitest';
+import { schema } from '../../src/graphql/schema.ts';
+
+type Described = { name: string; description?: string | null };
+
+/** What a type is made of, each by its place in the schema. */
+function parts(type: GraphQLNamedType): [string, Described][] {
+  const own: [string, Described][] = [[type.name, type]];
+  if (isEnumType(type))
+    return [...own, ...type.getValues().map((v) => [`${type.name}.${v.name}`, v] as never)];
+  if (!isObjectType(type) && !isInterfaceType(type) && !isInputObjectType(type)) return own;
+  for (const field of Object.values(type.getFields())) {
+    const place = `${type.name}.${field.name}`;
+    own.push([place, field]);
+    if ('args' in field)
+      for (const argument of field.args) own.push([`${place}(${argument.name}:)`, argument]);
+  }
+  return own;
+}
+
+const types = Object.values(schema.getTypeMap()).filter(
+  (type) => !isIntrospectionType(type) && !isSpecifiedScalarType(type),
+);
+
+test('every type, field, argument and value says what it is', () => {
+  const missing = types
+    .flatMap(parts)
+    .filter(([, { description }]) => !description?.trim())
+    .map(([place]) => place);
+  expect(missing).toEqual([]);
+});
+
+test('what is there for REST alone says so', () => {
+  const forRest = /\.(whoami|accessTokens|apiKeys|\w*Page)$/;
+  const fields = parts(schema.getQueryType() as never)
+    .concat(parts(schema.getType('Repository') as never))
+    .concat(parts(schema.getType('Webhook') as never))
+    .filter(([place]) => forRest.test(place));
+  expect(fields.map(([place]) => place)).toEqual([
+    'Query.accessTokens',
+    'Query.apiKeys',
+    'Query.jobPage',
+    'Query.repositoryPage',
+    'Query.webhookPage',
+    'Query.whoami',
+    'Repository.commitPage',
+    'Webhook.deliveryPage',
+  ]);
+  for (const [place, { description }] of fields)
+    expect(description, place).toMatch(/only for REST/i);
+});
+
+test('every list that may be long is a connection, with its nodes and its length beside the edges', () => {
+  // The length of the feed would be counted through all events that are kept.
+  const connections = types.filter(({ name }) => /(?<!^Event)Connection$/.test(name));
+  expect(connections.length).toBeGreaterThan(8);
+  for (const type of connections)
+    expect(Object.keys((type as never as { getFields(): object }).getFields()).sort()).toEqual([
+      'edges',
+      'nodes',
+      'pageInfo',
+      'totalCount',
+    ]);
+});

@@ -1,0 +1,261 @@
+import { hash } from 'node:crypto';
+import { getIntrospectionQuery } from 'graphql';
+import { expect, test } from 'vitest';
+import { type Client, startApp } from '../support/harness.ts';
+
+test('every error carries a code, and its field where there is one', async () => {
+  await using app = await startApp();
+  const code = async (query: string, variables?: object) => {
+    const { errors } = await app.admin.graphql(query, variables);
+    return errors?.map(({ extensions }) => extensions.code);
+  };
+  const named = 'query ($name: String!) { namespace(name: $name) { id } }';
+  expect(await code('{ viewer {')).toEqual(['GRAPHQL_PARSE_FAILED']);
+  expect(await code('{ nothing }')).toEqual(['GRAPHQL_VALIDATION_FAILED']);
+  expect(await code(named)).toEqual(['INVALID_REQUEST']);
+  expect(await code(named, { name: 3 })).toEqual(['INVALID_REQUEST']);
+  expect(await code('{ node(id: "nobody") { id } }')).toEqual(['INVALID_REQUEST']);
+  expect(await code('{ accessToken(name: "none") { id } }')).toEqual(['NOT_FOUND']);
+
+  const bad = await app.admin.graphql(
+    'mutation { createUser(input: {username: "a b", email: "a@example.com"}) { user { id } } }',
+  );
+  expect(bad.errors?.[0]).toMatchObject({
+    message: expect.stringMatching(/^username: /),
+    extensions: { code: 'INVALID_REQUEST', field: 'username' },
+  });
+});
+
+test('what is not there is null with the error beside it, and spoils nothing else', async () => {
+  await using app = await startApp();
+  const { data: made } = await app.admin.graphql(
+    `mutation {
+      one: createRepository(input: {namespace: "admin", name: "one"}) { repository { id } }
+      again: createRepository(input: {namespace: "admin", name: "one"}) { repository { id } }
+      token: createAccessToken(input: {name: "t"}) { token accessToken { id name } }
+    }`,
+  );
+  expect(made).toMatchObject({
+    again: null,
+    token: { token: expect.stringMatching(/^loam_pat_/), accessToken: { name: 't' } },
+  });
+  const { id } = made.one.repository;
+  const { data, errors } = await app.admin.graphql(
+    `query ($ids: [ID!]!) {
+      repository(namespace: "admin", name: "one") {
+        name
+        tree { entries { name } }
+        noTree: tree(path: "none") { path }
+        noFile: file(path: "none") { path }
+        noRef: file(path: "x", ref: "none") { path }
+        noCommits: commitPage(revision: "none") { total }
+      }
+      noRepository: repository(namespace: "admin", name: "none") { id }
+      noJob: job(namespace: "admin", name: "none") { id }
+      noNamespace: namespace(name: "none") { id }
+      noKey: apiKey(name: "none") { id }
+      nodes(ids: $ids) { id }
+    }`,
+    { ids: [id, 'nonsense', id.replace(/....$/, '0000'), made.token.accessToken.id] },
+  );
+  expect(data).toEqual({
+    repository: {
+      name: 'one',
+      tree: { entries: [] },
+      noTree: null,
+      noFile: null,
+      noRef: null,
+      noCommits: null,
+    },
+    noRepository: null,
+    noJob: null,
+    noNamespace: null,
+    noKey: null,
+    nodes: [{ id }, null, null, { id: made.token.accessToken.id }],
+  });
+  const told = Object.fromEntries(
+    errors?.map(({ path, extensions }) => [path?.join('.'), extensions.code]) ?? [],
+  );
+  expect(told).toEqual({
+    'repository.noTree': 'NOT_FOUND',
+    'repository.noFile': 'NOT_FOUND',
+    'repository.noRef': 'NOT_FOUND',
+    'repository.noCommits': 'NOT_FOUND',
+    noRepository: 'NOT_FOUND',
+    noJob: 'NOT_FOUND',
+    noNamespace: 'NOT_FOUND',
+    noKey: 'NOT_FOUND',
+    'nodes.1': 'INVALID_REQUEST',
+  });
+});
+
+test('names of private things cannot be guessed: what is hidden is answered like what is not there', async () => {
+  await using app = await startApp();
+  const ada = await app.user('ada');
+  const eve = await app.user('eve');
+  await ada.gql(
+    'mutation { createRepository(input: {namespace: "ada", name: "hidden"}) { repository { id } } }',
+  );
+  await ada.gql(
+    'mutation { createJob(input: {namespace: "ada", name: "hidden", repo: "ada/hidden", command: "true", gpu: T4}) { job { id } } }',
+  );
+  const ask = async (client: Client, name: string) => {
+    const { data, errors } = await client.graphql(
+      `{ repository(namespace: "ada", name: "${name}") { id } job(namespace: "ada", name: "${name}") { id }
+         namespace(name: "ada") { repositories { totalCount } jobs { totalCount } members { totalCount } } }`,
+    );
+    const told = errors?.map(({ path, message, extensions }) => [
+      path?.join('.'),
+      extensions.code,
+      message,
+    ]);
+    return JSON.stringify([data, told?.sort()]);
+  };
+  for (const client of [eve, app.anonymous])
+    expect(await ask(client, 'hidden')).toBe(await ask(client, 'no-such-name'));
+  const [data, told] = JSON.parse(await ask(eve, 'hidden'));
+  expect(data).toEqual({
+    repository: null,
+    job: null,
+    namespace: { repositories: { totalCount: 0 }, jobs: { totalCount: 0 }, members: null },
+  });
+  expect(told.map(([path, code]: string[]) => `${path} ${code}`)).toEqual([
+    // Of every name in a namespace whose jobs one may not see.
+    'job PERMISSION_DENIED',
+    'namespace.members PERMISSION_DENIED',
+    'repository NOT_FOUND',
+  ]);
+});
+
+test('an operation may be large enough for introspection, and not larger than is sane', async () => {
+  await using app = await startApp();
+  expect((await app.admin.graphql(getIntrospectionQuery())).errors).toBeUndefined();
+  const aliases = Array.from({ length: 800 }, (_, i) => `a${i}: __typename`).join(' ');
+  const deep = `viewer { ${'namespace { members { nodes { user { '.repeat(4)}id${' } } } }'.repeat(4)} }`;
+  for (const [limit, query] of [
+    ['tokens', `{ ${aliases} }`],
+    ['tokens', 'a '.repeat(3_000)],
+    ['depth', `{ ${deep} }`],
+    ['cost', many(100, 'repositories', 100, 'branches { nodes { name commit { sha } } }')],
+    ['cost', many(100, 'jobs', 100, 'logs(tail: 10000) { lines { message } }')],
+  ] as const) {
+    const { data, errors } = await app.admin.graphql(query);
+    expect(data).toBeUndefined();
+    const [{ message, extensions }] = errors as never as [Refusal];
+    expect(extensions, message).toMatchObject({ code: 'LIMIT_EXCEEDED', limit });
+    expect(message).not.toContain('Syntax');
+    if (limit !== 'tokens') expect(extensions.requested).toBeGreaterThan(extensions.maximum);
+  }
+});
+
+type Refusal = {
+  message: string;
+  extensions: { code: string; limit: string; maximum: number; requested: number };
+};
+
+/** Namespaces by hundred, each with a page of something. */
+const many = (organizations: number, list: string, first: number, selection: string) =>
+  `{ viewer { organizations(first: ${organizations}) { nodes {
+    ${list}(first: ${first}) { nodes { ${selection} } } } } } }`;
+
+test('what front ends ask for passes the limits, and the answer has its cost', async () => {
+  await using app = await startApp();
+  const screen = (list: string) =>
+    `query ${list.includes('$tail') ? '($tail: Int = 5)' : ''} { namespace(name: "admin") { ${list} } }`;
+  const repository = `id name fullName description visibility defaultBranch sizeBytes language branchCount tagCount
+    createdAt updatedAt pushedAt owner { id name } `;
+  const person = 'author { name email date }';
+  for (const [query, variables] of [
+    [
+      screen(`jobs(first: 100) { totalCount pageInfo { hasNextPage endCursor } nodes {
+        id name status command progress gpu gpuCount cpu memoryGb region costPerHour totalCost runtimeSeconds
+        exitCode createdAt startedAt completedAt attempts { nodes { number outcome exitCode startedAt endedAt } }
+        logs(tail: $tail) { lines { seq timestamp message } hasMore } repository { ${repository} } } }`),
+    ],
+    [
+      screen(`repositories(first: 50) { totalCount nodes { ${repository}
+        branches { totalCount nodes { name sha commit { sha message ${person} } } }
+        commits { totalCount nodes { sha message ${person} } } tree { ref entries { name type sizeBytes } } } }`),
+    ],
+    [
+      screen('jobs(first: 1) { nodes { logs(tail: $tail) { lines { timestamp message } } } }'),
+      { tail: 10_000 },
+    ],
+  ] as const) {
+    const { errors, extensions } = (await app.admin.post('/graphql', { query, variables })).body;
+    expect(errors).toBeUndefined();
+    expect(extensions.cost).toEqual({ requested: expect.any(Number), maximum: 50_000 });
+  }
+  // What a variable asks for counts, and so does what a subscription would read for each event.
+  const [query, variables] = [
+    screen('jobs(first: 100) { nodes { logs(tail: $tail) { lines { message } } } }'),
+    { tail: 10_000 },
+  ];
+  expect((await app.admin.graphql(query, variables)).errors?.[0]?.extensions.code).toBe(
+    'LIMIT_EXCEEDED',
+  );
+  const wrong = await app.admin.graphql(query, { tail: 'x' });
+  expect(wrong.errors?.[0]?.extensions.code).toBe('INVALID_REQUEST');
+  const heavy =
+    'job { repository { owner { repositories(first: 100) { nodes { commits(first: 100) { nodes { sha author { name email } committer { name email } } } } } } } }';
+  const followed = await app.admin.post(
+    '/graphql',
+    { query: `subscription { jobEvents(namespace: "admin") { ${heavy} } }` },
+    { accept: 'text/event-stream' },
+  );
+  expect(followed.text).toContain('LIMIT_EXCEEDED');
+});
+
+test('a body that is no JSON is answered with the place of the fault, and is not quoted', async () => {
+  await using app = await startApp();
+  for (const path of ['/graphql', '/graphql/stream']) {
+    const { status, text } = await app.anonymous.request('POST', path, {
+      headers: {
+        'content-type': 'application/json',
+        accept: 'application/json, text/event-stream',
+      },
+      body: '{"query": "secret",}',
+    });
+    expect([status, JSON.parse(text).errors]).toEqual([
+      400,
+      [
+        {
+          message:
+            'The body is not valid JSON: line 1, column 20: expected a name in double quotes, found "}"',
+          extensions: { code: 'INVALID_REQUEST' },
+        },
+      ],
+    ]);
+  }
+});
+
+test('a browser gets GraphiQL without anything from elsewhere', async () => {
+  await using app = await startApp();
+  const page = await app.anonymous.get('/graphql', { accept: 'text/html' });
+  expect(page.headers.get('content-type')).toMatch(/html/);
+  expect(page.text).toContain('<title>Loam</title>');
+  expect(page.text).not.toMatch(/<(script|link)[^>]+(src|href)="https?:/);
+  const policy = page.headers.get('content-security-policy') ?? '';
+  const [, script = ''] = /<div id="root"><\/div>\s*<script>(.*)<\/script>/s.exec(page.text) ?? [];
+  expect(policy).toContain(`script-src 'sha256-${hash('sha256', script, 'base64')}';`);
+  for (const rule of ["default-src 'none'", "connect-src 'self'", "frame-ancestors 'none'"])
+    expect(policy.split('; ')).toContain(rule);
+  expect(policy).not.toMatch(/https?:|\*|unsafe-eval/);
+  expect(page.headers.get('x-content-type-options')).toBe('nosniff');
+  expect(page.headers.get('x-frame-options')).toBe('DENY');
+  expect(page.headers.get('content-encoding')).toBe('gzip');
+  const again = await app.anonymous.get('/graphql', {
+    accept: 'text/html',
+    'if-none-match': page.headers.get('etag') ?? '',
+  });
+  expect([again.status, again.text, again.headers.get('content-security-policy')]).toEqual([
+    304,
+    '',
+    policy,
+  ]);
+  const plain = await app.anonymous.get('/graphql', {
+    accept: 'text/html',
+    'accept-encoding': 'identity',
+  });
+  expect([plain.headers.get('content-encoding'), plain.text === page.text]).toEqual([null, true]);
+});

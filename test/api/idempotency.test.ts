@@ -1,0 +1,268 @@
+import { expect, test } from 'vitest';
+import { type Client, eventually, startApp } from '../support/harness.ts';
+
+const PATH = '/auth/v1/pat';
+
+test('the same request under the same key is done once and answered alike', async () => {
+  await using app = await startApp();
+  const alice = await app.user('alice');
+  const key = { 'Idempotency-Key': 'a key of mine' };
+  const first = await alice.post(PATH, { name: 'ci' }, key);
+  expect(first.status).toBe(201);
+  expect(first.headers.get('idempotency-replayed')).toBeNull();
+
+  const again = await alice.post(PATH, { name: 'ci' }, key);
+  expect([again.status, again.text]).toEqual([201, first.text]);
+  expect(again.headers.get('idempotency-replayed')).toBe('true');
+  expect(again.headers.get('content-type')).toBe(first.headers.get('content-type'));
+  expect(again.headers.get('x-request-id')).not.toBe(first.headers.get('x-request-id'));
+
+  const other = await alice.post(PATH, { name: 'other' }, key);
+  expect([other.status, other.body.error.code]).toEqual([422, 'invalid_request']);
+  const elsewhere = await alice.post('/auth/v1/api_keys', { name: 'ci' }, key);
+  expect(elsewhere.status).toBe(422);
+
+  // Another credential's keys are its own; an answer that refuses is an answer too.
+  const bob = await app.user('bob');
+  expect((await bob.post(PATH, { name: 'ci' }, key)).status).toBe(201);
+  const taken = await alice.post(PATH, { name: 'ci' }, { 'Idempotency-Key': '2' });
+  const replayed = await alice.post(PATH, { name: 'ci' }, { 'Idempotency-Key': '2' });
+  expect([taken.status, replayed.status, replayed.text]).toEqual([409, 409, taken.text]);
+
+  const stored = JSON.stringify(await app.app.services.db.idempotentRequest.findMany());
+  expect(stored).not.toContain(first.body.token);
+
+  for (const bad of ['', ' ', 'x'.repeat(256), 'schlüssel'])
+    expect((await alice.post(PATH, { name: 'x' }, { 'Idempotency-Key': bad })).status).toBe(400);
+});
+
+test('while the first request runs the second gets 409, and one whose server died is taken over', async () => {
+  await using app = await startApp();
+  const alice = await app.user('alice');
+  const { db, pool } = app.app.services;
+  const post = (name: string) => alice.post(PATH, { name }, { 'Idempotency-Key': 'k' });
+  const age = (interval: string) =>
+    pool.query(`update idempotent_requests set created_at = now() - $1::interval`, [interval]);
+
+  // Holds the first one where it writes.
+  const blocker = await pool.connect();
+  await blocker.query('begin; lock table access_tokens in exclusive mode');
+  const first = post('ci');
+  const claimed = () => db.idempotentRequest.findFirstOrThrow({ select: { createdAt: true } });
+  await eventually(claimed);
+  const second = await post('ci');
+  expect([second.status, second.body.error.code]).toEqual([409, 'conflict']);
+  expect(second.headers.get('retry-after')).toBe('1');
+  expect((await post('other')).status).toBe(422);
+
+  // It renews its claim for as long as it runs.
+  const begun = await claimed();
+  await eventually(async () => expect(await claimed()).not.toEqual(begun));
+
+  // As if its server had died half a minute ago.
+  await age('31 seconds');
+  expect((await post('other')).status).toBe(422);
+  const old = (await claimed()).createdAt;
+  const heir = post('ci');
+  await eventually(async () => expect((await claimed()).createdAt).not.toEqual(old));
+  await blocker.query('commit');
+  blocker.release();
+  const answers = await Promise.all([first, heir]);
+  expect(answers.map(({ status }) => status).sort()).toEqual([201, 409]);
+  // The answer that is kept is the one of who took over.
+  expect((await post('ci')).text).toBe(answers[1].text);
+
+  await age('24 hours');
+  expect((await post('anew')).status).toBe(201);
+});
+
+test('an answer is kept although nobody heard that the claim had been renewed', async () => {
+  await using app = await startApp();
+  const alice = await app.user('alice');
+  const { db, pool } = app.app.services;
+  const post = () => alice.post(PATH, { name: 'ci' }, { 'Idempotency-Key': 'k' });
+  const blocker = await pool.connect();
+  await blocker.query('begin; lock table access_tokens in exclusive mode');
+  const first = post();
+  await eventually(() => db.idempotentRequest.findFirstOrThrow());
+  // As a renewal leaves it whose connection broke before it was answered.
+  await pool.query(`update idempotent_requests set created_at = now() + interval '1 ms'`);
+  await blocker.query('commit');
+  blocker.release();
+  expect((await first).status).toBe(201);
+  const again = await post();
+  expect([again.status, again.headers.get('idempotency-replayed')]).toEqual([201, 'true']);
+});
+
+test('an answer of 5xx is not kept', async () => {
+  await using app = await startApp();
+  const alice = await app.user('alice');
+  const { db, pool } = app.app.services;
+  const post = () => alice.post('/auth/v1/api_keys', { name: 'ci' }, { 'Idempotency-Key': 'k' });
+  await pool.query('alter table api_keys rename column hash to hidden');
+  expect((await post()).status).toBe(500);
+  expect(await db.idempotentRequest.count()).toBe(0);
+  await pool.query('alter table api_keys rename column hidden to hash');
+  expect((await post()).status).toBe(201);
+});
+
+const CREATE = `mutation ($input: CreateAccessTokenInput!) {
+  createAccessToken(input: $input) { token accessToken { name } } }`;
+
+/** Posts to GraphQL under a key. */
+function post(
+  client: Client,
+  key: string,
+  query: string,
+  { input, ...headers }: { input?: object } & Record<string, unknown> = {},
+  path = '/graphql',
+) {
+  const json = { query, variables: { input } };
+  return client.post(path, json, { 'Idempotency-Key': key, ...(headers as object) });
+}
+
+const codeOf = (answer: Awaited<ReturnType<typeof post>>) =>
+  answer.body.errors?.map((error: { extensions: { code: string } }) => error.extensions.code);
+
+test('GraphQL does a mutation once under a key, and answers it alike', async () => {
+  await using app = await startApp();
+  const alice = await app.user('alice');
+  const input = { name: 'ci' };
+  const first = await post(alice, 'k', CREATE, { input });
+  expect([first.status, first.body.errors]).toEqual([200, undefined]);
+  const again = await post(alice, 'k', CREATE, { input });
+  expect([again.status, again.text]).toEqual([200, first.text]);
+  expect(again.headers.get('idempotency-replayed')).toBe('true');
+  expect(again.headers.get('content-type')).toBe(first.headers.get('content-type'));
+  const stored = JSON.stringify(await app.app.services.db.idempotentRequest.findMany());
+  expect(stored).not.toContain(first.body.data.createAccessToken.token);
+
+  const other = await post(alice, 'k', CREATE, { input: { name: 'other' } });
+  expect([other.status, codeOf(other), other.body.errors[0].extensions.field]).toEqual([
+    422,
+    ['INVALID_REQUEST'],
+    'Idempotency-Key',
+  ]);
+  // Keys are those of the credential, for REST and GraphQL together.
+  const rest = await alice.post(PATH, input, { 'Idempotency-Key': 'k' });
+  expect(rest.status).toBe(422);
+  const bob = await app.user('bob');
+  expect((await post(bob, 'k', CREATE, { input })).body.errors).toBeUndefined();
+
+  // An answer that refuses is an answer too, also of what never ran.
+  for (const query of [CREATE, '{ no such field }', 'nonsense']) {
+    const refused = await post(alice, query.slice(0, 5), query, { input });
+    const replayed = await post(alice, query.slice(0, 5), query, { input });
+    expect(codeOf(refused)).toBeDefined();
+    expect([replayed.status, replayed.text]).toEqual([refused.status, refused.text]);
+    expect(replayed.headers.get('idempotency-replayed')).toBe('true');
+  }
+
+  // A query is answered anew, and its key is free.
+  const count = `{ viewer { accessTokens { totalCount } } }`;
+  const before = await post(alice, 'q', count);
+  await alice.post(PATH, { name: 'one more' });
+  const after = await post(alice, 'q', count);
+  expect(after.text).not.toBe(before.text);
+  expect((await post(alice, 'q', CREATE, { input: { name: 'q' } })).body.errors).toBeUndefined();
+});
+
+test('GraphQL refuses keys that it cannot honour, in its own form', async () => {
+  await using app = await startApp();
+  const alice = await app.user('alice');
+  const input = { name: 'ci' };
+  for (const bad of ['', 'x'.repeat(256), 'schlüssel']) {
+    const answer = await post(alice, bad, CREATE, { input });
+    expect([answer.status, codeOf(answer)]).toEqual([400, ['INVALID_REQUEST']]);
+  }
+  const anonymous = await post(app.anonymous, 'k', '{ __typename }');
+  expect([anonymous.status, codeOf(anonymous)]).toEqual([401, ['AUTHENTICATION_FAILED']]);
+
+  const stream = { input, accept: 'text/event-stream' };
+  for (const path of ['/graphql', '/graphql/stream']) {
+    const streamed = await post(alice, 'k', CREATE, stream, path);
+    expect([streamed.status, codeOf(streamed)]).toEqual([400, ['INVALID_REQUEST']]);
+    expect(streamed.body.errors[0].message).toContain('event stream');
+  }
+  const all = 'application/graphql-response+json, application/json, text/event-stream';
+  const subscription = 'subscription { jobEvents(namespace: "alice") { id } }';
+  const followed = await post(alice, 's', subscription, { accept: all });
+  expect([followed.status, codeOf(followed)]).toEqual([400, ['INVALID_REQUEST']]);
+  expect(followed.body.errors[0].message).toContain('event stream');
+
+  const packed = await post(alice, 'k', CREATE, { input, 'content-encoding': 'gzip' });
+  expect([packed.status, codeOf(packed)]).toEqual([400, ['INVALID_REQUEST']]);
+
+  // None of these did anything, or kept the key.
+  const done = await post(alice, 'k', CREATE, { input, accept: all });
+  expect([done.status, done.body.errors]).toEqual([200, undefined]);
+});
+
+test('GraphQL keeps what a mutation did although another failed on our side or the client was gone', async () => {
+  await using app = await startApp();
+  const alice = await app.user('alice');
+  const { db, pool } = app.app.services;
+  const keys = `key: createApiKey(input: {name: "ci"}) { key }`;
+  const tokens = `token: createAccessToken(input: {name: "ci"}) { token }`;
+  await pool.query('alter table api_keys rename column hash to hidden');
+  const failed = await post(alice, 'k', `mutation { ${keys} }`);
+  expect([failed.status, codeOf(failed)]).toEqual([200, ['INTERNAL_ERROR']]);
+  expect(await db.idempotentRequest.count()).toBe(0);
+
+  const half = await post(alice, 'half', `mutation { ${tokens} ${keys} }`);
+  expect(codeOf(half)).toEqual(['INTERNAL_ERROR']);
+  await pool.query('alter table api_keys rename column hidden to hash');
+  expect((await post(alice, 'half', `mutation { ${tokens} ${keys} }`)).text).toBe(half.text);
+  expect((await post(alice, 'k', `mutation { ${keys} }`)).body.errors).toBeUndefined();
+
+  // Holds one where it writes, until its client has gone.
+  const blocker = await pool.connect();
+  await blocker.query('begin; lock table access_tokens in exclusive mode');
+  const abort = new AbortController();
+  const body = JSON.stringify({ query: CREATE, variables: { input: { name: 'late' } } });
+  const headers = {
+    authorization: alice.authorization ?? '',
+    'content-type': 'application/json',
+    'idempotency-key': 'late',
+  };
+  const lost = fetch(`${app.base}/graphql`, {
+    method: 'POST',
+    headers,
+    body,
+    signal: abort.signal,
+  });
+  const row = { where: { key: 'late' }, select: { status: true } };
+  await eventually(() => db.idempotentRequest.findFirstOrThrow(row));
+  abort.abort();
+  await expect(lost).rejects.toThrow();
+  const second = await post(alice, 'late', CREATE, { input: { name: 'late' } });
+  expect([second.status, codeOf(second), second.headers.get('retry-after')]).toEqual([
+    409,
+    ['CONFLICT'],
+    '1',
+  ]);
+  await blocker.query('commit');
+  blocker.release();
+  await eventually(async () =>
+    expect(await db.idempotentRequest.findFirstOrThrow(row)).toEqual({ status: 200 }),
+  );
+  const replayed = await post(alice, 'late', CREATE, { input: { name: 'late' } });
+  expect(replayed.body.data.createAccessToken.token).toMatch(/^loam_pat_/);
+});
+
+test('GraphQL says of an answer too large to be kept that its request was done', async () => {
+  await using app = await startApp();
+  const alice = await app.user('alice');
+  await alice.post('/auth/v1/repository/alice', { name: 'hello' });
+  const many = Array.from({ length: 40 }, (_, at) => `f${at}: description`).join(' ');
+  await app.pool.query(`update repositories set description = repeat('x', 40000)`);
+  const query = `mutation { updateRepository(input: {id: "ID", branchProtection: true}) {
+    repository { ${many} } } }`;
+  const { body } = await alice.get('/auth/v1/repository/alice');
+  const large = query.replace('ID', body.data[0].id);
+  const first = await post(alice, 'k', large);
+  expect(first.text.length).toBeGreaterThan(2 ** 20);
+  const again = await post(alice, 'k', large);
+  expect([again.status, codeOf(again)]).toEqual([409, ['CONFLICT']]);
+  expect(again.body.errors[0].message).toContain('was done');
+});

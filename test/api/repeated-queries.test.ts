@@ -1,0 +1,172 @@
+/** Queries that come again are answered by compiled code, and the same as by the interpreter before. */
+import { parse } from 'graphql';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { Documents } from '../../src/graphql/documents.ts';
+import { schema } from '../../src/graphql/schema.ts';
+import { fakeRunner } from '../support/fake-runner.ts';
+import { startApp, type TestApp } from '../support/harness.ts';
+import { submit } from '../support/submit.ts';
+
+let app: TestApp;
+let repositoryId = '';
+
+beforeAll(async () => {
+  app = await startApp({ overrides: { runner: fakeRunner({ machines: [] }) } });
+  for (const name of ['one', 'two', 'three']) {
+    const { createRepository } = await app.admin.gql(
+      'mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { repository { id } } }',
+      { input: { namespace: 'admin', name } },
+    );
+    repositoryId = createRepository.repository.id;
+  }
+  for (const name of ['a', 'b'])
+    await submit(app.admin, { namespace: 'admin', name, command: 'true', image: 'x' });
+});
+afterAll(() => app[Symbol.asyncDispose]());
+
+const ROW = `id name namespace fullName description visibility defaultBranch sizeBytes language createdAt pushedAt
+  contentAddressed branchProtection collaboratorCount branchCount tagCount`;
+
+const QUERIES: Record<string, { query: string; variables?: object; operationName?: string }> = {
+  'a row by a variable': {
+    query: `query ($id: ID) { repository(namespace: "admin", id: $id) { ${ROW} } }`,
+    variables: { id: 'ID' },
+  },
+  'a variable left out': {
+    query:
+      'query ($id: ID, $name: String) { repository(namespace: "admin", id: $id, name: $name) { id } }',
+    variables: { name: 'one' },
+  },
+  'a page, by name': {
+    query: `query ($first: Int! = 2, $sort: RepositorySort! = NAME) { namespace(name: "admin") {
+      repositories(first: $first, sort: $sort) { totalCount edges { cursor node { ${ROW} } } pageInfo { hasNextPage endCursor } } } }`,
+  },
+  'enums in variables': {
+    query: `query ($sort: RepositorySort!, $order: SortOrder = ASC, $visibility: Visibility) { namespace(name: "admin") {
+      repositories(sort: $sort, order: $order, visibility: $visibility) { nodes { name visibility } } } }`,
+    variables: { sort: 'NAME', visibility: 'PRIVATE' },
+  },
+  'jobs with what belongs to them': {
+    query: `{ namespace(name: "admin") { jobs(first: 5) { totalCount nodes {
+      id name status gpu region costPerHour totalCost runtimeSeconds progress createdAt startedAt
+      owner { name } createdBy { username } labels { key value } environmentNames
+      attempts { totalCount nodes { number } } repository { name } queue { position } } } } }`,
+  },
+  'aliases and fragments': {
+    query: `query { a: repository(namespace: "admin", name: "one") { ...R }
+        b: repository(namespace: "admin", name: "two") { ...R again: name ... on Repository { tagCount } }
+        none: repository(namespace: "admin", name: "none") { ...R } }
+      fragment R on Repository { id name owner { name } }`,
+  },
+  'the same field in parts': {
+    query: `{ namespace(name: "admin") { repositories { nodes { name } } } namespace(name: "admin") { repositories { nodes { id owner { id } } } } }`,
+  },
+  'nodes of several types': {
+    query: `query ($ids: [ID!]!) { nodes(ids: $ids) { __typename id ... on Repository { name } ... on Job { status } } }`,
+    variables: { ids: ['ID', 'nonsense', 'repo_00000000000000000000000000'] },
+  },
+  'what is left out by a variable': {
+    query: `query ($no: Boolean!) { viewer { username email @skip(if: $no) namespace @include(if: $no) { name } } }`,
+    variables: { no: true },
+  },
+  'a field that fails': {
+    query: `{ good: viewer { username }
+      accessToken(name: "none") { id }
+      repository(namespace: "admin",
+        name: "one") { file(path: "none") { path } name } }`,
+  },
+  'a cursor of another list': {
+    query: '{ namespace(name: "admin") { repositories(after: "x") { nodes { id } } } }',
+  },
+  'a wrong value of a variable': {
+    query:
+      'query ($first: Int!) { namespace(name: "admin") { repositories(first: $first) { totalCount } } }',
+    variables: { first: 'many' },
+  },
+  'more than may be asked': {
+    query:
+      'query ($n: Int!) { viewer { repositories(first: $n) { nodes { owner { repositories(first: $n) { nodes { owner { repositories(first: $n) { nodes { id } } } } } } } } } }',
+    variables: { n: 100 },
+  },
+  'a filter in a variable': {
+    query:
+      'query ($filter: JobFilter) { namespace(name: "admin") { jobs(filter: $filter) { nodes { name } } } }',
+    variables: { filter: { namePrefix: 'a' } },
+  },
+  'a variable in a filter': {
+    query:
+      'query ($prefix: String) { namespace(name: "admin") { jobs(filter: {namePrefix: $prefix}) { nodes { name } } } }',
+    variables: {},
+  },
+  'one operation of two': {
+    query: 'query One { viewer { username } } query Two { viewer { id } }',
+    operationName: 'Two',
+  },
+  'no operation': { query: 'query One { viewer { id } } query Two { viewer { id } }' },
+  introspection: { query: '{ __schema { queryType { name } } __typename }' },
+};
+
+const ACCEPTED = [
+  undefined,
+  'application/json',
+  'application/graphql-response+json, application/json;q=0.9',
+  'application/graphql-response+json, application/graphql+json, application/json, text/event-stream, multipart/mixed',
+  'application/json, text/plain, */*',
+];
+
+test.for(Object.entries(QUERIES))('%s', async ([, asked]) => {
+  const body = JSON.stringify(asked).replaceAll('"ID"', `"${repositoryId}"`);
+  for (const authorization of [app.admin.authorization, null])
+    for (const accept of ACCEPTED) {
+      // Its own text for each, so that it begins anew.
+      const text = body.replace('"query":"', `"query":"# ${authorization && 1} ${accept}\\n`);
+      const answers = [];
+      for (let i = 0; i < 4; i++) answers.push(await ask(text, authorization, accept));
+      expect(answers[3]).toEqual(answers[0]);
+      expect(answers[1]).toEqual(answers[0]);
+    }
+});
+
+async function ask(body: string, authorization: string | null, accept: string | undefined) {
+  const response = await fetch(`${app.base}/graphql`, {
+    method: 'POST',
+    headers: {
+      'content-type': 'application/json',
+      ...(authorization && { authorization }),
+      ...(accept && { accept }),
+    },
+    body,
+  });
+  const headers = [...response.headers].filter(
+    ([name]) => !/^(x-request-id|x-ratelimit-reset|date)$/.test(name),
+  );
+  // The order of errors is that in which fields happen to end.
+  const { errors = [], ...rest } = (await response.json()) as { errors?: { path?: string[] }[] };
+  const sorted = errors.map((error) => JSON.stringify(error)).sort();
+  return { status: response.status, headers: headers.sort(), sorted, text: JSON.stringify(rest) };
+}
+
+test('which documents are compiled', () => {
+  const compiled = Object.entries(QUERIES).flatMap(([name, { query, operationName }]) => {
+    const documents = new Documents(schema);
+    expect(documents.find(query, operationName)).toBeNull();
+    documents.note(parse(query));
+    return documents.find(query, operationName) ? [] : name;
+  });
+  expect(compiled).toEqual(['a variable in a filter', 'no operation', 'introspection']);
+});
+
+test('a mutation is done once for each time it is sent', async () => {
+  const mutation = 'mutation { createAccessToken(input: {name: "t"}) { accessToken { id } } }';
+  const answers = [];
+  for (let i = 0; i < 3; i++) answers.push(await app.admin.graphql(mutation));
+  expect(answers.map(({ errors }) => errors?.length ?? 0)).toEqual([0, 1, 1]);
+});
+
+test('the rights are those of whoever asks', async () => {
+  const alice = await app.user('alice');
+  const query = '{ repository(namespace: "admin", name: "one") { id } }';
+  for (let i = 0; i < 3; i++) expect((await app.admin.graphql(query)).data.repository).toBeTruthy();
+  const { data, errors } = await alice.graphql(query);
+  expect([data.repository, errors?.[0]?.extensions.code]).toEqual([null, 'NOT_FOUND']);
+});

@@ -1,0 +1,19 @@
+/** The walk over the table of routes, on one server. */
+import { afterAll } from 'vitest';
+import { planLimits } from '../../src/limits/plans.ts';
+import { fakeRunner } from '../support/fake-runner.ts';
+import { startApp } from '../support/harness.ts';
+import { walkRoutes } from '../support/rest/walk.ts';
+
+const cleanup = new AsyncDisposableStack();
+afterAll(() => cleanup.disposeAsync());
+
+walkRoutes(async () => {
+  // Many jobs are left running.
+  const webhooks = { allow: ['127.0.0.1'] };
+  const config = { jobSlots: 1_000, webhooks };
+  const loam = cleanup.use(await startApp({ config, overrides: { runner: fakeRunner() } }));
+  const free = { ...planLimits.free, perMinute: 1 };
+  const other = cleanup.use(await startApp({ config: { rateLimits: { ...planLimits, free } } }));
+  return { loam, limited: (username) => other.user(username, 'free') };
+});

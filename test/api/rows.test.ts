@@ -1,0 +1,114 @@
+/** Rows that are read by hand are those that Prisma reads, for all that is read so. */
+import { PrismaPg } from '@prisma/adapter-pg';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { PrismaClient } from '../../prisma/generated/client.ts';
+import { jobRows } from '../../src/jobs/rows.ts';
+import { runtimeColumns } from '../../src/jobs/runtime.ts';
+import { collaboratorColumns } from '../../src/repos/collaborators.ts';
+import { repositoryRows } from '../../src/repos/rows.ts';
+import { fakeRunner } from '../support/fake-runner.ts';
+import { startApp, type TestApp } from '../support/harness.ts';
+import { submit } from '../support/submit.ts';
+
+let app: TestApp;
+let prisma: PrismaClient;
+
+beforeAll(async () => {
+  app = await startApp({ overrides: { runner: fakeRunner({ machines: [] }) } });
+  prisma = new PrismaClient({ adapter: new PrismaPg(app.pool) });
+  await app.admin.gql(
+    'mutation { createRepository(input: {namespace: "admin", name: "one"}) { repository { id } } }',
+  );
+  await submit(app.admin, { namespace: 'admin', name: 'waits', command: 'true', image: 'x' });
+  await submit(app.admin, { namespace: 'admin', name: 'runs', command: 'true', image: 'x' });
+  await app.pool.query(`
+    update repositories set size_bytes = 9007199254740993;
+    insert into job_attempts (id, job_id, number, runner, worker_id, started_at, ended_at)
+      select 'att_' || number, id, number, 'fake', 'nobody', now(), case when number = 1 then now() end
+        from jobs, generate_series(1, 2) number where name = 'runs'`);
+});
+afterAll(() => app[Symbol.asyncDispose]());
+
+const SCALARS = {
+  id: true,
+  visibility: true,
+  sizeBytes: true,
+  language: true,
+  secretScanning: true,
+  tagCount: true,
+  createdAt: true,
+  pushedAt: true,
+} as const;
+
+test('a repository with its owner and the number of those who can write', async () => {
+  const { namespace } = collaboratorColumns;
+  const select = { ...SCALARS, namespace: { select: { name: true, ...namespace.select } } };
+  const statement = repositoryRows.statement(select, {}, 'where r.name = $1');
+  const byHand = await statement?.read(app.pool, ['one']);
+  const byPrisma = await prisma.repository.findMany({ where: { name: 'one' }, select });
+  expect(plain(byHand)).toEqual(byPrisma);
+  expect(byPrisma).toMatchObject([{ sizeBytes: 9007199254740993n }]);
+});
+
+test('a job with its price, its owner and the attempt that goes on', async () => {
+  const select = {
+    id: true,
+    costPerHour: true,
+    env: true,
+    exitCode: true,
+    startedAt: true,
+    nextSeq: true,
+    ...runtimeColumns,
+    namespace: { select: { name: true } },
+  } as const;
+  const statement = jobRows.statement(select, {}, 'order by r.id');
+  const byHand = await statement?.read(app.pool, []);
+  const byPrisma = await prisma.job.findMany({ select, orderBy: { id: 'asc' } });
+  expect(plain(byHand)).toEqual(byPrisma);
+  expect(byPrisma.map(({ attempts }) => attempts.length)).toEqual([0, 1]);
+});
+
+test('what is not known is left to Prisma', () => {
+  for (const select of [
+    { namespace: true },
+    { namespace: { select: { members: true } } },
+    { jobs: { select: { id: true } } },
+    { namespace: { select: { name: true }, where: { name: 'x' } } },
+    { nothing: true },
+  ])
+    expect(repositoryRows.statement(select, {}, ''), JSON.stringify(select)).toBeNull();
+  expect(jobRows.statement({ attempts: { select: { startedAt: true } } }, {}, '')).toBeNull();
+  expect(jobRows.statement({ secrets: true }, {}, '')).toBeNull();
+});
+
+/** Without the mark that says how a row was read. */
+function plain(rows: object[] | undefined): object[] | undefined {
+  return rows?.map((row) => Object.fromEntries(Object.entries(row)));
+}
+
+test('times in every form that PostgreSQL has for them', async () => {
+  const times = [
+    '2026-11-23 05:11:52.403',
+    '2026-11-23 05:11:52',
+    '0044-03-15 12:00:00.5',
+    '0044-03-15 12:00:00 BC',
+    '12026-01-01 00:00:00',
+  ];
+  for (const zone of ['UTC', 'Asia/Kolkata'])
+    for (const time of times) {
+      await using client = await leased();
+      await client.query(`set timezone to '${zone}'`);
+      const { rows } = await client.query(
+        `select time, extract(epoch from time)::float8 as seconds
+          from (select $1::timestamp at time zone 'UTC' as time) it`,
+        [time],
+      );
+      expect(rows[0].time.getTime() / 1_000).toBe(rows[0].seconds);
+    }
+});
+
+/** A connection that is not used again. */
+async function leased() {
+  const client = await app.pool.connect();
+  return Object.assign(client, { [Symbol.asyncDispose]: async () => client.release(true) });
+}

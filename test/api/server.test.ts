@@ -1,0 +1,99 @@
+import { hash } from 'node:crypto';
+import { constants } from 'node:os';
+import { expect, test } from 'vitest';
+import { startApp } from '../support/harness.ts';
+
+test('health, readiness and version are answered', async () => {
+  await using app = await startApp();
+  expect((await app.anonymous.get('/livez')).text).toBe('ok');
+  expect((await app.anonymous.get('/readyz')).text).toBe('ok');
+  const { data } = await app.anonymous.graphql('{ health { status } version { version build } }');
+  expect(data).toEqual({
+    health: { status: 'ok' },
+    version: { version: 'v1', build: expect.any(String) },
+  });
+});
+
+test('a request id is kept when it is sane, and made when it is not', async () => {
+  await using app = await startApp();
+  const kept = await app.anonymous.get('/nowhere', { 'X-Request-Id': 'abc-1' });
+  expect(kept.headers.get('x-request-id')).toBe('abc-1');
+  expect(kept.body.error).toMatchObject({ code: 'not_found', request_id: 'abc-1' });
+  const made = await app.anonymous.get('/nowhere', { 'X-Request-Id': 'not sane' });
+  expect(made.headers.get('x-request-id')).toMatch(/^[0-9a-f-]{36}$/);
+});
+
+test('a browser finds a page at /, and everyone else finds nothing, as JSON', async () => {
+  await using app = await startApp();
+  const accept = 'text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8';
+  const page = await app.anonymous.get('/', { Accept: accept });
+  expect([page.status, page.headers.get('content-type')]).toEqual([
+    200,
+    'text/html; charset=utf-8',
+  ]);
+  expect(page.text).toContain(`${app.base}/auth/v1/whoami`);
+
+  // Its own style alone is let through, and everything that it names is here.
+  const [, style = ''] = /<style>(.*?)<\/style>/s.exec(page.text) ?? [];
+  const policy = page.headers.get('content-security-policy');
+  expect(policy).toContain("default-src 'none'");
+  expect(policy).toContain(`'sha256-${hash('sha256', style, 'base64')}'`);
+  const named = [...page.text.matchAll(/(?:src|href)="([^"]+)"/g)].map(
+    ([, path]) => path as string,
+  );
+  expect(named).toContain('/docs');
+  for (const path of [...named, '/favicon.ico']) {
+    expect(path).toMatch(/^\/[a-z]/);
+    expect((await app.anonymous.get(path, { Accept: accept })).status, path).toBe(200);
+  }
+  expect((await app.anonymous.get('/favicon.ico')).headers.get('content-type')).toContain('svg');
+
+  for (const other of ['*/*', 'application/json']) {
+    const { status, body, headers } = await app.anonymous.get('/', { Accept: other });
+    expect([status, body.error.code, headers.get('vary')]).toEqual([404, 'not_found', 'Accept']);
+  }
+});
+
+test('an address is a page for who asks for HTML first, and JSON for everybody else', async () => {
+  await using app = await startApp();
+  const navigates = 'text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8';
+  for (const path of ['/admin', '/admin/jobs', '/admin/job/none', '/settings/tokens', '/x/y/z']) {
+    const page = await app.anonymous.get(path, { accept: navigates });
+    expect([page.status, page.headers.get('content-type')], path).toEqual([
+      200,
+      'text/html; charset=utf-8',
+    ]);
+    expect(page.text).toContain('<div id="root">');
+    for (const accept of ['*/*', 'application/json', 'application/json, text/html'])
+      expect((await app.admin.get(path, { accept })).headers.get('content-type')).toMatch(/json/);
+  }
+  // What is no page stays what it is, whoever asks.
+  for (const [path, status] of [
+    ['/auth/v1/whoami', 401],
+    ['/openapi.json', 200],
+    ['/assets/none.js', 404],
+    ['/artifacts/admin/job_x/log.txt', 404],
+    ['/livez', 200],
+  ] as const) {
+    const answer = await app.anonymous.get(path, { accept: navigates });
+    expect(answer.text, path).not.toContain('id="root"');
+    expect(answer.status, path).toBe(status);
+  }
+  const [, script = ''] =
+    /src="(\/assets\/[^"]+\.js)"/.exec(
+      (await app.anonymous.get('/x', { accept: navigates })).text,
+    ) ?? [];
+  const file = await app.anonymous.get(script, { 'accept-encoding': 'br' });
+  expect(file.headers.get('cache-control')).toBe('public,max-age=31536000,immutable');
+  expect(file.headers.get('content-encoding')).toBe('br');
+});
+
+test('a connection that cannot be accepted does not end the server', async () => {
+  await using app = await startApp();
+  const { _handle: listening } = app.app.server as unknown as {
+    _handle: { onconnection(error: number): void };
+  };
+  // The error of libuv when no descriptor is free, and the one that it keeps in reserve is used too.
+  for (let times = 0; times < 3; times++) listening.onconnection(-constants.errno.EMFILE);
+  expect((await fetch(`${app.base}/livez`)).status).toBe(200);
+});

@@ -1,0 +1,419 @@
+/** What connections are held to, with sockets of our own: stock clients send nothing of this. */
+
+import { randomBytes } from 'node:crypto';
+import { once } from 'node:events';
+import type { IncomingMessage, ServerResponse } from 'node:http';
+import { type AddressInfo, connect, createServer, type Socket } from 'node:net';
+import { setTimeout as delay } from 'node:timers/promises';
+import { pino } from 'pino';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { type ConnectionLimits, openServer, takesLong } from '../../src/http/connections.ts';
+import { Workspace } from '../support/git.ts';
+import { eventually, startApp, type TestApp } from '../support/harness.ts';
+
+let app: TestApp;
+/** Lines of the server's log, of errors alone. */
+const errors: string[] = [];
+
+beforeAll(async () => {
+  app = await startApp({
+    overrides: {
+      log: pino({ level: 'error' }, { write: (line) => void errors.push(line) }),
+      connections: {
+        headersMs: 800,
+        idleMs: 1_000,
+        bodyMs: 800,
+        leftoverMs: 400,
+        slowMs: 800,
+        bytesPerSecond: 1_000,
+        checkMs: 50,
+      },
+    },
+  });
+  await app.admin.post('/auth/v1/repository/admin', { name: 'work' });
+});
+afterAll(() => app[Symbol.asyncDispose]());
+
+type Raw = Disposable & {
+  socket: Socket;
+  /** All that has come so far. */
+  text(): string;
+  closed: Promise<unknown>;
+};
+
+function open(sent: string): Raw {
+  const { hostname, port } = new URL(app.base);
+  const socket = connect(Number(port), hostname);
+  const closed = once(socket, 'close');
+  // A reset is one way to be closed.
+  socket.on('error', () => {});
+  closed.catch(() => {});
+  let text = '';
+  socket.on('data', (chunk) => {
+    text += chunk;
+  });
+  socket.write(sent);
+  return {
+    socket,
+    text: () => text,
+    closed: closed.catch(() => {}),
+    [Symbol.dispose]: () => socket.destroy(),
+  };
+}
+
+const lines = (...all: string[]) => `${all.join('\r\n')}\r\n\r\n`;
+const authorization = () => `Authorization: ${app.admin.authorization}`;
+
+/** Writes a byte every now and then until the server ends the connection. */
+async function trickle({ socket, closed }: Raw, byte: string): Promise<void> {
+  const timer = setInterval(() => socket.write(byte), 60);
+  await closed.finally(() => clearInterval(timer));
+}
+
+function parse(text: string) {
+  const [head = '', body = ''] = text.split('\r\n\r\n');
+  const [status = '', ...fields] = head.split('\r\n');
+  const headers = new Map(
+    fields.map((field) => {
+      const [name = '', value = ''] = field.split(/: (.*)/);
+      return [name.toLowerCase(), value];
+    }),
+  );
+  return { status: Number(status.split(' ')[1]), headers, body };
+}
+
+function expectRefusal(text: string, status: number, message: RegExp) {
+  const answer = parse(text);
+  expect(answer.status, text).toBe(status);
+  expect(JSON.parse(answer.body)).toEqual({
+    error: {
+      code: 'invalid_request',
+      message: expect.stringMatching(message),
+      request_id: answer.headers.get('x-request-id'),
+    },
+  });
+  expect(answer.headers.get('connection')).toBe('close');
+  return answer;
+}
+
+test.each([
+  [
+    'a long query',
+    () => lines(`GET /auth/v1/whoami?${'q'.repeat(20_000)} HTTP/1.1`, 'Host: x'),
+    431,
+  ],
+  ['long headers', () => lines('GET / HTTP/1.1', 'Host: x', `X-Long: ${'h'.repeat(20_000)}`), 431],
+  ['no HTTP', () => 'hello there\r\n\r\n', 400],
+  ['a bad header', () => lines('GET /auth/v1/health HTTP/1.1', 'Host: x', 'No colon here'), 400],
+  ['a bad length', () => lines('POST /graphql HTTP/1.1', 'Host: x', 'Content-Length: 1x'), 400],
+  [
+    'two framings',
+    () => lines('POST / HTTP/1.1', 'Host: x', 'Content-Length: 1', 'Transfer-Encoding: chunked'),
+    400,
+  ],
+  [
+    'a bad chunk',
+    () =>
+      `${lines('POST /auth/v1/repository/admin HTTP/1.1', 'Host: x', authorization(), 'Transfer-Encoding: chunked')}zz\r\n`,
+    400,
+  ],
+  ['CONNECT', () => lines('CONNECT example.com:443 HTTP/1.1', 'Host: example.com'), 405],
+])('%s is refused in the form of every error', async (_what, text, status) => {
+  using raw = open(text());
+  await raw.closed;
+  const { headers } = expectRefusal(raw.text(), status, /./);
+  expect(headers.get('access-control-allow-origin')).toBe('*');
+  expect(Number(headers.get('x-ratelimit-limit'))).toBeGreaterThan(0);
+  expect(Number(headers.get('x-ratelimit-reset'))).toBeGreaterThan(Date.now() / 1_000);
+});
+
+test('what Node would refuse without a body is a request like any other', async () => {
+  using without = open(lines('GET /auth/v1/health HTTP/1.1'));
+  await eventually(() => expect(without.text()).toContain('request_id'));
+  const { status, body, headers } = parse(without.text());
+  expect([status, JSON.parse(body).error.message]).toEqual([400, 'The header Host is required']);
+  expect(headers.get('x-ratelimit-limit')).toMatch(/^\d+$/);
+
+  using expecting = open(lines('GET /auth/v1/health HTTP/1.1', 'Host: x', 'Expect: miracles'));
+  await eventually(() => expect(expecting.text()).toContain('{"status":"ok"}'));
+});
+
+test.each(['[::', 'a b', 'a:99999', 'a/b', 'a@b', '%', 'ä'])(
+  'the host %s is refused on every route',
+  async (host) => {
+    const body = '{"query":"{version{build}}"}';
+    const head = [`Host: ${host}`, 'Connection: close', 'Content-Type: application/json'];
+    for (const path of ['/graphql', '/graphql/stream', '/auth/v1/whoami', '/a/b/info/refs']) {
+      const length = `Content-Length: ${path.startsWith('/graphql') ? body.length : 0}`;
+      const method = length.endsWith(' 0') ? 'GET' : 'POST';
+      using raw = open(`${lines(`${method} ${path} HTTP/1.1`, ...head, length)}${body}`);
+      await raw.closed;
+      const answer = parse(raw.text());
+      expect(answer.status, path).toBe(400);
+      expect(answer.body, path).toMatch(/The header Host names no host|not valid HTTP/);
+    }
+  },
+);
+
+test.each([
+  ['http://example.com/graphql?query=%7Bversion%7Bbuild%7D%7D', 200, /"build"/],
+  ['HTTP://user@example.com:80/auth/v1/health?a=1', 200, /"ok"/],
+  ['http://[::1/auth/v1/health', 200, /"ok"/],
+  ['https://example.com', 404, /"not_found"/],
+  ['ftp://example.com/graphql', 404, /"not_found"/],
+  ['//example.com/graphql', 404, /"not_found"/],
+])('of the target %s the path counts', async (target, status, body) => {
+  using raw = open(lines(`GET ${target} HTTP/1.1`, 'Host: x', 'Connection: close'));
+  await raw.closed;
+  const answer = parse(raw.text());
+  expect([answer.status, answer.body]).toEqual([status, expect.stringMatching(body)]);
+  expect(answer.headers.get('x-request-id')).toBeTruthy();
+});
+
+test('requests that end early are no errors of ours', async () => {
+  errors.length = 0;
+  const head = ['Host: x', authorization(), 'Content-Type: application/json'];
+  for (const path of [
+    '/auth/v1/pat',
+    '/graphql',
+    '/graphql/stream',
+    '/admin/work/git-receive-pack',
+  ])
+    for (const rest of [
+      'Content-Length: 500\r\n\r\n{"name"',
+      'Transfer-Encoding: chunked\r\n\r\nzz\r\n',
+    ]) {
+      using raw = open(`${lines(`POST ${path} HTTP/1.1`, ...head).slice(0, -2)}${rest}`);
+      raw.socket.end();
+      await raw.closed;
+      expect(parse(raw.text()).status, path).toBe(400);
+    }
+  // Requests are handled in turn: when this one is answered, those before it are over.
+  await app.admin.get('/auth/v1/whoami');
+  expect(errors).toEqual([]);
+});
+
+test('what was asked properly before is answered first, each in its turn', async () => {
+  const whoami = lines('GET /auth/v1/whoami HTTP/1.1', 'Host: x', authorization());
+  using raw = open(`${whoami}${whoami}no http\r\n\r\n`);
+  await raw.closed;
+  const statuses = [...raw.text().matchAll(/HTTP\/1\.1 (\d+)/g)].map(([, status]) => status);
+  expect(statuses).toEqual(['200', '200', '400']);
+  expect(raw.text().match(/"username":"admin"/g)).toHaveLength(2);
+});
+
+test.each([
+  ['REST', '/auth/v1/repository/admin', 408],
+  ['GraphQL', '/graphql', 408],
+  ['git, which answers at once', '/admin/none.git/git-upload-pack', 404],
+  ['no route at all', '/nowhere', 404],
+])('a body that trickles into %s is cut', async (_what, path, status) => {
+  const head = ['Host: x', authorization(), 'Content-Type: application/json'];
+  using raw = open(`${lines(`POST ${path} HTTP/1.1`, ...head, 'Content-Length: 500')}{"name":`);
+  await trickle(raw, ' ');
+  if (status === 408) expectRefusal(raw.text(), 408, /^The body came too slowly/);
+  else expect(parse(raw.text()).status).toBe(status);
+  expect((await app.admin.get('/auth/v1/whoami')).status).toBe(200);
+});
+
+test('a push is cut when its body hardly flows', async () => {
+  const head = ['Host: x', authorization(), 'Content-Type: application/x-git-receive-pack-request'];
+  const path = '/admin/work.git/git-receive-pack';
+  using raw = open(lines(`POST ${path} HTTP/1.1`, ...head, 'Content-Length: 5000'));
+  // The length of a line that does not come.
+  await trickle(raw, '1');
+  expectRefusal(raw.text(), 408, /^The body came too slowly/);
+});
+
+test('a push takes as long as it flows, and is cut when it hardly does', async () => {
+  await using workspace = await Workspace.open();
+  await workspace.git('.', 'init', '-qb', 'main', 'work');
+  await workspace.commit('work', { 'random.bin': randomBytes(8_000) });
+  const push = async (bytes: number, everyMs: number) => {
+    await using slow = await throttle(app.base, bytes, everyMs);
+    const url = `http://x:${app.admin.token}@127.0.0.1:${slow.port}/admin/pushed.git`;
+    const begun = performance.now();
+    const result = await workspace.try('work', 'push', url, 'main');
+    return { ...result, tookMs: performance.now() - begun };
+  };
+  await app.admin.post('/auth/v1/repository/admin', { name: 'pushed', auto_init: false });
+  // 200 bytes a second, and far more than a body that is no push may take.
+  expect((await push(20, 100)).code).not.toBe(0);
+  const flowing = await push(200, 50);
+  expect([flowing.code, flowing.stderr]).toEqual([0, expect.stringContaining('main -> main')]);
+  expect(flowing.tookMs).toBeGreaterThan(1_600);
+});
+
+test('a request that the server is slow to read is not cut', async () => {
+  await using server = await bare({ slowMs: 200, bytesPerSecond: 1_000_000 }, async (req, res) => {
+    takesLong(req);
+    await delay(1_000);
+    let size = 0;
+    for await (const chunk of req) size += chunk.length;
+    res.end(`${size} bytes`);
+  });
+  const response = await fetch(server.base, { method: 'POST', body: 'x'.repeat(300_000) });
+  expect(await response.text()).toBe('300000 bytes');
+});
+
+test('what is written to an answer after its request was cut goes nowhere, and harms nobody', async () => {
+  await using server = await bare({ bodyMs: 200 }, (_req, res) => {
+    res.once('prefinish', () => res.write('late'));
+  });
+  const socket = connect(server.port, '127.0.0.1');
+  let text = '';
+  socket
+    .on('error', () => {})
+    .on('data', (chunk) => {
+      text += chunk;
+    });
+  socket.write(`${lines('POST / HTTP/1.1', 'Host: x', 'Content-Length: 9')}slow`);
+  await once(socket, 'close');
+  expectRefusal(text, 408, /^The body came too slowly/);
+  expect(text).not.toContain('late');
+});
+
+test('what a handler writes after the end of its answer does not end the server', async () => {
+  const late = Promise.withResolvers<void>();
+  await using server = await bare({}, (_req, res) => {
+    res.end('whole');
+    res.write('late', () => late.resolve());
+  });
+  expect(await (await fetch(server.base)).text()).toBe('whole');
+  // Vitest fails a file in which an `error` had no listener.
+  await late.promise;
+  expect(await (await fetch(server.base)).text()).toBe('whole');
+});
+
+test('whoever hardly takes an answer is cut', async () => {
+  const ended = Promise.withResolvers<void>();
+  await using server = await bare({ slowMs: 200, bytesPerSecond: 1_000_000 }, (_req, res) => {
+    const more = () => {
+      while (res.write('x'.repeat(65_536)));
+    };
+    res.on('drain', more).on('close', ended.resolve);
+    more();
+  });
+  const socket = connect(server.port, '127.0.0.1').pause();
+  socket.on('error', () => {});
+  socket.write(lines('GET / HTTP/1.1', 'Host: x'));
+  await ended.promise;
+  socket.destroy();
+});
+
+test('what is left of a refused body may come for a moment, and not for ever', async () => {
+  const head = ['Host: x', authorization(), 'Content-Type: application/json'];
+  const sized = (bytes: number) =>
+    lines('POST /auth/v1/repository/admin HTTP/1.1', ...head, `Content-Length: ${bytes}`);
+  // All of it is sent before the answer is read, as most clients do; the connection goes on.
+  using whole = open(sized(2 ** 21) + ' '.repeat(2 ** 21));
+  whole.socket.write(lines('GET /auth/v1/health HTTP/1.1', 'Host: x'));
+  await eventually(() => expect(whole.text()).toContain('{"status":"ok"}'));
+  expect(whole.text()).toMatch(/^HTTP\/1.1 400/);
+  expect(whole.text()).toContain('The body is larger than 1 MiB');
+
+  using endless = open(sized(2 ** 40));
+  const begun = performance.now();
+  await trickle(endless, ' '.repeat(1_000));
+  expect(performance.now() - begun).toBeLessThan(5_000);
+  expect(parse(endless.text()).status).toBe(400);
+});
+
+test.each([
+  ['says nothing', '', '', 408],
+  ['sends its headers byte by byte', 'GET /auth/v1/health HTTP/1.1\r\nX-Slow: ', 'x', 408],
+  ['sends nothing but empty lines', lines('GET /auth/v1/health HTTP/1.1', 'Host: x'), '\r\n', 200],
+])('a connection that %s is closed', async (_what, begin, byte, status) => {
+  using raw = open(begin);
+  await trickle(raw, byte);
+  expect(parse(raw.text()).status).toBe(status);
+  if (status === 408) expectRefusal(raw.text(), 408, /^The headers came too slowly/);
+});
+
+test('an event stream stays, and so does a client that thinks between requests', async () => {
+  const query = 'subscription { jobEvents(namespace: "admin") { type } }';
+  const stream = await fetch(`${app.base}/graphql`, {
+    method: 'POST',
+    headers: {
+      authorization: app.admin.authorization as string,
+      accept: 'text/event-stream',
+      'content-type': 'application/json',
+    },
+    body: JSON.stringify({ query }),
+  });
+  const reader = (stream.body as ReadableStream<Uint8Array>).getReader();
+  let cut = false;
+  const reading = (async () => {
+    while (!(await reader.read()).done);
+    cut = true;
+  })();
+  const whoami = lines('GET /auth/v1/whoami HTTP/1.1', 'Host: x', authorization());
+  using raw = open(whoami);
+  await delay(700);
+  raw.socket.write(whoami);
+  await eventually(() => expect(raw.text().match(/"username"/g)).toHaveLength(2));
+  await delay(1_300);
+  expect(cut).toBe(false);
+  await reader.cancel();
+  await reading;
+});
+
+/** A server with these limits, of one handler. */
+async function bare(
+  limits: Partial<ConnectionLimits>,
+  handler: (req: IncomingMessage, res: ServerResponse) => void,
+) {
+  const server = openServer(async () => ({}), { checkMs: 50, ...limits });
+  server.on('request', handler);
+  server.listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  const { port } = server.address() as AddressInfo;
+  return {
+    port,
+    base: `http://127.0.0.1:${port}`,
+    async [Symbol.asyncDispose]() {
+      server.closeAllConnections();
+      server.close();
+      await once(server, 'close');
+    },
+  };
+}
+
+/** A way to the server on which clients send `bytes` at most every `everyMs`. */
+async function throttle(base: string, bytes: number, everyMs: number) {
+  const { hostname, port: target } = new URL(base);
+  const open = new Set<Socket>();
+  const server = createServer((near) => {
+    const far = connect(Number(target), hostname);
+    let waiting = Buffer.alloc(0);
+    const timer = setInterval(() => {
+      far.write(waiting.subarray(0, bytes));
+      waiting = waiting.subarray(bytes);
+    }, everyMs);
+    near.on('data', (chunk: Buffer) => {
+      waiting = Buffer.concat([waiting, chunk]);
+    });
+    far.pipe(near);
+    for (const [one, other] of [
+      [near, far],
+      [far, near],
+    ] as const) {
+      open.add(one);
+      one.on('error', () => {});
+      one.on('close', () => {
+        clearInterval(timer);
+        other.destroy();
+      });
+    }
+  });
+  server.listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  return {
+    port: (server.address() as AddressInfo).port,
+    async [Symbol.asyncDispose]() {
+      for (const socket of open) socket.destroy();
+      server.close();
+      await once(server, 'close');
+    },
+  };
+}

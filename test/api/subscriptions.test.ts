@@ -1,0 +1,320 @@
+import { GraphQLError } from 'graphql';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { EventStream } from '../../src/graphql/event-stream.ts';
+import { fakeRunner } from '../support/fake-runner.ts';
+import { type Client, eventually, startApp, type TestApp } from '../support/harness.ts';
+import { parseEvents } from '../support/sse.ts';
+import { cancel, lines, remove, submit, until } from '../support/submit.ts';
+import { MODES, take, viaYoga } from '../support/subscribe.ts';
+
+const REPO =
+  'mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { repository { id } } }';
+let app: TestApp;
+let ada: Client;
+
+beforeAll(async () => {
+  app = await startApp({ overrides: { runner: fakeRunner({ graceMs: 200 }) } });
+  ada = await app.user('ada');
+  await ada.gql(REPO, { input: { namespace: 'ada', name: 'code' } });
+});
+afterAll(() => app[Symbol.asyncDispose]());
+
+const run = (name: string, command: string, more: object = {}) =>
+  submit(ada, { namespace: 'ada', repo: 'ada/code', name, command, ...more });
+
+const LOG = (name: string, after?: number) =>
+  `subscription { jobLog(namespace: "ada", name: "${name}"${after === undefined ? '' : `, after: ${after}`}) { __typename seq ... on LogLine { timestamp message } ... on JobStatusChange { timestamp status } ... on JobLogEnd { status exitCode } } }`;
+const EVENTS = (args = '') =>
+  `subscription { jobEvents(namespace: "ada"${args}) { cursor type status name job { status } } }`;
+
+test.each(Object.entries(MODES))('%s: a log to its end, and after an entry', async (_, open) => {
+  const name = `log${crypto.randomUUID().slice(0, 8)}`;
+  await run(name, 'echo a; sleep 0.3; echo b; exit 2');
+  const all = await take(open(ada, LOG(name)), 'jobLog');
+  const told = all.map((e) => e.message ?? e.status);
+  expect(told).toEqual(['QUEUED', 'RUNNING', 'a', 'b', 'FAILED', 'FAILED']);
+  expect(all.at(-1)).toMatchObject({ __typename: 'JobLogEnd', exitCode: 2 });
+  const rest = await take(open(ada, LOG(name, all[2].seq)), 'jobLog');
+  expect(rest.map((e) => e.message ?? e.status)).toEqual(['b', 'FAILED', 'FAILED']);
+});
+
+test('a log in batches has every entry once, and ends like one in entries', async () => {
+  const printed = Array.from({ length: 200 }, (_, index) => `line ${index}`);
+  await run('batches', `${printed.map((line) => `echo ${line}`).join('; ')}; sleep 0.3; echo z`);
+  const batches = await take(
+    MODES['graphql-sse, single connection'](
+      ada,
+      `subscription { jobLogBatches(namespace: "ada", name: "batches") { entries { seq __typename ... on LogLine { message } } } }`,
+    ),
+    'jobLogBatches',
+  );
+  const entries = batches.flatMap((batch) => batch.entries);
+  const lines = entries.filter(({ __typename }) => __typename === 'LogLine');
+  expect(lines.map(({ message }) => message)).toEqual([...printed, 'z']);
+  expect(entries.at(-1).__typename).toBe('JobLogEnd');
+  expect(entries.slice(0, -1).map(({ seq }) => seq)).toEqual(entries.slice(1).map((_, i) => i + 1));
+  expect(batches.length).toBeLessThan(entries.length / 2);
+});
+
+test.each(Object.entries(MODES))(
+  '%s: every change of a job, resumed by cursor',
+  async (_, open) => {
+    const name = `ev${crypto.randomUUID().slice(0, 8)}`;
+    const live = open(ada, EVENTS());
+    const first = live.next();
+    let followed = false;
+    first.then(
+      () => (followed = true),
+      () => {},
+    );
+    // What was made before the subscription stands is not told, and it does not say when it stands.
+    await eventually(async () => {
+      if (!followed) await run(`before${crypto.randomUUID().slice(0, 8)}`, 'exit 0');
+      expect(followed).toBe(true);
+    });
+    expect((await first).value?.data.jobEvents.name).toMatch(/^before/);
+    await run(name, 'exit 0');
+    // biome-ignore lint/suspicious/noExplicitAny: events are asserted on, field by field.
+    const mine: any[] = [];
+    for await (const { data } of live) {
+      if (data.jobEvents.name === name) mine.push(data.jobEvents);
+      if (mine.length === 3) break;
+    }
+    const [begun, ...more] = mine;
+    expect(mine.map((e) => [e.type, e.status])).toEqual([
+      ['QUEUED', 'QUEUED'],
+      ['RUNNING', 'RUNNING'],
+      ['SUCCEEDED', 'SUCCEEDED'],
+    ]);
+    const after = `, name: "${name}", after: ${begun.cursor}`;
+    const resumed = await take(open(ada, EVENTS(after)), 'jobEvents', 2);
+    expect(resumed.map((e) => e.cursor)).toEqual(more.map((e) => e.cursor));
+    expect(resumed.at(-1)).toMatchObject({ name, job: { status: 'SUCCEEDED' } });
+  },
+);
+
+test('events of a deleted job are still sent, without the job', async () => {
+  await run('gone', 'exit 0');
+  await until(ada, 'ada', 'gone', 'SUCCEEDED');
+  await remove(ada, 'ada', 'gone');
+  const all = await take(
+    viaYoga(ada, EVENTS(', after: 0')),
+    'jobEvents',
+    4 + (await eventsBefore('gone')),
+  );
+  const mine = all.filter((e) => e.name === 'gone');
+  expect(mine.map((e) => e.type)).toEqual(['QUEUED', 'RUNNING', 'SUCCEEDED', 'DELETED']);
+  expect(mine.every((e) => e.job === null)).toBe(true);
+});
+
+async function eventsBefore(name: string): Promise<number> {
+  const { rows } = await app.app.services.pool.query(
+    `select count(*)::int as n from events where type like 'job.%' and coalesce(data->'job'->>'name', '') <> $1`,
+    [name],
+  );
+  return rows[0].n;
+}
+
+test('no event is passed over when transactions commit in another order than they began', async () => {
+  const { pool } = app.app.services;
+  const { rows } = await pool.query(`select id from namespaces where name = 'ada'`);
+  const insert = (id: string) => ({
+    text: `insert into events (id, type, namespace_id, subject, data)
+           values ($1, 'job.queued', $2, 'job_x', '{"name": "x", "status": "queued"}')`,
+    values: [id, rows[0].id],
+  });
+  const { rows: last } = await pool.query('select max(seq)::int as seq from events');
+  const slow = await pool.connect();
+  await slow.query('begin');
+  await slow.query(insert('evt_slow'));
+  await pool.query(insert('evt_quick'));
+  const answers = viaYoga(ada, EVENTS(`, after: ${last[0].seq}`));
+  const both = take(answers, 'jobEvents', 2);
+  await slow.query('commit');
+  slow.release();
+  const cursors = (await both).map((e) => e.cursor);
+  expect(cursors).toHaveLength(2);
+  // And from the first of them on, the second follows.
+  const rest = await take(viaYoga(ada, EVENTS(`, after: ${cursors[0]}`)), 'jobEvents', 1);
+  expect(rest[0].cursor).toBe(cursors[1]);
+});
+
+test('who may not see gets the reason, and nothing else', async () => {
+  const bob = await app.user('bob');
+  await run('secret', 'exit 0');
+  for (const [client, code] of [
+    [bob, 'PERMISSION_DENIED'],
+    [app.anonymous, 'AUTHENTICATION_FAILED'],
+  ] as const)
+    for (const query of [LOG('secret'), EVENTS()])
+      await expect(take(viaYoga(client, query), 'x')).rejects.toMatchObject({ code });
+  await expect(take(viaYoga(ada, EVENTS(', after: 99999999')), 'x')).rejects.toMatchObject({
+    code: 'INVALID_REQUEST',
+  });
+});
+
+test.each(Object.entries(MODES))('%s: an operation that fails tells why', async (_, open) => {
+  const heavy =
+    'repositories(first: 100) { nodes { commits(first: 100) { nodes { sha author { name email } committer { name } } } } }';
+  for (const [code, query] of [
+    ['GRAPHQL_PARSE_FAILED', 'subscription {'],
+    ['GRAPHQL_VALIDATION_FAILED', 'subscription { nothing }'],
+    ['NOT_FOUND', 'subscription { jobLog(namespace: "ada", name: "none") { seq } }'],
+    ['NOT_FOUND', '{ job(namespace: "ada", name: "none") { id } }'],
+    ['INVALID_REQUEST', EVENTS(', after: 99999999')],
+    ['INVALID_REQUEST', 'query ($name: String!) { namespace(name: $name) { id } }'],
+    ['OPERATION_RESOLUTION_FAILURE', 'query A { viewer { id } } query B { viewer { id } }'],
+    [
+      'LIMIT_EXCEEDED',
+      `subscription { jobEvents(namespace: "ada") { job { owner { ${heavy} } } } }`,
+    ],
+  ] as const)
+    await expect(take(open(ada, query), 'x'), query).rejects.toMatchObject({ code });
+});
+
+test('a mutation goes by POST, over a stream too', async () => {
+  const query =
+    'mutation { createRepository(input: {namespace: "ada", name: "by-get"}) { repository { id } } }';
+  for (const path of ['/graphql', '/graphql/stream'])
+    await ada.get(`${path}?query=${encodeURIComponent(query)}`, { accept: 'text/event-stream' });
+  const { errors } = await ada.graphql('{ repository(namespace: "ada", name: "by-get") { id } }');
+  expect(errors?.[0]?.extensions.code).toBe('NOT_FOUND');
+});
+
+test.each(Object.entries(MODES))(
+  '%s: a subscriber that leaves leaves nothing behind',
+  async (_, open) => {
+    const name = `left${crypto.randomUUID().slice(0, 8)}`;
+    await run(name, 'echo up; sleep 600');
+    await eventually(async () => expect(await lines(ada, 'ada', name)).toEqual(['up']));
+    const { bus } = app.app.services;
+    const before = bus.waiters;
+    await take(open(ada, LOG(name)), 'jobLog', 3);
+    await eventually(() => expect(bus.waiters).toBe(before));
+    await cancel(ada, 'ada', name);
+  },
+);
+
+test('nothing is read ahead of a client of an event stream', async () => {
+  let told = 0;
+  async function* numbers() {
+    for (;;) yield { data: { n: ++told } };
+  }
+  const stream = new EventStream((error) => new GraphQLError(String(error)));
+  stream.reserve('a');
+  stream.start('a', numbers());
+  const messages = stream.messages();
+  const texts: string[] = [];
+  for (let n = 0; n < 4; n++) texts.push((await messages.next()).value);
+  expect(texts.slice(1)).toEqual(
+    [1, 2, 3].map((n) => `event: next\ndata: {"id":"a","payload":{"data":{"n":${n}}}}\n\n`),
+  );
+  await new Promise(setImmediate);
+  expect(told).toBe(3);
+
+  // And nothing before there is a client.
+  const reserved = new EventStream((error) => new GraphQLError(String(error)));
+  reserved.reserve('a');
+  reserved.start('a', numbers());
+  await new Promise(setImmediate);
+  expect(told).toBe(3);
+  stream.close();
+  reserved.close();
+});
+
+test('an operation that fails sends its error, and others on its stream go on', async () => {
+  const stream = new EventStream((error) => new GraphQLError((error as Error).message));
+  // biome-ignore lint/correctness/useYield: it fails before it yields.
+  const failing = (async function* () {
+    throw new Error('broken');
+  })();
+  for (const id of ['bad', 'good']) stream.reserve(id);
+  stream.start('bad', failing);
+  stream.start('good', { data: { n: 1 } });
+  stream.finish();
+  const texts: string[] = [];
+  for await (const text of stream.messages()) texts.push(text);
+  const all = texts.join('');
+  expect(all).toContain('{"id":"bad","payload":{"errors":[{"message":"broken"}]}}');
+  expect(all).toContain('{"id":"good","payload":{"data":{"n":1}}}');
+  expect(all.match(/event: complete/g)).toHaveLength(2);
+});
+
+describe('an event stream that is reserved', () => {
+  const path = '/graphql/stream';
+  const reserve = async (client: Client) => {
+    const { status, text, body } = await client.request('PUT', path);
+    expect(status, text).toBe(201);
+    return body ?? text;
+  };
+  const as = (token: string) => ({ 'x-graphql-event-stream-token': token });
+
+  test("is its caller's alone, and connected to once", async () => {
+    const bob = await app.user('stream-bob');
+    const token = await reserve(ada);
+    const operation = { query: '{ version { build } }', extensions: { operationId: '1' } };
+    for (const client of [bob, app.anonymous])
+      expect((await client.post(path, operation, as(token))).status).toBe(404);
+    for (const name of ['constructor', '__proto__'])
+      expect((await ada.post(path, operation, as(name))).status).toBe(404);
+    expect((await ada.post(path, operation, as(token))).status).toBe(202);
+    expect((await ada.post(path, operation, as(token))).status).toBe(409);
+    const reading = new AbortController();
+    const headers = {
+      accept: 'text/event-stream',
+      authorization: ada.authorization ?? '',
+      ...as(token),
+    };
+    const response = await fetch(ada.base + path, { headers, signal: reading.signal });
+    if (!response.body) throw new Error('no stream');
+    const seen = [];
+    for await (const { event } of parseEvents(response.body)) {
+      seen.push(event);
+      if (event === 'complete') break;
+    }
+    expect(seen).toEqual(['next', 'complete']);
+    reading.abort();
+    await eventually(async () =>
+      expect((await ada.post(path, operation, as(token))).status).toBe(404),
+    );
+  });
+
+  test('carries so many operations, and a caller has so many', async () => {
+    const eve = await app.user('stream-eve');
+    const token = await reserve(eve);
+    const post = (id: number) =>
+      eve.post(
+        path,
+        { query: '{ version { build } }', extensions: { operationId: `${id}` } },
+        as(token),
+      );
+    for (let id = 0; id < 100; id++) expect((await post(id)).status).toBe(202);
+    expect((await post(100)).status).toBe(429);
+    expect(
+      (await eve.request('DELETE', `${path}?operationId=1`, { headers: as(token) })).status,
+    ).toBe(200);
+    expect((await post(100)).status).toBe(202);
+    for (let n = 1; n < 100; n++) await reserve(eve);
+    expect((await eve.request('PUT', path)).status).toBe(429);
+    await reserve(ada);
+  });
+});
+
+test('a body over 1 MiB, or with JSON that is none in its address, is refused', async () => {
+  const query = `{ version { build } } # ${'x'.repeat(2 ** 20)}`;
+  for (const path of ['/graphql', '/graphql/stream']) {
+    const { status, body } = await ada.post(path, { query }, { accept: 'text/event-stream' });
+    expect([status, body.errors[0]]).toMatchObject([
+      400,
+      { message: 'The body is larger than 1 MiB', extensions: { code: 'INVALID_REQUEST' } },
+    ]);
+    for (const name of ['variables', 'extensions']) {
+      const address = `${path}?query=${encodeURIComponent('{ version { build } }')}&${name}=[1`;
+      const refused = await ada.get(address, { accept: 'text/event-stream' });
+      expect(refused).toMatchObject({
+        status: 400,
+        body: { errors: [{ extensions: { code: 'INVALID_REQUEST' } }] },
+      });
+    }
+  }
+});

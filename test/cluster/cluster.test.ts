@@ -1,0 +1,324 @@
+/** Several servers on one database and one folder of repositories: which has what, and who takes over. */
+import { hash, randomBytes } from 'node:crypto';
+import { once } from 'node:events';
+import { appendFile, mkdir, readdir, readFile, writeFile } from 'node:fs/promises';
+import { type AddressInfo, createServer, type Socket } from 'node:net';
+import { basename, dirname, join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
+import { serialize } from 'node:v8';
+import { expect, test } from 'vitest';
+import type { App } from '../../src/app.ts';
+import type { Cluster } from '../../src/cluster/cluster.ts';
+import { converse } from '../../src/cluster/conversations.ts';
+import { placeOf } from '../../src/cluster/placement.ts';
+import { isSigned, sign } from '../../src/cluster/signature.ts';
+import { FLUSH, pktLine } from '../../src/git/transport/pkt-line.ts';
+import { newId } from '../../src/ids.ts';
+import { recoverRepositories } from '../../src/repos/recovery.ts';
+import { remote, Workspace } from '../support/git.ts';
+import { type Client, eventually } from '../support/harness.ts';
+import { has } from '../support/needs.ts';
+import { startServers } from '../support/servers.ts';
+import { SshUser, sshUser } from '../support/ssh-client.ts';
+
+/** Several servers start in it. */
+const LONG = { timeout: 120_000 };
+
+test('what is pushed through one server is read through every other', LONG, async () => {
+  const ssh = has('ssh') ? { host: '127.0.0.1', port: 0 } : ('off' as const);
+  await using servers = await startServers(3, { config: { ssh } });
+  const { apps, clients } = servers;
+  await using work = await Workspace.open();
+  const key = ssh === 'off' ? null : await sshUser(clients[0] as Client, work, 0);
+  const ids: string[] = [];
+  for (let i = 0; i < 4; i++) {
+    const [pushing, reading] = [clients[i % 3], clients[(i + 1) % 3]] as [Client, Client];
+    const made = await pushing.post('/auth/v1/repository/admin', {
+      name: `r${i}`,
+      auto_init: true,
+    });
+    expect(made.status).toBe(201);
+    ids.push(made.body.id);
+    await work.git('.', 'clone', '-q', remote(reading, `admin/r${i}`), `r${i}`);
+    await work.commit(`r${i}`, { 'a.txt': `number ${i}\n`, 'b.bin': Buffer.alloc(9_000) });
+    await work.git(`r${i}`, 'push', '-q', 'origin', 'HEAD:main', 'HEAD~1:refs/tags/v0');
+    for (const client of clients) {
+      const path = `/auth/v1/repository/admin/${made.body.id}`;
+      expect((await client.get(`${path}/file/a.txt`)).body.content).toBe(`number ${i}\n`);
+      expect((await client.get(`${path}/tree/`)).body.entries).toHaveLength(2);
+      expect((await client.get(`${path}/commits/main`)).body.pagination.total).toBe(2);
+      const missing = await client.get(`${path}/file/none`);
+      expect([missing.status, missing.body.error.code]).toEqual([404, 'not_found']);
+      const { download_url } = (await client.get(`${path}/file/b.bin`)).body;
+      const download = await fetch(download_url.replace(/^http:\/\/[^/]+/, client.base), {
+        headers: { Range: 'bytes=10-19' },
+      });
+      expect([download.status, (await download.arrayBuffer()).byteLength]).toEqual([206, 10]);
+      const { repository } = await client.gql(READ, { name: `r${i}` });
+      expect(repository.tags.nodes[0].commit.message).toBe('Initial commit');
+      expect(repository.commits.totalCount).toBe(2);
+      expect(repository.comparison.aheadBy).toBe(1);
+      expect(repository.comparison.changes.files.nodes[0].patch.text).toContain(`+number ${i}`);
+    }
+  }
+  // Over SSH too, whichever server is asked, and with one host key.
+  if (key) {
+    const known = join(work.path, 'known_hosts');
+    for (const [i, { ssh }] of apps.entries()) {
+      await appendFile(known, `[127.0.0.1]:${ssh?.port} ${apps[0]?.ssh?.hostKeys[0]?.publicKey}\n`);
+      const user = new SshUser(work, key.key, ssh?.port ?? 0, known);
+      for (const name of ['r0', 'r1']) {
+        await user.git(name, 'pull', '-q', user.url(`admin/${name}`), 'main');
+        const sha = await work.commit(name, { [`${i}.bin`]: randomBytes(200_000) });
+        await user.git(name, 'push', '-q', user.url(`admin/${name}`), 'HEAD:main');
+        expect(await user.git(name, 'ls-remote', user.url(`admin/${name}`), 'main')).toContain(sha);
+      }
+      const missing = await user.try('.', 'ls-remote', user.url('admin/none'));
+      expect(missing.stderr).toContain('loam: Repository not found');
+    }
+  }
+  // Each has some, and all agree on which. Asked of more than were made: of four it happens that one server has all.
+  const many = Array.from({ length: 64 }, () => newId('repo'));
+  const places = [...ids, ...many].map((id) =>
+    apps.map(({ services }) => placeOf(id, services.cluster.members.serving).id),
+  );
+  for (const seen of places) expect(new Set(seen).size).toBe(1);
+  expect(new Set(places.flat()).size).toBe(3);
+  for (const [i, id] of ids.entries()) {
+    const path = `/auth/v1/repository/admin/${id}`;
+    expect((await (clients[i % 3] as Client).delete(path)).status).toBe(204);
+    for (const client of clients) expect((await client.get(`${path}/tree/`)).status).toBe(404);
+  }
+});
+
+const READ = `query ($name: String!) {
+  repository(namespace: "admin", name: $name) {
+    tags { nodes { name commit { message } } }
+    commits { totalCount }
+    comparison(base: "v0", head: "main") {
+      aheadBy
+      changes { files { nodes { path patch { text } } } }
+    }
+  }
+}`;
+
+test('a server that has gone is followed by another, and its work is finished', LONG, async () => {
+  await using servers = await startServers(3);
+  const { apps, clients } = servers;
+  const [first, second] = clients as [Client, Client];
+  const ids: string[] = [];
+  for (let i = 0; i < 8; i++) {
+    const input = { name: `r${i}`, auto_init: true };
+    ids.push((await first.post('/auth/v1/repository/admin', input)).body.id);
+  }
+  const leaving = apps[2] as App;
+  const { id, serving } = leaving.services.cluster.members;
+  const its = ids.find((one) => placeOf(one, serving).id === id) as string;
+  const repositories = leaving.services.config.repositoriesDir;
+
+  await leaving[Symbol.asyncDispose]();
+  const began = performance.now();
+  for (const client of [first, second])
+    for (const one of ids)
+      expect((await client.get(`/auth/v1/repository/admin/${one}/tree/`)).status).toBe(200);
+  expect(performance.now() - began).toBeLessThan(5_000);
+
+  // As a kill between the update of the refs and their record leaves it.
+  const dir = leaving.services.git.disk.pathOf(its);
+  const before = (await readFile(join(dir, 'refs/heads/main'), 'utf8')).trim();
+  await writeFile(join(dir, 'refs/heads/left'), `${before}\n`);
+  const note = join(repositories, 'begun', id, `${its}.note`);
+  await mkdir(dirname(note), { recursive: true });
+  const commands = [{ ref: 'refs/heads/left', before: '0'.repeat(40), after: before }];
+  const at = new Date().toISOString();
+  const event = 'evt_01arz3ndektsv4rrffq69g5fav';
+  await writeFile(note, JSON.stringify({ kind: 'push', event, pusher: 'admin', commands, at }));
+  // Young, so it may be another's whose session is only being made again.
+  const young = join(repositories, 'begun', id, 'repo_00000000000000000000000000.new');
+  await writeFile(young, JSON.stringify({ kind: 'create' }));
+  // As a kill in the middle of another push leaves it.
+  const quarantine = join(dir, 'objects/tmp_objdir-incoming-AbCdEf');
+  await mkdir(join(quarantine, 'pack'), { recursive: true });
+  const receiving = join(repositories, 'begun', id, `${its}.receiving`);
+  await writeFile(receiving, JSON.stringify({ kind: 'receiving' }));
+  await apps[1]?.[Symbol.asyncDispose]();
+  await eventually(async () => {
+    const repository = await first.get(`/auth/v1/repository/admin/${its}`);
+    expect(repository.body.branches).toBe(2);
+  });
+  await eventually(async () => {
+    expect(await readdir(dirname(note))).toEqual([basename(young)]);
+    expect(await readdir(join(dir, 'objects'))).not.toContain(basename(quarantine));
+  });
+});
+
+test(
+  'what is left of a push is removed by the server that has the repository, after its own pushes',
+  LONG,
+  async () => {
+    await using servers = await startServers(2);
+    const [client] = servers.clients as [Client];
+    const { id } = (await client.post('/auth/v1/repository/admin', { name: 'left' })).body;
+    const isElsewhere = ({ services }: App) => services.cluster.elsewhere(id) !== null;
+    const owner = servers.apps.find((app) => !isElsewhere(app)) as App;
+    const other = servers.apps.find(isElsewhere) as App;
+    const { disk, quarantines } = owner.services.git;
+    const left = join(disk.pathOf(id), 'objects/tmp_objdir-incoming-AbCdEf');
+    await mkdir(join(left, 'pack'), { recursive: true });
+    await other.services.git.disk.begin(id, { kind: 'receiving' });
+    const push = async () => {
+      await recoverRepositories(other.services);
+      await eventually(async () => expect(await other.services.git.disk.begun()).toEqual([]));
+      expect(await readdir(dirname(left))).toContain(basename(left));
+      return { code: 0, signal: null, stderr: '' };
+    };
+    await quarantines.during(id, push, async () => {});
+    expect(await readdir(dirname(left))).not.toContain(basename(left));
+  },
+);
+
+test(
+  'a fetch waits for the end of a server that does not answer, with all that it sent',
+  LONG,
+  async () => {
+    await using servers = await startServers(1);
+    const [client] = servers.clients as [Client];
+    const { pool, cluster } = (servers.apps[0] as App).services;
+    const { serving } = cluster.members;
+    for (let i = 0; ; i++) {
+      const input = { name: `r${i}`, auto_init: true };
+      const { body } = await client.post('/auth/v1/repository/admin', input);
+      if (placeOf(body.id, [...serving, { id: 'dead' }]).id !== 'dead') continue;
+      // Nobody listens there. It is taken for alive until its heartbeat is old.
+      await pool.query(
+        `insert into servers (id, role, url, storage, heartbeat_at)
+       values ('dead', 'serve', 'http://127.0.0.1:1', '', clock_timestamp())`,
+      );
+      await eventually(() => expect(cluster.members.serving).toHaveLength(2));
+      // As a client whose first request was answered before the server died.
+      const answer = await client.request('POST', `/admin/r${i}.git/git-upload-pack`, {
+        body: `${pktLine('command=ls-refs\n')}0001${FLUSH}`,
+        headers: {
+          'Content-Type': 'application/x-git-upload-pack-request',
+          'Git-Protocol': 'version=2',
+        },
+      });
+      expect(answer.text).toContain('refs/heads/main');
+      break;
+    }
+  },
+);
+
+test('what two servers say to each other ends with the client, and with a server that is gone and silent', async () => {
+  // Answers, and then says nothing and never closes, as a machine without power does.
+  const sockets: Socket[] = [];
+  const dead = createServer({ allowHalfOpen: true }, (socket) => {
+    sockets.push(socket.on('error', () => {}));
+    socket.once('data', () =>
+      socket.write('HTTP/1.1 101 x\r\nConnection: Upgrade\r\nUpgrade: loam\r\n\r\n'),
+    );
+  });
+  dead.listen(0, '127.0.0.1');
+  await once(dead, 'listening');
+  try {
+    const url = `http://127.0.0.1:${(dead.address() as AddressInfo).port}`;
+    const cluster = { key: randomBytes(32) } as unknown as Cluster;
+    const begin = async (gone: AbortSignal, signal: AbortSignal) => {
+      const about = { repositoryId: newId('repo'), head: {}, signal, quietMs: 1_000 };
+      const socket = await converse({ cluster }, { id: 'x', url, gone }, about);
+      socket.resume();
+      return { socket, closed: once(socket, 'close') };
+    };
+    const never = new AbortController().signal;
+    const client = new AbortController();
+    const left = await begin(never, client.signal);
+    client.abort();
+    await left.closed;
+
+    const server = new AbortController();
+    const cut = await begin(server.signal, never);
+    const theirs = sockets.at(-1) as Socket;
+    server.abort();
+    // One that only stops goes on for longer than it may be silent.
+    for (let i = 0; i < 12; i++) {
+      await delay(100);
+      theirs.write('x');
+    }
+    expect(cut.socket.destroyed).toBe(false);
+    await cut.closed;
+  } finally {
+    for (const socket of sockets) socket.destroy();
+    dead.close();
+  }
+});
+
+test('servers that do not share what they must are refused', async () => {
+  await using servers = await startServers(1);
+  await using other = await Workspace.open();
+  const elsewhere = { repositoriesDir: join(other.path, 'repositories') };
+  await expect(servers.start('second', { config: elsewhere })).rejects.toThrow(
+    /^LOAM_REPOSITORIES_DIR: /,
+  );
+  const apart = { storage: { kind: 'folder', path: join(other.path, 'storage') } } as const;
+  await expect(servers.start('second', { config: apart })).rejects.toThrow(/^LOAM_STORAGE: /);
+  const otherKey = { secretKey: Buffer.alloc(32, 8) };
+  await expect(servers.start('second', { config: otherKey })).rejects.toThrow(/^LOAM_SECRET_KEY: /);
+  await servers.start('second');
+});
+
+test('calls between servers need their signature', async () => {
+  await using servers = await startServers(1);
+  const [client] = servers.clients as [Client];
+  const { body } = await client.post('/auth/v1/repository/admin', { name: 'r', auto_init: true });
+  const path = `/_loam/calls/tipOf/${body.id}`;
+  const input = serialize('main');
+  const send = (headers: Record<string, string>, to = path) =>
+    client.request('POST', to, {
+      body: input,
+      headers: { 'Content-Type': 'application/x-loam-call', ...headers },
+    });
+  const contentHash = hash('sha256', input);
+  const { key } = (servers.apps[0] as App).services.cluster;
+  const signed = (over: string[], now?: number) => ({
+    'Loam-Content': contentHash,
+    'Loam-Signature': sign(key, over, now),
+  });
+  expect((await send(signed(['call', path, contentHash]))).status).toBe(200);
+  expect((await send({})).status).toBe(404);
+  expect((await send({ 'Loam-Content': contentHash, 'Loam-Signature': '1.2' })).status).toBe(404);
+  expect((await send(signed(['call', `${path}x`, contentHash]))).status).toBe(404);
+  expect((await send(signed(['call', path, contentHash], Date.now() - 600_000))).status).toBe(404);
+  const forged = {
+    ...signed(['call', path, hash('sha256', 'x')]),
+    'Loam-Content': hash('sha256', 'x'),
+  };
+  expect((await send(forged)).status).toBe(404);
+  const unknown = `/_loam/calls/toString/${body.id}`;
+  expect((await send(signed(['call', unknown, contentHash]), unknown)).status).toBe(404);
+});
+
+test('few repositories move when a server comes or goes', () => {
+  const servers = ['a', 'b', 'c', 'd'].map((id) => ({ id }));
+  const ids = Array.from({ length: 4_000 }, (_, i) => `repo_${i}`);
+  const counts = new Map<string, number>();
+  let moved = 0;
+  for (const id of ids) {
+    const before = placeOf(id, servers);
+    counts.set(before.id, (counts.get(before.id) ?? 0) + 1);
+    const after = placeOf(id, servers.slice(0, 3));
+    if (before.id !== 'd') expect(after.id).toBe(before.id);
+    else moved++;
+  }
+  expect(moved).toBe(counts.get('d'));
+  for (const count of counts.values()) expect(Math.abs(count - 1_000)).toBeLessThan(150);
+});
+
+test('a signature holds for what was signed, for five minutes', () => {
+  const key = Buffer.alloc(32, 1);
+  const header = sign(key, ['a', 'b'], 1_000_000);
+  expect(isSigned(key, header, ['a', 'b'], 1_000_000 + 299_000)).toBe(true);
+  expect(isSigned(key, header, ['a', 'b'], 1_000_000 + 301_000)).toBe(false);
+  expect(isSigned(key, header, ['ab'], 1_000_000)).toBe(false);
+  expect(isSigned(Buffer.alloc(32, 2), header, ['a', 'b'], 1_000_000)).toBe(false);
+  expect(isSigned(key, undefined, ['a', 'b'])).toBe(false);
+});

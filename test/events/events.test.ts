@@ -1,0 +1,314 @@
+/** What events hold, and reading those of all namespaces with a place that is stored. */
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { placeNow } from '../../src/events/place.ts';
+import { type EventPage, readAllEvents } from '../../src/events/read.ts';
+import { removeOldEvents } from '../../src/events/retention.ts';
+import { payloadToSend } from '../../src/jobs/jobs.ts';
+import type { JobEventData } from '../../src/jobs/payload.ts';
+import { fakeRunner } from '../support/fake-runner.ts';
+import { remote, Workspace } from '../support/git.ts';
+import { type Client, eventually, startApp, type TestApp } from '../support/harness.ts';
+import { remove, submit, until, variables } from '../support/submit.ts';
+import { take, viaYoga } from '../support/subscribe.ts';
+
+let app: TestApp;
+let ada: Client;
+let bob: Client;
+
+beforeAll(async () => {
+  app = await startApp({ overrides: { runner: fakeRunner() } });
+  ada = await app.user('ada');
+  bob = await app.user('bob');
+  for (const [name, client] of Object.entries({ ada, bob }))
+    await client.post(`/auth/v1/repository/${name}`, { name: 'code' });
+});
+afterAll(() => app[Symbol.asyncDispose]());
+
+const query = async (sql: string, values: unknown[] = []) =>
+  (await app.app.services.pool.query(sql, values)).rows;
+const publish = (id: string, namespace = 'ns_x') =>
+  query(
+    `with written as (
+       insert into events (id, type, namespace_id, subject, data)
+       values ($1, 'job.queued', $2, 'job_x', '{"name": "x", "status": "queued"}')
+     ) select pg_notify('loam', 'event:' || $2 || ':job_x')`,
+    [id, namespace],
+  );
+
+/** Reads all events after a place until `stop`. */
+function reader(after: string | null) {
+  const abort = new AbortController();
+  const pages: EventPage[] = [];
+  const ended = (async () => {
+    for await (const page of readAllEvents(app.app.services, after, abort.signal)) pages.push(page);
+  })();
+  return {
+    pages,
+    ids: () => pages.flatMap(({ events }) => events.map(({ id }) => id)),
+    ended,
+    stop: () => {
+      abort.abort();
+      return ended;
+    },
+  };
+}
+
+const eventsOf = (subject: string) =>
+  query('select type, data from events where subject = $1 order by xid, seq', [subject]);
+
+test('an event of a job holds the job as GET returns it, and nothing that is secret', async () => {
+  const { id } = await submit(ada, {
+    namespace: 'ada',
+    name: 'whole',
+    repo: 'ada/code',
+    command: "echo '::progress::halfway'; exit 3",
+    outputPath: 'out',
+    retries: 0,
+    env: variables({ PLAIN: 'env-value' }),
+    secrets: variables({ HIDDEN: 'secret-value' }),
+  });
+  await until(ada, 'ada', 'whole', 'FAILED');
+  const { body } = await ada.get('/ada/job/whole');
+  const [queued, running, failed] = await eventsOf(id);
+  const sent = (row: { data: JobEventData }) =>
+    payloadToSend(app.app.services, row.data.job) as typeof body;
+  expect(failed.type).toBe('job.failed');
+  const { artifacts, ...payload } = sent(failed);
+  const { artifacts: shown, ...rest } = body;
+  expect(payload).toEqual(rest);
+  expect({ ...artifacts, download_url: '' }).toEqual({ ...shown, download_url: '' });
+  const download = await app.anonymous.get(artifacts.download_url);
+  expect(download.status).toBe(200);
+  expect(failed.data.repositoryId).toMatch(/^repo_/);
+  // Those before hold what was true then, in the same form.
+  expect(sent(queued)).toMatchObject({ status: 'queued', started_at: null, total_cost: '0.00' });
+  expect(sent(running)).toMatchObject({ status: 'running', completed_at: null });
+  for (const row of [queued, running]) {
+    expect(sent(row)).not.toHaveProperty('artifacts');
+    expect(sent(row)).not.toHaveProperty('exit_code');
+  }
+  expect(JSON.stringify([queued, running, failed])).not.toMatch(/env-value|secret-value|HIDDEN/);
+  await remove(ada, 'ada', 'whole');
+  expect((await eventsOf(id)).at(-1)).toMatchObject({
+    type: 'job.deleted',
+    data: { job: { ...payload, artifacts: { path: 'out' } } },
+  });
+});
+
+test('an event is under 20 kB, whatever the job says', async () => {
+  const { id } = await submit(ada, {
+    namespace: 'ada',
+    name: 'x'.repeat(100),
+    repo: 'ada/code',
+    command: `: ${'\u0001'.repeat(30_000)}${'😀"'.repeat(10_000)}; echo '::progress::${'\u0002'.repeat(3_000)}'`,
+    outputPath: '\u0003'.repeat(1_024),
+  });
+  await until(ada, 'ada', 'x'.repeat(100), 'SUCCEEDED');
+  for (const { data } of await eventsOf(id)) {
+    expect(Buffer.byteLength(JSON.stringify(data))).toBeLessThan(19_000);
+    expect(data.job.command).toMatch(/^: .*…$/s);
+  }
+  const short = '😀'.repeat(900);
+  const { id: other } = await submit(ada, {
+    namespace: 'ada',
+    name: 'emoji',
+    repo: 'ada/code',
+    command: short,
+  });
+  expect((await eventsOf(other))[0].data.job.command).toBe(short);
+});
+
+test('an event of a repository holds the repository as GET returns it, with what was pushed', async () => {
+  await using workspace = await Workspace.open();
+  const { body: created } = await ada.post('/auth/v1/repository/ada', { name: 'told' });
+  await workspace.git('.', 'clone', '-q', remote(ada, 'ada/told'), 'told');
+  const before = await workspace.git('told', 'rev-parse', 'HEAD');
+  const sha = await workspace.commit('told', { 'a.ts': 'const a = 1;\n' });
+  await workspace.git('told', 'push', '-q', 'origin', 'HEAD:main', 'HEAD:refs/heads/new');
+  const { body } = await ada.get(`/auth/v1/repository/ada/${created.id}`);
+  const [first, pushed] = await eventsOf(created.id);
+  const { clone_url: _clone, ssh_url: _ssh, collaborators: _some, ...asCreated } = created;
+  expect(first).toEqual({ type: 'repository.created', data: { repository: asCreated } });
+  const { collaborators, ...asPushed } = body;
+  expect(collaborators).toBe(1);
+  expect(pushed.data.repository).toEqual(asPushed);
+  expect(pushed.data.push).toMatchObject({ pusher: 'ada', ref_count: 2 });
+  expect(pushed.data.push.refs).toContainEqual({ ref: 'refs/heads/main', before, after: sha });
+  expect(pushed.data.push.refs).toContainEqual({ ref: 'refs/heads/new', before: null, after: sha });
+});
+
+test('subscribers get what the event holds, and less of events of earlier versions', async () => {
+  await submit(ada, { namespace: 'ada', name: 'held', repo: 'ada/code', command: 'exit 0' });
+  await until(ada, 'ada', 'held', 'SUCCEEDED');
+  const fields = 'name status exitCode namespace progress retryCount runtimeSeconds totalCost';
+  const events = `subscription { jobEvents(namespace: "ada", name: "held", after: 0) { ${fields} } }`;
+  const [queued, , succeeded] = await take(viaYoga(ada, events), 'jobEvents', 3);
+  expect([queued, succeeded]).toEqual([
+    {
+      name: 'held',
+      status: 'QUEUED',
+      exitCode: null,
+      namespace: 'ada',
+      progress: expect.any(String),
+      retryCount: 0,
+      runtimeSeconds: 0,
+      totalCost: '0.00',
+    },
+    {
+      name: 'held',
+      status: 'SUCCEEDED',
+      exitCode: 0,
+      namespace: 'ada',
+      progress: 'succeeded',
+      retryCount: 0,
+      runtimeSeconds: 0,
+      totalCost: '0.00',
+    },
+  ]);
+  // As they were written before events held the whole.
+  await query(
+    `update events set data = '{"name": "held", "status": "failed", "exitCode": 2, "repositoryId": null}'
+     where type = 'job.succeeded' and data->'job'->>'name' = 'held'`,
+  );
+  const [, , old] = await take(viaYoga(ada, events), 'jobEvents', 3);
+  expect(old).toEqual({
+    name: 'held',
+    status: 'FAILED',
+    exitCode: 2,
+    namespace: null,
+    progress: null,
+    retryCount: null,
+    runtimeSeconds: null,
+    totalCost: null,
+  });
+  await query(
+    `update events set data = '{"id": "r", "name": "code", "namespace": "ada", "fullName": "ada/old", "pusher": "eve", "refCount": 1,
+       "refs": [{"ref": "refs/heads/a", "before": "${'0'.repeat(40)}", "after": "${'a'.repeat(40)}"}]}', type = 'repository.pushed'
+     where type = 'repository.created' and data->'repository'->>'full_name' = 'ada/code'`,
+  );
+  const [push] = await take(
+    viaYoga(
+      ada,
+      'subscription { repositoryEvents(namespace: "ada", name: "code", after: 0) { fullName push { pusher refCount refs { ref before after } } } }',
+    ),
+    'repositoryEvents',
+    1,
+  );
+  expect(push).toEqual({
+    fullName: 'ada/old',
+    push: {
+      pusher: 'eve',
+      refCount: 1,
+      refs: [{ ref: 'refs/heads/a', before: null, after: 'a'.repeat(40) }],
+    },
+  });
+});
+
+test('a reader of all namespaces is woken by each, without a notification of its own', async () => {
+  const all = reader(await placeNow(app.app.services));
+  const started = performance.now();
+  for (const [namespace, client] of Object.entries({ ada, bob }))
+    await submit(client, {
+      namespace,
+      name: 'woken',
+      repo: `${namespace}/code`,
+      command: 'exit 0',
+    });
+  await eventually(() => expect(all.ids()).toHaveLength(6));
+  // It was woken, and did not look by itself.
+  expect(performance.now() - started).toBeLessThan(10_000);
+  const names = new Map(
+    (await query('select id, name from namespaces')).map((r) => [r.id, r.name]),
+  );
+  const types = all.pages.flatMap(({ events }) =>
+    events.map(({ type, namespaceId }) => `${names.get(namespaceId)} ${type}`),
+  );
+  for (const namespace of ['ada', 'bob'])
+    expect(types.filter((told) => told.startsWith(namespace))).toEqual(
+      ['queued', 'running', 'succeeded'].map((status) => `${namespace} job.${status}`),
+    );
+  await all.stop();
+});
+
+test('a place that was stored goes on after a restart, with each event once', async () => {
+  const start = await placeNow(app.app.services);
+  // Three pages.
+  await query(
+    `insert into events (id, type, namespace_id, subject, data)
+     select 'evt_many' || lpad(n::text, 4, '0'), 'job.queued', 'ns_' || n, 'job_' || n, '{}' from generate_series(1, 2400) n`,
+  );
+  const first = reader(start);
+  await eventually(() => expect(first.ids()).toHaveLength(2_400));
+  await first.stop();
+  expect(first.pages.map(({ events }) => events.length)).toEqual([1_000, 1_000, 400]);
+  expect(first.ids()).toEqual(first.ids().toSorted());
+  const stored = first.pages[0]?.place ?? '';
+  await app.restart();
+  await publish('evt_many9999');
+  const second = reader(stored);
+  await eventually(() => expect(second.ids()).toHaveLength(1_401));
+  expect(second.ids()).toEqual([...first.ids().slice(1_000), 'evt_many9999']);
+  await second.stop();
+});
+
+test('events wait for transactions that began before them, and none is passed over', async () => {
+  const { pool } = app.app.services;
+  const all = reader(await placeNow(app.app.services));
+  const slow = await pool.connect();
+  await slow.query('begin');
+  await slow.query(
+    `insert into events (id, type, namespace_id, subject, data) values ('evt_slow', 'job.queued', 'ns_y', 'job_y', '{}')`,
+  );
+  for (let n = 0; n < 5; n++) await publish(`evt_quick${n}`, `ns_${n}`);
+  // A reader that begins now begins before all of them.
+  const late = reader(await placeNow(app.app.services));
+  await publish('evt_quick5');
+  expect([all.ids(), late.ids()]).toEqual([[], []]);
+  await slow.query('commit');
+  slow.release();
+  const expected = ['evt_slow', ...[0, 1, 2, 3, 4, 5].map((n) => `evt_quick${n}`)];
+  for (const each of [all, late]) {
+    await eventually(() => expect(each.ids()).toEqual(expected));
+    await each.stop();
+  }
+});
+
+test('a reader from whose place events were removed learns it; one that had read them does not', async () => {
+  const place = await placeNow(app.app.services);
+  await publish('evt_old1');
+  await publish('evt_old2', 'ns_quiet');
+  const all = reader(place);
+  await eventually(() => expect(all.ids()).toEqual(['evt_old1', 'evt_old2']));
+  const read = all.pages.at(-1)?.place ?? '';
+  const middle = `${read.split(':')[0]}:0`;
+  await query(`update events set timestamp = now() - interval '31 days'`);
+  await publish('evt_young');
+  while (await removeOldEvents(app.app.services, 30));
+  await expect(query('select id from events order by xid, seq')).resolves.toEqual([
+    { id: 'evt_young' },
+  ]);
+  for (const missed of [place, middle])
+    await expect(reader(missed).ended).rejects.toThrow(/events after this place were removed/);
+  await publish('evt_next');
+  // The one that reads on, one that had stored its place, and one that begins with the oldest.
+  for (const [each, ids] of [
+    [all, ['evt_old1', 'evt_old2', 'evt_young', 'evt_next']],
+    [reader(read), ['evt_young', 'evt_next']],
+    [reader(null), ['evt_young', 'evt_next']],
+  ] as const) {
+    await eventually(() => expect(each.ids()).toEqual(ids));
+    await each.stop();
+  }
+  // Where everything was removed, a new reader begins behind it, and the order goes on in a cluster that is younger.
+  await query(`update events set timestamp = now() - interval '31 days'`);
+  await removeOldEvents(app.app.services, 30);
+  await query(
+    `update event_clock set removed_xid = (removed_xid::text::bigint + 1000000000)::text::xid8`,
+  );
+  const behind = await placeNow(app.app.services);
+  await app.restart();
+  await publish('evt_restored');
+  const restored = reader(behind);
+  await eventually(() => expect(restored.ids()).toEqual(['evt_restored']));
+  await restored.stop();
+});

@@ -1,0 +1,133 @@
+/** What is removed when its time is over, and the answer to a client that asks for it. */
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { removeOldEvents } from '../../src/events/retention.ts';
+import { fakeRunner } from '../support/fake-runner.ts';
+import { type Client, eventually, startApp, type TestApp } from '../support/harness.ts';
+import { submit, until } from '../support/submit.ts';
+import { MODES, take } from '../support/subscribe.ts';
+
+let app: TestApp;
+let ada: Client;
+
+beforeAll(async () => {
+  app = await startApp({ overrides: { runner: fakeRunner() } });
+  ada = await app.user('ada');
+  await ada.post('/auth/v1/repository/ada', { name: 'code' });
+});
+afterAll(() => app[Symbol.asyncDispose]());
+
+const query = async (sql: string, values: unknown[] = []) =>
+  (await app.app.services.pool.query(sql, values)).rows;
+const run = async (name: string) => {
+  await submit(ada, { namespace: 'ada', name, repo: 'ada/code', command: 'exit 0' });
+  return until(ada, 'ada', name, 'SUCCEEDED');
+};
+const eventsAfter = (after: number, count?: number) =>
+  take(
+    MODES["Yoga's own"](
+      ada,
+      `subscription { jobEvents(namespace: "ada", after: ${after}) { cursor name } }`,
+    ),
+    'jobEvents',
+    count,
+  );
+
+test('events of a database that was restored into another cluster are read, and new ones after them', async () => {
+  await run('before');
+  const told = await eventsAfter(0, 3);
+  // The next cluster's transaction ids begin far below those that the events have; and again.
+  for (const name of ['restored', 'again']) {
+    await query(`update events set xid = (xid::text::bigint + 1000000000)::text::xid8`);
+    await app.restart();
+    const live = MODES["Yoga's own"](
+      ada,
+      'subscription { jobEvents(namespace: "ada") { cursor name } }',
+    );
+    const first = live.next();
+    await eventually(() => expect(app.app.services.bus.waiters).toBeGreaterThan(1));
+    expect(await eventsAfter(0, told.length)).toEqual(told);
+    await run(name);
+    expect((await first).value?.data.jobEvents.name).toBe(name);
+    const fresh = await eventsAfter(told.at(-1).cursor, 3);
+    expect(fresh.map((event) => event.name)).toEqual([name, name, name]);
+    expect(await take(live, 'jobEvents', 2)).toEqual(fresh.slice(1));
+    told.push(...fresh);
+  }
+  const written = `select xid::text from events order by events.xid desc limit 1`;
+  const [{ xid }] = await query(written);
+  await app.restart();
+  await run('one-more');
+  // Nothing is counted ahead where nothing was restored.
+  const [{ xid: next }] = await query(written);
+  expect(Number(next) - Number(xid)).toBeLessThan(10_000);
+});
+
+test('events are kept for thirty days, and a cursor from before is refused with the reason', async () => {
+  await run('early');
+  // More than two batches.
+  await query(
+    `insert into events (id, type, namespace_id, subject, data)
+     select 'evt_' || n, 'job.queued', 'ns_x', 'job_x', '{}' from generate_series(1, 2500) n`,
+  );
+  await query(`update events set timestamp = now() - interval '31 days'`);
+  await run('late');
+  const [{ first: old }] = await query(`select min(seq)::int as first from events`);
+  await app.restart();
+  await eventually(async () => {
+    const [{ n }] = await query(
+      `select count(*)::int as n from events where timestamp < now() - interval '30 days'`,
+    );
+    expect(n).toBe(0);
+  });
+  const kept = await eventsAfter(0, 3);
+  expect(kept.map(({ name }) => name)).toEqual(['late', 'late', 'late']);
+  expect(await eventsAfter(kept[0].cursor, 2)).toEqual(kept.slice(1));
+  await expect(eventsAfter(old)).rejects.toMatchObject({
+    code: 'INVALID_REQUEST',
+    message: expect.stringMatching(/older than the events that are kept/),
+  });
+  await expect(eventsAfter(99_999_999)).rejects.toThrow(/the cursor of no event/);
+});
+
+test('only a beginning of the events is removed, so that nobody misses one after a cursor', async () => {
+  await run('one');
+  await run('two');
+  const all = await query('select seq::int as seq from events order by xid, seq');
+  // The clock was set back meanwhile: an old one stands after younger ones.
+  const late = all.at(-2).seq;
+  await query(
+    `update events set timestamp = now() - interval '31 days' where seq = $1 or seq = $2`,
+    [all[0].seq, late],
+  );
+  expect(await removeOldEvents(app.app.services, 30)).toBe(false);
+  const left = await query('select seq::int as seq from events order by xid, seq');
+  expect(left).toEqual(all.slice(1));
+});
+
+test('answers to requests go after a day, and workers after a week without an attempt', async () => {
+  const post = (key: string) => ada.post('/auth/v1/pat', { name: key }, { 'Idempotency-Key': key });
+  await post('old');
+  await query(`update idempotent_requests set created_at = now() - interval '25 hours'`);
+  await post('new');
+  const { id: jobId } = await run('worked');
+  for (const [id, days] of [
+    ['gone', 8],
+    ['holding', 8],
+    ['silent', 6],
+  ] as const)
+    await query(
+      `insert into workers (id, runner, machines, heartbeat_at) values ($1, 'fake', '[]', now() - make_interval(days => $2))`,
+      [id, days],
+    );
+  await query(
+    `insert into job_attempts (id, job_id, number, runner, worker_id, handle) values ('att_x', $1, 9, 'fake', 'holding', '{}')`,
+    [jobId],
+  );
+  await app.restart();
+  await eventually(async () => {
+    expect(await query('select key from idempotent_requests')).toEqual([{ key: 'new' }]);
+    const workers = await query(`select id from workers where length(id) < 10 order by id`);
+    expect(workers.map(({ id }) => id)).toEqual(['holding', 'silent']);
+  });
+  expect(await query('select 1 from workers where length(id) > 10')).toHaveLength(1);
+});

@@ -1,0 +1,121 @@
+/** What clones and small pushes start programs for, and that what is answered without one is what git would answer. */
+import { execFileSync } from 'node:child_process';
+import { subscribe, unsubscribe } from 'node:diagnostics_channel';
+import { join } from 'node:path';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { diskUsage } from '../../src/git/objects/walk.ts';
+import { GIT_STARTED, type StartedGit } from '../../src/git/processes/run.ts';
+import { remote, Workspace } from '../support/git.ts';
+import { type Client, startApp, type TestApp } from '../support/harness.ts';
+
+let app: TestApp;
+let workspace: Workspace;
+let ada: Client;
+let dir: string;
+const started: string[] = [];
+const note = (message: unknown) => void started.push((message as StartedGit).args[0] ?? '');
+
+beforeAll(async () => {
+  app = await startApp();
+  workspace = await Workspace.open();
+  ada = await app.user('ada');
+  const { body } = await ada.post('/auth/v1/repository/ada', { name: 'one' });
+  dir = app.app.services.git.disk.pathOf(body.id);
+  await workspace.git('.', 'clone', '-q', remote(ada, 'ada/one'), 'one');
+  await workspace.commit('one', { 'a.txt': 'a' });
+  await workspace.git('one', 'push', '-q', 'origin', 'HEAD:main');
+  subscribe(GIT_STARTED, note);
+});
+afterAll(async () => {
+  unsubscribe(GIT_STARTED, note);
+  await workspace[Symbol.asyncDispose]();
+  await app[Symbol.asyncDispose]();
+});
+
+const capabilities = async (name = 'one') => {
+  const answer = await fetch(`${app.base}/ada/${name}.git/info/refs?service=git-upload-pack`, {
+    headers: {
+      authorization: `Basic ${Buffer.from(`x:${ada.token}`).toString('base64')}`,
+      'git-protocol': 'version=2',
+    },
+  });
+  return { status: answer.status, text: await answer.text() };
+};
+
+test('what git can do is asked of it once, and told in its own words', async () => {
+  const env = {
+    PATH: process.env.PATH,
+    GIT_PROTOCOL: 'version=2',
+    GIT_CONFIG_COUNT: '1',
+    GIT_CONFIG_KEY_0: 'uploadpack.allowFilter',
+    GIT_CONFIG_VALUE_0: 'true',
+  };
+  const args = ['upload-pack', '--stateless-rpc', '--http-backend-info-refs', dir];
+  const text = execFileSync('git', args, { env, encoding: 'utf8' });
+  expect(await capabilities()).toEqual({ status: 200, text });
+  started.length = 0;
+  expect(await capabilities()).toEqual({ status: 200, text });
+  expect(started).toEqual([]);
+  expect((await capabilities('none')).status).toBe(404);
+});
+
+test('a clone and a small push take one program each', async () => {
+  started.length = 0;
+  await workspace.git('.', 'clone', '-q', remote(ada, 'ada/one'), 'clone');
+  expect(started).toEqual(['upload-pack']);
+  started.length = 0;
+  await workspace.commit('one', { 'b.txt': 'b' });
+  await workspace.git('one', 'push', '-q', 'origin', 'HEAD:main');
+  expect(started).toEqual(['receive-pack']);
+});
+
+test('a client that pushes reads first what git would tell it', async () => {
+  const advertised = async (name: string) => {
+    const answer = await fetch(`${app.base}/ada/${name}.git/info/refs?service=git-receive-pack`, {
+      headers: { authorization: `Basic ${Buffer.from(`x:${ada.token}`).toString('base64')}` },
+    });
+    return answer.text();
+  };
+  const told = (at: string) => {
+    const env = {
+      PATH: process.env.PATH,
+      GIT_CONFIG_COUNT: '1',
+      GIT_CONFIG_KEY_0: 'receive.advertisePushOptions',
+      GIT_CONFIG_VALUE_0: 'true',
+    };
+    const args = ['receive-pack', '--stateless-rpc', '--http-backend-info-refs', at];
+    return `001f# service=git-receive-pack\n0000${execFileSync('git', args, { env, encoding: 'utf8' })}`;
+  };
+  await workspace.git(
+    'one',
+    'push',
+    '-q',
+    'origin',
+    'HEAD:refs/heads/feature/ä',
+    'HEAD:refs/tags/v1',
+  );
+  started.length = 0;
+  expect(await advertised('one')).toBe(told(dir));
+  const { body } = await ada.post('/auth/v1/repository/ada', { name: 'empty', auto_init: false });
+  expect(await advertised('empty')).toContain('capabilities^{}');
+  expect(await advertised('empty')).toBe(told(app.app.services.git.disk.pathOf(body.id)));
+  expect(started).toEqual([]);
+});
+
+test('the size on the disk is what git counts, of packs and of loose objects', async () => {
+  const counted = () => {
+    const text = execFileSync('git', ['count-objects', '-v'], {
+      env: { PATH: process.env.PATH, GIT_DIR: dir },
+      encoding: 'utf8',
+    });
+    const kib = (name: string) => Number(new RegExp(`^${name}: (\\d+)$`, 'm').exec(text)?.[1]);
+    return (kib('size') + kib('size-pack')) * 1024;
+  };
+  for (let i = 0; i < 20; i++)
+    execFileSync('git', ['hash-object', '-w', '--stdin'], {
+      env: { PATH: process.env.PATH, GIT_DIR: dir },
+      input: 'x'.repeat(i * 3_000) + i,
+    });
+  expect(await diskUsage(dir)).toBe(counted());
+  expect(await diskUsage(join(workspace.path, 'one/.git'))).toBeGreaterThan(0);
+});

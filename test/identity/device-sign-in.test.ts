@@ -1,0 +1,315 @@
+/** Signing in a program without a browser: the codes, the page, the token, and who would like to have it. */
+import { execFile } from 'node:child_process';
+import { promisify } from 'node:util';
+import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
+import { type Client, startApp, type TestApp } from '../support/harness.ts';
+
+let app: TestApp;
+let ada: Client;
+let eve: Client;
+/** Cookies of browsers that are signed in. */
+let adas: string;
+let eves: string;
+
+beforeAll(async () => {
+  app = await startApp();
+  ada = await app.user('ada');
+  eve = await app.user('eve');
+  [adas, eves] = await Promise.all([cookieOf(ada), cookieOf(eve)]);
+});
+afterAll(() => app[Symbol.asyncDispose]());
+beforeEach(() => app.pool.query('delete from device_requests; delete from device_guesses'));
+
+async function cookieOf(client: Client): Promise<string> {
+  const answer = await app.anonymous.request('POST', '/login', {
+    headers: { origin: app.base },
+    body: new URLSearchParams({ token: client.token }),
+  });
+  return answer.headers.getSetCookie()[0]?.split(';')[0] ?? '';
+}
+
+const form = (path: string, fields: Record<string, string>, headers = {}) =>
+  app.anonymous.request('POST', path, { headers, body: new URLSearchParams(fields) });
+
+const begin = async (more: Record<string, string> = {}) =>
+  (await form('/login/device/code', { client_id: 'tool', ...more })).body;
+
+const GRANT = 'urn:ietf:params:oauth:grant-type:device_code';
+const poll = (device_code: string, more: Record<string, string> = {}) =>
+  form('/login/device/token', { grant_type: GRANT, client_id: 'tool', device_code, ...more });
+
+const open = (cookie: string, code = '') =>
+  app.anonymous.get(`/login/device${code && `?user_code=${encodeURIComponent(code)}`}`, {
+    cookie,
+    accept: 'text/html',
+  });
+
+const respond = (cookie: string, user_code: string, answer: string, headers: object = {}) =>
+  form(
+    '/login/device',
+    { user_code, answer },
+    {
+      cookie,
+      accept: 'text/html',
+      origin: app.base,
+      ...headers,
+    },
+  );
+
+/** As though the program had waited. */
+const wait = () =>
+  app.pool.query(`update device_requests set polled_at = polled_at - interval '1 min'`);
+
+test('a program is signed in when its user agrees, with what was asked for, and once', async () => {
+  const asked = await begin({ scope: 'repo:read job:write', expires_in_days: '7' });
+  expect(asked).toEqual({
+    device_code: expect.stringMatching(/^[0-9A-Za-z]{40}$/),
+    user_code: expect.stringMatching(/^[B-Z]{4}-[B-Z]{4}$/),
+    verification_uri: `${app.base}/login/device`,
+    verification_uri_complete: `${app.base}/login/device?user_code=${asked.user_code}`,
+    expires_in: 900,
+    interval: 5,
+  });
+  const waits = await poll(asked.device_code);
+  expect([waits.status, waits.body.error]).toEqual([400, 'authorization_pending']);
+  expect(waits.headers.get('cache-control')).toBe('no-store');
+
+  const page = await open(adas, asked.user_code.toLowerCase().replace('-', ' '));
+  for (const shown of [
+    '<b>tool</b>',
+    '<b>ada</b>',
+    '127.0.0.1',
+    'repo:read',
+    'job:write',
+    '7 days',
+    asked.user_code,
+    'somebody',
+  ])
+    expect(page.text).toContain(shown);
+  expect(page.headers.get('content-security-policy')).toContain("frame-ancestors 'none'");
+  expect(page.headers.get('cache-control')).toBe('no-store');
+  // To look is not to agree.
+  await wait();
+  expect((await poll(asked.device_code)).body.error).toBe('authorization_pending');
+
+  const agreed = await respond(adas, asked.user_code, 'approve');
+  expect([agreed.status, agreed.text.includes('<b>tool</b> is signed in as you')]).toEqual([
+    200,
+    true,
+  ]);
+  const given = await poll(asked.device_code);
+  expect(given.body).toEqual({
+    access_token: expect.stringMatching(/^loam_pat_/),
+    token_type: 'Bearer',
+    expires_in: expect.any(Number),
+    scope: 'repo:read job:write',
+  });
+  expect(Math.round(given.body.expires_in / 86_400)).toBe(7);
+  const client = app.client(`Bearer ${given.body.access_token}`);
+  expect((await client.gql('{ viewer { username } }')).viewer.username).toBe('ada');
+  expect(
+    (await client.graphql('mutation { createAccessToken(input: {name: "x"}) { token } }'))
+      .errors?.[0]?.extensions.code,
+  ).toBe('PERMISSION_DENIED');
+  const { viewer } = await ada.gql('{ viewer { accessTokens { nodes { name scopes } } } }');
+  expect(viewer.accessTokens.nodes[0]).toEqual({
+    name: `tool ${asked.user_code}`,
+    scopes: ['REPO_READ', 'JOB_WRITE'],
+  });
+  // A device code that is used again is no code any more, and so is the other.
+  expect((await poll(asked.device_code)).body.error).toBe('invalid_grant');
+  expect((await respond(eves, asked.user_code, 'approve')).status).toBe(404);
+  const { rows } = await app.pool.query(
+    `select action, actor, name from audit_entries where name = $1 order by id`,
+    [`tool ${asked.user_code}`],
+  );
+  expect(rows).toEqual([
+    { action: 'device.approve', actor: 'ada', name: `tool ${asked.user_code}` },
+    { action: 'access_token.create', actor: 'ada', name: `tool ${asked.user_code}` },
+  ]);
+});
+
+test('without scopes the page says that all rights are asked for', async () => {
+  const { user_code, device_code } = await begin();
+  expect((await open(adas, user_code)).text).toContain('everything that you may do');
+  await respond(adas, user_code, 'approve');
+  const { body } = await poll(device_code);
+  expect(body.scope).toBe('');
+  const made = await app
+    .client(`Bearer ${body.access_token}`)
+    .gql('mutation { createAccessToken(input: {name: "more"}) { token } }');
+  expect(made.createAccessToken.token).toMatch(/^loam_pat_/);
+});
+
+test('what a user refuses is denied, and anything but a clear yes is a no', async () => {
+  for (const answer of ['refuse', '', 'yes']) {
+    const { user_code, device_code } = await begin();
+    expect((await respond(adas, user_code, answer)).text).toContain('<b>tool</b> was refused');
+    expect((await poll(device_code)).body.error).toBe('access_denied');
+    expect((await poll(device_code)).body.error).toBe('invalid_grant');
+    expect((await respond(adas, user_code, 'approve')).status).toBe(404);
+  }
+});
+
+test('who asks too often has to slow down, and who is too late begins anew', async () => {
+  const { user_code, device_code } = await begin();
+  expect((await poll(device_code)).body.error).toBe('authorization_pending');
+  expect((await poll(device_code)).body).toEqual({
+    error: 'slow_down',
+    error_description: 'Ask every 10 s',
+  });
+  expect((await poll(device_code)).body.error_description).toBe('Ask every 15 s');
+  await wait();
+  expect((await poll(device_code)).body.error).toBe('authorization_pending');
+  await app.pool.query('update device_requests set expires_at = now()');
+  expect((await poll(device_code)).body.error).toBe('expired_token');
+  expect((await open(adas, user_code)).status).toBe(404);
+  expect((await respond(adas, user_code, 'approve')).status).toBe(404);
+});
+
+test('nothing is lost when the server starts again', async () => {
+  const { user_code, device_code } = await begin();
+  await app.restart();
+  await respond(adas, user_code, 'approve');
+  await app.restart();
+  expect((await poll(device_code)).body.access_token).toMatch(/^loam_pat_/);
+});
+
+test('of two who fetch the token at once one gets it', async () => {
+  const { user_code, device_code } = await begin();
+  await respond(adas, user_code, 'approve');
+  const answers = await Promise.all(Array.from({ length: 5 }, () => poll(device_code)));
+  expect(answers.map(({ status }) => status).toSorted()).toEqual([200, 400, 400, 400, 400]);
+  const { rowCount } = await app.pool.query('select from access_tokens where name = $1', [
+    `tool ${user_code}`,
+  ]);
+  expect(rowCount).toBe(1);
+});
+
+test('wrong requests are refused in the form of RFC 6749', async () => {
+  const code = '/login/device/code';
+  for (const [path, fields, error] of [
+    [code, {}, 'invalid_request'],
+    [code, { client_id: 'a/b' }, 'invalid_request'],
+    [code, { client_id: 'a\0' }, 'invalid_request'],
+    [code, { client_id: 'x'.repeat(81) }, 'invalid_request'],
+    [code, { client_id: 'x', scope: 'repo:read everything' }, 'invalid_scope'],
+    [code, { client_id: 'x', expires_in_days: '366' }, 'invalid_request'],
+    [code, { client_id: 'x', expires_in_days: '1.5' }, 'invalid_request'],
+    ['/login/device/token', {}, 'unsupported_grant_type'],
+    ['/login/device/token', { grant_type: 'password' }, 'unsupported_grant_type'],
+    ['/login/device/token', { grant_type: GRANT }, 'invalid_grant'],
+    [
+      '/login/device/token',
+      { grant_type: GRANT, device_code: 'x', client_id: 'tool' },
+      'invalid_grant',
+    ],
+  ] as [string, Record<string, string>, string][]) {
+    const { status, body } = await form(path, fields);
+    expect([status, body.error], JSON.stringify(fields).slice(0, 99)).toEqual([400, error]);
+  }
+  expect((await app.anonymous.post(code, { client_id: 'x' })).body.error).toBe('invalid_request');
+  const { device_code } = await begin();
+  expect((await poll(device_code, { client_id: 'other' })).body.error).toBe('invalid_grant');
+  expect((await app.anonymous.get(code)).status).toBe(405);
+});
+
+test('only a user who is signed in may see and answer, from our own page', async () => {
+  const { user_code, device_code } = await begin();
+  const led = await open('', user_code);
+  expect([led.status, led.headers.get('location')]).toEqual([
+    303,
+    `/login?to=${encodeURIComponent(`/login/device?user_code=${user_code}`)}`,
+  ]);
+  expect((await respond('', user_code, 'approve')).status).toBe(401);
+  for (const headers of [
+    { origin: 'https://evil.example' },
+    { origin: 'null' },
+    { 'sec-fetch-site': 'cross-site' },
+    { 'sec-fetch-site': 'same-site' },
+  ])
+    expect((await respond(adas, user_code, 'approve', headers)).status).toBe(403);
+  // Opening an address agrees to nothing.
+  const opened = await app.anonymous.get(`/login/device?user_code=${user_code}&answer=approve`, {
+    cookie: adas,
+  });
+  expect(opened.status).toBe(200);
+  expect((await poll(device_code)).body.error).toBe('authorization_pending');
+  // A credential that is limited gives no other rights.
+  const { createAccessToken } = await ada.gql(
+    'mutation { createAccessToken(input: {name: "limited", scopes: [REPO_READ]}) { token } }',
+  );
+  const limited = await form(
+    '/login/device',
+    { user_code, answer: 'approve' },
+    {
+      origin: app.base,
+      authorization: `Bearer ${createAccessToken.token}`,
+    },
+  );
+  expect(limited.status).toBe(403);
+});
+
+test('codes cannot be guessed: after ten wrong ones a right one is refused too', async () => {
+  const { user_code } = await begin();
+  for (let i = 0; i < 10; i++) {
+    const page = await open(eves, `BBBB-BBB${'BCDFGHJKLM'[i]}`);
+    expect(page.status).toBe(404);
+    expect(page.text).toContain('name="user_code"');
+  }
+  for (const code of [user_code, 'CCCC-CCCC']) {
+    const page = await open(eves, code);
+    expect([page.status, page.text.includes('Too many wrong codes')]).toEqual([429, true]);
+    expect((await respond(eves, code, 'approve')).status).toBe(429);
+  }
+  // Others are not kept from theirs, and it passes.
+  expect((await open(adas, user_code)).status).toBe(200);
+  await app.pool.query(`update device_guesses set since = since - interval '15 min'`);
+  expect((await open(eves, user_code)).status).toBe(200);
+});
+
+test('an address that asks and asks is told to slow down', async () => {
+  const answers = [];
+  for (let i = 0; i < 31; i++) answers.push(await begin());
+  expect(answers.filter((one) => one.device_code)).toHaveLength(30);
+  expect(answers.at(-1)?.error).toBe('slow_down');
+});
+
+test('what a program calls itself is text, and codes are not kept', async () => {
+  const client_id = '<img src=x onerror=alert(1)>"\'&';
+  const { user_code, device_code } = await begin({ client_id });
+  const { text } = await open(adas, user_code);
+  expect(text).not.toContain('<img src=x');
+  expect(text).toContain('&lt;img src=x onerror=alert(1)&gt;&quot;&#39;&amp;');
+  const { text: said } = await respond(adas, user_code, 'approve');
+  expect(said).not.toContain('<img src=x');
+  const { rows } = await app.pool.query(
+    'select row_to_json(d)::text as row from device_requests d',
+  );
+  for (const secret of [device_code, user_code.replace('-', '')])
+    expect(rows[0].row).not.toContain(secret);
+  const evil = await open(adas, '"><script>alert(1)</script>');
+  expect(evil.text).not.toContain('<script>');
+});
+
+test('the example of the documentation works', async () => {
+  const run = promisify(execFile);
+  const LOAM = app.base;
+  const curl = async (...args: string[]) =>
+    JSON.parse((await run('curl', ['-sS', ...args])).stdout);
+  const ask = await curl(
+    `${LOAM}/login/device/code`,
+    '-d',
+    'client_id=my-tool',
+    '-d',
+    'scope=repo:read job:write',
+    '-d',
+    'expires_in_days=7',
+  );
+  await respond(adas, ask.user_code, 'approve');
+  const token = await curl(
+    ...[`${LOAM}/login/device/token`, '-d', 'client_id=my-tool', '-d', `grant_type=${GRANT}`],
+    ...['-d', `device_code=${ask.device_code}`],
+  );
+  expect(token.access_token).toMatch(/^loam_pat_/);
+});

@@ -1,0 +1,288 @@
+/** Which jobs start where: what is exact, what is shared, and who is waited for. */
+import fc from 'fast-check';
+import { expect, test } from 'vitest';
+import type { Machine } from '../../src/jobs/runners/runner.ts';
+import {
+  admit,
+  type Candidate,
+  type Holding,
+  openPools,
+  type Wish,
+} from '../../src/jobs/worker/admission.ts';
+import { shareOf } from '../support/shares.ts';
+
+const GIB = 2 ** 30;
+
+function machine(id: string, cpus: number, memoryGb: number, gpus: Machine['gpus'] = {}): Machine {
+  return { id, cpus, memoryBytes: memoryGb * GIB, gpus };
+}
+
+const wish = (changes: Partial<Wish> = {}): Wish => ({
+  ...{ gpu: 'none', gpuCount: 1, cpu: 8, memoryGb: 32 },
+  ...changes,
+});
+
+/** A worker that starts what it may and ends what it is told to; each line of jobs is a namespace's. */
+function worker(machines: Machine[], slots: number, elsewhere: Machine[] = []) {
+  const running = new Map<string, Holding>();
+  const waiting: Candidate[] = [];
+  let reservations: ReadonlyMap<string, string> = new Map();
+  let turns = 0;
+  const servedAt = new Map<string, number>();
+  return {
+    running,
+    add(id: string, changes: Partial<Candidate> = {}, namespaceId = 'ada') {
+      waiting.push({ id, namespaceId, ...wish(changes) });
+    },
+    end: (id: string) => running.delete(id),
+    /** @returns ids of what started, with the machine where there are several */
+    step(): string[] {
+      const names = [...new Set(waiting.map(({ namespaceId }) => namespaceId))];
+      const heldBy = (name: string) =>
+        [...running.keys()].filter((id) => id.startsWith(`${name}/`)).length;
+      const order = names.sort(
+        (a, b) =>
+          heldBy(a) - heldBy(b) ||
+          (servedAt.get(a) ?? 0) - (servedAt.get(b) ?? 0) ||
+          (a < b ? -1 : 1),
+      );
+      const lines = order.map((namespaceId, turn) => ({
+        ...{ namespaceId, turn, held: heldBy(namespaceId) },
+        jobs: waiting.filter((job) => job.namespaceId === namespaceId),
+      }));
+      const kept = new Set(reservations.values());
+      const reserved = waiting.filter(({ id }) => kept.has(id));
+      const held = [...running.values()];
+      const slotsFree = slots - running.size;
+      const decided = admit({ machines, elsewhere, slots, slotsFree, held, lines, reserved });
+      ({ reservations } = decided);
+      return decided.admitted.map(({ job, grant }) => {
+        waiting.splice(waiting.indexOf(job), 1);
+        servedAt.set(job.namespaceId, ++turns);
+        running.set(`${job.namespaceId}/${job.id}`, { ...job, machine: grant.machine });
+        return machines.length > 1 ? `${job.id}@${grant.machine}` : job.id;
+      });
+    },
+  };
+}
+
+test('a machine gives exactly what it has, and no more', () => {
+  const w = worker([machine('local', 16, 64)], 10);
+  for (const id of ['a', 'b', 'c']) w.add(id);
+  expect(w.step()).toEqual(['a', 'b']);
+  w.end('ada/a');
+  expect(w.step()).toEqual(['c']);
+  // Memory counts like CPU.
+  const narrow = worker([machine('local', 64, 64)], 10);
+  for (const id of ['a', 'b', 'c']) narrow.add(id);
+  expect(narrow.step()).toEqual(['a', 'b']);
+});
+
+test('on a small machine as many jobs of the default size run at once as there are slots', () => {
+  for (const slots of [1, 3, 4, 7]) {
+    const w = worker([machine('local', 2, 20.7)], slots);
+    for (let i = 0; i < 10; i++) w.add(`job${i}`);
+    expect(w.step()).toHaveLength(slots);
+    // And as many that ask for less, which it has.
+    const modest = worker([machine('local', 2, 20.7)], slots);
+    for (let i = 0; i < 10; i++) modest.add(`job${i}`, { cpu: 2, memoryGb: 16 });
+    expect(modest.step()).toHaveLength(slots);
+  }
+});
+
+test('what is shared and what is exact leave each other what they were given', () => {
+  const w = worker([machine('local', 16, 128)], 4);
+  w.add('shared1', { cpu: 32 });
+  w.add('exact', { cpu: 8, memoryGb: 8 });
+  w.add('shared2', { cpu: 32 });
+  // Each that shares takes a quarter of the sixteen: 4 + 8 + 4.
+  expect(w.step()).toEqual(['shared1', 'exact', 'shared2']);
+  w.add('shared3', { cpu: 32 });
+  expect(w.step()).toEqual([]);
+  w.end('ada/exact');
+  expect(w.step()).toEqual(['shared3']);
+});
+
+test('a job is cut only where no machine has it whole', () => {
+  const small = machine('small', 4, 16);
+  const large = machine('large', 32, 128);
+  const both = worker([small, large], 10);
+  both.add('big', { cpu: 16, memoryGb: 64 });
+  expect(both.step()).toEqual(['big@large']);
+  both.add('next', { cpu: 32, memoryGb: 64 });
+  expect(both.step()).toEqual([]);
+  const one = worker([small], 10, [large]);
+  one.add('big', { cpu: 16, memoryGb: 64 });
+  one.add('fits', { cpu: 4, memoryGb: 8 });
+  expect(one.step()).toEqual(['fits']);
+});
+
+test('a job with an image goes to a machine that runs images, and is failed only where no worker runs any', () => {
+  const processes = { ...machine('processes', 64, 256), withImage: false };
+  const containers = { ...machine('containers', 16, 64), withoutImage: false };
+  const away = { ...containers, away: true, cpus: 0, memoryBytes: 0 };
+  const plain = wish();
+  const withImage = { ...plain, image: 'debian:12' };
+  const placed = (asked: typeof plain, machines: Machine[], elsewhere: Machine[] = []) => {
+    const lines = [
+      { namespaceId: 'ns', held: 0, turn: 1, jobs: [{ id: 'j', namespaceId: 'ns', ...asked }] },
+    ];
+    const room = { machines, elsewhere, slots: 2, slotsFree: 2, held: [], reserved: [] };
+    const { admitted, reservations } = admit({ ...room, lines });
+    // What waits for another kind of machine reserves nothing here.
+    expect(reservations.size).toBe(0);
+    return admitted.map(({ grant }) => grant.machine);
+  };
+  expect(placed(withImage, [processes, containers])).toEqual(['containers']);
+  expect(placed(plain, [processes, containers])).toEqual(['processes']);
+  expect(placed(withImage, [processes], [containers])).toEqual([]);
+  expect(placed(withImage, [processes], [away])).toEqual([]);
+  expect(placed(plain, [processes], [containers])).toEqual(['processes']);
+  expect(placed(plain, [containers], [processes])).toEqual([]);
+  expect(placed(withImage, [processes])).toEqual(['processes']);
+  expect(placed(withImage, [processes], [processes])).toEqual(['processes']);
+});
+
+test('a big job is left only to a bigger machine that runs such jobs', () => {
+  const small = machine('small', 8, 32);
+  const large = machine('large', 64, 256);
+  const big = { cpu: 32, memoryGb: 128 };
+  const placed = (image: string | null, elsewhere: Machine) => {
+    const one = worker([small], 4, [elsewhere]);
+    one.add('big', { ...big, image });
+    return one.step();
+  };
+  expect(placed('debian:12', large)).toEqual([]);
+  expect(placed('debian:12', { ...large, withImage: false })).toEqual(['big']);
+  expect(placed(null, { ...large, withImage: false })).toEqual([]);
+  expect(placed(null, { ...large, withoutImage: false })).toEqual(['big']);
+});
+
+test('a job without a GPU goes to a machine without one while there is room', () => {
+  const w = worker([machine('gpu', 32, 256, { T4: 1 }), machine('plain', 16, 128)], 10);
+  for (const id of ['a', 'b', 'c']) w.add(id);
+  w.add('g', { gpu: 'T4' });
+  expect(w.step()).toEqual(['a@plain', 'b@plain', 'c@gpu', 'g@gpu']);
+});
+
+test('small jobs start beside a big one that waits, and never in its place', () => {
+  const w = worker([machine('local', 16, 256)], 10);
+  w.add('first', { cpu: 8, memoryGb: 32 });
+  expect(w.step()).toEqual(['first']);
+  w.add('big', { cpu: 16, memoryGb: 64 });
+  for (let i = 0; i < 20; i++) w.add(`small${i}`, { cpu: 2, memoryGb: 2 }, 'bob');
+  // Bob holds less than Ada, and is before her until her job has had its turn.
+  const small = w.step();
+  expect(small.length).toBeGreaterThan(0);
+  for (const id of small.slice(1)) w.end(`bob/${id}`);
+  w.end(`bob/${small[0]}`);
+  w.step();
+  w.end('ada/first');
+  for (let i = 0; i < 30 && !w.running.has('ada/big'); i++) {
+    for (const id of w.running.keys()) if (id.startsWith('bob/')) w.end(id);
+    w.step();
+  }
+  expect([...w.running.keys()]).toContain('ada/big');
+});
+
+test('a job that waits for GPUs keeps them free, and nothing else', () => {
+  const w = worker([machine('local', 32, 256, { T4: 2 })], 10);
+  w.add('one', { gpu: 'T4' });
+  expect(w.step()).toEqual(['one']);
+  w.add('both', { gpu: 'T4', gpuCount: 2 });
+  w.add('small', { gpu: 'T4' });
+  w.add('plain');
+  expect(w.step()).toEqual(['plain']);
+  w.end('ada/one');
+  expect(w.step()).toEqual(['both']);
+  w.end('ada/both');
+  expect(w.step()).toEqual(['small']);
+});
+
+test('what leaves keeps what was its own, and not its part of what was shared', () => {
+  const machines = [machine('local', 16, 64, { T4: 1 })];
+  const base = { machines, elsewhere: [], slots: 2, slotsFree: 2, reserved: [] };
+  const line = (job: Wish) => [
+    { namespaceId: 'ns', held: 0, turn: 1, jobs: [{ id: 'j', namespaceId: 'ns', ...job }] },
+  ];
+  const started = (held: Holding[], job: Wish) =>
+    admit({ ...base, held, lines: line(job) }).admitted.length;
+  const leaving = { machine: 'local', leaving: true };
+  const exact = { ...wish({ cpu: 16, memoryGb: 8 }), ...leaving };
+  expect(started([exact], wish({ cpu: 2, memoryGb: 1 }))).toBe(0);
+  const shared = { ...wish({ cpu: 32, memoryGb: 128 }), ...leaving };
+  expect(started([shared, { ...shared }, { ...shared }], wish())).toBe(1);
+  expect(started([{ ...wish({ gpu: 'T4' }), ...leaving }], wish({ gpu: 'T4' }))).toBe(0);
+});
+
+const wishes = fc.record({
+  gpu: fc.constantFrom('none', 'none', 'none', 'T4'),
+  gpuCount: fc.constantFrom(1, 2),
+  cpu: fc.constantFrom(2, 4, 8, 16, 32, 64),
+  memoryGb: fc.integer({ min: 1, max: 200 }),
+});
+const machinesOf = fc
+  .array(
+    fc.record({
+      cpus: fc.integer({ min: 1, max: 40 }),
+      memoryGb: fc.integer({ min: 1, max: 150 }),
+      T4: fc.nat(4),
+    }),
+    { minLength: 1, maxLength: 3 },
+  )
+  .map((all) => all.map(({ cpus, memoryGb, T4 }, i) => machine(`m${i}`, cpus, memoryGb, { T4 })));
+
+function sums(w: ReturnType<typeof worker>, m: Machine, slots: number) {
+  const sum = { cpu: 0, memory: 0, gpus: 0 };
+  for (const job of w.running.values()) {
+    if (job.machine !== m.id) continue;
+    sum.cpu += shareOf(job.cpu, m.cpus, slots, 8);
+    sum.memory += shareOf(job.memoryGb * GIB, m.memoryBytes, slots, 32 * GIB);
+    if (job.gpu !== 'none') sum.gpus += job.gpuCount;
+  }
+  return sum;
+}
+
+test('whatever comes and goes, nothing is given twice, and everything runs in the end', () => {
+  const jobs = fc.array(fc.tuple(wishes, fc.constantFrom('a', 'b', 'c'), fc.nat(3)), {
+    minLength: 1,
+    maxLength: 40,
+  });
+  fc.assert(
+    fc.property(machinesOf, fc.integer({ min: 1, max: 6 }), jobs, (machines, slots, all) => {
+      const w = worker(machines, slots);
+      const able = ({ gpu, gpuCount }: Wish) =>
+        gpu === 'none' || machines.some(({ gpus }) => (gpus.T4 ?? 0) >= gpuCount);
+      let left = 0;
+      const check = () => {
+        expect(w.running.size).toBeLessThanOrEqual(slots);
+        for (const m of machines) {
+          const { cpu, memory, gpus } = sums(w, m, slots);
+          expect(cpu).toBeLessThanOrEqual(m.cpus + 1e-9);
+          expect(memory).toBeLessThanOrEqual(m.memoryBytes + 1);
+          expect(gpus).toBeLessThanOrEqual(m.gpus.T4 ?? 0);
+        }
+      };
+      for (const [i, [job, namespace, ends]] of all.entries()) {
+        if (!able(job)) continue;
+        w.add(`j${i}`, job, namespace);
+        left++;
+        w.step();
+        check();
+        for (const id of [...w.running.keys()].slice(0, ends)) if (w.end(id)) left--;
+      }
+      for (let round = 0; left > 0 && round < 500; round++) {
+        // What is said to be full is full.
+        const held = [...w.running.values()];
+        const open = openPools({ machines, slots, held });
+        const started = w.step();
+        if (open.size === 0) expect(started).toEqual([]);
+        check();
+        const [oldest] = w.running.keys();
+        if (oldest && w.end(oldest)) left--;
+      }
+      expect(left).toBe(0);
+    }),
+    { numRuns: 300 },
+  );
+});

@@ -1,0 +1,163 @@
+/** What a form is told of jobs must be what the server then holds a request to. */
+import { Decimal } from 'decimal.js';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { fakeRunner } from '../support/fake-runner.ts';
+import { type Client, startApp, type TestApp } from '../support/harness.ts';
+import { submitRaw } from '../support/submit.ts';
+
+const OPTIONS = `{ jobOptions {
+  gpus { gpu name memoryGb pricePerHour maxOffered } gpuCounts defaultGpuCount
+  cpus defaultCpu cpuPricePerHour
+  memoryGb { min max default } minMemoryGbPerCpu maxMemoryGbPerCpu memoryGbPricePerHour
+  diskGb { min max default } regions { region name } defaultRegion
+  timeoutMinutes { min max default } retries { min max default }
+  name { maxLength pattern } command { maxBytes } image { maxBytes pattern }
+  branch { maxBytes } outputPath { maxBytes }
+  variables { maxEntries maxBytes namePattern } labels { maxEntries pattern }
+} }`;
+
+let app: TestApp;
+let ada: Client;
+// biome-ignore lint/suspicious/noExplicitAny: an answer.
+let options: any;
+let count = 0;
+
+beforeAll(async () => {
+  // A machine with two T4, on which nothing fits.
+  const machine = { id: 'm', hostname: 'm', cpus: 0, memoryBytes: 0, gpus: { T4: 2 } };
+  app = await startApp({ overrides: { runner: fakeRunner({ machines: [machine as never] }) } });
+  ada = await app.user('ada', 'unlimited');
+  options = (await ada.gql(OPTIONS)).jobOptions;
+});
+afterAll(() => app[Symbol.asyncDispose]());
+
+async function create(more: object) {
+  count += 1;
+  const input = {
+    namespace: 'ada',
+    name: `job-${count}`,
+    command: 'true',
+    image: 'x',
+    gpu: 'NONE',
+  };
+  return submitRaw(ada, { ...input, ...more });
+}
+
+async function refused(field: string, more: object) {
+  const { errors } = await create(more);
+  expect(errors?.[0]?.extensions, JSON.stringify(more).slice(0, 200)).toMatchObject({ field });
+}
+
+async function taken(more: object) {
+  const { data, errors } = await create(more);
+  expect(errors, JSON.stringify(more).slice(0, 200)).toBeUndefined();
+  return data.createJob.job;
+}
+
+test('every GPU has its names, memory and price, and says what workers have of it', () => {
+  expect(options.gpus).toEqual([
+    { gpu: 'A100_40GB', name: 'A100-40GB', memoryGb: 40, pricePerHour: '1.60', maxOffered: 0 },
+    { gpu: 'A100_80GB', name: 'A100-80GB', memoryGb: 80, pricePerHour: '2.20', maxOffered: 0 },
+    { gpu: 'H100_80GB', name: 'H100-80GB', memoryGb: 80, pricePerHour: '3.90', maxOffered: 0 },
+    { gpu: 'L4', name: 'L4', memoryGb: 24, pricePerHour: '0.55', maxOffered: 0 },
+    { gpu: 'T4', name: 'T4', memoryGb: 16, pricePerHour: '0.35', maxOffered: 2 },
+    { gpu: 'NONE', name: 'none', memoryGb: null, pricePerHour: '0.00', maxOffered: null },
+  ]);
+});
+
+test('the price that a form adds up is the price that the job has', async () => {
+  for (const { gpu, pricePerHour } of options.gpus) {
+    const gpuCount = gpu === 'NONE' ? 1 : 4;
+    const job = await taken({ gpu, gpuCount, cpu: 16, memoryGb: 100 });
+    const price = new Decimal(pricePerHour)
+      .times(gpuCount)
+      .plus(new Decimal(options.cpuPricePerHour).times(16))
+      .plus(new Decimal(options.memoryGbPricePerHour).times(100));
+    expect(new Decimal(job.costPerHour).eq(price), gpu).toBe(true);
+  }
+});
+
+test('what is left out becomes the default that is shown', async () => {
+  expect(await taken({})).toMatchObject({
+    timeoutMinutes: options.timeoutMinutes.default,
+    retries: options.retries.default,
+    cpu: options.defaultCpu,
+    gpuCount: options.defaultGpuCount,
+    memoryGb: options.memoryGb.default,
+    diskGb: options.diskGb.default,
+    region: options.defaultRegion,
+  });
+});
+
+test('the ends of every range are taken, and what is beyond them is refused', async () => {
+  for (const field of ['timeoutMinutes', 'retries', 'diskGb']) {
+    const { min, max } = options[field];
+    for (const value of [min, max]) await taken({ [field]: value });
+    for (const value of [min - 1, max + 1]) await refused(field, { [field]: value });
+  }
+  for (const cpu of options.cpus) {
+    const min = Math.max(options.memoryGb.min, cpu * options.minMemoryGbPerCpu);
+    const max = cpu * options.maxMemoryGbPerCpu;
+    for (const memoryGb of [min, max]) await taken({ cpu, memoryGb });
+    for (const memoryGb of [min - 1, max + 1]) await refused('memoryGb', { cpu, memoryGb });
+  }
+  expect(Math.max(...options.cpus) * options.maxMemoryGbPerCpu).toBe(options.memoryGb.max);
+  for (const gpuCount of options.gpuCounts) await taken({ gpu: 'T4', gpuCount });
+  await refused('gpuCount', { gpu: 'T4', gpuCount: 3 });
+  await refused('gpuCount', { gpu: 'NONE', gpuCount: 2 });
+  await refused('cpu', { gpu: 'T4', gpuCount: 8, cpu: 4 });
+  for (const { region } of options.regions) await taken({ region });
+});
+
+test('texts are held to the lengths and patterns that are shown', async () => {
+  const { name, command, image, branch, outputPath } = options;
+  await taken({ name: 'n'.repeat(name.maxLength) });
+  await refused('name', { name: 'n'.repeat(name.maxLength + 1) });
+  for (const text of ['a b', 'a.b', '', 'a\n', 'ä', 'A_b-9'])
+    if (new RegExp(name.pattern).test(text)) await taken({ name: text });
+    else await refused('name', { name: text });
+  await taken({ command: 'x'.repeat(command.maxBytes) });
+  await refused('command', { command: 'x'.repeat(command.maxBytes + 1) });
+  await taken({ image: 'i'.repeat(image.maxBytes) });
+  await refused('image', { image: 'i'.repeat(image.maxBytes + 1) });
+  for (const text of ['-a', 'a b', 'a:1', 'r.io/a/b@sha256:0'])
+    if (new RegExp(image.pattern).test(text)) await taken({ image: text });
+    else await refused('image', { image: text });
+  await refused('branch', { repo: 'ada/x', branch: 'b'.repeat(branch.maxBytes + 1) });
+  await taken({ outputPath: 'o'.repeat(outputPath.maxBytes) });
+  await refused('outputPath', { outputPath: 'o'.repeat(outputPath.maxBytes + 1) });
+});
+
+test('variables and labels are held to theirs', async () => {
+  const { maxEntries, maxBytes, namePattern } = options.variables;
+  const named = (n: number) => Array.from({ length: n }, (_, i) => ({ name: `V${i}`, value: '' }));
+  for (const field of ['env', 'secrets']) {
+    await taken({ [field]: named(maxEntries) });
+    await refused(field, { [field]: named(maxEntries + 1) });
+    await taken({ [field]: [{ name: 'A', value: 'x'.repeat(maxBytes - 1) }] });
+    await refused(field, { [field]: [{ name: 'A', value: 'x'.repeat(maxBytes) }] });
+    for (const name of ['1A', 'A-B', '_a1', ''])
+      if (new RegExp(namePattern).test(name)) await taken({ [field]: [{ name, value: '' }] });
+      else await refused(field, { [field]: [{ name, value: '' }] });
+  }
+  const labels = (n: number) => Array.from({ length: n }, (_, i) => ({ key: `k${i}`, value: '' }));
+  await taken({ labels: labels(options.labels.maxEntries) });
+  await refused('labels', { labels: labels(options.labels.maxEntries + 1) });
+  for (const value of ['a'.repeat(63), 'a'.repeat(64), '-a', 'a_b.c'])
+    if (new RegExp(options.labels.pattern).test(value))
+      await taken({ labels: [{ key: 'k', value }] });
+    else await refused('labels', { labels: [{ key: 'k', value }] });
+});
+
+test('who is not signed in is not told', async () => {
+  const { body } = await app.anonymous.post('/graphql', { query: OPTIONS });
+  expect(body).toMatchObject({
+    data: { jobOptions: null },
+    errors: [{ extensions: { code: 'AUTHENTICATION_FAILED' } }],
+  });
+  const limited = await ada.gql(
+    'mutation { createAccessToken(input: {name: "limited", scopes: [REPO_READ]}) { token } }',
+  );
+  const { jobOptions } = await app.client(`Bearer ${limited.createAccessToken.token}`).gql(OPTIONS);
+  expect(jobOptions.gpus).toHaveLength(6);
+});

@@ -1,0 +1,159 @@
+/** Transactions that share one: who fails, who waits, and how often each is carried out. */
+import { describe, expect, test } from 'vitest';
+import { BY_ITSELF, grouped } from '../../src/database/grouped.ts';
+
+type Part = { asked: readonly string[]; end: PromiseWithResolvers<void> };
+
+/** What is asked for is carried out when the test says so. */
+function held(most = 10) {
+  const parts: Part[] = [];
+  let begun = Promise.withResolvers<void>();
+  const together = async (asked: readonly string[]) => {
+    const end = Promise.withResolvers<void>();
+    parts.push({ asked, end });
+    begun.resolve();
+    await end.promise;
+    return asked.map((one) => `${one} done`);
+  };
+  const ask = grouped({ together, alone: async (one: string) => `${one} alone` }, most);
+  const next = async () => {
+    await begun.promise;
+    begun = Promise.withResolvers<void>();
+  };
+  return { ask, parts, next };
+}
+
+const AWAY = Object.assign(new Error('connect ECONNREFUSED'), { code: 'ECONNREFUSED' });
+
+describe('transactions that are asked for together', () => {
+  test('what comes in one turn is one group; a group that waits holds nobody else up', async () => {
+    const { ask, parts, next } = held();
+    const first = Promise.all([ask('a'), ask('b')]);
+    await next();
+    const second = ask('c');
+    await next();
+    expect(parts.map(({ asked }) => asked)).toEqual([['a', 'b'], ['c']]);
+    parts[1]?.end.resolve();
+    expect(await second).toBe('c done');
+    parts[0]?.end.resolve();
+    expect(await first).toEqual(['a done', 'b done']);
+  });
+
+  test('while four are carried out, what comes waits for the next group, of which none is too large', async () => {
+    const { ask, parts, next } = held(3);
+    const all: Promise<string>[] = [];
+    for (const name of ['a', 'b', 'c', 'd']) {
+      all.push(ask(name));
+      await next();
+    }
+    all.push(...['e', 'f', 'g', 'h'].map(ask));
+    parts[0]?.end.resolve();
+    await next();
+    expect(parts.at(-1)?.asked).toEqual(['e', 'f', 'g']);
+    parts.at(-1)?.end.resolve();
+    await next();
+    expect(parts.at(-1)?.asked).toEqual(['h']);
+    for (const { end } of parts) end.resolve();
+    expect(await Promise.all(all)).toHaveLength(8);
+  });
+
+  test('what is too much for one group is another, and does not wait for the first', async () => {
+    const { ask, parts, next } = held(2);
+    const all = ['a', 'b', 'c', 'd', 'e'].map(ask);
+    await next();
+    await next();
+    await next();
+    expect(parts.map(({ asked }) => asked)).toEqual([['a', 'b'], ['c', 'd'], ['e']]);
+    for (const { end } of parts) end.resolve();
+    expect(await Promise.all(all)).toHaveLength(5);
+  });
+
+  test('of a group that fails each is carried out by itself, and only what fails then has failed', async () => {
+    const ask = grouped<string, string>(
+      {
+        async together() {
+          throw new Error('refused');
+        },
+        async alone(one) {
+          if (one === 'bad') throw new Error('bad');
+          return one;
+        },
+      },
+      10,
+    );
+    const ends = await Promise.allSettled([ask('a'), ask('bad'), ask('b')]);
+    expect(ends.map(({ status }) => status)).toEqual(['fulfilled', 'rejected', 'fulfilled']);
+    expect(await ask('c')).toBe('c');
+  });
+
+  test('what a group leaves out is carried out by itself, and however long that takes, others go on', async () => {
+    const lock = Promise.withResolvers<void>();
+    let begun = 0;
+    const ask = grouped<string, string>(
+      {
+        together: async (asked) => asked.map((one) => (one.startsWith('locked') ? BY_ITSELF : one)),
+        async alone(one) {
+          begun++;
+          await lock.promise;
+          return `${one} alone`;
+        },
+      },
+      2,
+    );
+    const locked = Promise.all(Array.from({ length: 20 }, (_, i) => ask(`locked ${i}`)));
+    expect(await Promise.all(['a', 'b', 'c'].map(ask))).toEqual(['a', 'b', 'c']);
+    // Each holds a connection, and others need some.
+    expect(begun).toBe(8);
+    lock.resolve();
+    expect((await locked).at(-1)).toBe('locked 19 alone');
+    expect(begun).toBe(20);
+  });
+
+  test('what is still locked is tried again behind what is not', async () => {
+    let isLocked = true;
+    const LOCKED = Object.assign(new Error('lock timeout'), { code: '55P03' });
+    const ask = grouped<string, string>(
+      {
+        async together() {
+          throw LOCKED;
+        },
+        async alone(one) {
+          // As `lock_timeout` does, it gives others a turn.
+          await new Promise(setImmediate);
+          if (one.startsWith('locked') && isLocked) throw LOCKED;
+          return one;
+        },
+      },
+      5,
+    );
+    const locked = Promise.all(Array.from({ length: 20 }, (_, i) => ask(`locked ${i}`)));
+    expect(await Promise.all(['a', 'b', 'c'].map(ask))).toEqual(['a', 'b', 'c']);
+    isLocked = false;
+    expect(await locked).toHaveLength(20);
+  });
+
+  test('what PostgreSQL has undone for another is carried out again, by itself', async () => {
+    const ask = grouped<string, string>(
+      {
+        async together() {
+          throw Object.assign(new Error('deadlock detected'), { code: '40P01' });
+        },
+        alone: async (one) => one,
+      },
+      10,
+    );
+    expect(await Promise.all([ask('a'), ask('b')])).toEqual(['a', 'b']);
+  });
+
+  test('nothing is carried out again while the database is away, because it may have been done', async () => {
+    let times = 0;
+    const away = async () => {
+      times++;
+      throw AWAY;
+    };
+    const ask = grouped({ together: away, alone: away }, 10);
+    const ends = await Promise.allSettled([ask('a'), ask('b')]);
+    expect(ends.map((end) => end.status === 'rejected' && end.reason)).toEqual([AWAY, AWAY]);
+    expect(times).toBe(1);
+  });
+});

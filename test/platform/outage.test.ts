@@ -1,0 +1,125 @@
+/** The database goes away and comes back, with jobs, followers and subscribers under way. */
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { isDatabaseAway } from '../../src/database/outage.ts';
+import { cuttable } from '../support/cut.ts';
+import { type FakeRunner, fakeRunner } from '../support/fake-runner.ts';
+import { type Client, eventually, startApp, type TestApp } from '../support/harness.ts';
+import { followStream } from '../support/sse.ts';
+import { cancel, job, lines, submit, until } from '../support/submit.ts';
+import { MODES, take } from '../support/subscribe.ts';
+
+const database = cuttable();
+let runner: FakeRunner;
+let app: TestApp;
+let ada: Client;
+let whenPrepared: (() => Promise<void>) | undefined;
+
+beforeAll(async () => {
+  const fake = fakeRunner({ graceMs: 100 });
+  runner = {
+    ...fake,
+    async prepare(spec, signal) {
+      const handle = await fake.prepare(spec, signal);
+      await whenPrepared?.();
+      return handle;
+    },
+  };
+  app = await startApp({ overrides: { runner }, via: database.via });
+  ada = await app.user('ada');
+  await ada.post('/auth/v1/repository/ada', { name: 'code' });
+});
+afterAll(async () => {
+  await app[Symbol.asyncDispose]();
+  await database[Symbol.asyncDispose]();
+});
+
+const run = (name: string, command: string, more: object = {}) =>
+  submit(ada, { namespace: 'ada', repo: 'ada/code', name, command, ...more });
+
+/** Cuts the database off until `during` is done, and all who wait for a notification have looked. */
+async function withoutDatabase(during: () => Promise<void> | void): Promise<void> {
+  await using _ = { [Symbol.asyncDispose]: () => database.mend() };
+  await database.cut();
+  app.app.services.bus.notify(null);
+  await eventually(async () => {
+    const error = await app.app.services.pool.query('select 1').then(
+      () => null,
+      (reason) => reason,
+    );
+    expect(isDatabaseAway(error)).toBe(true);
+  });
+  await during();
+}
+
+test('a stream and every kind of subscription go on where they stood', async () => {
+  await run('followed', 'echo a; sleep 1.5; echo b; exit 3');
+  await eventually(async () => expect(await lines(ada, 'ada', 'followed')).toEqual(['a']));
+  const log =
+    'subscription { jobLog(namespace: "ada", name: "followed") { ... on LogLine { message } } }';
+  const changes =
+    'subscription { jobEvents(namespace: "ada", name: "followed", after: 0) { type } }';
+  const sse = followStream(ada, '/ada/job/followed/logs?stream=true');
+  const [first] = await sse.take(1);
+  const rest = sse.all();
+  const logs = Object.values(MODES).map((open) => take(open(ada, log), 'jobLog'));
+  const events = Object.values(MODES).map((open) => take(open(ada, changes), 'jobEvents', 3));
+  const { rechecks } = app.app.services;
+  await eventually(() => expect(rechecks.streams).toBe(7));
+
+  await withoutDatabase(() => expect(rechecks.streams).toBe(7));
+  const told = [first, ...(await rest)];
+  expect(told.map((one) => one?.data.message ?? one?.data.status)).toEqual([
+    'a',
+    'b',
+    'failed',
+    'failed',
+  ]);
+  for (const one of await Promise.all(logs))
+    expect(one.flatMap(({ message }) => message ?? [])).toEqual(['a', 'b']);
+  for (const one of await Promise.all(events))
+    expect(one.map(({ type }) => type)).toEqual(['QUEUED', 'RUNNING', 'FAILED']);
+});
+
+test('the server stops: a subscription ends with an error instead of as if all had been sent', async () => {
+  await run('outlived', 'echo a; sleep 600');
+  await until(ada, 'ada', 'outlived', 'RUNNING');
+  const log = 'subscription { jobLog(namespace: "ada", name: "outlived") { seq } }';
+  const ends = Object.values(MODES).map((open) =>
+    take(open(ada, log), 'jobLog').then(
+      () => 'ended without a word',
+      (error) => error.code,
+    ),
+  );
+  await eventually(() => expect(app.app.services.rechecks.streams).toBe(3));
+  await app.restart();
+  expect(await Promise.all(ends)).toEqual(Array(3).fill('INTERNAL_ERROR'));
+  await cancel(ada, 'ada', 'outlived');
+});
+
+test('a job that is cancelled afterwards is still ended', async () => {
+  await run('watched', 'echo up; trap 7; sleep 600');
+  await eventually(async () => expect(await lines(ada, 'ada', 'watched')).toEqual(['up']));
+  await withoutDatabase(() => {});
+  await cancel(ada, 'ada', 'watched');
+  await eventually(() => expect(runner.running()).toEqual([]));
+  await eventually(async () => expect((await job(ada, 'ada', 'watched')).exitCode).toBe(7));
+});
+
+test('an attempt that was being prepared, running or ending goes on', async () => {
+  const mended = Promise.withResolvers<void>();
+  whenPrepared = async () => {
+    whenPrepared = undefined;
+    await database.cut();
+    setTimeout(() => mended.resolve(database.mend()), 300);
+  };
+  await run('prepared', 'echo a; sleep 0.5; echo b; exit 0', { outputPath: 'out' });
+  await mended.promise;
+  await eventually(async () => expect(await lines(ada, 'ada', 'prepared')).toEqual(['a']));
+  // It prints and ends meanwhile.
+  await withoutDatabase(() => eventually(() => expect(runner.running()).toEqual([])));
+  expect(await until(ada, 'ada', 'prepared', 'SUCCEEDED')).toMatchObject({
+    attempts: { nodes: [{ number: 1, exitCode: 0 }] },
+    artifacts: { fileCount: 1 },
+  });
+  expect(await lines(ada, 'ada', 'prepared')).toEqual(['a', 'b']);
+});

@@ -1,0 +1,114 @@
+/** Large answers: what one may hold, and how many are made at once. */
+import { EventEmitter } from 'node:events';
+import { afterEach, beforeEach, expect, test, vi } from 'vitest';
+import { ANSWER_BYTES, EVENT_BYTES, Reads } from '../../src/limits/reads.ts';
+
+const MiB = 2 ** 20;
+
+class Answer extends EventEmitter {
+  destroyed = false;
+  writableFinished = false;
+  destroy() {
+    this.destroyed = true;
+    this.emit('close');
+  }
+  send() {
+    this.writableFinished = true;
+    this.emit('close');
+  }
+}
+
+beforeEach(() => void vi.useFakeTimers());
+afterEach(() => void vi.useRealTimers());
+
+/** A large answer to `caller`: how it stands is in `state` once everything that can go on has. */
+function large(reads: Reads, caller: string) {
+  const answer = new Answer();
+  const one = { answer, state: 'waiting' as 'waiting' | 'made' | { status: number } };
+  reads
+    .allowance(caller, answer)
+    .take(MiB)
+    .then(
+      () => {
+        one.state = 'made';
+      },
+      (error) => {
+        one.state = { status: error.status };
+      },
+    );
+  return one;
+}
+const settled = () => vi.advanceTimersByTimeAsync(0);
+const states = (all: { state: unknown }[]) => all.map(({ state }) => state);
+
+test('an answer takes what it is allowed and no more, and small ones wait for nobody', async () => {
+  const reads = new Reads();
+  const blocked = Array.from({ length: 8 }, (_, i) => large(reads, `caller ${i}`));
+  await settled();
+  expect(states(blocked).filter((state) => state === 'made')).toHaveLength(4);
+  const small = reads.allowance('another', new Answer());
+  expect(await small.take(1_000)).toBe(1_000);
+  for (const { answer } of blocked) answer.send();
+  await settled();
+
+  const allowance = reads.allowance('ada', new Answer());
+  expect(await allowance.take(ANSWER_BYTES - 10)).toBe(ANSWER_BYTES - 10);
+  expect(await allowance.take(100)).toBe(10);
+  expect(await allowance.take(100)).toBe(0);
+  expect(await reads.allowanceOfEvent().take(2 * EVENT_BYTES)).toBe(EVENT_BYTES);
+});
+
+test('one caller leaves room for others, and callers take turns', async () => {
+  const reads = new Reads();
+  const ada = Array.from({ length: 6 }, () => large(reads, 'ada'));
+  const bea = large(reads, 'bea');
+  const cid = large(reads, 'cid');
+  const dan = large(reads, 'dan');
+  await settled();
+  expect(states(ada)).toEqual(['made', 'made', 'waiting', 'waiting', 'waiting', 'waiting']);
+  expect(states([bea, cid, dan])).toEqual(['made', 'made', 'waiting']);
+  bea.answer.send();
+  await settled();
+  // Ada asked before Dan, and holds two.
+  expect(dan.state).toBe('made');
+  ada[0]?.answer.send();
+  await settled();
+  expect(states(ada).slice(2)).toEqual(['made', 'waiting', 'waiting', 'waiting']);
+});
+
+test('nobody waits for ever: not for a place, and not for a client that does not read', async () => {
+  const reads = new Reads();
+  const slow = large(reads, 'ada');
+  const others = ['ada', 'bea', 'cid'].map((caller) => large(reads, caller));
+  await vi.advanceTimersByTimeAsync(60_000);
+  // Nobody else wants its place: it may take its time.
+  expect(slow.answer.destroyed).toBe(false);
+  const next = large(reads, 'dan');
+  await vi.advanceTimersByTimeAsync(1_000);
+  expect(slow.answer.destroyed).toBe(true);
+  expect(next.state).toBe('made');
+
+  const fresh = new Reads();
+  const held = ['a', 'b', 'c', 'd'].map((caller) => large(fresh, caller));
+  await vi.advanceTimersByTimeAsync(10_000);
+  const waiting = large(fresh, 'e');
+  const gone = large(fresh, 'f');
+  gone.answer.destroy();
+  await settled();
+  expect(gone.state).toEqual({ status: 503 });
+  // After its 30 s the first is cut off, because another waits; then none waits, and the others may go on.
+  await vi.advanceTimersByTimeAsync(22_000);
+  expect(held.map(({ answer }) => answer.destroyed)).toEqual([true, false, false, false]);
+  expect(waiting.state).toBe('made');
+  expect(states(others)).toEqual(['made', 'made', 'made']);
+
+  const empty = new Reads();
+  for (let i = 0; i < 8; i++) {
+    const late = new Answer();
+    late.destroy();
+    await expect(empty.allowance('g', late).take(MiB)).rejects.toThrow('closed');
+  }
+  const after = large(empty, 'g');
+  await settled();
+  expect(after.state).toBe('made');
+});

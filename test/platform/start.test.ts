@@ -1,0 +1,266 @@
+import { once } from 'node:events';
+import { existsSync } from 'node:fs';
+import { appendFile, chmod, mkdtemp, readFile, rm, stat, symlink } from 'node:fs/promises';
+import { type AddressInfo, createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import pg from 'pg';
+import { expect, test, vi } from 'vitest';
+import { ConfigError } from '../../src/config.ts';
+import { withDatabase } from '../../src/database/patience.ts';
+import { cuttable } from '../support/cut.ts';
+import { Client, cloneDatabase, eventually } from '../support/harness.ts';
+import { needs } from '../support/needs.ts';
+import { freePort } from '../support/ports.ts';
+import { type ServerProcess, startServer } from '../support/process.ts';
+
+// Each starts a server or two: a second each on an idle machine.
+vi.setConfig({ testTimeout: 90_000 });
+
+async function dataFolder(): Promise<AsyncDisposable & { path: string }> {
+  // mkdtemp's folders are closed to everyone else, so as root this also shows that PostgreSQL gets in.
+  const path = await mkdtemp(join(tmpdir(), 'loam-start-'));
+  return {
+    path,
+    [Symbol.asyncDispose]: () => rm(path, { recursive: true, force: true, maxRetries: 5 }),
+  };
+}
+
+const whoami = (base: string, token = '') =>
+  fetch(`${base}/graphql`, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json', authorization: `Bearer ${token}` },
+    body: JSON.stringify({ query: '{ whoami { username } }' }),
+  }).then(async (r) => (await r.json()) as { data?: { whoami: { username: string } } });
+
+async function postmasterPid(folder: string): Promise<number> {
+  const text = await readFile(join(folder, 'postgres/cluster/postmaster.pid'), 'utf8');
+  return Number(text.split('\n')[0]);
+}
+
+test('the first start makes the operator and shows its token once; SIGTERM stops all of it', async () => {
+  await using folder = await dataFolder();
+  const env = { LOAM_DATA_DIR: folder.path, LOAM_ADMIN: 'ada' };
+  let token: string | undefined;
+  {
+    await using server = await startServer(env);
+    token = /loam_pat_\w+/.exec(server.output())?.[0];
+    expect((await whoami(server.base, token)).data?.whoami.username).toBe('ada');
+    expect((await server.stop('SIGTERM')).code).toBe(0);
+    expect(existsSync(join(folder.path, 'postgres/cluster/postmaster.pid'))).toBe(false);
+  }
+  await using again = await startServer(env);
+  expect(again.output()).not.toContain('loam_pat_');
+  expect((await whoami(again.base, token)).data?.whoami.username).toBe('ada');
+});
+
+test('under npm, SIGTERM reaches the server and npm waits for it; one Ctrl-C counts once', async () => {
+  await using folder = await dataFolder();
+  const env = { LOAM_DATA_DIR: folder.path };
+  const pidFile = join(folder.path, 'postgres/cluster/postmaster.pid');
+  const options = { command: ['npm', 'start', '--silent'], detached: true };
+  {
+    await using server = await startServer(env, options);
+    expect((await server.stop('SIGTERM')).code).toBe(0);
+    expect(existsSync(pidFile)).toBe(false);
+  }
+  await using server = await startServer(env, options);
+  // A terminal sends it to npm and to the server, and npm passes its own on.
+  process.kill(-(server.child.pid as number), 'SIGINT');
+  await once(server.child, 'close');
+  expect(server.child.exitCode).toBe(0);
+  expect(existsSync(pidFile)).toBe(false);
+});
+
+test('a start after kill -9 adopts the PostgreSQL that was left over', async () => {
+  await using folder = await dataFolder();
+  const env = { LOAM_DATA_DIR: folder.path, LOAM_ADMIN_TOKEN: 'a-token-of-some-length' };
+  const killed = await startServer(env);
+  await killed.stop('SIGKILL');
+  const leftOver = await postmasterPid(folder.path);
+
+  await using server = await startServer(env);
+  expect(await postmasterPid(folder.path)).toBe(leftOver);
+  expect((await whoami(server.base, env.LOAM_ADMIN_TOKEN)).data?.whoami.username).toBe('admin');
+});
+
+test('a start after both it and its PostgreSQL were killed recovers', async () => {
+  await using folder = await dataFolder();
+  const env = { LOAM_DATA_DIR: folder.path, LOAM_ADMIN_TOKEN: 'a-token-of-some-length' };
+  const killed = await startServer(env);
+  const postmaster = await postmasterPid(folder.path);
+  await killed.stop('SIGKILL');
+  process.kill(postmaster, 'SIGKILL');
+  await eventually(() => expect(existsSync(`/proc/${postmaster}`)).toBe(false));
+  const log = join(folder.path, 'postgres/postgres.log');
+  await appendFile(log, 'x'.repeat(5 * 2 ** 20));
+
+  await using server = await startServer(env);
+  // Its log begins anew, and what callers do wrong is not in it.
+  expect((await stat(`${log}.1`)).size).toBeGreaterThan(5 * 2 ** 20);
+  const client = new Client(server.base, `Bearer ${env.LOAM_ADMIN_TOKEN}`);
+  for (const status of [201, 409])
+    expect((await client.post('/auth/v1/repository/admin', { name: 'a' })).status).toBe(status);
+  expect(await readFile(log, 'utf8')).not.toMatch(/ERROR|xxx/);
+  expect((await whoami(server.base, env.LOAM_ADMIN_TOKEN)).data?.whoami.username).toBe('admin');
+});
+
+test('a second server on the same folder is refused, and the first goes on', async () => {
+  await using folder = await dataFolder();
+  const env = { LOAM_DATA_DIR: folder.path, LOAM_ADMIN_TOKEN: 'a-token-of-some-length' };
+  await using first = await startServer(env);
+  await expect(startServer(env)).rejects.toThrow(/^LOAM_DATA_DIR: another Loam server is using/m);
+  expect((await whoami(first.base, env.LOAM_ADMIN_TOKEN)).data?.whoami.username).toBe('admin');
+});
+
+test('of two servers started at once on a new folder, one serves', async () => {
+  await using folder = await dataFolder();
+  const env = { LOAM_DATA_DIR: folder.path, LOAM_ADMIN_TOKEN: 'a-token-of-some-length' };
+  const starts = await Promise.allSettled([startServer(env), startServer(env)]);
+  const running = starts.filter((s) => s.status === 'fulfilled');
+  expect(running).toHaveLength(1);
+  await using server = (running[0] as PromiseFulfilledResult<ServerProcess>).value;
+  expect((await whoami(server.base, env.LOAM_ADMIN_TOKEN)).data?.whoami.username).toBe('admin');
+});
+
+test('a port that is taken stops the first start before a token is made that nobody sees', async () => {
+  await using folder = await dataFolder();
+  const taken = createServer();
+  taken.listen(0, '127.0.0.1');
+  await once(taken, 'listening');
+  const { port } = taken.address() as AddressInfo;
+  const env = { LOAM_DATA_DIR: folder.path };
+  await expect(startServer({ ...env, PORT: `${port}` })).rejects.toThrow(/PORT: \d+ is in use/);
+  taken.close();
+  await using server = await startServer(env);
+  expect(server.output()).toMatch(/loam_pat_/);
+});
+
+test('from the moment that the port is taken each request is answered', async () => {
+  await using folder = await dataFolder();
+  const database = await cloneDatabase();
+  // Held here, Prisma's lock makes the start wait for another that migrates.
+  const migrating = new pg.Client({ connectionString: database.url });
+  await migrating.connect();
+  await migrating.query('select pg_advisory_lock(72707369)');
+  const port = await freePort();
+  const base = `http://127.0.0.1:${port}`;
+  const starting = startServer({
+    LOAM_DATA_DIR: folder.path,
+    DATABASE_URL: database.url,
+    PORT: `${port}`,
+  });
+  const livez = await eventually(() => fetch(`${base}/livez`));
+  expect(livez.status).toBe(200);
+  const client = new Client(base, null);
+  expect(await client.get('/auth/v1/health')).toMatchObject({
+    status: 503,
+    body: { status: 'degraded' },
+  });
+  expect((await client.get('/readyz')).status).toBe(503);
+  const refused = await client.get('/auth/v1/whoami', { 'X-Request-Id': 'early' });
+  expect(refused).toMatchObject({
+    status: 503,
+    body: { error: { code: 'internal_error', request_id: 'early' } },
+  });
+  for (const name of ['retry-after', 'x-ratelimit-limit', 'x-request-id'])
+    expect(refused.headers.has(name), name).toBe(true);
+  expect((await client.graphql('{ version { build } }')).errors).toHaveLength(1);
+  await migrating.end();
+
+  await using server = await starting;
+  expect((await client.get('/auth/v1/health')).status).toBe(200);
+  expect((await client.get('/auth/v1/whoami')).status).toBe(401);
+  await server.stop();
+  await database.drop();
+});
+
+test('a start waits for a database that is away, also when it goes away in the middle, and says so once', async () => {
+  await using folder = await dataFolder();
+  const database = await cloneDatabase();
+  await using way = cuttable();
+  const url = await way.via(database.url);
+  await way.cut();
+  const migrating = new pg.Client({ connectionString: database.url });
+  await migrating.connect();
+  await migrating.query('select pg_advisory_lock(72707369)');
+  let said = '';
+  const starting = startServer(
+    { LOAM_DATA_DIR: folder.path, DATABASE_URL: url },
+    { spawned: (child) => child.stderr?.on('data', (text) => (said += text)) },
+  );
+  starting.catch(() => {});
+  await eventually(() => expect(said).toMatch(/nothing listens at .* The start waits for the/));
+  await way.mend();
+  await eventually(async () => {
+    const { rows } = await migrating.query(
+      `select 1 from pg_locks where locktype = 'advisory' and not granted
+         and database = (select oid from pg_database where datname = current_database())`,
+    );
+    expect(rows).toHaveLength(1);
+  });
+  await way.cut();
+  await migrating.end();
+  await way.mend();
+
+  await using server = await starting;
+  expect(said.trim().split('\n')).toHaveLength(1);
+  await server.stop();
+  await database.drop();
+});
+
+test('a database that stays away ends the start with one line', async () => {
+  const said: string[] = [];
+  const options = { say: (line: string) => void said.push(line), patienceMs: 1_500 };
+  const away = Object.assign(new Error('\nInvalid `x` invocation:\n\ntoo many clients'), {
+    code: '53300',
+  });
+  let starts = 0;
+  const start = () => Promise.reject(starts++ < 9 ? away : new Error('no end'));
+  await expect(withDatabase(start, options)).rejects.toThrow(
+    new ConfigError('The database went away during the start: too many clients'),
+  );
+  expect([starts, said.length]).toEqual([2, 1]);
+  const fault = new Error('a fault of ours');
+  await expect(withDatabase(() => Promise.reject(fault), options)).rejects.toBe(fault);
+});
+
+test('a start that waits for ever is ended by a signal', async () => {
+  await using folder = await dataFolder();
+  const database = await cloneDatabase();
+  const migrating = new pg.Client({ connectionString: database.url });
+  await migrating.connect();
+  await migrating.query('select pg_advisory_lock(72707369)');
+  const port = await freePort();
+  const env = { LOAM_DATA_DIR: folder.path, DATABASE_URL: database.url, PORT: `${port}` };
+  let pid = 0;
+  const starting = startServer(env, { spawned: (child) => (pid = child.pid ?? 0) });
+  starting.catch(() => {});
+  await eventually(() => fetch(`http://127.0.0.1:${port}/livez`));
+  process.kill(pid, 'SIGTERM');
+  await expect(starting).rejects.toThrow(/ended with 1 .*\nStopped before the start was done/);
+  await migrating.end();
+  await database.drop();
+});
+
+test('a wrong value stops the start with a line that names the variable', async () => {
+  await expect(startServer({ LOAM_RUNNER: 'cloud' })).rejects.toThrow(
+    /:\nLOAM_RUNNER: must be one of/,
+  );
+});
+
+test('the reason why the embedded PostgreSQL does not start is printed, with what to do', async (ctx) => {
+  needs(ctx, 'root');
+  await using folder = await dataFolder();
+  // Without setpriv, `nobody` cannot enter this folder, which only root may enter.
+  await symlink('/usr/bin/git', join(folder.path, 'git'));
+  const bare = { LOAM_DATA_DIR: folder.path, PATH: folder.path };
+  await expect(startServer(bare)).rejects.toThrow(
+    /^LOAM_DATA_DIR: .* runs as the user "nobody", who may not enter .* install util-linux/m,
+  );
+  await chmod(folder.path, 0o777);
+  const stranger = { LOAM_DATA_DIR: join(folder.path, 'theirs') };
+  await expect(startServer(stranger, { user: '61999' })).rejects.toThrow(
+    /^LOAM_DATA_DIR: .* user ID 61999: user does not exist; give this user an entry in \/etc\/passwd/m,
+  );
+});

@@ -1,0 +1,76 @@
+/** Turns: how much runs at once, who comes next, and that no wait is without an end. */
+import { expect, test } from 'vitest';
+import { NoTurn, Turns } from '../../src/limits/turns.ts';
+
+/** Work that ends when the test says so, and what has begun so far. */
+function bench(turns: Turns) {
+  const begun: string[] = [];
+  const ends = new Map<string, () => void>();
+  return {
+    begun,
+    start(name: string, key?: string, signal?: AbortSignal): Promise<string> {
+      const work = () => {
+        begun.push(name);
+        return new Promise<string>((resolve) => ends.set(name, () => resolve(name)));
+      };
+      return turns.take(work, { key, signal });
+    },
+    end: (name: string) => ends.get(name)?.(),
+  };
+}
+
+test('so many run at once, and keys take turns', async () => {
+  const turns = new Turns(2);
+  const { begun, start, end } = bench(turns);
+  const all = ['a1', 'a2', 'a3', 'a4', 'b1', 'c1', 'b2'].map((name) => start(name, name[0]));
+  expect(begun).toEqual(['a1', 'a2']);
+  expect(turns.counts).toEqual({ running: 2, waiting: 5 });
+  for (const name of ['a1', 'a2', 'a3', 'b1', 'c1', 'a4', 'b2']) {
+    end(name);
+    await Promise.race(all);
+    await new Promise(setImmediate);
+  }
+  expect(begun).toEqual(['a1', 'a2', 'a3', 'b1', 'c1', 'a4', 'b2']);
+  await Promise.all(all);
+  expect(turns.counts).toEqual({ running: 0, waiting: 0 });
+});
+
+test('a key has its own bound, and others pass by those that wait for it', async () => {
+  const turns = new Turns(3, { perKey: 1 });
+  const { begun, start, end } = bench(turns);
+  const all = [start('a1', 'a'), start('a2', 'a'), start('b1', 'b')];
+  expect(begun).toEqual(['a1', 'b1']);
+  end('a1');
+  await all[0];
+  await new Promise(setImmediate);
+  expect(begun).toEqual(['a1', 'b1', 'a2']);
+  end('a2');
+  end('b1');
+  await Promise.all(all);
+});
+
+test('a wait ends: by time, by number, and when nobody waits any more', async () => {
+  const turns = new Turns(1, { waitMs: 50, maxWaiting: 2 });
+  const { begun, start, end } = bench(turns);
+  const first = start('first');
+  const gone = new AbortController();
+  const late = start('late');
+  const left = start('left', '', gone.signal);
+  await expect(start('too many')).rejects.toThrow(NoTurn);
+  gone.abort();
+  await expect(left).rejects.toThrow(NoTurn);
+  await expect(late).rejects.toThrow(NoTurn);
+  expect(turns.counts).toEqual({ running: 1, waiting: 0 });
+  end('first');
+  await first;
+  const next = start('next');
+  end('next');
+  await next;
+  expect(begun).toEqual(['first', 'next']);
+});
+
+test('work that fails gives its place back', async () => {
+  const turns = new Turns(1);
+  await expect(turns.take(() => Promise.reject(new Error('broken')))).rejects.toThrow('broken');
+  expect(await turns.take(async () => 'fine')).toBe('fine');
+});

@@ -1,0 +1,22 @@
+import { test } from 'vitest';
+import { startApp } from '../support/harness.ts';
+import { LINES, STREAM, TIMEOUT_MS, takeTour } from '../support/tour.ts';
+
+const FINISHED = `until api $LOAM/admin/job/count | grep -q '"status":"succeeded"'; do sleep 0.2; done`;
+
+test.each([
+  ['pasted at once', LINES],
+  [
+    'read slowly, when the job has long finished',
+    LINES.replace(STREAM, (line) => `${FINISHED}\n${line}`),
+  ],
+])(
+  "the README's tour works as it is printed, %s",
+  { timeout: 2 * TIMEOUT_MS },
+  async (_how, lines) => {
+    await using app = await startApp();
+    // What the first start proposes to try has been tried.
+    await app.admin.post('/auth/v1/repository/admin', { name: 'hello' });
+    await takeTour(app, lines);
+  },
+);

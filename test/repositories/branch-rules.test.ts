@@ -1,0 +1,165 @@
+/** Rules for branches, with the stock git. */
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { matches, problemOfPattern } from '../../src/repos/branch-patterns.ts';
+import { remote, Workspace } from '../support/git.ts';
+import { type Client, startApp, type TestApp } from '../support/harness.ts';
+
+let app: TestApp;
+let workspace: Workspace;
+let ada: Client;
+let bob: Client;
+let id: string;
+
+beforeAll(async () => {
+  app = await startApp();
+  workspace = await Workspace.open();
+  ada = await app.user('ada');
+  bob = await app.user('bob');
+  await ada.gql(
+    'mutation { createRepository(input: { namespace: "ada", name: "ruled" }) { repository { id } } }',
+  );
+  await app.admin.gql(
+    'mutation { setMember(input: { namespace: "ada", username: "bob", role: WRITE }) { member { id } } }',
+  );
+  ({ id } = (await ada.gql('{ repository(namespace: "ada", name: "ruled") { id } }')).repository);
+  for (const [name, client] of Object.entries({ ada, bob }))
+    await workspace.git('.', 'clone', '-q', remote(client, 'ada/ruled'), name);
+});
+afterAll(async () => {
+  await workspace[Symbol.asyncDispose]();
+  await app[Symbol.asyncDispose]();
+});
+
+const SET =
+  'mutation ($input: SetBranchRuleInput!) { setBranchRule(input: $input) { repository { branchRules { totalCount nodes { pattern pushRole pushers allowsForcePushes allowsDeletions } } } } }';
+const set = async (pattern: string, more: object = {}) =>
+  (await ada.gql(SET, { input: { id, pattern, ...more } })).setBranchRule.repository.branchRules;
+
+/** Null: it was accepted; else why not. */
+async function push(who: string, ...args: string[]): Promise<string | null> {
+  const { code, stderr } = await workspace.try(who, 'push', 'origin', ...args);
+  if (code === 0) return null;
+  return /^remote: (.*protected.*?)\s*$/m.exec(stderr)?.[1] ?? stderr;
+}
+
+test.each([
+  ['main', 'main', true],
+  ['main', 'mains', false],
+  ['release/*', 'release/1.0', true],
+  ['release/*', 'release/1/0', false],
+  ['release/**', 'release/1/0', true],
+  ['*', 'a/b', false],
+  ['**', 'a/b', true],
+  ['**/fix', 'a/b/fix', true],
+  ['v?', 'v1', true],
+  ['v?', 'v/', false],
+  ['v?', 'v', false],
+  ['*-[x]', 'a-[x]', true],
+  ['*.*', 'a.b', true],
+  ['*.*', 'ab', false],
+  ['*/**x', 'a/b/x', true],
+  ['**a*/b', 'x/a/ca/b', true],
+  ['**a*/b', 'x/a/c/d', false],
+  ['a**', 'a', true],
+])('%j and %j: %j', (pattern, name, expected) => {
+  expect(matches(pattern, name)).toBe(expected);
+});
+
+test('a pattern takes no longer for being hard', () => {
+  expect(problemOfPattern(`${'*a'.repeat(8)}b`)).toBeNull();
+  const begun = process.cpuUsage();
+  for (let times = 0; times < 1_000; times++) {
+    expect(matches(`${'*a'.repeat(8)}b`, 'a'.repeat(240))).toBe(false);
+    expect(matches(`${'**a*'.repeat(4)}b`, 'a'.repeat(240))).toBe(false);
+  }
+  expect(process.cpuUsage(begun).user).toBeLessThan(20e6);
+  for (const pattern of [
+    '',
+    '/',
+    'a b',
+    'refs/heads/x',
+    '***',
+    '*a'.repeat(9),
+    'x'.repeat(241),
+    'a..b',
+  ])
+    expect([pattern, problemOfPattern(pattern)]).toEqual([pattern, expect.any(String)]);
+});
+
+test('a rule refuses force pushes and deletions of the branches that match, and of no others', async () => {
+  expect(await set('release/*')).toEqual({
+    totalCount: 1,
+    nodes: [
+      {
+        pattern: 'release/*',
+        pushRole: 'WRITE',
+        pushers: [],
+        allowsForcePushes: false,
+        allowsDeletions: false,
+      },
+    ],
+  });
+  await workspace.commit('bob', { 'a.txt': 'a' });
+  expect(await push('bob', 'HEAD:refs/heads/release/1', 'HEAD:refs/heads/topic')).toBeNull();
+  await workspace.git('bob', 'commit', '-q', '--amend', '-m', 'other');
+  expect(await push('bob', '--force', 'HEAD:refs/heads/release/1')).toBe(
+    'The branch release/1 is protected: only fast-forward pushes are accepted',
+  );
+  expect(await push('bob', ':refs/heads/release/1')).toBe(
+    'The branch release/1 is protected and cannot be deleted',
+  );
+  expect(await push('bob', '--force', 'HEAD:refs/heads/topic')).toBeNull();
+  expect(await push('bob', ':refs/heads/topic')).toBeNull();
+  await set('release/*', { allowsForcePushes: true, allowsDeletions: true });
+  expect(await push('bob', '--force', 'HEAD:refs/heads/release/1')).toBeNull();
+  expect(await push('bob', ':refs/heads/release/1')).toBeNull();
+});
+
+test('a rule can keep branches to administrators and those it names; all rules that match count', async () => {
+  await set('**', { allowsForcePushes: true, allowsDeletions: true });
+  await set('prod', { pushRole: 'ADMIN' });
+  await workspace.commit('bob', { 'b.txt': 'b' });
+  expect(await push('bob', 'HEAD:refs/heads/prod')).toBe(
+    'The branch prod is protected: by the rule for prod only administrators may push to it',
+  );
+  // One refused ref refuses the push.
+  expect(await push('bob', 'HEAD:refs/heads/free', 'HEAD:refs/heads/prod')).toContain('prod');
+  expect(await workspace.git('bob', 'ls-remote', 'origin', 'free')).toBe('');
+  await workspace.commit('ada', { 'c.txt': 'c' });
+  expect(await push('ada', 'HEAD:refs/heads/prod')).toBeNull();
+  expect(await push('ada', ':refs/heads/prod')).toContain('cannot be deleted');
+
+  const { nodes } = await set('prod', { pushRole: 'ADMIN', pushers: ['BOB', 'bob'] });
+  expect(nodes.find((rule: { pattern: string }) => rule.pattern === 'prod').pushers).toEqual([
+    'bob',
+  ]);
+  await workspace.git('bob', 'pull', '-q', '--rebase', 'origin', 'prod');
+  expect(await push('bob', 'HEAD:refs/heads/prod')).toBeNull();
+  // Tags are no branches.
+  expect(await push('bob', 'HEAD:refs/tags/prod')).toBeNull();
+
+  await ada.gql(
+    'mutation ($input: DeleteBranchRuleInput!) { deleteBranchRule(input: $input) { repository { id } } }',
+    { input: { id, pattern: 'prod' } },
+  );
+  expect(await push('bob', ':refs/heads/prod')).toBeNull();
+});
+
+test('what is no rule is refused, naming the field', async () => {
+  for (const [input, code, message] of [
+    [{ pattern: 'a b' }, 'INVALID_REQUEST', 'pattern'],
+    [{ pattern: 'nul\0' }, 'INVALID_REQUEST', 'pattern'],
+    [{ pattern: 'x', pushRole: 'READ' }, 'INVALID_REQUEST', 'pushRole'],
+    [{ pattern: 'x', pushers: ['nobody'] }, 'NOT_FOUND', 'User'],
+    [{ pattern: 'x', pushers: Array(101).fill('bob') }, 'INVALID_REQUEST', 'pushers'],
+    [{ pattern: 'x', id: 'repo_x' }, 'NOT_FOUND', 'Repository'],
+  ] as const) {
+    const { errors } = await ada.graphql(SET, { input: { id, ...input } });
+    expect(errors?.[0]).toMatchObject({
+      extensions: { code },
+      message: expect.stringContaining(message),
+    });
+  }
+  const { errors } = await bob.graphql(SET, { input: { id, pattern: 'x' } });
+  expect(errors?.[0]).toMatchObject({ extensions: { code: 'PERMISSION_DENIED' } });
+});

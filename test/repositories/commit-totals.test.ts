@@ -1,0 +1,127 @@
+/** How many commits a branch has is counted at its push, exactly, whatever the push does; a read finds it. */
+import { execFileSync } from 'node:child_process';
+import { subscribe, unsubscribe } from 'node:diagnostics_channel';
+import { readFile, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { CommitTotals } from '../../src/git/objects/totals.ts';
+import { GIT_STARTED, type StartedGit } from '../../src/git/processes/run.ts';
+import { Turns } from '../../src/limits/turns.ts';
+import { remote, Workspace } from '../support/git.ts';
+import { type Client, eventually, startApp, type TestApp } from '../support/harness.ts';
+
+const LONG = 6_000;
+const FILE = 'loam-totals';
+
+let app: TestApp;
+let workspace: Workspace;
+let ada: Client;
+let dir: string;
+/** What `rev-list --count` was asked for. */
+const counted: string[] = [];
+const started: string[] = [];
+const note = (message: unknown) => {
+  const { args } = message as StartedGit;
+  if (args[0] === 'rev-list' && args[1] === '--count') counted.push(args.at(-1) as string);
+  started.push(args.join(' '));
+};
+
+beforeAll(async () => {
+  app = await startApp();
+  workspace = await Workspace.open();
+  ada = await app.user('ada');
+  const { body } = await ada.post('/auth/v1/repository/ada', { name: 'long', auto_init: false });
+  dir = app.app.services.git.disk.pathOf(body.id);
+  await workspace.git('.', 'init', '-q', '-b', 'main', 'long');
+  const input = Array.from(
+    { length: LONG },
+    (_, i) => `commit refs/heads/main\ncommitter Ada <ada@example.com> ${i} +0000\ndata 1\nx\n`,
+  ).join('');
+  execFileSync('git', ['fast-import', '--quiet'], { cwd: join(workspace.path, 'long'), input });
+  await workspace.git('long', 'reset', '-q', '--hard');
+  await workspace.git('long', 'remote', 'add', 'origin', remote(ada, 'ada/long'));
+  subscribe(GIT_STARTED, note);
+});
+afterAll(async () => {
+  unsubscribe(GIT_STARTED, note);
+  await workspace[Symbol.asyncDispose]();
+  await app[Symbol.asyncDispose]();
+});
+
+/** Pushes, and waits until that is counted. @returns what was counted for it */
+async function push(...args: string[]): Promise<string[]> {
+  counted.length = 0;
+  await workspace.git('long', 'push', '-q', 'origin', ...args);
+  const head = await workspace.git('long', 'rev-parse', 'HEAD');
+  await eventually(async () => expect(await readFile(join(dir, FILE), 'utf8')).toContain(head));
+  return [...counted];
+}
+
+async function totalOf(ref: string): Promise<number> {
+  const { data, errors } = await ada.graphql(
+    `{ repository(namespace: "ada", name: "long") { commits(revision: "${ref}", first: 3) { totalCount nodes { sha } } } }`,
+  );
+  expect(errors).toBeUndefined();
+  return data.repository.commits.totalCount;
+}
+
+const exact = async (ref: string) =>
+  Number(await workspace.git('long', 'rev-list', '--count', ref, '--'));
+
+test('a push is counted after it, and each later one by what it changes', async () => {
+  const first = await workspace.git('long', 'rev-parse', 'HEAD');
+  expect(await push('main')).toEqual([first]);
+  const second = await workspace.commit('long', { a: '1' });
+  expect(await push('main')).toEqual([`${first}...${second}`]);
+  // Its first page is found, and a process answers from it.
+  const { objects } = app.app.services.git;
+  await eventually(() => {
+    expect(started).toContain(`rev-list --skip=0 --max-count=100 ${second}`);
+    expect(objects.hasIdle(dir)).toBe(true);
+  });
+  started.length = 0;
+  expect(await totalOf('main')).toBe(LONG + 1);
+  expect(started).toEqual([]);
+});
+
+test('totals are exact after force pushes, merges and pushes at the same time', async () => {
+  await workspace.git('long', 'reset', '-q', '--hard', 'HEAD~30');
+  await workspace.commit('long', { b: '1' });
+  await push('-f', 'main');
+  expect(await totalOf('main')).toBe(await exact('main'));
+  const branches = ['one', 'two', 'three'];
+  for (const [i, name] of branches.entries()) {
+    await workspace.git('long', 'checkout', '-q', '-b', name, `main~${i * 7}`);
+    for (let n = 0; n <= i; n++) await workspace.commit('long', { [name]: `${n}` });
+  }
+  await workspace.git('long', 'merge', '-q', '-m', 'both', 'one');
+  await Promise.all(branches.map((name) => push(name)));
+  for (const name of branches) expect(await totalOf(name)).toBe(await exact(name));
+});
+
+test('what was counted outlasts the server; what a kill has cut short is counted again', async () => {
+  const commit = await workspace.git('long', 'rev-parse', 'main');
+  const total = await exact('main');
+  const again = () => new CommitTotals(new Turns(4)).of(dir, commit);
+  counted.length = 0;
+  expect(await again()).toBe(total);
+  expect(counted).toEqual([]);
+  const base = await workspace.git('long', 'rev-parse', 'main~1');
+  await writeFile(join(dir, FILE), `${base} ${total - 1}\n${commit} ${`${total}`.slice(0, 2)}`);
+  expect(await again()).toBe(total);
+  expect(counted).toEqual([`${base}...${commit}`]);
+  // One that is gone is no help.
+  await writeFile(join(dir, FILE), `${'a'.repeat(40)} 77\n`);
+  expect(await again()).toBe(total);
+});
+
+test('a short history is not counted before somebody reads it', async () => {
+  await ada.post('/auth/v1/repository/ada', { name: 'short' });
+  await workspace.git('.', 'clone', '-q', remote(ada, 'ada/short'), 'short');
+  await workspace.commit('short', { a: '1' });
+  counted.length = 0;
+  await workspace.git('short', 'push', '-q', 'origin', 'HEAD:main');
+  const { history, objects } = app.app.services.git;
+  await history.prepare(objects, dir.replace(/[^/]+$/, 'none'), []);
+  expect(counted).toEqual([]);
+});

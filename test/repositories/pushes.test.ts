@@ -1,0 +1,625 @@
+/** What becomes of a push: what is refused, what is recorded, and that no record is lost. */
+import { execFileSync } from 'node:child_process';
+import { hash, randomBytes } from 'node:crypto';
+import { once } from 'node:events';
+import { chmod, mkdtemp, readdir, readFile, writeFile } from 'node:fs/promises';
+import { request } from 'node:http';
+import { join } from 'node:path';
+import { buffer } from 'node:stream/consumers';
+import { deflateSync, gzipSync } from 'node:zlib';
+import pg from 'pg';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import type { Account } from '../../src/auth/permissions.ts';
+import { FLUSH, pktLine } from '../../src/git/transport/pkt-line.ts';
+import { pushRules } from '../../src/repos/pushes/rules.ts';
+import { recoverRepositories } from '../../src/repos/recovery.ts';
+import { remote, Workspace } from '../support/git.ts';
+import {
+  type Answer,
+  type Client,
+  eventually,
+  startApp,
+  type TestApp,
+} from '../support/harness.ts';
+
+const REPOSITORIES = '/auth/v1/repository/ada';
+const NONE = '0'.repeat(40);
+
+let app: TestApp;
+let workspace: Workspace;
+let ada: Client;
+
+beforeAll(async () => {
+  app = await startApp();
+  workspace = await Workspace.open();
+  ada = await app.user('ada');
+});
+afterAll(async () => {
+  await workspace[Symbol.asyncDispose]();
+  await app[Symbol.asyncDispose]();
+});
+
+async function create(name: string, more: object = {}): Promise<string> {
+  const { status, body } = await ada.post(REPOSITORIES, { name, ...more });
+  expect(status).toBe(201);
+  return body.id;
+}
+
+/** Names and texts of what was begun. */
+async function notesIn(folder: string): Promise<[name: string, text: string][]> {
+  const names = await readdir(folder);
+  return Promise.all(names.map(async (name) => [name, await readFile(join(folder, name), 'utf8')]));
+}
+
+async function read(id: string) {
+  return (await ada.get(`${REPOSITORIES}/${id}`)).body;
+}
+
+/** A repository, and a clone of it with one pushed commit. */
+async function seeded(name: string): Promise<string> {
+  const id = await create(name);
+  await workspace.git('.', 'clone', '-q', remote(ada, `ada/${name}`), name);
+  await workspace.commit(name, { 'a.txt': name });
+  await workspace.git(name, 'push', '-q', 'origin', 'HEAD');
+  return id;
+}
+
+/** The refs of each push event of a repository, oldest first. */
+async function told(id: string): Promise<string[]> {
+  const { rows } = await app.app.services.pool.query(
+    `select data from events where subject = $1 and type = 'repository.pushed' order by seq`,
+    [id],
+  );
+  return rows.map(({ data }) =>
+    data.push.refs.map((r: { ref: string; after: string }) => `${r.ref} ${r.after}`).join(),
+  );
+}
+
+/** Runs SQL on a connection of its own, as a fault or a hurdle. */
+async function connect(): Promise<pg.Client> {
+  const { database } = app.config;
+  const client = new pg.Client(database.kind === 'url' ? database.url : '');
+  await client.connect();
+  return client;
+}
+
+test('a branch or a tag with the form of a commit id is refused, and the commit is what that id means', async () => {
+  const id = await seeded('shadow');
+  const first = await workspace.git('shadow', 'rev-parse', 'HEAD~1');
+  for (const ref of [`refs/heads/${first}`, `refs/tags/${first.toUpperCase()}`]) {
+    const { code, stderr } = await workspace.try('shadow', 'push', 'origin', `HEAD:${ref}`);
+    expect(code).not.toBe(0);
+    expect(stderr).toContain('has the form of a commit');
+  }
+  await workspace.git('shadow', 'push', '-q', 'origin', `HEAD:refs/heads/${first.slice(0, 39)}`);
+  const refused = await ada.post(REPOSITORIES, { name: 'hex', default_branch: 'a'.repeat(40) });
+  expect([refused.status, refused.body.error.message]).toEqual([
+    400,
+    expect.stringContaining('default_branch'),
+  ]);
+
+  // One that was there before such names were refused.
+  const dir = app.app.services.git.disk.pathOf(id);
+  execFileSync('git', ['-C', dir, 'update-ref', `refs/heads/${first}`, 'refs/heads/main'], {
+    stdio: 'ignore',
+  });
+  expect((await ada.get(`${REPOSITORIES}/${id}/commits/${first}`)).body.data[0].sha).toBe(first);
+  expect((await ada.get(`${REPOSITORIES}/${id}/file/a.txt?ref=${first}`)).status).toBe(404);
+  // It can go.
+  await workspace.git('shadow', 'push', '-q', 'origin', `:refs/heads/${first}`);
+});
+
+test('a ref that could not be asked for by its name is refused, and no path of the server is shown', async () => {
+  await seeded('names');
+  const names = ['y'.repeat(241), `${'z/'.repeat(125)}z`, '-x', '@'];
+  for (const name of names) {
+    const { code, stderr } = await workspace.try(
+      'names',
+      'push',
+      'origin',
+      `HEAD:refs/heads/${name}`,
+    );
+    expect(code).not.toBe(0);
+    expect(stderr).toContain('is no name here');
+    expect(stderr).not.toContain(app.config.dataDir);
+  }
+  await workspace.git('names', 'push', '-q', 'origin', `HEAD:refs/heads/${'y'.repeat(240)}`);
+});
+
+function sendTo(path: string, service: string, body: Buffer): Promise<Answer> {
+  return ada.request('POST', `/ada/${path}.git/${service}`, {
+    headers: { 'content-type': `application/x-${service}-request`, 'git-protocol': 'version=2' },
+    body: body as Buffer<ArrayBuffer>,
+  });
+}
+
+test('a request that unpacks to more than git is to hold is refused while it arrives', async () => {
+  await seeded('unpacked');
+  const tip = await workspace.git('unpacked', 'rev-parse', 'HEAD');
+  const send = (service: string, first: string, line: string, count: number) =>
+    ada.request('POST', `/ada/unpacked.git/${service}`, {
+      headers: {
+        'content-type': `application/x-${service}-request`,
+        'content-encoding': 'gzip',
+        'git-protocol': 'version=2',
+      },
+      body: gzipSync(first + line.repeat(count) + FLUSH),
+    });
+  const fetching = `${pktLine('command=fetch')}0001${pktLine(`want ${tip}\n`)}`;
+  const have = pktLine(`have ${'1'.repeat(40)}\n`);
+  const command = pktLine(`${NONE} ${tip} refs/heads/x`);
+  const refused = [
+    await send('git-upload-pack', fetching, have, 700_000),
+    await send('git-receive-pack', '', command, 200_000),
+  ];
+  expect(refused.map(({ status, text }) => [status, text])).toEqual([
+    [400, expect.stringContaining('32 MiB')],
+    [400, expect.stringContaining('16 MiB')],
+  ]);
+  expect((await send('git-upload-pack', fetching, have, 10_000)).status).toBe(200);
+  const { counts } = app.app.services.git.transfers;
+  expect(counts).toEqual({ running: 0, waiting: 0 });
+});
+
+test.each(['identity', 'gzip'])(
+  'a client that leaves in the middle of a push sent as %s leaves nothing',
+  async (encoding) => {
+    const id = await seeded(`left-${encoding}`);
+    const { git } = app.app.services;
+    const sent = request(`${app.base}/ada/left-${encoding}.git/git-receive-pack`, {
+      method: 'POST',
+      headers: {
+        authorization: ada.authorization as string,
+        'content-type': 'application/x-git-receive-pack-request',
+        'content-encoding': encoding,
+      },
+    });
+    sent.on('error', () => {});
+    const body = `${pktLine(`${NONE} ${'1'.repeat(40)} refs/heads/x\0report-status`)}${FLUSH}PACK`;
+    sent.write(encoding === 'gzip' ? gzipSync(body).subarray(0, -4) : body);
+    await eventually(() => expect(git.transfers.counts.running).toBe(1));
+    sent.destroy();
+    await eventually(() => expect(git.transfers.counts.running).toBe(0), 5_000);
+    expect((await read(id)).branches).toBe(1);
+  },
+);
+
+test('a few kilobytes of deltas that make a gigabyte are refused', async () => {
+  const id = await seeded('deltas');
+  // A file of 16 MiB - 1, and one that is 64 times that.
+  const base = Buffer.alloc(0xffffff);
+  const copies = 64;
+  const copy = Buffer.from([0xf0, 0xff, 0xff, 0xff]);
+  const delta = Buffer.concat([
+    varint(base.length),
+    varint(base.length * copies),
+    ...Array<Buffer>(copies).fill(copy),
+  ]);
+  const baseId = hash('sha1', Buffer.concat([Buffer.from(`blob ${base.length}\0`), base]), 'hex');
+  const body = Buffer.concat([
+    Buffer.from('PACK\0\0\0\x02\0\0\0\x02', 'latin1'),
+    objectHeader(3, base.length),
+    deflateSync(base),
+    objectHeader(7, delta.length),
+    Buffer.from(baseId, 'hex'),
+    deflateSync(delta),
+  ]);
+  const pack = Buffer.concat([body, Buffer.from(hash('sha1', body, 'hex'), 'hex')]);
+  expect(pack.length).toBeLessThan(20_000);
+  const command = pktLine(`${NONE} ${'1'.repeat(40)} refs/heads/x\0report-status side-band-64k`);
+  const answer = await sendTo(
+    'deltas',
+    'git-receive-pack',
+    Buffer.concat([Buffer.from(command + FLUSH), pack]),
+  );
+  expect(answer.status).toBe(200);
+  expect(answer.text).toContain('attempting to allocate');
+  expect(answer.text).toContain('ng refs/heads/x');
+  expect((await read(id)).branches).toBe(1);
+});
+
+test('a clone and a push that are under way end with the right to them', async () => {
+  const id = await seeded('revoked');
+  // More than the buffers on the way hold.
+  await workspace.git('revoked', 'config', 'core.compression', '0');
+  await workspace.commit('revoked', { 'big.bin': randomBytes(14_000_000) });
+  await workspace.git('revoked', 'push', '-q', 'origin', 'HEAD');
+  const before = await workspace.git('revoked', 'rev-parse', 'HEAD');
+  const after = await workspace.commit('revoked', { 'c.txt': 'c' });
+  const pack = execFileSync('git', ['pack-objects', '--revs', '--stdout', '-q'], {
+    cwd: join(workspace.path, 'revoked'),
+    input: `${after}\n^${before}\n`,
+  });
+  const { body } = await ada.post('/auth/v1/pat', { name: 'short-lived' });
+  const { services } = app.app;
+  const start = (service: string) => {
+    const sent = request(`${app.base}/ada/revoked.git/${service}`, {
+      method: 'POST',
+      headers: {
+        authorization: `Bearer ${body.token}`,
+        'content-type': `application/x-${service}-request`,
+        'git-protocol': 'version=2',
+      },
+    });
+    const ended = new Promise((resolve) => sent.once('error', resolve).once('close', resolve));
+    return { sent, ended };
+  };
+
+  const clone = start('git-upload-pack');
+  clone.sent.end(
+    `${pktLine('command=fetch')}0001${pktLine(`want ${before}\n`)}${pktLine('done\n')}${FLUSH}`,
+  );
+  // Its answer is begun, and then nobody reads.
+  const [answer] = await once(clone.sent, 'response');
+  const push = start('git-receive-pack');
+  const command = pktLine(`${before} ${after} refs/heads/main\0report-status`);
+  push.sent.write(Buffer.concat([Buffer.from(command + FLUSH), pack.subarray(0, 20)]));
+  await eventually(() => expect(services.git.transfers.counts.running).toBe(2));
+  const hurdle = await connect();
+  try {
+    await hurdle.query('begin; lock table repositories in access exclusive mode');
+    push.sent.end(pack.subarray(20));
+    await eventually(async () => {
+      const { rows } = await services.pool.query(
+        `select from pg_stat_activity where wait_event_type = 'Lock' and query like '%branch_protection%'`,
+      );
+      expect(rows, 'the push is being judged').toHaveLength(1);
+    });
+    await ada.delete('/auth/v1/pat/short-lived');
+    await push.ended;
+    await eventually(() => expect(services.git.transfers.counts.running).toBe(1));
+  } finally {
+    await hurdle.query('rollback');
+    await hurdle.end();
+  }
+  await eventually(() =>
+    expect([services.git.transfers.counts.running, services.rechecks.streams]).toEqual([0, 0]),
+  );
+  await expect(buffer(answer)).rejects.toThrow('aborted');
+  const dir = services.git.disk.pathOf(id);
+  expect(execFileSync('git', ['-C', dir, 'rev-parse', 'main']).toString().trim()).toBe(before);
+  expect(await services.git.disk.begun()).toEqual([]);
+});
+
+test('a push that a signal ends leaves nothing on the disk', async () => {
+  const id = await seeded('ended');
+  const before = await workspace.git('ended', 'rev-parse', 'HEAD');
+  const after = await workspace.commit('ended', { 'b.bin': randomBytes(100_000) });
+  const pack = execFileSync('git', ['pack-objects', '--revs', '--stdout', '-q'], {
+    cwd: join(workspace.path, 'ended'),
+    input: `${after}\n^${before}\n`,
+  });
+  const objects = join(app.app.services.git.disk.pathOf(id), 'objects');
+  const quarantines = async () =>
+    (await readdir(objects)).filter((name) => name.startsWith('tmp_objdir-'));
+  const sent = request(`${app.base}/ada/ended.git/git-receive-pack`, {
+    method: 'POST',
+    headers: {
+      authorization: ada.authorization ?? '',
+      'content-type': 'application/x-git-receive-pack-request',
+    },
+  });
+  const ended = new Promise((resolve) => sent.once('error', resolve).once('close', resolve));
+  const command = pktLine(`${before} ${after} refs/heads/main\0report-status`);
+  sent.write(Buffer.concat([Buffer.from(command + FLUSH), pack.subarray(0, 50_000)]));
+  await eventually(async () => expect(await quarantines()).toHaveLength(1));
+  const running = execFileSync('pgrep', ['-o', '-f', `^git receive-pack .*${id}`], {
+    encoding: 'utf8',
+  });
+  process.kill(Number(running), 'SIGTERM');
+  await eventually(async () => {
+    expect(await quarantines()).toEqual([]);
+    expect(await app.app.services.git.disk.begun()).toEqual([]);
+  });
+  sent.destroy();
+  await ended;
+});
+
+/** Seven bits a byte, the lowest first. */
+function varint(value: number): Buffer {
+  const bytes: number[] = [];
+  for (let rest = value; ; rest = Math.floor(rest / 128)) {
+    bytes.push(rest < 128 ? rest : (rest % 128) + 128);
+    if (rest < 128) return Buffer.from(bytes);
+  }
+}
+
+/** Type and size of an object in a pack: four bits of the size, then as `varint`. */
+function objectHeader(type: number, size: number): Buffer {
+  const first = type * 16 + (size % 16);
+  if (size < 16) return Buffer.from([first]);
+  return Buffer.concat([Buffer.from([first + 128]), varint(Math.floor(size / 16))]);
+}
+
+test('of several branches pushed to an empty repository the default is the named, main, master, or the first', async () => {
+  await workspace.git('.', 'init', '-q', '-b', 'bisect', 'many');
+  await workspace.commit('many', { a: 'a' });
+  const branches = ['bisect', 'develop', 'main', 'master', 'named'];
+  for (const name of branches.slice(1)) await workspace.git('many', 'branch', name);
+  const cases: [pushed: string[], named: string, expected: string][] = [
+    [branches, 'named', 'named'],
+    [branches, 'other', 'main'],
+    [['bisect', 'master', 'named'], 'other', 'master'],
+    [['develop', 'bisect'], 'other', 'develop'],
+  ];
+  for (const [i, [pushed, named, expected]] of cases.entries()) {
+    const id = await create(`many-${i}`, { auto_init: false, default_branch: named });
+    await workspace.git('many', 'push', '-q', remote(ada, `ada/many-${i}`), ...pushed);
+    expect((await read(id)).default_branch, pushed.join()).toBe(expected);
+    const { disk } = app.app.services.git;
+    expect(execFileSync('git', ['-C', disk.pathOf(id), 'symbolic-ref', 'HEAD']).toString()).toBe(
+      `refs/heads/${expected}\n`,
+    );
+  }
+  const id = await create('mirror', { auto_init: false });
+  await workspace.git('many', 'push', '-q', '--mirror', remote(ada, 'ada/mirror'));
+  expect((await read(id)).default_branch).toBe('main');
+});
+
+test('a fault on our side refuses a push with a plain sentence and the request id, and changes nothing', async () => {
+  const id = await seeded('faulty');
+  const before = await read(id);
+  const sha = await workspace.commit('faulty', { 'b.txt': 'b' });
+  const hurdle = await connect();
+  // Only the judge asks for it.
+  await hurdle.query('alter table repositories rename column branch_protection to away');
+  try {
+    const { code, stderr } = await workspace.try(
+      'faulty',
+      '-c',
+      'http.extraHeader=X-Request-Id: the-request',
+      'push',
+      'origin',
+      'HEAD',
+    );
+    expect(code).not.toBe(0);
+    expect(stderr).toContain(
+      'remote: The push could not be checked because of a fault on the server',
+    );
+    expect(stderr).toContain('the-request');
+    expect(stderr).not.toMatch(/prisma|branch_protection|column/i);
+  } finally {
+    await hurdle.query('alter table repositories rename column away to branch_protection');
+    await hurdle.end();
+  }
+  expect(await read(id)).toEqual(before);
+  await workspace.git('faulty', 'push', '-q', 'origin', 'HEAD');
+  expect(await told(id)).toContain(`refs/heads/main ${sha}`);
+});
+
+test('a push whose repository is deleted while it is judged is told so', async () => {
+  const id = await seeded('deleted');
+  const { services } = app.app;
+  const user = await services.db.user.findUniqueOrThrow({ where: { username: 'ada' } });
+  const by: Account = {
+    kind: 'account',
+    userId: user.id,
+    username: 'ada',
+    email: '',
+    plan: 'free',
+    operator: false,
+    namespace: { id: '', name: 'ada' },
+    roles: new Map(),
+    credential: { kind: 'pat', id: '', name: '' },
+    scopes: null,
+    namespaces: null,
+    repositories: null,
+  };
+  let reads = 0;
+  const query: (...asked: unknown[]) => unknown = async (...asked) => {
+    const read = await services.pool.query(...(asked as [string]));
+    // The second is what the judge heeds.
+    if (++reads === 2) expect((await ada.delete(`${REPOSITORIES}/${id}`)).status).toBe(204);
+    return read;
+  };
+  const pool = { query } as typeof services.pool;
+  const rules = await pushRules(
+    { ...services, pool },
+    {
+      repositoryId: id,
+      by,
+      requestId: 'the-request',
+      right: { fresh: () => undefined },
+    },
+  );
+  const quarantine = await mkdtemp(join(workspace.path, 'quarantine-'));
+  const { signal } = new AbortController();
+  const commands = [{ ref: 'refs/heads/new', before: NONE, after: 'a'.repeat(40) }];
+  const verdict = await rules.judge({ commands, quarantine, options: [] }, signal);
+  expect(verdict).toEqual({ accepted: false, reasons: ['The repository was deleted'] });
+});
+
+test('a record that fails is written later, while the server runs, with one event', async () => {
+  const id = await seeded('later');
+  const earlier = await told(id);
+  const sha = await workspace.commit('later', { 'b.txt': 'b' });
+  const hurdle = await connect();
+  await hurdle.query(`
+    create function refuse() returns trigger language plpgsql as $$ begin raise 'refused'; end $$;
+    create trigger refuse before update of pushed_at on repositories
+      for each row when (new.id = '${id}') execute function refuse()`);
+  const { services } = app.app;
+  try {
+    const { code, stderr } = await workspace.try('later', 'push', 'origin', 'HEAD');
+    expect(code, 'nobody is told of a push that is not recorded').not.toBe(0);
+    expect(stderr).not.toContain('refused');
+    expect(await told(id)).toEqual(earlier);
+    expect(services.pushes.waiting).toBe(1);
+    expect(await services.git.disk.begun()).toHaveLength(1);
+  } finally {
+    await hurdle.query('drop trigger refuse on repositories');
+    await hurdle.end();
+  }
+  await eventually(async () =>
+    expect(await told(id)).toEqual([...earlier, `refs/heads/main ${sha}`]),
+  );
+  await eventually(async () => expect(await services.git.disk.begun()).toEqual([]));
+  await eventually(() => expect(services.pushes.waiting).toBe(0));
+});
+
+test('a push has an event although the next one has moved its ref again before it was recorded', async () => {
+  const id = await seeded('moving');
+  const earlier = await told(id);
+  const one = await workspace.commit('moving', { 'b.txt': 'b' });
+  await using measuring = await holdUpMeasuring(id);
+  const pushes = [workspace.try('moving', 'push', 'origin', 'HEAD')];
+  await measuring.begun();
+  const dir = app.app.services.git.disk.pathOf(id);
+  const at = () => execFileSync('git', ['-C', dir, 'rev-parse', 'main']).toString().trim();
+  const two = await workspace.commit('moving', { 'c.txt': 'c' });
+  pushes.push(workspace.try('moving', 'push', 'origin', 'HEAD'));
+  await eventually(() => expect(at()).toBe(two));
+  await measuring.goOn();
+  for (const { code } of await Promise.all(pushes)) expect(code).toBe(0);
+  expect(await told(id)).toEqual([...earlier, `refs/heads/main ${one}`, `refs/heads/main ${two}`]);
+});
+
+test('after a kill each push that took effect has an event, also one whose ref was moved again', async () => {
+  const id = await seeded('killed');
+  const earlier = await told(id);
+  const { services } = app.app;
+  const { disk } = services.git;
+  const base = await workspace.git('killed', 'rev-parse', 'HEAD');
+  const [one, two] = [
+    await workspace.commit('killed', { b: 'b' }),
+    await workspace.commit('killed', { c: 'c' }),
+  ];
+  // The objects and the refs are there, the records are not.
+  execFileSync('git', [
+    '-C',
+    join(workspace.path, 'killed'),
+    'push',
+    '-q',
+    disk.pathOf(id),
+    'HEAD:main',
+  ]);
+  const move = (before: string, after: string, at: string, ref = 'refs/heads/main') =>
+    disk.begin(id, { kind: 'push', pusher: 'ada', commands: [{ ref, before, after }], at });
+  await move(one, two, '2026-01-01T00:00:02.000Z');
+  await move(base, one, '2026-01-01T00:00:01.000Z');
+  await move(NONE, one, '2026-01-01T00:00:01.500Z', 'refs/heads/never');
+  await recoverRepositories(services);
+  expect(await told(id)).toEqual([...earlier, `refs/heads/main ${one}`, `refs/heads/main ${two}`]);
+  expect(await disk.begun()).toEqual([]);
+});
+
+test('a push has one event although its note outlived its record', async () => {
+  const id = await seeded('noted');
+  const earlier = await told(id);
+  const { services } = app.app;
+  const { id: server } = services.cluster.members;
+  const folder = join(app.config.dataDir, 'repositories/begun', server);
+  const hurdle = await connect();
+  await hurdle.query('begin');
+  await hurdle.query('select from repositories where id = $1 for update', [id]);
+  const sha = await workspace.commit('noted', { 'b.txt': 'b' });
+  const pushed = workspace.try('noted', 'push', 'origin', 'HEAD');
+  await eventually(() => expect(services.pushes.waiting).toBe(1));
+  // Beside that which says only that a push is under way.
+  const [note = '', text = ''] =
+    (await notesIn(folder)).find(([, said]) => JSON.parse(said).kind === 'push') ?? [];
+  await hurdle.query('commit');
+  await hurdle.end();
+  expect((await pushed).code).toBe(0);
+  expect(await services.git.disk.begun()).toEqual([]);
+  // As a kill leaves it between the commit of the record and the removal of the note.
+  await writeFile(join(folder, note), text);
+  await recoverRepositories(services);
+  expect(await told(id)).toEqual([...earlier, `refs/heads/main ${sha}`]);
+  expect(await services.git.disk.begun()).toEqual([]);
+});
+
+test('no transaction is open while git measures', async () => {
+  const id = await seeded('measured');
+  const sha = await workspace.commit('measured', { 'b.txt': 'b' });
+  await using measuring = await holdUpMeasuring(id);
+  const pushed = workspace.try('measured', 'push', 'origin', 'HEAD');
+  await measuring.begun();
+  const { rows } = await app.app.services.pool.query(
+    `select query from pg_stat_activity where datname = current_database() and xact_start is not null
+      and pid <> pg_backend_pid()`,
+  );
+  expect(rows).toEqual([]);
+  await measuring.goOn();
+  expect((await pushed).code).toBe(0);
+  expect(await told(id)).toContain(`refs/heads/main ${sha}`);
+});
+
+/**
+ * Puts a git before git on the PATH, which waits where the refs are listed. That git lists them, and not the server, comes
+ * of a symbolic one.
+ */
+async function holdUpMeasuring(id: string) {
+  const dir = app.app.services.git.disk.pathOf(id);
+  execFileSync('git', ['-C', dir, 'symbolic-ref', 'refs/notes/other', 'refs/heads/main']);
+  const folder = await mkdtemp(join(workspace.path, 'bin-'));
+  const script = `#!/bin/sh
+case " $* " in *" for-each-ref "*) touch ${folder}/waits; while [ ! -e ${folder}/go ]; do sleep 0.02; done;; esac
+PATH="\${PATH#*:}" exec git "$@"
+`;
+  await writeFile(join(folder, 'git'), script);
+  await chmod(join(folder, 'git'), 0o755);
+  const { PATH } = process.env;
+  process.env.PATH = `${folder}:${PATH}`;
+  const goOn = () => writeFile(join(folder, 'go'), '');
+  return {
+    begun: () => eventually(async () => expect(await readdir(folder)).toContain('waits')),
+    goOn,
+    async [Symbol.asyncDispose]() {
+      await goOn();
+      process.env.PATH = PATH;
+    },
+  };
+}
+
+test('a push that found its ref moved already has no event, although the ref stands where it was to go', async () => {
+  const id = await seeded('twice');
+  const before = await workspace.git('twice', 'rev-parse', 'HEAD');
+  const after = await workspace.commit('twice', { 'b.txt': 'b' });
+  await workspace.git('twice', 'push', '-q', 'origin', 'HEAD');
+  const earlier = await told(id);
+  const command = `${before} ${after} refs/heads/main\0 report-status side-band-64k\n`;
+  const empty = Buffer.from('PACK\0\0\0\x02\0\0\0\0', 'latin1');
+  const pack = Buffer.concat([empty, hash('sha1', empty, 'buffer')]);
+  const answer = await ada.request('POST', '/ada/twice.git/git-receive-pack', {
+    body: Buffer.concat([Buffer.from(pktLine(command) + FLUSH), pack]),
+    headers: { 'Content-Type': 'application/x-git-receive-pack-request' },
+  });
+  expect(answer.text).toContain('ng refs/heads/main');
+  expect(await told(id)).toEqual(earlier);
+});
+
+test('after kills a push that was sent twice has one event', async () => {
+  const id = await seeded('repeated');
+  const { services } = app.app;
+  const { disk } = services.git;
+  const before = await workspace.git('repeated', 'rev-parse', 'HEAD');
+  const after = await workspace.commit('repeated', { 'b.txt': 'b' });
+  const commands = [{ ref: 'refs/heads/main', before, after }];
+  const earlier = await told(id);
+  const local = join(workspace.path, 'repeated');
+  execFileSync('git', ['-C', local, 'push', '-q', disk.pathOf(id), 'HEAD:main']);
+  const noted = (at: string) => disk.begin(id, { kind: 'push', pusher: 'ada', commands, at });
+  // Both at once, and a third when the first was recorded.
+  await noted('2026-01-01T00:00:01.000Z');
+  await noted('2026-01-01T00:00:02.000Z');
+  await recoverRepositories(services);
+  expect(await told(id)).toEqual([...earlier, `refs/heads/main ${after}`]);
+  await noted('2026-01-01T00:00:03.000Z');
+  await recoverRepositories(services);
+  expect(await told(id)).toEqual([...earlier, `refs/heads/main ${after}`]);
+
+  // The one that moved the ref may be recorded last, with what git has said of it.
+  const moved = async (from: string, to: string, at: string) => {
+    const push = [{ ref: 'refs/heads/main', before: from, after: to }];
+    const note = { kind: 'push' as const, pusher: 'ada', commands: push, at };
+    await services.pushes.record(await disk.begin(id, note), push);
+  };
+  await moved(before, after, '2026-01-01T00:00:04.000Z');
+  expect(await told(id)).toEqual([...earlier, `refs/heads/main ${after}`]);
+  // The same move, after one that turned it back, is another.
+  await moved(after, before, new Date().toISOString());
+  await moved(before, after, new Date().toISOString());
+  const tips = [after, before, after].map((tip) => `refs/heads/main ${tip}`);
+  expect(await told(id)).toEqual([...earlier, ...tips]);
+});

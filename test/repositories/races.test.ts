@@ -1,0 +1,58 @@
+/** Many at once on one repository: each is answered as if they had come one after the other. */
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { type Client, startApp, type TestApp } from '../support/harness.ts';
+
+let app: TestApp;
+let ada: Client;
+
+beforeAll(async () => {
+  app = await startApp();
+  ada = await app.user('ada');
+  await app.user('bob');
+  await app.admin.gql(
+    'mutation { setMember(input: {namespace: "bob", username: "ada", role: ADMIN}) { member { role } } }',
+  );
+});
+afterAll(() => app[Symbol.asyncDispose]());
+
+const times = <T>(n: number, make: (i: number) => Promise<T>) =>
+  Promise.all(Array.from({ length: n }, (_, i) => make(i)));
+
+test('20 renames, 10 transfers and 10 deletions of one repository at once', async () => {
+  for (let round = 0; round < 5; round++) {
+    const { id } = (await ada.post('/auth/v1/repository/ada', { name: `raced-${round}` })).body;
+    const path = `/auth/v1/repository/ada/${id}`;
+    const [renames, transfers, deletions] = await Promise.all([
+      times(20, (i) => ada.put(`${path}/name`, { name: `raced-${round}-${i % 7}` })),
+      times(10, (i) => ada.post(`${path}/transfer`, { new_namespace: i % 2 ? 'bob' : 'ada' })),
+      times(10, (i) => ada.delete(i % 2 ? path : path.replace('/ada/', '/bob/'))),
+    ]);
+    for (const { status, text } of renames) expect([200, 404], text).toContain(status);
+    for (const { status, text } of transfers) expect([200, 400, 404], text).toContain(status);
+    const statuses = deletions.map(({ status }) => status);
+    expect(statuses.filter((status) => status === 204).length).toBeLessThanOrEqual(1);
+    for (const { status, text } of deletions) expect([204, 404], text).toContain(status);
+    for (const owner of ['ada', 'bob']) await ada.delete(`/auth/v1/repository/${owner}/${id}`);
+    const { git } = app.app.services;
+    expect(await git.disk.begun()).toEqual([]);
+  }
+});
+
+test('transfers in both directions at once do not wait for each other for ever', async () => {
+  const make = async (owner: string, i: number) =>
+    (await ada.post(`/auth/v1/repository/${owner}`, { name: `both-${owner}-${i}` })).body.id;
+  const own = await times(10, (i) => make('ada', i));
+  const others = await times(10, (i) => make('bob', i));
+  const { pool } = app.app.services;
+  // The lock of a namespace is taken where what it stores changes.
+  await pool.query('update repositories set size_bytes = 1024 where id = any($1)', [
+    [...own, ...others],
+  ]);
+  const move = (from: string, to: string) => (id: string) =>
+    ada.post(`/auth/v1/repository/${from}/${id}/transfer`, { new_namespace: to });
+  const answers = await Promise.all([
+    ...own.map(move('ada', 'bob')),
+    ...others.map(move('bob', 'ada')),
+  ]);
+  expect(answers.map(({ status }) => status)).toEqual(answers.map(() => 200));
+});

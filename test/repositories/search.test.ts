@@ -1,0 +1,240 @@
+/** Finding files and lines, who wrote them, and when the entries of a directory changed last. */
+import { execFileSync } from 'node:child_process';
+import { writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { remote, Workspace } from '../support/git.ts';
+import { type Client, startApp, type TestApp } from '../support/harness.ts';
+
+let app: TestApp;
+let workspace: Workspace;
+let ada: Client;
+/** By message. */
+const shas = new Map<string, string>();
+
+beforeAll(async () => {
+  app = await startApp();
+  workspace = await Workspace.open();
+  ada = await app.user('ada');
+  for (const name of ['code', 'empty'])
+    await ada.gql(
+      'mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { repository { id } } }',
+      { input: { namespace: 'ada', name, autoInit: false } },
+    );
+  await workspace.git('.', 'clone', '-q', remote(ada, 'ada/code'), 'code');
+  await workspace.git('code', 'checkout', '-q', '-b', 'main');
+  const commit = async (message: string, files: Record<string, string | Buffer>) =>
+    shas.set(message, await workspace.commit('code', files, message));
+  await commit('first', {
+    'README.md': '# Code\n\nHello world\n',
+    'src/lib/parse.ts': 'one\ntwo\nthree\n',
+    'src/ä :(odd).txt': 'Hello\n',
+    'empty.txt': '',
+  });
+  await commit('second', {
+    'src/lib/parse.ts': 'one\n2\nthree\nhello again\n',
+    'binary.dat': Buffer.from('hello\0hello'),
+    'long.js': `${'x'.repeat(2_000_000)}hello\nhello\n`,
+  });
+  await workspace.git('code', 'checkout', '-q', '-b', 'side');
+  await commit('side', { 'src/side.txt': 'side\n' });
+  await workspace.git('code', 'checkout', '-q', 'main');
+  await commit('third', {
+    'README.md': '# Code\n\nHello there\n',
+    'many.txt': 'match\n'.repeat(50),
+  });
+  await workspace.git('code', 'merge', '-q', '-m', 'merge', 'side');
+  await workspace.git('code', 'mv', 'src/lib/parse.ts', 'src/lib/parser.ts');
+  await workspace.git('code', 'commit', '-q', '-m', 'moved');
+  shas.set('moved', await workspace.git('code', 'rev-parse', 'HEAD'));
+  await workspace.git('code', 'push', '-q', 'origin', 'main');
+});
+afterAll(async () => {
+  await workspace[Symbol.asyncDispose]();
+  await app[Symbol.asyncDispose]();
+});
+
+async function ask(fields: string, name = 'code') {
+  return (await ada.gql(`{ repository(namespace: "ada", name: "${name}") { ${fields} } }`))
+    .repository;
+}
+
+async function problem(fields: string): Promise<string> {
+  const { errors } = await ada.graphql(
+    `{ repository(namespace: "ada", name: "code") { ${fields} } }`,
+  );
+  return `${errors?.[0]?.extensions?.code} ${errors?.[0]?.message}`;
+}
+
+test('files are found by words of their paths, by name first', async () => {
+  const find = async (text: string, more = '') =>
+    (await ask(`fileSearch(text: ${JSON.stringify(text)}${more}) { ref paths isTruncated }`))
+      .fileSearch;
+  expect(await find('PARSE')).toEqual({
+    ref: 'main',
+    paths: ['src/lib/parser.ts'],
+    isTruncated: false,
+  });
+  expect((await find('src txt')).paths).toEqual(['src/side.txt', 'src/ä :(odd).txt']);
+  expect((await find('s', ', first: 1')).isTruncated).toBe(true);
+  expect((await find('parse', `, ref: "${shas.get('first')}"`)).paths).toEqual([
+    'src/lib/parse.ts',
+  ]);
+  expect((await find('nothing of it')).paths).toEqual([]);
+});
+
+test('lines are found by text or by pattern, cut, and of text files alone', async () => {
+  const find = async (args: string) =>
+    (await ask(`textSearch(${args}) { lines { path line column text } isTruncated }`)).textSearch;
+  const { lines, isTruncated } = await find('text: "hello"');
+  expect(isTruncated).toBe(false);
+  expect(lines).toEqual([
+    { path: 'long.js', line: 1, column: 2_000_001, text: 'x'.repeat(400) },
+    { path: 'long.js', line: 2, column: 1, text: 'hello' },
+    { path: 'src/lib/parser.ts', line: 4, column: 1, text: 'hello again' },
+  ]);
+  const places = async (args: string) =>
+    (await find(args)).lines.map(
+      (one: { path: string; line: number }) => `${one.path}:${one.line}`,
+    );
+  expect(await places('text: "HELLO", ignoresCase: true, path: "src"')).toEqual([
+    'src/lib/parser.ts:4',
+    'src/ä :(odd).txt:1',
+  ]);
+  expect(await places('text: "hello", path: "src/ä :(odd).txt", ignoresCase: true')).toHaveLength(
+    1,
+  );
+  expect(await places('text: "^(one|two)$", isPattern: true')).toEqual(['src/lib/parser.ts:1']);
+  expect(await places('text: "^(one|two)$"')).toEqual([]);
+  expect(await places('text: "--all"')).toEqual([]);
+  expect(await places('text: "match", first: 100')).toHaveLength(20);
+  expect((await find('text: "match", first: 3')).isTruncated).toBe(true);
+});
+
+test('blame tells the commits of lines, through renames', async () => {
+  const { blame } = await ask(
+    'blame(path: "src/lib/parser.ts") { line count oldPath oldLine commit { sha message } }',
+  );
+  const [first, second] = ['first', 'second'].map((message) => ({
+    sha: shas.get(message),
+    message,
+  }));
+  const oldPath = 'src/lib/parse.ts';
+  expect(blame).toEqual([
+    { line: 1, count: 1, oldPath, oldLine: 1, commit: first },
+    { line: 2, count: 1, oldPath, oldLine: 2, commit: second },
+    { line: 3, count: 1, oldPath, oldLine: 3, commit: first },
+    { line: 4, count: 1, oldPath, oldLine: 4, commit: second },
+  ]);
+  const part = await ask('blame(path: "src/lib/parser.ts", from: 2, to: 3) { line }');
+  expect(part.blame).toEqual([{ line: 2 }, { line: 3 }]);
+  expect((await ask('blame(path: "empty.txt") { line }')).blame).toEqual([]);
+});
+
+test('the entries of a directory tell the commit that changed them last', async () => {
+  const entries = async (path: string) => {
+    const { tree } = await ask(
+      `tree(path: ${JSON.stringify(path)}) { entries { name lastCommit { message } } }`,
+    );
+    return Object.fromEntries(
+      tree.entries.map((one: { name: string; lastCommit: { message: string } | null }) => [
+        one.name,
+        one.lastCommit?.message,
+      ]),
+    );
+  };
+  expect(await entries('')).toEqual({
+    src: 'moved',
+    'README.md': 'third',
+    'binary.dat': 'second',
+    'empty.txt': 'first',
+    'long.js': 'second',
+    'many.txt': 'third',
+  });
+  expect(await entries('src')).toEqual({
+    lib: 'moved',
+    'side.txt': 'side',
+    'ä :(odd).txt': 'first',
+  });
+});
+
+test('an archive of a ref is whole, by a link without credentials', async () => {
+  for (const format of ['TAR_GZ', 'ZIP']) {
+    const { archiveUrl } = await ask(`archiveUrl(ref: "refs/heads/main", format: ${format})`);
+    const response = await fetch(archiveUrl);
+    expect([response.status, response.headers.get('x-content-type-options')]).toEqual([
+      200,
+      'nosniff',
+    ]);
+    expect(response.headers.get('content-disposition')).toContain('code-');
+    const bytes = Buffer.from(await response.arrayBuffer());
+    const file = 'code-refs-heads-main/src/lib/parser.ts';
+    if (format === 'TAR_GZ') {
+      await writeFile(join(workspace.path, 'archive'), bytes);
+      const names = execFileSync('tar', ['tzf', 'archive'], { cwd: workspace.path }).toString();
+      expect(names.split('\n')).toContain(file);
+    } else {
+      // Names stand in it as they are; at its end is the mark of its directory.
+      expect([bytes.includes(file), bytes.lastIndexOf('PK\x05\x06') > 0]).toEqual([true, true]);
+    }
+    expect((await fetch(archiveUrl, { method: 'HEAD' })).status).toBe(200);
+    const [path = '', query] = archiveUrl.split('?');
+    for (const other of [path, `${path.replace('code-', 'x-')}?${query}`, `${path}x?${query}`])
+      expect([other, (await fetch(other)).status]).toEqual([
+        other,
+        other.endsWith(`x?${query}`) ? 404 : 403,
+      ]);
+  }
+  const { file } = await ask('file(path: "README.md") { content rawUrl downloadUrl }');
+  expect(file).toMatchObject({ content: '# Code\n\nHello there\n', downloadUrl: null });
+  expect(await (await fetch(file.rawUrl)).text()).toBe(file.content);
+});
+
+test('what cannot be searched is refused, naming why; what is empty is empty', async () => {
+  for (const [fields, expected] of [
+    ['fileSearch(text: " ") { paths }', 'INVALID_REQUEST text'],
+    ['fileSearch(text: "a", first: 101) { paths }', 'INVALID_REQUEST first'],
+    ['fileSearch(text: "a", ref: "none") { paths }', 'NOT_FOUND Ref'],
+    ['textSearch(text: "a\\nb") { ref }', 'INVALID_REQUEST text'],
+    ['textSearch(text: "(", isPattern: true) { ref }', 'INVALID_REQUEST text: is no regular'],
+    [
+      'textSearch(text: "((((a{1,200}){1,200}){1,200}){1,200})", isPattern: true) { ref }',
+      'INVALID_REQUEST text: is no regular',
+    ],
+    [
+      'textSearch(text: "((((a{2,5}b?){2,5}c?){2,5}d?){2,8}e)*f", isPattern: true, path: "src") { ref }',
+      'undefined undefined',
+    ],
+    // Of these git would make a program of gigabytes.
+    [
+      'textSearch(text: "((((a{1,200}){1,200}){1,200}){1,200})", isPattern: true) { ref }',
+      'INVALID_REQUEST text: is no regular',
+    ],
+    [
+      'textSearch(text: "(((((((((a{9,9}))){9,9}))){9,9})))|((((((a{0,9}){0,9}){0,9})))))b", isPattern: true) { ref }',
+      'INVALID_REQUEST text: is no regular',
+    ],
+    ['textSearch(text: "a", path: "../x") { ref }', 'INVALID_REQUEST path'],
+    [`textSearch(text: "${'a'.repeat(257)}") { ref }`, 'INVALID_REQUEST text'],
+    ['blame(path: "src") { line }', 'NOT_FOUND File'],
+    ['blame(path: "README.md", from: 99) { line }', 'INVALID_REQUEST from'],
+    ['blame(path: "README.md", from: 0) { line }', 'INVALID_REQUEST from'],
+    ['blame(path: "README.md", from: 2, to: 1) { line }', 'INVALID_REQUEST to'],
+    ['blame(path: "README.md", to: 3000) { line }', 'INVALID_REQUEST to'],
+  ] as const)
+    expect([fields, await problem(fields)]).toEqual([fields, expect.stringContaining(expected)]);
+  const empty = await ask(
+    'fileSearch(text: "a") { ref paths } textSearch(text: "a") { ref lines { path } } tree { entries { lastCommit { sha } } }',
+    'empty',
+  );
+  expect(empty).toEqual({
+    fileSearch: { ref: 'main', paths: [] },
+    textSearch: { ref: 'main', lines: [] },
+    tree: { entries: [] },
+  });
+  const bob = await app.user('bob');
+  const { data } = await bob.graphql(
+    '{ repository(namespace: "ada", name: "code") { textSearch(text: "a") { ref } } }',
+  );
+  expect(data?.repository).toBeNull();
+});

@@ -1,0 +1,28 @@
+import { mkdtempDisposable, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { expect, test } from 'vitest';
+import { watchDisk } from '../../src/jobs/runners/process/disk.ts';
+
+test('folders that could not be looked at are looked at again at once', async () => {
+  await using root = await mkdtempDisposable(join(tmpdir(), 'loam-disk-'));
+  await writeFile(join(root.path, 'x'), Buffer.alloc(4 * 2 ** 20, 1));
+  let looks = 0;
+  const asked = Date.now();
+  const verdict = await watchDisk(
+    {
+      dirs: [root.path],
+      diskBytes: 2 ** 20,
+      files: 100,
+      floorBytes: 0,
+      pids: () => [],
+      beside: () => (looks++ ? Promise.resolve(0) : Promise.reject(new Error('away'))),
+      measured: () => {},
+    },
+    AbortSignal.timeout(20_000),
+  );
+  expect(verdict).toMatchObject({ full: false, reason: expect.stringContaining('4 MB on disk') });
+  expect(looks).toBe(2);
+  // Not only when the folders are due anyway, every 30 seconds.
+  expect(Date.now() - asked).toBeLessThan(20_000);
+});

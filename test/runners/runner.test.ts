@@ -1,0 +1,535 @@
+import { createHash } from 'node:crypto';
+import { existsSync, readFileSync } from 'node:fs';
+import { link, mkdtemp, rm, symlink, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import type { Readable } from 'node:stream';
+import { text } from 'node:stream/consumers';
+import { setTimeout as delay } from 'node:timers/promises';
+import { describe, expect, test } from 'vitest';
+import { composed } from '../../src/jobs/runners/composed.ts';
+import type { NetworkMode } from '../../src/jobs/runners/process/network.ts';
+import { descendants } from '../../src/jobs/runners/process/proc.ts';
+import { openProcessRunner, type ProcessRunner } from '../../src/jobs/runners/process/runner.ts';
+import type { Handle, Outcome } from '../../src/jobs/runners/runner.ts';
+import { BUSYBOX, changedImage, docker, dockerRunner } from '../support/docker.ts';
+import { fakeRunner } from '../support/fake-runner.ts';
+import { eventually } from '../support/harness.ts';
+import { needs } from '../support/needs.ts';
+import { processesNaming } from '../support/processes.ts';
+import { allLines, attemptSpec, runnerContract, runToEnd } from '../support/runner.contract.ts';
+
+const never = new AbortController().signal;
+const graceMs = 300;
+
+type Sandboxed = 'auto' | 'unshare' | 'none';
+
+async function processRunner(
+  sandbox: Sandboxed = 'auto',
+  network?: NetworkMode,
+  grace: number = graceMs,
+) {
+  const dir = await mkdtemp(join(tmpdir(), 'loam-runner-'));
+  const opened: ProcessRunner[] = [];
+  // One that is opened removes what the last one has made ready, which here may be making more at that moment.
+  const again = () =>
+    eventually(async () => {
+      const one = await openProcessRunner({ dir, graceMs: grace, sandbox, network });
+      opened.push(one);
+      return one;
+    });
+  const runner = await again();
+  return {
+    dir,
+    runner,
+    again,
+    async [Symbol.asyncDispose]() {
+      await runner.sweep(new Set());
+      // Each makes something ready for its next attempt.
+      for (const one of opened) await one[Symbol.asyncDispose]();
+      // A shim that was never used writes down what it compiled when it ends.
+      await rm(dir, { recursive: true, maxRetries: 5 });
+      await eventually(() => expect(processesNaming(dir)).toEqual([]));
+    },
+  };
+}
+
+describe('fake', () => {
+  runnerContract(async () => {
+    const runner = fakeRunner({ graceMs });
+    return {
+      runner,
+      again: async () => runner,
+      [Symbol.asyncDispose]: () => runner.sweep(new Set()),
+    };
+  });
+});
+
+test('an attempt that was prepared before there were several kinds of runner is gone on with', async () => {
+  const runner = fakeRunner({ graceMs });
+  const handle = await runner.prepare(attemptSpec('echo old; exit 4'), never);
+  const both = composed('auto', { process: runner, docker: fakeRunner() }, () => 'docker');
+  expect(await both.attach(handle)).toBe('prepared');
+  await both.start(handle);
+  expect(await both.wait(handle, never)).toMatchObject({ exitCode: 4 });
+});
+
+describe('process', () => {
+  runnerContract(() => processRunner());
+});
+
+describe('process, confined by util-linux', () => {
+  runnerContract(() => processRunner('unshare'), 'unshare');
+});
+
+describe('process, unconfined', () => {
+  runnerContract(() => processRunner('none'));
+
+  test('a daemon that left the tree and holds stdout ends with the job', async () => {
+    await using made = await processRunner('none');
+    const tag = `300.${process.pid}`;
+    const command = `setsid sh -c 'sleep ${tag} & sleep ${tag}' & sleep 0.2; echo done`;
+    const { outcome, lines } = await runToEnd(made.runner, attemptSpec(command));
+    expect(outcome).toMatchObject({ exitCode: 0 });
+    expect(lines).toEqual(['done']);
+    await eventually(() => expect(processesNaming(`sleep ${tag}`)).toEqual([]));
+  });
+});
+
+describe('docker', () => {
+  runnerContract(() => dockerRunner(), 'docker');
+});
+
+describe('process, in a sandbox', () => {
+  test('a job sees its folder and programs, and neither our files nor our processes', async (ctx) => {
+    needs(ctx, 'bubblewrap');
+    await using made = await processRunner();
+    const command = `pwd; id -un; ls /; cat /etc/shadow; touch /usr/x; ls ${made.dir}; ls -d /proc/[0-9]* | wc -l; env | sort`;
+    const env = { GREETING: 'hello $HOME', LD_PRELOAD: '' };
+    const { lines } = await runToEnd(made.runner, attemptSpec(`exec 2>&1; ${command}`, { env }));
+    const text = lines.join('\n');
+    expect(lines.slice(0, 2)).toEqual(['/work', 'job']);
+    expect(text).toMatch(/shadow: No such file/);
+    expect(text).toMatch(/touch: .*Read-only file system/);
+    expect(text).toMatch(new RegExp(`cannot access '${made.dir}'`));
+    expect(text).toContain('GREETING=hello $HOME');
+    expect(text).toMatch(/^HOME=\/home\/job$/m);
+    expect(text).not.toContain(
+      process.env.HOME === '/home/job' ? '\0' : `HOME=${process.env.HOME}`,
+    );
+  });
+
+  test('a daemon that holds stdout and ignores SIGTERM ends with the job', async (ctx) => {
+    needs(ctx, 'bubblewrap');
+    await using made = await processRunner();
+    const tag = `301.${process.pid}`;
+    const command = `setsid sh -c 'trap "" TERM; sleep ${tag} & wait' & sleep 0.2; echo done`;
+    const { outcome, lines } = await runToEnd(made.runner, attemptSpec(command));
+    expect([outcome, lines]).toMatchObject([{ exitCode: 0 }, ['done']]);
+    await eventually(() => expect(processesNaming(`sleep ${tag}`)).toEqual([]));
+  });
+
+  test('an attempt that is not started leaves nothing of the network that was opened for it', async (ctx) => {
+    needs(ctx, 'bubblewrap', 'slirp4netns');
+    await using made = await processRunner();
+    const before = networks();
+    const handle = await made.runner.prepare(attemptSpec('echo never'), never);
+    const opened = () => networks().filter((pid) => !before.includes(pid));
+    await eventually(() => expect(opened()).not.toEqual([]));
+    await made.runner.remove(handle);
+    await eventually(() => expect(opened()).toEqual([]));
+  });
+
+  test('an attempt has the network of the one before where that has sent nothing, and not otherwise', async (ctx) => {
+    needs(ctx, 'bubblewrap', 'slirp4netns');
+    await using made = await processRunner();
+    const run = async (command: string) => {
+      const { handle, outcome } = await runToEnd(made.runner, attemptSpec(command));
+      expect(outcome).toMatchObject({ exitCode: 0 });
+      await made.runner.remove(handle);
+    };
+    const socket = (code: string) => `perl -MIO::Socket::INET -e 'IO::Socket::INET->${code}'`;
+    const listen = socket('new(LocalPort => 7000, Listen => 1) or die');
+    for (const to of ['127.0.0.1', '10.0.2.2']) {
+      // The first shim has compiled its source, which leaves it too large. Listening sends nothing.
+      const before = await eventually(async () => {
+        await run(listen);
+        const open = networks();
+        await run('true');
+        expect(open).not.toEqual([]);
+        expect(networks()).toEqual(open);
+        return open;
+      });
+      await run(socket(`new(Proto => "udp", PeerAddr => "${to}:9")->send("x")`));
+      const left = () => networks().filter((pid) => before.includes(pid));
+      await eventually(() => expect(left()).toHaveLength(before.length - 1));
+    }
+  });
+
+  test('a job reads who it is, and the names of this machine, whatever the umask of the server', async (ctx) => {
+    needs(ctx, 'bubblewrap');
+    const before = process.umask(0o077);
+    try {
+      await using made = await processRunner();
+      const command =
+        'id -un; getent hosts localhost >/dev/null && cat /etc/passwd | wc -l; touch "$HOME/x"';
+      const { outcome, lines } = await runToEnd(made.runner, attemptSpec(command));
+      expect(outcome).toMatchObject({ exitCode: 0 });
+      expect(lines).toEqual(['job', '1']);
+    } finally {
+      process.umask(before);
+    }
+  });
+
+  test('SIGTERM reaches the whole tree; what ignores it is killed after the grace period', async (ctx) => {
+    needs(ctx, 'bubblewrap');
+    await using patient = await processRunner('auto', undefined, 20_000);
+    await using strict = await processRunner();
+    const polite = `sh -c 'trap "echo inner; exit" TERM; touch up; while :; do sleep 0.05; done' & trap "echo outer; wait; exit 7" TERM; until [ -e up ]; do sleep 0.01; done; echo up; while :; do sleep 0.05; done`;
+    for (const [{ runner }, command, exitCode, said] of [
+      [patient, polite, 7, ['inner', 'outer', 'up']],
+      // What a trap starts belongs to the ending and is left to its work.
+      [
+        patient,
+        `trap "sleep 0.1 && echo saved; exit 7" TERM; echo up; while :; do sleep 0.05; done`,
+        7,
+        ['saved', 'up'],
+      ],
+      [strict, `trap "echo no" TERM; echo up; while :; do sleep 0.05; done`, 137, ['no', 'up']],
+    ] as const) {
+      const handle = await runner.prepare(attemptSpec(command), never);
+      await runner.start(handle);
+      for await (const { lines } of runner.logs(handle, null, never)) {
+        if (lines.some(({ message }) => message === 'up')) break;
+      }
+      await runner.signal(handle, 'TERM');
+      expect(await runner.wait(handle, never)).toMatchObject({ exitCode });
+      // Shells announce the death of their children too.
+      const lines = (await allLines(runner, handle)).filter((line) => line !== 'Terminated');
+      expect(lines.sort()).toEqual(said);
+    }
+  });
+});
+
+describe('process, its log', () => {
+  test('long lines are cut and say so, odd bytes replaced, the last line needs no newline', async () => {
+    await using made = await processRunner();
+    const command = `printf 'a\\r\\n\\377b\\n'; head -c 70000 /dev/zero | tr '\\0' x; echo; echo to >/dev/stdout; echo err >&2; sleep 0.1; printf end`;
+    const { lines } = await runToEnd(made.runner, attemptSpec(command));
+    expect(lines).toHaveLength(6);
+    expect(lines.slice(0, 2)).toEqual(['a', '\uFFFDb']);
+    expect(lines.find((l) => l.startsWith('xxx'))).toBe(
+      `${'x'.repeat(65536)} [cut: the line is over 64 KiB]`,
+    );
+    expect(lines).toEqual(expect.arrayContaining(['to', 'err']));
+    expect(lines.at(-1)).toBe('end');
+  });
+
+  test('two hundred thousand lines arrive complete and in order', async () => {
+    await using made = await processRunner();
+    const { lines } = await runToEnd(made.runner, attemptSpec('seq 200000'));
+    expect(lines.length).toBe(200_000);
+    expect(lines.every((line, i) => line === String(i + 1))).toBe(true);
+  });
+});
+
+test('a shim that was killed leaves a lost attempt and no process', async () => {
+  await using made = await processRunner();
+  const { runner, dir } = made;
+  const handle = await runner.prepare(attemptSpec(`sleep 302.${process.pid}`), never);
+  await runner.start(handle);
+  const claim = JSON.parse(readFileSync(join(dir, String(handle.attempt), 'claim'), 'utf8'));
+  const waiting = runner.wait(handle, never);
+  process.kill(claim.pid, 'SIGKILL');
+  expect(await waiting).toEqual({ kind: 'lost' });
+  await eventually(() => expect(processesNaming(`sleep 302.${process.pid}`)).toEqual([]));
+});
+
+test('a shim takes the next attempt after one that ended by itself, and none after one that was ended', async (ctx) => {
+  needs(ctx, 'bubblewrap');
+  // Where networks are opened ahead, another shim may have the next one.
+  await using made = await processRunner('auto', 'none');
+  const { runner } = made;
+  const shimOf = async (command: string, end?: 'KILL') => {
+    const handle = await runner.prepare(attemptSpec(command), never);
+    await runner.start(handle);
+    const pid = shimPid(made.dir, handle);
+    if (end) await runner.signal(handle, end);
+    const lines = await allLines(runner, handle);
+    await runner.wait(handle, never);
+    await runner.remove(handle);
+    return { pid, lines };
+  };
+  // Those that have compiled their source are too large, which are those that were started before the first has ended.
+  await eventually(async () => expect(await shimOf('true')).toEqual(await shimOf('true')));
+  const first = await shimOf('echo one; exit 3');
+  const second = await shimOf('echo two');
+  expect(second).toEqual({ pid: first.pid, lines: ['two'] });
+  const third = await shimOf('sleep 600', 'KILL');
+  expect(third.pid).toBe(first.pid);
+  expect((await shimOf('echo four')).pid).not.toBe(first.pid);
+});
+
+test('what is meant for an attempt that has ended leaves the next one of its shim alone', async (ctx) => {
+  needs(ctx, 'bubblewrap');
+  await using made = await processRunner();
+  const { runner } = made;
+  const next = attemptSpec('until [ -e go ]; do sleep 0.02; done; echo done; exit 4');
+  // One that has compiled its source is too large for another, and another shim may be the first that is free.
+  const [ended, handle] = await eventually(async () => {
+    const before = (await runToEnd(runner, attemptSpec('true'))).handle;
+    // It may not be free yet when its attempt is over.
+    for (let round = 0; round < 5; round++) {
+      const tried = await runner.prepare(next, never);
+      await runner.start(tried);
+      if (shimPid(made.dir, tried) === shimPid(made.dir, before)) return [before, tried];
+      await runner.remove(tried);
+    }
+    throw new Error('another shim has taken the next attempt');
+  });
+  await runner.signal(ended, 'TERM');
+  await runner.signal(ended, 'KILL');
+  {
+    // As a server that is started again, and knows nothing of who has which shim.
+    const other = await made.again();
+    await other.signal(ended, 'KILL');
+    await other.remove(ended);
+  }
+  expect(await runner.attach(ended)).toBe('gone');
+  await writeFile(join(made.dir, String(handle.attempt), 'work/go'), '');
+  expect(await runner.wait(handle, never)).toMatchObject({ kind: 'exited', exitCode: 4 });
+});
+
+/** What carries the traffic of jobs of this process. */
+function networks(): number[] {
+  return descendants(process.pid).filter((pid) => {
+    try {
+      return readFileSync(`/proc/${pid}/cmdline`, 'latin1').startsWith('slirp4netns');
+    } catch {
+      return false;
+    }
+  });
+}
+
+function shimPid(dir: string, { attempt }: Handle): number {
+  return JSON.parse(readFileSync(join(dir, String(attempt), 'claim'), 'utf8')).pid;
+}
+
+test('artifacts are never what a link leads to', async () => {
+  await using made = await processRunner();
+  const { runner, dir } = made;
+  const handle = await runner.prepare(attemptSpec('true'), never);
+  const secret = join(dir, String(handle.attempt), 'outside.txt');
+  await writeFile(secret, 'not yours');
+  const work = join(dir, String(handle.attempt), 'work');
+  await symlink(join(work, '..'), join(work, 'escape'));
+  await symlink(secret, join(work, 'link'));
+  for (const path of ['escape', 'escape/outside.txt', 'link', '../outside.txt', '/etc/passwd'])
+    expect(await runner.artifacts(handle, path), path).toBeNull();
+});
+
+test('a hard link to a file of another user is no artifact', async (ctx) => {
+  needs(ctx, 'root');
+  await using made = await processRunner();
+  const { runner, dir } = made;
+  const handle = await runner.prepare(attemptSpec('true'), never);
+  const secret = join(dir, 'secret-key');
+  await writeFile(secret, 'not yours', { mode: 0o600 });
+  // As a job can where the kernel does not protect hard links.
+  await link(secret, join(dir, String(handle.attempt), 'work/linked'));
+  for (const path of ['linked', '.']) {
+    const tar = await runner.artifacts(handle, path);
+    expect(await text(tar as Readable)).not.toContain('not yours');
+  }
+  await rm(secret);
+});
+
+test('what a loss of power has left of an attempt that was prepared is no use, and one that was claimed is lost', async () => {
+  await using made = await processRunner();
+  const { runner, dir } = made;
+  const handle = await runner.prepare(attemptSpec('true'), never);
+  const at = (name: string) => join(dir, String(handle.attempt), name);
+  expect(await runner.attach(handle)).toBe('prepared');
+  const spec = JSON.parse(readFileSync(at('spec.json'), 'utf8'));
+  for (const left of ['', JSON.stringify({ ...spec, bootId: 'of an earlier start' })]) {
+    await writeFile(at('spec.json'), left);
+    expect(await runner.attach(handle)).toBe('unprepared');
+  }
+  await writeFile(at('claim'), '');
+  expect(await runner.attach(handle)).toBe('started');
+  expect(await runner.wait(handle, never)).toEqual({ kind: 'lost' });
+});
+
+test('secrets leave no trace on the disk once the work has started', async () => {
+  await using made = await processRunner();
+  const spec = attemptSpec('echo started; sleep 600', { env: { TOKEN: 'hunter2hunter2' } });
+  const handle: Handle = await made.runner.prepare(spec, never);
+  await made.runner.start(handle);
+  const folder = join(made.dir, spec.id);
+  expect(existsSync(join(folder, 'spec.json'))).toBe(false);
+  for (const name of ['setup', 'env']) expect(existsSync(join(folder, name)), name).toBe(false);
+  expect(processesNaming('hunter2hunter2')).toEqual([]);
+});
+
+test('lines of a container that come while others are stored come together', async (ctx) => {
+  needs(ctx, 'docker');
+  await using made = await dockerRunner();
+  const { runner } = made;
+  const command = 'i=0; while [ $i -lt 5000 ]; do i=$((i+1)); echo $i; done';
+  const handle = await runner.prepare(attemptSpec(command), never);
+  await runner.start(handle);
+  let [lines, batches] = [0, 0];
+  for await (const batch of runner.logs(handle, null, never)) {
+    lines += batch.lines.length;
+    batches++;
+    // A transaction each.
+    await delay(5);
+  }
+  expect(lines).toBe(5_000);
+  expect(batches).toBeLessThan(1_000);
+});
+
+test('the timeout of a container holds while no server is there', async (ctx) => {
+  needs(ctx, 'docker');
+  await using made = await dockerRunner();
+  const { runner } = made;
+  const start = async (command: string, more: Parameters<typeof attemptSpec>[1] = {}) => {
+    const handle = await runner.prepare(attemptSpec(command, { timeoutMs: 1_000, ...more }), never);
+    await runner.start(handle);
+    return handle;
+  };
+  const loop = 'while :; do sleep 0.1; done';
+  const polite = await start(`trap 'echo told; exit 9' TERM; ${loop}`);
+  const stubborn = await start(`trap '' TERM; ${loop}`);
+  const late = await start('sleep 2.5; echo done');
+  const elsewhere = { image: 'loam-test/debian', env: { PATH: '/nope' } };
+  const pathless = await start('exec /bin/sleep 60', elsewhere);
+  const running = () => docker('ps', '--quiet', '--filter', `name=loam-att_${process.pid}`);
+  await eventually(async () => expect(await running()).toBe(''), 30_000);
+  // Without the watchdog they would run on; with it they end 3 s after their timeout, or 1 s of grace later.
+  for (const [handle, exitCode, said] of [
+    [polite, 9, ['told']],
+    [stubborn, 137, []],
+    [late, 0, ['done']],
+    [pathless, 143, []],
+  ] as const) {
+    const outcome = await (await made.again()).wait(handle, never);
+    expect(outcome).toMatchObject({ kind: 'exited', exitCode, timedOut: true });
+    const { startedAt, endedAt } = outcome as Extract<Outcome, { kind: 'exited' }>;
+    expect(endedAt.getTime() - startedAt.getTime()).toBeLessThan(10_000);
+    const lines = (await allLines(runner, handle)).filter((line) => line !== 'Terminated');
+    expect(lines).toEqual(said);
+  }
+});
+
+test.for([
+  ['whose programs are elsewhere than the job says', 'true'],
+  ['without sleep', 'rm /usr/bin/sleep'],
+] as const)('a command has its own PATH in an image %s', async ([, change], ctx) => {
+  needs(ctx, 'docker');
+  await using image = await changedImage('loam-test/debian', '/bin/sh', '-c', change);
+  await using made = await dockerRunner();
+  const run = (command: string, env = {}) =>
+    runToEnd(made.runner, attemptSpec(command, { image: image.name, env }));
+  const command = 'echo hi; /usr/bin/env | /usr/bin/sort; exit 3';
+  const { lines, outcome } = await run(command, { PATH: '/nope', NAME: 'of the job' });
+  expect(outcome).toMatchObject({ kind: 'exited', exitCode: 3 });
+  expect(lines).toContain('PATH=/nope');
+  const own = ['HOME', 'HOSTNAME', 'NAME', 'PATH', 'PWD', 'TMPDIR', 'USER'];
+  const gpus = ['CUDA_VISIBLE_DEVICES', 'NVIDIA_VISIBLE_DEVICES'];
+  const names = lines.slice(1).map((line) => line.replace(/=.*/, ''));
+  expect([lines[0], ...names.sort()]).toEqual(['hi', ...[...own, ...gpus].sort()]);
+  const usual = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin';
+  expect((await run('echo "$PATH"')).lines).toEqual([usual]);
+});
+
+test('an image whose shell ends before the command has not run it, and says so', async (ctx) => {
+  needs(ctx, 'docker');
+  const shell = `printf '#!/bin/busybox ash\\necho none; exit 3\\n' >/sh; chmod 755 /sh; mv /sh /bin/sh`;
+  await using image = await changedImage(BUSYBOX, '/bin/busybox', 'ash', '-c', shell);
+  await using made = await dockerRunner();
+  // It may just have been running when it was looked at.
+  await eventually(async () => {
+    const spec = attemptSpec('true', { image: image.name });
+    const { lines, outcome } = await runToEnd(made.runner, spec);
+    expect(lines).toEqual(['none']);
+    const reason =
+      'The command could not begin: /bin/sh of the image ended before it, with exit code 3';
+    expect(outcome).toEqual({ kind: 'unstartable', reason });
+  }, 30_000);
+});
+
+test('the watchdog of a container leaves one alone that the server has told to end', async (ctx) => {
+  needs(ctx, 'docker');
+  await using made = await dockerRunner({ graceMs: 30_000 });
+  const { runner } = made;
+  const command = `n=0; trap 'n=$((n + 1)); echo told $n' TERM; i=0; while [ $i -lt 60 ]; do i=$((i+1)); sleep 0.1; done; exit 7`;
+  const { outcome, lines } = await runToEnd(runner, attemptSpec(command, { timeoutMs: 1_000 }));
+  expect(outcome).toMatchObject({ exitCode: 7, timedOut: true });
+  expect(lines.filter((line) => line !== 'Terminated')).toEqual(['told 1']);
+});
+
+test('a container that was made to read a file of an image is removed by the next start', async (ctx) => {
+  needs(ctx, 'docker');
+  await using made = await dockerRunner();
+  const image = `loam-test/named-${process.pid}`;
+  const worker = createHash('sha256').update(made.dir).digest('hex').slice(0, 16);
+  const since = String(Math.floor(Date.now() / 1000) - 1);
+  const base = await docker('create', BUSYBOX, 'true');
+  await docker('commit', '--change', 'USER somebody', base, image);
+  try {
+    // No such user stands in the image, where it is looked for.
+    await expect(made.runner.prepare(attemptSpec('true', { image }), never)).rejects.toThrow(
+      'The image names a user that it does not have: "somebody"',
+    );
+    const filter = ['--filter', `label=loam.worker=${worker}`, '--filter', 'event=create'];
+    const until = ['--since', since, '--until', String(Math.ceil(Date.now() / 1000) + 1)];
+    const format = ['--format', '{{index .Actor.Attributes "loam.reader"}}'];
+    const reader = await docker('events', ...until, ...filter, ...format);
+    expect(reader).toMatch(/^[0-9a-f-]{36}$/);
+
+    const labels = (by: string) =>
+      ['--label', `loam.worker=${worker}`].concat('--label', `loam.reader=${by}`);
+    const own = await docker('create', ...labels(reader), BUSYBOX, 'true');
+    const left = await docker('create', ...labels('earlier'), BUSYBOX, 'true');
+    await made.runner.sweep(new Set());
+    const all = await docker('ps', '--all', '--quiet', '--no-trunc');
+    expect(all).toContain(own);
+    expect(all).not.toContain(left);
+    await docker('rm', own);
+  } finally {
+    await docker('rm', base);
+    await docker('rmi', image);
+  }
+});
+
+test('containers together have no more memory than the machine has for jobs, and give way to the server', async (ctx) => {
+  needs(ctx, 'docker', 'root');
+  const group = (dir: string, controller = 'memory') =>
+    `/sys/fs/cgroup/${controller}/loam-${createHash('sha256').update(dir).digest('hex').slice(0, 16)}`;
+  let dir = '';
+  {
+    await using made = await dockerRunner({ limits: { allJobsMemoryBytes: 64 * 2 ** 20 } });
+    ({ dir } = made);
+    // Far below what each may use alone.
+    const command = 'head -c 200m /dev/zero | tail -c 200m | wc -c';
+    const { lines } = await runToEnd(made.runner, attemptSpec(`${command}; echo after`));
+    expect(lines).not.toContain(String(200 * 2 ** 20));
+    // The engine says of each container that was there that a process of it was killed.
+    const besides = await made.runner.prepare(
+      attemptSpec('until [ -e go ]; do sleep 0.1; done'),
+      never,
+    );
+    await made.runner.start(besides);
+    const { outcome } = await runToEnd(made.runner, attemptSpec(`${command}; true`));
+    expect(outcome).toMatchObject({ exitCode: 0, outOfMemory: true });
+    await writeFile(join(dir, String(besides.attempt), 'work/go'), '');
+    const unharmed = await made.runner.wait(besides, never);
+    expect(unharmed).toMatchObject({ kind: 'exited', exitCode: 0 });
+    expect(unharmed).not.toHaveProperty('outOfMemory');
+    expect(unharmed).not.toHaveProperty('note');
+    expect(readFileSync(join(group(dir, 'cpu'), 'cpu.shares'), 'utf8')).toBe('512\n');
+  }
+  expect(existsSync(group(dir))).toBe(false);
+  expect(existsSync(group(dir, 'cpu'))).toBe(false);
+});

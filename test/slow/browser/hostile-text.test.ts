@@ -1,0 +1,288 @@
+/**
+ * Whatever a person, a program, a receiver of webhooks or an address can put on a page is text there: on each page that
+ * shows it, it stands as it was written, makes no element and runs nothing.
+ */
+import { generateKeyPairSync } from 'node:crypto';
+import type { Browser, Page } from 'playwright-core';
+import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
+import { openBrowser, visit } from '../../support/browser.ts';
+import { type Client, startApp, type TestApp } from '../../support/harness.ts';
+import { has, needs } from '../../support/needs.ts';
+import { submit, submitRaw, until } from '../../support/submit.ts';
+import {
+  type Authority,
+  makeAuthority,
+  type Receiver,
+  startReceiver,
+} from '../../support/webhook-receiver.ts';
+
+let browser: Browser;
+let app: TestApp;
+let ada: Client;
+let repository: string;
+let authority: Authority;
+let receiver: Receiver;
+
+beforeEach((ctx) => needs(ctx, 'chromium'));
+beforeAll(async () => {
+  if (!has('chromium')) return;
+  browser = await openBrowser();
+  authority = await makeAuthority();
+  receiver = await startReceiver(authority);
+  app = await startApp({
+    config: { webhooks: { allow: ['127.0.0.0/8'], authorities: authority.file } },
+  });
+  ada = await app.user('ada');
+  const { body } = await ada.post('/auth/v1/repository/ada', { name: 'code' });
+  repository = body.id;
+});
+afterAll(async () => {
+  await browser?.close();
+  await app?.[Symbol.asyncDispose]();
+  await receiver?.[Symbol.asyncDispose]();
+  await authority?.[Symbol.asyncDispose]();
+});
+
+/** Different for each place, so that the page is known to show this one. */
+const script = (place: string) => `<img src=x alt="${place}" onerror="window.hit=1">`;
+/** A name of a branch has no spaces; a browser takes slashes for them. */
+const ref = (place: string) => `<img/src=x/alt=${place}/onerror=window.hit=1>`;
+
+const SELECTIONS: Record<string, string> = {
+  createBranch: 'repository { id }',
+  createTag: 'repository { id }',
+  createCommit: 'commit { sha }',
+  setBranchRule: 'repository { id }',
+  lockLfsFile: 'lock { id }',
+  addSshKey: 'sshKey { id }',
+  addDeployKey: 'deployKey { id }',
+  createAccessToken: 'accessToken { id }',
+};
+
+async function act(mutation: string, input: object) {
+  const type = `${mutation[0]?.toUpperCase()}${mutation.slice(1)}Input`;
+  const query = `mutation ($input: ${type}!) { ${mutation}(input: $input) { ${SELECTIONS[mutation]} } }`;
+  return (await ada.gql(query, { input }))[mutation];
+}
+
+/** Opens each page, and expects the texts on it as they were written. */
+async function expectTexts(page: Page, pages: Record<string, readonly string[]>): Promise<void> {
+  for (const [path, texts] of Object.entries(pages)) {
+    await page.goto(path);
+    for (const text of texts)
+      await expect
+        .poll(() => page.getByText(text).count(), { message: `${path}: ${text}`, timeout: 20_000 })
+        .toBeGreaterThan(0);
+    await expectHarmless(page, path);
+  }
+}
+
+async function expectHarmless(page: Page, path: string): Promise<void> {
+  expect(await page.locator('img[src=x], [onerror]').count(), path).toBe(0);
+  expect(await page.evaluate(() => 'hit' in window), path).toBe(false);
+}
+
+const PATIENCE_MS = 180_000;
+
+test(
+  'what is written into a repository',
+  async () => {
+    const id = repository;
+    const folder = ref('folder').replaceAll('/', ' ');
+    const { commit } = await act('createCommit', {
+      id,
+      branch: 'main',
+      message: `${script('subject')}\n\n${script('body')}`,
+      changes: [
+        { path: `${folder}/deep.txt`, content: script('in a folder') },
+        {
+          path: `${script('file')}.md`,
+          content: `# ${script('heading')}\n\n\`\`\`${script('language')}\nx\n\`\`\`\n`,
+        },
+        { path: 'data.csv', content: script('content') },
+      ],
+    });
+    await act('createBranch', { id, name: ref('branch'), from: 'main' });
+    await act('createCommit', {
+      id,
+      branch: ref('branch'),
+      message: script('on the branch'),
+      changes: [{ path: 'data.csv', content: script('changed') }],
+    });
+    await act('createTag', { id, name: ref('tag'), from: 'main', message: script('annotation') });
+    await act('setBranchRule', { id, pattern: ref('rule') });
+    await act('lockLfsFile', { repositoryId: id, path: script('locked') });
+    await ada.gql(
+      'mutation ($input: UpdateRepositoryInput!) { updateRepository(input: $input) { repository { id } } }',
+      { input: { id, description: script('description') } },
+    );
+
+    await using visitor = await visit(browser, app, { as: ada });
+    const branch = encodeURIComponent(ref('branch'));
+    await expectTexts(visitor.page, {
+      '/ada': [script('description')],
+      '/ada/code': [script('description'), script('subject'), `${script('file')}.md`, folder],
+      [`/ada/code/tree/${encodeURIComponent(folder)}`]: ['deep.txt', folder],
+      [`/ada/code/file/${encodeURIComponent(`${script('file')}.md`)}`]: [`${script('file')}.md`],
+      '/ada/code/file/data.csv': [script('content')],
+      '/ada/code/file/data.csv?view=blame': [script('subject')],
+      '/ada/code/commits': [script('subject')],
+      [`/ada/code/commits?ref=${branch}`]: [script('on the branch')],
+      [`/ada/code/commit/${commit.sha}`]: [script('body'), script('content')],
+      [`/ada/code/compare?base=main&head=${branch}`]: [script('changed')],
+      '/ada/code/branches': [ref('branch')],
+      '/ada/code/tags': [ref('tag'), script('annotation')],
+      '/ada/code/settings': [ref('rule')],
+      '/ada/code/large-files': [script('locked')],
+      [`/ada/code/search?q=${encodeURIComponent('<img src=x')}`]: [script('content')],
+    });
+  },
+  PATIENCE_MS,
+);
+
+test(
+  'what a job is given, prints, leaves and fails with',
+  async () => {
+    const out = `mkdir -p 'out/${ref('directory').replaceAll('/', ' ')}'; echo x > 'out/${script('artifact').replaceAll('/', ' ')}'`;
+    await submit(ada, {
+      namespace: 'ada',
+      name: 'printing',
+      repo: 'ada/code',
+      branch: ref('branch'),
+      command: `echo '${script('printed')}'; echo '${script('complained')}' >&2; ${out}`,
+      outputPath: 'out',
+    });
+    await until(ada, 'ada', 'printing', 'SUCCEEDED');
+    await act('createBranch', { id: repository, name: ref('missing'), from: 'main' });
+    await submit(ada, {
+      namespace: 'ada',
+      name: 'astray',
+      repo: 'ada/code',
+      branch: ref('missing'),
+      command: `echo '${script('said')}'; exit 1`,
+    });
+    await until(ada, 'ada', 'astray', 'FAILED');
+    await using visitor = await visit(browser, app, { as: ada });
+    const { page } = visitor;
+    await expectTexts(page, {
+      '/ada/-/jobs/printing': [
+        script('printed'),
+        script('complained'),
+        script('artifact'),
+        ref('branch'),
+      ],
+      '/ada/-/jobs/astray': [ref('missing')],
+    });
+    // What holds names alone takes no script, and the page shows why.
+    const refused = { namespace: 'ada', name: 'refused', repo: 'ada/code', command: 'true' };
+    for (const [field, more] of [
+      ['name', { name: script('name') }],
+      ['labels', { labels: [{ key: script('key'), value: '' }] }],
+      ['labels', { labels: [{ key: 'key', value: script('value') }] }],
+      ['env', { env: [{ name: script('variable'), value: '' }] }],
+      ['secrets', { secrets: [{ name: script('secret'), value: '' }] }],
+    ] as const) {
+      const { errors } = await submitRaw(ada, { ...refused, ...more });
+      expect(errors?.[0]?.message, JSON.stringify(more)).toContain(field);
+    }
+    await page.goto(`/new/job?name=${encodeURIComponent(script('name'))}`);
+    await page.getByRole('heading', { name: 'New job' }).waitFor();
+    await expectHarmless(page, page.url());
+  },
+  PATIENCE_MS,
+);
+
+test(
+  'what keys, tokens, sessions and webhooks are called, and what receivers answer',
+  async () => {
+    const line = `ssh-ed25519 ${sshKey()} ${script('comment')}`;
+    await act('addSshKey', { title: script('key'), key: line });
+    await act('addDeployKey', {
+      repositoryId: repository,
+      title: script('deploy key'),
+      key: `ssh-ed25519 ${sshKey()}`,
+    });
+    await act('createAccessToken', { name: script('token') });
+    await fetch(`${app.base}/login`, {
+      method: 'POST',
+      redirect: 'manual',
+      headers: { origin: app.base, 'user-agent': script('browser') },
+      body: new URLSearchParams({ token: ada.token as string }),
+    });
+    receiver.answer = (response) => void response.writeHead(500).end(script('answer'));
+    const { body: hook } = await ada.post('/auth/v1/seed/webhooks', {
+      name: script('webhook'),
+      url: `${receiver.url}/${encodeURI(script('url'))}?<img>`,
+      event_types: ['job.completed'],
+      namespaces: ['ada'],
+    });
+    await using visitor = await visit(browser, app, { as: ada });
+    const { page } = visitor;
+    await expectTexts(page, {
+      '/settings/ssh-keys': [script('key')],
+      '/ada/code/settings': [script('deploy key')],
+      '/settings/tokens': [script('token')],
+      '/settings/sessions': [script('browser')],
+      '/ada/-/webhooks': [script('webhook'), encodeURI(script('url'))],
+      [`/ada/-/webhooks/${hook.id}`]: [script('webhook'), encodeURI(script('url'))],
+      '/ada/-/activity?log=audit': [script('webhook'), script('deploy key')],
+    });
+    await page.goto(`/ada/-/webhooks/${hook.id}`);
+    await page.locator('[data-live=live]').waitFor();
+    await page.getByRole('button', { name: 'Send a test' }).click();
+    const delivery = page.locator('[data-event=PING]');
+    await delivery.getByRole('button', { name: 'ping', exact: true }).click();
+    await delivery.getByText(script('answer')).first().waitFor();
+    await expectHarmless(page, page.url());
+  },
+  PATIENCE_MS,
+);
+
+test(
+  'what an address says',
+  async () => {
+    await using visitor = await visit(browser, app, { as: ada });
+    const { page } = visitor;
+    const evil = encodeURIComponent(script('address'));
+    for (const path of [
+      `/${evil}`,
+      `/ada/${evil}`,
+      `/ada/code/file/${evil}`,
+      `/ada/code/commit/${evil}`,
+      `/ada/code/tree/x?ref=${evil}`,
+      `/ada/code/compare?base=${evil}&head=${evil}`,
+      `/ada/code/search?q=${evil}`,
+      `/ada/-/jobs/${evil}`,
+      `/ada/-/jobs?status=${evil}&label=${evil}&after=${evil}`,
+      `/ada/-/webhooks/${evil}`,
+      `/new/repository?name=${evil}&namespace=${evil}`,
+      `/login?to=${evil}&error=${evil}&error_description=${evil}`,
+      `/login/device?user_code=${evil}`,
+      `/login/oidc/callback?error=${evil}&error_description=${evil}&state=${evil}`,
+      `/login/link?secret=${evil}`,
+      `/admin/-/jobs/${evil}#${evil}`,
+    ]) {
+      await page.goto(path);
+      // A page says in a heading what it is, or that there is none or that it is refused; the server's own answers may be text alone.
+      await expect
+        .poll(() => page.locator('h1, h2, pre, [role=alert]').count(), { message: path })
+        .toBeGreaterThan(0);
+      await expect.poll(() => page.getByRole('status', { name: 'Loading' }).count()).toBe(0);
+      await expectHarmless(page, path);
+      expect(new URL(page.url()).origin, path).toBe(app.base);
+    }
+  },
+  PATIENCE_MS,
+);
+
+/** A public key as OpenSSH writes it. */
+function sshKey(): string {
+  const { publicKey } = generateKeyPairSync('ed25519');
+  const raw = publicKey.export({ format: 'der', type: 'spki' }).subarray(-32);
+  const part = (bytes: Buffer) => {
+    const size = Buffer.alloc(4);
+    size.writeUInt32BE(bytes.length);
+    return Buffer.concat([size, bytes]);
+  };
+  return Buffer.concat([part(Buffer.from('ssh-ed25519')), part(raw)]).toString('base64');
+}

@@ -1,0 +1,255 @@
+import type { Browser, Page } from 'playwright-core';
+import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
+import { expectUsable, openBrowser, PATIENCE_MS, visit } from '../../support/browser.ts';
+import { type Client, startApp, type TestApp } from '../../support/harness.ts';
+import { has, needs } from '../../support/needs.ts';
+import { submit, until } from '../../support/submit.ts';
+
+let browser: Browser;
+let app: TestApp;
+let ada: Client;
+
+beforeEach((ctx) => needs(ctx, 'chromium'));
+beforeAll(async () => {
+  if (!has('chromium')) return;
+  browser = await openBrowser();
+  app = await startApp();
+  ada = await app.user('ada');
+  await ada.post('/auth/v1/repository/ada', { name: 'code' });
+});
+afterAll(async () => {
+  await browser?.close();
+  await app?.[Symbol.asyncDispose]();
+});
+
+const run = (name: string, command: string, more: object = {}) =>
+  submit(ada, { namespace: 'ada', name, repo: 'ada/code', command, ...more });
+
+const ESC = '\u001b';
+
+test('a job is watched while it runs: status, lines with their colours, artifacts', async () => {
+  await using visitor = await visit(browser, app, { as: ada });
+  const { page } = visitor;
+  const colours = `printf '${ESC}[32mgreen${ESC}[0m <b>not bold</b>\\n'`;
+  const command = `${colours}; sleep 4; mkdir -p out/deep; echo x > out/deep/file.txt`;
+  await run('watched', command, { outputPath: 'out' });
+  await page.goto('/ada/-/jobs/watched');
+  await page.locator('.ansi-green-fg', { hasText: 'green' }).waitFor();
+  await page.getByRole('log').getByText('<b>not bold</b>').waitFor();
+  await page.locator('main [data-status=SUCCEEDED]').first().waitFor();
+  await page.getByText('deep', { exact: true }).click();
+  const file = page.getByRole('link', { name: /file\.txt/ });
+  expect((await (await fetch((await file.getAttribute('href')) as string)).text()).trim()).toBe(
+    'x',
+  );
+  expect(await page.title()).toBe('watched · succeeded · Loam');
+  expect(await page.locator('#icon').getAttribute('href')).toMatch(/^data:image\/svg/);
+  await expectUsable(page);
+  visitor.expectQuiet();
+});
+
+test('any line of a long log is found, linked and searched for', async () => {
+  await run('long', 'i=0; while [ $i -lt 30000 ]; do i=$((i+1)); echo "line number $i"; done');
+  await until(ada, 'ada', 'long', 'SUCCEEDED');
+  await using visitor = await visit(browser, app, { as: ada });
+  const { page } = visitor;
+  await page.goto('/ada/-/jobs/long');
+  await page.getByText('line number 30000', { exact: true }).waitFor();
+  // What is not in sight is not in the document.
+  expect(await page.locator('[data-seq]').count()).toBeLessThan(200);
+  // It stays at its end when the window gets another height.
+  for (const height of [1_300, 600]) {
+    await page.setViewportSize({ width: 1_280, height });
+    await expect
+      .poll(() =>
+        page
+          .getByRole('log')
+          .evaluate((log) => log.scrollHeight - log.scrollTop - log.clientHeight),
+      )
+      .toBeLessThan(2);
+    expect(await page.getByRole('button', { name: 'To the end' }).count()).toBe(0);
+  }
+  // For a picture of the whole page the browser scrolls it to its beginning.
+  await page.screenshot({ fullPage: true });
+  await expect
+    .poll(() => page.getByText('line number 30000', { exact: true }).isVisible())
+    .toBe(true);
+  expect(await page.getByRole('button', { name: 'To the end' }).count()).toBe(0);
+
+  await page.getByLabel('Search the log').fill('number 123');
+  await page.getByText(/^1 of 100\+$/).waitFor();
+  await page.getByText('line number 123', { exact: true }).first().waitFor();
+  await page.getByLabel('Search the log').press('Enter');
+  await page.getByText(/^2 of 100\+$/).waitFor();
+  await page.locator('mark', { hasText: 'number 123' }).nth(1).waitFor();
+
+  await page.getByLabel('Search the log').fill('');
+  await page.goto('/ada/-/jobs/long#L15000');
+  await page.locator('[data-seq="15000"]').waitFor();
+  await page.getByRole('button', { name: 'To the end' }).click();
+  await page.getByText('line number 30000', { exact: true }).waitFor();
+  visitor.expectQuiet();
+});
+
+test('a log that grows by thousands of lines a second is never drawn without lines at its end', async () => {
+  const step = 'for (let i = 0; i < 50; i++) console.log("step", ++n, "of the training")';
+  await run('quick', `exec node -e 'let n = 0; setInterval(() => { ${step} }, 10)'`);
+  await using visitor = await visit(browser, app, { as: ada });
+  const { page } = visitor;
+  // In the window as a whole, or what is drawn of it would end before the log does.
+  await page.setViewportSize({ width: 1_280, height: 1_200 });
+  await page.goto('/ada/-/jobs/quick');
+  await page.locator('[data-seq]').first().waitFor();
+  const { drawn, empty, last } = await page.getByRole('log').evaluate(async (log) => {
+    const { bottom } = log.getBoundingClientRect();
+    let drawn = 0;
+    let empty = 0;
+    let last = log.dataset.logLines;
+    while (drawn < 20) {
+      await new Promise(requestAnimationFrame);
+      // A task after the frame: its lines are laid out.
+      await new Promise((resolve) => setTimeout(resolve));
+      if (log.dataset.logLines === last) continue;
+      last = log.dataset.logLines;
+      drawn++;
+      const rows = [...log.querySelectorAll('[data-seq]')].map((row) =>
+        row.getBoundingClientRect(),
+      );
+      if (!rows.some((row) => row.top < bottom - 30 && row.bottom > bottom - 30)) empty++;
+    }
+    return { drawn, empty, last };
+  });
+  expect({ drawn, empty }).toEqual({ drawn: 20, empty: 0 });
+  expect(Number(last)).toBeGreaterThan(500);
+  visitor.expectQuiet();
+  await ada.gql('mutation { cancelJob(input: {namespace: "ada", name: "quick"}) { job { id } } }');
+});
+
+test('a line of ten megabytes, colours without end and a script in a line harm no page', async () => {
+  const lines = [
+    'head -c 10000000 /dev/zero | tr "\\0" x; echo',
+    `printf '${ESC}[38;5;%.0s' $(seq 1 20000); echo`,
+    `for i in 1 2 3 4 5; do printf '${ESC}[3%dm#' $(seq 1 4000); echo; done`,
+    `echo '${ESC}]8;;javascript:window.hit=1${ESC}\\<img src=x onerror="window.hit = 1">'`,
+  ];
+  await run('hostile', lines.join('; '));
+  await until(ada, 'ada', 'hostile', 'SUCCEEDED');
+  await using visitor = await visit(browser, app, { as: ada });
+  const { page } = visitor;
+  await page.goto('/ada/-/jobs/hostile');
+  await page.getByText('<img src=x onerror=').first().waitFor();
+  await page
+    .getByText(/more characters: see the download/)
+    .first()
+    .waitFor();
+  expect(await page.evaluate(() => 'hit' in window)).toBe(false);
+  visitor.expectQuiet();
+});
+
+test('a server that starts again heals the page, and no line is lost or doubled', {
+  timeout: 60_000,
+}, async () => {
+  await run('steady', 'i=0; while [ $i -lt 150 ]; do i=$((i+1)); echo "tick $i"; sleep 0.1; done');
+  await using visitor = await visit(browser, app, { as: ada });
+  const { page } = visitor;
+  await page.goto('/ada/-/jobs/steady');
+  await page.getByText('tick 10', { exact: true }).waitFor();
+  await app.restart();
+  await page.getByText('tick 150', { exact: true }).waitFor({ timeout: 40_000 });
+  await page.locator('main [data-status=SUCCEEDED]').first().waitFor();
+  const ticks = Array.from({ length: 150 }, (_, index) => `tick ${index + 1}`);
+  await expect
+    .poll(async () => (await readThrough(page)).filter((text) => text.startsWith('tick')), {
+      timeout: PATIENCE_MS,
+    })
+    .toEqual(ticks);
+});
+
+test('a page stays while the server cannot answer, and asks until it does', async () => {
+  await run('patient', 'sleep 300');
+  await using visitor = await visit(browser, app, { as: ada });
+  const { page } = visitor;
+  await page.goto('/ada/-/jobs/patient');
+  await page.locator('main [data-status=RUNNING]').first().waitFor();
+  await page.route('**/graphql', (route) => route.abort());
+  const alert = page.getByRole('alert').filter({ hasText: 'The server cannot be reached' });
+  await alert.waitFor();
+  await expect.poll(() => page.getByRole('log').isVisible()).toBe(true);
+  await page.unroute('**/graphql');
+  await alert.waitFor({ state: 'detached' });
+  await page.locator('main [data-status=RUNNING]').first().waitFor();
+});
+
+test('a page behind others lets go of the log, and is up to date when it is looked at', async () => {
+  await run('aside', 'i=0; while [ $i -lt 3000 ]; do i=$((i+1)); echo "tick $i"; sleep 0.02; done');
+  await using visitor = await visit(browser, app, { as: ada });
+  const { page } = visitor;
+  await page.goto('/ada/-/jobs/aside');
+  const { rechecks } = app.app.services;
+  // Playwright says of every page that it is looked at.
+  const look = (state: 'hidden' | 'visible') =>
+    page.evaluate((value) => {
+      Object.defineProperty(document, 'visibilityState', { value, configurable: true });
+      document.dispatchEvent(new Event('visibilitychange'));
+    }, state);
+  const newest = async () =>
+    Number(await page.locator('[data-log-lines]').getAttribute('data-log-lines'));
+  await expect.poll(newest).toBeGreaterThan(10);
+  // The first were read; those after them come by the stream.
+  const first = await newest();
+  await expect.poll(newest).toBeGreaterThan(first + 20);
+  const followed = rechecks.streams;
+  await look('hidden');
+  await expect.poll(() => rechecks.streams, { timeout: PATIENCE_MS }).toBe(followed - 1);
+  const kept = await newest();
+  await expect
+    .poll(async () => {
+      const { job } = await ada.gql(
+        '{ job(namespace: "ada", name: "aside") { log(last: 1) { lastSeq } } }',
+      );
+      return job.log.lastSeq;
+    })
+    .toBeGreaterThan(kept + 50);
+  await look('visible');
+  await expect.poll(newest).toBeGreaterThan(kept + 50);
+  const back = await newest();
+  await expect.poll(newest).toBeGreaterThan(back + 20);
+  const read = (await readThrough(page)).filter((text) => text.startsWith('tick'));
+  expect(read).toEqual(read.map((_, index) => `tick ${index + 1}`));
+  visitor.expectQuiet();
+});
+
+/** The text of each entry, in the order of their numbers: one goes through the log from its beginning to its end. */
+async function readThrough(page: Page): Promise<string[]> {
+  const rows = await page.getByRole('log').evaluate(async (log) => {
+    const seen: [seq: number, text: string][] = [];
+    for (let top = 0; top < log.scrollHeight; top += log.clientHeight / 2) {
+      log.scrollTop = top;
+      for (let frame = 0; frame < 3; frame++) await new Promise(requestAnimationFrame);
+      for (const row of log.querySelectorAll<HTMLElement>('[data-seq]'))
+        seen.push([Number(row.dataset.seq), row.lastElementChild?.textContent ?? '']);
+    }
+    return seen;
+  });
+  return [...new Map(rows)].sort(([a], [b]) => a - b).map(([, text]) => text);
+}
+
+test('a job is cancelled, run again and deleted', async () => {
+  await run('brief', 'sleep 300');
+  await using visitor = await visit(browser, app, { as: ada });
+  const { page } = visitor;
+  await page.goto('/ada/-/jobs/brief');
+  await page.getByRole('button', { name: 'Cancel' }).click();
+  await page.getByRole('button', { name: 'Cancel the job' }).click();
+  await page.locator('main [data-status=CANCELLED]').first().waitFor();
+  await page.getByRole('button', { name: 'Run again' }).click();
+  await page.waitForURL('**/ada/-/jobs/brief-2');
+  await page.getByRole('button', { name: 'Cancel' }).click();
+  await page.getByRole('button', { name: 'Cancel the job' }).click();
+  await page.getByRole('button', { name: 'Delete' }).click();
+  expect(await page.getByRole('button', { name: 'Delete the job' }).isDisabled()).toBe(true);
+  await page.getByLabel('Type brief-2 to go on').fill('brief-2');
+  await page.getByRole('button', { name: 'Delete the job' }).click();
+  await page.waitForURL('**/ada/-/jobs');
+  visitor.expectQuiet();
+});

@@ -1,0 +1,100 @@
+import type { Browser } from 'playwright-core';
+import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
+import { expectUsable, openBrowser, visit } from '../../support/browser.ts';
+import { startApp, type TestApp } from '../../support/harness.ts';
+import { has, needs } from '../../support/needs.ts';
+import { cancel, job } from '../../support/submit.ts';
+
+let browser: Browser;
+let app: TestApp;
+
+beforeEach((ctx) => needs(ctx, 'chromium'));
+beforeAll(async () => {
+  if (!has('chromium')) return;
+  browser = await openBrowser();
+  app = await startApp();
+});
+afterAll(async () => {
+  await browser?.close();
+  await app?.[Symbol.asyncDispose]();
+});
+
+test('the form knows the rules and the price, and creates the job', async () => {
+  const ada = await app.user('ada');
+  await ada.post('/auth/v1/repository/ada', { name: 'code' });
+  await using visitor = await visit(browser, app, { as: ada });
+  const { page } = visitor;
+  await page.goto('/new/job');
+  const price = page.locator('[data-price]');
+  // 8 vCPUs and 32 GB, as the contract has it.
+  await expect.poll(() => price.textContent()).toBe('$0.2880 an hour');
+  await page.getByLabel('GPU', { exact: true }).selectOption('T4');
+  await page.getByText('No worker has one now').waitFor();
+  await expect.poll(() => price.textContent()).toBe('$0.6380 an hour');
+  await page.getByLabel('GPU', { exact: true }).selectOption('NONE');
+  await page.getByRole('button', { name: 'Create job' }).click();
+  await page.getByText('A job needs a name').waitFor();
+  await page.getByText('What is to be run?').waitFor();
+  await expectUsable(page);
+
+  await page.getByLabel('Name', { exact: true }).fill('from form');
+  await page.getByText('At most 100 letters').waitFor();
+  await page.getByLabel('Name', { exact: true }).fill('formed');
+  await page.getByLabel('Command').fill('echo $WHAT; sleep 300');
+  await page.getByLabel('Memory in GB').fill('500');
+  await page.getByText('From 2 to 128').waitFor();
+  await page.getByLabel('Memory in GB').fill('4');
+  await page.getByText('Output, environment, timeout and more').click();
+  await page.getByLabel('Environment').fill('WHAT=seen');
+  await page.getByLabel('Secrets').fill('KEY=hush');
+  await page.getByRole('button', { name: 'GraphQL', exact: true }).click();
+  expect(await page.getByRole('region', { name: 'The request' }).textContent()).not.toContain(
+    'hush',
+  );
+  await page.getByRole('button', { name: 'Create job' }).click();
+  await page.waitForURL('**/ada/-/jobs/formed');
+  await page.getByText('seen', { exact: true }).waitFor();
+  expect(await job(ada, 'ada', 'formed')).toMatchObject({
+    memoryGb: 4,
+    repo: 'ada/code',
+    gpu: 'NONE',
+  });
+
+  // The name is taken: the server knows, and says so at the field.
+  await page.goto('/new/job?command=true');
+  await page.getByLabel('Name', { exact: true }).fill('formed');
+  await page.getByRole('button', { name: 'Create job' }).click();
+  await page
+    .getByText(/name: .*exists/)
+    .first()
+    .waitFor();
+  await cancel(ada, 'ada', 'formed');
+  visitor.expectQuiet();
+});
+
+test('jobs are filtered, and the filter stands in the address', async () => {
+  const bea = await app.user('bea');
+  await bea.post('/auth/v1/repository/bea', { name: 'code' });
+  await using visitor = await visit(browser, app, { as: bea });
+  const { page } = visitor;
+  await page.goto('/bea/-/jobs');
+  await page.getByRole('heading', { name: 'There is no job yet' }).waitFor();
+  await expectUsable(page);
+  for (const name of ['one', 'two'])
+    await bea.post('/auth/v1/seed/bea/jobs', {
+      name,
+      repo: 'bea/code',
+      command: 'true',
+      gpu: 'none',
+    });
+  await page.locator('[data-job=two] [data-status=SUCCEEDED]').waitFor();
+  await page.getByLabel('Name begins with').fill('on');
+  await page.getByText('1 job', { exact: true }).waitFor();
+  await expect.poll(() => new URL(page.url()).search).toBe('?name=on');
+  await page.reload();
+  await page.getByText('1 job', { exact: true }).waitFor();
+  await page.getByLabel('Status').selectOption('FAILED');
+  await page.getByRole('heading', { name: 'No job is like that' }).waitFor();
+  await expectUsable(page);
+  visitor.expectQuiet();
+});

@@ -1,0 +1,161 @@
+/**
+ * The log that an engine keeps of a container, where there is no recorder: an engine on another machine, or a runtime
+ * with a kernel of its own. Over the engine of this machine, whose log is the same.
+ */
+import { beforeEach, expect, test } from 'vitest';
+import { connect } from '../../../src/jobs/runners/docker/engine.ts';
+import { followLog } from '../../../src/jobs/runners/docker/logs.ts';
+import { stateOf } from '../../../src/jobs/runners/docker/outcome.ts';
+import { type LogCursor, logFull, type RunnerLine } from '../../../src/jobs/runners/runner.ts';
+import { BUSYBOX, DOCKER, docker } from '../../support/docker.ts';
+import { needs } from '../../support/needs.ts';
+
+beforeEach((ctx) => needs(ctx, 'docker'));
+
+const KiB = 1024;
+const NO_CAPS = { bytes: 2 ** 40, lines: 2 ** 40 };
+type Stream = RunnerLine['stream'];
+
+/** A container that prints, as one without a recorder does. It is gone when it is disposed. */
+async function printing(script: string) {
+  const options = ['--detach', '--network', 'none', '--log-driver', 'json-file'];
+  const container = await docker('run', ...options, BUSYBOX, '/bin/sh', '-c', script);
+  const engine = connect(DOCKER);
+  const hasEnded = async () => (await stateOf(engine, container))?.status !== 'running';
+  return {
+    ended: () => docker('wait', container),
+    follow: (cursor: LogCursor | null, caps = NO_CAPS) =>
+      followLog({ engine, container, caps, hasEnded }, cursor, AbortSignal.timeout(60_000)),
+    async [Symbol.asyncDispose]() {
+      await docker('rm', '--force', '--volumes', container);
+    },
+  };
+}
+
+type Printing = Awaited<ReturnType<typeof printing>>;
+
+async function allOf({ follow }: Printing, caps = NO_CAPS, cursor: LogCursor | null = null) {
+  const found: RunnerLine[] = [];
+  let last = cursor;
+  for await (const batch of follow(cursor, caps)) {
+    for (const line of batch.lines) found.push(line);
+    last = batch.cursor;
+  }
+  return { found, last };
+}
+
+const messagesOf = (lines: readonly RunnerLine[], stream: Stream) =>
+  lines.filter((line) => line.stream === stream).map(({ message }) => message);
+
+/** What the script prints for `n` bytes of a letter. */
+const letters = (n: number, letter: string) => `head -c ${n} /dev/zero | tr '\\0' ${letter}`;
+
+test('lines that the engine divides are whole, up to 64 KiB, and the last needs no newline', async () => {
+  // Around the 16 KiB of a piece of a line, several of them, and around what is kept of one.
+  const sizes = [1, 16, 32, 64].flatMap((k) => [-1, 0, 1].map((n) => k * KiB + n));
+  sizes.push(40_000, 100_000, 300_000);
+  const script = sizes.map((n) => `${letters(n, 'o')}; echo; ${letters(n, 'e')} >&2; echo >&2`);
+  await using made = await printing(`${script.join('\n')}; ${letters(20_000, 'z')}`);
+  const { found } = await allOf(made);
+  const kept = (n: number, letter: string) =>
+    n > 64 * KiB ? `${letter.repeat(64 * KiB)} [cut: the line is over 64 KiB]` : letter.repeat(n);
+  const expected = (letter: string) => sizes.map((n) => kept(n, letter));
+  expect(messagesOf(found, 'stderr')).toEqual(expected('e'));
+  expect(messagesOf(found, 'stdout')).toEqual([...expected('o'), 'z'.repeat(20_000)]);
+});
+
+test('lines of both streams that are divided at the same time stay apart', async () => {
+  const many = (letter: string, to: string) =>
+    `i=0; while [ $i -lt 200 ]; do i=$((i+1)); printf "$i "; ${letters(40_000, letter)}; echo; done ${to}`;
+  await using made = await printing(`(${many('o', '')}) & (${many('e', '>&2')}); wait`);
+  const { found } = await allOf(made);
+  const expected = (letter: string) =>
+    Array.from({ length: 200 }, (_, i) => `${i + 1} ${letter.repeat(40_000)}`);
+  expect(messagesOf(found, 'stdout')).toEqual(expected('o'));
+  expect(messagesOf(found, 'stderr')).toEqual(expected('e'));
+});
+
+/** Lines of both streams in turns, `o 1`, `e 1`, `o 2` …, of which every 500th is longer than a piece, or is cut. */
+const LONG = { 500: 17_000, 1000: 70_000 };
+const bothStreams = (count: number) => `
+l=$(${letters(LONG[500], 'x')}); c=$(${letters(LONG[1_000], 'x')}); i=0
+while [ $i -lt ${count} ]; do
+  i=$((i+1)); m=
+  [ $((i % 500)) = 0 ] && m=" $l"
+  [ $((i % 1000)) = 0 ] && m=" $c"
+  echo "o $i$m"; echo "e $i$m" >&2
+done; printf 'o end'; exit 3`;
+
+function linesOf(letter: string, count: number): string[] {
+  const lines = Array.from({ length: count }, (_, at) => {
+    const start = `${letter} ${at + 1}`;
+    if ((at + 1) % 1_000 === 0)
+      return `${`${start} ${'x'.repeat(LONG[1_000])}`.slice(0, 64 * KiB)} [cut: the line is over 64 KiB]`;
+    return (at + 1) % 500 === 0 ? `${start} ${'x'.repeat(LONG[500])}` : start;
+  });
+  return letter === 'o' ? [...lines, 'o end'] : lines;
+}
+
+test('a follower that is broken off goes on where it was, again and again', {
+  timeout: 90_000,
+}, async () => {
+  const count = 15_000;
+  await using made = await printing(bothStreams(count));
+  const found: RunnerLine[] = [];
+  let cursor: LogCursor | null = null;
+  let times = 0;
+  // At first it follows what is printed meanwhile, at last it reads what an ended container has left.
+  for (let isOver = false; !isOver; times++) {
+    isOver = true;
+    let taken = 0;
+    for await (const batch of made.follow(cursor)) {
+      for (const line of batch.lines) found.push(line);
+      taken += batch.lines.length;
+      // As it is stored, with the lines.
+      cursor = JSON.parse(JSON.stringify(batch.cursor));
+      isOver = taken <= 1_000 + ((times * 397) % 2_000);
+      if (!isOver) break;
+    }
+  }
+  expect(times).toBeGreaterThan(8);
+  expect(messagesOf(found, 'stdout')).toEqual(linesOf('o', count));
+  expect(messagesOf(found, 'stderr')).toEqual(linesOf('e', count));
+  expect(await made.ended()).toBe('3');
+});
+
+test('a log ends at its cap of lines or bytes with a line that says so, and the container goes on', async () => {
+  await using made = await printing(bothStreams(2_000));
+  await made.ended();
+  const whole = (await allOf(made)).found;
+  const sizeOf = (lines: readonly RunnerLine[]) =>
+    // What was cut counts as what is kept of it.
+    lines.reduce((sum, { message }) => sum + message.replace(/ \[cut: .*$/, '').length + 1, 0);
+  // The first that has no room, in the order in which the engine has them.
+  for (const [caps, count] of [
+    [{ bytes: 2 ** 40, lines: 700 }, 700],
+    [{ bytes: sizeOf(whole.slice(0, 900)), lines: 2 ** 40 }, 900],
+    [{ bytes: sizeOf(whole.slice(0, 1_200)) + 3, lines: 2 ** 40 }, 1_200],
+  ] as const) {
+    const { found, last } = await allOf(made, caps);
+    expect(found.slice(0, -1)).toEqual(whole.slice(0, count));
+    expect(found.at(-1)).toMatchObject({ stream: 'stderr', message: logFull(caps) });
+    // Who comes back to a log that is full finds no more of it.
+    expect((await allOf(made, caps, last)).found).toEqual([]);
+  }
+  // Also when it was broken off before: what was counted is in the cursor.
+  const caps = { bytes: 2 ** 40, lines: 1_500 };
+  const found: RunnerLine[] = [];
+  let cursor: LogCursor | null = null;
+  for await (const batch of made.follow(null, caps)) {
+    for (const line of batch.lines) found.push(line);
+    cursor = batch.cursor;
+    if (found.length > 500) break;
+  }
+  const rest = await allOf(made, caps, cursor);
+  found.push(...rest.found);
+  expect(found).toHaveLength(1_501);
+  for (const stream of ['stdout', 'stderr'] as const) {
+    const seen = messagesOf(found, stream).filter((message) => message !== logFull(caps));
+    expect(seen).toEqual(messagesOf(whole, stream).slice(0, seen.length));
+  }
+});

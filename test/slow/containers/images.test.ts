@@ -1,0 +1,408 @@
+/** Images of jobs: their names, the list of those allowed, and pulls of a real engine from a registry made here. */
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { describe, expect, onTestFinished, type TestContext, test } from 'vitest';
+import { credentialsFor } from '../../../src/jobs/runners/docker/credentials.ts';
+import { connect } from '../../../src/jobs/runners/docker/engine.ts';
+import { type ImagesOptions, openImages } from '../../../src/jobs/runners/docker/images.ts';
+import {
+  allowedImages,
+  parseReference,
+  written,
+} from '../../../src/jobs/runners/docker/reference.ts';
+import { Unstartable } from '../../../src/jobs/runners/runner.ts';
+import { createLog } from '../../../src/log.ts';
+import { DOCKER } from '../../support/docker.ts';
+import { eventually, startApp } from '../../support/harness.ts';
+import { type ImageRegistry, imageRegistry } from '../../support/image-registry.ts';
+import { needs } from '../../support/needs.ts';
+import { cancel, job, lines, submit, until } from '../../support/submit.ts';
+
+const never = new AbortController().signal;
+const DIGEST = `sha256:${'a'.repeat(64)}`;
+const full = (name = '') => {
+  const reference = parseReference(name);
+  return reference && written(reference);
+};
+
+test.for([
+  ['debian', 'docker.io/library/debian:latest'],
+  ['debian:12', 'docker.io/library/debian:12'],
+  ['library/debian', 'docker.io/library/debian:latest'],
+  ['docker.io/debian', 'docker.io/library/debian:latest'],
+  ['index.docker.io/library/debian:latest', 'docker.io/library/debian:latest'],
+  ['team/app', 'docker.io/team/app:latest'],
+  ['localhost/app', 'localhost/app:latest'],
+  ['localhost:5000/app:1', 'localhost:5000/app:1'],
+  ['GHCR.io/team/app', 'ghcr.io/team/app:latest'],
+  ['[::1]:5000/app', '[::1]:5000/app:latest'],
+  ['abcdef012345', 'docker.io/library/abcdef012345:latest'],
+  // The engine does not look at the tag then.
+  [`debian:12@${DIGEST}`, `docker.io/library/debian@${DIGEST}`],
+])('%s is %s', ([name, expected]) => {
+  expect(full(name)).toBe(expected);
+});
+
+test.for([
+  '',
+  ' debian',
+  'Debian',
+  'debian:',
+  'debian@',
+  'debian:12:13',
+  'debian@sha256:abc',
+  `debian@${DIGEST}@${DIGEST}`,
+  'a'.repeat(64),
+  'ghcr.io./team/app',
+  'user@ghcr.io/app',
+  'https://ghcr.io/app',
+  'team//app',
+  '../app',
+  'ghcr.io/app?x=1',
+  'ghcr.io/%61pp',
+  `a/${'b'.repeat(255)}`,
+])('%j is the name of no image', (name) => {
+  expect(full(name)).toBe(null);
+});
+
+test('a list of allowed images knows every spelling', () => {
+  const allows = (list: string, name: string) => {
+    const allowed = allowedImages(list.split(','));
+    const reference = parseReference(name);
+    if (!reference || 'wrong' in allowed) throw new Error(`${list}, ${name}`);
+    return allowed(reference);
+  };
+  for (const [list, yes, no] of [
+    [
+      'debian',
+      ['debian', 'debian:12', `debian@${DIGEST}`, 'docker.io/library/debian'],
+      ['debiant'],
+    ],
+    ['debian:12', ['index.docker.io/debian:12'], ['debian', 'debian:13', `debian:12@${DIGEST}`]],
+    ['debian:1*', ['debian:12', 'debian:1'], ['debian:2']],
+    [`debian@${DIGEST}`, [`debian:9@${DIGEST}`], ['debian', `debian@${DIGEST.replace(/a$/, 'b')}`]],
+    ['*', ['debian', 'node:26'], ['team/app', 'ghcr.io/debian']],
+    ['**', ['debian', 'ghcr.io/a/b/c:1', `127.0.0.1:5000/x@${DIGEST}`], []],
+    ['team/*', ['team/app', 'docker.io/team/app:1'], ['team/app/more', 'ghcr.io/team/app']],
+    [
+      'ghcr.io/team/**',
+      ['ghcr.io/team/app', 'GHCR.io/team/a/b:1'],
+      ['ghcr.io/teams/a', 'ghcr.io:443/team/a'],
+    ],
+    [
+      '*.example.com/**',
+      ['a.example.com/x/y'],
+      ['example.com/x', 'aexample.com/x', 'a.example.com.evil.org/x'],
+    ],
+    ['127.0.0.1:5000/app', ['127.0.0.1:5000/app:1'], ['127.0.0.1:50001/app', '127.0.0.1/app']],
+    ['debian, alpine'.replace(' ', ''), ['alpine'], ['node']],
+  ] as const) {
+    for (const name of yes) expect(allows(list, name), `${list} allows ${name}`).toBe(true);
+    for (const name of no) expect(allows(list, name), `${list} refuses ${name}`).toBe(false);
+  }
+  expect(allowedImages(['debian', 'a b'])).toEqual({ wrong: 'a b' });
+});
+
+async function configFolder(config?: object | string): Promise<string> {
+  const folder = await mkdtemp(join(tmpdir(), 'loam-docker-config-'));
+  onTestFinished(() => rm(folder, { recursive: true }));
+  const text = typeof config === 'string' ? config : JSON.stringify(config);
+  if (config !== undefined) await writeFile(join(folder, 'config.json'), text);
+  return folder;
+}
+
+test('credentials are those of the configuration of Docker, whatever the form of a host there', async () => {
+  const auth = Buffer.from('me:pass:word').toString('base64');
+  const password = { username: 'me', password: 'pass:word' };
+  const folder = await configFolder({
+    auths: {
+      'https://index.docker.io/v1/': { auth },
+      'ghcr.io': { auth },
+      'https://old.example.com/v2/': { auth },
+      'empty.example.com': {},
+      'token.example.com': { identitytoken: 'it' },
+    },
+  });
+  for (const [registry, expected] of [
+    ['docker.io', { ...password, serveraddress: 'https://index.docker.io/v1/' }],
+    ['ghcr.io', { ...password, serveraddress: 'ghcr.io' }],
+    ['old.example.com', { ...password, serveraddress: 'old.example.com' }],
+    ['token.example.com', { identitytoken: 'it', serveraddress: 'token.example.com' }],
+    ['empty.example.com', undefined],
+    ['else.example.com', undefined],
+    ['cr.io', undefined],
+  ] as const)
+    expect(await credentialsFor(folder, registry), registry).toEqual(expected);
+  expect(await credentialsFor(await configFolder(), 'ghcr.io')).toBe(undefined);
+  await expect(credentialsFor(await configFolder('{"auths": s3cret'), 'ghcr.io')).rejects.toThrow(
+    /config\.json is not a JSON object$/,
+  );
+});
+
+test('helpers of the configuration are asked, for one registry or for all', async () => {
+  const folder = await configFolder({
+    credHelpers: { 'one.example.com': 'one', 'broken.example.com': 'broken' },
+    credsStore: 'all',
+    auths: { 'plain.example.com': { auth: Buffer.from('a:b').toString('base64') } },
+  });
+  for (const [name, script] of [
+    [
+      'one',
+      `read host; echo "{\\"ServerURL\\":\\"$host\\",\\"Username\\":\\"u\\",\\"Secret\\":\\"for $host\\"}"`,
+    ],
+    [
+      'all',
+      `read host; case $host in all.*) echo '{"Username":"<token>","Secret":"it"}';; *) echo credentials not found in native keychain; exit 1;; esac`,
+    ],
+    ['broken', 'echo s3cret; exit 3'],
+  ] as const)
+    await writeFile(join(folder, `docker-credential-${name}`), `#!/bin/sh\n${script}\n`, {
+      mode: 0o755,
+    });
+  const before = process.env.PATH;
+  process.env.PATH = `${folder}:${before}`;
+  onTestFinished(() => {
+    process.env.PATH = before;
+  });
+  for (const [registry, expected] of [
+    ['one.example.com', { username: 'u', password: 'for one.example.com' }],
+    ['all.example.com', { identitytoken: 'it' }],
+    ['plain.example.com', { username: 'a', password: 'b' }],
+  ] as const)
+    expect(await credentialsFor(folder, registry)).toEqual({
+      ...expected,
+      serveraddress: registry,
+    });
+  await expect(credentialsFor(folder, 'broken.example.com')).rejects.toThrow(
+    /^docker-credential-broken failed \(3\)$/,
+  );
+});
+
+describe('pulls', () => {
+  const engine = connect(DOCKER);
+
+  type Setup = Partial<Omit<ImagesOptions, 'configFolder'>>;
+
+  /** Registry and images, and the means to make images that the engine has not seen. */
+  async function setUp(ctx: TestContext, options: Setup = {}) {
+    needs(ctx, 'docker');
+    const registry = await imageRegistry();
+    const names: string[] = [];
+    onTestFinished(async () => {
+      await registry[Symbol.asyncDispose]();
+      for (const name of names)
+        await engine.docker
+          .getImage(name)
+          .remove({ force: true })
+          .catch((error) => {
+            if (error.statusCode !== 404) throw error;
+          });
+    });
+    const images = openImages(engine, {
+      allowed: () => true,
+      fallback: 'debian',
+      configFolder: await configFolder(),
+      log: createLog('silent'),
+      reportMs: 20,
+      ...options,
+      times: { pauseMs: 10, ...options.times },
+    });
+    const add = async (repository: string, tag = 'latest', image = {}) => {
+      const name = `${registry.host}/${repository}:${tag}`;
+      names.push(name);
+      const digest = await registry.add(repository, tag, image);
+      return { name, digest };
+    };
+    return { registry, images, add };
+  }
+
+  const manifests = ({ requests }: ImageRegistry) =>
+    requests.filter((one) => one.startsWith('GET') && one.includes('/manifests/')).length;
+
+  test('an image is pulled once, with progress, for all jobs that wait, and not again', async (ctx) => {
+    const { registry, images, add } = await setUp(ctx);
+    const { name, digest } = await add('team/app', '1', {
+      config: { User: 'app', Volumes: { '/data': {} } },
+    });
+    registry.layers = { bytesPerSecond: 800_000 };
+    const said: string[] = [];
+    const all = await Promise.all(
+      [0, 1, 2].map((i) => images.ensure(name, (text) => i === 0 && said.push(text), never)),
+    );
+    expect(all[0]).toEqual({
+      id: expect.stringMatching(/^sha256:/),
+      user: 'app',
+      volumes: ['/data'],
+      bytes: expect.any(Number),
+    });
+    expect(new Set(all.map(({ id }) => id)).size).toBe(1);
+    expect(manifests(registry)).toBe(1);
+    expect(said[0]).toBe(`pulling ${name}`);
+    const percents = said.slice(1).map((text) => Number(/: (\d+) %$/.exec(text)?.[1]));
+    expect(percents.length).toBeGreaterThan(2);
+    expect(percents).toEqual(percents.toSorted((a, b) => a - b));
+    expect(percents.at(-1)).toBeLessThanOrEqual(100);
+
+    const asked = registry.requests.length;
+    expect(await images.ensure(name, () => {}, never)).toEqual(all[0]);
+    expect(registry.requests.length).toBe(asked);
+    const byDigest = await images.ensure(`${registry.host}/team/app@${digest}`, () => {}, never);
+    expect(byDigest).toEqual(all[0]);
+  });
+
+  test('a job that is cancelled waits no more; when it was the last, the pull ends', async (ctx) => {
+    const { registry, images, add } = await setUp(ctx);
+    const { name } = await add('team/app');
+    registry.layers = 'hold';
+    const [first, second] = [new AbortController(), new AbortController()];
+    const pulls = [first, second].map((c) => images.ensure(name, () => {}, c.signal));
+    for (const pull of pulls) pull.catch(() => {});
+    const layer = () => registry.requests.findLast((one) => one.includes('/blobs/'));
+    await eventually(() => expect(layer()).toBeDefined());
+    first.abort(new Error('cancelled'));
+    await expect(pulls[0]).rejects.toThrow('cancelled');
+    second.abort(new Error('cancelled too'));
+    await expect(pulls[1]).rejects.toThrow('cancelled too');
+    // The engine has let go of it: another pull begins anew, and gets through.
+    registry.layers = undefined;
+    expect(await images.ensure(name, () => {}, never)).toMatchObject({ user: '' });
+  });
+
+  test.for(['Basic', 'Bearer'] as const)(
+    'a registry that wants a login, by %s',
+    async (scheme, ctx) => {
+      const login = { scheme, username: 'me', password: 'päss' };
+      const { registry, images, add } = await setUp(ctx);
+      registry.login = login;
+      const { name } = await add('team/app');
+      await expect(images.ensure(name, () => {}, never)).rejects.toThrow(
+        new Unstartable(
+          `The image "${name}" cannot be pulled: its registry has no such image, or does not give it to this server`,
+        ),
+      );
+      const auth = Buffer.from(`${login.username}:${login.password}`).toString('base64');
+      const known = openImages(engine, {
+        // A login is the operator's word for a registry that is not on the internet.
+        allowed: null,
+        fallback: 'debian',
+        configFolder: await configFolder({ auths: { [registry.host]: { auth } } }),
+        log: createLog('silent'),
+      });
+      expect(await known.ensure(name, () => {}, never)).toMatchObject({ user: '' });
+    },
+  );
+
+  test('what the job named wrongly is said at once, what passes is tried again', async (ctx) => {
+    const { registry, images, add } = await setUp(ctx, { times: { silenceMs: 300, tries: 3 } });
+    const { name } = await add('team/app');
+    const why = async (image: string) => {
+      const error = await images.ensure(image, () => {}, never).catch((e) => e);
+      expect(error).toBeInstanceOf(Unstartable);
+      return String(error.message).replace(`The image "${image}" cannot be pulled: `, '');
+    };
+    expect(await why(`${registry.host}/team/none:1`)).toBe('its registry has no such image');
+    expect(manifests(registry)).toBe(1);
+    expect(await why('Not a name')).toBe('"Not a name" is not the name of a container image');
+
+    registry.mute = true;
+    const begun = Date.now();
+    expect(await why(name)).toBe('its registry does not answer');
+    expect(Date.now() - begun).toBeLessThan(5_000);
+    registry.mute = false;
+    registry.failing = 503;
+    expect(await why(name)).toBe('its registry cannot be reached, or breaks off');
+    registry.failing = 429;
+    expect(await why(name)).toBe('its registry takes no more requests of this server for now');
+    registry.failing = undefined;
+    registry.layers = 'hold';
+    expect(await why(name)).toBe('its registry does not answer');
+    registry.layers = undefined;
+    expect(await images.ensure(name, () => {}, never)).toMatchObject({ user: '' });
+  });
+
+  test('a registry that is back goes on with the pull', async (ctx) => {
+    const { registry, images, add } = await setUp(ctx, { times: { tries: 30, pauseMs: 50 } });
+    const { name } = await add('team/app');
+    registry.failing = 503;
+    const pull = images.ensure(name, () => {}, never);
+    pull.catch(() => {});
+    await eventually(() => expect(registry.requests.length).toBeGreaterThan(2));
+    registry.failing = undefined;
+    expect(await pull).toMatchObject({ user: '' });
+  });
+
+  test('the progress of a job says how far its pull is, which ends when the job is cancelled', async (ctx) => {
+    const { registry, add } = await setUp(ctx);
+    const { name } = await add('team/app', '1');
+    registry.layers = { bytesPerSecond: 100_000 };
+    const allowed = allowedImages([`${registry.host}/**`]);
+    if ('wrong' in allowed) throw new Error(allowed.wrong);
+    await using app = await startApp({
+      config: { runner: 'auto', docker: DOCKER, images: allowed },
+    });
+    await submit(app.admin, { namespace: 'admin', name: 'far', command: 'true', image: name });
+    await eventually(async () =>
+      expect((await job(app.admin, 'admin', 'far')).progress).toMatch(/^pulling .*: \d+ %$/),
+    );
+    expect((await cancel(app.admin, 'admin', 'far')).errors).toBeUndefined();
+    await eventually(() => expect(registry.sending).toBe(0));
+    await submit(app.admin, {
+      namespace: 'admin',
+      name: 'other',
+      command: 'true',
+      image: 'debian',
+    });
+    expect(await until(app.admin, 'admin', 'other', 'FAILED')).toMatchObject({ exitCode: 125 });
+    expect(await lines(app.admin, 'admin', 'other')).toEqual([
+      'The image "debian" is not one that this server runs (LOAM_IMAGES)',
+    ]);
+  });
+
+  test('the list of images binds jobs by every spelling, and no registry of ours is asked without it', async (ctx) => {
+    const allowed = allowedImages(['**/team/app:1']);
+    if ('wrong' in allowed) throw new Error(allowed.wrong);
+    const { registry, images, add } = await setUp(ctx, { allowed });
+    const { name, digest } = await add('team/app', '1');
+    await add('team/app', '2');
+    const repository = name.replace(/:1$/, '');
+    for (const other of [
+      repository,
+      `${repository}:2`,
+      `${name}@${digest}`,
+      `${repository}@${digest}`,
+    ])
+      await expect(
+        images.ensure(other, () => {}, never),
+        other,
+      ).rejects.toThrow(/LOAM_IMAGES/);
+    expect(registry.requests).toEqual([]);
+    const { id } = await images.ensure(name, () => {}, never);
+    // The engine itself would take each of these for the image that it has by now.
+    for (const other of [id, id.slice(7), id.slice(7, 19)])
+      await expect(
+        images.ensure(other, () => {}, never),
+        other,
+      ).rejects.toThrow(Unstartable);
+
+    const open = await setUp(ctx, { allowed: null });
+    const { name: inside } = await open.add('team/app');
+    for (const image of [inside, inside.replace('127.0.0.1', 'localhost')])
+      await expect(open.images.ensure(image, () => {}, never)).rejects.toThrow(
+        /not on the internet/,
+      );
+    expect(open.registry.requests).toEqual([]);
+  });
+
+  test('jobs that name no image run in the one that the operator chose, wherever its registry is', async (ctx) => {
+    const { registry, add } = await setUp(ctx);
+    const { name } = await add('team/app');
+    const chosen = openImages(engine, {
+      ...{ allowed: null, fallback: name, configFolder: await configFolder() },
+      log: createLog('silent'),
+    });
+    await expect(chosen.ensure(name, () => {}, never)).rejects.toThrow(/not on the internet/);
+    expect(registry.requests).toEqual([]);
+    expect(await chosen.ensure(null, () => {}, never)).toMatchObject({ user: '' });
+  });
+});

@@ -1,0 +1,311 @@
+/** Jobs on an engine of another machine: one that is reached by TLS, and sees none of our files. */
+
+import { hash, randomBytes } from 'node:crypto';
+import { mkdir, symlink, truncate, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { Readable } from 'node:stream';
+import { text } from 'node:stream/consumers';
+import { extract } from 'tar-stream';
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import type { App } from '../../../src/app.ts';
+import { readConfig } from '../../../src/config.ts';
+import { connect } from '../../../src/jobs/runners/docker/engine.ts';
+import { BUSYBOX, DOCKER, dockerRunner } from '../../support/docker.ts';
+import { engineProxy } from '../../support/engine-proxy.ts';
+import { remote, Workspace } from '../../support/git.ts';
+import { type Client, eventually, startApp } from '../../support/harness.ts';
+import { has, needs } from '../../support/needs.ts';
+import { type OwnEngine, startOwnEngine } from '../../support/own-engine.ts';
+import { attemptSpec, runnerContract, runToEnd } from '../../support/runner.contract.ts';
+import { startServers } from '../../support/servers.ts';
+import { cancel, job, lines, submit, until } from '../../support/submit.ts';
+
+const never = new AbortController().signal;
+
+let engine: OwnEngine;
+beforeAll(async () => {
+  if (has('docker') && has('root'))
+    engine = await startOwnEngine({ liveRestore: true, remote: true });
+}, 60_000);
+afterAll(async () => {
+  const left = await engine?.docker('ps', '--all', '--quiet');
+  await engine?.[Symbol.asyncDispose]();
+  expect(left ?? '', 'containers left').toBe('');
+});
+beforeEach((ctx) => needs(ctx, 'docker', 'root'));
+
+const open = () => dockerRunner({ docker: engine.config, engine: 'far' });
+
+describe('the contract', () => {
+  runnerContract(open, 'docker', 'root');
+});
+
+test('whether an engine is of this machine is found out, and not read from its address', async () => {
+  await using far = await open();
+  expect(far.runner.machines).toMatchObject([{ id: 'far' }]);
+  await using near = await dockerRunner({ docker: DOCKER, engine: 'near' });
+  expect(near.runner.machines).toMatchObject([{ id: 'local' }]);
+});
+
+test("Docker's own variables lead to an engine that is reached by TLS, and only with its certificates", async () => {
+  const { host, certPath = '' } = engine.config;
+  const ask = (env: Record<string, string>) =>
+    connect(readConfig({ DOCKER_HOST: host, ...env }).docker).call((docker) => docker.ping());
+  const verify = { DOCKER_TLS_VERIFY: '1' };
+  expect(String(await ask({ ...verify, DOCKER_CERT_PATH: certPath }))).toBe('OK');
+  // Where Docker's own programs look without the variable.
+  expect(String(await ask({ ...verify, DOCKER_CONFIG: certPath }))).toBe('OK');
+  await expect(ask({ DOCKER_CERT_PATH: certPath })).rejects.toThrow(/HTTPS server/);
+  const none = { ...verify, DOCKER_CONFIG: '/nonexistent' };
+  await expect(async () => ask(none)).rejects.toThrow(
+    /^The certificates for tcp:.* cannot be read: .*nonexistent/,
+  );
+});
+
+test('a checkout is sent into the container, and artifacts come out of it', async () => {
+  await using made = await open();
+  const { runner } = made;
+  const spec = attemptSpec(
+    [
+      'pwd; id -u; cat src/main.txt; readlink link; stat -c "%u %a" . src/main.txt /tmp /home/job; ls -d /.loam 2>&1',
+      'mkdir out; echo made > out/file; ln -s /etc/passwd out/link; ln -s /etc out/etc; head -c 3000000 /dev/zero > out/big',
+    ].join('\n'),
+    {
+      async checkout(dir) {
+        await mkdir(join(dir, 'src'), { recursive: true });
+        await writeFile(join(dir, 'src/main.txt'), 'hello\n', { mode: 0o640 });
+        await symlink('src', join(dir, 'link'));
+      },
+    },
+  );
+  const { handle, outcome, lines } = await runToEnd(runner, spec);
+  const uid = lines[1];
+  expect(lines).toEqual([
+    '/work',
+    uid,
+    'hello',
+    'src',
+    `${uid} 700`,
+    `${uid} 640`,
+    `${uid} 700`,
+    `${uid} 700`,
+    'ls: /.loam: No such file or directory',
+  ]);
+  expect(outcome).toMatchObject({ kind: 'exited', exitCode: 0 });
+  expect(await runner.artifacts(handle, '/work/out/link')).toBeNull();
+  const found: Record<string, number> = {};
+  const tar = await runner.artifacts(handle, 'out');
+  for await (const entry of tar?.pipe(extract()) ?? []) {
+    const { name, type } = entry.header;
+    found[`${name} ${type}`] = (await text(entry)).length;
+  }
+  expect(found).toEqual({
+    'file file': 5,
+    'big file': 3_000_000,
+    'link symlink': 0,
+    'etc symlink': 0,
+  });
+});
+
+test('a checkout that is sent has the large files in the place of their pointers', async () => {
+  const engines = [{ ...engine.config, name: 'far' }];
+  await using app = await startApp({ config: { runner: 'auto', engines } });
+  await using workspace = await Workspace.open();
+  const { admin } = app;
+  const { body } = await admin.post('/auth/v1/repository/admin', { name: 'large' });
+  const bytes = randomBytes(5_000_000);
+  const object = { oid: hash('sha256', bytes), size: bytes.length };
+  const { signal } = new AbortController();
+  await app.app.services.largeFiles.put(body.id, object, Readable.from([bytes]), signal);
+  await workspace.git('.', 'clone', '-q', remote(admin, 'admin/large'), 'large');
+  const pointer = `version https://git-lfs.github.com/spec/v1\noid sha256:${object.oid}\nsize ${object.size}\n`;
+  await workspace.commit('large', { 'a/data.bin': pointer, 'small.txt': 'small' });
+  await workspace.git('large', 'push', '-q', 'origin', 'HEAD');
+  await submit(admin, {
+    ...{ namespace: 'admin', repo: 'admin/large', image: BUSYBOX, name: 'sums' },
+    command: 'sha256sum a/data.bin; stat -c %s a/data.bin; cat small.txt',
+  });
+  await until(admin, 'admin', 'sums', 'SUCCEEDED');
+  expect(await lines(admin, 'admin', 'sums')).toEqual([
+    `${object.oid}  a/data.bin`,
+    `${object.size}`,
+    'small',
+  ]);
+  const { rows } = await app.pool.query('select machine, runner from job_attempts');
+  expect(rows).toEqual([{ machine: 'far', runner: 'docker:far' }]);
+});
+
+test('a checkout that breaks off fails the step, and what was begun is removed', async () => {
+  await using made = await open();
+  const { runner } = made;
+  const abort = new AbortController();
+  const spec = attemptSpec('true', {
+    async checkout(dir) {
+      await mkdir(dir);
+      // So much takes seconds to send.
+      await writeFile(join(dir, 'large'), '');
+      await truncate(join(dir, 'large'), 4 * 2 ** 30);
+      setTimeout(() => abort.abort(new Error('cancelled')), 500);
+    },
+  });
+  await expect(runner.prepare(spec, abort.signal)).rejects.toThrow('cancelled');
+  await runner.remove({ attempt: spec.id });
+  expect(await engine.docker('ps', '--all', '--quiet')).toBe('');
+});
+
+test('a job that fills the disk of another machine is ended', async () => {
+  await using made = await dockerRunner({
+    docker: engine.config,
+    engine: 'far',
+    limits: { diskBytes: 20 * 2 ** 20 },
+  });
+  const { outcome } = await runToEnd(
+    made.runner,
+    attemptSpec('head -c 40m /dev/zero > /tmp/large; sleep 600'),
+  );
+  expect(outcome).toMatchObject({
+    exitCode: 137,
+    note: expect.stringMatching(/keeps \d+ MB on disk/),
+  });
+});
+
+describe('how busy the GPUs of another machine are', () => {
+  /** As nvidia-smi 535 answers in a container with two of them, on a terminal. */
+  const ANSWER = 'printf "37\\r\\n90\\r\\n"';
+
+  /** One whose `nvidia-smi` does this, as NVIDIA's runtime puts one into containers. */
+  async function imageWith(answer: string): Promise<string> {
+    const name = 'loam-test/gpus';
+    const script = `printf '#!/bin/sh\\n%s\\n' '${answer}' > /bin/nvidia-smi && chmod 755 /bin/nvidia-smi`;
+    const container = await engine.docker('create', BUSYBOX, 'sh', '-c', script);
+    await engine.docker('start', '--attach', container);
+    await engine.docker('commit', container, name);
+    await engine.docker('rm', container);
+    return name;
+  }
+
+  test.for([
+    ['is asked in the container, where the job names another program of that name', ANSWER, 63.5],
+    ['is 0 where that program is no such one', 'yes 100', 0],
+  ] as const)('%s', async ([, answer, percent]) => {
+    const image = await imageWith(answer);
+    await using proxy = await engineProxy(engine.socket, { hasGpus: true });
+    const { certPath: _, ...plain } = engine.config;
+    const docker = { ...plain, host: proxy.host, tlsVerify: false };
+    await using made = await dockerRunner({
+      ...{ docker, engine: 'far', gpusElsewhere: { T4: 2 } },
+      ...{ network: { mode: 'none' } },
+    });
+    const { runner } = made;
+    const spec = attemptSpec('until [ -e go ]; do sleep 0.1; done', {
+      ...{ image, env: { PATH: '/work' } },
+    });
+    const wish = { ...spec, hardware: { ...spec.hardware, gpu: 'T4', gpuCount: 2 } };
+    const handle = await runner.prepare(wish, never);
+    await runner.start(handle);
+    expect(await runner.stats(handle)).toMatchObject({ gpuPercent: percent });
+    await runner.signal(handle, 'KILL');
+    await runner.wait(handle, never);
+    await runner.remove(handle);
+    expect(JSON.stringify(proxy.created.at(-1))).toContain('"DeviceRequests"');
+  });
+});
+
+test('a worker drives several engines: one that goes away keeps its own jobs and gets no others', {
+  timeout: 90_000,
+}, async () => {
+  const engines = [
+    { ...DOCKER, name: 'near' },
+    { ...engine.config, name: 'far' },
+  ];
+  await using app = await startApp({ config: { runner: 'auto', engines } });
+  const { admin } = app;
+  const run = (name: string, command: string) =>
+    submit(admin, { namespace: 'admin', image: BUSYBOX, name, command });
+  const machineOf = async (name: string) => {
+    const { rows } = await app.pool.query<{ machine: string; runner: string }>(
+      'select a.machine, a.runner from job_attempts a join jobs j on j.id = a.job_id where j.name = $1',
+      [name],
+    );
+    return rows.map(({ machine, runner }) => `${machine} ${runner}`);
+  };
+  // The one that has most room is next.
+  const names = ['first', 'second'] as const;
+  for (const name of names) {
+    await run(name, "trap 'exit 4' TERM; i=0; while :; do i=$((i+1)); echo $i; sleep 0.1; done");
+    await until(admin, 'admin', name, 'RUNNING');
+  }
+  const placed = await Promise.all(names.map(machineOf));
+  expect(placed.flat().sort()).toEqual(['far docker:far', 'local docker:near']);
+  const far = names[placed.findIndex(([one]) => one?.startsWith('far'))] ?? 'none';
+
+  await app.app[Symbol.asyncDispose]();
+  await engine.kill('SIGKILL');
+  await app.restart();
+  for (const name of ['third', 'fourth']) {
+    await run(name, 'echo here');
+    await until(admin, 'admin', name, 'SUCCEEDED');
+    expect(await machineOf(name)).toEqual(['local docker:near']);
+  }
+  expect((await job(admin, 'admin', far)).status).toBe('RUNNING');
+  await engine.start();
+  for (const name of names) {
+    const seen = (await lines(admin, 'admin', name)).length;
+    await eventually(async () =>
+      expect((await lines(admin, 'admin', name)).length).toBeGreaterThan(seen),
+    );
+    await cancel(admin, 'admin', name);
+    await eventually(async () => expect((await job(admin, 'admin', name)).exitCode).toBe(4));
+    // Shells announce the death of their children too.
+    const said = (await lines(admin, 'admin', name)).filter((line) => line !== 'Terminated');
+    expect(said).toEqual(said.map((_, i) => String(i + 1)));
+    expect(await machineOf(name)).toHaveLength(1);
+  }
+  // What is back is given jobs again, soon.
+  await eventually(async () => {
+    const { rows } = await app.pool.query('select machines from workers');
+    expect(rows[0].machines.map(({ id }: { id: string }) => id).sort()).toEqual(['far', 'local']);
+  }, 30_000);
+});
+
+test('a worker with processes only leaves jobs with an image to one with an engine, also while that is away', {
+  timeout: 90_000,
+}, async () => {
+  await using servers = await startServers(1, { config: { runner: 'process' } });
+  const engines = [{ ...engine.config, name: 'far' }];
+  await servers.work('containers', { config: { runner: 'auto', engines, jobSlots: 2 } });
+  const [app, admin] = [servers.apps[0] as App, servers.clients[0] as Client];
+  const { pool } = app.services;
+  const put = (name: string) =>
+    submit(admin, { namespace: 'admin', image: BUSYBOX, name, command: 'echo here' });
+  const names = ['a', 'b', 'c', 'd', 'e', 'f'];
+  for (const name of names) await put(name);
+  for (const name of names) await until(admin, 'admin', name, 'SUCCEEDED');
+
+  await engine.kill('SIGKILL');
+  const isAway = async (away: boolean) => {
+    const { rows } = await pool.query(`select machines from workers where runner = 'auto'`);
+    const offered = rows.flatMap(({ machines }) => machines.map(({ id }: { id: string }) => id));
+    expect(offered.sort()).toEqual(away ? ['away', 'local'] : ['far', 'local']);
+  };
+  await eventually(() => isAway(true), 30_000);
+  await put('waits');
+  // This one came later, so the first was left by both.
+  await admin.post('/auth/v1/repository/admin', { name: 'code', auto_init: true });
+  const plain = { namespace: 'admin', repo: 'admin/code', name: 'plain', command: 'true' };
+  await submit(admin, plain);
+  await until(admin, 'admin', 'plain', 'SUCCEEDED');
+  const { status, progress } = await job(admin, 'admin', 'waits');
+  expect([status, progress]).toEqual([
+    'QUEUED',
+    'waiting for a server that runs container images: no container engine answers',
+  ]);
+  await engine.start();
+  await eventually(async () => {
+    expect(await job(admin, 'admin', 'waits')).toMatchObject({ status: 'SUCCEEDED' });
+  }, 30_000);
+  const { rows } = await pool.query(
+    `select distinct a.runner from job_attempts a join jobs j on j.id = a.job_id where j.image is not null`,
+  );
+  expect(rows).toEqual([{ runner: 'docker:far' }]);
+});

@@ -1,0 +1,107 @@
+/** What a job reaches in each mode of LOAM_JOB_NETWORK, in networks that the test has made for it. */
+import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises';
+import { join } from 'node:path';
+import { expect, test, vi } from 'vitest';
+import { descendants, markedPids } from '../../../src/jobs/runners/process/proc.ts';
+import { openProcessRunner } from '../../../src/jobs/runners/process/runner.ts';
+import { eventually } from '../../support/harness.ts';
+import { INTERNET, LAN, METADATA, PORT, WITH_NETWORKS } from '../../support/hostile/internet.ts';
+import { confined } from '../../support/hostile/user.ts';
+import { needs } from '../../support/needs.ts';
+import { attemptSpec } from '../../support/runner.contract.ts';
+
+vi.setConfig({ testTimeout: 120_000 });
+
+const never = new AbortController().signal;
+
+/** Prints what answered, or nothing. */
+const connect = (host: string, port = PORT) =>
+  `perl -MSocket -e 'alarm 3; socket(S, AF_INET, SOCK_STREAM, 0); my $a = inet_aton("${host}") or die; connect(S, pack_sockaddr_in(${port}, $a)) or die; print <S>' 2>/dev/null || echo "${host} no"`;
+
+/** 10.0.2.2 and .3 are slirp4netns's names for the host and for its nameserver, which is on the loopback here. */
+const HOSTS = ['loam.example', INTERNET, LAN, METADATA, '127.0.0.1', '10.0.2.2', '10.0.2.3'];
+
+const combinations = (['root', 'an ordinary user'] as const).flatMap((who) =>
+  (['bubblewrap', 'unshare'] as const).map((sandbox) => ({ who, sandbox })),
+);
+
+test.for(combinations)('$sandbox, by a server that is $who', async ({ who, sandbox }, ctx) => {
+  needs(ctx, 'root', 'perl', 'slirp4netns', sandbox);
+  const command = [
+    ...HOSTS.map((host) => connect(host)),
+    // The routes are what closes the LAN; the job must not be able to open them.
+    `ip route del unreachable ${LAN.replace(/1$/, '0')}/24 2>/dev/null; unshare -Urn true`,
+    connect(LAN),
+    // Its own processes reach each other.
+    `perl -MSocket -e 'socket(L, AF_INET, SOCK_STREAM, 0); bind(L, pack_sockaddr_in(9, INADDR_LOOPBACK)) or bind(L, pack_sockaddr_in(9999, INADDR_LOOPBACK)) or die; listen(L, 1); socket(S, AF_INET, SOCK_STREAM, 0); connect(S, getsockname(L)) or die; print "itself\\n"'`,
+  ].join('\n');
+  const reached = async (network: 'internet' | 'none' | 'host') => {
+    await using server = await confined(who, { sandbox, network }, { wrapper: WITH_NETWORKS });
+    expect(server.warning).toBe('');
+    return (await server.run({ command })).lines;
+  };
+  const no = (host: string) => `${host} no`;
+  const closed = [LAN, METADATA, '127.0.0.1', '10.0.2.2', '10.0.2.3', LAN].map(no);
+  const internet = `reached ${INTERNET}`;
+  expect(await reached('internet')).toEqual([internet, internet, ...closed, 'itself']);
+  expect(await reached('none')).toEqual([
+    ...['loam.example', INTERNET].map(no),
+    ...closed,
+    'itself',
+  ]);
+  expect(await reached('host')).toEqual([
+    ...[internet, internet, `reached ${LAN}`, `reached ${METADATA}`, 'reached 127.0.0.1'],
+    ...['10.0.2.2', '10.0.2.3'].map(no),
+    `reached ${LAN}`,
+    'itself',
+  ]);
+});
+
+test('a mode that was asked for and cannot be had stops the start', async () => {
+  const dir = await mkdtemp('/tmp/loam-network-');
+  try {
+    for (const network of ['internet', 'none'] as const)
+      await expect(openProcessRunner({ dir, sandbox: 'none', network })).rejects.toThrow(
+        /^LOAM_JOB_NETWORK: /,
+      );
+  } finally {
+    await rm(dir, { recursive: true });
+  }
+});
+
+async function namesOf(pids: readonly number[]): Promise<string[]> {
+  const names = pids.map((pid) => readFile(`/proc/${pid}/comm`, 'utf8').catch(() => ''));
+  return (await Promise.all(names)).map((name) => name.trim()).filter(Boolean);
+}
+
+test('the network ends with its attempt, also when the shim is killed', async (ctx) => {
+  needs(ctx, 'root', 'bubblewrap', 'slirp4netns');
+  const dir = await mkdtemp('/tmp/loam-network-');
+  const runner = await openProcessRunner({ dir, network: 'internet', cgroups: 'off' });
+  try {
+    // The second has a network that was opened before there was an attempt.
+    for (const end of ['the job', 'the shim'] as const) {
+      const spec = attemptSpec('echo up; sleep 600');
+      const handle = await runner.prepare(spec, never);
+      if (end === 'the shim') expect(await readdir(join(dir, '.ahead'))).toEqual([]);
+      await runner.start(handle);
+      // bubblewrap ends with its parent only when it stands: before that, whoever waits for the job ends it.
+      for await (const { lines } of runner.logs(handle, null, never)) if (lines.length > 0) break;
+      const claim = JSON.parse(await readFile(join(dir, spec.id, 'claim'), 'utf8'));
+      const pids = descendants(claim.pid);
+      expect(await namesOf(pids), end).toContain('slirp4netns');
+      // Its shim is another one: the first takes no attempt after a kill.
+      if (end === 'the job')
+        await eventually(async () => expect(await readdir(join(dir, '.ahead'))).toHaveLength(1));
+      if (end === 'the job') await runner.signal(handle, 'KILL');
+      else process.kill(claim.pid, 'SIGKILL');
+      // Nobody sweeps here: each holds a pipe to the shim.
+      await eventually(async () => expect(await namesOf(pids), end).toEqual([]));
+      expect(markedPids(spec.id), end).toEqual([]);
+    }
+  } finally {
+    await runner.sweep(new Set());
+    await runner[Symbol.asyncDispose]();
+    await rm(dir, { recursive: true, force: true, maxRetries: 5 });
+  }
+});

@@ -1,0 +1,229 @@
+/**
+ * `npm run chaos`: servers, workers, PostgreSQL, the container engine, and what records a container or runs a process, are
+ * killed at random while jobs of several kinds run as processes and in containers, with and without repositories, volumes
+ * and rules for their networks. Prints what was lost, what happened twice, and what was left behind.
+ *
+ * `LOAM_TEST_CHAOS=200 LOAM_TEST_SEED=7 npx vitest run test/slow/kills/chaos.test.ts`
+ */
+import { readdir } from 'node:fs/promises';
+import { join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
+import { expect, test } from 'vitest';
+import { descendants } from '../../../src/jobs/runners/process/proc.ts';
+import { compare, type Ran } from '../../support/chaos/compare.ts';
+import {
+  CONTAINERS,
+  FILE,
+  jobOf,
+  KINDS,
+  type Kind,
+  makeImageWithVolume,
+  type Place,
+  PROCESS,
+  REPOSITORY,
+} from '../../support/chaos/jobs.ts';
+import { allOf, ENGINE, type Hit, onePart } from '../../support/chaos/victims.ts';
+import { startFarWitness } from '../../support/chaos/witness.ts';
+import { remote, Workspace } from '../../support/git.ts';
+import { eventually } from '../../support/harness.ts';
+import { AGAIN_MS, openCaller, type Witness } from '../../support/kills/caller.ts';
+import { killAtRandom, type Victim } from '../../support/kills/killer.ts';
+import { filesLeft, processesLeft } from '../../support/kills/left-over.ts';
+import { type OneServer, type Servers, startServers } from '../../support/many-servers.ts';
+import { needs } from '../../support/needs.ts';
+import { type OwnEngine, startOwnEngine } from '../../support/own-engine.ts';
+import { namingProcesses } from '../../support/processes.ts';
+
+const KILLS = Number(process.env.LOAM_TEST_CHAOS ?? 20);
+/** Of the victims and the times; the load goes by chance. */
+const SEED = Number(process.env.LOAM_TEST_SEED ?? Math.floor(Math.random() * 1e6));
+/** Callers of each kind of runner; each has one job at a time. */
+const CALLERS = 3;
+/** For what servers finish on their own when the load has ended. */
+const SETTLED_MS = 30_000;
+
+test(`nothing is lost, doubled or orphaned after ${KILLS} kills of all that jobs depend on`, {
+  timeout: 180_000 + KILLS * 15_000,
+}, async (ctx) => {
+  needs(ctx, 'haproxy', 'ceph', 'bubblewrap', 'slirp4netns', 'docker', 'root');
+  // Not `await using`: when its time is up a test is abandoned in the middle, with all that it holds.
+  const cleanup = new AsyncDisposableStack();
+  ctx.onTestFinished(() => cleanup.disposeAsync());
+  console.log(`LOAM_TEST_SEED=${SEED}`);
+  const engine = cleanup.use(await startOwnEngine({ liveRestore: true, sharesNetwork: true }));
+  await makeImageWithVolume(engine);
+  const env = { LOAM_RUNNER: 'auto', DOCKER_HOST: engine.config.host };
+  // The other worker has the network that is there unless something else is said: the internet, by rules.
+  const envOf = { 'work-1': { LOAM_JOB_NETWORK: 'host' } };
+  const loam = cleanup.use(await startServers({ serve: 2, work: 2, env, envOf }));
+  // Jobs tell a witness of themselves that no server knows.
+  const witness = await startFarWitness(engine, cleanup);
+  const load = await startJobs(loam, witness, ctx.signal);
+  const hit: Hit = { recorder: [], shim: [] };
+  const kills: Record<string, number> = {};
+  const victims = [
+    ...loam.servers.map(restarted),
+    ...dependencies(loam, engine),
+    ...loam.working.flatMap((one) => [
+      ...[onePart('recorder', one, hit), onePart('shim', one, hit)],
+      allOf(one, restarted(one).start, hit),
+    ]),
+  ].map((victim) => counted(victim, kills));
+  await killAtRandom(victims, { kills: KILLS, seed: SEED, signal: ctx.signal });
+  await load.finish();
+  console.log(load.counts, kills);
+
+  expect(load.faults).toEqual([]);
+  expect(diedIn(loam)).toEqual([]);
+  const { lost, doubled } = await compare(loam, {
+    ...{ ran: load.ran, said: witness.said, hit },
+  });
+  let orphans: string[] = [];
+  await eventually(async () => {
+    orphans = await orphansOf(loam, engine);
+    if (orphans.length > 0) throw new Error(orphans.join('\n'));
+  }, SETTLED_MS).catch(() => {});
+  console.log(
+    `${lost.length} lost, ${doubled.length} doubled, ${orphans.length} orphans`,
+    `after ${KILLS} kills of ${JSON.stringify(kills)} under ${load.ran.length} jobs`,
+  );
+  if (lost.length + doubled.length + orphans.length > 0)
+    for (const { name, said } of loam.servers) console.log(`${name}: ${said().slice(-20_000)}`);
+  expect({ lost, doubled, orphans }).toEqual({ lost: [], doubled: [], orphans: [] });
+});
+
+/** As whoever keeps services running does it: a start while the database is away fails, and is repeated. */
+function restarted({ name, kill, start }: OneServer): Victim {
+  return { name, kill, start: () => eventually(start, 60_000) };
+}
+
+/** Counts kills by what is killed: the name without its number. */
+function counted(victim: Victim, kills: Record<string, number>): Victim {
+  const kind = victim.name.replace(/-\d+$/, '');
+  return {
+    ...victim,
+    async kill() {
+      await victim.kill();
+      kills[kind] = (kills[kind] ?? 0) + 1;
+    },
+  };
+}
+
+/** Servers that ended although nobody killed them, with what they said last. */
+function diedIn({ servers }: Servers): string[] {
+  return servers
+    .filter((server) => server.hasDied())
+    .map(({ name, said }) => `${name}: ${said().slice(-4_000)}`);
+}
+
+/** What servers stand on. The database comes back by itself; the start waits until it answers. */
+function dependencies(loam: Servers, engine: OwnEngine): Victim[] {
+  const database = {
+    name: 'PostgreSQL',
+    kill: () => loam.killDatabase(),
+    start: () => eventually(async () => void (await loam.pool.query('select 1')), 60_000),
+  };
+  return [database, { name: ENGINE, kill: () => engine.kill('SIGKILL'), start: engine.start }];
+}
+
+/** Callers that submit one job after the other and follow each to its end. */
+async function startJobs(loam: Servers, witness: Witness & { host: string }, signal: AbortSignal) {
+  const { said } = witness;
+  const { faults, counts, ask, submit, followToItsEnd } = openCaller(loam, signal);
+  await makeRepository(loam);
+  const finishing = new AbortController();
+  const ran: Ran[] = [];
+
+  async function run(caller: number, places: readonly Place[]): Promise<void> {
+    for (let i = caller; !finishing.signal.aborted && !signal.aborted; i++) {
+      const kind = KINDS[i % KINDS.length] as Kind;
+      // Each kind comes to each place.
+      const place = places[(i + Math.floor(i / KINDS.length)) % places.length] as Place;
+      const name = `${kind.name}-${place.name}-${caller}-${i}`;
+      await submit(jobOf(kind, name, place, witness));
+      const seen: Ran = { name, kind, lines: [] };
+      ran.push(seen);
+      const cancelling = kind.cancelled ? cancel(name) : undefined;
+      await Promise.all([followToItsEnd(seen), cancelling]);
+    }
+  }
+
+  /** When it has told of its beginning. */
+  async function cancel(name: string): Promise<void> {
+    const isBegun = () => said.some((line) => line.startsWith(`begin ${name} `));
+    while (!isBegun() && !signal.aborted) await delay(AGAIN_MS);
+    for (let tries = 0; !signal.aborted; tries++) {
+      const answer = await ask('POST', `/auth/v1/seed/admin/jobs/${name}/cancel`);
+      if (answer?.status === 200 || (tries > 0 && answer?.status === 409)) return;
+      if (answer) faults.push(`cancelling ${name} was answered ${answer.status} ${answer.text}`);
+      await delay(AGAIN_MS);
+    }
+  }
+
+  const working = Promise.all(
+    Array.from({ length: CALLERS }, (_, at) => [run(at, [PROCESS]), run(at, CONTAINERS)]).flat(),
+  );
+  // Heard by `finish`, and before that by nobody.
+  working.catch(() => {});
+  return {
+    ...{ ran, faults, counts },
+    /** Begins nothing more, and waits for the end of all that was begun. */
+    async finish() {
+      finishing.abort();
+      await working;
+    },
+  };
+}
+
+async function makeRepository({ admin }: Servers): Promise<void> {
+  const [owner, name] = REPOSITORY.split('/');
+  const { status, text } = await admin.post(`/auth/v1/repository/${owner}`, { name });
+  if (status !== 201) throw new Error(`${status} ${text}`);
+  await using workspace = await Workspace.open();
+  await workspace.git('.', 'clone', '-q', remote(admin, REPOSITORY), 'clone');
+  await workspace.commit('clone', FILE);
+  await workspace.git('clone', 'push', '-q', 'origin', 'HEAD');
+}
+
+/** What is made once for all jobs that need it, where containers cannot ask the nameserver themselves. */
+const LASTING = 'network loam';
+
+/** Containers, networks, volumes, folders and processes of attempts that are over. */
+async function orphansOf(loam: Servers, { docker, config }: OwnEngine): Promise<string[]> {
+  const containers = await docker('ps', '--all', '--format', 'container {{.Names}}');
+  const networks = await docker(
+    'network',
+    'ls',
+    '--filter',
+    'type=custom',
+    '--format',
+    'network {{.Name}}',
+  );
+  const volumes = await docker('volume', 'ls', '--format', 'volume {{.Name}}');
+  const folders: string[] = [];
+  for (const { dataDir } of loam.working)
+    for (const runner of ['containers', 'attempts'])
+      for (const folder of ['', '.trash'])
+        for (const name of await readdir(join(dataDir, runner, folder)).catch(() => []))
+          if (folder || name.startsWith('att_'))
+            folders.push(`folder ${join(runner, folder, name)}`);
+  return [
+    ...`${containers}\n${networks}\n${volumes}`
+      .split('\n')
+      .filter((line) => line !== '' && line !== LASTING),
+    ...folders,
+    ...(await filesLeft(loam)),
+    ...processesLeft(loam),
+    ...forgottenBy(config.configFolder),
+  ];
+}
+
+/**
+ * Containers that their engine does not know of any more, by what supervises each. A supervisor that has nothing left may
+ * stay of an engine that was killed while it removed a container: it is the engine's own.
+ */
+function forgottenBy(folder: string): string[] {
+  return namingProcesses(`-address ${folder}/`)
+    .filter(({ pid }) => descendants(pid).length > 0)
+    .map(({ line }) => line);
+}

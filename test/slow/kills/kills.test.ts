@@ -1,0 +1,128 @@
+/**
+ * Servers are killed at random, and come back, while callers push, clone, read, run jobs and follow, and endpoints of
+ * webhooks fail at random. Nothing that was acknowledged is lost, nothing is done twice, each event is told of, and
+ * nothing is left behind.
+ *
+ * `LOAM_TEST_KILLS=60 LOAM_TEST_SEED=7 npx vitest run test/slow/kills/kills.test.ts`
+ */
+import { expect, test } from 'vitest';
+import type { EventType } from '../../../src/events/publish.ts';
+import { TOLD_AS } from '../../../src/webhooks/event-types.ts';
+import { remote, Workspace } from '../../support/git.ts';
+import { eventually } from '../../support/harness.ts';
+import { killAtRandom } from '../../support/kills/killer.ts';
+import {
+  faultsByGit,
+  filesLeft,
+  processesLeft,
+  repositoriesIn,
+  storedIn,
+} from '../../support/kills/left-over.ts';
+import { type Load, startLoad } from '../../support/kills/load.ts';
+import { startTelling } from '../../support/kills/told.ts';
+import { type Servers, startServers } from '../../support/many-servers.ts';
+import { needs } from '../../support/needs.ts';
+import { makeAuthority, startReceiver } from '../../support/webhook-receiver.ts';
+
+const KILLS = Number(process.env.LOAM_TEST_KILLS ?? 8);
+/** Of the victims and the times; the load goes by chance. */
+const SEED = Number(process.env.LOAM_TEST_SEED ?? Math.floor(Math.random() * 1e6));
+/** For what servers finish on their own when the load has ended. */
+const SETTLED_MS = 20_000;
+
+test(`nothing is lost, doubled or left over after ${KILLS} kills`, {
+  timeout: 150_000 + KILLS * 15_000,
+}, async (ctx) => {
+  needs(ctx, 'haproxy', 'ceph', 'bubblewrap');
+  // Not `await using`: when its time is up a test is abandoned in the middle, with all that it holds.
+  const cleanup = new AsyncDisposableStack();
+  ctx.onTestFinished(() => cleanup.disposeAsync());
+  console.log(`LOAM_TEST_SEED=${SEED}`);
+  const authority = cleanup.use(await makeAuthority());
+  const receiver = cleanup.use(await startReceiver(authority));
+  const env = {
+    // The host's: jobs tell a witness of themselves that no server knows.
+    LOAM_JOB_NETWORK: 'host',
+    LOAM_WEBHOOK_CA: authority.file,
+  };
+  const loam = cleanup.use(await startServers({ serve: 3, work: 2, env }));
+  const told = await startTelling(loam, receiver, cleanup);
+  const load = await startLoad(loam, cleanup, ctx.signal);
+  await killAtRandom(loam.servers, { kills: KILLS, seed: SEED, signal: ctx.signal });
+  await load.finish();
+  console.log(load.counts);
+
+  expect(load.faults).toEqual([]);
+  await checkJobs(loam, load);
+  await checkPushes(loam, load);
+  await told.check(await checkEvents(loam, load));
+  await checkLeftOver(loam, load);
+});
+
+/** Every job ran once, to its end, and its follower has every line once. */
+async function checkJobs({ pool }: Servers, { jobs, said }: Load): Promise<void> {
+  for (const { name, lines, end } of jobs) {
+    const expected = lines.map((_, at) => `${name} ${at + 1}`);
+    expect([name, lines]).toEqual([name, expected]);
+    expect([name, lines.length, end]).toEqual([name, 40, { status: 'succeeded', exit_code: 0 }]);
+  }
+  expect(said.toSorted()).toEqual(
+    jobs.flatMap(({ name }) => [`begin ${name} 1`, `end ${name} 1`]).sort(),
+  );
+  const { rows } = await pool.query(
+    `select name, status, retry_count, (select count(*)::int from job_attempts where job_id = jobs.id) as attempts
+     from jobs order by name`,
+  );
+  expect(rows).toEqual(
+    jobs
+      .map(({ name }) => ({ name, status: 'succeeded', retry_count: 0, attempts: 1 }))
+      .sort((a, b) => (a.name < b.name ? -1 : 1)),
+  );
+}
+
+/** Every push is on every server, and was told of once. */
+async function checkPushes(loam: Servers, { pushed, heard }: Load): Promise<void> {
+  await using workspace = await Workspace.open();
+  for (const server of loam.serving) {
+    for (const { repository, ref, shas } of pushed) {
+      const url = remote(loam.at(server), `admin/${repository}`);
+      const line = await workspace.git('.', 'ls-remote', url, ref);
+      expect([repository, ref, line.split('\t')[0]]).toEqual([repository, ref, shas.at(-1) ?? '']);
+    }
+  }
+  const tips = pushed.flatMap(({ shas }) => shas).sort();
+  const { rows } = await loam.pool.query<{ after: string }>(
+    `select r ->> 'after' as after from events, jsonb_array_elements(data -> 'push' -> 'refs') r
+     where type = 'repository.pushed'`,
+  );
+  expect(rows.map(({ after }) => after).sort(), 'events of pushes').toEqual(tips);
+  expect(heard.flatMap(({ after }) => after ?? []).sort(), 'pushes heard of').toEqual(tips);
+  expect(await faultsByGit(loam)).toEqual([]);
+  expect(await repositoriesIn(loam)).toHaveLength(new Set(pushed.map((p) => p.repository)).size);
+}
+
+/** The feed's subscriber has every event once, in order. @returns the ids of those that webhooks are told of */
+async function checkEvents({ pool }: Servers, { heard }: Load): Promise<string[]> {
+  const { rows } = await pool.query<{ id: string; type: EventType }>(
+    'select id, type from events order by xid, seq',
+  );
+  expect(heard.map(({ id }) => id)).toEqual(rows.map(({ id }) => id));
+  return rows.flatMap(({ id, type }) => (TOLD_AS[type] ? [id] : []));
+}
+
+async function checkLeftOver(loam: Servers, { jobs }: Load): Promise<void> {
+  const settled = <T>(check: () => T | Promise<T>) => eventually(check, SETTLED_MS);
+  await settled(async () => expect(await filesLeft(loam)).toEqual([]));
+  await settled(() => expect(processesLeft(loam)).toEqual([]));
+  await settled(async () => {
+    const { rows } = await loam.pool.query(
+      `select (select count(*)::int from job_attempts where ended_at is null) as attempts,
+         (select count(*)::int from workers) as workers,
+         (select count(*)::int from idempotent_requests where status is null) as requests`,
+    );
+    expect(rows).toEqual([{ attempts: 0, workers: loam.working.length, requests: 0 }]);
+  });
+  const { keys, uploads } = await storedIn(loam);
+  expect(keys).toHaveLength(2 * jobs.length);
+  expect(uploads).toEqual([]);
+}

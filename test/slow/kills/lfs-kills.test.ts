@@ -1,0 +1,193 @@
+/**
+ * The server is killed again and again while clients give large files to its repositories, and take them away: one that
+ * speaks the API over HTTP, the stock `git lfs push` over HTTP, which resumes what broke off, and the stock `git push` over SSH. What was acknowledged
+ * is there afterwards, what was deleted is not, counts are right, and in the end no byte is left.
+ *
+ * The server sweeps as it starts. Its period of grace is at least an hour, so the test makes rows older.
+ *
+ * `LOAM_TEST_KILLS=20 LOAM_TEST_SEED=7 npx vitest run test/slow/kills/lfs-kills.test.ts`
+ */
+import { mkdtemp, readdir, rm, utimes } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
+import pg from 'pg';
+import { expect, test } from 'vitest';
+import { newToken } from '../../../src/auth/tokens.ts';
+import { readConfig } from '../../../src/config.ts';
+import { createLog } from '../../../src/log.ts';
+import { openFolder } from '../../../src/storage/folder.ts';
+import { remote, Workspace } from '../../support/git.ts';
+import { Client, cloneDatabase, eventually } from '../../support/harness.ts';
+import { mulberry32 } from '../../support/kills/killer.ts';
+import {
+  cloneForPushes,
+  giveAndTake,
+  pushAgainAndAgain,
+  remove,
+  type Seen,
+  stateOf,
+} from '../../support/kills/lfs-clients.ts';
+import { checkStore, sweepAll } from '../../support/large-files.ts';
+import { needs } from '../../support/needs.ts';
+import { freePort } from '../../support/ports.ts';
+import { startServer } from '../../support/process.ts';
+import { sshUser } from '../../support/ssh-client.ts';
+
+const KILLS = Number(
+  process.env.LOAM_TEST_KILLS ?? (process.env.LOAM_TEST_REQUIRE === 'all' ? 6 : 2),
+);
+const SEED = Number(process.env.LOAM_TEST_SEED ?? Math.floor(Math.random() * 1e6));
+/** What clients have finished before a kill, at most, and the time that they have for it on a busy machine. */
+const STEPS = 5;
+const STEPS_MS = 8_000;
+/** After that, or after the start of a server, which begins with a sweep. */
+const LATER_MS = 400;
+/** Longer than an upload takes here. One that takes longer after all is answered 503, and sent again. */
+const GRACE = `interval '4 s'`;
+const AGED = `interval '2 hours'`;
+const AGE_EVERY_MS = 300;
+const DONE = ['given', 'deleted', 'git lfs push', 'git push'];
+
+test(`large files by HTTP and SSH through ${KILLS} kills`, {
+  timeout: 90_000 + KILLS * 15_000,
+}, async (ctx) => {
+  needs(ctx, 'git-lfs', 'ssh');
+  // Not `await using`: when its time is up a test is abandoned in the middle, with all that it holds.
+  const cleanup = new AsyncDisposableStack();
+  ctx.onTestFinished(() => cleanup.disposeAsync());
+  console.log(`LOAM_TEST_SEED=${SEED}`);
+  const random = mulberry32(SEED);
+  const database = await cloneDatabase();
+  cleanup.defer(() => eventually(() => database.drop()));
+  const folder = await mkdtemp(join(tmpdir(), 'loam-lfs-kills-'));
+  cleanup.defer(() => rm(folder, { recursive: true, force: true, maxRetries: 5 }));
+  const pool = new pg.Pool({ connectionString: database.url, max: 3 });
+  cleanup.defer(() => pool.end());
+  const token = newToken();
+  const [port, sshPort] = [await freePort(), await freePort()];
+  const start = () =>
+    startServer({
+      PORT: `${port}`,
+      LOAM_SSH_PORT: `${sshPort}`,
+      DATABASE_URL: database.url,
+      LOAM_DATA_DIR: join(folder, 'data'),
+      LOAM_STORAGE: join(folder, 'storage'),
+      LOAM_ADMIN_TOKEN: token,
+      LOAM_RATE_LIMITS: 'off',
+      LOAM_LFS_GRACE_HOURS: '1',
+    });
+  let server = await start();
+  cleanup.defer(async () => void (await server.stop()));
+  const storage = cleanup.use(await openFolder(join(folder, 'storage')));
+  const admin = new Client(server.base, `Bearer ${token}`);
+  const workspace = cleanup.use(await Workspace.open());
+  const user = await sshUser(admin, workspace, sshPort);
+
+  const repository = async (name: string, more: object = {}) => {
+    const { status, text, body } = await admin.post('/auth/v1/repository/admin', { name, ...more });
+    expect(status, text).toBe(201);
+    return { id: body.id as string, path: `admin/${name}` };
+  };
+  const shared = { content_addressed: true };
+  const [one, two, own, stock, ssh] = await Promise.all([
+    repository('one', shared),
+    repository('two', shared),
+    repository('own'),
+    repository('stock', shared),
+    repository('ssh', shared),
+  ]);
+
+  await cloneForPushes(workspace, remote(admin, stock.path), 'stock', { tus: true });
+  await cloneForPushes(user, user.url(ssh.path), 'ssh', { tus: false });
+
+  const over = new AbortController();
+  cleanup.defer(() => over.abort());
+  const seen: Seen = { has: new Map(), faults: [], counts: {} };
+  const acting = { admin, seen, over: over.signal };
+  const clients = [
+    ...[one, two, own].map((to, i) => giveAndTake(acting, to, mulberry32(SEED + i))),
+    pushAgainAndAgain(
+      { ...acting, git: workspace },
+      { ...stock, folder: 'stock', push: ['lfs', 'push', 'origin', 'HEAD'] },
+    ),
+    pushAgainAndAgain(
+      { ...acting, git: user },
+      { ...ssh, folder: 'ssh', push: ['push', '-q', 'origin', 'HEAD'] },
+    ),
+  ];
+  for (const client of clients) client.catch(() => over.abort());
+  const ageing = (async () => {
+    for (; !over.signal.aborted; await delay(AGE_EVERY_MS)) await age(pool);
+  })();
+  ageing.catch(() => {});
+
+  for (let kill = 1; kill <= KILLS && !over.signal.aborted; kill++) {
+    // Every other server is to be killed while it sweeps.
+    const wanted = kill % 2 ? stepsOf(seen) + Math.ceil(random() * STEPS) : 0;
+    const deadline = Date.now() + STEPS_MS;
+    while (stepsOf(seen) < wanted && Date.now() < deadline) await delay(10);
+    await delay(random() * LATER_MS, undefined, { signal: ctx.signal });
+    await server.stop('SIGKILL');
+    console.log(`${kill}: killed after ${JSON.stringify(seen.counts)}`);
+    server = await start();
+  }
+  await eventually(() => {
+    for (const what of DONE) expect(seen.counts[what], what).toBeGreaterThan(0);
+  }, 30_000);
+  over.abort();
+  await Promise.all(clients);
+  await ageing;
+  console.log(seen.counts);
+  expect(seen.faults).toEqual([]);
+  for (const what of DONE) expect(seen.counts[what], what).toBeGreaterThan(0);
+
+  const checkAll = async () => {
+    for (const [key, known] of seen.has) {
+      const found = await stateOf(admin, key);
+      if (known !== null) expect([key, found]).toEqual([key, known]);
+    }
+  };
+  await checkAll();
+  await user.git('ssh', 'fetch', '-q', 'origin');
+  expect(await workspace.git('ssh', 'rev-parse', 'origin/main', 'HEAD')).toMatch(/^(\w+)\n\1$/);
+  await checkStore({ pool, storage });
+  const services = { pool, storage, log: createLog('warn'), config: readConfig({}) };
+  await sweepAll(services);
+  await checkStore({ pool, storage });
+  await checkAll();
+
+  for (const { id } of [one, two, own, stock, ssh]) {
+    const oids = [...seen.has.keys()]
+      .filter((key) => key.includes(id))
+      .map((key) => key.slice(-64));
+    await remove(admin, id, oids);
+  }
+  await sweepAll(services);
+  expect(await checkStore({ pool, storage })).toEqual({
+    ...{ objects: 0, chunks: 0, packs: 0, bytes: 0 },
+  });
+  // What was being written when a server was killed is removed a day later.
+  const unfinished = join(folder, 'storage/.unfinished');
+  for (const name of await readdir(unfinished)) await utimes(join(unfinished, name), 0, 0);
+  await storage.tidy();
+  expect(await readdir(unfinished)).toEqual([]);
+});
+
+/** How often a client was told that something is done. */
+function stepsOf({ counts }: Seen): number {
+  return DONE.reduce((sum, what) => sum + (counts[what] ?? 0), 0);
+}
+
+/** Lets the period of grace pass for what was not touched for a while. */
+async function age(pool: pg.Pool): Promise<void> {
+  for (const [table, column] of [
+    ['large_objects', 'touched_at'],
+    ['large_chunks', 'unused_since'],
+    ['large_packs', 'since'],
+  ])
+    await pool.query(
+      `update ${table} set ${column} = ${column} - ${AGED}
+       where ${column} between now() - ${AGED} / 2 and now() - ${GRACE}`,
+    );
+}

@@ -1,0 +1,205 @@
+import { readdirSync, readFileSync } from 'node:fs';
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { expect, test } from 'vitest';
+import { openDockerRunner } from '../../../src/jobs/runners/docker/runner.ts';
+import { openProcessRunner } from '../../../src/jobs/runners/process/runner.ts';
+import type { Runner } from '../../../src/jobs/runners/runner.ts';
+import { BUSYBOX, DOCKER } from '../../support/docker.ts';
+import { Client, cloneDatabase, eventually } from '../../support/harness.ts';
+import { needs } from '../../support/needs.ts';
+import { type ServerProcess, startServer } from '../../support/process.ts';
+import { followStream, type StreamEvent } from '../../support/sse.ts';
+import { job, lines, submit, until } from '../../support/submit.ts';
+
+/** A kind of job beside the one that was there first needs fewer: both go through the same server. */
+const KILLS = { process: 20, docker: 6 };
+type Kind = keyof typeof KILLS;
+const TOKEN = 'a-token-for-the-restarts';
+
+/** Prints numbers until a file appears in its folder, and then how many they were. */
+const COUNT =
+  'i=0; while [ ! -e stop ]; do i=$((i+1)); echo $i; sleep 0.02; done; echo ::progress::done; echo total $i';
+
+test.for(['process', 'docker'] as const)(
+  'a %s job, its log and a client survive kills of the server',
+  {
+    timeout: 240_000,
+  },
+  async (kind, ctx) => {
+    const { onTestFinished, signal } = ctx;
+    if (kind === 'docker') needs(ctx, 'docker');
+    // Not `await using`: when its time is up a test is abandoned in the middle, with all that it holds.
+    const cleanup = new AsyncDisposableStack();
+    onTestFinished(() => cleanup.disposeAsync());
+    const database = await cloneDatabase();
+    cleanup.defer(() => database.drop());
+    const dataDir = await mkdtemp(join(tmpdir(), 'loam-restart-'));
+    cleanup.defer(() => rm(dataDir, { recursive: true, force: true }));
+    const attempts = join(dataDir, kind === 'docker' ? 'containers' : 'attempts');
+    cleanup.defer(async () => {
+      await using runner = await runnerOn(attempts, kind);
+      await runner.sweep(new Set());
+    });
+    let server: ServerProcess | undefined;
+    let starting: Promise<ServerProcess> | undefined;
+    cleanup.defer(async () => {
+      await (await starting?.catch(() => undefined))?.stop('SIGKILL');
+    });
+
+    const start = async () => {
+      signal.throwIfAborted();
+      starting = serverOn(database.url, dataDir, kind);
+      server = await starting;
+      return new Client(server.base, `Bearer ${TOKEN}`);
+    };
+    let client = await start();
+    await client.gql(
+      'mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { repository { id } } }',
+      {
+        input: { namespace: 'admin', name: 'code' },
+      },
+    );
+    await submit(client, { namespace: 'admin', name: 'count', repo: 'admin/code', command: COUNT });
+    await until(client, 'admin', 'count', 'RUNNING');
+
+    const seen: StreamEvent[] = [];
+    const numbers = () => seen.filter((e) => e.event === 'log').map((e) => e.data.message);
+    const keep = (event: StreamEvent) => void seen.push(event);
+    const follow = () =>
+      followStream(client, '/admin/job/count/logs?stream=true&tail=10000', seen.at(-1)?.id);
+    for (let kill = 0; kill < KILLS[kind]; kill++) {
+      const before = seen.length;
+      const stream = follow();
+      const cutOff = expect(stream.each(keep)).rejects.toThrow();
+      // Now while lines are coming in, now before the client has its first.
+      if (kill % 3 > 0) await eventually(() => expect(seen.length).toBeGreaterThan(before + 5));
+      await server?.stop('SIGKILL');
+      await cutOff;
+      client = await start();
+    }
+
+    const [attempt] = attemptsIn(attempts);
+    await writeFile(join(attempts, attempt ?? '', 'work/stop'), '');
+    await follow().each(keep);
+    expect(seen.at(-1)).toMatchObject({
+      event: 'end',
+      data: { status: 'succeeded', exit_code: 0 },
+    });
+
+    const told = numbers();
+    const total = told.length - 1;
+    expect(told).toEqual([
+      ...Array.from({ length: total }, (_, i) => String(i + 1)),
+      `total ${total}`,
+    ]);
+    expect(await lines(client, 'admin', 'count')).toEqual(told.slice(-10_000));
+    expect(await job(client, 'admin', 'count')).toMatchObject({
+      progress: 'done',
+      retryCount: 0,
+      attempts: { nodes: [{ number: 1, outcome: 'EXITED', exitCode: 0 }] },
+    });
+    await eventually(() => expect(attemptsIn(attempts)).toEqual([]));
+    // What the attempt left is being removed.
+    await eventually(() => expect(processesOf(dataDir)).toHaveLength(1));
+    await server?.stop('SIGTERM');
+    expect(processesOf(dataDir)).toEqual([]);
+  },
+);
+
+test('a job whose server is killed while its artifacts are stored keeps its end, and they are stored once', {
+  timeout: 120_000,
+}, async ({ onTestFinished }) => {
+  const FILES = 10_000;
+  const cleanup = new AsyncDisposableStack();
+  onTestFinished(() => cleanup.disposeAsync());
+  const database = await cloneDatabase();
+  cleanup.defer(() => database.drop());
+  const dataDir = await mkdtemp(join(tmpdir(), 'loam-restart-'));
+  cleanup.defer(() => rm(dataDir, { recursive: true, force: true, maxRetries: 5 }));
+  let server: ServerProcess | undefined;
+  cleanup.defer(async () => {
+    await server?.stop('SIGKILL');
+    await using runner = await runnerOn(join(dataDir, 'attempts'), 'process');
+    await runner.sweep(new Set());
+  });
+  const start = async () => {
+    server = await serverOn(database.url, dataDir, 'process');
+    return new Client(server.base, `Bearer ${TOKEN}`);
+  };
+  let client = await start();
+  await client.gql(
+    'mutation { createRepository(input: { namespace: "admin", name: "code" }) { repository { id } } }',
+  );
+  const command = `mkdir out; i=0; while [ $i -lt ${FILES} ]; do i=$((i+1)); echo $i > out/$i; done; echo printed`;
+  await submit(client, {
+    ...{ namespace: 'admin', name: 'stored', repo: 'admin/code', command },
+    outputPath: 'out',
+  });
+  const ends: unknown[] = [];
+  for (let kill = 0; kill < 2; kill++) {
+    await eventually(async () => {
+      const found = await job(client, 'admin', 'stored');
+      expect(found).toMatchObject({ status: 'RUNNING', progress: 'storing artifacts' });
+      ends.push([found.runtimeSeconds, found.attempts.nodes[0]?.exitCode]);
+    }, 30_000);
+    await server?.stop('SIGKILL');
+    client = await start();
+  }
+  await until(client, 'admin', 'stored', 'SUCCEEDED');
+  const stored = await job(client, 'admin', 'stored');
+  expect(stored).toMatchObject({
+    exitCode: 0,
+    retryCount: 0,
+    artifacts: { fileCount: FILES },
+    attempts: { nodes: [{ number: 1, outcome: 'EXITED', exitCode: 0 }] },
+  });
+  expect(ends).toEqual([
+    [stored.runtimeSeconds, 0],
+    [stored.runtimeSeconds, 0],
+  ]);
+  expect(await lines(client, 'admin', 'stored')).toEqual(['printed']);
+});
+
+const SETTINGS: Record<Kind, Record<string, string>> = {
+  process: { LOAM_RUNNER: 'process' },
+  docker: { LOAM_DEFAULT_IMAGE: BUSYBOX, DOCKER_HOST: DOCKER.host },
+};
+
+function serverOn(url: string, dataDir: string, kind: Kind): Promise<ServerProcess> {
+  return startServer({
+    DATABASE_URL: url,
+    LOAM_DATA_DIR: dataDir,
+    LOAM_ADMIN_TOKEN: TOKEN,
+    LOAM_RATE_LIMITS: 'off',
+    ...SETTINGS[kind],
+  });
+}
+
+function runnerOn(dir: string, kind: Kind): Promise<Runner & AsyncDisposable> {
+  return kind === 'docker'
+    ? openDockerRunner({
+        dir,
+        docker: DOCKER,
+        images: { allowed: null, fallback: BUSYBOX, configFolder: dir },
+      })
+    : openProcessRunner({ dir });
+}
+
+function attemptsIn(folder: string): string[] {
+  return readdirSync(folder).filter((name) => name.startsWith('att_'));
+}
+
+/** Processes that were given the data folder, as an argument or in their environment. */
+function processesOf(dataDir: string): string[] {
+  return readdirSync('/proc').filter((pid) => {
+    try {
+      return ['cmdline', 'environ'].some((file) =>
+        readFileSync(`/proc/${pid}/${file}`, 'latin1').includes(dataDir),
+      );
+    } catch {
+      return false;
+    }
+  });
+}

@@ -1,0 +1,162 @@
+/** The configurations in docs/proxy.md, run as they stand there but for ports and certificates. */
+import { type ChildProcess, spawn } from 'node:child_process';
+import { randomBytes } from 'node:crypto';
+import { once } from 'node:events';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import type { IncomingMessage } from 'node:http';
+import { request } from 'node:https';
+import type { AddressInfo } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { expect, test } from 'vitest';
+import { planLimits } from '../../../src/limits/plans.ts';
+import { type Certificate, makeCertificate } from '../../support/certificate.ts';
+import { Workspace } from '../../support/git.ts';
+import { Client, eventually, startApp } from '../../support/harness.ts';
+import { type Need, needs } from '../../support/needs.ts';
+import { freePort } from '../../support/ports.ts';
+
+const PAGE = readFileSync(join(import.meta.dirname, '../../../docs/proxy.md'), 'utf8');
+
+type Place = Certificate & { dir: string; port: number; target: number };
+type Started = { command: string; args: string[] };
+
+/** The block of the page in that language, with the names and ports of this test. */
+function block(language: string, { port, target, pem, key, both }: Place): string {
+  const [, text = ''] = new RegExp(`\`\`\`${language}\\n(.*?)\`\`\``, 's').exec(PAGE) ?? [];
+  const changed = text
+    .replaceAll('127.0.0.1:3000', `127.0.0.1:${target}`)
+    .replace('listen 443', `listen 127.0.0.1:${port}`)
+    .replace('bind :443', `bind 127.0.0.1:${port}`)
+    .replaceAll('loam.example.com', 'localhost')
+    .replace('/etc/ssl/loam.pem', pem)
+    .replace('/etc/ssl/loam.key', key)
+    .replace('/etc/haproxy/loam.pem', both);
+  expect(changed).toContain(`127.0.0.1:${target}`);
+  return changed;
+}
+
+const PROXIES: Record<'nginx' | 'caddy' | 'haproxy', (place: Place) => Started> = {
+  nginx(place) {
+    const { dir } = place;
+    const temporary = ['client_body', 'proxy', 'fastcgi', 'uwsgi', 'scgi']
+      .map((name) => `${name}_temp_path ${dir}/${name};`)
+      .join(' ');
+    writeFileSync(
+      join(dir, 'nginx.conf'),
+      `daemon off; master_process off; pid ${dir}/pid; error_log stderr;
+       events {} http { access_log off; ${temporary} ${block('nginx', place)} }`,
+    );
+    return { command: 'nginx', args: ['-p', dir, '-c', join(dir, 'nginx.conf'), '-e', 'stderr'] };
+  },
+  caddy(place) {
+    const { dir, port, pem, key } = place;
+    const site = block('caddyfile', place).replace(
+      /^localhost \{/m,
+      `localhost:${port} {\n  bind 127.0.0.1\n  tls ${pem} ${key}`,
+    );
+    writeFileSync(join(dir, 'Caddyfile'), `{\n  admin off\n  auto_https off\n}\n${site}`);
+    return {
+      command: 'caddy',
+      args: ['run', '--adapter', 'caddyfile', '--config', join(dir, 'Caddyfile')],
+    };
+  },
+  haproxy(place) {
+    writeFileSync(join(place.dir, 'haproxy.cfg'), block('haproxy', place));
+    return { command: 'haproxy', args: ['-db', '-f', join(place.dir, 'haproxy.cfg')] };
+  },
+};
+
+test.for(Object.keys(PROXIES) as (keyof typeof PROXIES)[])(
+  'Loam behind %s',
+  { timeout: 60_000 },
+  async (name, ctx) => {
+    needs(ctx, name satisfies Need, 'openssl');
+    await using cleanup = new AsyncDisposableStack();
+    const dir = mkdtempSync(join(tmpdir(), 'loam-proxy-'));
+    cleanup.defer(() => rmSync(dir, { recursive: true, force: true }));
+    const port = await freePort();
+    const base = `https://localhost:${port}`;
+    const limits = { ...planLimits, free: { ...planLimits.free, perMinute: 3 } };
+    const app = cleanup.use(
+      await startApp({
+        config: { baseUrl: base, trustedProxies: ['127.0.0.1'], rateLimits: limits },
+      }),
+    );
+    const { port: target } = app.app.server.address() as AddressInfo;
+    const place = { dir, port, target, ...makeCertificate(dir) };
+    const { command, args } = PROXIES[name](place);
+    const proxy = spawn(command, args, {
+      stdio: ['ignore', 'ignore', 'pipe'],
+      env: { PATH: process.env.PATH, HOME: dir },
+    });
+    cleanup.defer(() => stop(proxy));
+    const ca = readFileSync(place.pem);
+    const authorization = app.admin.authorization as string;
+    const get = async (path: string, headers: Record<string, string> = {}) => {
+      const res = await ask(base + path, ca, headers);
+      let text = '';
+      for await (const chunk of res) text += chunk;
+      return { status: res.statusCode, headers: res.headers, text };
+    };
+
+    await eventually(async () =>
+      expect((await get('/auth/v1/whoami', { authorization })).status).toBe(200),
+    );
+    const direct = new Client(`http://127.0.0.1:${target}`, authorization);
+    const { body: made } = await direct.post('/auth/v1/repository/admin', { name: 'work' });
+    expect(made.clone_url).toBe(`${base}/admin/work.git`);
+
+    await using workspace = await Workspace.open();
+    const trusting = ['-c', `http.sslCAInfo=${place.pem}`];
+    const url = made.clone_url.replace('https://', `https://x:${app.admin.token}@`);
+    await workspace.git('.', ...trusting, 'clone', '-q', url, 'work');
+    await workspace.commit('work', { 'large.bin': randomBytes(8 * 2 ** 20) });
+    await workspace.git('work', ...trusting, 'push', '-q');
+    await workspace.git('.', ...trusting, 'clone', '-q', url, 'again');
+    expect(await workspace.git('again', 'rev-parse', 'HEAD')).toBe(
+      await workspace.git('work', 'rev-parse', 'HEAD'),
+    );
+
+    // If the proxy held the line back, it would come with the end of the job, a minute later.
+    const job = { name: 'slow', command: 'echo first; sleep 60', repo: 'admin/work', gpu: 'none' };
+    expect((await direct.post('/auth/v1/seed/admin/jobs', job)).status).toBe(201);
+    const stream = await ask(`${base}/admin/job/slow/logs?stream=true`, ca, {
+      authorization,
+      'Last-Event-ID': '0',
+    });
+    expect(stream.headers['content-type']).toContain('text/event-stream');
+    let seen = '';
+    for await (const chunk of stream) {
+      seen += chunk;
+      if (!seen.includes('"first"') || seen.includes('cancelled')) continue;
+      const cancelled = await direct.post('/auth/v1/seed/admin/jobs/slow/cancel');
+      expect(cancelled.status).toBe(200);
+    }
+    expect(seen).toContain('event: end\ndata: {"status":"cancelled"');
+
+    // Each caller has a rate of its own, which nobody can escape by what they write into the header.
+    const statuses: (number | undefined)[] = [];
+    for (let i = 0; i < 4; i++)
+      statuses.push((await get('/auth/v1/whoami', { 'X-Forwarded-For': `192.0.2.${i}` })).status);
+    expect(statuses).toEqual([401, 401, 401, 429]);
+    const other = new Client(direct.base, null);
+    const forwarded = { 'X-Forwarded-For': '192.0.2.77' };
+    expect((await other.get('/auth/v1/whoami', forwarded)).status).toBe(401);
+  },
+);
+
+function ask(url: string, ca: Buffer, headers: Record<string, string>): Promise<IncomingMessage> {
+  return new Promise((resolve, reject) => {
+    // From an address that is not the proxy's.
+    request(url, { ca, headers, agent: false, localAddress: '127.0.0.9' }, resolve)
+      .on('error', reject)
+      .end();
+  });
+}
+
+async function stop(child: ChildProcess): Promise<void> {
+  if (child.exitCode !== null || child.signalCode !== null) return;
+  child.kill('SIGTERM');
+  await once(child, 'close');
+}

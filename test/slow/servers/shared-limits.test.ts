@@ -1,0 +1,197 @@
+/** Rate limits that several servers count together, in a real Redis that comes and goes. */
+import { mkdtemp, readFile, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { getCACertificates, setDefaultCACertificates } from 'node:tls';
+import { pino } from 'pino';
+import { expect, test } from 'vitest';
+import { type Config, readConfig } from '../../../src/config.ts';
+import { planLimits } from '../../../src/limits/plans.ts';
+import { makeCertificate } from '../../support/certificate.ts';
+import { eventually, startApp, type TestApp } from '../../support/harness.ts';
+import { needs } from '../../support/needs.ts';
+import { freePort } from '../../support/ports.ts';
+import { startRedis } from '../../support/redis.ts';
+
+const PASSWORD = 'p@ss%word';
+
+/** Twenty a minute for whoever has no credential. */
+const rateLimits = { ...planLimits, free: { ...planLimits.free, perMinute: 20, perSecond: 1_000 } };
+
+async function startWith(url: string, changes: Partial<Config> = {}) {
+  const said: string[] = [];
+  const log = pino({ level: 'info' }, { write: (line) => void said.push(line) });
+  const config = { rateLimits, redis: readConfig({ LOAM_REDIS_URL: url }).redis, ...changes };
+  const app = await startApp({ config, overrides: { log } });
+  const about = (lines: string[]) =>
+    lines.map((line) => JSON.parse(line)).filter(({ msg }) => /Redis/.test(msg));
+  return {
+    app,
+    /** What it has said of Redis: `true` when it counts, and why not else. */
+    told: () => about(said).map(({ level, reason }) => (level < 40 ? true : reason)),
+    text: () => said.join(''),
+    [Symbol.asyncDispose]: () => app[Symbol.asyncDispose](),
+  };
+}
+
+/** What is left for this address after one more request of it, which is answered 401, or 429 past the rate. */
+async function left({ anonymous }: TestApp): Promise<number> {
+  const { status, headers } = await anonymous.get('/auth/v1/whoami');
+  expect([401, 429]).toContain(status);
+  const remaining = Number(headers.get('x-ratelimit-remaining'));
+  return status === 429 ? -1 : remaining;
+}
+
+const counting = (...servers: { told(): unknown[] }[]) =>
+  eventually(() => {
+    for (const { told } of servers) expect(told().at(-1)).toBe(true);
+  });
+
+test('servers on one Redis share each count, while it is there', async (ctx) => {
+  needs(ctx, 'redis');
+  await using redis = await startRedis();
+  const url = `redis://127.0.0.1:${redis.port}/3`;
+  await using one = await startWith(url);
+  await using two = await startWith(url);
+  await counting(one, two);
+
+  expect(await left(one.app)).toBe(19);
+  expect(await left(two.app)).toBe(18);
+  const many = await Promise.all(
+    Array.from({ length: 24 }, (_, i) => left([one.app, two.app][i % 2] as TestApp)),
+  );
+  expect(many.sort((a, b) => b - a)).toEqual([
+    ...Array.from({ length: 18 }, (_, i) => 17 - i),
+    ...Array(6).fill(-1),
+  ]);
+  const refused = await two.app.anonymous.get('/auth/v1/whoami');
+  expect(Number(refused.headers.get('retry-after'))).toBeGreaterThan(45);
+  // A credential by its id, and each as long as its window.
+  await one.app.admin.get('/auth/v1/whoami');
+  const database = await redis.command('info', 'keyspace');
+  expect(database).toMatch(/db3:keys=(\d+),expires=\1,/);
+
+  // Ended: nobody is refused or waits for it, and each server counts for itself.
+  await redis.signal('SIGKILL');
+  expect(await left(one.app)).toBe(19);
+  expect(await left(two.app)).toBe(19);
+  await eventually(() => {
+    expect(one.told()).toEqual([true, expect.stringMatching(/closed|ECONN/)]);
+    expect(two.told()).toHaveLength(2);
+  });
+  await redis.start();
+  await counting(one, two);
+  expect([one.told().length, two.told().length]).toEqual([3, 3]);
+  expect(await left(one.app)).toBe(19);
+  expect(await left(two.app)).toBe(18);
+
+  // Frozen: connections stay open, and new ones are accepted by the kernel.
+  await redis.signal('SIGSTOP');
+  const started = performance.now();
+  const during = await Promise.all(Array.from({ length: 10 }, () => left(one.app)));
+  expect(during.sort((a, b) => b - a)).toEqual(Array.from({ length: 10 }, (_, i) => 18 - i));
+  expect(performance.now() - started).toBeLessThan(1_000);
+  expect(await left(two.app)).toBe(18);
+  expect(one.told()).toEqual([true, expect.anything(), true, 'no answer within 200 ms']);
+  const again = performance.now();
+  for (let i = 0; i < 5; i++) await left(one.app);
+  expect(performance.now() - again).toBeLessThan(500);
+  await redis.signal('SIGCONT');
+  await counting(one, two);
+  expect(one.told()).toHaveLength(5);
+});
+
+test('a start does not wait for a Redis that is out of reach, and says so once', async (ctx) => {
+  needs(ctx, 'redis');
+  await using redis = await startRedis('--requirepass', PASSWORD);
+  const host = `127.0.0.1:${redis.port}`;
+  await redis.signal('SIGSTOP');
+  await using one = await startWith(`redis://:${encodeURIComponent(PASSWORD)}@${host}`);
+  expect(await left(one.app)).toBe(19);
+  await eventually(() => expect(one.told()).toEqual([expect.any(String)]));
+  await redis.signal('SIGCONT');
+  await counting(one);
+  expect(await left(one.app)).toBe(19);
+
+  // The reason shows no password.
+  await using wrong = await startWith(`redis://:guessed-wrong@${host}`);
+  await eventually(() => expect(wrong.told()).toEqual([expect.stringMatching(/^WRONGPASS/)]));
+  expect(await left(wrong.app)).toBe(19);
+  expect(one.text() + wrong.text()).not.toMatch(/guessed|p@ss|p%40ss/);
+});
+
+test('a Redis that refuses to write is one that is away', async (ctx) => {
+  needs(ctx, 'redis');
+  await using redis = await startRedis('--maxmemory-policy', 'noeviction');
+  await using one = await startWith(`redis://127.0.0.1:${redis.port}`);
+  await counting(one);
+  expect(await left(one.app)).toBe(19);
+  await redis.command('config', 'set', 'maxmemory', 1);
+  expect(await left(one.app)).toBe(19);
+  expect(await left(one.app)).toBe(18);
+  expect(one.told()).toEqual([true, expect.stringMatching(/^OOM/)]);
+  await redis.command('config', 'set', 'maxmemory', 0);
+  await counting(one);
+  expect(await left(one.app)).toBe(18);
+
+  // What somebody else has put under one of our keys is replaced, and is no fault.
+  const key = 'loam:rates:free:minute:127.0.0.1';
+  expect(await redis.command('del', key)).toBe(1);
+  await redis.command('rpush', key, 'a', 'b');
+  expect(await left(one.app)).toBe(19);
+  await redis.command('set', key, 'no number');
+  expect(await left(one.app)).toBe(19);
+  expect(await left(one.app)).toBe(18);
+  expect(await redis.command('ttl', key)).toBeGreaterThan(55);
+  expect(one.told()).toHaveLength(3);
+});
+
+test('over TLS the certificate is demanded', async (ctx) => {
+  needs(ctx, 'redis', 'openssl');
+  const dir = await mkdtemp(join(tmpdir(), 'loam-redis-'));
+  await using cleanup = new AsyncDisposableStack();
+  cleanup.defer(() => rm(dir, { recursive: true, force: true }));
+  const { pem, key } = makeCertificate(dir);
+  const port = await freePort();
+  const files = ['--tls-cert-file', pem, '--tls-key-file', key, '--tls-auth-clients', 'no'];
+  cleanup.use(await startRedis('--tls-port', `${port}`, ...files));
+  const url = `rediss://localhost:${port}`;
+  const stranger = cleanup.use(await startWith(url));
+  await eventually(() => expect(stranger.told()).toEqual([expect.stringMatching(/certificate/)]));
+  expect(await left(stranger.app)).toBe(19);
+
+  // As NODE_EXTRA_CA_CERTS does for a whole process.
+  const known = getCACertificates();
+  cleanup.defer(() => setDefaultCACertificates(known));
+  setDefaultCACertificates([...known, await readFile(pem, 'utf8')]);
+  await counting(stranger);
+  expect(stranger.told()).toHaveLength(2);
+});
+
+test('where its database is missing, or there are no limits, nothing is counted in Redis', async (ctx) => {
+  needs(ctx, 'redis');
+  await using redis = await startRedis();
+  {
+    await using beyond = await startWith(`redis://127.0.0.1:${redis.port}/16`);
+    await eventually(() =>
+      expect(beyond.told()).toEqual([expect.stringMatching(/index is out of range/)]),
+    );
+    expect(await left(beyond.app)).toBe(19);
+    await eventually(async () =>
+      expect(await redis.command('info', 'commandstats')).toMatch(
+        /cmdstat_select:calls=([3-9]|\d\d)/,
+      ),
+    );
+    expect(await redis.command('dbsize')).toBe(0);
+    expect(beyond.told()).toHaveLength(1);
+  }
+  await using one = await startWith(`redis://127.0.0.1:${redis.port}`, { rateLimits: 'off' });
+  await one.app.anonymous.get('/auth/v1/whoami');
+  // The connection that asks is the only one.
+  expect(
+    String(await redis.command('client', 'list'))
+      .trim()
+      .split('\n'),
+  ).toHaveLength(1);
+  expect(one.told()).toEqual([]);
+});

@@ -1,0 +1,75 @@
+/** The engine of this machine, and runners on it. The images are those of test/support/base-images.sh. */
+import { execFile } from 'node:child_process';
+import { createHash } from 'node:crypto';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { promisify } from 'node:util';
+import { expect } from 'vitest';
+import {
+  type DockerRunnerOptions,
+  openDockerRunner,
+} from '../../src/jobs/runners/docker/runner.ts';
+import type { DockerConfig } from '../../src/variables/docker.ts';
+
+const run = promisify(execFile);
+
+export const BUSYBOX = 'loam-test/busybox';
+/** As `docker` itself finds it. */
+export const DOCKER: DockerConfig = {
+  host: process.env.DOCKER_HOST || 'unix:///var/run/docker.sock',
+  named: true,
+  tlsVerify: false,
+  configFolder: '/nonexistent',
+};
+
+export const docker = async (...args: string[]): Promise<string> =>
+  (await run('docker', args)).stdout.trim();
+
+/** What a command makes of an image, until it is disposed. */
+export async function changedImage(from: string, ...command: string[]) {
+  const container = await docker('create', from, ...command);
+  await docker('start', '--attach', container);
+  const name = `loam-test/changed-${container.slice(0, 12)}`;
+  await docker('commit', container, name);
+  await docker('rm', container);
+  return {
+    name,
+    async [Symbol.asyncDispose]() {
+      await docker('rmi', name);
+    },
+  };
+}
+
+/** A runner with a folder of its own, and a grace period of 300 ms. What it made is gone when it is disposed. */
+export async function dockerRunner(options: Partial<DockerRunnerOptions> = {}) {
+  const dir = await mkdtemp(join(tmpdir(), 'loam-containers-'));
+  const given = {
+    dir,
+    docker: DOCKER,
+    graceMs: 300,
+    // No registry is in reach.
+    images: { allowed: null, fallback: BUSYBOX, configFolder: dir, times: { tries: 1 } },
+    ...options,
+  };
+  const runner = await openDockerRunner(given);
+  const others: AsyncDisposable[] = [];
+  return {
+    dir,
+    runner,
+    async again() {
+      const other = await openDockerRunner(given);
+      others.push(other);
+      return other;
+    },
+    async [Symbol.asyncDispose]() {
+      await runner.sweep(new Set());
+      const worker = createHash('sha256').update(dir).digest('hex').slice(0, 16);
+      const label = `label=loam.worker=${worker}`;
+      // Another engine than the machine's own has its own look.
+      expect(await docker('ps', '--all', '--quiet', '--filter', label), 'containers left').toBe('');
+      for (const one of [...others, runner]) await one[Symbol.asyncDispose]();
+      await rm(dir, { recursive: true, maxRetries: 5 });
+    },
+  };
+}

@@ -1,0 +1,95 @@
+/** Jobs in a confinement of choice, by a runner that is root or an ordinary user, as `driver.ts` runs them. */
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdir, mkdtemp, rm } from 'node:fs/promises';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+import type { DockerRunnerOptions } from '../../../src/jobs/runners/docker/runner.ts';
+import type { ProcessRunnerOptions } from '../../../src/jobs/runners/process/runner.ts';
+import type { Outcome } from '../../../src/jobs/runners/runner.ts';
+import { fillDataFolder } from './machine.ts';
+import { asWho, give, type Who } from './who.ts';
+
+export type Asked = {
+  command: string;
+  image?: string;
+  env?: Record<string, string>;
+  /** One of this model. */
+  gpu?: string;
+  /** When the job has printed `up`: its end is asked for, or its shim is killed. */
+  stop?: 'TERM' | 'KILL' | 'CRASH';
+  /** Of a shim that is killed: the job has to end by itself, while no server looks after it. */
+  alone?: boolean;
+  /** Whose artifacts to read at the end. */
+  outputs?: string[];
+};
+export type Told = {
+  lines: string[];
+  outcome: Outcome;
+  /** The names of files for each of the outputs; null where there is nothing. */
+  artifacts: (string[] | null)[];
+};
+
+export type Confined = AsyncDisposable & {
+  /** The data folder, with a folder of attempts in it. */
+  data: string;
+  warning: string;
+  run(asked: Asked): Promise<Told>;
+};
+
+type Around = {
+  /** Where the data folder is made, and removed at the end. */
+  parent?: string;
+  /** The beginning of the server's command line. */
+  wrapper?: string[];
+  path?: string;
+};
+
+export async function confined(
+  who: Who,
+  options: Omit<ProcessRunnerOptions, 'dir' | 'hidden'> | Omit<DockerRunnerOptions, 'dir'>,
+  { parent = '/tmp', wrapper = [], path = process.env.PATH }: Around = {},
+): Promise<Confined> {
+  const data = await mkdtemp(join(parent, 'loam-hostile-'));
+  const dir = join(data, 'attempts');
+  await mkdir(dir);
+  for (const path of [data, dir]) give(path, who);
+  fillDataFolder(data, who);
+  const [program = '', ...args] = [
+    ...[...wrapper, ...asWho(who), process.execPath, join(import.meta.dirname, 'driver.ts')],
+    JSON.stringify({ ...options, dir, hidden: [data], graceMs: 500 }),
+  ];
+  const env = { PATH: path, HOME: data };
+  const child = spawn(program, args, { env, stdio: ['pipe', 'pipe', 'pipe'] });
+  let errors = '';
+  child.stderr.on('data', (chunk) => {
+    errors += chunk;
+  });
+  const ended = once(child, 'close');
+  const answers = createInterface(child.stdout)[Symbol.asyncIterator]();
+  const hear = async () => {
+    const { value, done } = await answers.next();
+    if (done) throw new Error(`the driver ended: ${errors}`);
+    return JSON.parse(value);
+  };
+  const close = async () => {
+    child.stdin.end();
+    await ended;
+    await rm(data, { recursive: true, force: true, maxRetries: 5 });
+  };
+  try {
+    const { warning } = await hear();
+    return {
+      data,
+      warning,
+      async run(asked) {
+        child.stdin.write(`${JSON.stringify(asked)}\n`);
+        return hear();
+      },
+      [Symbol.asyncDispose]: close,
+    };
+  } catch (error) {
+    await close();
+    throw error;
+  }
+}

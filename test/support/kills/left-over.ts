@@ -1,0 +1,140 @@
+/** What servers that were killed may leave behind, and must not: processes, files, rows, uploads. */
+import { execFile } from 'node:child_process';
+import { readdirSync, readFileSync, readlinkSync } from 'node:fs';
+import { readdir } from 'node:fs/promises';
+import { join } from 'node:path';
+import { promisify } from 'node:util';
+import { ListMultipartUploadsCommand, ListObjectsV2Command, S3Client } from '@aws-sdk/client-s3';
+import { descendants, MARKER, statOf } from '../../../src/jobs/runners/process/proc.ts';
+import type { Servers } from '../many-servers.ts';
+
+const run = promisify(execFile);
+
+/** Git's words on each repository that it finds a fault in. */
+export async function faultsByGit(loam: Servers): Promise<string[]> {
+  const faults: string[] = [];
+  for (const gitdir of await repositoriesIn(loam)) {
+    const env = { PATH: process.env.PATH, GIT_DIR: gitdir };
+    const said = await run('git', ['fsck', '--strict', '--no-dangling'], { cwd: gitdir, env }).then(
+      ({ stdout, stderr }) => `${stdout}${stderr}`.replace(/^notice:.*\n/gm, ''),
+      (error) => `${error.message}${error.stderr}`,
+    );
+    if (said) faults.push(`${gitdir}: ${said}`);
+  }
+  return faults;
+}
+
+/** Files that belong to work in flight, by their path in the folder of repositories or of a server. */
+export async function filesLeft(loam: Servers): Promise<string[]> {
+  const left: string[] = [];
+  for (const gitdir of await repositoriesIn(loam)) {
+    const files = await readdir(gitdir, { recursive: true });
+    left.push(
+      ...files
+        // Quarantines, packs and objects that were being written, locks.
+        .filter((path) => /(^|\/)(tmp_|\.tmp-|incoming-)|\.lock$/.test(path))
+        .map((path) => join(gitdir, path)),
+    );
+  }
+  for (const folder of ['new', 'trash', 'begun'])
+    left.push(...(await filesBelow(join(loam.repositoriesDir, folder))));
+  for (const { dataDir, tmpDir } of loam.servers)
+    left.push(
+      ...(await filesBelow(tmpDir)),
+      ...(await readdir(join(dataDir, 'attempts')).catch(() => []))
+        .filter((name) => name.startsWith('att_'))
+        .map((name) => join(dataDir, 'attempts', name)),
+    );
+  return left;
+}
+
+/** Processes that were given the folder of these servers or work in it, but those that still serve: command lines. */
+export function processesLeft(loam: Servers): string[] {
+  const serving = new Set(loam.servers.map(({ pid }) => String(pid)));
+  return readdirSync('/proc').flatMap((pid) => {
+    if (!/^\d+$/.test(pid) || serving.has(pid)) return [];
+    const read = (file: string) => {
+      try {
+        return readFileSync(`/proc/${pid}/${file}`, 'latin1').replaceAll('\0', ' ');
+      } catch {
+        return '';
+      }
+    };
+    const command = read('cmdline');
+    if (!`${command}${read('environ')}${folderOf(pid)}`.includes(loam.root)) return [];
+    // The database, its proxy and its storage; and git's readers, which go by themselves when they are idle.
+    if (/postgres|haproxy|ceph|radosgw|cat-file/.test(command)) return [];
+    // The shim, and the recorder, that a worker keeps for its next job: started by its starter, and without an attempt. A
+    // shim may have opened a network for it.
+    const isKept = () =>
+      serving.has(parentOf(parentOf(pid))) &&
+      !openFiles(pid).some((file) => file.includes('/att_')) &&
+      !descendants(Number(pid)).some(isOfAttempt);
+    if (/process\/shim\.ts|docker\/recorder\.ts/.test(command) && isKept()) return [];
+    return command ? [`${pid} ${command}`] : [];
+  });
+}
+
+/** Whether it has the mark of an attempt. */
+function isOfAttempt(pid: number): boolean {
+  try {
+    return readFileSync(`/proc/${pid}/environ`, 'latin1').includes(`${MARKER}=att_`);
+  } catch {
+    return false;
+  }
+}
+
+function parentOf(pid: string): string {
+  return String(statOf(pid)?.parent ?? '');
+}
+
+function openFiles(pid: string): string[] {
+  try {
+    return readdirSync(`/proc/${pid}/fd`).map((fd) => readlinkSync(`/proc/${pid}/fd/${fd}`));
+  } catch {
+    // It has ended meanwhile.
+    return [];
+  }
+}
+
+function folderOf(pid: string): string {
+  try {
+    return readlinkSync(`/proc/${pid}/cwd`);
+  } catch {
+    return '';
+  }
+}
+
+/** Keys of objects, and of uploads that were not ended. */
+export async function storedIn({ s3 }: Servers): Promise<{ keys: string[]; uploads: string[] }> {
+  const { endpoint, region, credentials, bucket: Bucket } = s3;
+  const client = new S3Client({ endpoint, region, credentials, forcePathStyle: true });
+  try {
+    const { Contents = [] } = await client.send(new ListObjectsV2Command({ Bucket }));
+    const { Uploads = [] } = await client.send(new ListMultipartUploadsCommand({ Bucket }));
+    return {
+      keys: Contents.map(({ Key = '' }) => Key),
+      uploads: Uploads.map(({ Key = '' }) => Key),
+    };
+  } finally {
+    client.destroy();
+  }
+}
+
+export async function repositoriesIn({ repositoriesDir }: Servers): Promise<string[]> {
+  const found: string[] = [];
+  for (const shard of await readdir(repositoriesDir)) {
+    if (shard.length !== 2) continue;
+    for (const inner of await readdir(join(repositoriesDir, shard)))
+      for (const name of await readdir(join(repositoriesDir, shard, inner)))
+        if (name.endsWith('.git')) found.push(join(repositoriesDir, shard, inner, name));
+  }
+  return found;
+}
+
+async function filesBelow(folder: string): Promise<string[]> {
+  const found = await readdir(folder, { recursive: true, withFileTypes: true }).catch(() => []);
+  return found
+    .filter((entry) => !entry.isDirectory())
+    .map(({ parentPath, name }) => join(parentPath, name));
+}

@@ -1,0 +1,294 @@
+/** The organization `acme`, one caller of each kind, and targets made on demand. */
+import { hash } from 'node:crypto';
+import { newId } from '../../../src/ids.ts';
+import { type Client, eventually, type Loam } from '../harness.ts';
+import { ENDPOINT } from '../rest/cases.ts';
+import { newPublicKey } from '../ssh-key.ts';
+import type { Level } from './expectations.ts';
+
+export type Caller = {
+  name: string;
+  client: Client;
+  level: Level;
+  /** Gave credentials that are refused. */
+  refused?: true;
+};
+
+export type World = Awaited<ReturnType<typeof createWorld>>;
+
+export async function createWorld(loam: Loam) {
+  const { admin: operator, anonymous } = loam;
+  let count = 0;
+  const unique = () => `target-${++count}`;
+  const members = { reader: 'READ', writer: 'WRITE', manager: 'ADMIN' };
+  await operator.gql(
+    `mutation { createOrganization(input: {name: "acme", plan: UNLIMITED}) { namespace { id } } }`,
+  );
+  const clients: Record<string, Client> = { admin: operator };
+  for (const name of ['outsider', 'alone', ...Object.keys(members)])
+    clients[name] = await loam.user(name);
+  for (const [username, role] of Object.entries(members))
+    await operator.gql(
+      `mutation { setMember(input: {namespace: "acme", username: "${username}", role: ${role}}) { member { role } } }`,
+    );
+  const by = (name: string) => clients[name] ?? operator;
+  const pat = async (name: string, json: object) => {
+    const { body } = await by(name).post('/auth/v1/pat', json);
+    return loam.client(`Bearer ${body.token}`);
+  };
+  for (const name of Object.keys(clients)) await pat(name, { name: 'own' });
+  const limits = { scopes: ['webhook:admin'], namespaces: ['manager'] };
+  const scoped = await pat('manager', { name: 'scoped', ...limits });
+  const expired = await pat('manager', { name: 'expired' });
+  await loam.pool.query(`update access_tokens set expires_at = now() where name = 'expired'`);
+
+  const callers: Caller[] = [
+    { name: 'anonymous', client: anonymous, level: 'anyone' },
+    { name: 'expired', client: expired, level: 'anyone', refused: true },
+    { name: 'wrong', client: loam.client('Bearer wrong'), level: 'anyone', refused: true },
+    { name: 'scoped', client: scoped, level: 'account' },
+    { name: 'outsider', client: by('outsider'), level: 'user' },
+    { name: 'reader', client: by('reader'), level: 'read' },
+    { name: 'writer', client: by('writer'), level: 'write' },
+    { name: 'manager', client: by('manager'), level: 'admin' },
+    { name: 'admin', client: operator, level: 'operator' },
+  ];
+
+  async function repository({ visibility = 'PRIVATE' } = {}): Promise<string> {
+    const { createRepository } = await operator.gql(
+      `mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { repository { id } } }`,
+      { input: { namespace: 'acme', name: unique(), visibility, gitignoreTemplate: 'Go' } },
+    );
+    return createRepository.repository.id;
+  }
+
+  await operator.gql(
+    `mutation { createRepository(input: {namespace: "acme", name: "work"}) { repository { id } } }`,
+  );
+  const jobInput = () => ({ namespace: 'acme', repo: 'acme/work', command: 'exit 0', gpu: 'NONE' });
+
+  /** A job that has ended, and is the operator's unless another owner is given. */
+  async function job(owner = 'admin', more: object = {}): Promise<string> {
+    const name = unique();
+    await by(owner).gql(
+      `mutation ($input: CreateJobInput!) { createJob(input: $input) { job { id } } }`,
+      { input: { ...jobInput(), name, ...more } },
+    );
+    await eventually(async () => {
+      const { body } = await operator.get(`/acme/job/${name}`);
+      if (body.completed_at === null) throw new Error(`the job is ${body.status}`);
+    });
+    return name;
+  }
+
+  /** What a deleted job has left. @returns the id that the job had */
+  async function keptArtifacts(owner = 'admin'): Promise<string> {
+    const name = await job(owner, { command: 'echo done; mkdir out; exit 0', outputPath: 'out' });
+    const { deleteJob } = await operator.gql(
+      `mutation ($input: DeleteJobInput!) { deleteJob(input: $input) { id } }`,
+      { input: { namespace: 'acme', name } },
+    );
+    return deleteJob.id;
+  }
+
+  /** Bound to acme, and made by its admin. */
+  async function key(): Promise<string> {
+    const name = unique();
+    await by('manager').post('/auth/v1/api_keys', { name, namespace: 'acme' });
+    return name;
+  }
+
+  const webhookInput = (...namespaces: string[]) => ({
+    name: unique(),
+    url: ENDPOINT,
+    eventTypes: ['JOB_FAILED'],
+    namespaces: namespaces.length > 0 ? namespaces : ['acme'],
+  });
+
+  async function webhook(...namespaces: string[]): Promise<string> {
+    const { createWebhook } = await operator.gql(
+      `mutation ($input: CreateWebhookInput!) { createWebhook(input: $input) { webhook { id } } }`,
+      { input: webhookInput(...namespaces) },
+    );
+    return createWebhook.webhook.id;
+  }
+
+  /** @returns the id of the delivery */
+  async function sendTest(id: string): Promise<string> {
+    const { testWebhook } = await operator.gql(
+      `mutation ($id: ID!) { testWebhook(input: { id: $id }) { delivery { id } } }`,
+      { id },
+    );
+    return testWebhook.delivery.id;
+  }
+
+  async function delivery(...namespaces: string[]) {
+    const webhookId = await webhook(...namespaces);
+    return { webhookId, deliveryId: await sendTest(webhookId) };
+  }
+
+  async function token(owner: string): Promise<string> {
+    const name = unique();
+    await pat(owner, { name });
+    return name;
+  }
+
+  /** A lock of the operator's. */
+  async function lock(): Promise<string> {
+    const { lockLfsFile } = await operator.gql(
+      'mutation ($input: LockLfsFileInput!) { lockLfsFile(input: $input) { lock { id } } }',
+      { input: { repositoryId: await repository(), path: unique() } },
+    );
+    return lockLfsFile.lock.id;
+  }
+
+  /** A repository that was given a large file. */
+  async function largeFile(): Promise<{ repositoryId: string; oids: string[] }> {
+    const repositoryId = await repository();
+    const { name } = (await operator.get(`/auth/v1/repository/acme/${repositoryId}`)).body;
+    const oid = hash('sha256', repositoryId);
+    const path = `/acme/${name}.git/info/lfs/objects/${oid}`;
+    await operator.request('PUT', path, { body: repositoryId });
+    return { repositoryId, oids: [oid] };
+  }
+
+  async function sshKey(owner: string): Promise<string> {
+    const { addSshKey } = await by(owner).gql(
+      'mutation ($key: String!) { addSshKey(input: {title: "x", key: $key}) { sshKey { id } } }',
+      { key: newPublicKey() },
+    );
+    return addSshKey.sshKey.id;
+  }
+
+  async function session(owner: string): Promise<string> {
+    const form = new URLSearchParams({ token: by(owner).token });
+    await anonymous.request('POST', '/login', { headers: { origin: loam.base }, body: form });
+    const { rows } = await loam.pool.query(
+      `select s.id from browser_sessions s join users u on u.id = s.user_id
+       where u.username = $1 order by s.id desc limit 1`,
+      [by(owner) === operator ? 'admin' : owner],
+    );
+    return rows[0].id;
+  }
+
+  async function identity(owner: string): Promise<string> {
+    const id = newId('idn');
+    await loam.pool.query(
+      `insert into identities (id, issuer, subject, user_id)
+       select $1, 'https://issuer.example', $1, id from users where username = $2`,
+      [id, by(owner) === operator ? 'admin' : owner],
+    );
+    return id;
+  }
+
+  async function deployKey(): Promise<string> {
+    const { addDeployKey } = await operator.gql(
+      'mutation ($input: AddDeployKeyInput!) { addDeployKey(input: $input) { deployKey { id } } }',
+      { input: { repositoryId: await repository(), title: 'x', key: newPublicKey() } },
+    );
+    return addDeployKey.deployKey.id;
+  }
+
+  /** As an accepted push leaves it. */
+  async function allowedSecret(): Promise<{ id: string; finding: string }> {
+    const id = await repository();
+    await loam.pool.query(
+      `insert into allowed_secrets values ($1, 'finding', 'a kind', 'a.txt', 'admin')`,
+      [id],
+    );
+    return { id, finding: 'finding' };
+  }
+
+  async function branchRule(): Promise<{ id: string; pattern: string }> {
+    const rule = { id: await repository(), pattern: 'release/*' };
+    await operator.gql(
+      `mutation ($input: SetBranchRuleInput!) { setBranchRule(input: $input) { repository { id } } }`,
+      { input: rule },
+    );
+    return rule;
+  }
+
+  const {
+    viewer,
+    accessToken,
+    namespace,
+    job: aJob,
+  } = await by('manager').gql(
+    `query ($job: String!) { viewer { id } namespace(name: "acme") { id members { nodes { id } } }
+       accessToken(name: "own") { id } job(namespace: "acme", name: $job) { id attempts { nodes { id } } } }`,
+    { job: await job() },
+  );
+  const { apiKey } = await by('manager').gql(`{ apiKey(name: "${await key()}") { id } }`);
+  const { webhookId, deliveryId } = await delivery();
+  const ids: Record<string, string> = {
+    User: viewer.id,
+    Namespace: namespace.id,
+    Repository: await repository(),
+    Job: aJob.id,
+    JobAttempt: aJob.attempts.nodes[0].id,
+    Member: namespace.members.nodes[0].id,
+    AccessToken: accessToken.id,
+    ApiKey: apiKey.id,
+    SshKey: await sshKey('manager'),
+    Session: await session('manager'),
+    DeployKey: await deployKey(),
+    Webhook: webhookId,
+    Delivery: deliveryId,
+  };
+  // The list of a namespace has one from the beginning.
+  await keptArtifacts();
+  /** The caller's own namespace, or that of somebody else. */
+  const home = (name: string) => (clients[name] ? name : 'alone');
+  const made = {
+    repository,
+    allowedSecret,
+    branchRule,
+    lock,
+    largeFile,
+    job,
+    keptArtifacts,
+    key,
+    token,
+    sshKey,
+    session,
+    identity,
+    deployKey,
+    webhook,
+    delivery,
+  };
+  const asOperator = (query: string, variables: object) => operator.gql(query, variables);
+  return { callers, ids, unique, home, jobInput, webhookInput, sendTest, asOperator, ...made };
+}
+
+/** The same world, where what is made once is used again. */
+export function shared(world: World): World {
+  const { repository, allowedSecret, branchRule, lock, largeFile, job, keptArtifacts } = world;
+  const { key, token, sshKey, session, deployKey, webhook, delivery } = world;
+  return {
+    ...world,
+    repository: once(repository),
+    allowedSecret: once(allowedSecret),
+    branchRule: once(branchRule),
+    lock: once(lock),
+    largeFile: once(largeFile),
+    job: once(job),
+    keptArtifacts: once(keptArtifacts),
+    key: once(key),
+    token: once(token),
+    sshKey: once(sshKey),
+    session: once(session),
+    deployKey: once(deployKey),
+    webhook: once(webhook),
+    delivery: once(delivery),
+  };
+}
+
+function once<A extends unknown[], T>(make: (...args: A) => T): (...args: A) => T {
+  const made = new Map<string, T>();
+  return (...args) => {
+    const key = JSON.stringify(args);
+    const value = made.get(key) ?? make(...args);
+    made.set(key, value);
+    return value;
+  };
+}

@@ -1,0 +1,96 @@
+/** The server as its users run it: `node src/main.ts` in a process of its own, to be killed and started again. */
+import { type ChildProcess, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+
+const ROOT = join(import.meta.dirname, '../..');
+const INHERITED = {
+  PATH: process.env.PATH,
+  HOME: process.env.HOME,
+  // As `npm start` does: stripping types and compiling took a third of a start.
+  NODE_COMPILE_CACHE: join(ROOT, 'node_modules/.cache/loam'),
+  MALLOC_MMAP_THRESHOLD_: '1048576',
+};
+
+const NODE = [process.execPath, 'src/main.ts'];
+
+export type ServerProcess = AsyncDisposable & {
+  child: ChildProcess;
+  base: string;
+  /** All it has printed so far. */
+  output(): string;
+  /** Sends the signal, if it still runs, and waits for its end. */
+  stop(signal?: NodeJS.Signals): Promise<{ code: number | null; signal: NodeJS.Signals | null }>;
+};
+
+export type StartServerOptions = {
+  /** Runs it as that user, which only root can ask for. */
+  user?: string;
+  /** The beginning of the command line, before it becomes that user. */
+  wrapper?: string[];
+  /** Files, sockets and pipes that it may have open. */
+  descriptors?: number;
+  /** What starts it; unset: Node, without npm around it. */
+  command?: string[];
+  /** Gives it a process group of its own, led by `child`, as a terminal does. */
+  detached?: boolean;
+  /** Is given the process before it is ready. */
+  spawned?: (child: ChildProcess) => void;
+};
+
+/**
+ * Starts the server and waits until it says that it is ready.
+ * @throws Error with what it printed when it ends before that.
+ */
+export async function startServer(
+  env: Record<string, string>,
+  {
+    user,
+    wrapper = [],
+    descriptors,
+    command = NODE,
+    detached = false,
+    spawned,
+  }: StartServerOptions = {},
+): Promise<ServerProcess> {
+  const as = user ? ['setpriv', `--reuid=${user}`, '--regid=65534', '--clear-groups'] : [];
+  const limit = descriptors ? `ulimit -n ${descriptors} && ` : '';
+  const words = [...wrapper, ...as, ...command];
+  const child = spawn('/bin/sh', ['-c', `${limit}exec "$@"`, 'sh', ...words], {
+    cwd: ROOT,
+    env: { ...INHERITED, PORT: '0', LOAM_SSH_PORT: 'off', LOAM_LOG_LEVEL: 'warn', ...env },
+    stdio: ['ignore', 'pipe', 'pipe'],
+    detached,
+  });
+  spawned?.(child);
+  const ended = once(child, 'close') as Promise<[number | null, NodeJS.Signals | null]>;
+  let output = '';
+  const ready = Promise.withResolvers<string>();
+  for (const stream of [child.stdout, child.stderr]) {
+    createInterface(stream).on('line', (line) => {
+      output += `${line}\n`;
+      // A worker says where it can be asked whether it is ready.
+      const said = /^Loam is ready (?:at (\S+)|to run jobs; (\S+)\/readyz)/.exec(line);
+      const base = said?.[1] ?? said?.[2];
+      if (base) ready.resolve(base);
+    });
+  }
+  const stop: ServerProcess['stop'] = async (signal = 'SIGTERM') => {
+    child.kill(signal);
+    const [code, by] = await ended;
+    return { code, signal: by };
+  };
+  const failed = ended.then(([code]) => {
+    throw new Error(`the server ended with ${code} before it was ready:\n${output}`);
+  });
+  failed.catch(() => {});
+  const base = await Promise.race([ready.promise, failed]);
+  return {
+    child,
+    base,
+    output: () => output,
+    stop,
+    [Symbol.asyncDispose]: async () => void (await stop()),
+  };
+}

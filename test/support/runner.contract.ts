@@ -1,0 +1,267 @@
+/** What the worker relies on, run over every runner. The commands are both shell and the fake's language. */
+import type { Readable } from 'node:stream';
+import { text } from 'node:stream/consumers';
+import { extract } from 'tar-stream';
+import { beforeEach, expect, test } from 'vitest';
+import {
+  type AttemptSpec,
+  type Handle,
+  LOCAL,
+  type LogCursor,
+  type Outcome,
+  type Runner,
+} from '../../src/jobs/runners/runner.ts';
+import { eventually } from './harness.ts';
+import { type Need, needs } from './needs.ts';
+
+export type RunnerUnderTest = AsyncDisposable & {
+  runner: Runner;
+  /** Another that drives the same work, as a restarted server's does. */
+  again(): Promise<Runner>;
+};
+
+const never = new AbortController().signal;
+let attempts = 0;
+
+export function attemptSpec(command: string, changes: Partial<AttemptSpec> = {}): AttemptSpec {
+  return {
+    // Of this process alone: processes are known by it on the whole machine.
+    id: `att_${process.pid}_${attempts++}`,
+    machine: LOCAL,
+    command,
+    image: null,
+    env: {},
+    checkout: null,
+    hardware: { gpu: 'none', gpuCount: 1, cpu: 2, memoryGb: 1, diskGb: 1, region: 'us-east-1' },
+    timeoutMs: 60_000,
+    log: { bytes: 2 ** 30, lines: 10_000_000 },
+    report: () => {},
+    ...changes,
+  };
+}
+
+export async function allLines(runner: Runner, handle: Handle, cursor: LogCursor | null = null) {
+  const lines: string[] = [];
+  for await (const batch of runner.logs(handle, cursor, never)) {
+    lines.push(...batch.lines.map(({ message }) => message));
+  }
+  return lines;
+}
+
+export async function runToEnd(
+  runner: Runner,
+  spec: AttemptSpec,
+): Promise<{ handle: Handle; outcome: Outcome; lines: string[] }> {
+  const handle = await runner.prepare(spec, never);
+  await runner.start(handle);
+  const [outcome, lines] = await Promise.all([
+    runner.wait(handle, never),
+    allLines(runner, handle),
+  ]);
+  return { handle, outcome, lines };
+}
+
+/** The names in a tar, with what files hold, or of which type the others are. */
+export async function entriesOf(
+  archive: Promise<Readable | null>,
+): Promise<Record<string, string> | null> {
+  const tar = await archive;
+  if (!tar) return null;
+  const found: Record<string, string> = {};
+  for await (const entry of tar.pipe(extract())) {
+    const { name, type } = entry.header;
+    found[name] = type === 'file' ? await text(entry) : `${type}`;
+    entry.resume();
+  }
+  return found;
+}
+
+/**
+ * Of the describe block that it is called in.
+ * @param open makes a runner with a grace period of 300 ms
+ * @param wanted what that takes
+ */
+export function runnerContract(open: () => Promise<RunnerUnderTest>, ...wanted: Need[]): void {
+  beforeEach((ctx) => needs(ctx, ...wanted));
+
+  test('lines, exit code and times of an attempt', async () => {
+    await using made = await open();
+    const before = Date.now();
+    const { outcome, lines } = await runToEnd(
+      made.runner,
+      attemptSpec('echo one; echo two; exit 3'),
+    );
+    expect(lines).toEqual(['one', 'two']);
+    expect(outcome).toMatchObject({ kind: 'exited', exitCode: 3, timedOut: false });
+    const { startedAt, endedAt } = outcome as Extract<Outcome, { kind: 'exited' }>;
+    expect(startedAt.getTime()).toBeGreaterThanOrEqual(before);
+    expect(endedAt.getTime()).toBeGreaterThanOrEqual(startedAt.getTime());
+  });
+
+  test('a cursor resumes the log after the line it stands for', async () => {
+    await using made = await open();
+    const { runner } = made;
+    const handle = await runner.prepare(attemptSpec('echo 1; sleep 0.1; echo 2; echo 3'), never);
+    await runner.start(handle);
+    const seen: string[] = [];
+    let cursor: LogCursor | null = null;
+    for await (const batch of runner.logs(handle, null, never)) {
+      seen.push(...batch.lines.map(({ message }) => message));
+      cursor = batch.cursor;
+      break;
+    }
+    seen.push(...(await allLines(await made.again(), handle, cursor)));
+    expect(seen).toEqual(['1', '2', '3']);
+  });
+
+  test('a started attempt is adopted, not started twice', async () => {
+    await using made = await open();
+    const { runner } = made;
+    const handle = await runner.prepare(attemptSpec('echo once; sleep 0.2'), never);
+    expect(await runner.attach(handle)).toBe('prepared');
+    await runner.start(handle);
+    const second = await made.again();
+    expect(await second.attach(handle)).toBe('started');
+    await second.start(handle);
+    expect(await second.wait(handle, never)).toMatchObject({ exitCode: 0 });
+    expect(await allLines(second, handle)).toEqual(['once']);
+  });
+
+  test('where it may not begin, nothing of it does', async () => {
+    await using made = await open();
+    const { runner } = made;
+    const handle = await runner.prepare(attemptSpec('echo ran; exit 1'), never);
+    expect(await runner.start(handle, async () => false)).toBe(false);
+    // Whoever could not say whether it may is asked again.
+    await expect(runner.start(handle, () => Promise.reject(new Error('away')))).rejects.toThrow();
+    expect(await runner.attach(handle)).toBe('prepared');
+    await runner.remove(handle);
+    expect(await runner.attach(handle)).toBe('gone');
+    const allowed = await runner.prepare(attemptSpec('echo ran'), never);
+    expect(await runner.start(allowed, async () => true)).toBe(true);
+    expect(await allLines(runner, allowed)).toEqual(['ran']);
+  });
+
+  test('TERM ends it with 143', async () => {
+    await using made = await open();
+    const { runner } = made;
+    const handle = await runner.prepare(attemptSpec('echo up; sleep 600'), never);
+    await runner.start(handle);
+    // Before there is a command to hear it, the signal only begins the grace, which is short in tests.
+    const up = new AbortController();
+    for await (const _ of runner.logs(handle, null, up.signal)) up.abort();
+    await runner.signal(handle, 'TERM');
+    expect(await runner.wait(handle, never)).toMatchObject({ kind: 'exited', exitCode: 143 });
+  });
+
+  test('KILL ends it at once with 137', async () => {
+    await using made = await open();
+    const { runner } = made;
+    // At whatever step of its start: in the middle of one, the command or its sandbox may end with a code of its own.
+    for (let round = 0; round < 8; round++) {
+      const handle = await runner.prepare(attemptSpec('echo up; sleep 600'), never);
+      await runner.start(handle);
+      await runner.signal(handle, 'KILL');
+      expect(await runner.wait(handle, never)).toMatchObject({ kind: 'exited', exitCode: 137 });
+      await runner.remove(handle);
+    }
+  });
+
+  test('overrunning the timeout ends it and says so', async () => {
+    await using made = await open();
+    const spec = attemptSpec('sleep 600', { timeoutMs: 200 });
+    const { outcome } = await runToEnd(made.runner, spec);
+    expect(outcome).toMatchObject({ kind: 'exited', exitCode: 143, timedOut: true });
+  });
+
+  test('an image that cannot be run is refused with a reason', async () => {
+    await using made = await open();
+    await expect(
+      made.runner.prepare(attemptSpec('true', { image: 'registry.invalid/debian:12' }), never),
+    ).rejects.toThrow(/debian:12/);
+  });
+
+  test('what was removed is gone: nothing to attach to, and waiting for it says lost', async () => {
+    await using made = await open();
+    const { runner } = made;
+    const handle = await runner.prepare(attemptSpec('sleep 600'), never);
+    await runner.start(handle);
+    await runner.remove(handle);
+    expect(await runner.attach(handle)).toBe('gone');
+    expect(await runner.wait(handle, never)).toEqual({ kind: 'lost' });
+  });
+
+  test('a sweep ends attempts that are not in its list and spares the rest', async () => {
+    await using made = await open();
+    const { runner } = made;
+    const [kept, stray] = [attemptSpec('sleep 600'), attemptSpec('sleep 600')];
+    const handles = [await runner.prepare(kept, never), await runner.prepare(stray, never)];
+    for (const handle of handles) await runner.start(handle);
+    await runner.sweep(new Set([kept.id]));
+    expect(await Promise.all(handles.map((h) => runner.attach(h)))).toEqual(['started', 'gone']);
+    await runner.sweep(new Set());
+    expect(await runner.attach(handles[0] as Handle)).toBe('gone');
+  });
+
+  test('artifacts are the files at a path when it has ended, however it ended', async () => {
+    await using made = await open();
+    const command = 'mkdir -p out/deep; echo one > out/a; echo two > out/deep/b; exit 3';
+    const { handle, outcome } = await runToEnd(made.runner, attemptSpec(command));
+    expect(outcome).toMatchObject({ exitCode: 3 });
+    const other = await runToEnd(made.runner, attemptSpec('exit 0'));
+    expect(await made.runner.artifacts(other.handle, 'out')).toBeNull();
+    for (const runner of [made.runner, await made.again()]) {
+      const at = (path: string) => entriesOf(runner.artifacts(handle, path));
+      for (const path of ['out', '/work/out', './out/'])
+        expect(await at(path), path).toEqual({ a: 'one\n', 'deep/b': 'two\n' });
+      expect(await at('out/deep')).toEqual({ b: 'two\n' });
+      expect(await at('out/a')).toEqual({ a: 'one\n' });
+      expect(await at('.')).toEqual({ 'out/a': 'one\n', 'out/deep/b': 'two\n' });
+      for (const path of ['nothing', 'out/nothing', 'out/a/nothing', 'ou'])
+        expect(await at(path), path).toBeNull();
+    }
+  });
+
+  test('what it uses is measured while it runs', async () => {
+    await using made = await open();
+    const { runner } = made;
+    const MB = 1_000_000;
+    const hold = `x=$(head -c ${50 * MB} /dev/zero | tr "\\0" x)`;
+    const spec = attemptSpec(`${hold}; busy() { while :; do :; done; }; busy`);
+    const handle = await runner.prepare(spec, never);
+    expect(await runner.stats(handle)).toBeNull();
+    await runner.start(handle);
+    await eventually(async () => {
+      const usage = await runner.stats(handle);
+      // Of two vCPUs, or of the one that there is, which others want too.
+      expect(usage?.cpuPercent).toBeGreaterThan(10);
+      expect(usage?.memoryBytes).toBeGreaterThan(40 * MB);
+      expect(usage).toMatchObject({ gpuPercent: 0, diskBytes: expect.any(Number) });
+    });
+    // By whoever drives it.
+    const second = await made.again();
+    await eventually(async () =>
+      expect((await second.stats(handle))?.cpuPercent).toBeGreaterThan(10),
+    );
+    await runner.signal(handle, 'KILL');
+    await runner.wait(handle, never);
+    // The last, where it is still there.
+    expect((await runner.stats(handle))?.cpuPercent ?? 0).toBeGreaterThanOrEqual(0);
+    await runner.remove(handle);
+    expect(await runner.stats(handle)).toBeNull();
+  });
+
+  test('waiting and following end when their signal aborts, and leave the work alone', async () => {
+    await using made = await open();
+    const { runner } = made;
+    const handle = await runner.prepare(attemptSpec('echo up; sleep 600'), never);
+    await runner.start(handle);
+    const abort = new AbortController();
+    const waiting = expect(runner.wait(handle, abort.signal)).rejects.toThrow();
+    const following = (async () => {
+      for await (const _ of runner.logs(handle, null, abort.signal)) abort.abort();
+    })();
+    await Promise.all([waiting, following]);
+    await eventually(async () => expect(await runner.attach(handle)).toBe('started'));
+  });
+}
