@@ -12,10 +12,10 @@ export default defineConfig({
     globalSetup: ['test/support/database.ts', 'test/support/pages.ts'],
     setupFiles: 'test/support/leaks.ts',
     reporters: ['default', './test/support/summary.ts'],
-    // Servers, child processes and git belong to a process each, so that a leak names its file.
     pool: 'forks',
-    // Vitest leaves one core to itself; on two that would be half of them. Most of a test here is waiting.
-    maxWorkers: 2,
+    // Loading the server takes 3 CPU seconds; the files that a worker runs share it. `leaks.ts` names a file that leaks.
+    isolate: false,
+    maxWorkers: 3,
     testTimeout: 30_000,
     hookTimeout: 60_000,
     // Vitest's own second is short for a page that loads beside other tests; a poll ends as soon as it holds.

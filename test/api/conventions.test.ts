@@ -2,15 +2,10 @@
 import { once } from 'node:events';
 import { connect } from 'node:net';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { openWire } from '../support/fuzz/wire.ts';
-import {
-  type Answer,
-  type Client,
-  eventually,
-  startApp,
-  type TestApp,
-} from '../support/harness.ts';
+import { type Answer, type Client, startApp, type TestApp } from '../support/harness.ts';
 
 const REPOSITORIES = '/auth/v1/repository/alice';
 

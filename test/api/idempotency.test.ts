@@ -1,5 +1,6 @@
 import { expect, test } from 'vitest';
-import { type Client, eventually, startApp } from '../support/harness.ts';
+import { eventually } from '../support/eventually.ts';
+import { type Client, startApp } from '../support/harness.ts';
 
 const PATH = '/auth/v1/pat';
 

@@ -1,6 +1,7 @@
 import { expect, test } from 'vitest';
 import { planLimits } from '../../src/limits/plans.ts';
-import { type Answer, eventually, startApp } from '../support/harness.ts';
+import { eventually } from '../support/eventually.ts';
+import { type Answer, startApp } from '../support/harness.ts';
 
 const rates = ({ headers }: Answer) => ({
   limit: Number(headers.get('x-ratelimit-limit')),

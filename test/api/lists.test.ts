@@ -4,8 +4,9 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { Prisma } from '../../prisma/generated/client.ts';
 import { onConnection } from '../../src/database/client.ts';
 import { CUTTING_LOCK, cutLists, readCut } from '../../src/database/list-cuts.ts';
+import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
-import { type Client, eventually, startApp, type TestApp } from '../support/harness.ts';
+import { type Client, startApp, type TestApp } from '../support/harness.ts';
 
 let app: TestApp;
 let member: Client;

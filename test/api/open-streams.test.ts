@@ -1,8 +1,9 @@
 /** Who loses the right to see something stops seeing it within five seconds, whatever is open. */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { newId } from '../../src/ids.ts';
+import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
-import { type Client, eventually, startApp, type TestApp } from '../support/harness.ts';
+import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { followStream } from '../support/sse.ts';
 import { cancel, lines, remove, submit, until } from '../support/submit.ts';
 import { type Answers, MODES, take } from '../support/subscribe.ts';

@@ -1,7 +1,8 @@
 /** What the operator sees of everybody and of all servers; others see nothing of it. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
-import { type Client, eventually, startApp, type TestApp } from '../support/harness.ts';
+import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { cancel, submit } from '../support/submit.ts';
 
 let app: TestApp;

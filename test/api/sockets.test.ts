@@ -8,8 +8,9 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { pino } from 'pino';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type ConnectionLimits, openServer, takesLong } from '../../src/http/connections.ts';
+import { eventually } from '../support/eventually.ts';
 import { Workspace } from '../support/git.ts';
-import { eventually, startApp, type TestApp } from '../support/harness.ts';
+import { startApp, type TestApp } from '../support/harness.ts';
 
 let app: TestApp;
 /** Lines of the server's log, of errors alone. */

@@ -1,8 +1,9 @@
 import { GraphQLError } from 'graphql';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { EventStream } from '../../src/graphql/event-stream.ts';
+import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
-import { type Client, eventually, startApp, type TestApp } from '../support/harness.ts';
+import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { parseEvents } from '../support/sse.ts';
 import { cancel, lines, remove, submit, until } from '../support/submit.ts';
 import { MODES, take, viaYoga } from '../support/subscribe.ts';

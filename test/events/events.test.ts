@@ -5,9 +5,10 @@ import { type EventPage, readAllEvents } from '../../src/events/read.ts';
 import { removeOldEvents } from '../../src/events/retention.ts';
 import { payloadToSend } from '../../src/jobs/jobs.ts';
 import type { JobEventData } from '../../src/jobs/payload.ts';
+import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { remote, Workspace } from '../support/git.ts';
-import { type Client, eventually, startApp, type TestApp } from '../support/harness.ts';
+import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { remove, submit, until, variables } from '../support/submit.ts';
 import { take, viaYoga } from '../support/subscribe.ts';
 

@@ -2,8 +2,9 @@
 import { randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { readOutbox } from '../../src/events/read.ts';
+import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
-import { type Client, eventually, startApp, type TestApp } from '../support/harness.ts';
+import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { remove, submit, until } from '../support/submit.ts';
 import { take, viaYoga } from '../support/subscribe.ts';
 

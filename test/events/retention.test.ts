@@ -1,8 +1,9 @@
 /** What is removed when its time is over, and the answer to a client that asks for it. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { removeOldEvents } from '../../src/events/retention.ts';
+import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
-import { type Client, eventually, startApp, type TestApp } from '../support/harness.ts';
+import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { submit, until } from '../support/submit.ts';
 import { MODES, take } from '../support/subscribe.ts';
 

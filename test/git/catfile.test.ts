@@ -6,8 +6,8 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { CatFilePool, type PoolOptions } from '../../src/git/objects/cat-file.ts';
 import { FolderMissing, git } from '../../src/git/processes/run.ts';
+import { eventually } from '../support/eventually.ts';
 import { Workspace } from '../support/git.ts';
-import { eventually } from '../support/harness.ts';
 
 let workspace: Workspace;
 let dir: string;

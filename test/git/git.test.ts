@@ -7,8 +7,9 @@ import { gzipSync } from 'node:zlib';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { newId } from '../../src/ids.ts';
 import { recoverRepositories } from '../../src/repos/recovery.ts';
+import { eventually } from '../support/eventually.ts';
 import { remote, Workspace } from '../support/git.ts';
-import { type Client, eventually, startApp, type TestApp } from '../support/harness.ts';
+import { type Client, startApp, type TestApp } from '../support/harness.ts';
 
 let app: TestApp;
 let workspace: Workspace;

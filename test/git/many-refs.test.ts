@@ -7,8 +7,9 @@ import { chmod, mkdir, readFile, rm, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { recoverRepositories } from '../../src/repos/recovery.ts';
+import { eventually } from '../support/eventually.ts';
 import { remote, Workspace } from '../support/git.ts';
-import { type Client, eventually, startApp, type TestApp } from '../support/harness.ts';
+import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { needs } from '../support/needs.ts';
 import { sshUser } from '../support/ssh-client.ts';
 
@@ -71,9 +72,10 @@ async function events(id: string): Promise<number> {
   return rows[0].n;
 }
 
-test.each(['http', 'ssh'] as const)(
+test.for(['http', 'ssh'] as const)(
   'over %s success comes only when the refs are on the disk',
-  async (how) => {
+  async (how, ctx) => {
+    if (how === 'ssh') needs(ctx, 'ssh');
     const { id, dir } = await create(how);
     await writeFile(held, '');
     let isOver = false;

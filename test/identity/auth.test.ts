@@ -7,7 +7,8 @@ import {
   type Viewer,
   withImplied,
 } from '../../src/auth/permissions.ts';
-import { type Client, eventually, startApp, type TestApp } from '../support/harness.ts';
+import { eventually } from '../support/eventually.ts';
+import { type Client, startApp, type TestApp } from '../support/harness.ts';
 
 const codes = async (client: Client, query: string, input: object) => {
   const { errors } = await client.graphql(query, { input });

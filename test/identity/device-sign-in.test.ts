@@ -3,6 +3,7 @@ import { execFile } from 'node:child_process';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
+import { needs } from '../support/needs.ts';
 
 let app: TestApp;
 let ada: Client;
@@ -292,7 +293,8 @@ test('what a program calls itself is text, and codes are not kept', async () => 
   expect(evil.text).not.toContain('<script>');
 });
 
-test('the example of the documentation works', async () => {
+test('the example of the documentation works', async (ctx) => {
+  needs(ctx, 'curl');
   const run = promisify(execFile);
   const LOAM = app.base;
   const curl = async (...args: string[]) =>

@@ -1,13 +1,8 @@
 /** Signing in with a browser: by a token, by an address that works once; what the cookie is good for, and what ends it. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { upkeepOf } from '../../src/upkeep.ts';
-import {
-  type Answer,
-  type Client,
-  eventually,
-  startApp,
-  type TestApp,
-} from '../support/harness.ts';
+import { eventually } from '../support/eventually.ts';
+import { type Answer, type Client, startApp, type TestApp } from '../support/harness.ts';
 
 let app: TestApp;
 let ada: Client;

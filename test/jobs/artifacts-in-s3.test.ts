@@ -2,7 +2,8 @@
 import { execFileSync } from 'node:child_process';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { cuttable } from '../support/cut.ts';
-import { type Client, eventually, startApp, type TestApp } from '../support/harness.ts';
+import { eventually } from '../support/eventually.ts';
+import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { has, needs } from '../support/needs.ts';
 import { processesNaming } from '../support/processes.ts';
 import { type S3Server, startS3 } from '../support/s3-server.ts';

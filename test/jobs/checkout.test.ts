@@ -16,7 +16,8 @@ import {
 import { checkOutFew } from '../../src/git/disk/few-files.ts';
 import { CatFilePool } from '../../src/git/objects/cat-file.ts';
 import { GIT_STARTED, type StartedGit } from '../../src/git/processes/run.ts';
-import { eventually, startApp } from '../support/harness.ts';
+import { eventually } from '../support/eventually.ts';
+import { startApp } from '../support/harness.ts';
 import { job, submit } from '../support/submit.ts';
 
 async function folder() {

@@ -9,9 +9,10 @@ import { readMigrations } from '../../src/database/migrate.ts';
 import { newId } from '../../src/ids.ts';
 import { openProcessRunner } from '../../src/jobs/runners/process/runner.ts';
 import { moveJob } from '../../src/jobs/state.ts';
+import { eventually } from '../support/eventually.ts';
 import { type FakeRunner, fakeRunner } from '../support/fake-runner.ts';
 import { remote, Workspace } from '../support/git.ts';
-import { type Client, eventually, startApp, type TestApp } from '../support/harness.ts';
+import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import {
   cancel,
   job,

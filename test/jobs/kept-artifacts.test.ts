@@ -19,8 +19,9 @@ import {
 import { tarHeader } from '../../src/jobs/artifacts/tar.ts';
 import { tarOf } from '../../src/jobs/runners/process/tar.ts';
 import type { Runner } from '../../src/jobs/runners/runner.ts';
+import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
-import { type Client, eventually, startApp, type TestApp } from '../support/harness.ts';
+import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { cancel, job, lines, remove, submit, until } from '../support/submit.ts';
 
 let app: TestApp;

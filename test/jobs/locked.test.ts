@@ -4,8 +4,9 @@ import { expect, test } from 'vitest';
 import { isDatabaseAway } from '../../src/database/outage.ts';
 import { newId } from '../../src/ids.ts';
 import { claimJobs } from '../../src/jobs/worker/claim.ts';
+import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
-import { type Client, eventually, startApp, type TestApp } from '../support/harness.ts';
+import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { submit, until } from '../support/submit.ts';
 
 /** x and y with a repository each, on a server that runs `slots` jobs at once. */

@@ -1,8 +1,9 @@
 /** What is kept of a log that grows without end, and who it is counted for. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { planLimits } from '../../src/limits/plans.ts';
+import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
-import { type Client, eventually, startApp, type TestApp } from '../support/harness.ts';
+import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { job, lines, remove, submit, until } from '../support/submit.ts';
 
 const UNHURRIED = { perMinute: 1_000_000, perSecond: 1_000_000 };

@@ -10,8 +10,9 @@ import { openOthers } from '../../src/jobs/worker/others.ts';
 import { openRenewal } from '../../src/jobs/worker/renewal.ts';
 import { startWorker, type Worker } from '../../src/jobs/worker/worker.ts';
 import { beforeMigration } from '../support/before-migration.ts';
+import { eventually } from '../support/eventually.ts';
 import { type FakeRunner, fakeRunner } from '../support/fake-runner.ts';
-import { type Client, eventually, startApp } from '../support/harness.ts';
+import { type Client, startApp } from '../support/harness.ts';
 import { shareOf } from '../support/shares.ts';
 import { cancel, job, until } from '../support/submit.ts';
 

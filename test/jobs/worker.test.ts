@@ -10,8 +10,9 @@ import {
 } from '../../src/jobs/runners/runner.ts';
 import { findLost } from '../../src/jobs/worker/queue.ts';
 import { startWorker } from '../../src/jobs/worker/worker.ts';
+import { eventually } from '../support/eventually.ts';
 import { type FakeRunner, fakeRunner } from '../support/fake-runner.ts';
-import { type Client, eventually, startApp, type TestApp } from '../support/harness.ts';
+import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { cancel, job, lines, submit, until } from '../support/submit.ts';
 
 async function withAda(app: TestApp): Promise<Client> {

@@ -7,14 +7,9 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { createLfsTokens } from '../../src/lfs/tokens.ts';
 import { checkout } from '../../src/repos/checkouts.ts';
+import { eventually } from '../support/eventually.ts';
 import { remote, Workspace } from '../support/git.ts';
-import {
-  type Answer,
-  type Client,
-  eventually,
-  startApp,
-  type TestApp,
-} from '../support/harness.ts';
+import { type Answer, type Client, startApp, type TestApp } from '../support/harness.ts';
 import { needs } from '../support/needs.ts';
 import { lines, submit, until } from '../support/submit.ts';
 
@@ -672,7 +667,8 @@ test('jobs find large files in their checkouts, as far as their disk holds them'
   await check(3_000_000);
 });
 
-test('archives have large files in the place of their pointers', async () => {
+test('archives have large files in the place of their pointers', async (ctx) => {
+  needs(ctx, 'unzip');
   await create('archived');
   const long = `${'deep/'.repeat(30)}data.bin`;
   const files = [randomBytes(1_000_001), Buffer.from('text '.repeat(100_000))];

@@ -2,8 +2,9 @@
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { isDatabaseAway } from '../../src/database/outage.ts';
 import { cuttable } from '../support/cut.ts';
+import { eventually } from '../support/eventually.ts';
 import { type FakeRunner, fakeRunner } from '../support/fake-runner.ts';
-import { type Client, eventually, startApp, type TestApp } from '../support/harness.ts';
+import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { followStream } from '../support/sse.ts';
 import { cancel, job, lines, submit, until } from '../support/submit.ts';
 import { MODES, take } from '../support/subscribe.ts';

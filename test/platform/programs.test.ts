@@ -16,7 +16,7 @@ import {
   runProgram,
   startProgram,
 } from '../../src/processes/starter.ts';
-import { eventually } from '../support/harness.ts';
+import { eventually } from '../support/eventually.ts';
 
 const program = (script: string): Program => ({
   file: '/bin/sh',

@@ -7,8 +7,9 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { CommitTotals } from '../../src/git/objects/totals.ts';
 import { GIT_STARTED, type StartedGit } from '../../src/git/processes/run.ts';
 import { Turns } from '../../src/limits/turns.ts';
+import { eventually } from '../support/eventually.ts';
 import { remote, Workspace } from '../support/git.ts';
-import { type Client, eventually, startApp, type TestApp } from '../support/harness.ts';
+import { type Client, startApp, type TestApp } from '../support/harness.ts';
 
 const LONG = 6_000;
 const FILE = 'loam-totals';

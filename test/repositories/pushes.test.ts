@@ -13,14 +13,10 @@ import type { Account } from '../../src/auth/permissions.ts';
 import { FLUSH, pktLine } from '../../src/git/transport/pkt-line.ts';
 import { pushRules } from '../../src/repos/pushes/rules.ts';
 import { recoverRepositories } from '../../src/repos/recovery.ts';
+import { eventually } from '../support/eventually.ts';
 import { remote, Workspace } from '../support/git.ts';
-import {
-  type Answer,
-  type Client,
-  eventually,
-  startApp,
-  type TestApp,
-} from '../support/harness.ts';
+import { type Answer, type Client, startApp, type TestApp } from '../support/harness.ts';
+import { namingProcesses } from '../support/processes.ts';
 
 const REPOSITORIES = '/auth/v1/repository/ada';
 const NONE = '0'.repeat(40);
@@ -303,10 +299,8 @@ test('a push that a signal ends leaves nothing on the disk', async () => {
   const command = pktLine(`${before} ${after} refs/heads/main\0report-status`);
   sent.write(Buffer.concat([Buffer.from(command + FLUSH), pack.subarray(0, 50_000)]));
   await eventually(async () => expect(await quarantines()).toHaveLength(1));
-  const running = execFileSync('pgrep', ['-o', '-f', `^git receive-pack .*${id}`], {
-    encoding: 'utf8',
-  });
-  process.kill(Number(running), 'SIGTERM');
+  const [running] = namingProcesses(id).filter(({ line }) => line.startsWith('git receive-pack '));
+  process.kill(running?.pid as number, 'SIGTERM');
   await eventually(async () => {
     expect(await quarantines()).toEqual([]);
     expect(await app.app.services.git.disk.begun()).toEqual([]);

@@ -1,8 +1,9 @@
 /** Subscriptions to what happens to repositories, and to several namespaces at once. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { remote, Workspace } from '../support/git.ts';
-import { type Client, eventually, startApp, type TestApp } from '../support/harness.ts';
+import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { parseEvents } from '../support/sse.ts';
 import { submit } from '../support/submit.ts';
 import { postSubscription } from '../support/subscribe.ts';

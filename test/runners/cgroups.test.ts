@@ -19,7 +19,7 @@ import {
 } from '../../src/jobs/runners/process/cgroup.ts';
 import { openCgroups } from '../../src/jobs/runners/process/cgroups.ts';
 import { limitGroup, makeGroup } from '../../src/jobs/runners/process/group-plan.ts';
-import { eventually } from '../support/harness.ts';
+import { eventually } from '../support/eventually.ts';
 import { needs } from '../support/needs.ts';
 import { processesNaming } from '../support/processes.ts';
 

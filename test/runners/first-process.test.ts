@@ -9,7 +9,7 @@ import {
   startFirstProcess,
 } from '../../src/jobs/runners/process/first-process.ts';
 import { environmentOf, launch } from '../../src/jobs/runners/process/launch.ts';
-import { eventually } from '../support/harness.ts';
+import { eventually } from '../support/eventually.ts';
 
 let dir: string;
 beforeEach(async () => {

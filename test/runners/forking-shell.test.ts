@@ -12,7 +12,7 @@ import {
 } from '../../src/jobs/runners/process/forking-shell.ts';
 import { environmentOf } from '../../src/jobs/runners/process/launch.ts';
 import { statOf } from '../../src/jobs/runners/process/proc.ts';
-import { eventually } from '../support/harness.ts';
+import { eventually } from '../support/eventually.ts';
 
 let dir: string;
 let shell: ForkingShell;

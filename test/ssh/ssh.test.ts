@@ -7,9 +7,10 @@ import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import type { PrismaClient } from '../../prisma/generated/client.ts';
 import { seal } from '../../src/crypto/seal.ts';
 import { readHostKeys } from '../../src/ssh/host-keys.ts';
+import { eventually } from '../support/eventually.ts';
 import { Workspace } from '../support/git.ts';
-import { type Client, eventually, startApp, type TestApp } from '../support/harness.ts';
-import { needs } from '../support/needs.ts';
+import { type Client, startApp, type TestApp } from '../support/harness.ts';
+import { has, needs } from '../support/needs.ts';
 import { makeKey, SshUser, sshUser } from '../support/ssh-client.ts';
 
 let app: TestApp;
@@ -22,6 +23,7 @@ const port = () => app.app.ssh?.port ?? 0;
 
 beforeEach((ctx) => needs(ctx, 'ssh'));
 beforeAll(async () => {
+  if (!has('ssh')) return;
   app = await startApp({ config: { ssh: { host: '127.0.0.1', port: 0 } } });
   workspace = await Workspace.open();
   [ada, bob] = await Promise.all([app.user('ada'), app.user('bob')]);
@@ -29,8 +31,8 @@ beforeAll(async () => {
   bobs = await sshUser(bob, workspace, port());
 });
 afterAll(async () => {
-  await workspace[Symbol.asyncDispose]();
-  await app[Symbol.asyncDispose]();
+  await workspace?.[Symbol.asyncDispose]();
+  await app?.[Symbol.asyncDispose]();
 });
 
 async function repository(

@@ -2,7 +2,7 @@
 import pg from 'pg';
 import { inject } from 'vitest';
 import { readMigrations } from '../../src/database/migrate.ts';
-import { eventually } from './harness.ts';
+import { eventually } from './eventually.ts';
 
 export type Earlier = AsyncDisposable & {
   pool: pg.Pool;

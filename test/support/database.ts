@@ -2,6 +2,7 @@
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import pg from 'pg';
 import type { TestProject } from 'vitest/node';
 import { startPostgres } from '../../src/database/embedded.ts';
 import { migrate } from '../../src/database/migrate.ts';
@@ -18,6 +19,13 @@ export default async function setup(project: TestProject) {
   const postgres = await startPostgres(dir);
   await migrate(postgres.target);
   const { host, user } = postgres.target;
+  // Nothing here outlives the run. What a crash must not lose is tested on servers that have a PostgreSQL of their own.
+  const client = new pg.Client(postgres.target);
+  await client.connect();
+  for (const setting of ['fsync', 'full_page_writes'])
+    await client.query(`alter system set ${setting} = off`);
+  await client.query('select pg_reload_conf()');
+  await client.end();
   project.provide('postgres', { host, user });
   return async () => {
     await postgres.stop();

@@ -10,7 +10,6 @@
 import { mkdtemp, readdir, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { setTimeout as delay } from 'node:timers/promises';
 import pg from 'pg';
 import { inject } from 'vitest';
 import { type App, createApp, type Overrides } from '../../src/app.ts';
@@ -20,6 +19,7 @@ import { openDockerRunner } from '../../src/jobs/runners/docker/runner.ts';
 import { openProcessRunner } from '../../src/jobs/runners/process/runner.ts';
 import { createLog } from '../../src/log.ts';
 import { BUSYBOX, DOCKER } from './docker.ts';
+import { eventually } from './eventually.ts';
 
 /** What suites need of a running Loam, whether it is one server in this process or many behind a proxy. */
 export type Loam = {
@@ -234,17 +234,4 @@ export async function cloneDatabase(): Promise<{ url: string; drop(): Promise<vo
     // Backends take a moment to go after their client has.
     drop: () => eventually(() => run(`drop database ${name}`), 10_000),
   };
-}
-
-/** Retries until `check` passes; its last failure is thrown after `timeoutMs`. Never sleep for luck. */
-export async function eventually<T>(check: () => T | Promise<T>, timeoutMs = 15_000): Promise<T> {
-  const deadline = Date.now() + timeoutMs;
-  for (;;) {
-    try {
-      return await check();
-    } catch (error) {
-      if (Date.now() > deadline) throw error;
-      await delay(20);
-    }
-  }
 }

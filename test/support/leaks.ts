@@ -1,6 +1,6 @@
 /** Fails a file that leaves a process, a listening socket or a watcher behind. */
 import { afterAll, beforeAll, expect } from 'vitest';
-import { eventually } from './harness.ts';
+import { eventually } from './eventually.ts';
 
 const KINDS = ['ProcessWrap', 'TCPServerWrap', 'PipeServerWrap', 'FSEventWrap'];
 let before: string[] = [];

@@ -22,7 +22,8 @@ import { migrate } from '../../src/database/migrate.ts';
 import { openProcessRunner } from '../../src/jobs/runners/process/runner.ts';
 import { createLog } from '../../src/log.ts';
 import type { S3Config } from '../../src/variables/s3.ts';
-import { Client, callersOf, eventually, type Loam } from './harness.ts';
+import { eventually } from './eventually.ts';
+import { Client, callersOf, type Loam } from './harness.ts';
 import { type ServerProcess, startServer } from './process.ts';
 import { startS3 } from './s3-server.ts';
 

@@ -1,114 +1,137 @@
 /**
- * What a test needs beyond Node, npm and git. Missing: the test is skipped with the reason, out loud;
- * under `LOAM_TEST_REQUIRE=all` (as in CI) it fails instead.
+ * What a test needs beyond Node, npm and git. When it is missing the test is skipped, and the last lines of the run name
+ * it with the Debian package that brings it; under `LOAM_TEST_REQUIRE=all` (as in CI) the test fails instead.
  */
 import { execFileSync } from 'node:child_process';
 import type { TestContext } from 'vitest';
 
-const NEEDS = {
-  bubblewrap: [
-    'bwrap',
-    ['--unshare-user', '--ro-bind', '/', '/', 'true'],
-    'jobs run unconfined without it',
-  ],
-  caddy: ['caddy', ['version'], 'a proxy'],
-  ceph: [
-    'sh',
-    ['-c', 'command -v radosgw && command -v ceph-mon && command -v ceph-osd'],
-    'a real S3 server',
-  ],
-  cgroup2: [
-    'sh',
-    [
-      '-c',
-      `p=$(awk '/ - cgroup2 / { print $5; exit }' /proc/self/mountinfo) && mkdir "$p/loam-probe" && rmdir "$p/loam-probe"`,
-    ],
-    'killing a group at once',
-  ],
-  cgroups: [
-    'sh',
-    // Version 1 has a folder for each controller.
-    [
-      '-c',
-      'for d in pids .; do p=/sys/fs/cgroup/$d/loam-probe; mkdir $p && rmdir $p && exit 0; done; exit 1',
-    ],
-    'limits on whole jobs',
-  ],
-  chromium: ['/usr/bin/chromium', ['--version'], 'the dashboard in a browser'],
-  docker: ['docker', ['info'], 'the image'],
-  nft: ['nft', ['--version'], 'rules of containers that are set at once'],
-  proc: ['test', ['-e', '/proc/self/status'], 'the memory that a process takes'],
-  unshare: [
-    'unshare',
-    ['--user', '--map-root-user', '--mount', 'setpriv', '--no-new-privs', 'true'],
-    'jobs run unconfined without it where bubblewrap is missing too',
-  ],
-  slirp4netns: [
-    'sh',
-    ['-c', 'slirp4netns --version && ip -V && { [ "$(id -u)" = 0 ] || [ -w /dev/net/tun ]; }'],
-    'jobs share the network of the machine without it',
-  ],
-  perl: ['perl', ['-MSocket', '-e', '1'], 'jobs that open sockets'],
-  'git-lfs': ['git-lfs', ['version'], 'large-file objects'],
-  haproxy: ['haproxy', ['-v'], 'a proxy'],
-  nginx: ['nginx', ['-v'], 'a proxy'],
-  openssl: ['openssl', ['version'], 'certificates for proxies'],
-  redis: ['redis-server', ['--version'], 'counts that servers share'],
-  root: ['sh', ['-c', 'test "$(id -u)" = 0'], 'acting as another user, and mounts'],
-  mount: ['unshare', ['--mount', 'mount', '-t', 'tmpfs', 'none', '/mnt'], 'a disk that is full'],
-  btrfs: [
-    'sh',
-    [
+type Requirement = {
+  /** Succeeds where the requirement is met. */
+  probe: readonly [string, ...string[]];
+  /** How to meet it. */
+  remedy: string;
+};
+
+const command = (name: string) => ['sh', '-c', `command -v ${name}`] as const;
+const install = (packages: string) => `apt install ${packages}`;
+
+const REQUIREMENTS = {
+  bubblewrap: {
+    probe: ['bwrap', '--unshare-user', '--ro-bind', '/', '/', 'true'],
+    remedy: install('bubblewrap'),
+  },
+  btrfs: {
+    probe: [
+      'sh',
       '-c',
       'command -v mkfs.btrfs && grep -qw btrfs /proc/filesystems && test -e /dev/loop-control',
     ],
-    'a disk with quotas',
-  ],
-  'privileged-ports': [
-    'sh',
-    ['-c', 'test "$(cat /proc/sys/net/ipv4/ip_unprivileged_port_start)" -gt 80'],
-    'ports that only root may take',
-  ],
-  ssh: ['ssh', ['-V'], 'git over SSH'],
-  strace: ['strace', ['-o', '/dev/null', 'true'], 'what a program asks of the system'],
-  libgit2: ['/usr/bin/python3', ['-c', 'import pygit2'], 'a client of git'],
-  dulwich: ['/usr/bin/python3', ['-c', 'import dulwich'], 'a client of git'],
-  paramiko: ['/usr/bin/python3', ['-c', 'import paramiko'], 'a client of SSH'],
-  jgit: [
-    'sh',
-    ['-c', 'java -version && test -e /usr/share/java/org.eclipse.jgit.pgm.jar'],
-    'a client of git',
-  ],
-} as const satisfies Record<string, readonly [string, readonly string[], string]>;
+    remedy: `${install('btrfs-progs')}, on a kernel with btrfs`,
+  },
+  caddy: { probe: ['caddy', 'version'], remedy: install('caddy') },
+  ceph: {
+    probe: ['sh', '-c', 'command -v radosgw && command -v ceph-mon && command -v ceph-osd'],
+    remedy: install('radosgw ceph-mon ceph-osd'),
+  },
+  cgroup2: {
+    probe: [
+      'sh',
+      '-c',
+      `p=$(awk '/ - cgroup2 / { print $5; exit }' /proc/self/mountinfo) && mkdir "$p/loam-probe" && rmdir "$p/loam-probe"`,
+    ],
+    remedy: 'run as root on a kernel with cgroup v2',
+  },
+  cgroups: {
+    // Version 1 has a folder for each controller.
+    probe: [
+      'sh',
+      '-c',
+      'for d in pids .; do p=/sys/fs/cgroup/$d/loam-probe; mkdir $p && rmdir $p && exit 0; done; exit 1',
+    ],
+    remedy: 'run as root, where control groups can be made',
+  },
+  chromium: { probe: ['/usr/bin/chromium', '--version'], remedy: install('chromium') },
+  curl: { probe: ['curl', '--version'], remedy: install('curl') },
+  docker: { probe: ['docker', 'info'], remedy: `${install('docker.io')}, and start it` },
+  dulwich: {
+    probe: ['/usr/bin/python3', '-c', 'import dulwich'],
+    remedy: install('python3-dulwich'),
+  },
+  'git-lfs': { probe: ['git-lfs', 'version'], remedy: install('git-lfs') },
+  haproxy: { probe: ['haproxy', '-v'], remedy: install('haproxy') },
+  jgit: {
+    probe: ['sh', '-c', 'java -version && test -e /usr/share/java/org.eclipse.jgit.pgm.jar'],
+    remedy: install('jgit-cli default-jre-headless'),
+  },
+  libgit2: {
+    probe: ['/usr/bin/python3', '-c', 'import pygit2'],
+    remedy: install('python3-pygit2'),
+  },
+  mmdebstrap: { probe: command('mmdebstrap'), remedy: install('mmdebstrap') },
+  mount: {
+    probe: ['unshare', '--mount', 'mount', '-t', 'tmpfs', 'none', '/mnt'],
+    remedy: 'run as root, where file systems can be mounted',
+  },
+  nft: { probe: ['nft', '--version'], remedy: install('nftables') },
+  nginx: { probe: ['nginx', '-v'], remedy: install('nginx-light') },
+  openssl: { probe: ['openssl', 'version'], remedy: install('openssl') },
+  paramiko: {
+    probe: ['/usr/bin/python3', '-c', 'import paramiko'],
+    remedy: install('python3-paramiko'),
+  },
+  perl: { probe: ['perl', '-MSocket', '-e', '1'], remedy: install('perl') },
+  'privileged-ports': {
+    probe: ['sh', '-c', 'test "$(cat /proc/sys/net/ipv4/ip_unprivileged_port_start)" -gt 80'],
+    remedy: 'run where only root may listen on port 80',
+  },
+  proc: {
+    probe: ['test', '-e', '/proc/self/status'],
+    remedy: 'run on Linux',
+  },
+  redis: { probe: ['redis-server', '--version'], remedy: install('redis-server') },
+  root: { probe: ['sh', '-c', 'test "$(id -u)" = 0'], remedy: 'run as root' },
+  slirp4netns: {
+    probe: [
+      'sh',
+      '-c',
+      'slirp4netns --version && ip -V && { [ "$(id -u)" = 0 ] || [ -w /dev/net/tun ]; }',
+    ],
+    remedy: install('slirp4netns iproute2'),
+  },
+  ssh: { probe: ['ssh', '-V'], remedy: install('openssh-client') },
+  strace: { probe: ['strace', '-o', '/dev/null', 'true'], remedy: install('strace') },
+  unshare: {
+    probe: ['unshare', '--user', '--map-root-user', '--mount', 'setpriv', '--no-new-privs', 'true'],
+    remedy: 'run where unprivileged user namespaces are allowed',
+  },
+  unzip: { probe: command('unzip'), remedy: install('unzip') },
+} as const satisfies Record<string, Requirement>;
 
-export type Need = keyof typeof NEEDS;
+export type Need = keyof typeof REQUIREMENTS;
 
-const missing = new Map<Need, string | null>();
+const probed = new Map<Need, boolean>();
 
 /** Call first in a test: `needs(ctx, 'bubblewrap')`. */
 export function needs(ctx: TestContext, ...wanted: Need[]): void {
   for (const need of wanted) {
-    const why = whyMissing(need);
-    if (why && process.env.LOAM_TEST_REQUIRE === 'all') throw new Error(`required, but ${why}`);
-    if (why) ctx.skip(why);
+    if (has(need)) continue;
+    const missing = `${need} is missing (${REQUIREMENTS[need].remedy})`;
+    if (process.env.LOAM_TEST_REQUIRE === 'all') throw new Error(`LOAM_TEST_REQUIRE: ${missing}`);
+    ctx.skip(missing);
   }
 }
 
 export function has(need: Need): boolean {
-  return whyMissing(need) === null;
-}
-
-function whyMissing(need: Need): string | null {
-  let why = missing.get(need);
-  if (why === undefined) {
-    const [command, args, use] = NEEDS[need];
+  let isMet = probed.get(need);
+  if (isMet === undefined) {
+    const [program, ...args] = REQUIREMENTS[need].probe;
     try {
-      execFileSync(command, args, { stdio: 'ignore' });
-      why = null;
+      execFileSync(program, args, { stdio: 'ignore' });
+      isMet = true;
     } catch {
-      why = `${need} is not usable here (${use})`;
+      isMet = false;
     }
-    missing.set(need, why);
+    probed.set(need, isMet);
   }
-  return why;
+  return isMet;
 }

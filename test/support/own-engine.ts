@@ -12,7 +12,7 @@ import { removeTree } from '../../src/jobs/runners/process/removal.ts';
 import type { DockerConfig } from '../../src/variables/docker.ts';
 import { makeCertificate } from './certificate.ts';
 import { BUSYBOX } from './docker.ts';
-import { eventually } from './harness.ts';
+import { eventually } from './eventually.ts';
 import { freePort } from './ports.ts';
 
 const run = promisify(execFile);

@@ -2,7 +2,7 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { Redis } from 'ioredis';
-import { eventually } from './harness.ts';
+import { eventually } from './eventually.ts';
 import { freePort } from './ports.ts';
 
 export type RedisServer = AsyncDisposable & {

@@ -11,7 +11,7 @@ import {
   type Outcome,
   type Runner,
 } from '../../src/jobs/runners/runner.ts';
-import { eventually } from './harness.ts';
+import { eventually } from './eventually.ts';
 import { type Need, needs } from './needs.ts';
 
 export type RunnerUnderTest = AsyncDisposable & {

@@ -9,7 +9,8 @@ import { type Config, readConfig } from '../../src/config.ts';
 import { openProcessRunner } from '../../src/jobs/runners/process/runner.ts';
 import { createLog } from '../../src/log.ts';
 import type { ProcessServices } from '../../src/services.ts';
-import { Client, cloneDatabase, eventually } from './harness.ts';
+import { eventually } from './eventually.ts';
+import { Client, cloneDatabase } from './harness.ts';
 
 const TOKEN = newToken();
 const log = createLog(process.env.LOAM_TEST_LOG ?? 'silent');

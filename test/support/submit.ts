@@ -1,6 +1,7 @@
 /** Jobs through GraphQL, for the tests that are not about GraphQL. */
 import { expect } from 'vitest';
-import { type Client, eventually } from './harness.ts';
+import { eventually } from './eventually.ts';
+import type { Client } from './harness.ts';
 
 // biome-ignore lint/suspicious/noExplicitAny: answers are asserted on, field by field.
 type Json = any;

@@ -1,30 +1,32 @@
-/** Says at the very end what was skipped and why, what passed at a second try only and why not at the first, and the counts. */
+/**
+ * The last lines of a run: the tests that failed, the counts, what was skipped with the command that brings what was
+ * missing, and how to run the rest.
+ */
 import type { Reporter, TestModule } from 'vitest/node';
 
-export default class Skips implements Reporter {
-  onTestRunEnd(modules: readonly TestModule[]): void {
+export default class Summary implements Reporter {
+  onTestRunEnd(modules: readonly TestModule[], unhandledErrors: readonly unknown[]): void {
     const counts = { passed: 0, failed: 0, skipped: 0 };
-    const reasons = new Map<string, number>();
-    const retried: string[] = [];
+    const skipped = new Map<string, number>();
     for (const module of modules) {
+      if (module.errors().length > 0) console.log(`FAILED ${module.relativeModuleId}`);
       for (const test of module.children.allTests()) {
         const result = test.result();
         if (result.state === 'pending') continue;
         counts[result.state]++;
-        if (test.diagnostic()?.flaky) {
-          const errors = 'errors' in result ? (result.errors ?? []) : [];
-          const said = errors.flatMap(({ stack, message }) => (stack ?? message).split('\n'));
-          const name = `${module.relativeModuleId} > ${test.fullName}`;
-          retried.push([name, ...said.filter((line) => !line.includes('node_modules'))].join('\n'));
-        }
+        if (result.state === 'failed')
+          console.log(`FAILED ${module.relativeModuleId} > ${test.fullName}`);
         if (result.state !== 'skipped') continue;
-        const why = result.note ?? 'no reason given: skipped in its file, or not selected by -t';
-        reasons.set(why, (reasons.get(why) ?? 0) + 1);
+        const reason = result.note ?? 'not selected, or their suite failed';
+        skipped.set(reason, (skipped.get(reason) ?? 0) + 1);
       }
     }
-    for (const [why, times] of reasons) console.log(`SKIPPED ${times} × ${why}`);
-    if (reasons.size === 0) console.log('Nothing was skipped.');
-    for (const name of retried) console.log(`PASSED AT A SECOND TRY: ${name}`);
+    if (unhandledErrors.length > 0)
+      console.log(`FAILED ${unhandledErrors.length} unhandled errors`);
     console.log(`${counts.passed} passed, ${counts.failed} failed, ${counts.skipped} skipped`);
+    const lines = [...skipped].sort(([, a], [, b]) => b - a);
+    for (const [reason, count] of lines) console.log(`skipped ${count}: ${reason}`);
+    if (modules.every(({ relativeModuleId }) => !relativeModuleId.startsWith('test/slow/')))
+      console.log('The rest, some 20 minutes: npm run test:all');
   }
 }

@@ -15,7 +15,7 @@ export const TIMEOUT_MS = 45_000;
 export const STREAM = /^api -N .*stream=true"$/m;
 
 /** @throws Error when a line does not do what the README says of it */
-export async function takeTour(loam: Loam, lines: string): Promise<void> {
+export async function takeTour(loam: Pick<Loam, 'base' | 'admin'>, lines: string): Promise<void> {
   const script = lines
     .replace('LOAM=http://127.0.0.1:3000', `LOAM=${loam.base}`)
     .replace('LOAM_TOKEN=loam_pat_…', `LOAM_TOKEN=${loam.admin.token}`);

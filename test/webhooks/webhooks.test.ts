@@ -5,7 +5,8 @@ import { newId } from '../../src/ids.ts';
 import { planLimits } from '../../src/limits/plans.ts';
 import { removeDeletedWebhooks, removeOldDeliveries } from '../../src/webhooks/retention.ts';
 import { switchedOff } from '../../src/webhooks/unwanted.ts';
-import { type Client, eventually, startApp, type TestApp } from '../support/harness.ts';
+import { eventually } from '../support/eventually.ts';
+import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { take, viaYoga } from '../support/subscribe.ts';
 
 const PATH = '/auth/v1/seed/webhooks';

@@ -6,8 +6,9 @@ import { createGunzip } from 'node:zlib';
 import { extract } from 'tar-stream';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { BUSYBOX, DOCKER, docker } from '../../support/docker.ts';
+import { eventually } from '../../support/eventually.ts';
 import { remote, Workspace } from '../../support/git.ts';
-import { type Client, eventually, startApp, type TestApp } from '../../support/harness.ts';
+import { type Client, startApp, type TestApp } from '../../support/harness.ts';
 import { has, needs } from '../../support/needs.ts';
 import { followStream } from '../../support/sse.ts';
 import {

@@ -14,7 +14,8 @@ import {
   RunnerAway,
 } from '../../../src/jobs/runners/runner.ts';
 import { BUSYBOX, dockerRunner } from '../../support/docker.ts';
-import { eventually, startApp } from '../../support/harness.ts';
+import { eventually } from '../../support/eventually.ts';
+import { startApp } from '../../support/harness.ts';
 import { needs } from '../../support/needs.ts';
 import { startOwnEngine } from '../../support/own-engine.ts';
 import { allLines, attemptSpec } from '../../support/runner.contract.ts';

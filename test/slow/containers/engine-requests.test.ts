@@ -7,7 +7,7 @@ import { connect } from '../../../src/jobs/runners/docker/engine.ts';
 import { RunnerAway } from '../../../src/jobs/runners/runner.ts';
 import { DOCKER } from '../../support/docker.ts';
 import { engineProxy } from '../../support/engine-proxy.ts';
-import { eventually } from '../../support/harness.ts';
+import { eventually } from '../../support/eventually.ts';
 import { needs } from '../../support/needs.ts';
 
 const REQUESTS: Record<string, (docker: Docker) => Promise<unknown>> = {

@@ -11,7 +11,7 @@ import { openUsers } from '../../../src/jobs/runners/docker/users.ts';
 import { RunnerAway } from '../../../src/jobs/runners/runner.ts';
 import { BUSYBOX, DOCKER, docker, dockerRunner } from '../../support/docker.ts';
 import { type EngineProxy, engineProxy } from '../../support/engine-proxy.ts';
-import { eventually } from '../../support/harness.ts';
+import { eventually } from '../../support/eventually.ts';
 import { needs } from '../../support/needs.ts';
 import { attemptSpec } from '../../support/runner.contract.ts';
 

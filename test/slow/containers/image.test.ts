@@ -12,8 +12,9 @@ import { join } from 'node:path';
 import { pipeline } from 'node:stream';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
+import { eventually } from '../../support/eventually.ts';
 import { remote, Workspace } from '../../support/git.ts';
-import { Client, cloneDatabase, eventually } from '../../support/harness.ts';
+import { Client, cloneDatabase } from '../../support/harness.ts';
 import { has, needs } from '../../support/needs.ts';
 import { lines, submit, until } from '../../support/submit.ts';
 

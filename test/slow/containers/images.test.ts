@@ -14,7 +14,8 @@ import {
 import { Unstartable } from '../../../src/jobs/runners/runner.ts';
 import { createLog } from '../../../src/log.ts';
 import { DOCKER } from '../../support/docker.ts';
-import { eventually, startApp } from '../../support/harness.ts';
+import { eventually } from '../../support/eventually.ts';
+import { startApp } from '../../support/harness.ts';
 import { type ImageRegistry, imageRegistry } from '../../support/image-registry.ts';
 import { needs } from '../../support/needs.ts';
 import { cancel, job, lines, submit, until } from '../../support/submit.ts';

@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { connect, type Engine } from '../../../src/jobs/runners/docker/engine.ts';
 import { sendCheckout } from '../../../src/jobs/runners/docker/remote.ts';
-import { eventually } from '../../support/harness.ts';
+import { eventually } from '../../support/eventually.ts';
 import { processesNaming } from '../../support/processes.ts';
 
 let dir: string;

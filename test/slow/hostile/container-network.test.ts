@@ -10,7 +10,7 @@ import { type NetworkOptions, openNetwork } from '../../../src/jobs/runners/dock
 import { RunnerAway } from '../../../src/jobs/runners/runner.ts';
 import { createLog } from '../../../src/log.ts';
 import { DOCKER, dockerRunner } from '../../support/docker.ts';
-import { eventually } from '../../support/harness.ts';
+import { eventually } from '../../support/eventually.ts';
 import * as far from '../../support/hostile/engine.ts';
 import { importPerl, type OwnEngine, ownEngine } from '../../support/hostile/engine.ts';
 import { INTERNET, LAN, METADATA, PORT } from '../../support/hostile/internet.ts';

@@ -7,7 +7,7 @@ import { readFileSync } from 'node:fs';
 import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, describe, expect, type TestContext, test, vi } from 'vitest';
-import { eventually } from '../../support/harness.ts';
+import { eventually } from '../../support/eventually.ts';
 import { type Machine, machine, SECRET } from '../../support/hostile/machine.ts';
 import { type Confined, confined } from '../../support/hostile/user.ts';
 import type { Who } from '../../support/hostile/who.ts';

@@ -8,7 +8,7 @@ import type { Limits } from '../../../src/jobs/runners/process/limits.ts';
 import { openProcessRunner } from '../../../src/jobs/runners/process/runner.ts';
 import type { Outcome, Runner } from '../../../src/jobs/runners/runner.ts';
 import { dockerRunner } from '../../support/docker.ts';
-import { eventually } from '../../support/harness.ts';
+import { eventually } from '../../support/eventually.ts';
 import { type Need, needs } from '../../support/needs.ts';
 import { processesNaming } from '../../support/processes.ts';
 import { allLines, attemptSpec, entriesOf, runToEnd } from '../../support/runner.contract.ts';

@@ -95,12 +95,10 @@ test('of pushes to one branch at the same time one is taken, and pushes that bri
   const { dir, id } = await seeded('racing');
   await workspace.git('racing', 'push', '-q', 'origin', 'HEAD:main');
   const base = idOf('racing', 'HEAD');
-  const commits = Array.from({ length: 4 }, (_, i) => {
-    const tree = idOf('racing', 'HEAD^{tree}');
-    return git('racing', ['commit-tree', '-p', base, '-m', `${i}`, tree], '')
-      .toString()
-      .trim();
-  });
+  const tree = idOf('racing', 'HEAD^{tree}');
+  const commits = await Promise.all(
+    [0, 1, 2, 3].map((i) => workspace.git('racing', 'commit-tree', '-p', base, '-m', `${i}`, tree)),
+  );
   const events = async () => {
     const rows = await app.app.services.db.event.findMany({
       where: { subject: id, type: 'repository.pushed' },

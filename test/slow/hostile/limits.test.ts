@@ -4,7 +4,7 @@
  */
 import { mkdirSync, readdirSync, rmdirSync } from 'node:fs';
 import { describe, expect, test, vi } from 'vitest';
-import { eventually } from '../../support/harness.ts';
+import { eventually } from '../../support/eventually.ts';
 import { type Confined, confined } from '../../support/hostile/user.ts';
 import { give } from '../../support/hostile/who.ts';
 import { needs } from '../../support/needs.ts';

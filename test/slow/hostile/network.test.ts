@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { expect, test, vi } from 'vitest';
 import { descendants, markedPids } from '../../../src/jobs/runners/process/proc.ts';
 import { openProcessRunner } from '../../../src/jobs/runners/process/runner.ts';
-import { eventually } from '../../support/harness.ts';
+import { eventually } from '../../support/eventually.ts';
 import { INTERNET, LAN, METADATA, PORT, WITH_NETWORKS } from '../../support/hostile/internet.ts';
 import { confined } from '../../support/hostile/user.ts';
 import { needs } from '../../support/needs.ts';

@@ -9,15 +9,10 @@ import ssh2 from 'ssh2';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { FrameReader, jsonFrame, type LineRequest } from '../../../src/ssh/frames.ts';
 import { socketPath } from '../../../src/ssh/socket-path.ts';
+import { eventually } from '../../support/eventually.ts';
 import { Workspace } from '../../support/git.ts';
-import {
-  Client,
-  cloneDatabase,
-  eventually,
-  startApp,
-  type TestApp,
-} from '../../support/harness.ts';
-import { needs } from '../../support/needs.ts';
+import { Client, cloneDatabase, startApp, type TestApp } from '../../support/harness.ts';
+import { has, needs } from '../../support/needs.ts';
 import { freePort } from '../../support/ports.ts';
 import { startServer } from '../../support/process.ts';
 import { makeKey, SshUser, sshUser } from '../../support/ssh-client.ts';
@@ -40,6 +35,7 @@ const port = () => app.app.ssh?.port ?? 0;
 
 beforeEach((ctx) => needs(ctx, 'ssh'));
 beforeAll(async () => {
+  if (!has('ssh')) return;
   app = await startApp({
     config: { ssh: { host: '127.0.0.1', port: 0 } },
     overrides: { ssh: LIMITS },
@@ -50,8 +46,8 @@ beforeAll(async () => {
   await ada.post('/auth/v1/repository/ada', { name: 'hello' });
 });
 afterAll(async () => {
-  await workspace[Symbol.asyncDispose]();
-  await app[Symbol.asyncDispose]();
+  await workspace?.[Symbol.asyncDispose]();
+  await app?.[Symbol.asyncDispose]();
 });
 
 const answers = async (who = user) =>

@@ -24,8 +24,8 @@ import {
 } from '../../support/chaos/jobs.ts';
 import { allOf, ENGINE, type Hit, onePart } from '../../support/chaos/victims.ts';
 import { startFarWitness } from '../../support/chaos/witness.ts';
+import { eventually } from '../../support/eventually.ts';
 import { remote, Workspace } from '../../support/git.ts';
-import { eventually } from '../../support/harness.ts';
 import { AGAIN_MS, openCaller, type Witness } from '../../support/kills/caller.ts';
 import { killAtRandom, type Victim } from '../../support/kills/killer.ts';
 import { filesLeft, processesLeft } from '../../support/kills/left-over.ts';

@@ -8,8 +8,8 @@
 import { expect, test } from 'vitest';
 import type { EventType } from '../../../src/events/publish.ts';
 import { TOLD_AS } from '../../../src/webhooks/event-types.ts';
+import { eventually } from '../../support/eventually.ts';
 import { remote, Workspace } from '../../support/git.ts';
-import { eventually } from '../../support/harness.ts';
 import { killAtRandom } from '../../support/kills/killer.ts';
 import {
   faultsByGit,

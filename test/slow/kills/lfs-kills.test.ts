@@ -17,8 +17,9 @@ import { newToken } from '../../../src/auth/tokens.ts';
 import { readConfig } from '../../../src/config.ts';
 import { createLog } from '../../../src/log.ts';
 import { openFolder } from '../../../src/storage/folder.ts';
+import { eventually } from '../../support/eventually.ts';
 import { remote, Workspace } from '../../support/git.ts';
-import { Client, cloneDatabase, eventually } from '../../support/harness.ts';
+import { Client, cloneDatabase } from '../../support/harness.ts';
 import { mulberry32 } from '../../support/kills/killer.ts';
 import {
   cloneForPushes,

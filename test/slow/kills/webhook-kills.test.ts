@@ -13,7 +13,8 @@ import pg from 'pg';
 import { expect, test } from 'vitest';
 import { newToken } from '../../../src/auth/tokens.ts';
 import { newId } from '../../../src/ids.ts';
-import { Client, cloneDatabase, eventually } from '../../support/harness.ts';
+import { eventually } from '../../support/eventually.ts';
+import { Client, cloneDatabase } from '../../support/harness.ts';
 import { type ServerProcess, startServer } from '../../support/process.ts';
 import { hurry, makeAuthority, startReceiver } from '../../support/webhook-receiver.ts';
 

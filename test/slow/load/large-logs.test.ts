@@ -4,7 +4,8 @@ import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { Client, eventually } from '../../support/harness.ts';
+import { eventually } from '../../support/eventually.ts';
+import { Client } from '../../support/harness.ts';
 import { type ServerProcess, startServer } from '../../support/process.ts';
 import { submit } from '../../support/submit.ts';
 

@@ -6,7 +6,8 @@ import { connect, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
-import { Client, cloneDatabase, eventually, startApp } from '../../support/harness.ts';
+import { eventually } from '../../support/eventually.ts';
+import { Client, cloneDatabase, startApp } from '../../support/harness.ts';
 import { needs } from '../../support/needs.ts';
 import { startServer } from '../../support/process.ts';
 

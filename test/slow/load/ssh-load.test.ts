@@ -8,9 +8,10 @@ import { join } from 'node:path';
 import pg from 'pg';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { watch } from '../../../bench/process.ts';
+import { eventually } from '../../support/eventually.ts';
 import { remote, Workspace } from '../../support/git.ts';
-import { Client, cloneDatabase, eventually } from '../../support/harness.ts';
-import { needs } from '../../support/needs.ts';
+import { Client, cloneDatabase } from '../../support/harness.ts';
+import { has, needs } from '../../support/needs.ts';
 import { freePort } from '../../support/ports.ts';
 import { type ServerProcess, startServer } from '../../support/process.ts';
 import { type SshUser, sshUser } from '../../support/ssh-client.ts';
@@ -29,6 +30,7 @@ const cleanup = new AsyncDisposableStack();
 
 beforeEach((ctx) => needs(ctx, 'ssh'));
 beforeAll(async () => {
+  if (!has('ssh')) return;
   const database = await cloneDatabase();
   cleanup.defer(() => database.drop());
   dataDir = await mkdtemp(join(tmpdir(), 'loam-ssh-load-'));

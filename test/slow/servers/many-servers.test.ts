@@ -5,11 +5,12 @@ import { rm } from 'node:fs/promises';
 import { request } from 'node:http';
 import { join } from 'node:path';
 import { gzipSync } from 'node:zlib';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { placeOf } from '../../../src/cluster/placement.ts';
+import { eventually } from '../../support/eventually.ts';
 import { fuzzRest } from '../../support/fuzz/rest.ts';
 import { remote, Workspace } from '../../support/git.ts';
-import { type Client, eventually } from '../../support/harness.ts';
+import type { Client } from '../../support/harness.ts';
 import { type OneServer, type Servers, startServers } from '../../support/many-servers.ts';
 import { walkMatrix } from '../../support/matrix/walk.ts';
 import { has, needs } from '../../support/needs.ts';
@@ -27,13 +28,13 @@ const FUZZ = 800;
 /** What a request for a repository may wait for, after the server that had it was killed. */
 const TAKEOVER_MS = 5_000;
 
-test('there are HAProxy and an S3 server to run them with', (ctx) => needs(ctx, 'haproxy', 'ceph'));
-
-describe.skipIf(!has('haproxy') || !has('ceph'))('many servers', () => {
+describe('many servers', () => {
   let loam: Servers;
   const cleanup = new AsyncDisposableStack();
 
+  beforeEach((ctx) => needs(ctx, 'haproxy', 'ceph'));
   beforeAll(async () => {
+    if (!has('haproxy') || !has('ceph')) return;
     const plans = {
       free: { perMinute: MANY, perSecond: MANY },
       team: { perMinute: MANY, perSecond: MANY },
@@ -56,9 +57,9 @@ describe.skipIf(!has('haproxy') || !has('ceph'))('many servers', () => {
     walkRoutes(async () => ({ loam, limited: (name) => loam.user(name, 'enterprise') }));
   });
 
-  const name = 'every operation by every kind of caller';
-  if (process.env.LOAM_TEST_SERVERS === 'all') describe(name, () => walkMatrix(async () => loam));
-  else test(name, (ctx) => ctx.skip('with real jobs it takes minutes; LOAM_TEST_SERVERS=all'));
+  // With real jobs it takes minutes; `test/api/matrix.test.ts` walks the same on one server.
+  if (process.env.LOAM_TEST_SERVERS === 'all')
+    describe('every operation by every kind of caller', () => walkMatrix(async () => loam));
 
   test('no request gets a 5xx', { timeout: 120_000 }, () => fuzzRest(loam, FUZZ));
 

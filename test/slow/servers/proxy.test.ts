@@ -11,8 +11,9 @@ import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { planLimits } from '../../../src/limits/plans.ts';
 import { type Certificate, makeCertificate } from '../../support/certificate.ts';
+import { eventually } from '../../support/eventually.ts';
 import { Workspace } from '../../support/git.ts';
-import { Client, eventually, startApp } from '../../support/harness.ts';
+import { Client, startApp } from '../../support/harness.ts';
 import { type Need, needs } from '../../support/needs.ts';
 import { freePort } from '../../support/ports.ts';
 

@@ -3,7 +3,8 @@ import { execFile } from 'node:child_process';
 import { readdir, readFile, readlink } from 'node:fs/promises';
 import { promisify } from 'node:util';
 import { expect } from 'vitest';
-import { eventually, type TestApp } from '../harness.ts';
+import { eventually } from '../eventually.ts';
+import type { TestApp } from '../harness.ts';
 
 const run = promisify(execFile);
 

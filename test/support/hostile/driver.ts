@@ -12,7 +12,7 @@ import type { Claim } from '../../../src/jobs/runners/process/claim.ts';
 import { descendants, statOf } from '../../../src/jobs/runners/process/proc.ts';
 import { openProcessRunner } from '../../../src/jobs/runners/process/runner.ts';
 import type { Runner } from '../../../src/jobs/runners/runner.ts';
-import { eventually } from '../harness.ts';
+import { eventually } from '../eventually.ts';
 import { attemptSpec } from '../runner.contract.ts';
 import type { Asked, Told } from './user.ts';
 

@@ -8,7 +8,7 @@ import { once } from 'node:events';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
-import { eventually } from '../harness.ts';
+import { eventually } from '../eventually.ts';
 import { INTERNET, LAN, METADATA } from './internet.ts';
 
 const run = promisify(execFile);

@@ -2,7 +2,8 @@
 import { once } from 'node:events';
 import { type AddressInfo, createServer } from 'node:net';
 import { setTimeout as delay } from 'node:timers/promises';
-import { type Client, eventually } from '../harness.ts';
+import { eventually } from '../eventually.ts';
+import type { Client } from '../harness.ts';
 import type { Servers } from '../many-servers.ts';
 import { followStream } from '../sse.ts';
 

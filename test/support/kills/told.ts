@@ -1,7 +1,7 @@
 /** Who is told of what happens while servers are killed: endpoints of webhooks that fail at random. */
 import { setTimeout as delay } from 'node:timers/promises';
 import { expect } from 'vitest';
-import { eventually } from '../harness.ts';
+import { eventually } from '../eventually.ts';
 import type { Servers } from '../many-servers.ts';
 import { hurry, type Receiver } from '../webhook-receiver.ts';
 import { postUntilAnswered } from './caller.ts';

@@ -1,7 +1,8 @@
 /** The organization `acme`, one caller of each kind, and targets made on demand. */
 import { hash } from 'node:crypto';
 import { newId } from '../../../src/ids.ts';
-import { type Client, eventually, type Loam } from '../harness.ts';
+import { eventually } from '../eventually.ts';
+import type { Client, Loam } from '../harness.ts';
 import { ENDPOINT } from '../rest/cases.ts';
 import { newPublicKey } from '../ssh-key.ts';
 import type { Level } from './expectations.ts';

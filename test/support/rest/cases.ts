@@ -1,6 +1,7 @@
 /** For each route: a request that succeeds and what it answers, and a request for each error of its own. */
 import { expect } from 'vitest';
-import { type Client, eventually, type Loam } from '../harness.ts';
+import { eventually } from '../eventually.ts';
+import type { Client, Loam } from '../harness.ts';
 import * as fields from './fields.ts';
 
 export type Call = {

@@ -2,11 +2,11 @@
 import { mkdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { CLIENTS, type Credentials, type Remote } from '../support/clients/clients.ts';
-import { type GitResult, remote, Workspace } from '../support/git.ts';
-import { type Client, startApp, type TestApp } from '../support/harness.ts';
-import { has, needs } from '../support/needs.ts';
-import { makeKey, SshUser, sshUser } from '../support/ssh-client.ts';
+import { CLIENTS, type Credentials, type Remote } from '../../support/clients/clients.ts';
+import { type GitResult, remote, Workspace } from '../../support/git.ts';
+import { type Client, startApp, type TestApp } from '../../support/harness.ts';
+import { has, needs } from '../../support/needs.ts';
+import { makeKey, SshUser, sshUser } from '../../support/ssh-client.ts';
 
 let app: TestApp;
 let ada: Client;

@@ -8,10 +8,11 @@ import { mkdir, mkdtemp, readdir, rename, rm, stat, symlink } from 'node:fs/prom
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { startGit } from '../../src/git/processes/run.ts';
-import { remote, Workspace } from '../support/git.ts';
-import { Client, cloneDatabase, eventually } from '../support/harness.ts';
-import { type ServerProcess, startServer } from '../support/process.ts';
+import { startGit } from '../../../src/git/processes/run.ts';
+import { eventually } from '../../support/eventually.ts';
+import { remote, Workspace } from '../../support/git.ts';
+import { Client, cloneDatabase } from '../../support/harness.ts';
+import { type ServerProcess, startServer } from '../../support/process.ts';
 
 const TOKEN = 'a-token-for-the-failures';
 const REPOSITORIES = '/auth/v1/repository/admin';

@@ -6,13 +6,14 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import pg from 'pg';
 import { expect, test, vi } from 'vitest';
-import { ConfigError } from '../../src/config.ts';
-import { withDatabase } from '../../src/database/patience.ts';
-import { cuttable } from '../support/cut.ts';
-import { Client, cloneDatabase, eventually } from '../support/harness.ts';
-import { needs } from '../support/needs.ts';
-import { freePort } from '../support/ports.ts';
-import { type ServerProcess, startServer } from '../support/process.ts';
+import { ConfigError } from '../../../src/config.ts';
+import { withDatabase } from '../../../src/database/patience.ts';
+import { cuttable } from '../../support/cut.ts';
+import { eventually } from '../../support/eventually.ts';
+import { Client, cloneDatabase } from '../../support/harness.ts';
+import { needs } from '../../support/needs.ts';
+import { freePort } from '../../support/ports.ts';
+import { type ServerProcess, startServer } from '../../support/process.ts';
 
 // Each starts a server or two: a second each on an idle machine.
 vi.setConfig({ testTimeout: 90_000 });

@@ -6,11 +6,12 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { newId } from '../../src/ids.ts';
-import type { BegunPush } from '../../src/repos/pushes/record.ts';
-import { recoverRepositories } from '../../src/repos/recovery.ts';
-import { remote, Workspace } from '../support/git.ts';
-import { type Client, eventually, startApp, type TestApp } from '../support/harness.ts';
+import { newId } from '../../../src/ids.ts';
+import type { BegunPush } from '../../../src/repos/pushes/record.ts';
+import { recoverRepositories } from '../../../src/repos/recovery.ts';
+import { eventually } from '../../support/eventually.ts';
+import { remote, Workspace } from '../../support/git.ts';
+import { type Client, startApp, type TestApp } from '../../support/harness.ts';
 
 const REF = 'refs/heads/main';
 

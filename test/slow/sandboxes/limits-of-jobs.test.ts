@@ -15,17 +15,18 @@ import { availableParallelism, getPriority, tmpdir, totalmem } from 'node:os';
 import { basename, dirname, join } from 'node:path';
 import { promisify } from 'node:util';
 import { describe, expect, test } from 'vitest';
-import { type Cgroup, pidsOf } from '../../src/jobs/runners/process/cgroup.ts';
-import { statOf } from '../../src/jobs/runners/process/proc.ts';
+import { type Cgroup, pidsOf } from '../../../src/jobs/runners/process/cgroup.ts';
+import { statOf } from '../../../src/jobs/runners/process/proc.ts';
 import {
   openProcessRunner,
   type ProcessRunnerOptions,
-} from '../../src/jobs/runners/process/runner.ts';
-import type { AttemptSpec, Outcome } from '../../src/jobs/runners/runner.ts';
-import { eventually, startApp } from '../support/harness.ts';
-import { needs } from '../support/needs.ts';
-import { processesNaming } from '../support/processes.ts';
-import { allLines, attemptSpec, runToEnd } from '../support/runner.contract.ts';
+} from '../../../src/jobs/runners/process/runner.ts';
+import type { AttemptSpec, Outcome } from '../../../src/jobs/runners/runner.ts';
+import { eventually } from '../../support/eventually.ts';
+import { startApp } from '../../support/harness.ts';
+import { needs } from '../../support/needs.ts';
+import { processesNaming } from '../../support/processes.ts';
+import { allLines, attemptSpec, runToEnd } from '../../support/runner.contract.ts';
 
 const run = promisify(execFile);
 const never = new AbortController().signal;

@@ -15,10 +15,12 @@ import pg from 'pg';
 import { expect, inject, test, vi } from 'vitest';
 import { startPostgres, targetIn } from '../../../src/database/embedded.ts';
 import { openSession } from '../../../src/database/session.ts';
+import { descendants } from '../../../src/jobs/runners/process/proc.ts';
 import { openProcessRunner } from '../../../src/jobs/runners/process/runner.ts';
 import { createLog } from '../../../src/log.ts';
+import { eventually } from '../../support/eventually.ts';
 import { remote, Workspace } from '../../support/git.ts';
-import { Client, cloneDatabase, eventually } from '../../support/harness.ts';
+import { Client, cloneDatabase } from '../../support/harness.ts';
 import { needs } from '../../support/needs.ts';
 import { type ServerProcess, startServer } from '../../support/process.ts';
 import { followStream, type StreamEvent } from '../../support/sse.ts';
@@ -71,8 +73,7 @@ async function postmasterOf({ path }: Place): Promise<number> {
 /** The postmaster and all its processes. */
 async function postgresOf(place: Place): Promise<number[]> {
   const postmaster = await postmasterOf(place);
-  const found = execFileSync('ps', ['-o', 'pid=', '--ppid', `${postmaster}`], { encoding: 'utf8' });
-  return [postmaster, ...found.trim().split(/\s+/).map(Number)];
+  return [postmaster, ...descendants(postmaster)];
 }
 
 async function healthy({ client }: Place): Promise<void> {

@@ -4,13 +4,14 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { pino } from 'pino';
 import { expect, onTestFinished, test } from 'vitest';
-import { type Config, readConfig } from '../../src/config.ts';
-import { openRunner } from '../../src/jobs/runners/open.ts';
-import { kindsOf, LOCAL } from '../../src/jobs/runners/runner.ts';
-import { BUSYBOX, DOCKER } from '../support/docker.ts';
-import { eventually, startApp } from '../support/harness.ts';
-import { needs } from '../support/needs.ts';
-import { job, lines, submit, until } from '../support/submit.ts';
+import { type Config, readConfig } from '../../../src/config.ts';
+import { openRunner } from '../../../src/jobs/runners/open.ts';
+import { kindsOf, LOCAL } from '../../../src/jobs/runners/runner.ts';
+import { BUSYBOX, DOCKER } from '../../support/docker.ts';
+import { eventually } from '../../support/eventually.ts';
+import { startApp } from '../../support/harness.ts';
+import { needs } from '../../support/needs.ts';
+import { job, lines, submit, until } from '../../support/submit.ts';
 
 async function folder(): Promise<string> {
   const path = await mkdtemp(join(tmpdir(), 'loam-open-'));

@@ -5,10 +5,10 @@ import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
-import { Client, startApp } from '../support/harness.ts';
-import { startServer } from '../support/process.ts';
+import { Client, startApp } from '../../support/harness.ts';
+import { startServer } from '../../support/process.ts';
 
-const ROOT = join(import.meta.dirname, '../..');
+const ROOT = join(import.meta.dirname, '../../..');
 
 function makeToken(dataDir: string, ...args: string[]) {
   const env = { PATH: process.env.PATH, LOAM_DATA_DIR: dataDir };

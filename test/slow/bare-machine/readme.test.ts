@@ -1,0 +1,51 @@
+/** The README's two commands and its tour, as it prints them, on a Debian that has only what the README asks for. */
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { expect, test } from 'vitest';
+import { callersOf } from '../../support/harness.ts';
+import { needs } from '../../support/needs.ts';
+import { LINES, takeTour } from '../../support/tour.ts';
+
+const MINUTE = 60_000;
+const ROOT = join(import.meta.dirname, '../../..');
+const README = readFileSync(join(ROOT, 'README.md'), 'utf8');
+const [, COMMANDS = ''] = /```sh\n(.*?)```/s.exec(README) ?? [];
+const [START = '', TEST = ''] = COMMANDS.split('\n').map((line) => line.replace(/\s*#.*/, ''));
+
+test("the README's commands and tour work for an ordinary user", {
+  timeout: 40 * MINUTE,
+}, async (ctx) => {
+  needs(ctx, 'root', 'mmdebstrap', 'curl');
+  expect([START, TEST]).toEqual([expect.stringMatching(/start$/), expect.stringMatching(/test$/)]);
+  // On a port of its own: the machine has the network of this one.
+  const command = `${TEST}; echo "the tests ended with $?"; export PORT=0; ${START}`;
+  const machine = spawn(join(ROOT, 'test/support/bare-machine.sh'), ['newcomer', command], {
+    stdio: ['ignore', 'pipe', 'pipe'],
+    // Its process group, so that the server in it is stopped as by Ctrl-C in a terminal.
+    detached: true,
+  });
+  const closed = once(machine, 'close');
+  let output = '';
+  const ready = Promise.withResolvers<{ base: string; token: string }>();
+  for (const stream of [machine.stdout, machine.stderr])
+    stream.setEncoding('utf8').on('data', (text: string) => {
+      output += text;
+      const [, base] = /^Loam is ready at (\S+)/m.exec(output) ?? [];
+      const [token] = /loam_pat_\w+/.exec(output) ?? [];
+      if (base && token) ready.resolve({ base, token });
+    });
+  try {
+    const ended = closed.then(([code]) => {
+      throw new Error(`the machine ended with ${code} before the server was ready:\n${output}`);
+    });
+    const { base, token } = await Promise.race([ready.promise, ended]);
+    expect(output).toMatch(/^\d+ passed, 0 failed, \d+ skipped$/m);
+    expect(output).toContain('the tests ended with 0');
+    await takeTour(callersOf(base, token), LINES);
+  } finally {
+    if (machine.exitCode === null) process.kill(-(machine.pid as number), 'SIGTERM');
+    await closed;
+  }
+});

@@ -1,0 +1,181 @@
+/** The contract of runners with containers, and what only containers do. */
+import { createHash } from 'node:crypto';
+import { existsSync, readFileSync } from 'node:fs';
+import { writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { setTimeout as delay } from 'node:timers/promises';
+import { describe, expect, test } from 'vitest';
+import type { Outcome } from '../../../src/jobs/runners/runner.ts';
+import { BUSYBOX, changedImage, docker, dockerRunner } from '../../support/docker.ts';
+import { eventually } from '../../support/eventually.ts';
+import { needs } from '../../support/needs.ts';
+import { allLines, attemptSpec, runnerContract, runToEnd } from '../../support/runner.contract.ts';
+
+const never = new AbortController().signal;
+
+describe('docker', () => {
+  runnerContract(() => dockerRunner(), 'docker');
+});
+
+test('lines of a container that come while others are stored come together', async (ctx) => {
+  needs(ctx, 'docker');
+  await using made = await dockerRunner();
+  const { runner } = made;
+  const command = 'i=0; while [ $i -lt 5000 ]; do i=$((i+1)); echo $i; done';
+  const handle = await runner.prepare(attemptSpec(command), never);
+  await runner.start(handle);
+  let [lines, batches] = [0, 0];
+  for await (const batch of runner.logs(handle, null, never)) {
+    lines += batch.lines.length;
+    batches++;
+    // A transaction each.
+    await delay(5);
+  }
+  expect(lines).toBe(5_000);
+  expect(batches).toBeLessThan(1_000);
+});
+
+test('the timeout of a container holds while no server is there', async (ctx) => {
+  needs(ctx, 'docker');
+  await using made = await dockerRunner();
+  const { runner } = made;
+  const start = async (command: string, more: Parameters<typeof attemptSpec>[1] = {}) => {
+    const handle = await runner.prepare(attemptSpec(command, { timeoutMs: 1_000, ...more }), never);
+    await runner.start(handle);
+    return handle;
+  };
+  const loop = 'while :; do sleep 0.1; done';
+  const polite = await start(`trap 'echo told; exit 9' TERM; ${loop}`);
+  const stubborn = await start(`trap '' TERM; ${loop}`);
+  const late = await start('sleep 2.5; echo done');
+  const elsewhere = { image: 'loam-test/debian', env: { PATH: '/nope' } };
+  const pathless = await start('exec /bin/sleep 60', elsewhere);
+  const running = () => docker('ps', '--quiet', '--filter', `name=loam-att_${process.pid}`);
+  await eventually(async () => expect(await running()).toBe(''), 30_000);
+  // Without the watchdog they would run on; with it they end 3 s after their timeout, or 1 s of grace later.
+  for (const [handle, exitCode, said] of [
+    [polite, 9, ['told']],
+    [stubborn, 137, []],
+    [late, 0, ['done']],
+    [pathless, 143, []],
+  ] as const) {
+    const outcome = await (await made.again()).wait(handle, never);
+    expect(outcome).toMatchObject({ kind: 'exited', exitCode, timedOut: true });
+    const { startedAt, endedAt } = outcome as Extract<Outcome, { kind: 'exited' }>;
+    expect(endedAt.getTime() - startedAt.getTime()).toBeLessThan(10_000);
+    const lines = (await allLines(runner, handle)).filter((line) => line !== 'Terminated');
+    expect(lines).toEqual(said);
+  }
+});
+
+test.for([
+  ['whose programs are elsewhere than the job says', 'true'],
+  ['without sleep', 'rm /usr/bin/sleep'],
+] as const)('a command has its own PATH in an image %s', async ([, change], ctx) => {
+  needs(ctx, 'docker');
+  await using image = await changedImage('loam-test/debian', '/bin/sh', '-c', change);
+  await using made = await dockerRunner();
+  const run = (command: string, env = {}) =>
+    runToEnd(made.runner, attemptSpec(command, { image: image.name, env }));
+  const command = 'echo hi; /usr/bin/env | /usr/bin/sort; exit 3';
+  const { lines, outcome } = await run(command, { PATH: '/nope', NAME: 'of the job' });
+  expect(outcome).toMatchObject({ kind: 'exited', exitCode: 3 });
+  expect(lines).toContain('PATH=/nope');
+  const own = ['HOME', 'HOSTNAME', 'NAME', 'PATH', 'PWD', 'TMPDIR', 'USER'];
+  const gpus = ['CUDA_VISIBLE_DEVICES', 'NVIDIA_VISIBLE_DEVICES'];
+  const names = lines.slice(1).map((line) => line.replace(/=.*/, ''));
+  expect([lines[0], ...names.sort()]).toEqual(['hi', ...[...own, ...gpus].sort()]);
+  const usual = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin';
+  expect((await run('echo "$PATH"')).lines).toEqual([usual]);
+});
+
+test('an image whose shell ends before the command has not run it, and says so', async (ctx) => {
+  needs(ctx, 'docker');
+  const shell = `printf '#!/bin/busybox ash\\necho none; exit 3\\n' >/sh; chmod 755 /sh; mv /sh /bin/sh`;
+  await using image = await changedImage(BUSYBOX, '/bin/busybox', 'ash', '-c', shell);
+  await using made = await dockerRunner();
+  // It may just have been running when it was looked at.
+  await eventually(async () => {
+    const spec = attemptSpec('true', { image: image.name });
+    const { lines, outcome } = await runToEnd(made.runner, spec);
+    expect(lines).toEqual(['none']);
+    const reason =
+      'The command could not begin: /bin/sh of the image ended before it, with exit code 3';
+    expect(outcome).toEqual({ kind: 'unstartable', reason });
+  }, 30_000);
+});
+
+test('the watchdog of a container leaves one alone that the server has told to end', async (ctx) => {
+  needs(ctx, 'docker');
+  await using made = await dockerRunner({ graceMs: 30_000 });
+  const { runner } = made;
+  const command = `n=0; trap 'n=$((n + 1)); echo told $n' TERM; i=0; while [ $i -lt 60 ]; do i=$((i+1)); sleep 0.1; done; exit 7`;
+  const { outcome, lines } = await runToEnd(runner, attemptSpec(command, { timeoutMs: 1_000 }));
+  expect(outcome).toMatchObject({ exitCode: 7, timedOut: true });
+  expect(lines.filter((line) => line !== 'Terminated')).toEqual(['told 1']);
+});
+
+test('a container that was made to read a file of an image is removed by the next start', async (ctx) => {
+  needs(ctx, 'docker');
+  await using made = await dockerRunner();
+  const image = `loam-test/named-${process.pid}`;
+  const worker = createHash('sha256').update(made.dir).digest('hex').slice(0, 16);
+  const since = String(Math.floor(Date.now() / 1000) - 1);
+  const base = await docker('create', BUSYBOX, 'true');
+  await docker('commit', '--change', 'USER somebody', base, image);
+  try {
+    // No such user stands in the image, where it is looked for.
+    await expect(made.runner.prepare(attemptSpec('true', { image }), never)).rejects.toThrow(
+      'The image names a user that it does not have: "somebody"',
+    );
+    const filter = ['--filter', `label=loam.worker=${worker}`, '--filter', 'event=create'];
+    const until = ['--since', since, '--until', String(Math.ceil(Date.now() / 1000) + 1)];
+    const format = ['--format', '{{index .Actor.Attributes "loam.reader"}}'];
+    const reader = await docker('events', ...until, ...filter, ...format);
+    expect(reader).toMatch(/^[0-9a-f-]{36}$/);
+
+    const labels = (by: string) =>
+      ['--label', `loam.worker=${worker}`].concat('--label', `loam.reader=${by}`);
+    const own = await docker('create', ...labels(reader), BUSYBOX, 'true');
+    const left = await docker('create', ...labels('earlier'), BUSYBOX, 'true');
+    await made.runner.sweep(new Set());
+    const all = await docker('ps', '--all', '--quiet', '--no-trunc');
+    expect(all).toContain(own);
+    expect(all).not.toContain(left);
+    await docker('rm', own);
+  } finally {
+    await docker('rm', base);
+    await docker('rmi', image);
+  }
+});
+
+test('containers together have no more memory than the machine has for jobs, and give way to the server', async (ctx) => {
+  needs(ctx, 'docker', 'root');
+  const group = (dir: string, controller = 'memory') =>
+    `/sys/fs/cgroup/${controller}/loam-${createHash('sha256').update(dir).digest('hex').slice(0, 16)}`;
+  let dir = '';
+  {
+    await using made = await dockerRunner({ limits: { allJobsMemoryBytes: 64 * 2 ** 20 } });
+    ({ dir } = made);
+    // Far below what each may use alone.
+    const command = 'head -c 200m /dev/zero | tail -c 200m | wc -c';
+    const { lines } = await runToEnd(made.runner, attemptSpec(`${command}; echo after`));
+    expect(lines).not.toContain(String(200 * 2 ** 20));
+    // The engine says of each container that was there that a process of it was killed.
+    const besides = await made.runner.prepare(
+      attemptSpec('until [ -e go ]; do sleep 0.1; done'),
+      never,
+    );
+    await made.runner.start(besides);
+    const { outcome } = await runToEnd(made.runner, attemptSpec(`${command}; true`));
+    expect(outcome).toMatchObject({ exitCode: 0, outOfMemory: true });
+    await writeFile(join(dir, String(besides.attempt), 'work/go'), '');
+    const unharmed = await made.runner.wait(besides, never);
+    expect(unharmed).toMatchObject({ kind: 'exited', exitCode: 0 });
+    expect(unharmed).not.toHaveProperty('outOfMemory');
+    expect(unharmed).not.toHaveProperty('note');
+    expect(readFileSync(join(group(dir, 'cpu'), 'cpu.shares'), 'utf8')).toBe('512\n');
+  }
+  expect(existsSync(group(dir))).toBe(false);
+  expect(existsSync(group(dir, 'cpu'))).toBe(false);
+});

@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Runs a command in a fresh clone of this repository's HEAD, on a Debian 12 with only what the README asks for:
+#   bare-machine.sh newcomer 'npm ci && npm test'     as an ordinary user, in /home/newcomer/loam
+#   bare-machine.sh root 'npm ci && npm test'         as root, in /root/loam, which other users cannot read
+# The machine is a chroot with its own mounts and processes, and the network of this machine. It is removed at the end;
+# the Debian packages in it are kept in ~/.cache/loam. Needs root and mmdebstrap. Node and npm are this machine's own.
+set -euo pipefail
+user=$1 command=$2
+repository=$(git -C "$(dirname "$0")" rev-parse --show-toplevel)
+# libatomic1 is named in the README; curl is what its tour uses.
+PACKAGES=ca-certificates,curl,git,libatomic1
+packed=${XDG_CACHE_HOME:-$HOME/.cache}/loam/bookworm-${PACKAGES//,/-}.tar
+
+if [ ! -f "$packed" ]; then
+  mkdir -p "$(dirname "$packed")"
+  apt-get indextargets --format '$(ORIGIN)|deb $(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' |
+    sed -n 's/^Debian|//p' |
+    mmdebstrap --quiet --variant=minbase --include="$PACKAGES" bookworm - >"$packed.$$"
+  mv "$packed.$$" "$packed"
+fi
+
+machine=$(mktemp -d)
+trap 'rm -rf "$machine"' EXIT
+tar -C "$machine" -xf "$packed"
+# Not the Node 26 that npm scripts put first on the PATH.
+node=$(type -ap node | grep -v node_modules | head -n 1)
+cp -L "$node" "$machine/usr/local/bin/node"
+cp -rL "$(dirname "$(dirname "$(readlink -f "$(type -ap npm | grep -v node_modules | head -n 1)")")")" "$machine/usr/local/lib/npm"
+ln -s ../lib/npm/bin/npm-cli.js "$machine/usr/local/bin/npm"
+# The registry of this machine, and the authorities it trusts.
+cp -L /etc/resolv.conf /etc/hosts "$machine/etc/"
+cp -L "${NODE_EXTRA_CA_CERTS:-/etc/ssl/certs/ca-certificates.crt}" "$machine/etc/ssl/certs/ca-certificates.crt"
+chroot "$machine" useradd --create-home --shell /bin/bash newcomer
+home=/root
+[ "$user" = root ] || home=/home/$user
+git clone --quiet --no-hardlinks "$repository" "$machine$home/loam"
+chroot "$machine" chown -R "$user:" "$home"
+
+# The process namespace ends with this script, and all that the command has left running with it.
+registry=$(npm config get registry)
+export machine user home command registry
+unshare --mount --pid --fork --kill-child -- bash -c '
+  mount --rbind /dev "$machine/dev"
+  mount --rbind /sys "$machine/sys"
+  mount -t proc proc "$machine/proc"
+  exec chroot --userspec="$user:$user" --groups= "$machine" \
+    env -i PATH=/usr/local/bin:/usr/bin:/bin HOME="$home" USER="$user" LANG=C.UTF-8 \
+    NODE_EXTRA_CA_CERTS=/etc/ssl/certs/ca-certificates.crt npm_config_registry="$registry" \
+    bash -c "cd ~/loam && $command"
+'

@@ -1,0 +1,43 @@
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { expect } from 'vitest';
+import type { NetworkMode } from '../../src/jobs/runners/process/network.ts';
+import { openProcessRunner, type ProcessRunner } from '../../src/jobs/runners/process/runner.ts';
+import { eventually } from './eventually.ts';
+import { processesNaming } from './processes.ts';
+
+export const graceMs = 300;
+
+type Sandboxed = 'auto' | 'unshare' | 'none';
+
+/** A runner of processes with a folder of its own; nothing of it runs when it is disposed. */
+export async function processRunner(
+  sandbox: Sandboxed = 'auto',
+  network?: NetworkMode,
+  grace: number = graceMs,
+) {
+  const dir = await mkdtemp(join(tmpdir(), 'loam-runner-'));
+  const opened: ProcessRunner[] = [];
+  // One that is opened removes what the last one has made ready, which here may be making more at that moment.
+  const again = () =>
+    eventually(async () => {
+      const one = await openProcessRunner({ dir, graceMs: grace, sandbox, network });
+      opened.push(one);
+      return one;
+    });
+  const runner = await again();
+  return {
+    dir,
+    runner,
+    again,
+    async [Symbol.asyncDispose]() {
+      await runner.sweep(new Set());
+      // Each makes something ready for its next attempt.
+      for (const one of opened) await one[Symbol.asyncDispose]();
+      // A shim that was never used writes down what it compiled when it ends.
+      await rm(dir, { recursive: true, maxRetries: 5 });
+      await eventually(() => expect(processesNaming(dir)).toEqual([]));
+    },
+  };
+}
