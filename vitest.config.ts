@@ -16,9 +16,9 @@ export default defineConfig({
     // Loading the server takes 3 CPU seconds; the files that a worker runs share it. `leaks.ts` names a file that leaks.
     isolate: false,
     maxWorkers: 3,
-    testTimeout: 30_000,
-    hookTimeout: 60_000,
-    // Vitest's own second is short for a page that loads beside other tests; a poll ends as soon as it holds.
-    expect: { poll: { timeout: 20_000 } },
+    // For a machine that does four other things. Waits are conditions (`eventually`, `expect.poll`) and end as soon as they hold.
+    testTimeout: 120_000,
+    hookTimeout: 180_000,
+    expect: { poll: { timeout: 60_000 } },
   },
 });

@@ -69,7 +69,7 @@ beforeAll(async () => {
     ['j2', 'SUCCEEDED'],
   ] as const)
     await until(ada, 'ada', name, status);
-}, 120_000);
+});
 afterAll(async () => {
   await workspace[Symbol.asyncDispose]();
   await app[Symbol.asyncDispose]();

@@ -380,7 +380,7 @@ test('totals are exact after changes that are made at once, and those that are u
   const { rows: kept } = await app.pool.query(`
     select count(*)::int as n from list_counts where list in ('jobs', 'repositories')`);
   expect(kept[0].n).toBeLessThan(1_500);
-}, 60_000);
+});
 
 /** Ranges whose counts differ from those of the rows, in one snapshot. */
 async function miscounted(): Promise<unknown[]> {

@@ -207,9 +207,7 @@ test('a page costs no more where few of many events may be shown', async () => {
   expect(pages.at(-1)?.nodes[0]?.id).toBe(before?.id);
 });
 
-test('subscribers of the same namespaces share what is read, also one that is slow', {
-  timeout: 60_000,
-}, async () => {
+test('subscribers of the same namespaces share what is read, also one that is slow', async () => {
   const { services } = app.app;
   // Those that found events. As long as a transaction of any database of this engine is open, there are reads without.
   let reads = 0;
@@ -254,14 +252,14 @@ test('subscribers of the same namespaces share what is read, also one that is sl
   })();
   await write(1, shared);
   // No event is settled while a transaction of any test's database is open, such as one that clones a database.
-  await eventually(() => expect(seen.every(({ length }) => length === 1)).toBe(true), 30_000);
+  await eventually(() => expect(seen.every(({ length }) => length === 1)).toBe(true));
   // Others have their turn before all are served.
   expect(turns.size).toBeGreaterThan(2);
   const slowIds = [(await first).value?.id];
   // Once, not once for each subscriber; some may have caught up by themselves.
   expect(reads).toBeLessThan(20);
   for (let n = 0; n < 4; n++) await write(300, n % 2 ? too : shared);
-  await eventually(() => expect(seen.every(({ length }) => length === 1_201)).toBe(true), 30_000);
+  await eventually(() => expect(seen.every(({ length }) => length === 1_201)).toBe(true));
   for await (const { id } of slow) if (slowIds.push(id) === 1_201) break;
   const { rows } = await app.pool.query(
     `select id from events where namespace_id in ($1, $2) order by xid, seq`,

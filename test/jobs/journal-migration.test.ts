@@ -12,9 +12,7 @@ const START = Date.UTC(2026, 0, 1);
 
 type Old = { seq: number; kind: 'log' | 'status'; message: string; ms: number };
 
-test('rows become pages, and what they take is counted in their namespace', {
-  timeout: 60_000,
-}, async () => {
+test('rows become pages, and what they take is counted in their namespace', async () => {
   await using earlier = await beforeMigration('journal_pages');
   const { pool } = earlier;
   await pool.query(

@@ -123,9 +123,7 @@ const batches = fc.array(
   { minLength: 1, maxLength: 150 },
 );
 
-test('followers get each entry once and in order, whatever is appended, joined and followed at once', {
-  timeout: 120_000,
-}, async () => {
+test('followers get each entry once and in order, whatever is appended, joined and followed at once', async () => {
   await fc.assert(
     fc.asyncProperty(
       batches,
@@ -271,9 +269,7 @@ test('what an answer may hold bounds what is read, and says so; the newest lines
   expect(whole.lines).toHaveLength(40);
 });
 
-test('any part of a log is read, forwards, backwards and by time, and every line of it is found', {
-  timeout: 60_000,
-}, async () => {
+test('any part of a log is read, forwards, backwards and by time, and every line of it is found', async () => {
   const words = [
     'Straße',
     'ΟΔΟΣ',

@@ -50,7 +50,7 @@ test('a job whose turn it is and that is locked lets others start, and starts wh
     await ended('y', 'other');
   }
   await ended('x', 'locked');
-}, 60_000);
+});
 
 test('a server that is frozen while it claims lets go of what others wait for', async () => {
   await using loam = await twoOwners(0);
@@ -72,7 +72,7 @@ test('a server that is frozen while it claims lets go of what others wait for', 
   expect(isDatabaseAway(await claim.catch((error) => error))).toBe(true);
   const { rows } = await loam.app.pool.query(`select attempt_id from jobs where name = 'waits'`);
   expect(rows).toEqual([{ attempt_id: null }]);
-}, 60_000);
+});
 
 test('every connection ends a transaction in which nothing is asked, and finds out that nobody is there', async () => {
   await using app = await startApp({});
@@ -107,13 +107,13 @@ test('a lost attempt whose job is locked keeps neither others from recovery nor 
     ).rows.map(({ name }) => name);
   {
     await using _ = await locking(app, LOCK_JOB, ['locked']);
-    await eventually(async () => expect(await open()).toEqual(['locked']), 40_000);
+    await eventually(async () => expect(await open()).toEqual(['locked']));
     const { rows } = await app.pool.query(`
       select max(heartbeat_at) > now() - interval '11 seconds' as alive from workers where id <> 'gone'`);
     expect(rows).toEqual([{ alive: true }]);
   }
-  await eventually(async () => expect(await open()).toEqual([]), 40_000);
-}, 120_000);
+  await eventually(async () => expect(await open()).toEqual([]));
+});
 
 test('a page by a filter has nothing else, whatever is changed meanwhile', async () => {
   await using loam = await twoOwners(0);
@@ -145,7 +145,7 @@ test('a page by a filter has nothing else, whatever is changed meanwhile', async
   await changing;
   expect(seen.length).toBeGreaterThan(100);
   expect(JSON.stringify(seen)).not.toContain('secret');
-}, 60_000);
+});
 
 test('a repository with many jobs is deleted, and they stay', async () => {
   await using loam = await twoOwners(0);

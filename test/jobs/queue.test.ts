@@ -129,9 +129,7 @@ function random(seed: number): (below: number) => number {
   };
 }
 
-test('through ends of workers and of statements the counts are right, and no machine is given twice', {
-  timeout: 60_000,
-}, async () => {
+test('through ends of workers and of statements the counts are right, and no machine is given twice', async () => {
   await using made = await withWorkers();
   const { pool, namespaces, start, services } = made;
   const problems: string[] = [];
@@ -192,7 +190,7 @@ test('through ends of workers and of statements the counts are right, and no mac
       `select id, status, cpu, gpu, progress from jobs where status in ('queued', 'running')`,
     );
     expect(rows).toEqual([]);
-  }, 25_000);
+  });
   await recount();
   expect(problems).toEqual([]);
   const { rows } = await pool.query('select sum(held)::int as held from queue_shares');
@@ -388,7 +386,7 @@ test('a job with an image waits for a worker that runs images, and fails at once
       const row = { status: true, exitCode: true } as const;
       const found = await services.db.job.findUniqueOrThrow({ where: { id }, select: row });
       expect(found).toEqual({ status, exitCode });
-    }, 25_000);
+    });
   await using _processes = await start('processes', processes);
   await ends(await put(), 'failed', 125);
 
@@ -410,7 +408,7 @@ test('a job with an image waits for a worker that runs images, and fails at once
   await ends(await put(null, { cpu: 16 }), 'succeeded', 0);
   await pool.query(`delete from workers where id = 'containers'`);
   await ends(left, 'failed', 125);
-}, 60_000);
+});
 
 test('a worker whose engine does not answer still counts as one that runs images', async () => {
   const processes = fakeRunner({ machines: [without], graceMs: 20 });

@@ -78,7 +78,7 @@ beforeAll(async () => {
   await workspace.commit('r', { 'wide.txt': 'w'.repeat(2 ** 20) }, 'wide');
   await workspace.git('r', 'push', '-q', '--all');
   await workspace.git('r', 'push', '-q', '--tags');
-}, 120_000);
+});
 afterAll(async () => {
   await workspace[Symbol.asyncDispose]();
   await app[Symbol.asyncDispose]();

@@ -175,7 +175,7 @@ test.each(['identity', 'gzip'])(
     sent.write(encoding === 'gzip' ? gzipSync(body).subarray(0, -4) : body);
     await eventually(() => expect(git.transfers.counts.running).toBe(1));
     sent.destroy();
-    await eventually(() => expect(git.transfers.counts.running).toBe(0), 5_000);
+    await eventually(() => expect(git.transfers.counts.running).toBe(0));
     expect((await read(id)).branches).toBe(1);
   },
 );

@@ -115,9 +115,10 @@ const probed = new Map<Need, boolean>();
 export function needs(ctx: TestContext, ...wanted: Need[]): void {
   for (const need of wanted) {
     if (has(need)) continue;
-    const missing = `${need} is missing (${REQUIREMENTS[need].remedy})`;
-    if (process.env.LOAM_TEST_REQUIRE === 'all') throw new Error(`LOAM_TEST_REQUIRE: ${missing}`);
-    ctx.skip(missing);
+    const lacking = `for lack of ${need}: ${REQUIREMENTS[need].remedy}`;
+    if (process.env.LOAM_TEST_REQUIRE === 'all')
+      throw new Error(`LOAM_TEST_REQUIRE forbids to skip ${lacking}`);
+    ctx.skip(lacking);
   }
 }
 

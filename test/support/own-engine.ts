@@ -82,7 +82,7 @@ export async function startOwnEngine({
     const [program = '', ...words] = [...inNetwork, ...hidden, 'dockerd', ...args, ...tls];
     const log = openSync(at('log'), 'a');
     engine = spawn(program, words, { stdio: ['ignore', log, log] });
-    await eventually(() => docker('info'), 60_000);
+    await eventually(() => docker('info'));
   }
   async function kill(signal: NodeJS.Signals): Promise<void> {
     const ended = engine && engine.exitCode === null && once(engine, 'exit');

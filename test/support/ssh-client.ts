@@ -38,7 +38,7 @@ export class SshUser {
   ssh(args: string[], input = '', { user = 'git', before = [] as string[] } = {}) {
     return new Promise<GitResult>((resolve) => {
       const words = [...before, ...this.options, `${user}@127.0.0.1`, ...args];
-      const child = execFile('ssh', words, { timeout: 20_000 }, (error, stdout, stderr) => {
+      const child = execFile('ssh', words, (error, stdout, stderr) => {
         resolve({ code: error ? Number(error.code ?? -1) : 0, stdout, stderr });
       });
       child.stdin?.on('error', () => {});

@@ -17,7 +17,7 @@ export default class Summary implements Reporter {
         if (result.state === 'failed')
           console.log(`FAILED ${module.relativeModuleId} > ${test.fullName}`);
         if (result.state !== 'skipped') continue;
-        const reason = result.note ?? 'not selected, or their suite failed';
+        const reason = result.note ?? 'because they were not selected, or their suite failed';
         skipped.set(reason, (skipped.get(reason) ?? 0) + 1);
       }
     }
@@ -25,7 +25,7 @@ export default class Summary implements Reporter {
       console.log(`FAILED ${unhandledErrors.length} unhandled errors`);
     console.log(`${counts.passed} passed, ${counts.failed} failed, ${counts.skipped} skipped`);
     const lines = [...skipped].sort(([, a], [, b]) => b - a);
-    for (const [reason, count] of lines) console.log(`skipped ${count}: ${reason}`);
+    for (const [reason, count] of lines) console.log(`${count} skipped ${reason}`);
     if (modules.every(({ relativeModuleId }) => !relativeModuleId.startsWith('test/slow/')))
       console.log('The rest, some 20 minutes: npm run test:all');
   }

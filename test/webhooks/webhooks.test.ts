@@ -521,7 +521,7 @@ describe('deliveries', () => {
     expect(rows).toHaveLength(1);
   });
 
-  test('can be followed, by those who may see them', { timeout: 30_000 }, async () => {
+  test('can be followed, by those who may see them', async () => {
     const id = await create({ namespaces: ['left', 'right'] });
     await insertDeliveries(id, 'left', [{}]);
     const query = `subscription { webhookDeliveries(id: "${id}") { id eventType status outcome attempts } }`;
@@ -551,7 +551,7 @@ describe('deliveries', () => {
     expect(all?.map((each) => each.id)).toEqual([right, left, left]);
   });
 
-  test('are followed no more when the right is lost', { timeout: 30_000 }, async () => {
+  test('are followed no more when the right is lost', async () => {
     const eve = await app.user('eve');
     await setRole('left', 'eve', 'ADMIN');
     const id = await create({ namespaces: ['left'] });

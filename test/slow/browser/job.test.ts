@@ -146,9 +146,7 @@ test('a line of ten megabytes, colours without end and a script in a line harm n
   visitor.expectQuiet();
 });
 
-test('a server that starts again heals the page, and no line is lost or doubled', {
-  timeout: 60_000,
-}, async () => {
+test('a server that starts again heals the page, and no line is lost or doubled', async () => {
   await run('steady', 'i=0; while [ $i -lt 150 ]; do i=$((i+1)); echo "tick $i"; sleep 0.1; done');
   await using visitor = await visit(browser, app, { as: ada });
   const { page } = visitor;

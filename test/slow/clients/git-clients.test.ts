@@ -76,9 +76,7 @@ function done({ code, stdout, stderr }: GitResult): void {
 
 for (const client of CLIENTS)
   for (const way of client.speaks)
-    test(`${client.name} over ${way} clones, fetches and pushes, hears why a push is refused, and fails without the right`, {
-      timeout: 60_000,
-    }, async (ctx) => {
+    test(`${client.name} over ${way} clones, fetches and pushes, hears why a push is refused, and fails without the right`, async (ctx) => {
       needs(ctx, ...client.needs, ...(way === 'ssh' ? (['ssh'] as const) : []));
       const { name, id } = await repository();
       const path = `ada/${name}.git`;

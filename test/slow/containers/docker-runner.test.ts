@@ -51,7 +51,7 @@ test('the timeout of a container holds while no server is there', async (ctx) =>
   const elsewhere = { image: 'loam-test/debian', env: { PATH: '/nope' } };
   const pathless = await start('exec /bin/sleep 60', elsewhere);
   const running = () => docker('ps', '--quiet', '--filter', `name=loam-att_${process.pid}`);
-  await eventually(async () => expect(await running()).toBe(''), 30_000);
+  await eventually(async () => expect(await running()).toBe(''));
   // Without the watchdog they would run on; with it they end 3 s after their timeout, or 1 s of grace later.
   for (const [handle, exitCode, said] of [
     [polite, 9, ['told']],
@@ -102,7 +102,7 @@ test('an image whose shell ends before the command has not run it, and says so',
     const reason =
       'The command could not begin: /bin/sh of the image ended before it, with exit code 3';
     expect(outcome).toEqual({ kind: 'unstartable', reason });
-  }, 30_000);
+  });
 });
 
 test('the watchdog of a container leaves one alone that the server has told to end', async (ctx) => {

@@ -96,9 +96,7 @@ function linesOf(letter: string, count: number): string[] {
   return letter === 'o' ? [...lines, 'o end'] : lines;
 }
 
-test('a follower that is broken off goes on where it was, again and again', {
-  timeout: 90_000,
-}, async () => {
+test('a follower that is broken off goes on where it was, again and again', async () => {
   const count = 15_000;
   await using made = await printing(bothStreams(count));
   const found: RunnerLine[] = [];

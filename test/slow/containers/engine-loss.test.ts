@@ -25,9 +25,7 @@ const never = new AbortController().signal;
 
 beforeEach((ctx) => needs(ctx, 'docker', 'root'));
 
-test('no line and no exit code is lost with an engine that keeps its containers running', {
-  timeout: 90_000,
-}, async () => {
+test('no line and no exit code is lost with an engine that keeps its containers running', async () => {
   await using engine = await startOwnEngine({ liveRestore: true });
   await using made = await dockerRunner({ docker: engine.config });
   const { runner } = made;
@@ -56,9 +54,7 @@ test('no line and no exit code is lost with an engine that keeps its containers 
   expect((await allLines(runner, handle)).sort()).toEqual(seen.sort());
 });
 
-test('an engine that has forgotten what it did makes no command run twice, and no exit code unknown', {
-  timeout: 90_000,
-}, async () => {
+test('an engine that has forgotten what it did makes no command run twice, and no exit code unknown', async () => {
   await using engine = await startOwnEngine({ liveRestore: true });
   await using made = await dockerRunner({ docker: engine.config, network: { mode: 'none' } });
   const { runner, dir } = made;
@@ -104,9 +100,7 @@ test('an engine that has forgotten what it did makes no command run twice, and n
   expect(readdirSync(dir).filter((name) => !name.startsWith('.'))).toEqual([]);
 });
 
-test('nothing of a container stays that is removed after its engine was killed while it started it', {
-  timeout: 60_000,
-}, async () => {
+test('nothing of a container stays that is removed after its engine was killed while it started it', async () => {
   await using engine = await startOwnEngine({ liveRestore: true });
   await using made = await dockerRunner({ docker: engine.config, network: { mode: 'none' } });
   const { runner } = made;
@@ -126,7 +120,6 @@ test('nothing of a container stays that is removed after its engine was killed w
 
 test.for(['taken from it', 'given to it'] as const)(
   'a container is made anew when its engine was killed as a network was %s',
-  { timeout: 90_000 },
   async (done) => {
     await using engine = await startOwnEngine({ liveRestore: true, sharesNetwork: true });
     await using made = await dockerRunner({ docker: engine.config });
@@ -195,9 +188,7 @@ test('a gate is not opened before a recorder has made what is printed into', asy
   expect(await allLines(runner, handle)).toEqual(['ran']);
 });
 
-test('what ends while neither its recorder nor a server is there has the exit code that its engine saw', {
-  timeout: 90_000,
-}, async () => {
+test('what ends while neither its recorder nor a server is there has the exit code that its engine saw', async () => {
   await using engine = await startOwnEngine({ liveRestore: true });
   await using made = await dockerRunner({ docker: engine.config, network: { mode: 'none' } });
   const { runner, dir } = made;
@@ -231,9 +222,7 @@ test('what ends while neither its recorder nor a server is there has the exit co
   expect(await again.wait(other, never)).toEqual({ kind: 'lost' });
 });
 
-test('a job is not waited for on an engine that is away when nobody wants it, or its time is over', {
-  timeout: 90_000,
-}, async () => {
+test('a job is not waited for on an engine that is away when nobody wants it, or its time is over', async () => {
   await using engine = await startOwnEngine({ liveRestore: true });
   const options = { patienceMs: 1_000, graceMs: 500, network: { mode: 'none' } } as const;
   await using made = await dockerRunner({ ...options, docker: engine.config });
@@ -259,12 +248,12 @@ test('a job is not waited for on an engine that is away when nobody wants it, or
   await engine.kill('SIGKILL');
   await expect(runner.signal(cancelled.handle, 'TERM')).rejects.toThrow(RunnerAway);
   const unreachable = { kind: 'lost', unreachable: true };
-  await eventually(() => expect(cancelled.outcome()).toEqual(unreachable), 20_000);
-  await eventually(() => expect(overdue.outcome()).toEqual(unreachable), 20_000);
+  await eventually(() => expect(cancelled.outcome()).toEqual(unreachable));
+  await eventually(() => expect(overdue.outcome()).toEqual(unreachable));
   expect(wanted.outcome()).toBeUndefined();
   await engine.start();
   await runner.signal(wanted.handle, 'KILL');
-  await eventually(() => expect(wanted.outcome()).toMatchObject({ exitCode: 137 }), 20_000);
+  await eventually(() => expect(wanted.outcome()).toMatchObject({ exitCode: 137 }));
   for (const { handle } of [cancelled, overdue, wanted]) await runner.remove(handle);
   expect(await engine.docker('ps', '--all', '--quiet')).toBe('');
 });
@@ -332,9 +321,7 @@ test('an image that ends at the gate is not made anew for ever', async () => {
   expect(again).toBeLessThanOrEqual(3);
 });
 
-test('a job whose container ended with its engine was lost, and runs again; others wait for it', {
-  timeout: 90_000,
-}, async () => {
+test('a job whose container ended with its engine was lost, and runs again; others wait for it', async () => {
   await using engine = await startOwnEngine({ liveRestore: false });
   await using app = await startApp({ config: { runner: 'auto', docker: engine.config } });
   const { admin } = app;

@@ -151,7 +151,7 @@ test('serves, runs jobs in their sandbox and stops in order, with read-only file
     pushed,
   );
   expect(await lines(again, 'admin', 'look')).toContain('confined');
-}, 90_000);
+});
 
 test('runs as any user id, on a PostgreSQL elsewhere', async () => {
   await using cleanup = new AsyncDisposableStack();
@@ -172,7 +172,7 @@ test('runs as any user id, on a PostgreSQL elsewhere', async () => {
   expect((await admin.post('/auth/v1/repository/admin', { name: 'first' })).status).toBe(201);
   await docker('stop', server.name);
   expect(await server.inspect('.State.ExitCode')).toBe('0');
-}, 90_000);
+});
 
 /** A folder whose socket leads to that of PostgreSQL, which only one user may open. */
 async function openSocket(target: string): Promise<AsyncDisposable & { path: string }> {

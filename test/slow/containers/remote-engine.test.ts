@@ -27,7 +27,7 @@ let engine: OwnEngine;
 beforeAll(async () => {
   if (has('docker') && has('root'))
     engine = await startOwnEngine({ liveRestore: true, remote: true });
-}, 60_000);
+});
 afterAll(async () => {
   const left = await engine?.docker('ps', '--all', '--quiet');
   await engine?.[Symbol.asyncDispose]();
@@ -212,9 +212,7 @@ describe('how busy the GPUs of another machine are', () => {
   });
 });
 
-test('a worker drives several engines: one that goes away keeps its own jobs and gets no others', {
-  timeout: 90_000,
-}, async () => {
+test('a worker drives several engines: one that goes away keeps its own jobs and gets no others', async () => {
   const engines = [
     { ...DOCKER, name: 'near' },
     { ...engine.config, name: 'far' },
@@ -266,12 +264,10 @@ test('a worker drives several engines: one that goes away keeps its own jobs and
   await eventually(async () => {
     const { rows } = await app.pool.query('select machines from workers');
     expect(rows[0].machines.map(({ id }: { id: string }) => id).sort()).toEqual(['far', 'local']);
-  }, 30_000);
+  });
 });
 
-test('a worker with processes only leaves jobs with an image to one with an engine, also while that is away', {
-  timeout: 90_000,
-}, async () => {
+test('a worker with processes only leaves jobs with an image to one with an engine, also while that is away', async () => {
   await using servers = await startServers(1, { config: { runner: 'process' } });
   const engines = [{ ...engine.config, name: 'far' }];
   await servers.work('containers', { config: { runner: 'auto', engines, jobSlots: 2 } });
@@ -289,7 +285,7 @@ test('a worker with processes only leaves jobs with an image to one with an engi
     const offered = rows.flatMap(({ machines }) => machines.map(({ id }: { id: string }) => id));
     expect(offered.sort()).toEqual(away ? ['away', 'local'] : ['far', 'local']);
   };
-  await eventually(() => isAway(true), 30_000);
+  await eventually(() => isAway(true));
   await put('waits');
   // This one came later, so the first was left by both.
   await admin.post('/auth/v1/repository/admin', { name: 'code', auto_init: true });
@@ -304,7 +300,7 @@ test('a worker with processes only leaves jobs with an image to one with an engi
   await engine.start();
   await eventually(async () => {
     expect(await job(admin, 'admin', 'waits')).toMatchObject({ status: 'SUCCEEDED' });
-  }, 30_000);
+  });
   const { rows } = await pool.query(
     `select distinct a.runner from job_attempts a join jobs j on j.id = a.job_id where j.image is not null`,
   );

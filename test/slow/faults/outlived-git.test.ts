@@ -143,7 +143,7 @@ test('a push that did not take effect is not recorded, and not waited for withou
   // Not by a push: nobody ever tells of it.
   await workspace.git('.', '--git-dir', dir, 'update-ref', REF, second);
   await recoverRepositories(services);
-  await eventually(() => expect(services.pushes.waiting).toBe(0), 20_000);
+  await eventually(() => expect(services.pushes.waiting).toBe(0));
   expect(await toldOf(id)).toEqual([]);
   expect(await services.git.disk.begun()).toEqual([]);
 });

@@ -136,9 +136,7 @@ describe.each(RUNNERS)('%s', (kind, open, wanted) => {
   });
 
   // Where others free as much as the job takes, it is looked at every 30 seconds.
-  test('a job that keeps too much on the disk is ended, wherever it hides it', {
-    timeout: 90_000,
-  }, async () => {
+  test('a job that keeps too much on the disk is ended, wherever it hides it', async () => {
     await using made = await open({ limits: { diskBytes: 20 * MiB, files: 2_000 } });
     const bytes = /^The job was ended: it keeps \d\d MB on disk, and disk_gb allows 20 MB.$/;
     const fill = 'head -c 40000000 /dev/urandom';
@@ -163,9 +161,7 @@ describe.each(RUNNERS)('%s', (kind, open, wanted) => {
     }
   });
 
-  test('output without a newline, without end, or of any bytes takes little memory', {
-    timeout: 60_000,
-  }, async () => {
+  test('output without a newline, without end, or of any bytes takes little memory', async () => {
     await using made = await open();
     const growth = await growthOf(async () => {
       const long = await drain(made.runner, `tr '\\0' x < /dev/zero | head -c 60m; exit 3`);
@@ -214,7 +210,7 @@ describe('docker', () => {
   });
 
   // Where another test gives back as much at that moment, it is found when all is looked at, after 30 s.
-  test('what root of an image writes into it counts as its disk', { timeout: 90_000 }, async () => {
+  test('what root of an image writes into it counts as its disk', async () => {
     await using made = await dockerRunner({ limits: { diskBytes: 20 * MiB }, root: true });
     const spec = attemptSpec('id -u; head -c 40000000 /dev/urandom > /filled; sleep 600');
     const { outcome, lines } = await runToEnd(made.runner, spec);

@@ -70,7 +70,7 @@ describe.each(['bubblewrap', 'none'] as const)('an ordinary user, confined by %s
     const files = await made.run({ command: hidden });
     expect(files.outcome).toMatchObject({ kind: 'exited', exitCode: 137 });
     expect(noteOf(files)).toMatch(/^The job was ended: it keeps \d+ files, /);
-  }, 120_000);
+  });
 });
 
 /** Groups of this machine that an ordinary user was given, as `Delegate=yes` does; version 1 of the interface. */

@@ -25,32 +25,28 @@ test.for([
     reads: ['secret-key'],
     says: /with the rights of this server/,
   },
-])(
-  'without a sandbox, by a server that is $who',
-  { timeout: 90_000 },
-  async ({ user, reads, says }, ctx) => {
-    needs(ctx, 'root', 'mount');
-    const data = await mkdtemp('/tmp/loam-hostile-');
-    if (user) await chown(data, user, user);
-    try {
-      const env = { LOAM_DATA_DIR: data, LOAM_ADMIN_TOKEN: TOKEN, LOAM_RATE_LIMITS: 'off' };
-      await using server = await startServer(env, { user: `${user}`, wrapper: WITHOUT_SANDBOX });
-      expect(server.output()).toMatch(/Jobs run UNCONFINED/);
-      expect(server.output()).toMatch(says);
-      expect(server.output()).not.toMatch(/A job can read LOAM_ADMIN_TOKEN/);
-      const admin = new Client(server.base, `Bearer ${TOKEN}`);
-      await admin.post('/auth/v1/repository/admin', { name: 'code' });
-      // Not as an argument: a job's own command line would be found too.
-      const command = [
-        `cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | grep -c '^LOAM_ADMIN_TOKEN=a-to[k]en'`,
-        `for f in secret-key; do cat ${data}/$f > /dev/null 2>&1 && echo $f; done; echo end`,
-      ].join('\n');
-      await submit(admin, { namespace: 'admin', name: 'look', repo: 'admin/code', command });
-      await until(admin, 'admin', 'look', 'SUCCEEDED');
-      const said = await lines(admin, 'admin', 'look');
-      expect(said).toEqual(['0', ...reads, 'end']);
-    } finally {
-      await rm(data, { recursive: true, force: true, maxRetries: 5 });
-    }
-  },
-);
+])('without a sandbox, by a server that is $who', async ({ user, reads, says }, ctx) => {
+  needs(ctx, 'root', 'mount');
+  const data = await mkdtemp('/tmp/loam-hostile-');
+  if (user) await chown(data, user, user);
+  try {
+    const env = { LOAM_DATA_DIR: data, LOAM_ADMIN_TOKEN: TOKEN, LOAM_RATE_LIMITS: 'off' };
+    await using server = await startServer(env, { user: `${user}`, wrapper: WITHOUT_SANDBOX });
+    expect(server.output()).toMatch(/Jobs run UNCONFINED/);
+    expect(server.output()).toMatch(says);
+    expect(server.output()).not.toMatch(/A job can read LOAM_ADMIN_TOKEN/);
+    const admin = new Client(server.base, `Bearer ${TOKEN}`);
+    await admin.post('/auth/v1/repository/admin', { name: 'code' });
+    // Not as an argument: a job's own command line would be found too.
+    const command = [
+      `cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | grep -c '^LOAM_ADMIN_TOKEN=a-to[k]en'`,
+      `for f in secret-key; do cat ${data}/$f > /dev/null 2>&1 && echo $f; done; echo end`,
+    ].join('\n');
+    await submit(admin, { namespace: 'admin', name: 'look', repo: 'admin/code', command });
+    await until(admin, 'admin', 'look', 'SUCCEEDED');
+    const said = await lines(admin, 'admin', 'look');
+    expect(said).toEqual(['0', ...reads, 'end']);
+  } finally {
+    await rm(data, { recursive: true, force: true, maxRetries: 5 });
+  }
+});

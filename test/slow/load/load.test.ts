@@ -31,9 +31,7 @@ function widen(dir: string, branch: string, entries: number): void {
   run(dir, ['update-ref', `refs/heads/${branch}`, sha]);
 }
 
-test('large directories and messages, many at once, stay within memory', {
-  timeout: 120_000,
-}, async (ctx) => {
+test('large directories and messages, many at once, stay within memory', async (ctx) => {
   needs(ctx, 'proc');
   await using cleanup = new AsyncDisposableStack();
   const database = await cloneDatabase();

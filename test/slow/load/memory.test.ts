@@ -10,9 +10,7 @@ import { startServer } from '../../support/process.ts';
 const MB = 1_000_000;
 const TOKEN = 'a-token-of-some-length';
 
-test('a push of 200 MB, its clone and its download move the memory by less than 120 MB', {
-  timeout: 120_000,
-}, async (ctx) => {
+test('a push of 200 MB, its clone and its download move the memory by less than 120 MB', async (ctx) => {
   needs(ctx, 'proc');
   await using workspace = await Workspace.open();
   const env = { LOAM_DATA_DIR: join(workspace.path, 'data'), LOAM_ADMIN_TOKEN: TOKEN };

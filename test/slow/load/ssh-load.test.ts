@@ -85,9 +85,7 @@ async function gitRunning(): Promise<string[]> {
   return names.filter((name) => name.trim() === 'git');
 }
 
-test(`${AT_ONCE} large clones at once beside a slow reader take little memory, and others are served`, {
-  timeout: 120_000,
-}, async () => {
+test(`${AT_ONCE} large clones at once beside a slow reader take little memory, and others are served`, async () => {
   await large('large', 40 * MB, true);
   const clone = (to: string) => user.git('.', 'clone', '-q', '--bare', user.url('admin/large'), to);
   // What one takes at most is there from then on.
@@ -132,9 +130,7 @@ test(`${AT_ONCE} large clones at once beside a slow reader take little memory, a
   await eventually(async () => expect(await gitRunning()).toEqual([]));
 });
 
-test('a push over SSH that is refused halfway says why and leaves nothing', {
-  timeout: 120_000,
-}, async () => {
+test('a push over SSH that is refused halfway says why and leaves nothing', async () => {
   const id = await large('too-large', 24 * MB, false);
   const folder = join(dataDir, 'repositories', id.slice(-2), id.slice(-4, -2), `${id}.git`);
   // So much of the plan's room is left.

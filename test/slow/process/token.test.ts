@@ -22,9 +22,7 @@ function makeToken(dataDir: string, ...args: string[]) {
   });
 }
 
-test('a new token is made on the spot, while the server runs and while it does not', {
-  timeout: 90_000,
-}, async () => {
+test('a new token is made on the spot, while the server runs and while it does not', async () => {
   const folder = await mkdtemp(join(tmpdir(), 'loam-token-'));
   await using _folder = {
     [Symbol.asyncDispose]: () => rm(folder, { recursive: true, force: true, maxRetries: 5 }),

@@ -108,7 +108,7 @@ describe('with control groups', () => {
     await eventually(async () => {
       const { body } = await alice.get('/alice/job/half');
       expect(body).toMatchObject({ status: 'failed', exit_code: 0, retry_count: 1 });
-    }, 30_000);
+    });
     const { body: log } = await alice.get('/alice/job/half/logs');
     const line = 'The job ran out of memory: a process was killed. It may use 100 MB.';
     const messages = log.lines.map(({ message }: { message: string }) => message);
@@ -449,9 +449,7 @@ describe('the disk', () => {
     expect(usersTaken()).toEqual([]);
   });
 
-  test('over the interface: failed, with the reason in the log, and never a lost machine', {
-    timeout: 90_000,
-  }, async (ctx) => {
+  test('over the interface: failed, with the reason in the log, and never a lost machine', async (ctx) => {
     needs(ctx, 'root');
     await using disk = await smallDisk(8);
     await using runner = await openProcessRunner({ dir: disk.dir, graceMs: 300 });
@@ -481,7 +479,7 @@ describe('the disk', () => {
         expect(['failed', 'succeeded']).toContain(now.status);
         const { body: log } = await alice.get(`/alice/job/${name}/logs`);
         return { ...now, last: log.lines.at(-1)?.message };
-      }, 60_000);
+      });
     await send({ name: 'flood', command: FLOOD });
     const flood = await over('flood');
     expect(flood.last).toBe('The job was ended: the disk of the server is full.');
@@ -492,7 +490,7 @@ describe('the disk', () => {
     // Before its start a job waits for others to make room.
     await run('sh', ['-c', `cat /dev/zero > ${disk.path}/full`]).catch(() => {});
     await send({ name: 'late', command: 'echo here' });
-    await eventually(() => expect(refused).toBeGreaterThan(0), 30_000);
+    await eventually(() => expect(refused).toBeGreaterThan(0));
     await rm(join(disk.path, 'full'));
     expect(await over('late')).toMatchObject({ status: 'succeeded', last: 'here' });
 

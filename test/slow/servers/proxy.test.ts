@@ -68,84 +68,80 @@ const PROXIES: Record<'nginx' | 'caddy' | 'haproxy', (place: Place) => Started> 
   },
 };
 
-test.for(Object.keys(PROXIES) as (keyof typeof PROXIES)[])(
-  'Loam behind %s',
-  { timeout: 60_000 },
-  async (name, ctx) => {
-    needs(ctx, name satisfies Need, 'openssl');
-    await using cleanup = new AsyncDisposableStack();
-    const dir = mkdtempSync(join(tmpdir(), 'loam-proxy-'));
-    cleanup.defer(() => rmSync(dir, { recursive: true, force: true }));
-    const port = await freePort();
-    const base = `https://localhost:${port}`;
-    const limits = { ...planLimits, free: { ...planLimits.free, perMinute: 3 } };
-    const app = cleanup.use(
-      await startApp({
-        config: { baseUrl: base, trustedProxies: ['127.0.0.1'], rateLimits: limits },
-      }),
-    );
-    const { port: target } = app.app.server.address() as AddressInfo;
-    const place = { dir, port, target, ...makeCertificate(dir) };
-    const { command, args } = PROXIES[name](place);
-    const proxy = spawn(command, args, {
-      stdio: ['ignore', 'ignore', 'pipe'],
-      env: { PATH: process.env.PATH, HOME: dir },
-    });
-    cleanup.defer(() => stop(proxy));
-    const ca = readFileSync(place.pem);
-    const authorization = app.admin.authorization as string;
-    const get = async (path: string, headers: Record<string, string> = {}) => {
-      const res = await ask(base + path, ca, headers);
-      let text = '';
-      for await (const chunk of res) text += chunk;
-      return { status: res.statusCode, headers: res.headers, text };
-    };
+test.for(Object.keys(PROXIES) as (keyof typeof PROXIES)[])('Loam behind %s', async (name, ctx) => {
+  needs(ctx, name satisfies Need, 'openssl');
+  await using cleanup = new AsyncDisposableStack();
+  const dir = mkdtempSync(join(tmpdir(), 'loam-proxy-'));
+  cleanup.defer(() => rmSync(dir, { recursive: true, force: true }));
+  const port = await freePort();
+  const base = `https://localhost:${port}`;
+  const limits = { ...planLimits, free: { ...planLimits.free, perMinute: 3 } };
+  const app = cleanup.use(
+    await startApp({
+      config: { baseUrl: base, trustedProxies: ['127.0.0.1'], rateLimits: limits },
+    }),
+  );
+  const { port: target } = app.app.server.address() as AddressInfo;
+  const place = { dir, port, target, ...makeCertificate(dir) };
+  const { command, args } = PROXIES[name](place);
+  const proxy = spawn(command, args, {
+    stdio: ['ignore', 'ignore', 'pipe'],
+    env: { PATH: process.env.PATH, HOME: dir },
+  });
+  cleanup.defer(() => stop(proxy));
+  const ca = readFileSync(place.pem);
+  const authorization = app.admin.authorization as string;
+  const get = async (path: string, headers: Record<string, string> = {}) => {
+    const res = await ask(base + path, ca, headers);
+    let text = '';
+    for await (const chunk of res) text += chunk;
+    return { status: res.statusCode, headers: res.headers, text };
+  };
 
-    await eventually(async () =>
-      expect((await get('/auth/v1/whoami', { authorization })).status).toBe(200),
-    );
-    const direct = new Client(`http://127.0.0.1:${target}`, authorization);
-    const { body: made } = await direct.post('/auth/v1/repository/admin', { name: 'work' });
-    expect(made.clone_url).toBe(`${base}/admin/work.git`);
+  await eventually(async () =>
+    expect((await get('/auth/v1/whoami', { authorization })).status).toBe(200),
+  );
+  const direct = new Client(`http://127.0.0.1:${target}`, authorization);
+  const { body: made } = await direct.post('/auth/v1/repository/admin', { name: 'work' });
+  expect(made.clone_url).toBe(`${base}/admin/work.git`);
 
-    await using workspace = await Workspace.open();
-    const trusting = ['-c', `http.sslCAInfo=${place.pem}`];
-    const url = made.clone_url.replace('https://', `https://x:${app.admin.token}@`);
-    await workspace.git('.', ...trusting, 'clone', '-q', url, 'work');
-    await workspace.commit('work', { 'large.bin': randomBytes(8 * 2 ** 20) });
-    await workspace.git('work', ...trusting, 'push', '-q');
-    await workspace.git('.', ...trusting, 'clone', '-q', url, 'again');
-    expect(await workspace.git('again', 'rev-parse', 'HEAD')).toBe(
-      await workspace.git('work', 'rev-parse', 'HEAD'),
-    );
+  await using workspace = await Workspace.open();
+  const trusting = ['-c', `http.sslCAInfo=${place.pem}`];
+  const url = made.clone_url.replace('https://', `https://x:${app.admin.token}@`);
+  await workspace.git('.', ...trusting, 'clone', '-q', url, 'work');
+  await workspace.commit('work', { 'large.bin': randomBytes(8 * 2 ** 20) });
+  await workspace.git('work', ...trusting, 'push', '-q');
+  await workspace.git('.', ...trusting, 'clone', '-q', url, 'again');
+  expect(await workspace.git('again', 'rev-parse', 'HEAD')).toBe(
+    await workspace.git('work', 'rev-parse', 'HEAD'),
+  );
 
-    // If the proxy held the line back, it would come with the end of the job, a minute later.
-    const job = { name: 'slow', command: 'echo first; sleep 60', repo: 'admin/work', gpu: 'none' };
-    expect((await direct.post('/auth/v1/seed/admin/jobs', job)).status).toBe(201);
-    const stream = await ask(`${base}/admin/job/slow/logs?stream=true`, ca, {
-      authorization,
-      'Last-Event-ID': '0',
-    });
-    expect(stream.headers['content-type']).toContain('text/event-stream');
-    let seen = '';
-    for await (const chunk of stream) {
-      seen += chunk;
-      if (!seen.includes('"first"') || seen.includes('cancelled')) continue;
-      const cancelled = await direct.post('/auth/v1/seed/admin/jobs/slow/cancel');
-      expect(cancelled.status).toBe(200);
-    }
-    expect(seen).toContain('event: end\ndata: {"status":"cancelled"');
+  // If the proxy held the line back, it would come with the end of the job, a minute later.
+  const job = { name: 'slow', command: 'echo first; sleep 60', repo: 'admin/work', gpu: 'none' };
+  expect((await direct.post('/auth/v1/seed/admin/jobs', job)).status).toBe(201);
+  const stream = await ask(`${base}/admin/job/slow/logs?stream=true`, ca, {
+    authorization,
+    'Last-Event-ID': '0',
+  });
+  expect(stream.headers['content-type']).toContain('text/event-stream');
+  let seen = '';
+  for await (const chunk of stream) {
+    seen += chunk;
+    if (!seen.includes('"first"') || seen.includes('cancelled')) continue;
+    const cancelled = await direct.post('/auth/v1/seed/admin/jobs/slow/cancel');
+    expect(cancelled.status).toBe(200);
+  }
+  expect(seen).toContain('event: end\ndata: {"status":"cancelled"');
 
-    // Each caller has a rate of its own, which nobody can escape by what they write into the header.
-    const statuses: (number | undefined)[] = [];
-    for (let i = 0; i < 4; i++)
-      statuses.push((await get('/auth/v1/whoami', { 'X-Forwarded-For': `192.0.2.${i}` })).status);
-    expect(statuses).toEqual([401, 401, 401, 429]);
-    const other = new Client(direct.base, null);
-    const forwarded = { 'X-Forwarded-For': '192.0.2.77' };
-    expect((await other.get('/auth/v1/whoami', forwarded)).status).toBe(401);
-  },
-);
+  // Each caller has a rate of its own, which nobody can escape by what they write into the header.
+  const statuses: (number | undefined)[] = [];
+  for (let i = 0; i < 4; i++)
+    statuses.push((await get('/auth/v1/whoami', { 'X-Forwarded-For': `192.0.2.${i}` })).status);
+  expect(statuses).toEqual([401, 401, 401, 429]);
+  const other = new Client(direct.base, null);
+  const forwarded = { 'X-Forwarded-For': '192.0.2.77' };
+  expect((await other.get('/auth/v1/whoami', forwarded)).status).toBe(401);
+});
 
 function ask(url: string, ca: Buffer, headers: Record<string, string>): Promise<IncomingMessage> {
   return new Promise((resolve, reject) => {

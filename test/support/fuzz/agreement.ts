@@ -16,7 +16,7 @@ export async function agreement(app: TestApp, ids: readonly string[] = []): Prom
     expect(await git.disk.begun(), 'notes of what was begun').toEqual([]);
     for (const turns of [git.transfers, git.anonymousTransfers])
       expect(turns.counts).toEqual({ running: 0, waiting: 0 });
-  }, 30_000);
+  });
   const rows = await db.repository.findMany({
     select: { id: true, branchCount: true, tagCount: true, defaultBranch: true },
   });
