@@ -101,7 +101,7 @@ test.each<[string, () => Record<string, string>, RegExp]>([
 });
 
 test('what only root may do stops the start with one line', async (ctx) => {
-  needs(ctx, 'root');
+  needs(ctx, 'root', 'shared-checkout');
   await expect(failedStart({ LOAM_DATA_DIR: '/root/loam' }, { user: 'nobody' })).resolves.toMatch(
     /^LOAM_DATA_DIR: cannot write to \/root\/loam: permission denied\n$/,
   );

@@ -65,7 +65,7 @@ test('what is counted of a folder stands, however much the program complains', a
 });
 
 test('a job whose outputs cannot be made is not started, and its log has the reason', async () => {
-  await using runner = await openProcessRunner({ dir: join(dir, 'attempts') });
+  await using runner = await openProcessRunner({ dir: join(dir, 'attempts'), hidden: [dir] });
   const full = 'echo "mkfifo: cannot create fifo: No space left on device" >&2; exit 1';
   await inPlaceOf('mkfifo', full, async () => {
     const preparing = runner.prepare(attemptSpec('true'), never);

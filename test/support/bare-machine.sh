@@ -2,7 +2,7 @@
 # Runs a command in a fresh clone of this repository's HEAD, on a Debian 12 with only what the README asks for:
 #   bare-machine.sh newcomer 'npm ci && npm test'     as an ordinary user, in /home/newcomer/loam
 #   bare-machine.sh root 'npm ci && npm test'         as root, in /root/loam, which other users cannot read
-# The machine is a chroot with its own mounts and processes, and the network of this machine. It is removed at the end;
+# The machine has files and processes of its own, and the network of this machine. It is removed at the end;
 # the Debian packages in it are kept in ~/.cache/loam. Needs root and mmdebstrap. Node and npm are this machine's own.
 set -euo pipefail
 user=$1 command=$2
@@ -36,15 +36,19 @@ home=/root
 git clone --quiet --no-hardlinks "$repository" "$machine$home/loam"
 chroot "$machine" chown -R "$user:" "$home"
 
-# The process namespace ends with this script, and all that the command has left running with it.
+# The process namespace ends with this script, and all that the command has left running with it. In a chroot alone the
+# kernel refuses the user namespaces of sandboxes.
 registry=$(npm config get registry)
 export machine user home command registry
 unshare --mount --pid --fork --kill-child -- bash -c '
-  mount --rbind /dev "$machine/dev"
-  mount --rbind /sys "$machine/sys"
-  mount -t proc proc "$machine/proc"
-  exec chroot --userspec="$user:$user" --groups= "$machine" \
-    env -i PATH=/usr/local/bin:/usr/bin:/bin HOME="$home" USER="$user" LANG=C.UTF-8 \
+  mount --bind "$machine" "$machine"
+  cd "$machine"
+  mount --rbind /dev dev
+  mount --rbind /sys sys
+  mount -t proc proc proc
+  pivot_root . mnt
+  umount --lazy /mnt
+  exec env -i PATH=/usr/local/bin:/usr/bin:/bin HOME="$home" USER="$user" LANG=C.UTF-8 \
     NODE_EXTRA_CA_CERTS=/etc/ssl/certs/ca-certificates.crt npm_config_registry="$registry" \
-    bash -c "cd ~/loam && $command"
+    setpriv --reuid="$user" --regid="$user" --clear-groups bash -c "cd ~/loam && $command"
 '

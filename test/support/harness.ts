@@ -67,7 +67,7 @@ export async function startApp({
       const left = await readdir(dir).catch(() => []);
       if (left.length === 0) continue;
       await using runner = await (name === 'attempts'
-        ? openProcessRunner({ dir })
+        ? openProcessRunner({ dir, hidden: [dataDir] })
         : openDockerRunner({
             dir,
             docker: DOCKER,

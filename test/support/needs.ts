@@ -90,6 +90,15 @@ const REQUIREMENTS = {
   },
   redis: { probe: ['redis-server', '--version'], remedy: install('redis-server') },
   root: { probe: ['sh', '-c', 'test "$(id -u)" = 0'], remedy: 'run as root' },
+  'shared-checkout': {
+    // Only root starts programs as another user.
+    probe: [
+      'sh',
+      '-c',
+      `test "$(id -u)" != 0 || setpriv --reuid=65534 --regid=65534 --clear-groups test -r '${import.meta.filename}'`,
+    ],
+    remedy: 'clone into a folder that other users can read',
+  },
   slirp4netns: {
     probe: [
       'sh',

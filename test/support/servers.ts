@@ -39,9 +39,10 @@ export async function startServers(count: number, changes?: Changes): Promise<Se
   // Jobs outlive their worker.
   cleanup.defer(async () => {
     for (const name of await readdir(folder)) {
+      const hidden = [join(folder, name)];
       const dir = join(folder, name, 'attempts');
       if ((await readdir(dir).catch(() => [])).length === 0) continue;
-      await using runner = await openProcessRunner({ dir });
+      await using runner = await openProcessRunner({ dir, hidden });
       await runner.sweep(new Set());
     }
   });

@@ -51,7 +51,10 @@ async function serve(path: string, env: Record<string, string> = {}): Promise<Pl
     client: new Client(server.base, `Bearer ${TOKEN}`),
     async [Symbol.asyncDispose]() {
       await server.stop();
-      await using runner = await openProcessRunner({ dir: join(path, 'attempts') });
+      await using runner = await openProcessRunner({
+        dir: join(path, 'attempts'),
+        hidden: [path],
+      });
       await runner.sweep(new Set());
     },
   };

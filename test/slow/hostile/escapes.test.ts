@@ -26,6 +26,7 @@ const rows: Row[] = (['root', 'an ordinary user'] as const).flatMap((who) =>
 
 function require(ctx: TestContext, { who, sandbox }: Row): void {
   if (who === 'root') needs(ctx, 'root');
+  else needs(ctx, 'shared-checkout');
   if (sandbox !== 'none') needs(ctx, sandbox, 'slirp4netns');
 }
 

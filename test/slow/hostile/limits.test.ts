@@ -21,6 +21,7 @@ const noteOf = ({ outcome }: Awaited<ReturnType<Confined['run']>>) =>
 
 describe.each(['bubblewrap', 'none'] as const)('an ordinary user, confined by %s', (sandbox) => {
   test('memory, processes, bytes, files and hidden files are bounded', async (ctx) => {
+    needs(ctx, 'shared-checkout');
     if (sandbox === 'bubblewrap') needs(ctx, 'bubblewrap');
     const options = { sandbox, cgroups: 'off', network: 'host', limits: LIMITS } as const;
     const wrapper = ['prlimit', '--nproc=1000', '--'];
@@ -94,7 +95,7 @@ function delegated() {
 test.for(['bubblewrap', 'unshare'] as const)(
   'a job in %s cannot lift the limits of its own control group',
   async (sandbox, ctx) => {
-    needs(ctx, 'root', 'cgroups', sandbox);
+    needs(ctx, 'root', 'shared-checkout', 'cgroups', sandbox);
     if (!readdirSync('/sys/fs/cgroup').includes('memory')) return ctx.skip('version 1 alone');
     await using groups = delegated();
     await using made = await confined(

@@ -26,7 +26,7 @@ const combinations = (['root', 'an ordinary user'] as const).flatMap((who) =>
 );
 
 test.for(combinations)('$sandbox, by a server that is $who', async ({ who, sandbox }, ctx) => {
-  needs(ctx, 'root', 'perl', 'slirp4netns', sandbox);
+  needs(ctx, 'root', 'shared-checkout', 'perl', 'slirp4netns', sandbox);
   const command = [
     ...HOSTS.map((host) => connect(host)),
     // The routes are what closes the LAN; the job must not be able to open them.

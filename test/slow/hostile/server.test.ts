@@ -26,7 +26,7 @@ test.for([
     says: /with the rights of this server/,
   },
 ])('without a sandbox, by a server that is $who', async ({ user, reads, says }, ctx) => {
-  needs(ctx, 'root', 'mount');
+  needs(ctx, 'root', 'shared-checkout', 'mount');
   const data = await mkdtemp('/tmp/loam-hostile-');
   if (user) await chown(data, user, user);
   try {

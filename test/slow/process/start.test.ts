@@ -251,7 +251,7 @@ test('a wrong value stops the start with a line that names the variable', async 
 });
 
 test('the reason why the embedded PostgreSQL does not start is printed, with what to do', async (ctx) => {
-  needs(ctx, 'root');
+  needs(ctx, 'root', 'shared-checkout');
   await using folder = await dataFolder();
   // Without setpriv, `nobody` cannot enter this folder, which only root may enter.
   await symlink('/usr/bin/git', join(folder.path, 'git'));
