@@ -1,6 +1,5 @@
 /** Every list that is a connection, walked page by page against the whole of it. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { fakeRunner } from '../support/fake-runner.ts';
 import { remote, Workspace } from '../support/git.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { submit, until } from '../support/submit.ts';
@@ -10,7 +9,7 @@ let workspace: Workspace;
 let ada: Client;
 
 beforeAll(async () => {
-  app = await startApp({ overrides: { runner: fakeRunner() } });
+  app = await startApp();
   workspace = await Workspace.open();
   ada = await app.user('ada');
   const create = (name: string) =>

@@ -3,7 +3,6 @@ import { once } from 'node:events';
 import { connect } from 'node:net';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { eventually } from '../support/eventually.ts';
-import { fakeRunner } from '../support/fake-runner.ts';
 import { openWire } from '../support/fuzz/wire.ts';
 import { type Answer, type Client, startApp, type TestApp } from '../support/harness.ts';
 
@@ -202,7 +201,7 @@ test('an ETag is of the body, and only a read that differs is sent', async () =>
 });
 
 test('HEAD of a stream ends at once', async () => {
-  await using other = await startApp({ overrides: { runner: fakeRunner() } });
+  await using other = await startApp();
   const { admin } = other;
   await admin.post('/auth/v1/repository/admin', { name: 'work' });
   const job = { name: 'long', command: 'sleep 60', repo: 'admin/work', gpu: 'none' };

@@ -7,7 +7,6 @@ import { parse, validate } from 'graphql';
 import { expect, test } from 'vitest';
 import { MAX_COST, MAX_DEPTH, MAX_TOKENS } from '../../src/graphql/limits.ts';
 import { schema } from '../../src/graphql/schema.ts';
-import { fakeRunner } from '../support/fake-runner.ts';
 import { remote, Workspace } from '../support/git.ts';
 import { startApp } from '../support/harness.ts';
 import { submit, until } from '../support/submit.ts';
@@ -24,7 +23,7 @@ async function examples(): Promise<Example[]> {
 }
 
 test('the examples of docs/graphql.md work as they are printed', async () => {
-  await using app = await startApp({ overrides: { runner: fakeRunner() } });
+  await using app = await startApp();
   await using workspace = await Workspace.open();
   const { admin } = app;
   await admin.gql(

@@ -29,7 +29,7 @@ let document: any;
 let ajv: Ajv2020;
 
 beforeAll(async () => {
-  app = await startApp();
+  app = await startApp({ config: { runner: 'process' } });
   document = (await app.anonymous.get('/openapi.json')).body;
   ajv = new Ajv2020({ strict: false, allErrors: true });
   formats.default(ajv);

@@ -6,7 +6,6 @@ import { removeOldEvents } from '../../src/events/retention.ts';
 import { payloadToSend } from '../../src/jobs/jobs.ts';
 import type { JobEventData } from '../../src/jobs/payload.ts';
 import { eventually } from '../support/eventually.ts';
-import { fakeRunner } from '../support/fake-runner.ts';
 import { remote, Workspace } from '../support/git.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { remove, submit, until, variables } from '../support/submit.ts';
@@ -17,7 +16,7 @@ let ada: Client;
 let bob: Client;
 
 beforeAll(async () => {
-  app = await startApp({ overrides: { runner: fakeRunner() } });
+  app = await startApp();
   ada = await app.user('ada');
   bob = await app.user('bob');
   for (const [name, client] of Object.entries({ ada, bob }))

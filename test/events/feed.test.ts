@@ -3,7 +3,6 @@ import { randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { readOutbox } from '../../src/events/read.ts';
 import { eventually } from '../support/eventually.ts';
-import { fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { remove, submit, until } from '../support/submit.ts';
 import { take, viaYoga } from '../support/subscribe.ts';
@@ -12,7 +11,7 @@ let app: TestApp;
 let ada: Client;
 
 beforeAll(async () => {
-  app = await startApp({ overrides: { runner: fakeRunner() } });
+  app = await startApp();
   ada = await app.user('ada');
   for (const name of ['code', 'other']) await ada.post('/auth/v1/repository/ada', { name });
   for (const [name, repo] of [

@@ -2,7 +2,6 @@
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { removeOldEvents } from '../../src/events/retention.ts';
 import { eventually } from '../support/eventually.ts';
-import { fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { submit, until } from '../support/submit.ts';
 import { MODES, take } from '../support/subscribe.ts';
@@ -11,7 +10,7 @@ let app: TestApp;
 let ada: Client;
 
 beforeAll(async () => {
-  app = await startApp({ overrides: { runner: fakeRunner() } });
+  app = await startApp();
   ada = await app.user('ada');
   await ada.post('/auth/v1/repository/ada', { name: 'code' });
 });

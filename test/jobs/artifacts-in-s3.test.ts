@@ -20,7 +20,9 @@ beforeAll(async () => {
   server = cleanup.use(await startS3());
   const port = Number(new URL(server.config.endpoint ?? '').port);
   server.config.endpoint = `http://${await way.before(port)}`;
-  app = cleanup.use(await startApp({ config: { storage: { kind: 's3', ...server.config } } }));
+  app = cleanup.use(
+    await startApp({ config: { runner: 'process', storage: { kind: 's3', ...server.config } } }),
+  );
   ada = await app.user('ada');
   await ada.post('/auth/v1/repository/ada', { name: 'code', auto_init: true });
 });

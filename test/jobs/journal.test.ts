@@ -17,13 +17,12 @@ import { moveJob, PHASES } from '../../src/jobs/state.ts';
 import { MAX_POINTS, openUsageHistory, usageSamples } from '../../src/jobs/usage-history.ts';
 import type { Allowance } from '../../src/limits/reads.ts';
 import type { Services } from '../../src/services.ts';
-import { fakeRunner } from '../support/fake-runner.ts';
 import { startApp, type TestApp } from '../support/harness.ts';
 
 let app: TestApp;
 let services: Services;
 beforeAll(async () => {
-  app = await startApp({ overrides: { runner: fakeRunner() } });
+  app = await startApp();
   services = app.app.services;
 });
 afterAll(() => app[Symbol.asyncDispose]());

@@ -22,7 +22,7 @@ let ada: Client;
 let bob: Client;
 
 beforeAll(async () => {
-  app = await startApp();
+  app = await startApp({ config: { runner: 'process' } });
   workspace = await Workspace.open();
   ada = await app.user('ada');
   bob = await app.user('bob');

@@ -16,7 +16,7 @@ test.for([
   { timeout: 2 * TIMEOUT_MS },
   async ([, lines = ''], ctx) => {
     needs(ctx, 'curl');
-    await using app = await startApp();
+    await using app = await startApp({ config: { runner: 'process' } });
     // What the first start proposes to try has been tried.
     await app.admin.post('/auth/v1/repository/admin', { name: 'hello' });
     await takeTour(app, lines);

@@ -1,7 +1,6 @@
 /** Subscriptions to what happens to repositories, and to several namespaces at once. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { eventually } from '../support/eventually.ts';
-import { fakeRunner } from '../support/fake-runner.ts';
 import { remote, Workspace } from '../support/git.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { parseEvents } from '../support/sse.ts';
@@ -14,7 +13,7 @@ let ada: Client;
 let bob: Client;
 
 beforeAll(async () => {
-  app = await startApp({ overrides: { runner: fakeRunner() } });
+  app = await startApp();
   workspace = await Workspace.open();
   ada = await app.user('ada');
   bob = await app.user('bob');

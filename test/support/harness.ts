@@ -20,6 +20,7 @@ import { openProcessRunner } from '../../src/jobs/runners/process/runner.ts';
 import { createLog } from '../../src/log.ts';
 import { BUSYBOX, DOCKER } from './docker.ts';
 import { eventually } from './eventually.ts';
+import { fakeRunner } from './fake-runner.ts';
 
 /** What suites need of a running Loam, whether it is one server in this process or many behind a proxy. */
 export type Loam = {
@@ -43,6 +44,10 @@ export type TestApp = AsyncDisposable &
   };
 
 export type StartOptions = {
+  /**
+   * Jobs run in a fake runner, unless this names one: `{ runner: 'process' }`. To open the real one takes five times as
+   * long as all else of a start.
+   */
   config?: Partial<Config>;
   overrides?: Overrides;
   /** Leads to the database by another way: a proxy that can be cut. */
@@ -93,7 +98,8 @@ export async function startApp({
   };
   // `LOAM_TEST_LOG=debug` shows what the server says.
   const log = createLog(process.env.LOAM_TEST_LOG ?? 'silent');
-  let app = await createApp(config, { log, ...overrides });
+  const given = { log, ...(!changes?.runner && { runner: fakeRunner() }), ...overrides };
+  let app = await createApp(config, given);
   cleanup.defer(() => app[Symbol.asyncDispose]());
 
   const { base } = app.services.urls;
@@ -104,7 +110,7 @@ export async function startApp({
     },
     async restart() {
       await app[Symbol.asyncDispose]();
-      app = await createApp({ ...config, port: Number(new URL(base).port) }, { log, ...overrides });
+      app = await createApp({ ...config, port: Number(new URL(base).port) }, given);
     },
     config,
     ...callersOf(base, token),

@@ -15,7 +15,7 @@ beforeEach((ctx) => needs(ctx, 'chromium'));
 beforeAll(async () => {
   if (!has('chromium')) return;
   browser = await openBrowser();
-  app = await startApp();
+  app = await startApp({ config: { runner: 'process' } });
   const { admin } = app;
   const { body: code } = await admin.post('/auth/v1/repository/admin', { name: 'code' });
   const changes = [{ path: 'README.md', content: '# Code\n' }];

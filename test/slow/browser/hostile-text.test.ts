@@ -30,7 +30,10 @@ beforeAll(async () => {
   authority = await makeAuthority();
   receiver = await startReceiver(authority);
   app = await startApp({
-    config: { webhooks: { allow: ['127.0.0.0/8'], authorities: authority.file } },
+    config: {
+      runner: 'process',
+      webhooks: { allow: ['127.0.0.0/8'], authorities: authority.file },
+    },
   });
   ada = await app.user('ada');
   const { body } = await ada.post('/auth/v1/repository/ada', { name: 'code' });

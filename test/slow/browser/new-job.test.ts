@@ -12,7 +12,7 @@ beforeEach((ctx) => needs(ctx, 'chromium'));
 beforeAll(async () => {
   if (!has('chromium')) return;
   browser = await openBrowser();
-  app = await startApp();
+  app = await startApp({ config: { runner: 'process' } });
 });
 afterAll(async () => {
   await browser?.close();

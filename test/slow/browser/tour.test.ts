@@ -27,7 +27,7 @@ beforeAll(async () => {
     LOAM_OIDC_CLIENT_SECRET: CLIENT.client_secret,
     LOAM_OIDC_DOMAINS: 'acme.com',
   });
-  app = await startApp({ config: { issuers } });
+  app = await startApp({ config: { runner: 'process', issuers } });
   await issuer.serve(`${app.base}/login/oidc/callback`);
   issuer.people = {
     ada: { email: 'ada@acme.com', email_verified: true, preferred_username: 'ada' },

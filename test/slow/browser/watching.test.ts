@@ -14,7 +14,7 @@ beforeEach((ctx) => needs(ctx, 'chromium'));
 beforeAll(async () => {
   if (!has('chromium')) return;
   browser = await openBrowser();
-  app = await startApp();
+  app = await startApp({ config: { runner: 'process' } });
   ada = await app.user('ada');
   await ada.post('/auth/v1/repository/ada', { name: 'code' });
 });

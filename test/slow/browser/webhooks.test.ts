@@ -24,7 +24,10 @@ beforeAll(async () => {
   authority = await makeAuthority();
   receiver = await startReceiver(authority);
   app = await startApp({
-    config: { webhooks: { allow: ['127.0.0.0/8'], authorities: authority.file } },
+    config: {
+      runner: 'process',
+      webhooks: { allow: ['127.0.0.0/8'], authorities: authority.file },
+    },
   });
   ada = await app.user('hooks-ada');
 });

@@ -6,7 +6,6 @@ import { mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
-import { fakeRunner } from '../../support/fake-runner.ts';
 import { agreement, expectNoGit } from '../../support/fuzz/agreement.ts';
 import { count } from '../../support/fuzz/world.ts';
 import { Workspace } from '../../support/git.ts';
@@ -55,7 +54,7 @@ const step: fc.Arbitrary<Step> = fc.record({
 test('whatever is done at once to the same repositories, each request is answered and all is whole', {
   timeout: 240_000,
 }, async () => {
-  await using app = await startApp({ overrides: { runner: fakeRunner() } });
+  await using app = await startApp();
   await using workspace = await Workspace.open();
   const callers: Client[] = [];
   for (const name of OWNERS) callers.push(await app.user(name));
