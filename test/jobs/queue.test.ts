@@ -239,8 +239,20 @@ test('who has all that waits asks no more at the end of a job; what waits for a 
   const { pool, namespaces, services, start } = made;
   // What the worker says to itself: notifications of the database come another way.
   const told = vi.spyOn(services.bus, 'notify');
+  const asked = () => told.mock.calls.filter(([topic]) => topic === 'queue').length;
   const machine = { id: LOCAL, cpus: 64, memoryBytes: 512 * GIB, gpus: { T4: 1 } };
   const runner = fakeRunner({ machines: [machine] });
+  const { remove } = runner;
+  const askedAtEnd: number[] = [];
+  vi.spyOn(runner, 'remove').mockImplementation(async (handle) => {
+    await remove(handle);
+    const before = asked();
+    // The worker reacts within microtasks. Its timers, which ask as well, run only after them.
+    void (async () => {
+      for (let i = 0; i < 100; i++) await null;
+      askedAtEnd.push(asked() - before);
+    })();
+  });
   await using _worker = await start('one', runner);
   const base = { namespace_id: namespaces[0], cpu: 2, memory_gb: 2 };
   const run = (command: string, gpu = 'none') => insertJob(pool, { ...base, command, gpu });
@@ -251,16 +263,20 @@ test('who has all that waits asks no more at the end of a job; what waits for a 
   };
   const alone = await run('exit 0');
   await eventually(() => over(alone));
-  expect(told).not.toHaveBeenCalledWith('queue');
+  await eventually(() => expect(askedAtEnd).toEqual([0]));
 
-  const holder = await run('sleep 1', 'T4');
+  // Succeeds on SIGTERM: the move to `succeeded` sends no notification, so only the worker itself knows of the room.
+  const holder = await run('trap 0; sleep 600', 'T4');
   await eventually(() => begun(holder));
   const next = await run('exit 0', 'T4');
   // This one is all that waits and could start: it says nothing of those that wait for GPUs.
   const other = await run('exit 0');
   await eventually(() => over(other));
+  const attempt = runner.running().find(({ env }) => env.JOB_ID === holder)?.id as string;
+  await runner.signal({ attempt }, 'TERM');
   await eventually(() => over(holder));
-  await eventually(() => begun(next), 3_000);
+  // A worker that nobody tells of room looks at the queue after 10 seconds at the earliest.
+  await eventually(() => begun(next), 8_000);
 });
 
 test('what an attempt was given is shown, and a small machine runs as many as it has slots', async () => {

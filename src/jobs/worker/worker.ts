@@ -87,6 +87,9 @@ export async function startWorker(
   let reservations: Reservations = new Map();
   /** Nothing waits for room on this worker's machines: more of it is of no use until somebody comes. */
   let isDrained = false;
+  /** While a claim runs, room that comes is only noted: the result of the claim sets `isDrained`. */
+  let isClaiming = false;
+  let hasNewRoom = false;
   /** What a sweep spares; it looks while it goes. */
   const known = new Set<string>();
   if (runner.warning) log.warn(runner.warning);
@@ -210,15 +213,23 @@ export async function startWorker(
 
   /** Here; elsewhere nobody has more of it. */
   function roomAgain(): void {
-    if (!isDrained) bus.notify('queue');
+    if (isClaiming) hasNewRoom = true;
+    else if (!isDrained) bus.notify('queue');
   }
 
   /** @returns whether somebody else has locked a job that had its turn: nothing tells when that is over */
   async function claimAll(): Promise<boolean> {
     const locked = openLocked();
     isDrained = false;
-    // A job that begins writes; there is a call when there is space again.
-    if (!space.low) isDrained = await claimWithout(locked);
+    isClaiming = true;
+    hasNewRoom = false;
+    try {
+      // A job that begins writes; there is a call when there is space again.
+      if (!space.low) isDrained = await claimWithout(locked);
+    } finally {
+      isClaiming = false;
+    }
+    if (hasNewRoom) roomAgain();
     return locked.jobs.size > 0;
   }
 
