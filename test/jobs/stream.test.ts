@@ -269,9 +269,11 @@ test('a link opens the stream without credentials, and goes on where it was', as
   expect((await app.anonymous.get(`${logStreamUrl}&after=x`)).status).toBe(400);
   expect((await app.anonymous.get(`${logStreamUrl}&tail=1&tail=2`)).status).toBe(400);
   expect((await app.anonymous.get(`${logStreamUrl}&since=2026-02-01T00:00:00`)).status).toBe(400);
-  const ended = followStream(app.anonymous, `${url}&since=${since}`).all();
+  await using open = followStream(app.anonymous, `${url}&since=${since}`);
+  // The stream must be open before the end of the job: afterwards it is refused.
+  await open.take(1);
   await cancel(ada, 'ada', 'linked');
-  expect((await ended).at(-1)).toMatchObject({ event: 'end', data: { status: 'cancelled' } });
+  expect((await open.all()).at(-1)).toMatchObject({ event: 'end', data: { status: 'cancelled' } });
   await until(ada, 'ada', 'linked', 'CANCELLED');
   expect((await app.anonymous.get(logStreamUrl)).status).toBe(409);
   const all = await followStream(app.anonymous, `${url}&after=0`).all();
