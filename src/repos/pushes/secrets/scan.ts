@@ -137,11 +137,19 @@ async function* added(
   candidates: ReadonlyMap<string, Candidate[]>,
 ): AsyncGenerator<Finding> {
   const paths = [...candidates.keys()];
+  // One expression for all candidates of a file: a search for each of 200 in each of 300,000 lines takes 5 seconds.
+  const anyOf = new Map(paths.map((path) => [path, matcherOf(candidates.get(path) ?? [])]));
   const turn = takeTurns(place.signal);
   for await (const { text, path, ...where } of addedLines(patchOf(place, tips, paths))) {
     const wait = turn();
     if (wait) await wait;
+    if (!anyOf.get(path)?.test(text)) continue;
     for (const { firstLine, ...finding } of candidates.get(path) ?? [])
       if (text.includes(firstLine)) yield { ...finding, ...where };
   }
+}
+
+/** Matches a line that contains any of the candidates. */
+function matcherOf(candidates: readonly Candidate[]): RegExp {
+  return new RegExp(candidates.map(({ firstLine }) => RegExp.escape(firstLine)).join('|'));
 }
