@@ -1,5 +1,28 @@
 import { fileURLToPath } from 'node:url';
 import { defineConfig } from 'vitest/config';
+import { BaseSequencer, type TestSpecification } from 'vitest/node';
+
+/** They take minutes: begun last, each would run alone at the end. Vitest goes by size where it has no times yet. */
+const LONGEST = [
+  'slow/bare-machine/readme',
+  'slow/containers/image',
+  'slow/kills/kills',
+  'slow/browser/everywhere',
+  'slow/kills/chaos',
+  'slow/process/start',
+  'slow/process/restart',
+  'slow/servers/many-servers',
+  'slow/fuzz/git',
+];
+
+class LongestFirst extends BaseSequencer {
+  override async sort(files: TestSpecification[]): Promise<TestSpecification[]> {
+    const rank = ({ moduleId }: TestSpecification) =>
+      LONGEST.findIndex((name) => moduleId.includes(`/test/${name}.test.ts`));
+    const [first, rest] = [files.filter((f) => rank(f) >= 0), files.filter((f) => rank(f) < 0)];
+    return [...first.sort((a, b) => rank(a) - rank(b)), ...(await super.sort(rest))];
+  }
+}
 
 export default defineConfig({
   // Vite would take `index.mjs` for our own imports while libraries get `index.js`, and two copies of
@@ -13,6 +36,7 @@ export default defineConfig({
     setupFiles: 'test/support/leaks.ts',
     reporters: ['default', './test/support/summary.ts'],
     pool: 'forks',
+    sequence: { sequencer: LongestFirst },
     // Loading the server takes 3 CPU seconds; the files that a worker runs share it. `leaks.ts` names a file that leaks.
     isolate: false,
     maxWorkers: 3,
