@@ -938,10 +938,11 @@ describe('the queue', () => {
       namespace: 'ada',
       repo: 'ada/code',
       name: 'j',
-      command: 'echo a; sleep 0.5; echo b',
+      command: 'echo a; hold; echo b',
     });
     await eventually(async () => expect(await lines(ada, 'ada', 'j')).toEqual(['a']));
     await app.restart();
+    runner.release();
     await until(ada, 'ada', 'j', 'SUCCEEDED');
     expect(await lines(ada, 'ada', 'j')).toEqual(['a', 'b']);
     expect(runner.started).toHaveLength(1);

@@ -5,16 +5,17 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
-import { followStream, type StreamEvent } from '../support/sse.ts';
+import { followStream, parseEvents, type StreamEvent } from '../support/sse.ts';
 import { cancel, lines, submit, until } from '../support/submit.ts';
 
 const REPO =
   'mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { repository { id } } }';
+const runner = fakeRunner({ graceMs: 200 });
 let app: TestApp;
 let ada: Client;
 
 beforeAll(async () => {
-  app = await startApp({ overrides: { runner: fakeRunner({ graceMs: 200 }) } });
+  app = await startApp({ overrides: { runner } });
   ada = await app.user('ada');
   await ada.gql(REPO, { input: { namespace: 'ada', name: 'code' } });
 });
@@ -29,9 +30,12 @@ const hasLines = (name: string, count: number) =>
   eventually(async () => expect(await lines(ada, 'ada', name)).toHaveLength(count));
 
 test('lines so far, then live ones, then every change, then the end', async () => {
-  await run('plain', 'echo a; echo b; sleep 2; echo c; exit 3');
+  await run('plain', 'echo a; echo b; hold; echo c; exit 3');
   await hasLines('plain', 2);
-  const events = await followStream(ada, path('plain')).all();
+  await using stream = followStream(ada, path('plain'));
+  const events = await stream.take(2);
+  runner.release();
+  events.push(...(await stream.all()));
   expect(messages(events)).toEqual(['a', 'b', 'c']);
   expect(events.slice(-2)).toMatchObject([
     { event: 'status', data: { status: 'failed' } },
@@ -61,13 +65,16 @@ test('tail and since choose what comes first; the other path works too', async (
 });
 
 test('a stream with Last-Event-ID goes on after it, also when the job is over', async () => {
-  await run('resumed', 'echo a; echo b; sleep 1.5; echo c; exit 0');
+  await run('resumed', 'echo a; echo b; hold; echo c; exit 0');
   await hasLines('resumed', 2);
   await using begun = followStream(ada, path('resumed'));
   const seen = await begun.take(1);
   await begun[Symbol.asyncDispose]();
   const lastEventId = seen.at(-1)?.id as string;
-  expect(messages(await followStream(ada, path('resumed'), lastEventId).all())).toEqual(['b', 'c']);
+  await using resumed = followStream(ada, path('resumed'), lastEventId);
+  expect(messages(await resumed.take(1))).toEqual(['b']);
+  runner.release();
+  expect(messages(await resumed.all())).toEqual(['c']);
   await until(ada, 'ada', 'resumed', 'SUCCEEDED');
   const again = await followStream(ada, path('resumed'), lastEventId).all();
   expect(messages(again)).toEqual(['b', 'c']);
@@ -126,9 +133,15 @@ test('a cancelled job is followed to its last line', async () => {
 });
 
 test('a retried job goes on in the same stream', async () => {
-  await run('retried', 'echo try; sleep 0.3; exit 1', { retries: 1 });
+  await run('retried', 'echo try; hold; exit 1', { retries: 1 });
   await hasLines('retried', 1);
-  const events = await followStream(ada, path('retried')).all();
+  await using stream = followStream(ada, path('retried'));
+  const events: StreamEvent[] = [];
+  for (let attempt = 1; attempt <= 2; attempt++) {
+    events.push(...(await stream.take(1)));
+    runner.release();
+  }
+  events.push(...(await stream.all()));
   const told = events.map((e) => (e.event === 'log' ? e.data.message : e.data.status));
   expect(told).toEqual(['try', 'queued', 'running', 'try', 'failed', 'failed']);
 });
@@ -269,11 +282,12 @@ test('a link opens the stream without credentials, and goes on where it was', as
   expect((await app.anonymous.get(`${logStreamUrl}&after=x`)).status).toBe(400);
   expect((await app.anonymous.get(`${logStreamUrl}&tail=1&tail=2`)).status).toBe(400);
   expect((await app.anonymous.get(`${logStreamUrl}&since=2026-02-01T00:00:00`)).status).toBe(400);
-  await using open = followStream(app.anonymous, `${url}&since=${since}`);
   // The stream must be open before the end of the job: afterwards it is refused.
-  await open.take(1);
+  const open = await fetch(`${app.base}${url}&since=${since}`);
+  expect(open.status).toBe(200);
   await cancel(ada, 'ada', 'linked');
-  expect((await open.all()).at(-1)).toMatchObject({ event: 'end', data: { status: 'cancelled' } });
+  const rest = await Array.fromAsync(parseEvents(open.body as NonNullable<typeof open.body>));
+  expect(rest.at(-1)).toMatchObject({ event: 'end', data: { status: 'cancelled' } });
   await until(ada, 'ada', 'linked', 'CANCELLED');
   expect((await app.anonymous.get(logStreamUrl)).status).toBe(409);
   const all = await followStream(app.anonymous, `${url}&after=0`).all();

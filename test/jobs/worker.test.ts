@@ -251,7 +251,7 @@ test('attempts of another kind of runner are left alone, and go on under their o
   const runner: FakeRunner = fakeRunner({ graceMs: 100 });
   await using app = await startApp({ overrides: { runner } });
   const ada = await withAda(app);
-  await run(ada, 'mine', 'echo a; sleep 1; echo b');
+  await run(ada, 'mine', 'echo a; hold; echo b');
   await eventually(async () => expect(await lines(ada, 'ada', 'mine')).toEqual(['a']));
   const attached: unknown[] = [];
   const { attach, sweep } = runner;
@@ -267,6 +267,7 @@ test('attempts of another kind of runner are left alone, and go on under their o
   await until(ada, 'ada', 'theirs', 'SUCCEEDED');
   expect(attached).toHaveLength(1);
   expect(await job(ada, 'ada', 'mine')).toMatchObject({ status: 'RUNNING' });
+  runner.release();
   Object.assign(runner, { name: 'fake', attach, sweep });
   await app.restart();
   await until(ada, 'ada', 'mine', 'SUCCEEDED');

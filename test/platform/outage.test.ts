@@ -53,7 +53,7 @@ async function withoutDatabase(during: () => Promise<void> | void): Promise<void
 }
 
 test('a stream and every kind of subscription go on where they stood', async () => {
-  await run('followed', 'echo a; sleep 1.5; echo b; exit 3');
+  await run('followed', 'echo a; hold; echo b; exit 3');
   await eventually(async () => expect(await lines(ada, 'ada', 'followed')).toEqual(['a']));
   const log =
     'subscription { jobLog(namespace: "ada", name: "followed") { ... on LogLine { message } } }';
@@ -67,7 +67,10 @@ test('a stream and every kind of subscription go on where they stood', async () 
   const { rechecks } = app.app.services;
   await eventually(() => expect(rechecks.streams).toBe(7));
 
-  await withoutDatabase(() => expect(rechecks.streams).toBe(7));
+  await withoutDatabase(() => {
+    expect(rechecks.streams).toBe(7);
+    runner.release();
+  });
   const told = [first, ...(await rest)];
   expect(told.map((one) => one?.data.message ?? one?.data.status)).toEqual([
     'a',
@@ -113,11 +116,14 @@ test('an attempt that was being prepared, running or ending goes on', async () =
     await database.cut();
     setTimeout(() => mended.resolve(database.mend()), 300);
   };
-  await run('prepared', 'echo a; sleep 0.5; echo b; exit 0', { outputPath: 'out' });
+  await run('prepared', 'echo a; hold; echo b; exit 0', { outputPath: 'out' });
   await mended.promise;
   await eventually(async () => expect(await lines(ada, 'ada', 'prepared')).toEqual(['a']));
   // It prints and ends meanwhile.
-  await withoutDatabase(() => eventually(() => expect(runner.running()).toEqual([])));
+  await withoutDatabase(() => {
+    runner.release();
+    return eventually(() => expect(runner.running()).toEqual([]));
+  });
   expect(await until(ada, 'ada', 'prepared', 'SUCCEEDED')).toMatchObject({
     attempts: { nodes: [{ number: 1, exitCode: 0 }] },
     artifacts: { fileCount: 1 },

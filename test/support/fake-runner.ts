@@ -1,8 +1,8 @@
 /**
  * A runner without processes, for tests: it understands `echo TEXT`, `echo TEXT > PATH` (a file), `flood LINES BYTES` (that
- * many lines of that length), `exit N`, `sleep SECONDS`, `busy` (without end), `trap N` (end with N on SIGTERM), `stubborn`
- * (ignore SIGTERM), `unstartable` and `lose`, joined by `;`; anything else does nothing. What it printed is the artifact of a
- * job that wrote no file. Given to a second server it plays the machine that outlived the first.
+ * many lines of that length), `exit N`, `sleep SECONDS`, `hold` (until the test calls `release`), `busy` (without end), `trap N`
+ * (end with N on SIGTERM), `stubborn` (ignore SIGTERM), `unstartable` and `lose`, joined by `;`; anything else does nothing.
+ * What it printed is the artifact of a job that wrote no file. Given to a second server it plays the machine that outlived the first.
  */
 import { once } from 'node:events';
 import { mkdtemp, rm } from 'node:fs/promises';
@@ -28,6 +28,8 @@ export type FakeRunner = Runner & {
   started: AttemptSpec[];
   /** Those that run at this moment. */
   running(): AttemptSpec[];
+  /** Every attempt goes on behind its `hold`, also one that has not reached it yet. */
+  release(): void;
 };
 
 type Work = {
@@ -39,6 +41,7 @@ type Work = {
   outcome?: Outcome;
   changed: EventTarget;
   end: AbortController;
+  released: AbortController;
   exitOnTerm: number | null;
   stop?: NodeJS.Timeout;
 };
@@ -107,6 +110,9 @@ export function fakeRunner(options: Options = {}): FakeRunner {
       else if (verb === 'sleep' || verb === 'busy') {
         const ms = verb === 'busy' ? 2 ** 31 - 1 : Number(text) * 1000;
         await delay(ms, undefined, { signal: work.end.signal }).catch(() => {});
+      } else if (verb === 'hold') {
+        const signal = AbortSignal.any([work.end.signal, work.released.signal]);
+        await delay(2 ** 31 - 1, undefined, { signal }).catch(() => {});
       }
     }
     exit(0);
@@ -118,6 +124,9 @@ export function fakeRunner(options: Options = {}): FakeRunner {
     started,
     running: () =>
       [...works.values()].filter((w) => w.state === 'started' && !w.outcome).map((w) => w.spec),
+    release() {
+      for (const { released } of works.values()) released.abort();
+    },
 
     async prepare(spec, signal) {
       if (spec.image && !images) throw new Unstartable(`no image "${spec.image}"`);
@@ -135,6 +144,7 @@ export function fakeRunner(options: Options = {}): FakeRunner {
         files,
         changed,
         end,
+        released: new AbortController(),
         exitOnTerm: 143,
       });
       return { attempt: spec.id };
