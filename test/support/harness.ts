@@ -238,6 +238,6 @@ export async function cloneDatabase(): Promise<{ url: string; drop(): Promise<vo
   return {
     url: `postgresql://${user}@localhost/${name}?host=${encodeURIComponent(host)}`,
     // Backends take a moment to go after their client has.
-    drop: () => eventually(() => run(`drop database ${name}`), 10_000),
+    drop: () => eventually(() => run(`drop database ${name}`)),
   };
 }
