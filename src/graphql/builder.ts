@@ -4,7 +4,7 @@
  * Enums carry the REST wire form as their internal value (`A100-40GB` is no GraphQL name), so the domain,
  * the database and REST use the same values, and GraphQL clients see A100_40GB.
  */
-import SchemaBuilder from '@pothos/core';
+import SchemaBuilder, { brandWithType } from '@pothos/core';
 import ComplexityPlugin from '@pothos/plugin-complexity';
 import PrismaPlugin from '@pothos/plugin-prisma';
 import RelayPlugin from '@pothos/plugin-relay';
@@ -59,7 +59,7 @@ export const builder = new SchemaBuilder<{
       args: { id: { description: 'The id of a repository, job, user, namespace …' } },
       resolve: (_root, { id }, _context, _info, resolveNode) => {
         if (!id.typename) throw noNodeId(id.id);
-        return resolveNode(id);
+        return brandNode(resolveNode(id), id.typename);
       },
     },
     nodesQueryOptions: {
@@ -74,7 +74,9 @@ export const builder = new SchemaBuilder<{
         // The plugin reads the arguments themselves, and skips what is null.
         args.ids = ids.map((id) => (id.typename ? id : null)) as never;
         const nodes = await resolveNodes(args.ids);
-        return ids.map(({ typename, id }, at) => (typename ? nodes[at] : noNodeId(id)));
+        return ids.map(({ typename, id }, at) =>
+          typename ? brandNode(nodes[at], typename) : noNodeId(id),
+        );
       },
     },
     pageInfoTypeOptions: { description: 'The position of a page in its list.' },
@@ -109,6 +111,16 @@ export const builder = new SchemaBuilder<{
 });
 
 const MAX_IDS = 100;
+
+/**
+ * Sets the brand by which Pothos finds the type of a node. Pothos brands a node after it has cached the promise of the
+ * node, so a second field with the same id can get the node before that.
+ */
+async function brandNode<T>(node: T, typename: string): Promise<Awaited<T>> {
+  const row = await node;
+  brandWithType(row, typename as never);
+  return row;
+}
 
 function noNodeId(id: string): GraphQLError {
   return new GraphQLError(`id: "${id.slice(0, 80)}" is not the id of a node`, badInput);

@@ -1,7 +1,9 @@
 import { hash } from 'node:crypto';
-import { getIntrospectionQuery } from 'graphql';
+import { type GraphQLInterfaceType, getIntrospectionQuery } from 'graphql';
 import { expect, test } from 'vitest';
+import { schema } from '../../src/graphql/schema.ts';
 import { type Client, startApp } from '../support/harness.ts';
+import { createWorld } from '../support/matrix/world.ts';
 
 test('every error carries a code, and its field where there is one', async () => {
   await using app = await startApp();
@@ -87,6 +89,23 @@ test('what is not there is null with the error beside it, and spoils nothing els
     noKey: 'NOT_FOUND',
     'nodes.1': 'INVALID_REQUEST',
   });
+});
+
+test('several fields of one query may ask for the same node, for every type of node', async () => {
+  await using app = await startApp({ config: { webhooks: { allow: ['127.0.0.1'] } } });
+  const { callers, ids } = await createWorld(app);
+  const types = schema.getPossibleTypes(schema.getType('Node') as GraphQLInterfaceType);
+  expect(Object.keys(ids).sort()).toEqual(types.map(({ name }) => name).sort());
+  const { client } = callers.find(({ name }) => name === 'manager') ?? expect.fail();
+  for (const [type, id] of Object.entries(ids)) {
+    const query = `query ($id: ID!) { a: node(id: $id) { __typename id } b: node(id: $id) { __typename id }
+      c: nodes(ids: [$id, $id]) { __typename id } d: nodes(ids: [$id]) { __typename id } }`;
+    const node = { __typename: type, id };
+    const expected = { data: { a: node, b: node, c: [node, node], d: [node] } };
+    // The interpreter executes the first request, compiled code the second.
+    for (let times = 0; times < 2; times++)
+      expect(await client.graphql(`# ${type}\n${query}`, { id }), type).toMatchObject(expected);
+  }
 });
 
 test('names of private things cannot be guessed: what is hidden is answered like what is not there', async () => {
