@@ -197,6 +197,13 @@ test('GraphQL refuses keys that it cannot honour, in its own form', async () => 
   // None of these did anything, or kept the key.
   const done = await post(alice, 'k', CREATE, { input, accept: all });
   expect([done.status, done.body.errors]).toEqual([200, undefined]);
+
+  // Only /graphql/stream is refused for its path.
+  for (const [path, status] of [
+    ['/graphql/', 200],
+    ['/graphql/nowhere', 404],
+  ] as const)
+    expect((await post(alice, path, CREATE, { input: { name: path } }, path)).status).toBe(status);
 });
 
 test('GraphQL keeps what a mutation did although another failed on our side or the client was gone', async () => {
