@@ -112,7 +112,7 @@ test('nothing of a container stays that is removed after its engine was killed w
   await engine.kill('SIGKILL');
   await asCreated();
   await engine.start();
-  expect(statOf(pid)?.state).toBe('S');
+  expect(statOf(pid)?.state ?? 'Z').not.toBe('Z');
   // Its job was cancelled meanwhile.
   await runner.remove(handle);
   expect(statOf(pid)?.state ?? 'Z').toBe('Z');
