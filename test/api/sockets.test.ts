@@ -350,10 +350,11 @@ test('an event stream stays, and so does a client that thinks between requests',
   })();
   const whoami = lines('GET /auth/v1/whoami HTTP/1.1', 'Host: x', authorization());
   using raw = open(whoami);
-  await delay(700);
+  // Well below the second after which an idle connection is closed, and in all beyond it.
+  await delay(300);
   raw.socket.write(whoami);
   await eventually(() => expect(raw.text().match(/"username"/g)).toHaveLength(2));
-  await delay(1_300);
+  await delay(1_700);
   expect(cut).toBe(false);
   await reader.cancel();
   await reading;
