@@ -119,20 +119,24 @@ test('a server that has gone is followed by another, and its work is finished', 
   const its = ids.find(isIts) as string;
   const repositories = leaving.services.config.repositoriesDir;
 
+  const timeToReadAll = async () => {
+    const began = performance.now();
+    for (const client of [first, second])
+      for (const one of ids)
+        expect((await client.get(`/auth/v1/repository/admin/${one}/tree/`)).status).toBe(200);
+    return performance.now() - began;
+  };
+  const before = await timeToReadAll();
   await leaving[Symbol.asyncDispose]();
-  const began = performance.now();
-  for (const client of [first, second])
-    for (const one of ids)
-      expect((await client.get(`/auth/v1/repository/admin/${one}/tree/`)).status).toBe(200);
-  expect(performance.now() - began).toBeLessThan(5_000);
+  expect(await timeToReadAll()).toBeLessThan(3 * before + 5_000);
 
   // As a kill between the update of the refs and their record leaves it.
   const dir = leaving.services.git.disk.pathOf(its);
-  const before = (await readFile(join(dir, 'refs/heads/main'), 'utf8')).trim();
-  await writeFile(join(dir, 'refs/heads/left'), `${before}\n`);
+  const main = (await readFile(join(dir, 'refs/heads/main'), 'utf8')).trim();
+  await writeFile(join(dir, 'refs/heads/left'), `${main}\n`);
   const note = join(repositories, 'begun', id, `${its}.note`);
   await mkdir(dirname(note), { recursive: true });
-  const commands = [{ ref: 'refs/heads/left', before: '0'.repeat(40), after: before }];
+  const commands = [{ ref: 'refs/heads/left', before: '0'.repeat(40), after: main }];
   const at = new Date().toISOString();
   const event = 'evt_01arz3ndektsv4rrffq69g5fav';
   await writeFile(note, JSON.stringify({ kind: 'push', event, pusher: 'admin', commands, at }));
