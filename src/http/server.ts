@@ -85,9 +85,10 @@ export function createHttp(services: Services, limits: RateLimits): Express {
     }),
   );
 
-  app.use('/graphql', (req, res) => {
-    req.pattern = req.path === '/stream' ? '/graphql/stream' : '/graphql';
-    return graphql.any(Object.assign(req, { url: req.originalUrl }), res);
+  // No other path: Yoga answers a path that it does not know with an empty 404.
+  app.all(/^\/graphql(?:\/|\/stream)?$/, (req, res) => {
+    req.pattern = req.path === '/graphql/stream' ? '/graphql/stream' : '/graphql';
+    return graphql.any(req, res);
   });
 
   app.use((req) => {

@@ -248,6 +248,23 @@ test('a body that is no JSON is answered with the place of the fault, and is not
   }
 });
 
+test('a path below /graphql that is no route is answered like any unknown route', async () => {
+  await using app = await startApp();
+  for (const path of ['/graphql/nowhere', '/graphql/stream/', '/graphql/health'])
+    for (const method of ['GET', 'POST', 'PUT'])
+      for (const headers of [undefined, { 'Idempotency-Key': 'k' }]) {
+        const answer = await app.admin.request(method, path, { headers });
+        const message = `There is no route ${method} ${path}; /docs lists all there are`;
+        expect([answer.status, answer.body]).toEqual([
+          404,
+          {
+            error: { code: 'not_found', message, request_id: answer.headers.get('x-request-id') },
+            errors: [{ message, extensions: { code: 'NOT_FOUND' } }],
+          },
+        ]);
+      }
+});
+
 test('a browser gets GraphiQL without anything from elsewhere', async () => {
   await using app = await startApp();
   const page = await app.anonymous.get('/graphql', { accept: 'text/html' });
