@@ -279,6 +279,37 @@ test('a pack that storage finishes after its upload was given up is removed by t
   expect(await storage.stat(key)).toBeNull();
 });
 
+test('a pack whose commit was not confirmed stays in storage, because its chunks are known', async () => {
+  const { pool, storage } = app.app.services;
+  // The answer to a commit is lost. A client that failed is not used again, so it need not be restored.
+  const unconfirmed = {
+    query: pool.query.bind(pool),
+    async connect() {
+      const client = await pool.connect();
+      const query = client.query.bind(client) as (...sent: unknown[]) => Promise<unknown>;
+      const queryAndLose = async (...sent: unknown[]) => {
+        const result = await query(...sent);
+        if (sent[0] === 'commit') throw new Error('the connection was lost');
+        return result;
+      };
+      return Object.assign(client, { query: queryAndLose });
+    },
+  } as unknown as typeof pool;
+  const writer = openPackWriter({ pool: unconfirmed, storage }, 1, never);
+  const bytes = randomBytes(10_000);
+  const hash = createHash('sha256').update(bytes).digest();
+  await writer.add([{ hash, bytes }]);
+  await expect(writer.finish()).rejects.toThrow('the connection was lost');
+  await writer.abandon();
+  const { rows } = await pool.query(
+    'select p.key from large_chunks c join large_packs p on p.id = c.pack_id where c.hash = $1',
+    [hash],
+  );
+  expect(rows).toHaveLength(1);
+  expect((await storage.stat(rows[0].key))?.size).toBe(bytes.length);
+  await checkStore(app.app.services);
+});
+
 test('puts of one object at once, into several repositories, are one object', async () => {
   const bytes = randomBytes(2_000_000);
   const oid = oidOf(bytes);
