@@ -1,7 +1,7 @@
 /** Webhooks as receivers get them: real events, behind real TLS. */
 import { createHmac } from 'node:crypto';
 import { Webhook } from 'standardwebhooks';
-import { afterAll, afterEach, beforeAll, expect, test } from 'vitest';
+import { afterAll, afterEach, beforeAll, expect, test, vi } from 'vitest';
 import { createApp } from '../../src/app.ts';
 import type { Config } from '../../src/config.ts';
 import { newId } from '../../src/ids.ts';
@@ -320,6 +320,38 @@ test('events come in their order to who answers, each once', async () => {
   // Eight are sent at once.
   const places = idsOf(got()).map((id) => ids.indexOf(`${id}`));
   expect(Math.max(...places.map((place, i) => Math.abs(place - i)))).toBeLessThan(16);
+});
+
+test('a delivery that is recorded while the next ones are read is sent once', async () => {
+  const { id, got } = await hook();
+  // The receiver answers the first delivery only after a read has found the delivery pending.
+  let first: { messageId: unknown; end(): void } | undefined;
+  receiver.answer = (response, received) => {
+    const end = () => void response.writeHead(204).end();
+    if (first || received !== got()[0]) end();
+    else first = { messageId: received.headers['webhook-id'], end };
+  };
+  const { pool } = app.app.services;
+  const read = pool.query.bind(pool) as (...asked: unknown[]) => Promise<{ rows: Json[] }>;
+  using _ = vi.spyOn(pool, 'query').mockImplementation((async (...asked: Json[]) => {
+    const found = await read(...asked);
+    const isDue = ({ messageId }: Json) => messageId === first?.messageId;
+    if (asked[0]?.name === 'deliveries due' && first && found.rows.some(isDue)) {
+      first.end();
+      await eventually(async () => {
+        const all = await deliveries(id);
+        const one = all.find(({ message_id }) => message_id === first?.messageId);
+        expect(one.status).toBe('succeeded');
+      });
+    }
+    return found;
+  }) as never);
+  const ids = await events(40);
+  await eventually(async () => {
+    const all = await deliveries(id);
+    expect(all.map(({ status }) => status)).toEqual(Array(40).fill('succeeded'));
+  });
+  expect(idsOf(got()).sort()).toEqual(ids.sort());
 });
 
 test('a restart goes on with what was pending, and an address may change meanwhile', async () => {
