@@ -2,6 +2,7 @@
 import { randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { readOutbox } from '../../src/events/read.ts';
+import { readBackOrOn } from '../../src/events/slice.ts';
 import { eventually } from '../support/eventually.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { remove, submit, until } from '../support/submit.ts';
@@ -40,12 +41,15 @@ type Page = {
 
 const FIELDS = 'id cursor type timestamp namespace subject payload';
 
-async function page(client: Client, args: string): Promise<Page> {
-  // Transactions of the files that are tested at the same time hold events back too.
-  await eventually(async () => {
+/** Waits until no event is held back: open transactions of tests in other processes hold events back too. */
+const settled = () =>
+  eventually(async () => {
     const { rows } = await app.pool.query('select from events where xid >= event_horizon()');
     expect(rows).toEqual([]);
   });
+
+async function page(client: Client, args: string): Promise<Page> {
+  await settled();
   const data = await client.gql(
     `{ namespace(name: "ada") { events${args} { nodes { ${FIELDS} } edges { cursor } pageInfo { hasNextPage endCursor } } } }`,
   );
@@ -204,6 +208,36 @@ test('a page costs no more where few of many events may be shown', async () => {
   }
   expect(pages.map(({ nodes }) => nodes.length)).toEqual([0, 0, 1]);
   expect(pages.at(-1)?.nodes[0]?.id).toBe(before?.id);
+});
+
+test('a cursor passes over no event that settled while its page was read', async () => {
+  const { services } = app.app;
+  const namespace = `ns_${randomUUID()}`;
+  // A page looks at 1,000 events: the 900 fit in one page, and with the 201 that come during the read they do not.
+  await insert(900, 'job.running', namespace);
+  await settled();
+  let hasRead = false;
+  const db = new Proxy(services.db, {
+    get(target, name) {
+      if (name !== '$queryRaw') return Reflect.get(target, name);
+      return async (...query: Parameters<typeof target.$queryRaw>) => {
+        const rows = await target.$queryRaw(...query);
+        if (!hasRead && String(query[0]).includes('looked_at')) {
+          hasRead = true;
+          await insert(1, 'job.deleted', namespace);
+          await insert(200, 'job.running', namespace);
+          await settled();
+        }
+        return rows;
+      };
+    },
+  });
+  const selection = { namespaceId: namespace, types: ['job.deleted'], repositories: null };
+  const read = (after: string | null, from = services.db) =>
+    readBackOrOn({ db: from }, selection, { first: 2, order: 'asc', after });
+  const { items, endCursor } = await read(null, db);
+  expect([items, hasRead]).toEqual([[], true]);
+  expect((await read(endCursor)).items).toHaveLength(1);
 });
 
 test('subscribers of the same namespaces share what is read, also one that is slow', async () => {
