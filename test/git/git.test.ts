@@ -491,11 +491,14 @@ test('what a killed server had begun is finished or undone by the next start', a
 
 test('a request that is no git request is answered with an error', async () => {
   await seeded('strict');
-  const post = (path: string, body: string, type: string) =>
-    ada.request('POST', path, { body, headers: { 'Content-Type': type } });
+  const post = (path: string, body: string, type: string, more: Record<string, string> = {}) =>
+    ada.request('POST', path, { body, headers: { 'Content-Type': type, ...more } });
   const fetched = '/ada/strict.git/git-upload-pack';
   const type = 'application/x-git-upload-pack-request';
   expect((await post(fetched, 'nonsense', type)).status).toBe(400);
   expect((await post(fetched, '0000', 'application/json')).status).toBe(400);
+  // A response-end packet, at which git ends itself with SIGABRT.
+  const aborted = await post(fetched, '0002', type, { 'Git-Protocol': 'version=2' });
+  expect([aborted.status, aborted.text]).toEqual([400, 'The request is not one of git\n']);
   expect((await ada.get('/ada/strict.git/info/refs?service=git-shell')).status).toBe(403);
 });
