@@ -104,7 +104,9 @@ test('a namespace without room for more keeps no more of a log', async () => {
 
 test('what the runner keeps for an attempt is bounded by what is left, and the log says why it ends once', async () => {
   const free = { ...planLimits.free, ...UNHURRIED, logBytes: 200 * 1024 };
-  await using real = await startApp({ config: { rateLimits: { ...planLimits, free } } });
+  await using real = await startApp({
+    config: { runner: 'process', rateLimits: { ...planLimits, free } },
+  });
   const cay = await real.user('cay', 'free');
   await cay.gql(
     'mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { repository { id } } }',
