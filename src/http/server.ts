@@ -85,7 +85,7 @@ export function createHttp(services: Services, limits: RateLimits): Express {
     }),
   );
 
-  // No other path: Yoga answers a path that it does not know with an empty 404.
+  // Only these paths: Yoga answers all others with an empty 404, without the error envelope.
   app.all(/^\/graphql(?:\/|\/stream)?$/, (req, res) => {
     req.pattern = req.path === '/graphql/stream' ? '/graphql/stream' : '/graphql';
     return graphql.any(req, res);

@@ -24,8 +24,7 @@ const started: string[] = [];
 const note = (message: unknown) => {
   const { args } = message as StartedGit;
   if (args[0] === 'rev-list' && args[1] === '--count') counted.push(args.at(-1) as string);
-  // The reader of objects is another one when the first has been idle for long.
-  if (args[0] !== 'cat-file') started.push(args.join(' '));
+  started.push(args.join(' '));
 };
 
 beforeAll(async () => {
@@ -83,7 +82,9 @@ test('a push is counted after it, and each later one by what it changes', async 
   });
   started.length = 0;
   expect(await totalOf('main')).toBe(LONG + 1);
-  expect(started).toEqual([]);
+  // At most a new reader of objects: on a busy machine the idle one may have been closed for its age.
+  expect(started.filter((line) => !line.startsWith('cat-file '))).toEqual([]);
+  expect(started.length).toBeLessThanOrEqual(1);
 });
 
 test('totals are exact after force pushes, merges and pushes at the same time', async () => {

@@ -137,7 +137,7 @@ async function* added(
   candidates: ReadonlyMap<string, Candidate[]>,
 ): AsyncGenerator<Finding> {
   const paths = [...candidates.keys()];
-  // One expression for all candidates of a file: a search for each of 200 in each of 300,000 lines takes 5 seconds.
+  // One regular expression for all candidates of a file: searching 300,000 lines for each of 200 took 5 seconds.
   const anyOf = new Map(paths.map((path) => [path, matcherOf(candidates.get(path) ?? [])]));
   const turn = takeTurns(place.signal);
   for await (const { text, path, ...where } of addedLines(patchOf(place, tips, paths))) {
