@@ -6,7 +6,8 @@ const BATCH = 1_000;
 /**
  * Removes a batch of the events that are older than `days`, and no more than a beginning of the order in which
  * they are read: a reader that has the place of an event that is kept finds all that come after it. How far this
- * got is noted in the same statement, so that a reader which is not there yet learns that it missed some.
+ * got is noted in the same statement, so that a reader which is not there yet learns that it missed some. An event
+ * that an open transaction holds back is kept: nobody has read it, and readers that begin now stand before it.
  * @returns whether there may be more
  */
 export async function removeOldEvents(
@@ -15,7 +16,7 @@ export async function removeOldEvents(
 ): Promise<boolean> {
   const { rows } = await pool.query<{ seq: string; old: boolean }>(
     `select seq, timestamp < now() - make_interval(days => $1) as old
-     from events order by xid, seq limit ${BATCH}`,
+     from events where xid < (select event_horizon()) order by xid, seq limit ${BATCH}`,
     [days],
   );
   const kept = rows.findIndex(({ old }) => !old);

@@ -18,6 +18,11 @@ afterAll(() => app[Symbol.asyncDispose]());
 
 const query = async (sql: string, values: unknown[] = []) =>
   (await app.app.services.pool.query(sql, values)).rows;
+/** Until no transaction, of another test perhaps, holds an event back: such a one is kept, however old it is. */
+const allSettled = () =>
+  eventually(async () =>
+    expect(await query('select 1 from events where xid >= event_horizon()')).toHaveLength(0),
+  );
 const run = async (name: string) => {
   await submit(ada, { namespace: 'ada', name, repo: 'ada/code', command: 'exit 0' });
   return until(ada, 'ada', name, 'SUCCEEDED');
@@ -31,25 +36,30 @@ const eventsAfter = (after: number, count?: number) =>
     'jobEvents',
     count,
   );
+/** Begins with what happens from now on: it misses no event after this, and events of an earlier moment are not sent to it. */
+async function subscribeNow() {
+  const [{ id }] = await query(`select id from namespaces where name = 'ada'`);
+  const live = MODES["Yoga's own"](
+    ada,
+    'subscription { jobEvents(namespace: "ada") { cursor name } }',
+  );
+  const wakes = vi.spyOn(app.app.services.bus, 'wakes');
+  const first = live.next();
+  await eventually(() =>
+    expect(wakes.mock.calls.flatMap(([topics]) => topics)).toContain(`namespace:${id}`),
+  );
+  wakes.mockRestore();
+  return { live, first };
+}
 
 test('events of a database that was restored into another cluster are read, and new ones after them', async () => {
   await run('before');
-  const [{ id: namespace }] = await query(`select id from namespaces where name = 'ada'`);
   const told = await eventsAfter(0, 3);
   // The next cluster's transaction ids begin far below those that the events have; and again.
   for (const name of ['restored', 'again']) {
     await query(`update events set xid = (xid::text::bigint + 1000000000)::text::xid8`);
     await app.restart();
-    const live = MODES["Yoga's own"](
-      ada,
-      'subscription { jobEvents(namespace: "ada") { cursor name } }',
-    );
-    const wakes = vi.spyOn(app.app.services.bus, 'wakes');
-    const first = live.next();
-    // From here on the subscription misses no event. Events of an earlier moment are not sent to it.
-    await eventually(() =>
-      expect(wakes.mock.calls.flatMap(([topics]) => topics)).toContain(`namespace:${namespace}`),
-    );
+    const { live, first } = await subscribeNow();
     expect(await eventsAfter(0, told.length)).toEqual(told);
     await run(name);
     expect((await first).value?.data.jobEvents.name).toBe(name);
@@ -75,6 +85,7 @@ test('events are kept for thirty days, and a cursor from before is refused with 
      select 'evt_' || n, 'job.queued', 'ns_x', 'job_x', '{}' from generate_series(1, 2500) n`,
   );
   await query(`update events set timestamp = now() - interval '31 days'`);
+  await allSettled();
   await run('late');
   const [{ first: old }] = await query(`select min(seq)::int as first from events`);
   await app.restart();
@@ -104,9 +115,29 @@ test('only a beginning of the events is removed, so that nobody misses one after
     `update events set timestamp = now() - interval '31 days' where seq = $1 or seq = $2`,
     [all[0].seq, late],
   );
+  await allSettled();
   expect(await removeOldEvents(app.app.services, 30)).toBe(false);
   const left = await query('select seq::int as seq from events order by xid, seq');
   expect(left).toEqual(all.slice(1));
+});
+
+test('an event that an open transaction holds back is kept, and a subscription that begins now goes on', async () => {
+  const open = await app.app.services.pool.connect();
+  try {
+    await open.query('begin');
+    await open.query('select pg_current_xact_id()');
+    await run('held-back');
+    await query(`update events set timestamp = now() - interval '31 days'`);
+    expect(await removeOldEvents(app.app.services, 30)).toBe(false);
+    expect(await query('select 1 from events')).toHaveLength(3);
+    const { live, first } = await subscribeNow();
+    await run('next');
+    await open.query('commit');
+    expect((await first).value?.data?.jobEvents.name).toBe('next');
+    await live.return(undefined);
+  } finally {
+    open.release(true);
+  }
 });
 
 test('answers to requests go after a day, and workers after a week without an attempt', async () => {
