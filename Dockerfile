@@ -1,22 +1,16 @@
-# Three stages: npm, what it caches and what only it needs stay in the first two. Both bases can be others, for example from
+# Two stages: npm, what it caches and what only it needs stay in the first. Both bases can be others, for example from
 # a registry of your own: --build-arg NODE_IMAGE=… needs Node 20 or newer and npm, BASE_IMAGE=… Debian with apt.
 ARG NODE_IMAGE=node:24-bookworm-slim
 ARG BASE_IMAGE=debian:bookworm-slim
 
-# The pages, and with them all that is needed to make them, which stays here.
-FROM ${NODE_IMAGE} AS pages
-WORKDIR /loam
-COPY package.json package-lock.json .npmrc tsconfig.json ./
-RUN npm ci --ignore-scripts
-COPY src/dashboard ./src/dashboard
-RUN npm run build
-
 FROM ${NODE_IMAGE} AS packages
 WORKDIR /loam
-COPY package.json package-lock.json .npmrc prisma.config.ts ./
+COPY package.json package-lock.json .npmrc tsconfig.json prisma.config.ts ./
 COPY prisma ./prisma
+RUN npm ci
+COPY src/dashboard ./src/dashboard
 COPY deploy/slim.sh ./deploy/
-RUN npm ci --omit=dev && deploy/slim.sh
+RUN npm run build && npm run slim
 
 FROM ${BASE_IMAGE}
 # Git; libatomic1 for Node; and what jobs run in (docs/jobs.md): bubblewrap or util-linux, slirp4netns with ip, ps. tini
@@ -34,7 +28,7 @@ ENV PATH=/loam/node_modules/.bin:$PATH HOST=0.0.0.0 LOAM_DATA_DIR=/data NODE_COM
     MALLOC_MMAP_THRESHOLD_=1048576
 COPY --from=packages /loam/node_modules ./node_modules
 COPY --from=packages /loam/prisma ./prisma
-COPY --from=pages /loam/dist ./dist
+COPY --from=packages /loam/dist ./dist
 COPY package.json ./
 COPY deploy/health.mjs deploy/secrets.sh deploy/bucket.ts ./deploy/
 COPY src ./src

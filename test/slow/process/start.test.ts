@@ -1,3 +1,4 @@
+import type { ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
 import { existsSync } from 'node:fs';
 import { appendFile, chmod, mkdtemp, readFile, rm, stat, symlink } from 'node:fs/promises';
@@ -226,7 +227,7 @@ test('a database that stays away ends the start with one line', async () => {
   await expect(withDatabase(() => Promise.reject(fault), options)).rejects.toBe(fault);
 });
 
-test('a start that waits for ever is ended by a signal', async () => {
+test('a start that waits for ever is ended by a signal', async ({ onTestFinished }) => {
   await using folder = await dataFolder();
   const database = await cloneDatabase();
   const migrating = new pg.Client({ connectionString: database.url });
@@ -234,11 +235,12 @@ test('a start that waits for ever is ended by a signal', async () => {
   await migrating.query('select pg_advisory_lock(72707369)');
   const port = await freePort();
   const env = { LOAM_DATA_DIR: folder.path, DATABASE_URL: database.url, PORT: `${port}` };
-  let pid = 0;
-  const starting = startServer(env, { spawned: (child) => (pid = child.pid ?? 0) });
+  let child: ChildProcess | undefined;
+  onTestFinished(() => void child?.kill('SIGKILL'));
+  const starting = startServer(env, { spawned: (started) => (child = started) });
   starting.catch(() => {});
   await eventually(() => fetch(`http://127.0.0.1:${port}/livez`));
-  process.kill(pid, 'SIGTERM');
+  child?.kill('SIGTERM');
   await expect(starting).rejects.toThrow(/ended with 1 .*\nStopped before the start was done/);
   await migrating.end();
   await database.drop();
