@@ -15,7 +15,7 @@ import { followStream, type StreamEvent } from '../../support/sse.ts';
 import { job, lines, submit, until } from '../../support/submit.ts';
 
 /** A kind of job beside the one that was there first needs fewer: both go through the same server. */
-const KILLS = { process: 20, docker: 6 };
+const KILLS = { process: 10, docker: 4 };
 type Kind = keyof typeof KILLS;
 const TOKEN = 'a-token-for-the-restarts';
 
