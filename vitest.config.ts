@@ -41,8 +41,8 @@ export default defineConfig({
     isolate: false,
     maxWorkers: 3,
     // For a machine that does four other things. Waits are conditions (`eventually`, `expect.poll`) and end as soon as they hold.
-    testTimeout: 120_000,
-    hookTimeout: 180_000,
+    testTimeout: 300_000,
+    hookTimeout: 300_000,
     expect: { poll: { timeout: 60_000 } },
   },
 });

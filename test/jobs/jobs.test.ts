@@ -955,7 +955,7 @@ describe('jobs as processes', () => {
   let dir: string;
   beforeAll(async () => {
     dir = await mkdtemp(join(tmpdir(), 'loam-jobs-'));
-    const runner = await openProcessRunner({ dir, graceMs: 300 });
+    const runner = await openProcessRunner({ dir, graceMs: 2_000 });
     app = await startApp({ overrides: { runner } });
     ada = await withRepo(app, 'ada');
   });

@@ -99,7 +99,7 @@ test('every page', async () => {
     }
   }
   visitor.expectQuiet();
-}, 240_000);
+}, 600_000);
 
 test('Ctrl-K goes anywhere, and ? tells the keys', async () => {
   await using visitor = await visit(browser, app, { as: app.admin });

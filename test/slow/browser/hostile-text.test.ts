@@ -74,7 +74,7 @@ async function expectTexts(page: Page, pages: Record<string, readonly string[]>)
     await page.goto(path);
     for (const text of texts)
       await expect
-        .poll(() => page.getByText(text).count(), { message: `${path}: ${text}`, timeout: 20_000 })
+        .poll(() => page.getByText(text).count(), { message: `${path}: ${text}` })
         .toBeGreaterThan(0);
     await expectHarmless(page, path);
   }

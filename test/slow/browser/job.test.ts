@@ -153,7 +153,7 @@ test('a server that starts again heals the page, and no line is lost or doubled'
   await page.goto('/ada/-/jobs/steady');
   await page.getByText('tick 10', { exact: true }).waitFor();
   await app.restart();
-  await page.getByText('tick 150', { exact: true }).waitFor({ timeout: 40_000 });
+  await page.getByText('tick 150', { exact: true }).waitFor();
   await page.locator('main [data-status=SUCCEEDED]').first().waitFor();
   const ticks = Array.from({ length: 150 }, (_, index) => `tick ${index + 1}`);
   await expect

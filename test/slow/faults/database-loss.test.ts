@@ -12,7 +12,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import pg from 'pg';
-import { expect, inject, test, vi } from 'vitest';
+import { expect, inject, test } from 'vitest';
 import { startPostgres, targetIn } from '../../../src/database/embedded.ts';
 import { openSession } from '../../../src/database/session.ts';
 import { descendants } from '../../../src/jobs/runners/process/proc.ts';
@@ -25,9 +25,6 @@ import { needs } from '../../support/needs.ts';
 import { type ServerProcess, startServer } from '../../support/process.ts';
 import { followStream, type StreamEvent } from '../../support/sse.ts';
 import { cancel, job, lines, submit, submitRaw, until } from '../../support/submit.ts';
-
-// Each starts a server or two: a second each on an idle machine.
-vi.setConfig({ testTimeout: 90_000 });
 
 const TOKEN = 'a-token-for-the-losses';
 const COUNT = 'i=0; while [ ! -e stop ]; do i=$((i+1)); echo $i; sleep 0.05; done; echo total $i';

@@ -26,7 +26,7 @@ const MAX_DEPTH = 3;
 
 type Operation = { query: string; variables: Record<string, unknown> };
 
-test('no GraphQL operation ends in an unexpected error', { timeout: 240_000 }, async () => {
+test('no GraphQL operation ends in an unexpected error', async () => {
   const config = { webhooks: { allow: ['127.0.0.1'] } };
   await using app = await startApp({ config });
   const world = await createWorld(app);

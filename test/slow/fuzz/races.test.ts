@@ -51,9 +51,7 @@ const step: fc.Arbitrary<Step> = fc.record({
   caller: fc.nat(2),
 });
 
-test('whatever is done at once to the same repositories, each request is answered and all is whole', {
-  timeout: 240_000,
-}, async () => {
+test('whatever is done at once to the same repositories, each request is answered and all is whole', async () => {
   await using app = await startApp();
   await using workspace = await Workspace.open();
   const callers: Client[] = [];

@@ -4,7 +4,7 @@ import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
-import { afterAll, beforeAll, beforeEach, describe, expect, test, vi } from 'vitest';
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import { connect } from '../../../src/jobs/runners/docker/engine.ts';
 import { type NetworkOptions, openNetwork } from '../../../src/jobs/runners/docker/network.ts';
 import { RunnerAway } from '../../../src/jobs/runners/runner.ts';
@@ -22,8 +22,6 @@ const run = promisify(execFile);
 const here = async () => ({ local: true, remapped: false, runtime: 'runc' });
 const log = createLog('silent');
 const dockerOf = ({ host }: OwnEngine) => ({ ...DOCKER, host });
-
-vi.setConfig({ testTimeout: 120_000, hookTimeout: 120_000 });
 
 const PERL = 'loam-test/perl';
 /** Its shell does not wait at the gate, and tries at once what it must not reach, until it reaches the internet. */

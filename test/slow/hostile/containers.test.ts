@@ -1,13 +1,11 @@
 /** Jobs in containers that try to get out, or to get more than they were given. */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { afterAll, beforeAll, beforeEach, describe, expect, test, vi } from 'vitest';
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
 import type { Outcome } from '../../../src/jobs/runners/runner.ts';
 import { docker, dockerRunner } from '../../support/docker.ts';
 import { has, needs } from '../../support/needs.ts';
 import { attemptSpec, runToEnd } from '../../support/runner.contract.ts';
-
-vi.setConfig({ testTimeout: 60_000, hookTimeout: 60_000 });
 
 /** What an image may say of itself, with a program that is root's whoever runs it. */
 const IMAGE = `loam-test/hostile-${process.pid}`;

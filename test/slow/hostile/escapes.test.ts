@@ -6,16 +6,13 @@ import { execFileSync, spawnSync } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { afterAll, describe, expect, type TestContext, test, vi } from 'vitest';
+import { afterAll, describe, expect, type TestContext, test } from 'vitest';
 import { eventually } from '../../support/eventually.ts';
 import { type Machine, machine, SECRET } from '../../support/hostile/machine.ts';
 import { type Confined, confined } from '../../support/hostile/user.ts';
 import type { Who } from '../../support/hostile/who.ts';
 import { needs } from '../../support/needs.ts';
 import { processesNaming } from '../../support/processes.ts';
-
-// Thirty jobs, in servers of their own.
-vi.setConfig({ testTimeout: 120_000 });
 
 type Sandbox = 'bubblewrap' | 'unshare' | 'none';
 type Row = { who: Who; sandbox: Sandbox };

@@ -1,7 +1,7 @@
 /** What a job reaches in each mode of LOAM_JOB_NETWORK, in networks that the test has made for it. */
 import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises';
 import { join } from 'node:path';
-import { expect, test, vi } from 'vitest';
+import { expect, test } from 'vitest';
 import { descendants, markedPids } from '../../../src/jobs/runners/process/proc.ts';
 import { openProcessRunner } from '../../../src/jobs/runners/process/runner.ts';
 import { eventually } from '../../support/eventually.ts';
@@ -9,8 +9,6 @@ import { INTERNET, LAN, METADATA, PORT, WITH_NETWORKS } from '../../support/host
 import { confined } from '../../support/hostile/user.ts';
 import { needs } from '../../support/needs.ts';
 import { attemptSpec } from '../../support/runner.contract.ts';
-
-vi.setConfig({ testTimeout: 120_000 });
 
 const never = new AbortController().signal;
 

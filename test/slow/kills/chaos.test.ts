@@ -43,7 +43,7 @@ const CALLERS = 3;
 const SETTLED_MS = 60_000;
 
 test(`nothing is lost, doubled or orphaned after ${KILLS} kills of all that jobs depend on`, {
-  timeout: 180_000 + KILLS * 15_000,
+  timeout: 300_000 + KILLS * 15_000,
 }, async (ctx) => {
   needs(ctx, 'haproxy', 'ceph', 'bubblewrap', 'slirp4netns', 'docker', 'root');
   // Not `await using`: when its time is up a test is abandoned in the middle, with all that it holds.

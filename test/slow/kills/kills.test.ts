@@ -31,7 +31,7 @@ const SEED = Number(process.env.LOAM_TEST_SEED ?? Math.floor(Math.random() * 1e6
 const SETTLED_MS = 60_000;
 
 test(`nothing is lost, doubled or left over after ${KILLS} kills`, {
-  timeout: 150_000 + KILLS * 15_000,
+  timeout: 300_000 + KILLS * 15_000,
 }, async (ctx) => {
   needs(ctx, 'haproxy', 'ceph', 'bubblewrap');
   // Not `await using`: when its time is up a test is abandoned in the middle, with all that it holds.

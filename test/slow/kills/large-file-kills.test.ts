@@ -21,7 +21,7 @@ const SEED = Number(process.env.LOAM_TEST_SEED ?? Math.floor(Math.random() * 1e6
 /** From the first line of a process to its end, at most. */
 const LIFE_MS = 1_500;
 
-test(`large files through ${KILLS} kills`, { timeout: 60_000 + KILLS * 10_000 }, async (ctx) => {
+test(`large files through ${KILLS} kills`, { timeout: 300_000 + KILLS * 10_000 }, async (ctx) => {
   const cleanup = new AsyncDisposableStack();
   ctx.onTestFinished(() => cleanup.disposeAsync());
   console.log(`LOAM_TEST_SEED=${SEED}`);

@@ -51,7 +51,7 @@ const AGE_EVERY_MS = 300;
 const DONE = ['given', 'deleted', 'git lfs push', 'git push'];
 
 test(`large files by HTTP and SSH through ${KILLS} kills`, {
-  timeout: 90_000 + KILLS * 15_000,
+  timeout: 300_000 + KILLS * 15_000,
 }, async (ctx) => {
   needs(ctx, 'git-lfs', 'ssh');
   // Not `await using`: when its time is up a test is abandoned in the middle, with all that it holds.

@@ -34,7 +34,7 @@ const NONE = '0'.repeat(40);
 type Pushed = { refs: readonly string[]; sha: string; acknowledged: boolean };
 
 test(`pushes of many refs through ${KILLS} kills`, {
-  timeout: 90_000 + KILLS * 30_000,
+  timeout: 300_000 + KILLS * 30_000,
 }, async (ctx) => {
   // Not `await using`: when its time is up a test is abandoned in the middle, with all that it holds.
   const cleanup = new AsyncDisposableStack();

@@ -25,9 +25,6 @@ const COUNT =
 
 test.for(['process', 'docker'] as const)(
   'a %s job, its log and a client survive kills of the server',
-  {
-    timeout: 240_000,
-  },
   async (kind, ctx) => {
     const { onTestFinished, signal } = ctx;
     if (kind === 'docker') needs(ctx, 'docker');

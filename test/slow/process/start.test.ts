@@ -6,7 +6,7 @@ import { type AddressInfo, createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import pg from 'pg';
-import { expect, test, vi } from 'vitest';
+import { expect, test } from 'vitest';
 import { ConfigError } from '../../../src/config.ts';
 import { withDatabase } from '../../../src/database/patience.ts';
 import { cuttable } from '../../support/cut.ts';
@@ -15,9 +15,6 @@ import { Client, cloneDatabase } from '../../support/harness.ts';
 import { needs } from '../../support/needs.ts';
 import { freePort } from '../../support/ports.ts';
 import { type ServerProcess, startServer } from '../../support/process.ts';
-
-// Each starts a server or two: a second each on an idle machine.
-vi.setConfig({ testTimeout: 90_000 });
 
 async function dataFolder(): Promise<AsyncDisposable & { path: string }> {
   // mkdtemp's folders are closed to everyone else, so as root this also shows that PostgreSQL gets in.

@@ -23,9 +23,7 @@ import { startServers } from '../../support/servers.ts';
 import { SshUser, sshUser } from '../../support/ssh-client.ts';
 
 /** Several servers start in it. */
-const LONG = { timeout: 120_000 };
-
-test('what is pushed through one server is read through every other', LONG, async () => {
+test('what is pushed through one server is read through every other', async () => {
   const ssh = has('ssh') ? { host: '127.0.0.1', port: 0 } : ('off' as const);
   await using servers = await startServers(3, { config: { ssh } });
   const { apps, clients } = servers;
@@ -103,7 +101,7 @@ const READ = `query ($name: String!) {
   }
 }`;
 
-test('a server that has gone is followed by another, and its work is finished', LONG, async () => {
+test('a server that has gone is followed by another, and its work is finished', async () => {
   await using servers = await startServers(3);
   const { apps, clients } = servers;
   const [first, second] = clients as [Client, Client];
@@ -159,62 +157,54 @@ test('a server that has gone is followed by another, and its work is finished', 
   });
 });
 
-test(
-  'what is left of a push is removed by the server that has the repository, after its own pushes',
-  LONG,
-  async () => {
-    await using servers = await startServers(2);
-    const [client] = servers.clients as [Client];
-    const { id } = (await client.post('/auth/v1/repository/admin', { name: 'left' })).body;
-    const isElsewhere = ({ services }: App) => services.cluster.elsewhere(id) !== null;
-    const owner = servers.apps.find((app) => !isElsewhere(app)) as App;
-    const other = servers.apps.find(isElsewhere) as App;
-    const { disk, quarantines } = owner.services.git;
-    const left = join(disk.pathOf(id), 'objects/tmp_objdir-incoming-AbCdEf');
-    await mkdir(join(left, 'pack'), { recursive: true });
-    await other.services.git.disk.begin(id, { kind: 'receiving' });
-    const push = async () => {
-      await recoverRepositories(other.services);
-      await eventually(async () => expect(await other.services.git.disk.begun()).toEqual([]));
-      expect(await readdir(dirname(left))).toContain(basename(left));
-      return { code: 0, signal: null, stderr: '' };
-    };
-    await quarantines.during(id, push, async () => {});
-    expect(await readdir(dirname(left))).not.toContain(basename(left));
-  },
-);
+test('what is left of a push is removed by the server that has the repository, after its own pushes', async () => {
+  await using servers = await startServers(2);
+  const [client] = servers.clients as [Client];
+  const { id } = (await client.post('/auth/v1/repository/admin', { name: 'left' })).body;
+  const isElsewhere = ({ services }: App) => services.cluster.elsewhere(id) !== null;
+  const owner = servers.apps.find((app) => !isElsewhere(app)) as App;
+  const other = servers.apps.find(isElsewhere) as App;
+  const { disk, quarantines } = owner.services.git;
+  const left = join(disk.pathOf(id), 'objects/tmp_objdir-incoming-AbCdEf');
+  await mkdir(join(left, 'pack'), { recursive: true });
+  await other.services.git.disk.begin(id, { kind: 'receiving' });
+  const push = async () => {
+    await recoverRepositories(other.services);
+    await eventually(async () => expect(await other.services.git.disk.begun()).toEqual([]));
+    expect(await readdir(dirname(left))).toContain(basename(left));
+    return { code: 0, signal: null, stderr: '' };
+  };
+  await quarantines.during(id, push, async () => {});
+  expect(await readdir(dirname(left))).not.toContain(basename(left));
+});
 
-test(
-  'a fetch waits for the end of a server that does not answer, with all that it sent',
-  LONG,
-  async () => {
-    await using servers = await startServers(1);
-    const [client] = servers.clients as [Client];
-    const { pool, cluster } = (servers.apps[0] as App).services;
-    const { serving } = cluster.members;
-    for (let i = 0; ; i++) {
-      const input = { name: `r${i}`, auto_init: true };
-      const { body } = await client.post('/auth/v1/repository/admin', input);
-      if (placeOf(body.id, [...serving, { id: 'dead' }]).id !== 'dead') continue;
-      // Nobody listens there. It is taken for alive until its heartbeat is old.
-      await pool.query(
-        `insert into servers (id, role, url, storage, heartbeat_at)
+test('a fetch waits for the end of a server that does not answer, with all that it sent', async () => {
+  await using servers = await startServers(1);
+  const [client] = servers.clients as [Client];
+  const { pool, cluster } = (servers.apps[0] as App).services;
+  const { serving } = cluster.members;
+  for (let i = 0; ; i++) {
+    const input = { name: `r${i}`, auto_init: true };
+    const { body } = await client.post('/auth/v1/repository/admin', input);
+    if (placeOf(body.id, [...serving, { id: 'dead' }]).id !== 'dead') continue;
+    // Nobody listens there. It is taken for alive until its heartbeat is old.
+    await pool.query(
+      `insert into servers (id, role, url, storage, heartbeat_at)
        values ('dead', 'serve', 'http://127.0.0.1:1', '', clock_timestamp())`,
-      );
-      await eventually(() => expect(cluster.members.serving).toHaveLength(2));
-      // As a client whose first request was answered before the server died.
-      const answer = await client.request('POST', `/admin/r${i}.git/git-upload-pack`, {
-        body: `${pktLine('command=ls-refs\n')}0001${FLUSH}`,
-        headers: {
-          'Content-Type': 'application/x-git-upload-pack-request',
-          'Git-Protocol': 'version=2',
-        },
-      });
-      expect(answer.text).toContain('refs/heads/main');
-      break;
-    }
-  },
-);
+    );
+    await eventually(() => expect(cluster.members.serving).toHaveLength(2));
+    // As a client whose first request was answered before the server died.
+    const answer = await client.request('POST', `/admin/r${i}.git/git-upload-pack`, {
+      body: `${pktLine('command=ls-refs\n')}0001${FLUSH}`,
+      headers: {
+        'Content-Type': 'application/x-git-upload-pack-request',
+        'Git-Protocol': 'version=2',
+      },
+    });
+    expect(answer.text).toContain('refs/heads/main');
+    break;
+  }
+});
 
 test('what two servers say to each other ends with the client, and with a server that is gone and silent', async () => {
   // Answers, and then says nothing and never closes, as a machine without power does.

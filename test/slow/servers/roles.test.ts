@@ -25,8 +25,6 @@ import { startServers } from '../../support/servers.ts';
 import { cancel, job, lines, remove, submit, until, variables } from '../../support/submit.ts';
 
 /** Several processes start in it. */
-const LONG = { timeout: 120_000 };
-
 const SERVE = { config: { role: 'serve' } } as const;
 
 /** A repository with two commits, the second one of these files. @returns its id and that commit */
@@ -42,7 +40,7 @@ async function withCode(client: Client, name: string, files: Record<string, stri
 const run = (client: Client, name: string, command: string, more: object = {}) =>
   submit(client, { namespace: 'admin', repo: 'admin/code', name, command, ...more });
 
-test('a worker without repositories runs the jobs of a server without a worker', LONG, async () => {
+test('a worker without repositories runs the jobs of a server without a worker', async () => {
   await using servers = await startServers(1, SERVE);
   const [client] = servers.clients as [Client];
   const [first] = servers.apps as [App];
@@ -113,7 +111,7 @@ test('a worker without repositories runs the jobs of a server without a worker',
   expect(other.headers.get('x-request-id')).toBe(other.body.error.request_id);
 });
 
-test('a server runs jobs of repositories that another one has', LONG, async () => {
+test('a server runs jobs of repositories that another one has', async () => {
   await using servers = await startServers(1, SERVE);
   const [client] = servers.clients as [Client];
   await servers.start('second');
@@ -139,7 +137,7 @@ test('a server runs jobs of repositories that another one has', LONG, async () =
   );
 });
 
-test('a commit is handed out to the attempt that waits for it alone', LONG, async () => {
+test('a commit is handed out to the attempt that waits for it alone', async () => {
   await using servers = await startServers(1, SERVE);
   const [client] = servers.clients as [Client];
   const { services } = servers.apps[0] as App;
@@ -199,59 +197,55 @@ test('a commit is handed out to the attempt that waits for it alone', LONG, asyn
   expect(await ask({})).toBe('Attempt not found');
 });
 
-test(
-  'a checkout that breaks off is asked for again, of whoever has the repository then',
-  LONG,
-  async () => {
-    await using servers = await startServers(1, SERVE);
-    const [client] = servers.clients as [Client];
-    const { services } = servers.apps[0] as App;
-    const { db } = services;
-    const { id } = await withCode(client, 'code', {
-      'a.txt': 'first\n',
-      'b.bin': randomBytes(2e6),
-    });
-    await run(client, 'job', 'cat a.txt; wc -c < b.bin; git status --porcelain');
+test('a checkout that breaks off is asked for again, of whoever has the repository then', async () => {
+  await using servers = await startServers(1, SERVE);
+  const [client] = servers.clients as [Client];
+  const { services } = servers.apps[0] as App;
+  const { db } = services;
+  const { id } = await withCode(client, 'code', {
+    'a.txt': 'first\n',
+    'b.bin': randomBytes(2e6),
+  });
+  await run(client, 'job', 'cat a.txt; wc -c < b.bin; git status --porcelain');
 
-    // It has the repository, and dies while it sends it; then it does not answer at all.
-    let asked = 0;
-    await using dying = await listening((req, res) => {
-      if (++asked > 1) return void req.socket.destroy();
-      const options = { method: 'POST', headers: req.headers };
-      const onwards = request(client.base + req.url, options, (answer) => {
-        res.writeHead(200, answer.headers);
-        let bytes = 0;
-        answer.on('data', (chunk: Buffer) => {
-          res.write(chunk);
-          bytes += chunk.length;
-          if (bytes > 1e6) req.socket.destroy();
-        });
-        res.on('close', () => answer.destroy());
+  // It has the repository, and dies while it sends it; then it does not answer at all.
+  let asked = 0;
+  await using dying = await listening((req, res) => {
+    if (++asked > 1) return void req.socket.destroy();
+    const options = { method: 'POST', headers: req.headers };
+    const onwards = request(client.base + req.url, options, (answer) => {
+      res.writeHead(200, answer.headers);
+      let bytes = 0;
+      answer.on('data', (chunk: Buffer) => {
+        res.write(chunk);
+        bytes += chunk.length;
+        if (bytes > 1e6) req.socket.destroy();
       });
-      req.pipe(onwards);
+      res.on('close', () => answer.destroy());
     });
-    const [own] = services.cluster.members.serving;
-    const candidates = Array.from({ length: 100 }, (_, i) => ({ id: `dying-${i}` }));
-    const dead = candidates.find((one) => placeOf(id, [one, { id: String(own?.id) }]) === one);
-    const far = new Date(Date.now() + 3_600_000);
-    const row = {
-      role: 'serve',
-      url: dying.url,
-      storage: services.storage.identity,
-      heartbeatAt: far,
-    } as const;
-    await db.server.create({ data: { id: String(dead?.id), ...row } });
+    req.pipe(onwards);
+  });
+  const [own] = services.cluster.members.serving;
+  const candidates = Array.from({ length: 100 }, (_, i) => ({ id: `dying-${i}` }));
+  const dead = candidates.find((one) => placeOf(id, [one, { id: String(own?.id) }]) === one);
+  const far = new Date(Date.now() + 3_600_000);
+  const row = {
+    role: 'serve',
+    url: dying.url,
+    storage: services.storage.identity,
+    heartbeatAt: far,
+  } as const;
+  await db.server.create({ data: { id: String(dead?.id), ...row } });
 
-    const worker = await servers.work('worker');
-    await eventually(() => expect(asked).toBeGreaterThan(2));
-    expect(await job(client, 'admin', 'job')).toMatchObject({ status: 'QUEUED' });
-    await db.server.delete({ where: { id: String(dead?.id) } });
-    await until(client, 'admin', 'job', 'SUCCEEDED');
-    expect(await lines(client, 'admin', 'job')).toEqual(['first', '2000000']);
-    expect(worker.services.cluster.members.serving).toHaveLength(1);
-    expect(await db.jobAttempt.count()).toBe(1);
-  },
-);
+  const worker = await servers.work('worker');
+  await eventually(() => expect(asked).toBeGreaterThan(2));
+  expect(await job(client, 'admin', 'job')).toMatchObject({ status: 'QUEUED' });
+  await db.server.delete({ where: { id: String(dead?.id) } });
+  await until(client, 'admin', 'job', 'SUCCEEDED');
+  expect(await lines(client, 'admin', 'job')).toEqual(['first', '2000000']);
+  expect(worker.services.cluster.members.serving).toHaveLength(1);
+  expect(await db.jobAttempt.count()).toBe(1);
+});
 
 async function listening(answer: RequestListener) {
   const server = createServer(answer).listen(0, '127.0.0.1');
@@ -265,7 +259,7 @@ async function listening(answer: RequestListener) {
   };
 }
 
-test('a job waits for a server that has its repository, and fails in the end', LONG, async () => {
+test('a job waits for a server that has its repository, and fails in the end', async () => {
   await using servers = await startServers(1, SERVE);
   const [client] = servers.clients as [Client];
   await withCode(client, 'code', { 'a.txt': 'first\n' });
@@ -296,7 +290,7 @@ test('a job waits for a server that has its repository, and fails in the end', L
   await hasBecome('patient', { status: 'succeeded' });
 });
 
-test('a worker that starts again goes on with its own jobs and no others', LONG, async () => {
+test('a worker that starts again goes on with its own jobs and no others', async () => {
   await using servers = await startServers(1, SERVE);
   const [client] = servers.clients as [Client];
   await withCode(client, 'code', { 'a.txt': 'first\n' });
@@ -334,7 +328,7 @@ test('a worker that starts again goes on with its own jobs and no others', LONG,
   });
 });
 
-test('a worker needs a data folder of its own', LONG, async () => {
+test('a worker needs a data folder of its own', async () => {
   await using servers = await startServers(1, SERVE);
   const taken = { dataDir: join(servers.folder, 'server-0') };
   await expect(servers.work('worker', { config: taken })).rejects.toThrow(
