@@ -37,7 +37,7 @@ describe.each(['bubblewrap', 'none'] as const)('an ordinary user, confined by %s
           const after = await made.run({ command });
           expect(after).toMatchObject({ lines: ['here'], outcome: { exitCode: 0 } });
         },
-        { interval: 200 },
+        { timeout: 60_000, interval: 200 },
       );
     // Those of a run before this one.
     await untilForgotten();
