@@ -40,7 +40,7 @@ export default defineConfig({
     // Loading the server takes 3 CPU seconds; the files that a worker runs share it. `leaks.ts` names a file that leaks.
     isolate: false,
     maxWorkers: 3,
-    // For a machine that does four other things. Waits are conditions (`eventually`, `expect.poll`) and end as soon as they hold.
+    // Sized for a machine that also runs other work. Waits are conditions (`eventually`, `expect.poll`) and end as soon as they hold.
     testTimeout: 300_000,
     hookTimeout: 300_000,
     expect: { poll: { timeout: 60_000 } },

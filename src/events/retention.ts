@@ -4,10 +4,10 @@ import type { Services } from '../services.ts';
 const BATCH = 1_000;
 
 /**
- * Removes a batch of the events that are older than `days`, and no more than a beginning of the order in which
- * they are read: a reader that has the place of an event that is kept finds all that come after it. How far this
- * got is noted in the same statement, so that a reader which is not there yet learns that it missed some. An event
- * that an open transaction holds back is kept: nobody has read it, and readers that begin now stand before it.
+ * Deletes one batch of events that are older than `days`, in reading order and without gaps: a reader whose position is an
+ * event that still exists finds every later event. The same statement stores the position of the last deleted event, so a
+ * reader with an earlier position learns that it missed events. Events above the horizon are kept, whatever their age: an
+ * open transaction hides them, no reader has seen them, and new subscriptions start before them.
  * @returns whether there may be more
  */
 export async function removeOldEvents(

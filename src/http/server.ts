@@ -85,7 +85,7 @@ export function createHttp(services: Services, limits: RateLimits): Express {
     }),
   );
 
-  // Only these paths: Yoga answers all others with an empty 404, without the error envelope.
+  // Yoga would answer any other path with an empty 404. Express answers it with the error envelope.
   app.all(/^\/graphql(?:\/|\/stream)?$/, (req, res) => {
     req.pattern = req.path === '/graphql/stream' ? '/graphql/stream' : '/graphql';
     return graphql.any(req, res);

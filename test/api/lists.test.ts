@@ -244,7 +244,7 @@ describe('cut into ranges', () => {
     const [gate, writer] = [await app.pool.connect(), await app.pool.connect()];
     for (const client of [gate, writer]) {
       onTestFinished(() => client.release(true));
-      // However slow the machine is, PostgreSQL does not end their transactions.
+      // The pool's limit of 30 s would end these transactions on a slow machine.
       await client.query('set idle_in_transaction_session_timeout = 0');
     }
     // The cut is made, and not committed yet, when something is changed that cannot see it.

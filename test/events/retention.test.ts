@@ -18,7 +18,7 @@ afterAll(() => app[Symbol.asyncDispose]());
 
 const query = async (sql: string, values: unknown[] = []) =>
   (await app.app.services.pool.query(sql, values)).rows;
-/** Until no transaction, of another test perhaps, holds an event back: such a one is kept, however old it is. */
+/** Waits until no open transaction, perhaps of another test, hides an event: hidden events are never deleted. */
 const allSettled = () =>
   eventually(async () =>
     expect(await query('select 1 from events where xid >= event_horizon()')).toHaveLength(0),
@@ -36,7 +36,7 @@ const eventsAfter = (after: number, count?: number) =>
     'jobEvents',
     count,
   );
-/** Begins with what happens from now on: it misses no event after this, and events of an earlier moment are not sent to it. */
+/** Subscribes to events from now on. Every later event reaches the subscription, and no earlier one does. */
 async function subscribeNow() {
   const [{ id }] = await query(`select id from namespaces where name = 'ada'`);
   const live = MODES["Yoga's own"](
@@ -121,7 +121,7 @@ test('only a beginning of the events is removed, so that nobody misses one after
   expect(left).toEqual(all.slice(1));
 });
 
-test('an event that an open transaction holds back is kept, and a subscription that begins now goes on', async () => {
+test('an old event that an open transaction hides is kept, and a new subscription continues', async () => {
   const open = await app.app.services.pool.connect();
   try {
     await open.query('begin');

@@ -82,7 +82,7 @@ test('a claim reads few rows of the queue, however many were claimed since anoth
     await queue.end();
   }
   expect(await queue.generation()).toBe(20);
-  // The server reads the queue now and then too, and the statistics are those of all.
+  // PostgreSQL counts reads of all connections, so a background read of the server can fall into a measurement.
   costs.sort((a, b) => a - b);
   expect(costs[180]).toBeLessThan(100);
   await other.query('rollback');

@@ -63,7 +63,7 @@ export async function visit(
   if (as) await context.addCookies([await sessionOf(base, as)]);
   const complaints: string[] = [];
   context.on('console', (message) => {
-    // Chromium gives up requests when another test adds or removes a network of containers, and makes them again.
+    // Chromium aborts and repeats requests when another test adds or removes a container network.
     if (message.text().includes('net::ERR_NETWORK_CHANGED')) return;
     if (['error', 'warning'].includes(message.type()))
       complaints.push(`${message.page()?.url()}: ${message.text()}`);
@@ -98,8 +98,8 @@ async function sessionOf(base: string, { token }: Client) {
   return { name, value, url: base, httpOnly: true, sameSite: 'Lax' as const };
 }
 
-/** Waits until all that changes with the theme has changed: colours on their way would be read as those of a theme. */
-export async function turn(page: Page, colorScheme: 'light' | 'dark'): Promise<void> {
+/** Switches the theme and waits for the end of its colour transitions, which axe would report as low contrast. */
+export async function setTheme(page: Page, colorScheme: 'light' | 'dark'): Promise<void> {
   await page.emulateMedia({ colorScheme });
   await page.evaluate(async (scheme) => {
     const frame = () => new Promise(requestAnimationFrame);
@@ -110,7 +110,7 @@ export async function turn(page: Page, colorScheme: 'light' | 'dark'): Promise<v
   }, colorScheme);
 }
 
-/** Without the empty page and the second copy of axe that frames of other origins would need. */
+/** Legacy mode skips cross-origin frames, which the dashboard does not have, and avoids a blank page per check. */
 const axe = (page: Page) => new AxeBuilder({ page }).setLegacyMode();
 
 /** Axe finds nothing that WCAG 2.2 AA forbids, and the page is no wider than its window. */
@@ -123,8 +123,8 @@ export async function expectUsable(page: Page): Promise<void> {
   expect(overflow, `${page.url()} is wider than its window`).toBeLessThanOrEqual(0);
 }
 
-/** Of what `expectUsable` asks, that which depends on colours. */
-export function expectReadable(page: Page): Promise<void> {
+/** The checks of `expectUsable` that depend on colours. */
+export function expectContrast(page: Page): Promise<void> {
   return expectNone(page, axe(page).withRules(['color-contrast', 'link-in-text-block']));
 }
 

@@ -87,7 +87,7 @@ export async function startWorker(
   let reservations: Reservations = new Map();
   /** Nothing waits for room on this worker's machines: more of it is of no use until somebody comes. */
   let isDrained = false;
-  /** While a claim runs, freed capacity is only noted: the result of the claim sets `isDrained`. */
+  /** During a claim, freed capacity only sets `hasNewRoom`, because the result of the claim overwrites `isDrained`. */
   let isClaiming = false;
   let hasNewRoom = false;
   /** What a sweep spares; it looks while it goes. */

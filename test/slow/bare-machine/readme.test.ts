@@ -19,7 +19,7 @@ test("the README's commands and tour work for an ordinary user", {
 }, async (ctx) => {
   needs(ctx, 'root', 'mmdebstrap', 'curl');
   expect([START, TEST]).toEqual([expect.stringMatching(/start$/), expect.stringMatching(/test$/)]);
-  // On a port of its own: the machine has the network of this one. What the first has installed is not installed again.
+  // PORT=0, because the bare machine shares this machine's network. The second command uses the first one's installation.
   const start = START.replace('npm ci && ', '');
   const command = `${TEST}; echo "the tests ended with $?"; export PORT=0; ${start}`;
   const machine = spawn(join(ROOT, 'test/support/bare-machine.sh'), ['newcomer', command], {

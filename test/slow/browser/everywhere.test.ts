@@ -1,7 +1,13 @@
 /** Every page, on a wide and a narrow screen, light and dark: nothing fails in the browser, and axe finds nothing. */
 import type { Browser } from 'playwright-core';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
-import { expectReadable, expectUsable, openBrowser, turn, visit } from '../../support/browser.ts';
+import {
+  expectContrast,
+  expectUsable,
+  openBrowser,
+  setTheme,
+  visit,
+} from '../../support/browser.ts';
 import { startApp, type TestApp } from '../../support/harness.ts';
 import { has, needs } from '../../support/needs.ts';
 import { submit, until } from '../../support/submit.ts';
@@ -92,10 +98,10 @@ test('every page', async () => {
     expect(await page.title(), path).toMatch(/^.+ · Loam$/);
     for (const width of [1280, 375]) {
       await page.setViewportSize({ width, height: 900 });
-      await turn(page, 'light');
+      await setTheme(page, 'light');
       await expectUsable(page);
-      await turn(page, 'dark');
-      await expectReadable(page);
+      await setTheme(page, 'dark');
+      await expectContrast(page);
     }
   }
   visitor.expectQuiet();
