@@ -151,6 +151,7 @@ test('the events of one job end with its deletion', async () => {
   await until(app.admin, 'team', 'brief', 'SUCCEEDED');
   const query = 'subscription { jobEvents(namespace: "team", name: "brief", after: 0) { type } }';
   const all = take(MODES["Yoga's own"](app.admin, query), 'jobEvents');
+  await eventually(() => expect(app.app.services.rechecks.streams).toBe(1));
   await remove(app.admin, 'team', 'brief');
   expect((await all).map(({ type }) => type)).toEqual([
     'QUEUED',

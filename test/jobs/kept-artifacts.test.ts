@@ -30,11 +30,17 @@ let namespaceId: string;
 let whenCollected: (() => Promise<void>) | undefined;
 /** In place of what the runner has. */
 let collected: (() => AsyncGenerator<Buffer>) | undefined;
+/** Aborted when the worker that waited for the latest process stops. */
+let stopping: AbortSignal;
 
 beforeAll(async () => {
   const fake = fakeRunner({ graceMs: 100 });
   const runner: Runner = {
     ...fake,
+    wait(handle, signal) {
+      stopping = signal;
+      return fake.wait(handle, signal);
+    },
     async artifacts(handle, path) {
       const tar = await fake.artifacts(handle, path);
       await whenCollected?.();
@@ -239,6 +245,8 @@ test('a server that goes on with the storing keeps the end of the process, and w
     again.resolve();
     await goOn.promise;
   };
+  // Earlier, the first server would go on with it to its end.
+  await eventually(() => expect(stopping.aborted).toBe(true));
   release();
   await restarting;
   await again.promise;
