@@ -149,6 +149,42 @@ test('a container that was made to read a file of an image is removed by the nex
   }
 });
 
+test('volumes that an image names go with the container, or after it when the engine was killed', async (ctx) => {
+  needs(ctx, 'docker');
+  await using made = await dockerRunner();
+  const { runner } = made;
+  const image = `loam-test/volumes-${process.pid}`;
+  const worker = createHash('sha256').update(made.dir).digest('hex').slice(0, 16);
+  const base = await docker('create', BUSYBOX, 'true');
+  // One is where a folder of the job is.
+  const volumes = ['/data', '/data/', '/work'].flatMap((path) => ['--change', `VOLUME ${path}`]);
+  await docker('commit', ...volumes, base, image);
+  const label = `label=loam.worker=${worker}`;
+  const left = async () =>
+    (await docker('volume', 'ls', '--quiet', '--filter', label)).split('\n').filter(Boolean);
+  const create = (attempt: string) =>
+    docker('volume', 'create', `--label=loam.worker=${worker}`, `--label=loam.attempt=${attempt}`);
+  try {
+    const spec = attemptSpec("grep -c ' /data ' /proc/mounts", { image });
+    const handle = await runner.prepare(spec, never);
+    expect(await left()).toHaveLength(1);
+    const [one, other] = [await create('att_over'), await create('att_kept')];
+    // That of the container stays.
+    await runner.sweep(new Set(['att_kept', spec.id]));
+    expect(await left()).not.toContain(one);
+    await runner.start(handle);
+    expect(await runner.wait(handle, never)).toMatchObject({ exitCode: 0 });
+    expect(await allLines(runner, handle)).toEqual(['1']);
+    await runner.remove(handle);
+    expect(await left()).toEqual([other]);
+    await runner.sweep(new Set());
+    expect(await left()).toEqual([]);
+  } finally {
+    await docker('rm', base);
+    await docker('rmi', image);
+  }
+});
+
 test('containers together have no more memory than the machine has for jobs, and give way to the server', async (ctx) => {
   needs(ctx, 'docker', 'root');
   const group = (dir: string, controller = 'memory') =>

@@ -1,4 +1,5 @@
 /** What a container is created with: here, and nowhere else, stands what a job may do. */
+import { posix } from 'node:path';
 import type Docker from 'dockerode';
 import { gpuVariables } from '../gpus.ts';
 import type { Limits } from '../process/limits.ts';
@@ -22,8 +23,8 @@ export type ContainerSpec = {
   worker: string;
   /** Where the job's folders lie on the engine's machine; null: in the container. */
   place: string | null;
-  /** Id of the image. */
-  image: string;
+  /** Its id, and the folders for which it asks for a volume. */
+  image: { id: string; volumes: readonly string[] };
   owner: Owner;
   command: string;
   env: Record<string, string>;
@@ -44,7 +45,10 @@ export type ContainerSpec = {
 
 export function containerOptions(spec: ContainerSpec): Docker.ContainerCreateOptions {
   const { attempt, worker, place, owner, limits, runtime } = spec;
+  // Neither the environment nor secrets: labels are shown to everyone who lists containers.
+  const labels = { [LABEL_WORKER]: worker, [LABEL_ATTEMPT]: attempt };
   const gate = gateOf({ ...spec, isOpen: place === null });
+  const folders = place === null ? [] : mountsOf(place, gate.seenAt);
   const env = {
     HOME: MOUNTS.home,
     TMPDIR: MOUNTS.tmp,
@@ -55,9 +59,8 @@ export function containerOptions(spec: ContainerSpec): Docker.ContainerCreateOpt
   };
   return {
     name: containerName(attempt),
-    Image: spec.image,
-    // Neither the environment nor secrets: labels are shown to everyone who lists containers.
-    Labels: { [LABEL_WORKER]: worker, [LABEL_ATTEMPT]: attempt },
+    Image: spec.image.id,
+    Labels: labels,
     Entrypoint: gate.entrypoint,
     Cmd: [],
     Env: Object.entries(env).map(([name, value]) => `${name}=${value}`),
@@ -90,7 +93,7 @@ export function containerOptions(spec: ContainerSpec): Docker.ContainerCreateOpt
       // A core file is the job's memory, secrets included, written wherever the machine's administrator says. Open files
       // are as many as the engine gives: asked for more than it has itself, it would start nothing.
       Ulimits: [{ Name: 'core', Soft: 0, Hard: 0 }],
-      Mounts: place === null ? [] : mountsOf(place, gate.seenAt),
+      Mounts: [...folders, ...volumesOf(spec.image, folders, labels)],
       LogConfig: { Type: 'json-file', Config: logOptions(spec.log) },
       RestartPolicy: { Name: 'no' },
       AutoRemove: false,
@@ -113,6 +116,22 @@ function mountsOf(place: string, gateSeenAt: string): Docker.MountSettings[] {
     ...foldersOf(place).map(({ from, to }) => mount(from, to, false)),
     mount(gateFolder(place), gateSeenAt, true),
   ];
+}
+
+/**
+ * Volumes for the folders that the image names, which the engine would make by itself and removes with the container. With labels:
+ * they show whose one is when the engine was killed in between.
+ */
+function volumesOf(
+  image: ContainerSpec['image'],
+  folders: readonly Docker.MountSettings[],
+  Labels: Record<string, string>,
+): Docker.MountSettings[] {
+  const VolumeOptions = { NoCopy: false, Labels, DriverConfig: { Name: '', Options: {} } };
+  const named = new Set(image.volumes.map((path) => posix.resolve('/', path)));
+  return [...named]
+    .filter((path) => folders.every(({ Target }) => Target !== path))
+    .map((Target) => ({ Type: 'volume', Source: '', Target, VolumeOptions }));
 }
 
 function mount(source: string, target: string, readOnly: boolean): Docker.MountSettings {

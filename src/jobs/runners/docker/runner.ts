@@ -223,7 +223,7 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
         attempt: id,
         worker,
         place: remote ? null : place,
-        image: image.id,
+        image,
         owner,
         command: spec.command,
         env: spec.env,
@@ -367,15 +367,21 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
     },
 
     async sweep(keep) {
-      const { attempts, readers } = await findRemains(engine, { dir, worker, reader });
+      const { attempts, readers, volumes } = await findRemains(engine, { dir, worker, reader });
       const unknown = [...attempts].filter((attempt) => !keep.has(attempt));
       const ends = await Promise.allSettled([
         ...unknown.map((attempt) => removeAll(attempt, join(dir, attempt))),
         ...readers.map((id) => removeContainer(engine, id)),
+        ...volumes
+          .filter(({ attempt }) => !keep.has(attempt))
+          .map(({ name }) => engine.call((docker) => docker.getVolume(name).remove())),
       ]);
       const errors = ends.flatMap((e) => (e.status === 'rejected' ? [e.reason] : []));
       if (errors.length > 0)
-        throw new AggregateError(errors, `${errors.length} containers cannot be removed`);
+        throw new AggregateError(
+          errors,
+          `${errors.length} containers or volumes cannot be removed`,
+        );
     },
 
     [Symbol.asyncDispose]: () => owned.disposeAsync(),
