@@ -19,6 +19,7 @@ import {
   type Viewer,
   withImplied,
 } from './permissions.ts';
+import { isOperator, whyNotAdmitted } from './sign-in/admission.ts';
 import { hashSecret, KEY_NAME, matches, TOKEN_PREFIX } from './tokens.ts';
 
 /** What a request carries. Basic, which is all that git can send, may hold a token or a key. */
@@ -95,9 +96,10 @@ type Row = {
   roles: Record<string, Role> | null;
 };
 
-const USER = `
-  u.id as "userId", u.username, u.email, u.operator, own.id as "ownId", own.name as "ownName",
+const USER_WITHOUT_OPERATOR = `
+  u.id as "userId", u.username, u.email, own.id as "ownId", own.name as "ownName",
   (select json_object_agg(m.namespace_id, m.role) from members m where m.user_id = u.id) as roles`;
+const USER = `${USER_WITHOUT_OPERATOR}, u.operator`;
 const JOINED = `
   join users u on u.id = c.user_id
   join namespaces own on own.user_id = u.id`;
@@ -141,16 +143,28 @@ async function bySession(pool: Pool, secret: string): Promise<Account | undefine
   return rows[0] && toAccount('session', rows[0]);
 }
 
-/** Of an access token that an issuer gave to somebody who has signed in here before. */
+/**
+ * Of an access token that an issuer gave to somebody who has signed in here before. `operator` is whether they are one
+ * without this identity: what its groups give, the token says.
+ */
 const IDENTITIES = `
-  select c.id, c.issuer as name, u.plan, null as scopes, null as namespaces, null as repositories, ${USER}
+  select c.id, c.issuer as name, u.plan, null as scopes, null as namespaces, null as repositories,
+    ${USER_WITHOUT_OPERATOR},
+    u.operator and (not c.operator or exists (
+      select from identities o where o.user_id = u.id and o.operator and o.id <> c.id)) as operator
   from identities c ${JOINED} where`;
 const IDENTITY = { name: 'auth.identity', text: `${IDENTITIES} c.issuer = $1 and c.subject = $2` };
 const IDENTITIES_BY_ID = { name: 'auth.identities', text: `${IDENTITIES} c.id = any($1)` };
 
+/** Ends the id of a credential whose token says that its owner is an operator. */
+const OPERATOR = 'operator';
+
 /**
- * The id of the credential is that of the identity with the token's end, in seconds, after a dot: so it is known
- * wherever the credential is asked for again when it is over.
+ * The token itself shows that its owner may sign in here, and whether a group makes them an operator, so that who has left
+ * a group keeps nothing by tokens that were given afterwards.
+ *
+ * The id of the credential is that of the identity, the token's end in seconds, and `operator`, with dots between: so
+ * all of it is known wherever the credential is asked for again.
  * @throws AppError 401, 503 when the issuer is away
  */
 async function byIssuer(
@@ -161,11 +175,21 @@ async function byIssuer(
   const named = issuerOf(token);
   const issuer = issuers.find(({ config }) => config.audience && config.issuer === named);
   if (!issuer) return undefined;
-  const { subject, expires } = await issuer.verify(token);
-  const rows = await readObjects<Row>(pool, IDENTITY, [named, subject]);
+  const { config } = issuer;
+  const { claims, expires } = await issuer.verify(token);
+  const why = whyNotAdmitted(config, claims);
+  if (why)
+    throw unauthenticated(`The access token does not show that you may sign in here: ${why}`);
+  const rows = await readObjects<Row>(pool, IDENTITY, [named, claims.subject]);
   if (!rows[0])
     throw unauthenticated('The owner of the access token has not signed in here yet, at /login');
-  return toAccount('oidc', { ...rows[0], id: `${rows[0].id}.${expires}` });
+  const parts = [rows[0].id, expires, ...(isOperator(config, claims) ? [OPERATOR] : [])];
+  return ofIssuer(rows[0], parts.join('.'));
+}
+
+function ofIssuer(row: Row, id: string): Account {
+  const operator = row.operator || id.endsWith(`.${OPERATOR}`);
+  return toAccount('oidc', { ...row, id, operator });
 }
 
 /** What a token says before it is verified, to find who can verify it. */
@@ -226,7 +250,7 @@ async function byTokensOfIssuers(
   return new Map(
     valid.flatMap(({ id, identity }) => {
       const row = byId.get(identity);
-      return row ? [[id, toAccount('oidc', { ...row, id })]] : [];
+      return row ? [[id, ofIssuer(row, id)]] : [];
     }),
   );
 }

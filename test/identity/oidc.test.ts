@@ -1,10 +1,14 @@
 /** Signing in by an issuer of identities, and its access tokens as credentials. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import { accountsOf, authenticate } from '../../src/auth/authenticate.ts';
+import { demandAccount } from '../../src/auth/permissions.ts';
 import { readConfig } from '../../src/config.ts';
-import { startApp, type TestApp } from '../support/harness.ts';
+import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { Browser, CLIENT, startIssuer, type TestIssuer } from '../support/oidc-issuer.ts';
 
 const AUDIENCE = 'https://loam.example/api';
+/** What an access token says of Ada. */
+const ADA = { sub: 'ada', aud: AUDIENCE, email: 'ada@acme.com', email_verified: true };
 let issuer: TestIssuer;
 let app: TestApp;
 
@@ -171,7 +175,7 @@ test('an answer is taken once, and by the browser that asked', async () => {
 test('an access token of the issuer is a credential, until it ends', async () => {
   await signIn('ada');
   const now = Math.floor(Date.now() / 1_000);
-  const good = { sub: 'ada', aud: AUDIENCE, exp: now + 600 };
+  const good = { ...ADA, exp: now + 600 };
   const whoami = async (token: string) => {
     const { status, body } = await app.client(`Bearer ${token}`).get('/auth/v1/whoami');
     return status === 200 ? body.username : [status, body.error.code];
@@ -199,7 +203,7 @@ test('an access token of the issuer is a credential, until it ends', async () =>
   const none = Buffer.from('{"alg":"none"}').toString('base64url');
   for (const [why, forged] of Object.entries({
     'is over': await issuer.sign({ ...good, exp: now - 60 }),
-    'has no end': await issuer.sign({ sub: 'ada', aud: AUDIENCE }),
+    'has no end': await issuer.sign(ADA),
     'is for another audience': await issuer.sign({ ...good, aud: 'https://other.example' }),
     'is for the client, as an ID token is': await issuer.sign({ ...good, aud: CLIENT.client_id }),
     'is of another issuer': await issuer.sign({ ...good, iss: 'https://evil.example' }),
@@ -232,10 +236,68 @@ test('an access token of the issuer is a credential, until it ends', async () =>
   expect(await stream.text()).toContain('The credentials are not valid');
 });
 
+test('an access token is held to the rules of signing in, by what it says itself', async () => {
+  await using own = await startApp({
+    config: { issuers: configured({ LOAM_OIDC_GROUPS: 'staff,ops' }) },
+  });
+  await issuer.serve(`${own.base}/login/oidc/callback`);
+  issuer.people.grace = { email: 'grace@acme.com', email_verified: true, groups: ['ops'] };
+  issuer.person = 'grace';
+  const isHome = (url: string) => url === `${own.base}/`;
+  expect((await new Browser().open(`${own.base}/login/oidc`, isHome)).url).toBe(`${own.base}/`);
+  await issuer.serve(`${app.base}/login/oidc/callback`);
+
+  const claims = {
+    ...{ sub: 'grace', aud: AUDIENCE, exp: Math.floor(Date.now() / 1_000) + 600 },
+    ...{ email: 'grace@acme.com', email_verified: true },
+  };
+  const clientOf = async (more: object) =>
+    own.client(`Bearer ${await issuer.sign({ ...claims, ...more })}`);
+  for (const [more, said] of [
+    [{}, 'in no group'],
+    [{ groups: [] }, 'in no group'],
+    [{ groups: ['guests'] }, 'in no group'],
+    [{ groups: ['ops'], email: 'grace@evil.example' }, 'of no domain'],
+    [{ groups: ['ops'], email: undefined }, 'of no domain'],
+    [{ groups: ['ops'], email_verified: false }, 'has not confirmed'],
+    [{ groups: ['ops'], email_verified: undefined }, 'has not confirmed'],
+  ] as const) {
+    const { status, body } = await (await clientOf(more)).get('/auth/v1/whoami');
+    expect([status, body.error.code], JSON.stringify(more)).toEqual([401, 'authentication_failed']);
+    expect(body.error.message).toContain(`you may sign in here: `);
+    expect(body.error.message).toContain(said);
+  }
+
+  // Her user is an operator since she signed in; a token given after she has left the group is of none.
+  const isOperator = async (client: Client) => {
+    const { data, errors } = await client.graphql('{ users(first: 1) { nodes { username } } }');
+    return errors ? errors[0]?.extensions.code : data.users.nodes.length;
+  };
+  const operator = await clientOf({ groups: ['ops'] });
+  const member = await clientOf({ groups: ['staff'] });
+  expect(await isOperator(operator)).toBe(1);
+  expect(await isOperator(member)).toBe('PERMISSION_DENIED');
+  // Who is one by other means needs no group.
+  await own.pool.query('update identities set operator = false');
+  expect(await isOperator(member)).toBe(1);
+  await own.pool.query('update users set operator = false where username = $1', ['grace']);
+  expect(await isOperator(member)).toBe('PERMISSION_DENIED');
+  expect(await isOperator(operator)).toBe(1);
+
+  // Open streams are held to the same, each time that their rights are asked again.
+  const { services } = own.app;
+  const viewers = await Promise.all(
+    [operator, member].map(({ token }) => authenticate(services, { kind: 'pat', token })),
+  );
+  const credentials = viewers.map((viewer) => demandAccount(viewer).credential);
+  const again = await accountsOf(own.pool, credentials);
+  expect(credentials.map(({ id }) => again.get(id)?.operator)).toEqual([true, false]);
+});
+
 test('the keys of the issuer may change, and the issuer be away', async () => {
   const whoami = async (token: string) =>
     (await app.client(`Bearer ${token}`).get('/auth/v1/whoami')).status;
-  const claims = { sub: 'ada', aud: AUDIENCE, exp: Math.floor(Date.now() / 1_000) + 600 };
+  const claims = { ...ADA, exp: Math.floor(Date.now() / 1_000) + 600 };
   const old = await issuer.sign(claims);
   expect(await whoami(old)).toBe(200);
   // Known keys are kept, so that an issuer that is away stops nobody.

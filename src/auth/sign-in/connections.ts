@@ -9,7 +9,8 @@ import type { Services } from '../../services.ts';
 import type { IssuerConfig } from '../../variables/oidc.ts';
 import { demandFullRights, demandOwn } from '../credentials.ts';
 import type { Account, Viewer } from '../permissions.ts';
-import { demandAllowed, isOperator, lockIdentity, setOperator } from './identities.ts';
+import { isOperator } from './admission.ts';
+import { demandAdmitted, lockIdentity, setOperator } from './identities.ts';
 import type { Claims, Connecting, Issuer } from './issuers.ts';
 import { endSessions } from './sessions.ts';
 
@@ -76,7 +77,7 @@ export async function connectIdentity(
   { config, claims, connecting }: { config: IssuerConfig; claims: Claims; connecting: Connecting },
 ): Promise<void> {
   const account = demandFullRights(demandBegun(viewer, connecting));
-  demandAllowed(config, claims);
+  demandAdmitted(config, claims);
   const { userId } = account;
   const { issuer, subject } = claims;
   await inTransaction(db, async (tx) => {

@@ -9,6 +9,7 @@ import type { Services } from '../../services.ts';
 import type { IssuerConfig } from '../../variables/oidc.ts';
 import { insertUser, isEmail } from '../accounts.ts';
 import { whyNotName } from '../names.ts';
+import { isOperator, whyNotAdmitted } from './admission.ts';
 import type { Claims } from './issuers.ts';
 import { type Browser, beginSession } from './sessions.ts';
 
@@ -29,7 +30,7 @@ export async function signInByIdentity(
   claims: Claims,
   browser: Browser,
 ): Promise<string> {
-  demandAllowed(config, claims);
+  demandAdmitted(config, claims);
   const operator = isOperator(config, claims);
   return inTransaction(db, async (tx) => {
     // Of one that signs in twice at once the second waits for the first, and finds the user.
@@ -48,11 +49,6 @@ export async function signInByIdentity(
 export async function lockIdentity(tx: Db, { issuer, subject }: Claims): Promise<void> {
   await tx.$executeRaw`
     select pg_advisory_xact_lock(hashtextextended('loam.identity ' || ${issuer} || ' ' || ${subject}, 0))`;
-}
-
-/** Whether a group of the issuer makes them one. */
-export function isOperator({ operators }: IssuerConfig, { groups }: Claims): boolean {
-  return operators !== undefined && groups.includes(operators);
 }
 
 /** What a group gave, leaving it takes away; who is operator without any is so for ever. */
@@ -74,16 +70,9 @@ export async function setOperator(
 }
 
 /** @throws AppError 403 */
-export function demandAllowed({ domains, groups, label }: IssuerConfig, claims: Claims): void {
-  if (domains) {
-    const domain = claims.email?.split('@').at(-1);
-    if (!domain || !domains.includes(domain))
-      throw forbidden(`Your address at ${label} is of no domain that may sign in here`);
-    if (!claims.emailVerified)
-      throw forbidden(`${label} has not confirmed that your address is yours`);
-  }
-  if (groups && !groups.some((group) => claims.groups.includes(group)))
-    throw forbidden(`You are in no group of ${label} that may sign in here`);
+export function demandAdmitted(config: IssuerConfig, claims: Claims): void {
+  const why = whyNotAdmitted(config, claims);
+  if (why) throw forbidden(why);
 }
 
 type SignedIn = { userId: string; username: string; namespaceId: string };

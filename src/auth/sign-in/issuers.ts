@@ -77,8 +77,8 @@ export type Issuer = {
   ticket(session: Connecting): string;
   /** @throws AppError 401 for what is none of this issuer, or too old */
   openTicket(ticket: string): Connecting;
-  /** Whose an access token is, and until when. @throws AppError 401, 500 when the issuer is away */
-  verify(token: string): Promise<{ subject: string; expires: number }>;
+  /** What an access token says of its owner, and until when. @throws AppError 401, 503 when the issuer is away */
+  verify(token: string): Promise<{ claims: Claims; expires: number }>;
 };
 
 type Known = { client: oidc.Configuration; keys: JWTVerifyGetKey; at: number };
@@ -204,7 +204,7 @@ export function openIssuer(
           requiredClaims: ['sub', 'exp'],
           clockTolerance: CLOCKS_APART_SECONDS,
         });
-        return { subject: String(payload.sub), expires: Number(payload.exp) };
+        return { claims: toClaims(payload, config), expires: Math.floor(Number(payload.exp)) };
       } catch (error) {
         if (error instanceof joseErrors.JWKSTimeout || !(error instanceof joseErrors.JOSEError))
           throw away(error);
