@@ -62,7 +62,8 @@ export function createLfsTokens(key: Uint8Array, now: () => number = Date.now): 
   };
 }
 
-const FORM = /^loam_lfs_((repo_\w+)\.(\w+)\.(download|upload)\.(\d{1,12}))\.([\w-]{43})$/;
+/** Ids of credentials have dots where they are of an issuer's access token (`authenticate.ts`). */
+const FORM = /^loam_lfs_((repo_\w+)\.(\w[\w.]*)\.(download|upload)\.(\d{1,12}))\.([\w-]{43})$/;
 
 /** Whether a bearer token claims to be one of these. */
 export function isLfsToken(token: string): boolean {

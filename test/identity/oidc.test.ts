@@ -1,4 +1,5 @@
 /** Signing in by an issuer of identities, and its access tokens as credentials. */
+import { hash } from 'node:crypto';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { accountsOf, authenticate } from '../../src/auth/authenticate.ts';
 import { demandAccount } from '../../src/auth/permissions.ts';
@@ -292,6 +293,40 @@ test('an access token is held to the rules of signing in, by what it says itself
   const credentials = viewers.map((viewer) => demandAccount(viewer).credential);
   const again = await accountsOf(own.pool, credentials);
   expect(credentials.map(({ id }) => again.get(id)?.operator)).toEqual([true, false]);
+});
+
+test('large files are pushed and fetched with an access token of the issuer', async () => {
+  await signIn('ada');
+  const exp = Math.floor(Date.now() / 1_000) + 600;
+  for (const groups of [[], ['ops']]) {
+    const token = await issuer.sign({ ...ADA, exp, groups });
+    const client = app.client(`Basic ${Buffer.from(`x:${token}`).toString('base64')}`);
+    const name = `large-${groups.length}`;
+    expect((await client.post('/auth/v1/repository/ada-lovelace', { name })).status).toBe(201);
+    const bytes = Buffer.from(`large ${groups}`);
+    const object = { oid: hash('sha256', bytes), size: bytes.length };
+    const actions = async (operation: string) => {
+      const json = { operation, transfers: ['basic'], objects: [object] };
+      const { body } = await client.request(
+        'POST',
+        `/ada-lovelace/${name}.git/info/lfs/objects/batch`,
+        {
+          body: JSON.stringify(json),
+          headers: { 'content-type': 'application/vnd.git-lfs+json' },
+        },
+      );
+      return body.objects[0].actions[operation];
+    };
+    const upload = await actions('upload');
+    const put = await app.anonymous.request('PUT', upload.href, {
+      headers: upload.header,
+      body: bytes,
+    });
+    expect([put.status, put.text]).toEqual([200, '']);
+    const download = await actions('download');
+    const got = await app.anonymous.get(download.href, download.header);
+    expect([got.status, got.text]).toEqual([200, bytes.toString()]);
+  }
 });
 
 test('the keys of the issuer may change, and the issuer be away', async () => {
