@@ -329,6 +329,24 @@ test('large files are pushed and fetched with an access token of the issuer', as
   }
 });
 
+test('an address that the issuer has not confirmed is taken from nobody', async () => {
+  await using own = await startApp({ config: { issuers: configured({ LOAM_OIDC_DOMAINS: '' }) } });
+  await issuer.serve(`${own.base}/login/oidc/callback`);
+  const open = (person: string) => {
+    issuer.person = person;
+    return new Browser().open(`${own.base}/login/oidc`, (url) => url === `${own.base}/`);
+  };
+  issuer.people.thief = { email: 'victim@acme.com', email_verified: false };
+  issuer.people.victim = { email: 'victim@acme.com', email_verified: true };
+  // Some issuers never say whether they have.
+  issuer.people.silent = { email: 'silent@acme.com' };
+  const refused = await open('thief');
+  expect([refused.status, refused.text.includes('has not confirmed')]).toEqual([403, true]);
+  for (const person of ['victim', 'silent'])
+    expect((await open(person)).url, person).toBe(`${own.base}/`);
+  await issuer.serve(`${app.base}/login/oidc/callback`);
+});
+
 test('the keys of the issuer may change, and the issuer be away', async () => {
   const whoami = async (token: string) =>
     (await app.client(`Bearer ${token}`).get('/auth/v1/whoami')).status;

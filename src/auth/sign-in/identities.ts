@@ -102,10 +102,13 @@ async function known(
 async function newUser(
   tx: Db,
   { label }: IssuerConfig,
-  { issuer, subject, email, username }: Claims,
+  { issuer, subject, email, emailVerified, username }: Claims,
   operator: boolean,
 ): Promise<SignedIn> {
   if (!email || !isEmail(email)) throw forbidden(`${label} does not say what your address is`);
+  // Else anybody could take the address of somebody who has not signed in here yet.
+  if (emailVerified === false)
+    throw forbidden(`${label} has not confirmed that the address ${email} is yours`);
   const data = {
     id: newId('user'),
     username: await freeName(tx, username ?? email.replace(/@.*/, '')),

@@ -37,8 +37,8 @@ export type Claims = {
   issuer: string;
   subject: string;
   email?: string;
-  /** That the issuer has seen that the address is theirs. */
-  emailVerified: boolean;
+  /** Whether the issuer has seen that the address is theirs. Unset: it does not say, as Entra never does. */
+  emailVerified?: boolean;
   /** What they call themselves. */
   username?: string;
   groups: string[];
@@ -248,7 +248,7 @@ function toClaims(told: Record<string, unknown>, { issuer, groupsClaim }: Issuer
     issuer: text('iss') ?? issuer,
     subject: text('sub') ?? '',
     email: text('email')?.toLowerCase(),
-    emailVerified: told.email_verified === true,
+    ...(told.email_verified !== undefined && { emailVerified: told.email_verified === true }),
     username: text('preferred_username') ?? text('nickname'),
     groups: Array.isArray(groups) ? groups.filter((one) => typeof one === 'string') : [],
   };
