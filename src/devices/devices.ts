@@ -6,6 +6,7 @@
  * the token is made when the program fetches it, so that it is never kept at all.
  */
 import { randomInt } from 'node:crypto';
+import { Prisma } from '../../prisma/generated/client.ts';
 import { record } from '../audit/record.ts';
 import { checkTokenName, recordToken } from '../auth/access-tokens.ts';
 import { demandFullRights, expiry } from '../auth/credentials.ts';
@@ -69,24 +70,29 @@ export async function requestDevice(
   const scopes = checkScopes(input.scope);
   const days = checkDays(input.days);
   const { address } = input;
-  const now = new Date();
-  const waiting = await db.deviceRequest.count({
-    where: { address, status: 'pending', expiresAt: { gt: now } },
-  });
-  if (waiting >= MAX_PENDING)
-    throw new DeviceError('slow_down', 'Too many requests of this address wait to be answered');
   const deviceCode = randomSecret();
   const userCode = newUserCode();
-  await db.deviceRequest.create({
-    data: {
-      id: newId('dev'),
-      deviceHash: hashSecret(deviceCode),
-      userHash: hashSecret(userCode),
-      ...{ client, scopes, days, address },
-      interval: INTERVAL_SECONDS,
-      expiresAt: new Date(now.getTime() + DEVICE_SECONDS * 1_000),
-    },
-    select: { id: true },
+  await inTransaction(db, async (tx) => {
+    // Concurrent requests of one address wait for each other, so that each counts those before it.
+    await tx.$executeRaw`
+      select pg_advisory_xact_lock(hashtextextended(${`loam.device ${address}`}, 0))`;
+    const now = new Date();
+    const waiting = await tx.deviceRequest.count({
+      where: { address, status: 'pending', expiresAt: { gt: now } },
+    });
+    if (waiting >= MAX_PENDING)
+      throw new DeviceError('slow_down', 'Too many requests of this address wait to be answered');
+    await tx.deviceRequest.create({
+      data: {
+        id: newId('dev'),
+        deviceHash: hashSecret(deviceCode),
+        userHash: hashSecret(userCode),
+        ...{ client, scopes, days, address },
+        interval: INTERVAL_SECONDS,
+        expiresAt: new Date(now.getTime() + DEVICE_SECONDS * 1_000),
+      },
+      select: { id: true },
+    });
   });
   return { deviceCode, userCode: shown(userCode), interval: INTERVAL_SECONDS };
 }
@@ -199,15 +205,15 @@ export async function findDevice(
   userCode: string,
 ): Promise<DeviceRequest & { userCode: string }> {
   const { userId } = demandFullRights(viewer);
-  await demandGuesses(db, userId);
+  await takeGuess(db, userId);
   const code = normal(userCode);
   const row = await db.deviceRequest.findUnique({
     where: { userHash: hashSecret(code), status: 'pending', expiresAt: { gt: new Date() } },
     select: { client: true, scopes: true, days: true, address: true, createdAt: true },
   });
-  if (row) return { ...row, scopes: row.scopes as Scope[], userCode: shown(code) };
-  await noteGuess(db, userId);
-  throw notFound('A program that waits with this code');
+  if (!row) throw notFound('A program that waits with this code');
+  await giveGuessBack(db, userId);
+  return { ...row, scopes: row.scopes as Scope[], userCode: shown(code) };
 }
 
 /** @throws AppError as `findDevice` */
@@ -244,14 +250,23 @@ function normal(userCode: string): string {
   return userCode.toUpperCase().replace(/[^A-Z]/g, '');
 }
 
-async function demandGuesses(db: Db, userId: string): Promise<void> {
+/**
+ * Counts a code as wrong before it is looked up, in one statement that also compares: of codes that are tried at the same
+ * time only ten are looked up. @throws AppError 429
+ */
+async function takeGuess(db: Db, userId: string): Promise<void> {
+  const isRecent = Prisma.sql`device_guesses.since > now() - make_interval(secs => ${DEVICE_SECONDS})`;
+  const taken = await db.$executeRaw`
+    insert into device_guesses (user_id, wrong, since) values (${userId}, 1, now())
+    on conflict (user_id) do update set
+      wrong = case when ${isRecent} then device_guesses.wrong + 1 else 1 end,
+      since = case when ${isRecent} then device_guesses.since else now() end
+    where device_guesses.wrong < ${MAX_WRONG} or not ${isRecent}`;
+  if (taken > 0) return;
   const [row] = await db.$queryRaw<{ seconds: number }[]>`
     select ceil(extract(epoch from since + make_interval(secs => ${DEVICE_SECONDS}) - now()))::int as seconds
-    from device_guesses
-    where user_id = ${userId} and wrong >= ${MAX_WRONG}
-      and since > now() - make_interval(secs => ${DEVICE_SECONDS})`;
-  if (!row) return;
-  const retryAfter = Math.max(1, row.seconds);
+    from device_guesses where user_id = ${userId}`;
+  const retryAfter = Math.max(1, row?.seconds ?? 1);
   throw new AppError(
     'rate_limit_exceeded',
     `Too many wrong codes: try again in ${Math.ceil(retryAfter / 60)} minutes`,
@@ -259,14 +274,10 @@ async function demandGuesses(db: Db, userId: string): Promise<void> {
   );
 }
 
-async function noteGuess(db: Db, userId: string): Promise<void> {
+/** For a code that was right. */
+async function giveGuessBack(db: Db, userId: string): Promise<void> {
   await db.$executeRaw`
-    insert into device_guesses (user_id, wrong, since) values (${userId}, 1, now())
-    on conflict (user_id) do update set
-      wrong = case when device_guesses.since > now() - make_interval(secs => ${DEVICE_SECONDS})
-        then device_guesses.wrong + 1 else 1 end,
-      since = case when device_guesses.since > now() - make_interval(secs => ${DEVICE_SECONDS})
-        then device_guesses.since else now() end`;
+    update device_guesses set wrong = wrong - 1 where user_id = ${userId} and wrong > 0`;
 }
 
 /** For `upkeep.ts`. Those that are over are told so for an hour. @returns whether there is more */

@@ -269,11 +269,35 @@ test('codes cannot be guessed: after ten wrong ones a right one is refused too',
   expect((await open(eves, user_code)).status).toBe(200);
 });
 
+test('codes that are tried at the same time count, too', async () => {
+  const codes = Array.from({ length: 60 }, (_, i) => {
+    const [a, b] = [Math.floor(i / 10), i % 10].map((n) => 'BCDFGHJKLM'[n]);
+    return `BBBB-BB${a}${b}`;
+  });
+  const pages = await Promise.all(codes.map((code) => open(eves, code)));
+  const statuses = pages.map(({ status }) => status);
+  expect(statuses.filter((status) => status === 404)).toHaveLength(10);
+  expect(statuses.filter((status) => status === 429)).toHaveLength(50);
+});
+
+test('a right code uses up no guess', async () => {
+  const { user_code } = await begin();
+  for (let i = 0; i < 12; i++) expect((await open(adas, user_code)).status).toBe(200);
+  for (let i = 0; i < 10; i++) expect((await open(adas, 'BBBB-BBBB')).status).toBe(404);
+  expect((await open(adas, user_code)).status).toBe(429);
+});
+
 test('an address that asks and asks is told to slow down', async () => {
   const answers = [];
   for (let i = 0; i < 31; i++) answers.push(await begin());
   expect(answers.filter((one) => one.device_code)).toHaveLength(30);
   expect(answers.at(-1)?.error).toBe('slow_down');
+});
+
+test('and also when it asks at the same time', async () => {
+  const answers = await Promise.all(Array.from({ length: 60 }, () => begin()));
+  expect(answers.filter((one) => one.device_code)).toHaveLength(30);
+  expect(answers.filter((one) => one.error === 'slow_down')).toHaveLength(30);
 });
 
 test('what a program calls itself is text, and codes are not kept', async () => {
