@@ -163,7 +163,12 @@ export const secretKey = z
     /^[A-Za-z0-9+/]{43}=$/,
     'must be 32 bytes as base64, such as `openssl rand -base64 32` prints',
   )
-  .transform((text) => Buffer.from(text, 'base64'));
+  .transform((text) => Buffer.from(text, 'base64'))
+  // A placeholder, such as 43 times A.
+  .refine(
+    (key) => new Set(key).size > 1,
+    'must be random, and its bytes are all the same: take what `openssl rand -base64 32` prints',
+  );
 
 /** What a header can carry. */
 export const token = z
@@ -199,18 +204,23 @@ export const uids = z.string().transform((text, ctx) => {
   return { first, last };
 });
 
-const NETWORKS = ['loopback', 'linklocal', 'uniquelocal'];
+/** The names that Express has for networks, written out, because the process that serves SSH takes only addresses. */
+const NAMED_NETWORKS = new Map([
+  ['loopback', ['127.0.0.0/8', '::1']],
+  ['linklocal', ['169.254.0.0/16', 'fe80::/10']],
+  ['uniquelocal', ['10.0.0.0/8', '172.16.0.0/12', '192.168.0.0/16', 'fc00::/7']],
+]);
 
-/** In the forms that Express takes for `trust proxy`: how many, or which addresses. */
+/** How many, or which addresses and CIDRs. */
 export const proxies = z.string().transform((text, ctx) => {
   if (/^\d+$/.test(text))
     return Number(text) <= 10 ? Number(text) : refuse(ctx, 'must be at most 10');
-  const all = text.split(',').map((one) => one.trim());
+  const all = text.split(',').flatMap((one) => NAMED_NETWORKS.get(one.trim()) ?? one.trim());
   for (const one of all)
-    if (!NETWORKS.includes(one) && !isNetwork(one))
+    if (!isNetwork(one))
       return refuse(
         ctx,
-        `${JSON.stringify(one)} is no address, no CIDR and none of ${NETWORKS.join(', ')}`,
+        `${JSON.stringify(one)} is no address, no CIDR and none of ${[...NAMED_NETWORKS.keys()].join(', ')}`,
       );
   return all;
 });

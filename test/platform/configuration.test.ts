@@ -29,7 +29,14 @@ test('proxies are trusted by count or by address, and none are by default', () =
   const proxies = (text: string) => readConfig({ LOAM_TRUSTED_PROXIES: text }).trustedProxies;
   expect(proxies('')).toBe(false);
   expect(proxies('2')).toBe(2);
-  expect(proxies('loopback, 10.0.0.0/8,::1')).toEqual(['loopback', '10.0.0.0/8', '::1']);
+  expect(proxies('loopback, 10.1.0.0/16,::1')).toEqual([
+    ...['127.0.0.0/8', '::1'],
+    ...['10.1.0.0/16', '::1'],
+  ]);
+  expect(proxies('linklocal,uniquelocal')).toEqual([
+    ...['169.254.0.0/16', 'fe80::/10'],
+    ...['10.0.0.0/8', '172.16.0.0/12', '192.168.0.0/16', 'fc00::/7'],
+  ]);
 });
 
 test('a plan table is overridden number by number', () => {
@@ -134,6 +141,9 @@ test.each([
   ['LOAM_TRUSTED_PROXIES', '10.0.0.0/33'],
   ['LOAM_TRUSTED_PROXIES', '10.0.0.1,'],
   ['LOAM_TRUSTED_PROXIES', '99'],
+  ['LOAM_TRUSTED_PROXIES', 'constructor'],
+  ['LOAM_SECRET_KEY', Buffer.alloc(32).toString('base64')],
+  ['LOAM_SECRET_KEY', Buffer.alloc(32, 255).toString('base64')],
   ['LOAM_ROLE', 'both'],
   ['LOAM_WEBHOOK_ALLOW', 'internal.example'],
   ['LOAM_WEBHOOK_ALLOW', '0.0.0.0/0'],

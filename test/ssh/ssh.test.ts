@@ -5,6 +5,7 @@ import { join } from 'node:path';
 import ssh2 from 'ssh2';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import type { PrismaClient } from '../../prisma/generated/client.ts';
+import { readConfig } from '../../src/config.ts';
 import { seal } from '../../src/crypto/seal.ts';
 import { readHostKeys } from '../../src/ssh/host-keys.ts';
 import { eventually } from '../support/eventually.ts';
@@ -274,6 +275,15 @@ test('git-lfs gets an address and a token over SSH, and stores its files by them
   await adas.git('large-again', 'lfs', 'install', '--local');
   await adas.git('large-again', 'lfs', 'pull');
   expect(await readFile(join(workspace.path, 'large-again/a.bin'))).toEqual(content);
+});
+
+test('named networks of proxies are taken where SSH is served', async () => {
+  const { trustedProxies } = readConfig({
+    LOAM_TRUSTED_PROXIES: 'loopback,linklocal,uniquelocal,192.0.2.7',
+  });
+  const ssh = { host: '127.0.0.1', port: 0 };
+  await using own = await startApp({ config: { ssh, trustedProxies } });
+  expect(own.app.ssh?.port).toBeGreaterThan(0);
 });
 
 test('host keys are kept sealed, and made anew where the secret key was replaced', async () => {

@@ -59,7 +59,7 @@ export async function startServers(count: number, changes?: Changes): Promise<Se
       LOAM_DATA_DIR: join(folder, name),
       ...(role !== 'work' && { LOAM_REPOSITORIES_DIR: join(folder, 'repositories') }),
       LOAM_STORAGE: join(folder, 'storage'),
-      LOAM_SECRET_KEY: Buffer.alloc(32, 7).toString('base64'),
+      LOAM_SECRET_KEY: Buffer.alloc(32, 'key').toString('base64'),
       LOAM_ADMIN_TOKEN: TOKEN,
       LOAM_RATE_LIMITS: 'off',
     });
