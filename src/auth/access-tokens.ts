@@ -11,7 +11,7 @@ import { namespaceNamed } from './accounts.ts';
 import {
   demandFullRights,
   demandOwn,
-  expiry,
+  lifetime,
   ownerOfCredential,
   searchable,
   taken,
@@ -61,7 +61,7 @@ export async function createAccessToken(
 ): Promise<{ accessToken: AccessToken; token: string }> {
   const account = demandFullRights(viewer);
   checkTokenName(input.name);
-  const expiresAt = expiry(input.expiresInDays);
+  const life = lifetime(input.expiresInDays);
   const owner = await ownerOfCredential(db, account, input.username);
   const namespaces = await Promise.all(
     atMost('namespaces', input.namespaces).map((name) => namespaceNamed(db, name)),
@@ -78,7 +78,7 @@ export async function createAccessToken(
     scopes: [...new Set(input.scopes)],
     namespaces: namespaces.map(({ id }) => id),
     repositories,
-    expiresAt,
+    ...life,
   };
   const row = await inTransaction(db, async (tx) => {
     const created = await tx.accessToken.create({ data, select: tokenColumns });

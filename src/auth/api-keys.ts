@@ -8,7 +8,7 @@ import { forbidden, invalid, notFound } from '../errors.ts';
 import { newId } from '../ids.ts';
 import type { Services } from '../services.ts';
 import { namespaceNamed } from './accounts.ts';
-import { demandFullRights, demandOwn, expiry, searchable, taken } from './credentials.ts';
+import { demandFullRights, demandOwn, lifetime, searchable, taken } from './credentials.ts';
 import {
   type Account,
   can,
@@ -53,7 +53,7 @@ export async function createApiKey(
 ): Promise<{ apiKey: ApiKey; key: string }> {
   const account = demandFullRights(viewer);
   checkKeyName(input.name);
-  const expiresAt = expiry(input.expiresInDays);
+  const life = lifetime(input.expiresInDays);
   const namespace = input.namespace ? await namespaceNamed(db, input.namespace) : null;
   if (namespace) demand(viewer, 'namespace.administer', { namespaceId: namespace.id });
 
@@ -66,7 +66,7 @@ export async function createApiKey(
     namespaceId: namespace?.id ?? null,
     hash: hashSecret(secret),
     scopes,
-    expiresAt,
+    ...life,
   };
   const row = await inTransaction(db, async (tx) => {
     const created = await tx.apiKey.create({ data, select: keyColumns });
@@ -75,7 +75,7 @@ export async function createApiKey(
       namespaceIds: [namespace?.id ?? account.namespace.id],
       subject: created.id,
       name: created.name,
-      details: { scopes, expiresAt: expiresAt.toISOString() },
+      details: { scopes, expiresAt: life.expiresAt.toISOString() },
     });
     return created;
   }).catch((error) => {

@@ -48,11 +48,15 @@ export async function ownerOfCredential(
   return userNamed(db, username);
 }
 
-/** @throws AppError 400 outside 1 to 365. */
-export function expiry(days: number): Date {
+/**
+ * When a credential is created and when it expires: one clock for both, because they are exactly so many days apart.
+ * @throws AppError 400 outside 1 to 365.
+ */
+export function lifetime(days: number): { createdAt: Date; expiresAt: Date } {
   if (!Number.isInteger(days) || days < 1 || days > MAX_DAYS)
     throw invalid('expiresInDays', `must be from 1 to ${MAX_DAYS}`);
-  return new Date(Date.now() + days * DAY_MS);
+  const createdAt = new Date();
+  return { createdAt, expiresAt: new Date(createdAt.getTime() + days * DAY_MS) };
 }
 
 /** What a name in a search may be: PostgreSQL refuses text with a NUL in it; no name has one. */

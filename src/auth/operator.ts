@@ -10,7 +10,7 @@ import { newId } from '../ids.ts';
 import type { Services } from '../services.ts';
 import { checkTokenName, recordToken } from './access-tokens.ts';
 import { insertUser, userNamed } from './accounts.ts';
-import { expiry, taken } from './credentials.ts';
+import { lifetime, taken } from './credentials.ts';
 import { hashSecret, newToken } from './tokens.ts';
 
 /** The name of the token that `LOAM_ADMIN_TOKEN` gives. */
@@ -48,7 +48,7 @@ export async function seedOperator(
     const owner = { userId, namespaceId: namespace?.id ?? '' };
     if (admin.token) await configureToken(tx, owner, admin.token);
     if (admin.token || operator) return undefined;
-    return insertToken(tx, owner, { name: 'first', expiresAt: null });
+    return insertToken(tx, owner, { name: 'first' });
   });
 }
 
@@ -58,11 +58,11 @@ type Owner = { userId: string; namespaceId: string };
 async function insertToken(
   tx: Db,
   { userId, namespaceId }: Owner,
-  { name, expiresAt }: { name: string; expiresAt: Date | null },
+  data: { name: string; createdAt?: Date; expiresAt?: Date },
 ): Promise<string> {
   const token = newToken();
   const created = await tx.accessToken.create({
-    data: { id: newId('pat'), userId, name, hash: hashSecret(token), expiresAt },
+    data: { ...data, id: newId('pat'), userId, hash: hashSecret(token) },
   });
   await recordToken(tx, SERVER, namespaceId, created);
   return token;
@@ -102,9 +102,9 @@ export async function issueToken(
   { username, name, expiresInDays }: { username: string; name: string; expiresInDays?: number },
 ): Promise<string> {
   checkTokenName(name);
-  const expiresAt = expiresInDays === undefined ? null : expiry(expiresInDays);
+  const data = { name, ...(expiresInDays !== undefined && lifetime(expiresInDays)) };
   const owner = await userNamed(db, username);
-  return inTransaction(db, (tx) => insertToken(tx, owner, { name, expiresAt })).catch((error) => {
+  return inTransaction(db, (tx) => insertToken(tx, owner, data)).catch((error) => {
     throw taken(error, `${username} already has a token of this name`);
   });
 }

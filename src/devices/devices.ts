@@ -9,7 +9,7 @@ import { randomInt } from 'node:crypto';
 import { Prisma } from '../../prisma/generated/client.ts';
 import { record } from '../audit/record.ts';
 import { checkTokenName, recordToken } from '../auth/access-tokens.ts';
-import { demandFullRights, expiry } from '../auth/credentials.ts';
+import { demandFullRights, lifetime } from '../auth/credentials.ts';
 import { SCOPES, type Scope, type Viewer } from '../auth/permissions.ts';
 import { hashSecret, newToken, randomSecret } from '../auth/tokens.ts';
 import { type Db, inTransaction } from '../database/client.ts';
@@ -119,7 +119,7 @@ function checkScopes(scope: string): Scope[] {
 function checkDays(text: string): number {
   const days = text === '' ? DEFAULT_DAYS : Number(text);
   try {
-    expiry(days);
+    lifetime(days);
   } catch {
     throw new DeviceError('invalid_request', 'expires_in_days: must be from 1 to 365');
   }
@@ -187,7 +187,7 @@ async function answer(tx: Db, deviceCode: string, client: string) {
       name: row.tokenName ?? client,
       hash: hashSecret(token),
       scopes: row.scopes,
-      expiresAt: expiry(row.days),
+      ...lifetime(row.days),
     },
   });
   const by = { userId: user.id, username: user.username, credential: null };
