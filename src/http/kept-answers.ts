@@ -25,8 +25,10 @@ const KEPT = '24 hours';
 const ABANDONED = '30 seconds';
 const RENEWED_MS = 5_000;
 const PURGE_ROWS = 1_000;
-/** The rest (request id, rate, date) are of the request that gets the replay. */
+/** The rest (rate, date) are of the request that gets the replay. */
 const KEPT_HEADERS = ['content-type', 'cache-control', 'location', 'allow'];
+/** Besides, of errors: it stands in their bodies too, and both must name the request that is in the log. */
+const REQUEST_ID = 'x-request-id';
 
 type Row = {
   fingerprint: Buffer;
@@ -103,7 +105,8 @@ export async function claimKey(
   return {
     async keep({ status, headers, body }) {
       await settled();
-      const kept = KEPT_HEADERS.flatMap((name) => {
+      const names = status >= 400 ? [...KEPT_HEADERS, REQUEST_ID] : KEPT_HEADERS;
+      const kept = names.flatMap((name) => {
         const value = headers[name];
         return value === undefined ? [] : [[name, value]];
       });

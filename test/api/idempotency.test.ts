@@ -29,6 +29,9 @@ test('the same request under the same key is done once and answered alike', asyn
   const taken = await alice.post(PATH, { name: 'ci' }, { 'Idempotency-Key': '2' });
   const replayed = await alice.post(PATH, { name: 'ci' }, { 'Idempotency-Key': '2' });
   expect([taken.status, replayed.status, replayed.text]).toEqual([409, 409, taken.text]);
+  // Of an error the id stands in the body, too.
+  for (const { headers, body } of [taken, replayed])
+    expect(headers.get('x-request-id')).toBe(body.error.request_id);
 
   const stored = JSON.stringify(await app.app.services.db.idempotentRequest.findMany());
   expect(stored).not.toContain(first.body.token);
