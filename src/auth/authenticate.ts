@@ -31,8 +31,12 @@ export type Credential =
 const NOBODY: Viewer = { kind: 'anonymous' };
 
 /** 401: what was given is unknown, deleted or expired. */
-export function refusedCredentials(): AppError {
-  return unauthenticated('The credentials are not valid or have expired');
+export function refusedCredentials(kind?: Credential['kind']): AppError {
+  const how =
+    '. With Basic, send a personal access token as the password, or an API key as name and secret';
+  return unauthenticated(
+    `The credentials are not valid or have expired${kind === 'basic' ? how : ''}`,
+  );
 }
 
 type Pool = Services['pool'];
@@ -48,7 +52,7 @@ export async function authenticate(
     token !== null && JWT.test(token)
       ? await byIssuer(pool, issuers, token)
       : await accountOf(pool, credential);
-  if (!account) return { kind: 'anonymous', failure: refusedCredentials() };
+  if (!account) return { kind: 'anonymous', failure: refusedCredentials(credential.kind) };
   usage.note(account.credential);
   return account;
 }
