@@ -149,7 +149,9 @@ const STORE = `
   update webhooks set
     failing_since = case when state.ok then null else coalesce(webhooks.failing_since, now()) end,
     active = not (state.gone or not state.ok and ${FAILED_LONG}),
-    off_reason = case when state.gone then 'gone' when not state.ok and ${FAILED_LONG} then 'failing' end
+    off_reason = case when state.gone then 'gone' when not state.ok and ${FAILED_LONG} then 'failing' end,
+    updated_at = case when state.gone or not state.ok and ${FAILED_LONG} then clock_timestamp()
+      else webhooks.updated_at end
   from unnest($8::text[], $9::text[], $10::bool[], $11::bool[]) as state (webhook_id, url, ok, gone)
   where webhooks.id = state.webhook_id and webhooks.url = state.url and webhooks.active
     and (state.gone or state.ok = (webhooks.failing_since is not null) or not state.ok and ${FAILED_LONG})

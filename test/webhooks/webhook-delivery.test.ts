@@ -217,6 +217,9 @@ test('410 switches the webhook off, and what is pending fails', async () => {
   receiver.answer = (response) => void response.writeHead(500).end();
   await finish();
   await delivery(id, { attempts: 1 });
+  const before = (await ada.get(`/auth/v1/seed/webhooks/${id}`)).body;
+  // A failure changes nothing about the webhook.
+  expect(before.updated_at).toBe(before.created_at);
   receiver.answer = (response) => void response.writeHead(410).end();
   await finish();
   await eventually(async () => {
@@ -226,7 +229,9 @@ test('410 switches the webhook off, and what is pending fails', async () => {
       ['failed', 'status_410'],
     ]);
   });
-  expect((await ada.get(`/auth/v1/seed/webhooks/${id}`)).body.active).toBe(false);
+  const { active, updated_at } = (await ada.get(`/auth/v1/seed/webhooks/${id}`)).body;
+  expect(active).toBe(false);
+  expect(Date.parse(updated_at)).toBeGreaterThan(Date.parse(before.updated_at));
   expect(await query('select off_reason from webhooks where id = $1', [id])).toEqual([
     { off_reason: 'gone' },
   ]);
