@@ -119,12 +119,14 @@ function listOf(ranges: readonly string[], family: Family): BlockList {
 /** For how long the creation of a webhook waits for the lookup of its host. */
 const LOOKUP_MS = 2_000;
 const MAX_URL = 2_048;
+const NOT_SENT_TO = 'leads to an address that webhooks are not sent to';
+const HOW_TO_ALLOW = 'the operator of this server can allow it with LOAM_WEBHOOK_ALLOW';
 
 /**
  * For creation: null, or why the url is refused: it is too long, not of https, has a user name, a password or a
  * fragment, or leads to an address that is refused. Of several addresses one that is refused is enough. A name that
- * cannot be looked up within 2 seconds is accepted, because every attempt checks again. The reason completes "url: …";
- * it does not say which address a name has, so that nobody learns the names of the operator's network from it.
+ * cannot be looked up within 2 seconds is accepted, because every attempt checks again. The reason completes "url: …".
+ * Of a name it says neither which address it has nor of which kind, so that little is learnt of the operator's network.
  */
 export async function whyNotUrl(
   text: string,
@@ -134,6 +136,7 @@ export async function whyNotUrl(
   if (text.length > MAX_URL) return `must be at most ${MAX_URL} characters long`;
   if (!URL.canParse(text)) return 'must be a URL';
   const url = new URL(text);
+  if (url.protocol !== 'https:') return 'must use https';
   // The URL standard takes https:host, https:///host and backslashes for slashes too. Other readers of the same text
   // take another part of it for the host.
   const [, authority] = /^https:\/\/([^/?#\\]+)(?:[/?#]|$)/i.exec(text) ?? [];
@@ -144,14 +147,14 @@ export async function whyNotUrl(
   // Also an empty one, which `hash` does not tell.
   if (url.href.includes('#')) return 'must have no fragment, which is never sent';
   const host = hostOf(url);
-  const addresses = isIP(host)
-    ? [host]
-    : await lookup(host, AbortSignal.timeout(LOOKUP_MS)).catch(() => []);
-  for (const address of addresses) {
-    const why = guard.whyNot(address);
-    if (why) return `leads to an address that webhooks are not sent to: it ${why}`;
+  if (isIP(host)) {
+    const why = guard.whyNot(host);
+    return why && `${NOT_SENT_TO}: it ${why}; ${HOW_TO_ALLOW}`;
   }
-  return null;
+  const addresses = await lookup(host, AbortSignal.timeout(LOOKUP_MS)).catch(() => []);
+  return addresses.some((address) => guard.whyNot(address))
+    ? `${NOT_SENT_TO}; ${HOW_TO_ALLOW}`
+    : null;
 }
 
 /** The name or address that a URL names, the latter without brackets. */
