@@ -482,6 +482,21 @@ describe('deliveries', () => {
     expect(missing.status).toBe(404);
   });
 
+  test('say why TLS has failed, and nothing more of other attempts', async () => {
+    const id = await create();
+    const tried = { at: new Date().toISOString(), took: 5, status: null, answer: null };
+    const tries = [
+      { ...tried, outcome: 'tls_failed', reason: 'certificate has expired' },
+      { ...tried, outcome: 'timeout' },
+    ];
+    const [sent = ''] = await insertDeliveries(id, 'left', [{ tries }]);
+    const query = `{ node(id: "${sent}") { ... on Delivery { tries { outcome reason } } } }`;
+    expect((await ada.gql(query)).node.tries).toEqual([
+      { outcome: 'tls_failed', reason: 'certificate has expired' },
+      { outcome: 'timeout', reason: null },
+    ]);
+  });
+
   test('are made by a test, and again of the same message', async () => {
     const id = await create({ event_types: ['dev.started'] });
     const { status, body: sent } = await ada.post(`${PATH}/${id}/test`);

@@ -2,7 +2,7 @@
 import type { Dispatcher } from 'undici';
 import { inTrace } from '../../tracing/spans.ts';
 import type { Connector } from './connector.ts';
-import { type Outcome, outcomeOf, type Try, Unanswered } from './outcomes.ts';
+import { type Outcome, outcomeOf, reasonOf, type Try, Unanswered } from './outcomes.ts';
 import { readRetryAfter } from './schedule.ts';
 import { signatureHeaders } from './signatures.ts';
 
@@ -86,6 +86,7 @@ async function send(
   );
   signal.throwIfAborted();
   const outcome: Outcome = status === null ? outcomeOf(error) : `status_${status}`;
+  const reason = status === null ? reasonOf(error) : undefined;
   return {
     at: new Date(started).toISOString(),
     took: Date.now() - started,
@@ -93,6 +94,7 @@ async function send(
     status,
     // PostgreSQL keeps no NUL in a text.
     answer: status === null ? null : answer.replaceAll('\0', '\ufffd'),
+    ...(reason !== undefined && { reason }),
     retryAfter,
   };
 }

@@ -27,6 +27,8 @@ export type Try = {
   status: number | null;
   /** The first kilobyte of the answer's body. */
   answer: string | null;
+  /** What was wrong with TLS, as the library says it; absent for every other outcome. */
+  reason?: string;
 };
 
 /** An attempt that ended without an answer, for a reason that is known where it is thrown. */
@@ -40,6 +42,18 @@ export class Unanswered extends Error {
 
 export function isSuccess(status: number | null): boolean {
   return status !== null && status >= 200 && status < 300;
+}
+
+/** Of a certificate a message may list all its names. */
+const MAX_REASON = 300;
+
+/**
+ * Of TLS alone: of other outcomes it could tell what the operator's network looks like. As PostgreSQL can keep it: names
+ * in a certificate are a stranger's.
+ */
+export function reasonOf(error: unknown): string | undefined {
+  if (!(error instanceof Unanswered) || error.outcome !== 'tls_failed') return undefined;
+  return error.message.replaceAll('\0', '\ufffd').slice(0, MAX_REASON).toWellFormed();
 }
 
 /** By the codes that Node and undici give to errors of a connection that was there. */

@@ -26,6 +26,11 @@ const DeliveryTry = builder.objectRef<Try>('DeliveryTry').implement({
       nullable: true,
       description: 'The beginning of the body of the answer, at most 1 kB.',
     }),
+    reason: t.string({
+      nullable: true,
+      description: 'What was wrong with TLS or the certificate, for `tls_failed`; else null.',
+      resolve: ({ reason }) => reason ?? null,
+    }),
   }),
 });
 

@@ -17,7 +17,7 @@ const DeliveryQuery = graphql(`
       ... on Delivery {
         eventId
         payload
-        tries { startedAt milliseconds outcome responseStatus response }
+        tries { startedAt milliseconds outcome responseStatus response reason }
       }
     }
   }
@@ -111,8 +111,8 @@ function Details({ id }: { id: string }) {
                 {tries.map((each) => (
                   <li key={each.startedAt}>
                     <p>
-                      {exactTime(each.startedAt)}: {each.outcome.replaceAll('_', ' ')}, in{' '}
-                      {each.milliseconds} ms
+                      {exactTime(each.startedAt)}: {each.outcome.replaceAll('_', ' ')}
+                      {each.reason && ` (${each.reason})`}, in {each.milliseconds} ms
                     </p>
                     {each.response && <Lines label="Answer" text={each.response} />}
                   </li>
