@@ -276,6 +276,12 @@ describe('who may', () => {
     expect((await scoped.get(PATH)).status).toBe(200);
     expect((await patch(scoped, id, { name: 'scoped' })).status).toBe(200);
     expect((await scoped.post(PATH, input())).status).toBe(201);
+    // As it can have everything sent to itself, it may read what was sent.
+    const [sent = ''] = await insertDeliveries(id, 'left', [{}]);
+    const payload = `{ node(id: "${sent}") { ... on Delivery { payload } } }`;
+    expect((await scoped.gql(payload)).node.payload).toMatchObject({ type: 'job.failed' });
+    const ofJobs = await token({ scopes: ['job:read'] });
+    expect((await ofJobs.gql(payload)).node).toBeNull();
     const elsewhere = await token({ namespaces: ['right'] });
     expect((await elsewhere.get(PATH)).text).not.toContain(id);
     expect((await elsewhere.get(`${PATH}/${id}`)).status).toBe(403);

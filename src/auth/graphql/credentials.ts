@@ -14,7 +14,7 @@ const ALLOWS: Record<AScope, string> = {
   'repo:admin': 'Create, change and delete repositories, too.',
   'job:read': 'Read jobs, their logs and artifacts.',
   'job:write': 'Create, cancel and delete jobs, too.',
-  'webhook:admin': 'Manage webhooks.',
+  'webhook:admin': 'Manage webhooks, and read what they send.',
 };
 
 const Scope = builder.enumType('Scope', {

@@ -15,7 +15,7 @@ const SCOPES: Record<Scope, [name: string, hint: string]> = {
   REPO_ADMIN: ['repo:admin', 'Create, change and delete repositories, too.'],
   JOB_READ: ['job:read', 'Read jobs, their logs and artifacts.'],
   JOB_WRITE: ['job:write', 'Create, cancel and delete jobs, too.'],
-  WEBHOOK_ADMIN: ['webhook:admin', 'Manage webhooks.'],
+  WEBHOOK_ADMIN: ['webhook:admin', 'Manage webhooks, and read what they send.'],
 };
 
 /** `chosen` null: everything. */
