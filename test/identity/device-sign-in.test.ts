@@ -1,6 +1,9 @@
 /** Signing in a program without a browser: the codes, the page, the token, and who would like to have it. */
-import { execFile } from 'node:child_process';
-import { promisify } from 'node:util';
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { readFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { text as readText } from 'node:stream/consumers';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { needs } from '../support/needs.ts';
@@ -318,24 +321,21 @@ test('what a program calls itself is text, and codes are not kept', async () => 
 });
 
 test('the example of the documentation works', async (ctx) => {
-  needs(ctx, 'curl');
-  const run = promisify(execFile);
-  const LOAM = app.base;
-  const curl = async (...args: string[]) =>
-    JSON.parse((await run('curl', ['-sS', ...args])).stdout);
-  const ask = await curl(
-    `${LOAM}/login/device/code`,
-    '-d',
-    'client_id=my-tool',
-    '-d',
-    'scope=repo:read job:write',
-    '-d',
-    'expires_in_days=7',
-  );
-  await respond(adas, ask.user_code, 'approve');
-  const token = await curl(
-    ...[`${LOAM}/login/device/token`, '-d', 'client_id=my-tool', '-d', `grant_type=${GRANT}`],
-    ...['-d', `device_code=${ask.device_code}`],
-  );
-  expect(token.access_token).toMatch(/^loam_pat_/);
+  needs(ctx, 'curl', 'jq');
+  const page = await readFile(join(import.meta.dirname, '../../docs/identity.md'), 'utf8');
+  const [, example = ''] = /```sh\n(ask=.*?)```/s.exec(page) ?? [];
+  // Waiting is what its user does.
+  const script = `sleep() { command sleep 0.1; }\n${example}\necho "token: $token"`;
+  const shell = spawn('bash', ['--norc', '-eu', '-c', script], {
+    env: { PATH: process.env.PATH, LOAM: app.base },
+    stdio: ['ignore', 'pipe', 'inherit'],
+  });
+  const [line] = await once(shell.stdout, 'data');
+  const [, code = ''] = /^Open \S+\/login\/device and type (\S+)\n$/.exec(`${line}`) ?? [];
+  const output = readText(shell.stdout);
+  const asked = () => app.pool.query('select from device_requests where polled_at is not null');
+  // It has been told to wait at least once before it is approved.
+  await expect.poll(async () => (await asked()).rowCount).toBe(1);
+  expect((await respond(adas, code, 'approve')).status).toBe(200);
+  expect(await output).toMatch(/^token: loam_pat_\w{46}\n$/);
 });

@@ -63,6 +63,7 @@ const REQUIREMENTS = {
     probe: ['sh', '-c', 'java -version && test -e /usr/share/java/org.eclipse.jgit.pgm.jar'],
     remedy: install('jgit-cli default-jre-headless'),
   },
+  jq: { probe: ['jq', '--version'], remedy: install('jq') },
   libgit2: {
     probe: ['/usr/bin/python3', '-c', 'import pygit2'],
     remedy: install('python3-pygit2'),
