@@ -71,7 +71,9 @@ export const usePage: Plugin = {
   async onRequest({ request, url, fetchAPI, endResponse }) {
     const asked = (name: string) => request.headers.get(name) ?? '';
     const isForPage = request.method === 'GET' && asked('accept').includes('text/html');
-    if (!isForPage || url.pathname !== '/graphql') return;
+    // Credentials in the header are a program's, also where its HTTP client accepts HTML by default.
+    const isProgram = request.headers.has('authorization');
+    if (!isForPage || isProgram || url.pathname !== '/graphql') return;
     const { html, packed, headers } = await readPage();
     if (matches(asked('if-none-match'), headers.etag as string))
       return endResponse(new fetchAPI.Response(null, { status: 304, headers }));

@@ -4,6 +4,7 @@ import { otherMethod } from '../rest/methods.ts';
 import type { Services } from '../services.ts';
 import { version } from './diagnostics.ts';
 import { escaped, sendPage } from './page.ts';
+import { isPage } from './pages.ts';
 
 const ICON = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32">
 <rect width="32" height="32" rx="7" fill="#f3ead9"/>
@@ -47,7 +48,7 @@ export function createHome({ urls }: Pick<Services, 'urls'>): Router {
       .all(otherMethod(['GET']));
   router.get('/', (req, res, next) => {
     res.vary('Accept');
-    if (req.accepts(['json', 'html']) !== 'html') return next();
+    if (!isPage(req)) return next();
     const { viewer } = req;
     const username = viewer.kind === 'account' ? viewer.username : null;
     res.vary('Cookie');

@@ -88,6 +88,34 @@ test('an address is a page for who asks for HTML first, and JSON for everybody e
   expect(file.headers.get('content-encoding')).toBe('br');
 });
 
+test('a request with an Authorization header gets JSON, whatever it accepts', async () => {
+  await using app = await startApp();
+  const wrong = { authorization: 'Bearer wrong' };
+  // The second is what HTTP clients of Java send by themselves.
+  for (const accept of ['text/html', 'text/html, image/gif, image/jpeg, *; q=.2, */*; q=.2']) {
+    for (const [path, status] of [
+      ['/', 404],
+      ['/admin/jobs', 200],
+      ['/admin/job/none', 404],
+      ['/admin/job/none/logs', 404],
+      ['/admin/job/none/analytics', 404],
+      ['/nobody/jobs', 404],
+      ['/nobody/job/none', 404],
+    ] as const) {
+      const answer = await app.admin.get(path, { accept });
+      expect([answer.status, answer.headers.get('content-type')], path).toEqual([
+        status,
+        'application/json; charset=utf-8',
+      ]);
+      expect(answer.headers.has('x-ratelimit-limit'), path).toBe(true);
+      expect((await app.anonymous.get(path, { accept, ...wrong })).status, path).toBe(401);
+    }
+    const query = encodeURIComponent('{ version { build } }');
+    const graphql = await app.admin.get(`/graphql?query=${query}`, { accept });
+    expect(graphql.headers.get('content-type')).toMatch(/json/);
+  }
+});
+
 test('a connection that cannot be accepted does not end the server', async () => {
   await using app = await startApp();
   const { _handle: listening } = app.app.server as unknown as {
