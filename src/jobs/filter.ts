@@ -96,7 +96,7 @@ function labelled(key: string, values: readonly string[] | null | undefined): Pr
     where l.job_id = r.id and l.namespace_id = r.namespace_id and l.key = ${key} and ${among})`;
 }
 
-/** By id where it is there and the viewer may see it, also if it had another name then; else as jobs were given it. */
+/** By id where it exists and the viewer may see it, also if it had another name; else by the name at the job's creation. */
 async function ofRepository(services: Deps, viewer: Viewer, repo: string): Promise<Prisma.Sql> {
   const key = keyOf('repository', repo);
   try {
@@ -104,7 +104,7 @@ async function ofRepository(services: Deps, viewer: Viewer, repo: string): Promi
     return Prisma.sql`r.repository_id = ${id}`;
   } catch (error) {
     if (error instanceof AppError && error.code === 'not_found')
-      return Prisma.sql`r.repo = ${repo}`;
+      return Prisma.sql`lower(r.repo) = ${repo.toLowerCase()}`;
     throw error;
   }
 }

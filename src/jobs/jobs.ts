@@ -14,14 +14,13 @@ import { inTransaction, violatesReference, violatesUnique } from '../database/cl
 import { AppError, notFound } from '../errors.ts';
 import { wake } from '../events/publish.ts';
 import { newId } from '../ids.ts';
-import { resolveBranch } from '../repos/repos.ts';
+import { resolveBranch, type Source } from '../repos/repos.ts';
 import type { Services } from '../services.ts';
 import { noteArtifacts, removeMarked } from './artifacts/kept.ts';
 import { costPerHour } from './hardware.ts';
 import { writeNewJob } from './insert.ts';
 import { removeDeletedPages } from './logs/removal.ts';
 import { poolWaitsFor } from './offers.ts';
-import { payloadColumns } from './payload.ts';
 import { type CreateInput, checkRequest, isJobName, type NamedValue } from './request.ts';
 import { jobRows } from './rows.ts';
 import type { Outcome } from './runners/runner.ts';
@@ -65,7 +64,8 @@ export async function createJob<S extends Select>(
   const namespace = await namespaceNamed(services.pool, input.namespace);
   demand(viewer, 'job.create', anyIn(viewer, namespace.id));
   const request = checkRequest(input);
-  const source = await resolve(services, viewer, request);
+  const { repo, branch } = request;
+  const source = repo === null ? null : await resolveBranch(services, viewer, { repo, branch });
   const job = await insertJob(services, viewer, { namespace, request, source }, select);
   return { job, env: input.env ?? [] };
 }
@@ -74,7 +74,7 @@ export type NewJob = {
   namespace: { id: string; name: string; plan: Plan };
   request: ReturnType<typeof checkRequest>;
   /** Null without a repository. */
-  source: { repositoryId: string; commitSha: string } | null;
+  source: Source | null;
   /** The id of the job that it repeats. */
   rerunOfId?: string;
 };
@@ -102,6 +102,8 @@ export async function insertJob<S extends Select>(
     namespaceId: namespace.id,
     createdById: author.userId,
     repositoryId: source?.repositoryId ?? null,
+    repo: source?.repo ?? null,
+    branch: source?.branch ?? null,
     commitSha: source?.commitSha ?? null,
     env,
     secrets: sealed,
@@ -109,7 +111,8 @@ export async function insertJob<S extends Select>(
     progress: await poolWaitsFor(services, settings),
     rerunOfId: rerunOfId ?? null,
   };
-  const { name, repo, branch, image, gpu } = settings;
+  const { name, image, gpu } = settings;
+  const { repo, branch } = data;
   const change: Change = {
     action: rerunOfId ? 'job.rerun' : 'job.create',
     namespaceIds: [namespace.id],
@@ -125,14 +128,6 @@ export async function insertJob<S extends Select>(
     const message = 'name: a job of that name exists in the namespace';
     throw new AppError('already_exists', message, { field: 'name' });
   });
-}
-
-async function resolve(
-  services: Pick<Services, 'db' | 'pool' | 'git' | 'log' | 'cluster'>,
-  viewer: Viewer,
-  { repo, branch }: { repo: string | null; branch: string | null },
-) {
-  return repo === null ? null : resolveBranch(services, viewer, { repo, branch: branch ?? 'main' });
 }
 
 /** @throws AppError 401, 403, 404. */
@@ -276,12 +271,12 @@ export async function deleteJob(
         `The job cannot be deleted while its status is ${job.status}: cancel it first`,
       );
     await noteArtifacts(tx, id, deleteArtifacts);
-    const row = await tx.job.delete({ where: { id }, select: payloadColumns });
-    await announce(tx, row, job.namespace, 'job.deleted');
+    await tx.job.delete({ where: { id }, select: { id: true } });
+    await announce(tx, job, job.namespace, 'job.deleted');
     const namespaceIds = [namespaceId] as const;
     const details = { deleteArtifacts };
     const author = demandAccount(viewer);
-    const { name } = row;
+    const { name } = job;
     await record(tx, author, { action: 'job.delete', namespaceIds, subject: id, name, details });
     await wake(tx, `job:${id}`);
     await wake(tx, statusTopic(id));

@@ -83,7 +83,7 @@ export function checkRequest(input: CreateInput) {
     command,
     repo: repo ?? null,
     image: image ?? null,
-    branch: repo == null ? null : (branch ?? 'main'),
+    branch: branch ?? null,
     outputPath: outputPath ?? null,
     ...hardware,
     timeoutMinutes: inRange('timeoutMinutes', input.timeoutMinutes),

@@ -7,7 +7,7 @@
 import type { Prisma } from '../../prisma/generated/client.ts';
 import { anyIn, demand, demandAccount, type Viewer } from '../auth/permissions.ts';
 import { AppError, invalid, notFound } from '../errors.ts';
-import { lookForCommit, resolveBranch } from '../repos/repos.ts';
+import { lookForCommit, resolveBranch, type Source } from '../repos/repos.ts';
 import type { Services } from '../services.ts';
 import { insertJob, type JobKey, namespaceOf } from './jobs.ts';
 import { checkRequest, isJobName, type NamedValue, REQUEST_RULES } from './request.ts';
@@ -83,15 +83,14 @@ export async function rerunJob<S extends Select>(
   const settings = {
     ...job,
     namespace: namespace.name,
-    repo: found?.fullName ?? null,
+    repo: found?.repo ?? null,
     env: valuesOf(job.env as Record<string, string>),
     secrets: valuesOf(openSecrets(services, job)),
   };
   for (let tries = 1; ; tries++) {
     const name = newName ?? (await nextName(services, namespace.id, job));
     const request = checkRequest({ ...settings, name });
-    const source = found && { repositoryId: found.repositoryId, commitSha: found.commitSha };
-    const made = { namespace, request, source, rerunOfId: job.id };
+    const made = { namespace, request, source: found, rerunOfId: job.id };
     try {
       return await insertJob(services, viewer, made, select);
     } catch (error) {
@@ -123,16 +122,15 @@ async function sourceOf(
   viewer: Viewer,
   { repo, repositoryId, branch, commitSha }: Settings,
   newest: boolean,
-): Promise<{ fullName: string; repositoryId: string; commitSha: string } | null> {
+): Promise<Source | null> {
   if (repo === null || branch === null || commitSha === null) {
     if (newest) throw invalid('newestCommit', 'the job has no repository');
     return null;
   }
   if (repositoryId === null) throw notFound('Repository');
   const { fullName, isThere } = await lookForCommit(services, viewer, { repositoryId, commitSha });
-  if (newest)
-    return { fullName, ...(await resolveBranch(services, viewer, { repo: fullName, branch })) };
-  if (isThere) return { fullName, repositoryId, commitSha };
+  if (newest) return resolveBranch(services, viewer, { repo: fullName, branch });
+  if (isThere) return { repositoryId, repo: fullName, branch, commitSha };
   throw new AppError(
     'conflict',
     `newestCommit: the commit ${commitSha} is not in the repository any more; with newestCommit the tip of ${branch} runs`,

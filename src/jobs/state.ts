@@ -47,6 +47,7 @@ import { newId } from '../ids.ts';
 import { PAGE_COLUMNS } from './logs/columns.ts';
 import { statusPage } from './logs/pages.ts';
 import { type JobEventData, type PayloadRow, payloadColumns, payloadOf } from './payload.ts';
+import { EVENT_REPOSITORY_NAME } from './repository-name.ts';
 import type { Handle } from './runners/runner.ts';
 import { addUsage, type Ran, type Used } from './usage.ts';
 
@@ -80,9 +81,10 @@ export type LockedJob = Prisma.JobGetPayload<{ select: typeof lockedColumns }> &
 
 const LOCK = `
   select ${Object.keys(lockedColumns)
-    .map((key) => `j.${columnOf(key)} as "${key}"`)
+    .map((key) => `${key === 'repo' ? EVENT_REPOSITORY_NAME : `j.${columnOf(key)}`} as "${key}"`)
     .join(', ')}, n.name as namespace
   from jobs j join namespaces n on n.id = j.namespace_id
+    left join (repositories p join namespaces o on o.id = p.namespace_id) on p.id = j.repository_id
   where j.id = any ($1::text[]) order by j.id for update of j`;
 const LOCK_UNLOCKED = `${LOCK} skip locked`;
 

@@ -179,17 +179,32 @@ export function ruleOfGit({ db }: Pick<Services, 'db'>, id: string, action: GitA
   };
 }
 
+/** What a job checks out. */
+export type Source = {
+  repositoryId: string;
+  /** The present `namespace/name`. */
+  repo: string;
+  branch: string;
+  commitSha: string;
+};
+
 /**
- * The commit that a branch of `namespace/name` stands at, for whoever may read it.
+ * The commit that a branch of `namespace/name` stands at, for whoever may read it. Without a branch, `main` is taken where it
+ * exists, else the default branch, as for `ref`.
  * @throws AppError 400 for what is no such pair, 401, 404 for the repository or the branch.
  */
 export async function resolveBranch(
   services: Reads,
   viewer: Viewer,
-  { repo, branch }: { repo: string; branch: string },
-): Promise<{ repositoryId: string; commitSha: string }> {
-  const { id } = await getRepository(services, viewer, keyOf('repo', repo), {});
-  return { repositoryId: id, commitSha: await tipOf(services, id, branch) };
+  { repo, branch }: { repo: string; branch: string | null },
+): Promise<Source> {
+  const row = await getRepository(services, viewer, keyOf('repo', repo), nameColumns);
+  const branches = branch === null ? ['main', row.defaultBranch] : [branch];
+  return {
+    repositoryId: row.id,
+    repo: fullName(row),
+    ...(await tipOf(services, row.id, branches)),
+  };
 }
 
 /**
@@ -201,8 +216,7 @@ export async function lookForCommit(
   viewer: Viewer,
   { repositoryId, commitSha }: { repositoryId: string; commitSha: string },
 ): Promise<{ fullName: string; isThere: boolean }> {
-  const select = { name: true, namespace: { select: { name: true } } };
-  const row = await findRepositoryById(services, viewer, repositoryId, select);
+  const row = await findRepositoryById(services, viewer, repositoryId, nameColumns);
   if (!row) throw notFound('Repository');
   return { fullName: fullName(row), isThere: await hasCommit(services, repositoryId, commitSha) };
 }
@@ -218,12 +232,16 @@ export function keyOf(field: string, fullName: string): { namespace: string; nam
   return { namespace, name };
 }
 
-const tipOf = folderWork('tipOf', async ({ git }, dir, branch: string) => {
-  const sha = await branchTip(git.objects, dir, branch);
-  if (!sha) throw notFound('Branch');
-  return sha;
+/** The first of the branches that exists. */
+const tipOf = folderWork('tipOf', async ({ git }, dir, branches: string[]) => {
+  for (const branch of branches) {
+    const commitSha = await branchTip(git.objects, dir, branch);
+    if (commitSha) return { branch, commitSha };
+  }
+  throw notFound('Branch');
 });
 
+const nameColumns = { name: true, namespace: { select: { name: true } } } as const;
 type Called = { name: string; namespace: { name: string } };
 
 export function fullName({ name, namespace }: Called): string {

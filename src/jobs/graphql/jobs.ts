@@ -21,6 +21,7 @@ import * as jobs from '../jobs.ts';
 import * as lists from '../lists.ts';
 import { readLog } from '../logs/read.ts';
 import { placeColumns } from '../places.ts';
+import { repositoryColumns, repositoryNameOf } from '../repository-name.ts';
 import * as runtime from '../runtime.ts';
 import { MAX_POINTS, usageSamples } from '../usage-history.ts';
 import { AttemptConnection } from './attempts.ts';
@@ -47,15 +48,18 @@ export const Job = builder.prismaNode('Job', {
     owner: t.relation('namespace', { description: 'The user or organization it belongs to.' }),
     status: t.expose('status', { type: JobStatus, description: 'The status.' }),
     command: t.exposeString('command', { description: 'The command, which a shell runs.' }),
-    repo: t.exposeString('repo', {
+    repo: t.string({
       nullable: true,
-      description: '`namespace/repo` as given at creation.',
+      description:
+        'The present `namespace/name` of its repository; the one at creation when the repository was deleted, or the viewer may not see it. Null without a repository.',
+      select: repositoryColumns,
+      resolve: (job, _args, { viewer }) => repositoryNameOf(viewer, job),
     }),
     repository: t.field({
       type: Repository,
       nullable: true,
       description:
-        'The repository of `repo`, also when it was renamed; null when it was deleted, or the viewer may not see it.',
+        'The repository of `repo`; null when it was deleted, or the viewer may not see it.',
       // Read with the job, and hidden here from who may not see it.
       select: (_args, _context, nested) => ({ repository: nested({ select: accessColumns }) }),
       resolve: ({ repository }, _args, { viewer }) =>
@@ -65,7 +69,7 @@ export const Job = builder.prismaNode('Job', {
     }),
     branch: t.exposeString('branch', {
       nullable: true,
-      description: 'The branch that was given at creation; null without a `repo`.',
+      description: 'The branch that was checked out; null without a `repo`.',
     }),
     commitSha: t.exposeString('commitSha', {
       nullable: true,

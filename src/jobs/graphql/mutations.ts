@@ -47,7 +47,10 @@ const CreateJobInput = builder.inputType('CreateJobInput', {
       description: 'The repository to check out into the working directory, as `namespace/repo`.',
     }),
     image: t.string({ description: 'The container image to run in.' }),
-    branch: t.string({ description: 'The branch of `repo` to check out; left out: `main`.' }),
+    branch: t.string({
+      description:
+        'The branch of `repo` to check out, only with it; left out: `main` when that branch exists, else the default branch.',
+    }),
     gpu: t.field({ type: Gpu, required: true, description: 'The model of its GPUs, or `NONE`.' }),
     gpuCount: t.int({
       defaultValue: HARDWARE_DEFAULTS.gpuCount,

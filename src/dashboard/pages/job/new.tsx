@@ -167,7 +167,7 @@ function Form({
                 <Field
                   label="Branch"
                   problem={problems.branch}
-                  hint="Left out: the default branch."
+                  hint="Default: main if it exists, otherwise the default branch."
                 >
                   <Input
                     value={draft.branch}

@@ -1,0 +1,112 @@
+/** What a job says of the repository and branch that it runs. */
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { fakeRunner } from '../support/fake-runner.ts';
+import { type Client, startApp, type TestApp } from '../support/harness.ts';
+import { cancel, job, remove, submit, submitRaw } from '../support/submit.ts';
+
+const REPO =
+  'mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { repository { id } } }';
+const base = { namespace: 'ada', command: 'true' };
+
+let app: TestApp;
+let ada: Client;
+/** May read what is in Ada's namespace. */
+let bob: Client;
+
+beforeAll(async () => {
+  // Without capacity, so that what is created stays queued.
+  app = await startApp({ overrides: { runner: fakeRunner({ machines: [] }) } });
+  [ada, bob] = [await app.user('ada'), await app.user('bob')];
+  await app.admin.gql(
+    'mutation { createOrganization(input: { name: "apart", plan: UNLIMITED }) { namespace { id } } }',
+  );
+  for (const [namespace, username, role, by] of [
+    ['apart', 'ada', 'ADMIN', app.admin],
+    ['ada', 'bob', 'READ', ada],
+  ] as const)
+    await by.gql(
+      'mutation ($input: SetMemberInput!) { setMember(input: $input) { member { role } } }',
+      { input: { namespace, username, role } },
+    );
+});
+afterAll(() => app[Symbol.asyncDispose]());
+
+const events = async (name: string) => {
+  const { namespace } = await ada.gql(
+    '{ namespace(name: "ada") { events(first: 100) { nodes { payload } } } }',
+  );
+  const nodes: { payload: { name: string; repo: string } }[] = namespace.events.nodes;
+  return nodes.filter(({ payload }) => payload.name === name).map(({ payload }) => payload.repo);
+};
+const repoOf = async (client: Client, name: string) => {
+  const { body } = await client.get(`/ada/job/${name}`);
+  expect((await job(client, 'ada', name)).repo).toBe(body.repo);
+  return body.repo;
+};
+
+test('without a branch, main runs where there is one, else the default branch', async () => {
+  const create = (name: string, defaultBranch: string) =>
+    ada.gql(REPO, { input: { namespace: 'ada', name, defaultBranch } });
+  await create('trunk-only', 'trunk');
+  const job = await submit(ada, { ...base, repo: 'ada/trunk-only', name: 'of-trunk' });
+  expect(job).toMatchObject({ branch: 'trunk', commitSha: expect.stringMatching(/^[0-9a-f]+$/) });
+  const named = { ...base, repo: 'ada/trunk-only', name: 'named', branch: 'main' };
+  expect((await submitRaw(ada, named)).errors?.[0]?.extensions.code).toBe('NOT_FOUND');
+  const { repository } = await ada.gql(
+    '{ repository(namespace: "ada", name: "trunk-only") { id } }',
+  );
+  await ada.gql(
+    'mutation ($input: CreateBranchInput!) { createBranch(input: $input) { repository { id } } }',
+    { input: { id: repository.id, name: 'main', from: 'trunk' } },
+  );
+  const both = await submit(ada, { ...base, repo: 'ada/trunk-only', name: 'of-both' });
+  expect(both.branch).toBe('main');
+  const empty = { namespace: 'ada', name: 'empty', autoInit: false };
+  await ada.gql(REPO, { input: empty });
+  const nothing = await submitRaw(ada, { ...base, repo: 'ada/empty', name: 'of-nothing' });
+  expect(nothing.errors?.[0]).toMatchObject({ extensions: { code: 'NOT_FOUND' } });
+});
+
+test('the repository is called as it is now, also after a rename and a transfer', async () => {
+  await ada.gql(REPO, { input: { namespace: 'ada', name: 'MoVed' } });
+  const created = await ada.post('/auth/v1/seed/ada/jobs', {
+    name: 'moved',
+    command: 'true',
+    repo: 'ADA/moved',
+    gpu: 'none',
+  });
+  expect([created.status, created.body.repo]).toEqual([201, 'ada/MoVed']);
+  const { repository } = await ada.gql('{ repository(namespace: "ada", name: "moved") { id } }');
+  const path = `/auth/v1/repository/ada/${repository.id}`;
+  expect((await ada.put(`${path}/name`, { name: 'Renamed' })).status).toBe(200);
+  expect(await repoOf(ada, 'moved')).toBe('ada/Renamed');
+
+  const moved = await ada.post(`${path}/transfer`, { new_namespace: 'apart' });
+  expect(moved.status).toBe(200);
+  expect(await repoOf(ada, 'moved')).toBe('apart/Renamed');
+  // Who sees the job and not the repository is not told where that went, and neither are endpoints of webhooks.
+  expect(await repoOf(bob, 'moved')).toBe('ada/MoVed');
+  await cancel(ada, 'ada', 'moved');
+  expect(await events('moved')).toEqual(['ada/MoVed', 'ada/MoVed']);
+  const shown = `/auth/v1/repository/apart/${repository.id}/visibility`;
+  expect((await ada.post(shown, { visibility: 'public' })).status).toBe(200);
+  expect(await repoOf(bob, 'moved')).toBe('apart/Renamed');
+  await remove(ada, 'ada', 'moved');
+  expect((await events('moved'))[0]).toBe('apart/Renamed');
+});
+
+test('the repository is called as at creation when it was deleted', async () => {
+  await ada.gql(REPO, { input: { namespace: 'ada', name: 'Gone' } });
+  await submit(ada, { ...base, name: 'orphan', repo: 'Ada/gone' });
+  const { repository } = await ada.gql('{ repository(namespace: "ada", name: "gone") { id } }');
+  await ada.delete(`/auth/v1/repository/ada/${repository.id}`);
+  expect(await repoOf(ada, 'orphan')).toBe('ada/Gone');
+  const { namespace } = await ada.gql(
+    '{ namespace(name: "ada") { jobs(filter: { repository: "ADA/gone" }) { nodes { name repo } } } }',
+  );
+  expect(namespace.jobs.nodes).toEqual([{ name: 'orphan', repo: 'ada/Gone' }]);
+  const rerun = await ada.graphql(
+    'mutation { rerunJob(input: { namespace: "ada", name: "orphan" }) { job { id } } }',
+  );
+  expect(rerun.errors?.[0]?.extensions.code).toBe('NOT_FOUND');
+});
