@@ -51,8 +51,9 @@ export async function followLogBatches(
 }
 
 async function openLog(services: Deps, viewer: Viewer, { after, ...key }: LogRequest) {
-  const job = await getJob(services, viewer, key, {});
-  if (after != null && after < 0) throw invalid('after', 'must be 0 or the seq of an entry');
+  const job = await getJob(services, viewer, key, streamColumns);
+  if (after != null && (after < 0 || (!hasEnded(job) && after > lastSeqOf(job))))
+    throw invalid('after', 'must be 0 or the seq of an entry');
   return {
     rule: ruleOf(services, job),
     async *batches(ended: AbortSignal): AsyncGenerator<LogBatch> {
@@ -69,7 +70,8 @@ async function openLog(services: Deps, viewer: Viewer, { after, ...key }: LogReq
  * The lines that `query` selects and what comes after them; or what comes after `lastSeen`, to the end.
  * @returns what opens it, and throws when the viewer may not see it any more; null when the job is over and
  *   nothing comes after `lastSeen`
- * @throws AppError 400, 401, 403, 404, and 409 for a job that is not running, unless it is resumed
+ * @throws AppError 400 (also for a `lastSeen` that no event has yet), 401, 403, 404, and 409 for a job that is not running,
+ *   unless it is resumed
  */
 export async function openStream(
   services: Deps,
@@ -89,7 +91,7 @@ export type LogBatch = readonly LogEvent[];
 export async function openStreamOf(
   services: Deps,
   viewer: Viewer,
-  job: AccessRow & Prisma.JobGetPayload<{ select: typeof streamColumns }>,
+  job: AccessRow & StreamRow,
   { lastSeen, ...query }: StreamQuery,
 ): Promise<OpenStream | null> {
   checkTail(query.tail);
@@ -102,8 +104,12 @@ export async function openStreamOf(
       );
   };
   if (lastSeen !== null) {
-    const ended = isOver(status) && job.attempts.length === 0;
-    return ended && lastSeen >= Number(job.nextSeq) - 1 ? null : from(lastSeen);
+    const last = lastSeqOf(job);
+    if (hasEnded(job)) return lastSeen >= last ? null : from(lastSeen);
+    // A job of this name that was deleted may have had so many. Nothing would be sent until this one has as many.
+    if (lastSeen > last)
+      throw invalid(null, `Last-Event-ID: must be the id of an event; the last one has ${last}`);
+    return from(lastSeen);
   }
   if (status !== 'running')
     throw new AppError(
@@ -119,6 +125,16 @@ export const streamColumns = {
   nextSeq: true,
   attempts: { where: { endedAt: null }, select: { id: true }, take: 1 },
 } as const;
+type StreamRow = Prisma.JobGetPayload<{ select: typeof streamColumns }>;
+
+/** Whether nothing more is printed. */
+function hasEnded({ status, attempts }: StreamRow): boolean {
+  return isOver(status) && attempts.length === 0;
+}
+
+function lastSeqOf({ nextSeq }: StreamRow): number {
+  return Number(nextSeq) - 1;
+}
 
 /** For as long as it is followed. A repository that is deleted takes the job from credentials narrowed to it. */
 export function ruleOf(

@@ -7,6 +7,7 @@ import { fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { followStream, parseEvents, type StreamEvent } from '../support/sse.ts';
 import { cancel, lines, submit, until } from '../support/submit.ts';
+import { take, viaYoga } from '../support/subscribe.ts';
 
 const REPO =
   'mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { repository { id } } }';
@@ -94,10 +95,28 @@ test('a resume at the very end is 204, so that an EventSource does not come agai
   // While a cancelled job still prints, more may come.
   await run('printing', 'echo a; trap 3; sleep 600');
   await hasLines('printing', 1);
-  await using stream = followStream(ada, path('printing'), '99');
+  await using live = followStream(ada, path('printing'));
+  const [seen] = await live.take(1);
+  await using stream = followStream(ada, path('printing'), seen?.id);
   const rest = stream.all();
   await cancel(ada, 'ada', 'printing');
   expect((await rest).at(-1)).toMatchObject({ event: 'end' });
+});
+
+test('an id that no event has had yet is refused, rather than waited for', async () => {
+  await run('young', 'echo a; sleep 600');
+  await hasLines('young', 1);
+  const { status, body } = await ada.get(path('young'), { 'Last-Event-ID': '99999' });
+  expect([status, body.error.code]).toEqual([400, 'invalid_request']);
+  expect(body.error.message).toMatch(/^Last-Event-ID: must be the id of an event; the last one/);
+  for (const field of ['jobLog', 'jobLogBatches']) {
+    const query = `subscription { ${field}(namespace: "ada", name: "young", after: 99999) { __typename } }`;
+    await expect(take(viaYoga(ada, query), field, 1)).rejects.toMatchObject({
+      code: 'INVALID_REQUEST',
+      message: 'after: must be 0 or the seq of an entry',
+    });
+  }
+  await cancel(ada, 'ada', 'young');
 });
 
 test('HEAD answers as GET would, and ends at once', async () => {
