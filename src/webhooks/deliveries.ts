@@ -47,23 +47,19 @@ type Filter = { status?: DeliveryStatus | null; type?: DeliveryType | null };
 
 /** Those of a webhook, newest first. @throws AppError 400, 401, 403, 404 */
 export async function listDeliveries(
-  services: Deps,
+  { db }: Deps,
   viewer: Viewer,
-  webhook: Webhook,
-  { page, perPage }: PageRequest,
+  { id, namespaceIds }: Webhook,
+  { page, perPage, ...filter }: PageRequest & Filter,
 ): Promise<NumberedPage<Delivery>> {
-  const range = toOffset({ page, perPage });
-  const where = whereOf(viewer, webhook);
-  const [rows, total] = await Promise.all([
-    services.db.delivery.findMany({
-      where,
-      select: deliveryColumns,
-      orderBy: { id: 'desc' },
-      ...range,
-    }),
-    services.db.delivery.count({ where }),
+  const { skip, take } = toOffset({ page, perPage });
+  demandRead(viewer, namespaceIds);
+  const all = deliveriesSql(viewer, id, filter);
+  const [nodes, total] = await Promise.all([
+    db.$queryRaw<Delivery[]>`${COLUMNS} ${all} order by id desc offset ${skip} limit ${take}`,
+    countOf(db, all),
   ]);
-  return { nodes: rows as Delivery[], page, perPage, total };
+  return { nodes, page, perPage, total };
 }
 
 const WITH_STATUS: Record<DeliveryStatus, Prisma.Sql> = {
@@ -72,11 +68,7 @@ const WITH_STATUS: Record<DeliveryStatus, Prisma.Sql> = {
   failed: Prisma.sql`and status = 'failed'`,
 };
 
-/**
- * As `listDeliveries`, after a cursor. The status is written out: Prisma would pass it as a parameter, for which
- * PostgreSQL cannot take the index of failed deliveries, and looked through a million for a few (1.3 s).
- * @throws AppError 400, 401, 403
- */
+/** As `listDeliveries`, after a cursor. @throws AppError 400, 401, 403 */
 export async function sliceDeliveries(
   { db }: Deps,
   viewer: Viewer,
@@ -86,20 +78,32 @@ export async function sliceDeliveries(
   demandRead(viewer, namespaceIds);
   const { where, take } = pageQuery(NEWEST, range);
   const last = (where as { id?: { lt: string } }).id?.lt;
-  const all = Prisma.sql`
-    from deliveries where webhook_id = ${id} and ${deliveriesVisibleInSql(viewer)}
+  const all = deliveriesSql(viewer, id, { status, type });
+  const rows = await db.$queryRaw<Delivery[]>`
+    ${COLUMNS} ${all} ${last === undefined ? Prisma.empty : Prisma.sql`and id < ${last}`}
+    order by id desc limit ${take}`;
+  return toSlice(NEWEST, range, rows, () => countOf(db, all));
+}
+
+const COLUMNS = Prisma.sql`
+  select id, webhook_id as "webhookId", message_id as "messageId", type, namespace_id as "namespaceId", status,
+    outcome, response_status as "responseStatus", attempts, next_attempt_at as "nextAttemptAt",
+    created_at as "createdAt", updated_at as "updatedAt", completed_at as "completedAt"`;
+
+/**
+ * Those of a webhook that the viewer may see. The status is written out: Prisma would pass it as a parameter, for which
+ * PostgreSQL cannot take the index of failed deliveries, and looked through a million for a few (1.3 s).
+ */
+function deliveriesSql(viewer: Viewer, webhookId: string, { status, type }: Filter): Prisma.Sql {
+  return Prisma.sql`
+    from deliveries where webhook_id = ${webhookId} and ${deliveriesVisibleInSql(viewer)}
       ${status ? WITH_STATUS[status] : Prisma.empty}
       ${type ? Prisma.sql`and type = ${type}` : Prisma.empty}`;
-  const rows = await db.$queryRaw<Delivery[]>`
-    select id, webhook_id as "webhookId", message_id as "messageId", type, namespace_id as "namespaceId", status,
-      outcome, response_status as "responseStatus", attempts, next_attempt_at as "nextAttemptAt",
-      created_at as "createdAt", updated_at as "updatedAt", completed_at as "completedAt"
-    ${all} ${last === undefined ? Prisma.empty : Prisma.sql`and id < ${last}`}
-    order by id desc limit ${take}`;
-  return toSlice(NEWEST, range, rows, async () => {
-    const [counted] = await db.$queryRaw<{ total: bigint }[]>`select count(*) as total ${all}`;
-    return Number(counted?.total ?? 0);
-  });
+}
+
+async function countOf(db: Deps['db'], all: Prisma.Sql): Promise<number> {
+  const [counted] = await db.$queryRaw<{ total: bigint }[]>`select count(*) as total ${all}`;
+  return Number(counted?.total ?? 0);
 }
 
 /** @throws AppError 401, 403 */

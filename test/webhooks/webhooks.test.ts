@@ -470,6 +470,26 @@ describe('deliveries', () => {
     expect(failed).toMatchObject({ totalCount: 3, found: [ids[0], ids[3], ids[6]] });
     const typed = await slice('type: JOB_COMPLETED, status: PENDING');
     expect(typed.found).toEqual([ids[1], ids[5]]);
+
+    const listed = async (query: string) => {
+      const { body } = await ada.get(`${PATH}/${id}/deliveries?${query}`);
+      return [body.data.map((each: { id: string }) => each.id), body.pagination.total];
+    };
+    expect(await listed('status=failed')).toEqual([[ids[0], ids[3], ids[6]], 3]);
+    expect(await listed('status=failed&per_page=2&page=2')).toEqual([[ids[6]], 3]);
+    expect(await listed('event_type=job.completed&status=pending')).toEqual([[ids[1], ids[5]], 2]);
+    expect(await listed('status=succeeded')).toEqual([[], 0]);
+    expect(await listed('page=2147483647&per_page=100')).toEqual([[], 7]);
+    for (const [name, value] of [
+      ['status', 'FAILED'],
+      ['event_type', 'job.started'],
+    ]) {
+      const wrong = await ada.get(`${PATH}/${id}/deliveries?${name}=${value}`);
+      expect([wrong.status, wrong.body.error.message]).toEqual([
+        400,
+        expect.stringMatching(`^${name}: must be one of `),
+      ]);
+    }
   });
 
   test('are those of namespaces that the viewer administers, and tests', async () => {

@@ -84,6 +84,8 @@ export const Webhook = builder.node(WebhookRef, {
       args: {
         page: t.arg.int({ ...pageArgs.page, required: true }),
         perPage: t.arg.int({ ...pageArgs.perPage, required: true }),
+        status: t.arg({ type: DeliveryStatus, description: 'Only those with this status.' }),
+        type: t.arg({ type: WebhookEventType, description: 'Only those of this type.' }),
       },
       resolve: (webhook, args, { services, viewer }) =>
         listDeliveries(services, viewer, webhook, args),
