@@ -7,7 +7,7 @@ import type { GraphQLError } from 'graphql';
 import type { FetchAPI, Plugin } from 'graphql-yoga';
 import { AppError, answerOf, invalid } from '../errors.ts';
 import { readBytes } from '../http/body.ts';
-import { parseBody } from '../http/json.ts';
+import { demandWellFormed, parseBody } from '../http/json.ts';
 
 type Server = { req: HttpRequest };
 
@@ -50,11 +50,14 @@ function demandJson(params: URLSearchParams): void {
 export function parseParameter(params: URLSearchParams, name: string): unknown {
   const given = params.get(name);
   if (!given) return undefined;
+  let value: unknown;
   try {
-    return JSON.parse(given);
+    value = JSON.parse(given);
   } catch {
     throw invalid(name, 'is not valid JSON');
   }
+  demandWellFormed(given, { [name]: value });
+  return value;
 }
 
 /** An error that no operation has, as an answer: `shown` to the client, with the status and headers of `error`. */

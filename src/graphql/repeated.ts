@@ -15,6 +15,7 @@ import {
 } from 'graphql';
 import { MAX_BODY_BYTES, readBytes } from '../http/body.ts';
 import { closingOf } from '../http/connections.ts';
+import { parseBody } from '../http/json.ts';
 import { IDEMPOTENCY_KEY } from '../http/kept-answers.ts';
 import type { Services } from '../services.ts';
 import { inSpan } from '../tracing/spans.ts';
@@ -98,7 +99,7 @@ function paramsOf(body: Buffer): Params | null {
 
 function parsed(body: Buffer): unknown {
   try {
-    return JSON.parse(body.toString());
+    return parseBody(body.toString());
   } catch {
     return null;
   }

@@ -21,10 +21,36 @@ export function parseJson(text: string): unknown {
 
 /** As `parseJson`, for the body of a request. @throws AppError 400 that says where the fault is */
 export function parseBody(text: string): unknown {
+  let body: unknown;
   try {
-    return parseJson(text);
+    body = parseJson(text);
   } catch (fault) {
     throw invalid(null, `The body is not valid JSON: ${(fault as Error).message}`);
+  }
+  demandWellFormed(text, body);
+  return body;
+}
+
+/**
+ * JSON can hold half of a surrogate pair (`"\ud800"`), which has no form in UTF-8: written to the database, it would silently
+ * become another character.
+ * @param text the JSON that `value` was parsed from
+ * @throws AppError 400 that names the value, such as `variables.input.name`
+ */
+export function demandWellFormed(text: string, value: unknown): void {
+  // Text in UTF-8 has whole characters, so only an escape can be half of one.
+  if (!/\\u[dD][89a-fA-F]/.test(text)) return;
+  const open = [{ path: '', value }];
+  for (let next = open.pop(); next; next = open.pop()) {
+    const { path, value } = next;
+    if (typeof value === 'string' && !value.isWellFormed())
+      throw invalid(
+        null,
+        `${path.slice(0, 100) || 'The body'}: must not hold half of a surrogate pair`,
+      );
+    if (typeof value !== 'object' || value === null) continue;
+    for (const [key, inner] of Object.entries(value))
+      open.push({ path: path ? `${path}.${key}` : key, value: inner });
   }
 }
 

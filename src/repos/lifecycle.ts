@@ -119,7 +119,7 @@ async function firstFiles({
   autoInit,
   gitignoreTemplate,
 }: CreateInput): Promise<Record<string, string> | undefined> {
-  if (!gitignoreTemplate) return autoInit ? {} : undefined;
+  if (gitignoreTemplate == null) return autoInit ? {} : undefined;
   if (!autoInit)
     throw invalid(
       'gitignoreTemplate',

@@ -1,10 +1,9 @@
-/** What repositories may be called (decisions section 1). */
+/** What repositories and their default branches may be called. */
 import { invalid } from '../errors.ts';
-import { isCommitId, isRefName } from '../git/names.ts';
+import { isCommitId, isRefName, MAX_REF_BYTES } from '../git/names.ts';
 
 const NAME = /^[A-Za-z0-9._-]{1,100}$/;
 const MAX_DESCRIPTION = 512;
-const MAX_BRANCH = 200;
 
 /** Names are unique in their namespace ignoring case. */
 export function nameKey(name: string): string {
@@ -34,8 +33,11 @@ export function checkDescription(description: string): void {
 
 /** @throws AppError 400 naming `defaultBranch`. */
 export function checkBranch(branch: string): void {
-  if (branch.length > MAX_BRANCH || !isRefName(branch) || branch === 'HEAD')
-    throw invalid('defaultBranch', 'must be a name that git accepts for a branch');
+  if (!isRefName(branch) || branch === 'HEAD')
+    throw invalid(
+      'defaultBranch',
+      `must be a name that git accepts for a branch, at most ${MAX_REF_BYTES} bytes`,
+    );
   if (isCommitId(branch))
     throw invalid('defaultBranch', 'must not be 40 hexadecimal digits, which name a commit');
 }

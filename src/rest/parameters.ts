@@ -18,13 +18,13 @@ export function placeOf({ method, paths }: Route, name: string): Place {
 export function parameterReader(route: Route, { parameters }: Operation) {
   const slots = parameters.map((parameter) => slot(route, parameter));
   const bodyFields = new Set(slots.filter((s) => s.place === 'body').map((s) => s.name));
-  const takesQuery = slots.some((s) => s.place === 'query');
+  const queryNames = new Set(slots.filter((s) => s.place === 'query').map((s) => s.name));
 
   return (req: Request): Record<string, unknown> => {
     const body: JsonObject = req.json ?? {};
     const unknown = Object.keys(body).filter((name) => !bodyFields.has(name));
     if (unknown.length > 0) throw invalid(null, `Unknown body fields: ${shown(unknown)}`);
-    const query = takesQuery ? parseQuery(req.url) : undefined;
+    const query = queryNames.size > 0 ? parseQuery(req.url, queryNames) : undefined;
     // No prototype: a parameter is there only when the request brought it.
     const values: Record<string, unknown> = Object.create(null);
     for (const { name, place, required, read } of slots) {
@@ -56,8 +56,11 @@ function segment(value: string | string[] | undefined): string | undefined {
   return Array.isArray(value) ? value.join('/') : value;
 }
 
-/** @throws AppError 400 for bad percent-encoding, and for a name given twice: which one counts is a guess. */
-function parseQuery(url: string): Map<string, string> {
+/**
+ * The values of the parameters called `names`; others are ignored.
+ * @throws AppError 400 for bad percent-encoding, and for a name given twice: which value counts would be a guess.
+ */
+function parseQuery(url: string, names: ReadonlySet<string>): Map<string, string> {
   const values = new Map<string, string>();
   const at = url.indexOf('?');
   if (at < 0) return values;
@@ -65,8 +68,10 @@ function parseQuery(url: string): Map<string, string> {
     if (!pair) continue;
     const [name = '', ...rest] = pair.split('=');
     const key = decode(name);
-    if (values.has(key)) throw invalid(shown([key]), 'is given more than once');
-    values.set(key, decode(rest.join('=')));
+    const value = decode(rest.join('='));
+    if (!names.has(key)) continue;
+    if (values.has(key)) throw invalid(key, 'is given more than once');
+    values.set(key, value);
   }
   return values;
 }

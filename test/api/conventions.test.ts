@@ -106,7 +106,47 @@ test('parameters are read from one place each', async () => {
   const large = await alice.get(`${REPOSITORIES}?page=99999999999`);
   expect(refused(large)[2]).toBe('page: must fit in 32 bits');
   expect((await alice.get(`${REPOSITORIES}?utm_source=mail`)).status).toBe(200);
+  expect((await alice.get(`${REPOSITORIES}?x=1&x=2&page=1`)).status).toBe(200);
   expect(refused(await alice.get(`${REPOSITORIES}?page=%zz`))[2]).toContain('percent-encoded');
+});
+
+test('half of a surrogate pair is refused wherever a text is given', async () => {
+  const half = '\ud800';
+  const message = (field: string) => `${field}: must not hold half of a surrogate pair`;
+  const post = async (path: string, json: object) => {
+    const answer = await alice.post(path, json);
+    expect(answer.status).toBe(400);
+    return answer.body;
+  };
+  const input = { namespace: 'alice', name: 'half', description: `a${half}b` };
+  const { namespace, ...body } = input;
+  expect((await post(REPOSITORIES, body)).error.message).toBe(message('description'));
+  const job = { name: 'half', command: 'true', image: 'debian', gpu: 'none', env: { A: half } };
+  expect((await post('/auth/v1/seed/alice/jobs', job)).error.message).toBe(message('env.A'));
+  const token = await post('/auth/v1/pat', { name: half });
+  expect(token.error.message).toBe(message('name'));
+
+  const query = `mutation ($input: CreateRepositoryInput!) {
+    createRepository(input: $input) { repository { id } } }`;
+  const graphql = await post('/graphql', { query, variables: { input } });
+  expect(graphql.errors).toMatchObject([
+    { message: message('variables.input.description'), extensions: { code: 'INVALID_REQUEST' } },
+  ]);
+  // A query that the server knows takes another way.
+  const known = 'query ($name: String!) { repository(namespace: "alice", name: $name) { id } }';
+  for (let n = 0; n < 3; n++)
+    await alice.post('/graphql', { query: known, variables: { name: 'none' } });
+  const again = await post('/graphql', { query: known, variables: { name: half } });
+  expect(again.errors[0].message).toBe(message('variables.name'));
+  const address = (variables: object) =>
+    `/graphql?query=${encodeURIComponent(known)}&variables=${encodeURIComponent(JSON.stringify(variables))}`;
+  expect((await alice.get(address({ name: half }))).status).toBe(400);
+
+  // Both halves are a character, however they are written.
+  const whole = await postBody('{"name": "whole", "description": "\\ud83d\\ude00"}', {
+    'Content-Type': 'application/json',
+  });
+  expect(whole.body).toMatchObject({ description: '😀' });
 });
 
 test('what stands after tree/, file/ and commits/ is one parameter, slashes and all', async () => {

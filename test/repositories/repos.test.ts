@@ -102,12 +102,27 @@ test.each([
   [{ defaultBranch: '-x' }, 'INVALID_REQUEST defaultBranch'],
   [{ gitignoreTemplate: 'No Such' }, 'INVALID_REQUEST gitignoreTemplate'],
   [{ gitignoreTemplate: 'Go', autoInit: false }, 'INVALID_REQUEST gitignoreTemplate'],
+  [{ gitignoreTemplate: '' }, 'INVALID_REQUEST gitignoreTemplate'],
+  [{ defaultBranch: 'b'.repeat(241) }, 'INVALID_REQUEST defaultBranch'],
+  [{ defaultBranch: 'é'.repeat(121) }, 'INVALID_REQUEST defaultBranch'],
   [{ namespace: 'nobody' }, 'NOT_FOUND'],
   [{ namespace: 'bob' }, 'PERMISSION_DENIED'],
   [{ namespace: 'a\0' }, 'NOT_FOUND'],
 ])('creation refuses %j with %s', async (more, expected) => {
   const input = { namespace: 'ada', name: 'refused', ...more };
   expect(await refusal(ada, CREATE, { input })).toBe(expected);
+});
+
+test('the default branch may have the longest name that a push may', async () => {
+  const defaultBranch = 'b'.repeat(240);
+  await create(ada, 'long-branch', { defaultBranch });
+  const { repository } = await ada.gql(
+    '{ repository(namespace: "ada", name: "long-branch") { defaultBranch commits { nodes { message } } } }',
+  );
+  expect(repository).toEqual({
+    defaultBranch,
+    commits: { nodes: [{ message: 'Initial commit' }] },
+  });
 });
 
 test('a name is taken whatever its case, and free again when its repository is gone', async () => {

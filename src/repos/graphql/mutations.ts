@@ -38,7 +38,7 @@ const CreateRepositoryInput = builder.inputType('CreateRepositoryInput', {
     defaultBranch: t.string({
       required: true,
       defaultValue: 'main',
-      description: 'The branch that a clone checks out.',
+      description: 'The branch that a clone checks out: at most 240 bytes.',
     }),
     autoInit: t.boolean({
       required: true,
