@@ -7,7 +7,7 @@
  * one subscription to a long log took all of the server's memory.)
  */
 import { Repeater } from '@repeaterjs/repeater';
-import type { ExecutionResult, GraphQLError } from 'graphql';
+import type { ExecutionResult, FormattedExecutionResult, GraphQLError } from 'graphql';
 
 export type Result = ExecutionResult | AsyncIterable<ExecutionResult>;
 
@@ -18,7 +18,7 @@ const SIGN_OF_LIFE = ':\n\n';
 type Push = (message: string) => Promise<unknown>;
 
 export class EventStream {
-  readonly #operations = new Map<string, AsyncIterator<unknown> | undefined>();
+  readonly #operations = new Map<string, AsyncIterator<ExecutionResult> | undefined>();
   readonly #client = Promise.withResolvers<Push>();
   readonly #closed = new AbortController();
   readonly #show: (error: unknown) => GraphQLError;
@@ -110,10 +110,13 @@ export class EventStream {
     });
   }
 
-  async #send(id: string, results: AsyncIterator<unknown>): Promise<void> {
+  async #send(id: string, results: AsyncIterator<ExecutionResult>): Promise<void> {
     const push = await this.#client.promise;
     const current = () => this.#operations.get(id) === results;
-    const send = (result: unknown) => push(message('next', id ? { id, payload: result } : result));
+    const send = (result: ExecutionResult) => {
+      const payload = withoutHttp(result);
+      return push(message('next', id ? { id, payload } : payload));
+    };
     try {
       for (let next = await results.next(); !next.done && current(); next = await results.next())
         await send(next.value);
@@ -132,6 +135,17 @@ export class EventStream {
 
 async function* once<T>(value: T): AsyncGenerator<T> {
   yield value;
+}
+
+/** Yoga keeps the status and headers of an answer in `extensions.http` of its errors. On a stream they mean nothing. */
+function withoutHttp(result: ExecutionResult): FormattedExecutionResult {
+  const { errors, ...rest } = result;
+  if (!errors) return rest;
+  const shown = errors.map((error) => {
+    const { extensions: { http: _, ...extensions } = {}, ...formatted } = error.toJSON();
+    return { ...formatted, ...(Object.keys(extensions).length > 0 && { extensions }) };
+  });
+  return { errors: shown, ...rest };
 }
 
 function leave(results: AsyncIterator<unknown>): void {

@@ -11,6 +11,7 @@ import type { Plugin } from 'graphql-yoga';
 import { AppError, invalid, unauthenticated } from '../errors.ts';
 import { type Claim, claimKey, IDEMPOTENCY_KEY } from '../http/kept-answers.ts';
 import type { Services } from '../services.ts';
+import { takesJson } from './accept.ts';
 import { answerError } from './body.ts';
 
 /** An answer that selects files or logs may hold 16 MiB; of more than this a replay says only that it was done. */
@@ -86,11 +87,6 @@ export function useIdempotency({ show, ...services }: Deps): Plugin<Server, Serv
 /** Yoga's own implementation of Headers gives names as they were set. */
 function lowerCased(headers: Headers): Record<string, string> {
   return Object.fromEntries([...headers].map(([name, value]) => [name.toLowerCase(), value]));
-}
-
-/** Whether the answer is JSON. Yoga answers what is no stream so wherever JSON is among what is accepted. */
-function takesJson(accept: string | null): boolean {
-  return !accept || /application\/(?:graphql-response\+)?json|application\/\*|\*\/\*/i.test(accept);
 }
 
 function noReplay(): AppError {

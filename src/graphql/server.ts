@@ -2,6 +2,7 @@
 import type { Request, RequestHandler, Response } from 'express';
 import { createYoga, type Plugin } from 'graphql-yoga';
 import type { Services } from '../services.ts';
+import { useAccept } from './accept.ts';
 import { useBody } from './body.ts';
 import { allowanceOf, type Context } from './context.ts';
 import { Documents } from './documents.ts';
@@ -49,6 +50,7 @@ export function createGraphQLServer(services: Services): GraphQLServer {
     maskedErrors: { maskError: show },
     plugins: [
       usePage,
+      useAccept(show),
       useBody(show),
       useIdempotency({ show, ...services }),
       useMeasure(services.metrics),

@@ -11,6 +11,7 @@ import type { Plugin } from 'graphql-yoga';
 import type { Viewer } from '../auth/permissions.ts';
 import { AppError, invalid, notFound } from '../errors.ts';
 import type { Bus } from '../events/bus.ts';
+import { notAcceptable } from './accept.ts';
 import { answerError, parseParameter } from './body.ts';
 import { withCodes } from './errors.ts';
 import { EventStream, type Result } from './event-stream.ts';
@@ -58,6 +59,10 @@ export function useSse({ show, bus }: Deps): Plugin<object, ServerContext> {
       }
       case 'GET':
       case 'POST': {
+        if (!token)
+          throw notAcceptable(
+            `Accept: must allow text/event-stream, unless ${TOKEN_HEADER} names a reserved stream`,
+          );
         if (!stream) throw notFound('Stream');
         const params = await paramsOf(request, url);
         const id = operationId(params.extensions?.operationId);

@@ -196,6 +196,68 @@ test.each(Object.entries(MODES))(
   },
 );
 
+test('errors on a stream hold nothing that is meant for the server', async () => {
+  for (const query of ['{ nothing }', '{', 'query A { a } query B { b }', 'mutation { x { y } }']) {
+    const { text } = await ada.post('/graphql/stream', { query }, { accept: 'text/event-stream' });
+    const [, data = ''] = /event: next\ndata: (.*)/.exec(text) ?? [];
+    const { errors } = JSON.parse(data);
+    expect(errors[0]).toMatchObject({
+      message: expect.any(String),
+      extensions: { code: expect.any(String) },
+    });
+    for (const { extensions } of errors) expect(Object.keys(extensions)).toEqual(['code']);
+  }
+});
+
+test('what a client does not accept is 406 with a reason, and nothing is done', async () => {
+  const subscription = { query: 'subscription { jobEvents(namespace: "ada") { id } }' };
+  const mutation = {
+    query:
+      'mutation { createRepository(input: {namespace: "ada", name: "unaccepted"}) { repository { id } } }',
+  };
+  for (const [path, body, accept, message] of [
+    ['/graphql', subscription, 'application/json', /^Accept: a subscription needs/],
+    [
+      '/graphql',
+      subscription,
+      'application/graphql-response+json',
+      /^Accept: a subscription needs/,
+    ],
+    ['/graphql', subscription, 'text/html', /^Accept: must allow/],
+    ['/graphql', mutation, 'text/html', /^Accept: must allow/],
+    ['/graphql/', mutation, 'text/html', /^Accept: must allow/],
+    ['/graphql/', subscription, 'application/json', /^Accept: a subscription needs/],
+    ['/graphql', mutation, 'multipart/mixed', /^Accept: must allow/],
+    ['/graphql', mutation, 'application/json; charset=latin1', /^Accept: must allow/],
+    ['/graphql/stream', subscription, 'application/json', /^Accept: must allow text\/event-stream/],
+  ] as const) {
+    const answer = await ada.post(path, body, { accept });
+    expect([answer.status, answer.body], accept).toEqual([
+      406,
+      {
+        errors: [
+          expect.objectContaining({
+            message: expect.stringMatching(message),
+            extensions: { code: 'INVALID_REQUEST' },
+          }),
+        ],
+      },
+    ]);
+  }
+  const { errors } = await ada.graphql(
+    '{ repository(namespace: "ada", name: "unaccepted") { id } }',
+  );
+  expect(errors?.[0]?.extensions.code).toBe('NOT_FOUND');
+  for (const accept of [
+    'application/graphql-response+json; charset=utf-8, application/json; charset=utf-8',
+    'application/*;q=0.1',
+    'text/event-stream',
+  ])
+    expect(
+      (await ada.post('/graphql', { query: '{ version { build } }' }, { accept })).status,
+    ).toBe(200);
+});
+
 test('nothing is read ahead of a client of an event stream', async () => {
   let told = 0;
   async function* numbers() {
