@@ -44,7 +44,7 @@ test('the examples of docs/graphql.md work as they are printed', async () => {
 
   const all = await examples();
   const ran = { graphql: 0, sh: 0, js: 0 };
-  const env = { PATH: process.env.PATH, LOAM: app.base, TOKEN: admin.token };
+  const env = { PATH: process.env.PATH, LOAM: app.base, LOAM_TOKEN: admin.token };
   // Where the packages that an example imports are found.
   const folder = await mkdtemp(join(ROOT, 'node_modules/.docs-'));
   try {
