@@ -14,7 +14,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { readRefFiles } from '../../src/git/disk/ref-files.ts';
-import { isKnownAncestor, knownTree, noteObjects } from '../../src/git/objects/known-objects.ts';
+import { knownTree, noteObjects } from '../../src/git/objects/known-objects.ts';
 import { readSmallPack } from '../../src/git/objects/small-pack.ts';
 import { walkTree } from '../../src/git/objects/walk.ts';
 
@@ -208,9 +208,6 @@ test('a tree is walked without git when what it is made of is known, and has the
   // The file at the root was in no tree that git has listed with its folder, but its size was told.
   expect(knownTree(second)).toEqual(listed(second));
   expect(await walk(second)).toEqual(listed(second));
-
-  expect(isKnownAncestor(first, second)).toBe(true);
-  expect(isKnownAncestor(second, first)).toBe(false);
 
   // A folder that holds another ten times, and so on: 10,000,000,000 folders of 11 trees.
   let tree = git(bare, ['mktree']).toString().trim();

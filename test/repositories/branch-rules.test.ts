@@ -115,6 +115,35 @@ test('a rule refuses force pushes and deletions of the branches that match, and 
   expect(await push('bob', ':refs/heads/release/1')).toBeNull();
 });
 
+test('a commit that only looks like a descendant is none, to a rule and to the protection of the default branch', async () => {
+  await ada.gql(
+    'mutation ($input: CreateRepositoryInput!) { createRepository(input: $input) { repository { id } } }',
+    { input: { namespace: 'ada', name: 'forged' } },
+  );
+  const ask = async (fields: string) =>
+    (await ada.gql(`{ repository(namespace: "ada", name: "forged") { ${fields} } }`)).repository;
+  const { id: forged } = await ask('id');
+  await ada.gql(SET, { input: { id: forged, pattern: 'ruled' } });
+  await workspace.git('.', 'clone', '-q', remote(bob, 'ada/forged'), 'forged');
+  const tip = await workspace.commit('forged', { 'a.txt': 'a' });
+  expect(await push('forged', 'HEAD:main', 'HEAD:refs/heads/ruled')).toBeNull();
+  await ada.gql(
+    'mutation ($input: UpdateRepositoryInput!) { updateRepository(input: $input) { repository { id } } }',
+    { input: { namespace: 'ada', id: forged, branchProtection: true } },
+  );
+  const sha = await workspace.forgeParent('forged', tip);
+  for (const branch of ['main', 'ruled'])
+    expect(await push('forged', '--force', `${sha}:refs/heads/${branch}`)).toBe(
+      `The branch ${branch} is protected: only fast-forward pushes are accepted`,
+    );
+  // Shown as git reads it, where nothing protects the branch.
+  expect(await push('forged', `${sha}:refs/heads/other`)).toBeNull();
+  const { commit } = await ask('commit(revision: "other") { sha parents }');
+  expect(commit).toEqual({ sha, parents: [] });
+  await workspace.commit('forged', { 'a.txt': 'b' });
+  expect(await push('forged', 'HEAD:main', 'HEAD:refs/heads/ruled')).toBeNull();
+});
+
 test('a rule can keep branches to administrators and those it names; all rules that match count', async () => {
   await set('**', { allowsForcePushes: true, allowsDeletions: true });
   await set('prod', { pushRole: 'ADMIN' });

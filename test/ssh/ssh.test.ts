@@ -188,6 +188,23 @@ test('a push that is refused says why, and changes nothing', async () => {
   expect(await adas.git('strict', 'ls-remote', 'origin', 'main')).toContain(before);
 });
 
+test('a commit that only looks like a descendant does not move a branch with a rule', async () => {
+  const { id } = await repository('forged');
+  await ada.gql(
+    'mutation ($input: SetBranchRuleInput!) { setBranchRule(input: $input) { repository { id } } }',
+    { input: { id, pattern: 'main' } },
+  );
+  await adas.git('.', 'clone', '-q', adas.url('ada/forged'), 'forged');
+  const tip = await workspace.git('forged', 'rev-parse', 'HEAD');
+  const sha = await workspace.forgeParent('forged', tip);
+  const refused = await adas.try('forged', 'push', '--force', 'origin', `${sha}:refs/heads/main`);
+  expect([refused.code, refused.stderr]).toEqual([
+    1,
+    expect.stringContaining('The branch main is protected: only fast-forward pushes are accepted'),
+  ]);
+  expect(await adas.git('forged', 'ls-remote', 'origin', 'main')).toContain(tip);
+});
+
 test('a deploy key reads its repository, or pushes to it, and nothing else', async () => {
   const { id } = await repository('deployed');
   await repository('other', { visibility: 'public' });

@@ -61,6 +61,15 @@ export class Workspace implements AsyncDisposable {
     return this.git(folder, 'rev-parse', 'HEAD');
   }
 
+  /** A commit without a parent, one of whose later header lines looks like the parent `parent`. */
+  async forgeParent(folder: string, parent: string): Promise<string> {
+    const tree = await this.git(folder, 'rev-parse', `${parent}^{tree}`);
+    const who = 'Ada <ada@example.com> 1700000000 +0000';
+    const header = `tree ${tree}\nauthor ${who}\ncommitter ${who}\nx-other line\nparent ${parent}\n`;
+    await writeFile(join(this.path, folder, '.git/forged'), `${header}\nforged\n`);
+    return this.git(folder, 'hash-object', '-t', 'commit', '-w', '--literally', '.git/forged');
+  }
+
   async [Symbol.asyncDispose]() {
     await rm(this.path, { recursive: true, force: true });
   }

@@ -27,11 +27,18 @@ export function parseCommit(sha: string, data: Buffer, size = data.length): Comm
   const { header, message } = partsOf(data, size);
   return {
     sha,
-    parents: [...header.matchAll(/^parent ([0-9a-f]{40})$/gm)].map(([, parent = '']) => parent),
+    parents: parentsOf(header),
     message,
     author: signature(header, 'author'),
     committer: signature(header, 'committer'),
   };
+}
+
+/** Those directly after the tree, as git reads them: a line further down is no parent, whatever it says. */
+function parentsOf(header: string): string[] {
+  const lines = header.split('\n').slice(1);
+  const end = lines.findIndex((line) => !/^parent [0-9a-f]{40}$/.test(line));
+  return lines.slice(0, end < 0 ? lines.length : end).map((line) => line.slice('parent '.length));
 }
 
 /** As `parseCommit`, of a tag. */

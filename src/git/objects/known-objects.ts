@@ -1,7 +1,6 @@
 /**
  * Commits and trees of small pushes, and trees of walks, kept by id: what has an id never changes. The tree of a commit that
- * follows on one that was walked differs from it in what its push has brought, so it is walked without a program; and
- * so is the way from one commit to another that a push brings with it.
+ * follows on one that was walked differs from it in what its push has brought, so it is walked without a program.
  */
 import { LRUCache } from 'lru-cache';
 import type { PackedObject } from './small-pack.ts';
@@ -20,7 +19,8 @@ const TREE_MODE = /^0?40000$/;
 const SUBMODULE_MODE = '160000';
 const ID_BYTES = 20;
 
-const commits = new LRUCache<string, { tree: string; parents: string[] }>({ max: 1_000 });
+/** The tree of each. */
+const commits = new LRUCache<string, string>({ max: 1_000 });
 const trees = new LRUCache<string, readonly Entry[]>({
   maxSize: MAX_KEPT,
   sizeCalculation: (entries) => entries.length + 1,
@@ -31,27 +31,13 @@ export function noteObjects(objects: ReadonlyMap<string, PackedObject>): void {
   for (const [oid, { type, data }] of objects) {
     if (type === 'blob') sizes.set(oid, data.length);
     else if (type === 'tree') trees.set(oid, entriesOf(data));
-    else if (type === 'commit') commits.set(oid, commitOf(data));
+    else if (type === 'commit') commits.set(oid, treeOf(data));
   }
 }
 
-/** Its header, which begins with them. */
-function commitOf(data: Buffer) {
-  const lines = data.toString('latin1', 0, data.indexOf('\n\n')).split('\n');
-  const named = (name: string) =>
-    lines.filter((line) => line.startsWith(`${name} `)).map((line) => line.slice(name.length + 1));
-  return { tree: named('tree')[0] ?? '', parents: named('parent') };
-}
-
-/** Whether known commits lead from `after` back to `before`; if not, it may be so all the same. */
-export function isKnownAncestor(before: string, after: string): boolean {
-  const seen = new Set([after]);
-  // What is added meanwhile is visited too.
-  for (const id of seen) {
-    if (id === before) return true;
-    for (const parent of commits.get(id)?.parents ?? []) seen.add(parent);
-  }
-  return false;
+/** The first line of a commit: git refuses a push with one that begins otherwise. */
+function treeOf(commit: Buffer): string {
+  return /^tree ([0-9a-f]{40})\n/.exec(commit.toString('latin1', 0, 46))?.[1] ?? '';
 }
 
 /** A tree's `<mode> <name>\0<id in 20 bytes>`; submodules left out. */
@@ -72,7 +58,7 @@ function entriesOf(data: Buffer): Entry[] {
 
 /** Every file of a commit's tree; null where not all of it is known, or it is large: one tree may be in it a million times. */
 export function knownTree(commit: string): TreeFile[] | null {
-  const root = commits.get(commit)?.tree;
+  const root = commits.get(commit);
   const files: TreeFile[] = [];
   let walked = 0;
   const add = (tree: string, prefix: string, depth: number): boolean =>
