@@ -78,8 +78,7 @@ export async function answerBatch(
     operation === 'upload' && here.size > 0
       ? await services.largeFiles.damaged(id, [...here.keys()])
       : new Set();
-  const coming = operation === 'upload' ? bytesToCome(asked, here) : 0;
-  if (coming > 0) await demandRoomFor(services, id, coming);
+  if (operation === 'upload') await demandRoomFor(services, id, toCome(asked, here));
   const access = held ?? newToken(services, viewer, id, operation);
   // By `tus` git-lfs takes an empty object for uploaded before it has asked.
   const transfer = isResumable && asked.every(({ size }) => size > 0) ? 'tus' : 'basic';
@@ -123,10 +122,10 @@ function newToken(
   return { token: lfs.tokens.issue(grant), seconds: TOKEN_SECONDS };
 }
 
-/** The bytes of the objects that the repository does not have, each counted once. */
-function bytesToCome(asked: readonly LfsObject[], here: ReadonlyMap<string, number>): number {
-  const fresh = new Map(asked.map(({ oid, size }) => [oid, here.has(oid) ? 0 : size]));
-  return fresh.values().reduce((sum, size) => sum + size, 0);
+/** The objects that the repository does not have, each once. */
+function toCome(asked: readonly LfsObject[], here: ReadonlyMap<string, number>): LfsObject[] {
+  const fresh = asked.filter(({ oid }) => !here.has(oid));
+  return [...new Map(fresh.map((one) => [one.oid, one])).values()];
 }
 
 function readObject({

@@ -23,19 +23,30 @@ export function isOid(value: unknown): value is string {
   return typeof value === 'string' && /^[0-9a-f]{64}$/.test(value);
 }
 
-/** @throws AppError 403 `quota_exceeded` when the namespace of the repository has no room for so many bytes, 404 */
+/**
+ * Room for objects that the repository does not have. Uploads that were begun have theirs.
+ * @throws AppError 403 `quota_exceeded` when the namespace of the repository has none, 404
+ */
 export async function demandRoomFor(
   services: Pick<Services, 'db' | 'config'>,
   repositoryId: string,
-  bytes: number,
+  objects: readonly LfsObject[],
 ): Promise<void> {
+  if (objects.length === 0) return;
   const row = await services.db.repository.findUnique({
     where: { id: repositoryId },
-    select: { namespace: { select: { id: true, plan: true } } },
-    relationLoadStrategy: 'join',
+    select: {
+      namespace: { select: { id: true, plan: true } },
+      largeUploads: {
+        where: { oid: { in: objects.map(({ oid }) => oid) } },
+        select: { oid: true, size: true },
+      },
+    },
   });
   if (!row) throw notFound('Repository');
-  await demandRoom(services, row.namespace, 'storageBytes', bytes);
+  const begun = new Map(row.largeUploads.map(({ oid, size }) => [oid, Number(size)]));
+  const bytes = objects.reduce((sum, { oid, size }) => sum + size - (begun.get(oid) ?? 0), 0);
+  if (bytes > 0) await demandRoom(services, row.namespace, 'storageBytes', bytes);
 }
 
 /** Whether the repository has what its client says it has uploaded. @throws AppError 400, 404, 422 */

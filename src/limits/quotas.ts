@@ -12,13 +12,19 @@ import { AppError } from '../errors.ts';
 import type { Services } from '../services.ts';
 import { planLimits, UNLIMITED } from './plans.ts';
 
+/** Bytes that are promised to pushes and uploads (`storage.ts`) of the namespace whose row is `n`. */
+export const RESERVED_BYTES = `(
+  (select coalesce(sum(bytes), 0) from storage_reservations where namespace_id = n.id and expires_at > now())
+  + (select coalesce(sum(u.size), 0) from large_uploads u join repositories o on o.id = u.repository_id
+     where o.namespace_id = n.id and not exists (
+       select from large_files f where f.repository_id = u.repository_id and f.oid = u.oid)))`;
+
 export type Quota = 'repositories' | 'activeJobs' | 'webhooks' | 'storageBytes';
 
-const NAMES: Record<Quota, string> = {
+const NAMES: Record<Exclude<Quota, 'storageBytes'>, string> = {
   repositories: 'repositories',
   activeJobs: 'queued and running jobs',
   webhooks: 'webhooks',
-  storageBytes: 'bytes of storage',
 };
 
 /**
@@ -43,7 +49,13 @@ export async function demandRoom(
     ]);
   const { text, values } = usage(what, namespace.id, limit);
   const [row] = await runStatement<{ used: bigint | string }>(db, text, values);
-  if (Number(row?.used ?? 0) + adding > limit) throw exceeded(namespace.plan, what, limit);
+  const used = Number(row?.used ?? 0);
+  if (used + adding <= limit) return;
+  if (what === 'storageBytes') throw storageExceeded(namespace.plan, { limit, used, adding });
+  throw new AppError(
+    'quota_exceeded',
+    `The ${namespace.plan} plan allows ${limit} ${NAMES[what]} in a namespace`,
+  );
 }
 
 /** Whether a plan has no limit for it: `demandRoom` then has nothing to ask, and needs no transaction. */
@@ -69,15 +81,30 @@ export function demandStorage(
   namespace: { plan: Plan; storageBytes: bigint },
   adding: number,
 ): void {
-  if (adding > storageLeft(services, namespace)) {
-    const { plan } = namespace;
-    throw exceeded(plan, 'storageBytes', storageLimit(services, plan));
-  }
+  if (adding <= storageLeft(services, namespace)) return;
+  const { plan, storageBytes } = namespace;
+  const limit = storageLimit(services, plan);
+  throw storageExceeded(plan, { limit, used: Number(storageBytes), adding });
 }
 
-function exceeded(plan: Plan, what: Quota, limit: number): AppError {
-  const message = `The ${plan} plan allows ${limit} ${NAMES[what]} in a namespace`;
-  return new AppError('quota_exceeded', message);
+/** @param adding null: more than what is left, nobody knows how much */
+export function storageExceeded(
+  plan: Plan,
+  { limit, used, adding }: { limit: number; used: number; adding: number | null },
+): AppError {
+  const needed = adding === null ? 'more than what is left' : `${sizeText(adding)} more`;
+  return new AppError(
+    'quota_exceeded',
+    `Storage quota exceeded: the ${plan} plan allows ${sizeText(limit)} in a namespace, ` +
+      `${sizeText(used)} of it are in use or reserved by uploads under way, and this needs ${needed}`,
+  );
+}
+
+/** As `1.5 GiB`. */
+export function sizeText(bytes: number): string {
+  const units = ['bytes', 'KiB', 'MiB', 'GiB', 'TiB'];
+  const unit = Math.min(Math.floor(Math.log2(Math.max(1, bytes)) / 10), units.length - 1);
+  return `${Number((bytes / 1024 ** unit).toFixed(1)).toLocaleString('en')} ${units[unit]}`;
 }
 
 /** Bytes that a namespace may still store, for bounding what is on its way in. */
@@ -105,7 +132,7 @@ export function logLimits(
 function usage(what: Quota, id: string, limit: number): Prisma.Sql {
   switch (what) {
     case 'storageBytes':
-      return Prisma.sql`select storage_bytes as used from namespaces where id = ${id}`;
+      return Prisma.sql`select storage_bytes + ${Prisma.raw(RESERVED_BYTES)} as used from namespaces n where id = ${id}`;
     case 'repositories':
       return Prisma.sql`select count(*) as used from
         (select from repositories where namespace_id = ${id} limit ${limit}) counted`;

@@ -227,6 +227,64 @@ test('a full quota refuses before a byte is read, and one that fills meanwhile r
   await set(0);
 });
 
+test('uploads at once have the room of one after the other, whether they can be resumed or not', async () => {
+  const name = `dora${count}`;
+  const dora = await app.user(name, 'free');
+  const { body } = await dora.post(`/auth/v1/repository/${name}`, { name: 'r' });
+  const id: string = body.id;
+  const size = 9 * 2 ** 20;
+  await app.pool.query('update namespaces set storage_bytes = $2 where name = $1', [
+    name,
+    10 * 2 ** 30 - 20 * 2 ** 20,
+  ]);
+  /** Begins one whose last bytes do not come before `go`, where it breaks off. */
+  const begin = (isResumable: boolean) => {
+    const bytes = randomBytes(size);
+    const begun = Promise.withResolvers<string>();
+    const go = Promise.withResolvers<void>();
+    const slow = (async function* () {
+      yield* piecesOf(bytes.subarray(0, size - 1_000));
+      begun.resolve('begun');
+      await go.promise;
+      throw new Error('the network is gone');
+    })();
+    const object = { oid: oidOf(bytes), size };
+    const ended: Promise<string> = (
+      isResumable
+        ? files.resume(id, { ...object, from: 0 }, slow, never)
+        : files.put(id, object, slow, never)
+    ).then(
+      () => 'stored',
+      (error) => error.code ?? error.message,
+    );
+    return { object, go, ended, first: Promise.race([begun.promise, ended]) };
+  };
+  const ranAtOnce = async (isResumable: boolean) => {
+    const uploads = Array.from({ length: 6 }, () => begin(isResumable));
+    const first = await Promise.all(uploads.map((one) => one.first));
+    expect(first.toSorted()).toEqual([...['begun', 'begun'], ...Array(4).fill('quota_exceeded')]);
+    for (const { go } of uploads) go.resolve();
+    await Promise.all(uploads.map(({ ended }) => ended));
+    return uploads.filter((_, i) => first[i] === 'begun');
+  };
+  await ranAtOnce(false);
+  // What broke off and cannot be resumed has its room no more.
+  const [kept] = await ranAtOnce(true);
+  if (!kept) throw new Error('none was begun');
+  expect(await files.offset(id, kept.object)).toBeGreaterThan(0);
+  // What can be resumed has it still, for itself and for nobody else.
+  expect(await begin(true).ended).toBe('quota_exceeded');
+  expect(await begin(false).ended).toBe('quota_exceeded');
+  expect(await sum(`select sum(size) from large_uploads where repository_id = '${id}'`)).toBe(
+    2 * size,
+  );
+  await sweepAll(app.app.services);
+  const after = begin(true);
+  expect(await after.first).toBe('begun');
+  after.go.resolve();
+  await after.ended;
+});
+
 test('a body that stops, fails or is aborted frees everything', async () => {
   const bytes = randomBytes(9_000_000);
   const object = { oid: oidOf(bytes), size: bytes.length };

@@ -132,9 +132,9 @@ test('what is wrong keeps nothing, what nobody goes on with is swept, and both t
   await broken(one, 'left', bytes, 0, 11 * MIB);
   const small = randomBytes(1_000);
   await services.pool.query(`update namespaces set plan = 'free' where name = 'admin'`);
-  await services.pool.query('update large_uploads set bytes = bytes + (10::bigint << 30)');
+  await services.pool.query('update large_uploads set size = size + (10::bigint << 30)');
   expect(await patch(one, at(one, 'left', small), small, 0)).toBe(507);
-  await services.pool.query('update large_uploads set bytes = bytes - (10::bigint << 30)');
+  await services.pool.query('update large_uploads set size = size - (10::bigint << 30)');
   expect(await patch(one, at(one, 'left', small), small, 0)).toBe(204);
   await services.pool.query(`update namespaces set plan = 'unlimited' where name = 'admin'`);
   await services.largeFiles.remove(id, [objectOf(small).oid]);
@@ -214,7 +214,8 @@ test('the stock client goes on by itself when its connection breaks', async (ctx
   // git-lfs says what it does in its trace, for which there is no setting.
   const push = 'alias.traced=!GIT_TRANSFER_TRACE=1 git push origin HEAD';
   const pushing = workspace.try('stock', '-c', push, '-c', 'lfs.activitytimeout=5', 'traced');
-  const kept = async () => (await app.pool.query('select from large_uploads')).rowCount;
+  const kept = async () =>
+    (await app.pool.query('select from large_uploads where bytes > 0')).rowCount;
   await eventually(async () => expect(await kept()).toBe(1));
   await way.cut();
   await way.mend();

@@ -375,7 +375,11 @@ test('what a namespace has no room for is refused before it is sent', async () =
   const answer = await batch(free, 'frieda/full', 'upload', over);
   expect(answer).toMatchObject({
     status: 507,
-    body: { message: expect.stringContaining('free plan') },
+    body: {
+      message: expect.stringMatching(
+        /^Storage quota exceeded: the free plan allows 10 GiB in a namespace, .* and this needs 11 GiB more$/,
+      ),
+    },
   });
   const { req, answer: status } = begin(`frieda/full.git/info/lfs/objects/${over[0]?.oid}`, {
     authorization: free.authorization ?? '',

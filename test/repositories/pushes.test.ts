@@ -277,6 +277,87 @@ test('a clone and a push that are under way end with the right to them', async (
   expect(await services.git.disk.begun()).toEqual([]);
 });
 
+/** Leaves so much of the storage that a plan allows. */
+async function leaveRoom(namespace: string, bytes: number): Promise<void> {
+  await app.pool.query('update namespaces set storage_bytes = $2 where name = $1', [
+    namespace,
+    10 * 2 ** 30 - bytes,
+  ]);
+}
+
+test('pushes at once have the room of one after the other, and what a killed server reserved expires', async () => {
+  const fay = await app.user('fay', 'free');
+  const { body } = await fay.post('/auth/v1/repository/fay', { name: 'full' });
+  await workspace.git('.', 'clone', '-q', remote(fay, 'fay/full'), 'full');
+  const branches = Array.from({ length: 4 }, (_, i) => `b${i}`);
+  for (const branch of branches) {
+    await workspace.git('full', 'checkout', '-q', '-b', branch, 'origin/main');
+    await workspace.commit('full', { 'a.bin': randomBytes(3 * 2 ** 20) });
+  }
+  await leaveRoom('fay', 7 * 2 ** 20);
+  await app.pool.query(
+    `insert into storage_reservations (id, namespace_id, bytes, expires_at)
+     select 'evt_killed', id, 7 << 20, now() - interval '1 s' from namespaces where name = 'fay'`,
+  );
+  const reserved = async () =>
+    (await app.pool.query('select id, bytes from storage_reservations')).rows;
+  const hurdle = await connect();
+  const refusals: string[] = [];
+  let pushes: Promise<unknown>[] = [];
+  try {
+    // None of them is recorded before all are judged.
+    await hurdle.query('begin');
+    await hurdle.query('select from repositories where id = $1 for update', [body.id]);
+    pushes = branches.map(async (branch) => {
+      const { code, stderr } = await workspace.try('full', 'push', 'origin', branch);
+      if (code !== 0) refusals.push(stderr);
+    });
+    await eventually(() => expect(refusals).toHaveLength(2));
+    expect(await reserved()).toHaveLength(2);
+  } finally {
+    await hurdle.query('rollback');
+    await hurdle.end();
+    await Promise.all(pushes);
+  }
+  for (const refusal of refusals)
+    expect(refusal).toMatch(
+      /Storage quota exceeded: the free plan allows 10 GiB in a namespace, 10 GiB of it/,
+    );
+  expect((await fay.get(`/auth/v1/repository/fay/${body.id}`)).body.branches).toBe(3);
+  await eventually(async () => expect(await reserved()).toEqual([]));
+});
+
+test('a pack that is larger than the room that is left is refused with plan, quota and use', async () => {
+  const gil = await app.user('gil', 'free');
+  const { body } = await gil.post('/auth/v1/repository/gil', { name: 'small' });
+  await workspace.git('.', 'clone', '-q', remote(gil, 'gil/small'), 'small');
+  await workspace.commit('small', { 'a.bin': randomBytes(2 * 2 ** 20) });
+  await leaveRoom('gil', 2 ** 20);
+  const { code, stderr } = await workspace.try('small', 'push', 'origin', 'HEAD');
+  expect(code).toBe(1);
+  expect(stderr).toContain(
+    'remote: error: Storage quota exceeded: the free plan allows 10 GiB in a namespace, 10 GiB of it are',
+  );
+  expect(stderr).toContain('this needs more than what is left');
+  expect(stderr).not.toContain('maximum allowed size');
+  // The same where the server makes the push.
+  const made = (path: string) =>
+    gil.graphql(
+      'mutation ($input: CreateCommitInput!) { createCommit(input: $input) { commit { sha } } }',
+      {
+        input: {
+          ...{ id: body.id, branch: 'main', message: path },
+          changes: [{ path, content: randomBytes(100_000).toString('base64'), encoding: 'BASE64' }],
+        },
+      },
+    );
+  expect((await made('fits.bin')).errors).toBeUndefined();
+  await leaveRoom('gil', 1_000);
+  expect((await made('full.bin')).errors?.[0]?.message).toContain(
+    'Storage quota exceeded: the free plan allows 10 GiB in a namespace',
+  );
+});
+
 test('a push that a signal ends leaves nothing on the disk', async () => {
   const id = await seeded('ended');
   const before = await workspace.git('ended', 'rev-parse', 'HEAD');

@@ -17,6 +17,7 @@ import {
   type Verdict,
   writeVerdict,
 } from './hooks.ts';
+import { pktLine, splitPackets } from './pkt-line.ts';
 import { relay } from './relay.ts';
 import { reportedRefs } from './report.ts';
 import { hasManyRefs } from './requests.ts';
@@ -26,8 +27,8 @@ export type PushRules = {
   /** Holds the hook. */
   hooks: string;
   locks: Pick<StaleLocks, 'waits' | 'removeOf'>;
-  /** Of the pack; larger ones are refused while they arrive. */
-  maxBytes?: number;
+  /** Of the pack; larger ones are refused while they arrive, and the client is told the reason. */
+  limit?: { maxBytes: number; reason: string };
   /** Decides before anything takes effect. A throw refuses. */
   judge(push: Push, signal: AbortSignal): Promise<Verdict>;
   /**
@@ -53,7 +54,7 @@ export async function receivePack(
 ): Promise<Ending> {
   {
     using process = await startPush(session, modeOf(session), rules);
-    const said = new Said(process, output);
+    const said = new Said(process, output, rules);
     const isOver = said.ending.then(() => false);
     if (!(await Promise.race([hasManyRefs(input), isOver])))
       return await take(process, said, { session, input, rules, hasMany: false });
@@ -62,14 +63,14 @@ export async function receivePack(
   }
   // One that is configured for many, and goes on where a client has read the refs and says what it wants.
   using process = await startPush(session, ['--stateless-rpc'], rules, MANY_REFS);
-  const said = new Said(process, output);
+  const said = new Said(process, output, rules);
   return await take(process, said, { session, input, rules, hasMany: true });
 }
 
 function startPush(
   { dir, protocol, signal }: Session,
   mode: string[],
-  { hooks, maxBytes }: PushRules,
+  { hooks, limit }: PushRules,
   config: Record<string, string> = {},
 ): Promise<GitProcess> {
   return start('git-receive-pack', dir, mode, {
@@ -80,26 +81,52 @@ function startPush(
       'core.hooksPath': hooks,
       // What git borrows is the repository itself, for the quarantine, and its refs are known: this program lists none.
       'core.alternateRefsCommand': 'true',
-      ...(maxBytes && { 'receive.maxInputSize': `${maxBytes}` }),
+      // Git takes 0 for no limit.
+      ...(limit && { 'receive.maxInputSize': `${Math.max(1, limit.maxBytes)}` }),
       ...config,
     },
   });
 }
 
+/** How git refuses a pack beyond `receive.maxInputSize`: without saying whose limit it is, or how much is left of it. */
+const TOO_LARGE = 'pack exceeds maximum allowed size';
+/** The side band for a client's terminal. */
+const TERMINAL = 2;
+
 /** What git says to its client: passed on, and from `hold` on kept until `release`. */
 class Said {
   readonly ending: Promise<Ending>;
   readonly #output: Writable;
+  /** Why a pack is too large, in place of git's own words. */
+  readonly #reason: string;
+  /** Of a packet that is not whole yet. */
+  #rest: Buffer = Buffer.alloc(0);
   /** A line for each ref, whose number `hooks.ts` bounds, and keep-alive packets. */
   readonly #held: Buffer[] = [];
   #holds = false;
 
-  constructor(process: GitProcess, output: Writable) {
+  constructor(process: GitProcess, output: Writable, { limit }: PushRules) {
     this.#output = output;
-    this.ending = relay(process, output, (chunk) => {
-      if (this.#holds) this.#held.push(chunk);
-      return this.#holds;
-    });
+    this.#reason = limit?.reason ?? TOO_LARGE;
+    const ending = relay(process, output, (chunk) => this.#take(chunk));
+    this.ending = ending.then(({ stderr, ...rest }) => ({
+      ...rest,
+      stderr: stderr.includes(TOO_LARGE) ? this.#reason : stderr,
+    }));
+  }
+
+  /** @returns what is passed on now */
+  #take(chunk: Buffer): Buffer {
+    const { packets, rest } = splitPackets(Buffer.concat([this.#rest, chunk]));
+    this.#rest = rest;
+    const shown = packets.map((packet) =>
+      packet[4] === TERMINAL && packet.includes(TOO_LARGE)
+        ? Buffer.from(pktLine(`${String.fromCharCode(TERMINAL)}error: ${this.#reason}\n`))
+        : packet,
+    );
+    if (!this.#holds) return Buffer.concat(shown);
+    this.#held.push(...shown);
+    return Buffer.alloc(0);
   }
 
   hold(): void {

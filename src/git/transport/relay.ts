@@ -3,18 +3,19 @@ import type { Writable } from 'node:stream';
 import type { Ending, GitProcess } from '../processes/run.ts';
 
 /**
- * Passes output on, unless `hold` takes it, until git has ended. A client that left is no failure, and an
- * output that breaks off shows in the ending.
+ * Passes output on until git has ended. A client that left is no failure, and an output that breaks off shows in the ending.
+ * @param shown what is passed on of a chunk
  */
 export async function relay(
   process: GitProcess,
   output: Writable,
-  hold: (chunk: Buffer) => boolean = () => false,
+  shown: (chunk: Buffer) => Buffer = (chunk) => chunk,
 ): Promise<Ending> {
   try {
     for await (const chunk of process.stdout as AsyncIterable<Buffer>) {
-      if (hold(chunk) || output.destroyed) continue;
-      if (!output.write(chunk)) await drained(output);
+      const bytes = shown(chunk);
+      if (bytes.length === 0 || output.destroyed) continue;
+      if (!output.write(bytes)) await drained(output);
     }
   } catch {
     process.end();

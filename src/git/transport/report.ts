@@ -3,6 +3,8 @@
  * may be wrapped in those of a side band.
  */
 
+import { splitPackets } from './pkt-line.ts';
+
 /** The refs that it reports as updated; null when there is no report, because git was cut off or the client wants none. */
 export function reportedRefs(output: Buffer): Set<string> | null {
   const packets = packetsOf(output);
@@ -14,16 +16,8 @@ export function reportedRefs(output: Buffer): Set<string> | null {
   return new Set(lines.filter((line) => line.startsWith('ok ')).map((line) => line.slice(3)));
 }
 
-/** The contents of packets (`pkt-line.ts`), up to what is none. */
+/** The contents of packets. */
 function packetsOf(bytes: Buffer): Buffer[] {
-  const packets: Buffer[] = [];
-  for (let at = 0; at + 4 <= bytes.length; ) {
-    const digits = bytes.toString('latin1', at, at + 4);
-    const length = /^[0-9a-f]{4}$/i.test(digits) ? Number.parseInt(digits, 16) : 1;
-    if (length === 1 || at + length > bytes.length) break;
-    if (length > 4) packets.push(bytes.subarray(at + 4, at + length));
-    // Flush is 0000, and no packet is shorter than its own length.
-    at += Math.max(4, length);
-  }
-  return packets;
+  const { packets } = splitPackets(bytes);
+  return packets.filter(({ length }) => length > 4).map((packet) => packet.subarray(4));
 }

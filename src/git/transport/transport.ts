@@ -38,7 +38,7 @@ export async function advertise(
   const said: Buffer[] = [];
   const ending = await relay(process, output, (chunk) => {
     if (said.length === 0 || version === 2) said.push(chunk);
-    return false;
+    return chunk;
   });
   if (ending.code === 0) learn(service, version, Buffer.concat(said));
   return ending;

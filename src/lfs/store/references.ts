@@ -6,10 +6,11 @@
  */
 import type pg from 'pg';
 import type { Plan } from '../../../prisma/generated/enums.ts';
-import { inPoolTransaction } from '../../database/client.ts';
+import { inPoolTransaction, violatesReference } from '../../database/client.ts';
 import { type AppError, busy, notFound } from '../../errors.ts';
 import { newId } from '../../ids.ts';
-import { demandStorage } from '../../limits/quotas.ts';
+import { demandStorage, RESERVED_BYTES } from '../../limits/quotas.ts';
+import { reserveStorage } from '../../limits/storage.ts';
 import type { Services } from '../../services.ts';
 import type { Recipe, RecipePage } from './recipes.ts';
 
@@ -23,53 +24,56 @@ const SHARED_STORE = 1;
 export type Given = { oid: string; size: number; givenById?: string | null };
 
 /**
- * The store of a repository, for an upload of `size` bytes.
+ * Begins an upload: its whole size counts as used from now on (`limits/storage.ts`), until it is given or ended, or nobody goes
+ * on with it for the grace period. Uploads of one object to one repository share what is noted.
+ * @returns the store of the repository
  * @throws AppError 404, 403 `quota_exceeded`
  */
-export async function storeFor(
+export async function beginUpload(
   deps: Deps,
   repositoryId: string,
   { oid, size }: Given,
 ): Promise<number> {
-  const { rows } = await deps.pool.query<{
-    shared: boolean;
-    given: boolean;
-    plan: Plan;
-    storageBytes: string;
-  }>({
+  const { rows } = await deps.pool.query<{ shared: boolean; given: boolean; namespaceId: string }>({
     name: 'loam-store-for',
     text: `
-      select r.content_addressed as shared, n.plan, n.storage_bytes as "storageBytes",
+      select r.content_addressed as shared, r.namespace_id as "namespaceId",
         exists (select from large_files where repository_id = r.id and oid = $2) as given
-      from repositories r join namespaces n on n.id = r.namespace_id where r.id = $1`,
+      from repositories r where r.id = $1`,
     values: [repositoryId, oid],
   });
   const [row] = rows;
   if (!row) throw notFound('Repository');
-  if (!row.given) demandStorage(deps, { ...row, storageBytes: BigInt(row.storageBytes) }, size);
-  return row.shared ? SHARED_STORE : ownStore(deps, repositoryId);
+  const storeId = row.shared ? SHARED_STORE : await ownStore(deps, repositoryId);
+  // What the repository has counts already.
+  await reserveStorage(deps, row.namespaceId, row.given ? 0 : size, async (client) => {
+    await client.query(
+      `delete from large_uploads
+       where repository_id = $1 and oid = $2 and (size <> $3 or store_id <> $4)`,
+      [repositoryId, oid, size, storeId],
+    );
+    await client.query(
+      `insert into large_uploads (repository_id, oid, size, store_id, bytes)
+       select id, $2, $3, $4, 0 from repositories where id = $1
+       on conflict (repository_id, oid) do update set touched_at = now()`,
+      [repositoryId, oid, size, storeId],
+    );
+  }).catch((error) => {
+    throw violatesReference(error, 'repository_id') ? notFound('Repository') : error;
+  });
+  return storeId;
 }
 
-/**
- * Room for an upload beside those of the namespace that were begun and can be resumed.
- * @throws AppError 404, 403 `quota_exceeded`
- */
-export async function demandRoomForAll(
-  deps: Deps,
+/** Gives back the room of an upload of which nothing is kept. */
+export async function endUpload(
+  { pool }: Pick<Deps, 'pool'>,
   repositoryId: string,
-  { oid, size }: Given,
+  oid: string,
 ): Promise<void> {
-  const { rows } = await deps.pool.query<{ plan: Plan; storageBytes: string; begun: string }>(
-    `select n.plan, n.storage_bytes as "storageBytes",
-       (select coalesce(sum(u.bytes), 0) from large_uploads u join repositories o on o.id = u.repository_id
-        where o.namespace_id = n.id and (u.repository_id, u.oid) <> (r.id, $2)) as begun
-     from repositories r join namespaces n on n.id = r.namespace_id where r.id = $1`,
+  await pool.query(
+    'delete from large_uploads where repository_id = $1 and oid = $2 and bytes = 0',
     [repositoryId, oid],
   );
-  const [row] = rows;
-  if (!row) throw notFound('Repository');
-  const { plan, storageBytes, begun } = row;
-  demandStorage(deps, { plan, storageBytes: BigInt(storageBytes) + BigInt(begun) }, size);
 }
 
 async function ownStore({ pool }: Deps, repositoryId: string): Promise<number> {
@@ -145,7 +149,8 @@ export function give(
       [storeId, oid],
     );
     const { rows: owners } = await client.query<{ plan: Plan; storageBytes: string }>(
-      `select plan, storage_bytes as "storageBytes" from namespaces where id = $1 for no key update`,
+      `select plan, storage_bytes + ${RESERVED_BYTES} as "storageBytes"
+       from namespaces n where id = $1 for no key update`,
       [repository.namespaceId],
     );
     for (const owner of owners)

@@ -9,7 +9,7 @@ import { damagedOf } from './damaged.ts';
 import { knownChunks, textOf } from './packs.ts';
 import { chunksOf } from './read.ts';
 import { entriesOf, type Recipe, type RecipeEntry } from './recipes.ts';
-import { demandRoomForAll, type Given, sizesOf } from './references.ts';
+import { type Given, sizesOf } from './references.ts';
 import { type UploadDeps, upload } from './upload.ts';
 
 /** Pages that are looked at together: up to 32 MB of contents each. */
@@ -52,8 +52,6 @@ export async function resume(
   const kept = begun?.bytes ?? 0;
   if (from !== kept)
     throw new AppError('conflict', `Upload-Offset: ${kept} bytes of the object are here`);
-  // What others have begun takes room, and is not counted anywhere until it is theirs.
-  await demandRoomForAll(deps, repositoryId, object);
   let bytes = kept;
   const whole = async function* () {
     if (begun) yield* contentsOf(deps, begun);
@@ -120,15 +118,14 @@ async function* pagesOf(
   }
 }
 
-/** @returns false when another upload of the object has come further meanwhile, or the repository is gone */
+/** @returns false when another upload of the object has come further or has ended meanwhile, or the repository is gone */
 async function addTo({ pool }: UploadDeps, before: Begun, recipe: Recipe): Promise<boolean> {
   const { repositoryId, oid, storeId, size, bytes } = before;
   return inPoolTransaction(pool, async (client) => {
     const { rowCount } = await client.query(
-      `insert into large_uploads as u (repository_id, oid, size, store_id, bytes)
-       select id, $2, $3, $4, $5 from repositories where id = $1
-       on conflict (repository_id, oid) do update set bytes = excluded.bytes, touched_at = now()
-       where u.bytes = $6 and u.size = excluded.size and u.store_id = excluded.store_id`,
+      // Only `beginUpload` makes the row, which takes room for the whole upload.
+      `update large_uploads set bytes = $5, touched_at = now()
+       where repository_id = $1 and oid = $2 and size = $3 and store_id = $4 and bytes = $6`,
       [repositoryId, oid, size, storeId, recipe.size, bytes],
     );
     if (rowCount === 0) return false;

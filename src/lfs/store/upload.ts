@@ -9,7 +9,7 @@ import { noteRepair } from './damaged.ts';
 import { type Chunk, type Hashing, TooLong, TooShort } from './hashing.ts';
 import { addChunks, knownChunks, openPackWriter, type PackWriter, textOf } from './packs.ts';
 import { Recipe } from './recipes.ts';
-import { type Given, give, keepObject, storeFor } from './references.ts';
+import { beginUpload, endUpload, type Given, give, keepObject } from './references.ts';
 import { addAnew, damagedChunks } from './repair.ts';
 import { Damaged } from './runs.ts';
 
@@ -54,7 +54,28 @@ export async function upload(
   if (!Number.isInteger(size) || size < 0 || size > MAX_BYTES)
     throw unprocessable('size', `must be a number of bytes from 0 to ${MAX_BYTES}`);
   deps.space.demand();
-  const storeId = await storeFor(deps, repositoryId, object);
+  const storeId = await beginUpload(deps, repositoryId, object);
+  const to = { repositoryId, storeId, object };
+  try {
+    await receive(deps, to, body, signal, progress);
+  } catch (error) {
+    await endUpload(deps, repositoryId, oid).catch((err) => {
+      deps.log.warn({ err }, 'the room of an upload is not given back yet');
+    });
+    throw error;
+  }
+}
+
+type Target = { repositoryId: string; storeId: number; object: Given };
+
+async function receive(
+  deps: UploadDeps,
+  { repositoryId, storeId, object }: Target,
+  body: AsyncIterable<Uint8Array>,
+  signal: AbortSignal,
+  progress?: Progress,
+): Promise<void> {
+  const { oid, size } = object;
   const found = await keepObject(deps, storeId, oid);
   // How much is kept of an upload must not tell whether the store has the object already.
   const isKnown = !progress && found === 'all';
@@ -101,11 +122,12 @@ export async function upload(
 
   /** Takes back what came, or keeps it for an upload that goes on. */
   async function leave(isWrong: boolean): Promise<void> {
-    const isKept = progress !== undefined && !isWrong;
     try {
       if (isWrong) await progress?.drop();
       else if (unsaved() >= MIN_SAVED_BYTES) await save();
     } finally {
+      // Another upload of the object that keeps more does not count what has come of this one.
+      const isKept = progress !== undefined && !isWrong && Number.isFinite(progress.kept());
       await packs?.abandon(isKept);
     }
   }

@@ -9,6 +9,7 @@ import { columnOf } from '../../database/keyset.ts';
 import { beginWith, openParts, type Runs, runStatement } from '../../database/statement.ts';
 import { eventNotification } from '../../events/bus.ts';
 import { newId } from '../../ids.ts';
+import { RESERVED_BYTES } from '../../limits/quotas.ts';
 import type { BranchRule } from '../branch-rules.ts';
 import {
   type PayloadRow,
@@ -20,12 +21,12 @@ import {
 import type { Measures } from './measure.ts';
 import type { Pushed } from './record.ts';
 
-/** Of a repository's namespace. */
+/** Of a repository's namespace. `storageBytes`: with what is reserved. */
 export type Room = { plan: Plan; storageBytes: bigint };
 
 /** @returns null when the repository is gone, as all that read here */
 export async function readRoom(pool: pg.Pool, id: string): Promise<Room | null> {
-  const text = `select n.plan, n.storage_bytes as "storageBytes"
+  const text = `select n.plan, n.storage_bytes + ${RESERVED_BYTES} as "storageBytes"
     from repositories r join namespaces n on n.id = r.namespace_id where r.id = $1`;
   const { rows } = await pool.query<Room>({ name: 'loam-push-room', text, values: [id] });
   return rows.map((row) => ({ ...row, storageBytes: BigInt(row.storageBytes) }))[0] ?? null;
@@ -40,7 +41,7 @@ export type Judged = {
   branchProtection: boolean;
   secretScanning: boolean;
   namespaceId: string;
-  namespace: Room;
+  plan: Plan;
   rules: HeededRule[];
   /** Files that others have locked: path → the owner's name. */
   locks: ReadonlyMap<string, string>;
@@ -48,7 +49,7 @@ export type Judged = {
 
 const JUDGED = `
   select r.name, r.default_branch as "defaultBranch", r.branch_protection as "branchProtection",
-    r.secret_scanning as "secretScanning", r.namespace_id as "namespaceId", n.plan, n.storage_bytes as "storageBytes",
+    r.secret_scanning as "secretScanning", r.namespace_id as "namespaceId", n.plan,
     coalesce((
       select json_agg(json_build_object('pattern', pattern, 'pushRole', push_role, 'pusherIds', pusher_ids,
         'allowsForcePushes', allows_force_pushes, 'allowsDeletions', allows_deletions) order by pattern)
@@ -74,9 +75,8 @@ export async function readJudged(
   });
   const [row] = rows;
   if (!row) return null;
-  const { plan, storageBytes, locks, ...judged } = row;
-  const namespace = { plan, storageBytes: BigInt(storageBytes) };
-  return { ...judged, namespace, locks: new Map(locks) };
+  const { locks, ...judged } = row;
+  return { ...judged, locks: new Map(locks) };
 }
 
 /** The move of refs that an event tells of. */

@@ -18,14 +18,15 @@ import { sizeOf } from '../../git/objects/walk.ts';
 import { NONE, type Push, type Verdict } from '../../git/transport/hooks.ts';
 import type { PushRules } from '../../git/transport/receive.ts';
 import { newId } from '../../ids.ts';
-import { demandStorage, storageLeft } from '../../limits/quotas.ts';
+import { storageExceeded, storageLeft, storageLimit } from '../../limits/quotas.ts';
+import { PushReservation } from '../../limits/storage.ts';
 import type { Services } from '../../services.ts';
 import { judgeBranches } from './branches.ts';
 import { refused } from './brought.ts';
 import { judgeLocks } from './locks.ts';
 import { judgeNewFiles } from './new-files.ts';
 import type { BegunPush } from './record.ts';
-import { readJudged, readRoom } from './rows.ts';
+import { type Room, readJudged, readRoom } from './rows.ts';
 
 type Deps = Pick<
   Services,
@@ -56,22 +57,23 @@ export async function pushRules(
 ): Promise<PushRules> {
   const { db, git, log, pool, pushes } = services;
   const room = await readRoom(pool, id);
+  const event = newId('evt');
+  const reservation = new PushReservation(services, event);
   let begun: Begun<BegunPush> | undefined;
   return {
     hooks: git.hooks,
     locks: git.locks,
-    // Git takes 0 for no limit.
-    maxBytes: Math.max(1, Math.min(room ? storageLeft(services, room) : 0, services.space.room)),
+    limit: limitOf(services, room),
     async judge(push, signal) {
       try {
-        const verdict = await judge(services, { id, by, push, signal });
+        const verdict = await judge(services, { id, by, push, signal, reservation });
         await right.fresh(signal);
         const at = new Date().toISOString();
         const { commands } = push;
         if (verdict.accepted)
           begun = await git.disk.begin(id, {
             kind: 'push',
-            event: newId('evt'),
+            event,
             pusher: by.username,
             by: actorOf(by),
             commands,
@@ -86,11 +88,14 @@ export async function pushRules(
           'The push could not be checked because of a fault on the server, and nothing was changed.',
           `Try again; the request id ${requestId} helps its operator to find the fault.`,
         );
+      } finally {
+        if (!begun) await reservation.release();
       }
     },
     async settle(updated) {
       if (!begun) return;
       await pushes.record(begun, updated);
+      await reservation.release();
       const dir = git.disk.pathOf(id);
       git.maintenance.schedule(dir);
       const moved = (updated ?? []).filter(
@@ -100,6 +105,17 @@ export async function pushRules(
       git.tasks.background(() => git.history.prepare(git.objects, dir, tips));
     },
   };
+}
+
+/** What the pack of a push may take, and what its sender is told when it is larger. */
+function limitOf(services: Deps, room: Room | null): PushRules['limit'] {
+  if (!room) return { maxBytes: 0, reason: DELETED };
+  const left = storageLeft(services, room);
+  if (services.space.room < left)
+    return { maxBytes: services.space.room, reason: diskFull().message };
+  const { plan, storageBytes } = room;
+  const numbers = { limit: storageLimit(services, plan), used: Number(storageBytes), adding: null };
+  return { maxBytes: left, reason: storageExceeded(plan, numbers).message };
 }
 
 const DELETED = 'The repository was deleted';
@@ -112,9 +128,18 @@ async function isGone(db: Services['db'], id: string): Promise<boolean> {
   );
 }
 
-type Asked = { id: string; by: Account; push: Push; signal: AbortSignal };
+type Asked = {
+  id: string;
+  by: Account;
+  push: Push;
+  signal: AbortSignal;
+  reservation: PushReservation;
+};
 
-async function judge(services: Deps, { id, by, push, signal }: Asked): Promise<Verdict> {
+async function judge(
+  services: Deps,
+  { id, by, push, signal, reservation }: Asked,
+): Promise<Verdict> {
   const { commands, quarantine, options } = push;
   const row = await readJudged(services.pool, id, by.userId);
   if (!row) return refused(DELETED);
@@ -131,8 +156,7 @@ async function judge(services: Deps, { id, by, push, signal }: Asked): Promise<V
     rules: row.rules,
   };
   if (services.space.low) return refused(diskFull().message);
-  const added = quarantine ? sizeOf(quarantine) : 0;
-  demandStorage(services, row.namespace, added);
+  await reservation.take(row.namespaceId, row.plan, quarantine ? sizeOf(quarantine) : 0);
   const repository = { id, name: row.name, namespaceId: row.namespaceId };
   const tips = commands.map(({ after }) => after).filter((after) => after !== NONE);
   const brought = { repository, by, commands, tips, options, place };
