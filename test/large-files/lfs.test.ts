@@ -487,6 +487,35 @@ test('a locked file is not taken back by a merge, nor by a branch that is moved 
   await app.admin.delete(`/auth/v1/repository/press/${body.id}`);
 });
 
+test('a branch is not deleted while it alone has changes of a file that another has locked', async () => {
+  const owner = await organization('attic', 'WRITE');
+  const { body } = await ada.post(`/auth/v1/repository/${owner}`, { name: 'art' });
+  await workspace.git('.', 'clone', '-q', remote(ada, 'attic/art'), 'attic-ada');
+  const first = await workspace.commit('attic-ada', { 'a.psd': 'first' });
+  await workspace.git('attic-ada', 'push', '-q', 'origin', 'HEAD:main', 'HEAD:refs/heads/old');
+  await workspace.commit('attic-ada', { 'a.psd': 'second' });
+  await workspace.git('attic-ada', 'push', '-q', 'origin', 'HEAD:main', 'HEAD:refs/heads/copy');
+  await workspace.commit('attic-ada', { 'a.psd': 'third' });
+  await workspace.git('attic-ada', 'push', '-q', 'origin', 'HEAD:refs/heads/work');
+  expect((await lfs(ada, 'attic/art.git/info/lfs/locks', { path: 'a.psd' })).status).toBe(201);
+
+  await workspace.git('.', 'clone', '-q', remote(bob, 'attic/art'), 'attic-bob');
+  const push = (...args: string[]) => workspace.try('attic-bob', 'push', '-q', 'origin', ...args);
+  const refusal = { code: 1, stderr: expect.stringContaining('a.psd is locked by ada') };
+  expect(await push(':work')).toMatchObject(refusal);
+  // Of the three that have the second, one must stay.
+  expect(await push(':main', ':copy', ':work')).toMatchObject(refusal);
+  expect(await push(':copy', ':old')).toMatchObject({ code: 0 });
+  // The default branch, which HEAD names, counts as the others do.
+  expect(await push(':main', ':work')).toMatchObject(refusal);
+  // What a new branch keeps is not lost.
+  expect(await push('origin/work:refs/heads/kept', ':work', ':main')).toMatchObject({ code: 0 });
+  expect(await push(`${first}:refs/heads/main`)).toMatchObject({ code: 0 });
+  expect(await push(':kept')).toMatchObject(refusal);
+  await workspace.git('attic-ada', 'push', '-q', 'origin', ':kept');
+  await app.admin.delete(`/auth/v1/repository/attic/${body.id}`);
+});
+
 test('objects and locks in GraphQL', async () => {
   const id = await create('graphql');
   const oids: string[] = [];

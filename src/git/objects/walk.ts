@@ -111,14 +111,17 @@ export async function* patchOf(
 
 /**
  * The paths that commits reachable from `tips`, and from no ref yet, change, some of them several times; of a merge those
- * that differ from all its parents. Tips that are no commits have none.
+ * that differ from all its parents. Tips that are no commits, or not there, have none.
+ * @param without refs that do not count
  */
 export async function* changedPaths(
   { dir, quarantine, signal }: Quarantined,
   tips: readonly string[],
+  without: readonly string[] = [],
 ): AsyncGenerator<string> {
   const args = [
     'log',
+    '--ignore-missing',
     '--stdin',
     '--format=',
     '--name-only',
@@ -127,6 +130,8 @@ export async function* changedPaths(
     '--no-renames',
     '--root',
     '--not',
+    // `HEAD` leads to one of the others.
+    ...['HEAD', ...without].map((ref) => `--exclude=${ref}`),
     '--all',
   ];
   const options = { dir, signal, env: seeing(dir, quarantine), input: tips.join('\n') };

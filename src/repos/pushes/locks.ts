@@ -8,11 +8,13 @@ import {
 } from '../../git/objects/file-changes.ts';
 import { PREFIX } from '../../git/objects/refs.ts';
 import { changedPaths, type Quarantined } from '../../git/objects/walk.ts';
-import { NONE, type Verdict } from '../../git/transport/hooks.ts';
+import { type Command, NONE, type Verdict } from '../../git/transport/hooks.ts';
 import { type Brought, refused } from './brought.ts';
 
 /** Shown of what a push changes in spite of a lock. */
 const MAX_SHOWN = 5;
+/** Branches deleted at once: each is an argument of git. */
+const MAX_DELETED = 500;
 /** Given to git in one command line: 100 KiB at most. */
 const MAX_PATHS = 100;
 
@@ -21,20 +23,21 @@ const MAX_PATHS = 100;
  *
  * A commit that is here already was judged when it came, so that merging the work of a lock's owner is no change. But a
  * merge can take the file as an old commit has it, and a ref can be moved back to one: then no new commit changes the
- * file, and the branch loses the owner's work. So the branch is compared as a whole, too.
+ * file, and the branch loses the owner's work. So the branch is compared as a whole, too. A branch that is deleted could be
+ * made again from an old commit, so it may go only while other refs keep the changes of such files.
  */
 export async function judgeLocks(
   locks: ReadonlyMap<string, string>,
   { commands, tips, place }: Pick<Brought, 'commands' | 'tips' | 'place'>,
 ): Promise<Verdict> {
-  if (tips.length === 0 || locks.size === 0) return { accepted: true };
+  if (locks.size === 0) return { accepted: true };
   const found = new Set<string>();
   const add = (path: string) => {
     const owner = locks.get(path);
     if (owner) found.add(`  ${path} is locked by ${owner}`);
     return found.size >= MAX_SHOWN;
   };
-  for await (const path of changedPaths(place, tips)) if (add(path)) break;
+  if (tips.length > 0) for await (const path of changedPaths(place, tips)) if (add(path)) break;
   const moves = commands.filter(
     ({ ref, before, after }) =>
       ref.startsWith(PREFIX.branch) && before !== NONE && after !== NONE && before !== after,
@@ -42,12 +45,31 @@ export async function judgeLocks(
   if (found.size === 0 && moves.length > 0)
     for await (const path of takenBack(place, moves, (path) => locks.has(path)))
       if (add(path)) break;
+  const deleted = commands.filter(
+    ({ ref, after }) => ref.startsWith(PREFIX.branch) && after === NONE,
+  );
+  if (deleted.length > MAX_DELETED)
+    return refused(
+      `Files are locked, and the push deletes ${deleted.length} branches: delete at most ${MAX_DELETED} at once`,
+    );
+  if (found.size === 0 && deleted.length > 0)
+    for await (const path of lostWith(place, deleted, tips)) if (add(path)) break;
   if (found.size === 0) return { accepted: true };
   return refused(
     'The push changes files that others have locked:',
     ...found,
     'Ask them to push their work and to unlock the files (git lfs unlock).',
   );
+}
+
+/** The paths that commits change which only the branches `deleted` lead to, and no other ref or `tips`. */
+function lostWith(
+  place: Quarantined,
+  deleted: readonly Command[],
+  tips: readonly string[],
+): AsyncGenerator<string> {
+  const refs = deleted.map(({ ref }) => ref);
+  return changedPaths(place, [...refs, ...tips.map((tip) => `^${tip}`)], refs);
 }
 
 /**
