@@ -76,6 +76,7 @@ export async function pathsOf(
   const options = { dir, signal, env: seeing(dir, quarantine), input };
   const fields = gitLines(args, options, { separator: '\0', encoding: 'latin1' });
   const paths = new Map<string, Set<string>>();
+  if (oids.size === 0) return paths;
   for await (const one of changesIn(fields)) {
     if (typeof one === 'string') continue;
     const oid = one.to.slice(one.to.indexOf(' ') + 1);

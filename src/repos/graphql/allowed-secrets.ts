@@ -17,7 +17,9 @@ const AllowedSecret = builder.objectRef<secrets.AllowedSecret>('AllowedSecret').
     kind: t.exposeString('kind', {
       description: 'What it looks like, such as `an AWS access key id`.',
     }),
-    path: t.exposeString('path', { description: 'A file it was in when it was allowed.' }),
+    path: t.exposeString('path', {
+      description: 'A file it was in when it was allowed, or another place in words.',
+    }),
     allowedBy: t.exposeString('allowedBy', {
       description: 'Who allowed it, by `git push -o secret.allow=…`.',
     }),

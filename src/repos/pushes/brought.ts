@@ -1,6 +1,6 @@
 /** What the parts of the judge look at. */
 import type { Actor } from '../../audit/record.ts';
-import type { NewBlob, Sizes } from '../../git/objects/new-blobs.ts';
+import type { NewObject, Wanted } from '../../git/objects/new-objects.ts';
 import type { Quarantined } from '../../git/objects/walk.ts';
 import type { Command, Verdict } from '../../git/transport/hooks.ts';
 
@@ -17,12 +17,12 @@ export type Brought = {
   place: Quarantined;
 };
 
-/** One who looks at the files that a push brings, which are read once for all of them. */
+/** One who looks at the objects that a push brings, which are read once for all of them. */
 export type Look = {
-  /** Of the files that it is shown. */
-  sizes: Sizes;
+  /** The objects that it is shown. */
+  wanted: Wanted;
   /** Whether it has seen enough to refuse the push. */
-  see(blob: NewBlob): Promise<boolean>;
+  see(object: NewObject): Promise<boolean>;
   /** When it has seen all of them, or enough. */
   verdict(): Promise<Verdict>;
 };

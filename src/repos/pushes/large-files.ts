@@ -1,5 +1,5 @@
 /** Whether the large files are here that a push points to (as GitHub asks for: its GH008). */
-import type { NewBlob } from '../../git/objects/new-blobs.ts';
+import type { NewObject } from '../../git/objects/new-objects.ts';
 import { POINTER_BYTES, type Pointer, parsePointer } from '../../git/objects/pointer.ts';
 import type { Services } from '../../services.ts';
 import { type Brought, type Look, refused } from './brought.ts';
@@ -36,8 +36,8 @@ export function lookForPointers({ git, largeFiles }: Deps, { repository, place }
     for (const [i, { oid, size }] of unknown.entries()) if (!known[i]) missing.set(oid, size);
   };
   return {
-    sizes: POINTER_BYTES,
-    async see({ oid: blob, data }: NewBlob) {
+    wanted: { types: ['blob'], ...POINTER_BYTES },
+    async see({ oid: blob, data }: NewObject) {
       const pointer = parsePointer(data.toString('latin1'));
       if (pointer && pointers.push({ blob, ...pointer }) >= ASKED_AT_ONCE) await ask();
       return missing.size >= ENOUGH;

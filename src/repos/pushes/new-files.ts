@@ -1,5 +1,5 @@
-/** What is looked for in the files that a push brings, which are read once for all who look. */
-import { newBlobs } from '../../git/objects/new-blobs.ts';
+/** What is looked for in the objects that a push brings, which are read once for all who look. */
+import { isWanted, newObjects } from '../../git/objects/new-objects.ts';
 import type { Verdict } from '../../git/transport/hooks.ts';
 import type { Services } from '../../services.ts';
 import type { Brought, Look } from './brought.ts';
@@ -38,17 +38,16 @@ async function shown(
   { place }: Pick<Brought, 'place'>,
   looks: readonly [Look, ...Look[]],
 ): Promise<Verdict> {
-  const sizes = {
-    min: Math.min(...looks.map(({ sizes }) => sizes.min)),
-    max: Math.max(...looks.map(({ sizes }) => sizes.max)),
+  const all = looks.map(({ wanted }) => wanted);
+  const wanted = {
+    types: [...new Set(all.flatMap(({ types }) => types))],
+    min: Math.min(...all.map(({ min }) => min)),
+    max: Math.max(...all.map(({ max }) => max)),
   };
-  for await (const blobs of newBlobs(place, sizes))
-    for (const blob of blobs)
-      for (const look of looks) {
-        const { min, max } = look.sizes;
-        const { length } = blob.data;
-        if (length >= min && length <= max && (await look.see(blob))) return look.verdict();
-      }
+  for await (const objects of newObjects(place, wanted))
+    for (const object of objects)
+      for (const look of looks)
+        if (isWanted(look.wanted, object) && (await look.see(object))) return look.verdict();
   const notes: string[] = [];
   for (const look of looks) {
     const verdict = await look.verdict();

@@ -2,7 +2,7 @@
 import { recordAll } from '../../../audit/record.ts';
 import { inTransaction } from '../../../database/client.ts';
 import { MAX_COMPARED_BYTES } from '../../../git/objects/walk.ts';
-import type { Verdict } from '../../../git/transport/hooks.ts';
+import { NONE, type Verdict } from '../../../git/transport/hooks.ts';
 import type { Services } from '../../../services.ts';
 import { type Brought, type Look, refused } from '../brought.ts';
 import { type Candidate, type Finding, SecretScan } from './scan.ts';
@@ -12,11 +12,11 @@ const MAX_FINDINGS = 5;
 /** `git push -o secret.allow=<id>`, for each that may be there. */
 const ALLOW = 'secret.allow=';
 
-type Deps = Pick<Services, 'db' | 'findingIds'>;
+type Deps = Pick<Services, 'db' | 'findingIds' | 'git'>;
 
 /** What the pusher allows is kept, with an entry in the audit log, when nothing else of the push is refused here. */
 export function lookForSecrets(services: Deps, brought: Brought): Look {
-  const { repository, tips, options, place } = brought;
+  const { repository, commands, tips, options, place } = brought;
   const wanted = new Set(
     options.filter((one) => one.startsWith(ALLOW)).map((one) => one.slice(ALLOW.length).trim()),
   );
@@ -30,12 +30,18 @@ export function lookForSecrets(services: Deps, brought: Brought): Look {
         if (wanted.has(one.id) && !kept.has(one.id)) fresh.set(one.id, one);
       return kept.union(wanted);
     },
+    async known(oids) {
+      const found = await services.git.objects.use(place.dir, (objects) => objects.info(oids));
+      return new Set(found.flatMap((info) => info?.oid ?? []));
+    },
     limit: MAX_FINDINGS,
   });
+  const made = commands.filter(({ before, after }) => before === NONE && after !== NONE);
   return {
-    sizes: { min: 1, max: MAX_COMPARED_BYTES - 1 },
-    see: (blob) => scan.see(blob),
+    wanted: { types: ['blob', 'tree', 'commit', 'tag'], min: 1, max: MAX_COMPARED_BYTES - 1 },
+    see: (object) => scan.see(object),
     async verdict() {
+      await scan.seeRefs(made.map(({ ref }) => ref));
       const findings = await scan.findings();
       if (findings.length > 0) return refusal(findings);
       if (fresh.size > 0) await keep(services, brought, [...fresh.values()]);
@@ -52,8 +58,8 @@ function refusal(findings: readonly Finding[]): Verdict {
   return refused(
     `Secret scanning refused the push${least}:`,
     ...findings.map(
-      ({ path, line, kind, commit, id }) =>
-        `  ${path}:${line} adds ${kind} (commit ${commit.slice(0, 10)}, finding ${id})`,
+      ({ place, kind, commit, id }) =>
+        `  ${place} adds ${kind} (${commit ? `commit ${commit.slice(0, 10)}, ` : ''}finding ${id})`,
     ),
     'There are three ways on:',
     '- take it out of the commits, and revoke it if it was real;',

@@ -1,14 +1,18 @@
 /**
  * The secrets that a push adds.
  *
- *   new files → what looks like a secret in them → the patch of those files alone → the lines that add it
+ *   new text files → what looks like a secret in them → the patch of those files alone → the lines that add it
+ *   all else that is new and that people read → what looks like a secret in it
  *
- * Most pushes have no secret, so only their new files are read, once each and without a comparison: 10,000 commits take
- * half the time of a walk over all their patches. A file that is new may hold what was there before; only lines that
- * the push adds count.
+ * Most pushes have no secret, so only their new objects are read, once each and without a comparison: 10,000 commits take
+ * half the time of a walk over all their patches. A text file that is new may hold what was there before; only lines that
+ * the push adds count. A file with a NUL, the names in a directory, a commit, a tag, and a file that no commit of the push
+ * has at a path (a tag can name one, and a later commit would then bring nothing new) are each judged as a whole.
  */
+import type { ObjectType } from '../../../git/objects/cat-file-answers.ts';
 import { pathsOf } from '../../../git/objects/file-changes.ts';
-import type { NewBlob } from '../../../git/objects/new-blobs.ts';
+import type { NewObject } from '../../../git/objects/new-objects.ts';
+import { parseTree } from '../../../git/objects/tree.ts';
 import { patchOf, type Quarantined } from '../../../git/objects/walk.ts';
 import { takeTurns } from '../take-turns.ts';
 import { addedLines } from './added-lines.ts';
@@ -19,9 +23,10 @@ export type Finding = {
   id: string;
   /** As in "adds a Stripe live key". */
   kind: string;
-  commit: string;
-  path: string;
-  line: number;
+  /** What adds it: `<path>:<line>`, or another part of the push in words. */
+  place: string;
+  /** The commit whose patch adds it; null where the place says enough. */
+  commit: string | null;
 };
 
 export type ScanOptions = {
@@ -29,20 +34,25 @@ export type ScanOptions = {
   idOf(kind: string, text: string): string;
   /** Which of these candidates are let pass. */
   allowed(candidates: readonly Candidate[]): Promise<ReadonlySet<string>>;
+  /** Which of these objects the repository had before the push: they come as bases of deltas. */
+  known(oids: readonly string[]): Promise<ReadonlySet<string>>;
   /** Of findings; each secret is told once. */
   limit: number;
 };
 
-/** What looks like a secret in a file that is new, whether or not the push adds it. */
+/** What looks like a secret in something that is new, whether or not the push adds it. `path`: of the file, or its place in words. */
 export type Candidate = Suspect & { path: string };
 type Suspect = Pick<Finding, 'id' | 'kind'> & { firstLine: string };
 
-/** Git looks for the first NUL in so many bytes, and takes a file with one for binary. */
-const BINARY_BYTES = 8_000;
-/** Files that are compared at once. */
-const MAX_FILES = 200;
+/** An object with suspects. `isOpaque`: git may make no patch of it. */
+type Suspected = { type: ObjectType; isOpaque: boolean; suspects: Suspect[] };
+
+/** Objects that are looked for at once. */
+const MAX_OBJECTS = 200;
 /** Of one file, in all its versions, because each is looked for in each line: one of nothing but keys needs no more. */
 const MAX_OF_FILE = 200;
+/** Of an id that is shown. */
+const SHORT = 10;
 
 /** Looks for the secrets that commits reachable from `tips`, and from no ref yet, add. */
 export class SecretScan {
@@ -52,8 +62,8 @@ export class SecretScan {
   readonly #turn: () => Promise<void> | undefined;
   /** By id. */
   readonly #findings = new Map<string, Finding>();
-  /** By the ids of their files. */
-  #suspects = new Map<string, Suspect[]>();
+  /** By the ids of the objects. */
+  #suspected = new Map<string, Suspected>();
 
   constructor(place: Quarantined, tips: readonly string[], options: ScanOptions) {
     this.#place = place;
@@ -62,12 +72,20 @@ export class SecretScan {
     this.#turn = takeTurns(place.signal);
   }
 
-  /** A file that is new. True when there are as many findings as are wanted. @throws GitError; the reason of the signal */
-  async see({ oid, data }: NewBlob): Promise<boolean> {
-    const found = await this.#suspectsIn(data);
-    if (found.length > 0) this.#suspects.set(oid, found);
-    if (this.#suspects.size >= MAX_FILES) await this.#locate();
+  /** An object that is new. True when there are as many findings as are wanted. @throws GitError; the reason of the signal */
+  async see({ type, oid, data }: NewObject): Promise<boolean> {
+    const text = type === 'tree' ? namesIn(data) : data;
+    const suspects = await this.#suspectsIn(text);
+    if (suspects.length > 0)
+      this.#suspected.set(oid, { type, isOpaque: text.includes(0), suspects });
+    if (this.#suspected.size >= MAX_OBJECTS) await this.#locate();
     return this.#isFull;
+  }
+
+  /** Names of refs that the push makes. @throws the reason of the signal */
+  async seeRefs(names: readonly string[]): Promise<void> {
+    const suspects = await this.#suspectsIn(Buffer.from(names.join('\n')));
+    await this.#add(suspects.map((one) => ({ ...one, path: 'the name of a ref' })));
   }
 
   /** @throws GitError; the reason of the signal */
@@ -80,49 +98,118 @@ export class SecretScan {
     return this.#findings.size >= this.#options.limit;
   }
 
+  /** Bytes with a NUL are read without those, too: UTF-16 has one beside each of the characters that secrets are made of. */
   async #suspectsIn(data: Buffer): Promise<Suspect[]> {
-    if (data.subarray(0, BINARY_BYTES).includes(0)) return [];
     const found = new Map<string, Suspect>();
-    for (const secret of secretsIn(data, data.toString('latin1'))) {
+    for (const bytes of data.includes(0) ? [data, withoutNuls(data)] : [data]) {
+      for (const secret of secretsIn(bytes, bytes.toString('latin1'))) {
+        await this.#turn();
+        if (!secret) continue;
+        const { kind, text } = secret;
+        const id = this.#options.idOf(kind, text);
+        found.set(id, { id, kind, firstLine: text.split(/\r?\n/, 1)[0] ?? '' });
+        if (found.size >= MAX_OF_FILE) break;
+      }
       await this.#turn();
-      if (!secret) continue;
-      const { kind, text } = secret;
-      const id = this.#options.idOf(kind, text);
-      found.set(id, { id, kind, firstLine: text.split(/\r?\n/, 1)[0] ?? '' });
-      if (found.size >= MAX_OF_FILE) break;
     }
-    await this.#turn();
     return [...found.values()];
   }
 
   async #locate(): Promise<void> {
-    const suspects = this.#suspects;
-    this.#suspects = new Map();
-    if (suspects.size === 0) return;
-    const candidates = await placed(this.#place, this.#tips, suspects);
-    if (candidates.size === 0) return;
+    const suspected = this.#suspected;
+    this.#suspected = new Map();
+    if (suspected.size === 0) return;
+    const blobs = suspected.entries().filter(([, { type }]) => type === 'blob');
+    const paths = await pathsOf(this.#place, this.#tips, new Set(blobs.map(([oid]) => oid)));
+    const isInPatch = ([oid, { isOpaque }]: [string, Suspected]) => !isOpaque && paths.has(oid);
+    const [inPatch, others] = [
+      [...suspected].filter((one) => isInPatch(one)),
+      [...suspected].filter((one) => !isInPatch(one)),
+    ];
+    await this.#addWhole(others, paths);
+    if (inPatch.length > 0 && !this.#isFull) await this.#addLines(placed(inPatch, paths));
+  }
+
+  async #addWhole(objects: readonly [string, Suspected][], paths: Paths): Promise<void> {
+    if (objects.length === 0) return;
+    const known = await this.#options.known(objects.map(([oid]) => oid));
+    const candidates = objects.flatMap(([oid, { type, suspects }]) => {
+      if (known.has(oid)) return [];
+      const path = placeOf(oid, type, paths);
+      return suspects.map((suspect) => ({ ...suspect, path }));
+    });
+    await this.#add(candidates);
+  }
+
+  async #add(candidates: readonly Candidate[]): Promise<void> {
+    if (candidates.length === 0) return;
+    const allowed = await this.#options.allowed(candidates);
+    for (const { id, kind, path } of candidates)
+      if (!allowed.has(id)) this.#note({ id, kind, place: path, commit: null });
+  }
+
+  async #addLines(candidates: ReadonlyMap<string, Candidate[]>): Promise<void> {
     const allowed = await this.#options.allowed([...candidates.values()].flat());
     for await (const finding of added(this.#place, this.#tips, candidates)) {
-      if (allowed.has(finding.id)) continue;
-      if (!this.#findings.has(finding.id)) this.#findings.set(finding.id, finding);
+      if (!allowed.has(finding.id)) this.#note(finding);
       if (this.#isFull) break;
     }
   }
+
+  #note(finding: Finding): void {
+    if (!this.#isFull && !this.#findings.has(finding.id)) this.#findings.set(finding.id, finding);
+  }
 }
 
-/** The suspects of files that the push brings, by path as Latin-1. Others are here already, as bases of deltas. */
-async function placed(
-  place: Quarantined,
-  tips: readonly string[],
-  suspects: ReadonlyMap<string, Suspect[]>,
-): Promise<Map<string, Candidate[]>> {
+function withoutNuls(data: Buffer): Buffer {
+  const kept = Buffer.allocUnsafe(data.length);
+  let length = 0;
+  for (const byte of data) if (byte !== 0) kept[length++] = byte;
+  return kept.subarray(0, length);
+}
+
+/** The names in a directory, a line each. */
+function namesIn(tree: Buffer): Buffer {
+  return Buffer.from(
+    parseTree(tree)
+      .map(({ name }) => name)
+      .join('\n'),
+  );
+}
+
+/** By the ids of blobs: the paths at which the commits of a push have them, as Latin-1. */
+type Paths = ReadonlyMap<string, ReadonlySet<string>>;
+
+/** Without the secret itself, which a name may be. */
+function placeOf(oid: string, type: ObjectType, paths: Paths): string {
+  const short = oid.slice(0, SHORT);
+  switch (type) {
+    case 'blob': {
+      const [path] = paths.get(oid) ?? [];
+      if (path !== undefined) return Buffer.from(path, 'latin1').toString('utf8');
+      return `the file ${short}, which no commit of the push has,`;
+    }
+    case 'tree':
+      return `a file name in the directory ${short}`;
+    case 'commit':
+      return `the message or an author of commit ${short}`;
+    case 'tag':
+      return `the message or the author of tag ${short}`;
+  }
+}
+
+/** The suspects of text files, by path as Latin-1. */
+function placed(
+  files: readonly [string, Suspected][],
+  paths: Paths,
+): ReadonlyMap<string, Candidate[]> {
   const candidates = new Map<string, Candidate[]>();
-  for (const [oid, places] of await pathsOf(place, tips, new Set(suspects.keys()))) {
-    for (const bytes of places) {
+  for (const [oid, { suspects }] of files) {
+    for (const bytes of paths.get(oid) ?? []) {
       const path = Buffer.from(bytes, 'latin1').toString('utf8');
       const known = candidates.get(bytes) ?? [];
       const ids = new Set(known.map(({ id }) => id));
-      const fresh = suspects.get(oid)?.filter(({ id }) => !ids.has(id)) ?? [];
+      const fresh = suspects.filter(({ id }) => !ids.has(id));
       const all = [...known, ...fresh.map((one) => ({ ...one, path }))];
       candidates.set(bytes, all.slice(0, MAX_OF_FILE));
     }
@@ -140,12 +227,12 @@ async function* added(
   // One regular expression per file matches all its candidates. Searching 300,000 lines for 200 candidates one by one took 5 s.
   const anyOf = new Map(paths.map((path) => [path, matcherOf(candidates.get(path) ?? [])]));
   const turn = takeTurns(place.signal);
-  for await (const { text, path, ...where } of addedLines(patchOf(place, tips, paths))) {
+  for await (const { text, path, line, commit } of addedLines(patchOf(place, tips, paths))) {
     const wait = turn();
     if (wait) await wait;
     if (!anyOf.get(path)?.test(text)) continue;
-    for (const { firstLine, ...finding } of candidates.get(path) ?? [])
-      if (text.includes(firstLine)) yield { ...finding, ...where };
+    for (const { firstLine, id, kind, path: shown } of candidates.get(path) ?? [])
+      if (text.includes(firstLine)) yield { id, kind, place: `${shown}:${line}`, commit };
   }
 }
 
