@@ -7,7 +7,7 @@
  */
 import { hash } from 'node:crypto';
 import { deserialize, serialize } from 'node:v8';
-import { AppError, type ErrorCode } from '../errors.ts';
+import { AppError, busy, type ErrorCode } from '../errors.ts';
 import type { Services } from '../services.ts';
 import { inCall, traceHeaders } from '../tracing/spans.ts';
 import { type Cluster, noAnswer, whereItIs } from './cluster.ts';
@@ -16,11 +16,12 @@ import { SIGNATURE, sign } from './signature.ts';
 
 type Deps = Pick<Services, 'db' | 'git' | 'log' | 'cluster'>;
 
-/** `input` and what it returns must be data. */
+/** `input` and what it returns must be data. `signal` aborts when nobody waits for the answer any more. */
 type Work<In, Out, D extends Deps = Deps> = (
   services: D,
   repositoryId: string,
   input: In,
+  signal?: AbortSignal,
 ) => Promise<Out>;
 
 /** Under the names that the servers call it by. */
@@ -41,14 +42,15 @@ export function onServerOf<In, Out, D extends Deps = Deps>(
 ): Work<In, Out, D> {
   if (works.has(name)) throw new Error(`two kinds of work are called ${name}`);
   works.set(name, work as Work<unknown, unknown, Deps> as Work<unknown, unknown, Services>);
-  return (services, repositoryId, input) =>
+  return (services, repositoryId, input, signal) =>
     whereItIs(services, repositoryId, {
-      here: () => work(services, repositoryId, input),
-      there: (member) => ask(services, member, { name, repositoryId, input }) as Promise<Out>,
+      here: () => work(services, repositoryId, input, signal),
+      there: (member) =>
+        ask(services, member, { name, repositoryId, input, signal }) as Promise<Out>,
     });
 }
 
-type Asked = { name: string; repositoryId: string; input: unknown };
+type Asked = { name: string; repositoryId: string; input: unknown; signal?: AbortSignal };
 
 /** What signatures of calls are over. */
 export function partsOf(path: string, contentHash: string): string[] {
@@ -58,10 +60,10 @@ export function partsOf(path: string, contentHash: string): string[] {
 async function ask(
   { cluster }: Pick<Services, 'cluster'>,
   { url, gone }: Member,
-  { name, repositoryId, input }: Asked,
+  { name, repositoryId, input, signal: left }: Asked,
 ): Promise<unknown> {
   const path = `${CALLS_PATH}/${name}/${repositoryId}`;
-  const signal = AbortSignal.any([gone, AbortSignal.timeout(ANSWER_MS)]);
+  const signal = AbortSignal.any([gone, AbortSignal.timeout(ANSWER_MS), ...(left ? [left] : [])]);
   const send = () => post(cluster, url, { path, input, signal });
   const bytes = await inCall(`call ${name}`, { 'loam.repository.id': repositoryId }, send)
     .then(async (answer) => {
@@ -71,7 +73,7 @@ async function ask(
       throw new Error(`the answer is ${answer.status}`);
     })
     .catch((cause) => {
-      throw noAnswer(url, cause);
+      throw left?.aborted ? busy('Nobody waits for the answer any more') : noAnswer(url, cause);
     });
   return unwrap(bytes);
 }
@@ -110,12 +112,12 @@ type Answer = { value: unknown } | { failure: Failure };
 /** For the server that was asked. @returns null when there is no such work */
 export async function answerCall(
   services: Services,
-  { name, repositoryId, input }: { name: string; repositoryId: string; input: Uint8Array },
+  { name, repositoryId, input, signal }: Asked & { input: Uint8Array },
   onFailure: (error: unknown) => AppError,
 ): Promise<Buffer | null> {
   const work = works.get(name);
   if (!work) return null;
-  const answer: Answer = await work(services, repositoryId, deserialize(input)).then(
+  const answer: Answer = await work(services, repositoryId, deserialize(input), signal).then(
     (value) => ({ value }),
     (error) => failed(onFailure(error)),
   );

@@ -49,7 +49,8 @@ export function callsRouter(services: Services): Router {
   const called = [demandSignature, body, demandInput];
 
   const call: Handler = async ({ params: { name, id }, body: input }, res, next) => {
-    const answer = await answerCall(services, { name, repositoryId: id, input }, (error) => {
+    const asked = { name, repositoryId: id, input, signal: closingOf(res) };
+    const answer = await answerCall(services, asked, (error) => {
       if (isUnexpected(error))
         log.error({ err: error, call: name, repository: id }, 'a call failed');
       return toPublic(error);

@@ -5,7 +5,7 @@
  * Only what is plain passes here: a POST of JSON without a key or packing, with a query whose document is known, and with
  * variables that are right. All else goes on to Yoga as it came, and so whatever is refused is refused in one place.
  */
-import type { Request, RequestHandler, Response } from 'express';
+import type { Request, RequestHandler } from 'express';
 import {
   type DocumentNode,
   type ExecutionResult,
@@ -14,12 +14,11 @@ import {
   type SourceLocation,
 } from 'graphql';
 import { MAX_BODY_BYTES, readBytes } from '../http/body.ts';
-import { closingOf } from '../http/connections.ts';
 import { parseBody } from '../http/json.ts';
 import { IDEMPOTENCY_KEY } from '../http/kept-answers.ts';
 import type { Services } from '../services.ts';
 import { inSpan } from '../tracing/spans.ts';
-import { allowanceOf, type Context } from './context.ts';
+import { contextOf } from './context.ts';
 import type { Documents, Prepared } from './documents.ts';
 import { showError, withCodes } from './errors.ts';
 
@@ -103,21 +102,6 @@ function parsed(body: Buffer): unknown {
   } catch {
     return null;
   }
-}
-
-function contextOf(services: Services, req: Request, res: Response): Context {
-  let signal: AbortSignal | undefined;
-  return {
-    viewer: req.viewer,
-    requestId: req.id,
-    services,
-    allowance: allowanceOf(services, req, res),
-    /** Few fields ask for it. */
-    get signal() {
-      signal ??= closingOf(res);
-      return signal;
-    },
-  };
 }
 
 function traced({ operation }: Prepared, run: () => Promise<ExecutionResult>) {

@@ -4,7 +4,7 @@ import { createYoga, type Plugin } from 'graphql-yoga';
 import type { Services } from '../services.ts';
 import { useAccept } from './accept.ts';
 import { useBody } from './body.ts';
-import { allowanceOf, type Context } from './context.ts';
+import { type Context, contextOf } from './context.ts';
 import { Documents } from './documents.ts';
 import { showError, withCodes } from './errors.ts';
 import { usePage } from './graphiql.ts';
@@ -40,13 +40,7 @@ export function createGraphQLServer(services: Services): GraphQLServer {
     multipart: false,
     // `useBody` bounds it.
     maxRequestBodySize: false,
-    context: ({ req, res, request }) => ({
-      viewer: req.viewer,
-      requestId: req.id,
-      services,
-      signal: request.signal,
-      allowance: allowanceOf(services, req, res),
-    }),
+    context: ({ req, res }) => contextOf(services, req, res),
     maskedErrors: { maskError: show },
     plugins: [
       usePage,

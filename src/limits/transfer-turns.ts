@@ -1,6 +1,6 @@
 /** Transfers that wait for their turn: how many are under way at once is bounded, for each caller and in all. */
 import { AppError, busy } from '../errors.ts';
-import { NoTurn, type TransferTurns } from './turns.ts';
+import { type Caller, NoTurn, type TransferTurns } from './turns.ts';
 
 /** What transfers are called in an error, and those of the anonymous, who may not push. */
 export type TransferNames = readonly [all: string, anonymous: string];
@@ -10,14 +10,8 @@ export const OF_LARGE_FILES: TransferNames = [
   'downloads of large files',
 ];
 
-/** Whose transfer it is. */
-export type Caller = {
-  /** The id of the credential, or the address of the anonymous. */
-  key: string;
-  isAnonymous: boolean;
-  /** Aborts when the client is gone. */
-  signal: AbortSignal;
-};
+/** Whose transfer it is. `signal` aborts when the client is gone. */
+export type TransferCaller = Caller & { signal: AbortSignal };
 
 const RETRY_SECONDS = 10;
 
@@ -29,7 +23,7 @@ const RETRY_SECONDS = 10;
 export function inTransferTurn<T>(
   { transfers, anonymousTransfers }: TransferTurns,
   [all, ofAnonymous]: TransferNames,
-  { key, isAnonymous, signal }: Caller,
+  { key, isAnonymous, signal }: TransferCaller,
   transfer: () => Promise<T>,
 ): Promise<T> {
   const turn = () =>

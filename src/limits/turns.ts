@@ -20,6 +20,9 @@ export type TurnOptions = {
   signal?: AbortSignal;
 };
 
+/** Who asks: the id of an account or a credential, or the address of the anonymous. */
+export type Caller = { key: string; isAnonymous: boolean };
+
 /** No turn came within the time, or too many wait already. */
 export class NoTurn extends Error {
   override name = 'NoTurn';

@@ -48,15 +48,15 @@ export async function inFolder<T>(
 
 /**
  * Work in the folder of a repository, to be called on any server: the one that has the repository does it. What goes
- * in and comes out must be data, and to do it twice must do no harm.
+ * in and comes out must be data, and to do it twice must do no harm. `signal` aborts when nobody waits for it any more.
  * @throws as `inFolder`
  */
 export function folderWork<In, Out>(
   name: string,
-  work: (services: Deps, dir: string, input: In) => Promise<Out>,
-): (services: Reads, id: string, input: In) => Promise<Out> {
-  return onServerOf<In, Out>(name, (services, id, input) =>
-    inFolder(services, id, (dir) => work(services, dir, input)),
+  work: (services: Deps, dir: string, input: In, signal?: AbortSignal) => Promise<Out>,
+): (services: Reads, id: string, input: In, signal?: AbortSignal) => Promise<Out> {
+  return onServerOf<In, Out>(name, (services, id, input, signal) =>
+    inFolder(services, id, (dir) => work(services, dir, input, signal)),
   );
 }
 

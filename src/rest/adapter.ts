@@ -2,7 +2,7 @@
 import { hash } from 'node:crypto';
 import express, { type Request, type RequestHandler, type Response, type Router } from 'express';
 import { demandAccount } from '../auth/permissions.ts';
-import { allowanceOf } from '../graphql/context.ts';
+import { contextOf } from '../graphql/context.ts';
 import { matches } from '../http/etags.ts';
 
 import type { Services } from '../services.ts';
@@ -87,14 +87,7 @@ function answer(
       if (!stream) throw new Error(`Nothing streams ${route.operation}`);
       return stream(req, res, values);
     }
-    const exchange: Exchange = {
-      context: {
-        viewer: req.viewer,
-        requestId: req.id,
-        services,
-        allowance: allowanceOf(services, req, res),
-      },
-    };
+    const exchange: Exchange = { context: contextOf(services, req, res) };
     await inSpan(route.operation, {}, () => call(exchange, values));
     if (route.method !== 'GET') {
       res.setHeader('Cache-Control', 'no-store');

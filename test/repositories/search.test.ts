@@ -2,9 +2,11 @@
 import { execFileSync } from 'node:child_process';
 import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { afterAll, beforeAll, expect, test } from 'vitest';
+import { afterAll, beforeAll, expect, onTestFinished, test, vi } from 'vitest';
+import { eventually } from '../support/eventually.ts';
 import { remote, Workspace } from '../support/git.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
+import { namingProcesses } from '../support/processes.ts';
 
 let app: TestApp;
 let workspace: Workspace;
@@ -109,6 +111,39 @@ test('lines are found by text or by pattern, cut, and of text files alone', asyn
   expect(await places('text: "--all"')).toEqual([]);
   expect(await places('text: "match", first: 100')).toHaveLength(20);
   expect((await find('text: "match", first: 3')).isTruncated).toBe(true);
+});
+
+test('the anonymous leave a search to those with credentials, and one whose client has left ends', async () => {
+  const { id } = (await ada.gql('{ repository(namespace: "ada", name: "code") { id } }'))
+    .repository;
+  await ada.post(`/auth/v1/repository/ada/${id}/visibility`, { visibility: 'public' });
+  await workspace.commit('code', { 'slow.txt': `${'x'.repeat(20_000)}\n`.repeat(10) }, 'slow');
+  await workspace.git('code', 'push', '-q', 'origin', 'HEAD:refs/heads/slow');
+  // Whoever looks for what is repeated twice compares all parts of a line.
+  const pattern = String.raw`(x*)(x*)\1\2unusual`;
+  const leaving = new AbortController();
+  // So that nothing but the client's leaving ends a search.
+  const never = vi.spyOn(AbortSignal, 'timeout').mockReturnValue(new AbortController().signal);
+  onTestFinished(() => never.mockRestore());
+  const query = `{ repository(namespace: "ada", name: "code") { textSearch(ref: "slow", isPattern: true, text: ${JSON.stringify(pattern)}) { ref } } }`;
+  const pending = Array.from({ length: 3 }, () =>
+    fetch(`${app.base}/graphql`, {
+      method: 'POST',
+      headers: { 'content-type': 'application/json' },
+      body: JSON.stringify({ query }),
+      signal: leaving.signal,
+    }).then((answer) => answer.text()),
+  );
+  let settled = 0;
+  for (const one of pending) one.catch(() => {}).finally(() => settled++);
+  await eventually(() => expect(namingProcesses(pattern)).not.toEqual([]));
+  const { textSearch } = await ask('textSearch(text: "hello") { lines { path } }');
+  expect(textSearch.lines).toHaveLength(3);
+  expect(settled).toBeLessThan(3);
+  leaving.abort();
+  await Promise.allSettled(pending);
+  await eventually(() => expect(namingProcesses(pattern)).toEqual([]));
+  await ada.post(`/auth/v1/repository/ada/${id}/visibility`, { visibility: 'private' });
 });
 
 test('blame tells the commits of lines, through renames', async () => {

@@ -4,7 +4,7 @@
  */
 import { setImmediate as others } from 'node:timers/promises';
 import { LRUCache } from 'lru-cache';
-import { Turns } from '../../limits/turns.ts';
+import { type Caller, Turns } from '../../limits/turns.ts';
 import { type Ending, GitError, git, startGit } from '../processes/run.ts';
 
 /** `column`: of the first match in the line, in bytes from 1. `text`: the line, cut. */
@@ -29,8 +29,12 @@ export class NoPattern extends Error {
   override name = 'NoPattern';
 }
 
-/** Searches keep a core busy each. */
+/** Who searches. `signal` aborts when nobody waits for what is found. */
+export type Searcher = { caller: Caller; signal?: AbortSignal };
+
+/** Searches keep a core busy each. A caller has one at a time, and the anonymous leave one to the others. */
 const AT_ONCE = 2;
+const ANONYMOUS_AT_ONCE = 1;
 const TIMEOUT_MS = 10_000;
 const MAX_LIST_BYTES = 32 * 2 ** 20;
 const MAX_LINE = 400;
@@ -53,6 +57,8 @@ const BOUNDED = {
 
 export class Searches {
   readonly #turns = new Turns(AT_ONCE, { perKey: 1, waitMs: TIMEOUT_MS });
+  /** Those without credentials need a turn of both. */
+  readonly #anonymous = new Turns(ANONYMOUS_AT_ONCE, { waitMs: TIMEOUT_MS });
   /** By commit. The sizes are of bytes. */
   readonly #paths = new LRUCache<string, string>({
     maxSize: 64 * 2 ** 20,
@@ -64,26 +70,35 @@ export class Searches {
    * more than `limit` where there are more.
    * @throws GitError when there are too many paths, or it takes too long; NoTurn
    */
-  paths(dir: string, { commit, words, limit }: PathSearch): Promise<string[]> {
-    return this.#turns.take(async () => pick(await this.#list(dir, commit), words, limit), {
-      key: dir,
-    });
+  paths(
+    dir: string,
+    { commit, words, limit }: PathSearch,
+    { caller, signal }: Searcher,
+  ): Promise<string[]> {
+    const search = async () => pick(await this.#list(dir, commit, signal), words, limit);
+    return this.#inTurn(search, { caller, signal });
   }
 
   /** All paths of a commit, a NUL behind each. */
-  async #list(dir: string, commit: string): Promise<string> {
+  async #list(dir: string, commit: string, signal?: AbortSignal): Promise<string> {
     const known = this.#paths.get(commit);
     if (known !== undefined) return known;
     const args = ['ls-tree', '-r', '-z', '--name-only', '--full-tree', commit];
-    const options = { dir, timeoutMs: TIMEOUT_MS, maxBytes: MAX_LIST_BYTES };
+    const options = { dir, signal, timeoutMs: TIMEOUT_MS, maxBytes: MAX_LIST_BYTES };
     const list = (await git(args, options)).toString();
     this.#paths.set(commit, list);
     return list;
   }
 
   /** Lines of text files that match, in the order of paths. @throws NoPattern; GitError when it takes too long; NoTurn */
-  lines(dir: string, search: LineSearch): Promise<FoundLines> {
-    return this.#turns.take(() => grep(dir, search), { key: dir });
+  lines(dir: string, search: LineSearch, { caller, signal }: Searcher): Promise<FoundLines> {
+    return this.#inTurn(() => grep(dir, search, signal), { caller, signal });
+  }
+
+  #inTurn<T>(search: () => Promise<T>, { caller, signal }: Searcher): Promise<T> {
+    const { key, isAnonymous } = caller;
+    const turn = () => this.#turns.take(search, { key, signal });
+    return isAnonymous ? this.#anonymous.take(turn, { key, signal }) : turn();
   }
 }
 
@@ -105,13 +120,13 @@ async function pick(list: string, words: readonly string[], limit: number): Prom
   return [...named, ...rest].slice(0, limit + 1);
 }
 
-async function grep(dir: string, search: LineSearch): Promise<FoundLines> {
+async function grep(dir: string, search: LineSearch, left?: AbortSignal): Promise<FoundLines> {
   const { commit, path, text, isPattern, ignoresCase, limit } = search;
   if (isPattern && repetitions(text) > MAX_REPETITIONS) throw new NoPattern('it repeats too much');
   const args = ['-n', '-z', '--column', '-I', '--full-name', '--threads=1', '--no-color'];
   args.push(`--max-count=${MAX_OF_FILE}`, isPattern ? '-E' : '-F', ...(ignoresCase ? ['-i'] : []));
   args.push('-e', text, commit, '--', ...(path === '' ? [] : [path]));
-  const signal = AbortSignal.timeout(TIMEOUT_MS);
+  const signal = AbortSignal.any([AbortSignal.timeout(TIMEOUT_MS), ...(left ? [left] : [])]);
   const env = { GIT_LITERAL_PATHSPECS: '1' };
   using process = await startGit(['bounded-grep', ...args], { dir, signal, env, config: BOUNDED });
   process.stdin.end();

@@ -9,9 +9,9 @@ export function boundedWork<In, Out>(
   tooLong: string,
   work: Parameters<typeof folderWork<In, Out>>[1],
 ): ReturnType<typeof folderWork<In, Out>> {
-  return folderWork<In, Out>(name, async (services, dir, input) => {
+  return folderWork<In, Out>(name, async (services, dir, input, signal) => {
     try {
-      return await work(services, dir, input);
+      return await work(services, dir, input, signal);
     } catch (error) {
       // A signal ended it, which is ours.
       if (!(error instanceof GitError) || error.code !== null) throw error;

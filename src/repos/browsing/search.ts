@@ -5,6 +5,7 @@ import { invalid, notFound } from '../../errors.ts';
 import type { Git } from '../../git/git.ts';
 import { type FoundLines, NoPattern } from '../../git/objects/search.ts';
 import { type Allowance, takeOfGit } from '../../limits/reads.ts';
+import type { Caller } from '../../limits/turns.ts';
 import type { Reads } from '../folder.ts';
 import { type AccessRow, target } from '../repos.ts';
 import { boundedWork } from './bounded.ts';
@@ -17,13 +18,16 @@ const TOO_LONG = 'The search takes too long: look in one directory, or for somet
 export type FoundFiles = { ref: string; paths: string[]; isTruncated: boolean };
 type Named = { ref?: string | null; text: string; first: number };
 
+/** Who searches: callers take turns, and a search ends when its client has left. */
+export type Asking = { viewer: Viewer; caller: Caller; signal?: AbortSignal };
+
 /**
  * Paths that hold each word of `text` in any case; those first whose last part does.
  * @throws AppError 400, 401, 403, 404 for an unknown ref, 422 when it takes too long
  */
 export async function findFiles(
   services: Reads,
-  viewer: Viewer,
+  { viewer, caller, signal }: Asking,
   repository: AccessRow,
   { first, ...search }: Named,
   allowance: Allowance,
@@ -32,21 +36,24 @@ export async function findFiles(
   checkText(search.text);
   const limit = checkFirst(first);
   const { id, defaultBranch } = repository;
-  const found = await filesNamed(services, id, { ...search, defaultBranch, limit });
+  const input = { ...search, defaultBranch, limit, caller };
+  const found = await filesNamed(services, id, input, signal);
   await takeOfGit(allowance, found.paths.join('').length);
   return found;
 }
 
 type At = { defaultBranch: string; ref?: string | null };
+type FilesNamed = At & { text: string; limit: number; caller: Caller };
 
 const filesNamed = boundedWork(
   'filesNamed',
   TOO_LONG,
-  async ({ git }, dir, { text, limit, ...at }: At & { text: string; limit: number }) => {
+  async ({ git }, dir, { text, limit, caller, ...at }: FilesNamed, signal) => {
     const found = await commitAt(git, dir, at);
     if (!found) return { ref: at.defaultBranch, paths: [], isTruncated: false };
     const words = text.toLowerCase().split(/\s+/).filter(Boolean);
-    const paths = await git.searches.paths(dir, { commit: found.commit, words, limit });
+    const search = { commit: found.commit, words, limit };
+    const paths = await git.searches.paths(dir, search, { caller, signal });
     return { ref: found.ref, paths: paths.slice(0, limit), isTruncated: paths.length > limit };
   },
 );
@@ -59,7 +66,7 @@ export type LineQuery = Named & { path: string; isPattern: boolean; ignoresCase:
  */
 export async function findLines(
   services: Reads,
-  viewer: Viewer,
+  { viewer, caller, signal }: Asking,
   repository: AccessRow,
   { first, ...search }: LineQuery,
   allowance: Allowance,
@@ -69,7 +76,8 @@ export async function findLines(
   if (search.path !== '') checkPath(search.path);
   const limit = checkFirst(first);
   const { id, defaultBranch } = repository;
-  const found = await linesWith(services, id, { ...search, defaultBranch, limit });
+  const input = { ...search, defaultBranch, limit, caller };
+  const found = await linesWith(services, id, input, signal);
   await takeOfGit(
     allowance,
     found.lines.reduce((sum, { text, path }) => sum + text.length + path.length, 0),
@@ -77,19 +85,18 @@ export async function findLines(
   return found;
 }
 
-type LinesWith = At & Omit<LineQuery, 'first' | 'ref'> & { limit: number };
+type LinesWith = At & Omit<LineQuery, 'first' | 'ref'> & { limit: number; caller: Caller };
 
 const linesWith = boundedWork(
   'linesWith',
   TOO_LONG,
-  async ({ git }, dir, { defaultBranch, ref, ...search }: LinesWith) => {
+  async ({ git }, dir, { defaultBranch, ref, caller, ...search }: LinesWith, signal) => {
     const found = await commitAt(git, dir, { defaultBranch, ref });
     if (!found) return { ref: defaultBranch, lines: [], isTruncated: false };
     try {
-      return {
-        ref: found.ref,
-        ...(await git.searches.lines(dir, { ...search, commit: found.commit })),
-      };
+      const within = { ...search, commit: found.commit };
+      const lines = await git.searches.lines(dir, within, { caller, signal });
+      return { ref: found.ref, ...lines };
     } catch (error) {
       throw error instanceof NoPattern
         ? invalid('text', 'is no regular expression, or one that takes too much')

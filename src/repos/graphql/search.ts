@@ -102,8 +102,8 @@ builder.prismaObjectFields(Repository, (t) => ({
       first: t.arg.int(FIRST),
     },
     select: accessColumns,
-    resolve: (row, args, { services, viewer, allowance }, info) =>
-      search.findFiles(services, viewer, row, args, allowance(info)),
+    resolve: (row, args, { services, viewer, caller, signal, allowance }, info) =>
+      search.findFiles(services, { viewer, caller, signal }, row, args, allowance(info)),
   }),
   textSearch: t.field({
     type: TextSearch,
@@ -134,8 +134,8 @@ builder.prismaObjectFields(Repository, (t) => ({
       first: t.arg.int(FIRST),
     },
     select: accessColumns,
-    resolve: (row, args, { services, viewer, allowance }, info) =>
-      search.findLines(services, viewer, row, args, allowance(info)),
+    resolve: (row, args, { services, viewer, caller, signal, allowance }, info) =>
+      search.findLines(services, { viewer, caller, signal }, row, args, allowance(info)),
   }),
   blame: t.field({
     type: [BlamedLines],
