@@ -8,7 +8,7 @@ import { join } from 'node:path';
 import { buffer } from 'node:stream/consumers';
 import { deflateSync, gzipSync } from 'node:zlib';
 import pg from 'pg';
-import { afterAll, beforeAll, expect, test } from 'vitest';
+import { afterAll, beforeAll, expect, onTestFinished, test, vi } from 'vitest';
 import type { Account } from '../../src/auth/permissions.ts';
 import { FLUSH, pktLine } from '../../src/git/transport/pkt-line.ts';
 import { pushRules } from '../../src/repos/pushes/rules.ts';
@@ -502,6 +502,35 @@ test('a push whose repository is deleted while it is judged is told so', async (
   const commands = [{ ref: 'refs/heads/new', before: NONE, after: 'a'.repeat(40) }];
   const verdict = await rules.judge({ commands, quarantine, options: [] }, signal);
   expect(verdict).toEqual({ accepted: false, reasons: ['The repository was deleted'] });
+});
+
+test('a push is refused when nobody answers whether its pusher still may push, as without a database', async () => {
+  const id = await create('unanswered');
+  const timeout = AbortSignal.timeout.bind(AbortSignal);
+  const spy = vi
+    .spyOn(AbortSignal, 'timeout')
+    .mockImplementation((ms) => timeout(ms === 10_000 ? 1 : ms));
+  onTestFinished(() => spy.mockRestore());
+  const fresh = async (signal: AbortSignal) => {
+    await once(signal, 'abort');
+    signal.throwIfAborted();
+  };
+  const by = { userId: null, username: 'ada', credential: { kind: 'token', id: 'pat_x' } };
+  const rules = await pushRules(app.app.services, {
+    repositoryId: id,
+    by: by as unknown as Account,
+    requestId: 'the-request',
+    right: { fresh },
+  });
+  const commands = [{ ref: 'refs/heads/new', before: NONE, after: 'a'.repeat(40) }];
+  const push = { commands, quarantine: null, options: [] };
+  expect(await rules.judge(push, new AbortController().signal)).toEqual({
+    accepted: false,
+    reasons: [
+      expect.stringContaining('could not be checked'),
+      expect.stringContaining('Try again'),
+    ],
+  });
 });
 
 test('a record that fails is written later, while the server runs, with one event', async () => {

@@ -43,6 +43,8 @@ export type PushBy = {
 
 /** A look at what a push brings that takes longer is none: the push is refused and says so. */
 const MAX_LOOK_MS = 60_000;
+/** For an answer whether the pusher still may push, which comes within seconds while there is a database. */
+const MAX_RECHECK_MS = 10_000;
 /** Of a ref's name in a refusal. */
 const MAX_SHOWN = 300;
 
@@ -67,7 +69,8 @@ export async function pushRules(
     async judge(push, signal) {
       try {
         const verdict = await judge(services, { id, by, push, signal, reservation });
-        await right.fresh(signal);
+        // While the database is away nobody answers whether the pusher still may push.
+        await right.fresh(AbortSignal.any([signal, AbortSignal.timeout(MAX_RECHECK_MS)]));
         const at = new Date().toISOString();
         const { commands } = push;
         if (verdict.accepted)
