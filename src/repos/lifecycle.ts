@@ -17,6 +17,7 @@ import type { Begun } from '../git/disk/disk.ts';
 import { newId } from '../ids.ts';
 import { demandRoom } from '../limits/quotas.ts';
 import type { Services } from '../services.ts';
+import { alignHead, type BegunDefaultBranch, languageOfBranch } from './default-branch.ts';
 import { gitignore } from './gitignore.ts';
 import { checkBranch, checkDescription, checkName, nameKey } from './names.ts';
 import { type PayloadRow, payloadColumns, payloadOf, type RepositoryEventData } from './payload.ts';
@@ -178,22 +179,38 @@ export async function transferRepository<S extends Select>(
 
 export type UpdateInput = RepositoryId & {
   description?: string | null;
+  defaultBranch?: string | null;
   branchProtection?: boolean | null;
   secretScanning?: boolean | null;
 };
 
-/** Changes what is given. @throws AppError 400, 401, 403, 404. */
+/** Changes what is given. @throws AppError 400, 401, 403, 404 for the repository or the default branch. */
 export async function updateRepository<S extends Select>(
-  services: Pick<Services, 'db'>,
+  services: Pick<Services, 'db' | 'git' | 'log' | 'cluster'>,
   viewer: Viewer,
   { id, namespace, ...changes }: UpdateInput,
   select: S,
 ): Promise<Row<S>> {
-  return change(services, viewer, { id, namespace }, 'repository.update', select, async () => {
-    if (changes.description != null) checkDescription(changes.description);
-    const data = Object.fromEntries(Object.entries(changes).filter(([, value]) => value != null));
-    return { data, details: data };
-  });
+  const { description, defaultBranch } = changes;
+  const key = { id, namespace };
+  const given = Object.fromEntries(Object.entries(changes).filter(([, value]) => value != null));
+  const update = (more: Prisma.RepositoryUncheckedUpdateInput) =>
+    change(services, viewer, key, 'repository.update', select, async () => {
+      if (description != null) checkDescription(description);
+      return { data: { ...given, ...more }, details: given };
+    });
+  if (defaultBranch == null) return update({});
+
+  checkBranch(defaultBranch);
+  await administered(services.db, viewer, key);
+  const language = await languageOfBranch(services, id, defaultBranch);
+  const note: BegunDefaultBranch = { kind: 'default-branch' };
+  const begun = await services.git.disk.begin(id, note);
+  // A push that is being recorded has read the former default branch: it finds another number, and measures again.
+  const row = await update({ language, records: { increment: 1 } });
+  await alignHead(services, id);
+  await begun.done();
+  return row;
 }
 
 /**

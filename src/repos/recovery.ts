@@ -8,6 +8,7 @@ import type { Begun } from '../git/disk/disk.ts';
 import type { BegunReceiving } from '../git/disk/quarantines.ts';
 import { removeCutRefs, storeRefs } from '../git/disk/refs-on-disk.ts';
 import type { Services } from '../services.ts';
+import { alignHead, type BegunDefaultBranch } from './default-branch.ts';
 import { removeQuarantines } from './pushes/quarantines.ts';
 import type { BegunPush } from './pushes/record.ts';
 
@@ -87,6 +88,7 @@ async function finish(services: Deps, id: string, begun: Begun[]): Promise<void>
   const [pushed, others] = row
     ? [begun.filter(isPush), begun.filter((one) => !isPush(one))]
     : [[], begun];
+  if (others.some(isDefaultBranch)) await alignHead(services, id);
   const isLeft = row !== null && others.some(isReceiving);
   // In the background: the server that has the repository is another, and may be slow to answer.
   if (isLeft)
@@ -111,6 +113,10 @@ async function finish(services: Deps, id: string, begun: Begun[]): Promise<void>
   await removeCutRefs(dir, refs);
   await storeRefs(dir, refs);
   await pushes.recover(id, pushed);
+}
+
+function isDefaultBranch({ data }: Begun): boolean {
+  return (data as Partial<BegunDefaultBranch> | null)?.kind === 'default-branch';
 }
 
 function isReceiving({ data }: Begun): boolean {

@@ -1,7 +1,9 @@
 /** Repositories through GraphQL: the domain's rules. REST has its own walk over the routes. */
-import { readdir, symlink } from 'node:fs/promises';
+import { readdir, readFile, symlink } from 'node:fs/promises';
 import { join } from 'node:path';
 import fc from 'fast-check';
+import isomorphic from 'isomorphic-git';
+import http from 'isomorphic-git/http/node';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { can, SCOPES, type Viewer } from '../../src/auth/permissions.ts';
 import { checkout } from '../../src/repos/checkouts.ts';
@@ -246,6 +248,55 @@ test('lists show what the viewer may see, sorted, in pages that never overlap', 
     edges: [{ node: { name: 'A' } }],
     pageInfo: { hasNextPage: true },
   });
+});
+
+const UPDATE = `mutation ($input: UpdateRepositoryInput!) {
+  updateRepository(input: $input) { repository { defaultBranch language } } }`;
+
+test('the default branch becomes another one, and clones follow', async () => {
+  const { id } = await create(ada, 'turned');
+  await workspace.git('.', 'clone', '-q', remote(ada, 'ada/turned'), 'turned');
+  await workspace.git('turned', 'checkout', '-q', '-b', 'trunk');
+  await workspace.commit('turned', { 'main.go': 'package main\n' });
+  await workspace.git('turned', 'push', '-q', 'origin', 'trunk');
+
+  const update = (defaultBranch: string) => ({ input: { id, defaultBranch } });
+  expect(await refusal(bob, UPDATE, update('trunk'))).toBe('PERMISSION_DENIED');
+  expect(await refusal(ada, UPDATE, update('none'))).toBe('NOT_FOUND defaultBranch');
+  expect(await refusal(ada, UPDATE, update('a..b'))).toBe('INVALID_REQUEST defaultBranch');
+  const { updateRepository } = await ada.gql(UPDATE, update('trunk'));
+  expect(updateRepository.repository).toEqual({ defaultBranch: 'trunk', language: 'Go' });
+
+  const { body } = await ada.get(`/auth/v1/repository/ada/${id}`);
+  expect(body).toMatchObject({ default_branch: 'trunk', language: 'Go' });
+  await workspace.git('.', 'clone', '-q', remote(ada, 'ada/turned'), 'turned-again');
+  expect(await workspace.git('turned-again', 'branch', '--show-current')).toBe('trunk');
+  const url = `${app.base}/ada/turned.git`;
+  const onAuth = () => ({ username: 'x', password: ada.token });
+  const { HEAD } = await isomorphic.getRemoteInfo({ http, url, onAuth });
+  expect(HEAD).toBe('refs/heads/trunk');
+
+  // Pushes leave it as it is.
+  await workspace.git('turned', 'push', '-q', 'origin', 'trunk:other');
+  expect((await ada.get(`/auth/v1/repository/ada/${id}`)).body.default_branch).toBe('trunk');
+  const { rows } = await app.pool.query(
+    `select data -> 'repository' ->> 'default_branch' as branch from events
+     where subject = $1 and type = 'repository.updated'`,
+    [id],
+  );
+  expect(rows).toEqual([{ branch: 'trunk' }]);
+  expect(await app.app.services.git.disk.begun()).toEqual([]);
+});
+
+test('a change of the default branch that a kill cut short is finished at the start', async () => {
+  const { id } = await create(ada, 'cut-short');
+  const { disk } = app.app.services.git;
+  await disk.begin(id, { kind: 'default-branch' });
+  await app.pool.query(`update repositories set default_branch = 'trunk' where id = $1`, [id]);
+  await app.restart();
+  const head = await readFile(join(app.app.services.git.disk.pathOf(id), 'HEAD'), 'utf8');
+  expect(head).toBe('ref: refs/heads/trunk\n');
+  expect(await app.app.services.git.disk.begun()).toEqual([]);
 });
 
 test('a node is only for who may see it', async () => {

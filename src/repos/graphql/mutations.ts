@@ -89,6 +89,9 @@ const UpdateRepositoryInput = builder.inputType('UpdateRepositoryInput', {
     id: t.id(ID),
     namespace: t.string(NAMESPACE),
     description: t.string({ description: 'The description, at most 512 characters.' }),
+    defaultBranch: t.string({
+      description: 'The branch that a clone checks out; it must exist.',
+    }),
     branchProtection: t.boolean({
       description:
         'Whether the default branch refuses deletion and pushes that are no fast-forward.',

@@ -1,8 +1,8 @@
-import { useState } from 'react';
+import { useId, useState } from 'react';
 import { useAct } from '../../graphql/act.ts';
 import { graphql } from '../../graphql/graphql.ts';
 import { Button } from '../../ui/button.tsx';
-import { Checkbox, Field, TextArea } from '../../ui/field.tsx';
+import { Checkbox, Field, Input, TextArea } from '../../ui/field.tsx';
 import { Load, useAsk } from '../../ui/load.tsx';
 import { useMeanwhile } from '../../ui/meanwhile.ts';
 import { notify } from '../../ui/notices.tsx';
@@ -13,7 +13,7 @@ import { descriptionProblem } from './rules.ts';
 const Update = graphql(`
   mutation UpdateRepository($input: UpdateRepositoryInput!) {
     updateRepository(input: $input) {
-      repository { id description branchProtection secretScanning }
+      repository { id description defaultBranch branchProtection secretScanning }
     }
   }
 `);
@@ -49,6 +49,56 @@ export function Description({ repository }: { repository: RepositoryData }) {
         Save the description
       </Button>
     </form>
+  );
+}
+
+const BranchNamesQuery = graphql(`
+  query BranchNames($namespace: String!, $name: String!) {
+    repository(namespace: $namespace, name: $name) { id branches(first: 100) { nodes { name } } }
+  }
+`);
+
+export function DefaultBranch({ repository }: { repository: RepositoryData }) {
+  const { id, namespace, name, defaultBranch } = repository;
+  const asked = useAsk({ query: BranchNamesQuery, variables: { namespace, name } });
+  const [branch, setBranch] = useState(defaultBranch);
+  const update = useAct(Update, { fields: ['defaultBranch'] });
+  const known = useId();
+  return (
+    <Load asked={asked} of={(data) => data.repository?.branches} what="list of branches">
+      {({ nodes }) => (
+        <form
+          className="space-y-3"
+          onSubmit={async (event) => {
+            event.preventDefault();
+            const { data } = await update.run({ input: { id, defaultBranch: branch } });
+            if (data) notify(`The default branch is ${branch}.`);
+          }}
+        >
+          <Field
+            label="Default branch"
+            problem={update.fault('defaultBranch')}
+            hint="Clones check it out, and pages show it first."
+          >
+            <Input
+              list={known}
+              value={branch}
+              disabled={nodes.length === 0}
+              onChange={({ target }) => setBranch(target.value)}
+            />
+          </Field>
+          <datalist id={known}>
+            {nodes.map((node) => (
+              <option key={node.name} value={node.name} />
+            ))}
+          </datalist>
+          {update.problem && <ProblemBox problem={update.problem} />}
+          <Button type="submit" busy={update.busy} disabled={!branch || branch === defaultBranch}>
+            Change the default branch
+          </Button>
+        </form>
+      )}
+    </Load>
   );
 }
 

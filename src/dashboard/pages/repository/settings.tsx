@@ -1,6 +1,6 @@
 import { RepositoryFrame } from './frame.tsx';
 import { Danger } from './settings-danger.tsx';
-import { Checks, Description } from './settings-general.tsx';
+import { Checks, DefaultBranch, Description } from './settings-general.tsx';
 import { DeployKeys } from './settings-keys.tsx';
 import { BranchRules } from './settings-rules.tsx';
 import { AllowedSecrets } from './settings-secrets.tsx';
@@ -14,6 +14,7 @@ export default function Settings() {
           // Another repository, as after a rename: other forms.
           <div key={repository.fullName} className="max-w-3xl space-y-10">
             <Description repository={repository} />
+            <DefaultBranch repository={repository} />
             <Checks repository={repository} />
             <BranchRules repository={repository} />
             <AllowedSecrets repository={repository} />
