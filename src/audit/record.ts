@@ -13,6 +13,8 @@ import { newId } from '../ids.ts';
 /** Action → what was done. */
 export const AUDIT_ACTIONS = {
   'user.create': 'A user was created.',
+  'user.disable': 'A user was disabled: their credentials are refused.',
+  'user.enable': 'A user who was disabled was enabled again.',
   'organization.create': 'An organization was created.',
   'plan.set': 'A namespace got another plan.',
   'member.set': 'A user was made a member, or got another role.',

@@ -9,7 +9,7 @@
 import type { Plan, Role } from '../../prisma/generated/enums.ts';
 import { readObjects } from '../database/prepared.ts';
 import { type Together, together } from '../database/together.ts';
-import { type AppError, unauthenticated } from '../errors.ts';
+import { AppError, unauthenticated } from '../errors.ts';
 import { isId } from '../ids.ts';
 import type { Services } from '../services.ts';
 import {
@@ -39,6 +39,11 @@ export function refusedCredentials(kind?: Credential['kind']): AppError {
   );
 }
 
+/** 401: the credentials are valid, and an operator has disabled their user. */
+export function disabledUser(username: string): AppError {
+  return unauthenticated(`The user ${username} is disabled: ask an operator of this server`);
+}
+
 type Pool = Services['pool'];
 
 /** `credential` null: none was given. */
@@ -53,6 +58,7 @@ export async function authenticate(
       ? await byIssuer(pool, issuers, token)
       : await accountOf(pool, credential);
   if (!account) return { kind: 'anonymous', failure: refusedCredentials(credential.kind) };
+  if (account instanceof AppError) return { kind: 'anonymous', failure: account };
   usage.note(account.credential);
   return account;
 }
@@ -66,9 +72,12 @@ function tokenOf(credential: Credential): string | null {
 }
 
 /** A front end sends several requests at once. */
-const reads = new WeakMap<Pool, Together<Account | undefined>>();
+const reads = new WeakMap<Pool, Together<Found>>();
 
-async function accountOf(pool: Pool, credential: Credential): Promise<Account | undefined> {
+/** Undefined: there is no such credential, or it is over. An error: its user is disabled. */
+type Found = Account | AppError | undefined;
+
+async function accountOf(pool: Pool, credential: Credential): Promise<Found> {
   if (credential.kind === 'pat' || credential.kind === 'session') {
     const { kind, token } = credential;
     const shared = reads.get(pool) ?? together();
@@ -95,13 +104,14 @@ type Row = {
   email: string;
   plan: Plan;
   operator: boolean;
+  isDisabled: boolean;
   ownId: string;
   ownName: string;
   roles: Record<string, Role> | null;
 };
 
 const USER_WITHOUT_OPERATOR = `
-  u.id as "userId", u.username, u.email, own.id as "ownId", own.name as "ownName",
+  u.id as "userId", u.username, u.email, u.disabled_at is not null as "isDisabled", own.id as "ownId", own.name as "ownName",
   (select json_object_agg(m.namespace_id, m.role) from members m where m.user_id = u.id) as roles`;
 const USER = `${USER_WITHOUT_OPERATOR}, u.operator`;
 const JOINED = `
@@ -142,7 +152,7 @@ const SESSIONS = `
 const SESSION = { name: 'auth.session', text: `${SESSIONS} c.hash = $1` };
 const SESSIONS_BY_ID = { name: 'auth.sessions', text: `${SESSIONS} c.id = any($1)` };
 
-async function bySession(pool: Pool, secret: string): Promise<Account | undefined> {
+async function bySession(pool: Pool, secret: string): Promise<Found> {
   const rows = await readObjects<Row>(pool, SESSION, [hashSecret(secret)]);
   return rows[0] && toAccount('session', rows[0]);
 }
@@ -171,11 +181,7 @@ const OPERATOR = 'operator';
  * all of it is known wherever the credential is asked for again.
  * @throws AppError 401, 503 when the issuer is away
  */
-async function byIssuer(
-  pool: Pool,
-  issuers: Services['issuers'],
-  token: string,
-): Promise<Account | undefined> {
+async function byIssuer(pool: Pool, issuers: Services['issuers'], token: string): Promise<Found> {
   const named = issuerOf(token);
   const issuer = issuers.find(({ config }) => config.audience && config.issuer === named);
   if (!issuer) return undefined;
@@ -191,7 +197,7 @@ async function byIssuer(
   return ofIssuer(rows[0], parts.join('.'));
 }
 
-function ofIssuer(row: Row, id: string): Account {
+function ofIssuer(row: Row, id: string): Account | AppError {
   const operator = row.operator || id.endsWith(`.${OPERATOR}`);
   return toAccount('oidc', { ...row, id, operator });
 }
@@ -206,22 +212,22 @@ function issuerOf(token: string): string | undefined {
   }
 }
 
-async function byToken(pool: Pool, token: string): Promise<Account | undefined> {
+async function byToken(pool: Pool, token: string): Promise<Found> {
   const rows = await readObjects<Row>(pool, TOKEN, [hashSecret(token)]);
   return rows[0] && toAccount('pat', rows[0]);
 }
 
-async function byKey(pool: Pool, name: string, secret: string): Promise<Account | undefined> {
+async function byKey(pool: Pool, name: string, secret: string): Promise<Found> {
   const rows = await readObjects<Row & { hash: Buffer }>(pool, KEY, [name]);
   return rows[0] && matches(secret, rows[0].hash) ? toAccount('key', rows[0]) : undefined;
 }
 
-/** The accounts, as they are now, of credentials that were verified before; those not valid any more are left out. */
+/** The accounts, as they are now, of credentials that were verified before; those not valid any more are left out. `demandValid` takes what is found. */
 export async function accountsOf(
   pool: Pool,
   credentials: readonly Account['credential'][],
-): Promise<Map<string, Account>> {
-  const accounts = new Map<string, Account>();
+): Promise<Map<string, Found>> {
+  const accounts = new Map<string, Found>();
   for (const [kind, statement] of [
     ['pat', TOKENS_BY_ID],
     ['key', KEYS_BY_ID],
@@ -241,7 +247,7 @@ export async function accountsOf(
 async function byTokensOfIssuers(
   pool: Pool,
   credentials: readonly Account['credential'][],
-): Promise<Map<string, Account>> {
+): Promise<Map<string, Found>> {
   const now = Date.now() / 1_000;
   const valid = credentials.flatMap(({ kind, id }) => {
     const [identity = '', expires] = id.split('.');
@@ -259,13 +265,23 @@ async function byTokensOfIssuers(
   );
 }
 
-/** The account of an SSH key, by its fingerprint (`SHA256:…`); undefined: nobody has such a key. */
-export async function accountOfSshKey(
+/** @throws AppError 401 for what `accountsOf` did not find, or found to be disabled */
+export function demandValid(found: Found): Account {
+  if (!found) throw refusedCredentials();
+  if (found instanceof AppError) throw found;
+  return found;
+}
+
+/**
+ * Whose an SSH key is, by its fingerprint (`SHA256:…`); undefined: nobody has such a key. Of a disabled user too, whose
+ * commands are refused with a reason (`accountById`); the protocol has none for a key.
+ */
+export async function ownerOfSshKey(
   { pool }: Pick<Services, 'pool'>,
   fingerprint: string,
-): Promise<Account | undefined> {
-  const rows = await readObjects<Row>(pool, SSH_KEY, [fingerprint]);
-  return rows[0] && toAccount(kindOf(rows[0].id), rows[0]);
+): Promise<{ keyId: string; userId: string; username: string } | undefined> {
+  const [row] = await readObjects<Row>(pool, SSH_KEY, [fingerprint]);
+  return row && { keyId: row.id, userId: row.userId, username: row.username };
 }
 
 /** As it is now, of a credential that was verified before and is named by its id. @throws AppError 401 */
@@ -274,8 +290,7 @@ export async function accountById(
   id: string,
 ): Promise<Account> {
   const kind = kindOf(id);
-  const account = (await accountsOf(pool, [{ kind, id, name: '' }])).get(id);
-  if (!account) throw refusedCredentials();
+  const account = demandValid((await accountsOf(pool, [{ kind, id, name: '' }])).get(id));
   usage.note(account.credential);
   return account;
 }
@@ -286,7 +301,8 @@ function kindOf(id: string): CredentialKind {
   return (['pat', 'ssh', 'deploy'] as const).find((kind) => isId(kind, id)) ?? 'key';
 }
 
-function toAccount(kind: CredentialKind, row: Row): Account {
+function toAccount(kind: CredentialKind, row: Row): Account | AppError {
+  if (row.isDisabled) return disabledUser(row.username);
   const { userId, username, email, plan, operator } = row;
   const setOrNull = <T>(values: T[] | null) => (values?.length ? new Set(values) : null);
   return {

@@ -32,7 +32,8 @@ export async function seedOperator(
     await tx.$executeRaw`select pg_advisory_xact_lock(hashtext('loam.seedOperator'))`;
     const operator = await tx.user.findFirst({
       where: { operator: true },
-      orderBy: { id: 'asc' },
+      // The token of the environment would do nothing for one who is disabled.
+      orderBy: [{ disabledAt: { sort: 'asc', nulls: 'first' } }, { id: 'asc' }],
       select: { id: true, namespace: { select: { id: true } } },
     });
     const { username } = admin;

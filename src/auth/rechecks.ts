@@ -11,7 +11,7 @@
 import { isDatabaseAway } from '../database/outage.ts';
 import { AppError } from '../errors.ts';
 import type { Services } from '../services.ts';
-import { accountsOf, refusedCredentials } from './authenticate.ts';
+import { accountsOf, demandValid } from './authenticate.ts';
 import type { Account, Viewer } from './permissions.ts';
 
 /** A round may take a second, and its answers are good for five. */
@@ -98,7 +98,7 @@ export function openRechecks({ pool, log }: Pick<Services, 'pool' | 'log'>): Rec
     for (const subject of all) {
       const { credential, rule, streams } = subject;
       try {
-        await rule.demand(credential ? present(accounts.get(credential.id)) : ANONYMOUS);
+        await rule.demand(credential ? demandValid(accounts.get(credential.id)) : ANONYMOUS);
         subject.askedAt = now;
       } catch (error) {
         if (isDatabaseAway(error)) throw error;
@@ -160,12 +160,6 @@ const ANONYMOUS: Viewer = { kind: 'anonymous' };
 
 function isFresh({ askedAt }: Subject): boolean {
   return Date.now() - askedAt <= FRESH_MS;
-}
-
-/** @throws AppError 401 */
-function present(account: Account | undefined): Account {
-  if (!account) throw refusedCredentials();
-  return account;
 }
 
 function aborted(signal: AbortSignal): Promise<void> {

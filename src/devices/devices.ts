@@ -179,6 +179,8 @@ async function answer(tx: Db, deviceCode: string, client: string) {
       : new DeviceError('authorization_pending', 'The user has not answered yet');
   }
   await tx.deviceRequest.delete({ where: { id } });
+  if (user.disabledAt)
+    return new DeviceError('access_denied', `The user ${user.username} is disabled`);
   const token = newToken();
   const created = await tx.accessToken.create({
     data: {

@@ -8,7 +8,7 @@ import { rm } from 'node:fs/promises';
 import { createServer, type Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
 import { setTimeout as delay } from 'node:timers/promises';
-import { accountOfSshKey } from '../auth/authenticate.ts';
+import { ownerOfSshKey } from '../auth/authenticate.ts';
 import type { Services } from '../services.ts';
 import {
   FrameReader,
@@ -56,9 +56,9 @@ export async function openGateway(services: Services, path: string): Promise<Gat
     if (!first) return void socket.destroy();
     if (first.kind === 'key') {
       const { fingerprint } = first.value as KeyQuestion;
-      const account = await accountOfSshKey(services, fingerprint);
-      const known: KeyAnswer = account
-        ? { id: account.credential.id, userId: account.userId, name: account.username }
+      const owner = await ownerOfSshKey(services, fingerprint);
+      const known: KeyAnswer = owner
+        ? { id: owner.keyId, userId: owner.userId, name: owner.username }
         : null;
       socket.end(jsonFrame('account', known));
     } else if (first.kind === 'open') {

@@ -24,6 +24,8 @@ afterAll(() => app[Symbol.asyncDispose]());
 
 const ACTION_OF: Record<string, AuditAction> = {
   createUser: 'user.create',
+  disableUser: 'user.disable',
+  enableUser: 'user.enable',
   createOrganization: 'organization.create',
   setPlan: 'plan.set',
   setMember: 'member.set',
@@ -118,7 +120,7 @@ describe('every mutation leaves one entry, and a refused one none', () => {
     }
     if (name === 'removeMember')
       await admin.gql(
-        'mutation { setMember(input: {namespace: "acme", username: "outsider", role: READ}) { member { id } } }',
+        'mutation { setMember(input: {namespace: "acme", username: "alone", role: READ}) { member { id } } }',
       );
     // The role that it is given is another than before.
     if (name === 'setMember')

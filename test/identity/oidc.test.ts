@@ -200,6 +200,16 @@ test('an access token of the issuer is a credential, until it ends', async () =>
     { credential_kind: 'oidc', credential_id: expect.stringMatching(/^idn_\w+\.\d+$/) },
   ]);
 
+  // A disabled user is told so, by the token and when signing in.
+  const switched = (field: string) =>
+    app.admin.gql(`mutation { ${field}(input: { username: "ada-lovelace" }) { user { id } } }`);
+  await switched('disableUser');
+  expect(await whoami(token)).toEqual(refused);
+  const { status, text } = await signIn('ada');
+  expect([status, text.includes('The user ada-lovelace is disabled')]).toEqual([401, true]);
+  await switched('enableUser');
+  expect(await whoami(token)).toBe('ada-lovelace');
+
   const [head = '', payload = '', signature = ''] = token.split('.');
   const none = Buffer.from('{"alg":"none"}').toString('base64url');
   for (const [why, forged] of Object.entries({

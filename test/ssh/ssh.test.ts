@@ -77,6 +77,19 @@ test('a clone, a fetch and a push, at the address that the repository has, and t
   });
 });
 
+test('a disabled user is told so', async () => {
+  const carol = await sshUser(await app.user('carol'), workspace, port());
+  expect((await carol.ssh([])).stderr).toContain('Hi carol!');
+  const switched = (field: string) =>
+    app.admin.gql(`mutation { ${field}(input: { username: "carol" }) { user { id } } }`);
+  await switched('disableUser');
+  const { code, stderr } = await carol.ssh([]);
+  expect(code).not.toBe(0);
+  expect(stderr).toContain('The user carol is disabled: ask an operator of this server');
+  await switched('enableUser');
+  expect((await carol.ssh([])).stderr).toContain('Hi carol!');
+});
+
 test('protocol version 2, shallow and partial', async () => {
   await repository('deep');
   await adas.git('.', 'clone', '-q', adas.url('ada/deep'), 'deep');

@@ -3,6 +3,7 @@ import { builder } from '../../graphql/builder.ts';
 import { INPUT } from '../../graphql/payloads.ts';
 import { memberId } from '../../ids.ts';
 import * as accounts from '../accounts.ts';
+import { disableUser, enableUser } from '../disabling.ts';
 import { Member, Namespace, Plan, Role, User } from './namespaces.ts';
 
 const CreateUserInput = builder.inputType('CreateUserInput', {
@@ -102,7 +103,52 @@ const RemoveMemberPayload = builder
     }),
   });
 
+/** `{Mutation}Payload` with the user. */
+function userPayload(mutation: string) {
+  return builder.objectRef<{ user: { id: string } }>(`${mutation}Payload`).implement({
+    description: 'The user that was changed.',
+    fields: (t) => ({
+      user: t.field({
+        type: User,
+        description: 'The user as it is now.',
+        resolve: ({ user }) => user as never,
+      }),
+    }),
+  });
+}
+
+const USERNAME = { required: true, description: 'The name of the user.' } as const;
+
+const DisableUserInput = builder.inputType('DisableUserInput', {
+  description: 'The user to disable.',
+  fields: (t) => ({ username: t.string(USERNAME) }),
+});
+
+const EnableUserInput = builder.inputType('EnableUserInput', {
+  description: 'The user to enable again.',
+  fields: (t) => ({ username: t.string(USERNAME) }),
+});
+
 builder.mutationFields((t) => ({
+  disableUser: t.field({
+    type: userPayload('DisableUser'),
+    nullable: true,
+    description:
+      'Refuses all credentials of a user from now on, and signing in; streams that are open end. Nothing is removed, and jobs go on. Only an operator may, not for themselves.',
+    args: { input: t.arg({ type: DisableUserInput, ...INPUT }) },
+    resolve: async (_root, { input }, { services, viewer }) => ({
+      user: await disableUser(services, viewer, input),
+    }),
+  }),
+  enableUser: t.field({
+    type: userPayload('EnableUser'),
+    nullable: true,
+    description: 'Takes the credentials of a disabled user again. Only an operator may.',
+    args: { input: t.arg({ type: EnableUserInput, ...INPUT }) },
+    resolve: async (_root, { input }, { services, viewer }) => ({
+      user: await enableUser(services, viewer, input),
+    }),
+  }),
   createUser: t.field({
     type: CreateUserPayload,
     nullable: true,

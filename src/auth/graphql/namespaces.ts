@@ -76,6 +76,15 @@ export const User = builder.prismaNode('User', {
       description: 'The namespace of the user, which has the same name.',
       onNull: () => new Error('A user without a namespace'),
     }),
+    disabledAt: t.field({
+      type: 'DateTime',
+      nullable: true,
+      description:
+        'When an operator disabled the user, whose credentials are refused since; null for all others. Only the operator sees it.',
+      select: { disabledAt: true },
+      resolve: ({ id, disabledAt }, _args, { viewer }) =>
+        accounts.isSelfOrOperator(viewer, id) ? disabledAt : null,
+    }),
     createdAt: t.expose('createdAt', {
       type: 'DateTime',
       description: 'When the account was made.',

@@ -9,7 +9,7 @@ import type { Slice, SliceRequest } from '../../database/paging.ts';
 import { forbidden, notFound } from '../../errors.ts';
 import { isId, newId } from '../../ids.ts';
 import type { Services } from '../../services.ts';
-import { authenticate, SESSION_IDLE } from '../authenticate.ts';
+import { authenticate, disabledUser, SESSION_IDLE } from '../authenticate.ts';
 import { demandFullRights, demandOwn } from '../credentials.ts';
 import { type Account, hasFullRights, type Viewer } from '../permissions.ts';
 import { hashSecret, randomSecret } from '../tokens.ts';
@@ -76,12 +76,14 @@ export async function signInByToken(
   );
 }
 
-/** @returns the secret of the session */
+/** @returns the secret of the session @throws AppError 401 for a disabled user */
 export async function beginSession(
   tx: Db,
   { userAgent, address, requestId }: Browser,
   { userId, username, namespaceId, method, accessTokenId, expiresAt }: SignedIn,
 ): Promise<string> {
+  const where = { id: userId, disabledAt: null };
+  if ((await tx.user.count({ where })) === 0) throw disabledUser(username);
   const secret = randomSecret();
   const latest = new Date(Date.now() + SESSION_DAYS * DAY_MS);
   const data = {

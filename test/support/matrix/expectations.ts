@@ -126,7 +126,23 @@ export const MUTATIONS: Record<string, Rule[]> = {
   setMember: [
     { from: 'admin', args: () => ({ input: { namespace, username: 'reader', role: 'READ' } }) },
   ],
-  removeMember: [{ from: 'admin', args: () => ({ input: { namespace, username: 'outsider' } }) }],
+  removeMember: [{ from: 'admin', args: () => ({ input: { namespace, username: 'alone' } }) }],
+  disableUser: [
+    { from: 'operator', args: async ({ user }) => ({ input: { username: await user() } }) },
+  ],
+  enableUser: [
+    {
+      from: 'operator',
+      args: async (world) => {
+        const username = await world.user();
+        await world.asOperator(
+          'mutation ($input: DisableUserInput!) { disableUser(input: $input) { user { id } } }',
+          { input: { username } },
+        );
+        return { input: { username } };
+      },
+    },
+  ],
   createAccessToken: [
     { from: 'user', args: ({ unique }) => ({ input: { name: unique() } }) },
     {

@@ -190,6 +190,15 @@ export async function createWorld(loam: Loam) {
     return addDeployKey.deployKey.id;
   }
 
+  async function user(): Promise<string> {
+    const username = unique();
+    await operator.gql(
+      'mutation ($input: CreateUserInput!) { createUser(input: $input) { user { id } } }',
+      { input: { username, email: `${username}@example.com` } },
+    );
+    return username;
+  }
+
   /** As an accepted push leaves it. */
   async function allowedSecret(): Promise<{ id: string; finding: string }> {
     const id = await repository();
@@ -256,6 +265,7 @@ export async function createWorld(loam: Loam) {
     deployKey,
     webhook,
     delivery,
+    user,
   };
   const asOperator = (query: string, variables: object) => operator.gql(query, variables);
   return { callers, ids, unique, home, jobInput, webhookInput, sendTest, asOperator, ...made };
@@ -264,7 +274,7 @@ export async function createWorld(loam: Loam) {
 /** The same world, where what is made once is used again. */
 export function shared(world: World): World {
   const { repository, allowedSecret, branchRule, lock, largeFile, job, keptArtifacts } = world;
-  const { key, token, sshKey, session, deployKey, webhook, delivery } = world;
+  const { key, token, sshKey, session, deployKey, webhook, delivery, user } = world;
   return {
     ...world,
     repository: once(repository),
@@ -281,6 +291,7 @@ export function shared(world: World): World {
     deployKey: once(deployKey),
     webhook: once(webhook),
     delivery: once(delivery),
+    user: once(user),
   };
 }
 

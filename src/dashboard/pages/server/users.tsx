@@ -14,13 +14,14 @@ import { SettingsFrame } from '../settings/frame.tsx';
 import { NewUser } from './new-user.tsx';
 import { PlanSelect } from './plan-select.tsx';
 import { SearchField } from './search-field.tsx';
+import { UserActions } from './user-actions.tsx';
 
 const UsersQuery = graphql(`
   query Users($text: String, $after: String) {
     users(first: 50, text: $text, after: $after) {
       totalCount
       pageInfo { hasNextPage endCursor }
-      nodes { id username email plan operator createdAt }
+      nodes { id username email plan operator disabledAt createdAt }
     }
   }
 `);
@@ -72,7 +73,7 @@ export default function UsersPage() {
           ) : (
             <>
               <ul className="rows">
-                {nodes.map(({ id, username, email, plan, operator, createdAt }) => (
+                {nodes.map(({ id, username, email, plan, operator, disabledAt, createdAt }) => (
                   <li key={id} className="flex flex-wrap items-center gap-x-4 gap-y-2">
                     <div className="min-w-0 flex-1 basis-56">
                       <p className="break-all">
@@ -84,6 +85,7 @@ export default function UsersPage() {
                           {username}
                         </Link>
                         {operator && <span className="ml-2 text-sm text-dim">operator</span>}
+                        {disabledAt && <span className="ml-2 text-sm text-bad">disabled</span>}
                       </p>
                       <p className="text-sm break-words text-dim">
                         {email} · since <Ago at={createdAt} />
@@ -97,6 +99,9 @@ export default function UsersPage() {
                     >
                       Sign-in link
                     </Button>
+                    {username !== start.viewer?.username && (
+                      <UserActions username={username} isDisabled={disabledAt !== null} />
+                    )}
                   </li>
                 ))}
               </ul>
