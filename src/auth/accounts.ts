@@ -28,6 +28,7 @@ import {
   demand,
   demandAccount,
   demandOperator,
+  hasFullRights,
   memberOf,
   roleIn,
   type Viewer,
@@ -176,7 +177,10 @@ async function ownerOf(db: Db, { namespaceId, userId }: MemberKey): Promise<Memb
   return namespace && { namespaceId, userId, role: 'admin', createdAt: namespace.createdAt };
 }
 
-/** Adds a member or changes its role. @throws AppError 401, 403, 404, 409 for the user whose namespace it is. */
+/**
+ * Adds a member or changes its role.
+ * @throws AppError 401, 403, 404, 409 for the user whose namespace it is and for the last admin of an organization.
+ */
 export async function setMember(
   { db }: Deps,
   viewer: Viewer,
@@ -185,9 +189,11 @@ export async function setMember(
   const key = await memberKey(db, viewer, input);
   const { role } = input;
   return inTransaction(db, async (tx) => {
+    await lockMembers(tx, key.namespaceId);
     const where = { namespaceId_userId: key };
     const before = await tx.member.findUnique({ where });
     if (before?.role === role) return before;
+    if (before?.role === 'admin') await demandOtherAdmin(tx, key);
     const member = await tx.member.upsert({
       where,
       create: { ...key, role },
@@ -198,19 +204,50 @@ export async function setMember(
   });
 }
 
-/** @returns the membership that is gone; null when there was none. @throws AppError as `setMember`. */
+/**
+ * By an admin of the namespace, and of one's own membership by everybody.
+ * @returns the membership that is gone; null when there was none. @throws AppError as `setMember`.
+ */
 export async function removeMember(
   { db }: Deps,
   viewer: Viewer,
   input: { namespace: string; username: string },
 ): Promise<MemberKey | null> {
-  const key = await memberKey(db, viewer, input);
+  const key = await memberKey(db, viewer, input, { mayLeave: true });
   return inTransaction(db, async (tx) => {
-    const { count } = await tx.member.deleteMany({ where: key });
-    if (count === 0) return null;
+    await lockMembers(tx, key.namespaceId);
+    const before = await tx.member.findUnique({ where: { namespaceId_userId: key } });
+    if (!before) return null;
+    if (before.role === 'admin') await demandOtherAdmin(tx, key);
+    await tx.member.deleteMany({ where: key });
     await recordMember(tx, viewer, 'member.remove', key, input);
     return key;
   });
+}
+
+/** Until the transaction ends nobody else changes who is in the namespace. */
+async function lockMembers(tx: Prisma.TransactionClient, namespaceId: string): Promise<void> {
+  await tx.$executeRaw`select from namespaces where id = ${namespaceId} for no key update`;
+}
+
+/**
+ * Who is disabled administers nothing, and does not count.
+ * @throws AppError 409 when nobody but the user administers the organization
+ */
+async function demandOtherAdmin(
+  tx: Prisma.TransactionClient,
+  { namespaceId, userId }: MemberKey,
+): Promise<void> {
+  const { kind } = await tx.namespace.findUniqueOrThrow({ where: { id: namespaceId } });
+  if (kind === 'user') return;
+  const others = await tx.member.count({
+    where: { namespaceId, role: 'admin', userId: { not: userId }, user: { disabledAt: null } },
+  });
+  if (others === 0)
+    throw new AppError(
+      'conflict',
+      'An organization keeps at least one admin: make somebody else an admin first',
+    );
 }
 
 async function recordMember(
@@ -233,10 +270,13 @@ async function memberKey(
   db: Db,
   viewer: Viewer,
   input: { namespace: string; username: string },
+  { mayLeave = false } = {},
 ): Promise<MemberKey> {
-  demandAccount(viewer);
+  const account = demandAccount(viewer);
   const namespace = await namespaceNamed(db, input.namespace);
-  demand(viewer, 'namespace.administer', { namespaceId: namespace.id });
+  const isLeaving = mayLeave && account.username === input.username.toLowerCase();
+  if (!isLeaving || !hasFullRights(account))
+    demand(viewer, 'namespace.administer', { namespaceId: namespace.id });
   const { userId } = await userNamed(db, input.username);
   if (namespace.kind === 'user' && namespace.name === input.username.toLowerCase())
     throw new AppError('conflict', 'A user is always the admin of their own namespace');

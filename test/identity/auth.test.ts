@@ -145,6 +145,42 @@ test('admins keep the members of a namespace, and members alone see them', async
   ]);
 });
 
+test('an organization keeps an admin, and members may leave', async () => {
+  await using app = await startApp();
+  const [alice, bob] = await trio(app);
+  await app.admin.gql(CREATE_ORG, { input: { name: 'acme' } });
+  const set = (client: Client, username: string, role: string) =>
+    codes(client, SET_MEMBER, { namespace: 'acme', username, role });
+  const remove = (client: Client, username: string) =>
+    codes(client, REMOVE_MEMBER, { namespace: 'acme', username });
+  const conflict = ['CONFLICT', null];
+  await set(app.admin, 'bob', 'READ');
+  for (const role of ['READ', 'WRITE'])
+    expect(await set(app.admin, 'admin', role)).toEqual(conflict);
+  expect(await remove(app.admin, 'admin')).toEqual(conflict);
+
+  await set(app.admin, 'alice', 'ADMIN');
+  expect(await remove(app.admin, 'admin')).toBeUndefined();
+  expect(await remove(alice, 'alice')).toEqual(conflict);
+  expect(await set(alice, 'alice', 'WRITE')).toEqual(conflict);
+  expect(await set(alice, 'alice', 'ADMIN')).toBeUndefined();
+
+  // Who is no admin removes nobody but themselves, and not with a limited credential.
+  expect(await remove(bob, 'alice')).toEqual(['PERMISSION_DENIED', null]);
+  const narrowed = await tokenFor(app, bob, { name: 'n', scopes: ['REPO_READ'] });
+  expect(await remove(narrowed, 'bob')).toEqual(['PERMISSION_DENIED', null]);
+  expect(await remove(bob, 'Bob')).toBeUndefined();
+  const { rows } = await app.pool.query(
+    `select u.username from members m join users u on u.id = m.user_id`,
+  );
+  expect(rows).toEqual([{ username: 'alice' }]);
+
+  // Of two admins who leave at once, one stays.
+  await set(alice, 'bob', 'ADMIN');
+  const left = await Promise.all([remove(alice, 'alice'), remove(bob, 'bob')]);
+  expect(left.filter((one) => one === undefined)).toHaveLength(1);
+});
+
 test('a token is shown once, works until it is over or deleted, and is kept as a hash', async () => {
   await using app = await startApp();
   const { db, pool } = app.app.services;

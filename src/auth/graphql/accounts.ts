@@ -171,7 +171,8 @@ builder.mutationFields((t) => ({
   setMember: t.field({
     type: SetMemberPayload,
     nullable: true,
-    description: 'Adds a member to a namespace, or changes its role. Only an admin of it may.',
+    description:
+      'Adds a member to a namespace, or changes its role. Only an admin of it may. The last admin of an organization stays one.',
     args: { input: t.arg({ type: SetMemberInput, ...INPUT }) },
     resolve: async (_root, { input }, { services, viewer }) => ({
       member: await accounts.setMember(services, viewer, input),
@@ -180,7 +181,8 @@ builder.mutationFields((t) => ({
   removeMember: t.field({
     type: RemoveMemberPayload,
     nullable: true,
-    description: 'Removes a member from a namespace, at once. Only an admin of it may.',
+    description:
+      'Removes a member from a namespace, at once. An admin of it may, and members may leave. The last admin of an organization stays.',
     args: { input: t.arg({ type: RemoveMemberInput, ...INPUT }) },
     resolve: async (_root, { input }, { services, viewer }) => {
       const gone = await accounts.removeMember(services, viewer, input);

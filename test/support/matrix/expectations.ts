@@ -126,7 +126,16 @@ export const MUTATIONS: Record<string, Rule[]> = {
   setMember: [
     { from: 'admin', args: () => ({ input: { namespace, username: 'reader', role: 'READ' } }) },
   ],
-  removeMember: [{ from: 'admin', args: () => ({ input: { namespace, username: 'alone' } }) }],
+  removeMember: [
+    { from: 'admin', args: () => ({ input: { namespace, username: 'alone' } }) },
+    // Oneself.
+    {
+      from: 'user',
+      args: async (world, actor) => ({
+        input: { namespace: await world.organization(actor, 'READ'), username: actor },
+      }),
+    },
+  ],
   disableUser: [
     { from: 'operator', args: async ({ user }) => ({ input: { username: await user() } }) },
   ],

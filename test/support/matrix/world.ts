@@ -199,6 +199,21 @@ export async function createWorld(loam: Loam) {
     return username;
   }
 
+  /** An empty one, with this caller as a member. */
+  async function organization(actor: string, role: string): Promise<string> {
+    const name = unique();
+    await operator.gql(
+      'mutation ($name: String!) { createOrganization(input: { name: $name }) { namespace { id } } }',
+      { name },
+    );
+    if (by(actor) !== operator)
+      await operator.gql(
+        'mutation ($input: SetMemberInput!) { setMember(input: $input) { member { id } } }',
+        { input: { namespace: name, username: actor, role } },
+      );
+    return name;
+  }
+
   /** As an accepted push leaves it. */
   async function allowedSecret(): Promise<{ id: string; finding: string }> {
     const id = await repository();
@@ -266,6 +281,7 @@ export async function createWorld(loam: Loam) {
     webhook,
     delivery,
     user,
+    organization,
   };
   const asOperator = (query: string, variables: object) => operator.gql(query, variables);
   return { callers, ids, unique, home, jobInput, webhookInput, sendTest, asOperator, ...made };
@@ -292,6 +308,8 @@ export function shared(world: World): World {
     webhook: once(webhook),
     delivery: once(delivery),
     user: once(user),
+    // All who may not, ask for one where none of them is a member.
+    organization: once((_actor: string, _role: string) => world.organization('admin', 'ADMIN')),
   };
 }
 

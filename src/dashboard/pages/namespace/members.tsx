@@ -116,7 +116,14 @@ function Members({ namespace, manages }: { namespace: string; manages: boolean }
                         </Button>
                       </>
                     ) : (
-                      <span className="text-sm text-dim">{words(role)}</span>
+                      <>
+                        <span className="text-sm text-dim">{words(role)}</span>
+                        {username === start.viewer?.username && username !== namespace && (
+                          <Button look="danger" onClick={() => setRemoving(username)}>
+                            Leave
+                          </Button>
+                        )}
+                      </>
                     )}
                   </li>
                 ))}
