@@ -1,5 +1,6 @@
 /** What every server looks after now and then, by turns with the others: above all removing what nobody needs any more. */
 import { removeOldEntries } from './audit/retention.ts';
+import { removeDeletedNamespaces } from './auth/deletion.ts';
 import { removeOldSessions } from './auth/sign-in/sessions.ts';
 import { removeGoneServers } from './cluster/members.ts';
 import { cutLists } from './database/list-cuts.ts';
@@ -9,6 +10,7 @@ import { removeOldEvents } from './events/retention.ts';
 import { removeOldAnswers } from './http/kept-answers.ts';
 import { removeLeftMarked } from './jobs/artifacts/kept.ts';
 import { removeDeletedPages } from './jobs/logs/removal.ts';
+import { removeJobsOfDeleted } from './jobs/removal.ts';
 import { removeGoneWorkers } from './jobs/worker/queue.ts';
 import { sweepLargeFiles } from './lfs/store/sweep.ts';
 import { removeAbandoned } from './repos/recovery.ts';
@@ -32,8 +34,10 @@ export function upkeepOf(services: Services): Record<string, Chore> {
       await storage.tidy();
       return false;
     },
+    'removing jobs of deleted namespaces': () => removeJobsOfDeleted(services),
     'removing artifacts that were deleted': () => removeLeftMarked(services),
     'removing logs of deleted jobs': () => removeDeletedPages(services),
+    'removing deleted namespaces': () => removeDeletedNamespaces(services),
     'removing old deliveries of webhooks': () => removeOldDeliveries(services),
     'removing webhooks that were deleted': () => removeDeletedWebhooks(services),
     // The last, because it may have much to copy.

@@ -213,7 +213,7 @@ async function withNamespaceNames(db: Db, rows: readonly TokenRow[]): Promise<Ac
   const ids = [...new Set(rows.flatMap((row) => row.namespaces))];
   const namespaces = ids.length
     ? await db.namespace.findMany({
-        where: { id: { in: ids } },
+        where: { id: { in: ids }, deletedAt: null },
         select: { id: true, name: true },
       })
     : [];

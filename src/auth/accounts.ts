@@ -189,7 +189,7 @@ export async function setMember(
   const key = await memberKey(db, viewer, input);
   const { role } = input;
   return inTransaction(db, async (tx) => {
-    await lockMembers(tx, key.namespaceId);
+    await holdNamespace(tx, key.namespaceId, 'no key update');
     const where = { namespaceId_userId: key };
     const before = await tx.member.findUnique({ where });
     if (before?.role === role) return before;
@@ -215,7 +215,7 @@ export async function removeMember(
 ): Promise<MemberKey | null> {
   const key = await memberKey(db, viewer, input, { mayLeave: true });
   return inTransaction(db, async (tx) => {
-    await lockMembers(tx, key.namespaceId);
+    await holdNamespace(tx, key.namespaceId, 'no key update');
     const before = await tx.member.findUnique({ where: { namespaceId_userId: key } });
     if (!before) return null;
     if (before.role === 'admin') await demandOtherAdmin(tx, key);
@@ -225,9 +225,17 @@ export async function removeMember(
   });
 }
 
-/** Until the transaction ends nobody else changes who is in the namespace. */
-async function lockMembers(tx: Prisma.TransactionClient, namespaceId: string): Promise<void> {
-  await tx.$executeRaw`select from namespaces where id = ${namespaceId} for no key update`;
+/**
+ * Until the transaction ends the namespace is not deleted; under `no key update` nobody else changes its members either.
+ * @throws AppError 404 when it was deleted meanwhile
+ */
+export async function holdNamespace(
+  tx: Prisma.TransactionClient,
+  id: string,
+  lock: 'key share' | 'no key update',
+): Promise<void> {
+  const text = `select from namespaces where id = $1 and deleted_at is null for ${lock}`;
+  if ((await tx.$executeRawUnsafe(text, id)) === 0) throw notFound('Namespace');
 }
 
 /**

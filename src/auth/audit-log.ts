@@ -86,7 +86,10 @@ async function sliceWhere(
   return readSlice(db.auditEntry, NEWEST, range, query, async (rows: EntryRow[]) => {
     const ids = [...new Set(rows.map((row) => row.namespaceId))];
     const select = { id: true, name: true };
-    const found = await db.namespace.findMany({ where: { id: { in: ids } }, select });
+    const found = await db.namespace.findMany({
+      where: { id: { in: ids }, deletedAt: null },
+      select,
+    });
     const names = new Map(found.map(({ id, name }) => [id, name]));
     return rows.map((row) => ({ ...row, namespace: names.get(row.namespaceId) ?? null }));
   });

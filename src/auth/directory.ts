@@ -43,6 +43,7 @@ export async function sliceAllOrganizations<S extends Prisma.NamespaceSelect>(
   const holds = containing(text);
   const where: Prisma.NamespaceWhereInput = {
     kind: 'organization',
+    deletedAt: null,
     ...(holds && { name: holds }),
   };
   return readSlice(db.namespace, BY_NAME, range, { where, select });

@@ -59,7 +59,7 @@ async function setDisabled(
 }
 
 /**
- * Until the transaction ends nobody else disables an operator, so that of two who disable each other one stays.
+ * Until the transaction ends nobody else disables or deletes an operator, so that of two who disable each other one stays.
  * @throws AppError 409 for oneself and the last operator
  */
 export async function demandDispensable(
@@ -68,10 +68,14 @@ export async function demandDispensable(
   userId: string,
 ): Promise<void> {
   if (userId === operator.userId)
-    throw new AppError('conflict', 'You cannot disable yourself: another operator has to do it');
+    throw new AppError(
+      'conflict',
+      'You cannot disable or delete yourself: another operator has to do it',
+    );
   await tx.$executeRaw`select pg_advisory_xact_lock(hashtext('loam.operators'))`;
   const others = await tx.user.count({
     where: { operator: true, disabledAt: null, id: { not: userId } },
   });
-  if (others === 0) throw new AppError('conflict', 'The last operator cannot be disabled');
+  if (others === 0)
+    throw new AppError('conflict', 'The last operator can be neither disabled nor deleted');
 }

@@ -8,7 +8,7 @@
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type { Visibility } from '../../prisma/generated/enums.ts';
 import { type AuditAction, record } from '../audit/record.ts';
-import { namespaceNamed } from '../auth/accounts.ts';
+import { holdNamespace, namespaceNamed } from '../auth/accounts.ts';
 import { demand, demandAccount, type Viewer } from '../auth/permissions.ts';
 import { type Db, inTransaction, violatesUnique } from '../database/client.ts';
 import { AppError, invalid, notFound } from '../errors.ts';
@@ -83,6 +83,7 @@ export async function createRepository<S extends Select>(
         contentAddressed,
         branchCount: files ? 1 : 0,
       };
+      await holdNamespace(tx, namespace.id, 'key share');
       await demandRoom({ ...services, db: tx }, namespace, 'repositories');
       const row = await tx.repository.create({
         data,
@@ -167,6 +168,7 @@ export async function transferRepository<S extends Select>(
     // Both count what they store, and a transfer the other way must not lock them in the other order.
     await tx.$executeRaw`
       select from namespaces where id in (${owner.id}, ${row.namespaceId}) order by id for no key update`;
+    await holdNamespace(tx, owner.id, 'key share');
     demand(viewer, 'repository.create', { namespaceId: owner.id, repositoryId: row.id });
     if (owner.id === row.namespaceId)
       throw invalid('newNamespace', 'is the namespace that the repository is in already');

@@ -74,6 +74,7 @@ async function namespaces(
 ): Promise<Candidate[]> {
   const rows = await db.namespace.findMany({
     where: {
+      deletedAt: null,
       OR: [
         { name: { startsWith: escaped(prefix) }, ...(narrowed && { id: { in: [...narrowed] } }) },
         {

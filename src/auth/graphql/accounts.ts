@@ -1,8 +1,9 @@
 /** What changes users, organizations and members, in GraphQL. */
 import { builder } from '../../graphql/builder.ts';
-import { INPUT } from '../../graphql/payloads.ts';
+import { deletionPayload, INPUT } from '../../graphql/payloads.ts';
 import { memberId } from '../../ids.ts';
 import * as accounts from '../accounts.ts';
+import { deleteOrganization, deleteUser } from '../deletion.ts';
 import { disableUser, enableUser } from '../disabling.ts';
 import { Member, Namespace, Plan, Role, User } from './namespaces.ts';
 
@@ -129,6 +130,18 @@ const EnableUserInput = builder.inputType('EnableUserInput', {
   fields: (t) => ({ username: t.string(USERNAME) }),
 });
 
+const DeleteUserInput = builder.inputType('DeleteUserInput', {
+  description: 'The user to delete.',
+  fields: (t) => ({ username: t.string(USERNAME) }),
+});
+
+const DeleteOrganizationInput = builder.inputType('DeleteOrganizationInput', {
+  description: 'The organization to delete.',
+  fields: (t) => ({
+    name: t.string({ required: true, description: 'The name of the organization.' }),
+  }),
+});
+
 builder.mutationFields((t) => ({
   disableUser: t.field({
     type: userPayload('DisableUser'),
@@ -147,6 +160,26 @@ builder.mutationFields((t) => ({
     args: { input: t.arg({ type: EnableUserInput, ...INPUT }) },
     resolve: async (_root, { input }, { services, viewer }) => ({
       user: await enableUser(services, viewer, input),
+    }),
+  }),
+  deleteUser: t.field({
+    type: deletionPayload('DeleteUser'),
+    nullable: true,
+    description:
+      'Deletes a user with all credentials, and the namespace of the user, for good. Refused with `CONFLICT` while the namespace has repositories or unfinished jobs, and while the user is the last admin of an organization. Only an operator may, not for themselves.',
+    args: { input: t.arg({ type: DeleteUserInput, ...INPUT }) },
+    resolve: async (_root, { input }, { services, viewer }) => ({
+      id: await deleteUser(services, viewer, input),
+    }),
+  }),
+  deleteOrganization: t.field({
+    type: deletionPayload('DeleteOrganization'),
+    nullable: true,
+    description:
+      'Deletes an organization for good, with its members, API keys and webhooks, and the records, logs and artifacts of its jobs. Refused with `CONFLICT` while it has repositories or unfinished jobs. Its admins and operators may.',
+    args: { input: t.arg({ type: DeleteOrganizationInput, ...INPUT }) },
+    resolve: async (_root, { input }, { services, viewer }) => ({
+      id: await deleteOrganization(services, viewer, input),
     }),
   }),
   createUser: t.field({

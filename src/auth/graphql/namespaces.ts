@@ -97,7 +97,7 @@ export const Namespace = builder.prismaNode('Namespace', {
   id: { field: 'id' },
   select: { id: true },
   nullable: true,
-  findUnique: (id, { viewer }) => (viewer.kind === 'account' ? { id } : NOTHING),
+  findUnique: (id, { viewer }) => (viewer.kind === 'account' ? { id, deletedAt: null } : NOTHING),
   fields: (t) => ({
     name: t.exposeString('name', {
       description: 'The name in lower case, with which paths of repositories begin.',

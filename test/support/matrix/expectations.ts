@@ -136,6 +136,18 @@ export const MUTATIONS: Record<string, Rule[]> = {
       }),
     },
   ],
+  deleteOrganization: [
+    // Of another organization.
+    {
+      from: 'operator',
+      args: async (world) => ({ input: { name: await world.organization('outsider', 'WRITE') } }),
+    },
+    // As its admin.
+    {
+      from: 'user',
+      args: async (world, actor) => ({ input: { name: await world.organization(actor, 'ADMIN') } }),
+    },
+  ],
   disableUser: [
     { from: 'operator', args: async ({ user }) => ({ input: { username: await user() } }) },
   ],
@@ -151,6 +163,9 @@ export const MUTATIONS: Record<string, Rule[]> = {
         return { input: { username } };
       },
     },
+  ],
+  deleteUser: [
+    { from: 'operator', args: async ({ user }) => ({ input: { username: await user() } }) },
   ],
   createAccessToken: [
     { from: 'user', args: ({ unique }) => ({ input: { name: unique() } }) },

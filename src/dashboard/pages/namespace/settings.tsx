@@ -8,6 +8,7 @@ import { Load, useAsk } from '../../ui/load.tsx';
 import { notify } from '../../ui/notices.tsx';
 import { Paging, useAfter } from '../../ui/paging.tsx';
 import { Ago } from '../../ui/time.tsx';
+import { DeleteOrganization } from './delete-organization.tsx';
 import { NamespaceFrame } from './frame.tsx';
 
 const SettingsQuery = graphql(`
@@ -100,6 +101,9 @@ function Settings({ namespace }: { namespace: string }) {
               <p className="card px-4 py-3 text-sm text-dim">There are none.</p>
             )}
           </section>
+          {kind === 'ORGANIZATION' && viewerRole === 'ADMIN' && (
+            <DeleteOrganization name={namespace} />
+          )}
           {deleting && (
             <Confirm
               title={`Delete the artifacts of ${deleting.jobName}?`}

@@ -17,13 +17,18 @@ const EnableUser = graphql(`
   }
 `);
 
+const DeleteUser = graphql(`
+  mutation DeleteUser($username: String!) { deleteUser(input: { username: $username }) { id } }
+`);
+
 type Props = { username: string; isDisabled: boolean };
 
 /** What the operator does to another user's account. */
 export function UserActions({ username, isDisabled }: Props) {
   const disable = useAct(DisableUser);
   const enable = useAct(EnableUser);
-  const [asking, setAsking] = useState<'disable' | 'enable' | null>(null);
+  const remove = useAct(DeleteUser, { changes: ['User', 'UserConnection'] });
+  const [asking, setAsking] = useState<'disable' | 'enable' | 'delete' | null>(null);
   const onClose = () => setAsking(null);
   return (
     <>
@@ -32,6 +37,9 @@ export function UserActions({ username, isDisabled }: Props) {
         onClick={() => setAsking(isDisabled ? 'enable' : 'disable')}
       >
         {isDisabled ? 'Enable' : 'Disable'}
+      </Button>
+      <Button look="danger" aria-label={`Delete ${username}`} onClick={() => setAsking('delete')}>
+        Delete
       </Button>
       {asking === 'disable' && (
         <Confirm
@@ -62,6 +70,24 @@ export function UserActions({ username, isDisabled }: Props) {
           }}
         >
           <p>All sessions, tokens and keys that {username} had work again.</p>
+        </Confirm>
+      )}
+      {asking === 'delete' && (
+        <Confirm
+          title={`Delete ${username}?`}
+          verb="Delete user"
+          name={username}
+          onClose={onClose}
+          act={async () => {
+            const { problem } = await remove.run({ username });
+            if (!problem) notify(`${username} was deleted.`);
+            return problem;
+          }}
+        >
+          <p>
+            Tokens, keys, memberships and the finished jobs of {username} are deleted permanently.
+            Repositories must be transferred or deleted first.
+          </p>
         </Confirm>
       )}
     </>

@@ -1,0 +1,33 @@
+/** What is left in namespaces that were deleted (`auth/deletion.ts`): finished jobs with their logs and artifacts. */
+import { inTransaction } from '../database/client.ts';
+import type { Services } from '../services.ts';
+import { noteArtifacts } from './artifacts/kept.ts';
+
+const BATCH = 100;
+
+/**
+ * Removes a batch of the jobs, and marks a batch of the artifacts, which other maintenance removes with the logs. A job that
+ * was created while its namespace was deleted, or whose artifacts are still being stored, goes when workers are done with it.
+ * @returns whether there may be more
+ */
+export async function removeJobsOfDeleted({ db }: Pick<Services, 'db'>): Promise<boolean> {
+  const jobs = await db.$queryRaw<{ id: string }[]>`
+    select job.id from namespaces n cross join lateral (
+      select id from jobs where namespace_id = n.id and status not in ('queued', 'running')
+        and not exists (select from job_attempts where job_id = jobs.id and ended_at is null)
+      limit ${BATCH}
+    ) job where n.deleted_at is not null limit ${BATCH}`;
+  for (const { id } of jobs)
+    await inTransaction(db, async (tx) => {
+      // Another server may be removing it.
+      if ((await tx.$executeRaw`select from jobs where id = ${id} for update`) === 0) return;
+      await noteArtifacts(tx, id, true);
+      await tx.job.deleteMany({ where: { id } });
+    });
+  const marked = await db.$executeRaw`
+    update kept_artifacts set removing = true where id = any (array (
+      select kept.id from namespaces n cross join lateral (
+        select id from kept_artifacts where namespace_id = n.id and not removing limit ${BATCH}
+      ) kept where n.deleted_at is not null limit ${BATCH}))`;
+  return jobs.length === BATCH || marked === BATCH;
+}
