@@ -5,6 +5,7 @@ import { memberId } from '../../ids.ts';
 import * as accounts from '../accounts.ts';
 import { deleteOrganization, deleteUser } from '../deletion.ts';
 import { disableUser, enableUser } from '../disabling.ts';
+import * as members from '../members.ts';
 import { Member, Namespace, Plan, Role, User } from './namespaces.ts';
 
 const CreateUserInput = builder.inputType('CreateUserInput', {
@@ -73,7 +74,7 @@ const SetMemberInput = builder.inputType('SetMemberInput', {
 });
 
 const SetMemberPayload = builder
-  .objectRef<{ member: accounts.Membership }>('SetMemberPayload')
+  .objectRef<{ member: members.Membership }>('SetMemberPayload')
   .implement({
     description: 'The membership that was added or changed.',
     fields: (t) => ({
@@ -208,7 +209,7 @@ builder.mutationFields((t) => ({
       'Adds a member to a namespace, or changes its role. Only an admin of it may. The last admin of an organization stays one.',
     args: { input: t.arg({ type: SetMemberInput, ...INPUT }) },
     resolve: async (_root, { input }, { services, viewer }) => ({
-      member: await accounts.setMember(services, viewer, input),
+      member: await members.setMember(services, viewer, input),
     }),
   }),
   removeMember: t.field({
@@ -218,7 +219,7 @@ builder.mutationFields((t) => ({
       'Removes a member from a namespace, at once. An admin of it may, and members may leave. The last admin of an organization stays.',
     args: { input: t.arg({ type: RemoveMemberInput, ...INPUT }) },
     resolve: async (_root, { input }, { services, viewer }) => {
-      const gone = await accounts.removeMember(services, viewer, input);
+      const gone = await members.removeMember(services, viewer, input);
       return { id: gone && memberId(gone) };
     },
   }),

@@ -5,6 +5,7 @@ import { connectionType, pageCost, sliceArgs, toConnection } from '../../graphql
 import { selectHere, selectOf, selectOfNodes } from '../../graphql/select.ts';
 import { memberId, parseMemberId } from '../../ids.ts';
 import * as accounts from '../accounts.ts';
+import * as members from '../members.ts';
 
 export const Plan = builder.enumType('Plan', {
   description: 'A plan: it sets rate limits and quotas.',
@@ -122,7 +123,7 @@ export const Namespace = builder.prismaNode('Namespace', {
       args: sliceArgs,
       select: { userId: true, createdAt: true },
       resolve: async (namespace, args, { services, viewer }) =>
-        toConnection(await accounts.sliceMembers(services, viewer, namespace, args), args),
+        toConnection(await members.sliceMembers(services, viewer, namespace, args), args),
     }),
     viewerRole: t.field({
       type: Role,
@@ -137,12 +138,12 @@ export const Namespace = builder.prismaNode('Namespace', {
 /** What no row has as its id. */
 const NOTHING = { id: '' };
 
-const MemberRef = builder.objectRef<accounts.Membership>('Member');
+const MemberRef = builder.objectRef<members.Membership>('Member');
 export const Member = builder.node(MemberRef, {
   description: 'A user in a namespace, with a role.',
   id: { resolve: memberId },
   loadOne: (id, { services, viewer }) =>
-    accounts.findMember(services, viewer, parseMemberId(id) as accounts.MemberKey),
+    members.findMember(services, viewer, parseMemberId(id) as members.MemberKey),
   fields: (t) => ({
     user: t.prismaField({
       type: 'User',
