@@ -1,10 +1,13 @@
+import { execFileSync } from 'node:child_process';
 import { existsSync, readFileSync } from 'node:fs';
 import { link, rm, symlink, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Readable } from 'node:stream';
 import { text } from 'node:stream/consumers';
+import { setTimeout as delay } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
 import { composed } from '../../src/jobs/runners/composed.ts';
+import { withoutKeyrings } from '../../src/jobs/runners/process/keyrings.ts';
 import { descendants } from '../../src/jobs/runners/process/proc.ts';
 import type { Handle } from '../../src/jobs/runners/runner.ts';
 import { eventually } from '../support/eventually.ts';
@@ -170,6 +173,98 @@ describe('process, its log', () => {
     expect(lines.length).toBe(200_000);
     expect(lines.every((line, i) => line === String(i + 1))).toBe(true);
   });
+});
+
+describe('process, the keyrings of the kernel', () => {
+  test.each(['auto', 'unshare', 'none'] as const)(
+    'no job can use one, by any set of system calls (%s)',
+    async (sandbox) => {
+      if (process.arch !== 'x64') return;
+      await using made = await processRunner(sandbox, 'host');
+      const numbers = { 'x86-64': [248, 249, 250], i386: [286, 287, 288] };
+      const programs = [
+        ...numbers['x86-64'].map((number) => callOf(number, [0x0f, 0x05])),
+        // In x32, which few kernels have.
+        ...numbers['x86-64'].map((number) => callOf(0x40000000 + number, [0x0f, 0x05])),
+        ...numbers.i386.map((number) => callOf(number, [0xcd, 0x80])),
+      ];
+      const commands = programs.map(
+        (program, at) =>
+          `echo ${program.toString('base64')} | base64 -d > p${at}; chmod +x p${at}; ./p${at}; echo $?`,
+      );
+      const { lines } = await runToEnd(made.runner, attemptSpec(commands.join('\n')));
+      // A kernel without the calls of i386 ends what makes one (SIGSEGV).
+      const denied = lines.map((code) => (code === '139' ? `${ENOSYS}` : code));
+      expect(denied).toEqual(programs.map(() => `${ENOSYS}`));
+    },
+  );
+
+  test('what a job starts from has none of the keys of the server', (ctx) => {
+    needs(ctx, 'root');
+    const [join, add] = process.arch === 'arm64' ? [219, 217] : [250, 248];
+    // In a session keyring of its own, with a key.
+    const server = `
+      syscall(${join}, 1, 0) > 0 or die $!;
+      my ($type, $name, $key) = ("user", "of-the-server", "x");
+      syscall(${add}, $type, $name, $key, 1, -3) > 0 or die $!;
+      exec @ARGV`;
+    // As another user, who is shown a key that is in a keyring of the process.
+    const show = ['setpriv', '--reuid=65534', '--clear-groups', 'cat', '/proc/keys'];
+    const keys = (...around: string[]) =>
+      execFileSync('perl', ['-e', server, ...around, ...show], { encoding: 'utf8' });
+    expect(keys()).toContain('of-the-server');
+    expect(keys(...(withoutKeyrings() ?? []))).not.toContain('of-the-server');
+  });
+});
+
+const ENOSYS = 38;
+
+/** A program that makes a system call of this number, with zeros, and ends with the number of its error. */
+function callOf(number: number, instruction: number[]): Buffer {
+  const at = 0x400000;
+  const int32 = (value: number) => [...new Uint8Array(new Uint32Array([value]).buffer)];
+  const code = [
+    ...[0xb8, ...int32(number)],
+    // All arguments, in the registers of both ways.
+    ...[0x31, 0xff, 0x31, 0xf6, 0x31, 0xd2, 0x31, 0xdb, 0x31, 0xc9],
+    ...instruction,
+    // exit(-result)
+    ...[0xf7, 0xd8, 0x89, 0xc7, 0xb8, ...int32(60), 0x0f, 0x05],
+  ];
+  const header = Buffer.alloc(0x78);
+  header.set([0x7f, 0x45, 0x4c, 0x46, 2, 1, 1]);
+  header.writeUInt16LE(2, 16);
+  header.writeUInt16LE(62, 18);
+  header.writeUInt32LE(1, 20);
+  header.writeBigUInt64LE(BigInt(at + header.length), 24);
+  header.writeBigUInt64LE(64n, 32);
+  header.writeUInt16LE(64, 52);
+  header.writeUInt16LE(56, 54);
+  header.writeUInt16LE(1, 56);
+  const size = BigInt(header.length + code.length);
+  header.writeUInt32LE(1, 64);
+  header.writeUInt32LE(5, 68);
+  header.writeBigUInt64LE(BigInt(at), 80);
+  header.writeBigUInt64LE(BigInt(at), 88);
+  header.writeBigUInt64LE(size, 96);
+  header.writeBigUInt64LE(size, 104);
+  header.writeBigUInt64LE(0x1000n, 112);
+  return Buffer.concat([header, Buffer.from(code)]);
+}
+
+test('a machine that was suspended beyond the timeout leaves a job no grace', async () => {
+  await using made = await processRunner();
+  const command = 'trap "echo late" TERM; echo up; while :; do sleep 0.05; done';
+  const handle = await made.runner.prepare(attemptSpec(command, { timeoutMs: 3_000 }), never);
+  await made.runner.start(handle);
+  for await (const _ of made.runner.logs(handle, null, never)) break;
+  const shim = shimPid(made.dir, handle);
+  process.kill(shim, 'SIGSTOP');
+  // As long as that takes, and then some.
+  await delay(3_000 + 5_000 + 500);
+  process.kill(shim, 'SIGCONT');
+  expect(await made.runner.wait(handle, never)).toMatchObject({ exitCode: 137, timedOut: true });
+  expect(await allLines(made.runner, handle)).toEqual(['up']);
 });
 
 test('a shim that was killed leaves a lost attempt and no process', async () => {

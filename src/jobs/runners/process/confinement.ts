@@ -16,9 +16,10 @@ import { bubblewrapOptions } from './bubblewrap.ts';
 import { entryCommand, environmentScript } from './entry.ts';
 import { openOwnFiles } from './etc.ts';
 import { openFifos } from './fifos.ts';
+import { findKeyringGuard } from './keyrings.ts';
 import { type Command, PATH, tryCommand } from './launch.ts';
-import { type NetworkSpec, openNetwork } from './namespace.ts';
-import { aloneFor, internetFor, type NetworkMode, withOpenTun } from './network.ts';
+import type { NetworkSpec } from './namespace.ts';
+import { internetFor, type NetworkMode, whyNoInternet, withOpenTun } from './network.ts';
 import { limitMark, MARKS_LIMITS } from './proc.ts';
 import { removeShared } from './shared.ts';
 import { giveTo } from './small-trees.ts';
@@ -58,7 +59,7 @@ export type Confinement = {
     keep(attempt: string): string;
     release(place: string): Promise<void>;
   };
-  /** The beginning of the command line of what opens networks. */
+  /** The beginning of the command line of shims, which open networks and start jobs. */
   aroundShims: string[];
   /** Makes the FIFOs for its output, while its folders are filled. */
   open(place: string, reserved: Reserved): Promise<void>;
@@ -108,7 +109,9 @@ export async function findConfinement(options: ConfinementOptions): Promise<Conf
   const trial = accounts ? { uid: options.uids.first, networkUid: options.uids.first + 1 } : null;
   const viewNow = openView(join(dir, '.etc'), hidden);
   const ownFiles = openOwnFiles(join(dir, '.etc-of-users'), MOUNTS.home);
-  const { sandbox, reasons } = await findSandbox(options.sandbox, root, trial, viewNow);
+  const { around, warning: unguarded } = await findKeyringGuard();
+  if (unguarded) warnings.push(unguarded);
+  const { sandbox, reasons } = await findSandbox(options.sandbox, { around, root }, trial, viewNow);
   if (sandbox === 'none') warnings.push(...(await prepareUnconfined(options, accounts, reasons)));
   const { network, warning } = await findNetwork(options.network, sandbox, trial);
   if (warning) warnings.push(warning);
@@ -162,7 +165,7 @@ export async function findConfinement(options: ConfinementOptions): Promise<Conf
         rmdirSync(place);
       },
     },
-    aroundShims: network === 'internet' ? withOpenTun(trial) : [],
+    aroundShims: [...around, ...(network === 'internet' ? withOpenTun(trial) : [])],
     async reserve(place, aheadOf) {
       const account = (await reserveAccount(place, aheadOf)) ?? null;
       // Of an attempt whose end this server has not seen.
@@ -278,14 +281,14 @@ function unconfined(
 
 async function findSandbox(
   wanted: Sandbox | 'auto',
-  root: string,
+  own: { around: readonly string[]; root: string },
   trial: Account | null,
   view: () => readonly Mount[],
 ): Promise<{ sandbox: Sandbox; reasons: string }> {
   const reasons: string[] = [];
   for (const sandbox of ['bubblewrap', 'unshare'] as const) {
     if (wanted !== 'auto' && wanted !== sandbox) continue;
-    const inside = { mounts: view(), root, uid: trial?.uid ?? null };
+    const inside = { mounts: view(), ...own, uid: trial?.uid ?? null };
     const why = await whyNot(sandbox, inside);
     if (why === null) return { sandbox, reasons: '' };
     reasons.push(`${sandbox}: ${why}`);
@@ -311,13 +314,16 @@ function once(key: unknown, attempt: () => Promise<string | null>): Promise<stri
   return known;
 }
 
-function whyNot(sandbox: 'bubblewrap' | 'unshare', inside: Inside): Promise<string | null> {
+type Trial = Inside & { around: readonly string[] };
+
+function whyNot(sandbox: 'bubblewrap' | 'unshare', inside: Trial): Promise<string | null> {
   if (process.platform !== 'linux') return Promise.resolve('it exists on Linux alone');
-  const { mounts, uid } = inside;
+  const { mounts, uid, around } = inside;
   const places = mounts.map(({ kind, to }) => [kind, to]);
-  return once([sandbox, places, uid], () =>
-    tryCommand({ ...confined(sandbox, inside, 'shared', 'true'), env: '' }),
-  );
+  return once([sandbox, around, places, uid], () => {
+    const command = confined(sandbox, inside, 'shared', 'true');
+    return tryCommand({ ...command, argv: [...around, ...command.argv], env: '' });
+  });
 }
 
 /** @throws ConfigError when the mode was asked for and cannot be had. */
@@ -333,7 +339,7 @@ async function findNetwork(
     );
   if (sandbox === 'none') return { network: 'host' };
   if (wanted === 'none') return { network: 'none' };
-  const why = await once(['internet', trial], () => tryNetwork(aloneFor(trial)));
+  const why = await once(['internet', trial], () => whyNoInternet(trial));
   if (why === null) return { network: 'internet' };
   if (wanted) throw new ConfigError(`LOAM_JOB_NETWORK: jobs cannot have "${wanted}" here: ${why}`);
   return {
@@ -342,15 +348,6 @@ async function findNetwork(
       'Jobs share the network of this machine and reach what listens on its loopback and in its networks ' +
       `(LOAM_JOB_NETWORK=host): a network of their own cannot be had, because ${why}.`,
   };
-}
-
-async function tryNetwork(spec: NetworkSpec): Promise<string | null> {
-  try {
-    (await openNetwork(spec, { PATH })).close();
-    return null;
-  } catch (error) {
-    return (error as Error).message;
-  }
 }
 
 /**

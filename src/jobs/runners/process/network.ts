@@ -9,9 +9,11 @@
 import { statSync } from 'node:fs';
 import { BlockList } from 'node:net';
 import { networkInterfaces } from 'node:os';
+import { run } from '../../../processes/starter.ts';
 import { NOT_PUBLIC } from '../public.ts';
 import type { Account } from './accounts.ts';
-import type { NetworkSpec } from './namespace.ts';
+import { PATH } from './launch.ts';
+import { type NetworkSpec, openNetwork } from './namespace.ts';
 import { recently } from './recently.ts';
 import { asUser } from './user.ts';
 
@@ -56,8 +58,29 @@ export function internetFor(account: Account | null): { spec: NetworkSpec; names
   };
 }
 
+/** By their packages, which are what the operator installs. */
+const PROGRAMS = [
+  { program: 'ip', args: ['-V'], name: 'iproute2' },
+  { program: 'slirp4netns', args: ['--version'], name: 'slirp4netns' },
+];
+
+/** Why jobs cannot have networks of their own here; null: they can. */
+export async function whyNoInternet(account: Account | null): Promise<string | null> {
+  const missing: string[] = [];
+  for (const { program, args, name } of PROGRAMS)
+    await run(program, args).catch(() => missing.push(name));
+  if (missing.length === 1) return `the package ${missing[0]} is not installed`;
+  if (missing.length > 1) return `the packages ${missing.join(' and ')} are not installed`;
+  try {
+    (await openNetwork(aloneFor(account), { PATH })).close();
+    return null;
+  } catch (error) {
+    return (error as Error).message;
+  }
+}
+
 /** The same without what is around shims: it becomes the user after that was made. */
-export function aloneFor(account: Account | null): NetworkSpec {
+function aloneFor(account: Account | null): NetworkSpec {
   const { spec } = internetFor(account);
   const around = withOpenTun(account);
   if (!account || around.length === 0) return spec;

@@ -39,6 +39,7 @@ import { giveWay } from './priority.ts';
 import { closeInherited } from './proc.ts';
 import type { ShimOrder, ShimWord } from './shims.ts';
 import { treeOf } from './tree.ts';
+import { after, LATE_MS, type UptimeTimer } from './uptime-timer.ts';
 
 export type ShimSpec = {
   attempt: string;
@@ -285,21 +286,22 @@ async function lookAfter(
   });
 
   let timedOut = false;
-  let ending: NodeJS.Timeout | undefined;
+  let ending: UptimeTimer | undefined;
   const stop = (how: 'TERM' | 'KILL') => {
     if (isOver) return;
     stopped = true;
     if (how === 'KILL') return kill();
     if (ending) return;
-    ending = setTimeout(kill, spec.graceMs);
+    ending = after(spec.graceMs, kill);
     tree.terminate();
   };
   // Whatever else goes wrong here, nobody but us would end the job.
   current = { stop, trouble: (error) => endFor(troubleOf(error)) };
-  const timeout = setTimeout(() => {
+  const timeout = after(spec.timeoutMs, (lateMs) => {
     timedOut = ending === undefined;
-    stop('TERM');
-  }, spec.timeoutMs);
+    // A minute and a half after the grace other servers take the attempt for lost, and the next one may run already.
+    stop(lateMs > LATE_MS ? 'KILL' : 'TERM');
+  });
 
   const watching = new AbortController();
   const measured = (use: DiskUse) => tryTo(() => writeWhole(at('disk'), use));
@@ -311,8 +313,8 @@ async function lookAfter(
   const over = async (exitCode: number, ran: boolean): Promise<After> => {
     isOver = true;
     clearTimeout(telling);
-    clearTimeout(timeout);
-    clearTimeout(ending);
+    timeout.clear();
+    ending?.clear();
     watching.abort();
     const endedAt = Date.now();
     const late = setTimeout(() => outputs.forEach((o) => void o.source.destroy()), DRAIN_MS);
