@@ -8,6 +8,7 @@ import { connect } from '../../../src/jobs/runners/docker/engine.ts';
 import { followLog } from '../../../src/jobs/runners/docker/logs.ts';
 import { pieces } from '../../../src/jobs/runners/docker/streams.ts';
 import { openUsers } from '../../../src/jobs/runners/docker/users.ts';
+import { DEFAULT_UIDS } from '../../../src/jobs/runners/process/accounts.ts';
 import { RunnerAway } from '../../../src/jobs/runners/runner.ts';
 import { BUSYBOX, DOCKER, docker, dockerRunner } from '../../support/docker.ts';
 import { type EngineProxy, engineProxy } from '../../support/engine-proxy.ts';
@@ -62,7 +63,12 @@ test.for(['frozen', 'killed'] as const)(
     await using proxy = await engineProxy(DOCKER.host);
     const labels = { 'loam-test': '' };
     const silentMs = how === 'frozen' ? 200 : 60_000;
-    const users = openUsers(reach(proxy), { root: false, labels, silentMs });
+    const users = openUsers(reach(proxy), {
+      root: false,
+      reserved: DEFAULT_UIDS,
+      labels,
+      silentMs,
+    });
     proxy.held = /\/archive\?/;
     const owner = users.ownerOf(image, null, never);
     owner.catch(() => {});

@@ -5,6 +5,9 @@ import { type Engine, EngineError } from './engine.ts';
 import type { EngineFacts } from './facts.ts';
 import type { Image } from './images.ts';
 
+/** `--storage-opt is supported only for …` of overlay, `Filesystem does not support, or has not enabled quotas` of vfs. */
+const CANNOT_LIMIT = /storage.opt|quota/i;
+
 /**
  * @returns what makes a container of which the image's own folders take `diskBytes` at most, where the engine's storage
  *   can do that (overlay over XFS with project quotas, btrfs, ZFS). None tells beforehand, so the first is tried with it.
@@ -32,7 +35,7 @@ export function openCreation(engine: Engine, facts: () => Promise<EngineFacts>) 
       try {
         await create(limited);
       } catch (error) {
-        if (!(error instanceof EngineError && /storage.opt/i.test(error.message))) throw error;
+        if (!(error instanceof EngineError && CANNOT_LIMIT.test(error.message))) throw error;
         isLimiting = false;
         await create(options);
       }

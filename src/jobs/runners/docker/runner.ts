@@ -102,6 +102,7 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
   const reader = randomUUID();
   const users = openUsers(engine, {
     root: options.root ?? false,
+    reserved: uids,
     labels: { [LABEL_WORKER]: worker, [LABEL_READER]: reader },
   });
   const here = options.gpus ?? (await openGpuLedger());

@@ -6,6 +6,7 @@
  */
 import { addAbortSignal } from 'node:stream';
 import { text } from 'node:stream/consumers';
+import type { UidRange } from '../process/accounts.ts';
 import { Unstartable } from '../runner.ts';
 import { type Engine, isStatus } from './engine.ts';
 import type { Image } from './images.ts';
@@ -28,13 +29,15 @@ export type Users = {
 type Options = {
   /** What an image wants to run as root runs as root in its container. */
   root: boolean;
+  /** Those of attempts: all processes of one are killed when its attempt ends, wherever they run. */
+  reserved: UidRange;
   /** Of containers that are made to read a file of an image. */
   labels: Record<string, string>;
   /** Without a byte of an image: then its engine is away. */
   silentMs?: number;
 };
 
-export function openUsers(engine: Engine, { root, labels, silentMs }: Options): Users {
+export function openUsers(engine: Engine, { root, reserved, labels, silentMs }: Options): Users {
   /** By the image's id, whose contents never change. */
   const known = new Map<string, Owner>();
   const uid = process.getuid?.() ?? 0;
@@ -64,7 +67,8 @@ export function openUsers(engine: Engine, { root, labels, silentMs }: Options): 
         wanted = known.get(image.id) ?? (await named(image, signal));
         known.set(image.id, wanted);
       }
-      if (wanted.uid !== 0 || root) return wanted;
+      const isReserved = wanted.uid >= reserved.first && wanted.uid <= reserved.last;
+      if (!isReserved && (wanted.uid !== 0 || root)) return wanted;
       return account ?? { uid: NOBODY, gid: NOBODY };
     },
   };
