@@ -13,7 +13,7 @@ import { GraphQLError } from 'graphql';
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type PrismaTypes from '../../prisma/generated/pothos.ts';
 import { getDatamodel } from '../../prisma/generated/pothos.ts';
-import { writeTime } from '../database/times.ts';
+import { isDay, parseTime, writeTime } from '../database/times.ts';
 import { invalid } from '../errors.ts';
 import { nodeTypeOf } from '../ids.ts';
 import { formatMoney } from '../money.ts';
@@ -133,12 +133,12 @@ builder.mutationType({ description: 'What can be changed.' });
 builder.subscriptionType({ description: 'What can be followed, over server-sent events.' });
 
 builder.scalarType('DateTime', {
-  description: 'A time as ISO 8601 with an offset. Answers are in UTC with milliseconds.',
+  description:
+    'A time as ISO 8601 with an offset. Answers are in UTC with milliseconds, those of lines of a log with microseconds.',
   serialize: writeTime,
   parseValue: (value) => {
-    const date = typeof value === 'string' && ISO_8601.test(value) ? new Date(value) : undefined;
-    if (!date || Number.isNaN(date.getTime()) || !isDay(value as string))
-      throw new GraphQLError('must be an ISO 8601 timestamp with an offset', badInput);
+    const date = typeof value === 'string' ? parseTime(value) : null;
+    if (!date) throw new GraphQLError('must be an ISO 8601 timestamp with an offset', badInput);
     // An offset may lead out of the years with four digits, and Prisma writes no others as PostgreSQL reads them.
     const year = date.getUTCFullYear();
     if (year < 1 || year > 9_999)
@@ -156,14 +156,6 @@ builder.scalarType('Date', {
     return value;
   },
 });
-
-const ISO_8601 = /^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?(Z|[+-]\d{2}:?\d{2})$/;
-
-/** Whether the date is in the calendar: `Date` takes February 30 for March 2. */
-function isDay(timestamp: string): boolean {
-  const day = timestamp.slice(0, 10);
-  return new Date(`${day}T00:00Z`).toISOString().startsWith(day);
-}
 
 builder.scalarType('SafeInt', {
   description:

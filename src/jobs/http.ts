@@ -6,6 +6,7 @@ import { pipeline } from 'node:stream/promises';
 import { createGzip } from 'node:zlib';
 import { type Request, type Response, Router } from 'express';
 import type { Rule } from '../auth/rechecks.ts';
+import { parseTime } from '../database/times.ts';
 import { AppError, answerOf, invalid, notFound } from '../errors.ts';
 import { closingOf } from '../http/connections.ts';
 import { neverAsPage } from '../http/never-as-page.ts';
@@ -24,7 +25,7 @@ import { logText } from './logs/text.ts';
 const SIGN_OF_LIFE_MS = 15_000;
 
 /** The parameters of a log request, as its operation declares them. */
-type LogValues = { namespace: string; name: string; tail?: number; since?: string };
+type LogValues = { namespace: string; name: string; tail?: number; since?: Date };
 
 /**
  * Answers a log request that has `stream=true`; `values` are its parameters, of the right types already.
@@ -37,7 +38,7 @@ type LogValues = { namespace: string; name: string; tail?: number; since?: strin
 export function streamLogs(services: Services) {
   return async (req: Request, res: Response, values: Record<string, unknown>): Promise<void> => {
     const { namespace, name, tail, since } = values as LogValues;
-    const query = { tail, since: since === undefined ? null : new Date(since) };
+    const query = { tail, since: since ?? null };
     const lastSeen = lastEventId(req.get('last-event-id'));
     const key = { namespace, name };
     const open = await openStream(services, req.viewer, key, { ...query, lastSeen });
@@ -188,9 +189,8 @@ function tailOf(text: string | undefined): number | null {
 
 function timeOf(text: string | undefined): Date | null {
   if (text === undefined) return null;
-  const time = new Date(text);
-  if (!/^\d{4}-\d{2}-\d{2}T.+(Z|[+-]\d{2}:?\d{2})$/.test(text) || Number.isNaN(time.getTime()))
-    throw invalid('since', 'must be an ISO 8601 timestamp with an offset');
+  const time = parseTime(text);
+  if (!time) throw invalid('since', 'must be an ISO 8601 timestamp with an offset');
   return time;
 }
 

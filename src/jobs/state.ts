@@ -72,7 +72,6 @@ const lockedColumns = {
   lossCount: true,
   progressSaid: true,
   nextSeq: true,
-  logUntil: true,
 } as const satisfies Prisma.JobSelect;
 export type LockedJob = Prisma.JobGetPayload<{ select: typeof lockedColumns }> & {
   /** Its owner's name. */
@@ -295,7 +294,7 @@ async function write(
   }
   if (isNew) {
     const after = { ...job, ...changes };
-    addStatus(statement, id, after, job.namespace, { seq: job.nextSeq, logUntil: job.logUntil });
+    addStatus(statement, id, after, job.namespace, job.nextSeq);
     topics.push(eventNotification(job.namespaceId, job.id));
   }
   const names = parameter(topics, 'text[]');
@@ -309,13 +308,13 @@ function addStatus(
   id: string,
   job: PayloadRow,
   namespace: string,
-  { seq, logUntil }: { seq: bigint; logUntil: Date | null },
+  seq: bigint,
 ): void {
-  const page = statusPage({ jobId: job.id, seq, status: job.status, logUntil });
+  const page = statusPage(job.status);
   parts.push(`page as (
     insert into journal_pages (job_id, ${PAGE_COLUMNS})
     values (${id}, ${parameter(seq, 'bigint')}, ${parameter(seq, 'bigint')}, 0,
-      ${parameter(page.bytes, 'int')}, ${parameter(logUntil, 'timestamptz')}, true, false,
+      ${parameter(page.bytes, 'int')}, (select log_until from jobs where id = ${id}), true, false,
       ${parameter(page.data, 'bytea')}))`);
   parts.push(`event as (
     insert into events (id, type, namespace_id, subject, data)
@@ -327,7 +326,7 @@ function addStatus(
 /** Adds what goes with a new job to the statement that makes it: its first entry and its first event. @returns who is woken */
 export function addNew(statement: Parts, job: PayloadRow, namespace: string): Notification[] {
   const id = statement.parameter(job.id, 'text');
-  addStatus(statement, id, job, namespace, { seq: 1n, logUntil: null });
+  addStatus(statement, id, job, namespace, 1n);
   return [eventNotification(job.namespaceId, job.id), 'queue'];
 }
 

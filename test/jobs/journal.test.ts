@@ -2,6 +2,7 @@
 import fc from 'fast-check';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { inTransaction } from '../../src/database/client.ts';
+import { Moment, microsOf } from '../../src/database/times.ts';
 import { newId } from '../../src/ids.ts';
 import { appendLines } from '../../src/jobs/logs/append.ts';
 import { foldPages } from '../../src/jobs/logs/fold.ts';
@@ -66,13 +67,15 @@ async function openJob() {
   });
   let from: LogCursor | null = null;
   let stored = 0;
+  let after: Date | null = null;
   return {
     id,
     async append(lines: readonly Line[]) {
       stored += lines.length;
       const to = { stored };
-      const done = await appendLines(services, { jobId: id, attemptId, lines, from, to });
+      const done = await appendLines(services, { jobId: id, attemptId, lines, after, from, to });
       from = to;
+      after = done?.until ?? after;
       return done;
     },
     /** The transitions of a job, in order. */
@@ -122,6 +125,26 @@ const batches = fc.array(
   { minLength: 1, maxLength: 150 },
 );
 
+test('lines of one millisecond have times of their own, so that whoever asks for those after the last misses none', async () => {
+  const job = await openJob();
+  const at = (...messages: string[]) =>
+    messages.map((text) => ({ message: text, timestamp: new Date(START) }));
+  const seen: string[] = [];
+  let since: Date | null = null;
+  for (const messages of [['a', 'b'], ['c'], ['d', 'e', 'f']]) {
+    await job.append(at(...messages));
+    await job.move('queued', 'running');
+    const page = await readLog(services, job.id, { since }, allowance());
+    seen.push(...page.lines.map(({ message: text }) => text));
+    since = page.lines.at(-1)?.timestamp ?? null;
+  }
+  expect(seen).toEqual(['a', 'b', 'c', 'd', 'e', 'f']);
+  expect(JSON.stringify(since)).toBe('"2026-01-01T00:00:00.000005Z"');
+  // An attempt that is taken up later knows what was stored to the millisecond.
+  const { logUntil } = await services.db.job.findUniqueOrThrow({ where: { id: job.id } });
+  expect(logUntil).toEqual(new Date(START));
+});
+
 test('followers get each entry once and in order, whatever is appended, joined and followed at once', async () => {
   await fc.assert(
     fc.asyncProperty(
@@ -146,6 +169,7 @@ test('followers get each entry once and in order, whatever is appended, joined a
         })();
 
         let clock = START;
+        let newest = 0;
         for (const step of steps) {
           if (step === 'fold') await foldPages(services, job.id);
           else if (step === 'status') {
@@ -160,7 +184,10 @@ test('followers get each entry once and in order, whatever is appended, joined a
               },
             );
             expect(await job.append(lines)).not.toBeNull();
-            for (const one of lines) add(one.message, one.timestamp);
+            for (const one of lines) {
+              newest = Math.max(microsOf(one.timestamp), newest + 1);
+              add(one.message, new Moment(newest));
+            }
           }
         }
         appending = false;
@@ -179,17 +206,17 @@ test('followers get each entry once and in order, whatever is appended, joined a
 
         const lines = written.filter(({ timestamp }) => timestamp);
         for (const { tail, at } of reads) {
-          const since = at % 3 === 0 ? null : new Date(START + at);
+          const since = at % 3 === 0 ? null : new Moment((START + at) * 1_000 + (at % 5));
           const first = since
-            ? lines.findIndex(({ timestamp }) => timestamp && timestamp > since)
+            ? lines.findIndex(({ timestamp = since }) => microsOf(timestamp) > microsOf(since))
             : 0;
           const expected = first === -1 ? [] : lines.slice(first);
           const page = await readLog(services, job.id, { tail, since }, allowance());
           expect(page.lines.map(({ seq }) => seq)).toEqual(
             expected.slice(-tail).map(({ seq }) => seq),
           );
-          expect(page.lines.map(({ timestamp }) => timestamp)).toEqual(
-            expected.slice(-tail).map(({ timestamp }) => timestamp),
+          expect(page.lines.map(({ timestamp }) => microsOf(timestamp))).toEqual(
+            expected.slice(-tail).map(({ timestamp }) => timestamp && microsOf(timestamp)),
           );
           expect(page.hasMore).toBe(expected.length > tail);
           const start = await startOf(services, job.id, { tail, since });
@@ -522,6 +549,7 @@ test('a batch that another worker has stored is refused, and uses up no number',
     jobId: job.id,
     attemptId: attemptId ?? '',
     lines: [{ timestamp: new Date(), message: 'a' }],
+    after: null,
     from: null,
     to: { stored: 1 },
   };

@@ -2,6 +2,7 @@
  * Storing what a job prints. The sequence is counted on in the job's row, whose lock is held until the commit, so
  * entries become visible in the order of their numbers and none appears before the position of a reader.
  */
+import { Moment, microsOf } from '../../database/times.ts';
 import type { Services } from '../../services.ts';
 import type { LogCursor } from '../runners/runner.ts';
 import { columnsOf, PAGE_COLUMNS, pagesFrom } from './columns.ts';
@@ -12,6 +13,8 @@ export type Append = {
   jobId: string;
   attemptId: string;
   lines: readonly Line[];
+  /** When the newest line was written that the log has; null: there is none. */
+  after: Date | null;
   /** How far the runner's log was stored before, and is with these lines. */
   from: LogCursor | null;
   to: LogCursor;
@@ -22,7 +25,7 @@ export type Append = {
 };
 
 /** What the job's log holds now, and what its namespace stores. */
-export type Stored = { lines: number; bytes: number; storageBytes: bigint };
+export type Stored = { lines: number; bytes: number; storageBytes: bigint; until: Date | null };
 
 /**
  * Stores lines and how far they reach in one statement, which is one transaction: after a crash the runner is
@@ -31,9 +34,10 @@ export type Stored = { lines: number; bytes: number; storageBytes: bigint };
  */
 export async function appendLines(
   { pool }: Pick<Services, 'pool'>,
-  { jobId, attemptId, lines, from, to, progress, full = false }: Append,
+  { jobId, attemptId, lines, after, from, to, progress, full = false }: Append,
 ): Promise<Stored | null> {
-  const pages = await encodePages(lines.map((line) => ({ kind: 'log', ...line })));
+  const stamped = increasing(lines, after);
+  const pages = await encodePages(stamped.map((line) => ({ kind: 'log', ...line })));
   const { rows } = await pool.query<AppendedRow>({
     name: 'loam-append-lines',
     text: APPEND,
@@ -56,7 +60,17 @@ export async function appendLines(
     lines: Number(row.log_lines),
     bytes: Number(row.log_bytes),
     storageBytes: BigInt(row.storage_bytes),
+    until: stamped.at(-1)?.timestamp ?? after,
   };
+}
+
+/** No two lines of a log have one time, so that whoever asks for those after the last one that it has seen misses none. */
+function increasing(lines: readonly Line[], after: Date | null): Line[] {
+  let micros = after === null ? 0 : microsOf(after);
+  return lines.map(({ timestamp, message }) => {
+    micros = Math.max(microsOf(timestamp), micros + 1);
+    return { timestamp: new Moment(micros), message };
+  });
 }
 
 type AppendedRow = {
@@ -88,13 +102,13 @@ const APPEND = `
       log_lines = log_lines + $5,
       log_bytes = log_bytes + $6,
       log_full = log_full or $8,
-      log_until = greatest(log_until, (select to_timestamp(max(until) / 1000) from page))
+      log_until = greatest(log_until, (select to_timestamp(max(until) / 1000000) from page))
     from moved where id = moved.job_id
     returning id, namespace_id, next_seq - $5 as first, log_lines, log_bytes
   ), stored as (
     insert into journal_pages (job_id, ${PAGE_COLUMNS})
     select id, first + start, first + start + entries - 1, lines, bytes,
-      greatest(log_until, to_timestamp(until / 1000)), open, compressed, data
+      greatest(log_until, to_timestamp(until / 1000000)), open, compressed, data
     from page, numbered join locked using (id)
   )
   select log_lines, log_bytes, storage_bytes,

@@ -4,6 +4,7 @@
  * itself goes on, and its changes of status are still recorded.
  */
 import type { Plan } from '../../../prisma/generated/enums.ts';
+import { endOfMillisecond } from '../../database/times.ts';
 import { logLimits, storageLimit } from '../../limits/quotas.ts';
 import type { Services } from '../../services.ts';
 import type { LogCursor } from '../runners/runner.ts';
@@ -27,6 +28,7 @@ type OpenedJob = {
   logLines: bigint;
   logBytes: bigint;
   logFull: boolean;
+  logUntil: Date | null;
   namespace: { plan: Plan; storageBytes: bigint };
 };
 
@@ -41,6 +43,7 @@ export function openAttemptLog(
     lines: Number(job.logLines),
     bytes: Number(job.logBytes),
     storageBytes: job.namespace.storageBytes,
+    until: job.logUntil && endOfMillisecond(job.logUntil),
   };
   let from = start;
   return {
@@ -49,7 +52,17 @@ export function openAttemptLog(
       const kept = room ? fitting(lines, room) : [];
       const last = room && kept.length < lines.length ? [lastLine(lines, kept.length, room)] : [];
       full ||= last.length > 0;
-      const batch = { jobId, attemptId, lines: [...kept, ...last], from, to, progress, full };
+      const { until: after } = stored;
+      const batch = {
+        jobId,
+        attemptId,
+        lines: [...kept, ...last],
+        after,
+        from,
+        to,
+        progress,
+        full,
+      };
       const result = await appendLines(deps, batch);
       if (!result) return false;
       stored = result;

@@ -7,7 +7,7 @@ export const PAGE_COLUMNS =
 
 /**
  * A query that gives a row for each page of `columnsOf`, whose parameters are `$first` and those after it. `start`
- * is how many entries come before the page; `until` is in milliseconds.
+ * is how many entries come before the page; `until` is in microseconds.
  */
 export function pagesFrom(first: number): string {
   const types = ['int', 'int', 'int', 'int', 'float8', 'bool', 'bool', 'int', 'int'];
@@ -45,10 +45,10 @@ function startsOf(sizes: readonly number[]): number[] {
   });
 }
 
-function runningMax(times: readonly (Date | null)[]): (number | null)[] {
+function runningMax(times: readonly (number | null)[]): (number | null)[] {
   let max: number | null = null;
   return times.map((time) => {
-    if (time) max = Math.max(max ?? time.getTime(), time.getTime());
+    if (time !== null) max = Math.max(max ?? time, time);
     return max;
   });
 }

@@ -52,7 +52,7 @@ export async function foldPages({ pool }: Pick<Services, 'pool'>, jobId: string)
     const { rows } = await client.query<OpenPage>({
       name: 'loam-open-pages',
       text: `
-        select first_seq, last_seq, bytes, until, compressed, data from journal_pages
+        select first_seq, last_seq, bytes, until::text, compressed, data from journal_pages
         where job_id = $1 and open order by first_seq`,
       values: [jobId],
     });
@@ -64,7 +64,8 @@ export async function foldPages({ pool }: Pick<Services, 'pool'>, jobId: string)
   });
 }
 
-type OpenPage = StoredPage & { last_seq: string; until: Date | null };
+/** `until`: as text, which has its microseconds. */
+type OpenPage = StoredPage & { last_seq: string; until: string | null };
 
 /** Pages that follow each other without a gap; between two runs lies a full page, or a number is missing. */
 function runsOf(pages: readonly OpenPage[]): OpenPage[][] {
@@ -101,7 +102,7 @@ async function joinRun(
     text: `
       insert into journal_pages (job_id, ${PAGE_COLUMNS})
       select $1, $2 + start, $2 + start + entries - 1, lines, bytes,
-        greatest($3, to_timestamp(until / 1000)), open, compressed, data
+        greatest($3::timestamptz, to_timestamp(until / 1000000)), open, compressed, data
       from (${pagesFrom(4)}) page`,
     values: [jobId, first?.first_seq, first?.until ?? null, ...columnsOf(kept)],
   });

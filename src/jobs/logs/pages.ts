@@ -6,13 +6,15 @@
  * This file is the format of a page, `append.ts` stores entries, `read.ts` and `follow.ts` read them.
  *
  * `data` is JSON, compressed with zstd where that makes it smaller:
- *   t   times: milliseconds since the epoch of the first entry, then the steps from one entry to the next
+ *   u   times: microseconds since the epoch of the first entry, then the steps from one entry to the next
+ *   t   in their place, in status changes of their own and what earlier versions wrote: milliseconds
  *   m   texts: a line, or a status
  *   s   which entries, counted from 0, are status changes
  */
 import { promisify } from 'node:util';
 import { constants, zstdCompress, zstdDecompress } from 'node:zlib';
 import type { JobStatus } from '../../../prisma/generated/enums.ts';
+import { Moment, microsOf } from '../../database/times.ts';
 
 export type Line = { timestamp: Date; message: string };
 export type LogEntry = { kind: 'log'; seq: number; timestamp: Date; message: string };
@@ -43,8 +45,8 @@ export type Page = {
   lines: number;
   /** Bytes of all their text. */
   text: number;
-  /** The latest time of a line; null when there is none. */
-  until: Date | null;
+  /** The latest time of a line, in microseconds; null when there is none. */
+  until: number | null;
   /** Of the data when it is not compressed. */
   bytes: number;
   open: boolean;
@@ -60,7 +62,7 @@ export type StoredPage = {
   data: Buffer;
 };
 
-type Data = { t: number[]; m: string[]; s: number[] };
+type Data = { u?: number[]; t?: number[]; m: string[]; s: number[] };
 
 /** Bytes of a line as its job's cap counts them: UTF-8, with a line end. */
 export function textBytes({ message }: { message: string }): number {
@@ -89,19 +91,19 @@ export async function encodePages(entries: readonly NewEntry[]): Promise<Page[]>
 }
 
 async function encodePage(entries: readonly NewEntry[], text: number): Promise<Page> {
-  const t: number[] = [];
+  const u: number[] = [];
   const s: number[] = [];
   let before = 0;
   let until = Number.NEGATIVE_INFINITY;
   for (const [at, entry] of entries.entries()) {
-    const ms = entry.timestamp.getTime();
-    t.push(ms - before);
-    before = ms;
+    const micros = microsOf(entry.timestamp);
+    u.push(micros - before);
+    before = micros;
     if (entry.kind === 'status') s.push(at);
-    else until = Math.max(until, ms);
+    else until = Math.max(until, micros);
   }
   const plain = Buffer.from(
-    JSON.stringify({ t, m: entries.map((e) => e.message), s } satisfies Data),
+    JSON.stringify({ u, m: entries.map((e) => e.message), s } satisfies Data),
   );
   const small =
     plain.length >= WORTH_COMPRESSING
@@ -112,7 +114,7 @@ async function encodePage(entries: readonly NewEntry[], text: number): Promise<P
     entries: entries.length,
     lines: entries.length - s.length,
     text,
-    until: s.length < entries.length ? new Date(until) : null,
+    until: s.length < entries.length ? until : null,
     bytes: plain.length,
     open: text < OPEN_BYTES && entries.length < PAGE_ENTRIES / 2,
     compressed,
@@ -134,42 +136,23 @@ export async function unpackPage({ bytes, compressed, data }: StoredPage): Promi
 
 /** `plain`: of `unpackPage`. */
 export function parsePage({ first_seq }: Pick<StoredPage, 'first_seq'>, plain: string): Entry[] {
-  const { t, m, s } = JSON.parse(plain) as Data;
+  const { u, t, m, s } = JSON.parse(plain) as Data;
+  const steps = u ?? (t ?? []).map((ms) => ms * 1_000);
   const first = Number(first_seq);
   const statuses = new Set(s);
-  let ms = 0;
+  let micros = 0;
   return m.map((message, at) => {
-    ms += t[at] as number;
-    const common = { seq: first + at, timestamp: new Date(ms) };
+    micros += steps[at] as number;
+    const seq = first + at;
     return statuses.has(at)
-      ? { kind: 'status', ...common, message: message as JobStatus }
-      : { kind: 'log', ...common, message };
+      ? { kind: 'status', seq, timestamp: new Date(micros / 1_000), message: message as JobStatus }
+      : { kind: 'log', seq, timestamp: new Moment(micros), message };
   });
 }
 
 /** A status change as the columns of a page of its own; it is joined with its neighbours later. */
-export function statusPage({
-  jobId,
-  seq,
-  status,
-  logUntil,
-}: {
-  jobId: string;
-  seq: bigint;
-  status: JobStatus;
-  logUntil: Date | null;
-}) {
+export function statusPage(status: JobStatus): { bytes: number; data: Buffer } {
   const data = { t: [Date.now()], m: [status], s: [0] } satisfies Data;
   const plain = Buffer.from(JSON.stringify(data));
-  return {
-    jobId,
-    firstSeq: seq,
-    lastSeq: seq,
-    lines: 0,
-    bytes: plain.length,
-    until: logUntil,
-    open: true,
-    compressed: false,
-    data: plain,
-  };
+  return { bytes: plain.length, data: plain };
 }

@@ -1,4 +1,5 @@
 /** Reading the newest lines of a log, or those after a time. */
+import { microsOf } from '../../database/times.ts';
 import { invalid } from '../../errors.ts';
 import type { Allowance } from '../../limits/reads.ts';
 import type { Services } from '../../services.ts';
@@ -80,7 +81,7 @@ export async function startAfter(pool: Pool, jobId: string, since?: Date | null)
           case when early then high else middle end
         from (
           select low, high, (low + high) / 2 as middle, coalesce((
-            select until <= $2 from journal_pages
+            select until <= $2::timestamptz from journal_pages
             where job_id = $1 and first_seq <= (low + high) / 2
             order by first_seq desc limit 1
           ), true) as early
@@ -89,12 +90,14 @@ export async function startAfter(pool: Pool, jobId: string, since?: Date | null)
       ), found as (select min(high) as next from search)
       select next, first_seq, bytes, compressed, data
       from found left join journal_pages on job_id = $1 and first_seq = next`,
-    values: [jobId, since],
+    values: [jobId, since.toISOString()],
   });
   const [page] = rows;
   if (!page?.data) return Number(page?.next ?? 1);
   const entries = await decodePage(page as StoredPage);
-  const found = entries.find(({ kind, timestamp }) => kind === 'log' && timestamp > since);
+  const found = entries.find(
+    ({ kind, timestamp }) => kind === 'log' && microsOf(timestamp) > microsOf(since),
+  );
   return found?.seq ?? Number(page.next);
 }
 

@@ -1,4 +1,5 @@
 /** A part of a journal by its numbers or from a moment on, forwards or backwards: what a log view shows of a long log. */
+import { Moment, microsOf } from '../../database/times.ts';
 import { invalid } from '../../errors.ts';
 import type { Allowance } from '../../limits/reads.ts';
 import type { Services } from '../../services.ts';
@@ -40,8 +41,8 @@ export async function readWindow(
 ): Promise<LogWindow> {
   const { forwards, count } = check(query);
   const { after, at, before } = query;
-  // `at` is inclusive, and times have no more than milliseconds.
-  const from = at ? await startAfter(pool, jobId, new Date(at.getTime() - 1)) : (after ?? 0) + 1;
+  // `at` is inclusive, and times have no more than microseconds.
+  const from = at ? await startAfter(pool, jobId, new Moment(microsOf(at) - 1)) : (after ?? 0) + 1;
   const span = forwards ? { low: from, end: null } : { low: null, end: before ?? null };
   let granted = 0;
   for (;;) {

@@ -35,6 +35,7 @@ const attemptColumns = {
       logLines: true,
       logBytes: true,
       logFull: true,
+      logUntil: true,
       attemptId: true,
       command: true,
       image: true,

@@ -2,6 +2,7 @@
 
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import { DISK_FULL, isDatabaseAway, isDiskFull, isMachineShort } from '../../database/outage.ts';
+import { endOfMillisecond } from '../../database/times.ts';
 import { AppError } from '../../errors.ts';
 import { wake } from '../../events/publish.ts';
 import { demandRoom } from '../../limits/quotas.ts';
@@ -245,12 +246,14 @@ async function addLines(
   if (messages.length === 0) return;
   const row = await deps.db.jobAttempt.findUnique({
     where: { id: attemptId },
-    select: { jobId: true, logCursor: true },
+    select: { jobId: true, logCursor: true, job: { select: { logUntil: true } } },
   });
   const from = (row?.logCursor ?? null) as LogCursor | null;
   if (!row || from?.noted) return;
   const lines = messages.map((message) => ({ timestamp: new Date(), message }));
-  await appendLines(deps, { jobId: row.jobId, attemptId, lines, from, to: { ...from, noted: 1 } });
+  const { jobId, job } = row;
+  const after = job.logUntil && endOfMillisecond(job.logUntil);
+  await appendLines(deps, { jobId, attemptId, lines, after, from, to: { ...from, noted: 1 } });
 }
 
 /** Losses beyond this fail the job (decisions section 4). */

@@ -138,7 +138,7 @@ const EXAMPLES: Record<string, unknown> = {
   'CancelledJob.message': 'The job is cancelled',
   tail: 100,
   has_more: false,
-  timestamp: '2026-09-02T14:06:03.004Z',
+  timestamp: '2026-09-02T14:06:03.004120Z',
   'LogLine.message': 'epoch 1 of 10: loss 0.42',
   gpu_utilization_percent: 93,
   cpu_utilization_percent: 41,

@@ -31,7 +31,7 @@ const TRUE: JsonSchema = { type: 'boolean', enum: [true] };
 
 const EXAMPLE = `id: 3
 event: log
-data: {"timestamp":"2026-09-02T14:06:03.004Z","message":"epoch 1 of 10: loss 0.42"}
+data: {"timestamp":"2026-09-02T14:06:03.004120Z","message":"epoch 1 of 10: loss 0.42"}
 
 : still here
 

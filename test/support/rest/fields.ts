@@ -152,7 +152,9 @@ export const cancelledJob = {
   completed_at: time,
 };
 
-export const logLine = { timestamp: time, message: text };
+/** Its microseconds tell lines of one millisecond apart. */
+const lineTime = expect.stringMatching(/^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\.\d{6}Z$/);
+export const logLine = { timestamp: lineTime, message: text };
 
 export const jobAnalytics = {
   name: text,
