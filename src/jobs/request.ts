@@ -2,6 +2,7 @@
 import { invalid } from '../errors.ts';
 import { checkHardware, HARDWARE_DEFAULTS } from './hardware.ts';
 import { checkLabels, type Label } from './labels.ts';
+import { parseReference } from './runners/docker/reference.ts';
 
 /** An environment variable. */
 export type NamedValue = { name: string; value: string };
@@ -59,8 +60,11 @@ export function checkRequest(input: CreateInput) {
   if (repo != null) text('repo', repo, REQUEST_RULES.repoBytes);
   if (image != null) {
     text('image', image, REQUEST_RULES.image.maxBytes);
-    if (!REQUEST_RULES.image.pattern.test(image))
-      throw invalid('image', 'must be the name of an image');
+    if (!REQUEST_RULES.image.pattern.test(image) || !parseReference(image))
+      throw invalid(
+        'image',
+        'must be the name of an image in small letters, such as "debian:12" or "registry.example.com/team/tool:1.0"',
+      );
   }
   if (branch != null) {
     text('branch', branch, REQUEST_RULES.branchBytes);

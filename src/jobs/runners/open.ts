@@ -51,7 +51,7 @@ export async function openRunner(options: Options): Promise<Runner & AsyncDispos
     log.info(`All jobs run in containers${others}`);
   } else if (answering.length === 0 && !isExpected(config)) {
     log.info(
-      `Jobs run as processes, and those with an image are refused: no container engine answers at ${config.docker.host}`,
+      `Jobs run as processes, and those with an image are refused: no container engine answers at ${config.docker.host}. Install Docker or Podman, or set DOCKER_HOST, and start again.`,
     );
     return openProcesses(options, gpus);
   } else {

@@ -156,9 +156,9 @@ test('jobs without an image run as processes, or in the default image where ther
 });
 
 test('an image that cannot be had fails the job with the reason', async () => {
-  await run('missing', 'true', { image: 'loam-test/nothing:here@sha256:00' });
+  await run('missing', 'true', { image: 'localhost:1/nothing:here' });
   expect(await ends('missing', 'FAILED')).toMatchObject({ exitCode: 125 });
-  expect((await said('missing')).at(-1)).toMatch(/is not the name of a container image/);
+  expect((await said('missing')).at(-1)).toMatch(/is not on the internet/);
 });
 
 test('a job is followed while it runs, measured, and tried again', async () => {

@@ -196,7 +196,8 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
     async prepare(spec, abort) {
       if (spec.image)
         throw new Unstartable(
-          `This server runs jobs as processes and cannot run the container image "${spec.image}"`,
+          `The container image "${spec.image}" cannot be run: no server here has a container engine. The operator can ` +
+            'install Docker or Podman, or set DOCKER_HOST to an engine, and LOAM_RUNNER must not be "process"',
         );
       const { id } = spec;
       if (existsSync(join(dir, id))) await remove({ attempt: id });
