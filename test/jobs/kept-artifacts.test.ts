@@ -1,7 +1,7 @@
 /** What becomes of artifacts when their job is deleted, and of those that are not kept. */
 import { execFileSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
-import { mkdir, mkdtemp, readdir, rm, symlink, writeFile } from 'node:fs/promises';
+import { mkdir, mkdtemp, readdir, readFile, rm, symlink, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Readable } from 'node:stream';
@@ -263,7 +263,7 @@ test('a server that goes on with the storing keeps the end of the process, and w
   await remove(ada, 'ada', 'resumed', true);
 });
 
-test('a job that is deleted while they are stored leaves none', async () => {
+test('a job that is deleted with them while they are stored leaves none', async () => {
   await submit(ada, {
     namespace: 'ada',
     name: 'racing',
@@ -276,7 +276,7 @@ test('a job that is deleted while they are stored leaves none', async () => {
   const deleted = Promise.withResolvers<void>();
   whenCollected = async () => {
     whenCollected = undefined;
-    expect((await remove(ada, 'ada', 'racing')).errors).toBeUndefined();
+    expect((await remove(ada, 'ada', 'racing', true)).errors).toBeUndefined();
     deleted.resolve();
   };
   await cancel(ada, 'ada', 'racing');
@@ -290,6 +290,40 @@ test('a job that is deleted while they are stored leaves none', async () => {
     [],
   );
   expect([await stored(), (await kept()).totalCount]).toEqual([before, 0]);
+});
+
+test('a job that is deleted while its process ends keeps what that leaves', async () => {
+  const before = await stored();
+  const submitted = async (name: string, command: string) => {
+    const more = { repo: 'ada/code', outputPath: 'out' };
+    const { id } = await submit(ada, { namespace: 'ada', name, command, ...more });
+    await eventually(async () => expect(await lines(ada, 'ada', name)).toEqual(['out']));
+    return id;
+  };
+  // Its process does not hear SIGTERM, and is killed after the grace.
+  const id = await submitted('ending', 'stubborn; echo out; sleep 600');
+  await cancel(ada, 'ada', 'ending');
+  expect((await remove(ada, 'ada', 'ending')).errors).toBeUndefined();
+  await eventually(async () => expect((await kept()).totalCount).toBe(1));
+  const { nodes } = await kept();
+  expect(nodes).toMatchObject([{ jobId: id, jobName: 'ending', artifacts: { fileCount: 1 } }]);
+  const { sizeBytes, downloadUrl } = nodes[0].artifacts;
+  expect(sizeBytes).toBeGreaterThan(0);
+  expect(await stored()).toBe(before + sizeBytes);
+  expect((await app.anonymous.get(downloadUrl)).status).toBe(200);
+  await discard(ada, id);
+  expect([await stored(), (await kept()).totalCount]).toEqual([before, 0]);
+
+  // What leaves nothing, and what its server never brings, is not waited for.
+  const { db } = app.app.services;
+  collected = async function* () {
+    yield tarHeader({ name: Buffer.from('large'), size: 2 ** 50, mode: 0o600 });
+  };
+  await submitted('none', 'stubborn; echo out; sleep 600');
+  await cancel(ada, 'ada', 'none');
+  await remove(ada, 'ada', 'none');
+  await eventually(async () => expect(await db.keptArtifacts.count()).toBe(0));
+  collected = undefined;
 });
 
 test('a job whose artifacts cannot be kept has failed, is not run again, and its log says why', async () => {
@@ -315,11 +349,11 @@ test('they have a largest number of files, links and folders, whose names are no
   const path = await mkdtemp(join(tmpdir(), 'loam-outputs-'));
   for (const name of ['a/b', 'c/d']) await mkdir(join(path, name), { recursive: true });
   for (const name of ['a/1', 'a/b/2', 'c/d/3', '4']) await writeFile(join(path, name), name);
-  await symlink('1', join(path, '5'));
+  await symlink('../1', join(path, '5'));
   const place = { path, owner: process.getuid?.() ?? 0 };
   const store = (tar: Readable, maxEntries: number) =>
     storeArtifacts(app.app.services, { namespaceId, jobId: 'counted', attemptId: 'a' }, tar, {
-      ...{ maxBytes: 1_000, maxEntries, demandRoom: async () => {} },
+      ...{ folder: '/work/out', maxBytes: 1_000, maxEntries, demandRoom: async () => {} },
       signal: new AbortController().signal,
     });
   // Four folders are not in the archive.
@@ -327,6 +361,60 @@ test('they have a largest number of files, links and folders, whose names are no
   await expect(store(tarOf(place, 8), 5)).rejects.toThrow('more than 8 files, links and folders');
   await expect(store(tarOf(place, 9), 4)).rejects.toThrow('more than 4 files, links and folders');
   await rm(path, { recursive: true });
+});
+
+test('links that stay inside and empty folders are kept, and no link that may lead outside', async () => {
+  const path = await mkdtemp(join(tmpdir(), 'loam-outputs-'));
+  const into = await mkdtemp(join(tmpdir(), 'loam-outputs-'));
+  for (const name of ['a/b', 'empty', 'c/empty'])
+    await mkdir(join(path, name), { recursive: true });
+  await writeFile(join(path, 'a/file'), 'contents');
+  const inside = {
+    link: 'a/file',
+    folder: 'a',
+    'a/b/up': '../../a/file',
+    'a/b/itself': '../b',
+    absolute: '/work/out/a/file',
+    'a/root': '/work/out',
+    dangling: `a/${'x'.repeat(200)}`,
+  };
+  const outside = {
+    parent: '../x',
+    passwd: '/etc/passwd',
+    beside: '/work/out-2/file',
+    'a/deep': '../../x',
+    // By way of a link, this is another place than it looks.
+    winding: 'folder/../../x',
+  };
+  for (const [name, target] of Object.entries({ ...inside, ...outside }))
+    await symlink(target, join(path, name));
+  const place = { path, owner: process.getuid?.() ?? 0 };
+  const key = { namespaceId, jobId: 'links', attemptId: 'a' };
+  const { storage } = app.app.services;
+  const stored = await storeArtifacts({ storage }, key, tarOf(place), {
+    ...{ folder: '/work/out', maxBytes: 1_000, maxEntries: 100, demandRoom: async () => {} },
+    signal: new AbortController().signal,
+  });
+  expect(stored).toMatchObject({ files: 1, leftOut: Object.keys(outside).length });
+  expect(await listArtifacts({ storage }, key)).toMatchObject([{ path: 'a/file' }]);
+  execFileSync('tar', [
+    '-xzf',
+    join(app.config.dataDir, 'storage', archiveKey(key)),
+    ...['-C', into],
+  ]);
+  const found = execFileSync('find', ['.', '-mindepth', '1', '-printf', '%P %y %l\n'], {
+    cwd: into,
+  });
+  const links = { ...inside, absolute: 'a/file', 'a/root': '../' };
+  expect(found.toString().trim().split('\n').sort()).toEqual(
+    [
+      ...Object.entries(links).map(([name, target]) => `${name} l ${target}`),
+      ...['a', 'a/b', 'c', 'c/empty', 'empty'].map((name) => `${name} d `),
+      'a/file f ',
+    ].sort(),
+  );
+  expect(await readFile(join(into, 'absolute'), 'utf8')).toBe('contents');
+  for (const folder of [path, into]) await rm(folder, { recursive: true });
 });
 
 test('small files share members of the archive, from which each is still sent by itself', async () => {
@@ -344,7 +432,7 @@ test('small files share members of the archive, from which each is still sent by
   const key = { namespaceId, jobId: 'small', attemptId: 'a' };
   const { storage } = app.app.services;
   const stored = await storeArtifacts({ storage }, key, tarOf(place), {
-    ...{ maxBytes: 2 ** 30, maxEntries: 1_000, demandRoom: async () => {} },
+    ...{ folder: '/work/out', maxBytes: 2 ** 30, maxEntries: 1_000, demandRoom: async () => {} },
     signal: new AbortController().signal,
   });
   expect(stored).toMatchObject({ files: 1_000, leftOut: 0 });
@@ -389,7 +477,7 @@ test('storing them ends with the deletion of their job, and is begun anew by the
   const id = await begin('deleted', 'echo out; sleep 600');
   await cancel(ada, 'ada', 'deleted');
   await eventually(() => expect(bytes).toBeGreaterThan(0));
-  await remove(ada, 'ada', 'deleted');
+  await remove(ada, 'ada', 'deleted', true);
   await eventually(() => expect(ended).toBe(1));
   const unfinished = join(app.config.dataDir, 'storage/.unfinished');
   await eventually(async () => expect(await readdir(unfinished)).toEqual([]));

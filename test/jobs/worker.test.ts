@@ -1,15 +1,21 @@
 /** What goes wrong around an attempt never holds its slot, and never stops a start. */
+import { mkdir } from 'node:fs/promises';
+import { setTimeout as delay } from 'node:timers/promises';
 import type { Pool } from 'pg';
 import { expect, test } from 'vitest';
-import { openCheckouts } from '../../src/jobs/checkouts.ts';
+import { GitError } from '../../src/git/processes/run.ts';
+import { type Checkout, openCheckouts } from '../../src/jobs/checkouts.ts';
 import {
+  GRACE_MS,
   type Machine,
   type Outcome,
   type Runner,
   RunnerAway,
 } from '../../src/jobs/runners/runner.ts';
+import { loseAttempt } from '../../src/jobs/worker/finish.ts';
 import { findLost } from '../../src/jobs/worker/queue.ts';
 import { startWorker } from '../../src/jobs/worker/worker.ts';
+import type { DiskSpace } from '../../src/storage/disk-space.ts';
 import { eventually } from '../support/eventually.ts';
 import { type FakeRunner, fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
@@ -27,13 +33,25 @@ const run = (client: Client, name: string, command: string, more: object = {}) =
 type Database = Parameters<typeof startWorker>[0]['db'];
 
 /** The server claims nothing; a worker with a faulty runner and short pauses, and one slot, does. */
-async function withWorker(runner: Runner, wrap = (pool: Pool) => pool) {
+async function withWorker(
+  runner: Runner,
+  wrap = (pool: Pool) => pool,
+  changes: Partial<Parameters<typeof startWorker>[0]> = {},
+) {
   const app = await startApp({ config: { jobSlots: 0 }, overrides: { runner: fakeRunner() } });
   const { services } = app.app;
   const db = services.db as Database;
   const pool = wrap(services.pool);
   const config = { ...services.config, jobSlots: 1 };
-  const deps = { ...services, db, pool, config, runner, checkout: openCheckouts(services) };
+  const deps = {
+    ...services,
+    db,
+    pool,
+    config,
+    runner,
+    checkout: openCheckouts(services),
+    ...changes,
+  };
   const worker = await startWorker(deps, { pauses: { firstMs: 5, longestMs: 20 }, awayMs: 50 });
   return {
     app,
@@ -114,6 +132,68 @@ test('a job that is cancelled while it is made ready never begins', async () => 
   await until(ada, 'ada', 'next', 'SUCCEEDED');
   expect(fake.started.map(({ env }) => env.JOB_NAME)).toEqual(['next']);
   expect(await lines(ada, 'ada', 'late')).toEqual([]);
+});
+
+test('an attempt that was taken for lost is killed at once, and the next one begins after it', async () => {
+  // With the grace of thirty seconds.
+  const fake = fakeRunner();
+  await using made = await withWorker(fake);
+  const db = made.app.app.services.db as Database;
+  await run(made.ada, 'paused', 'stubborn; echo up; sleep 600');
+  await until(made.ada, 'ada', 'paused', 'RUNNING');
+  const { id, jobId } = await db.jobAttempt.findFirstOrThrow({ where: { endedAt: null } });
+  const begun = Date.now();
+  expect(await loseAttempt({ db }, { attemptId: id, jobId })).toBe(true);
+  await eventually(() => expect(fake.started).toHaveLength(2));
+  expect(Date.now() - begun).toBeLessThan(GRACE_MS);
+  expect(fake.running()).toHaveLength(1);
+  await cancel(made.ada, 'ada', 'paused');
+});
+
+test('a cancelled job has its exit code while its last lines wait for space on the disk', async () => {
+  const fake = fakeRunner();
+  let low = false;
+  const space: DiskSpace = {
+    get low() {
+      return low;
+    },
+    room: Number.POSITIVE_INFINITY,
+    demand() {},
+    async untilFree(signal) {
+      while (low && !signal.aborted) await delay(10);
+    },
+    [Symbol.dispose]() {},
+  };
+  await using made = await withWorker(fake, (pool) => pool, { space });
+  const { ada } = made;
+  await run(ada, 'full', 'echo up; hold; echo late; sleep 600');
+  await eventually(async () => expect(await lines(ada, 'ada', 'full')).toEqual(['up']));
+  low = true;
+  fake.release();
+  await cancel(ada, 'ada', 'full');
+  await eventually(async () =>
+    expect(await job(ada, 'ada', 'full')).toMatchObject({ status: 'CANCELLED', exitCode: 143 }),
+  );
+  expect(await lines(ada, 'ada', 'full')).toEqual(['up']);
+  low = false;
+  await eventually(async () => expect(await lines(ada, 'ada', 'full')).toEqual(['up', 'late']));
+});
+
+test('a checkout that fails on a full disk is made again when there is space', async () => {
+  const fake = fakeRunner();
+  let failures = 0;
+  const checkout: Checkout = async ({ dir }) => {
+    if (failures++ < 3)
+      throw new GitError('reset', {
+        code: 128,
+        signal: null,
+        stderr: 'fatal: unable to write file a: No space left on device',
+      });
+    await mkdir(dir);
+  };
+  await using made = await withWorker(fake, (pool) => pool, { checkout });
+  await run(made.ada, 'patient', 'echo ran');
+  expect(await until(made.ada, 'ada', 'patient', 'SUCCEEDED')).toMatchObject({ retryCount: 0 });
 });
 
 test('a job that has not begun on a machine that does not answer is queued again, and has another', async () => {

@@ -33,9 +33,13 @@ export type KeptArtifacts = Prisma.KeptArtifactsGetPayload<{ select: typeof kept
 
 const NEWEST: Sorting = { name: 'deleted_at', column: 'deletedAt', type: 'time', order: 'desc' };
 
+/** Of those that are kept, or will be: while the attempt of a cancelled job still ends, they have no size yet. */
+export const IS_KEPT = '(not removing or size_bytes = 0)';
+
 /**
  * Takes note of a job's artifacts, if it has any; to be called before its row is deleted, in the same transaction.
- * `removing`: they are to go at once.
+ * `removing`: they are to go at once. Those that its last attempt may still leave are noted without a size, and marked, so
+ * that nobody sees them until then (`keepLate`).
  */
 export async function noteArtifacts(
   tx: Prisma.TransactionClient,
@@ -46,9 +50,38 @@ export async function noteArtifacts(
     insert into kept_artifacts
       (id, namespace_id, name, created_by_id, repository_id, output_path, size_bytes, files,
         artifacts_of, removing)
-    select id, namespace_id, name, created_by_id, repository_id, coalesce(output_path, ''), artifact_bytes,
-      coalesce(artifact_files, 0), artifacts_of, ${removing}
-    from jobs where id = ${jobId} and artifact_bytes is not null`;
+    select id, namespace_id, name, created_by_id, repository_id, coalesce(output_path, ''), coalesce(artifact_bytes, 0),
+      coalesce(artifact_files, 0), artifacts_of, ${removing} or artifact_bytes is null
+    from jobs j where id = ${jobId} and (artifact_bytes is not null or (not ${removing} and output_path is not null
+      and exists (select from job_attempts where job_id = j.id and started_at is not null and ended_at is null)))`;
+}
+
+/**
+ * What the last attempt of a job left that was deleted meanwhile; null: nothing.
+ * @returns whether it is kept
+ */
+export async function keepLate(
+  { db }: Pick<Services, 'db'>,
+  jobId: string,
+  stored: { artifactFiles: number; artifactBytes: bigint; artifactsOf: string } | null,
+): Promise<boolean> {
+  if (!stored) {
+    await db.keptArtifacts.deleteMany({ where: { id: jobId, removing: true, sizeBytes: 0 } });
+    return false;
+  }
+  return inTransaction(db, async (tx) => {
+    // Deleted and made again: the trigger that counts storage knows no other changes.
+    const [row] = await tx.keptArtifacts.findMany({ where: { id: jobId } });
+    const { count } = await tx.keptArtifacts.deleteMany({
+      where: { id: jobId, OR: [{ removing: false }, { sizeBytes: 0 }] },
+    });
+    if (!row || count === 0) return false;
+    const { artifactFiles: files, artifactBytes: sizeBytes, artifactsOf } = stored;
+    await tx.keptArtifacts.create({
+      data: { ...row, files, sizeBytes, artifactsOf, removing: false },
+    });
+    return true;
+  });
 }
 
 /** Those of a namespace that the viewer may see, the last deleted first. @throws AppError 400 */
@@ -110,13 +143,17 @@ export async function removeMarked(
 
 const BATCH = 100;
 
-/** Goes on with what was marked and is still there. @returns whether there may be more */
+/**
+ * Goes on with what was marked and is still there, and with what an attempt never brought because its server was gone.
+ * @returns whether there may be more
+ */
 export async function removeLeftMarked(
   services: Pick<Services, 'db' | 'storage'>,
 ): Promise<boolean> {
   // By hand, because the partial index serves a condition that is written out, and not a parameter.
   const rows = await services.db.$queryRaw<{ id: string; namespaceId: string }[]>`
-    select id, namespace_id as "namespaceId" from kept_artifacts where removing order by id limit ${BATCH}`;
+    select id, namespace_id as "namespaceId" from kept_artifacts
+    where removing and (size_bytes > 0 or deleted_at < now() - interval '1 day') order by id limit ${BATCH}`;
   for (const row of rows) await removeMarked(services, row);
   return rows.length === BATCH;
 }

@@ -44,7 +44,7 @@ export function openMembers(index: IndexEntry[], demandRoom: (size: number) => P
   }
 
   async function* writeShared(): AsyncGenerator<Buffer> {
-    if (waiting.length === 0) return;
+    if (parts.length === 0) return;
     const start = offset;
     // Not `gzipSync`: other requests would wait for it.
     yield* counted([await gzipped(Buffer.concat(parts))]);
@@ -70,6 +70,12 @@ export function openMembers(index: IndexEntry[], demandRoom: (size: number) => P
       const padding = tarPadding(size);
       parts.push(padding);
       bytes += header.length + size + padding.length;
+      if (bytes >= SMALL) yield* writeShared();
+    },
+    /** What has no contents, and no place in the index: a link or a directory. */
+    async *addHeader(header: Buffer): AsyncGenerator<Buffer> {
+      parts.push(header);
+      bytes += header.length;
       if (bytes >= SMALL) yield* writeShared();
     },
     /** What is left; to be called after the last file. */

@@ -26,11 +26,13 @@ export type { ArtifactEntry } from './members.ts';
 export type Stored = {
   files: number;
   sizeBytes: number;
-  /** Links, devices, FIFOs, sockets, what could not be read, and names that lead outside. */
+  /** Devices, FIFOs, sockets, what could not be read, and names and links that lead outside. */
   leftOut: number;
 };
 /** What ends the storing of artifacts. */
 export type Bounds = {
+  /** As the job knows the folder: links to a place in it may name it. */
+  folder: string;
   /** Of contents. */
   maxBytes: number;
   maxEntries: number;
@@ -58,7 +60,8 @@ function keyOf(key: ArtifactKey, name: typeof TAR | typeof INDEX): string {
 }
 
 /**
- * Stores a runner's tar, or nothing. Only regular files are taken, under names that stay below the archive's root. A
+ * Stores a runner's tar, or nothing. Taken are regular files, under names that stay below the archive's root, links that do,
+ * and the directories that are entries. A
  * name that is no UTF-8 is kept byte for byte in the archive, and shown with replacement characters.
  * @throws TooLarge, what `demandRoom` throws, and the reason of `signal` when it aborts
  */
@@ -106,7 +109,7 @@ type Repacked = { index: IndexEntry[]; leftOut: number };
 
 async function* repack(
   tar: Readable,
-  { maxBytes, maxEntries, demandRoom, signal }: Bounds,
+  { folder, maxBytes, maxEntries, demandRoom, signal }: Bounds,
   repacked: Repacked,
 ): AsyncGenerator<Buffer> {
   const writing = openMembers(repacked.index, demandRoom);
@@ -125,8 +128,13 @@ async function* repack(
     const { size = 0, mode, mtime, type } = entry.header;
     const name = safeName(bytesOf(entry.header));
     const isFile = type === 'file' || type === 'contiguous-file';
-    if (!isFile || !name || taken.has(name)) {
-      if (type !== 'directory') repacked.leftOut += 1;
+    const isNew = name !== null && !taken.has(name);
+    if (!isFile || !isNew) {
+      const header = isNew ? headerWithoutContents(entry.header, name, folder) : null;
+      if (header) {
+        taken.add(name as string);
+        yield* writing.addHeader(header);
+      } else if (type !== 'directory') repacked.leftOut += 1;
       entry.resume();
       continue;
     }
@@ -146,6 +154,40 @@ async function* repack(
   await feeding;
   yield* writing.end();
   yield gzipSync(TAR_END);
+}
+
+/** Of a directory, or of a link that stays inside; null for anything else. */
+function headerWithoutContents(
+  { type, mtime, linkname }: Header,
+  name: string,
+  folder: string,
+): Buffer | null {
+  const common = { name: Buffer.from(name, 'latin1'), size: 0, mtime };
+  if (type === 'directory') return tarHeader({ ...common, mode: 0o755, type: 'directory' });
+  const target = type === 'symlink' ? targetInside(name, linkname ?? '', folder) : null;
+  if (target === null) return null;
+  return tarHeader({
+    ...common,
+    mode: 0o777,
+    type: 'link',
+    target: Buffer.from(target, 'latin1'),
+  });
+}
+
+/**
+ * The target of a link, relative to where that stands; null when it leads outside. A `..` after a name is refused: the name
+ * may be that of a link, after which it is another folder.
+ */
+function targetInside(name: string, target: string, folder: string): string | null {
+  const inside = target === folder || target.startsWith(`${folder}/`);
+  const from = posix.dirname(name);
+  const depth = from === '.' ? 0 : from.split('/').length;
+  const path = inside ? '../'.repeat(depth) + target.slice(folder.length + 1) || '.' : target;
+  if (path === '' || path.startsWith('/')) return null;
+  const parts = path.split('/').filter((part) => part !== '' && part !== '.');
+  const first = parts.findIndex((part) => part !== '..');
+  const up = first === -1 ? parts.length : first;
+  return up > depth || parts.includes('..', up) ? null : path;
 }
 
 /** A name in an extended header is text; any other was read a character for each byte. */

@@ -6,11 +6,19 @@ const BLOCK = 512;
 /** What fits into a header; a longer name gets an entry of its own before it. */
 const NAME_BYTES = 100;
 const LONG_NAME = Buffer.from('././@LongLink');
+const NO_NAME = Buffer.alloc(0);
 /** Eleven octal digits; above, GNU writes the number in base 256. */
 const MAX_OCTAL = 8 ** 11 - 1;
 
 /** By their letters in the format. */
-const TYPES = { file: '0', link: '2', other: '6', longName: 'L' } as const;
+const TYPES = {
+  file: '0',
+  link: '2',
+  directory: '5',
+  other: '6',
+  longTarget: 'K',
+  longName: 'L',
+} as const;
 
 export type TarEntry = {
   /** Relative, divided by `/`. */
@@ -19,17 +27,34 @@ export type TarEntry = {
   size: number;
   mode: number;
   mtime?: Date;
-  /** `other`: a device, FIFO or socket, without contents. */
-  type?: 'file' | 'link' | 'other';
+  /** `other`: a device, FIFO or socket. It has no contents, and neither have a link and a directory. */
+  type?: 'file' | 'link' | 'directory' | 'other';
+  /** Of a link. */
+  target?: Uint8Array;
 };
 
 /** What stands before the contents. */
-export function tarHeader({ name, size, mode, mtime, type = 'file' }: TarEntry): Buffer {
-  const header = block(name, size, mode, mtime, TYPES[type]);
-  if (name.length <= NAME_BYTES) return header;
-  const long = Buffer.concat([name, Buffer.alloc(1)]);
-  const before = block(LONG_NAME, long.length, 0, undefined, TYPES.longName);
-  return Buffer.concat([before, long, tarPadding(long.length), header]);
+export function tarHeader({
+  name,
+  size,
+  mode,
+  mtime,
+  type = 'file',
+  target = NO_NAME,
+}: TarEntry): Buffer {
+  const header = block(name, size, mode, mtime, TYPES[type], target);
+  if (name.length <= NAME_BYTES && target.length <= NAME_BYTES) return header;
+  return Buffer.concat([
+    ...(target.length > NAME_BYTES ? longer(target, 'longTarget') : []),
+    ...(name.length > NAME_BYTES ? longer(name, 'longName') : []),
+    header,
+  ]);
+}
+
+function longer(name: Uint8Array, type: 'longTarget' | 'longName'): Uint8Array[] {
+  const size = name.length + 1;
+  const before = block(LONG_NAME, size, 0, undefined, TYPES[type], NO_NAME);
+  return [before, name, Buffer.alloc(1), tarPadding(size)];
 }
 
 /** What stands after contents of `size` bytes. */
@@ -46,6 +71,7 @@ function block(
   mode: number,
   mtime: Date | undefined,
   type: string,
+  target: Uint8Array,
 ): Buffer {
   const header = Buffer.alloc(BLOCK);
   header.set(name.subarray(0, NAME_BYTES), 0);
@@ -60,6 +86,7 @@ function block(
   const seconds = Math.floor((mtime?.getTime() ?? 0) / 1_000) || 0;
   header.write(octal(Math.min(MAX_OCTAL, Math.max(0, seconds)), 11), 136, 'latin1');
   header.write(type, 156, 'latin1');
+  header.set(target.subarray(0, NAME_BYTES), 157);
   header.write('ustar  \0', 257, 'latin1');
   // The sum is taken with spaces in its own place.
   header.fill(' ', 148, 156);

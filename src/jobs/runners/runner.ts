@@ -176,6 +176,9 @@ export type Runner = {
   sweep(keep: ReadonlySet<string>): Promise<void>;
 };
 
+/** Where the command of a job starts, as the job sees it. */
+export const WORKING_DIR = '/work';
+
 /** Spec section 4.3: between SIGTERM and SIGKILL. */
 export const GRACE_MS = 30_000;
 

@@ -5,6 +5,7 @@
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import { columnOf } from '../../database/keyset.ts';
 import type { ProcessServices } from '../../services.ts';
+import { IS_KEPT } from '../artifacts/kept.ts';
 import type { Checkout } from '../checkouts.ts';
 import type { Runner } from '../runners/runner.ts';
 
@@ -101,16 +102,27 @@ export async function findAttempt(
   return { ...row, job: { ...job, ...counts, namespace } } as Attempt;
 }
 
-/** Which attempt holds the job, null when none does; undefined when the job is gone. */
-export async function holderOf(
+/**
+ * What became of a job that an attempt held. `deleted`: its artifacts are to be kept; `discarded`: it was deleted with them, or
+ * has none. `lost`: the attempt was taken for lost, and the next one may run already.
+ */
+export type Hold = 'held' | 'cancelled' | 'deleted' | 'discarded' | 'lost';
+
+export async function holdOf(
   { pool }: Pick<Deps, 'pool'>,
-  jobId: string,
-): Promise<string | null | undefined> {
-  const text = 'select attempt_id as holder from jobs where id = $1';
-  const { rows } = await pool.query<{ holder: string | null }>({
-    name: 'loam-holder',
-    text,
-    values: [jobId],
+  { attemptId, jobId }: { attemptId: string; jobId: string },
+): Promise<Hold> {
+  const { rows } = await pool.query<{ hold: Hold }>({
+    name: 'loam-hold',
+    text: `
+      select case
+        when j.attempt_id = $2 then 'held'
+        when j.status = 'cancelled' then 'cancelled'
+        when j.id is not null then 'lost'
+        when exists (select from kept_artifacts where id = $1 and ${IS_KEPT}) then 'deleted'
+        else 'discarded' end as hold
+      from (select) one left join jobs j on j.id = $1`,
+    values: [jobId, attemptId],
   });
-  return rows[0]?.holder;
+  return rows[0]?.hold ?? 'discarded';
 }

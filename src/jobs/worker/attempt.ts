@@ -15,9 +15,9 @@ import type { Line } from '../logs/pages.ts';
 import { type Handle, type LogCursor, type Outcome, RunnerAway } from '../runners/runner.ts';
 import { masker, type Secrets } from '../secrets.ts';
 import { commitMove, MAX_PROGRESS, PHASES, statusTopic } from '../state.ts';
-import { type Attempt, type Deps, findAttempt, holderOf } from './attempt-row.ts';
+import { type Attempt, type Deps, findAttempt, type Hold, holdOf } from './attempt-row.ts';
 import type { Claim } from './claim.ts';
-import { abandon, type Collected, collect, finish } from './finish.ts';
+import { abandon, type Collected, collect, finish, recordExitCode } from './finish.ts';
 import { persist } from './persist.ts';
 import { openSecrets, prepare } from './prepare.ts';
 
@@ -40,7 +40,8 @@ export async function lookAfter(
   const attempt = await findAttempt(deps, attemptId);
   if (!attempt) return true;
   const { job, number } = attempt;
-  watch.see(job.attemptId);
+  const isCancelled = job.status === 'cancelled';
+  watch.see(job.attemptId === attemptId ? 'held' : isCancelled ? 'cancelled' : 'lost');
   const attributes = {
     'loam.job.id': job.id,
     'loam.attempt.id': attemptId,
@@ -94,11 +95,11 @@ async function seeThrough(
   if (attempt.job.outputPath !== null) {
     await markExited(deps, attempt, outcome);
     // What it leaves stays in its folder until there is room for it.
-    await deps.space.untilFree(AbortSignal.any([watch.deleted, stopping]));
+    await deps.space.untilFree(AbortSignal.any([watch.discarded, stopping]));
   }
   if (stopping.aborted) return false;
   const collected = await inSpan('collect', {}, () =>
-    collectUnlessDeleted(deps, attempt, handle, outcome, watch, stopping),
+    collectUnlessDiscarded(deps, attempt, handle, outcome, watch, stopping),
   );
   if (stopping.aborted) return false;
   await inSpan('finish', {}, () => finish(deps, attempt, outcome, collected));
@@ -115,7 +116,7 @@ function attributesOf(outcome: Outcome) {
 }
 
 /** Storing them may take hours, and ends when nobody wants them any more, or the server stops. */
-async function collectUnlessDeleted(
+async function collectUnlessDiscarded(
   deps: Deps,
   attempt: Attempt,
   handle: Handle,
@@ -123,7 +124,7 @@ async function collectUnlessDeleted(
   watch: Watch,
   stopping: AbortSignal,
 ): Promise<Collected> {
-  const signal = AbortSignal.any([watch.deleted, stopping]);
+  const signal = AbortSignal.any([watch.discarded, stopping]);
   if (signal.aborted) return {};
   try {
     return await collect(deps, attempt, handle, outcome, signal);
@@ -206,12 +207,17 @@ async function oversee(
     if (outcome.kind === 'lost' && outcome.unreachable) unreachable.abort();
     return outcome;
   });
+  // Its last lines may wait for space on the disk, and nobody else would.
+  const telling = waiting.then((outcome) => {
+    if (watch.ended.aborted && !stopping.aborted) return recordExitCode(deps, attempt, outcome);
+  });
   const reading = AbortSignal.any([signal, unreachable.signal]);
   // All are waited for, so that nothing of ours is under way when we return.
-  const [begun, ended, stored] = await Promise.allSettled([
+  const [begun, ended, stored, told] = await Promise.allSettled([
     running,
     waiting,
     orStop(storeLog(deps, attempt, { handle, secrets, running }, reading)),
+    telling,
   ]);
   over.abort();
   await sampling;
@@ -219,6 +225,7 @@ async function oversee(
   if (begun.status === 'rejected') throw begun.reason;
   if (stored.status === 'rejected') throw stored.reason;
   if (ended.status === 'rejected') throw ended.reason;
+  if (told.status === 'rejected') throw told.reason;
   return ended.value;
 }
 
@@ -251,41 +258,41 @@ async function markExited({ pool }: Deps, { id, job }: Attempt, outcome: Outcome
 }
 
 type Watch = AsyncDisposable & {
-  /** Aborts when the job is cancelled, deleted or another's, and when the server stops. */
+  /** Aborts when the attempt does not hold its job any more, and when the server stops. */
   ended: AbortSignal;
-  /** Aborts when the job is deleted. */
-  deleted: AbortSignal;
-  /** Which attempt the job was read to be of; undefined: there was no job. */
-  see(holder: string | null | undefined): void;
+  /** Aborts when the job is deleted, and nothing of it is to be kept. */
+  discarded: AbortSignal;
+  see(hold: Hold): void;
   /** From now on there is a process to be signalled. */
   tell(handle: Handle): void;
 };
 
 /**
- * Hears that a job was cancelled (its process is asked to end) or deleted (it is made to). It lasts as long as the
- * attempt: a look that fails, because the database is away or the signal was not sent, is repeated.
+ * Hears that a job was cancelled (its process is asked to end), or that nobody wants what its process does any more (that is
+ * killed). It lasts as long as the attempt: a look that fails, because the database is away or the signal was not sent, is
+ * repeated.
  */
 function watchForEnd(deps: Deps, { attemptId, jobId }: Ids, stopping: AbortSignal): Watch {
   const { bus, runner, log } = deps;
   const topic = statusTopic(jobId);
   const ended = new AbortController();
-  const deleted = new AbortController();
+  const discarded = new AbortController();
   const closing = new AbortController();
   const signal = AbortSignal.any([closing.signal, stopping]);
   let handle: Handle | undefined;
   let verdict: 'TERM' | 'KILL' | undefined;
   let sent: typeof verdict;
 
-  function see(holder: string | null | undefined): void {
-    if (holder === attemptId) return;
-    const isGone = holder === undefined;
-    verdict = isGone ? 'KILL' : 'TERM';
-    if (isGone) deleted.abort();
+  function see(hold: Hold): void {
+    if (hold === 'held') return;
+    // One that is cancelled and then deleted has the rest of its grace for what it leaves.
+    verdict = hold === 'cancelled' || hold === 'deleted' ? 'TERM' : 'KILL';
+    if (hold === 'discarded') discarded.abort();
     ended.abort();
   }
 
   async function look(): Promise<void> {
-    see(await holderOf(deps, jobId));
+    see(await holdOf(deps, { attemptId, jobId }));
     if (!handle || !verdict || sent === verdict) return;
     await runner.signal(handle, verdict);
     sent = verdict;
@@ -298,7 +305,7 @@ function watchForEnd(deps: Deps, { attemptId, jobId }: Ids, stopping: AbortSigna
   })();
   return {
     ended: AbortSignal.any([ended.signal, stopping]),
-    deleted: deleted.signal,
+    discarded: discarded.signal,
     see,
     tell(started) {
       handle = started;

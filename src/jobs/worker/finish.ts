@@ -1,5 +1,6 @@
 /** What comes after the end: the artifacts, and where the job goes from there. */
 
+import { posix } from 'node:path';
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import { DISK_FULL, isDatabaseAway, isDiskFull, isMachineShort } from '../../database/outage.ts';
 import { endOfMillisecond } from '../../database/times.ts';
@@ -8,6 +9,7 @@ import { wake } from '../../events/publish.ts';
 import { demandRoom } from '../../limits/quotas.ts';
 import type { AttemptOutcome } from '../../metrics/metrics.ts';
 import { StorageAway } from '../../storage/storage.ts';
+import { keepLate } from '../artifacts/kept.ts';
 import { removeArtifacts, removeOtherArtifacts, storeArtifacts } from '../artifacts/store.ts';
 import { appendLines } from '../logs/append.ts';
 import { foldAtEnd } from '../logs/fold.ts';
@@ -17,6 +19,7 @@ import {
   MAX_OUTPUT_ENTRIES,
   type Outcome,
   TooLarge,
+  WORKING_DIR,
 } from '../runners/runner.ts';
 import { ranUntil, secondsBetween } from '../runtime.ts';
 import { commitMove, type LockedJob, MAX_PROGRESS, type Move, moveJob, PHASES } from '../state.ts';
@@ -44,6 +47,7 @@ export async function collect(
     if (!tar) return {};
     const key = { namespaceId: job.namespaceId, jobId: job.id, attemptId: id };
     const { files, sizeBytes, leftOut } = await storeArtifacts(deps, key, tar, {
+      folder: posix.resolve(WORKING_DIR, job.outputPath),
       maxBytes: job.diskGb * 2 ** 30,
       maxEntries: MAX_OUTPUT_ENTRIES,
       async demandRoom(size) {
@@ -72,7 +76,7 @@ export async function collect(
 
 function tellLeftOut(count: number): string {
   const what = count === 1 ? '1 entry was' : `${count} entries were`;
-  return `${what} left out of the artifacts: links, devices, FIFOs, sockets, or what cannot be read`;
+  return `${what} left out of the artifacts: links that lead outside, devices, FIFOs, sockets, or what cannot be read`;
 }
 
 export type Collected = {
@@ -106,13 +110,14 @@ export async function finish(
   const moved = await recordEnd(deps, attempt, outcome, collected);
   deps.metrics.attemptEnded(endOf(outcome, moved !== null));
   await foldAtEnd(deps, job.id, moved?.nextSeq);
+  if (!stored && moved) return;
+  const deleted = !moved && (await deps.db.job.count({ where: { id: job.id } })) === 0;
+  const kept = !deleted || (await keepLate(deps, job.id, stored ?? null));
   if (!stored) return;
   const key = { namespaceId: job.namespaceId, jobId: job.id };
-  // The job was deleted while its artifacts were being stored, and no row names them.
-  const deleted = !moved && (await deps.db.job.count({ where: { id: job.id } })) === 0;
-  const removing = deleted
-    ? removeArtifacts(deps, key)
-    : removeOtherArtifacts(deps, { ...key, attemptId: stored.artifactsOf });
+  const removing = kept
+    ? removeOtherArtifacts(deps, { ...key, attemptId: stored.artifactsOf })
+    : removeArtifacts(deps, key);
   // What stays goes with the job.
   await removing.catch((error) =>
     deps.log.error({ err: error, job: job.id }, 'artifacts that do not count were not removed'),
@@ -225,16 +230,25 @@ function sentence(text: string): string {
 
 /** A job that was cancelled has ended in the meantime: how, and what it left, is kept all the same. */
 async function recordLateEnd(
-  tx: Prisma.TransactionClient,
+  db: Prisma.TransactionClient,
   jobId: string,
   outcome: Outcome,
   stored: Collected['stored'],
 ): Promise<void> {
   if (outcome.kind !== 'exited') return;
-  await tx.job.updateMany({
+  await db.job.updateMany({
     where: { id: jobId, status: 'cancelled' },
     data: { exitCode: outcome.exitCode, ...stored },
   });
+}
+
+/** Of a job that was cancelled, before its log and what it left are stored. */
+export function recordExitCode(
+  { db }: Pick<Deps, 'db'>,
+  { job }: Attempt,
+  outcome: Outcome,
+): Promise<void> {
+  return recordLateEnd(db, job.id, outcome, undefined);
 }
 
 /** Lines of our own at the end of an attempt's log; once, however often the end is recorded. */

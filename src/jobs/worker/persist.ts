@@ -1,7 +1,7 @@
 /** Steps that must succeed in the end, whatever stands in their way for a while. */
 
 import { ServerAway } from '../../cluster/cluster.ts';
-import { isDatabaseAway, isMachineShort } from '../../database/outage.ts';
+import { isDatabaseAway, isDiskFull, isMachineShort } from '../../database/outage.ts';
 import { AppError } from '../../errors.ts';
 import type { Bus } from '../../events/bus.ts';
 import { GitUnavailable } from '../../git/processes/run.ts';
@@ -24,6 +24,7 @@ export const PAUSES: Pauses = { firstMs: 500, longestMs: 30_000 };
 export function isPassing(error: unknown): boolean {
   return (
     isMachineShort(error) ||
+    isDiskFull(error) ||
     error instanceof GitUnavailable ||
     error instanceof StorageAway ||
     error instanceof ServerAway ||

@@ -1,6 +1,6 @@
 /** What comes before the start: the checkout and the environment. */
 
-import { DISK_FULL, isDatabaseAway, isDiskFull } from '../../database/outage.ts';
+import { isDatabaseAway } from '../../database/outage.ts';
 import { AppError } from '../../errors.ts';
 import { diskRoom } from '../hardware.ts';
 import { printable } from '../logs/cap.ts';
@@ -46,8 +46,6 @@ export async function prepare(
     }
     const expected = error instanceof Unstartable || error instanceof AppError;
     if (!expected) log.error({ err: error, job: job.id }, 'a job could not be prepared');
-    // The checkout itself has filled it: to try again would fill it again.
-    if (isDiskFull(error)) return { outcome: { kind: 'unstartable', reason: DISK_FULL } };
     const what = job.repo ? 'The repository could not be cloned' : 'The job could not be prepared';
     const reason = expected ? error.message : `${what}. The server's log says why.`;
     return { outcome: { kind: 'unstartable', reason } };

@@ -1,10 +1,11 @@
 /**
  * What a job left at its `output_path`. In the folders that lie on this machine it is read there, as for a process. Anywhere
- * else in the container the engine sends a tar of it, of which the same is kept: regular files of the job's own user.
+ * else in the container the engine sends a tar of it, of which the same is kept: regular files of the job's own user, links,
+ * and empty folders.
  */
 import { basename, posix } from 'node:path';
 import { Readable } from 'node:stream';
-import { TAR_END, tarHeader, tarPadding } from '../../artifacts/tar.ts';
+import { TAR_END, type TarEntry, tarHeader, tarPadding } from '../../artifacts/tar.ts';
 import { locate, tarOf } from '../process/tar.ts';
 import { MOUNTS } from '../process/view.ts';
 import { MAX_OUTPUT_ENTRIES, tooManyEntries } from '../runner.ts';
@@ -77,23 +78,37 @@ async function* filtered(
 ): AsyncGenerator<Buffer> {
   const root = basename(path);
   let left = maxEntries;
+  /** A folder, until the next entry says whether it is empty. */
+  let folder: string | undefined;
+  const emptyFolder = (next: string) => {
+    if (!folder || next.startsWith(`${folder}/`)) return [];
+    return [header(folder, { size: 0, mode: 0o755, type: 'directory' })];
+  };
   for await (const entry of entries) {
-    const { name: full, type, size = 0, mode = 0, mtime, uid } = entry.header;
+    const { name: full, type, size = 0, mode = 0, mtime, uid, linkname } = entry.header;
     const inside = full.replace(/\/+$/, '');
     const isFile = type === 'file' && uids.includes(uid);
     const name = inside === root ? (isFile ? root : '') : inside.slice(root.length + 1);
     if (left-- === 0) throw tooManyEntries(maxEntries);
+    yield* emptyFolder(name);
+    folder = type === 'directory' ? name : undefined;
     if (name && isFile) {
-      yield tarHeader({ name: Buffer.from(name), size, mode: mode & 0o777, mtime });
+      yield header(name, { size, mode: mode & 0o777, mtime });
       for await (const chunk of entry) yield chunk as Buffer;
       yield tarPadding(size);
       continue;
     }
-    if (name && type !== 'directory') {
-      const kind = type === 'symlink' || type === 'link' ? 'link' : 'other';
-      yield tarHeader({ name: Buffer.from(name), size: 0, mode: 0, type: kind });
-    }
+    if (name && type === 'symlink') {
+      const target = Buffer.from(linkname ?? '');
+      yield header(name, { size: 0, mode: 0o777, type: 'link', target });
+    } else if (name && type !== 'directory')
+      yield header(name, { size: 0, mode: 0, type: 'other' });
     entry.resume();
   }
+  yield* emptyFolder('');
   yield TAR_END;
+}
+
+function header(name: string, entry: Omit<TarEntry, 'name'>): Buffer {
+  return tarHeader({ ...entry, name: Buffer.from(name) });
 }

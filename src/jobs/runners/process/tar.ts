@@ -3,7 +3,7 @@
  * nothing outside the folders it was given is ever opened.
  */
 import { constants, type Dirent } from 'node:fs';
-import { type FileHandle, lstat, open, opendir, realpath } from 'node:fs/promises';
+import { type FileHandle, lstat, open, opendir, readlink, realpath } from 'node:fs/promises';
 import { basename, join, normalize, relative, sep } from 'node:path';
 import { Readable } from 'node:stream';
 import { TAR_END, tarHeader, tarPadding } from '../../artifacts/tar.ts';
@@ -35,8 +35,9 @@ export async function locate(dir: string, path: string): Promise<Place | null> {
 }
 
 /**
- * A tar with names, as bytes, relative to `path`; a single file goes under its own name. Links, devices, FIFOs and
- * sockets, files of others, and what cannot be read, are entries without contents, so that whoever keeps the files can count them.
+ * A tar with names, as bytes, relative to `path`; a single file goes under its own name. Links have their targets, wherever
+ * they lead, and empty folders are entries. Devices, FIFOs and sockets, files of others, and what cannot be read, are entries
+ * without contents, so that whoever keeps the files can count them.
  * It fails with TooLarge beyond so many entries, before it has read more names than that into memory.
  */
 export function tarOf(place: Place, maxEntries = MAX_OUTPUT_ENTRIES): Readable {
@@ -63,18 +64,21 @@ async function* tarred({ path, owner }: Place, maxEntries: number): AsyncGenerat
       const folderName = nameOf(folder);
       const entries = await readable(() => entriesOf(under(root, folderName), left));
       if (!entries) {
-        yield leftOut(folderName, 'other');
+        yield leftOut(folderName);
         continue;
       }
       if (entries === 'more') throw tooManyEntries(maxEntries);
       left -= entries.length;
+      if (entries.length === 0 && folder)
+        yield tarHeader({ name: folderName, size: 0, mode: 0o755, type: 'directory' });
       for (let at = 0; at < entries.length; at += AT_ONCE) {
         const others: (Wanted | Buffer)[] = [];
         for (const entry of entries.slice(at, at + AT_ONCE)) {
           const name = under(folderName, entry.name);
           if (entry.isDirectory()) folders.push({ parent: folder, name: entry.name });
           else if (entry.isFile()) others.push({ file: under(root, name), name, owner });
-          else others.push(leftOut(name, entry.isSymbolicLink() ? 'link' : 'other'));
+          else if (entry.isSymbolicLink()) others.push(await linkEntry(under(root, name), name));
+          else others.push(leftOut(name));
         }
         yield* entriesOfAll(others);
       }
@@ -107,7 +111,7 @@ async function* entriesOfAll(all: readonly (Wanted | Buffer)[]): AsyncGenerator<
 async function smallEntry(wanted: Wanted): Promise<Buffer | null> {
   await using handle = await openFile(wanted);
   const found = handle && (await describe(handle, wanted));
-  if (!found) return leftOut(wanted.name, 'other');
+  if (!found) return leftOut(wanted.name);
   const { size, header } = found;
   if (size > SMALL) return null;
   if (size === 0) return header;
@@ -123,7 +127,7 @@ async function smallEntry(wanted: Wanted): Promise<Buffer | null> {
 async function* largeEntry(wanted: Wanted): AsyncGenerator<Buffer> {
   await using handle = await openFile(wanted);
   const found = handle && (await describe(handle, wanted));
-  if (!found) return yield leftOut(wanted.name, 'other');
+  if (!found) return yield leftOut(wanted.name);
   const { size, header } = found;
   yield header;
   if (size === 0) return;
@@ -159,8 +163,13 @@ function becameShorter(): Error {
   return new Error('a file of the artifacts became shorter while it was read');
 }
 
-function leftOut(name: Buffer, type: 'link' | 'other'): Buffer {
-  return tarHeader({ name, size: 0, mode: 0, type });
+function leftOut(name: Buffer): Buffer {
+  return tarHeader({ name, size: 0, mode: 0, type: 'other' });
+}
+
+async function linkEntry(file: Buffer, name: Buffer): Promise<Buffer> {
+  const target = await readable(() => readlink(file, { encoding: 'buffer' }));
+  return target ? tarHeader({ name, size: 0, mode: 0o777, type: 'link', target }) : leftOut(name);
 }
 
 const EMPTY = Buffer.alloc(0);
