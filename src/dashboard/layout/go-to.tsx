@@ -61,7 +61,6 @@ export default function GoTo({ onClose }: { onClose: () => void }) {
         aria-activedescendant={places[chosen] && `place-${chosen}`}
         autoComplete="off"
         spellCheck={false}
-        autoFocus
         placeholder="acme/tr, train, settings…"
         value={text}
         maxLength={200}

@@ -5,7 +5,12 @@ import { Button } from './button.tsx';
 import { Field, Input } from './field.tsx';
 import { ProblemBox } from './problem.tsx';
 
-/** The browser's own dialog: it keeps the focus, hides the rest from screen readers, and Escape closes it. */
+const FIELDS = 'input:enabled:not([type=checkbox], [type=radio]), textarea:enabled, select:enabled';
+
+/**
+ * The browser's own dialog: it keeps the focus, hides the rest from screen readers, and Escape closes it. The focus
+ * begins at the first field of the content, else at its first button: the browser alone would choose "Close".
+ */
 export function Dialog({
   title,
   onClose,
@@ -18,11 +23,16 @@ export function Dialog({
   wide?: boolean;
 }) {
   const element = useRef<HTMLDialogElement>(null);
+  const content = useRef<HTMLDivElement>(null);
   const id = useId();
   useEffect(() => {
     const dialog = element.current;
     const before = document.activeElement as HTMLElement | null;
-    if (dialog && !dialog.open) dialog.showModal();
+    if (dialog && !dialog.open) {
+      dialog.showModal();
+      const first = content.current?.querySelector<HTMLElement>(FIELDS);
+      (first ?? content.current?.querySelector<HTMLElement>('button:enabled'))?.focus();
+    }
     return () => {
       dialog?.close();
       before?.focus?.();
@@ -47,7 +57,7 @@ export function Dialog({
             <X size={18} aria-hidden />
           </Button>
         </div>
-        {children}
+        <div ref={content}>{children}</div>
       </div>
     </dialog>
   );
@@ -95,7 +105,6 @@ export function Confirm({
               value={typed}
               onChange={(event) => setTyped(event.target.value)}
               autoComplete="off"
-              autoFocus
             />
           </Field>
         )}

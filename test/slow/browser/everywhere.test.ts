@@ -116,7 +116,9 @@ test('Ctrl-K goes anywhere, and ? tells the keys', async () => {
   await page.getByRole('heading', { name: 'Keyboard' }).waitFor();
   await page.keyboard.press('Escape');
   await page.keyboard.press('Control+k');
-  await page.getByRole('combobox').fill('admin/co');
+  // As a person does: the keys go where the focus is.
+  await page.getByRole('combobox').waitFor();
+  await page.keyboard.type('admin/co');
   await page.getByRole('option', { name: /admin\/code/ }).waitFor();
   await expectUsable(page);
   await page.keyboard.press('Enter');
