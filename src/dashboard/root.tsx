@@ -1,5 +1,6 @@
 import { createRootRoute, createRoute, lazyRouteComponent } from '@tanstack/react-router';
 import { Shell } from './layout/shell.tsx';
+import { ServerAway, serverAnswers } from './server-away.ts';
 
 /** What may stand in a query: text alone, and a page reads what it knows. */
 export type Search = Record<string, string | undefined>;
@@ -39,6 +40,18 @@ export function page<P extends string>(
     path,
     // Without its type, from which the names in the path would not be taken.
     ...({ params } as object),
-    component: lazyRouteComponent(load),
+    component: lazyRouteComponent(() => loaded(load)),
   });
+}
+
+/**
+ * The router loads the whole document again when a script is not there, as after an upgrade. While the server is away
+ * that would leave the app for the browser's own error page.
+ */
+async function loaded<T>(load: () => Promise<T>): Promise<T> {
+  try {
+    return await load();
+  } catch (error) {
+    throw (await serverAnswers()) ? error : new ServerAway();
+  }
 }

@@ -13,17 +13,17 @@ h1 { display: flex; align-items: center; gap: .7rem; margin: 0; font-size: 2rem;
 h1 img { width: 2.6rem; height: 2.6rem; }
 p { margin: .9rem 0 0; color: var(--dim); }
 p.problem { color: var(--bad); }
-ul { list-style: none; margin: 1.8rem 0; padding: 0; display: grid; gap: .8rem; grid-template-columns: repeat(auto-fit, minmax(12rem, 1fr)); }
-ul a { display: block; height: 100%; padding: .9rem 1rem; border: 1px solid var(--line); border-radius: .6rem; background: var(--card); color: var(--dim); text-decoration: none; font-size: .9rem; }
-ul a:hover, ul a:focus-visible { border-color: var(--link); }
-ul a b { display: block; color: var(--link); font-size: 1rem; }
-p a { color: var(--link); }
+ul { margin: 1.4rem 0; padding-left: 1.2rem; color: var(--dim); }
+li + li { margin-top: .5rem; }
+.choices { display: flex; flex-wrap: wrap; gap: .6rem; margin: 1.4rem 0 0; }
+p a, small a { color: var(--link); }
 form { margin: 1.4rem 0 0; display: flex; flex-wrap: wrap; gap: .6rem; align-items: end; color: var(--dim); }
 label { flex: 1 1 16rem; }
 input { display: block; width: 100%; margin-top: .3rem; padding: .6rem .7rem; border: 1px solid var(--dim); border-radius: .5rem; background: var(--card); color: var(--ink); font: inherit; }
-button { padding: .6rem 1.1rem; border: 1px solid var(--link); border-radius: .5rem; background: var(--card); color: var(--link); font: inherit; font-weight: 600; cursor: pointer; }
+button, .button { display: inline-block; padding: .6rem 1.1rem; border: 1px solid var(--link); border-radius: .5rem; background: var(--card); color: var(--link); font: inherit; font-weight: 600; text-decoration: none; cursor: pointer; }
+.primary { background: var(--link); color: var(--paper); }
 pre { margin: .6rem 0 0; padding: .9rem 1rem; overflow-x: auto; border: 1px solid var(--line); border-radius: .6rem; background: var(--card); font: .85rem/1.5 ui-monospace, monospace; }
-small { display: block; margin-top: 1.6rem; color: var(--dim); }
+small { display: flex; flex-wrap: wrap; gap: .3rem 1rem; margin-top: 1.6rem; color: var(--dim); }
 `;
 
 /** Nothing but this one style, our own icon and forms that lead back here, and no frame around it. */
@@ -40,6 +40,8 @@ export type Page = {
   title: string;
   /** HTML: what comes from outside must have passed `escaped`. */
   body: string;
+  /** The browser loads the address again after so many seconds. */
+  reloadSeconds?: number;
 };
 
 /** Text as HTML that shows it, also within an attribute. */
@@ -57,7 +59,7 @@ export function escaped(text: string): string {
 /** `isPrivate`: it depends on who asks, or its address is a secret. */
 export function sendPage(
   res: Response,
-  { title, body }: Page,
+  { title, body, reloadSeconds }: Page,
   { isPrivate = true, status = 200 } = {},
 ): void {
   res.set({
@@ -74,7 +76,7 @@ export function sendPage(
 <head>
   <meta charset="utf-8">
   <meta name="viewport" content="width=device-width, initial-scale=1">
-  <title>${escaped(title)}</title>
+  ${reloadSeconds ? `<meta http-equiv="refresh" content="${reloadSeconds}">\n  ` : ''}<title>${escaped(title)}</title>
   <link rel="icon" href="/favicon.svg" type="image/svg+xml">
   <style>${STYLE}</style>
 </head>

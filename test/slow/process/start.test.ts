@@ -165,6 +165,11 @@ test('from the moment that the port is taken each request is answered', async ()
   for (const name of ['retry-after', 'x-ratelimit-limit', 'x-request-id'])
     expect(refused.headers.has(name), name).toBe(true);
   expect((await client.graphql('{ version { build } }')).errors).toHaveLength(1);
+  for (const path of ['/', '/ada/-/jobs', '/login']) {
+    const page = await client.get(path, { accept: 'text/html' });
+    expect(page.status, path).toBe(503);
+    expect(page.body, path).toContain('<meta http-equiv="refresh" content="2">');
+  }
   await migrating.end();
 
   await using server = await starting;
