@@ -49,7 +49,7 @@ export function signInRouter(services: Services): Router {
       const username = await userOfLink(services, secret);
       if (username === null)
         return sendSignIn(services, req, res, {
-          problem: 'This address was used already, or is too old.',
+          problem: 'This sign-in link has been used or has expired. Ask for a new one.',
           status: 410,
         });
       sendPage(res, { title: 'Sign in to Loam', body: confirmation(username, secret) });
@@ -158,32 +158,33 @@ function sendSignIn(
 ): void {
   const to = textOf(req.query.to);
   const on = to ? `?to=${encodeURIComponent(to)}` : '';
+  // The first way is the primary one: with issuers, people have no token yet when they come here first.
+  const primary = (isFirst: boolean) => (isFirst ? ' primary' : '');
   const choices = issuers.map(
-    ({ config }) =>
-      `<li><a href="${escaped(`/login/${config.name}${on}`)}"><b>${escaped(config.label)}</b>Sign in there</a></li>`,
+    ({ config }, index) =>
+      `<a class="button${primary(index === 0)}" href="${escaped(`/login/${config.name}${on}`)}">Sign in with ${escaped(config.label)}</a>`,
   );
   const body = `
   ${problem ? `<p class="problem" role="alert">${escaped(problem)}</p>` : ''}
   ${requestId ? `<p>Its request id is <code>${escaped(requestId)}</code>.</p>` : ''}
-  ${choices.length > 0 ? `<ul>${choices.join('')}</ul>` : ''}
+  ${choices.length > 0 ? `<p class="choices">${choices.join('')}</p>` : ''}
   <form method="post" action="${escaped(`/login${on}`)}">
     <label>Personal access token
       <input name="token" type="password" autocomplete="current-password" required autofocus spellcheck="false">
     </label>
-    <button>Sign in</button>
+    <button class="${primary(choices.length === 0).trim()}">Sign in</button>
   </form>
-  <p>Who runs this server can make an address that signs you in:
-    <code>npm run --silent token -- NAME --sign-in</code></p>
+  <p>No account or token? Ask the people who run this server for a sign-in link.</p>
 `;
   sendPage(res, { title: 'Sign in to Loam', body }, { status });
 }
 
 function confirmation(username: string, secret: string): string {
   return `
-  <p>This address signs you in as <b>${escaped(username)}</b>. It works once.</p>
+  <p>This link signs you in as <b>${escaped(username)}</b>. It works once.</p>
   <form method="post" action="/login/link">
     <input name="secret" type="hidden" value="${escaped(secret)}">
-    <button autofocus>Sign in as ${escaped(username)}</button>
+    <button class="primary" autofocus>Sign in as ${escaped(username)}</button>
   </form>
 `;
 }

@@ -136,12 +136,12 @@ function sendQuestion(
   const body = `
   ${problem ? `<p class="problem" role="alert">${escaped(problem)}</p>` : ''}
   <form method="get" action="${PATH}">
-    <label>The code that the program shows
+    <label>Code shown by the program
       <input name="user_code" autocomplete="off" autocapitalize="characters" spellcheck="false" maxlength="20" placeholder="XXXX-XXXX" required autofocus>
     </label>
-    <button>Go on</button>
+    <button class="primary">Continue</button>
   </form>
-  <p>Type only a code that a program of your own shows, which you have started yourself.</p>
+  <p>Enter only a code that is shown by a program you have started yourself.</p>
 `;
   sendPage(res, { title: 'Sign in a program', body }, { status });
 }
@@ -152,23 +152,23 @@ function asks(
 ): string {
   const rights =
     scopes.length === 0
-      ? 'everything that you may do'
+      ? 'everything that you can do'
       : scopes.map((scope) => `<code>${escaped(scope)}</code>`).join(' ');
   const since = Math.round((Date.now() - createdAt.getTime()) / 60_000);
   return `
-  <p>A program asks to act as <b>${escaped(username)}</b>.</p>
+  <p>A program requests access as <b>${escaped(username)}</b>.</p>
   <ul>
-    <li>It calls itself <b>${escaped(client)}</b>, which nobody has checked</li>
-    <li>It asks from the address <b>${escaped(address ?? 'unknown')}</b>, ${since === 0 ? 'just now' : `${since} min ago`} (${escaped(createdAt.toISOString().slice(0, 16).replace('T', ' '))} UTC)</li>
-    <li>It may then do: <b>${rights}</b>, for ${days} days</li>
-    <li>It shows the code <b>${escaped(userCode)}</b></li>
+    <li>Name given by the program, not verified: <b>${escaped(client)}</b></li>
+    <li>Requested from <b>${escaped(address ?? 'an unknown address')}</b>, ${since === 0 ? 'just now' : `${since} min ago`} (${escaped(createdAt.toISOString().slice(0, 16).replace('T', ' '))} UTC)</li>
+    <li>Access: <b>${rights}</b>, for ${days} days</li>
+    <li>Code: <b>${escaped(userCode)}</b></li>
   </ul>
-  <p class="problem">Approve only if you have started this program yourself, just now, and see the same code there. If somebody
-    has sent you the code or a link to this page, they want to act as you: refuse.</p>
+  <p class="problem">Approve only if you have just started this program yourself and it shows the same code. If somebody
+    sent you the code or a link to this page, refuse: they want to act as you.</p>
   <form method="post" action="${PATH}">
     <input name="user_code" type="hidden" value="${escaped(userCode)}">
     <button name="answer" value="refuse">Refuse</button>
-    <button name="answer" value="approve">Approve</button>
+    <button class="primary" name="answer" value="approve">Approve</button>
   </form>
 `;
 }

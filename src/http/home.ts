@@ -1,7 +1,6 @@
 /** What a browser finds at `/`: what this is, and where to go on. Other clients find nothing there, as JSON. */
 import express, { type RequestHandler, type Router } from 'express';
 import { otherMethod } from '../rest/methods.ts';
-import type { Services } from '../services.ts';
 import { version } from './diagnostics.ts';
 import { escaped, sendPage } from './page.ts';
 import { isPage } from './pages.ts';
@@ -14,28 +13,25 @@ const ICON = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32">
 </svg>
 `;
 
-const body = (base: string, username: string | null) => `
-  <p>Git repositories, batch jobs and webhooks. This server is running.</p>
-  <ul>
-    <li><a href="/docs"><b>REST</b>Every route, to read and to try</a></li>
-    <li><a href="/graphql"><b>GraphQL</b>All of it, in one query</a></li>
-    <li><a href="/openapi.json"><b>OpenAPI</b>The document, for generators</a></li>
-  </ul>
+const body = (username: string | null) => `
+  <p>Git repositories, batch jobs and webhooks.</p>
   ${
     username === null
-      ? `<p><a href="/login">Sign in</a> to use GraphQL with your own rights here.</p>`
+      ? '<p class="choices"><a class="button primary" href="/login">Sign in</a></p>'
       : `<form method="post" action="/logout">
-    <span>Signed in as <b>${escaped(username)}</b>: GraphQL works here with your rights.</span>
+    <span>Signed in as <b>${escaped(username)}</b>. GraphQL works here with your rights.</span>
     <button>Sign out</button>
   </form>`
   }
-  <p>Elsewhere, begin with the token that the first start printed (<code>npm run token -- admin</code> makes a new one):</p>
-  <pre>curl -H "Authorization: Bearer $LOAM_TOKEN" \\
-  ${escaped(base)}/auth/v1/whoami</pre>
-  <small>Loam ${version.build}</small>
+  <small>
+    <a href="/docs">REST API</a>
+    <a href="/graphql">GraphQL</a>
+    <a href="/openapi.json">OpenAPI</a>
+    <span>Loam ${version.build}</span>
+  </small>
 `;
 
-export function createHome({ urls }: Pick<Services, 'urls'>): Router {
+export function createHome(): Router {
   const icon: RequestHandler = (_req, res) =>
     void res.set('Cache-Control', 'public, max-age=86400').type('image/svg+xml').send(ICON);
 
@@ -52,11 +48,7 @@ export function createHome({ urls }: Pick<Services, 'urls'>): Router {
     const { viewer } = req;
     const username = viewer.kind === 'account' ? viewer.username : null;
     res.vary('Cookie');
-    sendPage(
-      res,
-      { title: 'Loam', body: body(urls.base, username) },
-      { isPrivate: username !== null },
-    );
+    sendPage(res, { title: 'Loam', body: body(username) }, { isPrivate: username !== null });
   });
   return router;
 }

@@ -69,7 +69,7 @@ export function createHttp(services: Services, limits: RateLimits): Express {
   files.use(largeDownloadsRouter(services));
   const dashboard = createDashboard();
   if (dashboard) files.use(dashboard);
-  files.use(createHome(services));
+  files.use(createHome());
   app.use(unlessApi(files));
   // What stands above this line does not count: git, large-file objects, downloads, static files.
   app.use(limits.counted);

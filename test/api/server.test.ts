@@ -31,7 +31,11 @@ test('a browser finds a page at /, and everyone else finds nothing, as JSON', as
     200,
     'text/html; charset=utf-8',
   ]);
-  expect(page.text).toContain(`${app.base}/auth/v1/whoami`);
+  // One thing to do for people, and no commands for operators.
+  for (const { text } of [page, await app.anonymous.get('/login', { Accept: accept })]) {
+    expect(text.match(/class="(button )?primary"/g)).toHaveLength(1);
+    expect(text).not.toMatch(/npm run|curl/);
+  }
 
   // Its own style alone is let through, and everything that it names is here.
   const [, style = ''] = /<style>(.*?)<\/style>/s.exec(page.text) ?? [];

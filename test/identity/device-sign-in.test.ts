@@ -135,7 +135,7 @@ test('a program is signed in when its user agrees, with what was asked for, and 
 
 test('without scopes the page says that all rights are asked for', async () => {
   const { user_code, device_code } = await begin();
-  expect((await open(adas, user_code)).text).toContain('everything that you may do');
+  expect((await open(adas, user_code)).text).toContain('everything that you can do');
   await respond(adas, user_code, 'approve');
   const { body } = await poll(device_code);
   expect(body.scope).toBe('');
