@@ -17,6 +17,17 @@ export function demandOptions(viewer: Viewer): void {
   demandAccount(viewer);
 }
 
+export type MachineSize = { cpus: number; memoryGb: number };
+
+/** Of the machines of workers that are alive, the one with the most vCPUs, and of equal ones the most memory. */
+export async function largestMachine(
+  services: Pick<Services, 'pool'>,
+): Promise<MachineSize | null> {
+  const machines = (await machinesOffered(services)).filter(({ away }) => !away);
+  const [largest] = machines.toSorted((a, b) => b.cpus - a.cpus || b.memoryBytes - a.memoryBytes);
+  return largest ? { cpus: largest.cpus, memoryGb: largest.memoryBytes / 2 ** 30 } : null;
+}
+
 /** The models in the order of the contract, with what the workers that are alive have of them. */
 export async function gpuOptions(services: Pick<Services, 'pool'>): Promise<GpuOption[]> {
   const machines = await machinesOffered(services);

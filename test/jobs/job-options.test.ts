@@ -7,7 +7,7 @@ import { submitRaw } from '../support/submit.ts';
 
 const OPTIONS = `{ jobOptions {
   gpus { gpu name memoryGb pricePerHour maxOffered } gpuCounts defaultGpuCount
-  cpus defaultCpu cpuPricePerHour
+  cpus defaultCpu cpuPricePerHour largestMachine { cpus memoryGb }
   memoryGb { min max default } minMemoryGbPerCpu maxMemoryGbPerCpu memoryGbPricePerHour
   diskGb { min max default } regions { region name } defaultRegion
   timeoutMinutes { min max default } retries { min max default }
@@ -25,7 +25,8 @@ let count = 0;
 beforeAll(async () => {
   // A machine with two T4, on which nothing fits.
   const machine = { id: 'm', hostname: 'm', cpus: 0, memoryBytes: 0, gpus: { T4: 2 } };
-  app = await startApp({ overrides: { runner: fakeRunner({ machines: [machine as never] }) } });
+  const machines = [machine, { ...machine, id: 'n', memoryBytes: 2 ** 29, gpus: {} }];
+  app = await startApp({ overrides: { runner: fakeRunner({ machines: machines as never }) } });
   ada = await app.user('ada', 'unlimited');
   options = (await ada.gql(OPTIONS)).jobOptions;
 });
@@ -53,6 +54,10 @@ async function taken(more: object) {
   expect(errors, JSON.stringify(more).slice(0, 200)).toBeUndefined();
   return data.createJob.job;
 }
+
+test('the largest machine is told, so that a form asks for no more', () => {
+  expect(options.largestMachine).toEqual({ cpus: 0, memoryGb: 0.5 });
+});
 
 test('every GPU has its names, memory and price, and says what workers have of it', () => {
   expect(options.gpus).toEqual([

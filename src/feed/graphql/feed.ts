@@ -6,7 +6,7 @@ import { endedByReader, orThrow } from '../../graphql/subscription.ts';
 import * as feed from '../feed.ts';
 
 const MEANINGS: Readonly<Record<string, string>> = {
-  'job.queued': 'A job was created, or is to be tried again.',
+  'job.queued': 'A job was created, or queued for a retry.',
   'job.running': 'The process of a job started.',
   'job.completed': 'A job ended with exit code 0.',
   'job.failed': 'A job failed or timed out after its last attempt.',

@@ -102,8 +102,8 @@ export const Job = builder.prismaNode('Job', {
     timeoutMinutes: t.exposeInt('timeoutMinutes', {
       description: 'After how many minutes an attempt is stopped.',
     }),
-    retries: t.exposeInt('retries', { description: 'How often it is tried again when it fails.' }),
-    retryCount: t.exposeInt('retryCount', { description: 'How often it has been tried again.' }),
+    retries: t.exposeInt('retries', { description: 'How many times it is retried when it fails.' }),
+    retryCount: t.exposeInt('retryCount', { description: 'How many retries it has used.' }),
     outputPath: t.exposeString('outputPath', {
       nullable: true,
       description: 'The path whose contents are kept as artifacts.',
@@ -190,7 +190,7 @@ export const Job = builder.prismaNode('Job', {
     completedAt: t.expose('completedAt', {
       type: 'DateTime',
       nullable: true,
-      description: 'When it ended and was not to be tried again; null before.',
+      description: 'When it ended for good, with no retry to come; null before.',
     }),
     logs: t.field({
       type: JobLogs,

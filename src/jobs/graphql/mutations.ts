@@ -92,7 +92,7 @@ const CreateJobInput = builder.inputType('CreateJobInput', {
     }),
     retries: t.int({
       defaultValue: REQUEST_RULES.retries.default,
-      description: 'How often it is tried again when it fails: 0 to 5.',
+      description: 'How many times a failed job is retried: 0 to 5.',
     }),
     outputPath: t.string({
       description: 'The path whose contents are kept as artifacts when the job ends.',

@@ -2,7 +2,13 @@
 import { builder } from '../../graphql/builder.ts';
 import * as hardware from '../hardware.ts';
 import { LABEL_NAME, MAX_LABELS } from '../labels.ts';
-import { demandOptions, type GpuOption, gpuOptions } from '../options.ts';
+import {
+  demandOptions,
+  type GpuOption,
+  gpuOptions,
+  largestMachine,
+  type MachineSize,
+} from '../options.ts';
 import { REQUEST_RULES as RULES } from '../request.ts';
 import { Gpu, Region } from './enums.ts';
 
@@ -47,6 +53,14 @@ const RegionOption = builder
       }),
     }),
   });
+
+const MachineSizeType = builder.objectRef<MachineSize>('MachineSize').implement({
+  description: 'How large a machine is that runs jobs.',
+  fields: (t) => ({
+    cpus: t.exposeFloat('cpus', { description: 'Its vCPUs.' }),
+    memoryGb: t.exposeFloat('memoryGb', { description: 'Its memory in GB.' }),
+  }),
+});
 
 type Range = { min: number; max: number; default?: number };
 
@@ -118,6 +132,13 @@ const JobOptions = builder.objectRef<object>('JobOptions').implement({
       description: 'The models of GPU, and `NONE`.',
       resolve: (_options, _args, { services }) => gpuOptions(services),
     }),
+    largestMachine: t.field({
+      type: MachineSizeType,
+      nullable: true,
+      description:
+        'The largest machine of all workers; null while there is no worker. A job that asks for more shares the machine and gets less.',
+      resolve: (_options, _args, { services }) => largestMachine(services),
+    }),
     gpuCounts: t.intList({
       description: 'How many GPUs there can be. With `NONE` it is 1, which means nothing then.',
       resolve: () => [...hardware.GPU_COUNTS],
@@ -183,7 +204,7 @@ const JobOptions = builder.objectRef<object>('JobOptions').implement({
     }),
     retries: t.field({
       type: IntRange,
-      description: 'How often a job is tried again when it fails.',
+      description: 'How many times a failed job is retried.',
       resolve: () => RULES.retries,
     }),
     name: t.field({

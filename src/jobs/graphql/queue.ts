@@ -21,7 +21,7 @@ export const JobQueue = builder.objectRef<Place>('JobQueue').implement({
       type: 'DateTime',
       nullable: true,
       description:
-        'When it may start, if jobs go on as they did lately; null when nothing runs that tells.',
+        'When it is likely to start, at the current rate; null when no running job allows an estimate.',
     }),
   }),
 });

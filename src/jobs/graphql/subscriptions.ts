@@ -16,7 +16,7 @@ import { Job } from './jobs.ts';
 import { JobLogBatch, JobLogEvent } from './logs.ts';
 
 const JobEventType = eventTypes<following.JobEventType>('JobEventType', 'What happened to a job.', {
-  'job.queued': 'It was created, or is to be tried again.',
+  'job.queued': 'It was created, or queued for a retry.',
   'job.running': 'Its process started.',
   'job.succeeded': 'It ended with exit code 0.',
   'job.failed': 'It ended with another exit code, or could not be started.',
@@ -57,7 +57,7 @@ const JobEvent = builder.objectRef<following.JobEvent>('JobEvent').implement({
     }),
     retryCount: t.exposeInt('retryCount', {
       nullable: true,
-      description: `How often it had been tried again. ${KEPT_LESS}`,
+      description: `How many retries it had used. ${KEPT_LESS}`,
     }),
     runtimeSeconds: t.exposeInt('runtimeSeconds', {
       nullable: true,

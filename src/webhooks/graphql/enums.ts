@@ -13,7 +13,7 @@ const TYPES: Record<DeliveryType, string> = {
   'deployment.failed': 'A deployment failed. Nothing emits it yet.',
   'dev.started': 'A development environment was started. Nothing emits it yet.',
   'dev.stopped': 'A development environment was stopped. Nothing emits it yet.',
-  'job.queued': 'A job was created, or is to be tried again.',
+  'job.queued': 'A job was created, or queued for a retry.',
   'job.running': 'The process of a job started.',
   'job.cancelled': 'Somebody stopped a job.',
   'repository.created': 'A repository was created.',

@@ -31,7 +31,7 @@ export const Webhook = builder.node(WebhookRef, {
     url: t.exposeString('url', { description: 'The endpoint, which gets a POST for each event.' }),
     eventTypes: t.field({
       type: [WebhookEventType],
-      description: 'What it is told of.',
+      description: 'The events that it receives.',
       resolve: ({ eventTypes }) => eventTypes,
     }),
     namespaces: t.exposeStringList('namespaces', {
