@@ -29,11 +29,14 @@ export function count(value: number, one: string, many = `${one}s`): string {
   return `${whole.format(value)} ${value === 1 ? one : many}`;
 }
 
-/** A price. The contract has it as text, so that no cent is lost; what is shown is rounded. */
+/**
+ * A price. The contract has it as text, so that no cent is lost; what is shown is rounded, below a dollar to a hundredth
+ * of a cent.
+ */
 export function money(amount: string | number): string {
   const value = Number(amount);
   const digits = value !== 0 && Math.abs(value) < 1 ? 4 : 2;
-  return `$${value.toFixed(digits)}`;
+  return `$${value.toFixed(digits).replace(/(\.\d\d\d*?)0+$/, '$1')}`;
 }
 
 /** The first line of the message of a commit. */

@@ -36,6 +36,10 @@ export function Status({ status }: { status: JobStatus }) {
   );
 }
 
+export function isFailed(status: JobStatus): boolean {
+  return status === 'FAILED' || status === 'TIMED_OUT';
+}
+
 export function isOver(status: JobStatus): boolean {
   return status !== 'QUEUED' && status !== 'RUNNING';
 }

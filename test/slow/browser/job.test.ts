@@ -3,7 +3,7 @@ import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { expectUsable, openBrowser, PATIENCE_MS, visit } from '../../support/browser.ts';
 import { type Client, startApp, type TestApp } from '../../support/harness.ts';
 import { has, needs } from '../../support/needs.ts';
-import { submit, until } from '../../support/submit.ts';
+import { job, submit, until } from '../../support/submit.ts';
 
 let browser: Browser;
 let app: TestApp;
@@ -178,6 +178,19 @@ test('a page stays while the server cannot answer, and asks until it does', asyn
   await page.locator('main [data-status=RUNNING]').first().waitFor();
 });
 
+test('a link that is followed while the server is away opens when it answers, and the app stays', async () => {
+  await using visitor = await visit(browser, app, { as: ada });
+  const { page } = visitor;
+  await page.goto('/ada');
+  await page.getByRole('link', { name: 'Usage' }).waitFor();
+  await page.context().route('**/*', (route) => route.abort());
+  await page.getByRole('link', { name: 'Usage' }).click();
+  await page.getByRole('heading', { name: 'The server cannot be reached' }).waitFor();
+  await page.context().unroute('**/*');
+  await page.getByLabel('From', { exact: true }).waitFor();
+  expect(new URL(page.url()).pathname).toBe('/ada/-/usage');
+});
+
 test('a page behind others lets go of the log, and is up to date when it is looked at', async () => {
   await run('aside', 'i=0; while [ $i -lt 3000 ]; do i=$((i+1)); echo "tick $i"; sleep 0.02; done');
   await using visitor = await visit(browser, app, { as: ada });
@@ -238,16 +251,90 @@ test('a job is cancelled, run again and deleted', async () => {
   const { page } = visitor;
   await page.goto('/ada/-/jobs/brief');
   await page.getByRole('button', { name: 'Cancel' }).click();
-  await page.getByRole('button', { name: 'Cancel the job' }).click();
+  await page.getByRole('button', { name: 'Cancel job' }).click();
   await page.locator('main [data-status=CANCELLED]').first().waitFor();
-  await page.getByRole('button', { name: 'Run again' }).click();
+  await page.getByRole('link', { name: 'Run again' }).click();
+  await page.getByLabel('Name', { exact: true }).waitFor();
+  expect(await page.getByLabel('Name', { exact: true }).inputValue()).toBe('brief-2');
+  await page.getByRole('button', { name: 'Create job' }).click();
   await page.waitForURL('**/ada/-/jobs/brief-2');
   await page.getByRole('button', { name: 'Cancel' }).click();
-  await page.getByRole('button', { name: 'Cancel the job' }).click();
+  await page.getByRole('button', { name: 'Cancel job' }).click();
   await page.getByRole('button', { name: 'Delete' }).click();
-  expect(await page.getByRole('button', { name: 'Delete the job' }).isDisabled()).toBe(true);
-  await page.getByLabel('Type brief-2 to go on').fill('brief-2');
-  await page.getByRole('button', { name: 'Delete the job' }).click();
+  expect(await page.getByRole('button', { name: 'Delete job' }).isDisabled()).toBe(true);
+  await page.keyboard.type('brief-2');
+  await page.getByRole('button', { name: 'Delete job' }).click();
   await page.waitForURL('**/ada/-/jobs');
+  visitor.expectQuiet();
+});
+
+test('run again begins with the settings of the job, and keeps its variables when they are left alone', async () => {
+  await run('first', 'echo "$WHAT"', {
+    env: [{ name: 'WHAT', value: 'kept' }],
+    memoryGb: 7,
+    retries: 2,
+  });
+  await until(ada, 'ada', 'first', 'SUCCEEDED');
+  await using visitor = await visit(browser, app, { as: ada });
+  const { page } = visitor;
+  await page.goto('/ada/-/jobs/first');
+  await page.getByRole('link', { name: 'Run again' }).click();
+  await page.getByLabel('Memory in GB').waitFor();
+  expect(await page.getByLabel('Memory in GB').inputValue()).toBe('7');
+  expect(await page.getByLabel('Command').inputValue()).toBe('echo "$WHAT"');
+  await expectUsable(page);
+  // Another command would run with an empty variable, whose value the pages do not have.
+  await page.getByLabel('Command').fill('echo "$WHAT" changed');
+  await page.getByRole('button', { name: 'Create job' }).click();
+  await page.getByText('Enter the value of WHAT').waitFor();
+  await page.getByLabel('Command').fill('echo "$WHAT"');
+  await page.getByRole('button', { name: 'Create job' }).click();
+  await page.waitForURL('**/ada/-/jobs/first-2');
+  await page.getByRole('log').getByText('kept', { exact: true }).waitFor();
+  expect(await job(ada, 'ada', 'first-2')).toMatchObject({ memoryGb: 7, retries: 2 });
+  visitor.expectQuiet();
+});
+
+test('a job that failed says why, for how long it was billed, and what it used of its limits', async () => {
+  const { id } = await run('broken', 'echo no; exit 3', { memoryGb: 4 });
+  await until(ada, 'ada', 'broken', 'FAILED');
+  const { db } = app.app.services;
+  const { attempts } = await db.job.update({
+    where: { id },
+    // What the API says counts, not the time from its start to its end.
+    data: { runtimeSeconds: 90 },
+    select: { attempts: { select: { id: true } } },
+  });
+  const attemptId = attempts[0]?.id as string;
+  const usage = {
+    times: [new Date(Date.now() - 5_000), new Date()],
+    gpuPercent: [0, 0],
+    cpuPercent: [20, 40],
+    memoryBytes: [2 ** 20, 50 * 2 ** 20],
+    diskBytes: [2 ** 20, 2 ** 20],
+  };
+  await db.attemptUsage.upsert({
+    where: { attemptId },
+    create: { attemptId, ...usage },
+    update: usage,
+  });
+  await using visitor = await visit(browser, app, { as: ada });
+  const { page } = visitor;
+  await page.goto('/ada/-/jobs/broken');
+  await page
+    .getByRole('region', { name: 'Why the job failed' })
+    .getByText('Failed with exit code 3')
+    .waitFor();
+  await page.getByText('ran 1 min 30 s', { exact: true }).waitFor();
+  await page.locator('[data-log-status=FAILED].text-bad').waitFor();
+  // In sight without a click, in a unit that fits, and with the line of the limit.
+  const memory = page.getByRole('img', {
+    name: /^Memory: 50\.0 MiB at last, 50\.0 MiB at most, limit /,
+  });
+  await memory.locator('canvas').waitFor();
+  expect(Number(await memory.getAttribute('data-limit'))).toBeGreaterThan(0);
+  await page.getByRole('link', { name: 'Jobs', exact: true }).click();
+  await page.locator('[data-job=broken] [data-progress]').getByText('exit code 3').waitFor();
+  await page.locator('[data-job=broken]').getByText('1 min 30 s', { exact: true }).waitFor();
   visitor.expectQuiet();
 });

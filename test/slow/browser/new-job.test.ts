@@ -26,15 +26,23 @@ test('the form knows the rules and the price, and creates the job', async () => 
   const { page } = visitor;
   await page.goto('/new/job');
   const price = page.locator('[data-price]');
+  // As much of the default as there is.
+  const { jobOptions } = await ada.gql('{ jobOptions { largestMachine { cpus memoryGb } } }');
+  const { cpus, memoryGb } = jobOptions.largestMachine;
+  const chosen = async (label: string) => Number(await page.getByLabel(label).inputValue());
+  expect(await chosen('vCPUs')).toBeLessThanOrEqual(Math.max(2, Math.min(8, cpus)));
+  expect(await chosen('Memory in GB')).toBeLessThanOrEqual(Math.max(2, Math.min(32, memoryGb)));
   // 8 vCPUs and 32 GB, as the contract has it.
-  await expect.poll(() => price.textContent()).toBe('$0.2880 an hour');
+  await page.getByLabel('vCPUs').selectOption('8');
+  await page.getByLabel('Memory in GB').fill('32');
+  await expect.poll(() => price.textContent()).toBe('$0.288 an hour');
   await page.getByLabel('GPU', { exact: true }).selectOption('T4');
-  await page.getByText('No worker has one now').waitFor();
-  await expect.poll(() => price.textContent()).toBe('$0.6380 an hour');
+  await page.getByText('No worker has this GPU now').waitFor();
+  await expect.poll(() => price.textContent()).toBe('$0.638 an hour');
   await page.getByLabel('GPU', { exact: true }).selectOption('NONE');
   await page.getByRole('button', { name: 'Create job' }).click();
-  await page.getByText('A job needs a name').waitFor();
-  await page.getByText('What is to be run?').waitFor();
+  await page.getByText('Enter a name').waitFor();
+  await page.getByText('Enter a command').waitFor();
   await expectUsable(page);
 
   await page.getByLabel('Name', { exact: true }).fill('from form');

@@ -123,11 +123,10 @@ test('who asks is told when a job ends, in a tab that shows how it stands', asyn
   await page.locator('main [data-status=RUNNING]').first().waitFor();
   await expect.poll(() => page.title()).toBe('told · running · Loam');
   const icon = await page.locator('#icon').getAttribute('href');
-  await page.getByRole('button', { name: 'Tell me when it ends' }).click();
-  await page.getByRole('button', { name: 'Tells you when it ends' }).waitFor();
-  await page.getByText('Usage of the hardware').click();
+  await page.getByRole('button', { name: 'Notify me when it finishes' }).click();
+  await page.getByRole('button', { name: 'You will be notified' }).waitFor();
   await page
-    .getByText(/vCPUs|Nothing was measured yet/)
+    .getByText(/vCPUs:|No measurements yet/)
     .first()
     .waitFor();
   await cancel(ada, 'ada', 'told');

@@ -2,35 +2,36 @@ import { Link } from '@tanstack/react-router';
 import type { ReactNode } from 'react';
 import type { ResultOf } from '../../graphql/graphql.ts';
 import { CopyButton } from '../../ui/copy.tsx';
-import { money, shortSha } from '../../ui/format.ts';
+import { duration, money, shortSha } from '../../ui/format.ts';
 import { isOver } from '../../ui/status.tsx';
-import { useSecond } from '../../ui/time.tsx';
+import { useRuntime } from '../jobs/runtime.ts';
 import type { JobFacts } from './queries.ts';
 
 export type JobData = ResultOf<typeof JobFacts>;
 
-/** What it costs by now: between two answers of the server it goes on by the clock. */
+/** How long it has run, and what that costs. */
 export function Cost({ job }: { job: JobData }) {
-  useSecond();
-  const isRunning = job.status === 'RUNNING' && job.startedAt !== null;
-  const perSecond = Number(job.costPerHour) / 3_600;
-  const begun = job.attempts.nodes.find(({ exitedAt }) => exitedAt === null)?.startedAt;
-  // Of the attempt that runs now; those before it are in the total of the server already.
-  const since = begun ? Math.max(0, (Date.now() - Date.parse(begun)) / 1_000) : 0;
-  const cost = isRunning
-    ? Math.max(Number(job.totalCost), since * perSecond)
-    : Number(job.totalCost);
+  const seconds = useRuntime(job);
+  const cost =
+    job.status === 'RUNNING' ? (seconds * Number(job.costPerHour)) / 3_600 : job.totalCost;
   return (
-    <span className="tabular-nums" data-cost>
-      {money(cost)}
-      {!isOver(job.status) && ` at ${money(job.costPerHour)} an hour`}
-    </span>
+    <>
+      {job.startedAt && (
+        <span className="tabular-nums" data-runtime>
+          ran {duration(seconds)}
+        </span>
+      )}
+      <span className="tabular-nums" data-cost>
+        {money(cost)}
+        {!isOver(job.status) && ` at ${money(job.costPerHour)} an hour`}
+      </span>
+    </>
   );
 }
 
 /** What it was created with. */
 export function Facts({ job }: { job: JobData }) {
-  const gpu = job.gpu === 'NONE' ? 'none' : `${job.gpuCount} × ${job.gpu.replaceAll('_', ' ')}`;
+  const gpu = job.gpu === 'NONE' ? 'None' : `${job.gpuCount} × ${job.gpu.replaceAll('_', ' ')}`;
   const [owner = '', repository = ''] = job.repo?.split('/') ?? [];
   return (
     <section aria-labelledby="facts" className="card p-4">
@@ -84,7 +85,7 @@ export function Facts({ job }: { job: JobData }) {
           {job.timeoutMinutes % 60 === 0
             ? `${job.timeoutMinutes / 60} h`
             : `${job.timeoutMinutes} min`}{' '}
-          an attempt
+          per attempt
         </Fact>
         <Fact name="Retries">
           {job.retryCount} of {job.retries}
@@ -102,7 +103,7 @@ export function Facts({ job }: { job: JobData }) {
           </Fact>
         )}
         {job.rerunOf && (
-          <Fact name="Repeats">
+          <Fact name="Rerun of">
             <Link
               to="/$namespace/-/jobs/$job"
               params={{ namespace: job.rerunOf.namespace, job: job.rerunOf.name }}

@@ -6,12 +6,14 @@ import { LiveDot } from '../../ui/live-dot.tsx';
 import { Load, useAsk } from '../../ui/load.tsx';
 import { PageTitle } from '../../ui/page.tsx';
 import { useEvery } from '../../ui/repeat.ts';
-import { isOver, Status } from '../../ui/status.tsx';
-import { Ago, Took } from '../../ui/time.tsx';
+import { isFailed, isOver, Status } from '../../ui/status.tsx';
+import { Ago } from '../../ui/time.tsx';
+import { NamespaceTabs } from '../namespace/tabs.tsx';
 import { JobActions } from './actions.tsx';
 import { Artifacts } from './artifacts.tsx';
 import { Attempts } from './attempts.tsx';
 import { Cost, Facts } from './facts.tsx';
+import { Failure } from './failure.tsx';
 import { LogView } from './log/log-view.tsx';
 import { JobFacts, JobLive, JobQuery } from './queries.ts';
 import { useTabState } from './tab.ts';
@@ -54,10 +56,11 @@ function Job({
   onChange: () => void;
 }) {
   const job = readFragment(JobFacts, data);
-  const { namespace, name, status, startedAt, completedAt } = job;
+  const { namespace, name, status, startedAt } = job;
   const watch = useTabState(job);
   return (
     <>
+      <NamespaceTabs name={namespace} viewerRole={job.owner.viewerRole} within="Jobs" />
       <PageTitle
         title={name}
         tab={`${name} · ${words(status)}`}
@@ -69,22 +72,21 @@ function Job({
             created <Ago at={job.createdAt} />
             {job.createdBy && ` by ${job.createdBy.username}`}
           </span>
-          {startedAt && (
-            <span>
-              ran <Took from={startedAt} to={completedAt} />
-            </span>
-          )}
           <Cost job={job} />
           {job.exitCode !== null && <span>exit code {job.exitCode}</span>}
           {live}
         </div>
       </PageTitle>
+      <Failure job={job} />
       {/* Where it says no more than the status, or than why it waits, once is enough. */}
-      {job.progress && job.progress !== words(status) && status !== 'QUEUED' && (
-        <p className="mb-4 text-sm" data-progress>
-          {job.progress}
-        </p>
-      )}
+      {job.progress &&
+        job.progress !== words(status) &&
+        !isFailed(status) &&
+        status !== 'QUEUED' && (
+          <p className="mb-4 text-sm" data-progress>
+            {job.progress}
+          </p>
+        )}
       {status === 'QUEUED' && <Waits job={job} />}
       <div className="grid gap-6 xl:grid-cols-[1fr_22rem]">
         <div className="min-w-0 space-y-6">

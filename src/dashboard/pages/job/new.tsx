@@ -11,34 +11,76 @@ import { Load, useAsk } from '../../ui/load.tsx';
 import { NotFound } from '../../ui/not-found.tsx';
 import { PageTitle } from '../../ui/page.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
-import { type Draft, inputOf, newDraft, problemsOf } from './new/draft.ts';
+import {
+  type Draft,
+  draftOf,
+  inputOf,
+  isUnchanged,
+  missingValues,
+  newDraft,
+  problemsOf,
+} from './new/draft.ts';
 import { MoreFields } from './new/fields.tsx';
 import { HardwareFields } from './new/hardware.tsx';
 import { Preview } from './new/preview.tsx';
-import { CreateJob, type JobOptions, NewJobQuery } from './new/queries.ts';
+import {
+  CreateJob,
+  type JobOptions,
+  NewJobQuery,
+  type RerunData,
+  RerunJob,
+  RerunQuery,
+} from './new/queries.ts';
 
-/** Where a job is written. `namespace`, `repo`, `branch` and `command` may stand in the address. */
+/**
+ * The form for a new job. `namespace`, `repo`, `branch`, `command` and `image` may stand in the address, and `rerun`: a job
+ * of the namespace, with whose settings the form begins.
+ */
 export default function NewJob() {
   const search = useSearch({ strict: false }) as Search;
   const [namespace, setNamespace] = useState(
     search.namespace ?? search.repo?.split('/')[0] ?? start.viewer?.username ?? '',
   );
   const asked = useAsk({ query: NewJobQuery, variables: { namespace }, pause: !start.viewer });
+  const { rerun } = search;
+  const again = useAsk({
+    query: RerunQuery,
+    variables: {
+      namespace: search.namespace ?? '',
+      name: rerun ?? '',
+      prefix: rerun?.replace(/-\d+$/, '') ?? '',
+    },
+    // The names that are taken are those of now.
+    requestPolicy: 'network-only',
+    pause: !start.viewer || !rerun,
+  });
+  const pageOf = (repeated: RerunData | null) => (
+    <Load asked={asked} of={(data) => data.jobOptions} what="page">
+      {(options, data) => (
+        <Form
+          options={options}
+          data={data}
+          namespace={namespace}
+          onNamespace={setNamespace}
+          given={search}
+          repeated={repeated}
+        />
+      )}
+    </Load>
+  );
   if (!start.viewer) return <NotFound />;
   return (
     <>
-      <PageTitle title="New job">A command that runs once, on hardware that you choose.</PageTitle>
-      <Load asked={asked} of={(data) => data.jobOptions} what="page">
-        {(options, data) => (
-          <Form
-            options={options}
-            data={data}
-            namespace={namespace}
-            onNamespace={setNamespace}
-            given={search}
-          />
-        )}
-      </Load>
+      <PageTitle title="New job">
+        A command that runs once, on the hardware that you choose.
+      </PageTitle>
+      {rerun ? (
+        <Load asked={again} of={(data) => data.job && data} what="job">
+          {pageOf}
+        </Load>
+      ) : (
+        pageOf(null)
+      )}
     </>
   );
 }
@@ -49,32 +91,41 @@ function Form({
   namespace,
   onNamespace,
   given,
+  repeated,
 }: {
   options: JobOptions;
   data: ResultOf<typeof NewJobQuery>;
   namespace: string;
   onNamespace: (name: string) => void;
   given: Search;
+  repeated: RerunData | null;
 }) {
   const navigate = useNavigate();
   const { repo, branch, command, image } = given;
-  const [draft, setDraft] = useState(() =>
+  const [first] = useState(() =>
     newDraft(options, {
       namespace,
+      ...(repeated && draftOf(repeated)),
       ...(repo && { repo }),
       ...(branch && { branch }),
       ...(command && { command }),
       ...(image && { image }),
     }),
   );
+  const [draft, setDraft] = useState(first);
   const [isTried, setTried] = useState(false);
   const [refused, setRefused] = useState<Problem | null>(null);
-  const [{ fetching }, create] = useMutation(CreateJob);
+  const [{ fetching: creates }, create] = useMutation(CreateJob);
+  const [{ fetching: reruns }, rerun] = useMutation(RerunJob);
   const set = (change: Partial<Draft>) => {
     setRefused(null);
     setDraft((before) => ({ ...before, ...change }));
   };
-  const found = problemsOf(draft, options);
+  const isRepeat = repeated !== null && isUnchanged(draft, first);
+  const found = {
+    ...problemsOf(draft, options),
+    ...(repeated && !isRepeat && missingValues(draft, first)),
+  };
   // Nobody is told what is missing before they had the time to write it.
   const own = isTried ? found : {};
   const problems = refused?.field ? { ...own, [refused.field]: refused.message } : own;
@@ -88,15 +139,26 @@ function Form({
   const repositories = data.namespace?.repositories?.nodes ?? [];
   const [newest] = repositories;
   useEffect(() => {
-    if (!draft.repo && newest) setDraft((before) => ({ ...before, repo: newest.fullName }));
-  }, [newest, draft.repo]);
+    if (!draft.repo && newest && draft.source === 'repository')
+      setDraft((before) => ({ ...before, repo: newest.fullName }));
+  }, [newest, draft.repo, draft.source]);
 
   async function submit(): Promise<void> {
     setTried(true);
     if (Object.keys(found).length > 0) return;
+    if (isRepeat) {
+      const { name } = repeated.job ?? { name: '' };
+      const input = { namespace: draft.namespace, name, newName: draft.name };
+      const { data: answer, error } = await rerun({ input });
+      if (error) return setRefused(problemOf(error));
+      return go(answer?.rerunJob?.job);
+    }
     const { data: answer, error } = await create({ input: inputOf(draft) });
     if (error) return setRefused(problemOf(error));
-    const job = answer?.createJob?.job;
+    go(answer?.createJob?.job);
+  }
+
+  function go(job: { namespace: string; name: string } | null | undefined): void {
     if (job)
       void navigate({
         to: '/$namespace/-/jobs/$job',
@@ -114,6 +176,13 @@ function Form({
           void submit();
         }}
       >
+        {repeated?.job && (
+          <p className="rounded-lg border border-line bg-run-soft p-4 text-sm">
+            With the settings of <strong className="break-all">{repeated.job.name}</strong>. Left
+            unchanged, the new job runs the same commit with the same environment and secrets.
+            {repeated.job.repo && ' Changed, it runs the latest commit of the branch.'}
+          </p>
+        )}
         <Part title="What">
           <div className="grid gap-4 sm:grid-cols-2">
             <Field label="Namespace">
@@ -150,7 +219,11 @@ function Form({
                 <Field
                   label="Repository"
                   problem={problems.repo}
-                  hint={repositories.length === 0 ? 'This namespace has none yet.' : undefined}
+                  hint={
+                    repositories.length === 0
+                      ? 'This namespace has no repositories yet.'
+                      : undefined
+                  }
                 >
                   <Input
                     list="repositories"
@@ -177,7 +250,7 @@ function Form({
               </>
             )}
             <Field
-              label={draft.source === 'image' ? 'Image' : 'Image, if it is to run in one'}
+              label={draft.source === 'image' ? 'Image' : 'Image (optional)'}
               problem={problems.image}
             >
               <Input
@@ -190,7 +263,7 @@ function Form({
           <Field
             label="Command"
             problem={problems.command}
-            hint="Run by a shell, in the folder of the repository."
+            hint="Run by a shell, in the root of the repository"
           >
             <TextArea
               rows={4}
@@ -216,10 +289,12 @@ function Form({
         {refused && !refused.field && <ProblemBox problem={refused} />}
         {Object.keys(problems).length > 0 && (
           <p role="alert" className="text-sm text-bad">
-            {Object.keys(problems).length === 1 ? 'One field is' : 'Some fields are'} not right yet.
+            {Object.keys(problems).length === 1
+              ? 'Correct the field that is marked above.'
+              : 'Correct the fields that are marked above.'}
           </p>
         )}
-        <Button type="submit" look="primary" busy={fetching}>
+        <Button type="submit" look="primary" busy={creates || reruns}>
           Create job
         </Button>
       </form>

@@ -82,6 +82,7 @@ export const JobUsage = graphql(`
       status
       gpu
       memoryGb
+      diskGb
       usageSamples {
         attempt
         time
@@ -97,12 +98,6 @@ export const JobUsage = graphql(`
 export const CancelJob = graphql(`
   mutation CancelJob($input: CancelJobInput!) {
     cancelJob(input: $input) { job { id status progress } message }
-  }
-`);
-
-export const RerunJob = graphql(`
-  mutation RerunJob($input: RerunJobInput!) {
-    rerunJob(input: $input) { job { id name namespace } }
   }
 `);
 

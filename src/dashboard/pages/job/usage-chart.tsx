@@ -2,71 +2,90 @@ import { useEffect, useRef } from 'react';
 import UPlot from 'uplot';
 import 'uplot/dist/uPlot.min.css';
 
-/** One measure over time. Who cannot see it gets its highest and its last value in words. */
+const HEIGHT = 160;
+/** Of a digit of the labels at the axes, in pixels, with its share of their margin. */
+const DIGIT_PX = 9;
+
+/** One measure over time. */
 export default function UsageChart({
-  title,
+  text,
   unit,
   times,
   values,
   max,
+  limit,
 }: {
-  title: string;
+  /** What the chart shows, in words. */
+  text: string;
   unit: string;
   /** Seconds since 1970. */
   times: number[];
   values: number[];
   max?: number;
+  /** Drawn as a line. */
+  limit?: number;
 }) {
   const place = useRef<HTMLDivElement>(null);
   const chart = useRef<UPlot>(undefined);
+  const data = useRef<UPlot.AlignedData>([[], []]);
+  data.current = limit === undefined ? [times, values] : [times, values, times.map(() => limit)];
   useEffect(() => {
     const element = place.current;
     if (!element) return;
     const style = getComputedStyle(element);
     const colour = (name: string) => style.getPropertyValue(name);
     const axis = { stroke: style.color, grid: { stroke: colour('border-color'), width: 1 } };
+    const points = { show: false };
     const made = new UPlot(
       {
         width: element.clientWidth,
-        height: 160,
+        height: HEIGHT,
+        // The labels at the ends stand out over the axes.
+        padding: [12, 28, 0, 0],
         cursor: { y: false },
         legend: { show: false },
         scales: { y: { range: (_u, _min, highest) => [0, max ?? Math.max(highest * 1.1, 0.1)] } },
         axes: [
           axis,
-          { ...axis, values: (_u, ticks) => ticks.map((tick) => `${tick}${unit}`), size: 64 },
+          {
+            ...axis,
+            values: (_u, ticks) => ticks.map((tick) => `${tick}${unit}`),
+            size: (_u, labels) =>
+              16 + DIGIT_PX * Math.max(0, ...(labels ?? []).map(({ length }) => length)),
+          },
         ],
-        series: [{}, { stroke: colour('accent-color'), width: 2, points: { show: false } }],
+        series: [
+          {},
+          { stroke: colour('accent-color'), width: 2, points },
+          ...(limit === undefined
+            ? []
+            : [{ stroke: colour('outline-color'), width: 2, dash: [6, 4], points }]),
+        ],
       },
-      [times, values],
+      data.current,
       element,
     );
     chart.current = made;
     const resized = new ResizeObserver(() =>
-      made.setSize({ width: element.clientWidth, height: 160 }),
+      made.setSize({ width: element.clientWidth, height: HEIGHT }),
     );
     resized.observe(element);
     return () => {
       resized.disconnect();
       made.destroy();
     };
-  }, [max, unit]);
-  useEffect(() => chart.current?.setData([times, values]), [times, values]);
-  const last = values.at(-1) ?? 0;
-  const text = `${title}: ${round(last)}${unit} at last, ${round(Math.max(...values))}${unit} at most`;
+  }, [max, unit, limit]);
+  useEffect(() => chart.current?.setData(data.current), [times, values]);
   return (
-    <figure>
+    <figure className="min-w-0">
       <figcaption className="mb-1 text-sm text-dim">{text}</figcaption>
       <div
         ref={place}
         role="img"
         aria-label={text}
-        className="border-line text-dim accent-accent"
+        data-limit={limit}
+        className="min-w-0 overflow-hidden border-line text-dim accent-accent outline-bad"
       />
     </figure>
   );
-}
-
-function round(value: number): string {
-  return value >= 10 ? String(Math.round(value)) : value.toFixed(1);
 }

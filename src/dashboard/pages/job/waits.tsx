@@ -10,18 +10,18 @@ export function Waits({ job: { queue } }: { job: JobData }) {
       <Hourglass size={18} className="mt-0.5 shrink-0 text-warn" aria-hidden />
       <div>
         <p className="font-medium">
-          Waits for {queue.waitsFor}
-          {queue.position !== null && `, number ${queue.position} in line`}
+          Waiting for {queue.waitsFor}
+          {queue.position !== null && `, number ${queue.position} in the queue`}
         </p>
         <p>
           {!queue.offered ? (
-            'No worker has that now. The job starts when one that has it comes.'
+            'No worker has it now. The job starts when a worker with it is available.'
           ) : queue.estimatedStart ? (
             <>
-              It may start <Ago at={queue.estimatedStart} />, if jobs go on as they did lately.
+              Estimated start: <Ago at={queue.estimatedStart} />, at the current rate.
             </>
           ) : (
-            'It starts when its turn comes.'
+            'The job starts as soon as it is first in the queue and there is capacity.'
           )}
         </p>
       </div>

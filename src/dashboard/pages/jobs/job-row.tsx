@@ -1,8 +1,9 @@
 import { Link } from '@tanstack/react-router';
 import { type FragmentOf, graphql, readFragment } from '../../graphql/graphql.ts';
-import { money, words } from '../../ui/format.ts';
+import { duration, money, words } from '../../ui/format.ts';
 import { Status } from '../../ui/status.tsx';
-import { Ago, Took } from '../../ui/time.tsx';
+import { Ago } from '../../ui/time.tsx';
+import { useRuntime } from './runtime.ts';
 
 export const JobRowData = graphql(`
   fragment JobRow on Job {
@@ -15,8 +16,8 @@ export const JobRowData = graphql(`
     gpuCount
     createdAt
     startedAt
-    completedAt
     totalCost
+    runtimeSeconds
     repo
     branch
     labels { key value }
@@ -32,10 +33,11 @@ export function JobRow({
   showNamespace?: boolean;
 }) {
   const job = readFragment(JobRowData, data);
+  const seconds = useRuntime(job);
   const hardware = job.gpu === 'NONE' ? 'CPU' : `${job.gpuCount} × ${job.gpu.replaceAll('_', ' ')}`;
   return (
     <li
-      className="grid grid-cols-[1fr_auto] items-center gap-x-4 gap-y-1 sm:grid-cols-[1fr_10rem_6rem_7rem]"
+      className="grid grid-cols-[1fr_auto] items-center gap-x-4 gap-y-1 sm:grid-cols-[1fr_6rem_7rem]"
       data-job={job.name}
     >
       <div className="col-span-2 min-w-0 sm:col-span-1">
@@ -54,16 +56,18 @@ export function JobRow({
             </span>
           ))}
         </div>
-        <p className="truncate text-sm text-dim">
+        <p className="text-sm break-words text-dim">
           {job.repo && `${job.repo}${job.branch ? ` @ ${job.branch}` : ''} · `}
           {hardware} · created <Ago at={job.createdAt} />
         </p>
+        {job.progress && job.progress !== words(job.status) && (
+          <p className="text-sm break-words" data-progress>
+            {job.progress}
+          </p>
+        )}
       </div>
-      <p className="col-span-2 truncate text-sm text-dim sm:col-span-1">
-        {job.progress !== words(job.status) && job.progress}
-      </p>
       <div className="order-last text-right sm:order-none text-sm text-dim tabular-nums">
-        {job.startedAt ? <Took from={job.startedAt} to={job.completedAt} /> : '–'}
+        <div>{job.startedAt ? duration(seconds) : '–'}</div>
         <div>{money(job.totalCost)}</div>
       </div>
       <div className="sm:text-right">

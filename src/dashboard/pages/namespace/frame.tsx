@@ -2,7 +2,8 @@ import { useParams } from '@tanstack/react-router';
 import type { ReactNode } from 'react';
 import { graphql, type ResultOf } from '../../graphql/graphql.ts';
 import { Load, useAsk } from '../../ui/load.tsx';
-import { PageTitle, Tabs } from '../../ui/page.tsx';
+import { PageTitle } from '../../ui/page.tsx';
+import { NamespaceTabs } from './tabs.tsx';
 
 const NamespaceQuery = graphql(`
   query NamespaceFrame($name: String!) {
@@ -12,7 +13,7 @@ const NamespaceQuery = graphql(`
 
 export type NamespaceData = NonNullable<ResultOf<typeof NamespaceQuery>['namespace']>;
 
-/** The title and tabs of a namespace. Who is no member sees what is public: its repositories. */
+/** The title and tabs of a namespace. */
 export function NamespaceFrame({
   tab,
   actions,
@@ -25,32 +26,15 @@ export function NamespaceFrame({
 }) {
   const { namespace: name } = useParams({ strict: false }) as { namespace: string };
   const asked = useAsk({ query: NamespaceQuery, variables: { name } });
-  const params = { namespace: name };
   return (
     <Load asked={asked} of={(data) => data.namespace} what="namespace">
       {(namespace) => (
         <>
           <PageTitle title={name} tab={`${tab} · ${name}`} actions={actions}>
             {namespace.kind === 'USER' ? 'User' : 'Organization'}
-            {namespace.viewerRole &&
-              `, where you have the role ${namespace.viewerRole.toLowerCase()}`}
+            {namespace.viewerRole && ` · your role: ${namespace.viewerRole.toLowerCase()}`}
           </PageTitle>
-          <Tabs
-            label={`Pages of ${name}`}
-            tabs={[
-              { name: 'Repositories', to: '/$namespace', params, activeOptions: { exact: true } },
-              ...(namespace.viewerRole
-                ? [
-                    { name: 'Jobs', to: '/$namespace/-/jobs', params } as const,
-                    { name: 'Webhooks', to: '/$namespace/-/webhooks', params } as const,
-                    { name: 'Activity', to: '/$namespace/-/activity', params } as const,
-                    { name: 'Members', to: '/$namespace/-/members', params } as const,
-                    { name: 'Usage', to: '/$namespace/-/usage', params } as const,
-                    { name: 'Settings', to: '/$namespace/-/settings', params } as const,
-                  ]
-                : []),
-            ]}
-          />
+          <NamespaceTabs name={name} viewerRole={namespace.viewerRole} />
           {children(namespace)}
         </>
       )}

@@ -4,6 +4,7 @@
  */
 import { ArrowDownToLine } from 'lucide-react';
 import {
+  type CSSProperties,
   useCallback,
   useEffect,
   useLayoutEffect,
@@ -213,7 +214,8 @@ export function LogView({
     <section
       ref={frame}
       aria-label="Log"
-      className="card flex h-[70vh] min-h-80 flex-col overflow-hidden bg-card [&:fullscreen]:h-screen [&:fullscreen]:rounded-none"
+      style={{ '--lines': `${store.last * ROW_PX}px` } as CSSProperties}
+      className="card flex h-[clamp(14rem,var(--lines)+4rem,70vh)] flex-col overflow-hidden bg-card [&:fullscreen]:h-screen [&:fullscreen]:rounded-none"
     >
       <Toolbar
         job={job}

@@ -1,5 +1,6 @@
 import { memo } from 'react';
 import { words } from '../../../ui/format.ts';
+import { isFailed, type JobStatus } from '../../../ui/status.tsx';
 import { exactTime } from '../../../ui/time.tsx';
 import { renderLine } from './ansi.tsx';
 import type { Entry } from './store.ts';
@@ -78,7 +79,16 @@ function Text({ entry, wraps, find }: Pick<RowProps, 'entry' | 'wraps' | 'find'>
         {renderLine(entry.message, find)}
       </span>
     );
-  return <span className="text-run italic">{words(entry.status)}</span>;
+  return (
+    <span className={`font-semibold ${colourOf(entry.status)}`} data-log-status={entry.status}>
+      {words(entry.status)}
+    </span>
+  );
+}
+
+function colourOf(status: JobStatus): string {
+  if (isFailed(status)) return 'text-bad';
+  return status === 'SUCCEEDED' ? 'text-good' : 'text-run';
 }
 
 function clock(at: string): string {

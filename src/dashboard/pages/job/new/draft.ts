@@ -1,6 +1,6 @@
 /** A job that is being written, what is wrong with it by the rules of the server, and what it would cost. */
 import type { VariablesOf } from '../../../graphql/graphql.ts';
-import type { CreateJob, JobOptions } from './queries.ts';
+import type { CreateJob, JobOptions, RerunData } from './queries.ts';
 
 export type Input = VariablesOf<typeof CreateJob>['input'];
 
@@ -31,6 +31,23 @@ export type Draft = {
 
 export type Problems = Partial<Record<keyof Draft, string>>;
 
+/** The defaults of the server, or as much of them as the largest machine has. */
+function defaultSize({ largestMachine, defaultCpu, cpus, memoryGb, ...options }: JobOptions) {
+  const { cpus: most, memoryGb: mostMemory } = largestMachine ?? {
+    cpus: defaultCpu,
+    memoryGb: Number.POSITIVE_INFINITY,
+  };
+  const fitting = cpus.filter((each) => each <= Math.min(most, defaultCpu));
+  const cpu = Math.max(...(fitting.length > 0 ? fitting : [Math.min(...cpus)]));
+  const memory = Math.min(
+    memoryGb.default ?? memoryGb.min,
+    Math.floor(mostMemory),
+    cpu * options.maxMemoryGbPerCpu,
+  );
+  const least = Math.max(memoryGb.min, Math.ceil(cpu * options.minMemoryGbPerCpu));
+  return { cpu: String(cpu), memoryGb: String(Math.max(least, memory)) };
+}
+
 export function newDraft(options: JobOptions, given: Partial<Draft>): Draft {
   const text = (value: number | null) => String(value ?? '');
   return {
@@ -43,8 +60,7 @@ export function newDraft(options: JobOptions, given: Partial<Draft>): Draft {
     command: '',
     gpu: 'NONE',
     gpuCount: '1',
-    cpu: text(options.defaultCpu),
-    memoryGb: text(options.memoryGb.default),
+    ...defaultSize(options),
     diskGb: text(options.diskGb.default),
     region: options.defaultRegion,
     timeoutMinutes: text(options.timeoutMinutes.default),
@@ -57,25 +73,76 @@ export function newDraft(options: JobOptions, given: Partial<Draft>): Draft {
   };
 }
 
+/** The settings of a job that is to run again. Of its variables the server tells the names alone. */
+export function draftOf({ job, namespace }: RerunData): Partial<Draft> {
+  if (!job) return {};
+  const base = job.name.replace(/-\d+$/, '');
+  const numbers = (namespace?.jobs?.nodes ?? []).map(({ name }) =>
+    Number(name.startsWith(`${base}-`) ? name.slice(base.length + 1) : 1),
+  );
+  const lines = (names: readonly string[]) => names.map((name) => `${name}=`).join('\n');
+  return {
+    namespace: job.namespace,
+    name: `${base}-${Math.max(1, ...numbers.filter(Number.isSafeInteger)) + 1}`,
+    source: job.repo ? 'repository' : 'image',
+    repo: job.repo ?? '',
+    branch: job.branch ?? '',
+    image: job.image ?? '',
+    command: job.command,
+    gpu: job.gpu,
+    gpuCount: String(job.gpuCount),
+    cpu: String(job.cpu),
+    memoryGb: String(job.memoryGb),
+    diskGb: String(job.diskGb),
+    region: job.region,
+    timeoutMinutes: String(job.timeoutMinutes),
+    retries: String(job.retries),
+    outputPath: job.outputPath ?? '',
+    env: lines(job.environmentNames),
+    secrets: lines(job.secretNames),
+    labels: job.labels.map(({ key, value }) => (value ? `${key}=${value}` : key)).join('\n'),
+  };
+}
+
+/** Whether the server can repeat the job as it was, with the values of its variables. */
+export function isUnchanged(draft: Draft, first: Draft): boolean {
+  return (Object.keys(first) as (keyof Draft)[]).every(
+    (field) => field === 'name' || draft[field] === first[field],
+  );
+}
+
+/** Variables of the job that is to run again whose value was not typed: they would be empty. */
+export function missingValues(draft: Draft, first: Draft): Problems {
+  const problems: Problems = {};
+  for (const field of ['env', 'secrets'] as const) {
+    const names = first[field].split('\n').filter((line) => line.endsWith('='));
+    const missing = draft[field].split('\n').find((line) => line && names.includes(line));
+    if (missing)
+      problems[field] =
+        `Enter the value of ${missing.slice(0, -1)}, or remove the line. Values are not shown again.`;
+  }
+  return problems;
+}
+
 /** The rules are the server's, which it tells; it has the last word in any case. */
 export function problemsOf(draft: Draft, options: JobOptions): Problems {
   const problems: Problems = {};
   const { name, source, repo, image, command } = draft;
   const { maxLength, pattern } = options.name;
-  if (!name) problems.name = 'A job needs a name';
+  if (!name) problems.name = 'Enter a name';
   else if (name.length > (maxLength ?? Infinity) || !matches(pattern, name))
     problems.name = `At most ${maxLength} letters, digits, hyphens and underscores`;
-  if (source === 'repository' && !repo) problems.repo = 'Choose a repository, or an image';
-  if (source === 'image' && !image) problems.image = 'Name an image, or choose a repository';
+  if (source === 'repository' && !repo) problems.repo = 'Choose a repository or an image';
+  if (source === 'image' && !image) problems.image = 'Enter an image or choose a repository';
   else if (source === 'image' && !matches(options.image.pattern, image))
-    problems.image = 'This is no name of an image, such as python:3.12-slim';
-  if (!command.trim()) problems.command = 'What is to be run?';
+    problems.image = 'Must be the name of an image, such as python:3.12-slim';
+  if (!command.trim()) problems.command = 'Enter a command';
   else if (new TextEncoder().encode(command).length > (options.command.maxBytes ?? Infinity))
     problems.command = `At most ${options.command.maxBytes} bytes`;
 
   const gpuCount = Number(draft.gpuCount);
   const cpu = Number(draft.cpu);
-  if (draft.gpu === 'NONE' && gpuCount > 1) problems.gpuCount = 'Without a model of GPU it is 1';
+  if (draft.gpu === 'NONE' && gpuCount > 1) problems.gpuCount = 'Must be 1 without a GPU';
   if (cpu < gpuCount) problems.cpu = `${gpuCount} GPUs need at least ${gpuCount} vCPUs`;
   const least = Math.max(options.memoryGb.min, Math.ceil(cpu * options.minMemoryGbPerCpu));
   const most = Math.min(options.memoryGb.max, cpu * options.maxMemoryGbPerCpu);
@@ -90,13 +157,14 @@ export function problemsOf(draft: Draft, options: JobOptions): Problems {
     if (!(Number.isInteger(value) && value >= min && value <= max))
       problems[field as keyof Draft] = `From ${min} to ${max}`;
   }
-  if (/(^|\/)\.\.(\/|$)/.test(draft.outputPath)) problems.outputPath = 'No part of it may be ..';
+  if (/(^|\/)\.\.(\/|$)/.test(draft.outputPath))
+    problems.outputPath = 'No part of the path may be ..';
   for (const field of ['env', 'secrets'] as const) {
     const wrong = pairsOf(draft[field]).find(
       (each) => !each || !matches(options.variables.namePattern, each[0]),
     );
     if (wrong !== undefined)
-      problems[field] = 'Each line is NAME=value; names have letters, digits and underscores';
+      problems[field] = 'Each line is NAME=value. Names have letters, digits and underscores.';
   }
   if (pairsOf(draft.labels, true).some((each) => !each)) problems.labels = 'Each line is key=value';
   return problems;

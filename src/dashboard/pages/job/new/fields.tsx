@@ -25,7 +25,7 @@ export function MoreFields({ draft, options, problems, set }: FieldsProps) {
       <Field
         label="Output path"
         problem={problems.outputPath}
-        hint="What lies there when the job ends is kept."
+        hint="Files under this path are kept as artifacts."
       >
         <Input
           value={draft.outputPath}
@@ -46,16 +46,16 @@ export function MoreFields({ draft, options, problems, set }: FieldsProps) {
         </Select>
       </Field>
       {number('timeoutMinutes', 'Timeout of an attempt in minutes')}
-      {number('retries', 'How often it is tried again')}
+      {number('retries', 'Retries')}
       {number('diskGb', 'Disk in GB')}
-      <Field label="Labels" problem={problems.labels} hint="One a line: key=value">
+      <Field label="Labels" problem={problems.labels} hint="One per line: key=value">
         <TextArea
           rows={2}
           value={draft.labels}
           onChange={({ target }) => set({ labels: target.value })}
         />
       </Field>
-      <Field label="Environment" problem={problems.env} hint="One a line: NAME=value">
+      <Field label="Environment" problem={problems.env} hint="One per line: NAME=value">
         <TextArea
           rows={4}
           className="font-mono text-[13px]"
@@ -66,7 +66,7 @@ export function MoreFields({ draft, options, problems, set }: FieldsProps) {
       <Field
         label="Secrets"
         problem={problems.secrets}
-        hint="As the environment, but kept encrypted, and hidden in what the job prints."
+        hint="One per line: NAME=value. Stored encrypted, and masked in the log."
       >
         <TextArea
           rows={4}

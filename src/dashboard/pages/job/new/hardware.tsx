@@ -2,7 +2,7 @@ import { Field, Input, Select } from '../../../ui/field.tsx';
 import { money } from '../../../ui/format.ts';
 import type { FieldsProps } from './fields.tsx';
 
-/** What the job runs on. A model that no worker has can be asked for: the job waits for one. */
+/** The hardware of the job. A GPU that no worker has can be chosen: the job waits for one. */
 export function HardwareFields({ draft, options, problems, set }: FieldsProps) {
   const gpu = options.gpus.find((each) => each.gpu === draft.gpu);
   return (
@@ -12,7 +12,7 @@ export function HardwareFields({ draft, options, problems, set }: FieldsProps) {
         problem={problems.gpu}
         hint={
           gpu && gpu.maxOffered !== null && gpu.maxOffered < Number(draft.gpuCount)
-            ? `No worker has ${gpu.maxOffered === 0 ? 'one' : 'that many'} now: the job waits for one.`
+            ? `No worker has ${gpu.maxOffered === 0 ? 'this GPU' : 'that many'} now. The job waits until one has.`
             : undefined
         }
       >
@@ -27,7 +27,7 @@ export function HardwareFields({ draft, options, problems, set }: FieldsProps) {
           ))}
         </Select>
       </Field>
-      <Field label="How many GPUs" problem={problems.gpuCount}>
+      <Field label="Number of GPUs" problem={problems.gpuCount}>
         <Select
           value={draft.gpuCount}
           disabled={draft.gpu === 'NONE'}

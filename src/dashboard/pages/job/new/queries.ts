@@ -22,6 +22,7 @@ export const NewJobQuery = graphql(`
       gpus { gpu name memoryGb pricePerHour maxOffered }
       image { pattern }
       labels { maxEntries pattern }
+      largestMachine { cpus memoryGb }
       maxMemoryGbPerCpu
       memoryGb { min max default }
       memoryGbPricePerHour
@@ -36,6 +37,46 @@ export const NewJobQuery = graphql(`
 `);
 
 export type JobOptions = NonNullable<ResultOf<typeof NewJobQuery>['jobOptions']>;
+
+/** A job that is to run again, and the names that its successors have. */
+export const RerunQuery = graphql(`
+  query Rerun($namespace: String!, $name: String!, $prefix: String!) {
+    job(namespace: $namespace, name: $name) {
+      id
+      name
+      namespace
+      command
+      repo
+      branch
+      commitSha
+      image
+      gpu
+      gpuCount
+      cpu
+      memoryGb
+      diskGb
+      region
+      timeoutMinutes
+      retries
+      outputPath
+      environmentNames
+      secretNames
+      labels { key value }
+    }
+    namespace(name: $namespace) {
+      id
+      jobs(first: 100, filter: { namePrefix: $prefix }) { nodes { id name } }
+    }
+  }
+`);
+
+export type RerunData = ResultOf<typeof RerunQuery>;
+
+export const RerunJob = graphql(`
+  mutation RerunJob($input: RerunJobInput!) {
+    rerunJob(input: $input) { job { id name namespace } }
+  }
+`);
 
 export const CreateJob = graphql(`
   mutation CreateJob($input: CreateJobInput!) {

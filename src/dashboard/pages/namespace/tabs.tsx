@@ -1,0 +1,34 @@
+import { Tabs } from '../../ui/page.tsx';
+
+/** The pages of a namespace. Who is no member sees what is public: its repositories. */
+export function NamespaceTabs({
+  name,
+  viewerRole,
+  within,
+}: {
+  name: string;
+  viewerRole: string | null;
+  /** On a page of a job or a webhook: the tab that it belongs to. */
+  within?: 'Jobs' | 'Webhooks';
+}) {
+  const params = { namespace: name };
+  return (
+    <Tabs
+      label={`Pages of ${name}`}
+      within={within}
+      tabs={[
+        { name: 'Repositories', to: '/$namespace', params, activeOptions: { exact: true } },
+        ...(viewerRole
+          ? [
+              { name: 'Jobs', to: '/$namespace/-/jobs', params } as const,
+              { name: 'Webhooks', to: '/$namespace/-/webhooks', params } as const,
+              { name: 'Activity', to: '/$namespace/-/activity', params } as const,
+              { name: 'Members', to: '/$namespace/-/members', params } as const,
+              { name: 'Usage', to: '/$namespace/-/usage', params } as const,
+              { name: 'Settings', to: '/$namespace/-/settings', params } as const,
+            ]
+          : []),
+      ]}
+    />
+  );
+}
