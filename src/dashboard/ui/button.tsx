@@ -4,7 +4,7 @@ import type { ButtonHTMLAttributes, ReactNode } from 'react';
 type Look = 'primary' | 'plain' | 'danger' | 'quiet';
 
 const BASE =
-  'inline-flex min-h-8 items-center justify-center gap-1.5 rounded-md border px-3 py-1 text-sm font-medium no-underline disabled:opacity-60';
+  'inline-flex min-h-9 items-center justify-center gap-1.5 rounded-md border px-3 py-1 text-sm font-medium no-underline disabled:opacity-60';
 const LOOKS: Record<Look, string> = {
   primary: 'border-transparent bg-accent text-accent-ink hover:brightness-110',
   plain: 'border-edge bg-card text-ink hover:bg-hover',

@@ -75,8 +75,8 @@ test('a file is written, changed, moved on to a branch of its own, and deleted',
 
   await page.goto('/ada/text/file/docs/start.md?ref=ideas');
   await page.getByRole('link', { name: 'Edit' }).click();
-  await page.getByRole('button', { name: 'Delete the file' }).click();
-  await page.getByRole('button', { name: 'Delete it' }).click();
+  await page.getByRole('button', { name: 'Delete file' }).click();
+  await page.getByRole('dialog').getByRole('button', { name: 'Delete file' }).click();
   await page.waitForURL('**/ada/text?ref=ideas');
   await expect.poll(() => read('docs/start.md', 'ideas').catch(() => null)).toBeNull();
   visitor.expectQuiet();

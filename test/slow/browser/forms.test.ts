@@ -22,6 +22,9 @@ afterAll(async () => {
 });
 
 const button = (page: Page, name: string) => page.getByRole('button', { name, exact: true });
+/** That of the dialog that asks, which may be called as the one that has opened it. */
+const confirmed = (page: Page, name: string) =>
+  page.getByRole('dialog').getByRole('button', { name, exact: true });
 
 /** A repository with one commit, and a visitor who owns it. */
 async function owner(name: string): Promise<Visitor & { id: string }> {
@@ -42,30 +45,30 @@ test('branches and tags are made and deleted', async () => {
   await page.getByLabel('Name', { exact: true }).fill('no..name');
   await page.getByText('must be a name that git accepts for a branch').waitFor();
   await page.getByLabel('Name', { exact: true }).fill('feature/one');
-  await button(page, 'Make it').click();
+  await button(page, 'Create branch').click();
   await page.getByRole('link', { name: 'feature/one', exact: true }).waitFor();
   // Of those who made it by hand, and of those who see it in the tabs.
   await page.getByRole('link', { name: 'Branches 2' }).waitFor();
   await button(page, 'Delete feature/one').click();
-  expect(await button(page, 'Delete the branch').isDisabled()).toBe(true);
+  expect(await button(page, 'Delete branch').isDisabled()).toBe(true);
   await page.getByLabel('Type feature/one to go on').fill('feature/one');
-  await button(page, 'Delete the branch').click();
+  await button(page, 'Delete branch').click();
   await page.getByRole('link', { name: 'Branches 1' }).waitFor();
 
   await page.goto('/ada/refs/tags');
   await page.getByText('New tag', { exact: true }).click();
   await page.getByLabel('Name', { exact: true }).fill('v1');
   await page.getByLabel('Begins at').fill('nothing');
-  await button(page, 'Make it').click();
+  await button(page, 'Create tag').click();
   await page.getByRole('alert').waitFor();
   await page.getByLabel('Begins at').fill('main');
   await page.getByLabel('Message').fill('<b>The first</b>');
-  await button(page, 'Make it').click();
+  await button(page, 'Create tag').click();
   await page.getByText('<b>The first</b>').waitFor();
   await expectUsable(page);
   await button(page, 'Delete v1').click();
   await page.getByLabel('Type v1 to go on').fill('v1');
-  await button(page, 'Delete the tag').click();
+  await button(page, 'Delete tag').click();
   await page.getByRole('heading', { name: 'There is no tag yet' }).waitFor();
   visitor.expectQuiet();
 });
@@ -84,8 +87,8 @@ test('a repository is renamed, opened, given away, ruled and deleted', async () 
   await page.getByRole('heading', { name: 'ada/after', level: 1 }).waitFor();
 
   await page.getByLabel('Visibility', { exact: true }).selectOption('PUBLIC');
-  await button(page, 'Change the visibility').click();
-  await button(page, 'Change it').click();
+  await button(page, 'Change visibility').click();
+  await confirmed(page, 'Change visibility').click();
   await page.getByRole('dialog').waitFor({ state: 'detached' });
   const open = '{ repository(namespace: "ada", name: "after") { visibility } }';
   expect((await app.anonymous.gql(open)).repository).toEqual({ visibility: 'PUBLIC' });
@@ -93,23 +96,25 @@ test('a repository is renamed, opened, given away, ruled and deleted', async () 
   await page.getByLabel('New owner').fill('lab');
   await button(page, 'Transfer').click();
   await page.getByLabel('Type ada/after to go on').fill('ada/after');
-  await button(page, 'Transfer it').click();
+  await button(page, 'Transfer repository').click();
   await page.getByRole('heading', { name: 'lab/after', level: 1 }).waitFor();
   await page.getByRole('link', { name: 'Settings' }).click();
 
   await page.getByText('Add or change a rule').click();
   await page.getByLabel('Branches', { exact: true }).fill('release/**');
   await page.getByLabel('Who may push').selectOption('ADMIN');
-  await button(page, 'Save the rule').click();
-  await page.getByText('Administrators may push.').waitFor();
+  await button(page, 'Save rule').click();
+  await page.getByText('Administrators can push.').waitFor();
   await button(page, 'Delete the rule for release/**').click();
-  await page.getByText('There is none: who may write may push to every branch.').waitFor();
+  await page
+    .getByText('No branch rules. Everyone with write access can push to every branch.')
+    .waitFor();
   await button(page, 'Undo').click();
-  await page.getByText('Administrators may push.').waitFor();
+  await page.getByText('Administrators can push.').waitFor();
 
-  await button(page, 'Delete the repository').click();
-  await page.getByLabel('Type lab/after to go on').fill('lab/after');
-  await button(page, 'Delete it for good').click();
+  await button(page, 'Delete repository').click();
+  await page.keyboard.type('lab/after');
+  await confirmed(page, 'Delete repository').click();
   await page.waitForURL('**/lab');
   await page.getByText('lab/after was deleted.').waitFor();
   expect((await ada.get('/auth/v1/repository/lab/after')).status).toBe(404);
@@ -121,10 +126,10 @@ test('the operator makes an organization and a user, and sets roles and plans', 
   const { page } = visitor;
   await page.goto('/new/organization');
   await page.getByLabel('Name', { exact: true }).fill('-acme');
-  await button(page, 'Create the organization').click();
+  await button(page, 'Create organization').click();
   await page.getByText(/^name: /).waitFor();
   await page.getByLabel('Name', { exact: true }).fill('acme');
-  await button(page, 'Create the organization').click();
+  await button(page, 'Create organization').click();
   await page.waitForURL('**/acme/-/members');
   await page.getByLabel('User name').fill('nobody-here');
   await button(page, 'Add').click();
@@ -155,7 +160,7 @@ test('the operator makes an organization and a user, and sets roles and plans', 
   await button(page, 'New user').click();
   await page.getByLabel('User name').fill('grace');
   await page.getByLabel('Email', { exact: true }).fill('grace@example.com');
-  await button(page, 'Create the user').click();
+  await button(page, 'Create user').click();
   const link = await page.locator('[data-secret]').innerText();
   await using guest = await visit(browser, app);
   await guest.page.goto(link);
@@ -174,12 +179,12 @@ test('a webhook gets a new secret, shown once', async () => {
   await using visitor = await visit(browser, app, { as: ada });
   const { page } = visitor;
   await page.goto(`/ada/-/webhooks/${made.body.id}`);
-  await page.getByRole('button', { name: /Make a (new )?secret/ }).click();
-  await button(page, 'Make it').click();
+  await page.getByRole('button', { name: /Generate (new )?secret/ }).click();
+  await confirmed(page, 'Generate secret').click();
   const secret = await page.locator('[data-secret]').innerText();
   expect(secret).toMatch(/^whsec_/);
   await page.reload();
-  await page.getByText('What it is sent is signed.').waitFor();
+  await page.getByText('Deliveries are signed.').waitFor();
   expect(await page.content()).not.toContain(secret);
   visitor.expectQuiet();
 });

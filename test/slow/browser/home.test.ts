@@ -24,7 +24,7 @@ test('who is signed in begins at home, and a job that starts shows itself', asyn
   await using visitor = await visit(browser, app, { as: ada });
   const { page } = visitor;
   await page.goto('/');
-  await page.getByRole('heading', { name: 'No job runs' }).waitFor();
+  await page.getByRole('heading', { name: 'No running jobs' }).waitFor();
   await page.locator('[data-live=live]').waitFor();
   await expectUsable(page);
 
@@ -38,7 +38,7 @@ test('who is signed in begins at home, and a job that starts shows itself', asyn
   await page.getByRole('link', { name: 'wait' }).waitFor();
   await page.locator('[data-job=wait] [data-status=RUNNING]').waitFor();
   await cancel(ada, 'home-ada', 'wait');
-  await page.getByRole('heading', { name: 'No job runs' }).waitFor();
+  await page.getByRole('heading', { name: 'No running jobs' }).waitFor();
   visitor.expectQuiet();
 });
 

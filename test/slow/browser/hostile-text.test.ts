@@ -232,7 +232,7 @@ test(
     });
     await page.goto(`/ada/-/webhooks/${hook.id}`);
     await page.locator('[data-live=live]').waitFor();
-    await page.getByRole('button', { name: 'Send a test' }).click();
+    await page.getByRole('button', { name: 'Send test' }).click();
     const delivery = page.locator('[data-event=PING]');
     await delivery.getByRole('button', { name: 'ping', exact: true }).click();
     await delivery.getByText(script('answer')).first().waitFor();

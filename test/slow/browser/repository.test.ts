@@ -49,7 +49,7 @@ test('a repository is created, browsed and searched', async () => {
   await page.getByLabel('Name', { exact: true }).fill('no name');
   await page.getByText('must be 1 to 100 of letters').waitFor();
   await page.getByLabel('Name', { exact: true }).fill('clicked');
-  await page.getByRole('button', { name: 'Create the repository' }).click();
+  await page.getByRole('button', { name: 'Create repository' }).click();
   await page.waitForURL('**/ada/clicked');
 
   await repository('code');

@@ -28,7 +28,7 @@ test('a token is made with a name that is a script, shown once, and deleted', as
   await page.goto('/settings/tokens');
   await page.getByRole('button', { name: 'New token' }).first().click();
   await page.getByLabel('Name', { exact: true }).fill(name);
-  await page.getByRole('button', { name: 'Create the token' }).click();
+  await page.getByRole('button', { name: 'Create token' }).click();
   const token = await page.locator('[data-secret]').innerText();
   const answer = await fetch(`${app.base}/auth/v1/whoami`, {
     headers: { authorization: `Bearer ${token}` },
@@ -40,7 +40,7 @@ test('a token is made with a name that is a script, shown once, and deleted', as
   await expectUsable(page);
 
   await page.getByRole('button', { name: `Delete ${name}` }).click();
-  await page.getByRole('button', { name: 'Delete it' }).click();
+  await page.getByRole('button', { name: 'Delete token', exact: true }).click();
   await page.getByText(name, { exact: true }).waitFor({ state: 'detached' });
   visitor.expectQuiet();
 });
@@ -51,7 +51,7 @@ test('what is wrong with a form stands at its field', async () => {
   await page.goto('/settings/ssh-keys');
   await page.getByRole('button', { name: 'Add a key' }).first().click();
   await page.getByLabel('Public key').fill('no key');
-  await page.getByRole('button', { name: 'Add the key' }).click();
+  await page.getByRole('button', { name: 'Add key' }).click();
   await page.getByText(/^key: must begin with the type/).waitFor();
   expect(await page.getByLabel('Public key').getAttribute('aria-invalid')).toBe('true');
 });

@@ -51,7 +51,7 @@ test('the tour, by clicking alone', async () => {
   await choose(page, 'New…', 'New repository');
   await page.getByLabel('Name', { exact: true }).fill('clicked');
   await page.getByLabel('Begin with a commit').uncheck();
-  await page.getByRole('button', { name: 'Create the repository' }).click();
+  await page.getByRole('button', { name: 'Create repository' }).click();
   await page.getByRole('heading', { name: 'Nothing was pushed yet' }).waitFor();
   const shown = await page.getByRole('region', { name: 'Lines to copy' }).innerText();
   expect(shown).toContain('git push');
@@ -81,14 +81,14 @@ test('the tour, by clicking alone', async () => {
   await choose(page, 'New…', 'New webhook');
   await page.getByLabel('Name', { exact: true }).fill('mine');
   await page.getByLabel('URL').fill('https://example.com/hook');
-  await page.getByRole('button', { name: 'Create the webhook' }).click();
+  await page.getByRole('button', { name: 'Create webhook' }).click();
   await page.getByRole('heading', { name: 'mine', level: 1 }).waitFor();
 
   await choose(page, 'admin: menu', 'Settings');
   await page.getByRole('link', { name: 'Tokens' }).click();
   await page.getByRole('button', { name: 'New token' }).first().click();
   await page.getByLabel('Name', { exact: true }).fill('laptop');
-  await page.getByRole('button', { name: 'Create the token' }).click();
+  await page.getByRole('button', { name: 'Create token' }).click();
   const authorization = `Bearer ${await page.locator('[data-secret]').innerText()}`;
   const answer = await fetch(`${app.base}/auth/v1/whoami`, { headers: { authorization } });
   expect(answer.status).toBe(200);
@@ -105,7 +105,7 @@ test('who is sent away to sign in comes back to the page, by a real issuer', asy
   const { page } = visitor;
   await page.goto('/new/job?name=x');
   await page.getByRole('main').getByRole('button', { name: 'Sign in' }).click();
-  await page.getByRole('link', { name: /Sign in there/ }).click();
+  await page.getByRole('link', { name: /^Sign in with / }).click();
   await page.getByRole('heading', { name: 'New job' }).waitFor();
   await expect.poll(() => page.url()).toBe(`${app.base}/new/job?name=x`);
   await page.getByRole('button', { name: 'ada: menu' }).waitFor();
@@ -120,13 +120,13 @@ test('an identity is connected and taken away, and a program is signed in by its
   const { page } = visitor;
   await page.goto('/settings/sessions');
   await page.getByRole('link', { name: /^Connect / }).click();
-  await page.getByRole('button', { name: /^Take away / }).waitFor();
+  await page.getByRole('button', { name: /^Disconnect / }).waitFor();
   await expect.poll(() => page.url()).toBe(`${app.base}/settings/sessions`);
   await page.getByText('second · since').waitFor();
   await expectUsable(page);
-  await page.getByRole('button', { name: /^Take away / }).click();
-  await page.getByRole('button', { name: 'Take it away' }).click();
-  await page.getByRole('button', { name: /^Take away / }).waitFor({ state: 'detached' });
+  await page.getByRole('button', { name: /^Disconnect / }).click();
+  await page.getByRole('dialog').getByRole('button', { name: 'Disconnect' }).click();
+  await page.getByRole('button', { name: /^Disconnect / }).waitFor({ state: 'detached' });
 
   const client_id = '<img src=x onerror=alert(1)>';
   const begun = await fetch(`${app.base}/login/device/code`, {
@@ -135,11 +135,11 @@ test('an identity is connected and taken away, and a program is signed in by its
   });
   const { user_code, device_code } = await begun.json();
   await page.goto('/login/device');
-  await page.getByLabel('The code that the program shows').fill('AAAA-AAAA');
-  await page.getByRole('button', { name: 'Go on' }).click();
+  await page.getByLabel('Code shown by the program').fill('AAAA-AAAA');
+  await page.getByRole('button', { name: 'Continue' }).click();
   await page.getByRole('alert').waitFor();
-  await page.getByLabel('The code that the program shows').fill(user_code);
-  await page.getByRole('button', { name: 'Go on' }).click();
+  await page.getByLabel('Code shown by the program').fill(user_code);
+  await page.getByRole('button', { name: 'Continue' }).click();
   await page.getByText(client_id).first().waitFor();
   await expectUsable(page);
   await page.getByRole('button', { name: 'Approve' }).click();

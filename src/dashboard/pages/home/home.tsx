@@ -35,7 +35,7 @@ const HomeQuery = graphql(
   [JobRowData],
 );
 
-/** What one works on: what runs now, what failed lately, and where one's repositories are. */
+/** The viewer's running jobs, recent failures and repositories. */
 export default function Home() {
   const asked = useAsk({ query: HomeQuery });
   const { viewer } = asked.data ?? {};
@@ -59,7 +59,7 @@ export default function Home() {
               <div className="min-w-0 space-y-8">
                 <section aria-labelledby="running">
                   <h2 id="running" className="mb-2">
-                    Running and waiting
+                    Running and queued
                   </h2>
                   {running.length > 0 ? (
                     <ul className="rows">
@@ -68,7 +68,7 @@ export default function Home() {
                       ))}
                     </ul>
                   ) : (
-                    <Empty title="No job runs" level={3}>
+                    <Empty title="No running jobs" level={3}>
                       <p>
                         A job is a command that runs once: on a commit of a repository, in an image,
                         on a GPU.
@@ -82,7 +82,7 @@ export default function Home() {
                 {failed.length > 0 && (
                   <section aria-labelledby="failed">
                     <h2 id="failed" className="mb-2">
-                      Failed lately
+                      Recent failures
                     </h2>
                     <ul className="rows">
                       {failed.map((job) => (
@@ -119,7 +119,7 @@ export default function Home() {
                               {each.name}
                             </Link>
                             <p className="text-dim">
-                              changed <Ago at={each.updatedAt} />
+                              updated <Ago at={each.updatedAt} />
                             </p>
                           </li>
                         ))}

@@ -59,6 +59,43 @@ const ACTIONS = [
   'WEBHOOK_UPDATE',
 ] as const;
 
+/** How people call the credentials that requests came with. */
+const CREDENTIALS: Record<string, string> = {
+  pat: 'access token',
+  api_key: 'API key',
+  session: 'browser session',
+  ssh_key: 'SSH key',
+  deploy_key: 'deploy key',
+};
+
+/** `JOB_CREATE` is `created job`: who did it stands before, and what it is called after. */
+function inWords(action: string): string {
+  const { verb, of } = /^(?<of>.+)_(?<verb>[A-Z]+)$/.exec(action)?.groups ?? {};
+  const past = PAST[verb ?? ''];
+  return past && of ? `${past} ${words(of)}` : words(action);
+}
+
+const PAST: Record<string, string> = {
+  ADD: 'added',
+  ALLOW: 'allowed',
+  CANCEL: 'cancelled',
+  CONNECT: 'connected',
+  CREATE: 'created',
+  DELETE: 'deleted',
+  DISALLOW: 'disallowed',
+  LOCK: 'locked',
+  PUSH: 'pushed to',
+  REDELIVER: 'redelivered',
+  REMOVE: 'removed',
+  RENAME: 'renamed',
+  RERUN: 'reran',
+  SET: 'set',
+  TEST: 'tested',
+  TRANSFER: 'transferred',
+  UNLOCK: 'unlocked',
+  UPDATE: 'updated',
+};
+
 /** What the address says of the filters; an action that there is none of is none. */
 export function useAuditFilter() {
   const { action, actor } = useSearch({ strict: false });
@@ -84,7 +121,7 @@ export function AuditFilters() {
           value={action ?? ''}
           onChange={({ target }) => set({ action: target.value || undefined })}
         >
-          <option value="">all</option>
+          <option value="">All</option>
           {ACTIONS.map((each) => (
             <option key={each} value={each}>
               {words(each)}
@@ -102,7 +139,7 @@ export function AuditFilters() {
 
 export function AuditEntries({ entries }: { entries: readonly FragmentOf<typeof AuditRow>[] }) {
   if (entries.length === 0)
-    return <p className="card px-4 py-3 text-sm text-dim">There are no such entries.</p>;
+    return <p className="card px-4 py-3 text-sm text-dim">No matching entries.</p>;
   return (
     <ul className="rows">
       {entries.map((each) => {
@@ -110,14 +147,15 @@ export function AuditEntries({ entries }: { entries: readonly FragmentOf<typeof 
         return (
           <li key={entry.id} className="text-sm" data-action={entry.action}>
             <p className="break-words">
-              <span className="font-medium">{entry.actor}</span> {words(entry.action)}{' '}
+              <span className="font-medium">{entry.actor}</span> {inWords(entry.action)}{' '}
               <span className="font-medium break-all">{entry.name}</span>
               {entry.namespace && entry.namespace !== entry.name && ` in ${entry.namespace}`}
             </p>
             <p className="break-words text-dim">
               <Ago at={entry.timestamp} />
               {entry.address && ` · from ${entry.address}`}
-              {entry.credential && ` · with ${entry.credential.kind} ${entry.credential.name}`}
+              {entry.credential &&
+                ` · ${CREDENTIALS[entry.credential.kind] ?? entry.credential.kind} “${entry.credential.name}”`}
             </p>
             <details className="mt-1">
               <summary

@@ -64,7 +64,7 @@ function Members({ namespace, manages }: { namespace: string; manages: boolean }
   const remove = useAct(RemoveMember, { changes: ['Member'] });
   const [removing, setRemoving] = useState<string | null>(null);
   return (
-    <div className="max-w-3xl space-y-8">
+    <div className="max-w-4xl space-y-8">
       {manages ? (
         <Add namespace={namespace} />
       ) : (

@@ -26,7 +26,7 @@ export default function NewOrganization() {
   const go = useNavigate();
   if (!start.viewer) return <NotFound />;
   return (
-    <div className="mx-auto max-w-xl">
+    <div className="max-w-4xl">
       <PageTitle title="New organization">
         A namespace that several users work in, each with a role.
       </PageTitle>
@@ -37,7 +37,7 @@ export default function NewOrganization() {
             event.preventDefault();
             const { data } = await create.run({ name, plan });
             if (!data) return;
-            notify(`The organization ${name} is made. Add its members.`);
+            notify(`Organization ${name} created. Add its members.`);
             void go({ to: '/$namespace/-/members', params: { namespace: name } });
           }}
         >
@@ -66,7 +66,7 @@ export default function NewOrganization() {
           </Field>
           {create.problem && <ProblemBox problem={create.problem} />}
           <Button type="submit" look="primary" busy={create.busy}>
-            Create the organization
+            Create organization
           </Button>
         </form>
       ) : (

@@ -47,7 +47,7 @@ function Settings({ namespace }: { namespace: string }) {
   return (
     <Load asked={asked} of={(data) => data.namespace} what="namespace">
       {({ kind, plan, createdAt, viewerRole, keptArtifacts: kept }) => (
-        <div className="max-w-3xl space-y-8">
+        <div className="max-w-4xl space-y-8">
           <section aria-labelledby="plan">
             <h2 id="plan" className="mb-2">
               Plan
@@ -98,7 +98,7 @@ function Settings({ namespace }: { namespace: string }) {
                 <Paging pageInfo={kept.pageInfo} total={kept.totalCount} />
               </>
             ) : (
-              <p className="card px-4 py-3 text-sm text-dim">There are none.</p>
+              <p className="card px-4 py-3 text-sm text-dim">None</p>
             )}
           </section>
           {kind === 'ORGANIZATION' && viewerRole === 'ADMIN' && (
@@ -107,7 +107,7 @@ function Settings({ namespace }: { namespace: string }) {
           {deleting && (
             <Confirm
               title={`Delete the artifacts of ${deleting.jobName}?`}
-              verb="Delete them"
+              verb="Delete artifacts"
               name={deleting.jobName}
               onClose={() => setDeleting(null)}
               act={async () => {

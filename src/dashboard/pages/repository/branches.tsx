@@ -145,7 +145,7 @@ function BranchList({ repository }: { repository: RepositoryData }) {
       {leaving !== null && (
         <Confirm
           title={`Delete ${leaving}?`}
-          verb="Delete the branch"
+          verb="Delete branch"
           name={leaving}
           onClose={() => setLeaving(null)}
           act={async () => (await remove.run({ input: { id, name: leaving } })).problem}

@@ -45,8 +45,8 @@ export default function Compare() {
             ) : (
               <Empty title="Choose what to compare">
                 <p>
-                  Two branches, tags or commits: the second is shown as it differs from both' last
-                  common commit.
+                  Two branches, tags or commits. The comparison shows what the second has changed
+                  since their merge base.
                 </p>
               </Empty>
             )}
@@ -119,7 +119,7 @@ function Chooser({
         disabled={!head}
         onClick={() => navigate({ to: '.', search: { base: head, head: base } })}
       >
-        Turn round
+        Swap
       </Button>
     </form>
   );

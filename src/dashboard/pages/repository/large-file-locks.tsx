@@ -42,7 +42,7 @@ export function Locks({ repository }: { repository: RepositoryData }) {
   const isMine = (lock: { owner: string }) => lock.owner === start.viewer?.username;
   const mayEnd = (lock: { owner: string }) => owner.viewerRole === 'ADMIN' || isMine(lock);
   return (
-    <section aria-labelledby="locks" className="max-w-3xl space-y-3">
+    <section aria-labelledby="locks" className="max-w-4xl space-y-3">
       <h2 id="locks">Locks</h2>
       <p className="text-sm text-dim">
         A push that changes a file which somebody else has locked is refused.
@@ -82,7 +82,7 @@ export function Locks({ repository }: { repository: RepositoryData }) {
       {ending && (
         <Confirm
           title={`End the lock of ${ending.path}?`}
-          verb="End it"
+          verb="Unlock"
           onClose={() => setEnding(null)}
           act={async () =>
             (await unlock.run({ input: { id: ending.id, force: !isMine(ending) } })).problem
@@ -120,7 +120,7 @@ function LockForm({ repositoryId }: { repositoryId: string }) {
       </Field>
       {lock.problem && <ProblemBox problem={lock.problem} />}
       <Button type="submit" busy={lock.busy} disabled={!path}>
-        Lock it
+        Lock file
       </Button>
     </form>
   );

@@ -86,7 +86,7 @@ export function Objects({ repository }: { repository: RepositoryData }) {
       {leaving !== null && (
         <Confirm
           title="Delete this large file?"
-          verb="Delete it for good"
+          verb="Delete file"
           name={leaving.slice(0, 12)}
           onClose={() => setLeaving(null)}
           act={async () =>

@@ -35,7 +35,7 @@ const Create = graphql(`
 export default function NewRepository() {
   const asked = useAsk({ query: MineQuery });
   return (
-    <div className="mx-auto max-w-2xl">
+    <div className="max-w-4xl">
       <PageTitle title="New repository" />
       <Load asked={asked} of={(data) => data.viewer} what="page">
         {(viewer) => (
@@ -156,12 +156,12 @@ function Form({ namespaces }: { namespaces: string[] }) {
         onChange={({ target }) => set({ autoInit: target.checked })}
       />
       {input.autoInit && (
-        <Field label=".gitignore" hint="Of the language: what it makes is not committed.">
+        <Field label=".gitignore" hint="Ignores the build output of the chosen language.">
           <Select
             value={input.gitignoreTemplate}
             onChange={({ target }) => set({ gitignoreTemplate: target.value })}
           >
-            <option value="">none</option>
+            <option value="">None</option>
             {GITIGNORE_TEMPLATES.map((each) => (
               <option key={each}>{each}</option>
             ))}
@@ -175,7 +175,7 @@ function Form({ namespaces }: { namespaces: string[] }) {
         busy={busy}
         disabled={!input.name || Object.values(wrong).some(Boolean)}
       >
-        Create the repository
+        Create repository
       </Button>
       <details>
         <summary className="text-sm">The same from a terminal, and in GraphQL</summary>

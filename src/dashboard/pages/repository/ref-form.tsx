@@ -28,7 +28,7 @@ export function RefForm({
   const set = (change: Partial<typeof none>) => setInput({ ...input, ...change });
   const wrong = input.name ? branchProblem(input.name) : null;
   return (
-    <details className="card max-w-2xl p-4">
+    <details className="card max-w-4xl p-4">
       <summary className="text-sm font-medium">{title}</summary>
       <form
         className="mt-4 space-y-4"
@@ -36,7 +36,7 @@ export function RefForm({
           event.preventDefault();
           const { message, ...given } = input;
           if (!(await submit({ ...given, ...(withMessage && message && { message }) }))) return;
-          notify(`${input.name} was made.`);
+          notify(`${input.name} was created.`);
           setInput(none);
         }}
       >
@@ -70,7 +70,7 @@ export function RefForm({
         )}
         {act.problem && <ProblemBox problem={act.problem} />}
         <Button type="submit" busy={act.busy} disabled={!input.name || Boolean(wrong)}>
-          Make it
+          {title.replace('New', 'Create')}
         </Button>
       </form>
     </details>

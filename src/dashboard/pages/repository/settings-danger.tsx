@@ -114,13 +114,13 @@ function VisibilityForm({ repository }: Props) {
           </Select>
         </Field>
         <Button type="submit" disabled={visibility === repository.visibility}>
-          Change the visibility
+          Change visibility
         </Button>
       </form>
       {isAsking && (
         <Confirm
           title={`Make ${repository.fullName} ${visibility.toLowerCase()}?`}
-          verb="Change it"
+          verb="Change visibility"
           onClose={() => setAsking(false)}
           act={async () => (await change.run({ input: { id: repository.id, visibility } })).problem}
         >
@@ -158,7 +158,7 @@ function TransferForm({ repository }: Props) {
       {isAsking && (
         <Confirm
           title={`Transfer ${repository.fullName} to ${newNamespace}?`}
-          verb="Transfer it"
+          verb="Transfer repository"
           name={repository.fullName}
           onClose={() => setAsking(false)}
           act={async () => {
@@ -196,12 +196,12 @@ function DeleteButton({ repository }: Props) {
         Its branches, commits and large files are gone for good. Its jobs stay.
       </p>
       <Button look="danger" onClick={() => setAsking(true)}>
-        Delete the repository
+        Delete repository
       </Button>
       {isAsking && (
         <Confirm
           title={`Delete ${repository.fullName}?`}
-          verb="Delete it for good"
+          verb="Delete repository"
           name={repository.fullName}
           onClose={() => setAsking(false)}
           act={async () => {

@@ -75,7 +75,7 @@ export function DeployKeys({ repository }: { repository: RepositoryData }) {
       {leaving && (
         <Confirm
           title={`Delete ${leaving.title}?`}
-          verb="Delete the key"
+          verb="Delete key"
           onClose={() => setLeaving(null)}
           act={async () => (await remove.run({ input: { id: leaving.id } })).problem}
         >
@@ -132,7 +132,7 @@ function KeyForm({ repositoryId }: { repositoryId: string }) {
         />
         {add.problem && <ProblemBox problem={add.problem} />}
         <Button type="submit" busy={add.busy} disabled={!input.title || !input.key}>
-          Add the key
+          Add key
         </Button>
       </form>
     </details>

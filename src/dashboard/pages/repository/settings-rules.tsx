@@ -59,7 +59,7 @@ export function BranchRules({ repository }: { repository: RepositoryData }) {
         {({ nodes }) =>
           nodes.length === 0 ? (
             <p className="text-sm text-dim">
-              There is none: who may write may push to every branch.
+              No branch rules. Everyone with write access can push to every branch.
             </p>
           ) : (
             <ul className="rows text-sm">
@@ -91,14 +91,14 @@ export function BranchRules({ repository }: { repository: RepositoryData }) {
 }
 
 function inWords(rule: Rule): string {
-  const who = rule.pushRole === 'ADMIN' ? 'Administrators' : 'All who may write';
+  const who = rule.pushRole === 'ADMIN' ? 'Administrators' : 'Everyone with write access';
   const beside = rule.pushers.length > 0 ? ` and ${rule.pushers.join(', ')}` : '';
   const may = [
     'push',
     ...(rule.allowsForcePushes ? ['force-push'] : []),
     ...(rule.allowsDeletions ? ['delete'] : []),
   ];
-  return `${who}${beside} may ${may.join(', ')}.`;
+  return `${who}${beside} can ${may.join(', ')}.`;
 }
 
 const NONE = {
@@ -142,13 +142,13 @@ function RuleForm({ id }: { id: string }) {
             value={rule.pushRole}
             onChange={({ target }) => set({ pushRole: target.value as 'WRITE' | 'ADMIN' })}
           >
-            <option value="WRITE">All who may write</option>
+            <option value="WRITE">Everyone with write access</option>
             <option value="ADMIN">Administrators</option>
           </Select>
         </Field>
         <Field
           label="And these users"
-          hint="Names of users, with spaces between."
+          hint="User names, separated by spaces"
           problem={put.fault('pushers')}
         >
           <Input value={rule.pushers} onChange={({ target }) => set({ pushers: target.value })} />
@@ -165,7 +165,7 @@ function RuleForm({ id }: { id: string }) {
         />
         {put.problem && <ProblemBox problem={put.problem} />}
         <Button type="submit" busy={put.busy} disabled={!rule.pattern}>
-          Save the rule
+          Save rule
         </Button>
       </form>
     </details>

@@ -65,7 +65,7 @@ export function AllowedSecrets({ repository }: { repository: RepositoryData }) {
       {finding !== null && (
         <Confirm
           title="Refuse this secret again?"
-          verb="Refuse it"
+          verb="Disallow"
           onClose={() => setFinding(null)}
           act={async () => (await disallow.run({ input: { id, finding } })).problem}
         >

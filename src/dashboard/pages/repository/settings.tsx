@@ -12,7 +12,7 @@ export default function Settings() {
       {(repository) =>
         repository.owner.viewerRole === 'ADMIN' ? (
           // Another repository, as after a rename: other forms.
-          <div key={repository.fullName} className="max-w-3xl space-y-10">
+          <div key={repository.fullName} className="max-w-4xl space-y-10">
             <Description repository={repository} />
             <DefaultBranch repository={repository} />
             <Checks repository={repository} />

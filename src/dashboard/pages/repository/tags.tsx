@@ -107,7 +107,7 @@ function TagList({ repository }: { repository: RepositoryData }) {
       {leaving !== null && (
         <Confirm
           title={`Delete ${leaving}?`}
-          verb="Delete the tag"
+          verb="Delete tag"
           name={leaving}
           onClose={() => setLeaving(null)}
           act={async () => (await remove.run({ input: { id, name: leaving } })).problem}

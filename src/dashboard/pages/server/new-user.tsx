@@ -48,7 +48,6 @@ export function NewUser({
             required
             maxLength={39}
             autoComplete="off"
-            autoFocus
           />
         </Field>
         <Field label="Email" problem={create.fault('email')}>
@@ -76,7 +75,7 @@ export function NewUser({
         <div className="flex justify-end gap-2">
           <Button onClick={onClose}>Cancel</Button>
           <Button type="submit" look="primary" busy={create.busy}>
-            Create the user
+            Create user
           </Button>
         </div>
       </form>

@@ -48,13 +48,13 @@ export default function AccountPage() {
                   </span>
                 )}
               </Row>
-              <Row name="Email">{user.email ?? 'none'}</Row>
-              <Row name="Plan">{user.plan ? words(user.plan) : 'none'}</Row>
+              <Row name="Email">{user.email ?? 'None'}</Row>
+              <Row name="Plan">{user.plan ? words(user.plan) : 'None'}</Row>
               <Row name="Requests">
                 {limit === null
                   ? '…'
                   : limit === 'none'
-                    ? 'no limit'
+                    ? 'No limit'
                     : `${limit.perMinute} a minute with each token, key or session; ${limit.remaining} left to this session now`}
               </Row>
               <Row name="Member since">

@@ -100,7 +100,7 @@ export default function ApiKeysPage() {
       {deleting && (
         <Confirm
           title={`Delete the API key ${deleting.name}?`}
-          verb="Delete it"
+          verb="Delete API key"
           onClose={() => setDeleting(null)}
           act={async () => {
             const { problem } = await remove.run({ name: deleting.name });

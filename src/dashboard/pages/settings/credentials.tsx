@@ -3,7 +3,7 @@ import { useState } from 'react';
 import { Field, Input, Select } from '../../ui/field.tsx';
 import { Ago, exactTime, useSecond } from '../../ui/time.tsx';
 
-/** When it was made and used, and when it ends; said in a colour and in words when that is near. */
+/** When a credential was created and used, and when it expires; coloured when that is near. */
 export function Times({
   createdAt,
   lastUsedAt,
@@ -17,13 +17,13 @@ export function Times({
   const left = expiresAt ? Date.parse(expiresAt) / 1_000 - now : Number.POSITIVE_INFINITY;
   return (
     <p className="text-sm text-dim">
-      made <Ago at={createdAt} /> · {lastUsedAt ? 'last used ' : 'never used'}
+      created <Ago at={createdAt} /> · {lastUsedAt ? 'last used ' : 'never used'}
       {lastUsedAt && <Ago at={lastUsedAt} />}
       {expiresAt !== undefined && ' · '}
-      {expiresAt === null && 'never stops working'}
+      {expiresAt === null && 'no expiry'}
       {expiresAt && (
         <span className={left <= 0 ? 'text-bad' : left < 7 * 86_400 ? 'text-warn' : undefined}>
-          {left <= 0 ? 'stopped working' : 'stops working'} <Ago at={expiresAt} />
+          {left <= 0 ? 'expired' : 'expires'} <Ago at={expiresAt} />
         </span>
       )}
     </p>
@@ -32,7 +32,7 @@ export function Times({
 
 const DAYS = ['7', '30', '90', '365'];
 
-/** After how many days it stops working. */
+/** After how many days a credential expires. */
 export function ExpiryField({
   days,
   onChange,
@@ -50,7 +50,7 @@ export function ExpiryField({
     : '1 to 365 days';
   return (
     <div className="grid gap-3 sm:grid-cols-2">
-      <Field label="Stops working after" problem={own ? null : problem} hint={own ? null : hint}>
+      <Field label="Expires after" problem={own ? null : problem} hint={own ? null : hint}>
         <Select
           value={own ? 'own' : days}
           onChange={({ target }) => {
@@ -63,7 +63,7 @@ export function ExpiryField({
               {each} days
             </option>
           ))}
-          <option value="own">another number of days</option>
+          <option value="own">Custom</option>
         </Select>
       </Field>
       {own && (

@@ -51,10 +51,10 @@ export function Identities() {
                     </div>
                     <Button
                       look="danger"
-                      aria-label={`Take away ${label ?? issuer}`}
+                      aria-label={`Disconnect ${label ?? issuer}`}
                       onClick={() => setRemoving({ id, name: label ?? issuer })}
                     >
-                      Take away
+                      Disconnect
                     </Button>
                   </li>
                 ))}
@@ -76,8 +76,8 @@ export function Identities() {
             </div>
             {removing && (
               <Confirm
-                title={`Take away the identity of ${removing.name}?`}
-                verb="Take it away"
+                title={`Disconnect the identity of ${removing.name}?`}
+                verb="Disconnect"
                 onClose={() => setRemoving(null)}
                 act={async () => {
                   const { problem } = await remove.run({ id: removing.id });

@@ -77,7 +77,6 @@ export function NewApiKey({ onClose }: { onClose: () => void }) {
             required
             maxLength={100}
             autoComplete="off"
-            autoFocus
           />
         </Field>
         <ExpiryField days={days} onChange={setDays} problem={create.fault('expiresInDays')} />
@@ -104,7 +103,7 @@ export function NewApiKey({ onClose }: { onClose: () => void }) {
         <div className="flex justify-end gap-2">
           <Button onClick={onClose}>Cancel</Button>
           <Button type="submit" look="primary" busy={create.busy}>
-            Create the API key
+            Create API key
           </Button>
         </div>
       </form>

@@ -88,7 +88,6 @@ export function NewToken({ onClose }: { onClose: () => void }) {
             required
             maxLength={100}
             autoComplete="off"
-            autoFocus
           />
         </Field>
         <ExpiryField days={days} onChange={setDays} problem={create.fault('expiresInDays')} />
@@ -110,7 +109,7 @@ export function NewToken({ onClose }: { onClose: () => void }) {
         <div className="flex justify-end gap-2">
           <Button onClick={onClose}>Cancel</Button>
           <Button type="submit" look="primary" busy={create.busy}>
-            Create the token
+            Create token
           </Button>
         </div>
       </form>

@@ -104,7 +104,7 @@ export default function SshKeysPage() {
       {deleting && (
         <Confirm
           title={`Delete the key ${deleting.title}?`}
-          verb="Delete it"
+          verb="Delete key"
           onClose={() => setDeleting(null)}
           act={async () => {
             const { problem } = await remove.run({ id: deleting.id });
@@ -145,7 +145,6 @@ function NewKey({ onClose }: { onClose: () => void }) {
             onChange={({ target }) => setKey(target.value)}
             rows={4}
             required
-            autoFocus
             placeholder="ssh-ed25519 AAAA… me@laptop"
             className="font-mono text-[13px] break-all"
           />
@@ -172,7 +171,7 @@ function NewKey({ onClose }: { onClose: () => void }) {
         <div className="flex justify-end gap-2">
           <Button onClick={onClose}>Cancel</Button>
           <Button type="submit" look="primary" busy={add.busy}>
-            Add the key
+            Add key
           </Button>
         </div>
       </form>

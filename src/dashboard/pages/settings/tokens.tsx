@@ -98,7 +98,7 @@ export default function TokensPage() {
       {deleting && (
         <Confirm
           title={`Delete the token ${deleting.name}?`}
-          verb="Delete it"
+          verb="Delete token"
           onClose={() => setDeleting(null)}
           act={async () => {
             const { problem } = await remove.run({ name: deleting.name });

@@ -71,7 +71,7 @@ export function Deliveries({ id }: { id: string }) {
       <div className="mb-3 grid max-w-xl grid-cols-2 gap-3">
         <Field label="Status">
           <Select value={status ?? ''} onChange={({ target }) => filter('status', target.value)}>
-            <option value="">all</option>
+            <option value="">All</option>
             {STATUSES.map((each) => (
               <option key={each} value={each}>
                 {words(each)}
@@ -81,7 +81,7 @@ export function Deliveries({ id }: { id: string }) {
         </Field>
         <Field label="Event">
           <Select value={type ?? ''} onChange={({ target }) => filter('type', target.value)}>
-            <option value="">all</option>
+            <option value="">All</option>
             {SENT_TYPES.map((each: EventType) => (
               <option key={each} value={each}>
                 {sentAs(each)}
@@ -93,11 +93,14 @@ export function Deliveries({ id }: { id: string }) {
       <Load asked={asked} of={(data) => data.webhook?.deliveries} what="list">
         {({ nodes, pageInfo, totalCount }) =>
           nodes.length === 0 ? (
-            <Empty title={status || type ? 'None like this' : 'Nothing sent yet'} level={3}>
+            <Empty
+              title={status || type ? 'No matching deliveries' : 'No deliveries yet'}
+              level={3}
+            >
               <p>
                 {status || type
-                  ? 'Other deliveries show with other filters.'
-                  : 'Send a test, or wait for an event. What was sent is kept for 30 days.'}
+                  ? 'Change the filters to see other deliveries.'
+                  : 'Send a test or wait for an event. Deliveries are kept for 30 days.'}
               </p>
             </Empty>
           ) : (

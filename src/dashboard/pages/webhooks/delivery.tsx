@@ -58,26 +58,26 @@ export function Delivery({ delivery, webhookId }: { delivery: DeliveryRow; webho
           <p className="text-sm text-dim">
             <Ago at={delivery.createdAt} />
             {delivery.outcome && ` · ${delivery.outcome.replaceAll('_', ' ')}`}
-            {` · ${delivery.attempts === 1 ? 'sent once' : `sent ${delivery.attempts} times`}`}
+            {` · ${delivery.attempts === 1 ? '1 attempt' : `${delivery.attempts} attempts`}`}
             {delivery.nextAttemptAt && (
               <>
                 {' '}
-                · next try <Ago at={delivery.nextAttemptAt} />
+                · next attempt <Ago at={delivery.nextAttemptAt} />
               </>
             )}
           </p>
         </div>
-        <DeliveryState status={delivery.status} />
+        <DeliveryState delivery={delivery} />
         <Button
           busy={again.busy}
           disabled={delivery.status === 'PENDING'}
-          aria-label={`Send again: ${sentAs(delivery.eventType)}`}
+          aria-label={`Redeliver: ${sentAs(delivery.eventType)}`}
           onClick={async () => {
             const { data } = await again.run({ webhookId, deliveryId: delivery.id });
-            if (data) notify('It is sent again.');
+            if (data) notify('Delivery queued.');
           }}
         >
-          Send again
+          Redeliver
         </Button>
       </div>
       {again.problem && (
@@ -119,7 +119,7 @@ function Details({ id }: { id: string }) {
                 ))}
               </ol>
             ) : (
-              <p className="text-dim">None yet.</p>
+              <p className="text-dim">No attempts yet.</p>
             )}
             <h3>Headers</h3>
             <Lines
@@ -128,7 +128,7 @@ function Details({ id }: { id: string }) {
             />
             <h3>Payload</h3>
             {payload == null ? (
-              <p className="text-dim">It is removed.</p>
+              <p className="text-dim">The payload has been deleted.</p>
             ) : (
               <Lines label="Payload" text={JSON.stringify(payload, null, 2)} />
             )}

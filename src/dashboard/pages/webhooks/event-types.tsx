@@ -1,4 +1,4 @@
-/** What a webhook can be told of, in the words that its endpoint gets. */
+/** The events that a webhook can subscribe to, named as its endpoint gets them. */
 import { graphql, type ResultOf } from '../../graphql/graphql.ts';
 import { Checkbox } from '../../ui/field.tsx';
 
@@ -10,11 +10,11 @@ const GROUPS: [name: string, types: [EventType, hint: string][]][] = [
   [
     'Jobs',
     [
-      ['JOB_QUEUED', 'Created, or to be tried again'],
-      ['JOB_RUNNING', 'Its process started'],
+      ['JOB_QUEUED', 'Created, or queued for a retry'],
+      ['JOB_RUNNING', 'Started'],
       ['JOB_COMPLETED', 'Succeeded'],
-      ['JOB_FAILED', 'Failed or timed out, in its last attempt'],
-      ['JOB_CANCELLED', 'Somebody stopped it'],
+      ['JOB_FAILED', 'Failed or timed out, with no retries left'],
+      ['JOB_CANCELLED', 'Cancelled'],
     ],
   ],
   [
@@ -22,8 +22,8 @@ const GROUPS: [name: string, types: [EventType, hint: string][]][] = [
     [
       ['REPOSITORY_PUSHED', 'Commits, branches or tags were pushed'],
       ['REPOSITORY_CREATED', 'Created'],
-      ['REPOSITORY_RENAMED', 'Has another name'],
-      ['REPOSITORY_TRANSFERRED', 'Given to another namespace'],
+      ['REPOSITORY_RENAMED', 'Renamed'],
+      ['REPOSITORY_TRANSFERRED', 'Transferred to another namespace'],
       ['REPOSITORY_DELETED', 'Deleted'],
     ],
   ],

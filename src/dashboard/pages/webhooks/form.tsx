@@ -27,7 +27,7 @@ export function WebhookFields({
   const namespaces = [...new Set([...administered, ...values.namespaces])];
   return (
     <>
-      <Field label="Name" hint="What people call it" problem={fault('name')}>
+      <Field label="Name" hint="Shown in the list of webhooks" problem={fault('name')}>
         <Input
           value={values.name}
           onChange={({ target }) => onChange({ ...values, name: target.value })}
@@ -38,7 +38,7 @@ export function WebhookFields({
       </Field>
       <Field
         label="URL"
-        hint="Gets a POST for each event. It begins with https:// and leads to a public address."
+        hint="Receives a POST for each event. Must use https and a public address."
         problem={fault('url')}
       >
         <Input
@@ -51,8 +51,8 @@ export function WebhookFields({
           autoComplete="off"
         />
       </Field>
-      <section aria-label="What it is told of">
-        <h2 className="mb-2 text-base">What it is told of</h2>
+      <section aria-label="Events">
+        <h2 className="mb-2 text-base">Events</h2>
         <EventTypeFields
           chosen={values.eventTypes}
           onChange={(eventTypes) => onChange({ ...values, eventTypes })}
@@ -60,7 +60,7 @@ export function WebhookFields({
         />
       </section>
       <fieldset>
-        <legend className="mb-1 text-sm font-medium">Of which namespaces</legend>
+        <legend className="mb-1 text-sm font-medium">Namespaces</legend>
         <div className="grid gap-1 sm:grid-cols-2">
           {namespaces.map((name) => (
             <Checkbox
@@ -79,7 +79,7 @@ export function WebhookFields({
           ))}
         </div>
         <p className={`mt-1 text-sm ${fault('namespaces') ? 'text-bad' : 'text-dim'}`}>
-          {fault('namespaces') ?? 'Those that you administer.'}
+          {fault('namespaces') ?? 'Events of the selected namespaces are sent.'}
         </p>
       </fieldset>
     </>

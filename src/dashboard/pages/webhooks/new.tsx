@@ -33,9 +33,9 @@ export default function NewWebhook() {
   const [secret, setSecret] = useState(newSecret);
   if (!start.viewer) return <NotFound />;
   return (
-    <div className="mx-auto max-w-3xl">
+    <div className="max-w-4xl">
       <PageTitle title="New webhook">
-        An endpoint of yours is told of events, each with a signature that it can check.
+        Sends events to your endpoint, each with a signature that the endpoint can verify.
       </PageTitle>
       <form
         className="space-y-6"
@@ -44,7 +44,7 @@ export default function NewWebhook() {
           const { data } = await create.run({ input: { ...values, secret: secret || null } });
           const made = data?.createWebhook?.webhook;
           if (!made) return;
-          notify(`The webhook ${made.name} is made. Send a test to see whether it answers.`);
+          notify(`Webhook ${made.name} created. Send a test to see whether the endpoint answers.`);
           void go({
             to: '/$namespace/-/webhooks/$webhook',
             params: { namespace: made.namespaces[0] ?? '', webhook: made.id },
@@ -54,7 +54,7 @@ export default function NewWebhook() {
         <WebhookFields values={values} onChange={setValues} fault={create.fault} />
         <Field
           label="Secret"
-          hint="Signs what is sent. Copy it now: it is not shown again. Empty: nothing is signed."
+          hint="Signs each delivery. Copy it now: it is not shown again. If empty, deliveries are not signed."
           problem={create.fault('secret')}
         >
           <Input
@@ -66,20 +66,20 @@ export default function NewWebhook() {
           />
         </Field>
         <div className="flex gap-2">
-          <Button onClick={() => setSecret(newSecret())}>Make another secret</Button>
+          <Button onClick={() => setSecret(newSecret())}>Generate another secret</Button>
           {secret && <CopyButton text={secret} label="Copy the secret" />}
         </div>
         {create.problem && <ProblemBox problem={create.problem} />}
-        <div className="flex justify-end gap-2">
+        <div className="flex gap-2">
+          <Button type="submit" look="primary" busy={create.busy}>
+            Create webhook
+          </Button>
           <ButtonLink
             to="/$namespace/-/webhooks"
             params={{ namespace: namespace ?? start.viewer.username }}
           >
             Cancel
           </ButtonLink>
-          <Button type="submit" look="primary" busy={create.busy}>
-            Create the webhook
-          </Button>
         </div>
       </form>
     </div>

@@ -26,22 +26,22 @@ export function Rotate({
     <section aria-labelledby="secret" className="space-y-3">
       <h2 id="secret">Secret</h2>
       <p className="text-sm text-dim">
-        {hasSecret ? 'What it is sent is signed.' : 'What it is sent is not signed.'}
+        {hasSecret ? 'Deliveries are signed.' : 'Deliveries are not signed.'}
         {formerSecretUntil && (
           <>
             {' '}
-            The secret before signs, too, until <Ago at={formerSecretUntil} />.
+            The previous secret also signs until <Ago at={formerSecretUntil} />.
           </>
         )}
       </p>
-      {shown && <Secret label="The new secret signs from now on." value={shown} />}
+      {shown && <Secret label="New secret." value={shown} />}
       <Button onClick={() => setAsking(true)}>
-        {hasSecret ? 'Make a new secret' : 'Make a secret'}
+        {hasSecret ? 'Generate new secret' : 'Generate secret'}
       </Button>
       {asking && (
         <Confirm
-          title="Make a new secret?"
-          verb="Make it"
+          title="Generate a new secret?"
+          verb="Generate secret"
           onClose={() => setAsking(false)}
           act={async () => {
             const secret = newSecret();
@@ -50,7 +50,7 @@ export function Rotate({
             return problem;
           }}
         >
-          <p>The one before signs beside it for 24 hours. A second change ends that sooner.</p>
+          <p>The previous secret also signs for 24 hours, or until the next change.</p>
         </Confirm>
       )}
     </section>

@@ -30,10 +30,19 @@ const COLOURS: Record<DeliveryStatus, string> = {
   FAILED: 'bg-bad-soft text-bad',
 };
 
-export function DeliveryState({ status }: { status: DeliveryStatus }) {
+/** A delivery that has failed is pending while there is another attempt to come. */
+export function DeliveryState({
+  delivery: { status, attempts },
+}: {
+  delivery: { status: DeliveryStatus; attempts: number };
+}) {
+  const isRetried = status === 'PENDING' && attempts > 0;
   return (
-    <span data-delivery={status} className={`${LOOK} ${COLOURS[status]}`}>
-      {words(status)}
+    <span
+      data-delivery={status}
+      className={`${LOOK} ${isRetried ? 'bg-warn-soft text-warn' : COLOURS[status]}`}
+    >
+      {isRetried ? 'failing, will retry' : words(status)}
     </span>
   );
 }

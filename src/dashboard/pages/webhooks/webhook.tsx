@@ -10,6 +10,7 @@ import { notify } from '../../ui/notices.tsx';
 import { PageTitle } from '../../ui/page.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
 import { Ago } from '../../ui/time.tsx';
+import { NamespaceTabs } from '../namespace/tabs.tsx';
 import { Deliveries } from './deliveries.tsx';
 import { WEBHOOK_FIELDS, WebhookFields, type WebhookValues } from './form.tsx';
 import { Rotate } from './rotate.tsx';
@@ -42,11 +43,17 @@ type Hook = NonNullable<ResultOf<typeof WebhookQuery>['webhook']>;
 
 /** A webhook: what it was sent, and its settings. */
 export default function WebhookPage() {
-  const { webhook: id } = useParams({ strict: false }) as { webhook: string };
+  const { namespace, webhook: id } = useParams({ strict: false }) as {
+    namespace: string;
+    webhook: string;
+  };
   const asked = useAsk({ query: WebhookQuery, variables: { id } });
   const refused = asked.error && codeOf(asked.error) === 'PERMISSION_DENIED';
   return (
     <>
+      {asked.data?.webhook && (
+        <NamespaceTabs name={namespace} viewerRole="ADMIN" within="Webhooks" />
+      )}
       {refused && <PageTitle title="Webhook">Only administrators see webhooks.</PageTitle>}
       <Load asked={asked} of={(data) => data.webhook} what="webhook">
         {(webhook) => <Shown key={webhook.id} webhook={webhook} />}
@@ -70,10 +77,10 @@ function Shown({ webhook }: { webhook: Hook }) {
             <Button
               busy={test.busy}
               onClick={async () => {
-                if ((await test.run({ id })).data) notify('A test is sent.');
+                if ((await test.run({ id })).data) notify('Test sent.');
               }}
             >
-              Send a test
+              Send test
             </Button>
             <Button
               busy={toggle.busy}
@@ -82,7 +89,7 @@ function Shown({ webhook }: { webhook: Hook }) {
                 if (data) notify(active ? 'The webhook is off.' : 'The webhook is on.');
               }}
             >
-              {active ? 'Switch off' : 'Switch on'}
+              {active ? 'Turn off' : 'Turn on'}
             </Button>
           </>
         }
@@ -121,7 +128,7 @@ function Settings({ webhook }: { webhook: Hook }) {
     <details className="card">
       <summary className="px-4 py-3 font-semibold">Settings</summary>
       <form
-        className="max-w-3xl space-y-6 p-4"
+        className="max-w-4xl space-y-6 p-4"
         onSubmit={async (event) => {
           event.preventDefault();
           if ((await update.run({ input: { id, ...values } })).data) notify('Saved.');
@@ -130,7 +137,7 @@ function Settings({ webhook }: { webhook: Hook }) {
         <WebhookFields values={values} onChange={setValues} fault={update.fault} />
         {update.problem && <ProblemBox problem={update.problem} />}
         <Button type="submit" look="primary" busy={update.busy}>
-          Save
+          Save changes
         </Button>
       </form>
     </details>
@@ -148,12 +155,12 @@ function Remove({ webhook: { id, name } }: { webhook: Hook }) {
         Delete
       </h2>
       <Button look="danger" onClick={() => setAsking(true)}>
-        Delete the webhook
+        Delete webhook
       </Button>
       {asking && (
         <Confirm
           title={`Delete the webhook ${name}?`}
-          verb="Delete it"
+          verb="Delete webhook"
           name={name}
           onClose={() => setAsking(false)}
           act={async () => {
@@ -163,7 +170,7 @@ function Remove({ webhook: { id, name } }: { webhook: Hook }) {
             void go({ to: '/$namespace/-/webhooks', params: { namespace } });
           }}
         >
-          <p>Its deliveries are deleted with it, and what is pending is not sent.</p>
+          <p>Its deliveries are deleted, and pending deliveries are not sent.</p>
         </Confirm>
       )}
     </section>

@@ -60,8 +60,8 @@ function List({ namespace }: { namespace: string }) {
     <Load asked={asked} of={(data) => data.namespace?.webhooks} what="list">
       {({ nodes, pageInfo, totalCount }) =>
         totalCount === 0 ? (
-          <Empty title="No webhook yet">
-            <p>A webhook tells an HTTPS endpoint of yours about jobs and repositories.</p>
+          <Empty title="No webhooks yet">
+            <p>A webhook sends events of jobs and repositories to your HTTPS endpoint.</p>
             {create}
             <p>Or from a terminal:</p>
             <div>

@@ -83,12 +83,12 @@ function Delete({ repository, branch, path, base }: Props & { base: Tip }) {
   return (
     <>
       <Button look="danger" onClick={() => setAsking(true)}>
-        Delete the file
+        Delete file
       </Button>
       {isAsking && (
         <Confirm
           title={`Delete ${path}?`}
-          verb="Delete it"
+          verb="Delete file"
           onClose={() => setAsking(false)}
           act={async () => {
             const outcome = await act.commit(
