@@ -1,7 +1,7 @@
 /** Signing in by an issuer of identities, and its access tokens as credentials. */
 import { hash } from 'node:crypto';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { accountsOf, authenticate } from '../../src/auth/authenticate.ts';
+import { accountsOf, authenticate, demandValid } from '../../src/auth/authenticate.ts';
 import { demandAccount } from '../../src/auth/permissions.ts';
 import { readConfig } from '../../src/config.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
@@ -302,7 +302,7 @@ test('an access token is held to the rules of signing in, by what it says itself
   );
   const credentials = viewers.map((viewer) => demandAccount(viewer).credential);
   const again = await accountsOf(own.pool, credentials);
-  expect(credentials.map(({ id }) => again.get(id)?.operator)).toEqual([true, false]);
+  expect(credentials.map(({ id }) => demandValid(again.get(id)).operator)).toEqual([true, false]);
 });
 
 test('large files are pushed and fetched with an access token of the issuer', async () => {
