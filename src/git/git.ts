@@ -5,6 +5,7 @@ import { Disk } from './disk/disk.ts';
 import { Maintenance } from './disk/maintenance.ts';
 import { Quarantines } from './disk/quarantines.ts';
 import { StaleLocks } from './disk/stale-locks.ts';
+import { Activity } from './objects/activity.ts';
 import { CatFilePool } from './objects/cat-file.ts';
 import { DiffReader } from './objects/diff.ts';
 import { HistoryCache } from './objects/history.ts';
@@ -30,6 +31,7 @@ export type Git = AsyncDisposable &
     history: HistoryCache;
     diffs: DiffReader;
     lastCommits: LastCommits;
+    activity: Activity;
     searches: Searches;
     /** For short processes that read; whoever starts one takes a turn. */
     turns: Turns;
@@ -80,6 +82,7 @@ export async function openGit({
     history: new HistoryCache(turns),
     diffs: new DiffReader(turns),
     lastCommits: new LastCommits(turns),
+    activity: new Activity(turns),
     searches: new Searches(),
     turns,
     ...openTransferTurns(transfers),

@@ -42,6 +42,8 @@ export const MAX_FILES = 3_000;
 export const MAX_PATCH_BYTES = 64 * 1024;
 export const MAX_PAGE_BYTES = 1024 * 1024;
 const TIMEOUT_MS = 20_000;
+/** Of counting how far all branches of a page are from the default branch. */
+const COUNT_MS = 5_000;
 const EMPTY_TREE = '4b825dc642cb6eb9a060e54bf8d69288fbee4904';
 
 const OPTIONS = [
@@ -56,6 +58,9 @@ const OPTIONS = [
 /** Larger files count as binary. */
 const CONFIG = { 'core.bigFileThreshold': '2m' };
 
+/** How many commits each of two has that the other has not. */
+export type Distance = { ahead: number; behind: number };
+
 export class DiffReader {
   readonly #turns: Turns;
   /** By both ids. The sizes are of files, some 300 bytes each. */
@@ -64,6 +69,8 @@ export class DiffReader {
     sizeCalculation: ({ files }) => files.length + 1,
   });
   readonly #underWay = new Map<string, Promise<Changes>>();
+  /** By both ids. */
+  readonly #distances = new LRUCache<string, Distance>({ max: 10_000 });
 
   constructor(turns: Turns) {
     this.#turns = turns;
@@ -97,16 +104,46 @@ export class DiffReader {
   /** The best common ancestor; null when there is none. */
   async mergeBase(dir: string, one: string, other: string): Promise<string | null> {
     const args = ['merge-base', '--all', one, other];
-    const bases = await this.#turns.take(() => lines(args, dir, [1]), { key: dir });
+    const bases = await this.#turns.take(() => lines(args, dir, { none: [1] }), { key: dir });
     return bases[0] ?? null;
   }
 
   /** How many commits each has that the other has not. */
-  async apart(dir: string, base: string, head: string): Promise<{ ahead: number; behind: number }> {
-    const args = ['rev-list', '--left-right', '--count', `${base}...${head}`];
-    const [counts = ''] = await this.#turns.take(() => lines(args, dir), { key: dir });
-    const [behind, ahead] = counts.split('\t').map(Number);
-    return { ahead: ahead ?? 0, behind: behind ?? 0 };
+  async apart(dir: string, base: string, head: string, timeoutMs = TIMEOUT_MS): Promise<Distance> {
+    const range = `${base}...${head}`;
+    const known = this.#distances.get(range);
+    if (known) return known;
+    const args = ['rev-list', '--left-right', '--count', range];
+    const count = () => lines(args, dir, { timeoutMs });
+    const [counts = ''] = await this.#turns.take(count, { key: dir });
+    const [behind = 0, ahead = 0] = counts.split('\t').map(Number);
+    const distance = { ahead, behind };
+    this.#distances.set(range, distance);
+    return distance;
+  }
+
+  /**
+   * As `apart`, for each of `heads` that is counted within 5 seconds. One after the other, so that a page of branches
+   * holds one of the turns. git 2.41 counts all in one process (`%(ahead-behind:…)`); older ones are supported.
+   */
+  async apartFrom(
+    dir: string,
+    base: string,
+    heads: readonly string[],
+  ): Promise<[head: string, Distance][]> {
+    const deadline = Date.now() + COUNT_MS;
+    const counted: [head: string, Distance][] = [];
+    for (const head of heads) {
+      const timeoutMs = deadline - Date.now();
+      if (timeoutMs <= 0) break;
+      try {
+        counted.push([head, await this.apart(dir, base, head, timeoutMs)]);
+      } catch (error) {
+        // Ended because it took too long.
+        if (!(error instanceof GitError) || error.code !== null) throw error;
+      }
+    }
+    return counted;
   }
 
   /** Commits of `head` that `base` has not, newest first. */
@@ -122,9 +159,13 @@ export class DiffReader {
 }
 
 /** The lines of a command; none when it ends with one of the codes that mean so. */
-async function lines(args: string[], dir: string, none: readonly number[] = []): Promise<string[]> {
+async function lines(
+  args: string[],
+  dir: string,
+  { none = [], timeoutMs = TIMEOUT_MS }: { none?: readonly number[]; timeoutMs?: number } = {},
+): Promise<string[]> {
   try {
-    const output = await git(args, { dir, timeoutMs: TIMEOUT_MS });
+    const output = await git(args, { dir, timeoutMs });
     return output.toString().split('\n').filter(Boolean);
   } catch (error) {
     if (error instanceof GitError && error.code !== null && none.includes(error.code)) return [];

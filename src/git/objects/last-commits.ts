@@ -4,7 +4,7 @@
  */
 import { LRUCache } from 'lru-cache';
 import type { Turns } from '../../limits/turns.ts';
-import { gitLines } from '../processes/run.ts';
+import { GitError, git, gitLines } from '../processes/run.ts';
 
 export type DirectoryAt = { commit: string; path: string; names: readonly string[] };
 
@@ -22,6 +22,8 @@ export class LastCommits {
     sizeCalculation: (found) => found.length + 1,
   });
   readonly #underWay = new Map<string, Promise<Found[]>>();
+  /** By commit and path. */
+  readonly #ofPaths = new LRUCache<string, string>({ max: 10_000 });
 
   constructor(turns: Turns) {
     this.#turns = turns;
@@ -35,6 +37,26 @@ export class LastCommits {
     const walk = this.#underWay.get(key) ?? this.#walk(key, dir, at);
     this.#underWay.set(key, walk);
     return walk;
+  }
+
+  /** Of one path; null where it is not found in time. @throws GitError */
+  async ofPath(dir: string, commit: string, path: string): Promise<string | null> {
+    const key = `${commit}:${path}`;
+    const known = this.#ofPaths.get(key);
+    if (known) return known;
+    const options = { dir, timeoutMs: WALK_MS, env: { GIT_LITERAL_PATHSPECS: '1' } };
+    const args = ['rev-list', '--max-count=1', commit, '--', path];
+    try {
+      const output = await this.#turns.take(() => git(args, options), { key: dir });
+      const sha = output.toString().trim();
+      if (!sha) return null;
+      this.#ofPaths.set(key, sha);
+      return sha;
+    } catch (error) {
+      // Ended because it took too long.
+      if (error instanceof GitError && error.code === null) return null;
+      throw error;
+    }
   }
 
   async #walk(key: string, dir: string, at: DirectoryAt): Promise<Found[]> {

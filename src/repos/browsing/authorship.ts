@@ -1,4 +1,4 @@
-/** Which commits brought the lines of a file, and the entries of a directory. */
+/** Which commits brought the lines of a file, and changed a path or the entries of a directory last. */
 import { demand, type Viewer } from '../../auth/permissions.ts';
 import { invalid, notFound } from '../../errors.ts';
 import { type BlamedLines, blame as blameOf } from '../../git/objects/blame.ts';
@@ -8,10 +8,17 @@ import type { DirectoryAt } from '../../git/objects/last-commits.ts';
 import type { TreeEntry } from '../../git/objects/read.ts';
 import type { Allowance } from '../../limits/reads.ts';
 import { once } from '../../once.ts';
-import type { Reads } from '../folder.ts';
+import { folderWork, type Reads } from '../folder.ts';
 import { type AccessRow, target } from '../repos.ts';
 import { boundedWork } from './bounded.ts';
-import { type CommitHere, checkPath, find, type Tree, takeCommits } from './contents.ts';
+import {
+  type CommitHere,
+  checkPath,
+  find,
+  type Place,
+  type Tree,
+  takeCommits,
+} from './contents.ts';
 
 /** Lines of one answer. */
 const MAX_LINES = 2_000;
@@ -79,6 +86,40 @@ const blamed = boundedWork(
     return { lines, commits: await readCommits(git.objects, dir, shas) };
   },
 );
+
+/**
+ * The commit that changed a path last; of the root, the commit itself. Null where nothing was committed yet, and where the
+ * history is not read back to it within 5 seconds.
+ * @throws AppError 400 for a bad path, 401, 403, 404 for an unknown ref or path
+ */
+export async function lastCommitOf(
+  services: Reads,
+  viewer: Viewer,
+  repository: AccessRow,
+  { path, ref }: Place,
+  allowance: Allowance,
+): Promise<CommitHere | null> {
+  demand(viewer, 'repository.read', target(repository));
+  const inside = path === '/' ? '' : path;
+  if (inside) checkPath(inside);
+  const { id, defaultBranch } = repository;
+  const commit = await lastChange(services, id, { defaultBranch, ref, path: inside });
+  if (!commit) return null;
+  await takeCommits(allowance, [commit]);
+  return { ...commit, repository };
+}
+
+type PathAt = { defaultBranch: string; ref?: string | null; path: string };
+
+const lastChange = folderWork('lastChange', async ({ git }, dir, { path, ref, ...at }: PathAt) => {
+  const found = await git.objects.use(dir, (objects) => find(objects, at, ref, path));
+  if (!found && (ref || path)) throw notFound('Ref');
+  if (!found) return null;
+  if (!found.object) throw notFound('Path');
+  const sha = path === '' ? found.commit : await git.lastCommits.ofPath(dir, found.commit, path);
+  const [commit = null] = sha ? await readCommits(git.objects, dir, [sha]) : [];
+  return commit;
+});
 
 /** `lastCommit` finds those of the whole directory at once, the first time that one is asked for. */
 export type EntryHere = TreeEntry & { lastCommit(): Promise<CommitHere | null> };

@@ -9,7 +9,13 @@ import {
 } from '../../database/paging.ts';
 import { notFound } from '../../errors.ts';
 import type { Commit } from '../../git/objects/commit.ts';
-import type { Changes, ChangedFile as FileShape, Patch, Range } from '../../git/objects/diff.ts';
+import type {
+  Changes,
+  Distance,
+  ChangedFile as FileShape,
+  Patch,
+  Range,
+} from '../../git/objects/diff.ts';
 import { readCommits } from '../../git/objects/history.ts';
 import { type Allowance, takeOfGit } from '../../limits/reads.ts';
 import { once } from '../../once.ts';
@@ -107,7 +113,7 @@ export type Comparison = {
   /** The best common ancestor; null when the two have none. */
   mergeBase: CommitHere | null;
   /** How many commits each has that the other has not. */
-  apart(): Promise<{ ahead: number; behind: number }>;
+  apart(): Promise<Distance>;
 };
 
 /** How `head` differs from `base`. @throws AppError 401, 403, 404 for an unknown revision, 422 when it takes too long. */

@@ -2,9 +2,12 @@
 import { demand, type Viewer } from '../../auth/permissions.ts';
 import { checkFirst, noCursor, type Slice, type SliceRequest } from '../../database/paging.ts';
 import { notFound } from '../../errors.ts';
+import type { Week } from '../../git/objects/activity.ts';
 import type { Annotation } from '../../git/objects/commit.ts';
+import type { Distance } from '../../git/objects/diff.ts';
 import { readAnnotations, readCommits, readHistory } from '../../git/objects/history.ts';
 import { listRefs, type Ref, type RefKind } from '../../git/objects/refs.ts';
+import { locateInBranch } from '../../git/objects/resolve.ts';
 import type { Allowance } from '../../limits/reads.ts';
 import { once } from '../../once.ts';
 import { folderWork, type Reads } from '../folder.ts';
@@ -96,9 +99,33 @@ const commitOf = folderWork(
   },
 );
 
-/** `commit` and `annotation` read those of the whole page at once, the first time that one is asked for. */
+/**
+ * How many commits a revision has of each of the last weeks, oldest first. Null where nothing was committed yet, and where
+ * counting takes longer than 5 seconds.
+ * @throws AppError 401, 403, 404 for an unknown revision
+ */
+export async function activity(
+  services: Reads,
+  viewer: Viewer,
+  repository: AccessRow,
+  revision?: string | null,
+): Promise<Week[] | null> {
+  demand(viewer, 'repository.read', target(repository));
+  const { id, defaultBranch } = repository;
+  return activityOf(services, id, { defaultBranch, name: revision });
+}
+
+const activityOf = folderWork('activityOf', async ({ git }, dir, { name, ...at }: Named) => {
+  const found = await git.objects.use(dir, (objects) => find(objects, at, name, ''));
+  if (!found && name) throw notFound('Revision');
+  return found && git.activity.of(dir, found.commit);
+});
+
+/** What they read is that of the whole page, at once, the first time that one is asked for. */
 export type RefAndCommit = Ref & {
   commit(): Promise<CommitHere | null>;
+  /** Of a branch, from the default branch; null of tags, and where it is not counted within 5 seconds. */
+  distance(): Promise<Distance | null>;
   /** Null for all but annotated tags. */
   annotation(): Promise<Annotation | null>;
 };
@@ -134,6 +161,11 @@ export async function refs(
   });
   const annotationOf = async (tag: string | null) =>
     tag === null ? null : ((await annotations()).get(tag) ?? null);
+  const distances = once(async () => {
+    const shas = [...new Set(page.map(({ sha }) => sha))];
+    const { id, defaultBranch } = repository;
+    return new Map(await distancesOf(services, id, { defaultBranch, shas }));
+  });
   return {
     items: page.map((ref, i) => ({
       cursor: refCursor(ref.name, (start?.position ?? 0) + i + 1),
@@ -141,6 +173,8 @@ export async function refs(
         ...ref,
         commit: () => commitAt(ref.sha),
         annotation: () => annotationOf(ref.tag),
+        distance: async () =>
+          kind === 'branch' ? ((await distances()).get(ref.sha) ?? null) : null,
       },
     })),
     hasNextPage: found.length > take,
@@ -160,6 +194,18 @@ const commitsOf = folderWork('commitsOf', ({ git }, dir, shas: string[]) =>
 
 const annotationsOf = folderWork('annotationsOf', ({ git }, dir, shas: string[]) =>
   readAnnotations(git.objects, dir, shas),
+);
+
+type DistancesOf = { defaultBranch: string; shas: string[] };
+
+const distancesOf = folderWork(
+  'distancesOf',
+  async ({ git }, dir, { defaultBranch, shas }: DistancesOf) => {
+    const base = await git.objects.use(dir, (objects) =>
+      locateInBranch(objects, defaultBranch, ''),
+    );
+    return base ? git.diffs.apartFrom(dir, base.commit, shas) : [];
+  },
 );
 
 function refCursor(name: string, position: number): string {

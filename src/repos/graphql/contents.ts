@@ -1,7 +1,8 @@
 /** What is in a repository, in GraphQL: the types of directories, files, commits and refs. */
+import type { Week } from '../../git/objects/activity.ts';
 import type { Annotation, Signature as SignatureShape } from '../../git/objects/commit.ts';
 import { builder } from '../../graphql/builder.ts';
-import { connectionType, pageType } from '../../graphql/paging.ts';
+import { connectionType, PROCESS, pageType } from '../../graphql/paging.ts';
 import * as authorship from '../browsing/authorship.ts';
 import type * as contents from '../browsing/contents.ts';
 import type { RefAndCommit } from '../browsing/history.ts';
@@ -124,6 +125,18 @@ export const Commit = builder.objectRef<contents.CommitHere>('Commit').implement
   }),
 });
 
+export const CommitWeek = builder.objectRef<Week>('CommitWeek').implement({
+  description: 'The commits of a week.',
+  fields: (t) => ({
+    start: t.field({
+      type: 'DateTime',
+      description: 'The beginning of its Monday (UTC).',
+      resolve: ({ start }) => new Date(start * 1_000),
+    }),
+    commits: t.exposeInt('commits', { description: 'How many they are.' }),
+  }),
+});
+
 export const CommitPage = pageType<contents.CommitHere>('CommitPage', Commit);
 export const CommitConnection = connectionType('Commit', Commit);
 
@@ -154,6 +167,20 @@ const Ref = builder.objectRef<RefAndCommit>('Ref').implement({
       nullable: true,
       description: 'The commit that it points to; null for a tag of something else.',
       resolve: (ref) => ref.commit(),
+    }),
+    aheadBy: t.int({
+      nullable: true,
+      description:
+        'How many commits a branch has that the default branch does not have; null of tags, and where the commits of the page are not counted within 5 seconds.',
+      complexity: PROCESS,
+      resolve: async (ref) => (await ref.distance())?.ahead,
+    }),
+    behindBy: t.int({
+      nullable: true,
+      description:
+        'How many commits the default branch has that a branch does not have; null as `aheadBy`.',
+      complexity: PROCESS,
+      resolve: async (ref) => (await ref.distance())?.behind,
     }),
     annotation: t.field({
       type: TagAnnotation,

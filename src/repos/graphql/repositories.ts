@@ -3,6 +3,7 @@
 import type { GraphQLResolveInfo } from 'graphql';
 import { Namespace, User } from '../../auth/graphql/namespaces.ts';
 import type { SliceRequest } from '../../database/paging.ts';
+import { WEEKS } from '../../git/objects/activity.ts';
 import type { RefKind } from '../../git/objects/refs.ts';
 import { builder, SortOrder } from '../../graphql/builder.ts';
 import type { Context } from '../../graphql/context.ts';
@@ -17,6 +18,7 @@ import {
   toConnection,
 } from '../../graphql/paging.ts';
 import { selectAt, selectHere, selectOfNodes } from '../../graphql/select.ts';
+import * as authorship from '../browsing/authorship.ts';
 import * as changes from '../browsing/changes.ts';
 import * as contents from '../browsing/contents.ts';
 import * as history from '../browsing/history.ts';
@@ -26,7 +28,15 @@ import * as list from '../list.ts';
 import * as repos from '../repos.ts';
 import { visibleTo } from '../visibility.ts';
 import { Comparison } from './changes.ts';
-import { Commit, CommitConnection, CommitPage, File, RefConnection, Tree } from './contents.ts';
+import {
+  Commit,
+  CommitConnection,
+  CommitPage,
+  CommitWeek,
+  File,
+  RefConnection,
+  Tree,
+} from './contents.ts';
 
 export const Visibility = builder.enumType('Visibility', {
   description: 'Who may see a repository.',
@@ -194,6 +204,33 @@ export const Repository = builder.prismaNode('Repository', {
       select: repos.accessColumns,
       resolve: (row, { revision }, { services, viewer, allowance }, info) =>
         history.commit(services, viewer, row, revision, allowance(info)),
+    }),
+    lastCommit: t.field({
+      type: Commit,
+      nullable: true,
+      description:
+        'The commit that changed a file or a directory last; null where nothing was committed yet, and where the history is not read back to it within 5 seconds.',
+      complexity: PROCESS,
+      args: {
+        path: t.arg.string({
+          required: true,
+          defaultValue: '',
+          description: 'The path; empty or `/`: the root, of which it is the commit of `ref`.',
+        }),
+        ref: t.arg.string({ description: REF }),
+      },
+      select: repos.accessColumns,
+      resolve: (row, args, { services, viewer, allowance }, info) =>
+        authorship.lastCommitOf(services, viewer, row, args, allowance(info)),
+    }),
+    commitActivity: t.field({
+      type: [CommitWeek],
+      nullable: true,
+      description: `How many commits a revision has of each of the last ${WEEKS} weeks, oldest first, by the dates of their committers; null where nothing was committed yet, and where counting takes longer than 5 seconds.`,
+      complexity: { field: PROCESS, multiplier: WEEKS },
+      args: { ref: t.arg.string({ description: REF }) },
+      select: repos.accessColumns,
+      resolve: (row, { ref }, { services, viewer }) => history.activity(services, viewer, row, ref),
     }),
     comparison: t.field({
       type: Comparison,
