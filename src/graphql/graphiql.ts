@@ -3,10 +3,13 @@ import { hash } from 'node:crypto';
 import { promisify } from 'node:util';
 import { gzip } from 'node:zlib';
 import type { Plugin } from 'graphql-yoga';
+import { apiHeader } from '../http/api-header.ts';
 import { matches } from '../http/etags.ts';
 import { once } from '../once.ts';
 
-const FIRST_QUERY = `# Everything in Loam that you may see. Put your token under "Headers" below:
+const FIRST_QUERY = `# Everything in Loam that you may see.
+# If you are signed in here (/login), your session
+# is used. Else put a token under "Headers" below:
 #   {"Authorization": "Bearer loam_pat_…"}
 {
   viewer {
@@ -29,7 +32,9 @@ type Page = {
 /** Made when it is first asked for: few servers ever are, and the package alone holds 19 MB. */
 const readPage = once(async (): Promise<Page> => {
   const { renderGraphiQL } = await import('@graphql-yoga/render-graphiql');
-  const text = renderGraphiQL({ title: 'Loam', defaultQuery: FIRST_QUERY });
+  const text = withHeader(
+    renderGraphiQL({ title: 'Loam', favicon: '/favicon.svg', defaultQuery: FIRST_QUERY }),
+  );
   const start = text.indexOf('<script>', text.indexOf('<div id="root">')) + '<script>'.length;
   const script = text.slice(start, text.lastIndexOf('</script>'));
   const html = Buffer.from(text);
@@ -46,6 +51,17 @@ const readPage = once(async (): Promise<Page> => {
   };
   return { html, packed: await promisify(gzip)(html), headers };
 });
+
+const ROOT = '<div id="root">';
+
+function withHeader(page: string): string {
+  const { style, html } = apiHeader('GraphQL');
+  const rest =
+    '#root .graphiql-container { height: calc(100vh - 3.5rem); } #root .graphiql-logo { display: none; }';
+  const parts = page.split(ROOT);
+  if (parts.length !== 2) throw new Error('GraphiQL has no place for the header');
+  return parts.join(`<style>${style}${rest}</style>${html}${ROOT}`);
+}
 
 /**
  * The one script, by its hash, and the editor's workers, which it makes itself. Styles cannot be allowed by

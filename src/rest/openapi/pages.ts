@@ -2,6 +2,7 @@
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import express, { type RequestHandler, type Router } from 'express';
+import { apiHeader } from '../../http/api-header.ts';
 import { once } from '../../once.ts';
 import type { Services } from '../../services.ts';
 import type { Endpoint } from '../facade.ts';
@@ -12,6 +13,8 @@ const SWAGGER_UI = dirname(fileURLToPath(import.meta.resolve('swagger-ui-dist/pa
 const ASSETS = ['swagger-ui.css', 'swagger-ui-bundle.js'];
 const ASSET_SECONDS = 3600;
 
+const HEADER = apiHeader('REST');
+
 const PAGE = `<!doctype html>
 <html lang="en">
 <head>
@@ -20,8 +23,10 @@ const PAGE = `<!doctype html>
   <title>Loam API reference</title>
   <link rel="icon" href="/favicon.svg" type="image/svg+xml">
   <link rel="stylesheet" href="/docs/swagger-ui.css">
+  <style>body { margin: 0; } ${HEADER.style}</style>
 </head>
 <body>
+  ${HEADER.html}
   <main id="reference"></main>
   <script src="/docs/swagger-ui-bundle.js"></script>
   <script src="/docs/start.js"></script>
