@@ -48,6 +48,34 @@ test('a job is watched while it runs: status, lines with their colours, artifact
   visitor.expectQuiet();
 });
 
+test('addresses in a log are links, and what a job left is looked at without a download', async () => {
+  const svg = '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"></svg>';
+  const left = `mkdir out; echo '<b>hello</b>' > out/a.txt; echo '${svg}' > out/b.svg; head -c 100 /dev/zero > out/c.bin`;
+  const said = 'echo "See (https://example.com/a_(b)?c=1#d), or javascript://x."';
+  await run('linked', `${said}; ${left}`, { outputPath: 'out' });
+  await until(ada, 'ada', 'linked', 'SUCCEEDED');
+  await using visitor = await visit(browser, app, { as: ada });
+  const { page } = visitor;
+  await page.goto('/ada/-/jobs/linked');
+  const log = page.getByRole('log');
+  const link = log.getByRole('link', { name: 'https://example.com/a_(b)?c=1#d', exact: true });
+  await link.waitFor();
+  expect(await link.getAttribute('href')).toBe('https://example.com/a_(b)?c=1#d');
+  expect(await link.getAttribute('rel')).toBe('nofollow noreferrer noopener');
+  expect(await log.locator('a[href^="javascript"]').count()).toBe(0);
+
+  const open = async (name: string) => {
+    await page.getByRole('button', { name: `Preview ${name}` }).click();
+    return page.getByRole('region', { name: `Preview of ${name}` });
+  };
+  await (await open('a.txt')).getByText('<b>hello</b>').waitFor();
+  const picture = (await open('b.svg')).getByRole('img', { name: 'b.svg' });
+  await expect.poll(() => picture.evaluate((img: HTMLImageElement) => img.naturalWidth)).toBe(9);
+  await (await open('c.bin')).getByText('This file is not text.').waitFor();
+  await expectUsable(page);
+  visitor.expectQuiet();
+});
+
 test('any line of a long log is found, linked and searched for', async () => {
   await run('long', 'i=0; while [ $i -lt 30000 ]; do i=$((i+1)); echo "line number $i"; done');
   await until(ada, 'ada', 'long', 'SUCCEEDED');

@@ -1,13 +1,16 @@
-import { ChevronRight, Download, File, Folder } from 'lucide-react';
-import { useEffect, useState } from 'react';
+import { ChevronRight, Download, Eye, File, Folder } from 'lucide-react';
+import { lazy, Suspense, useEffect, useState } from 'react';
 import { useClient } from 'urql';
 import { problemOf } from '../../graphql/client.ts';
 import type { ResultOf } from '../../graphql/graphql.ts';
 import { count, size } from '../../ui/format.ts';
+import { Waiting } from '../../ui/load.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
 import { isOver } from '../../ui/status.tsx';
 import type { JobData } from './facts.tsx';
 import { JobArtifacts } from './queries.ts';
+
+const ArtifactPreview = lazy(() => import('./artifact-preview.tsx'));
 
 type Kept = NonNullable<NonNullable<ResultOf<typeof JobArtifacts>['job']>['artifacts']>;
 type FileData = NonNullable<Kept['files']>['nodes'][number];
@@ -135,18 +138,48 @@ function Entries({ node }: { node: Node }) {
         </li>
       ))}
       {node.files.map(({ name, file }) => (
-        <li key={file.path}>
-          <a
-            href={file.downloadUrl}
-            className="flex items-center gap-2 rounded px-2 py-1 hover:bg-hover"
-          >
-            <File size={15} aria-hidden className="ml-[22px] shrink-0 text-dim" />
-            <span className="min-w-0 flex-1 break-all">{name}</span>
-            <span className="text-dim tabular-nums">{size(file.sizeBytes)}</span>
-            <Download size={14} aria-hidden className="shrink-0 text-dim" />
-          </a>
-        </li>
+        <Artifact key={file.path} name={name} file={file} />
       ))}
     </ul>
   );
+}
+
+function Artifact({ name, file }: { name: string; file: FileData }) {
+  const [isOpen, setOpen] = useState(false);
+  return (
+    <li>
+      <div className="flex items-center gap-1">
+        <a
+          href={file.downloadUrl}
+          className="flex min-w-0 flex-1 items-center gap-2 rounded px-2 py-1 hover:bg-hover"
+        >
+          <File size={15} aria-hidden className="ml-[22px] shrink-0 text-dim" />
+          <span className="min-w-0 flex-1 break-all">{name}</span>
+          <span className="text-dim tabular-nums">{size(file.sizeBytes)}</span>
+          <Download size={14} aria-hidden className="shrink-0 text-dim" />
+        </a>
+        {isHere(file.downloadUrl) && (
+          <button
+            type="button"
+            aria-label={`Preview ${file.path}`}
+            aria-expanded={isOpen}
+            onClick={() => setOpen(!isOpen)}
+            className="rounded p-1 text-dim hover:bg-hover hover:text-ink"
+          >
+            <Eye size={16} aria-hidden />
+          </button>
+        )}
+      </div>
+      {isOpen && (
+        <Suspense fallback={<Waiting />}>
+          <ArtifactPreview path={file.path} url={file.downloadUrl} sizeBytes={file.sizeBytes} />
+        </Suspense>
+      )}
+    </li>
+  );
+}
+
+/** Artifacts may have an address of their own (`LOAM_ARTIFACT_URL`), which the policy of the page does not let through. */
+function isHere(url: string): boolean {
+  return new URL(url).pathname.startsWith('/artifacts/');
 }

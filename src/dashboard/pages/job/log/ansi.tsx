@@ -1,6 +1,7 @@
-/** A line as a terminal would show it: with its colours, and of a line that was written over, what was written last. */
+/** A line as a terminal would show it: with its colours and links, and of a line that was written over, what was written last. */
 import Anser from 'anser';
-import type { CSSProperties, ReactNode } from 'react';
+import { type CSSProperties, Fragment, type ReactNode } from 'react';
+import { marked } from '../../../ui/marked.tsx';
 
 /** A line may have megabytes, and a browser lays out all of it. The rest is in the download. */
 const SHOWN = 20_000;
@@ -23,11 +24,11 @@ export function renderLine(message: string, find: string): ReactNode {
         (part, index) => (
           // biome-ignore lint/suspicious/noArrayIndexKey: the parts of a line never change their order.
           <span key={index} className={classOf(part)} style={styleOf(part)}>
-            {marked(part.content, find)}
+            {linked(part.content, find)}
           </span>
         ),
       )
-    : marked(shown, find);
+    : linked(shown, find);
   return (
     <>
       {body}
@@ -69,16 +70,47 @@ function rgbOf(name: string | null, rgb: string | null): string | undefined {
   return `rgb(${levels.join(' ')})`;
 }
 
-function marked(text: string, find: string): ReactNode {
-  if (!find) return text;
+const LINK = /\bhttps?:\/\/[^\s<>"'`]+/gi;
+/** A longer address is no link. */
+const MAX_LINK = 2_000;
+/** At the end of an address they belong to the sentence around it; so do brackets that it did not open. */
+const SENTENCE = '.,;:!?';
+const BRACKETS: Record<string, string> = { ')': '(', ']': '[', '}': '{' };
+
+function linked(text: string, find: string): ReactNode {
+  if (!text.includes('://')) return marked(text, find);
   const parts: ReactNode[] = [];
-  const lower = text.toLowerCase();
-  const sought = find.toLowerCase();
   let from = 0;
-  for (let at = lower.indexOf(sought); at >= 0; at = lower.indexOf(sought, from)) {
-    parts.push(text.slice(from, at), <mark key={at}>{text.slice(at, at + find.length)}</mark>);
-    from = at + find.length;
+  for (const { 0: found, index } of text.matchAll(LINK)) {
+    if (found.length > MAX_LINK) continue;
+    const url = trimmed(found);
+    if (!URL.canParse(url)) continue;
+    parts.push(
+      <Fragment key={`before ${index}`}>{marked(text.slice(from, index), find)}</Fragment>,
+      // A log that is followed stays open.
+      <a
+        key={index}
+        href={url}
+        target="_blank"
+        rel="nofollow noreferrer noopener"
+        className="underline"
+      >
+        {marked(url, find)}
+      </a>,
+    );
+    from = index + url.length;
   }
-  parts.push(text.slice(from));
+  parts.push(<Fragment key="end">{marked(text.slice(from), find)}</Fragment>);
   return parts;
+}
+
+function trimmed(url: string): string {
+  let end = url.length;
+  for (; end > 0; end--) {
+    const last = url.charAt(end - 1);
+    const opening = BRACKETS[last];
+    const count = (character: string) => url.slice(0, end).split(character).length;
+    if (opening ? count(opening) >= count(last) : !SENTENCE.includes(last)) break;
+  }
+  return url.slice(0, end);
 }
