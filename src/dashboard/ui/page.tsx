@@ -1,5 +1,5 @@
 import { Link, type LinkProps, useLocation } from '@tanstack/react-router';
-import { type ReactNode, type RefObject, useEffect, useRef } from 'react';
+import { type ComponentType, type ReactNode, type RefObject, useEffect, useRef } from 'react';
 
 /** The title of a page, in the tab of the browser too, with what can be done there. */
 export function PageTitle({
@@ -42,6 +42,8 @@ export function useCurrentInSight<E extends HTMLElement>(): RefObject<E | null> 
   return list;
 }
 
+type IconProps = { size: number; 'aria-hidden': true; className: string };
+
 /** Pages that belong together, as links. On a small screen they scroll sideways. */
 export function Tabs({
   label,
@@ -51,19 +53,20 @@ export function Tabs({
   label: string;
   /** The name of the one that the page is a part of, where it is none of them. */
   within?: string;
-  tabs: (LinkProps & { name: string; count?: number })[];
+  tabs: (LinkProps & { name: string; count?: number; icon?: ComponentType<IconProps> })[];
 }) {
   const list = useCurrentInSight<HTMLElement>();
   return (
     <nav ref={list} aria-label={label} className="sideways mb-6 border-b border-line">
       <ul className="flex gap-1">
-        {tabs.map(({ name, count, ...link }) => (
+        {tabs.map(({ name, count, icon: Icon, ...link }) => (
           <li key={name}>
             <Link
               {...link}
               {...(name === within && { 'aria-current': true })}
               className="flex items-center gap-1.5 border-b-2 border-transparent px-3 py-2 text-sm whitespace-nowrap text-dim hover:text-ink [&[aria-current]]:border-accent [&[aria-current]]:font-medium [&[aria-current]]:text-ink"
             >
+              {Icon && <Icon size={15} aria-hidden className="shrink-0" />}
               {name}
               {count !== undefined && (
                 <span className="rounded-full bg-hover px-1.5 text-xs tabular-nums">{count}</span>

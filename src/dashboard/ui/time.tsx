@@ -50,6 +50,13 @@ export function exactTime(at: string): string {
   return exact.format(new Date(at));
 }
 
+const day = new Intl.DateTimeFormat('en', { dateStyle: 'long' });
+
+/** The day, where the reader is: November 26, 2026. */
+export function longDay(at: string): string {
+  return day.format(new Date(at));
+}
+
 /** When something was, or will be, as seen from now. */
 export function Ago({ at }: { at: string | null | undefined }) {
   const now = useSecond();

@@ -48,7 +48,8 @@ test('a file is written, changed, moved on to a branch of its own, and deleted',
   await expectUsable(page);
   await page.getByRole('button', { name: 'Commit' }).click();
   await page.waitForURL('**/ada/text/file/docs/start.md');
-  await page.getByText('# <script>alert(1)</script>').waitFor();
+  await page.getByRole('link', { name: 'Code', exact: true }).click();
+  await page.getByRole('region', { name: 'docs/start.md' }).getByText('<script>alert').waitFor();
 
   await page.getByRole('link', { name: 'Edit' }).click();
   await expectUsable(page);
@@ -56,7 +57,7 @@ test('a file is written, changed, moved on to a branch of its own, and deleted',
   await page.getByLabel('Message').fill('Say where to start');
   await page.getByRole('button', { name: 'Commit' }).click();
   await page.waitForURL('**/ada/text/file/docs/start.md');
-  await page.getByText('# Start', { exact: true }).waitFor();
+  await page.getByRole('heading', { name: 'Start', exact: true }).waitFor();
   await page.getByRole('link', { name: 'Commits' }).click();
   await page.getByRole('link', { name: 'Say where to start' }).waitFor();
 

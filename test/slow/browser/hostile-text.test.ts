@@ -81,9 +81,60 @@ async function expectTexts(page: Page, pages: Record<string, readonly string[]>)
 }
 
 async function expectHarmless(page: Page, path: string): Promise<void> {
-  expect(await page.locator('img[src=x], [onerror]').count(), path).toBe(0);
+  const made =
+    'img[src=x], [onerror], main script, main style, main iframe, a[href^="javascript:" i]';
+  expect(await page.locator(made).count(), path).toBe(0);
   expect(await page.evaluate(() => 'hit' in window), path).toBe(false);
 }
+
+const SVG = 'xmlns="http://www.w3.org/2000/svg"';
+
+/** Formulas that would be links, pictures, attributes or endless, and a language that every object has. */
+const MARKDOWN = `
+$$\\href{javascript:window.hit=1}{press}$$
+
+$$\\htmlData{x=y}{a} \\htmlStyle{background:url(https://example.com/)}{b}$$
+
+$$\\includegraphics{https://example.com/x.png}$$
+
+$$\\def\\a{\\a\\a}\\a$$
+
+$$\\text{${script('formula')}}$$
+
+\`\`\`constructor
+${script('in a block')}
+\`\`\`
+
+<pre><code class="language-math">\\url{javascript:window.hit=1}</code></pre>
+
+<math><mtext><img src=x onerror="window.hit=1"></mtext></math>
+
+<svg onload="window.hit=1"><style>@import "https://example.com/x.css"</style></svg>
+
+the end of the guide
+`;
+
+const NOTEBOOK = JSON.stringify({
+  nbformat: 4,
+  metadata: { language_info: { name: '__proto__' } },
+  cells: [
+    { cell_type: 'markdown', source: [script('cell'), '\n\n[press](javascript:window.hit=1)'] },
+    {
+      cell_type: 'code',
+      source: script('source'),
+      outputs: [
+        { output_type: 'stream', text: script('output') },
+        { output_type: 'display_data', data: { 'text/html': script('html') } },
+        { output_type: 'display_data', data: { 'image/png': 'x" onerror="window.hit=1' } },
+        {
+          output_type: 'display_data',
+          data: { 'image/svg+xml': script('svg'), 'application/javascript': 'window.hit=1' },
+        },
+        { output_type: 'error', traceback: [script('error')] },
+      ],
+    },
+  ],
+});
 
 const PATIENCE_MS = 180_000;
 
@@ -103,6 +154,9 @@ test(
           content: `# ${script('heading')}\n\n\`\`\`${script('language')}\nx\n\`\`\`\n`,
         },
         { path: 'data.csv', content: script('content') },
+        { path: 'guide.md', content: MARKDOWN },
+        { path: 'study.ipynb', content: NOTEBOOK },
+        { path: 'picture.svg', content: `<svg ${SVG} onload="window.hit=1"><text>x</text></svg>` },
       ],
     });
     await act('createBranch', { id, name: ref('branch'), from: 'main' });
@@ -121,6 +175,8 @@ test(
     );
 
     await using visitor = await visit(browser, app, { as: ada });
+    const asked: string[] = [];
+    visitor.context.on('request', (request) => asked.push(request.url()));
     const branch = encodeURIComponent(ref('branch'));
     await expectTexts(visitor.page, {
       '/ada': [script('description')],
@@ -128,7 +184,11 @@ test(
       [`/ada/code/tree/${encodeURIComponent(folder)}`]: ['deep.txt', folder],
       [`/ada/code/file/${encodeURIComponent(`${script('file')}.md`)}`]: [`${script('file')}.md`],
       '/ada/code/file/data.csv': [script('content')],
-      '/ada/code/file/data.csv?view=blame': [script('subject')],
+      '/ada/code/file/data.csv?view=code': [script('content')],
+      '/ada/code/file/data.csv?view=blame': [script('subject'), script('content')],
+      '/ada/code/file/guide.md': ['the end of the guide', script('in a block')],
+      '/ada/code/file/study.ipynb': [script('source'), script('output'), script('error')],
+      '/ada/code/file/picture.svg': ['picture.svg'],
       '/ada/code/commits': [script('subject')],
       [`/ada/code/commits?ref=${branch}`]: [script('on the branch')],
       [`/ada/code/commit/${commit.sha}`]: [script('body'), script('content')],
@@ -138,7 +198,11 @@ test(
       '/ada/code/settings': [ref('rule')],
       '/ada/code/large-files': [script('locked')],
       [`/ada/code/search?q=${encodeURIComponent('<img src=x')}`]: [script('content')],
+      [`/ada/code/search?q=${encodeURIComponent('(.*)+$')}`]: ['Nothing has this text'],
     });
+    expect(asked.filter((url) => !url.startsWith(app.base) && !url.startsWith('data:'))).toEqual(
+      [],
+    );
   },
   PATIENCE_MS,
 );
@@ -146,13 +210,15 @@ test(
 test(
   'what a job is given, prints, leaves and fails with',
   async () => {
-    const out = `mkdir -p 'out/${ref('directory').replaceAll('/', ' ')}'; echo x > 'out/${script('artifact').replaceAll('/', ' ')}'`;
+    const address = `https://example.com/${ref('address')}`;
+    const svg = `<svg ${SVG} onload="window.hit=1"><script>window.hit=1</script></svg>`;
+    const out = `echo '${svg}' > out/x.svg; echo '${svg}' > out/x.txt; mkdir -p 'out/${ref('directory').replaceAll('/', ' ')}'; echo x > 'out/${script('artifact').replaceAll('/', ' ')}'`;
     await submit(ada, {
       namespace: 'ada',
       name: 'printing',
       repo: 'ada/code',
       branch: ref('branch'),
-      command: `echo '${script('printed')}'; echo '${script('complained')}' >&2; ${out}`,
+      command: `echo '${script('printed')}'; echo '${script('complained')}' >&2; echo '${address}'; mkdir -p out; ${out}`,
       outputPath: 'out',
     });
     await until(ada, 'ada', 'printing', 'SUCCEEDED');
@@ -176,6 +242,15 @@ test(
       ],
       '/ada/-/jobs/astray': [ref('missing')],
     });
+    await page.goto('/ada/-/jobs/printing');
+    // It ends where an element would begin.
+    const link = page.getByRole('log').getByRole('link', { name: 'https://example.com/' });
+    expect(await link.getAttribute('href')).toBe('https://example.com/');
+    for (const name of ['x.svg', 'x.txt'])
+      await page.getByRole('button', { name: `Preview ${name}` }).click();
+    await page.getByRole('region', { name: 'Preview of x.txt' }).getByText(svg).waitFor();
+    await page.getByRole('img', { name: 'x.svg' }).waitFor();
+    await expectHarmless(page, page.url());
     // What holds names alone takes no script, and the page shows why.
     const refused = { namespace: 'ada', name: 'refused', repo: 'ada/code', command: 'true' };
     for (const [field, more] of [

@@ -68,10 +68,125 @@ test('a repository is created, browsed and searched', async () => {
   await page.getByRole('link', { name: 'Line 2', exact: true }).click();
   await expect.poll(() => new URL(page.url()).hash).toBe('#L2');
   await page.getByRole('link', { name: 'Blame' }).click();
-  await page.getByRole('link', { name: /Begin/ }).waitFor();
+  const blame = page.getByRole('region', { name: 'Who changed src/main.ts' });
+  await blame.getByRole('link', { name: /Begin/ }).waitFor();
+  // With numbers and colours, as the code.
+  await blame.getByText('2', { exact: true }).waitFor();
+  await blame.locator('span[style*="color"]', { hasText: 'export' }).first().waitFor();
+  await expectUsable(page);
 
   await page.goto('/ada/code/search?q=answer');
   await page.getByText('export const answer = 42;').waitFor();
+  expect(await page.locator('mark').allTextContents()).toEqual(['answer', 'answer']);
+  await expectUsable(page);
+  visitor.expectQuiet();
+});
+
+const NOTEBOOK = JSON.stringify({
+  nbformat: 4,
+  metadata: { language_info: { name: 'python' } },
+  cells: [
+    { cell_type: 'markdown', source: ['# A study\n', 'of $x^2$'] },
+    {
+      cell_type: 'code',
+      source: ['import os\n', 'print(os.name)'],
+      execution_count: 3,
+      outputs: [
+        { output_type: 'stream', name: 'stdout', text: ['posix\n'] },
+        {
+          output_type: 'display_data',
+          data: {
+            'image/png':
+              'iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==',
+            'text/plain': ['a plot'],
+          },
+        },
+      ],
+    },
+  ],
+});
+
+test('files are shown as what they are, and as their code', async () => {
+  await repository('shown');
+  await commit('shown', 'Begin', {
+    'README.md': '# Shown\n\n```ts\nconst answer = 42;\n```\n',
+    'docs/guide.md':
+      '# The guide\n\nIt costs $5 or $10, and $\\frac{1}{2}$.\n\n$$\n\\sum_i i\n$$\n\n```math\nE = mc^2\n```\n',
+    'data/table.csv': 'name,"the, value"\none,1\n',
+    'study.ipynb': NOTEBOOK,
+    'broken.ipynb': '{"cells": 7}',
+    'picture.svg': '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"></svg>',
+  });
+  await using visitor = await visit(browser, app, { as: ada });
+  const { page } = visitor;
+  await page.goto('/ada/shown');
+  await page.locator('.markdown pre span[style*="color"]', { hasText: 'const' }).waitFor();
+  await page.locator('[data-last-commit]').getByRole('link', { name: 'Begin' }).waitFor();
+  await page.getByRole('img', { name: '2 commits in the last year' }).waitFor();
+  await expectUsable(page);
+
+  await page.goto('/ada/shown/file/docs/guide.md');
+  await page.getByRole('heading', { name: 'The guide' }).waitFor();
+  await page.getByText('It costs $5 or $10, and').waitFor();
+  await expect.poll(() => page.locator('math').count()).toBe(3);
+  await page.locator('math mfrac').waitFor();
+  await expectUsable(page);
+  await page.getByRole('link', { name: 'Code', exact: true }).click();
+  await page.getByText('# The guide').waitFor();
+  await page.getByRole('link', { name: 'Line 3', exact: true }).click();
+  await page.getByRole('link', { name: 'Preview', exact: true }).click();
+  await page.getByRole('heading', { name: 'The guide' }).waitFor();
+  // A link to a line is one to the code.
+  await page.goto('/ada/shown/file/docs/guide.md#L1');
+  await page.getByText('# The guide').waitFor();
+
+  await page.goto('/ada/shown/file/data/table.csv');
+  await page.getByRole('columnheader', { name: 'the, value' }).waitFor();
+  await page.getByRole('cell', { name: 'one' }).waitFor();
+  await expectUsable(page);
+
+  await page.goto('/ada/shown/file/study.ipynb');
+  await page.getByRole('heading', { name: 'A study' }).waitFor();
+  await page.locator('span[style*="color"]', { hasText: 'import' }).waitFor();
+  await page.getByText('posix').waitFor();
+  const plot = page.getByRole('img', { name: 'a plot' });
+  await expect.poll(() => plot.evaluate((img: HTMLImageElement) => img.naturalWidth)).toBe(1);
+  await expectUsable(page);
+  await page.goto('/ada/shown/file/broken.ipynb');
+  await page.getByRole('heading', { name: 'This is not a notebook' }).waitFor();
+
+  await page.goto('/ada/shown/file/picture.svg');
+  await page.getByRole('img', { name: 'picture.svg' }).waitFor();
+  await page.getByRole('link', { name: 'Code', exact: true }).click();
+  await page.getByText('http://www.w3.org/2000/svg').waitFor();
+  visitor.expectQuiet();
+});
+
+test('changes have colours and the words that changed, history its days, branches their distance', async () => {
+  await repository('changed');
+  await commit('changed', 'Begin', { 'main.ts': 'const answer = 41;\nlet rest;\n' });
+  await ada.gql(
+    'mutation ($input: CreateBranchInput!) { createBranch(input: $input) { repository { id } } }',
+    { input: { id: ids.get('changed'), name: 'side', from: 'main' } },
+  );
+  await commit('changed', 'Correct it', { 'main.ts': 'const answer = 42;\nlet rest;\n' }, 'side');
+  await using visitor = await visit(browser, app, { as: ada });
+  const { page } = visitor;
+  await page.goto('/ada/changed/compare?base=main&head=side');
+  await page.locator('.word-removed', { hasText: '41' }).waitFor();
+  await page.locator('.word-added', { hasText: '42' }).waitFor();
+  await page.locator('td span[style*="color"]', { hasText: 'const' }).first().waitFor();
+  await expectUsable(page);
+  await page.goto('/ada/changed/commits?ref=side');
+  const today = new Intl.DateTimeFormat('en', { dateStyle: 'long' });
+  const heading = page.getByRole('heading', { level: 2 });
+  await heading.first().waitFor();
+  // Two, where midnight passes between the commits.
+  for (const text of await heading.allTextContents())
+    expect(today.format(new Date(text))).toBe(text);
+  await expectUsable(page);
+  await page.goto('/ada/changed/branches');
+  await page.getByText('1 ahead, 0 behind').waitFor();
   await expectUsable(page);
   visitor.expectQuiet();
 });

@@ -26,6 +26,16 @@ const BranchesQuery = graphql(`
   }
 `);
 
+/** Asked for beside the list: of long histories it takes seconds to count. */
+const DistancesQuery = graphql(`
+  query BranchDistances($namespace: String!, $name: String!, $after: String) {
+    repository(namespace: $namespace, name: $name) {
+      id
+      branches(first: 50, after: $after) { nodes { name aheadBy behindBy } }
+    }
+  }
+`);
+
 const CreateBranch = graphql(`
   mutation CreateBranch($input: CreateBranchInput!) {
     createBranch(input: $input) { repository { id branchCount } }
@@ -50,6 +60,10 @@ function BranchList({ repository }: { repository: RepositoryData }) {
   const { id, namespace, name, defaultBranch } = repository;
   const { after } = useSearch({ strict: false }) as Search;
   const asked = useAsk({ query: BranchesQuery, variables: { namespace, name, after } });
+  const distances = useAsk({ query: DistancesQuery, variables: { namespace, name, after } });
+  const counted = new Map(
+    distances.data?.repository?.branches?.nodes.map((each) => [each.name, each]),
+  );
   const create = useAct(CreateBranch, { fields: ['name', 'from'] });
   const remove = useAct(DeleteBranch);
   const [leaving, setLeaving] = useState<string | null>(null);
@@ -103,6 +117,7 @@ function BranchList({ repository }: { repository: RepositoryData }) {
                         )}
                       </p>
                     </div>
+                    {branch !== defaultBranch && <Distance {...counted.get(branch)} />}
                     {branch !== defaultBranch && (
                       <Link
                         to="/$namespace/$repository/compare"
@@ -154,5 +169,15 @@ function BranchList({ repository }: { repository: RepositoryData }) {
         </Confirm>
       )}
     </div>
+  );
+}
+
+/** How many commits a branch has that the default branch has not, and the other way round. */
+function Distance({ aheadBy, behindBy }: { aheadBy?: number | null; behindBy?: number | null }) {
+  if (aheadBy == null || behindBy == null) return null;
+  return (
+    <span className="text-dim tabular-nums" data-distance>
+      {aheadBy} ahead, {behindBy} behind
+    </span>
   );
 }

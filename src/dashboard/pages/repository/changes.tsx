@@ -162,7 +162,7 @@ function FileChange({
             )}
             {isBinary && <span>It is not compared line by line: it is no text, or large.</span>}
           </p>
-          {patch?.text && <PatchView text={patch.text} path={path} />}
+          {patch?.text && <PatchView text={patch.text} path={path} oldPath={oldPath} />}
           {patch?.isTruncated && (
             <p className="px-4 py-2 text-sm text-dim">There is more, which is not shown.</p>
           )}

@@ -1,7 +1,7 @@
 import { useLocation, useNavigate } from '@tanstack/react-router';
-import { type CSSProperties, useEffect, useState } from 'react';
-import type { ThemedToken } from 'shiki/core';
-import { highlight } from './highlight.ts';
+import { useEffect } from 'react';
+import { languageOf } from './highlight.ts';
+import { Line, useTokens } from './tokens.tsx';
 
 /** The browser lays out what is in sight alone, and still finds text in all of it. */
 const PIECE = 100;
@@ -19,19 +19,7 @@ export function Code({ path, content }: { path: string; content: string }) {
   const navigate = useNavigate();
   const { hash } = useLocation();
   const marked = rangeOf(hash);
-  const [tokens, setTokens] = useState<ThemedToken[][] | null>(null);
-  useEffect(() => {
-    let isLeft = false;
-    setTokens(null);
-    // Without colours it can be read as well: what fails there is no one's to mend here.
-    highlight(path, content).then(
-      (found) => !isLeft && setTokens(found),
-      () => {},
-    );
-    return () => {
-      isLeft = true;
-    };
-  }, [path, content]);
+  const tokens = useTokens(languageOf(path), content);
   useEffect(() => {
     if (marked) document.getElementById(`line-${marked.from}`)?.scrollIntoView({ block: 'center' });
   }, [marked?.from, path]);
@@ -85,7 +73,7 @@ export function Code({ path, content }: { path: string; content: string }) {
                   {line}
                 </a>
                 <span className="pr-4 whitespace-pre">
-                  {tokens?.[line - 1] ? <Tokens tokens={tokens[line - 1] ?? []} /> : text || ' '}
+                  <Line text={text} tokens={tokens?.[line - 1]} />
                 </span>
               </div>
             );
@@ -94,13 +82,4 @@ export function Code({ path, content }: { path: string; content: string }) {
       ))}
     </section>
   );
-}
-
-function Tokens({ tokens }: { tokens: ThemedToken[] }) {
-  if (tokens.length === 0) return ' ';
-  return tokens.map(({ offset, content, htmlStyle }) => (
-    <span key={offset} style={htmlStyle as CSSProperties | undefined}>
-      {content}
-    </span>
-  ));
 }

@@ -6,6 +6,7 @@ import { Empty } from '../../ui/empty.tsx';
 import { count } from '../../ui/format.ts';
 import { Load, useAsk } from '../../ui/load.tsx';
 import { Paging } from '../../ui/paging.tsx';
+import { longDay } from '../../ui/time.tsx';
 import { CommitRow, CommitRowData } from './commit-row.tsx';
 import { type RepositoryData, RepositoryFrame } from './frame.tsx';
 import { RefPicker } from './ref-picker.tsx';
@@ -17,7 +18,7 @@ const CommitsQuery = graphql(
       id
       commits(revision: $revision, first: 50, after: $after) {
         totalCount
-        nodes { sha ...CommitRow }
+        nodes { sha committer { date } ...CommitRow }
         pageInfo { hasNextPage endCursor }
       }
     }
@@ -61,20 +62,41 @@ function History({ repository }: { repository: RepositoryData }) {
             <p role="status" className="mb-2 text-sm text-dim">
               {count(totalCount, 'commit')}
             </p>
-            <ul className="rows">
-              {nodes.map((commit) => (
-                <CommitRow
-                  key={commit.sha}
-                  commit={commit}
-                  namespace={namespace}
-                  repository={name}
-                />
+            <div className="space-y-5">
+              {daysOf(nodes).map(({ day, commits }) => (
+                <section key={commits[0]?.sha} aria-label={`Commits on ${day}`}>
+                  <h2 className="mb-2 text-sm font-medium text-dim">{day}</h2>
+                  <ul className="rows">
+                    {commits.map((commit) => (
+                      <CommitRow
+                        key={commit.sha}
+                        commit={commit}
+                        namespace={namespace}
+                        repository={name}
+                      />
+                    ))}
+                  </ul>
+                </section>
               ))}
-            </ul>
+            </div>
             <Paging pageInfo={pageInfo} />
           </>
         )}
       </Load>
     </>
   );
+}
+
+type Dated = { committer: { date: string } };
+
+/** Commits that follow each other and are of one day, where the reader is. */
+function daysOf<C extends Dated>(commits: readonly C[]): { day: string; commits: C[] }[] {
+  const days: { day: string; commits: C[] }[] = [];
+  for (const commit of commits) {
+    const day = longDay(commit.committer.date);
+    const last = days.at(-1);
+    if (last?.day === day) last.commits.push(commit);
+    else days.push({ day, commits: [commit] });
+  }
+  return days;
 }

@@ -1,16 +1,21 @@
-import { Link, useParams, useSearch } from '@tanstack/react-router';
+import { Link, useLocation, useParams, useSearch } from '@tanstack/react-router';
+import { lazy, Suspense } from 'react';
 import { graphql } from '../../graphql/graphql.ts';
 import type { Search } from '../../root.tsx';
 import { CopyButton } from '../../ui/copy.tsx';
 import { Empty } from '../../ui/empty.tsx';
 import { count, shortSha, size, subject } from '../../ui/format.ts';
-import { Load, useAsk } from '../../ui/load.tsx';
+import { Load, useAsk, Waiting } from '../../ui/load.tsx';
 import { Ago } from '../../ui/time.tsx';
 import { Code } from './code.tsx';
 import { EditLink } from './edit/links.tsx';
 import { type RepositoryData, RepositoryFrame } from './frame.tsx';
+import { languageOf } from './highlight.ts';
+import { LastCommit } from './last-commit.tsx';
+import type { MarkdownOf } from './markdown.tsx';
 import { Path } from './path.tsx';
 import { RefPicker } from './ref-picker.tsx';
+import { Line, useTokens } from './tokens.tsx';
 
 const FileQuery = graphql(`
   query File($namespace: String!, $name: String!, $path: String!, $ref: String) {
@@ -76,59 +81,125 @@ type FileOf = {
 };
 
 function FileView({ namespace, name, path, ref, of }: FileOf & { of: RepositoryData }) {
-  const search = useSearch({ strict: false }) as Search;
-  const { view } = search;
+  const { ref: given, view } = useSearch({ strict: false }) as Search;
+  const { hash } = useLocation();
   const asked = useAsk({ query: FileQuery, variables: { namespace, name, path, ref } });
   return (
     <Load asked={asked} of={(data) => data.repository?.file} what="file">
-      {({ content, sizeBytes, rawUrl, downloadUrl }) => (
-        <div className="card overflow-hidden">
-          <div className="flex flex-wrap items-center gap-x-4 gap-y-1 border-b border-line px-3 py-1.5 text-sm text-dim">
-            <span>
-              {content !== null &&
-                `${count(content.replace(/\n$/, '').split('\n').length, 'line')}, `}
-              {size(sizeBytes)}
-            </span>
-            <span className="ml-auto flex items-center gap-3">
-              {content !== null && <EditLink repository={of} ref={search.ref} path={path} />}
-              {content !== null && (
-                <Link
-                  to="."
-                  search={{ ...search, view: view === 'blame' ? undefined : 'blame' }}
-                  className="link"
-                >
-                  {view === 'blame' ? 'The file' : 'Blame'}
-                </Link>
-              )}
-              <a href={rawUrl} className="link">
-                {content === null ? 'Download' : 'Raw'}
-              </a>
-              {content !== null && <CopyButton text={content} label="Copy the file" />}
-            </span>
-          </div>
-          {PICTURE.test(path) ? (
-            <div className="flex justify-center bg-sunken p-6">
-              <img src={pathOf(rawUrl)} alt={path} className="max-h-[70vh] max-w-full" />
-            </div>
-          ) : content === null ? (
-            <div className="p-6">
-              <Empty title="This file is not shown">
-                <p>It is no text, or has more than 1 MiB.</p>
-                <a href={downloadUrl ?? rawUrl} className="link">
-                  Download {size(sizeBytes)}
+      {({ content, sizeBytes, rawUrl, downloadUrl }) => {
+        const preview = previewOf(path);
+        // A link to a line leads to the code.
+        const shown = viewOf(view ?? (hash.startsWith('L') ? 'code' : undefined), preview);
+        return (
+          <div className="card overflow-hidden">
+            <LastCommit namespace={namespace} name={name} path={path} ref={given} revision={ref} />
+            <div className="flex flex-wrap items-center gap-x-4 gap-y-1 border-b border-line px-3 py-1.5 text-sm text-dim">
+              {content !== null && <Views shown={shown} preview={preview !== null} />}
+              <span>
+                {content !== null &&
+                  `${count(content.replace(/\n$/, '').split('\n').length, 'line')}, `}
+                {size(sizeBytes)}
+              </span>
+              <span className="ml-auto flex items-center gap-3">
+                {content !== null && <EditLink repository={of} ref={given} path={path} />}
+                <a href={rawUrl} className="link">
+                  {content === null ? 'Download' : 'Raw'}
                 </a>
-              </Empty>
+                {content !== null && <CopyButton text={content} label="Copy the file" />}
+              </span>
             </div>
-          ) : view === 'blame' ? (
-            <Blame namespace={namespace} name={name} path={path} ref={ref} content={content} />
-          ) : content === '' ? (
-            <p className="p-4 text-sm text-dim">The file is empty.</p>
-          ) : (
-            <Code path={path} content={content} />
-          )}
-        </div>
-      )}
+            {PICTURE.test(path) && (content === null || shown === 'preview') ? (
+              <div className="flex justify-center bg-sunken p-6">
+                <img src={pathOf(rawUrl)} alt={path} className="max-h-[70vh] max-w-full" />
+              </div>
+            ) : content === null ? (
+              <div className="p-6">
+                <Empty title="This file is not shown">
+                  <p>It is not text, or is larger than 1 MiB.</p>
+                  <a href={downloadUrl ?? rawUrl} className="link">
+                    Download {size(sizeBytes)}
+                  </a>
+                </Empty>
+              </div>
+            ) : content === '' ? (
+              <p className="p-4 text-sm text-dim">The file is empty.</p>
+            ) : shown === 'blame' ? (
+              <Blame namespace={namespace} name={name} path={path} ref={ref} content={content} />
+            ) : shown === 'preview' && preview ? (
+              <Suspense fallback={<Waiting />}>
+                <Preview
+                  kind={preview}
+                  namespace={namespace}
+                  repository={name}
+                  path={path}
+                  at={given}
+                  revision={ref}
+                  text={content}
+                />
+              </Suspense>
+            ) : (
+              <Code path={path} content={content} />
+            )}
+          </div>
+        );
+      }}
     </Load>
+  );
+}
+
+type PreviewKind = 'picture' | 'markdown' | 'table' | 'notebook';
+type View = 'preview' | 'code' | 'blame';
+
+/** How a file of text is shown beside its code; null: it is not. */
+function previewOf(path: string): PreviewKind | null {
+  if (/\.svg$/i.test(path)) return 'picture';
+  if (/\.(md|markdown)$/i.test(path)) return 'markdown';
+  if (/\.[ct]sv$/i.test(path)) return 'table';
+  return /\.ipynb$/i.test(path) ? 'notebook' : null;
+}
+
+function viewOf(asked: string | undefined, preview: PreviewKind | null): View {
+  if (asked === 'blame' || asked === 'code') return asked;
+  return preview ? 'preview' : 'code';
+}
+
+const NAMES: Record<View, string> = { preview: 'Preview', code: 'Code', blame: 'Blame' };
+
+function Views({ shown, preview }: { shown: View; preview: boolean }) {
+  const search = useSearch({ strict: false }) as Search;
+  const views: View[] = preview ? ['preview', 'code', 'blame'] : ['code', 'blame'];
+  return (
+    <nav aria-label="View" className="flex rounded-md border border-line">
+      {views.map((view) => (
+        <Link
+          key={view}
+          to="."
+          search={{ ...search, view }}
+          aria-current={view === shown ? 'true' : undefined}
+          className="rounded-md px-2.5 py-0.5 hover:text-ink [&[aria-current]]:bg-hover [&[aria-current]]:font-medium [&[aria-current]]:text-ink"
+        >
+          {NAMES[view]}
+        </Link>
+      ))}
+    </nav>
+  );
+}
+
+const Markdown = lazy(() => import('./markdown.tsx'));
+const Table = lazy(() => import('./table.tsx'));
+const Notebook = lazy(() => import('./notebook.tsx'));
+
+/** What runs, loads and links in it is decided where it is shown: the text is hostile. */
+function Preview({
+  kind,
+  ...of
+}: { kind: PreviewKind; text: string; path: string } & Omit<MarkdownOf, 'text' | 'path'>) {
+  if (kind === 'table') return <Table text={of.text} path={of.path} />;
+  if (kind === 'notebook') return <Notebook {...of} />;
+  return (
+    <div className="p-5 sm:p-8">
+      <Markdown {...of} />
+    </div>
   );
 }
 
@@ -140,44 +211,69 @@ function pathOf(url: string): string {
 
 function Blame({ namespace, name, path, ref, content }: FileOf & { content: string }) {
   const asked = useAsk({ query: BlameQuery, variables: { namespace, name, path, ref } });
-  const lines = content.split('\n');
+  const lines = content.replace(/\n$/, '').split('\n');
+  const tokens = useTokens(languageOf(path), content);
   return (
     <Load asked={asked} of={(data) => data.repository?.blame} what="file">
-      {(parts) => (
-        <section
-          // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable with the keyboard.
-          tabIndex={0}
-          aria-label={`Who changed ${path}`}
-          className="divide-y divide-line overflow-x-auto"
-        >
-          {parts.map(({ line, count, commit }) => (
-            <div key={line} className="flex w-max min-w-full gap-4 px-3 py-1">
-              <div className="w-56 shrink-0 text-xs leading-6 text-dim">
-                {commit && (
-                  <>
-                    <Link
-                      to="/$namespace/$repository/commit/$sha"
-                      params={{ namespace, repository: name, sha: commit.sha }}
-                      className="link block truncate"
-                      title={subject(commit.message)}
-                    >
-                      {shortSha(commit.sha)} {subject(commit.message)}
-                    </Link>
-                    {count > 1 && (
-                      <span>
-                        {commit.author.name}, <Ago at={commit.author.date} />
-                      </span>
+      {(parts) => {
+        const last = parts.at(-1);
+        const end = last ? last.line + last.count - 1 : 0;
+        return (
+          <>
+            <section
+              // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable with the keyboard.
+              tabIndex={0}
+              aria-label={`Who changed ${path}`}
+              className="divide-y divide-line overflow-x-auto"
+            >
+              {parts.map(({ line, count, commit }) => (
+                <div key={line} className="flex w-max min-w-full">
+                  <div className="w-36 shrink-0 border-r border-line px-3 text-xs leading-6 text-dim sm:w-64">
+                    {commit && (
+                      <>
+                        <Link
+                          to="/$namespace/$repository/commit/$sha"
+                          params={{ namespace, repository: name, sha: commit.sha }}
+                          className="block truncate text-ink hover:underline"
+                          title={subject(commit.message)}
+                        >
+                          <code>{shortSha(commit.sha)}</code> {subject(commit.message)}
+                        </Link>
+                        {count > 1 && (
+                          <span className="block truncate">
+                            {commit.author.name}, <Ago at={commit.author.date} />
+                          </span>
+                        )}
+                      </>
                     )}
-                  </>
-                )}
-              </div>
-              <pre className="font-mono text-[12.5px] leading-6">
-                {lines.slice(line - 1, line - 1 + count).join('\n')}
-              </pre>
-            </div>
-          ))}
-        </section>
-      )}
+                  </div>
+                  <div className="font-mono text-[12.5px] leading-6">
+                    {lines.slice(line - 1, line - 1 + count).map((text, index) => {
+                      const number = line + index;
+                      return (
+                        <div key={number} className="flex">
+                          <span className="w-14 shrink-0 pr-3 text-right text-dim tabular-nums select-none">
+                            {number}
+                          </span>
+                          <span className="pr-4 whitespace-pre">
+                            <Line text={text} tokens={tokens?.[number - 1]} />
+                          </span>
+                        </div>
+                      );
+                    })}
+                  </div>
+                </div>
+              ))}
+            </section>
+            {end < lines.length && (
+              <p className="border-t border-line px-3 py-2 text-sm text-dim">
+                The first {end} of {lines.length} lines are shown. <code>git blame</code> in a clone
+                shows all.
+              </p>
+            )}
+          </>
+        );
+      }}
     </Load>
   );
 }

@@ -1,5 +1,5 @@
 import { Link } from '@tanstack/react-router';
-import { File, FileSymlink, Folder, FolderGit2 } from 'lucide-react';
+import { FileSymlink, Folder, FolderGit2 } from 'lucide-react';
 import { lazy, Suspense, useState } from 'react';
 import { graphql } from '../../graphql/graphql.ts';
 import { Lines } from '../../ui/copy.tsx';
@@ -8,6 +8,8 @@ import { size, subject } from '../../ui/format.ts';
 import { Load, useAsk, Waiting } from '../../ui/load.tsx';
 import { Pager } from '../../ui/page.tsx';
 import { Ago } from '../../ui/time.tsx';
+import { iconOf } from './icons.ts';
+import { LastCommit } from './last-commit.tsx';
 
 /** Of a folder with 100,000 entries a browser would draw for a minute. */
 const SHOWN = 1_000;
@@ -76,40 +78,49 @@ export function FolderView({ namespace, name, path, ref, defaultBranch }: Folder
         const inFolder = (entry: string) => (path ? `${path}/${entry}` : entry);
         return (
           <div className="min-w-0 space-y-6">
-            <ul className="rows text-sm [&>li]:py-2">
-              {entries.slice(0, shown).map((entry) => (
-                <li
-                  key={entry.name}
-                  className="grid grid-cols-[1fr_auto] items-center gap-x-4 md:grid-cols-[16rem_1fr_8rem]"
-                >
-                  <EntryLink
-                    entry={entry}
-                    namespace={namespace}
-                    repository={name}
-                    path={inFolder(entry.name)}
-                    at={ref}
-                  />
-                  <span className="hidden min-w-0 truncate text-dim md:block">
-                    {entry.lastCommit && (
-                      <Link
-                        to="/$namespace/$repository/commit/$sha"
-                        params={{ namespace, repository: name, sha: entry.lastCommit.sha }}
-                        className="hover:underline"
-                      >
-                        {subject(entry.lastCommit.message)}
-                      </Link>
-                    )}
-                  </span>
-                  <span className="text-right text-dim">
-                    {entry.lastCommit ? (
-                      <Ago at={entry.lastCommit.committer.date} />
-                    ) : (
-                      entry.sizeBytes !== null && size(entry.sizeBytes)
-                    )}
-                  </span>
-                </li>
-              ))}
-            </ul>
+            <div className="card overflow-hidden">
+              <LastCommit
+                namespace={namespace}
+                name={name}
+                path={path}
+                ref={ref}
+                revision={revision}
+              />
+              <ul className="divide-y divide-line text-sm [&>li]:px-4 [&>li]:py-2">
+                {entries.slice(0, shown).map((entry) => (
+                  <li
+                    key={entry.name}
+                    className="grid grid-cols-[1fr_auto] items-center gap-x-4 md:grid-cols-[16rem_1fr_8rem]"
+                  >
+                    <EntryLink
+                      entry={entry}
+                      namespace={namespace}
+                      repository={name}
+                      path={inFolder(entry.name)}
+                      at={ref}
+                    />
+                    <span className="hidden min-w-0 truncate text-dim md:block">
+                      {entry.lastCommit && (
+                        <Link
+                          to="/$namespace/$repository/commit/$sha"
+                          params={{ namespace, repository: name, sha: entry.lastCommit.sha }}
+                          className="hover:underline"
+                        >
+                          {subject(entry.lastCommit.message)}
+                        </Link>
+                      )}
+                    </span>
+                    <span className="text-right text-dim">
+                      {entry.lastCommit ? (
+                        <Ago at={entry.lastCommit.committer.date} />
+                      ) : (
+                        entry.sizeBytes !== null && size(entry.sizeBytes)
+                      )}
+                    </span>
+                  </li>
+                ))}
+              </ul>
+            </div>
             <Pager
               hasMore={entries.length > shown}
               onMore={() => setShown(shown + SHOWN)}
@@ -155,10 +166,14 @@ function EntryLink({
         ? FileSymlink
         : type === 'DIRECTORY'
           ? Folder
-          : File;
+          : iconOf(name);
   const content = (
     <>
-      <Icon size={16} aria-hidden className="shrink-0 text-dim" />
+      <Icon
+        size={16}
+        aria-hidden
+        className={`shrink-0 ${type === 'DIRECTORY' ? 'text-run' : 'text-dim'}`}
+      />
       <span className="truncate">{name}</span>
     </>
   );

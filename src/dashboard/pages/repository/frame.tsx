@@ -1,4 +1,14 @@
 import { useParams } from '@tanstack/react-router';
+import {
+  Files,
+  GitBranch,
+  GitCommitHorizontal,
+  GitCompareArrows,
+  HardDrive,
+  Settings,
+  SquareTerminal,
+  Tag,
+} from 'lucide-react';
 import type { ReactNode } from 'react';
 import { graphql, type ResultOf } from '../../graphql/graphql.ts';
 import { words } from '../../ui/format.ts';
@@ -69,30 +79,62 @@ export function RepositoryFrame({
             tabs={[
               {
                 name: 'Files',
+                icon: Files,
                 to: '/$namespace/$repository',
                 params,
                 activeOptions: { exact: true },
               },
-              { name: 'Commits', to: '/$namespace/$repository/commits', params },
+              {
+                name: 'Commits',
+                icon: GitCommitHorizontal,
+                to: '/$namespace/$repository/commits',
+                params,
+              },
               {
                 name: 'Branches',
+                icon: GitBranch,
                 count: repository.branchCount,
                 to: '/$namespace/$repository/branches',
                 params,
               },
               {
                 name: 'Tags',
+                icon: Tag,
                 count: repository.tagCount,
                 to: '/$namespace/$repository/tags',
                 params,
               },
-              { name: 'Compare', to: '/$namespace/$repository/compare', params },
+              {
+                name: 'Compare',
+                icon: GitCompareArrows,
+                to: '/$namespace/$repository/compare',
+                params,
+              },
               ...(repository.owner.viewerRole
-                ? [{ name: 'Jobs', to: '/$namespace/$repository/jobs', params } as const]
+                ? [
+                    {
+                      name: 'Jobs',
+                      icon: SquareTerminal,
+                      to: '/$namespace/$repository/jobs',
+                      params,
+                    } as const,
+                  ]
                 : []),
-              { name: 'Large files', to: '/$namespace/$repository/large-files', params },
+              {
+                name: 'Large files',
+                icon: HardDrive,
+                to: '/$namespace/$repository/large-files',
+                params,
+              },
               ...(repository.owner.viewerRole === 'ADMIN'
-                ? [{ name: 'Settings', to: '/$namespace/$repository/settings', params } as const]
+                ? [
+                    {
+                      name: 'Settings',
+                      icon: Settings,
+                      to: '/$namespace/$repository/settings',
+                      params,
+                    } as const,
+                  ]
                 : []),
             ]}
           />

@@ -1,8 +1,14 @@
-/** Colours of source code, loaded when a file is looked at: the grammar of its language alone. */
-import type { ThemedToken } from 'shiki/core';
+/** Colours of source code, loaded when code is looked at: the grammars of its languages alone. */
+import type { HighlighterCore, ThemedToken } from 'shiki/core';
 
 /** More would hold up the page for seconds; larger files are shown without colours. */
 const MAX_CHARACTERS = 300_000;
+/** Of a line. A busy machine needs more than the usual 500 to compile a grammar, and a line that is cut off is coloured wrong. */
+const LINE_MS = 5_000;
+/** The grey of comments has too little contrast on the grounds of changed lines. */
+const REPLACED = { 'github-light-high-contrast': { '#66707b': '#535b65' } };
+/** A longer line, as of a file that a program made, has none. */
+const MAX_LINE = 5_000;
 
 const LANGUAGES: Record<string, () => Promise<{ default: unknown }>> = {
   bash: () => import('@shikijs/langs/bash'),
@@ -93,36 +99,78 @@ const BY_ENDING: Record<string, string> = {
 
 const BY_NAME: Record<string, string> = { dockerfile: 'docker', makefile: 'make', gemfile: 'ruby' };
 
-function languageOf(path: string): string | undefined {
-  const name = path.slice(path.lastIndexOf('/') + 1).toLowerCase();
-  return BY_NAME[name] ?? BY_ENDING[name.slice(name.lastIndexOf('.') + 1)];
+/** Other names that people write at code in Markdown. */
+const BY_OTHER_NAME: Record<string, string> = {
+  'c++': 'cpp',
+  'c#': 'csharp',
+  console: 'bash',
+  dockerfile: 'docker',
+  golang: 'go',
+  jsonc: 'json',
+  makefile: 'make',
+  shell: 'bash',
+};
+
+/** Names come from users: `constructor` is none. */
+function at(table: Record<string, string>, name: string): string | undefined {
+  return Object.hasOwn(table, name) ? table[name] : undefined;
 }
 
-/** The tokens of each line; null: the file has no colours. */
-export async function highlight(path: string, code: string): Promise<ThemedToken[][] | null> {
-  const lang = languageOf(path);
-  const load = lang && LANGUAGES[lang];
-  if (!load || code.length > MAX_CHARACTERS) return null;
-  const [{ createHighlighterCore }, { createJavaScriptRegexEngine }, light, dark, grammar] =
+export function languageOf(path: string): string | undefined {
+  const name = path.slice(path.lastIndexOf('/') + 1).toLowerCase();
+  return at(BY_NAME, name) ?? at(BY_ENDING, name.slice(name.lastIndexOf('.') + 1));
+}
+
+/** As Markdown has it: ```` ```js ````. */
+export function languageNamed(name: string): string | undefined {
+  const lower = name.toLowerCase();
+  if (Object.hasOwn(LANGUAGES, lower)) return lower;
+  return at(BY_ENDING, lower) ?? at(BY_OTHER_NAME, lower);
+}
+
+let loading: Promise<HighlighterCore> | undefined;
+
+/** One for the page, which keeps the grammars that were loaded. */
+function loadHighlighter(): Promise<HighlighterCore> {
+  loading ??= createHighlighter().catch((error) => {
+    // The next file tries again.
+    loading = undefined;
+    throw error;
+  });
+  return loading;
+}
+
+async function createHighlighter(): Promise<HighlighterCore> {
+  const [{ createHighlighterCore }, { createJavaScriptRegexEngine }, light, dark] =
     await Promise.all([
       import('shiki/core'),
       import('shiki/engine/javascript'),
       import('@shikijs/themes/github-light-high-contrast'),
       import('@shikijs/themes/github-dark-high-contrast'),
-      load(),
     ]);
-  const highlighter = await createHighlighterCore({
+  return createHighlighterCore({
     themes: [light.default, dark.default],
-    langs: [grammar.default as never],
     engine: createJavaScriptRegexEngine({ forgiving: true }),
   });
-  try {
-    return highlighter.codeToTokens(code, {
-      lang,
-      themes: { light: 'github-light-high-contrast', dark: 'github-dark-high-contrast' },
-      defaultColor: 'light-dark()',
-    }).tokens;
-  } finally {
-    highlighter.dispose();
-  }
+}
+
+/** The tokens of each line; null: the code has no colours. */
+export async function highlight(
+  language: string | undefined,
+  code: string,
+): Promise<ThemedToken[][] | null> {
+  const load = language && LANGUAGES[language];
+  if (!load || code.length > MAX_CHARACTERS) return null;
+  const [highlighter, grammar] = await Promise.all([loadHighlighter(), load()]);
+  await highlighter.loadLanguage(grammar.default as never);
+  // A page may have many pieces of code: what is pressed meanwhile is heard between them.
+  await new Promise((resolve) => setTimeout(resolve));
+  return highlighter.codeToTokens(code, {
+    lang: language,
+    themes: { light: 'github-light-high-contrast', dark: 'github-dark-high-contrast' },
+    defaultColor: 'light-dark()',
+    colorReplacements: REPLACED,
+    tokenizeTimeLimit: LINE_MS,
+    tokenizeMaxLineLength: MAX_LINE,
+  }).tokens;
 }

@@ -1,15 +1,19 @@
 /**
  * Markdown of users. HTML in it is cleaned by a list of what is allowed (GitHub's), so that no script, style or form gets
- * through, and nothing is loaded from other hosts.
+ * through, and nothing is loaded from other hosts. What is made after that, colours and formulas, is made of text alone.
  */
 import { Link } from '@tanstack/react-router';
-import type { ComponentProps } from 'react';
+import { type ComponentProps, Fragment, type ReactNode } from 'react';
 import ReactMarkdown from 'react-markdown';
 import rehypeRaw from 'rehype-raw';
 import rehypeSanitize from 'rehype-sanitize';
 import remarkGfm from 'remark-gfm';
+import remarkMath from 'remark-math';
 import { graphql } from '../../graphql/graphql.ts';
 import { useAsk } from '../../ui/load.tsx';
+import { Formula } from './formula.tsx';
+import { languageNamed } from './highlight.ts';
+import { Line, useTokens } from './tokens.tsx';
 
 const ImageQuery = graphql(`
   query ReadmeImage($namespace: String!, $name: String!, $path: String!, $ref: String) {
@@ -22,12 +26,13 @@ const ImageQuery = graphql(`
 
 /** `at`: the ref of the address, which links keep; `revision`: what is shown. */
 type Place = { namespace: string; repository: string; at?: string; revision: string };
+export type MarkdownOf = Place & { text: string; path: string };
 
-export default function Markdown({ text, path, ...place }: Place & { text: string; path: string }) {
+export default function Markdown({ text, path, ...place }: MarkdownOf) {
   return (
     <div className="markdown min-w-0 break-words">
       <ReactMarkdown
-        remarkPlugins={[remarkGfm]}
+        remarkPlugins={[remarkGfm, remarkMath, [remarkPrices, text]]}
         rehypePlugins={[rehypeRaw, rehypeSanitize]}
         components={{
           a: ({ node: _, href = '', children, ...rest }) => (
@@ -38,6 +43,16 @@ export default function Markdown({ text, path, ...place }: Place & { text: strin
           img: ({ src, alt }) => (
             <Image {...place} from={path} src={String(src ?? '')} alt={alt ?? ''} />
           ),
+          pre: ({ node, children }) => {
+            const block = node && blockOf(node);
+            if (!block) return <Block>{children}</Block>;
+            if (block.language === 'math') return <Formula text={block.text} isBlock />;
+            return <CodeBlock {...block} />;
+          },
+          code: ({ node, children }) => {
+            const isFormula = node && languagesOf(node).includes('math');
+            return isFormula ? <Formula text={textOf(node)} /> : <code>{children}</code>;
+          },
           // A page has one heading of the first level, and it is not the README's.
           h1: ({ node: _, children }) => <h2 className="!text-2xl">{children}</h2>,
           h2: ({ node: _, children }) => <h3 className="!text-xl">{children}</h3>,
@@ -50,6 +65,80 @@ export default function Markdown({ text, path, ...place }: Place & { text: strin
       </ReactMarkdown>
     </div>
   );
+}
+
+type HtmlNode = {
+  type: string;
+  value?: string;
+  children?: HtmlNode[];
+  tagName?: string;
+  properties?: { className?: unknown };
+};
+
+function textOf({ value, children = [] }: HtmlNode): string {
+  return value ?? children.map(textOf).join('');
+}
+
+/** What Markdown or HTML says of the language: classes `language-…`. */
+function languagesOf({ properties }: HtmlNode): string[] {
+  return [properties?.className ?? []]
+    .flat()
+    .flatMap((name) => /^language-(.+)/.exec(String(name))?.[1] ?? []);
+}
+
+/** The code of a `<pre>`, where that is all that is in it. */
+function blockOf({ children = [] }: HtmlNode): { text: string; language?: string } | null {
+  const [code, ...more] = children;
+  if (code?.tagName !== 'code' || more.length > 0) return null;
+  if (code.children?.some(({ type }) => type !== 'text')) return null;
+  return { text: textOf(code).replace(/\n$/, ''), language: languagesOf(code)[0] };
+}
+
+function Block({ children }: { children: ReactNode }) {
+  // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable with the keyboard.
+  return <pre tabIndex={0}>{children}</pre>;
+}
+
+export function CodeBlock({ text, language }: { text: string; language?: string }) {
+  const tokens = useTokens(language && languageNamed(language), text);
+  return (
+    <Block>
+      <code>
+        {text.split('\n').map((line, at, { length }) => (
+          // biome-ignore lint/suspicious/noArrayIndexKey: the lines of a text never move.
+          <Fragment key={at}>
+            {line && <Line text={line} tokens={tokens?.[at]} />}
+            {at < length - 1 && '\n'}
+          </Fragment>
+        ))}
+      </code>
+    </Block>
+  );
+}
+
+type TextNode = {
+  type: string;
+  value?: string;
+  data?: unknown;
+  children?: TextNode[];
+  position?: { start: { offset?: number }; end: { offset?: number } };
+};
+
+/**
+ * "$5 and $10" is no formula. As on GitHub, a single dollar begins one only before a character that is no space, and ends
+ * it only after such a one and before no letter or digit.
+ */
+function remarkPrices(source: string) {
+  return function repair(node: TextNode): void {
+    const { start, end } = node.position ?? {};
+    const text = source.slice(start?.offset, end?.offset);
+    if (node.type === 'inlineMath' && /^\$[^$]/.test(text)) {
+      const isClosed = !/^\w/.test(source.slice(end?.offset, (end?.offset ?? 0) + 1));
+      if (!isClosed || /^\$\s|\s\$$/.test(text))
+        Object.assign(node, { type: 'text', value: text, data: undefined });
+    }
+    for (const child of node.children ?? []) repair(child);
+  };
 }
 
 /** Null: it leads out of the repository. */

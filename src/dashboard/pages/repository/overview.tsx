@@ -4,6 +4,7 @@ import { Lines } from '../../ui/copy.tsx';
 import { Empty } from '../../ui/empty.tsx';
 import { size } from '../../ui/format.ts';
 import { Ago } from '../../ui/time.tsx';
+import { ActivityChart } from './activity-chart.tsx';
 import { CloneBox, pushLines } from './clone-box.tsx';
 import { NewFileLink } from './edit/links.tsx';
 import { FolderView } from './folder.tsx';
@@ -73,6 +74,11 @@ export default function Overview() {
                   <Ago at={repository.pushedAt} />
                 </dd>
               </dl>
+              <ActivityChart
+                namespace={namespace}
+                name={name}
+                revision={ref || repository.defaultBranch}
+              />
             </aside>
           </div>
         );

@@ -1,4 +1,8 @@
+import { useMemo } from 'react';
+import { languageOf } from './highlight.ts';
 import { linesOf, type PatchLine } from './patch.ts';
+import { Line, useTokens } from './tokens.tsx';
+import { changedWords } from './words.ts';
 
 const LOOKS: Record<PatchLine['kind'], [mark: string, className: string, word: string]> = {
   hunk: ['', 'bg-run-soft text-dim', ''],
@@ -11,7 +15,18 @@ const LOOKS: Record<PatchLine['kind'], [mark: string, className: string, word: s
 const NUMBER = 'w-px px-2 text-right align-top text-dim tabular-nums select-none';
 
 /** What changed in a file, line by line; long lines scroll within it. */
-export function PatchView({ text, path }: { text: string; path: string }) {
+export function PatchView({
+  text,
+  path,
+  oldPath,
+}: {
+  text: string;
+  path: string;
+  oldPath: string | null;
+}) {
+  const { lines, marks, before, after } = useMemo(() => read(text), [text]);
+  const tokensBefore = useTokens(languageOf(oldPath ?? path), before.text);
+  const tokensAfter = useTokens(languageOf(path), after.text);
   return (
     // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable with the keyboard.
     <section tabIndex={0} aria-label={`Changes of ${path}`} className="overflow-x-auto">
@@ -25,8 +40,12 @@ export function PatchView({ text, path }: { text: string; path: string }) {
           </tr>
         </thead>
         <tbody>
-          {linesOf(text).map((line, index) => {
+          {lines.map((line, index) => {
             const [mark, className, word] = LOOKS[line.kind];
+            const tokens =
+              line.kind === 'removed'
+                ? tokensBefore?.[before.numbers.get(index) ?? -1]
+                : tokensAfter?.[after.numbers.get(index) ?? -1];
             return (
               // biome-ignore lint/suspicious/noArrayIndexKey: the lines of a patch never move.
               <tr key={index} className={className}>
@@ -36,7 +55,14 @@ export function PatchView({ text, path }: { text: string; path: string }) {
                   <span aria-hidden>{mark}</span>
                   <span className="sr-only">{word}</span>
                 </td>
-                <td className="px-2 whitespace-pre">{line.text || ' '}</td>
+                <td className="px-2 whitespace-pre">
+                  <Line
+                    text={line.text}
+                    tokens={tokens}
+                    marks={marks.get(index)}
+                    markClass={line.kind === 'removed' ? 'word-removed' : 'word-added'}
+                  />
+                </td>
               </tr>
             );
           })}
@@ -44,4 +70,27 @@ export function PatchView({ text, path }: { text: string; path: string }) {
       </table>
     </section>
   );
+}
+
+/** The lines, and what they say of the file before and after: a side is coloured as a whole. */
+function read(text: string) {
+  const lines = linesOf(text);
+  return {
+    lines,
+    marks: changedWords(lines),
+    before: sideOf(lines, 'removed'),
+    after: sideOf(lines, 'added'),
+  };
+}
+
+/** `numbers`: where a line of the patch stands in the text of the side. */
+function sideOf(lines: readonly PatchLine[], kind: 'removed' | 'added') {
+  const numbers = new Map<number, number>();
+  const texts: string[] = [];
+  for (const [index, line] of lines.entries()) {
+    if (line.kind !== kind && line.kind !== 'same') continue;
+    numbers.set(index, texts.length);
+    texts.push(line.text);
+  }
+  return { text: texts.join('\n'), numbers };
 }

@@ -5,6 +5,7 @@ import { Button } from '../../ui/button.tsx';
 import { Empty } from '../../ui/empty.tsx';
 import { Input } from '../../ui/field.tsx';
 import { Load, useAsk } from '../../ui/load.tsx';
+import { marked } from '../../ui/marked.tsx';
 import { RepositoryFrame } from './frame.tsx';
 import { RefPicker } from './ref-picker.tsx';
 
@@ -105,7 +106,7 @@ function Results({
                         search={{ ref }}
                         className="break-all hover:underline"
                       >
-                        {path}
+                        {marked(path, text.split(/\s+/))}
                       </Link>
                     </li>
                   ))}
@@ -124,7 +125,7 @@ function Results({
                       <ul className="overflow-x-auto font-mono text-[12.5px] leading-6">
                         {lines
                           .filter((each) => each.path === path)
-                          .map(({ line, text }) => (
+                          .map(({ line, text: found }) => (
                             <li key={line} className="flex">
                               <Link
                                 to="/$namespace/$repository/file/$"
@@ -136,7 +137,7 @@ function Results({
                                 <span className="w-14 shrink-0 pr-3 text-right text-dim">
                                   {line}
                                 </span>
-                                <span className="whitespace-pre">{text}</span>
+                                <span className="whitespace-pre">{marked(found, text)}</span>
                               </Link>
                             </li>
                           ))}

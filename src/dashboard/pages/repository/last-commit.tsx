@@ -1,0 +1,73 @@
+import { Link } from '@tanstack/react-router';
+import { History } from 'lucide-react';
+import { graphql } from '../../graphql/graphql.ts';
+import { shortSha, subject } from '../../ui/format.ts';
+import { useAsk } from '../../ui/load.tsx';
+import { Ago } from '../../ui/time.tsx';
+
+const LastCommitQuery = graphql(`
+  query LastCommit($namespace: String!, $name: String!, $path: String!, $ref: String) {
+    repository(namespace: $namespace, name: $name) {
+      id
+      lastCommit(path: $path, ref: $ref) { sha message author { name } committer { date } }
+    }
+  }
+`);
+
+/** The commit that changed a file or a folder last, above it. It has its place before it is there. */
+export function LastCommit({
+  namespace,
+  name,
+  path,
+  ref,
+  revision,
+}: {
+  namespace: string;
+  name: string;
+  path: string;
+  /** As the address has it. */
+  ref?: string;
+  /** What is shown. */
+  revision: string;
+}) {
+  const asked = useAsk({
+    query: LastCommitQuery,
+    variables: { namespace, name, path, ref: revision },
+  });
+  const commit = asked.data?.repository?.lastCommit;
+  const params = { namespace, repository: name };
+  return (
+    <div
+      data-last-commit={commit?.sha}
+      className="flex min-h-10 items-center gap-x-3 border-b border-line bg-sunken px-4 py-1.5 text-sm text-dim"
+    >
+      {commit && (
+        <>
+          <span className="max-w-40 shrink-0 truncate font-medium text-ink max-sm:hidden">
+            {commit.author.name}
+          </span>
+          <Link
+            to="/$namespace/$repository/commit/$sha"
+            params={{ ...params, sha: commit.sha }}
+            className="min-w-0 flex-1 truncate hover:underline"
+          >
+            {subject(commit.message)}
+          </Link>
+          <code className="max-md:hidden">{shortSha(commit.sha)}</code>
+          <span className="shrink-0">
+            <Ago at={commit.committer.date} />
+          </span>
+        </>
+      )}
+      <Link
+        to="/$namespace/$repository/commits"
+        params={params}
+        search={{ ref }}
+        className="ml-auto flex shrink-0 items-center gap-1 hover:underline"
+      >
+        <History size={15} aria-hidden />
+        <span className="max-sm:sr-only">History</span>
+      </Link>
+    </div>
+  );
+}

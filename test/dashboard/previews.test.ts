@@ -1,0 +1,106 @@
+/** How the dashboard reads what repositories hold before it shows it. */
+import { expect, test } from 'vitest';
+import { parseTable } from '../../src/dashboard/pages/repository/parse-table.ts';
+import { linesOf } from '../../src/dashboard/pages/repository/patch.ts';
+import { readNotebook } from '../../src/dashboard/pages/repository/read-notebook.ts';
+import { changedWords } from '../../src/dashboard/pages/repository/words.ts';
+
+test('records of CSV and of values between tabs are read as RFC 4180 has them', () => {
+  for (const [text, rows] of [
+    [
+      'a,b\n1,2\n',
+      [
+        ['a', 'b'],
+        ['1', '2'],
+      ],
+    ],
+    [
+      'a,b\r\n1,2',
+      [
+        ['a', 'b'],
+        ['1', '2'],
+      ],
+    ],
+    ['"a,""b""\nc",d\n', [['a,"b"\nc', 'd']]],
+    [
+      'a,\n,b\n',
+      [
+        ['a', ''],
+        ['', 'b'],
+      ],
+    ],
+    ['a,', [['a', '']]],
+    ['a\n\n\nb', [['a'], ['b']]],
+    ['"never closed, b\nc', [['never closed, b\nc']]],
+    ['"a"b,c', [['ab', 'c']]],
+    ['""', []],
+    ['', []],
+  ] as const)
+    expect([text, parseTable(text, ',', 100)]).toEqual([text, rows]);
+  expect(parseTable('a\tb,c\n', '\t', 100)).toEqual([['a', 'b,c']]);
+  expect(parseTable('a\n'.repeat(1_000), ',', 7)).toHaveLength(7);
+  expect(parseTable('"'.repeat(2 ** 20), ',', 7)).toHaveLength(1);
+});
+
+test('a notebook is read whatever its parts are', () => {
+  const cells = [
+    { cell_type: 'markdown', source: ['# Hello\n', 'there'] },
+    {
+      cell_type: 'code',
+      source: 'print(1)',
+      execution_count: 7,
+      outputs: [
+        { output_type: 'stream', name: 'stdout', text: ['1\n'] },
+        {
+          output_type: 'display_data',
+          data: { 'image/png': 'aGVsbG8=\n', 'text/plain': 'a plot' },
+        },
+        { output_type: 'display_data', data: { 'text/html': '<script>x</script>' } },
+        { output_type: 'execute_result', data: { 'image/png': '"><script>', 'text/plain': '2' } },
+        { output_type: 'error', ename: 'E', evalue: 'v', traceback: [] },
+      ],
+    },
+    null,
+    { cell_type: {}, source: 7, outputs: [null, { data: [] }] },
+  ];
+  const read = readNotebook(JSON.stringify({ nbformat: 4, cells, metadata: null }));
+  expect(read).toEqual({
+    language: 'python',
+    cells: [
+      { kind: 'markdown', source: '# Hello\nthere', count: null, outputs: [] },
+      {
+        kind: 'code',
+        source: 'print(1)',
+        count: 7,
+        outputs: [
+          { kind: 'text', text: '1', isError: false },
+          { kind: 'picture', source: 'data:image/png;base64,aGVsbG8=', text: 'a plot' },
+          { kind: 'text', text: '(HTML is not shown)', isError: false },
+          { kind: 'text', text: '2', isError: false },
+          { kind: 'text', text: 'E: v', isError: true },
+        ],
+      },
+      { kind: 'raw', source: '', count: null, outputs: [] },
+      { kind: 'raw', source: '', count: null, outputs: [] },
+    ],
+  });
+  for (const text of ['', 'null', '[]', '{"cells": []}', '{"nbformat": 3, "worksheets": []}', '{'])
+    expect([text, readNotebook(text)]).toEqual([text, null]);
+});
+
+test('of lines that replace each other the words that changed are marked', () => {
+  const marked = (patch: string) => {
+    const lines = linesOf(patch);
+    return [...changedWords(lines)].map(([line, spans]) =>
+      spans.map(({ from, to }) => lines[line]?.text.slice(from, to)),
+    );
+  };
+  expect(marked('@@ -1 +1 @@\n-const answer = 41;\n+const reply = 41 + 1;\n')).toEqual([
+    ['answer'],
+    ['reply', ' + 1'],
+  ]);
+  // Other lines, more lines, and longer lines are not compared.
+  expect(marked('@@ -1 +1 @@\n-one two three\n+completely different words\n')).toEqual([]);
+  expect(marked('@@ -1 +1,2 @@\n-a b c\n+a b d\n+e\n')).toEqual([]);
+  expect(marked(`@@ -1 +1 @@\n-${'a '.repeat(600)}\n+${'a '.repeat(600)}b\n`)).toEqual([]);
+});
