@@ -46,7 +46,12 @@ export default function UsageChart({
         legend: { show: false },
         scales: { y: { range: (_u, _min, highest) => [0, max ?? Math.max(highest * 1.1, 0.1)] } },
         axes: [
-          axis,
+          {
+            ...axis,
+            // One line for each tick, with room for the longest.
+            space: 84,
+            values: (_u, ticks, _axis, _space, step) => ticks.map((at) => timeOf(at, step)),
+          },
           {
             ...axis,
             values: (_u, ticks) => ticks.map((tick) => `${tick}${unit}`),
@@ -88,4 +93,12 @@ export default function UsageChart({
       />
     </figure>
   );
+}
+
+/** `step`: seconds between two ticks. */
+function timeOf(at: number, step: number): string {
+  const date = new Date(at * 1_000);
+  if (step >= 86_400) return date.toLocaleDateString();
+  const seconds = step < 60 ? ({ second: '2-digit' } as const) : {};
+  return date.toLocaleTimeString(undefined, { hour: '2-digit', minute: '2-digit', ...seconds });
 }

@@ -58,6 +58,7 @@ export default function Activity() {
                   to="/$namespace/-/activity"
                   params={{ namespace: name }}
                   search={{ log: each }}
+                  activeOptions={{ exact: true, explicitUndefined: true }}
                   aria-current={log === each ? 'page' : undefined}
                   className="link aria-[current=page]:font-semibold aria-[current=page]:text-ink"
                 >
