@@ -168,7 +168,7 @@ test('from the moment that the port is taken each request is answered', async ()
   for (const path of ['/', '/ada/-/jobs', '/login']) {
     const page = await client.get(path, { accept: 'text/html' });
     expect(page.status, path).toBe(503);
-    expect(page.body, path).toContain('<meta http-equiv="refresh" content="2">');
+    expect(page.text, path).toContain('<meta http-equiv="refresh" content="2">');
   }
   await migrating.end();
 
