@@ -111,7 +111,7 @@ test('a path looks in one namespace alone', async () => {
 });
 
 test('what stands for other characters elsewhere stands for itself', async () => {
-  for (const text of ['%', '_', 'old_vision', '\\', 'visio%', "'", '\0', 'ü', '\ud800'])
+  for (const text of ['%', '_', 'old_vision', '\\', 'visio%', "'", '\0', 'ü'])
     expect(await found(ada, text), text).toEqual(
       // An underscore is in these names.
       text === '_' ? ['R vision-lab/old-vision_tools', 'J ada/Train_vision'] : [],

@@ -222,7 +222,7 @@ test('what a credential is given must make sense', async () => {
   await using app = await startApp();
   const alice = await app.user('alice');
   const token = (input: object) => codes(alice, CREATE_TOKEN, { name: 'x', ...input });
-  for (const name of ['', ' a', 'a/b', '..', 'a\n', '\u0000', '\ud800', 'a'.repeat(101)])
+  for (const name of ['', ' a', 'a/b', '..', 'a\n', '\u0000', 'a'.repeat(101)])
     expect(await token({ name }), JSON.stringify(name)).toEqual(['INVALID_REQUEST', 'name']);
   for (const expiresInDays of [0, -1, 366])
     expect(await token({ expiresInDays })).toEqual(['INVALID_REQUEST', 'expiresInDays']);

@@ -123,11 +123,14 @@ test('texts are held to the lengths and patterns that are shown', async () => {
     else await refused('name', { name: text });
   await taken({ command: 'x'.repeat(command.maxBytes) });
   await refused('command', { command: 'x'.repeat(command.maxBytes + 1) });
-  await taken({ image: 'i'.repeat(image.maxBytes) });
+  // A registry, a path, a tag and a digest: none of them alone may be so long.
+  const rest = `:${'t'.repeat(128)}@sha512:${'0'.repeat(128)}`;
+  await taken({ image: `r.io/${'i'.repeat(image.maxBytes - 5 - rest.length)}${rest}` });
   await refused('image', { image: 'i'.repeat(image.maxBytes + 1) });
-  for (const text of ['-a', 'a b', 'a:1', 'r.io/a/b@sha256:0'])
+  for (const text of ['-a', 'a b', 'a:1'])
     if (new RegExp(image.pattern).test(text)) await taken({ image: text });
     else await refused('image', { image: text });
+  await refused('image', { image: 'r.io/a/b@sha256:0' });
   await refused('branch', { repo: 'ada/x', branch: 'b'.repeat(branch.maxBytes + 1) });
   await taken({ outputPath: 'o'.repeat(outputPath.maxBytes) });
   await refused('outputPath', { outputPath: 'o'.repeat(outputPath.maxBytes + 1) });

@@ -1014,7 +1014,9 @@ describe('jobs as processes', () => {
     );
     const { id, artifacts } = await until(ada, 'ada', 'made', 'FAILED');
     const [sum, note] = await lines(ada, 'ada', 'made');
-    expect(note).toMatch(/^2 entries were left out of the artifacts: links, devices, FIFOs/);
+    expect(note).toMatch(
+      /^2 entries were left out of the artifacts: links that lead outside, devices, FIFOs/,
+    );
     expect(artifacts).toMatchObject({ path: 'out', fileCount: 2 });
 
     const whole = Buffer.from(await (await download(artifacts.downloadUrl)).arrayBuffer());
@@ -1132,7 +1134,7 @@ describe('jobs as processes', () => {
     });
     const { artifacts } = await until(ada, 'ada', 'names', 'SUCCEEDED');
     expect(artifacts.fileCount).toBe(files.length);
-    expect((await lines(ada, 'ada', 'names')).at(-1)).toMatch(/^2 entries were left out/);
+    expect((await lines(ada, 'ada', 'names')).at(-1)).toMatch(/^1 entry was left out/);
 
     const file = join(dir, 'names.tar.gz');
     const whole = await (await download(artifacts.downloadUrl)).arrayBuffer();
