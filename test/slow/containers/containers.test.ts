@@ -125,11 +125,7 @@ test('a repository is cloned into the image; what the job leaves is kept', async
     },
   );
   const { artifacts } = await ends('build', 'SUCCEEDED');
-  expect(await said('build')).toEqual([
-    'hello',
-    head,
-    '1 entry was left out of the artifacts: links, devices, FIFOs, sockets, or what cannot be read',
-  ]);
+  expect(await said('build')).toEqual(['hello', head]);
   expect(artifacts.fileCount).toBe(1);
   const { body } = await fetch(artifacts.downloadUrl);
   const files: Record<string, string> = {};

@@ -147,7 +147,7 @@ test('a push over SSH that is refused halfway says why and leaves nothing', asyn
   const { peak, before } = await watch(server.child.pid as number, async () => {
     const refused = await user.try('too-large', 'push', user.url('admin/too-large'), 'main');
     expect(refused.code).not.toBe(0);
-    expect(refused.stderr).toContain('pack exceeds maximum allowed size');
+    expect(refused.stderr).toContain('Storage quota exceeded: the free plan allows 10 GiB');
   });
   expect(peak - before).toBeLessThan(60 * MB);
   expect(await readdir(join(folder, 'objects/pack'))).toEqual([]);
