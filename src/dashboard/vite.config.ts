@@ -1,3 +1,4 @@
+import { join } from 'node:path';
 import tailwindcss from '@tailwindcss/vite';
 import react from '@vitejs/plugin-react';
 import { defineConfig } from 'vite';
@@ -15,10 +16,15 @@ export default defineConfig({
     assetsInlineLimit: 0,
     assetsDir: 'assets',
     manifest: true,
+    // All browsers of the target either preload modules, or load them a little later.
+    modulePreload: { polyfill: false },
     emptyOutDir: true,
     reportCompressedSize: false,
     // The grammar of C++, which is loaded when such a file is looked at.
     chunkSizeWarningLimit: 1_000,
+    rolldownOptions: {
+      input: ['index.html', 'diagram.html'].map((name) => join(import.meta.dirname, name)),
+    },
   },
   worker: { format: 'es' },
   server: { proxy: { [ELSEWHERE]: { target: SERVER } } },

@@ -1,5 +1,5 @@
 /**
- * The files of the dashboard that Vite made, held in memory as browsers take them: some 1.3 MB. What one server hands out
+ * The files of the dashboard that Vite made, held in memory as browsers take them: some 3 MB. What one server hands out
  * is one build, the same as its document, also while `npm run build` puts another in its place on the disk.
  */
 import { readdirSync, readFileSync } from 'node:fs';

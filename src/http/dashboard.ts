@@ -29,9 +29,26 @@ const POLICY = [
   "font-src 'self'",
   "connect-src 'self'",
   "worker-src 'self'",
+  "frame-src 'self'",
   "base-uri 'none'",
   "form-action 'self'",
   "frame-ancestors 'none'",
+].join('; ');
+
+/**
+ * Of the frame that draws a diagram which a user wrote (`src/dashboard/diagram.ts`). Mermaid writes styles into its
+ * pictures, so they are allowed there; in return the document has no origin, and asks no server but for our scripts.
+ */
+const DIAGRAM_POLICY = [
+  'sandbox allow-scripts',
+  "default-src 'none'",
+  "script-src 'self'",
+  "style-src 'unsafe-inline'",
+  'img-src data:',
+  'font-src data:',
+  "base-uri 'none'",
+  "form-action 'none'",
+  "frame-ancestors 'self'",
 ].join('; ');
 
 /** Null where it is not built. */
@@ -41,7 +58,18 @@ export function createDashboard(): Router | null {
   const document = readFileSync(path, 'utf8');
   if (!START.test(document)) throw new Error(`${path} has no place for what its script must know`);
 
+  const diagram = readFileSync(join(FOLDER, 'diagram.html'), 'utf8');
+
   const router = express.Router({ caseSensitive: true, strict: true });
+  router.get('/assets/diagram.html', (_req, res) => {
+    res.set({
+      'Cache-Control': 'no-cache',
+      'Content-Security-Policy': DIAGRAM_POLICY,
+      'X-Content-Type-Options': 'nosniff',
+      'Referrer-Policy': 'no-referrer',
+    });
+    res.type('html').send(diagram);
+  });
   router.use('/assets', serveAssets(join(FOLDER, 'assets')));
   router.use((req, res, next) => {
     if (!isPage(req)) return next();

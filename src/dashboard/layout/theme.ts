@@ -1,3 +1,5 @@
+import { useSyncExternalStore } from 'react';
+
 /** Dark or light: what the system has, unless somebody chose. A cookie, so that the server writes it into the document. */
 export type Theme = 'system' | 'light' | 'dark';
 
@@ -19,4 +21,27 @@ export function applyTheme(): void {
   const chosen = theme();
   if (chosen === 'system') delete document.documentElement.dataset.theme;
   else document.documentElement.dataset.theme = chosen;
+  for (const listener of listeners) listener();
+}
+
+const listeners = new Set<() => void>();
+const darkSystem = matchMedia('(prefers-color-scheme: dark)');
+
+/** What is shown now, for what is not drawn by style sheets: charts, and frames. */
+export function useScheme(): 'light' | 'dark' {
+  return useSyncExternalStore(listen, scheme);
+}
+
+function scheme(): 'light' | 'dark' {
+  const chosen = theme();
+  return chosen === 'system' ? (darkSystem.matches ? 'dark' : 'light') : chosen;
+}
+
+function listen(listener: () => void): () => void {
+  listeners.add(listener);
+  darkSystem.addEventListener('change', listener);
+  return () => {
+    listeners.delete(listener);
+    darkSystem.removeEventListener('change', listener);
+  };
 }

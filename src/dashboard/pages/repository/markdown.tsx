@@ -1,6 +1,6 @@
 /**
  * Markdown of users. HTML in it is cleaned by a list of what is allowed (GitHub's), so that no script, style or form gets
- * through, and nothing is loaded from other hosts. What is made after that, colours and formulas, is made of text alone.
+ * through, and nothing is loaded from other hosts. What is made after that, colours, formulas and diagrams, is made of text alone.
  */
 import { Link } from '@tanstack/react-router';
 import { type ComponentProps, Fragment, type ReactNode } from 'react';
@@ -11,6 +11,7 @@ import remarkGfm from 'remark-gfm';
 import remarkMath from 'remark-math';
 import { graphql } from '../../graphql/graphql.ts';
 import { useAsk } from '../../ui/load.tsx';
+import { Diagram } from './diagram.tsx';
 import { Formula } from './formula.tsx';
 import { languageNamed } from './highlight.ts';
 import { Line, useTokens } from './tokens.tsx';
@@ -47,6 +48,13 @@ export default function Markdown({ text, path, ...place }: MarkdownOf) {
             const block = node && blockOf(node);
             if (!block) return <Block>{children}</Block>;
             if (block.language === 'math') return <Formula text={block.text} isBlock />;
+            if (block.language === 'mermaid')
+              return (
+                // With a key: another source is another diagram.
+                <Diagram key={block.text} source={block.text}>
+                  <CodeBlock {...block} />
+                </Diagram>
+              );
             return <CodeBlock {...block} />;
           },
           code: ({ node, children }) => {
