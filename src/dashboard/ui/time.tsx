@@ -1,5 +1,4 @@
 import { useSyncExternalStore } from 'react';
-import { duration } from './format.ts';
 
 /**
  * One clock for all that shows time passing, so that they change together and a page has one timer. It stands still
@@ -73,14 +72,5 @@ export function Ago({ at }: { at: string | null | undefined }) {
     <time dateTime={at} title={exactTime(at)}>
       {text}
     </time>
-  );
-}
-
-/** How long something took, or takes by now. */
-export function Took({ from, to }: { from: string; to?: string | null }) {
-  const now = useSecond();
-  const end = to ? Date.parse(to) / 1_000 : now;
-  return (
-    <span className="tabular-nums">{duration(Math.max(0, end - Date.parse(from) / 1_000))}</span>
   );
 }

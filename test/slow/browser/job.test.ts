@@ -274,13 +274,27 @@ async function readThrough(page: Page): Promise<string[]> {
 }
 
 test('a job is cancelled, run again and deleted', async () => {
-  await run('brief', 'sleep 300');
+  // It outlives the cancel by some seconds.
+  await run('brief', "trap 'sleep 4; exit 1' TERM; while :; do sleep 0.1; done");
+  await until(ada, 'ada', 'brief', 'RUNNING');
   await using visitor = await visit(browser, app, { as: ada });
   const { page } = visitor;
   await page.goto('/ada/-/jobs/brief');
   await page.getByRole('button', { name: 'Cancel' }).click();
   await page.getByRole('button', { name: 'Cancel job' }).click();
   await page.locator('main [data-status=CANCELLED]').first().waitFor();
+  // An attempt ran as long as its job, also when its process has ended later.
+  await expect
+    .poll(async () => {
+      const asked =
+        'query { job(namespace: "ada", name: "brief") { attempts { nodes { outcome } } } }';
+      return (await ada.gql(asked)).job.attempts.nodes;
+    })
+    .toEqual([{ outcome: 'EXITED' }]);
+  await page.reload();
+  await page.locator('[data-attempt]').getByText('Attempt 1 ended').waitFor();
+  const total = await page.locator('[data-runtime]').textContent();
+  await page.locator('[data-attempt]').getByText(`, ${total}`).waitFor();
   await page.getByRole('link', { name: 'Run again' }).click();
   await page.getByLabel('Name', { exact: true }).waitFor();
   expect(await page.getByLabel('Name', { exact: true }).inputValue()).toBe('brief-2');

@@ -1,5 +1,6 @@
-import { words } from '../../ui/format.ts';
-import { Ago, exactTime, Took } from '../../ui/time.tsx';
+import { duration, words } from '../../ui/format.ts';
+import { Ago, exactTime } from '../../ui/time.tsx';
+import { countedSeconds } from './attempt-runtime.ts';
 import type { JobData } from './facts.tsx';
 
 /** What happened to it, in order: created, each attempt, and its end. */
@@ -23,9 +24,8 @@ export function Attempts({ job }: { job: JobData }) {
             <p className="text-dim">
               {attempt.startedAt ? (
                 <>
-                  started <Ago at={attempt.startedAt} />,{' '}
-                  {(attempt.exitedAt ?? attempt.endedAt) ? 'took' : 'for'}{' '}
-                  <Took from={attempt.startedAt} to={attempt.exitedAt ?? attempt.endedAt} />
+                  started <Ago at={attempt.startedAt} />
+                  {ran(job, attempt)}
                 </>
               ) : (
                 attempt.endedAt && (
@@ -59,6 +59,13 @@ const OUTCOMES = {
 function doing({ startedAt, exitedAt }: JobData['attempts']['nodes'][number]): string {
   if (exitedAt) return ' has ended';
   return startedAt ? ' runs' : ' is prepared';
+}
+
+/** As the job counts it (`ran`, in its heading), which goes on while the attempt runs. */
+function ran(job: JobData, attempt: JobData['attempts']['nodes'][number]): string {
+  const seconds = countedSeconds(job, attempt);
+  if (seconds !== null) return `, ran ${duration(seconds)}`;
+  return attempt.outcome === null ? '' : ', its time does not count';
 }
 
 function colourOf({ outcome, exitCode }: JobData['attempts']['nodes'][number]): string {
