@@ -119,6 +119,22 @@ test('any line of a long log is found, linked and searched for', async () => {
   visitor.expectQuiet();
 });
 
+test('a log whose lines wrap is shown at its end', async () => {
+  await run(
+    'wide',
+    'i=0; while [ $i -lt 60 ]; do i=$((i+1)); echo "line $i of $(pwd) $(date) wraps on a narrow screen"; done',
+  );
+  await until(ada, 'ada', 'wide', 'SUCCEEDED');
+  await using visitor = await visit(browser, app, { as: ada, width: 375 });
+  await visitor.page.goto('/ada/-/jobs/wide');
+  const log = visitor.page.getByRole('log');
+  await log.getByText('line 60 of').waitFor();
+  await expect
+    .poll(() => log.evaluate((e) => e.scrollHeight - e.scrollTop - e.clientHeight))
+    .toBeLessThan(2);
+  visitor.expectQuiet();
+});
+
 test('a log that grows by thousands of lines a second is never drawn without lines at its end', async () => {
   const step = 'for (let i = 0; i < 50; i++) console.log("step", ++n, "of the training")';
   await run('quick', `exec node -e 'let n = 0; setInterval(() => { ${step} }, 10)'`);
@@ -371,7 +387,7 @@ test('a job that failed says why, for how long it was billed, and what it used o
   await page.locator('[data-log-status=FAILED].text-bad').waitFor();
   // In sight without a click, in a unit that fits, and with the line of the limit.
   const memory = page.getByRole('img', {
-    name: /^Memory: 50\.0 MiB at last, 50\.0 MiB at most, limit /,
+    name: /^Memory: last 50\.0 MiB, peak 50\.0 MiB, limit /,
   });
   await memory.locator('canvas').waitFor();
   expect(Number(await memory.getAttribute('data-limit'))).toBeGreaterThan(0);

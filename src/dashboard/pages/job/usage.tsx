@@ -96,5 +96,5 @@ function Charts({ job: { namespace, name, status, attempts } }: { job: JobData }
 }
 
 function inWords(title: string, values: number[], show: (value: number) => string): string {
-  return `${title}: ${show(values.at(-1) ?? 0)} at last, ${show(Math.max(...values))} at most`;
+  return `${title}: last ${show(values.at(-1) ?? 0)}, peak ${show(Math.max(...values))}`;
 }

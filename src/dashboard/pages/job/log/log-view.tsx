@@ -71,6 +71,8 @@ export function LogView({
   const [base, setBase] = useState(0);
   const length = Math.min(store.last - base, WINDOW);
   const atNewest = base + length >= store.last;
+  const lastOffset = useRef(0);
+  const lastHeight = useRef(0);
   /** Where to scroll as soon as that line is in the window. */
   const wanted = useRef<Place | null>(marked && { seq: marked.from, align: 'center' });
 
@@ -104,6 +106,8 @@ export function LogView({
     if (!current || !follows) return;
     const before = current.scrollTop;
     current.scrollTop = current.scrollHeight;
+    // Lines that got lower since the last event have moved the end up: nobody scrolled.
+    lastOffset.current = current.scrollTop;
     if (current.scrollTop !== before) current.dispatchEvent(new Event('scroll'));
   }
 
@@ -128,6 +132,8 @@ export function LogView({
     if (isEmpty || !scroller.current) return;
     const observer = new ResizeObserver(() => atEnd.current());
     observer.observe(scroller.current);
+    // Lines that wrap have their height only after they are drawn.
+    if (scroller.current.firstElementChild) observer.observe(scroller.current.firstElementChild);
     const resized = () => atEnd.current();
     addEventListener('resize', resized);
     return () => {
@@ -175,8 +181,6 @@ export function LogView({
     if (offset < ROW_PX && base > 0) moveWindow(Math.max(0, base - STEP));
     else if (left < ROW_PX && !atNewest) moveWindow(base + STEP);
   }
-  const lastOffset = useRef(0);
-  const lastHeight = useRef(0);
 
   /** What is in sight stays where it is. */
   function moveWindow(next: number): void {
