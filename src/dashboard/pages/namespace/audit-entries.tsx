@@ -1,7 +1,7 @@
 /** Entries of an audit log, of a namespace or of the server, with their filters. */
 import { useNavigate, useSearch } from '@tanstack/react-router';
 import { type FormEvent, useState } from 'react';
-import { type FragmentOf, graphql, readFragment } from '../../graphql/graphql.ts';
+import { type FragmentOf, graphql, type ResultOf, readFragment } from '../../graphql/graphql.ts';
 import { Button } from '../../ui/button.tsx';
 import { Field, Input, Select } from '../../ui/field.tsx';
 import { words } from '../../ui/format.ts';
@@ -14,50 +14,60 @@ export const AuditRow = graphql(`
   }
 `);
 
-const ACTIONS = [
-  'ACCESS_TOKEN_CREATE',
-  'ACCESS_TOKEN_DELETE',
-  'API_KEY_CREATE',
-  'API_KEY_DELETE',
-  'ARTIFACTS_DELETE',
-  'BRANCH_RULE_DELETE',
-  'BRANCH_RULE_SET',
-  'DEPLOY_KEY_ADD',
-  'DEPLOY_KEY_DELETE',
-  'IDENTITY_CONNECT',
-  'IDENTITY_DELETE',
-  'JOB_CANCEL',
-  'JOB_CREATE',
-  'JOB_DELETE',
-  'JOB_RERUN',
-  'LARGE_FILE_DELETE',
-  'LARGE_FILE_LOCK',
-  'LARGE_FILE_UNLOCK',
-  'MEMBER_REMOVE',
-  'MEMBER_SET',
-  'ORGANIZATION_CREATE',
-  'PLAN_SET',
-  'REPOSITORY_CHANGE_VISIBILITY',
-  'REPOSITORY_CREATE',
-  'REPOSITORY_DELETE',
-  'REPOSITORY_PUSH',
-  'REPOSITORY_RENAME',
-  'REPOSITORY_TRANSFER',
-  'REPOSITORY_UPDATE',
-  'SECRET_ALLOW',
-  'SECRET_DISALLOW',
-  'SESSION_CREATE',
-  'SESSION_DELETE',
-  'SIGN_IN_LINK_CREATE',
-  'SSH_KEY_ADD',
-  'SSH_KEY_DELETE',
-  'USER_CREATE',
-  'WEBHOOK_CREATE',
-  'WEBHOOK_DELETE',
-  'WEBHOOK_REDELIVER',
-  'WEBHOOK_TEST',
-  'WEBHOOK_UPDATE',
-] as const;
+type Action = ResultOf<typeof AuditRow>['action'];
+
+/** What an entry says between the user and the name of what was changed. */
+const PHRASES: Record<Action, string> = {
+  ACCESS_TOKEN_CREATE: 'created access token',
+  ACCESS_TOKEN_DELETE: 'deleted access token',
+  API_KEY_CREATE: 'created API key',
+  API_KEY_DELETE: 'deleted API key',
+  ARTIFACTS_DELETE: 'deleted artifacts of',
+  BRANCH_RULE_DELETE: 'deleted branch rule of',
+  BRANCH_RULE_SET: 'set branch rule of',
+  DEPLOY_KEY_ADD: 'added deploy key',
+  DEPLOY_KEY_DELETE: 'deleted deploy key',
+  DEVICE_APPROVE: 'approved device',
+  IDENTITY_CONNECT: 'connected identity',
+  IDENTITY_DELETE: 'deleted identity',
+  JOB_CANCEL: 'cancelled job',
+  JOB_CREATE: 'created job',
+  JOB_DELETE: 'deleted job',
+  JOB_RERUN: 'reran job',
+  LARGE_FILE_DELETE: 'deleted large file of',
+  LARGE_FILE_LOCK: 'locked large file of',
+  LARGE_FILE_UNLOCK: 'unlocked large file of',
+  MEMBER_REMOVE: 'removed member',
+  MEMBER_SET: 'set role of',
+  ORGANIZATION_CREATE: 'created organization',
+  ORGANIZATION_DELETE: 'deleted organization',
+  PLAN_SET: 'set plan of',
+  REPOSITORY_CHANGE_VISIBILITY: 'changed visibility of',
+  REPOSITORY_CREATE: 'created repository',
+  REPOSITORY_DELETE: 'deleted repository',
+  REPOSITORY_PUSH: 'pushed to',
+  REPOSITORY_RENAME: 'renamed repository',
+  REPOSITORY_TRANSFER: 'transferred repository',
+  REPOSITORY_UPDATE: 'updated repository',
+  SECRET_ALLOW: 'allowed secret in',
+  SECRET_DISALLOW: 'disallowed secret in',
+  SESSION_CREATE: 'signed in with',
+  SESSION_DELETE: 'ended',
+  SIGN_IN_LINK_CREATE: 'created sign-in',
+  SSH_KEY_ADD: 'added SSH key',
+  SSH_KEY_DELETE: 'deleted SSH key',
+  USER_CREATE: 'created user',
+  USER_DELETE: 'deleted user',
+  USER_DISABLE: 'disabled user',
+  USER_ENABLE: 'enabled user',
+  WEBHOOK_CREATE: 'created webhook',
+  WEBHOOK_DELETE: 'deleted webhook',
+  WEBHOOK_REDELIVER: 'redelivered from webhook',
+  WEBHOOK_TEST: 'tested webhook',
+  WEBHOOK_UPDATE: 'updated webhook',
+};
+
+const ACTIONS = Object.keys(PHRASES) as Action[];
 
 /** How people call the credentials that requests came with. */
 const CREDENTIALS: Record<string, string> = {
@@ -66,34 +76,6 @@ const CREDENTIALS: Record<string, string> = {
   session: 'browser session',
   ssh_key: 'SSH key',
   deploy_key: 'deploy key',
-};
-
-/** `JOB_CREATE` is `created job`: who did it stands before, and what it is called after. */
-function inWords(action: string): string {
-  const { verb, of } = /^(?<of>.+)_(?<verb>[A-Z]+)$/.exec(action)?.groups ?? {};
-  const past = PAST[verb ?? ''];
-  return past && of ? `${past} ${words(of)}` : words(action);
-}
-
-const PAST: Record<string, string> = {
-  ADD: 'added',
-  ALLOW: 'allowed',
-  CANCEL: 'cancelled',
-  CONNECT: 'connected',
-  CREATE: 'created',
-  DELETE: 'deleted',
-  DISALLOW: 'disallowed',
-  LOCK: 'locked',
-  PUSH: 'pushed to',
-  REDELIVER: 'redelivered',
-  REMOVE: 'removed',
-  RENAME: 'renamed',
-  RERUN: 'reran',
-  SET: 'set',
-  TEST: 'tested',
-  TRANSFER: 'transferred',
-  UNLOCK: 'unlocked',
-  UPDATE: 'updated',
 };
 
 /** What the address says of the filters; an action that there is none of is none. */
@@ -147,7 +129,7 @@ export function AuditEntries({ entries }: { entries: readonly FragmentOf<typeof 
         return (
           <li key={entry.id} className="text-sm" data-action={entry.action}>
             <p className="break-words">
-              <span className="font-medium">{entry.actor}</span> {inWords(entry.action)}{' '}
+              <span className="font-medium">{entry.actor}</span> {PHRASES[entry.action]}{' '}
               <span className="font-medium break-all">{entry.name}</span>
               {entry.namespace && entry.namespace !== entry.name && ` in ${entry.namespace}`}
             </p>
