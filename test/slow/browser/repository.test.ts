@@ -111,7 +111,7 @@ test('files are shown as what they are, and as their code', async () => {
   await commit('shown', 'Begin', {
     'README.md': '# Shown\n\n```ts\nconst answer = 42;\n```\n',
     'docs/guide.md':
-      '# The guide\n\nIt costs $5 or $10, and $\\frac{1}{2}$.\n\n$$\n\\sum_i i\n$$\n\n```math\nE = mc^2\n```\n',
+      '# The guide\n\nIt costs $5 or $10, and $\\frac{1}{2}$.\n\n$$\n\\sum_i i\n$$\n\n```math\nE = mc^2\n```\n\n$$a + b$$\n',
     'data/table.csv': 'name,"the, value"\none,1\n',
     'study.ipynb': NOTEBOOK,
     'broken.ipynb': '{"cells": 7}',
@@ -128,7 +128,8 @@ test('files are shown as what they are, and as their code', async () => {
   await page.goto('/ada/shown/file/docs/guide.md');
   await page.getByRole('heading', { name: 'The guide' }).waitFor();
   await page.getByText('It costs $5 or $10, and').waitFor();
-  await expect.poll(() => page.locator('math').count()).toBe(3);
+  await expect.poll(() => page.locator('math').count()).toBe(4);
+  expect(await page.locator('math[display=block]').count()).toBe(3);
   await page.locator('math mfrac').waitFor();
   await expectUsable(page);
   await page.getByRole('link', { name: 'Code', exact: true }).click();
@@ -235,7 +236,7 @@ test('who is not signed in sees what is public, and nothing else', async () => {
   await expectUsable(page);
   visitor.expectQuiet();
   await page.goto('/ada/shut');
-  await page.getByRole('heading', { name: 'There is no such repository' }).waitFor();
+  await page.getByRole('heading', { name: 'Repository not found' }).waitFor();
   await page.getByRole('main').getByRole('button', { name: 'Sign in' }).click();
   await expect
     .poll(() => new URL(page.url()).search)

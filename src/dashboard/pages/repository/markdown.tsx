@@ -33,7 +33,7 @@ export default function Markdown({ text, path, ...place }: MarkdownOf) {
   return (
     <div className="markdown min-w-0 break-words">
       <ReactMarkdown
-        remarkPlugins={[remarkGfm, remarkMath, [remarkPrices, text]]}
+        remarkPlugins={[remarkGfm, remarkMath, [remarkDollars, text]]}
         rehypePlugins={[rehypeRaw, rehypeSanitize]}
         components={{
           a: ({ node: _, href = '', children, ...rest }) => (
@@ -134,9 +134,9 @@ type TextNode = {
 
 /**
  * "$5 and $10" is no formula. As on GitHub, a single dollar begins one only before a character that is no space, and ends
- * it only after such a one and before no letter or digit.
+ * it only after such a one and before no letter or digit. A paragraph that is one formula between `$$` is a block.
  */
-function remarkPrices(source: string) {
+function remarkDollars(source: string) {
   return function repair(node: TextNode): void {
     const { start, end } = node.position ?? {};
     const text = source.slice(start?.offset, end?.offset);
@@ -145,8 +145,29 @@ function remarkPrices(source: string) {
       if (!isClosed || /^\$\s|\s\$$/.test(text))
         Object.assign(node, { type: 'text', value: text, data: undefined });
     }
+    const [only, ...more] = node.children ?? [];
+    if (
+      node.type === 'paragraph' &&
+      only?.type === 'inlineMath' &&
+      more.length === 0 &&
+      source.startsWith('$$', only.position?.start.offset)
+    ) {
+      delete node.children;
+      Object.assign(node, blockMath(only));
+    }
     for (const child of node.children ?? []) repair(child);
   };
+}
+
+/** As the plugin makes of a formula between lines of `$$`. */
+function blockMath({ value = '' }: TextNode) {
+  const code = {
+    type: 'element',
+    tagName: 'code',
+    properties: { className: ['language-math', 'math-display'] },
+    children: [{ type: 'text', value }],
+  };
+  return { type: 'math', value, data: { hName: 'pre', hChildren: [code] } };
 }
 
 /** Null: it leads out of the repository. */
