@@ -1,6 +1,5 @@
 import { Link } from '@tanstack/react-router';
 import { graphql } from '../../graphql/graphql.ts';
-import { start } from '../../start.ts';
 import { ButtonLink } from '../../ui/button.tsx';
 import { Lines } from '../../ui/copy.tsx';
 import { Empty } from '../../ui/empty.tsx';
@@ -95,7 +94,10 @@ export default function Home() {
               <aside className="min-w-0 space-y-6" aria-label="My namespaces">
                 {mine.map(({ id, name, kind, repositories }) => (
                   <section key={id} aria-labelledby={`of-${name}`}>
-                    <h2 id={`of-${name}`} className="mb-2 flex items-baseline gap-2 text-base">
+                    <h2
+                      id={`of-${name}`}
+                      className="mb-2 flex flex-wrap items-baseline gap-x-2 text-base"
+                    >
                       <Link
                         to="/$namespace"
                         params={{ namespace: name }}
@@ -114,7 +116,7 @@ export default function Home() {
                             <Link
                               to="/$namespace/$repository"
                               params={{ namespace: each.namespace, repository: each.name }}
-                              className="font-medium break-all hover:underline"
+                              className="font-medium break-words hover:underline"
                             >
                               {each.name}
                             </Link>
@@ -126,7 +128,7 @@ export default function Home() {
                       </ul>
                     ) : (
                       <p className="text-sm text-dim">
-                        No repository yet.{' '}
+                        No repositories yet.{' '}
                         <Link to="/new/repository" search={{ namespace: name }} className="link">
                           Create one
                         </Link>
@@ -142,11 +144,11 @@ export default function Home() {
                     text={`curl -H "Authorization: Bearer $LOAM_TOKEN" \\\n  ${location.origin}/auth/v1/whoami`}
                   />
                   <p className="mt-2 text-sm text-dim">
-                    With a{' '}
+                    Set LOAM_TOKEN to one of your{' '}
                     <Link to="/settings/tokens" className="link">
-                      token
-                    </Link>{' '}
-                    of {start.viewer?.username}.
+                      access tokens
+                    </Link>
+                    .
                   </p>
                 </section>
               </aside>

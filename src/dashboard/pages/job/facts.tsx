@@ -88,7 +88,7 @@ export function Facts({ job }: { job: JobData }) {
           per attempt
         </Fact>
         <Fact name="Retries">
-          {job.retryCount} of {job.retries}
+          {job.retries === 0 ? 'None' : `${job.retryCount} of ${job.retries}`}
         </Fact>
         {job.outputPath && (
           <Fact name="Output">
@@ -113,8 +113,8 @@ export function Facts({ job }: { job: JobData }) {
             </Link>
           </Fact>
         )}
-        <Fact name="Id">
-          <code className="text-xs break-all">{job.id}</code>
+        <Fact name="ID">
+          <code className="text-[11px] break-all">{job.id}</code>
         </Fact>
       </dl>
     </section>

@@ -43,9 +43,9 @@ const RemoveMember = graphql(`
 
 type Role = 'READ' | 'WRITE' | 'ADMIN';
 const ROLES: [Role, string][] = [
-  ['READ', 'read: sees repositories and jobs'],
-  ['WRITE', 'write: pushes and runs jobs, too'],
-  ['ADMIN', 'admin: manages members, webhooks and settings, too'],
+  ['READ', 'read: see repositories and jobs'],
+  ['WRITE', 'write: also push and run jobs'],
+  ['ADMIN', 'admin: also manage members, webhooks and settings'],
 ];
 
 /** Who works in a namespace, with which role. */
@@ -89,15 +89,15 @@ function Members({ namespace, manages }: { namespace: string; manages: boolean }
                       <p className="font-medium break-all">
                         {username}
                         {username === start.viewer?.username && (
-                          <span className="ml-2 text-sm font-normal text-dim">me</span>
+                          <span className="ml-2 text-sm font-normal text-dim">you</span>
                         )}
                       </p>
                       <p className="text-sm text-dim">
-                        since <Ago at={createdAt} />
+                        added <Ago at={createdAt} />
                       </p>
                     </div>
                     {manages && username !== namespace ? (
-                      <>
+                      <div className="flex items-center gap-x-4">
                         <RoleSelect
                           username={username}
                           role={role}
@@ -114,7 +114,7 @@ function Members({ namespace, manages }: { namespace: string; manages: boolean }
                         >
                           Remove
                         </Button>
-                      </>
+                      </div>
                     ) : (
                       <>
                         <span className="text-sm text-dim">{words(role)}</span>
@@ -195,7 +195,7 @@ function Add({ namespace }: { namespace: string }) {
         </div>
         {add.problem && <ProblemBox problem={add.problem} />}
         <Button type="submit" look="primary" busy={add.busy}>
-          Add
+          Add member
         </Button>
       </form>
     </section>

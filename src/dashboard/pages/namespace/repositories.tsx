@@ -25,7 +25,7 @@ const RepositoriesQuery = graphql(`
 type Row = NonNullable<ResultOf<typeof RepositoriesQuery>['repositoryPage']>['nodes'][number];
 
 const SORTS = {
-  changed: ['UPDATED_AT', 'DESC', 'Changed last first'],
+  changed: ['UPDATED_AT', 'DESC', 'Recently changed'],
   name: ['NAME', 'ASC', 'By name'],
   newest: ['CREATED_AT', 'DESC', 'Newest first'],
   largest: ['SIZE', 'DESC', 'Largest first'],
@@ -117,7 +117,7 @@ function RepositoryRow({ repository }: { repository: Row }) {
         <Link
           to="/$namespace/$repository"
           params={{ namespace, repository: name }}
-          className="font-medium break-all hover:underline"
+          className="min-w-0 font-medium break-words hover:underline"
         >
           {name}
         </Link>
@@ -129,7 +129,7 @@ function RepositoryRow({ repository }: { repository: Row }) {
         {size(sizeBytes)} ·{' '}
         {pushedAt ? (
           <>
-            pushed to <Ago at={pushedAt} />
+            pushed <Ago at={pushedAt} />
           </>
         ) : (
           'nothing pushed yet'
@@ -158,7 +158,7 @@ function Filters({ search }: { search: Search }) {
         aria-label="Visibility"
         value={search.visibility ?? ''}
         onChange={({ target }) => set({ visibility: target.value })}
-        className="w-auto"
+        className="w-auto max-sm:flex-1"
       >
         <option value="">Any visibility</option>
         {Object.keys(VISIBILITIES).map((each) => (
@@ -169,7 +169,7 @@ function Filters({ search }: { search: Search }) {
         aria-label="Order"
         value={search.sort ?? 'changed'}
         onChange={({ target }) => set({ sort: target.value })}
-        className="w-auto"
+        className="w-auto max-sm:flex-1"
       >
         {Object.entries(SORTS).map(([key, [, , text]]) => (
           <option key={key} value={key}>

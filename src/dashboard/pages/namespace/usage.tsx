@@ -76,7 +76,7 @@ function Usage({ namespace, isAdmin }: { namespace: string; isAdmin: boolean }) 
             onChange={({ target }) => set({ to: target.value || undefined })}
           />
         </Field>
-        <Field label="By">
+        <Field label="Period">
           <Select
             value={period}
             disabled={byUser}
@@ -114,21 +114,21 @@ function Usage({ namespace, isAdmin }: { namespace: string; isAdmin: boolean }) 
                 <p className="text-sm">
                   <span className="text-2xl font-semibold tabular-nums">{money(sum.cost)}</span>{' '}
                   <span className="text-dim">
-                    for {count(sum.jobs, 'job')} that ended, {duration(sum.runtimeSeconds)} of
-                    running, {duration(sum.gpuSeconds)} of GPUs
+                    for {count(sum.jobs, 'finished job')}, {duration(sum.runtimeSeconds)} of run
+                    time and {duration(sum.gpuSeconds)} of GPU time
                   </span>
                 </p>
               )}
               {!byUser && <Chart rows={usage.nodes} from={from} to={to} />}
               {/* biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable with the keyboard. */}
-              <section tabIndex={0} aria-label="Usage as a table" className="card overflow-x-auto">
+              <section tabIndex={0} aria-label="Usage as a table" className="card sideways">
                 <table className="w-full text-right text-sm whitespace-nowrap tabular-nums">
                   <thead>
                     <tr className="border-b border-line text-dim [&>th]:px-4 [&>th]:py-2 [&>th]:font-medium">
-                      <th className="text-left">{byUser ? 'User' : 'Days'}</th>
-                      <th>Jobs ended</th>
-                      <th>Running</th>
-                      <th>GPUs</th>
+                      <th className="text-left">{byUser ? 'User' : 'Date'}</th>
+                      <th>Finished jobs</th>
+                      <th>Run time</th>
+                      <th>GPU time</th>
                       <th>Cost</th>
                     </tr>
                   </thead>
@@ -137,7 +137,7 @@ function Usage({ namespace, isAdmin }: { namespace: string; isAdmin: boolean }) 
                       <tr key={`${row.from} ${row.user?.id}`}>
                         <th scope="row" className="text-left font-normal">
                           {byUser
-                            ? (row.user?.username ?? 'one who is gone')
+                            ? (row.user?.username ?? 'deleted user')
                             : row.from === row.to
                               ? row.from
                               : `${row.from} to ${row.to}`}

@@ -74,8 +74,8 @@ function BranchList({ repository }: { repository: RepositoryData }) {
       <Load asked={asked} of={(data) => data.repository?.branches} what="list of branches">
         {({ nodes, pageInfo }) =>
           nodes.length === 0 ? (
-            <Empty title="There is no branch yet">
-              <p>The first push makes one:</p>
+            <Empty title="No branches yet">
+              <p>The first push creates one:</p>
               <div>
                 <Lines text={`git push -u origin ${defaultBranch}`} />
               </div>
@@ -101,7 +101,7 @@ function BranchList({ repository }: { repository: RepositoryData }) {
                           </span>
                         )}
                       </p>
-                      <p className="truncate text-dim">
+                      <p className="break-words text-dim">
                         <Link
                           to="/$namespace/$repository/commit/$sha"
                           params={{ ...params, sha }}

@@ -144,7 +144,7 @@ function FileChange({
       </summary>
       {isOpen && (
         <div className="border-t border-line">
-          <p className="flex flex-wrap gap-x-4 px-4 py-1.5 text-sm text-dim">
+          <p className="flex flex-wrap gap-x-4 px-4 py-1.5 text-sm text-dim empty:hidden">
             {status !== 'DELETED' && (
               <Link
                 to="/$namespace/$repository/file/$"
@@ -152,7 +152,7 @@ function FileChange({
                 search={{ ref: at }}
                 className="link"
               >
-                Show the file
+                View file
               </Link>
             )}
             {mode !== null && oldMode !== null && mode !== oldMode && (
@@ -160,11 +160,11 @@ function FileChange({
                 Mode {oldMode} → {mode}
               </span>
             )}
-            {isBinary && <span>It is not compared line by line: it is no text, or large.</span>}
+            {isBinary && <span>Not compared line by line: the file is binary or too large.</span>}
           </p>
           {patch?.text && <PatchView text={patch.text} path={path} oldPath={oldPath} />}
           {patch?.isTruncated && (
-            <p className="px-4 py-2 text-sm text-dim">There is more, which is not shown.</p>
+            <p className="px-4 py-2 text-sm text-dim">The rest of this diff is not shown.</p>
           )}
         </div>
       )}

@@ -11,9 +11,9 @@ import {
 } from 'lucide-react';
 import type { ReactNode } from 'react';
 import { graphql, type ResultOf } from '../../graphql/graphql.ts';
-import { words } from '../../ui/format.ts';
 import { Load, useAsk } from '../../ui/load.tsx';
 import { PageTitle, Tabs } from '../../ui/page.tsx';
+import { VisibilityMark } from './visibility.tsx';
 
 const RepositoryQuery = graphql(`
   query RepositoryFrame($namespace: String!, $name: String!) {
@@ -68,8 +68,8 @@ export function RepositoryFrame({
             tab={`${tab} · ${repository.fullName}`}
             actions={actions}
           >
-            <span className="mr-2 rounded-full border border-edge px-2 py-0.5 text-xs">
-              {words(repository.visibility)}
+            <span className="mr-2">
+              <VisibilityMark visibility={repository.visibility} />
             </span>
             {repository.description}
           </PageTitle>

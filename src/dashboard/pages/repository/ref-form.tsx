@@ -28,10 +28,10 @@ export function RefForm({
   const set = (change: Partial<typeof none>) => setInput({ ...input, ...change });
   const wrong = input.name ? branchProblem(input.name) : null;
   return (
-    <details className="card max-w-4xl p-4">
+    <details className="card p-4">
       <summary className="text-sm font-medium">{title}</summary>
       <form
-        className="mt-4 space-y-4"
+        className="mt-4 max-w-2xl space-y-4"
         onSubmit={async (event) => {
           event.preventDefault();
           const { message, ...given } = input;
@@ -48,7 +48,7 @@ export function RefForm({
             onChange={({ target }) => set({ name: target.value })}
           />
         </Field>
-        <Field label="Begins at" hint="A branch, a tag or a commit." problem={act.fault('from')}>
+        <Field label="Starts at" hint="A branch, tag or commit" problem={act.fault('from')}>
           <Input
             required
             value={input.from}

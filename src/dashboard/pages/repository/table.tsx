@@ -37,8 +37,10 @@ export default function Table({ text, path }: { text: string; path: string }) {
               <tr key={at}>
                 <td className={`${CELL} text-right text-dim tabular-nums select-none`}>{at + 1}</td>
                 {columns.map((column) => (
-                  <td key={column} className={`${CELL} max-w-md break-words whitespace-pre-wrap`}>
-                    {row[column]}
+                  <td key={column} className={CELL}>
+                    <div className="w-max max-w-md break-words whitespace-pre-wrap">
+                      {row[column]}
+                    </div>
                   </td>
                 ))}
               </tr>

@@ -29,7 +29,7 @@ export default function QueuePage() {
             </Empty>
           ) : (
             // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable with the keyboard.
-            <section tabIndex={0} aria-label="Queue" className="card overflow-x-auto">
+            <section tabIndex={0} aria-label="Queue" className="card sideways">
               <table className="w-full text-right text-sm whitespace-nowrap tabular-nums">
                 <thead>
                   <tr className="border-b border-line text-dim [&>th]:px-4 [&>th]:py-2 [&>th]:font-medium">
@@ -37,7 +37,7 @@ export default function QueuePage() {
                     <th>Waiting</th>
                     <th>Longest wait</th>
                     <th>Running</th>
-                    <th>GPUs of all machines</th>
+                    <th>GPUs available</th>
                   </tr>
                 </thead>
                 <tbody className="divide-y divide-line [&_td]:px-4 [&_td]:py-1.5 [&_th]:px-4">

@@ -33,7 +33,7 @@ export default function AccountPage() {
       <Load asked={asked} of={(data) => data.viewer} what="account">
         {(user) => (
           <div className="space-y-8">
-            <dl className="rows [&>div]:flex [&>div]:flex-wrap [&>div]:gap-x-4 [&>div]:gap-y-1">
+            <dl className="rows [&>div]:flex [&>div]:flex-wrap [&>div]:items-center [&>div]:gap-x-4 [&>div]:gap-y-1">
               <Row name="User name">
                 <Link
                   to="/$namespace"
@@ -55,15 +55,15 @@ export default function AccountPage() {
                   ? '…'
                   : limit === 'none'
                     ? 'No limit'
-                    : `${limit.perMinute} a minute with each token, key or session; ${limit.remaining} left to this session now`}
+                    : `${limit.perMinute} a minute for each token, key or session; ${limit.remaining} left in this session`}
               </Row>
               <Row name="Member since">
                 <Ago at={user.createdAt} />
               </Row>
-              <Row name="Id">
+              <Row name="ID">
                 <span className="inline-flex items-center gap-1">
                   <code className="text-[13px] break-all">{user.id}</code>
-                  <CopyButton text={user.id} label="Copy the id" />
+                  <CopyButton text={user.id} label="Copy the ID" />
                 </span>
               </Row>
             </dl>
@@ -85,7 +85,7 @@ export default function AccountPage() {
                         {name}
                       </Link>
                       <span className="text-sm text-dim">
-                        {viewerRole && `my role: ${words(viewerRole)}`}
+                        {viewerRole && `your role: ${words(viewerRole)}`}
                         {plan && ` · plan: ${words(plan)}`}
                       </span>
                     </li>
@@ -95,7 +95,7 @@ export default function AccountPage() {
                 <p className="text-sm text-dim">
                   {user.username} is in no organization.{' '}
                   {!user.operator &&
-                    'The operator of this server makes them; an administrator of one adds members.'}
+                    'The operator of this server creates organizations, and their administrators add members.'}
                 </p>
               )}
             </section>
@@ -109,7 +109,7 @@ export default function AccountPage() {
                   <Button type="submit">Sign out of this browser</Button>
                 </form>
                 <Link to="/settings/sessions" className="link text-sm">
-                  Where else I am signed in
+                  Sessions in other browsers
                 </Link>
               </div>
             </section>
