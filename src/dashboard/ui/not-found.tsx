@@ -14,11 +14,11 @@ export function NotFound({ what = 'page', isPart = false }: Props) {
   return (
     <>
       {!isPart && <title>Not found · Loam</title>}
-      <Empty title={`There is no such ${what}`} level={isPart ? 2 : 1}>
+      <Empty title={`${what[0]?.toUpperCase()}${what.slice(1)} not found`} level={isPart ? 2 : 1}>
         <p>
           {start.viewer
-            ? `Or it is one that ${start.viewer.username} may not see.`
-            : 'Or it is one that you can see when you are signed in.'}
+            ? `It does not exist, or ${start.viewer.username} has no access to it.`
+            : 'It does not exist, or only users who are signed in can see it.'}
         </p>
         {start.viewer ? (
           <ButtonLink to="/">Go home</ButtonLink>

@@ -80,10 +80,10 @@ test('an admin changes the default branch', async () => {
   const { page } = visitor;
   await page.goto('/ada/code/settings');
   await page.getByLabel('Default branch').fill('none');
-  await page.getByRole('button', { name: 'Change the default branch' }).click();
+  await page.getByRole('button', { name: 'Change default branch' }).click();
   await page.getByText('defaultBranch: the repository has no branch none').waitFor();
   await page.getByLabel('Default branch').fill('trunk');
-  await page.getByRole('button', { name: 'Change the default branch' }).click();
+  await page.getByRole('button', { name: 'Change default branch' }).click();
   await page.getByText('The default branch is trunk.').waitFor();
   await page.getByLabel('Protect trunk').waitFor();
   await expectUsable(page);

@@ -122,7 +122,7 @@ test('who may not write, and what is no branch, has nothing to edit', async () =
   await own.page.goto('/ada/text/file/read.txt?ref=v1');
   await own.page.getByRole('link', { name: 'Raw' }).waitFor();
   await own.page.goto('/ada/text/edit/read.txt?ref=v1');
-  await own.page.getByRole('heading', { name: 'There is no such file' }).waitFor();
+  await own.page.getByRole('heading', { name: 'File not found' }).waitFor();
   await own.page.goto('/ada/text/file/read.txt?ref=v1');
   await own.page.getByText('as it is').waitFor();
   expect(await own.page.getByRole('link', { name: 'Edit' }).count()).toBe(0);

@@ -58,10 +58,10 @@ test('branches and tags are made and deleted', async () => {
   await page.goto('/ada/refs/tags');
   await page.getByText('New tag', { exact: true }).click();
   await page.getByLabel('Name', { exact: true }).fill('v1');
-  await page.getByLabel('Begins at').fill('nothing');
+  await page.getByLabel('Starts at').fill('nothing');
   await button(page, 'Create tag').click();
   await page.getByRole('alert').waitFor();
-  await page.getByLabel('Begins at').fill('main');
+  await page.getByLabel('Starts at').fill('main');
   await page.getByLabel('Message').fill('<b>The first</b>');
   await button(page, 'Create tag').click();
   await page.getByText('<b>The first</b>').waitFor();
@@ -102,7 +102,7 @@ test('a repository is renamed, opened, given away, ruled and deleted', async () 
 
   await page.getByText('Add or change a rule').click();
   await page.getByLabel('Branches', { exact: true }).fill('release/**');
-  await page.getByLabel('Who may push').selectOption('ADMIN');
+  await page.getByLabel('Allowed to push').selectOption('ADMIN');
   await button(page, 'Save rule').click();
   await page.getByText('Administrators can push.').waitFor();
   await button(page, 'Delete the rule for release/**').click();
@@ -132,14 +132,14 @@ test('the operator makes an organization and a user, and sets roles and plans', 
   await button(page, 'Create organization').click();
   await page.waitForURL('**/acme/-/members');
   await page.getByLabel('User name').fill('nobody-here');
-  await button(page, 'Add').click();
+  await button(page, 'Add member').click();
   await page
     .getByRole('alert')
     .or(page.getByText(/^username: /))
     .first()
     .waitFor();
   await page.getByLabel('User name').fill('ada');
-  await button(page, 'Add').click();
+  await button(page, 'Add member').click();
   await page.getByLabel('Role of ada').selectOption('ADMIN');
   await page.getByText('ada has the role admin.').waitFor();
   const { viewer } = await ada.gql(

@@ -142,7 +142,7 @@ test('a choice shows before the answer, goes back when it is refused, and says b
   await using visitor = await visit(browser, app, { as: ada });
   const { page } = visitor;
   await page.goto('/ada/code/settings');
-  const box = page.getByRole('checkbox', { name: 'Look for secrets' });
+  const box = page.getByRole('checkbox', { name: 'Secret scanning' });
   await box.waitFor();
   const before = await box.isChecked();
   const answer = Promise.withResolvers<void>();

@@ -84,8 +84,8 @@ export function Artifacts({ job: { namespace, name, outputPath, status } }: { jo
       ) : (
         <p className="text-sm text-dim">
           {isOver(status)
-            ? `The job left nothing at ${outputPath}.`
-            : `What the job leaves at ${outputPath} is kept when it ends.`}
+            ? `The job wrote no files to ${outputPath}.`
+            : `Files under ${outputPath} are kept as artifacts when the job ends.`}
         </p>
       )}
     </section>

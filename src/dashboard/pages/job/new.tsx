@@ -183,7 +183,7 @@ function Form({
             {repeated.job.repo && ' Changed, it runs the latest commit of the branch.'}
           </p>
         )}
-        <Part title="What">
+        <Part title="Job">
           <div className="grid gap-4 sm:grid-cols-2">
             <Field label="Namespace">
               <Select
@@ -210,8 +210,8 @@ function Form({
                 value={draft.source}
                 onChange={({ target }) => set({ source: target.value as Draft['source'] })}
               >
-                <option value="repository">A commit of a repository</option>
-                <option value="image">An image alone</option>
+                <option value="repository">Repository</option>
+                <option value="image">Image only</option>
               </Select>
             </Field>
             {draft.source === 'repository' && (
@@ -263,7 +263,7 @@ function Form({
           <Field
             label="Command"
             problem={problems.command}
-            hint="Run by a shell, in the root of the repository"
+            hint={`Run by a shell${draft.source === 'repository' ? ', in the root of the repository' : ''}.`}
           >
             <TextArea
               rows={4}

@@ -15,7 +15,7 @@ export function Waits({ job: { queue } }: { job: JobData }) {
         </p>
         <p>
           {!queue.offered ? (
-            'No worker has it now. The job starts when a worker with it is available.'
+            'No worker offers this hardware now. The job starts when one does.'
           ) : queue.estimatedStart ? (
             <>
               Estimated start: <Ago at={queue.estimatedStart} />, at the current rate.

@@ -17,7 +17,7 @@ export function DeleteOrganization({ name }: { name: string }) {
   const remove = useAct(Delete, { changes: ['Namespace', 'NamespaceConnection'] });
   return (
     <section aria-labelledby="danger" className="rounded-lg border border-bad p-4">
-      <h2 id="danger">Delete the organization</h2>
+      <h2 id="danger">Delete this organization</h2>
       <p className="mt-1 mb-3 text-sm text-dim">
         Members, API keys, webhooks and finished jobs are deleted with it. Repositories must be
         transferred or deleted first.

@@ -55,8 +55,9 @@ function Settings({ namespace }: { namespace: string }) {
             <p className="text-sm">
               {plan ? `The plan is ${words(plan)}.` : 'You may not see the plan.'}{' '}
               <span className="text-dim">
-                It sets rate limits and quotas; the operator of the server changes it.{' '}
-                {kind === 'USER' ? 'The user' : 'The organization'} was made <Ago at={createdAt} />.
+                It sets rate limits and quotas; the operator of the server can change it.{' '}
+                {kind === 'USER' ? 'The user' : 'The organization'} was created{' '}
+                <Ago at={createdAt} />.
               </span>
             </p>
           </section>
@@ -65,8 +66,7 @@ function Settings({ namespace }: { namespace: string }) {
               Kept artifacts
             </h2>
             <p className="mb-3 text-sm text-dim">
-              Of jobs whose record was deleted without them. They take storage until somebody
-              deletes them.
+              Artifacts of deleted jobs. They use storage until you delete them.
             </p>
             {kept && kept.nodes.length > 0 ? (
               <>

@@ -27,7 +27,7 @@ export function CloneBox({ repository }: { repository: RepositoryData }) {
       <Lines text={`git clone ${url}`} label="The line that clones it" />
       <p className="mt-2 text-sm text-dim">
         {kind === 'HTTP'
-          ? 'The password is a token, under any user name.'
+          ? 'Use a token as the password, with any user name.'
           : 'With an SSH key from your settings.'}
       </p>
     </section>

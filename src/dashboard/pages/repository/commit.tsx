@@ -95,11 +95,11 @@ function Head({
       </div>
       {rest && <p className="text-sm break-words whitespace-pre-wrap">{rest}</p>}
       <p className="text-sm text-dim">
-        <span className="text-ink">{author.name}</span> &lt;{author.email}&gt; wrote it{' '}
+        <span className="text-ink">{author.name}</span> &lt;{author.email}&gt; authored{' '}
         <Ago at={author.date} />
         {(committer.name !== author.name || committer.date !== author.date) && (
           <>
-            , {committer.name} committed it <Ago at={committer.date} />
+            , {committer.name} committed <Ago at={committer.date} />
           </>
         )}
       </p>
@@ -113,7 +113,7 @@ function Head({
         </div>
         <div className="flex items-center gap-2">
           <dt className="text-dim">
-            {parents.length === 0 ? 'It has no parent' : parents.length > 1 ? 'Parents' : 'Parent'}
+            {parents.length === 0 ? 'No parent' : parents.length > 1 ? 'Parents' : 'Parent'}
           </dt>
           {parents.map((parent) => (
             <dd key={parent}>

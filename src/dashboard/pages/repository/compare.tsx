@@ -144,7 +144,7 @@ function Comparison({
             <code className="break-all">{head}</code>{' '}
             {aheadBy === 0 && behindBy === 0
               ? 'is the same as'
-              : `has ${count(aheadBy, 'commit')} more and ${count(behindBy, 'commit')} less than`}{' '}
+              : `is ${count(aheadBy, 'commit')} ahead of and ${count(behindBy, 'commit')} behind`}{' '}
             <code className="break-all">{base}</code>.
             {!mergeBase && ' They have no commit in common.'}
           </p>

@@ -42,10 +42,10 @@ export function Locks({ repository }: { repository: RepositoryData }) {
   const isMine = (lock: { owner: string }) => lock.owner === start.viewer?.username;
   const mayEnd = (lock: { owner: string }) => owner.viewerRole === 'ADMIN' || isMine(lock);
   return (
-    <section aria-labelledby="locks" className="max-w-4xl space-y-3">
+    <section aria-labelledby="locks" className="space-y-3">
       <h2 id="locks">Locks</h2>
       <p className="text-sm text-dim">
-        A push that changes a file which somebody else has locked is refused.
+        Pushes that change a file locked by someone else are refused.
       </p>
       <Load asked={asked} of={(data) => data.repository?.lfsLocks} what="list of locks">
         {({ nodes, totalCount }) => (
@@ -61,11 +61,8 @@ export function Locks({ repository }: { repository: RepositoryData }) {
                       </p>
                     </div>
                     {mayEnd(lock) && (
-                      <Button
-                        aria-label={`End the lock of ${lock.path}`}
-                        onClick={() => setEnding(lock)}
-                      >
-                        End the lock
+                      <Button aria-label={`Unlock ${lock.path}`} onClick={() => setEnding(lock)}>
+                        Unlock
                       </Button>
                     )}
                   </li>
@@ -81,7 +78,7 @@ export function Locks({ repository }: { repository: RepositoryData }) {
       {owner.viewerRole !== 'READ' && <LockForm repositoryId={id} />}
       {ending && (
         <Confirm
-          title={`End the lock of ${ending.path}?`}
+          title={`Unlock ${ending.path}?`}
           verb="Unlock"
           onClose={() => setEnding(null)}
           act={async () =>
@@ -104,7 +101,7 @@ function LockForm({ repositoryId }: { repositoryId: string }) {
   const lock = useAct(LockFile, { changes: CHANGES, fields: ['path'] });
   return (
     <form
-      className="space-y-3"
+      className="max-w-2xl space-y-3"
       onSubmit={async (event) => {
         event.preventDefault();
         const { data } = await lock.run({ input: { repositoryId, path } });
@@ -112,8 +109,8 @@ function LockForm({ repositoryId }: { repositoryId: string }) {
       }}
     >
       <Field
-        label="Lock a file"
-        hint="Its path from the root, such as models/large.bin."
+        label="Path"
+        hint="From the root of the repository, such as models/large.bin"
         problem={lock.fault('path')}
       >
         <Input value={path} onChange={({ target }) => setPath(target.value)} />

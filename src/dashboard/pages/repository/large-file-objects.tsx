@@ -45,7 +45,7 @@ export function Objects({ repository }: { repository: RepositoryData }) {
       <Load asked={asked} of={(data) => data.repository?.lfsObjects} what="list of large files">
         {({ nodes, totalCount, pageInfo }) =>
           nodes.length === 0 ? (
-            <Empty title="There is no large file" level={3}>
+            <Empty title="No large files" level={3}>
               <p>git-lfs keeps them beside the commits, so that a clone does not bring them all:</p>
               <div>
                 <Lines
@@ -64,7 +64,7 @@ export function Objects({ repository }: { repository: RepositoryData }) {
                     <code className="min-w-0 flex-1 basis-56 text-xs break-all">{oid}</code>
                     <span className="tabular-nums">{size(sizeBytes)}</span>
                     <span className="text-dim">
-                      given <Ago at={givenAt} />
+                      uploaded <Ago at={givenAt} />
                     </span>
                     {mayDelete && (
                       <Button
@@ -93,7 +93,7 @@ export function Objects({ repository }: { repository: RepositoryData }) {
             (await remove.run({ input: { repositoryId: id, oids: [leaving] } })).problem
           }
         >
-          <p>Commits that point to it stay, and lead nowhere. Nothing brings it back.</p>
+          <p>Commits that point to it stay, but its content is lost. This cannot be undone.</p>
         </Confirm>
       )}
     </section>

@@ -63,7 +63,7 @@ function RenameForm({ repository }: Props) {
         const { data } = await rename.run({ input: { id: repository.id, name } });
         const now = data?.renameRepository?.repository;
         if (!now) return;
-        notify(`It is called ${now.name} now.`);
+        notify(`The repository is now called ${now.name}.`);
         await navigate({
           to: '/$namespace/$repository/settings',
           params: { namespace: now.namespace, repository: now.name },
@@ -176,7 +176,7 @@ function TransferForm({ repository }: Props) {
           }}
         >
           <p>
-            The members of {newNamespace} reach it then, those of {repository.namespace} no more.
+            Members of {newNamespace} get access, and members of {repository.namespace} lose it.
             Clone addresses with the old owner stop working at once.
           </p>
         </Confirm>
@@ -191,9 +191,9 @@ function DeleteButton({ repository }: Props) {
   const remove = useAct(Delete, { changes: ['RepositoryPage', 'RepositoryConnection'] });
   return (
     <div className="rounded-lg border border-bad p-4">
-      <h3>Delete the repository</h3>
+      <h3>Delete this repository</h3>
       <p className="mt-1 mb-3 text-sm text-dim">
-        Its branches, commits and large files are gone for good. Its jobs stay.
+        Deletes its branches, commits and large files for good. Its jobs stay.
       </p>
       <Button look="danger" onClick={() => setAsking(true)}>
         Delete repository
@@ -217,7 +217,7 @@ function DeleteButton({ repository }: Props) {
             return problem;
           }}
         >
-          <p>Its branches, commits and large files are gone for good. Nothing brings them back.</p>
+          <p>Its branches, commits and large files are deleted for good. This cannot be undone.</p>
         </Confirm>
       )}
     </div>

@@ -38,7 +38,7 @@ export function Description({ repository }: { repository: RepositoryData }) {
       }}
     >
       <Field label="Description" problem={problem} hint="At most 512 characters.">
-        <TextArea rows={2} value={text} onChange={({ target }) => setText(target.value)} />
+        <TextArea rows={3} value={text} onChange={({ target }) => setText(target.value)} />
       </Field>
       {update.problem && <ProblemBox problem={update.problem} />}
       <Button
@@ -46,7 +46,7 @@ export function Description({ repository }: { repository: RepositoryData }) {
         busy={update.busy}
         disabled={text === repository.description || Boolean(descriptionProblem(text))}
       >
-        Save the description
+        Save description
       </Button>
     </form>
   );
@@ -78,7 +78,7 @@ export function DefaultBranch({ repository }: { repository: RepositoryData }) {
           <Field
             label="Default branch"
             problem={update.fault('defaultBranch')}
-            hint="Clones check it out, and pages show it first."
+            hint="Checked out by clones, and shown first on the pages of the repository."
           >
             <Input
               list={known}
@@ -94,7 +94,7 @@ export function DefaultBranch({ repository }: { repository: RepositoryData }) {
           </datalist>
           {update.problem && <ProblemBox problem={update.problem} />}
           <Button type="submit" busy={update.busy} disabled={!branch || branch === defaultBranch}>
-            Change the default branch
+            Change default branch
           </Button>
         </form>
       )}
@@ -117,13 +117,13 @@ export function Checks({ repository }: { repository: RepositoryData }) {
           <>
             <Check
               label={`Protect ${defaultBranch}`}
-              hint="It cannot be deleted, and takes no push that is not a fast-forward."
+              hint="Refuse force pushes to this branch, and its deletion."
               checked={branchProtection}
               set={(branchProtection) => set({ branchProtection })}
             />
             <Check
-              label="Look for secrets"
-              hint="A push that adds what looks like a valid key or password is refused."
+              label="Secret scanning"
+              hint="Refuse pushes that add keys or passwords."
               checked={secretScanning}
               set={(secretScanning) => set({ secretScanning })}
             />

@@ -39,7 +39,9 @@ export function DeployKeys({ repository }: { repository: RepositoryData }) {
   return (
     <section aria-labelledby="keys" className="space-y-3">
       <h2 id="keys">Deploy keys</h2>
-      <p className="text-sm text-dim">SSH keys of machines, for this repository alone.</p>
+      <p className="text-sm text-dim">
+        SSH keys for machines. Each works for this repository only.
+      </p>
       <Load asked={asked} of={(data) => data.repository?.deployKeys} what="list of keys">
         {({ nodes }) =>
           nodes.length > 0 && (
@@ -50,7 +52,7 @@ export function DeployKeys({ repository }: { repository: RepositoryData }) {
                     <p className="font-medium break-words">
                       {key.title}{' '}
                       <span className="font-normal text-dim">
-                        {key.write ? 'reads and pushes' : 'reads'}
+                        {key.write ? 'read and write' : 'read-only'}
                       </span>
                     </p>
                     <code className="text-xs break-all">{key.fingerprint}</code>
@@ -79,7 +81,7 @@ export function DeployKeys({ repository }: { repository: RepositoryData }) {
           onClose={() => setLeaving(null)}
           act={async () => (await remove.run({ input: { id: leaving.id } })).problem}
         >
-          <p>What uses it cannot read the repository any more.</p>
+          <p>Machines with this key lose access to the repository.</p>
         </Confirm>
       )}
     </section>
@@ -126,7 +128,7 @@ function KeyForm({ repositoryId }: { repositoryId: string }) {
           />
         </Field>
         <Checkbox
-          label="It may push"
+          label="Allow pushes"
           checked={input.write}
           onChange={({ target }) => setInput({ ...input, write: target.checked })}
         />

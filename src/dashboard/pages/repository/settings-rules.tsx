@@ -137,7 +137,7 @@ function RuleForm({ id }: { id: string }) {
             onChange={({ target }) => set({ pattern: target.value })}
           />
         </Field>
-        <Field label="Who may push">
+        <Field label="Allowed to push">
           <Select
             value={rule.pushRole}
             onChange={({ target }) => set({ pushRole: target.value as 'WRITE' | 'ADMIN' })}
@@ -147,14 +147,14 @@ function RuleForm({ id }: { id: string }) {
           </Select>
         </Field>
         <Field
-          label="And these users"
+          label="Also allowed"
           hint="User names, separated by spaces"
           problem={put.fault('pushers')}
         >
           <Input value={rule.pushers} onChange={({ target }) => set({ pushers: target.value })} />
         </Field>
         <Checkbox
-          label="Allow pushes that are not a fast-forward"
+          label="Allow force pushes"
           checked={rule.allowsForcePushes}
           onChange={({ target }) => set({ allowsForcePushes: target.checked })}
         />

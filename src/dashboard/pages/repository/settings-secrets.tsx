@@ -35,7 +35,7 @@ export function AllowedSecrets({ repository }: { repository: RepositoryData }) {
         {({ nodes }) =>
           nodes.length === 0 ? (
             <p className="text-sm text-dim">
-              Nothing that looks like a secret was allowed. A refused push says how.
+              No allowed secrets. The message of a refused push says how to allow one.
             </p>
           ) : (
             <ul className="rows text-sm">

@@ -10,9 +10,9 @@ const LOOKS: Record<Visibility, [LucideIcon, string]> = {
 
 /** Who can read a repository, said wherever one is chosen. */
 export const VISIBILITY_TEXT: Record<Visibility, string> = {
-  PRIVATE: 'The members of the namespace read it.',
-  INTERNAL: 'Whoever is signed in reads it.',
-  PUBLIC: 'Everybody reads it, signed in or not.',
+  PRIVATE: 'Only members of the namespace can read it.',
+  INTERNAL: 'Everyone who is signed in can read it.',
+  PUBLIC: 'Everyone can read it, without signing in.',
 };
 
 export function VisibilityMark({ visibility }: { visibility: Visibility }) {

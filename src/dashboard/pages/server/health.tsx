@@ -30,10 +30,12 @@ export default function HealthPage() {
               </div>
               <div>
                 <dt>Commit</dt>
-                <dd className="min-w-0 break-all">{version.commit ?? 'not known'}</dd>
+                <dd className="min-w-0 font-mono text-[13px] break-all">
+                  {version.commit ?? 'not known'}
+                </dd>
               </div>
               <div>
-                <dt>Contract</dt>
+                <dt>API version</dt>
                 <dd>{version.version}</dd>
               </div>
             </dl>
@@ -42,7 +44,8 @@ export default function HealthPage() {
                 SSH host keys
               </h2>
               <p className="mb-3 text-sm text-dim">
-                Who connects for the first time compares what SSH shows with these.
+                Compare these with the fingerprint that SSH shows when you connect for the first
+                time.
               </p>
               {sshHostKeys.length > 0 ? (
                 <ul className="rows">

@@ -59,7 +59,7 @@ export default function OrganizationsPage() {
                         {name}
                       </Link>
                       <p className="text-sm text-dim">
-                        since <Ago at={createdAt} />
+                        created <Ago at={createdAt} />
                       </p>
                     </div>
                     <PlanSelect namespace={name} plan={plan} />

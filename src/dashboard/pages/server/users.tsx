@@ -88,7 +88,7 @@ export default function UsersPage() {
                         {disabledAt && <span className="ml-2 text-sm text-bad">disabled</span>}
                       </p>
                       <p className="text-sm break-words text-dim">
-                        {email} · since <Ago at={createdAt} />
+                        {email} · created <Ago at={createdAt} />
                       </p>
                     </div>
                     <PlanSelect namespace={username} plan={plan} />

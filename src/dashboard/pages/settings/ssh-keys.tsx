@@ -52,7 +52,7 @@ export default function SshKeysPage() {
   return (
     <SettingsFrame
       title="SSH keys"
-      about="For git over SSH, as you. Keys of single repositories stand in their settings."
+      about="For git over SSH, as you. Deploy keys are in the settings of their repositories."
       actions={
         <Button look="primary" onClick={() => setAdding(true)}>
           Add a key

@@ -1,7 +1,8 @@
 /** How webhooks and their deliveries stand, in a word and a colour. */
 import { words } from '../../ui/format.ts';
 
-const LOOK = 'inline-block rounded-full px-2 py-0.5 text-xs font-medium whitespace-nowrap';
+const LOOK =
+  'inline-block first-letter:uppercase rounded-full px-2 py-0.5 text-xs font-medium whitespace-nowrap';
 
 export function WebhookState({
   webhook: { active, offReason, failingSince },

@@ -101,7 +101,7 @@ function Shown({ webhook }: { webhook: Hook }) {
         {webhook.failingSince && (
           <>
             {' '}
-            since <Ago at={webhook.failingSince} />
+            first failure <Ago at={webhook.failingSince} />
           </>
         )}
       </PageTitle>

@@ -12,18 +12,18 @@ export function Preview({ draft, options }: { draft: Draft; options: JobOptions 
   return (
     <aside className="min-w-0 space-y-6" aria-label="Price and request">
       <div className="card p-4">
-        <p className="text-sm text-dim">While it runs</p>
+        <p className="text-sm text-dim">Cost while running</p>
         <p className="text-2xl font-semibold tabular-nums" data-price>
           {money(price)} <span className="text-base font-normal text-dim">an hour</span>
         </p>
         <p className="mt-1 text-sm text-dim">
-          At most {money((price * Number(draft.timeoutMinutes || 0)) / 60)} an attempt, when its
-          timeout ends it.
+          At most {money((price * Number(draft.timeoutMinutes || 0)) / 60)} per attempt, reached at
+          the timeout.
         </p>
       </div>
       <div>
         <div className="mb-2 flex items-baseline gap-3">
-          <h2 className="text-base">The same as a request</h2>
+          <h2 className="text-base">As a request</h2>
           {(['curl', 'GraphQL'] as const).map((each) => (
             <button
               key={each}

@@ -48,7 +48,7 @@ function Editor({ repository, branch, path }: Props) {
   if (!base) return <Waiting />;
   if (base.file?.content == null)
     return (
-      <Empty title={base.file ? 'This file cannot be edited here' : 'There is no such file'}>
+      <Empty title={base.file ? 'This file cannot be edited here' : 'File not found'}>
         <p>
           {base.file
             ? 'It is no text, or has more than 1 MiB.'
