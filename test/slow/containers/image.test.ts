@@ -22,7 +22,7 @@ const ROOT = join(import.meta.dirname, '../../..');
 const IMAGE = `loam-test/loam-${process.pid}`;
 const TOKEN = 'loam_pat_a1b2c3d4e5f6g7h8i9j0k1l2m3n4o5p6q7r8s9t0u';
 /** Most of it downloads packages. */
-const BUILD_MS = 600_000;
+const BUILD_MS = 1_800_000;
 const MIB = 2 ** 20;
 
 /** What docs/operations.md gives to servers that run no jobs, and to the others beside it. */
