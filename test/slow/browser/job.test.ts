@@ -1,6 +1,6 @@
 import type { Browser, Page } from 'playwright-core';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
-import { expectUsable, openBrowser, PATIENCE_MS, visit } from '../../support/browser.ts';
+import { expectUsable, openBrowser, PATIENCE_MS, setTheme, visit } from '../../support/browser.ts';
 import { type Client, startApp, type TestApp } from '../../support/harness.ts';
 import { has, needs } from '../../support/needs.ts';
 import { job, submit, until } from '../../support/submit.ts';
@@ -391,6 +391,17 @@ test('a job that failed says why, for how long it was billed, and what it used o
   });
   await memory.locator('canvas').waitFor();
   expect(Number(await memory.getAttribute('data-limit'))).toBeGreaterThan(0);
+  // In the colours of the theme, also when it changes while the chart is shown.
+  const drawn = () =>
+    memory.locator('canvas').evaluate((canvas: HTMLCanvasElement) => canvas.toDataURL());
+  const light = await drawn();
+  await setTheme(page, 'dark');
+  await expect.poll(drawn).not.toBe(light);
+  const dark = await drawn();
+  await page.reload();
+  await memory.locator('canvas').waitFor();
+  await expect.poll(drawn).toBe(dark);
+  await setTheme(page, 'light');
   await page.getByRole('link', { name: 'Jobs', exact: true }).click();
   await page.locator('[data-job=broken] [data-progress]').getByText('exit code 3').waitFor();
   await page.locator('[data-job=broken]').getByText('1 min 30 s', { exact: true }).waitFor();

@@ -1,6 +1,7 @@
 import { useEffect, useRef } from 'react';
 import UPlot from 'uplot';
 import 'uplot/dist/uPlot.min.css';
+import { useScheme } from '../../layout/theme.ts';
 
 const HEIGHT = 160;
 /** Of a digit of the labels at the axes, in pixels, with its share of their margin. */
@@ -26,12 +27,14 @@ export default function UsageChart({
   limit?: number;
 }) {
   const place = useRef<HTMLDivElement>(null);
+  const scheme = useScheme();
   const chart = useRef<UPlot>(undefined);
   const data = useRef<UPlot.AlignedData>([[], []]);
   data.current = limit === undefined ? [times, values] : [times, values, times.map(() => limit)];
   useEffect(() => {
     const element = place.current;
     if (!element) return;
+    // A canvas keeps the colours that it was drawn with, so another scheme has a chart of its own.
     const style = getComputedStyle(element);
     const colour = (name: string) => style.getPropertyValue(name);
     const axis = { stroke: style.color, grid: { stroke: colour('border-color'), width: 1 } };
@@ -79,7 +82,7 @@ export default function UsageChart({
       resized.disconnect();
       made.destroy();
     };
-  }, [max, unit, limit]);
+  }, [max, unit, limit, scheme]);
   useEffect(() => chart.current?.setData(data.current), [times, values]);
   return (
     <figure className="min-w-0">

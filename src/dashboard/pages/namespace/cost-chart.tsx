@@ -1,6 +1,7 @@
 import { useEffect, useRef } from 'react';
 import UPlot from 'uplot';
 import 'uplot/dist/uPlot.min.css';
+import { useScheme } from '../../layout/theme.ts';
 import { money } from '../../ui/format.ts';
 
 const HEIGHT = 200;
@@ -24,9 +25,11 @@ export default function CostChart({
   to: string;
 }) {
   const place = useRef<HTMLDivElement>(null);
+  const scheme = useScheme();
   useEffect(() => {
     const element = place.current;
     if (!element) return;
+    // A canvas keeps the colours that it was drawn with, so another scheme has a chart of its own.
     const style = getComputedStyle(element);
     const line = style.getPropertyValue('border-color');
     const fill = style.getPropertyValue('accent-color');
@@ -60,7 +63,7 @@ export default function CostChart({
       resized.disconnect();
       chart.destroy();
     };
-  }, [days, costs, from, to]);
+  }, [days, costs, from, to, scheme]);
   return (
     <div
       ref={place}
