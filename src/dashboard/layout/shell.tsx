@@ -1,5 +1,5 @@
 /** What stands around every page: where one is, where one can go, and what was just done. */
-import { Link, Outlet, useLocation } from '@tanstack/react-router';
+import { Link, Outlet, useRouterState } from '@tanstack/react-router';
 import { Search } from 'lucide-react';
 import { lazy, Suspense, useEffect, useRef, useState } from 'react';
 import { signIn } from '../graphql/client.ts';
@@ -17,12 +17,16 @@ const Keys = lazy(() => import('./keys.tsx'));
 export function Shell() {
   const [open, setOpen] = useState<'go' | 'keys' | null>(null);
   const main = useRef<HTMLElement>(null);
-  const { pathname } = useLocation();
+  // Of the page that is shown, while another one is loaded.
+  const pathname = useRouterState({ select: (state) => state.resolvedLocation?.pathname });
   const shown = useRef(pathname);
   // A new page is read out from its beginning, as the browser does it for pages that it loads itself.
   useEffect(() => {
-    if (shown.current === pathname) return;
+    const before = shown.current;
     shown.current = pathname;
+    if (!before || before === pathname) return;
+    // A page may begin at a field of its own.
+    if (document.activeElement?.matches('main :is(input, textarea)')) return;
     main.current?.focus({ preventScroll: true });
   }, [pathname]);
   // Loaded before it is needed: what is typed right after Ctrl-K must arrive there.
@@ -82,6 +86,7 @@ export function Shell() {
       <main
         ref={main}
         id="main"
+        aria-labelledby="page-title"
         tabIndex={-1}
         className="mx-auto w-full max-w-7xl flex-1 px-4 py-6"
       >

@@ -4,7 +4,7 @@ import type { ButtonHTMLAttributes, ReactNode } from 'react';
 type Look = 'primary' | 'plain' | 'danger' | 'quiet';
 
 const BASE =
-  'inline-flex min-h-9 items-center justify-center gap-1.5 rounded-md border px-3 py-1 text-sm font-medium no-underline disabled:opacity-60';
+  'inline-flex min-h-9 items-center justify-center gap-1.5 rounded-md border px-3 py-1 text-sm font-medium no-underline aria-disabled:opacity-60';
 const LOOKS: Record<Look, string> = {
   primary: 'border-transparent bg-accent text-accent-ink hover:brightness-110',
   plain: 'border-edge bg-card text-ink hover:bg-hover',
@@ -18,12 +18,23 @@ type ButtonProps = ButtonHTMLAttributes<HTMLButtonElement> & {
   busy?: boolean;
 };
 
-export function Button({ look = 'plain', busy, className = '', children, ...rest }: ButtonProps) {
+/** `disabled` and `busy` stop presses but keep the focus, which the browser takes from a button with its own `disabled`. */
+export function Button({
+  look = 'plain',
+  busy,
+  disabled,
+  onClick,
+  className = '',
+  children,
+  ...rest
+}: ButtonProps) {
+  const isOff = disabled || busy;
   return (
     <button
       type="button"
       {...rest}
-      disabled={rest.disabled || busy}
+      onClick={isOff ? (event) => event.preventDefault() : onClick}
+      aria-disabled={isOff || undefined}
       aria-busy={busy || undefined}
       className={`${BASE} ${LOOKS[look]} ${className}`}
     >

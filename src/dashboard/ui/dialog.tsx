@@ -16,11 +16,14 @@ export function Dialog({
   onClose,
   children,
   wide = false,
+  describedBy,
 }: {
   title: string;
   onClose: () => void;
   children: ReactNode;
   wide?: boolean;
+  /** The id of what is read out after the title. */
+  describedBy?: string;
 }) {
   const element = useRef<HTMLDialogElement>(null);
   const content = useRef<HTMLDivElement>(null);
@@ -35,7 +38,10 @@ export function Dialog({
     }
     return () => {
       dialog?.close();
-      before?.focus?.();
+      // Somebody else may have moved it, as `Confirm` does.
+      if (document.activeElement !== document.body) return;
+      if (before?.isConnected) before.focus();
+      else focusPage();
     };
   }, []);
   return (
@@ -43,6 +49,7 @@ export function Dialog({
     <dialog
       ref={element}
       aria-labelledby={id}
+      aria-describedby={describedBy}
       onCancel={(event) => {
         event.preventDefault();
         onClose();
@@ -61,6 +68,11 @@ export function Dialog({
       </div>
     </dialog>
   );
+}
+
+/** Where the focus goes when what had it is gone. */
+function focusPage(): void {
+  document.getElementById('main')?.focus({ preventScroll: true });
 }
 
 /**
@@ -85,20 +97,27 @@ export function Confirm({
   const [typed, setTyped] = useState('');
   const [busy, setBusy] = useState(false);
   const [problem, setProblem] = useState<Problem | null>(null);
+  const about = useId();
   return (
-    <Dialog title={title} onClose={onClose}>
+    <Dialog title={title} onClose={onClose} describedBy={about}>
       <form
         className="space-y-4"
         onSubmit={async (event) => {
           event.preventDefault();
+          const dialog = event.currentTarget.closest('dialog');
           setBusy(true);
           const wrong = await act();
           setBusy(false);
-          if (wrong) setProblem(wrong);
-          else onClose();
+          if (wrong) return setProblem(wrong);
+          // The button that opened the dialog is likely to go now, with what was deleted or ended.
+          dialog?.close();
+          focusPage();
+          onClose();
         }}
       >
-        <div className="space-y-2 text-sm">{children}</div>
+        <div id={about} className="space-y-2 text-sm">
+          {children}
+        </div>
         {name && (
           <Field label={`Type ${name} to go on`}>
             <Input

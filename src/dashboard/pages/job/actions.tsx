@@ -60,8 +60,9 @@ export function JobActions({
           verb="Cancel job"
           onClose={() => setAsks(null)}
           act={async () => {
-            const { error } = await cancel({ input: key });
+            const { data, error } = await cancel({ input: key });
             onChange();
+            if (data?.cancelJob?.message) notify(data.cancelJob.message);
             return error && problemOf(error);
           }}
         >

@@ -1,5 +1,5 @@
 import { useNavigate, useSearch } from '@tanstack/react-router';
-import { useState } from 'react';
+import { useEffect, useState } from 'react';
 import { graphql } from '../../graphql/graphql.ts';
 import type { Search } from '../../root.tsx';
 import { Button } from '../../ui/button.tsx';
@@ -39,7 +39,7 @@ export default function Compare() {
         const from = base || repository.defaultBranch;
         return (
           <div className="space-y-6">
-            <Chooser key={`${from} ${head}`} repository={repository} base={from} head={head} />
+            <Chooser repository={repository} base={from} head={head} />
             {head ? (
               <Comparison key={`${from} ${head}`} repository={repository} base={from} head={head} />
             ) : (
@@ -78,6 +78,11 @@ function Chooser({
 }) {
   const [base, setBase] = useState(shownBase);
   const [head, setHead] = useState(shownHead);
+  // Another key would do the same, and take the focus away from the field or button that was used.
+  useEffect(() => {
+    setBase(shownBase);
+    setHead(shownHead);
+  }, [shownBase, shownHead]);
   const navigate = useNavigate();
   const asked = useAsk({ query: RefNamesQuery, variables: { namespace, name } });
   const { branches, tags } = asked.data?.repository ?? {};
@@ -112,7 +117,7 @@ function Chooser({
           <option key={each} value={each} />
         ))}
       </datalist>
-      <Button type="submit" look="primary" disabled={!base || !head}>
+      <Button type="submit" look="primary">
         Compare
       </Button>
       <Button

@@ -113,10 +113,10 @@ function LockForm({ repositoryId }: { repositoryId: string }) {
         hint="From the root of the repository, such as models/large.bin"
         problem={lock.fault('path')}
       >
-        <Input value={path} onChange={({ target }) => setPath(target.value)} />
+        <Input required value={path} onChange={({ target }) => setPath(target.value)} />
       </Field>
       {lock.problem && <ProblemBox problem={lock.problem} />}
-      <Button type="submit" busy={lock.busy} disabled={!path}>
+      <Button type="submit" busy={lock.busy}>
         Lock file
       </Button>
     </form>

@@ -69,7 +69,7 @@ export function RefForm({
           </Field>
         )}
         {act.problem && <ProblemBox problem={act.problem} />}
-        <Button type="submit" busy={act.busy} disabled={!input.name || Boolean(wrong)}>
+        <Button type="submit" busy={act.busy} disabled={Boolean(wrong)}>
           {title.replace('New', 'Create')}
         </Button>
       </form>

@@ -133,7 +133,7 @@ function KeyForm({ repositoryId }: { repositoryId: string }) {
           onChange={({ target }) => setInput({ ...input, write: target.checked })}
         />
         {add.problem && <ProblemBox problem={add.problem} />}
-        <Button type="submit" busy={add.busy} disabled={!input.title || !input.key}>
+        <Button type="submit" busy={add.busy}>
           Add key
         </Button>
       </form>

@@ -164,7 +164,7 @@ function RuleForm({ id }: { id: string }) {
           onChange={({ target }) => set({ allowsDeletions: target.checked })}
         />
         {put.problem && <ProblemBox problem={put.problem} />}
-        <Button type="submit" busy={put.busy} disabled={!rule.pattern}>
+        <Button type="submit" busy={put.busy}>
           Save rule
         </Button>
       </form>

@@ -41,7 +41,7 @@ export function NewApiKey({ onClose }: { onClose: () => void }) {
 
   if (key)
     return (
-      <Dialog title="The new API key" onClose={onClose}>
+      <Dialog key="made" title="The new API key" onClose={onClose}>
         <div className="space-y-4">
           <Secret label={`The API key ${name} is made.`} value={key} />
           <p className="text-sm">Try it in a terminal:</p>

@@ -50,7 +50,7 @@ export function NewToken({ onClose }: { onClose: () => void }) {
 
   if (token)
     return (
-      <Dialog title="The new token" onClose={onClose}>
+      <Dialog key="made" title="The new token" onClose={onClose}>
         <div className="space-y-4">
           <Secret label={`The token ${name} is made.`} value={token} />
           <p className="text-sm">Try it in a terminal:</p>

@@ -173,9 +173,7 @@ export function FileForm({ repository, branch, path: first, base: begun }: Shown
           look="primary"
           busy={act.busy}
           disabled={
-            theirs !== null ||
-            Boolean(wrongBranch) ||
-            (isNew ? path === '' : !isChanged && base === begun)
+            theirs !== null || Boolean(wrongBranch) || (!isNew && !isChanged && base === begun)
           }
         >
           Commit
