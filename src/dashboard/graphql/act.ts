@@ -2,7 +2,7 @@
 import type { TadaDocumentNode } from 'gql.tada';
 import { useState } from 'react';
 import { type AnyVariables, useMutation } from 'urql';
-import { type Problem, problemOf } from './client.ts';
+import { faultOf, type Problem, problemOf } from './client.ts';
 
 type Done<T> = { data: T; problem?: undefined } | { data?: undefined; problem: Problem };
 
@@ -20,7 +20,7 @@ export function useAct<T, V extends AnyVariables>(
   return {
     busy: fetching,
     problem: wrong && !isShown(wrong.field) ? wrong : null,
-    fault: (field: string) => (wrong?.field === field && isShown(field) ? wrong.message : null),
+    fault: (field: string) => (wrong?.field === field && isShown(field) ? faultOf(wrong) : null),
     async run(variables: V): Promise<Done<T>> {
       setWrong(null);
       const { data, error } = await execute(variables, { additionalTypenames: changes });

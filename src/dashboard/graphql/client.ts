@@ -55,4 +55,11 @@ export function problemOf(error: CombinedError): Problem {
   };
 }
 
+/** What a field's own message says: the API begins it with its name of the field, which the form does not show. */
+export function faultOf({ message, field }: Problem): string {
+  if (!field || !message.startsWith(`${field}: `)) return message;
+  const text = message.slice(field.length + 2);
+  return text.charAt(0).toUpperCase() + text.slice(1);
+}
+
 export type { AnyVariables };

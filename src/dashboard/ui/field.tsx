@@ -38,12 +38,25 @@ export function Field({
       <Described value={{ control: id, description, invalid: Boolean(problem) }}>
         {children}
       </Described>
-      {description && (
-        <p id={description} className={`mt-1 text-sm ${problem ? 'text-bad' : 'text-dim'}`}>
-          {problem || hint}
-        </p>
+      {problem ? (
+        <FieldProblem id={description}>{problem}</FieldProblem>
+      ) : (
+        hint && (
+          <p id={description} className="mt-1 text-sm text-dim">
+            {hint}
+          </p>
+        )
       )}
     </div>
+  );
+}
+
+/** What is wrong with a field, or a group of them; screen readers say it when it appears. */
+export function FieldProblem({ id, children }: { id?: string; children: string }) {
+  return (
+    <p id={id} role="alert" className="mt-1 text-sm text-bad">
+      {children}
+    </p>
   );
 }
 

@@ -73,8 +73,8 @@ test('the form knows the rules and the price, and creates the job', async () => 
   await page.getByLabel('Name', { exact: true }).fill('formed');
   await page.getByRole('button', { name: 'Create job' }).click();
   await page
-    .getByText(/name: .*exists/)
-    .first()
+    .getByRole('alert')
+    .filter({ hasText: /exists/ })
     .waitFor();
   await cancel(ada, 'ada', 'formed');
   visitor.expectQuiet();

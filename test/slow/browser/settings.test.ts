@@ -52,7 +52,7 @@ test('what is wrong with a form stands at its field', async () => {
   await page.getByRole('button', { name: 'Add a key' }).first().click();
   await page.getByLabel('Public key').fill('no key');
   await page.getByRole('button', { name: 'Add key' }).click();
-  await page.getByText(/^key: must begin with the type/).waitFor();
+  await page.getByText(/^Must begin with the type/).waitFor();
   expect(await page.getByLabel('Public key').getAttribute('aria-invalid')).toBe('true');
 });
 

@@ -47,7 +47,7 @@ test('a webhook is made, tested and deleted, and no name or answer is a script',
   await page.getByLabel('URL').fill('javascript:alert(1)');
   expect(await page.getByLabel('Secret', { exact: true }).inputValue()).toMatch(/^whsec_.{44}$/);
   await page.getByRole('button', { name: 'Create webhook' }).click();
-  await page.getByText(/^url: must use https/).waitFor();
+  await page.getByText(/^Must use https/).waitFor();
   await page.getByLabel('URL').fill(`${receiver.url}/hook`);
   await page.getByRole('button', { name: 'Create webhook' }).click();
 

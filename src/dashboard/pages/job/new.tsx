@@ -1,7 +1,7 @@
 import { useNavigate, useSearch } from '@tanstack/react-router';
-import { type ReactNode, useEffect, useState } from 'react';
-import { useMutation } from 'urql';
-import { type Problem, problemOf } from '../../graphql/client.ts';
+import { type ReactNode, useEffect, useRef, useState } from 'react';
+import { type CombinedError, useMutation } from 'urql';
+import { faultOf, type Problem, problemOf } from '../../graphql/client.ts';
 import type { ResultOf } from '../../graphql/graphql.ts';
 import type { Search } from '../../root.tsx';
 import { start } from '../../start.ts';
@@ -128,7 +128,18 @@ function Form({
   };
   // Nobody is told what is missing before they had the time to write it.
   const own = isTried ? found : {};
-  const problems = refused?.field ? { ...own, [refused.field]: refused.message } : own;
+  const problems = refused?.field ? { ...own, [refused.field]: faultOf(refused) } : own;
+  const isMoreWrong = Object.keys(problems).some((field) => MORE.has(field));
+  const [failures, setFailures] = useState(0);
+  const form = useRef<HTMLFormElement>(null);
+  const more = useRef<HTMLDetailsElement>(null);
+  // Opened only: who corrects a field there is still typing when nothing is wrong any more.
+  useEffect(() => {
+    if (isMoreWrong && more.current) more.current.open = true;
+  }, [isMoreWrong, failures]);
+  useEffect(() => {
+    if (failures > 0) form.current?.querySelector<HTMLElement>('[aria-invalid=true]')?.focus();
+  }, [failures]);
   const fields = { draft, options, problems, set };
   const namespaces = [
     ...(data.viewer ? [data.viewer.namespace.name] : []),
@@ -145,17 +156,22 @@ function Form({
 
   async function submit(): Promise<void> {
     setTried(true);
-    if (Object.keys(found).length > 0) return;
+    if (Object.keys(found).length > 0) return setFailures(failures + 1);
     if (isRepeat) {
       const { name } = repeated.job ?? { name: '' };
       const input = { namespace: draft.namespace, name, newName: draft.name };
       const { data: answer, error } = await rerun({ input });
-      if (error) return setRefused(problemOf(error));
+      if (error) return fail(error);
       return go(answer?.rerunJob?.job);
     }
     const { data: answer, error } = await create({ input: inputOf(draft) });
-    if (error) return setRefused(problemOf(error));
+    if (error) return fail(error);
     go(answer?.createJob?.job);
+  }
+
+  function fail(error: CombinedError): void {
+    setRefused(problemOf(error));
+    setFailures(failures + 1);
   }
 
   function go(job: { namespace: string; name: string } | null | undefined): void {
@@ -169,6 +185,7 @@ function Form({
   return (
     <div className="grid gap-8 lg:grid-cols-[1fr_24rem]">
       <form
+        ref={form}
         noValidate
         className="min-w-0 space-y-8"
         onSubmit={(event) => {
@@ -200,6 +217,7 @@ function Form({
             </Field>
             <Field label="Name" problem={problems.name}>
               <Input
+                aria-required
                 value={draft.name}
                 placeholder="train"
                 onChange={({ target }) => set({ name: target.value })}
@@ -266,6 +284,7 @@ function Form({
             hint={`Run by a shell${draft.source === 'repository' ? ', in the root of the repository' : ''}.`}
           >
             <TextArea
+              aria-required
               rows={4}
               className="font-mono text-[13px]"
               value={draft.command}
@@ -277,10 +296,7 @@ function Form({
         <Part title="Hardware">
           <HardwareFields {...fields} />
         </Part>
-        <details
-          className="card p-4"
-          open={Object.keys(problems).some((field) => MORE.has(field)) || undefined}
-        >
+        <details ref={more} className="card p-4">
           <summary className="font-semibold">Output, environment, timeout and more</summary>
           <div className="mt-4">
             <MoreFields {...fields} />
@@ -288,7 +304,7 @@ function Form({
         </details>
         {refused && !refused.field && <ProblemBox problem={refused} />}
         {Object.keys(problems).length > 0 && (
-          <p role="alert" className="text-sm text-bad">
+          <p className="text-sm text-bad">
             {Object.keys(problems).length === 1
               ? 'Correct the field that is marked above.'
               : 'Correct the fields that are marked above.'}

@@ -1,7 +1,7 @@
 import { useNavigate, useSearch } from '@tanstack/react-router';
 import { useState } from 'react';
 import { useMutation } from 'urql';
-import { type Problem, problemOf } from '../../graphql/client.ts';
+import { faultOf, type Problem, problemOf } from '../../graphql/client.ts';
 import { graphql } from '../../graphql/graphql.ts';
 import type { Search } from '../../root.tsx';
 import { start } from '../../start.ts';
@@ -78,7 +78,7 @@ function Form({ namespaces }: { namespaces: string[] }) {
     defaultBranch: branchProblem(input.defaultBranch),
   };
   const of = (field: keyof typeof wrong) =>
-    wrong[field] ?? (problem?.field === field ? problem.message : null);
+    wrong[field] ?? (problem?.field === field ? faultOf(problem) : null);
   const given = {
     ...input,
     gitignoreTemplate: (input.autoInit && input.gitignoreTemplate) || null,
@@ -173,7 +173,7 @@ function Form({ namespaces }: { namespaces: string[] }) {
         type="submit"
         look="primary"
         busy={busy}
-        disabled={!input.name || Object.values(wrong).some(Boolean)}
+        disabled={Object.values(wrong).some(Boolean)}
       >
         Create repository
       </Button>

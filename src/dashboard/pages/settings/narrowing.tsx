@@ -5,7 +5,7 @@ import { useClient } from 'urql';
 import { problemOf } from '../../graphql/client.ts';
 import { graphql } from '../../graphql/graphql.ts';
 import { Button } from '../../ui/button.tsx';
-import { Checkbox, Field, Input } from '../../ui/field.tsx';
+import { Checkbox, Field, FieldProblem, Input } from '../../ui/field.tsx';
 import { useAsk } from '../../ui/load.tsx';
 import { Radio } from './scopes.tsx';
 
@@ -98,7 +98,7 @@ export function NarrowingFields({
           />
         )}
       </div>
-      {problem && <p className="mt-1 text-sm text-bad">{problem}</p>}
+      {problem && <FieldProblem>{problem}</FieldProblem>}
     </fieldset>
   );
 }

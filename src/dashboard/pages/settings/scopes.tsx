@@ -2,7 +2,7 @@
 import type { ReactNode } from 'react';
 import type { ResultOf } from '../../graphql/graphql.ts';
 import { graphql } from '../../graphql/graphql.ts';
-import { Checkbox } from '../../ui/field.tsx';
+import { Checkbox, FieldProblem } from '../../ui/field.tsx';
 
 const ScopesOf = graphql(`query ScopesOf { accessTokens { scopes } }`);
 export type Scope = NonNullable<
@@ -56,7 +56,7 @@ export function ScopeFields({
           </div>
         )}
       </div>
-      {problem && <p className="mt-1 text-sm text-bad">{problem}</p>}
+      {problem && <FieldProblem>{problem}</FieldProblem>}
     </fieldset>
   );
 }
