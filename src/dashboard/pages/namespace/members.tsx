@@ -3,11 +3,11 @@ import { useAct } from '../../graphql/act.ts';
 import { graphql } from '../../graphql/graphql.ts';
 import { start } from '../../start.ts';
 import { Button } from '../../ui/button.tsx';
+import { Choice } from '../../ui/choice.tsx';
 import { Confirm } from '../../ui/dialog.tsx';
 import { Field, Input, Select } from '../../ui/field.tsx';
 import { words } from '../../ui/format.ts';
 import { Load, useAsk } from '../../ui/load.tsx';
-import { useMeanwhile } from '../../ui/meanwhile.ts';
 import { notify } from '../../ui/notices.tsx';
 import { Paging, useAfter } from '../../ui/paging.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
@@ -98,10 +98,11 @@ function Members({ namespace, manages }: { namespace: string; manages: boolean }
                     </div>
                     {manages && username !== namespace ? (
                       <div className="flex items-center gap-x-4">
-                        <RoleSelect
-                          username={username}
-                          role={role}
-                          set={async (next) => {
+                        <Choice
+                          label={`Role of ${username}`}
+                          value={role}
+                          options={ROLES.map(([each]) => [each, words(each)] as const)}
+                          save={async (next) => {
                             const done = await set.run({ namespace, username, role: next });
                             if (done.data) notify(`${username} has the role ${words(next)}.`);
                             return done;
@@ -199,31 +200,5 @@ function Add({ namespace }: { namespace: string }) {
         </Button>
       </form>
     </section>
-  );
-}
-
-function RoleSelect({
-  username,
-  role,
-  set,
-}: {
-  username: string;
-  role: Role;
-  set: (role: Role) => Promise<{ data?: unknown }>;
-}) {
-  const [shown, choose] = useMeanwhile(role);
-  return (
-    <Select
-      aria-label={`Role of ${username}`}
-      className="w-auto text-sm"
-      value={shown}
-      onChange={({ target }) => choose(target.value as Role, set(target.value as Role))}
-    >
-      {ROLES.map(([value]) => (
-        <option key={value} value={value}>
-          {words(value)}
-        </option>
-      ))}
-    </Select>
   );
 }

@@ -1,7 +1,6 @@
 import { useAct } from '../../graphql/act.ts';
 import { graphql } from '../../graphql/graphql.ts';
-import { Select } from '../../ui/field.tsx';
-import { useMeanwhile } from '../../ui/meanwhile.ts';
+import { Choice } from '../../ui/choice.tsx';
 import { notify } from '../../ui/notices.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
 import { PLANS, type Plan } from './plans.ts';
@@ -12,29 +11,21 @@ const SetPlan = graphql(`
   }
 `);
 
-/** The plan of a namespace, which the operator changes at once. */
+/** The plan of a namespace, which the operator changes. */
 export function PlanSelect({ namespace, plan }: { namespace: string; plan: Plan | null }) {
   const set = useAct(SetPlan, { changes: ['Namespace', 'User'] });
-  const [shown, choose] = useMeanwhile(plan);
-  async function change(next: Plan) {
-    const done = await set.run({ namespace, plan: next });
-    if (done.data) notify(`The plan of ${namespace} is changed.`);
-    return done;
-  }
   return (
     <div>
-      <Select
-        aria-label={`Plan of ${namespace}`}
-        className="w-auto text-sm"
-        value={shown ?? ''}
-        onChange={({ target }) => choose(target.value as Plan, change(target.value as Plan))}
-      >
-        {PLANS.map(([value, label]) => (
-          <option key={value} value={value}>
-            {label}
-          </option>
-        ))}
-      </Select>
+      <Choice
+        label={`Plan of ${namespace}`}
+        value={plan ?? ''}
+        options={PLANS}
+        save={async (next) => {
+          const done = await set.run({ namespace, plan: next as Plan });
+          if (done.data) notify(`The plan of ${namespace} is changed.`);
+          return done;
+        }}
+      />
       {set.problem && <ProblemBox problem={set.problem} />}
     </div>
   );
