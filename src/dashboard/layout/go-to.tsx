@@ -1,9 +1,10 @@
 /** Ctrl-K: to any page, namespace, repository or job by the beginning of its name. */
-import { useNavigate } from '@tanstack/react-router';
+import { useNavigate, useParams } from '@tanstack/react-router';
 import { Box, Cog, FolderGit2, type LucideIcon, User } from 'lucide-react';
 import { useEffect, useState } from 'react';
 import { useQuery } from 'urql';
 import { graphql, type ResultOf } from '../graphql/graphql.ts';
+import { MINE, OF_THE_SERVER } from '../pages/settings/sections.ts';
 import { start } from '../start.ts';
 import { Dialog } from '../ui/dialog.tsx';
 
@@ -28,7 +29,7 @@ export default function GoTo({ onClose }: { onClose: () => void }) {
   const navigate = useNavigate();
   const [text, setText] = useState('');
   const [sought, setSought] = useState('');
-  const [at, setAt] = useState(0);
+  const [index, setIndex] = useState(0);
   useEffect(() => {
     const timer = setTimeout(() => setSought(text.trim()), PAUSE_MS);
     return () => clearTimeout(timer);
@@ -39,11 +40,12 @@ export default function GoTo({ onClose }: { onClose: () => void }) {
     pause: !sought,
   });
   const found = sought ? (data?.search ?? []).map(placeOf) : [];
-  const pages = pagesOf().filter(({ name }) =>
+  const at = useParams({ strict: false }) as { namespace?: string; repository?: string };
+  const pages = pagesOf(at).filter(({ name }) =>
     name.toLowerCase().includes(text.trim().toLowerCase()),
   );
   const places = [...found, ...pages];
-  const chosen = Math.min(at, places.length - 1);
+  const chosen = Math.min(index, places.length - 1);
 
   function go(place: Place | undefined): void {
     if (!place) return;
@@ -66,11 +68,11 @@ export default function GoTo({ onClose }: { onClose: () => void }) {
         maxLength={200}
         onChange={({ target }) => {
           setText(target.value);
-          setAt(0);
+          setIndex(0);
         }}
         onKeyDown={(event) => {
           const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-          if (step && places.length > 0) setAt((chosen + step + places.length) % places.length);
+          if (step && places.length > 0) setIndex((chosen + step + places.length) % places.length);
           else if (event.key === 'Enter') go(places[chosen]);
           else return;
           event.preventDefault();
@@ -84,16 +86,16 @@ export default function GoTo({ onClose }: { onClose: () => void }) {
         tabIndex={-1}
         className="mt-3 max-h-[50vh] overflow-y-auto text-sm"
       >
-        {places.map((place, index) => (
+        {places.map((place, position) => (
           // biome-ignore lint/a11y/useKeyWithClickEvents: the keys are those of the field above, as of any combobox.
           <div
             key={place.key}
-            id={`place-${index}`}
+            id={`place-${position}`}
             role="option"
             tabIndex={-1}
-            aria-selected={index === chosen}
+            aria-selected={position === chosen}
             onClick={() => go(place)}
-            onMouseMove={() => setAt(index)}
+            onMouseMove={() => setIndex(position)}
             className="flex cursor-pointer items-center gap-3 rounded px-3 py-2 aria-selected:bg-hover"
           >
             <place.icon size={16} aria-hidden className="shrink-0 text-dim" />
@@ -105,7 +107,7 @@ export default function GoTo({ onClose }: { onClose: () => void }) {
       <p role="status" className="mt-2 text-sm text-dim">
         {error
           ? (error.graphQLErrors[0]?.message ?? 'The server cannot be reached.')
-          : sought && !fetching && found.length === 0 && 'Nothing that you may see is called so.'}
+          : sought && !fetching && places.length === 0 && 'Nothing that you may see is called so.'}
       </p>
     </Dialog>
   );
@@ -137,22 +139,43 @@ function placeOf(found: Found): Place {
   }
 }
 
-function pagesOf(): Place[] {
-  if (!start.viewer) return [];
-  const own = start.viewer.username;
-  const pages: [name: string, href: string][] = [
+/** By the names that the pages have; those of where one is come first. */
+function pagesOf(at: { namespace?: string; repository?: string }): Place[] {
+  const pages: [name: string, href: string][] = [];
+  if (at.namespace && at.repository) {
+    const name = `${at.namespace}/${at.repository}`;
+    const base = `/${at.namespace}/${at.repository === '-' ? '~-' : at.repository}`;
+    pages.push(
+      [`${name}: Commits`, `${base}/commits`],
+      [`${name}: Branches`, `${base}/branches`],
+      [`${name}: Tags`, `${base}/tags`],
+      [`${name}: Compare`, `${base}/compare`],
+      [`${name}: Search in files`, `${base}/search`],
+    );
+  }
+  if (!start.viewer) return pages.map(pageOf);
+  const { username, operator } = start.viewer;
+  for (const each of new Set([at.namespace ?? username, username]))
+    pages.push(
+      [`${each}: Jobs`, `/${each}/-/jobs`],
+      [`${each}: Webhooks`, `/${each}/-/webhooks`],
+      [`${each}: Activity`, `/${each}/-/activity`],
+      [`${each}: Members`, `/${each}/-/members`],
+      [`${each}: Usage`, `/${each}/-/usage`],
+    );
+  pages.push(
     ['Home', '/'],
-    ['My jobs', `/${own}/-/jobs`],
-    ['My webhooks', `/${own}/-/webhooks`],
     ['New job', '/new/job'],
     ['New repository', '/new/repository'],
     ['New webhook', '/new/webhook'],
     ['New organization', '/new/organization'],
-    ['Settings', '/settings'],
-    ['Settings: tokens', '/settings/tokens'],
-    ['Settings: SSH keys', '/settings/ssh-keys'],
-    ['Settings: sessions', '/settings/sessions'],
-    ...(start.viewer.operator ? [['This server', '/settings/server'] as [string, string]] : []),
-  ];
-  return pages.map(([name, href]) => ({ key: href, name, what: 'page', icon: Cog, href }));
+  );
+  for (const [href, name] of MINE) pages.push([`Settings: ${name}`, href]);
+  if (operator)
+    for (const [href, name] of OF_THE_SERVER) pages.push([`This server: ${name}`, href]);
+  return pages.map(pageOf);
+}
+
+function pageOf([name, href]: [name: string, href: string]): Place {
+  return { key: href, name, what: 'page', icon: Cog, href };
 }

@@ -4,23 +4,7 @@ import { start } from '../../start.ts';
 import { Empty } from '../../ui/empty.tsx';
 import { NotFound } from '../../ui/not-found.tsx';
 import { PageTitle, useCurrentInSight } from '../../ui/page.tsx';
-
-const MINE = [
-  ['/settings', 'Account'],
-  ['/settings/tokens', 'Access tokens'],
-  ['/settings/api-keys', 'API keys'],
-  ['/settings/ssh-keys', 'SSH keys'],
-  ['/settings/sessions', 'Sessions'],
-] as const;
-
-const OF_THE_SERVER = [
-  ['/settings/server', 'Health'],
-  ['/settings/server/users', 'Users'],
-  ['/settings/server/organizations', 'Organizations'],
-  ['/settings/server/servers', 'Servers'],
-  ['/settings/server/queue', 'Queue'],
-  ['/settings/server/audit', 'Audit log'],
-] as const;
+import { MINE, OF_THE_SERVER } from './sections.ts';
 
 /** A page of the settings beside the list of them. Those of the server are listed for the operator alone. */
 export function SettingsFrame({
@@ -48,7 +32,11 @@ export function SettingsFrame({
         {start.viewer.operator && <Sections name="This server" sections={OF_THE_SERVER} />}
       </nav>
       <div className="min-w-0 max-w-4xl">
-        <PageTitle title={title} actions={!refused && actions}>
+        <PageTitle
+          title={title}
+          tab={`${title} · ${operator ? 'This server' : 'Settings'}`}
+          actions={!refused && actions}
+        >
           {!refused && about}
         </PageTitle>
         {refused ? (

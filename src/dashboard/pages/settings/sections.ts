@@ -1,0 +1,18 @@
+/** The viewer's own settings. */
+export const MINE = [
+  ['/settings', 'Account'],
+  ['/settings/tokens', 'Access tokens'],
+  ['/settings/api-keys', 'API keys'],
+  ['/settings/ssh-keys', 'SSH keys'],
+  ['/settings/sessions', 'Sessions'],
+] as const;
+
+/** What the operator sees. */
+export const OF_THE_SERVER = [
+  ['/settings/server', 'Health'],
+  ['/settings/server/users', 'Users'],
+  ['/settings/server/organizations', 'Organizations'],
+  ['/settings/server/servers', 'Servers'],
+  ['/settings/server/queue', 'Queue'],
+  ['/settings/server/audit', 'Audit log'],
+] as const;
