@@ -31,7 +31,13 @@ function listen(listener: () => void): () => void {
 
 /** Now, in seconds since 1970; the component is shown anew each second. */
 export function useSecond(): number {
-  return useSyncExternalStore(listen, () => second);
+  return useSyncExternalStore(listen, now);
+}
+
+/** The clock stands still where nothing shows it: what is shown first must not begin with the time at which it stopped. */
+function now(): number {
+  if (timer === undefined) second = Math.floor(Date.now() / 1_000);
+  return second;
 }
 
 const exact = new Intl.DateTimeFormat(undefined, { dateStyle: 'medium', timeStyle: 'medium' });

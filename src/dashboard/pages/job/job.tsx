@@ -34,9 +34,11 @@ export default function JobPage() {
     onData: asked.again,
     onLive: asked.again,
   });
-  const status = job && readFragment(JobFacts, job as FragmentOf<typeof JobFacts>).status;
-  const isEnded = status != null && isOver(status);
-  useEvery(status && !isEnded ? LOOK_MS : null, asked.again);
+  const facts = job && readFragment(JobFacts, job as FragmentOf<typeof JobFacts>);
+  const isEnded = facts != null && isOver(facts.status);
+  // Processes of a cancelled job may go on for a while, and the end of an attempt is no event.
+  const isMoving = facts && (!isEnded || facts.attempts.nodes.some(({ endedAt }) => !endedAt));
+  useEvery(isMoving ? LOOK_MS : null, asked.again);
   // One that has ended is still heard of, as when it is run again, and nothing in it moves by itself.
   const live = isEnded && state === 'live' ? null : <LiveDot state={state} />;
   return (
