@@ -67,15 +67,19 @@ export function UserMenu({
         <button
           key={name}
           type="button"
-          role="menuitem"
-          aria-current={chosen === name}
+          role="menuitemradio"
+          aria-checked={chosen === name}
           onClick={() => {
             setTheme(name);
             setChosen(name);
           }}
         >
           <Icon size={15} aria-hidden /> {label}
-          {chosen === name && <span className="ml-auto">✓</span>}
+          {chosen === name && (
+            <span className="ml-auto" aria-hidden>
+              ✓
+            </span>
+          )}
         </button>
       ))}
       <hr className="my-1 border-line" />

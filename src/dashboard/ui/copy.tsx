@@ -25,8 +25,7 @@ export function CopyButton({ text, label = 'Copy' }: { text: string; label?: str
     <Button
       look="quiet"
       className="px-1.5"
-      aria-label={done ? 'Copied' : label}
-      title={label}
+      title={done ? 'Copied' : label}
       onClick={() => copy(text).then(() => setDone(true))}
     >
       <Icon size={16} aria-hidden />

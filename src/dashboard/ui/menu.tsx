@@ -2,7 +2,7 @@ import { type ReactNode, useEffect, useId, useRef, useState } from 'react';
 
 /**
  * A button that opens a list of links and actions. The browser's popover closes it on Escape and on a click elsewhere;
- * arrow keys go through it.
+ * arrow keys, Home and End go through it.
  */
 export function Menu({
   label,
@@ -40,11 +40,10 @@ export function Menu({
         popoverTarget={id}
         aria-haspopup="menu"
         aria-expanded={open}
-        aria-label={label}
         title={label}
         className={className}
       >
-        {button}
+        <span aria-hidden>{button}</span>
       </button>
       <div
         ref={list}
@@ -55,14 +54,17 @@ export function Menu({
         tabIndex={-1}
         onClick={() => list.current?.hidePopover()}
         onKeyDown={(event) => {
-          const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-          if (!step || !list.current) return;
-          event.preventDefault();
+          if (!list.current) return;
+          // The focus goes back to the button, and from there on.
+          if (event.key === 'Tab') return list.current.hidePopover();
           const items = itemsOf(list.current);
           const at = items.indexOf(document.activeElement as HTMLElement);
-          items.at((at + step) % items.length)?.focus();
+          const next = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: -1 }[event.key];
+          if (next === undefined) return;
+          event.preventDefault();
+          items.at(next % items.length)?.focus();
         }}
-        className="card fixed m-0 min-w-48 p-1 text-sm text-ink shadow-lg [&_[role=menuitem]]:flex [&_[role=menuitem]]:w-full [&_[role=menuitem]]:items-center [&_[role=menuitem]]:gap-2 [&_[role=menuitem]]:rounded [&_[role=menuitem]]:px-3 [&_[role=menuitem]]:py-1.5 [&_[role=menuitem]]:text-left [&_[role=menuitem]:hover]:bg-hover"
+        className="card fixed m-0 min-w-48 p-1 text-sm text-ink shadow-lg [&_[role^=menuitem]]:flex [&_[role^=menuitem]]:w-full [&_[role^=menuitem]]:items-center [&_[role^=menuitem]]:gap-2 [&_[role^=menuitem]]:rounded [&_[role^=menuitem]]:px-3 [&_[role^=menuitem]]:py-1.5 [&_[role^=menuitem]]:text-left [&_[role^=menuitem]:hover]:bg-hover"
       >
         {children}
       </div>
@@ -71,7 +73,7 @@ export function Menu({
 }
 
 function itemsOf(list: Element): HTMLElement[] {
-  return [...list.querySelectorAll<HTMLElement>('[role=menuitem]')];
+  return [...list.querySelectorAll<HTMLElement>('[role^=menuitem]')];
 }
 
 /** Below its button and within the window. */

@@ -18,7 +18,9 @@ export function PageTitle({
     <div className="mb-5 flex flex-wrap items-start gap-x-4 gap-y-3">
       {typeof tab === 'string' && <title>{`${tab} · Loam`}</title>}
       <div className="min-w-0 flex-1 basis-64">
-        <h1 className="break-words">{title}</h1>
+        <h1 id="page-title" className="break-words">
+          {title}
+        </h1>
         {children && <div className="mt-1 text-sm text-dim">{children}</div>}
       </div>
       {actions && <div className="flex flex-wrap gap-2">{actions}</div>}

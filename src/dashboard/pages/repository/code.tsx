@@ -63,6 +63,8 @@ export function Code({ path, content }: { path: string; content: string }) {
               >
                 <a
                   href={`#L${line}`}
+                  // One stop for the whole block: a file has thousands of lines.
+                  tabIndex={-1}
                   aria-label={`Line ${line}`}
                   onClick={(event) => {
                     event.preventDefault();

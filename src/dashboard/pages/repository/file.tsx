@@ -50,9 +50,9 @@ export default function FilePage() {
   } = useParams({
     from: '/$namespace/$repository/file/$',
   });
-  const { ref } = useSearch({ strict: false }) as Search;
+  const { ref, view } = useSearch({ strict: false }) as Search;
   return (
-    <RepositoryFrame tab={path} within="Files">
+    <RepositoryFrame tab={view === 'blame' ? `Blame of ${path}` : path} within="Files">
       {(of) => (
         <>
           <div className="mb-3 flex flex-wrap items-center gap-3">

@@ -66,7 +66,7 @@ export function LastCommit({
         className="ml-auto flex shrink-0 items-center gap-1 hover:underline"
       >
         <History size={15} aria-hidden />
-        <span className="max-sm:sr-only">History</span>
+        <span className="max-sm:sr-only">History of {revision}</span>
       </Link>
     </div>
   );

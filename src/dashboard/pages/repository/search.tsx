@@ -4,6 +4,7 @@ import type { Search } from '../../root.tsx';
 import { Button } from '../../ui/button.tsx';
 import { Empty } from '../../ui/empty.tsx';
 import { Input } from '../../ui/field.tsx';
+import { count } from '../../ui/format.ts';
 import { Load, useAsk } from '../../ui/load.tsx';
 import { marked } from '../../ui/marked.tsx';
 import { RepositoryFrame } from './frame.tsx';
@@ -48,6 +49,7 @@ export default function SearchPage() {
                 aria-label="Text or name of a file"
                 placeholder="Text or name of a file"
                 defaultValue={q}
+                autoFocus={!q}
                 className="w-full sm:w-80"
               />
               <Button type="submit">Search</Button>
@@ -88,10 +90,18 @@ function Results({
       {({ fileSearch, textSearch }) => {
         const paths = fileSearch?.paths ?? [];
         const lines = textSearch?.lines ?? [];
-        if (paths.length + lines.length === 0) return <Empty title="Nothing has this text" />;
+        if (paths.length + lines.length === 0)
+          return (
+            <div role="status">
+              <Empty title="Nothing has this text" />
+            </div>
+          );
         const files = [...new Set(lines.map(({ path }) => path))];
         return (
           <div className="space-y-6">
+            <p role="status" className="mb-2 text-sm text-dim">
+              {count(paths.length, 'file')} by name, {count(lines.length, 'line')} by text
+            </p>
             {paths.length > 0 && (
               <section aria-labelledby="names">
                 <h2 id="names" className="mb-2">

@@ -107,8 +107,11 @@ export function Checks({ repository }: { repository: RepositoryData }) {
   const { id, namespace, name, defaultBranch } = repository;
   const asked = useAsk({ query: ChecksQuery, variables: { namespace, name } });
   const update = useAct(Update);
-  const set = (change: { branchProtection?: boolean; secretScanning?: boolean }) =>
-    update.run({ input: { id, ...change } });
+  async function set(change: { branchProtection?: boolean; secretScanning?: boolean }) {
+    const done = await update.run({ input: { id, ...change } });
+    if (done.data) notify('Saved.');
+    return done;
+  }
   return (
     <section aria-labelledby="pushes" className="space-y-3">
       <h2 id="pushes">Pushes</h2>

@@ -38,7 +38,7 @@ export default function OrganizationsPage() {
         </ButtonLink>
       }
     >
-      <SearchField label="Name" />
+      <SearchField label="Name" found={asked.data?.organizations?.totalCount} />
       <Load asked={asked} of={(data) => data.organizations} what="list">
         {({ nodes, pageInfo, totalCount }) =>
           nodes.length === 0 ? (

@@ -4,7 +4,7 @@ import { Button } from '../../ui/button.tsx';
 import { Field, Input } from '../../ui/field.tsx';
 
 /** What is searched for stands in the address. */
-export function SearchField({ label }: { label: string }) {
+export function SearchField({ label, found }: { label: string; found?: number }) {
   const { text = '' } = useSearch({ strict: false });
   const [value, setValue] = useState(text);
   const go = useNavigate();
@@ -28,6 +28,9 @@ export function SearchField({ label }: { label: string }) {
         />
       </Field>
       <Button type="submit">Search</Button>
+      <p role="status" className="sr-only">
+        {text && found !== undefined && `${found} found`}
+      </p>
     </form>
   );
 }

@@ -60,7 +60,7 @@ export default function UsersPage() {
         </Button>
       }
     >
-      <SearchField label="Name or email" />
+      <SearchField label="Name or email" found={asked.data?.users?.totalCount} />
       {make.problem && (
         <div className="mb-4">
           <ProblemBox problem={make.problem} />

@@ -4,6 +4,7 @@ import { graphql } from '../../graphql/graphql.ts';
 import { Button } from '../../ui/button.tsx';
 import { Secret } from '../../ui/copy.tsx';
 import { Confirm } from '../../ui/dialog.tsx';
+import { notify } from '../../ui/notices.tsx';
 import { Ago } from '../../ui/time.tsx';
 import { newSecret } from './secret.ts';
 
@@ -46,7 +47,10 @@ export function Rotate({
           act={async () => {
             const secret = newSecret();
             const { problem } = await set.run({ id, secret });
-            if (!problem) setShown(secret);
+            if (!problem) {
+              setShown(secret);
+              notify('A new secret was generated.');
+            }
             return problem;
           }}
         >

@@ -43,6 +43,7 @@ export const Row = memo(function Row({
     >
       <a
         href={`#L${seq}`}
+        tabIndex={-1}
         aria-label={`Line ${seq}`}
         onPointerDown={onPress}
         onClick={(event) => {

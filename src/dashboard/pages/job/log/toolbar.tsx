@@ -85,22 +85,10 @@ export function Toolbar({
         >
           <Clock size={16} aria-hidden className={look.times === 'none' ? '' : 'text-accent'} />
         </Button>
-        <Button
-          look="quiet"
-          className="px-1.5"
-          aria-label="Download the log"
-          title="Download the log"
-          onClick={download}
-        >
+        <Button look="quiet" className="px-1.5" title="Download the log" onClick={download}>
           <Download size={16} aria-hidden />
         </Button>
-        <Button
-          look="quiet"
-          className="px-1.5"
-          aria-label="Full screen"
-          title="Full screen"
-          onClick={onFullScreen}
-        >
+        <Button look="quiet" className="px-1.5" title="Full screen" onClick={onFullScreen}>
           <Maximize size={16} aria-hidden />
         </Button>
       </span>
