@@ -213,7 +213,7 @@ export async function findDevice(
     where: { userHash: hashSecret(code), status: 'pending', expiresAt: { gt: new Date() } },
     select: { client: true, scopes: true, days: true, address: true, createdAt: true },
   });
-  if (!row) throw notFound('A program that waits with this code');
+  if (!row) throw notFound('Code');
   await giveGuessBack(db, userId);
   return { ...row, scopes: row.scopes as Scope[], userCode: shown(code) };
 }
@@ -235,7 +235,7 @@ export async function answerDevice(
         ? { status: 'approved', userId: account.userId, tokenName }
         : { status: 'refused' },
     });
-    if (count === 0) throw notFound('A program that waits with this code');
+    if (count === 0) throw notFound('Code');
     if (!approve) return;
     await record(tx, account, {
       action: 'device.approve',

@@ -86,7 +86,7 @@ export function deviceRouter(services: Services): Router {
       const approve = form.get('answer') === 'approve';
       await orAsked(res, async () => {
         const { client } = await answerDevice(services, req.viewer, { userCode, approve });
-        const body = `<p role="status">${said(client, approve)}</p>\n`;
+        const body = `<p role="status">${said(client, approve)}</p>\n<p><a href="/">Home</a></p>\n`;
         sendPage(res, { title: 'Sign in a program', body });
       });
     })

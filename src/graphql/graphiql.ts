@@ -33,7 +33,7 @@ type Page = {
 const readPage = once(async (): Promise<Page> => {
   const { renderGraphiQL } = await import('@graphql-yoga/render-graphiql');
   const text = withHeader(
-    renderGraphiQL({ title: 'Loam', favicon: '/favicon.svg', defaultQuery: FIRST_QUERY }),
+    renderGraphiQL({ title: 'GraphQL · Loam', favicon: '/favicon.svg', defaultQuery: FIRST_QUERY }),
   );
   const start = text.indexOf('<script>', text.indexOf('<div id="root">')) + '<script>'.length;
   const script = text.slice(start, text.lastIndexOf('</script>'));

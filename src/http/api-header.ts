@@ -6,10 +6,13 @@ const STYLE = `
 .loam a:hover { background: light-dark(#f1eadf, #2e2722); }
 .loam a[aria-current] { color: light-dark(#2b211a, #efe7dc); font-weight: 600; }
 .loam a.home { display: flex; align-items: center; gap: .6rem; padding-left: 0; color: light-dark(#2b211a, #efe7dc); font-weight: 600; }
+.loam a.skip:not(:focus) { position: absolute; left: -100vw; }
 .loam a:focus-visible { outline: 2px solid light-dark(#2f6b2b, #8fca88); outline-offset: 2px; }
 `;
 
 const PAGES = { REST: '/docs', GraphQL: '/graphql' } as const;
+/** Where the page itself begins. */
+const CONTENT = { REST: 'reference', GraphQL: 'root' } as const;
 
 /** Both are the same for everybody, so that browsers may keep the page. */
 export function apiHeader(current: keyof typeof PAGES): { style: string; html: string } {
@@ -19,6 +22,6 @@ export function apiHeader(current: keyof typeof PAGES): { style: string; html: s
   );
   return {
     style: STYLE,
-    html: `<header class="loam"><a class="home" href="/"><img src="/favicon.svg" alt="" width="28" height="28">Loam</a><nav aria-label="APIs">${links.join('')}</nav></header>`,
+    html: `<header class="loam"><a class="skip" href="#${CONTENT[current]}">Skip to the page</a><a class="home" href="/"><img src="/favicon.svg" alt="" width="28" height="28">Loam</a><nav aria-label="APIs">${links.join('')}</nav></header>`,
   };
 }

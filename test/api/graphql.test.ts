@@ -269,7 +269,7 @@ test('a browser gets GraphiQL without anything from elsewhere', async () => {
   await using app = await startApp();
   const page = await app.anonymous.get('/graphql', { accept: 'text/html' });
   expect(page.headers.get('content-type')).toMatch(/html/);
-  expect(page.text).toContain('<title>Loam</title>');
+  expect(page.text).toContain('<title>GraphQL · Loam</title>');
   expect(page.text).not.toMatch(/<(script|link)[^>]+(src|href)="https?:/);
   const policy = page.headers.get('content-security-policy') ?? '';
   const [, script = ''] = /<div id="root"><\/div>\s*<script>(.*)<\/script>/s.exec(page.text) ?? [];
