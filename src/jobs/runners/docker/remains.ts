@@ -4,12 +4,12 @@ import { LABEL_ATTEMPT, LABEL_READER, LABEL_WORKER } from './container.ts';
 import type { Engine } from './engine.ts';
 
 export type Remains = {
-  /** Ids of attempts that have a folder or a container. */
-  attempts: Set<string>;
+  /** Ids of attempts that have a folder or a container, and are not to be kept. */
+  attempts: string[];
   /** Ids of containers in which an earlier process read a file of an image. */
   readers: string[];
-  /** Those that no container has any more, and the attempts for which they were made. */
-  volumes: { name: string; attempt: string }[];
+  /** Names of volumes that were made for such an attempt, and that no container has any more. */
+  volumes: string[];
 };
 
 type Owner = {
@@ -19,12 +19,14 @@ type Owner = {
   worker: string;
   /** Of those in which this process reads. */
   reader: string;
+  /** Ids of attempts that are under way. */
+  keep: ReadonlySet<string>;
 };
 
 /** @throws RunnerAway */
 export async function findRemains(
   engine: Engine,
-  { dir, worker, reader }: Owner,
+  { dir, worker, reader, keep }: Owner,
 ): Promise<Remains> {
   const label = [`${LABEL_WORKER}=${worker}`];
   const containers = await engine.call((docker) =>
@@ -38,13 +40,12 @@ export async function findRemains(
   const readers = containers.filter(
     ({ Labels: { [LABEL_READER]: by } }) => by !== undefined && by !== reader,
   );
+  const isOver = (attempt: string | undefined) => attempt === undefined || !keep.has(attempt);
+  // The engine answers null for none.
+  const unused = (Volumes ?? []).filter(({ Labels }) => isOver(Labels[LABEL_ATTEMPT]));
   return {
-    attempts: new Set([...folders, ...named]),
+    attempts: [...new Set([...folders, ...named])].filter(isOver),
     readers: readers.map(({ Id }) => Id),
-    // The engine answers null for none.
-    volumes: (Volumes ?? []).map(({ Name, Labels }) => ({
-      name: Name,
-      attempt: Labels[LABEL_ATTEMPT] ?? '',
-    })),
+    volumes: unused.map(({ Name }) => Name),
   };
 }

@@ -368,14 +368,11 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
     },
 
     async sweep(keep) {
-      const { attempts, readers, volumes } = await findRemains(engine, { dir, worker, reader });
-      const unknown = [...attempts].filter((attempt) => !keep.has(attempt));
+      const left = await findRemains(engine, { dir, worker, reader, keep });
       const ends = await Promise.allSettled([
-        ...unknown.map((attempt) => removeAll(attempt, join(dir, attempt))),
-        ...readers.map((id) => removeContainer(engine, id)),
-        ...volumes
-          .filter(({ attempt }) => !keep.has(attempt))
-          .map(({ name }) => engine.call((docker) => docker.getVolume(name).remove())),
+        ...left.attempts.map((attempt) => removeAll(attempt, join(dir, attempt))),
+        ...left.readers.map((id) => removeContainer(engine, id)),
+        ...left.volumes.map((name) => engine.call((docker) => docker.getVolume(name).remove())),
       ]);
       const errors = ends.flatMap((e) => (e.status === 'rejected' ? [e.reason] : []));
       if (errors.length > 0)
