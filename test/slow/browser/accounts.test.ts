@@ -81,7 +81,7 @@ test('an admin changes the default branch', async () => {
   await page.goto('/ada/code/settings');
   await page.getByLabel('Default branch').fill('none');
   await page.getByRole('button', { name: 'Change default branch' }).click();
-  await page.getByText('defaultBranch: the repository has no branch none').waitFor();
+  await page.getByText('the repository has no branch none').waitFor();
   await page.getByLabel('Default branch').fill('trunk');
   await page.getByRole('button', { name: 'Change default branch' }).click();
   await page.getByText('The default branch is trunk.').waitFor();

@@ -88,7 +88,7 @@ test('a diagram is drawn in the colours of the page, and its source is at hand',
   const dark = await fill();
   // The same by the menu, without a reload.
   await page.getByRole('button', { name: 'ada: menu' }).click();
-  await page.getByRole('menuitem', { name: 'Light' }).click();
+  await page.getByRole('menuitemradio', { name: 'Light' }).click();
   await expect.poll(fill).toBe(light);
   expect(dark).not.toBe(light);
 

@@ -106,18 +106,18 @@ test('a busy button keeps the focus and takes no second press, and one that is d
   });
   await page.getByLabel('Description').focus();
   await page.keyboard.type('Code of ada');
-  await tabTo(page, 'Save the description');
+  await tabTo(page, 'Save description');
   await page.keyboard.press('Enter');
   await page.locator('button[aria-busy=true]').waitFor();
-  await expectFocus(page, 'Save the description');
+  await expectFocus(page, 'Save description');
   await page.keyboard.press('Enter');
   open();
   await page.getByText('The description was saved.').waitFor();
   await expect.poll(() => page.locator('button[aria-busy=true]').count()).toBe(0);
-  await expectFocus(page, 'Save the description');
+  await expectFocus(page, 'Save description');
   // Nothing is left to save: it says so, and can still be found.
   await expect
-    .poll(() => page.getByRole('button', { name: 'Save the description' }).isDisabled())
+    .poll(() => page.getByRole('button', { name: 'Save description' }).isDisabled())
     .toBe(true);
   await page.keyboard.press('Enter');
   expect(updates).toBe(1);
