@@ -87,12 +87,13 @@ test('the repository is called as it is now, also after a rename and a transfer'
   // Who sees the job and not the repository is not told where that went, and neither are endpoints of webhooks.
   expect(await repoOf(bob, 'moved')).toBe('ada/MoVed');
   await cancel(ada, 'ada', 'moved');
-  expect(await events('moved')).toEqual(['ada/MoVed', 'ada/MoVed']);
+  // Events appear when no earlier transaction is open any more, also in other databases of the cluster.
+  await expect.poll(() => events('moved')).toEqual(['ada/MoVed', 'ada/MoVed']);
   const shown = `/auth/v1/repository/apart/${repository.id}/visibility`;
   expect((await ada.post(shown, { visibility: 'public' })).status).toBe(200);
   expect(await repoOf(bob, 'moved')).toBe('apart/Renamed');
   await remove(ada, 'ada', 'moved');
-  expect((await events('moved'))[0]).toBe('apart/Renamed');
+  await expect.poll(async () => (await events('moved'))[0]).toBe('apart/Renamed');
 });
 
 test('the repository is called as at creation when it was deleted', async () => {
