@@ -23,7 +23,6 @@ import { beginWith, inOneGo } from '../src/database/statement.ts';
 import { MOST_MOVES } from '../src/jobs/state.ts';
 import { admit, type Holding, openPools } from '../src/jobs/worker/admission.ts';
 import { type Claimed, claimJobs } from '../src/jobs/worker/claim.ts';
-import { openRenewal, PRESENT } from '../src/jobs/worker/renewal.ts';
 import { createLog } from '../src/log.ts';
 import { fakeRunner } from '../test/support/fake-runner.ts';
 import { TOKEN } from './repository.ts';
@@ -131,7 +130,6 @@ function mean(values: number[]): number {
 /** Whenever slots are free they are filled, and whatever was claimed is ended at once. @returns jobs a second */
 async function claimAndEnd(total: number): Promise<number> {
   const held = new Map<string, Holding>();
-  const renewal = openRenewal({ pool });
   let [claimed, ended] = [0, 0];
   let wake = () => {};
   const ends: Promise<void>[] = [];
@@ -149,7 +147,6 @@ async function claimAndEnd(total: number): Promise<number> {
       );
     }
     claimed += claims.length;
-    await renewal.claimed(claims.length);
     if (claims.length === 0 || held.size >= SLOTS)
       await new Promise<void>((resolve) => {
         wake = resolve;
@@ -268,14 +265,13 @@ async function enqueue(count: number, analyzed = true, gpu = 'none'): Promise<vo
       [count, gpu],
     );
     await client.query(
-      `insert into queue_shares (namespace_id, generation) select id, ${PRESENT} from namespaces
-       where id not in (select namespace_id from queue_shares)`,
+      'insert into queue_shares (namespace_id) select id from namespaces on conflict do nothing',
     );
     await client.query(
-      `insert into queue_lines (namespace_id, generation, gpu, region, waiting, open, head)
-       select namespace_id, ${PRESENT}, gpu, region, count(*), true, min(id) from jobs
+      `insert into queue_lines (namespace_id, gpu, region, waiting, open, head)
+       select namespace_id, gpu, region, count(*), true, min(id) from jobs
        where status = 'queued' and attempt_id is null group by namespace_id, gpu, region
-       on conflict (namespace_id, generation, gpu, region)
+       on conflict (namespace_id, gpu, region)
        do update set waiting = excluded.waiting, open = true, head = excluded.head`,
     );
   });
@@ -317,8 +313,7 @@ async function empty(): Promise<void> {
   await inPoolTransaction(pool, async (client) => {
     await client.query('set local session_replication_role = replica');
     await client.query(`delete from jobs where status = 'queued'`);
-    await client.query(`update queue_lines set waiting = 0, open = false, generation = ${PRESENT}`);
-    await client.query(`update queue_shares set generation = ${PRESENT}`);
+    await client.query('update queue_lines set waiting = 0, open = false');
   });
   await pool.query('vacuum analyze jobs, queue_lines, queue_shares');
 }

@@ -20,7 +20,6 @@ import {
   runs,
   runsImages,
 } from './offers.ts';
-import { PRESENT } from './worker/renewal.ts';
 
 export const placeColumns = {
   id: true,
@@ -185,8 +184,7 @@ function about(ms: number): string {
 async function readLines(pool: Pool, gpu: string): Promise<QueueLine[]> {
   const { rows } = await pool.query<QueueLine>(
     `select namespace_id as "namespaceId", waiting, held from queue_lines
-     where generation = ${PRESENT} and gpu = $1 and open
-     order by held, served_at, namespace_id, line_served_at, region limit $2`,
+     where gpu = $1 and open order by held, served_at, namespace_id, line_served_at, region limit $2`,
     [gpu, LINES],
   );
   const found = new Map<string, QueueLine>();

@@ -7,7 +7,6 @@ import { machinesOffered, offersOf, runsImages } from '../../src/jobs/offers.ts'
 import { LOCAL, type Machine, type Runner } from '../../src/jobs/runners/runner.ts';
 import { commitMove } from '../../src/jobs/state.ts';
 import { openOthers } from '../../src/jobs/worker/others.ts';
-import { openRenewal } from '../../src/jobs/worker/renewal.ts';
 import { startWorker, type Worker } from '../../src/jobs/worker/worker.ts';
 import { beforeMigration } from '../support/before-migration.ts';
 import { eventually } from '../support/eventually.ts';
@@ -33,14 +32,7 @@ const MISCOUNTED = `
   select namespace_id, 'line' from lines full join queue_lines l using (namespace_id, gpu, region)
     left join queue_shares s using (namespace_id)
   where coalesce(lines.waiting, 0) <> coalesce(l.waiting, 0) or l.open <> (l.waiting > 0)
-    or lines.first < l.head or (l.open and (l.held, l.served_at) <> (s.held, s.served_at))
-  union all
-  select l.namespace_id, 'generation' from queue_lines l join queue_shares s using (namespace_id), queue_generation g
-  where l.open and (l.generation <> g.number or s.generation <> g.number)
-  union all
-  select namespace_id, 'two shares' from queue_shares group by namespace_id having count(*) > 1
-  union all
-  select namespace_id, 'two lines' from queue_lines group by namespace_id, gpu, region having count(*) > 1`;
+    or lines.first < l.head or (l.open and (l.held, l.served_at) <> (s.held, s.served_at))`;
 
 async function insertJob(pool: pg.Pool, job: Record<string, unknown>): Promise<string> {
   const row = {
@@ -112,14 +104,6 @@ function watched(fake: FakeRunner, machine: Machine, problems: string[]): Runner
   };
 }
 
-/** Writes the order of the queue anew, again and again, until `signal`. @returns the last generation */
-async function renewing(pool: pg.Pool, signal: AbortSignal): Promise<number> {
-  const renewal = openRenewal({ pool }, 1);
-  while (!signal.aborted) await renewal.claimed(1).catch(() => {});
-  const { rows } = await pool.query('select number from queue_generation');
-  return rows[0].number;
-}
-
 /** Pseudo-random, so that a failure can be had again. */
 function random(seed: number): (below: number) => number {
   let state = seed;
@@ -131,11 +115,9 @@ function random(seed: number): (below: number) => number {
 
 test('through ends of workers and of statements the counts are right, and no machine is given twice', async () => {
   await using made = await withWorkers();
-  const { pool, namespaces, start, services } = made;
+  const { pool, namespaces, start } = made;
   const problems: string[] = [];
   const pick = random(11);
-  const over = new AbortController();
-  const renewed = renewing(services.pool, over.signal);
   const machines: Machine[] = [
     { id: LOCAL, cpus: 8, memoryBytes: 64 * GIB, gpus: { T4: 2 } },
     { id: LOCAL, cpus: 2, memoryBytes: 20 * GIB, gpus: {} },
@@ -195,8 +177,6 @@ test('through ends of workers and of statements the counts are right, and no mac
   expect(problems).toEqual([]);
   const { rows } = await pool.query('select sum(held)::int as held from queue_shares');
   expect(rows).toEqual([{ held: 0 }]);
-  over.abort();
-  expect(await renewed).toBeGreaterThan(100);
   await stop(0);
   await stop(1);
 });

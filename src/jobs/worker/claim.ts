@@ -22,7 +22,9 @@ import { onConnection } from '../../database/client.ts';
 import { newId } from '../../ids.ts';
 import { PHASES } from '../state.ts';
 import type { Admitted, Candidate, Line, Wish } from './admission.ts';
-import { CLAIMING, PRESENT } from './renewal.ts';
+
+/** Claims of all workers follow each other by this advisory lock. */
+const CLAIMING = 465825750385;
 
 /** What a worker must know of an attempt that it looks after. */
 export type Claim = Wish & { jobId: string; attemptId: string; machine: string };
@@ -79,7 +81,7 @@ const readStatement = (passesOver: boolean) => `
     select * from jsonb_to_recordset($1 -> 'pools') as p (gpu text, most int)
   ),${passesOver ? WITHOUT : ''} first as (
     select in_pool.* from pools cross join lateral (
-      select l.namespace_id, l.generation, l.held, l.served_at, l.line_served_at from queue_lines l
+      select l.namespace_id, l.held, l.served_at, l.line_served_at from queue_lines l
       cross join lateral (
         select from jobs
         where gpu = l.gpu and region = l.region and namespace_id = l.namespace_id and id >= l.head
@@ -87,22 +89,22 @@ const readStatement = (passesOver: boolean) => `
           and (l.gpu = 'none' or gpu_count <= most)${passesOver ? NOT_THOSE_JOBS : ''}
         order by id limit 1
       ) any_job
-      where l.generation = ${PRESENT} and l.gpu = pools.gpu and open${passesOver ? NOT_THOSE_NAMESPACES : ''}
+      where l.gpu = pools.gpu and open${passesOver ? NOT_THOSE_NAMESPACES : ''}
       order by l.held, l.served_at, l.namespace_id, l.line_served_at, l.region
       limit ($1 ->> 'lines')::int
     ) in_pool
     order by in_pool.held, in_pool.served_at, in_pool.namespace_id, in_pool.line_served_at
     limit ($1 ->> 'lines')::int
   ), lines as (
-    select l.namespace_id, generation, l.gpu, l.region, l.head, l.held, pools.most, row_number() over (
+    select l.namespace_id, l.gpu, l.region, l.head, l.held, pools.most, row_number() over (
       order by l.held, l.served_at, l.namespace_id, l.line_served_at, l.region
     )::int as turn
-    from (select distinct namespace_id, generation from first) n
-      join queue_lines l using (namespace_id, generation) join pools using (gpu) where l.open
+    from (select distinct namespace_id from first) n
+      join queue_lines l using (namespace_id) join pools using (gpu) where l.open
   ), reserved as materialized (
     select * from jobs where id in (select jsonb_array_elements_text($1 -> 'reserved'))
   )
-  select l.turn, l.held, l.generation, l.namespace_id as "namespaceId", l.gpu, l.region, j.* from lines l
+  select l.turn, l.held, l.namespace_id as "namespaceId", l.gpu, l.region, j.* from lines l
   cross join lateral (
     select id, gpu_count as "gpuCount", cpu, memory_gb as "memoryGb", repo is not null as repo,
       image
@@ -113,7 +115,7 @@ const readStatement = (passesOver: boolean) => `
     order by id limit ($1 ->> 'depth')::int
   ) j
   union all
-  select null, 0, ${PRESENT}, namespace_id, gpu, region, id, gpu_count, cpu, memory_gb, repo is not null,
+  select null, 0, namespace_id, gpu, region, id, gpu_count, cpu, memory_gb, repo is not null,
     image
   from reserved where status = 'queued' and attempt_id is null and available_at <= now()
     ${passesOver ? NOT_THOSE_JOBS : ''}
@@ -123,9 +125,7 @@ const NOBODY = { jobs: [], namespaces: [] };
 
 /** By all who change what is counted of a namespace, and by those who lock several in the order of their ids. */
 const LOCK = `
-  select from queue_shares
-  where namespace_id = any (array (select jsonb_array_elements_text($1 -> 'namespaces')))
-    and generation = ($1 -> 'generation')::int
+  select from queue_shares where namespace_id = any (array (select jsonb_array_elements_text($1)))
   order by namespace_id for update`;
 
 /**
@@ -163,7 +163,7 @@ const TAKE = `
     from taken group by namespace_id, gpu, region
   ), counted as (
     update queue_shares s set held = held + n.jobs, served_at = n.served_at
-    from by_namespace n where n.namespace_id = s.namespace_id and s.generation = ($1 -> 'generation')::int
+    from by_namespace n where n.namespace_id = s.namespace_id
   ), moved as (
     update queue_lines l set
       held = l.held + n.jobs, served_at = n.served_at,
@@ -178,7 +178,7 @@ const TAKE = `
       ), t.last) end
     from queue_lines k join by_namespace n using (namespace_id)
       left join by_line t using (namespace_id, gpu, region)
-    where k.generation = ($1 -> 'generation')::int and k.open and l.generation = k.generation
+    where k.open
       and l.namespace_id = k.namespace_id and l.gpu = k.gpu and l.region = k.region
   )
   select id, place, extract(epoch from
@@ -208,15 +208,14 @@ export async function claimJobs(
       await client.query('commit');
       return [];
     }
-    const generation = read.at(-1)?.[0]?.generation;
-    const namespaces = [...new Set(chosen.map(({ job }) => job.namespaceId))];
+    const namespaces = new Set(chosen.map(({ job }) => job.namespaceId));
     const wanted = chosen.map(({ job, grant }, place) => ({
       ...{ id: job.id, attempt_id: newId('att'), machine: grant.machine, cpus: grant.cpus },
       ...{ memory_bytes: grant.memoryBytes, shared: grant.shared, place },
       progress: job.repo ? PHASES.cloning : PHASES.preparing,
     }));
-    const lock = execute('lock', { namespaces, generation });
-    const take = execute('take', { wanted, runner, workerId, generation });
+    const lock = execute('lock', [...namespaces]);
+    const take = execute('take', { wanted, runner, workerId });
     const [, taken = []] = await run<Taken>(client, [lock, take, 'commit']);
     return taken.flatMap(({ place, waited }) => {
       const { job, grant } = chosen[place] ?? {};
@@ -229,7 +228,7 @@ export async function claimJobs(
   });
 }
 
-type Row = Waiting & { turn: number | null; held: number; generation: number };
+type Row = Waiting & { turn: number | null; held: number };
 type Taken = { id: string; place: number; waited: number };
 
 const STATEMENTS = {
@@ -266,7 +265,7 @@ async function run<R>(client: PoolClient, statements: string[]): Promise<R[][]> 
 function linesOf(rows: readonly Row[]): [Line<Waiting>[], Waiting[]] {
   const lines: (Line<Waiting> & { jobs: Waiting[] })[] = [];
   const reserved: Waiting[] = [];
-  for (const { turn, held, generation: _, ...job } of rows) {
+  for (const { turn, held, ...job } of rows) {
     if (turn === null) reserved.push(job);
     else if (lines.at(-1)?.turn === turn) lines.at(-1)?.jobs.push(job);
     else lines.push({ namespaceId: job.namespaceId, held, turn, jobs: [job] });

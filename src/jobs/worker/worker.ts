@@ -23,7 +23,6 @@ import { type Locked, openLocked } from './locked.ts';
 import { openOthers } from './others.ts';
 import { isPassing, PAUSES, type Pauses, persist } from './persist.ts';
 import { findLost, heartbeat, nextDue } from './queue.ts';
-import { openRenewal } from './renewal.ts';
 
 /** A sixth of the silence that others take for death. */
 const HEARTBEAT_MS = 10_000;
@@ -76,7 +75,6 @@ export async function startWorker(
     },
   };
   const others = openOthers(deps, id, HEARTBEAT_MS);
-  const renewal = openRenewal(deps);
   const stopping = new AbortController();
   const { signal } = stopping;
   const repeating = { bus, log, signal, pauses };
@@ -276,7 +274,6 @@ export async function startWorker(
         metrics.jobClaimed({ gpu: claim.gpu, region }, waited);
         adopt(claim);
       }
-      await renewal.claimed(claims.length);
       const isLocked = claims.length < admitted.length;
       if (isLocked) locked.add(admitted, claims);
       // It saw all that waits in them, and has it: who comes later wakes us.
