@@ -3,7 +3,6 @@ import { removeOldEntries } from './audit/retention.ts';
 import { removeDeletedNamespaces } from './auth/deletion.ts';
 import { removeOldSessions } from './auth/sign-in/sessions.ts';
 import { removeGoneServers } from './cluster/members.ts';
-import { cutLists } from './database/list-cuts.ts';
 import type { Chore } from './database/upkeep.ts';
 import { removeOldDevices } from './devices/devices.ts';
 import { removeOldEvents } from './events/retention.ts';
@@ -26,7 +25,6 @@ export function upkeepOf(services: Services): Record<string, Chore> {
     'removing old answers to requests': () => removeOldAnswers(services),
     'removing sessions that are over': () => removeOldSessions(services),
     'removing programs that have asked to sign in': () => removeOldDevices(services),
-    'cutting long lists into ranges': (signal) => cutLists(services, signal),
     'removing workers that are gone': () => removeGoneWorkers(services),
     'removing servers that are gone': () => removeGoneServers(services),
     'removing what nobody builds or removes any more': () => removeAbandoned(services),

@@ -2,16 +2,14 @@
  * Pages by number of what a namespace has, with their total. By hand, because Prisma's form of it joins every row of the
  * namespace before it cuts the page.
  *
- * The first pages of a whole list are one statement. Any other page is found from the nearer end of the list, among keys that
- * stand in an index: so the last page of a million rows costs what the first does. In the middle of a long list it is found from
- * the beginning of its range (`list-cuts.ts`).
+ * The first pages of a whole list are one statement. Any other page is found from the nearer end of the list, by an index-only
+ * scan: so the last page of a million rows costs what the first does, and the middle one costs a scan of half the keys.
  */
 import type pg from 'pg';
 import { Prisma } from '../../prisma/generated/client.ts';
 import { inPoolTransaction } from './client.ts';
 import { columnOf, type Sorting } from './keyset.ts';
 import { type Counted, totalSql } from './list-counts.ts';
-import { type Cut, readCut } from './list-cuts.ts';
 import type { Table } from './merged.ts';
 import { type PageRequest, toOffset } from './paging.ts';
 import { readValues } from './prepared.ts';
@@ -36,8 +34,6 @@ type Page<Row> = { namespaceId: string; total: number; nodes: Row[] };
 
 /** Of whole rows passed over; of keys it would cost a tenth. */
 const MAX_PASSED = 1_000;
-/** Of keys passed over: as long takes the look at what is in the ranges. */
-const MAX_WALK = 1_000;
 
 /** @returns null when there is no such namespace @throws AppError 400 naming `page` or `perPage` */
 export async function readNumberedPage<Row>(
@@ -139,10 +135,8 @@ async function readFromNearerEnd<Row>(
     const [head] = await query<Head>(client, counts);
     const total = Number(head?.total);
     const present = order.nullable ? Number(head?.present) : total;
-    const isFar = Math.min(skip, present - skip) > MAX_WALK;
-    const cut = isFar && counted ? await readCut(client, counted, id, order.column) : null;
     const keys: string[] = [];
-    for (const part of partsOf({ skip, take }, { total, present }, order, cut)) {
+    for (const part of partsOf({ skip, take }, { total, present }, order)) {
       const statement = sql`
         select ${order.unique ? column : raw('r.id')} as key from ${of(id)} and ${part.where}
           order by ${part.orderBy} limit ${part.limit} offset ${part.offset}`;
@@ -180,37 +174,34 @@ type Part = {
   reversed: boolean;
 };
 
-/** Which rows of those with a value, and which of those without, the page has. */
+/** The rows of the page that have a value in the column, and those that have none. */
 function partsOf(
   { skip, take }: { skip: number; take: number },
   { total, present }: { total: number; present: number },
   { column, order, nullable, unique }: Order,
-  cut: Cut | null,
 ): Part[] {
-  const { sql, raw } = Prisma;
+  const { raw } = Prisma;
   const name = `r.${columnOf(column)}`;
-  const other = order === 'asc' ? 'desc' : 'asc';
+  const opposite = order === 'asc' ? 'desc' : 'asc';
   const part = (begin: number, end: number, hasValue: boolean): Part[] => {
     const from = Math.max(skip, begin);
     const limit = Math.min(skip + take, end) - from;
     if (limit <= 0) return [];
     const [before, after] = [from - begin, end - from - limit];
-    // They are counted by the same changes, in one snapshot. Should they disagree, the page is still found, by walking.
-    const lowest = order === 'asc' ? before : after;
-    const range = hasValue && cut?.rows === present ? cut.rangeOf(lowest) : null;
-    const isNear = !range || Math.min(before, after) < lowest - range.before;
-    const direction = isNear ? (after < before ? other : order) : 'asc';
-    const reversed = direction !== order;
-    // As the index has them, though all of them or none have a value here.
+    const reversed = after < before;
+    const direction = reversed ? opposite : order;
+    // The planner matches the index only with its order of nulls, also where all rows or none have a value.
     const nulls = nullable ? (direction === 'asc' ? ' nulls first' : ' nulls last') : '';
     const byValue = `${name} ${direction}${nulls}`;
-    const byId = `r.id ${direction}`;
-    const where = raw(nullable ? `${name} is ${hasValue ? 'not null' : 'null'}` : 'true');
-    const orderBy = raw(unique ? byValue : `${byValue}, ${byId}`);
-    if (isNear) return [{ where, orderBy, limit, offset: reversed ? after : before, reversed }];
-    const above = range.from ? sql`${raw(name)} >= ${range.from}` : sql`true`;
-    const offset = lowest - range.before;
-    return [{ where: sql`${where} and ${above}`, orderBy, limit, offset, reversed }];
+    return [
+      {
+        where: raw(nullable ? `${name} is ${hasValue ? 'not null' : 'null'}` : 'true'),
+        orderBy: raw(unique ? byValue : `${byValue}, r.id ${direction}`),
+        limit,
+        offset: reversed ? after : before,
+        reversed,
+      },
+    ];
   };
   return [...part(0, present, true), ...part(present, total, false)];
 }

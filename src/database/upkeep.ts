@@ -9,8 +9,8 @@ const EVERY_MS = 10 * 60_000;
 /** Between batches, so that a large backlog does not keep the database busy. */
 const BREATH_MS = 20;
 
-/** Does one batch, of which what may last hears of the server's end. @returns whether there may be more */
-export type Chore = (signal: AbortSignal) => Promise<boolean>;
+/** Does one batch. @returns whether there may be more */
+export type Chore = () => Promise<boolean>;
 
 /** Owns the chores until it is disposed. One that fails does not keep the others from being done, and is done next time. */
 export function startUpkeep(
@@ -24,7 +24,7 @@ export function startUpkeep(
   async function doAll(): Promise<void> {
     for (const [name, chore] of Object.entries(chores)) {
       try {
-        while (!signal.aborted && (await chore(signal))) await pause(BREATH_MS);
+        while (!signal.aborted && (await chore())) await pause(BREATH_MS);
       } catch (error) {
         if (!signal.aborted) log.warn({ err: error }, `${name}: not done; again in ten minutes`);
       }

@@ -1,10 +1,7 @@
 /** Lists in every order, with every filter, at every place: the pages are those of a plain sort, the totals those of a count. */
 import type pg from 'pg';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { Prisma } from '../../prisma/generated/client.ts';
+import { afterAll, beforeAll, expect, test } from 'vitest';
 import { onConnection } from '../../src/database/client.ts';
-import { CUTTING_LOCK, cutLists, readCut } from '../../src/database/list-cuts.ts';
-import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 
@@ -142,165 +139,6 @@ async function sliced({ table, sort, order, filter, value }: Asked) {
   }
 }
 
-describe('cut into ranges', () => {
-  beforeAll(async () => {
-    while (await cutLists(app.app.services, undefined, { long: 1_000, each: 90 }));
-    const { rows } = await app.pool.query('select list, counted from list_cuts');
-    expect(rows.filter(({ counted }) => counted)).toHaveLength(8);
-  });
-
-  test.for(CASES)('$table by $sort, $order, $filter $value', async (asked) => {
-    await checkPages(asked);
-  });
-
-  test('a page in the middle passes over the rows of its range alone', async () => {
-    const client = await app.pool.connect();
-    const { rows } = await client.query(`select id from namespaces where name = 'member'`);
-    const counted = {
-      list: 'jobs',
-      where: Prisma.sql`c.value = any(${['running', 'failed']})`,
-    } as const;
-    const cut = await readCut(client, counted, rows[0].id, 'name');
-    client.release();
-    expect(cut?.rows).toBe(JOBS / 2);
-    for (const place of [0, JOBS / 4, JOBS / 4 + 1, JOBS / 2 - 1]) {
-      const { before, from } = cut?.rangeOf(place) ?? { before: 0 };
-      expect(place - before).toBeLessThan(90);
-      expect(from === null).toBe(before === 0);
-    }
-  });
-
-  const SMALL = { long: 50, each: 10 };
-  const cutAll = async () => {
-    // One that failed holds the lock until PostgreSQL has seen its connection end, and nobody else cuts meanwhile.
-    await eventually(async () => {
-      const { rows } = await app.pool.query(
-        `select pg_try_advisory_lock(${CUTTING_LOCK}), pg_advisory_unlock(${CUTTING_LOCK}) as free`,
-      );
-      expect(rows).toMatchObject([{ free: true }]);
-    });
-    while (await cutLists(app.app.services, undefined, SMALL));
-  };
-  /** A namespace of its own, and what adds repositories to it. */
-  async function spaceOf(name: string) {
-    await app.user(name);
-    const { rows } = await app.pool.query('select id from namespaces where name = $1', [name]);
-    const id = rows[0].id as string;
-    // The larger, the later.
-    const adding = (from: number, to: number) =>
-      ADD_REPOSITORIES.replace('(1::int, $2)', `(${from}, ${to}::int)`)
-        .replace('n * 7919 % 300', 'n')
-        .replace('$1', `'${id}'`);
-    const ranges = async (column: 'size_bytes' | 'updated_at') => {
-      const found = await app.pool.query(
-        `select counted, coalesce(cardinality(numbers), cardinality(times)) as ranges from list_cuts
-          where namespace_id = $1 and "column" = $2`,
-        [id, column],
-      );
-      return found.rows[0];
-    };
-    return { id, adding, ranges };
-  }
-
-  test('they are cut again when one range has grown long, also of a list that has not', async () => {
-    const { id, adding, ranges } = await spaceOf('grown');
-    await app.pool.query(adding(200_001, 200_049));
-    await cutAll();
-    expect(await ranges('size_bytes')).toBeUndefined();
-    await app.pool.query(adding(200_050, 200_060));
-    await cutAll();
-    expect(await ranges('size_bytes')).toEqual({ counted: true, ranges: 6 });
-    await app.pool.query(adding(200_061, 200_090));
-    await cutAll();
-    expect(await ranges('size_bytes')).toEqual({ counted: true, ranges: 6 });
-    await app.pool.query(adding(200_091, 200_120));
-    await cutAll();
-    expect(await ranges('size_bytes')).toEqual({ counted: true, ranges: 12 });
-
-    // What is pushed to comes last: two thirds are in the range above all others.
-    const moved = `update repositories set updated_at = now() + id_of.n * interval '1 ms'
-      from (select id, row_number() over (order by id) as n from repositories where namespace_id = $1) as id_of
-      where id_of.id = repositories.id and id_of.n <= 80`;
-    await app.pool.query(moved, [id]);
-    const spread = async () => {
-      const { rows } = await app.pool.query(
-        `select max(n)::int as most from (
-           select sum(n) as n from list_counts where namespace_id = $1 and list = 'repositories/updated_at' group by range) r`,
-        [id],
-      );
-      return rows[0].most as number;
-    };
-    expect(await spread()).toBeGreaterThan(79);
-    await cutAll();
-    expect(await spread()).toBeLessThanOrEqual(10);
-    expect(await miscounted()).toEqual([]);
-  });
-
-  test('what is changed while a list is being cut is counted, however long it stays undecided', async ({
-    onTestFinished,
-  }) => {
-    const { id, adding, ranges } = await spaceOf('undecided');
-    await app.pool.query(adding(220_001, 220_050));
-    const [gate, writer] = [await app.pool.connect(), await app.pool.connect()];
-    for (const client of [gate, writer]) {
-      onTestFinished(() => client.release(true));
-      // The pool's limit of 30 s would end these transactions on a slow machine.
-      await client.query('set idle_in_transaction_session_timeout = 0');
-    }
-    // The cut is made, and not committed yet, when something is changed that cannot see it.
-    await app.pool.query(`
-      create function hold_cut() returns trigger language plpgsql as
-        $$ begin perform pg_advisory_xact_lock(220); return null; end $$;
-      create trigger hold_cut after insert on list_cuts for each row execute function hold_cut()`);
-    await gate.query('select pg_advisory_lock(220)');
-    const cutting = cutLists(app.app.services, undefined, SMALL);
-    await eventually(async () => {
-      const waiting = await app.pool.query(
-        `select from pg_stat_activity where datname = current_database() and wait_event = 'advisory'`,
-      );
-      expect(waiting.rowCount).toBe(1);
-    });
-    await writer.query('begin');
-    await writer.query(adding(220_051, 220_060));
-    await gate.query('select pg_advisory_unlock(220)');
-    const cuts = async () => {
-      const at = 'select counted from list_cuts where namespace_id = $1';
-      return (await app.pool.query(at, [id])).rows;
-    };
-    await eventually(async () => expect(await cuts()).toEqual([{ counted: false }]));
-    await writer.query('commit');
-    await cutting;
-    expect(await cuts()).toEqual([{ counted: true }]);
-    await app.pool.query('drop trigger hold_cut on list_cuts');
-    await cutAll();
-    expect(await miscounted()).toEqual([]);
-
-    // A table that is being cleaned up is not written to, however long that takes.
-    await gate.query('begin');
-    await gate.query('lock table repositories in share update exclusive mode');
-    await app.pool.query('update list_cuts set counted = false where namespace_id = $1', [id]);
-    await cutAll();
-    await gate.query('commit');
-    expect(await cuts()).toContainEqual({ counted: true });
-
-    // What is written to for long keeps its ranges, and is cut another time.
-    await app.pool.query(adding(220_061, 220_130));
-    const before = await ranges('size_bytes');
-    await writer.query('begin');
-    await writer.query(adding(220_131, 220_132));
-    await expect(cutLists(app.app.services, undefined, SMALL)).rejects.toThrow(/for too long/);
-    expect(await ranges('size_bytes')).toEqual(before);
-    const stopping = new AbortController();
-    const stopped = cutLists(app.app.services, stopping.signal, SMALL);
-    stopping.abort();
-    await expect(stopped).rejects.toThrow(/aborted/);
-    await writer.query('rollback');
-    await cutAll();
-    expect((await ranges('size_bytes')).ranges).toBe(13);
-    expect(await miscounted()).toEqual([]);
-  });
-});
-
 test('totals are exact after changes that are made at once, and those that are undone', async () => {
   const spaces = ['a', 'b'];
   for (const name of spaces) await app.user(name);
@@ -354,29 +192,11 @@ test('totals are exact after changes that are made at once, and those that are u
         if (!isCrosswise(error)) throw error;
       });
   };
-  const working = Promise.all([work(), work(), work(), work(), work(), work()]);
-  let isOver = false;
-  const over = () => {
-    isOver = true;
-  };
-  working.then(over, over);
-  // Lists are cut meanwhile, again and again. Changes that wait for each other crosswise are ended after a second, two such
-  // in a row are longer than a cut waits: it is left to the next one.
-  while (!isOver) {
-    await app.pool.query('update list_cuts set counted = false where random() < 0.3');
-    await cutLists(app.app.services, undefined, { long: 10, each: 10 }).catch((error) => {
-      if (!/written to for too long/.test(error.message)) throw error;
-    });
-  }
-  await working;
-  await eventually(async () =>
-    expect(await cutLists(app.app.services, undefined, { long: 10, each: 10 })).toBe(false),
-  );
-  expect(await miscounted()).toEqual([]);
+  await Promise.all([work(), work(), work(), work(), work(), work()]);
 
   const counted = await app.pool.query(`
     select list, namespace_id, value, started, completed, sum(n)::int as n from list_counts
-      where list in ('jobs', 'repositories') group by 1, 2, 3, 4, 5 having sum(n) <> 0 order by 1, 2, 3, 4, 5`);
+      group by 1, 2, 3, 4, 5 having sum(n) <> 0 order by 1, 2, 3, 4, 5`);
   const real = await app.pool.query(`
     select 'jobs' as list, namespace_id, status::text as value, started_at is not null as started,
         completed_at is not null as completed, count(*)::int as n from jobs group by 1, 2, 3, 4, 5
@@ -385,31 +205,6 @@ test('totals are exact after changes that are made at once, and those that are u
   expect(counted.rows).toEqual(real.rows);
   expect(real.rows.length).toBeGreaterThan(10);
   // They were added up now and then.
-  const { rows: kept } = await app.pool.query(`
-    select count(*)::int as n from list_counts where list in ('jobs', 'repositories')`);
+  const { rows: kept } = await app.pool.query('select count(*)::int as n from list_counts');
   expect(kept[0].n).toBeLessThan(1_500);
 });
-
-/** Ranges whose counts differ from those of the rows, in one snapshot. */
-async function miscounted(): Promise<unknown[]> {
-  const { rows: cuts } = await app.pool.query(
-    `select list, "column", case when times is not null then 'times' when texts is not null then 'texts' else 'numbers' end as kind
-      from list_cuts where counted group by 1, 2, 3`,
-  );
-  expect(cuts.length).toBe(8);
-  const parts = cuts.map(
-    ({ list, column, kind }) => `(
-      select g.namespace_id, g.list, g."column", r.${list === 'jobs' ? 'status' : 'visibility'}::text as value,
-        width_bucket(r.${column}, g.${kind}) as range, count(*) as n
-      from list_cuts g join ${list} r using (namespace_id)
-      where g.counted and g.list = '${list}' and g."column" = '${column}' and r.${column} is not null group by 1, 2, 3, 4, 5)`,
-  );
-  const { rows } = await app.pool.query(`
-    with real as (${parts.join(' union all ')}), kept as (
-      select c.namespace_id, g.list, g."column", c.value, c.range, sum(c.n) as n
-      from list_counts c join list_cuts g on g.namespace_id = c.namespace_id and c.list = g.list || '/' || g."column"
-      where g.counted group by 1, 2, 3, 4, 5 having sum(c.n) <> 0
-    ) select * from real full join kept using (namespace_id, list, "column", value, range)
-      where real.n is distinct from kept.n`);
-  return rows;
-}

@@ -409,8 +409,7 @@ test('a session ends with its token, after a month, and after two weeks without 
     const page = await app.anonymous.get('/login', { accept: 'text/html', cookie: one });
     expect(page.status).toBe(200);
   }
-  const { signal } = new AbortController();
-  await upkeepOf(app.app.services)['removing sessions that are over']?.(signal);
+  await upkeepOf(app.app.services)['removing sessions that are over']?.();
   expect((await app.pool.query('select from browser_sessions')).rowCount).toBe(0);
 });
 
