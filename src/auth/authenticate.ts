@@ -7,7 +7,7 @@
  * 132 through Prisma. There is no cache, because every deletion would have to reach it, on every server.
  */
 import type { Plan, Role } from '../../prisma/generated/enums.ts';
-import { readObjects } from '../database/prepared.ts';
+import { runStatement } from '../database/statement.ts';
 import { type Together, together } from '../database/together.ts';
 import { AppError, unauthenticated } from '../errors.ts';
 import { isId } from '../ids.ts';
@@ -122,8 +122,8 @@ const VALID = `(c.expires_at is null or c.expires_at > now())`;
 const TOKENS = `
   select c.id, c.name, c.scopes, c.namespaces, c.repositories, u.plan, ${USER}
   from access_tokens c ${JOINED} where ${VALID} and`;
-const TOKEN = { name: 'auth.token', text: `${TOKENS} c.hash = $1` };
-const TOKENS_BY_ID = { name: 'auth.tokens', text: `${TOKENS} c.id = any($1)` };
+const TOKEN = `${TOKENS} c.hash = $1`;
+const TOKENS_BY_ID = `${TOKENS} c.id = any($1)`;
 
 /** What is done with a namespace's key is done on its plan, whoever made the key. */
 const KEYS = `
@@ -131,8 +131,8 @@ const KEYS = `
     null as repositories, coalesce(bound.plan, u.plan) as plan, ${USER}
   from api_keys c ${JOINED} left join namespaces bound on bound.id = c.namespace_id
   where ${VALID} and`;
-const KEY = { name: 'auth.key', text: `${KEYS} c.name = $1` };
-const KEYS_BY_ID = { name: 'auth.keys', text: `${KEYS} c.id = any($1)` };
+const KEY = `${KEYS} c.name = $1`;
+const KEYS_BY_ID = `${KEYS} c.id = any($1)`;
 
 /** Of a user: the user's full rights. A deploy key: the right to read one repository, or to push to it. */
 const SSH_KEYS = `
@@ -140,8 +140,8 @@ const SSH_KEYS = `
       then null else array[case when c.write then 'repo:write' else 'repo:read' end] end as scopes,
     array_remove(array[c.repository_id], null) as repositories, ${USER}
   from ssh_keys c ${JOINED} where`;
-const SSH_KEY = { name: 'auth.ssh', text: `${SSH_KEYS} c.fingerprint = $1` };
-const SSH_KEYS_BY_ID = { name: 'auth.ssh_keys', text: `${SSH_KEYS} c.id = any($1)` };
+const SSH_KEY = `${SSH_KEYS} c.fingerprint = $1`;
+const SSH_KEYS_BY_ID = `${SSH_KEYS} c.id = any($1)`;
 
 /** SQL: a session lasts for so long without being used. */
 export const SESSION_IDLE = `interval '14 days'`;
@@ -149,11 +149,11 @@ const SESSIONS = `
   select c.id, c.method as name, u.plan, null as scopes, null as namespaces, null as repositories, ${USER}
   from browser_sessions c ${JOINED}
   where ${VALID} and c.last_used_at > now() - ${SESSION_IDLE} and`;
-const SESSION = { name: 'auth.session', text: `${SESSIONS} c.hash = $1` };
-const SESSIONS_BY_ID = { name: 'auth.sessions', text: `${SESSIONS} c.id = any($1)` };
+const SESSION = `${SESSIONS} c.hash = $1`;
+const SESSIONS_BY_ID = `${SESSIONS} c.id = any($1)`;
 
 async function bySession(pool: Pool, secret: string): Promise<Found> {
-  const rows = await readObjects<Row>(pool, SESSION, [hashSecret(secret)]);
+  const rows = await runStatement<Row>(pool, SESSION, [hashSecret(secret)]);
   return rows[0] && toAccount('session', rows[0]);
 }
 
@@ -167,8 +167,8 @@ const IDENTITIES = `
     u.operator and (not c.operator or exists (
       select from identities o where o.user_id = u.id and o.operator and o.id <> c.id)) as operator
   from identities c ${JOINED} where`;
-const IDENTITY = { name: 'auth.identity', text: `${IDENTITIES} c.issuer = $1 and c.subject = $2` };
-const IDENTITIES_BY_ID = { name: 'auth.identities', text: `${IDENTITIES} c.id = any($1)` };
+const IDENTITY = `${IDENTITIES} c.issuer = $1 and c.subject = $2`;
+const IDENTITIES_BY_ID = `${IDENTITIES} c.id = any($1)`;
 
 /** Ends the id of a credential whose token says that its owner is an operator. */
 const OPERATOR = 'operator';
@@ -190,7 +190,7 @@ async function byIssuer(pool: Pool, issuers: Services['issuers'], token: string)
   const why = whyNotAdmitted(config, claims);
   if (why)
     throw unauthenticated(`The access token does not show that you may sign in here: ${why}`);
-  const rows = await readObjects<Row>(pool, IDENTITY, [named, claims.subject]);
+  const rows = await runStatement<Row>(pool, IDENTITY, [named, claims.subject]);
   if (!rows[0])
     throw unauthenticated('The owner of the access token has not signed in here yet, at /login');
   const parts = [rows[0].id, expires, ...(isOperator(config, claims) ? [OPERATOR] : [])];
@@ -213,12 +213,12 @@ function issuerOf(token: string): string | undefined {
 }
 
 async function byToken(pool: Pool, token: string): Promise<Found> {
-  const rows = await readObjects<Row>(pool, TOKEN, [hashSecret(token)]);
+  const rows = await runStatement<Row>(pool, TOKEN, [hashSecret(token)]);
   return rows[0] && toAccount('pat', rows[0]);
 }
 
 async function byKey(pool: Pool, name: string, secret: string): Promise<Found> {
-  const rows = await readObjects<Row & { hash: Buffer }>(pool, KEY, [name]);
+  const rows = await runStatement<Row & { hash: Buffer }>(pool, KEY, [name]);
   return rows[0] && matches(secret, rows[0].hash) ? toAccount('key', rows[0]) : undefined;
 }
 
@@ -237,7 +237,7 @@ export async function accountsOf(
   ] as const) {
     const ids = new Set(credentials.flatMap((one) => (one.kind === kind ? one.id : [])));
     if (ids.size === 0) continue;
-    const rows = await readObjects<Row>(pool, statement, [[...ids]]);
+    const rows = await runStatement<Row>(pool, statement, [[...ids]]);
     for (const row of rows) accounts.set(row.id, toAccount(kind, row));
   }
   for (const [id, account] of await byTokensOfIssuers(pool, credentials)) accounts.set(id, account);
@@ -255,7 +255,7 @@ async function byTokensOfIssuers(
   });
   if (valid.length === 0) return new Map();
   const ids = [...new Set(valid.map(({ identity }) => identity))];
-  const rows = await readObjects<Row>(pool, IDENTITIES_BY_ID, [ids]);
+  const rows = await runStatement<Row>(pool, IDENTITIES_BY_ID, [ids]);
   const byId = new Map(rows.map((row) => [row.id, row]));
   return new Map(
     valid.flatMap(({ id, identity }) => {
@@ -280,7 +280,7 @@ export async function ownerOfSshKey(
   { pool }: Pick<Services, 'pool'>,
   fingerprint: string,
 ): Promise<{ keyId: string; userId: string; username: string } | undefined> {
-  const [row] = await readObjects<Row>(pool, SSH_KEY, [fingerprint]);
+  const [row] = await runStatement<Row>(pool, SSH_KEY, [fingerprint]);
   return row && { keyId: row.id, userId: row.userId, username: row.username };
 }
 

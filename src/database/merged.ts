@@ -10,8 +10,7 @@ import { Prisma } from '../../prisma/generated/client.ts';
 import { columnOf, pageSql, type Sorting, toSlice } from './keyset.ts';
 import { type Counted, totalSql } from './list-counts.ts';
 import { type Item, inPlaceOf, type Slice, type SliceRequest } from './paging.ts';
-import { readValues } from './prepared.ts';
-import { nameOf, type RowColumns, type Rows } from './rows.ts';
+import { nameOf, type RowColumns, type Rows, readValues } from './rows.ts';
 
 /** A column by whose values the table is in parts: as `n.id` the condition can name the value of the part. */
 export type Part = { alias: string; column: string; type: string; values: readonly string[] };

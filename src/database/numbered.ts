@@ -12,8 +12,7 @@ import { columnOf, type Sorting } from './keyset.ts';
 import { type Counted, totalSql } from './list-counts.ts';
 import type { Table } from './merged.ts';
 import { type PageRequest, toOffset } from './paging.ts';
-import { readValues } from './prepared.ts';
-import { nameOf, type RowColumns } from './rows.ts';
+import { nameOf, type RowColumns, readValues } from './rows.ts';
 
 type Numbered = {
   /** The table, which the condition calls `r`, and its namespace `n`. */

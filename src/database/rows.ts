@@ -7,11 +7,11 @@
  */
 import { isDeepStrictEqual } from 'node:util';
 import { LRUCache } from 'lru-cache';
+import type pg from 'pg';
 import { Prisma } from '../../prisma/generated/client.ts';
 import { getDatamodel } from '../../prisma/generated/pothos.ts';
 import { columnOf } from './keyset.ts';
-import { type Asked, readValues } from './prepared.ts';
-import { statementNames } from './statement.ts';
+import { type Runs, statementNames } from './statement.ts';
 
 /** How a model is read. In SQL its rows are called `r`, and those of a relation as `alias` says. */
 export type RowSource = {
@@ -30,7 +30,7 @@ type Handmade = { handmade?: Record<string, { select: object; sql: string; read?
 
 export type RowStatement<Row = object> = {
   /** The rows, in the statement's order. */
-  read(on: Asked, values: unknown[]): Promise<Row[]>;
+  read(on: Runs, values: unknown[]): Promise<Row[]>;
 };
 
 type Read = (value: never) => unknown;
@@ -89,6 +89,16 @@ function prepare(columns: RowColumns, text: string): RowStatement {
       return (await readValues(on, { name, text }, values)).map(columns.toRow);
     },
   };
+}
+
+/** The rows as lists of values in the order of the columns. Without a name the statement is planned for its values. */
+export async function readValues(
+  on: Runs,
+  { name, text }: { name: string | undefined; text: string },
+  values: unknown[],
+): Promise<unknown[][]> {
+  const query: pg.QueryArrayConfig = { name, text, values, rowMode: 'array' };
+  return (await on.query(query)).rows as unknown[][];
 }
 
 /** For statements with what clients select. */

@@ -1,5 +1,4 @@
 /** Hand-written statements: in a transaction of Prisma's or of a connection, or each by itself on the pool. */
-import type { Writable } from 'node:stream';
 import type pg from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';
 
@@ -40,23 +39,21 @@ export async function runStatement<R extends object>(
 }
 
 /**
- * Sends what `work` asks for at once, each without waiting for the one before, as of a connection in a pipeline; of what
- * fails nothing is committed, because PostgreSQL carries nothing out after it. `work` is told no rows.
- * @throws what the first that failed did
+ * Runs the statements of `work` on a pipelined connection, each without waiting for the answer to the one before. If one
+ * fails, PostgreSQL ignores those after it, so nothing is committed. `work` receives no rows.
+ * @throws the error of the first statement that failed
  */
 export async function inOneGo<T>(
   client: pg.PoolClient,
   work: (tx: Runs) => Promise<T>,
 ): Promise<T> {
   const sent: Promise<unknown>[] = [];
-  const stream = streamOf(client);
-  stream.cork();
   const asked = work({
     async query(query) {
       sent.push(client.query(query));
       return { rows: [] };
     },
-  }).finally(() => stream.uncork());
+  });
   const [done] = await Promise.allSettled([asked]);
   for (const end of [...(await Promise.allSettled(sent)), done])
     if (end.status === 'rejected') throw end.reason;
@@ -70,17 +67,8 @@ export async function beginWith<R extends object>(
   values: readonly unknown[],
   begin = 'begin',
 ): Promise<R[]> {
-  const stream = streamOf(client);
-  stream.cork();
-  const answers = Promise.all([client.query(begin), runStatement<R>(client, text, values)]);
-  stream.uncork();
-  const [, rows] = await answers;
+  const [, rows] = await Promise.all([client.query(begin), runStatement<R>(client, text, values)]);
   return rows;
-}
-
-/** Corked, it sends one packet for all that is asked, which wakes the other side once. */
-function streamOf(client: pg.PoolClient): Writable {
-  return (client as unknown as { connection: { stream: Writable } }).connection.stream;
 }
 
 /** A statement out of several parts, each `name as (…)`, and the values of its parameters. */
