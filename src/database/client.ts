@@ -9,7 +9,6 @@ import type { DatabaseConfig } from '../config.ts';
 import type { Logger } from '../log.ts';
 import { type DatabaseTarget, startPostgres } from './embedded.ts';
 import { migrate } from './migrate.ts';
-import { readTimesPlainly } from './times.ts';
 import { checkDatabaseUrl } from './url.ts';
 
 /** What domain functions take: the client, or the transaction they are to be part of. */
@@ -70,7 +69,6 @@ async function reachDatabase(
     await embedded?.stop();
     throw error;
   }
-  readTimesPlainly();
   const pool = new pg.Pool({
     ...target,
     max: POOL_SIZE,

@@ -13,7 +13,7 @@ import { GraphQLError } from 'graphql';
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type PrismaTypes from '../../prisma/generated/pothos.ts';
 import { getDatamodel } from '../../prisma/generated/pothos.ts';
-import { isDay, parseTime, writeTime } from '../database/times.ts';
+import { isDay, parseTime } from '../database/times.ts';
 import { invalid } from '../errors.ts';
 import { nodeTypeOf } from '../ids.ts';
 import { formatMoney } from '../money.ts';
@@ -135,7 +135,7 @@ builder.subscriptionType({ description: 'What can be followed, over server-sent 
 builder.scalarType('DateTime', {
   description:
     'A time as ISO 8601 with an offset. Answers are in UTC with milliseconds, those of lines of a log with microseconds.',
-  serialize: writeTime,
+  serialize: (time: Date) => time.toISOString(),
   parseValue: (value) => {
     const date = typeof value === 'string' ? parseTime(value) : null;
     if (!date) throw new GraphQLError('must be an ISO 8601 timestamp with an offset', badInput);

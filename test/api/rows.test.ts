@@ -85,30 +85,3 @@ test('what is not known is left to Prisma', () => {
 function plain(rows: object[] | undefined): object[] | undefined {
   return rows?.map((row) => Object.fromEntries(Object.entries(row)));
 }
-
-test('times in every form that PostgreSQL has for them', async () => {
-  const times = [
-    '2026-11-23 05:11:52.403',
-    '2026-11-23 05:11:52',
-    '0044-03-15 12:00:00.5',
-    '0044-03-15 12:00:00 BC',
-    '12026-01-01 00:00:00',
-  ];
-  for (const zone of ['UTC', 'Asia/Kolkata'])
-    for (const time of times) {
-      await using client = await leased();
-      await client.query(`set timezone to '${zone}'`);
-      const { rows } = await client.query(
-        `select time, extract(epoch from time)::float8 as seconds
-          from (select $1::timestamp at time zone 'UTC' as time) it`,
-        [time],
-      );
-      expect(rows[0].time.getTime() / 1_000).toBe(rows[0].seconds);
-    }
-});
-
-/** A connection that is not used again. */
-async function leased() {
-  const client = await app.pool.connect();
-  return Object.assign(client, { [Symbol.asyncDispose]: async () => client.release(true) });
-}
