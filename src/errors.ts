@@ -3,8 +3,8 @@
  * whatever reaches them: the one place that decides what is shown.
  */
 
-import { isDiskFull, isUnstorableText } from './database/client.ts';
-import { isDatabaseAway } from './database/outage.ts';
+import { isUnstorableText } from './database/client.ts';
+import { isDatabaseAway, isDiskFull } from './database/outage.ts';
 import { StorageAway } from './storage/storage.ts';
 
 /** Code → status (spec section 7, decisions section 2). */

@@ -9,6 +9,7 @@ import type { DatabaseConfig } from '../config.ts';
 import type { Logger } from '../log.ts';
 import { type DatabaseTarget, startPostgres } from './embedded.ts';
 import { migrate } from './migrate.ts';
+import { sqlState } from './outage.ts';
 import { checkDatabaseUrl } from './url.ts';
 
 /** What domain functions take: the client, or the transaction they are to be part of. */
@@ -168,18 +169,6 @@ function violated(error: unknown, { code, state }: { code: string; state: string
 export function isUnstorableText(error: unknown): boolean {
   const [NUL_IN_TEXT, NUL_IN_JSON, BAD_JSON] = ['22021', '22P05', '22P02'];
   return [NUL_IN_TEXT, NUL_IN_JSON, BAD_JSON].includes(sqlState(error));
-}
-
-/** Whether a write failed because no space is left: in PostgreSQL, or where it was to go itself. */
-export function isDiskFull(error: unknown): boolean {
-  return ['53100', 'ENOSPC', 'EDQUOT'].includes(sqlState(error));
-}
-
-/** The SQLSTATE of a failed statement, from an error of Prisma or of `pg`. */
-function sqlState(error: unknown): string {
-  const { code, meta } = (error ?? {}) as { code?: unknown; meta?: { driverAdapterError?: Error } };
-  const cause = meta?.driverAdapterError?.cause as { originalCode?: string } | undefined;
-  return cause?.originalCode ?? String(code);
 }
 
 function statementNames() {

@@ -70,14 +70,20 @@ export function isMachineShort(error: unknown): boolean {
 /** The reason that the user of a job gets which failed for it. */
 export const DISK_FULL = 'The disk of the server is full';
 
-/** Whether the disk, or our share of it, is full: said by the kernel, or by a program's output. */
+/** Whether the disk or its quota is full, as PostgreSQL, the kernel or the output of a program says. */
 export function isDiskFull(error: unknown): boolean {
-  const { code, stderr } = error as { code?: unknown; stderr?: unknown };
+  const { stderr } = (error ?? {}) as { stderr?: unknown };
   return (
-    code === 'ENOSPC' ||
-    code === 'EDQUOT' ||
+    ['53100', 'ENOSPC', 'EDQUOT'].includes(sqlState(error)) ||
     /No space left on device|Disk quota exceeded/.test(String(stderr ?? ''))
   );
+}
+
+/** The SQLSTATE of a failed statement, from an error of Prisma or of `pg`; of any other error its code. */
+export function sqlState(error: unknown): string {
+  const { code, meta } = (error ?? {}) as { code?: unknown; meta?: { driverAdapterError?: Error } };
+  const cause = meta?.driverAdapterError?.cause as { originalCode?: string } | undefined;
+  return cause?.originalCode ?? String(code);
 }
 
 /**

@@ -33,6 +33,7 @@ import type { Prisma } from '../../prisma/generated/client.ts';
 import type { JobStatus } from '../../prisma/generated/enums.ts';
 import { onConnection } from '../database/client.ts';
 import { BY_ITSELF, grouped } from '../database/grouped.ts';
+import { columnOf } from '../database/keyset.ts';
 import {
   beginWith,
   inOneGo,
@@ -328,11 +329,6 @@ export function addNew(statement: Parts, job: PayloadRow, namespace: string): No
   const id = statement.parameter(job.id, 'text');
   addStatus(statement, id, job, namespace, 1n);
   return [eventNotification(job.namespaceId, job.id), 'queue'];
-}
-
-/** The name that a field has in the database. */
-function columnOf(field: string): string {
-  return field.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
 }
 
 /** What a worker that looks after a job listens to: its log wakes the plain topic far too often. */
