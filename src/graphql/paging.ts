@@ -1,7 +1,10 @@
 /** The GraphQL forms of a page: a connection, for front ends, and a numbered page, for REST. */
-import type { NumberedPage, Slice } from '../database/paging.ts';
+import type { GraphQLResolveInfo } from 'graphql';
+import type { NumberedPage, Slice, SliceRequest } from '../database/paging.ts';
 import { MAX_FIRST } from '../database/paging.ts';
-import { builder } from './builder.ts';
+import { builder, SortOrder } from './builder.ts';
+import type { Context } from './context.ts';
+import { selectOfNodes } from './select.ts';
 
 /** The arguments of every connection. Only forwards: every list that has two ends can be sorted from either. */
 export const sliceArgs = builder.args((t) => ({
@@ -73,13 +76,53 @@ export function toConnection<T>(
 }
 
 /** The arguments every numbered page takes. */
-export const pageArgs = {
-  page: {
+export const pageArgs = builder.args((t) => ({
+  page: t.int({
+    required: true,
     defaultValue: 1,
     description: 'The number of the page, from 1. A page after the last one is empty.',
-  },
-  perPage: { defaultValue: 20, description: 'How many entries a page has: 1 to 100.' },
+  }),
+  perPage: t.int({
+    required: true,
+    defaultValue: 20,
+    description: 'How many entries a page has: 1 to 100.',
+  }),
+}));
+
+/** The direction of a list that is sorted by an argument. */
+export const orderArg = {
+  type: SortOrder,
+  required: true,
+  defaultValue: 'desc',
+  description: 'Whether the smallest or the largest comes first.',
 } as const;
+
+type ListOptions<Type, Args, Asked extends SliceRequest, Select> = {
+  type: Type;
+  args: Args;
+  description: string;
+  /** Reads the page of the user or namespace with the id. */
+  slice(context: Context, id: string, args: Asked, select: Select): Promise<Slice<unknown>>;
+};
+
+/** The options of a field of a user or a namespace that is a connection of rows. */
+export function connectionField<Type, Args, Asked extends SliceRequest, Select>({
+  slice,
+  ...options
+}: ListOptions<Type, Args, Asked, Select>) {
+  return {
+    ...options,
+    nullable: true,
+    complexity: pageCost(),
+    select: { id: true },
+    resolve: async (
+      { id }: { id: string },
+      args: Asked,
+      context: Context,
+      info: GraphQLResolveInfo,
+    ) => toConnection(await slice(context, id, args, selectOfNodes(context, info)), args),
+  } as const;
+}
 
 /** What a numbered page costs, as `pageCost`. */
 export function numberedPageCost(own = 1) {

@@ -27,6 +27,33 @@ const Scope = builder.enumType('Scope', {
   ) as { [name: string]: { value: AScope } },
 });
 
+// Fields that tokens and keys have in common.
+const GRANTED_SCOPES = {
+  type: [Scope] as [typeof Scope],
+  description: 'What it may be used for. Empty: everything that its user may do.',
+};
+const CREATED_AT = { type: 'DateTime', description: 'When it was created.' } as const;
+const EXPIRES_AT = {
+  type: 'DateTime',
+  nullable: true,
+  description: 'When it stops working; null: never.',
+} as const;
+const LAST_USED_AT = {
+  type: 'DateTime',
+  nullable: true,
+  description: 'When it was last used, to the minute; null: never.',
+} as const;
+// Inputs that both take.
+const CHOSEN_SCOPES = {
+  type: [Scope] as [typeof Scope],
+  description: 'What it may be used for. None: everything that its user may do.',
+};
+const LIFETIME = {
+  required: true,
+  defaultValue: 30,
+  description: 'After how many days it stops working: 1 to 365.',
+} as const;
+
 const AccessTokenRef = builder.objectRef<tokens.AccessToken>('AccessToken');
 const AccessToken = builder.node(AccessTokenRef, {
   description: 'A personal access token.',
@@ -37,27 +64,16 @@ const AccessToken = builder.node(AccessTokenRef, {
     name: t.exposeString('name', {
       description: 'The name; a user has no two tokens of the same.',
     }),
-    scopes: t.expose('scopes', {
-      type: [Scope],
-      description: 'What it may be used for. Empty: everything that its user may do.',
-    }),
+    scopes: t.expose('scopes', GRANTED_SCOPES),
     namespaces: t.exposeStringList('namespaces', {
       description: 'The names of the only namespaces it works in. Empty: in all.',
     }),
     repositories: t.exposeIDList('repositories', {
       description: 'The ids of the only repositories it works for. Empty: for all.',
     }),
-    createdAt: t.expose('createdAt', { type: 'DateTime', description: 'When it was created.' }),
-    expiresAt: t.expose('expiresAt', {
-      type: 'DateTime',
-      nullable: true,
-      description: 'When it stops working; null: never.',
-    }),
-    lastUsedAt: t.expose('lastUsedAt', {
-      type: 'DateTime',
-      nullable: true,
-      description: 'When it was last used, to the minute; null: never.',
-    }),
+    createdAt: t.expose('createdAt', CREATED_AT),
+    expiresAt: t.expose('expiresAt', EXPIRES_AT),
+    lastUsedAt: t.expose('lastUsedAt', LAST_USED_AT),
   }),
 });
 
@@ -76,21 +92,10 @@ const ApiKey = builder.node(ApiKeyRef, {
       description:
         'The name of the only namespace it works in; null: in all that its user may use.',
     }),
-    scopes: t.expose('scopes', {
-      type: [Scope],
-      description: 'What it may be used for. Empty: everything that its user may do.',
-    }),
-    createdAt: t.expose('createdAt', { type: 'DateTime', description: 'When it was created.' }),
-    expiresAt: t.expose('expiresAt', {
-      type: 'DateTime',
-      nullable: true,
-      description: 'When it stops working; null: never.',
-    }),
-    lastUsedAt: t.expose('lastUsedAt', {
-      type: 'DateTime',
-      nullable: true,
-      description: 'When it was last used, to the minute; null: never.',
-    }),
+    scopes: t.expose('scopes', GRANTED_SCOPES),
+    createdAt: t.expose('createdAt', CREATED_AT),
+    expiresAt: t.expose('expiresAt', EXPIRES_AT),
+    lastUsedAt: t.expose('lastUsedAt', LAST_USED_AT),
   }),
 });
 
@@ -170,15 +175,8 @@ const CreateAccessTokenInput = builder.inputType('CreateAccessTokenInput', {
       description:
         'The user that the token is for; left out: the caller. Only the operator may name another.',
     }),
-    expiresInDays: t.int({
-      required: true,
-      defaultValue: 30,
-      description: 'After how many days it stops working: 1 to 365.',
-    }),
-    scopes: t.field({
-      type: [Scope],
-      description: 'What it may be used for. None: everything that its user may do.',
-    }),
+    expiresInDays: t.int(LIFETIME),
+    scopes: t.field(CHOSEN_SCOPES),
     namespaces: t.stringList({
       description: 'The names of the only namespaces it is to work in. None: in all.',
     }),
@@ -215,15 +213,8 @@ const CreateApiKeyInput = builder.inputType('CreateApiKeyInput', {
       description:
         'The name of the only namespace it is to work in, where the caller must be `ADMIN`. Left out: in all.',
     }),
-    scopes: t.field({
-      type: [Scope],
-      description: 'What it may be used for. None: everything that its user may do.',
-    }),
-    expiresInDays: t.int({
-      required: true,
-      defaultValue: 30,
-      description: 'After how many days it stops working: 1 to 365.',
-    }),
+    scopes: t.field(CHOSEN_SCOPES),
+    expiresInDays: t.int(LIFETIME),
   }),
 });
 

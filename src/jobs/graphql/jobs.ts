@@ -2,17 +2,19 @@
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import { Namespace, User } from '../../auth/graphql/namespaces.ts';
 import { sliceOf } from '../../database/paging.ts';
-import { builder, SortOrder } from '../../graphql/builder.ts';
+import { builder } from '../../graphql/builder.ts';
 import {
+  connectionField,
   connectionType,
   numberedPageCost,
+  orderArg,
   pageArgs,
   pageCost,
   pageType,
   sliceArgs,
   toConnection,
 } from '../../graphql/paging.ts';
-import { selectAt, selectHere, selectOf, selectOfNodes } from '../../graphql/select.ts';
+import { selectAt, selectHere, selectOf } from '../../graphql/select.ts';
 import { Repository } from '../../repos/graphql/repositories.ts';
 import { type AccessRow, accessColumns, isVisible } from '../../repos/repos.ts';
 import { analyticsOf } from '../analytics.ts';
@@ -260,21 +262,16 @@ export const Job = builder.prismaNode('Job', {
 
 const JobPage = pageType<{ id: string }>('JobPage', Job);
 
-const listArgs = {
-  sort: {
+const listArgs = builder.args((t) => ({
+  sort: t.field({
     type: JobSort,
     defaultValue: 'created_at',
     required: true,
     description: 'What the jobs are sorted by.',
-  },
-  order: {
-    type: SortOrder,
-    defaultValue: 'desc',
-    required: true,
-    description: 'Whether the smallest or the largest comes first.',
-  },
-  status: { type: JobStatus, description: 'Only jobs of this status; left out: of any.' },
-} as const;
+  }),
+  order: t.field(orderArg),
+  status: t.field({ type: JobStatus, description: 'Only jobs of this status; left out: of any.' }),
+}));
 
 builder.queryFields((t) => ({
   job: t.field({
@@ -299,11 +296,8 @@ builder.queryFields((t) => ({
     complexity: numberedPageCost(),
     args: {
       namespace: t.arg.string({ required: true, description: 'The name of the owner.' }),
-      page: t.arg.int({ ...pageArgs.page, required: true }),
-      perPage: t.arg.int({ ...pageArgs.perPage, required: true }),
-      sort: t.arg(listArgs.sort),
-      order: t.arg(listArgs.order),
-      status: t.arg(listArgs.status),
+      ...pageArgs,
+      ...listArgs,
     },
     resolve: (_root, args, context, info) => {
       const select = selectAt<Prisma.JobSelect>(context, info, 'nodes');
@@ -316,41 +310,31 @@ const JobConnection = connectionType('Job', Job);
 
 const sliceListArgs = builder.args((t) => ({
   ...sliceArgs,
-  status: t.field(listArgs.status),
-  sort: t.field(listArgs.sort),
-  order: t.field(listArgs.order),
+  ...listArgs,
   filter: t.field({ type: JobFilter, description: 'Only jobs that have all of this.' }),
 }));
 
 builder.prismaObjectField(Namespace, 'jobs', (t) =>
-  t.field({
-    type: JobConnection,
-    nullable: true,
-    description: 'The jobs that the viewer may see.',
-    complexity: pageCost(),
-    args: sliceListArgs,
-    select: { id: true },
-    resolve: async ({ id }, args, context, info) => {
-      const select = selectOfNodes<Prisma.JobSelect>(context, info);
-      const { services, viewer } = context;
-      return toConnection(await lists.sliceJobs(services, viewer, [id], args, select), args);
-    },
-  }),
+  t.field(
+    connectionField({
+      type: JobConnection,
+      description: 'The jobs that the viewer may see.',
+      args: sliceListArgs,
+      slice: ({ services, viewer }, id, args: lists.SliceInput, select: Prisma.JobSelect) =>
+        lists.sliceJobs(services, viewer, [id], args, select),
+    }),
+  ),
 );
 
 builder.prismaObjectField(User, 'jobs', (t) =>
-  t.field({
-    type: JobConnection,
-    nullable: true,
-    description:
-      'The jobs of all namespaces that the user is a member of, of the own one too. Only the user sees them.',
-    complexity: pageCost(),
-    args: sliceListArgs,
-    select: { id: true },
-    resolve: async ({ id }, args, context, info) => {
-      const select = selectOfNodes<Prisma.JobSelect>(context, info);
-      const { services, viewer } = context;
-      return toConnection(await lists.sliceJobsOf(services, viewer, id, args, select), args);
-    },
-  }),
+  t.field(
+    connectionField({
+      type: JobConnection,
+      description:
+        'The jobs of all namespaces that the user is a member of, of the own one too. Only the user sees them.',
+      args: sliceListArgs,
+      slice: ({ services, viewer }, id, args: lists.SliceInput, select: Prisma.JobSelect) =>
+        lists.sliceJobsOf(services, viewer, id, args, select),
+    }),
+  ),
 );

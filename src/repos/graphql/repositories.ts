@@ -5,11 +5,13 @@ import { Namespace, User } from '../../auth/graphql/namespaces.ts';
 import type { SliceRequest } from '../../database/paging.ts';
 import { WEEKS } from '../../git/objects/activity.ts';
 import type { RefKind } from '../../git/objects/refs.ts';
-import { builder, SortOrder } from '../../graphql/builder.ts';
+import { builder } from '../../graphql/builder.ts';
 import type { Context } from '../../graphql/context.ts';
 import {
+  connectionField,
   connectionType,
   numberedPageCost,
+  orderArg,
   PROCESS,
   pageArgs,
   pageCost,
@@ -17,7 +19,7 @@ import {
   sliceArgs,
   toConnection,
 } from '../../graphql/paging.ts';
-import { selectAt, selectHere, selectOfNodes } from '../../graphql/select.ts';
+import { selectAt, selectHere } from '../../graphql/select.ts';
 import * as authorship from '../browsing/authorship.ts';
 import * as changes from '../browsing/changes.ts';
 import * as contents from '../browsing/contents.ts';
@@ -176,8 +178,7 @@ export const Repository = builder.prismaNode('Repository', {
       complexity: numberedPageCost(PROCESS),
       args: {
         revision: t.arg.string({ required: true, description: 'Branch, tag or commit.' }),
-        page: t.arg.int({ ...pageArgs.page, required: true }),
-        perPage: t.arg.int({ ...pageArgs.perPage, required: true }),
+        ...pageArgs,
       },
       select: repos.accessColumns,
       resolve: (row, args, { services, viewer, allowance }, info) =>
@@ -280,21 +281,19 @@ async function refs(
 
 const RepositoryPage = pageType<{ id: string }>('RepositoryPage', Repository);
 
-const listArgs = {
-  sort: {
+const listArgs = builder.args((t) => ({
+  sort: t.field({
     type: RepositorySort,
     defaultValue: 'updated_at',
     required: true,
-    description: 'What they are sorted by.',
-  },
-  order: {
-    type: SortOrder,
-    defaultValue: 'desc',
-    required: true,
-    description: 'Which end comes first.',
-  },
-  visibility: { type: Visibility, description: 'Only these; left out: all.' },
-} as const;
+    description: 'What the repositories are sorted by.',
+  }),
+  order: t.field(orderArg),
+  visibility: t.field({
+    type: Visibility,
+    description: 'Only repositories of this visibility; left out: of any.',
+  }),
+}));
 
 builder.queryFields((t) => ({
   repository: t.field({
@@ -319,11 +318,8 @@ builder.queryFields((t) => ({
     complexity: numberedPageCost(),
     args: {
       namespace: t.arg.string({ required: true, description: 'The name of the owner.' }),
-      page: t.arg.int({ ...pageArgs.page, required: true }),
-      perPage: t.arg.int({ ...pageArgs.perPage, required: true }),
-      sort: t.arg(listArgs.sort),
-      order: t.arg(listArgs.order),
-      visibility: t.arg(listArgs.visibility),
+      ...pageArgs,
+      ...listArgs,
     },
     resolve: (_root, args, context, info) => {
       const select = selectAt<repos.Select>(context, info, 'nodes');
@@ -334,42 +330,27 @@ builder.queryFields((t) => ({
 
 const RepositoryConnection = connectionType('Repository', Repository);
 
-const sliceListArgs = builder.args((t) => ({
-  ...sliceArgs,
-  sort: t.field(listArgs.sort),
-  order: t.field(listArgs.order),
-  visibility: t.field(listArgs.visibility),
-}));
-
 builder.prismaObjectField(Namespace, 'repositories', (t) =>
-  t.field({
-    type: RepositoryConnection,
-    nullable: true,
-    description: 'The repositories that the viewer may see.',
-    complexity: pageCost(),
-    args: sliceListArgs,
-    select: { id: true },
-    resolve: async ({ id }, args, context, info) => {
-      const select = selectOfNodes<repos.Select>(context, info);
-      const { services, viewer } = context;
-      return toConnection(await list.sliceRepositories(services, viewer, [id], args, select), args);
-    },
-  }),
+  t.field(
+    connectionField({
+      type: RepositoryConnection,
+      description: 'The repositories that the viewer may see.',
+      args: { ...sliceArgs, ...listArgs },
+      slice: ({ services, viewer }, id, args: list.SliceInput, select: repos.Select) =>
+        list.sliceRepositories(services, viewer, [id], args, select),
+    }),
+  ),
 );
 
 builder.prismaObjectField(User, 'repositories', (t) =>
-  t.field({
-    type: RepositoryConnection,
-    nullable: true,
-    description:
-      'The repositories of all namespaces that the user is a member of, of the own one too. Only the user sees them.',
-    complexity: pageCost(),
-    args: sliceListArgs,
-    select: { id: true },
-    resolve: async ({ id }, args, context, info) => {
-      const select = selectOfNodes<repos.Select>(context, info);
-      const { services, viewer } = context;
-      return toConnection(await list.sliceRepositoriesOf(services, viewer, id, args, select), args);
-    },
-  }),
+  t.field(
+    connectionField({
+      type: RepositoryConnection,
+      description:
+        'The repositories of all namespaces that the user is a member of, of the own one too. Only the user sees them.',
+      args: { ...sliceArgs, ...listArgs },
+      slice: ({ services, viewer }, id, args: list.SliceInput, select: repos.Select) =>
+        list.sliceRepositoriesOf(services, viewer, id, args, select),
+    }),
+  ),
 );

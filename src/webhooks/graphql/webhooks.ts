@@ -82,8 +82,7 @@ export const Webhook = builder.node(WebhookRef, {
       description: 'The same as a page by number: only for REST.',
       complexity: numberedPageCost(),
       args: {
-        page: t.arg.int({ ...pageArgs.page, required: true }),
-        perPage: t.arg.int({ ...pageArgs.perPage, required: true }),
+        ...pageArgs,
         status: t.arg({ type: DeliveryStatus, description: 'Only those with this status.' }),
         type: t.arg({ type: WebhookEventType, description: 'Only those of this type.' }),
       },
@@ -138,10 +137,7 @@ builder.queryFields((t) => ({
     description:
       'The webhooks of all namespaces that the caller administers, newest first: only for REST. In GraphQL ask for `viewer { webhooks }`.',
     complexity: numberedPageCost(),
-    args: {
-      page: t.arg.int({ ...pageArgs.page, required: true }),
-      perPage: t.arg.int({ ...pageArgs.perPage, required: true }),
-    },
+    args: pageArgs,
     resolve: (_root, args, { services, viewer }) => webhooks.listWebhooks(services, viewer, args),
   }),
 }));
