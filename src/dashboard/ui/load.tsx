@@ -6,7 +6,7 @@ import { start } from '../start.ts';
 import { NotFound } from './not-found.tsx';
 import { ErrorBox } from './problem.tsx';
 
-type Asked<T> = {
+export type Asked<T> = {
   data: T | undefined;
   error: CombinedError | undefined;
   fetching: boolean;

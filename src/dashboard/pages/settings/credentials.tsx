@@ -1,18 +1,112 @@
-/** What the lists of tokens and of keys have in common. */
-import { useState } from 'react';
+/** What the pages of tokens and of keys have in common. */
+import { type ReactNode, useState } from 'react';
+import type { Problem } from '../../graphql/client.ts';
+import { Button } from '../../ui/button.tsx';
+import { Confirm } from '../../ui/dialog.tsx';
 import { Field, Input, Select } from '../../ui/field.tsx';
+import { type Asked, Load } from '../../ui/load.tsx';
+import { notify } from '../../ui/notices.tsx';
+import { Paging } from '../../ui/paging.tsx';
 import { Ago, exactTime, useSecond } from '../../ui/time.tsx';
+import { SettingsFrame } from './frame.tsx';
+
+type Dates = { createdAt: string; lastUsedAt: string | null; expiresAt?: string | null };
+type Page<Credential> = {
+  nodes: readonly Credential[];
+  pageInfo: { hasNextPage: boolean; endCursor: string | null };
+  totalCount: number;
+};
+
+/** A page with the viewer's credentials of one kind, which are added and deleted there. */
+export function CredentialsPage<Data, Credential extends Dates & { id: string }>({
+  title,
+  about,
+  noun,
+  addLabel,
+  asked,
+  of,
+  nameOf,
+  details,
+  empty,
+  form,
+  warning,
+  remove,
+}: {
+  title: string;
+  about: string;
+  /** One of them in a sentence: `token`. */
+  noun: string;
+  addLabel: string;
+  asked: Asked<Data>;
+  of: (data: Data) => Page<Credential> | null | undefined;
+  nameOf: (credential: Credential) => string;
+  details: (credential: Credential) => ReactNode;
+  /** Shown when there are none. */
+  empty: (addButton: ReactNode) => ReactNode;
+  form: (onClose: () => void) => ReactNode;
+  /** What happens when one is deleted. */
+  warning: ReactNode;
+  remove: (credential: Credential) => Promise<{ problem?: Problem }>;
+}) {
+  const [adding, setAdding] = useState(false);
+  const [deleting, setDeleting] = useState<Credential | null>(null);
+  const addButton = (
+    <Button look="primary" onClick={() => setAdding(true)}>
+      {addLabel}
+    </Button>
+  );
+  return (
+    <SettingsFrame title={title} about={about} actions={addButton}>
+      <Load asked={asked} of={of} what="list">
+        {({ nodes, pageInfo, totalCount }) =>
+          totalCount === 0 ? (
+            empty(addButton)
+          ) : (
+            <>
+              <ul className="rows">
+                {nodes.map((each) => (
+                  <li key={each.id} className="flex flex-wrap items-start gap-x-4 gap-y-2">
+                    <div className="min-w-0 flex-1 basis-64 space-y-1">
+                      <p className="font-medium break-all">{nameOf(each)}</p>
+                      {details(each)}
+                      <Times {...each} />
+                    </div>
+                    <Button
+                      look="danger"
+                      aria-label={`Delete ${nameOf(each)}`}
+                      onClick={() => setDeleting(each)}
+                    >
+                      Delete
+                    </Button>
+                  </li>
+                ))}
+              </ul>
+              <Paging pageInfo={pageInfo} total={totalCount} />
+            </>
+          )
+        }
+      </Load>
+      {adding && form(() => setAdding(false))}
+      {deleting && (
+        <Confirm
+          title={`Delete the ${noun} ${nameOf(deleting)}?`}
+          verb={`Delete ${noun}`}
+          onClose={() => setDeleting(null)}
+          act={async () => {
+            const { problem } = await remove(deleting);
+            if (!problem) notify(`The ${noun} ${nameOf(deleting)} is deleted.`);
+            return problem;
+          }}
+        >
+          {warning}
+        </Confirm>
+      )}
+    </SettingsFrame>
+  );
+}
 
 /** When a credential was created and used, and when it expires; coloured when that is near. */
-export function Times({
-  createdAt,
-  lastUsedAt,
-  expiresAt,
-}: {
-  createdAt: string;
-  lastUsedAt: string | null;
-  expiresAt?: string | null;
-}) {
+function Times({ createdAt, lastUsedAt, expiresAt }: Dates) {
   const now = useSecond();
   const left = expiresAt ? Date.parse(expiresAt) / 1_000 - now : Number.POSITIVE_INFINITY;
   return (

@@ -1,17 +1,16 @@
 import { useState } from 'react';
 import { useAct } from '../../graphql/act.ts';
-import { graphql, type ResultOf } from '../../graphql/graphql.ts';
+import { graphql } from '../../graphql/graphql.ts';
 import { Button } from '../../ui/button.tsx';
 import { CopyButton, Lines } from '../../ui/copy.tsx';
-import { Confirm, Dialog } from '../../ui/dialog.tsx';
+import { Dialog } from '../../ui/dialog.tsx';
 import { Empty } from '../../ui/empty.tsx';
 import { Field, Input, TextArea } from '../../ui/field.tsx';
-import { Load, useAsk } from '../../ui/load.tsx';
+import { useAsk } from '../../ui/load.tsx';
 import { notify } from '../../ui/notices.tsx';
-import { Paging, useAfter } from '../../ui/paging.tsx';
+import { useAfter } from '../../ui/paging.tsx';
 import { ProblemBox } from '../../ui/problem.tsx';
-import { Times } from './credentials.tsx';
-import { SettingsFrame } from './frame.tsx';
+import { CredentialsPage } from './credentials.tsx';
 
 const SshKeysQuery = graphql(`
   query SshKeys($after: String) {
@@ -36,86 +35,39 @@ const DeleteSshKey = graphql(`
   mutation DeleteSshKey($id: ID!) { deleteSshKey(input: { id: $id }) { id } }
 `);
 
-type Key = NonNullable<
-  NonNullable<ResultOf<typeof SshKeysQuery>['viewer']>['sshKeys']
->['nodes'][number];
-
 const HOW_TO_MAKE = 'ssh-keygen -t ed25519\ncat ~/.ssh/id_ed25519.pub';
 
 /** The viewer's keys for git over SSH. */
 export default function SshKeysPage() {
   const after = useAfter();
   const asked = useAsk({ query: SshKeysQuery, variables: { after } });
-  const [adding, setAdding] = useState(false);
-  const [deleting, setDeleting] = useState<Key | null>(null);
   const remove = useAct(DeleteSshKey, { changes: ['SshKey'] });
   return (
-    <SettingsFrame
+    <CredentialsPage
       title="SSH keys"
       about="For git over SSH, as you. Deploy keys are in the settings of their repositories."
-      actions={
-        <Button look="primary" onClick={() => setAdding(true)}>
-          Add a key
-        </Button>
-      }
-    >
-      <Load asked={asked} of={(data) => data.viewer?.sshKeys} what="list">
-        {({ nodes, pageInfo, totalCount }) =>
-          totalCount === 0 ? (
-            <Empty title="No SSH key yet">
-              <p>Make one if you have none, and paste what the second line shows.</p>
-              <Lines text={HOW_TO_MAKE} />
-              <Button look="primary" onClick={() => setAdding(true)}>
-                Add a key
-              </Button>
-            </Empty>
-          ) : (
-            <>
-              <ul className="rows">
-                {nodes.map((key) => (
-                  <li key={key.id} className="flex flex-wrap items-start gap-x-4 gap-y-2">
-                    <div className="min-w-0 flex-1 basis-64 space-y-1">
-                      <p className="font-medium break-all">{key.title}</p>
-                      <p className="flex items-center gap-1">
-                        <code className="text-[13px] break-all text-dim">{key.fingerprint}</code>
-                        <CopyButton
-                          text={key.publicKey}
-                          label={`Copy the public key ${key.title}`}
-                        />
-                      </p>
-                      <Times {...key} />
-                    </div>
-                    <Button
-                      look="danger"
-                      aria-label={`Delete ${key.title}`}
-                      onClick={() => setDeleting(key)}
-                    >
-                      Delete
-                    </Button>
-                  </li>
-                ))}
-              </ul>
-              <Paging pageInfo={pageInfo} total={totalCount} />
-            </>
-          )
-        }
-      </Load>
-      {adding && <NewKey onClose={() => setAdding(false)} />}
-      {deleting && (
-        <Confirm
-          title={`Delete the key ${deleting.title}?`}
-          verb="Delete key"
-          onClose={() => setDeleting(null)}
-          act={async () => {
-            const { problem } = await remove.run({ id: deleting.id });
-            if (!problem) notify(`The key ${deleting.title} is deleted.`);
-            return problem;
-          }}
-        >
-          <p>Whoever has its private half cannot fetch or push with it any more.</p>
-        </Confirm>
+      noun="key"
+      addLabel="Add a key"
+      asked={asked}
+      of={(data) => data.viewer?.sshKeys}
+      nameOf={({ title }) => title}
+      details={({ title, fingerprint, publicKey }) => (
+        <p className="flex items-center gap-1">
+          <code className="text-[13px] break-all text-dim">{fingerprint}</code>
+          <CopyButton text={publicKey} label={`Copy the public key ${title}`} />
+        </p>
       )}
-    </SettingsFrame>
+      empty={(addButton) => (
+        <Empty title="No SSH key yet">
+          <p>Make one if you have none, and paste what the second line shows.</p>
+          <Lines text={HOW_TO_MAKE} />
+          {addButton}
+        </Empty>
+      )}
+      form={(onClose) => <NewKey onClose={onClose} />}
+      warning={<p>Whoever has its private half cannot fetch or push with it any more.</p>}
+      remove={({ id }) => remove.run({ id })}
+    />
   );
 }
 
