@@ -15,8 +15,8 @@ export type Program = {
  */
 export type Order =
   | { id: number; kind: 'run'; program: Program; input: string; maxBytes: number }
-  /** `pipes`: beside the three, from descriptor 3 on. With a socket to write to, which comes with it, it has no standard output. */
-  | { id: number; kind: 'start'; program: Program; pipes: number; writesToSocket: boolean }
+  /** `pipes`: beside the three, from descriptor 3 on. */
+  | { id: number; kind: 'start'; program: Program; pipes: number }
   | { id: number; kind: 'have' }
   | { id: number; kind: 'detach'; program: Program; errors: string }
   | { id: number; kind: 'say'; text: string; last: boolean }

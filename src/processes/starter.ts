@@ -127,8 +127,7 @@ export function detach(
 export type Streamed = {
   readonly pid: number | undefined;
   readonly stdin: Duplex;
-  /** Not of one that writes to a socket of its own. */
-  readonly stdout: Duplex | undefined;
+  readonly stdout: Duplex;
   /** The extra ones, from descriptor 3 on. */
   readonly pipes: readonly Duplex[];
   /** Settles when it has ended; what it has written may still be on its way. Rejects when its starter has died. */
@@ -138,12 +137,11 @@ export type Streamed = {
 
 /**
  * Starts a program and has its streams. Nothing that goes through them passes the starter.
- * @param to what it writes to in place of a stream of ours. It is closed here.
  * @throws as `runProgram`
  */
 export function startProgram(
   program: Program,
-  { pipes = 0, to }: { pipes?: number; to?: Socket } = {},
+  { pipes = 0 }: { pipes?: number } = {},
 ): Promise<Streamed> {
   const started = Promise.withResolvers<Streamed>();
   const ended = Promise.withResolvers<Ending>();
@@ -161,7 +159,7 @@ export function startProgram(
   };
   const take = (pid: number | undefined) => {
     // Of the standard streams, the error output is not handed over.
-    if (streams.size < pipes + (to ? 1 : 2)) {
+    if (streams.size < pipes + 2) {
       send({ id, kind: 'kill', signal: 'SIGKILL' });
       return;
     }
@@ -169,7 +167,7 @@ export function startProgram(
     started.resolve({
       pid,
       stdin: streams.get(0) ?? passedBy().destroy(),
-      stdout: streams.get(1),
+      stdout: streams.get(1) ?? passedBy().end(),
       pipes: Array.from({ length: pipes }, (_, i) => streams.get(3 + i) ?? passedBy().end()),
       ended: ended.promise,
       kill: (signal) => send({ id, kind: 'kill', signal }),
@@ -195,7 +193,7 @@ export function startProgram(
       take(report.pid);
     }
   };
-  order({ id, kind: 'start', program, pipes, writesToSocket: to !== undefined }, listener, to);
+  order({ id, kind: 'start', program, pipes }, listener);
   return started.promise;
 }
 
@@ -204,7 +202,7 @@ function passedBy(): PassThrough {
   return new PassThrough().on('error', () => {});
 }
 
-function order(what: Order & { program: Program }, listener: Listener, socket?: Socket): void {
+function order(what: Order & { program: Program }, listener: Listener): void {
   starter ??= start();
   const { listeners, child } = starter;
   const holds = what.kind !== 'detach';
@@ -216,12 +214,12 @@ function order(what: Order & { program: Program }, listener: Listener, socket?: 
     }
     listener(report, stream);
   });
-  send(what, socket);
+  send(what);
 }
 
-function send(what: Order, socket?: Socket): void {
+function send(what: Order): void {
   // One that is gone says so by its end.
-  if (starter?.child.connected) starter.child.send(what, socket, {}, () => {});
+  if (starter?.child.connected) starter.child.send(what, () => {});
 }
 
 function start(): Starter {

@@ -21,8 +21,8 @@ const tell = (report: Report, stream?: Socket) => {
   if (process.connected) process.send?.(report, stream, {}, () => {});
 };
 
-process.on('message', (order: Order, socket?: Socket) => {
-  if (order.kind === 'start') start({ ...order, socket });
+process.on('message', (order: Order) => {
+  if (order.kind === 'start') start(order);
   else if (order.kind === 'have') handedOver(order.id);
   else if (order.kind === 'say') say(order);
   else if (order.kind === 'kill') children.get(order.id)?.kill(order.signal);
@@ -92,7 +92,7 @@ function errorsOf({ stderr }: ChildProcess): () => string {
   return () => text;
 }
 
-type Start = Order & { kind: 'start'; socket?: Socket };
+type Start = Order & { kind: 'start' };
 /** The streams of the first are being handed over. */
 const starts: Start[] = [];
 /** Of Node's own, which has no other way to stop a stream. */
@@ -116,19 +116,12 @@ function handedOver(id: number): void {
   if (next) begin(next);
 }
 
-function begin({ id, program, pipes, socket, writesToSocket }: Start): void {
+function begin({ id, program, pipes }: Start): void {
   const { file, args, cwd, env } = program;
-  if (writesToSocket && !socket) {
-    // It was closed before it came.
-    tell({ id, kind: 'failed', code: 'EPIPE', message: 'what it was to write to is closed' });
-    handedOver(id);
-    return;
-  }
   const more = Array<'pipe'>(pipes).fill('pipe');
   const child = watched(id, () =>
-    spawn(file, args, { cwd, env, stdio: ['pipe', socket ?? 'pipe', 'pipe', ...more] }),
+    spawn(file, args, { cwd, env, stdio: ['pipe', 'pipe', 'pipe', ...more] }),
   );
-  socket?.destroy();
   if (child?.pid === undefined) {
     handedOver(id);
     return;

@@ -2,11 +2,9 @@
  * The server's side of one command over SSH: the client's input, and where the command's outputs go. Its socket may be
  * that of the process that speaks SSH, or of another server, which has that process.
  */
-import type { Socket } from 'node:net';
 import { type Duplex, Readable, Writable } from 'node:stream';
 import { drained } from '../git/transport/relay.ts';
-import { type Exit, FrameReader, jsonFrame, type LineRequest, writeBytes } from './frames.ts';
-import type { Lines } from './lines.ts';
+import { type Exit, FrameReader, jsonFrame, writeBytes } from './frames.ts';
 
 const CHECK_MS = 5_000;
 /** For the other end to close, after it was given the end. */
@@ -17,12 +15,6 @@ export type Conversation = {
   output: Writable;
   /** Aborts when the client is gone. */
   readonly gone: AbortSignal;
-  /**
-   * Opens a connection to the process that speaks SSH, over which a program sends its output without frames. Null where
-   * `socket` is another server's, to which there is none.
-   * @throws Error when it does not come
-   */
-  openLine(): Promise<Socket> | null;
   /** Of standard error. */
   say(text: string): void;
   /** From now on it ends when nothing is moved in either direction for so long. */
@@ -31,11 +23,8 @@ export type Conversation = {
   exit(code: number): void;
 };
 
-/**
- * Over a socket that is at the first byte of the input.
- * @param lines null where the other end can open none
- */
-export function conversationOver(socket: Duplex, lines: Lines | null): Conversation {
+/** Over a socket that is at the first byte of the input. */
+export function conversationOver(socket: Duplex): Conversation {
   const gone = new AbortController();
   let movedAt = performance.now();
   let timer: NodeJS.Timeout | undefined;
@@ -71,7 +60,6 @@ export function conversationOver(socket: Duplex, lines: Lines | null): Conversat
     },
     json(kind) {
       if (kind === 'end' && !input.destroyed) input.push(null);
-      else if (kind === 'moved') moved();
     },
   });
   socket.on('data', (chunk: Buffer) => {
@@ -112,12 +100,6 @@ export function conversationOver(socket: Duplex, lines: Lines | null): Conversat
     input,
     output,
     gone: gone.signal,
-    openLine() {
-      if (!lines) return null;
-      const { ticket, line } = lines.await(gone.signal);
-      socket.write(jsonFrame('line', { ticket } satisfies LineRequest));
-      return line;
-    },
     say,
     endAfterSilence(ms, why) {
       const check = () => {

@@ -5,13 +5,6 @@
  *   key →            ← account or null
  *   open →  data → end →            ← data, error … exit
  *
- * What git sends for a fetch, which may be gigabytes, does not pass the server's code. The server asks for a line, a
- * connection of its own for it, and gives its descriptor to git; no frames are on it. While bytes go over it, the command's
- * connection tells that they do:
- *
- *   open →           ← line          moved → …              ← error … exit
- *   ticket →                         ← what git sends
- *
  * A frame is its kind (one byte), the length of its content (four, the highest first) and the content: bytes of a stream,
  * else JSON. A stream's bytes are passed on as they come, so a frame may be as long as it likes.
  *
@@ -27,9 +20,6 @@ export const KINDS = {
   end: 5,
   error: 6,
   exit: 7,
-  line: 8,
-  ticket: 9,
-  moved: 10,
 } as const;
 export type Kind = keyof typeof KINDS;
 
@@ -48,8 +38,6 @@ export type Opening = {
   address: string;
 };
 export type Exit = { code: number };
-/** `ticket`: what the new connection is to begin with. It is good once. */
-export type LineRequest = { ticket: string };
 
 const NAMES = new Map<number, Kind>(
   (Object.keys(KINDS) as Kind[]).map((name) => [KINDS[name], name]),

@@ -16,10 +16,8 @@ import {
   type KeyAnswer,
   type KeyQuestion,
   type Kind,
-  type LineRequest,
   type Opening,
 } from './frames.ts';
-import { createLines, type Lines } from './lines.ts';
 import { type Command, type Forwarded, serve } from './session.ts';
 
 /** The other end is a process of ours, which says at once what it wants. */
@@ -38,7 +36,6 @@ export type Gateway = AsyncDisposable & {
 export async function openGateway(services: Services, path: string): Promise<Gateway> {
   const running = new Set<Duplex>();
   const sockets = new Set<Socket>();
-  const lines = createLines();
   let emptied = () => {};
   const server = createServer((socket) => {
     sockets.add(socket);
@@ -63,19 +60,16 @@ export async function openGateway(services: Services, path: string): Promise<Gat
       socket.end(jsonFrame('account', known));
     } else if (first.kind === 'open') {
       const opening = first.value as Opening;
-      await run({ opening, requestId: randomUUID(), isForwarded: false }, socket, lines);
-    } else if (first.kind === 'ticket') {
-      const { ticket } = first.value as LineRequest;
-      if (!lines.take(ticket, socket)) socket.destroy();
+      await run({ opening, requestId: randomUUID(), isForwarded: false }, socket);
     } else socket.destroy();
   }
 
-  function run(command: Command, socket: Duplex, lines: Lines | null): Promise<void> {
+  function run(command: Command, socket: Duplex): Promise<void> {
     running.add(socket);
     socket.once('close', () => {
       if (running.delete(socket) && running.size === 0) emptied();
     });
-    return serve(services, command, socket, lines);
+    return serve(services, command, socket);
   }
 
   // Left by a server that was killed.
@@ -89,7 +83,7 @@ export async function openGateway(services: Services, path: string): Promise<Gat
     },
     serve(forwarded, socket) {
       socket.on('error', () => {});
-      run({ ...forwarded, isForwarded: true }, socket, null);
+      run({ ...forwarded, isForwarded: true }, socket);
     },
     async [Symbol.asyncDispose]() {
       const closed = new Promise((resolve) => server.close(resolve));

@@ -2,7 +2,7 @@
  * One command of a client whose key was shown to be its own: read, allowed and run. What it may do is decided by the
  * functions that decide it over HTTP, and git runs under the same limits.
  */
-import type { Duplex, Readable, Writable } from 'node:stream';
+import type { Duplex, Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { accountById } from '../auth/authenticate.ts';
 import type { Account } from '../auth/permissions.ts';
@@ -12,7 +12,7 @@ import { busy, invalid, isUnexpected, toPublic } from '../errors.ts';
 import { type Ending, GitError } from '../git/processes/run.ts';
 import { RequestLimit, RequestTooLong } from '../git/transport/requests.ts';
 import type { Service, Session } from '../git/transport/service.ts';
-import { uploadPack, uploadPackOn } from '../git/transport/transport.ts';
+import { uploadPack } from '../git/transport/transport.ts';
 import { addressOf, openForLfs } from '../lfs/lfs.ts';
 import { inTransferTurn, OF_GIT } from '../limits/transfer-turns.ts';
 import { inFolder } from '../repos/folder.ts';
@@ -22,7 +22,6 @@ import type { Services } from '../services.ts';
 import { type Asked, parseCommand } from './command.ts';
 import { type Conversation, conversationOver } from './conversation.ts';
 import type { Opening } from './frames.ts';
-import type { Lines } from './lines.ts';
 
 /** With it git ends when it fails. */
 const FAILED = 128;
@@ -51,22 +50,16 @@ export function greetingOf({ credential, username }: Account): string {
 }
 
 /**
- * Runs what a client asks for over `socket`, which is at the first byte of its input. Never rejects.
- * @param lines null where the other end of `socket` is a server, which can open none
+ * Runs the command that a client asks for over `socket`, which is at the first byte of its input. Never rejects.
  */
-export async function serve(
-  services: Services,
-  asked: Command,
-  socket: Duplex,
-  lines: Lines | null,
-): Promise<void> {
+export async function serve(services: Services, asked: Command, socket: Duplex): Promise<void> {
   const { credential, command, address } = asked.opening;
   const { requestId: id } = asked;
   const about = { req: { id }, ssh: { credential, command, address } };
   const began = performance.now();
   let talk: Conversation | undefined;
   const conversation = () => {
-    talk ??= conversationOver(socket, lines);
+    talk ??= conversationOver(socket);
     return talk;
   };
   try {
@@ -129,19 +122,14 @@ type Run = {
 async function talkGit(
   services: Services,
   { id, asked: { service }, viewer, opening, requestId }: Run,
-  { input: raw, output, gone, openLine, endAfterSilence, exit }: Conversation,
+  { input: raw, output, gone, endAfterSilence, exit }: Conversation,
 ): Promise<void> {
   using right = whileAllowed(services, { viewer }, { id, action: actionOf(service), output });
   const { protocol } = opening;
   const input = limited(raw, service);
   const talk =
     service === 'git-upload-pack'
-      ? async (session: Session) => {
-          const line = await openLine();
-          if (!line) return uploadPack(session, input, output);
-          const signal = AbortSignal.any([session.signal, closing(output)]);
-          return uploadPackOn(line, { ...session, signal }, input);
-        }
+      ? (session: Session) => uploadPack(session, input, output)
       : await receiving(services, { viewer }, { id, requestId, right, input, output });
   const work = (dir: string) =>
     services.git.tasks.run(async (stopping) => {
@@ -157,14 +145,6 @@ async function talkGit(
   const fetchOrPush = () => inFolder(services, id, work);
   await inTransferTurn(services.git, OF_GIT, caller, fetchOrPush);
   exit(0);
-}
-
-/** Aborts when a stream is closed, which the client's leaving, silence and a lost right do. */
-function closing(output: Writable): AbortSignal {
-  const closed = new AbortController();
-  if (output.closed) closed.abort();
-  else output.once('close', () => closed.abort());
-  return closed.signal;
 }
 
 /** The input for as long as it is within its limit. */

@@ -8,7 +8,6 @@
  */
 import { channel } from 'node:diagnostics_channel';
 import { stat } from 'node:fs/promises';
-import type { Socket } from 'node:net';
 import type { Duplex, Readable, Writable } from 'node:stream';
 import { runProgram, type Streamed, startProgram } from '../../processes/starter.ts';
 import { environment, type Surroundings } from './environment.ts';
@@ -80,7 +79,6 @@ const MiB = 2 ** 20;
 /** A process that was started. Its standard output must be read to the end, or the process be ended. */
 export class GitProcess implements Disposable {
   readonly stdin: Writable;
-  /** Not of one that writes to a socket of its own (`startGitOn`). */
   readonly stdout: Readable;
   /** The extra pipes, from descriptor 3 on. */
   readonly pipes: readonly Duplex[];
@@ -95,7 +93,7 @@ export class GitProcess implements Disposable {
     this.#program = program;
     this.pid = program.pid;
     this.stdin = program.stdin;
-    this.stdout = program.stdout as Readable;
+    this.stdout = program.stdout;
     this.pipes = program.pipes;
     const abort = () => this.end();
     aborting?.addEventListener('abort', abort);
@@ -111,15 +109,15 @@ export class GitProcess implements Disposable {
     const { stdin, stdout, pipes, ended } = this.#program;
     const { code, signal, stderr } = await ended.catch(async (error: Error) => {
       // What has started it has died. It goes on, and the end of its output is its end.
-      if (stdout) await closed(stdout);
+      await closed(stdout);
       return { code: null, signal: null, stderr: error.message };
     });
     if (this.#over) this.#drain();
     stdin.destroy();
     // What nobody reads: whoever has just started it has had time to begin.
     await new Promise((resolve) => setImmediate(resolve));
-    for (const stream of [stdout, ...pipes]) stream?.resume();
-    if (stdout) await closed(stdout);
+    for (const stream of [stdout, ...pipes]) stream.resume();
+    await closed(stdout);
     return { code, signal, stderr: stderr.trim() };
   }
 
@@ -140,7 +138,7 @@ export class GitProcess implements Disposable {
 
   #drain(): void {
     clearTimeout(this.#killing);
-    this.#killing = setTimeout(() => this.#program.stdout?.destroy(), DRAIN_MS);
+    this.#killing = setTimeout(() => this.#program.stdout.destroy(), DRAIN_MS);
   }
 
   [Symbol.dispose](): void {
@@ -152,34 +150,13 @@ export class GitProcess implements Disposable {
  * Starts git with all its streams piped.
  * @throws FolderMissing, GitUnavailable
  */
-export function startGit(args: readonly string[], options: GitOptions = {}): Promise<GitProcess> {
-  return startWriting(undefined, args, options);
-}
-
-/**
- * Starts git with `socket` as its standard output. Nothing of what it writes passes this process, which closes its own end.
- * @throws as `startGit`
- */
-export async function startGitOn(
-  socket: Socket,
+export async function startGit(
   args: readonly string[],
   options: GitOptions = {},
-): Promise<Omit<GitProcess, 'stdout'>> {
-  try {
-    return await startWriting(socket, args, options);
-  } finally {
-    socket.destroy();
-  }
-}
-
-async function startWriting(
-  to: Socket | undefined,
-  args: readonly string[],
-  options: GitOptions,
 ): Promise<GitProcess> {
   const cwd = options.cwd ?? options.dir ?? '/';
   const program = { file: 'git', args, cwd, env: environment(options) };
-  const streamed = await startProgram(program, { pipes: options.extraPipes, to }).catch(
+  const streamed = await startProgram(program, { pipes: options.extraPipes }).catch(
     async (error: Error) => {
       throw await whyNotStarted(error, cwd);
     },

@@ -1,7 +1,7 @@
 /** How git's two services are started: the session they serve, their arguments, their configuration. */
 import type { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
-import { type GitOptions, type GitProcess, startGit } from '../processes/run.ts';
+import { type GitProcess, startGit } from '../processes/run.ts';
 
 export const SERVICES = ['git-upload-pack', 'git-receive-pack'] as const;
 export type Service = (typeof SERVICES)[number];
@@ -52,21 +52,9 @@ export function start(
   service: Service,
   dir: string,
   args: string[],
-  settings: Settings,
-): Promise<GitProcess> {
-  return startGit(argsOf(service, dir, args), optionsOf(service, dir, settings));
-}
-
-export function argsOf(service: Service, dir: string, args: string[]): string[] {
-  return [service.slice('git-'.length), ...args, dir];
-}
-
-export function optionsOf(
-  service: Service,
-  dir: string,
   { protocol, config, ...options }: Settings,
-): GitOptions {
-  return {
+): Promise<GitProcess> {
+  return startGit([service.slice('git-'.length), ...args, dir], {
     ...options,
     cwd: dir,
     config: service === 'git-upload-pack' ? UPLOAD : { ...RECEIVE, ...config },
@@ -74,7 +62,7 @@ export function optionsOf(
       ...(versionOf(protocol) > 0 && { GIT_PROTOCOL: `version=${versionOf(protocol)}` }),
       ...(service === 'git-receive-pack' && { GIT_ALLOC_LIMIT: RECEIVE_ALLOCATION }),
     },
-  };
+  });
 }
 
 export function modeOf({ isConversation }: Session): string[] {
@@ -82,7 +70,7 @@ export function modeOf({ isConversation }: Session): string[] {
 }
 
 /** Git may end before it has read everything, and the client may leave before it has sent everything. */
-export function feed(input: Readable, process: Pick<GitProcess, 'stdin'>): void {
+export function feed(input: Readable, process: GitProcess): void {
   pipeline(input, process.stdin).catch(() => process.stdin.destroy());
 }
 

@@ -1,20 +1,10 @@
 /** What a client of git reads first, and git upload-pack (fetch) for any transport, streamed in both directions. */
-import type { Socket } from 'node:net';
 import type { Readable, Writable } from 'node:stream';
-import { type Ending, startGitOn } from '../processes/run.ts';
+import type { Ending } from '../processes/run.ts';
 import { headOf, knownAdvertisement, learn } from './advertisement.ts';
 import { answerLsRefs, beginningOf, lsRefsOf } from './ls-refs.ts';
 import { relay, relayToReader } from './relay.ts';
-import {
-  argsOf,
-  feed,
-  modeOf,
-  optionsOf,
-  type Service,
-  type Session,
-  start,
-  versionOf,
-} from './service.ts';
+import { feed, modeOf, type Service, type Session, start, versionOf } from './service.ts';
 
 const FINE: Ending = { code: 0, signal: null, stderr: '' };
 
@@ -60,19 +50,6 @@ export async function uploadPack(
   using process = await start('git-upload-pack', dir, modeOf(session), { protocol, signal });
   feed(input, process);
   return await relayToReader(process, output);
-}
-
-/** As `uploadPack`. What git sends goes over `line` without passing this process; git is ended when nobody reads it. */
-export async function uploadPackOn(
-  line: Socket,
-  session: Session,
-  input: Readable,
-): Promise<Ending> {
-  const { dir, protocol, signal } = session;
-  const options = optionsOf('git-upload-pack', dir, { protocol, signal });
-  using process = await startGitOn(line, argsOf('git-upload-pack', dir, modeOf(session)), options);
-  feed(input, process);
-  return await process.ended;
 }
 
 /** Null: the request is another one, or git is to answer it. */

@@ -1,25 +1,12 @@
 /** The streams of one command, between its client and the server that runs it. */
 import { connect, type Socket } from 'node:net';
-import type { Connection, ServerChannel } from 'ssh2';
-import {
-  type Exit,
-  FrameReader,
-  frame,
-  jsonFrame,
-  type LineRequest,
-  type Opening,
-  writeBytes,
-} from '../frames.ts';
-import { type Line, openLine } from './line.ts';
-import { packetsOf } from './packets.ts';
+import type { ServerChannel } from 'ssh2';
+import { type Exit, FrameReader, frame, jsonFrame, type Opening, writeBytes } from '../frames.ts';
 
-/** More than this, and what is made for a client waits until it takes some. */
+/** Unsent bytes of a connection above which its commands pause. */
 const FULL = 2 ** 20;
-/** Much shorter than the silence after which the server ends a command. */
-const MOVED_MS = 2_000;
 
 type Carried = {
-  client: Connection;
   channel: ServerChannel;
   socket: Socket;
   gateway: string;
@@ -32,56 +19,37 @@ type Carried = {
 
 /** Carries them until the client has closed the channel; then `done` is called. */
 export function carry(
-  { client, channel, socket, gateway, opening, stalledMs, stalled }: Carried,
+  { channel, socket, gateway, opening, stalledMs, stalled }: Carried,
   done: () => void,
 ): void {
   const server = connect(gateway);
-  /** Where the output comes from when it comes without frames. */
-  let line: Line | undefined;
-  const packets = packetsOf(client, channel, socket);
   let isOver = false;
   let isFull = false;
-  /** What the program ended with, while its last bytes are still on their way. */
-  let ending: Exit | undefined;
   let watch: NodeJS.Timeout | undefined;
-  /** Both have to have room: the client's window, and the connection. */
-  const hasRoom = () => !line?.kept && !channel.writableNeedDrain && socket.writableLength < FULL;
-  /** Changes with what the client takes: what its window keeps back waits here, else it waits in the connection. */
-  const sent = () => {
-    if (line?.kept) return `of the line ${line.passed}`;
-    if (channel.writableLength > 0) return `${channel.writableLength} left in the channel`;
-    return `${socket.bytesWritten - socket.writableLength}`;
-  };
+  /** Both the client's window and the connection must have room. */
+  const hasRoom = () => !channel.writableNeedDrain && socket.writableLength < FULL;
   const release = () => {
     clearInterval(watch);
-    packets.onRoom(undefined);
     channel.off('drain', goOn);
     socket.off('drain', goOn);
   };
   const goOn = () => {
-    if (socket.writableLength < FULL) line?.goOn();
     if (!hasRoom()) return;
     isFull = false;
     release();
     server.resume();
-    line?.resume();
   };
   const give = (to: ServerChannel | ServerChannel['stderr'], piece: Buffer) => {
-    // The library writes each packet of 32 KB by itself.
+    // The library writes each part of a packet by itself.
     socket.cork();
     to.write(piece);
     socket.uncork();
-    pauseWhenFull();
-  };
-  const pauseWhenFull = () => {
-    // Of what came with this piece more may follow before the pause.
+    // The rest of a chunk that was read before the pause still arrives here.
     if (isFull || hasRoom()) return;
     isFull = true;
     server.pause();
-    line?.pause();
-    // A paused socket does not see that the server has ended the command, so it is seen here that nothing goes on.
-    watch = watchProgress(sent, stalledMs, stalled);
-    packets.onRoom(goOn);
+    // A paused socket does not report that the server has ended the command, so a stalled client is detected here.
+    watch = watchProgress({ channel, socket }, stalledMs, stalled);
     channel.on('drain', goOn);
     socket.on('drain', goOn);
   };
@@ -91,37 +59,16 @@ export function carry(
     release();
     server.end();
     channel.exit(code);
-    // A slow client may need minutes for what waits for it. It closes the channel when it has everything.
-    watch = watchProgress(sent, stalledMs, stalled);
+    // A slow client may need minutes for the bytes that are still buffered. It closes the channel when it has all of them.
+    watch = watchProgress({ channel, socket }, stalledMs, stalled);
     channel.end();
-    // Of a channel that waits for the server the library would not tell that the client has closed it.
+    // A paused channel would not report that the client has closed it.
     channel.resume();
-  };
-  const beginLine = (request: LineRequest) => {
-    let most = 0;
-    const telling = setInterval(() => {
-      const taken = own.passed - channel.writableLength - socket.writableLength;
-      if (taken > most && server.writable) server.write(jsonFrame('moved', null));
-      most = Math.max(most, taken);
-    }, MOVED_MS);
-    const own = openLine({
-      ...{ gateway, request, channel, packets },
-      write: (piece) => give(channel, piece),
-      read: pauseWhenFull,
-      closed() {
-        clearInterval(telling);
-        if (ending) end(ending.code);
-      },
-    });
-    line = own;
   };
   const reader = new FrameReader({
     bytes: (kind, piece) => give(kind === 'data' ? channel : channel.stderr, piece),
     json(kind, value) {
-      if (kind === 'line' && !line && !isOver) beginLine(value as LineRequest);
-      if (kind !== 'exit') return;
-      ending = value as Exit;
-      if (!line || line.closed) end(ending.code);
+      if (kind === 'exit') end((value as Exit).code);
     },
   });
   server.write(jsonFrame('open', opening));
@@ -140,7 +87,6 @@ export function carry(
     isOver = true;
     release();
     server.destroy();
-    line?.destroy();
     done();
   });
   server.on('data', (chunk: Buffer) => {
@@ -152,15 +98,23 @@ export function carry(
   });
   server.on('error', () => {});
   server.once('close', () => {
-    if (isOver || ending) return;
-    line?.destroy();
+    if (isOver) return;
     channel.stderr.write('loam: the server has broken off\n');
     end(1);
   });
 }
 
-/** Calls `stalled` when `sent` has not changed within `ms`. */
-function watchProgress(sent: () => string, ms: number, stalled: () => void): NodeJS.Timeout {
+/** Calls `stalled` when a full channel and its connection have sent nothing within `ms`. */
+function watchProgress(
+  { channel, socket }: Pick<Carried, 'channel' | 'socket'>,
+  ms: number,
+  stalled: () => void,
+): NodeJS.Timeout {
+  // Bytes that the client's window holds back wait in the channel, all others in the connection.
+  const sent = () =>
+    channel.writableLength > 0
+      ? -channel.writableLength
+      : socket.bytesWritten - socket.writableLength;
   let before = sent();
   return setInterval(() => {
     const now = sent();

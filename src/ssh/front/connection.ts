@@ -19,9 +19,8 @@ const MAX_LOGIN_BYTES = 128 * 1024;
 const MAX_UNSENT = 8 * 2 ** 20;
 /** What may have come and not been taken by the server; the window is 2 MiB. */
 const MAX_UNREAD = 4 * 2 ** 20;
-/** Data in one packet to a client: what all know take that much, and without any the library would never end. */
+/** Bytes of data that a client must take in one packet; all known clients take more. */
 const LEAST_PACKET = 1_024;
-const LARGEST_PACKET = 32 * 1_024;
 const ANSWER_MS = 10_000;
 
 export type Owner = {
@@ -136,23 +135,17 @@ export function serveConnection(
     let protocol: string | undefined;
     let channel: ServerChannel | undefined;
     let isClosed = false;
-    const { outgoing } = infoOf(session);
-    const isWorthIt = outgoing.packetSize >= LEAST_PACKET;
-    if (!isWorthIt) refuse('a client takes no packets worth sending');
-    outgoing.packetSize = Math.max(LEAST_PACKET, Math.min(outgoing.packetSize, LARGEST_PACKET));
     sessions.add(session);
     const release = () => {
-      if (isClosed && !(channel && channels.has(channel))) sessions.delete(session);
+      // The library keeps a session without a command as long as its connection, so such a session stays counted.
+      if (isClosed && channel && !channels.has(channel)) sessions.delete(session);
     };
-    const closed = () => {
+    const late = setTimeout(() => refuse('a session has no command'), limits.commandMs);
+    session.once('close', () => {
       clearTimeout(late);
-      if (isClosed) return;
       isClosed = true;
-      if (!channel) forget(client, session);
       release();
-    };
-    const late = setTimeout(closed, limits.commandMs);
-    session.once('close', closed);
+    });
     session.on('env', (accept, reject, { key, val }: { key: string; val: string }) => {
       if (key !== 'GIT_PROTOCOL') return void reject?.();
       protocol = val.slice(0, 100);
@@ -170,6 +163,9 @@ export function serveConnection(
       const own = accept();
       // A session has one command.
       if (!own) return;
+      // The library would split output into packets of that size, for ever when it is 0.
+      const { packetSize } = own.outgoing as { packetSize: number };
+      if (packetSize < LEAST_PACKET) return void refuse('the packets of a client are too small');
       channel = own;
       channels.add(own);
       clearTimeout(late);
@@ -182,31 +178,10 @@ export function serveConnection(
       const opening = { credential: known.id, command, address, ...(protocol && { protocol }) };
       const stalled = () => refuse('a client has taken nothing for too long');
       const { stalledMs } = limits;
-      const streams = { client, channel: own, socket, gateway: owner.gateway };
+      const streams = { channel: own, socket, gateway: owner.gateway };
       carry({ ...streams, opening, stalledMs, stalled }, done);
     }
   }
-}
-
-/**
- * Closes a session in which no command was begun. The library cannot, and neither answers a client that closes one nor
- * removes it from its memory: it does so for channels alone, which begin with a command.
- */
-function forget(client: Connection, session: Session): void {
-  const { _chanMgr, _protocol, _sock } = client as unknown as {
-    _chanMgr: { remove(id: number): void };
-    _protocol: { channelClose(id: number): void };
-    _sock: Socket;
-  };
-  const { incoming, outgoing } = infoOf(session);
-  _chanMgr.remove(incoming.id);
-  if (_sock.writable) _protocol.channelClose(outgoing.id);
-}
-
-type Direction = { id: number; packetSize: number };
-
-function infoOf(session: Session): Record<'incoming' | 'outgoing', Direction> {
-  return (session as unknown as { _chanInfo: ReturnType<typeof infoOf> })._chanInfo;
 }
 
 /** @throws Error when the server does not answer */

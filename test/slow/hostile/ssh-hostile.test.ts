@@ -7,8 +7,6 @@ import { type AddressInfo, connect, createServer, type Socket } from 'node:net';
 import { join } from 'node:path';
 import ssh2 from 'ssh2';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
-import { FrameReader, jsonFrame, type LineRequest } from '../../../src/ssh/frames.ts';
-import { socketPath } from '../../../src/ssh/socket-path.ts';
 import { eventually } from '../../support/eventually.ts';
 import { Workspace } from '../../support/git.ts';
 import { Client, cloneDatabase, startApp, type TestApp } from '../../support/harness.ts';
@@ -163,6 +161,7 @@ async function logIn(who = user): Promise<ssh2.Client & Inner> {
 type Inner = {
   _protocol: {
     session(id: number, window: number, packet: number): void;
+    exec(id: number, command: string, wantReply: boolean): void;
     channelWindowAdjust(id: number, bytes: number): void;
   };
   _chanMgr: { add(opened: object): number };
@@ -208,77 +207,55 @@ test('a client whose window stays closed is cut off, and the command with it', a
   await eventually(() => expect(app.app.services.git.transfers.counts.running).toBe(0));
 });
 
-test('sessions of a connection are few, also without a command, and soon over then', async () => {
+test('sessions of a connection are few, also those that the client has closed without a command', async () => {
   const client = await logIn();
   // With a command that runs the connection is not idle.
   const running = await exec(client, "git-upload-pack 'ada/hello.git'");
   const many = () => Promise.all(Array.from({ length: 30 }, () => session(client)));
-  for (const end of ['of the client', 'of the server']) {
-    const opened = (await many()).filter((one) => one !== null);
-    expect(opened, end).toHaveLength(9);
-    const closed = opened.map((one) => once(one.resume(), 'close'));
-    if (end === 'of the client') for (const one of opened) one.close();
-    await Promise.all(closed);
-  }
-  // What is over makes room, also for commands.
-  for (let i = 0; i < 20; i++) {
-    const channel = await exec(client, 'none');
-    channel.resume();
-    await once(channel, 'close');
-  }
+  const opened = (await many()).filter((one) => one !== null);
+  expect(opened).toHaveLength(9);
+  for (const one of opened) one.close();
+  expect((await many()).filter((one) => one !== null)).toHaveLength(0);
+  // A command that runs is not disturbed by them.
+  await new Promise((resolve) => setTimeout(resolve, 2 * LIMITS.commandMs));
   expect(running.closed).toBe(false);
   client.end();
   await once(client, 'close');
+  // A session whose command has ended makes room.
+  const other = await logIn();
+  for (let i = 0; i < 20; i++) {
+    const channel = await exec(other, 'none');
+    channel.resume();
+    await once(channel, 'close');
+  }
+  other.end();
+  await once(other, 'close');
+});
+
+test('a session without a command is soon over, and its connection with it', async () => {
+  const client = await logIn();
+  const running = await exec(client, "git-upload-pack 'ada/hello.git'");
+  const closed = [once(client, 'close'), once(running.resume(), 'close')];
+  expect(await session(client)).not.toBeNull();
+  await Promise.all(closed);
+  await eventually(() => expect(app.app.services.git.transfers.counts.running).toBe(0));
 });
 
 test('a client that takes packets of nothing is gone before anything is sent', async () => {
-  const client = await logIn();
-  const closed = once(client, 'close');
-  session(client, 0);
-  await closed;
-  await answers();
-});
-
-/** What the server says to `first`, as the process that speaks SSH would say it. */
-function ask(first: Buffer): { socket: Socket; said: Buffer[]; frames: [string, unknown][] } {
-  const socket = connect(socketPath(app.app.services.config.dataDir));
-  const said: Buffer[] = [];
-  const frames: [string, unknown][] = [];
-  const reader = new FrameReader({
-    bytes: (kind) => frames.push([kind, null]),
-    json: (kind, value) => frames.push([kind, value]),
-  });
-  socket.on('error', () => {});
-  socket.on('data', (chunk: Buffer) => {
-    said.push(chunk);
-    if (first.includes('"command"')) reader.take(chunk);
-  });
-  socket.write(first);
-  return { socket, said, frames };
-}
-
-test('a line is given to who has its ticket, once', async () => {
-  const command = "git-upload-pack 'ada/hello.git'";
-  const opening = { credential: user.id, command, address: '127.0.0.1' };
-  const asked = ask(jsonFrame('open', opening));
-  const ticket = await eventually(() => {
-    const [, line] = asked.frames.find(([kind]) => kind === 'line') ?? [];
-    return (line as LineRequest | undefined)?.ticket ?? Promise.reject(new Error('no line'));
-  });
-  for (const one of ['', 'x', `${ticket}x`, 5, null]) {
-    const forged = ask(jsonFrame('ticket', { ticket: one }));
-    await once(forged.socket, 'close');
-    expect(Buffer.concat(forged.said)).toHaveLength(0);
+  for (const packet of [0, 1_023]) {
+    const client = await logIn();
+    const closed = once(client, 'close');
+    const channel = await session(client, packet);
+    let said = 0;
+    channel?.on('data', ({ length }: Buffer) => {
+      said += length;
+    });
+    const { outgoing } = channel as unknown as { outgoing: { id: number } };
+    client._protocol.exec(outgoing.id, "git-upload-pack 'ada/hello.git'", false);
+    await closed;
+    expect(said).toBe(0);
   }
-  const line = ask(jsonFrame('ticket', { ticket }));
-  await eventually(() => expect(Buffer.concat(line.said).toString()).toContain('refs/heads/main'));
-  const again = ask(jsonFrame('ticket', { ticket }));
-  await once(again.socket, 'close');
-  expect(Buffer.concat(again.said)).toHaveLength(0);
-  // Git is ended with the command, which ends with its connection.
-  asked.socket.destroy();
-  await once(line.socket, 'close');
-  await eventually(() => expect(app.app.services.git.transfers.counts.running).toBe(0));
+  await answers();
 });
 
 test('a request of a fetch that is too long is refused', async () => {
