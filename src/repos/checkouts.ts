@@ -9,7 +9,6 @@ import {
   measure,
   sendPack,
 } from '../git/disk/checkout.ts';
-import { checkOutFew } from '../git/disk/few-files.ts';
 import type { Services } from '../services.ts';
 import { inFolder } from './folder.ts';
 import { fetchLargeFiles } from './large-checkout.ts';
@@ -35,10 +34,9 @@ export function checkout(
 ): Promise<void> {
   const { repositoryId, commitSha, dir, ...limits } = input;
   return withLargeFiles(services, input, () =>
-    inFolder(services, repositoryId, async (from) => {
-      const target = { from, sha: commitSha, to: dir, ...limits };
-      return (await checkOutFew(services.git.objects, target)) ?? checkOut(target);
-    }),
+    inFolder(services, repositoryId, (from) =>
+      checkOut({ from, sha: commitSha, to: dir, ...limits }),
+    ),
   );
 }
 

@@ -59,14 +59,15 @@ test('what git can do is asked of it once, and told in its own words', async () 
   expect((await capabilities('none')).status).toBe(404);
 });
 
-test('a clone and a small push take one program each', async () => {
+test('a clone takes one program, and a small push three', async () => {
   started.length = 0;
   await workspace.git('.', 'clone', '-q', remote(ada, 'ada/one'), 'clone');
   expect(started).toEqual(['upload-pack']);
   started.length = 0;
   await workspace.commit('one', { 'b.txt': 'b' });
   await workspace.git('one', 'push', '-q', 'origin', 'HEAD:main');
-  expect(started).toEqual(['receive-pack']);
+  // It lists what came, for pointers to large files, and the files of the branch, for its language.
+  expect(started).toEqual(['receive-pack', 'cat-file', 'ls-tree']);
 });
 
 test('a client that pushes reads first what git would tell it', async () => {

@@ -125,7 +125,7 @@ async function fill(
 }
 
 /** The folder `to`, with a repository in which HEAD is the commit, and no object yet. @returns its git folder */
-export function makeRepository(to: string, sha: string): string {
+function makeRepository(to: string, sha: string): string {
   const gitdir = join(to, '.git');
   // At once: by Node's threads these few steps took 2 ms of a job's start.
   mkdirSync(to);
@@ -252,12 +252,12 @@ const CHECK_EVERY = 1_000;
 const SIZES_AT_ONCE = 20_000;
 
 /** What a file of that size takes of most disks. */
-export function bytesOnDisk(size: number): number {
+function bytesOnDisk(size: number): number {
   return Math.max(1, Math.ceil(size / BLOCK)) * BLOCK;
 }
 
 /** @throws CheckoutTooLarge when a checkout of so many files and folders has more than it may */
-export function demandFiles(count: number, limits: Pick<Limits, 'maxFiles'>): void {
+function demandFiles(count: number, limits: Pick<Limits, 'maxFiles'>): void {
   const maxFiles = Math.min(limits.maxFiles, MAX_CHECKOUT_FILES);
   if (count > maxFiles)
     throw new CheckoutTooLarge(`The checkout has more than ${maxFiles} files and folders`);

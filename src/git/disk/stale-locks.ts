@@ -20,7 +20,7 @@ const OF_OBJECTS_MS = 60 * 60_000;
 
 /** Of git, in a repository; they hold no lock. */
 const READERS = new Set(
-  `archive blame bounded-grep cat-file count-objects diff diff-tree for-each-ref grep log ls-tree merge-base new-objects
+  `archive blame bounded-grep cat-file count-objects diff diff-tree for-each-ref grep log ls-tree merge-base
    index-pack pack-objects rev-list rev-parse show unpack-objects upload-pack`.split(/\s+/),
 );
 /** Of pushes that are not accepted yet. It is held while the pack of a push from a shallow clone comes. */

@@ -77,11 +77,6 @@ export class CatFilePool {
     }
   }
 
-  /** Whether there is a process of that repository which nobody reads from. */
-  hasIdle(dir: string): boolean {
-    return this.#idle.values().some((process) => process.dir === dir);
-  }
-
   /**
    * As `use`, for what holds megabytes in memory: few at once, and repositories take turns.
    * @throws NoTurn when none came.

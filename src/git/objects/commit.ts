@@ -1,4 +1,7 @@
-/** The text form of commits and of annotated tags: header lines, an empty line, the message. */
+/**
+ * The text form of commits and of annotated tags: header lines, an empty line, the message. For display only: git decides
+ * ancestry. isomorphic-git parses what it reads from the disk itself, not bytes from `cat-file`, and only as UTF-8.
+ */
 
 export type Signature = { name: string; email: string; date: Date };
 export type Commit = {

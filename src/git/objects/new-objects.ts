@@ -1,9 +1,7 @@
-/** The objects that a push brings, read by one chain of processes however many there are. */
-import { stat } from 'node:fs/promises';
-import { GitError, startGit } from '../processes/run.ts';
+/** The objects that a push brings, listed and read by two git processes however many there are. */
+import { pipeline } from 'node:stream/promises';
+import { GitError, gitLines, startGit } from '../processes/run.ts';
 import type { ObjectType } from './cat-file-answers.ts';
-import { noteObjects } from './known-objects.ts';
-import { readSmallPack } from './small-pack.ts';
 import type { Quarantined } from './walk.ts';
 
 export type NewObject = { type: ObjectType; oid: string; data: Buffer };
@@ -12,22 +10,21 @@ export type NewObject = { type: ObjectType; oid: string; data: Buffer };
 export type Wanted = { types: readonly ObjectType[]; min: number; max: number };
 
 const NEWLINE = 10;
+/** Characters of ids that are passed on at once. */
+const BATCH = 16_384;
+
+/** All objects of the quarantine: of 10,000 commits in half the time of a walk from their tips. */
+const LIST = [
+  'cat-file',
+  '--batch-all-objects',
+  '--unordered',
+  '--batch-check=%(objecttype) %(objectsize) %(objectname)',
+];
+const READ = ['cat-file', '--buffer', '--batch=%(objectname) %(objecttype) %(objectsize)'];
 
 /**
- * All objects of the quarantine are listed, and the contents of those that are wanted read: of 10,000 commits in half the
- * time that a walk from their tips takes. One process of ours starts the chain, and the list does not pass through this
- * one: starting a process holds the main thread up. A shell has the status of the last command alone, so a list that
- * breaks off says so on standard error.
- */
-const chain = ({ types, min, max }: Wanted) =>
-  `!{ git cat-file --batch-all-objects --unordered` +
-  ` '--batch-check=%(objecttype) %(objectsize) %(objectname)' || echo broken off >&2; }` +
-  ` | awk '$1 ~ /^(${types.join('|')})$/ && $2 >= ${min} && $2 <= ${max} { print $3 }'` +
-  ` | git cat-file --buffer '--batch=%(objectname) %(objecttype) %(objectsize)'`;
-
-/**
- * The wanted objects in the packs of a quarantine, as they come; each once. Those of a small pack come without a program.
- * Some may be here already: the base of a delta comes with it. Leaving the loop ends the processes.
+ * The wanted objects in the packs of a quarantine, as they come; each once. Some may be in the repository already: the base
+ * of a delta comes with it. Leaving the loop ends the processes.
  * @throws GitError
  */
 export async function* newObjects(
@@ -35,38 +32,54 @@ export async function* newObjects(
   wanted: Wanted,
 ): AsyncGenerator<NewObject[]> {
   if (!quarantine) return;
-  const small = readSmallPack(quarantine);
-  // Of a repository that was deleted meanwhile git says so.
-  if (small && (await isThere(dir))) {
-    noteObjects(small);
-    const objects = [...small].map(([oid, object]) => ({ oid, ...object }));
-    const found = objects.filter((object) => isWanted(wanted, object));
-    if (found.length > 0) yield found;
-    return;
+  // The quarantine alone, without the repository that it borrows from.
+  const options = { dir, signal, env: { GIT_OBJECT_DIRECTORY: quarantine } };
+  const ids = wantedIds(gitLines(LIST, options), wanted);
+  try {
+    // Most small pushes have no wanted object, and need no process that reads.
+    const first = await ids.next();
+    if (first.done) return;
+    using process = await startGit(READ, options);
+    const feeding = pipeline(async function* () {
+      yield first.value;
+      yield* ids;
+    }, process.stdin).catch((error: Error) => {
+      process.end();
+      return error;
+    });
+    const cutter = new Cutter();
+    for await (const chunk of process.stdout as AsyncIterable<Buffer>) {
+      const objects = cutter.push(chunk);
+      if (objects.length > 0) yield objects;
+    }
+    const [failure, ending] = await Promise.all([feeding, process.ended]);
+    if (failure instanceof GitError) throw failure;
+    if (ending.code !== 0) throw new GitError('cat-file', ending);
+    if (failure) throw failure;
+  } finally {
+    await ids.return(undefined);
   }
-  const config = { 'alias.new-objects': chain(wanted) };
-  // Of the quarantine alone, without what it borrows.
-  const env = { GIT_OBJECT_DIRECTORY: quarantine };
-  using process = await startGit(['new-objects'], { dir, signal, config, env });
-  process.stdin.end();
-  const cutter = new Cutter();
-  for await (const chunk of process.stdout as AsyncIterable<Buffer>) {
-    const objects = cutter.push(chunk);
-    if (objects.length > 0) yield objects;
-  }
-  const ending = await process.ended;
-  if (ending.code !== 0 || ending.stderr) throw new GitError('new-objects', ending);
 }
 
-export function isWanted({ types, min, max }: Wanted, { type, data }: NewObject): boolean {
-  return types.includes(type) && data.length >= min && data.length <= max;
+export function isWanted({ types, min, max }: Wanted, type: ObjectType, size: number): boolean {
+  return types.includes(type) && size >= min && size <= max;
 }
 
-function isThere(path: string): Promise<boolean> {
-  return stat(path).then(
-    () => true,
-    () => false,
-  );
+/** The ids of the wanted objects among `<type> <size> <id>`, one a line. */
+async function* wantedIds(
+  lines: AsyncIterable<string>,
+  wanted: Wanted,
+): AsyncGenerator<string, undefined> {
+  let ids = '';
+  for await (const line of lines) {
+    const [type, size, oid] = line.split(' ');
+    if (!isWanted(wanted, type as ObjectType, Number(size))) continue;
+    ids += `${oid}\n`;
+    if (ids.length < BATCH) continue;
+    yield ids;
+    ids = '';
+  }
+  if (ids) yield ids;
 }
 
 /** Cuts `<id> <type> <size>\n<contents>\n` out of the chunks they come in. */

@@ -1,4 +1,7 @@
-/** The binary form of a tree: `<mode> <name>\0<20 bytes>`, again and again. */
+/**
+ * The binary form of a tree: `<mode> <name>\0<20 bytes>`, again and again. isomorphic-git parses what it reads from the disk
+ * itself, not bytes from `cat-file`, and in another order.
+ */
 
 export type RawEntry = {
   name: string;

@@ -4,35 +4,22 @@ import { readdir, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { packFiles } from '../disk/pack-files.ts';
 import { GitError, git, gitLines } from '../processes/run.ts';
-import { knownTree, type Listed, MAX_WALKED, noteListed, type TreeFile } from './known-objects.ts';
 
-/**
- * Every file of a commit's tree with its size; submodules left out. Stopping early ends the process, where there is one:
- * what is known of earlier walks and small pushes needs none.
- */
+export type TreeFile = { path: string; size: number };
+
+/** Every file of a commit's tree with its size; submodules left out. Leaving the loop ends the process. */
 export async function* walkTree(
   dir: string,
   commit: string,
   signal: AbortSignal,
 ): AsyncGenerator<TreeFile> {
-  const known = knownTree(commit);
-  if (known) {
-    yield* known;
-    return;
-  }
-  const args = ['ls-tree', '-r', '-t', '-l', '-z', '--full-tree', commit];
-  const listed: Listed[] = [];
+  const args = ['ls-tree', '-r', '-l', '-z', '--full-tree', commit];
   for await (const line of gitLines(args, { dir, signal }, { separator: '\0' })) {
     // <mode> <type> <id> <size right-aligned>\t<path>
     const tab = line.indexOf('\t');
-    const [, type, oid = '', size] = line.slice(0, tab).split(/ +/);
-    if (type === 'commit') continue;
-    const path = line.slice(tab + 1);
-    if (listed.length <= MAX_WALKED)
-      listed.push({ path, oid, size: type === 'blob' ? Number(size) : null });
-    if (type === 'blob') yield { path, size: Number(size) };
+    const [, type, , size] = line.slice(0, tab).split(/ +/);
+    if (type === 'blob') yield { path: line.slice(tab + 1), size: Number(size) };
   }
-  if (listed.length <= MAX_WALKED) noteListed(listed);
 }
 
 export type Quarantined = { dir: string; quarantine: string | null; signal: AbortSignal };

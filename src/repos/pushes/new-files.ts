@@ -47,7 +47,8 @@ async function shown(
   for await (const objects of newObjects(place, wanted))
     for (const object of objects)
       for (const look of looks)
-        if (isWanted(look.wanted, object) && (await look.see(object))) return look.verdict();
+        if (isWanted(look.wanted, object.type, object.data.length) && (await look.see(object)))
+          return look.verdict();
   const notes: string[] = [];
   for (const look of looks) {
     const verdict = await look.verdict();
