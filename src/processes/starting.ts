@@ -95,7 +95,10 @@ function errorsOf({ stderr }: ChildProcess): () => string {
 type Start = Order & { kind: 'start' };
 /** The streams of the first are being handed over. */
 const starts: Start[] = [];
-/** Of Node's own, which has no other way to stop a stream. */
+/**
+ * Node goes on reading a stream until the other process has it, and drops what it reads (nodejs/node#8353). It has no public
+ * way to stop that: `pause()` stops the events alone, and `pauseOnConnect` is for servers.
+ */
 type Handed = Socket & { _handle: { readStop(): void } | null };
 /** After a program's end, for what one that it started may still say. */
 const DRAIN_MS = 1_000;
@@ -130,7 +133,6 @@ function begin({ id, program, pipes }: Start): void {
   const { pid, stdio } = child;
   const give = (descriptor: number) => {
     const stream = stdio[descriptor] as Handed | null;
-    // Node goes on reading a stream that it hands over, and drops what it reads, until the other process has it.
     stream?._handle?.readStop();
     tell({ id, kind: 'stream', descriptor, pid }, stream ?? undefined);
   };
