@@ -1,6 +1,7 @@
 /**
  * Entries of a tar as GNU writes them: a name is bytes, as it is for the file system, where the formats of POSIX
- * want UTF-8 for every name that is long or not ASCII. All tools that matter read them.
+ * want UTF-8 for every name that is long or not ASCII. All tools that matter read them. tar-stream can write names as UTF-8
+ * only.
  */
 const BLOCK = 512;
 /** What fits into a header; a longer name gets an entry of its own before it. */

@@ -1,6 +1,6 @@
 /**
  * The tar that `git archive` writes, with large files in the place of their pointers. All else of it passes as it is, and
- * a few KiB are in memory.
+ * a few KiB are in memory. tar-stream would write names as UTF-8 only, and without the commit that git names at the start.
  */
 import { canBePointer, parsePointer } from '../../git/objects/pointer.ts';
 import type { Services } from '../../services.ts';

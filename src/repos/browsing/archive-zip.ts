@@ -1,6 +1,7 @@
 /**
  * A zip of what is in a tar, made while it is read: each entry is compressed as it comes, and its sizes follow it. What is
- * kept of each is its line in the directory at the end, some 100 bytes.
+ * kept of each is its line in the directory at the end, some 100 bytes. Libraries change names (yazl and zip-stream make a
+ * slash of a backslash), and yazl's time grows with the square of the number of files.
  */
 import { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
