@@ -4,9 +4,8 @@
  * is gone it ends.
  */
 import { type AddressInfo, BlockList, createServer, isIPv6, type Socket } from 'node:net';
-import ssh2, { type ClientInfo, type Connection } from 'ssh2';
+import ssh2, { type Connection } from 'ssh2';
 import { serveConnection } from './connection.ts';
-import { canDoGcm, GCM, IDENT } from './offered.ts';
 import type { FromFront, FromServer, Settings } from './protocol.ts';
 
 /**
@@ -22,7 +21,13 @@ const ALGORITHMS = {
     'ecdh-sha2-nistp384',
     'ecdh-sha2-nistp521',
   ],
-  cipher: [...GCM, 'aes128-ctr', 'aes192-ctr', 'aes256-ctr'],
+  cipher: [
+    'aes128-gcm@openssh.com',
+    'aes256-gcm@openssh.com',
+    'aes128-ctr',
+    'aes192-ctr',
+    'aes256-ctr',
+  ],
   hmac: [
     'hmac-sha2-256-etm@openssh.com',
     'hmac-sha2-512-etm@openssh.com',
@@ -48,14 +53,12 @@ process.on('SIGINT', () => {});
 
 function start({ host, port, hostKeys, gateway, limits, proxies }: Settings): void {
   const shared = listOf(proxies);
-  const serverOf = (cipher: string[]) =>
-    new ssh2.Server({
-      hostKeys: [...hostKeys],
-      ident: IDENT,
-      algorithms: { ...ALGORITHMS, cipher } as never,
-      keepaliveInterval: limits.keepaliveMs,
-    } as ConstructorParameters<typeof ssh2.Server>[0]).on('connection', serve);
-  const [ofGcm, ofAll] = [serverOf(GCM), serverOf(ALGORITHMS.cipher)];
+  const server = new ssh2.Server({
+    hostKeys: [...hostKeys],
+    ident: 'Loam',
+    algorithms: ALGORITHMS as never,
+    keepaliveInterval: limits.keepaliveMs,
+  } as ConstructorParameters<typeof ssh2.Server>[0]);
   const waiting = new Map<Socket, string>();
   /** By whom; null: no key was shown yet. */
   const connected = new Map<Socket, string | null>();
@@ -124,19 +127,18 @@ function start({ host, port, hostKeys, gateway, limits, proxies }: Settings): vo
 
   /** The library tells of a client when its first line was read; of several at once by the socket alone. */
   const beginning = new Map<string, (client: Connection) => void>();
-  async function begin(socket: Socket, serve: (client: Connection) => void): Promise<void> {
+  function begin(socket: Socket, serve: (client: Connection) => void): void {
     const key = `${socket.remoteAddress} ${socket.remotePort}`;
     beginning.set(key, serve);
     socket.once('close', () => beginning.delete(key));
-    const server = (await canDoGcm(socket)) ? ofGcm : ofAll;
-    if (!socket.destroyed) server.injectSocket(socket);
+    server.injectSocket(socket);
   }
-  function serve(client: Connection, { ip, port }: ClientInfo): void {
-    const begun = beginning.get(`${ip} ${port}`);
+  server.on('connection', (client, { ip, port }) => {
+    const serve = beginning.get(`${ip} ${port}`);
     beginning.delete(`${ip} ${port}`);
-    if (begun) begun(client);
+    if (serve) serve(client);
     else client.end();
-  }
+  });
 
   const listener = createServer((socket) => {
     // One that leaves before it is taken.
