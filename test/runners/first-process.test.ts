@@ -23,7 +23,7 @@ function launched(first: FirstProcess, argv: string[], setup: string | null = nu
   const command = { argv, cwd: '/', setup, env: '', uid: null, network: null };
   return launch({
     ...{ attempt: 'att_1', command, orders: [], dir, out, err },
-    first: async () => ({ first, isInNetwork: false }),
+    first: async () => first,
   });
 }
 

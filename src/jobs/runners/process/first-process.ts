@@ -36,9 +36,9 @@ export type Becoming = {
 export type Exited = { code: number | null; signal: NodeJS.Signals | null; error?: Error };
 
 export type FirstProcess = {
-  /** Undefined when it could not be started, and as long as that is not known. */
+  /** Undefined when it could not be started. */
   readonly pid: number | undefined;
-  /** Settles with how it ended, also what it has become; or when whoever has forked it is gone, with which it ends. */
+  /** Settles with how it ended, also what it has become. */
   exited: Promise<Exited>;
   /** What it writes to descriptor 3: each listener hears all of it from the beginning, whenever that changes. */
   onReport(listener: (text: string) => void): void;
@@ -52,21 +52,11 @@ export type FirstProcess = {
   end(): Promise<void>;
 };
 
-/** How we are connected to one. */
-export type Connection = {
-  readonly pid: number | undefined;
-  exited: Promise<Exited>;
-  /** Whether it was started, and could still hear us. */
-  readonly isOpen: boolean;
-  /** Gives it the line that it waits for: `next` and the path of what it runs next. Any other ends it. */
-  tell(line: string): void;
-};
-
 /**
  * What each first process runs, with the files to write to in `$1` to `--`. It reads a line from descriptor 3, `next` and the
  * path of what it runs next.
  */
-export const JOIN_AND_WAIT = `failed=
+const JOIN_AND_WAIT = `failed=
 while [ "$1" != -- ]; do { echo 0 > "$1"; } 2>/dev/null || failed=$1; shift; done
 IFS=' ' read -r word next <&3 && [ "$word" = next ] || exit 0
 . "$next"`;
@@ -86,72 +76,49 @@ export function startFirstProcess(
     stdio: ['ignore', 'ignore', 'ignore', 'pipe'],
     detached: ownSession,
   });
+  const { pid } = child;
   const { promise: exited, resolve: exit } = Promise.withResolvers<Exited>();
-  child.once('exit', (code, signal) => exit({ code, signal }));
-  child.once('error', (error) => exit({ code: null, signal: null, error }));
+  let hasExited = false;
+  const ended = (how: Exited) => {
+    hasExited = true;
+    exit(how);
+  };
+  child.once('exit', (code, signal) => ended({ code, signal }));
+  child.once('error', (error) => ended({ code: null, signal: null, error }));
+
   // It is listened to at once: what ends before somebody listens is never heard. There is none where no descriptor was free.
   const socket = child.stdio?.[3] as Socket | undefined;
-  const report = openReport();
-  // It may have been killed.
-  socket?.on('error', () => {});
-  socket?.once('close', report.close);
-  socket?.on('data', (chunk: Buffer) => report.add(chunk.toString()));
-  if (!socket) void exited.then(report.close);
-  const { pid } = child;
-  const tell = (line: string) => void socket?.write(`${line}\n`);
-  return firstProcess({ pid, isOpen: pid !== undefined, exited, tell }, report);
-}
-
-/** What a first process says on descriptor 3. */
-export type Report = Pick<FirstProcess, 'onReport' | 'reported'> & {
-  /** Settles with whether it has said something: that its files are open comes first. */
-  opened: Promise<boolean>;
-  add(text: string): void;
-  /** Nothing comes any more. */
-  close(): void;
-};
-
-export function openReport(): Report {
   const { promise: reported, resolve: close } = Promise.withResolvers<string>();
+  /** Settles with whether it has said something: that its files are open comes first. */
   const { promise: opened, resolve: open } = Promise.withResolvers<boolean>();
   const listeners: ((text: string) => void)[] = [];
   let text = '';
+  const closed = () => {
+    open(false);
+    close(text);
+  };
+  // It may have been killed.
+  socket?.on('error', () => {});
+  socket?.once('close', closed);
+  socket?.on('data', (chunk: Buffer) => {
+    text += chunk;
+    open(true);
+    for (const listener of listeners) listener(text);
+  });
+  if (!socket) void exited.then(closed);
+  const tell = (line: string) => void socket?.write(`${line}\n`);
+  let isTold = false;
+
   return {
+    pid,
+    exited,
     reported,
-    opened,
     onReport(listener) {
       listeners.push(listener);
       if (text) listener(text);
     },
-    add(more) {
-      text += more;
-      open(true);
-      for (const listener of listeners) listener(text);
-    },
-    close() {
-      open(false);
-      close(text);
-    },
-  };
-}
-
-export function firstProcess(connection: Connection, report: Report): FirstProcess {
-  const { exited, tell } = connection;
-  let hasExited = false;
-  void exited.then(() => {
-    hasExited = true;
-  });
-  let isTold = false;
-
-  return {
-    get pid() {
-      return connection.pid;
-    },
-    exited,
-    reported: report.reported,
-    onReport: report.onReport,
     get isWaiting() {
-      return !isTold && !hasExited && connection.isOpen;
+      return !isTold && !hasExited && pid !== undefined;
     },
     async become({ orders, argv, env: own, cwd, dir, out, err, setup, input }) {
       isTold = true;
@@ -173,7 +140,7 @@ export function firstProcess(connection: Connection, report: Report): FirstProce
         if (input.reader !== null) chownSync(inputFile, input.reader, input.reader);
         writeFileSync(nextFile, next.join('\n'), { mode: 0o400 });
         tell(`next ${nextFile}`);
-        return await report.opened;
+        return await opened;
       } finally {
         for (const file of files) rmSync(file, { force: true });
       }
@@ -181,8 +148,7 @@ export function firstProcess(connection: Connection, report: Report): FirstProce
     async end() {
       if (isTold) return;
       isTold = true;
-      // Whoever has forked it may hear the line in its place.
-      if (!hasExited) tell('end');
+      tell('end');
       await exited;
     },
   };

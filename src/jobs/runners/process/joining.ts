@@ -8,29 +8,19 @@ import { type Cgroup, removeIfEmpty } from './cgroup.ts';
 import { type FirstProcess, startFirstProcess } from './first-process.ts';
 import { type GroupPlan, limitGroup, makeGroup } from './group-plan.ts';
 import { type Command, environmentOf } from './launch.ts';
-import type { Network } from './namespace.ts';
 
 /** A group that is to be made. */
 export type GroupToJoin = { group: Cgroup; plan: GroupPlan };
 
-/** What was made of one. `attempt`: which it was made for, if that was known. `network`: where the process is already. */
-export type Joined = { first: FirstProcess; group: Cgroup; attempt?: string; network?: Network };
+/** What was made of one. `attempt`: which it was made for, if that was known. */
+export type Joined = { first: FirstProcess; group: Cgroup; attempt?: string };
 
-/**
- * @param kept the network that the attempt will have, if it is there already
- * @returns undefined when it cannot be had now; the start of the attempt tries again, and says why
- */
-export function join(
-  { group, plan }: GroupToJoin,
-  attempt?: string,
-  kept?: Network,
-): Joined | undefined {
+/** @returns undefined when it cannot be had now; the start of the attempt tries again, and says why */
+export function join({ group, plan }: GroupToJoin, attempt?: string): Joined | undefined {
   try {
     makeGroup(group, plan);
-    const made = { group, ...(attempt !== undefined && { attempt }) };
-    const forked = kept?.shell(group).fork(group);
-    if (kept && forked) return { ...made, first: forked, network: kept };
-    return { ...made, first: startFirstProcess(group, environmentOf(attempt)) };
+    const first = startFirstProcess(group, environmentOf(attempt));
+    return { first, group, ...(attempt !== undefined && { attempt }) };
   } catch {
     removeIfEmpty(group);
     return undefined;
@@ -53,25 +43,18 @@ type Attempt = {
   command: Command;
 };
 
-export type First = { first: FirstProcess; isInNetwork: boolean };
-
 /** Its group, which has its limits then, and the shell in that: those that were made ahead, where they are this attempt's. */
 export async function firstProcessOf(
   { attempt, cgroup, groupPlan, command }: Attempt,
-  network: Network | null,
   ahead: Joined | undefined,
-): Promise<First> {
-  const isOurs =
-    ahead?.first.isWaiting &&
-    ahead.group.folders.join() === cgroup?.folders.join() &&
-    (ahead.network === undefined || ahead.network === network);
+): Promise<FirstProcess> {
+  const isOurs = ahead?.first.isWaiting && ahead.group.folders.join() === cgroup?.folders.join();
   if (ahead && !isOurs) await leave(ahead);
   if (cgroup && groupPlan) {
     if (!isOurs) makeGroup(cgroup, groupPlan);
     limitGroup(cgroup, groupPlan);
   }
-  if (ahead && isOurs) return { first: ahead.first, isInNetwork: ahead.network !== undefined };
+  if (ahead && isOurs) return ahead.first;
   const ownSession = command.setup === null;
-  const first = startFirstProcess(cgroup, environmentOf(attempt), { ownSession });
-  return { first, isInNetwork: false };
+  return startFirstProcess(cgroup, environmentOf(attempt), { ownSession });
 }

@@ -11,8 +11,7 @@ import { readFileSync, writeFileSync } from 'node:fs';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { constants as os, tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { type Exited, startFirstProcess } from './first-process.ts';
-import type { First } from './joining.ts';
+import { type Exited, type FirstProcess, startFirstProcess } from './first-process.ts';
 import { type Network, type NetworkSpec, openNetwork } from './namespace.ts';
 import { MARKER, signalOne } from './proc.ts';
 
@@ -67,17 +66,16 @@ export async function launch(work: {
   /** Its network, where that is opened already. */
   connected?: Promise<Network>;
   /** Gives what becomes the command line, when its network is open. */
-  first?: (network: Network | null) => Promise<First>;
+  first?: () => Promise<FirstProcess>;
 }): Promise<Launched> {
   const { attempt, command, orders, prefix = [], dir, out, err, connected } = work;
   const inSandbox = command.setup !== null;
   // Without the attempt's mark: the next one may have it, and what ends this one's processes must spare it.
   const network =
     command.network && (await (connected ?? openNetwork(command.network, environmentOf())));
-  const { first, isInNetwork } = (await work.first?.(network)) ?? {
-    first: startFirstProcess(null, environmentOf(attempt), { ownSession: !inSandbox }),
-    isInNetwork: false,
-  };
+  const first =
+    (await work.first?.()) ??
+    startFirstProcess(null, environmentOf(attempt), { ownSession: !inSandbox });
   const up = Promise.withResolvers<number>();
   if (inSandbox)
     first.onReport((said) => {
@@ -85,7 +83,7 @@ export async function launch(work: {
       if (init) up.resolve(Number(init));
     });
   const hasBegun = await first.become({
-    argv: [...prefix, ...(isInNetwork ? [] : (network?.enter ?? [])), ...command.argv],
+    argv: [...prefix, ...(network?.enter ?? []), ...command.argv],
     orders,
     env: environmentOf(attempt),
     cwd: command.cwd,

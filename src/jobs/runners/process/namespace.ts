@@ -11,8 +11,6 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import type { Readable } from 'node:stream';
-import type { Cgroup } from './cgroup.ts';
-import { type ForkingShell, openForkingShell } from './forking-shell.ts';
 
 /** A command line, and whom it runs as; null: as we do. */
 export type Line = { argv: string[]; uid: number | null };
@@ -37,8 +35,6 @@ export type Network = {
   isUnused(): boolean;
   /** Settles with what it said when slirp4netns ends by itself. */
   broken: Promise<string>;
-  /** In it, and started when it is first asked for; for groups beside this one. */
-  shell(group: Cgroup): ForkingShell;
   close(): void;
 };
 
@@ -54,9 +50,7 @@ export async function openNetwork(
   env: Record<string, string>,
 ): Promise<Network> {
   const children: ChildProcess[] = [];
-  let shell: ForkingShell | undefined;
   const close = () => {
-    shell?.close();
     for (const child of children) child.kill('SIGKILL');
   };
   const signal = AbortSignal.timeout(START_MS);
@@ -83,18 +77,13 @@ export async function openNetwork(
     const broken = Promise.race([holder.ended, slirp.ended]).finally(() => {
       open = false;
     });
-    const enter = withPid(spec.enter);
     return {
-      enter,
+      enter: withPid(spec.enter),
       get open() {
         return open;
       },
       isUnused: () => open && before !== null && countsOf(holder.child.pid) === before,
       broken,
-      shell(group) {
-        shell ??= openForkingShell(enter, group, env);
-        return shell;
-      },
       close,
     };
   } catch (error) {

@@ -123,8 +123,6 @@ function asked(how: 'TERM' | 'KILL'): void {
 
 async function takeOrders(dir: string): Promise<void> {
   let network: Promise<Network> | undefined;
-  /** The same, when an attempt has left it. */
-  let kept: Network | undefined;
   let isAhead = false;
   let joined: Joined | undefined;
   const close = () =>
@@ -141,16 +139,14 @@ async function takeOrders(dir: string): Promise<void> {
     const order: ShimOrder = JSON.parse(line);
     if (order.order === 'join') {
       await part();
-      joined = joinGroup(order, order.attempt, kept);
+      joined = joinGroup(order, order.attempt);
       continue;
     }
     if (order.order !== 'start') {
-      // What waits in a network ends before that does.
-      if (joined?.network || order.order === 'disconnect') await part();
+      if (order.order === 'disconnect') await part();
       // One that was opened ahead and does not suit.
       await close();
       network = undefined;
-      kept = undefined;
       if (order.order === 'disconnect') continue;
       isAhead = order.attempt === undefined;
       network = openNetwork(order.network, environmentOf());
@@ -163,15 +159,13 @@ async function takeOrders(dir: string): Promise<void> {
     giveWay();
     // One that was opened ahead may have failed since. The attempt has one of its own then.
     if (isAhead && !(await network?.then(isOpen, () => false))) {
-      if (joined?.network) await part();
       await close();
       network = undefined;
     }
     const after = await run(join(dir, order.attempt), { network, joined });
     joined = undefined;
     if (!after.fit) break;
-    kept = after.network;
-    network = kept && Promise.resolve(kept);
+    network = after.network && Promise.resolve(after.network);
     // Nobody has it any more: it is as good as one that was opened ahead.
     isAhead = network !== undefined;
     say(network ? 'free connected' : 'free');
@@ -260,7 +254,7 @@ async function lookAfter(
     out,
     err,
     connected: made.network,
-    first: (opened) => firstProcessOf(spec, opened, made.joined),
+    first: () => firstProcessOf(spec, made.joined),
   });
   const tree = treeOf(spec, pid, up);
   // While it is being killed it may end by itself, with the code of a failed fork for example.
