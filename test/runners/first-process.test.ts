@@ -4,12 +4,15 @@ import { mkdtemp, readdir, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
-import {
-  type FirstProcess,
-  startFirstProcess,
-} from '../../src/jobs/runners/process/first-process.ts';
+import type { Cgroup } from '../../src/jobs/runners/process/cgroup.ts';
+import { startFirstProcess } from '../../src/jobs/runners/process/first-process.ts';
 import { environmentOf, launch } from '../../src/jobs/runners/process/launch.ts';
+import type { Network } from '../../src/jobs/runners/process/namespace.ts';
+import { markedPids } from '../../src/jobs/runners/process/proc.ts';
 import { eventually } from '../support/eventually.ts';
+
+/** Of this process alone: processes are known by it on the whole machine. */
+const ATTEMPT = `att_${process.pid}`;
 
 let dir: string;
 beforeEach(async () => {
@@ -17,36 +20,62 @@ beforeEach(async () => {
 });
 afterEach(() => rm(dir, { recursive: true }));
 
-/** In a sandbox, for all that `launch` knows, when there is a `setup`. */
-function launched(first: FirstProcess, argv: string[], setup: string | null = null) {
+/** In a sandbox, for all that `launch` knows, when there is a `setup`. `network`: what it waits for. */
+function launched(
+  argv: string[],
+  {
+    setup = null,
+    cgroup = null,
+    network,
+  }: { setup?: string | null; cgroup?: Cgroup | null; network?: Promise<Network> } = {},
+) {
   const [out, err] = [join(dir, 'out'), join(dir, 'err')];
-  const command = { argv, cwd: '/', setup, env: '', uid: null, network: null };
+  const none = { argv: [], uid: null };
+  const spec = network ? { hold: none, orders: '', connect: none, enter: [] } : null;
+  const command = { argv, cwd: '/', setup, env: '', uid: null, network: spec };
   return launch({
-    ...{ attempt: 'att_1', command, orders: [], dir, out, err },
-    first: async () => first,
+    ...{ attempt: ATTEMPT, command, orders: [], dir, out, err, cgroup },
+    connected: network,
+  });
+}
+
+/** The shell that waits. */
+function waiting(): Promise<number> {
+  return eventually(() => {
+    const [pid = 0] = markedPids(ATTEMPT);
+    expect(pid).toBeGreaterThan(0);
+    return pid;
   });
 }
 
 test.each([null, ''])(
   'one that was killed while it waited has not run, and nobody waits for it (setup %j)',
   async (setup) => {
-    const first = startFirstProcess(null, environmentOf());
-    process.kill(first.pid ?? 0, 'SIGKILL');
-    await first.exited;
-    await first.reported;
-    expect(first.isWaiting).toBe(false);
-    const { ended } = await launched(first, ['true'], setup);
+    const { promise: network, resolve: open } = Promise.withResolvers<Network>();
+    const launching = launched(['true'], { setup, network });
+    process.kill(await waiting(), 'SIGKILL');
+    await eventually(() => expect(markedPids(ATTEMPT)).toEqual([]));
+    open({ enter: [], broken: new Promise(() => {}), close() {} });
+    const { ended } = await launching;
     expect(await ended).toEqual({ exitCode: 137, ran: false });
     expect(await readdir(dir)).toEqual([]);
   },
 );
 
+test('one whose network cannot be opened ends', async () => {
+  const { promise: network, reject: fail } = Promise.withResolvers<Network>();
+  const launching = launched(['true'], { network });
+  await waiting();
+  fail(new Error('no network'));
+  await expect(launching).rejects.toThrow('no network');
+  expect(markedPids(ATTEMPT)).toEqual([]);
+});
+
 test('its files go as soon as it has opened them, and the arguments of the command are as they were given', async () => {
-  const first = startFirstProcess(null, environmentOf());
   const argv = ["it's", 'two\nlines', '$HOME `id` \\', ''];
   const wait = 'while [ -e "$0/next" ]; do sleep 0.01; done';
   const list = `${wait}; ls -A "$0"; printf "<%s>" "$@"; exit 7`;
-  const { ended } = await launched(first, ['/bin/sh', '-c', list, dir, ...argv]);
+  const { ended } = await launched(['/bin/sh', '-c', list, dir, ...argv]);
   expect(await ended).toEqual({ exitCode: 7, ran: true });
   const said = readFileSync(join(dir, 'out'), 'utf8');
   expect(said).toMatch(/^err\nout\n/);
@@ -54,16 +83,15 @@ test('its files go as soon as it has opened them, and the arguments of the comma
 });
 
 test('one that is started for an attempt has its mark from the first moment, and ends with its input', async () => {
-  const first = startFirstProcess(null, environmentOf('att_1'));
+  const first = startFirstProcess(null, environmentOf(ATTEMPT));
   const environment = () => readFileSync(`/proc/${first.pid}/environ`, 'utf8').split('\0');
-  await eventually(() => expect(environment()).toContain('LOAM_ATTEMPT_ID=att_1'));
+  await eventually(() => expect(environment()).toContain(`LOAM_ATTEMPT_ID=${ATTEMPT}`));
   await first.end();
   expect(await first.exited).toMatchObject({ code: 0 });
 });
 
 test('a control group that cannot be joined stops the command before it runs', async () => {
-  const first = startFirstProcess({ folders: [join(dir, 'gone')] }, environmentOf());
-  const { ended } = await launched(first, ['true']);
+  const { ended } = await launched(['true'], { cgroup: { folders: [join(dir, 'gone')] } });
   expect(await ended).toEqual({ exitCode: 125, ran: false });
   expect(readFileSync(join(dir, 'err'), 'utf8')).toMatch(
     /^The control group cannot be joined: .*gone/,

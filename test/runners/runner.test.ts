@@ -82,32 +82,6 @@ describe('process, in a sandbox', () => {
     await eventually(() => expect(opened()).toEqual([]));
   });
 
-  test('an attempt has the network of the one before where that has sent nothing, and not otherwise', async (ctx) => {
-    needs(ctx, 'bubblewrap', 'slirp4netns');
-    await using made = await processRunner();
-    const run = async (command: string) => {
-      const { handle, outcome } = await runToEnd(made.runner, attemptSpec(command));
-      expect(outcome).toMatchObject({ exitCode: 0 });
-      await made.runner.remove(handle);
-    };
-    const socket = (code: string) => `perl -MIO::Socket::INET -e 'IO::Socket::INET->${code}'`;
-    const listen = socket('new(LocalPort => 7000, Listen => 1) or die');
-    for (const to of ['127.0.0.1', '10.0.2.2']) {
-      // The first shim has compiled its source, which leaves it too large. Listening sends nothing.
-      const before = await eventually(async () => {
-        await run(listen);
-        const open = networks();
-        await run('true');
-        expect(open).not.toEqual([]);
-        expect(networks()).toEqual(open);
-        return open;
-      });
-      await run(socket(`new(Proto => "udp", PeerAddr => "${to}:9")->send("x")`));
-      const left = () => networks().filter((pid) => before.includes(pid));
-      await eventually(() => expect(left()).toHaveLength(before.length - 1));
-    }
-  });
-
   test('a job reads who it is, and the names of this machine, whatever the umask of the server', async (ctx) => {
     needs(ctx, 'bubblewrap');
     const before = process.umask(0o077);
@@ -282,7 +256,6 @@ test('a shim that was killed leaves a lost attempt and no process', async () => 
 
 test('a shim takes the next attempt after one that ended by itself, and none after one that was ended', async (ctx) => {
   needs(ctx, 'bubblewrap');
-  // Where networks are opened ahead, another shim may have the next one.
   await using made = await processRunner('auto', 'none');
   const { runner } = made;
   const shimOf = async (command: string, end?: 'KILL') => {

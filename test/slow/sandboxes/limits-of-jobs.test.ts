@@ -12,11 +12,11 @@ import {
 } from 'node:fs';
 import { chmod, mkdtemp, readdir, rm, writeFile } from 'node:fs/promises';
 import { availableParallelism, getPriority, tmpdir, totalmem } from 'node:os';
-import { basename, dirname, join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { promisify } from 'node:util';
 import { describe, expect, test } from 'vitest';
-import { type Cgroup, pidsOf } from '../../../src/jobs/runners/process/cgroup.ts';
-import { statOf } from '../../../src/jobs/runners/process/proc.ts';
+import type { Cgroup } from '../../../src/jobs/runners/process/cgroup.ts';
+import { descendants, statOf } from '../../../src/jobs/runners/process/proc.ts';
 import {
   openProcessRunner,
   type ProcessRunnerOptions,
@@ -25,7 +25,7 @@ import type { AttemptSpec, Outcome } from '../../../src/jobs/runners/runner.ts';
 import { eventually } from '../../support/eventually.ts';
 import { startApp } from '../../support/harness.ts';
 import { needs } from '../../support/needs.ts';
-import { processesNaming } from '../../support/processes.ts';
+import { namingProcesses, processesNaming } from '../../support/processes.ts';
 import { allLines, attemptSpec, runToEnd } from '../../support/runner.contract.ts';
 
 const run = promisify(execFile);
@@ -207,47 +207,21 @@ describe('with control groups', () => {
   });
 });
 
-test('the control group of the next job is made ahead, and goes with the server when no job has come', async (ctx) => {
-  needs(ctx, 'cgroups', 'root', 'bubblewrap', 'slirp4netns');
+test('an attempt whose shim was killed before the start is started by another', async (ctx) => {
+  needs(ctx, 'bubblewrap', 'slirp4netns');
   await using made = await makeRunner({ network: 'internet' });
   const { dir, runner } = made;
-  const first = attemptSpec('true');
-  await runToEnd(runner, first);
-  // One or two: the shim that is kept, and the one whose job has ended.
-  const ahead = await eventually(() => {
-    const groups = groupsOf(dir).filter((name) => !name.endsWith(first.id));
-    expect(groups).not.toEqual([]);
-    return groups;
+  const handle = await runner.prepare(attemptSpec('echo up; exit 3'), never);
+  // It opens the network already.
+  const { shim, network } = await eventually(() => {
+    const [found] = namingProcesses(dir);
+    if (!found) throw new Error('there is no shim yet');
+    const network = descendants(found.pid);
+    expect(network.length).toBeGreaterThan(1);
+    return { shim: found.pid, network };
   });
-  // Nobody takes it for one that was left.
-  await runner.sweep(new Set());
-  const next = attemptSpec('ulimit -c; sleep 0.2');
-  const handle = await runner.prepare(next, never);
-  const cgroup = cgroupOf(dir, next.id);
-  const group = basename(cgroup.folders[0] ?? '');
-  expect(ahead).toContain(group);
-  await runner.start(handle);
-  await eventually(() => expect(pidsOf(cgroup).length).toBeGreaterThan(1));
-  expect(await allLines(runner, handle)).toEqual(['0']);
-  await runner.remove(handle);
-  await eventually(() => expect(groupsOf(dir)).not.toContain(group));
-  await runner[Symbol.asyncDispose]();
-  expect(groupsOf(dir)).toEqual([]);
-});
-
-test('an attempt whose shim was killed before the start is started by another, in the same group', async (ctx) => {
-  needs(ctx, 'cgroups', 'bubblewrap');
-  await using made = await makeRunner({ network: 'none' });
-  const { dir, runner } = made;
-  const spec = attemptSpec('echo up; exit 3');
-  const handle = await runner.prepare(spec, never);
-  const [waiting = 0] = await eventually(() => {
-    const pids = pidsOf(cgroupOf(dir, spec.id));
-    expect(pids).toHaveLength(1);
-    return pids;
-  });
-  process.kill(statOf(waiting)?.parent ?? 0, 'SIGKILL');
-  await eventually(() => expect(existsSync(`/proc/${waiting}`)).toBe(false));
+  process.kill(shim, 'SIGKILL');
+  await eventually(() => expect(network.filter((pid) => statOf(pid))).toEqual([]));
   const start = () => runner.start(handle);
   // Whoever looks after it tries again, where the death of the shim was not known yet.
   await start().catch(start);
@@ -430,11 +404,8 @@ describe('the disk', () => {
     {
       await using made = await makeRunner({ dir: disk.dir, network: 'internet' });
       const { runner } = made;
-      const hasAhead = () =>
-        eventually(async () => expect(await readdir(join(made.dir, '.ahead'))).not.toEqual([]));
       await runner.remove((await runToEnd(runner, attemptSpec('true'))).handle);
       for (let round = 0; round < 3; round++) {
-        await hasAhead();
         await run('sh', ['-c', `cat /dev/zero > ${disk.path}/full`]).catch(() => {});
         const spec = attemptSpec('true');
         await expect(runner.prepare(spec, never)).rejects.toThrow();
@@ -443,7 +414,7 @@ describe('the disk', () => {
         const { handle, lines } = await runToEnd(runner, attemptSpec('echo here'));
         expect(lines).toEqual(['here']);
         await runner.remove(handle);
-        await eventually(() => expect(usersTaken().length).toBeLessThanOrEqual(2));
+        expect(usersTaken()).toEqual([]);
       }
     }
     expect(usersTaken()).toEqual([]);

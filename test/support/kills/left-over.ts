@@ -64,8 +64,7 @@ export function processesLeft(loam: Servers): string[] {
     if (!`${command}${read('environ')}${folderOf(pid)}`.includes(loam.root)) return [];
     // The database, its proxy and its storage; and git's readers, which go by themselves when they are idle.
     if (/postgres|haproxy|ceph|radosgw|cat-file/.test(command)) return [];
-    // The shim, and the recorder, that a worker keeps for its next job: started by its starter, and without an attempt. A
-    // shim may have opened a network for it.
+    // The shim, and the recorder, that a worker keeps for its next job: started by its starter, and without an attempt.
     const isKept = () =>
       serving.has(parentOf(parentOf(pid))) &&
       !openFiles(pid).some((file) => file.includes('/att_')) &&

@@ -10,18 +10,16 @@
  * survives this server, and is void when the folder is gone.
  */
 import { execFile } from 'node:child_process';
-import { randomUUID } from 'node:crypto';
 import {
   lstatSync,
   readdirSync,
   readFileSync,
   readlinkSync,
-  renameSync,
   symlinkSync,
   unlinkSync,
 } from 'node:fs';
 import { lstat, mkdir, readdir, unlink } from 'node:fs/promises';
-import { dirname, join } from 'node:path';
+import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { ConfigError } from '../../../config.ts';
 import { allPids } from './proc.ts';
@@ -38,10 +36,6 @@ export type UidRange = { first: number; last: number };
 export type Accounts = {
   /** Two ids for the attempt in this folder, which exists; the same ones when it has some already. */
   reserve(folder: string): Promise<Account>;
-  /** Gives those of one folder, which this process has reserved, to another that has none. */
-  move(from: string, to: string): Account;
-  /** Those that this process has reserved for the folder. */
-  given(folder: string): Account | undefined;
   of(folder: string): Promise<Account | undefined>;
   /** Kills what runs under the attempt's ids. */
   end(folder: string): Promise<void>;
@@ -110,18 +104,6 @@ export async function openAccounts(
 
   return {
     of,
-    given: (folder) => given.get(folder),
-    move(from, to) {
-      const account = given.get(from);
-      if (!account) throw new Error(`${from} has no user ids`);
-      // In one step, or they could be another's in between.
-      const link = join(dirname(registry), `.${randomUUID()}`);
-      symlinkSync(to, link);
-      renameSync(link, join(registry, String(account.uid)));
-      given.delete(from);
-      given.set(to, account);
-      return account;
-    },
     async reserve(folder) {
       let account = (await of(folder)) ?? (await take(folder));
       if (!account) {

@@ -5,8 +5,8 @@
  * - `unshare`: the same, made with util-linux.
  * - `none`: an ordinary process. As root it runs under another user; as anyone else it can do what we can.
  */
-import { chmodSync, chownSync, mkdirSync, rmdirSync } from 'node:fs';
-import { chmod, mkdir, readdir, rm, stat } from 'node:fs/promises';
+import { chmodSync, chownSync, mkdirSync } from 'node:fs';
+import { chmod, mkdir, readdir, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { ConfigError } from '../../../config.ts';
 import { exposedSecrets } from '../../../environment.ts';
@@ -49,16 +49,8 @@ export type Confinement = {
   warnings: string[];
   /** Makes the folder of an attempt, with the folders in it that a job needs but for the working folder. */
   place(place: string): Promise<void>;
-  /** What the attempt in this folder has of the machine; again, the same user. `ahead`: what was reserved for it. */
-  reserve(place: string, ahead?: string): Promise<Reserved>;
-  /** For networks that are opened before there is an attempt: in folders of their own. */
-  aheads: {
-    /** Null: jobs have no networks of their own here. */
-    reserve(): Promise<{ place: string; network: NetworkSpec } | null>;
-    /** For what an attempt has had that has ended, and still has. @returns the folder */
-    keep(attempt: string): string;
-    release(place: string): Promise<void>;
-  };
+  /** What the attempt in this folder has of the machine; again, the same user. */
+  reserve(place: string): Promise<Reserved>;
   /** The beginning of the command line of shims, which open networks and start jobs. */
   aroundShims: string[];
   /** Makes the FIFOs for its output, while its folders are filled. */
@@ -96,11 +88,6 @@ export async function findConfinement(options: ConfinementOptions): Promise<Conf
   await mkdir(root, { recursive: true, mode: 0o755 });
   await spreadFolders(dir);
   const fifos = await openFifos(dir);
-  // What an earlier server has opened ahead ends with it. Its accounts are void without these folders.
-  const ahead = join(dir, '.ahead');
-  let aheadCount = 0;
-  await rm(ahead, { recursive: true, force: true });
-  await mkdir(ahead, { mode: 0o700 });
   const found = await openAccounts(options.uids, dir);
   const accounts = found && !('missing' in found) ? found : null;
   if (found && 'missing' in found)
@@ -116,20 +103,6 @@ export async function findConfinement(options: ConfinementOptions): Promise<Conf
   const { network, warning } = await findNetwork(options.network, sandbox, trial);
   if (warning) warnings.push(warning);
 
-  /** Attempts whose account a network has that is kept: to find that they have none takes a look at those of all. */
-  const passedOn = new Set<string>();
-
-  /** Of what is kept for the next attempt. It stays, since to make and remove it took 0.5 ms a job. */
-  const placeOf = ({ uid }: Account) => join(ahead, `of-${uid}`);
-
-  /** One account, which a network that was opened ahead has already. */
-  async function reserveAccount(place: string, from?: string): Promise<Account | undefined> {
-    if (from === undefined) return accounts?.reserve(place);
-    const account = accounts?.move(from, place);
-    if (!account || from !== placeOf(account)) rmdirSync(from);
-    return account;
-  }
-
   const canMark =
     sandbox === 'none' && MARKS_LIMITS && (await works([...limited(''), '/bin/true']));
   const drop =
@@ -143,31 +116,9 @@ export async function findConfinement(options: ConfinementOptions): Promise<Conf
       mkdirSync(place, { mode: sandbox === 'none' && accounts ? 0o711 : 0o700 });
       for (const name of ['tmp', 'home']) mkdirSync(join(place, name));
     },
-    aheads: {
-      async reserve() {
-        if (network !== 'internet') return null;
-        const place = join(ahead, String(aheadCount++));
-        mkdirSync(place);
-        const account = (await accounts?.reserve(place)) ?? null;
-        return { place, network: internetFor(account).spec };
-      },
-      keep(ended) {
-        const from = join(dir, ended);
-        const account = accounts?.given(from);
-        const place = account ? placeOf(account) : join(ahead, String(aheadCount++));
-        mkdirSync(place, { recursive: true });
-        accounts?.move(from, place);
-        passedOn.add(from);
-        return place;
-      },
-      async release(place) {
-        await accounts?.release(place);
-        rmdirSync(place);
-      },
-    },
     aroundShims: [...around, ...(network === 'internet' ? withOpenTun(trial) : [])],
-    async reserve(place, aheadOf) {
-      const account = (await reserveAccount(place, aheadOf)) ?? null;
+    async reserve(place) {
+      const account = (await accounts?.reserve(place)) ?? null;
       // Of an attempt whose end this server has not seen.
       if (account && sandbox === 'none') await removeShared(account.uid);
       return { account, internet: network === 'internet' ? internetFor(account) : null };
@@ -193,7 +144,6 @@ export async function findConfinement(options: ConfinementOptions): Promise<Conf
       if (sandbox === 'none') await accounts?.end(place);
     },
     async release(place) {
-      if (passedOn.delete(place)) return;
       const account = sandbox === 'none' ? await accounts?.of(place) : undefined;
       if (account) await removeShared(account.uid);
       await accounts?.release(place);

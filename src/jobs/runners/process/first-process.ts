@@ -1,9 +1,9 @@
 /**
  * The first process of a job: a shell that joins the job's control groups, and waits to be told what it becomes.
  *
- * To join a control group is to wait for the kernel (16 ms: until no processor runs what it ran before). So this process can be
- * started while an attempt is still prepared, or before there is one. As long as it waits it has nothing of a job, and it ends with
- * whoever started it, because its input does.
+ * To join a control group is to wait for the kernel (16 ms: until no processor runs what it ran before). So this process is
+ * started before the network of the job is open. As long as it waits it has nothing of a job, and it ends with whoever started
+ * it, because its input does.
  *
  * Imports nothing but Node and the files beside it: a job's start waits for it.
  */
@@ -44,8 +44,6 @@ export type FirstProcess = {
   onReport(listener: (text: string) => void): void;
   /** Settles with all of it, when nobody has the descriptor any more. */
   reported: Promise<string>;
-  /** Whether it can still become something. */
-  readonly isWaiting: boolean;
   /** @returns whether it has opened all its files; false: it has ended before. @throws Error when they cannot be written */
   become(what: Becoming): Promise<boolean>;
   /** Without having become anything. */
@@ -78,13 +76,8 @@ export function startFirstProcess(
   });
   const { pid } = child;
   const { promise: exited, resolve: exit } = Promise.withResolvers<Exited>();
-  let hasExited = false;
-  const ended = (how: Exited) => {
-    hasExited = true;
-    exit(how);
-  };
-  child.once('exit', (code, signal) => ended({ code, signal }));
-  child.once('error', (error) => ended({ code: null, signal: null, error }));
+  child.once('exit', (code, signal) => exit({ code, signal }));
+  child.once('error', (error) => exit({ code: null, signal: null, error }));
 
   // It is listened to at once: what ends before somebody listens is never heard. There is none where no descriptor was free.
   const socket = child.stdio?.[3] as Socket | undefined;
@@ -107,7 +100,6 @@ export function startFirstProcess(
   });
   if (!socket) void exited.then(closed);
   const tell = (line: string) => void socket?.write(`${line}\n`);
-  let isTold = false;
 
   return {
     pid,
@@ -117,11 +109,7 @@ export function startFirstProcess(
       listeners.push(listener);
       if (text) listener(text);
     },
-    get isWaiting() {
-      return !isTold && !hasExited && pid !== undefined;
-    },
     async become({ orders, argv, env: own, cwd, dir, out, err, setup, input }) {
-      isTold = true;
       const files = ['setup', 'input', 'next'].map((name) => join(dir, name));
       const [setupFile = '', inputFile = '', nextFile = ''] = files;
       const exports = Object.entries(own).map(([name, value]) => `export ${name}=${quote(value)}`);
@@ -146,8 +134,6 @@ export function startFirstProcess(
       }
     },
     async end() {
-      if (isTold) return;
-      isTold = true;
       tell('end');
       await exited;
     },

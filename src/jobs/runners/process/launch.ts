@@ -11,7 +11,8 @@ import { readFileSync, writeFileSync } from 'node:fs';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { constants as os, tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { type Exited, type FirstProcess, startFirstProcess } from './first-process.ts';
+import type { Cgroup } from './cgroup.ts';
+import { type Exited, startFirstProcess } from './first-process.ts';
 import { type Network, type NetworkSpec, openNetwork } from './namespace.ts';
 import { MARKER, signalOne } from './proc.ts';
 
@@ -56,26 +57,24 @@ export async function launch(work: {
   command: Command;
   /** Orders for the shell before it becomes the command line, which set limits. */
   orders: readonly string[];
-  /** The beginning of the command line. */
-  prefix?: readonly string[];
   /** For files that are there for a moment. */
   dir: string;
   /** Paths. */
   out: string;
   err: string;
-  /** Its network, where that is opened already. */
-  connected?: Promise<Network>;
-  /** Gives what becomes the command line, when its network is open. */
-  first?: () => Promise<FirstProcess>;
+  /** What its processes are in, which is there. */
+  cgroup: Cgroup | null;
+  /** Its network, where that is being opened already. */
+  connected?: Promise<Network> | undefined;
 }): Promise<Launched> {
-  const { attempt, command, orders, prefix = [], dir, out, err, connected } = work;
+  const { attempt, command, orders, dir, out, err, cgroup, connected } = work;
   const inSandbox = command.setup !== null;
-  // Without the attempt's mark: the next one may have it, and what ends this one's processes must spare it.
-  const network =
-    command.network && (await (connected ?? openNetwork(command.network, environmentOf())));
-  const first =
-    (await work.first?.()) ??
-    startFirstProcess(null, environmentOf(attempt), { ownSession: !inSandbox });
+  // Before the network is open: to join a control group takes as long.
+  const first = startFirstProcess(cgroup, environmentOf(attempt), { ownSession: !inSandbox });
+  const network = await networkFor(command, connected).catch(async (error) => {
+    await first.end();
+    throw error;
+  });
   const up = Promise.withResolvers<number>();
   if (inSandbox)
     first.onReport((said) => {
@@ -83,7 +82,7 @@ export async function launch(work: {
       if (init) up.resolve(Number(init));
     });
   const hasBegun = await first.become({
-    argv: [...prefix, ...(network?.enter ?? []), ...command.argv],
+    argv: [...(network?.enter ?? []), ...command.argv],
     orders,
     env: environmentOf(attempt),
     cwd: command.cwd,
@@ -109,6 +108,13 @@ export async function launch(work: {
   return { pid, up: up.promise, ended: ended(), network };
 }
 
+async function networkFor(
+  { network }: Command,
+  connected?: Promise<Network>,
+): Promise<Network | null> {
+  return network && (await (connected ?? openNetwork(network, environmentOf())));
+}
+
 /** Nothing of the job's: it is for programs with more rights than it has. `attempt`: none has them yet. */
 export function environmentOf(attempt?: string): Record<string, string> {
   return attempt === undefined ? { PATH } : { PATH, [MARKER]: attempt };
@@ -125,7 +131,10 @@ export async function tryCommand(command: Command): Promise<string | null> {
   const out = join(dir, 'out');
   try {
     writeFileSync(out, '', { mode: 0o600 });
-    const { pid, ended } = await launch({ attempt: '', command, orders: [], dir, out, err: out });
+    const { pid, ended } = await launch({
+      ...{ attempt: '', command, orders: [], dir, out, err: out },
+      cgroup: null,
+    });
     const timer = setTimeout(() => pid && signalOne(pid, 'SIGKILL'), TRIAL_MS);
     const { exitCode, ran, error } = await ended;
     clearTimeout(timer);

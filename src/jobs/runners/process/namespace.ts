@@ -1,15 +1,10 @@
 /**
- * A network namespace for one attempt at a time, connected by slirp4netns. Both processes belong to whoever opened it,
- * the attempt's shim: each holds the end of a pipe to it, so they end with it, however it ends.
- *
- * To open one and to take it down is a third of the CPU time that a short job takes. So one in which nothing was ever
- * sent is given to the next attempt: all that a job could leave in it are sockets, which end with its processes, and what
- * packets leave (connections that linger, neighbours, what slirp4netns has open), of which each counts.
+ * The network namespace of an attempt, connected by slirp4netns. Its two processes belong to the attempt's shim. Each holds
+ * the end of a pipe to the shim, so they end with the shim, however it ends.
  *
  * Imports nothing but Node and the files beside it: a job's start waits for it.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
-import { readFileSync } from 'node:fs';
 import type { Readable } from 'node:stream';
 
 /** A command line, and whom it runs as; null: as we do. */
@@ -29,10 +24,6 @@ export type NetworkSpec = {
 
 export type Network = {
   enter: string[];
-  /** Whether it works still. */
-  readonly open: boolean;
-  /** Whether it works, and is as it was opened. To be asked when nothing runs in it any more. */
-  isUnused(): boolean;
   /** Settles with what it said when slirp4netns ends by itself. */
   broken: Promise<string>;
   close(): void;
@@ -72,38 +63,11 @@ export async function openNetwork(
     slirp.child.stdio[3]?.once('data', () => ready.resolve());
     // No job before the routes are there: until then all that the host reaches could be reached.
     await Promise.all([holder.orEnd(said(UP), signal), slirp.orEnd(ready.promise, signal)]);
-    const before = countsOf(holder.child.pid);
-    let open = true;
-    const broken = Promise.race([holder.ended, slirp.ended]).finally(() => {
-      open = false;
-    });
-    return {
-      enter: withPid(spec.enter),
-      get open() {
-        return open;
-      },
-      isUnused: () => open && before !== null && countsOf(holder.child.pid) === before,
-      broken,
-      close,
-    };
+    const broken = Promise.race([holder.ended, slirp.ended]);
+    return { enter: withPid(spec.enter), broken, close };
   } catch (error) {
     close();
     throw error;
-  }
-}
-
-/**
- * Packets by their interfaces, and what came of all that was tried, also where no packet went out; and labels of flows,
- * which alone outlive a socket that sent nothing.
- */
-const COUNTS = ['dev', 'snmp', 'snmp6', 'netstat', 'ip6_flowlabel'];
-
-/** In the namespace that the process is in. Null: they cannot be read here. */
-function countsOf(pid: number | undefined): string | null {
-  try {
-    return COUNTS.map((name) => readFileSync(`/proc/${pid}/net/${name}`, 'latin1')).join();
-  } catch {
-    return null;
   }
 }
 

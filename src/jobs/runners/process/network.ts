@@ -20,13 +20,6 @@ import { asUser } from './user.ts';
 export const NETWORK_MODES = ['internet', 'none', 'host'] as const;
 export type NetworkMode = (typeof NETWORK_MODES)[number];
 
-/**
- * slirp4netns carries no IPv6. Where the kernel may still be told so, its device says nothing of itself either: the
- * counts of packets stay as they are until a job sends one (`namespace.ts`).
- */
-const HOLD =
-  '{ echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6; } 2>/dev/null; exec ip -batch -';
-
 /** One of them is what a job sees around it; which one must not be a network that this machine is in. */
 const INSIDE = ['10.0.2', '192.168.231', '172.31.231'];
 
@@ -45,7 +38,7 @@ export function internetFor(account: Account | null): { spec: NetworkSpec; names
     spec: {
       // It shows the loopback as soon as it runs, and again when the routes are there.
       hold: {
-        argv: ['unshare', '--user', '--map-root-user', '--net', '--', '/bin/sh', '-c', HOLD],
+        argv: ['unshare', '--user', '--map-root-user', '--net', '--', 'ip', '-batch', '-'],
         uid,
       },
       orders: `link show lo\nlink set lo up\n${rules}link show lo\n`,

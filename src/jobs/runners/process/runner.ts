@@ -31,7 +31,7 @@ import { type Claim, DISK_FULL } from './claim.ts';
 import { findConfinement, type Sandbox } from './confinement.ts';
 import type { DiskUse } from './disk.ts';
 import { type Changes, changesOf, isAlive, killStrays, readClaim, readWhole } from './folder.ts';
-import { openGroups, withGroups } from './groups.ts';
+import { openGroups } from './groups.ts';
 import { allHoldings, type Holding, readHolding, writeHolding } from './holding.ts';
 import { describeLimits, type Limits, limitsOf, limitsOfProcesses, thisMachine } from './limits.ts';
 import { parseLog } from './lines.ts';
@@ -107,11 +107,7 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
   );
 
   const groups = 'missing' in cgroups ? null : openGroups(cgroups, dir);
-  const aheads = withGroups(confinement.aheads, groups);
-  const shims = await openShims(dir, {
-    aheads,
-    around: confinement.aroundShims,
-  });
+  const shims = await openShims(dir, { around: confinement.aroundShims });
 
   const folder = (handle: Handle) => join(dir, String(handle.attempt));
   const at = (handle: Handle, name: string) => join(folder(handle), name);
@@ -211,18 +207,10 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
       const handle: Handle = { attempt: id, gpus: holding.gpus.join(','), cpus: limits.cpus };
       const place = folder(handle);
       await confinement.place(place);
-      const ahead = shims.takeAhead(id);
-      if (ahead?.group) holding.cgroup = ahead.group.group;
-      const reserved = await confinement.reserve(place, ahead?.place).catch(async (error) => {
-        if (ahead) await aheads.release(ahead.place).catch(() => {});
-        throw error;
-      });
-      if (ahead) groups?.taken(ahead.place);
+      const reserved = await confinement.reserve(place);
       writeHolding(place, holding);
-      const toJoin = holding.cgroup && groups ? groups.toJoin(holding.cgroup, limits) : null;
-      // Both take longer than most checkouts, where they were not made ahead.
+      // It takes longer than most checkouts.
       if (reserved.internet) shims.connect(id, reserved.internet.spec);
-      if (toJoin && !ahead && confinement.sandbox !== 'none') shims.join(id, toJoin);
       const work = join(place, 'work');
       const steps = [
         spec.checkout ? spec.checkout(work, abort) : mkdir(work),
@@ -250,7 +238,7 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
         timeoutMs: spec.timeoutMs,
         graceMs,
         cgroup: holding.cgroup,
-        groupPlan: toJoin?.plan ?? [],
+        groupPlan: holding.cgroup && groups ? groups.plan(holding.cgroup, limits) : [],
         memory: { bytes: limits.memoryBytes, watched: !controllers.includes('memory') },
         disk: {
           dirs: Object.keys(MOUNTS).map((name) => join(place, name)),

@@ -6,9 +6,9 @@
  *   node shim.ts <folder of attempts> < orders, a line each
  *
  * It may have been started before there was an attempt (`shims.ts`). Until the order to start one it has made no claim,
- * and all that it has opened, a network and the shell that becomes the job, ends with it. When an attempt has ended by
- * itself the shim takes the next one, as long as its input lasts. After one that had to be ended, and one that shared our
- * user and could have tampered with us, it ends.
+ * and the network that it has opened ends with it. When an attempt has ended by itself the shim takes the next one, as
+ * long as its input lasts. After one that had to be ended, and one that shared our user and could have tampered with us,
+ * it ends.
  *
  * It imports nothing but Node and the few files beside it, because a job's start may wait for it (100 ms).
  *
@@ -29,8 +29,7 @@ import { setTimeout as delay, setImmediate as turn } from 'node:timers/promises'
 import { type Cgroup, oomKills, removeGroup } from './cgroup.ts';
 import { claim, DISK_FULL, syncLog, writeWhole } from './claim.ts';
 import { type DiskLimits, type DiskUse, type Verdict, watchDisk } from './disk.ts';
-import type { GroupPlan } from './group-plan.ts';
-import { firstProcessOf, type Joined, join as joinGroup, leave } from './joining.ts';
+import { type GroupPlan, limitGroup, makeGroup } from './group-plan.ts';
 import { type Command, environmentOf, launch } from './launch.ts';
 import { follow, type LogLimits, openLog } from './lines.ts';
 import { tellOutOfMemory, watchMemory } from './memory.ts';
@@ -46,16 +45,14 @@ export type ShimSpec = {
   /** When it was prepared: of the kernel (`proc.ts`). */
   bootId: string;
   /** For the shell that becomes the command line below: they set the limits of a process. */
-  orders?: string[];
-  /** In what an earlier version has prepared, in their place: the beginning of the command line. */
-  prefix?: string[];
+  orders: string[];
   command: Command;
   timeoutMs: number;
   graceMs: number;
   /** Where all processes of the job are; null: this machine has no groups for us. */
   cgroup: Cgroup | null;
-  /** Absent in what an earlier version has prepared, which has made them. */
-  groupPlan?: GroupPlan;
+  /** How they are made. */
+  groupPlan: GroupPlan;
   /** In bytes; `watched`: nothing but us holds the job to it. */
   memory: { bytes: number; watched: boolean };
   disk: DiskLimits & { dirs: string[]; floorBytes: number };
@@ -123,80 +120,37 @@ function asked(how: 'TERM' | 'KILL'): void {
 
 async function takeOrders(dir: string): Promise<void> {
   let network: Promise<Network> | undefined;
-  let isAhead = false;
-  let joined: Joined | undefined;
-  const close = () =>
-    network?.then(
-      (opened) => opened.close(),
-      () => {},
-    );
-  const part = async () => {
-    if (joined) await leave(joined);
-    joined = undefined;
-  };
   for await (const line of createInterface({ input: process.stdin })) {
     if (line === '') continue;
     const order: ShimOrder = JSON.parse(line);
-    if (order.order === 'join') {
-      await part();
-      joined = joinGroup(order, order.attempt);
-      continue;
-    }
-    if (order.order !== 'start') {
-      if (order.order === 'disconnect') await part();
-      // One that was opened ahead and does not suit.
-      await close();
-      network = undefined;
-      if (order.order === 'disconnect') continue;
-      isAhead = order.attempt === undefined;
+    if (order.order === 'connect') {
       network = openNetwork(order.network, environmentOf());
-      // Whoever starts the work hears of it.
+      // The start of the attempt hears of it.
       network.catch(() => {});
       continue;
     }
     // A signal meant for the attempt before has been delivered by then.
     await turn();
     giveWay();
-    // One that was opened ahead may have failed since. The attempt has one of its own then.
-    if (isAhead && !(await network?.then(isOpen, () => false))) {
-      await close();
-      network = undefined;
-    }
-    const after = await run(join(dir, order.attempt), { network, joined });
-    joined = undefined;
-    if (!after.fit) break;
-    network = after.network && Promise.resolve(after.network);
-    // Nobody has it any more: it is as good as one that was opened ahead.
-    isAhead = network !== undefined;
-    say(network ? 'free connected' : 'free');
+    if (!(await run(join(dir, order.attempt), network))) break;
+    network = undefined;
+    say('free');
   }
-  await part();
-  await close();
-}
-
-function isRemoved(group: Cgroup): Promise<boolean> {
-  return removeGroup(group).then(
-    () => true,
-    () => false,
+  await network?.then(
+    (opened) => opened.close(),
+    () => {},
   );
-}
-
-function isOpen({ open }: Network): boolean {
-  return open;
 }
 
 function say(word: ShimWord): void {
   process.stdout.write(`${word}\n`);
 }
 
-/** What was made for the attempt before its start. */
-type Made = { network?: Promise<Network> | undefined; joined?: Joined | undefined };
-
-/** `fit`: we can take another attempt. `network`: it has one that the attempt has not used. */
-type After = { fit: boolean; network?: Network };
-
-/** We take no other when this one is another shim's. */
-async function run(dir: string, made: Made): Promise<After> {
+/**
+ * @param network of the attempt, where it is being opened already
+ * @returns whether we can take another attempt: not when this one is another shim's
+ */
+async function run(dir: string, network: Promise<Network> | undefined): Promise<boolean> {
   let early: 'TERM' | 'KILL' | undefined;
   current = {
     stop(how) {
@@ -204,13 +158,13 @@ async function run(dir: string, made: Made): Promise<After> {
     },
   };
   try {
-    if (!claim(join(dir, 'claim'))) return { fit: false };
+    if (!claim(join(dir, 'claim'))) return false;
   } catch (error) {
     process.exit(isFull(error) ? DISK_FULL : 1);
   }
   const startedAt = Date.now();
   try {
-    return await lookAfter(dir, startedAt, () => early, made);
+    return await lookAfter(dir, startedAt, () => early, network);
   } catch (error) {
     // Nothing has started yet but, perhaps, a sandbox, which dies with us.
     const end = { exitCode: 125, timedOut: false, startedAt, endedAt: Date.now() };
@@ -227,8 +181,8 @@ async function lookAfter(
   dir: string,
   startedAt: number,
   early: () => 'TERM' | 'KILL' | undefined,
-  made: Made,
-): Promise<After> {
+  connected: Promise<Network> | undefined,
+): Promise<boolean> {
   const at = (name: string) => join(dir, name);
   const spec: ShimSpec = JSON.parse(readFileSync(at('spec.json'), 'utf8'));
   unlinkSync(at('spec.json'));
@@ -245,17 +199,11 @@ async function lookAfter(
   const log = openLog(at('log'), spec.log, (error) => endFor(troubleOf(error)));
   const [out, err] = [at('out'), at('err')] as const;
   const outputs = [follow(out, 'o', log), follow(err, 'e', log)] as const;
-  const { orders = [], prefix = [] } = spec;
-  const { pid, up, ended, network } = await launch({
-    ...spec,
-    orders,
-    prefix,
-    dir,
-    out,
-    err,
-    connected: made.network,
-    first: () => firstProcessOf(spec, made.joined),
-  });
+  if (spec.cgroup) {
+    makeGroup(spec.cgroup, spec.groupPlan);
+    limitGroup(spec.cgroup, spec.groupPlan);
+  }
+  const { pid, up, ended, network } = await launch({ ...spec, dir, out, err, connected });
   const tree = treeOf(spec, pid, up);
   // While it is being killed it may end by itself, with the code of a failed fork for example.
   let killing = false;
@@ -304,7 +252,7 @@ async function lookAfter(
     void watchMemory(tree.pids, spec.memory.bytes, watching.signal).then(endFor);
 
   /** `ran`: what ended was the command, and not the sandbox before it. */
-  const over = async (exitCode: number, ran: boolean): Promise<After> => {
+  const over = async (exitCode: number, ran: boolean): Promise<boolean> => {
     isOver = true;
     clearTimeout(telling);
     timeout.clear();
@@ -324,16 +272,12 @@ async function lookAfter(
     const reason = verdict?.reason ?? memory;
     const how = { reason, outOfMemory: killed > 0 || undefined };
     await writeEnd(dir, { exitCode: code, timedOut, startedAt, endedAt, unstartable, ...how });
-    const isOwn = spec.command.setup !== null || spec.command.uid !== null;
-    const fit = ran && !stopped && isOwn && process.memoryUsage.rss() < MOST_MEMORY;
-    if (!fit || !spec.cgroup) network?.close();
+    network?.close();
     // There may be no server any more that would; what cannot be removed now is left to one.
-    const isGone = spec.cgroup !== null && (await isRemoved(spec.cgroup));
+    if (spec.cgroup) await removeGroup(spec.cgroup).catch(() => {});
     log.close();
-    // The kernel removes no group that has processes, so nothing of the attempt is in the network any more.
-    const stays = fit && isGone && network?.isUnused();
-    if (!stays) network?.close();
-    return stays && network ? { fit, network } : { fit };
+    const isOwn = spec.command.setup !== null || spec.command.uid !== null;
+    return ran && !stopped && isOwn && process.memoryUsage.rss() < MOST_MEMORY;
   };
   const before = early();
   if (before) stop(before);

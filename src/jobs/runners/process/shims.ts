@@ -2,16 +2,15 @@
  * Starts shims, each in a session of its own, so that it outlives this server, and gives them attempts.
  *
  * Node's own start is most of what a job would wait for here (65 of 110 ms), and a third of the CPU time that a short job
- * takes. So a shim whose attempt is over takes the next one, with its network and its user where nothing was ever sent
- * over that, and from the first job on one is kept that waits for it. A shim has one attempt at a time. It hears of the next one on its standard input, which ends with the starter of this
- * server (`starter.ts`): then it ends with the attempt that it has, or at once. It has the code that this server has,
- * also when the files were replaced since.
+ * takes. So a shim whose attempt is over takes the next one, and from the first job on one is kept that waits for it. A shim
+ * has one attempt at a time. It hears of the next one on its standard input, which ends with the starter of this server
+ * (`starter.ts`): then it ends with the attempt that it has, or at once. It has the code that this server has, also when the
+ * files were replaced since.
  */
 import { existsSync, writeFileSync } from 'node:fs';
 import { mkdir, readdir, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { type Detached, detach } from '../../../processes/starter.ts';
-import type { GroupToJoin } from './joining.ts';
 import { PATH } from './launch.ts';
 import type { NetworkSpec } from './namespace.ts';
 
@@ -28,30 +27,20 @@ const START_MS = 20_000;
 const PAUSE_MS = 150;
 /** Shims without an attempt, of some 15 MB each that they do not share: as many as end together where short jobs follow. */
 const MOST_KEPT = 8;
-/** A network that was opened ahead, and that no job has taken for so long, is closed. It takes 5 MB. */
-const UNUSED_MS = 10 * 60_000;
 /** They are as many while jobs come; after so long without one a single shim is kept. */
 const QUIET_MS = 30_000;
 
 /** A line of a shim's input. Nothing is started before `start`; a shim whose input ends before that ends too. */
 export type ShimOrder =
-  /** Without an attempt: for the next one. */
-  | { order: 'connect'; attempt?: string; network: NetworkSpec }
-  | ({ order: 'join'; attempt?: string } & GroupToJoin)
-  /** Of both. */
-  | { order: 'disconnect' }
-  | { order: 'start'; attempt: string };
+  /** To open the network of the attempt that it will be told to start. */
+  { order: 'connect'; network: NetworkSpec } | { order: 'start'; attempt: string };
 
-/** A line of its output: the work is being started; it is over, and the shim can take the next attempt, with its network. */
-export type ShimWord = 'started' | 'free' | 'free connected';
+/** A line of its output: the work is being started; it is over, and the shim can take the next attempt. */
+export type ShimWord = 'started' | 'free';
 
 export type Shims = AsyncDisposable & {
-  /** Gives the attempt the shim that has opened a network ahead. @returns what was reserved for it */
-  takeAhead(attempt: string): ReservedAhead | undefined;
-  /** Gives the attempt a shim that opens its network already, while the rest of it is prepared; or has opened it. */
+  /** Gives the attempt a shim that opens its network already, while the rest of it is prepared. */
   connect(attempt: string, network: NetworkSpec): void;
-  /** Gives the attempt a shim that has its group joined already; not one that was taken ahead, which has. */
-  join(attempt: string, group: GroupToJoin): void;
   /**
    * Gives the attempt to a shim, and waits until that says that it has started the work.
    * @returns its exit code, if it has ended by then.
@@ -72,37 +61,16 @@ type Shim = {
   started: PromiseWithResolvers<void>;
   /** Settles when it has no attempt any more. */
   free: PromiseWithResolvers<void>;
-  /** As JSON: the network that it was told to open last. */
-  network?: string;
-};
-
-/** A shim without an attempt that has a network, and the folder that this is reserved for. */
-type Ready = ReservedAhead & { shim: Shim; unused: NodeJS.Timeout };
-
-/** The folder that something is reserved for until an attempt takes it. `group`: null where there are none. */
-export type ReservedAhead = { place: string; group: GroupToJoin | null };
-
-/** With the network that is to be opened. */
-export type Ahead = ReservedAhead & { network: NetworkSpec };
-
-/** Where networks come from that are opened ahead. */
-export type Aheads = {
-  /** Null: jobs have no networks of their own here. */
-  reserve(): Promise<Ahead | null>;
-  /** For what an attempt has had that has ended, and still has: its network. The group is another. */
-  keep(attempt: string): ReservedAhead;
-  release(place: string): Promise<void>;
 };
 
 /**
  * @param dir where the folders of attempts lie
- * @param options.aheads of networks that are opened before there is an attempt
  * @param options.program that is started, in place of the shim of a process; it takes one attempt alone
  * @param options.around the beginning of the command line of a shim
  */
 export async function openShims(
   dir: string,
-  { aheads, program, around = [] }: { aheads?: Aheads; program?: string; around?: string[] },
+  { program, around = [] }: { program?: string; around?: string[] },
 ): Promise<Shims> {
   const folder = join(dir, ERRORS);
   await mkdir(folder, { recursive: true, mode: 0o700 });
@@ -112,11 +80,8 @@ export async function openShims(
   const connected = new Map<string, Shim>();
   /** Of attempts that are started. */
   const working = new Map<string, Shim>();
-  /** Without an attempt, and without a network. */
+  /** Without an attempt. */
   const kept: Shim[] = [];
-  /** With one, which the next job takes. */
-  const ready: Ready[] = [];
-  let readying: Promise<void> | undefined;
   const tasks = new Set<Promise<void>>();
   let later: NodeJS.Timeout | undefined;
   let quiet: NodeJS.Timeout | undefined;
@@ -147,43 +112,12 @@ export async function openShims(
       shim.started.resolve();
       return;
     }
-    const isFull = closed || kept.length + ready.length >= MOST_KEPT;
-    // Before the attempt is said to be without it, and gives its user back.
-    const isReady = word === 'free connected' && !isFull && keepNetwork(shim);
-    forget(shim, isReady);
+    forget(shim);
     shim.started = Promise.withResolvers();
     shim.free = Promise.withResolvers();
-    if (isFull) end(shim);
-    else if (!isReady) {
-      shim.network = undefined;
-      kept.push(shim);
-    }
+    if (closed || kept.length >= MOST_KEPT) end(shim);
+    else kept.push(shim);
     soon();
-  }
-
-  /** @returns whether it is ready for the next attempt, with what it has opened for this one */
-  function keepNetwork(shim: Shim): boolean {
-    const [attempt] = [...working].find(([, each]) => each === shim) ?? [];
-    try {
-      if (attempt === undefined || !aheads) throw new Error('nothing is reserved for it');
-      addReady(shim, aheads.keep(attempt));
-      return true;
-    } catch {
-      // What it had was given back already.
-      tell(shim, { order: 'disconnect' });
-      return false;
-    }
-  }
-
-  function addReady(shim: Shim, { place, group }: ReservedAhead): void {
-    if (group) tell(shim, { order: 'join', ...group });
-    const unused = setTimeout(() => {
-      tell(shim, { order: 'disconnect' });
-      shim.network = undefined;
-      forgetReady(shim);
-      kept.push(shim);
-    }, UNUSED_MS).unref();
-    ready.push({ shim, place, group, unused });
   }
 
   /** What fails of it is found by the next start of this server. */
@@ -196,10 +130,9 @@ export async function openShims(
   }
 
   /** That it has an attempt, or waits for one. */
-  function forget(shim: Shim, isReady = false): void {
+  function forget(shim: Shim): void {
     for (const attempts of [connected, working])
       for (const [attempt, each] of attempts) if (each === shim) attempts.delete(attempt);
-    if (!isReady) forgetReady(shim);
     const at = kept.indexOf(shim);
     if (at >= 0) kept.splice(at, 1);
     shim.started.resolve();
@@ -208,34 +141,12 @@ export async function openShims(
 
   function keepOne(): void {
     later = undefined;
-    if (closed || ready.length > 0 || readying) return;
+    if (closed || kept.length > 0) return;
     try {
-      if (kept.length === 0) kept.push(start());
+      kept.push(start());
     } catch {
       // The machine is short of something: the next job starts its own, and is told.
     }
-    readying = keepReady().finally(() => {
-      readying = undefined;
-    });
-    own(readying);
-  }
-
-  async function keepReady(): Promise<void> {
-    const ahead = await aheads?.reserve();
-    if (!ahead) return;
-    const shim = closed ? undefined : kept.pop();
-    if (!shim) return aheads?.release(ahead.place);
-    shim.network = JSON.stringify(ahead.network);
-    tell(shim, { order: 'connect', network: ahead.network });
-    addReady(shim, ahead);
-  }
-
-  /** Nothing runs under what was reserved for it, or will soon: who reserves looks at what runs. */
-  function forgetReady(shim: Shim): void {
-    const at = ready.findIndex((each) => each.shim === shim);
-    const [found] = at < 0 ? [] : ready.splice(at, 1);
-    clearTimeout(found?.unused);
-    if (found && aheads) own(aheads.release(found.place));
   }
 
   /** Not at once: the first lines of a job are on their way, or the next job has come already. */
@@ -249,11 +160,7 @@ export async function openShims(
   function whenQuiet(): void {
     clearTimeout(quiet);
     quiet = setTimeout(() => {
-      const left = [...ready.map(({ shim }) => shim), ...kept].slice(1);
-      for (const shim of left) {
-        forget(shim);
-        end(shim);
-      }
+      for (const shim of kept.splice(1)) end(shim);
     }, QUIET_MS).unref();
   }
 
@@ -268,26 +175,10 @@ export async function openShims(
   }
 
   return {
-    takeAhead(attempt) {
-      const found = ready.pop();
-      if (!found) return undefined;
-      const { shim, place, group, unused } = found;
-      clearTimeout(unused);
-      connected.set(attempt, shim);
-      return { place, group };
-    },
     connect(attempt, network) {
-      const shim = connected.get(attempt) ?? take();
+      const shim = take();
       connected.set(attempt, shim);
-      const { network: ahead } = shim;
-      shim.network = JSON.stringify(network);
-      // The network of this machine may have changed since, and with it what is closed to jobs.
-      if (ahead !== shim.network) tell(shim, { order: 'connect', attempt, network });
-    },
-    join(attempt, group) {
-      const shim = connected.get(attempt) ?? take();
-      connected.set(attempt, shim);
-      tell(shim, { order: 'join', attempt, ...group });
+      tell(shim, { order: 'connect', network });
     },
     async launch(attempt) {
       const shim = connected.get(attempt) ?? take();
@@ -315,10 +206,7 @@ export async function openShims(
       closed = true;
       clearTimeout(later);
       clearTimeout(quiet);
-      for (const { unused } of ready) clearTimeout(unused);
-      await readying;
-      for (const shim of [...connected.values(), ...kept, ...ready.map(({ shim }) => shim)])
-        end(shim);
+      for (const shim of [...connected.values(), ...kept]) end(shim);
       // What works goes on.
       for (const shim of working.values()) hangUp(shim);
       // The end of a shim has its file of errors removed.
