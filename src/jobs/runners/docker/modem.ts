@@ -1,9 +1,9 @@
 /**
- * What carries dockerode's requests to an engine.
+ * Carries dockerode's requests to an engine.
  *
- * That of `docker-modem` reads the environment when it is constructed, whatever it is told: certificates of
- * `DOCKER_CERT_PATH` that an engine does not need stop the server, and `DOCKER_CLIENT_TIMEOUT`, which is seconds elsewhere,
- * ends each request after as many milliseconds. So it is made without its constructor.
+ * Made without the constructor of `docker-modem`, which reads the environment whatever options it gets, and takes none
+ * that prevents it (https://github.com/apocas/docker-modem/issues/61): certificates of `DOCKER_CERT_PATH` that an engine
+ * does not need would stop the server, and `DOCKER_CLIENT_TIMEOUT`, in seconds elsewhere, is in milliseconds there.
  */
 import Modem from 'docker-modem';
 import Docker from 'dockerode';
