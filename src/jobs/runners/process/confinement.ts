@@ -15,7 +15,6 @@ import { type Account, type Accounts, openAccounts, type UidRange } from './acco
 import { bubblewrapOptions } from './bubblewrap.ts';
 import { entryCommand, environmentScript } from './entry.ts';
 import { openOwnFiles } from './etc.ts';
-import { openFifos } from './fifos.ts';
 import { findKeyringGuard } from './keyrings.ts';
 import { type Command, PATH, tryCommand } from './launch.ts';
 import type { NetworkSpec } from './namespace.ts';
@@ -53,7 +52,7 @@ export type Confinement = {
   reserve(place: string): Promise<Reserved>;
   /** The beginning of the command line of shims, which open networks and start jobs. */
   aroundShims: string[];
-  /** Makes the FIFOs for its output, while its folders are filled. */
+  /** Makes the FIFOs for its output, while its folders are filled: it starts a program. */
   open(place: string, reserved: Reserved): Promise<void>;
   /** Gives the job's folders, now complete, to the user that it will run under. */
   give(place: string, reserved: Reserved): Promise<void>;
@@ -87,7 +86,6 @@ export async function findConfinement(options: ConfinementOptions): Promise<Conf
   const root = join(dir, '.root');
   await mkdir(root, { recursive: true, mode: 0o755 });
   await spreadFolders(dir);
-  const fifos = await openFifos(dir);
   const found = await openAccounts(options.uids, dir);
   const accounts = found && !('missing' in found) ? found : null;
   if (found && 'missing' in found)
@@ -125,7 +123,7 @@ export async function findConfinement(options: ConfinementOptions): Promise<Conf
     },
     async open(place, { account }) {
       const outputs = OUTPUTS.map((name) => join(place, name));
-      await fifos.give(outputs);
+      await run('mkfifo', ['-m', '600', ...outputs]);
       if (!account) return;
       // The job opens its output by /dev/stdout too. It stays ours, so that the job cannot open it to others.
       for (const output of outputs) {
@@ -201,7 +199,7 @@ function confined(
   };
 }
 
-/** FIFOs, as the shim knows them. */
+/** FIFOs, as the shim knows them. Node makes none. */
 const OUTPUTS = ['out', 'err'];
 
 /** `sudo` and the like then give no rights any more. */
