@@ -15,6 +15,7 @@ import { type Account, type Accounts, openAccounts, type UidRange } from './acco
 import { bubblewrapOptions } from './bubblewrap.ts';
 import { entryCommand, environmentScript } from './entry.ts';
 import { openOwnFiles } from './etc.ts';
+import { markTopdir } from './ext4-topdir.ts';
 import { findKeyringGuard } from './keyrings.ts';
 import { type Command, PATH, tryCommand } from './launch.ts';
 import type { NetworkSpec } from './namespace.ts';
@@ -22,7 +23,6 @@ import { internetFor, type NetworkMode, whyNoInternet, withOpenTun } from './net
 import { limitMark, MARKS_LIMITS } from './proc.ts';
 import { removeShared } from './shared.ts';
 import { giveTo } from './small-trees.ts';
-import { spreadFolders } from './spread.ts';
 import { unshareCommand } from './unshare.ts';
 import { asUser } from './user.ts';
 import { attemptView, MOUNTS, type Mount, openView, RESOLVER } from './view.ts';
@@ -85,7 +85,7 @@ export async function findConfinement(options: ConfinementOptions): Promise<Conf
   // The mount point of every attempt's own root. Nothing is ever written to the folder itself.
   const root = join(dir, '.root');
   await mkdir(root, { recursive: true, mode: 0o755 });
-  await spreadFolders(dir);
+  await markTopdir(dir);
   const found = await openAccounts(options.uids, dir);
   const accounts = found && !('missing' in found) ? found : null;
   if (found && 'missing' in found)

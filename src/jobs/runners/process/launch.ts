@@ -115,7 +115,10 @@ async function networkFor(
   return network && (await (connected ?? openNetwork(network, environmentOf())));
 }
 
-/** Nothing of the job's: it is for programs with more rights than it has. `attempt`: none has them yet. */
+/**
+ * Nothing of the job's: these programs have more rights than the job has.
+ * @param attempt marks them as processes of the attempt
+ */
 export function environmentOf(attempt?: string): Record<string, string> {
   return attempt === undefined ? { PATH } : { PATH, [MARKER]: attempt };
 }
