@@ -17,8 +17,8 @@ import {
   storeArtifacts,
 } from '../../src/jobs/artifacts/store.ts';
 import { tarHeader } from '../../src/jobs/artifacts/tar.ts';
-import { tarOf } from '../../src/jobs/runners/process/tar.ts';
 import type { Runner } from '../../src/jobs/runners/runner.ts';
+import { tarOf } from '../../src/jobs/runners/supervisor/tar.ts';
 import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';

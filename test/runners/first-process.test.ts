@@ -8,7 +8,7 @@ import type { Cgroup } from '../../src/jobs/runners/process/cgroup.ts';
 import { startFirstProcess } from '../../src/jobs/runners/process/first-process.ts';
 import { environmentOf, launch } from '../../src/jobs/runners/process/launch.ts';
 import type { Network } from '../../src/jobs/runners/process/namespace.ts';
-import { markedPids } from '../../src/jobs/runners/process/proc.ts';
+import { markedPids } from '../../src/jobs/runners/supervisor/proc.ts';
 import { eventually } from '../support/eventually.ts';
 
 /** Of this process alone: processes are known by it on the whole machine. */

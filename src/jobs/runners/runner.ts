@@ -179,6 +179,12 @@ export type Runner = {
 /** Where the command of a job starts, as the job sees it. */
 export const WORKING_DIR = '/work';
 
+/** By their names in the folder of an attempt: where a job sees its folders. */
+export const MOUNTS = { work: WORKING_DIR, tmp: '/tmp', home: '/home/job' } as const;
+
+/** What a job reaches, as LOAM_JOB_NETWORK has it. */
+export type NetworkMode = 'internet' | 'none' | 'host';
+
 /** Spec section 4.3: between SIGTERM and SIGKILL. */
 export const GRACE_MS = 30_000;
 

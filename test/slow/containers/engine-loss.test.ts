@@ -6,13 +6,13 @@ import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { beforeEach, expect, test } from 'vitest';
-import { identityOf, statOf } from '../../../src/jobs/runners/process/proc.ts';
 import {
   type AttemptSpec,
   type Handle,
   type Outcome,
   RunnerAway,
 } from '../../../src/jobs/runners/runner.ts';
+import { identityOf, statOf } from '../../../src/jobs/runners/supervisor/proc.ts';
 import { BUSYBOX, dockerRunner } from '../../support/docker.ts';
 import { eventually } from '../../support/eventually.ts';
 import { startApp } from '../../support/harness.ts';

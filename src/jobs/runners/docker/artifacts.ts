@@ -6,9 +6,8 @@
 import { basename, posix } from 'node:path';
 import { Readable } from 'node:stream';
 import { TAR_END, type TarEntry, tarHeader, tarPadding } from '../../artifacts/tar.ts';
-import { locate, tarOf } from '../process/tar.ts';
-import { MOUNTS } from '../process/view.ts';
-import { MAX_OUTPUT_ENTRIES, tooManyEntries } from '../runner.ts';
+import { MAX_OUTPUT_ENTRIES, MOUNTS, tooManyEntries } from '../runner.ts';
+import { locate, tarOf } from '../supervisor/tar.ts';
 import { type Engine, isStatus } from './engine.ts';
 import type { Owner } from './place.ts';
 import { type Entry, entriesOf } from './streams.ts';

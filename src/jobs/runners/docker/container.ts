@@ -2,8 +2,8 @@
 import { posix } from 'node:path';
 import type Docker from 'dockerode';
 import { gpuVariables } from '../gpus.ts';
-import type { Limits } from '../process/limits.ts';
-import { MOUNTS } from '../process/view.ts';
+import { MOUNTS } from '../runner.ts';
+import type { Limits } from '../supervisor/limits.ts';
 import { gateFolder, gateOf } from './gate.ts';
 import { foldersOf, type Owner } from './place.ts';
 

@@ -4,7 +4,7 @@
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import type Docker from 'dockerode';
-import { type DiskLimits, diskUse, gigabytes, watchDisk } from '../process/disk.ts';
+import { type DiskLimits, diskUse, gigabytes, watchDisk } from '../supervisor/disk.ts';
 import type { Engine } from './engine.ts';
 import { foldersOf } from './place.ts';
 import { processesOf } from './processes.ts';

@@ -7,7 +7,7 @@
 import { randomUUID } from 'node:crypto';
 import { rm, writeFile } from 'node:fs/promises';
 import { basename, join } from 'node:path';
-import { thisMachine } from '../process/limits.ts';
+import { thisMachine } from '../supervisor/limits.ts';
 import { type Engine, isStatus } from './engine.ts';
 
 export type EngineFacts = {

@@ -16,7 +16,7 @@ import { stat } from 'node:fs/promises';
 import type Docker from 'dockerode';
 import { ConfigError } from '../../../config.ts';
 import type { Logger } from '../../../log.ts';
-import type { NetworkMode } from '../process/network.ts';
+import type { NetworkMode } from '../runner.ts';
 import { RunnerAway } from '../runner.ts';
 import { type Engine, EngineError, isStatus } from './engine.ts';
 import { type EngineFacts, sharesKernel } from './facts.ts';

@@ -10,8 +10,8 @@
  */
 import { chmod, mkdir, open, readFile, rename } from 'node:fs/promises';
 import { join } from 'node:path';
-import { giveTo } from '../process/small-trees.ts';
-import { MOUNTS } from '../process/view.ts';
+import { MOUNTS } from '../runner.ts';
+import { giveTo } from '../supervisor/small-trees.ts';
 import { makeGate } from './gate.ts';
 
 /** User and group that the job's files belong to, and its processes. */

@@ -1,7 +1,7 @@
 /** Processes of a container, as this machine sees them: where its engine runs here and we are root. */
 import { readFileSync, readlinkSync } from 'node:fs';
 import { setTimeout as delay } from 'node:timers/promises';
-import { allPids, signalOne, statOf } from '../process/proc.ts';
+import { allPids, signalOne, statOf } from '../supervisor/proc.ts';
 
 /** For processes that got SIGKILL. */
 const DEAD_MS = 5_000;

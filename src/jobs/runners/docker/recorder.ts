@@ -15,7 +15,7 @@
  *
  * The files, in `record/` of the attempt's folder; one that others wait for appears whole:
  *   claim    who records; removed by the server when that one is dead
- *   log      as the shim of a process keeps it (`../process/lines.ts`)
+ *   log      as the shim of a process keeps it (`../supervisor/lines.ts`)
  *   begun    that the command has the FIFOs
  *   init     by the server: which process is the first of the container, whose end is the container's
  *   exit     how the command ended, as its parent in the container says, and when the container had ended, which the job
@@ -39,11 +39,11 @@ import { Socket } from 'node:net';
 import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { setTimeout as delay } from 'node:timers/promises';
-import { claim, DISK_FULL, syncLog, writeWhole } from '../process/claim.ts';
-import { isAlive, readClaim, readWhole } from '../process/folder.ts';
-import { follow, openLog } from '../process/lines.ts';
-import { closeInherited } from '../process/proc.ts';
 import type { ShimOrder } from '../process/shims.ts';
+import { claim, DISK_FULL, syncLog, writeWhole } from '../supervisor/claim.ts';
+import { isAlive, readClaim, readWhole } from '../supervisor/folder.ts';
+import { follow, openLog } from '../supervisor/lines.ts';
+import { closeInherited } from '../supervisor/proc.ts';
 import { FIFOS, gateFolder, opening } from './gate.ts';
 import type { AttemptRecord } from './place.ts';
 

@@ -7,7 +7,7 @@ import { once } from 'node:events';
 import { PassThrough } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { pack } from 'tar-stream';
-import { MOUNTS } from '../process/view.ts';
+import { MOUNTS } from '../runner.ts';
 import type { Engine } from './engine.ts';
 import type { Owner } from './place.ts';
 

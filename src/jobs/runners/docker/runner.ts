@@ -12,9 +12,6 @@ import { createLog, type Logger } from '../../../log.ts';
 import type { DockerConfig } from '../../../variables/docker.ts';
 import { CpuShares } from '../cpu-share.ts';
 import { type GpuLedger, openGpuLedger } from '../gpu-ledger.ts';
-import { type Accounts, DEFAULT_UIDS, openAccounts, type UidRange } from '../process/accounts.ts';
-import { type Limits, limitsOf, thisMachine } from '../process/limits.ts';
-import { openRemoval } from '../process/removal.ts';
 import {
   GRACE_MS,
   type Handle,
@@ -24,6 +21,14 @@ import {
   RunnerAway,
   type Usage,
 } from '../runner.ts';
+import {
+  type Accounts,
+  DEFAULT_UIDS,
+  openAccounts,
+  type UidRange,
+} from '../supervisor/accounts.ts';
+import { type Limits, limitsOf, thisMachine } from '../supervisor/limits.ts';
+import { openRemoval } from '../supervisor/removal.ts';
 import { artifactsOf } from './artifacts.ts';
 import { begin, removeContainer, removeUnbegun } from './begin.ts';
 import { containerName, containerOptions, LABEL_READER, LABEL_WORKER } from './container.ts';

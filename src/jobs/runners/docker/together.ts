@@ -1,7 +1,7 @@
 /**
  * A control group that all containers of this server are in, with the memory that the machine has for jobs. Several
  * that asked for more than the machine has share it: each may use all of it, and together they would take the server's.
- * Of the processors they have half of the server's share together, as processes have (`../process/priority.ts`).
+ * Of the processors they have half of the server's share together, as processes have (`../supervisor/priority.ts`).
  *
  * It is made where the engine makes its own groups, which takes an engine of this machine that manages them itself
  * (`cgroupfs`) and a server that is root. With systemd, slices are the operator's.
@@ -9,8 +9,8 @@
 import { mkdirSync, readdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Logger } from '../../../log.ts';
-import { mountPath } from '../process/mounts.ts';
-import { GROUP_SHARES, GROUP_WEIGHT } from '../process/priority.ts';
+import { mountPath } from '../supervisor/mounts.ts';
+import { GROUP_SHARES, GROUP_WEIGHT } from '../supervisor/priority.ts';
 import type { EngineFacts } from './facts.ts';
 
 export type Together = {

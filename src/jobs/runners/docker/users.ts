@@ -6,8 +6,8 @@
  */
 import { addAbortSignal } from 'node:stream';
 import { text } from 'node:stream/consumers';
-import type { UidRange } from '../process/accounts.ts';
 import { Unstartable } from '../runner.ts';
+import type { UidRange } from '../supervisor/accounts.ts';
 import { type Engine, isStatus } from './engine.ts';
 import type { Image } from './images.ts';
 import type { Owner } from './place.ts';

@@ -12,7 +12,7 @@
 import { existsSync, readdirSync, readFileSync, rmdirSync, statSync, writeFileSync } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import { signalOne } from './proc.ts';
+import { signalOne } from '../supervisor/proc.ts';
 
 /** JSON, so that it can be stored. The folders are absolute paths; we make nothing in them but the groups. */
 export type Cgroup = { folders: string[] };

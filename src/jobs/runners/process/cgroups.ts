@@ -13,11 +13,11 @@ import { execFile } from 'node:child_process';
 import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { basename, dirname, join, posix } from 'node:path';
 import { promisify } from 'node:util';
+import type { Limits } from '../supervisor/limits.ts';
+import { mountPath } from '../supervisor/mounts.ts';
+import { GROUP_SHARES, GROUP_WEIGHT } from '../supervisor/priority.ts';
 import { type Cgroup, joinFiles, PARENT, removeGroup } from './cgroup.ts';
 import { type GroupPlan, limitGroup, makeGroup, type Setting } from './group-plan.ts';
-import type { Limits } from './limits.ts';
-import { mountPath } from './mounts.ts';
-import { GROUP_SHARES, GROUP_WEIGHT } from './priority.ts';
 
 export const CONTROLLERS = ['memory', 'cpu', 'pids'] as const;
 export type Controller = (typeof CONTROLLERS)[number];

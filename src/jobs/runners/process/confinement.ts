@@ -11,7 +11,16 @@ import { join } from 'node:path';
 import { ConfigError } from '../../../config.ts';
 import { exposedSecrets } from '../../../environment.ts';
 import { run } from '../../../processes/starter.ts';
-import { type Account, type Accounts, openAccounts, type UidRange } from './accounts.ts';
+import { MOUNTS, type NetworkMode } from '../runner.ts';
+import {
+  type Account,
+  type Accounts,
+  openAccounts,
+  type UidRange,
+} from '../supervisor/accounts.ts';
+import { limitMark, MARKS_LIMITS } from '../supervisor/proc.ts';
+import { giveTo } from '../supervisor/small-trees.ts';
+import { asUser } from '../supervisor/user.ts';
 import { bubblewrapOptions } from './bubblewrap.ts';
 import { entryCommand, environmentScript } from './entry.ts';
 import { openOwnFiles } from './etc.ts';
@@ -19,13 +28,10 @@ import { markTopdir } from './ext4-topdir.ts';
 import { findKeyringGuard } from './keyrings.ts';
 import { type Command, PATH, tryCommand } from './launch.ts';
 import type { NetworkSpec } from './namespace.ts';
-import { internetFor, type NetworkMode, whyNoInternet, withOpenTun } from './network.ts';
-import { limitMark, MARKS_LIMITS } from './proc.ts';
+import { internetFor, whyNoInternet, withOpenTun } from './network.ts';
 import { removeShared } from './shared.ts';
-import { giveTo } from './small-trees.ts';
 import { unshareCommand } from './unshare.ts';
-import { asUser } from './user.ts';
-import { attemptView, MOUNTS, type Mount, openView, RESOLVER } from './view.ts';
+import { attemptView, type Mount, openView, RESOLVER } from './view.ts';
 
 export type Sandbox = 'bubblewrap' | 'unshare' | 'none';
 

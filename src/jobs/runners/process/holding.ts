@@ -6,8 +6,8 @@
 import { writeFileSync } from 'node:fs';
 import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
+import { readWhole } from '../supervisor/folder.ts';
 import type { Cgroup } from './cgroup.ts';
-import { readWhole } from './folder.ts';
 
 export type Holding = {
   /** As nvidia-smi numbers them. */

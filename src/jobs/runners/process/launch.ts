@@ -11,10 +11,10 @@ import { readFileSync, writeFileSync } from 'node:fs';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { constants as os, tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { MARKER, signalOne } from '../supervisor/proc.ts';
 import type { Cgroup } from './cgroup.ts';
 import { type Exited, startFirstProcess } from './first-process.ts';
 import { type Network, type NetworkSpec, openNetwork } from './namespace.ts';
-import { MARKER, signalOne } from './proc.ts';
 
 export const PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin';
 

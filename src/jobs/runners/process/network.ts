@@ -11,14 +11,11 @@ import { BlockList } from 'node:net';
 import { networkInterfaces } from 'node:os';
 import { run } from '../../../processes/starter.ts';
 import { NOT_PUBLIC } from '../public.ts';
-import type { Account } from './accounts.ts';
+import type { Account } from '../supervisor/accounts.ts';
+import { recently } from '../supervisor/recently.ts';
+import { asUser } from '../supervisor/user.ts';
 import { PATH } from './launch.ts';
 import { type NetworkSpec, openNetwork } from './namespace.ts';
-import { recently } from './recently.ts';
-import { asUser } from './user.ts';
-
-export const NETWORK_MODES = ['internet', 'none', 'host'] as const;
-export type NetworkMode = (typeof NETWORK_MODES)[number];
 
 /** One of them is what a job sees around it; which one must not be a network that this machine is in. */
 const INSIDE = ['10.0.2', '192.168.231', '172.31.231'];

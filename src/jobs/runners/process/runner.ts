@@ -19,30 +19,38 @@ import {
   GRACE_MS,
   type Handle,
   LOCAL,
+  MOUNTS,
+  type NetworkMode,
   type Outcome,
   type Runner,
   Unstartable,
   type Usage,
 } from '../runner.ts';
-import { DEFAULT_UIDS, type UidRange } from './accounts.ts';
+import { DEFAULT_UIDS, type UidRange } from '../supervisor/accounts.ts';
+import { type Claim, DISK_FULL } from '../supervisor/claim.ts';
+import type { DiskUse } from '../supervisor/disk.ts';
+import {
+  type Changes,
+  changesOf,
+  isAlive,
+  killStrays,
+  readClaim,
+  readWhole,
+} from '../supervisor/folder.ts';
+import { type Limits, limitsOf, thisMachine } from '../supervisor/limits.ts';
+import { parseLog } from '../supervisor/lines.ts';
+import { bootIdNow } from '../supervisor/proc.ts';
+import { openRemoval } from '../supervisor/removal.ts';
+import { locate, tarOf } from '../supervisor/tar.ts';
 import { killGroup, removeGroup, usageOfGroup } from './cgroup.ts';
 import { findCgroups } from './cgroups.ts';
-import { type Claim, DISK_FULL } from './claim.ts';
 import { findConfinement, type Sandbox } from './confinement.ts';
-import type { DiskUse } from './disk.ts';
-import { type Changes, changesOf, isAlive, killStrays, readClaim, readWhole } from './folder.ts';
 import { openGroups } from './groups.ts';
 import { allHoldings, type Holding, readHolding, writeHolding } from './holding.ts';
-import { describeLimits, type Limits, limitsOf, limitsOfProcesses, thisMachine } from './limits.ts';
-import { parseLog } from './lines.ts';
-import type { NetworkMode } from './network.ts';
-import { bootIdNow } from './proc.ts';
-import { openRemoval } from './removal.ts';
+import { describeLimits, limitsOfProcesses } from './process-limits.ts';
 import type { Exit, ShimSpec, Started } from './shim.ts';
 import { openShims } from './shims.ts';
-import { locate, tarOf } from './tar.ts';
 import { usageOfTree } from './tree-usage.ts';
-import { MOUNTS } from './view.ts';
 
 /** What ended attempts left, until it is removed. */
 const TRASH = '.trash';

@@ -26,16 +26,16 @@ import { closeSync, existsSync, mkdirSync, readFileSync, unlinkSync } from 'node
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { setTimeout as delay, setImmediate as turn } from 'node:timers/promises';
+import { claim, DISK_FULL, syncLog, writeWhole } from '../supervisor/claim.ts';
+import { type DiskLimits, type DiskUse, type Verdict, watchDisk } from '../supervisor/disk.ts';
+import { follow, type LogLimits, openLog } from '../supervisor/lines.ts';
+import { tellOutOfMemory, watchMemory } from '../supervisor/memory.ts';
+import { giveWay } from '../supervisor/priority.ts';
+import { closeInherited } from '../supervisor/proc.ts';
 import { type Cgroup, oomKills, removeGroup } from './cgroup.ts';
-import { claim, DISK_FULL, syncLog, writeWhole } from './claim.ts';
-import { type DiskLimits, type DiskUse, type Verdict, watchDisk } from './disk.ts';
 import { type GroupPlan, limitGroup, makeGroup } from './group-plan.ts';
 import { type Command, environmentOf, launch } from './launch.ts';
-import { follow, type LogLimits, openLog } from './lines.ts';
-import { tellOutOfMemory, watchMemory } from './memory.ts';
 import { type Network, openNetwork } from './namespace.ts';
-import { giveWay } from './priority.ts';
-import { closeInherited } from './proc.ts';
 import type { ShimOrder, ShimWord } from './shims.ts';
 import { treeOf } from './tree.ts';
 import { after, LATE_MS, type UptimeTimer } from './uptime-timer.ts';
@@ -321,7 +321,7 @@ function troubleOf(error: Error): Verdict {
  * was the last that the job did, and there would be no room for artifacts.
  */
 async function empty(dirs: readonly string[]): Promise<void> {
-  const { removeTree } = await import('./removal.ts');
+  const { removeTree } = await import('../supervisor/removal.ts');
   for (const dir of dirs) {
     await removeTree(dir).catch(() => {});
     tryTo(() => mkdirSync(dir));

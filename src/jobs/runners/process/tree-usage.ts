@@ -1,6 +1,6 @@
 /** What a process tree uses, from /proc. Linux alone: elsewhere there is nothing to read. */
-import { proportionalMemory } from './memory.ts';
-import { descendants, statOf } from './proc.ts';
+import { proportionalMemory } from '../supervisor/memory.ts';
+import { descendants, statOf } from '../supervisor/proc.ts';
 
 /** USER_HZ, which is 100 on every Linux that Node runs on. */
 const TICKS_PER_SECOND = 100;

@@ -1,8 +1,6 @@
 /** All processes of a job: sending them a signal, killing them, counting them. */
 import { spawnSync } from 'node:child_process';
 import { lstatSync } from 'node:fs';
-import { type Cgroup, hasProcesses, killGroup, pidsOf } from './cgroup.ts';
-import { type Command, PATH } from './launch.ts';
 import {
   allPids,
   descendants,
@@ -12,8 +10,10 @@ import {
   signalOne,
   statOf,
   terminateAll,
-} from './proc.ts';
-import { signalUser } from './user.ts';
+} from '../supervisor/proc.ts';
+import { signalUser } from '../supervisor/user.ts';
+import { type Cgroup, hasProcesses, killGroup, pidsOf } from './cgroup.ts';
+import { type Command, PATH } from './launch.ts';
 
 /** Of killing what forks meanwhile. A round takes some 10 ms; the server goes on where they did not suffice. */
 const MAX_ROUNDS = 100;

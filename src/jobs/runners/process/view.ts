@@ -4,12 +4,9 @@
  */
 import { lstatSync, readlinkSync } from 'node:fs';
 import { join } from 'node:path';
-import { WORKING_DIR } from '../runner.ts';
+import { MOUNTS } from '../runner.ts';
+import { recently } from '../supervisor/recently.ts';
 import { copyEtc, type OwnFile, resolved } from './etc.ts';
-import { recently } from './recently.ts';
-
-/** Where the folders of an attempt are seen from inside. */
-export const MOUNTS = { work: WORKING_DIR, tmp: '/tmp', home: '/home/job' } as const;
 
 export type Mount =
   | { kind: 'read'; from: string; to: string }

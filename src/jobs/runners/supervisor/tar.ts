@@ -7,8 +7,7 @@ import { type FileHandle, lstat, open, opendir, readlink, realpath } from 'node:
 import { basename, join, normalize, relative, sep } from 'node:path';
 import { Readable } from 'node:stream';
 import { TAR_END, tarHeader, tarPadding } from '../../artifacts/tar.ts';
-import { MAX_OUTPUT_ENTRIES, tooManyEntries } from '../runner.ts';
-import { MOUNTS } from './view.ts';
+import { MAX_OUTPUT_ENTRIES, MOUNTS, tooManyEntries } from '../runner.ts';
 
 /** `owner`: the user that the job ran under. */
 export type Place = { path: string; owner: number };
