@@ -43,21 +43,17 @@ export function useBody(show: (error: unknown) => GraphQLError): Plugin<object, 
 
 /** @throws AppError 400 */
 function demandJson(params: URLSearchParams): void {
-  for (const name of ['variables', 'extensions']) parseParameter(params, name);
-}
-
-/** Undefined when it is not given, or empty. @throws AppError 400 */
-export function parseParameter(params: URLSearchParams, name: string): unknown {
-  const given = params.get(name);
-  if (!given) return undefined;
-  let value: unknown;
-  try {
-    value = JSON.parse(given);
-  } catch {
-    throw invalid(name, 'is not valid JSON');
+  for (const name of ['variables', 'extensions']) {
+    const given = params.get(name);
+    if (!given) continue;
+    let value: unknown;
+    try {
+      value = JSON.parse(given);
+    } catch {
+      throw invalid(name, 'is not valid JSON');
+    }
+    demandWellFormed(given, { [name]: value });
   }
-  demandWellFormed(given, { [name]: value });
-  return value;
 }
 
 /** An error that no operation has, as an answer: `shown` to the client, with the status and headers of `error`. */

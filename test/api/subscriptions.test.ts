@@ -1,6 +1,7 @@
 import { GraphQLError } from 'graphql';
+import { createHandler } from 'graphql-sse';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { EventStream } from '../../src/graphql/event-stream.ts';
+import { EventStream, type Result } from '../../src/graphql/event-streams.ts';
 import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
@@ -258,46 +259,71 @@ test('what a client does not accept is 406 with a reason, and nothing is done', 
     ).toBe(200);
 });
 
-test('nothing is read ahead of a client of an event stream', async () => {
+/** A stream that is reserved, with its operations by their ids. */
+async function streamOf(operations: Record<string, Result>) {
+  const stream = new EventStream();
+  const handle = createHandler({
+    authenticate: () => stream.token,
+    onSubscribe: (_request, { extensions }) =>
+      stream.start(
+        operations[String(extensions?.operationId)] as Result,
+        (error) => new GraphQLError((error as Error).message),
+      ),
+    onComplete: () => stream.operationEnded(),
+  });
+  const call = (method: string, accept: string, body: Record<string, unknown> | null = null) => {
+    const get = (name: string) => (name === 'accept' ? accept : 'application/json');
+    return handle({ method, url: '/', headers: { get }, body, raw: null, context: null });
+  };
+  await call('PUT', '*/*');
+  for (const operationId of Object.keys(operations))
+    await call('POST', '*/*', { query: '{ a }', extensions: { operationId } });
+  return {
+    stream,
+    async connect() {
+      const [messages] = await call('GET', 'text/event-stream');
+      const client = new AbortController();
+      const body = stream.connect(messages as AsyncGenerator<string, void>, client.signal);
+      const reader = body.getReader();
+      return async () => {
+        const { value } = await reader.read();
+        return value && new TextDecoder().decode(value);
+      };
+    },
+  };
+}
+
+test('two results are read ahead of a client that follows one operation', async () => {
   let told = 0;
   async function* numbers() {
     for (;;) yield { data: { n: ++told } };
   }
-  const stream = new EventStream((error) => new GraphQLError(String(error)));
-  stream.reserve('a');
-  stream.start('a', numbers());
-  const messages = stream.messages();
-  const texts: string[] = [];
-  for (let n = 0; n < 4; n++) texts.push((await messages.next()).value);
+  const { stream, connect } = await streamOf({ a: numbers() });
+  await new Promise(setImmediate);
+  expect(told).toBe(1);
+  const next = await connect();
+  const texts: (string | undefined)[] = [];
+  for (let n = 0; n < 4; n++) texts.push(await next());
   expect(texts.slice(1)).toEqual(
     [1, 2, 3].map((n) => `event: next\ndata: {"id":"a","payload":{"data":{"n":${n}}}}\n\n`),
   );
   await new Promise(setImmediate);
-  expect(told).toBe(3);
-
-  // And nothing before there is a client.
-  const reserved = new EventStream((error) => new GraphQLError(String(error)));
-  reserved.reserve('a');
-  reserved.start('a', numbers());
-  await new Promise(setImmediate);
-  expect(told).toBe(3);
+  expect(told).toBe(5);
   stream.close();
-  reserved.close();
 });
 
 test('an operation that fails sends its error, and others on its stream go on', async () => {
-  const stream = new EventStream((error) => new GraphQLError((error as Error).message));
   // biome-ignore lint/correctness/useYield: it fails before it yields.
   const failing = (async function* () {
     throw new Error('broken');
   })();
-  for (const id of ['bad', 'good']) stream.reserve(id);
-  stream.start('bad', failing);
-  stream.start('good', { data: { n: 1 } });
+  const { stream, connect } = await streamOf({ bad: failing, good: { data: { n: 1 } } });
+  const next = await connect();
+  let all = '';
+  // The message that says that it is open, the two results and the two ends.
+  for (let n = 0; n < 5; n++) all += await next();
   stream.finish();
-  const texts: string[] = [];
-  for await (const text of stream.messages()) texts.push(text);
-  const all = texts.join('');
+  expect(await next()).toBeUndefined();
   expect(all).toContain('{"id":"bad","payload":{"errors":[{"message":"broken"}]}}');
   expect(all).toContain('{"id":"good","payload":{"data":{"n":1}}}');
   expect(all.match(/event: complete/g)).toHaveLength(2);
