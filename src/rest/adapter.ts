@@ -8,19 +8,19 @@ import { matches } from '../http/etags.ts';
 import type { Services } from '../services.ts';
 import { inSpan } from '../tracing/spans.ts';
 import { readBody } from './body.ts';
-import type { Endpoint, Exchange } from './facade.ts';
+import type { Endpoint } from './facade.ts';
 import { otherMethod } from './methods.ts';
 import { parameterReader } from './parameters.ts';
 import type { Route } from './routes.ts';
 
 /** Answers a request for an event stream, HEAD too, with the parameters already checked. */
-export type StreamHandler = (
+type StreamHandler = (
   req: Request,
   res: Response,
   values: Record<string, unknown>,
 ) => Promise<void> | void;
 
-export type RestOptions = {
+type RestOptions = {
   endpoints: readonly Endpoint[];
   /** By operation, for routes that stream. */
   streams: Record<string, StreamHandler>;
@@ -87,20 +87,20 @@ function answer(
       if (!stream) throw new Error(`Nothing streams ${route.operation}`);
       return stream(req, res, values);
     }
-    const exchange: Exchange = { context: contextOf(services, req, res) };
-    await inSpan(route.operation, {}, () => call(exchange, values));
+    const context = contextOf(services, req, res);
+    const body = await inSpan(route.operation, {}, () => call(context, values));
     if (route.method !== 'GET') {
       res.setHeader('Cache-Control', 'no-store');
       if (route.status === 204) return void res.status(204).end();
-      return sendJson(res, route.status, JSON.stringify(exchange.body));
+      return sendJson(res, route.status, JSON.stringify(body));
     }
-    const text = JSON.stringify(exchange.body);
-    const inTrouble = route.trouble?.when(exchange.body as object);
+    const text = JSON.stringify(body);
+    const inTrouble = route.trouble?.when(body as object);
     if (route.trouble && inTrouble) return sendJson(res, route.trouble.status, text);
     res.setHeader('Cache-Control', 'private, no-cache');
     const etag = `W/"${hash('sha1', text, 'base64url')}"`;
     res.setHeader('ETag', etag);
-    const link = linkHeader(services.urls.base + req.originalUrl, exchange.body);
+    const link = linkHeader(services.urls.base + req.originalUrl, body);
     if (link) res.setHeader('Link', link);
     if (matches(req.headers['if-none-match'], etag)) return void res.status(304).end();
     sendJson(res, route.status, text);

@@ -15,7 +15,7 @@ import type { Parameter } from './operations.ts';
 
 export type Reader = (value: unknown) => unknown;
 
-/** @returns a function from a value that is there to the domain's; it throws AppError 400 naming the field. */
+/** @returns a function from a value that is there to the operation's; it throws AppError 400 naming the field. */
 export function reader(parameter: Parameter, from: 'text' | 'json'): Reader {
   const { name, type, nullable } = parameter;
   const read = from === 'text' ? textReader(type) : jsonReader(type, parameter);
@@ -78,7 +78,12 @@ function jsonReader(type: GraphQLInputType, { stringMap, among }: Kind = {}): Re
     case 'ID':
       return readString;
     default:
-      return (value) => scalar.parseValue(readString(value));
+      return (value) => {
+        const text = readString(value);
+        // The operation parses it again: this is for an error that names the field.
+        scalar.parseValue(text);
+        return text;
+      };
   }
 }
 
