@@ -14,7 +14,7 @@ import { readText, readTree } from '../src/git/objects/read.ts';
 import { locate, resolveCommit } from '../src/git/objects/resolve.ts';
 import { parseTree } from '../src/git/objects/tree.ts';
 import { git } from '../src/git/processes/run.ts';
-import { Turns } from '../src/limits/turns.ts';
+import { Turns } from '../src/platform/limits/fair-semaphore.ts';
 import { LARGE, makeRepository, median, openBench, TOKEN, time } from './repository.ts';
 
 const ROUNDS = 5;

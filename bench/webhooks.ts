@@ -12,7 +12,7 @@ import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import pg from 'pg';
 import { Pool } from 'undici';
-import { newId } from '../src/ids.ts';
+import { newId } from '../src/base/ids.ts';
 import { startServer } from '../test/support/process.ts';
 import { makeAuthority } from '../test/support/webhook-receiver.ts';
 import type { Arrival } from './receiver.ts';

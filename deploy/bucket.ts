@@ -1,7 +1,7 @@
 /** Makes the bucket of LOAM_STORAGE, unless it is there: the S3 server of docker-compose.yml begins without one. */
 import { setTimeout as delay } from 'node:timers/promises';
 import { CreateBucketCommand, HeadBucketCommand, S3Client } from '@aws-sdk/client-s3';
-import { readConfig } from '../src/config.ts';
+import { readConfig } from '../src/base/config/config.ts';
 
 /** For an S3 server that is still starting. */
 const PATIENCE_MS = 60_000;

@@ -11,9 +11,9 @@ import { join } from 'node:path';
 import { PrismaPg } from '@prisma/adapter-pg';
 import { bindMigrationAwareSqlAdapterFactory, ColumnTypeEnum } from '@prisma/driver-adapter-utils';
 import pg from 'pg';
-import { startPostgres } from '../src/database/embedded.ts';
-import { readMigrations } from '../src/database/migrate.ts';
-import { createLog } from '../src/log.ts';
+import { createLog } from '../src/base/log.ts';
+import { startPostgres } from '../src/platform/database/embedded.ts';
+import { readMigrations } from '../src/platform/database/migrate.ts';
 
 const SCHEMA = join(import.meta.dirname, 'schema.prisma');
 const FOLDER = join(import.meta.dirname, 'migrations');

@@ -1,8 +1,8 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import { type App, createApp, createWorker } from './app.ts';
-import { type Config, ConfigError, readConfig } from './config.ts';
-import { withDatabase } from './database/patience.ts';
-import { forgetSecrets } from './environment.ts';
+import { type Config, ConfigError, readConfig } from './base/config/config.ts';
+import { forgetSecrets } from './base/config/environment.ts';
+import { withDatabase } from './platform/database/startup-retry.ts';
 import { giveBackMemory, unsetMallocThreshold } from './start-memory.ts';
 
 /**

@@ -3,27 +3,27 @@
  * within a transaction they get `{ ...services, db: tx }`.
  */
 import type pg from 'pg';
-import type { Usage } from './auth/last-used.ts';
-import type { Rechecks } from './auth/rechecks.ts';
-import type { Issuer } from './auth/sign-in/issuers.ts';
+import type { Config } from './base/config/config.ts';
+import type { Logger } from './base/log.ts';
 import type { Cluster } from './cluster/cluster.ts';
-import type { Config } from './config.ts';
-import type { Signer } from './crypto/signed-links.ts';
-import type { Db } from './database/client.ts';
-import type { Bus } from './events/bus.ts';
 import type { Git } from './git/git.ts';
-import type { Places } from './jobs/places.ts';
+import type { Usage } from './identity/last-used.ts';
+import type { Rechecks } from './identity/rechecks.ts';
+import type { Issuer } from './identity/sign-in/issuers.ts';
+import type { Places } from './jobs/queue-position.ts';
 import type { SecretBox } from './jobs/secrets.ts';
-import type { Lfs } from './lfs/lfs.ts';
-import type { LargeFiles } from './lfs/store/store.ts';
-import type { Reads } from './limits/reads.ts';
-import type { Logger } from './log.ts';
-import type { Metrics } from './metrics/metrics.ts';
-import type { PushRecorder } from './repos/pushes/recorder.ts';
-import type { FindingIds } from './repos/pushes/secrets/ids.ts';
+import type { Signer } from './platform/crypto/signed-links.ts';
+import type { Db } from './platform/database/client.ts';
+import type { Bus } from './platform/events/bus.ts';
+import type { Reads } from './platform/limits/reads.ts';
+import type { Metrics } from './platform/metrics/metrics.ts';
+import type { DiskSpace } from './platform/storage/disk-space.ts';
+import type { Storage } from './platform/storage/storage.ts';
+import type { Lfs } from './repositories/lfs/lfs.ts';
+import type { LargeFiles } from './repositories/lfs/store/store.ts';
+import type { PushRecorder } from './repositories/pushes/recorder.ts';
+import type { FindingIds } from './repositories/pushes/secrets/ids.ts';
 import type { HostKey } from './ssh/host-keys.ts';
-import type { DiskSpace } from './storage/disk-space.ts';
-import type { Storage } from './storage/storage.ts';
 import type { AddressGuard } from './webhooks/delivery/guard.ts';
 import type { WebhookSecrets } from './webhooks/secrets.ts';
 

@@ -5,7 +5,7 @@
  */
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
-import { unset } from './config.ts';
+import { unset } from './base/config/config.ts';
 
 /**
  * With it, which `npm start` and the image set, glibc takes each MiB or more from the system by itself and gives it back

@@ -6,11 +6,11 @@
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
-import { issueToken } from './auth/operator.ts';
-import { issueSignInLink } from './auth/sign-in/links.ts';
-import { type Config, ConfigError, readConfig } from './config.ts';
-import { attachDatabase } from './database/client.ts';
-import { AppError } from './errors.ts';
+import { type Config, ConfigError, readConfig } from './base/config/config.ts';
+import { AppError } from './base/errors.ts';
+import { issueToken } from './identity/operator.ts';
+import { issueSignInLink } from './identity/sign-in/links.ts';
+import { attachDatabase } from './platform/database/client.ts';
 
 const USAGE = `usage: npm run --silent token -- USERNAME [--name NAME] [--expires-in-days 1..365]
        npm run --silent token -- USERNAME --sign-in

@@ -7,9 +7,9 @@
  */
 import { hash } from 'node:crypto';
 import { deserialize, serialize } from 'node:v8';
-import { AppError, busy, type ErrorCode } from '../errors.ts';
+import { AppError, busy, type ErrorCode } from '../base/errors.ts';
+import { inCall, traceHeaders } from '../platform/tracing/spans.ts';
 import type { Services } from '../services.ts';
-import { inCall, traceHeaders } from '../tracing/spans.ts';
 import { type Cluster, noAnswer, whereItIs } from './cluster.ts';
 import type { Member } from './members.ts';
 import { SIGNATURE, sign } from './signature.ts';

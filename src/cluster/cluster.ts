@@ -8,9 +8,10 @@
  *
  * A server without others does everything itself.
  */
-import type { Keys } from '../crypto/keys.ts';
-import { type AppError, busy } from '../errors.ts';
-import type { Logger } from '../log.ts';
+
+import { type AppError, busy } from '../base/errors.ts';
+import type { Logger } from '../base/log.ts';
+import type { Keys } from '../platform/crypto/keys.ts';
 import type { Services } from '../services.ts';
 import type { Member, Members } from './members.ts';
 import { placeOf } from './placement.ts';

@@ -12,8 +12,8 @@ import {
 } from 'node:http';
 import { request as httpsRequest } from 'node:https';
 import { pipeline } from 'node:stream/promises';
+import { traceHeaders } from '../platform/tracing/spans.ts';
 import type { Services } from '../services.ts';
-import { traceHeaders } from '../tracing/spans.ts';
 import { noAnswer, notAnswered, ServerAway, whereItIs } from './cluster.ts';
 import type { Member } from './members.ts';
 import { SIGNATURE, sign } from './signature.ts';

@@ -2,9 +2,9 @@
 import { hash } from 'node:crypto';
 import { deserialize } from 'node:v8';
 import express, { type RequestHandler, type Router } from 'express';
-import { isUnexpected, toPublic } from '../errors.ts';
-import { closingOf } from '../http/connections.ts';
-import { isId } from '../ids.ts';
+import { isUnexpected, toPublic } from '../base/errors.ts';
+import { isId } from '../base/ids.ts';
+import { closingOf } from '../platform/web/connections.ts';
 import type { Services } from '../services.ts';
 import {
   answerCall,

@@ -10,11 +10,11 @@
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import type pg from 'pg';
-import { type Config, ConfigError, type Role } from '../config.ts';
-import { inPoolTransaction } from '../database/client.ts';
-import type { Session } from '../database/session.ts';
-import type { Bus } from '../events/bus.ts';
-import type { Logger } from '../log.ts';
+import { type Config, ConfigError, type Role } from '../base/config/config.ts';
+import type { Logger } from '../base/log.ts';
+import { inPoolTransaction } from '../platform/database/client.ts';
+import type { Session } from '../platform/database/session.ts';
+import type { Bus } from '../platform/events/bus.ts';
 
 /** A process that answers requests. */
 export type Member = {

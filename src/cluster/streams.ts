@@ -4,7 +4,7 @@
  * error, and decides whether to begin anew.
  */
 import type { Writable } from 'node:stream';
-import { AppError } from '../errors.ts';
+import { AppError } from '../base/errors.ts';
 import type { Services } from '../services.ts';
 import { isCallAnswer, post, unwrap } from './calls.ts';
 import { noAnswer, ServerAway } from './cluster.ts';

@@ -1,4 +1,4 @@
-/** What the server wrote into the document (`startOf` in `src/http/dashboard.ts`), so that nothing is shown that is not so. */
+/** What the server wrote into the document (`startOf` in `src/api/http/dashboard.ts`), so that nothing is shown that is not so. */
 export type StartData = {
   viewer: { username: string; operator: boolean } | null;
   build: string;

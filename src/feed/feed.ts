@@ -7,7 +7,7 @@
  * a namespace is no feed for strangers, because its events tell more (who pushed, former names); one repository can be
  * followed by whoever may read it (`repos/following.ts`).
  */
-import { namespaceNamed } from '../auth/accounts.ts';
+import { namespaceNamed } from '../identity/accounts.ts';
 import {
   type Action,
   anyIn,
@@ -15,15 +15,15 @@ import {
   demand,
   demandAccount,
   type Viewer,
-} from '../auth/permissions.ts';
-import { type Rule, whileAllowed } from '../auth/rechecks.ts';
-import type { SliceRequest } from '../database/paging.ts';
-import type { EventType } from '../events/publish.ts';
-import type { OutboxEvent } from '../events/read.ts';
-import { type Order, readBackOrOn, type Slice } from '../events/slice.ts';
-import { follow, followed } from '../events/subscribers.ts';
+} from '../identity/permissions.ts';
+import { type Rule, whileAllowed } from '../identity/rechecks.ts';
 import type { JobEventData } from '../jobs/jobs.ts';
-import type { RepositoryEventData } from '../repos/repos.ts';
+import type { SliceRequest } from '../platform/database/paging.ts';
+import type { EventType } from '../platform/events/publish.ts';
+import type { OutboxEvent } from '../platform/events/read.ts';
+import { type Order, readBackOrOn, type Slice } from '../platform/events/slice.ts';
+import { follow, followed } from '../platform/events/subscribers.ts';
+import type { RepositoryEventData } from '../repositories/repositories.ts';
 import type { Services } from '../services.ts';
 import { TOLD_AS, type WebhookEventType } from '../webhooks/event-types.ts';
 import { dataToSend } from '../webhooks/webhooks.ts';

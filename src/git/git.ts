@@ -1,6 +1,6 @@
 /** All of git that the server holds on to: where repositories lie, what is open in them, what runs on them. */
 import { availableParallelism } from 'node:os';
-import { openTransferTurns, type TransferTurns, Turns } from '../limits/turns.ts';
+import { openTransferTurns, type TransferTurns, Turns } from '../platform/limits/fair-semaphore.ts';
 import { Disk } from './disk/disk.ts';
 import { Maintenance } from './disk/maintenance.ts';
 import { Quarantines } from './disk/quarantines.ts';

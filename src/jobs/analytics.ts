@@ -5,8 +5,8 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type { JobStatus } from '../../prisma/generated/enums.ts';
+import type { Handle, Runner, Usage } from '../runners/runner.ts';
 import type { Services } from '../services.ts';
-import type { Handle, Runner, Usage } from './runners/runner.ts';
 import { isOver } from './state.ts';
 import { openUsageHistory, percent, type UsageHistory } from './usage-history.ts';
 

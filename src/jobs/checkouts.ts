@@ -6,19 +6,19 @@
  * nothing but the commit of a job, to the attempt that holds the job and has not started yet.
  */
 import { Prisma } from '../../prisma/generated/client.ts';
+import { AppError, busy, notFound } from '../base/errors.ts';
+import { diskRoom } from '../base/hardware.ts';
 import { ServerAway } from '../cluster/cluster.ts';
 import { streamOfServer } from '../cluster/streams.ts';
-import { AppError, busy, notFound } from '../errors.ts';
-import { NoTurn } from '../limits/turns.ts';
+import { NoTurn } from '../platform/limits/fair-semaphore.ts';
 import {
   type CheckoutHead,
   checkout,
   receiveCheckout,
   sendCheckout,
   type WholeInput,
-} from '../repos/checkouts.ts';
+} from '../repositories/checkouts.ts';
 import type { Services } from '../services.ts';
-import { diskRoom } from './hardware.ts';
 
 type WorkerInput = WholeInput & { attemptId: string; signal: AbortSignal };
 

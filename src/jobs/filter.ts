@@ -1,10 +1,10 @@
 /** What a list of jobs is filtered by, as conditions for a statement by hand in which `r` is the job. */
 import { Prisma } from '../../prisma/generated/client.ts';
 import type { JobStatus } from '../../prisma/generated/enums.ts';
-import { userNamed } from '../auth/accounts.ts';
-import type { Viewer } from '../auth/permissions.ts';
-import { AppError, invalid } from '../errors.ts';
-import { getRepository, keyOf } from '../repos/repos.ts';
+import { AppError, invalid } from '../base/errors.ts';
+import { userNamed } from '../identity/accounts.ts';
+import type { Viewer } from '../identity/permissions.ts';
+import { getRepository, keyOf } from '../repositories/repositories.ts';
 import type { Services } from '../services.ts';
 import { checkKey, checkValue } from './labels.ts';
 import { isJobName } from './request.ts';

@@ -1,11 +1,11 @@
 /** Following jobs: who may, where it begins, and what is sent, for GraphQL and for event streams. */
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type { JobStatus } from '../../prisma/generated/enums.ts';
-import { anyIn, demand, type Viewer } from '../auth/permissions.ts';
-import { type Rule, whileAllowed } from '../auth/rechecks.ts';
-import { AppError, invalid } from '../errors.ts';
-import type { OutboxEvent } from '../events/read.ts';
-import { follow, followed, stopping } from '../events/subscribers.ts';
+import { AppError, invalid } from '../base/errors.ts';
+import { anyIn, demand, type Viewer } from '../identity/permissions.ts';
+import { type Rule, whileAllowed } from '../identity/rechecks.ts';
+import type { OutboxEvent } from '../platform/events/read.ts';
+import { follow, followed, stopping } from '../platform/events/subscribers.ts';
 import type { Services } from '../services.ts';
 import { type AccessRow, getJob, type JobKey, namespaceOf } from './jobs.ts';
 import { followJournal } from './logs/follow.ts';

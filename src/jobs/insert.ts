@@ -5,12 +5,12 @@
 import type pg from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type { Plan } from '../../prisma/generated/enums.ts';
-import { type Actor, type Change, recordIn } from '../audit/record.ts';
-import { inPoolTransaction, inTransaction } from '../database/client.ts';
-import { columnOf } from '../database/keyset.ts';
-import { nameOf } from '../database/rows.ts';
-import { openParts, runStatement } from '../database/statement.ts';
-import { demandRoom, isUnlimited } from '../limits/quotas.ts';
+import { type Actor, type Change, recordIn } from '../identity/audit.ts';
+import { inPoolTransaction, inTransaction } from '../platform/database/client.ts';
+import { columnOf } from '../platform/database/keyset.ts';
+import { nameOf } from '../platform/database/rows.ts';
+import { openParts, runStatement } from '../platform/database/statement.ts';
+import { demandRoom, isUnlimited } from '../platform/limits/quotas.ts';
 import type { Services } from '../services.ts';
 import type { PayloadRow } from './payload.ts';
 import { jobRows } from './rows.ts';

@@ -3,7 +3,7 @@
  *
  * A key is a name, or a DNS name, a slash and a name (`example.com/team`); a value may be empty.
  */
-import { invalid } from '../errors.ts';
+import { invalid } from '../base/errors.ts';
 
 export type Label = { key: string; value: string };
 

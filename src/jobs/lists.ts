@@ -1,20 +1,20 @@
 /** Lists of jobs: after a cursor and filtered, as GraphQL has them, and by page number, as REST has them. */
 import { Prisma } from '../../prisma/generated/client.ts';
 import type { JobStatus } from '../../prisma/generated/enums.ts';
-import { ownNamespaces } from '../auth/accounts.ts';
-import { canBeNamespace } from '../auth/names.ts';
-import { anyIn, demand, demandAccount, type Viewer } from '../auth/permissions.ts';
-import type { Counted } from '../database/list-counts.ts';
-import { type Part, readMergedSlice } from '../database/merged.ts';
-import { readNumberedPage } from '../database/numbered.ts';
+import { notFound } from '../base/errors.ts';
+import { canBeNamespace } from '../base/names.ts';
+import { ownNamespaces } from '../identity/accounts.ts';
+import { anyIn, demand, demandAccount, type Viewer } from '../identity/permissions.ts';
+import type { Counted } from '../platform/database/list-counts.ts';
+import { readNumberedPage } from '../platform/database/offset-page.ts';
 import {
   type NumberedPage,
   type PageRequest,
   type Slice,
   type SliceRequest,
   toOffset,
-} from '../database/paging.ts';
-import { notFound } from '../errors.ts';
+} from '../platform/database/paging.ts';
+import { type Part, readMergedSlice } from '../platform/database/union-page.ts';
 import type { Services } from '../services.ts';
 import { conditions, type Filter } from './filter.ts';
 import { jobRows } from './rows.ts';

@@ -1,8 +1,9 @@
 /** What there is to choose from when a job is made, with prices and rules, so that a form knows them beforehand. */
-import { demandAccount, type Viewer } from '../auth/permissions.ts';
+
+import { GPU_MODELS, GPUS, type Gpu } from '../base/hardware.ts';
+import { demandAccount, type Viewer } from '../identity/permissions.ts';
 import type { Services } from '../services.ts';
-import { GPU_MODELS, GPUS, type Gpu } from './hardware.ts';
-import { machinesOffered } from './offers.ts';
+import { machinesOffered } from './worker-capacity.ts';
 
 export type GpuOption = {
   gpu: Gpu;

@@ -1,11 +1,12 @@
 /** What runs and what waits on all servers, for the operator. */
-import { demandOperator, type Viewer } from '../auth/permissions.ts';
+
+import { GPUS, type Gpu, type Region } from '../base/hardware.ts';
 import { SILENCE_S } from '../cluster/members.ts';
+import { demandOperator, type Viewer } from '../identity/permissions.ts';
+import type { Machine } from '../runners/runner.ts';
 import type { Services } from '../services.ts';
-import { GPUS, type Gpu, type Region } from './hardware.ts';
-import { machinesOffered, type Offer, WORKER_SILENCE_S } from './offers.ts';
-import type { Machine } from './runners/runner.ts';
 import { waitingJobs } from './waiting.ts';
+import { machinesOffered, type Offer, WORKER_SILENCE_S } from './worker-capacity.ts';
 
 export type ServerState = {
   id: string;

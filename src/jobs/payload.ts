@@ -6,8 +6,8 @@
  */
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type { JobStatus } from '../../prisma/generated/enums.ts';
-import { formatMoney } from '../money.ts';
-import { costOf } from './hardware.ts';
+import { costOf } from '../base/hardware.ts';
+import { formatMoney } from '../base/money.ts';
 
 /** The columns of which it is made. */
 export const payloadColumns = {

@@ -1,5 +1,5 @@
 /** What is left in namespaces that were deleted (`auth/deletion.ts`): finished jobs with their logs and artifacts. */
-import { inTransaction } from '../database/client.ts';
+import { inTransaction } from '../platform/database/client.ts';
 import type { Services } from '../services.ts';
 import { noteArtifacts } from './artifacts/kept.ts';
 

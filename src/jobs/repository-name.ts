@@ -4,8 +4,8 @@
  * repository was deleted, the answer is the name of when the job was created.
  */
 import type { Prisma } from '../../prisma/generated/client.ts';
-import type { Viewer } from '../auth/permissions.ts';
-import { fullName, isVisible } from '../repos/repos.ts';
+import type { Viewer } from '../identity/permissions.ts';
+import { fullName, isVisible } from '../repositories/repositories.ts';
 
 export const repositoryColumns = {
   namespaceId: true,

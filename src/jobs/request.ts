@@ -1,8 +1,8 @@
 /** What a client may ask for when it creates a job (spec section 4.3, decisions section 4). */
-import { invalid } from '../errors.ts';
-import { checkHardware, HARDWARE_DEFAULTS } from './hardware.ts';
+import { invalid } from '../base/errors.ts';
+import { checkHardware, HARDWARE_DEFAULTS } from '../base/hardware.ts';
+import { parseReference } from '../base/image-reference.ts';
 import { checkLabels, type Label } from './labels.ts';
-import { parseReference } from './runners/docker/reference.ts';
 
 /** An environment variable. */
 export type NamedValue = { name: string; value: string };

@@ -5,9 +5,9 @@
  * this moment. Secrets are opened and sealed again for the new job; nobody is shown them.
  */
 import type { Prisma } from '../../prisma/generated/client.ts';
-import { anyIn, demand, demandAccount, type Viewer } from '../auth/permissions.ts';
-import { AppError, invalid, notFound } from '../errors.ts';
-import { lookForCommit, resolveBranch, type Source } from '../repos/repos.ts';
+import { AppError, invalid, notFound } from '../base/errors.ts';
+import { anyIn, demand, demandAccount, type Viewer } from '../identity/permissions.ts';
+import { lookForCommit, resolveBranch, type Source } from '../repositories/repositories.ts';
 import type { Services } from '../services.ts';
 import { insertJob, type JobKey, namespaceOf } from './jobs.ts';
 import { checkRequest, isJobName, type NamedValue, REQUEST_RULES } from './request.ts';

@@ -1,6 +1,6 @@
 /** How jobs are read where it must be cheap. */
 import type { Visibility } from '../../prisma/generated/enums.ts';
-import { type Rows, rowsOf } from '../database/rows.ts';
+import { type Rows, rowsOf } from '../platform/database/rows.ts';
 import { repositoryColumns, type Sourced } from './repository-name.ts';
 import { runtimeColumns } from './runtime.ts';
 

@@ -1,7 +1,7 @@
 /** How long a job has run, and what that costs. */
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type { JobStatus } from '../../prisma/generated/enums.ts';
-import { costOf } from './hardware.ts';
+import { costOf } from '../base/hardware.ts';
 
 /** Whole seconds. */
 export function secondsBetween(start: Date, end: Date): number {

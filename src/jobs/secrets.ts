@@ -4,8 +4,8 @@
  * They are sealed under a key that is never in the database, so a leaked dump shows nothing; and for one job, so that
  * a row's secrets cannot be moved to another.
  */
-import type { Keys } from '../crypto/keys.ts';
-import { open, seal } from '../crypto/seal.ts';
+import type { Keys } from '../platform/crypto/keys.ts';
+import { open, seal } from '../platform/crypto/seal.ts';
 
 export type Secrets = Record<string, string>;
 

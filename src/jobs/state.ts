@@ -31,9 +31,9 @@
 import type pg from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type { JobStatus } from '../../prisma/generated/enums.ts';
-import { onConnection } from '../database/client.ts';
-import { BY_ITSELF, grouped } from '../database/grouped.ts';
-import { columnOf } from '../database/keyset.ts';
+import { newId } from '../base/ids.ts';
+import { onConnection } from '../platform/database/client.ts';
+import { columnOf } from '../platform/database/keyset.ts';
 import {
   beginWith,
   inOneGo,
@@ -41,15 +41,15 @@ import {
   type Parts,
   runStatement,
   type Transaction,
-} from '../database/statement.ts';
-import { eventNotification, type Notification } from '../events/bus.ts';
-import { publish } from '../events/publish.ts';
-import { newId } from '../ids.ts';
+} from '../platform/database/statement.ts';
+import { BY_ITSELF, grouped } from '../platform/database/transaction-batcher.ts';
+import { eventNotification, type Notification } from '../platform/events/bus.ts';
+import { publish } from '../platform/events/publish.ts';
+import type { Handle } from '../runners/runner.ts';
 import { PAGE_COLUMNS } from './logs/columns.ts';
 import { statusPage } from './logs/pages.ts';
 import { type JobEventData, type PayloadRow, payloadColumns, payloadOf } from './payload.ts';
 import { EVENT_REPOSITORY_NAME } from './repository-name.ts';
-import type { Handle } from './runners/runner.ts';
 import { addUsage, type Ran, type Used } from './usage.ts';
 
 const MOVES: Record<JobStatus, readonly JobStatus[]> = {

@@ -6,8 +6,9 @@
  * often. A point has the time of its last sample, the mean of the percentages, and the highest memory and disk. Samples
  * of a point that is not complete are lost with a server that is killed.
  */
+
+import type { Usage } from '../runners/runner.ts';
 import type { Services } from '../services.ts';
-import type { Usage } from './runners/runner.ts';
 
 /** More than a chart has pixels for; with samples every 5 s, full after 40 minutes and then half full. */
 export const MAX_POINTS = 480;

@@ -6,10 +6,10 @@
  * holds of money is the price of an hour times seconds, which is exact; it is divided when it is shown.
  */
 import { Decimal } from 'decimal.js';
-import { demand, type Viewer } from '../auth/permissions.ts';
-import { type Slice, type SliceRequest, sliceOf } from '../database/paging.ts';
-import { runStatement, type Transaction } from '../database/statement.ts';
-import { invalid } from '../errors.ts';
+import { invalid } from '../base/errors.ts';
+import { demand, type Viewer } from '../identity/permissions.ts';
+import { type Slice, type SliceRequest, sliceOf } from '../platform/database/paging.ts';
+import { runStatement, type Transaction } from '../platform/database/statement.ts';
 import type { Services } from '../services.ts';
 import { ranUntil, secondsBetween } from './runtime.ts';
 

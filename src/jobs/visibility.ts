@@ -1,6 +1,6 @@
 /** Which jobs a viewer may see, and what they left, as a condition for the database. The rule is `reachOf`. */
 import { Prisma } from '../../prisma/generated/client.ts';
-import { reachOf, type Viewer } from '../auth/permissions.ts';
+import { reachOf, type Viewer } from '../identity/permissions.ts';
 
 /** For Prisma's queries. */
 export function visibleTo(viewer: Viewer): Prisma.JobWhereInput {

@@ -1,7 +1,8 @@
 /** How much waits in the pools. */
-import { inPoolTransaction } from '../database/client.ts';
+
+import { GPUS, REGIONS } from '../base/hardware.ts';
+import { inPoolTransaction } from '../platform/database/client.ts';
 import type { Services } from '../services.ts';
-import { GPUS, REGIONS } from './hardware.ts';
 
 /** Of a pool no more are counted: a look at all pools is to cost milliseconds, whatever waits in them. */
 const COUNTED = 10_000;

@@ -6,11 +6,11 @@
  * job. `acme/tr` looks in one namespace alone.
  */
 import { Prisma } from '../../prisma/generated/client.ts';
-import { type Account, demandAccount, memberOf, type Viewer } from '../auth/permissions.ts';
-import { checkFirst } from '../database/paging.ts';
-import { invalid } from '../errors.ts';
+import { invalid } from '../base/errors.ts';
+import { type Account, demandAccount, memberOf, type Viewer } from '../identity/permissions.ts';
 import { visibleSql as visibleJobs, visibleTo as visibleToJobs } from '../jobs/visibility.ts';
-import { visibleSql as visibleRepositories, visibleTo } from '../repos/visibility.ts';
+import { checkFirst } from '../platform/database/paging.ts';
+import { visibleSql as visibleRepositories, visibleTo } from '../repositories/visibility.ts';
 import type { Services } from '../services.ts';
 
 const MAX_TEXT = 200;

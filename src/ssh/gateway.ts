@@ -8,7 +8,7 @@ import { rm } from 'node:fs/promises';
 import { createServer, type Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
 import { setTimeout as delay } from 'node:timers/promises';
-import { ownerOfSshKey } from '../auth/authenticate.ts';
+import { ownerOfSshKey } from '../identity/authenticate.ts';
 import type { Services } from '../services.ts';
 import {
   FrameReader,

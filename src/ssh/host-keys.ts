@@ -3,10 +3,10 @@
  * sealed, so that all of them have the same and a new machine goes on with them.
  */
 import type { PrismaClient } from '../../prisma/generated/client.ts';
-import type { Keys } from '../crypto/keys.ts';
-import { open, seal } from '../crypto/seal.ts';
-import { fingerprintOf, readWireKey } from '../crypto/ssh-keys.ts';
-import type { Logger } from '../log.ts';
+import type { Logger } from '../base/log.ts';
+import type { Keys } from '../platform/crypto/keys.ts';
+import { open, seal } from '../platform/crypto/seal.ts';
+import { fingerprintOf, readWireKey } from '../platform/crypto/ssh-keys.ts';
 
 export type HostKey = {
   /** `ssh-ed25519` or `ecdsa-sha2-nistp256`. */

@@ -4,23 +4,23 @@
  */
 import type { Duplex, Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
-import { accountById } from '../auth/authenticate.ts';
-import type { Account } from '../auth/permissions.ts';
+import { busy, invalid, isUnexpected, toPublic } from '../base/errors.ts';
 import { notAnswered, whereItIs } from '../cluster/cluster.ts';
-import { converse } from '../cluster/conversations.ts';
-import { busy, invalid, isUnexpected, toPublic } from '../errors.ts';
+import { converse } from '../cluster/tunnels.ts';
 import { type Ending, GitError } from '../git/processes/run.ts';
 import { RequestLimit, RequestTooLong } from '../git/transport/requests.ts';
 import type { Service, Session } from '../git/transport/service.ts';
 import { uploadPack } from '../git/transport/transport.ts';
-import { addressOf, openForLfs } from '../lfs/lfs.ts';
-import { inTransferTurn, OF_GIT } from '../limits/transfer-turns.ts';
-import { inFolder } from '../repos/folder.ts';
-import { openForGit } from '../repos/repos.ts';
-import { actionOf, receiving, whileAllowed } from '../repos/transfers.ts';
+import { accountById } from '../identity/authenticate.ts';
+import type { Account } from '../identity/permissions.ts';
+import { inTransferTurn, OF_GIT } from '../platform/limits/transfer-limits.ts';
+import { inFolder } from '../repositories/folder.ts';
+import { addressOf, openForLfs } from '../repositories/lfs/lfs.ts';
+import { openForGit } from '../repositories/repositories.ts';
+import { actionOf, receiving, whileAllowed } from '../repositories/transfers.ts';
 import type { Services } from '../services.ts';
 import { type Asked, parseCommand } from './command.ts';
-import { type Conversation, conversationOver } from './conversation.ts';
+import { type Conversation, conversationOver } from './exec-session.ts';
 import type { Opening } from './frames.ts';
 
 /** With it git ends when it fails. */

@@ -9,10 +9,10 @@ import { dirname, join } from 'node:path';
 import type { Duplex } from 'node:stream';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { PrismaClient } from '../../prisma/generated/client.ts';
-import { accept, isConversation } from '../cluster/conversations.ts';
-import { type Config, ConfigError } from '../config.ts';
-import type { Keys } from '../crypto/keys.ts';
-import type { Logger } from '../log.ts';
+import { type Config, ConfigError } from '../base/config/config.ts';
+import type { Logger } from '../base/log.ts';
+import { accept, isConversation } from '../cluster/tunnels.ts';
+import type { Keys } from '../platform/crypto/keys.ts';
 import type { Services } from '../services.ts';
 import {
   type Counts,

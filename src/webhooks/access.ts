@@ -6,7 +6,7 @@
  * own. What each may do without the others is to take their own namespace out.
  */
 import { Prisma } from '../../prisma/generated/client.ts';
-import { can, demand, demandAccount, reachOf, type Viewer } from '../auth/permissions.ts';
+import { can, demand, demandAccount, reachOf, type Viewer } from '../identity/permissions.ts';
 import { PING } from './event-types.ts';
 
 const ACTION = 'webhook.administer';

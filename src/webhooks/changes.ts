@@ -1,14 +1,14 @@
 /** Webhooks, changed by those who may (`access.ts`): create, update, delete. */
 import { isDeepStrictEqual } from 'node:util';
 import type { Prisma } from '../../prisma/generated/client.ts';
-import { record } from '../audit/record.ts';
-import { namespaceNamed } from '../auth/accounts.ts';
-import { demandAccount, type Viewer } from '../auth/permissions.ts';
-import { inTransaction } from '../database/client.ts';
-import { invalid } from '../errors.ts';
-import { wake } from '../events/publish.ts';
-import { newId } from '../ids.ts';
-import { demandRoom } from '../limits/quotas.ts';
+import { invalid } from '../base/errors.ts';
+import { newId } from '../base/ids.ts';
+import { namespaceNamed } from '../identity/accounts.ts';
+import { record } from '../identity/audit.ts';
+import { demandAccount, type Viewer } from '../identity/permissions.ts';
+import { inTransaction } from '../platform/database/client.ts';
+import { wake } from '../platform/events/publish.ts';
+import { demandRoom } from '../platform/limits/quotas.ts';
 import type { Services } from '../services.ts';
 import { demandAll, demandChangeOfNamespaces } from './access.ts';
 import { whyNotUrl } from './delivery/guard.ts';

@@ -4,18 +4,18 @@
  */
 import { Prisma } from '../../prisma/generated/client.ts';
 import type { DeliveryStatus } from '../../prisma/generated/enums.ts';
-import type { Viewer } from '../auth/permissions.ts';
-import { NEWEST, pageQuery, toSlice } from '../database/keyset.ts';
+import { invalid, notFound } from '../base/errors.ts';
+import { isId } from '../base/ids.ts';
+import type { Viewer } from '../identity/permissions.ts';
+import { NEWEST, pageQuery, toSlice } from '../platform/database/keyset.ts';
 import {
   type NumberedPage,
   type PageRequest,
   type Slice,
   type SliceRequest,
   toOffset,
-} from '../database/paging.ts';
-import { invalid, notFound } from '../errors.ts';
-import { isId } from '../ids.ts';
-import type { Allowance } from '../limits/reads.ts';
+} from '../platform/database/paging.ts';
+import type { Allowance } from '../platform/limits/reads.ts';
 import type { Services } from '../services.ts';
 import { deliveriesVisibleInSql, deliveriesVisibleTo, demandRead } from './access.ts';
 import type { Try } from './delivery/outcomes.ts';

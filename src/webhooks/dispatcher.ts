@@ -10,12 +10,12 @@
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import type pg from 'pg';
-import { untilAnswered } from '../database/outage.ts';
-import type { Session } from '../database/session.ts';
-import { placeNow } from '../events/place.ts';
-import type { EventType } from '../events/publish.ts';
-import { EventsRemoved, type OutboxEvent, readAllEvents } from '../events/read.ts';
-import { newId } from '../ids.ts';
+import { newId } from '../base/ids.ts';
+import { untilAnswered } from '../platform/database/outage.ts';
+import type { Session } from '../platform/database/session.ts';
+import { placeNow } from '../platform/events/cursor.ts';
+import type { EventType } from '../platform/events/publish.ts';
+import { EventsRemoved, type OutboxEvent, readAllEvents } from '../platform/events/read.ts';
 import type { Services } from '../services.ts';
 import { TOLD_AS } from './event-types.ts';
 import { openNotices } from './notices.ts';

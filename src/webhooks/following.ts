@@ -1,9 +1,9 @@
 /** Following the deliveries of a webhook: each is shown when it is made, and again whenever it has changed. */
 import { setTimeout as delay } from 'node:timers/promises';
-import { demand, type Viewer } from '../auth/permissions.ts';
-import { type Rule, whileAllowed } from '../auth/rechecks.ts';
-import { untilAnswered } from '../database/outage.ts';
-import { AppError } from '../errors.ts';
+import { AppError } from '../base/errors.ts';
+import { demand, type Viewer } from '../identity/permissions.ts';
+import { type Rule, whileAllowed } from '../identity/rechecks.ts';
+import { untilAnswered } from '../platform/database/outage.ts';
 import type { Services } from '../services.ts';
 import { mayAdminister } from './access.ts';
 import { type Delivery, deliveryColumns } from './deliveries.ts';

@@ -1,11 +1,11 @@
 /** Deliveries that somebody asks for: a test, and the same message once more. */
 import type { Prisma } from '../../prisma/generated/client.ts';
-import { record } from '../audit/record.ts';
-import { demandAccount, type Viewer } from '../auth/permissions.ts';
-import { inTransaction } from '../database/client.ts';
-import { AppError, notFound } from '../errors.ts';
-import { wake } from '../events/publish.ts';
-import { newId } from '../ids.ts';
+import { AppError, notFound } from '../base/errors.ts';
+import { newId } from '../base/ids.ts';
+import { record } from '../identity/audit.ts';
+import { demandAccount, type Viewer } from '../identity/permissions.ts';
+import { inTransaction } from '../platform/database/client.ts';
+import { wake } from '../platform/events/publish.ts';
 import type { Services } from '../services.ts';
 import { demandAll } from './access.ts';
 import { type Delivery, deliveryColumns, getDelivery } from './deliveries.ts';

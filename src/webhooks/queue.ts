@@ -8,8 +8,8 @@
  */
 import type pg from 'pg';
 import { SILENCE_S } from '../cluster/members.ts';
+import type { Range } from './concurrency-limits.ts';
 import type { StoredMessage } from './delivery/payload.ts';
-import type { Range } from './places.ts';
 
 /** A server on the embedded database writes no heartbeat, and is alone. */
 const IS_DEAD = `not exists (

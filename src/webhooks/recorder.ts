@@ -1,6 +1,6 @@
 /** Records what came of attempts, many in one statement, because each commit waits for the disk. */
 import { setTimeout as delay } from 'node:timers/promises';
-import { isDatabaseAway } from '../database/outage.ts';
+import { isDatabaseAway } from '../platform/database/outage.ts';
 import type { Services } from '../services.ts';
 import type { Try } from './delivery/outcomes.ts';
 import { openNotices } from './notices.ts';

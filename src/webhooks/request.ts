@@ -1,5 +1,5 @@
 /** What a client may ask of a webhook (spec section 4.5, decisions section 5). */
-import { invalid } from '../errors.ts';
+import { invalid } from '../base/errors.ts';
 import { PING, WEBHOOK_EVENT_TYPES, type WebhookEventType } from './event-types.ts';
 
 export type CreateInput = {

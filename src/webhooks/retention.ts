@@ -1,6 +1,6 @@
 /** For how long deliveries are kept, and what is left of webhooks that were deleted. */
 import type pg from 'pg';
-import { inPoolTransaction } from '../database/client.ts';
+import { inPoolTransaction } from '../platform/database/client.ts';
 import type { Services } from '../services.ts';
 
 /** Longer than any delivery is tried. */

@@ -4,8 +4,8 @@
  * They must be known to sign, so they are not hashed but sealed, under a key that is never in the database, and for
  * one webhook, so that a row's secret cannot be moved to another.
  */
-import type { Keys } from '../crypto/keys.ts';
-import { open, seal } from '../crypto/seal.ts';
+import type { Keys } from '../platform/crypto/keys.ts';
+import { open, seal } from '../platform/crypto/seal.ts';
 
 export type WebhookSecrets = {
   seal(webhookId: string, secret: string): Uint8Array<ArrayBuffer>;

@@ -13,14 +13,14 @@
  * What was sent and not recorded is sent again, under the same `webhook-id`: at least once.
  */
 import { setTimeout as delay } from 'node:timers/promises';
-import { isDatabaseAway, isMachineShort } from '../database/outage.ts';
+import { isDatabaseAway, isMachineShort } from '../platform/database/outage.ts';
 import type { Services } from '../services.ts';
+import { Places } from './concurrency-limits.ts';
 import { type Attempt, attempt, type Means } from './delivery/attempt.ts';
 import { isSuccess } from './delivery/outcomes.ts';
 import { bodyOf, type StoredMessage } from './delivery/payload.ts';
 import { nextDelay } from './delivery/schedule.ts';
-import { Line } from './line.ts';
-import { Places } from './places.ts';
+import { Line } from './endpoint-queue.ts';
 import * as queue from './queue.ts';
 import { openRecorder, type Result } from './recorder.ts';
 import { switchedOff } from './unwanted.ts';

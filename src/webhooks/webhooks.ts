@@ -3,17 +3,17 @@
  * they were sent in `deliveries.ts`.
  */
 import type { Prisma } from '../../prisma/generated/client.ts';
-import { demandAccount, type Viewer } from '../auth/permissions.ts';
-import { NEWEST, readSlice } from '../database/keyset.ts';
+import { forbidden, notFound } from '../base/errors.ts';
+import { isId } from '../base/ids.ts';
+import { demandAccount, type Viewer } from '../identity/permissions.ts';
+import { NEWEST, readSlice } from '../platform/database/keyset.ts';
 import {
   type NumberedPage,
   type PageRequest,
   type Slice,
   type SliceRequest,
   toOffset,
-} from '../database/paging.ts';
-import { forbidden, notFound } from '../errors.ts';
-import { isId } from '../ids.ts';
+} from '../platform/database/paging.ts';
 import type { Services } from '../services.ts';
 import { demandAll, demandAny, demandRead, visibleTo } from './access.ts';
 import type { WebhookEventType } from './event-types.ts';

@@ -5,7 +5,7 @@
 import { globSync, readFileSync } from 'node:fs';
 import { type DocumentNode, Kind, parse, validate, visit } from 'graphql';
 import { expect, test } from 'vitest';
-import { schema } from '../../src/graphql/schema.ts';
+import { schema } from '../../src/api/graphql/schema.ts';
 
 const texts = globSync('src/dashboard/**/*.{ts,tsx}').flatMap((path) =>
   [...readFileSync(path, 'utf8').matchAll(/\bgraphql\(\s*`([^`]*)`/g)].map(([, text = '']) => ({

@@ -8,7 +8,7 @@ import {
   isSpecifiedScalarType,
 } from 'graphql';
 import { expect, test } from 'vitest';
-import { schema } from '../../src/graphql/schema.ts';
+import { schema } from '../../src/api/graphql/schema.ts';
 
 type Described = { name: string; description?: string | null };
 

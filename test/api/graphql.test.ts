@@ -1,7 +1,7 @@
 import { hash } from 'node:crypto';
 import { type GraphQLInterfaceType, getIntrospectionQuery } from 'graphql';
 import { expect, test } from 'vitest';
-import { schema } from '../../src/graphql/schema.ts';
+import { schema } from '../../src/api/graphql/schema.ts';
 import { type Client, startApp } from '../support/harness.ts';
 import { createWorld } from '../support/matrix/world.ts';
 

@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { planLimits } from '../../src/limits/plans.ts';
+import { planLimits } from '../../src/base/config/plans.ts';
 import { eventually } from '../support/eventually.ts';
 import { type Answer, startApp } from '../support/harness.ts';
 

@@ -1,7 +1,7 @@
 /** Lists in every order, with every filter, at every place: the pages are those of a plain sort, the totals those of a count. */
 import type pg from 'pg';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { onConnection } from '../../src/database/client.ts';
+import { onConnection } from '../../src/platform/database/client.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 

@@ -4,7 +4,7 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import pg from 'pg';
 import { expect, test } from 'vitest';
-import { ConfigError } from '../../src/config.ts';
+import { ConfigError } from '../../src/base/config/config.ts';
 import { GIT_STARTED, type StartedGit } from '../../src/git/processes/run.ts';
 import { waitingJobs } from '../../src/jobs/waiting.ts';
 import { cuttable } from '../support/cut.ts';

@@ -1,6 +1,6 @@
 /** Who loses the right to see something stops seeing it within five seconds, whatever is open. */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { newId } from '../../src/ids.ts';
+import { newId } from '../../src/base/ids.ts';
 import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';

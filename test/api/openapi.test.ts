@@ -4,8 +4,8 @@ import { Ajv2020 } from 'ajv/dist/2020.js';
 import formats from 'ajv-formats';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { parse } from 'yaml';
-import { templateOf } from '../../src/rest/openapi/document.ts';
-import { errorsOf, routes } from '../../src/rest/routes.ts';
+import { templateOf } from '../../src/api/rest/openapi/document.ts';
+import { errorsOf, routes } from '../../src/api/rest/routes.ts';
 import { PING, SPECIFIED_TYPES } from '../../src/webhooks/event-types.ts';
 import { startApp, type TestApp } from '../support/harness.ts';
 

@@ -1,8 +1,8 @@
 /** Queries that come again are answered by compiled code, and the same as by the interpreter before. */
 import { parse } from 'graphql';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { Documents } from '../../src/graphql/documents.ts';
-import { schema } from '../../src/graphql/schema.ts';
+import { Documents } from '../../src/api/graphql/documents.ts';
+import { schema } from '../../src/api/graphql/schema.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { startApp, type TestApp } from '../support/harness.ts';
 import { submit } from '../support/submit.ts';

@@ -1,6 +1,6 @@
 /** The walk over the table of routes, on one server. */
 import { afterAll } from 'vitest';
-import { planLimits } from '../../src/limits/plans.ts';
+import { planLimits } from '../../src/base/config/plans.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { startApp } from '../support/harness.ts';
 import { walkRoutes } from '../support/rest/walk.ts';

@@ -7,7 +7,11 @@ import { type AddressInfo, connect, createServer, type Socket } from 'node:net';
 import { setTimeout as delay } from 'node:timers/promises';
 import { pino } from 'pino';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { type ConnectionLimits, openServer, takesLong } from '../../src/http/connections.ts';
+import {
+  type ConnectionLimits,
+  openServer,
+  takesLong,
+} from '../../src/platform/web/connections.ts';
 import { eventually } from '../support/eventually.ts';
 import { Workspace } from '../support/git.ts';
 import { startApp, type TestApp } from '../support/harness.ts';

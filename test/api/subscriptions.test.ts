@@ -1,7 +1,7 @@
 import { GraphQLError } from 'graphql';
 import { createHandler } from 'graphql-sse';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { EventStream, type Result } from '../../src/graphql/event-streams.ts';
+import { EventStream, type Result } from '../../src/api/graphql/event-streams.ts';
 import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';

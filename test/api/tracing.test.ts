@@ -3,9 +3,9 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { pino } from 'pino';
 import { expect, test } from 'vitest';
-import { type Config, ConfigError, readConfig } from '../../src/config.ts';
+import { type Config, ConfigError, readConfig } from '../../src/base/config/config.ts';
 
-import { TRACING_VARIABLES } from '../../src/variables/tracing.ts';
+import { TRACING_VARIABLES } from '../../src/base/config/tracing.ts';
 import { attempt } from '../../src/webhooks/delivery/attempt.ts';
 import { createConnector } from '../../src/webhooks/delivery/connector.ts';
 import { createGuard } from '../../src/webhooks/delivery/guard.ts';

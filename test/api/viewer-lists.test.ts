@@ -1,6 +1,6 @@
 /** The lists of a user over all namespaces that they are a member of: what a home page shows. */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { newId } from '../../src/ids.ts';
+import { newId } from '../../src/base/ids.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { submit } from '../support/submit.ts';

@@ -1,10 +1,10 @@
 /** What events hold, and reading those of all namespaces with a place that is stored. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { placeNow } from '../../src/events/place.ts';
-import { type EventPage, readAllEvents } from '../../src/events/read.ts';
-import { removeOldEvents } from '../../src/events/retention.ts';
 import { payloadToSend } from '../../src/jobs/jobs.ts';
 import type { JobEventData } from '../../src/jobs/payload.ts';
+import { placeNow } from '../../src/platform/events/cursor.ts';
+import { type EventPage, readAllEvents } from '../../src/platform/events/read.ts';
+import { removeOldEvents } from '../../src/platform/events/retention.ts';
 import { eventually } from '../support/eventually.ts';
 import { remote, Workspace } from '../support/git.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';

@@ -1,8 +1,8 @@
 /** The feed of a namespace: who sees which events, page by page and live. */
 import { randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { readOutbox } from '../../src/events/read.ts';
-import { readBackOrOn } from '../../src/events/slice.ts';
+import { readOutbox } from '../../src/platform/events/read.ts';
+import { readBackOrOn } from '../../src/platform/events/slice.ts';
 import { eventually } from '../support/eventually.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { remove, submit, until } from '../support/submit.ts';

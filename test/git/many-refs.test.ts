@@ -6,7 +6,7 @@ import { execFileSync } from 'node:child_process';
 import { chmod, mkdir, readFile, rm, stat, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { recoverRepositories } from '../../src/repos/recovery.ts';
+import { recoverRepositories } from '../../src/repositories/recovery.ts';
 import { eventually } from '../support/eventually.ts';
 import { remote, Workspace } from '../support/git.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';

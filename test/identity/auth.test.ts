@@ -6,7 +6,7 @@ import {
   type Target,
   type Viewer,
   withImplied,
-} from '../../src/auth/permissions.ts';
+} from '../../src/identity/permissions.ts';
 import { eventually } from '../support/eventually.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 

@@ -1,6 +1,6 @@
 /** Connecting an identity of an issuer to a user who exists, and taking it away. */
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
-import { readConfig } from '../../src/config.ts';
+import { readConfig } from '../../src/base/config/config.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { Browser, CLIENT, startIssuer, type TestIssuer } from '../support/oidc-issuer.ts';
 

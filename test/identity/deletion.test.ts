@@ -1,6 +1,6 @@
 /** Deletion of organizations and users: what stands in the way, what goes along, and what stays. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { removeDeletedNamespaces } from '../../src/auth/deletion.ts';
+import { removeDeletedNamespaces } from '../../src/identity/deletion.ts';
 import { removeLeftMarked } from '../../src/jobs/artifacts/kept.ts';
 import { removeJobsOfDeleted } from '../../src/jobs/removal.ts';
 import { fakeRunner } from '../support/fake-runner.ts';

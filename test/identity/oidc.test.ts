@@ -1,9 +1,9 @@
 /** Signing in by an issuer of identities, and its access tokens as credentials. */
 import { hash } from 'node:crypto';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { accountsOf, authenticate, demandValid } from '../../src/auth/authenticate.ts';
-import { demandAccount } from '../../src/auth/permissions.ts';
-import { readConfig } from '../../src/config.ts';
+import { readConfig } from '../../src/base/config/config.ts';
+import { accountsOf, authenticate, demandValid } from '../../src/identity/authenticate.ts';
+import { demandAccount } from '../../src/identity/permissions.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { Browser, CLIENT, startIssuer, type TestIssuer } from '../support/oidc-issuer.ts';
 

@@ -1,8 +1,8 @@
 import { expect, test } from 'vitest';
-import { inTransaction } from '../../src/database/client.ts';
-import { newId } from '../../src/ids.ts';
-import { planLimits } from '../../src/limits/plans.ts';
-import { demandRoom } from '../../src/limits/quotas.ts';
+import { planLimits } from '../../src/base/config/plans.ts';
+import { newId } from '../../src/base/ids.ts';
+import { inTransaction } from '../../src/platform/database/client.ts';
+import { demandRoom } from '../../src/platform/limits/quotas.ts';
 import { startApp } from '../support/harness.ts';
 
 test('the last place is given once, and what a namespace stores is known without counting it', async () => {

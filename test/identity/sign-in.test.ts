@@ -1,6 +1,6 @@
 /** Signing in with a browser: by a token, by an address that works once; what the cookie is good for, and what ends it. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { upkeepOf } from '../../src/upkeep.ts';
+import { upkeepOf } from '../../src/maintenance.ts';
 import { eventually } from '../support/eventually.ts';
 import { type Answer, type Client, startApp, type TestApp } from '../support/harness.ts';
 

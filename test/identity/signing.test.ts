@@ -3,10 +3,10 @@ import { mkdtemp, readFile, rm, stat, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
-import { readKeys } from '../../src/crypto/keys.ts';
-import { seal } from '../../src/crypto/seal.ts';
-import { createSigner } from '../../src/crypto/signed-links.ts';
 import { createSecretBox } from '../../src/jobs/secrets.ts';
+import { readKeys } from '../../src/platform/crypto/keys.ts';
+import { seal } from '../../src/platform/crypto/seal.ts';
+import { createSigner } from '../../src/platform/crypto/signed-links.ts';
 import { startApp } from '../support/harness.ts';
 
 const query = (url: string) => Object.fromEntries(new URL(url).searchParams);

@@ -1,7 +1,6 @@
 /** Which jobs start where: what is exact, what is shared, and who is waited for. */
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
-import type { Machine } from '../../src/jobs/runners/runner.ts';
 import {
   admit,
   type Candidate,
@@ -9,6 +8,7 @@ import {
   openPools,
   type Wish,
 } from '../../src/jobs/worker/admission.ts';
+import type { Machine } from '../../src/runners/runner.ts';
 import { shareOf } from '../support/shares.ts';
 
 const GIB = 2 ** 30;

@@ -2,7 +2,7 @@
 import fc from 'fast-check';
 import type pg from 'pg';
 import { expect, test } from 'vitest';
-import { newId } from '../../src/ids.ts';
+import { newId } from '../../src/base/ids.ts';
 import { type LogEntry, PAGE_ENTRIES } from '../../src/jobs/logs/pages.ts';
 import { readLog } from '../../src/jobs/logs/read.ts';
 import { beforeMigration } from '../support/before-migration.ts';

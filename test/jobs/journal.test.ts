@@ -1,9 +1,7 @@
 /** How the log of a job is stored: pages that are filled, joined and read while lines arrive. */
 import fc from 'fast-check';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { inTransaction } from '../../src/database/client.ts';
-import { Moment, microsOf } from '../../src/database/times.ts';
-import { newId } from '../../src/ids.ts';
+import { newId } from '../../src/base/ids.ts';
 import { appendLines } from '../../src/jobs/logs/append.ts';
 import { foldPages } from '../../src/jobs/logs/fold.ts';
 import { followJournal } from '../../src/jobs/logs/follow.ts';
@@ -13,10 +11,12 @@ import { removeDeletedPages } from '../../src/jobs/logs/removal.ts';
 import { type Found, searchLog } from '../../src/jobs/logs/search.ts';
 import { logText } from '../../src/jobs/logs/text.ts';
 import { readWindow, type WindowQuery } from '../../src/jobs/logs/window.ts';
-import type { LogCursor } from '../../src/jobs/runners/runner.ts';
 import { moveJob, PHASES } from '../../src/jobs/state.ts';
 import { MAX_POINTS, openUsageHistory, usageSamples } from '../../src/jobs/usage-history.ts';
-import type { Allowance } from '../../src/limits/reads.ts';
+import { inTransaction } from '../../src/platform/database/client.ts';
+import { Moment, microsOf } from '../../src/platform/database/times.ts';
+import type { Allowance } from '../../src/platform/limits/reads.ts';
+import type { LogCursor } from '../../src/runners/runner.ts';
 import type { Services } from '../../src/services.ts';
 import { startApp, type TestApp } from '../support/harness.ts';
 

@@ -8,7 +8,7 @@ import { Readable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
 import { setImmediate } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { newId } from '../../src/ids.ts';
+import { newId } from '../../src/base/ids.ts';
 import {
   type ArtifactEntry,
   archiveKey,
@@ -17,8 +17,8 @@ import {
   storeArtifacts,
 } from '../../src/jobs/artifacts/store.ts';
 import { tarHeader } from '../../src/jobs/artifacts/tar.ts';
-import type { Runner } from '../../src/jobs/runners/runner.ts';
-import { tarOf } from '../../src/jobs/runners/supervisor/tar.ts';
+import type { Runner } from '../../src/runners/runner.ts';
+import { tarOf } from '../../src/runners/supervisor/tar.ts';
 import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';

@@ -1,9 +1,9 @@
 /** What somebody else has locked, or a server that is frozen, keeps nobody from going on but who needs just that. */
 import pg from 'pg';
 import { expect, test } from 'vitest';
-import { isDatabaseAway } from '../../src/database/outage.ts';
-import { newId } from '../../src/ids.ts';
+import { newId } from '../../src/base/ids.ts';
 import { claimJobs } from '../../src/jobs/worker/claim.ts';
+import { isDatabaseAway } from '../../src/platform/database/outage.ts';
 import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';

@@ -1,6 +1,6 @@
 /** What is kept of a log that grows without end, and who it is counted for. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { planLimits } from '../../src/limits/plans.ts';
+import { planLimits } from '../../src/base/config/plans.ts';
 import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';

@@ -1,13 +1,13 @@
 /** The queue under load: what is counted is what there is, no machine is given more than it has, nobody starves. */
 import pg from 'pg';
 import { expect, test, vi } from 'vitest';
-import { newId } from '../../src/ids.ts';
+import { newId } from '../../src/base/ids.ts';
 import { openCheckouts } from '../../src/jobs/checkouts.ts';
-import { machinesOffered, offersOf, runsImages } from '../../src/jobs/offers.ts';
-import { LOCAL, type Machine, type Runner } from '../../src/jobs/runners/runner.ts';
 import { commitMove } from '../../src/jobs/state.ts';
-import { openOthers } from '../../src/jobs/worker/others.ts';
+import { openOthers } from '../../src/jobs/worker/peer-workers.ts';
 import { startWorker, type Worker } from '../../src/jobs/worker/worker.ts';
+import { machinesOffered, offersOf, runsImages } from '../../src/jobs/worker-capacity.ts';
+import { LOCAL, type Machine, type Runner } from '../../src/runners/runner.ts';
 import { beforeMigration } from '../support/before-migration.ts';
 import { eventually } from '../support/eventually.ts';
 import { type FakeRunner, fakeRunner } from '../support/fake-runner.ts';

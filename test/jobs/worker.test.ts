@@ -5,17 +5,17 @@ import type { Pool } from 'pg';
 import { expect, test } from 'vitest';
 import { GitError } from '../../src/git/processes/run.ts';
 import { type Checkout, openCheckouts } from '../../src/jobs/checkouts.ts';
+import { loseAttempt } from '../../src/jobs/worker/finish.ts';
+import { findLost } from '../../src/jobs/worker/queue.ts';
+import { startWorker } from '../../src/jobs/worker/worker.ts';
+import type { DiskSpace } from '../../src/platform/storage/disk-space.ts';
 import {
   GRACE_MS,
   type Machine,
   type Outcome,
   type Runner,
   RunnerAway,
-} from '../../src/jobs/runners/runner.ts';
-import { loseAttempt } from '../../src/jobs/worker/finish.ts';
-import { findLost } from '../../src/jobs/worker/queue.ts';
-import { startWorker } from '../../src/jobs/worker/worker.ts';
-import type { DiskSpace } from '../../src/storage/disk-space.ts';
+} from '../../src/runners/runner.ts';
 import { eventually } from '../support/eventually.ts';
 import { type FakeRunner, fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';

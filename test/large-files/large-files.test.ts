@@ -5,10 +5,10 @@ import { join } from 'node:path';
 import { Readable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
-import { gearOf } from '../../src/lfs/store/cut.ts';
-import { openPackWriter } from '../../src/lfs/store/packs.ts';
-import type { LargeFiles } from '../../src/lfs/store/store.ts';
-import type { Graces } from '../../src/lfs/store/sweep.ts';
+import { gearOf } from '../../src/repositories/lfs/store/cut.ts';
+import { openPackWriter } from '../../src/repositories/lfs/store/packs.ts';
+import type { LargeFiles } from '../../src/repositories/lfs/store/store.ts';
+import type { Graces } from '../../src/repositories/lfs/store/sweep.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { checkStore, sweepAll } from '../support/large-files.ts';
 

@@ -5,8 +5,8 @@ import { mkdir, readdir, readFile, readlink, stat, symlink, writeFile } from 'no
 import { request } from 'node:http';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { createLfsTokens } from '../../src/lfs/tokens.ts';
-import { checkout } from '../../src/repos/checkouts.ts';
+import { checkout } from '../../src/repositories/checkouts.ts';
+import { createLfsTokens } from '../../src/repositories/lfs/tokens.ts';
 import { eventually } from '../support/eventually.ts';
 import { remote, Workspace } from '../support/git.ts';
 import { type Answer, type Client, startApp, type TestApp } from '../support/harness.ts';

@@ -3,8 +3,8 @@ import { homedir } from 'node:os';
 import { join } from 'node:path';
 import express from 'express';
 import { expect, test } from 'vitest';
-import { ConfigError, readConfig, VARIABLES } from '../../src/config.ts';
-import { planLimits } from '../../src/limits/plans.ts';
+import { ConfigError, readConfig, VARIABLES } from '../../src/base/config/config.ts';
+import { planLimits } from '../../src/base/config/plans.ts';
 
 test('the documented table is the table of the code', () => {
   const page = readFileSync(join(import.meta.dirname, '../../docs/configuration.md'), 'utf8');

@@ -1,6 +1,6 @@
 /** Transactions that share one: who fails, who waits, and how often each is carried out. */
 import { describe, expect, test } from 'vitest';
-import { BY_ITSELF, grouped } from '../../src/database/grouped.ts';
+import { BY_ITSELF, grouped } from '../../src/platform/database/transaction-batcher.ts';
 
 type Part = { asked: readonly string[]; end: PromiseWithResolvers<void> };
 

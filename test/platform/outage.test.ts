@@ -1,6 +1,6 @@
 /** The database goes away and comes back, with jobs, followers and subscribers under way. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { isDatabaseAway } from '../../src/database/outage.ts';
+import { isDatabaseAway } from '../../src/platform/database/outage.ts';
 import { cuttable } from '../support/cut.ts';
 import { eventually } from '../support/eventually.ts';
 import { type FakeRunner, fakeRunner } from '../support/fake-runner.ts';

@@ -15,7 +15,7 @@ import {
   run,
   runProgram,
   startProgram,
-} from '../../src/processes/starter.ts';
+} from '../../src/platform/processes/starter.ts';
 import { eventually } from '../support/eventually.ts';
 
 const program = (script: string): Program => ({
@@ -136,7 +136,7 @@ test('a program whose starter is killed goes on, and its streams with it', async
 
 test('with the process that asked for them programs end, also where their streams are on their way to it', async () => {
   const dir = await mkdtemp(join(tmpdir(), 'loam-programs-'));
-  const starter = join(import.meta.dirname, '../../src/processes/starter.ts');
+  const starter = join(import.meta.dirname, '../../src/platform/processes/starter.ts');
   // It is stopped as soon as it has asked, and so never takes the streams.
   const script = `
     import { startProgram } from ${JSON.stringify(starter)};

@@ -1,7 +1,7 @@
 /** Large answers: what one may hold, and how many are made at once. */
 import { EventEmitter } from 'node:events';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
-import { ANSWER_BYTES, EVENT_BYTES, Reads } from '../../src/limits/reads.ts';
+import { ANSWER_BYTES, EVENT_BYTES, Reads } from '../../src/platform/limits/reads.ts';
 
 const MiB = 2 ** 20;
 

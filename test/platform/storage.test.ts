@@ -7,10 +7,10 @@ import { Readable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
 import { setTimeout as delay } from 'node:timers/promises';
 import { afterAll, beforeEach, describe, expect, test } from 'vitest';
-import { openFolder } from '../../src/storage/folder.ts';
-import { openStorage } from '../../src/storage/open.ts';
-import { openS3 } from '../../src/storage/s3.ts';
-import { removeAll, type Storage, StorageAway } from '../../src/storage/storage.ts';
+import { openFolder } from '../../src/platform/storage/folder.ts';
+import { openStorage } from '../../src/platform/storage/open.ts';
+import { openS3 } from '../../src/platform/storage/s3.ts';
+import { removeAll, type Storage, StorageAway } from '../../src/platform/storage/storage.ts';
 import { has, needs } from '../support/needs.ts';
 import { startS3 } from '../support/s3-server.ts';
 

@@ -59,7 +59,7 @@ test('the dashboard and the server import nothing of each other', () => {
 test('git is a leaf, and so are waiting for turns and starting programs, which it shares with others', () => {
   const shared = /^src\/(?!git\/|limits\/turns\.ts$|processes\/starter\.ts$)/;
   expect(crossings((s) => feature(s.path) === 'git', shared)).toEqual([]);
-  expect(crossings((s) => s.path === 'src/limits/turns.ts', /./)).toEqual([]);
+  expect(crossings((s) => s.path === 'src/platform/limits/fair-semaphore.ts', /./)).toEqual([]);
   expect(crossings((s) => feature(s.path) === 'processes', /^src\/(?!processes\/)/)).toEqual([]);
 });
 
@@ -158,7 +158,7 @@ test('the environment is read in config.ts, and the process ended in main.ts', (
     /^src\/(?:jobs\/runners\/(?:process\/shim|docker\/recorder)|ssh\/front\/main|processes\/starting)/;
   expect(uses(/process\.exit\(/).filter((p) => !small.test(p))).toEqual(['src/main.ts']);
   // Handing PATH on to a child process configures nothing.
-  expect(uses(/process\.env\b(?!\.PATH)/)).toEqual(['src/config.ts']);
+  expect(uses(/process\.env\b(?!\.PATH)/)).toEqual(['src/base/config/config.ts']);
 });
 
 test('git is started in one place', () => {

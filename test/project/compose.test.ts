@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import { parseEnv } from 'node:util';
 import { expect, test } from 'vitest';
 import { parse } from 'yaml';
-import { readConfig } from '../../src/config.ts';
+import { readConfig } from '../../src/base/config/config.ts';
 import { needs } from '../support/needs.ts';
 
 const ROOT = join(import.meta.dirname, '../..');

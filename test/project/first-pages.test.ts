@@ -4,7 +4,7 @@ import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { expect, test } from 'vitest';
-import { readConfig } from '../../src/config.ts';
+import { readConfig } from '../../src/base/config/config.ts';
 import { startApp, type TestApp } from '../support/harness.ts';
 import { needs } from '../support/needs.ts';
 import { makeAuthority, startReceiver } from '../support/webhook-receiver.ts';

@@ -1,6 +1,6 @@
 /** Rules for branches, with the stock git. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { matches, problemOfPattern } from '../../src/repos/branch-patterns.ts';
+import { matches, problemOfPattern } from '../../src/repositories/branch-patterns.ts';
 import { remote, Workspace } from '../support/git.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 

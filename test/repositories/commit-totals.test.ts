@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { CommitTotals } from '../../src/git/objects/totals.ts';
 import { GIT_STARTED, type StartedGit } from '../../src/git/processes/run.ts';
-import { Turns } from '../../src/limits/turns.ts';
+import { Turns } from '../../src/platform/limits/fair-semaphore.ts';
 import { eventually } from '../support/eventually.ts';
 import { remote, Workspace } from '../support/git.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';

@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { countLanguages } from '../../src/repos/pushes/language.ts';
+import { countLanguages } from '../../src/repositories/pushes/language.ts';
 
 test.each([
   ['TypeScript', { 'a.ts': 10, 'b.tsx': 10, 'c.js': 15 }],

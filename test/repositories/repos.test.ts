@@ -5,10 +5,10 @@ import fc from 'fast-check';
 import isomorphic from 'isomorphic-git';
 import http from 'isomorphic-git/http/node';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { can, SCOPES, type Viewer } from '../../src/auth/permissions.ts';
-import { checkout } from '../../src/repos/checkouts.ts';
-import { resolveBranch } from '../../src/repos/repos.ts';
-import { visibleTo } from '../../src/repos/visibility.ts';
+import { can, SCOPES, type Viewer } from '../../src/identity/permissions.ts';
+import { checkout } from '../../src/repositories/checkouts.ts';
+import { resolveBranch } from '../../src/repositories/repositories.ts';
+import { visibleTo } from '../../src/repositories/visibility.ts';
 import { remote, Workspace } from '../support/git.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 

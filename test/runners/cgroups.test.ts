@@ -16,9 +16,9 @@ import {
   pidsOf,
   removeGroup,
   usageOfGroup,
-} from '../../src/jobs/runners/process/cgroup.ts';
-import { openCgroups } from '../../src/jobs/runners/process/cgroups.ts';
-import { limitGroup, makeGroup } from '../../src/jobs/runners/process/group-plan.ts';
+} from '../../src/runners/process/cgroup.ts';
+import { openCgroups } from '../../src/runners/process/cgroups.ts';
+import { limitGroup, makeGroup } from '../../src/runners/process/group-plan.ts';
 import { eventually } from '../support/eventually.ts';
 import { needs } from '../support/needs.ts';
 import { processesNaming } from '../support/processes.ts';

@@ -2,7 +2,7 @@ import { mkdtempDisposable, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
-import { watchDisk } from '../../src/jobs/runners/supervisor/disk.ts';
+import { watchDisk } from '../../src/runners/supervisor/disk.ts';
 
 test('folders that could not be looked at are looked at again at once', async () => {
   await using root = await mkdtempDisposable(join(tmpdir(), 'loam-disk-'));

@@ -13,7 +13,7 @@ import {
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
-import { copyEtc } from '../../src/jobs/runners/process/etc.ts';
+import { copyEtc } from '../../src/runners/process/etc.ts';
 
 const PLACES = ['group', 'passwd', 'resolv.conf'];
 

@@ -4,11 +4,11 @@ import { mkdtemp, readdir, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
-import type { Cgroup } from '../../src/jobs/runners/process/cgroup.ts';
-import { startFirstProcess } from '../../src/jobs/runners/process/first-process.ts';
-import { environmentOf, launch } from '../../src/jobs/runners/process/launch.ts';
-import type { Network } from '../../src/jobs/runners/process/namespace.ts';
-import { markedPids } from '../../src/jobs/runners/supervisor/proc.ts';
+import type { Cgroup } from '../../src/runners/process/cgroup.ts';
+import { startFirstProcess } from '../../src/runners/process/first-process.ts';
+import { environmentOf, launch } from '../../src/runners/process/launch.ts';
+import type { Network } from '../../src/runners/process/namespace.ts';
+import { markedPids } from '../../src/runners/supervisor/proc.ts';
 import { eventually } from '../support/eventually.ts';
 
 /** Of this process alone: processes are known by it on the whole machine. */

@@ -5,14 +5,14 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { openProcessRunner } from '../../src/jobs/runners/process/runner.ts';
-import { openShims } from '../../src/jobs/runners/process/shims.ts';
-import { diskUse } from '../../src/jobs/runners/supervisor/disk.ts';
+import { openProcessRunner } from '../../src/runners/process/runner.ts';
+import { openShims } from '../../src/runners/process/shims.ts';
+import { diskUse } from '../../src/runners/supervisor/disk.ts';
 import { attemptSpec } from '../support/runner.contract.ts';
 
 const run = promisify(execFile);
 const never = new AbortController().signal;
-const REMOVAL = join(import.meta.dirname, '../../src/jobs/runners/supervisor/removal.ts');
+const REMOVAL = join(import.meta.dirname, '../../src/runners/supervisor/removal.ts');
 
 let dir: string;
 beforeAll(async () => {

@@ -3,7 +3,7 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
-import { makeGate, openGate, opening } from '../../src/jobs/runners/docker/gate.ts';
+import { makeGate, openGate, opening } from '../../src/runners/docker/start-barrier.ts';
 
 test('a gate opens when it may, at that moment, and is closed while it may not', async () => {
   await using cleanup = new AsyncDisposableStack();

@@ -1,7 +1,7 @@
 /** A database as an earlier version left it, for the tests of migrations. */
 import pg from 'pg';
 import { inject } from 'vitest';
-import { readMigrations } from '../../src/database/migrate.ts';
+import { readMigrations } from '../../src/platform/database/migrate.ts';
 import { eventually } from './eventually.ts';
 
 export type Earlier = AsyncDisposable & {

@@ -6,11 +6,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { expect } from 'vitest';
-import {
-  type DockerRunnerOptions,
-  openDockerRunner,
-} from '../../src/jobs/runners/docker/runner.ts';
-import type { DockerConfig } from '../../src/variables/docker.ts';
+import type { DockerConfig } from '../../src/base/config/docker.ts';
+import { type DockerRunnerOptions, openDockerRunner } from '../../src/runners/docker/runner.ts';
 
 const run = promisify(execFile);
 

@@ -21,7 +21,7 @@ import {
   type Runner,
   type RunnerLine,
   Unstartable,
-} from '../../src/jobs/runners/runner.ts';
+} from '../../src/runners/runner.ts';
 
 export type FakeRunner = Runner & {
   /** In the order in which they were started. */

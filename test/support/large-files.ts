@@ -1,6 +1,10 @@
 /** What has to hold of the store of large files, whatever has happened. */
 import { expect } from 'vitest';
-import { type Graces, type SweepDeps, sweepLargeFiles } from '../../src/lfs/store/sweep.ts';
+import {
+  type Graces,
+  type SweepDeps,
+  sweepLargeFiles,
+} from '../../src/repositories/lfs/store/sweep.ts';
 import type { Services } from '../../src/services.ts';
 
 /** Until nothing is left to do. Without grace: for when nobody uploads. */

@@ -2,8 +2,8 @@ import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect } from 'vitest';
-import { openProcessRunner, type ProcessRunner } from '../../src/jobs/runners/process/runner.ts';
-import type { NetworkMode } from '../../src/jobs/runners/runner.ts';
+import { openProcessRunner, type ProcessRunner } from '../../src/runners/process/runner.ts';
+import type { NetworkMode } from '../../src/runners/runner.ts';
 import { eventually } from './eventually.ts';
 import { processesNaming } from './processes.ts';
 

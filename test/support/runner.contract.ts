@@ -10,7 +10,7 @@ import {
   type LogCursor,
   type Outcome,
   type Runner,
-} from '../../src/jobs/runners/runner.ts';
+} from '../../src/runners/runner.ts';
 import { eventually } from './eventually.ts';
 import { type Need, needs } from './needs.ts';
 

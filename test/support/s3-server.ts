@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { CreateBucketCommand, S3Client } from '@aws-sdk/client-s3';
-import type { S3Config } from '../../src/variables/s3.ts';
+import type { S3Config } from '../../src/base/config/s3.ts';
 
 const run = promisify(execFile);
 const SCRIPT = join(import.meta.dirname, 'ceph-s3.sh');

@@ -1,8 +1,8 @@
 /** Webhooks as a resource: who may do what, secrets, deliveries, quota, and what becomes of one that is deleted. */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import type { Prisma } from '../../prisma/generated/client.ts';
-import { newId } from '../../src/ids.ts';
-import { planLimits } from '../../src/limits/plans.ts';
+import { planLimits } from '../../src/base/config/plans.ts';
+import { newId } from '../../src/base/ids.ts';
 import { removeDeletedWebhooks, removeOldDeliveries } from '../../src/webhooks/retention.ts';
 import { switchedOff } from '../../src/webhooks/unwanted.ts';
 import { eventually } from '../support/eventually.ts';

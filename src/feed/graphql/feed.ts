@@ -1,8 +1,8 @@
 /** The events of namespaces in GraphQL: a page of them, and those that come. */
-import { Namespace } from '../../auth/graphql/namespaces.ts';
-import { builder, SortOrder } from '../../graphql/builder.ts';
-import { pageCost, sliceArgs } from '../../graphql/paging.ts';
-import { endedByReader, orThrow } from '../../graphql/subscription.ts';
+import { Namespace } from '../../identity/graphql/namespaces.ts';
+import { builder, SortOrder } from '../../platform/schema/builder.ts';
+import { pageCost, sliceArgs } from '../../platform/schema/paging.ts';
+import { endedByReader, orThrow } from '../../platform/schema/subscription.ts';
 import * as feed from '../feed.ts';
 
 const MEANINGS: Readonly<Record<string, string>> = {

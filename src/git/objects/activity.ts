@@ -1,6 +1,6 @@
 /** How many commits a history has of each of the last weeks: a walk that ends where they begin. */
 import { LRUCache } from 'lru-cache';
-import type { Turns } from '../../limits/turns.ts';
+import type { Turns } from '../../platform/limits/fair-semaphore.ts';
 import { gitLines } from '../processes/run.ts';
 
 /** A year. */

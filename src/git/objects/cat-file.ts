@@ -7,7 +7,7 @@
  * Bounded three ways: by the number of processes, by the idle time of each, by the bytes of one answer.
  */
 
-import { NoTurn, Turns } from '../../limits/turns.ts';
+import { NoTurn, Turns } from '../../platform/limits/fair-semaphore.ts';
 import { GitError, type GitProcess, startGit } from '../processes/run.ts';
 import {
   AnswerReader,

@@ -6,7 +6,7 @@
  * by line, the files that are tried as renames, the time that git may take.
  */
 import { LRUCache } from 'lru-cache';
-import type { Turns } from '../../limits/turns.ts';
+import type { Turns } from '../../platform/limits/fair-semaphore.ts';
 import { GitError, git, gitLines } from '../processes/run.ts';
 
 export type FileStatus = 'added' | 'deleted' | 'modified' | 'renamed' | 'type_changed';

@@ -3,7 +3,7 @@
  * walk found out is kept by commit id, because it never changes, and the commits themselves come from the pool.
  */
 import { LRUCache } from 'lru-cache';
-import type { Turns } from '../../limits/turns.ts';
+import type { Turns } from '../../platform/limits/fair-semaphore.ts';
 import { git } from '../processes/run.ts';
 import type { CatFilePool, ObjectData, ObjectInfo } from './cat-file.ts';
 import { type Annotation, type Commit, parseCommit, parseTag } from './commit.ts';

@@ -3,7 +3,7 @@
  * never change. It ends when all entries have been met, or its time is over; what is older then is not known.
  */
 import { LRUCache } from 'lru-cache';
-import type { Turns } from '../../limits/turns.ts';
+import type { Turns } from '../../platform/limits/fair-semaphore.ts';
 import { GitError, git, gitLines } from '../processes/run.ts';
 
 export type DirectoryAt = { commit: string; path: string; names: readonly string[] };

@@ -4,7 +4,7 @@
  */
 import { setImmediate as others } from 'node:timers/promises';
 import { LRUCache } from 'lru-cache';
-import { type Caller, Turns } from '../../limits/turns.ts';
+import { type Caller, Turns } from '../../platform/limits/fair-semaphore.ts';
 import { type Ending, GitError, git, startGit } from '../processes/run.ts';
 
 /** `column`: of the first match in the line, in bytes from 1. `text`: the line, cut. */

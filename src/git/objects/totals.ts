@@ -10,7 +10,7 @@ import { randomUUID } from 'node:crypto';
 import { readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { LRUCache } from 'lru-cache';
-import type { Turns } from '../../limits/turns.ts';
+import type { Turns } from '../../platform/limits/fair-semaphore.ts';
 import { packFiles } from '../disk/pack-files.ts';
 import { GitError, git } from '../processes/run.ts';
 

@@ -9,7 +9,7 @@
 import { channel } from 'node:diagnostics_channel';
 import { stat } from 'node:fs/promises';
 import type { Duplex, Readable, Writable } from 'node:stream';
-import { runProgram, type Streamed, startProgram } from '../../processes/starter.ts';
+import { runProgram, type Streamed, startProgram } from '../../platform/processes/starter.ts';
 import { environment, type Surroundings } from './environment.ts';
 
 export type GitOptions = Surroundings & {

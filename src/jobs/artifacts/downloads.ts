@@ -1,11 +1,11 @@
 /** Where artifacts are found, and who may have them: members by credential, anyone by a signed link for 15 minutes. */
 import type { Prisma } from '../../../prisma/generated/client.ts';
-import { namespaceNamed } from '../../auth/accounts.ts';
-import { demand, type Viewer } from '../../auth/permissions.ts';
-import type { Rule } from '../../auth/rechecks.ts';
-import { type Slice, type SliceRequest, sliceOf } from '../../database/paging.ts';
-import { notFound } from '../../errors.ts';
-import { isId } from '../../ids.ts';
+import { notFound } from '../../base/errors.ts';
+import { isId } from '../../base/ids.ts';
+import { namespaceNamed } from '../../identity/accounts.ts';
+import { demand, type Viewer } from '../../identity/permissions.ts';
+import type { Rule } from '../../identity/rechecks.ts';
+import { type Slice, type SliceRequest, sliceOf } from '../../platform/database/paging.ts';
 import type { Services } from '../../services.ts';
 import type { JobPayload } from '../payload.ts';
 import { type ArtifactEntry, type ArtifactKey, listArtifacts } from './store.ts';

@@ -6,13 +6,13 @@
  * the row, and with it the storage that it counts. What a server that died left between is found by the mark.
  */
 import type { Prisma } from '../../../prisma/generated/client.ts';
-import { record } from '../../audit/record.ts';
-import { demand, demandAccount, type Viewer } from '../../auth/permissions.ts';
-import { inTransaction } from '../../database/client.ts';
-import { readSlice, type Sorting } from '../../database/keyset.ts';
-import type { Slice, SliceRequest } from '../../database/paging.ts';
-import { notFound } from '../../errors.ts';
-import { isId } from '../../ids.ts';
+import { notFound } from '../../base/errors.ts';
+import { isId } from '../../base/ids.ts';
+import { record } from '../../identity/audit.ts';
+import { demand, demandAccount, type Viewer } from '../../identity/permissions.ts';
+import { inTransaction } from '../../platform/database/client.ts';
+import { readSlice, type Sorting } from '../../platform/database/keyset.ts';
+import type { Slice, SliceRequest } from '../../platform/database/paging.ts';
 import type { Services } from '../../services.ts';
 import { visibleTo } from '../visibility.ts';
 import { removeArtifacts } from './store.ts';

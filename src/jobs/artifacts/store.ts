@@ -15,9 +15,9 @@ import { pipeline } from 'node:stream/promises';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { createGunzip, gzipSync } from 'node:zlib';
 import { extract, type Header } from 'tar-stream';
+import { removeAll, type Storage } from '../../platform/storage/storage.ts';
+import { TooLarge, tooManyEntries } from '../../runners/runner.ts';
 import type { Services } from '../../services.ts';
-import { removeAll, type Storage } from '../../storage/storage.ts';
-import { TooLarge, tooManyEntries } from '../runners/runner.ts';
 import { type ArtifactEntry, type IndexEntry, openMembers } from './members.ts';
 import { TAR_END, tarHeader } from './tar.ts';
 

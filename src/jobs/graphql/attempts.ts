@@ -1,6 +1,6 @@
 /** Attempts in GraphQL. */
-import { builder } from '../../graphql/builder.ts';
-import { connectionType } from '../../graphql/paging.ts';
+import { builder } from '../../platform/schema/builder.ts';
+import { connectionType } from '../../platform/schema/paging.ts';
 import * as jobs from '../jobs.ts';
 import { AttemptOutcome } from './enums.ts';
 

@@ -1,6 +1,7 @@
 /** The enums of jobs in GraphQL: status, hardware, sorting. */
-import { builder } from '../../graphql/builder.ts';
-import type { GPUS, REGIONS } from '../hardware.ts';
+
+import type { GPUS, REGIONS } from '../../base/hardware.ts';
+import { builder } from '../../platform/schema/builder.ts';
 import type * as jobs from '../jobs.ts';
 import type { Sort } from '../lists.ts';
 

@@ -1,5 +1,5 @@
 /** Labels of jobs, and what lists of jobs are filtered by, in GraphQL. */
-import { builder } from '../../graphql/builder.ts';
+import { builder } from '../../platform/schema/builder.ts';
 import type { Label } from '../labels.ts';
 import { Gpu, JobStatus } from './enums.ts';
 

@@ -1,8 +1,8 @@
 /** Jobs in GraphQL: the types, and what can be read. */
 import type { Prisma } from '../../../prisma/generated/client.ts';
-import { Namespace, User } from '../../auth/graphql/namespaces.ts';
-import { sliceOf } from '../../database/paging.ts';
-import { builder } from '../../graphql/builder.ts';
+import { Namespace, User } from '../../identity/graphql/namespaces.ts';
+import { sliceOf } from '../../platform/database/paging.ts';
+import { builder } from '../../platform/schema/builder.ts';
 import {
   connectionField,
   connectionType,
@@ -13,16 +13,16 @@ import {
   pageType,
   sliceArgs,
   toConnection,
-} from '../../graphql/paging.ts';
-import { selectAt, selectHere, selectOf } from '../../graphql/select.ts';
-import { Repository } from '../../repos/graphql/repositories.ts';
-import { type AccessRow, accessColumns, isVisible } from '../../repos/repos.ts';
+} from '../../platform/schema/paging.ts';
+import { selectAt, selectHere, selectOf } from '../../platform/schema/select.ts';
+import { Repository } from '../../repositories/graphql/repositories.ts';
+import { type AccessRow, accessColumns, isVisible } from '../../repositories/repositories.ts';
 import { analyticsOf } from '../analytics.ts';
 import * as downloads from '../artifacts/downloads.ts';
 import * as jobs from '../jobs.ts';
 import * as lists from '../lists.ts';
 import { readLog } from '../logs/read.ts';
-import { placeColumns } from '../places.ts';
+import { placeColumns } from '../queue-position.ts';
 import { repositoryColumns, repositoryNameOf } from '../repository-name.ts';
 import * as runtime from '../runtime.ts';
 import { MAX_POINTS, usageSamples } from '../usage-history.ts';

@@ -1,6 +1,6 @@
 /** What a log view asks for, in GraphQL: parts of a log by number and time, searches, and links for browsers. */
-import type { Viewer } from '../../auth/permissions.ts';
-import { builder, SortOrder } from '../../graphql/builder.ts';
+import type { Viewer } from '../../identity/permissions.ts';
+import { builder, SortOrder } from '../../platform/schema/builder.ts';
 import { eventOf, type LogEvent } from '../following.ts';
 import * as links from '../logs/links.ts';
 import { type Found, MAX_MATCHES, type Match, searchLog } from '../logs/search.ts';

@@ -1,5 +1,5 @@
 /** What a job says, in GraphQL: its log as it is read, and as it is followed. */
-import { builder } from '../../graphql/builder.ts';
+import { builder } from '../../platform/schema/builder.ts';
 import type { EndEvent, LogBatch, LogEvent, LogLineEvent, StatusEvent } from '../following.ts';
 import { JobStatus } from './enums.ts';
 

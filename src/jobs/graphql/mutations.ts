@@ -1,9 +1,9 @@
 /** What changes jobs, in GraphQL. */
 import type { Prisma } from '../../../prisma/generated/client.ts';
-import { builder } from '../../graphql/builder.ts';
-import { deletionPayload, INPUT } from '../../graphql/payloads.ts';
-import { selectAt } from '../../graphql/select.ts';
-import { HARDWARE_DEFAULTS } from '../hardware.ts';
+import { HARDWARE_DEFAULTS } from '../../base/hardware.ts';
+import { builder } from '../../platform/schema/builder.ts';
+import { deletionPayload, INPUT } from '../../platform/schema/payloads.ts';
+import { selectAt } from '../../platform/schema/select.ts';
 import * as jobs from '../jobs.ts';
 import { REQUEST_RULES } from '../request.ts';
 import { rerunJob } from '../rerun.ts';

@@ -1,6 +1,7 @@
 /** What there is to choose from for a job, and every rule of a request, in GraphQL. */
-import { builder } from '../../graphql/builder.ts';
-import * as hardware from '../hardware.ts';
+
+import * as hardware from '../../base/hardware.ts';
+import { builder } from '../../platform/schema/builder.ts';
 import { LABEL_NAME, MAX_LABELS } from '../labels.ts';
 import {
   demandOptions,

@@ -1,6 +1,6 @@
 /** What a job uses and what it leaves, in GraphQL: analytics and artifacts. */
-import { builder } from '../../graphql/builder.ts';
-import { connectionType, pageCost, sliceArgs, toConnection } from '../../graphql/paging.ts';
+import { builder } from '../../platform/schema/builder.ts';
+import { connectionType, pageCost, sliceArgs, toConnection } from '../../platform/schema/paging.ts';
 import type { analyticsOf } from '../analytics.ts';
 import type { ArtifactFile } from '../artifacts/downloads.ts';
 import * as downloads from '../artifacts/downloads.ts';

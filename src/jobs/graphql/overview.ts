@@ -1,5 +1,5 @@
 /** What the operator sees of all servers and of the queue, in GraphQL. */
-import { builder } from '../../graphql/builder.ts';
+import { builder } from '../../platform/schema/builder.ts';
 import type { MachineState, PoolState, ServerState, WorkerState } from '../overview.ts';
 import { listPools, listServers } from '../overview.ts';
 import { Gpu, Region } from './enums.ts';

@@ -1,6 +1,6 @@
 /** Where a job that waits stands, in GraphQL. */
-import { builder } from '../../graphql/builder.ts';
-import type { Place } from '../places.ts';
+import { builder } from '../../platform/schema/builder.ts';
+import type { Place } from '../queue-position.ts';
 
 export const JobQueue = builder.objectRef<Place>('JobQueue').implement({
   description: 'Where a job that waits stands, as it was at most two seconds ago.',

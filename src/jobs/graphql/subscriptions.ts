@@ -1,14 +1,14 @@
 /** What can be followed: a job's log, and what happens to jobs. */
 import type { Prisma } from '../../../prisma/generated/client.ts';
-import { builder } from '../../graphql/builder.ts';
-import { selectOf } from '../../graphql/select.ts';
+import { builder } from '../../platform/schema/builder.ts';
+import { selectOf } from '../../platform/schema/select.ts';
 import {
   endedByReader,
   eventArgs,
   eventTypes,
   followQuery,
   orThrow,
-} from '../../graphql/subscription.ts';
+} from '../../platform/schema/subscription.ts';
 import * as following from '../following.ts';
 import * as jobs from '../jobs.ts';
 import { JobStatus } from './enums.ts';

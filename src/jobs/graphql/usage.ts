@@ -1,10 +1,10 @@
 /** What a namespace has used and what it cost, in GraphQL. */
 import type { Prisma } from '../../../prisma/generated/client.ts';
-import { userById } from '../../auth/accounts.ts';
-import { Namespace, User } from '../../auth/graphql/namespaces.ts';
-import { builder } from '../../graphql/builder.ts';
-import { connectionType, pageCost, sliceArgs, toConnection } from '../../graphql/paging.ts';
-import { selectOf } from '../../graphql/select.ts';
+import { userById } from '../../identity/accounts.ts';
+import { Namespace, User } from '../../identity/graphql/namespaces.ts';
+import { builder } from '../../platform/schema/builder.ts';
+import { connectionType, pageCost, sliceArgs, toConnection } from '../../platform/schema/paging.ts';
+import { selectOf } from '../../platform/schema/select.ts';
 import { namespaceUsage, type UsageRow } from '../usage.ts';
 
 const UsagePeriod = builder.enumType('UsagePeriod', {

@@ -2,9 +2,9 @@
  * Storing what a job prints. The sequence is counted on in the job's row, whose lock is held until the commit, so
  * entries become visible in the order of their numbers and none appears before the position of a reader.
  */
-import { Moment, microsOf } from '../../database/times.ts';
+import { Moment, microsOf } from '../../platform/database/times.ts';
+import type { LogCursor } from '../../runners/runner.ts';
 import type { Services } from '../../services.ts';
-import type { LogCursor } from '../runners/runner.ts';
 import { columnsOf, PAGE_COLUMNS, pagesFrom } from './columns.ts';
 import { FOLD_AT, foldPages } from './fold.ts';
 import { encodePages, type Line } from './pages.ts';

@@ -4,10 +4,10 @@
  * itself goes on, and its changes of status are still recorded.
  */
 import type { Plan } from '../../../prisma/generated/enums.ts';
-import { endOfMillisecond } from '../../database/times.ts';
-import { logLimits, storageLimit } from '../../limits/quotas.ts';
+import { endOfMillisecond } from '../../platform/database/times.ts';
+import { logLimits, storageLimit } from '../../platform/limits/quotas.ts';
+import type { LogCursor } from '../../runners/runner.ts';
 import type { Services } from '../../services.ts';
-import type { LogCursor } from '../runners/runner.ts';
 import { appendLines, type Stored } from './append.ts';
 import { type Line, textBytes } from './pages.ts';
 

@@ -3,7 +3,7 @@
  * any length is a number of full pages and a few small ones.
  */
 import type pg from 'pg';
-import { inPoolTransaction } from '../../database/client.ts';
+import { inPoolTransaction } from '../../platform/database/client.ts';
 import type { Services } from '../../services.ts';
 import { columnsOf, PAGE_COLUMNS, pagesFrom } from './columns.ts';
 import { decodePage, encodePages, type StoredPage } from './pages.ts';

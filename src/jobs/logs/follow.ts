@@ -1,7 +1,7 @@
 /** Following a journal: the entries that are there, those that come, and the end. */
 import type { JobStatus } from '../../../prisma/generated/enums.ts';
-import { untilAnswered } from '../../database/outage.ts';
-import { type Together, together } from '../../database/together.ts';
+import { type Together, together } from '../../platform/database/coalesce.ts';
+import { untilAnswered } from '../../platform/database/outage.ts';
 import type { Services } from '../../services.ts';
 import { isOver } from '../state.ts';
 import { decodePage, type Entry, PAGE_BYTES, PAGE_ENTRIES, type StoredPage } from './pages.ts';

@@ -4,12 +4,13 @@
  * A link to the text is good for its time, like those to artifacts. A link to the stream stands for the credential that
  * asked for it: what it shows is what that may see, and it ends when that is deleted or loses the right.
  */
-import { namespaceNamed } from '../../auth/accounts.ts';
-import { accountById } from '../../auth/authenticate.ts';
-import { demand, type Viewer } from '../../auth/permissions.ts';
-import type { Rule } from '../../auth/rechecks.ts';
-import { forbidden, notFound } from '../../errors.ts';
-import { isId } from '../../ids.ts';
+
+import { forbidden, notFound } from '../../base/errors.ts';
+import { isId } from '../../base/ids.ts';
+import { namespaceNamed } from '../../identity/accounts.ts';
+import { accountById } from '../../identity/authenticate.ts';
+import { demand, type Viewer } from '../../identity/permissions.ts';
+import type { Rule } from '../../identity/rechecks.ts';
 import type { Services } from '../../services.ts';
 import { openStreamOf, ruleOf, type StreamQuery, streamColumns } from '../following.ts';
 

@@ -14,7 +14,7 @@
 import { promisify } from 'node:util';
 import { constants, zstdCompress, zstdDecompress } from 'node:zlib';
 import type { JobStatus } from '../../../prisma/generated/enums.ts';
-import { Moment, microsOf } from '../../database/times.ts';
+import { Moment, microsOf } from '../../platform/database/times.ts';
 
 export type Line = { timestamp: Date; message: string };
 export type LogEntry = { kind: 'log'; seq: number; timestamp: Date; message: string };

@@ -1,7 +1,8 @@
 /** Reading the newest lines of a log, or those after a time. */
-import { microsOf } from '../../database/times.ts';
-import { invalid } from '../../errors.ts';
-import type { Allowance } from '../../limits/reads.ts';
+
+import { invalid } from '../../base/errors.ts';
+import { microsOf } from '../../platform/database/times.ts';
+import type { Allowance } from '../../platform/limits/reads.ts';
 import type { Services } from '../../services.ts';
 import { decodePage, type Entry, type LogEntry, PAGE_ENTRIES, type StoredPage } from './pages.ts';
 

@@ -5,8 +5,8 @@
  * A search ends after two seconds with what it has found, and says from where to go on, so that a log of 10 GiB holds
  * nothing up. There are no patterns: those that backtrack can take for ever over a line that was made for it.
  */
-import { busy, invalid } from '../../errors.ts';
-import type { Allowance } from '../../limits/reads.ts';
+import { busy, invalid } from '../../base/errors.ts';
+import type { Allowance } from '../../platform/limits/reads.ts';
 import type { Services } from '../../services.ts';
 import { type LogEntry, parsePage, textBytes, unpackPage } from './pages.ts';
 import { type WalkedPage, walkStep } from './walk.ts';

@@ -1,7 +1,8 @@
 /** A part of a journal by its numbers or from a moment on, forwards or backwards: what a log view shows of a long log. */
-import { Moment, microsOf } from '../../database/times.ts';
-import { invalid } from '../../errors.ts';
-import type { Allowance } from '../../limits/reads.ts';
+
+import { invalid } from '../../base/errors.ts';
+import { Moment, microsOf } from '../../platform/database/times.ts';
+import type { Allowance } from '../../platform/limits/reads.ts';
 import type { Services } from '../../services.ts';
 import { decodePage, type Entry, PAGE_ENTRIES, type StoredPage } from './pages.ts';
 import { startAfter } from './read.ts';

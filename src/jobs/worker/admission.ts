@@ -16,9 +16,9 @@
  * come in between. One that waits for GPUs reserves GPUs alone, as nobody can tell for how long; there is one
  * reservation for each model, and one for those that wait for CPU or memory.
  */
-import { HARDWARE_DEFAULTS as DEFAULT } from '../hardware.ts';
-import { hasGpus, type Offer, runs, runsImages } from '../offers.ts';
-import type { Machine } from '../runners/runner.ts';
+import { HARDWARE_DEFAULTS as DEFAULT } from '../../base/hardware.ts';
+import type { Machine } from '../../runners/runner.ts';
+import { hasGpus, type Offer, runs, runsImages } from '../worker-capacity.ts';
 
 /** What a job asks for. */
 export type Wish = { gpu: string; gpuCount: number; cpu: number; memoryGb: number };

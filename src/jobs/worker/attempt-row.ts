@@ -3,11 +3,11 @@
  * and prepared, because Prisma took three for the row, and a millisecond of this thread for each.
  */
 import type { Prisma } from '../../../prisma/generated/client.ts';
-import { columnOf } from '../../database/keyset.ts';
+import { columnOf } from '../../platform/database/keyset.ts';
+import type { Runner } from '../../runners/runner.ts';
 import type { ProcessServices } from '../../services.ts';
 import { IS_KEPT } from '../artifacts/kept.ts';
 import type { Checkout } from '../checkouts.ts';
-import type { Runner } from '../runners/runner.ts';
 
 /** What looking after jobs takes: what every process has, transactions, what runs jobs, and their commits. */
 export type Deps = Omit<ProcessServices, 'db'> & {

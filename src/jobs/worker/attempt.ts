@@ -6,20 +6,20 @@
  */
 
 import { ServerAway } from '../../cluster/cluster.ts';
-import { DISK_FULL, isDiskFull } from '../../database/outage.ts';
-import { StorageAway } from '../../storage/storage.ts';
-import { inSpan, inTrace, type Span } from '../../tracing/spans.ts';
+import { DISK_FULL, isDiskFull } from '../../platform/database/outage.ts';
+import { StorageAway } from '../../platform/storage/storage.ts';
+import { inSpan, inTrace, type Span } from '../../platform/tracing/spans.ts';
+import { type Handle, type LogCursor, type Outcome, RunnerAway } from '../../runners/runner.ts';
 import { sampleUsage } from '../analytics.ts';
 import { openAttemptLog } from '../logs/cap.ts';
 import type { Line } from '../logs/pages.ts';
-import { type Handle, type LogCursor, type Outcome, RunnerAway } from '../runners/runner.ts';
 import { masker, type Secrets } from '../secrets.ts';
 import { commitMove, MAX_PROGRESS, PHASES, statusTopic } from '../state.ts';
 import { type Attempt, type Deps, findAttempt, type Hold, holdOf } from './attempt-row.ts';
 import type { Claim } from './claim.ts';
 import { abandon, type Collected, collect, finish, recordExitCode } from './finish.ts';
-import { persist } from './persist.ts';
 import { openSecrets, prepare } from './prepare.ts';
+import { persist } from './retry.ts';
 
 const PROGRESS = /^::progress::(.*)$/s;
 

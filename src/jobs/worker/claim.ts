@@ -18,8 +18,8 @@
  * before the handle is stored, and storing it waits for that, and for all before it.
  */
 import pg, { type Pool, type PoolClient } from 'pg';
-import { onConnection } from '../../database/client.ts';
-import { newId } from '../../ids.ts';
+import { newId } from '../../base/ids.ts';
+import { onConnection } from '../../platform/database/client.ts';
 import { PHASES } from '../state.ts';
 import type { Admitted, Candidate, Line, Wish } from './admission.ts';
 

@@ -2,17 +2,18 @@
 
 import { posix } from 'node:path';
 import type { Prisma } from '../../../prisma/generated/client.ts';
-import { DISK_FULL, isDatabaseAway, isDiskFull, isMachineShort } from '../../database/outage.ts';
-import { endOfMillisecond } from '../../database/times.ts';
-import { AppError } from '../../errors.ts';
-import { wake } from '../../events/publish.ts';
-import { demandRoom } from '../../limits/quotas.ts';
-import type { AttemptOutcome } from '../../metrics/metrics.ts';
-import { StorageAway } from '../../storage/storage.ts';
-import { keepLate } from '../artifacts/kept.ts';
-import { removeArtifacts, removeOtherArtifacts, storeArtifacts } from '../artifacts/store.ts';
-import { appendLines } from '../logs/append.ts';
-import { foldAtEnd } from '../logs/fold.ts';
+import { AppError } from '../../base/errors.ts';
+import {
+  DISK_FULL,
+  isDatabaseAway,
+  isDiskFull,
+  isMachineShort,
+} from '../../platform/database/outage.ts';
+import { endOfMillisecond } from '../../platform/database/times.ts';
+import { wake } from '../../platform/events/publish.ts';
+import { demandRoom } from '../../platform/limits/quotas.ts';
+import type { AttemptOutcome } from '../../platform/metrics/metrics.ts';
+import { StorageAway } from '../../platform/storage/storage.ts';
 import {
   type Handle,
   type LogCursor,
@@ -20,7 +21,11 @@ import {
   type Outcome,
   TooLarge,
   WORKING_DIR,
-} from '../runners/runner.ts';
+} from '../../runners/runner.ts';
+import { keepLate } from '../artifacts/kept.ts';
+import { removeArtifacts, removeOtherArtifacts, storeArtifacts } from '../artifacts/store.ts';
+import { appendLines } from '../logs/append.ts';
+import { foldAtEnd } from '../logs/fold.ts';
 import { ranUntil, secondsBetween } from '../runtime.ts';
 import { commitMove, type LockedJob, MAX_PROGRESS, type Move, moveJob, PHASES } from '../state.ts';
 import type { Attempt, Deps } from './attempt-row.ts';

@@ -1,21 +1,21 @@
 /** What comes before the start: the checkout and the environment. */
 
-import { isDatabaseAway } from '../../database/outage.ts';
-import { AppError } from '../../errors.ts';
-import { diskRoom } from '../hardware.ts';
-import { printable } from '../logs/cap.ts';
+import { AppError } from '../../base/errors.ts';
+import { diskRoom } from '../../base/hardware.ts';
+import { isDatabaseAway } from '../../platform/database/outage.ts';
 import {
   type AttemptSpec,
   type Handle,
   type Outcome,
   RunnerAway,
   Unstartable,
-} from '../runners/runner.ts';
+} from '../../runners/runner.ts';
+import { printable } from '../logs/cap.ts';
 import type { Secrets } from '../secrets.ts';
 import { PHASES } from '../state.ts';
 import type { Attempt, Deps } from './attempt-row.ts';
-import { isPassing } from './persist.ts';
 import { openProgress, type Progress } from './progress.ts';
+import { isPassing } from './retry.ts';
 
 /**
  * Makes the place for the work. Its handle is stored with the move to `running`, before anything of the work begins; a place

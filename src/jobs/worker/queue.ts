@@ -1,6 +1,6 @@
 /** What workers tell each other through the database: who is alive with which machines, and which attempts are lost. */
 import type { Services } from '../../services.ts';
-import { type Offer, WORKER_SILENCE_S } from '../offers.ts';
+import { type Offer, WORKER_SILENCE_S } from '../worker-capacity.ts';
 
 /** Milliseconds until the next job that waits for its time may start; null: none does. */
 export async function nextDue(

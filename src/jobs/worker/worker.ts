@@ -11,18 +11,18 @@
  */
 
 import { setTimeout as delay } from 'node:timers/promises';
-import { isDatabaseAway } from '../../database/outage.ts';
-import { offersOf, runsImages } from '../offers.ts';
-import { kindsOf, type Machine, RunnerAway } from '../runners/runner.ts';
+import { isDatabaseAway } from '../../platform/database/outage.ts';
+import { kindsOf, type Machine, RunnerAway } from '../../runners/runner.ts';
+import { offersOf, runsImages } from '../worker-capacity.ts';
 import { admit, type Holding, openPools, type Reservations } from './admission.ts';
 import { giveUp, lookAfter } from './attempt.ts';
 import type { Deps } from './attempt-row.ts';
 import { type Claim, claimJobs, type Waiting } from './claim.ts';
 import { loseAttempt, returnToQueue } from './finish.ts';
-import { type Locked, openLocked } from './locked.ts';
-import { openOthers } from './others.ts';
-import { isPassing, PAUSES, type Pauses, persist } from './persist.ts';
+import { openOthers } from './peer-workers.ts';
 import { findLost, heartbeat, nextDue } from './queue.ts';
+import { isPassing, PAUSES, type Pauses, persist } from './retry.ts';
+import { type Locked, openLocked } from './skip-list.ts';
 
 /** A sixth of the silence that others take for death. */
 const HEARTBEAT_MS = 10_000;

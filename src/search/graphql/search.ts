@@ -1,12 +1,12 @@
 /** Going anywhere, in GraphQL. */
 import { queryFromInfo } from '@pothos/plugin-prisma';
-import { Namespace } from '../../auth/graphql/namespaces.ts';
-import { MAX_FIRST } from '../../database/paging.ts';
-import { builder } from '../../graphql/builder.ts';
-import { pageCost } from '../../graphql/paging.ts';
-import { selectOf } from '../../graphql/select.ts';
+import { Namespace } from '../../identity/graphql/namespaces.ts';
 import { Job } from '../../jobs/graphql/jobs.ts';
-import { Repository } from '../../repos/graphql/repositories.ts';
+import { MAX_FIRST } from '../../platform/database/paging.ts';
+import { builder } from '../../platform/schema/builder.ts';
+import { pageCost } from '../../platform/schema/paging.ts';
+import { selectOf } from '../../platform/schema/select.ts';
+import { Repository } from '../../repositories/graphql/repositories.ts';
 import { type Found, find, type Kind } from '../find.ts';
 
 const SearchResult = builder.unionType('SearchResult', {

@@ -1,6 +1,6 @@
 /** One attempt to tell an endpoint: POST, and what it answers, within 15 seconds in all. */
 import type { Dispatcher } from 'undici';
-import { inTrace } from '../../tracing/spans.ts';
+import { inTrace } from '../../platform/tracing/spans.ts';
 import type { Connector } from './connector.ts';
 import { type Outcome, outcomeOf, reasonOf, type Try, Unanswered } from './outcomes.ts';
 import { readRetryAfter } from './schedule.ts';

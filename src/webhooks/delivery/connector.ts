@@ -22,8 +22,8 @@ import {
 } from 'node:tls';
 import { LRUCache } from 'lru-cache';
 import type { buildConnector, Dispatcher, Pool } from 'undici';
-import { ConfigError } from '../../config.ts';
-import { isMachineShort } from '../../database/outage.ts';
+import { ConfigError } from '../../base/config/config.ts';
+import { isMachineShort } from '../../platform/database/outage.ts';
 import type { AddressGuard } from './guard.ts';
 import type { Lookup } from './lookup.ts';
 import { Unanswered } from './outcomes.ts';

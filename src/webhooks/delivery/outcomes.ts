@@ -1,5 +1,5 @@
 /** What came of an attempt, as a fact that is recorded and shown. */
-import { isMachineShort } from '../../database/outage.ts';
+import { isMachineShort } from '../../platform/database/outage.ts';
 
 export type Outcome =
   | `status_${number}`

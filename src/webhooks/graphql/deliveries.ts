@@ -1,6 +1,6 @@
 /** Deliveries in GraphQL. */
-import { builder } from '../../graphql/builder.ts';
-import { connectionType, pageType } from '../../graphql/paging.ts';
+import { builder } from '../../platform/schema/builder.ts';
+import { connectionType, pageType } from '../../platform/schema/paging.ts';
 import * as deliveries from '../deliveries.ts';
 import type { Try } from '../delivery/outcomes.ts';
 import { DeliveryStatus, WebhookEventType } from './enums.ts';

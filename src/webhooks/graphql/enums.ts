@@ -1,5 +1,5 @@
 /** The enums of webhooks in GraphQL. */
-import { builder } from '../../graphql/builder.ts';
+import { builder } from '../../platform/schema/builder.ts';
 import type { DeliveryType } from '../event-types.ts';
 import type { OffReason } from '../webhooks.ts';
 

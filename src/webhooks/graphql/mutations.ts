@@ -1,6 +1,6 @@
 /** What changes webhooks, and what is sent on demand, in GraphQL. */
-import { builder } from '../../graphql/builder.ts';
-import { deletionPayload, INPUT } from '../../graphql/payloads.ts';
+import { builder } from '../../platform/schema/builder.ts';
+import { deletionPayload, INPUT } from '../../platform/schema/payloads.ts';
 import * as changes from '../changes.ts';
 import type { Delivery as ADelivery } from '../deliveries.ts';
 import * as manual from '../manual.ts';

@@ -1,6 +1,6 @@
 /** Webhooks in GraphQL: the type, and what can be read and followed. */
-import { Namespace, User } from '../../auth/graphql/namespaces.ts';
-import { builder } from '../../graphql/builder.ts';
+import { Namespace, User } from '../../identity/graphql/namespaces.ts';
+import { builder } from '../../platform/schema/builder.ts';
 import {
   connectionType,
   numberedPageCost,
@@ -9,8 +9,8 @@ import {
   pageType,
   sliceArgs,
   toConnection,
-} from '../../graphql/paging.ts';
-import { endedByReader, orThrow } from '../../graphql/subscription.ts';
+} from '../../platform/schema/paging.ts';
+import { endedByReader, orThrow } from '../../platform/schema/subscription.ts';
 import { listDeliveries, sliceDeliveries } from '../deliveries.ts';
 import { followDeliveries } from '../following.ts';
 import * as webhooks from '../webhooks.ts';

@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { promisify } from 'node:util';
 import type { Browser, Page } from 'playwright-core';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
-import { readConfig } from '../../../src/config.ts';
+import { readConfig } from '../../../src/base/config/config.ts';
 import { expectUsable, openBrowser, visit } from '../../support/browser.ts';
 import { startApp, type TestApp } from '../../support/harness.ts';
 import { has, needs } from '../../support/needs.ts';

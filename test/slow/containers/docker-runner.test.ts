@@ -5,7 +5,7 @@ import { writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
-import type { Outcome } from '../../../src/jobs/runners/runner.ts';
+import type { Outcome } from '../../../src/runners/runner.ts';
 import { BUSYBOX, changedImage, docker, dockerRunner } from '../../support/docker.ts';
 import { eventually } from '../../support/eventually.ts';
 import { needs } from '../../support/needs.ts';

@@ -3,10 +3,10 @@
  * with a kernel of its own. Over the engine of this machine, whose log is the same.
  */
 import { beforeEach, expect, test } from 'vitest';
-import { connect } from '../../../src/jobs/runners/docker/engine.ts';
-import { followLog } from '../../../src/jobs/runners/docker/logs.ts';
-import { stateOf } from '../../../src/jobs/runners/docker/outcome.ts';
-import { type LogCursor, logFull, type RunnerLine } from '../../../src/jobs/runners/runner.ts';
+import { connect } from '../../../src/runners/docker/engine.ts';
+import { followLog } from '../../../src/runners/docker/logs.ts';
+import { stateOf } from '../../../src/runners/docker/outcome.ts';
+import { type LogCursor, logFull, type RunnerLine } from '../../../src/runners/runner.ts';
 import { BUSYBOX, DOCKER, docker } from '../../support/docker.ts';
 import { needs } from '../../support/needs.ts';
 

@@ -11,8 +11,8 @@ import {
   type Handle,
   type Outcome,
   RunnerAway,
-} from '../../../src/jobs/runners/runner.ts';
-import { identityOf, statOf } from '../../../src/jobs/runners/supervisor/proc.ts';
+} from '../../../src/runners/runner.ts';
+import { identityOf, statOf } from '../../../src/runners/supervisor/proc.ts';
 import { BUSYBOX, dockerRunner } from '../../support/docker.ts';
 import { eventually } from '../../support/eventually.ts';
 import { startApp } from '../../support/harness.ts';

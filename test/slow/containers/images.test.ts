@@ -3,16 +3,12 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, onTestFinished, type TestContext, test } from 'vitest';
-import { credentialsFor } from '../../../src/jobs/runners/docker/credentials.ts';
-import { connect } from '../../../src/jobs/runners/docker/engine.ts';
-import { type ImagesOptions, openImages } from '../../../src/jobs/runners/docker/images.ts';
-import {
-  allowedImages,
-  parseReference,
-  written,
-} from '../../../src/jobs/runners/docker/reference.ts';
-import { Unstartable } from '../../../src/jobs/runners/runner.ts';
-import { createLog } from '../../../src/log.ts';
+import { allowedImages, parseReference, written } from '../../../src/base/image-reference.ts';
+import { createLog } from '../../../src/base/log.ts';
+import { credentialsFor } from '../../../src/runners/docker/credentials.ts';
+import { connect } from '../../../src/runners/docker/engine.ts';
+import { type ImagesOptions, openImages } from '../../../src/runners/docker/images.ts';
+import { Unstartable } from '../../../src/runners/runner.ts';
 import { DOCKER } from '../../support/docker.ts';
 import { eventually } from '../../support/eventually.ts';
 import { startApp } from '../../support/harness.ts';

@@ -4,8 +4,8 @@ import { createServer } from 'node:http';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { connect, type Engine } from '../../../src/jobs/runners/docker/engine.ts';
-import { sendCheckout } from '../../../src/jobs/runners/docker/remote.ts';
+import { connect, type Engine } from '../../../src/runners/docker/engine.ts';
+import { sendCheckout } from '../../../src/runners/docker/remote.ts';
 import { eventually } from '../../support/eventually.ts';
 import { processesNaming } from '../../support/processes.ts';
 

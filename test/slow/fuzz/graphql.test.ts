@@ -15,7 +15,7 @@ import {
   isObjectType,
 } from 'graphql';
 import { expect, test } from 'vitest';
-import { schema } from '../../../src/graphql/schema.ts';
+import { schema } from '../../../src/api/graphql/schema.ts';
 import { mostly, nastyJson, nastyNumber, nastyString } from '../../support/fuzz/values.ts';
 import { openWire } from '../../support/fuzz/wire.ts';
 import { count, createWorld, type World } from '../../support/fuzz/world.ts';

@@ -2,7 +2,7 @@
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest';
-import type { Outcome } from '../../../src/jobs/runners/runner.ts';
+import type { Outcome } from '../../../src/runners/runner.ts';
 import { docker, dockerRunner } from '../../support/docker.ts';
 import { has, needs } from '../../support/needs.ts';
 import { attemptSpec, runToEnd } from '../../support/runner.contract.ts';

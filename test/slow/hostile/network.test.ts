@@ -2,8 +2,8 @@
 import { mkdtemp, readFile, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
-import { openProcessRunner } from '../../../src/jobs/runners/process/runner.ts';
-import { descendants, markedPids } from '../../../src/jobs/runners/supervisor/proc.ts';
+import { openProcessRunner } from '../../../src/runners/process/runner.ts';
+import { descendants, markedPids } from '../../../src/runners/supervisor/proc.ts';
 import { eventually } from '../../support/eventually.ts';
 import { INTERNET, LAN, METADATA, PORT, WITH_NETWORKS } from '../../support/hostile/internet.ts';
 import { confined } from '../../support/hostile/user.ts';

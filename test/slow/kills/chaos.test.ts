@@ -9,7 +9,7 @@ import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { expect, test } from 'vitest';
-import { descendants } from '../../../src/jobs/runners/supervisor/proc.ts';
+import { descendants } from '../../../src/runners/supervisor/proc.ts';
 import { compare, type Ran } from '../../support/chaos/compare.ts';
 import {
   CONTAINERS,

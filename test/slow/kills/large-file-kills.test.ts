@@ -11,7 +11,7 @@ import { createInterface } from 'node:readline';
 import { buffer } from 'node:stream/consumers';
 import { setTimeout as delay } from 'node:timers/promises';
 import { expect, test } from 'vitest';
-import { newId } from '../../../src/ids.ts';
+import { newId } from '../../../src/base/ids.ts';
 import { startApp } from '../../support/harness.ts';
 import { contentsOf, type Line, oidOf, VERSIONS } from '../../support/kills/large-files.ts';
 import { checkStore, sweepAll } from '../../support/large-files.ts';

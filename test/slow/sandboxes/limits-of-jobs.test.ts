@@ -15,13 +15,13 @@ import { availableParallelism, getPriority, tmpdir, totalmem } from 'node:os';
 import { dirname, join } from 'node:path';
 import { promisify } from 'node:util';
 import { describe, expect, test } from 'vitest';
-import type { Cgroup } from '../../../src/jobs/runners/process/cgroup.ts';
+import type { Cgroup } from '../../../src/runners/process/cgroup.ts';
 import {
   openProcessRunner,
   type ProcessRunnerOptions,
-} from '../../../src/jobs/runners/process/runner.ts';
-import type { AttemptSpec, Outcome } from '../../../src/jobs/runners/runner.ts';
-import { descendants, statOf } from '../../../src/jobs/runners/supervisor/proc.ts';
+} from '../../../src/runners/process/runner.ts';
+import type { AttemptSpec, Outcome } from '../../../src/runners/runner.ts';
+import { descendants, statOf } from '../../../src/runners/supervisor/proc.ts';
 import { eventually } from '../../support/eventually.ts';
 import { startApp } from '../../support/harness.ts';
 import { needs } from '../../support/needs.ts';

@@ -9,7 +9,7 @@ import type { AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
-import { planLimits } from '../../../src/limits/plans.ts';
+import { planLimits } from '../../../src/base/config/plans.ts';
 import { type Certificate, makeCertificate } from '../../support/certificate.ts';
 import { eventually } from '../../support/eventually.ts';
 import { Workspace } from '../../support/git.ts';

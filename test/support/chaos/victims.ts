@@ -2,8 +2,8 @@
 import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
-import { isAlive, readClaim } from '../../../src/jobs/runners/supervisor/folder.ts';
-import { signalOne } from '../../../src/jobs/runners/supervisor/proc.ts';
+import { isAlive, readClaim } from '../../../src/runners/supervisor/folder.ts';
+import { signalOne } from '../../../src/runners/supervisor/proc.ts';
 import type { Victim } from '../kills/killer.ts';
 import type { OneServer } from '../many-servers.ts';
 

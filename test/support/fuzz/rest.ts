@@ -4,8 +4,8 @@
  */
 import fc from 'fast-check';
 import { expect } from 'vitest';
-import { templateOf } from '../../../src/rest/openapi/document.ts';
-import { type Route, routes } from '../../../src/rest/routes.ts';
+import { templateOf } from '../../../src/api/rest/openapi/document.ts';
+import { type Route, routes } from '../../../src/api/rest/routes.ts';
 import type { Loam } from '../harness.ts';
 import { type Document, openDocument } from '../openapi.ts';
 import { fromSchema, type JsonSchema, mostly, nastyJson, nastyString } from './values.ts';

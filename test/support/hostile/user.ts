@@ -4,9 +4,9 @@ import { once } from 'node:events';
 import { mkdir, mkdtemp, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
-import type { DockerRunnerOptions } from '../../../src/jobs/runners/docker/runner.ts';
-import type { ProcessRunnerOptions } from '../../../src/jobs/runners/process/runner.ts';
-import type { Outcome } from '../../../src/jobs/runners/runner.ts';
+import type { DockerRunnerOptions } from '../../../src/runners/docker/runner.ts';
+import type { ProcessRunnerOptions } from '../../../src/runners/process/runner.ts';
+import type { Outcome } from '../../../src/runners/runner.ts';
 import { fillDataFolder } from './machine.ts';
 import { asWho, give, type Who } from './who.ts';
 

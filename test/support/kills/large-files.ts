@@ -7,12 +7,12 @@ import { hash } from 'node:crypto';
 import { buffer } from 'node:stream/consumers';
 import { setTimeout as delay } from 'node:timers/promises';
 import pg from 'pg';
-import { readConfig } from '../../../src/config.ts';
-import { openLargeFiles } from '../../../src/lfs/store/store.ts';
-import { sweepLargeFiles } from '../../../src/lfs/store/sweep.ts';
-import { createLog } from '../../../src/log.ts';
-import { watchDiskSpace } from '../../../src/storage/disk-space.ts';
-import { openFolder } from '../../../src/storage/folder.ts';
+import { readConfig } from '../../../src/base/config/config.ts';
+import { createLog } from '../../../src/base/log.ts';
+import { watchDiskSpace } from '../../../src/platform/storage/disk-space.ts';
+import { openFolder } from '../../../src/platform/storage/folder.ts';
+import { openLargeFiles } from '../../../src/repositories/lfs/store/store.ts';
+import { sweepLargeFiles } from '../../../src/repositories/lfs/store/sweep.ts';
 
 export const VERSIONS = 24;
 /** Longer than any upload here takes, also on a busy machine. */

@@ -5,7 +5,7 @@ import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { ListMultipartUploadsCommand, ListObjectsV2Command, S3Client } from '@aws-sdk/client-s3';
-import { descendants, MARKER, statOf } from '../../../src/jobs/runners/supervisor/proc.ts';
+import { descendants, MARKER, statOf } from '../../../src/runners/supervisor/proc.ts';
 import type { Servers } from '../many-servers.ts';
 
 const run = promisify(execFile);

@@ -12,10 +12,10 @@ import {
   type ValueNode,
 } from 'graphql';
 import { beforeAll, describe, expect, test } from 'vitest';
-import { schema } from '../../../src/graphql/schema.ts';
-import { executable } from '../../../src/rest/executable.ts';
-import { type Operation, readOperations } from '../../../src/rest/operations.ts';
-import { type Route, routes } from '../../../src/rest/routes.ts';
+import { schema } from '../../../src/api/graphql/schema.ts';
+import { executable } from '../../../src/api/rest/executable.ts';
+import { type Operation, readOperations } from '../../../src/api/rest/operations.ts';
+import { type Route, routes } from '../../../src/api/rest/routes.ts';
 import type { Answer, Client, Loam } from '../harness.ts';
 import { parseEvents } from '../sse.ts';
 import { postSubscription } from '../subscribe.ts';

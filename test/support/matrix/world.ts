@@ -1,6 +1,6 @@
 /** The organization `acme`, one caller of each kind, and targets made on demand. */
 import { hash } from 'node:crypto';
-import { newId } from '../../../src/ids.ts';
+import { newId } from '../../../src/base/ids.ts';
 import { eventually } from '../eventually.ts';
 import type { Client, Loam } from '../harness.ts';
 import { ENDPOINT } from '../rest/cases.ts';

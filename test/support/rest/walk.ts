@@ -3,8 +3,8 @@
  * gives each of its documented errors. Every answer is also held against the OpenAPI document.
  */
 import { beforeAll, describe, expect, test } from 'vitest';
-import { templateOf } from '../../../src/rest/openapi/document.ts';
-import { errorsOf, type Route, routes } from '../../../src/rest/routes.ts';
+import { templateOf } from '../../../src/api/rest/openapi/document.ts';
+import { errorsOf, type Route, routes } from '../../../src/api/rest/routes.ts';
 import { openWire } from '../fuzz/wire.ts';
 import type { Answer, Client, Loam } from '../harness.ts';
 import { type Document, type Operation, openDocument } from '../openapi.ts';

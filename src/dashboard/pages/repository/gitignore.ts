@@ -1,4 +1,4 @@
-/** The templates that the server has (`src/repos/gitignore`). */
+/** The templates that the server has (`src/repositories/gitignore`). */
 export const GITIGNORE_TEMPLATES = [
   'C',
   'C#',

@@ -1,4 +1,4 @@
-/** What the server refuses (`src/repos/names.ts`), said before it does. The server decides all the same. */
+/** What the server refuses (`src/repositories/names.ts`), said before it does. The server decides all the same. */
 
 export function nameProblem(name: string): string | null {
   if (!/^[A-Za-z0-9._-]{1,100}$/.test(name))

@@ -1,0 +1,35 @@
+/** The whole schema: each import adds its feature's types and fields to the builder. */
+import { builder } from '../../platform/schema/builder.ts';
+import { lookAtRows } from '../../platform/schema/loaded-rows.ts';
+import { demandDiskSpace } from './disk-space.ts';
+import '../../identity/graphql/namespaces.ts';
+import '../../identity/graphql/accounts.ts';
+import '../../identity/graphql/credentials.ts';
+import '../../identity/graphql/directory.ts';
+import '../../identity/graphql/audit-log.ts';
+import '../../repositories/graphql/repositories.ts';
+import '../../repositories/graphql/mutations.ts';
+import '../../repositories/graphql/allowed-secrets.ts';
+import '../../repositories/graphql/branch-rules.ts';
+import '../../repositories/graphql/search.ts';
+import '../../repositories/graphql/writing.ts';
+import '../../identity/graphql/identities.ts';
+import '../../identity/graphql/sessions.ts';
+import '../../identity/graphql/ssh-keys.ts';
+import '../../repositories/graphql/subscriptions.ts';
+import '../../repositories/lfs/graphql/lfs.ts';
+import '../../jobs/graphql/jobs.ts';
+import '../../jobs/graphql/kept.ts';
+import '../../jobs/graphql/log-view.ts';
+import '../../jobs/graphql/mutations.ts';
+import '../../jobs/graphql/options.ts';
+import '../../jobs/graphql/overview.ts';
+import '../../jobs/graphql/subscriptions.ts';
+import '../../jobs/graphql/usage.ts';
+import '../../feed/graphql/feed.ts';
+import '../../search/graphql/search.ts';
+import '../../webhooks/graphql/webhooks.ts';
+import '../../webhooks/graphql/mutations.ts';
+import './diagnostics.ts';
+
+export const schema = lookAtRows(demandDiskSpace(builder.toSchema()));

@@ -1,0 +1,74 @@
+/** GraphQL at `/graphql`: queries that are known, and Yoga for the rest, with its plugins in order. */
+import type { Request, RequestHandler, Response } from 'express';
+import { createYoga, type Plugin } from 'graphql-yoga';
+import { type Context, contextOf } from '../../platform/schema/context.ts';
+import type { Services } from '../../services.ts';
+import { useAccept } from './accept.ts';
+import { useBody } from './body.ts';
+import { Documents } from './documents.ts';
+import { showError, withCodes } from './errors.ts';
+import { usePage } from './graphiql.ts';
+import { useIdempotency } from './idempotency.ts';
+import { useLimits } from './limits.ts';
+import { useMeasure } from './measured.ts';
+import { repeatedQueries } from './repeated.ts';
+import { schema } from './schema.ts';
+import { useSse } from './sse.ts';
+import { useTrace } from './traced.ts';
+
+export type GraphQLServer = {
+  /** Passes on what it does not answer. */
+  repeated: RequestHandler;
+  /** To be asked after it. */
+  any(req: Request, res: Response): unknown;
+};
+
+export function createGraphQLServer(services: Services): GraphQLServer {
+  const show = (error: unknown) => showError(error, services);
+  const documents = new Documents(schema);
+  const any = createYoga<{ req: Request; res: Response }, Context>({
+    schema,
+    graphqlEndpoint: '/graphql',
+    // `usePage` has it.
+    graphiql: false,
+    landingPage: false,
+    // Express answers CORS, and pino logs requests.
+    cors: false,
+    logging: false,
+    batching: false,
+    // No field takes a file.
+    multipart: false,
+    // `useBody` bounds it.
+    maxRequestBodySize: false,
+    context: ({ req, res }) => contextOf(services, req, res),
+    maskedErrors: { maskError: show },
+    plugins: [
+      usePage,
+      useAccept(show),
+      useBody(show),
+      useIdempotency({ show, ...services }),
+      useMeasure(services.metrics),
+      useLimits,
+      ...(services.config.tracing ? [useTrace] : []),
+      useErrorCodes,
+      useSse({ show, ...services }),
+      useDocuments(documents),
+    ],
+  });
+  return { repeated: repeatedQueries(services, documents), any };
+}
+
+function useDocuments(documents: Documents): Plugin {
+  return {
+    onExecute({ args: { document } }) {
+      documents.note(document);
+    },
+  };
+}
+
+const useErrorCodes: Plugin = {
+  onResultProcess({ result }) {
+    for (const one of Array.isArray(result) ? result : [result])
+      if ('errors' in one) withCodes(one);
+  },
+};

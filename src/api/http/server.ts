@@ -1,0 +1,172 @@
+/**
+ * Express: what happens to a request, in order, and the one edge where errors become answers.
+ */
+import express, { type ErrorRequestHandler, type Express, type RequestHandler } from 'express';
+import { AppError, answerOf, invalid, isUnexpected, toPublic } from '../../base/errors.ts';
+import type { Logger } from '../../base/log.ts';
+import { acceptForwarded, callsRouter } from '../../cluster/http.ts';
+import { signInRouter } from '../../identity/http/sign-in.ts';
+import { identify } from '../../identity/http/viewer.ts';
+import { artifactsRouter, logsRouter, streamLogs } from '../../jobs/http.ts';
+import { wasCutOff } from '../../platform/web/connections.ts';
+import { downloadsRouter, gitRouter } from '../../repositories/http.ts';
+import { largeDownloadsRouter, lfsRouter } from '../../repositories/lfs/http.ts';
+import type { Services } from '../../services.ts';
+import { schema } from '../graphql/schema.ts';
+import { createGraphQLServer } from '../graphql/server.ts';
+import { createRest } from '../rest/adapter.ts';
+import { createEndpoints } from '../rest/facade.ts';
+import { createReference } from '../rest/openapi/pages.ts';
+import { routes } from '../rest/routes.ts';
+import { cors, preflights } from './cors.ts';
+import { createDashboard } from './dashboard.ts';
+import { databaseAnswers } from './diagnostics.ts';
+import { createHome } from './home.ts';
+import { idempotency } from './idempotency.ts';
+import { measured } from './measured.ts';
+import type { RateLimits } from './rate-limits.ts';
+import { requestId } from './request-id.ts';
+import { requestLog } from './request-log.ts';
+import { traced } from './traced.ts';
+
+/** Once per process: compiling the operations takes a moment, and they belong to no one app. */
+const endpoints = createEndpoints(schema, routes);
+
+export function createHttp(services: Services, limits: RateLimits): Express {
+  const app = express();
+  app.disable('x-powered-by');
+  // Files get theirs from Express; REST makes its own, and hashing other answers would serve nobody.
+  app.set('etag', () => undefined);
+  app.set('query parser', 'simple');
+  app.set('trust proxy', services.config.trustedProxies);
+
+  app.use(requestId);
+  app.use(measured(services.metrics));
+  if (services.config.tracing) app.use(traced);
+  app.use(requestLog(services.log));
+  app.use(callsRouter(services));
+  app.use(acceptForwarded(services));
+  app.get('/livez', (_req, res) => void res.type('text').send('ok'));
+  app.get(
+    '/readyz',
+    readiness(() => databaseAnswers(services.db)),
+  );
+  app.use(cors);
+  app.use(identify(services));
+  app.use(preflights(limits.counted));
+  const hostDemanded = demandHost(limits.counted);
+  const git = express.Router();
+  git.use(gitRouter(services, [limits.refused, hostDemanded]));
+  git.use(lfsRouter(services, [limits.refused, hostDemanded]));
+  app.use(unlessApi(git));
+  app.use(limits.refused);
+  app.use(hostDemanded);
+  const files = express.Router();
+  files.use(createReference(services, endpoints));
+  files.use(artifactsRouter(services));
+  files.use(logsRouter(services));
+  files.use(downloadsRouter(services));
+  files.use(largeDownloadsRouter(services));
+  const dashboard = createDashboard();
+  if (dashboard) files.use(dashboard);
+  files.use(createHome());
+  app.use(unlessApi(files));
+  // What stands above this line does not count: git, large-file objects, downloads, static files.
+  app.use(limits.counted);
+  const graphql = createGraphQLServer(services);
+  app.use(graphql.repeated);
+  app.use(signInRouter(services));
+
+  app.use(
+    createRest(services, {
+      endpoints,
+      streams: { getJobLogs: streamLogs(services) },
+      onPost: idempotency(services),
+    }),
+  );
+
+  // Yoga would answer any other path with an empty 404. Express answers it with the error envelope.
+  app.all(/^\/graphql(?:\/|\/stream)?$/, (req, res) => {
+    req.pattern = req.path === '/graphql/stream' ? '/graphql/stream' : '/graphql';
+    return graphql.any(req, res);
+  });
+
+  app.use((req) => {
+    throw new AppError(
+      'not_found',
+      `There is no route ${req.method} ${req.path}; /docs lists all there are`,
+    );
+  });
+  app.use(errorEdge(services.log));
+  return app;
+}
+
+/** Looking through the routes of git and of files took a twentieth of a read, and the API has none of them. */
+function unlessApi(router: RequestHandler): RequestHandler {
+  return (req, res, next) => {
+    if (/^\/(?:auth\/v1|graphql)(?:\/|$)/.test(req.path)) return next();
+    router(req, res, next);
+  };
+}
+
+/**
+ * RFC 9112 section 3.2. Node's own check is off, because it answers without a body. What stands in the header must
+ * be a host: Yoga makes an address of it, and answers a fault there itself, with a stack.
+ */
+function demandHost(counted: RequestHandler): RequestHandler {
+  return async (req, res, next) => {
+    const { host } = req.headers;
+    if (host === undefined ? req.httpVersion === '1.0' : isHost(host)) return next();
+    await counted(req, res, () => {});
+    throw invalid(
+      null,
+      host === undefined ? 'The header Host is required' : 'The header Host names no host',
+    );
+  };
+}
+
+/** An empty one is allowed, for addresses that have none. */
+function isHost(host: string): boolean {
+  if (host === '') return true;
+  return /^(?:[\w.-]+|\[[\da-f:.]+\])(?::\d*)?$/i.test(host) && URL.canParse(`http://${host}/`);
+}
+
+/** Answers 200 or 503. */
+export function readiness(isReady: () => Promise<boolean>): RequestHandler {
+  return async (_req, res) => {
+    const ready = await isReady();
+    res
+      .status(ready ? 200 : 503)
+      .type('text')
+      .send(ready ? 'ok' : 'degraded');
+  };
+}
+
+const OF_CONTENT = [
+  'Content-Type',
+  'Content-Disposition',
+  'Cache-Control',
+  'ETag',
+  'Last-Modified',
+];
+
+export function errorEdge(log: Logger): ErrorRequestHandler {
+  return (error, req, res, _next) => {
+    const shown = toPublic(error);
+    if (isUnexpected(error) && !wasCutOff(req))
+      log.error(
+        { err: error, req: { id: req.id }, ...(req.traceId && { trace_id: req.traceId }) },
+        'unexpected error',
+      );
+    // The answer has begun: all that is left is to break it off, so that nobody takes it for whole.
+    if (res.headersSent) return void res.destroy();
+    // A download that was refused late had described its file already.
+    for (const name of OF_CONTENT) res.removeHeader(name);
+    const { status, headers, body } = answerOf(shown, req.id);
+    for (const [name, value] of Object.entries(headers)) res.setHeader(name, value);
+    const { code, message } = body.error;
+    // Refused before GraphQL was reached (401, 429): its clients read `errors`.
+    const errors = [{ message, extensions: { code: code.toUpperCase() } }];
+    res.status(status).json(req.path.startsWith('/graphql') ? { ...body, errors } : body);
+  };
+}

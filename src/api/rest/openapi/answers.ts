@@ -1,0 +1,271 @@
+/** What the document says of answers: headers, errors, and the parts of them that routes share. */
+import { STATUS_CODES } from 'node:http';
+import { STATUS } from '../../../base/errors.ts';
+import type { Operation } from '../operations.ts';
+import { type ErrorStatus, errorsOf, type Route } from '../routes.ts';
+import { answerExample } from './examples.ts';
+import { type JsonSchema, schemaOf } from './schemas.ts';
+
+export type Json = { [key: string]: unknown };
+
+const header = (description: string, schema: JsonSchema) => ({ description, schema });
+const text: JsonSchema = { type: 'string' };
+const whole: JsonSchema = { type: 'integer' };
+
+/** `#/components/headers`. */
+export const HEADERS = {
+  'X-Request-Id': header('Of this request; also in the error body and in our log.', text),
+  'X-RateLimit-Limit': header('Requests a minute.', whole),
+  'X-RateLimit-Remaining': header('Of those, left in this minute.', whole),
+  'X-RateLimit-Reset': header('When the minute ends, in epoch seconds.', whole),
+  ETag: header('Of this answer, for `If-None-Match`.', text),
+  Link: header('`first`, `prev`, `next` and `last` page (RFC 8288).', text),
+  'Idempotency-Replayed': header('The first answer under this `Idempotency-Key`, again.', {
+    type: 'string',
+    enum: ['true'],
+  }),
+  'WWW-Authenticate': header('The schemes we take.', text),
+  'Retry-After': header('Seconds.', whole),
+  'Content-Disposition': header('`attachment`, with the name of the file.', text),
+  'Content-Range': header('Which bytes of how many these are.', text),
+};
+
+const RATE = ['X-RateLimit-Limit', 'X-RateLimit-Remaining', 'X-RateLimit-Reset'] as const;
+type Header = keyof typeof HEADERS;
+
+/** Of an answer that counts as a request. */
+export function headersOf(...more: Header[]): Json {
+  return uncounted(...RATE, ...more);
+}
+
+/** Of a download, which does not count. */
+export function uncounted(...more: Header[]): Json {
+  const names: Header[] = ['X-Request-Id', ...more];
+  return Object.fromEntries(names.map((name) => [name, { $ref: `#/components/headers/${name}` }]));
+}
+
+/** The answer of a route that has done its work, and what else is no error. */
+export function success(
+  route: Route,
+  operation: Operation,
+  schemas: Map<string, JsonSchema>,
+): Json {
+  const { status, method, trouble } = route;
+  if (status === 204) return { 204: { description: 'Done; no body.', headers: headersOf() } };
+  const type = operation.answer.type;
+  const json = { schema: schemaOf(type, schemas), example: answerExample(operation.name, type) };
+  const isPage = operation.parameters.some(({ name }) => name === 'page');
+  const paged: Header[] = isPage ? ['Link'] : [];
+  const own: Header[] = method === 'GET' ? ['ETag', ...paged] : [];
+  const replayed: Header[] = method === 'POST' ? ['Idempotency-Replayed'] : [];
+  return {
+    [status]: {
+      description: STATUS_CODES[status],
+      headers: headersOf(...own, ...replayed),
+      content: { 'application/json': json },
+    },
+    ...(method === 'GET' && { 304: notModified(headersOf(...own)) }),
+    ...(trouble && {
+      [trouble.status]: {
+        description: 'A part of it fails.',
+        headers: headersOf(),
+        content: { 'application/json': { schema: json.schema, example: { status: 'degraded' } } },
+      },
+    }),
+  };
+}
+
+export function notModified(headers: Json): Json {
+  return { description: 'What `If-None-Match` names is still current.', headers };
+}
+
+/** `#/components/schemas` of errors. */
+export const ERROR_SCHEMAS: Record<string, JsonSchema> = {
+  Error: errorSchema({
+    request_id: { type: 'string', description: 'Quote it when you ask for help.' },
+  }),
+  RateLimitError: errorSchema({
+    retry_after: { type: 'integer', minimum: 1, description: 'Seconds until a request will pass.' },
+  }),
+};
+
+function errorSchema(extra: Record<string, JsonSchema>): JsonSchema {
+  const properties = {
+    code: { type: 'string', enum: Object.keys(STATUS) },
+    message: { type: 'string', description: 'For people; begins with the field at fault.' },
+    ...extra,
+  };
+  const error = {
+    type: 'object',
+    required: Object.keys(properties),
+    properties,
+    additionalProperties: false,
+  };
+  return {
+    type: 'object',
+    required: ['error'],
+    properties: { error },
+    additionalProperties: false,
+  };
+}
+
+type Code = keyof typeof STATUS;
+type Example = readonly [code: Code, message: string];
+type Described = {
+  meaning: string;
+  examples: Record<string, Example>;
+  headers?: Header[];
+};
+
+/** The description of every error, whatever the route; that of 409 depends on the route. */
+const ERRORS: Record<Exclude<ErrorStatus, 409>, Described> = {
+  400: {
+    meaning: 'A parameter or the body is wrong.',
+    examples: { parameter: ['invalid_request', 'per_page: must be from 1 to 100'] },
+  },
+  401: {
+    meaning: 'No credentials, or wrong ones.',
+    examples: {
+      none: [
+        'authentication_failed',
+        'No credentials were sent; send the header "Authorization: Bearer <token>"',
+      ],
+    },
+    headers: ['WWW-Authenticate'],
+  },
+  403: {
+    meaning: 'You may not do this, or a quota is reached.',
+    examples: {
+      role: [
+        'permission_denied',
+        'You may not create jobs in this namespace: that needs the role write, and yours is read',
+      ],
+      quota: ['quota_exceeded', 'The free plan allows 100 repositories in a namespace'],
+    },
+  },
+  404: {
+    meaning: 'There is no such thing.',
+    examples: { missing: ['not_found', 'Repository not found'] },
+  },
+  422: {
+    meaning:
+      'Each value is allowed, their combination is not; or the key was used for another request.',
+    examples: {
+      combination: ['invalid_request', 'memory_gb: must be from 1 to 32 with 2 vCPUs (got 64)'],
+      key: [
+        'invalid_request',
+        'Idempotency-Key: it was used for another request; take a new key for each',
+      ],
+    },
+  },
+  429: {
+    meaning: 'Too many requests.',
+    examples: { late: ['rate_limit_exceeded', 'Too many requests: try again in 12 s'] },
+    headers: ['Retry-After'],
+  },
+  500: {
+    meaning: 'Something went wrong on our side.',
+    examples: {
+      ours: [
+        'internal_error',
+        'Something went wrong on our side. The request id helps us find it.',
+      ],
+    },
+  },
+  503: {
+    meaning: 'Nothing is wrong with the request, and the same one may pass in a moment.',
+    examples: {
+      database: ['internal_error', 'The database does not answer at the moment; try again in 1 s'],
+    },
+    headers: ['Retry-After'],
+  },
+};
+
+/** The errors of a route, by status. */
+export function errorAnswers(route: Route): Json {
+  return Object.fromEntries(
+    errorsOf(route).map((status) => [
+      String(status),
+      status === 409 ? conflict(route) : { $ref: `#/components/responses/${nameOf(status)}` },
+    ]),
+  );
+}
+
+/** `#/components/responses`. */
+export function sharedErrors(routes: readonly Route[]): Json {
+  const used = new Set(routes.flatMap(errorsOf));
+  return Object.fromEntries(
+    [...used].flatMap((status) =>
+      status === 409 ? [] : [[nameOf(status), errorAnswer(status)] as const],
+    ),
+  );
+}
+
+/** What a 409 says differs from route to route; a POST has one more reason for it. */
+function conflict({ conflict: own, method }: Route): Json {
+  const isPost = method === 'POST';
+  const meanings = [
+    ...(own ? [own[0] === 'already_exists' ? 'The name is taken' : 'The state forbids it'] : []),
+    ...(isPost ? ['the first request under the same `Idempotency-Key` is still running'] : []),
+  ];
+  const examples: Record<string, Example> = {};
+  if (own) examples.own = own;
+  if (isPost)
+    examples.running = [
+      'conflict',
+      'The first request under this Idempotency-Key is still running',
+    ];
+  return described(409, {
+    meaning: `${meanings.join(', or ')}.`,
+    examples,
+    headers: isPost ? ['Retry-After'] : [],
+  });
+}
+
+function errorAnswer(status: keyof typeof ERRORS): Json {
+  return described(status, ERRORS[status]);
+}
+
+const OUT_OF_RANGE: Described = {
+  meaning: 'The range lies beyond the file.',
+  examples: { range: ['invalid_request', 'The range lies beyond the file'] },
+  headers: ['Content-Range'],
+};
+
+/** An error of a download, which shows no rate, as it does not count. */
+export function downloadError(status: keyof typeof ERRORS | 416): Json {
+  const { meaning, examples, headers = [] } = status === 416 ? OUT_OF_RANGE : ERRORS[status];
+  return {
+    description: meaning,
+    headers: uncounted(...headers),
+    content: errorContent(examples, status === 429),
+  };
+}
+
+function described(status: ErrorStatus, { meaning, examples, headers = [] }: Described): Json {
+  return {
+    description: meaning,
+    headers: headersOf(...headers),
+    content: errorContent(examples, status === 429),
+  };
+}
+
+function errorContent(examples: Record<string, Example>, isLimit = false): Json {
+  const extra = isLimit
+    ? { retry_after: 12 }
+    : { request_id: 'f2b1c7d0-6c7e-4b52-9d55-0c1c8e4f9a10' };
+  const values = Object.entries(examples).map(([name, [code, message]]) => [
+    name,
+    { value: { error: { code, message, ...extra } } },
+  ]);
+  return {
+    'application/json': {
+      schema: { $ref: `#/components/schemas/${isLimit ? 'RateLimitError' : 'Error'}` },
+      examples: Object.fromEntries(values),
+    },
+  };
+}
+
+function nameOf(status: ErrorStatus): string {
+  return (STATUS_CODES[status] as string).replaceAll(' ', '');
+}

@@ -1,0 +1,103 @@
+/** `/openapi.json`, `/openapi.yaml`, and `/docs`: Swagger UI out of npm, so that it works offline. */
+import { dirname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import express, { type RequestHandler, type Router } from 'express';
+import { once } from '../../../base/lazy-async.ts';
+import { apiHeader } from '../../../platform/web/api-header.ts';
+import { otherMethod } from '../../../platform/web/methods.ts';
+import type { Services } from '../../../services.ts';
+import type { Endpoint } from '../facade.ts';
+import { openApiDocument } from './document.ts';
+
+const SWAGGER_UI = dirname(fileURLToPath(import.meta.resolve('swagger-ui-dist/package.json')));
+const ASSETS = ['swagger-ui.css', 'swagger-ui-bundle.js'];
+const ASSET_SECONDS = 3600;
+
+const HEADER = apiHeader('REST');
+
+const PAGE = `<!doctype html>
+<html lang="en">
+<head>
+  <meta charset="utf-8">
+  <meta name="viewport" content="width=device-width, initial-scale=1">
+  <title>Loam API reference</title>
+  <link rel="icon" href="/favicon.svg" type="image/svg+xml">
+  <link rel="stylesheet" href="/docs/swagger-ui.css">
+  <style>body { margin: 0; } ${HEADER.style}</style>
+</head>
+<body>
+  ${HEADER.html}
+  <main id="reference"></main>
+  <script src="/docs/swagger-ui-bundle.js"></script>
+  <script src="/docs/start.js"></script>
+</body>
+</html>
+`;
+
+/** A file of its own, because the page's policy allows no script in the page. */
+const START = `
+// Its style sheet has both; which one is shown is left to the page.
+const dark = matchMedia('(prefers-color-scheme: dark)');
+const follow = () => document.documentElement.classList.toggle('dark-mode', dark.matches);
+dark.addEventListener('change', follow);
+follow();
+SwaggerUIBundle({
+  url: '/openapi.json',
+  dom_id: '#reference',
+  deepLinking: true,
+  displayRequestDuration: true,
+  tryItOutEnabled: true,
+  defaultModelsExpandDepth: 0,
+  presets: [SwaggerUIBundle.presets.apis],
+});
+`;
+
+export function createReference({ urls }: Services, endpoints: readonly Endpoint[]): Router {
+  const document = openApiDocument(endpoints, urls);
+  const json = JSON.stringify(document);
+  const yaml = once(async () => {
+    const { stringify } = await import('yaml');
+    // Anchors in YAML, where two parts happen to be one object, help no reader.
+    return stringify(JSON.parse(json), { aliasDuplicateObjects: false });
+  });
+  // Styles in attributes are Swagger UI's way; requests may go to the address the document names.
+  const policy = `default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; connect-src 'self' ${urls.base}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'`;
+
+  const router = express.Router({ caseSensitive: true, strict: true });
+  const serve = (path: string, handler: RequestHandler) =>
+    router
+      .route(path)
+      .get(handler)
+      .all(otherMethod(['GET']));
+  const text =
+    (type: string, body: () => string | Promise<string>): RequestHandler =>
+    async (_req, res) =>
+      void res
+        .set('Cache-Control', 'no-cache')
+        .type(type)
+        .send(await body());
+
+  serve(
+    '/openapi.json',
+    text('application/json', () => json),
+  );
+  serve('/openapi.yaml', text('application/yaml', yaml));
+  serve('/docs', (_req, res) => {
+    res.set({
+      'Cache-Control': 'no-cache',
+      'Content-Security-Policy': policy,
+      'X-Content-Type-Options': 'nosniff',
+      'Referrer-Policy': 'no-referrer',
+    });
+    res.type('html').send(PAGE);
+  });
+  serve(
+    '/docs/start.js',
+    text('text/javascript', () => START),
+  );
+  for (const name of ASSETS)
+    serve(`/docs/${name}`, (_req, res) =>
+      res.sendFile(join(SWAGGER_UI, name), { maxAge: ASSET_SECONDS * 1000 }),
+    );
+  return router;
+}

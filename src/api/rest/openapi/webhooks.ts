@@ -1,0 +1,149 @@
+/** What endpoints of webhooks are sent: the `webhooks` of the document, one for each type that REST takes, and a test. */
+import { PING, SPECIFIED_TYPES } from '../../../webhooks/event-types.ts';
+import type { Endpoint } from '../facade.ts';
+import type { Json } from './answers.ts';
+import { answerExample, exampleFor } from './examples.ts';
+import type { JsonSchema } from './schemas.ts';
+
+type Type = (typeof SPECIFIED_TYPES)[number] | typeof PING;
+const TYPES: readonly Type[] = [...SPECIFIED_TYPES, PING];
+
+const HAPPENED: Record<Type, string> = {
+  'service.created': 'A service was created',
+  'service.deleted': 'A service was deleted',
+  'service.scaled': 'A service was scaled',
+  'job.completed': 'A job succeeded',
+  'job.failed': 'A job failed or timed out, in its last attempt',
+  'deployment.succeeded': 'A deployment succeeded',
+  'deployment.failed': 'A deployment failed',
+  'dev.started': 'A development environment was started',
+  'dev.stopped': 'A development environment was stopped',
+  ping: 'A test was asked for',
+};
+
+const ABOUT = `An answer of 2xx within 15 seconds is success. Anything else is tried again, with the same \`webhook-id\`:
+ten attempts in all, over some three days. So an event may come more than once, and after later ones. An answer of 410
+switches the webhook off.`;
+
+const text: JsonSchema = { type: 'string' };
+
+const header = (name: string, required: boolean, description: string, example: string) => ({
+  name,
+  in: 'header',
+  required,
+  description,
+  schema: text,
+  example,
+});
+
+const HEADERS = [
+  header(
+    'webhook-id',
+    true,
+    'The id of the event, the same in every attempt.',
+    'evt_01jd8mf7v3h9r1t5w7y9a2c4e6',
+  ),
+  header('webhook-timestamp', true, 'When this attempt began, in epoch seconds.', '1788359567'),
+  header(
+    'webhook-signature',
+    false,
+    'With a secret: `v1,` and the base64 of HMAC-SHA256 over `{webhook-id}.{webhook-timestamp}.{body}` (Standard Webhooks). Several with spaces between, while a former secret signs too.',
+    'v1,K5oZfzN95Z9UVu1EsfQmfVNQhnkZ2pj9o9NDN/H/pI4=',
+  ),
+  header(
+    'X-Service-Signature',
+    false,
+    'With a secret: `sha256=` and the hexadecimal HMAC-SHA256 over the body.',
+    'sha256=2f94a757d2246073e26781d117ce0183ebd87b4d66c460494376d5c37d71985b',
+  ),
+  header(
+    'X-Service-Signature-Former',
+    false,
+    'The same with the secret before, for 24 hours after it was changed.',
+    'sha256=0fb1a6bd1f8d42e3cd86b3a1d02a36a6d3b1c0d92c1b7d7a0c5a3a7a2a8f3f10',
+  ),
+];
+
+/** `schemas`: those of the document, with that of a job. */
+export function webhooks(
+  endpoints: readonly Endpoint[],
+  schemas: ReadonlyMap<string, JsonSchema>,
+): Json {
+  return Object.fromEntries(TYPES.map((type) => [type, { post: sent(endpoints, schemas, type) }]));
+}
+
+function sent(
+  endpoints: readonly Endpoint[],
+  schemas: ReadonlyMap<string, JsonSchema>,
+  type: Type,
+): Json {
+  const data = dataOf(endpoints, schemas, type);
+  const properties = {
+    id: { ...text, description: 'The id of the event.' },
+    type: { ...text, enum: [type] },
+    timestamp: { ...text, format: 'date-time', description: 'When it happened.' },
+    namespace: { ...text, description: 'The name of its owner.' },
+    data: data.schema,
+  };
+  const example = {
+    id: HEADERS[0]?.example,
+    type,
+    timestamp: '2026-09-02T14:32:46.480Z',
+    namespace: exampleFor(type, 'namespace'),
+    data: data.example,
+  };
+  return {
+    operationId: type.replace(/\.(.)/, (_, letter: string) => letter.toUpperCase()),
+    tags: ['Webhooks'],
+    summary: HAPPENED[type],
+    description: [...data.notes, ABOUT].join('\n\n'),
+    security: [],
+    parameters: HEADERS,
+    requestBody: {
+      required: true,
+      content: {
+        'application/json': {
+          schema: { type: 'object', required: Object.keys(properties), properties },
+          example,
+        },
+      },
+    },
+    responses: {
+      '2XX': { description: 'It was taken.' },
+      410: { description: 'Nothing more is to be sent: the webhook is switched off.' },
+    },
+  };
+}
+
+type Data = { schema: JsonSchema; example: object; notes: readonly string[] };
+
+function dataOf(
+  endpoints: readonly Endpoint[],
+  schemas: ReadonlyMap<string, JsonSchema>,
+  type: Type,
+): Data {
+  if (type === PING) {
+    const example = {
+      webhook_id: exampleFor('getWebhook', 'id'),
+      name: exampleFor('createWebhook', 'name'),
+    };
+    const properties = { webhook_id: text, name: { ...text, description: 'Of the webhook.' } };
+    const schema = { type: 'object', required: Object.keys(properties), properties };
+    return { schema, example, notes: ['Every webhook gets it, whatever its types.'] };
+  }
+  if (!type.startsWith('job.'))
+    return {
+      schema: { type: 'object', description: 'What it happened to.' },
+      example: {},
+      notes: ['Nothing emits this event yet.'],
+    };
+  // What `getJob` answers.
+  const endpoint = endpoints.find(({ route }) => route.operation === 'getJob');
+  if (!endpoint || !schemas.has('Job')) throw new Error('The document has no job');
+  const job = answerExample('getJob', endpoint.operation.answer.type) as object;
+  return {
+    schema: { $ref: '#/components/schemas/Job', description: 'The job as it was then.' },
+    example: type === 'job.failed' ? { ...job, status: 'failed', exit_code: 1 } : job,
+    notes: [],
+  };
+}

@@ -1,0 +1,255 @@
+/**
+ * The kinds of values that variables take, as schemas from their text. The message of each completes the name of a
+ * variable: "PORT: must be a whole number from 0 to 65535".
+ */
+import { isIP } from 'node:net';
+import { resolve } from 'node:path';
+import { z } from 'zod';
+import { allowedImages } from '../image-reference.ts';
+import { whyNotName } from '../names.ts';
+import { planLimits, withOverrides } from './plans.ts';
+
+export function refuse(ctx: z.RefinementCtx, message: string): never {
+  ctx.addIssue({ code: 'custom', message });
+  return z.NEVER;
+}
+
+export function integer(min: number, max: number) {
+  const must = `must be a whole number from ${min} to ${max}`;
+  return z
+    .string()
+    .regex(/^\d{1,15}$/, must)
+    .transform(Number)
+    .pipe(z.number().min(min, must).max(max, must));
+}
+
+/** A port to listen on, of which 0 takes any free one, or none. */
+export const portOrOff = z.union([z.literal('off'), integer(0, 65_535)], {
+  error: 'must be off, or a whole number from 0 to 65535',
+});
+
+export function oneOf<const T extends readonly string[]>(...values: T) {
+  return z.enum(values, `must be one of ${values.join(', ')}`);
+}
+
+/** With what is made in the folder still below the 4,096 bytes of the kernel. */
+const MAX_PATH = 3_000;
+const UNITS = ['', 'KiB', 'MiB', 'GiB', 'TiB'];
+
+/** Bytes, as a number with a unit. */
+export const bytes = z
+  .string()
+  .regex(
+    new RegExp(`^\\d{1,15}(${UNITS.join('|')})$`),
+    'must be a number of bytes, KiB, MiB, GiB or TiB, such as 2GiB',
+  )
+  .transform((text) => {
+    const [digits = ''] = /^\d+/.exec(text) ?? [];
+    return Number(digits) * 1_024 ** UNITS.indexOf(text.slice(digits.length));
+  })
+  .pipe(z.number().max(Number.MAX_SAFE_INTEGER, 'must be less than 8192TiB'));
+
+/** To listen on: a name, or an address, of IPv6 also with a zone. */
+export const host = z.string().regex(/^[\w.:%-]{1,253}$/, 'must be a host name or an address');
+
+const path = z
+  .string()
+  .refine(
+    (text) => Buffer.byteLength(text) <= MAX_PATH,
+    `must be a path of at most ${MAX_PATH} bytes`,
+  );
+
+/** As an absolute path. */
+export const folder = path.transform((text) => resolve(text));
+export const file = folder;
+
+/** Its text, without slashes at the end. */
+export function url(...protocols: string[]) {
+  const beginnings = protocols.map((protocol) => `${protocol}//`);
+  return z
+    .string()
+    .refine((text) => URL.canParse(text), { error: 'must be a URL', abort: true })
+    .refine((text) => protocols.includes(new URL(text).protocol), {
+      error: `must begin with ${beginnings.join(' or ')}`,
+      abort: true,
+    })
+    .transform((text) => text.replace(/\/+$/, ''));
+}
+
+/** It takes the operator's own program and keys. */
+const NO_SSH =
+  'cannot be ssh://; forward the socket of the engine (ssh -N -L /run/gpu1.sock:/var/run/docker.sock gpu1) and name it as unix:///run/gpu1.sock';
+
+/** A container engine. */
+export const engine = z
+  .string()
+  .refine((text) => !text.startsWith('ssh:'), { error: NO_SSH, abort: true })
+  .pipe(url('unix:', 'tcp:'));
+
+/** Of a container; whether there is such a one shows when it is used. */
+export const image = z
+  .string()
+  .regex(/^[\w][\w.:/@-]{0,511}$/, 'must be the name of an image, such as debian:12');
+
+/** Of images that jobs may name. */
+export const images = z.string().transform((text, ctx) => {
+  const allowed = allowedImages(text.split(',').map((one) => one.trim()));
+  if (!('wrong' in allowed)) return allowed;
+  return refuse(ctx, `${JSON.stringify(allowed.wrong)} is not the pattern of an image`);
+});
+
+/** Of what an engine has: a network, a runtime. */
+export const engineName = z
+  .string()
+  .regex(/^[\w][\w.:-]{0,127}$/, 'must be a name of letters, digits, dots and hyphens');
+
+/** An address of the web to which paths are appended, in ASCII, because it stands in headers. */
+export const site = url('http:', 'https:')
+  .transform((text) => new URL(text))
+  .refine(({ username, password }) => !username && !password, {
+    error: 'must not hold a user name or a password',
+    abort: true,
+  })
+  .refine(({ search, hash }) => !search && !hash, 'must have nothing from a ? or a # on')
+  .transform(({ href }) => href.replace(/\/+$/, ''));
+
+/** One of our own: our paths begin at the root of a host. */
+export const origin = site.refine(
+  (text) => new URL(text).pathname === '/',
+  'must end after the host or port: Loam needs a host name of its own',
+);
+
+/** `redis://user:password@host:port/database`, of which all but the host may be left out. */
+export const redis = url('redis:', 'rediss:').transform((text, ctx) => {
+  const { protocol, hostname, port, pathname, search, hash, username, password } = new URL(text);
+  const [path, db = 0] = /^(?:\/(\d{1,4}))?$/.exec(pathname) ?? [];
+  if (!hostname || path === undefined || search || hash)
+    return refuse(
+      ctx,
+      'must be such as redis://host:6379/0, with the number of a database at its end',
+    );
+  if (username && !password) return refuse(ctx, 'must have a password where it has a user name');
+  let decoded: string[];
+  try {
+    decoded = [username, password].map(decodeURIComponent);
+  } catch {
+    return refuse(ctx, 'must have each % of its user name and password written as %25');
+  }
+  return {
+    host: hostname.replace(/^\[(.*)\]$/, '$1'),
+    port: Number(port || 6379),
+    db: Number(db),
+    ...(username && { username: decoded[0] }),
+    ...(password && { password: decoded[1] }),
+    ...(protocol === 'rediss:' && { tls: {} }),
+  };
+});
+
+/** A folder, or a bucket of S3 and what stands before all keys. */
+export const place = path.transform((text, ctx) => {
+  if (!text.includes('://')) return { kind: 'folder' as const, path: resolve(text) };
+  const [, bucket, prefix = ''] =
+    /^s3:\/\/([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:\/(.*))?$/.exec(text) ?? [];
+  if (!bucket) return refuse(ctx, 'must be a folder, or s3:// with the name of a bucket');
+  const parts = prefix.split('/').filter(Boolean);
+  if (!parts.every((part) => /^[\w.-]+$/.test(part) && !/^\.+$/.test(part)))
+    return refuse(ctx, 'must have a prefix of letters, digits, hyphens, dots and slashes');
+  return { kind: 's3' as const, bucket, prefix: parts.join('/') };
+});
+
+export const secretKey = z
+  .string()
+  .regex(
+    /^[A-Za-z0-9+/]{43}=$/,
+    'must be 32 bytes as base64, such as `openssl rand -base64 32` prints',
+  )
+  .transform((text) => Buffer.from(text, 'base64'))
+  // A placeholder, such as 43 times A.
+  .refine(
+    (key) => new Set(key).size > 1,
+    'must be random, and its bytes are all the same: take what `openssl rand -base64 32` prints',
+  );
+
+/** What a header can carry. */
+export const token = z
+  .string()
+  .min(16, 'must be at least 16 characters long')
+  .regex(/^[\x21-\x7e]{16,1024}$/, 'must be at most 1024 letters, digits and signs of ASCII');
+
+/** Of AWS, or of a server that goes by its names: a part of a host's name. */
+export const region = z
+  .string()
+  .regex(/^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$/i, 'must be letters, digits and hyphens');
+
+/** A part of a credential that others made. */
+export const credential = z
+  .string()
+  .regex(/^[\x21-\x7e]+$/, 'must be letters, digits and signs of ASCII');
+
+/** Of a namespace. `own` is reserved, so that nobody else takes it. */
+export function namespaceName(own: string) {
+  return z.string().superRefine((name, ctx) => {
+    const fault = name === own ? null : whyNotName(name);
+    if (fault) refuse(ctx, fault);
+  });
+}
+
+/** The last one that is no special value to the kernel. */
+const MAX_UID = 2 ** 32 - 2;
+
+export const uids = z.string().transform((text, ctx) => {
+  const [, first = 0, last = 0] = (/^(\d{1,10})-(\d{1,10})$/.exec(text) ?? []).map(Number);
+  if (first < 1 || last <= first || last > MAX_UID)
+    return refuse(ctx, `must be two numbers from 1 to ${MAX_UID} with a hyphen between them`);
+  return { first, last };
+});
+
+/** The names that Express has for networks, written out, because the process that serves SSH takes only addresses. */
+const NAMED_NETWORKS = new Map([
+  ['loopback', ['127.0.0.0/8', '::1']],
+  ['linklocal', ['169.254.0.0/16', 'fe80::/10']],
+  ['uniquelocal', ['10.0.0.0/8', '172.16.0.0/12', '192.168.0.0/16', 'fc00::/7']],
+]);
+
+/** How many, or which addresses and CIDRs. */
+export const proxies = z.string().transform((text, ctx) => {
+  if (/^\d+$/.test(text))
+    return Number(text) <= 10 ? Number(text) : refuse(ctx, 'must be at most 10');
+  const all = text.split(',').flatMap((one) => NAMED_NETWORKS.get(one.trim()) ?? one.trim());
+  for (const one of all)
+    if (!isNetwork(one))
+      return refuse(
+        ctx,
+        `${JSON.stringify(one)} is no address, no CIDR and none of ${[...NAMED_NETWORKS.keys()].join(', ')}`,
+      );
+  return all;
+});
+
+/** As addresses and CIDRs. */
+export const networks = z.string().transform((text, ctx) => {
+  const all = text.split(',').map((one) => one.trim());
+  for (const one of all)
+    if (!isNetwork(one)) return refuse(ctx, `${JSON.stringify(one)} is no address and no CIDR`);
+  return all;
+});
+
+/** Without a zone, and not all addresses: Express takes neither, and a guard that lets all pass is none. */
+function isNetwork(text: string): boolean {
+  const [address = '', bits, ...more] = text.split('/');
+  const max = { 0: 0, 4: 32, 6: 128 }[isIP(address)] ?? 0;
+  if (max === 0 || more.length > 0 || address.includes('%')) return false;
+  return bits === undefined || (/^[1-9]\d{0,2}$/.test(bits) && Number(bits) <= max);
+}
+
+/** The table of plans with some numbers replaced, or `off`. */
+export const plans = z.string().transform((text, ctx) => {
+  if (text === 'off') return text;
+  try {
+    return withOverrides(planLimits, JSON.parse(text));
+  } catch (error) {
+    return refuse(
+      ctx,
+      error instanceof SyntaxError ? 'must be JSON or off' : (error as Error).message,
+    );
+  }
+});

@@ -1,0 +1,94 @@
+/** What each plan allows: one table for rate limits and quotas (spec section 8, decisions section 6). */
+import type { Plan } from '../../../prisma/generated/enums.ts';
+
+export type Limits = {
+  /** Requests a minute and credential; shown in `X-RateLimit-Limit`. */
+  perMinute: number;
+  /** Requests a second and credential. */
+  perSecond: number;
+  repositories: number;
+  /** Bytes of all repositories and artifacts of a namespace. */
+  storageBytes: number;
+  /** Jobs of a namespace that are queued or running. */
+  activeJobs: number;
+  webhooks: number;
+  /** Bytes of text (UTF-8, with line ends) that the log of one job may hold. */
+  logBytes: number;
+  /** Lines that it may hold. */
+  logLines: number;
+};
+export type PlanLimits = Record<Plan, Limits>;
+
+const GiB = 2 ** 30;
+/** Large enough to never bind, small enough to be shown as an integer (decisions section 2). */
+export const UNLIMITED = 1_000_000;
+
+const LARGEST_LOG = { logBytes: 10 * GiB, logLines: 200_000_000 };
+
+export const planLimits: PlanLimits = {
+  free: limits(60, 10, {
+    repositories: 100,
+    storageBytes: 10 * GiB,
+    activeJobs: 20,
+    webhooks: 10,
+    logBytes: GiB / 4,
+    logLines: 5_000_000,
+  }),
+  team: limits(300, 30, {
+    repositories: 1_000,
+    storageBytes: 250 * GiB,
+    activeJobs: 200,
+    webhooks: 50,
+    logBytes: GiB,
+    logLines: 20_000_000,
+  }),
+  enterprise: limits(1_000, 100, {
+    repositories: 50_000,
+    storageBytes: 10_240 * GiB,
+    activeJobs: 5_000,
+    webhooks: 500,
+    ...LARGEST_LOG,
+  }),
+  unlimited: limits(UNLIMITED, UNLIMITED, {
+    repositories: UNLIMITED,
+    storageBytes: Number.MAX_SAFE_INTEGER,
+    activeJobs: UNLIMITED,
+    webhooks: UNLIMITED,
+    // Bounded all the same: a job that prints in a loop would fill the operator's own disk.
+    ...LARGEST_LOG,
+  }),
+};
+
+function limits(
+  perMinute: number,
+  perSecond: number,
+  quotas: Omit<Limits, 'perMinute' | 'perSecond'>,
+): Limits {
+  return { perMinute, perSecond, ...quotas };
+}
+
+/**
+ * The table with some numbers replaced, as `{"free": {"perMinute": 120}}`.
+ * @throws Error naming the plan or limit that does not exist, or the number that is none.
+ */
+export function withOverrides(table: PlanLimits, overrides: unknown): PlanLimits {
+  if (!isRecord(overrides)) throw new Error('must be an object of plans');
+  const result = structuredClone(table);
+  for (const [plan, numbers] of Object.entries(overrides)) {
+    const row = result[plan as Plan];
+    if (!Object.hasOwn(result, plan)) throw new Error(`no plan is called ${JSON.stringify(plan)}`);
+    if (!isRecord(numbers)) throw new Error(`"${plan}" must be an object of limits`);
+    for (const [name, value] of Object.entries(numbers)) {
+      if (!Object.hasOwn(row, name))
+        throw new Error(`"${plan}" has no limit ${JSON.stringify(name)}`);
+      if (!Number.isSafeInteger(value) || (value as number) < 0)
+        throw new Error(`"${plan}.${name}" must be a whole number`);
+      row[name as keyof Limits] = value as number;
+    }
+  }
+  return result;
+}
+
+function isRecord(value: unknown): value is Record<string, unknown> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
+}

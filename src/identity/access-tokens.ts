@@ -1,0 +1,250 @@
+/** Personal access tokens: each belongs to a user, and only that user sees it. */
+import type { Prisma } from '../../prisma/generated/client.ts';
+import { invalid, notFound } from '../base/errors.ts';
+import { isId, newId } from '../base/ids.ts';
+import { type Db, inTransaction } from '../platform/database/client.ts';
+import { NEWEST, readSlice } from '../platform/database/keyset.ts';
+import type { Slice, SliceRequest } from '../platform/database/paging.ts';
+import type { Services } from '../services.ts';
+import { namespaceNamed } from './accounts.ts';
+import { type Actor, record } from './audit.ts';
+import {
+  demandFullRights,
+  demandOwn,
+  lifetime,
+  ownerOfCredential,
+  searchable,
+  taken,
+} from './credentials.ts';
+import { demand, hasFullRights, type Scope, type Viewer } from './permissions.ts';
+import { hashSecret, newToken } from './tokens.ts';
+
+/** Of namespaces or repositories that a token is narrowed to. */
+const MAX_NARROWED = 100;
+
+export type AccessToken = {
+  id: string;
+  name: string;
+  userId: string;
+  scopes: Scope[];
+  /** Names; empty: no narrowing. */
+  namespaces: string[];
+  /** Ids; empty: no narrowing. */
+  repositories: string[];
+  createdAt: Date;
+  expiresAt: Date | null;
+  lastUsedAt: Date | null;
+};
+
+type Deps = Pick<Services, 'db'>;
+
+/**
+ * A token for the viewer, or, by the operator, for the user named.
+ *
+ * `name`: 1 to 100 characters, unique per user (an expired token keeps its name until it is deleted); it
+ * stands in a URL, so no `/` and no control characters. `expiresInDays`: 1 to 365. `namespaces` are names and
+ * `repositories` ids, at most 100 each, kept as ids: they follow renames and never widen.
+ * @returns it and its secret, which is kept nowhere.
+ * @throws AppError 400, 401, 403, 404 (user, namespace, repository), 409 for a taken name.
+ */
+export async function createAccessToken(
+  { db }: Deps,
+  viewer: Viewer,
+  input: {
+    name: string;
+    username?: string | null;
+    expiresInDays: number;
+    scopes?: readonly Scope[] | null;
+    namespaces?: readonly string[] | null;
+    repositories?: readonly string[] | null;
+  },
+): Promise<{ accessToken: AccessToken; token: string }> {
+  const account = demandFullRights(viewer);
+  checkTokenName(input.name);
+  const life = lifetime(input.expiresInDays);
+  const owner = await ownerOfCredential(db, account, input.username);
+  const namespaces = await Promise.all(
+    atMost('namespaces', input.namespaces).map((name) => namespaceNamed(db, name)),
+  );
+  const repositories = atMost('repositories', input.repositories);
+  await demandReadable(db, account, repositories);
+
+  const token = newToken();
+  const data = {
+    id: newId('pat'),
+    userId: owner.userId,
+    name: input.name,
+    hash: hashSecret(token),
+    scopes: [...new Set(input.scopes)],
+    namespaces: namespaces.map(({ id }) => id),
+    repositories,
+    ...life,
+  };
+  const row = await inTransaction(db, async (tx) => {
+    const created = await tx.accessToken.create({ data, select: tokenColumns });
+    await recordToken(tx, account, owner.namespaceId, created);
+    return created;
+  }).catch((error) => {
+    throw taken(error, 'name: you already have a token of this name');
+  });
+  return { accessToken: toAccessToken(row, namesOf(namespaces)), token };
+}
+
+/** The viewer's tokens, newest first, after a cursor. @throws AppError 400, 401, 403. */
+export async function sliceAccessTokens(
+  { db }: Deps,
+  viewer: Viewer,
+  ofUser: string,
+  range: SliceRequest,
+): Promise<Slice<AccessToken>> {
+  const { userId } = demandOwn(viewer, ofUser);
+  const query = { where: { userId }, select: tokenColumns };
+  return readSlice(db.accessToken, NEWEST, range, query, (rows: TokenRow[]) =>
+    withNamespaceNames(db, rows),
+  );
+}
+
+/** All of the viewer's tokens, newest first. @throws AppError 401, 403. */
+export async function listAccessTokens({ db }: Deps, viewer: Viewer): Promise<AccessToken[]> {
+  const { userId } = demandFullRights(viewer);
+  const rows = await db.accessToken.findMany({
+    where: { userId },
+    orderBy: { id: 'desc' },
+    select: tokenColumns,
+  });
+  return withNamespaceNames(db, rows);
+}
+
+/** @throws AppError 401, 403, 404. */
+export async function getAccessToken(
+  { db }: Deps,
+  viewer: Viewer,
+  name: string,
+): Promise<AccessToken> {
+  const { userId } = demandFullRights(viewer);
+  const row = await db.accessToken.findUnique({
+    where: { userId_name: { userId, name: searchable(name) } },
+    select: tokenColumns,
+  });
+  const [token] = await withNamespaceNames(db, row ? [row] : []);
+  if (!token) throw notFound('Access token');
+  return token;
+}
+
+/** Those of the ids that are the viewer's own; a credential that may not manage them finds none. */
+export async function findAccessTokens(
+  { db }: Deps,
+  viewer: Viewer,
+  ids: readonly string[],
+): Promise<AccessToken[]> {
+  if (viewer.kind === 'anonymous' || !hasFullRights(viewer)) return [];
+  const rows = await db.accessToken.findMany({
+    where: { id: { in: [...ids] }, userId: viewer.userId },
+    select: tokenColumns,
+  });
+  return withNamespaceNames(db, rows);
+}
+
+/** The token stops working at once, also when it is the one in use. @throws AppError 401, 403, 404. */
+export async function deleteAccessToken(
+  services: Deps,
+  viewer: Viewer,
+  name: string,
+): Promise<string> {
+  const account = demandFullRights(viewer);
+  const { id } = await getAccessToken(services, viewer, name);
+  await inTransaction(services.db, async (tx) => {
+    const { count } = await tx.accessToken.deleteMany({ where: { id } });
+    if (count === 0) throw notFound('Access token');
+    await record(tx, account, {
+      action: 'access_token.delete',
+      namespaceIds: [account.namespace.id],
+      subject: id,
+      name,
+    });
+  });
+  return id;
+}
+
+/** That it was made, in the log of the namespace of the user whose it is. */
+export async function recordToken(
+  tx: Db,
+  by: Actor,
+  namespaceId: string,
+  token: Pick<TokenRow, 'id' | 'name' | 'scopes' | 'namespaces' | 'repositories' | 'expiresAt'>,
+): Promise<void> {
+  const { id, name, scopes, namespaces, repositories, expiresAt } = token;
+  await record(tx, by, {
+    action: 'access_token.create',
+    namespaceIds: [namespaceId],
+    subject: id,
+    name,
+    details: { scopes, namespaces, repositories, expiresAt: expiresAt?.toISOString() ?? null },
+  });
+}
+
+const tokenColumns = {
+  id: true,
+  userId: true,
+  name: true,
+  scopes: true,
+  namespaces: true,
+  repositories: true,
+  createdAt: true,
+  expiresAt: true,
+  lastUsedAt: true,
+} as const satisfies Prisma.AccessTokenSelect;
+type TokenRow = Prisma.AccessTokenGetPayload<{ select: typeof tokenColumns }>;
+
+async function demandReadable(db: Db, viewer: Viewer, ids: readonly string[]): Promise<void> {
+  if (ids.length === 0) return;
+  if (!ids.every((id) => isId('repo', id))) throw notFound('Repository');
+  const found = await db.repository.findMany({
+    where: { id: { in: [...ids] } },
+    select: { id: true, namespaceId: true, visibility: true },
+  });
+  if (found.length < ids.length) throw notFound('Repository');
+  for (const { id, namespaceId, visibility } of found)
+    demand(viewer, 'repository.read', { namespaceId, repositoryId: id, visibility });
+}
+
+/** One query for all rows' names. */
+async function withNamespaceNames(db: Db, rows: readonly TokenRow[]): Promise<AccessToken[]> {
+  const ids = [...new Set(rows.flatMap((row) => row.namespaces))];
+  const namespaces = ids.length
+    ? await db.namespace.findMany({
+        where: { id: { in: ids }, deletedAt: null },
+        select: { id: true, name: true },
+      })
+    : [];
+  return rows.map((row) => toAccessToken(row, namesOf(namespaces)));
+}
+
+function namesOf(namespaces: readonly { id: string; name: string }[]): Map<string, string> {
+  return new Map(namespaces.map(({ id, name }) => [id, name]));
+}
+
+function toAccessToken(row: TokenRow, names: ReadonlyMap<string, string>): AccessToken {
+  return {
+    ...row,
+    scopes: row.scopes as Scope[],
+    namespaces: row.namespaces.flatMap((id) => names.get(id) ?? []),
+  };
+}
+
+function atMost(field: string, values: readonly string[] | null | undefined): string[] {
+  const unique = [...new Set(values)];
+  if (unique.length > MAX_NARROWED) throw invalid(field, `at most ${MAX_NARROWED} can be named`);
+  return unique;
+}
+
+/** Of any script and with spaces, but it must look in a URL like what it is. @throws AppError 400. */
+export function checkTokenName(name: string): void {
+  const fine =
+    /^[^\p{C}/]{1,100}$/u.test(name) && name.trim() === name && name !== '.' && name !== '..';
+  if (!fine)
+    throw invalid(
+      'name',
+      'must be 1 to 100 characters, without control characters, a slash, or a space at either end',
+    );
+}

@@ -1,0 +1,243 @@
+/**
+ * Users and organizations, which only the operator makes.
+ */
+import type {
+  Namespace,
+  NamespaceKind,
+  Plan,
+  Prisma,
+  Role,
+  User,
+} from '../../prisma/generated/client.ts';
+import { AppError, forbidden, invalid, notFound } from '../base/errors.ts';
+import { newId } from '../base/ids.ts';
+import { canBeNamespace, whyNotName } from '../base/names.ts';
+import { type Db, inTransaction, violatesUnique } from '../platform/database/client.ts';
+import { readSlice, type Sorting } from '../platform/database/keyset.ts';
+import type { Slice, SliceRequest } from '../platform/database/paging.ts';
+import { rowsOf } from '../platform/database/rows.ts';
+import { runStatement, type Transaction } from '../platform/database/statement.ts';
+import type { Services } from '../services.ts';
+import { type Actor, record } from './audit.ts';
+import {
+  type Account,
+  can,
+  demandAccount,
+  demandOperator,
+  memberOf,
+  roleIn,
+  type Viewer,
+} from './permissions.ts';
+
+/** RFC 5321 ends a path at 256 characters with its angle brackets. Whether anybody reads mail there is not checked. */
+const MAX_EMAIL = 254;
+const EMAIL = /^[^\s@<>()[\],;:\\"]+@[a-z0-9-]+(?:\.[a-z0-9-]+)*$/i;
+
+export type Identity = { userId: string; username: string; email: string; namespace: string };
+
+type Deps = Pick<Services, 'db'>;
+
+/** @throws AppError 401 when nobody is signed in. */
+export function whoami(viewer: Viewer): Identity {
+  const { userId, username, email, namespace } = demandAccount(viewer);
+  return { userId, username, email, namespace: namespace.name };
+}
+
+/**
+ * By name, ignoring case. That a namespace exists is no secret to who is signed in; what is in it may be.
+ * @throws AppError 401, 404.
+ */
+export async function getNamespace<S extends Prisma.NamespaceSelect>(
+  { db, pool }: Pick<Services, 'db' | 'pool'>,
+  viewer: Viewer,
+  name: string,
+  select: S,
+): Promise<NamespaceOf<S>> {
+  demandAccount(viewer);
+  const byName = name.toLowerCase();
+  const read = async () => {
+    const statement = namespaceRows.statement(select, {}, 'where r.name = $1');
+    if (statement) return (await statement.read(pool, [byName]))[0];
+    return db.namespace.findUnique({ where: { name: byName }, select });
+  };
+  const namespace = canBeNamespace(name) ? await read() : null;
+  if (!namespace) throw notFound('Namespace');
+  return namespace as NamespaceOf<S>;
+}
+
+type NamespaceOf<S extends Prisma.NamespaceSelect> = Prisma.NamespaceGetPayload<{ select: S }>;
+
+/** Nearly every query of a front end begins at one. */
+const namespaceRows = rowsOf({ model: 'Namespace', from: 'namespaces r' });
+
+/** The user of an id that another row names, so there is one; what of it is shown is decided field by field. */
+export function userById<S extends Prisma.UserSelect>(
+  { db }: Deps,
+  id: string,
+  select: S,
+): Promise<Prisma.UserGetPayload<{ select: S }> | null> {
+  return db.user.findUnique({ where: { id }, select });
+}
+
+/**
+ * The id and name of a namespace, for domain functions that go on to `demand` something in it. By hand: a job waits for it.
+ * @param on the pool, where it must be cheap
+ * @throws AppError 404.
+ */
+export async function namespaceNamed(on: Transaction, name: string): Promise<NamespaceRow> {
+  const text = 'select id, name, plan, kind from namespaces where name = $1';
+  const [namespace] = canBeNamespace(name)
+    ? await runStatement<NamespaceRow>(on, text, [name.toLowerCase()])
+    : [];
+  if (!namespace) throw notFound('Namespace');
+  return namespace;
+}
+
+type NamespaceRow = { id: string; name: string; plan: Plan; kind: NamespaceKind };
+
+/** The ids of a user and of the namespace of the same name. @throws AppError 404. */
+export async function userNamed(
+  db: Db,
+  username: string,
+): Promise<{ userId: string; namespaceId: string }> {
+  const namespace =
+    canBeNamespace(username) &&
+    (await db.namespace.findUnique({
+      where: { name: username.toLowerCase() },
+      select: { id: true, userId: true },
+    }));
+  if (!namespace || namespace.userId === null) throw notFound('User');
+  return { userId: namespace.userId, namespaceId: namespace.id };
+}
+
+/** Creates a user and the namespace of the same name. @throws AppError 400, 401, 403, 409. */
+export async function createUser(
+  { db }: Deps,
+  viewer: Viewer,
+  input: { username: string; email: string; plan: Plan },
+): Promise<User> {
+  const operator = demandOperator(viewer);
+  checkName('username', input.username);
+  if (!isEmail(input.email)) throw invalid('email', 'must be an address such as ada@example.com');
+  const user = { ...input, id: newId('user'), email: input.email.toLowerCase() };
+  return inTransaction(db, (tx) => insertUser(tx, operator, user)).catch((error) => {
+    if (violatesUnique(error, 'email'))
+      throw new AppError('already_exists', 'email: another user has it', { field: 'email' });
+    throw nameTaken(error, 'username');
+  });
+}
+
+/** Creates an organization, with the operator as its first admin. @throws AppError 400, 401, 403, 409. */
+export async function createOrganization(
+  { db }: Deps,
+  viewer: Viewer,
+  { name, plan }: { name: string; plan: Plan },
+): Promise<Namespace> {
+  const operator = demandOperator(viewer);
+  checkName('name', name);
+  const members = { create: { userId: operator.userId, role: 'admin' as const } };
+  return inTransaction(db, async (tx) => {
+    const data = { id: newId('ns'), name, kind: 'organization' as const, plan, members };
+    const namespace = await tx.namespace.create({ data });
+    await record(tx, operator, {
+      action: 'organization.create',
+      namespaceIds: [namespace.id],
+      subject: namespace.id,
+      name,
+      details: { plan },
+    });
+    return namespace;
+  }).catch((error) => {
+    throw nameTaken(error, 'name');
+  });
+}
+
+/**
+ * Until the transaction ends the namespace is not deleted; under `no key update` nobody else changes its members either.
+ * @throws AppError 404 when it was deleted meanwhile
+ */
+export async function holdNamespace(
+  tx: Prisma.TransactionClient,
+  id: string,
+  lock: 'key share' | 'no key update',
+): Promise<void> {
+  const text = `select from namespaces where id = $1 and deleted_at is null for ${lock}`;
+  if ((await tx.$executeRawUnsafe(text, id)) === 0) throw notFound('Namespace');
+}
+
+const BY_NAME: Sorting = { name: 'name', column: 'name', type: 'text', order: 'asc' };
+
+/** The organizations a user is a member of, by name: for that user and the operator. @throws AppError 400, 401, 403. */
+export async function sliceOrganizations<S extends Prisma.NamespaceSelect>(
+  { db }: Deps,
+  viewer: Viewer,
+  userId: string,
+  range: SliceRequest,
+  select: S,
+): Promise<Slice<Prisma.NamespaceGetPayload<{ select: S }>>> {
+  demandAccount(viewer);
+  if (!isSelfOrOperator(viewer, userId))
+    throw forbidden("Only the user's own organizations are shown");
+  const where: Prisma.NamespaceWhereInput = {
+    members: { some: { userId } },
+    ...(viewer.namespaces && { id: { in: [...viewer.namespaces] } }),
+  };
+  return readSlice(db.namespace, BY_NAME, range, { where, select });
+}
+
+/** The ids of the namespaces that a user is a member of, the own one among them: for that user. @throws AppError 401, 403 */
+export function ownNamespaces(viewer: Viewer, userId: string): string[] {
+  const account = demandAccount(viewer);
+  if (account.userId !== userId) throw forbidden("Only the user's own are shown");
+  return memberOf(account, 'read');
+}
+
+/** Whether the viewer may see what a user keeps to themselves: address and plan. */
+export function isSelfOrOperator(viewer: Viewer, userId: string): viewer is Account {
+  return viewer.kind === 'account' && (viewer.userId === userId || viewer.operator);
+}
+
+/** The plan of a namespace is for its members. */
+export function visiblePlan(viewer: Viewer, { id, plan }: Pick<Namespace, 'id' | 'plan'>) {
+  return can(viewer, 'namespace.read', { namespaceId: id }) ? plan : null;
+}
+
+export function viewerRole(viewer: Viewer, namespaceId: string): Role | null {
+  return roleIn(viewer, namespaceId);
+}
+
+/** A user and the namespace of the same name. */
+export async function insertUser(
+  tx: Prisma.TransactionClient,
+  by: Actor,
+  data: Prisma.UserCreateInput & { plan: Plan },
+): Promise<User & { namespace: { id: string } }> {
+  const user = await tx.user.create({ data });
+  const { id: userId, username: name, plan } = user;
+  const namespaceId = newId('ns');
+  await tx.namespace.create({ data: { id: namespaceId, name, kind: 'user', plan, userId } });
+  await record(tx, by, {
+    action: 'user.create',
+    namespaceIds: [namespaceId],
+    subject: userId,
+    name,
+    details: { plan },
+  });
+  return { ...user, namespace: { id: namespaceId } };
+}
+
+/** Whether it has the form of one. */
+export function isEmail(text: string): boolean {
+  return text.length <= MAX_EMAIL && EMAIL.test(text);
+}
+
+function checkName(field: string, name: string): void {
+  const fault = whyNotName(name);
+  if (fault) throw invalid(field, fault);
+}
+
+function nameTaken(error: unknown, field: string): unknown {
+  return violatesUnique(error)
+    ? new AppError('already_exists', `${field}: the name is taken`, { field })
+    : error;
+}

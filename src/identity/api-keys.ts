@@ -1,0 +1,184 @@
+/** API keys: for programs. One that is bound to a namespace belongs to its admins too. */
+import type { Prisma } from '../../prisma/generated/client.ts';
+import { forbidden, invalid, notFound } from '../base/errors.ts';
+import { newId } from '../base/ids.ts';
+import { type Db, inTransaction } from '../platform/database/client.ts';
+import { NEWEST, readSlice } from '../platform/database/keyset.ts';
+import type { Slice, SliceRequest } from '../platform/database/paging.ts';
+import type { Services } from '../services.ts';
+import { namespaceNamed } from './accounts.ts';
+import { record } from './audit.ts';
+import { demandFullRights, demandOwn, lifetime, searchable, taken } from './credentials.ts';
+import {
+  type Account,
+  can,
+  demand,
+  hasFullRights,
+  type Scope,
+  type Viewer,
+} from './permissions.ts';
+import { hashSecret, KEY_NAME, randomSecret } from './tokens.ts';
+
+export type ApiKey = {
+  id: string;
+  name: string;
+  /** The one namespace it works in; null: all of its user's. */
+  namespace: string | null;
+  scopes: Scope[];
+  createdAt: Date;
+  expiresAt: Date | null;
+  lastUsedAt: Date | null;
+};
+
+type Deps = Pick<Services, 'db'>;
+
+/**
+ * An API key that acts for the viewer, bound to one namespace when one is given: its admins then manage it
+ * too, and it loses what its user loses there.
+ *
+ * `name`: 1 to 100 of `A-Za-z0-9._-` (`$` and `:` divide name from secret), unique on the server.
+ * `expiresInDays`: 1 to 365.
+ * @returns it and `name$secret`, which is kept nowhere.
+ * @throws AppError 400, 401, 403 without `admin` in the namespace, 404, 409 for a taken name.
+ */
+export async function createApiKey(
+  { db }: Deps,
+  viewer: Viewer,
+  input: {
+    name: string;
+    namespace?: string | null;
+    scopes?: readonly Scope[] | null;
+    expiresInDays: number;
+  },
+): Promise<{ apiKey: ApiKey; key: string }> {
+  const account = demandFullRights(viewer);
+  checkKeyName(input.name);
+  const life = lifetime(input.expiresInDays);
+  const namespace = input.namespace ? await namespaceNamed(db, input.namespace) : null;
+  if (namespace) demand(viewer, 'namespace.administer', { namespaceId: namespace.id });
+
+  const secret = randomSecret();
+  const scopes = [...new Set(input.scopes)];
+  const data = {
+    id: newId('key'),
+    userId: account.userId,
+    name: input.name,
+    namespaceId: namespace?.id ?? null,
+    hash: hashSecret(secret),
+    scopes,
+    ...life,
+  };
+  const row = await inTransaction(db, async (tx) => {
+    const created = await tx.apiKey.create({ data, select: keyColumns });
+    await record(tx, account, {
+      action: 'api_key.create',
+      namespaceIds: [namespace?.id ?? account.namespace.id],
+      subject: created.id,
+      name: created.name,
+      details: { scopes, expiresAt: life.expiresAt.toISOString() },
+    });
+    return created;
+  }).catch((error) => {
+    throw taken(error, 'name: a key of this name exists; names are unique on the server');
+  });
+  return { apiKey: toApiKey(row), key: `${input.name}$${secret}` };
+}
+
+/** As `listApiKeys`, after a cursor. @throws AppError 400, 401, 403. */
+export async function sliceApiKeys(
+  { db }: Deps,
+  viewer: Viewer,
+  ofUser: string,
+  range: SliceRequest,
+): Promise<Slice<ApiKey>> {
+  const where = managedBy(demandOwn(viewer, ofUser));
+  const query = { where, select: keyColumns };
+  return readSlice(db.apiKey, NEWEST, range, query, (rows: KeyRow[]) => rows.map(toApiKey));
+}
+
+/** All of the viewer's keys, and those bound to namespaces where the viewer is `admin`; newest first. */
+export async function listApiKeys({ db }: Deps, viewer: Viewer): Promise<ApiKey[]> {
+  const rows = await db.apiKey.findMany({
+    where: managedBy(demandFullRights(viewer)),
+    orderBy: { id: 'desc' },
+    select: keyColumns,
+  });
+  return rows.map(toApiKey);
+}
+
+/** The same rule as `manages`, as a condition for the database. */
+function managedBy({ userId, namespace, roles }: Account): Prisma.ApiKeyWhereInput {
+  const administered = [...roles].flatMap(([id, role]) => (role === 'admin' ? id : []));
+  return { OR: [{ userId }, { namespaceId: { in: [namespace.id, ...administered] } }] };
+}
+
+/** @throws AppError 401, 403 for another's key, 404. */
+export async function getApiKey({ db }: Deps, viewer: Viewer, name: string): Promise<ApiKey> {
+  return toApiKey(await managed(db, demandFullRights(viewer), name));
+}
+
+async function managed(db: Db, account: Account, name: string): Promise<KeyRow> {
+  const row = await db.apiKey.findUnique({
+    where: { name: searchable(name) },
+    select: keyColumns,
+  });
+  if (!row) throw notFound('API key');
+  if (!manages(account, row)) throw forbidden('This key is not yours');
+  return row;
+}
+
+/** Those of the ids that the viewer manages. */
+export async function findApiKeys(
+  { db }: Deps,
+  viewer: Viewer,
+  ids: readonly string[],
+): Promise<ApiKey[]> {
+  if (viewer.kind === 'anonymous' || !hasFullRights(viewer)) return [];
+  const rows = await db.apiKey.findMany({ where: { id: { in: [...ids] } }, select: keyColumns });
+  return rows.filter((row) => manages(viewer, row)).map(toApiKey);
+}
+
+/** The key stops working at once. @throws AppError 401, 403, 404. */
+export async function deleteApiKey({ db }: Deps, viewer: Viewer, name: string): Promise<string> {
+  const account = demandFullRights(viewer);
+  const { id, namespaceId } = await managed(db, account, name);
+  return inTransaction(db, async (tx) => {
+    const { count } = await tx.apiKey.deleteMany({ where: { id } });
+    if (count === 0) throw notFound('API key');
+    await record(tx, account, {
+      action: 'api_key.delete',
+      // One that is not bound is deleted by its user alone.
+      namespaceIds: [namespaceId ?? account.namespace.id],
+      subject: id,
+      name,
+    });
+    return id;
+  });
+}
+
+const keyColumns = {
+  id: true,
+  userId: true,
+  name: true,
+  namespaceId: true,
+  namespace: { select: { name: true } },
+  scopes: true,
+  createdAt: true,
+  expiresAt: true,
+  lastUsedAt: true,
+} as const satisfies Prisma.ApiKeySelect;
+type KeyRow = Prisma.ApiKeyGetPayload<{ select: typeof keyColumns }>;
+
+function manages(account: Account, { userId, namespaceId }: KeyRow): boolean {
+  if (userId === account.userId) return true;
+  return namespaceId !== null && can(account, 'namespace.administer', { namespaceId });
+}
+
+function toApiKey({ namespace, ...row }: KeyRow): ApiKey {
+  return { ...row, scopes: row.scopes as Scope[], namespace: namespace?.name ?? null };
+}
+
+function checkKeyName(name: string): void {
+  if (!KEY_NAME.test(name) || name === '.' || name === '..')
+    throw invalid('name', 'must be 1 to 100 of A-Z, a-z, 0-9, ".", "_" and "-"');
+}

@@ -1,0 +1,96 @@
+/**
+ * Reading the audit log: of a namespace, by who may administer it; of what a user did, by that user; all of it, by the
+ * operator. Only with a credential of full rights, because it tells of all credentials.
+ */
+import type { Prisma } from '../../prisma/generated/client.ts';
+import { NEWEST, readSlice } from '../platform/database/keyset.ts';
+import type { Slice, SliceRequest } from '../platform/database/paging.ts';
+import type { Services } from '../services.ts';
+import { isSelfOrOperator, userNamed } from './accounts.ts';
+import type { AuditAction } from './audit.ts';
+import { demandFullRights, demandOwn } from './credentials.ts';
+import { demand, demandOperator, type Viewer } from './permissions.ts';
+
+const entryColumns = {
+  id: true,
+  namespaceId: true,
+  action: true,
+  subject: true,
+  name: true,
+  details: true,
+  actorId: true,
+  actor: true,
+  credentialKind: true,
+  credentialId: true,
+  credentialName: true,
+  address: true,
+  requestId: true,
+  createdAt: true,
+} as const satisfies Prisma.AuditEntrySelect;
+type EntryRow = Prisma.AuditEntryGetPayload<{ select: typeof entryColumns }>;
+
+/** `namespace`: its name; null once it is gone. */
+export type AuditEntry = EntryRow & { namespace: string | null };
+
+export type AuditRequest = SliceRequest & {
+  action?: AuditAction | null;
+  /** The name of a user. */
+  actor?: string | null;
+};
+
+type Deps = Pick<Services, 'db'>;
+
+/** @throws AppError 400, 401, 403, and 404 for an unknown `actor` */
+export async function sliceNamespaceLog(
+  services: Deps,
+  viewer: Viewer,
+  namespaceId: string,
+  request: AuditRequest,
+): Promise<Slice<AuditEntry>> {
+  demand(viewer, 'namespace.administer', { namespaceId });
+  return sliceWhere(services, request, { namespaceId });
+}
+
+/** What a user did. @throws AppError 400, 401, 403 */
+export async function sliceLogOf(
+  services: Deps,
+  viewer: Viewer,
+  userId: string,
+  request: Omit<AuditRequest, 'actor'>,
+): Promise<Slice<AuditEntry>> {
+  if (!isSelfOrOperator(viewer, userId)) demandOwn(viewer, userId);
+  demandFullRights(viewer);
+  return sliceWhere(services, request, { actorId: userId, main: true });
+}
+
+/** @throws AppError 400, 401, 403, and 404 for an unknown `actor` */
+export async function sliceWholeLog(
+  services: Deps,
+  viewer: Viewer,
+  request: AuditRequest,
+): Promise<Slice<AuditEntry>> {
+  demandOperator(viewer);
+  return sliceWhere(services, request, { main: true });
+}
+
+async function sliceWhere(
+  { db }: Deps,
+  { action, actor, ...range }: AuditRequest,
+  where: Prisma.AuditEntryWhereInput,
+): Promise<Slice<AuditEntry>> {
+  const by = actor == null ? null : await userNamed(db, actor);
+  const query = {
+    where: { ...where, ...(action && { action }), ...(by && { actorId: by.userId }) },
+    select: entryColumns,
+  };
+  return readSlice(db.auditEntry, NEWEST, range, query, async (rows: EntryRow[]) => {
+    const ids = [...new Set(rows.map((row) => row.namespaceId))];
+    const select = { id: true, name: true };
+    const found = await db.namespace.findMany({
+      where: { id: { in: ids }, deletedAt: null },
+      select,
+    });
+    const names = new Map(found.map(({ id, name }) => [id, name]));
+    return rows.map((row) => ({ ...row, namespace: names.get(row.namespaceId) ?? null }));
+  });
+}

@@ -1,0 +1,190 @@
+/**
+ * Deletion of organizations and users. Nothing of value goes along: repositories and unfinished jobs must be gone first.
+ *
+ * A namespace is given up in one transaction: its name is free, and nobody reaches anything in it. Its finished jobs with
+ * their logs and artifacts are removed in the background (`jobs/removal.ts`), and its row after them. Audit entries stay.
+ */
+import type { Prisma } from '../../prisma/generated/client.ts';
+import { AppError, notFound } from '../base/errors.ts';
+import { inTransaction } from '../platform/database/client.ts';
+import { wake } from '../platform/events/publish.ts';
+import type { Services } from '../services.ts';
+import { namespaceNamed, userNamed } from './accounts.ts';
+import { record } from './audit.ts';
+import { demandDispensable } from './disabling.ts';
+import { demand, demandAccount, demandOperator, type Viewer } from './permissions.ts';
+
+type Deps = Pick<Services, 'db'>;
+type Tx = Prisma.TransactionClient;
+
+/**
+ * By its admins and operators.
+ * @returns the id that it had
+ * @throws AppError 401, 403, 404, 409 for the namespace of a user and while something is left in it
+ */
+export async function deleteOrganization(
+  { db }: Deps,
+  viewer: Viewer,
+  { name }: { name: string },
+): Promise<string> {
+  const author = demandAccount(viewer);
+  const namespace = await namespaceNamed(db, name);
+  demand(viewer, 'namespace.administer', { namespaceId: namespace.id });
+  if (namespace.kind === 'user')
+    throw new AppError('conflict', 'The namespace of a user is deleted with the user alone');
+  await inTransaction(db, async (tx) => {
+    await giveUp(tx, namespace);
+    await record(tx, author, {
+      action: 'organization.delete',
+      namespaceIds: [namespace.id],
+      subject: namespace.id,
+      name: namespace.name,
+    });
+  });
+  return namespace.id;
+}
+
+/**
+ * By an operator.
+ * @returns the id that the user had
+ * @throws AppError 401, 403, 404, 409 for oneself, the last operator, the last admin of an organization, and while something
+ *   is left in the user's namespace
+ */
+export async function deleteUser(
+  { db }: Deps,
+  viewer: Viewer,
+  { username }: { username: string },
+): Promise<string> {
+  const operator = demandOperator(viewer);
+  const { userId, namespaceId } = await userNamed(db, username);
+  const name = username.toLowerCase();
+  const demandDeletable = async (tx: Tx) => {
+    await demandDispensable(tx, operator, userId);
+    await demandNoLastAdmin(tx, userId);
+    await demandEmpty(tx, { id: namespaceId, name });
+  };
+  await inTransaction(db, demandDeletable);
+  await leaveJobs(db, userId);
+  await inTransaction(db, async (tx) => {
+    await demandDeletable(tx);
+    await giveUp(tx, { id: namespaceId, name });
+    // With credentials, sessions, identities, memberships and locks of files.
+    await tx.user.delete({ where: { id: userId } });
+    await record(tx, operator, {
+      action: 'user.delete',
+      namespaceIds: [namespaceId],
+      subject: userId,
+      name,
+    });
+  });
+  return userId;
+}
+
+/** Takes the name and everything that leads to it from a namespace. @throws AppError 404, 409 while something is left in it */
+async function giveUp(tx: Tx, namespace: { id: string; name: string }): Promise<void> {
+  const { id } = namespace;
+  // Who adds a repository or a member has a lock too (`holdNamespace`), and finds `deleted_at` after this one.
+  const locked = await tx.$executeRaw`
+    select from namespaces where id = ${id} and deleted_at is null for update`;
+  if (locked === 0) throw notFound('Namespace');
+  await demandEmpty(tx, namespace);
+  await tx.member.deleteMany({ where: { namespaceId: id } });
+  await tx.apiKey.deleteMany({ where: { namespaceId: id } });
+  await leaveWebhooks(tx, id);
+  const data = { name: id, userId: null, deletedAt: new Date() };
+  await tx.namespace.update({ where: { id }, data });
+}
+
+/** @throws AppError 409 */
+async function demandEmpty(
+  tx: Tx,
+  { id: namespaceId, name }: { id: string; name: string },
+): Promise<void> {
+  const repositories = await tx.repository.count({ where: { namespaceId } });
+  const jobs = await tx.job.count({
+    where: { namespaceId, status: { in: ['queued', 'running'] } },
+  });
+  const left = [
+    ...(repositories > 0 ? [`repositories: ${repositories}`] : []),
+    ...(jobs > 0 ? [`unfinished jobs: ${jobs}`] : []),
+  ];
+  if (left.length > 0)
+    throw new AppError(
+      'conflict',
+      `${name} is not empty (${left.join(', ')}): delete or transfer its repositories and cancel its jobs first`,
+    );
+}
+
+/** Webhooks that are told of no other namespace are deleted (`webhooks/retention.ts` removes them). */
+async function leaveWebhooks(tx: Tx, namespaceId: string): Promise<void> {
+  const rows = await tx.$queryRaw<{ id: string }[]>`
+    select w.id from webhooks w join webhook_namespaces n on n.webhook_id = w.id
+    where n.namespace_id = ${namespaceId} order by w.id for update of w`;
+  const ids = rows.map(({ id }) => id);
+  await tx.webhookNamespace.deleteMany({ where: { namespaceId } });
+  await tx.webhook.updateMany({
+    where: { id: { in: ids }, namespaces: { none: {} } },
+    data: { deletedAt: new Date() },
+  });
+  // In whose turn a webhook is sent must be one of the namespaces that it has.
+  await tx.$executeRaw`
+    update webhook_queues q set namespace_id = n.namespace_id
+    from (
+      select webhook_id, min(namespace_id) as namespace_id from webhook_namespaces
+      where webhook_id = any(${ids}) group by webhook_id
+    ) n where n.webhook_id = q.webhook_id and q.namespace_id = ${namespaceId}`;
+  for (const id of ids) await wake(tx, `webhook:${id}`);
+}
+
+/** @throws AppError 409 naming the organizations that would be without an admin */
+async function demandNoLastAdmin(tx: Tx, userId: string): Promise<void> {
+  const alone = await tx.namespace.findMany({
+    where: {
+      kind: 'organization',
+      members: {
+        some: { userId, role: 'admin' },
+        none: { userId: { not: userId }, role: 'admin', user: { disabledAt: null } },
+      },
+    },
+    orderBy: { name: 'asc' },
+    select: { name: true },
+  });
+  if (alone.length > 0)
+    throw new AppError(
+      'conflict',
+      `The user is the last admin of ${alone.map(({ name }) => name).join(', ')}: make somebody else an admin first`,
+    );
+}
+
+/** Of so many jobs the rows are locked at once. */
+const JOBS_AT_ONCE = 1_000;
+
+/**
+ * Before the user goes, because all jobs that the user created would be changed in the transaction that deletes the user. By
+ * namespace, because the index begins with it.
+ */
+async function leaveJobs(db: Services['db'], userId: string): Promise<void> {
+  for (let left = JOBS_AT_ONCE; left === JOBS_AT_ONCE; )
+    left = await db.$executeRaw`
+      update jobs set created_by_id = null where id = any (array (
+        select job.id from namespaces n cross join lateral (
+          select id from jobs where namespace_id = n.id and created_by_id = ${userId}
+          limit ${JOBS_AT_ONCE} for update skip locked
+        ) job limit ${JOBS_AT_ONCE}))`;
+}
+
+/**
+ * For `upkeep.ts`: removes rows of deleted namespaces of which nothing is left, with the usage that they count.
+ * @returns whether there may be more
+ */
+export async function removeDeletedNamespaces({ pool }: Pick<Services, 'pool'>): Promise<boolean> {
+  await pool.query(`
+    with gone as (
+      delete from namespaces n where deleted_at is not null
+        and not exists (select from repositories where namespace_id = n.id)
+        and not exists (select from jobs where namespace_id = n.id)
+        and not exists (select from kept_artifacts where namespace_id = n.id)
+      returning id)
+    delete from list_counts where namespace_id in (select id from gone)`);
+  return false;
+}

@@ -1,0 +1,290 @@
+/**
+ * Signing in a program that has no browser (RFC 8628): it shows a short code, a user who is signed in types it on a page
+ * of ours and agrees, and the program is given a personal access token.
+ *
+ * Each request is a row, so that it outlives a restart and any server can answer. Of both codes only hashes are kept, and
+ * the token is made when the program fetches it, so that it is never kept at all.
+ */
+import { randomInt } from 'node:crypto';
+import { Prisma } from '../../prisma/generated/client.ts';
+import { AppError, notFound } from '../base/errors.ts';
+import { newId } from '../base/ids.ts';
+import { type Db, inTransaction } from '../platform/database/client.ts';
+import type { Services } from '../services.ts';
+import { checkTokenName, recordToken } from './access-tokens.ts';
+import { record } from './audit.ts';
+import { demandFullRights, lifetime } from './credentials.ts';
+import { SCOPES, type Scope, type Viewer } from './permissions.ts';
+import { hashSecret, newToken, randomSecret } from './tokens.ts';
+
+export const DEVICE_SECONDS = 900;
+/** Between two questions of a program; one that asks sooner has to wait five more from then on. */
+const INTERVAL_SECONDS = 5;
+/** Consonants without those that are taken for others: 8 of them are 34 bits. */
+const LETTERS = 'BCDFGHJKLMNPQRSTVWXZ';
+const CODE_LENGTH = 8;
+/** So that the name of the token has room for the code. */
+const MAX_CLIENT = 80;
+/** From one address that nobody has answered. */
+const MAX_PENDING = 30;
+/** Of one user within the life of a code: with so few it takes a hundred thousand years to find one of a thousand. */
+const MAX_WRONG = 10;
+const DEFAULT_DAYS = 30;
+
+/** What RFC 6749 and RFC 8628 call an error. */
+export type DeviceFault =
+  | 'invalid_request'
+  | 'invalid_scope'
+  | 'invalid_grant'
+  | 'unsupported_grant_type'
+  | 'authorization_pending'
+  | 'slow_down'
+  | 'access_denied'
+  | 'expired_token';
+
+export class DeviceError extends Error {
+  override name = 'DeviceError';
+  readonly fault: DeviceFault;
+  constructor(fault: DeviceFault, message: string) {
+    super(message);
+    this.fault = fault;
+  }
+}
+
+export type DeviceRequest = {
+  client: string;
+  scopes: Scope[];
+  days: number;
+  address: string | null;
+  createdAt: Date;
+};
+
+type Deps = Pick<Services, 'db'>;
+
+/** @throws DeviceError */
+export async function requestDevice(
+  { db }: Deps,
+  input: { client: string; scope: string; days: string; address: string | null },
+): Promise<{ deviceCode: string; userCode: string; interval: number }> {
+  const client = checkClient(input.client);
+  const scopes = checkScopes(input.scope);
+  const days = checkDays(input.days);
+  const { address } = input;
+  const deviceCode = randomSecret();
+  const userCode = newUserCode();
+  await inTransaction(db, async (tx) => {
+    // Concurrent requests of one address wait for each other, so that each counts those before it.
+    await tx.$executeRaw`
+      select pg_advisory_xact_lock(hashtextextended(${`loam.device ${address}`}, 0))`;
+    const now = new Date();
+    const waiting = await tx.deviceRequest.count({
+      where: { address, status: 'pending', expiresAt: { gt: now } },
+    });
+    if (waiting >= MAX_PENDING)
+      throw new DeviceError('slow_down', 'Too many requests of this address wait to be answered');
+    await tx.deviceRequest.create({
+      data: {
+        id: newId('dev'),
+        deviceHash: hashSecret(deviceCode),
+        userHash: hashSecret(userCode),
+        ...{ client, scopes, days, address },
+        interval: INTERVAL_SECONDS,
+        expiresAt: new Date(now.getTime() + DEVICE_SECONDS * 1_000),
+      },
+      select: { id: true },
+    });
+  });
+  return { deviceCode, userCode: shown(userCode), interval: INTERVAL_SECONDS };
+}
+
+function checkClient(client: string): string {
+  try {
+    checkTokenName(client);
+  } catch {
+    throw new DeviceError('invalid_request', 'client_id: the name of the program is required');
+  }
+  if (client.length > MAX_CLIENT)
+    throw new DeviceError('invalid_request', `client_id: must be at most ${MAX_CLIENT} characters`);
+  return client;
+}
+
+function checkScopes(scope: string): Scope[] {
+  const asked = scope.split(/[\s,]+/).filter((one) => one !== '');
+  const unknown = asked.find((one) => !SCOPES.includes(one as Scope));
+  if (unknown !== undefined)
+    throw new DeviceError('invalid_scope', `scope: each must be one of ${SCOPES.join(' ')}`);
+  return [...new Set(asked as Scope[])];
+}
+
+function checkDays(text: string): number {
+  const days = text === '' ? DEFAULT_DAYS : Number(text);
+  try {
+    lifetime(days);
+  } catch {
+    throw new DeviceError('invalid_request', 'expires_in_days: must be from 1 to 365');
+  }
+  return days;
+}
+
+function newUserCode(): string {
+  return Array.from({ length: CODE_LENGTH }, () => LETTERS[randomInt(LETTERS.length)]).join('');
+}
+
+function shown(userCode: string): string {
+  return `${userCode.slice(0, 4)}-${userCode.slice(4)}`;
+}
+
+/**
+ * The token, once the user has agreed; each device code gives one, once.
+ * @throws DeviceError
+ */
+export async function fetchDeviceToken(
+  { db }: Deps,
+  input: { grantType: string; deviceCode: string; client: string },
+): Promise<{ token: string; scopes: Scope[]; expiresAt: Date }> {
+  if (input.grantType !== 'urn:ietf:params:oauth:grant-type:device_code')
+    throw new DeviceError('unsupported_grant_type', 'grant_type: only device_code is known here');
+  const given = await inTransaction(db, (tx) => answer(tx, input.deviceCode, input.client));
+  // Thrown here, because what the answer has written must stay.
+  if (given instanceof DeviceError) throw given;
+  return given;
+}
+
+async function answer(tx: Db, deviceCode: string, client: string) {
+  const deviceHash = hashSecret(deviceCode);
+  await tx.$executeRaw`select from device_requests where device_hash = ${deviceHash} for update`;
+  const row = await tx.deviceRequest.findUnique({
+    where: { deviceHash },
+    include: { user: { include: { namespace: { select: { id: true } } } } },
+  });
+  if (!row || row.client !== client)
+    return new DeviceError('invalid_grant', 'The device code is not known, or was used already');
+  const now = new Date();
+  const { id, polledAt, interval, status, user } = row;
+  if (row.expiresAt <= now)
+    return new DeviceError('expired_token', 'Nobody has answered in time; begin anew');
+  if (status === 'refused') {
+    await tx.deviceRequest.delete({ where: { id } });
+    return new DeviceError('access_denied', 'The user has refused');
+  }
+  if (status === 'pending' || !user) {
+    const tooSoon = polledAt !== null && now.getTime() - polledAt.getTime() < interval * 1_000;
+    await tx.deviceRequest.update({
+      where: { id },
+      data: { polledAt: now, ...(tooSoon && { interval: interval + INTERVAL_SECONDS }) },
+      select: { id: true },
+    });
+    return tooSoon
+      ? new DeviceError('slow_down', `Ask every ${interval + INTERVAL_SECONDS} s`)
+      : new DeviceError('authorization_pending', 'The user has not answered yet');
+  }
+  await tx.deviceRequest.delete({ where: { id } });
+  if (user.disabledAt)
+    return new DeviceError('access_denied', `The user ${user.username} is disabled`);
+  const token = newToken();
+  const created = await tx.accessToken.create({
+    data: {
+      id: newId('pat'),
+      userId: user.id,
+      name: row.tokenName ?? client,
+      hash: hashSecret(token),
+      scopes: row.scopes,
+      ...lifetime(row.days),
+    },
+  });
+  const by = { userId: user.id, username: user.username, credential: null };
+  await recordToken(tx, by, user.namespace?.id ?? '', created);
+  return { token, scopes: row.scopes as Scope[], expiresAt: created.expiresAt as Date };
+}
+
+/**
+ * What a program asks for that shows this code, in any case and with any signs between.
+ * @throws AppError 401, 403, 404 for what is no code that waits, 429 after ten of these
+ */
+export async function findDevice(
+  { db }: Deps,
+  viewer: Viewer,
+  userCode: string,
+): Promise<DeviceRequest & { userCode: string }> {
+  const { userId } = demandFullRights(viewer);
+  await takeGuess(db, userId);
+  const code = normal(userCode);
+  const row = await db.deviceRequest.findUnique({
+    where: { userHash: hashSecret(code), status: 'pending', expiresAt: { gt: new Date() } },
+    select: { client: true, scopes: true, days: true, address: true, createdAt: true },
+  });
+  if (!row) throw notFound('Code');
+  await giveGuessBack(db, userId);
+  return { ...row, scopes: row.scopes as Scope[], userCode: shown(code) };
+}
+
+/** @throws AppError as `findDevice` */
+export async function answerDevice(
+  { db }: Deps,
+  viewer: Viewer,
+  { userCode, approve }: { userCode: string; approve: boolean },
+): Promise<DeviceRequest> {
+  const account = demandFullRights(viewer);
+  const found = await findDevice({ db }, viewer, userCode);
+  const tokenName = `${found.client} ${found.userCode}`;
+  await inTransaction(db, async (tx) => {
+    const { count } = await tx.deviceRequest.updateMany({
+      // Of two who answer at once, one does.
+      where: { userHash: hashSecret(normal(userCode)), status: 'pending' },
+      data: approve
+        ? { status: 'approved', userId: account.userId, tokenName }
+        : { status: 'refused' },
+    });
+    if (count === 0) throw notFound('Code');
+    if (!approve) return;
+    await record(tx, account, {
+      action: 'device.approve',
+      namespaceIds: [account.namespace.id],
+      subject: account.userId,
+      name: tokenName,
+      details: { scopes: found.scopes, days: found.days, address: found.address },
+    });
+  });
+  return found;
+}
+
+function normal(userCode: string): string {
+  return userCode.toUpperCase().replace(/[^A-Z]/g, '');
+}
+
+/**
+ * Counts a code as wrong before it is looked up, in one statement that also compares: of codes that are tried at the same
+ * time only ten are looked up. @throws AppError 429
+ */
+async function takeGuess(db: Db, userId: string): Promise<void> {
+  const isRecent = Prisma.sql`device_guesses.since > now() - make_interval(secs => ${DEVICE_SECONDS})`;
+  const taken = await db.$executeRaw`
+    insert into device_guesses (user_id, wrong, since) values (${userId}, 1, now())
+    on conflict (user_id) do update set
+      wrong = case when ${isRecent} then device_guesses.wrong + 1 else 1 end,
+      since = case when ${isRecent} then device_guesses.since else now() end
+    where device_guesses.wrong < ${MAX_WRONG} or not ${isRecent}`;
+  if (taken > 0) return;
+  const [row] = await db.$queryRaw<{ seconds: number }[]>`
+    select ceil(extract(epoch from since + make_interval(secs => ${DEVICE_SECONDS}) - now()))::int as seconds
+    from device_guesses where user_id = ${userId}`;
+  const retryAfter = Math.max(1, row?.seconds ?? 1);
+  throw new AppError(
+    'rate_limit_exceeded',
+    `Too many wrong codes: try again in ${Math.ceil(retryAfter / 60)} minutes`,
+    { retryAfter },
+  );
+}
+
+/** For a code that was right. */
+async function giveGuessBack(db: Db, userId: string): Promise<void> {
+  await db.$executeRaw`
+    update device_guesses set wrong = wrong - 1 where user_id = ${userId} and wrong > 0`;
+}
+
+/** For `upkeep.ts`. Those that are over are told so for an hour. @returns whether there is more */
+export async function removeOldDevices({ pool }: Pick<Services, 'pool'>): Promise<boolean> {
+  await pool.query(`delete from device_requests where expires_at < now() - interval '1 hour'`);
+  await pool.query(`delete from device_guesses where since < now() - interval '1 hour'`);
+  return false;
+}

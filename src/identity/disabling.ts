@@ -1,0 +1,81 @@
+/**
+ * Users who are disabled: every credential of theirs is refused (`authenticate.ts`), nobody signs in as them, and open
+ * streams end with the next recheck. Nothing of theirs is removed, so enabling brings all of it back.
+ */
+import type { Prisma, User } from '../../prisma/generated/client.ts';
+import { AppError } from '../base/errors.ts';
+import { inTransaction } from '../platform/database/client.ts';
+import type { Services } from '../services.ts';
+import { userNamed } from './accounts.ts';
+import { record } from './audit.ts';
+import { type Account, demandOperator, type Viewer } from './permissions.ts';
+
+type Deps = Pick<Services, 'db'>;
+
+/** By an operator. Jobs of the user go on. @throws AppError 401, 403, 404, 409 for oneself and the last operator */
+export async function disableUser(
+  { db }: Deps,
+  viewer: Viewer,
+  { username }: { username: string },
+): Promise<User> {
+  const operator = demandOperator(viewer);
+  const { userId, namespaceId } = await userNamed(db, username);
+  return inTransaction(db, async (tx) => {
+    await demandDispensable(tx, operator, userId);
+    return setDisabled(tx, operator, { userId, namespaceId }, new Date());
+  });
+}
+
+/** By an operator. @throws AppError 401, 403, 404 */
+export async function enableUser(
+  { db }: Deps,
+  viewer: Viewer,
+  { username }: { username: string },
+): Promise<User> {
+  const operator = demandOperator(viewer);
+  const user = await userNamed(db, username);
+  return inTransaction(db, (tx) => setDisabled(tx, operator, user, null));
+}
+
+async function setDisabled(
+  tx: Prisma.TransactionClient,
+  operator: Account,
+  { userId, namespaceId }: { userId: string; namespaceId: string },
+  disabledAt: Date | null,
+): Promise<User> {
+  const { count } = await tx.user.updateMany({
+    where: { id: userId, disabledAt: disabledAt ? null : { not: null } },
+    data: { disabledAt },
+  });
+  const user = await tx.user.findUniqueOrThrow({ where: { id: userId } });
+  if (count > 0)
+    await record(tx, operator, {
+      action: disabledAt ? 'user.disable' : 'user.enable',
+      namespaceIds: [namespaceId],
+      subject: userId,
+      name: user.username,
+    });
+  return user;
+}
+
+/**
+ * Until the transaction ends nobody else disables or deletes an operator, so that of two who disable each other one stays.
+ * @throws AppError 409 for oneself and the last operator
+ */
+export async function demandDispensable(
+  tx: Prisma.TransactionClient,
+  operator: Account,
+  userId: string,
+): Promise<void> {
+  if (userId === operator.userId)
+    throw new AppError(
+      'conflict',
+      'You cannot disable or delete yourself: another operator has to do it',
+    );
+  await tx.$executeRaw`select pg_advisory_xact_lock(hashtext('loam.operators'))`;
+  const others = await tx.user.count({
+    where: { operator: true, disabledAt: null, id: { not: userId } },
+  });
+  if (others === 0)
+    throw new AppError('conflict', 'The last operator can be neither disabled nor deleted');
+}

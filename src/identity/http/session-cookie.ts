@@ -1,0 +1,93 @@
+/**
+ * The cookie of a browser that is signed in, and which requests it counts for.
+ *
+ * A browser sends it along with requests that pages of other sites make, so it counts only for those that pages of this
+ * server make, and for opening an address. REST and git never look at it: their clients send a header.
+ */
+import type { CookieOptions, Request, Response } from 'express';
+import { isPage } from '../../platform/web/pages.ts';
+import type { Services } from '../../services.ts';
+
+type Urls = Pick<Services['urls'], 'base'>;
+
+/** Paths where somebody can be signed in, beside the pages of the dashboard. */
+const PATHS = /^\/(?:graphql|artifacts|login|logout)(?:\/|$)/;
+const SECRET = /^[0-9A-Za-z]{40}$/;
+
+/** A name with `__Host-` is never taken from another host or path; browsers allow it over https alone. */
+function nameOf(urls: Urls): string {
+  return isSecure(urls) ? '__Host-loam' : 'loam-session';
+}
+
+function optionsOf(urls: Urls): CookieOptions {
+  return { httpOnly: true, sameSite: 'lax', path: '/', secure: isSecure(urls) };
+}
+
+function isSecure({ base }: Urls): boolean {
+  return base.startsWith('https:');
+}
+
+export function setSessionCookie(res: Response, urls: Urls, secret: string, days: number): void {
+  res.cookie(nameOf(urls), secret, { ...optionsOf(urls), maxAge: days * 86_400_000 });
+}
+
+export function clearSessionCookie(res: Response, urls: Urls): void {
+  res.clearCookie(nameOf(urls), optionsOf(urls));
+}
+
+/** The secret of the session; null where there is none, or where it does not count. */
+export function readSessionCookie(req: Request, urls: Urls): string | null {
+  if (!req.headers.cookie || !(PATHS.test(req.path) || isPage(req)) || !counts(req, urls))
+    return null;
+  const secret = read(req, nameOf(urls));
+  return secret !== null && SECRET.test(secret) ? secret : null;
+}
+
+function read({ headers: { cookie = '' } }: Request, name: string): string | null {
+  for (const pair of cookie.split(';')) {
+    const at = pair.indexOf('=');
+    if (at > 0 && pair.slice(0, at).trim() === name) return pair.slice(at + 1).trim();
+  }
+  return null;
+}
+
+/** What a browser keeps while it is with an issuer of identities; it is sent back from there. */
+export function setAttemptCookie(
+  res: Response,
+  urls: Urls,
+  attempt: string,
+  seconds: number,
+): void {
+  res.cookie(`${nameOf(urls)}-attempt`, attempt, { ...optionsOf(urls), maxAge: seconds * 1_000 });
+}
+
+/** Each is for one return. */
+export function takeAttemptCookie(req: Request, res: Response, urls: Urls): string {
+  const name = `${nameOf(urls)}-attempt`;
+  res.clearCookie(name, optionsOf(urls));
+  return read(req, name) ?? '';
+}
+
+function counts(req: Request, urls: Urls): boolean {
+  if (isFromHere(req, urls)) return true;
+  // Opened from a bookmark, a mail or another site's link: shown to who is signed in. A query is no page.
+  const reads = req.method === 'GET' || req.method === 'HEAD';
+  const site = req.get('sec-fetch-site');
+  const isOpened =
+    site === undefined ? req.headers.origin === undefined : site === 'none' || isNavigation(req);
+  return reads && isOpened && !req.path.startsWith('/graphql');
+}
+
+function isNavigation(req: Request): boolean {
+  return req.get('sec-fetch-mode') === 'navigate' && req.get('sec-fetch-dest') === 'document';
+}
+
+/** Whether a page of this server makes the request. Browsers say so, over plain HTTP only of what may change something. */
+export function isFromHere(req: Request, { base }: Urls): boolean {
+  const site = req.get('sec-fetch-site');
+  if (site !== undefined) return site === 'same-origin';
+  const { origin, host } = req.headers;
+  // Of a GET over plain HTTP nothing else tells. Scripts of other sites cannot send it: `cors.ts` does not allow it.
+  if (origin === undefined) return req.headers['loam-page'] !== undefined;
+  return origin === new URL(base).origin || origin === `${req.protocol}://${host}`;
+}

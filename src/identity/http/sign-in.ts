@@ -1,0 +1,203 @@
+/** The pages where one signs in and out. They work without a script. */
+import express, {
+  type ErrorRequestHandler,
+  type Request,
+  type Response,
+  type Router,
+} from 'express';
+import { isUnexpected, toPublic } from '../../base/errors.ts';
+import { otherMethod } from '../../platform/web/methods.ts';
+import { escaped, sendPage } from '../../platform/web/page.ts';
+import type { Services } from '../../services.ts';
+import { connectIdentity, openTicket } from '../sign-in/connections.ts';
+import { signInByIdentity } from '../sign-in/identities.ts';
+import { signInByLink, userOfLink } from '../sign-in/links.ts';
+import { type Browser, deleteSession, SESSION_DAYS, signInByToken } from '../sign-in/sessions.ts';
+import { deviceRouter } from './devices.ts';
+import { demandFromHere, readForm, textOf } from './forms.ts';
+import {
+  clearSessionCookie,
+  setAttemptCookie,
+  setSessionCookie,
+  takeAttemptCookie,
+} from './session-cookie.ts';
+import { originOf } from './viewer.ts';
+
+export function signInRouter(services: Services): Router {
+  const { urls } = services;
+  const router = express.Router({ caseSensitive: true, strict: true });
+
+  router
+    .route('/login')
+    .get((req, res) => {
+      if (req.viewer.kind === 'account') return void res.redirect(303, placeOf(req.query.to, urls));
+      sendSignIn(services, req, res);
+    })
+    .post(async (req, res) => {
+      demandFromHere(req, urls);
+      const form = await readForm(req);
+      const token = (form.get('token') ?? '').trim();
+      await signedIn(services, req, res, () => signInByToken(services, token, browserOf(req)));
+    })
+    .all(otherMethod(['GET', 'POST']));
+
+  router
+    .route('/login/link')
+    // Opening it uses nothing up: programs that look through mail open addresses, too.
+    .get(async (req, res) => {
+      const secret = textOf(req.query.secret);
+      const username = await userOfLink(services, secret);
+      if (username === null)
+        return sendSignIn(services, req, res, {
+          problem: 'This sign-in link has been used or has expired. Ask for a new one.',
+          status: 410,
+        });
+      sendPage(res, { title: 'Sign in to Loam', body: confirmation(username, secret) });
+    })
+    .post(async (req, res) => {
+      demandFromHere(req, urls);
+      const form = await readForm(req);
+      const secret = form.get('secret') ?? '';
+      await signedIn(services, req, res, () => signInByLink(services, secret, browserOf(req)));
+    })
+    .all(otherMethod(['GET', 'POST']));
+
+  for (const issuer of services.issuers) {
+    const path = `/login/${issuer.config.name}`;
+    const callback = `${urls.base}${path}/callback`;
+    router
+      .route(path)
+      .get(async (req, res) => {
+        const ticket = textOf(req.query.connect);
+        const connecting = ticket ? openTicket(issuer, req.viewer, ticket) : null;
+        const to = placeOf(req.query.to, urls);
+        const { url, attempt, seconds } = await issuer.begin(callback, to, connecting);
+        setAttemptCookie(res, urls, attempt, seconds);
+        res.set('Cache-Control', 'no-store').redirect(303, url);
+      })
+      .all(otherMethod(['GET']));
+    router
+      .route(`${path}/callback`)
+      .get(async (req, res) => {
+        const attempt = takeAttemptCookie(req, res, urls);
+        const url = new URL(req.originalUrl, urls.base);
+        const { claims, to, connecting } = await issuer.finish(url, attempt);
+        if (connecting) {
+          const { config } = issuer;
+          await connectIdentity(services, req.viewer, { config, claims, connecting });
+          return void res.redirect(303, placeOf(to, urls));
+        }
+        const begin = () => signInByIdentity(services, issuer.config, claims, browserOf(req));
+        await signedIn(services, req, res, begin, to);
+      })
+      .all(otherMethod(['GET']));
+  }
+
+  router.use(deviceRouter(services));
+
+  router
+    .route('/logout')
+    .post(async (req, res) => {
+      demandFromHere(req, urls);
+      await endCurrent(services, req);
+      clearSessionCookie(res, urls);
+      res.redirect(303, '/login');
+    })
+    .all(otherMethod(['POST']));
+
+  router.use(/^\/log(?:in|out)(?=\/|$)/, problems(services));
+  return router;
+}
+
+/** A session of its own for each time that somebody signs in: one that was there before ends. */
+async function signedIn(
+  services: Services,
+  req: Request,
+  res: Response,
+  begin: () => Promise<string>,
+  to: unknown = req.query.to,
+): Promise<void> {
+  const secret = await begin();
+  await endCurrent(services, req);
+  setSessionCookie(res, services.urls, secret, SESSION_DAYS);
+  res.redirect(303, placeOf(to, services.urls));
+}
+
+async function endCurrent(services: Services, { viewer }: Request): Promise<void> {
+  if (viewer.kind === 'account' && viewer.credential.kind === 'session')
+    await deleteSession(services, viewer, viewer.credential.id).catch((error) => {
+      // Another request has ended it.
+      if (isUnexpected(error)) throw error;
+    });
+}
+
+function browserOf(req: Request): Browser {
+  return { userAgent: req.get('user-agent') ?? '', ...originOf(req) };
+}
+
+/** Browsers take `//host` and `/\host` for addresses of other hosts. */
+const PLACE = /^\/(?![/\\])[\x21-\x7e]*$/;
+
+/** A path of this server, to go on to; anything else leads home. */
+function placeOf(to: unknown, { base }: Pick<Services['urls'], 'base'>): string {
+  const text = textOf(to);
+  if (!PLACE.test(text) || !URL.canParse(text, base)) return '/';
+  const { origin, pathname, search } = new URL(text, base);
+  // Looked at again, because the parser makes `//host` of `/.//host`.
+  const place = `${pathname}${search}`;
+  return origin === new URL(base).origin && PLACE.test(place) ? place : '/';
+}
+
+type Shown = { problem?: string; status?: number; requestId?: string };
+
+function sendSignIn(
+  { issuers }: Pick<Services, 'issuers'>,
+  req: Request,
+  res: Response,
+  { problem, status, requestId }: Shown = {},
+): void {
+  const to = textOf(req.query.to);
+  const on = to ? `?to=${encodeURIComponent(to)}` : '';
+  // The first way is the primary one: with issuers, people have no token yet when they come here first.
+  const primary = (isFirst: boolean) => (isFirst ? ' primary' : '');
+  const choices = issuers.map(
+    ({ config }, index) =>
+      `<a class="button${primary(index === 0)}" href="${escaped(`/login/${config.name}${on}`)}">Sign in with ${escaped(config.label)}</a>`,
+  );
+  const body = `
+  ${problem ? `<p class="problem" role="alert">${escaped(problem)}</p>` : ''}
+  ${requestId ? `<p>Its request id is <code>${escaped(requestId)}</code>.</p>` : ''}
+  ${choices.length > 0 ? `<p class="choices">${choices.join('')}</p>` : ''}
+  <form method="post" action="${escaped(`/login${on}`)}">
+    <label>Personal access token
+      <input name="token" type="password" autocomplete="current-password" required autofocus spellcheck="false">
+    </label>
+    <button class="${primary(choices.length === 0).trim()}">Sign in</button>
+  </form>
+  <p>No account or token? Ask the people who run this server for a sign-in link.</p>
+`;
+  sendPage(res, { title: 'Sign in to Loam', body }, { status });
+}
+
+function confirmation(username: string, secret: string): string {
+  return `
+  <p>This link signs you in as <b>${escaped(username)}</b>. It works once.</p>
+  <form method="post" action="/login/link">
+    <input name="secret" type="hidden" value="${escaped(secret)}">
+    <button class="primary" autofocus>Sign in as ${escaped(username)}</button>
+  </form>
+`;
+}
+
+/** What is wrong is said on the page where one can try again. */
+function problems(services: Services): ErrorRequestHandler {
+  const { log } = services;
+  return (error, req, res, next) => {
+    if (res.headersSent || req.accepts(['json', 'html']) !== 'html') return next(error);
+    const { status, message } = toPublic(error);
+    if (isUnexpected(error))
+      log.error({ err: error, req: { id: req.id } }, 'somebody could not be signed in');
+    const requestId = status >= 500 ? req.id : undefined;
+    sendSignIn(services, req, res, { problem: message, status, requestId });
+  };
+}

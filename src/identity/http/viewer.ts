@@ -1,0 +1,97 @@
+/** Express's side of authentication: the `Authorization` header in, `req.viewer` out. It never refuses. */
+import type { Request, RequestHandler } from 'express';
+import { type AppError, toPublic, unauthenticated } from '../../base/errors.ts';
+import type { Services } from '../../services.ts';
+import type { Origin } from '../audit.ts';
+import { authenticate, type Credential } from '../authenticate.ts';
+import type { Viewer } from '../permissions.ts';
+import { TOKEN_PREFIX } from '../tokens.ts';
+import { readSessionCookie } from './session-cookie.ts';
+
+declare global {
+  namespace Express {
+    interface Request {
+      viewer: Viewer;
+      /** What the viewer has shown; null: nothing. */
+      credential: Credential | null;
+    }
+  }
+}
+
+/** Health and version need no credentials (spec section 5), so they answer whatever is given and without the database. */
+export function needsCredentials({ path }: Request): boolean {
+  return !/^\/auth\/v1\/(?:health|version)\/?$/.test(path);
+}
+
+/** What cannot be decided becomes the viewer's failure, so that its 500 is answered where a 401 would be. */
+export function identify(
+  services: Pick<Services, 'pool' | 'usage' | 'urls' | 'issuers'>,
+): RequestHandler {
+  return async (req, _res, next) => {
+    req.credential = null;
+    try {
+      const credential = needsCredentials(req) ? credentialOf(req, services.urls) : null;
+      req.credential = credential;
+      let viewer = await authenticate(services, credential);
+      // A browser sends the cookie of a session that has ended unasked, also to the page where one signs in.
+      if (viewer.kind === 'anonymous' && credential?.kind === 'session')
+        viewer = { kind: 'anonymous' };
+      req.viewer = viewer.kind === 'account' ? { ...viewer, from: originOf(req) } : viewer;
+    } catch (cause) {
+      req.viewer = { kind: 'anonymous', failure: Object.assign(toPublic(cause), { cause }) };
+    }
+    next();
+  };
+}
+
+/** What a request carries: in its header, else the session of a browser. @throws AppError 401 as `readAuthorization` */
+function credentialOf(req: Request, urls: Services['urls']): Credential | null {
+  const { authorization } = req.headers;
+  if (authorization) return readAuthorization(authorization);
+  const token = readSessionCookie(req, urls);
+  return token === null ? null : { kind: 'session', token };
+}
+
+export function originOf({ ip, id }: Request): Origin {
+  return { address: ip?.replace(/^::ffff:/, '') ?? null, requestId: id };
+}
+
+/**
+ * Bearer and API-Key (spec section 5), and Basic, which is all that git can send: a token as its password
+ * under any user name, or an API key as name and secret.
+ * @returns null without a header
+ * @throws AppError 401 that says what of the form is wrong. It repeats nothing that may be a secret.
+ */
+export function readAuthorization(header: string | undefined): Credential | null {
+  if (!header) return null;
+  const [scheme = '', value = '', ...more] = header.trim().split(/[ \t]+/);
+  switch (scheme.toLowerCase()) {
+    case 'bearer':
+      if (!value || more.length > 0)
+        throw malformed('a token, and nothing else, must follow "Bearer"');
+      return { kind: 'pat', token: value };
+    case 'api-key':
+      if (more.length === 0 && value.includes('$')) return named('key', value, '$');
+      throw malformed('<name>$<secret> must follow "API-Key"; for a token send "Bearer <token>"');
+    case 'basic': {
+      const decoded = Buffer.from(value, 'base64').toString('utf8');
+      if (more.length === 0 && decoded.includes(':')) return named('basic', decoded, ':');
+      throw malformed('<user>:<password> in base64 must follow "Basic"');
+    }
+  }
+  if (value) throw malformed('must begin with Bearer or API-Key (or Basic, for git)');
+  throw malformed(
+    scheme.includes('$') && !scheme.startsWith(TOKEN_PREFIX)
+      ? 'send "API-Key <name>$<secret>"; the word API-Key is missing'
+      : 'send "Bearer <token>"; the word Bearer is missing',
+  );
+}
+
+function malformed(problem: string): AppError {
+  return unauthenticated(`Authorization: ${problem}`);
+}
+
+function named(kind: 'key' | 'basic', text: string, separator: string): Credential {
+  const at = text.indexOf(separator);
+  return { kind, name: text.slice(0, at), secret: text.slice(at + 1) };
+}

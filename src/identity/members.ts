@@ -1,0 +1,168 @@
+/**
+ * Members of namespaces, which the admins keep. A user is admin of their own namespace without a row in `members`, so that it
+ * can be neither lost nor taken.
+ */
+import type { Namespace, Prisma, Role } from '../../prisma/generated/client.ts';
+import { AppError } from '../base/errors.ts';
+import { type Db, inTransaction } from '../platform/database/client.ts';
+import { pageQuery, type Sorting, toSlice } from '../platform/database/keyset.ts';
+import type { Slice, SliceRequest } from '../platform/database/paging.ts';
+import type { Services } from '../services.ts';
+import { holdNamespace, namespaceNamed, userNamed } from './accounts.ts';
+import { record } from './audit.ts';
+import { can, demand, demandAccount, hasFullRights, type Viewer } from './permissions.ts';
+
+export type Membership = { namespaceId: string; userId: string; role: Role; createdAt: Date };
+
+type Deps = Pick<Services, 'db'>;
+
+export type MemberKey = { namespaceId: string; userId: string };
+
+/** Null when there is no such member, or the viewer may not see who is in the namespace. */
+export async function findMember(
+  { db }: Deps,
+  viewer: Viewer,
+  key: MemberKey,
+): Promise<Membership | null> {
+  if (!can(viewer, 'namespace.read', key)) return null;
+  const member = await db.member.findUnique({ where: { namespaceId_userId: key } });
+  return member ?? ownerOf(db, key);
+}
+
+/** A user is a member of their own namespace without a row. */
+async function ownerOf(db: Db, { namespaceId, userId }: MemberKey): Promise<Membership | null> {
+  const namespace = await db.namespace.findUnique({ where: { id: namespaceId, userId } });
+  return namespace && { namespaceId, userId, role: 'admin', createdAt: namespace.createdAt };
+}
+
+/**
+ * Adds a member or changes its role.
+ * @throws AppError 401, 403, 404, 409 for the user whose namespace it is and for the last admin of an organization.
+ */
+export async function setMember(
+  { db }: Deps,
+  viewer: Viewer,
+  input: { namespace: string; username: string; role: Role },
+): Promise<Membership> {
+  const key = await memberKey(db, viewer, input);
+  const { role } = input;
+  return inTransaction(db, async (tx) => {
+    await holdNamespace(tx, key.namespaceId, 'no key update');
+    const where = { namespaceId_userId: key };
+    const before = await tx.member.findUnique({ where });
+    if (before?.role === role) return before;
+    if (before?.role === 'admin') await demandOtherAdmin(tx, key);
+    const member = await tx.member.upsert({
+      where,
+      create: { ...key, role },
+      update: { role },
+    });
+    await recordMember(tx, viewer, 'member.set', key, input);
+    return member;
+  });
+}
+
+/**
+ * By an admin of the namespace, and of one's own membership by everybody.
+ * @returns the membership that is gone; null when there was none. @throws AppError as `setMember`.
+ */
+export async function removeMember(
+  { db }: Deps,
+  viewer: Viewer,
+  input: { namespace: string; username: string },
+): Promise<MemberKey | null> {
+  const key = await memberKey(db, viewer, input, { mayLeave: true });
+  return inTransaction(db, async (tx) => {
+    await holdNamespace(tx, key.namespaceId, 'no key update');
+    const before = await tx.member.findUnique({ where: { namespaceId_userId: key } });
+    if (!before) return null;
+    if (before.role === 'admin') await demandOtherAdmin(tx, key);
+    await tx.member.deleteMany({ where: key });
+    await recordMember(tx, viewer, 'member.remove', key, input);
+    return key;
+  });
+}
+
+/**
+ * Who is disabled administers nothing, and does not count.
+ * @throws AppError 409 when nobody but the user administers the organization
+ */
+async function demandOtherAdmin(
+  tx: Prisma.TransactionClient,
+  { namespaceId, userId }: MemberKey,
+): Promise<void> {
+  const { kind } = await tx.namespace.findUniqueOrThrow({ where: { id: namespaceId } });
+  if (kind === 'user') return;
+  const others = await tx.member.count({
+    where: { namespaceId, role: 'admin', userId: { not: userId }, user: { disabledAt: null } },
+  });
+  if (others === 0)
+    throw new AppError(
+      'conflict',
+      'An organization keeps at least one admin: make somebody else an admin first',
+    );
+}
+
+async function recordMember(
+  tx: Prisma.TransactionClient,
+  viewer: Viewer,
+  action: 'member.set' | 'member.remove',
+  { namespaceId, userId }: MemberKey,
+  { username, role }: { username: string; role?: Role },
+): Promise<void> {
+  await record(tx, demandAccount(viewer), {
+    action,
+    namespaceIds: [namespaceId],
+    subject: userId,
+    name: username.toLowerCase(),
+    ...(role && { details: { role } }),
+  });
+}
+
+async function memberKey(
+  db: Db,
+  viewer: Viewer,
+  input: { namespace: string; username: string },
+  { mayLeave = false } = {},
+): Promise<MemberKey> {
+  const account = demandAccount(viewer);
+  const namespace = await namespaceNamed(db, input.namespace);
+  const isLeaving = mayLeave && account.username === input.username.toLowerCase();
+  if (!isLeaving || !hasFullRights(account))
+    demand(viewer, 'namespace.administer', { namespaceId: namespace.id });
+  const { userId } = await userNamed(db, input.username);
+  if (namespace.kind === 'user' && namespace.name === input.username.toLowerCase())
+    throw new AppError('conflict', 'A user is always the admin of their own namespace');
+  return { namespaceId: namespace.id, userId };
+}
+
+const BY_JOINING: Sorting = {
+  name: 'joined',
+  column: 'createdAt',
+  type: 'time',
+  order: 'asc',
+  id: 'userId',
+};
+
+/** Members by time of joining, the owner of a user's namespace first. @throws AppError 400, 401, 403. */
+export async function sliceMembers(
+  { db }: Deps,
+  viewer: Viewer,
+  { id, userId, createdAt }: Pick<Namespace, 'id' | 'userId' | 'createdAt'>,
+  range: SliceRequest,
+): Promise<Slice<Membership>> {
+  demand(viewer, 'namespace.read', { namespaceId: id });
+  const { where, orderBy, take } = pageQuery(BY_JOINING, range);
+  // As old as the namespace, and so the first.
+  const owner: Membership[] =
+    userId && range.after == null ? [{ namespaceId: id, userId, role: 'admin', createdAt }] : [];
+  const members = await db.member.findMany({
+    where: { namespaceId: id, AND: [where] },
+    orderBy,
+    take: take - owner.length,
+  });
+  return toSlice(BY_JOINING, range, [...owner, ...members], async () => {
+    const count = await db.member.count({ where: { namespaceId: id } });
+    return userId ? count + 1 : count;
+  });
+}

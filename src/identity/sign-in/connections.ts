@@ -1,0 +1,200 @@
+/** The identities of a user: connecting one more, which takes both the session and the issuer, and taking one away. */
+
+import type { IssuerConfig } from '../../base/config/oidc.ts';
+import { AppError, notFound, unauthenticated } from '../../base/errors.ts';
+import { isId, newId } from '../../base/ids.ts';
+import { type Db, inTransaction } from '../../platform/database/client.ts';
+import { NEWEST, readSlice } from '../../platform/database/keyset.ts';
+import type { Slice, SliceRequest } from '../../platform/database/paging.ts';
+import type { Services } from '../../services.ts';
+import { record } from '../audit.ts';
+import { demandFullRights, demandOwn } from '../credentials.ts';
+import type { Account, Viewer } from '../permissions.ts';
+import { isOperator } from './admission.ts';
+import { demandAdmitted, lockIdentity, setOperator } from './identities.ts';
+import type { Claims, Connecting, Issuer } from './issuers.ts';
+import { endSessions } from './sessions.ts';
+
+export type Identity = {
+  id: string;
+  issuer: string;
+  subject: string;
+  createdAt: Date;
+  lastUsedAt: Date | null;
+};
+
+export type IssuerChoice = {
+  name: string;
+  label: string;
+  issuer: string;
+  signInUrl: string;
+  /** Null for who is not signed in with a browser. */
+  connectUrl: string | null;
+};
+
+type Deps = Pick<Services, 'db'>;
+
+/** The issuers by which one can sign in here. Of a session the addresses that connect an identity to its user. */
+export function listIssuers(
+  { issuers, urls }: Pick<Services, 'issuers' | 'urls'>,
+  viewer: Viewer,
+): IssuerChoice[] {
+  const session = sessionOf(viewer);
+  return issuers.map(({ config: { name, label, issuer }, ticket }) => {
+    const signInUrl = `${urls.base}/login/${name}`;
+    const connectUrl = session && `${signInUrl}?connect=${ticket(session)}`;
+    return { name, label, issuer, signInUrl, connectUrl };
+  });
+}
+
+function sessionOf(viewer: Viewer): Connecting | null {
+  if (viewer.kind !== 'account' || viewer.credential.kind !== 'session') return null;
+  return { userId: viewer.userId, sessionId: viewer.credential.id };
+}
+
+/** Whether the session that asks is the one that has begun to connect an identity. @throws AppError 401 */
+export function demandBegun(viewer: Viewer, connecting: Connecting): Account {
+  const session = sessionOf(viewer);
+  const isSame =
+    session?.sessionId === connecting.sessionId && session.userId === connecting.userId;
+  if (viewer.kind === 'account' && isSame) return viewer;
+  throw unauthenticated('This browser is not signed in as when you began; sign in and try again');
+}
+
+/** Whom the ticket of a page lets connect an identity. @throws AppError 401 */
+export function openTicket(issuer: Issuer, viewer: Viewer, ticket: string): Connecting {
+  const connecting = issuer.openTicket(ticket);
+  demandBegun(viewer, connecting);
+  return connecting;
+}
+
+/**
+ * Connects whom an issuer has named to the user of the session that began it. Again it changes nothing.
+ * @throws AppError 401, 403 for who may not sign in here, 409 for an identity of another user
+ */
+export async function connectIdentity(
+  { db }: Deps,
+  viewer: Viewer,
+  { config, claims, connecting }: { config: IssuerConfig; claims: Claims; connecting: Connecting },
+): Promise<void> {
+  const account = demandFullRights(demandBegun(viewer, connecting));
+  demandAdmitted(config, claims);
+  const { userId } = account;
+  const { issuer, subject } = claims;
+  await inTransaction(db, async (tx) => {
+    await lockIdentity(tx, claims);
+    const known = await tx.identity.findUnique({
+      where: { issuer_subject: { issuer, subject } },
+      select: { userId: true },
+    });
+    if (known?.userId === userId) return;
+    if (known)
+      throw new AppError(
+        'already_exists',
+        `Another user here signs in by this identity of ${config.label}: remove it there first`,
+      );
+    const id = newId('idn');
+    await tx.identity.create({ data: { id, issuer, subject, userId } });
+    await setOperator(tx, { id, userId, operator: false }, isOperator(config, claims));
+    await record(tx, account, {
+      action: 'identity.connect',
+      namespaceIds: [account.namespace.id],
+      subject: id,
+      name: config.label,
+      details: { issuer },
+    });
+  });
+}
+
+/** Those of the viewer, newest first, after a cursor. @throws AppError 400, 401, 403 */
+export async function sliceIdentities(
+  { db }: Deps,
+  viewer: Viewer,
+  ofUser: string,
+  range: SliceRequest,
+): Promise<Slice<Identity>> {
+  const { userId } = demandOwn(viewer, ofUser);
+  return readSlice<Identity>(db.identity, NEWEST, range, { where: { userId }, select: columns });
+}
+
+const columns = {
+  id: true,
+  issuer: true,
+  subject: true,
+  createdAt: true,
+  lastUsedAt: true,
+} as const;
+
+/**
+ * It signs nobody in any more, at once: its access tokens are refused, and the user's other sessions that began with an
+ * issuer end, because a session does not say with which identity it began.
+ * @throws AppError 401, 403, 404, 409 for the last way to sign in
+ */
+export async function deleteIdentity(
+  { db, issuers }: Pick<Services, 'db' | 'issuers'>,
+  viewer: Viewer,
+  id: string,
+): Promise<string> {
+  const account = demandFullRights(viewer);
+  const { userId } = account;
+  await inTransaction(db, async (tx) => {
+    // Of two that take away the last two ways in, the second waits for the first.
+    await tx.$executeRaw`select from users where id = ${userId} for update`;
+    const row = isId('idn', id) ? await tx.identity.findUnique({ where: { id, userId } }) : null;
+    if (!row) throw notFound('Identity');
+    await setOperator(tx, row, false);
+    await tx.identity.delete({ where: { id } });
+    await demandWayIn(tx, issuers, userId);
+    const sessions = await tx.browserSession.findMany({
+      where: { userId, method: 'oidc', id: { not: account.credential.id } },
+      select: { id: true },
+    });
+    await record(tx, account, {
+      action: 'identity.delete',
+      namespaceIds: [account.namespace.id],
+      subject: id,
+      name: labelOf(issuers, row.issuer) ?? row.issuer,
+      details: { issuer: row.issuer },
+    });
+    await endSessions(
+      tx,
+      account,
+      sessions.map((session) => session.id),
+    );
+  });
+  return id;
+}
+
+/** @throws AppError 409 */
+async function demandWayIn(
+  tx: Db,
+  issuers: readonly Pick<Issuer, 'config'>[],
+  userId: string,
+): Promise<void> {
+  const others = await tx.identity.count({
+    where: { userId, issuer: { in: issuers.map(({ config }) => config.issuer) } },
+  });
+  if (others > 0) return;
+  const tokens = await tx.accessToken.count({
+    where: {
+      userId,
+      scopes: { isEmpty: true },
+      namespaces: { isEmpty: true },
+      repositories: { isEmpty: true },
+      OR: [{ expiresAt: null }, { expiresAt: { gt: new Date() } }],
+    },
+  });
+  if (tokens > 0) return;
+  throw new AppError(
+    'conflict',
+    'It is your last way to sign in: make a personal access token of full rights first',
+  );
+}
+
+/** What pages call an issuer; null for one that is not configured any more. */
+export function labelOf(
+  issuers: readonly Pick<Issuer, 'config'>[],
+  address: string,
+): string | null {
+  return issuers.find(({ config }) => config.issuer === address)?.config.label ?? null;
+}

@@ -1,0 +1,207 @@
+/**
+ * Sessions of browsers. Each is a row, so that it can be listed and ended; the browser has its secret in a cookie, and of
+ * that only the hash is kept. A session has the full rights of its user.
+ */
+
+import { forbidden, notFound } from '../../base/errors.ts';
+import { isId, newId } from '../../base/ids.ts';
+import { type Db, inTransaction } from '../../platform/database/client.ts';
+import { NEWEST, readSlice } from '../../platform/database/keyset.ts';
+import type { Slice, SliceRequest } from '../../platform/database/paging.ts';
+import type { Services } from '../../services.ts';
+import { record } from '../audit.ts';
+import { authenticate, disabledUser, SESSION_IDLE } from '../authenticate.ts';
+import { demandFullRights, demandOwn } from '../credentials.ts';
+import { type Account, hasFullRights, type Viewer } from '../permissions.ts';
+import { hashSecret, randomSecret } from '../tokens.ts';
+
+/** From signing in; `authenticate.ts` says how long one lasts that is not used. */
+export const SESSION_DAYS = 30;
+const DAY_MS = 86_400_000;
+/** Of a user; the one that was not used for longest gives way. */
+const MAX_SESSIONS = 50;
+/** Of what browsers say of themselves. */
+const MAX_USER_AGENT = 300;
+
+export type BrowserSession = {
+  id: string;
+  userId: string;
+  method: string;
+  userAgent: string;
+  address: string | null;
+  createdAt: Date;
+  expiresAt: Date;
+  lastUsedAt: Date;
+};
+
+/** The browser that signs in. */
+export type Browser = { userAgent: string; address: string | null; requestId: string };
+
+type SignedIn = {
+  userId: string;
+  username: string;
+  namespaceId: string;
+  method: 'token' | 'link' | 'oidc';
+  accessTokenId?: string;
+  /** Of what it began with; unset: never. */
+  expiresAt?: Date | null;
+};
+
+type Deps = Pick<Services, 'db'>;
+
+/**
+ * Signs in with a personal access token. The session ends with the token: when that is deleted or expires.
+ * @returns the secret of the session
+ * @throws AppError 401, 403 for a token that is limited: the session would have more rights
+ */
+export async function signInByToken(
+  services: Pick<Services, 'db' | 'pool' | 'usage' | 'issuers'>,
+  token: string,
+  browser: Browser,
+): Promise<string> {
+  const viewer = await authenticate(services, { kind: 'pat', token });
+  if (viewer.kind === 'anonymous') throw viewer.failure;
+  if (viewer.credential.kind !== 'pat' || !hasFullRights(viewer))
+    throw forbidden('This token is limited: only one of full rights can sign you in');
+  const { id } = viewer.credential;
+  const row = await services.db.accessToken.findUnique({
+    where: { id },
+    select: { expiresAt: true },
+  });
+  const { userId, username, namespace } = viewer;
+  return inTransaction(services.db, (tx) =>
+    beginSession(tx, browser, {
+      ...{ userId, username, namespaceId: namespace.id },
+      ...{ method: 'token', accessTokenId: id, expiresAt: row?.expiresAt },
+    }),
+  );
+}
+
+/** @returns the secret of the session @throws AppError 401 for a disabled user */
+export async function beginSession(
+  tx: Db,
+  { userAgent, address, requestId }: Browser,
+  { userId, username, namespaceId, method, accessTokenId, expiresAt }: SignedIn,
+): Promise<string> {
+  const where = { id: userId, disabledAt: null };
+  if ((await tx.user.count({ where })) === 0) throw disabledUser(username);
+  const secret = randomSecret();
+  const latest = new Date(Date.now() + SESSION_DAYS * DAY_MS);
+  const data = {
+    ...{ id: newId('ses'), userId, method, accessTokenId, address },
+    hash: hashSecret(secret),
+    userAgent: userAgent.slice(0, MAX_USER_AGENT),
+    expiresAt: expiresAt && expiresAt < latest ? expiresAt : latest,
+  };
+  const created = await tx.browserSession.create({ data, select: { id: true } });
+  await tx.$executeRaw`
+    delete from browser_sessions where id in (
+      select id from browser_sessions where user_id = ${userId} and id <> ${created.id}
+      order by last_used_at desc offset ${MAX_SESSIONS - 1})`;
+  await record(
+    tx,
+    { userId, username, credential: null, from: { address, requestId } },
+    {
+      action: 'session.create',
+      namespaceIds: [namespaceId],
+      subject: created.id,
+      name: method,
+    },
+  );
+  return secret;
+}
+
+/** Those of the viewer, newest first, after a cursor. @throws AppError 400, 401, 403 */
+export async function sliceSessions(
+  { db }: Deps,
+  viewer: Viewer,
+  ofUser: string,
+  range: SliceRequest,
+): Promise<Slice<BrowserSession>> {
+  const { userId } = demandOwn(viewer, ofUser);
+  const query = { where: { userId, expiresAt: { gt: new Date() } }, select: columns };
+  return readSlice<BrowserSession>(db.browserSession, NEWEST, range, query);
+}
+
+/** Those of the ids that are the viewer's own. */
+export async function findSessions(
+  { db }: Deps,
+  viewer: Viewer,
+  ids: readonly string[],
+): Promise<BrowserSession[]> {
+  if (viewer.kind === 'anonymous' || !hasFullRights(viewer)) return [];
+  return db.browserSession.findMany({
+    where: { id: { in: [...ids] }, userId: viewer.userId },
+    select: columns,
+  });
+}
+
+/** It ends at once, also in what is under way. @throws AppError 401, 403, 404 */
+export async function deleteSession({ db }: Deps, viewer: Viewer, id: string): Promise<string> {
+  const account = demandFullRights(viewer);
+  if (!isId('ses', id) || (await endSessions(db, account, [id])).length === 0)
+    throw notFound('Session');
+  return id;
+}
+
+/** Signs the viewer out everywhere, or everywhere else. @returns the ids of the sessions @throws AppError 401, 403 */
+export async function deleteSessions(
+  { db }: Deps,
+  viewer: Viewer,
+  { keepCurrent }: { keepCurrent: boolean },
+): Promise<string[]> {
+  const account = demandFullRights(viewer);
+  const rows = await db.browserSession.findMany({
+    where: { userId: account.userId, ...(keepCurrent && { id: { not: account.credential.id } }) },
+    select: { id: true },
+  });
+  return endSessions(
+    db,
+    account,
+    rows.map(({ id }) => id),
+  );
+}
+
+/** Those of the account that are among them. @returns which have ended */
+export async function endSessions(
+  db: Db,
+  account: Account,
+  ids: readonly string[],
+): Promise<string[]> {
+  return inTransaction(db, async (tx) => {
+    const ended: string[] = [];
+    for (const id of ids) {
+      const where = { id, userId: account.userId };
+      const { count } = await tx.browserSession.deleteMany({ where });
+      if (count === 0) continue;
+      ended.push(id);
+      await record(tx, account, {
+        action: 'session.delete',
+        namespaceIds: [account.namespace.id],
+        subject: id,
+        name: 'session',
+      });
+    }
+    return ended;
+  });
+}
+
+const columns = {
+  id: true,
+  userId: true,
+  method: true,
+  userAgent: true,
+  address: true,
+  createdAt: true,
+  expiresAt: true,
+  lastUsedAt: true,
+} as const;
+
+/** For `upkeep.ts`. @returns whether there is more */
+export async function removeOldSessions({ pool }: Pick<Services, 'pool'>): Promise<boolean> {
+  await pool.query(
+    `delete from browser_sessions where expires_at < now() or last_used_at < now() - ${SESSION_IDLE}`,
+  );
+  await pool.query(`delete from sign_in_links where expires_at < now()`);
+  return false;
+}

@@ -1,0 +1,254 @@
+/**
+ * Keys for git over SSH. A user's key has the user's full rights. A deploy key works for one repository: it has the
+ * rights there of the user who added it, and of those only reading, or reading and pushing.
+ *
+ * A key belongs to one of them, whichever: who signs in with it must be known by it alone.
+ */
+import type { Prisma } from '../../prisma/generated/client.ts';
+import { AppError, invalid, notFound } from '../base/errors.ts';
+import { isId, newId } from '../base/ids.ts';
+import { type Db, inTransaction } from '../platform/database/client.ts';
+import { NEWEST, readSlice } from '../platform/database/keyset.ts';
+import type { Slice, SliceRequest } from '../platform/database/paging.ts';
+import type { Services } from '../services.ts';
+import { record } from './audit.ts';
+import { demandFullRights, demandOwn, taken } from './credentials.ts';
+import { type Account, can, demand, hasFullRights, type Viewer } from './permissions.ts';
+import { parsePublicKey } from './public-key.ts';
+
+export type SshKey = {
+  id: string;
+  title: string;
+  /** `<type> <base64>`. */
+  publicKey: string;
+  /** `SHA256:…`. */
+  fingerprint: string;
+  createdAt: Date;
+  lastUsedAt: Date | null;
+};
+export type DeployKey = SshKey & { write: boolean; repositoryId: string };
+
+type Deps = Pick<Services, 'db'>;
+
+/** Of a user, and deploy keys of a repository. */
+const MAX_KEYS = 100;
+
+const TAKEN =
+  'key: it is in use already; a key belongs to one account, or is a deploy key of one repository';
+
+/**
+ * A key of the viewer. `title`: 1 to 100 characters; empty: the comment of the key.
+ * @throws AppError 400, 401, 403, 409 for a key that is in use, and when there are too many
+ */
+export async function addSshKey(
+  { db }: Deps,
+  viewer: Viewer,
+  input: { title: string; key: string },
+): Promise<SshKey> {
+  const account = demandFullRights(viewer);
+  const { fingerprint, ...named } = read(input);
+  const data = { id: newId('ssh'), userId: account.userId, fingerprint, ...named };
+  return inTransaction(db, async (tx) => {
+    const where = { userId: account.userId, repositoryId: null };
+    await demandFew(tx, where, account.userId, `A user may have ${MAX_KEYS} SSH keys`);
+    const created = await tx.sshKey.create({ data, select: keyColumns });
+    await record(tx, account, {
+      action: 'ssh_key.add',
+      namespaceIds: [account.namespace.id],
+      subject: created.id,
+      name: created.title,
+      details: { fingerprint },
+    });
+    return created;
+  }).catch((error) => {
+    throw taken(error, TAKEN, 'key');
+  });
+}
+
+/** It stops working at once, also in what is under way. @throws AppError 401, 403, 404 */
+export async function deleteSshKey({ db }: Deps, viewer: Viewer, id: string): Promise<string> {
+  const account = demandFullRights(viewer);
+  const where = { id, userId: account.userId, repositoryId: null };
+  const row = isId('ssh', id) ? await db.sshKey.findFirst({ where, select: keyColumns }) : null;
+  if (!row) throw notFound('SSH key');
+  await inTransaction(db, async (tx) => {
+    const { count } = await tx.sshKey.deleteMany({ where: { id } });
+    if (count === 0) throw notFound('SSH key');
+    await record(tx, account, {
+      action: 'ssh_key.delete',
+      namespaceIds: [account.namespace.id],
+      subject: id,
+      name: row.title,
+      details: { fingerprint: row.fingerprint },
+    });
+  });
+  return id;
+}
+
+/** The viewer's, newest first, after a cursor. @throws AppError 400, 401, 403 */
+export async function sliceSshKeys(
+  { db }: Deps,
+  viewer: Viewer,
+  ofUser: string,
+  range: SliceRequest,
+): Promise<Slice<SshKey>> {
+  const { userId } = demandOwn(viewer, ofUser);
+  const query = { where: { userId, repositoryId: null }, select: keyColumns };
+  return readSlice<SshKey>(db.sshKey, NEWEST, range, query);
+}
+
+/** Those of the ids that are the viewer's own. */
+export async function findSshKeys(
+  { db }: Deps,
+  viewer: Viewer,
+  ids: readonly string[],
+): Promise<SshKey[]> {
+  if (viewer.kind === 'anonymous' || !hasFullRights(viewer)) return [];
+  return db.sshKey.findMany({
+    where: { id: { in: [...ids] }, userId: viewer.userId, repositoryId: null },
+    select: keyColumns,
+  });
+}
+
+/**
+ * A key for one repository, which the viewer must administer.
+ * @throws AppError 400, 401, 403, 404, 409 for a key that is in use, and when there are too many
+ */
+export async function addDeployKey(
+  { db }: Deps,
+  viewer: Viewer,
+  input: { repositoryId: string; title: string; key: string; write: boolean },
+): Promise<DeployKey> {
+  const { account, namespaceId } = await administered(db, viewer, input.repositoryId);
+  const { repositoryId, write } = input;
+  const { fingerprint, ...named } = read(input);
+  const { userId } = account;
+  const data = { id: newId('deploy'), userId, repositoryId, write, fingerprint, ...named };
+  return inTransaction(db, async (tx) => {
+    const limit = `A repository may have ${MAX_KEYS} deploy keys`;
+    await demandFew(tx, { repositoryId }, repositoryId, limit);
+    const created = await tx.sshKey.create({ data, select: deployColumns });
+    await record(tx, account, {
+      action: 'deploy_key.add',
+      namespaceIds: [namespaceId],
+      subject: created.id,
+      name: created.title,
+      details: { repositoryId, fingerprint, write },
+    });
+    return toDeployKey(created);
+  }).catch((error) => {
+    throw taken(error, TAKEN, 'key');
+  });
+}
+
+/** It stops working at once, also in what is under way. @throws AppError 401, 403, 404 */
+export async function deleteDeployKey({ db }: Deps, viewer: Viewer, id: string): Promise<string> {
+  demandFullRights(viewer);
+  const row = isId('deploy', id)
+    ? await db.sshKey.findUnique({ where: { id }, select: deployColumns })
+    : null;
+  if (!row?.repositoryId) throw notFound('Deploy key');
+  const { repositoryId } = row;
+  const { account, namespaceId } = await administered(db, viewer, repositoryId);
+  await inTransaction(db, async (tx) => {
+    const { count } = await tx.sshKey.deleteMany({ where: { id } });
+    if (count === 0) throw notFound('Deploy key');
+    await record(tx, account, {
+      action: 'deploy_key.delete',
+      namespaceIds: [namespaceId],
+      subject: id,
+      name: row.title,
+      details: { repositoryId, fingerprint: row.fingerprint },
+    });
+  });
+  return id;
+}
+
+/** Those of a repository, newest first, after a cursor. @throws AppError 400, 401, 403, 404 */
+export async function sliceDeployKeys(
+  { db }: Deps,
+  viewer: Viewer,
+  repositoryId: string,
+  range: SliceRequest,
+): Promise<Slice<DeployKey>> {
+  await administered(db, viewer, repositoryId);
+  const query = { where: { repositoryId }, select: deployColumns };
+  return readSlice(db.sshKey, NEWEST, range, query, (rows: DeployRow[]) => rows.map(toDeployKey));
+}
+
+/** Those of the ids whose repositories the viewer administers. */
+export async function findDeployKeys(
+  { db }: Deps,
+  viewer: Viewer,
+  ids: readonly string[],
+): Promise<DeployKey[]> {
+  if (viewer.kind === 'anonymous' || !hasFullRights(viewer)) return [];
+  const rows = await db.sshKey.findMany({
+    where: { id: { in: [...ids] }, repositoryId: { not: null } },
+    select: { ...deployColumns, repository: { select: { namespaceId: true } } },
+  });
+  return rows.flatMap(({ repository, ...row }) =>
+    repository &&
+    can(viewer, 'repository.administer', { ...repository, repositoryId: row.repositoryId })
+      ? toDeployKey(row)
+      : [],
+  );
+}
+
+const keyColumns = {
+  id: true,
+  title: true,
+  publicKey: true,
+  fingerprint: true,
+  createdAt: true,
+  lastUsedAt: true,
+} as const satisfies Prisma.SshKeySelect;
+const deployColumns = { ...keyColumns, write: true, repositoryId: true } as const;
+type DeployRow = Prisma.SshKeyGetPayload<{ select: typeof deployColumns }>;
+
+function toDeployKey({ repositoryId, ...row }: DeployRow): DeployKey {
+  return { ...row, repositoryId: repositoryId ?? '' };
+}
+
+/**
+ * Additions to one owner follow each other, because the count is made under a lock that lasts until the commit.
+ * @throws AppError 409
+ */
+async function demandFew(
+  tx: Db,
+  where: Prisma.SshKeyWhereInput,
+  ownerId: string,
+  limit: string,
+): Promise<void> {
+  await tx.$executeRaw`
+    select pg_advisory_xact_lock(hashtextextended(${`sshKeys ${ownerId}`}, 0))`;
+  if ((await tx.sshKey.count({ where })) >= MAX_KEYS) throw new AppError('conflict', limit);
+}
+
+/** What is kept of a key that is added. @throws AppError 400 */
+function read({ title, key }: { title: string; key: string }) {
+  const { text, fingerprint, comment } = parsePublicKey(key);
+  const name = title || comment.slice(0, 100);
+  if (!/^[^\p{C}]{1,100}$/u.test(name) || name.trim() !== name)
+    throw invalid(
+      'title',
+      'must be 1 to 100 characters, without control characters, or a space at either end',
+    );
+  return { title: name, publicKey: text, fingerprint };
+}
+
+/** @throws AppError 401, 403, 404 */
+async function administered(
+  db: Db,
+  viewer: Viewer,
+  repositoryId: string,
+): Promise<{ account: Account; namespaceId: string }> {
+  const account = demandFullRights(viewer);
+  const select = { namespaceId: true, visibility: true };
+  const row = isId('repo', repositoryId)
+    ? await db.repository.findUnique({ where: { id: repositoryId }, select })
+    : null;
+  if (!row) throw notFound('Repository');
+  demand(viewer, 'repository.administer', { namespaceId: row.namespaceId, repositoryId });
+  return { account, namespaceId: row.namespaceId };
+}

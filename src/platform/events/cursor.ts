@@ -1,0 +1,109 @@
+/** Where a reader of events stands: after the event with this (xid, seq), in the order that `read.ts` argues. */
+import { invalid } from '../../base/errors.ts';
+import type { Services } from '../../services.ts';
+
+export type Place = {
+  xid: string;
+  seq: bigint;
+  /** Of a reader that began "now": what was visible then, and so is not to be shown. */
+  snapshot?: string;
+};
+
+/** Whether `one` comes after `other`. */
+export function isAfter(one: Place, other: Place): boolean {
+  const difference = BigInt(one.xid) - BigInt(other.xid);
+  return difference > 0n || (difference === 0n && one.seq > other.seq);
+}
+
+/** Whether a reader that began "now" is not to see the event of this place, as `pg_visible_in_snapshot` has it. */
+export function isInSnapshot({ xid }: Place, { snapshot }: Place): boolean {
+  if (!snapshot) return false;
+  const [xmin = '', xmax = '', open = ''] = snapshot.split(':');
+  const id = BigInt(xid);
+  if (id < BigInt(xmin)) return true;
+  return id < BigInt(xmax) && !open.split(',').includes(xid);
+}
+
+/** As a reader stores it: `<xid>:<seq>`. */
+export function placeText({ xid, seq }: Place): string {
+  return `${xid}:${seq}`;
+}
+
+/** @throws Error for what `placeText` did not make */
+export function placeOf(text: string): Place {
+  const [, xid, seq] = /^(\d+):(\d+)$/.exec(text) ?? [];
+  if (xid === undefined || seq === undefined) throw new Error(`${text} is no place of an event`);
+  return { xid, seq: BigInt(seq) };
+}
+
+/**
+ * For a new reader of all events that is to begin with what happens from now on, and keeps its place. It is that of
+ * an event, kept or removed, because new events come after those in whichever cluster the database is restored into.
+ */
+export async function placeNow({ db }: Pick<Services, 'db'>): Promise<string> {
+  const [last] = await db.$queryRaw<Place[]>`
+    select xid::text as xid, seq from events where xid < (select event_horizon())
+    order by events.xid desc, seq desc limit 1`;
+  return placeText(last ?? (await beforeOldest(db)));
+}
+
+/**
+ * @param after the `seq` of an event; 0: before the oldest event that is kept; null: now
+ * @throws AppError 400 when it is the number of no event
+ */
+export async function placeAfter(
+  { db }: Pick<Services, 'db'>,
+  after: number | null,
+): Promise<Place> {
+  if (after === 0) return beforeOldest(db);
+  if (after === null) return now(db);
+  const place = await placeOfEvent({ db }, after);
+  if (place === 'removed') throw tooOld();
+  if (place === null) throw noEvent();
+  return place;
+}
+
+/** By its `seq`. `'removed'`: it was, by age, and with it all before it; null: that is the number of no event. */
+export async function placeOfEvent(
+  { db }: Pick<Services, 'db'>,
+  seq: number,
+): Promise<Place | 'removed' | null> {
+  const [row] = await db.$queryRaw<Place[]>`
+    select xid::text as xid, seq from events where seq = ${seq}::bigint`;
+  if (row) return row;
+  const [{ last } = { last: 0n }] = await db.$queryRaw<{ last: bigint }[]>`
+    select last_value as last from events_seq_seq`;
+  return seq > 0 && seq <= last ? 'removed' : null;
+}
+
+function noEvent() {
+  return invalid(
+    'after',
+    'is the cursor of no event; leave it out to begin with what happens from now on',
+  );
+}
+
+export function tooOld() {
+  return invalid(
+    'after',
+    'is older than the events that are kept, and some after it are gone: begin with 0 for the oldest, or leave it out to begin now',
+  );
+}
+
+/** Behind everything that was removed. */
+async function beforeOldest(db: Services['db']): Promise<Place> {
+  const [place] = await db.$queryRaw<Place[]>`
+    select removed_xid::text as xid, removed_seq as seq from event_clock`;
+  if (!place) throw new Error('event_clock has no row');
+  return place;
+}
+
+async function now(db: Services['db']): Promise<Place> {
+  const [row] = await db.$queryRaw<(Place & { snapshot: string; ahead: bigint })[]>`
+    select pg_current_snapshot()::text as snapshot, 0::bigint as seq, event_horizon()::text as xid, ahead
+    from event_clock`;
+  if (!row) throw new Error('event_clock has no row');
+  const { xid, seq, snapshot, ahead } = row;
+  // "xmin:xmax:xid,xid": compared with xids of events, so counted as they are.
+  return { xid, seq, snapshot: snapshot.replace(/\d+/g, (id) => `${BigInt(id) + ahead}`) };
+}

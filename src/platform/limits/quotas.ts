@@ -1,0 +1,148 @@
+/**
+ * Whether a namespace has room for more (decisions section 6): each number is its plan's, from the table in
+ * plans.ts, also where rate limits are off.
+ *
+ * Nothing here grows with history: repositories, active jobs and webhooks are counted through an index and no further
+ * than the limit, storage is a number that the database keeps (`namespaces.storage_bytes`).
+ */
+import { Prisma } from '../../../prisma/generated/client.ts';
+import type { Plan } from '../../../prisma/generated/enums.ts';
+import { planLimits, UNLIMITED } from '../../base/config/plans.ts';
+import { AppError } from '../../base/errors.ts';
+import type { Services } from '../../services.ts';
+import { runStatement, type Transaction } from '../database/statement.ts';
+
+/** Bytes that are promised to pushes and uploads (`storage.ts`) of the namespace whose row is `n`. */
+export const RESERVED_BYTES = `(
+  (select coalesce(sum(bytes), 0) from storage_reservations where namespace_id = n.id and expires_at > now())
+  + (select coalesce(sum(u.size), 0) from large_uploads u join repositories o on o.id = u.repository_id
+     where o.namespace_id = n.id and not exists (
+       select from large_files f where f.repository_id = u.repository_id and f.oid = u.oid)))`;
+
+export type Quota = 'repositories' | 'activeJobs' | 'webhooks' | 'storageBytes';
+
+const NAMES: Record<Exclude<Quota, 'storageBytes'>, string> = {
+  repositories: 'repositories',
+  activeJobs: 'queued and running jobs',
+  webhooks: 'webhooks',
+};
+
+/**
+ * Call it in the transaction that adds, before the row is written: two requests for the last place then come
+ * one after the other, because the count is made under a lock of the namespace that lasts until the commit.
+ * Outside a transaction it compares with the present number: enough for storage, whose size is known afterwards.
+ *
+ * @param adding how many more, or bytes
+ * @throws AppError 403 `quota_exceeded`
+ */
+export async function demandRoom(
+  { db, config }: Pick<Services, 'config'> & { db: Services['db'] | Transaction },
+  namespace: { id: string; plan: Plan },
+  what: Quota,
+  adding = 1,
+): Promise<void> {
+  const limit = limitOf({ config }, namespace.plan, what);
+  if (limit >= UNLIMITED && what !== 'storageBytes') return;
+  if (what !== 'storageBytes')
+    await runStatement(db, 'select pg_advisory_xact_lock(hashtextextended($1, 0))::text', [
+      `${what} ${namespace.id}`,
+    ]);
+  const { text, values } = usage(what, namespace.id, limit);
+  const [row] = await runStatement<{ used: bigint | string }>(db, text, values);
+  const used = Number(row?.used ?? 0);
+  if (used + adding <= limit) return;
+  if (what === 'storageBytes') throw storageExceeded(namespace.plan, { limit, used, adding });
+  throw new AppError(
+    'quota_exceeded',
+    `The ${namespace.plan} plan allows ${limit} ${NAMES[what]} in a namespace`,
+  );
+}
+
+/** Whether a plan has no limit for it: `demandRoom` then has nothing to ask, and needs no transaction. */
+export function isUnlimited(
+  services: Pick<Services, 'config'>,
+  { plan }: { plan: Plan },
+  what: Exclude<Quota, 'storageBytes'>,
+): boolean {
+  return limitOf(services, plan, what) >= UNLIMITED;
+}
+
+function limitOf({ config }: Pick<Services, 'config'>, plan: Plan, what: Quota): number {
+  const table = config.rateLimits === 'off' ? planLimits : config.rateLimits;
+  return table[plan][what];
+}
+
+/**
+ * For whoever has the namespace's row, and its lock if the answer is to hold until the commit.
+ * @throws AppError 403 `quota_exceeded`
+ */
+export function demandStorage(
+  services: Pick<Services, 'config'>,
+  namespace: { plan: Plan; storageBytes: bigint },
+  adding: number,
+): void {
+  if (adding <= storageLeft(services, namespace)) return;
+  const { plan, storageBytes } = namespace;
+  const limit = storageLimit(services, plan);
+  throw storageExceeded(plan, { limit, used: Number(storageBytes), adding });
+}
+
+/** @param adding null: more than what is left, nobody knows how much */
+export function storageExceeded(
+  plan: Plan,
+  { limit, used, adding }: { limit: number; used: number; adding: number | null },
+): AppError {
+  const needed = adding === null ? 'more than what is left' : `${sizeText(adding)} more`;
+  return new AppError(
+    'quota_exceeded',
+    `Storage quota exceeded: the ${plan} plan allows ${sizeText(limit)} in a namespace, ` +
+      `${sizeText(used)} of it are in use or reserved by uploads under way, and this needs ${needed}`,
+  );
+}
+
+/** As `1.5 GiB`. */
+export function sizeText(bytes: number): string {
+  const units = ['bytes', 'KiB', 'MiB', 'GiB', 'TiB'];
+  const unit = Math.min(Math.floor(Math.log2(Math.max(1, bytes)) / 10), units.length - 1);
+  return `${Number((bytes / 1024 ** unit).toFixed(1)).toLocaleString('en')} ${units[unit]}`;
+}
+
+/** Bytes that a namespace may still store, for bounding what is on its way in. */
+export function storageLeft(
+  services: Pick<Services, 'config'>,
+  { plan, storageBytes }: { plan: Plan; storageBytes: bigint },
+): number {
+  return Math.max(0, storageLimit(services, plan) - Number(storageBytes));
+}
+
+/** Bytes that a namespace on a plan may store. */
+export function storageLimit(services: Pick<Services, 'config'>, plan: Plan): number {
+  return limitOf(services, plan, 'storageBytes');
+}
+
+/** What the log of one job may hold on a plan: bytes of text with line ends, and lines. */
+export function logLimits(
+  { config }: Pick<Services, 'config'>,
+  plan: Plan,
+): { bytes: number; lines: number } {
+  const table = config.rateLimits === 'off' ? planLimits : config.rateLimits;
+  return { bytes: table[plan].logBytes, lines: table[plan].logLines };
+}
+
+function usage(what: Quota, id: string, limit: number): Prisma.Sql {
+  switch (what) {
+    case 'storageBytes':
+      return Prisma.sql`select storage_bytes + ${Prisma.raw(RESERVED_BYTES)} as used from namespaces n where id = ${id}`;
+    case 'repositories':
+      return Prisma.sql`select count(*) as used from
+        (select from repositories where namespace_id = ${id} limit ${limit}) counted`;
+    case 'activeJobs':
+      return Prisma.sql`select count(*) as used from
+        (select from jobs where namespace_id = ${id} and status in ('queued', 'running')
+         limit ${limit}) counted`;
+    case 'webhooks':
+      // A deleted one has no rows here.
+      return Prisma.sql`select count(*) as used from
+        (select from webhook_namespaces where namespace_id = ${id} limit ${limit}) counted`;
+  }
+}

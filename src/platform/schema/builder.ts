@@ -1,0 +1,194 @@
+/**
+ * The Pothos builder that each feature's `graphql/` adds to, and the scalars they share.
+ *
+ * Enums carry the REST wire form as their internal value (`A100-40GB` is no GraphQL name), so the domain,
+ * the database and REST use the same values, and GraphQL clients see A100_40GB.
+ */
+import SchemaBuilder, { brandWithType } from '@pothos/core';
+import ComplexityPlugin from '@pothos/plugin-complexity';
+import PrismaPlugin from '@pothos/plugin-prisma';
+import RelayPlugin from '@pothos/plugin-relay';
+import type { Decimal } from 'decimal.js';
+import { GraphQLError } from 'graphql';
+import type { Prisma } from '../../../prisma/generated/client.ts';
+import type PrismaTypes from '../../../prisma/generated/pothos.ts';
+import { getDatamodel } from '../../../prisma/generated/pothos.ts';
+import { invalid } from '../../base/errors.ts';
+import { nodeTypeOf } from '../../base/ids.ts';
+import { formatMoney } from '../../base/money.ts';
+import { isDay, parseTime } from '../database/times.ts';
+import type { Context } from './context.ts';
+
+export const builder = new SchemaBuilder<{
+  Context: Context;
+  PrismaTypes: PrismaTypes;
+  DefaultFieldNullability: false;
+  Scalars: {
+    ID: { Input: string; Output: string };
+    DateTime: { Input: Date; Output: Date };
+    Date: { Input: string; Output: string };
+    SafeInt: { Input: number; Output: number | bigint };
+    JSON: { Input: never; Output: object };
+    Decimal: { Input: string; Output: Decimal | Prisma.Decimal | string };
+  };
+}>({
+  defaultFieldNullability: false,
+  plugins: [RelayPlugin, PrismaPlugin, ComplexityPlugin],
+  // Here only what each field costs; `limits.ts` beside this adds it up, once an operation and never for REST.
+  complexity: { disabled: true, defaultComplexity: 1, defaultListMultiplier: 10 },
+  prisma: {
+    client: ({ services }) => services.db as never,
+    dmmf: getDatamodel(),
+    onUnusedQuery: null,
+  },
+  relay: {
+    // A TypeID says what it is, so node ids are the ids themselves and the same in REST.
+    encodeGlobalID: (_type, id) => String(id),
+    // What is no id has no type name; it is refused where it is used, so that one bad id of many spoils no other.
+    decodeGlobalID: (id) => ({ typename: nodeTypeOf(id) ?? '', id }),
+    clientMutationId: 'omit',
+    cursorType: 'String',
+    nodeTypeOptions: {
+      description:
+        'What has an id of its own and can be read again by it. The same id serves REST.',
+    },
+    idFieldOptions: { description: 'The id, which is unique on the server and never changes.' },
+    nodeQueryOptions: {
+      description:
+        'Whatever has this id. Null without an error when there is none, or the viewer may not see it.',
+      args: { id: { description: 'The id of a repository, job, user, namespace …' } },
+      resolve: (_root, { id }, _context, _info, resolveNode) => {
+        if (!id.typename) throw noNodeId(id.id);
+        return brandNode(resolveNode(id), id.typename);
+      },
+    },
+    nodesQueryOptions: {
+      complexity: ({ ids }) => ({ field: 1, multiplier: ids.length }),
+      description:
+        'Whatever has these ids, in their order: null in the place of each that there is not, or that the viewer may not see. An error stands beside the null of what is no id.',
+      args: { ids: { description: 'The ids, at most 100.' } },
+      nullable: { list: true, items: true },
+      resolve: async (_root, args, _context, _info, resolveNodes) => {
+        const ids = [...args.ids];
+        if (ids.length > MAX_IDS) throw invalid('ids', `must be at most ${MAX_IDS}`);
+        // The plugin reads the arguments themselves, and skips what is null.
+        args.ids = ids.map((id) => (id.typename ? id : null)) as never;
+        const nodes = await resolveNodes(args.ids);
+        return ids.map(({ typename, id }, at) =>
+          typename ? brandNode(nodes[at], typename) : noNodeId(id),
+        );
+      },
+    },
+    pageInfoTypeOptions: { description: 'The position of a page in its list.' },
+    hasNextPageFieldOptions: {
+      description: 'Whether the list goes on after this page: ask again with `after: endCursor`.',
+      complexity: 0,
+    },
+    hasPreviousPageFieldOptions: {
+      description: 'Whether the list has something before this page.',
+      complexity: 0,
+    },
+    startCursorFieldOptions: {
+      description: 'The cursor of the first entry; null on an empty page.',
+      complexity: 0,
+    },
+    endCursorFieldOptions: {
+      complexity: 0,
+      description: 'The cursor of the last entry, for `after`; null on an empty page.',
+    },
+    pageInfoFieldOptions: { description: 'The position of the page in the list.', complexity: 0 },
+    edgesFieldOptions: { description: 'The entries of the page, each with its cursor.' },
+    nodesOnConnection: {
+      description: 'The entries of the page, without cursors.',
+      complexity: { field: 1, multiplier: 1 },
+    },
+    nodeFieldOptions: { description: 'The entry.' },
+    cursorFieldOptions: {
+      description:
+        'The cursor of this entry; the list goes on after it when it is given as `after`.',
+    },
+  },
+});
+
+const MAX_IDS = 100;
+
+/**
+ * Sets the brand by which Pothos finds the type of a node. Pothos brands a node after it has cached the promise of the
+ * node, so a second field with the same id can get the node before that.
+ */
+async function brandNode<T>(node: T, typename: string): Promise<Awaited<T>> {
+  const row = await node;
+  brandWithType(row, typename as never);
+  return row;
+}
+
+function noNodeId(id: string): GraphQLError {
+  return new GraphQLError(`id: "${id.slice(0, 80)}" is not the id of a node`, badInput);
+}
+
+const badInput = { extensions: { code: 'INVALID_REQUEST' } };
+
+builder.queryType({ description: 'What can be read.' });
+builder.mutationType({ description: 'What can be changed.' });
+builder.subscriptionType({ description: 'What can be followed, over server-sent events.' });
+
+builder.scalarType('DateTime', {
+  description:
+    'A time as ISO 8601 with an offset. Answers are in UTC with milliseconds, those of lines of a log with microseconds.',
+  serialize: (time: Date) => time.toISOString(),
+  parseValue: (value) => {
+    const date = typeof value === 'string' ? parseTime(value) : null;
+    if (!date) throw new GraphQLError('must be an ISO 8601 timestamp with an offset', badInput);
+    // An offset may lead out of the years with four digits, and Prisma writes no others as PostgreSQL reads them.
+    const year = date.getUTCFullYear();
+    if (year < 1 || year > 9_999)
+      throw new GraphQLError('must be in the years 1 to 9999', badInput);
+    return date;
+  },
+});
+builder.scalarType('Date', {
+  description: 'A day in UTC, such as "2026-01-31".',
+  serialize: (value) => value,
+  parseValue: (value) => {
+    const isDate = typeof value === 'string' && /^\d{4}-\d{2}-\d{2}$/.test(value);
+    if (!isDate || value < '0001' || Number.isNaN(Date.parse(value)) || !isDay(value))
+      throw new GraphQLError('must be a day, as 2026-01-31', badInput);
+    return value;
+  },
+});
+
+builder.scalarType('SafeInt', {
+  description:
+    'A whole number up to 2^53 - 1, for sizes in bytes and sequence numbers, which can be too large for Int.',
+  serialize: (value) => Number(value),
+  parseValue: (value) => {
+    if (typeof value === 'number' && Number.isSafeInteger(value)) return value;
+    throw new GraphQLError('must be a whole number up to 2^53 - 1', badInput);
+  },
+});
+
+builder.scalarType('Decimal', {
+  description:
+    'An exact amount of money as a string with at least two decimal places, such as "1.50".',
+  serialize: formatMoney,
+  parseValue: (value) => {
+    if (typeof value === 'string' && /^\d+(\.\d+)?$/.test(value)) return value;
+    throw new GraphQLError('must be a decimal number in a string', badInput);
+  },
+});
+
+builder.scalarType('JSON', {
+  description: 'A JSON object, in the form that REST and webhooks have. Only in answers.',
+  serialize: (value) => value,
+  parseValue: () => {
+    throw new GraphQLError('cannot be given', badInput);
+  },
+});
+
+export const SortOrder = builder.enumType('SortOrder', {
+  description: 'The order of a list.',
+  values: {
+    ASC: { value: 'asc', description: 'Ascending: the smallest, the oldest or A comes first.' },
+    DESC: { value: 'desc', description: 'Descending: the largest, the newest or Z comes first.' },
+  } as const,
+});

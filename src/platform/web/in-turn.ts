@@ -1,0 +1,20 @@
+/** Transfers over HTTP that wait for their turn (`limits/transfer-turns.ts`). One that is too slow is cut off by `connections.ts`. */
+import type { Request, Response } from 'express';
+import { address } from '../../api/http/rate-limits.ts';
+import type { TransferTurns } from '../limits/fair-semaphore.ts';
+import { inTransferTurn, type TransferNames } from '../limits/transfer-limits.ts';
+import { closingOf } from './connections.ts';
+
+/** @throws AppError as `inTransferTurn` */
+export function inTurn<T>(
+  turns: TransferTurns,
+  names: TransferNames,
+  req: Request,
+  res: Response,
+  transfer: () => Promise<T>,
+): Promise<T> {
+  const { viewer } = req;
+  const isAnonymous = viewer.kind === 'anonymous';
+  const key = isAnonymous ? address(req) : viewer.credential.id;
+  return inTransferTurn(turns, names, { key, isAnonymous, signal: closingOf(res) }, transfer);
+}

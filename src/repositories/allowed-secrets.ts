@@ -1,0 +1,71 @@
+/** Secrets that secret scanning lets pass in a repository, because a pusher declared that they may be there. */
+
+import { notFound } from '../base/errors.ts';
+import { record } from '../identity/audit.ts';
+import { demand, demandAccount, type Viewer } from '../identity/permissions.ts';
+import { inTransaction } from '../platform/database/client.ts';
+import { readSlice, type Sorting } from '../platform/database/keyset.ts';
+import type { Slice, SliceRequest } from '../platform/database/paging.ts';
+import type { Services } from '../services.ts';
+import { administered } from './lifecycle.ts';
+import {
+  type AccessRow,
+  type RepositoryId,
+  type Row,
+  type Select,
+  target,
+} from './repositories.ts';
+
+export type AllowedSecret = {
+  finding: string;
+  kind: string;
+  path: string;
+  allowedBy: string;
+  createdAt: Date;
+};
+
+const NEWEST: Sorting = {
+  name: 'newest',
+  column: 'createdAt',
+  type: 'time',
+  order: 'desc',
+  id: 'finding',
+};
+
+/** Newest first, for who may push. @throws AppError 400, 401, 403 */
+export async function sliceAllowedSecrets(
+  { db }: Pick<Services, 'db'>,
+  viewer: Viewer,
+  row: AccessRow,
+  range: SliceRequest,
+): Promise<Slice<AllowedSecret>> {
+  demand(viewer, 'repository.push', target(row));
+  const select = { finding: true, kind: true, path: true, allowedBy: true, createdAt: true };
+  return readSlice(db.allowedSecret, NEWEST, range, { where: { repositoryId: row.id }, select });
+}
+
+/** From now on the secret is refused again; where it has been pushed, it stays. @throws AppError 401, 403, 404 */
+export async function disallowSecret<S extends Select>(
+  { db }: Pick<Services, 'db'>,
+  viewer: Viewer,
+  { finding, ...key }: RepositoryId & { finding: string },
+  select: S,
+): Promise<Row<S>> {
+  const author = demandAccount(viewer);
+  return inTransaction(db, async (tx) => {
+    const { id, name, namespaceId } = await administered(tx, viewer, key);
+    const where = { repositoryId: id, finding };
+    const allowed = await tx.allowedSecret.findFirst({ where, select: { kind: true, path: true } });
+    if (!allowed) throw notFound('Finding');
+    await tx.allowedSecret.deleteMany({ where });
+    await record(tx, author, {
+      action: 'secret.disallow',
+      namespaceIds: [namespaceId],
+      subject: id,
+      name,
+      details: { finding, ...allowed },
+    });
+    const row = await tx.repository.findUniqueOrThrow({ where: { id }, select });
+    return row as unknown as Row<S>;
+  });
+}

@@ -1,0 +1,153 @@
+/**
+ * Rules for the branches of a repository, by patterns of their names. A push to a branch must heed each rule that matches;
+ * the protection of the default branch (`branchProtection`) is one more.
+ */
+import type { Role } from '../../prisma/generated/enums.ts';
+import { AppError, invalid, notFound } from '../base/errors.ts';
+import { userNamed } from '../identity/accounts.ts';
+import { record } from '../identity/audit.ts';
+import { demand, demandAccount, type Viewer } from '../identity/permissions.ts';
+import { inTransaction } from '../platform/database/client.ts';
+import { readSlice, type Sorting } from '../platform/database/keyset.ts';
+import type { Slice, SliceRequest } from '../platform/database/paging.ts';
+import type { Services } from '../services.ts';
+import { problemOfPattern } from './branch-patterns.ts';
+import { administered } from './lifecycle.ts';
+import {
+  type AccessRow,
+  lockRepository,
+  type RepositoryId,
+  type Row,
+  type Select,
+  target,
+} from './repositories.ts';
+
+export type BranchRule = {
+  pattern: string;
+  pushRole: Role;
+  pusherIds: string[];
+  allowsForcePushes: boolean;
+  allowsDeletions: boolean;
+  updatedAt: Date;
+};
+
+type Deps = Pick<Services, 'db'>;
+
+/** Of a repository: each push reads all of them. */
+const MAX_RULES = 100;
+const MAX_PUSHERS = 100;
+
+const BY_PATTERN: Sorting = {
+  name: 'pattern',
+  column: 'pattern',
+  type: 'text',
+  order: 'asc',
+  id: 'pattern',
+};
+
+export const ruleColumns = {
+  pattern: true,
+  pushRole: true,
+  pusherIds: true,
+  allowsForcePushes: true,
+  allowsDeletions: true,
+  updatedAt: true,
+} as const;
+
+/** By pattern, for who may read the repository. @throws AppError 400, 401, 403 */
+export async function sliceBranchRules(
+  { db }: Deps,
+  viewer: Viewer,
+  row: AccessRow,
+  range: SliceRequest,
+): Promise<Slice<BranchRule>> {
+  demand(viewer, 'repository.read', target(row));
+  const where = { repositoryId: row.id };
+  return readSlice(db.branchRule, BY_PATTERN, range, { where, select: ruleColumns });
+}
+
+/** The names of those of the pushers who are still there. */
+export async function pushersOf({ db }: Deps, { pusherIds }: BranchRule): Promise<string[]> {
+  if (pusherIds.length === 0) return [];
+  const rows = await db.user.findMany({
+    where: { id: { in: pusherIds } },
+    select: { username: true },
+    orderBy: { username: 'asc' },
+  });
+  return rows.map(({ username }) => username);
+}
+
+export type RuleInput = RepositoryId & {
+  pattern: string;
+  pushRole: Role;
+  pushers: readonly string[];
+  allowsForcePushes: boolean;
+  allowsDeletions: boolean;
+};
+
+/**
+ * Makes the rule of a pattern, or changes it to what is given. It holds for pushes that are judged from now on.
+ * @throws AppError 400, 401, 403, 404 for the repository or a pusher, 409 when there are too many
+ */
+export async function setBranchRule<S extends Select>(
+  { db }: Deps,
+  viewer: Viewer,
+  { pattern, pushers, pushRole, allowsForcePushes, allowsDeletions, ...key }: RuleInput,
+  select: S,
+): Promise<Row<S>> {
+  const author = demandAccount(viewer);
+  const problem = problemOfPattern(pattern);
+  if (problem) throw invalid('pattern', problem);
+  if (pushRole === 'read') throw invalid('pushRole', 'must be WRITE or ADMIN');
+  if (pushers.length > MAX_PUSHERS) throw invalid('pushers', `must be at most ${MAX_PUSHERS}`);
+  return inTransaction(db, async (tx) => {
+    await lockRepository(tx, key.id);
+    const { id, name, namespaceId } = await administered(tx, viewer, key);
+    const users = await Promise.all(pushers.map((username) => userNamed(tx, username)));
+    const pusherIds = [...new Set(users.map(({ userId }) => userId))];
+    const data = { pushRole, pusherIds, allowsForcePushes, allowsDeletions, updatedAt: new Date() };
+    await tx.branchRule.upsert({
+      where: { repositoryId_pattern: { repositoryId: id, pattern } },
+      create: { repositoryId: id, pattern, ...data },
+      update: data,
+    });
+    if ((await tx.branchRule.count({ where: { repositoryId: id } })) > MAX_RULES)
+      throw new AppError('conflict', `A repository may have ${MAX_RULES} rules for branches`);
+    await record(tx, author, {
+      action: 'branch_rule.set',
+      namespaceIds: [namespaceId],
+      subject: id,
+      name,
+      details: { pattern, pushRole, pushers: [...pushers], allowsForcePushes, allowsDeletions },
+    });
+    const row = await tx.repository.findUniqueOrThrow({ where: { id }, select });
+    return row as unknown as Row<S>;
+  });
+}
+
+/** @throws AppError 401, 403, 404 for the repository or the rule */
+export async function deleteBranchRule<S extends Select>(
+  { db }: Deps,
+  viewer: Viewer,
+  { pattern, ...key }: RepositoryId & { pattern: string },
+  select: S,
+): Promise<Row<S>> {
+  const author = demandAccount(viewer);
+  return inTransaction(db, async (tx) => {
+    const { id, name, namespaceId } = await administered(tx, viewer, key);
+    const where = { repositoryId: id, pattern };
+    const { count } = problemOfPattern(pattern)
+      ? { count: 0 }
+      : await tx.branchRule.deleteMany({ where });
+    if (count === 0) throw notFound('Rule');
+    await record(tx, author, {
+      action: 'branch_rule.delete',
+      namespaceIds: [namespaceId],
+      subject: id,
+      name,
+      details: { pattern },
+    });
+    const row = await tx.repository.findUniqueOrThrow({ where: { id }, select });
+    return row as unknown as Row<S>;
+  });
+}

@@ -1,0 +1,120 @@
+/** Finding files of a repository by their names and by what is in them. */
+
+import { invalid, notFound } from '../../base/errors.ts';
+import type { Git } from '../../git/git.ts';
+import { type FoundLines, NoPattern } from '../../git/objects/search.ts';
+import { demand, type Viewer } from '../../identity/permissions.ts';
+import { checkFirst } from '../../platform/database/paging.ts';
+import type { Caller } from '../../platform/limits/fair-semaphore.ts';
+import { type Allowance, takeOfGit } from '../../platform/limits/reads.ts';
+import type { Reads } from '../folder.ts';
+import { type AccessRow, target } from '../repositories.ts';
+import { boundedWork } from './bounded.ts';
+import { checkPath, find } from './contents.ts';
+
+/** Of what is looked for. */
+const MAX_TEXT = 256;
+const TOO_LONG = 'The search takes too long: look in one directory, or for something rarer';
+
+export type FoundFiles = { ref: string; paths: string[]; isTruncated: boolean };
+type Named = { ref?: string | null; text: string; first: number };
+
+/** Who searches: callers take turns, and a search ends when its client has left. */
+export type Asking = { viewer: Viewer; caller: Caller; signal?: AbortSignal };
+
+/**
+ * Paths that hold each word of `text` in any case; those first whose last part does.
+ * @throws AppError 400, 401, 403, 404 for an unknown ref, 422 when it takes too long
+ */
+export async function findFiles(
+  services: Reads,
+  { viewer, caller, signal }: Asking,
+  repository: AccessRow,
+  { first, ...search }: Named,
+  allowance: Allowance,
+): Promise<FoundFiles> {
+  demand(viewer, 'repository.read', target(repository));
+  checkText(search.text);
+  const limit = checkFirst(first);
+  const { id, defaultBranch } = repository;
+  const input = { ...search, defaultBranch, limit, caller };
+  const found = await filesNamed(services, id, input, signal);
+  await takeOfGit(allowance, found.paths.join('').length);
+  return found;
+}
+
+type At = { defaultBranch: string; ref?: string | null };
+type FilesNamed = At & { text: string; limit: number; caller: Caller };
+
+const filesNamed = boundedWork(
+  'filesNamed',
+  TOO_LONG,
+  async ({ git }, dir, { text, limit, caller, ...at }: FilesNamed, signal) => {
+    const found = await commitAt(git, dir, at);
+    if (!found) return { ref: at.defaultBranch, paths: [], isTruncated: false };
+    const words = text.toLowerCase().split(/\s+/).filter(Boolean);
+    const search = { commit: found.commit, words, limit };
+    const paths = await git.searches.paths(dir, search, { caller, signal });
+    return { ref: found.ref, paths: paths.slice(0, limit), isTruncated: paths.length > limit };
+  },
+);
+
+export type LineQuery = Named & { path: string; isPattern: boolean; ignoresCase: boolean };
+
+/**
+ * Lines of text files that match. Binary files are passed over; at most 20 of a file are found.
+ * @throws AppError 400, 401, 403, 404 for an unknown ref, 422 when it takes too long
+ */
+export async function findLines(
+  services: Reads,
+  { viewer, caller, signal }: Asking,
+  repository: AccessRow,
+  { first, ...search }: LineQuery,
+  allowance: Allowance,
+): Promise<FoundLines & { ref: string }> {
+  demand(viewer, 'repository.read', target(repository));
+  checkText(search.text);
+  if (search.path !== '') checkPath(search.path);
+  const limit = checkFirst(first);
+  const { id, defaultBranch } = repository;
+  const input = { ...search, defaultBranch, limit, caller };
+  const found = await linesWith(services, id, input, signal);
+  await takeOfGit(
+    allowance,
+    found.lines.reduce((sum, { text, path }) => sum + text.length + path.length, 0),
+  );
+  return found;
+}
+
+type LinesWith = At & Omit<LineQuery, 'first' | 'ref'> & { limit: number; caller: Caller };
+
+const linesWith = boundedWork(
+  'linesWith',
+  TOO_LONG,
+  async ({ git }, dir, { defaultBranch, ref, caller, ...search }: LinesWith, signal) => {
+    const found = await commitAt(git, dir, { defaultBranch, ref });
+    if (!found) return { ref: defaultBranch, lines: [], isTruncated: false };
+    try {
+      const within = { ...search, commit: found.commit };
+      const lines = await git.searches.lines(dir, within, { caller, signal });
+      return { ref: found.ref, ...lines };
+    } catch (error) {
+      throw error instanceof NoPattern
+        ? invalid('text', 'is no regular expression, or one that takes too much')
+        : error;
+    }
+  },
+);
+
+/** Null: nothing was committed yet. @throws AppError 404 for an unknown ref */
+async function commitAt({ objects }: Git, dir: string, at: At) {
+  const found = await objects.use(dir, (objects) => find(objects, at, at.ref, ''));
+  if (!found && at.ref) throw notFound('Ref');
+  return found && { ref: found.ref, commit: found.commit };
+}
+
+function checkText(text: string): void {
+  if (text.trim() === '') throw invalid('text', 'must not be empty');
+  if (text.length > MAX_TEXT) throw invalid('text', `must have at most ${MAX_TEXT} characters`);
+  if (/[\0\n]/.test(text)) throw invalid('text', 'must be one line');
+}

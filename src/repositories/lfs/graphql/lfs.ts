@@ -1,0 +1,147 @@
+/** Large files and locks in GraphQL. */
+import { builder } from '../../../platform/schema/builder.ts';
+import {
+  connectionType,
+  pageCost,
+  sliceArgs,
+  toConnection,
+} from '../../../platform/schema/paging.ts';
+import { INPUT } from '../../../platform/schema/payloads.ts';
+import { accessColumns } from '../../repositories.ts';
+import * as locks from '../locks.ts';
+import * as objects from '../objects.ts';
+
+const LfsLock = builder.objectRef<locks.Lock>('LfsLock').implement({
+  description: 'A file that its owner alone may change by pushes, on all branches.',
+  fields: (t) => ({
+    id: t.exposeID('id', { description: 'The id of the lock, as git-lfs has it too.' }),
+    path: t.exposeString('path', { description: 'The path of the file from the root.' }),
+    owner: t.string({
+      description: 'The name of the user who has locked it.',
+      resolve: ({ owner }) => owner.username,
+    }),
+    lockedAt: t.expose('lockedAt', { type: 'DateTime', description: 'When it was locked.' }),
+  }),
+});
+
+const LfsObject = builder.objectRef<objects.ListedObject>('LfsObject').implement({
+  description: 'A large file that the repository was given.',
+  fields: (t) => ({
+    oid: t.exposeString('oid', { description: 'SHA-256 of its contents, in hexadecimal.' }),
+    sizeBytes: t.expose('size', { type: 'SafeInt', description: 'The size of its contents.' }),
+    givenAt: t.expose('givenAt', { type: 'DateTime', description: 'When it was uploaded.' }),
+  }),
+});
+
+const LfsLockConnection = connectionType('LfsLock', LfsLock);
+const LfsObjectConnection = connectionType('LfsObject', LfsObject);
+
+builder.prismaObjectField('Repository', 'lfsLocks', (t) =>
+  t.field({
+    type: LfsLockConnection,
+    nullable: true,
+    description: 'The locks of its files, oldest first.',
+    complexity: pageCost(),
+    args: {
+      ...sliceArgs,
+      path: t.arg.string({ description: 'Only the lock of this path; left out: all.' }),
+    },
+    select: accessColumns,
+    resolve: async (row, args, { services, viewer }) =>
+      toConnection(await locks.locksOf(services, viewer, row, args), args),
+  }),
+);
+
+builder.prismaObjectField('Repository', 'lfsObjects', (t) =>
+  t.field({
+    type: LfsObjectConnection,
+    nullable: true,
+    description: 'Its large files, the newest first, also those that no commit names any more.',
+    complexity: pageCost(),
+    args: sliceArgs,
+    select: accessColumns,
+    resolve: async (row, args, { services, viewer }) =>
+      toConnection(await objects.objectsOf(services, viewer, row, args), args),
+  }),
+);
+
+const LockLfsFileInput = builder.inputType('LockLfsFileInput', {
+  description: 'The file to lock.',
+  fields: (t) => ({
+    repositoryId: t.id({ required: true, description: 'The id of the repository.' }),
+    path: t.string({
+      required: true,
+      description: 'The path of the file from the root, at most 1024 bytes; it need not be there.',
+    }),
+  }),
+});
+
+const UnlockLfsFileInput = builder.inputType('UnlockLfsFileInput', {
+  description: 'The lock to end.',
+  fields: (t) => ({
+    id: t.id({ required: true, description: 'The id of the lock.' }),
+    force: t.boolean({
+      required: true,
+      defaultValue: false,
+      description: 'Whether to end that of another user, which takes the role `ADMIN`.',
+    }),
+  }),
+});
+
+const DeleteLfsObjectsInput = builder.inputType('DeleteLfsObjectsInput', {
+  description: 'Large files to delete.',
+  fields: (t) => ({
+    repositoryId: t.id({ required: true, description: 'The id of the repository.' }),
+    oids: t.stringList({ required: true, description: 'Their SHA-256s, at most 1000.' }),
+  }),
+});
+
+function lockPayload(mutation: string, description: string) {
+  return builder.objectRef<{ lock: locks.Lock }>(`${mutation}Payload`).implement({
+    description,
+    fields: (t) => ({ lock: t.expose('lock', { type: LfsLock, description }) }),
+  });
+}
+
+const DeleteLfsObjectsPayload = builder
+  .objectRef<{ oids: string[] }>('DeleteLfsObjectsPayload')
+  .implement({
+    description: 'What was deleted.',
+    fields: (t) => ({
+      oids: t.exposeStringList('oids', { description: 'Those that the repository had.' }),
+    }),
+  });
+
+builder.mutationFields((t) => ({
+  lockLfsFile: t.field({
+    type: lockPayload('LockLfsFile', 'The lock that was made.'),
+    nullable: true,
+    description: 'Locks a file for the caller: pushes of others that change it are refused.',
+    args: { input: t.arg({ type: LockLfsFileInput, ...INPUT }) },
+    resolve: async (_root, { input: { repositoryId, path } }, { services, viewer }) => ({
+      lock: await locks.lockFile(services, viewer, { repositoryId: String(repositoryId), path }),
+    }),
+  }),
+  unlockLfsFile: t.field({
+    type: lockPayload('UnlockLfsFile', 'The lock that was ended.'),
+    nullable: true,
+    description: 'Ends the lock of a file.',
+    args: { input: t.arg({ type: UnlockLfsFileInput, ...INPUT }) },
+    resolve: async (_root, { input: { id, force } }, { services, viewer }) => ({
+      lock: await locks.unlockFile(services, viewer, { id: String(id), force }),
+    }),
+  }),
+  deleteLfsObjects: t.field({
+    type: DeleteLfsObjectsPayload,
+    nullable: true,
+    description:
+      'Deletes large files from a repository, for good. What commits point to them with stays, and leads nowhere.',
+    args: { input: t.arg({ type: DeleteLfsObjectsInput, ...INPUT }) },
+    resolve: async (_root, { input: { repositoryId, oids } }, { services, viewer }) => ({
+      oids: await objects.deleteObjects(services, viewer, {
+        repositoryId: String(repositoryId),
+        oids,
+      }),
+    }),
+  }),
+}));

@@ -1,0 +1,281 @@
+/**
+ * Which objects a repository was given. What is given or taken is one transaction with the counts of the object, of its
+ * chunks, and of the bytes of the repository and its namespace.
+ *
+ * All transactions lock in one order: the object, its chunks by their hashes, the repository, the namespace.
+ */
+import type pg from 'pg';
+import type { Plan } from '../../../../prisma/generated/enums.ts';
+import { type AppError, busy, notFound } from '../../../base/errors.ts';
+import { newId } from '../../../base/ids.ts';
+import { inPoolTransaction, violatesReference } from '../../../platform/database/client.ts';
+import { demandStorage, RESERVED_BYTES } from '../../../platform/limits/quotas.ts';
+import { reserveStorage } from '../../../platform/limits/storage.ts';
+import type { Services } from '../../../services.ts';
+import type { Recipe, RecipePage } from './recipes.ts';
+
+type Deps = Pick<Services, 'pool' | 'config'>;
+
+/** Rows that one statement changes. */
+const BATCH = 1_000;
+/** Of the repositories with `content_addressed`. */
+const SHARED_STORE = 1;
+
+export type Given = { oid: string; size: number; givenById?: string | null };
+
+/**
+ * Begins an upload: its whole size counts as used from now on (`limits/storage.ts`), until it is given or ended, or nobody goes
+ * on with it for the grace period. Uploads of one object to one repository share what is noted.
+ * @returns the store of the repository
+ * @throws AppError 404, 403 `quota_exceeded`
+ */
+export async function beginUpload(
+  deps: Deps,
+  repositoryId: string,
+  { oid, size }: Given,
+): Promise<number> {
+  const { rows } = await deps.pool.query<{ shared: boolean; given: boolean; namespaceId: string }>({
+    name: 'loam-store-for',
+    text: `
+      select r.content_addressed as shared, r.namespace_id as "namespaceId",
+        exists (select from large_files where repository_id = r.id and oid = $2) as given
+      from repositories r where r.id = $1`,
+    values: [repositoryId, oid],
+  });
+  const [row] = rows;
+  if (!row) throw notFound('Repository');
+  const storeId = row.shared ? SHARED_STORE : await ownStore(deps, repositoryId);
+  // What the repository has counts already.
+  await reserveStorage(deps, row.namespaceId, row.given ? 0 : size, async (client) => {
+    await client.query(
+      `delete from large_uploads
+       where repository_id = $1 and oid = $2 and (size <> $3 or store_id <> $4)`,
+      [repositoryId, oid, size, storeId],
+    );
+    await client.query(
+      `insert into large_uploads (repository_id, oid, size, store_id, bytes)
+       select id, $2, $3, $4, 0 from repositories where id = $1
+       on conflict (repository_id, oid) do update set touched_at = now()`,
+      [repositoryId, oid, size, storeId],
+    );
+  }).catch((error) => {
+    throw violatesReference(error, 'repository_id') ? notFound('Repository') : error;
+  });
+  return storeId;
+}
+
+/** Gives back the room of an upload of which nothing is kept. */
+export async function endUpload(
+  { pool }: Pick<Deps, 'pool'>,
+  repositoryId: string,
+  oid: string,
+): Promise<void> {
+  await pool.query(
+    'delete from large_uploads where repository_id = $1 and oid = $2 and bytes = 0',
+    [repositoryId, oid],
+  );
+}
+
+async function ownStore({ pool }: Deps, repositoryId: string): Promise<number> {
+  const find = 'select id from large_stores where repository_id = $1';
+  const { rows } = await pool.query<{ id: number }>(find, [repositoryId]);
+  if (rows[0]) return rows[0].id;
+  await pool.query(
+    `insert into large_stores (repository_id) select id from repositories where id = $1
+     on conflict do nothing`,
+    [repositoryId],
+  );
+  const made = await pool.query<{ id: number }>(find, [repositoryId]);
+  if (!made.rows[0]) throw notFound('Repository');
+  return made.rows[0].id;
+}
+
+/** What the store has of the object, which then stays for the grace period at least. */
+export async function keepObject(
+  { pool }: Deps,
+  storeId: number,
+  oid: string,
+): Promise<'nothing' | 'all' | 'damaged'> {
+  const { rows } = await pool.query<{ damaged: boolean }>({
+    name: 'loam-keep-object',
+    text: `
+      update large_objects set touched_at = now() where store_id = $1 and oid = $2
+      returning damaged`,
+    values: [storeId, oid],
+  });
+  const [row] = rows;
+  if (!row) return 'nothing';
+  return row.damaged ? 'damaged' : 'all';
+}
+
+/**
+ * Gives an object to a repository.
+ * @param recipe its chunks, which are all known; null when the store has the object
+ * @throws AppError 403 `quota_exceeded`, 404 for a repository that was deleted meanwhile, 503 when what the upload
+ * counted on was removed, because it took longer than the grace period
+ */
+export function give(
+  deps: Deps,
+  repositoryId: string,
+  storeId: number,
+  object: Given,
+  recipe: Recipe | null,
+): Promise<void> {
+  const { oid, size, givenById = null } = object;
+  return inPoolTransaction(deps.pool, async (client) => {
+    if (recipe) await addObject(client, storeId, object, recipe);
+    else if (!(await lockObject(client, storeId, oid))) throw gone();
+    const { rows } = await client.query<{ namespaceId: string }>(
+      `select namespace_id as "namespaceId" from repositories where id = $1 for no key update`,
+      [repositoryId],
+    );
+    const [repository] = rows;
+    if (!repository) throw notFound('Repository');
+    await client.query({
+      name: 'loam-end-upload',
+      text: 'delete from large_uploads where repository_id = $1 and oid = $2',
+      values: [repositoryId, oid],
+    });
+    const { rowCount } = await client.query({
+      name: 'loam-give',
+      text: `
+        insert into large_files (id, repository_id, oid, size, store_id, given_by_id)
+        values ($1, $2, $3, $4, $5, $6) on conflict (repository_id, oid) do nothing`,
+      values: [newId('lfo'), repositoryId, oid, size, storeId, givenById],
+    });
+    if (rowCount === 0) return;
+    await client.query(
+      'update large_objects set holders = holders + 1 where store_id = $1 and oid = $2',
+      [storeId, oid],
+    );
+    const { rows: owners } = await client.query<{ plan: Plan; storageBytes: string }>(
+      `select plan, storage_bytes + ${RESERVED_BYTES} as "storageBytes"
+       from namespaces n where id = $1 for no key update`,
+      [repository.namespaceId],
+    );
+    for (const owner of owners)
+      demandStorage(deps, { ...owner, storageBytes: BigInt(owner.storageBytes) }, size);
+    await countBytes(client, repositoryId, size);
+  });
+}
+
+function gone(): AppError {
+  return busy('What the upload counted on was removed meanwhile', 1);
+}
+
+async function lockObject(client: pg.PoolClient, storeId: number, oid: string): Promise<boolean> {
+  const { rowCount } = await client.query({
+    name: 'loam-lock-object',
+    text: 'select from large_objects where store_id = $1 and oid = $2 for update',
+    values: [storeId, oid],
+  });
+  return rowCount === 1;
+}
+
+/** With its recipe, unless another upload was first. */
+async function addObject(
+  client: pg.PoolClient,
+  storeId: number,
+  { oid, size }: Given,
+  recipe: Recipe,
+): Promise<void> {
+  const { rows } = await client.query<{ added: boolean }>({
+    name: 'loam-add-object',
+    text: `
+      insert into large_objects (store_id, oid, size, holders) values ($1, $2, $3, 0)
+      on conflict (store_id, oid) do update set touched_at = now() returning xmax = 0 as added`,
+    values: [storeId, oid, size],
+  });
+  if (!rows[0]?.added) return;
+  for (const batch of recipe.hashes.batches(BATCH)) {
+    const used = await client.query({
+      name: 'loam-use-chunks',
+      text: `
+        with locked as (
+          select hash from large_chunks where store_id = $1 and hash = any($2) order by hash for update
+        )
+        update large_chunks c set uses = uses + 1, unused_since = null from locked
+        where c.store_id = $1 and c.hash = locked.hash`,
+      values: [storeId, batch],
+    });
+    if (used.rowCount !== batch.length) throw gone();
+  }
+  await addRecipe(client, storeId, oid, recipe.pages());
+}
+
+async function addRecipe(
+  client: pg.PoolClient,
+  storeId: number,
+  oid: string,
+  pages: readonly RecipePage[],
+): Promise<void> {
+  for (const { start, chunks } of pages)
+    await client.query({
+      name: 'loam-add-recipe',
+      text: 'insert into large_recipes (store_id, oid, start, chunks) values ($1, $2, $3, $4)',
+      values: [storeId, oid, start, chunks],
+    });
+}
+
+/** A trigger adds to the namespace what is added to the repository. */
+async function countBytes(client: pg.PoolClient, repositoryId: string, bytes: number) {
+  await client.query(
+    `update repositories set large_bytes = large_bytes + $2, size_bytes = size_bytes + $2
+     where id = $1`,
+    [repositoryId, bytes],
+  );
+}
+
+/** Takes objects from a repository. Those that it does not have are passed over. */
+export async function take(
+  { pool }: Pick<Deps, 'pool'>,
+  repositoryId: string,
+  oids: readonly string[],
+): Promise<void> {
+  for (let at = 0; at < oids.length; at += BATCH)
+    await inPoolTransaction(pool, async (client) => {
+      const removed = await takeRows(client, repositoryId, oids.slice(at, at + BATCH));
+      await countBytes(client, repositoryId, -removed);
+    });
+}
+
+/** Without counting the bytes of the repository. @returns how many they are */
+export async function takeRows(
+  client: pg.PoolClient,
+  repositoryId: string,
+  oids: readonly string[],
+): Promise<number> {
+  // Only what is locked here is deleted: what is given meanwhile stays, and whoever gives it again holds the object's
+  // lock and would wait for this transaction, which waits for the lock.
+  const locked = await client.query<{ oid: string }>(
+    `select f.oid from large_objects o join large_files f on f.store_id = o.store_id and f.oid = o.oid
+     where f.repository_id = $1 and f.oid = any($2) order by o.store_id, o.oid for update of o`,
+    [repositoryId, oids],
+  );
+  const { rows } = await client.query<{ bytes: string }>(
+    `with removed as (
+       delete from large_files where repository_id = $1 and oid = any($2)
+       returning store_id, oid, size
+     ), counted as (
+       update large_objects o set holders = holders - 1 from removed
+       where o.store_id = removed.store_id and o.oid = removed.oid
+     )
+     select coalesce(sum(size), 0) as bytes from removed`,
+    [repositoryId, locked.rows.map(({ oid }) => oid)],
+  );
+  return Number(rows[0]?.bytes ?? 0);
+}
+
+/** Sizes of those that a repository was given. */
+export async function sizesOf(
+  { pool }: Pick<Deps, 'pool'>,
+  repositoryId: string,
+  oids: readonly string[],
+): Promise<Map<string, number>> {
+  const { rows } = await pool.query<{ oid: string; size: string }>({
+    name: 'loam-large-sizes',
+    text: 'select oid, size from large_files where repository_id = $1 and oid = any($2)',
+    values: [repositoryId, oids],
+  });
+  return new Map(rows.map(({ oid, size }) => [oid, Number(size)]));
+}

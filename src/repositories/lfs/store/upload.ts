@@ -1,0 +1,166 @@
+/**
+ * Taking an object: its bytes are cut and hashed as they come, chunks that the store does not have go into packs, and
+ * when the whole is what it claims to be, one transaction gives it to the repository. Before that nobody can read it;
+ * a few MiB are in memory, whatever its size.
+ */
+import { AppError, unprocessable } from '../../../base/errors.ts';
+import type { Services } from '../../../services.ts';
+import { noteRepair } from './damaged.ts';
+import { type Chunk, type Hashing, TooLong, TooShort } from './hashing.ts';
+import { addChunks, knownChunks, openPackWriter, type PackWriter, textOf } from './packs.ts';
+import { Recipe } from './recipes.ts';
+import { beginUpload, endUpload, type Given, give, keepObject } from './references.ts';
+import { addAnew, damagedChunks } from './repair.ts';
+import { Damaged } from './runs.ts';
+
+export type UploadDeps = Pick<Services, 'pool' | 'storage' | 'config' | 'space' | 'log'> & {
+  hashing: Hashing;
+};
+
+/** What is kept of an upload when it breaks off. */
+export type Progress = {
+  /** Bytes of its beginning that are; Infinity: another upload of the object keeps more. */
+  kept(): number;
+  /** Keeps what the recipe has, all of whose chunks are known. */
+  save(storeId: number, recipe: Recipe): Promise<void>;
+  /** Keeps nothing any more. */
+  drop(): Promise<void>;
+};
+
+/** After so much more an upload is kept, should the server be killed: as much is lost then. */
+const SAVED_BYTES = 32 * 2 ** 20;
+/** Less than this is not worth a row. */
+const MIN_SAVED_BYTES = 2 ** 20;
+
+/** Its recipe takes 200 MB of memory while it is taken, and one of 5 GB 15 MB: who uploads cannot choose the cuts. */
+const MAX_BYTES = 64 * 2 ** 30;
+/** The name of an object: its SHA-256. */
+const OID = /^[0-9a-f]{64}$/;
+
+/**
+ * @param progress of an upload that can be resumed; then the body begins with what is kept of it
+ * @throws AppError 403 `quota_exceeded`, 404, 422 for what is not these bytes, 500 on a full disk, 503
+ */
+export async function upload(
+  deps: UploadDeps,
+  repositoryId: string,
+  object: Given,
+  body: AsyncIterable<Uint8Array>,
+  signal: AbortSignal,
+  progress?: Progress,
+): Promise<void> {
+  const { oid, size } = object;
+  if (!OID.test(oid)) throw unprocessable('oid', 'must be a SHA-256: 64 of 0-9 and a-f');
+  if (!Number.isInteger(size) || size < 0 || size > MAX_BYTES)
+    throw unprocessable('size', `must be a number of bytes from 0 to ${MAX_BYTES}`);
+  deps.space.demand();
+  const storeId = await beginUpload(deps, repositoryId, object);
+  const to = { repositoryId, storeId, object };
+  try {
+    await receive(deps, to, body, signal, progress);
+  } catch (error) {
+    await endUpload(deps, repositoryId, oid).catch((err) => {
+      deps.log.warn({ err }, 'the room of an upload is not given back yet');
+    });
+    throw error;
+  }
+}
+
+type Target = { repositoryId: string; storeId: number; object: Given };
+
+async function receive(
+  deps: UploadDeps,
+  { repositoryId, storeId, object }: Target,
+  body: AsyncIterable<Uint8Array>,
+  signal: AbortSignal,
+  progress?: Progress,
+): Promise<void> {
+  const { oid, size } = object;
+  const found = await keepObject(deps, storeId, oid);
+  // How much is kept of an upload must not tell whether the store has the object already.
+  const isKnown = !progress && found === 'all';
+  const lost = found === 'damaged' ? await damagedChunks(deps, { storeId, oid }, signal) : null;
+  // What can be resumed is stored to its end although its client has left.
+  const until = progress ? NEVER : signal;
+  const packs = isKnown ? null : openPackWriter(deps, storeId, until, lost ? addAnew : addChunks);
+  const recipe = isKnown ? null : new Recipe();
+  /** Bytes whose chunks all are known, or in packs. */
+  let taken = 0;
+  const save = async () => {
+    if (!progress || !packs || !recipe) return;
+    // An offset at the end would say that the repository has the object.
+    if (recipe.size !== taken || taken >= size) return;
+    await packs.finish();
+    await progress.save(storeId, recipe);
+  };
+  const unsaved = () => taken - (progress?.kept() ?? taken);
+  try {
+    // Whoever sends the bytes of an object that the store has proves that they have it, and nothing is cut.
+    const hashed = deps.hashing.hash(body, { size, cutting: !isKnown, signal });
+    for await (const { chunks, oid: found, free } of hashed) {
+      if (found !== undefined && found !== oid)
+        throw unprocessable('oid', `is not the SHA-256 of the bytes, which is ${found}`);
+      if (packs && recipe) await takeIn(deps, storeId, chunks, { packs, recipe, lost });
+      free();
+      taken = recipe?.size ?? 0;
+      if (unsaved() >= SAVED_BYTES) await save();
+    }
+    await packs?.finish();
+    signal.throwIfAborted();
+    if (lost) await noteRepair(deps, { storeId, oid });
+    await give(deps, repositoryId, storeId, object, recipe);
+  } catch (error) {
+    const refusal = refusalOf(error, size);
+    const isWrong =
+      error instanceof Damaged ||
+      (refusal instanceof AppError && refusal.status === 422 && !(error instanceof TooShort));
+    await leave(isWrong).catch((err) => {
+      deps.log.warn({ err }, 'what an upload left is not removed, or not kept, yet');
+    });
+    throw refusal;
+  }
+
+  /** Takes back what came, or keeps it for an upload that goes on. */
+  async function leave(isWrong: boolean): Promise<void> {
+    try {
+      if (isWrong) await progress?.drop();
+      else if (unsaved() >= MIN_SAVED_BYTES) await save();
+    } finally {
+      // Another upload of the object that keeps more does not count what has come of this one.
+      const isKept = progress !== undefined && !isWrong && Number.isFinite(progress.kept());
+      await packs?.abandon(isKept);
+    }
+  }
+}
+
+const NEVER = new AbortController().signal;
+
+/** Notes the chunks in the recipe, and stores those that the store does not have, or has `lost`. */
+async function takeIn(
+  deps: UploadDeps,
+  storeId: number,
+  chunks: readonly Chunk[],
+  { packs, recipe, lost }: { packs: PackWriter; recipe: Recipe; lost: ReadonlySet<string> | null },
+): Promise<void> {
+  for (const { hash, bytes } of chunks) recipe.add({ hash, length: bytes.length });
+  const asked = chunks.filter(({ hash }) => !packs.has(textOf(hash)));
+  if (asked.length === 0) return;
+  const hashes = asked.map(({ hash }) => hash);
+  const known = await knownChunks(deps, storeId, hashes);
+  // The same chunk may stand in a batch twice.
+  const fresh = new Map<string, Chunk>();
+  for (const chunk of asked) {
+    const text = textOf(chunk.hash);
+    const isThere = known.has(text) && !lost?.has(text);
+    if (!isThere && !fresh.has(text)) fresh.set(text, chunk);
+  }
+  await packs.add([...fresh.values()]);
+}
+
+function refusalOf(error: unknown, size: number): unknown {
+  if (error instanceof TooLong)
+    return unprocessable('size', `is ${size}, and there are more bytes`);
+  if (error instanceof TooShort)
+    return unprocessable('size', `is ${size}, and there are ${error.bytes} bytes`);
+  return error;
+}

@@ -1,0 +1,43 @@
+/** What repositories and their default branches may be called. */
+import { invalid } from '../base/errors.ts';
+import { isCommitId, isRefName, MAX_REF_BYTES } from '../git/names.ts';
+
+const NAME = /^[A-Za-z0-9._-]{1,100}$/;
+const MAX_DESCRIPTION = 512;
+
+/** Names are unique in their namespace ignoring case. */
+export function nameKey(name: string): string {
+  return name.toLowerCase();
+}
+
+/** Whether a repository can be called so; what cannot need not be looked for. */
+export function isRepositoryName(name: string): boolean {
+  return NAME.test(name) && name !== '.' && name !== '..' && !/\.(git|lock)$/i.test(name);
+}
+
+/** @throws AppError 400 naming `name`. */
+export function checkName(name: string): void {
+  if (!NAME.test(name))
+    throw invalid('name', 'must be 1 to 100 of letters, digits, hyphen, underscore and dot');
+  if (!isRepositoryName(name))
+    throw invalid('name', 'must not be "." or "..", nor end in ".git" or ".lock"');
+}
+
+/** @throws AppError 400 naming `description`. */
+export function checkDescription(description: string): void {
+  // Characters as people count them, not UTF-16 units.
+  if (description.length > MAX_DESCRIPTION && [...description].length > MAX_DESCRIPTION)
+    throw invalid('description', `must be at most ${MAX_DESCRIPTION} characters`);
+  if (description.includes('\0')) throw invalid('description', 'must not hold a NUL character');
+}
+
+/** @throws AppError 400 naming `defaultBranch`. */
+export function checkBranch(branch: string): void {
+  if (!isRefName(branch) || branch === 'HEAD')
+    throw invalid(
+      'defaultBranch',
+      `must be a name that git accepts for a branch, at most ${MAX_REF_BYTES} bytes`,
+    );
+  if (isCommitId(branch))
+    throw invalid('defaultBranch', 'must not be 40 hexadecimal digits, which name a commit');
+}

@@ -1,0 +1,52 @@
+/** What a fetch or a push is, whichever way it comes: who may make it, and what follows from it. */
+import type { Readable, Writable } from 'node:stream';
+import type { Ending } from '../git/processes/run.ts';
+import { receivePack } from '../git/transport/receive.ts';
+import type { Service, Session } from '../git/transport/service.ts';
+import { demandAccount, type Viewer } from '../identity/permissions.ts';
+import type { Recheck } from '../identity/rechecks.ts';
+import type { Services } from '../services.ts';
+import { removeQuarantines } from './pushes/quarantines.ts';
+import { pushRules } from './pushes/rules.ts';
+import { type GitAction, ruleOfGit } from './repositories.ts';
+
+export function actionOf(service: Service): GitAction {
+  return service === 'git-upload-pack' ? 'repository.read' : 'repository.push';
+}
+
+/** A transfer is broken off when its viewer may not make it any more: its output is destroyed. */
+export function whileAllowed(
+  services: Pick<Services, 'db' | 'rechecks'>,
+  { viewer }: { viewer: Viewer },
+  { id, action, output }: { id: string; action: GitAction; output: Writable },
+): Recheck {
+  const right = services.rechecks.watch(viewer, ruleOfGit(services, id, action));
+  right.refused.addEventListener('abort', () => output.destroy(), { once: true });
+  return right;
+}
+
+export type Push = {
+  /** Of the repository. */
+  id: string;
+  requestId: string;
+  /** That the viewer may push, from `whileAllowed`. */
+  right: Recheck;
+  input: Readable;
+  output: Writable;
+};
+
+/** Takes a push of a viewer who may make it. @throws AppError 401 for the anonymous */
+export async function receiving(
+  services: Services,
+  { viewer }: { viewer: Viewer },
+  { id, requestId, right, input, output }: Push,
+): Promise<(session: Session) => Promise<Ending>> {
+  const by = demandAccount(viewer);
+  const rules = await pushRules(services, { repositoryId: id, by, requestId, right });
+  return (session) =>
+    services.git.quarantines.during(
+      id,
+      () => receivePack(session, input, output, rules),
+      () => removeQuarantines(services, id),
+    );
+}

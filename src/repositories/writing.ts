@@ -1,0 +1,353 @@
+/**
+ * Branches, tags and commits that are made in GraphQL. Each is a push that the server makes for the viewer: git takes it
+ * in the same way, the same judge decides, and it is recorded as one.
+ */
+import { Readable, Writable } from 'node:stream';
+import { AppError, invalid, notFound } from '../base/errors.ts';
+import { onServerOf } from '../cluster/calls.ts';
+import { isCommitId, isRefName } from '../git/names.ts';
+import { readAnnotations } from '../git/objects/history.ts';
+import {
+  type FileChange,
+  type NewTag,
+  NoSuchChange,
+  type Packed,
+  packCommit,
+  packTag,
+} from '../git/objects/new-commit.ts';
+import { PREFIX, type RefKind } from '../git/objects/refs.ts';
+import { NONE } from '../git/transport/hooks.ts';
+import { FLUSH, pktLine } from '../git/transport/pkt-line.ts';
+import { reportedRefs } from '../git/transport/report.ts';
+import { type Account, demandAccount, type Viewer } from '../identity/permissions.ts';
+import { inTransferTurn, OF_GIT } from '../platform/limits/transfer-limits.ts';
+import type { Services } from '../services.ts';
+import { checkPath, find } from './browsing/contents.ts';
+import { inFolder } from './folder.ts';
+import {
+  type AccessRow,
+  demandRepository,
+  type RepositoryId,
+  type Row,
+  ruleOfGit,
+  type Select,
+} from './repositories.ts';
+import { receiving } from './transfers.ts';
+
+/** Who asks, as data that another server understands. */
+type Asking = { account: Account; requestId: string };
+type Request = { viewer: Viewer; requestId: string };
+
+const MAX_CHANGES = 100;
+const MAX_PATH_BYTES = 1_024;
+const MAX_MESSAGE = 16_384;
+const MAX_SAID = 65_536;
+/** A pack of nothing, which goes with refs to what is here already: `PACK`, version 2, no objects, and its SHA-1. */
+const EMPTY_PACK = Buffer.from(
+  '5041434b0000000200000000029d08823bd8a8eab510ad6ac75c823cfd3ed31e',
+  'hex',
+);
+
+/**
+ * Makes a branch or a tag at a commit.
+ * @throws AppError 400, 401, 403, 404 for the repository or the revision, 409 where the name is taken or it is refused
+ */
+export async function createRef<S extends Select>(
+  services: Services,
+  request: Request,
+  {
+    kind,
+    name,
+    from,
+    message,
+    ...key
+  }: RepositoryId & {
+    kind: RefKind;
+    name: string;
+    from?: string | null;
+    /** Of an annotated tag. */
+    message?: string | null;
+  },
+  select: S,
+): Promise<Row<S>> {
+  const { account, row } = await pushable(services, request.viewer, key);
+  checkRef(name);
+  if (message != null) checkMessage(message);
+  const { defaultBranch } = row;
+  await refMade(services, row.id, {
+    ...{ account, requestId: request.requestId, defaultBranch, from },
+    ref: PREFIX[kind] + name,
+    annotation: message == null ? null : { name, message },
+  });
+  return read(services, row.id, select);
+}
+
+/** @throws AppError 400, 401, 403, 404 for the repository or the ref, 409 where it is refused */
+export async function deleteRef<S extends Select>(
+  services: Services,
+  request: Request,
+  { kind, name, ...key }: RepositoryId & { kind: RefKind; name: string },
+  select: S,
+): Promise<Row<S>> {
+  const { account, row } = await pushable(services, request.viewer, key);
+  const asking = { account, requestId: request.requestId };
+  await refDeleted(services, row.id, { ...asking, ref: PREFIX[kind] + name });
+  return read(services, row.id, select);
+}
+
+/** `content` null: the file is deleted. */
+export type WrittenChange = {
+  path: string;
+  content?: string | null;
+  encoding: 'utf-8' | 'base64';
+};
+
+export type CommitInput = RepositoryId & {
+  branch: string;
+  message: string;
+  changes: readonly WrittenChange[];
+  /** The commit that the branch must stand at; unset: wherever it stands. */
+  expectedHead?: string | null;
+  /** What a new branch begins at; unset: what a clone would check out. */
+  from?: string | null;
+};
+
+/** A commit that was made, and where. */
+export type MadeHere = { repository: AccessRow; sha: string };
+
+/**
+ * Adds a commit to a branch, which is made where it is not there.
+ * @returns its id
+ * @throws AppError 400, 401, 403, 404, 409 where the branch stands elsewhere or it is refused
+ */
+export async function createCommit(
+  services: Services,
+  request: Request,
+  { branch, message, changes, expectedHead, from, ...key }: CommitInput,
+): Promise<MadeHere> {
+  const { account, row } = await pushable(services, request.viewer, key);
+  checkRef(branch, 'branch');
+  checkMessage(message);
+  const files = changes.map(readChange);
+  checkChanges(files);
+  const sha = await commitMade(services, row.id, {
+    ...{ account, requestId: request.requestId, defaultBranch: row.defaultBranch },
+    ...{ branch, message, changes: files, expectedHead, from },
+  });
+  return { repository: row, sha };
+}
+
+async function pushable(
+  { db, space }: Services,
+  viewer: Viewer,
+  key: RepositoryId,
+): Promise<{ account: Account; row: AccessRow }> {
+  const account = demandAccount(viewer);
+  const row = await demandRepository(db, viewer, key, 'repository.push', {});
+  space.demand();
+  return { account, row };
+}
+
+async function read<S extends Select>({ db }: Services, id: string, select: S): Promise<Row<S>> {
+  const row = await db.repository.findUnique({ where: { id }, select });
+  if (!row) throw notFound('Repository');
+  return row as unknown as Row<S>;
+}
+
+/** @throws AppError 400 */
+function checkRef(name: string, field = 'name'): void {
+  if (!isRefName(name) || isCommitId(name) || name === 'HEAD')
+    throw invalid(field, 'must be a name that git accepts, and not that of a commit');
+}
+
+/** @throws AppError 400 naming `message` */
+function checkMessage(message: string): void {
+  if (message.trim() === '') throw invalid('message', 'must not be empty');
+  if (message.length > MAX_MESSAGE || message.includes('\0'))
+    throw invalid('message', `must have at most ${MAX_MESSAGE} characters, and no NUL among them`);
+}
+
+/** @throws AppError 400 naming `content` */
+function readChange({ path, content, encoding }: WrittenChange): FileChange {
+  if (content == null) return { path, content: null };
+  if (
+    encoding === 'base64' &&
+    !/^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$/.test(content)
+  )
+    throw invalid('content', 'must be base64');
+  return { path, content: Buffer.from(content, encoding) };
+}
+
+/** @throws AppError 400 naming `changes` */
+function checkChanges(changes: readonly FileChange[]): void {
+  if (changes.length === 0 || changes.length > MAX_CHANGES)
+    throw invalid('changes', `must be 1 to ${MAX_CHANGES}`);
+  const paths = new Set<string>();
+  for (const { path } of changes) {
+    checkPath(path);
+    if (Buffer.byteLength(path) > MAX_PATH_BYTES)
+      throw invalid('path', `must have at most ${MAX_PATH_BYTES} bytes`);
+    if (path.split('/').some((part) => part === '.' || part.toLowerCase() === '.git'))
+      throw invalid('path', 'must not have a "." or ".git" segment');
+    if (paths.has(path)) throw invalid('changes', `name ${path} more than once`);
+    paths.add(path);
+  }
+  for (const path of paths)
+    for (let at = path.indexOf('/'); at >= 0; at = path.indexOf('/', at + 1))
+      if (paths.has(path.slice(0, at)))
+        throw invalid('changes', `name ${path.slice(0, at)} as a file and as a directory`);
+}
+
+type RefInput = Asking & { ref: string };
+
+/** `annotation`: of an annotated tag; null for what is to point at the commit itself. */
+type MadeRef = RefInput & {
+  defaultBranch: string;
+  from?: string | null;
+  annotation: { name: string; message: string } | null;
+};
+
+const refMade = onServerOf<MadeRef, null, Services>(
+  'refMade',
+  (services, id, { ref, defaultBranch, from, annotation, ...asking }) =>
+    inFolder(services, id, async (dir) => {
+      const { objects } = services.git;
+      const found = await objects.use(dir, (all) => find(all, { defaultBranch }, from, ''));
+      if (!found) throw notFound('Revision');
+      const { commit } = found;
+      const before = await tipOf(services, dir, ref);
+      // Asked again, because the first answer was lost.
+      if (await isMade(services, dir, { before, commit, annotation })) return null;
+      if (before !== NONE) throw new AppError('already_exists', 'name: it is there already');
+      const { sha: after, pack } = annotation
+        ? await tagMade(services, dir, asking.account, { ...annotation, commit })
+        : { sha: commit, pack: EMPTY_PACK };
+      await push(services, asking, { id, dir, ref, before, after, pack });
+      return null;
+    }),
+);
+
+type AtRef = Pick<MadeRef, 'annotation'> & { before: string; commit: string };
+
+async function isMade(
+  { git }: Services,
+  dir: string,
+  { before, commit, annotation }: AtRef,
+): Promise<boolean> {
+  if (!annotation || before === NONE) return before === commit;
+  const [[tag], [peeled]] = await Promise.all([
+    readAnnotations(git.objects, dir, [before]),
+    git.objects.use(dir, (objects) => objects.info([`${before}^{commit}`])),
+  ]);
+  return tag?.message === annotation.message.replace(/\n$/, '') && peeled?.oid === commit;
+}
+
+function tagMade(
+  { git }: Services,
+  dir: string,
+  { username, email }: Account,
+  tag: Omit<NewTag, 'tagger'>,
+): Promise<Packed> {
+  const tagger = { name: username, email };
+  return git.disk.inScratch((scratch) => packTag(dir, scratch, { ...tag, tagger }));
+}
+
+const refDeleted = onServerOf<RefInput, null, Services>(
+  'refDeleted',
+  (services, id, { ref, ...asking }) =>
+    inFolder(services, id, async (dir) => {
+      const name = ref.slice(ref.indexOf('/', 'refs/'.length) + 1);
+      const before = isRefName(name) ? await tipOf(services, dir, ref) : NONE;
+      if (before === NONE) throw notFound('Ref');
+      await push(services, asking, { id, dir, ref, before, after: NONE, pack: null });
+      return null;
+    }),
+);
+
+type MadeCommit = Asking & { defaultBranch: string; changes: FileChange[] } & Omit<
+    CommitInput,
+    keyof RepositoryId | 'changes'
+  >;
+
+const commitMade = onServerOf<MadeCommit, string, Services>(
+  'commitMade',
+  (services, id, { account, requestId, defaultBranch, branch, expectedHead, from, ...made }) =>
+    inFolder(services, id, async (dir) => {
+      const { git } = services;
+      const ref = PREFIX.branch + branch;
+      const before = await tipOf(services, dir, ref);
+      if (expectedHead != null && expectedHead !== before)
+        throw new AppError(
+          'conflict',
+          `expectedHead: the branch is at ${before === NONE ? 'nothing' : before}`,
+        );
+      const start =
+        before === NONE
+          ? await git.objects.use(dir, (objects) => find(objects, { defaultBranch }, from, ''))
+          : { commit: before };
+      if (!start && from) throw notFound('Revision');
+      const author = { name: account.username, email: account.email };
+      const commit = { ...made, author, parent: start?.commit ?? null };
+      const { sha, pack } = await git.disk
+        .inScratch((scratch) => packCommit(dir, scratch, commit))
+        .catch((error) => {
+          throw error instanceof NoSuchChange ? invalid('changes', error.message) : error;
+        });
+      await push(services, { account, requestId }, { id, dir, ref, before, after: sha, pack });
+      return sha;
+    }),
+);
+
+/** Of a branch the commit, of a tag what it names; `NONE`: it is not there. */
+async function tipOf({ git }: Services, dir: string, ref: string): Promise<string> {
+  const [info] = await git.objects.use(dir, (objects) => objects.info([ref]));
+  return info?.oid ?? NONE;
+}
+
+type OwnPush = {
+  id: string;
+  dir: string;
+  ref: string;
+  before: string;
+  after: string;
+  pack: Buffer | null;
+};
+
+/** @throws AppError 401, 403, 404, 409 with what the judge or git said */
+async function push(
+  services: Services,
+  { account, requestId }: Asking,
+  { id, dir, ref, before, after, pack }: OwnPush,
+): Promise<void> {
+  const { git, rechecks } = services;
+  using right = rechecks.watch(account, ruleOfGit(services, id, 'repository.push'));
+  const commands = `${pktLine(`${before} ${after} ${ref}\0report-status agent=loam`)}${FLUSH}`;
+  const input = Readable.from([Buffer.from(commands), ...(pack ? [pack] : [])], {
+    objectMode: false,
+  });
+  const said: Buffer[] = [];
+  let bytes = 0;
+  const output = new Writable({
+    write(chunk: Buffer, _encoding, done) {
+      bytes += chunk.length;
+      if (bytes <= MAX_SAID) said.push(chunk);
+      done();
+    },
+  });
+  const caller = { key: account.credential.id, isAnonymous: false, signal: right.refused };
+  const receive = await receiving(
+    services,
+    { viewer: account },
+    { id, requestId, right, input, output },
+  );
+  const ending = await inTransferTurn(git, OF_GIT, caller, () =>
+    git.tasks.run((signal) => receive({ dir, signal })),
+  );
+  if (reportedRefs(Buffer.concat(said))?.has(ref)) return;
+  right.refused.throwIfAborted();
+  // The judge's sentences come first; what git adds to them names its hook.
+  const [first = 'git refused it', ...rest] = ending.stderr
+    .split('\n')
+    .filter((line) => line !== '' && !/^(?:error|fatal|warning): /.test(line));
+  throw new AppError('conflict', [first, ...rest].join('\n'));
+}
