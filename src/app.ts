@@ -3,9 +3,11 @@
  * process has, `createApp` adds what answers requests, `createWorker` is for one that runs jobs and nothing else.
  * `overrides` is the seam for tests; nothing else in the program uses them.
  */
+
 import type { Server } from 'node:http';
 import { hostname } from 'node:os';
 import { join } from 'node:path';
+import type pg from 'pg';
 import type { PrismaClient } from '../prisma/generated/client.ts';
 import { CORS_HEADERS } from './api/http/cors.ts';
 import { databaseAnswers, version } from './api/http/diagnostics.ts';
@@ -18,23 +20,33 @@ import { createStarting } from './api/http/starting.ts';
 import { createWorking } from './api/http/working.ts';
 import type { Config } from './base/config/config.ts';
 import { createLog, type Logger } from './base/log.ts';
+import type { Urls } from './base/urls.ts';
+import type { Cluster } from './cluster/cluster.ts';
 import { openCluster } from './cluster/cluster.ts';
 import { openMembers } from './cluster/members.ts';
+import type { Git } from './git/git.ts';
 import { openGit } from './git/git.ts';
 import { checkVersion } from './git/processes/run.ts';
+import type { Usage } from './identity/last-used.ts';
 import { recordUsage } from './identity/last-used.ts';
 import { seedOperator } from './identity/operator.ts';
+import type { Rechecks } from './identity/rechecks.ts';
 import { openRechecks } from './identity/rechecks.ts';
 import type { Issuer } from './identity/sign-in/issuers.ts';
 import { issueSignInLink } from './identity/sign-in/links.ts';
 import { openCheckouts, openRemoteCheckouts } from './jobs/checkouts.ts';
+import type { Places } from './jobs/queue-position.ts';
 import { openPlaces } from './jobs/queue-position.ts';
+import type { SecretBox } from './jobs/secrets.ts';
 import { createSecretBox } from './jobs/secrets.ts';
 import { waitingJobs } from './jobs/waiting.ts';
 import { startWorker, type Worker } from './jobs/worker/worker.ts';
 import { upkeepOf } from './maintenance.ts';
 import { demandSameKey, type Keys, readKeys } from './platform/crypto/keys.ts';
+import type { Signer } from './platform/crypto/signed-links.ts';
 import { createSigner } from './platform/crypto/signed-links.ts';
+import type { PublicHostKey } from './platform/crypto/ssh-keys.ts';
+import type { Db } from './platform/database/client.ts';
 import { openDatabase } from './platform/database/client.ts';
 import { startUpkeep } from './platform/database/maintenance.ts';
 import { openSession, type Session } from './platform/database/session.ts';
@@ -44,17 +56,21 @@ import { outboxLag } from './platform/events/lag.ts';
 import { Reads } from './platform/limits/reads.ts';
 import { createMetrics, type Metrics } from './platform/metrics/metrics.ts';
 import { identityOf, prepareDataFolder } from './platform/storage/data-folder.ts';
+import type { DiskSpace } from './platform/storage/disk-space.ts';
 import { watchDiskSpace } from './platform/storage/disk-space.ts';
 import { openStorage } from './platform/storage/open.ts';
+import type { Storage } from './platform/storage/storage.ts';
 import type { ConnectionLimits } from './platform/web/connections.ts';
+import type { Lfs } from './repositories/lfs/lfs.ts';
 import { openLfs } from './repositories/lfs/lfs.ts';
+import type { LargeFiles } from './repositories/lfs/store/store.ts';
 import { openLargeFiles } from './repositories/lfs/store/store.ts';
 import { PushRecorder } from './repositories/pushes/recorder.ts';
+import type { FindingIds } from './repositories/pushes/secrets/ids.ts';
 import { createFindingIds } from './repositories/pushes/secrets/ids.ts';
 import { recoverRepositories, takeOverFromDead } from './repositories/recovery.ts';
 import { openRunner } from './runners/open.ts';
 import type { Runner } from './runners/runner.ts';
-import type { ProcessServices, Services } from './services.ts';
 import type { SshLimits } from './ssh/front/protocol.ts';
 import { type Ssh, serveSsh, takeSshPort } from './ssh/ssh.ts';
 import { createConnector, readAuthorities } from './webhooks/delivery/connector.ts';
@@ -63,6 +79,53 @@ import { type Lookup, lookUp } from './webhooks/delivery/lookup.ts';
 import { markBeginning, startDispatcher } from './webhooks/dispatcher.ts';
 import { createWebhookSecrets } from './webhooks/secrets.ts';
 import { startSender } from './webhooks/sender.ts';
+import type { WebhookDeps } from './webhooks/webhooks.ts';
+
+/** What every process has, whatever its role. */
+export type ProcessServices = {
+  config: Config;
+  db: Db;
+  /** For what Prisma cannot do: COPY, and statements whose locking is the point. */
+  pool: pg.Pool;
+  bus: Bus;
+  /** Which server has a repository. */
+  cluster: Cluster;
+  log: Logger;
+  metrics: Metrics;
+  /** Of the disks that this process writes to. */
+  space: DiskSpace;
+  /** Of what is large: artifacts, and the packs of large files. */
+  storage: Storage;
+  /** Of repositories. */
+  largeFiles: LargeFiles;
+  secretBox: SecretBox;
+};
+
+/** What a process has that answers requests. */
+export type Services = ProcessServices & {
+  git: Git;
+  /** Records what was pushed. */
+  pushes: PushRecorder;
+  signer: Signer;
+  lfs: Lfs;
+  /** Names what secret scanning finds. */
+  findingIds: FindingIds;
+  /** Notes when credentials are used. */
+  usage: Usage;
+  /** Of identities, by which people sign in. */
+  issuers: readonly Issuer[];
+  /** Asks for open streams whether their viewers may still see them. */
+  rechecks: Rechecks;
+  /** What answers may hold of what is large. */
+  reads: Reads;
+  /** Where jobs that wait stand. */
+  places: Places;
+  /** Addresses without a trailing slash; they name the port really listened on. */
+  urls: Urls;
+  /** What clients recognize this server by over SSH; empty when it is not served. */
+  hostKeys: readonly PublicHostKey[];
+  webhooks: WebhookDeps;
+};
 
 export type Overrides = {
   log?: Logger;

@@ -1,7 +1,11 @@
 /** What every server looks after now and then, by turns with the others: above all removing what nobody needs any more. */
 
+import type pg from 'pg';
 import { removeOldAnswers } from './api/http/kept-answers.ts';
+import type { Config } from './base/config/config.ts';
+import type { Logger } from './base/log.ts';
 import { removeGoneServers } from './cluster/members.ts';
+import type { Git } from './git/git.ts';
 import { removeOldEntries } from './identity/audit-retention.ts';
 import { removeDeletedNamespaces } from './identity/deletion.ts';
 import { removeOldDevices } from './identity/devices.ts';
@@ -10,15 +14,25 @@ import { removeLeftMarked } from './jobs/artifacts/kept.ts';
 import { removeDeletedPages } from './jobs/logs/removal.ts';
 import { removeJobsOfDeleted } from './jobs/removal.ts';
 import { removeGoneWorkers } from './jobs/worker/queue.ts';
+import type { Db } from './platform/database/client.ts';
 import type { Chore } from './platform/database/maintenance.ts';
 import { removeOldEvents } from './platform/events/retention.ts';
+import type { Storage } from './platform/storage/storage.ts';
 import { sweepLargeFiles } from './repositories/lfs/store/sweep.ts';
 import { removeAbandoned } from './repositories/recovery.ts';
-import type { Services } from './services.ts';
 import { removeDeletedWebhooks, removeOldDeliveries } from './webhooks/retention.ts';
 
+export type Deps = {
+  pool: pg.Pool;
+  git: Git;
+  db: Db;
+  storage: Storage;
+  log: Logger;
+  config: Config;
+};
+
 /** What is said in the log → what does a bounded part of it, and says whether there is more (`database/upkeep.ts`). */
-export function upkeepOf(services: Services): Record<string, Chore> {
+export function upkeepOf(services: Deps): Record<string, Chore> {
   const { config, storage } = services;
   return {
     'removing old events': () => removeOldEvents(services, config.eventDays),

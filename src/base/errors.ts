@@ -1,11 +1,7 @@
 /**
- * Every failure a client may see. Domain code throws `AppError`; REST, GraphQL and git show what `toPublic` makes of
- * whatever reaches them: the one place that decides what is shown.
+ * Every failure that a client may see. Domain code throws `AppError`; `platform/web/error-response.ts` decides what
+ * REST, GraphQL and git show of it.
  */
-
-import { isUnstorableText } from '../platform/database/client.ts';
-import { isDatabaseAway, isDiskFull } from '../platform/database/outage.ts';
-import { StorageAway } from '../platform/storage/storage.ts';
 
 /** Code → status (spec section 7, decisions section 2). */
 export const STATUS = {
@@ -80,12 +76,6 @@ export function forbidden(message: string): AppError {
   return new AppError('permission_denied', message);
 }
 
-/** Whether a failure is to be logged: whoever throws an `AppError` for a fault of the server has logged it. */
-export function isUnexpected(error: unknown): boolean {
-  if (!(error instanceof AppError)) return toPublic(error).status >= 500;
-  return error.cause !== undefined && error.status >= 500;
-}
-
 /** 503 with `Retry-After`: nothing is wrong with the request, and the same one may pass in a moment. */
 export function busy(problem: string, retryAfter = 5): AppError {
   return new AppError('internal_error', `${problem}; try again in ${retryAfter} s`, {
@@ -100,53 +90,4 @@ export function diskFull(): AppError {
     'internal_error',
     "The server's disk is nearly full, so nothing was changed: its operator has to free space",
   );
-}
-
-/** The REST error body (spec section 7): 429 carries `retry_after` in place of `request_id`. */
-export type ErrorBody = {
-  error:
-    | { code: ErrorCode; message: string; request_id: string }
-    | { code: ErrorCode; message: string; retry_after: number };
-};
-
-/** What clients may see of any thrown value: what they can mend as it is, all else as a bare 500. */
-export function toPublic(error: unknown): AppError {
-  if (error instanceof AppError) return error;
-  // Express's own error for a path that does not decode.
-  if (error instanceof URIError || (error as { status?: number } | null)?.status === 400)
-    return invalid(null, 'The path is not valid percent-encoded UTF-8');
-  if (isUnstorableText(error))
-    return invalid(
-      null,
-      'A text holds a character that cannot be stored (NUL, or half of a surrogate pair)',
-    );
-  if (isDiskFull(error)) return diskFull();
-  if (isDatabaseAway(error)) return busy('The database does not answer at the moment', 1);
-  if (error instanceof StorageAway) return busy('The storage does not answer at the moment');
-  return new AppError(
-    'internal_error',
-    'Something went wrong on our side. The request id helps us find it.',
-  );
-}
-
-function errorBody(error: AppError, requestId: string): ErrorBody {
-  const { code } = error;
-  const message = inSnakeCase(error);
-  return code === 'rate_limit_exceeded'
-    ? { error: { code, message, retry_after: error.retryAfter ?? 1 } }
-    : { error: { code, message, request_id: requestId } };
-}
-
-/** An error as an HTTP answer: `headers` are those that the error brings. */
-export function answerOf(error: AppError, requestId: string) {
-  const headers: Record<string, string | number> = { ...error.headers };
-  if (error.retryAfter) headers['Retry-After'] = error.retryAfter;
-  return { status: error.status, headers, body: errorBody(error, requestId) };
-}
-
-/** The message with its field as REST calls it: the domain's names are GraphQL's. Headers keep theirs. */
-function inSnakeCase({ message, field }: AppError): string {
-  if (!field || field.includes('-') || !message.startsWith(field)) return message;
-  const snake = field.replaceAll(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
-  return snake + message.slice(field.length);
 }

@@ -5,16 +5,19 @@
  *
  * Work is asked for again when no answer came, of whoever has the repository by then. So it must do no harm twice.
  */
+
 import { hash } from 'node:crypto';
 import { deserialize, serialize } from 'node:v8';
 import { AppError, busy, type ErrorCode } from '../base/errors.ts';
+import type { Logger } from '../base/log.ts';
+import type { Git } from '../git/git.ts';
+import type { Db } from '../platform/database/client.ts';
 import { inCall, traceHeaders } from '../platform/tracing/spans.ts';
-import type { Services } from '../services.ts';
 import { type Cluster, noAnswer, whereItIs } from './cluster.ts';
 import type { Member } from './members.ts';
 import { SIGNATURE, sign } from './signature.ts';
 
-type Deps = Pick<Services, 'db' | 'git' | 'log' | 'cluster'>;
+type Deps = { db: Db; git: Git; log: Logger; cluster: Cluster };
 
 /** `input` and what it returns must be data. `signal` aborts when nobody waits for the answer any more. */
 type Work<In, Out, D extends Deps = Deps> = (
@@ -24,8 +27,8 @@ type Work<In, Out, D extends Deps = Deps> = (
   signal?: AbortSignal,
 ) => Promise<Out>;
 
-/** Under the names that the servers call it by. */
-const works = new Map<string, Work<unknown, unknown, Services>>();
+/** By the names that servers call them by. What each needs beyond `Deps`, `answerCall` is given by the composition root. */
+const works = new Map<string, Work<unknown, unknown>>();
 
 export const CALLS_PATH = '/_loam/calls';
 export const CALL_TYPE = 'application/x-loam-call';
@@ -41,7 +44,7 @@ export function onServerOf<In, Out, D extends Deps = Deps>(
   work: Work<In, Out, D>,
 ): Work<In, Out, D> {
   if (works.has(name)) throw new Error(`two kinds of work are called ${name}`);
-  works.set(name, work as Work<unknown, unknown, Deps> as Work<unknown, unknown, Services>);
+  works.set(name, work as Work<unknown, unknown, never> as Work<unknown, unknown>);
   return (services, repositoryId, input, signal) =>
     whereItIs(services, repositoryId, {
       here: () => work(services, repositoryId, input, signal),
@@ -58,7 +61,7 @@ export function partsOf(path: string, contentHash: string): string[] {
 }
 
 async function ask(
-  { cluster }: Pick<Services, 'cluster'>,
+  { cluster }: { cluster: Cluster },
   { url, gone }: Member,
   { name, repositoryId, input, signal: left }: Asked,
 ): Promise<unknown> {
@@ -111,7 +114,7 @@ type Answer = { value: unknown } | { failure: Failure };
 
 /** For the server that was asked. @returns null when there is no such work */
 export async function answerCall(
-  services: Services,
+  services: Deps,
   { name, repositoryId, input, signal }: Asked & { input: Uint8Array },
   onFailure: (error: unknown) => AppError,
 ): Promise<Buffer | null> {

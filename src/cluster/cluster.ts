@@ -12,7 +12,6 @@
 import { type AppError, busy } from '../base/errors.ts';
 import type { Logger } from '../base/log.ts';
 import type { Keys } from '../platform/crypto/keys.ts';
-import type { Services } from '../services.ts';
 import type { Member, Members } from './members.ts';
 import { placeOf } from './placement.ts';
 
@@ -68,7 +67,7 @@ const PAUSE_MS = 100;
  * @throws AppError 503 when none has answered in time; else what the two throw
  */
 export async function whereItIs<T>(
-  { cluster, log }: Pick<Services, 'cluster' | 'log'>,
+  { cluster, log }: { cluster: Cluster; log: Logger },
   repositoryId: string,
   { here, there }: { here(): Promise<T>; there(member: Member): Promise<T> },
 ): Promise<T> {

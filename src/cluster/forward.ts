@@ -2,6 +2,7 @@
  * A fetch, a push or a download, sent on to the server that has the repository, and its answer sent back, both as
  * they come. That server reads the credentials anew; it trusts the client's address that we send, because we sign it.
  */
+
 import { once } from 'node:events';
 import {
   type ClientRequest,
@@ -12,8 +13,9 @@ import {
 } from 'node:http';
 import { request as httpsRequest } from 'node:https';
 import { pipeline } from 'node:stream/promises';
+import type { Logger } from '../base/log.ts';
 import { traceHeaders } from '../platform/tracing/spans.ts';
-import type { Services } from '../services.ts';
+import type { Cluster } from './cluster.ts';
 import { noAnswer, notAnswered, ServerAway, whereItIs } from './cluster.ts';
 import type { Member } from './members.ts';
 import { SIGNATURE, sign } from './signature.ts';
@@ -52,7 +54,7 @@ export function partsOf(method: string, url: string, address: string): string[] 
  * @throws AppError 503 when that server does not answer, or dies before it does
  */
 export function forward(
-  services: Pick<Services, 'cluster' | 'log'>,
+  services: { cluster: Cluster; log: Logger },
   repositoryId: string,
   incoming: Incoming,
   res: ServerResponse,

@@ -1,11 +1,14 @@
 /** Requests of other servers to this one, recognized by their signature. */
+
 import { hash } from 'node:crypto';
 import { deserialize } from 'node:v8';
 import express, { type RequestHandler, type Router } from 'express';
-import { isUnexpected, toPublic } from '../base/errors.ts';
 import { isId } from '../base/ids.ts';
+import type { Logger } from '../base/log.ts';
+import type { Git } from '../git/git.ts';
+import type { Db } from '../platform/database/client.ts';
 import { closingOf } from '../platform/web/connections.ts';
-import type { Services } from '../services.ts';
+import { isUnexpected, toPublic } from '../platform/web/error-response.ts';
 import {
   answerCall,
   answerWith,
@@ -14,9 +17,12 @@ import {
   CONTENT_HASH,
   partsOf as partsOfCall,
 } from './calls.ts';
+import type { Cluster } from './cluster.ts';
 import { CLIENT_ADDRESS, partsOf as partsOfForwarded } from './forward.ts';
 import { isSigned, SIGNATURE } from './signature.ts';
 import { findStream, HEAD, STREAM_TYPE, STREAMS_PATH } from './streams.ts';
+
+export type Deps = { db: Db; git: Git; log: Logger; cluster: Cluster };
 
 declare global {
   namespace Express {
@@ -33,7 +39,7 @@ const MAX_INPUT_BYTES = 4 * 2 ** 20;
 type Handler = RequestHandler<{ name: string; id: string }>;
 
 /** Requests without a good signature are those of a path that is not there. */
-export function callsRouter(services: Services): Router {
+export function callsRouter(services: Deps): Router {
   const { cluster, log } = services;
   const router = express.Router();
   const demandSignature: Handler = (req, _res, next) => {
@@ -83,7 +89,7 @@ export function callsRouter(services: Services): Router {
 }
 
 /** Takes the client's address from another server. */
-export function acceptForwarded({ cluster }: Pick<Services, 'cluster'>): RequestHandler {
+export function acceptForwarded({ cluster }: { cluster: Cluster }): RequestHandler {
   return (req, _res, next) => {
     const address = req.get(CLIENT_ADDRESS);
     if (address === undefined) return next();

@@ -3,14 +3,18 @@
  * stream of bytes, both from the server that has the repository. The reader of a stream that breaks off gets an
  * error, and decides whether to begin anew.
  */
+
 import type { Writable } from 'node:stream';
 import { AppError } from '../base/errors.ts';
-import type { Services } from '../services.ts';
+import type { Logger } from '../base/log.ts';
+import type { Git } from '../git/git.ts';
+import type { Db } from '../platform/database/client.ts';
 import { isCallAnswer, post, unwrap } from './calls.ts';
+import type { Cluster } from './cluster.ts';
 import { noAnswer, ServerAway } from './cluster.ts';
 import type { Member } from './members.ts';
 
-type Deps = Pick<Services, 'db' | 'git' | 'log'>;
+type Deps = { db: Db; git: Git; log: Logger };
 
 export type Output<Head> = {
   /** To be called once, before anything is written: the reader gets an error that is thrown until then as it is. */
@@ -29,7 +33,7 @@ type Produce<In, Head> = (
 
 /** Reads it with `use`; the stream is given back when that settles. */
 type Read<In, Head> = (
-  services: Pick<Services, 'cluster'>,
+  services: { cluster: Cluster },
   member: Member,
   asked: { repositoryId: string; input: In; signal: AbortSignal },
   use: (head: Head, bytes: AsyncIterable<Uint8Array>) => Promise<void>,

@@ -3,11 +3,12 @@
  * them, about a repository that another one has. It is a request that asks for another protocol (RFC 9110 section 7.8)
  * and begins with data; after the answer both ends have the socket, at its first byte.
  */
+
 import { request as httpRequest, type IncomingMessage } from 'node:http';
 import { request as httpsRequest } from 'node:https';
 import type { Duplex } from 'node:stream';
 import { isId } from '../base/ids.ts';
-import type { Services } from '../services.ts';
+import type { Cluster } from './cluster.ts';
 import { noAnswer } from './cluster.ts';
 import type { Member } from './members.ts';
 import { isSigned, SIGNATURE, sign } from './signature.ts';
@@ -41,7 +42,7 @@ type Talk = {
  * @throws ServerAway when it does not answer; nothing was begun then
  */
 export async function converse(
-  { cluster }: Pick<Services, 'cluster'>,
+  { cluster }: { cluster: Cluster },
   { url, gone }: Member,
   { repositoryId, head, signal, quietMs = QUIET_MS }: Talk,
 ): Promise<Duplex> {
@@ -89,7 +90,7 @@ export async function converse(
 
 /** Whether a request begins one, of another server. */
 export function isConversation(
-  { cluster }: Pick<Services, 'cluster'>,
+  { cluster }: { cluster: Cluster },
   { url = '', headers }: IncomingMessage,
 ): boolean {
   if (headers.upgrade !== PROTOCOL || !url.startsWith(`${PATH}/`)) return false;

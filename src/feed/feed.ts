@@ -7,6 +7,8 @@
  * a namespace is no feed for strangers, because its events tell more (who pushed, former names); one repository can be
  * followed by whoever may read it (`repos/following.ts`).
  */
+import type pg from 'pg';
+import type { Urls } from '../base/urls.ts';
 import { namespaceNamed } from '../identity/accounts.ts';
 import {
   type Action,
@@ -16,15 +18,18 @@ import {
   demandAccount,
   type Viewer,
 } from '../identity/permissions.ts';
+import type { Rechecks } from '../identity/rechecks.ts';
 import { type Rule, whileAllowed } from '../identity/rechecks.ts';
 import type { JobEventData } from '../jobs/jobs.ts';
+import type { Signer } from '../platform/crypto/signed-links.ts';
+import type { Db } from '../platform/database/client.ts';
 import type { SliceRequest } from '../platform/database/paging.ts';
+import type { Bus } from '../platform/events/bus.ts';
 import type { EventType } from '../platform/events/publish.ts';
 import type { OutboxEvent } from '../platform/events/read.ts';
 import { type Order, readBackOrOn, type Slice } from '../platform/events/slice.ts';
 import { follow, followed } from '../platform/events/subscribers.ts';
 import type { RepositoryEventData } from '../repositories/repositories.ts';
-import type { Services } from '../services.ts';
 import { TOLD_AS, type WebhookEventType } from '../webhooks/event-types.ts';
 import { dataToSend } from '../webhooks/webhooks.ts';
 
@@ -43,7 +48,7 @@ export type FeedEvent = {
   data: OutboxEvent['data'];
 };
 
-type Deps = Pick<Services, 'db' | 'pool' | 'bus' | 'rechecks'>;
+type Deps = { db: Db; pool: pg.Pool; bus: Bus; rechecks: Rechecks };
 
 /** What events begin with → what it takes to see them. */
 const KINDS = { 'job.': 'job.read', 'repository.': 'repository.read' } as const;
@@ -78,7 +83,7 @@ export type FeedRequest = SliceRequest & { order: Order; types?: readonly FeedTy
  * @throws AppError 400, 401, 403
  */
 export async function sliceFeed(
-  { db }: Pick<Services, 'db'>,
+  { db }: { db: Db },
   viewer: Viewer,
   namespaceId: string,
   { types, ...range }: FeedRequest,
@@ -178,7 +183,7 @@ function demandKind(viewer: Viewer, namespaceIds: readonly string[], kind: Kind)
  * its fields, as they were then. Null for events of versions that kept less.
  */
 export function payloadOf(
-  services: Pick<Services, 'signer' | 'urls'>,
+  services: { signer: Signer; urls: Urls },
   { data }: FeedEvent,
 ): object | null {
   return data.job || data.repository ? (dataToSend(services, data) as object) : null;

@@ -5,7 +5,6 @@ import { isId, newId } from '../base/ids.ts';
 import { type Db, inTransaction } from '../platform/database/client.ts';
 import { NEWEST, readSlice } from '../platform/database/keyset.ts';
 import type { Slice, SliceRequest } from '../platform/database/paging.ts';
-import type { Services } from '../services.ts';
 import { namespaceNamed } from './accounts.ts';
 import { type Actor, record } from './audit.ts';
 import {
@@ -36,7 +35,7 @@ export type AccessToken = {
   lastUsedAt: Date | null;
 };
 
-type Deps = Pick<Services, 'db'>;
+type Deps = { db: Db };
 
 /**
  * A token for the viewer, or, by the operator, for the user named.

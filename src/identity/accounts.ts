@@ -1,6 +1,7 @@
 /**
  * Users and organizations, which only the operator makes.
  */
+import type pg from 'pg';
 import type {
   Namespace,
   NamespaceKind,
@@ -17,7 +18,6 @@ import { readSlice, type Sorting } from '../platform/database/keyset.ts';
 import type { Slice, SliceRequest } from '../platform/database/paging.ts';
 import { rowsOf } from '../platform/database/rows.ts';
 import { runStatement, type Transaction } from '../platform/database/statement.ts';
-import type { Services } from '../services.ts';
 import { type Actor, record } from './audit.ts';
 import {
   type Account,
@@ -35,7 +35,7 @@ const EMAIL = /^[^\s@<>()[\],;:\\"]+@[a-z0-9-]+(?:\.[a-z0-9-]+)*$/i;
 
 export type Identity = { userId: string; username: string; email: string; namespace: string };
 
-type Deps = Pick<Services, 'db'>;
+type Deps = { db: Db };
 
 /** @throws AppError 401 when nobody is signed in. */
 export function whoami(viewer: Viewer): Identity {
@@ -48,7 +48,7 @@ export function whoami(viewer: Viewer): Identity {
  * @throws AppError 401, 404.
  */
 export async function getNamespace<S extends Prisma.NamespaceSelect>(
-  { db, pool }: Pick<Services, 'db' | 'pool'>,
+  { db, pool }: { db: Db; pool: pg.Pool },
   viewer: Viewer,
   name: string,
   select: S,

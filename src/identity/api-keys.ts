@@ -5,7 +5,6 @@ import { newId } from '../base/ids.ts';
 import { type Db, inTransaction } from '../platform/database/client.ts';
 import { NEWEST, readSlice } from '../platform/database/keyset.ts';
 import type { Slice, SliceRequest } from '../platform/database/paging.ts';
-import type { Services } from '../services.ts';
 import { namespaceNamed } from './accounts.ts';
 import { record } from './audit.ts';
 import { demandFullRights, demandOwn, lifetime, searchable, taken } from './credentials.ts';
@@ -30,7 +29,7 @@ export type ApiKey = {
   lastUsedAt: Date | null;
 };
 
-type Deps = Pick<Services, 'db'>;
+type Deps = { db: Db };
 
 /**
  * An API key that acts for the viewer, bound to one namespace when one is given: its admins then manage it

@@ -2,10 +2,11 @@
  * Reading the audit log: of a namespace, by who may administer it; of what a user did, by that user; all of it, by the
  * operator. Only with a credential of full rights, because it tells of all credentials.
  */
+
 import type { Prisma } from '../../prisma/generated/client.ts';
+import type { Db } from '../platform/database/client.ts';
 import { NEWEST, readSlice } from '../platform/database/keyset.ts';
 import type { Slice, SliceRequest } from '../platform/database/paging.ts';
-import type { Services } from '../services.ts';
 import { isSelfOrOperator, userNamed } from './accounts.ts';
 import type { AuditAction } from './audit.ts';
 import { demandFullRights, demandOwn } from './credentials.ts';
@@ -38,7 +39,7 @@ export type AuditRequest = SliceRequest & {
   actor?: string | null;
 };
 
-type Deps = Pick<Services, 'db'>;
+type Deps = { db: Db };
 
 /** @throws AppError 400, 401, 403, and 404 for an unknown `actor` */
 export async function sliceNamespaceLog(

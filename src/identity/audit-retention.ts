@@ -1,5 +1,5 @@
 /** For how long the audit log is kept. */
-import type { Services } from '../services.ts';
+import type pg from 'pg';
 
 const BATCH = 1_000;
 
@@ -8,7 +8,7 @@ const BATCH = 1_000;
  * @returns whether there may be more
  */
 export async function removeOldEntries(
-  { pool }: Pick<Services, 'pool'>,
+  { pool }: { pool: pg.Pool },
   days: number,
 ): Promise<boolean> {
   const { rowCount } = await pool.query(

@@ -6,12 +6,13 @@
  * The query is written by hand because every request pays for it: the join took 61 µs of CPU through pg and
  * 132 through Prisma. There is no cache, because every deletion would have to reach it, on every server.
  */
+import type pg from 'pg';
 import type { Plan, Role } from '../../prisma/generated/enums.ts';
 import { AppError, unauthenticated } from '../base/errors.ts';
 import { isId } from '../base/ids.ts';
 import { type Together, together } from '../platform/database/coalesce.ts';
 import { runStatement } from '../platform/database/statement.ts';
-import type { Services } from '../services.ts';
+import type { Usage } from './last-used.ts';
 import {
   type Account,
   type CredentialKind,
@@ -20,6 +21,7 @@ import {
   withImplied,
 } from './permissions.ts';
 import { isOperator, whyNotAdmitted } from './sign-in/admission.ts';
+import type { Issuer } from './sign-in/issuers.ts';
 import { hashSecret, KEY_NAME, matches, TOKEN_PREFIX } from './tokens.ts';
 
 /** What a request carries. Basic, which is all that git can send, may hold a token or a key. */
@@ -44,11 +46,11 @@ export function disabledUser(username: string): AppError {
   return unauthenticated(`The user ${username} is disabled: ask an operator of this server`);
 }
 
-type Pool = Services['pool'];
+type Pool = pg.Pool;
 
 /** `credential` null: none was given. */
 export async function authenticate(
-  { pool, usage, issuers }: Pick<Services, 'pool' | 'usage' | 'issuers'>,
+  { pool, usage, issuers }: { pool: pg.Pool; usage: Usage; issuers: readonly Issuer[] },
   credential: Credential | null,
 ): Promise<Viewer> {
   if (credential === null) return NOBODY;
@@ -181,7 +183,7 @@ const OPERATOR = 'operator';
  * all of it is known wherever the credential is asked for again.
  * @throws AppError 401, 503 when the issuer is away
  */
-async function byIssuer(pool: Pool, issuers: Services['issuers'], token: string): Promise<Found> {
+async function byIssuer(pool: Pool, issuers: readonly Issuer[], token: string): Promise<Found> {
   const named = issuerOf(token);
   const issuer = issuers.find(({ config }) => config.audience && config.issuer === named);
   if (!issuer) return undefined;
@@ -277,7 +279,7 @@ export function demandValid(found: Found): Account {
  * commands are refused with a reason (`accountById`); the protocol has none for a key.
  */
 export async function ownerOfSshKey(
-  { pool }: Pick<Services, 'pool'>,
+  { pool }: { pool: pg.Pool },
   fingerprint: string,
 ): Promise<{ keyId: string; userId: string; username: string } | undefined> {
   const [row] = await runStatement<Row>(pool, SSH_KEY, [fingerprint]);
@@ -286,7 +288,7 @@ export async function ownerOfSshKey(
 
 /** As it is now, of a credential that was verified before and is named by its id. @throws AppError 401 */
 export async function accountById(
-  { pool, usage }: Pick<Services, 'pool' | 'usage'>,
+  { pool, usage }: { pool: pg.Pool; usage: Usage },
   id: string,
 ): Promise<Account> {
   const kind = kindOf(id);

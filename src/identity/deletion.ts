@@ -4,17 +4,18 @@
  * A namespace is given up in one transaction: its name is free, and nobody reaches anything in it. Its finished jobs with
  * their logs and artifacts are removed in the background (`jobs/removal.ts`), and its row after them. Audit entries stay.
  */
+import type pg from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';
 import { AppError, notFound } from '../base/errors.ts';
+import type { Db } from '../platform/database/client.ts';
 import { inTransaction } from '../platform/database/client.ts';
 import { wake } from '../platform/events/publish.ts';
-import type { Services } from '../services.ts';
 import { namespaceNamed, userNamed } from './accounts.ts';
 import { record } from './audit.ts';
 import { demandDispensable } from './disabling.ts';
 import { demand, demandAccount, demandOperator, type Viewer } from './permissions.ts';
 
-type Deps = Pick<Services, 'db'>;
+type Deps = { db: Db };
 type Tx = Prisma.TransactionClient;
 
 /**
@@ -163,7 +164,7 @@ const JOBS_AT_ONCE = 1_000;
  * Before the user goes, because all jobs that the user created would be changed in the transaction that deletes the user. By
  * namespace, because the index begins with it.
  */
-async function leaveJobs(db: Services['db'], userId: string): Promise<void> {
+async function leaveJobs(db: Db, userId: string): Promise<void> {
   for (let left = JOBS_AT_ONCE; left === JOBS_AT_ONCE; )
     left = await db.$executeRaw`
       update jobs set created_by_id = null where id = any (array (
@@ -177,7 +178,7 @@ async function leaveJobs(db: Services['db'], userId: string): Promise<void> {
  * For `upkeep.ts`: removes rows of deleted namespaces of which nothing is left, with the usage that they count.
  * @returns whether there may be more
  */
-export async function removeDeletedNamespaces({ pool }: Pick<Services, 'pool'>): Promise<boolean> {
+export async function removeDeletedNamespaces({ pool }: { pool: pg.Pool }): Promise<boolean> {
   await pool.query(`
     with gone as (
       delete from namespaces n where deleted_at is not null

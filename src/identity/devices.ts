@@ -5,12 +5,13 @@
  * Each request is a row, so that it outlives a restart and any server can answer. Of both codes only hashes are kept, and
  * the token is made when the program fetches it, so that it is never kept at all.
  */
+
 import { randomInt } from 'node:crypto';
+import type pg from 'pg';
 import { Prisma } from '../../prisma/generated/client.ts';
 import { AppError, notFound } from '../base/errors.ts';
 import { newId } from '../base/ids.ts';
 import { type Db, inTransaction } from '../platform/database/client.ts';
-import type { Services } from '../services.ts';
 import { checkTokenName, recordToken } from './access-tokens.ts';
 import { record } from './audit.ts';
 import { demandFullRights, lifetime } from './credentials.ts';
@@ -59,7 +60,7 @@ export type DeviceRequest = {
   createdAt: Date;
 };
 
-type Deps = Pick<Services, 'db'>;
+type Deps = { db: Db };
 
 /** @throws DeviceError */
 export async function requestDevice(
@@ -283,7 +284,7 @@ async function giveGuessBack(db: Db, userId: string): Promise<void> {
 }
 
 /** For `upkeep.ts`. Those that are over are told so for an hour. @returns whether there is more */
-export async function removeOldDevices({ pool }: Pick<Services, 'pool'>): Promise<boolean> {
+export async function removeOldDevices({ pool }: { pool: pg.Pool }): Promise<boolean> {
   await pool.query(`delete from device_requests where expires_at < now() - interval '1 hour'`);
   await pool.query(`delete from device_guesses where since < now() - interval '1 hour'`);
   return false;

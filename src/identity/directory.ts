@@ -1,15 +1,16 @@
 /** All users and organizations, for the operator. */
+
 import type { Namespace, Plan, Prisma } from '../../prisma/generated/client.ts';
+import type { Db } from '../platform/database/client.ts';
 import { inTransaction } from '../platform/database/client.ts';
 import { readSlice, type Sorting } from '../platform/database/keyset.ts';
 import type { Slice, SliceRequest } from '../platform/database/paging.ts';
-import type { Services } from '../services.ts';
 import { namespaceNamed } from './accounts.ts';
 import { record } from './audit.ts';
 import { searchable } from './credentials.ts';
 import { demandOperator, type Viewer } from './permissions.ts';
 
-type Deps = Pick<Services, 'db'>;
+type Deps = { db: Db };
 
 export type DirectoryInput = SliceRequest & {
   /** What stands in a name or, of a user, in the address. */

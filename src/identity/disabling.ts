@@ -2,15 +2,16 @@
  * Users who are disabled: every credential of theirs is refused (`authenticate.ts`), nobody signs in as them, and open
  * streams end with the next recheck. Nothing of theirs is removed, so enabling brings all of it back.
  */
+
 import type { Prisma, User } from '../../prisma/generated/client.ts';
 import { AppError } from '../base/errors.ts';
+import type { Db } from '../platform/database/client.ts';
 import { inTransaction } from '../platform/database/client.ts';
-import type { Services } from '../services.ts';
 import { userNamed } from './accounts.ts';
 import { record } from './audit.ts';
 import { type Account, demandOperator, type Viewer } from './permissions.ts';
 
-type Deps = Pick<Services, 'db'>;
+type Deps = { db: Db };
 
 /** By an operator. Jobs of the user go on. @throws AppError 401, 403, 404, 409 for oneself and the last operator */
 export async function disableUser(

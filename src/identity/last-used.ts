@@ -3,7 +3,8 @@
  * notes are written together a moment later, so that a credential costs one row a minute at the most,
  * however many requests it makes, and no request waits for it.
  */
-import type { Services } from '../services.ts';
+import type pg from 'pg';
+import type { Logger } from '../base/log.ts';
 import type { Account, CredentialKind } from './permissions.ts';
 
 /** Short enough that who looks right after a request sees it. */
@@ -25,7 +26,7 @@ const STATEMENTS: Record<CredentialKind, string> = {
 };
 
 /** Disposing writes what is still noted. */
-export function recordUsage({ pool, log }: Pick<Services, 'pool' | 'log'>): Usage {
+export function recordUsage({ pool, log }: { pool: pg.Pool; log: Logger }): Usage {
   let minute = 0;
   /** Noted in this minute already. */
   const seen = new Set<string>();

@@ -7,14 +7,13 @@ import { AppError } from '../base/errors.ts';
 import { type Db, inTransaction } from '../platform/database/client.ts';
 import { pageQuery, type Sorting, toSlice } from '../platform/database/keyset.ts';
 import type { Slice, SliceRequest } from '../platform/database/paging.ts';
-import type { Services } from '../services.ts';
 import { holdNamespace, namespaceNamed, userNamed } from './accounts.ts';
 import { record } from './audit.ts';
 import { can, demand, demandAccount, hasFullRights, type Viewer } from './permissions.ts';
 
 export type Membership = { namespaceId: string; userId: string; role: Role; createdAt: Date };
 
-type Deps = Pick<Services, 'db'>;
+type Deps = { db: Db };
 
 export type MemberKey = { namespaceId: string; userId: string };
 

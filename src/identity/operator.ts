@@ -6,7 +6,6 @@ import type { PrismaClient } from '../../prisma/generated/client.ts';
 import { type Config, ConfigError } from '../base/config/config.ts';
 import { newId } from '../base/ids.ts';
 import { type Db, inTransaction } from '../platform/database/client.ts';
-import type { Services } from '../services.ts';
 import { checkTokenName, recordToken } from './access-tokens.ts';
 import { insertUser, userNamed } from './accounts.ts';
 import { SERVER } from './audit.ts';
@@ -99,7 +98,7 @@ async function configureToken(
  * @throws AppError 400, 404, 409 for a taken name.
  */
 export async function issueToken(
-  { db }: Pick<Services, 'db'>,
+  { db }: { db: Db },
   { username, name, expiresInDays }: { username: string; name: string; expiresInDays?: number },
 ): Promise<string> {
   checkTokenName(name);

@@ -8,9 +8,10 @@
  * cannot be asked, streams wait.
  */
 
+import type pg from 'pg';
 import { AppError } from '../base/errors.ts';
+import type { Logger } from '../base/log.ts';
 import { isDatabaseAway } from '../platform/database/outage.ts';
-import type { Services } from '../services.ts';
 import { accountsOf, demandValid } from './authenticate.ts';
 import type { Account, Viewer } from './permissions.ts';
 
@@ -52,7 +53,7 @@ type Subject = {
   streams: Set<AbortController>;
 };
 
-export function openRechecks({ pool, log }: Pick<Services, 'pool' | 'log'>): Rechecks {
+export function openRechecks({ pool, log }: { pool: pg.Pool; log: Logger }): Rechecks {
   const subjects = new Map<string, Subject>();
   const closed = new AbortController();
   let timer: NodeJS.Timeout | undefined;
@@ -174,7 +175,7 @@ function aborted(signal: AbortSignal): Promise<void> {
  * @throws AppError 401, 403, 404 when it ends because the viewer may not any more
  */
 export async function* whileAllowed<T>(
-  { rechecks }: Pick<Services, 'rechecks'>,
+  { rechecks }: { rechecks: Rechecks },
   viewer: Viewer,
   rule: Rule,
   signal: AbortSignal,

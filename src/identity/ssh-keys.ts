@@ -10,7 +10,6 @@ import { isId, newId } from '../base/ids.ts';
 import { type Db, inTransaction } from '../platform/database/client.ts';
 import { NEWEST, readSlice } from '../platform/database/keyset.ts';
 import type { Slice, SliceRequest } from '../platform/database/paging.ts';
-import type { Services } from '../services.ts';
 import { record } from './audit.ts';
 import { demandFullRights, demandOwn, taken } from './credentials.ts';
 import { type Account, can, demand, hasFullRights, type Viewer } from './permissions.ts';
@@ -28,7 +27,7 @@ export type SshKey = {
 };
 export type DeployKey = SshKey & { write: boolean; repositoryId: string };
 
-type Deps = Pick<Services, 'db'>;
+type Deps = { db: Db };
 
 /** Of a user, and deploy keys of a repository. */
 const MAX_KEYS = 100;

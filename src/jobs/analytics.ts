@@ -2,11 +2,14 @@
  * What jobs use of their hardware: measured while they run, with the peaks kept for afterwards. The samples before the
  * last one are in `usage-history.ts`.
  */
+
 import { setTimeout as delay } from 'node:timers/promises';
+import type pg from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type { JobStatus } from '../../prisma/generated/enums.ts';
+import type { Logger } from '../base/log.ts';
+import type { Db } from '../platform/database/client.ts';
 import type { Handle, Runner, Usage } from '../runners/runner.ts';
-import type { Services } from '../services.ts';
 import { isOver } from './state.ts';
 import { openUsageHistory, percent, type UsageHistory } from './usage-history.ts';
 
@@ -19,7 +22,7 @@ const GIB = 2 ** 30;
 
 /** Measures until `signal` aborts. A sample that fails is left out; a retried job keeps its peaks. */
 export async function sampleUsage(
-  { db, pool, runner, log }: Pick<Services, 'db' | 'pool' | 'log'> & { runner: Runner },
+  { db, pool, runner, log }: { db: Db; pool: pg.Pool; log: Logger } & { runner: Runner },
   { jobId, attemptId }: { jobId: string; attemptId: string },
   handle: Handle,
   signal: AbortSignal,
@@ -51,7 +54,7 @@ export async function sampleUsage(
   await history?.end().catch(failed);
 }
 
-async function peaksOf(db: Pick<Services['db'], 'job'>, jobId: string) {
+async function peaksOf(db: Pick<Db, 'job'>, jobId: string) {
   const row = await db.job.findUnique({ where: { id: jobId }, select: { usage: true } });
   const before = row?.usage as StoredUsage | null | undefined;
   return { memory: before?.peakMemoryBytes ?? 0, disk: before?.peakDiskBytes ?? 0 };

@@ -5,11 +5,16 @@
  * never reads the folder itself: a network file system may show it what was there seconds ago. The server sends
  * nothing but the commit of a job, to the attempt that holds the job and has not started yet.
  */
+
 import { Prisma } from '../../prisma/generated/client.ts';
 import { AppError, busy, notFound } from '../base/errors.ts';
 import { diskRoom } from '../base/hardware.ts';
+import type { Logger } from '../base/log.ts';
+import type { Cluster } from '../cluster/cluster.ts';
 import { ServerAway } from '../cluster/cluster.ts';
 import { streamOfServer } from '../cluster/streams.ts';
+import type { Git } from '../git/git.ts';
+import type { Db } from '../platform/database/client.ts';
 import { NoTurn } from '../platform/limits/fair-semaphore.ts';
 import {
   type CheckoutHead,
@@ -18,7 +23,7 @@ import {
   sendCheckout,
   type WholeInput,
 } from '../repositories/checkouts.ts';
-import type { Services } from '../services.ts';
+import type { LargeFiles } from '../repositories/lfs/store/store.ts';
 
 type WorkerInput = WholeInput & { attemptId: string; signal: AbortSignal };
 
@@ -29,9 +34,13 @@ type WorkerInput = WholeInput & { attemptId: string; signal: AbortSignal };
 export type Checkout = (input: WorkerInput) => Promise<void>;
 
 /** For a process that answers requests: what it has itself comes out of its folder. */
-export function openCheckouts(
-  services: Pick<Services, 'db' | 'git' | 'log' | 'cluster' | 'largeFiles'>,
-): Checkout {
+export function openCheckouts(services: {
+  db: Db;
+  git: Git;
+  log: Logger;
+  cluster: Cluster;
+  largeFiles: LargeFiles;
+}): Checkout {
   const elsewhere = openRemoteCheckouts(services);
   return ({ attemptId, ...input }) =>
     services.cluster.elsewhere(input.repositoryId)
@@ -40,9 +49,11 @@ export function openCheckouts(
 }
 
 /** For a process that has no repositories. */
-export function openRemoteCheckouts(
-  services: Pick<Services, 'db' | 'cluster' | 'largeFiles'>,
-): Checkout {
+export function openRemoteCheckouts(services: {
+  db: Db;
+  cluster: Cluster;
+  largeFiles: LargeFiles;
+}): Checkout {
   return async ({ attemptId, ...input }) => {
     const { repositoryId, commitSha, signal } = input;
     const member = services.cluster.elsewhere(repositoryId);
@@ -87,7 +98,7 @@ const readPack = streamOfServer<Asked, CheckoutHead>(
  * @throws AppError 404 unless the attempt holds a job of this commit and repository, and waits for them
  */
 async function demandWaiting(
-  { db }: Pick<Services, 'db'>,
+  { db }: { db: Db },
   { attemptId, repositoryId, commitSha }: Asked & { repositoryId: string },
 ): Promise<{ maxBytes: number; maxFiles: number }> {
   const attempt = await db.jobAttempt.findFirst({

@@ -1,11 +1,12 @@
 /** What a list of jobs is filtered by, as conditions for a statement by hand in which `r` is the job. */
+import type pg from 'pg';
 import { Prisma } from '../../prisma/generated/client.ts';
 import type { JobStatus } from '../../prisma/generated/enums.ts';
 import { AppError, invalid } from '../base/errors.ts';
 import { userNamed } from '../identity/accounts.ts';
 import type { Viewer } from '../identity/permissions.ts';
+import type { Db } from '../platform/database/client.ts';
 import { getRepository, keyOf } from '../repositories/repositories.ts';
-import type { Services } from '../services.ts';
 import { checkKey, checkValue } from './labels.ts';
 import { isJobName } from './request.ts';
 
@@ -33,7 +34,7 @@ export type Filter = {
 /** Of labels in a filter, and of values of one. */
 const MAX_TERMS = 20;
 
-type Deps = Pick<Services, 'db' | 'pool'>;
+type Deps = { db: Db; pool: pg.Pool };
 type Conditions = {
   /** Apart, because the jobs of each status have an order of their own; null: of any. */
   statuses: readonly JobStatus[] | null;

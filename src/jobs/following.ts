@@ -1,12 +1,15 @@
 /** Following jobs: who may, where it begins, and what is sent, for GraphQL and for event streams. */
+import type pg from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type { JobStatus } from '../../prisma/generated/enums.ts';
 import { AppError, invalid } from '../base/errors.ts';
 import { anyIn, demand, type Viewer } from '../identity/permissions.ts';
+import type { Rechecks } from '../identity/rechecks.ts';
 import { type Rule, whileAllowed } from '../identity/rechecks.ts';
+import type { Db } from '../platform/database/client.ts';
+import type { Bus } from '../platform/events/bus.ts';
 import type { OutboxEvent } from '../platform/events/read.ts';
 import { follow, followed, stopping } from '../platform/events/subscribers.ts';
-import type { Services } from '../services.ts';
 import { type AccessRow, getJob, type JobKey, namespaceOf } from './jobs.ts';
 import { followJournal } from './logs/follow.ts';
 import type { Entry } from './logs/pages.ts';
@@ -14,7 +17,7 @@ import { checkTail, type LogQuery, startOf } from './logs/read.ts';
 import type { JobPayload } from './payload.ts';
 import { isOver } from './state.ts';
 
-type Deps = Pick<Services, 'db' | 'pool' | 'bus' | 'rechecks'>;
+type Deps = { db: Db; pool: pg.Pool; bus: Bus; rechecks: Rechecks };
 
 export type LogLineEvent = { kind: 'log'; seq: number; timestamp: Date; message: string };
 export type StatusEvent = { kind: 'status'; seq: number; timestamp: Date; status: JobStatus };
@@ -138,7 +141,7 @@ function lastSeqOf({ nextSeq }: StreamRow): number {
 
 /** For as long as it is followed. A repository that is deleted takes the job from credentials narrowed to it. */
 export function ruleOf(
-  { db }: Pick<Services, 'db'>,
+  { db }: { db: Db },
   { id, namespaceId, repositoryId }: Omit<AccessRow, 'createdById'>,
 ): Rule {
   return {

@@ -1,25 +1,49 @@
 /** Express's side of jobs: the log as server-sent events and as text, and the download of artifacts. */
+
 import { once } from 'node:events';
 import { basename } from 'node:path';
 import { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { createGzip } from 'node:zlib';
 import { type Request, type Response, Router } from 'express';
-import { AppError, answerOf, invalid, notFound } from '../base/errors.ts';
-import type { Rule } from '../identity/rechecks.ts';
+import type pg from 'pg';
+import type { Config } from '../base/config/config.ts';
+import { AppError, invalid, notFound } from '../base/errors.ts';
+import type { Logger } from '../base/log.ts';
+import type { Urls } from '../base/urls.ts';
+import type { Usage } from '../identity/last-used.ts';
+import type { Rechecks, Rule } from '../identity/rechecks.ts';
+import type { Signer } from '../platform/crypto/signed-links.ts';
+import type { Db } from '../platform/database/client.ts';
 import { parseTime } from '../platform/database/times.ts';
-import type { ByteRange } from '../platform/storage/storage.ts';
+import type { Bus } from '../platform/events/bus.ts';
+import type { Metrics } from '../platform/metrics/metrics.ts';
+import type { ByteRange, Storage } from '../platform/storage/storage.ts';
 import { closingOf } from '../platform/web/connections.ts';
+import { answerOf } from '../platform/web/error-response.ts';
 import { otherMethod } from '../platform/web/methods.ts';
 import { neverAsPage } from '../platform/web/never-as-page.ts';
 import { sendObject } from '../platform/web/send-object.ts';
-import type { Services } from '../services.ts';
 import { demandDownload } from './artifacts/downloads.ts';
 import { archiveKey, openArtifact } from './artifacts/store.ts';
 import { type LogBatch, type LogEvent, openStream } from './following.ts';
 import { demandText, openLinkedStream } from './logs/links.ts';
 import { checkTail } from './logs/read.ts';
 import { logText } from './logs/text.ts';
+
+export type Deps = {
+  pool: pg.Pool;
+  rechecks: Rechecks;
+  db: Db;
+  bus: Bus;
+  metrics: Metrics;
+  signer: Signer;
+  log: Logger;
+  usage: Usage;
+  urls: Urls;
+  storage: Storage;
+  config: Config;
+};
 
 /** How often a comment is sent, so that no proxy closes a stream on which nothing happens (decisions section 4). */
 const SIGN_OF_LIFE_MS = 15_000;
@@ -35,7 +59,7 @@ type LogValues = { namespace: string; name: string; tail?: number; since?: Date 
  * answer is 204, after which an EventSource does not connect again. When the viewer may not see the job any more, the
  * last event is `error`, with the error's envelope.
  */
-export function streamLogs(services: Services) {
+export function streamLogs(services: Deps) {
   return async (req: Request, res: Response, values: Record<string, unknown>): Promise<void> => {
     const { namespace, name, tail, since } = values as LogValues;
     const query = { tail, since: since ?? null };
@@ -50,7 +74,7 @@ type Opened = Awaited<ReturnType<typeof openStream>>;
 
 /** The events of a log as they come, until its end or until either side goes. */
 async function sendEvents(
-  services: Services,
+  services: Deps,
   req: Request,
   res: Response,
   open: Opened,
@@ -124,7 +148,7 @@ function dataOf(event: LogEvent): object {
 }
 
 /** A log by address: as plain text, and as a stream for those who have a link to it. */
-export function logsRouter(services: Services): Router {
+export function logsRouter(services: Deps): Router {
   const router = Router();
   router.get('/artifacts/:namespace/:jobId/log.txt', async (req, res) => {
     const timestamps = booleanOf(req.query, 'timestamps');
@@ -199,7 +223,7 @@ const only = otherMethod(['GET']);
 const LINK_S = 60;
 
 /** What a job left, as a whole and file by file. */
-export function artifactsRouter(services: Services): Router {
+export function artifactsRouter(services: Deps): Router {
   const router = Router();
   const { storage, config } = services;
   router.get('/artifacts/:namespace/:jobId/artifacts.tar.gz', async (req, res) => {
@@ -257,7 +281,7 @@ export function artifactsRouter(services: Services): Router {
 
 /** A download may take hours: it is broken off when its viewer may not have it any more. */
 function endWhenRefused(
-  { rechecks }: Pick<Services, 'rechecks'>,
+  { rechecks }: { rechecks: Rechecks },
   req: Request,
   res: Response,
   rule: Rule | null,

@@ -2,16 +2,18 @@
  * Writing a new job: its row with its labels, its first entry and event, and the record of who made it, in one statement.
  * Prisma took seven for them, a tenth of what the server does for a short job.
  */
+
 import type pg from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type { Plan } from '../../prisma/generated/enums.ts';
+import type { Config } from '../base/config/config.ts';
 import { type Actor, type Change, recordIn } from '../identity/audit.ts';
+import type { Db } from '../platform/database/client.ts';
 import { inPoolTransaction, inTransaction } from '../platform/database/client.ts';
 import { columnOf } from '../platform/database/keyset.ts';
 import { nameOf } from '../platform/database/rows.ts';
 import { openParts, runStatement } from '../platform/database/statement.ts';
 import { demandRoom, isUnlimited } from '../platform/limits/quotas.ts';
-import type { Services } from '../services.ts';
 import type { PayloadRow } from './payload.ts';
 import { jobRows } from './rows.ts';
 import { addNew } from './state.ts';
@@ -52,7 +54,7 @@ type NewRow = {
 
 /** @throws AppError 403 (quota), and what PostgreSQL refuses: a name that is taken, a repository that is gone */
 export async function writeNewJob<S extends Prisma.JobSelect>(
-  services: Pick<Services, 'db' | 'pool' | 'config'>,
+  services: { db: Db; pool: pg.Pool; config: Config },
   job: NewRow,
   select: S,
 ): Promise<Prisma.JobGetPayload<{ select: S }>> {

@@ -4,26 +4,33 @@
  *
  * Callers say with `select` which columns they want, so that one query serves both them and the rules here.
  */
+import type pg from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type { Plan } from '../../prisma/generated/enums.ts';
+import type { Config } from '../base/config/config.ts';
 import { AppError, notFound } from '../base/errors.ts';
 import { costPerHour } from '../base/hardware.ts';
 import { newId } from '../base/ids.ts';
+import type { Logger } from '../base/log.ts';
 import { canBeNamespace } from '../base/names.ts';
+import type { Cluster } from '../cluster/cluster.ts';
+import type { Git } from '../git/git.ts';
 import { namespaceNamed } from '../identity/accounts.ts';
 import { type Change, record } from '../identity/audit.ts';
 import { anyIn, demand, demandAccount, type Viewer } from '../identity/permissions.ts';
+import type { Db } from '../platform/database/client.ts';
 import { inTransaction, violatesReference, violatesUnique } from '../platform/database/client.ts';
 import { wake } from '../platform/events/publish.ts';
+import type { Storage } from '../platform/storage/storage.ts';
 import { resolveBranch, type Source } from '../repositories/repositories.ts';
 import type { Outcome } from '../runners/runner.ts';
-import type { Services } from '../services.ts';
 import { noteArtifacts, removeMarked } from './artifacts/kept.ts';
 import { writeNewJob } from './insert.ts';
 import { removeDeletedPages } from './logs/removal.ts';
 import { type CreateInput, checkRequest, isJobName, type NamedValue } from './request.ts';
 import { jobRows } from './rows.ts';
 import { ranUntil } from './runtime.ts';
+import type { SecretBox } from './secrets.ts';
 import { announce, isOver, lockJob, moveJob, PHASES, statusTopic } from './state.ts';
 import { visibleTo } from './visibility.ts';
 import { poolWaitsFor } from './worker-capacity.ts';
@@ -55,7 +62,15 @@ export type AccessRow = Row<typeof accessColumns>;
  * @throws AppError 400, 401, 403 (right or quota), 404 (namespace, repository, branch), 409, 422.
  */
 export async function createJob<S extends Select>(
-  services: Pick<Services, 'db' | 'pool' | 'git' | 'log' | 'config' | 'cluster' | 'secretBox'>,
+  services: {
+    db: Db;
+    pool: pg.Pool;
+    git: Git;
+    log: Logger;
+    config: Config;
+    cluster: Cluster;
+    secretBox: SecretBox;
+  },
   viewer: Viewer,
   input: CreateInput,
   select: S,
@@ -84,7 +99,7 @@ export type NewJob = {
  * @throws AppError 401, 403 (right for the repository, quota), 404 (repository), 409 naming `name`
  */
 export async function insertJob<S extends Select>(
-  services: Pick<Services, 'db' | 'pool' | 'config' | 'secretBox'>,
+  services: { db: Db; pool: pg.Pool; config: Config; secretBox: SecretBox },
   viewer: Viewer,
   { namespace, request, source, rerunOfId }: NewJob,
   select: S,
@@ -132,7 +147,7 @@ export async function insertJob<S extends Select>(
 
 /** @throws AppError 401, 403, 404. */
 export async function getJob<S extends Select>(
-  services: Pick<Services, 'db' | 'pool'>,
+  services: { db: Db; pool: pg.Pool },
   viewer: Viewer,
   key: JobKey,
   select: S,
@@ -148,7 +163,7 @@ export async function getJob<S extends Select>(
 }
 
 async function readJob<S extends Select>(
-  { db, pool }: Pick<Services, 'db' | 'pool'>,
+  { db, pool }: { db: Db; pool: pg.Pool },
   key: JobKey,
   select: S,
 ): Promise<(Row<S> & AccessRow) | null> {
@@ -169,7 +184,7 @@ async function readJob<S extends Select>(
 
 /** One by its id, as `visibleTo` has it; null when there is none that the viewer may see. */
 export async function findJob<S extends Select>(
-  { db }: Pick<Services, 'db'>,
+  { db }: { db: Db },
   viewer: Viewer,
   id: string,
   select: S,
@@ -196,7 +211,7 @@ export type Attempt = Prisma.JobAttemptGetPayload<{ select: typeof attemptColumn
 
 /** Null when there is none that the viewer may see. */
 export function findAttempt(
-  { db }: Pick<Services, 'db'>,
+  { db }: { db: Db },
   viewer: Viewer,
   id: string,
 ): Promise<Attempt | null> {
@@ -211,7 +226,7 @@ export function findAttempt(
  * @throws AppError 401, 403, 404, 409 when the job is over.
  */
 export async function cancelJob<S extends Select>(
-  services: Pick<Services, 'db'>,
+  services: { db: Db },
   viewer: Viewer,
   key: JobKey,
   select: S,
@@ -257,7 +272,7 @@ async function heldBy(tx: Prisma.TransactionClient, attemptId: string | null) {
  * @throws AppError 401, 403, 404, 409 while the job is queued or running.
  */
 export async function deleteJob(
-  services: Pick<Services, 'db' | 'pool' | 'storage' | 'log'>,
+  services: { db: Db; pool: pg.Pool; storage: Storage; log: Logger },
   viewer: Viewer,
   { deleteArtifacts, ...key }: JobKey & { deleteArtifacts: boolean },
 ): Promise<string> {
@@ -295,7 +310,7 @@ export async function deleteJob(
 }
 
 async function findFor(
-  services: Pick<Services, 'db'>,
+  services: { db: Db },
   viewer: Viewer,
   action: 'job.cancel' | 'job.delete',
   { namespace: name, name: jobName }: JobKey,
@@ -317,7 +332,7 @@ async function findFor(
 }
 
 /** @throws AppError 401 for a viewer who is not signed in, 404. */
-export async function namespaceOf({ db }: Pick<Services, 'db'>, name: string, viewer?: Viewer) {
+export async function namespaceOf({ db }: { db: Db }, name: string, viewer?: Viewer) {
   if (viewer) demandAccount(viewer);
   return namespaceNamed(db, name);
 }

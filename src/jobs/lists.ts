@@ -1,10 +1,12 @@
 /** Lists of jobs: after a cursor and filtered, as GraphQL has them, and by page number, as REST has them. */
+import type pg from 'pg';
 import { Prisma } from '../../prisma/generated/client.ts';
 import type { JobStatus } from '../../prisma/generated/enums.ts';
 import { notFound } from '../base/errors.ts';
 import { canBeNamespace } from '../base/names.ts';
 import { ownNamespaces } from '../identity/accounts.ts';
 import { anyIn, demand, demandAccount, type Viewer } from '../identity/permissions.ts';
+import type { Db } from '../platform/database/client.ts';
 import type { Counted } from '../platform/database/list-counts.ts';
 import { readNumberedPage } from '../platform/database/offset-page.ts';
 import {
@@ -15,7 +17,6 @@ import {
   toOffset,
 } from '../platform/database/paging.ts';
 import { type Part, readMergedSlice } from '../platform/database/union-page.ts';
-import type { Services } from '../services.ts';
 import { conditions, type Filter } from './filter.ts';
 import { jobRows } from './rows.ts';
 import { countedSql, visibleSql } from './visibility.ts';
@@ -30,7 +31,7 @@ export type Sort = (typeof SORTS)[number];
 type Sorted = { sort: Sort; order: Order; status?: JobStatus | null };
 export type ListInput = PageRequest & Sorted & { namespace: string };
 
-type Deps = Pick<Services, 'db' | 'pool'>;
+type Deps = { db: Db; pool: pg.Pool };
 
 /** What GraphQL asks lists with. */
 export type SliceInput = SliceRequest & Sorted & { filter?: Filter | null };

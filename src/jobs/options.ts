@@ -1,8 +1,8 @@
 /** What there is to choose from when a job is made, with prices and rules, so that a form knows them beforehand. */
 
+import type pg from 'pg';
 import { GPU_MODELS, GPUS, type Gpu } from '../base/hardware.ts';
 import { demandAccount, type Viewer } from '../identity/permissions.ts';
-import type { Services } from '../services.ts';
 import { machinesOffered } from './worker-capacity.ts';
 
 export type GpuOption = {
@@ -21,16 +21,14 @@ export function demandOptions(viewer: Viewer): void {
 export type MachineSize = { cpus: number; memoryGb: number };
 
 /** Of the machines of workers that are alive, the one with the most vCPUs, and of equal ones the most memory. */
-export async function largestMachine(
-  services: Pick<Services, 'pool'>,
-): Promise<MachineSize | null> {
+export async function largestMachine(services: { pool: pg.Pool }): Promise<MachineSize | null> {
   const machines = (await machinesOffered(services)).filter(({ away }) => !away);
   const [largest] = machines.toSorted((a, b) => b.cpus - a.cpus || b.memoryBytes - a.memoryBytes);
   return largest ? { cpus: largest.cpus, memoryGb: largest.memoryBytes / 2 ** 30 } : null;
 }
 
 /** The models in the order of the contract, with what the workers that are alive have of them. */
-export async function gpuOptions(services: Pick<Services, 'pool'>): Promise<GpuOption[]> {
+export async function gpuOptions(services: { pool: pg.Pool }): Promise<GpuOption[]> {
   const machines = await machinesOffered(services);
   return GPUS.map((gpu) => {
     const { memoryGb, pricePerHour } = GPU_MODELS[gpu];

@@ -1,10 +1,13 @@
 /** What runs and what waits on all servers, for the operator. */
 
+import type pg from 'pg';
+import type { Config } from '../base/config/config.ts';
 import { GPUS, type Gpu, type Region } from '../base/hardware.ts';
+import type { Urls } from '../base/urls.ts';
+import type { Cluster } from '../cluster/cluster.ts';
 import { SILENCE_S } from '../cluster/members.ts';
 import { demandOperator, type Viewer } from '../identity/permissions.ts';
 import type { Machine } from '../runners/runner.ts';
-import type { Services } from '../services.ts';
 import { waitingJobs } from './waiting.ts';
 import { machinesOffered, type Offer, WORKER_SILENCE_S } from './worker-capacity.ts';
 
@@ -60,7 +63,7 @@ const USED = `
 
 /** The processes of Loam on this database, by id. @throws AppError 401, 403 */
 export async function listServers(
-  { pool, cluster, config, urls }: Pick<Services, 'pool' | 'cluster' | 'config' | 'urls'>,
+  { pool, cluster, config, urls }: { pool: pg.Pool; cluster: Cluster; config: Config; urls: Urls },
   viewer: Viewer,
 ): Promise<ServerState[]> {
   demandOperator(viewer);
@@ -133,10 +136,7 @@ const RUNNING = `
   from job_attempts a join jobs j on j.id = a.job_id where a.ended_at is null group by 1, 2`;
 
 /** The pools where jobs wait or run, in the order of the contract. @throws AppError 401, 403 */
-export async function listPools(
-  services: Pick<Services, 'pool'>,
-  viewer: Viewer,
-): Promise<PoolState[]> {
+export async function listPools(services: { pool: pg.Pool }, viewer: Viewer): Promise<PoolState[]> {
   demandOperator(viewer);
   const [waiting, { rows: running }, machines] = await Promise.all([
     waitingJobs(services),

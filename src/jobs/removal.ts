@@ -1,6 +1,6 @@
 /** What is left in namespaces that were deleted (`auth/deletion.ts`): finished jobs with their logs and artifacts. */
+import type { Db } from '../platform/database/client.ts';
 import { inTransaction } from '../platform/database/client.ts';
-import type { Services } from '../services.ts';
 import { noteArtifacts } from './artifacts/kept.ts';
 
 const BATCH = 100;
@@ -10,7 +10,7 @@ const BATCH = 100;
  * was created while its namespace was deleted, or whose artifacts are still being stored, goes when workers are done with it.
  * @returns whether there may be more
  */
-export async function removeJobsOfDeleted({ db }: Pick<Services, 'db'>): Promise<boolean> {
+export async function removeJobsOfDeleted({ db }: { db: Db }): Promise<boolean> {
   const jobs = await db.$queryRaw<{ id: string }[]>`
     select job.id from namespaces n cross join lateral (
       select id from jobs where namespace_id = n.id and status not in ('queued', 'running')

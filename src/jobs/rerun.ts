@@ -4,13 +4,19 @@
  * It runs the same commit, or the newest of the same branch. Its price, and whether there is room for it, are those of
  * this moment. Secrets are opened and sealed again for the new job; nobody is shown them.
  */
+import type pg from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';
+import type { Config } from '../base/config/config.ts';
 import { AppError, invalid, notFound } from '../base/errors.ts';
+import type { Logger } from '../base/log.ts';
+import type { Cluster } from '../cluster/cluster.ts';
+import type { Git } from '../git/git.ts';
 import { anyIn, demand, demandAccount, type Viewer } from '../identity/permissions.ts';
+import type { Db } from '../platform/database/client.ts';
 import { lookForCommit, resolveBranch, type Source } from '../repositories/repositories.ts';
-import type { Services } from '../services.ts';
 import { insertJob, type JobKey, namespaceOf } from './jobs.ts';
 import { checkRequest, isJobName, type NamedValue, REQUEST_RULES } from './request.ts';
+import type { SecretBox } from './secrets.ts';
 
 export type RerunInput = JobKey & {
   /** Null: the name with the next number that is free. */
@@ -19,7 +25,15 @@ export type RerunInput = JobKey & {
   newestCommit?: boolean | null;
 };
 
-type Deps = Pick<Services, 'db' | 'pool' | 'git' | 'log' | 'config' | 'cluster' | 'secretBox'>;
+type Deps = {
+  db: Db;
+  pool: pg.Pool;
+  git: Git;
+  log: Logger;
+  config: Config;
+  cluster: Cluster;
+  secretBox: SecretBox;
+};
 type Select = Prisma.JobSelect;
 
 /** Others may take a name that was free between the look and the write. */

@@ -7,15 +7,15 @@
  * of a point that is not complete are lost with a server that is killed.
  */
 
+import type pg from 'pg';
 import type { Usage } from '../runners/runner.ts';
-import type { Services } from '../services.ts';
 
 /** More than a chart has pixels for; with samples every 5 s, full after 40 minutes and then half full. */
 export const MAX_POINTS = 480;
 
 export type Point = Usage & { time: Date };
 
-type Pool = Services['pool'];
+type Pool = pg.Pool;
 
 export type UsageHistory = {
   add(point: Point): Promise<void>;
@@ -151,7 +151,7 @@ export type UsageSample = Point & { attempt: number };
 
 /** Of one attempt of a job, the last when none is named, in order of time; `since` leaves out those up to then. */
 export async function usageSamples(
-  { pool }: Pick<Services, 'pool'>,
+  { pool }: { pool: pg.Pool },
   jobId: string,
   { attempt, since }: { attempt?: number | null; since?: Date | null },
 ): Promise<UsageSample[]> {

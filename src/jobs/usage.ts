@@ -5,12 +5,13 @@
  * job gets the time of an attempt (`moveJob`), so it agrees with the jobs, and it stays when they are deleted. What it
  * holds of money is the price of an hour times seconds, which is exact; it is divided when it is shown.
  */
+
 import { Decimal } from 'decimal.js';
+import type pg from 'pg';
 import { invalid } from '../base/errors.ts';
 import { demand, type Viewer } from '../identity/permissions.ts';
 import { type Slice, type SliceRequest, sliceOf } from '../platform/database/paging.ts';
 import { runStatement, type Transaction } from '../platform/database/statement.ts';
-import type { Services } from '../services.ts';
 import { ranUntil, secondsBetween } from './runtime.ts';
 
 const DAY_MS = 86_400_000;
@@ -109,7 +110,7 @@ export type UsageRow = {
  * @throws AppError 400, 401, 403: members see it, and admins what each user used
  */
 export async function namespaceUsage(
-  { pool }: Pick<Services, 'pool'>,
+  { pool }: { pool: pg.Pool },
   viewer: Viewer,
   namespaceId: string,
   { from, to, period, byUser, ...range }: UsageQuery,

@@ -1,8 +1,8 @@
 /** How much waits in the pools. */
 
+import type pg from 'pg';
 import { GPUS, REGIONS } from '../base/hardware.ts';
 import { inPoolTransaction } from '../platform/database/client.ts';
-import type { Services } from '../services.ts';
 
 /** Of a pool no more are counted: a look at all pools is to cost milliseconds, whatever waits in them. */
 const COUNTED = 10_000;
@@ -14,7 +14,7 @@ export type WaitingPool = { gpu: string; region: string; jobs: number; oldest: n
  * counted has waited. It walks `jobs_waiting`, pool by pool: 10,000 jobs in 10 ms. Where most jobs of the table wait,
  * PostgreSQL would rather read all of it for each pool (120 ms), and so is told not to.
  */
-export function waitingJobs({ pool }: Pick<Services, 'pool'>): Promise<WaitingPool[]> {
+export function waitingJobs({ pool }: { pool: pg.Pool }): Promise<WaitingPool[]> {
   return inPoolTransaction(pool, async (client) => {
     await client.query('set local enable_seqscan = off; set local enable_bitmapscan = off');
     const { rows } = await client.query<WaitingPool>(COUNT, [GPUS, REGIONS, COUNTED]);

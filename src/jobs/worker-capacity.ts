@@ -1,7 +1,7 @@
 /** What the workers of all servers offer, for jobs that wait for it. */
 
+import type pg from 'pg';
 import type { Machine, Runner } from '../runners/runner.ts';
-import type { Services } from '../services.ts';
 import { PHASES } from './state.ts';
 
 /** A worker whose heartbeat is older counts as dead. There is one every ten seconds. */
@@ -28,7 +28,7 @@ export function offersOf({
 type Row = { id: string; runner: string; machines: Offer[]; alive: boolean };
 
 /** Of workers that were alive within a week (`worker/queue.ts`). */
-async function readWorkers({ pool }: Pick<Services, 'pool'>): Promise<Row[]> {
+async function readWorkers({ pool }: { pool: pg.Pool }): Promise<Row[]> {
   const { rows } = await pool.query<Row>(
     `select id, runner, machines, heartbeat_at > now() - make_interval(secs => $1) as alive
      from workers`,
@@ -43,7 +43,7 @@ async function readWorkers({ pool }: Pick<Services, 'pool'>): Promise<Row[]> {
 }
 
 /** The machines of workers that are alive. */
-export async function machinesOffered(services: Pick<Services, 'pool'>): Promise<Offer[]> {
+export async function machinesOffered(services: { pool: pg.Pool }): Promise<Offer[]> {
   return (await readWorkers(services)).flatMap(({ alive, machines }) => (alive ? machines : []));
 }
 
@@ -52,7 +52,7 @@ export async function machinesOffered(services: Pick<Services, 'pool'>): Promise
  * @param awaitSilent those that are silent are taken to come back: what they run images with is away
  */
 export async function machinesElsewhere(
-  services: Pick<Services, 'pool'>,
+  services: { pool: pg.Pool },
   workerId: string,
   awaitSilent: boolean,
 ): Promise<Offer[]> {
@@ -91,7 +91,7 @@ export const NOT_OFFERED = 'no worker offers it';
 
 /** What a new job's `progress` says: what it waits for, and whether any worker has it. */
 export async function poolWaitsFor(
-  services: Pick<Services, 'pool'>,
+  services: { pool: pg.Pool },
   wish: GpuWish & { region: string },
 ): Promise<string> {
   if (wish.gpu === 'none') return PHASES.waiting;

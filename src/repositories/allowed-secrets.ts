@@ -3,10 +3,10 @@
 import { notFound } from '../base/errors.ts';
 import { record } from '../identity/audit.ts';
 import { demand, demandAccount, type Viewer } from '../identity/permissions.ts';
+import type { Db } from '../platform/database/client.ts';
 import { inTransaction } from '../platform/database/client.ts';
 import { readSlice, type Sorting } from '../platform/database/keyset.ts';
 import type { Slice, SliceRequest } from '../platform/database/paging.ts';
-import type { Services } from '../services.ts';
 import { administered } from './lifecycle.ts';
 import {
   type AccessRow,
@@ -34,7 +34,7 @@ const NEWEST: Sorting = {
 
 /** Newest first, for who may push. @throws AppError 400, 401, 403 */
 export async function sliceAllowedSecrets(
-  { db }: Pick<Services, 'db'>,
+  { db }: { db: Db },
   viewer: Viewer,
   row: AccessRow,
   range: SliceRequest,
@@ -46,7 +46,7 @@ export async function sliceAllowedSecrets(
 
 /** From now on the secret is refused again; where it has been pushed, it stays. @throws AppError 401, 403, 404 */
 export async function disallowSecret<S extends Select>(
-  { db }: Pick<Services, 'db'>,
+  { db }: { db: Db },
   viewer: Viewer,
   { finding, ...key }: RepositoryId & { finding: string },
   select: S,

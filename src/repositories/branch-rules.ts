@@ -2,15 +2,16 @@
  * Rules for the branches of a repository, by patterns of their names. A push to a branch must heed each rule that matches;
  * the protection of the default branch (`branchProtection`) is one more.
  */
+
 import type { Role } from '../../prisma/generated/enums.ts';
 import { AppError, invalid, notFound } from '../base/errors.ts';
 import { userNamed } from '../identity/accounts.ts';
 import { record } from '../identity/audit.ts';
 import { demand, demandAccount, type Viewer } from '../identity/permissions.ts';
+import type { Db } from '../platform/database/client.ts';
 import { inTransaction } from '../platform/database/client.ts';
 import { readSlice, type Sorting } from '../platform/database/keyset.ts';
 import type { Slice, SliceRequest } from '../platform/database/paging.ts';
-import type { Services } from '../services.ts';
 import { problemOfPattern } from './branch-patterns.ts';
 import { administered } from './lifecycle.ts';
 import {
@@ -31,7 +32,7 @@ export type BranchRule = {
   updatedAt: Date;
 };
 
-type Deps = Pick<Services, 'db'>;
+type Deps = { db: Db };
 
 /** Of a repository: each push reads all of them. */
 const MAX_RULES = 100;

@@ -1,6 +1,8 @@
 /** Checkouts of commits for jobs, out of the folder of a repository, or sent to a machine that does not have it. */
+
 import type { Writable } from 'node:stream';
 import { invalid } from '../base/errors.ts';
+import type { Logger } from '../base/log.ts';
 import {
   CheckoutTooLarge,
   checkOut,
@@ -9,9 +11,11 @@ import {
   measure,
   sendPack,
 } from '../git/disk/checkout.ts';
-import type { Services } from '../services.ts';
+import type { Git } from '../git/git.ts';
+import type { Db } from '../platform/database/client.ts';
 import { inFolder } from './folder.ts';
 import { fetchLargeFiles } from './large-checkout.ts';
+import type { LargeFiles } from './lfs/store/store.ts';
 
 /** Which commit, and what a checkout of it may take of the disk. */
 export type CheckoutInput = Limits & {
@@ -29,7 +33,7 @@ export type WholeInput = CheckoutInput & { dir: string; hasLargeFiles: boolean }
  * @throws AppError when it takes more than it may; Error when the repository or the commit is gone.
  */
 export function checkout(
-  services: Pick<Services, 'db' | 'git' | 'log' | 'largeFiles'>,
+  services: { db: Db; git: Git; log: Logger; largeFiles: LargeFiles },
   input: WholeInput,
 ): Promise<void> {
   const { repositoryId, commitSha, dir, ...limits } = input;
@@ -48,7 +52,7 @@ export type CheckoutHead = { fileBytes: number };
  * @throws as `checkout`
  */
 export function sendCheckout(
-  services: Pick<Services, 'db' | 'git' | 'log'>,
+  services: { db: Db; git: Git; log: Logger },
   { repositoryId, commitSha, ...limits }: CheckoutInput,
   begin: (head: CheckoutHead) => Writable,
 ): Promise<void> {
@@ -63,7 +67,7 @@ export function sendCheckout(
 
 /** `checkout` on a machine without the repository. @throws as `checkout`, and what `pack` throws */
 export function receiveCheckout(
-  services: Pick<Services, 'db' | 'largeFiles'>,
+  services: { db: Db; largeFiles: LargeFiles },
   input: WholeInput,
   { fileBytes }: CheckoutHead,
   pack: AsyncIterable<Uint8Array>,
@@ -76,7 +80,7 @@ export function receiveCheckout(
 
 /** The checkout, and then its large files, which any machine reads from storage itself. */
 async function withLargeFiles(
-  services: Pick<Services, 'db' | 'largeFiles'>,
+  services: { db: Db; largeFiles: LargeFiles },
   input: WholeInput,
   checkOut: () => Promise<number>,
 ): Promise<void> {

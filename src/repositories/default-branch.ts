@@ -5,9 +5,10 @@
 
 import { AppError } from '../base/errors.ts';
 import { onServerOf } from '../cluster/calls.ts';
+import type { Git } from '../git/git.ts';
 import { PREFIX, setHead } from '../git/objects/refs.ts';
+import type { Db } from '../platform/database/client.ts';
 import { inTransaction } from '../platform/database/client.ts';
-import type { Services } from '../services.ts';
 import { inFolder } from './folder.ts';
 import { measure } from './pushes/measure.ts';
 import { lockRepository } from './repositories.ts';
@@ -31,7 +32,7 @@ export const languageOfBranch = onServerOf('languageOfBranch', (services, id, br
 );
 
 /** Makes `HEAD` name the default branch. Under the lock of the row, so that the last of several changes counts. */
-export function alignHead({ db, git }: Pick<Services, 'db' | 'git'>, id: string): Promise<void> {
+export function alignHead({ db, git }: { db: Db; git: Git }, id: string): Promise<void> {
   return inTransaction(db, async (tx) => {
     if (!(await lockRepository(tx, id))) return;
     const select = { defaultBranch: true };

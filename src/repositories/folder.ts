@@ -5,19 +5,24 @@
  * has a row and no data: a data folder that does not belong to the database, or a disk that is not mounted.
  * The operator has to repair that, so it is logged, once a repository, and the client's error says so.
  */
+
 import { stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { LRUCache } from 'lru-cache';
+import type pg from 'pg';
 import { AppError, busy, notFound } from '../base/errors.ts';
+import type { Logger } from '../base/log.ts';
 import { onServerOf } from '../cluster/calls.ts';
+import type { Cluster } from '../cluster/cluster.ts';
+import type { Git } from '../git/git.ts';
 import { GitUnavailable } from '../git/processes/run.ts';
+import type { Db } from '../platform/database/client.ts';
 import { NoTurn } from '../platform/limits/fair-semaphore.ts';
-import type { Services } from '../services.ts';
 
-type Deps = Pick<Services, 'db' | 'git' | 'log'>;
+type Deps = { db: Db; git: Git; log: Logger };
 
 /** What reading a repository takes, on whichever server. */
-export type Reads = Deps & Pick<Services, 'pool' | 'cluster'>;
+export type Reads = Deps & { pool: pg.Pool; cluster: Cluster };
 
 /** Ids of repositories whose data is missing and that the log has named. */
 const reported = new LRUCache<string, true>({ max: 10_000 });

@@ -1,17 +1,20 @@
 /** Following the events of repositories: pushes above all. */
 
+import type pg from 'pg';
 import type { Command } from '../git/transport/hooks.ts';
 import { namespaceNamed } from '../identity/accounts.ts';
 import { anyIn, demand, type Viewer } from '../identity/permissions.ts';
+import type { Rechecks } from '../identity/rechecks.ts';
 import { type Rule, whileAllowed } from '../identity/rechecks.ts';
+import type { Db } from '../platform/database/client.ts';
+import type { Bus } from '../platform/events/bus.ts';
 import type { EventType } from '../platform/events/publish.ts';
 import type { OutboxEvent } from '../platform/events/read.ts';
 import { follow, followed } from '../platform/events/subscribers.ts';
-import type { Services } from '../services.ts';
 import { idOrNull, type PushPayload, type RefPayload, type RepositoryPayload } from './payload.ts';
 import { type AccessRow, accessColumns, getRepository, target } from './repositories.ts';
 
-type Deps = Pick<Services, 'db' | 'pool' | 'bus' | 'rechecks'>;
+type Deps = { db: Db; pool: pg.Pool; bus: Bus; rechecks: Rechecks };
 
 export type RepositoryEventType = Extract<EventType, `repository.${string}`>;
 
@@ -89,7 +92,7 @@ function mayReadAll(namespaceIds: readonly string[]): Rule {
 }
 
 /** As it is at each moment: it may be closed, or given to another namespace. */
-function mayRead({ db }: Pick<Services, 'db'>, { id }: AccessRow): Rule {
+function mayRead({ db }: { db: Db }, { id }: AccessRow): Rule {
   return {
     key: `repository ${id}`,
     async demand(viewer) {

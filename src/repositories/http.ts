@@ -3,6 +3,7 @@
  *
  * Addresses work with and without `.git`. Errors are plain text, which git shows to its user.
  */
+
 import { type Duplex, finished, type Readable } from 'node:stream';
 import { createGunzip } from 'node:zlib';
 import {
@@ -12,43 +13,47 @@ import {
   type Response,
   Router,
 } from 'express';
-import {
-  type AppError,
-  answerOf,
-  busy,
-  forbidden,
-  invalid,
-  isUnexpected,
-  notFound,
-  toPublic,
-} from '../base/errors.ts';
+import type pg from 'pg';
+import type { Config } from '../base/config/config.ts';
+import { type AppError, busy, forbidden, invalid, notFound } from '../base/errors.ts';
+import type { Logger } from '../base/log.ts';
+import type { Cluster } from '../cluster/cluster.ts';
 import { forward } from '../cluster/forward.ts';
-import { type Ending, GitError } from '../git/processes/run.ts';
+import type { Git } from '../git/git.ts';
+import { GitError } from '../git/processes/run.ts';
 import { RequestLimit, RequestTooLong } from '../git/transport/requests.ts';
 import { SERVICES, type Service, type Session } from '../git/transport/service.ts';
 import { advertise, uploadPack } from '../git/transport/transport.ts';
+import { inTurn } from '../identity/http/in-turn.ts';
+import type { Rechecks } from '../identity/rechecks.ts';
+import type { Signer } from '../platform/crypto/signed-links.ts';
+import type { Db } from '../platform/database/client.ts';
 import { OF_GIT } from '../platform/limits/transfer-limits.ts';
+import type { Ending } from '../platform/processes/git-started.ts';
+import type { DiskSpace } from '../platform/storage/disk-space.ts';
 import type { ByteRange } from '../platform/storage/storage.ts';
 import { takesLong, wasCutOff } from '../platform/web/connections.ts';
-import { inTurn } from '../platform/web/in-turn.ts';
+import { answerOf, isUnexpected, toPublic } from '../platform/web/error-response.ts';
 import { otherMethod } from '../platform/web/methods.ts';
 import { neverAsPage } from '../platform/web/never-as-page.ts';
 import { sendObject } from '../platform/web/send-object.ts';
-import type { Services } from '../services.ts';
-import { sendArchive } from './browsing/archives.ts';
+import { ARCHIVE_PATH, demandArchiveLink, sendArchive } from './browsing/archives.ts';
 import {
-  ARCHIVE_PATH,
   DOWNLOAD_PATH,
   type DownloadLink,
-  demandArchiveLink,
   demandLink,
   findDownload,
 } from './browsing/downloads.ts';
 import { inFolder } from './folder.ts';
+import type { LargeFiles } from './lfs/store/store.ts';
+import type { PushRecorder } from './pushes/recorder.ts';
+import type { FindingIds } from './pushes/secrets/ids.ts';
 import { openForGit } from './repositories.ts';
-import { actionOf, receiving, whileAllowed } from './transfers.ts';
+import { actionOf, receiving, type Deps as TransferDeps, whileAllowed } from './transfers.ts';
 
-type Handler = (services: Services, req: GitRequest, res: Response) => Promise<void>;
+export type Deps = TransferDeps & { rechecks: Rechecks; signer: Signer };
+
+type Handler = (services: Deps, req: GitRequest, res: Response) => Promise<void>;
 type GitRequest = Request<{ namespace: string; name: string }>;
 
 const ROUTES = [
@@ -58,7 +63,7 @@ const ROUTES = [
 ] as const satisfies readonly (readonly ['get' | 'post', string, Handler])[];
 
 /** `before` refuses requests for reasons that are not git's, such as bad credentials; git gets those as plain text too. */
-export function gitRouter(services: Services, before: RequestHandler[]): Router {
+export function gitRouter(services: Deps, before: RequestHandler[]): Router {
   const router = Router();
   for (const [method, path, handle] of ROUTES) {
     const route = router.route(`/:namespace/:name/${path}`);
@@ -71,7 +76,7 @@ export function gitRouter(services: Services, before: RequestHandler[]): Router 
   return router;
 }
 
-export function downloadsRouter(services: Services): Router {
+export function downloadsRouter(services: Deps): Router {
   const router = Router();
   router
     .route(DOWNLOAD_PATH)
@@ -84,7 +89,7 @@ export function downloadsRouter(services: Services): Router {
   return router;
 }
 
-async function infoRefs(services: Services, req: GitRequest, res: Response): Promise<void> {
+async function infoRefs(services: Deps, req: GitRequest, res: Response): Promise<void> {
   const service = SERVICES.find((one) => one === req.query.service);
   if (!service)
     throw forbidden('Only the smart protocol is served here; use git 1.6.6 or newer to clone');
@@ -94,7 +99,7 @@ async function infoRefs(services: Services, req: GitRequest, res: Response): Pro
   await answer(services, req, res, id, (session) => advertise(service, session, res));
 }
 
-async function fetchRequest(services: Services, req: GitRequest, res: Response): Promise<void> {
+async function fetchRequest(services: Deps, req: GitRequest, res: Response): Promise<void> {
   const id = await open(services, req, 'git-upload-pack');
   if (await sentOn(services, req, res, id)) return;
   const input = body(req, 'git-upload-pack');
@@ -103,7 +108,7 @@ async function fetchRequest(services: Services, req: GitRequest, res: Response):
   await answer(services, req, res, id, (session) => uploadPack(session, input, res), input);
 }
 
-async function pushRequest(services: Services, req: GitRequest, res: Response): Promise<void> {
+async function pushRequest(services: Deps, req: GitRequest, res: Response): Promise<void> {
   const id = await open(services, req, 'git-receive-pack');
   if (await sentOn(services, req, res, id)) return;
   const input = body(req, 'git-receive-pack');
@@ -115,7 +120,7 @@ async function pushRequest(services: Services, req: GitRequest, res: Response): 
 }
 
 /** Sends the request to the server that has the repository, when that is another one. */
-function sentOn(services: Services, req: Request, res: Response, id: string): Promise<boolean> {
+function sentOn(services: Deps, req: Request, res: Response, id: string): Promise<boolean> {
   if (req.forwarded) return Promise.resolve(false);
   takesLong(req);
   const { originalUrl: url } = req;
@@ -123,7 +128,7 @@ function sentOn(services: Services, req: Request, res: Response, id: string): Pr
   return forward(services, id, incoming, res);
 }
 
-function open(services: Services, req: GitRequest, service: Service): Promise<string> {
+function open(services: Deps, req: GitRequest, service: Service): Promise<string> {
   const { namespace, name } = req.params;
   const key = { namespace, name: name.replace(/\.git$/, '') };
   return openForGit(services, req.viewer, key, actionOf(service));
@@ -134,7 +139,7 @@ function open(services: Services, req: GitRequest, service: Service): Promise<st
  * said, also why it refused; what it could not, it says on standard error.
  */
 async function answer(
-  services: Services,
+  services: Deps,
   req: GitRequest,
   res: Response,
   id: string,
@@ -214,7 +219,7 @@ function begin(res: Response, type: string): void {
   res.setHeader('Cache-Control', 'no-cache, max-age=0, must-revalidate');
 }
 
-function plainErrors({ log }: Pick<Services, 'log'>): ErrorRequestHandler {
+function plainErrors({ log }: { log: Logger }): ErrorRequestHandler {
   return (error, req, res, _next) => {
     const shown = toPublic(error);
     if (isUnexpected(error) && !wasCutOff(req))
@@ -232,7 +237,7 @@ function plainErrors({ log }: Pick<Services, 'log'>): ErrorRequestHandler {
   };
 }
 
-function download(services: Services): RequestHandler<{ id: string; oid: string; name: string }> {
+function download(services: Deps): RequestHandler<{ id: string; oid: string; name: string }> {
   return async (req, res) => {
     const { id, oid, name } = req.params;
     const link: DownloadLink = { id, oid, query: req.query };
@@ -256,7 +261,7 @@ function beginDownload(res: Response, name: string, type: string): void {
 const ARCHIVE_TYPES = { 'tar.gz': 'application/gzip', zip: 'application/zip' } as const;
 
 /** Made while it is sent, so it has no length and no ranges. */
-function archive(services: Services): RequestHandler<{ id: string; commit: string; name: string }> {
+function archive(services: Deps): RequestHandler<{ id: string; commit: string; name: string }> {
   return async (req, res) => {
     const { id, commit, name } = req.params;
     const { format, folder } = demandArchiveLink(services, { id, commit, name, query: req.query });

@@ -2,14 +2,16 @@
  * Large files of a checkout: each pointer that leads to one of the repository is replaced by it, as `git lfs` would,
  * whose program and credentials no job needs for it. A pointer to what the repository does not have stays as it is.
  */
+
 import { createWriteStream } from 'node:fs';
 import { pipeline } from 'node:stream/promises';
+import type pg from 'pg';
 import { demandBytes, type Limits } from '../git/disk/checkout.ts';
 import { type PointerFile, pointerFiles } from '../git/disk/pointers.ts';
-import type { Services } from '../services.ts';
+import type { Db } from '../platform/database/client.ts';
+import type { LargeFiles } from './lfs/store/store.ts';
 
-type Deps = Pick<Services, 'db' | 'largeFiles'>;
-type LargeFiles = Services['largeFiles'];
+type Deps = { db: Db; largeFiles: LargeFiles };
 
 /** Pointers that are looked up at once. */
 const BATCH = 1_000;
@@ -18,7 +20,7 @@ const AT_ONCE = 4;
 
 /** Whether the repository has any. */
 export async function hasLargeFiles(
-  { pool }: Pick<Services, 'pool'>,
+  { pool }: { pool: pg.Pool },
   repositoryId: string,
 ): Promise<boolean> {
   const { rows } = await pool.query<{ has: boolean }>({

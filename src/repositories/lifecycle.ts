@@ -5,18 +5,22 @@
  * row is gone, so whoever finds a row finds the repository; what a kill leaves between is noted beforehand
  * and cleared at the next start (`recovery.ts`).
  */
+
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type { Visibility } from '../../prisma/generated/enums.ts';
+import type { Config } from '../base/config/config.ts';
 import { AppError, invalid, notFound } from '../base/errors.ts';
 import { newId } from '../base/ids.ts';
+import type { Logger } from '../base/log.ts';
+import type { Cluster } from '../cluster/cluster.ts';
 import type { Begun } from '../git/disk/disk.ts';
+import type { Git } from '../git/git.ts';
 import { holdNamespace, namespaceNamed } from '../identity/accounts.ts';
 import { type AuditAction, record } from '../identity/audit.ts';
 import { demand, demandAccount, type Viewer } from '../identity/permissions.ts';
 import { type Db, inTransaction, violatesUnique } from '../platform/database/client.ts';
 import { type EventType, publish } from '../platform/events/publish.ts';
 import { demandRoom } from '../platform/limits/quotas.ts';
-import type { Services } from '../services.ts';
 import { alignHead, type BegunDefaultBranch, languageOfBranch } from './default-branch.ts';
 import { gitignore } from './gitignore.ts';
 import { checkBranch, checkDescription, checkName, nameKey } from './names.ts';
@@ -42,7 +46,7 @@ export type CreateInput = {
 
 /** @throws AppError 400, 401, 403 (right or quota), 404, 409 for a taken name. */
 export async function createRepository<S extends Select>(
-  services: Pick<Services, 'db' | 'git' | 'config'>,
+  services: { db: Db; git: Git; config: Config },
   viewer: Viewer,
   input: CreateInput,
   select: S,
@@ -112,7 +116,7 @@ export async function createRepository<S extends Select>(
 }
 
 /** What fails of it is left to the next start. */
-async function undo({ disk }: Services['git'], id: string, begun: Begun): Promise<void> {
+async function undo({ disk }: Git, id: string, begun: Begun): Promise<void> {
   await disk.remove(id);
   await begun.done();
 }
@@ -132,7 +136,7 @@ async function firstFiles({
 
 /** The id stays; the old clone address stops working at once. @throws AppError 400, 401, 403, 404, 409. */
 export async function renameRepository<S extends Select>(
-  services: Pick<Services, 'db'>,
+  services: { db: Db },
   viewer: Viewer,
   { name, ...key }: RepositoryId & { name: string },
   select: S,
@@ -145,7 +149,7 @@ export async function renameRepository<S extends Select>(
 
 /** @throws AppError 401, 403, 404. */
 export async function changeVisibility<S extends Select>(
-  services: Pick<Services, 'db'>,
+  services: { db: Db },
   viewer: Viewer,
   { visibility, ...key }: RepositoryId & { visibility: Visibility },
   select: S,
@@ -158,7 +162,7 @@ export async function changeVisibility<S extends Select>(
 
 /** Needs `admin` on both sides. @throws AppError 400 for the namespace it is in, 401, 403 (right or quota), 404, 409 when the target has the name. */
 export async function transferRepository<S extends Select>(
-  services: Pick<Services, 'db' | 'config'>,
+  services: { db: Db; config: Config },
   viewer: Viewer,
   { newNamespace, ...key }: RepositoryId & { newNamespace: string },
   select: S,
@@ -188,7 +192,7 @@ export type UpdateInput = RepositoryId & {
 
 /** Changes what is given. @throws AppError 400, 401, 403, 404 for the repository or the default branch. */
 export async function updateRepository<S extends Select>(
-  services: Pick<Services, 'db' | 'git' | 'log' | 'cluster'>,
+  services: { db: Db; git: Git; log: Logger; cluster: Cluster },
   viewer: Viewer,
   { id, namespace, ...changes }: UpdateInput,
   select: S,
@@ -220,7 +224,7 @@ export async function updateRepository<S extends Select>(
  * @throws AppError 401, 403, 404.
  */
 export async function deleteRepository(
-  services: Pick<Services, 'db' | 'git' | 'log'>,
+  services: { db: Db; git: Git; log: Logger },
   viewer: Viewer,
   key: RepositoryId,
 ): Promise<string> {
@@ -263,7 +267,7 @@ const JOBS_AT_ONCE = 1_000;
  * Before the repository goes, because all of its jobs would be changed in the transaction that deletes it: of 300,000 that took
  * longer than a transaction may, and the repository could not be deleted.
  */
-async function leaveJobs(db: Services['db'], id: string): Promise<void> {
+async function leaveJobs(db: Db, id: string): Promise<void> {
   for (let left = JOBS_AT_ONCE; left === JOBS_AT_ONCE; )
     left = await db.$executeRaw`
       update jobs set repository_id = null where id = any (array (
@@ -295,7 +299,7 @@ const EVENT_OF = {
 
 /** Changes a row as its admin, and says so, in one transaction. */
 async function change<S extends Select>(
-  { db }: Pick<Services, 'db'>,
+  { db }: { db: Db },
   viewer: Viewer,
   key: RepositoryId,
   action: keyof typeof EVENT_OF,

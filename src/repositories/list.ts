@@ -1,9 +1,11 @@
 /** Lists of repositories by page. */
+import type pg from 'pg';
 import { Prisma } from '../../prisma/generated/client.ts';
 import type { Visibility } from '../../prisma/generated/enums.ts';
 import { notFound } from '../base/errors.ts';
 import { ownNamespaces } from '../identity/accounts.ts';
 import { can, type Viewer } from '../identity/permissions.ts';
+import type { Db } from '../platform/database/client.ts';
 import type { Sorting } from '../platform/database/keyset.ts';
 import type { Counted } from '../platform/database/list-counts.ts';
 import { readNumberedPage } from '../platform/database/offset-page.ts';
@@ -15,7 +17,6 @@ import {
   toOffset,
 } from '../platform/database/paging.ts';
 import { readMergedSlice } from '../platform/database/union-page.ts';
-import type { Services } from '../services.ts';
 import { accessColumns, canExist, type Row, type Select, target } from './repositories.ts';
 import { repositoryRows } from './rows.ts';
 import { countedSql, visibleSql } from './visibility.ts';
@@ -42,7 +43,7 @@ export type SliceInput = SliceRequest & Sorted;
 
 /** Those of namespaces that the viewer may see, after a cursor. @throws AppError 400 */
 export async function sliceRepositories<S extends Select>(
-  { db, pool }: Pick<Services, 'db' | 'pool'>,
+  { db, pool }: { db: Db; pool: pg.Pool },
   viewer: Viewer,
   namespaceIds: readonly string[],
   { sort, order, visibility, ...range }: SliceInput,
@@ -65,7 +66,7 @@ export async function sliceRepositories<S extends Select>(
 
 /** Those of all namespaces that a user is a member of: for that user. @throws AppError 400, 401, 403 */
 export async function sliceRepositoriesOf<S extends Select>(
-  services: Pick<Services, 'db' | 'pool'>,
+  services: { db: Db; pool: pg.Pool },
   viewer: Viewer,
   userId: string,
   input: SliceInput,
@@ -76,7 +77,7 @@ export async function sliceRepositoriesOf<S extends Select>(
 
 /** Those of a namespace that the viewer may see. @throws AppError 400, 401 for refused credentials, 404. */
 export async function listRepositories<S extends Select>(
-  { db, pool }: Pick<Services, 'db' | 'pool'>,
+  { db, pool }: { db: Db; pool: pg.Pool },
   viewer: Viewer,
   { namespace, page, perPage, sort, order, visibility }: ListInput,
   select: S,
@@ -107,7 +108,7 @@ export async function listRepositories<S extends Select>(
  * Those of a page that Prisma alone reads are looked at once more, as they are then: since the page was found, one may have
  * been made private, or another may have its name.
  */
-function shownBy(db: Services['db'], viewer: Viewer) {
+function shownBy(db: Db, viewer: Viewer) {
   return {
     async findMany({ select, ...query }: { select?: object }) {
       const rows = await db.repository.findMany({

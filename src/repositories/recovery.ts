@@ -4,16 +4,20 @@
  * stop a start: a push is tried again in the background, the rest at the next start.
  */
 
+import type { Logger } from '../base/log.ts';
+import type { Cluster } from '../cluster/cluster.ts';
 import type { Begun } from '../git/disk/disk.ts';
 import type { BegunReceiving } from '../git/disk/quarantines.ts';
 import { removeCutRefs, storeRefs } from '../git/disk/refs-on-disk.ts';
+import type { Git } from '../git/git.ts';
+import type { Db } from '../platform/database/client.ts';
 import type { Session } from '../platform/database/session.ts';
-import type { Services } from '../services.ts';
 import { alignHead, type BegunDefaultBranch } from './default-branch.ts';
 import { removeQuarantines } from './pushes/quarantines.ts';
-import type { BegunPush } from './pushes/record.ts';
+import type { PushRecorder } from './pushes/recorder.ts';
+import type { BegunPush } from './pushes/rows.ts';
 
-type Deps = Pick<Services, 'db' | 'git' | 'log' | 'pushes' | 'cluster'>;
+type Deps = { db: Db; git: Git; log: Logger; pushes: PushRecorder; cluster: Cluster };
 
 /** Its work is that which was in flight, never that of all repositories. */
 export async function recoverRepositories(services: Deps): Promise<void> {
@@ -21,7 +25,7 @@ export async function recoverRepositories(services: Deps): Promise<void> {
 }
 
 /** What nobody wants, and what was left while it was removed. */
-export async function removeAbandoned({ git }: Pick<Services, 'git'>): Promise<boolean> {
+export async function removeAbandoned({ git }: { git: Git }): Promise<boolean> {
   await git.disk.removeAbandoned();
   return false;
 }

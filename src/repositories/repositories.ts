@@ -3,16 +3,18 @@
  *
  * Callers say with `select` which columns they want, so that one query serves both them and the rules here.
  */
+import type pg from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';
 import { AppError, invalid, notFound, unauthenticated } from '../base/errors.ts';
 import { isId } from '../base/ids.ts';
 import { canBeNamespace } from '../base/names.ts';
+import type { Urls } from '../base/urls.ts';
 import { branchTip, resolveCommit } from '../git/objects/resolve.ts';
 import { type Action, can, demand, demandAccount, type Viewer } from '../identity/permissions.ts';
 import type { Rule } from '../identity/rechecks.ts';
 import type { Db } from '../platform/database/client.ts';
 import { columnOf } from '../platform/database/keyset.ts';
-import type { Services } from '../services.ts';
+import type { DiskSpace } from '../platform/storage/disk-space.ts';
 import { folderWork, type Reads } from './folder.ts';
 import { isRepositoryName, nameKey } from './names.ts';
 import { repositoryRows } from './rows.ts';
@@ -30,7 +32,7 @@ export function isVisible(viewer: Viewer, row: Omit<AccessRow, 'defaultBranch'>)
 
 /** One by its id; null when there is none that the viewer may see. */
 export async function findRepositoryById<S extends Select>(
-  { db }: Pick<Services, 'db'>,
+  { db }: { db: Db },
   viewer: Viewer,
   id: string,
   select: S,
@@ -59,7 +61,7 @@ export type AccessRow = Row<typeof accessColumns>;
  * @throws AppError 401 for refused credentials, 404; by id also 401 and 403.
  */
 export async function getRepository<S extends Select>(
-  services: Pick<Services, 'db' | 'pool'>,
+  services: { db: Db; pool: pg.Pool },
   viewer: Viewer,
   key: RepositoryKey,
   select: S,
@@ -106,7 +108,7 @@ export function noRepository(id?: string | null): AppError {
 }
 
 async function findRepository<S extends Select>(
-  { db, pool }: Pick<Services, 'db' | 'pool'>,
+  { db, pool }: { db: Db; pool: pg.Pool },
   key: RepositoryKey,
   select: S,
 ): Promise<(AccessRow & Row<S>) | null> {
@@ -149,7 +151,7 @@ export type GitAction = 'repository.read' | 'repository.push';
  * credentials; 403 where it may be read and no more; 404; 500 for a push when the disk is nearly full.
  */
 export async function openForGit(
-  services: Pick<Services, 'db' | 'pool' | 'space'>,
+  services: { db: Db; pool: pg.Pool; space: DiskSpace },
   viewer: Viewer,
   key: { namespace: string; name: string },
   action: GitAction,
@@ -168,7 +170,7 @@ export async function openForGit(
  * The rule that must hold while a transfer of a repository is under way, which may take hours. By id: a rename
  * changes nothing.
  */
-export function ruleOfGit({ db }: Pick<Services, 'db'>, id: string, action: GitAction): Rule {
+export function ruleOfGit({ db }: { db: Db }, id: string, action: GitAction): Rule {
   return {
     key: `${action} ${id}`,
     async demand(now) {
@@ -249,7 +251,7 @@ export function fullName({ name, namespace }: Called): string {
 }
 
 export function cloneUrls(
-  { urls }: Pick<Services, 'urls'>,
+  { urls }: { urls: Urls },
   repository: Called,
 ): { http: string; ssh: string } {
   const path = `${fullName(repository)}.git`;

@@ -1,14 +1,37 @@
 /** What a fetch or a push is, whichever way it comes: who may make it, and what follows from it. */
+
 import type { Readable, Writable } from 'node:stream';
-import type { Ending } from '../git/processes/run.ts';
+import type pg from 'pg';
+import type { Config } from '../base/config/config.ts';
+import type { Logger } from '../base/log.ts';
+import type { Cluster } from '../cluster/cluster.ts';
+import type { Git } from '../git/git.ts';
 import { receivePack } from '../git/transport/receive.ts';
 import type { Service, Session } from '../git/transport/service.ts';
 import { demandAccount, type Viewer } from '../identity/permissions.ts';
-import type { Recheck } from '../identity/rechecks.ts';
-import type { Services } from '../services.ts';
+import type { Recheck, Rechecks } from '../identity/rechecks.ts';
+import type { Db } from '../platform/database/client.ts';
+import type { Ending } from '../platform/processes/git-started.ts';
+import type { DiskSpace } from '../platform/storage/disk-space.ts';
+import type { LargeFiles } from './lfs/store/store.ts';
 import { removeQuarantines } from './pushes/quarantines.ts';
+import type { PushRecorder } from './pushes/recorder.ts';
 import { pushRules } from './pushes/rules.ts';
+import type { FindingIds } from './pushes/secrets/ids.ts';
 import { type GitAction, ruleOfGit } from './repositories.ts';
+
+export type Deps = {
+  log: Logger;
+  pool: pg.Pool;
+  config: Config;
+  db: Db;
+  git: Git;
+  space: DiskSpace;
+  largeFiles: LargeFiles;
+  findingIds: FindingIds;
+  pushes: PushRecorder;
+  cluster: Cluster;
+};
 
 export function actionOf(service: Service): GitAction {
   return service === 'git-upload-pack' ? 'repository.read' : 'repository.push';
@@ -16,7 +39,7 @@ export function actionOf(service: Service): GitAction {
 
 /** A transfer is broken off when its viewer may not make it any more: its output is destroyed. */
 export function whileAllowed(
-  services: Pick<Services, 'db' | 'rechecks'>,
+  services: { db: Db; rechecks: Rechecks },
   { viewer }: { viewer: Viewer },
   { id, action, output }: { id: string; action: GitAction; output: Writable },
 ): Recheck {
@@ -37,7 +60,7 @@ export type Push = {
 
 /** Takes a push of a viewer who may make it. @throws AppError 401 for the anonymous */
 export async function receiving(
-  services: Services,
+  services: Deps,
   { viewer }: { viewer: Viewer },
   { id, requestId, right, input, output }: Push,
 ): Promise<(session: Session) => Promise<Ending>> {

@@ -2,9 +2,15 @@
  * Branches, tags and commits that are made in GraphQL. Each is a push that the server makes for the viewer: git takes it
  * in the same way, the same judge decides, and it is recorded as one.
  */
+
 import { Readable, Writable } from 'node:stream';
+import type pg from 'pg';
+import type { Config } from '../base/config/config.ts';
 import { AppError, invalid, notFound } from '../base/errors.ts';
+import type { Logger } from '../base/log.ts';
 import { onServerOf } from '../cluster/calls.ts';
+import type { Cluster } from '../cluster/cluster.ts';
+import type { Git } from '../git/git.ts';
 import { isCommitId, isRefName } from '../git/names.ts';
 import { readAnnotations } from '../git/objects/history.ts';
 import {
@@ -20,10 +26,15 @@ import { NONE } from '../git/transport/hooks.ts';
 import { FLUSH, pktLine } from '../git/transport/pkt-line.ts';
 import { reportedRefs } from '../git/transport/report.ts';
 import { type Account, demandAccount, type Viewer } from '../identity/permissions.ts';
+import type { Rechecks } from '../identity/rechecks.ts';
+import type { Db } from '../platform/database/client.ts';
 import { inTransferTurn, OF_GIT } from '../platform/limits/transfer-limits.ts';
-import type { Services } from '../services.ts';
+import type { DiskSpace } from '../platform/storage/disk-space.ts';
 import { checkPath, find } from './browsing/contents.ts';
 import { inFolder } from './folder.ts';
+import type { LargeFiles } from './lfs/store/store.ts';
+import type { PushRecorder } from './pushes/recorder.ts';
+import type { FindingIds } from './pushes/secrets/ids.ts';
 import {
   type AccessRow,
   demandRepository,
@@ -32,7 +43,9 @@ import {
   ruleOfGit,
   type Select,
 } from './repositories.ts';
-import { receiving } from './transfers.ts';
+import { receiving, type Deps as TransferDeps } from './transfers.ts';
+
+type Deps = TransferDeps & { rechecks: Rechecks };
 
 /** Who asks, as data that another server understands. */
 type Asking = { account: Account; requestId: string };
@@ -53,7 +66,7 @@ const EMPTY_PACK = Buffer.from(
  * @throws AppError 400, 401, 403, 404 for the repository or the revision, 409 where the name is taken or it is refused
  */
 export async function createRef<S extends Select>(
-  services: Services,
+  services: Deps,
   request: Request,
   {
     kind,
@@ -84,7 +97,7 @@ export async function createRef<S extends Select>(
 
 /** @throws AppError 400, 401, 403, 404 for the repository or the ref, 409 where it is refused */
 export async function deleteRef<S extends Select>(
-  services: Services,
+  services: Deps,
   request: Request,
   { kind, name, ...key }: RepositoryId & { kind: RefKind; name: string },
   select: S,
@@ -121,7 +134,7 @@ export type MadeHere = { repository: AccessRow; sha: string };
  * @throws AppError 400, 401, 403, 404, 409 where the branch stands elsewhere or it is refused
  */
 export async function createCommit(
-  services: Services,
+  services: Deps,
   request: Request,
   { branch, message, changes, expectedHead, from, ...key }: CommitInput,
 ): Promise<MadeHere> {
@@ -138,7 +151,7 @@ export async function createCommit(
 }
 
 async function pushable(
-  { db, space }: Services,
+  { db, space }: Deps,
   viewer: Viewer,
   key: RepositoryId,
 ): Promise<{ account: Account; row: AccessRow }> {
@@ -148,7 +161,7 @@ async function pushable(
   return { account, row };
 }
 
-async function read<S extends Select>({ db }: Services, id: string, select: S): Promise<Row<S>> {
+async function read<S extends Select>({ db }: Deps, id: string, select: S): Promise<Row<S>> {
   const row = await db.repository.findUnique({ where: { id }, select });
   if (!row) throw notFound('Repository');
   return row as unknown as Row<S>;
@@ -207,7 +220,7 @@ type MadeRef = RefInput & {
   annotation: { name: string; message: string } | null;
 };
 
-const refMade = onServerOf<MadeRef, null, Services>(
+const refMade = onServerOf<MadeRef, null, Deps>(
   'refMade',
   (services, id, { ref, defaultBranch, from, annotation, ...asking }) =>
     inFolder(services, id, async (dir) => {
@@ -230,7 +243,7 @@ const refMade = onServerOf<MadeRef, null, Services>(
 type AtRef = Pick<MadeRef, 'annotation'> & { before: string; commit: string };
 
 async function isMade(
-  { git }: Services,
+  { git }: Deps,
   dir: string,
   { before, commit, annotation }: AtRef,
 ): Promise<boolean> {
@@ -243,7 +256,7 @@ async function isMade(
 }
 
 function tagMade(
-  { git }: Services,
+  { git }: Deps,
   dir: string,
   { username, email }: Account,
   tag: Omit<NewTag, 'tagger'>,
@@ -252,7 +265,7 @@ function tagMade(
   return git.disk.inScratch((scratch) => packTag(dir, scratch, { ...tag, tagger }));
 }
 
-const refDeleted = onServerOf<RefInput, null, Services>(
+const refDeleted = onServerOf<RefInput, null, Deps>(
   'refDeleted',
   (services, id, { ref, ...asking }) =>
     inFolder(services, id, async (dir) => {
@@ -269,7 +282,7 @@ type MadeCommit = Asking & { defaultBranch: string; changes: FileChange[] } & Om
     keyof RepositoryId | 'changes'
   >;
 
-const commitMade = onServerOf<MadeCommit, string, Services>(
+const commitMade = onServerOf<MadeCommit, string, Deps>(
   'commitMade',
   (services, id, { account, requestId, defaultBranch, branch, expectedHead, from, ...made }) =>
     inFolder(services, id, async (dir) => {
@@ -299,7 +312,7 @@ const commitMade = onServerOf<MadeCommit, string, Services>(
 );
 
 /** Of a branch the commit, of a tag what it names; `NONE`: it is not there. */
-async function tipOf({ git }: Services, dir: string, ref: string): Promise<string> {
+async function tipOf({ git }: Deps, dir: string, ref: string): Promise<string> {
   const [info] = await git.objects.use(dir, (objects) => objects.info([ref]));
   return info?.oid ?? NONE;
 }
@@ -315,7 +328,7 @@ type OwnPush = {
 
 /** @throws AppError 401, 403, 404, 409 with what the judge or git said */
 async function push(
-  services: Services,
+  services: Deps,
   { account, requestId }: Asking,
   { id, dir, ref, before, after, pack }: OwnPush,
 ): Promise<void> {

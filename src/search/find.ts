@@ -5,13 +5,14 @@
  * names; by its other parts what has changed or was created lately, because an index of parts would be written with each
  * job. `acme/tr` looks in one namespace alone.
  */
+import type pg from 'pg';
 import { Prisma } from '../../prisma/generated/client.ts';
 import { invalid } from '../base/errors.ts';
 import { type Account, demandAccount, memberOf, type Viewer } from '../identity/permissions.ts';
 import { visibleSql as visibleJobs, visibleTo as visibleToJobs } from '../jobs/visibility.ts';
+import type { Db } from '../platform/database/client.ts';
 import { checkFirst } from '../platform/database/paging.ts';
 import { visibleSql as visibleRepositories, visibleTo } from '../repositories/visibility.ts';
-import type { Services } from '../services.ts';
 
 const MAX_TEXT = 200;
 /** That are looked through for other parts of names, over all namespaces; of each at least so many. */
@@ -23,7 +24,7 @@ export type Kind = 'Namespace' | 'Repository' | 'Job';
 export type Selects = Record<Kind, object>;
 export type Found = { __typename: Kind; id: string };
 
-type Deps = Pick<Services, 'db' | 'pool'>;
+type Deps = { db: Db; pool: pg.Pool };
 type Candidate = { kind: Kind; id: string; name: string; at: Date };
 type Query = { namespaceIds: string[]; prefix: string; words: string[]; first: number };
 
@@ -136,7 +137,7 @@ async function jobs({ pool }: Deps, viewer: Account, query: Query): Promise<Cand
 
 /** Through pg, which has PostgreSQL plan it for these values (`database/merged.ts`). */
 async function read(
-  pool: Services['pool'],
+  pool: pg.Pool,
   kind: Kind,
   { namespaceIds, words }: Query,
   { named, recent, more }: Record<'named' | 'recent' | 'more', Prisma.Sql>,

@@ -2,6 +2,7 @@
  * Where the process that speaks SSH asks: a Unix socket in a folder of the server's user alone. It is asked whose a key is,
  * and is given the commands of those whose key was verified.
  */
+
 import { randomUUID } from 'node:crypto';
 import { once } from 'node:events';
 import { rm } from 'node:fs/promises';
@@ -9,7 +10,6 @@ import { createServer, type Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
 import { setTimeout as delay } from 'node:timers/promises';
 import { ownerOfSshKey } from '../identity/authenticate.ts';
-import type { Services } from '../services.ts';
 import {
   FrameReader,
   jsonFrame,
@@ -18,6 +18,7 @@ import {
   type Kind,
   type Opening,
 } from './frames.ts';
+import type { Deps } from './session.ts';
 import { type Command, type Forwarded, serve } from './session.ts';
 
 /** The other end is a process of ours, which says at once what it wants. */
@@ -33,7 +34,7 @@ export type Gateway = AsyncDisposable & {
 };
 
 /** @param path of the socket, in a folder that nobody else enters */
-export async function openGateway(services: Services, path: string): Promise<Gateway> {
+export async function openGateway(services: Deps, path: string): Promise<Gateway> {
   const running = new Set<Duplex>();
   const sockets = new Set<Socket>();
   let emptied = () => {};

@@ -6,16 +6,10 @@ import type { PrismaClient } from '../../prisma/generated/client.ts';
 import type { Logger } from '../base/log.ts';
 import type { Keys } from '../platform/crypto/keys.ts';
 import { open, seal } from '../platform/crypto/seal.ts';
-import { fingerprintOf, readWireKey } from '../platform/crypto/ssh-keys.ts';
+import { fingerprintOf, type PublicHostKey, readWireKey } from '../platform/crypto/ssh-keys.ts';
 
-export type HostKey = {
-  /** `ssh-ed25519` or `ecdsa-sha2-nistp256`. */
-  type: string;
-  /** `<type> <base64>`, as it stands in `known_hosts` after the name of the host. */
-  publicKey: string;
-  /** `SHA256:…` */
-  fingerprint: string;
-  /** In the format of OpenSSH. */
+export type HostKey = PublicHostKey & {
+  /** In OpenSSH's format. */
   privateKey: string;
 };
 

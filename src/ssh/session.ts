@@ -2,26 +2,49 @@
  * One command of a client whose key was shown to be its own: read, allowed and run. What it may do is decided by the
  * functions that decide it over HTTP, and git runs under the same limits.
  */
+
 import type { Duplex, Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
-import { busy, invalid, isUnexpected, toPublic } from '../base/errors.ts';
+import type pg from 'pg';
+import type { Config } from '../base/config/config.ts';
+import { busy, invalid } from '../base/errors.ts';
+import type { Logger } from '../base/log.ts';
+import type { Urls } from '../base/urls.ts';
+import type { Cluster } from '../cluster/cluster.ts';
 import { notAnswered, whereItIs } from '../cluster/cluster.ts';
 import { converse } from '../cluster/tunnels.ts';
-import { type Ending, GitError } from '../git/processes/run.ts';
+import type { Git } from '../git/git.ts';
+import { GitError } from '../git/processes/run.ts';
 import { RequestLimit, RequestTooLong } from '../git/transport/requests.ts';
 import type { Service, Session } from '../git/transport/service.ts';
 import { uploadPack } from '../git/transport/transport.ts';
 import { accountById } from '../identity/authenticate.ts';
+import type { Usage } from '../identity/last-used.ts';
 import type { Account } from '../identity/permissions.ts';
+import type { Rechecks } from '../identity/rechecks.ts';
+import type { Db } from '../platform/database/client.ts';
 import { inTransferTurn, OF_GIT } from '../platform/limits/transfer-limits.ts';
+import type { Ending } from '../platform/processes/git-started.ts';
+import type { DiskSpace } from '../platform/storage/disk-space.ts';
+import { isUnexpected, toPublic } from '../platform/web/error-response.ts';
 import { inFolder } from '../repositories/folder.ts';
+import type { Lfs } from '../repositories/lfs/lfs.ts';
 import { addressOf, openForLfs } from '../repositories/lfs/lfs.ts';
+import type { LargeFiles } from '../repositories/lfs/store/store.ts';
+import type { PushRecorder } from '../repositories/pushes/recorder.ts';
+import type { FindingIds } from '../repositories/pushes/secrets/ids.ts';
 import { openForGit } from '../repositories/repositories.ts';
-import { actionOf, receiving, whileAllowed } from '../repositories/transfers.ts';
-import type { Services } from '../services.ts';
+import {
+  actionOf,
+  receiving,
+  type Deps as TransferDeps,
+  whileAllowed,
+} from '../repositories/transfers.ts';
 import { type Asked, parseCommand } from './command.ts';
 import { type Conversation, conversationOver } from './exec-session.ts';
 import type { Opening } from './frames.ts';
+
+export type Deps = TransferDeps & { usage: Usage; rechecks: Rechecks; lfs: Lfs; urls: Urls };
 
 /** With it git ends when it fails. */
 const FAILED = 128;
@@ -52,7 +75,7 @@ export function greetingOf({ credential, username }: Account): string {
 /**
  * Runs the command that a client asks for over `socket`, which is at the first byte of its input. Never rejects.
  */
-export async function serve(services: Services, asked: Command, socket: Duplex): Promise<void> {
+export async function serve(services: Deps, asked: Command, socket: Duplex): Promise<void> {
   const { credential, command, address } = asked.opening;
   const { requestId: id } = asked;
   const about = { req: { id }, ssh: { credential, command, address } };
@@ -78,7 +101,7 @@ export async function serve(services: Services, asked: Command, socket: Duplex):
 }
 
 async function run(
-  services: Services,
+  services: Deps,
   { opening, requestId, isForwarded }: Command,
   socket: Duplex,
   conversation: () => Conversation,
@@ -120,7 +143,7 @@ type Run = {
 };
 
 async function talkGit(
-  services: Services,
+  services: Deps,
   { id, asked: { service }, viewer, opening, requestId }: Run,
   { input: raw, output, gone, endAfterSilence, exit }: Conversation,
 ): Promise<void> {
@@ -169,7 +192,7 @@ function refuse({ say, exit }: Conversation, why: string): void {
 
 /** Tells git-lfs where large files are served and gives it a token for that, in its own form. */
 async function authenticate(
-  services: Services,
+  services: Deps,
   { operation, place }: Asked & { kind: 'lfs' },
   viewer: Account,
   { output, exit }: Conversation,

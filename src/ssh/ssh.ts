@@ -2,6 +2,7 @@
  * Git over SSH: a process that speaks it with strangers, and the gateway where that process asks. Each can end without the
  * other: without the process its sessions end and another one is started, without the server the process ends.
  */
+
 import { type ChildProcess, spawn } from 'node:child_process';
 import { chmod, mkdir } from 'node:fs/promises';
 import type { IncomingMessage } from 'node:http';
@@ -13,7 +14,6 @@ import { type Config, ConfigError } from '../base/config/config.ts';
 import type { Logger } from '../base/log.ts';
 import { accept, isConversation } from '../cluster/tunnels.ts';
 import type { Keys } from '../platform/crypto/keys.ts';
-import type { Services } from '../services.ts';
 import {
   type Counts,
   type FromFront,
@@ -23,7 +23,7 @@ import {
 } from './front/protocol.ts';
 import { openGateway } from './gateway.ts';
 import { type HostKey, readHostKeys } from './host-keys.ts';
-import type { Forwarded } from './session.ts';
+import type { Deps, Forwarded } from './session.ts';
 import { socketPath } from './socket-path.ts';
 
 export type Ssh = AsyncDisposable & {
@@ -52,7 +52,7 @@ type Port = {
  * is run here. Disposing waits for what runs.
  */
 export async function serveSsh(
-  services: Services,
+  services: Deps,
   ssh: Ssh | null,
   port: Port,
 ): Promise<AsyncDisposable> {

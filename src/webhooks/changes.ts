@@ -1,15 +1,18 @@
 /** Webhooks, changed by those who may (`access.ts`): create, update, delete. */
+
 import { isDeepStrictEqual } from 'node:util';
+import type pg from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';
+import type { Config } from '../base/config/config.ts';
 import { invalid } from '../base/errors.ts';
 import { newId } from '../base/ids.ts';
 import { namespaceNamed } from '../identity/accounts.ts';
 import { record } from '../identity/audit.ts';
 import { demandAccount, type Viewer } from '../identity/permissions.ts';
+import type { Db } from '../platform/database/client.ts';
 import { inTransaction } from '../platform/database/client.ts';
 import { wake } from '../platform/events/publish.ts';
 import { demandRoom } from '../platform/limits/quotas.ts';
-import type { Services } from '../services.ts';
 import { demandAll, demandChangeOfNamespaces } from './access.ts';
 import { whyNotUrl } from './delivery/guard.ts';
 import {
@@ -21,6 +24,7 @@ import {
 } from './request.ts';
 import { rotated } from './secrets.ts';
 import { switchedOff } from './unwanted.ts';
+import type { WebhookDeps } from './webhooks.ts';
 import {
   getWebhook,
   lockWebhook,
@@ -30,7 +34,7 @@ import {
   webhookColumns,
 } from './webhooks.ts';
 
-type Deps = Pick<Services, 'db' | 'pool' | 'config' | 'webhooks'>;
+type Deps = { db: Db; pool: pg.Pool; config: Config; webhooks: WebhookDeps };
 
 /**
  * @throws AppError 400, 401, 403 (a namespace that is not the viewer's to administer, or a quota), 404 for a
@@ -136,7 +140,7 @@ async function handOver(tx: Prisma.TransactionClient, webhookId: string): Promis
 
 /** What becomes another by the changes: their names, and the columns to write. */
 function dataOf(
-  { webhooks }: Pick<Services, 'webhooks'>,
+  { webhooks }: { webhooks: WebhookDeps },
   row: WebhookRow,
   { secret, ...given }: Omit<Changes, 'namespaces'>,
 ): { data: Prisma.WebhookUncheckedUpdateInput; changed: string[] } {
@@ -162,7 +166,7 @@ type NamedList = [Named, ...Named[]];
 
 /** Gives it these namespaces and no others. @returns whether they were others. @throws AppError 403 for a quota */
 async function setNamespaces(
-  services: Pick<Services, 'db' | 'config'>,
+  services: { db: Db; config: Config },
   { id: webhookId, namespaces: before }: WebhookRow,
   after: NamedList,
 ): Promise<boolean> {
@@ -190,7 +194,7 @@ async function setNamespaces(
  * @throws AppError 401, 403, 404
  */
 export async function deleteWebhook(
-  services: Pick<Services, 'db'>,
+  services: { db: Db },
   viewer: Viewer,
   id: string,
 ): Promise<string> {
@@ -213,7 +217,7 @@ export async function deleteWebhook(
 
 /** @throws AppError 404 */
 async function namespacesNamed(
-  { db }: Pick<Services, 'db'>,
+  { db }: { db: Db },
   [first, ...others]: [string, ...string[]],
 ): Promise<NamedList> {
   return [
@@ -224,7 +228,7 @@ async function namespacesNamed(
 
 /** Sorted, so that two that want places in the same namespaces wait for each other in one order. @throws AppError 403 */
 async function demandRoomIn(
-  services: Pick<Services, 'db' | 'config'>,
+  services: { db: Db; config: Config },
   namespaces: readonly Named[],
 ): Promise<void> {
   const sorted = [...namespaces].sort((a, b) => (a.id < b.id ? -1 : 1));
@@ -232,7 +236,7 @@ async function demandRoomIn(
 }
 
 /** @throws AppError 400 */
-async function demandUrl({ webhooks }: Pick<Services, 'webhooks'>, url: string): Promise<void> {
+async function demandUrl({ webhooks }: { webhooks: WebhookDeps }, url: string): Promise<void> {
   const why = await whyNotUrl(url, webhooks.guard);
   if (why) throw invalid('url', why);
 }

@@ -5,13 +5,14 @@
  * A webhook counts as slow while its last attempt has failed, or none of it has ended for two seconds. Slow ones have
  * places of their own, fewer of them; so those that answer wait for two seconds at most when others begin to hang.
  */
-import type { Line } from './endpoint-queue.ts';
-
 const MAX = 256;
 /** Of these, those that failed before. */
 const MAX_SLOW = 128;
 /** Of one namespace. Those that begin to hang at the same time may be more than `slow`; then fewer are prompt. */
 const OF_NAMESPACE = { prompt: 32, slow: 16, all: 64 };
+
+/** A webhook that deliveries are being sent for. */
+type Sending = { namespaceId: string; isSlow: boolean };
 
 /** What may be claimed. */
 export type Range = {
@@ -27,7 +28,7 @@ export class Places {
   readonly range: Range;
   readonly #taken = new Map<string, { prompt: number; slow: number }>();
 
-  constructor(lines: Iterable<Line>) {
+  constructor(lines: Iterable<Sending>) {
     const sum = { all: 0, slow: 0 };
     for (const { namespaceId, isSlow } of lines) {
       const taken = this.#taken.get(namespaceId) ?? { prompt: 0, slow: 0 };
@@ -55,7 +56,7 @@ export class Places {
   }
 
   /** Whether others may be waiting for the place of this one. */
-  isWanted({ namespaceId, isSlow }: Line): boolean {
+  isWanted({ namespaceId, isSlow }: Sending): boolean {
     if (this.isFull) return true;
     return isSlow
       ? (this.#taken.get(namespaceId)?.slow ?? 0) >= OF_NAMESPACE.slow

@@ -2,11 +2,15 @@
  * Deliveries, for those who may see their webhook: a message for one webhook each, with all its attempts. Of a
  * webhook of several namespaces a viewer sees those of the namespaces that it administers, and tests (`access.ts`).
  */
+
 import { Prisma } from '../../prisma/generated/client.ts';
 import type { DeliveryStatus } from '../../prisma/generated/enums.ts';
 import { invalid, notFound } from '../base/errors.ts';
 import { isId } from '../base/ids.ts';
+import type { Urls } from '../base/urls.ts';
 import type { Viewer } from '../identity/permissions.ts';
+import type { Signer } from '../platform/crypto/signed-links.ts';
+import type { Db } from '../platform/database/client.ts';
 import { NEWEST, pageQuery, toSlice } from '../platform/database/keyset.ts';
 import {
   type NumberedPage,
@@ -16,7 +20,6 @@ import {
   toOffset,
 } from '../platform/database/paging.ts';
 import type { Allowance } from '../platform/limits/reads.ts';
-import type { Services } from '../services.ts';
 import { deliveriesVisibleInSql, deliveriesVisibleTo, demandRead } from './access.ts';
 import type { Try } from './delivery/outcomes.ts';
 import { bodyOf } from './delivery/payload.ts';
@@ -42,7 +45,7 @@ export const deliveryColumns = {
 type DeliveryRow = Prisma.DeliveryGetPayload<{ select: typeof deliveryColumns }>;
 export type Delivery = Omit<DeliveryRow, 'type'> & { type: DeliveryType };
 
-type Deps = Pick<Services, 'db'>;
+type Deps = { db: Db };
 type Filter = { status?: DeliveryStatus | null; type?: DeliveryType | null };
 
 /** Those of a webhook, newest first. @throws AppError 400, 401, 403, 404 */
@@ -157,7 +160,7 @@ export async function triesOf({ db }: Deps, { id }: Pick<Delivery, 'id'>): Promi
  * @throws AppError 400 when it does not fit into the answer any more, 503
  */
 export async function payloadOf(
-  services: Pick<Services, 'db' | 'signer' | 'urls'>,
+  services: { db: Db; signer: Signer; urls: Urls },
   { messageId }: Pick<Delivery, 'messageId'>,
   allowance: Allowance,
 ): Promise<unknown> {

@@ -8,15 +8,18 @@
  *
  * A page that concerns nobody writes nothing; to read it again does no harm, so the place behind it is stored later.
  */
+
 import { setTimeout as delay } from 'node:timers/promises';
 import type pg from 'pg';
 import { newId } from '../base/ids.ts';
+import type { Logger } from '../base/log.ts';
+import type { Db } from '../platform/database/client.ts';
 import { untilAnswered } from '../platform/database/outage.ts';
 import type { Session } from '../platform/database/session.ts';
+import type { Bus } from '../platform/events/bus.ts';
 import { placeNow } from '../platform/events/cursor.ts';
 import type { EventType } from '../platform/events/publish.ts';
 import { EventsRemoved, type OutboxEvent, readAllEvents } from '../platform/events/read.ts';
-import type { Services } from '../services.ts';
 import { TOLD_AS } from './event-types.ts';
 import { openNotices } from './notices.ts';
 
@@ -35,13 +38,13 @@ const MANY = 50;
 const STORE_MS = 5_000;
 const READER = 'webhooks';
 
-type Deps = Pick<Services, 'db' | 'pool' | 'bus' | 'log'>;
+type Deps = { db: Db; pool: pg.Pool; bus: Bus; log: Logger };
 
 /**
  * Makes the place from which events are told, with the first start of this version: what happens from now on. To be
  * called before anybody can make a webhook.
  */
-export async function markBeginning(services: Pick<Services, 'db' | 'pool'>): Promise<void> {
+export async function markBeginning(services: { db: Db; pool: pg.Pool }): Promise<void> {
   await services.pool.query(
     'insert into event_readers (name, place) values ($1, $2) on conflict do nothing',
     [READER, await placeNow(services)],

@@ -1,16 +1,19 @@
 /** Following the deliveries of a webhook: each is shown when it is made, and again whenever it has changed. */
+
 import { setTimeout as delay } from 'node:timers/promises';
 import { AppError } from '../base/errors.ts';
 import { demand, type Viewer } from '../identity/permissions.ts';
+import type { Rechecks } from '../identity/rechecks.ts';
 import { type Rule, whileAllowed } from '../identity/rechecks.ts';
+import type { Db } from '../platform/database/client.ts';
 import { untilAnswered } from '../platform/database/outage.ts';
-import type { Services } from '../services.ts';
+import type { Bus } from '../platform/events/bus.ts';
 import { mayAdminister } from './access.ts';
 import { type Delivery, deliveryColumns } from './deliveries.ts';
 import { PING } from './event-types.ts';
 import { getWebhook, type Webhook } from './webhooks.ts';
 
-type Deps = Pick<Services, 'db' | 'bus' | 'rechecks'>;
+type Deps = { db: Db; bus: Bus; rechecks: Rechecks };
 
 const PAGE = 200;
 /**

@@ -1,18 +1,19 @@
 /** Deliveries that somebody asks for: a test, and the same message once more. */
+
 import type { Prisma } from '../../prisma/generated/client.ts';
 import { AppError, notFound } from '../base/errors.ts';
 import { newId } from '../base/ids.ts';
 import { record } from '../identity/audit.ts';
 import { demandAccount, type Viewer } from '../identity/permissions.ts';
+import type { Db } from '../platform/database/client.ts';
 import { inTransaction } from '../platform/database/client.ts';
 import { wake } from '../platform/events/publish.ts';
-import type { Services } from '../services.ts';
 import { demandAll } from './access.ts';
 import { type Delivery, deliveryColumns, getDelivery } from './deliveries.ts';
 import { PING } from './event-types.ts';
 import { getWebhook, lockWebhook, toWebhook, type Webhook } from './webhooks.ts';
 
-type Deps = Pick<Services, 'db'>;
+type Deps = { db: Db };
 
 /**
  * Sends a `ping`, whatever types the webhook has.

@@ -1,5 +1,6 @@
 /** Tells those who follow the deliveries of a webhook that there is something to read. */
-import type { Services } from '../services.ts';
+import type pg from 'pg';
+import type { Logger } from '../base/log.ts';
 
 /** Of one webhook at most so often, however many deliveries it has. */
 const EVERY_MS = 300;
@@ -9,7 +10,7 @@ export type Notices = AsyncDisposable & {
 };
 
 /** What a killed server has not told of is found by the readers themselves, who look again by and by. */
-export function openNotices({ pool, log }: Pick<Services, 'pool' | 'log'>): Notices {
+export function openNotices({ pool, log }: { pool: pg.Pool; log: Logger }): Notices {
   const changed = new Set<string>();
   let timer: NodeJS.Timeout | undefined;
   let telling: Promise<void> = Promise.resolve();

@@ -1,7 +1,9 @@
 /** Records what came of attempts, many in one statement, because each commit waits for the disk. */
+
 import { setTimeout as delay } from 'node:timers/promises';
+import type pg from 'pg';
+import type { Logger } from '../base/log.ts';
 import { isDatabaseAway } from '../platform/database/outage.ts';
-import type { Services } from '../services.ts';
 import type { Try } from './delivery/outcomes.ts';
 import { openNotices } from './notices.ts';
 
@@ -43,7 +45,7 @@ type Waiting = { result: Result; resolve: () => void; reject: (error: unknown) =
 
 /** @param onOff called for each webhook that was switched off by what was recorded */
 export function openRecorder(
-  services: Pick<Services, 'pool' | 'log'>,
+  services: { pool: pg.Pool; log: Logger },
   onOff: (webhookId: string) => void,
 ): Recorder {
   const { log } = services;
@@ -158,7 +160,7 @@ const STORE = `
   returning webhooks.id, webhooks.active`;
 
 /** @returns the ids of webhooks that were switched off */
-async function store(pool: Services['pool'], results: readonly Result[]): Promise<string[]> {
+async function store(pool: pg.Pool, results: readonly Result[]): Promise<string[]> {
   const states = statesOf(results);
   const { rows } = await pool.query<{ id: string; active: boolean }>({
     name: 'record attempts',

@@ -1,7 +1,6 @@
 /** For how long deliveries are kept, and what is left of webhooks that were deleted. */
 import type pg from 'pg';
 import { inPoolTransaction } from '../platform/database/client.ts';
-import type { Services } from '../services.ts';
 
 /** Longer than any delivery is tried. */
 export const DELIVERY_DAYS = 30;
@@ -9,7 +8,7 @@ export const DELIVERY_DAYS = 30;
 const BATCH = 1_000;
 
 /** Removes a batch of those that are older. @returns whether there may be more */
-export async function removeOldDeliveries({ pool }: Pick<Services, 'pool'>): Promise<boolean> {
+export async function removeOldDeliveries({ pool }: { pool: pg.Pool }): Promise<boolean> {
   return inPoolTransaction(pool, async (client) => {
     // Ids sort by time of creation, so the oldest are the first of the primary key.
     const { rows } = await client.query<{ id: string; old: boolean }>(
@@ -30,7 +29,7 @@ export async function removeOldDeliveries({ pool }: Pick<Services, 'pool'>): Pro
  * Removes a batch of the deliveries of a deleted webhook, and with the last of them its row. One that was deleted
  * just now is left alone, because its events may be on their way into deliveries. @returns whether there may be more
  */
-export async function removeDeletedWebhooks({ pool }: Pick<Services, 'pool'>): Promise<boolean> {
+export async function removeDeletedWebhooks({ pool }: { pool: pg.Pool }): Promise<boolean> {
   return inPoolTransaction(pool, async (client) => {
     const { rows: found } = await client.query<{ id: string }>(
       `select id from webhooks where deleted_at < now() - interval '1 minute'

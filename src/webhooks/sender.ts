@@ -12,9 +12,16 @@
  *
  * What was sent and not recorded is sent again, under the same `webhook-id`: at least once.
  */
+
 import { setTimeout as delay } from 'node:timers/promises';
+import type pg from 'pg';
+import type { Logger } from '../base/log.ts';
+import type { Urls } from '../base/urls.ts';
+import type { Cluster } from '../cluster/cluster.ts';
+import type { Signer } from '../platform/crypto/signed-links.ts';
 import { isDatabaseAway, isMachineShort } from '../platform/database/outage.ts';
-import type { Services } from '../services.ts';
+import type { Bus } from '../platform/events/bus.ts';
+import type { Metrics } from '../platform/metrics/metrics.ts';
 import { Places } from './concurrency-limits.ts';
 import { type Attempt, attempt, type Means } from './delivery/attempt.ts';
 import { isSuccess } from './delivery/outcomes.ts';
@@ -24,6 +31,7 @@ import { Line } from './endpoint-queue.ts';
 import * as queue from './queue.ts';
 import { openRecorder, type Result } from './recorder.ts';
 import { switchedOff } from './unwanted.ts';
+import type { WebhookDeps } from './webhooks.ts';
 
 /** For how long a webhook is sent for while others wait for its place. */
 const TURN_MS = 5_000;
@@ -38,10 +46,16 @@ const STOP_MS = 3_000;
 /** Until an attempt is made again that the database refused to record. */
 const UNRECORDED_MS = 60_000;
 
-type Deps = Pick<
-  Services,
-  'pool' | 'bus' | 'log' | 'metrics' | 'signer' | 'urls' | 'cluster' | 'webhooks'
->;
+type Deps = {
+  pool: pg.Pool;
+  bus: Bus;
+  log: Logger;
+  metrics: Metrics;
+  signer: Signer;
+  urls: Urls;
+  cluster: Cluster;
+  webhooks: WebhookDeps;
+};
 
 /** Owns its attempts until it is disposed. */
 export async function startSender(services: Deps, means: Means): Promise<AsyncDisposable> {

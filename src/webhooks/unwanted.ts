@@ -1,5 +1,5 @@
 /** Deliveries that are still pending and must not be sent any more. */
-import type { Services } from '../services.ts';
+import type pg from 'pg';
 import { PING } from './event-types.ts';
 
 /** What their outcome is; nothing was sent. */
@@ -14,7 +14,7 @@ const BATCH = 1_000;
  * @param batches the most, for who leaves the rest to the sender; 50,000 deliveries take some 4 seconds
  */
 export async function switchedOff(
-  { pool }: Pick<Services, 'pool'>,
+  { pool }: { pool: pg.Pool },
   webhookId: string,
   batches = Number.POSITIVE_INFINITY,
 ): Promise<void> {

@@ -2,10 +2,12 @@
  * Webhooks, for those who may see them (`access.ts`): find and list. What changes them stands in `changes.ts`, what
  * they were sent in `deliveries.ts`.
  */
+
 import type { Prisma } from '../../prisma/generated/client.ts';
 import { forbidden, notFound } from '../base/errors.ts';
 import { isId } from '../base/ids.ts';
 import { demandAccount, type Viewer } from '../identity/permissions.ts';
+import type { Db } from '../platform/database/client.ts';
 import { NEWEST, readSlice } from '../platform/database/keyset.ts';
 import {
   type NumberedPage,
@@ -14,9 +16,10 @@ import {
   type SliceRequest,
   toOffset,
 } from '../platform/database/paging.ts';
-import type { Services } from '../services.ts';
 import { demandAll, demandAny, demandRead, visibleTo } from './access.ts';
+import type { AddressGuard } from './delivery/guard.ts';
 import type { WebhookEventType } from './event-types.ts';
+import type { WebhookSecrets } from './secrets.ts';
 
 export { dataToSend } from './delivery/payload.ts';
 
@@ -41,7 +44,15 @@ export type Webhook = {
   updatedAt: Date;
 };
 
-type Deps = Pick<Services, 'db'>;
+/** What delivering and changing webhooks needs beside the database. */
+export type WebhookDeps = {
+  /** Where webhooks may lead. */
+  guard: AddressGuard;
+  /** Seals the secrets that they sign with. */
+  secrets: WebhookSecrets;
+};
+
+type Deps = { db: Db };
 /** The columns of which it is made. */
 export const webhookColumns = {
   id: true,

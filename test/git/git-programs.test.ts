@@ -4,7 +4,7 @@ import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { diskUsage } from '../../src/git/objects/walk.ts';
-import { GIT_STARTED, type StartedGit } from '../../src/git/processes/run.ts';
+import { GIT_STARTED, type StartedGit } from '../../src/platform/processes/git-started.ts';
 import { remote, Workspace } from '../support/git.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 

@@ -13,7 +13,7 @@ import {
   checkOutReceived,
   sendPack,
 } from '../../src/git/disk/checkout.ts';
-import { GIT_STARTED, type StartedGit } from '../../src/git/processes/run.ts';
+import { GIT_STARTED, type StartedGit } from '../../src/platform/processes/git-started.ts';
 import { eventually } from '../support/eventually.ts';
 import { startApp } from '../support/harness.ts';
 import { job, submit } from '../support/submit.ts';

@@ -1,6 +1,7 @@
 /** How the log of a job is stored: pages that are filled, joined and read while lines arrive. */
 import fc from 'fast-check';
 import { afterAll, beforeAll, expect, test } from 'vitest';
+import type { Services } from '../../src/app.ts';
 import { newId } from '../../src/base/ids.ts';
 import { appendLines } from '../../src/jobs/logs/append.ts';
 import { foldPages } from '../../src/jobs/logs/fold.ts';
@@ -17,7 +18,6 @@ import { inTransaction } from '../../src/platform/database/client.ts';
 import { Moment, microsOf } from '../../src/platform/database/times.ts';
 import type { Allowance } from '../../src/platform/limits/reads.ts';
 import type { LogCursor } from '../../src/runners/runner.ts';
-import type { Services } from '../../src/services.ts';
 import { startApp, type TestApp } from '../support/harness.ts';
 
 let app: TestApp;

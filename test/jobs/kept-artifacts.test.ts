@@ -16,9 +16,9 @@ import {
   openArtifact,
   storeArtifacts,
 } from '../../src/jobs/artifacts/store.ts';
-import { tarHeader } from '../../src/jobs/artifacts/tar.ts';
 import type { Runner } from '../../src/runners/runner.ts';
 import { tarOf } from '../../src/runners/supervisor/tar.ts';
+import { tarHeader } from '../../src/runners/supervisor/tar-format.ts';
 import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';

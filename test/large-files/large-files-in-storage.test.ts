@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os';
 import { Readable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
 import { expect, test } from 'vitest';
-import { toPublic } from '../../src/base/errors.ts';
+import { toPublic } from '../../src/platform/web/error-response.ts';
 import { cuttable } from '../support/cut.ts';
 import { startApp, type TestApp } from '../support/harness.ts';
 import { checkStore, sweepAll } from '../support/large-files.ts';

@@ -1,11 +1,11 @@
 /** What has to hold of the store of large files, whatever has happened. */
 import { expect } from 'vitest';
+import type { Services } from '../../src/app.ts';
 import {
   type Graces,
   type SweepDeps,
   sweepLargeFiles,
 } from '../../src/repositories/lfs/store/sweep.ts';
-import type { Services } from '../../src/services.ts';
 
 /** Until nothing is left to do. Without grace: for when nobody uploads. */
 export async function sweepAll(

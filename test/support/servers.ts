@@ -3,12 +3,12 @@ import { mkdtemp, readdir, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect } from 'vitest';
+import type { ProcessServices } from '../../src/app.ts';
 import { type App, createApp, createWorker, type Overrides } from '../../src/app.ts';
 import { type Config, readConfig } from '../../src/base/config/config.ts';
 import { createLog } from '../../src/base/log.ts';
 import { newToken } from '../../src/identity/tokens.ts';
 import { openProcessRunner } from '../../src/runners/process/runner.ts';
-import type { ProcessServices } from '../../src/services.ts';
 import { eventually } from './eventually.ts';
 import { Client, cloneDatabase } from './harness.ts';
 

@@ -5,8 +5,9 @@
 import type { Request as HttpRequest } from 'express';
 import type { GraphQLError } from 'graphql';
 import type { FetchAPI, Plugin } from 'graphql-yoga';
-import { AppError, answerOf, invalid } from '../../base/errors.ts';
+import { AppError, invalid } from '../../base/errors.ts';
 import { readBytes } from '../../platform/web/body.ts';
+import { answerOf } from '../../platform/web/error-response.ts';
 import { demandWellFormed, parseBody } from '../../platform/web/json.ts';
 
 type Server = { req: HttpRequest };

@@ -1,10 +1,11 @@
 /** What an error looks like to a GraphQL client: it has a code, and shows no more than REST would. */
+
 import { type ExecutionResult, GraphQLError } from 'graphql';
-import { isUnexpected, toPublic } from '../../base/errors.ts';
-import type { Services } from '../../services.ts';
+import type { Logger } from '../../base/log.ts';
+import { isUnexpected, toPublic } from '../../platform/web/error-response.ts';
 
 /** Deliberate errors and the client's own mistakes pass; all else is logged and hidden. */
-export function showError(error: unknown, { log }: Pick<Services, 'log'>): GraphQLError {
+export function showError(error: unknown, { log }: { log: Logger }): GraphQLError {
   const graphql = error instanceof GraphQLError ? error : undefined;
   const original = graphql?.originalError ?? error;
   if (graphql && (!graphql.originalError || original instanceof GraphQLError)) return graphql;

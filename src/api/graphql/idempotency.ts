@@ -5,11 +5,13 @@
  * may be large. Of a mutation that met a fault of the server the key is released where no field of it took effect;
  * else a retry would do again what was done.
  */
+
 import type { Request as HttpRequest } from 'express';
 import { type ExecutionResult, type GraphQLError, getOperationAST } from 'graphql';
 import type { Plugin } from 'graphql-yoga';
+import type pg from 'pg';
 import { AppError, invalid, unauthenticated } from '../../base/errors.ts';
-import type { Services } from '../../services.ts';
+import type { Logger } from '../../base/log.ts';
 import { type Claim, claimKey, IDEMPOTENCY_KEY } from '../http/kept-answers.ts';
 import { takesJson } from './accept.ts';
 import { answerError } from './body.ts';
@@ -18,7 +20,7 @@ import { answerError } from './body.ts';
 const MAX_KEPT_BYTES = 1024 * 1024;
 
 type Server = { req: HttpRequest };
-type Deps = { show(error: unknown): GraphQLError } & Pick<Services, 'pool' | 'log'>;
+type Deps = { show(error: unknown): GraphQLError } & { pool: pg.Pool; log: Logger };
 type Pending = { claim: Claim; released: boolean };
 
 /** `show` decides what a client sees of an error. */

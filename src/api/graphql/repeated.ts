@@ -13,16 +13,20 @@ import {
   GraphQLError,
   type SourceLocation,
 } from 'graphql';
-import { contextOf } from '../../platform/schema/context.ts';
+import type { Config } from '../../base/config/config.ts';
+import type { Metrics } from '../../platform/metrics/metrics.ts';
+import type { ContextServices } from '../../platform/schema/context.ts';
 import { inSpan } from '../../platform/tracing/spans.ts';
 import { MAX_BODY_BYTES, readBytes } from '../../platform/web/body.ts';
 import { parseBody } from '../../platform/web/json.ts';
-import type { Services } from '../../services.ts';
 import { IDEMPOTENCY_KEY } from '../http/kept-answers.ts';
+import { contextOf } from './context.ts';
 import type { Documents, Prepared } from './documents.ts';
 import { showError, withCodes } from './errors.ts';
 
-export function repeatedQueries(services: Services, documents: Documents): RequestHandler {
+export type Deps = ContextServices & { metrics: Metrics; config: Config };
+
+export function repeatedQueries(services: Deps, documents: Documents): RequestHandler {
   const { metrics, config } = services;
   return async (req, res, next) => {
     const type = isPlain(req) ? typeFor(req.headers.accept) : null;

@@ -1,10 +1,13 @@
 /** GraphQL at `/graphql`: queries that are known, and Yoga for the rest, with its plugins in order. */
+
 import type { Request, RequestHandler, Response } from 'express';
 import { createYoga, type Plugin } from 'graphql-yoga';
-import { type Context, contextOf } from '../../platform/schema/context.ts';
-import type { Services } from '../../services.ts';
+import type { Config } from '../../base/config/config.ts';
+import type { Metrics } from '../../platform/metrics/metrics.ts';
+import type { Context, ContextServices } from '../../platform/schema/context.ts';
 import { useAccept } from './accept.ts';
 import { useBody } from './body.ts';
+import { contextOf } from './context.ts';
 import { Documents } from './documents.ts';
 import { showError, withCodes } from './errors.ts';
 import { usePage } from './graphiql.ts';
@@ -16,6 +19,8 @@ import { schema } from './schema.ts';
 import { useSse } from './sse.ts';
 import { useTrace } from './traced.ts';
 
+export type Deps = ContextServices & { metrics: Metrics; config: Config };
+
 export type GraphQLServer = {
   /** Passes on what it does not answer. */
   repeated: RequestHandler;
@@ -23,7 +28,7 @@ export type GraphQLServer = {
   any(req: Request, res: Response): unknown;
 };
 
-export function createGraphQLServer(services: Services): GraphQLServer {
+export function createGraphQLServer(services: Deps): GraphQLServer {
   const show = (error: unknown) => showError(error, services);
   const documents = new Documents(schema);
   const any = createYoga<{ req: Request; res: Response }, Context>({

@@ -1,8 +1,9 @@
 /** Is it up, and which one is it. */
+
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Db } from '../../platform/database/client.ts';
-import type { Services } from '../../services.ts';
+import type { DiskSpace } from '../../platform/storage/disk-space.ts';
 
 const ROOT = join(import.meta.dirname, '../../..');
 
@@ -12,7 +13,10 @@ export type Version = { version: 'v1'; build: string; commit: string | null };
 export async function health({
   db,
   space,
-}: Pick<Services, 'db' | 'space'>): Promise<'ok' | 'degraded'> {
+}: {
+  db: Db;
+  space: DiskSpace;
+}): Promise<'ok' | 'degraded'> {
   return !space.low && (await databaseAnswers(db)) ? 'ok' : 'degraded';
 }
 

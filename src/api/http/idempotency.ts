@@ -1,10 +1,12 @@
 /** `Idempotency-Key` on the POSTs of REST. */
+
 import type { RequestHandler, Response } from 'express';
-import type { Services } from '../../services.ts';
+import type pg from 'pg';
+import type { Logger } from '../../base/log.ts';
 import { claimKey, IDEMPOTENCY_KEY } from './kept-answers.ts';
 
 /** For requests that are authenticated and whose body is in `req.rawBody`. */
-export function idempotency(services: Pick<Services, 'pool' | 'log'>): RequestHandler {
+export function idempotency(services: { pool: pg.Pool; log: Logger }): RequestHandler {
   return async (req, res, next) => {
     if (req.get(IDEMPOTENCY_KEY) === undefined) return next();
     const claim = await claimKey(services, req);

@@ -11,12 +11,13 @@
  * Answers may hold a new token, of which only a hash may be kept. So they are stored under a key made from the
  * secret of the credential that asked, which is not kept either: nobody else could be given the answer anyway.
  */
+
 import { createHash, hkdfSync, randomUUID } from 'node:crypto';
 import type { Request } from 'express';
+import type pg from 'pg';
 import { AppError, invalid } from '../../base/errors.ts';
 import { demandAccount } from '../../identity/permissions.ts';
 import { open, seal } from '../../platform/crypto/seal.ts';
-import type { Services } from '../../services.ts';
 
 export const IDEMPOTENCY_KEY = 'idempotency-key';
 const IDEMPOTENCY_REPLAYED = 'Idempotency-Replayed';
@@ -62,7 +63,7 @@ const PURGE = `
     select ctid from idempotent_requests where created_at < now() - interval '${KEPT}' limit ${PURGE_ROWS}))`;
 
 /** Removes a batch of the answers that are past their time. @returns whether there may be more */
-export async function removeOldAnswers({ pool }: Pick<Services, 'pool'>): Promise<boolean> {
+export async function removeOldAnswers({ pool }: { pool: pg.Pool }): Promise<boolean> {
   const { rowCount } = await pool.query(PURGE);
   return rowCount === PURGE_ROWS;
 }
@@ -83,7 +84,7 @@ export type Claim = {
  * @throws AppError 400; 401 without an account; 409 while the first request runs, 422 when it was another
  */
 export async function claimKey(
-  { pool }: Pick<Services, 'pool'>,
+  { pool }: { pool: pg.Pool },
   req: Request,
 ): Promise<Claim | { replayed: Answer }> {
   const key = req.get(IDEMPOTENCY_KEY) ?? '';

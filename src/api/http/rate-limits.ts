@@ -7,6 +7,7 @@
  * own: with n servers a caller may get up to n times its rate, which was judged better than a write to the database
  * per request.
  */
+
 import type { Request, RequestHandler } from 'express';
 import type { Plan } from '../../../prisma/generated/enums.ts';
 import type { Config } from '../../base/config/config.ts';
@@ -14,6 +15,7 @@ import { UNLIMITED } from '../../base/config/plans.ts';
 import { AppError } from '../../base/errors.ts';
 import type { Logger } from '../../base/log.ts';
 import { needsCredentials } from '../../identity/http/viewer.ts';
+import { address, network } from '../../platform/web/client-address.ts';
 import { type Counter, openSharedCounts, ownCounter } from './shared-counts.ts';
 
 const WINDOW_SECONDS = 60;
@@ -114,19 +116,4 @@ function tooMany(waitMs: number): AppError {
   return new AppError('rate_limit_exceeded', `Too many requests: try again in ${retryAfter} s`, {
     retryAfter,
   });
-}
-
-/** Who asks: the peer of the connection, or whom proxies that are trusted (`LOAM_TRUSTED_PROXIES`) say it was. */
-export function address({ ip = 'gone' }: Request): string {
-  return network(ip);
-}
-
-/** Of IPv6 the first 64 bits count, because one customer has all the rest. */
-function network(peer: string): string {
-  if (peer.startsWith('::ffff:') || !peer.includes(':')) return peer.replace('::ffff:', '');
-  const [head = '', tail] = peer.split('%')[0]?.split('::') ?? [];
-  const groups = head ? head.split(':') : [];
-  const after = tail ? tail.split(':') : [];
-  const zeros = tail === undefined ? 0 : 8 - groups.length - after.length;
-  return [...groups, ...Array<string>(zeros).fill('0'), ...after].slice(0, 4).join(':');
 }

@@ -1,18 +1,26 @@
 /**
  * Express: what happens to a request, in order, and the one edge where errors become answers.
  */
+
 import express, { type ErrorRequestHandler, type Express, type RequestHandler } from 'express';
-import { AppError, answerOf, invalid, isUnexpected, toPublic } from '../../base/errors.ts';
+import { AppError, invalid } from '../../base/errors.ts';
 import type { Logger } from '../../base/log.ts';
+import type { Deps as CallsDeps } from '../../cluster/http.ts';
 import { acceptForwarded, callsRouter } from '../../cluster/http.ts';
+import type { Deps as SignInDeps } from '../../identity/http/sign-in.ts';
 import { signInRouter } from '../../identity/http/sign-in.ts';
 import { identify } from '../../identity/http/viewer.ts';
+import type { Deps as JobsDeps } from '../../jobs/http.ts';
 import { artifactsRouter, logsRouter, streamLogs } from '../../jobs/http.ts';
+import type { ContextServices } from '../../platform/schema/context.ts';
 import { wasCutOff } from '../../platform/web/connections.ts';
+import { answerOf, isUnexpected, toPublic } from '../../platform/web/error-response.ts';
+import type { Deps as RepositoriesDeps } from '../../repositories/http.ts';
 import { downloadsRouter, gitRouter } from '../../repositories/http.ts';
+import type { Deps as LfsDeps } from '../../repositories/lfs/http.ts';
 import { largeDownloadsRouter, lfsRouter } from '../../repositories/lfs/http.ts';
-import type { Services } from '../../services.ts';
 import { schema } from '../graphql/schema.ts';
+import type { Deps as GraphQLDeps } from '../graphql/server.ts';
 import { createGraphQLServer } from '../graphql/server.ts';
 import { createRest } from '../rest/adapter.ts';
 import { createEndpoints } from '../rest/facade.ts';
@@ -29,10 +37,19 @@ import { requestId } from './request-id.ts';
 import { requestLog } from './request-log.ts';
 import { traced } from './traced.ts';
 
+/** What all routers need together. */
+export type Deps = ContextServices &
+  CallsDeps &
+  GraphQLDeps &
+  JobsDeps &
+  LfsDeps &
+  RepositoriesDeps &
+  SignInDeps;
+
 /** Once per process: compiling the operations takes a moment, and they belong to no one app. */
 const endpoints = createEndpoints(schema, routes);
 
-export function createHttp(services: Services, limits: RateLimits): Express {
+export function createHttp(services: Deps, limits: RateLimits): Express {
   const app = express();
   app.disable('x-powered-by');
   // Files get theirs from Express; REST makes its own, and hashing other answers would serve nobody.

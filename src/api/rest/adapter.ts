@@ -1,12 +1,13 @@
 /** REST in Express: matches the routes, reads the parameters, and writes the answers. */
+
 import { hash } from 'node:crypto';
 import express, { type Request, type RequestHandler, type Response, type Router } from 'express';
 import { demandAccount } from '../../identity/permissions.ts';
-import { contextOf } from '../../platform/schema/context.ts';
+import type { ContextServices } from '../../platform/schema/context.ts';
 import { inSpan } from '../../platform/tracing/spans.ts';
 import { matches } from '../../platform/web/etags.ts';
 import { otherMethod } from '../../platform/web/methods.ts';
-import type { Services } from '../../services.ts';
+import { contextOf } from '../graphql/context.ts';
 import { readBody } from './body.ts';
 import type { Endpoint } from './facade.ts';
 import { parameterReader } from './parameters.ts';
@@ -28,7 +29,7 @@ type RestOptions = {
 };
 
 export function createRest(
-  services: Services,
+  services: ContextServices,
   { endpoints, streams, onPost }: RestOptions,
 ): Router {
   const router = express.Router({ caseSensitive: true, strict: true });
@@ -75,7 +76,7 @@ const authenticated: RequestHandler = (req, _res, next) => {
 };
 
 function answer(
-  services: Services,
+  services: ContextServices,
   { route, operation, call }: Endpoint,
   stream: StreamHandler | undefined,
 ): RequestHandler {

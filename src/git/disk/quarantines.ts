@@ -9,7 +9,7 @@
  */
 import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
-import type { Ending } from '../processes/run.ts';
+import type { Ending } from '../../platform/processes/git-started.ts';
 import type { Begun, Disk } from './disk.ts';
 
 /** The note of a push from its beginning to its end. */

@@ -5,7 +5,8 @@
 import { setImmediate as others } from 'node:timers/promises';
 import { LRUCache } from 'lru-cache';
 import { type Caller, Turns } from '../../platform/limits/fair-semaphore.ts';
-import { type Ending, GitError, git, startGit } from '../processes/run.ts';
+import type { Ending } from '../../platform/processes/git-started.ts';
+import { GitError, git, startGit } from '../processes/run.ts';
 
 /** `column`: of the first match in the line, in bytes from 1. `text`: the line, cut. */
 export type FoundLine = { path: string; line: number; column: number; text: string };

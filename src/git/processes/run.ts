@@ -9,6 +9,7 @@
 import { channel } from 'node:diagnostics_channel';
 import { stat } from 'node:fs/promises';
 import type { Duplex, Readable, Writable } from 'node:stream';
+import { type Ending, GIT_STARTED, type StartedGit } from '../../platform/processes/git-started.ts';
 import { runProgram, type Streamed, startProgram } from '../../platform/processes/starter.ts';
 import { environment, type Surroundings } from './environment.ts';
 
@@ -19,16 +20,6 @@ export type GitOptions = Surroundings & {
   extraPipes?: number;
 };
 
-/**
- * `code` is null when a signal ended it: ours after a timeout, an abort or an answer beyond its bound, or
- * SIGABRT, with which git ends itself when a client says what it takes for impossible.
- */
-export type Ending = { code: number | null; signal: NodeJS.Signals | null; stderr: string };
-
-/** The channel of `node:diagnostics_channel` on which each process that was started is told, in its caller's context. */
-export const GIT_STARTED = 'loam:git:started';
-/** `args`: the command, such as `rev-list`, and what it was given. */
-export type StartedGit = { args: readonly string[]; ended: Promise<Ending> };
 const startedGit = channel(GIT_STARTED);
 
 /** Git ran and failed. */

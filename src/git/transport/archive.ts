@@ -1,6 +1,7 @@
 /** Archives of all files of a commit. */
 import type { Writable } from 'node:stream';
-import { type Ending, startGit } from '../processes/run.ts';
+import type { Ending } from '../../platform/processes/git-started.ts';
+import { startGit } from '../processes/run.ts';
 import { relayToReader } from './relay.ts';
 
 export type ArchiveOf = {

@@ -5,10 +5,11 @@
  * then, so no client gets success for a push that is not recorded, nor for refs that are not on the disk.
  */
 import type { Duplex, Readable, Writable } from 'node:stream';
+import type { Ending } from '../../platform/processes/git-started.ts';
 import { packRefs, storeRefs } from '../disk/refs-on-disk.ts';
 import type { StaleLocks } from '../disk/stale-locks.ts';
 import { allRefs } from '../objects/refs.ts';
-import type { Ending, GitProcess } from '../processes/run.ts';
+import type { GitProcess } from '../processes/run.ts';
 import {
   type Command,
   NONE,

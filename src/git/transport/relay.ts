@@ -1,6 +1,7 @@
 /** What git says, passed on as it comes. */
 import type { Writable } from 'node:stream';
-import type { Ending, GitProcess } from '../processes/run.ts';
+import type { Ending } from '../../platform/processes/git-started.ts';
+import type { GitProcess } from '../processes/run.ts';
 
 /**
  * Passes output on until git has ended. A client that left is no failure, and an output that breaks off shows in the ending.

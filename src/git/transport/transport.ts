@@ -1,6 +1,6 @@
 /** What a client of git reads first, and git upload-pack (fetch) for any transport, streamed in both directions. */
 import type { Readable, Writable } from 'node:stream';
-import type { Ending } from '../processes/run.ts';
+import type { Ending } from '../../platform/processes/git-started.ts';
 import { headOf, knownAdvertisement, learn } from './advertisement.ts';
 import { answerLsRefs, beginningOf, lsRefsOf } from './ls-refs.ts';
 import { relay, relayToReader } from './relay.ts';

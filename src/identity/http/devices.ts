@@ -1,9 +1,11 @@
 /** Signing in a program that has no browser: what the program asks, and the page where its user answers (RFC 8628). */
+
 import express, { type Request, type Response, type Router } from 'express';
-import { isUnexpected, toPublic } from '../../base/errors.ts';
+import type { Urls } from '../../base/urls.ts';
+import type { Db } from '../../platform/database/client.ts';
+import { isUnexpected, toPublic } from '../../platform/web/error-response.ts';
 import { otherMethod } from '../../platform/web/methods.ts';
 import { escaped, sendPage } from '../../platform/web/page.ts';
-import type { Services } from '../../services.ts';
 import {
   answerDevice,
   DEVICE_SECONDS,
@@ -16,9 +18,11 @@ import {
 import { demandFromHere, readForm, textOf } from './forms.ts';
 import { originOf } from './viewer.ts';
 
+export type Deps = { db: Db; urls: Urls };
+
 const PATH = '/login/device';
 
-export function deviceRouter(services: Services): Router {
+export function deviceRouter(services: Deps): Router {
   const { urls } = services;
   const router = express.Router({ caseSensitive: true, strict: true });
 

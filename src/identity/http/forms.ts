@@ -1,12 +1,13 @@
 /** What pages with forms have in common. */
+
 import type { Request } from 'express';
 import { forbidden, invalid } from '../../base/errors.ts';
+import type { Urls } from '../../base/urls.ts';
 import { readBytes } from '../../platform/web/body.ts';
-import type { Services } from '../../services.ts';
 import { isFromHere } from './session-cookie.ts';
 
 /** Or a page of another site could sign its visitors in as somebody else, or out. @throws AppError 403 */
-export function demandFromHere(req: Request, urls: Services['urls']): void {
+export function demandFromHere(req: Request, urls: Urls): void {
   if (!isFromHere(req, urls)) throw forbidden('Only the pages of this server may do this');
 }
 

@@ -4,39 +4,43 @@
  * A browser sends it along with requests that pages of other sites make, so it counts only for those that pages of this
  * server make, and for opening an address. REST and git never look at it: their clients send a header.
  */
-import type { CookieOptions, Request, Response } from 'express';
-import { isPage } from '../../platform/web/pages.ts';
-import type { Services } from '../../services.ts';
 
-type Urls = Pick<Services['urls'], 'base'>;
+import type { CookieOptions, Request, Response } from 'express';
+import type { Urls } from '../../base/urls.ts';
+import { isPage } from '../../platform/web/pages.ts';
 
 /** Paths where somebody can be signed in, beside the pages of the dashboard. */
 const PATHS = /^\/(?:graphql|artifacts|login|logout)(?:\/|$)/;
 const SECRET = /^[0-9A-Za-z]{40}$/;
 
 /** A name with `__Host-` is never taken from another host or path; browsers allow it over https alone. */
-function nameOf(urls: Urls): string {
+function nameOf(urls: Pick<Urls, 'base'>): string {
   return isSecure(urls) ? '__Host-loam' : 'loam-session';
 }
 
-function optionsOf(urls: Urls): CookieOptions {
+function optionsOf(urls: Pick<Urls, 'base'>): CookieOptions {
   return { httpOnly: true, sameSite: 'lax', path: '/', secure: isSecure(urls) };
 }
 
-function isSecure({ base }: Urls): boolean {
+function isSecure({ base }: Pick<Urls, 'base'>): boolean {
   return base.startsWith('https:');
 }
 
-export function setSessionCookie(res: Response, urls: Urls, secret: string, days: number): void {
+export function setSessionCookie(
+  res: Response,
+  urls: Pick<Urls, 'base'>,
+  secret: string,
+  days: number,
+): void {
   res.cookie(nameOf(urls), secret, { ...optionsOf(urls), maxAge: days * 86_400_000 });
 }
 
-export function clearSessionCookie(res: Response, urls: Urls): void {
+export function clearSessionCookie(res: Response, urls: Pick<Urls, 'base'>): void {
   res.clearCookie(nameOf(urls), optionsOf(urls));
 }
 
 /** The secret of the session; null where there is none, or where it does not count. */
-export function readSessionCookie(req: Request, urls: Urls): string | null {
+export function readSessionCookie(req: Request, urls: Pick<Urls, 'base'>): string | null {
   if (!req.headers.cookie || !(PATHS.test(req.path) || isPage(req)) || !counts(req, urls))
     return null;
   const secret = read(req, nameOf(urls));
@@ -54,7 +58,7 @@ function read({ headers: { cookie = '' } }: Request, name: string): string | nul
 /** What a browser keeps while it is with an issuer of identities; it is sent back from there. */
 export function setAttemptCookie(
   res: Response,
-  urls: Urls,
+  urls: Pick<Urls, 'base'>,
   attempt: string,
   seconds: number,
 ): void {
@@ -62,13 +66,13 @@ export function setAttemptCookie(
 }
 
 /** Each is for one return. */
-export function takeAttemptCookie(req: Request, res: Response, urls: Urls): string {
+export function takeAttemptCookie(req: Request, res: Response, urls: Pick<Urls, 'base'>): string {
   const name = `${nameOf(urls)}-attempt`;
   res.clearCookie(name, optionsOf(urls));
   return read(req, name) ?? '';
 }
 
-function counts(req: Request, urls: Urls): boolean {
+function counts(req: Request, urls: Pick<Urls, 'base'>): boolean {
   if (isFromHere(req, urls)) return true;
   // Opened from a bookmark, a mail or another site's link: shown to who is signed in. A query is no page.
   const reads = req.method === 'GET' || req.method === 'HEAD';
@@ -83,7 +87,7 @@ function isNavigation(req: Request): boolean {
 }
 
 /** Whether a page of this server makes the request. Browsers say so, over plain HTTP only of what may change something. */
-export function isFromHere(req: Request, { base }: Urls): boolean {
+export function isFromHere(req: Request, { base }: Pick<Urls, 'base'>): boolean {
   const site = req.get('sec-fetch-site');
   if (site !== undefined) return site === 'same-origin';
   const { origin, host } = req.headers;

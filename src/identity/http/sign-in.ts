@@ -1,16 +1,22 @@
 /** The pages where one signs in and out. They work without a script. */
+
 import express, {
   type ErrorRequestHandler,
   type Request,
   type Response,
   type Router,
 } from 'express';
-import { isUnexpected, toPublic } from '../../base/errors.ts';
+import type pg from 'pg';
+import type { Logger } from '../../base/log.ts';
+import type { Urls } from '../../base/urls.ts';
+import type { Db } from '../../platform/database/client.ts';
+import { isUnexpected, toPublic } from '../../platform/web/error-response.ts';
 import { otherMethod } from '../../platform/web/methods.ts';
 import { escaped, sendPage } from '../../platform/web/page.ts';
-import type { Services } from '../../services.ts';
+import type { Usage } from '../last-used.ts';
 import { connectIdentity, openTicket } from '../sign-in/connections.ts';
 import { signInByIdentity } from '../sign-in/identities.ts';
+import type { Issuer } from '../sign-in/issuers.ts';
 import { signInByLink, userOfLink } from '../sign-in/links.ts';
 import { type Browser, deleteSession, SESSION_DAYS, signInByToken } from '../sign-in/sessions.ts';
 import { deviceRouter } from './devices.ts';
@@ -23,7 +29,16 @@ import {
 } from './session-cookie.ts';
 import { originOf } from './viewer.ts';
 
-export function signInRouter(services: Services): Router {
+export type Deps = {
+  issuers: readonly Issuer[];
+  pool: pg.Pool;
+  usage: Usage;
+  db: Db;
+  urls: Urls;
+  log: Logger;
+};
+
+export function signInRouter(services: Deps): Router {
   const { urls } = services;
   const router = express.Router({ caseSensitive: true, strict: true });
 
@@ -111,7 +126,7 @@ export function signInRouter(services: Services): Router {
 
 /** A session of its own for each time that somebody signs in: one that was there before ends. */
 async function signedIn(
-  services: Services,
+  services: Deps,
   req: Request,
   res: Response,
   begin: () => Promise<string>,
@@ -123,7 +138,7 @@ async function signedIn(
   res.redirect(303, placeOf(to, services.urls));
 }
 
-async function endCurrent(services: Services, { viewer }: Request): Promise<void> {
+async function endCurrent(services: Deps, { viewer }: Request): Promise<void> {
   if (viewer.kind === 'account' && viewer.credential.kind === 'session')
     await deleteSession(services, viewer, viewer.credential.id).catch((error) => {
       // Another request has ended it.
@@ -139,7 +154,7 @@ function browserOf(req: Request): Browser {
 const PLACE = /^\/(?![/\\])[\x21-\x7e]*$/;
 
 /** A path of this server, to go on to; anything else leads home. */
-function placeOf(to: unknown, { base }: Pick<Services['urls'], 'base'>): string {
+function placeOf(to: unknown, { base }: Pick<Urls, 'base'>): string {
   const text = textOf(to);
   if (!PLACE.test(text) || !URL.canParse(text, base)) return '/';
   const { origin, pathname, search } = new URL(text, base);
@@ -151,7 +166,7 @@ function placeOf(to: unknown, { base }: Pick<Services['urls'], 'base'>): string 
 type Shown = { problem?: string; status?: number; requestId?: string };
 
 function sendSignIn(
-  { issuers }: Pick<Services, 'issuers'>,
+  { issuers }: { issuers: readonly Issuer[] },
   req: Request,
   res: Response,
   { problem, status, requestId }: Shown = {},
@@ -190,7 +205,7 @@ function confirmation(username: string, secret: string): string {
 }
 
 /** What is wrong is said on the page where one can try again. */
-function problems(services: Services): ErrorRequestHandler {
+function problems(services: Deps): ErrorRequestHandler {
   const { log } = services;
   return (error, req, res, next) => {
     if (res.headersSent || req.accepts(['json', 'html']) !== 'html') return next(error);

@@ -1,10 +1,15 @@
 /** Express's side of authentication: the `Authorization` header in, `req.viewer` out. It never refuses. */
+
 import type { Request, RequestHandler } from 'express';
-import { type AppError, toPublic, unauthenticated } from '../../base/errors.ts';
-import type { Services } from '../../services.ts';
+import type pg from 'pg';
+import { type AppError, unauthenticated } from '../../base/errors.ts';
+import type { Urls } from '../../base/urls.ts';
+import { toPublic } from '../../platform/web/error-response.ts';
 import type { Origin } from '../audit.ts';
 import { authenticate, type Credential } from '../authenticate.ts';
+import type { Usage } from '../last-used.ts';
 import type { Viewer } from '../permissions.ts';
+import type { Issuer } from '../sign-in/issuers.ts';
 import { TOKEN_PREFIX } from '../tokens.ts';
 import { readSessionCookie } from './session-cookie.ts';
 
@@ -24,9 +29,12 @@ export function needsCredentials({ path }: Request): boolean {
 }
 
 /** What cannot be decided becomes the viewer's failure, so that its 500 is answered where a 401 would be. */
-export function identify(
-  services: Pick<Services, 'pool' | 'usage' | 'urls' | 'issuers'>,
-): RequestHandler {
+export function identify(services: {
+  pool: pg.Pool;
+  usage: Usage;
+  urls: Urls;
+  issuers: readonly Issuer[];
+}): RequestHandler {
   return async (req, _res, next) => {
     req.credential = null;
     try {
@@ -45,7 +53,7 @@ export function identify(
 }
 
 /** What a request carries: in its header, else the session of a browser. @throws AppError 401 as `readAuthorization` */
-function credentialOf(req: Request, urls: Services['urls']): Credential | null {
+function credentialOf(req: Request, urls: Urls): Credential | null {
   const { authorization } = req.headers;
   if (authorization) return readAuthorization(authorization);
   const token = readSessionCookie(req, urls);

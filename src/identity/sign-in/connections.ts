@@ -3,10 +3,10 @@
 import type { IssuerConfig } from '../../base/config/oidc.ts';
 import { AppError, notFound, unauthenticated } from '../../base/errors.ts';
 import { isId, newId } from '../../base/ids.ts';
+import type { Urls } from '../../base/urls.ts';
 import { type Db, inTransaction } from '../../platform/database/client.ts';
 import { NEWEST, readSlice } from '../../platform/database/keyset.ts';
 import type { Slice, SliceRequest } from '../../platform/database/paging.ts';
-import type { Services } from '../../services.ts';
 import { record } from '../audit.ts';
 import { demandFullRights, demandOwn } from '../credentials.ts';
 import type { Account, Viewer } from '../permissions.ts';
@@ -32,11 +32,11 @@ export type IssuerChoice = {
   connectUrl: string | null;
 };
 
-type Deps = Pick<Services, 'db'>;
+type Deps = { db: Db };
 
 /** The issuers by which one can sign in here. Of a session the addresses that connect an identity to its user. */
 export function listIssuers(
-  { issuers, urls }: Pick<Services, 'issuers' | 'urls'>,
+  { issuers, urls }: { issuers: readonly Issuer[]; urls: Urls },
   viewer: Viewer,
 ): IssuerChoice[] {
   const session = sessionOf(viewer);
@@ -131,7 +131,7 @@ const columns = {
  * @throws AppError 401, 403, 404, 409 for the last way to sign in
  */
 export async function deleteIdentity(
-  { db, issuers }: Pick<Services, 'db' | 'issuers'>,
+  { db, issuers }: { db: Db; issuers: readonly Issuer[] },
   viewer: Viewer,
   id: string,
 ): Promise<string> {

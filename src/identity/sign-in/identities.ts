@@ -8,7 +8,6 @@ import { AppError, forbidden } from '../../base/errors.ts';
 import { newId } from '../../base/ids.ts';
 import { whyNotName } from '../../base/names.ts';
 import { type Db, inTransaction, violatesUnique } from '../../platform/database/client.ts';
-import type { Services } from '../../services.ts';
 import { insertUser, isEmail } from '../accounts.ts';
 import { isOperator, whyNotAdmitted } from './admission.ts';
 import type { Claims } from './issuers.ts';
@@ -26,7 +25,7 @@ const MAX_TRIES = 50;
  * @throws AppError 403 for who may not sign in here, 409 where another user has the address
  */
 export async function signInByIdentity(
-  { db }: Pick<Services, 'db'>,
+  { db }: { db: Db },
   config: IssuerConfig,
   claims: Claims,
   browser: Browser,

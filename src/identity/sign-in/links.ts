@@ -2,8 +2,8 @@
 
 import { unauthenticated } from '../../base/errors.ts';
 import { newId } from '../../base/ids.ts';
+import type { Urls } from '../../base/urls.ts';
 import { type Db, inTransaction } from '../../platform/database/client.ts';
-import type { Services } from '../../services.ts';
 import { userNamed } from '../accounts.ts';
 import { type Actor, record, SERVER } from '../audit.ts';
 import { demandFullRights, ownerOfCredential } from '../credentials.ts';
@@ -20,11 +20,11 @@ export type SignInLink = {
   expiresAt: Date;
 };
 
-type Deps = Pick<Services, 'db'>;
+type Deps = { db: Db };
 
 /** One for the viewer, or, by the operator, for the user named. @throws AppError 401, 403, 404 */
 export async function createSignInLink(
-  { db, urls }: Pick<Services, 'db' | 'urls'>,
+  { db, urls }: { db: Db; urls: Urls },
   viewer: Viewer,
   username?: string | null,
 ): Promise<SignInLink> {

@@ -3,17 +3,19 @@
  * that only the hash is kept. A session has the full rights of its user.
  */
 
+import type pg from 'pg';
 import { forbidden, notFound } from '../../base/errors.ts';
 import { isId, newId } from '../../base/ids.ts';
 import { type Db, inTransaction } from '../../platform/database/client.ts';
 import { NEWEST, readSlice } from '../../platform/database/keyset.ts';
 import type { Slice, SliceRequest } from '../../platform/database/paging.ts';
-import type { Services } from '../../services.ts';
 import { record } from '../audit.ts';
 import { authenticate, disabledUser, SESSION_IDLE } from '../authenticate.ts';
 import { demandFullRights, demandOwn } from '../credentials.ts';
+import type { Usage } from '../last-used.ts';
 import { type Account, hasFullRights, type Viewer } from '../permissions.ts';
 import { hashSecret, randomSecret } from '../tokens.ts';
+import type { Issuer } from './issuers.ts';
 
 /** From signing in; `authenticate.ts` says how long one lasts that is not used. */
 export const SESSION_DAYS = 30;
@@ -47,7 +49,7 @@ type SignedIn = {
   expiresAt?: Date | null;
 };
 
-type Deps = Pick<Services, 'db'>;
+type Deps = { db: Db };
 
 /**
  * Signs in with a personal access token. The session ends with the token: when that is deleted or expires.
@@ -55,7 +57,7 @@ type Deps = Pick<Services, 'db'>;
  * @throws AppError 401, 403 for a token that is limited: the session would have more rights
  */
 export async function signInByToken(
-  services: Pick<Services, 'db' | 'pool' | 'usage' | 'issuers'>,
+  services: { db: Db; pool: pg.Pool; usage: Usage; issuers: readonly Issuer[] },
   token: string,
   browser: Browser,
 ): Promise<string> {
@@ -198,7 +200,7 @@ const columns = {
 } as const;
 
 /** For `upkeep.ts`. @returns whether there is more */
-export async function removeOldSessions({ pool }: Pick<Services, 'pool'>): Promise<boolean> {
+export async function removeOldSessions({ pool }: { pool: pg.Pool }): Promise<boolean> {
   await pool.query(
     `delete from browser_sessions where expires_at < now() or last_used_at < now() - ${SESSION_IDLE}`,
   );

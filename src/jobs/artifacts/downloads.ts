@@ -1,16 +1,20 @@
 /** Where artifacts are found, and who may have them: members by credential, anyone by a signed link for 15 minutes. */
+
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import { notFound } from '../../base/errors.ts';
 import { isId } from '../../base/ids.ts';
+import type { Urls } from '../../base/urls.ts';
 import { namespaceNamed } from '../../identity/accounts.ts';
 import { demand, type Viewer } from '../../identity/permissions.ts';
 import type { Rule } from '../../identity/rechecks.ts';
+import type { Signer } from '../../platform/crypto/signed-links.ts';
+import type { Db } from '../../platform/database/client.ts';
 import { type Slice, type SliceRequest, sliceOf } from '../../platform/database/paging.ts';
-import type { Services } from '../../services.ts';
+import type { Storage } from '../../platform/storage/storage.ts';
 import type { JobPayload } from '../payload.ts';
 import { type ArtifactEntry, type ArtifactKey, listArtifacts } from './store.ts';
 
-type Deps = Pick<Services, 'storage' | 'signer' | 'urls'>;
+type Deps = { storage: Storage; signer: Signer; urls: Urls };
 
 /** The columns that describe a job's artifacts. */
 export const artifactColumns = {
@@ -97,7 +101,7 @@ function thing(jobId: string, path?: string): string {
  * @throws AppError 401, 403, 404
  */
 export async function demandDownload(
-  deps: Deps & Pick<Services, 'db'>,
+  deps: Deps & { db: Db },
   viewer: Viewer,
   { namespace: name, jobId, path }: { namespace: string; jobId: string; path?: string },
   query: Record<string, unknown>,
@@ -123,7 +127,7 @@ export async function demandDownload(
 
 /** What a job's row says of its artifacts, or the row that outlives it; null when there is neither. */
 async function findOwner(
-  { db }: Pick<Services, 'db'>,
+  { db }: { db: Db },
   { jobId, namespaceId }: Omit<ArtifactKey, 'attemptId'>,
 ): Promise<{ repositoryId: string | null; artifactsOf: string | null } | null> {
   const query = {

@@ -5,15 +5,17 @@
  * Files and rows cannot go in one transaction. So a row is marked first, which hides it, then the files go, then
  * the row, and with it the storage that it counts. What a server that died left between is found by the mark.
  */
+
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import { notFound } from '../../base/errors.ts';
 import { isId } from '../../base/ids.ts';
 import { record } from '../../identity/audit.ts';
 import { demand, demandAccount, type Viewer } from '../../identity/permissions.ts';
+import type { Db } from '../../platform/database/client.ts';
 import { inTransaction } from '../../platform/database/client.ts';
 import { readSlice, type Sorting } from '../../platform/database/keyset.ts';
 import type { Slice, SliceRequest } from '../../platform/database/paging.ts';
-import type { Services } from '../../services.ts';
+import type { Storage } from '../../platform/storage/storage.ts';
 import { visibleTo } from '../visibility.ts';
 import { removeArtifacts } from './store.ts';
 
@@ -61,7 +63,7 @@ export async function noteArtifacts(
  * @returns whether it is kept
  */
 export async function keepLate(
-  { db }: Pick<Services, 'db'>,
+  { db }: { db: Db },
   jobId: string,
   stored: { artifactFiles: number; artifactBytes: bigint; artifactsOf: string } | null,
 ): Promise<boolean> {
@@ -86,7 +88,7 @@ export async function keepLate(
 
 /** Those of a namespace that the viewer may see, the last deleted first. @throws AppError 400 */
 export async function sliceKept(
-  { db }: Pick<Services, 'db'>,
+  { db }: { db: Db },
   viewer: Viewer,
   { namespaceId, ...range }: SliceRequest & { namespaceId: string },
 ): Promise<Slice<KeptArtifacts>> {
@@ -102,7 +104,7 @@ export async function sliceKept(
  * @throws AppError 401, 403, 404
  */
 export async function deleteKeptArtifacts(
-  services: Pick<Services, 'db' | 'storage'>,
+  services: { db: Db; storage: Storage },
   viewer: Viewer,
   id: string,
 ): Promise<string> {
@@ -134,7 +136,7 @@ export async function deleteKeptArtifacts(
 
 /** Removes the files of a row that is marked, and then the row. */
 export async function removeMarked(
-  services: Pick<Services, 'db' | 'storage'>,
+  services: { db: Db; storage: Storage },
   { id, namespaceId }: { id: string; namespaceId: string },
 ): Promise<void> {
   await removeArtifacts(services, { namespaceId, jobId: id });
@@ -147,9 +149,7 @@ const BATCH = 100;
  * Goes on with what was marked and is still there, and with what an attempt never brought because its server was gone.
  * @returns whether there may be more
  */
-export async function removeLeftMarked(
-  services: Pick<Services, 'db' | 'storage'>,
-): Promise<boolean> {
+export async function removeLeftMarked(services: { db: Db; storage: Storage }): Promise<boolean> {
   // By hand, because the partial index serves a condition that is written out, and not a parameter.
   const rows = await services.db.$queryRaw<{ id: string; namespaceId: string }[]>`
     select id, namespace_id as "namespaceId" from kept_artifacts

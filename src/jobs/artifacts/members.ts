@@ -6,7 +6,7 @@ import type { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { promisify } from 'node:util';
 import { createGzip, gzip } from 'node:zlib';
-import { tarPadding } from './tar.ts';
+import { tarPadding } from '../../runners/supervisor/tar-format.ts';
 
 export type ArtifactEntry = { path: string; sizeBytes: number };
 /** Where its member lies in the archive, and how far the contents are from the member's beginning. */

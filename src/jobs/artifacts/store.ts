@@ -17,9 +17,8 @@ import { createGunzip, gzipSync } from 'node:zlib';
 import { extract, type Header } from 'tar-stream';
 import { removeAll, type Storage } from '../../platform/storage/storage.ts';
 import { TooLarge, tooManyEntries } from '../../runners/runner.ts';
-import type { Services } from '../../services.ts';
+import { TAR_END, tarHeader } from '../../runners/supervisor/tar-format.ts';
 import { type ArtifactEntry, type IndexEntry, openMembers } from './members.ts';
-import { TAR_END, tarHeader } from './tar.ts';
 
 export type { ArtifactEntry } from './members.ts';
 
@@ -43,7 +42,7 @@ export type Bounds = {
 /** `attemptId`: whose artifacts; null for those of earlier versions, of which each job had one set. */
 export type ArtifactKey = { namespaceId: string; jobId: string; attemptId: string | null };
 
-type Deps = Pick<Services, 'storage'>;
+type Deps = { storage: Storage };
 
 const TAR = 'artifacts.tar.gz';
 const INDEX = 'index.json';

@@ -2,9 +2,9 @@
  * Storing what a job prints. The sequence is counted on in the job's row, whose lock is held until the commit, so
  * entries become visible in the order of their numbers and none appears before the position of a reader.
  */
+import type pg from 'pg';
 import { Moment, microsOf } from '../../platform/database/times.ts';
 import type { LogCursor } from '../../runners/runner.ts';
-import type { Services } from '../../services.ts';
 import { columnsOf, PAGE_COLUMNS, pagesFrom } from './columns.ts';
 import { FOLD_AT, foldPages } from './fold.ts';
 import { encodePages, type Line } from './pages.ts';
@@ -33,7 +33,7 @@ export type Stored = { lines: number; bytes: number; storageBytes: bigint; until
  * @returns null when it was not stored: the job is deleted, or another worker has stored that part.
  */
 export async function appendLines(
-  { pool }: Pick<Services, 'pool'>,
+  { pool }: { pool: pg.Pool },
   { jobId, attemptId, lines, after, from, to, progress, full = false }: Append,
 ): Promise<Stored | null> {
   const stamped = increasing(lines, after);

@@ -3,15 +3,17 @@
  * its namespace has room for. The line that would go beyond ends the log, with a last line that says why; the job
  * itself goes on, and its changes of status are still recorded.
  */
+import type pg from 'pg';
 import type { Plan } from '../../../prisma/generated/enums.ts';
+import type { Config } from '../../base/config/config.ts';
+import type { Db } from '../../platform/database/client.ts';
 import { endOfMillisecond } from '../../platform/database/times.ts';
 import { logLimits, storageLimit } from '../../platform/limits/quotas.ts';
 import type { LogCursor } from '../../runners/runner.ts';
-import type { Services } from '../../services.ts';
 import { appendLines, type Stored } from './append.ts';
 import { type Line, textBytes } from './pages.ts';
 
-type Deps = Pick<Services, 'pool' | 'db' | 'config'>;
+type Deps = { pool: pg.Pool; db: Db; config: Config };
 
 /** What an attempt prints, on its way into the log of its job. */
 export type AttemptLog = {
@@ -80,7 +82,7 @@ const LONGEST_LINE = 64 * 1024 + 100;
  * the log of the job that ends first, with one last line for all attempts.
  */
 export function printable(
-  { config }: Pick<Services, 'config'>,
+  { config }: { config: Config },
   job: { logLines: bigint; logBytes: bigint; namespace: { plan: Plan } },
 ): { bytes: number; lines: number } {
   const { bytes, lines } = logLimits({ config }, job.namespace.plan);
@@ -93,7 +95,7 @@ export function printable(
 /** What a log may still take, and for each of its bounds what to say when it is reached. */
 type Room = { bytes: number; lines: number; why: { bytes: string; lines: string } };
 
-function roomFor({ config }: Pick<Services, 'config'>, plan: Plan, stored: Stored): Room {
+function roomFor({ config }: { config: Config }, plan: Plan, stored: Stored): Room {
   const { bytes, lines } = logLimits({ config }, plan);
   const storage = storageLimit({ config }, plan);
   const ofLog = bytes - stored.bytes;

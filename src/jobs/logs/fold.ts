@@ -4,7 +4,6 @@
  */
 import type pg from 'pg';
 import { inPoolTransaction } from '../../platform/database/client.ts';
-import type { Services } from '../../services.ts';
 import { columnsOf, PAGE_COLUMNS, pagesFrom } from './columns.ts';
 import { decodePage, encodePages, type StoredPage } from './pages.ts';
 
@@ -21,7 +20,7 @@ const FOLD_AT_END = 8;
  * @param entries how many entries its journal has, if that is known: it has no more pages
  */
 export async function foldAtEnd(
-  services: Pick<Services, 'pool'>,
+  services: { pool: pg.Pool },
   jobId: string,
   entries?: bigint,
 ): Promise<void> {
@@ -38,7 +37,7 @@ export async function foldAtEnd(
  * Joins the small pages of a job. It is one transaction, so that a reader's statement sees either the small ones or
  * what they became, and it holds the job's row, so that nothing is appended meanwhile.
  */
-export async function foldPages({ pool }: Pick<Services, 'pool'>, jobId: string): Promise<void> {
+export async function foldPages({ pool }: { pool: pg.Pool }, jobId: string): Promise<void> {
   await inPoolTransaction(pool, async (client) => {
     const {
       rows: [job],

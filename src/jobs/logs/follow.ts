@@ -1,8 +1,9 @@
 /** Following a journal: the entries that are there, those that come, and the end. */
+import type pg from 'pg';
 import type { JobStatus } from '../../../prisma/generated/enums.ts';
 import { type Together, together } from '../../platform/database/coalesce.ts';
 import { untilAnswered } from '../../platform/database/outage.ts';
-import type { Services } from '../../services.ts';
+import type { Bus } from '../../platform/events/bus.ts';
 import { isOver } from '../state.ts';
 import { decodePage, type Entry, PAGE_BYTES, PAGE_ENTRIES, type StoredPage } from './pages.ts';
 
@@ -25,7 +26,7 @@ const STEP_BYTES = 2 * PAGE_BYTES;
  * every entry below that number was yielded.
  */
 export async function* followJournal(
-  { pool, bus }: Pick<Services, 'pool' | 'bus'>,
+  { pool, bus }: { pool: pg.Pool; bus: Bus },
   jobId: string,
   after: number,
   signal: AbortSignal,
@@ -65,20 +66,16 @@ type Step = {
 };
 
 /** Followers of one job who stand at the same entry are woken together, and share a read. */
-const reads = new WeakMap<Services['pool'], Together<Step | null>>();
+const reads = new WeakMap<pg.Pool, Together<Step | null>>();
 
-function sharedStep(pool: Services['pool'], jobId: string, after: number): Promise<Step | null> {
+function sharedStep(pool: pg.Pool, jobId: string, after: number): Promise<Step | null> {
   const shared = reads.get(pool) ?? together<Step | null>();
   reads.set(pool, shared);
   return shared(`${jobId} ${after}`, () => readStep(pool, jobId, after));
 }
 
 /** The next entries and how the job stands, in one statement; null: there is no such job. */
-async function readStep(
-  pool: Services['pool'],
-  jobId: string,
-  after: number,
-): Promise<Step | null> {
+async function readStep(pool: pg.Pool, jobId: string, after: number): Promise<Step | null> {
   const { rows } = await pool.query<StepRow>({
     name: 'loam-follow-journal',
     text: `

@@ -7,15 +7,18 @@
 
 import { forbidden, notFound } from '../../base/errors.ts';
 import { isId } from '../../base/ids.ts';
+import type { Urls } from '../../base/urls.ts';
 import { namespaceNamed } from '../../identity/accounts.ts';
 import { accountById } from '../../identity/authenticate.ts';
+import type { Usage } from '../../identity/last-used.ts';
 import { demand, type Viewer } from '../../identity/permissions.ts';
 import type { Rule } from '../../identity/rechecks.ts';
-import type { Services } from '../../services.ts';
+import type { Signer } from '../../platform/crypto/signed-links.ts';
+import type { Db } from '../../platform/database/client.ts';
 import { openStreamOf, ruleOf, type StreamQuery, streamColumns } from '../following.ts';
 
 type Linked = { id: string; namespace: { name: string } };
-type Signing = Pick<Services, 'signer' | 'urls'>;
+type Signing = { signer: Signer; urls: Urls };
 
 export function downloadUrl({ signer, urls }: Signing, { id, namespace }: Linked): string {
   return signer.signUrl(`${urls.artifacts}/${namespace.name}/${id}/log.txt`, textOf(id));
@@ -52,7 +55,7 @@ const accessColumns = { id: true, name: true, namespaceId: true, repositoryId: t
  * @throws AppError 401, 403, 404
  */
 export async function demandText(
-  services: Pick<Services, 'db' | 'signer'>,
+  services: { db: Db; signer: Signer },
   viewer: Viewer,
   { namespace, jobId }: LogAddress,
   query: Record<string, unknown>,
@@ -76,7 +79,7 @@ export async function demandText(
  * @throws AppError 400, 403 for a link without a valid signature or that has expired, and what `openStream` throws
  */
 export async function openLinkedStream(
-  services: Parameters<typeof openStreamOf>[0] & Pick<Services, 'signer' | 'usage'>,
+  services: Parameters<typeof openStreamOf>[0] & { signer: Signer; usage: Usage },
   { namespace, jobId }: LogAddress,
   { credential, ...signature }: Record<string, unknown>,
   query: StreamQuery,

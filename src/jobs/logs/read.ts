@@ -1,9 +1,9 @@
 /** Reading the newest lines of a log, or those after a time. */
 
+import type pg from 'pg';
 import { invalid } from '../../base/errors.ts';
 import { microsOf } from '../../platform/database/times.ts';
 import type { Allowance } from '../../platform/limits/reads.ts';
-import type { Services } from '../../services.ts';
 import { decodePage, type Entry, type LogEntry, PAGE_ENTRIES, type StoredPage } from './pages.ts';
 
 /** Spec section 8. */
@@ -28,7 +28,7 @@ export function checkTail(tail: number | null | undefined): number {
  * @throws AppError 400, 429
  */
 export async function readLog(
-  { pool }: Pick<Services, 'pool'>,
+  { pool }: { pool: pg.Pool },
   jobId: string,
   { tail, since }: LogQuery,
   allowance: Allowance,
@@ -49,7 +49,7 @@ export async function readLog(
 
 /** Where a stream begins that shows the lines of `query` first: before them, or at the end when there are none. */
 export async function startOf(
-  { pool }: Pick<Services, 'pool'>,
+  { pool }: { pool: pg.Pool },
   jobId: string,
   { tail, since }: LogQuery,
 ): Promise<number> {
@@ -66,7 +66,7 @@ function linesFrom(entries: readonly Entry[], start: number): LogEntry[] {
   return entries.filter((entry): entry is LogEntry => entry.kind === 'log' && entry.seq >= start);
 }
 
-type Pool = Services['pool'];
+type Pool = pg.Pool;
 
 /** The number of the first line after a time, or that of the next line; 1 when no time is given. */
 export async function startAfter(pool: Pool, jobId: string, since?: Date | null): Promise<number> {

@@ -1,5 +1,5 @@
 /** Removing the pages of jobs that were deleted. A trigger has noted these jobs. */
-import type { Services } from '../../services.ts';
+import type pg from 'pg';
 
 /** Pages at once: at most 32 MiB of text, in some 100 ms. */
 const BATCH = 512;
@@ -9,7 +9,7 @@ const BATCH = 512;
  * @returns whether there may be more
  */
 export async function removeDeletedPages(
-  { pool }: Pick<Services, 'pool'>,
+  { pool }: { pool: pg.Pool },
   jobId: string | null = null,
 ): Promise<boolean> {
   const { rowCount } = await pool.query({

@@ -5,9 +5,9 @@
  * A search ends after two seconds with what it has found, and says from where to go on, so that a log of 10 GiB holds
  * nothing up. There are no patterns: those that backtrack can take for ever over a line that was made for it.
  */
+import type pg from 'pg';
 import { busy, invalid } from '../../base/errors.ts';
 import type { Allowance } from '../../platform/limits/reads.ts';
-import type { Services } from '../../services.ts';
 import { type LogEntry, parsePage, textBytes, unpackPage } from './pages.ts';
 import { type WalkedPage, walkStep } from './walk.ts';
 
@@ -41,7 +41,7 @@ const MAX_MS = 2_000;
 
 /** @throws AppError 400, and 503 when `signal` aborts: nobody is there any more who wants the result */
 export async function searchLog(
-  services: Pick<Services, 'pool'>,
+  services: { pool: pg.Pool },
   jobId: string,
   query: SearchQuery,
   allowance: Allowance,

@@ -1,5 +1,5 @@
 /** A log as plain text. */
-import type { Services } from '../../services.ts';
+import type pg from 'pg';
 import { decodePage } from './pages.ts';
 import { walkStep } from './walk.ts';
 
@@ -8,7 +8,7 @@ import { walkStep } from './walk.ts';
  * `timestamps`: each line begins with its time.
  */
 export async function* logText(
-  services: Pick<Services, 'pool'>,
+  services: { pool: pg.Pool },
   jobId: string,
   { timestamps }: { timestamps: boolean },
 ): AsyncGenerator<string> {

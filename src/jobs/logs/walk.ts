@@ -1,5 +1,5 @@
 /** Going through a whole journal, some pages at a time, from either end. */
-import type { Services } from '../../services.ts';
+import type pg from 'pg';
 import { PAGE_BYTES, PAGE_ENTRIES, type StoredPage } from './pages.ts';
 
 /** Of text that is read at once, beyond the first page. */
@@ -19,7 +19,7 @@ export type Step = {
 
 /** What comes after the number `from`: newer entries, or with `desc` older ones. */
 export async function walkStep(
-  { pool }: Pick<Services, 'pool'>,
+  { pool }: { pool: pg.Pool },
   jobId: string,
   { from, order }: { from: number; order: 'asc' | 'desc' },
 ): Promise<Step> {

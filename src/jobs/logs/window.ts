@@ -1,9 +1,9 @@
 /** A part of a journal by its numbers or from a moment on, forwards or backwards: what a log view shows of a long log. */
 
+import type pg from 'pg';
 import { invalid } from '../../base/errors.ts';
 import { Moment, microsOf } from '../../platform/database/times.ts';
 import type { Allowance } from '../../platform/limits/reads.ts';
-import type { Services } from '../../services.ts';
 import { decodePage, type Entry, PAGE_ENTRIES, type StoredPage } from './pages.ts';
 import { startAfter } from './read.ts';
 
@@ -35,7 +35,7 @@ const DEFAULT_ENTRIES = 100;
  * @throws AppError 400, 429
  */
 export async function readWindow(
-  { pool }: Pick<Services, 'pool'>,
+  { pool }: { pool: pg.Pool },
   jobId: string,
   query: WindowQuery,
   allowance: Allowance,
@@ -94,7 +94,7 @@ type Span = {
 
 /** The pages that hold these numbers, as many from where it begins as take no more than `budget` bytes. */
 async function readPages(
-  pool: Services['pool'],
+  pool: pg.Pool,
   jobId: string,
   { low, end, count, budget }: Span & { budget: number },
 ): Promise<{ needed: number; low: number; high: number; next: number; pages: StoredPage[] }> {

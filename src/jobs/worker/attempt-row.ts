@@ -2,16 +2,35 @@
  * An attempt as the worker that looks after it holds it, and the statements that each job waits for on its way: by hand
  * and prepared, because Prisma took three for the row, and a millisecond of this thread for each.
  */
+import type pg from 'pg';
 import type { Prisma } from '../../../prisma/generated/client.ts';
+import type { Config } from '../../base/config/config.ts';
+import type { Logger } from '../../base/log.ts';
+import type { Cluster } from '../../cluster/cluster.ts';
 import { columnOf } from '../../platform/database/keyset.ts';
+import type { Bus } from '../../platform/events/bus.ts';
+import type { Metrics } from '../../platform/metrics/metrics.ts';
+import type { DiskSpace } from '../../platform/storage/disk-space.ts';
+import type { Storage } from '../../platform/storage/storage.ts';
+import type { LargeFiles } from '../../repositories/lfs/store/store.ts';
 import type { Runner } from '../../runners/runner.ts';
-import type { ProcessServices } from '../../services.ts';
 import { IS_KEPT } from '../artifacts/kept.ts';
 import type { Checkout } from '../checkouts.ts';
+import type { SecretBox } from '../secrets.ts';
 
 /** What looking after jobs takes: what every process has, transactions, what runs jobs, and their commits. */
-export type Deps = Omit<ProcessServices, 'db'> & {
+export type Deps = {
+  config: Config;
   db: Prisma.DefaultPrismaClient;
+  pool: pg.Pool;
+  bus: Bus;
+  cluster: Cluster;
+  log: Logger;
+  metrics: Metrics;
+  space: DiskSpace;
+  storage: Storage;
+  largeFiles: LargeFiles;
+  secretBox: SecretBox;
   runner: Runner;
   checkout: Checkout;
 };

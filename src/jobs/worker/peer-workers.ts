@@ -5,7 +5,7 @@
  * away with it, and be back a moment later. So until it has looked around for a minute, those that are silent count as
  * workers that will run images again. Else the first that is back, and runs none, would fail the jobs that wait for them.
  */
-import type { Services } from '../../services.ts';
+import type pg from 'pg';
 import { machinesElsewhere, type Offer, WORKER_SILENCE_S } from '../worker-capacity.ts';
 
 export type Others = {
@@ -16,11 +16,7 @@ export type Others = {
 };
 
 /** @param everyMs how long it is from one look to the next, at most */
-export function openOthers(
-  services: Pick<Services, 'pool'>,
-  workerId: string,
-  everyMs: number,
-): Others {
+export function openOthers(services: { pool: pg.Pool }, workerId: string, everyMs: number): Others {
   let machines: readonly Offer[] = [];
   let lastLook = Number.NEGATIVE_INFINITY;
   let thereSince = Number.NEGATIVE_INFINITY;

@@ -1,10 +1,11 @@
 /** What workers tell each other through the database: who is alive with which machines, and which attempts are lost. */
-import type { Services } from '../../services.ts';
+import type pg from 'pg';
+import type { Db } from '../../platform/database/client.ts';
 import { type Offer, WORKER_SILENCE_S } from '../worker-capacity.ts';
 
 /** Milliseconds until the next job that waits for its time may start; null: none does. */
 export async function nextDue(
-  { pool }: Pick<Services, 'pool'>,
+  { pool }: { pool: pg.Pool },
   gpus: readonly string[],
 ): Promise<number | null> {
   // By hand: it is asked after each claim.
@@ -24,7 +25,7 @@ export async function nextDue(
  * runner: those that the worker had under another kind are not looked after, and their heartbeat grows old.
  */
 export async function heartbeat(
-  { db }: Pick<Services, 'db'>,
+  { db }: { db: Db },
   worker: { id: string; runner: string; kinds: readonly string[]; machines: readonly Offer[] },
 ): Promise<void> {
   const { id, runner, kinds } = worker;
@@ -50,7 +51,7 @@ export async function heartbeat(
  * and clocks that differ: no job ever runs twice at once.
  */
 export async function findLost(
-  { db }: Pick<Services, 'db'>,
+  { db }: { db: Db },
   worker: { id: string; kinds: readonly string[] },
 ): Promise<{ attemptId: string; jobId: string }[]> {
   return db.$queryRaw`
@@ -67,7 +68,7 @@ export async function findLost(
 const WORKER_KEPT_DAYS = 7;
 
 /** Forgets workers that are gone and hold no attempt. There are as many as data folders, so all in one go. */
-export async function removeGoneWorkers({ pool }: Pick<Services, 'pool'>): Promise<boolean> {
+export async function removeGoneWorkers({ pool }: { pool: pg.Pool }): Promise<boolean> {
   await pool.query(
     `delete from workers w where heartbeat_at < now() - make_interval(days => $1)
        and not exists (select from job_attempts a where a.worker_id = w.id and a.ended_at is null)`,

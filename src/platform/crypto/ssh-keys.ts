@@ -7,6 +7,16 @@
  */
 import { createPublicKey, hash, type JsonWebKeyInput, type KeyObject, verify } from 'node:crypto';
 
+/** A key by which clients recognize this server, as `ssh-keyscan` shows it. */
+export type PublicHostKey = {
+  /** `ssh-ed25519` or `ecdsa-sha2-nistp256`. */
+  type: string;
+  /** `<type> <base64>`, the form of `known_hosts` after the host name. */
+  publicKey: string;
+  /** `SHA256:…` */
+  fingerprint: string;
+};
+
 export type WireKey = {
   type: string;
   key: KeyObject;

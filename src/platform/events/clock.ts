@@ -1,5 +1,6 @@
 /** The order of events, in a database that was moved to another cluster. */
-import type { Services } from '../../services.ts';
+import type pg from 'pg';
+import type { Logger } from '../../base/log.ts';
 
 /**
  * Makes new events come after all that are there or were removed, in a database that was restored into another
@@ -9,7 +10,10 @@ import type { Services } from '../../services.ts';
 export async function goOnAfterRestored({
   pool,
   log,
-}: Pick<Services, 'pool' | 'log'>): Promise<void> {
+}: {
+  pool: pg.Pool;
+  log: Logger;
+}): Promise<void> {
   // No event that was written in this cluster has an xid that is still to come.
   const { rows } = await pool.query<{ ahead: string }>(
     `update event_clock set ahead = last.xid + 1

@@ -1,6 +1,7 @@
 /** Where a reader of events stands: after the event with this (xid, seq), in the order that `read.ts` argues. */
+
 import { invalid } from '../../base/errors.ts';
-import type { Services } from '../../services.ts';
+import type { Db } from '../database/client.ts';
 
 export type Place = {
   xid: string;
@@ -40,7 +41,7 @@ export function placeOf(text: string): Place {
  * For a new reader of all events that is to begin with what happens from now on, and keeps its place. It is that of
  * an event, kept or removed, because new events come after those in whichever cluster the database is restored into.
  */
-export async function placeNow({ db }: Pick<Services, 'db'>): Promise<string> {
+export async function placeNow({ db }: { db: Db }): Promise<string> {
   const [last] = await db.$queryRaw<Place[]>`
     select xid::text as xid, seq from events where xid < (select event_horizon())
     order by events.xid desc, seq desc limit 1`;
@@ -51,10 +52,7 @@ export async function placeNow({ db }: Pick<Services, 'db'>): Promise<string> {
  * @param after the `seq` of an event; 0: before the oldest event that is kept; null: now
  * @throws AppError 400 when it is the number of no event
  */
-export async function placeAfter(
-  { db }: Pick<Services, 'db'>,
-  after: number | null,
-): Promise<Place> {
+export async function placeAfter({ db }: { db: Db }, after: number | null): Promise<Place> {
   if (after === 0) return beforeOldest(db);
   if (after === null) return now(db);
   const place = await placeOfEvent({ db }, after);
@@ -65,7 +63,7 @@ export async function placeAfter(
 
 /** By its `seq`. `'removed'`: it was, by age, and with it all before it; null: that is the number of no event. */
 export async function placeOfEvent(
-  { db }: Pick<Services, 'db'>,
+  { db }: { db: Db },
   seq: number,
 ): Promise<Place | 'removed' | null> {
   const [row] = await db.$queryRaw<Place[]>`
@@ -91,14 +89,14 @@ export function tooOld() {
 }
 
 /** Behind everything that was removed. */
-async function beforeOldest(db: Services['db']): Promise<Place> {
+async function beforeOldest(db: Db): Promise<Place> {
   const [place] = await db.$queryRaw<Place[]>`
     select removed_xid::text as xid, removed_seq as seq from event_clock`;
   if (!place) throw new Error('event_clock has no row');
   return place;
 }
 
-async function now(db: Services['db']): Promise<Place> {
+async function now(db: Db): Promise<Place> {
   const [row] = await db.$queryRaw<(Place & { snapshot: string; ahead: bigint })[]>`
     select pg_current_snapshot()::text as snapshot, 0::bigint as seq, event_horizon()::text as xid, ahead
     from event_clock`;

@@ -1,5 +1,5 @@
 /** How far readers of all events are behind. */
-import type { Services } from '../../services.ts';
+import type pg from 'pg';
 
 /**
  * Of each reader that keeps its place (`event_readers`): the age in seconds of the oldest event that it has not
@@ -7,7 +7,9 @@ import type { Services } from '../../services.ts';
  */
 export async function outboxLag({
   pool,
-}: Pick<Services, 'pool'>): Promise<{ reader: string; seconds: number }[]> {
+}: {
+  pool: pg.Pool;
+}): Promise<{ reader: string; seconds: number }[]> {
   const { rows } = await pool.query<{ reader: string; seconds: number }>(`
     select name as reader,
       coalesce(greatest(0, extract(epoch from clock_timestamp() - next.timestamp)), 0)::float8 as seconds

@@ -1,10 +1,11 @@
 /** Pages of the outbox, in the order that `read.ts` argues: the statements, and reading on as events come. */
+
 import { setTimeout as delay } from 'node:timers/promises';
+import type pg from 'pg';
 import { Prisma } from '../../../prisma/generated/client.ts';
-import type { Services } from '../../services.ts';
 import { untilAnswered } from '../database/outage.ts';
 import { runStatement } from '../database/statement.ts';
-import type { Topic } from './bus.ts';
+import type { Bus, Topic } from './bus.ts';
 import type { Place } from './cursor.ts';
 
 export type OutboxEvent = {
@@ -52,7 +53,7 @@ export type Page = {
 
 /** Reads once. @throws EventsRemoved */
 export async function readPage(
-  { pool }: Pick<Services, 'pool'>,
+  { pool }: { pool: pg.Pool },
   query: Query,
   size: number,
   place: Place,
@@ -82,7 +83,7 @@ const MAX_HELD_BACK_MS = 250;
  * @throws EventsRemoved
  */
 export async function* readPages(
-  { pool, bus }: Pick<Services, 'pool' | 'bus'>,
+  { pool, bus }: { pool: pg.Pool; bus: Bus },
   topics: readonly Topic[],
   query: Query,
   size: number,
@@ -121,7 +122,7 @@ function placed({ seq, xid, id, type, namespaceId, subject, data, timestamp }: R
 
 /** In one statement, so that rows are read, or are known to be removed. @throws EventsRemoved */
 async function readRows(
-  pool: Services['pool'],
+  pool: pg.Pool,
   query: Prisma.Sql,
   { xid, seq }: Place,
 ): Promise<{ rows: Row[]; horizon: string }> {

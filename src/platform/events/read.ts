@@ -13,9 +13,11 @@
  *
  * Every read walks one index from the reader's place on, so it costs the same however many events are kept.
  */
+import type pg from 'pg';
 import { Prisma } from '../../../prisma/generated/client.ts';
-import type { Services } from '../../services.ts';
+import type { Db } from '../database/client.ts';
 import { untilAnswered } from '../database/outage.ts';
+import type { Bus } from './bus.ts';
 import { placeAfter, placeOf, placeText } from './cursor.ts';
 import { eventsWhere, type OutboxEvent, type Query, readPages } from './pages.ts';
 import { joinTail } from './tail.ts';
@@ -41,7 +43,7 @@ const PAGE = { followed: 100, all: 1_000 };
 
 const WITHOUT_DATA = Prisma.sql`seq, xid, id, type, namespace_id, subject, null::jsonb as data, timestamp`;
 
-type Deps = Pick<Services, 'db' | 'pool' | 'bus'>;
+type Deps = { db: Db; pool: pg.Pool; bus: Bus };
 
 /**
  * Ends when `signal` aborts or the server stops. While the database is away it waits, and goes on where it stood.

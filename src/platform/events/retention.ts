@@ -1,5 +1,5 @@
 /** For how long events are kept. */
-import type { Services } from '../../services.ts';
+import type pg from 'pg';
 
 const BATCH = 1_000;
 
@@ -10,10 +10,7 @@ const BATCH = 1_000;
  * open transaction hides them, no reader has seen them, and new subscriptions start before them.
  * @returns whether there may be more
  */
-export async function removeOldEvents(
-  { pool }: Pick<Services, 'pool'>,
-  days: number,
-): Promise<boolean> {
+export async function removeOldEvents({ pool }: { pool: pg.Pool }, days: number): Promise<boolean> {
   const { rows } = await pool.query<{ seq: string; old: boolean }>(
     `select seq, timestamp < now() - make_interval(days => $1) as old
      from events where xid < (select event_horizon()) order by xid, seq limit ${BATCH}`,

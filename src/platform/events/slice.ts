@@ -4,8 +4,9 @@
  * Only events are shown that no open transaction can come before, as subscribers get them; so whoever has read the
  * newest page follows on from its first event and misses nothing.
  */
+
 import { Prisma } from '../../../prisma/generated/client.ts';
-import type { Services } from '../../services.ts';
+import type { Db } from '../database/client.ts';
 import { checkFirst, noCursor, type SliceRequest } from '../database/paging.ts';
 import { type Place, placeAfter, placeOfEvent, tooOld } from './cursor.ts';
 import type { OutboxEvent } from './pages.ts';
@@ -34,7 +35,7 @@ const LOOKED_AT = 1_000;
 
 /** @throws AppError 400 for `first` out of range, for what is no cursor, and for one whose next events were removed */
 export async function readBackOrOn(
-  services: Pick<Services, 'db'>,
+  services: { db: Db },
   { namespaceId, types, repositories }: Selection,
   { first, after, order }: SliceRequest & { order: Order },
 ): Promise<Slice<OutboxEvent>> {
@@ -85,7 +86,7 @@ type Row = Omit<OutboxEvent, 'seq'> & { seq: bigint | null; lookedTo: bigint | n
 
 /** Null: nothing is left beyond the cursor. @throws AppError 400 */
 async function begin(
-  services: Pick<Services, 'db'>,
+  services: { db: Db },
   after: string | null,
   order: Order,
 ): Promise<Place | 'newest' | null> {

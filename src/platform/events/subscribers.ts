@@ -1,6 +1,8 @@
 /** What the subscriptions to events of jobs and of repositories share. */
+import type pg from 'pg';
 import { AppError, invalid } from '../../base/errors.ts';
-import type { Services } from '../../services.ts';
+import type { Db } from '../database/client.ts';
+import type { Bus } from './bus.ts';
 import { tooOld } from './cursor.ts';
 import { EventsRemoved, type OutboxEvent, type OutboxQuery, readOutbox } from './read.ts';
 
@@ -9,7 +11,7 @@ import { EventsRemoved, type OutboxEvent, type OutboxQuery, readOutbox } from '.
  * @throws AppError 400 when `after` is no event's, or events after it were removed; 503 when the server stops
  */
 export async function* follow(
-  services: Pick<Services, 'db' | 'pool' | 'bus'>,
+  services: { db: Db; pool: pg.Pool; bus: Bus },
   query: OutboxQuery,
   signal: AbortSignal,
 ): AsyncGenerator<OutboxEvent> {

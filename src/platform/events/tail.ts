@@ -11,7 +11,8 @@
  * is taken off it, and catches up again.
  */
 
-import type { Services } from '../../services.ts';
+import type pg from 'pg';
+import type { Db } from '../database/client.ts';
 import { untilAnswered } from '../database/outage.ts';
 import type { Bus, Topic } from './bus.ts';
 import { isAfter, isInSnapshot, type Place, placeAfter } from './cursor.ts';
@@ -43,7 +44,7 @@ const MAX_BEHIND = 500;
  */
 const WOKEN = 50;
 
-type Deps = Pick<Services, 'db' | 'pool' | 'bus'>;
+type Deps = { db: Db; pool: pg.Pool; bus: Bus };
 
 class Tail {
   readonly readers = new Set<Reader>();

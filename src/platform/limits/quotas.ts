@@ -5,11 +5,13 @@
  * Nothing here grows with history: repositories, active jobs and webhooks are counted through an index and no further
  * than the limit, storage is a number that the database keeps (`namespaces.storage_bytes`).
  */
+
 import { Prisma } from '../../../prisma/generated/client.ts';
 import type { Plan } from '../../../prisma/generated/enums.ts';
+import type { Config } from '../../base/config/config.ts';
 import { planLimits, UNLIMITED } from '../../base/config/plans.ts';
 import { AppError } from '../../base/errors.ts';
-import type { Services } from '../../services.ts';
+import type { Db } from '../database/client.ts';
 import { runStatement, type Transaction } from '../database/statement.ts';
 
 /** Bytes that are promised to pushes and uploads (`storage.ts`) of the namespace whose row is `n`. */
@@ -36,7 +38,7 @@ const NAMES: Record<Exclude<Quota, 'storageBytes'>, string> = {
  * @throws AppError 403 `quota_exceeded`
  */
 export async function demandRoom(
-  { db, config }: Pick<Services, 'config'> & { db: Services['db'] | Transaction },
+  { db, config }: { config: Config } & { db: Db | Transaction },
   namespace: { id: string; plan: Plan },
   what: Quota,
   adding = 1,
@@ -60,14 +62,14 @@ export async function demandRoom(
 
 /** Whether a plan has no limit for it: `demandRoom` then has nothing to ask, and needs no transaction. */
 export function isUnlimited(
-  services: Pick<Services, 'config'>,
+  services: { config: Config },
   { plan }: { plan: Plan },
   what: Exclude<Quota, 'storageBytes'>,
 ): boolean {
   return limitOf(services, plan, what) >= UNLIMITED;
 }
 
-function limitOf({ config }: Pick<Services, 'config'>, plan: Plan, what: Quota): number {
+function limitOf({ config }: { config: Config }, plan: Plan, what: Quota): number {
   const table = config.rateLimits === 'off' ? planLimits : config.rateLimits;
   return table[plan][what];
 }
@@ -77,7 +79,7 @@ function limitOf({ config }: Pick<Services, 'config'>, plan: Plan, what: Quota):
  * @throws AppError 403 `quota_exceeded`
  */
 export function demandStorage(
-  services: Pick<Services, 'config'>,
+  services: { config: Config },
   namespace: { plan: Plan; storageBytes: bigint },
   adding: number,
 ): void {
@@ -109,20 +111,20 @@ export function sizeText(bytes: number): string {
 
 /** Bytes that a namespace may still store, for bounding what is on its way in. */
 export function storageLeft(
-  services: Pick<Services, 'config'>,
+  services: { config: Config },
   { plan, storageBytes }: { plan: Plan; storageBytes: bigint },
 ): number {
   return Math.max(0, storageLimit(services, plan) - Number(storageBytes));
 }
 
 /** Bytes that a namespace on a plan may store. */
-export function storageLimit(services: Pick<Services, 'config'>, plan: Plan): number {
+export function storageLimit(services: { config: Config }, plan: Plan): number {
   return limitOf(services, plan, 'storageBytes');
 }
 
 /** What the log of one job may hold on a plan: bytes of text with line ends, and lines. */
 export function logLimits(
-  { config }: Pick<Services, 'config'>,
+  { config }: { config: Config },
   plan: Plan,
 ): { bytes: number; lines: number } {
   const table = config.rateLimits === 'off' ? planLimits : config.rateLimits;

@@ -5,14 +5,16 @@
  * A promise is a row, so it holds for all servers. A push has one in `storage_reservations`, an upload the row of
  * `large_uploads` that also keeps what has come of it. What a killed server leaves ends by itself.
  */
+
 import type pg from 'pg';
 import type { Plan } from '../../../prisma/generated/enums.ts';
+import type { Config } from '../../base/config/config.ts';
 import { notFound } from '../../base/errors.ts';
-import type { Services } from '../../services.ts';
+import type { Logger } from '../../base/log.ts';
 import { onConnection } from '../database/client.ts';
 import { demandStorage, RESERVED_BYTES, storageLeft, storageLimit } from './quotas.ts';
 
-type Deps = Pick<Services, 'pool' | 'config' | 'log'>;
+type Deps = { pool: pg.Pool; config: Config; log: Logger };
 
 /** Of a namespace: what it stores and what is promised. */
 type Used = { plan: Plan; storageBytes: bigint };

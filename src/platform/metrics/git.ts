@@ -1,7 +1,7 @@
 /** Git's processes, of which git tells on a channel (`git/processes/run.ts`): all of this Node process. */
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { Counter, Gauge, type Registry } from 'prom-client';
-import { GIT_STARTED, type StartedGit } from '../../git/processes/run.ts';
+import { GIT_STARTED, type StartedGit } from '../processes/git-started.ts';
 
 export function countGitProcesses(registry: Registry): Disposable {
   const registers = [registry];

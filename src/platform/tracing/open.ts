@@ -31,7 +31,7 @@ import {
 } from '@opentelemetry/sdk-trace';
 import type { TracingConfig } from '../../base/config/tracing.ts';
 import type { Logger } from '../../base/log.ts';
-import { GIT_STARTED, type StartedGit } from '../../git/processes/run.ts';
+import { GIT_STARTED, type StartedGit } from '../processes/git-started.ts';
 import { startSpan } from './spans.ts';
 
 /** Of the last spans, when the server stops: a collector that does not answer must not hold it up. */

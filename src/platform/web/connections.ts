@@ -14,7 +14,8 @@ import {
   STATUS_CODES,
 } from 'node:http';
 import type { Socket } from 'node:net';
-import { AppError, answerOf, invalid } from '../../base/errors.ts';
+import { AppError, invalid } from '../../base/errors.ts';
+import { answerOf } from './error-response.ts';
 
 export type ConnectionLimits = {
   /** From the first byte of a request, or the opening of the connection, to the end of the headers. */

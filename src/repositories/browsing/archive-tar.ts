@@ -2,8 +2,9 @@
  * The tar that `git archive` writes, with large files in the place of their pointers. All else of it passes as it is, and
  * a few KiB are in memory. tar-stream would write names as UTF-8 only, and without the commit that git names at the start.
  */
+
 import { canBePointer, parsePointer } from '../../git/objects/pointer.ts';
-import type { Services } from '../../services.ts';
+import type { LargeFiles } from '../lfs/store/store.ts';
 
 const BLOCK = 512;
 /** In the header: where the size stands, the sum of all bytes, and what kind of entry it is. */
@@ -19,7 +20,7 @@ const MAX_EXTENDED = 2 ** 20;
 
 /** @throws Error where the tar ends early; what the storage fails with */
 export async function* withLargeFiles(
-  { largeFiles }: Pick<Services, 'largeFiles'>,
+  { largeFiles }: { largeFiles: LargeFiles },
   repositoryId: string,
   tar: AsyncIterable<Buffer>,
 ): AsyncGenerator<Buffer> {

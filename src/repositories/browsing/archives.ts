@@ -1,20 +1,89 @@
 /** Archives of all files of a commit, in which large files stand in the place of their pointers. */
+
 import { Readable, type Writable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { createGzip } from 'node:zlib';
+import type pg from 'pg';
+import { notFound } from '../../base/errors.ts';
+import { isId } from '../../base/ids.ts';
+import type { Logger } from '../../base/log.ts';
+import type { Urls } from '../../base/urls.ts';
+import { isObjectId } from '../../git/names.ts';
 import { startGit } from '../../git/processes/run.ts';
 import { type ArchiveOf, writeArchive } from '../../git/transport/archive.ts';
-import type { Services } from '../../services.ts';
+import type { Viewer } from '../../identity/permissions.ts';
+import { demand } from '../../identity/permissions.ts';
+import type { Signer } from '../../platform/crypto/signed-links.ts';
+import type { Db } from '../../platform/database/client.ts';
+import type { Reads } from '../folder.ts';
+import { folderWork } from '../folder.ts';
 import { hasLargeFiles } from '../large-checkout.ts';
+import type { LargeFiles } from '../lfs/store/store.ts';
+import type { AccessRow } from '../repositories.ts';
+import { target } from '../repositories.ts';
 import { withLargeFiles } from './archive-tar.ts';
 import { zipOf } from './archive-zip.ts';
+import { find } from './contents.ts';
+import { noLink } from './downloads.ts';
+
+/** Of all files of a commit. */
+export const ARCHIVE_PATH = '/repository/:id/archives/:commit/:name';
+
+export const ARCHIVE_FORMATS = ['tar.gz', 'zip'] as const;
+export type ArchiveFormat = (typeof ARCHIVE_FORMATS)[number];
+
+/**
+ * A link to an archive of what `ref` names now. All that is in it lies in a folder of the archive's name.
+ * @throws AppError 401, 403, 404 for an unknown ref
+ */
+export async function archiveUrl(
+  services: Reads & { signer: Signer; urls: Urls },
+  viewer: Viewer,
+  repository: AccessRow & { name: string },
+  { ref, format }: { ref?: string | null; format: ArchiveFormat },
+): Promise<string> {
+  demand(viewer, 'repository.read', target(repository));
+  const { id, defaultBranch } = repository;
+  const found = await commitNamed(services, id, { defaultBranch, ref });
+  // What a file may be called everywhere.
+  const shown = found.ref.replaceAll(/[^0-9A-Za-z._-]+/g, '-').slice(0, 100);
+  const name = `${repository.name}-${shown}.${format}`;
+  const url = `${services.urls.base}/repository/${id}/archives/${found.commit}/${name}`;
+  return services.signer.signUrl(url, archiveThing(id, found.commit, name));
+}
+
+type At = { defaultBranch: string; ref?: string | null };
+
+const commitNamed = folderWork('commitNamed', async ({ git }, dir, at: At) => {
+  const found = await git.objects.use(dir, (objects) => find(objects, at, at.ref, ''));
+  if (!found) throw notFound('Ref');
+  return { ref: found.ref, commit: found.commit };
+});
+
+export type ArchiveLink = {
+  id: string;
+  commit: string;
+  name: string;
+  query: Record<string, unknown>;
+};
+
+/** As `demandLink`, of an archive. @returns its format, and the folder in it */
+export function demandArchiveLink(
+  { signer }: { signer: Signer },
+  { id, commit, name, query }: ArchiveLink,
+): { format: ArchiveFormat; folder: string } {
+  const format = ARCHIVE_FORMATS.find((one) => name.endsWith(`.${one}`));
+  if (!isId('repo', id) || !isObjectId(commit) || !format) throw notFound('Archive');
+  if (!signer.verify(archiveThing(id, commit, name), query)) throw noLink();
+  return { format, folder: name.slice(0, -format.length - 1) };
+}
 
 /**
  * Writes it as it is made, without ending `output`. A pointer to what the repository was not given stays as it is.
  * @returns whether it is whole
  */
 export async function sendArchive(
-  services: Pick<Services, 'db' | 'pool' | 'largeFiles' | 'log'>,
+  services: { db: Db; pool: pg.Pool; largeFiles: LargeFiles; log: Logger },
   repositoryId: string,
   of: ArchiveOf,
   output: Writable,
@@ -36,4 +105,8 @@ export async function sendArchive(
     return false;
   }
   return (await process.ended).code === 0;
+}
+
+function archiveThing(repositoryId: string, commit: string, name: string): string {
+  return `archive:${repositoryId}:${commit}:${name}`;
 }

@@ -1,6 +1,8 @@
 /** What is in a repository: directories, files, history, branches and tags (spec section 4.1). */
+
 import { stat } from 'node:fs/promises';
 import { invalid, notFound } from '../../base/errors.ts';
+import type { Urls } from '../../base/urls.ts';
 import type { Objects } from '../../git/objects/cat-file.ts';
 import type { Commit } from '../../git/objects/commit.ts';
 import { readHistory } from '../../git/objects/history.ts';
@@ -15,10 +17,11 @@ import {
 } from '../../git/objects/read.ts';
 import { type Located, locate, locateInBranch, resolveCommit } from '../../git/objects/resolve.ts';
 import { demand, type Viewer } from '../../identity/permissions.ts';
+import type { Signer } from '../../platform/crypto/signed-links.ts';
 import { type NumberedPage, type PageRequest, toOffset } from '../../platform/database/paging.ts';
 import { type Allowance, takeWhole } from '../../platform/limits/reads.ts';
-import type { Services } from '../../services.ts';
 import { folderWork, type Reads } from '../folder.ts';
+import type { LargeFiles } from '../lfs/store/store.ts';
 import { type AccessRow, target } from '../repositories.ts';
 import { downloadUrl, largeFileUrl } from './downloads.ts';
 import { type ContentsRow, hasLargeFiles, largeFileOf, withLargeSizes } from './large-files.ts';
@@ -54,7 +57,7 @@ export type Place = { path: string; ref?: string | null };
 
 /** @throws AppError 400 for a bad path or a directory that is too large, 401, 403, 404, 503. */
 export async function tree(
-  services: Reads & Pick<Services, 'largeFiles'>,
+  services: Reads & { largeFiles: LargeFiles },
   viewer: Viewer,
   repository: ContentsRow,
   { path, ref }: Place,
@@ -103,7 +106,7 @@ const readWideTree = folderWork('readWideTree', ({ git }, dir, { oid, pointers }
 
 /** @throws AppError 400 for a bad path, 401, 403, 404 for an unknown ref or what is no file. */
 export async function file(
-  services: Reads & Pick<Services, 'signer' | 'urls' | 'largeFiles'>,
+  services: Reads & { signer: Signer; urls: Urls; largeFiles: LargeFiles },
   viewer: Viewer,
   repository: ContentsRow,
   { path, ref }: Place,

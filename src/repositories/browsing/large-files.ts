@@ -1,8 +1,9 @@
 /** Pointers in directories and files, and the large files of the repository that they lead to. */
+
 import { buffer } from 'node:stream/consumers';
 import { parsePointer } from '../../git/objects/pointer.ts';
 import { looksBinary, SNIFF_BYTES, type TreeEntry } from '../../git/objects/read.ts';
-import type { Services } from '../../services.ts';
+import type { LargeFiles } from '../lfs/store/store.ts';
 import { accessColumns, type Row } from '../repositories.ts';
 
 /** What directories and files are read of. */
@@ -16,7 +17,7 @@ export function hasLargeFiles({ largeBytes }: ContentsRow): boolean {
 
 /** The entries, those that point to a large file of the repository with its size. */
 export async function withLargeSizes(
-  { largeFiles }: Pick<Services, 'largeFiles'>,
+  { largeFiles }: { largeFiles: LargeFiles },
   repositoryId: string,
   entries: TreeEntry[],
 ): Promise<TreeEntry[]> {
@@ -36,7 +37,7 @@ export type LargeFile = { oid: string; size: number; isText: boolean };
  * @throws AppError 503 when the storage is away
  */
 export async function largeFileOf(
-  { largeFiles }: Pick<Services, 'largeFiles'>,
+  { largeFiles }: { largeFiles: LargeFiles },
   repositoryId: string,
   text: string,
 ): Promise<LargeFile | null> {

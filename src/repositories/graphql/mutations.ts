@@ -1,11 +1,16 @@
 /** What changes repositories, in GraphQL. */
+
 import type { GraphQLResolveInfo } from 'graphql';
+import type { Config } from '../../base/config/config.ts';
+import type { Logger } from '../../base/log.ts';
+import type { Cluster } from '../../cluster/cluster.ts';
+import type { Git } from '../../git/git.ts';
 import type { Viewer } from '../../identity/permissions.ts';
+import type { Db } from '../../platform/database/client.ts';
 import { builder } from '../../platform/schema/builder.ts';
-import type { Context } from '../../platform/schema/context.ts';
+import type { Context, ContextServices } from '../../platform/schema/context.ts';
 import { deletionPayload, INPUT } from '../../platform/schema/payloads.ts';
 import { selectAt } from '../../platform/schema/select.ts';
-import type { Services } from '../../services.ts';
 import * as lifecycle from '../lifecycle.ts';
 import type { Select } from '../repositories.ts';
 import { Repository, Visibility } from './repositories.ts';
@@ -123,7 +128,12 @@ export function changedPayload(mutation: string) {
   });
 }
 
-type Change<I> = (services: Services, viewer: Viewer, input: I, select: Select) => Promise<object>;
+type Change<I> = (
+  services: ContextServices,
+  viewer: Viewer,
+  input: I,
+  select: Select,
+) => Promise<object>;
 
 /** A resolver that makes the change and reads, in the same query, what is asked of the repository. */
 export function answering<I>(change: Change<I>) {

@@ -1,9 +1,10 @@
 /** Searching a repository, who wrote the lines of a file, and archives, in GraphQL. */
+
 import type { FoundLine } from '../../git/objects/search.ts';
 import { builder } from '../../platform/schema/builder.ts';
 import { PROCESS, pageCost } from '../../platform/schema/paging.ts';
+import { archiveUrl } from '../browsing/archives.ts';
 import * as authorship from '../browsing/authorship.ts';
-import { archiveUrl } from '../browsing/downloads.ts';
 import * as search from '../browsing/search.ts';
 import { accessColumns } from '../repositories.ts';
 import { Commit } from './contents.ts';

@@ -5,11 +5,17 @@
  * another repository, so nobody learns, or gets, what others have by naming its hash.
  */
 
+import type pg from 'pg';
+import type { Config } from '../../base/config/config.ts';
 import { AppError, invalid } from '../../base/errors.ts';
+import type { Urls } from '../../base/urls.ts';
 import type { Viewer } from '../../identity/permissions.ts';
-import type { Services } from '../../services.ts';
+import type { Db } from '../../platform/database/client.ts';
+import type { DiskSpace } from '../../platform/storage/disk-space.ts';
+import type { Lfs } from './lfs.ts';
 import { addressOf, type LfsKey, openForLfs } from './lfs.ts';
 import { demandRoomFor, isOid, type LfsObject } from './objects.ts';
+import type { LargeFiles } from './store/store.ts';
 import { type LfsOperation, type LfsToken, TOKEN_SECONDS } from './tokens.ts';
 import { resumablePath } from './tus.ts';
 
@@ -64,7 +70,15 @@ export function readBatch(body: Record<string, unknown>): BatchRequest {
  * @throws AppError as `openForLfs`; 403 when the namespace has no room for what is to be uploaded
  */
 export async function answerBatch(
-  services: Pick<Services, 'db' | 'pool' | 'space' | 'urls' | 'lfs' | 'largeFiles' | 'config'>,
+  services: {
+    db: Db;
+    pool: pg.Pool;
+    space: DiskSpace;
+    urls: Urls;
+    lfs: Lfs;
+    largeFiles: LargeFiles;
+    config: Config;
+  },
   viewer: Viewer,
   key: LfsKey,
   { operation, objects, isResumable }: BatchRequest,
@@ -113,7 +127,7 @@ export async function answerBatch(
 
 /** The anonymous need none for what anybody may read. */
 function newToken(
-  { lfs }: Pick<Services, 'lfs'>,
+  { lfs }: { lfs: Lfs },
   viewer: Viewer,
   repositoryId: string,
   operation: LfsOperation,

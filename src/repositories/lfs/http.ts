@@ -4,6 +4,7 @@
  * Errors have the form that git-lfs shows to its user. Everything here is in the database and in storage, so any
  * server answers, whichever has the repository.
  */
+
 import {
   type ErrorRequestHandler,
   type Request,
@@ -11,30 +12,56 @@ import {
   type Response,
   Router,
 } from 'express';
-import { AppError, answerOf, invalid, isUnexpected, toPublic } from '../../base/errors.ts';
+import type pg from 'pg';
+import type { Config } from '../../base/config/config.ts';
+import { AppError, invalid } from '../../base/errors.ts';
+import type { Logger } from '../../base/log.ts';
+import type { Urls } from '../../base/urls.ts';
+import { inTurn } from '../../identity/http/in-turn.ts';
 import { originOf } from '../../identity/http/viewer.ts';
+import type { Usage } from '../../identity/last-used.ts';
 import { demandAccount } from '../../identity/permissions.ts';
+import type { Rechecks } from '../../identity/rechecks.ts';
+import type { Signer } from '../../platform/crypto/signed-links.ts';
+import type { Db } from '../../platform/database/client.ts';
 import { MAX_FIRST, type SliceRequest } from '../../platform/database/paging.ts';
 import { OF_LARGE_FILES } from '../../platform/limits/transfer-limits.ts';
-import type { Direction, TransferOutcome } from '../../platform/metrics/metrics.ts';
+import type { Direction, Metrics, TransferOutcome } from '../../platform/metrics/metrics.ts';
+import type { DiskSpace } from '../../platform/storage/disk-space.ts';
 import { freeing } from '../../platform/storage/pieces.ts';
 import type { ByteRange } from '../../platform/storage/storage.ts';
 import { readBytes } from '../../platform/web/body.ts';
 import { closingOf, takesLong, wasCutOff } from '../../platform/web/connections.ts';
-import { inTurn } from '../../platform/web/in-turn.ts';
+import { answerOf, isUnexpected, toPublic } from '../../platform/web/error-response.ts';
 import { parseBody } from '../../platform/web/json.ts';
 import { otherMethod } from '../../platform/web/methods.ts';
 import { neverAsPage } from '../../platform/web/never-as-page.ts';
 import { sendObject } from '../../platform/web/send-object.ts';
-import type { Services } from '../../services.ts';
 import { demandLargeLink, LARGE_DOWNLOAD_PATH } from '../browsing/downloads.ts';
 import { whileAllowed } from '../transfers.ts';
 import { answerBatch, readBatch } from './batch.ts';
+import type { Lfs } from './lfs.ts';
 import { actionOf, openForLfs } from './lfs.ts';
 import { AlreadyLocked, type Lock, lockFile, sliceLocks, unlockFile } from './locks.ts';
 import { findObject, verifyUpload } from './objects.ts';
+import type { LargeFiles } from './store/store.ts';
 import { accountOfToken, isLfsToken, type LfsOperation, type LfsToken } from './tokens.ts';
 import { readRest, readTarget, TUS_HEADERS, type TusRequest } from './tus.ts';
+
+export type Deps = {
+  log: Logger;
+  urls: Urls;
+  signer: Signer;
+  pool: pg.Pool;
+  usage: Usage;
+  lfs: Lfs;
+  config: Config;
+  db: Db;
+  space: DiskSpace;
+  largeFiles: LargeFiles;
+  rechecks: Rechecks;
+  metrics: Metrics;
+};
 
 declare global {
   namespace Express {
@@ -48,7 +75,7 @@ declare global {
 const MEDIA_TYPE = 'application/vnd.git-lfs+json';
 
 type LfsRequest = Request<{ namespace: string; name: string; oid: string; id: string }>;
-type Handler = (services: Services, req: LfsRequest, res: Response) => Promise<void>;
+type Handler = (services: Deps, req: LfsRequest, res: Response) => Promise<void>;
 
 type Method = 'get' | 'head' | 'patch' | 'post' | 'put';
 const ROUTES: Record<string, Partial<Record<Method, Handler>>> = {
@@ -62,7 +89,7 @@ const ROUTES: Record<string, Partial<Record<Method, Handler>>> = {
 };
 
 /** `before` refuses requests for reasons that are not of large files, such as bad credentials. */
-export function lfsRouter(services: Services, before: RequestHandler[]): Router {
+export function lfsRouter(services: Deps, before: RequestHandler[]): Router {
   const router = Router();
   for (const [path, handlers] of Object.entries(ROUTES)) {
     const route = router.route(`/:namespace/:name/info/lfs/${path}`);
@@ -77,7 +104,7 @@ export function lfsRouter(services: Services, before: RequestHandler[]): Router 
 }
 
 /** Large files by signed link (`download_url`). */
-export function largeDownloadsRouter(services: Services): Router {
+export function largeDownloadsRouter(services: Deps): Router {
   const router = Router();
   router
     .route(LARGE_DOWNLOAD_PATH)
@@ -86,9 +113,7 @@ export function largeDownloadsRouter(services: Services): Router {
   return router;
 }
 
-function downloadByLink(
-  services: Services,
-): RequestHandler<{ id: string; oid: string; name: string }> {
+function downloadByLink(services: Deps): RequestHandler<{ id: string; oid: string; name: string }> {
   return async (req, res) => {
     const { id, oid, name } = req.params;
     demandLargeLink(services, { id, oid, query: req.query });
@@ -99,7 +124,7 @@ function downloadByLink(
 }
 
 /** What no other route takes: a token for the large files of one repository. */
-function identifyByToken(services: Services): RequestHandler {
+function identifyByToken(services: Deps): RequestHandler {
   return async (req, _res, next) => {
     const token = /^Bearer +(\S+)$/i.exec(req.get('authorization') ?? '')?.[1];
     if (!token || !isLfsToken(token)) return next();
@@ -114,18 +139,18 @@ function identifyByToken(services: Services): RequestHandler {
   };
 }
 
-async function batch(services: Services, req: LfsRequest, res: Response): Promise<void> {
+async function batch(services: Deps, req: LfsRequest, res: Response): Promise<void> {
   const asked = readBatch(await readJson(req));
   send(res, 200, await answerBatch(services, req.viewer, keyOf(req), asked, req.lfsToken));
 }
 
-async function verify(services: Services, req: LfsRequest, res: Response): Promise<void> {
+async function verify(services: Deps, req: LfsRequest, res: Response): Promise<void> {
   const id = await open(services, req, 'upload');
   await verifyUpload(services, id, await readJson(req));
   send(res, 200, {});
 }
 
-async function upload(services: Services, req: LfsRequest, res: Response): Promise<void> {
+async function upload(services: Deps, req: LfsRequest, res: Response): Promise<void> {
   const id = await open(services, req, 'upload');
   const length = req.get('content-length');
   if (length === undefined)
@@ -141,7 +166,7 @@ async function upload(services: Services, req: LfsRequest, res: Response): Promi
 }
 
 /** How much of an object need not be sent again. */
-async function answerOffset(services: Services, req: LfsRequest, res: Response): Promise<void> {
+async function answerOffset(services: Deps, req: LfsRequest, res: Response): Promise<void> {
   const id = await open(services, req, 'upload');
   for (const [name, value] of Object.entries(TUS_HEADERS)) res.setHeader(name, value);
   const object = readTarget(tusOf(req));
@@ -151,7 +176,7 @@ async function answerOffset(services: Services, req: LfsRequest, res: Response):
 }
 
 /** What follows of an object whose beginning is here. */
-async function takeRest(services: Services, req: LfsRequest, res: Response): Promise<void> {
+async function takeRest(services: Deps, req: LfsRequest, res: Response): Promise<void> {
   const id = await open(services, req, 'upload');
   for (const [name, value] of Object.entries(TUS_HEADERS)) res.setHeader(name, value);
   const object = { ...readRest(tusOf(req)), givenById: demandAccount(req.viewer).userId };
@@ -170,7 +195,7 @@ function tusOf(req: LfsRequest): TusRequest {
  * @returns false when the client has left: that is no fault, and nobody is there to be answered
  */
 async function receive(
-  services: Services,
+  services: Deps,
   req: Request,
   res: Response,
   id: string,
@@ -193,7 +218,7 @@ async function receive(
 
 /** Counts how a transfer ends. */
 async function measured(
-  { metrics }: Services,
+  { metrics }: Deps,
   direction: Direction,
   res: Response,
   transfer: () => Promise<void>,
@@ -211,7 +236,7 @@ async function measured(
 }
 
 async function* counted(
-  { metrics }: Services,
+  { metrics }: Deps,
   direction: Direction,
   pieces: AsyncIterable<Uint8Array>,
 ): AsyncGenerator<Uint8Array> {
@@ -221,14 +246,14 @@ async function* counted(
   }
 }
 
-async function download(services: Services, req: LfsRequest, res: Response): Promise<void> {
+async function download(services: Deps, req: LfsRequest, res: Response): Promise<void> {
   const id = await open(services, req, 'download');
   using _ = whileAllowed(services, req, { id, action: actionOf('download'), output: res });
   await sendLarge(services, req, res, { id, oid: req.params.oid });
 }
 
 async function sendLarge(
-  services: Services,
+  services: Deps,
   req: Request,
   res: Response,
   { id, oid }: { id: string; oid: string },
@@ -247,7 +272,7 @@ async function sendLarge(
   );
 }
 
-async function createLock(services: Services, req: LfsRequest, res: Response): Promise<void> {
+async function createLock(services: Deps, req: LfsRequest, res: Response): Promise<void> {
   const repositoryId = await open(services, req, 'upload');
   const { path } = await readJson(req);
   if (typeof path !== 'string') throw invalid('path', 'must be a string');
@@ -255,7 +280,7 @@ async function createLock(services: Services, req: LfsRequest, res: Response): P
   send(res, 201, { lock: shownLock(lock) });
 }
 
-async function listLocks(services: Services, req: LfsRequest, res: Response): Promise<void> {
+async function listLocks(services: Deps, req: LfsRequest, res: Response): Promise<void> {
   const repositoryId = await open(services, req, 'download');
   const { cursor, limit, path, id } = req.query;
   // A parameter that is there twice comes as a list.
@@ -269,7 +294,7 @@ async function listLocks(services: Services, req: LfsRequest, res: Response): Pr
 }
 
 /** What a client asks before a push: which locks are its user's, and which are not. */
-async function verifyLocks(services: Services, req: LfsRequest, res: Response): Promise<void> {
+async function verifyLocks(services: Deps, req: LfsRequest, res: Response): Promise<void> {
   const repositoryId = await open(services, req, 'upload');
   const range = readRange(await readJson(req));
   const { items, hasNextPage } = await sliceLocks(services, repositoryId, range);
@@ -282,7 +307,7 @@ async function verifyLocks(services: Services, req: LfsRequest, res: Response): 
   });
 }
 
-async function deleteLock(services: Services, req: LfsRequest, res: Response): Promise<void> {
+async function deleteLock(services: Deps, req: LfsRequest, res: Response): Promise<void> {
   const repositoryId = await open(services, req, 'upload');
   const { force = false } = await readJson(req);
   if (typeof force !== 'boolean') throw invalid('force', 'must be true or false');
@@ -308,7 +333,7 @@ function readRange({ cursor, limit }: { cursor?: unknown; limit?: unknown }): Sl
   };
 }
 
-function open(services: Services, req: LfsRequest, operation: LfsOperation): Promise<string> {
+function open(services: Deps, req: LfsRequest, operation: LfsOperation): Promise<string> {
   return openForLfs(services, req.viewer, keyOf(req), operation);
 }
 
@@ -338,7 +363,7 @@ function send(res: Response, status: number, body: object): void {
 const OF_CONTENT = ['Accept-Ranges', 'Content-Disposition', 'Content-Length', 'ETag'];
 
 /** `message`, `documentation_url` and `request_id`, as git-lfs reads them. */
-function errors({ log, urls }: Pick<Services, 'log' | 'urls'>): ErrorRequestHandler {
+function errors({ log, urls }: { log: Logger; urls: Urls }): ErrorRequestHandler {
   return (error, req, res, _next) => {
     const shown = toPublic(error);
     if (isUnexpected(error) && !wasCutOff(req))

@@ -1,8 +1,11 @@
 /** Large files (git-lfs): who may do what with those of a repository, and where a client finds them. */
+import type pg from 'pg';
 import type { Prisma } from '../../../prisma/generated/client.ts';
+import type { Urls } from '../../base/urls.ts';
 import type { Viewer } from '../../identity/permissions.ts';
+import type { Db } from '../../platform/database/client.ts';
 import { openTransferTurns, type TransferTurns } from '../../platform/limits/fair-semaphore.ts';
-import type { Services } from '../../services.ts';
+import type { DiskSpace } from '../../platform/storage/disk-space.ts';
 import { accessColumns, type GitAction, lockRepository, openForGit } from '../repositories.ts';
 import { createLfsTokens, type LfsOperation, type LfsTokens } from './tokens.ts';
 
@@ -26,7 +29,7 @@ export function actionOf(operation: LfsOperation): GitAction {
  * @throws AppError as `openForGit`
  */
 export async function openForLfs(
-  services: Pick<Services, 'db' | 'pool' | 'space'>,
+  services: { db: Db; pool: pg.Pool; space: DiskSpace },
   viewer: Viewer,
   key: LfsKey,
   operation: LfsOperation,
@@ -47,6 +50,6 @@ export async function lockedRow(
 }
 
 /** Where the API of git-lfs is for a repository, without a trailing slash. */
-export function addressOf({ urls }: Pick<Services, 'urls'>, { namespace, name }: LfsKey): string {
+export function addressOf({ urls }: { urls: Urls }, { namespace, name }: LfsKey): string {
   return `${urls.base}/${encodeURIComponent(namespace)}/${encodeURIComponent(name)}.git/info/lfs`;
 }

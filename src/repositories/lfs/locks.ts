@@ -5,15 +5,16 @@
  * A lock is of a path on all branches. It follows the repository when that is renamed or transferred, and goes with it.
  * The judge of pushes (`repos/pushes/locks.ts`) refuses commits that change what another user has locked.
  */
+
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import { AppError, forbidden, invalid, notFound } from '../../base/errors.ts';
 import { isId, newId } from '../../base/ids.ts';
 import { type AuditAction, record } from '../../identity/audit.ts';
 import { type Action, demand, demandAccount, type Viewer } from '../../identity/permissions.ts';
+import type { Db } from '../../platform/database/client.ts';
 import { inTransaction } from '../../platform/database/client.ts';
 import { readSlice, type Sorting } from '../../platform/database/keyset.ts';
 import type { Slice, SliceRequest } from '../../platform/database/paging.ts';
-import type { Services } from '../../services.ts';
 import { type AccessRow, target } from '../repositories.ts';
 import { type LockedRow, lockedRow } from './lfs.ts';
 
@@ -53,7 +54,7 @@ export class AlreadyLocked extends AppError {
  * @throws AppError 400, 401, 403, 404; 409 for too many; AlreadyLocked
  */
 export async function lockFile(
-  { db }: Pick<Services, 'db'>,
+  { db }: { db: Db },
   viewer: Viewer,
   { repositoryId, path }: { repositoryId: string; path: string },
 ): Promise<Lock> {
@@ -78,7 +79,7 @@ export async function lockFile(
  * @throws AppError 401, 403, 404
  */
 export async function unlockFile(
-  { db }: Pick<Services, 'db'>,
+  { db }: { db: Db },
   viewer: Viewer,
   { repositoryId, id, force }: { repositoryId?: string; id: string; force: boolean },
 ): Promise<Lock> {
@@ -108,7 +109,7 @@ export type LockFilter = { path?: string | null; id?: string | null };
 
 /** Those of a repository that the viewer may read, oldest first. @throws AppError 400, 401, 403 */
 export function locksOf(
-  services: Pick<Services, 'db'>,
+  services: { db: Db },
   viewer: Viewer,
   repository: AccessRow,
   range: SliceRequest & LockFilter,
@@ -119,7 +120,7 @@ export function locksOf(
 
 /** Oldest first. The caller has asked for the right to read. @throws AppError 400 */
 export async function sliceLocks(
-  { db }: Pick<Services, 'db'>,
+  { db }: { db: Db },
   repositoryId: string,
   range: SliceRequest & LockFilter,
 ): Promise<Slice<Lock>> {

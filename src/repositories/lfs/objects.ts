@@ -1,16 +1,18 @@
 /** The large files of a repository: looked for, given out, listed, deleted. */
 
+import type { Config } from '../../base/config/config.ts';
 import { AppError, invalid, notFound, unprocessable } from '../../base/errors.ts';
 import { record } from '../../identity/audit.ts';
 import { demand, demandAccount, type Viewer } from '../../identity/permissions.ts';
+import type { Db } from '../../platform/database/client.ts';
 import { inTransaction } from '../../platform/database/client.ts';
 import { NEWEST, readSlice } from '../../platform/database/keyset.ts';
 import type { Slice, SliceRequest } from '../../platform/database/paging.ts';
 import { demandRoom } from '../../platform/limits/quotas.ts';
 import type { ByteRange } from '../../platform/storage/storage.ts';
-import type { Services } from '../../services.ts';
 import { type AccessRow, noRepository, target } from '../repositories.ts';
 import { lockedRow } from './lfs.ts';
+import type { LargeFiles } from './store/store.ts';
 
 /** `oid`: SHA-256 in hexadecimal, lower case. `size`: in bytes. */
 export type LfsObject = { oid: string; size: number };
@@ -29,7 +31,7 @@ export function isOid(value: unknown): value is string {
  * @throws AppError 403 `quota_exceeded` when the namespace of the repository has none, 404
  */
 export async function demandRoomFor(
-  services: Pick<Services, 'db' | 'config'>,
+  services: { db: Db; config: Config },
   repositoryId: string,
   objects: readonly LfsObject[],
 ): Promise<void> {
@@ -52,7 +54,7 @@ export async function demandRoomFor(
 
 /** Whether the repository has what its client says it has uploaded. @throws AppError 400, 404, 422 */
 export async function verifyUpload(
-  { largeFiles }: Pick<Services, 'largeFiles'>,
+  { largeFiles }: { largeFiles: LargeFiles },
   repositoryId: string,
   { oid, size }: { oid?: unknown; size?: unknown },
 ): Promise<void> {
@@ -71,7 +73,7 @@ export type LfsDownload = {
 
 /** @throws AppError 404 when the repository was not given it, 422 for what is no SHA-256 */
 export async function findObject(
-  { largeFiles }: Pick<Services, 'largeFiles'>,
+  { largeFiles }: { largeFiles: LargeFiles },
   repositoryId: string,
   oid: string,
 ): Promise<LfsDownload> {
@@ -94,7 +96,7 @@ export type ListedObject = { id: string; oid: string; size: bigint; givenAt: Dat
 
 /** Those of a repository that the viewer may read, newest first. @throws AppError 400, 401, 403 */
 export function objectsOf(
-  { db }: Pick<Services, 'db'>,
+  { db }: { db: Db },
   viewer: Viewer,
   repository: AccessRow,
   range: SliceRequest,
@@ -115,7 +117,7 @@ const MAX_DELETED = 1_000;
  * @throws AppError 400, 401, 403 unless the viewer may administer it, 404
  */
 export async function deleteObjects(
-  { db, largeFiles }: Pick<Services, 'db' | 'largeFiles'>,
+  { db, largeFiles }: { db: Db; largeFiles: LargeFiles },
   viewer: Viewer,
   { repositoryId, oids }: { repositoryId: string; oids: readonly string[] },
 ): Promise<string[]> {

@@ -7,10 +7,12 @@
  * alone know it. So deleting the credential or the membership ends it; else it ends by itself. It is signed and not
  * kept: a batch of a thousand objects writes nothing.
  */
+
 import { createHmac, timingSafeEqual } from 'node:crypto';
+import type pg from 'pg';
 import { accountById, refusedCredentials } from '../../identity/authenticate.ts';
+import type { Usage } from '../../identity/last-used.ts';
 import { type Account, type Scope, withImplied } from '../../identity/permissions.ts';
-import type { Services } from '../../services.ts';
 
 export type LfsOperation = 'download' | 'upload';
 
@@ -78,7 +80,7 @@ export type LfsToken = { token: string; seconds: number };
  * @throws AppError 401 when the token or the credential is not valid any more
  */
 export async function accountOfToken(
-  services: Pick<Services, 'pool' | 'usage' | 'lfs'>,
+  services: { pool: pg.Pool; usage: Usage; lfs: { tokens: LfsTokens } },
   token: string,
 ): Promise<{ account: Account; held: LfsToken }> {
   const grant = services.lfs.tokens.read(token);

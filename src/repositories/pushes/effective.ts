@@ -3,8 +3,7 @@
  * refs stand, and in what events tell of them.
  */
 import { type Command, NONE } from '../../git/transport/hooks.ts';
-import type { Pushed } from './record.ts';
-import type { ToldMove } from './rows.ts';
+import type { Pushed, ToldMove } from './rows.ts';
 
 /** By name: what the ref points at. */
 type Refs = ReadonlyMap<string, string>;

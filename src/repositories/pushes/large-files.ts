@@ -1,7 +1,8 @@
 /** Whether the large files are here that a push points to (as GitHub asks for: its GH008). */
+import type { Git } from '../../git/git.ts';
 import type { NewObject } from '../../git/objects/new-objects.ts';
 import { POINTER_BYTES, type Pointer, parsePointer } from '../../git/objects/pointer.ts';
-import type { Services } from '../../services.ts';
+import type { LargeFiles } from '../lfs/store/store.ts';
 import { type Brought, type Look, refused } from './brought.ts';
 
 /** Of a refusal. */
@@ -11,7 +12,7 @@ const ENOUGH = 1_000;
 /** Asked for in one query. */
 const ASKED_AT_ONCE = 10_000;
 
-type Deps = Pick<Services, 'git' | 'largeFiles'>;
+type Deps = { git: Git; largeFiles: LargeFiles };
 
 /**
  * Refuses new pointers to large files that the repository was not given: nobody could check them out. A client of git-lfs

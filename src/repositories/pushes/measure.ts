@@ -1,8 +1,10 @@
 /** What a push may have changed about a repository: refs, size and language. */
+
 import { LRUCache } from 'lru-cache';
+import type { Logger } from '../../base/log.ts';
+import type { Git } from '../../git/git.ts';
 import { allRefs, PREFIX } from '../../git/objects/refs.ts';
 import { diskUsage, walkTree } from '../../git/objects/walk.ts';
-import type { Services } from '../../services.ts';
 import { countLanguages } from './language.ts';
 
 export type Measures = {
@@ -23,7 +25,7 @@ const languages = new LRUCache<string, { language: string | null }>({ max: 1_000
 
 /** @throws GitError when the repository is gone. */
 export async function measure(
-  { git, log }: Pick<Services, 'git' | 'log'>,
+  { git, log }: { git: Git; log: Logger },
   id: string,
   choose: (refs: Measures['refs']) => string,
 ): Promise<Measures> {

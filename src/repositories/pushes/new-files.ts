@@ -1,9 +1,13 @@
 /** What is looked for in the objects that a push brings, which are read once for all who look. */
+
+import type { Git } from '../../git/git.ts';
 import { isWanted, newObjects } from '../../git/objects/new-objects.ts';
 import type { Verdict } from '../../git/transport/hooks.ts';
-import type { Services } from '../../services.ts';
+import type { Db } from '../../platform/database/client.ts';
+import type { LargeFiles } from '../lfs/store/store.ts';
 import type { Brought, Look } from './brought.ts';
 import { lookForPointers } from './large-files.ts';
+import type { FindingIds } from './secrets/ids.ts';
 import { lookForSecrets } from './secrets/judge.ts';
 
 /**
@@ -12,7 +16,7 @@ import { lookForSecrets } from './secrets/judge.ts';
  */
 const MAX_POINTERS_MS = 20_000;
 
-type Deps = Pick<Services, 'db' | 'findingIds' | 'git' | 'largeFiles'>;
+type Deps = { db: Db; findingIds: FindingIds; git: Git; largeFiles: LargeFiles };
 
 /** @throws GitError; the reason of the signal */
 export async function judgeNewFiles(

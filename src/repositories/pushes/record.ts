@@ -1,39 +1,17 @@
 /** The record of pushes: the repository's row, brought up to what is on disk. */
 
+import type pg from 'pg';
+import type { Logger } from '../../base/log.ts';
+import type { Git } from '../../git/git.ts';
 import { PREFIX, setHead } from '../../git/objects/refs.ts';
-import { type Command, NONE } from '../../git/transport/hooks.ts';
-import type { Actor } from '../../identity/audit.ts';
+import { NONE } from '../../git/transport/hooks.ts';
 import { onConnection } from '../../platform/database/client.ts';
 import { inOneGo } from '../../platform/database/statement.ts';
-import type { Services } from '../../services.ts';
 import { sortPushes } from './effective.ts';
 import { type Measures, measure } from './measure.ts';
-import { beginLocked, readRecorded, writeRecord } from './rows.ts';
+import { beginLocked, type Pushed, readRecorded, writeRecord } from './rows.ts';
 
-/** The note of a push that was let pass and is not recorded yet. */
-export type BegunPush = {
-  kind: 'push';
-  /**
-   * The id of its event: a note that outlived its record, because the server was killed before
-   * it was removed, is known by it. Notes of earlier versions have none.
-   */
-  event?: string;
-  pusher: string;
-  /** For the audit log. Notes of earlier versions have none. */
-  by?: Actor;
-  commands: Command[];
-  /** When it was let pass, as ISO 8601. */
-  at: string;
-};
-
-/** A push to record. `updated` is what git said took effect; null when it could not say. */
-export type Pushed = BegunPush & {
-  updated: Command[] | null;
-  /** It can be looked at again later. */
-  canWait?: boolean;
-};
-
-type Deps = Pick<Services, 'git' | 'log' | 'pool'>;
+type Deps = { git: Git; log: Logger; pool: pg.Pool };
 
 /** Of measuring again because another server has recorded meanwhile. */
 const TRIES = 5;

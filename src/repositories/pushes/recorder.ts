@@ -6,13 +6,17 @@
  * Of one repository, records are written one after the other, in the order of the pushes; those that wait
  * are written together. Where another server has recorded meanwhile, `record.ts` finds it out.
  */
-import { setTimeout as delay } from 'node:timers/promises';
-import type { Begun } from '../../git/disk/disk.ts';
-import type { Command } from '../../git/transport/hooks.ts';
-import type { Services } from '../../services.ts';
-import { type BegunPush, type Pushed, recordPushes } from './record.ts';
 
-type Deps = Pick<Services, 'git' | 'log' | 'pool'>;
+import { setTimeout as delay } from 'node:timers/promises';
+import type pg from 'pg';
+import type { Logger } from '../../base/log.ts';
+import type { Begun } from '../../git/disk/disk.ts';
+import type { Git } from '../../git/git.ts';
+import type { Command } from '../../git/transport/hooks.ts';
+import { recordPushes } from './record.ts';
+import type { BegunPush, Pushed } from './rows.ts';
+
+type Deps = { git: Git; log: Logger; pool: pg.Pool };
 
 type Entry = {
   begun: Begun<BegunPush>;

@@ -2,9 +2,12 @@
  * What pushes read and write of the database, by hand: as Prisma's statements and transactions it was a third of what the
  * server's thread has to do for a small push.
  */
+
 import type pg from 'pg';
 import type { Plan } from '../../../prisma/generated/enums.ts';
 import { newId } from '../../base/ids.ts';
+import type { Command } from '../../git/transport/hooks.ts';
+import type { Actor } from '../../identity/audit.ts';
 import { recordIn } from '../../identity/audit.ts';
 import { columnOf } from '../../platform/database/keyset.ts';
 import {
@@ -24,7 +27,29 @@ import {
   type RefPayload,
 } from '../payload.ts';
 import type { Measures } from './measure.ts';
-import type { Pushed } from './record.ts';
+
+/** The note of a push that was let pass and is not recorded yet. */
+export type BegunPush = {
+  kind: 'push';
+  /**
+   * The id of its event: a note that outlived its record, because the server was killed before
+   * it was removed, is known by it. Notes of earlier versions have none.
+   */
+  event?: string;
+  pusher: string;
+  /** For the audit log. Notes of earlier versions have none. */
+  by?: Actor;
+  commands: Command[];
+  /** When it was let pass, as ISO 8601. */
+  at: string;
+};
+
+/** A push to record. `updated` is what git said took effect; null when it could not say. */
+export type Pushed = BegunPush & {
+  updated: Command[] | null;
+  /** It can be looked at again later. */
+  canWait?: boolean;
+};
 
 /** Of a repository's namespace. `storageBytes`: with what is reserved. */
 export type Room = { plan: Plan; storageBytes: bigint };

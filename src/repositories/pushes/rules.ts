@@ -8,9 +8,13 @@
  * (`recorder.ts`); killed between the two, the server finds its note at the next start and records then.
  */
 
+import type pg from 'pg';
+import type { Config } from '../../base/config/config.ts';
 import { AppError, diskFull } from '../../base/errors.ts';
 import { newId } from '../../base/ids.ts';
+import type { Logger } from '../../base/log.ts';
 import type { Begun } from '../../git/disk/disk.ts';
+import type { Git } from '../../git/git.ts';
 import { isCommitId, isRefName, MAX_REF_BYTES } from '../../git/names.ts';
 import { PREFIX } from '../../git/objects/refs.ts';
 import { sizeOf } from '../../git/objects/walk.ts';
@@ -19,20 +23,31 @@ import type { PushRules } from '../../git/transport/receive.ts';
 import { actorOf } from '../../identity/audit.ts';
 import type { Account } from '../../identity/permissions.ts';
 import type { Recheck } from '../../identity/rechecks.ts';
+import type { Db } from '../../platform/database/client.ts';
 import { storageExceeded, storageLeft, storageLimit } from '../../platform/limits/quotas.ts';
 import { PushReservation } from '../../platform/limits/storage.ts';
-import type { Services } from '../../services.ts';
+import type { DiskSpace } from '../../platform/storage/disk-space.ts';
+import type { LargeFiles } from '../lfs/store/store.ts';
 import { judgeBranches } from './branches.ts';
 import { refused } from './brought.ts';
 import { judgeLocks } from './locks.ts';
 import { judgeNewFiles } from './new-files.ts';
-import type { BegunPush } from './record.ts';
+import type { PushRecorder } from './recorder.ts';
+import type { BegunPush } from './rows.ts';
 import { type Room, readJudged, readRoom } from './rows.ts';
+import type { FindingIds } from './secrets/ids.ts';
 
-type Deps = Pick<
-  Services,
-  'db' | 'pool' | 'git' | 'config' | 'log' | 'pushes' | 'space' | 'findingIds' | 'largeFiles'
->;
+type Deps = {
+  db: Db;
+  pool: pg.Pool;
+  git: Git;
+  config: Config;
+  log: Logger;
+  pushes: PushRecorder;
+  space: DiskSpace;
+  findingIds: FindingIds;
+  largeFiles: LargeFiles;
+};
 
 export type PushBy = {
   repositoryId: string;
@@ -125,7 +140,7 @@ function limitOf(services: Deps, room: Room | null): PushRules['limit'] {
 const DELETED = 'The repository was deleted';
 
 /** Deleting takes a repository's folder away from whoever looks into it just then, which fails in many ways. */
-async function isGone(db: Services['db'], id: string): Promise<boolean> {
+async function isGone(db: Db, id: string): Promise<boolean> {
   return db.repository.count({ where: { id } }).then(
     (count) => count === 0,
     () => false,

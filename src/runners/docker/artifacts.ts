@@ -5,9 +5,9 @@
  */
 import { basename, posix } from 'node:path';
 import { Readable } from 'node:stream';
-import { TAR_END, type TarEntry, tarHeader, tarPadding } from '../../jobs/artifacts/tar.ts';
 import { MAX_OUTPUT_ENTRIES, MOUNTS, tooManyEntries } from '../runner.ts';
 import { locate, tarOf } from '../supervisor/tar.ts';
+import { TAR_END, type TarEntry, tarHeader, tarPadding } from '../supervisor/tar-format.ts';
 import { type Engine, isStatus } from './engine.ts';
 import type { Owner } from './place.ts';
 import { type Entry, entriesOf } from './streams.ts';

@@ -6,8 +6,8 @@ import { constants, type Dirent } from 'node:fs';
 import { type FileHandle, lstat, open, opendir, readlink, realpath } from 'node:fs/promises';
 import { basename, join, normalize, relative, sep } from 'node:path';
 import { Readable } from 'node:stream';
-import { TAR_END, tarHeader, tarPadding } from '../../jobs/artifacts/tar.ts';
 import { MAX_OUTPUT_ENTRIES, MOUNTS, tooManyEntries } from '../runner.ts';
+import { TAR_END, tarHeader, tarPadding } from './tar-format.ts';
 
 /** `owner`: the user that the job ran under. */
 export type Place = { path: string; owner: number };

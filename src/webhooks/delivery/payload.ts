@@ -1,6 +1,8 @@
 /** What is sent of a message: `{id, type, timestamp, namespace, data}` as JSON. */
+
+import type { Urls } from '../../base/urls.ts';
 import { payloadToSend } from '../../jobs/jobs.ts';
-import type { Services } from '../../services.ts';
+import type { Signer } from '../../platform/crypto/signed-links.ts';
 
 /** As `webhook_messages` keeps it: `data` is what the event had (`payload.ts` of jobs and of repos), or a ping's own. */
 export type StoredMessage = {
@@ -16,7 +18,7 @@ type EventData = { job: Job } | { repository: object; push?: object };
 
 /** The same for every attempt, but for the links to artifacts, which are signed for the time from now on. */
 export function bodyOf(
-  services: Pick<Services, 'signer' | 'urls'>,
+  services: { signer: Signer; urls: Urls },
   { id, type, timestamp, namespace, data }: StoredMessage,
 ): string {
   const at = timestamp.toISOString();
@@ -24,7 +26,7 @@ export function bodyOf(
 }
 
 /** The job or the repository as GET returned it then, with a push beside the fields of its repository. */
-export function dataToSend(services: Pick<Services, 'signer' | 'urls'>, data: unknown): unknown {
+export function dataToSend(services: { signer: Signer; urls: Urls }, data: unknown): unknown {
   const event = data as EventData;
   if ('job' in event) return payloadToSend(services, event.job);
   if ('repository' in event)

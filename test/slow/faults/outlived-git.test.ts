@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { newId } from '../../../src/base/ids.ts';
-import type { BegunPush } from '../../../src/repositories/pushes/record.ts';
+import type { BegunPush } from '../../../src/repositories/pushes/rows.ts';
 import { recoverRepositories } from '../../../src/repositories/recovery.ts';
 import { eventually } from '../../support/eventually.ts';
 import { remote, Workspace } from '../../support/git.ts';

@@ -1,6 +1,6 @@
 /** The OpenAPI document, written from the table of routes and their operations. */
 
-import type { Services } from '../../../services.ts';
+import type { Urls } from '../../../base/urls.ts';
 import { version } from '../../http/diagnostics.ts';
 import type { Endpoint } from '../facade.ts';
 import type { Operation, Parameter } from '../operations.ts';
@@ -37,7 +37,7 @@ const TAGS: Record<Route['tag'], string> = {
   Diagnostics: 'Is it up, which one is it, and who am I?',
 };
 
-export function openApiDocument(endpoints: readonly Endpoint[], urls: Services['urls']): Json {
+export function openApiDocument(endpoints: readonly Endpoint[], urls: Urls): Json {
   const schemas = new Map(Object.entries({ ...ERROR_SCHEMAS, ...STREAM_SCHEMAS }));
   const paths: Record<string, Json> = {};
   for (const { route, operation } of endpoints) {

@@ -1,10 +1,10 @@
 /** Downloads, which are no JSON and so in no table of routes: artifacts, and files by signed link. */
-import type { Services } from '../../../services.ts';
+import type { Urls } from '../../../base/urls.ts';
 import { downloadError, type Json, notModified, uncounted } from './answers.ts';
 import { exampleFor } from './examples.ts';
 
 /** Paths of the document. Artifacts may be served elsewhere than the rest. */
-export function downloads(urls: Services['urls']): Record<string, Json> {
+export function downloads(urls: Urls): Record<string, Json> {
   const isOurs = urls.artifacts === `${urls.base}/artifacts`;
   const prefix = isOurs ? '/artifacts' : '';
   const elsewhere = isOurs ? {} : { servers: [{ url: urls.artifacts }] };

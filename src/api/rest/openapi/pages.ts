@@ -1,13 +1,16 @@
 /** `/openapi.json`, `/openapi.yaml`, and `/docs`: Swagger UI out of npm, so that it works offline. */
+
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import express, { type RequestHandler, type Router } from 'express';
 import { once } from '../../../base/lazy-async.ts';
+import type { Urls } from '../../../base/urls.ts';
 import { apiHeader } from '../../../platform/web/api-header.ts';
 import { otherMethod } from '../../../platform/web/methods.ts';
-import type { Services } from '../../../services.ts';
 import type { Endpoint } from '../facade.ts';
 import { openApiDocument } from './document.ts';
+
+export type Deps = { urls: Urls };
 
 const SWAGGER_UI = dirname(fileURLToPath(import.meta.resolve('swagger-ui-dist/package.json')));
 const ASSETS = ['swagger-ui.css', 'swagger-ui-bundle.js'];
@@ -52,7 +55,7 @@ SwaggerUIBundle({
 });
 `;
 
-export function createReference({ urls }: Services, endpoints: readonly Endpoint[]): Router {
+export function createReference({ urls }: Deps, endpoints: readonly Endpoint[]): Router {
   const document = openApiDocument(endpoints, urls);
   const json = JSON.stringify(document);
   const yaml = once(async () => {

@@ -3,9 +3,9 @@
  * upload of the object stores anew what is not right (`repair.ts`). Nobody looks for damage that no reader has met: to read
  * all chunks of a known object at each upload of it would take as long as storing it.
  */
-import type { Services } from '../../../services.ts';
+import type pg from 'pg';
 
-type Deps = Pick<Services, 'pool'>;
+type Deps = { pool: pg.Pool };
 type Key = { storeId: number; oid: string };
 
 export async function noteDamage({ pool }: Deps, { storeId, oid }: Key): Promise<void> {

@@ -2,14 +2,15 @@
  * Packs: objects of storage in which chunks lie one after the other. A pack is noted before it is put, so that what a
  * killed server left is found without a list of the storage; its chunks get their rows when it is there as a whole.
  */
+
 import { randomBytes } from 'node:crypto';
 import type pg from 'pg';
 import { inPoolTransaction } from '../../../platform/database/client.ts';
-import type { Services } from '../../../services.ts';
+import type { Storage } from '../../../platform/storage/storage.ts';
 import { Handover } from './handover.ts';
 import { type Chunk, joined } from './hashing.ts';
 
-export type Deps = Pick<Services, 'pool' | 'storage'>;
+export type Deps = { pool: pg.Pool; storage: Storage };
 
 /** Of storage: many chunks an object, and a pack that is mostly dead is written anew in half a second. */
 const PACK_BYTES = 64 * 2 ** 20;

@@ -1,13 +1,16 @@
 /** Reading objects: their chunks out of packs, each checked against its SHA-256 before it is handed on. */
+
 import { Readable } from 'node:stream';
-import type { Services } from '../../../services.ts';
+import type pg from 'pg';
+import type { Logger } from '../../../base/log.ts';
+import type { Storage } from '../../../platform/storage/storage.ts';
 import { noteDamage } from './damaged.ts';
 import type { Hashing } from './hashing.ts';
 import { textOf } from './packs.ts';
 import { entriesOf, type RecipeEntry } from './recipes.ts';
 import { type Checked, Damaged, damage, type Place, readRun, runsOf } from './runs.ts';
 
-type Deps = Pick<Services, 'pool' | 'storage' | 'log'> & { hashing: Hashing };
+type Deps = { pool: pg.Pool; storage: Storage; log: Logger } & { hashing: Hashing };
 
 /** Bytes, the end excluded. */
 export type Range = { start: number; end: number };

@@ -4,17 +4,18 @@
  *
  * All transactions lock in one order: the object, its chunks by their hashes, the repository, the namespace.
  */
+
 import type pg from 'pg';
 import type { Plan } from '../../../../prisma/generated/enums.ts';
+import type { Config } from '../../../base/config/config.ts';
 import { type AppError, busy, notFound } from '../../../base/errors.ts';
 import { newId } from '../../../base/ids.ts';
 import { inPoolTransaction, violatesReference } from '../../../platform/database/client.ts';
 import { demandStorage, RESERVED_BYTES } from '../../../platform/limits/quotas.ts';
 import { reserveStorage } from '../../../platform/limits/storage.ts';
-import type { Services } from '../../../services.ts';
 import type { Recipe, RecipePage } from './recipes.ts';
 
-type Deps = Pick<Services, 'pool' | 'config'>;
+type Deps = { pool: pg.Pool; config: Config };
 
 /** Rows that one statement changes. */
 const BATCH = 1_000;

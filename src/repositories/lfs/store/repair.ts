@@ -1,12 +1,14 @@
 /** Storing anew what storage has lost or changed of an object, which is found by reading all of it. */
-import type { Services } from '../../../services.ts';
+import type pg from 'pg';
+import type { Logger } from '../../../base/log.ts';
+import type { Storage } from '../../../platform/storage/storage.ts';
 import type { Hashing } from './hashing.ts';
 import { addChunks, moveChunks, type Recorded, textOf } from './packs.ts';
 import { placesOf } from './read.ts';
 import { entriesOf } from './recipes.ts';
 import { Damaged, type Place, readRun, runsOf } from './runs.ts';
 
-type Deps = Pick<Services, 'pool' | 'storage' | 'log'> & { hashing: Hashing };
+type Deps = { pool: pg.Pool; storage: Storage; log: Logger } & { hashing: Hashing };
 type Key = { storeId: number; oid: string };
 
 /** The chunks of an object that are not in storage as they were put, as text. All of it is read. */

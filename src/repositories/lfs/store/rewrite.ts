@@ -5,12 +5,14 @@
  * The chunks are copied into a new pack, and one transaction moves their rows. Whoever reads the old pack goes on, until
  * it is removed; whoever does not find it looks up the rows again.
  */
-import type { Services } from '../../../services.ts';
+import type pg from 'pg';
+import type { Logger } from '../../../base/log.ts';
+import type { Storage } from '../../../platform/storage/storage.ts';
 import type { Chunk } from './hashing.ts';
 import { moveChunks, openPackWriter } from './packs.ts';
 import { checkingHere, Damaged, type Place, readRun, runsOf } from './runs.ts';
 
-type Deps = Pick<Services, 'pool' | 'storage' | 'log'>;
+type Deps = { pool: pg.Pool; storage: Storage; log: Logger };
 type Pack = { id: number; storeId: number; key: string; liveBytes: number };
 type Changed = Pack & { bytes: number; tier: number | null; state: string };
 

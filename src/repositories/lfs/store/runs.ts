@@ -3,12 +3,12 @@
  * which was stored.
  */
 
-import type { Reading } from '../../../platform/storage/storage.ts';
-import type { Services } from '../../../services.ts';
+import type { Logger } from '../../../base/log.ts';
+import type { Reading, Storage } from '../../../platform/storage/storage.ts';
 import { type Chunks, firstDamaged, HASH_BYTES, HEADROOM } from './chunks.ts';
 import { Memory } from './memory.ts';
 
-type Deps = Pick<Services, 'storage' | 'log'>;
+type Deps = { storage: Storage; log: Logger };
 
 /** What was stored is not what is there: a disk or an S3 server has lost or changed it. */
 export class Damaged extends Error {

@@ -5,7 +5,11 @@
  *
  * Who was not given an object does not get it, and learns nothing of it. Authorization is the caller's.
  */
-import type { Services } from '../../../services.ts';
+import type pg from 'pg';
+import type { Config } from '../../../base/config/config.ts';
+import type { Logger } from '../../../base/log.ts';
+import type { DiskSpace } from '../../../platform/storage/disk-space.ts';
+import type { Storage } from '../../../platform/storage/storage.ts';
 import { gearOf } from './cut.ts';
 import { damagedOf } from './damaged.ts';
 import { openHashing } from './hashing.ts';
@@ -58,7 +62,7 @@ export type LargeFiles = {
   remove(repositoryId: string, oids: readonly string[]): Promise<void>;
 };
 
-type Deps = Pick<Services, 'pool' | 'storage' | 'config' | 'space' | 'log'>;
+type Deps = { pool: pg.Pool; storage: Storage; config: Config; space: DiskSpace; log: Logger };
 
 /** @param key `keys.derive('chunks of large files')` */
 export function openLargeFiles(deps: Deps, key: Uint8Array): LargeFiles & AsyncDisposable {

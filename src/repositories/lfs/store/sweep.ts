@@ -8,13 +8,16 @@
  *
  * Each step takes a bounded number of rows through an index that has only what is to be done.
  */
+import type pg from 'pg';
+import type { Config } from '../../../base/config/config.ts';
+import type { Logger } from '../../../base/log.ts';
 import { inPoolTransaction, onConnection } from '../../../platform/database/client.ts';
-import type { Services } from '../../../services.ts';
+import type { Storage } from '../../../platform/storage/storage.ts';
 import { entriesOf, Hashes } from './recipes.ts';
 import { takeRows } from './references.ts';
 import { rewritePacks } from './rewrite.ts';
 
-export type SweepDeps = Pick<Services, 'pool' | 'storage' | 'log'>;
+export type SweepDeps = { pool: pg.Pool; storage: Storage; log: Logger };
 
 /** In ms. */
 export type Graces = {
@@ -34,7 +37,7 @@ const HOUR_MS = 3_600_000;
 
 /** One server at a time. @returns whether there may be more */
 export function sweepLargeFiles(
-  services: SweepDeps & Pick<Services, 'config'>,
+  services: SweepDeps & { config: Config },
   graces: Graces = gracesOf(services.config),
 ): Promise<boolean> {
   return onConnection(services.pool, async (client) => {
@@ -49,7 +52,7 @@ export function sweepLargeFiles(
   });
 }
 
-function gracesOf({ lfsGraceHours }: Services['config']): Graces {
+function gracesOf({ lfsGraceHours }: Config): Graces {
   const grace = lfsGraceHours * HOUR_MS;
   return { uploads: grace, retired: grace };
 }

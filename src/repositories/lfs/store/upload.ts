@@ -3,8 +3,12 @@
  * when the whole is what it claims to be, one transaction gives it to the repository. Before that nobody can read it;
  * a few MiB are in memory, whatever its size.
  */
+import type pg from 'pg';
+import type { Config } from '../../../base/config/config.ts';
 import { AppError, unprocessable } from '../../../base/errors.ts';
-import type { Services } from '../../../services.ts';
+import type { Logger } from '../../../base/log.ts';
+import type { DiskSpace } from '../../../platform/storage/disk-space.ts';
+import type { Storage } from '../../../platform/storage/storage.ts';
 import { noteRepair } from './damaged.ts';
 import { type Chunk, type Hashing, TooLong, TooShort } from './hashing.ts';
 import { addChunks, knownChunks, openPackWriter, type PackWriter, textOf } from './packs.ts';
@@ -13,7 +17,13 @@ import { beginUpload, endUpload, type Given, give, keepObject } from './referenc
 import { addAnew, damagedChunks } from './repair.ts';
 import { Damaged } from './runs.ts';
 
-export type UploadDeps = Pick<Services, 'pool' | 'storage' | 'config' | 'space' | 'log'> & {
+export type UploadDeps = {
+  pool: pg.Pool;
+  storage: Storage;
+  config: Config;
+  space: DiskSpace;
+  log: Logger;
+} & {
   hashing: Hashing;
 };
 

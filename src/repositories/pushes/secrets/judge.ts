@@ -1,11 +1,13 @@
 /** Whether a push may bring what looks like a secret, and what its pusher is told. */
 
+import type { Git } from '../../../git/git.ts';
 import { MAX_COMPARED_BYTES } from '../../../git/objects/walk.ts';
 import { NONE, type Verdict } from '../../../git/transport/hooks.ts';
 import { recordAll } from '../../../identity/audit.ts';
+import type { Db } from '../../../platform/database/client.ts';
 import { inTransaction } from '../../../platform/database/client.ts';
-import type { Services } from '../../../services.ts';
 import { type Brought, type Look, refused } from '../brought.ts';
+import type { FindingIds } from './ids.ts';
 import { type Candidate, type Finding, SecretScan } from './scan.ts';
 
 /** Of a refusal. */
@@ -13,7 +15,7 @@ const MAX_FINDINGS = 5;
 /** `git push -o secret.allow=<id>`, for each that may be there. */
 const ALLOW = 'secret.allow=';
 
-type Deps = Pick<Services, 'db' | 'findingIds' | 'git'>;
+type Deps = { db: Db; findingIds: FindingIds; git: Git };
 
 /** What the pusher allows is kept, with an entry in the audit log, when nothing else of the push is refused here. */
 export function lookForSecrets(services: Deps, brought: Brought): Look {

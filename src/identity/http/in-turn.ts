@@ -1,9 +1,9 @@
 /** Transfers over HTTP that wait for their turn (`limits/transfer-turns.ts`). One that is too slow is cut off by `connections.ts`. */
 import type { Request, Response } from 'express';
-import { address } from '../../api/http/rate-limits.ts';
-import type { TransferTurns } from '../limits/fair-semaphore.ts';
-import { inTransferTurn, type TransferNames } from '../limits/transfer-limits.ts';
-import { closingOf } from './connections.ts';
+import type { TransferTurns } from '../../platform/limits/fair-semaphore.ts';
+import { inTransferTurn, type TransferNames } from '../../platform/limits/transfer-limits.ts';
+import { address } from '../../platform/web/client-address.ts';
+import { closingOf } from '../../platform/web/connections.ts';
 
 /** @throws AppError as `inTransferTurn` */
 export function inTurn<T>(

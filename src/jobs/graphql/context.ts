@@ -1,0 +1,14 @@
+import type { Config } from '../../base/config/config.ts';
+import type { Storage } from '../../platform/storage/storage.ts';
+import type { Places } from '../queue-position.ts';
+import type { SecretBox } from '../secrets.ts';
+
+declare module '../../platform/schema/context.ts' {
+  /** What resolvers of jobs need. */
+  interface ContextServices {
+    config: Config;
+    storage: Storage;
+    places: Places;
+    secretBox: SecretBox;
+  }
+}

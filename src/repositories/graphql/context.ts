@@ -1,0 +1,18 @@
+import type { Cluster } from '../../cluster/cluster.ts';
+import type { Git } from '../../git/git.ts';
+import type { Signer } from '../../platform/crypto/signed-links.ts';
+import type { LargeFiles } from '../lfs/store/store.ts';
+import type { PushRecorder } from '../pushes/recorder.ts';
+import type { FindingIds } from '../pushes/secrets/ids.ts';
+
+declare module '../../platform/schema/context.ts' {
+  /** What resolvers of repositories need. */
+  interface ContextServices {
+    git: Git;
+    cluster: Cluster;
+    largeFiles: LargeFiles;
+    signer: Signer;
+    pushes: PushRecorder;
+    findingIds: FindingIds;
+  }
+}
