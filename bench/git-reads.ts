@@ -14,7 +14,7 @@ import { readText, readTree } from '../src/git/objects/read.ts';
 import { locate, resolveCommit } from '../src/git/objects/resolve.ts';
 import { parseTree } from '../src/git/objects/tree.ts';
 import { git } from '../src/git/processes/run.ts';
-import { Turns } from '../src/platform/limits/fair-semaphore.ts';
+import { FairSemaphore } from '../src/platform/limits/fair-semaphore.ts';
 import { LARGE, makeRepository, median, openBench, TOKEN, time } from './repository.ts';
 
 const ROUNDS = 5;
@@ -34,7 +34,7 @@ const id = await bench.create('large');
 await bench.workspace.git('large.git', 'push', '-q', bench.remote('large'), 'main');
 
 await using pool = new CatFilePool();
-const history = new HistoryCache(new Turns(8));
+const history = new HistoryCache(new FairSemaphore(8));
 const plain = openPlain(dir);
 const rest = (path: string) => async () => {
   const url = `${bench.server.base}/auth/v1/repository/admin/${id}/${path}`;

@@ -19,11 +19,11 @@ import { createApp } from '../src/app.ts';
 import { readConfig } from '../src/base/config/config.ts';
 import { createLog } from '../src/base/log.ts';
 import { MOST_MOVES } from '../src/jobs/state.ts';
-import { admit, type Holding, openPools } from '../src/jobs/worker/admission.ts';
+import { admit, type Reservation, openPools } from '../src/jobs/worker/admission.ts';
 import { type Claimed, claimJobs } from '../src/jobs/worker/claim.ts';
 import { inPoolTransaction, onConnection, openDatabase } from '../src/platform/database/client.ts';
-import { beginWith, inOneGo } from '../src/platform/database/statement.ts';
-import { grouped } from '../src/platform/database/transaction-batcher.ts';
+import { beginPipeline, pipeline } from '../src/platform/database/statement.ts';
+import { batchTransactions } from '../src/platform/database/transaction-batcher.ts';
 import { fakeRunner } from '../test/support/fake-runner.ts';
 import { TOKEN } from './repository.ts';
 
@@ -57,7 +57,7 @@ cleanup.defer(() => database.close());
 // As many connections for each.
 const pool = new pg.Pool({ ...database.target, max: SLOTS + 1, pipeline: true });
 cleanup.defer(() => pool.end());
-const end = grouped(
+const end = batchTransactions(
   { together: endAll, alone: async (one) => (await endAll([one]))[0] },
   MOST_MOVES,
 );
@@ -129,7 +129,7 @@ function mean(values: number[]): number {
 
 /** Whenever slots are free they are filled, and whatever was claimed is ended at once. @returns jobs a second */
 async function claimAndEnd(total: number): Promise<number> {
-  const held = new Map<string, Holding>();
+  const held = new Map<string, Reservation>();
   let [claimed, ended] = [0, 0];
   let wake = () => {};
   const ends: Promise<void>[] = [];
@@ -158,7 +158,7 @@ async function claimAndEnd(total: number): Promise<number> {
   return ended / seconds;
 }
 
-function claimSome(held: ReadonlyMap<string, Holding>, slots: number): Promise<Claimed[]> {
+function claimSome(held: ReadonlyMap<string, Reservation>, slots: number): Promise<Claimed[]> {
   const slotsFree = slots - held.size;
   const input = { machines: MACHINES, slots, held: held.values().toArray() };
   return claimJobs(
@@ -180,8 +180,8 @@ function claimSome(held: ReadonlyMap<string, Holding>, slots: number): Promise<C
 async function endAll(ended: readonly Claimed[]): Promise<(Claimed | undefined)[]> {
   await onConnection(pool, async (client) => {
     const lock = 'select from jobs where id = any ($1) order by id for update skip locked';
-    await beginWith(client, lock, [ended.map(({ jobId }) => jobId)]);
-    await inOneGo(client, async (tx) => {
+    await beginPipeline(client, lock, [ended.map(({ jobId }) => jobId)]);
+    await pipeline(client, async (tx) => {
       for (const { jobId, attemptId } of ended)
         await tx.query({ name: 'end', text: END, values: [jobId, attemptId] });
       await tx.query({ text: 'commit' });

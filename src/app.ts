@@ -35,20 +35,20 @@ import { openRechecks } from './identity/rechecks.ts';
 import type { Issuer } from './identity/sign-in/issuers.ts';
 import { issueSignInLink } from './identity/sign-in/links.ts';
 import { openCheckouts, openRemoteCheckouts } from './jobs/checkouts.ts';
-import type { Places } from './jobs/queue-position.ts';
-import { openPlaces } from './jobs/queue-position.ts';
+import type { QueuePositions } from './jobs/queue-position.ts';
+import { openQueuePositions } from './jobs/queue-position.ts';
 import type { SecretBox } from './jobs/secrets.ts';
 import { createSecretBox } from './jobs/secrets.ts';
 import { waitingJobs } from './jobs/waiting.ts';
 import { startWorker, type Worker } from './jobs/worker/worker.ts';
-import { upkeepOf } from './maintenance.ts';
+import { maintenanceTasks } from './maintenance.ts';
 import { demandSameKey, type Keys, readKeys } from './platform/crypto/keys.ts';
 import type { Signer } from './platform/crypto/signed-links.ts';
 import { createSigner } from './platform/crypto/signed-links.ts';
 import type { PublicHostKey } from './platform/crypto/ssh-keys.ts';
 import type { Db } from './platform/database/client.ts';
 import { openDatabase } from './platform/database/client.ts';
-import { startUpkeep } from './platform/database/maintenance.ts';
+import { startMaintenance } from './platform/database/maintenance.ts';
 import { openSession, type Session } from './platform/database/session.ts';
 import { Bus } from './platform/events/bus.ts';
 import { goOnAfterRestored } from './platform/events/clock.ts';
@@ -119,7 +119,7 @@ export type Services = ProcessServices & {
   /** What answers may hold of what is large. */
   reads: Reads;
   /** Where jobs that wait stand. */
-  places: Places;
+  places: QueuePositions;
   /** Addresses without a trailing slash; they name the port really listened on. */
   urls: Urls;
   /** What clients recognize this server by over SSH; empty when it is not served. */
@@ -206,7 +206,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
     issuers: await issuersOf(config, process.keys, log),
     rechecks: openRechecks({ pool, log }),
     reads: new Reads(),
-    places: openPlaces({ pool }),
+    places: openQueuePositions({ pool }),
     urls: {
       base,
       artifacts: config.artifactUrl ?? `${base}/artifacts`,
@@ -253,7 +253,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
         readSlots(services),
       ),
     // Of all processes, those that answer requests do this: there is always one of them.
-    () => startUpkeep(services, upkeepOf(services)),
+    () => startMaintenance(services, maintenanceTasks(services)),
     // The first thing of the end, so that others take over before requests are refused here.
     () => ({ [Symbol.asyncDispose]: () => cluster.members.leave() }),
     // Before that, so that nobody takes this one for dead and sends what it sends.

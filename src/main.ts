@@ -2,7 +2,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { type App, createApp, createWorker } from './app.ts';
 import { type Config, ConfigError, readConfig } from './base/config/config.ts';
 import { forgetSecrets } from './base/config/environment.ts';
-import { withDatabase } from './platform/database/startup-retry.ts';
+import { retryStartup } from './platform/database/startup-retry.ts';
 import { giveBackMemory, unsetMallocThreshold } from './start-memory.ts';
 
 /**
@@ -20,7 +20,7 @@ try {
   const config = readConfig();
   forgetSecrets();
   unsetMallocThreshold();
-  const starting = withDatabase(() => start(config), { say: console.error });
+  const starting = retryStartup(() => start(config), { say: console.error });
   const late = stopped.then(async () => {
     await delay(START_MS);
     throw new ConfigError('Stopped before the start was done');

@@ -15,7 +15,7 @@ import { removeDeletedPages } from './jobs/logs/removal.ts';
 import { removeJobsOfDeleted } from './jobs/removal.ts';
 import { removeGoneWorkers } from './jobs/worker/queue.ts';
 import type { Db } from './platform/database/client.ts';
-import type { Chore } from './platform/database/maintenance.ts';
+import type { MaintenanceTask } from './platform/database/maintenance.ts';
 import { removeOldEvents } from './platform/events/retention.ts';
 import type { Storage } from './platform/storage/storage.ts';
 import { sweepLargeFiles } from './repositories/lfs/store/sweep.ts';
@@ -32,7 +32,7 @@ export type Deps = {
 };
 
 /** What is said in the log → what does a bounded part of it, and says whether there is more (`database/upkeep.ts`). */
-export function upkeepOf(services: Deps): Record<string, Chore> {
+export function maintenanceTasks(services: Deps): Record<string, MaintenanceTask> {
   const { config, storage } = services;
   return {
     'removing old events': () => removeOldEvents(services, config.eventDays),

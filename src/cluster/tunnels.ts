@@ -41,7 +41,7 @@ type Talk = {
  * dead and nothing is moved any more: one that only stops, or stood still for a while, finishes what has begun.
  * @throws ServerAway when it does not answer; nothing was begun then
  */
-export async function converse(
+export async function openTunnel(
   { cluster }: { cluster: Cluster },
   { url, gone }: Member,
   { repositoryId, head, signal, quietMs = QUIET_MS }: Talk,

@@ -1,6 +1,6 @@
 /** All of git that the server holds on to: where repositories lie, what is open in them, what runs on them. */
 import { availableParallelism } from 'node:os';
-import { openTransferTurns, type TransferTurns, Turns } from '../platform/limits/fair-semaphore.ts';
+import { openTransferSemaphores, type TransferSemaphores, FairSemaphore } from '../platform/limits/fair-semaphore.ts';
 import { Disk } from './disk/disk.ts';
 import { Maintenance } from './disk/maintenance.ts';
 import { Quarantines } from './disk/quarantines.ts';
@@ -23,7 +23,7 @@ const READERS = Math.max(8, 2 * availableParallelism());
  * of megabytes.
  */
 export type Git = AsyncDisposable &
-  TransferTurns & {
+  TransferSemaphores & {
     disk: Disk;
     quarantines: Quarantines;
     locks: StaleLocks;
@@ -34,7 +34,7 @@ export type Git = AsyncDisposable &
     activity: Activity;
     searches: Searches;
     /** For short processes that read; whoever starts one takes a turn. */
-    turns: Turns;
+    turns: FairSemaphore;
     maintenance: Maintenance;
     /** Pushes and background work, which a stopping server waits for. */
     tasks: Tasks;
@@ -72,7 +72,7 @@ export async function openGit({
   await installHooks(hooks);
   const objects = new CatFilePool();
   const tasks = new Tasks(report);
-  const turns = new Turns(READERS);
+  const turns = new FairSemaphore(READERS);
   const locks = new StaleLocks({ isAlone });
   return {
     disk,
@@ -85,7 +85,7 @@ export async function openGit({
     activity: new Activity(turns),
     searches: new Searches(),
     turns,
-    ...openTransferTurns(transfers),
+    ...openTransferSemaphores(transfers),
     maintenance: new Maintenance(tasks, locks),
     tasks,
     hooks,

@@ -10,7 +10,7 @@ import type pg from 'pg';
 import type { Plan, Role } from '../../prisma/generated/enums.ts';
 import { AppError, unauthenticated } from '../base/errors.ts';
 import { isId } from '../base/ids.ts';
-import { type Together, together } from '../platform/database/coalesce.ts';
+import { type Coalesced, coalesce } from '../platform/database/coalesce.ts';
 import { runStatement } from '../platform/database/statement.ts';
 import type { Usage } from './last-used.ts';
 import {
@@ -74,7 +74,7 @@ function tokenOf(credential: Credential): string | null {
 }
 
 /** A front end sends several requests at once. */
-const reads = new WeakMap<Pool, Together<Found>>();
+const reads = new WeakMap<Pool, Coalesced<Found>>();
 
 /** Undefined: there is no such credential, or it is over. An error: its user is disabled. */
 type Found = Account | AppError | undefined;
@@ -82,7 +82,7 @@ type Found = Account | AppError | undefined;
 async function accountOf(pool: Pool, credential: Credential): Promise<Found> {
   if (credential.kind === 'pat' || credential.kind === 'session') {
     const { kind, token } = credential;
-    const shared = reads.get(pool) ?? together();
+    const shared = reads.get(pool) ?? coalesce();
     reads.set(pool, shared);
     const read = kind === 'pat' ? byToken : bySession;
     return shared(`${kind} ${token}`, () => read(pool, token));

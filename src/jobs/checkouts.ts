@@ -15,7 +15,7 @@ import { ServerAway } from '../cluster/cluster.ts';
 import { streamOfServer } from '../cluster/streams.ts';
 import type { Git } from '../git/git.ts';
 import type { Db } from '../platform/database/client.ts';
-import { NoTurn } from '../platform/limits/fair-semaphore.ts';
+import { QueueTimeout } from '../platform/limits/fair-semaphore.ts';
 import {
   type CheckoutHead,
   checkout,
@@ -88,7 +88,7 @@ const readPack = streamOfServer<Asked, CheckoutHead>(
     await git.transfers
       .take(() => git.tasks.run(send), { key: TURN, signal })
       .catch((error) => {
-        throw error instanceof NoTurn ? busy('Too many fetches and pushes are under way') : error;
+        throw error instanceof QueueTimeout ? busy('Too many fetches and pushes are under way') : error;
       });
   },
 );

@@ -8,15 +8,15 @@ import { ownNamespaces } from '../identity/accounts.ts';
 import { anyIn, demand, demandAccount, type Viewer } from '../identity/permissions.ts';
 import type { Db } from '../platform/database/client.ts';
 import type { Counted } from '../platform/database/list-counts.ts';
-import { readNumberedPage } from '../platform/database/offset-page.ts';
+import { offsetPage } from '../platform/database/offset-page.ts';
 import {
-  type NumberedPage,
+  type OffsetPage,
   type PageRequest,
   type Slice,
   type SliceRequest,
   toOffset,
 } from '../platform/database/paging.ts';
-import { type Part, readMergedSlice } from '../platform/database/union-page.ts';
+import { type Part, unionPage } from '../platform/database/union-page.ts';
 import { conditions, type Filter } from './filter.ts';
 import { jobRows } from './rows.ts';
 import { countedSql, visibleSql } from './visibility.ts';
@@ -58,7 +58,7 @@ export async function sliceJobs<S extends Select>(
   if (wanted && sort === 'created_at' && !isByGpu)
     parts.push({ alias: 's', column: 'status', type: '"JobStatus"', values: wanted });
   else if (wanted) where.push(Prisma.sql`r.status = any(${[...wanted]}::"JobStatus"[])`);
-  return readMergedSlice<Row<S>>(
+  return unionPage<Row<S>>(
     { pool: services.pool, rows: jobRows, prisma: services.db.job },
     { ...SORTINGS[sort], name: sort, order },
     range,
@@ -105,7 +105,7 @@ export async function listJobs<S extends Select>(
   viewer: Viewer,
   { namespace, page, perPage, sort, order, status }: ListInput,
   select: S,
-): Promise<NumberedPage<Row<S>>> {
+): Promise<OffsetPage<Row<S>>> {
   const request = { page, perPage };
   toOffset(request);
   demandAccount(viewer);
@@ -123,7 +123,7 @@ export async function listJobs<S extends Select>(
     counted: countedOf(viewer, status ? [status] : null),
     select,
   };
-  const found = await readNumberedPage<Row<S>>(table, { ...SORTINGS[sort], order }, request, asked);
+  const found = await offsetPage<Row<S>>(table, { ...SORTINGS[sort], order }, request, asked);
   if (!found) throw notFound('Namespace');
   demand(viewer, 'job.read', anyIn(viewer, found.namespaceId));
   return { ...request, nodes: found.nodes, total: found.total };

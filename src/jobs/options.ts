@@ -3,7 +3,7 @@
 import type pg from 'pg';
 import { GPU_MODELS, GPUS, type Gpu } from '../base/hardware.ts';
 import { demandAccount, type Viewer } from '../identity/permissions.ts';
-import { machinesOffered } from './worker-capacity.ts';
+import { advertisedMachines } from './worker-capacity.ts';
 
 export type GpuOption = {
   gpu: Gpu;
@@ -22,14 +22,14 @@ export type MachineSize = { cpus: number; memoryGb: number };
 
 /** Of the machines of workers that are alive, the one with the most vCPUs, and of equal ones the most memory. */
 export async function largestMachine(services: { pool: pg.Pool }): Promise<MachineSize | null> {
-  const machines = (await machinesOffered(services)).filter(({ away }) => !away);
+  const machines = (await advertisedMachines(services)).filter(({ away }) => !away);
   const [largest] = machines.toSorted((a, b) => b.cpus - a.cpus || b.memoryBytes - a.memoryBytes);
   return largest ? { cpus: largest.cpus, memoryGb: largest.memoryBytes / 2 ** 30 } : null;
 }
 
 /** The models in the order of the contract, with what the workers that are alive have of them. */
 export async function gpuOptions(services: { pool: pg.Pool }): Promise<GpuOption[]> {
-  const machines = await machinesOffered(services);
+  const machines = await advertisedMachines(services);
   return GPUS.map((gpu) => {
     const { memoryGb, pricePerHour } = GPU_MODELS[gpu];
     if (gpu === 'none') return { gpu, pricePerHour, memoryGb: null, maxOffered: null };

@@ -9,7 +9,7 @@ import { SILENCE_S } from '../cluster/members.ts';
 import { demandOperator, type Viewer } from '../identity/permissions.ts';
 import type { Machine } from '../runners/runner.ts';
 import { waitingJobs } from './waiting.ts';
-import { machinesOffered, type Offer, WORKER_SILENCE_S } from './worker-capacity.ts';
+import { advertisedMachines, type WorkerCapacity, WORKER_SILENCE_S } from './worker-capacity.ts';
 
 export type ServerState = {
   id: string;
@@ -40,7 +40,7 @@ type Row = {
   heartbeat_at: Date | null;
   alive: boolean | null;
   runner: string | null;
-  machines: Offer[] | null;
+  machines: WorkerCapacity[] | null;
   worker_heartbeat_at: Date | null;
   worker_alive: boolean | null;
 };
@@ -141,7 +141,7 @@ export async function listPools(services: { pool: pg.Pool }, viewer: Viewer): Pr
   const [waiting, { rows: running }, machines] = await Promise.all([
     waitingJobs(services),
     services.pool.query<{ gpu: string; region: string; jobs: number }>(RUNNING),
-    machinesOffered(services),
+    advertisedMachines(services),
   ]);
   const keys = new Set([...waiting, ...running].map(({ gpu, region }) => `${gpu} ${region}`));
   const states = [...keys].map((key): PoolState => {

@@ -14,9 +14,9 @@ import type { Prisma } from '../../prisma/generated/client.ts';
 import {
   gpusInWords,
   hasGpus,
-  machinesOffered,
+  advertisedMachines,
   NOT_OFFERED,
-  type Offer,
+  type WorkerCapacity,
   runs,
   runsImages,
 } from './worker-capacity.ts';
@@ -37,7 +37,7 @@ export const placeColumns = {
 } as const satisfies Prisma.JobSelect;
 type JobRow = Prisma.JobGetPayload<{ select: typeof placeColumns }>;
 
-export type Place = {
+export type QueuePosition = {
   /** What it asks for, in words. */
   waitsFor: string;
   /** Why no worker that is alive has it, in words; null: one has. */
@@ -48,9 +48,9 @@ export type Place = {
   estimatedStart: Date | null;
 };
 
-export type Places = {
+export type QueuePositions = {
   /** Null for a job that does not wait, or is to be tried again later. */
-  of(job: JobRow): Promise<Place | null>;
+  of(job: JobRow): Promise<QueuePosition | null>;
   /** What `progress` says of a job: its place while it waits, else what is stored. */
   progressOf(job: JobRow): Promise<string>;
 };
@@ -69,13 +69,13 @@ type QueueLine = { namespaceId: string; waiting: number; held: number };
 /** `seconds`: how long those that ended last were held. `running`: how many are held now. */
 type Past = { seconds: number | null; running: number };
 
-export function openPlaces({ pool }: { pool: Pool }): Places {
+export function openQueuePositions({ pool }: { pool: Pool }): QueuePositions {
   const lines = kept(FRESH_MS, (gpu: string) => readLines(pool, gpu));
   const ids = kept(FRESH_MS, (line: string) => readIds(pool, line.split(' ')));
   const past = kept(PAST_FRESH_MS, (gpu: string) => readPast(pool, gpu));
-  const machines = kept(FRESH_MS, () => machinesOffered({ pool }));
+  const machines = kept(FRESH_MS, () => advertisedMachines({ pool }));
 
-  async function of(job: JobRow): Promise<Place | null> {
+  async function of(job: JobRow): Promise<QueuePosition | null> {
     const { gpu, region, namespaceId } = job;
     if (job.status !== 'queued' || job.attemptId !== null || job.availableAt > new Date())
       return null;
@@ -136,7 +136,7 @@ function positionOf(
 }
 
 /** As `waiting for 8 vCPUs and 32 GB: 3rd in line, about 4 minutes`. */
-function inWords({ waitsFor, missing, position, estimatedStart }: Place): string {
+function inWords({ waitsFor, missing, position, estimatedStart }: QueuePosition): string {
   const what = `waiting for ${waitsFor}`;
   if (missing !== null) return `${what}: ${missing}`;
   if (position === null) return `${what}: behind more than ${IDS} others`;
@@ -147,7 +147,7 @@ function inWords({ waitsFor, missing, position, estimatedStart }: Place): string
 /** What a job waits for, and why no worker that is alive has that; null: one has. */
 function wishOf(
   job: JobRow,
-  offers: readonly Offer[],
+  offers: readonly WorkerCapacity[],
 ): { waitsFor: string; missing: string | null } {
   const waitsFor = wishInWords(job);
   const there = offers.filter((offer) => !offer.away && hasGpus(offer, job));

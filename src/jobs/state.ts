@@ -35,14 +35,14 @@ import { newId } from '../base/ids.ts';
 import { onConnection } from '../platform/database/client.ts';
 import { columnOf } from '../platform/database/keyset.ts';
 import {
-  beginWith,
-  inOneGo,
+  beginPipeline,
+  pipeline,
   openParts,
   type Parts,
   runStatement,
   type Transaction,
 } from '../platform/database/statement.ts';
-import { BY_ITSELF, grouped } from '../platform/database/transaction-batcher.ts';
+import { RUN_ALONE, batchTransactions } from '../platform/database/transaction-batcher.ts';
 import { eventNotification, type Notification } from '../platform/events/bus.ts';
 import { publish } from '../platform/events/publish.ts';
 import type { Handle } from '../runners/runner.ts';
@@ -174,11 +174,11 @@ const BY_KEYS = 'set local plan_cache_mode = force_generic_plan; set local enabl
 const SOON = `begin; set local lock_timeout = '500ms'; ${BY_KEYS}`;
 
 function openCommits(pool: pg.Pool) {
-  return grouped<Asked, LockedJob | null>(
+  return batchTransactions<Asked, LockedJob | null>(
     {
       async together(asked) {
         const moved = await commitMoves(pool, LOCK_UNLOCKED, asked, SOON);
-        return asked.map((one) => (moved.has(one) ? (moved.get(one) ?? null) : BY_ITSELF));
+        return asked.map((one) => (moved.has(one) ? (moved.get(one) ?? null) : RUN_ALONE));
       },
       async alone(one) {
         return (await commitMoves(pool, LOCK, [one], SOON)).get(one) ?? null;
@@ -197,9 +197,9 @@ async function commitMoves(
 ): Promise<Map<Asked, LockedJob | null>> {
   return onConnection(pool, async (client) => {
     const ids = asked.map(({ id }) => id);
-    const rows = await beginWith<LockedJob>(client, lock, [ids], begin);
+    const rows = await beginPipeline<LockedJob>(client, lock, [ids], begin);
     const moved = new Map<Asked, LockedJob | null>();
-    await inOneGo(client, async (tx) => {
+    await pipeline(client, async (tx) => {
       const used: Used[] = [];
       for (const row of rows.toSorted(byOwner)) {
         const one = asked.find(({ id }) => id === row.id) as Asked;

@@ -10,9 +10,9 @@ export const WORKER_SILENCE_S = 60;
 type GpuWish = { gpu: string; gpuCount: number };
 
 /** A machine, as its worker tells the others. `away`: it stands for engines that do not answer, and has nothing now. */
-export type Offer = Machine & { away?: boolean };
+export type WorkerCapacity = Machine & { away?: boolean };
 
-const AWAY: Offer = {
+const AWAY: WorkerCapacity = {
   ...{ id: 'away', cpus: 0, memoryBytes: 0, gpus: {}, away: true },
   ...{ withImage: true, withoutImage: false },
 };
@@ -21,11 +21,11 @@ const AWAY: Offer = {
 export function offersOf({
   machines,
   engineAway,
-}: Pick<Runner, 'machines' | 'engineAway'>): Offer[] {
+}: Pick<Runner, 'machines' | 'engineAway'>): WorkerCapacity[] {
   return engineAway ? [...machines, AWAY] : [...machines];
 }
 
-type Row = { id: string; runner: string; machines: Offer[]; alive: boolean };
+type Row = { id: string; runner: string; machines: WorkerCapacity[]; alive: boolean };
 
 /** Of workers that were alive within a week (`worker/queue.ts`). */
 async function readWorkers({ pool }: { pool: pg.Pool }): Promise<Row[]> {
@@ -35,7 +35,7 @@ async function readWorkers({ pool }: { pool: pg.Pool }): Promise<Row[]> {
     [WORKER_SILENCE_S],
   );
   // Those of earlier versions do not say what their machines run.
-  const whole = (runner: string) => (offer: Offer) => ({
+  const whole = (runner: string) => (offer: WorkerCapacity) => ({
     ...{ withImage: runner !== 'process' },
     ...offer,
   });
@@ -43,7 +43,7 @@ async function readWorkers({ pool }: { pool: pg.Pool }): Promise<Row[]> {
 }
 
 /** The machines of workers that are alive. */
-export async function machinesOffered(services: { pool: pg.Pool }): Promise<Offer[]> {
+export async function advertisedMachines(services: { pool: pg.Pool }): Promise<WorkerCapacity[]> {
   return (await readWorkers(services)).flatMap(({ alive, machines }) => (alive ? machines : []));
 }
 
@@ -55,7 +55,7 @@ export async function machinesElsewhere(
   services: { pool: pg.Pool },
   workerId: string,
   awaitSilent: boolean,
-): Promise<Offer[]> {
+): Promise<WorkerCapacity[]> {
   const others = (await readWorkers(services)).filter(({ id }) => id !== workerId);
   return others.flatMap(({ alive, machines }) => {
     if (alive) return machines;
@@ -64,13 +64,13 @@ export async function machinesElsewhere(
 }
 
 /** Whether jobs that name images run on any of them, at once or when an engine is back. */
-export function runsImages(offers: readonly Offer[]): boolean {
+export function runsImages(offers: readonly WorkerCapacity[]): boolean {
   return offers.some(({ withImage = true }) => withImage);
 }
 
 /** Whether the machine runs jobs that name an image, or such that name none, whatever is free. */
 export function runs(
-  { withImage = true, withoutImage = true }: Offer,
+  { withImage = true, withoutImage = true }: WorkerCapacity,
   { image = null }: { image?: string | null },
 ): boolean {
   return image === null ? withoutImage : withImage;
@@ -96,7 +96,7 @@ export async function poolWaitsFor(
 ): Promise<string> {
   if (wish.gpu === 'none') return PHASES.waiting;
   const waiting = `waiting for ${gpusInWords(wish)}`;
-  const machines = await machinesOffered(services);
+  const machines = await advertisedMachines(services);
   return machines.some((machine) => hasGpus(machine, wish))
     ? waiting
     : `${waiting}: ${NOT_OFFERED}`;

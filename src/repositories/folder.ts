@@ -17,7 +17,7 @@ import type { Cluster } from '../cluster/cluster.ts';
 import type { Git } from '../git/git.ts';
 import { GitUnavailable } from '../git/processes/run.ts';
 import type { Db } from '../platform/database/client.ts';
-import { NoTurn } from '../platform/limits/fair-semaphore.ts';
+import { QueueTimeout } from '../platform/limits/fair-semaphore.ts';
 
 type Deps = { db: Db; git: Git; log: Logger };
 
@@ -44,7 +44,7 @@ export async function inFolder<T>(
     // Where the folder is gone, that is why anything failed: processes that were started before find nothing.
     const explained = error instanceof AppError && error.code !== 'not_found';
     if (!explained && (await isGone(dir))) throw await whyGone(services, id, dir);
-    if (error instanceof NoTurn) throw busy('Too much is read from repositories at the moment');
+    if (error instanceof QueueTimeout) throw busy('Too much is read from repositories at the moment');
     if (!(error instanceof GitUnavailable)) throw error;
     services.log.error({ err: error, repository: id }, 'git could not be started');
     throw busy('The server cannot read repositories at the moment');

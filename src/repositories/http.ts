@@ -24,7 +24,7 @@ import { GitError } from '../git/processes/run.ts';
 import { RequestLimit, RequestTooLong } from '../git/transport/requests.ts';
 import { SERVICES, type Service, type Session } from '../git/transport/service.ts';
 import { advertise, uploadPack } from '../git/transport/transport.ts';
-import { inTurn } from '../identity/http/in-turn.ts';
+import { withRequestSlot } from '../identity/http/in-turn.ts';
 import type { Rechecks } from '../identity/rechecks.ts';
 import type { Signer } from '../platform/crypto/signed-links.ts';
 import type { Db } from '../platform/database/client.ts';
@@ -156,7 +156,7 @@ async function answer(
         throw refusal(new GitError('over HTTP', ending), dir);
     });
   const fetchOrPush = () => inFolder(services, id, run);
-  await inTurn(services.git, OF_GIT, req, res, fetchOrPush);
+  await withRequestSlot(services.git, OF_GIT, req, res, fetchOrPush);
   res.end();
 }
 
@@ -247,7 +247,7 @@ function download(services: Deps): RequestHandler<{ id: string; oid: string; nam
     beginDownload(res, name, 'application/octet-stream');
     const contents = (range?: ByteRange) => found.open(range);
     const object = { size: found.size, etag: oid, open: contents };
-    await sendObject(req, res, object, (send) => inTurn(services.git, OF_GIT, req, res, send));
+    await sendObject(req, res, object, (send) => withRequestSlot(services.git, OF_GIT, req, res, send));
   };
 }
 
@@ -278,7 +278,7 @@ function archive(services: Deps): RequestHandler<{ id: string; commit: string; n
         // The end of an archive that is not whole must not look like one.
         res.destroy();
       });
-    await inTurn(services.git, OF_GIT, req as unknown as Request, res, () =>
+    await withRequestSlot(services.git, OF_GIT, req as unknown as Request, res, () =>
       inFolder(services, id, send),
     );
   };

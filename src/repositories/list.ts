@@ -8,15 +8,15 @@ import { can, type Viewer } from '../identity/permissions.ts';
 import type { Db } from '../platform/database/client.ts';
 import type { Sorting } from '../platform/database/keyset.ts';
 import type { Counted } from '../platform/database/list-counts.ts';
-import { readNumberedPage } from '../platform/database/offset-page.ts';
+import { offsetPage } from '../platform/database/offset-page.ts';
 import {
-  type NumberedPage,
+  type OffsetPage,
   type PageRequest,
   type Slice,
   type SliceRequest,
   toOffset,
 } from '../platform/database/paging.ts';
-import { readMergedSlice } from '../platform/database/union-page.ts';
+import { unionPage } from '../platform/database/union-page.ts';
 import { accessColumns, canExist, type Row, type Select, target } from './repositories.ts';
 import { repositoryRows } from './rows.ts';
 import { countedSql, visibleSql } from './visibility.ts';
@@ -54,7 +54,7 @@ export async function sliceRepositories<S extends Select>(
   const filter = visibility ? sql`r.visibility = ${visibility}::"Visibility"` : sql`true`;
   const table = { pool, rows: repositoryRows, prisma: shownBy(db, viewer) };
   const counted = countedOf(viewer, visibility);
-  return readMergedSlice<Row<S>>(table, sorting, range, {
+  return unionPage<Row<S>>(table, sorting, range, {
     from: 'repositories',
     parts: [{ alias: 'n', column: 'namespace_id', type: 'text', values: namespaceIds }],
     where: sql`${visibleSql(viewer)} and ${filter}`,
@@ -81,7 +81,7 @@ export async function listRepositories<S extends Select>(
   viewer: Viewer,
   { namespace, page, perPage, sort, order, visibility }: ListInput,
   select: S,
-): Promise<NumberedPage<Row<S>>> {
+): Promise<OffsetPage<Row<S>>> {
   if (viewer.kind === 'anonymous' && viewer.failure) throw viewer.failure;
   const request = { page, perPage };
   toOffset(request);
@@ -99,7 +99,7 @@ export async function listRepositories<S extends Select>(
     counted: countedOf(viewer, visibility),
     select,
   };
-  const found = await readNumberedPage<Row<S>>(table, sorting, request, asked);
+  const found = await offsetPage<Row<S>>(table, sorting, request, asked);
   if (!found) throw notFound('Namespace');
   return { ...request, nodes: found.nodes, total: found.total };
 }

@@ -28,7 +28,7 @@ import { reportedRefs } from '../git/transport/report.ts';
 import { type Account, demandAccount, type Viewer } from '../identity/permissions.ts';
 import type { Rechecks } from '../identity/rechecks.ts';
 import type { Db } from '../platform/database/client.ts';
-import { inTransferTurn, OF_GIT } from '../platform/limits/transfer-limits.ts';
+import { withTransferSlot, OF_GIT } from '../platform/limits/transfer-limits.ts';
 import type { DiskSpace } from '../platform/storage/disk-space.ts';
 import { checkPath, find } from './browsing/contents.ts';
 import { inFolder } from './folder.ts';
@@ -353,7 +353,7 @@ async function push(
     { viewer: account },
     { id, requestId, right, input, output },
   );
-  const ending = await inTransferTurn(git, OF_GIT, caller, () =>
+  const ending = await withTransferSlot(git, OF_GIT, caller, () =>
     git.tasks.run((signal) => receive({ dir, signal })),
   );
   if (reportedRefs(Buffer.concat(said))?.has(ref)) return;

@@ -1,10 +1,10 @@
 /** What a client asks for over SSH, read from the command line that it sends. */
 import type { Service } from '../git/transport/service.ts';
 
-export type Place = { namespace: string; name: string };
+export type RepositoryPath = { namespace: string; name: string };
 export type Asked =
-  | { kind: 'git'; service: Service; place: Place }
-  | { kind: 'lfs'; operation: 'upload' | 'download'; place: Place }
+  | { kind: 'git'; service: Service; place: RepositoryPath }
+  | { kind: 'lfs'; operation: 'upload' | 'download'; place: RepositoryPath }
   | { kind: 'greeting' }
   /** `why` is for the client. */
   | { kind: 'refused'; why: string };
@@ -52,7 +52,7 @@ function noPath(path: string): Asked {
 }
 
 /** With and without the leading slash, which depends on the form of the client's address, and `.git`. */
-function placeOf(path: string): Place | null {
+function placeOf(path: string): RepositoryPath | null {
   const [, namespace, name] = /^\/?([^/]+)\/([^/]+?)(?:\.git)?\/?$/.exec(path) ?? [];
   return namespace && name ? { namespace, name } : null;
 }

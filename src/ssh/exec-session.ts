@@ -10,7 +10,7 @@ const CHECK_MS = 5_000;
 /** For the other end to close, after it was given the end. */
 const LINGER_MS = 5_000;
 
-export type Conversation = {
+export type ExecSession = {
   input: Readable;
   output: Writable;
   /** Aborts when the client is gone. */
@@ -24,7 +24,7 @@ export type Conversation = {
 };
 
 /** Over a socket that is at the first byte of the input. */
-export function conversationOver(socket: Duplex): Conversation {
+export function execSessionOver(socket: Duplex): ExecSession {
   const gone = new AbortController();
   let movedAt = performance.now();
   let timer: NodeJS.Timeout | undefined;

@@ -12,7 +12,7 @@ import type { Logger } from '../base/log.ts';
 import type { Urls } from '../base/urls.ts';
 import type { Cluster } from '../cluster/cluster.ts';
 import { notAnswered, whereItIs } from '../cluster/cluster.ts';
-import { converse } from '../cluster/tunnels.ts';
+import { openTunnel } from '../cluster/tunnels.ts';
 import type { Git } from '../git/git.ts';
 import { GitError } from '../git/processes/run.ts';
 import { RequestLimit, RequestTooLong } from '../git/transport/requests.ts';
@@ -23,7 +23,7 @@ import type { Usage } from '../identity/last-used.ts';
 import type { Account } from '../identity/permissions.ts';
 import type { Rechecks } from '../identity/rechecks.ts';
 import type { Db } from '../platform/database/client.ts';
-import { inTransferTurn, OF_GIT } from '../platform/limits/transfer-limits.ts';
+import { withTransferSlot, OF_GIT } from '../platform/limits/transfer-limits.ts';
 import type { Ending } from '../platform/processes/git-started.ts';
 import type { DiskSpace } from '../platform/storage/disk-space.ts';
 import { isUnexpected, toPublic } from '../platform/web/error-response.ts';
@@ -41,7 +41,7 @@ import {
   whileAllowed,
 } from '../repositories/transfers.ts';
 import { type Asked, parseCommand } from './command.ts';
-import { type Conversation, conversationOver } from './exec-session.ts';
+import { type ExecSession, execSessionOver } from './exec-session.ts';
 import type { Opening } from './frames.ts';
 
 export type Deps = TransferDeps & { usage: Usage; rechecks: Rechecks; lfs: Lfs; urls: Urls };
@@ -80,9 +80,9 @@ export async function serve(services: Deps, asked: Command, socket: Duplex): Pro
   const { requestId: id } = asked;
   const about = { req: { id }, ssh: { credential, command, address } };
   const began = performance.now();
-  let talk: Conversation | undefined;
+  let talk: ExecSession | undefined;
   const conversation = () => {
-    talk ??= conversationOver(socket);
+    talk ??= execSessionOver(socket);
     return talk;
   };
   try {
@@ -104,7 +104,7 @@ async function run(
   services: Deps,
   { opening, requestId, isForwarded }: Command,
   socket: Duplex,
-  conversation: () => Conversation,
+  conversation: () => ExecSession,
 ): Promise<void> {
   const { credential, command, address } = opening;
   const viewer = {
@@ -125,7 +125,7 @@ async function run(
       socket.once('close', () => closed.abort());
       const head: Forwarded = { opening, requestId };
       const about = { repositoryId: id, head, signal: closed.signal };
-      const other = await converse(services, member, about);
+      const other = await openTunnel(services, member, about);
       // The first byte is on its way, so this is not tried again.
       const isWhole = await join(socket, other);
       if (!isWhole) notAnswered(services.log, member, new Error('it has broken off'));
@@ -145,7 +145,7 @@ type Run = {
 async function talkGit(
   services: Deps,
   { id, asked: { service }, viewer, opening, requestId }: Run,
-  { input: raw, output, gone, endAfterSilence, exit }: Conversation,
+  { input: raw, output, gone, endAfterSilence, exit }: ExecSession,
 ): Promise<void> {
   using right = whileAllowed(services, { viewer }, { id, action: actionOf(service), output });
   const { protocol } = opening;
@@ -166,7 +166,7 @@ async function talkGit(
     });
   const caller = { key: viewer.credential.id, isAnonymous: false, signal: gone };
   const fetchOrPush = () => inFolder(services, id, work);
-  await inTransferTurn(services.git, OF_GIT, caller, fetchOrPush);
+  await withTransferSlot(services.git, OF_GIT, caller, fetchOrPush);
   exit(0);
 }
 
@@ -185,7 +185,7 @@ function failure(ending: Ending, dir: string): Error {
   return invalid(null, stderr.replace(/^fatal: /, '') || 'The client does not speak as git does');
 }
 
-function refuse({ say, exit }: Conversation, why: string): void {
+function refuse({ say, exit }: ExecSession, why: string): void {
   say(why);
   exit(REFUSED);
 }
@@ -195,7 +195,7 @@ async function authenticate(
   services: Deps,
   { operation, place }: Asked & { kind: 'lfs' },
   viewer: Account,
-  { output, exit }: Conversation,
+  { output, exit }: ExecSession,
 ): Promise<void> {
   const repositoryId = await openForLfs(services, viewer, place, operation);
   const grant = { repositoryId, credentialId: viewer.credential.id, operation };

@@ -15,17 +15,17 @@ const OF_NAMESPACE = { prompt: 32, slow: 16, all: 64 };
 type Sending = { namespaceId: string; isSlow: boolean };
 
 /** What may be claimed. */
-export type Range = {
+export type ClaimRange = {
   /** Places that are taken, by namespace. */
   held: { namespaceId: string; slow: boolean; count: number }[];
   perNamespace: { prompt: number; slow: number };
   free: { all: number; slow: number };
 };
 
-export class Places {
+export class ConcurrencyLimits {
   /** Each place is taken. */
   readonly isFull: boolean;
-  readonly range: Range;
+  readonly range: ClaimRange;
   readonly #taken = new Map<string, { prompt: number; slow: number }>();
 
   constructor(lines: Iterable<Sending>) {

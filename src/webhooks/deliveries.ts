@@ -13,7 +13,7 @@ import type { Signer } from '../platform/crypto/signed-links.ts';
 import type { Db } from '../platform/database/client.ts';
 import { NEWEST, pageQuery, toSlice } from '../platform/database/keyset.ts';
 import {
-  type NumberedPage,
+  type OffsetPage,
   type PageRequest,
   type Slice,
   type SliceRequest,
@@ -54,7 +54,7 @@ export async function listDeliveries(
   viewer: Viewer,
   { id, namespaceIds }: Webhook,
   { page, perPage, ...filter }: PageRequest & Filter,
-): Promise<NumberedPage<Delivery>> {
+): Promise<OffsetPage<Delivery>> {
   const { skip, take } = toOffset({ page, perPage });
   demandRead(viewer, namespaceIds);
   const all = deliveriesSql(viewer, id, filter);

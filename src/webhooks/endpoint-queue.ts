@@ -18,7 +18,7 @@ const SLOW_MS = 2_000;
 /** What was read so long ago is read again before it is sent: the webhook may be another by now. */
 const STALE_MS = 2_000;
 
-export class Line {
+export class EndpointQueue {
   readonly webhookId: string;
   readonly namespaceId: string;
   readonly since = Date.now();
@@ -27,9 +27,9 @@ export class Line {
   /** What it signs with, opened. */
   secrets: readonly string[] = [];
   /** The last read found less than was wanted, so there is nothing more to read until something comes. */
-  dry = false;
+  isDrained = false;
   /** Others wait for its place: what has begun ends, and nothing more is read. */
-  givesWay = false;
+  yieldsSlot = false;
   /** Its state is being changed: nothing more is sent until then. */
   halted = false;
   sending = 0;
@@ -51,7 +51,7 @@ export class Line {
 
   /** How many more to read; 0 while there is enough in hand. */
   get wanted(): number {
-    if (this.dry || this.givesWay || this.halted) return 0;
+    if (this.isDrained || this.yieldsSlot || this.halted) return 0;
     const most = this.#failing ? MOST_WHILE_FAILING : this.#appetite;
     return this.held.size > most / 2 ? 0 : most - this.held.size;
   }
@@ -63,7 +63,7 @@ export class Line {
 
   /** Nothing is in hand, and nothing is known to come. */
   get isDone(): boolean {
-    return this.held.size === 0 && !this.halted && (this.dry || this.givesWay);
+    return this.held.size === 0 && !this.halted && (this.isDrained || this.yieldsSlot);
   }
 
   /** Where it leads now. What was heard of another address says nothing about this one. */
@@ -81,8 +81,8 @@ export class Line {
   /** Takes in what was read. @param wanted how many were asked for */
   take(due: readonly Due[], wanted: number): void {
     this.#readAt = Date.now();
-    this.dry = due.length < wanted;
-    if (!this.dry && this.#answers) this.#appetite = Math.min(2 * this.#appetite, MOST);
+    this.isDrained = due.length < wanted;
+    if (!this.isDrained && this.#answers) this.#appetite = Math.min(2 * this.#appetite, MOST);
     this.#answers = false;
     for (const { id } of due) this.held.add(id);
     this.#waiting.push(...due);
@@ -92,24 +92,24 @@ export class Line {
   next(): Due | undefined {
     if (this.halted || this.sending >= (this.#failing ? 1 : this.#appetite / PER_ATTEMPT))
       return undefined;
-    if (Date.now() - this.#readAt > STALE_MS) this.putBack();
+    if (Date.now() - this.#readAt > STALE_MS) this.requeue();
     if (this.sending === 0) this.#heardAt = Date.now();
     return this.#waiting.shift();
   }
 
   /** Forgets what has not begun: it is pending still, and is read again. */
-  putBack(): void {
+  requeue(): void {
     if (this.#waiting.length === 0) return;
     for (const { id } of this.#waiting) this.held.delete(id);
     this.#waiting = [];
-    this.dry = false;
+    this.isDrained = false;
   }
 
   /** What an attempt says about the endpoint. */
   heard(failed: boolean): void {
     if (failed && !this.#failing) {
       this.#appetite = FEWEST;
-      this.putBack();
+      this.requeue();
     }
     this.#failing = failed;
     this.#heardAt = Date.now();

@@ -8,7 +8,7 @@
  */
 import type pg from 'pg';
 import { SILENCE_S } from '../cluster/members.ts';
-import type { Range } from './concurrency-limits.ts';
+import type { ClaimRange } from './concurrency-limits.ts';
 import type { StoredMessage } from './delivery/payload.ts';
 
 /** A server on the embedded database writes no heartbeat, and is alone. */
@@ -54,7 +54,7 @@ export type Claimed = { webhookId: string; namespaceId: string };
 export async function claim(
   pool: pg.Pool,
   serverId: string,
-  { held, perNamespace, free }: Range,
+  { held, perNamespace, free }: ClaimRange,
 ): Promise<Claimed[]> {
   const { rows } = await pool.query<Claimed>({
     name: 'claim webhooks',

@@ -19,15 +19,15 @@ import type { Logger } from '../base/log.ts';
 import type { Urls } from '../base/urls.ts';
 import type { Cluster } from '../cluster/cluster.ts';
 import type { Signer } from '../platform/crypto/signed-links.ts';
-import { isDatabaseAway, isMachineShort } from '../platform/database/outage.ts';
+import { isDatabaseAway, isResourceExhausted } from '../platform/database/outage.ts';
 import type { Bus } from '../platform/events/bus.ts';
 import type { Metrics } from '../platform/metrics/metrics.ts';
-import { Places } from './concurrency-limits.ts';
+import { ConcurrencyLimits } from './concurrency-limits.ts';
 import { type Attempt, attempt, type Means } from './delivery/attempt.ts';
 import { isSuccess } from './delivery/outcomes.ts';
 import { bodyOf, type StoredMessage } from './delivery/payload.ts';
 import { nextDelay } from './delivery/schedule.ts';
-import { Line } from './endpoint-queue.ts';
+import { EndpointQueue } from './endpoint-queue.ts';
 import * as queue from './queue.ts';
 import { openRecorder, type Result } from './recorder.ts';
 import { switchedOff } from './unwanted.ts';
@@ -64,14 +64,14 @@ export async function startSender(services: Deps, means: Means): Promise<AsyncDi
   const stopping = new AbortController();
   const givingUp = new AbortController();
   const pause = (ms: number) => delay(ms, undefined, { signal: stopping.signal }).catch(() => {});
-  const lines = new Map<string, Line>();
+  const lines = new Map<string, EndpointQueue>();
   const running = new Set<Promise<void>>();
   const recorder = openRecorder(services, (webhookId) => {
     const line = lines.get(webhookId);
     if (!line) return run(switchedOff(services, webhookId));
     // It is read again, and found to be off.
-    line.putBack();
-    line.dry = false;
+    line.requeue();
+    line.isDrained = false;
     void wantRound();
   });
   /** There may be more to claim when a place is free. */
@@ -97,7 +97,7 @@ export async function startSender(services: Deps, means: Means): Promise<AsyncDi
         try {
           await lookAround();
           await readMore();
-          await letGo();
+          await release();
         } catch (error) {
           if (isDatabaseAway(error)) log.debug({ err: error }, 'webhooks wait for the database');
           else log.error({ err: error }, 'sending webhooks: again in a second');
@@ -126,16 +126,16 @@ export async function startSender(services: Deps, means: Means): Promise<AsyncDi
   }
 
   async function claimMore(): Promise<void> {
-    const before = new Places(lines.values());
+    const before = new ConcurrencyLimits(lines.values());
     const claimed = before.isFull ? [] : await queue.claim(pool, serverId, before.range);
     for (const { webhookId, namespaceId } of claimed)
-      lines.set(webhookId, new Line(webhookId, namespaceId));
-    const places = new Places(lines.values());
+      lines.set(webhookId, new EndpointQueue(webhookId, namespaceId));
+    const places = new ConcurrencyLimits(lines.values());
     isShort = places.isShort;
     for (const line of lines.values()) {
-      if (!places.isWanted(line) || line.givesWay || Date.now() - line.since < TURN_MS) continue;
-      line.givesWay = true;
-      line.putBack();
+      if (!places.isWanted(line) || line.yieldsSlot || Date.now() - line.since < TURN_MS) continue;
+      line.yieldsSlot = true;
+      line.requeue();
     }
   }
 
@@ -144,12 +144,12 @@ export async function startSender(services: Deps, means: Means): Promise<AsyncDi
    * @param all also what gets due again by itself
    */
   async function noticeWhatCame(all: boolean): Promise<void> {
-    if (!all && !lines.values().some(({ dry }) => dry)) return;
+    if (!all && !lines.values().some(({ isDrained: dry }) => dry)) return;
     for (const { webhookId, namespaceId, due } of await queue.readHeld(pool, serverId)) {
       const line = lines.get(webhookId);
-      if (line) line.dry &&= !all && line.endpoint?.seen === due;
+      if (line) line.isDrained &&= !all && line.endpoint?.seen === due;
       // The answer to its claim was lost with a connection.
-      else lines.set(webhookId, new Line(webhookId, namespaceId));
+      else lines.set(webhookId, new EndpointQueue(webhookId, namespaceId));
     }
   }
 
@@ -163,13 +163,13 @@ export async function startSender(services: Deps, means: Means): Promise<AsyncDi
     const endpoints = new Map(
       (await queue.readEndpoints(pool, serverId, ids)).map((one) => [one.webhookId, one]),
     );
-    const reading: (queue.Want & { line: Line })[] = [];
+    const reading: (queue.Want & { line: EndpointQueue })[] = [];
     for (const line of wanting) {
       const { webhookId, wanted } = line;
       const endpoint = endpoints.get(webhookId);
       if (!endpoint) {
         // Another server has it, which took this one for dead. What has begun ends here.
-        line.putBack();
+        line.requeue();
         lines.delete(webhookId);
         continue;
       }
@@ -177,7 +177,7 @@ export async function startSender(services: Deps, means: Means): Promise<AsyncDi
       // As it is now: what is recorded while it is read may look pending in what is read.
       const held = new Set(line.held);
       if (endpoint.state === 'on') reading.push({ line, webhookId, limit: wanted, held });
-      else if (endpoint.state === 'deleted') line.dry = true;
+      else if (endpoint.state === 'deleted') line.isDrained = true;
       else run(endPending(line));
     }
     if (reading.length === 0) return;
@@ -199,11 +199,11 @@ export async function startSender(services: Deps, means: Means): Promise<AsyncDi
   }
 
   /** Of a webhook that is off. */
-  async function endPending(line: Line): Promise<void> {
+  async function endPending(line: EndpointQueue): Promise<void> {
     line.halted = true;
     try {
       await switchedOff(services, line.webhookId);
-      line.dry = true;
+      line.isDrained = true;
     } catch (error) {
       await pause(PAUSE_MS);
       throw error;
@@ -213,7 +213,7 @@ export async function startSender(services: Deps, means: Means): Promise<AsyncDi
     }
   }
 
-  async function letGo(): Promise<void> {
+  async function release(): Promise<void> {
     const done = lines
       .values()
       .filter(({ isDone }) => isDone)
@@ -222,7 +222,7 @@ export async function startSender(services: Deps, means: Means): Promise<AsyncDi
     const freed = await queue.release(
       pool,
       serverId,
-      done.map(({ webhookId, endpoint, dry }) => ({
+      done.map(({ webhookId, endpoint, isDrained: dry }) => ({
         webhookId,
         seen: endpoint?.seen ?? '',
         giveWay: !dry,
@@ -233,12 +233,12 @@ export async function startSender(services: Deps, means: Means): Promise<AsyncDi
     if (freed.length > 0 && isShort) isRoundWanted = true;
     for (const line of done)
       if (lines.has(line.webhookId)) {
-        line.dry = false;
+        line.isDrained = false;
         isRoundWanted = true;
       }
   }
 
-  function begin(line: Line): void {
+  function begin(line: EndpointQueue): void {
     if (stopping.signal.aborted) return;
     for (let due = line.next(); due; due = line.next()) {
       line.sending++;
@@ -246,7 +246,7 @@ export async function startSender(services: Deps, means: Means): Promise<AsyncDi
     }
   }
 
-  async function deliver(line: Line, { id, attempts, message }: queue.Due): Promise<void> {
+  async function deliver(line: EndpointQueue, { id, attempts, message }: queue.Due): Promise<void> {
     const { endpoint, secrets } = line;
     if (!endpoint) throw new Error('a delivery was read without its endpoint');
     try {
@@ -271,9 +271,9 @@ export async function startSender(services: Deps, means: Means): Promise<AsyncDi
       if (stopping.signal.aborted) return;
       // Nothing is known of the endpoint then: this machine could not send, or the database not record.
       log.error({ err: error, delivery: id }, 'a delivery of a webhook is to be sent again');
-      await pause(isMachineShort(error) ? PAUSE_MS : UNRECORDED_MS);
+      await pause(isResourceExhausted(error) ? PAUSE_MS : UNRECORDED_MS);
       line.halted = false;
-      line.dry = false;
+      line.isDrained = false;
     } finally {
       line.held.delete(id);
       if (line.wanted > 0 || line.isDone) void wantRound();
@@ -303,7 +303,7 @@ export async function startSender(services: Deps, means: Means): Promise<AsyncDi
       stopping.abort();
       await working;
       await rounds;
-      for (const line of lines.values()) line.putBack();
+      for (const line of lines.values()) line.requeue();
       const ended = Promise.all(running);
       await Promise.race([ended, delay(STOP_MS, undefined, { ref: false })]);
       givingUp.abort();

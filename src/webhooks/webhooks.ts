@@ -10,7 +10,7 @@ import { demandAccount, type Viewer } from '../identity/permissions.ts';
 import type { Db } from '../platform/database/client.ts';
 import { NEWEST, readSlice } from '../platform/database/keyset.ts';
 import {
-  type NumberedPage,
+  type OffsetPage,
   type PageRequest,
   type Slice,
   type SliceRequest,
@@ -120,7 +120,7 @@ export async function listWebhooks(
   { db }: Deps,
   viewer: Viewer,
   { page, perPage }: PageRequest,
-): Promise<NumberedPage<Webhook>> {
+): Promise<OffsetPage<Webhook>> {
   const range = toOffset({ page, perPage });
   demandAny(viewer);
   const where = visibleTo(viewer);

@@ -1,6 +1,6 @@
 /** Signing in with a browser: by a token, by an address that works once; what the cookie is good for, and what ends it. */
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { upkeepOf } from '../../src/maintenance.ts';
+import { maintenanceTasks } from '../../src/maintenance.ts';
 import { eventually } from '../support/eventually.ts';
 import { type Answer, type Client, startApp, type TestApp } from '../support/harness.ts';
 
@@ -409,7 +409,7 @@ test('a session ends with its token, after a month, and after two weeks without 
     const page = await app.anonymous.get('/login', { accept: 'text/html', cookie: one });
     expect(page.status).toBe(200);
   }
-  await upkeepOf(app.app.services)['removing sessions that are over']?.();
+  await maintenanceTasks(app.app.services)['removing sessions that are over']?.();
   expect((await app.pool.query('select from browser_sessions')).rowCount).toBe(0);
 });
 

@@ -4,9 +4,9 @@ import { expect, test } from 'vitest';
 import {
   admit,
   type Candidate,
-  type Holding,
+  type Reservation,
   openPools,
-  type Wish,
+  type ResourceRequest,
 } from '../../src/jobs/worker/admission.ts';
 import type { Machine } from '../../src/runners/runner.ts';
 import { shareOf } from '../support/shares.ts';
@@ -17,14 +17,14 @@ function machine(id: string, cpus: number, memoryGb: number, gpus: Machine['gpus
   return { id, cpus, memoryBytes: memoryGb * GIB, gpus };
 }
 
-const wish = (changes: Partial<Wish> = {}): Wish => ({
+const wish = (changes: Partial<ResourceRequest> = {}): ResourceRequest => ({
   ...{ gpu: 'none', gpuCount: 1, cpu: 8, memoryGb: 32 },
   ...changes,
 });
 
 /** A worker that starts what it may and ends what it is told to; each line of jobs is a namespace's. */
 function worker(machines: Machine[], slots: number, elsewhere: Machine[] = []) {
-  const running = new Map<string, Holding>();
+  const running = new Map<string, Reservation>();
   const waiting: Candidate[] = [];
   let reservations: ReadonlyMap<string, string> = new Map();
   let turns = 0;
@@ -202,10 +202,10 @@ test('a job that waits for GPUs keeps them free, and nothing else', () => {
 test('what leaves keeps what was its own, and not its part of what was shared', () => {
   const machines = [machine('local', 16, 64, { T4: 1 })];
   const base = { machines, elsewhere: [], slots: 2, slotsFree: 2, reserved: [] };
-  const line = (job: Wish) => [
+  const line = (job: ResourceRequest) => [
     { namespaceId: 'ns', held: 0, turn: 1, jobs: [{ id: 'j', namespaceId: 'ns', ...job }] },
   ];
-  const started = (held: Holding[], job: Wish) =>
+  const started = (held: Reservation[], job: ResourceRequest) =>
     admit({ ...base, held, lines: line(job) }).admitted.length;
   const leaving = { machine: 'local', leaving: true };
   const exact = { ...wish({ cpu: 16, memoryGb: 8 }), ...leaving };
@@ -251,7 +251,7 @@ test('whatever comes and goes, nothing is given twice, and everything runs in th
   fc.assert(
     fc.property(machinesOf, fc.integer({ min: 1, max: 6 }), jobs, (machines, slots, all) => {
       const w = worker(machines, slots);
-      const able = ({ gpu, gpuCount }: Wish) =>
+      const able = ({ gpu, gpuCount }: ResourceRequest) =>
         gpu === 'none' || machines.some(({ gpus }) => (gpus.T4 ?? 0) >= gpuCount);
       let left = 0;
       const check = () => {

@@ -6,7 +6,7 @@ import { newId } from '../../src/base/ids.ts';
 import { appendLines } from '../../src/jobs/logs/append.ts';
 import { foldPages } from '../../src/jobs/logs/fold.ts';
 import { followJournal } from '../../src/jobs/logs/follow.ts';
-import { encodePages, type Line, PAGE_BYTES, PAGE_ENTRIES } from '../../src/jobs/logs/pages.ts';
+import { encodePages, type LogLine, PAGE_BYTES, PAGE_ENTRIES } from '../../src/jobs/logs/pages.ts';
 import { readLog, startOf } from '../../src/jobs/logs/read.ts';
 import { removeDeletedPages } from '../../src/jobs/logs/removal.ts';
 import { type Found, searchLog } from '../../src/jobs/logs/search.ts';
@@ -70,7 +70,7 @@ async function openJob() {
   let after: Date | null = null;
   return {
     id,
-    async append(lines: readonly Line[]) {
+    async append(lines: readonly LogLine[]) {
       stored += lines.length;
       const to = { stored };
       const done = await appendLines(services, { jobId: id, attemptId, lines, after, from, to });

@@ -4,9 +4,9 @@ import { expect, test, vi } from 'vitest';
 import { newId } from '../../src/base/ids.ts';
 import { openCheckouts } from '../../src/jobs/checkouts.ts';
 import { commitMove } from '../../src/jobs/state.ts';
-import { openOthers } from '../../src/jobs/worker/peer-workers.ts';
+import { openPeerWorkers } from '../../src/jobs/worker/peer-workers.ts';
 import { startWorker, type Worker } from '../../src/jobs/worker/worker.ts';
-import { machinesOffered, offersOf, runsImages } from '../../src/jobs/worker-capacity.ts';
+import { advertisedMachines, offersOf, runsImages } from '../../src/jobs/worker-capacity.ts';
 import { LOCAL, type Machine, type Runner } from '../../src/runners/runner.ts';
 import { beforeMigration } from '../support/before-migration.ts';
 import { eventually } from '../support/eventually.ts';
@@ -478,9 +478,9 @@ test('a worker of an earlier version runs images unless it has processes only', 
     ]);
   await of('one', 'process', old);
   await of('idle', 'auto', '[]');
-  expect(runsImages(await machinesOffered(services))).toBe(false);
+  expect(runsImages(await advertisedMachines(services))).toBe(false);
   await of('two', 'auto', old);
-  expect(runsImages(await machinesOffered(services))).toBe(true);
+  expect(runsImages(await advertisedMachines(services))).toBe(true);
 });
 
 test('a worker that was away takes nobody for gone until it has looked around for a minute', async () => {
@@ -493,7 +493,7 @@ test('a worker that was away takes nobody for gone until it has looked around fo
   );
   vi.useFakeTimers({ toFake: ['Date'] });
   try {
-    const others = openOthers(services, 'own', 10_000);
+    const others = openPeerWorkers(services, 'own', 10_000);
     for (const seconds of [0, 10, 20, 30, 40, 50]) {
       await others.look();
       expect(runsImages(others.machines), `after ${seconds} s`).toBe(true);

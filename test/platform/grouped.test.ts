@@ -1,6 +1,6 @@
 /** Transactions that share one: who fails, who waits, and how often each is carried out. */
 import { describe, expect, test } from 'vitest';
-import { BY_ITSELF, grouped } from '../../src/platform/database/transaction-batcher.ts';
+import { RUN_ALONE, batchTransactions } from '../../src/platform/database/transaction-batcher.ts';
 
 type Part = { asked: readonly string[]; end: PromiseWithResolvers<void> };
 
@@ -15,7 +15,7 @@ function held(most = 10) {
     await end.promise;
     return asked.map((one) => `${one} done`);
   };
-  const ask = grouped({ together, alone: async (one: string) => `${one} alone` }, most);
+  const ask = batchTransactions({ together, alone: async (one: string) => `${one} alone` }, most);
   const next = async () => {
     await begun.promise;
     begun = Promise.withResolvers<void>();
@@ -69,7 +69,7 @@ describe('transactions that are asked for together', () => {
   });
 
   test('of a group that fails each is carried out by itself, and only what fails then has failed', async () => {
-    const ask = grouped<string, string>(
+    const ask = batchTransactions<string, string>(
       {
         async together() {
           throw new Error('refused');
@@ -89,9 +89,9 @@ describe('transactions that are asked for together', () => {
   test('what a group leaves out is carried out by itself, and however long that takes, others go on', async () => {
     const lock = Promise.withResolvers<void>();
     let begun = 0;
-    const ask = grouped<string, string>(
+    const ask = batchTransactions<string, string>(
       {
-        together: async (asked) => asked.map((one) => (one.startsWith('locked') ? BY_ITSELF : one)),
+        together: async (asked) => asked.map((one) => (one.startsWith('locked') ? RUN_ALONE : one)),
         async alone(one) {
           begun++;
           await lock.promise;
@@ -112,7 +112,7 @@ describe('transactions that are asked for together', () => {
   test('what is still locked is tried again behind what is not', async () => {
     let isLocked = true;
     const LOCKED = Object.assign(new Error('lock timeout'), { code: '55P03' });
-    const ask = grouped<string, string>(
+    const ask = batchTransactions<string, string>(
       {
         async together() {
           throw LOCKED;
@@ -133,7 +133,7 @@ describe('transactions that are asked for together', () => {
   });
 
   test('what PostgreSQL has undone for another is carried out again, by itself', async () => {
-    const ask = grouped<string, string>(
+    const ask = batchTransactions<string, string>(
       {
         async together() {
           throw Object.assign(new Error('deadlock detected'), { code: '40P01' });
@@ -151,7 +151,7 @@ describe('transactions that are asked for together', () => {
       times++;
       throw AWAY;
     };
-    const ask = grouped({ together: away, alone: away }, 10);
+    const ask = batchTransactions({ together: away, alone: away }, 10);
     const ends = await Promise.allSettled([ask('a'), ask('b')]);
     expect(ends.map((end) => end.status === 'rejected' && end.reason)).toEqual([AWAY, AWAY]);
     expect(times).toBe(1);

@@ -1,9 +1,9 @@
 /** Turns: how much runs at once, who comes next, and that no wait is without an end. */
 import { expect, test } from 'vitest';
-import { NoTurn, Turns } from '../../src/platform/limits/fair-semaphore.ts';
+import { QueueTimeout, FairSemaphore } from '../../src/platform/limits/fair-semaphore.ts';
 
 /** Work that ends when the test says so, and what has begun so far. */
-function bench(turns: Turns) {
+function bench(turns: FairSemaphore) {
   const begun: string[] = [];
   const ends = new Map<string, () => void>();
   return {
@@ -20,7 +20,7 @@ function bench(turns: Turns) {
 }
 
 test('so many run at once, and keys take turns', async () => {
-  const turns = new Turns(2);
+  const turns = new FairSemaphore(2);
   const { begun, start, end } = bench(turns);
   const all = ['a1', 'a2', 'a3', 'a4', 'b1', 'c1', 'b2'].map((name) => start(name, name[0]));
   expect(begun).toEqual(['a1', 'a2']);
@@ -36,7 +36,7 @@ test('so many run at once, and keys take turns', async () => {
 });
 
 test('a key has its own bound, and others pass by those that wait for it', async () => {
-  const turns = new Turns(3, { perKey: 1 });
+  const turns = new FairSemaphore(3, { perKey: 1 });
   const { begun, start, end } = bench(turns);
   const all = [start('a1', 'a'), start('a2', 'a'), start('b1', 'b')];
   expect(begun).toEqual(['a1', 'b1']);
@@ -50,16 +50,16 @@ test('a key has its own bound, and others pass by those that wait for it', async
 });
 
 test('a wait ends: by time, by number, and when nobody waits any more', async () => {
-  const turns = new Turns(1, { waitMs: 50, maxWaiting: 2 });
+  const turns = new FairSemaphore(1, { waitMs: 50, maxWaiting: 2 });
   const { begun, start, end } = bench(turns);
   const first = start('first');
   const gone = new AbortController();
   const late = start('late');
   const left = start('left', '', gone.signal);
-  await expect(start('too many')).rejects.toThrow(NoTurn);
+  await expect(start('too many')).rejects.toThrow(QueueTimeout);
   gone.abort();
-  await expect(left).rejects.toThrow(NoTurn);
-  await expect(late).rejects.toThrow(NoTurn);
+  await expect(left).rejects.toThrow(QueueTimeout);
+  await expect(late).rejects.toThrow(QueueTimeout);
   expect(turns.counts).toEqual({ running: 1, waiting: 0 });
   end('first');
   await first;
@@ -70,7 +70,7 @@ test('a wait ends: by time, by number, and when nobody waits any more', async ()
 });
 
 test('work that fails gives its place back', async () => {
-  const turns = new Turns(1);
+  const turns = new FairSemaphore(1);
   await expect(turns.take(() => Promise.reject(new Error('broken')))).rejects.toThrow('broken');
   expect(await turns.take(async () => 'fine')).toBe('fine');
 });

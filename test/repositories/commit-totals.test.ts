@@ -5,7 +5,7 @@ import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { CommitTotals } from '../../src/git/objects/totals.ts';
-import { Turns } from '../../src/platform/limits/fair-semaphore.ts';
+import { FairSemaphore } from '../../src/platform/limits/fair-semaphore.ts';
 import { GIT_STARTED, type StartedGit } from '../../src/platform/processes/git-started.ts';
 import { eventually } from '../support/eventually.ts';
 import { remote, Workspace } from '../support/git.ts';
@@ -105,7 +105,7 @@ test('totals are exact after force pushes, merges and pushes at the same time', 
 test('what was counted outlasts the server; what a kill has cut short is counted again', async () => {
   const commit = await workspace.git('long', 'rev-parse', 'main');
   const total = await exact('main');
-  const again = () => new CommitTotals(new Turns(4)).of(dir, commit);
+  const again = () => new CommitTotals(new FairSemaphore(4)).of(dir, commit);
   counted.length = 0;
   expect(await again()).toBe(total);
   expect(counted).toEqual([]);

@@ -3,7 +3,7 @@ import { hash } from 'node:crypto';
 import { promisify } from 'node:util';
 import { gzip } from 'node:zlib';
 import type { Plugin } from 'graphql-yoga';
-import { once } from '../../base/lazy-async.ts';
+import { lazyAsync } from '../../base/lazy-async.ts';
 import { apiHeader } from '../../platform/web/api-header.ts';
 import { matches } from '../../platform/web/etags.ts';
 
@@ -30,7 +30,7 @@ type Page = {
 };
 
 /** Made when it is first asked for: few servers ever are, and the package alone holds 19 MB. */
-const readPage = once(async (): Promise<Page> => {
+const readPage = lazyAsync(async (): Promise<Page> => {
   const { renderGraphiQL } = await import('@graphql-yoga/render-graphiql');
   const text = withHeader(
     renderGraphiQL({ title: 'GraphQL · Loam', favicon: '/favicon.svg', defaultQuery: FIRST_QUERY }),

@@ -11,10 +11,10 @@ const CLOSE_IDLE_MS = 50;
 const TELL_FAULT_MS = 10_000;
 
 /** Where a server listens, and the variables that say it. */
-export type Place = { host: string; port: number; names?: { host: string; port: string } };
+export type ListenAddress = { host: string; port: number; names?: { host: string; port: string } };
 
 /** @returns the address, without a trailing slash. @throws ConfigError when it cannot listen there. */
-export async function listen(server: Server, place: Place, log: Logger): Promise<string> {
+export async function listen(server: Server, place: ListenAddress, log: Logger): Promise<string> {
   const { promise, resolve, reject } = Promise.withResolvers<void>();
   const refuse = (error: Error) => reject(listenFault(error, place));
   server.once('error', refuse);
@@ -35,7 +35,7 @@ export async function listen(server: Server, place: Place, log: Logger): Promise
 
 function listenFault(
   { code, message }: NodeJS.ErrnoException,
-  { host, port, names = { host: 'HOST', port: 'PORT' } }: Place,
+  { host, port, names = { host: 'HOST', port: 'PORT' } }: ListenAddress,
 ): Error {
   switch (code) {
     case 'EADDRINUSE':

@@ -6,10 +6,10 @@ import type { Operation, Parameter } from './operations.ts';
 import type { Route } from './routes.ts';
 import { missing, type Reader, reader } from './wire.ts';
 
-export type Place = 'path' | 'query' | 'body';
+export type ParameterLocation = 'path' | 'query' | 'body';
 
 /** In the path where the path names it, else in the body, or in the query where the method has no body. */
-export function placeOf({ method, paths }: Route, name: string): Place {
+export function placeOf({ method, paths }: Route, name: string): ParameterLocation {
   if (new RegExp(`\\{${name}\\*?\\}`).test(paths[0])) return 'path';
   return method === 'GET' || method === 'DELETE' ? 'query' : 'body';
 }
@@ -43,7 +43,7 @@ export function parameterReader(route: Route, { parameters }: Operation) {
   };
 }
 
-type Slot = { name: string; place: Place; required: boolean; read: Reader };
+type Slot = { name: string; place: ParameterLocation; required: boolean; read: Reader };
 
 function slot(route: Route, parameter: Parameter): Slot {
   const { name, required } = parameter;

@@ -1,6 +1,6 @@
 /** How many commits a history has of each of the last weeks: a walk that ends where they begin. */
 import { LRUCache } from 'lru-cache';
-import type { Turns } from '../../platform/limits/fair-semaphore.ts';
+import type { FairSemaphore } from '../../platform/limits/fair-semaphore.ts';
 import { gitLines } from '../processes/run.ts';
 
 /** A year. */
@@ -14,11 +14,11 @@ const WALK_MS = 5_000;
 export type Week = { start: number; commits: number };
 
 export class Activity {
-  readonly #turns: Turns;
+  readonly #turns: FairSemaphore;
   /** By commit and week. */
   readonly #known = new LRUCache<string, Week[]>({ max: 1_000 });
 
-  constructor(turns: Turns) {
+  constructor(turns: FairSemaphore) {
     this.#turns = turns;
   }
 

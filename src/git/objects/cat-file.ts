@@ -7,7 +7,7 @@
  * Bounded three ways: by the number of processes, by the idle time of each, by the bytes of one answer.
  */
 
-import { NoTurn, Turns } from '../../platform/limits/fair-semaphore.ts';
+import { QueueTimeout, FairSemaphore } from '../../platform/limits/fair-semaphore.ts';
 import { GitError, type GitProcess, startGit } from '../processes/run.ts';
 import {
   AnswerReader,
@@ -45,7 +45,7 @@ export class CatFilePool {
   readonly #idle = new Set<CatFile>();
   readonly #busy = new Set<CatFile>();
   readonly #waiting: Ticket[] = [];
-  readonly #heavy = new Turns(HEAVY_AT_ONCE, { perKey: 1, waitMs: HEAVY_WAIT_MS });
+  readonly #heavy = new FairSemaphore(HEAVY_AT_ONCE, { perKey: 1, waitMs: HEAVY_WAIT_MS });
   readonly #sweeper: NodeJS.Timeout;
   #closed = false;
 
@@ -116,7 +116,7 @@ export class CatFilePool {
     const ticket = { dir, grant, refuse };
     const timer = setTimeout(() => {
       this.#waiting.splice(this.#waiting.indexOf(ticket), 1);
-      refuse(new NoTurn(`no reader came free within ${this.#timeoutMs} ms`));
+      refuse(new QueueTimeout(`no reader came free within ${this.#timeoutMs} ms`));
     }, this.#timeoutMs);
     this.#waiting.push(ticket);
     return promise.finally(() => clearTimeout(timer));

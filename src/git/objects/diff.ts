@@ -6,7 +6,7 @@
  * by line, the files that are tried as renames, the time that git may take.
  */
 import { LRUCache } from 'lru-cache';
-import type { Turns } from '../../platform/limits/fair-semaphore.ts';
+import type { FairSemaphore } from '../../platform/limits/fair-semaphore.ts';
 import { GitError, git, gitLines } from '../processes/run.ts';
 
 export type FileStatus = 'added' | 'deleted' | 'modified' | 'renamed' | 'type_changed';
@@ -62,7 +62,7 @@ const CONFIG = { 'core.bigFileThreshold': '2m' };
 export type Distance = { ahead: number; behind: number };
 
 export class DiffReader {
-  readonly #turns: Turns;
+  readonly #turns: FairSemaphore;
   /** By both ids. The sizes are of files, some 300 bytes each. */
   readonly #lists = new LRUCache<string, Changes>({
     maxSize: 100_000,
@@ -72,7 +72,7 @@ export class DiffReader {
   /** By both ids. */
   readonly #distances = new LRUCache<string, Distance>({ max: 10_000 });
 
-  constructor(turns: Turns) {
+  constructor(turns: FairSemaphore) {
     this.#turns = turns;
   }
 

@@ -3,7 +3,7 @@
  * walk found out is kept by commit id, because it never changes, and the commits themselves come from the pool.
  */
 import { LRUCache } from 'lru-cache';
-import type { Turns } from '../../platform/limits/fair-semaphore.ts';
+import type { FairSemaphore } from '../../platform/limits/fair-semaphore.ts';
 import { git } from '../processes/run.ts';
 import type { CatFilePool, ObjectData, ObjectInfo } from './cat-file.ts';
 import { type Annotation, type Commit, parseCommit, parseTag } from './commit.ts';
@@ -23,9 +23,9 @@ export type History = { commits: Commit[]; total: number };
 export class HistoryCache {
   readonly totals: CommitTotals;
   readonly pages = new LRUCache<string, Promise<string[]>>({ max: 2_000 });
-  readonly turns: Turns;
+  readonly turns: FairSemaphore;
 
-  constructor(turns: Turns) {
+  constructor(turns: FairSemaphore) {
     this.turns = turns;
     this.totals = new CommitTotals(turns);
   }

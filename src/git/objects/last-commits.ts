@@ -3,7 +3,7 @@
  * never change. It ends when all entries have been met, or its time is over; what is older then is not known.
  */
 import { LRUCache } from 'lru-cache';
-import type { Turns } from '../../platform/limits/fair-semaphore.ts';
+import type { FairSemaphore } from '../../platform/limits/fair-semaphore.ts';
 import { GitError, git, gitLines } from '../processes/run.ts';
 
 export type DirectoryAt = { commit: string; path: string; names: readonly string[] };
@@ -15,7 +15,7 @@ export type Found = [name: string, sha: string];
 const WALK_MS = 5_000;
 
 export class LastCommits {
-  readonly #turns: Turns;
+  readonly #turns: FairSemaphore;
   /** By commit and path. The sizes are of entries, some 100 bytes each: a directory may have 100,000. */
   readonly #known = new LRUCache<string, Found[]>({
     maxSize: 200_000,
@@ -25,7 +25,7 @@ export class LastCommits {
   /** By commit and path. */
   readonly #ofPaths = new LRUCache<string, string>({ max: 10_000 });
 
-  constructor(turns: Turns) {
+  constructor(turns: FairSemaphore) {
     this.#turns = turns;
   }
 

@@ -4,7 +4,7 @@
  */
 import { setImmediate as others } from 'node:timers/promises';
 import { LRUCache } from 'lru-cache';
-import { type Caller, Turns } from '../../platform/limits/fair-semaphore.ts';
+import { type Caller, FairSemaphore } from '../../platform/limits/fair-semaphore.ts';
 import type { Ending } from '../../platform/processes/git-started.ts';
 import { GitError, git, startGit } from '../processes/run.ts';
 
@@ -57,9 +57,9 @@ const BOUNDED = {
 };
 
 export class Searches {
-  readonly #turns = new Turns(AT_ONCE, { perKey: 1, waitMs: TIMEOUT_MS });
+  readonly #turns = new FairSemaphore(AT_ONCE, { perKey: 1, waitMs: TIMEOUT_MS });
   /** Those without credentials need a turn of both. */
-  readonly #anonymous = new Turns(ANONYMOUS_AT_ONCE, { waitMs: TIMEOUT_MS });
+  readonly #anonymous = new FairSemaphore(ANONYMOUS_AT_ONCE, { waitMs: TIMEOUT_MS });
   /** By commit. The sizes are of bytes. */
   readonly #paths = new LRUCache<string, string>({
     maxSize: 64 * 2 ** 20,

@@ -10,7 +10,7 @@ import { randomUUID } from 'node:crypto';
 import { readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { LRUCache } from 'lru-cache';
-import type { Turns } from '../../platform/limits/fair-semaphore.ts';
+import type { FairSemaphore } from '../../platform/limits/fair-semaphore.ts';
 import { packFiles } from '../disk/pack-files.ts';
 import { GitError, git } from '../processes/run.ts';
 
@@ -26,11 +26,11 @@ const LINE = /^([0-9a-f]{40}) (\d+)\n/gm;
 
 export class CommitTotals {
   readonly #known = new LRUCache<string, Promise<number>>({ max: 10_000 });
-  readonly #turns: Turns;
+  readonly #turns: FairSemaphore;
   /** Files that are being written, one after the other each. */
   readonly #writing = new Map<string, Promise<void>>();
 
-  constructor(turns: Turns) {
+  constructor(turns: FairSemaphore) {
     this.#turns = turns;
   }
 

@@ -1,6 +1,6 @@
 /** Access tokens and API keys in GraphQL. */
 import { builder } from '../../platform/schema/builder.ts';
-import { inOrder } from '../../platform/schema/order-by-ids.ts';
+import { orderByIds } from '../../platform/schema/order-by-ids.ts';
 import { connectionType, pageCost, sliceArgs, toConnection } from '../../platform/schema/paging.ts';
 import { deletionPayload, INPUT } from '../../platform/schema/payloads.ts';
 import * as tokens from '../access-tokens.ts';
@@ -59,7 +59,7 @@ const AccessToken = builder.node(AccessTokenRef, {
   description: 'A personal access token.',
   id: { resolve: ({ id }) => id },
   loadMany: async (ids, { services, viewer }) =>
-    inOrder(ids, await tokens.findAccessTokens(services, viewer, ids)),
+    orderByIds(ids, await tokens.findAccessTokens(services, viewer, ids)),
   fields: (t) => ({
     name: t.exposeString('name', {
       description: 'The name; a user has no two tokens of the same.',
@@ -82,7 +82,7 @@ const ApiKey = builder.node(ApiKeyRef, {
   description: 'A key for programs: `Authorization: API-Key name$secret`.',
   id: { resolve: ({ id }) => id },
   loadMany: async (ids, { services, viewer }) =>
-    inOrder(ids, await keys.findApiKeys(services, viewer, ids)),
+    orderByIds(ids, await keys.findApiKeys(services, viewer, ids)),
   fields: (t) => ({
     name: t.exposeString('name', {
       description: 'The name; no two keys of the server have the same.',

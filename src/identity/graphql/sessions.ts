@@ -1,6 +1,6 @@
 /** Sessions of browsers, and addresses that sign somebody in once, in GraphQL. */
 import { builder } from '../../platform/schema/builder.ts';
-import { inOrder } from '../../platform/schema/order-by-ids.ts';
+import { orderByIds } from '../../platform/schema/order-by-ids.ts';
 import { connectionType, pageCost, sliceArgs, toConnection } from '../../platform/schema/paging.ts';
 import { deletionPayload, INPUT } from '../../platform/schema/payloads.ts';
 import * as links from '../sign-in/links.ts';
@@ -24,7 +24,7 @@ const Session = builder.node(SessionRef, {
   description: 'A browser in which a user is signed in, with the full rights of the user.',
   id: { resolve: ({ id }) => id },
   loadMany: async (ids, { services, viewer }) =>
-    inOrder(ids, await sessions.findSessions(services, viewer, ids)),
+    orderByIds(ids, await sessions.findSessions(services, viewer, ids)),
   fields: (t) => ({
     method: t.field({
       type: SessionMethod,

@@ -1,6 +1,6 @@
 /** Keys for git over SSH in GraphQL: those of users here, and deploy keys, which the repository shows. */
 import { builder } from '../../platform/schema/builder.ts';
-import { inOrder } from '../../platform/schema/order-by-ids.ts';
+import { orderByIds } from '../../platform/schema/order-by-ids.ts';
 import { connectionType, pageCost, sliceArgs, toConnection } from '../../platform/schema/paging.ts';
 import { deletionPayload, INPUT } from '../../platform/schema/payloads.ts';
 import * as keys from '../ssh-keys.ts';
@@ -15,7 +15,7 @@ const SshKey = builder.node(SshKeyRef, {
   description: 'A key of a user for git over SSH, with the full rights of the user.',
   id: { resolve: ({ id }) => id },
   loadMany: async (ids, { services, viewer }) =>
-    inOrder(ids, await keys.findSshKeys(services, viewer, ids)),
+    orderByIds(ids, await keys.findSshKeys(services, viewer, ids)),
   fields: (t) => ({
     title: t.exposeString('title', { description: 'What its user calls it.' }),
     fingerprint: t.exposeString('fingerprint', { description: FINGERPRINT }),
@@ -35,7 +35,7 @@ const DeployKey = builder.node(DeployKeyRef, {
     'A key for git over SSH that works for one repository, for as long as the user who added it may do there what it may.',
   id: { resolve: ({ id }) => id },
   loadMany: async (ids, { services, viewer }) =>
-    inOrder(ids, await keys.findDeployKeys(services, viewer, ids)),
+    orderByIds(ids, await keys.findDeployKeys(services, viewer, ids)),
   fields: (t) => ({
     title: t.exposeString('title', {
       description: 'What the repository’s administrators call it.',

@@ -1,13 +1,13 @@
 /** Transfers over HTTP that wait for their turn (`limits/transfer-turns.ts`). One that is too slow is cut off by `connections.ts`. */
 import type { Request, Response } from 'express';
-import type { TransferTurns } from '../../platform/limits/fair-semaphore.ts';
-import { inTransferTurn, type TransferNames } from '../../platform/limits/transfer-limits.ts';
+import type { TransferSemaphores } from '../../platform/limits/fair-semaphore.ts';
+import { withTransferSlot, type TransferNames } from '../../platform/limits/transfer-limits.ts';
 import { address } from '../../platform/web/client-address.ts';
 import { closingOf } from '../../platform/web/connections.ts';
 
 /** @throws AppError as `inTransferTurn` */
-export function inTurn<T>(
-  turns: TransferTurns,
+export function withRequestSlot<T>(
+  turns: TransferSemaphores,
   names: TransferNames,
   req: Request,
   res: Response,
@@ -16,5 +16,5 @@ export function inTurn<T>(
   const { viewer } = req;
   const isAnonymous = viewer.kind === 'anonymous';
   const key = isAnonymous ? address(req) : viewer.credential.id;
-  return inTransferTurn(turns, names, { key, isAnonymous, signal: closingOf(res) }, transfer);
+  return withTransferSlot(turns, names, { key, isAnonymous, signal: closingOf(res) }, transfer);
 }

@@ -1,6 +1,6 @@
 import type { Config } from '../../base/config/config.ts';
 import type { Storage } from '../../platform/storage/storage.ts';
-import type { Places } from '../queue-position.ts';
+import type { QueuePositions } from '../queue-position.ts';
 import type { SecretBox } from '../secrets.ts';
 
 declare module '../../platform/schema/context.ts' {
@@ -8,7 +8,7 @@ declare module '../../platform/schema/context.ts' {
   interface ContextServices {
     config: Config;
     storage: Storage;
-    places: Places;
+    places: QueuePositions;
     secretBox: SecretBox;
   }
 }

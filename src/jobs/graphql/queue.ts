@@ -1,8 +1,8 @@
 /** Where a job that waits stands, in GraphQL. */
 import { builder } from '../../platform/schema/builder.ts';
-import type { Place } from '../queue-position.ts';
+import type { QueuePosition } from '../queue-position.ts';
 
-export const JobQueue = builder.objectRef<Place>('JobQueue').implement({
+export const JobQueue = builder.objectRef<QueuePosition>('JobQueue').implement({
   description: 'Where a job that waits stands, as it was at most two seconds ago.',
   fields: (t) => ({
     waitsFor: t.exposeString('waitsFor', {

@@ -7,12 +7,12 @@ import { Moment, microsOf } from '../../platform/database/times.ts';
 import type { LogCursor } from '../../runners/runner.ts';
 import { columnsOf, PAGE_COLUMNS, pagesFrom } from './columns.ts';
 import { FOLD_AT, foldPages } from './fold.ts';
-import { encodePages, type Line } from './pages.ts';
+import { encodePages, type LogLine } from './pages.ts';
 
 export type Append = {
   jobId: string;
   attemptId: string;
-  lines: readonly Line[];
+  lines: readonly LogLine[];
   /** When the newest line was written that the log has; null: there is none. */
   after: Date | null;
   /** How far the runner's log was stored before, and is with these lines. */
@@ -65,7 +65,7 @@ export async function appendLines(
 }
 
 /** No two lines of a log have one time, so that whoever asks for those after the last one that it has seen misses none. */
-function increasing(lines: readonly Line[], after: Date | null): Line[] {
+function increasing(lines: readonly LogLine[], after: Date | null): LogLine[] {
   let micros = after === null ? 0 : microsOf(after);
   return lines.map(({ timestamp, message }) => {
     micros = Math.max(microsOf(timestamp), micros + 1);

@@ -11,7 +11,7 @@ import { endOfMillisecond } from '../../platform/database/times.ts';
 import { logLimits, storageLimit } from '../../platform/limits/quotas.ts';
 import type { LogCursor } from '../../runners/runner.ts';
 import { appendLines, type Stored } from './append.ts';
-import { type Line, textBytes } from './pages.ts';
+import { type LogLine, textBytes } from './pages.ts';
 
 type Deps = { pool: pg.Pool; db: Db; config: Config };
 
@@ -21,7 +21,7 @@ export type AttemptLog = {
    * Stores as many of the lines as the log has room for, and how far they all reach.
    * @returns whether that was stored; not, when the job is deleted or another worker has stored that part.
    */
-  append(batch: { lines: readonly Line[]; to: LogCursor; progress?: string }): Promise<boolean>;
+  append(batch: { lines: readonly LogLine[]; to: LogCursor; progress?: string }): Promise<boolean>;
 };
 
 /** As it was when the attempt was taken up: what others store meanwhile is seen with the first lines. */
@@ -114,7 +114,7 @@ function roomFor({ config }: { config: Config }, plan: Plan, stored: Stored): Ro
 }
 
 /** The first of the lines, as far as they fit. */
-function fitting(lines: readonly Line[], { bytes, lines: count }: Room): readonly Line[] {
+function fitting(lines: readonly LogLine[], { bytes, lines: count }: Room): readonly LogLine[] {
   let left = bytes;
   const end = lines.slice(0, count).findIndex((line) => {
     left -= textBytes(line);
@@ -124,7 +124,7 @@ function fitting(lines: readonly Line[], { bytes, lines: count }: Room): readonl
 }
 
 /** In place of the first line that is not kept. */
-function lastLine(lines: readonly Line[], kept: number, room: Room): Line {
+function lastLine(lines: readonly LogLine[], kept: number, room: Room): LogLine {
   const reason = kept === room.lines ? room.why.lines : room.why.bytes;
   return {
     timestamp: lines[kept]?.timestamp ?? new Date(),

@@ -1,7 +1,7 @@
 /** Following a journal: the entries that are there, those that come, and the end. */
 import type pg from 'pg';
 import type { JobStatus } from '../../../prisma/generated/enums.ts';
-import { type Together, together } from '../../platform/database/coalesce.ts';
+import { type Coalesced, coalesce } from '../../platform/database/coalesce.ts';
 import { untilAnswered } from '../../platform/database/outage.ts';
 import type { Bus } from '../../platform/events/bus.ts';
 import { isOver } from '../state.ts';
@@ -66,10 +66,10 @@ type Step = {
 };
 
 /** Followers of one job who stand at the same entry are woken together, and share a read. */
-const reads = new WeakMap<pg.Pool, Together<Step | null>>();
+const reads = new WeakMap<pg.Pool, Coalesced<Step | null>>();
 
 function sharedStep(pool: pg.Pool, jobId: string, after: number): Promise<Step | null> {
-  const shared = reads.get(pool) ?? together<Step | null>();
+  const shared = reads.get(pool) ?? coalesce<Step | null>();
   reads.set(pool, shared);
   return shared(`${jobId} ${after}`, () => readStep(pool, jobId, after));
 }

@@ -16,7 +16,7 @@ import { constants, zstdCompress, zstdDecompress } from 'node:zlib';
 import type { JobStatus } from '../../../prisma/generated/enums.ts';
 import { Moment, microsOf } from '../../platform/database/times.ts';
 
-export type Line = { timestamp: Date; message: string };
+export type LogLine = { timestamp: Date; message: string };
 export type LogEntry = { kind: 'log'; seq: number; timestamp: Date; message: string };
 export type StatusEntry = { kind: 'status'; seq: number; timestamp: Date; message: JobStatus };
 export type Entry = LogEntry | StatusEntry;

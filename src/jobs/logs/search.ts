@@ -74,7 +74,7 @@ export async function searchLog(
       demandClient(signal);
       const plain = await unpackPage(page);
       const mayHold = stoppedAt === null && fold(plain).includes(packed);
-      const lines = once(() => linesOf(page, plain, forwards));
+      const lines = memoize(() => linesOf(page, plain, forwards));
       if (mayHold || open.length > 0)
         for (const [at, line] of lines().entries()) {
           // Pages may be joined meanwhile, and so begin with what was seen before.
@@ -143,7 +143,7 @@ function linesOf(page: WalkedPage, plain: string, forwards: boolean): LogEntry[]
   return forwards ? lines : lines.reverse();
 }
 
-function once<T>(make: () => T): () => T {
+function memoize<T>(make: () => T): () => T {
   let made: { value: T } | undefined;
   return () => {
     made ??= { value: make() };

@@ -18,22 +18,22 @@
  */
 import { HARDWARE_DEFAULTS as DEFAULT } from '../../base/hardware.ts';
 import type { Machine } from '../../runners/runner.ts';
-import { hasGpus, type Offer, runs, runsImages } from '../worker-capacity.ts';
+import { hasGpus, type WorkerCapacity, runs, runsImages } from '../worker-capacity.ts';
 
 /** What a job asks for. */
-export type Wish = { gpu: string; gpuCount: number; cpu: number; memoryGb: number };
+export type ResourceRequest = { gpu: string; gpuCount: number; cpu: number; memoryGb: number };
 
 /** What it was given: the most that it may use there. `shared`: not to it alone. */
 export type Grant = { machine: string; cpus: number; memoryBytes: number; shared: boolean };
 
 /** `leaving`: it is over, and it is not sure yet that nothing of it runs. */
-export type Holding = Wish & { machine: string; leaving?: boolean };
+export type Reservation = ResourceRequest & { machine: string; leaving?: boolean };
 
 /** `image`: unset: none. */
-export type Candidate = Wish & { id: string; namespaceId: string; image?: string | null };
+export type Candidate = ResourceRequest & { id: string; namespaceId: string; image?: string | null };
 
 /** The first jobs of a namespace in a pool, the oldest first. */
-export type Line<C extends Candidate = Candidate> = {
+export type QueueLine<C extends Candidate = Candidate> = {
   namespaceId: string;
   /** How many jobs the namespace holds: who holds fewer is next. */
   held: number;
@@ -48,12 +48,12 @@ export type Reservations = ReadonlyMap<string, string>;
 type Input<C extends Candidate> = {
   machines: readonly Machine[];
   /** What other workers have, and what of this one is away. */
-  elsewhere: readonly Offer[];
+  elsewhere: readonly WorkerCapacity[];
   /** How many jobs this worker runs at once, on all its machines. */
   slots: number;
   slotsFree: number;
-  held: Iterable<Holding>;
-  lines: readonly Line<C>[];
+  held: Iterable<Reservation>;
+  lines: readonly QueueLine<C>[];
   /** Jobs with a reservation that still wait. */
   reserved: readonly C[];
 };
@@ -70,7 +70,7 @@ const LEAST = { gpu: 'none', gpuCount: 0, cpu: 2, memoryGb: 1 } as const;
 type Amount = { cpu: number; memory: number; gpus: Readonly<Record<string, number>> };
 
 /** What a job takes of a machine, which may be more than is free there. */
-function needOf(machine: Machine, slots: number, wish: Wish): Amount {
+function needOf(machine: Machine, slots: number, wish: ResourceRequest): Amount {
   const cpu = machine.cpus * MILLI;
   const memory = machine.memoryBytes;
   return {
@@ -89,7 +89,7 @@ function part(asked: number, there: number, slots: number, byDefault: number): n
   return isShared(asked, there, byDefault) ? Math.min(asked, Math.floor(there / slots)) : asked;
 }
 
-function isWhole(machine: Machine, wish: Wish): boolean {
+function isWhole(machine: Machine, wish: ResourceRequest): boolean {
   return wish.cpu <= machine.cpus && wish.memoryGb * GIB <= machine.memoryBytes;
 }
 
@@ -97,7 +97,7 @@ function isSmall({ cpus, memoryBytes }: Machine): boolean {
   return cpus < DEFAULT.cpu || memoryBytes < DEFAULT.memoryGb * GIB;
 }
 
-function grantOn(machine: Machine, wish: Wish): Grant {
+function grantOn(machine: Machine, wish: ResourceRequest): Grant {
   return {
     machine: machine.id,
     // Whole numbers, as the attempt keeps them.
@@ -123,7 +123,7 @@ class Room {
     this.#gpus = { ...machine.gpus };
   }
 
-  need(wish: Wish): Amount {
+  need(wish: ResourceRequest): Amount {
     return needOf(this.machine, this.#slots, wish);
   }
 
@@ -166,7 +166,7 @@ class Room {
 function roomsOf(
   machines: readonly Machine[],
   slots: number,
-  held: Iterable<Holding>,
+  held: Iterable<Reservation>,
 ): Map<string, Room> {
   const rooms = new Map(machines.map((machine) => [machine.id, new Room(machine, slots)]));
   for (const holding of held) {
@@ -234,7 +234,7 @@ export function admit<C extends Candidate>(
     const able = rooms.filter(({ machine }) => hasGpus(machine, wish) && runs(machine, wish));
     const whole = able.filter(({ machine }) => isWhole(machine, wish));
     if (whole.length > 0) return whole;
-    const isWholeOn = (m: Offer) => hasGpus(m, wish) && runs(m, wish) && isWhole(m, wish);
+    const isWholeOn = (m: WorkerCapacity) => hasGpus(m, wish) && runs(m, wish) && isWhole(m, wish);
     return elsewhere.some(isWholeOn) ? [] : able;
   }
 
@@ -268,7 +268,7 @@ export function admit<C extends Candidate>(
   let turns = Math.max(0, ...lines.map(({ turn }) => turn));
 
   /** It holds one more, and is the last now of those that hold as many; and this pool the last of the namespace. */
-  function serve(namespaceId: string, served?: Line<C>): void {
+  function serve(namespaceId: string, served?: QueueLine<C>): void {
     turns++;
     for (const line of lines) {
       if (line.namespaceId !== namespaceId) continue;
@@ -294,7 +294,7 @@ export function admit<C extends Candidate>(
 }
 
 /** The smallest is taken: machines without GPUs for jobs that need none, and of equals the one with most room. */
-function preference({ machine, used }: Room, { gpu }: Wish): number {
+function preference({ machine, used }: Room, { gpu }: ResourceRequest): number {
   const hasGpu = gpu === 'none' && Object.keys(machine.gpus).length > 0;
   return used + (hasGpu ? 10 : 0);
 }

@@ -6,20 +6,20 @@
  */
 
 import { ServerAway } from '../../cluster/cluster.ts';
-import { DISK_FULL, isDiskFull } from '../../platform/database/outage.ts';
+import { DISK_FULL_MESSAGE, isDiskFull } from '../../platform/database/outage.ts';
 import { StorageAway } from '../../platform/storage/storage.ts';
 import { inSpan, inTrace, type Span } from '../../platform/tracing/spans.ts';
 import { type Handle, type LogCursor, type Outcome, RunnerAway } from '../../runners/runner.ts';
 import { sampleUsage } from '../analytics.ts';
 import { openAttemptLog } from '../logs/cap.ts';
-import type { Line } from '../logs/pages.ts';
+import type { LogLine } from '../logs/pages.ts';
 import { masker, type Secrets } from '../secrets.ts';
 import { commitMove, MAX_PROGRESS, PHASES, statusTopic } from '../state.ts';
 import { type Attempt, type Deps, findAttempt, type Hold, holdOf } from './attempt-row.ts';
 import type { Claim } from './claim.ts';
 import { abandon, type Collected, collect, finish, recordExitCode } from './finish.ts';
 import { openSecrets, prepare } from './prepare.ts';
-import { persist } from './retry.ts';
+import { retry } from './retry.ts';
 
 const PROGRESS = /^::progress::(.*)$/s;
 
@@ -30,7 +30,7 @@ type Ids = Pick<Claim, 'attemptId' | 'jobId'>;
  * @returns whether it is over; false when `stopping` aborts first, and the work goes on without us
  * @throws what a step throws: called again, it goes on from there
  */
-export async function lookAfter(
+export async function superviseAttempt(
   deps: Deps,
   { attemptId, jobId }: Ids,
   stopping: AbortSignal,
@@ -138,7 +138,7 @@ async function collectUnlessDiscarded(
 export async function giveUp(deps: Deps, attemptId: string, error: unknown): Promise<void> {
   const attempt = await findAttempt(deps, attemptId);
   const reason = isDiskFull(error)
-    ? DISK_FULL
+    ? DISK_FULL_MESSAGE
     : error instanceof StorageAway
       ? 'The storage for artifacts could not be reached'
       : error instanceof ServerAway
@@ -301,7 +301,7 @@ function watchForEnd(deps: Deps, { attemptId, jobId }: Ids, stopping: AbortSigna
   const watching = (async () => {
     // What was before is read with the attempt.
     for await (const why of bus.wakes(topic, signal))
-      if (why !== 'start') await persist(`watching job ${jobId}`, look, { bus, log, signal });
+      if (why !== 'start') await retry(`watching job ${jobId}`, look, { bus, log, signal });
   })();
   return {
     ended: AbortSignal.any([ended.signal, stopping]),
@@ -329,7 +329,7 @@ async function storeLog(
   const from = attempt.logCursor as LogCursor | null;
   const log = openAttemptLog(deps, { job: attempt.job, attemptId: attempt.id, from });
   for await (const { lines, cursor } of deps.runner.logs(handle, from, stopping)) {
-    const shown: Line[] = [];
+    const shown: LogLine[] = [];
     let progress: string | undefined;
     for (const { message, stream, timestamp } of lines) {
       // PostgreSQL's text holds every character but this one.

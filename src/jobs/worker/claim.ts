@@ -21,13 +21,13 @@ import pg, { type Pool, type PoolClient } from 'pg';
 import { newId } from '../../base/ids.ts';
 import { onConnection } from '../../platform/database/client.ts';
 import { PHASES } from '../state.ts';
-import type { Admitted, Candidate, Line, Wish } from './admission.ts';
+import type { Admitted, Candidate, QueueLine, ResourceRequest } from './admission.ts';
 
 /** Claims of all workers follow each other by this advisory lock. */
 const CLAIMING = 465825750385;
 
 /** What a worker must know of an attempt that it looks after. */
-export type Claim = Wish & { jobId: string; attemptId: string; machine: string };
+export type Claim = ResourceRequest & { jobId: string; attemptId: string; machine: string };
 /** `waited`: seconds since it could have been claimed. */
 export type Claimed = Claim & { region: string; waited: number };
 
@@ -46,7 +46,7 @@ type ClaimInput = {
   /** Whom to pass over, by their ids. */
   without?: { jobs: Iterable<string>; namespaces: Iterable<string> };
   /** Which of them start, and where. */
-  decide(lines: Line<Waiting>[], reserved: Waiting[]): readonly Admitted<Waiting>[];
+  decide(lines: QueueLine<Waiting>[], reserved: Waiting[]): readonly Admitted<Waiting>[];
 };
 
 /**
@@ -262,8 +262,8 @@ async function run<R>(client: PoolClient, statements: string[]): Promise<R[][]> 
 }
 
 /** `rows` in the order of turns, and within one of ids. */
-function linesOf(rows: readonly Row[]): [Line<Waiting>[], Waiting[]] {
-  const lines: (Line<Waiting> & { jobs: Waiting[] })[] = [];
+function linesOf(rows: readonly Row[]): [QueueLine<Waiting>[], Waiting[]] {
+  const lines: (QueueLine<Waiting> & { jobs: Waiting[] })[] = [];
   const reserved: Waiting[] = [];
   for (const { turn, held, ...job } of rows) {
     if (turn === null) reserved.push(job);

@@ -4,10 +4,10 @@ import { posix } from 'node:path';
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import { AppError } from '../../base/errors.ts';
 import {
-  DISK_FULL,
+  DISK_FULL_MESSAGE,
   isDatabaseAway,
   isDiskFull,
-  isMachineShort,
+  isResourceExhausted,
 } from '../../platform/database/outage.ts';
 import { endOfMillisecond } from '../../platform/database/times.ts';
 import { wake } from '../../platform/events/publish.ts';
@@ -57,7 +57,7 @@ export async function collect(
       maxEntries: MAX_OUTPUT_ENTRIES,
       async demandRoom(size) {
         // The floor is there for the database, which ends itself on a full disk.
-        if (deps.space.low) throw Object.assign(new Error(DISK_FULL), { code: 'ENOSPC' });
+        if (deps.space.low) throw Object.assign(new Error(DISK_FULL_MESSAGE), { code: 'ENOSPC' });
         await demandRoom(deps, owner, 'storageBytes', size);
       },
       signal,
@@ -67,7 +67,7 @@ export async function collect(
   } catch (error) {
     const full = isDiskFull(error);
     const passes = isDatabaseAway(error) || error instanceof StorageAway;
-    if (signal.aborted || passes || (isMachineShort(error) && !full)) throw error;
+    if (signal.aborted || passes || (isResourceExhausted(error) && !full)) throw error;
     const expected = error instanceof TooLarge || error instanceof AppError;
     if (!expected) deps.log.error({ err: error, job: job.id }, 'artifacts were not stored');
     const why = expected

@@ -6,18 +6,18 @@
  * workers that will run images again. Else the first that is back, and runs none, would fail the jobs that wait for them.
  */
 import type pg from 'pg';
-import { machinesElsewhere, type Offer, WORKER_SILENCE_S } from '../worker-capacity.ts';
+import { machinesElsewhere, type WorkerCapacity, WORKER_SILENCE_S } from '../worker-capacity.ts';
 
-export type Others = {
+export type PeerWorkers = {
   /** As they were at the last look. */
-  readonly machines: readonly Offer[];
+  readonly machines: readonly WorkerCapacity[];
   /** @returns whether they offer something else than before */
   look(): Promise<boolean>;
 };
 
 /** @param everyMs how long it is from one look to the next, at most */
-export function openOthers(services: { pool: pg.Pool }, workerId: string, everyMs: number): Others {
-  let machines: readonly Offer[] = [];
+export function openPeerWorkers(services: { pool: pg.Pool }, workerId: string, everyMs: number): PeerWorkers {
+  let machines: readonly WorkerCapacity[] = [];
   let lastLook = Number.NEGATIVE_INFINITY;
   let thereSince = Number.NEGATIVE_INFINITY;
   return {

@@ -4,7 +4,7 @@ import { AppError } from '../../base/errors.ts';
 import type { Logger } from '../../base/log.ts';
 import { ServerAway } from '../../cluster/cluster.ts';
 import { GitUnavailable } from '../../git/processes/run.ts';
-import { isDatabaseAway, isDiskFull, isMachineShort } from '../../platform/database/outage.ts';
+import { isDatabaseAway, isDiskFull, isResourceExhausted } from '../../platform/database/outage.ts';
 import type { Bus } from '../../platform/events/bus.ts';
 import { StorageAway } from '../../platform/storage/storage.ts';
 import { RunnerAway, RunnerFault } from '../../runners/runner.ts';
@@ -23,7 +23,7 @@ export const PAUSES: Pauses = { firstMs: 500, longestMs: 30_000 };
  */
 export function isPassing(error: unknown): boolean {
   return (
-    isMachineShort(error) ||
+    isResourceExhausted(error) ||
     isDiskFull(error) ||
     error instanceof GitUnavailable ||
     error instanceof StorageAway ||
@@ -41,7 +41,7 @@ type Options = { bus: Bus; log: Logger; signal: AbortSignal; pauses?: Pauses };
  * after it the pauses begin anew.
  * @returns what the step does; undefined when `signal` aborts before
  */
-export async function persist<T>(
+export async function retry<T>(
   what: string,
   step: () => Promise<T>,
   { bus, log, signal, pauses = PAUSES }: Options,

@@ -12,7 +12,7 @@ export type Locked = {
 /** Of one namespace, whose jobs may all be locked, as those of a repository that is being deleted. */
 const MOST_OF_NAMESPACE = 8;
 
-export function openLocked(): Locked {
+export function openSkipList(): Locked {
   const jobs = new Set<string>();
   const namespaces = new Set<string>();
   const counts = new Map<string, number>();

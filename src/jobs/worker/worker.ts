@@ -14,15 +14,15 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { isDatabaseAway } from '../../platform/database/outage.ts';
 import { kindsOf, type Machine, RunnerAway } from '../../runners/runner.ts';
 import { offersOf, runsImages } from '../worker-capacity.ts';
-import { admit, type Holding, openPools, type Reservations } from './admission.ts';
-import { giveUp, lookAfter } from './attempt.ts';
+import { admit, type Reservation, openPools, type Reservations } from './admission.ts';
+import { giveUp, superviseAttempt } from './attempt.ts';
 import type { Deps } from './attempt-row.ts';
 import { type Claim, claimJobs, type Waiting } from './claim.ts';
 import { loseAttempt, returnToQueue } from './finish.ts';
-import { openOthers } from './peer-workers.ts';
+import { openPeerWorkers } from './peer-workers.ts';
 import { findLost, heartbeat, nextDue } from './queue.ts';
-import { isPassing, PAUSES, type Pauses, persist } from './retry.ts';
-import { type Locked, openLocked } from './skip-list.ts';
+import { isPassing, PAUSES, type Pauses, retry } from './retry.ts';
+import { type Locked, openSkipList } from './skip-list.ts';
 
 /** A sixth of the silence that others take for death. */
 const HEARTBEAT_MS = 10_000;
@@ -43,7 +43,7 @@ export type Worker = AsyncDisposable & {
 };
 
 /** What an attempt takes of which machine. */
-type Share = Holding & { done: Promise<void> };
+type Share = Reservation & { done: Promise<void> };
 
 /** Until jobs are looked at again that somebody else has locked. */
 const LOCKED_MS = 500;
@@ -74,7 +74,7 @@ export async function startWorker(
       return slots > 0 ? offersOf(runner) : [];
     },
   };
-  const others = openOthers(deps, id, HEARTBEAT_MS);
+  const others = openPeerWorkers(deps, id, HEARTBEAT_MS);
   const stopping = new AbortController();
   const { signal } = stopping;
   const repeating = { bus, log, signal, pauses };
@@ -138,12 +138,12 @@ export async function startWorker(
     const { attemptId, jobId, machine } = attempt;
     let failures = 0;
     let awaySince = Number.POSITIVE_INFINITY;
-    const over = await persist(
+    const over = await retry(
       `job ${jobId}`,
       async () => {
         const begun = Date.now();
         try {
-          return await lookAfter(deps, { attemptId, jobId }, signal);
+          return await superviseAttempt(deps, { attemptId, jobId }, signal);
         } catch (error) {
           if (signal.aborted || isDatabaseAway(error)) throw error;
           const isThere = machinesNow().some((one) => one.id === machine);
@@ -194,7 +194,7 @@ export async function startWorker(
   /** `tried` settles when it is done, has failed once, or has taken ten seconds. */
   function removal(what: string, remove: () => Promise<void>) {
     const once = Promise.withResolvers<void>();
-    const done = persist(
+    const done = retry(
       `removing ${what}`,
       () => remove().finally(() => once.resolve()),
       repeating,
@@ -217,7 +217,7 @@ export async function startWorker(
 
   /** @returns whether somebody else has locked a job that had its turn: nothing tells when that is over */
   async function claimAll(): Promise<boolean> {
-    const locked = openLocked();
+    const locked = openSkipList();
     isDrained = false;
     isClaiming = true;
     hasNewRoom = false;
@@ -287,7 +287,7 @@ export async function startWorker(
   }
 
   /** An attempt that leaves and has its slot still counts as one that has not ended. */
-  function holdings(): Holding[] {
+  function holdings(): Reservation[] {
     const over = [...leaving].filter(([attemptId]) => !active.has(attemptId));
     return [...active.values(), ...over.map(([, share]) => ({ ...share, leaving: true }))];
   }
@@ -303,7 +303,7 @@ export async function startWorker(
     return nextDue(deps, [...models]);
   }
 
-  const claiming = persist(
+  const claiming = retry(
     'the queue',
     async () => {
       let due: NodeJS.Timeout | undefined;

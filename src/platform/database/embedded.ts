@@ -12,7 +12,7 @@ import {
   isAlive,
   lastComplaint,
   launch,
-  type Place,
+  type ClusterPath,
   preparePlace,
   runningPostmaster,
   SUPERUSER,
@@ -99,7 +99,7 @@ export function targetIn(dir: string): SocketTarget {
 }
 
 /** Starts the server again whenever it has ended, until `stopping` aborts. Never rejects. */
-async function keepRunning(place: Place, log: Logger, stopping: AbortSignal): Promise<void> {
+async function keepRunning(place: ClusterPath, log: Logger, stopping: AbortSignal): Promise<void> {
   const sleep = (ms: number) => delay(ms, undefined, { signal: stopping }).catch(() => {});
   let pause = FIRST_PAUSE_MS;
   for (;;) {
@@ -128,7 +128,7 @@ async function keepRunning(place: Place, log: Logger, stopping: AbortSignal): Pr
  * Waits for the postmaster `pid` and makes the database, unless it is there.
  * @throws Error when it ends, or answers nobody for too long.
  */
-async function untilItAccepts(place: Place, pid: number, stopping?: AbortSignal): Promise<void> {
+async function untilItAccepts(place: ClusterPath, pid: number, stopping?: AbortSignal): Promise<void> {
   let postmaster = pid;
   let deadline = Date.now() + START_TIMEOUT_MS;
   for (;;) {

@@ -10,12 +10,12 @@ const EVERY_MS = 10 * 60_000;
 const BREATH_MS = 20;
 
 /** Does one batch. @returns whether there may be more */
-export type Chore = () => Promise<boolean>;
+export type MaintenanceTask = () => Promise<boolean>;
 
 /** Owns the chores until it is disposed. One that fails does not keep the others from being done, and is done next time. */
-export function startUpkeep(
+export function startMaintenance(
   { log }: { log: Logger },
-  chores: Readonly<Record<string, Chore>>,
+  chores: Readonly<Record<string, MaintenanceTask>>,
 ): AsyncDisposable {
   const stopping = new AbortController();
   const { signal } = stopping;

@@ -35,7 +35,7 @@ type Page<Row> = { namespaceId: string; total: number; nodes: Row[] };
 const MAX_PASSED = 1_000;
 
 /** @returns null when there is no such namespace @throws AppError 400 naming `page` or `perPage` */
-export async function readNumberedPage<Row>(
+export async function offsetPage<Row>(
   table: Table,
   order: Order,
   request: PageRequest,

@@ -62,13 +62,13 @@ type Wrapped = {
  * Whether this machine was short of something that comes back: disk (full, over quota, read-only after an error),
  * file descriptors, memory, processes.
  */
-export function isMachineShort(error: unknown): boolean {
+export function isResourceExhausted(error: unknown): boolean {
   const SHORT = /^(?:ENOSPC|EDQUOT|EROFS|EIO|ESTALE|EMFILE|ENFILE|ENOMEM|EAGAIN)$/;
   return SHORT.test(String((error as { code?: unknown } | null)?.code));
 }
 
 /** The reason that the user of a job gets which failed for it. */
-export const DISK_FULL = 'The disk of the server is full';
+export const DISK_FULL_MESSAGE = 'The disk of the server is full';
 
 /** Whether the disk or its quota is full, as PostgreSQL, the kernel or the output of a program says. */
 export function isDiskFull(error: unknown): boolean {

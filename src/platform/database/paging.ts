@@ -2,7 +2,7 @@
 import { invalid } from '../../base/errors.ts';
 
 export type PageRequest = { page: number; perPage: number };
-export type NumberedPage<T> = PageRequest & { nodes: T[]; total: number };
+export type OffsetPage<T> = PageRequest & { nodes: T[]; total: number };
 
 const MAX_PER_PAGE = 100;
 /** PostgreSQL's OFFSET is a bigint; beyond this a page is past the end of any list we can hold. */

@@ -44,7 +44,7 @@ type Account = {
 };
 
 /** Where one server lies, and as whom it runs. */
-export type Place = {
+export type ClusterPath = {
   /** Holds the cluster and its log. */
   dir: string;
   cluster: string;
@@ -53,7 +53,7 @@ export type Place = {
 };
 
 /** Makes the folders. */
-export async function preparePlace(dir: string): Promise<Place> {
+export async function preparePlace(dir: string): Promise<ClusterPath> {
   const socketDir = socketDirectory(dir);
   const account = await systemAccount();
   for (const path of [dir, socketDir]) {
@@ -117,7 +117,7 @@ function as(account: Account | undefined, program: string, args: string[]): Invo
  * second server on the same folder can leave half of one. A postmaster already keeps others out of its
  * cluster by itself.
  */
-export async function initialise({ dir, cluster, account }: Place): Promise<void> {
+export async function initialise({ dir, cluster, account }: ClusterPath): Promise<void> {
   for (const name of await readdir(dir)) {
     const maker = /^cluster\.(\d+)$/.exec(name)?.[1];
     if (maker && !isAlive(Number(maker)))
@@ -150,7 +150,7 @@ function initdbFault(error: Error & { stderr?: string }, account: Account | unde
 }
 
 /** Starts a postmaster on the cluster. @returns its pid, long before it accepts connections. */
-export async function launch({ dir, cluster, socketDir, account }: Place): Promise<number> {
+export async function launch({ dir, cluster, socketDir, account }: ClusterPath): Promise<number> {
   const { postgres } = await binaries();
   const settings = {
     listen_addresses: '',
@@ -231,7 +231,7 @@ function signal(pid: number, name: NodeJS.Signals | 0): boolean {
 }
 
 /** Why PostgreSQL ended, in its own words: the last line of its log that says so. */
-export async function lastComplaint({ dir }: Place): Promise<string> {
+export async function lastComplaint({ dir }: ClusterPath): Promise<string> {
   const file = join(dir, 'postgres.log');
   const text = await readFile(file, 'utf8').catch(() => '');
   const said = text.match(/(?:FATAL|PANIC|ERROR):.*/g)?.at(-1);

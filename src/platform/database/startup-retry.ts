@@ -17,7 +17,7 @@ type Options = {
  * Begins anew, as often as the database is away at whatever step, for a minute. `start` leaves nothing behind when it fails.
  * @throws ConfigError that says why, when it is still away then; and what `start` throws for any other reason
  */
-export async function withDatabase<T>(
+export async function retryStartup<T>(
   start: () => Promise<T>,
   { say, patienceMs = PATIENCE_MS }: Options,
 ): Promise<T> {

@@ -43,7 +43,7 @@ export async function runStatement<R extends object>(
  * fails, PostgreSQL ignores those after it, so nothing is committed. `work` receives no rows.
  * @throws the error of the first statement that failed
  */
-export async function inOneGo<T>(
+export async function pipeline<T>(
   client: pg.PoolClient,
   work: (tx: Runs) => Promise<T>,
 ): Promise<T> {
@@ -61,7 +61,7 @@ export async function inOneGo<T>(
 }
 
 /** Begins a transaction in the round trip of its first statement. `begin`: with what is set for it. */
-export async function beginWith<R extends object>(
+export async function beginPipeline<R extends object>(
   client: pg.PoolClient,
   text: string,
   values: readonly unknown[],

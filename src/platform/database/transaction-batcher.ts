@@ -13,11 +13,11 @@ const MOST_ALONE = 8;
 const PATIENCE_MS = 120_000;
 
 /** The answer for what a group has left out, because it would have had to wait. */
-export const BY_ITSELF = Symbol('by itself');
+export const RUN_ALONE = Symbol('by itself');
 
 type Ways<T, R> = {
   /** Does what a group asks for in one transaction, without waiting long for others. @returns an answer for each, in their order */
-  together(asked: readonly T[]): Promise<readonly (R | typeof BY_ITSELF)[]>;
+  together(asked: readonly T[]): Promise<readonly (R | typeof RUN_ALONE)[]>;
   /**
    * Of those that a group has left out, and of all whose group failed, so that none fails for another. Does not wait long for
    * others either: it fails with `lock_timeout`, and is called again.
@@ -32,7 +32,7 @@ type Waiting<T, R> = PromiseWithResolvers<R> & { asked: T; since: number };
  * @returns what one asks with; it fails as `alone` does, and as the group does while the database is away, because then
  *   nobody knows what has been done
  */
-export function grouped<T, R>({ together, alone }: Ways<T, R>, most: number) {
+export function batchTransactions<T, R>({ together, alone }: Ways<T, R>, most: number) {
   const waiting: Waiting<T, R>[] = [];
   const byThemselves: Waiting<T, R>[] = [];
   /** Those that were still locked. They go behind the others, most of which only shared a group with one that was. */
@@ -63,8 +63,8 @@ export function grouped<T, R>({ together, alone }: Ways<T, R>, most: number) {
     try {
       const answers = await together(group.map(({ asked }) => asked));
       for (const [place, one] of group.entries()) {
-        const answered = answers[place] as R | typeof BY_ITSELF;
-        if (answered === BY_ITSELF) void answerAlone(one);
+        const answered = answers[place] as R | typeof RUN_ALONE;
+        if (answered === RUN_ALONE) void answerAlone(one);
         else one.resolve(answered);
       }
     } catch (error) {

@@ -36,7 +36,7 @@ export type Table = {
 };
 
 /** @throws AppError 400 for `first` out of range, and for what is no cursor of this list */
-export async function readMergedSlice<Row>(
+export async function unionPage<Row>(
   { pool, rows, prisma }: Table,
   sorting: Sorting,
   range: SliceRequest,

@@ -3,7 +3,7 @@
 import { invalid } from '../../base/errors.ts';
 import type { Db } from '../database/client.ts';
 
-export type Place = {
+export type Cursor = {
   xid: string;
   seq: bigint;
   /** Of a reader that began "now": what was visible then, and so is not to be shown. */
@@ -11,13 +11,13 @@ export type Place = {
 };
 
 /** Whether `one` comes after `other`. */
-export function isAfter(one: Place, other: Place): boolean {
+export function isAfter(one: Cursor, other: Cursor): boolean {
   const difference = BigInt(one.xid) - BigInt(other.xid);
   return difference > 0n || (difference === 0n && one.seq > other.seq);
 }
 
 /** Whether a reader that began "now" is not to see the event of this place, as `pg_visible_in_snapshot` has it. */
-export function isInSnapshot({ xid }: Place, { snapshot }: Place): boolean {
+export function isInSnapshot({ xid }: Cursor, { snapshot }: Cursor): boolean {
   if (!snapshot) return false;
   const [xmin = '', xmax = '', open = ''] = snapshot.split(':');
   const id = BigInt(xid);
@@ -26,12 +26,12 @@ export function isInSnapshot({ xid }: Place, { snapshot }: Place): boolean {
 }
 
 /** As a reader stores it: `<xid>:<seq>`. */
-export function placeText({ xid, seq }: Place): string {
+export function placeText({ xid, seq }: Cursor): string {
   return `${xid}:${seq}`;
 }
 
 /** @throws Error for what `placeText` did not make */
-export function placeOf(text: string): Place {
+export function placeOf(text: string): Cursor {
   const [, xid, seq] = /^(\d+):(\d+)$/.exec(text) ?? [];
   if (xid === undefined || seq === undefined) throw new Error(`${text} is no place of an event`);
   return { xid, seq: BigInt(seq) };
@@ -42,7 +42,7 @@ export function placeOf(text: string): Place {
  * an event, kept or removed, because new events come after those in whichever cluster the database is restored into.
  */
 export async function placeNow({ db }: { db: Db }): Promise<string> {
-  const [last] = await db.$queryRaw<Place[]>`
+  const [last] = await db.$queryRaw<Cursor[]>`
     select xid::text as xid, seq from events where xid < (select event_horizon())
     order by events.xid desc, seq desc limit 1`;
   return placeText(last ?? (await beforeOldest(db)));
@@ -52,21 +52,21 @@ export async function placeNow({ db }: { db: Db }): Promise<string> {
  * @param after the `seq` of an event; 0: before the oldest event that is kept; null: now
  * @throws AppError 400 when it is the number of no event
  */
-export async function placeAfter({ db }: { db: Db }, after: number | null): Promise<Place> {
+export async function cursorAfter({ db }: { db: Db }, after: number | null): Promise<Cursor> {
   if (after === 0) return beforeOldest(db);
   if (after === null) return now(db);
-  const place = await placeOfEvent({ db }, after);
+  const place = await cursorOfEvent({ db }, after);
   if (place === 'removed') throw tooOld();
   if (place === null) throw noEvent();
   return place;
 }
 
 /** By its `seq`. `'removed'`: it was, by age, and with it all before it; null: that is the number of no event. */
-export async function placeOfEvent(
+export async function cursorOfEvent(
   { db }: { db: Db },
   seq: number,
-): Promise<Place | 'removed' | null> {
-  const [row] = await db.$queryRaw<Place[]>`
+): Promise<Cursor | 'removed' | null> {
+  const [row] = await db.$queryRaw<Cursor[]>`
     select xid::text as xid, seq from events where seq = ${seq}::bigint`;
   if (row) return row;
   const [{ last } = { last: 0n }] = await db.$queryRaw<{ last: bigint }[]>`
@@ -89,15 +89,15 @@ export function tooOld() {
 }
 
 /** Behind everything that was removed. */
-async function beforeOldest(db: Db): Promise<Place> {
-  const [place] = await db.$queryRaw<Place[]>`
+async function beforeOldest(db: Db): Promise<Cursor> {
+  const [place] = await db.$queryRaw<Cursor[]>`
     select removed_xid::text as xid, removed_seq as seq from event_clock`;
   if (!place) throw new Error('event_clock has no row');
   return place;
 }
 
-async function now(db: Db): Promise<Place> {
-  const [row] = await db.$queryRaw<(Place & { snapshot: string; ahead: bigint })[]>`
+async function now(db: Db): Promise<Cursor> {
+  const [row] = await db.$queryRaw<(Cursor & { snapshot: string; ahead: bigint })[]>`
     select pg_current_snapshot()::text as snapshot, 0::bigint as seq, event_horizon()::text as xid, ahead
     from event_clock`;
   if (!row) throw new Error('event_clock has no row');

@@ -6,7 +6,7 @@ import { Prisma } from '../../../prisma/generated/client.ts';
 import { untilAnswered } from '../database/outage.ts';
 import { runStatement } from '../database/statement.ts';
 import type { Bus, Topic } from './bus.ts';
-import type { Place } from './cursor.ts';
+import type { Cursor } from './cursor.ts';
 
 export type OutboxEvent = {
   /** What clients get as a cursor. */
@@ -20,7 +20,7 @@ export type OutboxEvent = {
 };
 
 /** An event, and where it stands. */
-export type Placed = { event: OutboxEvent; place: Place };
+export type Placed = { event: OutboxEvent; place: Cursor };
 
 /** Events after the reader's place were removed by age before it read them. It can begin with the oldest kept. */
 export class EventsRemoved extends Error {
@@ -30,7 +30,7 @@ export class EventsRemoved extends Error {
 }
 
 /** Of the events after a place, the first so many. */
-export type Query = (after: Place, limit: number) => Prisma.Sql;
+export type Query = (after: Cursor, limit: number) => Prisma.Sql;
 
 export function eventsWhere(condition: Prisma.Sql, columns = Prisma.sql`*`): Query {
   return ({ xid, seq, snapshot }, limit) => Prisma.sql`
@@ -44,7 +44,7 @@ export function eventsWhere(condition: Prisma.Sql, columns = Prisma.sql`*`): Que
 export type Page = {
   events: Placed[];
   /** Up to here all that `query` selects has been read, and nothing can appear before it any more. */
-  reached: Place;
+  reached: Cursor;
   /** Whether events are there that an open transaction holds back. */
   heldBack: boolean;
   /** Whether it was full, so that there may be more. */
@@ -56,7 +56,7 @@ export async function readPage(
   { pool }: { pool: pg.Pool },
   query: Query,
   size: number,
-  place: Place,
+  place: Cursor,
 ): Promise<Page> {
   const { rows, horizon } = await readRows(pool, query(place, size), place);
   const unsettled = rows.findIndex(({ settled }) => !settled);
@@ -87,7 +87,7 @@ export async function* readPages(
   topics: readonly Topic[],
   query: Query,
   size: number,
-  from: Place,
+  from: Cursor,
   signal: AbortSignal,
 ): AsyncGenerator<Placed[]> {
   let place = from;
@@ -124,7 +124,7 @@ function placed({ seq, xid, id, type, namespaceId, subject, data, timestamp }: R
 async function readRows(
   pool: pg.Pool,
   query: Prisma.Sql,
-  { xid, seq }: Place,
+  { xid, seq }: Cursor,
 ): Promise<{ rows: Row[]; horizon: string }> {
   // By hand: each commit of a job's move wakes those who read all events, and Prisma took half a millisecond for it.
   const { text, values } = Prisma.sql`

@@ -18,7 +18,7 @@ import { Prisma } from '../../../prisma/generated/client.ts';
 import type { Db } from '../database/client.ts';
 import { untilAnswered } from '../database/outage.ts';
 import type { Bus } from './bus.ts';
-import { placeAfter, placeOf, placeText } from './cursor.ts';
+import { cursorAfter, placeOf, placeText } from './cursor.ts';
 import { eventsWhere, type OutboxEvent, type Query, readPages } from './pages.ts';
 import { joinTail } from './tail.ts';
 
@@ -67,7 +67,7 @@ export async function* readOutbox(
         select each.* from unnest(${ids}::text[]) as namespace (id)
         cross join lateral (${page(Prisma.sql`namespace_id = namespace.id`)(place, limit)}) each
         order by xid, seq limit ${limit}`;
-  const from = await untilAnswered(() => placeAfter(services, after), signal);
+  const from = await untilAnswered(() => cursorAfter(services, after), signal);
   const key = JSON.stringify([subject ?? ids, prefix]);
   using tail = joinTail(services, { key, topics, query, size: PAGE.followed });
   yield* tail.after(from, signal);
@@ -87,7 +87,7 @@ export async function* readAllEvents(
   signal: AbortSignal,
 ): AsyncGenerator<EventPage> {
   const from =
-    after === null ? await untilAnswered(() => placeAfter(services, 0), signal) : placeOf(after);
+    after === null ? await untilAnswered(() => cursorAfter(services, 0), signal) : placeOf(after);
   const query = eventsWhere(Prisma.sql`true`, WITHOUT_DATA);
   for await (const page of readPages(services, ['events'], query, PAGE.all, from, signal)) {
     const last = page.at(-1);

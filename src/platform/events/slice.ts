@@ -8,7 +8,7 @@
 import { Prisma } from '../../../prisma/generated/client.ts';
 import type { Db } from '../database/client.ts';
 import { checkFirst, noCursor, type SliceRequest } from '../database/paging.ts';
-import { type Place, placeAfter, placeOfEvent, tooOld } from './cursor.ts';
+import { type Cursor, cursorAfter, cursorOfEvent, tooOld } from './cursor.ts';
 import type { OutboxEvent } from './pages.ts';
 
 export type Order = 'asc' | 'desc';
@@ -89,10 +89,10 @@ async function begin(
   services: { db: Db },
   after: string | null,
   order: Order,
-): Promise<Place | 'newest' | null> {
-  if (after === null) return order === 'desc' ? 'newest' : placeAfter(services, 0);
+): Promise<Cursor | 'newest' | null> {
+  if (after === null) return order === 'desc' ? 'newest' : cursorAfter(services, 0);
   if (!/^\d{1,15}$/.test(after)) throw noCursor();
-  const place = await placeOfEvent(services, Number(after));
+  const place = await cursorOfEvent(services, Number(after));
   if (place === null) throw noCursor();
   if (place !== 'removed') return place;
   if (order === 'asc') throw tooOld();

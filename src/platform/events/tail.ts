@@ -15,7 +15,7 @@ import type pg from 'pg';
 import type { Db } from '../database/client.ts';
 import { untilAnswered } from '../database/outage.ts';
 import type { Bus, Topic } from './bus.ts';
-import { isAfter, isInSnapshot, type Place, placeAfter } from './cursor.ts';
+import { isAfter, isInSnapshot, type Cursor, cursorAfter } from './cursor.ts';
 import { type OutboxEvent, type Placed, type Query, readPage, readPages } from './pages.ts';
 
 export type Followed = {
@@ -27,7 +27,7 @@ export type Followed = {
   size: number;
 };
 
-type Node = { index: number; place: Place; event?: OutboxEvent; next?: Node };
+type Node = { index: number; place: Cursor; event?: OutboxEvent; next?: Node };
 /**
  * Nothing else may hold a node while its subscriber takes its time: the list behind that node would stay in memory.
  * `at`: the last node that it has passed; null while it catches up.
@@ -78,7 +78,7 @@ class Tail {
 
   async #read(services: Deps, topics: readonly Topic[], query: Query, size: number) {
     const { signal } = this.#stop;
-    const { xid, seq } = await untilAnswered(() => placeAfter(services, null), signal);
+    const { xid, seq } = await untilAnswered(() => cursorAfter(services, null), signal);
     const begin = { xid, seq };
     this.last = { index: 0, place: begin };
     await this.#wake();
@@ -105,7 +105,7 @@ class Tail {
    * Marks the end of the list, before `reader` reads the database from its place on.
    * @returns false when there is nothing to read, because it stands at that end: it goes on in the list then
    */
-  mark(reader: Reader, place: Place): boolean {
+  mark(reader: Reader, place: Cursor): boolean {
     const { last = null } = this;
     const isBehind = last !== null && isAfter(last.place, place);
     if (isBehind) reader.mark = last;
@@ -115,7 +115,7 @@ class Tail {
 }
 
 /** The next of the list that is after `place`, which the reader passes; null when there is none yet. */
-function takeNext(reader: Reader, place: Place): Required<Pick<Node, 'place' | 'event'>> | null {
+function takeNext(reader: Reader, place: Cursor): Required<Pick<Node, 'place' | 'event'>> | null {
   while (reader.at?.next) {
     reader.at = reader.at.next;
     const { place: reached, event } = reader.at;
@@ -138,7 +138,7 @@ export function joinTail(
   followed: Followed,
 ): Disposable & {
   /** @throws EventsRemoved */
-  after(from: Place, signal: AbortSignal): AsyncGenerator<OutboxEvent>;
+  after(from: Cursor, signal: AbortSignal): AsyncGenerator<OutboxEvent>;
 } {
   const { bus } = services;
   const ofBus = tails.get(bus) ?? new Map<string, Tail>();
@@ -164,7 +164,7 @@ async function* readOn(
   { query, size }: Followed,
   tail: Tail,
   reader: Reader,
-  from: Place,
+  from: Cursor,
   signal: AbortSignal,
 ): AsyncGenerator<OutboxEvent> {
   let place = from;

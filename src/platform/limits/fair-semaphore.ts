@@ -24,13 +24,13 @@ export type TurnOptions = {
 export type Caller = { key: string; isAnonymous: boolean };
 
 /** No turn came within the time, or too many wait already. */
-export class NoTurn extends Error {
+export class QueueTimeout extends Error {
   override name = 'NoTurn';
 }
 
 type Ticket = { key: string; grant(): void };
 
-export class Turns {
+export class FairSemaphore {
   readonly #atOnce: number;
   readonly #options: Required<TurnsOptions>;
   /** Places held, by key. */
@@ -58,7 +58,7 @@ export class Turns {
 
   /** Runs `work` when it is its turn. @throws NoTurn; else what `work` throws. */
   async take<T>(work: () => Promise<T>, { key = '', signal }: TurnOptions = {}): Promise<T> {
-    if (signal?.aborted) throw new NoTurn('nobody waits for it any more');
+    if (signal?.aborted) throw new QueueTimeout('nobody waits for it any more');
     if (this.#isFree(key)) this.#hold(key);
     else await this.#wait(key, signal);
     try {
@@ -98,7 +98,7 @@ export class Turns {
   #wait(key: string, signal?: AbortSignal): Promise<void> {
     const { waitMs, maxWaiting } = this.#options;
     if (this.#waitingCount >= maxWaiting)
-      return Promise.reject(new NoTurn(`${this.#waitingCount} wait already`));
+      return Promise.reject(new QueueTimeout(`${this.#waitingCount} wait already`));
     const { promise, resolve, reject } = Promise.withResolvers<void>();
     const ticket: Ticket = { key, grant: resolve };
     const tickets = this.#waiting.get(key) ?? new Set();
@@ -106,7 +106,7 @@ export class Turns {
     this.#waitingCount++;
     const refuse = () => {
       this.#forget(ticket);
-      reject(new NoTurn(`no turn came within ${waitMs} ms`));
+      reject(new QueueTimeout(`no turn came within ${waitMs} ms`));
     };
     const timer = setTimeout(refuse, waitMs);
     signal?.addEventListener('abort', refuse, { once: true });
@@ -124,20 +124,20 @@ export class Turns {
   }
 }
 
-export type TransferTurns = {
-  transfers: Turns;
+export type TransferSemaphores = {
+  transfers: FairSemaphore;
   /** Those without credentials need a turn of both. */
-  anonymousTransfers: Turns;
+  anonymousTransfers: FairSemaphore;
 };
 
 const WAITING_PER_TRANSFER = 8;
 
 /** A caller may have half of `atOnce`; an address of the anonymous a quarter, and all of those three quarters. */
-export function openTransferTurns(atOnce: number): TransferTurns {
+export function openTransferSemaphores(atOnce: number): TransferSemaphores {
   const maxWaiting = atOnce * WAITING_PER_TRANSFER;
   return {
-    transfers: new Turns(atOnce, { perKey: Math.ceil(atOnce / 2), maxWaiting }),
-    anonymousTransfers: new Turns(Math.ceil((atOnce * 3) / 4), {
+    transfers: new FairSemaphore(atOnce, { perKey: Math.ceil(atOnce / 2), maxWaiting }),
+    anonymousTransfers: new FairSemaphore(Math.ceil((atOnce * 3) / 4), {
       perKey: Math.ceil(atOnce / 4),
       maxWaiting,
     }),

@@ -8,7 +8,7 @@
  */
 import { once } from 'node:events';
 import { busy, invalid } from '../../base/errors.ts';
-import { NoTurn, Turns } from './fair-semaphore.ts';
+import { QueueTimeout, FairSemaphore } from './fair-semaphore.ts';
 
 /** Of text in one answer. */
 export const ANSWER_BYTES = 16 * 2 ** 20;
@@ -61,8 +61,8 @@ export type Answer = NodeJS.EventEmitter & {
 
 /** The allowances of all answers of a server. */
 export class Reads {
-  readonly #places = new Turns(PLACES, { perKey: PLACES_A_CALLER, waitMs: WAIT_MS });
-  readonly #searches = new Turns(SEARCHES, { perKey: 1, waitMs: WAIT_MS });
+  readonly #places = new FairSemaphore(PLACES, { perKey: PLACES_A_CALLER, waitMs: WAIT_MS });
+  readonly #searches = new FairSemaphore(SEARCHES, { perKey: 1, waitMs: WAIT_MS });
 
   /** Runs a search for `caller` when it is its turn. @throws AppError 503 when none comes within 30 s */
   async search<T>(
@@ -73,7 +73,7 @@ export class Reads {
     try {
       return await this.#searches.take(work, { key: caller, signal });
     } catch (error) {
-      throw error instanceof NoTurn ? busy('Too many logs are being searched') : error;
+      throw error instanceof QueueTimeout ? busy('Too many logs are being searched') : error;
     }
   }
 
@@ -123,7 +123,7 @@ export class Reads {
       clearInterval(looking);
     };
     this.#places.take(hold, { key: caller, signal: closed.signal }).catch((error) => {
-      const full = error instanceof NoTurn;
+      const full = error instanceof QueueTimeout;
       entered.reject(full ? busy('Too many large answers are being made') : error);
     });
     return entered.promise;

@@ -1,6 +1,6 @@
 /** The GraphQL forms of a page: a connection, for front ends, and a numbered page, for REST. */
 import type { GraphQLResolveInfo } from 'graphql';
-import type { NumberedPage, Slice, SliceRequest } from '../database/paging.ts';
+import type { OffsetPage, Slice, SliceRequest } from '../database/paging.ts';
 import { MAX_FIRST } from '../database/paging.ts';
 import { builder, SortOrder } from './builder.ts';
 import type { Context } from './context.ts';
@@ -131,10 +131,10 @@ export function numberedPageCost(own = 1) {
 
 type PageFields<T> = PothosSchemaTypes.ObjectFieldBuilder<
   typeof builder.$inferSchemaTypes,
-  NumberedPage<T>
+  OffsetPage<T>
 >;
 
-const Pagination = builder.objectRef<NumberedPage<unknown>>('Pagination').implement({
+const Pagination = builder.objectRef<OffsetPage<unknown>>('Pagination').implement({
   description: 'The position of a numbered page in its list: only for REST.',
   fields: (t) => ({ ...numbers(t) }),
 });
@@ -156,7 +156,7 @@ export function pageType<T>(
   name: string,
   node: Parameters<typeof builder.objectRef<T>>[0] | object,
 ) {
-  return builder.objectRef<NumberedPage<T>>(name).implement({
+  return builder.objectRef<OffsetPage<T>>(name).implement({
     description: 'A page by number: only for REST. In GraphQL the same list is a connection.',
     fields: (t) => ({
       nodes: t.field({

@@ -1,7 +1,7 @@
 /** Which commits brought the lines of a file, and changed a path or the entries of a directory last. */
 
 import { invalid, notFound } from '../../base/errors.ts';
-import { once } from '../../base/lazy-async.ts';
+import { lazyAsync } from '../../base/lazy-async.ts';
 import { type BlamedLines, blame as blameOf } from '../../git/objects/blame.ts';
 import type { Commit } from '../../git/objects/commit.ts';
 import { readCommits } from '../../git/objects/history.ts';
@@ -16,7 +16,7 @@ import {
   type CommitHere,
   checkPath,
   find,
-  type Place,
+  type ContentsPath,
   type Tree,
   takeCommits,
 } from './contents.ts';
@@ -97,7 +97,7 @@ export async function lastCommitOf(
   services: Reads,
   viewer: Viewer,
   repository: AccessRow,
-  { path, ref }: Place,
+  { path, ref }: ContentsPath,
   allowance: Allowance,
 ): Promise<CommitHere | null> {
   demand(viewer, 'repository.read', target(repository));
@@ -132,7 +132,7 @@ export function entriesOf(
 ): EntryHere[] {
   const names = entries.map(({ name }) => name);
   const inside = path === '/' ? '' : path;
-  const commits = once(async () =>
+  const commits = lazyAsync(async () =>
     commit === null
       ? new Map<string, CommitHere>()
       : lastCommits(services, repository, { commit, path: inside, names }, allowance),

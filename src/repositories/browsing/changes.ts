@@ -1,7 +1,7 @@
 /** What commits change, and how two revisions differ. */
 
 import { notFound } from '../../base/errors.ts';
-import { once } from '../../base/lazy-async.ts';
+import { lazyAsync } from '../../base/lazy-async.ts';
 import type { Commit } from '../../git/objects/commit.ts';
 import type {
   Changes,
@@ -76,7 +76,7 @@ export function changedFiles(
     Buffer.from(path).toString('base64url'),
   );
   const page = items.map(({ node }) => node);
-  const patches = once(async () => {
+  const patches = lazyAsync(async () => {
     return fitting(await patchesIn(services, repository.id, { range, page }), allowance);
   });
   const patchOf = async (file: FileShape, at: number) =>
@@ -134,7 +134,7 @@ export async function compare(
     base,
     head,
     mergeBase: apart.mergeBase && here(apart.mergeBase),
-    apart: once(() => distance(services, id, { base: base.sha, head: head.sha })),
+    apart: lazyAsync(() => distance(services, id, { base: base.sha, head: head.sha })),
   };
 }
 

@@ -18,7 +18,7 @@ import {
 import { type Located, locate, locateInBranch, resolveCommit } from '../../git/objects/resolve.ts';
 import { demand, type Viewer } from '../../identity/permissions.ts';
 import type { Signer } from '../../platform/crypto/signed-links.ts';
-import { type NumberedPage, type PageRequest, toOffset } from '../../platform/database/paging.ts';
+import { type OffsetPage, type PageRequest, toOffset } from '../../platform/database/paging.ts';
 import { type Allowance, takeWhole } from '../../platform/limits/reads.ts';
 import { folderWork, type Reads } from '../folder.ts';
 import type { LargeFiles } from '../lfs/store/store.ts';
@@ -53,14 +53,14 @@ const TOO_WIDE =
 /** Read together with the answer where it is; of a longer file the answer's allowance is asked first. */
 const SHORT_BYTES = 64 * 1024;
 
-export type Place = { path: string; ref?: string | null };
+export type ContentsPath = { path: string; ref?: string | null };
 
 /** @throws AppError 400 for a bad path or a directory that is too large, 401, 403, 404, 503. */
 export async function tree(
   services: Reads & { largeFiles: LargeFiles },
   viewer: Viewer,
   repository: ContentsRow,
-  { path, ref }: Place,
+  { path, ref }: ContentsPath,
   allowance: Allowance,
 ): Promise<Tree> {
   demand(viewer, 'repository.read', target(repository));
@@ -109,7 +109,7 @@ export async function file(
   services: Reads & { signer: Signer; urls: Urls; largeFiles: LargeFiles },
   viewer: Viewer,
   repository: ContentsRow,
-  { path, ref }: Place,
+  { path, ref }: ContentsPath,
   allowance: Allowance,
 ): Promise<File> {
   demand(viewer, 'repository.read', target(repository));
@@ -183,7 +183,7 @@ export async function commits(
   repository: AccessRow,
   { revision, page, perPage }: PageRequest & { revision: string },
   allowance: Allowance,
-): Promise<NumberedPage<CommitHere>> {
+): Promise<OffsetPage<CommitHere>> {
   demand(viewer, 'repository.read', target(repository));
   const range = toOffset({ page, perPage });
   const { commits, total } = await historyOf(services, repository.id, { revision, range });

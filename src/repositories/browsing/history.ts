@@ -1,7 +1,7 @@
 /** What a repository's commits and refs are, page by page. */
 
 import { notFound } from '../../base/errors.ts';
-import { once } from '../../base/lazy-async.ts';
+import { lazyAsync } from '../../base/lazy-async.ts';
 import type { Week } from '../../git/objects/activity.ts';
 import type { Annotation } from '../../git/objects/commit.ts';
 import type { Distance } from '../../git/objects/diff.ts';
@@ -149,7 +149,7 @@ export async function refs(
   const start = after == null ? null : readRefCursor(after);
   const found = await pageOfRefs(services, repository.id, { kind, after: start, limit: take + 1 });
   const page = found.slice(0, take);
-  const commits = once(async () => {
+  const commits = lazyAsync(async () => {
     const shas = [...new Set(page.map(({ sha }) => sha))];
     const commits = await commitsOf(services, repository.id, shas);
     await takeCommits(allowance, commits);
@@ -159,7 +159,7 @@ export async function refs(
     const commit = (await commits()).get(sha);
     return commit ? { ...commit, repository } : null;
   };
-  const annotations = once(async () => {
+  const annotations = lazyAsync(async () => {
     const shas = page.flatMap(({ tag }) => tag ?? []);
     const found = await annotationsOf(services, repository.id, shas);
     await takeCommits(allowance, found);
@@ -167,7 +167,7 @@ export async function refs(
   });
   const annotationOf = async (tag: string | null) =>
     tag === null ? null : ((await annotations()).get(tag) ?? null);
-  const distances = once(async () => {
+  const distances = lazyAsync(async () => {
     const shas = [...new Set(page.map(({ sha }) => sha))];
     const { id, defaultBranch } = repository;
     return new Map(await distancesOf(services, id, { defaultBranch, shas }));

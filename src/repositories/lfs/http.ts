@@ -17,7 +17,7 @@ import type { Config } from '../../base/config/config.ts';
 import { AppError, invalid } from '../../base/errors.ts';
 import type { Logger } from '../../base/log.ts';
 import type { Urls } from '../../base/urls.ts';
-import { inTurn } from '../../identity/http/in-turn.ts';
+import { withRequestSlot } from '../../identity/http/in-turn.ts';
 import { originOf } from '../../identity/http/viewer.ts';
 import type { Usage } from '../../identity/last-used.ts';
 import { demandAccount } from '../../identity/permissions.ts';
@@ -207,7 +207,7 @@ async function receive(
   const body = () => counted(services, 'upload', freeing(req));
   try {
     await measured(services, 'upload', res, () =>
-      inTurn(services.lfs, OF_LARGE_FILES, req, res, () => take(body(), signal)),
+      withRequestSlot(services.lfs, OF_LARGE_FILES, req, res, () => take(body(), signal)),
     );
     return true;
   } catch (error) {
@@ -267,7 +267,7 @@ async function sendLarge(
   // Not of answers without a body.
   await sendObject(req, res, object, (sending) =>
     measured(services, 'download', res, () =>
-      inTurn(services.lfs, OF_LARGE_FILES, req, res, sending),
+      withRequestSlot(services.lfs, OF_LARGE_FILES, req, res, sending),
     ),
   );
 }

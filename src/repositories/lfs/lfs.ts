@@ -4,17 +4,17 @@ import type { Prisma } from '../../../prisma/generated/client.ts';
 import type { Urls } from '../../base/urls.ts';
 import type { Viewer } from '../../identity/permissions.ts';
 import type { Db } from '../../platform/database/client.ts';
-import { openTransferTurns, type TransferTurns } from '../../platform/limits/fair-semaphore.ts';
+import { openTransferSemaphores, type TransferSemaphores } from '../../platform/limits/fair-semaphore.ts';
 import type { DiskSpace } from '../../platform/storage/disk-space.ts';
 import { accessColumns, type GitAction, lockRepository, openForGit } from '../repositories.ts';
 import { createLfsTokens, type LfsOperation, type LfsTokens } from './tokens.ts';
 
 /** What a server holds for large files. Its transfers are uploads and downloads. */
-export type Lfs = TransferTurns & { tokens: LfsTokens };
+export type Lfs = TransferSemaphores & { tokens: LfsTokens };
 
 /** @param atOnce how many transfers of large files run at once, shared out as those of git are */
 export function openLfs(key: Uint8Array, atOnce: number): Lfs {
-  return { tokens: createLfsTokens(key), ...openTransferTurns(atOnce) };
+  return { tokens: createLfsTokens(key), ...openTransferSemaphores(atOnce) };
 }
 
 /** A repository by name, without `.git`. */

@@ -6,7 +6,7 @@ import type { Git } from '../../git/git.ts';
 import { PREFIX, setHead } from '../../git/objects/refs.ts';
 import { NONE } from '../../git/transport/hooks.ts';
 import { onConnection } from '../../platform/database/client.ts';
-import { inOneGo } from '../../platform/database/statement.ts';
+import { pipeline } from '../../platform/database/statement.ts';
 import { sortPushes } from './effective.ts';
 import { type Measures, measure } from './measure.ts';
 import { beginLocked, type Pushed, readRecorded, writeRecord } from './rows.ts';
@@ -59,7 +59,7 @@ async function recordMeasured(
   return onConnection(pool, async (client) => {
     const locked = await beginLocked(client, id, effective);
     const isSame = locked?.records === row.records;
-    await inOneGo(client, async (tx) => {
+    await pipeline(client, async (tx) => {
       if (locked && isSame) {
         // A record that was late must not turn these back.
         const at = new Date(effective.at(-1)?.at ?? Date.now());

@@ -11,7 +11,7 @@ import type { Actor } from '../../identity/audit.ts';
 import { recordIn } from '../../identity/audit.ts';
 import { columnOf } from '../../platform/database/keyset.ts';
 import {
-  beginWith,
+  beginPipeline,
   openParts,
   type Runs,
   runStatement,
@@ -180,7 +180,7 @@ export async function beginLocked(
   pushes: readonly Pushed[],
 ): Promise<LockedRow | null> {
   const events = JSON.stringify(pushes.flatMap(({ event }) => event ?? []));
-  const [row] = await beginWith<LockedRow>(client, LOCK, [id, events]);
+  const [row] = await beginPipeline<LockedRow>(client, LOCK, [id, events]);
   if (!row) return null;
   return { ...row, sizeBytes: BigInt(row.sizeBytes), largeBytes: BigInt(row.largeBytes) };
 }

@@ -5,7 +5,7 @@ import { gpuVariables } from '../gpus.ts';
 import { MOUNTS } from '../runner.ts';
 import type { Limits } from '../supervisor/limits.ts';
 import { foldersOf, type Owner } from './place.ts';
-import { gateFolder, gateOf } from './start-barrier.ts';
+import { gateFolder, startBarrierOf } from './start-barrier.ts';
 
 /** For `docker ps` of the operator, and for finding what an earlier server left. */
 export const LABEL_WORKER = 'loam.worker';
@@ -47,7 +47,7 @@ export function containerOptions(spec: ContainerSpec): Docker.ContainerCreateOpt
   const { attempt, worker, place, owner, limits, runtime } = spec;
   // Neither the environment nor secrets: labels are shown to everyone who lists containers.
   const labels = { [LABEL_WORKER]: worker, [LABEL_ATTEMPT]: attempt };
-  const gate = gateOf({ ...spec, isOpen: place === null });
+  const gate = startBarrierOf({ ...spec, isOpen: place === null });
   const folders = place === null ? [] : mountsOf(place, gate.seenAt);
   const env = {
     HOME: MOUNTS.home,

@@ -11,7 +11,7 @@ import { type EngineFacts, factsOf } from './facts.ts';
 const ANSWER_MS = 5_000;
 const EVERY_MS = 5_000;
 
-export type Presence = AsyncDisposable & {
+export type EngineHealth = AsyncDisposable & {
   /** Undefined until it has answered once. */
   readonly facts: EngineFacts | undefined;
   /** Why it does not answer; undefined while it does. */
@@ -26,7 +26,7 @@ export async function watchEngine(
   folder: string,
   log: Logger,
   everyMs = EVERY_MS,
-): Promise<Presence> {
+): Promise<EngineHealth> {
   const closing = new AbortController();
   const { signal } = closing;
   let facts: EngineFacts | undefined;

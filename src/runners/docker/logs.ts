@@ -95,7 +95,7 @@ export async function* followLog(
  */
 async function* allThatCame(input: Readable, source: LogSource): AsyncGenerator<Buffer> {
   const { quietMs = QUIET_MS } = source;
-  for await (const first of pieces(input, quietMs, lookAfter(input, source))) {
+  for await (const first of pieces(input, quietMs, watchProgress(input, source))) {
     const more: Buffer | null = input.readableLength > 0 ? input.read(input.readableLength) : null;
     yield more ? Buffer.concat([first, more]) : first;
   }
@@ -105,7 +105,7 @@ async function* allThatCame(input: Readable, source: LogSource): AsyncGenerator<
  * A job may print nothing for hours, and so does an engine that was frozen or cut off while it was listened to. Of one that
  * did not answer in between, or that has nothing more of an ended container and does not say so, the log is asked for anew.
  */
-function lookAfter(input: Readable, { hasEnded }: LogSource): () => void {
+function watchProgress(input: Readable, { hasEnded }: LogSource): () => void {
   let over = false;
   let looking = false;
   return async () => {

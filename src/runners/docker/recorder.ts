@@ -40,7 +40,7 @@ import { join } from 'node:path';
 import { text } from 'node:stream/consumers';
 import { setTimeout as delay } from 'node:timers/promises';
 import type { ShimOrder } from '../process/shims.ts';
-import { claim, DISK_FULL, syncLog, writeWhole } from '../supervisor/claim.ts';
+import { claim, DISK_FULL_EXIT, syncLog, writeWhole } from '../supervisor/claim.ts';
 import { isAlive, readClaim, readWhole } from '../supervisor/folder.ts';
 import { follow, openLog } from '../supervisor/lines.ts';
 import { closeInherited } from '../supervisor/proc.ts';
@@ -142,7 +142,7 @@ async function record(place: string): Promise<void> {
     const unheard = (mayHaveMissed && exit.exitCode === undefined) || undefined;
     await finish(at, place, { ...exit, unheard, ...(goneAt !== undefined && { goneAt }) });
   } catch (error) {
-    process.exit((error as NodeJS.ErrnoException).code === 'ENOSPC' ? DISK_FULL : 1);
+    process.exit((error as NodeJS.ErrnoException).code === 'ENOSPC' ? DISK_FULL_EXIT : 1);
   }
   process.exit(0);
 }

@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { setTimeout as delay } from 'node:timers/promises';
 import { openShims } from '../process/shims.ts';
 import type { LogBatch, LogCursor } from '../runner.ts';
-import { type Claim, DISK_FULL, writeWhole } from '../supervisor/claim.ts';
+import { type Claim, DISK_FULL_EXIT, writeWhole } from '../supervisor/claim.ts';
 import { changesOf, isAlive, readClaim, readWhole } from '../supervisor/folder.ts';
 import { parseLog } from '../supervisor/lines.ts';
 import { identityOf, signalOne } from '../supervisor/proc.ts';
@@ -66,7 +66,7 @@ export async function openRecordings(dir: string): Promise<Recordings> {
     if (!(await recorderOf(attempt))) {
       await rm(at(attempt, 'claim'), { force: true });
       const exitCode = await shims.launch(attempt);
-      if (exitCode === DISK_FULL)
+      if (exitCode === DISK_FULL_EXIT)
         throw Object.assign(new Error('the disk is full'), { code: 'ENOSPC' });
     }
     // One that was killed, or was started by a server that was, may have its claim and no FIFOs yet.

@@ -35,7 +35,7 @@ import { containerName, containerOptions, LABEL_READER, LABEL_WORKER } from './c
 import { openCreation } from './create.ts';
 import { watchDiskOf } from './disk.ts';
 import { connect } from './engine.ts';
-import { type Presence, watchEngine } from './engine-health.ts';
+import { type EngineHealth, watchEngine } from './engine-health.ts';
 import { openGpuUse } from './gpu-use.ts';
 import { type ImagesOptions, openImages } from './images.ts';
 import { followLog } from './logs.ts';
@@ -46,7 +46,7 @@ import { end, type Overseen, PATIENCE_MS, untilEnded } from './oversight.ts';
 import { type AttemptRecord, giveFoldersTo, makePlace, readRecord, writeRecord } from './place.ts';
 import { makeRecord, openRecordings } from './recordings.ts';
 import { makeFoldersIn, sendCheckout } from './remote.ts';
-import { openTogether } from './shared-cgroup.ts';
+import { openSharedCgroup } from './shared-cgroup.ts';
 import { opening } from './start-barrier.ts';
 import { sampleOf } from './stats.ts';
 import { openUsers } from './users.ts';
@@ -85,7 +85,7 @@ export type DockerRunnerOptions = {
 
 /** Disposing it leaves jobs running, and what is not yet removed to the next start. */
 export type DockerRunner = Runner &
-  AsyncDisposable & { engine: Pick<Presence, 'facts' | 'missing'> };
+  AsyncDisposable & { engine: Pick<EngineHealth, 'facts' | 'missing'> };
 
 export async function openDockerRunner(options: DockerRunnerOptions): Promise<DockerRunner> {
   const { dir, graceMs = GRACE_MS, uids = DEFAULT_UIDS } = options;
@@ -118,7 +118,7 @@ export async function openDockerRunner(options: DockerRunnerOptions): Promise<Do
     const record = await readRecord(join(dir, attempt), 'attempt');
     if (record) gpusOf(record.remote).hold(attempt, record.gpus);
   }
-  const together = openTogether({
+  const together = openSharedCgroup({
     facts: presence.found,
     name: `loam-${worker}`,
     memoryBytes: options.limits?.allJobsMemoryBytes ?? thisMachine().memoryBytes,

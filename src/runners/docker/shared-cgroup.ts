@@ -13,7 +13,7 @@ import { mountPath } from '../supervisor/mounts.ts';
 import { GROUP_SHARES, GROUP_WEIGHT } from '../supervisor/priority.ts';
 import type { EngineFacts } from './facts.ts';
 
-export type Together = {
+export type SharedCgroup = {
   /** `CgroupParent` of containers; undefined where it cannot be had. @throws RunnerAway */
   parent(): Promise<string | undefined>;
   /** Before each start: the group may have gone with the last container of an earlier server. @throws RunnerAway */
@@ -31,7 +31,7 @@ type Options = {
   log: Pick<Logger, 'warn'>;
 };
 
-export function openTogether({ facts, name, memoryBytes, log }: Options): Together {
+export function openSharedCgroup({ facts, name, memoryBytes, log }: Options): SharedCgroup {
   let group: Group | null | undefined;
   async function find(): Promise<Group | null> {
     if (group !== undefined) return group;

@@ -94,7 +94,7 @@ export type GateOptions = {
 };
 
 /** Parts of what a container is created with. */
-export function gateOf({ command, timeoutMs, graceMs, isOpen }: GateOptions) {
+export function startBarrierOf({ command, timeoutMs, graceMs, isOpen }: GateOptions) {
   const [timeout, grace] = [timeoutMs, graceMs].map((ms) => Math.ceil(ms / 1000)) as [
     number,
     number,

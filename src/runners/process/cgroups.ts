@@ -90,10 +90,10 @@ export function openCgroups({ mounts, membership }: Hierarchy): Cgroups | null {
 }
 
 /** Our own folder in each mounted hierarchy, by its controller; version 2 is under ''. */
-type Places = Map<string, string>;
+type CgroupPaths = Map<string, string>;
 
-function placesOf(mounts: string, membership: string): Places {
-  const places: Places = new Map();
+function placesOf(mounts: string, membership: string): CgroupPaths {
+  const places: CgroupPaths = new Map();
   const own = new Map<string, string>();
   for (const line of membership.trim().split('\n')) {
     const [, controllers = '', ...path] = line.split(':');
@@ -116,7 +116,7 @@ function placesOf(mounts: string, membership: string): Places {
 }
 
 /** Null when the unified hierarchy does not offer what we need: `hybrid` machines keep it in version 1. */
-function openVersion2(places: Places): Cgroups | null {
+function openVersion2(places: CgroupPaths): Cgroups | null {
   const place = places.get('');
   if (place === undefined) return null;
   const own = basename(place) === SERVER ? dirname(place) : place;
@@ -177,7 +177,7 @@ function enable(folder: string, controllers: readonly Controller[]): void {
   writeFileSync(join(folder, file), String(text));
 }
 
-function openVersion1(places: Places): Cgroups | null {
+function openVersion1(places: CgroupPaths): Cgroups | null {
   const controllers = CONTROLLERS.filter((name) => places.has(name));
   if (!controllers.includes('memory') && !controllers.includes('pids')) return null;
   /** `cpuacct` limits nothing; it counts the seconds. Often it is mounted together with `cpu`. */

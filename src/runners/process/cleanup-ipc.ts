@@ -18,7 +18,7 @@ const TIMEOUT_MS = 60_000;
  * Removes what belongs to a user that no process runs under. As far as the machine allows: a program that is
  * missing must not keep the attempt from being over.
  */
-export async function removeShared(uid: number): Promise<void> {
+export async function cleanupIpc(uid: number): Promise<void> {
   const options = { timeout: TIMEOUT_MS };
   const owned = ['-mindepth', '1', '-maxdepth', '1', '-uid', String(uid)];
   const remove = ['-exec', 'rm', '-rf', '--one-file-system', '--', '{}', '+'];

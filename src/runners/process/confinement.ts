@@ -22,7 +22,7 @@ import { limitMark, MARKS_LIMITS } from '../supervisor/proc.ts';
 import { giveTo } from '../supervisor/small-trees.ts';
 import { asUser } from '../supervisor/user.ts';
 import { bubblewrapOptions } from './bubblewrap.ts';
-import { removeShared } from './cleanup-ipc.ts';
+import { cleanupIpc } from './cleanup-ipc.ts';
 import { entryCommand, environmentScript } from './entry.ts';
 import { openOwnFiles } from './etc.ts';
 import { markTopdir } from './ext4-topdir.ts';
@@ -124,7 +124,7 @@ export async function findConfinement(options: ConfinementOptions): Promise<Conf
     async reserve(place) {
       const account = (await accounts?.reserve(place)) ?? null;
       // Of an attempt whose end this server has not seen.
-      if (account && sandbox === 'none') await removeShared(account.uid);
+      if (account && sandbox === 'none') await cleanupIpc(account.uid);
       return { account, internet: network === 'internet' ? internetFor(account) : null };
     },
     async open(place, { account }) {
@@ -149,7 +149,7 @@ export async function findConfinement(options: ConfinementOptions): Promise<Conf
     },
     async release(place) {
       const account = sandbox === 'none' ? await accounts?.of(place) : undefined;
-      if (account) await removeShared(account.uid);
+      if (account) await cleanupIpc(account.uid);
       await accounts?.release(place);
     },
     async compose(place, { attempt, command, env, devices }, { account, internet }) {
@@ -261,7 +261,7 @@ function works([program = '', ...args]: string[]): Promise<boolean> {
 /** What a machine can do is tried once; a process with several runners, as in tests, need not try again. */
 const tried = new Map<string, Promise<string | null>>();
 
-function once(key: unknown, attempt: () => Promise<string | null>): Promise<string | null> {
+function memoizeAttempt(key: unknown, attempt: () => Promise<string | null>): Promise<string | null> {
   const name = JSON.stringify(key);
   const known = tried.get(name) ?? attempt();
   tried.set(name, known);
@@ -274,7 +274,7 @@ function whyNot(sandbox: 'bubblewrap' | 'unshare', inside: Trial): Promise<strin
   if (process.platform !== 'linux') return Promise.resolve('it exists on Linux alone');
   const { mounts, uid, around } = inside;
   const places = mounts.map(({ kind, to }) => [kind, to]);
-  return once([sandbox, around, places, uid], () => {
+  return memoizeAttempt([sandbox, around, places, uid], () => {
     const command = confined(sandbox, inside, 'shared', 'true');
     return tryCommand({ ...command, argv: [...around, ...command.argv], env: '' });
   });
@@ -293,7 +293,7 @@ async function findNetwork(
     );
   if (sandbox === 'none') return { network: 'host' };
   if (wanted === 'none') return { network: 'none' };
-  const why = await once(['internet', trial], () => whyNoInternet(trial));
+  const why = await memoizeAttempt(['internet', trial], () => whyNoInternet(trial));
   if (why === null) return { network: 'internet' };
   if (wanted) throw new ConfigError(`LOAM_JOB_NETWORK: jobs cannot have "${wanted}" here: ${why}`);
   return {

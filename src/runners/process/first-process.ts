@@ -15,7 +15,7 @@ import { type Cgroup, joinFiles } from './cgroup.ts';
 import { quote } from './quote.ts';
 
 /** What it becomes. */
-export type Becoming = {
+export type ExecSpec = {
   /** For the shell, before it becomes what `argv` says. */
   orders: readonly string[];
   argv: readonly string[];
@@ -45,7 +45,7 @@ export type FirstProcess = {
   /** Settles with all of it, when nobody has the descriptor any more. */
   reported: Promise<string>;
   /** @returns whether it has opened all its files; false: it has ended before. @throws Error when they cannot be written */
-  become(what: Becoming): Promise<boolean>;
+  become(what: ExecSpec): Promise<boolean>;
   /** Without having become anything. */
   end(): Promise<void>;
 };

@@ -5,13 +5,13 @@ import { join } from 'node:path';
 import { type Cgroup, removeForgotten } from './cgroup.ts';
 import type { Cgroups, GroupLimits } from './cgroups.ts';
 import type { GroupPlan } from './group-plan.ts';
-import type { Holding } from './reservation.ts';
+import type { Reservation } from './reservation.ts';
 
 export type Groups = {
   of(attempt: string): Cgroup;
   plan(group: Cgroup, limits: GroupLimits): GroupPlan;
   /** Those of attempts whose folder was removed, with everything that described them; they may still run. */
-  lost(keep: ReadonlySet<string>, holdings: Iterable<Holding>): Cgroup[];
+  lost(keep: ReadonlySet<string>, holdings: Iterable<Reservation>): Cgroup[];
   removeForgotten(): void;
 };
 

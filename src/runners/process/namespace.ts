@@ -8,16 +8,16 @@ import { type ChildProcess, spawn } from 'node:child_process';
 import type { Readable } from 'node:stream';
 
 /** A command line, and whom it runs as; null: as we do. */
-export type Line = { argv: string[]; uid: number | null };
+export type JoinCommand = { argv: string[]; uid: number | null };
 
 /** Command lines; `{pid}` stands for the process that holds the namespace. */
 export type NetworkSpec = {
   /** `ip -batch -` in a namespace of its own, which ends with its standard input. */
-  hold: Line;
+  hold: JoinCommand;
   /** For its standard input. They begin and end with showing the loopback, which is brought up between. */
   orders: string;
   /** Writes to descriptor 3 when the namespace is connected; ends when descriptor 4 is closed. */
-  connect: Line;
+  connect: JoinCommand;
   /** The beginning of a command line that runs in it. */
   enter: string[];
 };
@@ -46,7 +46,7 @@ export async function openNetwork(
   };
   const signal = AbortSignal.timeout(START_MS);
   try {
-    const run = (line: Line, stdio: ('pipe' | 'ignore')[]) => {
+    const run = (line: JoinCommand, stdio: ('pipe' | 'ignore')[]) => {
       const started = start(line, env, stdio);
       children.push(started.child);
       return started;
@@ -72,7 +72,7 @@ export async function openNetwork(
 }
 
 function start(
-  { argv: [program = '', ...args], uid }: Line,
+  { argv: [program = '', ...args], uid }: JoinCommand,
   env: Record<string, string>,
   stdio: ('pipe' | 'ignore')[],
 ) {

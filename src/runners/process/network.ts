@@ -12,7 +12,7 @@ import { networkInterfaces } from 'node:os';
 import { run } from '../../platform/processes/starter.ts';
 import { NOT_PUBLIC } from '../public.ts';
 import type { Account } from '../supervisor/accounts.ts';
-import { recently } from '../supervisor/memoize-ttl.ts';
+import { memoizeTtl } from '../supervisor/memoize-ttl.ts';
 import { asUser } from '../supervisor/user.ts';
 import { PATH } from './launch.ts';
 import { type NetworkSpec, openNetwork } from './namespace.ts';
@@ -102,7 +102,7 @@ export function withOpenTun(account: Account | null): string[] {
 
 /** To look at the networks of this machine takes 0.5 ms of this thread, and 12 where others change theirs meanwhile. */
 const SEEN_MS = 5_000;
-const ranges = recently(SEEN_MS, rangesNow);
+const ranges = memoizeTtl(SEEN_MS, rangesNow);
 
 /** What no job may reach, and the first three bytes of a network of 256 addresses that this machine does not use. */
 function rangesNow(): { closed: string[]; inside: string } {

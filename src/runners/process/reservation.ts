@@ -9,7 +9,7 @@ import { join } from 'node:path';
 import { readWhole } from '../supervisor/folder.ts';
 import type { Cgroup } from './cgroup.ts';
 
-export type Holding = {
+export type Reservation = {
   /** As nvidia-smi numbers them. */
   gpus: number[];
   cgroup: Cgroup | null;
@@ -17,22 +17,22 @@ export type Holding = {
 
 const FILE = 'holds.json';
 
-export function writeHolding(folder: string, holding: Holding): void {
+export function writeReservation(folder: string, holding: Reservation): void {
   writeFileSync(join(folder, FILE), JSON.stringify(holding), { mode: 0o600 });
 }
 
-export async function readHolding(folder: string): Promise<Holding> {
-  const nothing: Holding = { gpus: [], cgroup: null };
+export async function readReservation(folder: string): Promise<Reservation> {
+  const nothing: Reservation = { gpus: [], cgroup: null };
   // One that is cut short was being written when the server was killed, and nothing was taken yet; or a loss of power cut it
   // short, and its machine holds nothing any more.
-  return (await readWhole<Holding>(join(folder, FILE)).catch(() => undefined)) ?? nothing;
+  return (await readWhole<Reservation>(join(folder, FILE)).catch(() => undefined)) ?? nothing;
 }
 
 /** Of every attempt that has a folder in `dir`. */
-export async function allHoldings(dir: string): Promise<Map<string, Holding>> {
-  const found = new Map<string, Holding>();
+export async function allReservations(dir: string): Promise<Map<string, Reservation>> {
+  const found = new Map<string, Reservation>();
   for (const entry of await readdir(dir, { withFileTypes: true }))
     if (entry.isDirectory() && !entry.name.startsWith('.'))
-      found.set(entry.name, await readHolding(join(dir, entry.name)));
+      found.set(entry.name, await readReservation(join(dir, entry.name)));
   return found;
 }

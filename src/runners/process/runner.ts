@@ -27,7 +27,7 @@ import {
   type Usage,
 } from '../runner.ts';
 import { DEFAULT_UIDS, type UidRange } from '../supervisor/accounts.ts';
-import { type Claim, DISK_FULL } from '../supervisor/claim.ts';
+import { type Claim, DISK_FULL_EXIT } from '../supervisor/claim.ts';
 import type { DiskUse } from '../supervisor/disk.ts';
 import {
   type Changes,
@@ -47,7 +47,7 @@ import { findCgroups } from './cgroups.ts';
 import { findConfinement, type Sandbox } from './confinement.ts';
 import { openGroups } from './groups.ts';
 import { describeLimits, limitsOfProcesses } from './process-limits.ts';
-import { allHoldings, type Holding, readHolding, writeHolding } from './reservation.ts';
+import { allReservations, type Reservation, readReservation, writeReservation } from './reservation.ts';
 import type { Exit, ShimSpec, Started } from './shim.ts';
 import { openShims } from './shims.ts';
 import { usageOfTree } from './tree-usage.ts';
@@ -108,7 +108,7 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
   const cpuShares = new CpuShares();
   // Random, or a disk that compresses would keep nothing free.
   const reserve = randomBytes(RESERVE_BYTES);
-  const holdings: Map<string, Holding> = await allHoldings(dir);
+  const holdings: Map<string, Reservation> = await allReservations(dir);
   for (const [attempt, holding] of holdings) gpus.hold(attempt, holding.gpus);
   const removal = await openRemoval(join(dir, TRASH), (error, what) =>
     log.error({ err: error }, what),
@@ -179,7 +179,7 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
     const isOver = confinement.sandbox !== 'none' && existsSync(at({ attempt }, 'exit'));
     if (!isOver) await killStrays(attempt);
     // It may not have been written: the disk was full.
-    const cgroup = (await readHolding(place)).cgroup ?? holdings.get(attempt)?.cgroup;
+    const cgroup = (await readReservation(place)).cgroup ?? holdings.get(attempt)?.cgroup;
     if (cgroup) await removeGroup(cgroup);
     await confinement.release(place);
     cpuShares.forget(attempt);
@@ -207,7 +207,7 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
       if (existsSync(join(dir, id))) await remove({ attempt: id });
       const limits = { ...limitsOf(spec.hardware), ...options.limits };
       const taken = gpus.take(id, spec.hardware);
-      const holding: Holding = {
+      const holding: Reservation = {
         gpus: taken.map(({ index }) => index),
         cgroup: groups?.of(id) ?? null,
       };
@@ -216,7 +216,7 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
       const place = folder(handle);
       await confinement.place(place);
       const reserved = await confinement.reserve(place);
-      writeHolding(place, holding);
+      writeReservation(place, holding);
       // It takes longer than most checkouts.
       if (reserved.internet) shims.connect(id, reserved.internet.spec);
       const work = join(place, 'work');
@@ -264,7 +264,7 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
       if (isClaimed(handle)) return true;
       if (mayBegin && !(await mayBegin())) return false;
       const exitCode = await shims.launch(String(handle.attempt));
-      if (exitCode === DISK_FULL)
+      if (exitCode === DISK_FULL_EXIT)
         throw Object.assign(new Error('the disk is full'), { code: 'ENOSPC' });
       if (!isClaimed(handle)) throw new Error(`the shim of ${handle.attempt} did not start`);
       return true;
@@ -306,7 +306,7 @@ export async function openProcessRunner(options: ProcessRunnerOptions): Promise<
         if (end === 'lost') {
           await confinement.end(folder(handle));
           await killStrays(String(handle.attempt));
-          const { cgroup } = await readHolding(folder(handle));
+          const { cgroup } = await readReservation(folder(handle));
           if (cgroup) await killGroup(cgroup);
         }
         if (end) return outcomeOf(end);

@@ -26,7 +26,7 @@ import { closeSync, existsSync, mkdirSync, readFileSync, unlinkSync } from 'node
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { setTimeout as delay, setImmediate as turn } from 'node:timers/promises';
-import { claim, DISK_FULL, syncLog, writeWhole } from '../supervisor/claim.ts';
+import { claim, DISK_FULL_EXIT, syncLog, writeWhole } from '../supervisor/claim.ts';
 import { type DiskLimits, type DiskUse, type Verdict, watchDisk } from '../supervisor/disk.ts';
 import { follow, type LogLimits, openLog } from '../supervisor/lines.ts';
 import { tellOutOfMemory, watchMemory } from '../supervisor/memory.ts';
@@ -160,11 +160,11 @@ async function run(dir: string, network: Promise<Network> | undefined): Promise<
   try {
     if (!claim(join(dir, 'claim'))) return false;
   } catch (error) {
-    process.exit(isFull(error) ? DISK_FULL : 1);
+    process.exit(isFull(error) ? DISK_FULL_EXIT : 1);
   }
   const startedAt = Date.now();
   try {
-    return await lookAfter(dir, startedAt, () => early, network);
+    return await supervise(dir, startedAt, () => early, network);
   } catch (error) {
     // Nothing has started yet but, perhaps, a sandbox, which dies with us.
     const end = { exitCode: 125, timedOut: false, startedAt, endedAt: Date.now() };
@@ -177,7 +177,7 @@ async function run(dir: string, network: Promise<Network> | undefined): Promise<
 }
 
 /** We are fit for another when all of it has ended by itself, and left us as we were. */
-async function lookAfter(
+async function supervise(
   dir: string,
   startedAt: number,
   early: () => 'TERM' | 'KILL' | undefined,

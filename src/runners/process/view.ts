@@ -5,7 +5,7 @@
 import { lstatSync, readlinkSync } from 'node:fs';
 import { join } from 'node:path';
 import { MOUNTS } from '../runner.ts';
-import { recently } from '../supervisor/memoize-ttl.ts';
+import { memoizeTtl } from '../supervisor/memoize-ttl.ts';
 import { copyEtc, type OwnFile, resolved } from './etc.ts';
 
 export type Mount =
@@ -52,7 +52,7 @@ const VIEW_MS = 5_000;
 
 /** The machine's part, for each of many jobs: to look at it takes 5 ms of this thread, and it hardly ever changes. */
 export function openView(etc: string, hidden: readonly string[]): () => readonly Mount[] {
-  return recently(VIEW_MS, () => machineView(etc, hidden));
+  return memoizeTtl(VIEW_MS, () => machineView(etc, hidden));
 }
 
 /** For a job in the network of the machine. */

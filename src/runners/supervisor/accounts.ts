@@ -22,7 +22,7 @@ import { lstat, mkdir, readdir, unlink } from 'node:fs/promises';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { ConfigError } from '../../base/config/config.ts';
-import { recently } from './memoize-ttl.ts';
+import { memoizeTtl } from './memoize-ttl.ts';
 import { allPids } from './proc.ts';
 import { asUser, signalUser } from './user.ts';
 
@@ -75,7 +75,7 @@ export async function openAccounts(
   const given = new Map<string, Account>();
 
   /** Of processes that belong to no attempt any more; those of attempts are in the registry. */
-  const usersNow = recently(SEEN_MS, usersOfProcesses);
+  const usersNow = memoizeTtl(SEEN_MS, usersOfProcesses);
 
   async function take(folder: string): Promise<Account | null> {
     const names = new Set(readdirSync(registry));

@@ -12,7 +12,7 @@ import {
 import { identityOf } from './proc.ts';
 
 /** Exit code of one that could not begin because the disk was full: nothing has run. */
-export const DISK_FULL = 28;
+export const DISK_FULL_EXIT = 28;
 
 export type Claim = { pid: number; startTime: string; bootId: string };
 

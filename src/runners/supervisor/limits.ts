@@ -1,7 +1,7 @@
 /** What an attempt may use: what was asked for, and no more than this machine has. */
 import { availableParallelism, totalmem } from 'node:os';
 import { diskRoom, type Hardware } from '../../base/hardware.ts';
-import { recently } from './memoize-ttl.ts';
+import { memoizeTtl } from './memoize-ttl.ts';
 
 export type Limits = {
   memoryBytes: number;
@@ -43,7 +43,7 @@ type Machine = { cpus: number; memoryBytes: number };
 const LOOK_MS = 1_000;
 
 /** What this machine, or the container that we are in, has for all jobs together. */
-export const thisMachine = recently(LOOK_MS, lookAtMachine);
+export const thisMachine = memoizeTtl(LOOK_MS, lookAtMachine);
 
 function lookAtMachine(): Machine {
   // 0 or a number beyond all machines: not constrained.

@@ -1,5 +1,5 @@
 /** What `look` finds, for many who ask: it is looked for again when what was found is older than `ms`. */
-export function recently<T>(ms: number, look: () => T): () => T {
+export function memoizeTtl<T>(ms: number, look: () => T): () => T {
   let seen: { found: T; at: number } | undefined;
   return () => {
     const at = performance.now();

@@ -10,13 +10,13 @@ import { MAX_OUTPUT_ENTRIES, MOUNTS, tooManyEntries } from '../runner.ts';
 import { TAR_END, tarHeader, tarPadding } from './tar-format.ts';
 
 /** `owner`: the user that the job ran under. */
-export type Place = { path: string; owner: number };
+export type OutputPath = { path: string; owner: number };
 
 /**
  * The place on this machine of a path as the job sees it; null when nothing is there, or when it leads
  * outside: by its text, or through a link.
  */
-export async function locate(dir: string, path: string): Promise<Place | null> {
+export async function locate(dir: string, path: string): Promise<OutputPath | null> {
   const inside = normalize(path.startsWith('/') ? path : join(MOUNTS.work, path));
   const mount = Object.entries(MOUNTS).find(
     ([, at]) => inside === at || inside.startsWith(`${at}/`),
@@ -39,7 +39,7 @@ export async function locate(dir: string, path: string): Promise<Place | null> {
  * without contents, so that whoever keeps the files can count them.
  * It fails with TooLarge beyond so many entries, before it has read more names than that into memory.
  */
-export function tarOf(place: Place, maxEntries = MAX_OUTPUT_ENTRIES): Readable {
+export function tarOf(place: OutputPath, maxEntries = MAX_OUTPUT_ENTRIES): Readable {
   return Readable.from(tarred(place, maxEntries), { objectMode: false });
 }
 
@@ -51,7 +51,7 @@ const AT_ONCE = 16;
 /** Bytes of a file that is read whole; what is larger is read by itself. */
 const SMALL = 64 * 1024;
 
-async function* tarred({ path, owner }: Place, maxEntries: number): AsyncGenerator<Buffer> {
+async function* tarred({ path, owner }: OutputPath, maxEntries: number): AsyncGenerator<Buffer> {
   const root = Buffer.from(path);
   if ((await lstat(root)).isFile())
     yield* largeEntry({ file: root, name: Buffer.from(basename(path)), owner });

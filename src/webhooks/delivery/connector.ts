@@ -23,7 +23,7 @@ import {
 import { LRUCache } from 'lru-cache';
 import type { buildConnector, Dispatcher, Pool } from 'undici';
 import { ConfigError } from '../../base/config/config.ts';
-import { isMachineShort } from '../../platform/database/outage.ts';
+import { isResourceExhausted } from '../../platform/database/outage.ts';
 import type { AddressGuard } from './guard.ts';
 import type { Lookup } from './lookup.ts';
 import { Unanswered } from './outcomes.ts';
@@ -221,7 +221,7 @@ async function settled(
   const onAbort = () => reject(new Unanswered('timeout', 'the connection took too long'));
   const onClose = () => reject(new Unanswered(outcome, 'the connection was closed'));
   const onError = (error: Error) =>
-    reject(isMachineShort(error) ? error : new Unanswered(outcome, error.message, error));
+    reject(isResourceExhausted(error) ? error : new Unanswered(outcome, error.message, error));
   socket.once(event, resolve).once('close', onClose).on('error', onError);
   signal.addEventListener('abort', onAbort);
   try {

@@ -1,5 +1,5 @@
 /** What came of an attempt, as a fact that is recorded and shown. */
-import { isMachineShort } from '../../platform/database/outage.ts';
+import { isResourceExhausted } from '../../platform/database/outage.ts';
 
 export type Outcome =
   | `status_${number}`
@@ -66,7 +66,7 @@ const RESET = /^(?:ECONNRESET|EPIPE|ECONNABORTED|UND_ERR_SOCKET|ERR_SSL_\w+|ERR_
  */
 export function outcomeOf(error: unknown): Outcome {
   if (error instanceof Unanswered) return error.outcome;
-  if (isMachineShort(error)) throw error;
+  if (isResourceExhausted(error)) throw error;
   const { code, message } = error as { code?: unknown; message?: unknown };
   // undici has one code for a connection that was closed, and for an answer that makes no sense, such as 100 and 101.
   const isNonsense = /^bad (?:upgrade|response)$/.test(String(message));

@@ -8,7 +8,7 @@ import { join } from 'node:path';
 import pg from 'pg';
 import { expect, test } from 'vitest';
 import { ConfigError } from '../../../src/base/config/config.ts';
-import { withDatabase } from '../../../src/platform/database/startup-retry.ts';
+import { retryStartup } from '../../../src/platform/database/startup-retry.ts';
 import { cuttable } from '../../support/cut.ts';
 import { eventually } from '../../support/eventually.ts';
 import { Client, cloneDatabase } from '../../support/harness.ts';
@@ -221,12 +221,12 @@ test('a database that stays away ends the start with one line', async () => {
   });
   let starts = 0;
   const start = () => Promise.reject(starts++ < 9 ? away : new Error('no end'));
-  await expect(withDatabase(start, options)).rejects.toThrow(
+  await expect(retryStartup(start, options)).rejects.toThrow(
     new ConfigError('The database went away during the start: too many clients'),
   );
   expect([starts, said.length]).toEqual([2, 1]);
   const fault = new Error('a fault of ours');
-  await expect(withDatabase(() => Promise.reject(fault), options)).rejects.toBe(fault);
+  await expect(retryStartup(() => Promise.reject(fault), options)).rejects.toBe(fault);
 });
 
 test('a start that waits for ever is ended by a signal', async ({ onTestFinished }) => {

@@ -12,7 +12,7 @@ import { newId } from '../../../src/base/ids.ts';
 import type { Cluster } from '../../../src/cluster/cluster.ts';
 import { placeOf } from '../../../src/cluster/placement.ts';
 import { isSigned, sign } from '../../../src/cluster/signature.ts';
-import { converse } from '../../../src/cluster/tunnels.ts';
+import { openTunnel } from '../../../src/cluster/tunnels.ts';
 import { FLUSH, pktLine } from '../../../src/git/transport/pkt-line.ts';
 import { recoverRepositories } from '../../../src/repositories/recovery.ts';
 import { eventually } from '../../support/eventually.ts';
@@ -222,7 +222,7 @@ test('what two servers say to each other ends with the client, and with a server
     const cluster = { key: randomBytes(32) } as unknown as Cluster;
     const begin = async (gone: AbortSignal, signal: AbortSignal) => {
       const about = { repositoryId: newId('repo'), head: {}, signal, quietMs: 1_000 };
-      const socket = await converse({ cluster }, { id: 'x', url, gone }, about);
+      const socket = await openTunnel({ cluster }, { id: 'x', url, gone }, about);
       socket.resume();
       return { socket, closed: once(socket, 'close') };
     };

@@ -3,7 +3,7 @@
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import express, { type RequestHandler, type Router } from 'express';
-import { once } from '../../../base/lazy-async.ts';
+import { lazyAsync } from '../../../base/lazy-async.ts';
 import type { Urls } from '../../../base/urls.ts';
 import { apiHeader } from '../../../platform/web/api-header.ts';
 import { otherMethod } from '../../../platform/web/methods.ts';
@@ -58,7 +58,7 @@ SwaggerUIBundle({
 export function createReference({ urls }: Deps, endpoints: readonly Endpoint[]): Router {
   const document = openApiDocument(endpoints, urls);
   const json = JSON.stringify(document);
-  const yaml = once(async () => {
+  const yaml = lazyAsync(async () => {
     const { stringify } = await import('yaml');
     // Anchors in YAML, where two parts happen to be one object, help no reader.
     return stringify(JSON.parse(json), { aliasDuplicateObjects: false });

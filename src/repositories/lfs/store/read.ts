@@ -8,7 +8,7 @@ import { noteDamage } from './damaged.ts';
 import type { Hashing } from './hashing.ts';
 import { textOf } from './packs.ts';
 import { entriesOf, type RecipeEntry } from './recipes.ts';
-import { type Checked, Damaged, damage, type Place, readRun, runsOf } from './runs.ts';
+import { type Checked, Damaged, damage, type RunLocation, readRun, runsOf } from './runs.ts';
 
 type Deps = { pool: pg.Pool; storage: Storage; log: Logger } & { hashing: Hashing };
 
@@ -138,7 +138,7 @@ export async function* chunksOf(
         yield checked;
       }
       if (!isGone) tries = 0;
-      else if (tries === TRIES) throw damage(deps, run[0] as Place, 'its pack is gone');
+      else if (tries === TRIES) throw damage(deps, run[0] as RunLocation, 'its pack is gone');
       else break;
     }
   }
@@ -149,8 +149,8 @@ export async function placesOf(
   { pool }: Deps,
   storeId: number,
   wanted: readonly RecipeEntry[],
-): Promise<Place[]> {
-  const { rows } = await pool.query<Place>({
+): Promise<RunLocation[]> {
+  const { rows } = await pool.query<RunLocation>({
     name: 'loam-places-of-chunks',
     text: `
       select c.hash, p.key, c.start, c.length from large_chunks c join large_packs p on p.id = c.pack_id

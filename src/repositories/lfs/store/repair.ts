@@ -6,7 +6,7 @@ import type { Hashing } from './hashing.ts';
 import { addChunks, moveChunks, type Recorded, textOf } from './packs.ts';
 import { placesOf } from './read.ts';
 import { entriesOf } from './recipes.ts';
-import { Damaged, type Place, readRun, runsOf } from './runs.ts';
+import { Damaged, type RunLocation, readRun, runsOf } from './runs.ts';
 
 type Deps = { pool: pg.Pool; storage: Storage; log: Logger } & { hashing: Hashing };
 type Key = { storeId: number; oid: string };
@@ -33,7 +33,7 @@ export async function damagedChunks(
   }
 }
 
-async function* damagedIn(deps: Deps, run: readonly Place[]): AsyncGenerator<Place> {
+async function* damagedIn(deps: Deps, run: readonly RunLocation[]): AsyncGenerator<RunLocation> {
   for (let at = 0; at < run.length; ) {
     const begun = at;
     try {

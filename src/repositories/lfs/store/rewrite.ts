@@ -10,7 +10,7 @@ import type { Logger } from '../../../base/log.ts';
 import type { Storage } from '../../../platform/storage/storage.ts';
 import type { Chunk } from './hashing.ts';
 import { moveChunks, openPackWriter } from './packs.ts';
-import { checkingHere, Damaged, type Place, readRun, runsOf } from './runs.ts';
+import { checkingHere, Damaged, type RunLocation, readRun, runsOf } from './runs.ts';
 
 type Deps = { pool: pg.Pool; storage: Storage; log: Logger };
 type Pack = { id: number; storeId: number; key: string; liveBytes: number };
@@ -85,7 +85,7 @@ async function copy(
   { id, key }: Pack,
   add: (chunks: Chunk[]) => Promise<void>,
 ): Promise<void> {
-  const { rows } = await deps.pool.query<Place>(
+  const { rows } = await deps.pool.query<RunLocation>(
     'select hash, $2::text as key, start, length from large_chunks where pack_id = $1 order by start',
     [id, key],
   );
@@ -93,7 +93,7 @@ async function copy(
     for (const run of runsOf(rows)) {
       let at = 0;
       for await (const { chunks, free } of readRun(deps, run, checkingHere)) {
-        await add(chunks.map((bytes) => ({ hash: (run[at++] as Place).hash, bytes })));
+        await add(chunks.map((bytes) => ({ hash: (run[at++] as RunLocation).hash, bytes })));
         free();
       }
       if (at < run.length) throw new Damaged(`the pack ${key} is gone`);

@@ -14,16 +14,16 @@ type Deps = { storage: Storage; log: Logger };
 export class Damaged extends Error {
   override name = 'Damaged';
   /** The chunk, where it is one that has a place. */
-  readonly place?: Place;
+  readonly place?: RunLocation;
 
-  constructor(message: string, place?: Place) {
+  constructor(message: string, place?: RunLocation) {
     super(message);
     this.place = place;
   }
 }
 
 /** Where a chunk lies; `key`: of its pack. */
-export type Place = { hash: Buffer; key: string; start: number; length: number };
+export type RunLocation = { hash: Buffer; key: string; start: number; length: number };
 
 /** Checking chunks, and the memory that they lie in meanwhile. */
 export type Checking = {
@@ -51,8 +51,8 @@ export type Checked = {
   free(): void;
 };
 
-export function runsOf(places: readonly Place[]): Place[][] {
-  const runs: Place[][] = [];
+export function runsOf(places: readonly RunLocation[]): RunLocation[][] {
+  const runs: RunLocation[][] = [];
   for (const place of places) {
     const before = runs.at(-1)?.at(-1);
     if (before?.key === place.key && before.start + before.length === place.start)
@@ -65,10 +65,10 @@ export function runsOf(places: readonly Place[]): Place[][] {
 /** The chunks of a run, of which those after are being checked. Nothing at all when the pack is gone. @throws Damaged */
 export async function* readRun(
   deps: Deps,
-  run: readonly Place[],
+  run: readonly RunLocation[],
   { check, memory }: Checking,
 ): AsyncGenerator<Checked> {
-  const [first, last] = [run[0] as Place, run.at(-1) as Place];
+  const [first, last] = [run[0] as RunLocation, run.at(-1) as RunLocation];
   const bounds = { start: first.start, end: last.start + last.length - 1 };
   const reading = await deps.storage.read(first.key, bounds);
   if (!reading) return;
@@ -77,7 +77,7 @@ export async function* readRun(
     const { start, ends } = chunks;
     const { buffer, damaged } = await check(chunks);
     if (damaged >= 0)
-      throw damage(deps, places[damaged] as Place, 'its bytes are not those that were stored');
+      throw damage(deps, places[damaged] as RunLocation, 'its bytes are not those that were stored');
     const part = (from: number, to: number) => Buffer.from(buffer, from, to - from);
     return {
       chunks: places.map((_, i) =>
@@ -99,13 +99,13 @@ export async function* readRun(
 }
 
 /** Chunks in memory of their own, behind `HEADROOM`, or with the beginning of the first right in front of it. */
-type Batch = Chunks & { places: readonly Place[] };
+type Batch = Chunks & { places: readonly RunLocation[] };
 
 /** @throws Damaged when the contents end before the run */
 async function* batchesOf(
   deps: Deps,
   reading: Reading,
-  run: readonly Place[],
+  run: readonly RunLocation[],
   memory: Memory,
 ): AsyncGenerator<Batch> {
   let left = run.reduce((sum, { length }) => sum + length, 0);
@@ -119,7 +119,7 @@ async function* batchesOf(
     left -= end - HEADROOM;
     const ends: number[] = [];
     for (let to = start; ends.length < run.length - at; ends.push(to)) {
-      to += (run[at + ends.length] as Place).length;
+      to += (run[at + ends.length] as RunLocation).length;
       if (to > end) break;
     }
     const places = run.slice(at, at + ends.length);
@@ -147,7 +147,7 @@ async function filled(memory: Uint8Array, reading: Reading): Promise<number> {
 }
 
 /** The error, which is logged too. */
-export function damage({ log }: Pick<Deps, 'log'>, place: Place, why: string): Damaged {
+export function damage({ log }: Pick<Deps, 'log'>, place: RunLocation, why: string): Damaged {
   const { hash, key, start, length } = place;
   const chunk = hash.toString('hex');
   const error = new Damaged(`a chunk of large files is damaged: ${why}`, place);
