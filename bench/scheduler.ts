@@ -19,7 +19,7 @@ import { createApp } from '../src/app.ts';
 import { readConfig } from '../src/base/config/config.ts';
 import { createLog } from '../src/base/log.ts';
 import { MOST_MOVES } from '../src/jobs/state.ts';
-import { admit, type Reservation, openPools } from '../src/jobs/worker/admission.ts';
+import { admit, openPools, type Reservation } from '../src/jobs/worker/admission.ts';
 import { type Claimed, claimJobs } from '../src/jobs/worker/claim.ts';
 import { inPoolTransaction, onConnection, openDatabase } from '../src/platform/database/client.ts';
 import { beginPipeline, pipeline } from '../src/platform/database/statement.ts';

@@ -25,7 +25,7 @@ import type { Signer } from '../platform/crypto/signed-links.ts';
 import type { Db } from '../platform/database/client.ts';
 import type { SliceRequest } from '../platform/database/paging.ts';
 import type { Bus } from '../platform/events/bus.ts';
-import type { EventType } from '../platform/events/publish.ts';
+import type { EventType } from '../platform/events/outbox.ts';
 import type { OutboxEvent } from '../platform/events/read.ts';
 import { type Order, readBackOrOn, type Slice } from '../platform/events/slice.ts';
 import { follow, followed } from '../platform/events/subscribers.ts';

@@ -1,6 +1,10 @@
 /** All of git that the server holds on to: where repositories lie, what is open in them, what runs on them. */
 import { availableParallelism } from 'node:os';
-import { openTransferSemaphores, type TransferSemaphores, FairSemaphore } from '../platform/limits/fair-semaphore.ts';
+import {
+  FairSemaphore,
+  openTransferSemaphores,
+  type TransferSemaphores,
+} from '../platform/limits/fair-semaphore.ts';
 import { Disk } from './disk/disk.ts';
 import { Maintenance } from './disk/maintenance.ts';
 import { Quarantines } from './disk/quarantines.ts';

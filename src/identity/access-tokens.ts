@@ -10,13 +10,14 @@ import { type Actor, record } from './audit.ts';
 import {
   demandFullRights,
   demandOwn,
+  hashSecret,
   lifetime,
+  newToken,
   ownerOfCredential,
   searchable,
   taken,
 } from './credentials.ts';
 import { demand, hasFullRights, type Scope, type Viewer } from './permissions.ts';
-import { hashSecret, newToken } from './tokens.ts';
 
 /** Of namespaces or repositories that a token is narrowed to. */
 const MAX_NARROWED = 100;

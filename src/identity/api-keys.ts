@@ -7,7 +7,16 @@ import { NEWEST, readSlice } from '../platform/database/keyset.ts';
 import type { Slice, SliceRequest } from '../platform/database/paging.ts';
 import { namespaceNamed } from './accounts.ts';
 import { record } from './audit.ts';
-import { demandFullRights, demandOwn, lifetime, searchable, taken } from './credentials.ts';
+import {
+  demandFullRights,
+  demandOwn,
+  hashSecret,
+  KEY_NAME,
+  lifetime,
+  randomSecret,
+  searchable,
+  taken,
+} from './credentials.ts';
 import {
   type Account,
   can,
@@ -16,7 +25,6 @@ import {
   type Scope,
   type Viewer,
 } from './permissions.ts';
-import { hashSecret, KEY_NAME, randomSecret } from './tokens.ts';
 
 export type ApiKey = {
   id: string;

@@ -5,6 +5,8 @@
  * refused, and what changed nothing, leaves none. What the server does by itself (a job that ends) is no entry: it is
  * an event.
  */
+
+import type pg from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';
 import { newId } from '../base/ids.ts';
 import { columnOf } from '../platform/database/keyset.ts';
@@ -162,4 +164,26 @@ function entriesOf({ by, namespaceIds, action, subject, name, details = {} }: Ch
   const ids = [...new Set(namespaceIds)];
   if (ids.length === 0) throw new Error(`${action} of ${subject} concerns no namespace`);
   return ids.map((namespaceId, at) => ({ ...entry, namespaceId, main: at === 0 }));
+}
+
+/** For how long the audit log is kept. */
+const BATCH = 1_000;
+
+/**
+ * Removes a batch of the entries that are older than `days`. Ids sort by time, so the oldest are found along the key.
+ * @returns whether there may be more
+ */
+export async function removeOldEntries(
+  { pool }: { pool: pg.Pool },
+  days: number,
+): Promise<boolean> {
+  const { rowCount } = await pool.query(
+    `delete from audit_entries where (id, namespace_id) in (
+       select id, namespace_id from (
+         select id, namespace_id, created_at from audit_entries order by id, namespace_id limit ${BATCH}
+       ) oldest
+       where created_at < now() - make_interval(days => $1))`,
+    [days],
+  );
+  return rowCount === BATCH;
 }

@@ -12,6 +12,7 @@ import { AppError, unauthenticated } from '../base/errors.ts';
 import { isId } from '../base/ids.ts';
 import { type Coalesced, coalesce } from '../platform/database/coalesce.ts';
 import { runStatement } from '../platform/database/statement.ts';
+import { hashSecret, KEY_NAME, matches, TOKEN_PREFIX } from './credentials.ts';
 import type { Usage } from './last-used.ts';
 import {
   type Account,
@@ -22,7 +23,6 @@ import {
 } from './permissions.ts';
 import { isOperator, whyNotAdmitted } from './sign-in/admission.ts';
 import type { Issuer } from './sign-in/issuers.ts';
-import { hashSecret, KEY_NAME, matches, TOKEN_PREFIX } from './tokens.ts';
 
 /** What a request carries. Basic, which is all that git can send, may hold a token or a key. */
 export type Credential =

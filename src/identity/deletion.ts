@@ -9,7 +9,7 @@ import type { Prisma } from '../../prisma/generated/client.ts';
 import { AppError, notFound } from '../base/errors.ts';
 import type { Db } from '../platform/database/client.ts';
 import { inTransaction } from '../platform/database/client.ts';
-import { wake } from '../platform/events/publish.ts';
+import { wake } from '../platform/events/outbox.ts';
 import { namespaceNamed, userNamed } from './accounts.ts';
 import { record } from './audit.ts';
 import { demandDispensable } from './disabling.ts';

@@ -14,9 +14,8 @@ import { newId } from '../base/ids.ts';
 import { type Db, inTransaction } from '../platform/database/client.ts';
 import { checkTokenName, recordToken } from './access-tokens.ts';
 import { record } from './audit.ts';
-import { demandFullRights, lifetime } from './credentials.ts';
+import { demandFullRights, hashSecret, lifetime, newToken, randomSecret } from './credentials.ts';
 import { SCOPES, type Scope, type Viewer } from './permissions.ts';
-import { hashSecret, newToken, randomSecret } from './tokens.ts';
 
 export const DEVICE_SECONDS = 900;
 /** Between two questions of a program; one that asks sooner has to wait five more from then on. */

@@ -9,8 +9,7 @@ import { type Db, inTransaction } from '../platform/database/client.ts';
 import { checkTokenName, recordToken } from './access-tokens.ts';
 import { insertUser, userNamed } from './accounts.ts';
 import { SERVER } from './audit.ts';
-import { lifetime, taken } from './credentials.ts';
-import { hashSecret, newToken } from './tokens.ts';
+import { hashSecret, lifetime, newToken, taken } from './credentials.ts';
 
 /** The name of the token that `LOAM_ADMIN_TOKEN` gives. */
 const CONFIGURED = 'LOAM_ADMIN_TOKEN';

@@ -88,7 +88,9 @@ const readPack = streamOfServer<Asked, CheckoutHead>(
     await git.transfers
       .take(() => git.tasks.run(send), { key: TURN, signal })
       .catch((error) => {
-        throw error instanceof QueueTimeout ? busy('Too many fetches and pushes are under way') : error;
+        throw error instanceof QueueTimeout
+          ? busy('Too many fetches and pushes are under way')
+          : error;
       });
   },
 );

@@ -22,14 +22,13 @@ import type { ByteRange, Storage } from '../platform/storage/storage.ts';
 import { closingOf } from '../platform/web/connections.ts';
 import { answerOf } from '../platform/web/error-response.ts';
 import { otherMethod } from '../platform/web/methods.ts';
-import { neverAsPage } from '../platform/web/never-as-page.ts';
-import { sendObject } from '../platform/web/send-object.ts';
+import { neverAsPage, sendObject } from '../platform/web/send-object.ts';
 import { demandDownload } from './artifacts/downloads.ts';
 import { archiveKey, openArtifact } from './artifacts/store.ts';
 import { type LogBatch, type LogEvent, openStream } from './following.ts';
 import { demandText, openLinkedStream } from './logs/links.ts';
 import { checkTail } from './logs/read.ts';
-import { logText } from './logs/text.ts';
+import { logText } from './logs/walk.ts';
 
 export type Deps = {
   pool: pg.Pool;

@@ -15,7 +15,7 @@ import { nameOf } from '../platform/database/rows.ts';
 import { openParts, runStatement } from '../platform/database/statement.ts';
 import { demandRoom, isUnlimited } from '../platform/limits/quotas.ts';
 import type { PayloadRow } from './payload.ts';
-import { jobRows } from './rows.ts';
+import { jobRows } from './payload.ts';
 import { addNew } from './state.ts';
 
 /** What whoever makes a job decides. */

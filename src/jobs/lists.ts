@@ -18,7 +18,7 @@ import {
 } from '../platform/database/paging.ts';
 import { type Part, unionPage } from '../platform/database/union-page.ts';
 import { conditions, type Filter } from './filter.ts';
-import { jobRows } from './rows.ts';
+import { jobRows } from './payload.ts';
 import { countedSql, visibleSql } from './visibility.ts';
 
 type Select = Prisma.JobSelect;

@@ -5,9 +5,12 @@
  * The link to its artifacts is not in it, because links are signed and expire (`payloadToSend`).
  */
 import type { Prisma } from '../../prisma/generated/client.ts';
-import type { JobStatus } from '../../prisma/generated/enums.ts';
+import type { JobStatus, Visibility } from '../../prisma/generated/enums.ts';
 import { costOf } from '../base/hardware.ts';
 import { formatMoney } from '../base/money.ts';
+import { type Rows, rowsOf } from '../platform/database/rows.ts';
+import { repositoryColumns, type Sourced } from './repository-name.ts';
+import { runtimeColumns } from './runtime.ts';
 
 /** The columns of which it is made. */
 export const payloadColumns = {
@@ -146,3 +149,38 @@ function beginning(text: string, maxBytes: number): string {
 function jsonBytes(text: string): number {
   return Buffer.byteLength(JSON.stringify(text)) - 2;
 }
+
+/** How jobs are read where it must be cheap. */
+export const jobRows: Rows = rowsOf({
+  model: 'Job',
+  from: 'jobs r join namespaces n on n.id = r.namespace_id',
+  relations: { namespace: { model: 'Namespace', alias: 'n' } },
+  handmade: {
+    attempts: {
+      select: runtimeColumns.attempts,
+      // An array of none or one, which has both times.
+      sql: `array(select array[a.started_at, a.exited_at] from job_attempts a
+        where a.job_id = r.id and a.ended_at is null order by a.number desc limit 1)`,
+      read: (open: [Date | null, Date | null][]) =>
+        open.map(([startedAt, exitedAt]) => ({ startedAt, exitedAt })),
+    },
+    repository: {
+      select: repositoryColumns.repository,
+      sql: `(select json_build_array(p.id, p.namespace_id, p.visibility, p.name, o.name)
+        from repositories p join namespaces o on o.id = p.namespace_id where p.id = r.repository_id)`,
+      read: ([id, namespaceId, visibility, name, owner]: [
+        id: string,
+        namespaceId: string,
+        visibility: Visibility,
+        name: string,
+        owner: string,
+      ]): Sourced['repository'] => ({
+        id,
+        namespaceId,
+        visibility,
+        name,
+        namespace: { name: owner },
+      }),
+    },
+  },
+});

@@ -12,13 +12,13 @@
 import type { Pool } from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';
 import {
+  advertisedMachines,
   gpusInWords,
   hasGpus,
-  advertisedMachines,
   NOT_OFFERED,
-  type WorkerCapacity,
   runs,
   runsImages,
+  type WorkerCapacity,
 } from './worker-capacity.ts';
 
 export const placeColumns = {

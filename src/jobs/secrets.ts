@@ -5,7 +5,7 @@
  * a row's secrets cannot be moved to another.
  */
 import type { Keys } from '../platform/crypto/keys.ts';
-import { open, seal } from '../platform/crypto/seal.ts';
+import { open, seal } from '../platform/crypto/keys.ts';
 
 export type Secrets = Record<string, string>;
 

@@ -36,15 +36,15 @@ import { onConnection } from '../platform/database/client.ts';
 import { columnOf } from '../platform/database/keyset.ts';
 import {
   beginPipeline,
-  pipeline,
   openParts,
   type Parts,
+  pipeline,
   runStatement,
   type Transaction,
 } from '../platform/database/statement.ts';
-import { RUN_ALONE, batchTransactions } from '../platform/database/transaction-batcher.ts';
+import { batchTransactions, RUN_ALONE } from '../platform/database/transaction-batcher.ts';
 import { eventNotification, type Notification } from '../platform/events/bus.ts';
-import { publish } from '../platform/events/publish.ts';
+import { publish } from '../platform/events/outbox.ts';
 import type { Handle } from '../runners/runner.ts';
 import { PAGE_COLUMNS } from './logs/columns.ts';
 import { statusPage } from './logs/pages.ts';

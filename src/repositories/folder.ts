@@ -5,7 +5,6 @@
  * has a row and no data: a data folder that does not belong to the database, or a disk that is not mounted.
  * The operator has to repair that, so it is logged, once a repository, and the client's error says so.
  */
-
 import { stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { LRUCache } from 'lru-cache';
@@ -44,7 +43,8 @@ export async function inFolder<T>(
     // Where the folder is gone, that is why anything failed: processes that were started before find nothing.
     const explained = error instanceof AppError && error.code !== 'not_found';
     if (!explained && (await isGone(dir))) throw await whyGone(services, id, dir);
-    if (error instanceof QueueTimeout) throw busy('Too much is read from repositories at the moment');
+    if (error instanceof QueueTimeout)
+      throw busy('Too much is read from repositories at the moment');
     if (!(error instanceof GitUnavailable)) throw error;
     services.log.error({ err: error, repository: id }, 'git could not be started');
     throw busy('The server cannot read repositories at the moment');
@@ -90,4 +90,18 @@ async function isGone(dir: string): Promise<boolean> {
     () => false,
     (error) => error.code === 'ENOENT',
   );
+}
+
+/** What was left of pushes to a repository that were cut off is removed by the server that has it, between its own pushes. */
+const remove = onServerOf<null, null>('removeQuarantines', async ({ git }, id) => {
+  await git.quarantines.remove(id);
+  return null;
+});
+
+/** @throws AppError 503 when that server does not answer */
+export async function removeQuarantines(
+  services: { db: Db; git: Git; log: Logger; cluster: Cluster },
+  id: string,
+): Promise<void> {
+  await remove(services, id, null);
 }

@@ -8,7 +8,7 @@ import type { Rechecks } from '../identity/rechecks.ts';
 import { type Rule, whileAllowed } from '../identity/rechecks.ts';
 import type { Db } from '../platform/database/client.ts';
 import type { Bus } from '../platform/events/bus.ts';
-import type { EventType } from '../platform/events/publish.ts';
+import type { EventType } from '../platform/events/outbox.ts';
 import type { OutboxEvent } from '../platform/events/read.ts';
 import { follow, followed } from '../platform/events/subscribers.ts';
 import { idOrNull, type PushPayload, type RefPayload, type RepositoryPayload } from './payload.ts';

@@ -13,30 +13,23 @@ import {
   type Response,
   Router,
 } from 'express';
-import type pg from 'pg';
-import type { Config } from '../base/config/config.ts';
 import { type AppError, busy, forbidden, invalid, notFound } from '../base/errors.ts';
 import type { Logger } from '../base/log.ts';
-import type { Cluster } from '../cluster/cluster.ts';
 import { forward } from '../cluster/forward.ts';
-import type { Git } from '../git/git.ts';
 import { GitError } from '../git/processes/run.ts';
 import { RequestLimit, RequestTooLong } from '../git/transport/requests.ts';
 import { SERVICES, type Service, type Session } from '../git/transport/service.ts';
 import { advertise, uploadPack } from '../git/transport/transport.ts';
-import { withRequestSlot } from '../identity/http/in-turn.ts';
+import { withRequestSlot } from '../identity/http/request-slot.ts';
 import type { Rechecks } from '../identity/rechecks.ts';
 import type { Signer } from '../platform/crypto/signed-links.ts';
-import type { Db } from '../platform/database/client.ts';
-import { OF_GIT } from '../platform/limits/transfer-limits.ts';
+import { OF_GIT } from '../platform/limits/fair-semaphore.ts';
 import type { Ending } from '../platform/processes/git-started.ts';
-import type { DiskSpace } from '../platform/storage/disk-space.ts';
 import type { ByteRange } from '../platform/storage/storage.ts';
 import { takesLong, wasCutOff } from '../platform/web/connections.ts';
 import { answerOf, isUnexpected, toPublic } from '../platform/web/error-response.ts';
 import { otherMethod } from '../platform/web/methods.ts';
-import { neverAsPage } from '../platform/web/never-as-page.ts';
-import { sendObject } from '../platform/web/send-object.ts';
+import { neverAsPage, sendObject } from '../platform/web/send-object.ts';
 import { ARCHIVE_PATH, demandArchiveLink, sendArchive } from './browsing/archives.ts';
 import {
   DOWNLOAD_PATH,
@@ -45,9 +38,6 @@ import {
   findDownload,
 } from './browsing/downloads.ts';
 import { inFolder } from './folder.ts';
-import type { LargeFiles } from './lfs/store/store.ts';
-import type { PushRecorder } from './pushes/recorder.ts';
-import type { FindingIds } from './pushes/secrets/ids.ts';
 import { openForGit } from './repositories.ts';
 import { actionOf, receiving, type Deps as TransferDeps, whileAllowed } from './transfers.ts';
 
@@ -247,7 +237,9 @@ function download(services: Deps): RequestHandler<{ id: string; oid: string; nam
     beginDownload(res, name, 'application/octet-stream');
     const contents = (range?: ByteRange) => found.open(range);
     const object = { size: found.size, etag: oid, open: contents };
-    await sendObject(req, res, object, (send) => withRequestSlot(services.git, OF_GIT, req, res, send));
+    await sendObject(req, res, object, (send) =>
+      withRequestSlot(services.git, OF_GIT, req, res, send),
+    );
   };
 }
 

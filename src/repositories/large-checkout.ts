@@ -7,7 +7,7 @@ import { createWriteStream } from 'node:fs';
 import { pipeline } from 'node:stream/promises';
 import type pg from 'pg';
 import { demandBytes, type Limits } from '../git/disk/checkout.ts';
-import { type PointerFile, pointerFiles } from '../git/disk/pointers.ts';
+import { type PointerFile, pointerFiles } from '../git/objects/pointer.ts';
 import type { Db } from '../platform/database/client.ts';
 import type { LargeFiles } from './lfs/store/store.ts';
 

@@ -19,7 +19,7 @@ import { holdNamespace, namespaceNamed } from '../identity/accounts.ts';
 import { type AuditAction, record } from '../identity/audit.ts';
 import { demand, demandAccount, type Viewer } from '../identity/permissions.ts';
 import { type Db, inTransaction, violatesUnique } from '../platform/database/client.ts';
-import { type EventType, publish } from '../platform/events/publish.ts';
+import { type EventType, publish } from '../platform/events/outbox.ts';
 import { demandRoom } from '../platform/limits/quotas.ts';
 import { alignHead, type BegunDefaultBranch, languageOfBranch } from './default-branch.ts';
 import { gitignore } from './gitignore.ts';

@@ -8,12 +8,12 @@ import type { Logger } from '../base/log.ts';
 import type { Cluster } from '../cluster/cluster.ts';
 import type { Begun } from '../git/disk/disk.ts';
 import type { BegunReceiving } from '../git/disk/quarantines.ts';
-import { removeCutRefs, storeRefs } from '../git/disk/refs-on-disk.ts';
+import { removeCutRefs, storeRefs } from '../git/disk/ref-files.ts';
 import type { Git } from '../git/git.ts';
 import type { Db } from '../platform/database/client.ts';
 import type { Session } from '../platform/database/session.ts';
 import { alignHead, type BegunDefaultBranch } from './default-branch.ts';
-import { removeQuarantines } from './pushes/quarantines.ts';
+import { removeQuarantines } from './folder.ts';
 import type { PushRecorder } from './pushes/recorder.ts';
 import type { BegunPush } from './pushes/rows.ts';
 

@@ -13,11 +13,11 @@ import type { Recheck, Rechecks } from '../identity/rechecks.ts';
 import type { Db } from '../platform/database/client.ts';
 import type { Ending } from '../platform/processes/git-started.ts';
 import type { DiskSpace } from '../platform/storage/disk-space.ts';
+import { removeQuarantines } from './folder.ts';
 import type { LargeFiles } from './lfs/store/store.ts';
-import { removeQuarantines } from './pushes/quarantines.ts';
 import type { PushRecorder } from './pushes/recorder.ts';
 import { pushRules } from './pushes/rules.ts';
-import type { FindingIds } from './pushes/secrets/ids.ts';
+import type { FindingIds } from './pushes/secrets/find.ts';
 import { type GitAction, ruleOfGit } from './repositories.ts';
 
 export type Deps = {

@@ -4,13 +4,8 @@
  */
 
 import { Readable, Writable } from 'node:stream';
-import type pg from 'pg';
-import type { Config } from '../base/config/config.ts';
 import { AppError, invalid, notFound } from '../base/errors.ts';
-import type { Logger } from '../base/log.ts';
 import { onServerOf } from '../cluster/calls.ts';
-import type { Cluster } from '../cluster/cluster.ts';
-import type { Git } from '../git/git.ts';
 import { isCommitId, isRefName } from '../git/names.ts';
 import { readAnnotations } from '../git/objects/history.ts';
 import {
@@ -23,18 +18,12 @@ import {
 } from '../git/objects/new-commit.ts';
 import { PREFIX, type RefKind } from '../git/objects/refs.ts';
 import { NONE } from '../git/transport/hooks.ts';
-import { FLUSH, pktLine } from '../git/transport/pkt-line.ts';
-import { reportedRefs } from '../git/transport/report.ts';
+import { FLUSH, pktLine, reportedRefs } from '../git/transport/pkt-line.ts';
 import { type Account, demandAccount, type Viewer } from '../identity/permissions.ts';
 import type { Rechecks } from '../identity/rechecks.ts';
-import type { Db } from '../platform/database/client.ts';
-import { withTransferSlot, OF_GIT } from '../platform/limits/transfer-limits.ts';
-import type { DiskSpace } from '../platform/storage/disk-space.ts';
+import { OF_GIT, withTransferSlot } from '../platform/limits/fair-semaphore.ts';
 import { checkPath, find } from './browsing/contents.ts';
 import { inFolder } from './folder.ts';
-import type { LargeFiles } from './lfs/store/store.ts';
-import type { PushRecorder } from './pushes/recorder.ts';
-import type { FindingIds } from './pushes/secrets/ids.ts';
 import {
   type AccessRow,
   demandRepository,

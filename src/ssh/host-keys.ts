@@ -5,7 +5,7 @@
 import type { PrismaClient } from '../../prisma/generated/client.ts';
 import type { Logger } from '../base/log.ts';
 import type { Keys } from '../platform/crypto/keys.ts';
-import { open, seal } from '../platform/crypto/seal.ts';
+import { open, seal } from '../platform/crypto/keys.ts';
 import { fingerprintOf, type PublicHostKey, readWireKey } from '../platform/crypto/ssh-keys.ts';
 
 export type HostKey = PublicHostKey & {

@@ -5,15 +5,10 @@
 
 import type { Duplex, Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
-import type pg from 'pg';
-import type { Config } from '../base/config/config.ts';
 import { busy, invalid } from '../base/errors.ts';
-import type { Logger } from '../base/log.ts';
 import type { Urls } from '../base/urls.ts';
-import type { Cluster } from '../cluster/cluster.ts';
 import { notAnswered, whereItIs } from '../cluster/cluster.ts';
 import { openTunnel } from '../cluster/tunnels.ts';
-import type { Git } from '../git/git.ts';
 import { GitError } from '../git/processes/run.ts';
 import { RequestLimit, RequestTooLong } from '../git/transport/requests.ts';
 import type { Service, Session } from '../git/transport/service.ts';
@@ -22,17 +17,12 @@ import { accountById } from '../identity/authenticate.ts';
 import type { Usage } from '../identity/last-used.ts';
 import type { Account } from '../identity/permissions.ts';
 import type { Rechecks } from '../identity/rechecks.ts';
-import type { Db } from '../platform/database/client.ts';
-import { withTransferSlot, OF_GIT } from '../platform/limits/transfer-limits.ts';
+import { OF_GIT, withTransferSlot } from '../platform/limits/fair-semaphore.ts';
 import type { Ending } from '../platform/processes/git-started.ts';
-import type { DiskSpace } from '../platform/storage/disk-space.ts';
 import { isUnexpected, toPublic } from '../platform/web/error-response.ts';
 import { inFolder } from '../repositories/folder.ts';
 import type { Lfs } from '../repositories/lfs/lfs.ts';
 import { addressOf, openForLfs } from '../repositories/lfs/lfs.ts';
-import type { LargeFiles } from '../repositories/lfs/store/store.ts';
-import type { PushRecorder } from '../repositories/pushes/recorder.ts';
-import type { FindingIds } from '../repositories/pushes/secrets/ids.ts';
 import { openForGit } from '../repositories/repositories.ts';
 import {
   actionOf,

@@ -2,10 +2,11 @@
  * Git over SSH: a process that speaks it with strangers, and the gateway where that process asks. Each can end without the
  * other: without the process its sessions end and another one is started, without the server the process ends.
  */
-
 import { type ChildProcess, spawn } from 'node:child_process';
+import { createHash } from 'node:crypto';
 import { chmod, mkdir } from 'node:fs/promises';
 import type { IncomingMessage } from 'node:http';
+import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import type { Duplex } from 'node:stream';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -24,7 +25,6 @@ import {
 import { openGateway } from './gateway.ts';
 import { type HostKey, readHostKeys } from './host-keys.ts';
 import type { Deps, Forwarded } from './session.ts';
-import { socketPath } from './socket-path.ts';
 
 export type Ssh = AsyncDisposable & {
   /** Listened on. */
@@ -237,4 +237,17 @@ function listenFault(error: NodeJS.ErrnoException, host: string, port: number): 
         `LOAM_SSH_HOST, LOAM_SSH_PORT: cannot listen on ${host}, port ${port}: ${message}`,
       );
   }
+}
+
+/* Where the server and the process that speaks SSH meet. */
+
+/** `sun_path` of the kernel. */
+const MAX_BYTES = 107;
+
+/** In the data folder; under the temporary folder when that path is too long for a socket. */
+function socketPath(dataDir: string): string {
+  const inside = join(dataDir, 'ssh', 'gateway');
+  if (Buffer.byteLength(inside) <= MAX_BYTES) return inside;
+  const digest = createHash('sha256').update(dataDir).digest('hex').slice(0, 16);
+  return join(tmpdir(), `loam-ssh-${process.getuid?.() ?? 0}-${digest}`, 'gateway');
 }

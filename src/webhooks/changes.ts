@@ -11,7 +11,7 @@ import { record } from '../identity/audit.ts';
 import { demandAccount, type Viewer } from '../identity/permissions.ts';
 import type { Db } from '../platform/database/client.ts';
 import { inTransaction } from '../platform/database/client.ts';
-import { wake } from '../platform/events/publish.ts';
+import { wake } from '../platform/events/outbox.ts';
 import { demandRoom } from '../platform/limits/quotas.ts';
 import { demandAll, demandChangeOfNamespaces } from './access.ts';
 import { whyNotUrl } from './delivery/guard.ts';

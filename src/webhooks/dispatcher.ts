@@ -18,10 +18,10 @@ import { untilAnswered } from '../platform/database/outage.ts';
 import type { Session } from '../platform/database/session.ts';
 import type { Bus } from '../platform/events/bus.ts';
 import { placeNow } from '../platform/events/cursor.ts';
-import type { EventType } from '../platform/events/publish.ts';
+import type { EventType } from '../platform/events/outbox.ts';
 import { EventsRemoved, type OutboxEvent, readAllEvents } from '../platform/events/read.ts';
 import { TOLD_AS } from './event-types.ts';
-import { openNotices } from './notices.ts';
+import { openNotices } from './recorder.ts';
 
 /** Held by the server that dispatches. */
 const DISPATCHING = 72707373;

@@ -1,5 +1,5 @@
 /** What webhooks can be told of, by the names that receivers get. */
-import type { EventType } from '../platform/events/publish.ts';
+import type { EventType } from '../platform/events/outbox.ts';
 
 /** Those of the specification (section 6), which REST takes. No area emits the types of services, deployments and dev yet. */
 export const SPECIFIED_TYPES = [

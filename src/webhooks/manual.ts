@@ -7,7 +7,7 @@ import { record } from '../identity/audit.ts';
 import { demandAccount, type Viewer } from '../identity/permissions.ts';
 import type { Db } from '../platform/database/client.ts';
 import { inTransaction } from '../platform/database/client.ts';
-import { wake } from '../platform/events/publish.ts';
+import { wake } from '../platform/events/outbox.ts';
 import { demandAll } from './access.ts';
 import { type Delivery, deliveryColumns, getDelivery } from './deliveries.ts';
 import { PING } from './event-types.ts';

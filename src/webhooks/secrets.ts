@@ -5,7 +5,7 @@
  * one webhook, so that a row's secret cannot be moved to another.
  */
 import type { Keys } from '../platform/crypto/keys.ts';
-import { open, seal } from '../platform/crypto/seal.ts';
+import { open, seal } from '../platform/crypto/keys.ts';
 
 export type WebhookSecrets = {
   seal(webhookId: string, secret: string): Uint8Array<ArrayBuffer>;

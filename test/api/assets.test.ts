@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { brotliCompressSync, gzipSync } from 'node:zlib';
 import express from 'express';
 import { expect, test } from 'vitest';
-import { serveAssets } from '../../src/api/http/assets.ts';
+import { serveAssets } from '../../src/api/http/dashboard.ts';
 
 const LONG = 'console.log("a line of a script");\n'.repeat(100);
 

@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
-import { JsonFault, parseJson } from '../../src/platform/web/json.ts';
+import { JsonFault, parseJson } from '../../src/platform/web/request-body.ts';
 
 test.each([
   ['', 'line 1, column 1: expected a value, found the end'],

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import pg from 'pg';
 import { expect, test } from 'vitest';
 import { ConfigError } from '../../src/base/config/config.ts';
-import { waitingJobs } from '../../src/jobs/waiting.ts';
+import { waitingJobs } from '../../src/jobs/overview.ts';
 import { GIT_STARTED, type StartedGit } from '../../src/platform/processes/git-started.ts';
 import { cuttable } from '../support/cut.ts';
 import { eventually } from '../support/eventually.ts';

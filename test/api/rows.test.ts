@@ -2,10 +2,9 @@
 import { PrismaPg } from '@prisma/adapter-pg';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { PrismaClient } from '../../prisma/generated/client.ts';
-import { jobRows } from '../../src/jobs/rows.ts';
+import { jobRows } from '../../src/jobs/payload.ts';
 import { runtimeColumns } from '../../src/jobs/runtime.ts';
-import { collaboratorColumns } from '../../src/repositories/collaborators.ts';
-import { repositoryRows } from '../../src/repositories/rows.ts';
+import { collaboratorColumns, repositoryRows } from '../../src/repositories/rows.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { startApp, type TestApp } from '../support/harness.ts';
 import { submit } from '../support/submit.ts';

@@ -8,8 +8,7 @@ import { type Config, ConfigError, readConfig } from '../../src/base/config/conf
 import { TRACING_VARIABLES } from '../../src/base/config/tracing.ts';
 import { attempt } from '../../src/webhooks/delivery/attempt.ts';
 import { createConnector } from '../../src/webhooks/delivery/connector.ts';
-import { createGuard } from '../../src/webhooks/delivery/guard.ts';
-import { lookUp } from '../../src/webhooks/delivery/lookup.ts';
+import { createGuard, lookUp } from '../../src/webhooks/delivery/guard.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { remote, Workspace } from '../support/git.ts';
 import { startApp } from '../support/harness.ts';

@@ -1,6 +1,6 @@
 /** What is removed when its time is over, and the answer to a client that asks for it. */
 import { afterAll, beforeAll, expect, test, vi } from 'vitest';
-import { removeOldEvents } from '../../src/platform/events/retention.ts';
+import { removeOldEvents } from '../../src/platform/events/outbox.ts';
 import { eventually } from '../support/eventually.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { submit, until } from '../support/submit.ts';

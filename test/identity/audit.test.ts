@@ -1,8 +1,12 @@
 /** The audit log: every mutation leaves its one entry, a refused one none, and who may read them. */
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { schema } from '../../src/api/graphql/schema.ts';
-import { AUDIT_ACTIONS, type AuditAction, record } from '../../src/identity/audit.ts';
-import { removeOldEntries } from '../../src/identity/audit-retention.ts';
+import {
+  AUDIT_ACTIONS,
+  type AuditAction,
+  record,
+  removeOldEntries,
+} from '../../src/identity/audit.ts';
 import { eventually } from '../support/eventually.ts';
 import { fakeRunner } from '../support/fake-runner.ts';
 import { remote, Workspace } from '../support/git.ts';

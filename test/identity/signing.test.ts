@@ -4,8 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { createSecretBox } from '../../src/jobs/secrets.ts';
-import { readKeys } from '../../src/platform/crypto/keys.ts';
-import { seal } from '../../src/platform/crypto/seal.ts';
+import { readKeys, seal } from '../../src/platform/crypto/keys.ts';
 import { createSigner } from '../../src/platform/crypto/signed-links.ts';
 import { startApp } from '../support/harness.ts';
 

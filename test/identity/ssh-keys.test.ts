@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { newId } from '../../src/base/ids.ts';
-import { parsePublicKey } from '../../src/identity/public-key.ts';
+import { parsePublicKey } from '../../src/identity/ssh-keys.ts';
 import { type Client, startApp, type TestApp } from '../support/harness.ts';
 import { needs } from '../support/needs.ts';
 import { line, newPublicKey } from '../support/ssh-key.ts';

@@ -4,8 +4,8 @@ import { expect, test } from 'vitest';
 import {
   admit,
   type Candidate,
-  type Reservation,
   openPools,
+  type Reservation,
   type ResourceRequest,
 } from '../../src/jobs/worker/admission.ts';
 import type { Machine } from '../../src/runners/runner.ts';

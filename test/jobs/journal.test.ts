@@ -10,7 +10,7 @@ import { encodePages, type LogLine, PAGE_BYTES, PAGE_ENTRIES } from '../../src/j
 import { readLog, startOf } from '../../src/jobs/logs/read.ts';
 import { removeDeletedPages } from '../../src/jobs/logs/removal.ts';
 import { type Found, searchLog } from '../../src/jobs/logs/search.ts';
-import { logText } from '../../src/jobs/logs/text.ts';
+import { logText } from '../../src/jobs/logs/walk.ts';
 import { readWindow, type WindowQuery } from '../../src/jobs/logs/window.ts';
 import { moveJob, PHASES } from '../../src/jobs/state.ts';
 import { MAX_POINTS, openUsageHistory, usageSamples } from '../../src/jobs/usage-history.ts';

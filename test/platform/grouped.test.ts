@@ -1,6 +1,6 @@
 /** Transactions that share one: who fails, who waits, and how often each is carried out. */
 import { describe, expect, test } from 'vitest';
-import { RUN_ALONE, batchTransactions } from '../../src/platform/database/transaction-batcher.ts';
+import { batchTransactions, RUN_ALONE } from '../../src/platform/database/transaction-batcher.ts';
 
 type Part = { asked: readonly string[]; end: PromiseWithResolvers<void> };
 

@@ -1,6 +1,6 @@
 /** Turns: how much runs at once, who comes next, and that no wait is without an end. */
 import { expect, test } from 'vitest';
-import { QueueTimeout, FairSemaphore } from '../../src/platform/limits/fair-semaphore.ts';
+import { FairSemaphore, QueueTimeout } from '../../src/platform/limits/fair-semaphore.ts';
 
 /** Work that ends when the test says so, and what has begun so far. */
 function bench(turns: FairSemaphore) {

@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest';
-import { addedLines } from '../../src/repositories/pushes/secrets/added-lines.ts';
 import { secretsIn } from '../../src/repositories/pushes/secrets/find.ts';
 import { KINDS } from '../../src/repositories/pushes/secrets/kinds.ts';
+import { addedLines } from '../../src/repositories/pushes/secrets/scan.ts';
 
 /** Joined here, so that scanners find none of them in this file. */
 const live = (...parts: string[]) => parts.join('');

@@ -6,7 +6,7 @@ import type { Readable } from 'node:stream';
 import { text } from 'node:stream/consumers';
 import { setTimeout as delay } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
-import { composed } from '../../src/runners/composed.ts';
+import { composed } from '../../src/runners/open.ts';
 import { withoutKeyrings } from '../../src/runners/process/keyrings.ts';
 import type { Handle } from '../../src/runners/runner.ts';
 import { descendants } from '../../src/runners/supervisor/proc.ts';

@@ -1,7 +1,7 @@
 /** Engines whose storage cannot limit a container: it is made without the limit, and so are those after it. */
 import type Docker from 'dockerode';
 import { expect, test } from 'vitest';
-import { openCreation } from '../../src/runners/docker/create.ts';
+import { openCreation } from '../../src/runners/docker/container.ts';
 import { type Engine, EngineError } from '../../src/runners/docker/engine.ts';
 import type { EngineFacts } from '../../src/runners/docker/facts.ts';
 import { RunnerFault } from '../../src/runners/runner.ts';

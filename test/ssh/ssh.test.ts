@@ -6,7 +6,7 @@ import ssh2 from 'ssh2';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import type { PrismaClient } from '../../prisma/generated/client.ts';
 import { readConfig } from '../../src/base/config/config.ts';
-import { seal } from '../../src/platform/crypto/seal.ts';
+import { seal } from '../../src/platform/crypto/keys.ts';
 import { readHostKeys } from '../../src/ssh/host-keys.ts';
 import { eventually } from '../support/eventually.ts';
 import { Workspace } from '../support/git.ts';

@@ -15,7 +15,7 @@ import { inject } from 'vitest';
 import { type App, createApp, type Overrides } from '../../src/app.ts';
 import { type Config, readConfig } from '../../src/base/config/config.ts';
 import { createLog } from '../../src/base/log.ts';
-import { newToken } from '../../src/identity/tokens.ts';
+import { newToken } from '../../src/identity/credentials.ts';
 import { openDockerRunner } from '../../src/runners/docker/runner.ts';
 import { openProcessRunner } from '../../src/runners/process/runner.ts';
 import { BUSYBOX, DOCKER } from './docker.ts';

@@ -18,7 +18,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import pg from 'pg';
 import type { S3Config } from '../../src/base/config/s3.ts';
 import { createLog } from '../../src/base/log.ts';
-import { newToken } from '../../src/identity/tokens.ts';
+import { newToken } from '../../src/identity/credentials.ts';
 import { startPostgres } from '../../src/platform/database/embedded.ts';
 import { migrate } from '../../src/platform/database/migrate.ts';
 import { openProcessRunner } from '../../src/runners/process/runner.ts';

@@ -7,7 +7,7 @@ import type { ProcessServices } from '../../src/app.ts';
 import { type App, createApp, createWorker, type Overrides } from '../../src/app.ts';
 import { type Config, readConfig } from '../../src/base/config/config.ts';
 import { createLog } from '../../src/base/log.ts';
-import { newToken } from '../../src/identity/tokens.ts';
+import { newToken } from '../../src/identity/credentials.ts';
 import { openProcessRunner } from '../../src/runners/process/runner.ts';
 import { eventually } from './eventually.ts';
 import { Client, cloneDatabase } from './harness.ts';

@@ -6,8 +6,8 @@ import { Webhook } from 'standardwebhooks';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { attempt, type Means, type Message } from '../../src/webhooks/delivery/attempt.ts';
 import { type Connector, createConnector } from '../../src/webhooks/delivery/connector.ts';
+import type { Lookup } from '../../src/webhooks/delivery/guard.ts';
 import { createGuard } from '../../src/webhooks/delivery/guard.ts';
-import type { Lookup } from '../../src/webhooks/delivery/lookup.ts';
 import { DELAYS, nextDelay, readRetryAfter } from '../../src/webhooks/delivery/schedule.ts';
 import {
   type Authority,

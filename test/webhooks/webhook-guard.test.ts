@@ -4,8 +4,13 @@ import { type AddressInfo, createServer, type Socket } from 'node:net';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { attempt } from '../../src/webhooks/delivery/attempt.ts';
 import { type ConnectorOptions, createConnector } from '../../src/webhooks/delivery/connector.ts';
-import { createGuard, whyNotUrl } from '../../src/webhooks/delivery/guard.ts';
-import { addressesIn, type Lookup, lookUp } from '../../src/webhooks/delivery/lookup.ts';
+import {
+  addressesIn,
+  createGuard,
+  type Lookup,
+  lookUp,
+  whyNotUrl,
+} from '../../src/webhooks/delivery/guard.ts';
 import { type Authority, makeAuthority, startReceiver } from '../support/webhook-receiver.ts';
 
 const guard = createGuard([]);

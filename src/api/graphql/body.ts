@@ -6,9 +6,8 @@ import type { Request as HttpRequest } from 'express';
 import type { GraphQLError } from 'graphql';
 import type { FetchAPI, Plugin } from 'graphql-yoga';
 import { AppError, invalid } from '../../base/errors.ts';
-import { readBytes } from '../../platform/web/body.ts';
 import { answerOf } from '../../platform/web/error-response.ts';
-import { demandWellFormed, parseBody } from '../../platform/web/json.ts';
+import { demandWellFormed, parseBody, readBytes } from '../../platform/web/request-body.ts';
 
 type Server = { req: HttpRequest };
 

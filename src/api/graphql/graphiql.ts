@@ -5,7 +5,7 @@ import { gzip } from 'node:zlib';
 import type { Plugin } from 'graphql-yoga';
 import { lazyAsync } from '../../base/lazy-async.ts';
 import { apiHeader } from '../../platform/web/api-header.ts';
-import { matches } from '../../platform/web/etags.ts';
+import { matches } from '../../platform/web/send-object.ts';
 
 const FIRST_QUERY = `# Everything in Loam that you may see.
 # If you are signed in here (/login), your session

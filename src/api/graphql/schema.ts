@@ -1,7 +1,10 @@
 /** The whole schema: each import adds its feature's types and fields to the builder. */
+
+import type { GraphQLSchema } from 'graphql';
 import { builder } from '../../platform/schema/builder.ts';
+import type { Context } from '../../platform/schema/context.ts';
 import { lookAtRows } from '../../platform/schema/loaded-rows.ts';
-import { demandDiskSpace } from './disk-space.ts';
+
 import '../../identity/graphql/namespaces.ts';
 import '../../identity/graphql/accounts.ts';
 import '../../identity/graphql/credentials.ts';
@@ -33,3 +36,21 @@ import '../../webhooks/graphql/mutations.ts';
 import './diagnostics.ts';
 
 export const schema = lookAtRows(demandDiskSpace(builder.toSchema()));
+
+/* What the floor of free disk means for GraphQL, and so for REST, whose writes are mutations. */
+
+/** What ends or removes something frees space, and may be how the operator mends it. */
+const FREES = /^(cancel|delete|remove|revoke)[A-Z]/;
+
+/** Makes every other mutation ask first whether there is space. Changes the schema that it is given. */
+function demandDiskSpace(schema: GraphQLSchema): GraphQLSchema {
+  for (const field of Object.values(schema.getMutationType()?.getFields() ?? {})) {
+    const { name, resolve } = field;
+    if (FREES.test(name) || !resolve) continue;
+    field.resolve = (source, args, context: Context, info) => {
+      context.services.space.demand();
+      return resolve(source, args, context, info);
+    };
+  }
+  return schema;
+}

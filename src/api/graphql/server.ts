@@ -13,11 +13,10 @@ import { showError, withCodes } from './errors.ts';
 import { usePage } from './graphiql.ts';
 import { useIdempotency } from './idempotency.ts';
 import { useLimits } from './limits.ts';
-import { useMeasure } from './measured.ts';
 import { repeatedQueries } from './repeated.ts';
 import { schema } from './schema.ts';
 import { useSse } from './sse.ts';
-import { useTrace } from './traced.ts';
+import { useMeasure, useTrace } from './telemetry.ts';
 
 export type Deps = ContextServices & { metrics: Metrics; config: Config };
 

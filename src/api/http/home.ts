@@ -1,8 +1,7 @@
 /** What a browser finds at `/`: what this is, and where to go on. Other clients find nothing there, as JSON. */
 import express, { type RequestHandler, type Router } from 'express';
 import { otherMethod } from '../../platform/web/methods.ts';
-import { escaped, sendPage } from '../../platform/web/page.ts';
-import { isPage } from '../../platform/web/pages.ts';
+import { escaped, isPage, sendPage } from '../../platform/web/page.ts';
 import { version } from './diagnostics.ts';
 
 const ICON = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32">

@@ -8,7 +8,7 @@
  * per request.
  */
 
-import type { Request, RequestHandler } from 'express';
+import type { RequestHandler } from 'express';
 import type { Plan } from '../../../prisma/generated/enums.ts';
 import type { Config } from '../../base/config/config.ts';
 import { UNLIMITED } from '../../base/config/plans.ts';

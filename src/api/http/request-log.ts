@@ -1,10 +1,28 @@
+import { randomUUID } from 'node:crypto';
+import type { Request, RequestHandler, Response } from 'express';
+import type { Logger } from '../../base/log.ts';
+
+declare global {
+  namespace Express {
+    interface Request {
+      /** Also in the answer, as `X-Request-Id`. */
+      id: string;
+    }
+  }
+}
+
+/** Kept from the client when it is sane, so that one id runs through a chain of services. */
+export const requestId: RequestHandler = (req, res, next) => {
+  const given = req.get('x-request-id');
+  req.id = given && /^[A-Za-z0-9._-]{1,128}$/.test(given) ? given : randomUUID();
+  res.setHeader('X-Request-Id', req.id);
+  next();
+};
+
 /**
  * A line for each request in the log: at `debug` when it is over, at `error` when the server failed. Nothing is made of a
  * request whose line would not be written: what pino-http prepares for each took a twentieth of a read's CPU.
  */
-import type { Request, RequestHandler, Response } from 'express';
-import type { Logger } from '../../base/log.ts';
-
 export function requestLog(log: Logger): RequestHandler {
   return (req, res, next) => {
     const begun = performance.now();

@@ -30,12 +30,10 @@ import { cors, preflights } from './cors.ts';
 import { createDashboard } from './dashboard.ts';
 import { databaseAnswers } from './diagnostics.ts';
 import { createHome } from './home.ts';
-import { idempotency } from './idempotency.ts';
-import { measured } from './measured.ts';
+import { idempotency } from './kept-answers.ts';
 import type { RateLimits } from './rate-limits.ts';
-import { requestId } from './request-id.ts';
-import { requestLog } from './request-log.ts';
-import { traced } from './traced.ts';
+import { requestId, requestLog } from './request-log.ts';
+import { measured, traced } from './telemetry.ts';
 
 /** What all routers need together. */
 export type Deps = ContextServices &

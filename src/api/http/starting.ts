@@ -2,15 +2,16 @@
  * What is answered from the moment that the port is taken until the server is ready: PostgreSQL may have to
  * recover first, or a migration take its time, and a health check must not hang meanwhile.
  */
-import express, { type Express, type Request, type RequestHandler } from 'express';
+
+import type { Express, Request, RequestHandler } from 'express';
+import express from 'express';
 import { AppError } from '../../base/errors.ts';
 import type { Logger } from '../../base/log.ts';
-import { sendPage } from '../../platform/web/page.ts';
-import { isPage } from '../../platform/web/pages.ts';
+import { isPage, sendPage } from '../../platform/web/page.ts';
 import { cors, preflights } from './cors.ts';
 import type { RateLimits } from './rate-limits.ts';
-import { requestId } from './request-id.ts';
-import { errorEdge } from './server.ts';
+import { requestId } from './request-log.ts';
+import { errorEdge, readiness } from './server.ts';
 
 const RETRY_SECONDS = '1';
 
@@ -58,4 +59,26 @@ function isSignIn(req: Request): boolean {
 
 function asText(headers: Record<string, number>): Record<string, string> {
   return Object.fromEntries(Object.entries(headers).map(([name, value]) => [name, `${value}`]));
+}
+
+/* What is answered by a process that runs jobs and nothing else: whether it lives, and whether it can work. */
+
+/** `isReady`: whether jobs can be taken, which a start that is not done cannot. */
+export function createWorking({
+  isReady,
+  log,
+}: {
+  isReady: () => Promise<boolean>;
+  log: Logger;
+}): Express {
+  const app = express();
+  app.disable('x-powered-by');
+  app.use(requestId);
+  app.get('/livez', (_req, res) => void res.type('text').send('ok'));
+  app.get('/readyz', readiness(isReady));
+  app.use(() => {
+    throw new AppError('not_found', 'This process runs jobs alone: ask one that answers requests');
+  });
+  app.use(errorEdge(log));
+  return app;
 }

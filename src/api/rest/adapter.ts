@@ -5,12 +5,11 @@ import express, { type Request, type RequestHandler, type Response, type Router 
 import { demandAccount } from '../../identity/permissions.ts';
 import type { ContextServices } from '../../platform/schema/context.ts';
 import { inSpan } from '../../platform/tracing/spans.ts';
-import { matches } from '../../platform/web/etags.ts';
 import { otherMethod } from '../../platform/web/methods.ts';
+import { matches } from '../../platform/web/send-object.ts';
 import { contextOf } from '../graphql/context.ts';
-import { readBody } from './body.ts';
 import type { Endpoint } from './facade.ts';
-import { parameterReader } from './parameters.ts';
+import { parameterReader, readBody } from './parameters.ts';
 import type { Route } from './routes.ts';
 
 /** Answers a request for an event stream, HEAD too, with the parameters already checked. */

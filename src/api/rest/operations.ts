@@ -26,8 +26,7 @@ import {
   visit,
   visitWithTypeInfo,
 } from 'graphql';
-import { type Answer, answerReader } from './answer.ts';
-import { directive, directives } from './directives.ts';
+import { type Answer, answerReader, directive, directives } from './answer.ts';
 import { enumValues } from './executable.ts';
 
 const FOLDER = join(import.meta.dirname, 'operations');

@@ -4,7 +4,7 @@
  */
 import { closeSync, openSync, readFileSync, writeSync } from 'node:fs';
 import { unset } from './config.ts';
-import { SECRET_VARIABLES } from './secret.ts';
+import { SECRET_VARIABLES } from './kinds.ts';
 
 /**
  * Takes the secrets out of our own environment, once they have been read: the variables, which our children would

@@ -7,6 +7,7 @@ import { resolve } from 'node:path';
 import { z } from 'zod';
 import { allowedImages } from '../image-reference.ts';
 import { whyNotName } from '../names.ts';
+import { OIDC_SECRETS } from './oidc.ts';
 import { planLimits, withOverrides } from './plans.ts';
 
 export function refuse(ctx: z.RefinementCtx, message: string): never {
@@ -253,3 +254,16 @@ export const plans = z.string().transform((text, ctx) => {
     );
   }
 });
+
+/** Their values are never shown. */
+export const SECRET_VARIABLES: readonly string[] = [
+  'DATABASE_URL',
+  'LOAM_ADMIN_TOKEN',
+  'LOAM_SECRET_KEY',
+  'LOAM_REDIS_URL',
+  ...OIDC_SECRETS,
+  'AWS_SECRET_ACCESS_KEY',
+  'AWS_SESSION_TOKEN',
+  'OTEL_EXPORTER_OTLP_HEADERS',
+  'OTEL_EXPORTER_OTLP_TRACES_HEADERS',
+];

@@ -10,7 +10,7 @@ import { join } from 'node:path';
 import { LRUCache } from 'lru-cache';
 import { git } from '../processes/run.ts';
 import type { Tasks } from '../processes/tasks.ts';
-import { type PackFile, packFiles } from './pack-files.ts';
+import { type PackFile, packFiles } from './disk.ts';
 import { PREFIX } from './quarantines.ts';
 import type { StaleLocks } from './stale-locks.ts';
 

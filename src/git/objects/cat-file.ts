@@ -7,7 +7,7 @@
  * Bounded three ways: by the number of processes, by the idle time of each, by the bytes of one answer.
  */
 
-import { QueueTimeout, FairSemaphore } from '../../platform/limits/fair-semaphore.ts';
+import { FairSemaphore, QueueTimeout } from '../../platform/limits/fair-semaphore.ts';
 import { GitError, type GitProcess, startGit } from '../processes/run.ts';
 import {
   AnswerReader,

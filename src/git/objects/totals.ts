@@ -11,7 +11,7 @@ import { readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { LRUCache } from 'lru-cache';
 import type { FairSemaphore } from '../../platform/limits/fair-semaphore.ts';
-import { packFiles } from '../disk/pack-files.ts';
+import { packFiles } from '../disk/disk.ts';
 import { GitError, git } from '../processes/run.ts';
 
 const FILE = 'loam-totals';

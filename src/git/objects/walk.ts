@@ -2,7 +2,7 @@
 import { readdirSync, type Stats, statSync } from 'node:fs';
 import { readdir, stat } from 'node:fs/promises';
 import { join } from 'node:path';
-import { packFiles } from '../disk/pack-files.ts';
+import { packFiles } from '../disk/disk.ts';
 import { GitError, git, gitLines } from '../processes/run.ts';
 
 export type TreeFile = { path: string; size: number };

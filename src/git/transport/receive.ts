@@ -6,7 +6,7 @@
  */
 import type { Duplex, Readable, Writable } from 'node:stream';
 import type { Ending } from '../../platform/processes/git-started.ts';
-import { packRefs, storeRefs } from '../disk/refs-on-disk.ts';
+import { packRefs, storeRefs } from '../disk/ref-files.ts';
 import type { StaleLocks } from '../disk/stale-locks.ts';
 import { allRefs } from '../objects/refs.ts';
 import type { GitProcess } from '../processes/run.ts';
@@ -18,9 +18,8 @@ import {
   type Verdict,
   writeVerdict,
 } from './hooks.ts';
-import { pktLine, splitPackets } from './pkt-line.ts';
+import { pktLine, reportedRefs, splitPackets } from './pkt-line.ts';
 import { relay } from './relay.ts';
-import { reportedRefs } from './report.ts';
 import { hasManyRefs } from './requests.ts';
 import { feed, modeOf, type Session, start } from './service.ts';
 

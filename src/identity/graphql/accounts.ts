@@ -1,8 +1,7 @@
 /** What changes users, organizations and members, in GraphQL. */
 
 import { memberId } from '../../base/ids.ts';
-import { builder } from '../../platform/schema/builder.ts';
-import { deletionPayload, INPUT } from '../../platform/schema/payloads.ts';
+import { builder, deletionPayload, INPUT } from '../../platform/schema/builder.ts';
 import * as accounts from '../accounts.ts';
 import { deleteOrganization, deleteUser } from '../deletion.ts';
 import { disableUser, enableUser } from '../disabling.ts';

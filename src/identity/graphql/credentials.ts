@@ -1,8 +1,8 @@
 /** Access tokens and API keys in GraphQL. */
-import { builder } from '../../platform/schema/builder.ts';
-import { orderByIds } from '../../platform/schema/order-by-ids.ts';
+
+import { orderByIds } from '../../platform/database/paging.ts';
+import { builder, deletionPayload, INPUT } from '../../platform/schema/builder.ts';
 import { connectionType, pageCost, sliceArgs, toConnection } from '../../platform/schema/paging.ts';
-import { deletionPayload, INPUT } from '../../platform/schema/payloads.ts';
 import * as tokens from '../access-tokens.ts';
 import * as keys from '../api-keys.ts';
 import { type Scope as AScope, SCOPES } from '../permissions.ts';

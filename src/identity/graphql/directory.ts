@@ -1,8 +1,7 @@
 /** What the operator sees of all users and organizations, in GraphQL. */
 import type { Prisma } from '../../../prisma/generated/client.ts';
-import { builder } from '../../platform/schema/builder.ts';
+import { builder, INPUT } from '../../platform/schema/builder.ts';
 import { connectionType, pageCost, sliceArgs, toConnection } from '../../platform/schema/paging.ts';
-import { INPUT } from '../../platform/schema/payloads.ts';
 import { selectOfNodes } from '../../platform/schema/select.ts';
 import * as directory from '../directory.ts';
 import { Namespace, NamespaceConnection, Plan, User } from './namespaces.ts';

@@ -1,7 +1,6 @@
 /** Issuers of identities, and those that a user signs in by, in GraphQL. */
-import { builder } from '../../platform/schema/builder.ts';
+import { builder, deletionPayload, INPUT } from '../../platform/schema/builder.ts';
 import { connectionType, pageCost, sliceArgs, toConnection } from '../../platform/schema/paging.ts';
-import { deletionPayload, INPUT } from '../../platform/schema/payloads.ts';
 import * as connections from '../sign-in/connections.ts';
 import { User } from './namespaces.ts';
 

@@ -1,8 +1,8 @@
 /** Sessions of browsers, and addresses that sign somebody in once, in GraphQL. */
-import { builder } from '../../platform/schema/builder.ts';
-import { orderByIds } from '../../platform/schema/order-by-ids.ts';
+
+import { orderByIds } from '../../platform/database/paging.ts';
+import { builder, deletionPayload, INPUT } from '../../platform/schema/builder.ts';
 import { connectionType, pageCost, sliceArgs, toConnection } from '../../platform/schema/paging.ts';
-import { deletionPayload, INPUT } from '../../platform/schema/payloads.ts';
 import * as links from '../sign-in/links.ts';
 import * as sessions from '../sign-in/sessions.ts';
 import { User } from './namespaces.ts';

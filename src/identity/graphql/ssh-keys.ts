@@ -1,8 +1,8 @@
 /** Keys for git over SSH in GraphQL: those of users here, and deploy keys, which the repository shows. */
-import { builder } from '../../platform/schema/builder.ts';
-import { orderByIds } from '../../platform/schema/order-by-ids.ts';
+
+import { orderByIds } from '../../platform/database/paging.ts';
+import { builder, deletionPayload, INPUT } from '../../platform/schema/builder.ts';
 import { connectionType, pageCost, sliceArgs, toConnection } from '../../platform/schema/paging.ts';
-import { deletionPayload, INPUT } from '../../platform/schema/payloads.ts';
 import * as keys from '../ssh-keys.ts';
 import { User } from './namespaces.ts';
 

@@ -15,7 +15,7 @@ import {
   findDevice,
   requestDevice,
 } from '../devices.ts';
-import { demandFromHere, readForm, textOf } from './forms.ts';
+import { demandFromHere, readForm, textOf } from './session-cookie.ts';
 import { originOf } from './viewer.ts';
 
 export type Deps = { db: Db; urls: Urls };

@@ -4,10 +4,11 @@
  * A browser sends it along with requests that pages of other sites make, so it counts only for those that pages of this
  * server make, and for opening an address. REST and git never look at it: their clients send a header.
  */
-
 import type { CookieOptions, Request, Response } from 'express';
+import { forbidden, invalid } from '../../base/errors.ts';
 import type { Urls } from '../../base/urls.ts';
-import { isPage } from '../../platform/web/pages.ts';
+import { isPage } from '../../platform/web/page.ts';
+import { readBytes } from '../../platform/web/request-body.ts';
 
 /** Paths where somebody can be signed in, beside the pages of the dashboard. */
 const PATHS = /^\/(?:graphql|artifacts|login|logout)(?:\/|$)/;
@@ -94,4 +95,23 @@ export function isFromHere(req: Request, { base }: Pick<Urls, 'base'>): boolean 
   // Of a GET over plain HTTP nothing else tells. Scripts of other sites cannot send it: `cors.ts` does not allow it.
   if (origin === undefined) return req.headers['loam-page'] !== undefined;
   return origin === new URL(base).origin || origin === `${req.protocol}://${host}`;
+}
+
+/* What pages with forms have in common. */
+
+/** Or a page of another site could sign its visitors in as somebody else, or out. @throws AppError 403 */
+export function demandFromHere(req: Request, urls: Urls): void {
+  if (!isFromHere(req, urls)) throw forbidden('Only the pages of this server may do this');
+}
+
+/** Of a field that is there twice the first counts. @throws AppError 400, 413 */
+export async function readForm(req: Request): Promise<URLSearchParams> {
+  if (!req.is('application/x-www-form-urlencoded'))
+    throw invalid(null, 'The body must be application/x-www-form-urlencoded');
+  return new URLSearchParams((await readBytes(req)).toString('utf8'));
+}
+
+/** Of a parameter that is there twice, or is none: nothing. */
+export function textOf(value: unknown): string {
+  return typeof value === 'string' ? value : '';
 }

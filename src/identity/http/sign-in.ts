@@ -20,12 +20,14 @@ import type { Issuer } from '../sign-in/issuers.ts';
 import { signInByLink, userOfLink } from '../sign-in/links.ts';
 import { type Browser, deleteSession, SESSION_DAYS, signInByToken } from '../sign-in/sessions.ts';
 import { deviceRouter } from './devices.ts';
-import { demandFromHere, readForm, textOf } from './forms.ts';
 import {
   clearSessionCookie,
+  demandFromHere,
+  readForm,
   setAttemptCookie,
   setSessionCookie,
   takeAttemptCookie,
+  textOf,
 } from './session-cookie.ts';
 import { originOf } from './viewer.ts';
 

@@ -7,10 +7,10 @@ import type { Urls } from '../../base/urls.ts';
 import { toPublic } from '../../platform/web/error-response.ts';
 import type { Origin } from '../audit.ts';
 import { authenticate, type Credential } from '../authenticate.ts';
+import { TOKEN_PREFIX } from '../credentials.ts';
 import type { Usage } from '../last-used.ts';
 import type { Viewer } from '../permissions.ts';
 import type { Issuer } from '../sign-in/issuers.ts';
-import { TOKEN_PREFIX } from '../tokens.ts';
 import { readSessionCookie } from './session-cookie.ts';
 
 declare global {

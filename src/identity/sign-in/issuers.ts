@@ -8,7 +8,7 @@ import * as oidc from 'openid-client';
 import type { IssuerConfig } from '../../base/config/oidc.ts';
 import { AppError, unauthenticated } from '../../base/errors.ts';
 import type { Logger } from '../../base/log.ts';
-import { open, seal } from '../../platform/crypto/seal.ts';
+import { open, seal } from '../../platform/crypto/keys.ts';
 
 /** Of asking an issuer. */
 const TIMEOUT_SECONDS = 10;

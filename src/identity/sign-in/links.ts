@@ -6,9 +6,8 @@ import type { Urls } from '../../base/urls.ts';
 import { type Db, inTransaction } from '../../platform/database/client.ts';
 import { userNamed } from '../accounts.ts';
 import { type Actor, record, SERVER } from '../audit.ts';
-import { demandFullRights, ownerOfCredential } from '../credentials.ts';
+import { demandFullRights, hashSecret, ownerOfCredential, randomSecret } from '../credentials.ts';
 import type { Viewer } from '../permissions.ts';
-import { hashSecret, randomSecret } from '../tokens.ts';
 import { type Browser, beginSession } from './sessions.ts';
 
 /** Long enough to be sent to somebody. */

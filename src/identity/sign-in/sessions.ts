@@ -11,10 +11,9 @@ import { NEWEST, readSlice } from '../../platform/database/keyset.ts';
 import type { Slice, SliceRequest } from '../../platform/database/paging.ts';
 import { record } from '../audit.ts';
 import { authenticate, disabledUser, SESSION_IDLE } from '../authenticate.ts';
-import { demandFullRights, demandOwn } from '../credentials.ts';
+import { demandFullRights, demandOwn, hashSecret, randomSecret } from '../credentials.ts';
 import type { Usage } from '../last-used.ts';
 import { type Account, hasFullRights, type Viewer } from '../permissions.ts';
-import { hashSecret, randomSecret } from '../tokens.ts';
 import type { Issuer } from './issuers.ts';
 
 /** From signing in; `authenticate.ts` says how long one lasts that is not used. */

@@ -22,7 +22,7 @@ import * as downloads from '../artifacts/downloads.ts';
 import * as jobs from '../jobs.ts';
 import * as lists from '../lists.ts';
 import { readLog } from '../logs/read.ts';
-import { placeColumns } from '../queue-position.ts';
+import { placeColumns, type QueuePosition } from '../queue-position.ts';
 import { repositoryColumns, repositoryNameOf } from '../repository-name.ts';
 import * as runtime from '../runtime.ts';
 import { MAX_POINTS, usageSamples } from '../usage-history.ts';
@@ -31,7 +31,6 @@ import { Gpu, JobSort, JobStatus, Region } from './enums.ts';
 import { JobFilter, JobLabel } from './filters.ts';
 import { JobLogs } from './logs.ts';
 import { JobAnalytics, JobArtifacts, JobUsageSample } from './outputs.ts';
-import { JobQueue } from './queue.ts';
 
 export const Job = builder.prismaNode('Job', {
   description: 'A command that runs to completion on chosen hardware.',
@@ -338,3 +337,28 @@ builder.prismaObjectField(User, 'jobs', (t) =>
     }),
   ),
 );
+
+/** Where a job that waits stands, in GraphQL. */
+const JobQueue = builder.objectRef<QueuePosition>('JobQueue').implement({
+  description: 'Where a job that waits stands, as it was at most two seconds ago.',
+  fields: (t) => ({
+    waitsFor: t.exposeString('waitsFor', {
+      description: 'What it waits for, as `8 vCPUs and 32 GB` or `a T4 in us-east-1`.',
+    }),
+    offered: t.boolean({
+      description: 'Whether any worker has it, so that it starts when its turn comes.',
+      resolve: ({ missing }) => missing === null,
+    }),
+    position: t.exposeInt('position', {
+      nullable: true,
+      description:
+        'Its place in line, from 1, as if no job ended meanwhile; null behind a thousand of its namespace.',
+    }),
+    estimatedStart: t.expose('estimatedStart', {
+      type: 'DateTime',
+      nullable: true,
+      description:
+        'When it is likely to start, at the current rate; null when no running job allows an estimate.',
+    }),
+  }),
+});

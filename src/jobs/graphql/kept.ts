@@ -1,8 +1,7 @@
 /** Artifacts of jobs that were deleted without them, in GraphQL: the list of a namespace, and removing them. */
 import { Namespace } from '../../identity/graphql/namespaces.ts';
-import { builder } from '../../platform/schema/builder.ts';
+import { builder, deletionPayload, INPUT } from '../../platform/schema/builder.ts';
 import { connectionType, pageCost, sliceArgs, toConnection } from '../../platform/schema/paging.ts';
-import { deletionPayload, INPUT } from '../../platform/schema/payloads.ts';
 import * as downloads from '../artifacts/downloads.ts';
 import * as kept from '../artifacts/kept.ts';
 import { JobArtifacts } from './outputs.ts';

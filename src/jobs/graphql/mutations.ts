@@ -1,8 +1,7 @@
 /** What changes jobs, in GraphQL. */
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import { HARDWARE_DEFAULTS } from '../../base/hardware.ts';
-import { builder } from '../../platform/schema/builder.ts';
-import { deletionPayload, INPUT } from '../../platform/schema/payloads.ts';
+import { builder, deletionPayload, INPUT } from '../../platform/schema/builder.ts';
 import { selectAt } from '../../platform/schema/select.ts';
 import * as jobs from '../jobs.ts';
 import { REQUEST_RULES } from '../request.ts';

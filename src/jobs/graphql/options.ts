@@ -9,8 +9,8 @@ import {
   gpuOptions,
   largestMachine,
   type MachineSize,
-} from '../options.ts';
-import { REQUEST_RULES as RULES } from '../request.ts';
+  REQUEST_RULES as RULES,
+} from '../request.ts';
 import { Gpu, Region } from './enums.ts';
 
 const { HARDWARE_DEFAULTS: DEFAULTS } = hardware;

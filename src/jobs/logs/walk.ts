@@ -1,6 +1,6 @@
 /** Going through a whole journal, some pages at a time, from either end. */
 import type pg from 'pg';
-import { PAGE_BYTES, PAGE_ENTRIES, type StoredPage } from './pages.ts';
+import { decodePage, PAGE_BYTES, PAGE_ENTRIES, type StoredPage } from './pages.ts';
 
 /** Of text that is read at once, beyond the first page. */
 const STEP_BYTES = 16 * PAGE_BYTES;
@@ -61,3 +61,36 @@ export async function walkStep(
 }
 
 type Row = StoredPage & { next_seq: string; place: string; last_seq: string; lines: number };
+
+/* A log as plain text. */
+
+/**
+ * The lines that are there when it begins, some pages at a time; of a job that is deleted meanwhile, those before.
+ * `timestamps`: each line begins with its time.
+ */
+export async function* logText(
+  services: { pool: pg.Pool },
+  jobId: string,
+  { timestamps }: { timestamps: boolean },
+): AsyncGenerator<string> {
+  const { rows } = await services.pool.query<{ next_seq: string }>({
+    name: 'loam-log-end',
+    text: 'select next_seq from jobs where id = $1',
+    values: [jobId],
+  });
+  const end = Number(rows[0]?.next_seq ?? 1) - 1;
+  for (let from = 0; from < end; ) {
+    const { pages, reached, isEnd } = await walkStep(services, jobId, { from, order: 'asc' });
+    for (const page of pages) {
+      const entries = await decodePage(page);
+      let text = '';
+      for (const { kind, seq, timestamp, message } of entries) {
+        if (kind !== 'log' || seq <= from || seq > end) continue;
+        text += timestamps ? `${timestamp.toISOString()} ${message}\n` : `${message}\n`;
+      }
+      if (text) yield text;
+    }
+    if (isEnd) return;
+    from = reached;
+  }
+}

@@ -18,7 +18,7 @@
  */
 import { HARDWARE_DEFAULTS as DEFAULT } from '../../base/hardware.ts';
 import type { Machine } from '../../runners/runner.ts';
-import { hasGpus, type WorkerCapacity, runs, runsImages } from '../worker-capacity.ts';
+import { hasGpus, runs, runsImages, type WorkerCapacity } from '../worker-capacity.ts';
 
 /** What a job asks for. */
 export type ResourceRequest = { gpu: string; gpuCount: number; cpu: number; memoryGb: number };
@@ -30,7 +30,11 @@ export type Grant = { machine: string; cpus: number; memoryBytes: number; shared
 export type Reservation = ResourceRequest & { machine: string; leaving?: boolean };
 
 /** `image`: unset: none. */
-export type Candidate = ResourceRequest & { id: string; namespaceId: string; image?: string | null };
+export type Candidate = ResourceRequest & {
+  id: string;
+  namespaceId: string;
+  image?: string | null;
+};
 
 /** The first jobs of a namespace in a pool, the oldest first. */
 export type QueueLine<C extends Candidate = Candidate> = {

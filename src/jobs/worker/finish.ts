@@ -10,7 +10,7 @@ import {
   isResourceExhausted,
 } from '../../platform/database/outage.ts';
 import { endOfMillisecond } from '../../platform/database/times.ts';
-import { wake } from '../../platform/events/publish.ts';
+import { wake } from '../../platform/events/outbox.ts';
 import { demandRoom } from '../../platform/limits/quotas.ts';
 import type { AttemptOutcome } from '../../platform/metrics/metrics.ts';
 import { StorageAway } from '../../platform/storage/storage.ts';

@@ -6,7 +6,7 @@
  * workers that will run images again. Else the first that is back, and runs none, would fail the jobs that wait for them.
  */
 import type pg from 'pg';
-import { machinesElsewhere, type WorkerCapacity, WORKER_SILENCE_S } from '../worker-capacity.ts';
+import { machinesElsewhere, WORKER_SILENCE_S, type WorkerCapacity } from '../worker-capacity.ts';
 
 export type PeerWorkers = {
   /** As they were at the last look. */
@@ -16,7 +16,11 @@ export type PeerWorkers = {
 };
 
 /** @param everyMs how long it is from one look to the next, at most */
-export function openPeerWorkers(services: { pool: pg.Pool }, workerId: string, everyMs: number): PeerWorkers {
+export function openPeerWorkers(
+  services: { pool: pg.Pool },
+  workerId: string,
+  everyMs: number,
+): PeerWorkers {
   let machines: readonly WorkerCapacity[] = [];
   let lastLook = Number.NEGATIVE_INFINITY;
   let thereSince = Number.NEGATIVE_INFINITY;

@@ -1,5 +1,4 @@
 /** What comes before the start: the checkout and the environment. */
-
 import { AppError } from '../../base/errors.ts';
 import { diskRoom } from '../../base/hardware.ts';
 import { isDatabaseAway } from '../../platform/database/outage.ts';
@@ -12,9 +11,8 @@ import {
 } from '../../runners/runner.ts';
 import { printable } from '../logs/cap.ts';
 import type { Secrets } from '../secrets.ts';
-import { PHASES } from '../state.ts';
+import { MAX_PROGRESS, PHASES } from '../state.ts';
 import type { Attempt, Deps } from './attempt-row.ts';
-import { openProgress, type Progress } from './progress.ts';
 import { isPassing } from './retry.ts';
 
 /**
@@ -107,4 +105,47 @@ export function openSecrets({ secretBox, log }: Deps, { job }: Attempt): Secrets
     log.error({ err: error, job: job.id }, 'the secrets of a job cannot be opened');
     return null;
   }
+}
+
+/** What `progress` says of a job that is being prepared: how far its image is, then its checkout. */
+type Progress = AsyncDisposable & {
+  /** Written soon; of several that come meanwhile, the last. */
+  say(text: string): void;
+};
+
+/** Disposed, it has written the last word, or has failed to: nothing depends on it, and it holds nothing up. */
+function openProgress({ db, log }: Deps, { id, job }: Attempt): Progress {
+  let next: string | undefined;
+  /** The claim has written the first phase. */
+  let last = job.progress;
+  let writing: Promise<void> | undefined;
+
+  async function write(): Promise<void> {
+    while (next !== undefined) {
+      const progress = next;
+      next = undefined;
+      // A job that was cancelled says so, whatever happens to its image.
+      await db.job.updateMany({
+        where: { id: job.id, attemptId: id, status: 'queued' },
+        data: { progress },
+      });
+    }
+  }
+
+  return {
+    say(text) {
+      const said = text.slice(0, MAX_PROGRESS);
+      if (said === last) return;
+      last = said;
+      next = said;
+      writing ??= write()
+        .catch((error) => log.warn({ err: error, job: job.id }, 'progress was not recorded'))
+        .finally(() => {
+          writing = undefined;
+        });
+    },
+    async [Symbol.asyncDispose]() {
+      await writing;
+    },
+  };
 }

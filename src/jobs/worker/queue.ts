@@ -1,7 +1,7 @@
 /** What workers tell each other through the database: who is alive with which machines, and which attempts are lost. */
 import type pg from 'pg';
 import type { Db } from '../../platform/database/client.ts';
-import { type WorkerCapacity, WORKER_SILENCE_S } from '../worker-capacity.ts';
+import { WORKER_SILENCE_S, type WorkerCapacity } from '../worker-capacity.ts';
 
 /** Milliseconds until the next job that waits for its time may start; null: none does. */
 export async function nextDue(
@@ -26,7 +26,12 @@ export async function nextDue(
  */
 export async function heartbeat(
   { db }: { db: Db },
-  worker: { id: string; runner: string; kinds: readonly string[]; machines: readonly WorkerCapacity[] },
+  worker: {
+    id: string;
+    runner: string;
+    kinds: readonly string[];
+    machines: readonly WorkerCapacity[];
+  },
 ): Promise<void> {
   const { id, runner, kinds } = worker;
   const machines = [...worker.machines];

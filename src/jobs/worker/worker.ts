@@ -14,15 +14,14 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { isDatabaseAway } from '../../platform/database/outage.ts';
 import { kindsOf, type Machine, RunnerAway } from '../../runners/runner.ts';
 import { offersOf, runsImages } from '../worker-capacity.ts';
-import { admit, type Reservation, openPools, type Reservations } from './admission.ts';
+import { admit, openPools, type Reservation, type Reservations } from './admission.ts';
 import { giveUp, superviseAttempt } from './attempt.ts';
 import type { Deps } from './attempt-row.ts';
-import { type Claim, claimJobs, type Waiting } from './claim.ts';
+import { type Claim, claimJobs, type Locked, openSkipList, type Waiting } from './claim.ts';
 import { loseAttempt, returnToQueue } from './finish.ts';
 import { openPeerWorkers } from './peer-workers.ts';
 import { findLost, heartbeat, nextDue } from './queue.ts';
 import { isPassing, PAUSES, type Pauses, retry } from './retry.ts';
-import { type Locked, openSkipList } from './skip-list.ts';
 
 /** A sixth of the silence that others take for death. */
 const HEARTBEAT_MS = 10_000;

@@ -6,7 +6,7 @@
  * secret. The database only recognizes it, so that a server with another key stops at its start instead of failing
  * jobs whose secrets it cannot open.
  */
-import { hkdfSync, randomBytes } from 'node:crypto';
+import { createCipheriv, createDecipheriv, hkdfSync, randomBytes } from 'node:crypto';
 import { mkdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { PrismaClient } from '../../../prisma/generated/client.ts';
@@ -92,4 +92,29 @@ export async function demandSameKey(db: PrismaClient, keys: Keys): Promise<void>
     'LOAM_SECRET_KEY: the database belongs to servers with another key; give this one theirs ' +
       '(docs/operations.md says what to do when it is lost)',
   );
+}
+
+/**
+ * Sealing: encrypted and authenticated under a key, AES-256-GCM. What is sealed is a random nonce of 12 bytes, the
+ * tag of 16 bytes, and the text, in this order.
+ */
+const NONCE_BYTES = 12;
+const TAG_BYTES = 16;
+
+/** `context` is authenticated and not kept: whoever opens it must say the same, so it fits one place alone. */
+export function seal(key: Uint8Array, text: Uint8Array, context = ''): Uint8Array<ArrayBuffer> {
+  const nonce = randomBytes(NONCE_BYTES);
+  const cipher = createCipheriv('aes-256-gcm', key, nonce).setAAD(Buffer.from(context));
+  const hidden = Buffer.concat([cipher.update(text), cipher.final()]);
+  return new Uint8Array(Buffer.concat([nonce, cipher.getAuthTag(), hidden]));
+}
+
+/** @throws Error when the key or the context is another, or the bytes were changed. */
+export function open(key: Uint8Array, sealed: Uint8Array, context = ''): Buffer {
+  const bytes = Buffer.from(sealed);
+  const text = bytes.subarray(NONCE_BYTES + TAG_BYTES);
+  const decipher = createDecipheriv('aes-256-gcm', key, bytes.subarray(0, NONCE_BYTES))
+    .setAAD(Buffer.from(context))
+    .setAuthTag(bytes.subarray(NONCE_BYTES, NONCE_BYTES + TAG_BYTES));
+  return Buffer.concat([decipher.update(text), decipher.final()]);
 }

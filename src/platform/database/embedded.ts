@@ -8,11 +8,11 @@ import pg from 'pg';
 import { ConfigError } from '../../base/config/config.ts';
 import type { Logger } from '../../base/log.ts';
 import {
+  type ClusterPath,
   initialise,
   isAlive,
   lastComplaint,
   launch,
-  type ClusterPath,
   preparePlace,
   runningPostmaster,
   SUPERUSER,
@@ -128,7 +128,11 @@ async function keepRunning(place: ClusterPath, log: Logger, stopping: AbortSigna
  * Waits for the postmaster `pid` and makes the database, unless it is there.
  * @throws Error when it ends, or answers nobody for too long.
  */
-async function untilItAccepts(place: ClusterPath, pid: number, stopping?: AbortSignal): Promise<void> {
+async function untilItAccepts(
+  place: ClusterPath,
+  pid: number,
+  stopping?: AbortSignal,
+): Promise<void> {
   let postmaster = pid;
   let deadline = Date.now() + START_TIMEOUT_MS;
   for (;;) {

@@ -15,7 +15,7 @@ import type pg from 'pg';
 import type { Db } from '../database/client.ts';
 import { untilAnswered } from '../database/outage.ts';
 import type { Bus, Topic } from './bus.ts';
-import { isAfter, isInSnapshot, type Cursor, cursorAfter } from './cursor.ts';
+import { type Cursor, cursorAfter, isAfter, isInSnapshot } from './cursor.ts';
 import { type OutboxEvent, type Placed, type Query, readPage, readPages } from './pages.ts';
 
 export type Followed = {

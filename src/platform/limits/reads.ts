@@ -8,7 +8,7 @@
  */
 import { once } from 'node:events';
 import { busy, invalid } from '../../base/errors.ts';
-import { QueueTimeout, FairSemaphore } from './fair-semaphore.ts';
+import { FairSemaphore, QueueTimeout } from './fair-semaphore.ts';
 
 /** Of text in one answer. */
 export const ANSWER_BYTES = 16 * 2 ** 20;

@@ -6,8 +6,10 @@
  * Every label has values out of a short list of our own: what a client sends never becomes one, or anybody could make
  * series without end. An app has a registry of its own, because tests run several in one process.
  */
+
+import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client';
-import { countGitProcesses } from './git.ts';
+import { GIT_STARTED, type StartedGit } from '../processes/git-started.ts';
 import { readAtScrape, type Sources } from './readings.ts';
 
 /** Of an attempt of a job. `cancelled`: its job was cancelled or deleted while it ran. */
@@ -260,4 +262,28 @@ export function createMetrics({
 /** `status_404` becomes `status_4xx`: the number is the receiver's choice. */
 function classOf(outcome: string): string {
   return outcome.replace(/^status_(\d)\d\d$/, 'status_$1xx');
+}
+
+/** Git's processes, of which git tells on a channel (`git/processes/run.ts`): all of this Node process. */
+function countGitProcesses(registry: Registry): Disposable {
+  const registers = [registry];
+  const started = new Counter({
+    name: 'loam_git_processes_started_total',
+    help: 'Git processes that were started, by command',
+    labelNames: ['command'],
+    registers,
+  });
+  const running = new Gauge({
+    name: 'loam_git_processes_running',
+    help: 'Git processes that run, those kept for reading among them',
+    registers,
+  });
+  const count = (message: unknown) => {
+    const { args, ended } = message as StartedGit;
+    started.inc({ command: args[0] ?? '' });
+    running.inc();
+    void ended.then(() => running.dec());
+  };
+  subscribe(GIT_STARTED, count);
+  return { [Symbol.dispose]: () => void unsubscribe(GIT_STARTED, count) };
 }

@@ -4,7 +4,6 @@ import { createReadStream, type Stats } from 'node:fs';
 import { mkdir, open, opendir, rename, rm, rmdir, stat } from 'node:fs/promises';
 import { dirname, join, relative } from 'node:path';
 import { Readable } from 'node:stream';
-import { abortable } from './abortable.ts';
 import { identityOf } from './data-folder.ts';
 import {
   ABANDONED_MS,
@@ -13,6 +12,7 @@ import {
   type Storage,
   type StoredObject,
 } from './storage.ts';
+import { abortable } from './streams.ts';
 
 /** What is being put. No key begins with a dot. */
 const UNFINISHED = '.unfinished';

@@ -20,7 +20,6 @@ import { Upload } from '@aws-sdk/lib-storage';
 import { getSignedUrl } from '@aws-sdk/s3-request-presigner';
 import { ConfigError } from '../../base/config/config.ts';
 import type { S3Config } from '../../base/config/s3.ts';
-import { freeing } from './pieces.ts';
 import {
   ABANDONED_MS,
   type Contents,
@@ -30,6 +29,7 @@ import {
   StorageAway,
   type StoredObject,
 } from './storage.ts';
+import { freeing } from './streams.ts';
 
 const PART_BYTES = 8 * 2 ** 20;
 /** Of S3: so many parts an object. */

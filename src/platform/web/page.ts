@@ -1,6 +1,6 @@
 /** The few pages that the server writes itself, without a script. */
 import { hash } from 'node:crypto';
-import type { Response } from 'express';
+import type { Request, Response } from 'express';
 
 const STYLE = `
 :root { color-scheme: light dark; --ink: #2b211a; --dim: #6d5e52; --paper: #fbf8f3; --card: #fff; --line: #e6ddd0; --link: #2f6b2b; --bad: #a3281c; }
@@ -87,4 +87,24 @@ ${body}</main>
 </body>
 </html>
 `);
+}
+
+/* Which requests a page of the dashboard answers: those of a browser that opens an address. */
+
+/** First parts of paths that are never pages. No namespace can have such a name. */
+const ELSEWHERE = new Set(
+  `auth graphql login logout repository docs openapi.json openapi.yaml artifacts assets api static metrics favicon.ico favicon.svg
+   robots.txt livez readyz`.split(/\s+/),
+);
+
+/**
+ * REST reads of jobs share addresses with pages (`/{namespace}/job/{name}`). A page is sent to a request that prefers HTML to
+ * JSON, as that of a browser does. A request with credentials in its header is a program's, whatever it accepts: HTTP
+ * clients of Java prefer HTML unless they are told otherwise.
+ */
+export function isPage(req: Request): boolean {
+  if (req.method !== 'GET' && req.method !== 'HEAD') return false;
+  if (req.headers.authorization !== undefined) return false;
+  if (ELSEWHERE.has(req.path.split('/', 2)[1] ?? '')) return false;
+  return req.accepts(['json', 'html']) === 'html';
 }

@@ -3,7 +3,6 @@ import { finished } from 'node:stream/promises';
 import type { Request, Response } from 'express';
 import { AppError } from '../../base/errors.ts';
 import type { ByteRange } from '../storage/storage.ts';
-import { matches } from './etags.ts';
 
 export type Sendable = {
   /** In bytes. */
@@ -94,4 +93,22 @@ function wantedRange(
 /** In whole seconds, as HTTP has it; NaN, which is neither earlier nor later than any other, when it is not known. */
 function timeOf({ modifiedAt }: Sendable): number {
   return modifiedAt ? Math.floor(modifiedAt.getTime() / 1000) * 1000 : Number.NaN;
+}
+
+/** What users wrote is never shown as a page of this site, where its scripts would act for whoever looks at it. */
+export function neverAsPage(res: Response): void {
+  res.setHeader('X-Content-Type-Options', 'nosniff');
+  res.setHeader('Content-Security-Policy', "default-src 'none'; sandbox");
+}
+
+/* Conditional requests (RFC 9110 section 13). */
+
+/**
+ * Whether `If-None-Match` names what there is. Express's own `req.fresh` says no to every request with
+ * `Cache-Control: no-cache`, which `fetch` adds to each that carries `If-None-Match`.
+ */
+export function matches(ifNoneMatch: string | undefined, etag: string): boolean {
+  if (!ifNoneMatch) return false;
+  const weak = (tag: string) => tag.trim().replace(/^W\//, '');
+  return ifNoneMatch.split(',').some((tag) => tag.trim() === '*' || weak(tag) === weak(etag));
 }

@@ -11,12 +11,12 @@ import { demand, type Viewer } from '../../identity/permissions.ts';
 import type { Allowance } from '../../platform/limits/reads.ts';
 import { folderWork, type Reads } from '../folder.ts';
 import { type AccessRow, target } from '../repositories.ts';
-import { boundedWork } from './bounded.ts';
+import { boundedWork } from './changes.ts';
 import {
   type CommitHere,
+  type ContentsPath,
   checkPath,
   find,
-  type ContentsPath,
   type Tree,
   takeCommits,
 } from './contents.ts';

@@ -1,6 +1,5 @@
 /** What commits change, and how two revisions differ. */
-
-import { notFound } from '../../base/errors.ts';
+import { AppError, notFound } from '../../base/errors.ts';
 import { lazyAsync } from '../../base/lazy-async.ts';
 import type { Commit } from '../../git/objects/commit.ts';
 import type {
@@ -11,6 +10,7 @@ import type {
   Range,
 } from '../../git/objects/diff.ts';
 import { readCommits } from '../../git/objects/history.ts';
+import { GitError } from '../../git/processes/run.ts';
 import { demand, type Viewer } from '../../identity/permissions.ts';
 import {
   checkFirst,
@@ -20,9 +20,8 @@ import {
   sliceOf,
 } from '../../platform/database/paging.ts';
 import { type Allowance, takeOfGit } from '../../platform/limits/reads.ts';
-import type { Reads } from '../folder.ts';
+import { folderWork, type Reads } from '../folder.ts';
 import { type AccessRow, target } from '../repositories.ts';
-import { boundedWork } from './bounded.ts';
 import { type CommitHere, find, takeCommits } from './contents.ts';
 
 /** `patch` reads those of the whole page at once, the first time that one is asked for. */
@@ -223,4 +222,23 @@ function comparison<In, Out>(
   work: Parameters<typeof boundedWork<In, Out>>[2],
 ): ReturnType<typeof boundedWork<In, Out>> {
   return boundedWork<In, Out>(name, 'The two are too far apart to be compared in time', work);
+}
+
+/* Reading that may take too long. */
+
+/** As `folderWork`. @throws AppError 422 with `tooLong` when git was ended because it took too long or said too much */
+export function boundedWork<In, Out>(
+  name: string,
+  tooLong: string,
+  work: Parameters<typeof folderWork<In, Out>>[1],
+): ReturnType<typeof folderWork<In, Out>> {
+  return folderWork<In, Out>(name, async (services, dir, input, signal) => {
+    try {
+      return await work(services, dir, input, signal);
+    } catch (error) {
+      // A signal ended it, which is ours.
+      if (!(error instanceof GitError) || error.code !== null) throw error;
+      throw new AppError('invalid_request', tooLong, { status: 422 });
+    }
+  });
 }

@@ -8,11 +8,9 @@ import type { Urls } from '../../base/urls.ts';
 import type { Git } from '../../git/git.ts';
 import { isObjectId } from '../../git/names.ts';
 import { openBlob } from '../../git/objects/read.ts';
-import { demand, type Viewer } from '../../identity/permissions.ts';
 import type { Signer } from '../../platform/crypto/signed-links.ts';
 import type { Db } from '../../platform/database/client.ts';
-import { folderWork, inFolder, type Reads } from '../folder.ts';
-import { type AccessRow, target } from '../repositories.ts';
+import { inFolder } from '../folder.ts';
 
 /** Where downloads are served; `repository` is no namespace's name. */
 export const DOWNLOAD_PATH = '/repository/:id/blobs/:oid/:name';

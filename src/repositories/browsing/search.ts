@@ -9,7 +9,7 @@ import type { Caller } from '../../platform/limits/fair-semaphore.ts';
 import { type Allowance, takeOfGit } from '../../platform/limits/reads.ts';
 import type { Reads } from '../folder.ts';
 import { type AccessRow, target } from '../repositories.ts';
-import { boundedWork } from './bounded.ts';
+import { boundedWork } from './changes.ts';
 import { checkPath, find } from './contents.ts';
 
 /** Of what is looked for. */

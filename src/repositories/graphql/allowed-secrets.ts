@@ -1,7 +1,6 @@
 /** What secret scanning lets pass, in GraphQL. */
-import { builder } from '../../platform/schema/builder.ts';
+import { builder, INPUT } from '../../platform/schema/builder.ts';
 import { connectionType, pageCost, sliceArgs, toConnection } from '../../platform/schema/paging.ts';
-import { INPUT } from '../../platform/schema/payloads.ts';
 import * as secrets from '../allowed-secrets.ts';
 import { accessColumns } from '../repositories.ts';
 import { answering, changedPayload, ID, NAMESPACE } from './mutations.ts';

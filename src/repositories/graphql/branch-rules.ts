@@ -1,8 +1,7 @@
 /** Rules for branches in GraphQL. */
 import { Role } from '../../identity/graphql/namespaces.ts';
-import { builder } from '../../platform/schema/builder.ts';
+import { builder, INPUT } from '../../platform/schema/builder.ts';
 import { connectionType, pageCost, sliceArgs, toConnection } from '../../platform/schema/paging.ts';
-import { INPUT } from '../../platform/schema/payloads.ts';
 import * as rules from '../branch-rules.ts';
 import { accessColumns } from '../repositories.ts';
 import { answering, changedPayload, ID, NAMESPACE } from './mutations.ts';

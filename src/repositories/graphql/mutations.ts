@@ -1,15 +1,9 @@
 /** What changes repositories, in GraphQL. */
 
 import type { GraphQLResolveInfo } from 'graphql';
-import type { Config } from '../../base/config/config.ts';
-import type { Logger } from '../../base/log.ts';
-import type { Cluster } from '../../cluster/cluster.ts';
-import type { Git } from '../../git/git.ts';
 import type { Viewer } from '../../identity/permissions.ts';
-import type { Db } from '../../platform/database/client.ts';
-import { builder } from '../../platform/schema/builder.ts';
+import { builder, deletionPayload, INPUT } from '../../platform/schema/builder.ts';
 import type { Context, ContextServices } from '../../platform/schema/context.ts';
-import { deletionPayload, INPUT } from '../../platform/schema/payloads.ts';
 import { selectAt } from '../../platform/schema/select.ts';
 import * as lifecycle from '../lifecycle.ts';
 import type { Select } from '../repositories.ts';

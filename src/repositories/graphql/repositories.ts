@@ -25,9 +25,9 @@ import * as changes from '../browsing/changes.ts';
 import * as contents from '../browsing/contents.ts';
 import * as history from '../browsing/history.ts';
 import { contentsColumns } from '../browsing/large-files.ts';
-import { collaboratorColumns, collaboratorCount } from '../collaborators.ts';
 import * as list from '../list.ts';
 import * as repos from '../repositories.ts';
+import { collaboratorColumns, collaboratorCount } from '../rows.ts';
 import { visibleTo } from '../visibility.ts';
 import { Comparison } from './changes.ts';
 import {

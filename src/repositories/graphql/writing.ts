@@ -1,5 +1,4 @@
-import { builder } from '../../platform/schema/builder.ts';
-import { INPUT } from '../../platform/schema/payloads.ts';
+import { builder, INPUT } from '../../platform/schema/builder.ts';
 import * as history from '../browsing/history.ts';
 import * as writing from '../writing.ts';
 import { Commit } from './contents.ts';

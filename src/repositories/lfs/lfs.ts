@@ -4,7 +4,10 @@ import type { Prisma } from '../../../prisma/generated/client.ts';
 import type { Urls } from '../../base/urls.ts';
 import type { Viewer } from '../../identity/permissions.ts';
 import type { Db } from '../../platform/database/client.ts';
-import { openTransferSemaphores, type TransferSemaphores } from '../../platform/limits/fair-semaphore.ts';
+import {
+  openTransferSemaphores,
+  type TransferSemaphores,
+} from '../../platform/limits/fair-semaphore.ts';
 import type { DiskSpace } from '../../platform/storage/disk-space.ts';
 import { accessColumns, type GitAction, lockRepository, openForGit } from '../repositories.ts';
 import { createLfsTokens, type LfsOperation, type LfsTokens } from './tokens.ts';

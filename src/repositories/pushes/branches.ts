@@ -5,9 +5,8 @@ import { isFastForward, type Quarantined } from '../../git/objects/walk.ts';
 import { type Command, NONE, type Verdict } from '../../git/transport/hooks.ts';
 import { type Account, roleIn } from '../../identity/permissions.ts';
 import { matches } from '../branch-patterns.ts';
-import { refused } from './brought.ts';
+import { refused, takeTurns } from './brought.ts';
 import type { HeededRule } from './rows.ts';
-import { takeTurns } from './take-turns.ts';
 
 export type Protection = {
   namespaceId: string;

@@ -1,5 +1,6 @@
 /** What the parts of the judge look at. */
 
+import { setImmediate as others } from 'node:timers/promises';
 import type { NewObject, Wanted } from '../../git/objects/new-objects.ts';
 import type { Quarantined } from '../../git/objects/walk.ts';
 import type { Command, Verdict } from '../../git/transport/hooks.ts';
@@ -31,4 +32,24 @@ export type Look = {
 /** Reasons are shown to who pushes, line by line. */
 export function refused(...reasons: string[]): Verdict {
   return { accepted: false, reasons };
+}
+
+/* What a push brings may be made to take long to look at. */
+
+/** Without letting other requests have their turn. */
+const SLICE_MS = 10;
+
+/**
+ * What a loop calls in each round: now and then others have their turn, and the signal is heard.
+ * @throws the reason of the signal
+ */
+export function takeTurns(signal: AbortSignal): () => Promise<void> | undefined {
+  let since = performance.now();
+  return () => {
+    if (performance.now() - since < SLICE_MS) return undefined;
+    return others().then(() => {
+      signal.throwIfAborted();
+      since = performance.now();
+    });
+  };
 }

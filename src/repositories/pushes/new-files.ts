@@ -7,7 +7,7 @@ import type { Db } from '../../platform/database/client.ts';
 import type { LargeFiles } from '../lfs/store/store.ts';
 import type { Brought, Look } from './brought.ts';
 import { lookForPointers } from './large-files.ts';
-import type { FindingIds } from './secrets/ids.ts';
+import type { FindingIds } from './secrets/find.ts';
 import { lookForSecrets } from './secrets/judge.ts';
 
 /**

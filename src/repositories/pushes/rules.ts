@@ -35,7 +35,7 @@ import { judgeNewFiles } from './new-files.ts';
 import type { PushRecorder } from './recorder.ts';
 import type { BegunPush } from './rows.ts';
 import { type Room, readJudged, readRoom } from './rows.ts';
-import type { FindingIds } from './secrets/ids.ts';
+import type { FindingIds } from './secrets/find.ts';
 
 type Deps = {
   db: Db;

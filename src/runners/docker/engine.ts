@@ -8,11 +8,11 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Readable } from 'node:stream';
-import type Docker from 'dockerode';
+import Modem from 'docker-modem';
+import Docker from 'dockerode';
 import { ConfigError } from '../../base/config/config.ts';
 import type { DockerConfig } from '../../base/config/docker.ts';
 import { RunnerAway } from '../runner.ts';
-import { type Address, dockerOver, modemTo } from './modem.ts';
 
 /** An answer with a status that the caller did not expect. */
 export class EngineError extends Error {
@@ -135,4 +135,37 @@ function translated(error: unknown): Error {
 
 export function isStatus(error: unknown, ...statuses: number[]): boolean {
   return error instanceof EngineError && statuses.includes(error.status);
+}
+
+/*
+ * Carries dockerode's requests to an engine.
+ *
+ * Made without the constructor of `docker-modem`, which reads the environment whatever options it gets, and takes none
+ * that prevents it (https://github.com/apocas/docker-modem/issues/61): certificates of `DOCKER_CERT_PATH` that an engine
+ * does not need would stop the server, and `DOCKER_CLIENT_TIMEOUT`, in seconds elsewhere, is in milliseconds there.
+ */
+
+/** A socket, or a host with the rest. */
+type Address = Pick<
+  Modem.ConstructorOptions,
+  'socketPath' | 'host' | 'port' | 'protocol' | 'ca' | 'cert' | 'key'
+>;
+
+function modemTo(address: Address): Modem {
+  return Object.assign(Object.create(Modem.prototype), {
+    protocol: 'http',
+    headers: {},
+    ...address,
+  });
+}
+
+/** @param signal ends every request, also those that have no signal of their own, or for which dockerode takes none */
+function dockerOver(modem: Modem, signal?: AbortSignal): Docker {
+  const carrier: Modem = Object.create(modem);
+  carrier.dial = (options, answered) => {
+    const signals = [signal, options.abortSignal].filter((one) => one !== undefined);
+    const abortSignal = signals.length > 1 ? AbortSignal.any(signals) : signals[0];
+    modem.dial({ ...options, ...(abortSignal && { abortSignal }) }, answered);
+  };
+  return new Docker({ modem: carrier } as Docker.DockerOptions);
 }

@@ -1,7 +1,7 @@
 /** How a container stands with its engine, and how its attempt ended. */
 import { text } from 'node:stream/consumers';
 import type { Outcome } from '../runner.ts';
-import { tellOutOfMemory } from '../supervisor/memory.ts';
+import { tellOutOfMemory } from '../supervisor/proc.ts';
 import { type Engine, EngineError, isStatus } from './engine.ts';
 import type { AttemptRecord, Refused, Stop } from './place.ts';
 import type { RecordedExit } from './recorder.ts';

@@ -31,12 +31,16 @@ import { type Limits, limitsOf, thisMachine } from '../supervisor/limits.ts';
 import { openRemoval } from '../supervisor/removal.ts';
 import { artifactsOf } from './artifacts.ts';
 import { begin, removeContainer, removeUnbegun } from './begin.ts';
-import { containerName, containerOptions, LABEL_READER, LABEL_WORKER } from './container.ts';
-import { openCreation } from './create.ts';
+import {
+  containerName,
+  containerOptions,
+  LABEL_READER,
+  LABEL_WORKER,
+  openCreation,
+} from './container.ts';
 import { watchDiskOf } from './disk.ts';
 import { connect } from './engine.ts';
 import { type EngineHealth, watchEngine } from './engine-health.ts';
-import { openGpuUse } from './gpu-use.ts';
 import { type ImagesOptions, openImages } from './images.ts';
 import { followLog } from './logs.ts';
 import { type NetworkOptions, openNetwork } from './network.ts';
@@ -48,7 +52,7 @@ import { makeRecord, openRecordings } from './recordings.ts';
 import { makeFoldersIn, sendCheckout } from './remote.ts';
 import { openSharedCgroup } from './shared-cgroup.ts';
 import { opening } from './start-barrier.ts';
-import { sampleOf } from './stats.ts';
+import { openGpuUse, sampleOf } from './usage.ts';
 import { openUsers } from './users.ts';
 
 /** An engine does not fail more often in the middle of the same start. An image ends at its gate each time. */

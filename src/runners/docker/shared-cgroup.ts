@@ -9,7 +9,7 @@
 import { mkdirSync, readdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Logger } from '../../base/log.ts';
-import { mountPath } from '../supervisor/mounts.ts';
+import { mountPath } from '../supervisor/folder.ts';
 import { GROUP_SHARES, GROUP_WEIGHT } from '../supervisor/priority.ts';
 import type { EngineFacts } from './facts.ts';
 

@@ -5,9 +5,9 @@
  * - `unshare`: the same, made with util-linux.
  * - `none`: an ordinary process. As root it runs under another user; as anyone else it can do what we can.
  */
-import { chmodSync, chownSync, mkdirSync } from 'node:fs';
+import { chmodSync, chownSync, mkdirSync, readFileSync, readlinkSync, statSync } from 'node:fs';
 import { chmod, mkdir, readdir, stat } from 'node:fs/promises';
-import { join } from 'node:path';
+import { basename, join } from 'node:path';
 import { ConfigError } from '../../base/config/config.ts';
 import { exposedSecrets } from '../../base/config/environment.ts';
 import { run } from '../../platform/processes/starter.ts';
@@ -23,12 +23,10 @@ import { giveTo } from '../supervisor/small-trees.ts';
 import { asUser } from '../supervisor/user.ts';
 import { bubblewrapOptions } from './bubblewrap.ts';
 import { cleanupIpc } from './cleanup-ipc.ts';
-import { entryCommand, environmentScript } from './entry.ts';
 import { openOwnFiles } from './etc.ts';
-import { markTopdir } from './ext4-topdir.ts';
 import { findKeyringGuard } from './keyrings.ts';
 import { type Command, PATH, tryCommand } from './launch.ts';
-import type { NetworkSpec } from './namespace.ts';
+import { type NetworkSpec, quote } from './namespace.ts';
 import { internetFor, whyNoInternet, withOpenTun } from './network.ts';
 import { unshareCommand } from './unshare.ts';
 import { attemptView, type Mount, openView, RESOLVER } from './view.ts';
@@ -261,7 +259,10 @@ function works([program = '', ...args]: string[]): Promise<boolean> {
 /** What a machine can do is tried once; a process with several runners, as in tests, need not try again. */
 const tried = new Map<string, Promise<string | null>>();
 
-function memoizeAttempt(key: unknown, attempt: () => Promise<string | null>): Promise<string | null> {
+function memoizeAttempt(
+  key: unknown,
+  attempt: () => Promise<string | null>,
+): Promise<string | null> {
   const name = JSON.stringify(key);
   const known = tried.get(name) ?? attempt();
   tried.set(name, known);
@@ -346,4 +347,59 @@ async function prepareUnconfined(
     'each under a user of its own: a job cannot read the data folder, but sees the processes and the ' +
       'world-readable files of this machine and reaches what listens on its loopback.',
   );
+}
+
+/*
+ * The last step before the job's command, the same in every confinement: the environment is read from
+ * descriptor 5 by a shell that has no rights any more.
+ *
+ * It must not be set earlier. What sets up the confinement runs with more rights than the job, and
+ * `LD_PRELOAD` in its environment would give those to the job; and as arguments everyone could read it in `ps`.
+ */
+
+/** Follows whatever confines the job. */
+function entryCommand(command: string): string[] {
+  const script = '. /dev/fd/5; exec 3<&- 4<&- 5<&-; exec /bin/sh -c "$1"';
+  return ['/bin/sh', '-c', script, 'sh', command];
+}
+
+/**
+ * The environment, and where the command starts: root without its rights could not enter a folder of the job.
+ * Names are those of shell variables. Some belong to the shell (`PPID`, in bash `UID`) and cannot be set:
+ * `command` keeps such a one from ending the script.
+ */
+function environmentScript(env: Record<string, string>, cwd: string): string {
+  const lines = Object.entries(env).map(
+    ([name, value]) => `command export ${name}=${quote(value)}\n`,
+  );
+  return `cd ${quote(cwd)} && unset OLDPWD\n{ :\n${lines.join('')}} 2>/dev/null\n`;
+}
+
+/*
+ * Spreads the folders of attempts over the disk, where that is an ext4 without a journal, as on many virtual machines.
+ *
+ * Such an ext4 does not reuse an inode for minutes after it was deleted, and looks at each of them whenever a file is made
+ * near them (`recently_deleted` in fs/ext4/ialloc.c). A job makes and deletes some 25 files: at 30 jobs a second the search
+ * took a quarter of all CPU time, and more with every job. The attribute T (`topdir`) of a folder has the folders in it placed
+ * in block groups of their own, so that each attempt has inodes of its own. With a journal there is no search, and the
+ * attribute would cost 4 %.
+ */
+
+/** Sets the attribute where that pays. */
+async function markTopdir(dir: string): Promise<void> {
+  // Where the file system or our user may not, jobs are only slower.
+  if (hasNoJournal(dir)) await run('chattr', ['+T', dir]).catch(() => {});
+}
+
+function hasNoJournal(dir: string): boolean {
+  try {
+    const { dev } = statSync(dir);
+    // As `makedev` of the kernel has it, for numbers that fit into 12 and 20 bits.
+    const [major, minor] = [(dev >> 8) & 0xfff, (dev & 0xff) | ((dev >> 12) & 0xfff00)];
+    const disk = basename(readlinkSync(`/sys/dev/block/${major}:${minor}`));
+    return readFileSync(`/sys/fs/ext4/${disk}/journal_task`, 'utf8').trim() === '<none>';
+  } catch {
+    // Not ext4, or not Linux.
+    return false;
+  }
 }

@@ -12,7 +12,7 @@ import { chownSync, rmSync, writeFileSync } from 'node:fs';
 import type { Socket } from 'node:net';
 import { join } from 'node:path';
 import { type Cgroup, joinFiles } from './cgroup.ts';
-import { quote } from './quote.ts';
+import { quote } from './namespace.ts';
 
 /** What it becomes. */
 export type ExecSpec = {

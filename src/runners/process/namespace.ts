@@ -125,3 +125,8 @@ function hearing(stream: Readable): (what: RegExp) => Promise<void> {
       look();
     });
 }
+
+/** For a shell, as one word. */
+export function quote(text: string): string {
+  return `'${text.replaceAll("'", `'\\''`)}'`;
+}

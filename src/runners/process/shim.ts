@@ -23,22 +23,47 @@
  *   exit        how it ended, after the last byte of the log is on the disk; from then on the claim means nothing
  */
 import { closeSync, existsSync, mkdirSync, readFileSync, unlinkSync } from 'node:fs';
+import { uptime } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { setTimeout as delay, setImmediate as turn } from 'node:timers/promises';
 import { claim, DISK_FULL_EXIT, syncLog, writeWhole } from '../supervisor/claim.ts';
 import { type DiskLimits, type DiskUse, type Verdict, watchDisk } from '../supervisor/disk.ts';
 import { follow, type LogLimits, openLog } from '../supervisor/lines.ts';
-import { tellOutOfMemory, watchMemory } from '../supervisor/memory.ts';
 import { giveWay } from '../supervisor/priority.ts';
-import { closeInherited } from '../supervisor/proc.ts';
+import { closeInherited, tellOutOfMemory, watchMemory } from '../supervisor/proc.ts';
 import { type Cgroup, oomKills, removeGroup } from './cgroup.ts';
 import { type GroupPlan, limitGroup, makeGroup } from './group-plan.ts';
 import { type Command, environmentOf, launch } from './launch.ts';
 import { type Network, openNetwork } from './namespace.ts';
 import type { ShimOrder, ShimWord } from './shims.ts';
 import { treeOf } from './tree.ts';
-import { after, LATE_MS, type UptimeTimer } from './uptime-timer.ts';
+
+/**
+ * Timers by the clock that goes on while the machine is suspended. That of Node's timers stops then.
+ *
+ * Imports nothing but Node: the shim does.
+ */
+type UptimeTimer = { clear(): void };
+
+/** How often a timer looks at the clock. */
+const TICK_MS = 1_000;
+
+/** What is later than this was due while the machine was suspended. */
+const LATE_MS = 5_000;
+
+/** As `setTimeout`; `then` hears how late it is. */
+function after(ms: number, then: (lateMs: number) => void): UptimeTimer {
+  const due = uptime() * 1_000 + ms;
+  let timer: NodeJS.Timeout | undefined;
+  const look = () => {
+    const left = due - uptime() * 1_000;
+    if (left <= 0) then(-left);
+    else timer = setTimeout(look, Math.min(left, TICK_MS));
+  };
+  look();
+  return { clear: () => clearTimeout(timer) };
+}
 
 export type ShimSpec = {
   attempt: string;

@@ -8,7 +8,7 @@
 import { lstatSync } from 'node:fs';
 import { dirname } from 'node:path';
 import { asUser } from '../supervisor/user.ts';
-import { quote } from './quote.ts';
+import { quote } from './namespace.ts';
 import type { Mount } from './view.ts';
 
 const DEVICES = ['null', 'zero', 'full', 'random', 'urandom', 'tty'];

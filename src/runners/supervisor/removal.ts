@@ -8,7 +8,7 @@ import { existsSync, renameSync } from 'node:fs';
 import { mkdir, readdir, readFile } from 'node:fs/promises';
 import { basename, join } from 'node:path';
 import { run } from '../../platform/processes/starter.ts';
-import { mountPath } from './mounts.ts';
+import { mountPath } from './folder.ts';
 
 /** What could not be removed is tried again after this, doubling. */
 const FIRST_PAUSE_MS = 1_000;

@@ -24,8 +24,7 @@ import { LRUCache } from 'lru-cache';
 import type { buildConnector, Dispatcher, Pool } from 'undici';
 import { ConfigError } from '../../base/config/config.ts';
 import { isResourceExhausted } from '../../platform/database/outage.ts';
-import type { AddressGuard } from './guard.ts';
-import type { Lookup } from './lookup.ts';
+import type { AddressGuard, Lookup } from './guard.ts';
 import { Unanswered } from './outcomes.ts';
 
 /** No attempt waits for longer. */

@@ -1,12 +1,10 @@
 /** What changes webhooks, and what is sent on demand, in GraphQL. */
-import { builder } from '../../platform/schema/builder.ts';
-import { deletionPayload, INPUT } from '../../platform/schema/payloads.ts';
+import { builder, deletionPayload, INPUT } from '../../platform/schema/builder.ts';
 import * as changes from '../changes.ts';
 import type { Delivery as ADelivery } from '../deliveries.ts';
 import * as manual from '../manual.ts';
 import type { Webhook as AWebhook } from '../webhooks.ts';
-import { Delivery } from './deliveries.ts';
-import { WebhookEventType } from './enums.ts';
+import { Delivery, WebhookEventType } from './deliveries.ts';
 import { Webhook } from './webhooks.ts';
 
 const ID = { required: true, description: 'The id of the webhook.' } as const;

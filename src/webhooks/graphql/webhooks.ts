@@ -14,8 +14,14 @@ import { endedByReader, orThrow } from '../../platform/schema/subscription.ts';
 import { listDeliveries, sliceDeliveries } from '../deliveries.ts';
 import { followDeliveries } from '../following.ts';
 import * as webhooks from '../webhooks.ts';
-import { Delivery, DeliveryConnection, DeliveryPage } from './deliveries.ts';
-import { DeliveryStatus, WebhookEventType, WebhookOffReason } from './enums.ts';
+import {
+  Delivery,
+  DeliveryConnection,
+  DeliveryPage,
+  DeliveryStatus,
+  WebhookEventType,
+  WebhookOffReason,
+} from './deliveries.ts';
 
 const WebhookRef = builder.objectRef<webhooks.Webhook>('Webhook');
 export const Webhook = builder.node(WebhookRef, {

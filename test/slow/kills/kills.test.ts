@@ -6,7 +6,7 @@
  * `LOAM_TEST_KILLS=60 LOAM_TEST_SEED=7 npx vitest run test/slow/kills/kills.test.ts`
  */
 import { expect, test } from 'vitest';
-import type { EventType } from '../../../src/platform/events/publish.ts';
+import type { EventType } from '../../../src/platform/events/outbox.ts';
 import { TOLD_AS } from '../../../src/webhooks/event-types.ts';
 import { eventually } from '../../support/eventually.ts';
 import { remote, Workspace } from '../../support/git.ts';

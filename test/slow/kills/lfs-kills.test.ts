@@ -15,7 +15,7 @@ import pg from 'pg';
 import { expect, test } from 'vitest';
 import { readConfig } from '../../../src/base/config/config.ts';
 import { createLog } from '../../../src/base/log.ts';
-import { newToken } from '../../../src/identity/tokens.ts';
+import { newToken } from '../../../src/identity/credentials.ts';
 import { openFolder } from '../../../src/platform/storage/folder.ts';
 import { eventually } from '../../support/eventually.ts';
 import { remote, Workspace } from '../../support/git.ts';

@@ -14,7 +14,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import pg from 'pg';
 import { expect, test } from 'vitest';
 import { Disk } from '../../../src/git/disk/disk.ts';
-import { newToken } from '../../../src/identity/tokens.ts';
+import { newToken } from '../../../src/identity/credentials.ts';
 import { eventually } from '../../support/eventually.ts';
 import { remote, Workspace } from '../../support/git.ts';
 import { Client, cloneDatabase } from '../../support/harness.ts';

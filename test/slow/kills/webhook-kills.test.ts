@@ -12,7 +12,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import pg from 'pg';
 import { expect, test } from 'vitest';
 import { newId } from '../../../src/base/ids.ts';
-import { newToken } from '../../../src/identity/tokens.ts';
+import { newToken } from '../../../src/identity/credentials.ts';
 import { eventually } from '../../support/eventually.ts';
 import { Client, cloneDatabase } from '../../support/harness.ts';
 import { type ServerProcess, startServer } from '../../support/process.ts';

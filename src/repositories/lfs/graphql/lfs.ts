@@ -1,12 +1,11 @@
 /** Large files and locks in GraphQL. */
-import { builder } from '../../../platform/schema/builder.ts';
+import { builder, INPUT } from '../../../platform/schema/builder.ts';
 import {
   connectionType,
   pageCost,
   sliceArgs,
   toConnection,
 } from '../../../platform/schema/paging.ts';
-import { INPUT } from '../../../platform/schema/payloads.ts';
 import { accessColumns } from '../../repositories.ts';
 import * as locks from '../locks.ts';
 import * as objects from '../objects.ts';

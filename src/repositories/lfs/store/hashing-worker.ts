@@ -8,8 +8,7 @@
  */
 import { createHash, type Hash } from 'node:crypto';
 import { type MessagePort, parentPort, workerData } from 'node:worker_threads';
-import { type Chunks, firstDamaged, HEADROOM, hashesOf } from './chunks.ts';
-import { cut, type Gear, maxChunks } from './cut.ts';
+import { type Chunks, cut, firstDamaged, type Gear, HEADROOM, hashesOf, maxChunks } from './cut.ts';
 import { handedOver } from './memory.ts';
 
 export type Request =

@@ -1,9 +1,9 @@
 /** Threads that hash (`hashing-worker.ts`): started when they are needed, shared by all transfers. */
 import { availableParallelism } from 'node:os';
 import { Worker } from 'node:worker_threads';
-import { abortable } from '../../../platform/storage/abortable.ts';
-import { HASH_BYTES, HEADROOM } from './chunks.ts';
+import { abortable } from '../../../platform/storage/streams.ts';
 import type { Gear } from './cut.ts';
+import { HASH_BYTES, HEADROOM } from './cut.ts';
 import type { CheckedChunks, HashedBatch, Reply, Request, Started } from './hashing-worker.ts';
 import { handedOver, Memory } from './memory.ts';
 import { type Checking, RUN_BYTES } from './runs.ts';

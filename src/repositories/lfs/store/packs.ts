@@ -2,12 +2,10 @@
  * Packs: objects of storage in which chunks lie one after the other. A pack is noted before it is put, so that what a
  * killed server left is found without a list of the storage; its chunks get their rows when it is there as a whole.
  */
-
 import { randomBytes } from 'node:crypto';
 import type pg from 'pg';
 import { inPoolTransaction } from '../../../platform/database/client.ts';
 import type { Storage } from '../../../platform/storage/storage.ts';
-import { Handover } from './handover.ts';
 import { type Chunk, joined } from './hashing.ts';
 
 export type Deps = { pool: pg.Pool; storage: Storage };
@@ -286,4 +284,36 @@ export async function moveChunks(
     [storeId, id, entries.map(({ hash }) => hash), entries.map(({ start }) => start), from],
   );
   return Number(rows[0]?.live ?? 0);
+}
+
+/** Pieces for one reader, each of which is lent: its memory is the giver's again when the reader asks for the next. */
+type Given = { piece: Buffer; done: PromiseWithResolvers<void>; next: Next };
+type Next = PromiseWithResolvers<Given | null>;
+
+class Handover implements AsyncIterable<Buffer> {
+  readonly #first: Next = Promise.withResolvers();
+  #last = this.#first;
+
+  /** Resolves when the reader is done with it; never where nobody reads any more. */
+  give(piece: Buffer): Promise<void> {
+    const done = Promise.withResolvers<void>();
+    const next: Next = Promise.withResolvers();
+    this.#last.resolve({ piece, done, next });
+    this.#last = next;
+    return done.promise;
+  }
+
+  end(): void {
+    this.#last.resolve(null);
+  }
+
+  async *[Symbol.asyncIterator](): AsyncGenerator<Buffer> {
+    for (let at = this.#first; ; ) {
+      const given = await at.promise;
+      if (!given) return;
+      yield given.piece;
+      given.done.resolve();
+      at = given.next;
+    }
+  }
 }

@@ -5,7 +5,7 @@
 
 import type { Logger } from '../../../base/log.ts';
 import type { Reading, Storage } from '../../../platform/storage/storage.ts';
-import { type Chunks, firstDamaged, HASH_BYTES, HEADROOM } from './chunks.ts';
+import { type Chunks, firstDamaged, HASH_BYTES, HEADROOM } from './cut.ts';
 import { Memory } from './memory.ts';
 
 type Deps = { storage: Storage; log: Logger };
@@ -77,7 +77,11 @@ export async function* readRun(
     const { start, ends } = chunks;
     const { buffer, damaged } = await check(chunks);
     if (damaged >= 0)
-      throw damage(deps, places[damaged] as RunLocation, 'its bytes are not those that were stored');
+      throw damage(
+        deps,
+        places[damaged] as RunLocation,
+        'its bytes are not those that were stored',
+      );
     const part = (from: number, to: number) => Buffer.from(buffer, from, to - from);
     return {
       chunks: places.map((_, i) =>

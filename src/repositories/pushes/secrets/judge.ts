@@ -7,7 +7,7 @@ import { recordAll } from '../../../identity/audit.ts';
 import type { Db } from '../../../platform/database/client.ts';
 import { inTransaction } from '../../../platform/database/client.ts';
 import { type Brought, type Look, refused } from '../brought.ts';
-import type { FindingIds } from './ids.ts';
+import type { FindingIds } from './find.ts';
 import { type Candidate, type Finding, SecretScan } from './scan.ts';
 
 /** Of a refusal. */

@@ -1,7 +1,52 @@
-/** Counts requests by the pattern of their route, which bounds how many series there can be. */
+/** A span for each request, which takes over the trace that its client names. Only where traces are wanted. */
+import { type Span, SpanStatusCode } from '@opentelemetry/api';
 import type { Request, RequestHandler } from 'express';
 import type { Metrics } from '../../platform/metrics/metrics.ts';
+import { serveInSpan } from '../../platform/tracing/spans.ts';
 
+declare global {
+  namespace Express {
+    interface Request {
+      /** Of its trace. */
+      traceId?: string;
+    }
+  }
+}
+
+/** What stands after a `?` is left out, because links are signed there. */
+export const traced: RequestHandler = (req, res, next) => {
+  const attributes = {
+    'http.request.method': req.method,
+    'url.path': req.originalUrl.split('?')[0],
+    'url.scheme': req.protocol,
+    'network.protocol.version': req.httpVersion,
+    'loam.request_id': req.id,
+  };
+  serveInSpan(req.method, req.headers, attributes, (span) => {
+    req.traceId = span.spanContext().traceId;
+    res.once('close', () => end(span, req));
+    next();
+  });
+};
+
+function end(span: Span, req: Request): void {
+  const { headersSent, statusCode, writableFinished } = req.res ?? {};
+  const route = routeOf(req);
+  if (route) {
+    span.updateName(`${req.method} ${route}`);
+    span.setAttribute('http.route', route);
+  }
+  if (headersSent) span.setAttribute('http.response.status_code', statusCode ?? 0);
+  if (headersSent && (statusCode ?? 0) >= 500) {
+    span.setStatus({ code: SpanStatusCode.ERROR });
+    span.setAttribute('error.type', String(statusCode));
+  }
+  // Its client has left, or the answer was broken off.
+  if (!writableFinished) span.addEvent('closed early');
+  span.end();
+}
+
+/** Counts requests by the pattern of their route, which bounds how many series there can be. */
 declare global {
   namespace Express {
     interface Request {
@@ -42,7 +87,7 @@ export function measured(metrics: Metrics): RequestHandler {
 const patterns = new Map<unknown, string>();
 
 /** Undefined before a route was found. */
-export function routeOf({ pattern, route }: Request): string | undefined {
+function routeOf({ pattern, route }: Request): string | undefined {
   if (pattern !== undefined) return pattern;
   const path: unknown = route?.path;
   if (path === undefined) return undefined;

@@ -1,7 +1,7 @@
 /** Transfers over HTTP that wait for their turn (`limits/transfer-turns.ts`). One that is too slow is cut off by `connections.ts`. */
 import type { Request, Response } from 'express';
 import type { TransferSemaphores } from '../../platform/limits/fair-semaphore.ts';
-import { withTransferSlot, type TransferNames } from '../../platform/limits/transfer-limits.ts';
+import { type TransferNames, withTransferSlot } from '../../platform/limits/fair-semaphore.ts';
 import { address } from '../../platform/web/client-address.ts';
 import { closingOf } from '../../platform/web/connections.ts';
 

@@ -6,7 +6,8 @@
  * answer in time once is asked no more: each question would leave one more process in the container.
  */
 import { text } from 'node:stream/consumers';
-import { type Engine, EngineError } from './engine.ts';
+import type { CpuSample } from '../cpu-share.ts';
+import { type Engine, EngineError, isStatus } from './engine.ts';
 import { USUAL_PATH } from './start-barrier.ts';
 
 const ASK = ['nvidia-smi', '--query-gpu=utilization.gpu', '--format=csv,noheader,nounits'];
@@ -71,4 +72,41 @@ function meanOf(answer: string): number {
   const all = answer.split('\n').flatMap((line) => /^\s*(\d{1,3})\s*$/.exec(line)?.[1] ?? []);
   const sum = all.reduce((total, percent) => total + Math.min(100, Number(percent)), 0);
   return sum / Math.max(1, all.length);
+}
+
+/** What a container uses at this moment. */
+type Sample = CpuSample & { memoryBytes: number };
+
+type Answer = {
+  read?: string;
+  cpu_stats?: { cpu_usage?: { total_usage?: number } };
+  memory_stats?: { usage?: number; stats?: Record<string, number> };
+};
+
+/**
+ * Null when it does not run. One answer, at once: a stream of them would be one a second, and an answer that the
+ * engine compares with one before takes it two seconds.
+ */
+export async function sampleOf(engine: Engine, container: string): Promise<Sample | null> {
+  let answer: Answer;
+  try {
+    answer = (await engine.call((docker) =>
+      docker
+        .getContainer(container)
+        .stats({ stream: false, 'one-shot': true } as unknown as { stream: false }),
+    )) as Answer;
+  } catch (error) {
+    if (isStatus(error, 404, 409)) return null;
+    throw error;
+  }
+  const usage = answer.memory_stats?.usage;
+  if (usage === undefined) return null;
+  const stats = answer.memory_stats?.stats ?? {};
+  // Files that the kernel would give back at once; version 1 and version 2 of control groups.
+  const cache = stats.total_inactive_file ?? stats.inactive_file ?? 0;
+  return {
+    at: Date.parse(answer.read ?? '') || Date.now(),
+    cpuSeconds: (answer.cpu_stats?.cpu_usage?.total_usage ?? 0) / 1e9,
+    memoryBytes: Math.max(0, usage - cache),
+  };
 }

@@ -1,4 +1,0 @@
-/** For a shell, as one word. */
-export function quote(text: string): string {
-  return `'${text.replaceAll("'", `'\\''`)}'`;
-}
