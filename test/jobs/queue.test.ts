@@ -8,7 +8,6 @@ import { openPeerWorkers } from '../../src/jobs/worker/peer-workers.ts';
 import { startWorker, type Worker } from '../../src/jobs/worker/worker.ts';
 import { advertisedMachines, offersOf, runsImages } from '../../src/jobs/worker-capacity.ts';
 import { LOCAL, type Machine, type Runner } from '../../src/runners/runner.ts';
-import { beforeMigration } from '../support/before-migration.ts';
 import { eventually } from '../support/eventually.ts';
 import { type FakeRunner, fakeRunner } from '../support/fake-runner.ts';
 import { type Client, startApp } from '../support/harness.ts';
@@ -508,28 +507,6 @@ test('a worker that was away takes nobody for gone until it has looked around fo
   } finally {
     vi.useRealTimers();
   }
-});
-
-test('a database of a version without lines has them after its migration', async () => {
-  await using earlier = await beforeMigration('queue_lines');
-  const { pool } = earlier;
-  for (const id of ['ada', 'bob', 'cleo', 'dora'])
-    await pool.query(`insert into namespaces (id, name, kind) values ($1, $1, 'organization')`, [
-      id,
-    ]);
-  await pool.query(`insert into queue_turns values ('ada', '2026-01-01'), ('dora', '2026-01-02')`);
-  const jobs = [
-    ...['ada', 'ada', 'bob'].map((namespace_id) => ({ namespace_id })),
-    { namespace_id: 'ada', gpu: 'T4', region: 'eu-west-1' },
-    { namespace_id: 'ada', status: 'running', attempt_id: 'att_a' },
-    { namespace_id: 'cleo', attempt_id: 'att_b' },
-    { namespace_id: 'bob', status: 'succeeded' },
-  ];
-  for (const job of jobs) await insertJob(pool, { command: 'true', ...job });
-  await earlier.migrate({ toNow: true });
-  expect((await pool.query(MISCOUNTED)).rows).toEqual([]);
-  const { rows } = await pool.query('select namespace_id from queue_lines where open order by 1');
-  expect(rows.map((row) => row.namespace_id)).toEqual(['ada', 'ada', 'bob']);
 });
 
 test('moves that are made at once share a transaction; none waits for another job, nor fails for it', async () => {

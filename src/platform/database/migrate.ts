@@ -66,7 +66,9 @@ function planMigrations(migrations: Migration[], applied: Applied[]): Migration[
     const migration = known.get(name);
     if (!migration)
       throw new ConfigError(
-        `The database has the migration ${name}, unknown to this version of Loam: start the newer one.`,
+        name < (migrations[0]?.name ?? '')
+          ? `The database has the migration ${name}, which is part of ${migrations[0]?.name} now: run npm run migrate:baseline once (docs/operations.md, "Upgrading").`
+          : `The database has the migration ${name}, unknown to this version of Loam: start the newer one.`,
       );
     if (!row.finished_at)
       throw new ConfigError(`The migration ${name} failed before and must be resolved by hand.`);
