@@ -4,8 +4,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import pg from 'pg';
 import { expect, test } from 'vitest';
-import { startPostgres } from '../../src/database/embedded.ts';
-import { runningPostmaster } from '../../src/database/postmaster.ts';
+import { startPostgres } from '../../src/platform/database/embedded.ts';
+import { runningPostmaster } from '../../src/platform/database/postmaster.ts';
 import { eventually } from '../support/eventually.ts';
 
 test('it ends beside connections of its own process, and stays for those of another', async ({
