@@ -11,13 +11,13 @@ import type { Logger } from '../base/log.ts';
 import type { Db } from '../platform/database/client.ts';
 import type { Handle, Runner, Usage } from '../runners/runner.ts';
 import { isOver } from './state.ts';
-import { openUsageHistory, percent, type UsageHistory } from './usage-history.ts';
+import { openUsageHistory, toPercent, type UsageHistory } from './usage-history.ts';
 
 export type StoredUsage = Usage & { peakMemoryBytes: number; peakDiskBytes: number };
 
 /** The first samples come soon, so that a short job is measured too. Milliseconds between them. */
-const FIRST_MS = [500, 1_500, 3_000];
-const EVERY_MS = 5_000;
+const FIRST_INTERVALS_MS = [500, 1_500, 3_000];
+const INTERVAL_MS = 5_000;
 const GIB = 2 ** 30;
 
 /** Measures until `signal` aborts. A sample that fails is left out; a retried job keeps its peaks. */
@@ -29,14 +29,14 @@ export async function sampleUsage(
 ): Promise<void> {
   let peaks: { memory: number; disk: number } | undefined;
   let history: UsageHistory | undefined;
-  const failed = (error: unknown) => log.warn({ err: error, job: jobId }, 'a job was not measured');
+  const logFailure = (error: unknown) => log.warn({ err: error, job: jobId }, 'a job was not measured');
   for (let i = 0; !signal.aborted; i++) {
-    await delay(FIRST_MS[i] ?? EVERY_MS, undefined, { signal }).catch(() => {});
+    await delay(FIRST_INTERVALS_MS[i] ?? INTERVAL_MS, undefined, { signal }).catch(() => {});
     if (signal.aborted) break;
     try {
       const sample = await runner.stats(handle);
       if (!sample) continue;
-      peaks ??= await peaksOf(db, jobId);
+      peaks ??= await readPeaks(db, jobId);
       peaks.memory = Math.max(peaks.memory, sample.memoryBytes);
       peaks.disk = Math.max(peaks.disk, sample.diskBytes);
       const { memory: peakMemoryBytes, disk: peakDiskBytes } = peaks;
@@ -48,13 +48,13 @@ export async function sampleUsage(
       history ??= await openUsageHistory(pool, attemptId);
       await history.add({ ...sample, time: new Date() });
     } catch (error) {
-      failed(error);
+      logFailure(error);
     }
   }
-  await history?.end().catch(failed);
+  await history?.end().catch(logFailure);
 }
 
-async function peaksOf(db: Pick<Db, 'job'>, jobId: string) {
+async function readPeaks(db: Pick<Db, 'job'>, jobId: string) {
   const row = await db.job.findUnique({ where: { id: jobId }, select: { usage: true } });
   const before = row?.usage as StoredUsage | null | undefined;
   return { memory: before?.peakMemoryBytes ?? 0, disk: before?.peakDiskBytes ?? 0 };
@@ -74,8 +74,8 @@ export function analyticsOf({ usage, status }: { usage: unknown; status: JobStat
   const memory = (over ? sample?.peakMemoryBytes : sample?.memoryBytes) ?? 0;
   const disk = (over ? sample?.peakDiskBytes : sample?.diskBytes) ?? 0;
   return {
-    gpuUtilizationPercent: percent(sample?.gpuPercent),
-    cpuUtilizationPercent: percent(sample?.cpuPercent),
+    gpuUtilizationPercent: toPercent(sample?.gpuPercent),
+    cpuUtilizationPercent: toPercent(sample?.cpuPercent),
     memoryUsedGb: Math.round(memory / GIB),
     diskUsedGb: Math.round(disk / GIB),
   };

@@ -71,22 +71,22 @@ export function openRemoteCheckouts(services: {
 }
 
 /** All checkouts of other machines together have half of the transfers at most. */
-const TURN = 'checkouts for workers';
+const TRANSFER_KEY = 'checkouts for workers';
 
-type Asked = { attemptId: string; commitSha: string };
+type CheckoutRequest = { attemptId: string; commitSha: string };
 
-const readPack = streamOfServer<Asked, CheckoutHead>(
+const readPack = streamOfServer<CheckoutRequest, CheckoutHead>(
   'checkout',
   async (services, repositoryId, { attemptId, commitSha }, { begin, signal }) => {
     const { git } = services;
-    const limits = await demandWaiting(services, { attemptId, repositoryId, commitSha });
+    const limits = await demandWaitingAttempt(services, { attemptId, repositoryId, commitSha });
     const send = (stopping: AbortSignal) => {
       const until = AbortSignal.any([signal, stopping]);
       const input = { repositoryId, commitSha, signal: until, ...limits };
       return sendCheckout(services, input, begin);
     };
     await git.transfers
-      .take(() => git.tasks.run(send), { key: TURN, signal })
+      .take(() => git.tasks.run(send), { key: TRANSFER_KEY, signal })
       .catch((error) => {
         throw error instanceof QueueTimeout
           ? busy('Too many fetches and pushes are under way')
@@ -99,9 +99,9 @@ const readPack = streamOfServer<Asked, CheckoutHead>(
  * What the disk of the job has room for.
  * @throws AppError 404 unless the attempt holds a job of this commit and repository, and waits for them
  */
-async function demandWaiting(
+async function demandWaitingAttempt(
   { db }: { db: Db },
-  { attemptId, repositoryId, commitSha }: Asked & { repositoryId: string },
+  { attemptId, repositoryId, commitSha }: CheckoutRequest & { repositoryId: string },
 ): Promise<{ maxBytes: number; maxFiles: number }> {
   const attempt = await db.jobAttempt.findFirst({
     where: {

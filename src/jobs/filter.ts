@@ -7,7 +7,7 @@ import { userNamed } from '../identity/accounts.ts';
 import type { Viewer } from '../identity/permissions.ts';
 import type { Db } from '../platform/database/client.ts';
 import { getRepository, keyOf } from '../repositories/repositories.ts';
-import { checkKey, checkValue } from './labels.ts';
+import { checkLabelKey, checkLabelValue } from './labels.ts';
 import { isJobName } from './request.ts';
 
 /** What jobs must have, all of it, to be listed. What is left out is not asked. */
@@ -48,7 +48,7 @@ type Conditions = {
  * What a filter asks of a job. Names are looked up first, so that the query has constants to go by.
  * @throws AppError 400, 404 for a creator who is no user
  */
-export async function conditions(
+export async function buildConditions(
   services: Deps,
   viewer: Viewer,
   filter: Filter,
@@ -58,7 +58,7 @@ export async function conditions(
   const where: Prisma.Sql[] = [];
   if (labels && labels.length > MAX_TERMS)
     throw invalid('labels', `must not be more than ${MAX_TERMS}`);
-  for (const { key, values } of labels ?? []) where.push(labelled(key, values));
+  for (const { key, values } of labels ?? []) where.push(labelCondition(key, values));
   if (namePrefix != null) {
     if (!isJobName(namePrefix))
       throw invalid('namePrefix', 'must be 1 to 100 letters, digits, hyphens and underscores');
@@ -69,7 +69,7 @@ export async function conditions(
     const { userId } = await userNamed(services.db, creator);
     where.push(sql`r.created_by_id = ${userId}`);
   }
-  if (repository != null) where.push(await ofRepository(services, viewer, repository));
+  if (repository != null) where.push(await repositoryCondition(services, viewer, repository));
   if (image != null) where.push(sql`r.image = ${image}`);
   for (const column of ['created', 'completed'] as const) {
     const [from, to] = [filter[`${column}From`], filter[`${column}To`]];
@@ -85,12 +85,12 @@ export async function conditions(
   return { statuses: statuses ?? null, gpus: hasIndex ? gpus : null, where };
 }
 
-function labelled(key: string, values: readonly string[] | null | undefined): Prisma.Sql {
+function labelCondition(key: string, values: readonly string[] | null | undefined): Prisma.Sql {
   const { sql } = Prisma;
-  checkKey('labels', key);
+  checkLabelKey('labels', key);
   if (values && values.length > MAX_TERMS)
     throw invalid('labels', `${key} must not have more than ${MAX_TERMS} values`);
-  for (const value of values ?? []) checkValue('labels', value);
+  for (const value of values ?? []) checkLabelValue('labels', value);
   const among = values ? sql`l.value = any(${[...values]})` : sql`true`;
   // With the namespace, which the label's index begins with.
   return sql`exists (select 1 from job_labels l
@@ -98,7 +98,7 @@ function labelled(key: string, values: readonly string[] | null | undefined): Pr
 }
 
 /** By id where it exists and the viewer may see it, also if it had another name; else by the name at the job's creation. */
-async function ofRepository(services: Deps, viewer: Viewer, repo: string): Promise<Prisma.Sql> {
+async function repositoryCondition(services: Deps, viewer: Viewer, repo: string): Promise<Prisma.Sql> {
   const key = keyOf('repository', repo);
   try {
     const { id } = await getRepository(services, viewer, key, {});

@@ -13,7 +13,7 @@ import { follow, followed, stopping } from '../platform/events/subscribers.ts';
 import { type AccessRow, getJob, type JobKey, namespaceOf } from './jobs.ts';
 import { followJournal } from './logs/follow.ts';
 import type { Entry } from './logs/pages.ts';
-import { checkTail, type LogQuery, startOf } from './logs/read.ts';
+import { checkTail, type LogQuery, streamStart } from './logs/read.ts';
 import type { JobPayload } from './payload.ts';
 import { isOver } from './state.ts';
 
@@ -58,7 +58,7 @@ async function openLog(services: Deps, viewer: Viewer, { after, ...key }: LogReq
   if (after != null && (after < 0 || (!hasEnded(job) && after > lastSeqOf(job))))
     throw invalid('after', 'must be 0 or the seq of an entry');
   return {
-    rule: ruleOf(services, job),
+    rule: readRuleOf(services, job),
     async *batches(ended: AbortSignal): AsyncGenerator<LogBatch> {
       for await (const events of logEvents(services, job.id, after ?? 0, ended)) {
         yield events;
@@ -82,7 +82,7 @@ export async function openStream(
   key: JobKey,
   query: StreamQuery,
 ): Promise<OpenStream | null> {
-  return openStreamOf(services, viewer, await getJob(services, viewer, key, streamColumns), query);
+  return openStreamOfJob(services, viewer, await getJob(services, viewer, key, streamColumns), query);
 }
 
 export type StreamQuery = LogQuery & { lastSeen: number | null };
@@ -91,7 +91,7 @@ type OpenStream = (signal: AbortSignal) => AsyncGenerator<LogBatch>;
 export type LogBatch = readonly LogEvent[];
 
 /** As `openStream`, for a job that the viewer was found to be allowed to see. */
-export async function openStreamOf(
+export async function openStreamOfJob(
   services: Deps,
   viewer: Viewer,
   job: AccessRow & StreamRow,
@@ -100,7 +100,7 @@ export async function openStreamOf(
   checkTail(query.tail);
   const { id, status } = job;
   const from = (start: number) => {
-    const rule = ruleOf(services, job);
+    const rule = readRuleOf(services, job);
     return (signal: AbortSignal) =>
       whileAllowed(services, viewer, rule, signal, (ended) =>
         logEvents(services, id, start, ended),
@@ -119,7 +119,7 @@ export async function openStreamOf(
       'conflict',
       `Only a running job can be streamed, and this one has the status ${status}; with the header Last-Event-ID: 0 the whole stream is sent`,
     );
-  return from(await startOf(services, id, query));
+  return from(await streamStart(services, id, query));
 }
 
 /** What decides whether a stream goes on: a cancelled job prints until its attempt has ended. */
@@ -140,7 +140,7 @@ function lastSeqOf({ nextSeq }: StreamRow): number {
 }
 
 /** For as long as it is followed. A repository that is deleted takes the job from credentials narrowed to it. */
-export function ruleOf(
+export function readRuleOf(
   { db }: { db: Db },
   { id, namespaceId, repositoryId }: Omit<AccessRow, 'createdById'>,
 ): Rule {
@@ -170,23 +170,23 @@ async function* logEvents(
     if (step.kind === 'end') yield [{ ...step, seq }];
     else if (step.kind === 'entries') {
       seq = step.entries.at(-1)?.seq ?? seq;
-      yield batchOf(step.entries);
+      yield toBatch(step.entries);
     }
   }
 }
 
 const batches = new WeakMap<readonly Entry[], LogBatch>();
 
-function batchOf(entries: readonly Entry[]): LogBatch {
+function toBatch(entries: readonly Entry[]): LogBatch {
   const known = batches.get(entries);
   if (known) return known;
-  const batch = entries.map(eventOf);
+  const batch = entries.map(toLogEvent);
   batches.set(entries, batch);
   return batch;
 }
 
 /** An entry as it is sent. */
-export function eventOf(entry: Entry): LogLineEvent | StatusEvent {
+export function toLogEvent(entry: Entry): LogLineEvent | StatusEvent {
   if (entry.kind === 'log') return entry;
   const { kind, seq, timestamp, message: status } = entry;
   return { kind, seq, timestamp, status };
@@ -242,7 +242,7 @@ export async function followEvents(
     after: after ?? null,
   };
   const rule: Rule = job
-    ? ruleOf(services, job)
+    ? readRuleOf(services, job)
     : {
         key: `jobs of ${ids.join()}`,
         demand: (now) => {
@@ -252,13 +252,13 @@ export async function followEvents(
   return (signal) =>
     whileAllowed(services, viewer, rule, signal, async function* (ended) {
       for await (const event of follow(services, query, ended)) {
-        if (!narrowed || narrowed.has(String(event.data.repositoryId))) yield jobEventOf(event);
+        if (!narrowed || narrowed.has(String(event.data.repositoryId))) yield toJobEvent(event);
         if (job && event.type === 'job.deleted') return;
       }
     });
 }
 
-function jobEventOf({ id, seq, type, timestamp, subject, data }: OutboxEvent): JobEvent {
+function toJobEvent({ id, seq, type, timestamp, subject, data }: OutboxEvent): JobEvent {
   const job = data.job as JobPayload | undefined;
   return {
     id,

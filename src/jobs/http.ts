@@ -26,9 +26,9 @@ import { neverAsPage, sendObject } from '../platform/web/send-object.ts';
 import { demandDownload } from './artifacts/downloads.ts';
 import { archiveKey, openArtifact } from './artifacts/store.ts';
 import { type LogBatch, type LogEvent, openStream } from './following.ts';
-import { demandText, openLinkedStream } from './logs/links.ts';
+import { demandLogText, openLinkedStream } from './logs/links.ts';
 import { checkTail } from './logs/read.ts';
-import { logText } from './logs/walk.ts';
+import { streamLogText } from './logs/walk.ts';
 
 export type Deps = {
   pool: pg.Pool;
@@ -45,10 +45,10 @@ export type Deps = {
 };
 
 /** How often a comment is sent, so that no proxy closes a stream on which nothing happens (decisions section 4). */
-const SIGN_OF_LIFE_MS = 15_000;
+const KEEPALIVE_MS = 15_000;
 
 /** The parameters of a log request, as its operation declares them. */
-type LogValues = { namespace: string; name: string; tail?: number; since?: Date };
+type LogParameters = { namespace: string; name: string; tail?: number; since?: Date };
 
 /**
  * Answers a log request that has `stream=true`; `values` are its parameters, of the right types already.
@@ -60,9 +60,9 @@ type LogValues = { namespace: string; name: string; tail?: number; since?: Date 
  */
 export function streamLogs(services: Deps) {
   return async (req: Request, res: Response, values: Record<string, unknown>): Promise<void> => {
-    const { namespace, name, tail, since } = values as LogValues;
+    const { namespace, name, tail, since } = values as LogParameters;
     const query = { tail, since: since ?? null };
-    const lastSeen = lastEventId(req.get('last-event-id'));
+    const lastSeen = parseEventId(req.get('last-event-id'));
     const key = { namespace, name };
     const open = await openStream(services, req.viewer, key, { ...query, lastSeen });
     await sendEvents(services, req, res, open);
@@ -92,12 +92,12 @@ async function sendEvents(
   const sign = setInterval(() => {
     // To one who does not read it would only pile up, and keep the connection from being cut.
     if (!res.writableNeedDrain) res.write(': still here\n\n');
-  }, SIGN_OF_LIFE_MS);
+  }, KEEPALIVE_MS);
   try {
     for await (const batch of open(gone)) {
       if (gone.aborted) break;
       sign.refresh();
-      if (!res.write(textOf(batch))) await drained(res, gone);
+      if (!res.write(encodeBatch(batch))) await waitForDrain(res, gone);
     }
   } catch (error) {
     if (!(error instanceof AppError)) throw error;
@@ -108,7 +108,7 @@ async function sendEvents(
   res.end();
 }
 
-function lastEventId(text: string | undefined, name = 'Last-Event-ID'): number | null {
+function parseEventId(text: string | undefined, name = 'Last-Event-ID'): number | null {
   if (!text) return null;
   const seq = Number(text);
   if (!/^\d+$/.test(text) || !Number.isSafeInteger(seq))
@@ -117,25 +117,25 @@ function lastEventId(text: string | undefined, name = 'Last-Event-ID'): number |
 }
 
 /** Until a slow client has taken what was written, or is gone: nothing piles up here meanwhile. */
-async function drained(res: Response, gone: AbortSignal): Promise<void> {
+async function waitForDrain(res: Response, gone: AbortSignal): Promise<void> {
   await once(res, 'drain', { signal: gone }).catch(() => {});
 }
 
 /** Made once for all who follow a job: for a thousand of them it was most of what a line costs. */
-const texts = new WeakMap<LogBatch, Buffer>();
+const encodedBatches = new WeakMap<LogBatch, Buffer>();
 
-function textOf(batch: LogBatch): Buffer {
-  const known = texts.get(batch);
+function encodeBatch(batch: LogBatch): Buffer {
+  const known = encodedBatches.get(batch);
   if (known) return known;
   const events = batch.map(
-    (event) => `id: ${event.seq}\nevent: ${event.kind}\ndata: ${JSON.stringify(dataOf(event))}\n\n`,
+    (event) => `id: ${event.seq}\nevent: ${event.kind}\ndata: ${JSON.stringify(eventData(event))}\n\n`,
   );
   const text = Buffer.from(events.join(''));
-  texts.set(batch, text);
+  encodedBatches.set(batch, text);
   return text;
 }
 
-function dataOf(event: LogEvent): object {
+function eventData(event: LogEvent): object {
   switch (event.kind) {
     case 'log':
       return { timestamp: event.timestamp, message: event.message };
@@ -150,17 +150,17 @@ function dataOf(event: LogEvent): object {
 export function logsRouter(services: Deps): Router {
   const router = Router();
   router.get('/artifacts/:namespace/:jobId/log.txt', async (req, res) => {
-    const timestamps = booleanOf(req.query, 'timestamps');
-    const { id, name, rule } = await demandText(services, req.viewer, req.params, req.query);
-    using _ = endWhenRefused(services, req, res, rule);
-    protect(res);
+    const timestamps = parseBoolean(req.query, 'timestamps');
+    const { id, name, rule } = await demandLogText(services, req.viewer, req.params, req.query);
+    using _ = abortWhenRefused(services, req, res, rule);
+    setDownloadHeaders(res);
     res.attachment(`${name}.log`);
     res.type('text/plain; charset=utf-8');
     res.vary('Accept-Encoding');
     const zips = req.acceptsEncodings('gzip', 'identity') === 'gzip';
     if (zips) res.setHeader('Content-Encoding', 'gzip');
     if (req.method === 'HEAD') return void res.end();
-    const text = Readable.from(logText(services, id, { timestamps }));
+    const text = Readable.from(streamLogText(services, id, { timestamps }));
     try {
       await (zips ? pipeline(text, createGzip({ level: 1 }), res) : pipeline(text, res));
     } catch (error) {
@@ -171,9 +171,9 @@ export function logsRouter(services: Deps): Router {
     }
   });
   router.get('/artifacts/:namespace/:jobId/log/events', async (req, res) => {
-    const { tail, since, after, ...signature } = textsOf(req.query, ['tail', 'since', 'after']);
-    const lastSeen = lastEventId(req.get('last-event-id')) ?? lastEventId(after, 'after');
-    const query = { tail: tailOf(tail), since: timeOf(since), lastSeen };
+    const { tail, since, after, ...signature } = demandSingleValues(req.query, ['tail', 'since', 'after']);
+    const lastSeen = parseEventId(req.get('last-event-id')) ?? parseEventId(after, 'after');
+    const query = { tail: parseTail(tail), since: parseSince(since), lastSeen };
     await sendEvents(
       services,
       req,
@@ -183,7 +183,7 @@ export function logsRouter(services: Deps): Router {
   });
   router.all(
     ['/artifacts/:namespace/:jobId/log.txt', '/artifacts/:namespace/:jobId/log/events'],
-    only,
+    onlyGet,
   );
   return router;
 }
@@ -191,35 +191,35 @@ export function logsRouter(services: Deps): Router {
 type Query = Record<string, unknown>;
 
 /** The parameters named are single texts, or left out. @throws AppError 400 */
-function textsOf<Name extends string>(query: Query, names: readonly Name[]) {
+function demandSingleValues<Name extends string>(query: Query, names: readonly Name[]) {
   for (const name of names)
     if (query[name] !== undefined && typeof query[name] !== 'string')
       throw invalid(name, 'must be given once');
   return query as Query & Partial<Record<Name, string>>;
 }
 
-function booleanOf(query: Query, name: string): boolean {
-  const value = textsOf(query, [name])[name] ?? 'false';
+function parseBoolean(query: Query, name: string): boolean {
+  const value = demandSingleValues(query, [name])[name] ?? 'false';
   if (value !== 'true' && value !== 'false') throw invalid(name, 'must be true or false');
   return value === 'true';
 }
 
-function tailOf(text: string | undefined): number | null {
+function parseTail(text: string | undefined): number | null {
   if (text === undefined) return null;
   // What is no number is out of range too.
   return checkTail(/^\d+$/.test(text) ? Number(text) : 0);
 }
 
-function timeOf(text: string | undefined): Date | null {
+function parseSince(text: string | undefined): Date | null {
   if (text === undefined) return null;
   const time = parseTime(text);
   if (!time) throw invalid('since', 'must be an ISO 8601 timestamp with an offset');
   return time;
 }
 
-const only = otherMethod(['GET']);
+const onlyGet = otherMethod(['GET']);
 /** Of an address at the storage's own server: it is followed at once. */
-const LINK_S = 60;
+const REDIRECT_LINK_S = 60;
 
 /** What a job left, as a whole and file by file. */
 export function artifactsRouter(services: Deps): Router {
@@ -237,10 +237,10 @@ export function artifactsRouter(services: Deps): Router {
     const found = await storage.stat(archive);
     if (!found) throw notFound('Artifacts');
     const name = `${jobId}.tar.gz`;
-    const link = config.storageRedirect ? await storage.link(archive, LINK_S, name) : null;
-    protect(res);
+    const link = config.storageRedirect ? await storage.link(archive, REDIRECT_LINK_S, name) : null;
+    setDownloadHeaders(res);
     if (link) return void res.redirect(302, link);
-    using _ = endWhenRefused(services, req, res, rule);
+    using _ = abortWhenRefused(services, req, res, rule);
     res.attachment(name);
     res.type('application/gzip');
     const { size, version: etag, modifiedAt } = found;
@@ -260,10 +260,10 @@ export function artifactsRouter(services: Deps): Router {
       { namespace, jobId, path },
       req.query,
     );
-    using _ = endWhenRefused(services, req, res, rule);
+    using _ = abortWhenRefused(services, req, res, rule);
     const file = await openArtifact(services, key, path);
     if (!file) throw notFound('Artifact');
-    protect(res);
+    setDownloadHeaders(res);
     res.attachment(basename(path));
     res.type('application/octet-stream');
     res.setHeader('Content-Length', file.sizeBytes);
@@ -273,13 +273,13 @@ export function artifactsRouter(services: Deps): Router {
   });
   router.all(
     ['/artifacts/:namespace/:jobId/artifacts.tar.gz', '/artifacts/:namespace/:jobId/files/*path'],
-    only,
+    onlyGet,
   );
   return router;
 }
 
 /** A download may take hours: it is broken off when its viewer may not have it any more. */
-function endWhenRefused(
+function abortWhenRefused(
   { rechecks }: { rechecks: Rechecks },
   req: Request,
   res: Response,
@@ -292,7 +292,7 @@ function endWhenRefused(
 }
 
 /** What a job wrote is never shown as a page of this site. */
-function protect(res: Response): void {
+function setDownloadHeaders(res: Response): void {
   neverAsPage(res);
   res.setHeader('Cache-Control', 'private, no-cache');
 }

@@ -16,16 +16,16 @@ import { openParts, runStatement } from '../platform/database/statement.ts';
 import { demandRoom, isUnlimited } from '../platform/limits/quotas.ts';
 import type { PayloadRow } from './payload.ts';
 import { jobRows } from './payload.ts';
-import { addNew } from './state.ts';
+import { addFirstStatus } from './state.ts';
 
 /** What whoever makes a job decides. */
-type Data = Omit<
+type JobData = Omit<
   Prisma.JobGetPayload<object>,
-  keyof typeof BEFORE | 'status' | 'createdAt' | 'availableAt' | 'nextSeq' | 'env' | 'costPerHour'
+  keyof typeof COLUMN_DEFAULTS | 'status' | 'createdAt' | 'availableAt' | 'nextSeq' | 'env' | 'costPerHour'
 > & { env: Prisma.InputJsonObject; costPerHour: string };
 
 /** Of each new job, and not written: the columns have these values by themselves. */
-const BEFORE = {
+const COLUMN_DEFAULTS = {
   retryCount: 0,
   lossCount: 0,
   exitCode: null,
@@ -45,7 +45,7 @@ const BEFORE = {
 } as const;
 
 type NewRow = {
-  data: Data;
+  data: JobData;
   labels: readonly { key: string; value: string }[];
   namespace: { id: string; name: string; plan: Plan };
   author: Actor;
@@ -64,11 +64,11 @@ export async function writeNewJob<S extends Prisma.JobSelect>(
   if (!columns)
     return inTransaction(services.db, async (tx) => {
       await demandRoom({ ...services, db: tx }, namespace, 'activeJobs');
-      const { text, values } = statementFor(job, 'r.id');
+      const { text, values } = buildInsert(job, 'r.id');
       await runStatement(tx, text, values);
       return tx.job.findUniqueOrThrow({ where: { id }, select });
     });
-  const { text, values } = statementFor(job, columns.sql);
+  const { text, values } = buildInsert(job, columns.sql);
   const write = async (on: pg.Pool | pg.PoolClient) => {
     const query = { name: nameOf(text), text, values, rowMode: 'array' } as const;
     const { rows } = await on.query<unknown[]>(query);
@@ -83,7 +83,7 @@ export async function writeNewJob<S extends Prisma.JobSelect>(
 }
 
 /** `columns`: what it answers of the new row, which is called `r`, and of its namespace `n`. */
-function statementFor(
+function buildInsert(
   { data, labels, namespace, author, change }: NewRow,
   columns: string,
 ): { text: string; values: unknown[] } {
@@ -102,8 +102,8 @@ function statementFor(
       select r.id, label.key, label.value, r.namespace_id
       from r, unnest(${keys}, ${texts}) label (key, value))`);
   }
-  const payload: Omit<PayloadRow, 'costPerHour'> = { ...BEFORE, ...row, status: 'queued' };
-  const topics = addNew(statement, payload as PayloadRow, namespace.name);
+  const payload: Omit<PayloadRow, 'costPerHour'> = { ...COLUMN_DEFAULTS, ...row, status: 'queued' };
+  const topics = addFirstStatus(statement, payload as PayloadRow, namespace.name);
   recordIn(statement, [{ by: author, ...change }]);
   const told = `select count(pg_notify('loam', topic)::text) from unnest(${parameter(topics, 'text[]')}) topic`;
   const text = `with ${parts.join(', ')}

@@ -24,16 +24,16 @@ import { wake } from '../platform/events/outbox.ts';
 import type { Storage } from '../platform/storage/storage.ts';
 import { resolveBranch, type Source } from '../repositories/repositories.ts';
 import type { Outcome } from '../runners/runner.ts';
-import { noteArtifacts, removeMarked } from './artifacts/kept.ts';
+import { detachArtifacts, removeMarked } from './artifacts/kept.ts';
 import { writeNewJob } from './insert.ts';
 import { removeDeletedPages } from './logs/removal.ts';
 import { jobRows } from './payload.ts';
 import { type CreateInput, checkRequest, isJobName, type NamedValue } from './request.ts';
-import { ranUntil } from './runtime.ts';
+import { runSpanUntil } from './runtime.ts';
 import type { SecretBox } from './secrets.ts';
-import { announce, isOver, lockJob, moveJob, PHASES, statusTopic } from './state.ts';
+import { publishJobEvent, isOver, lockJob, moveJob, PHASES, statusTopic } from './state.ts';
 import { visibleTo } from './visibility.ts';
-import { poolWaitsFor } from './worker-capacity.ts';
+import { describeWait } from './worker-capacity.ts';
 
 export { payloadToSend } from './artifacts/downloads.ts';
 export type { JobEventData } from './payload.ts';
@@ -123,7 +123,7 @@ export async function insertJob<S extends Select>(
     env,
     secrets: sealed,
     costPerHour: costPerHour(settings).toFixed(),
-    progress: await poolWaitsFor(services, settings),
+    progress: await describeWait(services, settings),
     rerunOfId: rerunOfId ?? null,
   };
   const { name, image, gpu } = settings;
@@ -231,14 +231,14 @@ export async function cancelJob<S extends Select>(
   key: JobKey,
   select: S,
 ): Promise<{ job: Row<S>; message: string }> {
-  const { id, namespaceId } = await findFor(services, viewer, 'job.cancel', key);
+  const { id, namespaceId } = await findForAction(services, viewer, 'job.cancel', key);
   return inTransaction(services.db, async (tx) => {
-    let attempt: Awaited<ReturnType<typeof heldBy>> = null;
+    let attempt: Awaited<ReturnType<typeof findHoldingAttempt>> = null;
     const before = await moveJob(tx, id, async (job, now) => {
       if (isOver(job.status))
         throw new AppError('conflict', `The job cannot be cancelled: its status is ${job.status}`);
-      attempt = await heldBy(tx, job.attemptId);
-      const ran = ranUntil(attempt, now);
+      attempt = await findHoldingAttempt(tx, job.attemptId);
+      const ran = runSpanUntil(attempt, now);
       // Its process may have ended, and what it left be on its way into storage.
       const set = attempt?.exitedAt ? { exitCode: attempt.exitCode } : {};
       return { to: 'cancelled', phase: PHASES.cancelled, ran, set };
@@ -249,12 +249,12 @@ export async function cancelJob<S extends Select>(
     const author = demandAccount(viewer);
     await record(tx, author, { action: 'job.cancel', namespaceIds, subject: id, name });
     const job = await tx.job.findUniqueOrThrow({ where: { id }, select });
-    const message = tellCancelled(before.status === 'running', attempt);
+    const message = describeCancellation(before.status === 'running', attempt);
     return { job: job as unknown as Row<S>, message };
   });
 }
 
-function tellCancelled(ran: boolean, attempt: { exitedAt: Date | null } | null): string {
+function describeCancellation(ran: boolean, attempt: { exitedAt: Date | null } | null): string {
   if (!ran) return 'Cancelled before it started.';
   return attempt?.exitedAt
     ? 'Cancelled. Its process had ended already; its artifacts are stored all the same.'
@@ -262,7 +262,7 @@ function tellCancelled(ran: boolean, attempt: { exitedAt: Date | null } | null):
 }
 
 /** How far the attempt is that holds a job; null when none does. */
-async function heldBy(tx: Prisma.TransactionClient, attemptId: string | null) {
+async function findHoldingAttempt(tx: Prisma.TransactionClient, attemptId: string | null) {
   const select = { startedAt: true, exitedAt: true, exitCode: true } as const;
   return attemptId === null ? null : tx.jobAttempt.findUnique({ where: { id: attemptId }, select });
 }
@@ -276,7 +276,7 @@ export async function deleteJob(
   viewer: Viewer,
   { deleteArtifacts, ...key }: JobKey & { deleteArtifacts: boolean },
 ): Promise<string> {
-  const { id, namespaceId } = await findFor(services, viewer, 'job.delete', key);
+  const { id, namespaceId } = await findForAction(services, viewer, 'job.delete', key);
   const work = async (tx: Prisma.TransactionClient) => {
     const job = await lockJob(tx, id);
     if (!job) throw notFound('Job');
@@ -285,9 +285,9 @@ export async function deleteJob(
         'conflict',
         `The job cannot be deleted while its status is ${job.status}: cancel it first`,
       );
-    await noteArtifacts(tx, id, deleteArtifacts);
+    await detachArtifacts(tx, id, deleteArtifacts);
     await tx.job.delete({ where: { id }, select: { id: true } });
-    await announce(tx, job, job.namespace, 'job.deleted');
+    await publishJobEvent(tx, job, job.namespace, 'job.deleted');
     const namespaceIds = [namespaceId] as const;
     const details = { deleteArtifacts };
     const author = demandAccount(viewer);
@@ -309,7 +309,7 @@ export async function deleteJob(
   return id;
 }
 
-async function findFor(
+async function findForAction(
   services: { db: Db },
   viewer: Viewer,
   action: 'job.cancel' | 'job.delete',

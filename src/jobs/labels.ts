@@ -20,8 +20,8 @@ export function checkLabels(labels: readonly Label[]): Label[] {
   if (labels.length > MAX_LABELS) throw invalid('labels', `must not be more than ${MAX_LABELS}`);
   const known = new Map<string, Label>();
   for (const { key, value } of labels) {
-    checkKey('labels', key);
-    checkValue('labels', value);
+    checkLabelKey('labels', key);
+    checkLabelValue('labels', value);
     if (known.has(key)) throw invalid('labels', `${key} is given more than once`);
     known.set(key, { key, value });
   }
@@ -29,7 +29,7 @@ export function checkLabels(labels: readonly Label[]): Label[] {
 }
 
 /** @throws AppError 400 naming `field` */
-export function checkKey(field: string, key: string): void {
+export function checkLabelKey(field: string, key: string): void {
   const slash = key.lastIndexOf('/');
   const prefix = key.slice(0, Math.max(0, slash));
   const isPrefixed = slash === -1 || (prefix.length <= MAX_PREFIX && DNS_NAME.test(prefix));
@@ -41,7 +41,7 @@ export function checkKey(field: string, key: string): void {
 }
 
 /** @throws AppError 400 naming `field` */
-export function checkValue(field: string, value: string): void {
+export function checkLabelValue(field: string, value: string): void {
   if (value === '' || LABEL_NAME.test(value)) return;
   throw invalid(
     field,

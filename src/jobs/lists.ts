@@ -17,9 +17,9 @@ import {
   toOffset,
 } from '../platform/database/paging.ts';
 import { type Part, unionPage } from '../platform/database/union-page.ts';
-import { conditions, type Filter } from './filter.ts';
+import { buildConditions, type Filter } from './filter.ts';
 import { jobRows } from './payload.ts';
-import { countedSql, visibleSql } from './visibility.ts';
+import { visibleCountsSql, visibleSql } from './visibility.ts';
 
 type Select = Prisma.JobSelect;
 type Row<S extends Select> = Prisma.JobGetPayload<{ select: S }>;
@@ -44,13 +44,13 @@ export async function sliceJobs<S extends Select>(
   { sort, order, status, filter, ...range }: SliceInput,
   select: S,
 ): Promise<Slice<Row<S>>> {
-  const { statuses, gpus, where } = await conditions(services, viewer, filter ?? {});
+  const { statuses, gpus, where } = await buildConditions(services, viewer, filter ?? {});
   const parts: Part[] = [
     { alias: 'n', column: 'namespace_id', type: 'text', values: namespaceIds },
   ];
   const wanted = status ? [status].filter((it) => statuses?.includes(it) ?? true) : statuses;
   const isByMore = gpus !== null || where.length > 0;
-  const counted = countedOf(viewer, wanted);
+  const counted = countsFor(viewer, wanted);
   // Indexes have the jobs of each GPU and of each status by time of creation, and by nothing else.
   const isByGpu = gpus !== null && sort === 'created_at';
   if (isByGpu) parts.push({ alias: 'g', column: 'gpu', type: 'text', values: gpus });
@@ -74,7 +74,7 @@ export async function sliceJobs<S extends Select>(
 }
 
 /** Those of all namespaces that a user is a member of, as `sliceJobs`: for that user. @throws AppError 400, 401, 403, 404 */
-export async function sliceJobsOf<S extends Select>(
+export async function sliceJobsOfUser<S extends Select>(
   services: Deps,
   viewer: Viewer,
   userId: string,
@@ -85,9 +85,9 @@ export async function sliceJobsOf<S extends Select>(
 }
 
 /** Null for rights that the counts do not know. */
-function countedOf(viewer: Viewer, statuses: readonly JobStatus[] | null): Counted | null {
+function countsFor(viewer: Viewer, statuses: readonly JobStatus[] | null): Counted | null {
   const { sql } = Prisma;
-  const seen = countedSql(viewer);
+  const seen = visibleCountsSql(viewer);
   const filter = statuses ? sql`c.value = any(${[...statuses]}::text[])` : sql`true`;
   return seen && { list: 'jobs', where: sql`${seen} and ${filter}` };
 }
@@ -120,7 +120,7 @@ export async function listJobs<S extends Select>(
     namespace,
     where,
     isFiltered: status != null,
-    counted: countedOf(viewer, status ? [status] : null),
+    counted: countsFor(viewer, status ? [status] : null),
     select,
   };
   const found = await offsetPage<Row<S>>(table, { ...SORTINGS[sort], order }, request, asked);

@@ -8,7 +8,7 @@ import { SILENCE_S } from '../cluster/members.ts';
 import { demandOperator, type Viewer } from '../identity/permissions.ts';
 import { inPoolTransaction } from '../platform/database/client.ts';
 import type { Machine } from '../runners/runner.ts';
-import { advertisedMachines, WORKER_SILENCE_S, type WorkerCapacity } from './worker-capacity.ts';
+import { readLiveMachines, WORKER_SILENCE_S, type WorkerCapacity } from './worker-capacity.ts';
 
 export type ServerState = {
   id: string;
@@ -44,7 +44,7 @@ type Row = {
   worker_alive: boolean | null;
 };
 
-type Used = { worker_id: string; machine: string; jobs: number; cpus: number; memory: string };
+type UsedCapacity = { worker_id: string; machine: string; jobs: number; cpus: number; memory: string };
 
 /** Those that are gone stand here for a week. */
 const SERVERS = `
@@ -55,7 +55,7 @@ const SERVERS = `
   from servers s full join workers w on w.id = s.id
   order by 1`;
 
-const USED = `
+const USED_CAPACITY = `
   select worker_id, machine, count(*)::int as jobs, coalesce(sum(cpus), 0)::int as cpus,
     coalesce(sum(memory_bytes), 0)::text as memory
   from job_attempts where ended_at is null group by 1, 2`;
@@ -68,7 +68,7 @@ export async function listServers(
   demandOperator(viewer);
   const [{ rows }, { rows: used }] = await Promise.all([
     pool.query<Row>(SERVERS),
-    pool.query<Used>(USED),
+    pool.query<UsedCapacity>(USED_CAPACITY),
   ]);
   const ownId = cluster.members.id;
   const others = rows.filter(({ id }) => id !== ownId);
@@ -98,7 +98,7 @@ export async function listServers(
   ];
 }
 
-function workerOf(row: Row, used: readonly Used[]): WorkerState | null {
+function workerOf(row: Row, used: readonly UsedCapacity[]): WorkerState | null {
   if (row.runner === null || row.worker_heartbeat_at === null) return null;
   const own = used.filter(({ worker_id }) => worker_id === row.id);
   return {
@@ -140,7 +140,7 @@ export async function listPools(services: { pool: pg.Pool }, viewer: Viewer): Pr
   const [waiting, { rows: running }, machines] = await Promise.all([
     waitingJobs(services),
     services.pool.query<{ gpu: string; region: string; jobs: number }>(RUNNING),
-    advertisedMachines(services),
+    readLiveMachines(services),
   ]);
   const keys = new Set([...waiting, ...running].map(({ gpu, region }) => `${gpu} ${region}`));
   const states = [...keys].map((key): PoolState => {
@@ -164,7 +164,7 @@ export async function listPools(services: { pool: pg.Pool }, viewer: Viewer): Pr
 /* How much waits in the pools. */
 
 /** Of a pool no more are counted: a look at all pools is to cost milliseconds, whatever waits in them. */
-const COUNTED = 10_000;
+const MAX_COUNTED = 10_000;
 
 type WaitingPool = { gpu: string; region: string; jobs: number; oldest: number };
 
@@ -176,12 +176,12 @@ type WaitingPool = { gpu: string; region: string; jobs: number; oldest: number }
 export function waitingJobs({ pool }: { pool: pg.Pool }): Promise<WaitingPool[]> {
   return inPoolTransaction(pool, async (client) => {
     await client.query('set local enable_seqscan = off; set local enable_bitmapscan = off');
-    const { rows } = await client.query<WaitingPool>(COUNT, [GPUS, REGIONS, COUNTED]);
+    const { rows } = await client.query<WaitingPool>(COUNT_WAITING, [GPUS, REGIONS, MAX_COUNTED]);
     return rows;
   });
 }
 
-const COUNT = `
+const COUNT_WAITING = `
   select gpu, region, jobs::int, greatest(0, extract(epoch from now() - since))::float8 as oldest
   from unnest($1::text[]) as gpus (gpu) cross join unnest($2::text[]) as regions (region)
   cross join lateral (

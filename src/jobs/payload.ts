@@ -9,7 +9,7 @@ import type { JobStatus, Visibility } from '../../prisma/generated/enums.ts';
 import { costOf } from '../base/hardware.ts';
 import { formatMoney } from '../base/money.ts';
 import { type Rows, rowsOf } from '../platform/database/rows.ts';
-import { repositoryColumns, type Sourced } from './repository-name.ts';
+import { repositoryColumns, type JobWithRepository } from './repository-name.ts';
 import { runtimeColumns } from './runtime.ts';
 
 /** The columns of which it is made. */
@@ -93,13 +93,13 @@ const MAX_BYTES = { command: 8_000, outputPath: 2_000, progress: 4_000 };
 export function payloadOf(row: PayloadRow, namespace: string): JobPayload {
   const { image, exitCode, artifactBytes } = row;
   const outputPath =
-    row.outputPath === null ? null : beginning(row.outputPath, MAX_BYTES.outputPath);
+    row.outputPath === null ? null : truncateText(row.outputPath, MAX_BYTES.outputPath);
   return {
     id: row.id,
     name: row.name,
     namespace,
     status: row.status,
-    command: beginning(row.command, MAX_BYTES.command),
+    command: truncateText(row.command, MAX_BYTES.command),
     repo: row.repo,
     branch: row.branch,
     commit_sha: row.commitSha,
@@ -118,7 +118,7 @@ export function payloadOf(row: PayloadRow, namespace: string): JobPayload {
     cost_per_hour: formatMoney(row.costPerHour),
     total_cost: formatMoney(costOf(row.costPerHour.toString(), row.runtimeSeconds)),
     runtime_seconds: row.runtimeSeconds,
-    progress: beginning(row.progress, MAX_BYTES.progress),
+    progress: truncateText(row.progress, MAX_BYTES.progress),
     ...(artifactBytes !== null && {
       artifacts: {
         path: outputPath ?? '',
@@ -133,7 +133,7 @@ export function payloadOf(row: PayloadRow, namespace: string): JobPayload {
 }
 
 /** The text, or as much of its beginning as takes `maxBytes` of JSON, with `…` after it. */
-function beginning(text: string, maxBytes: number): string {
+function truncateText(text: string, maxBytes: number): string {
   // A control character takes six bytes, and nothing takes more.
   if (text.length * 6 <= maxBytes || jsonBytes(text) <= maxBytes) return text;
   let left = maxBytes - 3;
@@ -174,7 +174,7 @@ export const jobRows: Rows = rowsOf({
         visibility: Visibility,
         name: string,
         owner: string,
-      ]): Sourced['repository'] => ({
+      ]): JobWithRepository['repository'] => ({
         id,
         namespaceId,
         visibility,

@@ -12,16 +12,16 @@
 import type { Pool } from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';
 import {
-  advertisedMachines,
-  gpusInWords,
+  readLiveMachines,
+  describeGpus,
   hasGpus,
   NOT_OFFERED,
-  runs,
+  canRun,
   runsImages,
   type WorkerCapacity,
 } from './worker-capacity.ts';
 
-export const placeColumns = {
+export const positionColumns = {
   id: true,
   namespaceId: true,
   status: true,
@@ -35,7 +35,7 @@ export const placeColumns = {
   memoryGb: true,
   region: true,
 } as const satisfies Prisma.JobSelect;
-type JobRow = Prisma.JobGetPayload<{ select: typeof placeColumns }>;
+type JobRow = Prisma.JobGetPayload<{ select: typeof positionColumns }>;
 
 export type QueuePosition = {
   /** What it asks for, in words. */
@@ -57,29 +57,29 @@ export type QueuePositions = {
 
 const FRESH_MS = 2_000;
 /** The recent past changes slowly. */
-const PAST_FRESH_MS = 10_000;
+const RATE_FRESH_MS = 10_000;
 /** Of a line. */
-const IDS = 1_000;
+const MAX_IDS = 1_000;
 /** Of a pool. */
-const LINES = 5_000;
+const MAX_LINES = 5_000;
 /** What is kept of lines that nobody asks for any more. */
-const MAX_KEPT = 1_000;
+const MAX_CACHED_KEYS = 1_000;
 
 type QueueLine = { namespaceId: string; waiting: number; held: number };
 /** `seconds`: how long those that ended last were held. `running`: how many are held now. */
-type Past = { seconds: number | null; running: number };
+type RecentRate = { seconds: number | null; running: number };
 
 export function openQueuePositions({ pool }: { pool: Pool }): QueuePositions {
   const lines = kept(FRESH_MS, (gpu: string) => readLines(pool, gpu));
   const ids = kept(FRESH_MS, (line: string) => readIds(pool, line.split(' ')));
-  const past = kept(PAST_FRESH_MS, (gpu: string) => readPast(pool, gpu));
-  const machines = kept(FRESH_MS, () => advertisedMachines({ pool }));
+  const past = kept(RATE_FRESH_MS, (gpu: string) => readRecentRate(pool, gpu));
+  const machines = kept(FRESH_MS, () => readLiveMachines({ pool }));
 
   async function of(job: JobRow): Promise<QueuePosition | null> {
     const { gpu, region, namespaceId } = job;
     if (job.status !== 'queued' || job.attemptId !== null || job.availableAt > new Date())
       return null;
-    const { waitsFor, missing } = wishOf(job, await machines(''));
+    const { waitsFor, missing } = findUnmetNeed(job, await machines(''));
     const [all, first] = await Promise.all([lines(gpu), ids(`${gpu} ${region} ${namespaceId}`)]);
     const position = positionOf(job, all, first);
     const none = { waitsFor, missing, position, estimatedStart: null };
@@ -94,7 +94,7 @@ export function openQueuePositions({ pool }: { pool: Pool }): QueuePositions {
     of,
     async progressOf(job) {
       const place = await of(job);
-      return place ? inWords(place) : job.progress;
+      return place ? describePosition(place) : job.progress;
     },
   };
 }
@@ -106,7 +106,7 @@ function kept<T>(ms: number, read: (key: string) => Promise<T>): (key: string) =
     const now = performance.now();
     const found = values.get(key);
     if (found && found.until > now) return found.value;
-    if (values.size >= MAX_KEPT) values.clear();
+    if (values.size >= MAX_CACHED_KEYS) values.clear();
     const value = read(key);
     values.set(key, { value, until: now + ms });
     // One that failed is read again.
@@ -123,9 +123,9 @@ function positionOf(
   // A job that came after they were read is behind them all.
   let ahead = first.findIndex((other) => other >= id);
   if (ahead < 0) ahead = first.length;
-  if (ahead >= IDS) return null;
+  if (ahead >= MAX_IDS) return null;
   const mine = lines.findIndex((line) => line.namespaceId === namespaceId);
-  if (mine < 0 && lines.length >= LINES) return null;
+  if (mine < 0 && lines.length >= MAX_LINES) return null;
   const held = (lines[mine]?.held ?? 0) + ahead;
   return lines.reduce((position, line, turn) => {
     if (line.namespaceId === namespaceId) return position;
@@ -136,22 +136,22 @@ function positionOf(
 }
 
 /** As `waiting for 8 vCPUs and 32 GB: 3rd in line, about 4 minutes`. */
-function inWords({ waitsFor, missing, position, estimatedStart }: QueuePosition): string {
+function describePosition({ waitsFor, missing, position, estimatedStart }: QueuePosition): string {
   const what = `waiting for ${waitsFor}`;
   if (missing !== null) return `${what}: ${missing}`;
-  if (position === null) return `${what}: behind more than ${IDS} others`;
+  if (position === null) return `${what}: behind more than ${MAX_IDS} others`;
   const place = `${what}: ${ordinal(position)} in line`;
-  return estimatedStart ? `${place}, ${about(+estimatedStart - Date.now())}` : place;
+  return estimatedStart ? `${place}, ${describeDuration(+estimatedStart - Date.now())}` : place;
 }
 
 /** What a job waits for, and why no worker that is alive has that; null: one has. */
-function wishOf(
+function findUnmetNeed(
   job: JobRow,
   offers: readonly WorkerCapacity[],
 ): { waitsFor: string; missing: string | null } {
-  const waitsFor = wishInWords(job);
+  const waitsFor = describeRequest(job);
   const there = offers.filter((offer) => !offer.away && hasGpus(offer, job));
-  if (there.some((offer) => runs(offer, job))) return { waitsFor, missing: null };
+  if (there.some((offer) => canRun(offer, job))) return { waitsFor, missing: null };
   const onImages = 'a server that runs container images';
   if (job.image !== null && there.length > 0) {
     if (!runsImages(offers))
@@ -163,8 +163,8 @@ function wishOf(
   return { waitsFor, missing: NOT_OFFERED };
 }
 
-function wishInWords(job: JobRow): string {
-  return job.gpu === 'none' ? `${job.cpu} vCPUs and ${job.memoryGb} GB` : gpusInWords(job);
+function describeRequest(job: JobRow): string {
+  return job.gpu === 'none' ? `${job.cpu} vCPUs and ${job.memoryGb} GB` : describeGpus(job);
 }
 
 function ordinal(n: number): string {
@@ -172,7 +172,7 @@ function ordinal(n: number): string {
   return `${n}${(!teen && ['th', 'st', 'nd', 'rd'][n % 10]) || 'th'}`;
 }
 
-function about(ms: number): string {
+function describeDuration(ms: number): string {
   const minutes = Math.round(ms / 60_000);
   if (minutes < 1) return 'less than a minute';
   if (minutes < 90) return `about ${minutes === 1 ? 'a minute' : `${minutes} minutes`}`;
@@ -185,7 +185,7 @@ async function readLines(pool: Pool, gpu: string): Promise<QueueLine[]> {
   const { rows } = await pool.query<QueueLine>(
     `select namespace_id as "namespaceId", waiting, held from queue_lines
      where gpu = $1 and open order by held, served_at, namespace_id, line_served_at, region limit $2`,
-    [gpu, LINES],
+    [gpu, MAX_LINES],
   );
   const found = new Map<string, QueueLine>();
   for (const row of rows) {
@@ -199,15 +199,15 @@ async function readLines(pool: Pool, gpu: string): Promise<QueueLine[]> {
 async function readIds(pool: Pool, [gpu, region, namespaceId]: string[]): Promise<string[]> {
   const { rows } = await pool.query<{ id: string }>(
     `select id from jobs where gpu = $1 and region = $2 and namespace_id = $3
-       and status = 'queued' and attempt_id is null order by id limit ${IDS}`,
+       and status = 'queued' and attempt_id is null order by id limit ${MAX_IDS}`,
     [gpu, region, namespaceId],
   );
   return rows.map(({ id }) => id);
 }
 
 /** Of the last 500 attempts of all pools: a walk of the newest ids. */
-async function readPast(pool: Pool, gpu: string): Promise<Past> {
-  const { rows } = await pool.query<Past>(
+async function readRecentRate(pool: Pool, gpu: string): Promise<RecentRate> {
+  const { rows } = await pool.query<RecentRate>(
     `select avg(extract(epoch from ended_at - a.created_at)) filter (where ended_at is not null)::float8
          as seconds,
        count(*) filter (where ended_at is null)::int as running

@@ -1,7 +1,7 @@
 /** What is left in namespaces that were deleted (`auth/deletion.ts`): finished jobs with their logs and artifacts. */
 import type { Db } from '../platform/database/client.ts';
 import { inTransaction } from '../platform/database/client.ts';
-import { noteArtifacts } from './artifacts/kept.ts';
+import { detachArtifacts } from './artifacts/kept.ts';
 
 const BATCH = 100;
 
@@ -21,7 +21,7 @@ export async function removeJobsOfDeleted({ db }: { db: Db }): Promise<boolean> 
     await inTransaction(db, async (tx) => {
       // Another server may be removing it.
       if ((await tx.$executeRaw`select from jobs where id = ${id} for update`) === 0) return;
-      await noteArtifacts(tx, id, true);
+      await detachArtifacts(tx, id, true);
       await tx.job.deleteMany({ where: { id } });
     });
   const marked = await db.$executeRaw`

@@ -20,10 +20,10 @@ export const repositoryColumns = {
     },
   },
 } as const satisfies Prisma.JobSelect;
-export type Sourced = Prisma.JobGetPayload<{ select: typeof repositoryColumns }>;
+export type JobWithRepository = Prisma.JobGetPayload<{ select: typeof repositoryColumns }>;
 
 /** As `namespace/name`; null without a repository. */
-export function repositoryNameOf(viewer: Viewer, job: Sourced): string | null {
+export function repositoryNameOf(viewer: Viewer, job: JobWithRepository): string | null {
   const { repository } = job;
   const mayTell =
     repository && (repository.namespaceId === job.namespaceId || isVisible(viewer, repository));

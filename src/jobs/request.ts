@@ -6,7 +6,7 @@ import { checkHardware, GPU_MODELS, GPUS, type Gpu, HARDWARE_DEFAULTS } from '..
 import { parseReference } from '../base/image-reference.ts';
 import { demandAccount, type Viewer } from '../identity/permissions.ts';
 import { checkLabels, type Label } from './labels.ts';
-import { advertisedMachines } from './worker-capacity.ts';
+import { readLiveMachines } from './worker-capacity.ts';
 
 /** An environment variable. */
 export type NamedValue = { name: string; value: string };
@@ -57,13 +57,13 @@ export function checkRequest(input: CreateInput) {
   const { name, command, repo, image, branch, outputPath } = input;
   if (!isJobName(name))
     throw invalid('name', 'must be 1 to 100 letters, digits, hyphens and underscores');
-  text('command', command, REQUEST_RULES.commandBytes);
+  checkText('command', command, REQUEST_RULES.commandBytes);
   if (!command.trim()) throw invalid('command', 'must not be empty');
   if (repo == null && image == null)
     throw invalid(null, 'repo or image: one of the two is required');
-  if (repo != null) text('repo', repo, REQUEST_RULES.repoBytes);
+  if (repo != null) checkText('repo', repo, REQUEST_RULES.repoBytes);
   if (image != null) {
-    text('image', image, REQUEST_RULES.image.maxBytes);
+    checkText('image', image, REQUEST_RULES.image.maxBytes);
     if (!REQUEST_RULES.image.pattern.test(image) || !parseReference(image))
       throw invalid(
         'image',
@@ -71,11 +71,11 @@ export function checkRequest(input: CreateInput) {
       );
   }
   if (branch != null) {
-    text('branch', branch, REQUEST_RULES.branchBytes);
+    checkText('branch', branch, REQUEST_RULES.branchBytes);
     if (repo == null) throw invalid('branch', 'can be given only with repo');
     if (!branch) throw invalid('branch', 'must not be empty');
   }
-  if (outputPath != null) checkPath(outputPath);
+  if (outputPath != null) checkOutputPath(outputPath);
 
   const hardware = {
     gpu: input.gpu,
@@ -94,10 +94,10 @@ export function checkRequest(input: CreateInput) {
     branch: branch ?? null,
     outputPath: outputPath ?? null,
     ...hardware,
-    timeoutMinutes: inRange('timeoutMinutes', input.timeoutMinutes),
-    retries: inRange('retries', input.retries),
-    env: variables('env', input.env),
-    secrets: variables('secrets', input.secrets),
+    timeoutMinutes: checkRange('timeoutMinutes', input.timeoutMinutes),
+    retries: checkRange('retries', input.retries),
+    env: checkVariables('env', input.env),
+    secrets: checkVariables('secrets', input.secrets),
     labels: checkLabels(input.labels ?? []),
   };
 }
@@ -107,7 +107,7 @@ export function isJobName(text: string): boolean {
   return text.length <= maxLength && pattern.test(text);
 }
 
-function inRange(field: 'timeoutMinutes' | 'retries', asked: number | null | undefined): number {
+function checkRange(field: 'timeoutMinutes' | 'retries', asked: number | null | undefined): number {
   const { min, max, default: byDefault } = REQUEST_RULES[field];
   const value = asked ?? byDefault;
   if (value < min || value > max) throw invalid(field, `must be from ${min} to ${max}`);
@@ -115,19 +115,19 @@ function inRange(field: 'timeoutMinutes' | 'retries', asked: number | null | und
 }
 
 /** PostgreSQL keeps no NUL, no process takes one, and half a surrogate pair is no text. */
-function text(field: string, value: string, maxBytes: number): void {
+function checkText(field: string, value: string, maxBytes: number): void {
   if (value.includes('\0') || !value.isWellFormed())
     throw invalid(field, 'must be text without NUL');
   if (Buffer.byteLength(value) > maxBytes) throw invalid(field, `is over ${maxBytes} bytes`);
 }
 
-function checkPath(path: string): void {
-  text('outputPath', path, REQUEST_RULES.outputPathBytes);
+function checkOutputPath(path: string): void {
+  checkText('outputPath', path, REQUEST_RULES.outputPathBytes);
   if (!path) throw invalid('outputPath', 'must not be empty');
   if (path.split('/').includes('..')) throw invalid('outputPath', 'must not contain ".."');
 }
 
-function variables(
+function checkVariables(
   field: string,
   entries: readonly NamedValue[] | null | undefined,
 ): Record<string, string> {
@@ -141,7 +141,7 @@ function variables(
     if (!pattern.test(name))
       throw invalid(field, 'names are letters, digits and _, and do not begin with a digit');
     if (known.has(name)) throw invalid(field, `${name} is given more than once`);
-    text(field, value, maxBytes);
+    checkText(field, value, maxBytes);
     bytes += name.length + Buffer.byteLength(value);
     known.set(name, value);
   }
@@ -167,14 +167,14 @@ export type MachineSize = { cpus: number; memoryGb: number };
 
 /** Of the machines of workers that are alive, the one with the most vCPUs, and of equal ones the most memory. */
 export async function largestMachine(services: { pool: pg.Pool }): Promise<MachineSize | null> {
-  const machines = (await advertisedMachines(services)).filter(({ away }) => !away);
+  const machines = (await readLiveMachines(services)).filter(({ away }) => !away);
   const [largest] = machines.toSorted((a, b) => b.cpus - a.cpus || b.memoryBytes - a.memoryBytes);
   return largest ? { cpus: largest.cpus, memoryGb: largest.memoryBytes / 2 ** 30 } : null;
 }
 
 /** The models in the order of the contract, with what the workers that are alive have of them. */
 export async function gpuOptions(services: { pool: pg.Pool }): Promise<GpuOption[]> {
-  const machines = await advertisedMachines(services);
+  const machines = await readLiveMachines(services);
   return GPUS.map((gpu) => {
     const { memoryGb, pricePerHour } = GPU_MODELS[gpu];
     if (gpu === 'none') return { gpu, pricePerHour, memoryGb: null, maxOffered: null };

@@ -89,17 +89,17 @@ export async function rerunJob<S extends Select>(
   const { repositoryId } = job;
   demand(viewer, 'job.create', { namespaceId: namespace.id, repositoryId });
   const newest = newestCommit ?? false;
-  demandSecrets(viewer, namespace.id, job, newest);
+  demandSecretReuse(viewer, namespace.id, job, newest);
   if (newName != null && !isJobName(newName))
     throw invalid('newName', 'must be 1 to 100 letters, digits, hyphens and underscores');
 
-  const found = await sourceOf(services, viewer, job, newest);
+  const found = await resolveSource(services, viewer, job, newest);
   const settings = {
     ...job,
     namespace: namespace.name,
     repo: found?.repo ?? null,
-    env: valuesOf(job.env as Record<string, string>),
-    secrets: valuesOf(openSecrets(services, job)),
+    env: toNamedValues(job.env as Record<string, string>),
+    secrets: toNamedValues(unsealSecrets(services, job)),
   };
   for (let tries = 1; ; tries++) {
     const name = newName ?? (await nextName(services, namespace.id, job));
@@ -120,7 +120,7 @@ export async function rerunJob<S extends Select>(
  * What is in another commit may send the secrets anywhere, so only those may run it with them who gave them, or who
  * could replace them: admins. The same command at the same commit does what its creator wanted.
  */
-function demandSecrets(
+function demandSecretReuse(
   viewer: Viewer,
   namespaceId: string,
   { secrets, createdById, repositoryId }: Settings,
@@ -131,7 +131,7 @@ function demandSecrets(
 }
 
 /** What it is to run, under the repository's present name; null without a repository. */
-async function sourceOf(
+async function resolveSource(
   services: Deps,
   viewer: Viewer,
   { repo, repositoryId, branch, commitSha }: Settings,
@@ -152,7 +152,7 @@ async function sourceOf(
   );
 }
 
-function openSecrets({ secretBox, log }: Deps, { id, secrets }: Settings): Record<string, string> {
+function unsealSecrets({ secretBox, log }: Deps, { id, secrets }: Settings): Record<string, string> {
   if (!secrets) return {};
   try {
     return secretBox.open(id, secrets);
@@ -162,7 +162,7 @@ function openSecrets({ secretBox, log }: Deps, { id, secrets }: Settings): Recor
   }
 }
 
-function valuesOf(variables: Record<string, string>): NamedValue[] {
+function toNamedValues(variables: Record<string, string>): NamedValue[] {
   return Object.entries(variables).map(([name, value]) => ({ name, value }));
 }
 

@@ -15,11 +15,11 @@ export function runtimeOf(job: {
   attempts: { startedAt: Date | null; exitedAt: Date | null }[];
 }): number {
   const attempt = job.status === 'running' ? job.attempts[0] : undefined;
-  return job.runtimeSeconds + (ranUntil(attempt, new Date())?.seconds ?? 0);
+  return job.runtimeSeconds + (runSpanUntil(attempt, new Date())?.seconds ?? 0);
 }
 
 /** What counts of an attempt that has not ended: from the start of its process, if it has one, to its end, or `now`. */
-export function ranUntil(
+export function runSpanUntil(
   attempt: { startedAt: Date | null; exitedAt: Date | null } | null | undefined,
   now: Date,
 ): { from: Date; seconds: number } | undefined {

@@ -31,7 +31,7 @@ export function createSecretBox(keys: Keys): SecretBox {
 }
 
 /** Replaces every secret in a text by `***`; a secret of several lines is hidden line by line. */
-export function masker(secrets: Secrets): (text: string) => string {
+export function createMask(secrets: Secrets): (text: string) => string {
   const parts = new Set(
     Object.values(secrets).flatMap((value) => [value, ...value.split(/\r?\n/)]),
   );

@@ -50,7 +50,7 @@ import { PAGE_COLUMNS } from './logs/columns.ts';
 import { statusPage } from './logs/pages.ts';
 import { type JobEventData, type PayloadRow, payloadColumns, payloadOf } from './payload.ts';
 import { EVENT_REPOSITORY_NAME } from './repository-name.ts';
-import { addUsage, type Ran, type Used } from './usage.ts';
+import { addUsage, type RunSpan, type UsageEntry } from './usage.ts';
 
 const MOVES: Record<JobStatus, readonly JobStatus[]> = {
   queued: ['running', 'queued', 'failed', 'cancelled'],
@@ -86,10 +86,10 @@ const LOCK = `
   from jobs j join namespaces n on n.id = j.namespace_id
     left join (repositories p join namespaces o on o.id = p.namespace_id) on p.id = j.repository_id
   where j.id = any ($1::text[]) order by j.id for update of j`;
-const LOCK_UNLOCKED = `${LOCK} skip locked`;
+const LOCK_SKIP_LOCKED = `${LOCK} skip locked`;
 
 /** What a move may change, and the type of its column. */
-const TYPES = {
+const COLUMN_TYPES = {
   status: '"JobStatus"',
   progress: 'text',
   progressSaid: 'bool',
@@ -106,14 +106,14 @@ const TYPES = {
   artifactsOf: 'text',
   nextSeq: 'bigint',
 } as const;
-type Changes = Partial<Prisma.JobGetPayload<{ select: Record<keyof typeof TYPES, true> }>>;
+type Changes = Partial<Prisma.JobGetPayload<{ select: Record<keyof typeof COLUMN_TYPES, true> }>>;
 
 export type Move = {
   to: JobStatus;
   /** In words, unless the program has said something of its own. */
   phase: string;
   /** What the attempt ran, which the job and the ledger of its namespace get. */
-  ran?: Ran;
+  ran?: RunSpan;
   /** The attempt that moves it, which has begun or ended. */
   attempt?: MovedAttempt;
   set?: Omit<Changes, 'status' | 'progress' | 'progressSaid' | 'completedAt' | 'nextSeq'>;
@@ -152,36 +152,36 @@ export async function moveJob(
  * locked, `decide` is called again.
  */
 export function commitMove(pool: pg.Pool, id: string, decide: Decide): Promise<LockedJob | null> {
-  const commit = commits.get(pool) ?? openCommits(pool);
+  const commit = commits.get(pool) ?? openMoveBatcher(pool);
   commits.set(pool, commit);
   return commit({ id, decide });
 }
 
-type Asked = { id: string; decide: Decide };
-const commits = new WeakMap<pg.Pool, (asked: Asked) => Promise<LockedJob | null>>();
+type MoveRequest = { id: string; decide: Decide };
+const commits = new WeakMap<pg.Pool, (asked: MoveRequest) => Promise<LockedJob | null>>();
 /** Jobs of one transaction. With more, workers whose jobs end together wait for the disk instead of claiming meanwhile. */
 export const MOST_MOVES = 5;
 /**
  * Each of its statements finds rows by their keys: so a connection plans it once, and by an index, however small the table was
  * then. By itself PostgreSQL plans for as many keys as there are, each time, which took a third as long again.
  */
-const BY_KEYS = 'set local plan_cache_mode = force_generic_plan; set local enable_seqscan = off';
+const PLAN_BY_KEY = 'set local plan_cache_mode = force_generic_plan; set local enable_seqscan = off';
 /**
  * How long jobs wait for what somebody has locked, such as the row of a namespace that is being transferred. Then each waits by
  * itself for as long, again and again, and those of other namespaces go on. Groups of one namespace wait for each other's
  * commits, which take less.
  */
-const SOON = `begin; set local lock_timeout = '500ms'; ${BY_KEYS}`;
+const BEGIN = `begin; set local lock_timeout = '500ms'; ${PLAN_BY_KEY}`;
 
-function openCommits(pool: pg.Pool) {
-  return batchTransactions<Asked, LockedJob | null>(
+function openMoveBatcher(pool: pg.Pool) {
+  return batchTransactions<MoveRequest, LockedJob | null>(
     {
       async together(asked) {
-        const moved = await commitMoves(pool, LOCK_UNLOCKED, asked, SOON);
+        const moved = await commitMoves(pool, LOCK_SKIP_LOCKED, asked, BEGIN);
         return asked.map((one) => (moved.has(one) ? (moved.get(one) ?? null) : RUN_ALONE));
       },
       async alone(one) {
-        return (await commitMoves(pool, LOCK, [one], SOON)).get(one) ?? null;
+        return (await commitMoves(pool, LOCK, [one], BEGIN)).get(one) ?? null;
       },
     },
     MOST_MOVES,
@@ -192,18 +192,18 @@ function openCommits(pool: pg.Pool) {
 async function commitMoves(
   pool: pg.Pool,
   lock: string,
-  asked: readonly Asked[],
+  asked: readonly MoveRequest[],
   begin: string,
-): Promise<Map<Asked, LockedJob | null>> {
+): Promise<Map<MoveRequest, LockedJob | null>> {
   return onConnection(pool, async (client) => {
     const ids = asked.map(({ id }) => id);
     const rows = await beginPipeline<LockedJob>(client, lock, [ids], begin);
-    const moved = new Map<Asked, LockedJob | null>();
+    const moved = new Map<MoveRequest, LockedJob | null>();
     await pipeline(client, async (tx) => {
-      const used: Used[] = [];
+      const used: UsageEntry[] = [];
       for (const row of rows.toSorted(byOwner)) {
-        const one = asked.find(({ id }) => id === row.id) as Asked;
-        const done = await moveLocked(tx, lockedOf([row]), one.decide);
+        const one = asked.find(({ id }) => id === row.id) as MoveRequest;
+        const done = await moveLocked(tx, parseLockedJob([row]), one.decide);
         moved.set(one, done?.job ?? null);
         if (done) used.push(done.used);
       }
@@ -227,7 +227,7 @@ async function moveLocked(
   tx: Transaction,
   job: LockedJob | null,
   decide: Decide,
-): Promise<{ job: LockedJob; used: Used } | null> {
+): Promise<{ job: LockedJob; used: UsageEntry } | null> {
   if (!job) return null;
   const { id } = job;
   // One moment for the end of the job and for what it ran until then.
@@ -256,7 +256,7 @@ async function moveLocked(
   // Its own worker makes these moves, and knows when it has room again; it hears of those that others make.
   if (to !== 'running' && to !== 'succeeded' && to !== 'timed_out')
     topics.push(statusTopic(id), 'queue');
-  await write(tx, job, changes, { isNew, topics, attempt });
+  await writeMove(tx, job, changes, { isNew, topics, attempt });
   return { job, used: { job, ran, endedAt } };
 }
 
@@ -264,7 +264,7 @@ async function moveLocked(
  * All that a move writes, in one statement: it is a large part of what a short job costs, and took ten. The event holds the
  * job as it is afterwards.
  */
-async function write(
+async function writeMove(
   tx: Transaction,
   job: LockedJob,
   changes: Changes,
@@ -274,7 +274,7 @@ async function write(
   const { parameter, parts, values } = statement;
   const id = parameter(job.id, 'text');
   const assignments = Object.entries(changes).map(
-    ([key, value]) => `${columnOf(key)} = ${parameter(value, TYPES[key as keyof Changes])}`,
+    ([key, value]) => `${columnOf(key)} = ${parameter(value, COLUMN_TYPES[key as keyof Changes])}`,
   );
   parts.push(`moved as (update jobs set ${assignments.join(', ')} where id = ${id})`);
   if (attempt) {
@@ -325,7 +325,7 @@ function addStatus(
 }
 
 /** Adds what goes with a new job to the statement that makes it: its first entry and its first event. @returns who is woken */
-export function addNew(statement: Parts, job: PayloadRow, namespace: string): Notification[] {
+export function addFirstStatus(statement: Parts, job: PayloadRow, namespace: string): Notification[] {
   const id = statement.parameter(job.id, 'text');
   addStatus(statement, id, job, namespace, 1n);
   return [eventNotification(job.namespaceId, job.id), 'queue'];
@@ -338,11 +338,11 @@ export function statusTopic(id: string): `job:${string}` {
 
 /** @returns null when there is no such job (any more). */
 export async function lockJob(tx: Prisma.TransactionClient, id: string): Promise<LockedJob | null> {
-  return lockedOf(await runStatement<LockedJob>(tx, LOCK, [[id]]));
+  return parseLockedJob(await runStatement<LockedJob>(tx, LOCK, [[id]]));
 }
 
 /** A connection gives large numbers as text; of the price, which is exact, the text is all that is looked at. */
-function lockedOf([job]: LockedJob[]): LockedJob | null {
+function parseLockedJob([job]: LockedJob[]): LockedJob | null {
   if (!job) return null;
   const { nextSeq, artifactBytes } = job;
   const bytes = artifactBytes === null ? null : BigInt(artifactBytes);
@@ -350,7 +350,7 @@ function lockedOf([job]: LockedJob[]): LockedJob | null {
 }
 
 /** Writes an event of a job that is no move: the first or the last one. `namespace`: its name. */
-export async function announce(
+export async function publishJobEvent(
   tx: Prisma.TransactionClient,
   row: PayloadRow,
   namespace: string,

@@ -31,10 +31,10 @@ export async function openUsageHistory(pool: Pool, attemptId: string): Promise<U
   let pending: Point[] = [];
 
   async function flush(): Promise<void> {
-    const point = merged(pending);
+    const point = mergePoints(pending);
     // Also when it fails: the next point must not be made of more.
     pending = [];
-    await append(pool, attemptId, point);
+    await appendPoint(pool, attemptId, point);
     count++;
     if (count >= MAX_POINTS) await halve();
   }
@@ -44,7 +44,7 @@ export async function openUsageHistory(pool: Pool, attemptId: string): Promise<U
     if (!row) return;
     const points = pointsOf(row);
     const half: Point[] = [];
-    for (let at = 0; at < points.length; at += 2) half.push(merged(points.slice(at, at + 2)));
+    for (let at = 0; at < points.length; at += 2) half.push(mergePoints(points.slice(at, at + 2)));
     await pool.query({
       name: 'loam-thin-usage',
       text: `
@@ -71,7 +71,7 @@ export async function openUsageHistory(pool: Pool, attemptId: string): Promise<U
 }
 
 /** Nothing is stored of an attempt that was deleted with its job. */
-async function append(pool: Pool, attemptId: string, point: Point): Promise<void> {
+async function appendPoint(pool: Pool, attemptId: string, point: Point): Promise<void> {
   await pool.query({
     name: 'loam-append-usage',
     text: `
@@ -122,20 +122,20 @@ function pointsOf(row: Row): Point[] {
 function columnsOf(points: readonly Point[]): unknown[] {
   return [
     points.map(({ time }) => time),
-    points.map(({ gpuPercent }) => percent(gpuPercent)),
-    points.map(({ cpuPercent }) => percent(cpuPercent)),
+    points.map(({ gpuPercent }) => toPercent(gpuPercent)),
+    points.map(({ cpuPercent }) => toPercent(cpuPercent)),
     points.map(({ memoryBytes }) => Math.round(memoryBytes)),
     points.map(({ diskBytes }) => Math.round(diskBytes)),
   ];
 }
 
 /** A whole number from 0 to 100. */
-export function percent(value = 0): number {
+export function toPercent(value = 0): number {
   return Math.min(100, Math.max(0, Math.round(value)));
 }
 
 /** Of samples, or of points with equally many each. */
-function merged(points: readonly Point[]): Point {
+function mergePoints(points: readonly Point[]): Point {
   const mean = (key: 'gpuPercent' | 'cpuPercent') =>
     points.reduce((sum, point) => sum + point[key], 0) / points.length;
   return {

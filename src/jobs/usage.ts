@@ -12,7 +12,7 @@ import { invalid } from '../base/errors.ts';
 import { demand, type Viewer } from '../identity/permissions.ts';
 import { type Slice, type SliceRequest, sliceOf } from '../platform/database/paging.ts';
 import { runStatement, type Transaction } from '../platform/database/statement.ts';
-import { ranUntil, secondsBetween } from './runtime.ts';
+import { runSpanUntil, secondsBetween } from './runtime.ts';
 
 const DAY_MS = 86_400_000;
 /** Days of one question. */
@@ -21,26 +21,26 @@ const MAX_DAYS = 366;
 const MAX_DAYS_BY_USER = 31;
 
 /** Time of an attempt that counts: whole seconds from its start on. */
-export type Ran = { from: Date; seconds: number };
+export type RunSpan = { from: Date; seconds: number };
 
 type Priced = { gpu: string; gpuCount: number; costPerHour: { toString(): string } };
-type Entry = Priced & { namespaceId: string; createdById: string | null };
+type LedgerJob = Priced & { namespaceId: string; createdById: string | null };
 
 /** What a job ran, and when it ended, if it has. */
-export type Used = { job: Entry; ran?: Ran; endedAt?: Date };
+export type UsageEntry = { job: LedgerJob; ran?: RunSpan; endedAt?: Date };
 
 /**
  * Adds what jobs ran, and each job itself on the day on which it ended. All transactions lock these rows last, but for the shares
  * of the queue, which are locked at the commit, and in the order of the statement, so that none waits for one that waits for it.
  */
-export async function addUsage(tx: Transaction, used: readonly Used[]): Promise<void> {
+export async function addUsage(tx: Transaction, used: readonly UsageEntry[]): Promise<void> {
   const parts = used.flatMap(({ job, ran, endedAt }) => {
-    const days = ran ? byDay(ran).map((part) => ({ ...part, jobs: 0 })) : [];
+    const days = ran ? splitByDay(ran).map((part) => ({ ...part, jobs: 0 })) : [];
     if (endedAt) days.push({ day: dayOf(endedAt), seconds: 0, jobs: 1 });
     return days.map((part) => ({ job, ...part }));
   });
   if (parts.length === 0) return;
-  await runStatement(tx, ADD, [
+  await runStatement(tx, ADD_TO_LEDGER, [
     parts.map(({ job }) => job.namespaceId),
     parts.map(({ day }) => day),
     parts.map(({ job }) => job.createdById ?? ''),
@@ -51,7 +51,7 @@ export async function addUsage(tx: Transaction, used: readonly Used[]): Promise<
   ]);
 }
 
-const ADD = `
+const ADD_TO_LEDGER = `
   insert into usage_days as ledger
     (namespace_id, day, user_id, seconds, gpu_seconds, price_seconds, jobs)
   select namespace_id, day, user_id, sum(seconds), sum(seconds * gpus), sum(seconds * cost_per_hour), sum(jobs)
@@ -65,7 +65,7 @@ const ADD = `
     jobs = ledger.jobs + excluded.jobs`;
 
 /** The days in UTC over which it ran. Each is rounded at its ends alone, so that they add up to the whole. */
-function byDay({ from, seconds }: Ran): { day: string; seconds: number }[] {
+function splitByDay({ from, seconds }: RunSpan): { day: string; seconds: number }[] {
   const parts: { day: string; seconds: number }[] = [];
   let counted = 0;
   for (let at = from.getTime(); counted < seconds; ) {
@@ -127,7 +127,7 @@ export async function namespaceUsage(
     string,
     Omit<UsageRow, 'from' | 'to' | 'cost'> & { price: Decimal; name: string }
   >();
-  const add = (name: string, user: string, used: Omit<Stored, 'name' | 'user_id'>) => {
+  const add = (name: string, user: string, used: Omit<LedgerRow, 'name' | 'user_id'>) => {
     const key = `${name}/${user}`;
     const known = groups.get(key);
     groups.set(key, {
@@ -139,7 +139,7 @@ export async function namespaceUsage(
       jobs: (known?.jobs ?? 0) + Number(used.jobs),
     });
   };
-  const { rows } = await pool.query<{ used: Stored[]; running: Running[] }>({
+  const { rows } = await pool.query<{ used: LedgerRow[]; running: RunningAttempt[] }>({
     name: 'loam-usage-of-namespace',
     text: USAGE,
     values: [namespaceId, from, to, length, byUser],
@@ -149,8 +149,8 @@ export async function namespaceUsage(
   for (const { name, user_id, ...amounts } of used) add(name, user_id, amounts);
   for (const { user_id, gpu, gpu_count, cost_per_hour, started_at, exited_at } of running) {
     const exitedAt = exited_at === null ? null : new Date(exited_at);
-    const ran = ranUntil({ startedAt: new Date(started_at), exitedAt }, now);
-    for (const { day, seconds } of ran ? byDay(ran) : []) {
+    const ran = runSpanUntil({ startedAt: new Date(started_at), exitedAt }, now);
+    for (const { day, seconds } of ran ? splitByDay(ran) : []) {
       if (day < from || day > to) continue;
       const gpu_seconds = gpu === 'none' ? 0 : seconds * gpu_count;
       const price_seconds = new Decimal(cost_per_hour).times(seconds).toFixed();
@@ -162,7 +162,7 @@ export async function namespaceUsage(
     .sort(([a], [b]) => (a < b ? -1 : 1))
     .map(([key, { name, price, ...amounts }]) => ({
       key,
-      row: { ...amounts, ...spanOf(name, { from, to }), cost: price.div(3600).toDecimalPlaces(4) },
+      row: { ...amounts, ...daysOfPeriod(name, { from, to }), cost: price.div(3600).toDecimalPlaces(4) },
     }));
   const { items, ...slice } = sliceOf(list, range, ({ key }) =>
     Buffer.from(key).toString('base64url'),
@@ -170,7 +170,7 @@ export async function namespaceUsage(
   return { ...slice, items: items.map(({ cursor, node }) => ({ cursor, node: node.row })) };
 }
 
-type Stored = {
+type LedgerRow = {
   name: string;
   user_id: string;
   seconds: string | number;
@@ -179,7 +179,7 @@ type Stored = {
   jobs: number;
 };
 
-type Running = {
+type RunningAttempt = {
   user_id: string;
   gpu: string;
   gpu_count: number;
@@ -214,7 +214,7 @@ const USAGE = `
   ), '[]') as running`;
 
 /** The days that a period has within those that were asked for. */
-function spanOf(name: string, { from, to }: { from: string; to: string }) {
+function daysOfPeriod(name: string, { from, to }: { from: string; to: string }) {
   if (name.length === 10) return { from: name, to: name };
   if (name === '') return { from, to };
   const [year = 0, month = 0] = name.split('-').map(Number);

@@ -25,7 +25,7 @@ export function visibleSql(viewer: Viewer): Prisma.Sql {
 }
 
 /** As `visibleSql`, of the counts `c` of lists; null where they do not say, as with rights in single repositories. */
-export function countedSql(viewer: Viewer): Prisma.Sql | null {
+export function visibleCountsSql(viewer: Viewer): Prisma.Sql | null {
   const { sql } = Prisma;
   const { within } = reachOf(viewer, 'job.read');
   if (!within) return sql`false`;

@@ -7,22 +7,22 @@ import { PHASES } from './state.ts';
 /** A worker whose heartbeat is older counts as dead. There is one every ten seconds. */
 export const WORKER_SILENCE_S = 60;
 
-type GpuWish = { gpu: string; gpuCount: number };
+type GpuRequest = { gpu: string; gpuCount: number };
 
 /** A machine, as its worker tells the others. `away`: it stands for engines that do not answer, and has nothing now. */
 export type WorkerCapacity = Machine & { away?: boolean };
 
-const AWAY: WorkerCapacity = {
+const AWAY_ENGINE: WorkerCapacity = {
   ...{ id: 'away', cpus: 0, memoryBytes: 0, gpus: {}, away: true },
   ...{ withImage: true, withoutImage: false },
 };
 
 /** What a worker tells the others: that it runs images also while its engine is away, or they would fail what waits for it. */
-export function offersOf({
+export function capacityOf({
   machines,
   engineAway,
 }: Pick<Runner, 'machines' | 'engineAway'>): WorkerCapacity[] {
-  return engineAway ? [...machines, AWAY] : [...machines];
+  return engineAway ? [...machines, AWAY_ENGINE] : [...machines];
 }
 
 type Row = { id: string; runner: string; machines: WorkerCapacity[]; alive: boolean };
@@ -43,7 +43,7 @@ async function readWorkers({ pool }: { pool: pg.Pool }): Promise<Row[]> {
 }
 
 /** The machines of workers that are alive. */
-export async function advertisedMachines(services: { pool: pg.Pool }): Promise<WorkerCapacity[]> {
+export async function readLiveMachines(services: { pool: pg.Pool }): Promise<WorkerCapacity[]> {
   return (await readWorkers(services)).flatMap(({ alive, machines }) => (alive ? machines : []));
 }
 
@@ -51,7 +51,7 @@ export async function advertisedMachines(services: { pool: pg.Pool }): Promise<W
  * The machines of the other workers that are alive.
  * @param awaitSilent those that are silent are taken to come back: what they run images with is away
  */
-export async function machinesElsewhere(
+export async function readPeerMachines(
   services: { pool: pg.Pool },
   workerId: string,
   awaitSilent: boolean,
@@ -59,7 +59,7 @@ export async function machinesElsewhere(
   const others = (await readWorkers(services)).filter(({ id }) => id !== workerId);
   return others.flatMap(({ alive, machines }) => {
     if (alive) return machines;
-    return awaitSilent && runsImages(machines) ? [AWAY] : [];
+    return awaitSilent && runsImages(machines) ? [AWAY_ENGINE] : [];
   });
 }
 
@@ -69,7 +69,7 @@ export function runsImages(offers: readonly WorkerCapacity[]): boolean {
 }
 
 /** Whether the machine runs jobs that name an image, or such that name none, whatever is free. */
-export function runs(
+export function canRun(
   { withImage = true, withoutImage = true }: WorkerCapacity,
   { image = null }: { image?: string | null },
 ): boolean {
@@ -77,12 +77,12 @@ export function runs(
 }
 
 /** Whether the machine has the GPUs, free or not. */
-export function hasGpus({ gpus }: Pick<Machine, 'gpus'>, { gpu, gpuCount }: GpuWish): boolean {
+export function hasGpus({ gpus }: Pick<Machine, 'gpus'>, { gpu, gpuCount }: GpuRequest): boolean {
   return gpu === 'none' || (gpus[gpu] ?? 0) >= gpuCount;
 }
 
 /** As `a T4 in us-east-1`. */
-export function gpusInWords({ gpu, gpuCount, region }: GpuWish & { region: string }): string {
+export function describeGpus({ gpu, gpuCount, region }: GpuRequest & { region: string }): string {
   return `${gpuCount > 1 ? `${gpuCount} ×` : 'a'} ${gpu} in ${region}`;
 }
 
@@ -90,14 +90,14 @@ export function gpusInWords({ gpu, gpuCount, region }: GpuWish & { region: strin
 export const NOT_OFFERED = 'no worker offers it';
 
 /** What a new job's `progress` says: what it waits for, and whether any worker has it. */
-export async function poolWaitsFor(
+export async function describeWait(
   services: { pool: pg.Pool },
-  wish: GpuWish & { region: string },
+  request: GpuRequest & { region: string },
 ): Promise<string> {
-  if (wish.gpu === 'none') return PHASES.waiting;
-  const waiting = `waiting for ${gpusInWords(wish)}`;
-  const machines = await advertisedMachines(services);
-  return machines.some((machine) => hasGpus(machine, wish))
+  if (request.gpu === 'none') return PHASES.waiting;
+  const waiting = `waiting for ${describeGpus(request)}`;
+  const machines = await readLiveMachines(services);
+  return machines.some((machine) => hasGpus(machine, request))
     ? waiting
     : `${waiting}: ${NOT_OFFERED}`;
 }

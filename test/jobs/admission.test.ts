@@ -17,7 +17,7 @@ function machine(id: string, cpus: number, memoryGb: number, gpus: Machine['gpus
   return { id, cpus, memoryBytes: memoryGb * GIB, gpus };
 }
 
-const wish = (changes: Partial<ResourceRequest> = {}): ResourceRequest => ({
+const request = (changes: Partial<ResourceRequest> = {}): ResourceRequest => ({
   ...{ gpu: 'none', gpuCount: 1, cpu: 8, memoryGb: 32 },
   ...changes,
 });
@@ -32,7 +32,7 @@ function worker(machines: Machine[], slots: number, elsewhere: Machine[] = []) {
   return {
     running,
     add(id: string, changes: Partial<Candidate> = {}, namespaceId = 'ada') {
-      waiting.push({ id, namespaceId, ...wish(changes) });
+      waiting.push({ id, namespaceId, ...request(changes) });
     },
     end: (id: string) => running.delete(id),
     /** @returns ids of what started, with the machine where there are several */
@@ -121,7 +121,7 @@ test('a job with an image goes to a machine that runs images, and is failed only
   const processes = { ...machine('processes', 64, 256), withImage: false };
   const containers = { ...machine('containers', 16, 64), withoutImage: false };
   const away = { ...containers, away: true, cpus: 0, memoryBytes: 0 };
-  const plain = wish();
+  const plain = request();
   const withImage = { ...plain, image: 'debian:12' };
   const placed = (asked: typeof plain, machines: Machine[], elsewhere: Machine[] = []) => {
     const lines = [
@@ -208,11 +208,11 @@ test('what leaves keeps what was its own, and not its part of what was shared', 
   const started = (held: Reservation[], job: ResourceRequest) =>
     admit({ ...base, held, lines: line(job) }).admitted.length;
   const leaving = { machine: 'local', leaving: true };
-  const exact = { ...wish({ cpu: 16, memoryGb: 8 }), ...leaving };
-  expect(started([exact], wish({ cpu: 2, memoryGb: 1 }))).toBe(0);
-  const shared = { ...wish({ cpu: 32, memoryGb: 128 }), ...leaving };
-  expect(started([shared, { ...shared }, { ...shared }], wish())).toBe(1);
-  expect(started([{ ...wish({ gpu: 'T4' }), ...leaving }], wish({ gpu: 'T4' }))).toBe(0);
+  const exact = { ...request({ cpu: 16, memoryGb: 8 }), ...leaving };
+  expect(started([exact], request({ cpu: 2, memoryGb: 1 }))).toBe(0);
+  const shared = { ...request({ cpu: 32, memoryGb: 128 }), ...leaving };
+  expect(started([shared, { ...shared }, { ...shared }], request())).toBe(1);
+  expect(started([{ ...request({ gpu: 'T4' }), ...leaving }], request({ gpu: 'T4' }))).toBe(0);
 });
 
 const wishes = fc.record({

@@ -547,7 +547,7 @@ describe('the life of a job', () => {
     await run('said-once', 'echo ::progress::halfway; exit 1', { retries: 1 });
     await eventually(async () =>
       expect((await job(ada, 'ada', 'said-once')).progress).toBe(
-        'waiting to try again (retry 1 of 1)',
+        'waiting for retry 1 of 1',
       ),
     );
     await cancel(ada, 'ada', 'said-once');

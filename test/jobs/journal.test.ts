@@ -4,13 +4,13 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import type { Services } from '../../src/app.ts';
 import { newId } from '../../src/base/ids.ts';
 import { appendLines } from '../../src/jobs/logs/append.ts';
-import { foldPages } from '../../src/jobs/logs/fold.ts';
+import { compactPages } from '../../src/jobs/logs/compaction.ts';
 import { followJournal } from '../../src/jobs/logs/follow.ts';
 import { encodePages, type LogLine, PAGE_BYTES, PAGE_ENTRIES } from '../../src/jobs/logs/pages.ts';
-import { readLog, startOf } from '../../src/jobs/logs/read.ts';
+import { readLog, streamStart } from '../../src/jobs/logs/read.ts';
 import { removeDeletedPages } from '../../src/jobs/logs/removal.ts';
 import { type Found, searchLog } from '../../src/jobs/logs/search.ts';
-import { logText } from '../../src/jobs/logs/walk.ts';
+import { streamLogText } from '../../src/jobs/logs/walk.ts';
 import { readWindow, type WindowQuery } from '../../src/jobs/logs/window.ts';
 import { moveJob, PHASES } from '../../src/jobs/state.ts';
 import { MAX_POINTS, openUsageHistory, usageSamples } from '../../src/jobs/usage-history.ts';
@@ -165,13 +165,13 @@ test('followers get each entry once and in order, whatever is appended, joined a
         // Joins pages all the while, beside the appends that join them too.
         let appending = true;
         const folding = (async () => {
-          while (appending) await foldPages(services, job.id);
+          while (appending) await compactPages(services, job.id);
         })();
 
         let clock = START;
         let newest = 0;
         for (const step of steps) {
-          if (step === 'fold') await foldPages(services, job.id);
+          if (step === 'fold') await compactPages(services, job.id);
           else if (step === 'status') {
             await job.move('queued', 'running');
             add('queued');
@@ -219,7 +219,7 @@ test('followers get each entry once and in order, whatever is appended, joined a
             expected.slice(-tail).map(({ timestamp }) => timestamp && microsOf(timestamp)),
           );
           expect(page.hasMore).toBe(expected.length > tail);
-          const start = await startOf(services, job.id, { tail, since });
+          const start = await streamStart(services, job.id, { tail, since });
           expect(start).toBe((expected.slice(-tail)[0]?.seq ?? written.length + 1) - 1);
         }
 
@@ -229,7 +229,7 @@ test('followers get each entry once and in order, whatever is appended, joined a
           expect(firstSeq).toBe(next);
           next = lastSeq + 1n;
         }
-        await foldPages(services, job.id);
+        await compactPages(services, job.id);
         const { logLines } = await services.db.job.findUniqueOrThrow({ where: { id: job.id } });
         expect(Number(logLines)).toBe(lines.length);
         expect((await pagesOf(job.id)).filter(({ open }) => open).length).toBeLessThanOrEqual(1);
@@ -269,7 +269,7 @@ test('a log that grows line by line is a number of full pages and a few small on
   const pages = await pagesOf(job.id);
   expect(pages.length).toBeLessThan(80);
   expect(pages.filter(({ open }) => !open).length).toBeGreaterThanOrEqual(2);
-  await foldPages(services, job.id);
+  await compactPages(services, job.id);
   expect((await pagesOf(job.id)).length).toBeLessThan(6);
 });
 
@@ -335,7 +335,7 @@ test('any part of a log is read, forwards, backwards and by time, and every line
           await job.move('queued', 'running');
           for (const status of ['queued', 'running'])
             written.push({ seq: written.length + 1, message: status, at: null });
-          if (size % 2) await foldPages(services, job.id);
+          if (size % 2) await compactPages(services, job.id);
         }
         const end = written.length;
         const read = async (query: WindowQuery) => {
@@ -394,7 +394,7 @@ test('any part of a log is read, forwards, backwards and by time, and every line
         }
 
         let whole = '';
-        for await (const some of logText(services, job.id, { timestamps: false })) whole += some;
+        for await (const some of streamLogText(services, job.id, { timestamps: false })) whole += some;
         expect(whole).toBe(lines.map(({ message: told }) => `${told}\n`).join(''));
       },
     ),
@@ -520,7 +520,7 @@ test('a job that is deleted while lines arrive leaves no page and no bytes in it
       for (let i = 0; i < 100 && !refused; i++) refused = (await job.append(lines)) === null;
     })();
     const folding = (async () => {
-      while (!refused) await foldPages(services, job.id);
+      while (!refused) await compactPages(services, job.id);
     })();
     while ((await pagesOf(job.id)).length === 0);
     await db.job.delete({ where: { id: job.id } });

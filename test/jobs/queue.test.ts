@@ -6,7 +6,7 @@ import { openCheckouts } from '../../src/jobs/checkouts.ts';
 import { commitMove } from '../../src/jobs/state.ts';
 import { openPeerWorkers } from '../../src/jobs/worker/peer-workers.ts';
 import { startWorker, type Worker } from '../../src/jobs/worker/worker.ts';
-import { advertisedMachines, offersOf, runsImages } from '../../src/jobs/worker-capacity.ts';
+import { readLiveMachines, capacityOf, runsImages } from '../../src/jobs/worker-capacity.ts';
 import { LOCAL, type Machine, type Runner } from '../../src/runners/runner.ts';
 import { beforeMigration } from '../support/before-migration.ts';
 import { eventually } from '../support/eventually.ts';
@@ -443,7 +443,7 @@ test('a worker whose engine does not answer still counts as one that runs images
     ),
   );
   const docker = { ...fakeRunner({ machines: [] }), engineAway: true };
-  const offers = JSON.stringify(offersOf(docker));
+  const offers = JSON.stringify(capacityOf(docker));
   await pool.query(`insert into workers (id, runner, machines) values ('other', 'docker', $1)`, [
     offers,
   ]);
@@ -478,9 +478,9 @@ test('a worker of an earlier version runs images unless it has processes only', 
     ]);
   await of('one', 'process', old);
   await of('idle', 'auto', '[]');
-  expect(runsImages(await advertisedMachines(services))).toBe(false);
+  expect(runsImages(await readLiveMachines(services))).toBe(false);
   await of('two', 'auto', old);
-  expect(runsImages(await advertisedMachines(services))).toBe(true);
+  expect(runsImages(await readLiveMachines(services))).toBe(true);
 });
 
 test('a worker that was away takes nobody for gone until it has looked around for a minute', async () => {
@@ -493,17 +493,17 @@ test('a worker that was away takes nobody for gone until it has looked around fo
   );
   vi.useFakeTimers({ toFake: ['Date'] });
   try {
-    const others = openPeerWorkers(services, 'own', 10_000);
+    const peers = openPeerWorkers(services, 'own', 10_000);
     for (const seconds of [0, 10, 20, 30, 40, 50]) {
-      await others.look();
-      expect(runsImages(others.machines), `after ${seconds} s`).toBe(true);
+      await peers.refresh();
+      expect(runsImages(peers.machines), `after ${seconds} s`).toBe(true);
       vi.advanceTimersByTime(10_000);
     }
-    expect(await others.look()).toBe(true);
+    expect(await peers.refresh()).toBe(true);
     expect(others.machines).toEqual([]);
     // As when the database was away, for all of them.
     vi.advanceTimersByTime(70_000);
-    await others.look();
+    await peers.refresh();
     expect(others.machines).toMatchObject([{ away: true }]);
   } finally {
     vi.useRealTimers();

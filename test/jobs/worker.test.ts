@@ -6,7 +6,7 @@ import { expect, test } from 'vitest';
 import { GitError } from '../../src/git/processes/run.ts';
 import { type Checkout, openCheckouts } from '../../src/jobs/checkouts.ts';
 import { loseAttempt } from '../../src/jobs/worker/finish.ts';
-import { findLost } from '../../src/jobs/worker/queue.ts';
+import { findLostAttempts } from '../../src/jobs/worker/queue.ts';
 import { startWorker } from '../../src/jobs/worker/worker.ts';
 import type { DiskSpace } from '../../src/platform/storage/disk-space.ts';
 import {
@@ -396,7 +396,7 @@ test('which attempts count as lost', async () => {
         ...row,
       },
     });
-  const found = await findLost({ db }, { id: 'me', kinds: ['fake'] });
+  const found = await findLostAttempts({ db }, { id: 'me', kinds: ['fake'] });
   expect(found.map(({ attemptId }) => attemptId).sort()).toEqual(
     rows.flatMap(({ id, lost }) => (lost ? id : [])).sort(),
   );

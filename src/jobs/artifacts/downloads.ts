@@ -39,14 +39,14 @@ export type Artifacts = ArtifactKey & {
 type ArtifactRow = Prisma.JobGetPayload<{ select: typeof artifactColumns }>;
 
 /** Null until there are any. */
-export function artifactsOf(deps: Deps, job: ArtifactRow): Artifacts | null {
+export function artifactsOfJob(deps: Deps, job: ArtifactRow): Artifacts | null {
   const { artifactBytes } = job;
-  return artifactBytes === null ? null : describe(deps, { ...job, artifactBytes });
+  return artifactBytes === null ? null : describeArtifacts(deps, { ...job, artifactBytes });
 }
 
 /** Of a job, or of one that is gone. */
-export function describe(deps: Deps, job: ArtifactRow & { artifactBytes: bigint }): Artifacts {
-  const { base, archive } = addressesOf(deps, job.id, job.namespace.name);
+export function describeArtifacts(deps: Deps, job: ArtifactRow & { artifactBytes: bigint }): Artifacts {
+  const { base, archive } = buildUrls(deps, job.id, job.namespace.name);
   return {
     jobId: job.id,
     namespaceId: job.namespaceId,
@@ -59,16 +59,16 @@ export function describe(deps: Deps, job: ArtifactRow & { artifactBytes: bigint 
   };
 }
 
-function addressesOf({ signer, urls }: Pick<Deps, 'signer' | 'urls'>, id: string, owner: string) {
+function buildUrls({ signer, urls }: Pick<Deps, 'signer' | 'urls'>, id: string, owner: string) {
   const base = `${urls.artifacts}/${owner}/${id}`;
-  return { base, archive: signer.signUrl(`${base}/artifacts.tar.gz`, thing(id)) };
+  return { base, archive: signer.signUrl(`${base}/artifacts.tar.gz`, signedSubject(id)) };
 }
 
 /** What is sent of an event: the job as GET returned it then, with a link to its artifacts that works from now on. */
 export function payloadToSend(deps: Pick<Deps, 'signer' | 'urls'>, payload: JobPayload) {
   const { artifacts, id, namespace } = payload;
   if (!artifacts) return payload;
-  const download_url = addressesOf(deps, id, namespace).archive;
+  const download_url = buildUrls(deps, id, namespace).archive;
   return { ...payload, artifacts: { ...artifacts, download_url } };
 }
 
@@ -84,13 +84,13 @@ export async function listFiles(
   const { items, ...page } = sliceOf(entries, range, ({ path }) => path);
   const signed = ({ path, sizeBytes }: ArtifactEntry): ArtifactFile => {
     const url = `${base}/files/${path.split('/').map(encodeURIComponent).join('/')}`;
-    return { path, sizeBytes, downloadUrl: deps.signer.signUrl(url, thing(key.jobId, path)) };
+    return { path, sizeBytes, downloadUrl: deps.signer.signUrl(url, signedSubject(key.jobId, path)) };
   };
   return { ...page, items: items.map(({ cursor, node }) => ({ cursor, node: signed(node) })) };
 }
 
 /** What a signature is for: the archive, or one file of it. */
-function thing(jobId: string, path?: string): string {
+function signedSubject(jobId: string, path?: string): string {
   return path === undefined ? `artifacts:${jobId}` : `artifacts:${jobId}:${path}`;
 }
 
@@ -111,7 +111,7 @@ export async function demandDownload(
   const find = () => findOwner(deps, { namespaceId, jobId });
   const owner = await find();
   const key = { namespaceId, jobId, attemptId: owner?.artifactsOf ?? null };
-  if (deps.signer.verify(thing(jobId, path), query)) return { key, rule: null };
+  if (deps.signer.verify(signedSubject(jobId, path), query)) return { key, rule: null };
   const mayRead = (who: Viewer, repositoryId: string | null = null) =>
     demand(who, 'job.read', { namespaceId, repositoryId });
   mayRead(viewer, owner?.repositoryId);

@@ -43,7 +43,7 @@ export const IS_KEPT = '(not removing or size_bytes = 0)';
  * `removing`: they are to go at once. Those that its last attempt may still leave are noted without a size, and marked, so
  * that nobody sees them until then (`keepLate`).
  */
-export async function noteArtifacts(
+export async function detachArtifacts(
   tx: Prisma.TransactionClient,
   jobId: string,
   removing: boolean,
@@ -62,7 +62,7 @@ export async function noteArtifacts(
  * What the last attempt of a job left that was deleted meanwhile; null: nothing.
  * @returns whether it is kept
  */
-export async function keepLate(
+export async function recordLateArtifacts(
   { db }: { db: Db },
   jobId: string,
   stored: { artifactFiles: number; artifactBytes: bigint; artifactsOf: string } | null,

@@ -18,18 +18,18 @@ import { extract, type Header } from 'tar-stream';
 import { removeAll, type Storage } from '../../platform/storage/storage.ts';
 import { TooLarge, tooManyEntries } from '../../runners/runner.ts';
 import { TAR_END, tarHeader } from '../../runners/supervisor/tar-format.ts';
-import { type ArtifactEntry, type IndexEntry, openMembers } from './members.ts';
+import { type ArtifactEntry, type IndexEntry, openMemberWriter } from './members.ts';
 
 export type { ArtifactEntry } from './members.ts';
 
-export type Stored = {
+export type StoredArtifacts = {
   files: number;
   sizeBytes: number;
   /** Devices, FIFOs, sockets, what could not be read, and names and links that lead outside. */
   leftOut: number;
 };
 /** What ends the storing of artifacts. */
-export type Bounds = {
+export type StoreLimits = {
   /** As the job knows the folder: links to a place in it may name it. */
   folder: string;
   /** Of contents. */
@@ -50,12 +50,12 @@ const INDEX = 'index.json';
 const INDEX_STEP = 5_000;
 
 /** Below it lies all that a job left. */
-function placeOf({ namespaceId, jobId }: Omit<ArtifactKey, 'attemptId'>): string {
+function prefixOf({ namespaceId, jobId }: Omit<ArtifactKey, 'attemptId'>): string {
   return `artifacts/${namespaceId}/${jobId}/`;
 }
 
-function keyOf(key: ArtifactKey, name: typeof TAR | typeof INDEX): string {
-  return `${placeOf(key)}${key.attemptId === null ? '' : `${key.attemptId}/`}${name}`;
+function objectKey(key: ArtifactKey, name: typeof TAR | typeof INDEX): string {
+  return `${prefixOf(key)}${key.attemptId === null ? '' : `${key.attemptId}/`}${name}`;
 }
 
 /**
@@ -68,28 +68,28 @@ export async function storeArtifacts(
   { storage }: Deps,
   key: ArtifactKey,
   tar: Readable,
-  bounds: Bounds,
-): Promise<Stored> {
+  bounds: StoreLimits,
+): Promise<StoredArtifacts> {
   const repacked: Repacked = { index: [], leftOut: 0 };
   const archive = Readable.from(repack(tar, bounds, repacked), { objectMode: false });
   try {
-    const { size } = await storage.put(keyOf(key, TAR), archive, {
+    const { size } = await storage.put(objectKey(key, TAR), archive, {
       atMost: 2 * bounds.maxBytes,
       signal: bounds.signal,
     });
     await bounds.demandRoom(size);
     bounds.signal.throwIfAborted();
-    await storage.put(keyOf(key, INDEX), indexText(repacked.index));
+    await storage.put(objectKey(key, INDEX), encodeIndex(repacked.index));
     return { files: repacked.index.length, sizeBytes: size, leftOut: repacked.leftOut };
   } catch (error) {
     // What stays goes with the job.
-    await removeBoth(storage, key).catch(() => {});
+    await removeObjects(storage, key).catch(() => {});
     throw error;
   }
 }
 
 /** As JSON, in parts: all of a hundred thousand files at once took longer than other requests should wait. */
-async function* indexText(index: readonly IndexEntry[]): AsyncGenerator<Buffer> {
+async function* encodeIndex(index: readonly IndexEntry[]): AsyncGenerator<Buffer> {
   for (let at = 0; at < index.length; at += INDEX_STEP) {
     const part = JSON.stringify(index.slice(at, at + INDEX_STEP));
     yield Buffer.from((at === 0 ? '[' : ',') + part.slice(1, -1));
@@ -98,9 +98,9 @@ async function* indexText(index: readonly IndexEntry[]): AsyncGenerator<Buffer> 
   yield Buffer.from(index.length === 0 ? '[]' : ']');
 }
 
-async function removeBoth(storage: Storage, key: ArtifactKey): Promise<void> {
-  await storage.remove(keyOf(key, INDEX));
-  await storage.remove(keyOf(key, TAR));
+async function removeObjects(storage: Storage, key: ArtifactKey): Promise<void> {
+  await storage.remove(objectKey(key, INDEX));
+  await storage.remove(objectKey(key, TAR));
 }
 
 /** What is counted while the archive is written. */
@@ -108,10 +108,10 @@ type Repacked = { index: IndexEntry[]; leftOut: number };
 
 async function* repack(
   tar: Readable,
-  { folder, maxBytes, maxEntries, demandRoom, signal }: Bounds,
+  { folder, maxBytes, maxEntries, demandRoom, signal }: StoreLimits,
   repacked: Repacked,
 ): AsyncGenerator<Buffer> {
-  const writing = openMembers(repacked.index, demandRoom);
+  const writing = openMemberWriter(repacked.index, demandRoom);
   /** Names as bytes, and as they are shown. */
   const taken = new Set<string>();
   const shown = new Set<string>();
@@ -125,7 +125,7 @@ async function* repack(
     count += 1;
     if (count > maxEntries) throw tooManyEntries(maxEntries);
     const { size = 0, mode, mtime, type } = entry.header;
-    const name = safeName(bytesOf(entry.header));
+    const name = safeName(nameBytes(entry.header));
     const isFile = type === 'file' || type === 'contiguous-file';
     const isNew = name !== null && !taken.has(name);
     if (!isFile || !isNew) {
@@ -144,7 +144,7 @@ async function* repack(
       );
     const bytes = Buffer.from(name, 'latin1');
     const header = tarHeader({ name: bytes, size, mode: (mode ?? 0o644) & 0o777, mtime });
-    const path = unlike(shown, bytes.toString('utf8'));
+    const path = uniquePath(shown, bytes.toString('utf8'));
     taken.add(name);
     shown.add(path);
     const contents = entry as unknown as Readable;
@@ -163,7 +163,7 @@ function headerWithoutContents(
 ): Buffer | null {
   const common = { name: Buffer.from(name, 'latin1'), size: 0, mtime };
   if (type === 'directory') return tarHeader({ ...common, mode: 0o755, type: 'directory' });
-  const target = type === 'symlink' ? targetInside(name, linkname ?? '', folder) : null;
+  const target = type === 'symlink' ? relativeTarget(name, linkname ?? '', folder) : null;
   if (target === null) return null;
   return tarHeader({
     ...common,
@@ -177,7 +177,7 @@ function headerWithoutContents(
  * The target of a link, relative to where that stands; null when it leads outside. A `..` after a name is refused: the name
  * may be that of a link, after which it is another folder.
  */
-function targetInside(name: string, target: string, folder: string): string | null {
+function relativeTarget(name: string, target: string, folder: string): string | null {
   const inside = target === folder || target.startsWith(`${folder}/`);
   const from = posix.dirname(name);
   const depth = from === '.' ? 0 : from.split('/').length;
@@ -190,7 +190,7 @@ function targetInside(name: string, target: string, folder: string): string | nu
 }
 
 /** A name in an extended header is text; any other was read a character for each byte. */
-function bytesOf({ name, pax }: Header): string {
+function nameBytes({ name, pax }: Header): string {
   return (pax as { path?: string } | null)?.path === undefined
     ? name
     : Buffer.from(name, 'utf8').toString('latin1');
@@ -204,7 +204,7 @@ function safeName(name: string): string | null {
 }
 
 /** Names that are no UTF-8 are shown alike; each gets a number then, so that it can be asked for. */
-function unlike(shown: ReadonlySet<string>, path: string): string {
+function uniquePath(shown: ReadonlySet<string>, path: string): string {
   let own = path;
   for (let n = 2; shown.has(own); n++) own = `${path} (${n})`;
   return own;
@@ -215,19 +215,19 @@ export async function removeArtifacts(
   { storage }: Deps,
   key: Omit<ArtifactKey, 'attemptId'>,
 ): Promise<void> {
-  await removeAll(storage, placeOf(key));
+  await removeAll(storage, prefixOf(key));
 }
 
 /** Of all attempts of the job but this one. */
 export async function removeOtherArtifacts({ storage }: Deps, key: ArtifactKey): Promise<void> {
-  const kept = [keyOf(key, TAR), keyOf(key, INDEX)];
-  for await (const object of storage.list(placeOf(key)))
+  const kept = [objectKey(key, TAR), objectKey(key, INDEX)];
+  for await (const object of storage.list(prefixOf(key)))
     if (!kept.includes(object.key)) await storage.remove(object.key);
 }
 
 /** The whole archive, in storage; it may not be there. */
 export function archiveKey(key: ArtifactKey): string {
-  return keyOf(key, TAR);
+  return objectKey(key, TAR);
 }
 
 /** In the order of the archive; null when there are no artifacts. */
@@ -236,7 +236,7 @@ export async function listArtifacts(deps: Deps, key: ArtifactKey): Promise<Artif
 }
 
 async function readIndex({ storage }: Deps, key: ArtifactKey): Promise<IndexEntry[] | null> {
-  const found = await storage.open(keyOf(key, INDEX));
+  const found = await storage.open(objectKey(key, INDEX));
   return found && ((await json(found.contents)) as IndexEntry[]);
 }
 

@@ -22,7 +22,7 @@ import * as downloads from '../artifacts/downloads.ts';
 import * as jobs from '../jobs.ts';
 import * as lists from '../lists.ts';
 import { readLog } from '../logs/read.ts';
-import { placeColumns, type QueuePosition } from '../queue-position.ts';
+import { positionColumns, type QueuePosition } from '../queue-position.ts';
 import { repositoryColumns, repositoryNameOf } from '../repository-name.ts';
 import * as runtime from '../runtime.ts';
 import { MAX_POINTS, usageSamples } from '../usage-history.ts';
@@ -132,14 +132,14 @@ export const Job = builder.prismaNode('Job', {
     progress: t.string({
       description:
         'What the program last printed as `::progress::text`, else the phase in words; of a job that waits, what for, its place in line, and about how long.',
-      select: placeColumns,
+      select: positionColumns,
       resolve: (job, _args, { services }) => services.places.progressOf(job),
     }),
     queue: t.field({
       type: JobQueue,
       nullable: true,
       description: 'Where it stands while it waits; null when it does not.',
-      select: placeColumns,
+      select: positionColumns,
       resolve: (job, _args, { services }) => services.places.of(job),
     }),
     artifacts: t.field({
@@ -147,7 +147,7 @@ export const Job = builder.prismaNode('Job', {
       nullable: true,
       description: 'What it left at `outputPath`; null until there is anything.',
       select: downloads.artifactColumns,
-      resolve: (job, _args, { services }) => downloads.artifactsOf(services, job),
+      resolve: (job, _args, { services }) => downloads.artifactsOfJob(services, job),
     }),
     labels: t.field({
       type: [JobLabel],
@@ -333,7 +333,7 @@ builder.prismaObjectField(User, 'jobs', (t) =>
         'The jobs of all namespaces that the user is a member of, of the own one too. Only the user sees them.',
       args: sliceListArgs,
       slice: ({ services, viewer }, id, args: lists.SliceInput, select: Prisma.JobSelect) =>
-        lists.sliceJobsOf(services, viewer, id, args, select),
+        lists.sliceJobsOfUser(services, viewer, id, args, select),
     }),
   ),
 );

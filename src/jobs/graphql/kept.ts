@@ -22,7 +22,7 @@ const KeptArtifacts = builder.objectRef<kept.KeptArtifacts>('KeptArtifacts').imp
       type: JobArtifacts,
       description: 'The files, at the address that they had.',
       resolve: ({ sizeBytes, files, ...row }, _args, { services }) =>
-        downloads.describe(services, { ...row, artifactBytes: sizeBytes, artifactFiles: files }),
+        downloads.describeArtifacts(services, { ...row, artifactBytes: sizeBytes, artifactFiles: files }),
     }),
   }),
 });

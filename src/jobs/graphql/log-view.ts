@@ -1,7 +1,7 @@
 /** What a log view asks for, in GraphQL: parts of a log by number and time, searches, and links for browsers. */
 import type { Viewer } from '../../identity/permissions.ts';
 import { builder, SortOrder } from '../../platform/schema/builder.ts';
-import { eventOf, type LogEvent } from '../following.ts';
+import { toLogEvent, type LogEvent } from '../following.ts';
 import * as links from '../logs/links.ts';
 import { type Found, MAX_MATCHES, type Match, searchLog } from '../logs/search.ts';
 import { readWindow } from '../logs/window.ts';
@@ -88,7 +88,7 @@ builder.prismaObjectFields(Job, (t) => ({
     },
     resolve: async ({ id }, args, { services, allowance }, info) => {
       const { entries, ...window } = await readWindow(services, id, args, allowance(info));
-      return { ...window, entries: entries.map(eventOf) };
+      return { ...window, entries: entries.map(toLogEvent) };
     },
   }),
   logSearch: t.field({

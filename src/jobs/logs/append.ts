@@ -5,8 +5,8 @@
 import type pg from 'pg';
 import { Moment, microsOf } from '../../platform/database/times.ts';
 import type { LogCursor } from '../../runners/runner.ts';
-import { columnsOf, PAGE_COLUMNS, pagesFrom } from './columns.ts';
-import { FOLD_AT, foldPages } from './fold.ts';
+import { toPageColumns, PAGE_COLUMNS, pageRows } from './columns.ts';
+import { COMPACT_AT, compactPages } from './compaction.ts';
 import { encodePages, type LogLine } from './pages.ts';
 
 export type Append = {
@@ -25,7 +25,7 @@ export type Append = {
 };
 
 /** What the job's log holds now, and what its namespace stores. */
-export type Stored = { lines: number; bytes: number; storageBytes: bigint; until: Date | null };
+export type LogTotals = { lines: number; bytes: number; storageBytes: bigint; until: Date | null };
 
 /**
  * Stores lines and how far they reach in one statement, which is one transaction: after a crash the runner is
@@ -35,12 +35,12 @@ export type Stored = { lines: number; bytes: number; storageBytes: bigint; until
 export async function appendLines(
   { pool }: { pool: pg.Pool },
   { jobId, attemptId, lines, after, from, to, progress, full = false }: Append,
-): Promise<Stored | null> {
-  const stamped = increasing(lines, after);
+): Promise<LogTotals | null> {
+  const stamped = makeTimesIncrease(lines, after);
   const pages = await encodePages(stamped.map((line) => ({ kind: 'log', ...line })));
   const { rows } = await pool.query<AppendedRow>({
     name: 'loam-append-lines',
-    text: APPEND,
+    text: APPEND_LINES,
     values: [
       jobId,
       attemptId,
@@ -50,12 +50,12 @@ export async function appendLines(
       pages.reduce((sum, { text }) => sum + text, 0),
       progress ?? null,
       full,
-      ...columnsOf(pages),
+      ...toPageColumns(pages),
     ],
   });
   const [row] = rows;
   if (!row) return null;
-  if (Number(row.open_pages) >= FOLD_AT) await foldPages({ pool }, jobId);
+  if (Number(row.open_pages) >= COMPACT_AT) await compactPages({ pool }, jobId);
   return {
     lines: Number(row.log_lines),
     bytes: Number(row.log_bytes),
@@ -65,7 +65,7 @@ export async function appendLines(
 }
 
 /** No two lines of a log have one time, so that whoever asks for those after the last one that it has seen misses none. */
-function increasing(lines: readonly LogLine[], after: Date | null): LogLine[] {
+function makeTimesIncrease(lines: readonly LogLine[], after: Date | null): LogLine[] {
   let micros = after === null ? 0 : microsOf(after);
   return lines.map(({ timestamp, message }) => {
     micros = Math.max(microsOf(timestamp), micros + 1);
@@ -84,7 +84,7 @@ type AppendedRow = {
  * The job is locked before the attempt, as everywhere. Nothing is counted on when the attempt's cursor is not where
  * it should be, so no number is left out.
  */
-const APPEND = `
+const APPEND_LINES = `
   with locked as (
     select id, log_until from jobs where id = $1 for update
   ), moved as (
@@ -93,7 +93,7 @@ const APPEND = `
       and log_cursor is not distinct from $3::jsonb
     returning job_id
   ), page as (
-    ${pagesFrom(9)}
+    ${pageRows(9)}
   ), numbered as (
     update jobs set
       next_seq = next_seq + $5,

@@ -10,7 +10,7 @@ import type { Db } from '../../platform/database/client.ts';
 import { endOfMillisecond } from '../../platform/database/times.ts';
 import { logLimits, storageLimit } from '../../platform/limits/quotas.ts';
 import type { LogCursor } from '../../runners/runner.ts';
-import { appendLines, type Stored } from './append.ts';
+import { appendLines, type LogTotals } from './append.ts';
 import { type LogLine, textBytes } from './pages.ts';
 
 type Deps = { pool: pg.Pool; db: Db; config: Config };
@@ -41,7 +41,7 @@ export function openAttemptLog(
 ): AttemptLog {
   const { id: jobId } = job;
   let full = job.logFull;
-  let stored: Stored = {
+  let stored: LogTotals = {
     lines: Number(job.logLines),
     bytes: Number(job.logBytes),
     storageBytes: job.namespace.storageBytes,
@@ -50,9 +50,9 @@ export function openAttemptLog(
   let from = start;
   return {
     async append({ lines, to, progress }) {
-      const room = full ? null : roomFor(deps, job.namespace.plan, stored);
-      const kept = room ? fitting(lines, room) : [];
-      const last = room && kept.length < lines.length ? [lastLine(lines, kept.length, room)] : [];
+      const room = full ? null : computeRoom(deps, job.namespace.plan, stored);
+      const kept = room ? takeFitting(lines, room) : [];
+      const last = room && kept.length < lines.length ? [truncationNotice(lines, kept.length, room)] : [];
       full ||= last.length > 0;
       const { until: after } = stored;
       const batch = {
@@ -81,7 +81,7 @@ const LONGEST_LINE = 64 * 1024 + 100;
  * What a runner is to keep of what an attempt prints: what is left of the job's cap, and a line more, so that it is
  * the log of the job that ends first, with one last line for all attempts.
  */
-export function printable(
+export function outputLimits(
   { config }: { config: Config },
   job: { logLines: bigint; logBytes: bigint; namespace: { plan: Plan } },
 ): { bytes: number; lines: number } {
@@ -93,9 +93,9 @@ export function printable(
 }
 
 /** What a log may still take, and for each of its bounds what to say when it is reached. */
-type Room = { bytes: number; lines: number; why: { bytes: string; lines: string } };
+type LogRoom = { bytes: number; lines: number; why: { bytes: string; lines: string } };
 
-function roomFor({ config }: { config: Config }, plan: Plan, stored: Stored): Room {
+function computeRoom({ config }: { config: Config }, plan: Plan, stored: LogTotals): LogRoom {
   const { bytes, lines } = logLimits({ config }, plan);
   const storage = storageLimit({ config }, plan);
   const ofLog = bytes - stored.bytes;
@@ -106,15 +106,15 @@ function roomFor({ config }: { config: Config }, plan: Plan, stored: Stored): Ro
     why: {
       bytes:
         ofLog <= ofNamespace
-          ? `the ${plan} plan allows ${inUnits(bytes)} of log a job`
-          : `the ${plan} plan allows ${inUnits(storage)} of storage in a namespace`,
+          ? `the ${plan} plan allows ${formatBytes(bytes)} of log a job`
+          : `the ${plan} plan allows ${formatBytes(storage)} of storage in a namespace`,
       lines: `the ${plan} plan allows ${lines.toLocaleString('en')} lines of log a job`,
     },
   };
 }
 
 /** The first of the lines, as far as they fit. */
-function fitting(lines: readonly LogLine[], { bytes, lines: count }: Room): readonly LogLine[] {
+function takeFitting(lines: readonly LogLine[], { bytes, lines: count }: LogRoom): readonly LogLine[] {
   let left = bytes;
   const end = lines.slice(0, count).findIndex((line) => {
     left -= textBytes(line);
@@ -124,7 +124,7 @@ function fitting(lines: readonly LogLine[], { bytes, lines: count }: Room): read
 }
 
 /** In place of the first line that is not kept. */
-function lastLine(lines: readonly LogLine[], kept: number, room: Room): LogLine {
+function truncationNotice(lines: readonly LogLine[], kept: number, room: LogRoom): LogLine {
   const reason = kept === room.lines ? room.why.lines : room.why.bytes;
   return {
     timestamp: lines[kept]?.timestamp ?? new Date(),
@@ -133,7 +133,7 @@ function lastLine(lines: readonly LogLine[], kept: number, room: Room): LogLine 
 }
 
 /** In the largest unit that leaves a whole number. */
-function inUnits(bytes: number): string {
+function formatBytes(bytes: number): string {
   const units = ['bytes', 'KiB', 'MiB', 'GiB'];
   let unit = 0;
   while (unit < units.length - 1 && bytes >= 1024 && bytes % 1024 === 0) {

@@ -9,7 +9,7 @@ export const PAGE_COLUMNS =
  * A query that gives a row for each page of `columnsOf`, whose parameters are `$first` and those after it. `start`
  * is how many entries come before the page; `until` is in microseconds.
  */
-export function pagesFrom(first: number): string {
+export function pageRows(first: number): string {
   const types = ['int', 'int', 'int', 'int', 'float8', 'bool', 'bool', 'int', 'int'];
   const arrays = types.map((type, at) => `$${first + at}::${type}[]`).join(', ');
   return `
@@ -20,24 +20,24 @@ export function pagesFrom(first: number): string {
 }
 
 /** An array for each column, and all data in one value, because the driver sends arrays of bytes as text. */
-export function columnsOf(pages: readonly Page[]): unknown[] {
+export function toPageColumns(pages: readonly Page[]): unknown[] {
   const column = <K extends keyof Page>(name: K) => pages.map((page) => page[name]);
   const sizes = pages.map(({ data }) => data.length);
   return [
-    startsOf(column('entries')),
+    runningSum(column('entries')),
     column('entries'),
     column('lines'),
     column('bytes'),
     runningMax(column('until')),
     column('open'),
     column('compressed'),
-    startsOf(sizes),
+    runningSum(sizes),
     sizes,
     Buffer.concat(column('data')),
   ];
 }
 
-function startsOf(sizes: readonly number[]): number[] {
+function runningSum(sizes: readonly number[]): number[] {
   let sum = 0;
   return sizes.map((size) => {
     sum += size;

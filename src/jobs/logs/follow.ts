@@ -7,7 +7,7 @@ import type { Bus } from '../../platform/events/bus.ts';
 import { isOver } from '../state.ts';
 import { decodePage, type Entry, PAGE_BYTES, PAGE_ENTRIES, type StoredPage } from './pages.ts';
 
-export type Followed =
+export type FollowStep =
   | { kind: 'entries'; entries: readonly Entry[] }
   /** Nothing happened for a while. */
   | { kind: 'idle' }
@@ -30,7 +30,7 @@ export async function* followJournal(
   jobId: string,
   after: number,
   signal: AbortSignal,
-): AsyncGenerator<Followed> {
+): AsyncGenerator<FollowStep> {
   let cursor = after;
   let last: { status: JobStatus; exitCode: number | null } = {
     status: 'cancelled',
@@ -39,7 +39,7 @@ export async function* followJournal(
   for await (const why of bus.wakes(`job:${jobId}`, signal)) {
     let more = true;
     while (more && !signal.aborted) {
-      const step = await untilAnswered(() => sharedStep(pool, jobId, cursor), signal);
+      const step = await untilAnswered(() => readSharedStep(pool, jobId, cursor), signal);
       if (step) last = { status: step.status, exitCode: step.exitCode };
       if (step && step.entries.length > 0) yield { kind: 'entries', entries: step.entries };
       cursor = Math.max(cursor, step?.reached ?? 0);
@@ -68,7 +68,7 @@ type Step = {
 /** Followers of one job who stand at the same entry are woken together, and share a read. */
 const reads = new WeakMap<pg.Pool, Coalesced<Step | null>>();
 
-function sharedStep(pool: pg.Pool, jobId: string, after: number): Promise<Step | null> {
+function readSharedStep(pool: pg.Pool, jobId: string, after: number): Promise<Step | null> {
   const shared = reads.get(pool) ?? coalesce<Step | null>();
   reads.set(pool, shared);
   return shared(`${jobId} ${after}`, () => readStep(pool, jobId, after));

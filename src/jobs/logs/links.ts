@@ -15,13 +15,13 @@ import { demand, type Viewer } from '../../identity/permissions.ts';
 import type { Rule } from '../../identity/rechecks.ts';
 import type { Signer } from '../../platform/crypto/signed-links.ts';
 import type { Db } from '../../platform/database/client.ts';
-import { openStreamOf, ruleOf, type StreamQuery, streamColumns } from '../following.ts';
+import { openStreamOfJob, readRuleOf, type StreamQuery, streamColumns } from '../following.ts';
 
 type Linked = { id: string; namespace: { name: string } };
 type Signing = { signer: Signer; urls: Urls };
 
 export function downloadUrl({ signer, urls }: Signing, { id, namespace }: Linked): string {
-  return signer.signUrl(`${urls.artifacts}/${namespace.name}/${id}/log.txt`, textOf(id));
+  return signer.signUrl(`${urls.artifacts}/${namespace.name}/${id}/log.txt`, textSubject(id));
 }
 
 /** Null for who has no credential. */
@@ -33,14 +33,14 @@ export function streamUrl(
   if (viewer.kind !== 'account') return null;
   const credential = viewer.credential.id;
   const url = `${urls.artifacts}/${namespace.name}/${id}/log/events?credential=${credential}`;
-  return signer.signUrl(url, streamOf(id, credential));
+  return signer.signUrl(url, streamSubject(id, credential));
 }
 
 /** What is signed. */
-function textOf(jobId: string): string {
+function textSubject(jobId: string): string {
   return `log:${jobId}`;
 }
-function streamOf(jobId: string, credential: string): string {
+function streamSubject(jobId: string, credential: string): string {
   return `log stream:${jobId}:${credential}`;
 }
 
@@ -54,7 +54,7 @@ const accessColumns = { id: true, name: true, namespaceId: true, repositoryId: t
  * @returns the job, with the rule that must hold while it is sent; null for a link, which is good for its time
  * @throws AppError 401, 403, 404
  */
-export async function demandText(
+export async function demandLogText(
   services: { db: Db; signer: Signer },
   viewer: Viewer,
   { namespace, jobId }: LogAddress,
@@ -67,11 +67,11 @@ export async function demandText(
     where: { id: jobId, namespaceId },
     select: accessColumns,
   });
-  const isLinked = signer.verify(textOf(jobId), query);
+  const isLinked = signer.verify(textSubject(jobId), query);
   const repositoryId = job?.repositoryId ?? null;
   if (!isLinked) demand(viewer, 'job.read', { namespaceId, repositoryId });
   if (!job) throw notFound('Job');
-  return { ...job, rule: isLinked ? null : ruleOf(services, job) };
+  return { ...job, rule: isLinked ? null : readRuleOf(services, job) };
 }
 
 /**
@@ -79,17 +79,17 @@ export async function demandText(
  * @throws AppError 400, 403 for a link without a valid signature or that has expired, and what `openStream` throws
  */
 export async function openLinkedStream(
-  services: Parameters<typeof openStreamOf>[0] & { signer: Signer; usage: Usage },
+  services: Parameters<typeof openStreamOfJob>[0] & { signer: Signer; usage: Usage },
   { namespace, jobId }: LogAddress,
   { credential, ...signature }: Record<string, unknown>,
   query: StreamQuery,
-): Promise<ReturnType<typeof openStreamOf>> {
+): Promise<ReturnType<typeof openStreamOfJob>> {
   const { db, signer } = services;
-  const isRight =
+  const isValid =
     isId('job', jobId) &&
     typeof credential === 'string' &&
-    signer.verify(streamOf(jobId, credential), signature);
-  if (!isRight) throw forbidden('This link is not valid or has expired; ask for a new one');
+    signer.verify(streamSubject(jobId, credential), signature);
+  if (!isValid) throw forbidden('This link is not valid or has expired; ask for a new one');
   const viewer = await accountById(services, credential);
   const { id: namespaceId } = await namespaceNamed(db, namespace);
   const job = await db.job.findUnique({
@@ -98,5 +98,5 @@ export async function openLinkedStream(
   });
   demand(viewer, 'job.read', { namespaceId, repositoryId: job?.repositoryId ?? null });
   if (!job) throw notFound('Job');
-  return openStreamOf(services, viewer, job, query);
+  return openStreamOfJob(services, viewer, job, query);
 }

@@ -34,7 +34,7 @@ export async function readLog(
   allowance: Allowance,
 ): Promise<LogPage> {
   const count = checkTail(tail);
-  const start = await startAfter(pool, jobId, since);
+  const start = await firstSeqAfter(pool, jobId, since);
   let granted = 0;
   for (;;) {
     const { needed, pages } = await newestPages(pool, jobId, { start, count, budget: granted });
@@ -42,34 +42,34 @@ export async function readLog(
     granted += more;
     if (more > 0) continue;
     const entries = (await Promise.all(pages.map(decodePage))).flat();
-    const lines = linesFrom(entries, start);
+    const lines = filterLines(entries, start);
     return { lines: lines.slice(-count), hasMore: lines.length > count || granted < needed };
   }
 }
 
 /** Where a stream begins that shows the lines of `query` first: before them, or at the end when there are none. */
-export async function startOf(
+export async function streamStart(
   { pool }: { pool: pg.Pool },
   jobId: string,
   { tail, since }: LogQuery,
 ): Promise<number> {
   const count = checkTail(tail);
-  const start = await startAfter(pool, jobId, since);
+  const start = await firstSeqAfter(pool, jobId, since);
   const { next, oldest, linesAfter } = await oldestPage(pool, jobId, { start, count });
   const entries = oldest ? await decodePage(oldest) : [];
-  const lines = linesFrom(entries, start);
+  const lines = filterLines(entries, start);
   const first = lines.at(-Math.min(lines.length, count - linesAfter));
   return (first?.seq ?? next) - 1;
 }
 
-function linesFrom(entries: readonly Entry[], start: number): LogEntry[] {
+function filterLines(entries: readonly Entry[], start: number): LogEntry[] {
   return entries.filter((entry): entry is LogEntry => entry.kind === 'log' && entry.seq >= start);
 }
 
 type Pool = pg.Pool;
 
 /** The number of the first line after a time, or that of the next line; 1 when no time is given. */
-export async function startAfter(pool: Pool, jobId: string, since?: Date | null): Promise<number> {
+export async function firstSeqAfter(pool: Pool, jobId: string, since?: Date | null): Promise<number> {
   if (!since) return 1;
   const { rows } = await pool.query<Partial<StoredPage> & { next: string }>({
     name: 'loam-log-since',
@@ -120,7 +120,7 @@ async function newestPages(
     const { rows } = await pool.query<NewestRow>({
       name: 'loam-newest-pages',
       text: `
-        with ${NEAR}, chosen as (select * from near where lines_after <= $4)
+        with ${NEWEST_PAGES}, chosen as (select * from near where lines_after <= $4)
         select lower, coalesce(reached, 0) as reached, coalesce(needed, 0) as needed, page.*
         from job cross join (
           select max(lines_after + lines) as reached from near
@@ -153,7 +153,7 @@ async function oldestPage(
     const { rows } = await pool.query<OldestRow>({
       name: 'loam-oldest-page',
       text: `
-        with ${NEAR}, oldest as (
+        with ${NEWEST_PAGES}, oldest as (
           select first_seq, lines_after, lines_after + lines as reached from near
           where lines_after < $4 and lines > 0 order by first_seq limit 1
         )
@@ -187,7 +187,7 @@ type OldestRow = StoredPage & {
  * never "the last N pages": while statistics lag behind a growing log, PostgreSQL takes it for short and sorts all
  * of it (measured: 0.8 s for the last ten of a million rows).
  */
-const NEAR = `
+const NEWEST_PAGES = `
   job as (
     select next_seq, greatest($2::bigint, next_seq - $3::bigint) as lower from jobs where id = $1
   ), near as (

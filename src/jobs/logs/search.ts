@@ -9,7 +9,7 @@ import type pg from 'pg';
 import { busy, invalid } from '../../base/errors.ts';
 import type { Allowance } from '../../platform/limits/reads.ts';
 import { type LogEntry, parsePage, textBytes, unpackPage } from './pages.ts';
-import { type WalkedPage, walkStep } from './walk.ts';
+import { type WalkedPage, readStep } from './walk.ts';
 
 export type SearchQuery = {
   text: string;
@@ -69,7 +69,7 @@ export async function searchLog(
 
   for (;;) {
     demandClient(signal);
-    const step = await walkStep(services, jobId, { from, order });
+    const step = await readStep(services, jobId, { from, order });
     for (const page of step.pages) {
       demandClient(signal);
       const plain = await unpackPage(page);

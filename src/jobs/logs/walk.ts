@@ -18,7 +18,7 @@ export type Step = {
 };
 
 /** What comes after the number `from`: newer entries, or with `desc` older ones. */
-export async function walkStep(
+export async function readStep(
   { pool }: { pool: pg.Pool },
   jobId: string,
   { from, order }: { from: number; order: 'asc' | 'desc' },
@@ -68,7 +68,7 @@ type Row = StoredPage & { next_seq: string; place: string; last_seq: string; lin
  * The lines that are there when it begins, some pages at a time; of a job that is deleted meanwhile, those before.
  * `timestamps`: each line begins with its time.
  */
-export async function* logText(
+export async function* streamLogText(
   services: { pool: pg.Pool },
   jobId: string,
   { timestamps }: { timestamps: boolean },
@@ -80,7 +80,7 @@ export async function* logText(
   });
   const end = Number(rows[0]?.next_seq ?? 1) - 1;
   for (let from = 0; from < end; ) {
-    const { pages, reached, isEnd } = await walkStep(services, jobId, { from, order: 'asc' });
+    const { pages, reached, isEnd } = await readStep(services, jobId, { from, order: 'asc' });
     for (const page of pages) {
       const entries = await decodePage(page);
       let text = '';

@@ -5,7 +5,7 @@ import { invalid } from '../../base/errors.ts';
 import { Moment, microsOf } from '../../platform/database/times.ts';
 import type { Allowance } from '../../platform/limits/reads.ts';
 import { decodePage, type Entry, PAGE_ENTRIES, type StoredPage } from './pages.ts';
-import { startAfter } from './read.ts';
+import { firstSeqAfter } from './read.ts';
 
 export type WindowQuery = {
   /** How many entries, forwards: after a number, from a moment on, or from the beginning. */
@@ -40,10 +40,10 @@ export async function readWindow(
   query: WindowQuery,
   allowance: Allowance,
 ): Promise<LogWindow> {
-  const { forwards, count } = check(query);
+  const { forwards, count } = checkQuery(query);
   const { after, at, before } = query;
   // `at` is inclusive, and times have no more than microseconds.
-  const from = at ? await startAfter(pool, jobId, new Moment(microsOf(at) - 1)) : (after ?? 0) + 1;
+  const from = at ? await firstSeqAfter(pool, jobId, new Moment(microsOf(at) - 1)) : (after ?? 0) + 1;
   const span = forwards ? { low: from, end: null } : { low: null, end: before ?? null };
   let granted = 0;
   for (;;) {
@@ -69,7 +69,7 @@ export async function readWindow(
   }
 }
 
-function check({ first, after, at, last, before }: WindowQuery) {
+function checkQuery({ first, after, at, last, before }: WindowQuery) {
   if (first != null && last != null) throw invalid('last', 'cannot be given with first');
   const forwards = last == null && (first != null || after != null || at != null);
   if (forwards && before != null) throw invalid('before', 'goes with last alone');
