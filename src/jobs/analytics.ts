@@ -1,6 +1,6 @@
 /**
- * What jobs use of their hardware: measured while they run, with the peaks kept for afterwards. The samples before the
- * last one are in `usage-history.ts`.
+ * Measures the resource usage of running jobs. The job's row has the last sample and the peaks; `usage-history.ts` has the
+ * samples over time.
  */
 
 import { setTimeout as delay } from 'node:timers/promises';
@@ -15,12 +15,12 @@ import { openUsageHistory, toPercent, type UsageHistory } from './usage-history.
 
 export type StoredUsage = Usage & { peakMemoryBytes: number; peakDiskBytes: number };
 
-/** The first samples come soon, so that a short job is measured too. Milliseconds between them. */
+/** Milliseconds before the first samples, which come early so that short jobs are measured too. */
 const FIRST_INTERVALS_MS = [500, 1_500, 3_000];
 const INTERVAL_MS = 5_000;
 const GIB = 2 ** 30;
 
-/** Measures until `signal` aborts. A sample that fails is left out; a retried job keeps its peaks. */
+/** Takes samples until `signal` aborts. A failed sample is skipped; a retried job keeps its peaks. */
 export async function sampleUsage(
   { db, pool, runner, log }: { db: Db; pool: pg.Pool; log: Logger } & { runner: Runner },
   { jobId, attemptId }: { jobId: string; attemptId: string },
@@ -29,7 +29,7 @@ export async function sampleUsage(
 ): Promise<void> {
   let peaks: { memory: number; disk: number } | undefined;
   let history: UsageHistory | undefined;
-  const logFailure = (error: unknown) => log.warn({ err: error, job: jobId }, 'a job was not measured');
+  const logFailure = (error: unknown) => log.warn({ err: error, job: jobId }, 'Cannot measure the job');
   for (let i = 0; !signal.aborted; i++) {
     await delay(FIRST_INTERVALS_MS[i] ?? INTERVAL_MS, undefined, { signal }).catch(() => {});
     if (signal.aborted) break;
@@ -67,12 +67,12 @@ export type Analytics = {
   diskUsedGb: number;
 };
 
-/** The last sample; of a job that is over, with the peaks of memory and disk. Zeros before the first one. */
+/** The last sample; for a finished job, with the peaks of memory and disk. All values are 0 before the first sample. */
 export function analyticsOf({ usage, status }: { usage: unknown; status: JobStatus }): Analytics {
   const sample = usage as StoredUsage | null;
-  const over = isOver(status);
-  const memory = (over ? sample?.peakMemoryBytes : sample?.memoryBytes) ?? 0;
-  const disk = (over ? sample?.peakDiskBytes : sample?.diskBytes) ?? 0;
+  const hasEnded = isOver(status);
+  const memory = (hasEnded ? sample?.peakMemoryBytes : sample?.memoryBytes) ?? 0;
+  const disk = (hasEnded ? sample?.peakDiskBytes : sample?.diskBytes) ?? 0;
   return {
     gpuUtilizationPercent: toPercent(sample?.gpuPercent),
     cpuUtilizationPercent: toPercent(sample?.cpuPercent),

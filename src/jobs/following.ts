@@ -1,4 +1,4 @@
-/** Following jobs: who may, where it begins, and what is sent, for GraphQL and for event streams. */
+/** Streams of logs and job events for GraphQL subscriptions and server-sent events: permissions, start, and contents. */
 import type pg from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';
 import type { JobStatus } from '../../prisma/generated/enums.ts';
@@ -21,15 +21,15 @@ type Deps = { db: Db; pool: pg.Pool; bus: Bus; rechecks: Rechecks };
 
 export type LogLineEvent = { kind: 'log'; seq: number; timestamp: Date; message: string };
 export type StatusEvent = { kind: 'status'; seq: number; timestamp: Date; status: JobStatus };
-/** `seq` is that of the last entry. */
+/** `seq` is the number of the last entry. */
 export type EndEvent = { kind: 'end'; seq: number; status: JobStatus; exitCode: number | null };
 export type LogEvent = LogLineEvent | StatusEvent | EndEvent;
 
 type LogRequest = JobKey & { after?: number | null };
 
 /**
- * The log from `after` on, to the end of the job.
- * @throws AppError 400, 401, 403, 404, before the first event; later when the viewer may not see it any more
+ * Follows the log after the entry `after` until the job ends.
+ * @throws AppError 400, 401, 403, 404 before the first event; later if the viewer loses access
  */
 export async function followLog(
   services: Deps,
@@ -43,7 +43,7 @@ export async function followLog(
     });
 }
 
-/** As `followLog`, with what was read at once as one event: thousands of lines a second cost some events. */
+/** As `followLog`, with one event for each read, so that thousands of lines a second are only a few events. */
 export async function followLogBatches(
   services: Deps,
   viewer: Viewer,
@@ -70,11 +70,11 @@ async function openLog(services: Deps, viewer: Viewer, { after, ...key }: LogReq
 }
 
 /**
- * The lines that `query` selects and what comes after them; or what comes after `lastSeen`, to the end.
- * @returns what opens it, and throws when the viewer may not see it any more; null when the job is over and
- *   nothing comes after `lastSeen`
- * @throws AppError 400 (also for a `lastSeen` that no event has yet), 401, 403, 404, and 409 for a job that is not running,
- *   unless it is resumed
+ * Opens a stream of the lines that `query` selects and all later entries; or of all entries after `lastSeen`.
+ * @returns a function that starts the stream, which throws if the viewer loses access; null if the job is over and nothing
+ *   comes after `lastSeen`
+ * @throws AppError 400 (also if no event has the id `lastSeen` yet), 401, 403, 404, and 409 for a job that is not running,
+ *   unless the stream is resumed
  */
 export async function openStream(
   services: Deps,
@@ -87,10 +87,10 @@ export async function openStream(
 
 export type StreamQuery = LogQuery & { lastSeen: number | null };
 type OpenStream = (signal: AbortSignal) => AsyncGenerator<LogBatch>;
-/** What was read at once. All who follow a job get the same array, so what is made of it for one is good for the others. */
+/** The entries of one read. All followers of a job get the same array, so an encoding of it can be shared. */
 export type LogBatch = readonly LogEvent[];
 
-/** As `openStream`, for a job that the viewer was found to be allowed to see. */
+/** As `openStream`, for a job that the viewer may see, as the caller has checked. */
 export async function openStreamOfJob(
   services: Deps,
   viewer: Viewer,
@@ -109,20 +109,20 @@ export async function openStreamOfJob(
   if (lastSeen !== null) {
     const last = lastSeqOf(job);
     if (hasEnded(job)) return lastSeen >= last ? null : from(lastSeen);
-    // A job of this name that was deleted may have had so many. Nothing would be sent until this one has as many.
+    // The id may come from a deleted job of the same name. Nothing would be sent until this job has as many entries.
     if (lastSeen > last)
-      throw invalid(null, `Last-Event-ID: must be the id of an event; the last one has ${last}`);
+      throw invalid(null, `Last-Event-ID: must be the id of an event; the last event has ${last}`);
     return from(lastSeen);
   }
   if (status !== 'running')
     throw new AppError(
       'conflict',
-      `Only a running job can be streamed, and this one has the status ${status}; with the header Last-Event-ID: 0 the whole stream is sent`,
+      `Only a running job can be streamed, and the status of this job is ${status}; send the header Last-Event-ID: 0 to get the whole stream`,
     );
   return from(await streamStart(services, id, query));
 }
 
-/** What decides whether a stream goes on: a cancelled job prints until its attempt has ended. */
+/** The columns that decide whether a stream continues. A cancelled job prints until its attempt has ended. */
 export const streamColumns = {
   status: true,
   nextSeq: true,
@@ -130,7 +130,7 @@ export const streamColumns = {
 } as const;
 type StreamRow = Prisma.JobGetPayload<{ select: typeof streamColumns }>;
 
-/** Whether nothing more is printed. */
+/** Whether the job can print no more lines. */
 function hasEnded({ status, attempts }: StreamRow): boolean {
   return isOver(status) && attempts.length === 0;
 }
@@ -139,7 +139,7 @@ function lastSeqOf({ nextSeq }: StreamRow): number {
   return Number(nextSeq) - 1;
 }
 
-/** For as long as it is followed. A repository that is deleted takes the job from credentials narrowed to it. */
+/** The permission that must hold while a job is followed. Credentials restricted to a repository lose it on its deletion. */
 export function readRuleOf(
   { db }: { db: Db },
   { id, namespaceId, repositoryId }: Omit<AccessRow, 'createdById'>,
@@ -150,7 +150,7 @@ export function readRuleOf(
       const narrowed = viewer.kind === 'account' && viewer.repositories !== null;
       const select = { repositoryId: true };
       const now = narrowed && (await db.job.findUnique({ where: { id }, select }));
-      // A job that is deleted ends what follows it by itself.
+      // If the job was deleted, the old repository is used: the stream ends by itself.
       demand(viewer, 'job.read', {
         namespaceId,
         repositoryId: now ? now.repositoryId : repositoryId,
@@ -185,14 +185,14 @@ function toBatch(entries: readonly Entry[]): LogBatch {
   return batch;
 }
 
-/** An entry as it is sent. */
+/** The event for a journal entry. */
 export function toLogEvent(entry: Entry): LogLineEvent | StatusEvent {
   if (entry.kind === 'log') return entry;
   const { kind, seq, timestamp, message: status } = entry;
   return { kind, seq, timestamp, status };
 }
 
-/** `job.queued` and so on. */
+/** For example `job.queued`. */
 export type JobEventType = `job.${JobStatus | 'deleted'}`;
 
 export type JobEvent = {
@@ -204,7 +204,7 @@ export type JobEvent = {
   name: string;
   status: JobStatus;
   exitCode: number | null;
-  // Null in events of versions that kept less of the job.
+  // Null in events of earlier versions, which stored fewer fields.
   namespace: string | null;
   progress: string | null;
   retryCount: number | null;
@@ -213,9 +213,9 @@ export type JobEvent = {
 };
 
 /**
- * What happens to the jobs of some namespaces, or to one job of the only one until it is deleted.
- * @throws AppError 401, 403, 404 at once; 400 for an `after` that is no event's, with the first read; later when
- *   the viewer may not see them any more
+ * Follows the events of all jobs in some namespaces, or of one job in a single namespace until it is deleted.
+ * @throws AppError 401, 403, 404 at once; 400 with the first read if `after` is not the cursor of an event; later if the
+ *   viewer loses access
  */
 export async function followEvents(
   services: Deps,

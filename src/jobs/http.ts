@@ -1,4 +1,4 @@
-/** Express's side of jobs: the log as server-sent events and as text, and the download of artifacts. */
+/** Express handlers for jobs: the log as server-sent events and as text, and downloads of artifacts. */
 
 import { once } from 'node:events';
 import { basename } from 'node:path';
@@ -44,19 +44,18 @@ export type Deps = {
   config: Config;
 };
 
-/** How often a comment is sent, so that no proxy closes a stream on which nothing happens (decisions section 4). */
+/** Interval of keepalive comments, so that no proxy closes an idle stream. */
 const KEEPALIVE_MS = 15_000;
 
-/** The parameters of a log request, as its operation declares them. */
+/** The parameters of a log request, as its REST operation declares them. */
 type LogParameters = { namespace: string; name: string; tail?: number; since?: Date };
 
 /**
- * Answers a log request that has `stream=true`; `values` are its parameters, of the right types already.
+ * Handles a log request with `stream=true`. `values` are its parsed parameters.
  *
- * Each event carries the number of its journal entry as `id`, so a client that comes back with
- * `Last-Event-ID`, as EventSource does by itself, goes on exactly where it was cut off. At the very end the
- * answer is 204, after which an EventSource does not connect again. When the viewer may not see the job any more, the
- * last event is `error`, with the error's envelope.
+ * The `id` of each event is the number of its journal entry, so a client that reconnects with `Last-Event-ID`, as EventSource
+ * does automatically, resumes where it was disconnected. After the end the response is 204, which tells an EventSource not to
+ * reconnect. If the viewer loses access, the last event is `error` with the error body.
  */
 export function streamLogs(services: Deps) {
   return async (req: Request, res: Response, values: Record<string, unknown>): Promise<void> => {
@@ -71,7 +70,7 @@ export function streamLogs(services: Deps) {
 
 type Opened = Awaited<ReturnType<typeof openStream>>;
 
-/** The events of a log as they come, until its end or until either side goes. */
+/** Sends the events of a log until it ends, the client disconnects, or the server stops. */
 async function sendEvents(
   services: Deps,
   req: Request,
@@ -82,28 +81,28 @@ async function sendEvents(
   if (!open) return void res.status(204).end();
   res.status(200);
   res.setHeader('Content-Type', 'text/event-stream; charset=utf-8');
-  // nginx would hold lines back until a buffer is full.
+  // Without this header nginx buffers lines.
   res.setHeader('X-Accel-Buffering', 'no');
   if (req.method === 'HEAD') return void res.end();
   res.flushHeaders();
   const gone = closingOf(res);
   using _ = services.metrics.streamOpened('log');
-  // Also while the database is away and there is nothing to send.
-  const sign = setInterval(() => {
-    // To one who does not read it would only pile up, and keep the connection from being cut.
+  // A timer, so that comments are sent even while the database is unavailable.
+  const keepalive = setInterval(() => {
+    // For a client that does not read, comments would pile up and keep its connection from being closed.
     if (!res.writableNeedDrain) res.write(': still here\n\n');
   }, KEEPALIVE_MS);
   try {
     for await (const batch of open(gone)) {
       if (gone.aborted) break;
-      sign.refresh();
+      keepalive.refresh();
       if (!res.write(encodeBatch(batch))) await waitForDrain(res, gone);
     }
   } catch (error) {
     if (!(error instanceof AppError)) throw error;
     res.write(`event: error\ndata: ${JSON.stringify(answerOf(error, req.id).body)}\n\n`);
   } finally {
-    clearInterval(sign);
+    clearInterval(keepalive);
   }
   res.end();
 }
@@ -116,12 +115,12 @@ function parseEventId(text: string | undefined, name = 'Last-Event-ID'): number 
   return seq;
 }
 
-/** Until a slow client has taken what was written, or is gone: nothing piles up here meanwhile. */
+/** Waits until a slow client has read the written data or is gone, so that nothing is buffered meanwhile. */
 async function waitForDrain(res: Response, gone: AbortSignal): Promise<void> {
   await once(res, 'drain', { signal: gone }).catch(() => {});
 }
 
-/** Made once for all who follow a job: for a thousand of them it was most of what a line costs. */
+/** Each batch is encoded once for all followers: with a thousand followers, encoding was most of the cost of a line. */
 const encodedBatches = new WeakMap<LogBatch, Buffer>();
 
 function encodeBatch(batch: LogBatch): Buffer {
@@ -146,7 +145,7 @@ function eventData(event: LogEvent): object {
   }
 }
 
-/** A log by address: as plain text, and as a stream for those who have a link to it. */
+/** Routes of logs: as plain text, and as an event stream for holders of a link. */
 export function logsRouter(services: Deps): Router {
   const router = Router();
   router.get('/artifacts/:namespace/:jobId/log.txt', async (req, res) => {
@@ -157,16 +156,16 @@ export function logsRouter(services: Deps): Router {
     res.attachment(`${name}.log`);
     res.type('text/plain; charset=utf-8');
     res.vary('Accept-Encoding');
-    const zips = req.acceptsEncodings('gzip', 'identity') === 'gzip';
-    if (zips) res.setHeader('Content-Encoding', 'gzip');
+    const acceptsGzip = req.acceptsEncodings('gzip', 'identity') === 'gzip';
+    if (acceptsGzip) res.setHeader('Content-Encoding', 'gzip');
     if (req.method === 'HEAD') return void res.end();
     const text = Readable.from(streamLogText(services, id, { timestamps }));
     try {
-      await (zips ? pipeline(text, createGzip({ level: 1 }), res) : pipeline(text, res));
+      await (acceptsGzip ? pipeline(text, createGzip({ level: 1 }), res) : pipeline(text, res));
     } catch (error) {
-      // Broken off, so that nobody takes it for whole. Of a client that goes there is nothing to tell.
+      // The connection is destroyed so that the client does not take the log for complete. A disconnect is not logged.
       const isGone = (error as NodeJS.ErrnoException).code === 'ERR_STREAM_PREMATURE_CLOSE';
-      if (!isGone) services.log.error({ err: error, job: id }, 'a log was not sent to its end');
+      if (!isGone) services.log.error({ err: error, job: id }, 'Cannot send the whole log');
       res.destroy();
     }
   });
@@ -190,7 +189,7 @@ export function logsRouter(services: Deps): Router {
 
 type Query = Record<string, unknown>;
 
-/** The parameters named are single texts, or left out. @throws AppError 400 */
+/** Checks that each of the named parameters is given at most once. @throws AppError 400 */
 function demandSingleValues<Name extends string>(query: Query, names: readonly Name[]) {
   for (const name of names)
     if (query[name] !== undefined && typeof query[name] !== 'string')
@@ -206,7 +205,7 @@ function parseBoolean(query: Query, name: string): boolean {
 
 function parseTail(text: string | undefined): number | null {
   if (text === undefined) return null;
-  // What is no number is out of range too.
+  // Text that is not a number is reported as out of range.
   return checkTail(/^\d+$/.test(text) ? Number(text) : 0);
 }
 
@@ -218,10 +217,10 @@ function parseSince(text: string | undefined): Date | null {
 }
 
 const onlyGet = otherMethod(['GET']);
-/** Of an address at the storage's own server: it is followed at once. */
+/** Lifetime of a redirect to the object storage, which clients follow at once. */
 const REDIRECT_LINK_S = 60;
 
-/** What a job left, as a whole and file by file. */
+/** Routes of artifacts: the whole archive, and single files. */
 export function artifactsRouter(services: Deps): Router {
   const router = Router();
   const { storage, config } = services;
@@ -268,7 +267,7 @@ export function artifactsRouter(services: Deps): Router {
     res.type('application/octet-stream');
     res.setHeader('Content-Length', file.sizeBytes);
     if (req.method === 'HEAD') return void res.end();
-    // A client that goes away ends both; what it has seen then is short of Content-Length.
+    // A failure destroys both sides; the client notices, because it got less than Content-Length.
     await pipeline(await file.open(), res).catch(() => res.destroy());
   });
   router.all(
@@ -278,7 +277,7 @@ export function artifactsRouter(services: Deps): Router {
   return router;
 }
 
-/** A download may take hours: it is broken off when its viewer may not have it any more. */
+/** Aborts a download, which may take hours, when its viewer loses access. */
 function abortWhenRefused(
   { rechecks }: { rechecks: Rechecks },
   req: Request,
@@ -291,7 +290,7 @@ function abortWhenRefused(
   return right;
 }
 
-/** What a job wrote is never shown as a page of this site. */
+/** Output of a job must never be rendered as a page of this site. */
 function setDownloadHeaders(res: Response): void {
   neverAsPage(res);
   res.setHeader('Cache-Control', 'private, no-cache');

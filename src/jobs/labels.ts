@@ -1,5 +1,5 @@
 /**
- * Labels of jobs: by the rules of Kubernetes, so that what people label elsewhere they label here the same.
+ * Labels of jobs. They follow the rules of Kubernetes, so that users can reuse their existing labels.
  *
  * A key is a name, or a DNS name, a slash and a name (`example.com/team`); a value may be empty.
  */
@@ -7,15 +7,15 @@ import { invalid } from '../base/errors.ts';
 
 export type Label = { key: string; value: string };
 
-/** Of one job. */
+/** Maximum number of labels of a job. */
 export const MAX_LABELS = 32;
 const MAX_PREFIX = 253;
 
-/** What a value must match unless it is empty, and a key after its DNS name. */
+/** The pattern of a value that is not empty, and of a key after its DNS name. */
 export const LABEL_NAME = /^[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$/;
 const DNS_NAME = /^[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*$/;
 
-/** @returns them by key. @throws AppError 400 naming `labels` */
+/** @returns the labels, sorted by key @throws AppError 400 naming `labels` */
 export function checkLabels(labels: readonly Label[]): Label[] {
   if (labels.length > MAX_LABELS) throw invalid('labels', `must not be more than ${MAX_LABELS}`);
   const known = new Map<string, Label>();

@@ -1,4 +1,4 @@
-/** Lists of jobs: after a cursor and filtered, as GraphQL has them, and by page number, as REST has them. */
+/** Lists of jobs: by cursor and with filters for GraphQL, and by page number for REST. */
 import type pg from 'pg';
 import { Prisma } from '../../prisma/generated/client.ts';
 import type { JobStatus } from '../../prisma/generated/enums.ts';
@@ -33,10 +33,10 @@ export type ListInput = PageRequest & Sorted & { namespace: string };
 
 type Deps = { db: Db; pool: pg.Pool };
 
-/** What GraphQL asks lists with. */
+/** The arguments of lists in GraphQL. */
 export type SliceInput = SliceRequest & Sorted & { filter?: Filter | null };
 
-/** Those of namespaces that the viewer may see, after a cursor. @throws AppError 400, 404 */
+/** Lists the jobs of some namespaces that the viewer may see, by cursor. @throws AppError 400, 404 */
 export async function sliceJobs<S extends Select>(
   services: Deps,
   viewer: Viewer,
@@ -49,9 +49,9 @@ export async function sliceJobs<S extends Select>(
     { alias: 'n', column: 'namespace_id', type: 'text', values: namespaceIds },
   ];
   const wanted = status ? [status].filter((it) => statuses?.includes(it) ?? true) : statuses;
-  const isByMore = gpus !== null || where.length > 0;
+  const hasOtherFilters = gpus !== null || where.length > 0;
   const counted = countsFor(viewer, wanted);
-  // Indexes have the jobs of each GPU and of each status by time of creation, and by nothing else.
+  // The indexes by GPU and by status are ordered by creation time only.
   const isByGpu = gpus !== null && sort === 'created_at';
   if (isByGpu) parts.push({ alias: 'g', column: 'gpu', type: 'text', values: gpus });
   else if (gpus) where.push(Prisma.sql`r.gpu = any(${[...gpus]})`);
@@ -66,14 +66,14 @@ export async function sliceJobs<S extends Select>(
       from: 'jobs',
       parts,
       where: Prisma.join([visibleSql(viewer), ...where], ' and '),
-      isFiltered: isByMore || wanted !== null,
-      counted: counted && !isByMore ? { ...counted, namespaceIds } : null,
+      isFiltered: hasOtherFilters || wanted !== null,
+      counted: counted && !hasOtherFilters ? { ...counted, namespaceIds } : null,
       select,
     },
   );
 }
 
-/** Those of all namespaces that a user is a member of, as `sliceJobs`: for that user. @throws AppError 400, 401, 403, 404 */
+/** Lists the jobs of all namespaces of a user, for that user only. @throws AppError 400, 401, 403, 404 */
 export async function sliceJobsOfUser<S extends Select>(
   services: Deps,
   viewer: Viewer,
@@ -84,7 +84,7 @@ export async function sliceJobsOfUser<S extends Select>(
   return sliceJobs(services, viewer, ownNamespaces(viewer, userId), input, select);
 }
 
-/** Null for rights that the counts do not know. */
+/** The stored counts for a list; null if the viewer's permissions are narrower than the counts. */
 function countsFor(viewer: Viewer, statuses: readonly JobStatus[] | null): Counted | null {
   const { sql } = Prisma;
   const seen = visibleCountsSql(viewer);
@@ -99,7 +99,7 @@ const SORTINGS = {
   name: { column: 'name', type: 'text', unique: true },
 } as const;
 
-/** @throws AppError 400, 401, 403, 404. */
+/** Lists the jobs of a namespace by page number. @throws AppError 400, 401, 403, 404 */
 export async function listJobs<S extends Select>(
   { db, pool }: Deps,
   viewer: Viewer,
@@ -112,7 +112,7 @@ export async function listJobs<S extends Select>(
   if (!canBeNamespace(namespace)) throw notFound('Namespace');
   const { sql } = Prisma;
   const filter = status ? sql`r.status = ${status}::"JobStatus"` : sql`true`;
-  // What is read is what the viewer may see, so whether the namespace may be asked at all can be judged behind it.
+  // The query returns only visible jobs, so access to the namespace can be checked after it.
   const where = sql`${visibleSql(viewer)} and ${filter}`;
   const table = { pool, rows: jobRows, prisma: db.job };
   const asked = {

@@ -1,4 +1,4 @@
-/** What runs and what waits on all servers, for the operator. */
+/** The servers, their workers, and the queue, for the operator. */
 import type pg from 'pg';
 import type { Config } from '../base/config/config.ts';
 import { GPUS, type Gpu, REGIONS, type Region } from '../base/hardware.ts';
@@ -17,7 +17,7 @@ export type ServerState = {
   heartbeatAt: Date;
   alive: boolean;
   current: boolean;
-  /** Of a process that runs jobs. */
+  /** Null if the process runs no jobs. */
   worker: WorkerState | null;
 };
 
@@ -29,7 +29,7 @@ export type WorkerState = {
   machines: MachineState[];
 };
 
-/** `jobs`, `usedCpus` and `usedMemoryBytes`: of what it runs now. */
+/** `jobs`, `usedCpus` and `usedMemoryBytes` count the open attempts on the machine. */
 export type MachineState = Machine & { jobs: number; usedCpus: number; usedMemoryBytes: number };
 
 type Row = {
@@ -46,7 +46,7 @@ type Row = {
 
 type UsedCapacity = { worker_id: string; machine: string; jobs: number; cpus: number; memory: string };
 
-/** Those that are gone stand here for a week. */
+/** Dead servers are listed for a week. */
 const SERVERS = `
   select coalesce(s.id, w.id) as id, s.role, s.url, s.heartbeat_at,
     s.heartbeat_at > now() - make_interval(secs => ${SILENCE_S}) as alive,
@@ -60,7 +60,7 @@ const USED_CAPACITY = `
     coalesce(sum(memory_bytes), 0)::text as memory
   from job_attempts where ended_at is null group by 1, 2`;
 
-/** The processes of Loam on this database, by id. @throws AppError 401, 403 */
+/** Lists the processes of Loam on this database, this one first, then by id. @throws AppError 401, 403 */
 export async function listServers(
   { pool, cluster, config, urls }: { pool: pg.Pool; cluster: Cluster; config: Config; urls: Urls },
   viewer: Viewer,
@@ -73,7 +73,7 @@ export async function listServers(
   const ownId = cluster.members.id;
   const others = rows.filter(({ id }) => id !== ownId);
   const own = rows.find(({ id }) => id === ownId);
-  // It answers, and on its embedded database it writes no heartbeat.
+  // This process is alive although a server with an embedded database writes no heartbeat.
   const current: ServerState = {
     id: ownId,
     role: config.role,
@@ -87,7 +87,7 @@ export async function listServers(
     current,
     ...others.map((row) => ({
       id: row.id,
-      // A worker whose server wrote no heartbeat was alone on the database.
+      // A worker without a server row belonged to the only process of an embedded database, which writes no heartbeat.
       role: row.role ?? 'all',
       url: row.url,
       heartbeatAt: row.heartbeat_at ?? (row.worker_heartbeat_at as Date),
@@ -108,12 +108,12 @@ function workerOf(row: Row, used: readonly UsedCapacity[]): WorkerState | null {
     jobs: own.reduce((sum, { jobs }) => sum + jobs, 0),
     machines: (row.machines ?? []).flatMap((machine) => {
       if (machine.away) return [];
-      const there = own.find((one) => one.machine === machine.id);
+      const inUse = own.find((row) => row.machine === machine.id);
       return {
         ...machine,
-        jobs: there?.jobs ?? 0,
-        usedCpus: there?.cpus ?? 0,
-        usedMemoryBytes: Number(there?.memory ?? 0),
+        jobs: inUse?.jobs ?? 0,
+        usedCpus: inUse?.cpus ?? 0,
+        usedMemoryBytes: Number(inUse?.memory ?? 0),
       };
     }),
   };
@@ -123,10 +123,10 @@ export type PoolState = {
   gpu: Gpu;
   region: Region;
   waiting: number;
-  /** Seconds; null where none waits. */
+  /** Seconds; null if no job waits. */
   oldestWait: number | null;
   running: number;
-  /** GPUs of this model on all machines that are there; null where none is asked for. */
+  /** GPUs of this model on all machines of live workers; null for `none`. */
   gpusOffered: number | null;
 };
 
@@ -134,7 +134,7 @@ const RUNNING = `
   select j.gpu, j.region, count(*)::int as jobs
   from job_attempts a join jobs j on j.id = a.job_id where a.ended_at is null group by 1, 2`;
 
-/** The pools where jobs wait or run, in the order of the contract. @throws AppError 401, 403 */
+/** Lists the pools with waiting or running jobs, in the order of the API's GPU models. @throws AppError 401, 403 */
 export async function listPools(services: { pool: pg.Pool }, viewer: Viewer): Promise<PoolState[]> {
   demandOperator(viewer);
   const [waiting, { rows: running }, machines] = await Promise.all([
@@ -145,33 +145,31 @@ export async function listPools(services: { pool: pg.Pool }, viewer: Viewer): Pr
   const keys = new Set([...waiting, ...running].map(({ gpu, region }) => `${gpu} ${region}`));
   const states = [...keys].map((key): PoolState => {
     const [gpu, region] = key.split(' ') as [Gpu, Region];
-    const isThis = (one: { gpu: string; region: string }) =>
-      one.gpu === gpu && one.region === region;
-    const waits = waiting.find(isThis);
+    const isPool = (row: { gpu: string; region: string }) =>
+      row.gpu === gpu && row.region === region;
+    const waits = waiting.find(isPool);
     return {
       ...{ gpu, region },
       waiting: waits?.jobs ?? 0,
       oldestWait: waits?.oldest ?? null,
-      running: running.find(isThis)?.jobs ?? 0,
+      running: running.find(isPool)?.jobs ?? 0,
       gpusOffered:
         gpu === 'none' ? null : machines.reduce((sum, { gpus }) => sum + (gpus[gpu] ?? 0), 0),
     };
   });
-  const place = ({ gpu, region }: PoolState) => `${GPUS.indexOf(gpu)} ${region}`;
-  return states.sort((a, b) => (place(a) < place(b) ? -1 : 1));
+  const sortKey = ({ gpu, region }: PoolState) => `${GPUS.indexOf(gpu)} ${region}`;
+  return states.sort((a, b) => (sortKey(a) < sortKey(b) ? -1 : 1));
 }
 
-/* How much waits in the pools. */
-
-/** Of a pool no more are counted: a look at all pools is to cost milliseconds, whatever waits in them. */
+/** Jobs counted per pool, so that the query takes milliseconds whatever the length of the queue. */
 const MAX_COUNTED = 10_000;
 
 type WaitingPool = { gpu: string; region: string; jobs: number; oldest: number };
 
 /**
- * The pools in which jobs wait, how many (10,000 at most), and for how many seconds the first of those that were
- * counted has waited. It walks `jobs_waiting`, pool by pool: 10,000 jobs in 10 ms. Where most jobs of the table wait,
- * PostgreSQL would rather read all of it for each pool (120 ms), and so is told not to.
+ * Counts the waiting jobs of each pool (up to 10,000), with the longest wait in seconds among those counted. It scans the
+ * index `jobs_waiting` by pool: 10,000 jobs in 10 ms. If most jobs of the table wait, PostgreSQL would choose to read the
+ * whole table for each pool (120 ms), so sequential and bitmap scans are disabled.
  */
 export function waitingJobs({ pool }: { pool: pg.Pool }): Promise<WaitingPool[]> {
   return inPoolTransaction(pool, async (client) => {

@@ -1,13 +1,12 @@
 /**
- * Where the jobs that wait stand: what each waits for, its place in line, and when it may start.
+ * The queue positions of waiting jobs: what each waits for, its position, and when it is likely to start.
  *
- * Nothing of this is stored. It is computed when somebody asks, from what is read at most every two seconds for each
- * pool and for each line, however many ask and however many jobs they ask for: the lines with their counts, and the
- * ids of the first thousand jobs of a line. Between two reads it is as old as that.
+ * Positions are not stored. They are computed on request from two reads that are cached for two seconds, so the load does not
+ * grow with the number of requests: the lines of a pool with their counts, and the ids of the first thousand jobs of a line.
  *
- * A place is in the order of turns as if no job ended meanwhile (`worker/claim.ts` has the order), over all regions of a
- * GPU model, as workers serve them all. An estimate is that from the recent past: as many jobs of the pool run as now,
- * each for as long as those did that ended last.
+ * A position follows the claim order (`worker/claim.ts`) as if no job ended meanwhile, over all regions of a GPU model,
+ * because workers serve all regions. The estimate assumes that as many jobs of the pool run as now, each as long as the
+ * recent ones.
  */
 import type { Pool } from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';
@@ -38,69 +37,72 @@ export const positionColumns = {
 type JobRow = Prisma.JobGetPayload<{ select: typeof positionColumns }>;
 
 export type QueuePosition = {
-  /** What it asks for, in words. */
+  /** The requested resources, in words. */
   waitsFor: string;
-  /** Why no worker that is alive has it, in words; null: one has. */
+  /** Why no live worker has these resources, in words; null if a worker has them. */
   missing: string | null;
-  /** From 1; null when it stands behind more than are looked at. */
+  /** From 1; null when the job is behind more jobs than are read. */
   position: number | null;
-  /** Null when nothing of the recent past tells. */
+  /** Null when recent jobs allow no estimate. */
   estimatedStart: Date | null;
 };
 
 export type QueuePositions = {
-  /** Null for a job that does not wait, or is to be tried again later. */
+  /** Null for a job that does not wait, or is delayed before a retry. */
   of(job: JobRow): Promise<QueuePosition | null>;
-  /** What `progress` says of a job: its place while it waits, else what is stored. */
+  /** The `progress` of a job: its queue position while it waits, otherwise the stored text. */
   progressOf(job: JobRow): Promise<string>;
 };
 
 const FRESH_MS = 2_000;
-/** The recent past changes slowly. */
+/** Longer, because the rate changes slowly. */
 const RATE_FRESH_MS = 10_000;
-/** Of a line. */
+/** Job ids that are read of a line. */
 const MAX_IDS = 1_000;
-/** Of a pool. */
+/** Lines that are read of a pool. */
 const MAX_LINES = 5_000;
-/** What is kept of lines that nobody asks for any more. */
+/** Keys in a cache before it is cleared. */
 const MAX_CACHED_KEYS = 1_000;
 
 type QueueLine = { namespaceId: string; waiting: number; held: number };
-/** `seconds`: how long those that ended last were held. `running`: how many are held now. */
+/** `seconds`: the mean duration of recent attempts. `running`: how many attempts are open. */
 type RecentRate = { seconds: number | null; running: number };
 
 export function openQueuePositions({ pool }: { pool: Pool }): QueuePositions {
-  const lines = kept(FRESH_MS, (gpu: string) => readLines(pool, gpu));
-  const ids = kept(FRESH_MS, (line: string) => readIds(pool, line.split(' ')));
-  const past = kept(RATE_FRESH_MS, (gpu: string) => readRecentRate(pool, gpu));
-  const machines = kept(FRESH_MS, () => readLiveMachines({ pool }));
+  const linesOf = cacheTtl(FRESH_MS, (gpu: string) => readLines(pool, gpu));
+  const firstIdsOf = cacheTtl(FRESH_MS, (line: string) => readIds(pool, line.split(' ')));
+  const rateOf = cacheTtl(RATE_FRESH_MS, (gpu: string) => readRecentRate(pool, gpu));
+  const liveMachines = cacheTtl(FRESH_MS, () => readLiveMachines({ pool }));
 
   async function of(job: JobRow): Promise<QueuePosition | null> {
     const { gpu, region, namespaceId } = job;
     if (job.status !== 'queued' || job.attemptId !== null || job.availableAt > new Date())
       return null;
-    const { waitsFor, missing } = findUnmetNeed(job, await machines(''));
-    const [all, first] = await Promise.all([lines(gpu), ids(`${gpu} ${region} ${namespaceId}`)]);
-    const position = positionOf(job, all, first);
-    const none = { waitsFor, missing, position, estimatedStart: null };
-    if (missing !== null || position === null) return none;
-    const { seconds, running } = await past(gpu);
-    if (seconds === null || running === 0) return none;
+    const { waitsFor, missing } = findUnmetNeed(job, await liveMachines(''));
+    const [lines, firstIds] = await Promise.all([
+      linesOf(gpu),
+      firstIdsOf(`${gpu} ${region} ${namespaceId}`),
+    ]);
+    const position = positionOf(job, lines, firstIds);
+    const unestimated = { waitsFor, missing, position, estimatedStart: null };
+    if (missing !== null || position === null) return unestimated;
+    const { seconds, running } = await rateOf(gpu);
+    if (seconds === null || running === 0) return unestimated;
     const wait = (position * seconds) / running;
-    return { ...none, estimatedStart: new Date(Date.now() + wait * 1000) };
+    return { ...unestimated, estimatedStart: new Date(Date.now() + wait * 1000) };
   }
 
   return {
     of,
     async progressOf(job) {
-      const place = await of(job);
-      return place ? describePosition(place) : job.progress;
+      const position = await of(job);
+      return position ? describePosition(position) : job.progress;
     },
   };
 }
 
-/** Reads at most once in `ms` for each key, for all who ask. */
-function kept<T>(ms: number, read: (key: string) => Promise<T>): (key: string) => Promise<T> {
+/** Caches the reads of each key for `ms`; concurrent callers share one read. */
+function cacheTtl<T>(ms: number, read: (key: string) => Promise<T>): (key: string) => Promise<T> {
   const values = new Map<string, { value: Promise<T>; until: number }>();
   return (key) => {
     const now = performance.now();
@@ -109,7 +111,7 @@ function kept<T>(ms: number, read: (key: string) => Promise<T>): (key: string) =
     if (values.size >= MAX_CACHED_KEYS) values.clear();
     const value = read(key);
     values.set(key, { value, until: now + ms });
-    // One that failed is read again.
+    // A failed read is not cached.
     value.catch(() => values.delete(key));
     return value;
   };
@@ -118,48 +120,49 @@ function kept<T>(ms: number, read: (key: string) => Promise<T>): (key: string) =
 function positionOf(
   { id, namespaceId }: JobRow,
   lines: readonly QueueLine[],
-  first: readonly string[],
+  firstIds: readonly string[],
 ): number | null {
-  // A job that came after they were read is behind them all.
-  let ahead = first.findIndex((other) => other >= id);
-  if (ahead < 0) ahead = first.length;
+  // A job that was created after the read is behind all of them.
+  let ahead = firstIds.findIndex((other) => other >= id);
+  if (ahead < 0) ahead = firstIds.length;
   if (ahead >= MAX_IDS) return null;
   const mine = lines.findIndex((line) => line.namespaceId === namespaceId);
   if (mine < 0 && lines.length >= MAX_LINES) return null;
   const held = (lines[mine]?.held ?? 0) + ahead;
   return lines.reduce((position, line, turn) => {
     if (line.namespaceId === namespaceId) return position;
-    // So many of theirs come before ours, until they hold as many as we do then.
+    // Jobs of another namespace come first until it holds as many jobs as this namespace will hold then.
     const theirs = held - line.held + (mine < 0 || turn < mine ? 1 : 0);
     return position + Math.max(0, Math.min(line.waiting, theirs));
   }, ahead + 1);
 }
 
-/** As `waiting for 8 vCPUs and 32 GB: 3rd in line, about 4 minutes`. */
+/** For example `waiting for 8 vCPUs and 32 GB: 3rd in line, about 4 minutes`. */
 function describePosition({ waitsFor, missing, position, estimatedStart }: QueuePosition): string {
   const what = `waiting for ${waitsFor}`;
   if (missing !== null) return `${what}: ${missing}`;
   if (position === null) return `${what}: behind more than ${MAX_IDS} others`;
-  const place = `${what}: ${ordinal(position)} in line`;
-  return estimatedStart ? `${place}, ${describeDuration(+estimatedStart - Date.now())}` : place;
+  const ranked = `${what}: ${ordinal(position)} in line`;
+  return estimatedStart ? `${ranked}, ${describeDuration(+estimatedStart - Date.now())}` : ranked;
 }
 
-/** What a job waits for, and why no worker that is alive has that; null: one has. */
+/** Describes the resources that a job waits for, and why no live worker has them; null if a worker has them. */
 function findUnmetNeed(
   job: JobRow,
-  offers: readonly WorkerCapacity[],
+  machines: readonly WorkerCapacity[],
 ): { waitsFor: string; missing: string | null } {
   const waitsFor = describeRequest(job);
-  const there = offers.filter((offer) => !offer.away && hasGpus(offer, job));
-  if (there.some((offer) => canRun(offer, job))) return { waitsFor, missing: null };
-  const onImages = 'a server that runs container images';
-  if (job.image !== null && there.length > 0) {
-    if (!runsImages(offers))
-      return { waitsFor: onImages, missing: 'no worker has a container engine' };
-    if (job.gpu !== 'none') return { waitsFor: `${waitsFor} on ${onImages}`, missing: NOT_OFFERED };
+  const withGpus = machines.filter((machine) => !machine.away && hasGpus(machine, job));
+  if (withGpus.some((machine) => canRun(machine, job))) return { waitsFor, missing: null };
+  const imageServer = 'a server that runs container images';
+  if (job.image !== null && withGpus.length > 0) {
+    if (!runsImages(machines))
+      return { waitsFor: imageServer, missing: 'no worker has a container engine' };
+    if (job.gpu !== 'none')
+      return { waitsFor: `${waitsFor} on ${imageServer}`, missing: NOT_OFFERED };
   }
-  if (job.gpu === 'none' && runsImages(offers))
-    return { waitsFor: onImages, missing: 'no container engine answers' };
+  if (job.gpu === 'none' && runsImages(machines))
+    return { waitsFor: imageServer, missing: 'no container engine answers' };
   return { waitsFor, missing: NOT_OFFERED };
 }
 
@@ -180,7 +183,7 @@ function describeDuration(ms: number): string {
   return hours < 48 ? `about ${hours} hours` : `about ${Math.round(hours / 24)} days`;
 }
 
-/** The namespaces that wait in a pool, in the order of their turns. */
+/** Reads the namespaces with jobs in a pool, in queue order. */
 async function readLines(pool: Pool, gpu: string): Promise<QueueLine[]> {
   const { rows } = await pool.query<QueueLine>(
     `select namespace_id as "namespaceId", waiting, held from queue_lines
@@ -205,7 +208,7 @@ async function readIds(pool: Pool, [gpu, region, namespaceId]: string[]): Promis
   return rows.map(({ id }) => id);
 }
 
-/** Of the last 500 attempts of all pools: a walk of the newest ids. */
+/** Reads the rate of a pool from the last 500 attempts of all pools, which a scan of the newest ids finds quickly. */
 async function readRecentRate(pool: Pool, gpu: string): Promise<RecentRate> {
   const { rows } = await pool.query<RecentRate>(
     `select avg(extract(epoch from ended_at - a.created_at)) filter (where ended_at is not null)::float8

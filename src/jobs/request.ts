@@ -1,4 +1,4 @@
-/** What a client may ask for when it creates a job (spec section 4.3, decisions section 4). */
+/** Validation of requests that create a job, and the options that a form can offer. */
 
 import type pg from 'pg';
 import { invalid } from '../base/errors.ts';
@@ -32,12 +32,12 @@ export type CreateInput = {
   outputPath?: string | null;
 };
 
-/** What checkRequest holds a request to, beside the rules of hardware and labels. Bytes are those of UTF-8. */
+/** The rules that `checkRequest` enforces, in addition to those of hardware and labels. Bytes are bytes of UTF-8. */
 export const REQUEST_RULES = {
   name: { maxLength: 100, pattern: /^[A-Za-z0-9_-]+$/ },
   timeoutMinutes: { min: 1, max: 10_080, default: 1_440 },
   retries: { min: 0, max: 5, default: 0 },
-  /** Linux takes 128 KiB in one argument, and the shell's is the command. */
+  /** Linux limits one argument to 128 KiB, and the command is an argument of the shell. */
   commandBytes: 100_000,
   repoBytes: 200,
   image: { maxBytes: 512, pattern: /^[\w][\w.:/@+-]*$/ },
@@ -45,14 +45,14 @@ export const REQUEST_RULES = {
   outputPathBytes: 1_024,
   variables: {
     pattern: /^[A-Za-z_][A-Za-z0-9_]*$/,
-    /** Each takes three of the 9000 options that bubblewrap reads. */
+    /** bubblewrap reads at most 9000 options, and each variable takes three. */
     maxEntries: 1_000,
-    /** Of all names and values together; twice that (env and secrets) still starts a process everywhere. */
+    /** Of all names and values together. Twice that (env and secrets) still fits into the environment of any process. */
     maxBytes: 64 * 1024,
   },
 } as const;
 
-/** The request with its defaults. @throws AppError 400, 422. */
+/** Validates a request and adds the defaults. @throws AppError 400, 422 */
 export function checkRequest(input: CreateInput) {
   const { name, command, repo, image, branch, outputPath } = input;
   if (!isJobName(name))
@@ -67,7 +67,7 @@ export function checkRequest(input: CreateInput) {
     if (!REQUEST_RULES.image.pattern.test(image) || !parseReference(image))
       throw invalid(
         'image',
-        'must be the name of an image in small letters, such as "debian:12" or "registry.example.com/team/tool:1.0"',
+        'must be the name of an image in lowercase letters, such as "debian:12" or "registry.example.com/team/tool:1.0"',
       );
   }
   if (branch != null) {
@@ -114,7 +114,7 @@ function checkRange(field: 'timeoutMinutes' | 'retries', asked: number | null | 
   return value;
 }
 
-/** PostgreSQL keeps no NUL, no process takes one, and half a surrogate pair is no text. */
+/** Neither PostgreSQL nor a process argument can contain NUL, and a lone surrogate is not valid text. */
 function checkText(field: string, value: string, maxBytes: number): void {
   if (value.includes('\0') || !value.isWellFormed())
     throw invalid(field, 'must be text without NUL');
@@ -149,30 +149,30 @@ function checkVariables(
   return Object.fromEntries(known);
 }
 
-/** What there is to choose from when a job is made, with prices and rules, so that a form knows them beforehand. */
+/** A GPU model that a job may request, with its price and availability. */
 export type GpuOption = {
   gpu: Gpu;
   memoryGb: number | null;
   pricePerHour: string;
-  /** The most of them that one machine of a worker has; null where no GPU is asked for. */
+  /** The largest number that one machine of a live worker has; null for `none`. */
   maxOffered: number | null;
 };
 
-/** Who is signed in may know. @throws AppError 401 */
+/** Any signed-in user may read the options. @throws AppError 401 */
 export function demandOptions(viewer: Viewer): void {
   demandAccount(viewer);
 }
 
 export type MachineSize = { cpus: number; memoryGb: number };
 
-/** Of the machines of workers that are alive, the one with the most vCPUs, and of equal ones the most memory. */
+/** The machine of a live worker with the most vCPUs, and among equals the most memory. */
 export async function largestMachine(services: { pool: pg.Pool }): Promise<MachineSize | null> {
   const machines = (await readLiveMachines(services)).filter(({ away }) => !away);
   const [largest] = machines.toSorted((a, b) => b.cpus - a.cpus || b.memoryBytes - a.memoryBytes);
   return largest ? { cpus: largest.cpus, memoryGb: largest.memoryBytes / 2 ** 30 } : null;
 }
 
-/** The models in the order of the contract, with what the workers that are alive have of them. */
+/** All GPU models in the order of the API, with their availability on live workers. */
 export async function gpuOptions(services: { pool: pg.Pool }): Promise<GpuOption[]> {
   const machines = await readLiveMachines(services);
   return GPUS.map((gpu) => {

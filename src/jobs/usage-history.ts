@@ -1,16 +1,16 @@
 /**
- * What an attempt used of its hardware over its time, for charts: a row of arrays, of at most `MAX_POINTS` points.
+ * The resource usage of an attempt over time, for charts: one row of arrays with at most `MAX_POINTS` points.
  *
- * A point is a sample at first. When the row is full, each two points become one, and from then on a point is made of
- * twice as many samples: a job of a week has as many points as one of an hour, and the row is written less and less
- * often. A point has the time of its last sample, the mean of the percentages, and the highest memory and disk. Samples
- * of a point that is not complete are lost with a server that is killed.
+ * At first a point is one sample. When the row is full, pairs of points are merged, and from then on a point covers twice as
+ * many samples. So a job of a week has as many points as a job of an hour, and the row is written less and less often. A
+ * point has the time of its last sample, the mean percentages, and the highest memory and disk. The samples of an incomplete
+ * point are lost if the server is killed.
  */
 
 import type pg from 'pg';
 import type { Usage } from '../runners/runner.ts';
 
-/** More than a chart has pixels for; with samples every 5 s, full after 40 minutes and then half full. */
+/** More than a chart can show. With a sample every 5 s the row is full after 40 minutes, and then half full. */
 export const MAX_POINTS = 480;
 
 export type Point = Usage & { time: Date };
@@ -19,11 +19,11 @@ type Pool = pg.Pool;
 
 export type UsageHistory = {
   add(point: Point): Promise<void>;
-  /** Stores the samples that are no whole point yet. */
+  /** Stores the samples of the incomplete point. */
   end(): Promise<void>;
 };
 
-/** Of an attempt that this worker alone looks after; what was stored of it before is gone on with. */
+/** Opens the history of an attempt, which only its worker may write, and continues the stored points. */
 export async function openUsageHistory(pool: Pool, attemptId: string): Promise<UsageHistory> {
   const stored = await readRow(pool, attemptId);
   let samplesPerPoint = stored?.samples_per_point ?? 1;
@@ -32,7 +32,7 @@ export async function openUsageHistory(pool: Pool, attemptId: string): Promise<U
 
   async function flush(): Promise<void> {
     const point = mergePoints(pending);
-    // Also when it fails: the next point must not be made of more.
+    // Cleared even if the write fails, so that the next point does not cover more samples.
     pending = [];
     await appendPoint(pool, attemptId, point);
     count++;
@@ -57,7 +57,7 @@ export async function openUsageHistory(pool: Pool, attemptId: string): Promise<U
     count = half.length;
   }
 
-  // A server was killed before it had thinned them out.
+  // The previous server was killed before it merged the points.
   if (count >= MAX_POINTS) await halve();
   return {
     async add(point) {
@@ -70,7 +70,7 @@ export async function openUsageHistory(pool: Pool, attemptId: string): Promise<U
   };
 }
 
-/** Nothing is stored of an attempt that was deleted with its job. */
+/** Appends a point. Does nothing if the attempt was deleted with its job. */
 async function appendPoint(pool: Pool, attemptId: string, point: Point): Promise<void> {
   await pool.query({
     name: 'loam-append-usage',
@@ -129,12 +129,12 @@ function columnsOf(points: readonly Point[]): unknown[] {
   ];
 }
 
-/** A whole number from 0 to 100. */
+/** Rounds to an integer from 0 to 100. */
 export function toPercent(value = 0): number {
   return Math.min(100, Math.max(0, Math.round(value)));
 }
 
-/** Of samples, or of points with equally many each. */
+/** Merges samples, or points that cover equally many samples. */
 function mergePoints(points: readonly Point[]): Point {
   const mean = (key: 'gpuPercent' | 'cpuPercent') =>
     points.reduce((sum, point) => sum + point[key], 0) / points.length;
@@ -149,7 +149,7 @@ function mergePoints(points: readonly Point[]): Point {
 
 export type UsageSample = Point & { attempt: number };
 
-/** Of one attempt of a job, the last when none is named, in order of time; `since` leaves out those up to then. */
+/** Reads the samples of an attempt, by default the last one of the job, oldest first. @param since only later samples */
 export async function usageSamples(
   { pool }: { pool: pg.Pool },
   jobId: string,

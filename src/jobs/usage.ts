@@ -1,9 +1,9 @@
 /**
- * What a namespace has used and what that cost, by user and day.
+ * The usage of a namespace and its cost, by user and day.
  *
- * The ledger (`usage_days`) is a row for each namespace, user and day in UTC. It grows in the transaction in which a
- * job gets the time of an attempt (`moveJob`), so it agrees with the jobs, and it stays when they are deleted. What it
- * holds of money is the price of an hour times seconds, which is exact; it is divided when it is shown.
+ * The ledger (`usage_days`) has a row for each namespace, user and day in UTC. The time of an attempt is added in the same
+ * transaction to the job and to the ledger (`moveJob`), so that the two agree, and the ledger stays when jobs are deleted.
+ * Costs are stored as price per hour times seconds, which is exact; they are divided when shown.
  */
 
 import { Decimal } from 'decimal.js';
@@ -15,23 +15,23 @@ import { runStatement, type Transaction } from '../platform/database/statement.t
 import { runSpanUntil, secondsBetween } from './runtime.ts';
 
 const DAY_MS = 86_400_000;
-/** Days of one question. */
+/** Days of one query. */
 const MAX_DAYS = 366;
-/** With a row for each day and user. */
+/** Days of a query that returns a row for each day and user. */
 const MAX_DAYS_BY_USER = 31;
 
-/** Time of an attempt that counts: whole seconds from its start on. */
+/** The billed time of an attempt: whole seconds from its start. */
 export type RunSpan = { from: Date; seconds: number };
 
 type Priced = { gpu: string; gpuCount: number; costPerHour: { toString(): string } };
 type LedgerJob = Priced & { namespaceId: string; createdById: string | null };
 
-/** What a job ran, and when it ended, if it has. */
+/** The time that a job ran, and its end if it has ended. */
 export type UsageEntry = { job: LedgerJob; ran?: RunSpan; endedAt?: Date };
 
 /**
- * Adds what jobs ran, and each job itself on the day on which it ended. All transactions lock these rows last, but for the shares
- * of the queue, which are locked at the commit, and in the order of the statement, so that none waits for one that waits for it.
+ * Adds the time that jobs ran, and counts each job on the day on which it ended. To avoid deadlocks, all transactions lock
+ * these rows last, in the order of the statement. Only the rows of `queue_shares` are locked later, at the commit.
  */
 export async function addUsage(tx: Transaction, used: readonly UsageEntry[]): Promise<void> {
   const parts = used.flatMap(({ job, ran, endedAt }) => {
@@ -64,7 +64,7 @@ const ADD_TO_LEDGER = `
     price_seconds = ledger.price_seconds + excluded.price_seconds,
     jobs = ledger.jobs + excluded.jobs`;
 
-/** The days in UTC over which it ran. Each is rounded at its ends alone, so that they add up to the whole. */
+/** Splits a run by days in UTC. Only the boundaries are rounded, so that the parts add up to the whole. */
 function splitByDay({ from, seconds }: RunSpan): { day: string; seconds: number }[] {
   const parts: { day: string; seconds: number }[] = [];
   let counted = 0;
@@ -89,7 +89,7 @@ export type UsageQuery = SliceRequest & {
   /** The first and the last day, in UTC. */
   from: string;
   to: string;
-  /** Null: all of it together. */
+  /** Null: one row for all days together. */
   period?: Period | null;
   byUser: boolean;
 };
@@ -97,7 +97,7 @@ export type UsageQuery = SliceRequest & {
 export type UsageRow = {
   from: string;
   to: string;
-  /** Null when it is of all users, or of one that is not known any more. */
+  /** Null for all users together, or for a user who no longer exists. */
   userId: string | null;
   seconds: bigint;
   gpuSeconds: bigint;
@@ -106,8 +106,9 @@ export type UsageRow = {
 };
 
 /**
- * What was used between two days, both included, by period and user; of what runs, until its process ended, or now.
- * @throws AppError 400, 401, 403: members see it, and admins what each user used
+ * Reads the usage between two days, both included, by period and user. Running attempts count until now, or until their
+ * process ended.
+ * @throws AppError 400, 401, 403; members see the total, and only admins the usage of each user
  */
 export async function namespaceUsage(
   { pool }: { pool: pg.Pool },
@@ -121,7 +122,7 @@ export async function namespaceUsage(
   if (days < 1) throw invalid('to', 'must not be before from');
   if (days > max) throw invalid('to', `must be within ${max} days from the day from`);
 
-  // What a period is called is how its days begin.
+  // The name of a period is the common prefix of its days, such as `2026-01`.
   const length = period === 'day' ? 10 : period === 'month' ? 7 : 0;
   const groups = new Map<
     string,
@@ -189,9 +190,9 @@ type RunningAttempt = {
 };
 
 /**
- * Both in one statement, so that an attempt that ends meanwhile is in one of them. What runs is no more than all
- * workers have room for. Large numbers are texts, because JSON's are not exact; a day as text would follow the
- * database's DateStyle.
+ * Ledger and running attempts in one statement, so that an attempt that ends meanwhile is in exactly one of them. The number
+ * of running attempts is bounded by the slots of all workers. Large numbers are text, because JSON numbers are inexact.
+ * Days are formatted explicitly, because the default depends on the database's DateStyle.
  */
 const USAGE = `
   select coalesce((
@@ -213,7 +214,7 @@ const USAGE = `
     ) part
   ), '[]') as running`;
 
-/** The days that a period has within those that were asked for. */
+/** The first and last day of a period within the requested days. */
 function daysOfPeriod(name: string, { from, to }: { from: string; to: string }) {
   if (name.length === 10) return { from: name, to: name };
   if (name === '') return { from, to };

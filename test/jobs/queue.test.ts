@@ -500,11 +500,11 @@ test('a worker that was away takes nobody for gone until it has looked around fo
       vi.advanceTimersByTime(10_000);
     }
     expect(await peers.refresh()).toBe(true);
-    expect(others.machines).toEqual([]);
+    expect(peers.machines).toEqual([]);
     // As when the database was away, for all of them.
     vi.advanceTimersByTime(70_000);
     await peers.refresh();
-    expect(others.machines).toMatchObject([{ away: true }]);
+    expect(peers.machines).toMatchObject([{ away: true }]);
   } finally {
     vi.useRealTimers();
   }

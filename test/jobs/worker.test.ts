@@ -126,7 +126,7 @@ test('a job that is cancelled while it is made ready never begins', async () => 
   await run(ada, 'late', 'echo ran');
   await ready.promise;
   const { body } = await ada.post('/auth/v1/seed/ada/jobs/late/cancel', {});
-  expect(body).toMatchObject({ message: 'Cancelled before it started.', runtime_seconds: 0 });
+  expect(body).toMatchObject({ message: 'Cancelled before the job started.', runtime_seconds: 0 });
   go.resolve();
   await run(ada, 'next', 'exit 0');
   await until(ada, 'ada', 'next', 'SUCCEEDED');
