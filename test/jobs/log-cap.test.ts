@@ -49,7 +49,7 @@ test('a log ends with its last line where its plan says, and the job goes on', a
   expect(told).toHaveLength(21);
   expect(told.slice(0, 20).every((line) => line.length === 1_000)).toBe(true);
   expect(told.at(-1)).toBe(
-    'The log ends here: the free plan allows 20 KiB of log a job. What the job prints from here on is not kept.',
+    'The log ends here: the free plan allows 20 KiB of log per job. Further output of the job is not kept.',
   );
   // Every change of the status is in the journal all the same.
   const { text } = await ada.get('/ada/job/bytes/logs?stream=true', { 'Last-Event-ID': '1' });
@@ -76,7 +76,7 @@ test('lines are counted too, however short they are', async () => {
   await until(ada, 'ada', 'lines', 'SUCCEEDED');
   const told = await lines(ada, 'ada', 'lines');
   expect(told).toHaveLength(31);
-  expect(told.at(-1)).toContain('the free plan allows 30 lines of log a job');
+  expect(told.at(-1)).toContain('the free plan allows 30 lines of log per job');
 });
 
 test('a namespace without room for more keeps no more of a log', async () => {
@@ -96,7 +96,7 @@ test('a namespace without room for more keeps no more of a log', async () => {
   const second = await run('two');
   expect(second.length).toBeLessThan(60);
   expect(second.at(-1)).toBe(
-    'The log ends here: the team plan allows 100,000 bytes of storage in a namespace. What the job prints from here on is not kept.',
+    'The log ends here: the team plan allows 100,000 bytes of storage per namespace. Further output of the job is not kept.',
   );
   expect(await job(bea, 'bea', 'two')).toMatchObject({ status: 'SUCCEEDED', exitCode: 0 });
   expect(await stored('bea')).toBeLessThan(100_500);
@@ -119,7 +119,7 @@ test('what the runner keeps for an attempt is bounded by what is left, and the l
   const told = await lines(cay, 'cay', 'loud');
   const ends = told.filter((line) => line.startsWith('The log ends here'));
   expect(ends).toEqual([told.at(-1)]);
-  expect(told.at(-1)).toContain('the free plan allows 200 KiB of log a job');
+  expect(told.at(-1)).toContain('the free plan allows 200 KiB of log per job');
   const kept = told.slice(0, -1).reduce((sum, line) => sum + line.length + 1, 0);
   expect(kept).toBeGreaterThan(199 * 1024);
   expect(kept).toBeLessThanOrEqual(200 * 1024);

@@ -1,6 +1,6 @@
 /**
- * A job that prints now and then makes a small page each time. When there are many they are joined, so that a log of
- * any length is a number of full pages and a few small ones.
+ * Merges small journal pages. A job that prints rarely creates a small page each time; when there are many, they are merged,
+ * so that any log consists of full pages and a few small ones.
  */
 import type pg from 'pg';
 import { inPoolTransaction } from '../../platform/database/client.ts';
@@ -8,16 +8,16 @@ import { toPageColumns, PAGE_COLUMNS, pageRows } from './columns.ts';
 import { decodePage, encodePages, type StoredPage } from './pages.ts';
 
 /**
- * Small pages at which they are joined. With lines of 100 bytes, one by one, a line is then written again five
- * times at most before its page is full.
+ * Number of small pages that triggers a merge. If lines of 100 bytes arrive one by one, each line is rewritten at most five
+ * times before its page is full.
  */
 export const COMPACT_AT = 64;
-/** At the end of a job fewer stay as they are: to join them takes a transaction, which was a tenth of what a short job cost. */
+/** At the end of a job, fewer pages are not merged: the transaction was a tenth of the cost of a short job. */
 const COMPACT_AT_END = 8;
 
 /**
- * Joins the small pages of a job that has ended, where they are more than a few.
- * @param entries how many entries its journal has, if that is known: it has no more pages
+ * Merges the small pages of a job that has ended, if there are enough.
+ * @param entries the number of journal entries, if known: there are no more pages than entries
  */
 export async function compactEndedLog(
   services: { pool: pg.Pool },
@@ -34,8 +34,8 @@ export async function compactEndedLog(
 }
 
 /**
- * Joins the small pages of a job. It is one transaction, so that a reader's statement sees either the small ones or
- * what they became, and it holds the job's row, so that nothing is appended meanwhile.
+ * Merges the small pages of a job in one transaction, so that readers see either the small pages or the merged ones. The lock
+ * on the job's row prevents appends meanwhile.
  */
 export async function compactPages({ pool }: { pool: pg.Pool }, jobId: string): Promise<void> {
   await inPoolTransaction(pool, async (client) => {
@@ -46,7 +46,7 @@ export async function compactPages({ pool }: { pool: pg.Pool }, jobId: string): 
       text: 'select next_seq from jobs where id = $1 for update',
       values: [jobId],
     });
-    // The job was deleted, and its pages are being removed.
+    // The job was deleted, and maintenance removes its pages.
     if (!job) return;
     const { rows } = await client.query<OpenPage>({
       name: 'loam-open-pages',
@@ -63,10 +63,10 @@ export async function compactPages({ pool }: { pool: pg.Pool }, jobId: string): 
   });
 }
 
-/** `until`: as text, which has its microseconds. */
+/** `until` is text, because a Date would lose the microseconds. */
 type OpenPage = StoredPage & { last_seq: string; until: string | null };
 
-/** Pages that follow each other without a gap; between two runs lies a full page, or a number is missing. */
+/** Groups consecutive pages. Between two runs there is a full page or a gap in the numbers. */
 function findRuns(pages: readonly OpenPage[]): OpenPage[][] {
   const runs: OpenPage[][] = [];
   for (const page of pages) {
@@ -77,7 +77,7 @@ function findRuns(pages: readonly OpenPage[]): OpenPage[][] {
   return runs;
 }
 
-/** Only the newest page can still grow. */
+/** Replaces a run by merged pages. Only the newest page of the journal stays open for further merges. */
 async function mergeRun(
   client: pg.PoolClient,
   jobId: string,

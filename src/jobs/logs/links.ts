@@ -1,8 +1,8 @@
 /**
- * Links to a log for browsers, which send no credentials with a download or an `EventSource`.
+ * Signed links to a log for browsers, which cannot send credentials with a download or an `EventSource`.
  *
- * A link to the text is good for its time, like those to artifacts. A link to the stream stands for the credential that
- * asked for it: what it shows is what that may see, and it ends when that is deleted or loses the right.
+ * A link to the text is valid until it expires, like links to artifacts. A link to the stream acts with the permissions of
+ * the credential that requested it: the stream ends when that credential is deleted or loses access.
  */
 
 import { forbidden, notFound } from '../../base/errors.ts';
@@ -24,7 +24,7 @@ export function downloadUrl({ signer, urls }: Signing, { id, namespace }: Linked
   return signer.signUrl(`${urls.artifacts}/${namespace.name}/${id}/log.txt`, textSubject(id));
 }
 
-/** Null for who has no credential. */
+/** Null for a viewer without a credential. */
 export function streamUrl(
   { signer, urls }: Signing,
   viewer: Viewer,
@@ -36,7 +36,7 @@ export function streamUrl(
   return signer.signUrl(url, streamSubject(id, credential));
 }
 
-/** What is signed. */
+/** The signed subject of each kind of link. */
 function textSubject(jobId: string): string {
   return `log:${jobId}`;
 }
@@ -44,14 +44,14 @@ function streamSubject(jobId: string, credential: string): string {
   return `log stream:${jobId}:${credential}`;
 }
 
-/** What the address of a link names. */
+/** The parts of a link's path. */
 export type LogAddress = { namespace: string; jobId: string };
 
 const accessColumns = { id: true, name: true, namespaceId: true, repositoryId: true } as const;
 
 /**
- * Whether the holder of a link or credential may have the text.
- * @returns the job, with the rule that must hold while it is sent; null for a link, which is good for its time
+ * Checks that the viewer, or the holder of a link, may read the text of a log.
+ * @returns the job, with the rule that must hold during the download; the rule is null for a link
  * @throws AppError 401, 403, 404
  */
 export async function demandLogText(
@@ -75,8 +75,8 @@ export async function demandLogText(
 }
 
 /**
- * What opens the stream that a link leads to, as `openStream` does.
- * @throws AppError 400, 403 for a link without a valid signature or that has expired, and what `openStream` throws
+ * Opens the stream of a link, as `openStream` does.
+ * @throws AppError 400, 403 if the signature is invalid or expired, and the errors of `openStream`
  */
 export async function openLinkedStream(
   services: Parameters<typeof openStreamOfJob>[0] & { signer: Signer; usage: Usage },
@@ -89,7 +89,7 @@ export async function openLinkedStream(
     isId('job', jobId) &&
     typeof credential === 'string' &&
     signer.verify(streamSubject(jobId, credential), signature);
-  if (!isValid) throw forbidden('This link is not valid or has expired; ask for a new one');
+  if (!isValid) throw forbidden('This link is invalid or has expired; request a new link');
   const viewer = await accountById(services, credential);
   const { id: namespaceId } = await namespaceNamed(db, namespace);
   const job = await db.job.findUnique({

@@ -1,4 +1,4 @@
-/** Reading the newest lines of a log, or those after a time. */
+/** Reads the newest lines of a log, or those after a time. */
 
 import type pg from 'pg';
 import { invalid } from '../../base/errors.ts';
@@ -6,14 +6,14 @@ import { microsOf } from '../../platform/database/times.ts';
 import type { Allowance } from '../../platform/limits/reads.ts';
 import { decodePage, type Entry, type LogEntry, PAGE_ENTRIES, type StoredPage } from './pages.ts';
 
-/** Spec section 8. */
+/** The limits that the API documents. */
 const MAX_TAIL = 10_000;
 const DEFAULT_TAIL = 100;
 
 export type LogQuery = { tail?: number | null; since?: Date | null };
 export type LogPage = { lines: LogEntry[]; hasMore: boolean };
 
-/** How many lines; 100 when nothing is said. @throws AppError 400 */
+/** @returns the number of lines, 100 by default @throws AppError 400 */
 export function checkTail(tail: number | null | undefined): number {
   const count = tail ?? DEFAULT_TAIL;
   if (count < 1 || count > MAX_TAIL) throw invalid('tail', `must be from 1 to ${MAX_TAIL}`);
@@ -21,10 +21,11 @@ export function checkTail(tail: number | null | undefined): number {
 }
 
 /**
- * The last `tail` of the lines written after `since`, in order, as far as the answer's allowance goes. `hasMore`:
- * older ones were left out.
+ * Reads the last `tail` lines written after `since`, oldest first, within the read allowance. `hasMore`: older lines were
+ * left out.
  *
- * What is needed is asked before it is read, and asked again with the read: pages may be joined in between.
+ * The first query only returns the bytes needed. After they are granted, the same query also returns pages; it computes the
+ * bytes again, because pages may have been merged meanwhile.
  * @throws AppError 400, 429
  */
 export async function readLog(
@@ -47,7 +48,7 @@ export async function readLog(
   }
 }
 
-/** Where a stream begins that shows the lines of `query` first: before them, or at the end when there are none. */
+/** The number after which a stream starts that first shows the lines of `query`; the end of the log if there are none. */
 export async function streamStart(
   { pool }: { pool: pg.Pool },
   jobId: string,
@@ -68,12 +69,12 @@ function filterLines(entries: readonly Entry[], start: number): LogEntry[] {
 
 type Pool = pg.Pool;
 
-/** The number of the first line after a time, or that of the next line; 1 when no time is given. */
+/** The number of the first line after a time; without such a line, the next number; without a time, 1. */
 export async function firstSeqAfter(pool: Pool, jobId: string, since?: Date | null): Promise<number> {
   if (!since) return 1;
   const { rows } = await pool.query<Partial<StoredPage> & { next: string }>({
     name: 'loam-log-since',
-    // By bisection, for `until` never falls: a log of 150,000 pages is asked 28 times, by its key.
+    // Bisection, which works because `until` never decreases: 28 index lookups for a log of 150,000 pages.
     text: `
       with recursive search (low, high) as (
         select 1::bigint, next_seq from jobs where id = $1
@@ -104,12 +105,12 @@ export async function firstSeqAfter(pool: Pool, jobId: string, since?: Date | nu
 
 type Selection = { start: number; count: number };
 
-/** Status changes that may stand between lines before a second look is needed. */
+/** Number of status changes among the lines that the first query allows for; with more, a second query is needed. */
 const MARGIN = 20;
 
 /**
- * The newest pages from `start` on that hold more than `count` lines together, or all; of these, the newest that
- * take no more than `budget` bytes. `needed`: bytes that all of them take.
+ * Finds the newest pages from `start` on that hold more than `count` lines, or all pages, and reads the newest of them that
+ * fit into `budget` bytes. `needed`: the bytes of all of them.
  */
 async function newestPages(
   pool: Pool,
@@ -143,7 +144,7 @@ async function newestPages(
 
 type NewestRow = StoredPage & { lower: string; reached: string; needed: string };
 
-/** The oldest of the newest pages that hold `count` lines together, and how many lines come after it. */
+/** Reads the oldest of the newest pages that hold `count` lines, and the number of lines after it. */
 async function oldestPage(
   pool: Pool,
   jobId: string,
@@ -183,9 +184,9 @@ type OldestRow = StoredPage & {
 };
 
 /**
- * The pages that hold the last `$3` numbers, but none before `$2`, with what comes after each. Between two numbers,
- * never "the last N pages": while statistics lag behind a growing log, PostgreSQL takes it for short and sorts all
- * of it (measured: 0.8 s for the last ten of a million rows).
+ * The pages with the last `$3` numbers, but none before `$2`, with the lines and bytes after each page. This is a range of
+ * numbers, not a limit on pages: while statistics lag behind a growing log, PostgreSQL assumes that it is short and sorts
+ * all of it (measured: 0.8 s for the last ten of a million rows).
  */
 const NEWEST_PAGES = `
   job as (
