@@ -1,4 +1,4 @@
-/** Where artifacts are found, and who may have them: members by credential, anyone by a signed link for 15 minutes. */
+/** URLs of artifacts and access to them: for members with a credential, and for anyone with a signed link for 15 minutes. */
 
 import type { Prisma } from '../../../prisma/generated/client.ts';
 import { notFound } from '../../base/errors.ts';
@@ -28,7 +28,7 @@ export const artifactColumns = {
 } as const satisfies Prisma.JobSelect;
 
 export type Artifacts = ArtifactKey & {
-  /** Its address without a signature. */
+  /** The URL prefix, without a signature. */
   base: string;
   path: string;
   sizeBytes: bigint;
@@ -38,13 +38,13 @@ export type Artifacts = ArtifactKey & {
 
 type ArtifactRow = Prisma.JobGetPayload<{ select: typeof artifactColumns }>;
 
-/** Null until there are any. */
+/** Null until the job has artifacts. */
 export function artifactsOfJob(deps: Deps, job: ArtifactRow): Artifacts | null {
   const { artifactBytes } = job;
   return artifactBytes === null ? null : describeArtifacts(deps, { ...job, artifactBytes });
 }
 
-/** Of a job, or of one that is gone. */
+/** Describes the artifacts of a job, or the kept artifacts of a deleted job. */
 export function describeArtifacts(deps: Deps, job: ArtifactRow & { artifactBytes: bigint }): Artifacts {
   const { base, archive } = buildUrls(deps, job.id, job.namespace.name);
   return {
@@ -64,7 +64,7 @@ function buildUrls({ signer, urls }: Pick<Deps, 'signer' | 'urls'>, id: string, 
   return { base, archive: signer.signUrl(`${base}/artifacts.tar.gz`, signedSubject(id)) };
 }
 
-/** What is sent of an event: the job as GET returned it then, with a link to its artifacts that works from now on. */
+/** The payload of an event as it is sent: with a link to the artifacts that is valid from now on. */
 export function payloadToSend(deps: Pick<Deps, 'signer' | 'urls'>, payload: JobPayload) {
   const { artifacts, id, namespace } = payload;
   if (!artifacts) return payload;
@@ -74,7 +74,7 @@ export function payloadToSend(deps: Pick<Deps, 'signer' | 'urls'>, payload: JobP
 
 export type ArtifactFile = ArtifactEntry & { downloadUrl: string };
 
-/** By their order in the archive. @throws AppError 400 */
+/** Lists the files in the order of the archive. @throws AppError 400 */
 export async function listFiles(
   deps: Deps,
   { base, ...key }: Artifacts,
@@ -89,15 +89,15 @@ export async function listFiles(
   return { ...page, items: items.map(({ cursor, node }) => ({ cursor, node: signed(node) })) };
 }
 
-/** What a signature is for: the archive, or one file of it. */
+/** The subject of a signature: the archive, or one file of it. */
 function signedSubject(jobId: string, path?: string): string {
   return path === undefined ? `artifacts:${jobId}` : `artifacts:${jobId}:${path}`;
 }
 
 /**
- * Whether the holder of a link or credential may have it: the address names the namespace, whose members may
- * read. Artifacts outlive their job's record (`kept.ts`), so there may be none.
- * @returns with the rule that must hold while it is sent; null for a link, which is good for its time
+ * Checks that the viewer, or the holder of a link, may download artifacts. Permission is checked for the namespace of the
+ * URL, because artifacts outlive their job's record (`kept.ts`).
+ * @returns the key, with the rule that must hold during the download; the rule is null for a link
  * @throws AppError 401, 403, 404
  */
 export async function demandDownload(
@@ -112,20 +112,20 @@ export async function demandDownload(
   const owner = await find();
   const key = { namespaceId, jobId, attemptId: owner?.artifactsOf ?? null };
   if (deps.signer.verify(signedSubject(jobId, path), query)) return { key, rule: null };
-  const mayRead = (who: Viewer, repositoryId: string | null = null) =>
-    demand(who, 'job.read', { namespaceId, repositoryId });
-  mayRead(viewer, owner?.repositoryId);
+  const demandRead = (reader: Viewer, repositoryId: string | null = null) =>
+    demand(reader, 'job.read', { namespaceId, repositoryId });
+  demandRead(viewer, owner?.repositoryId);
   const rule: Rule = {
     key: `artifacts of ${jobId}`,
     async demand(now) {
       const isNarrowed = now.kind === 'account' && now.repositories;
-      mayRead(now, isNarrowed ? (await find())?.repositoryId : null);
+      demandRead(now, isNarrowed ? (await find())?.repositoryId : null);
     },
   };
   return { key, rule };
 }
 
-/** What a job's row says of its artifacts, or the row that outlives it; null when there is neither. */
+/** Reads the row that has the artifacts: of the job, or else of its kept artifacts; null if there is neither. */
 async function findOwner(
   { db }: { db: Db },
   { jobId, namespaceId }: Omit<ArtifactKey, 'attemptId'>,
