@@ -1015,7 +1015,7 @@ describe('jobs as processes', () => {
     const { id, artifacts } = await until(ada, 'ada', 'made', 'FAILED');
     const [sum, note] = await lines(ada, 'ada', 'made');
     expect(note).toMatch(
-      /^2 entries were left out of the artifacts: links that lead outside, devices, FIFOs/,
+      /^2 entries were left out of the artifacts: links to paths outside, devices, FIFOs/,
     );
     expect(artifacts).toMatchObject({ path: 'out', fileCount: 2 });
 

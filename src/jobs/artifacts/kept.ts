@@ -38,9 +38,10 @@ const NEWEST: Sorting = { name: 'deleted_at', column: 'deletedAt', type: 'time',
 export const IS_KEPT = '(not removing or size_bytes = 0)';
 
 /**
- * Takes note of a job's artifacts, if it has any; to be called before its row is deleted, in the same transaction.
- * `removing`: they are to go at once. Those that its last attempt may still leave are noted without a size, and marked, so
- * that nobody sees them until then (`keepLate`).
+ * Moves a job's artifacts, if it has any, to a row of their own. Call it before the job's row is deleted, in the same
+ * transaction. If the last attempt may still store artifacts, the row has no size and is marked, which hides it until they
+ * are stored (`recordLateArtifacts`).
+ * @param removing whether to mark the artifacts for removal
  */
 export async function detachArtifacts(
   tx: Prisma.TransactionClient,
