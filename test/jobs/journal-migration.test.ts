@@ -1,4 +1,4 @@
-/** Logs that were kept as a row for each line are pages after the upgrade, with nothing lost. */
+/** The migration of logs from a row for each line to pages loses no line. */
 import fc from 'fast-check';
 import type pg from 'pg';
 import { expect, test } from 'vitest';
@@ -12,7 +12,7 @@ const START = Date.UTC(2026, 0, 1);
 
 type Old = { seq: number; kind: 'log' | 'status'; message: string; ms: number };
 
-test('rows become pages, and what they take is counted in their namespace', async () => {
+test('rows become pages, and their size is counted in the namespace', async () => {
   await using earlier = await beforeMigration('journal_pages');
   const { pool } = earlier;
   await pool.query(
@@ -25,7 +25,7 @@ test('rows become pages, and what they take is counted in their namespace', asyn
     fc.constant(''),
   );
   const row = fc.record({
-    // A number was left out now and then, when a batch was refused.
+    // There are gaps in the numbers where a batch was refused.
     skip: fc.oneof({ weight: 9, arbitrary: fc.constant(0) }, fc.nat(50)),
     kind: fc.oneof(
       { weight: 9, arbitrary: fc.constant('log' as const) },
