@@ -13,7 +13,7 @@ import type { Handle, Runner, Usage } from '../runners/runner.ts';
 import { isOver } from './state.ts';
 import { openUsageHistory, toPercent, type UsageHistory } from './usage-history.ts';
 
-export type StoredUsage = Usage & { peakMemoryBytes: number; peakDiskBytes: number };
+type StoredUsage = Usage & { peakMemoryBytes: number; peakDiskBytes: number };
 
 /** Milliseconds before the first samples, which come early so that short jobs are measured too. */
 const FIRST_INTERVALS_MS = [500, 1_500, 3_000];
@@ -60,7 +60,7 @@ async function readPeaks(db: Pick<Db, 'job'>, jobId: string) {
   return { memory: before?.peakMemoryBytes ?? 0, disk: before?.peakDiskBytes ?? 0 };
 }
 
-export type Analytics = {
+type Analytics = {
   gpuUtilizationPercent: number;
   cpuUtilizationPercent: number;
   memoryUsedGb: number;

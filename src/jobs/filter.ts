@@ -8,7 +8,7 @@ import type { Viewer } from '../identity/permissions.ts';
 import type { Db } from '../platform/database/client.ts';
 import { getRepository, keyOf } from '../repositories/repositories.ts';
 import { checkLabelKey, checkLabelValue } from './labels.ts';
-import { isJobName } from './request.ts';
+import { checkJobName } from './request.ts';
 
 /** A job must meet all given conditions to be listed. */
 export type Filter = {
@@ -60,8 +60,7 @@ export async function buildConditions(
     throw invalid('labels', `must not be more than ${MAX_TERMS}`);
   for (const { key, values } of labels ?? []) where.push(labelCondition(key, values));
   if (namePrefix != null) {
-    if (!isJobName(namePrefix))
-      throw invalid('namePrefix', 'must be 1 to 100 letters, digits, hyphens and underscores');
+    checkJobName('namePrefix', namePrefix);
     // In a LIKE pattern an unescaped underscore matches any character.
     where.push(sql`r.name like ${`${namePrefix.replaceAll('_', '\\_')}%`}`);
   }

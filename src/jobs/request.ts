@@ -55,8 +55,7 @@ export const REQUEST_RULES = {
 /** Validates a request and adds the defaults. @throws AppError 400, 422 */
 export function checkRequest(input: CreateInput) {
   const { name, command, repo, image, branch, outputPath } = input;
-  if (!isJobName(name))
-    throw invalid('name', 'must be 1 to 100 letters, digits, hyphens and underscores');
+  checkJobName('name', name);
   checkText('command', command, REQUEST_RULES.commandBytes);
   if (!command.trim()) throw invalid('command', 'must not be empty');
   if (repo == null && image == null)
@@ -100,6 +99,12 @@ export function checkRequest(input: CreateInput) {
     secrets: checkVariables('secrets', input.secrets),
     labels: checkLabels(input.labels ?? []),
   };
+}
+
+/** @throws AppError 400 naming `field` */
+export function checkJobName(field: string, name: string): void {
+  if (!isJobName(name))
+    throw invalid(field, 'must be 1 to 100 letters, digits, hyphens and underscores');
 }
 
 export function isJobName(text: string): boolean {

@@ -15,10 +15,10 @@ import { anyIn, demand, demandAccount, type Viewer } from '../identity/permissio
 import type { Db } from '../platform/database/client.ts';
 import { lookForCommit, resolveBranch, type Source } from '../repositories/repositories.ts';
 import { insertJob, type JobKey, namespaceOf } from './jobs.ts';
-import { checkRequest, isJobName, type NamedValue, REQUEST_RULES } from './request.ts';
+import { checkJobName, checkRequest, isJobName, type NamedValue, REQUEST_RULES } from './request.ts';
 import type { SecretBox } from './secrets.ts';
 
-export type RerunInput = JobKey & {
+type RerunInput = JobKey & {
   /** Null: the old name with the next free number. */
   newName?: string | null;
   /** Whether to run the current commit of the branch. */
@@ -90,8 +90,7 @@ export async function rerunJob<S extends Select>(
   demand(viewer, 'job.create', { namespaceId: namespace.id, repositoryId });
   const newest = newestCommit ?? false;
   demandSecretReuse(viewer, namespace.id, job, newest);
-  if (newName != null && !isJobName(newName))
-    throw invalid('newName', 'must be 1 to 100 letters, digits, hyphens and underscores');
+  if (newName != null) checkJobName('newName', newName);
 
   const source = await resolveSource(services, viewer, job, newest);
   const settings = {

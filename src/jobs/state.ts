@@ -121,7 +121,7 @@ export type Move = {
 };
 
 /** The changes of an attempt that are written together with the move of its job. */
-export type MovedAttempt = {
+type MovedAttempt = {
   id: string;
   startedAt?: Date;
   /** The handle, by which the process is found again, and the kind of its runner. */

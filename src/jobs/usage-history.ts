@@ -13,7 +13,7 @@ import type { Usage } from '../runners/runner.ts';
 /** More than a chart can show. With a sample every 5 s the row is full after 40 minutes, and then half full. */
 export const MAX_POINTS = 480;
 
-export type Point = Usage & { time: Date };
+type Point = Usage & { time: Date };
 
 type Pool = pg.Pool;
 

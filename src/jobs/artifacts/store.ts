@@ -21,14 +21,14 @@ import { type ArtifactEntry, type IndexEntry, openMemberWriter } from './members
 
 export type { ArtifactEntry } from './members.ts';
 
-export type StoredArtifacts = {
+type StoredArtifacts = {
   files: number;
   sizeBytes: number;
   /** Number of skipped entries: devices, FIFOs, sockets, unreadable files, and names or links that lead outside. */
   leftOut: number;
 };
 /** The limits and conditions that abort storing. */
-export type StoreLimits = {
+type StoreLimits = {
   /** The path of the folder as the job sees it, because absolute links into the folder contain it. */
   folder: string;
   /** Uncompressed size of all files. */

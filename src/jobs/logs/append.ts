@@ -9,7 +9,7 @@ import { toPageColumns, PAGE_COLUMNS, pageRows } from './columns.ts';
 import { COMPACT_AT, compactPages } from './compaction.ts';
 import { encodePages, type LogLine } from './pages.ts';
 
-export type Append = {
+type Append = {
   jobId: string;
   attemptId: string;
   lines: readonly LogLine[];

@@ -16,7 +16,7 @@ import { type LogLine, textBytes } from './pages.ts';
 type Deps = { pool: pg.Pool; db: Db; config: Config };
 
 /** Writes the output of an attempt to the log of its job. */
-export type AttemptLog = {
+type AttemptLog = {
   /**
    * Stores as many of the lines as the log has room for, and the position after all of them.
    * @returns false if nothing was stored: the job is deleted, or another worker has stored these lines

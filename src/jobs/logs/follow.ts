@@ -7,7 +7,7 @@ import type { Bus } from '../../platform/events/bus.ts';
 import { isOver } from '../state.ts';
 import { decodePage, type Entry, PAGE_BYTES, PAGE_ENTRIES, type StoredPage } from './pages.ts';
 
-export type FollowStep =
+type FollowStep =
   | { kind: 'entries'; entries: readonly Entry[] }
   /** No entry for a while. */
   | { kind: 'idle' }

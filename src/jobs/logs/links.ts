@@ -45,7 +45,7 @@ function streamSubject(jobId: string, credential: string): string {
 }
 
 /** The parts of a link's path. */
-export type LogAddress = { namespace: string; jobId: string };
+type LogAddress = { namespace: string; jobId: string };
 
 const accessColumns = { id: true, name: true, namespaceId: true, repositoryId: true } as const;
 

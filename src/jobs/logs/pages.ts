@@ -18,11 +18,11 @@ import { Moment, microsOf } from '../../platform/database/times.ts';
 
 export type LogLine = { timestamp: Date; message: string };
 export type LogEntry = { kind: 'log'; seq: number; timestamp: Date; message: string };
-export type StatusEntry = { kind: 'status'; seq: number; timestamp: Date; message: JobStatus };
+type StatusEntry = { kind: 'status'; seq: number; timestamp: Date; message: JobStatus };
 export type Entry = LogEntry | StatusEntry;
 
 /** An entry to be stored, which has no number yet. */
-export type NewEntry = Omit<LogEntry, 'seq'> | Omit<StatusEntry, 'seq'>;
+type NewEntry = Omit<LogEntry, 'seq'> | Omit<StatusEntry, 'seq'>;
 
 /** Bytes of text at which a page is full. Only a single line that is larger can exceed it. */
 export const PAGE_BYTES = 64 * 1024;

@@ -11,7 +11,7 @@ const MAX_TAIL = 10_000;
 const DEFAULT_TAIL = 100;
 
 export type LogQuery = { tail?: number | null; since?: Date | null };
-export type LogPage = { lines: LogEntry[]; hasMore: boolean };
+type LogPage = { lines: LogEntry[]; hasMore: boolean };
 
 /** @returns the number of lines, 100 by default @throws AppError 400 */
 export function checkTail(tail: number | null | undefined): number {

@@ -17,7 +17,7 @@ export type WindowQuery = {
   before?: number | null;
 };
 
-export type LogWindow = {
+type LogWindow = {
   entries: Entry[];
   hasOlder: boolean;
   hasNewer: boolean;

@@ -164,40 +164,29 @@ async function superviseRun(
   stopping: AbortSignal,
 ): Promise<Outcome | null> {
   const { runner } = deps;
-  const state = await runner.attach(handle);
-  if (state === 'gone') return { kind: 'lost' };
-  // It vanished since the last check. Or it is recorded as started, but a power failure undid the runner's start record.
-  if (state === 'unprepared') {
-    if (attempt.startedAt) return { kind: 'lost' };
-    throw new RunnerAway('the prepared attempt is gone');
-  }
-  let marked: Promise<boolean> | undefined;
-  const mark = () => {
-    marked ??= markRunning(deps, attempt, handle);
-    return marked;
+  let recording: Promise<boolean> | undefined;
+  const recordStart = () => {
+    recording ??= markRunning(deps, attempt, handle);
+    return recording;
   };
-  if (state === 'prepared') {
-    if (watch.ended.aborted) return { kind: 'lost' };
-    // `start` asks `mark` first: a job that was reported as cancelled before its start must never start.
-    if (!(await runner.start(handle, mark))) return { kind: 'lost' };
-  }
-  const over = new AbortController();
+  if (!(await startProcess(deps, attempt, handle, watch, recordStart))) return { kind: 'lost' };
+  const finished = new AbortController();
   const sampling = sampleUsage(
     deps,
     { jobId: attempt.job.id, attemptId: attempt.id },
     handle,
-    AbortSignal.any([over.signal, stopping]),
+    AbortSignal.any([finished.signal, stopping]),
   );
-  const trouble = new AbortController();
-  const signal = AbortSignal.any([stopping, trouble.signal]);
-  const orStop = <T>(work: Promise<T>) =>
+  const failed = new AbortController();
+  const signal = AbortSignal.any([stopping, failed.signal]);
+  const stopOnFailure = <T>(work: Promise<T>) =>
     work.catch((error) => {
-      trouble.abort();
+      failed.abort();
       throw error;
     });
   // No log line is stored before the job is recorded as running.
-  const running = orStop(
-    mark().then(() => {
+  const running = stopOnFailure(
+    recordStart().then(() => {
       // Only a started process can be signalled.
       watch.setHandle(handle);
     }),
@@ -208,7 +197,7 @@ async function superviseRun(
     return outcome;
   });
   // Recorded apart from the log: the last lines of the log may wait for disk space, and the exit code need not.
-  const recording = waiting.then((outcome) => {
+  const recordingExit = waiting.then((outcome) => {
     if (watch.ended.aborted && !stopping.aborted) return recordExitCode(deps, attempt, outcome);
   });
   const reading = AbortSignal.any([signal, unreachable.signal]);
@@ -216,10 +205,10 @@ async function superviseRun(
   const [started, ended, copied, recorded] = await Promise.allSettled([
     running,
     waiting,
-    orStop(copyLog(deps, attempt, { handle, secrets, running }, reading)),
-    recording,
+    stopOnFailure(copyLog(deps, attempt, { handle, secrets, running }, reading)),
+    recordingExit,
   ]);
-  over.abort();
+  finished.abort();
   await sampling;
   if (stopping.aborted) return null;
   if (started.status === 'rejected') throw started.reason;
@@ -227,6 +216,30 @@ async function superviseRun(
   if (ended.status === 'rejected') throw ended.reason;
   if (recorded.status === 'rejected') throw recorded.reason;
   return ended.value;
+}
+
+/**
+ * Starts the process unless it runs already.
+ * @param recordStart called by the runner before the start, which is refused if it returns false: a job that was reported as
+ *   cancelled before its start must never start
+ * @returns false if the attempt is lost, or may not start any more
+ */
+async function startProcess(
+  { runner }: Deps,
+  attempt: Attempt,
+  handle: Handle,
+  watch: Watch,
+  recordStart: () => Promise<boolean>,
+): Promise<boolean> {
+  const state = await runner.attach(handle);
+  if (state === 'gone') return false;
+  // It vanished since the last check. Or it is recorded as started, but a power failure undid the runner's start record.
+  if (state === 'unprepared') {
+    if (attempt.startedAt) return false;
+    throw new RunnerAway('the prepared attempt is gone');
+  }
+  if (state !== 'prepared') return true;
+  return !watch.ended.aborted && (await runner.start(handle, recordStart));
 }
 
 /** Records the start and the handle, by which the process is found again. @returns whether it may start: it holds the job */

@@ -13,7 +13,7 @@ import type { Deps } from './attempt-row.ts';
 import { type Claim, claimJobs, createSkipList, type SkipList, type WaitingJob } from './claim.ts';
 import { loseAttempt } from './finish.ts';
 import { HeldAttempts } from './held-attempts.ts';
-import { openPeerWorkers } from './peer-workers.ts';
+import { openPeerWorkers, type PeerWorkers } from './peer-workers.ts';
 import { findLostAttempts, msUntilNextDue, writeHeartbeat } from './queue.ts';
 import { PAUSES, type Pauses, retry } from './retry.ts';
 
@@ -52,7 +52,7 @@ class JobWorker implements Worker {
   readonly #slots: number;
   readonly #kinds: readonly string[];
   readonly #pauses: Pauses;
-  readonly #peers: ReturnType<typeof openPeerWorkers>;
+  readonly #peers: PeerWorkers;
   readonly #attempts: HeldAttempts;
   readonly #stopping = new AbortController();
   /** Everything that runs until the server stops. */
