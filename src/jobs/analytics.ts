@@ -56,8 +56,8 @@ export async function sampleUsage(
 
 async function readPeaks(db: Pick<Db, 'job'>, jobId: string) {
   const row = await db.job.findUnique({ where: { id: jobId }, select: { usage: true } });
-  const before = row?.usage as StoredUsage | null | undefined;
-  return { memory: before?.peakMemoryBytes ?? 0, disk: before?.peakDiskBytes ?? 0 };
+  const previous = row?.usage as StoredUsage | null | undefined;
+  return { memory: previous?.peakMemoryBytes ?? 0, disk: previous?.peakDiskBytes ?? 0 };
 }
 
 type Analytics = {

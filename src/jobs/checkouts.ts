@@ -59,8 +59,8 @@ export function openRemoteCheckouts(services: {
     const member = services.cluster.elsewhere(repositoryId);
     // The repository was moved to this process since the caller checked; the retry finds it here.
     if (!member) throw new ServerAway('the repository has moved');
-    const asked = { repositoryId, input: { attemptId, commitSha }, signal };
-    await readPack(services, member, asked, (head, pack) =>
+    const request = { repositoryId, input: { attemptId, commitSha }, signal };
+    await readPack(services, member, request, (head, pack) =>
       receiveCheckout(services, input, head, pack),
     ).catch((error) => {
       // The attempt has changed in the database meanwhile, and the next try reads it again.

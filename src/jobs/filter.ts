@@ -57,7 +57,7 @@ export async function buildConditions(
   const { statuses, gpus, labels, namePrefix, creator, repository, image } = filter;
   const where: Prisma.Sql[] = [];
   if (labels && labels.length > MAX_TERMS)
-    throw invalid('labels', `must not be more than ${MAX_TERMS}`);
+    throw invalid('labels', `must not have more than ${MAX_TERMS} entries`);
   for (const { key, values } of labels ?? []) where.push(labelCondition(key, values));
   if (namePrefix != null) {
     checkJobName('namePrefix', namePrefix);

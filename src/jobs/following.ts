@@ -147,13 +147,13 @@ export function readRuleOf(
   return {
     key: `job ${id}`,
     async demand(viewer) {
-      const narrowed = viewer.kind === 'account' && viewer.repositories !== null;
+      const isRestricted = viewer.kind === 'account' && viewer.repositories !== null;
       const select = { repositoryId: true };
-      const now = narrowed && (await db.job.findUnique({ where: { id }, select }));
+      const current = isRestricted && (await db.job.findUnique({ where: { id }, select }));
       // If the job was deleted, the old repository is used: the stream ends by itself.
       demand(viewer, 'job.read', {
         namespaceId,
-        repositoryId: now ? now.repositoryId : repositoryId,
+        repositoryId: current ? current.repositoryId : repositoryId,
       });
     },
   };
@@ -178,8 +178,8 @@ async function* logEvents(
 const batches = new WeakMap<readonly Entry[], LogBatch>();
 
 function toBatch(entries: readonly Entry[]): LogBatch {
-  const known = batches.get(entries);
-  if (known) return known;
+  const cached = batches.get(entries);
+  if (cached) return cached;
   const batch = entries.map(toLogEvent);
   batches.set(entries, batch);
   return batch;
@@ -228,13 +228,13 @@ export async function followEvents(
 ): Promise<(signal: AbortSignal) => AsyncGenerator<JobEvent>> {
   const [owner, ...others] = followed(owners, name);
   const ids: string[] = [];
-  for (const each of [owner, ...others]) {
-    const { id } = await namespaceOf(services, each, viewer);
+  for (const ownerName of [owner, ...others]) {
+    const { id } = await namespaceOf(services, ownerName, viewer);
     demand(viewer, 'job.read', anyIn(viewer, id));
     ids.push(id);
   }
   const job = name == null ? null : await getJob(services, viewer, { namespace: owner, name }, {});
-  const narrowed = viewer.kind === 'account' ? viewer.repositories : null;
+  const onlyRepositories = viewer.kind === 'account' ? viewer.repositories : null;
   const query = {
     namespaceIds: ids,
     subject: job?.id,
@@ -252,7 +252,8 @@ export async function followEvents(
   return (signal) =>
     whileAllowed(services, viewer, rule, signal, async function* (ended) {
       for await (const event of follow(services, query, ended)) {
-        if (!narrowed || narrowed.has(String(event.data.repositoryId))) yield toJobEvent(event);
+        if (!onlyRepositories || onlyRepositories.has(String(event.data.repositoryId)))
+          yield toJobEvent(event);
         if (job && event.type === 'job.deleted') return;
       }
     });

@@ -85,7 +85,7 @@ async function sendEvents(
   res.setHeader('X-Accel-Buffering', 'no');
   if (req.method === 'HEAD') return void res.end();
   res.flushHeaders();
-  const gone = closingOf(res);
+  const disconnected = closingOf(res);
   using _ = services.metrics.streamOpened('log');
   // A timer, so that comments are sent even while the database is unavailable.
   const keepalive = setInterval(() => {
@@ -93,10 +93,10 @@ async function sendEvents(
     if (!res.writableNeedDrain) res.write(': still here\n\n');
   }, KEEPALIVE_MS);
   try {
-    for await (const batch of open(gone)) {
-      if (gone.aborted) break;
+    for await (const batch of open(disconnected)) {
+      if (disconnected.aborted) break;
       keepalive.refresh();
-      if (!res.write(encodeBatch(batch))) await waitForDrain(res, gone);
+      if (!res.write(encodeBatch(batch))) await waitForDrain(res, disconnected);
     }
   } catch (error) {
     if (!(error instanceof AppError)) throw error;
@@ -116,16 +116,16 @@ function parseEventId(text: string | undefined, name = 'Last-Event-ID'): number 
 }
 
 /** Waits until a slow client has read the written data or is gone, so that nothing is buffered meanwhile. */
-async function waitForDrain(res: Response, gone: AbortSignal): Promise<void> {
-  await once(res, 'drain', { signal: gone }).catch(() => {});
+async function waitForDrain(res: Response, disconnected: AbortSignal): Promise<void> {
+  await once(res, 'drain', { signal: disconnected }).catch(() => {});
 }
 
 /** Each batch is encoded once for all followers: with a thousand followers, encoding was most of the cost of a line. */
 const encodedBatches = new WeakMap<LogBatch, Buffer>();
 
 function encodeBatch(batch: LogBatch): Buffer {
-  const known = encodedBatches.get(batch);
-  if (known) return known;
+  const cached = encodedBatches.get(batch);
+  if (cached) return cached;
   const events = batch.map(
     (event) => `id: ${event.seq}\nevent: ${event.kind}\ndata: ${JSON.stringify(eventData(event))}\n\n`,
   );

@@ -135,8 +135,8 @@ export async function insertJob<S extends Select>(
     name,
     details: { repo, branch, image, gpu, ...(rerunOfId && { rerunOf: rerunOfId }) },
   };
-  const made = { data, labels, namespace, author, change };
-  return writeNewJob(services, made, select).catch((error) => {
+  const newJob = { data, labels, namespace, author, change };
+  return writeNewJob(services, newJob, select).catch((error) => {
     // The repository was deleted after its branch was read.
     if (violatesReference(error, 'repository_id')) throw notFound('Repository');
     if (!violatesUnique(error, 'name')) throw error;
@@ -277,7 +277,7 @@ export async function deleteJob(
   { deleteArtifacts, ...key }: JobKey & { deleteArtifacts: boolean },
 ): Promise<string> {
   const { id, namespaceId } = await findForAction(services, viewer, 'job.delete', key);
-  const work = async (tx: Prisma.TransactionClient) => {
+  const deleteRow = async (tx: Prisma.TransactionClient) => {
     const job = await lockJob(tx, id);
     if (!job) throw notFound('Job');
     if (!isOver(job.status))
@@ -296,7 +296,7 @@ export async function deleteJob(
     await wake(tx, `job:${id}`);
     await wake(tx, statusTopic(id));
   };
-  await inTransaction(services.db, work);
+  await inTransaction(services.db, deleteRow);
   // Maintenance removes the rest of a long log.
   await removeDeletedPages(services, id).catch((error) =>
     services.log.error({ err: error, job: id }, 'Cannot remove the log now; it is retried later'),
@@ -329,8 +329,8 @@ async function findForAction(
       select: accessColumns,
     }));
   if (!job) throw notFound('Job');
-  const own = job.createdById === account.userId;
-  demand(viewer, action === 'job.delete' && !own ? 'job.deleteAny' : least, job);
+  const isOwn = job.createdById === account.userId;
+  demand(viewer, action === 'job.delete' && !isOwn ? 'job.deleteAny' : least, job);
   return job;
 }
 

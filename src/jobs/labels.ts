@@ -1,5 +1,5 @@
 /**
- * Labels of jobs. They follow the rules of Kubernetes, so that users can reuse their existing labels.
+ * Labels of jobs. The rules are those of Kubernetes, so that users can label everything alike.
  *
  * A key is a name, or a DNS name, a slash and a name (`example.com/team`); a value may be empty.
  */
@@ -17,15 +17,15 @@ const DNS_NAME = /^[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z
 
 /** @returns the labels, sorted by key @throws AppError 400 naming `labels` */
 export function checkLabels(labels: readonly Label[]): Label[] {
-  if (labels.length > MAX_LABELS) throw invalid('labels', `must not be more than ${MAX_LABELS}`);
-  const known = new Map<string, Label>();
+  if (labels.length > MAX_LABELS) throw invalid('labels', `must not have more than ${MAX_LABELS} entries`);
+  const byKey = new Map<string, Label>();
   for (const { key, value } of labels) {
     checkLabelKey('labels', key);
     checkLabelValue('labels', value);
-    if (known.has(key)) throw invalid('labels', `${key} is given more than once`);
-    known.set(key, { key, value });
+    if (byKey.has(key)) throw invalid('labels', `${key} is given more than once`);
+    byKey.set(key, { key, value });
   }
-  return [...known.values()].sort((a, b) => (a.key < b.key ? -1 : 1));
+  return [...byKey.values()].sort((a, b) => (a.key < b.key ? -1 : 1));
 }
 
 /** @throws AppError 400 naming `field` */
@@ -36,7 +36,7 @@ export function checkLabelKey(field: string, key: string): void {
   if (isPrefixed && LABEL_NAME.test(key.slice(slash + 1))) return;
   throw invalid(
     field,
-    'keys are 1 to 63 letters, digits, -, _ and ., with a letter or digit at both ends, after a DNS name and a slash if there is one',
+    'keys must be 1 to 63 letters, digits, -, _ and ., starting and ending with a letter or digit, after an optional DNS name and slash',
   );
 }
 
@@ -45,6 +45,6 @@ export function checkLabelValue(field: string, value: string): void {
   if (value === '' || LABEL_NAME.test(value)) return;
   throw invalid(
     field,
-    'values are up to 63 letters, digits, -, _ and ., with a letter or digit at both ends',
+    'values must be up to 63 letters, digits, -, _ and ., starting and ending with a letter or digit',
   );
 }

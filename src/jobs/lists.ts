@@ -48,16 +48,18 @@ export async function sliceJobs<S extends Select>(
   const parts: Part[] = [
     { alias: 'n', column: 'namespace_id', type: 'text', values: namespaceIds },
   ];
-  const wanted = status ? [status].filter((it) => statuses?.includes(it) ?? true) : statuses;
+  const selectedStatuses = status
+    ? [status].filter((value) => statuses?.includes(value) ?? true)
+    : statuses;
   const hasOtherFilters = gpus !== null || where.length > 0;
-  const counted = countsFor(viewer, wanted);
+  const counted = countsFor(viewer, selectedStatuses);
   // The indexes by GPU and by status are ordered by creation time only.
   const isByGpu = gpus !== null && sort === 'created_at';
   if (isByGpu) parts.push({ alias: 'g', column: 'gpu', type: 'text', values: gpus });
   else if (gpus) where.push(Prisma.sql`r.gpu = any(${[...gpus]})`);
-  if (wanted && sort === 'created_at' && !isByGpu)
-    parts.push({ alias: 's', column: 'status', type: '"JobStatus"', values: wanted });
-  else if (wanted) where.push(Prisma.sql`r.status = any(${[...wanted]}::"JobStatus"[])`);
+  if (selectedStatuses && sort === 'created_at' && !isByGpu)
+    parts.push({ alias: 's', column: 'status', type: '"JobStatus"', values: selectedStatuses });
+  else if (selectedStatuses) where.push(Prisma.sql`r.status = any(${[...selectedStatuses]}::"JobStatus"[])`);
   return unionPage<Row<S>>(
     { pool: services.pool, rows: jobRows, prisma: services.db.job },
     { ...SORTINGS[sort], name: sort, order },
@@ -66,7 +68,7 @@ export async function sliceJobs<S extends Select>(
       from: 'jobs',
       parts,
       where: Prisma.join([visibleSql(viewer), ...where], ' and '),
-      isFiltered: hasOtherFilters || wanted !== null,
+      isFiltered: hasOtherFilters || selectedStatuses !== null,
       counted: counted && !hasOtherFilters ? { ...counted, namespaceIds } : null,
       select,
     },
@@ -87,9 +89,9 @@ export async function sliceJobsOfUser<S extends Select>(
 /** The stored counts for a list; null if the viewer's permissions are narrower than the counts. */
 function countsFor(viewer: Viewer, statuses: readonly JobStatus[] | null): Counted | null {
   const { sql } = Prisma;
-  const seen = visibleCountsSql(viewer);
+  const visible = visibleCountsSql(viewer);
   const filter = statuses ? sql`c.value = any(${[...statuses]}::text[])` : sql`true`;
-  return seen && { list: 'jobs', where: sql`${seen} and ${filter}` };
+  return visible && { list: 'jobs', where: sql`${visible} and ${filter}` };
 }
 
 const SORTINGS = {
@@ -115,7 +117,7 @@ export async function listJobs<S extends Select>(
   // The query returns only visible jobs, so access to the namespace can be checked after it.
   const where = sql`${visibleSql(viewer)} and ${filter}`;
   const table = { pool, rows: jobRows, prisma: db.job };
-  const asked = {
+  const query = {
     from: 'jobs',
     namespace,
     where,
@@ -123,7 +125,7 @@ export async function listJobs<S extends Select>(
     counted: countsFor(viewer, status ? [status] : null),
     select,
   };
-  const found = await offsetPage<Row<S>>(table, { ...SORTINGS[sort], order }, request, asked);
+  const found = await offsetPage<Row<S>>(table, { ...SORTINGS[sort], order }, request, query);
   if (!found) throw notFound('Namespace');
   demand(viewer, 'job.read', anyIn(viewer, found.namespaceId));
   return { ...request, nodes: found.nodes, total: found.total };

@@ -100,15 +100,15 @@ export async function listServers(
 
 function workerOf(row: Row, used: readonly UsedCapacity[]): WorkerState | null {
   if (row.runner === null || row.worker_heartbeat_at === null) return null;
-  const own = used.filter(({ worker_id }) => worker_id === row.id);
+  const ownUse = used.filter(({ worker_id }) => worker_id === row.id);
   return {
     runner: row.runner,
     heartbeatAt: row.worker_heartbeat_at,
     alive: row.worker_alive ?? false,
-    jobs: own.reduce((sum, { jobs }) => sum + jobs, 0),
+    jobs: ownUse.reduce((sum, { jobs }) => sum + jobs, 0),
     machines: (row.machines ?? []).flatMap((machine) => {
       if (machine.away) return [];
-      const inUse = own.find((row) => row.machine === machine.id);
+      const inUse = ownUse.find((use) => use.machine === machine.id);
       return {
         ...machine,
         jobs: inUse?.jobs ?? 0,

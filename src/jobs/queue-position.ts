@@ -126,23 +126,23 @@ function positionOf(
   let ahead = firstIds.findIndex((other) => other >= id);
   if (ahead < 0) ahead = firstIds.length;
   if (ahead >= MAX_IDS) return null;
-  const mine = lines.findIndex((line) => line.namespaceId === namespaceId);
-  if (mine < 0 && lines.length >= MAX_LINES) return null;
-  const held = (lines[mine]?.held ?? 0) + ahead;
+  const ownTurn = lines.findIndex((line) => line.namespaceId === namespaceId);
+  if (ownTurn < 0 && lines.length >= MAX_LINES) return null;
+  const held = (lines[ownTurn]?.held ?? 0) + ahead;
   return lines.reduce((position, line, turn) => {
     if (line.namespaceId === namespaceId) return position;
     // Jobs of another namespace come first until it holds as many jobs as this namespace will hold then.
-    const theirs = held - line.held + (mine < 0 || turn < mine ? 1 : 0);
-    return position + Math.max(0, Math.min(line.waiting, theirs));
+    const jobsBefore = held - line.held + (ownTurn < 0 || turn < ownTurn ? 1 : 0);
+    return position + Math.max(0, Math.min(line.waiting, jobsBefore));
   }, ahead + 1);
 }
 
 /** For example `waiting for 8 vCPUs and 32 GB: 3rd in line, about 4 minutes`. */
 function describePosition({ waitsFor, missing, position, estimatedStart }: QueuePosition): string {
-  const what = `waiting for ${waitsFor}`;
-  if (missing !== null) return `${what}: ${missing}`;
-  if (position === null) return `${what}: behind more than ${MAX_IDS} others`;
-  const ranked = `${what}: ${ordinal(position)} in line`;
+  const waiting = `waiting for ${waitsFor}`;
+  if (missing !== null) return `${waiting}: ${missing}`;
+  if (position === null) return `${waiting}: behind more than ${MAX_IDS} jobs`;
+  const ranked = `${waiting}: ${ordinal(position)} in line`;
   return estimatedStart ? `${ranked}, ${describeDuration(+estimatedStart - Date.now())}` : ranked;
 }
 

@@ -59,7 +59,7 @@ export function checkRequest(input: CreateInput) {
   checkText('command', command, REQUEST_RULES.commandBytes);
   if (!command.trim()) throw invalid('command', 'must not be empty');
   if (repo == null && image == null)
-    throw invalid(null, 'repo or image: one of the two is required');
+    throw invalid(null, 'repo or image is required');
   if (repo != null) checkText('repo', repo, REQUEST_RULES.repoBytes);
   if (image != null) {
     checkText('image', image, REQUEST_RULES.image.maxBytes);
@@ -71,7 +71,7 @@ export function checkRequest(input: CreateInput) {
   }
   if (branch != null) {
     checkText('branch', branch, REQUEST_RULES.branchBytes);
-    if (repo == null) throw invalid('branch', 'can be given only with repo');
+    if (repo == null) throw invalid('branch', 'can only be given with repo');
     if (!branch) throw invalid('branch', 'must not be empty');
   }
   if (outputPath != null) checkOutputPath(outputPath);
@@ -112,9 +112,9 @@ export function isJobName(text: string): boolean {
   return text.length <= maxLength && pattern.test(text);
 }
 
-function checkRange(field: 'timeoutMinutes' | 'retries', asked: number | null | undefined): number {
+function checkRange(field: 'timeoutMinutes' | 'retries', requested: number | null | undefined): number {
   const { min, max, default: byDefault } = REQUEST_RULES[field];
-  const value = asked ?? byDefault;
+  const value = requested ?? byDefault;
   if (value < min || value > max) throw invalid(field, `must be from ${min} to ${max}`);
   return value;
 }
@@ -122,8 +122,8 @@ function checkRange(field: 'timeoutMinutes' | 'retries', asked: number | null | 
 /** Neither PostgreSQL nor a process argument can contain NUL, and a lone surrogate is not valid text. */
 function checkText(field: string, value: string, maxBytes: number): void {
   if (value.includes('\0') || !value.isWellFormed())
-    throw invalid(field, 'must be text without NUL');
-  if (Buffer.byteLength(value) > maxBytes) throw invalid(field, `is over ${maxBytes} bytes`);
+    throw invalid(field, 'must be well-formed Unicode without NUL');
+  if (Buffer.byteLength(value) > maxBytes) throw invalid(field, `must not be longer than ${maxBytes} bytes`);
 }
 
 function checkOutputPath(path: string): void {
@@ -141,17 +141,17 @@ function checkVariables(
   if (entries.length > maxEntries)
     throw invalid(field, `must not have more than ${maxEntries} entries`);
   let bytes = 0;
-  const known = new Map<string, string>();
+  const values = new Map<string, string>();
   for (const { name, value } of entries) {
     if (!pattern.test(name))
-      throw invalid(field, 'names are letters, digits and _, and do not begin with a digit');
-    if (known.has(name)) throw invalid(field, `${name} is given more than once`);
+      throw invalid(field, 'names must be letters, digits and _, not starting with a digit');
+    if (values.has(name)) throw invalid(field, `${name} is given more than once`);
     checkText(field, value, maxBytes);
     bytes += name.length + Buffer.byteLength(value);
-    known.set(name, value);
+    values.set(name, value);
   }
-  if (bytes > maxBytes) throw invalid(field, `is over ${maxBytes} bytes in all`);
-  return Object.fromEntries(known);
+  if (bytes > maxBytes) throw invalid(field, `must not be longer than ${maxBytes} bytes in total`);
+  return Object.fromEntries(values);
 }
 
 /** A GPU model that a job may request, with its price and availability. */

@@ -175,11 +175,11 @@ function toNamedValues(variables: Record<string, string>): NamedValue[] {
 async function nextName({ db }: Deps, namespaceId: string, job: Settings): Promise<string> {
   const { name, rerunOfId } = job;
   const base = rerunOfId === null ? name : name.replace(/-\d+$/, '');
-  const named = (n: number) =>
+  const nameWith = (n: number) =>
     `${base.slice(0, REQUEST_RULES.name.maxLength - `-${n}`.length)}-${n}`;
   const isTaken = async (n: number) =>
     (await db.job.findUnique({
-      where: { namespaceId_name: { namespaceId, name: named(n) } },
+      where: { namespaceId_name: { namespaceId, name: nameWith(n) } },
       select: { id: true },
     })) !== null;
   let free = 2;
@@ -193,5 +193,5 @@ async function nextName({ db }: Deps, namespaceId: string, job: Settings): Promi
     if (await isTaken(middle)) taken = middle;
     else free = middle;
   }
-  return named(free);
+  return nameWith(free);
 }

@@ -177,12 +177,14 @@ const BEGIN = `begin; set local lock_timeout = '500ms'; ${PLAN_BY_KEY}`;
 function openMoveBatcher(pool: pg.Pool) {
   return batchTransactions<MoveRequest, LockedJob | null>(
     {
-      async together(asked) {
-        const moved = await commitMoves(pool, LOCK_SKIP_LOCKED, asked, BEGIN);
-        return asked.map((one) => (moved.has(one) ? (moved.get(one) ?? null) : RUN_ALONE));
+      async together(requests) {
+        const moved = await commitMoves(pool, LOCK_SKIP_LOCKED, requests, BEGIN);
+        return requests.map((request) =>
+          moved.has(request) ? (moved.get(request) ?? null) : RUN_ALONE,
+        );
       },
-      async alone(one) {
-        return (await commitMoves(pool, LOCK, [one], BEGIN)).get(one) ?? null;
+      async alone(request) {
+        return (await commitMoves(pool, LOCK, [request], BEGIN)).get(request) ?? null;
       },
     },
     MOST_MOVES,
@@ -193,20 +195,20 @@ function openMoveBatcher(pool: pg.Pool) {
 async function commitMoves(
   pool: pg.Pool,
   lock: string,
-  asked: readonly MoveRequest[],
+  requests: readonly MoveRequest[],
   begin: string,
 ): Promise<Map<MoveRequest, LockedJob | null>> {
   return onConnection(pool, async (client) => {
-    const ids = asked.map(({ id }) => id);
+    const ids = requests.map(({ id }) => id);
     const rows = await beginPipeline<LockedJob>(client, lock, [ids], begin);
     const moved = new Map<MoveRequest, LockedJob | null>();
     await pipeline(client, async (tx) => {
       const used: UsageEntry[] = [];
       for (const row of rows.toSorted(byOwner)) {
-        const one = asked.find(({ id }) => id === row.id) as MoveRequest;
-        const done = await moveLocked(tx, parseLockedJob([row]), one.decide);
-        moved.set(one, done?.job ?? null);
-        if (done) used.push(done.used);
+        const request = requests.find(({ id }) => id === row.id) as MoveRequest;
+        const move = await moveLocked(tx, parseLockedJob([row]), request.decide);
+        moved.set(request, move?.job ?? null);
+        if (move) used.push(move.used);
       }
       await addUsage(tx, used);
       await tx.query({ text: 'commit' });

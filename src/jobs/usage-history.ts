@@ -43,18 +43,18 @@ export async function openUsageHistory(pool: Pool, attemptId: string): Promise<U
     const row = await readRow(pool, attemptId);
     if (!row) return;
     const points = pointsOf(row);
-    const half: Point[] = [];
-    for (let at = 0; at < points.length; at += 2) half.push(mergePoints(points.slice(at, at + 2)));
+    const halved: Point[] = [];
+    for (let at = 0; at < points.length; at += 2) halved.push(mergePoints(points.slice(at, at + 2)));
     await pool.query({
       name: 'loam-thin-usage',
       text: `
         update attempt_usage set samples_per_point = 2 * samples_per_point,
           times = $2, gpu_percent = $3, cpu_percent = $4, memory_bytes = $5, disk_bytes = $6
         where attempt_id = $1`,
-      values: [attemptId, ...columnsOf(half)],
+      values: [attemptId, ...columnsOf(halved)],
     });
     samplesPerPoint *= 2;
-    count = half.length;
+    count = halved.length;
   }
 
   // The previous server was killed before it merged the points.

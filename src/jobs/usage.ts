@@ -120,7 +120,7 @@ export async function namespaceUsage(
   const days = 1 + Math.round((Date.parse(to) - Date.parse(from)) / DAY_MS);
   const max = byUser && period === 'day' ? MAX_DAYS_BY_USER : MAX_DAYS;
   if (days < 1) throw invalid('to', 'must not be before from');
-  if (days > max) throw invalid('to', `must be within ${max} days from the day from`);
+  if (days > max) throw invalid('to', `must be at most ${max - 1} days after from`);
 
   // The name of a period is the common prefix of its days, such as `2026-01`.
   const length = period === 'day' ? 10 : period === 'month' ? 7 : 0;
@@ -130,14 +130,14 @@ export async function namespaceUsage(
   >();
   const add = (name: string, user: string, used: Omit<LedgerRow, 'name' | 'user_id'>) => {
     const key = `${name}/${user}`;
-    const known = groups.get(key);
+    const group = groups.get(key);
     groups.set(key, {
       name,
       userId: user || null,
-      seconds: (known?.seconds ?? 0n) + BigInt(used.seconds),
-      gpuSeconds: (known?.gpuSeconds ?? 0n) + BigInt(used.gpu_seconds),
-      price: (known?.price ?? new Decimal(0)).plus(used.price_seconds),
-      jobs: (known?.jobs ?? 0) + Number(used.jobs),
+      seconds: (group?.seconds ?? 0n) + BigInt(used.seconds),
+      gpuSeconds: (group?.gpuSeconds ?? 0n) + BigInt(used.gpu_seconds),
+      price: (group?.price ?? new Decimal(0)).plus(used.price_seconds),
+      jobs: (group?.jobs ?? 0) + Number(used.jobs),
     });
   };
   const { rows } = await pool.query<{ used: LedgerRow[]; running: RunningAttempt[] }>({

@@ -108,7 +108,7 @@ test('a Last-Event-ID that no event has yet is refused', async () => {
   await hasLines('young', 1);
   const { status, body } = await ada.get(path('young'), { 'Last-Event-ID': '99999' });
   expect([status, body.error.code]).toEqual([400, 'invalid_request']);
-  expect(body.error.message).toMatch(/^Last-Event-ID: must be the id of an event; the last one/);
+  expect(body.error.message).toMatch(/^Last-Event-ID: must be the id of an event; the last event/);
   for (const field of ['jobLog', 'jobLogBatches']) {
     const query = `subscription { ${field}(namespace: "ada", name: "young", after: 99999) { __typename } }`;
     await expect(take(viaYoga(ada, query), field, 1)).rejects.toMatchObject({

@@ -27,18 +27,19 @@ const gzipped = promisify(gzip);
  */
 export function openMemberWriter(index: IndexEntry[], demandRoom: (size: number) => Promise<void>) {
   let offset = 0;
-  let asked = 0;
+  let checkedAt = 0;
   /** The files of the shared member, which is not written yet. */
   let pending: { path: string; sizeBytes: number; skip: number }[] = [];
   let parts: Buffer[] = [];
+  /** Uncompressed size of the shared member. */
   let bytes = 0;
 
   async function* countBytes(pieces: AsyncIterable<Buffer> | Iterable<Buffer>) {
     for await (const piece of pieces) {
       yield piece;
       offset += piece.length;
-      if (offset - asked < ROOM_STEP) continue;
-      asked = offset;
+      if (offset - checkedAt < ROOM_STEP) continue;
+      checkedAt = offset;
       await demandRoom(offset);
     }
   }

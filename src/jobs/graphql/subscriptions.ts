@@ -95,8 +95,8 @@ builder.subscriptionFields((t) => ({
     description: 'The log from the beginning, or after an entry, until the job is over.',
     args: logArgs,
     subscribe: async (_root, args, { services, viewer }) => {
-      const open = await following.followLog(services, viewer, args);
-      return endedByReader(open);
+      const start = await following.followLog(services, viewer, args);
+      return endedByReader(start);
     },
     resolve: orThrow,
   }),
@@ -105,8 +105,8 @@ builder.subscriptionFields((t) => ({
     description: 'As `jobLog`, with one event for entries that are sent together.',
     args: logArgs,
     subscribe: async (_root, args, { services, viewer }) => {
-      const open = await following.followLogBatches(services, viewer, args);
-      return endedByReader((signal) => entriesOf(open(signal)));
+      const start = await following.followLogBatches(services, viewer, args);
+      return endedByReader((signal) => entriesOf(start(signal)));
     },
     resolve: orThrow,
   }),

@@ -70,8 +70,9 @@ type OpenPage = StoredPage & { last_seq: string; until: string | null };
 function findRuns(pages: readonly OpenPage[]): OpenPage[][] {
   const runs: OpenPage[][] = [];
   for (const page of pages) {
-    const before = runs.at(-1)?.at(-1);
-    if (before && Number(before.last_seq) + 1 === Number(page.first_seq)) runs.at(-1)?.push(page);
+    const previous = runs.at(-1)?.at(-1);
+    if (previous && Number(previous.last_seq) + 1 === Number(page.first_seq))
+      runs.at(-1)?.push(page);
     else runs.push([page]);
   }
   return runs;

@@ -36,14 +36,14 @@ export async function* followJournal(
     exitCode: null,
   };
   for await (const why of bus.wakes(`job:${jobId}`, signal)) {
-    let more = true;
-    while (more && !signal.aborted) {
+    let hasMore = true;
+    while (hasMore && !signal.aborted) {
       const step = await untilAnswered(() => readSharedStep(pool, jobId, cursor), signal);
       if (step) last = { status: step.status, exitCode: step.exitCode };
       if (step && step.entries.length > 0) yield { kind: 'entries', entries: step.entries };
       cursor = Math.max(cursor, step?.reached ?? 0);
-      more = step !== null && cursor + 1 < step.next;
-      if (!more && (!step || (isOver(step.status) && !step.printing))) {
+      hasMore = step !== null && cursor + 1 < step.next;
+      if (!hasMore && (!step || (isOver(step.status) && !step.printing))) {
         yield { kind: 'end', ...last };
         return;
       }

@@ -93,23 +93,23 @@ export async function encodePages(entries: readonly NewEntry[]): Promise<Page[]>
 async function encodePage(entries: readonly NewEntry[], text: number): Promise<Page> {
   const u: number[] = [];
   const s: number[] = [];
-  let before = 0;
+  let previous = 0;
   let until = Number.NEGATIVE_INFINITY;
   for (const [at, entry] of entries.entries()) {
     const micros = microsOf(entry.timestamp);
-    u.push(micros - before);
-    before = micros;
+    u.push(micros - previous);
+    previous = micros;
     if (entry.kind === 'status') s.push(at);
     else until = Math.max(until, micros);
   }
   const plain = Buffer.from(
     JSON.stringify({ u, m: entries.map((e) => e.message), s } satisfies Data),
   );
-  const small =
+  const packed =
     plain.length >= WORTH_COMPRESSING
       ? await compress(plain, { params, chunkSize: plain.length })
       : plain;
-  const compressed = small.length < plain.length;
+  const compressed = packed.length < plain.length;
   return {
     entries: entries.length,
     lines: entries.length - s.length,
@@ -118,7 +118,7 @@ async function encodePage(entries: readonly NewEntry[], text: number): Promise<P
     bytes: plain.length,
     open: text < OPEN_BYTES && entries.length < PAGE_ENTRIES / 2,
     compressed,
-    data: compressed ? small : plain,
+    data: compressed ? packed : plain,
   };
 }
 
@@ -129,8 +129,8 @@ export async function decodePage(page: StoredPage): Promise<Entry[]> {
 /** Returns the JSON of a page. */
 export async function unpackPage({ bytes, compressed, data }: StoredPage): Promise<string> {
   // One buffer of the right size; by default the result is assembled from chunks of 16 KiB.
-  const whole = { maxOutputLength: bytes, chunkSize: bytes };
-  const plain = compressed ? await decompress(data, whole) : data;
+  const options = { maxOutputLength: bytes, chunkSize: bytes };
+  const plain = compressed ? await decompress(data, options) : data;
   return plain.toString();
 }
 

@@ -195,11 +195,11 @@ function parseLines(page: WalkedPage, plain: string, forwards: boolean): LogEntr
   return forwards ? lines : lines.reverse();
 }
 
-function memoize<T>(make: () => T): () => T {
-  let made: { value: T } | undefined;
+function memoize<T>(compute: () => T): () => T {
+  let result: { value: T } | undefined;
   return () => {
-    made ??= { value: make() };
-    return made.value;
+    result ??= { value: compute() };
+    return result.value;
   };
 }
 

@@ -235,12 +235,12 @@ export function admit<C extends Candidate>(
   /** The machines that a job may start on: those that have all it asks for, if any machine of any worker does. */
   function candidateRooms(job: C): MachineRoom[] {
     const request = hasImageWorker ? job : { ...job, image: null };
-    const isAble = (machine: WorkerCapacity) =>
+    const isCapable = (machine: WorkerCapacity) =>
       hasGpus(machine, request) && canRun(machine, request);
-    const able = rooms.filter(({ machine }) => isAble(machine));
-    const whole = able.filter(({ machine }) => fitsWhole(machine, request));
+    const capable = rooms.filter(({ machine }) => isCapable(machine));
+    const whole = capable.filter(({ machine }) => fitsWhole(machine, request));
     if (whole.length > 0) return whole;
-    return elsewhere.some((m) => isAble(m) && fitsWhole(m, request)) ? [] : able;
+    return elsewhere.some((m) => isCapable(m) && fitsWhole(m, request)) ? [] : capable;
   }
 
   /** Places a job on a machine, or makes a reservation for it. @returns whether it starts */

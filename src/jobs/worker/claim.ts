@@ -289,7 +289,7 @@ export type SkipList = {
   add(admitted: readonly WaitingJob[], claims: readonly { jobId: string }[]): void;
 };
 
-/** With this many locked jobs, the whole namespace is skipped: all its jobs may be locked, as when its repository is deleted. */
+/** With this many locked jobs a namespace is skipped: all its jobs may be locked, as when its repository is deleted. */
 const MAX_SKIPPED_OF_NAMESPACE = 8;
 
 export function createSkipList(): SkipList {

@@ -70,18 +70,18 @@ export async function collectArtifacts(
     if (signal.aborted || isAway || (isResourceExhausted(error) && !isFull)) throw error;
     const isExpected = error instanceof TooLarge || error instanceof AppError;
     if (!isExpected) deps.log.error({ err: error, job: job.id }, 'Cannot store the artifacts');
-    const why = isExpected
+    const reason = isExpected
       ? error.message
       : isFull
         ? 'the disk of the server is full'
         : 'the server failed to store them';
-    return { notKept: `the artifacts were not kept: ${why}` };
+    return { notKept: `the artifacts were not kept: ${reason}` };
   }
 }
 
 function describeLeftOut(count: number): string {
-  const what = count === 1 ? '1 entry was' : `${count} entries were`;
-  return `${what} left out of the artifacts: links to paths outside, devices, FIFOs, sockets, or unreadable files`;
+  const subject = count === 1 ? '1 entry was' : `${count} entries were`;
+  return `${subject} left out of the artifacts: links to paths outside, devices, FIFOs, sockets, or unreadable files`;
 }
 
 export type Collected = {
@@ -101,9 +101,9 @@ export async function finishAttempt(
 ): Promise<void> {
   const { id, job } = attempt;
   const { stored, note, notKept } = collected;
-  const why = outcome.kind === 'unstartable' ? outcome.reason : undefined;
+  const reason = outcome.kind === 'unstartable' ? outcome.reason : undefined;
   const notes = [
-    outcome.kind === 'exited' ? outcome.note : why,
+    outcome.kind === 'exited' ? outcome.note : reason,
     note,
     notKept && capitalize(notKept),
   ];
@@ -150,10 +150,10 @@ async function recordEnd(
   const attempt = { id, ...begun, ended };
   // An attempt that fails because its artifacts cannot be stored has still run, and its time counts.
   const ran = exitedAt ? runSpanUntil({ startedAt, exitedAt }, exitedAt) : undefined;
-  const before = await commitMove(pool, job.id, (locked) =>
+  const moved = await commitMove(pool, job.id, (locked) =>
     locked.attemptId === id ? { ran, ...decideMove(locked, outcome, collected), attempt } : null,
   );
-  if (before) return before;
+  if (moved) return moved;
   // An attempt that has lost its job never gets the job back.
   await db.$transaction(async (tx) => {
     await recordLateEnd(tx, job.id, outcome, collected.stored);

@@ -33,10 +33,10 @@ export function openPeerWorkers(
       const now = Date.now();
       if (now - refreshedAt > 2 * everyMs) presentSince = now;
       const isNew = now - presentSince < WORKER_SILENCE_S * 1000;
-      const before = JSON.stringify(machines);
+      const previous = JSON.stringify(machines);
       machines = await readPeerMachines(services, workerId, isNew);
       refreshedAt = now;
-      return JSON.stringify(machines) !== before;
+      return JSON.stringify(machines) !== previous;
     },
   };
 }

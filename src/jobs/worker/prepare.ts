@@ -46,8 +46,10 @@ export async function prepare(
     }
     const isExpected = error instanceof Unstartable || error instanceof AppError;
     if (!isExpected) log.error({ err: error, job: job.id }, 'Cannot prepare the job');
-    const what = job.repo ? 'The repository could not be cloned' : 'The job could not be prepared';
-    const reason = isExpected ? error.message : `${what}. See the log of the server.`;
+    const failure = job.repo
+      ? 'The repository could not be cloned'
+      : 'The job could not be prepared';
+    const reason = isExpected ? error.message : `${failure}. See the log of the server.`;
     return { outcome: { kind: 'unstartable', reason } };
   }
 }

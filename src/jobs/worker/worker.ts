@@ -19,7 +19,7 @@ import { PAUSES, type Pauses, retry } from './retry.ts';
 
 /** One sixth of the silence after which other workers take this one for dead. */
 const HEARTBEAT_MS = 10_000;
-/** A machine that is silent for longer loses its attempts that have not started. A container engine is upgraded in less time. */
+/** After this silence of a machine, its unstarted attempts are queued again. An upgrade of a container engine takes less. */
 const AWAY_MS = 60_000;
 /** Delay before the worker looks again at jobs that another transaction has locked. */
 const LOCKED_RETRY_MS = 500;
