@@ -49,7 +49,7 @@ export type QueuePosition = {
 
 export type QueuePositions = {
   /** Null for a job that does not wait, or is delayed before a retry. */
-  of(job: JobRow): Promise<QueuePosition | null>;
+  findPosition(job: JobRow): Promise<QueuePosition | null>;
   /** The `progress` of a job: its queue position while it waits, otherwise the stored text. */
   progressOf(job: JobRow): Promise<string>;
 };
@@ -74,11 +74,11 @@ export function openQueuePositions({ pool }: { pool: Pool }): QueuePositions {
   const rateOf = cacheTtl(RATE_FRESH_MS, (gpu: string) => readRecentRate(pool, gpu));
   const liveMachines = cacheTtl(FRESH_MS, () => readLiveMachines({ pool }));
 
-  async function of(job: JobRow): Promise<QueuePosition | null> {
+  async function findPosition(job: JobRow): Promise<QueuePosition | null> {
     const { gpu, region, namespaceId } = job;
     if (job.status !== 'queued' || job.attemptId !== null || job.availableAt > new Date())
       return null;
-    const { waitsFor, missing } = findUnmetNeed(job, await liveMachines(''));
+    const { waitsFor, missing } = describeNeed(job, await liveMachines(''));
     const [lines, firstIds] = await Promise.all([
       linesOf(gpu),
       firstIdsOf(`${gpu} ${region} ${namespaceId}`),
@@ -93,9 +93,9 @@ export function openQueuePositions({ pool }: { pool: Pool }): QueuePositions {
   }
 
   return {
-    of,
+    findPosition,
     async progressOf(job) {
-      const position = await of(job);
+      const position = await findPosition(job);
       return position ? describePosition(position) : job.progress;
     },
   };
@@ -147,7 +147,7 @@ function describePosition({ waitsFor, missing, position, estimatedStart }: Queue
 }
 
 /** Describes the resources that a job waits for, and why no live worker has them; null if a worker has them. */
-function findUnmetNeed(
+function describeNeed(
   job: JobRow,
   machines: readonly WorkerCapacity[],
 ): { waitsFor: string; missing: string | null } {

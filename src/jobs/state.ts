@@ -51,7 +51,7 @@ import { PAGE_COLUMNS } from './logs/columns.ts';
 import { statusPage } from './logs/pages.ts';
 import { type JobEventData, type PayloadRow, payloadColumns, payloadOf } from './payload.ts';
 import { EVENT_REPOSITORY_NAME } from './repository-name.ts';
-import { addUsage, type RunSpan, type UsageEntry } from './usage.ts';
+import { addUsage, type RunSpan, type UsageEntry } from './usage-ledger.ts';
 
 const MOVES: Record<JobStatus, readonly JobStatus[]> = {
   queued: ['running', 'queued', 'failed', 'cancelled'],

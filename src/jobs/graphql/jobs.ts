@@ -140,7 +140,7 @@ export const Job = builder.prismaNode('Job', {
       nullable: true,
       description: 'The queue position; null if the job does not wait.',
       select: positionColumns,
-      resolve: (job, _args, { services }) => services.places.of(job),
+      resolve: (job, _args, { services }) => services.places.findPosition(job),
     }),
     artifacts: t.field({
       type: JobArtifacts,

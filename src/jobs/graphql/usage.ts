@@ -5,7 +5,7 @@ import { Namespace, User } from '../../identity/graphql/namespaces.ts';
 import { builder } from '../../platform/schema/builder.ts';
 import { connectionType, pageCost, sliceArgs, toConnection } from '../../platform/schema/paging.ts';
 import { selectOf } from '../../platform/schema/select.ts';
-import { namespaceUsage, type UsageRow } from '../usage.ts';
+import { namespaceUsage, type UsageRow } from '../usage-ledger.ts';
 
 const UsagePeriod = builder.enumType('UsagePeriod', {
   description: 'The period of a usage row.',

@@ -259,7 +259,10 @@ async function markRunning(
   return isOurs;
 }
 
-/** Records the end of the process. Storing its artifacts may take hours, in which it neither costs nor can be cancelled. */
+/**
+ * Records the end of the process. Storing the artifacts may take hours, in which no process runs: that time costs nothing, and
+ * a cancellation has nothing to signal.
+ */
 async function markExited({ pool }: Deps, { id, job }: Attempt, outcome: Outcome): Promise<void> {
   if (outcome.kind !== 'exited') return;
   const { startedAt, endedAt: at, exitCode } = outcome;
