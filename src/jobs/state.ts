@@ -125,7 +125,7 @@ type MovedAttempt = {
   id: string;
   startedAt?: Date;
   /** The handle, by which the process is found again, and the kind of its runner. */
-  begun?: { handle: Handle; runner: string };
+  started?: { handle: Handle; runner: string };
   /** The end of the process, while the attempt still stores its artifacts. */
   exited?: { at: Date; exitCode: number };
   ended?: { at: Date; outcome: string; exitCode: number };
@@ -240,12 +240,12 @@ async function moveLocked(
   const { to, phase, ran, attempt, set } = move;
   if (!MOVES[job.status].includes(to))
     throw new Error(`a job cannot move from ${job.status} to ${to}`);
-  const isNew = to !== job.status;
+  const isStatusChange = to !== job.status;
   const endedAt = isOver(to) ? now : undefined;
   const changes: Changes = {
     status: to,
-    // The last progress of the program is kept in a final status, and replaced when the job is queued or starts again.
-    ...(!((isOver(to) || (to === 'running' && !isNew)) && job.progressSaid) && {
+    // The last progress of the program is kept at the end of the job and while artifacts are stored; other moves replace it.
+    ...(!((isOver(to) || (to === 'running' && !isStatusChange)) && job.progressSaid) && {
       progress: phase,
       progressSaid: false,
     }),
@@ -253,13 +253,13 @@ async function moveLocked(
     ...(endedAt && { completedAt: endedAt }),
     ...(ran && { runtimeSeconds: job.runtimeSeconds + ran.seconds }),
     ...set,
-    ...(isNew && { nextSeq: job.nextSeq + 1n }),
+    ...(isStatusChange && { nextSeq: job.nextSeq + 1n }),
   };
   const topics: Notification[] = [`job:${id}`];
   // These moves are made by the worker of the job, which knows that it has room again. It is notified of all others.
   if (to !== 'running' && to !== 'succeeded' && to !== 'timed_out')
     topics.push(statusTopic(id), 'queue');
-  await writeMove(tx, job, changes, { isNew, topics, attempt });
+  await writeMove(tx, job, changes, { isStatusChange, topics, attempt });
   return { job, used: { job, ran, endedAt } };
 }
 
@@ -271,7 +271,7 @@ async function writeMove(
   tx: Transaction,
   job: LockedJob,
   changes: Changes,
-  { isNew, topics, attempt }: { isNew: boolean; topics: Notification[]; attempt?: MovedAttempt },
+  { isStatusChange, topics, attempt }: { isStatusChange: boolean; topics: Notification[]; attempt?: MovedAttempt },
 ): Promise<void> {
   const statement = openParts();
   const { parameter, parts, values } = statement;
@@ -281,11 +281,11 @@ async function writeMove(
   );
   parts.push(`moved as (update jobs set ${assignments.join(', ')} where id = ${id})`);
   if (attempt) {
-    const { startedAt, begun, exited, ended } = attempt;
+    const { startedAt, started, exited, ended } = attempt;
     const set = [
       startedAt && `started_at = ${parameter(startedAt, 'timestamptz')}`,
-      begun &&
-        `handle = ${parameter(JSON.stringify(begun.handle), 'jsonb')}, runner = ${parameter(begun.runner, 'text')},
+      started &&
+        `handle = ${parameter(JSON.stringify(started.handle), 'jsonb')}, runner = ${parameter(started.runner, 'text')},
          heartbeat_at = now()`,
       exited &&
         `exited_at = ${parameter(exited.at, 'timestamptz')}, exit_code = ${parameter(exited.exitCode, 'int')}`,
@@ -296,7 +296,7 @@ async function writeMove(
     const attemptId = parameter(attempt.id, 'text');
     parts.push(`attempt as (update job_attempts set ${set.join(', ')} where id = ${attemptId})`);
   }
-  if (isNew) {
+  if (isStatusChange) {
     const after = { ...job, ...changes };
     addStatus(statement, id, after, job.namespace, job.nextSeq);
     topics.push(eventNotification(job.namespaceId, job.id));

@@ -249,12 +249,12 @@ async function markRunning(
   handle: Handle,
 ): Promise<boolean> {
   let isOurs = false;
-  const begun = { handle, runner: String(handle.runner ?? runner.name) };
+  const started = { handle, runner: String(handle.runner ?? runner.name) };
   await commitMove(pool, job.id, (locked, now) => {
     isOurs = locked.attemptId === id;
     if (!isOurs || locked.status !== 'queued') return null;
     const set = { startedAt: locked.startedAt ?? now };
-    return { to: 'running', phase: PHASES.running, attempt: { id, startedAt: now, begun }, set };
+    return { to: 'running', phase: PHASES.running, attempt: { id, startedAt: now, started }, set };
   });
   return isOurs;
 }
