@@ -1,9 +1,8 @@
 /**
- * Checks out the commit of a job on the worker, which may be on another machine than the repository.
- *
- * A process that has the repository uses its folder. Any other process requests a pack from the server that has it, and never
- * reads the folder itself, because a network file system may show it stale data. The server sends only the commit of a job,
- * and only to the attempt that holds the job and has not started yet.
+ * Checks out the commit of a job on the worker, which may be on another machine than the repository. A process that has the
+ * repository uses its folder. Any other process requests a pack from the server that has it, and never reads the folder itself,
+ * because a network file system may show stale data. The server sends only the commit of a job, and only to the attempt that
+ * holds the job and has not started yet.
  */
 
 import { Prisma } from '../../prisma/generated/client.ts';

@@ -1,12 +1,7 @@
 /**
- * The queue positions of waiting jobs: what each waits for, its position, and when it is likely to start.
- *
- * Positions are not stored. They are computed on request from two reads that are cached for two seconds, so the load does not
- * grow with the number of requests: the lines of a pool with their counts, and the ids of the first thousand jobs of a line.
- *
- * A position follows the claim order (`worker/claim.ts`) as if no job ended meanwhile, over all regions of a GPU model,
- * because workers serve all regions. The estimate assumes that as many jobs of the pool run as now, each as long as the
- * recent ones.
+ * Queue positions of waiting jobs, computed on request from reads that are cached for two seconds, so that the load does not
+ * grow with the number of requests. A position follows the claim order (`worker/claim.ts`) over all regions of a GPU model, as
+ * if no job ended meanwhile. The estimate assumes that as many jobs of the pool run as now, each as long as the recent ones.
  */
 import type { Pool } from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';

@@ -1,10 +1,7 @@
 /**
- * The resource usage of an attempt over time, for charts: one row of arrays with at most `MAX_POINTS` points.
- *
- * At first a point is one sample. When the row is full, pairs of points are merged, and from then on a point covers twice as
- * many samples. So a job of a week has as many points as a job of an hour, and the row is written less and less often. A
- * point has the time of its last sample, the mean percentages, and the highest memory and disk. The samples of an incomplete
- * point are lost if the server is killed.
+ * The resource usage of an attempt over time, for charts: one row of arrays with at most `MAX_POINTS` points. When the row is
+ * full, pairs of points are merged, and from then on a point covers twice as many samples. So a job of a week has as many
+ * points as a job of an hour. A point has the time of its last sample, mean percentages, and the peaks of memory and disk.
  */
 
 import type pg from 'pg';
@@ -28,6 +25,7 @@ export async function openUsageHistory(pool: Pool, attemptId: string): Promise<U
   const stored = await readRow(pool, attemptId);
   let samplesPerPoint = stored?.samples_per_point ?? 1;
   let count = stored?.times.length ?? 0;
+  /** Samples of the incomplete point, which are lost if the server is killed. */
   let pending: Point[] = [];
 
   async function flush(): Promise<void> {

@@ -1,9 +1,7 @@
 /**
- * The usage of a namespace and its cost, by user and day.
- *
- * The ledger (`usage_days`) has a row for each namespace, user and day in UTC. The time of an attempt is added in the same
- * transaction to the job and to the ledger (`moveJob`), so that the two agree, and the ledger stays when jobs are deleted.
- * Costs are stored as price per hour times seconds, which is exact; they are divided when shown.
+ * The usage of a namespace and its cost: a ledger (`usage_days`) with a row for each namespace, user and day in UTC. The time
+ * of an attempt is added to the job and to the ledger in one transaction (`moveJob`), and the ledger stays when jobs are
+ * deleted. Costs are stored as price per hour times seconds, which is exact, and divided when shown.
  */
 
 import { Decimal } from 'decimal.js';

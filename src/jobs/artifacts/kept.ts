@@ -1,8 +1,7 @@
 /**
- * Kept artifacts: those of deleted jobs. They keep their URL, count as storage, are listed, and stay until a user deletes them.
- *
- * Files and rows cannot be deleted in one transaction. So a row is first marked, which hides it, then the files are removed,
- * then the row, and with it its share of the storage. If a server dies in between, maintenance finds the mark and continues.
+ * Kept artifacts: those of deleted jobs. They keep their URL, count as storage, and stay until a user deletes them. Files and
+ * rows cannot be deleted in one transaction, so a row is first marked, which hides it, then the files are removed, then the
+ * row with its share of the storage. If a server dies in between, maintenance finds the mark and continues.
  */
 
 import type { Prisma } from '../../../prisma/generated/client.ts';

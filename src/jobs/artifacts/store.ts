@@ -1,11 +1,8 @@
 /**
- * Stores the artifacts of a job: a gzip tar archive and an index of its files, both as objects in storage.
- *
- * Each large file of the archive is a gzip member of its own, and small files share members. Concatenated members are valid
- * gzip, so `tar -xz` reads the archive, and a single file can be sent by reading only its member.
- *
- * Each attempt has its own storage prefix, and the job's row names the attempt whose artifacts are current, because storage
- * cannot replace two objects atomically, nor an object together with a row.
+ * Stores the artifacts of a job: a gzip tar archive and an index of its files. Large files are gzip members of their own and
+ * small files share members, so `tar -xz` reads the archive, and a single file is sent by reading only its member. Each
+ * attempt has its own storage prefix, and the job's row names the attempt whose artifacts are current, because storage cannot
+ * replace two objects, or an object and a row, atomically.
  */
 import { posix } from 'node:path';
 import { Readable, Transform } from 'node:stream';

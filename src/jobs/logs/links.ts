@@ -1,8 +1,7 @@
 /**
- * Signed links to a log for browsers, which cannot send credentials with a download or an `EventSource`.
- *
- * A link to the text is valid until it expires, like links to artifacts. A link to the stream acts with the permissions of
- * the credential that requested it: the stream ends when that credential is deleted or loses access.
+ * Signed links to a log for browsers, which cannot send credentials with a download or an `EventSource`. A link to the text is
+ * valid until it expires. A link to the stream acts with the permissions of the credential that requested it: the stream ends
+ * when that credential is deleted or loses access.
  */
 
 import { forbidden, notFound } from '../../base/errors.ts';

@@ -1,9 +1,7 @@
 /**
- * Searches a whole log for a text. Pages are processed one by one, and a page that does not contain the text is dropped before
- * it is parsed: a million lines of 96 bytes take 1.3 s of CPU and the memory of a few pages.
- *
- * A search ends after two seconds with the matches so far and the position to continue from, so that even a log of 10 GiB
- * does not block the server. Regular expressions are not supported, because backtracking on a crafted line can take for ever.
+ * Searches a log for a text, page by page. A page without the text is dropped before it is parsed: a million lines of 96 bytes
+ * take 1.3 s of CPU. A search ends after two seconds with the position to continue from, so that a log of 10 GiB does not
+ * block the server. There are no regular expressions, because backtracking on a crafted line can take for ever.
  */
 import type pg from 'pg';
 import { busy, invalid } from '../../base/errors.ts';

@@ -1,9 +1,7 @@
 /**
- * The attempts of this worker that hold capacity, and their removal afterwards.
- *
- * No attempt holds a slot for ever. Its steps are retried while the database is unavailable or the machine is short of a
- * resource. Any other error that repeats for about a minute fails the job. Removing the attempt from the runner takes at most
- * ten seconds of the slot's time; a removal that fails or takes longer continues without the slot.
+ * The attempts of this worker that hold capacity. No attempt holds a slot for ever: its steps are retried while the database is
+ * unavailable or a resource is short, any other error that repeats for about a minute fails its job, and its removal from the
+ * runner uses at most ten seconds of the slot's time and then continues without the slot.
  */
 
 import { setTimeout as delay } from 'node:timers/promises';

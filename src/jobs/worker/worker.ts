@@ -1,7 +1,6 @@
 /**
- * The job worker of this server: claims jobs from the queue while it has room, and supervises each attempt until it ends.
- *
- * A worker is identified by its data folder, which holds the files of its attempts: a server that starts on the same folder is
+ * The job worker of this server: claims jobs from the queue while it has room, and supervises each attempt until it ends. A
+ * worker is identified by its data folder, which holds the files of its attempts: a server that starts on the same folder is
  * the same worker and resumes the attempts of the previous process. Stopping the server leaves its jobs running.
  */
 
