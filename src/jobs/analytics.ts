@@ -29,7 +29,8 @@ export async function sampleUsage(
 ): Promise<void> {
   let peaks: { memory: number; disk: number } | undefined;
   let history: UsageHistory | undefined;
-  const logFailure = (error: unknown) => log.warn({ err: error, job: jobId }, 'Cannot measure the job');
+  const logFailure = (error: unknown) =>
+    log.warn({ err: error, job: jobId }, 'Cannot measure the job');
   for (let i = 0; !signal.aborted; i++) {
     await delay(FIRST_INTERVALS_MS[i] ?? INTERVAL_MS, undefined, { signal }).catch(() => {});
     if (signal.aborted) break;

@@ -97,7 +97,11 @@ function labelCondition(key: string, values: readonly string[] | null | undefine
 }
 
 /** By id, whatever its name was, if the repository exists and is visible to the viewer; else by the name in the job. */
-async function repositoryCondition(services: Deps, viewer: Viewer, repo: string): Promise<Prisma.Sql> {
+async function repositoryCondition(
+  services: Deps,
+  viewer: Viewer,
+  repo: string,
+): Promise<Prisma.Sql> {
   const key = keyOf('repository', repo);
   try {
     const { id } = await getRepository(services, viewer, key, {});

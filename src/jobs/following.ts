@@ -82,7 +82,8 @@ export async function openStream(
   key: JobKey,
   query: StreamQuery,
 ): Promise<OpenStream | null> {
-  return openStreamOfJob(services, viewer, await getJob(services, viewer, key, streamColumns), query);
+  const job = await getJob(services, viewer, key, streamColumns);
+  return openStreamOfJob(services, viewer, job, query);
 }
 
 export type StreamQuery = LogQuery & { lastSeen: number | null };

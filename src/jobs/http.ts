@@ -127,7 +127,8 @@ function encodeBatch(batch: LogBatch): Buffer {
   const cached = encodedBatches.get(batch);
   if (cached) return cached;
   const events = batch.map(
-    (event) => `id: ${event.seq}\nevent: ${event.kind}\ndata: ${JSON.stringify(eventData(event))}\n\n`,
+    (event) =>
+      `id: ${event.seq}\nevent: ${event.kind}\ndata: ${JSON.stringify(eventData(event))}\n\n`,
   );
   const text = Buffer.from(events.join(''));
   encodedBatches.set(batch, text);
@@ -170,7 +171,11 @@ export function logsRouter(services: Deps): Router {
     }
   });
   router.get('/artifacts/:namespace/:jobId/log/events', async (req, res) => {
-    const { tail, since, after, ...signature } = demandSingleValues(req.query, ['tail', 'since', 'after']);
+    const { tail, since, after, ...signature } = demandSingleValues(req.query, [
+      'tail',
+      'since',
+      'after',
+    ]);
     const lastSeen = parseEventId(req.get('last-event-id')) ?? parseEventId(after, 'after');
     const query = { tail: parseTail(tail), since: parseSince(since), lastSeen };
     await sendEvents(

@@ -21,7 +21,13 @@ import { addFirstStatus } from './state.ts';
 /** The columns that are written. */
 type JobData = Omit<
   Prisma.JobGetPayload<object>,
-  keyof typeof COLUMN_DEFAULTS | 'status' | 'createdAt' | 'availableAt' | 'nextSeq' | 'env' | 'costPerHour'
+  | keyof typeof COLUMN_DEFAULTS
+  | 'status'
+  | 'createdAt'
+  | 'availableAt'
+  | 'nextSeq'
+  | 'env'
+  | 'costPerHour'
 > & { env: Prisma.InputJsonObject; costPerHour: string };
 
 /** The values of a new job that are not written, because they are the defaults of the columns. */

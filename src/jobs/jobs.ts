@@ -31,7 +31,7 @@ import { jobRows } from './payload.ts';
 import { type CreateInput, checkRequest, isJobName, type NamedValue } from './request.ts';
 import { runSpanUntil } from './runtime.ts';
 import type { SecretBox } from './secrets.ts';
-import { publishJobEvent, isOver, lockJob, moveJob, PHASES, statusTopic } from './state.ts';
+import { isOver, lockJob, moveJob, PHASES, publishJobEvent, statusTopic } from './state.ts';
 import { visibleTo } from './visibility.ts';
 import { describeWait } from './worker-capacity.ts';
 

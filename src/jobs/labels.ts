@@ -17,7 +17,8 @@ const DNS_NAME = /^[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z
 
 /** @returns the labels, sorted by key @throws AppError 400 naming `labels` */
 export function checkLabels(labels: readonly Label[]): Label[] {
-  if (labels.length > MAX_LABELS) throw invalid('labels', `must not have more than ${MAX_LABELS} entries`);
+  if (labels.length > MAX_LABELS)
+    throw invalid('labels', `must not have more than ${MAX_LABELS} entries`);
   const byKey = new Map<string, Label>();
   for (const { key, value } of labels) {
     checkLabelKey('labels', key);

@@ -59,7 +59,8 @@ export async function sliceJobs<S extends Select>(
   else if (gpus) where.push(Prisma.sql`r.gpu = any(${[...gpus]})`);
   if (selectedStatuses && sort === 'created_at' && !isByGpu)
     parts.push({ alias: 's', column: 'status', type: '"JobStatus"', values: selectedStatuses });
-  else if (selectedStatuses) where.push(Prisma.sql`r.status = any(${[...selectedStatuses]}::"JobStatus"[])`);
+  else if (selectedStatuses)
+    where.push(Prisma.sql`r.status = any(${[...selectedStatuses]}::"JobStatus"[])`);
   return unionPage<Row<S>>(
     { pool: services.pool, rows: jobRows, prisma: services.db.job },
     { ...SORTINGS[sort], name: sort, order },

@@ -44,7 +44,13 @@ type Row = {
   worker_alive: boolean | null;
 };
 
-type UsedCapacity = { worker_id: string; machine: string; jobs: number; cpus: number; memory: string };
+type UsedCapacity = {
+  worker_id: string;
+  machine: string;
+  jobs: number;
+  cpus: number;
+  memory: string;
+};
 
 /** Dead servers are listed for a week. */
 const SERVERS = `

@@ -9,7 +9,7 @@ import type { JobStatus, Visibility } from '../../prisma/generated/enums.ts';
 import { costOf } from '../base/hardware.ts';
 import { formatMoney } from '../base/money.ts';
 import { type Rows, rowsOf } from '../platform/database/rows.ts';
-import { repositoryColumns, type JobWithRepository } from './repository-name.ts';
+import { type JobWithRepository, repositoryColumns } from './repository-name.ts';
 import { runtimeColumns } from './runtime.ts';
 
 /** The columns of a payload. */

@@ -6,11 +6,11 @@
 import type { Pool } from 'pg';
 import type { Prisma } from '../../prisma/generated/client.ts';
 import {
-  readLiveMachines,
+  canRun,
   describeGpus,
   hasGpus,
   NOT_OFFERED,
-  canRun,
+  readLiveMachines,
   runsImages,
   type WorkerCapacity,
 } from './worker-capacity.ts';

@@ -112,7 +112,10 @@ export function isJobName(text: string): boolean {
   return text.length <= maxLength && pattern.test(text);
 }
 
-function checkRange(field: 'timeoutMinutes' | 'retries', requested: number | null | undefined): number {
+function checkRange(
+  field: 'timeoutMinutes' | 'retries',
+  requested: number | null | undefined,
+): number {
   const { min, max, default: byDefault } = REQUEST_RULES[field];
   const value = requested ?? byDefault;
   if (value < min || value > max) throw invalid(field, `must be from ${min} to ${max}`);
@@ -123,7 +126,8 @@ function checkRange(field: 'timeoutMinutes' | 'retries', requested: number | nul
 function checkText(field: string, value: string, maxBytes: number): void {
   if (value.includes('\0') || !value.isWellFormed())
     throw invalid(field, 'must be well-formed Unicode without NUL');
-  if (Buffer.byteLength(value) > maxBytes) throw invalid(field, `must not be longer than ${maxBytes} bytes`);
+  if (Buffer.byteLength(value) > maxBytes)
+    throw invalid(field, `must not be longer than ${maxBytes} bytes`);
 }
 
 function checkOutputPath(path: string): void {

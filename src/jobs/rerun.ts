@@ -15,7 +15,13 @@ import { anyIn, demand, demandAccount, type Viewer } from '../identity/permissio
 import type { Db } from '../platform/database/client.ts';
 import { lookForCommit, resolveBranch, type Source } from '../repositories/repositories.ts';
 import { insertJob, type JobKey, namespaceOf } from './jobs.ts';
-import { checkJobName, checkRequest, isJobName, type NamedValue, REQUEST_RULES } from './request.ts';
+import {
+  checkJobName,
+  checkRequest,
+  isJobName,
+  type NamedValue,
+  REQUEST_RULES,
+} from './request.ts';
 import type { SecretBox } from './secrets.ts';
 
 type RerunInput = JobKey & {
@@ -151,7 +157,10 @@ async function resolveSource(
   );
 }
 
-function unsealSecrets({ secretBox, log }: Deps, { id, secrets }: Settings): Record<string, string> {
+function unsealSecrets(
+  { secretBox, log }: Deps,
+  { id, secrets }: Settings,
+): Record<string, string> {
   if (!secrets) return {};
   try {
     return secretBox.open(id, secrets);

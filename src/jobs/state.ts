@@ -271,7 +271,11 @@ async function writeMove(
   tx: Transaction,
   job: LockedJob,
   changes: Changes,
-  { isStatusChange, topics, attempt }: { isStatusChange: boolean; topics: Notification[]; attempt?: MovedAttempt },
+  {
+    isStatusChange,
+    topics,
+    attempt,
+  }: { isStatusChange: boolean; topics: Notification[]; attempt?: MovedAttempt },
 ): Promise<void> {
   const statement = openParts();
   const { parameter, parts, values } = statement;
@@ -328,7 +332,11 @@ function addStatus(
 }
 
 /** Adds the first journal entry and event to the statement that creates a job. @returns the topics to notify */
-export function addFirstStatus(statement: Parts, job: PayloadRow, namespace: string): Notification[] {
+export function addFirstStatus(
+  statement: Parts,
+  job: PayloadRow,
+  namespace: string,
+): Notification[] {
   const id = statement.parameter(job.id, 'text');
   addStatus(statement, id, job, namespace, 1n);
   return [eventNotification(job.namespaceId, job.id), 'queue'];

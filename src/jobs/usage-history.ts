@@ -42,7 +42,8 @@ export async function openUsageHistory(pool: Pool, attemptId: string): Promise<U
     if (!row) return;
     const points = pointsOf(row);
     const halved: Point[] = [];
-    for (let at = 0; at < points.length; at += 2) halved.push(mergePoints(points.slice(at, at + 2)));
+    for (let at = 0; at < points.length; at += 2)
+      halved.push(mergePoints(points.slice(at, at + 2)));
     await pool.query({
       name: 'loam-thin-usage',
       text: `

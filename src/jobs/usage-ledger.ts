@@ -161,7 +161,11 @@ export async function namespaceUsage(
     .sort(([a], [b]) => (a < b ? -1 : 1))
     .map(([key, { name, price, ...amounts }]) => ({
       key,
-      row: { ...amounts, ...daysOfPeriod(name, { from, to }), cost: price.div(3600).toDecimalPlaces(4) },
+      row: {
+        ...amounts,
+        ...daysOfPeriod(name, { from, to }),
+        cost: price.div(3600).toDecimalPlaces(4),
+      },
     }));
   const { items, ...slice } = sliceOf(list, range, ({ key }) =>
     Buffer.from(key).toString('base64url'),

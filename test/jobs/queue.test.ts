@@ -6,7 +6,7 @@ import { openCheckouts } from '../../src/jobs/checkouts.ts';
 import { commitMove } from '../../src/jobs/state.ts';
 import { openPeerWorkers } from '../../src/jobs/worker/peer-workers.ts';
 import { startWorker, type Worker } from '../../src/jobs/worker/worker.ts';
-import { readLiveMachines, capacityOf, runsImages } from '../../src/jobs/worker-capacity.ts';
+import { capacityOf, readLiveMachines, runsImages } from '../../src/jobs/worker-capacity.ts';
 import { LOCAL, type Machine, type Runner } from '../../src/runners/runner.ts';
 import { beforeMigration } from '../support/before-migration.ts';
 import { eventually } from '../support/eventually.ts';

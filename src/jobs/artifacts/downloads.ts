@@ -45,7 +45,10 @@ export function artifactsOfJob(deps: Deps, job: ArtifactRow): Artifacts | null {
 }
 
 /** Describes the artifacts of a job, or the kept artifacts of a deleted job. */
-export function describeArtifacts(deps: Deps, job: ArtifactRow & { artifactBytes: bigint }): Artifacts {
+export function describeArtifacts(
+  deps: Deps,
+  job: ArtifactRow & { artifactBytes: bigint },
+): Artifacts {
   const { base, archive } = buildUrls(deps, job.id, job.namespace.name);
   return {
     jobId: job.id,
@@ -84,7 +87,8 @@ export async function listFiles(
   const { items, ...page } = sliceOf(entries, range, ({ path }) => path);
   const signed = ({ path, sizeBytes }: ArtifactEntry): ArtifactFile => {
     const url = `${base}/files/${path.split('/').map(encodeURIComponent).join('/')}`;
-    return { path, sizeBytes, downloadUrl: deps.signer.signUrl(url, signedSubject(key.jobId, path)) };
+    const downloadUrl = deps.signer.signUrl(url, signedSubject(key.jobId, path));
+    return { path, sizeBytes, downloadUrl };
   };
   return { ...page, items: items.map(({ cursor, node }) => ({ cursor, node: signed(node) })) };
 }

@@ -22,7 +22,8 @@ const Attempt = builder.node(AttemptRef, {
     }),
     memoryGb: t.float({
       nullable: true,
-      description: 'The memory in GB that the attempt may use: the requested amount, or all of the machine. Null for attempts of earlier versions.',
+      description:
+        'The memory in GB that the attempt may use: the requested amount, or all of the machine. Null for attempts of earlier versions.',
       resolve: ({ memoryBytes }) =>
         memoryBytes === null ? null : Math.round(Number(memoryBytes) / 2 ** 20) / 1024,
     }),

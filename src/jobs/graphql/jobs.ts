@@ -59,8 +59,7 @@ export const Job = builder.prismaNode('Job', {
     repository: t.field({
       type: Repository,
       nullable: true,
-      description:
-        'The repository of `repo`; null if it was deleted or the viewer may not see it.',
+      description: 'The repository of `repo`; null if it was deleted or the viewer may not see it.',
       // Read together with the job; `resolve` hides it from viewers who may not see it.
       select: (_args, _context, nested) => ({ repository: nested({ select: accessColumns }) }),
       resolve: ({ repository }, _args, { viewer }) =>
@@ -103,7 +102,9 @@ export const Job = builder.prismaNode('Job', {
     timeoutMinutes: t.exposeInt('timeoutMinutes', {
       description: 'The timeout of an attempt in minutes.',
     }),
-    retries: t.exposeInt('retries', { description: 'How many times the job is retried when it fails.' }),
+    retries: t.exposeInt('retries', {
+      description: 'How many times the job is retried when it fails.',
+    }),
     retryCount: t.exposeInt('retryCount', { description: 'The number of retries used so far.' }),
     outputPath: t.exposeString('outputPath', {
       nullable: true,
@@ -156,8 +157,7 @@ export const Job = builder.prismaNode('Job', {
       resolve: ({ labels }) => labels,
     }),
     environmentNames: t.stringList({
-      description:
-        'The names of the variables in `env`, in the given order. Values are not shown.',
+      description: 'The names of the variables in `env`, in the given order. Values are not shown.',
       select: { env: true },
       resolve: ({ env }) => Object.keys(env as object),
     }),
@@ -171,7 +171,8 @@ export const Job = builder.prismaNode('Job', {
     rerunOf: t.prismaField({
       type: 'Job',
       nullable: true,
-      description: 'The job of which this is a rerun; null if this is no rerun or that job was deleted.',
+      description:
+        'The job of which this is a rerun; null if this is no rerun or that job was deleted.',
       select: { rerunOfId: true },
       resolve: (query, { rerunOfId }, _args, { services, viewer }) =>
         rerunOfId === null
@@ -269,7 +270,10 @@ const listArgs = builder.args((t) => ({
     description: 'The sort key.',
   }),
   order: t.field(orderArg),
-  status: t.field({ type: JobStatus, description: 'Only jobs with this status. By default any status.' }),
+  status: t.field({
+    type: JobStatus,
+    description: 'Only jobs with this status. By default any status.',
+  }),
 }));
 
 builder.queryFields((t) => ({

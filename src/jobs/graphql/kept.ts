@@ -7,8 +7,7 @@ import * as kept from '../artifacts/kept.ts';
 import { JobArtifacts } from './outputs.ts';
 
 const KeptArtifacts = builder.objectRef<kept.KeptArtifacts>('KeptArtifacts').implement({
-  description:
-    'The artifacts of a deleted job. They count as storage until they are deleted.',
+  description: 'The artifacts of a deleted job. They count as storage until they are deleted.',
   fields: (t) => ({
     jobId: t.exposeID('id', { description: 'The id of the deleted job.' }),
     jobName: t.exposeString('name', {
@@ -22,7 +21,11 @@ const KeptArtifacts = builder.objectRef<kept.KeptArtifacts>('KeptArtifacts').imp
       type: JobArtifacts,
       description: 'The files, at their unchanged URL.',
       resolve: ({ sizeBytes, files, ...row }, _args, { services }) =>
-        downloads.describeArtifacts(services, { ...row, artifactBytes: sizeBytes, artifactFiles: files }),
+        downloads.describeArtifacts(services, {
+          ...row,
+          artifactBytes: sizeBytes,
+          artifactFiles: files,
+        }),
     }),
   }),
 });

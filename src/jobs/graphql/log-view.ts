@@ -1,7 +1,7 @@
 /** GraphQL fields for log views: ranges of a log by number and time, searches, and links for browsers. */
 import type { Viewer } from '../../identity/permissions.ts';
 import { builder, SortOrder } from '../../platform/schema/builder.ts';
-import { toLogEvent, type LogEvent } from '../following.ts';
+import { type LogEvent, toLogEvent } from '../following.ts';
 import * as links from '../logs/links.ts';
 import { type Found, MAX_MATCHES, type Match, searchLog } from '../logs/search.ts';
 import { readWindow } from '../logs/window.ts';
@@ -40,7 +40,10 @@ const JobLogMatch = builder.objectRef<Match>('JobLogMatch').implement({
       type: [LogLine],
       description: 'The lines before the match, oldest first.',
     }),
-    after: t.expose('after', { type: [LogLine], description: 'The lines after the match, oldest first.' }),
+    after: t.expose('after', {
+      type: [LogLine],
+      description: 'The lines after the match, oldest first.',
+    }),
   }),
 });
 
@@ -115,7 +118,8 @@ builder.prismaObjectFields(Job, (t) => ({
       }),
       after: t.arg({
         type: 'SafeInt',
-        description: 'The position to continue from: `searchedTo` of the previous search, in the same order.',
+        description:
+          'The position to continue from: `searchedTo` of the previous search, in the same order.',
       }),
       first: t.arg.int({
         required: true,

@@ -10,8 +10,7 @@ export const JobLogEvent = builder.interfaceRef<LogEvent>('JobLogEvent').impleme
   fields: (t) => ({
     seq: t.expose('seq', {
       type: 'SafeInt',
-      description:
-        'The number of the entry. Pass it as `after` to continue `jobLog` after it.',
+      description: 'The number of the entry. Pass it as `after` to continue `jobLog` after it.',
     }),
   }),
 });
@@ -31,7 +30,10 @@ export const LogLine = builder.objectRef<LogLineEvent>('LogLine').implement({
   description: 'A line that a job printed.',
   interfaces: [JobLogEvent],
   fields: (t) => ({
-    timestamp: t.expose('timestamp', { type: 'DateTime', description: 'When the line was written.' }),
+    timestamp: t.expose('timestamp', {
+      type: 'DateTime',
+      description: 'When the line was written.',
+    }),
     message: t.exposeString('message', { description: 'The text without the newline.' }),
   }),
 });
@@ -52,7 +54,8 @@ export const JobLogs = builder
         complexity: { field: 0, multiplier: 1 },
       }),
       hasMore: t.exposeBoolean('hasMore', {
-        description: 'Whether older lines were left out because of `tail` or the size limit of the response.',
+        description:
+          'Whether older lines were left out because of `tail` or the size limit of the response.',
       }),
     }),
   });

@@ -150,7 +150,8 @@ const CreateJobPayload = builder
       }),
       env: t.expose('env', {
         type: [EnvironmentVariable],
-        description: 'The environment variables of the request. Their values are never shown again.',
+        description:
+          'The environment variables of the request. Their values are never shown again.',
       }),
     }),
   });
@@ -184,8 +185,7 @@ builder.mutationFields((t) => ({
   createJob: t.field({
     type: CreateJobPayload,
     nullable: true,
-    description:
-      'Creates a job and queues it. It runs the commit that the branch points to now.',
+    description: 'Creates a job and queues it. It runs the commit that the branch points to now.',
     args: { input: t.arg({ type: CreateJobInput, ...INPUT }) },
     resolve: (_root, { input }, context, info) => {
       const select = selectAt<Prisma.JobSelect>(context, info, 'job');

@@ -115,7 +115,10 @@ const VariableRules = builder.objectRef<typeof RULES.variables>('VariableRules')
 const LabelRules = builder.objectRef<object>('LabelRules').implement({
   description: 'The rules for labels of a job, which are those of Kubernetes.',
   fields: (t) => ({
-    maxEntries: t.int({ description: 'The maximum number of labels of a job.', resolve: () => MAX_LABELS }),
+    maxEntries: t.int({
+      description: 'The maximum number of labels of a job.',
+      resolve: () => MAX_LABELS,
+    }),
     pattern: t.string({
       description:
         'A JavaScript regular expression. A value must match it or be empty; a key must match it, after an optional DNS name and slash.',

@@ -31,7 +31,8 @@ export const JobAnalytics = builder
   });
 
 export const JobUsageSample = builder.objectRef<UsageSample>('JobUsageSample').implement({
-  description: 'The resource usage of an attempt at a time, or in the time since the previous sample.',
+  description:
+    'The resource usage of an attempt at a time, or in the time since the previous sample.',
   fields: (t) => ({
     attempt: t.exposeInt('attempt', { description: 'The number of the attempt, from 1.' }),
     time: t.expose('time', { type: 'DateTime', description: 'The time of the last measurement.' }),

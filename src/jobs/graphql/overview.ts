@@ -24,9 +24,13 @@ const OfferedGpu = builder.objectRef<{ name: string; count: number }>('OfferedGp
 const MachineType = builder.objectRef<MachineState>('Machine').implement({
   description: 'A machine on which a worker runs jobs, and its current use.',
   fields: (t) => ({
-    name: t.exposeString('id', { description: 'The name; `local` is the machine of the server itself.' }),
+    name: t.exposeString('id', {
+      description: 'The name; `local` is the machine of the server itself.',
+    }),
     cpus: t.exposeFloat('cpus', { description: 'The number of CPUs for jobs.' }),
-    usedCpus: t.exposeFloat('usedCpus', { description: 'The number of CPUs that are in use by jobs.' }),
+    usedCpus: t.exposeFloat('usedCpus', {
+      description: 'The number of CPUs that are in use by jobs.',
+    }),
     memoryBytes: t.expose('memoryBytes', {
       type: 'SafeInt',
       description: 'The memory for jobs.',
@@ -40,7 +44,9 @@ const MachineType = builder.objectRef<MachineState>('Machine').implement({
       description: 'The GPUs by model.',
       resolve: ({ gpus }) => Object.entries(gpus).map(([name, count]) => ({ name, count })),
     }),
-    jobs: t.exposeInt('jobs', { description: 'The number of jobs that are running or being prepared.' }),
+    jobs: t.exposeInt('jobs', {
+      description: 'The number of jobs that are running or being prepared.',
+    }),
   }),
 });
 
@@ -55,15 +61,22 @@ const Worker = builder.objectRef<WorkerState>('Worker').implement({
     isAlive: t.exposeBoolean('alive', {
       description: 'Whether the last heartbeat is less than a minute old.',
     }),
-    jobs: t.exposeInt('jobs', { description: 'The number of jobs that are running or being prepared.' }),
-    machines: t.expose('machines', { type: [MachineType], description: 'The machines of the worker.' }),
+    jobs: t.exposeInt('jobs', {
+      description: 'The number of jobs that are running or being prepared.',
+    }),
+    machines: t.expose('machines', {
+      type: [MachineType],
+      description: 'The machines of the worker.',
+    }),
   }),
 });
 
 const Server = builder.objectRef<ServerState>('Server').implement({
   description: 'A process of Loam on this database.',
   fields: (t) => ({
-    id: t.exposeID('id', { description: 'The id of the data folder of the process. It cannot be used with `node`.' }),
+    id: t.exposeID('id', {
+      description: 'The id of the data folder of the process. It cannot be used with `node`.',
+    }),
     role: t.field({
       type: ServerRole,
       description: 'The role.',
@@ -71,17 +84,21 @@ const Server = builder.objectRef<ServerState>('Server').implement({
     }),
     url: t.exposeString('url', {
       nullable: true,
-      description: 'The address at which other servers reach this one; null if it serves no requests.',
+      description:
+        'The address at which other servers reach this one; null if it serves no requests.',
     }),
     heartbeatAt: t.expose('heartbeatAt', {
       type: 'DateTime',
-      description: 'The last heartbeat; if there are several servers, each writes one every second.',
+      description:
+        'The last heartbeat; if there are several servers, each writes one every second.',
     }),
     isAlive: t.exposeBoolean('alive', {
       description:
         'Whether the last heartbeat is less than three seconds old. A dead server is listed for a week.',
     }),
-    isCurrent: t.exposeBoolean('current', { description: 'Whether this is the server that serves the request.' }),
+    isCurrent: t.exposeBoolean('current', {
+      description: 'Whether this is the server that serves the request.',
+    }),
     worker: t.expose('worker', {
       type: Worker,
       nullable: true,
@@ -100,10 +117,11 @@ const QueuePool = builder.objectRef<PoolState>('QueuePool').implement({
     }),
     oldestWait: t.exposeFloat('oldestWait', {
       nullable: true,
-      description:
-        'The longest wait of the counted jobs in seconds; null if no job waits.',
+      description: 'The longest wait of the counted jobs in seconds; null if no job waits.',
     }),
-    running: t.exposeInt('running', { description: 'The number of jobs that are running or being prepared.' }),
+    running: t.exposeInt('running', {
+      description: 'The number of jobs that are running or being prepared.',
+    }),
     gpusOffered: t.exposeInt('gpusOffered', {
       nullable: true,
       description:

@@ -23,7 +23,8 @@ const NamespaceUsage = builder.objectRef<UsageRow>('NamespaceUsage').implement({
     user: t.prismaField({
       type: User,
       nullable: true,
-      description: 'The user who created the jobs; null for all users together, or if the account was deleted.',
+      description:
+        'The user who created the jobs; null for all users together, or if the account was deleted.',
       resolve: (query, { userId }, _args, { services }) =>
         userId === null
           ? null

@@ -5,7 +5,7 @@
 import type pg from 'pg';
 import { Moment, microsOf } from '../../platform/database/times.ts';
 import type { LogCursor } from '../../runners/runner.ts';
-import { toPageColumns, PAGE_COLUMNS, pageRows } from './columns.ts';
+import { PAGE_COLUMNS, pageRows, toPageColumns } from './columns.ts';
 import { COMPACT_AT, compactPages } from './compaction.ts';
 import { encodePages, type LogLine } from './pages.ts';
 

@@ -115,7 +115,10 @@ function computeRoom({ config }: { config: Config }, plan: Plan, stored: LogTota
 }
 
 /** Returns the leading lines that fit. */
-function takeFitting(lines: readonly LogLine[], { bytes, lines: count }: LogRoom): readonly LogLine[] {
+function takeFitting(
+  lines: readonly LogLine[],
+  { bytes, lines: count }: LogRoom,
+): readonly LogLine[] {
   let left = bytes;
   const end = lines.slice(0, count).findIndex((line) => {
     left -= textBytes(line);

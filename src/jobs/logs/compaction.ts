@@ -4,7 +4,7 @@
  */
 import type pg from 'pg';
 import { inPoolTransaction } from '../../platform/database/client.ts';
-import { toPageColumns, PAGE_COLUMNS, pageRows } from './columns.ts';
+import { PAGE_COLUMNS, pageRows, toPageColumns } from './columns.ts';
 import { decodePage, encodePages, type StoredPage } from './pages.ts';
 
 /**

@@ -70,7 +70,11 @@ function filterLines(entries: readonly Entry[], start: number): LogEntry[] {
 type Pool = pg.Pool;
 
 /** The number of the first line after a time; without such a line, the next number; without a time, 1. */
-export async function firstSeqAfter(pool: Pool, jobId: string, since?: Date | null): Promise<number> {
+export async function firstSeqAfter(
+  pool: Pool,
+  jobId: string,
+  since?: Date | null,
+): Promise<number> {
   if (!since) return 1;
   const { rows } = await pool.query<Partial<StoredPage> & { next: string }>({
     name: 'loam-log-since',

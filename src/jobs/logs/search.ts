@@ -7,7 +7,7 @@ import type pg from 'pg';
 import { busy, invalid } from '../../base/errors.ts';
 import type { Allowance } from '../../platform/limits/reads.ts';
 import { type LogEntry, parsePage, textBytes, unpackPage } from './pages.ts';
-import { type WalkedPage, readStep } from './walk.ts';
+import { readStep, type WalkedPage } from './walk.ts';
 
 export type SearchQuery = {
   text: string;

@@ -43,7 +43,9 @@ export async function readWindow(
   const { forwards, count } = checkQuery(query);
   const { after, at, before } = query;
   // `at` is inclusive, and times have microsecond precision.
-  const from = at ? await firstSeqAfter(pool, jobId, new Moment(microsOf(at) - 1)) : (after ?? 0) + 1;
+  const from = at
+    ? await firstSeqAfter(pool, jobId, new Moment(microsOf(at) - 1))
+    : (after ?? 0) + 1;
   const span = forwards ? { low: from, end: null } : { low: null, end: before ?? null };
   let granted = 0;
   for (;;) {

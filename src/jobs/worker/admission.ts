@@ -17,7 +17,7 @@
  */
 import { HARDWARE_DEFAULTS as DEFAULT } from '../../base/hardware.ts';
 import type { Machine } from '../../runners/runner.ts';
-import { hasGpus, canRun, runsImages, type WorkerCapacity } from '../worker-capacity.ts';
+import { canRun, hasGpus, runsImages, type WorkerCapacity } from '../worker-capacity.ts';
 
 /** The resources that a job asks for. */
 export type ResourceRequest = { gpu: string; gpuCount: number; cpu: number; memoryGb: number };

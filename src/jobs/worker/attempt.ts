@@ -15,10 +15,16 @@ import { openAttemptLog } from '../logs/cap.ts';
 import type { LogLine } from '../logs/pages.ts';
 import { createMask, type Secrets } from '../secrets.ts';
 import { commitMove, MAX_PROGRESS, PHASES, statusTopic } from '../state.ts';
-import { type Attempt, type Deps, readAttempt, type Hold, readHold } from './attempt-row.ts';
+import { type Attempt, type Deps, type Hold, readAttempt, readHold } from './attempt-row.ts';
 import type { Claim } from './claim.ts';
-import { killAndFail, type Collected, collectArtifacts, finishAttempt, recordExitCode } from './finish.ts';
-import { unsealSecrets, prepare } from './prepare.ts';
+import {
+  type Collected,
+  collectArtifacts,
+  finishAttempt,
+  killAndFail,
+  recordExitCode,
+} from './finish.ts';
+import { prepare, unsealSecrets } from './prepare.ts';
 import { retry } from './retry.ts';
 
 const PROGRESS = /^::progress::(.*)$/s;

@@ -207,7 +207,8 @@ export async function claimJobs(
   const reading = query.skip.jobs.length > 0 ? 'read_skipping' : 'read';
   return onConnection(pool, async (client) => {
     await prepareStatements(client);
-    const read = await runStatements<Row>(client, ['begin', execute('begin', {}), execute(reading, query)]);
+    const begin = execute('begin', {});
+    const read = await runStatements<Row>(client, ['begin', begin, execute(reading, query)]);
     const chosen = decide(...groupLines(read.at(-1) ?? []));
     if (chosen.length === 0) {
       await client.query('commit');
