@@ -58,8 +58,7 @@ export function checkRequest(input: CreateInput) {
   checkJobName('name', name);
   checkText('command', command, REQUEST_RULES.commandBytes);
   if (!command.trim()) throw invalid('command', 'must not be empty');
-  if (repo == null && image == null)
-    throw invalid(null, 'repo or image is required');
+  if (repo == null && image == null) throw invalid(null, 'repo or image is required');
   if (repo != null) checkText('repo', repo, REQUEST_RULES.repoBytes);
   if (image != null) {
     checkText('image', image, REQUEST_RULES.image.maxBytes);

@@ -166,7 +166,8 @@ export const MOST_MOVES = 5;
  * All statements of a move find rows by key, so each is planned once per connection, with index scans even if the table is
  * still small. By default PostgreSQL plans again for each number of keys, which took a third longer.
  */
-const PLAN_BY_KEY = 'set local plan_cache_mode = force_generic_plan; set local enable_seqscan = off';
+const PLAN_BY_KEY =
+  'set local plan_cache_mode = force_generic_plan; set local enable_seqscan = off';
 /**
  * With a limit on waiting for locks, such as a namespace row that a transfer holds. After the limit each move retries alone
  * with the same limit, so that moves in other namespaces continue. Waiting for another batch of the same namespace is

@@ -546,9 +546,7 @@ describe('the life cycle of a job', () => {
   test('the phase replaces the progress of the program when the job is retried', async () => {
     await run('said-once', 'echo ::progress::halfway; exit 1', { retries: 1 });
     await eventually(async () =>
-      expect((await job(ada, 'ada', 'said-once')).progress).toBe(
-        'waiting for retry 1 of 1',
-      ),
+      expect((await job(ada, 'ada', 'said-once')).progress).toBe('waiting for retry 1 of 1'),
     );
     await cancel(ada, 'ada', 'said-once');
     expect((await job(ada, 'ada', 'said-once')).progress).toBe('cancelled');

@@ -394,7 +394,8 @@ test('any range of a log can be read forwards, backwards and by time, and every 
         }
 
         let whole = '';
-        for await (const some of streamLogText(services, job.id, { timestamps: false })) whole += some;
+        for await (const some of streamLogText(services, job.id, { timestamps: false }))
+          whole += some;
         expect(whole).toBe(lines.map(({ message: told }) => `${told}\n`).join(''));
       },
     ),

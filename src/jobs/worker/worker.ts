@@ -217,8 +217,7 @@ class JobWorker implements Worker {
           const decision = admit<WaitingJob>({ ...room, lines, reserved });
           // Jobs with an image would fail because no worker runs images; a worker that does may have joined just now.
           const hasImages = decision.admitted.some(({ job }) => job.image !== null);
-          needsPeers =
-            hasImages && !hasRefreshedPeers && !runsImages([...machines, ...elsewhere]);
+          needsPeers = hasImages && !hasRefreshedPeers && !runsImages([...machines, ...elsewhere]);
           if (needsPeers) return [];
           this.#reservations = decision.reservations;
           passedOver = decision.passedOver;
