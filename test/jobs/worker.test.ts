@@ -84,7 +84,7 @@ test('a job whose secrets cannot be decrypted fails, its process ends, and its s
   });
   expect(await lines(ada, 'ada', 'sealed')).toEqual([
     'up',
-    expect.stringMatching(/^The secrets of the job cannot be opened/),
+    expect.stringMatching(/^The secrets of the job cannot be decrypted/),
   ]);
   await eventually(() => expect(runner.running()).toEqual([]));
   await until(ada, 'ada', 'next', 'SUCCEEDED');
@@ -273,7 +273,7 @@ test.each(['attach', 'start', 'wait', 'logs'] as const)(
       exitCode: 125,
       retryCount: 0,
     });
-    expect((await lines(ada, 'ada', 'broken')).at(-1)).toMatch(/^The server failed to look after/);
+    expect((await lines(ada, 'ada', 'broken')).at(-1)).toMatch(/^The server repeatedly failed to supervise/);
     await until(ada, 'ada', 'next', 'SUCCEEDED');
     expect(fake.running()).toEqual([]);
   },
