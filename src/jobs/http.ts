@@ -47,11 +47,11 @@ export type Deps = {
 /** Interval of keepalive comments, so that no proxy closes an idle stream. */
 const KEEPALIVE_MS = 15_000;
 
-/** The parameters of a log request, as its REST operation declares them. */
-type LogParameters = { namespace: string; name: string; tail?: number; since?: Date };
+/** The parameters of a log request, as its REST operation declares them. Times are text. */
+type LogParameters = { namespace: string; name: string; tail?: number; since?: string };
 
 /**
- * Handles a log request with `stream=true`. `values` are its parsed parameters.
+ * Handles a log request with `stream=true`. `values` are its parameters, already validated.
  *
  * The `id` of each event is the number of its journal entry, so a client that reconnects with `Last-Event-ID`, as EventSource
  * does automatically, resumes where it was disconnected. After the end the response is 204, which tells an EventSource not to
@@ -60,7 +60,7 @@ type LogParameters = { namespace: string; name: string; tail?: number; since?: D
 export function streamLogs(services: Deps) {
   return async (req: Request, res: Response, values: Record<string, unknown>): Promise<void> => {
     const { namespace, name, tail, since } = values as LogParameters;
-    const query = { tail, since: since ?? null };
+    const query = { tail, since: parseSince(since) };
     const lastSeen = parseEventId(req.get('last-event-id'));
     const key = { namespace, name };
     const open = await openStream(services, req.viewer, key, { ...query, lastSeen });
