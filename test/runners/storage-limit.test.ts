@@ -1,9 +1,9 @@
 /** Engines whose storage cannot limit a container: it is made without the limit, and so are those after it. */
 import type Docker from 'dockerode';
 import { expect, test } from 'vitest';
-import { openCreation } from '../../src/runners/docker/container.ts';
+import { openContainerCreator } from '../../src/runners/docker/container.ts';
 import { type Engine, EngineError } from '../../src/runners/docker/engine.ts';
-import type { EngineFacts } from '../../src/runners/docker/facts.ts';
+import type { EngineFacts } from '../../src/runners/docker/engine-facts.ts';
 import { RunnerFault } from '../../src/runners/runner.ts';
 
 const image = { id: 'sha256:0', user: '', volumes: [], bytes: 0 };
@@ -20,7 +20,7 @@ async function create(storage: string, message: string) {
       return request({ createContainer } as unknown as Docker);
     },
   } as Engine;
-  const make = openCreation(engine, async () => ({ storage }) as EngineFacts);
+  const make = openContainerCreator(engine, async () => ({ storage }) as EngineFacts);
   for (let round = 0; round < 2; round++) await make({}, image, 2 ** 30);
   return asked.map(({ HostConfig }) => HostConfig?.StorageOpt !== undefined);
 }

@@ -100,7 +100,7 @@ test('an image whose shell ends before the command has not run it, and says so',
     const { lines, outcome } = await runToEnd(made.runner, spec);
     expect(lines).toEqual(['none']);
     const reason =
-      'The command could not begin: /bin/sh of the image ended before it, with exit code 3';
+      'The command could not begin: /bin/sh of the image exited before running it, with exit code 3';
     expect(outcome).toEqual({ kind: 'unstartable', reason });
   });
 });

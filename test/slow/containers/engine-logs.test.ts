@@ -5,7 +5,7 @@
 import { beforeEach, expect, test } from 'vitest';
 import { connect } from '../../../src/runners/docker/engine.ts';
 import { followLog } from '../../../src/runners/docker/logs.ts';
-import { stateOf } from '../../../src/runners/docker/outcome.ts';
+import { readContainerState } from '../../../src/runners/docker/outcome.ts';
 import { type LogCursor, logFull, type RunnerLine } from '../../../src/runners/runner.ts';
 import { BUSYBOX, DOCKER, docker } from '../../support/docker.ts';
 import { needs } from '../../support/needs.ts';
@@ -21,7 +21,7 @@ async function printing(script: string) {
   const options = ['--detach', '--network', 'none', '--log-driver', 'json-file'];
   const container = await docker('run', ...options, BUSYBOX, '/bin/sh', '-c', script);
   const engine = connect(DOCKER);
-  const hasEnded = async () => (await stateOf(engine, container))?.status !== 'running';
+  const hasEnded = async () => (await readContainerState(engine, container))?.status !== 'running';
   return {
     ended: () => docker('wait', container),
     follow: (cursor: LogCursor | null, caps = NO_CAPS) =>

@@ -3,11 +3,11 @@ import { PassThrough } from 'node:stream';
 import { buffer, text } from 'node:stream/consumers';
 import { setTimeout as delay } from 'node:timers/promises';
 import { beforeEach, expect, onTestFinished, test } from 'vitest';
-import { artifactsOf } from '../../../src/runners/docker/artifacts.ts';
+import { readArtifacts } from '../../../src/runners/docker/artifacts.ts';
 import { connect } from '../../../src/runners/docker/engine.ts';
 import { followLog } from '../../../src/runners/docker/logs.ts';
-import { pieces } from '../../../src/runners/docker/streams.ts';
-import { openUsers } from '../../../src/runners/docker/users.ts';
+import { readChunks } from '../../../src/runners/docker/streams.ts';
+import { openImageUsers } from '../../../src/runners/docker/image-users.ts';
 import { RunnerAway } from '../../../src/runners/runner.ts';
 import { DEFAULT_UIDS } from '../../../src/runners/supervisor/accounts.ts';
 import { BUSYBOX, DOCKER, docker, dockerRunner } from '../../support/docker.ts';
@@ -63,20 +63,20 @@ test.for(['frozen', 'killed'] as const)(
     await using proxy = await engineProxy(DOCKER.host);
     const labels = { 'loam-test': '' };
     const silentMs = how === 'frozen' ? 200 : 60_000;
-    const users = openUsers(reach(proxy), {
+    const users = openImageUsers(reach(proxy), {
       root: false,
       reserved: DEFAULT_UIDS,
       labels,
       silentMs,
     });
     proxy.held = /\/archive\?/;
-    const owner = users.ownerOf(image, null, never);
+    const owner = users.resolveOwner(image, null, never);
     owner.catch(() => {});
     await eventually(() => expect(proxy.holding).toBe(1));
     if (how === 'killed') proxy.breakOff();
     await expect(owner).rejects.toThrow(RunnerAway);
     proxy.held = undefined;
-    expect(await users.ownerOf(image, null, never)).toEqual({ uid: 4321, gid: 4322 });
+    expect(await users.resolveOwner(image, null, never)).toEqual({ uid: 4321, gid: 4322 });
     expect(await docker('ps', '--all', '--quiet', '--filter', `ancestor=${Id}`)).toBe('');
   },
 );
@@ -87,12 +87,12 @@ test.for(['frozen', 'killed'] as const)(
     const container = await ended('echo made > /made');
     await using proxy = await engineProxy(DOCKER.host);
     const source = {
-      ...{ engine: reach(proxy), container, place: '', owner: { uid: 0, gid: 0 } },
+      ...{ engine: reach(proxy), container, attemptDir: '', owner: { uid: 0, gid: 0 } },
       remote: true,
     };
     proxy.held = /\/archive\?/;
     const silentMs = how === 'frozen' ? 200 : 60_000;
-    const artifacts = await artifactsOf(source, '/made', { silentMs });
+    const artifacts = await readArtifacts(source, '/made', { silentMs });
     const read = artifacts && buffer(artifacts);
     read?.catch(() => {});
     await eventually(() => expect(proxy.holding).toBe(1));
@@ -100,7 +100,7 @@ test.for(['frozen', 'killed'] as const)(
     await expect(read).rejects.toThrow(RunnerAway);
     await eventually(() => expect(proxy.holding).toBe(0));
     proxy.held = undefined;
-    const again = await artifactsOf(source, '/made', { silentMs });
+    const again = await readArtifacts(source, '/made', { silentMs });
     expect(again && (await text(again))).toContain('made\n');
   },
 );
@@ -108,7 +108,7 @@ test.for(['frozen', 'killed'] as const)(
 test('who reads slowly is not taken for an engine that is silent', async () => {
   const source = new PassThrough();
   let silent = 0;
-  const found = pieces(source, 20, () => silent++);
+  const found = readChunks(source, 20, () => silent++);
   source.write('one');
   await found.next();
   // Longer than a silence, in which it is the reader's turn.

@@ -275,7 +275,7 @@ describe('pulls', () => {
       const { name } = await add('team/app');
       await expect(images.ensure(name, () => {}, never)).rejects.toThrow(
         new Unstartable(
-          `The image "${name}" cannot be pulled: its registry has no such image, or does not give it to this server`,
+          `The image "${name}" cannot be pulled: the registry has no such image, or this server may not read it`,
         ),
       );
       const auth = Buffer.from(`${login.username}:${login.password}`).toString('base64');
@@ -298,23 +298,23 @@ describe('pulls', () => {
       expect(error).toBeInstanceOf(Unstartable);
       return String(error.message).replace(`The image "${image}" cannot be pulled: `, '');
     };
-    expect(await why(`${registry.host}/team/none:1`)).toBe('its registry has no such image');
+    expect(await why(`${registry.host}/team/none:1`)).toBe('the registry has no such image');
     expect(manifests(registry)).toBe(1);
-    expect(await why('Not a name')).toBe('"Not a name" is not the name of a container image');
+    expect(await why('Not a name')).toBe('"Not a name" is not a valid name of a container image');
 
     registry.mute = true;
     const begun = Date.now();
-    expect(await why(name)).toBe('its registry does not answer');
+    expect(await why(name)).toBe('the registry does not answer');
     // Three tries of 300 ms, and the pauses between them. By default a registry may be silent for 120 seconds.
     expect(Date.now() - begun).toBeLessThan(30_000);
     registry.mute = false;
     registry.failing = 503;
-    expect(await why(name)).toBe('its registry cannot be reached, or breaks off');
+    expect(await why(name)).toBe('the registry cannot be reached, or breaks off the transfer');
     registry.failing = 429;
-    expect(await why(name)).toBe('its registry takes no more requests of this server for now');
+    expect(await why(name)).toBe('the registry accepts no more requests from this server for now (rate limit)');
     registry.failing = undefined;
     registry.layers = 'hold';
-    expect(await why(name)).toBe('its registry does not answer');
+    expect(await why(name)).toBe('the registry does not answer');
     registry.layers = undefined;
     expect(await images.ensure(name, () => {}, never)).toMatchObject({ user: '' });
   });
@@ -353,7 +353,7 @@ describe('pulls', () => {
     });
     expect(await until(app.admin, 'admin', 'other', 'FAILED')).toMatchObject({ exitCode: 125 });
     expect(await lines(app.admin, 'admin', 'other')).toEqual([
-      'The image "debian" is not one that this server runs (LOAM_IMAGES)',
+      'The image "debian" is not among the images that this server allows (LOAM_IMAGES)',
     ]);
   });
 

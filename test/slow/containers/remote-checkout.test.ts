@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { connect, type Engine } from '../../../src/runners/docker/engine.ts';
-import { sendCheckout } from '../../../src/runners/docker/remote.ts';
+import { sendCheckout } from '../../../src/runners/docker/remote-folders.ts';
 import { eventually } from '../../support/eventually.ts';
 import { processesNaming } from '../../support/processes.ts';
 
