@@ -51,7 +51,7 @@ export function buildContainerOptions(spec: ContainerSpec): Docker.ContainerCrea
   // No environment or secrets: everyone who can list containers sees their labels.
   const labels = { [LABEL_WORKER]: worker, [LABEL_ATTEMPT]: attempt };
   const barrier = buildStartBarrier({ ...spec, isOpen: attemptDir === null });
-  const mounts = attemptDir === null ? [] : mountJobFolders(attemptDir, barrier.mountPath);
+  const mounts = attemptDir === null ? [] : mountJobFolders(attemptDir, barrier.containerPath);
   const env = {
     HOME: MOUNTS.home,
     TMPDIR: MOUNTS.tmp,
@@ -121,10 +121,10 @@ function buildHostConfig(
   };
 }
 
-function mountJobFolders(attemptDir: string, barrierMountPath: string): Docker.MountSettings[] {
+function mountJobFolders(attemptDir: string, barrierPath: string): Docker.MountSettings[] {
   return [
     ...listJobFolders(attemptDir).map(({ from, to }) => mountFolder(from, to, false)),
-    mountFolder(barrierDir(attemptDir), barrierMountPath, true),
+    mountFolder(barrierDir(attemptDir), barrierPath, true),
   ];
 }
 

@@ -11,7 +11,7 @@ import { mkdir, open, readFile, rename, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 
 /** The barrier's folder in the container. */
-const MOUNT_PATH = '/.loam';
+const CONTAINER_PATH = '/.loam';
 const OPEN_FILE = 'open';
 /** Exists when the server has told the job to end, so that the watchdog sends no second SIGTERM. */
 const STOP_FILE = 'told';
@@ -53,7 +53,7 @@ PATH=${DEFAULT_PATH}:$PATH
  */
 const WAIT_FOR_BARRIER = `LOAM_GATE_N=0 LOAM_GATE_T=0 LOAM_GATE_U=0
 read -r LOAM_GATE_T LOAM_GATE_S </proc/uptime
-until [ -e ${MOUNT_PATH}/${OPEN_FILE} ]; do
+until [ -e ${CONTAINER_PATH}/${OPEN_FILE} ]; do
   LOAM_GATE_N=$((LOAM_GATE_N + 1))
   [ $LOAM_GATE_N -gt 400 ] && LOAM_GATE_S=1 || LOAM_GATE_S=0.005
   sleep $LOAM_GATE_S 2>/dev/null || sleep 1 2>/dev/null || :
@@ -76,20 +76,20 @@ const RUN_COMMAND = `LOAM_GATE_C=$LOAM_GATE_COMMAND
 LOAM_GATE_HOW=
 ( ( trap '' TERM HUP INT; t=$LOAM_GATE_SECONDS; g=$LOAM_GATE_GRACE
   unset LOAM_GATE_COMMAND LOAM_GATE_SECONDS LOAM_GATE_GRACE TINI_KILL_PROCESS_GROUP
-  sleep "$t" && { [ -e ${MOUNT_PATH}/${STOP_FILE} ] || kill -TERM -1; sleep "$g"; kill -KILL -1; } ) >/dev/null 2>&1 </dev/null & )
+  sleep "$t" && { [ -e ${CONTAINER_PATH}/${STOP_FILE} ] || kill -TERM -1; sleep "$g"; kill -KILL -1; } ) >/dev/null 2>&1 </dev/null & )
 unset LOAM_GATE_COMMAND LOAM_GATE_SECONDS LOAM_GATE_GRACE TINI_KILL_PROCESS_GROUP
-[ ! -e ${MOUNT_PATH}/${OPEN_FILE} ] || read -r LOAM_GATE_AT LOAM_GATE_HOW <${MOUNT_PATH}/${OPEN_FILE}
+[ ! -e ${CONTAINER_PATH}/${OPEN_FILE} ] || read -r LOAM_GATE_AT LOAM_GATE_HOW <${CONTAINER_PATH}/${OPEN_FILE}
 PATH=$1
 [ "$LOAM_GATE_HOW" = ${RECORDED} ] || exec /bin/sh -c "$LOAM_GATE_C"
-exec 3<>${MOUNT_PATH}/out 4<>${MOUNT_PATH}/err >/dev/null 2>&1
+exec 3<>${CONTAINER_PATH}/out 4<>${CONTAINER_PATH}/err >/dev/null 2>&1
 trap : TERM HUP INT QUIT USR1 USR2 ALRM
-echo begun 1<>${MOUNT_PATH}/end
+echo begun 1<>${CONTAINER_PATH}/end
 (exec /bin/sh -c "$LOAM_GATE_C" >&3 2>&4 3>&- 4>&-)
 code=$? killed=
 for file in ${OOM_KILL_FILES.join(' ')}; do
   [ ! -r $file ] || while read -r key n; do [ "$key" != oom_kill ] || killed=" $n"; done <$file
 done
-echo "exit $code$killed" 1<>${MOUNT_PATH}/end
+echo "exit $code$killed" 1<>${CONTAINER_PATH}/end
 exit $code`;
 
 export type StartBarrierOptions = {
@@ -119,7 +119,7 @@ export function buildStartBarrier({ command, timeoutMs, graceMs, isOpen }: Start
       // The init forwards SIGTERM to the whole process group of the job, not to its shell alone.
       TINI_KILL_PROCESS_GROUP: '1',
     },
-    mountPath: MOUNT_PATH,
+    containerPath: CONTAINER_PATH,
   };
 }
 

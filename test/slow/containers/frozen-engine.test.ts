@@ -1,4 +1,4 @@
-/** An engine that stops in the middle of an answer: frozen, cut off or killed. */
+/** An engine that stops in the middle of a response: frozen, cut off or killed. */
 import { PassThrough } from 'node:stream';
 import { buffer, text } from 'node:stream/consumers';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -21,7 +21,7 @@ const reach = ({ host }: EngineProxy) => connect({ ...DOCKER, host });
 
 beforeEach((ctx) => needs(ctx, 'docker', 'root'));
 
-/** Of a user who has a name, so that the engine is asked for the image's file of users. */
+/** An image with a user name, so that the image's /etc/passwd must be read through the engine. */
 async function imageOfUser(): Promise<string> {
   const container = await ended('echo app:x:4321:4322::/:/bin/sh >> /etc/passwd');
   const name = `loam-test/of-user-${container.slice(0, 12)}`;
@@ -30,7 +30,7 @@ async function imageOfUser(): Promise<string> {
   return name;
 }
 
-/** An ended container, until the test is over. */
+/** Creates an ended container that is removed after the test. */
 async function ended(command: string): Promise<string> {
   const container = await docker('create', '--label', 'loam-test', BUSYBOX, 'sh', '-c', command);
   onTestFinished(async () => void (await docker('rm', '--force', container)));
@@ -38,7 +38,7 @@ async function ended(command: string): Promise<string> {
   return container;
 }
 
-test('a job is cancelled while the users of its image are read, and nothing of that stays', async () => {
+test('cancelling a job while the users of its image are read leaves no container', async () => {
   const image = await imageOfUser();
   await using proxy = await engineProxy(DOCKER.host);
   await using made = await dockerRunner({ docker: { ...DOCKER, host: proxy.host } });
@@ -56,7 +56,7 @@ test('a job is cancelled while the users of its image are read, and nothing of t
 });
 
 test.for(['frozen', 'killed'] as const)(
-  'an engine that is %s while the users of an image are read is away',
+  'an engine that is %s while the users of an image are read counts as unavailable',
   async (how) => {
     const { Id, Config } = JSON.parse(await docker('inspect', await imageOfUser()))[0];
     const image = { id: Id, user: Config.User, volumes: [], bytes: 0 };
@@ -82,7 +82,7 @@ test.for(['frozen', 'killed'] as const)(
 );
 
 test.for(['frozen', 'killed'] as const)(
-  'an engine that is %s while it sends artifacts is away',
+  'an engine that is %s while it sends artifacts counts as unavailable',
   async (how) => {
     const container = await ended('echo made > /made');
     await using proxy = await engineProxy(DOCKER.host);
@@ -105,13 +105,13 @@ test.for(['frozen', 'killed'] as const)(
   },
 );
 
-test('who reads slowly is not taken for an engine that is silent', async () => {
+test('a slow reader is not mistaken for a silent engine', async () => {
   const source = new PassThrough();
   let silent = 0;
   const found = readChunks(source, 20, () => silent++);
   source.write('one');
   await found.next();
-  // Longer than a silence, in which it is the reader's turn.
+  // Longer than the silence timeout, but the time of the reader does not count.
   await delay(100);
   expect(silent).toBe(0);
   const next = found.next();
@@ -121,15 +121,15 @@ test('who reads slowly is not taken for an engine that is silent', async () => {
   expect((await found.next()).done).toBe(true);
 });
 
-test.for(['frozen while its container ended', 'away in between'] as const)(
-  'the log of an engine that was %s is asked for anew, and whole',
+test.for(['frozen while its container ended', 'unavailable between two checks'] as const)(
+  'the log of an engine that was %s is requested again and is complete',
   async (how) => {
     const container = await ended('seq 3');
     await using proxy = await engineProxy(DOCKER.host);
     proxy.held = /\/logs\?/;
     const answers = [
       async () => false,
-      how === 'away in between' ? () => Promise.reject(new RunnerAway('away')) : async () => true,
+      how === 'unavailable between two checks' ? () => Promise.reject(new RunnerAway('away')) : async () => true,
     ];
     const hasEnded = async () => (await (answers.shift() ?? (async () => true))()) as boolean;
     const lines: string[] = [];
