@@ -2,7 +2,7 @@
  * The folder of an attempt on this machine. It is mounted into the container, and holds the facts about the attempt that a
  * restarted server needs and the engine does not store.
  *
- *   attempt.json      what the container was created from, without command, environment and secrets; written before it is created
+ *   attempt.json      the container's settings, without command, environment and secrets; written before it is created
  *   gate/             the start barrier, see `start-barrier.ts`
  *   record/           files of the recorder, see `recorder.ts`
  *   work, tmp, home   the job's folders, accessible to its user alone; on a remote engine they exist in the container only

@@ -9,7 +9,7 @@ import { listJobFolders } from './attempt-dir.ts';
 import { listContainerProcesses } from './container-processes.ts';
 import type { Engine } from './engine.ts';
 
-export type DiskWatchOptions = {
+type DiskWatchOptions = {
   engine: Engine;
   container: string;
   attemptDir: string;

@@ -48,7 +48,7 @@ export type Engine = {
 };
 
 /** Id of the engine that `DOCKER_HOST` names. */
-export const DEFAULT_ENGINE = 'docker';
+const DEFAULT_ENGINE = 'docker';
 
 /** Sends no request yet. */
 export function connect(config: DockerConfig, id = DEFAULT_ENGINE): Engine {
@@ -137,19 +137,16 @@ export function isStatus(error: unknown, ...statuses: number[]): boolean {
   return error instanceof EngineError && statuses.includes(error.status);
 }
 
-/*
- * The transport of dockerode.
- *
- * It is created without the constructor of `docker-modem`, which always reads the environment and has no option against
- * that (https://github.com/apocas/docker-modem/issues/61): certificates in `DOCKER_CERT_PATH` that an engine does not
- * need would stop the server, and it reads `DOCKER_CLIENT_TIMEOUT` in milliseconds, where other programs use seconds.
- */
-
 type Address = Pick<
   Modem.ConstructorOptions,
   'socketPath' | 'host' | 'port' | 'protocol' | 'ca' | 'cert' | 'key'
 >;
 
+/**
+ * Bypasses the constructor, which always reads the environment (https://github.com/apocas/docker-modem/issues/61):
+ * certificates in `DOCKER_CERT_PATH` that an engine does not need would stop the server, and `DOCKER_CLIENT_TIMEOUT` would
+ * count milliseconds, where other programs count seconds.
+ */
 function createModem(address: Address): Modem {
   return Object.assign(Object.create(Modem.prototype), {
     protocol: 'http',

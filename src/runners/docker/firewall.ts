@@ -1,16 +1,11 @@
 /**
- * Firewall rules in a container's own network namespace. They are set from outside. A job cannot change them because it
- * lacks CAP_NET_ADMIN, and reloading the machine's firewall does not affect them.
- *
- * Incoming connections are dropped. Outgoing packets may go everywhere except to the blocked ranges, in which only the
- * nameservers are open, at port 53. IPv6 is limited to the loopback.
- *
- * `nft` sets the rules of both families in 5 ms. `iptables` takes 34 ms, with one program for each family. It comes with
- * every engine, and is used where `nft` is missing.
+ * Firewall rules in a container's own network namespace. They are set from outside: a job lacks CAP_NET_ADMIN to change
+ * them, and reloading the machine's firewall does not affect them. Incoming connections are dropped. Outgoing packets may
+ * go everywhere except to the blocked ranges, where only nameservers are open, at port 53. IPv6 has its loopback only.
  */
 import { run } from '../../platform/processes/starter.ts';
 
-export type FirewallRules = {
+type FirewallRules = {
   /** IPv4 CIDRs, which may overlap. */
   blocked: readonly string[];
   /** IPv4 addresses. */
@@ -28,8 +23,8 @@ const LOCK_TIMEOUT_S = 10;
 const RUN_TIMEOUT_MS = 20_000;
 
 /**
- * Blocked packets are rejected, not dropped, so that programs fail at once. TCP is rejected with a reset: an ICMP error
- * reaches the program only after the kernel has retransmitted the packet, one second later.
+ * Rejects blocked packets, so that programs fail at once. For TCP with a reset: the kernel reports an ICMP error to the
+ * program only after it has retransmitted the packet, a second later.
  */
 const nftCommand: BuildCommand = ({ blocked, resolvers }) => [
   'nft',
@@ -113,11 +108,12 @@ const iptablesCommand: BuildCommand = (rules) => [
 ];
 
 /**
- * Tries `nft`, then `iptables`, each in a new namespace.
+ * Tries each program in a new namespace. `nft` sets the rules of both families in 5 ms. `iptables`, which comes with an
+ * engine, needs a program for each family and 34 ms.
  * @returns the first that works, or why none does
  */
-export async function findFirewall(): Promise<ApplyFirewall | { missing: string }> {
-  const missing: string[] = [];
+export async function findFirewall(): Promise<ApplyFirewall | { unavailable: string }> {
+  const unavailable: string[] = [];
   for (const buildCommand of [nftCommand, iptablesCommand]) {
     try {
       await runIn(['unshare', '--net'], buildCommand, {
@@ -126,10 +122,10 @@ export async function findFirewall(): Promise<ApplyFirewall | { missing: string 
       });
       return (namespace, rules) => runIn(['nsenter', `--net=${namespace}`], buildCommand, rules);
     } catch (error) {
-      missing.push((error as Error).message);
+      unavailable.push((error as Error).message);
     }
   }
-  return { missing: missing.join('; ') };
+  return { unavailable: unavailable.join('; ') };
 }
 
 async function runIn(

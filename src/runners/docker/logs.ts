@@ -1,10 +1,7 @@
 /**
- * Reads the log of a container from the engine, from a cursor on, and follows it live.
- *
- * The engine keeps the log in a file that is not rotated while lines may still be needed: with rotation a follower lost
- * 195,000 of 300,000 lines. The engine can return the log since a time, but not exactly: the time is inclusive, and the
- * times of the two streams may be out of order against each other by some milliseconds. So the cursor holds a position for
- * each stream, a resume asks for one minute more, and lines before the cursor are skipped.
+ * Reads the log of a container from the engine, from a cursor on, and follows it live. The engine returns the log since a
+ * time, but not exactly: the time is inclusive, and the times of the two streams may be out of order by some milliseconds.
+ * So the cursor holds a position for each stream, a resume asks for one minute more, and frames before it are skipped.
  */
 import { PassThrough, type Readable } from 'node:stream';
 import { setTimeout as delay } from 'node:timers/promises';
@@ -39,7 +36,7 @@ const QUIET_MS = 30_000;
 
 type Caps = AttemptSpec['log'];
 
-export type LogSource = {
+type LogSource = {
   engine: Engine;
   container: string;
   caps: Caps;

@@ -1,16 +1,7 @@
 /**
- * The network of containers.
- *
- * - `internet`: a bridge of the engine, with firewall rules in the container's own network namespace (`firewall.ts`). The
- *   rules work on the engine's default bridge too, and block its other containers like the rest of the operator's network.
- *   On a user-defined network the engine runs a DNS resolver in each container, which adds 80 ms to a start, so such a
- *   network is created only where the engine alone can reach the nameserver.
- * - `none`: a loopback only.
- * - `host`: the network of this machine, including its loopback.
- * - A network that the operator has prepared (`LOAM_DOCKER_NETWORK`), with the operator's own rules.
- *
- * A container of `internet` starts without a network. The rules are set from outside, and only then the engine connects it,
- * all before the start barrier opens. So an image whose `/bin/sh` does not wait at the barrier reaches nothing.
+ * The network of containers. A container with the mode `internet` starts without a network. Firewall rules are set in its
+ * network namespace from outside, then the engine connects it to a bridge, and only then the start barrier opens. So an
+ * image whose `/bin/sh` does not wait at the barrier reaches nothing. The other modes are the engine's own.
  */
 import { readFile, stat } from 'node:fs/promises';
 import { isIPv4 } from 'node:net';
@@ -24,9 +15,9 @@ import { type EngineFacts, sharesKernel } from './engine-facts.ts';
 import { type ApplyFirewall, findFirewall } from './firewall.ts';
 
 export type NetworkOptions = {
-  /** Default: `internet`. */
+  /** `none`: loopback only; `host`: the network of this machine, including its loopback. Default: `internet`. */
   mode?: NetworkMode;
-  /** Name of the engine's network to use, in place of one of ours. */
+  /** A network of the engine that the operator has prepared, with rules of the operator (`LOAM_DOCKER_NETWORK`). */
   prepared?: string;
   /** Runtime of containers; default: the engine's. */
   runtime?: string;
@@ -110,7 +101,7 @@ async function chooseNetwork(
   if (typeof firewall === 'function') return internetNetwork(engine, firewall);
   return {
     ...fixedNetwork('none'),
-    warning: `Jobs in containers of the engine ${engine.id} have no network: ${firewall.missing}. To give them one, prepare a network on that engine and set LOAM_DOCKER_NETWORK to its name.`,
+    warning: `Jobs in containers of the engine ${engine.id} have no network: ${firewall.unavailable}. To give them one, prepare a network on that engine and set LOAM_DOCKER_NETWORK to its name.`,
   };
 }
 
@@ -138,24 +129,24 @@ async function firewallFor(
   engine: Engine,
   getFacts: GetFacts,
   configuredRuntime?: string,
-): Promise<ApplyFirewall | { missing: string }> {
+): Promise<ApplyFirewall | { unavailable: string }> {
   const { isLocal, isRemapped, runtime: defaultRuntime } = await getFacts();
-  if (isRemapped) return { missing: 'it maps the users of its containers' };
-  if (!isLocal) return { missing: 'the engine is on another machine' };
+  if (isRemapped) return { unavailable: 'it maps the users of its containers' };
+  if (!isLocal) return { unavailable: 'the engine is on another machine' };
   if (process.getuid?.() !== 0)
-    return { missing: 'only a server that is root can set firewall rules for them' };
+    return { unavailable: 'only a server that is root can set firewall rules for them' };
   const runtime = configuredRuntime ?? defaultRuntime;
   if (!sharesKernel(runtime))
-    return { missing: `the runtime ${runtime} has a network stack of its own` };
+    return { unavailable: `the runtime ${runtime} has a network stack of its own` };
   const firewall = await findFirewall();
   if (typeof firewall !== 'function')
-    return { missing: `firewall rules cannot be set for them (${firewall.missing})` };
+    return { unavailable: `firewall rules cannot be set for them (${firewall.unavailable})` };
   // If this server is in a container itself, its addresses differ from those of the machine that jobs must not reach.
   const { gateway } = await networkFor(engine, await readResolvers());
   const sharesNetwork = (await readOwnAddresses()).has(gateway);
   return sharesNetwork
     ? firewall
-    : { missing: 'this server is in another network namespace than the engine' };
+    : { unavailable: 'this server is in another network namespace than the engine' };
 }
 
 function internetNetwork(engine: Engine, applyFirewall: ApplyFirewall): ContainerNetwork {
@@ -238,7 +229,12 @@ async function assertOtherNamespace(sandbox: string): Promise<void> {
 
 type JobNetwork = { id: string; subnet: string; gateway: string };
 
-/** @param resolvers nameservers that a container can reach by itself */
+/**
+ * The default bridge, whose other containers are blocked like the rest of the operator's network. On a user-defined network
+ * the engine runs a DNS resolver in each container, which adds 80 ms to a start, so such a network is created only where
+ * the engine alone can reach the nameserver.
+ * @param resolvers nameservers that a container can reach by itself
+ */
 async function networkFor(engine: Engine, resolvers: readonly string[]): Promise<JobNetwork> {
   const bridge = resolvers.length > 0 ? await findNetwork(engine, BRIDGE) : undefined;
   const gateway = bridge && (bridge.gateway || (await guessGateway(bridge.subnet)));

@@ -3,7 +3,7 @@ import { readdir } from 'node:fs/promises';
 import { LABEL_ATTEMPT, LABEL_READER, LABEL_WORKER } from './container.ts';
 import type { Engine } from './engine.ts';
 
-export type Orphans = {
+type Orphans = {
   /** Ids of attempts that have a folder or a container and are not running. */
   attempts: string[];
   /** Ids of containers in which an earlier process of this server read a file of an image. */

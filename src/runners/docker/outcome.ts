@@ -70,9 +70,8 @@ const ENDED_WITH_ENGINE = [...ENDED_BY_ENGINE, 255];
  * asked it to end. An engine with `live-restore` keeps containers running while it restarts.
  */
 export function mayHaveDiedWithEngine(state: ContainerState): boolean {
-  return (
-    ENDED_WITH_ENGINE.includes(state.exitCode) && !state.isExitCodeCertain && !state.outOfMemory
-  );
+  const { exitCode, isExitCodeCertain, outOfMemory } = state;
+  return ENDED_WITH_ENGINE.includes(exitCode) && !isExitCodeCertain && !outOfMemory;
 }
 
 /**
@@ -80,17 +79,14 @@ export function mayHaveDiedWithEngine(state: ContainerState): boolean {
  * @param isFirstStart the engine has not restarted since it started the container
  */
 export function exitedOnItsOwn(exitCode: number, isFirstStart: boolean): boolean {
-  return (
-    !ENDED_WITH_ENGINE.includes(exitCode) && (isFirstStart || !UNKNOWN_EXIT.includes(exitCode))
-  );
+  const isKnown = isFirstStart || !UNKNOWN_EXIT.includes(exitCode);
+  return isKnown && !ENDED_WITH_ENGINE.includes(exitCode);
 }
 
 /**
- * Combines the engine's state of an ended container with the exit that was recorded (`recorder.ts`). If the engine was
- * killed just when a container ended, it later reports exit code 0 (Docker 20.10) or 255; then the parent of the command
- * is right. Otherwise the engine is right, because the job itself may have written the recorded exit.
- *
- * Of the two end times the earlier is right: neither can see the end before it happens.
+ * Combines the engine's state of an ended container with the recorded exit. An engine that was killed just when the
+ * container ended reports 0 (Docker 20.10) or 255, and then the recorded exit is used. Otherwise the engine is right: the
+ * job itself may have written the recorded one. Of the two end times the earlier is right: none precedes the end.
  * @param exit without an exit code when the parent was killed and reported nothing
  * @param seenByEngine the exit code in the engine's events (`readExitCodeFromEvents`), if the recorder may have missed the end
  * @returns null when nobody knows how the container ended
@@ -107,11 +103,8 @@ export function mergeRecordedExit(
     seenByEngine === exitCode || (exitCode === recorded && !ENDED_BY_ENGINE.includes(exitCode));
   const outOfMemory = oomKills === undefined ? state.outOfMemory : oomKills > 0;
   const endedAt = Math.min(state.endedAt, goneAt);
-  return {
-    ...state,
-    ...{ exitCode, outOfMemory, oomKills, endedAt, isExitCodeCertain },
-    mayMissEnd: unheard,
-  };
+  const mayMissEnd = unheard;
+  return { ...state, exitCode, outOfMemory, oomKills, endedAt, isExitCodeCertain, mayMissEnd };
 }
 
 /** Tolerates a difference of one minute between the clocks of the engine and of its containers. */
@@ -162,7 +155,7 @@ export async function hasEngineRestartedSince(
 const MISSING_LINES_NOTE =
   'The last lines of the log may be missing: the process that records it ended before the job.';
 
-export type EndedAttempt = {
+type EndedAttempt = {
   record: AttemptRecord;
   state: ContainerState;
   /** When the command began; null: it did not. */

@@ -26,7 +26,7 @@ export const PULL_TIMES: PullTimes = {
   tries: 6,
 };
 
-export type PullOptions = {
+type PullOptions = {
   auth: () => Promise<RegistryAuth | undefined>;
   /** Called at each event of the engine with the fraction that is done, which never decreases. */
   onProgress: (fraction: number) => void;

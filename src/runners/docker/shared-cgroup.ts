@@ -1,10 +1,8 @@
 /**
- * A control group around all containers of this server, limited to the memory that the machine has for jobs. Jobs that
- * together asked for more than the machine has share it: each may use all of it, but together they cannot take the
- * server's memory. Their CPU weight together is half of the server's, as for processes (`../supervisor/priority.ts`).
- *
- * The group is created where the engine creates its own. That needs a server that is root and a local engine that
- * manages control groups itself (`cgroupfs`). With systemd, slices are left to the operator.
+ * A control group around all containers of this server, limited to the memory that the machine has for jobs: each job may
+ * use all of it, but together they cannot take the server's memory. Their CPU weight together is half of the server's, as
+ * for processes (`../supervisor/priority.ts`). The group needs a server that is root and a local engine that manages
+ * control groups itself (`cgroupfs`). With systemd, slices are left to the operator.
  */
 import { mkdirSync, readdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -16,7 +14,7 @@ import type { EngineFacts } from './engine-facts.ts';
 export type SharedCgroup = {
   /** `CgroupParent` of containers; undefined where the group cannot be created. @throws RunnerAway */
   cgroupParent(): Promise<string | undefined>;
-  /** Called before each start: the group may have been removed with the last container of an earlier server. @throws RunnerAway */
+  /** Call it before each start: an earlier server may have removed the group with its last container. @throws RunnerAway */
   applyLimits(): Promise<void>;
   /** Removes the group, unless containers are left in it. */
   remove(): void;

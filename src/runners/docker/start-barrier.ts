@@ -1,11 +1,8 @@
 /**
- * The start barrier: the first thing that a container runs. It waits until the server has done the setup from outside, such
- * as the firewall rules, and only then runs the job's command. The job starts at that moment.
- *
- * The barrier is a file that appears in a folder which the container sees read-only. It contains the time at which it was
- * opened, and stays, so that a restarted server knows both. It holds no secret, and the job cannot change it. It does not
- * protect the network from an image with a manipulated `/bin/sh`: such a container has no network before its rules are set
- * (`network.ts`).
+ * The start barrier: a container first waits until the server has done the setup from outside, such as firewall rules, and
+ * then runs the job's command, which is when the job starts. The barrier opens when a file appears in a folder that the
+ * container sees read-only. The file contains the time, and stays for a restarted server. A manipulated `/bin/sh` gains
+ * nothing by ignoring the barrier: before its firewall rules are set, the container has no network (`network.ts`).
  */
 import { mkdir, open, readFile, rename, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -36,11 +33,9 @@ export const DEFAULT_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/
 const OOM_KILL_FILES = ['/sys/fs/cgroup/memory/memory.oom_control', '/sys/fs/cgroup/memory.events'];
 
 /**
- * The script for `/bin/sh -c` consists of the following three parts. The command and the times are passed in variables,
- * which are removed before the command runs: in arguments, a `pkill -f` of the job would match the container's init. The
- * variables have a common prefix, so that they do not hide variables of the job.
- *
- * The job's PATH is kept as the shell's first argument, and restored for the command.
+ * First of three parts of the script for `/bin/sh -c`. Its inputs are variables, which are removed before the command runs:
+ * if they were arguments, a `pkill -f` of the job would match the container's init. Their prefix keeps them apart from the
+ * job's variables. The job's PATH is kept as the shell's first argument, and restored for the command.
  */
 const SET_PATH = `set -- "$PATH"
 PATH=${DEFAULT_PATH}:$PATH
@@ -92,7 +87,7 @@ done
 echo "exit $code$killed" 1<>${CONTAINER_PATH}/end
 exit $code`;
 
-export type StartBarrierOptions = {
+type StartBarrierOptions = {
   command: string;
   timeoutMs: number;
   /** Time between SIGTERM and SIGKILL. */

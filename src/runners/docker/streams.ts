@@ -10,7 +10,7 @@ import { RunnerAway } from '../runner.ts';
 export type ArchiveEntry = Extract extends AsyncIterable<infer Item> ? Item : never;
 
 /** An engine that packs files sends some of them within this, even with a busy disk. */
-export const SILENCE_TIMEOUT_MS = 120_000;
+const SILENCE_TIMEOUT_MS = 120_000;
 
 /**
  * Yields the chunks of a stream.
