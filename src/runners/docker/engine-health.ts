@@ -64,7 +64,8 @@ export async function monitorEngine(
       const name = `Container engine "${engine.id}" at ${engine.host}`;
       if (unavailableReason !== undefined && before === undefined)
         log.warn(`${name} stopped answering: ${unavailableReason}`);
-      if (unavailableReason === undefined && before !== undefined) log.info(`${name} answers again`);
+      if (unavailableReason === undefined && before !== undefined)
+        log.info(`${name} answers again`);
     }
   })();
 

@@ -279,7 +279,10 @@ async function createNetwork(engine: Engine): Promise<JobNetwork> {
     if (!isStatus(error, 409)) throw error;
   }
   const created = await findNetwork(engine, NETWORK);
-  if (!created) throw new Error(`The engine ${engine.id} created the network ${NETWORK}, but does not list it`);
+  if (!created)
+    throw new Error(
+      `The engine ${engine.id} created the network ${NETWORK}, but does not list it`,
+    );
   return created;
 }
 
