@@ -179,7 +179,11 @@ function classifyFailure(message: string, statusCode?: number): PullFailure {
   const known = FAILURES.find(({ pattern }) => pattern.test(message));
   if (known) return { message, ...known };
   if (statusCode === 404) return { message, why: 'the registry has no such image', isFinal: true };
-  return { message, why: 'the registry cannot be reached, or breaks off the transfer', isFinal: false };
+  return {
+    message,
+    why: 'the registry cannot be reached, or breaks off the transfer',
+    isFinal: false,
+  };
 }
 
 /** Fraction of the work on a layer that is its download; the rest is unpacking. */

@@ -311,7 +311,9 @@ describe('pulls', () => {
     registry.failing = 503;
     expect(await why(name)).toBe('the registry cannot be reached, or breaks off the transfer');
     registry.failing = 429;
-    expect(await why(name)).toBe('the registry accepts no more requests from this server for now (rate limit)');
+    expect(await why(name)).toBe(
+      'the registry accepts no more requests from this server for now (rate limit)',
+    );
     registry.failing = undefined;
     registry.layers = 'hold';
     expect(await why(name)).toBe('the registry does not answer');
