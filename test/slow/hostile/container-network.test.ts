@@ -19,12 +19,12 @@ import { has, needs } from '../../support/needs.ts';
 import { attemptSpec, runToEnd } from '../../support/runner.contract.ts';
 
 const run = promisify(execFile);
-const here = async () => ({ local: true, remapped: false, runtime: 'runc' });
+const here = async () => ({ isLocal: true, isRemapped: false, runtime: 'runc' });
 const log = createLog('silent');
 const dockerOf = ({ host }: OwnEngine) => ({ ...DOCKER, host });
 
 const PERL = 'loam-test/perl';
-/** Its shell does not wait at the gate, and tries at once what it must not reach, until it reaches the internet. */
+/** An image whose shell ignores the start barrier, and tries to reach blocked addresses until it reaches the internet. */
 const IMPATIENT = 'loam-test/impatient';
 
 /** Prints a line for each thing that it tries: `tcp 192.0.2.1 yes`. */
@@ -207,9 +207,9 @@ told("itself", "127.0.0.1", do { socket(my $l, AF_INET, SOCK_STREAM, 0); bind($l
     }
   });
 
-  test('an image that does not wait at the gate has no network before its rules stand', async () => {
+  test('an image that ignores the start barrier has no network before its firewall rules are set', async () => {
     await onMachine('touch /mnt/slow');
-    // It ends before its gate is opened, or after: then somebody waits for what it never says.
+    // It ends before or after its barrier opens. In the second case a recorder waits for reports that never come.
     for (const LINGER of ['0', '1']) {
       const asked = { command: 'true', image: IMPATIENT, env: { LINGER } };
       const { lines, outcome } = await jobs.run(asked);
