@@ -1,4 +1,4 @@
-/** What every server looks after now and then, by turns with the others: above all removing what nobody needs any more. */
+/** Maintenance tasks of every server, mostly deletion of expired or orphaned data. */
 
 import type pg from 'pg';
 import { removeOldAnswers } from './api/http/kept-answers.ts';
@@ -31,29 +31,29 @@ export type Deps = {
   config: Config;
 };
 
-/** What is said in the log → what does a bounded part of it, and says whether there is more (`database/upkeep.ts`). */
+/** Name in the log → one batch of the task (`platform/database/maintenance.ts`). */
 export function maintenanceTasks(services: Deps): Record<string, MaintenanceTask> {
   const { config, storage } = services;
   return {
-    'removing old events': () => removeOldEvents(services, config.eventDays),
-    'removing old entries of the audit log': () => removeOldEntries(services, config.auditDays),
-    'removing old answers to requests': () => removeOldAnswers(services),
-    'removing sessions that are over': () => removeOldSessions(services),
-    'removing programs that have asked to sign in': () => removeOldDevices(services),
-    'removing workers that are gone': () => removeGoneWorkers(services),
-    'removing servers that are gone': () => removeGoneServers(services),
-    'removing what nobody builds or removes any more': () => removeAbandoned(services),
-    'removing what was not stored to its end': async () => {
+    'remove old events': () => removeOldEvents(services, config.eventDays),
+    'remove old entries of the audit log': () => removeOldEntries(services, config.auditDays),
+    'remove old idempotent answers': () => removeOldAnswers(services),
+    'remove expired sessions': () => removeOldSessions(services),
+    'remove old device requests': () => removeOldDevices(services),
+    'remove dead workers': () => removeGoneWorkers(services),
+    'remove dead servers': () => removeGoneServers(services),
+    'remove abandoned repository folders': () => removeAbandoned(services),
+    'remove unfinished uploads': async () => {
       await storage.tidy();
       return false;
     },
-    'removing jobs of deleted namespaces': () => removeJobsOfDeleted(services),
-    'removing artifacts that were deleted': () => removeLeftMarked(services),
-    'removing logs of deleted jobs': () => removeDeletedPages(services),
-    'removing deleted namespaces': () => removeDeletedNamespaces(services),
-    'removing old deliveries of webhooks': () => removeOldDeliveries(services),
-    'removing webhooks that were deleted': () => removeDeletedWebhooks(services),
-    // The last, because it may have much to copy.
-    'removing large files that nobody has': () => sweepLargeFiles(services),
+    'remove jobs of deleted namespaces': () => removeJobsOfDeleted(services),
+    'remove deleted artifacts': () => removeLeftMarked(services),
+    'remove logs of deleted jobs': () => removeDeletedPages(services),
+    'remove deleted namespaces': () => removeDeletedNamespaces(services),
+    'remove old webhook deliveries': () => removeOldDeliveries(services),
+    'remove deleted webhooks': () => removeDeletedWebhooks(services),
+    // Last, because it may have to copy much data.
+    'remove unreferenced large files': () => sweepLargeFiles(services),
   };
 }

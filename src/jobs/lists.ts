@@ -7,7 +7,7 @@ import { canBeNamespace } from '../base/names.ts';
 import { ownNamespaces } from '../identity/accounts.ts';
 import { anyIn, demand, demandAccount, type Viewer } from '../identity/permissions.ts';
 import type { Db } from '../platform/database/client.ts';
-import type { Counted } from '../platform/database/list-counts.ts';
+import type { CountedList } from '../platform/database/list-counts.ts';
 import { offsetPage } from '../platform/database/offset-page.ts';
 import {
   type OffsetPage,
@@ -85,7 +85,7 @@ export async function sliceJobsOf<S extends Select>(
 }
 
 /** Null for rights that the counts do not know. */
-function countedOf(viewer: Viewer, statuses: readonly JobStatus[] | null): Counted | null {
+function countedOf(viewer: Viewer, statuses: readonly JobStatus[] | null): CountedList | null {
   const { sql } = Prisma;
   const seen = countedSql(viewer);
   const filter = statuses ? sql`c.value = any(${[...statuses]}::text[])` : sql`true`;

@@ -1,24 +1,24 @@
-/** Where git is served over SSH. */
+/** Address on which git is served over SSH. */
 import { host, portOrOff } from './kinds.ts';
 
 export type SshConfig = {
   host: string;
-  /** 0 takes any free one. */
+  /** 0 takes any free port. */
   port: number;
 };
 
-/** As the rows of `VARIABLES` in config.ts. */
+/** Same form as `VARIABLES` in config.ts. */
 export const SSH_VARIABLES = {
   LOAM_SSH_PORT: [
     '2222',
-    'TCP port of git over SSH, which ssh_url names; 0 takes a free one, off serves none',
+    'TCP port of git over SSH, shown in ssh_url; 0 takes a free one; off disables SSH',
     portOrOff,
   ],
-  LOAM_SSH_HOST: ['', 'address to listen on for SSH; unset: HOST', host],
+  LOAM_SSH_HOST: ['', 'address that SSH listens on; unset: HOST', host],
 } as const;
 
-type Values = { HOST: string; LOAM_SSH_PORT: number | 'off'; LOAM_SSH_HOST?: string };
+type SshValues = { HOST: string; LOAM_SSH_PORT: number | 'off'; LOAM_SSH_HOST?: string };
 
-export function sshOf({ HOST, LOAM_SSH_PORT: port, LOAM_SSH_HOST }: Values): SshConfig | 'off' {
+export function readSshConfig({ HOST, LOAM_SSH_PORT: port, LOAM_SSH_HOST }: SshValues): SshConfig | 'off' {
   return port === 'off' ? port : { host: LOAM_SSH_HOST ?? HOST, port };
 }

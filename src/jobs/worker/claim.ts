@@ -20,13 +20,11 @@
 
 import type { Pool, PoolClient } from 'pg';
 import pg from 'pg';
+import { JOB_CLAIM_LOCK } from '../../base/advisory-locks.ts';
 import { newId } from '../../base/ids.ts';
 import { onConnection } from '../../platform/database/client.ts';
 import { PHASES } from '../state.ts';
 import type { Admitted, Candidate, QueueLine, ResourceRequest } from './admission.ts';
-
-/** Claims of all workers follow each other by this advisory lock. */
-const CLAIMING = 465825750385;
 
 /** What a worker must know of an attempt that it looks after. */
 export type Claim = ResourceRequest & { jobId: string; attemptId: string; machine: string };
@@ -60,7 +58,7 @@ const BEGIN = `
   select set_config('synchronous_commit', 'off', true), set_config('idle_in_transaction_session_timeout', '5s', true),
     set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true),
     set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
-    pg_advisory_xact_lock(${CLAIMING})`;
+    pg_advisory_xact_lock(${JOB_CLAIM_LOCK})`;
 
 const WITHOUT = `
   without as materialized (

@@ -1,38 +1,38 @@
 /**
- * Removing what is past its time: at the start and every ten minutes, in batches that are short enough to disturb
- * nobody. Every server does it; what another has removed already is simply not there.
+ * Periodic background work, mostly deletion of expired rows: at startup and every ten minutes, in short batches that do
+ * not disturb other work. Every server runs all tasks; a row that another server has already deleted is skipped.
  */
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Logger } from '../../base/log.ts';
 
-const EVERY_MS = 10 * 60_000;
-/** Between batches, so that a large backlog does not keep the database busy. */
-const BREATH_MS = 20;
+const INTERVAL_MS = 10 * 60_000;
+/** Pause between batches, so that a large backlog does not keep the database busy. */
+const PAUSE_MS = 20;
 
-/** Does one batch. @returns whether there may be more */
+/** Runs one batch. @returns whether there may be more work */
 export type MaintenanceTask = () => Promise<boolean>;
 
-/** Owns the chores until it is disposed. One that fails does not keep the others from being done, and is done next time. */
+/** Runs the tasks until disposed. A task that fails does not stop the others, and runs again next time. */
 export function startMaintenance(
   { log }: { log: Logger },
-  chores: Readonly<Record<string, MaintenanceTask>>,
+  tasks: Readonly<Record<string, MaintenanceTask>>,
 ): AsyncDisposable {
   const stopping = new AbortController();
   const { signal } = stopping;
   const pause = (ms: number) => delay(ms, undefined, { signal, ref: false }).catch(() => {});
 
-  async function doAll(): Promise<void> {
-    for (const [name, chore] of Object.entries(chores)) {
+  async function runAll(): Promise<void> {
+    for (const [name, task] of Object.entries(tasks)) {
       try {
-        while (!signal.aborted && (await chore())) await pause(BREATH_MS);
+        while (!signal.aborted && (await task())) await pause(PAUSE_MS);
       } catch (error) {
-        if (!signal.aborted) log.warn({ err: error }, `${name}: not done; again in ten minutes`);
+        if (!signal.aborted) log.warn({ err: error }, `maintenance task "${name}" failed; retry in ten minutes`);
       }
     }
   }
 
   const working = (async () => {
-    for (; !signal.aborted; await pause(EVERY_MS)) await doAll();
+    for (; !signal.aborted; await pause(INTERVAL_MS)) await runAll();
   })();
   return {
     async [Symbol.asyncDispose]() {

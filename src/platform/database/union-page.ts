@@ -1,64 +1,64 @@
 /**
- * Pages of a list whose rows lie in several parts of a table, such as the jobs of all namespaces of a user.
+ * Pages of a list whose rows are in several parts of a table, such as the jobs of all namespaces of a user.
  *
- * An index has the rows of one part in order, and of several it has not: to sort a million rows for a page of twenty
- * took a second. So of each part only a page is read, and the pages are merged. What it costs grows with the number of
- * parts, and neither with the rows nor with the depth of the page.
+ * An index has the rows of one part in order, but not the rows of several parts: sorting a million rows for a page of twenty
+ * took a second. So one page of each part is read and the pages are merged. The cost grows with the number of parts, not
+ * with the number of rows or the depth of the page.
  */
 import type pg from 'pg';
 import { Prisma } from '../../../prisma/generated/client.ts';
-import { columnOf, pageSql, type Sorting, toSlice } from './keyset.ts';
-import { type Counted, totalSql } from './list-counts.ts';
+import { columnOf, buildPageSql, type Sorting, toSlice } from './keyset.ts';
+import { type CountedList, buildTotalSql } from './list-counts.ts';
 import { type Item, inPlaceOf, type Slice, type SliceRequest } from './paging.ts';
 import { nameOf, type RowColumns, type Rows, readValues } from './rows.ts';
 
-/** A column by whose values the table is in parts: as `n.id` the condition can name the value of the part. */
+/** A column that divides the table into parts. Conditions can refer to its value as `<alias>.id`. */
 export type Part = { alias: string; column: string; type: string; values: readonly string[] };
 
-type Merged = {
-  /** The table, which the condition calls `r`. */
+type UnionPageQuery = {
+  /** The table, called `r` in conditions. */
   from: string;
-  /** Each row lies in one of all combinations of their values. */
+  /** The list has the rows of all combinations of these values. */
   parts: readonly Part[];
   where: Prisma.Sql;
-  /** Whether more is left out than what the viewer may not see: the planner then has to know of what. */
+  /** Whether the condition excludes more than rows that the viewer must not see. Then the planner must know the values. */
   isFiltered: boolean;
-  /** How the condition is said of the counts of these namespaces; null: the rows are counted. */
-  counted: (Counted & { namespaceIds: readonly string[] }) | null;
+  /** The same condition on `list_counts` of these namespaces; null: rows are counted. */
+  counted: (CountedList & { namespaceIds: readonly string[] }) | null;
   select: object;
 };
 
-/** `prisma` reads what `rows` does not know. */
+/** `prisma` reads a `select` that `rows` does not support. */
 export type Table = {
   pool: pg.Pool;
   rows: Rows;
   prisma: { findMany(query: object): PromiseLike<object[]> };
 };
 
-/** @throws AppError 400 for `first` out of range, and for what is no cursor of this list */
+/** @throws AppError 400 if `first` is out of range or the cursor is invalid */
 export async function unionPage<Row>(
   { pool, rows, prisma }: Table,
   sorting: Sorting,
   range: SliceRequest,
-  { from, parts, where, isFiltered, counted, select }: Merged,
+  { from, parts, where, isFiltered, counted, select }: UnionPageQuery,
 ): Promise<Slice<Row>> {
   const { sql, join, raw } = Prisma;
-  const page = pageSql(sorting, range);
-  const sources = join(parts.map(sourceOf), ' cross join ');
+  const page = buildPageSql(sorting, range);
+  const sources = join(parts.map(partSource), ' cross join ');
   const isOfPart = join(
     parts.map(({ alias, column }) => raw(`r.${column} = ${alias}.id`)),
     ' and ',
   );
   const named = page.columns.map((name) => `r.${columnOf(name)} as "${name}"`).join(', ');
   const branches = page.branches.map(
-    ({ where: beyond, orderBy }) => sql`
+    ({ where: afterCursor, orderBy }) => sql`
       (select ${raw(named)} from ${raw(from)} r
-        where ${isOfPart} and ${where} and ${beyond} order by ${orderBy} limit ${raw(String(page.take))})`,
+        where ${isOfPart} and ${where} and ${afterCursor} order by ${orderBy} limit ${raw(String(page.take))})`,
   );
-  const sum = counted && totalSql(counted, sql`${[...counted.namespaceIds]}::text[]`);
+  const sum = counted && buildTotalSql(counted, sql`${[...counted.namespaceIds]}::text[]`);
   const columns = rows.columns(select);
   const read = columns ?? (rows.columns(ID) as RowColumns);
-  // The rows are read for the page alone, by their ids.
+  // Whole rows are read only for the page, by their ids.
   const { text, values } = sql`
     select ${raw(page.columns.map((name) => `p."${name}"`).join(', '))},
         ${sum ? sql`(select t.total from (${sum}) t)` : sql`null`}, ${raw(read.sql)}
@@ -71,7 +71,7 @@ export async function unionPage<Row>(
   const answer = await readValues(pool, { name, text }, values);
   const width = page.columns.length;
   const found = answer.map((row) => {
-    const found: Found = { node: read.toRow(row.slice(width + 1)) };
+    const found: FoundRow = { node: read.toRow(row.slice(width + 1)) };
     for (const [at, column] of page.columns.entries()) found[column] = row[at];
     return found;
   });
@@ -87,16 +87,16 @@ export async function unionPage<Row>(
   };
   const slice = toSlice(sorting, range, found, total == null ? count : () => Number(total));
   const items = slice.items.map((item) => inPlaceOf(item, item.node.node as Row));
-  return { ...slice, items: columns ? items : await readWhole(prisma, items, select) };
+  return { ...slice, items: columns ? items : await readWithPrisma(prisma, items, select) };
 }
 
-/** A row, and under their names the columns of which its cursor is made. */
-type Found = Record<string, unknown> & { node: object };
+/** A row, and the columns of its cursor under their names. */
+type FoundRow = Record<string, unknown> & { node: object };
 
 const ID = { id: true };
 
-/** What Prisma alone reads, in the same order. One that was deleted since is left out. */
-async function readWhole<Row>(
+/** Reads rows with Prisma, in the same order. Rows that were deleted meanwhile are left out. */
+async function readWithPrisma<Row>(
   prisma: Table['prisma'],
   items: readonly Item<Row>[],
   select: object,
@@ -114,8 +114,8 @@ async function readWhole<Row>(
   });
 }
 
-/** A single value is given as a constant, so that the planner knows how frequent it is. */
-function sourceOf({ alias, type, values }: Part): Prisma.Sql {
+/** A single value is a constant, so that the planner knows its frequency. */
+function partSource({ alias, type, values }: Part): Prisma.Sql {
   const { sql, raw } = Prisma;
   if (values.length === 1) return sql`(select ${values[0]}::${raw(type)} as id) ${raw(alias)}`;
   return sql`unnest(${[...values]}::${raw(type)}[]) ${raw(alias)}(id)`;
