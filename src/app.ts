@@ -13,7 +13,7 @@ import { CORS_HEADERS } from './api/http/cors.ts';
 import { databaseAnswers, version } from './api/http/diagnostics.ts';
 import { drain, takePort } from './api/http/listening.ts';
 import { openMetricsPort } from './api/http/metrics.ts';
-import { openRateLimits } from './api/http/rate-limits.ts';
+import { openRateLimits, type RateLimits } from './api/http/rate-limits.ts';
 import { createHttp } from './api/http/server.ts';
 import { createStarting, createWorking } from './api/http/starting.ts';
 import type { Config } from './base/config/config.ts';
@@ -46,7 +46,7 @@ import { createSigner } from './platform/crypto/signed-links.ts';
 import type { PublicHostKey } from './platform/crypto/ssh-keys.ts';
 import type { Db } from './platform/database/client.ts';
 import { openDatabase } from './platform/database/client.ts';
-import { startMaintenance } from './platform/database/maintenance.ts';
+import { startMaintenance } from './maintenance.ts';
 import { openSession, type Session } from './platform/database/session.ts';
 import { Bus } from './platform/events/bus.ts';
 import { advanceClockAfterRestore, measureOutboxLag } from './platform/events/outbox.ts';
@@ -167,7 +167,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   await prepareDataFolder(config.repositoriesDir, 'LOAM_REPOSITORIES_DIR');
   const { address: metricsAddress } = cleanup.use(await openMetricsPort(config, metrics, log));
   const process = await openProcess(config, { log, metrics }, cleanup);
-  const { db, pool, cluster, bus } = process.services;
+  const { db, pool, cluster } = process.services;
   // Equal on all servers, so processes of the role `work` do not report it.
   metrics.read({
     waitingJobs: () => waitingJobs({ pool }),
@@ -191,29 +191,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
     report: (error) => log.error({ err: error }, 'background work on git failed'),
   });
   metrics.read({ catFile: () => git.objects.counts, transfers: () => git.transfers.counts });
-  const services: Services = {
-    ...process.services,
-    git,
-    pushes: new PushRecorder({ git, log, pool }),
-    signer: createSigner(process.keys.derive('signed links')),
-    lfs: openLfs(process.keys.derive('tokens for large files'), config.gitTransfers),
-    findingIds: createFindingIds(process.keys.derive('findings of secrets')),
-    usage: recordUsage({ pool, log }),
-    issuers: await openIssuers(config, process.keys, log),
-    rechecks: openRechecks({ pool, log }),
-    reads: new Reads(),
-    places: openQueuePositions({ pool }),
-    urls: {
-      base,
-      artifacts: config.artifactUrl ?? `${base}/artifacts`,
-      ssh: `ssh://git@${new URL(base).hostname}:${ssh?.port ?? SSH_PORT}`,
-    },
-    hostKeys: ssh?.hostKeys ?? [],
-    webhooks: {
-      guard: createGuard(config.webhooks.allow),
-      secrets: createWebhookSecrets(process.keys),
-    },
-  };
+  const services = await composeServices(config, process, { git, ssh, base });
   const runner = config.role === 'all' ? await openConfiguredRunner(config, { log, overrides }, cleanup) : null;
   const connector = createConnector({
     guard: services.webhooks.guard,
@@ -231,16 +209,7 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
     () => git,
     () => recoverRepositories(services).then(() => null),
     () => markBeginning(services).then(() => null),
-    async () => {
-      port.answer(createHttp(services, limits));
-      await cluster.members.join(config.internalUrl ?? toReachableUrl(port.address));
-      return {
-        async [Symbol.asyncDispose]() {
-          bus.close();
-          await drain(port.server);
-        },
-      };
-    },
+    () => startAnswering(services, limits, port),
     () => serveSsh(services, ssh, port),
     () => takeOverFromDead(services, process.session),
     () =>
@@ -271,6 +240,55 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
     firstLink,
     failed,
     [Symbol.asyncDispose]: () => owned.disposeAsync(),
+  };
+}
+
+/** Answers requests, and makes the other servers send requests here. */
+async function startAnswering(
+  services: Services,
+  limits: RateLimits,
+  port: Awaited<ReturnType<typeof takePort>>,
+): Promise<AsyncDisposable> {
+  const { config, cluster, bus } = services;
+  port.answer(createHttp(services, limits));
+  await cluster.members.join(config.internalUrl ?? toReachableUrl(port.address));
+  return {
+    async [Symbol.asyncDispose]() {
+      bus.close();
+      await drain(port.server);
+    },
+  };
+}
+
+/** Adds the parts of a process that answers requests. `base`: base URL for clients. */
+async function composeServices(
+  config: Config,
+  { services, keys }: Process,
+  { git, ssh, base }: { git: Git; ssh: Ssh | null; base: string },
+): Promise<Services> {
+  const { pool, log } = services;
+  return {
+    ...services,
+    git,
+    pushes: new PushRecorder({ git, log, pool }),
+    signer: createSigner(keys.derive('signed links')),
+    lfs: openLfs(keys.derive('tokens for large files'), config.gitTransfers),
+    findingIds: createFindingIds(keys.derive('findings of secrets')),
+    usage: recordUsage({ pool, log }),
+    issuers: await openIssuers(config, keys, log),
+    rechecks: openRechecks({ pool, log }),
+    reads: new Reads(),
+    places: openQueuePositions({ pool }),
+    urls: {
+      base,
+      artifacts: config.artifactUrl ?? `${base}/artifacts`,
+      ssh: `ssh://git@${new URL(base).hostname}:${ssh?.port ?? SSH_PORT}`,
+    },
+    hostKeys: ssh?.hostKeys ?? [],
+    webhooks: {
+      guard: createGuard(config.webhooks.allow),
+      secrets: createWebhookSecrets(keys),
+    },
   };
 }
 

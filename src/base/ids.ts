@@ -2,7 +2,7 @@
 import { TypeID, typeid } from 'typeid-js';
 
 /** Prefix → GraphQL type that `node(id:)` returns, null for objects that are not nodes. */
-export const PREFIXES = {
+const PREFIXES = {
   user: 'User',
   ns: 'Namespace',
   repo: 'Repository',
@@ -25,7 +25,7 @@ export const PREFIXES = {
   lock: null,
 } as const;
 
-export type Prefix = keyof typeof PREFIXES;
+type Prefix = keyof typeof PREFIXES;
 
 /** A membership has no id of its own; its id is made of the namespace and the user. */
 const MEMBER = /^member_([0-9a-z]{26})_([0-9a-z]{26})$/;

@@ -35,7 +35,7 @@ const HOP_BY_HOP_HEADERS = [
   'expect',
 ];
 
-export type IncomingRequest = {
+type IncomingRequest = {
   req: IncomingMessage;
   /** As the client sent it. */
   url: string;

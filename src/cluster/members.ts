@@ -39,7 +39,7 @@ export type Members = AsyncDisposable & {
 };
 
 /** Configuration that all processes on one database must share. */
-export type Shared = {
+type Shared = {
   /** Id of the folder of repositories; null for a process without one. */
   repositories: string | null;
   storage: string;

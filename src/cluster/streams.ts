@@ -15,7 +15,7 @@ import type { Member } from './members.ts';
 
 type Deps = { db: Db; git: Git; log: Logger };
 
-export type Output<Head> = {
+type Output<Head> = {
   /** Must be called once before anything is written. An error that is thrown earlier reaches the reader as it is. */
   begin(head: Head): Writable;
   /** Aborts when the reader disconnects. */

@@ -7,25 +7,17 @@
 import { join } from 'node:path';
 import type { z } from 'zod';
 import type { AllowedImages } from '../image-reference.ts';
-import {
-  CONTAINER_VARIABLES,
-  DOCKER_VARIABLES,
-  type DockerConfig,
-  readDockerConfig,
-  type EngineConfig,
-  readEngineConfigs,
-} from './docker.ts';
+import { CONTAINER_VARIABLES, DOCKER_VARIABLES, type DockerConfig, readDockerConfig, type EngineConfig, readEngineConfigs } from './docker.ts';
 import * as kinds from './kinds.ts';
 import { SECRET_VARIABLES } from './kinds.ts';
 import { NUMBERED_OIDC_VARIABLES, type IssuerConfig, readIssuers, OIDC_VARIABLES } from './oidc.ts';
 import { type PlanLimits, planLimits } from './plans.ts';
 import { S3_VARIABLES, type S3Config, readS3Config } from './s3.ts';
-import { SSH_VARIABLES, type SshConfig, readSshConfig } from './ssh.ts';
 import { TRACING_VARIABLES, type TracingConfig, readTracingConfig, isTracingEnabled } from './tracing.ts';
 
 export type DatabaseConfig = { kind: 'embedded' } | { kind: 'url'; url: string };
 /** Where artifacts are stored. */
-export type StorageConfig = { kind: 'folder'; path: string } | ({ kind: 's3' } & S3Config);
+type StorageConfig = { kind: 'folder'; path: string } | ({ kind: 's3' } & S3Config);
 /** Connection to a Redis or Valkey server. */
 export type RedisConfig = {
   host: string;
@@ -37,8 +29,11 @@ export type RedisConfig = {
   tls?: object;
 };
 
+/** Address on which git is served over SSH; port 0 takes any free port. */
+type SshConfig = { host: string; port: number };
+
 /** Address on which Prometheus scrapes /metrics. */
-export type MetricsConfig = { host: string; port: number };
+type MetricsConfig = { host: string; port: number };
 
 /** `serve` answers requests, `work` runs jobs, `all` does both. */
 export type Role = 'all' | 'serve' | 'work';
@@ -218,7 +213,12 @@ export const VARIABLES = {
     'hours for which unreferenced large files are kept; 1 to 720',
     kinds.integer(1, 720),
   ],
-  ...SSH_VARIABLES,
+  LOAM_SSH_PORT: [
+    '2222',
+    'TCP port of git over SSH, shown in ssh_url; 0 takes a free one; off disables SSH',
+    kinds.portOrOff,
+  ],
+  LOAM_SSH_HOST: ['', 'address that SSH listens on; unset: HOST', kinds.host],
   ...OIDC_VARIABLES,
   LOAM_TRUSTED_PROXIES: [
     '',
@@ -317,7 +317,10 @@ export function readConfig(env: Env = process.env): Config {
     eventDays: values.LOAM_EVENT_DAYS,
     auditDays: values.LOAM_AUDIT_DAYS,
     lfsGraceHours: values.LOAM_LFS_GRACE_HOURS,
-    ssh: readSshConfig(values),
+    ssh:
+      values.LOAM_SSH_PORT === 'off'
+        ? 'off'
+        : { host: values.LOAM_SSH_HOST ?? values.HOST, port: values.LOAM_SSH_PORT },
     issuers: readIssuers(
       (table) => readValues(env, table),
       (name, why) => refusal(name, '', why),
@@ -411,8 +414,8 @@ function whyUnknown(
 }
 
 const withoutPrefix = (name: string) => name.replace(/^LOAM_/, '');
+
 /** Levenshtein distance. */
-/** Levenshtein's: how many letters must be changed, added or removed to make one word of the other. */
 function editDistance(a: string, b: string): number {
   let row = Array.from({ length: b.length + 1 }, (_, i) => i);
   for (let i = 1; i <= a.length; i++) {

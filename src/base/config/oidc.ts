@@ -79,9 +79,6 @@ export const OIDC_VARIABLES = {
 } as const satisfies Record<string, readonly [fallback: string, meaning: string, kind: z.ZodType]>;
 
 type Name = keyof typeof OIDC_VARIABLES;
-export type OidcValues = {
-  [N in Name]?: z.output<(typeof OIDC_VARIABLES)[N][2]>;
-};
 
 /** Numbers of the further issuers. The variables of the first issuer have no number. */
 const NUMBERS = [2, 3, 4, 5, 6, 7, 8, 9] as const;

@@ -1,7 +1,7 @@
 /** Rate limits and quotas of each plan, in one table. */
 import type { Plan } from '../../../prisma/generated/enums.ts';
 
-export type Limits = {
+type Limits = {
   /** Requests per minute and credential; shown in `X-RateLimit-Limit`. */
   perMinute: number;
   /** Requests per second and credential. */

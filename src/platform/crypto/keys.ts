@@ -11,7 +11,7 @@ import { join } from 'node:path';
 import type { PrismaClient } from '../../../prisma/generated/client.ts';
 import { type Config, ConfigError } from '../../base/config/config.ts';
 
-export type Purpose =
+type Purpose =
   | 'signed links'
   | 'tokens for large files'
   | 'chunks of large files'

@@ -17,7 +17,7 @@ export type PublicHostKey = {
   fingerprint: string;
 };
 
-export type WireKey = {
+type WireKey = {
   type: string;
   key: KeyObject;
   /** Set for a security key: the application that the key signs for. */
@@ -72,7 +72,7 @@ export function readWireKey(bytes: Buffer): WireKey {
   return { type, ...key };
 }
 
-export type Signed = {
+type Signed = {
   /** The signed data of RFC 4252 section 7. */
   data: Buffer;
   /** Without the type. ECDSA signatures are in ASN.1, except those of security keys. */

@@ -12,7 +12,7 @@ import { statementNames } from './statement.ts';
 /** The client, or a transaction that a domain function should be part of. */
 export type Db = PrismaClient | Prisma.TransactionClient;
 
-export type Database = {
+type Database = {
   target: DatabaseTarget;
   client: PrismaClient;
   pool: pg.Pool;

@@ -24,7 +24,7 @@ import {
 export type DatabaseTarget = { connectionString: string } | SocketTarget;
 type SocketTarget = { host: string; user: string; database: string };
 
-export type EmbeddedPostgres = {
+type EmbeddedPostgres = {
   target: SocketTarget;
   /**
    * To be called when this Loam owns the data folder: from now on PostgreSQL is restarted whenever it ends, and `stop` also

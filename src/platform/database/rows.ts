@@ -14,7 +14,7 @@ import { columnOf } from './keyset.ts';
 import { type Runs, statementNames } from './statement.ts';
 
 /** How a model is read. In SQL its row is called `r`, the row of a relation as `alias` says. */
-export type RowSource = {
+type RowSource = {
   model: Prisma.ModelName;
   /** SQL after `from`: the table and its joins. */
   from: string;
@@ -30,7 +30,7 @@ type CustomFields = {
   handmade?: Record<string, { select: object; sql: string; read?: Read }>;
 };
 
-export type RowStatement<Row = object> = {
+type RowStatement<Row = object> = {
   /** Returns the rows in the order of the statement. */
   read(on: Runs, values: unknown[]): Promise<Row[]>;
 };

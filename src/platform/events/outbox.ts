@@ -17,7 +17,7 @@ export type EventType =
   | `job.${'queued' | 'running' | 'succeeded' | 'failed' | 'cancelled' | 'timed_out' | 'deleted'}`
   | `repository.${'created' | 'renamed' | 'transferred' | 'updated' | 'pushed' | 'deleted'}`;
 
-export type NewEvent = {
+type NewEvent = {
   /** Set by a writer that may retry: ids are unique, so the second attempt is refused. Default: a new id. */
   id?: string;
   type: EventType;

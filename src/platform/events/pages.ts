@@ -41,7 +41,7 @@ export function selectEvents(condition: Prisma.Sql, columns = Prisma.sql`*`): Ev
 }
 
 /** Result of one read. */
-export type OutboxPage = {
+type OutboxPage = {
   events: PositionedEvent[];
   /** All events up to this cursor have been read, and no event can appear before it any more. */
   reached: Cursor;

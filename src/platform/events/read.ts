@@ -18,13 +18,14 @@ import { Prisma } from '../../../prisma/generated/client.ts';
 import type { Db } from '../database/client.ts';
 import { untilAnswered } from '../database/outage.ts';
 import type { Bus } from './bus.ts';
-import { cursorAfter, parseCursor, formatCursor } from './cursor.ts';
-import { selectEvents, type OutboxEvent, type EventQuery, followPages } from './pages.ts';
+import { cursorAfter, parseCursor, formatCursor, cursorTooOld } from './cursor.ts';
+import { EventsRemoved, selectEvents, type OutboxEvent, type EventQuery, followPages } from './pages.ts';
 import { joinTail } from './tail.ts';
+import { AppError, invalid } from '../../base/errors.ts';
 
 export { EventsRemoved, type OutboxEvent } from './pages.ts';
 
-export type OutboxQuery = {
+type OutboxQuery = {
   /** Namespaces to which the subjects belong now. */
   namespaceIds: readonly string[];
   /** Only the events of this job or repository, even after it was transferred to another namespace. */
@@ -95,4 +96,45 @@ export async function* readAllEvents(
     const last = page.at(-1);
     if (last) yield { events: page.map(({ event }) => event), place: formatCursor(last.cursor) };
   }
+}
+
+/* Shared by the subscriptions to events of jobs and of repositories. */
+
+/**
+ * Follows the events that `query` selects.
+ * @throws AppError 400 if `after` is not an event or events after it were removed; 503 when the server stops
+ */
+export async function* follow(
+  services: { db: Db; pool: pg.Pool; bus: Bus },
+  query: OutboxQuery,
+  signal: AbortSignal,
+): AsyncGenerator<OutboxEvent> {
+  try {
+    yield* followEvents(services, query, signal);
+  } catch (error) {
+    throw error instanceof EventsRemoved ? cursorTooOld() : error;
+  }
+  if (!signal.aborted) throw stopping();
+}
+
+/** Maximum number of namespaces in one subscription. */
+const MAX_FOLLOWED = 100;
+
+/** Returns the distinct namespaces to follow. `name` limits a single namespace to one job or repository. @throws AppError 400 */
+export function followed(
+  namespaces: readonly string[],
+  name: string | null | undefined,
+): [string, ...string[]] {
+  const [first, ...others] = new Set(namespaces.map((each) => each.toLowerCase()));
+  if (!first) throw invalid('namespaces', 'must contain at least one namespace');
+  if (others.length >= MAX_FOLLOWED) throw invalid('namespaces', `must contain at most ${MAX_FOLLOWED} namespaces`);
+  if (name != null && others.length > 0)
+    throw invalid('name', 'can be given only with a single namespace');
+  return [first, ...others];
+}
+
+/** Tells the client that the server ended the subscription; the followed job or repository still exists. */
+export function stopping(): AppError {
+  const message = 'The server is stopping; subscribe again with `after` set to the last event you received';
+  return new AppError('internal_error', message, { status: 503 });
 }

@@ -13,7 +13,7 @@ import type { OutboxEvent } from './pages.ts';
 
 export type Order = 'asc' | 'desc';
 
-export type Selection = {
+type Selection = {
   namespaceId: string;
   types: readonly string[];
   /** Only events of these repositories and of jobs that run them; null: of all repositories. */

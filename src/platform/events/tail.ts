@@ -18,7 +18,7 @@ import type { Bus, Topic } from './bus.ts';
 import { type Cursor, cursorAfter, isAfter, isInSnapshot } from './cursor.ts';
 import { type OutboxEvent, type PositionedEvent, type EventQuery, readPage, followPages } from './pages.ts';
 
-export type SharedQuery = {
+type SharedQuery = {
   /** Equal for subscribers that can share. */
   key: string;
   topics: readonly Topic[];

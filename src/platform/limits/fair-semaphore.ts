@@ -6,7 +6,7 @@
  */
 import { AppError, busy } from '../../base/errors.ts';
 
-export type SemaphoreOptions = {
+type SemaphoreOptions = {
   /** Maximum number of slots for one key. */
   perKey?: number;
   waitMs?: number;
@@ -14,7 +14,7 @@ export type SemaphoreOptions = {
   maxWaiting?: number;
 };
 
-export type AcquireOptions = {
+type AcquireOptions = {
   key?: string;
   /** Ends the wait when nobody needs the result any more. */
   signal?: AbortSignal;

@@ -21,7 +21,7 @@ export const RESERVED_BYTES = `(
      where o.namespace_id = n.id and not exists (
        select from large_files f where f.repository_id = u.repository_id and f.oid = u.oid)))`;
 
-export type Quota = 'repositories' | 'activeJobs' | 'webhooks' | 'storageBytes';
+type Quota = 'repositories' | 'activeJobs' | 'webhooks' | 'storageBytes';
 
 const QUOTA_NAMES: Record<Exclude<Quota, 'storageBytes'>, string> = {
   repositories: 'repositories',
@@ -103,7 +103,7 @@ export function storageExceeded(
 }
 
 /** Such as `1.5 GiB`. */
-export function formatSize(bytes: number): string {
+function formatSize(bytes: number): string {
   const units = ['bytes', 'KiB', 'MiB', 'GiB', 'TiB'];
   const unit = Math.min(Math.floor(Math.log2(Math.max(1, bytes)) / 10), units.length - 1);
   return `${Number((bytes / 1024 ** unit).toFixed(1)).toLocaleString('en')} ${units[unit]}`;

@@ -32,7 +32,7 @@ export type Direction = (typeof DIRECTIONS)[number];
 const TRANSFER_OUTCOMES = ['completed', 'broken_off', 'refused', 'failed'] as const;
 export type TransferOutcome = (typeof TRANSFER_OUTCOMES)[number];
 
-export type EndedRequest = {
+type EndedRequest = {
   method: string;
   /** A pattern, never a path: `/auth/v1/repository/{namespace}/{id}`. */
   route: string;
@@ -107,97 +107,11 @@ export function createMetrics({
     labelNames: ['version', 'commit', 'role'],
     registers,
   }).set({ version: build, commit: commit ?? '', role }, 1);
-  const requests = new Counter({
-    name: 'loam_http_requests_total',
-    help: 'Requests that were answered or abandoned by the client, by route and status',
-    labelNames: ['method', 'route', 'status'],
-    registers,
-  });
-  const durations = new Histogram({
-    name: 'loam_http_request_duration_seconds',
-    help: 'Time from the headers of a request to the last byte of its response; without event streams',
-    labelNames: ['method', 'route'],
-    buckets: REQUEST_BUCKETS,
-    registers,
-  });
-  const inProgress = new Gauge({
-    name: 'loam_http_requests_in_progress',
-    help: 'Requests whose response is not complete, including event streams',
-    registers,
-  });
-  const operations = new Counter({
-    name: 'loam_graphql_operations_total',
-    help: 'Executed GraphQL operations, by kind',
-    labelNames: ['kind', 'result'],
-    registers,
-  });
-  const operationDurations = new Histogram({
-    name: 'loam_graphql_operation_duration_seconds',
-    help: 'Execution time of queries and mutations',
-    labelNames: ['kind'],
-    buckets: OPERATION_BUCKETS,
-    registers,
-  });
-  const streams = new Gauge({
-    name: 'loam_streams_open',
-    help: 'Open streams of clients',
-    labelNames: ['kind'],
-    registers,
-  });
-  const waits = new Histogram({
-    name: 'loam_job_queue_wait_seconds',
-    help: 'Time that jobs claimed by this process had waited in their pool',
-    labelNames: ['gpu', 'region'],
-    buckets: WAIT_BUCKETS,
-    registers,
-  });
-  const attempts = new Counter({
-    name: 'loam_job_attempts_total',
-    help: 'Finished job attempts, by outcome',
-    labelNames: ['outcome'],
-    registers,
-  });
-  const lines = new Counter({
-    name: 'loam_job_log_lines_total',
-    help: 'Stored log lines of jobs',
-    registers,
-  });
-  const largeTransfers = new Counter({
-    name: 'loam_large_file_transfers_total',
-    help: 'Finished uploads and downloads of large files, by outcome',
-    labelNames: ['direction', 'outcome'],
-    registers,
-  });
-  const largeBytes = new Counter({
-    name: 'loam_large_file_bytes_total',
-    help: 'Bytes of large files that were received and sent',
-    labelNames: ['direction'],
-    registers,
-  });
-  const tries = new Counter({
-    name: 'loam_webhook_attempts_total',
-    help: 'Requests to receivers of webhooks, by outcome',
-    labelNames: ['outcome'],
-    registers,
-  });
-  const tryDurations = new Histogram({
-    name: 'loam_webhook_attempt_duration_seconds',
-    help: 'Duration of requests to receivers of webhooks',
-    buckets: DELIVERY_BUCKETS,
-    registers,
-  });
-  const firstTries = new Histogram({
-    name: 'loam_webhook_first_attempt_delay_seconds',
-    help: 'Time from an event to the end of the first delivery attempt',
-    buckets: DELIVERY_BUCKETS,
-    registers,
-  });
-  const deliveries = new Counter({
-    name: 'loam_webhook_deliveries_total',
-    help: 'Deliveries that succeeded or have no attempt left',
-    labelNames: ['status'],
-    registers,
-  });
+  const { requests, durations, inProgress, operations, operationDurations, streams } =
+    defineRequestMetrics(registers);
+  const { waits, attempts, lines } = defineJobMetrics(registers);
+  const { largeTransfers, largeBytes } = defineLargeFileMetrics(registers);
+  const { tries, tryDurations, firstTries, deliveries } = defineWebhookMetrics(registers);
   // Initialized to 0, so that the first event of each series is visible as an increase.
   for (const outcome of ATTEMPT_OUTCOMES) attempts.inc({ outcome }, 0);
   for (const status of ['succeeded', 'failed']) deliveries.inc({ status }, 0);
@@ -257,6 +171,113 @@ export function createMetrics({
     },
     [Symbol.dispose]: () => git[Symbol.dispose](),
   };
+}
+
+function defineRequestMetrics(registers: Registry[]) {
+  const requests = new Counter({
+    name: 'loam_http_requests_total',
+    help: 'Requests that were answered or abandoned by the client, by route and status',
+    labelNames: ['method', 'route', 'status'],
+    registers,
+  });
+  const durations = new Histogram({
+    name: 'loam_http_request_duration_seconds',
+    help: 'Time from the headers of a request to the last byte of its response; without event streams',
+    labelNames: ['method', 'route'],
+    buckets: REQUEST_BUCKETS,
+    registers,
+  });
+  const inProgress = new Gauge({
+    name: 'loam_http_requests_in_progress',
+    help: 'Requests whose response is not complete, including event streams',
+    registers,
+  });
+  const operations = new Counter({
+    name: 'loam_graphql_operations_total',
+    help: 'Executed GraphQL operations, by kind',
+    labelNames: ['kind', 'result'],
+    registers,
+  });
+  const operationDurations = new Histogram({
+    name: 'loam_graphql_operation_duration_seconds',
+    help: 'Execution time of queries and mutations',
+    labelNames: ['kind'],
+    buckets: OPERATION_BUCKETS,
+    registers,
+  });
+  const streams = new Gauge({
+    name: 'loam_streams_open',
+    help: 'Open streams of clients',
+    labelNames: ['kind'],
+    registers,
+  });
+  return { requests, durations, inProgress, operations, operationDurations, streams };
+}
+
+function defineJobMetrics(registers: Registry[]) {
+  const waits = new Histogram({
+    name: 'loam_job_queue_wait_seconds',
+    help: 'Time that jobs claimed by this process had waited in their pool',
+    labelNames: ['gpu', 'region'],
+    buckets: WAIT_BUCKETS,
+    registers,
+  });
+  const attempts = new Counter({
+    name: 'loam_job_attempts_total',
+    help: 'Finished job attempts, by outcome',
+    labelNames: ['outcome'],
+    registers,
+  });
+  const lines = new Counter({
+    name: 'loam_job_log_lines_total',
+    help: 'Stored log lines of jobs',
+    registers,
+  });
+  return { waits, attempts, lines };
+}
+
+function defineLargeFileMetrics(registers: Registry[]) {
+  const largeTransfers = new Counter({
+    name: 'loam_large_file_transfers_total',
+    help: 'Finished uploads and downloads of large files, by outcome',
+    labelNames: ['direction', 'outcome'],
+    registers,
+  });
+  const largeBytes = new Counter({
+    name: 'loam_large_file_bytes_total',
+    help: 'Bytes of large files that were received and sent',
+    labelNames: ['direction'],
+    registers,
+  });
+  return { largeTransfers, largeBytes };
+}
+
+function defineWebhookMetrics(registers: Registry[]) {
+  const tries = new Counter({
+    name: 'loam_webhook_attempts_total',
+    help: 'Requests to receivers of webhooks, by outcome',
+    labelNames: ['outcome'],
+    registers,
+  });
+  const tryDurations = new Histogram({
+    name: 'loam_webhook_attempt_duration_seconds',
+    help: 'Duration of requests to receivers of webhooks',
+    buckets: DELIVERY_BUCKETS,
+    registers,
+  });
+  const firstTries = new Histogram({
+    name: 'loam_webhook_first_attempt_delay_seconds',
+    help: 'Time from an event to the end of the first delivery attempt',
+    buckets: DELIVERY_BUCKETS,
+    registers,
+  });
+  const deliveries = new Counter({
+    name: 'loam_webhook_deliveries_total',
+    help: 'Deliveries that succeeded or have no attempt left',
+    labelNames: ['status'],
+    registers,
+  });
+  return { tries, tryDurations, firstTries, deliveries };
 }
 
 /** `status_404` becomes `status_4xx`, because the receiver chooses the number. */

@@ -33,71 +33,7 @@ const TIMEOUT_MS = 2_000;
 export function readAtScrape(registry: Registry) {
   const registers = [registry];
   const sources: Partial<Sources> = {};
-
-  /** A gauge that is read at a scrape; it has no value without a source. */
-  function gauge<Label extends string>(
-    name: string,
-    help: string,
-    labelNames: Label[],
-    read: () => Iterable<[labels: Record<Label, string>, value: number]>,
-  ): void {
-    new Gauge<Label>({
-      name,
-      help,
-      labelNames,
-      registers,
-      collect() {
-        this.reset();
-      // `reset` sets a gauge without labels to 0.
-        if (labelNames.length === 0) this.remove();
-        for (const [labels, value] of read()) this.set(labels, value);
-      },
-    });
-  }
-  const labelled = <T extends Record<string, number>>(label: string, values: T | undefined) =>
-    Object.entries(values ?? {}).map(
-      ([name, value]) => [{ [label]: name }, value] as [Record<string, string>, number],
-    );
-  const unlabelled = (value: number | boolean | undefined): [Record<never, string>, number][] =>
-    value === undefined ? [] : [[{}, Number(value)]];
-
-  gauge('loam_database_connections', "Connections of this process's pool", ['state'], () => {
-    const pool = sources.databasePool?.();
-    return labelled('state', pool && { idle: pool.idle, busy: pool.total - pool.idle });
-  });
-  gauge('loam_database_waiting', 'Statements that wait for a connection', [], () =>
-    unlabelled(sources.databasePool?.().waiting),
-  );
-  gauge('loam_event_readers', 'Readers in this process that wait for notifications', [], () =>
-    unlabelled(sources.readers?.()),
-  );
-  gauge('loam_disk_low', '1 if the disk is nearly full and writes are refused', [], () =>
-    unlabelled(sources.diskLow?.()),
-  );
-  gauge('loam_git_cat_file_processes', 'Git processes kept for reading', ['state'], () => {
-    const pool = sources.catFile?.();
-    return labelled('state', pool && { idle: pool.idle, busy: pool.busy });
-  });
-  gauge('loam_git_cat_file_waiting', 'Reads that wait for a git process', [], () =>
-    unlabelled(sources.catFile?.().waiting),
-  );
-  gauge('loam_git_transfers', 'Running and waiting fetches, pushes and downloads', ['state'], () =>
-    labelled('state', sources.transfers?.()),
-  );
-  gauge('loam_job_slots', 'Jobs that this process may run at the same time', [], () =>
-    unlabelled(sources.slots?.().total),
-  );
-  gauge('loam_job_slots_used', 'Jobs that this process runs', [], () => unlabelled(sources.slots?.().used));
-  new Counter({
-    name: 'loam_rate_limit_refusals_total',
-    help: 'Requests that were refused by a rate limit, by plan',
-    labelNames: ['plan'],
-    registers,
-    collect() {
-      this.reset();
-      for (const [plan, count] of sources.refusals?.() ?? []) this.inc({ plan }, count);
-    },
-  });
+  defineProcessMetrics(registers, sources);
 
   const up = new Gauge({
     name: 'loam_database_up',
@@ -168,4 +104,72 @@ export function readAtScrape(registry: Registry) {
       if (ended === 'late') clear();
     },
   };
+}
+
+/** Metrics whose values are in this process. `sources` may be filled later. */
+function defineProcessMetrics(registers: Registry[], sources: Partial<Sources>): void {
+  /** A gauge that is read at a scrape; it has no value without a source. */
+  function gauge<Label extends string>(
+    name: string,
+    help: string,
+    labelNames: Label[],
+    read: () => Iterable<[labels: Record<Label, string>, value: number]>,
+  ): void {
+    new Gauge<Label>({
+      name,
+      help,
+      labelNames,
+      registers,
+      collect() {
+        this.reset();
+      // `reset` sets a gauge without labels to 0.
+        if (labelNames.length === 0) this.remove();
+        for (const [labels, value] of read()) this.set(labels, value);
+      },
+    });
+  }
+  const labelled = <T extends Record<string, number>>(label: string, values: T | undefined) =>
+    Object.entries(values ?? {}).map(
+      ([name, value]) => [{ [label]: name }, value] as [Record<string, string>, number],
+    );
+  const unlabelled = (value: number | boolean | undefined): [Record<never, string>, number][] =>
+    value === undefined ? [] : [[{}, Number(value)]];
+
+  gauge('loam_database_connections', "Connections of this process's pool", ['state'], () => {
+    const pool = sources.databasePool?.();
+    return labelled('state', pool && { idle: pool.idle, busy: pool.total - pool.idle });
+  });
+  gauge('loam_database_waiting', 'Statements that wait for a connection', [], () =>
+    unlabelled(sources.databasePool?.().waiting),
+  );
+  gauge('loam_event_readers', 'Readers in this process that wait for notifications', [], () =>
+    unlabelled(sources.readers?.()),
+  );
+  gauge('loam_disk_low', '1 if the disk is nearly full and writes are refused', [], () =>
+    unlabelled(sources.diskLow?.()),
+  );
+  gauge('loam_git_cat_file_processes', 'Git processes kept for reading', ['state'], () => {
+    const pool = sources.catFile?.();
+    return labelled('state', pool && { idle: pool.idle, busy: pool.busy });
+  });
+  gauge('loam_git_cat_file_waiting', 'Reads that wait for a git process', [], () =>
+    unlabelled(sources.catFile?.().waiting),
+  );
+  gauge('loam_git_transfers', 'Running and waiting fetches, pushes and downloads', ['state'], () =>
+    labelled('state', sources.transfers?.()),
+  );
+  gauge('loam_job_slots', 'Jobs that this process may run at the same time', [], () =>
+    unlabelled(sources.slots?.().total),
+  );
+  gauge('loam_job_slots_used', 'Jobs that this process runs', [], () => unlabelled(sources.slots?.().used));
+  new Counter({
+    name: 'loam_rate_limit_refusals_total',
+    help: 'Requests that were refused by a rate limit, by plan',
+    labelNames: ['plan'],
+    registers,
+    collect() {
+      this.reset();
+      for (const [plan, count] of sources.refusals?.() ?? []) this.inc({ plan }, count);
+    },
+  });
 }

@@ -25,7 +25,7 @@ type Starter = { child: ChildProcess; listeners: Map<number, Listener> };
 let starter: Starter | undefined;
 let count = 0;
 
-export type RunOptions = {
+type RunOptions = {
   input?: string;
   /** Ends the program, first by SIGTERM. */
   signal?: AbortSignal;

@@ -33,4 +33,4 @@ export interface Context {
   signal?: AbortSignal;
 }
 
-export type Operation = { operation: { operation: string } };
+type Operation = { operation: { operation: string } };

@@ -3,7 +3,7 @@ import { Repeater } from '@repeaterjs/repeater';
 import { builder } from './builder.ts';
 
 /** The error that ended a subscription, as its last event. */
-export type FailureEvent = { failure: unknown };
+type FailureEvent = { failure: unknown };
 
 /**
  * Aborts a generator when its reader disconnects. A generator that waits for the database would not notice; a repeater does.

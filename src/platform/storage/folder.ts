@@ -78,20 +78,7 @@ export async function openFolder(root: string): Promise<Storage> {
       const stats = await nullIfMissing(stat(pathOf(key)));
       return stats && describe(stats);
     },
-    async *list(prefix) {
-      const folders = [join(root, prefix && checkKey(prefix.replace(/\/$/, '')))];
-      for (let folder = folders.pop(); folder !== undefined; folder = folders.pop()) {
-        const entries = await nullIfMissing(opendir(folder));
-        if (!entries) continue;
-        for await (const { name } of entries) {
-          if (name.startsWith('.')) continue;
-          const path = join(folder, name);
-          const stats = await nullIfMissing(stat(path));
-          if (stats?.isDirectory()) folders.push(path);
-          else if (stats) yield { key: relative(root, path), ...describe(stats) };
-        }
-      }
-    },
+    list: (prefix) => listFiles(root, prefix),
     async remove(key) {
       const path = pathOf(key);
       await rm(path, { force: true });
@@ -110,6 +97,24 @@ export async function openFolder(root: string): Promise<Storage> {
 }
 
 const NEVER = new AbortController().signal;
+
+async function* listFiles(
+  root: string,
+  prefix: string,
+): AsyncGenerator<StoredObject & { key: string }> {
+  const folders = [join(root, prefix && checkKey(prefix.replace(/\/$/, '')))];
+  for (let folder = folders.pop(); folder !== undefined; folder = folders.pop()) {
+    const entries = await nullIfMissing(opendir(folder));
+    if (!entries) continue;
+    for await (const { name } of entries) {
+      if (name.startsWith('.')) continue;
+      const path = join(folder, name);
+      const stats = await nullIfMissing(stat(path));
+      if (stats?.isDirectory()) folders.push(path);
+      else if (stats) yield { key: relative(root, path), ...describe(stats) };
+    }
+  }
+}
 
 /** Writes piece by piece. A stream would keep each piece, which cost uploads of large files a third more CPU for new memory. */
 async function write(path: string, contents: Contents, signal: AbortSignal): Promise<StoredObject> {

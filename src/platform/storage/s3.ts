@@ -24,6 +24,7 @@ import {
   ABANDONED_MS,
   type Contents,
   checkKey,
+  type PutOptions,
   type Reading,
   type Storage,
   StorageAway,
@@ -64,27 +65,8 @@ export async function openS3({
     place: `s3://${bucket}/${prefix}`,
     // Without the endpoint, which may have different names inside and outside a network.
     identity: `s3://${bucket}/${prefix}`,
-    async put(key, contents, { signal, atMost = 0 } = {}) {
-      const source = toUploadBody(contents);
-      const upload = new Upload({
-        client,
-        params: { ...locate(key), Body: source },
-        partSize: Math.max(PART_BYTES, Math.ceil(atMost / MAX_PARTS)),
-        queueSize: CONCURRENT_PARTS,
-      });
-      const abort = () => void upload.abort();
-      signal?.addEventListener('abort', abort, { once: true });
-      try {
-        signal?.throwIfAborted();
-        await classifyErrors(upload.done());
-      } catch (error) {
-        const sourceFailure = source instanceof Readable ? sourceError(source) : null;
-        for (const stream of [source, contents]) if (stream instanceof Readable) stream.destroy();
-        signal?.throwIfAborted();
-        throw sourceFailure ?? error;
-      } finally {
-        signal?.removeEventListener('abort', abort);
-      }
+    async put(key, contents, options = {}) {
+      await upload(client, locate(key), contents, options);
       const stored = await storage.stat(key);
       if (!stored) throw new Error(`${key} is missing in ${storage.place} right after its upload`);
       return stored;
@@ -137,6 +119,40 @@ export async function openS3({
     },
     [Symbol.dispose]: () => client.destroy(),
   };
+  await checkBucket(client, bucket, storage.place);
+  return storage;
+}
+
+async function upload(
+  client: S3Client,
+  target: { Bucket: string; Key: string },
+  contents: Contents,
+  { signal, atMost = 0 }: PutOptions,
+): Promise<void> {
+  const source = toUploadBody(contents);
+  const running = new Upload({
+    client,
+    params: { ...target, Body: source },
+    partSize: Math.max(PART_BYTES, Math.ceil(atMost / MAX_PARTS)),
+    queueSize: CONCURRENT_PARTS,
+  });
+  const abort = () => void running.abort();
+  signal?.addEventListener('abort', abort, { once: true });
+  try {
+    signal?.throwIfAborted();
+    await classifyErrors(running.done());
+  } catch (error) {
+    const sourceFailure = source instanceof Readable ? sourceError(source) : null;
+    for (const stream of [source, contents]) if (stream instanceof Readable) stream.destroy();
+    signal?.throwIfAborted();
+    throw sourceFailure ?? error;
+  } finally {
+    signal?.removeEventListener('abort', abort);
+  }
+}
+
+/** @throws ConfigError if the bucket does not exist or access is denied; StorageAway */
+async function checkBucket(client: S3Client, bucket: string, place: string): Promise<void> {
   try {
     await classifyErrors(client.send(new HeadBucketCommand({ Bucket: bucket })));
   } catch (error) {
@@ -144,11 +160,10 @@ export async function openS3({
     const status = error instanceof S3ServiceException && error.$metadata.httpStatusCode;
     if (status)
       throw new ConfigError(
-        `LOAM_STORAGE: ${storage.place} ${REASONS[status] ?? `cannot be used (${status})`}`,
+        `LOAM_STORAGE: ${place} ${REASONS[status] ?? `cannot be used (${status})`}`,
       );
     throw error;
   }
-  return storage;
 }
 
 /** A part may be sent again after the source has continued, so pieces whose memory is reused are copied. */

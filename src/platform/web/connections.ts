@@ -32,7 +32,7 @@ export type ConnectionLimits = {
   checkMs: number;
 };
 
-export const CONNECTION_LIMITS: ConnectionLimits = {
+const CONNECTION_LIMITS: ConnectionLimits = {
   headersMs: 30_000,
   idleMs: 75_000,
   bodyMs: 60_000,
@@ -92,18 +92,7 @@ export function openServer(
   isUpgrade: (req: IncomingMessage) => boolean = () => false,
 ): Server {
   const limits = { ...CONNECTION_LIMITS, ...overrides };
-  const server = createServer({
-    headersTimeout: limits.headersMs,
-    connectionsCheckingInterval: limits.checkMs,
-    keepAliveTimeout: limits.idleMs,
-    // Node would apply it to pushes; body times are checked below.
-    requestTimeout: 0,
-    // Node would answer without a body; server.ts refuses with the usual error body.
-    requireHostHeader: false,
-    // Other upgrade requests are answered as normal requests.
-    shouldUpgradeCallback: isUpgrade,
-  });
-  server.timeout = SILENCE_MS;
+  const server = createLimitedServer(limits, isUpgrade);
   const connections = new Map<Socket, Connection>();
   const abortRequest = (exchange: Exchange, error: AppError) => {
     answeredEarly.add(exchange.req);
@@ -148,11 +137,7 @@ export function openServer(
   // A request with an unknown expectation is answered like any other.
   server.on('checkExpectation', (req, res) => server.emit('request', req, res));
   server.on('connect', (_req, socket) => {
-    const refusal = new AppError('invalid_request', 'CONNECT is not supported: this server is not a proxy', {
-      status: 405,
-      headers: { Allow: 'GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS' },
-    });
-    refuse(socket as Socket, refusal);
+    refuse(socket as Socket, connectRefusal());
   });
   server.on('clientError', (error: NodeJS.ErrnoException, socket) => {
     const connection = connections.get(socket as Socket);
@@ -179,6 +164,32 @@ export function openServer(
   timer.unref();
   server.on('close', () => clearInterval(timer));
   return server;
+}
+
+function createLimitedServer(
+  limits: ConnectionLimits,
+  isUpgrade: (req: IncomingMessage) => boolean,
+): Server {
+  const server = createServer({
+    headersTimeout: limits.headersMs,
+    connectionsCheckingInterval: limits.checkMs,
+    keepAliveTimeout: limits.idleMs,
+    // Node would apply it to pushes; body times are checked below.
+    requestTimeout: 0,
+    // Node would answer without a body; server.ts refuses with the usual error body.
+    requireHostHeader: false,
+    // Other upgrade requests are answered as normal requests.
+    shouldUpgradeCallback: isUpgrade,
+  });
+  server.timeout = SILENCE_MS;
+  return server;
+}
+
+function connectRefusal(): AppError {
+  return new AppError('invalid_request', 'CONNECT is not supported: this server is not a proxy', {
+    status: 405,
+    headers: { Allow: 'GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS' },
+  });
 }
 
 /**

@@ -11,7 +11,7 @@ export function isUnexpected(error: unknown): boolean {
 }
 
 /** The REST error body. With 429 it has `retry_after` instead of `request_id`. */
-export type ErrorBody = {
+type ErrorBody = {
   error:
     | { code: ErrorCode; message: string; request_id: string }
     | { code: ErrorCode; message: string; retry_after: number };

@@ -36,7 +36,7 @@ const POLICY = [
   "frame-ancestors 'none'",
 ].join('; ');
 
-export type Page = {
+type Page = {
   title: string;
   /** HTML; outside input must have passed `escaped`. */
   body: string;

@@ -4,7 +4,7 @@ import type { Request, Response } from 'express';
 import { AppError } from '../../base/errors.ts';
 import type { ByteRange } from '../storage/storage.ts';
 
-export type Sendable = {
+type Sendable = {
   /** Bytes. */
   size: number;
   /** Without quotes. */
