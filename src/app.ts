@@ -40,7 +40,7 @@ import type { SecretBox } from './jobs/secrets.ts';
 import { createSecretBox } from './jobs/secrets.ts';
 import { startWorker, type Worker } from './jobs/worker/worker.ts';
 import { maintenanceTasks } from './maintenance.ts';
-import { demandSameKey, type Keys, readKeys } from './platform/crypto/keys.ts';
+import { requireSameKey, type Keys, readKeys } from './platform/crypto/keys.ts';
 import type { Signer } from './platform/crypto/signed-links.ts';
 import { createSigner } from './platform/crypto/signed-links.ts';
 import type { PublicHostKey } from './platform/crypto/ssh-keys.ts';
@@ -52,7 +52,7 @@ import { Bus } from './platform/events/bus.ts';
 import { advanceClockAfterRestore, measureOutboxLag } from './platform/events/outbox.ts';
 import { Reads } from './platform/limits/reads.ts';
 import { createMetrics, type Metrics } from './platform/metrics/metrics.ts';
-import { identityOf, prepareDataFolder } from './platform/storage/data-folder.ts';
+import { readOrCreateId, prepareDataFolder } from './platform/storage/data-folder.ts';
 import type { DiskSpace } from './platform/storage/disk-space.ts';
 import { watchDiskSpace } from './platform/storage/disk-space.ts';
 import { openStorage } from './platform/storage/open.ts';
@@ -369,7 +369,7 @@ async function openProcess(
   const { role, dataDir, repositoriesDir } = config;
   const failure = Promise.withResolvers<never>();
   failure.promise.catch(() => {});
-  const id = await identityOf(dataDir);
+  const id = await readOrCreateId(dataDir);
   const database = await openDatabase(config.database, join(dataDir, 'postgres'));
   cleanup.defer(() => database.close());
   if (config.tracing) {
@@ -395,10 +395,10 @@ async function openProcess(
   await advanceClockAfterRestore({ pool, log });
   const storage = cleanup.use(await openStorage(config));
   const keys = await readKeys(config);
-  await demandSameKey(db, keys);
+  await requireSameKey(db, keys);
   const serves = role !== 'work';
   const shared = {
-    repositories: serves ? await identityOf(repositoriesDir, '.folder-id') : null,
+    repositories: serves ? await readOrCreateId(repositoriesDir, '.folder-id') : null,
     storage: storage.identity,
   };
   const members = cleanup.use(

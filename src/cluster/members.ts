@@ -39,7 +39,7 @@ export type Members = AsyncDisposable & {
 };
 
 /** Configuration that all processes on one database must share. */
-type Shared = {
+type SharedConfig = {
   /** Id of the folder of repositories; null for a process without one. */
   repositories: string | null;
   storage: string;
@@ -48,7 +48,7 @@ type Shared = {
 type Options = {
   id: string;
   role: Role;
-  shared: Shared;
+  shared: SharedConfig;
   database: Config['database'];
   pool: pg.Pool;
   session: Session;
@@ -162,7 +162,7 @@ function createMember({ id, url }: { id: string; url: string }): Member & { leav
 async function register({ id, role, shared, pool }: Options): Promise<void> {
   await inPoolTransaction(pool, async (client) => {
     await client.query('select pg_advisory_xact_lock($1)', [SERVER_REGISTRATION_LOCK]);
-    const { rows } = await client.query<Shared>(
+    const { rows } = await client.query<SharedConfig>(
       `select repositories, storage from servers
        where id <> $1 and heartbeat_at > clock_timestamp() - make_interval(secs => ${SILENCE_S})`,
       [id],
@@ -178,7 +178,7 @@ async function register({ id, role, shared, pool }: Options): Promise<void> {
   });
 }
 
-function requireShared(own: Shared, other: Shared): void {
+function requireShared(own: SharedConfig, other: SharedConfig): void {
   if (own.storage !== other.storage)
     throw new ConfigError(
       'LOAM_STORAGE: another server on this database uses another storage; set the same storage on all servers',

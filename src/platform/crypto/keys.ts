@@ -81,7 +81,7 @@ async function readIfExists(file: string): Promise<Buffer | null> {
  * Stores the identification of the key if the database has none; the first of several servers does.
  * @throws ConfigError if the database belongs to another key
  */
-export async function demandSameKey(db: PrismaClient, keys: Keys): Promise<void> {
+export async function requireSameKey(db: PrismaClient, keys: Keys): Promise<void> {
   const name = FILE;
   const value = Buffer.from(keys.derive('recognition'));
   await db.setting.createMany({ data: { name, value }, skipDuplicates: true });

@@ -8,7 +8,7 @@
 import { Prisma } from '../../../prisma/generated/client.ts';
 import {
   checkFirst,
-  inPlaceOf,
+  replaceNode,
   LazyItem,
   noCursor,
   type Slice,
@@ -64,7 +64,7 @@ export async function readSlice<Row, Item = Row>(
   // `select` decides the type of a row; only the caller knows it.
   const read = items.map(({ node }) => node) as Row[];
   const shown = toItems ? await toItems(read) : (read as unknown[] as Item[]);
-  return { ...slice, items: items.map((item, at) => inPlaceOf(item, shown[at] as Item)) };
+  return { ...slice, items: items.map((item, at) => replaceNode(item, shown[at] as Item)) };
 }
 
 /** Arguments of `findMany` for one page and one more row, which shows whether another page follows. */

@@ -12,7 +12,7 @@ import { columnOf, type Sorting } from './keyset.ts';
 import { type CountedList, buildTotalSql } from './list-counts.ts';
 import { type PageRequest, toOffset } from './paging.ts';
 import { nameOf, type RowColumns, readValues } from './rows.ts';
-import type { Table } from './union-page.ts';
+import type { PagedTable } from './union-page.ts';
 
 type OffsetPageQuery = {
   /** The table, called `r` in conditions; its namespace is `n`. */
@@ -36,7 +36,7 @@ const MAX_SKIPPED_ROWS = 1_000;
 
 /** @returns null if the namespace does not exist @throws AppError 400 for `page` or `perPage` */
 export async function offsetPage<Row>(
-  table: Table,
+  table: PagedTable,
   order: PageOrder,
   request: PageRequest,
   numbered: OffsetPageQuery,
@@ -50,7 +50,7 @@ export async function offsetPage<Row>(
 }
 
 async function readInOneStatement<Row>(
-  { pool, rows, prisma }: Table,
+  { pool, rows, prisma }: PagedTable,
   { column, order, nullable, unique }: PageOrder,
   request: PageRequest,
   { from, namespace, where, counted, select }: OffsetPageQuery,
@@ -88,7 +88,7 @@ async function readInOneStatement<Row>(
 const ID = { id: true };
 
 /** Reads rows with Prisma, in the order of `page`. Rows that were deleted meanwhile are left out. */
-async function readAll(prisma: Table['prisma'], page: readonly { id: string }[], select: object) {
+async function readAll(prisma: PagedTable['prisma'], page: readonly { id: string }[], select: object) {
   const ids = page.map(({ id }) => id);
   const rows = await prisma.findMany({
     where: { id: { in: ids } },
@@ -106,7 +106,7 @@ type Head = { id: string; total: string; present: string };
  * their values, some of which are rare.
  */
 async function readFromNearerEnd<Row>(
-  { pool, rows, prisma }: Table,
+  { pool, rows, prisma }: PagedTable,
   order: PageOrder,
   request: PageRequest,
   { from, namespace, where, counted, select }: OffsetPageQuery,

@@ -20,18 +20,18 @@ export function toOffset({ page, perPage }: PageRequest): { skip: number; take: 
 export type SliceRequest = { first: number; after?: string | null };
 
 /** A list item with its cursor. Few clients ask for the cursor of each item. */
-export type Item<T> = { readonly cursor: string; readonly node: T };
+export type PageItem<T> = { readonly cursor: string; readonly node: T };
 
 /** A page of a list, in its order. */
 export type Slice<T> = {
-  items: Item<T>[];
+  items: PageItem<T>[];
   hasNextPage: boolean;
   /** Total of the whole list; counted only when called. */
   totalCount(): number | Promise<number>;
 };
 
 /** Creates its cursor on access. A getter defined on each object takes ten times as long to create. */
-export class LazyItem<T> implements Item<T> {
+export class LazyItem<T> implements PageItem<T> {
   readonly node: T;
   readonly #makeCursor: () => string;
 
@@ -46,7 +46,7 @@ export class LazyItem<T> implements Item<T> {
 }
 
 /** Replaces the node of an item and keeps the cursor. */
-export function inPlaceOf<T>(item: Item<unknown>, node: T): Item<T> {
+export function replaceNode<T>(item: PageItem<unknown>, node: T): PageItem<T> {
   return new LazyItem(node, () => item.cursor);
 }
 

@@ -9,7 +9,7 @@ import type pg from 'pg';
 import { Prisma } from '../../../prisma/generated/client.ts';
 import { columnOf, buildPageSql, type Sorting, toSlice } from './keyset.ts';
 import { type CountedList, buildTotalSql } from './list-counts.ts';
-import { type Item, inPlaceOf, type Slice, type SliceRequest } from './paging.ts';
+import { type PageItem, replaceNode, type Slice, type SliceRequest } from './paging.ts';
 import { nameOf, type RowColumns, type Rows, readValues } from './rows.ts';
 
 /** A column that divides the table into parts. Conditions can refer to its value as `<alias>.id`. */
@@ -29,7 +29,7 @@ type UnionPageQuery = {
 };
 
 /** `prisma` reads a `select` that `rows` does not support. */
-export type Table = {
+export type PagedTable = {
   pool: pg.Pool;
   rows: Rows;
   prisma: { findMany(query: object): PromiseLike<object[]> };
@@ -37,7 +37,7 @@ export type Table = {
 
 /** @throws AppError 400 if `first` is out of range or the cursor is invalid */
 export async function unionPage<Row>(
-  { pool, rows, prisma }: Table,
+  { pool, rows, prisma }: PagedTable,
   sorting: Sorting,
   range: SliceRequest,
   { from, parts, where, isFiltered, counted, select }: UnionPageQuery,
@@ -86,7 +86,7 @@ export async function unionPage<Row>(
     return Number(counts.rows[0]?.total ?? 0);
   };
   const slice = toSlice(sorting, range, found, total == null ? count : () => Number(total));
-  const items = slice.items.map((item) => inPlaceOf(item, item.node.node as Row));
+  const items = slice.items.map((item) => replaceNode(item, item.node.node as Row));
   return { ...slice, items: columns ? items : await readWithPrisma(prisma, items, select) };
 }
 
@@ -97,10 +97,10 @@ const ID = { id: true };
 
 /** Reads rows with Prisma, in the same order. Rows that were deleted meanwhile are left out. */
 async function readWithPrisma<Row>(
-  prisma: Table['prisma'],
-  items: readonly Item<Row>[],
+  prisma: PagedTable['prisma'],
+  items: readonly PageItem<Row>[],
   select: object,
-): Promise<Item<Row>[]> {
+): Promise<PageItem<Row>[]> {
   const idOf = (row: Row) => (row as { id: string }).id;
   const whole = await prisma.findMany({
     where: { id: { in: items.map(({ node }) => idOf(node)) } },
@@ -110,7 +110,7 @@ async function readWithPrisma<Row>(
   const byId = new Map(whole.map((row) => [idOf(row as Row), row as Row]));
   return items.flatMap((item) => {
     const row = byId.get(idOf(item.node));
-    return row ? [inPlaceOf(item, row)] : [];
+    return row ? [replaceNode(item, row)] : [];
   });
 }
 

@@ -25,7 +25,7 @@ export type Caller = { key: string; isAnonymous: boolean };
 
 /** No slot became free in time, or too many requests are waiting. */
 export class QueueTimeout extends Error {
-  override name = 'NoTurn';
+  override name = 'QueueTimeout';
 }
 
 type Ticket = { key: string; grant(): void };

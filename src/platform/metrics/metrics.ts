@@ -10,7 +10,7 @@
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client';
 import { GIT_STARTED, type StartedGit } from '../processes/git-started.ts';
-import { readAtScrape, type Sources } from './readings.ts';
+import { createScrapeReadings, type Sources } from './readings.ts';
 
 /** Outcomes of a job attempt. `cancelled`: the job was cancelled or deleted while the attempt ran. */
 const ATTEMPT_OUTCOMES = [
@@ -122,7 +122,7 @@ export function createMetrics({
   for (const kind of STREAMS) streams.set({ kind }, 0);
 
   const git = countGitProcesses(registry);
-  const readings = readAtScrape(registry);
+  const readings = createScrapeReadings(registry);
   let watched = false;
 
   return {

@@ -30,7 +30,7 @@ export type Sources = {
 const CACHE_MS = 5_000;
 const TIMEOUT_MS = 2_000;
 
-export function readAtScrape(registry: Registry) {
+export function createScrapeReadings(registry: Registry) {
   const registers = [registry];
   const sources: Partial<Sources> = {};
   defineProcessMetrics(registers, sources);

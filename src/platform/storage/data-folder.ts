@@ -57,7 +57,7 @@ function exists(path: string): Promise<boolean> {
 }
 
 /** The id of a folder, wherever it is mounted. The first caller writes it into the folder. */
-export async function identityOf(folder: string, name = 'instance-id'): Promise<string> {
+export async function readOrCreateId(folder: string, name = 'instance-id'): Promise<string> {
   const path = join(folder, name);
   const temporary = `${path}.${randomUUID()}`;
   const known = await readFile(path, 'utf8').catch(() => '');

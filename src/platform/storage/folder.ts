@@ -4,7 +4,7 @@ import { createReadStream, type Stats } from 'node:fs';
 import { mkdir, open, opendir, rename, rm, rmdir, stat } from 'node:fs/promises';
 import { dirname, join, relative } from 'node:path';
 import { Readable } from 'node:stream';
-import { identityOf } from './data-folder.ts';
+import { readOrCreateId } from './data-folder.ts';
 import {
   ABANDONED_MS,
   type Contents,
@@ -44,7 +44,7 @@ export async function openFolder(root: string): Promise<Storage> {
 
   return {
     place: `the folder ${root}`,
-    identity: await identityOf(root, '.storage-id'),
+    identity: await readOrCreateId(root, '.storage-id'),
     put: (key, contents, { signal } = {}) => put(key, contents, signal),
     async open(key, range) {
       const file = await nullIfMissing(open(pathOf(key)));

@@ -36,7 +36,7 @@ const POLICY = [
   "frame-ancestors 'none'",
 ].join('; ');
 
-type Page = {
+type HtmlPage = {
   title: string;
   /** HTML; outside input must have passed `escaped`. */
   body: string;
@@ -59,7 +59,7 @@ export function escaped(text: string): string {
 /** `isPrivate`: the page depends on the user, or its address is a secret. */
 export function sendPage(
   res: Response,
-  { title, body, reloadSeconds }: Page,
+  { title, body, reloadSeconds }: HtmlPage,
   { isPrivate = true, status = 200 } = {},
 ): void {
   res.set({
