@@ -29,7 +29,7 @@ export function parseReference(text: string): Reference | null {
   const [name = '', digest = null, ...more] = text.split('@');
   const { path, tag } = splitTag(name);
   const { registry, repository } = splitRegistry(path);
-  const isName =
+  const isValid =
     more.length === 0 &&
     DOMAIN.test(registry) &&
     PATH.test(repository) &&
@@ -38,7 +38,7 @@ export function parseReference(text: string): Reference | null {
     (digest === null || DIGEST.test(digest)) &&
     // The engine interprets 64 hexadecimal digits as the id of an image.
     !/^[a-f0-9]{64}$/.test(path);
-  if (!isName) return null;
+  if (!isValid) return null;
   return { registry, repository, digest, tag: digest === null ? (tag ?? 'latest') : null };
 }
 

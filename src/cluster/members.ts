@@ -95,9 +95,9 @@ export async function openMembers(options: Options): Promise<Members> {
     const same = (a: { id: string; url: string }, b: { id: string; url: string }) =>
       a.id === b.id && a.url === b.url;
     others = rows.map((row) => before.find((one) => same(one, row)) ?? createMember(row));
-    const left = before.filter((one) => !others.includes(one));
-    if (left.length === 0 && others.length === before.length) return;
-    for (const { leave } of left) leave.abort();
+    const departed = before.filter((one) => !others.includes(one));
+    if (departed.length === 0 && others.length === before.length) return;
+    for (const { leave } of departed) leave.abort();
     publish();
     log.info({ servers: serving.length }, 'the set of servers has changed');
   }
@@ -144,8 +144,8 @@ export async function openMembers(options: Options): Promise<Members> {
       const change = new AbortController();
       const listener = () => change.abort();
       listeners.add(listener);
-      const early = signal ? AbortSignal.any([change.signal, signal]) : change.signal;
-      await delay(ms, undefined, { signal: early }).catch(() => {});
+      const wake = signal ? AbortSignal.any([change.signal, signal]) : change.signal;
+      await delay(ms, undefined, { signal: wake }).catch(() => {});
       listeners.delete(listener);
     },
     leave,

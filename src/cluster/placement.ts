@@ -12,10 +12,10 @@ export function placeOf<T extends { id: string }>(repositoryId: string, servers:
   let best = first;
   let highest = weight(first.id, repositoryId);
   for (const server of others) {
-    const own = weight(server.id, repositoryId);
-    if (own < highest || (own === highest && server.id < best.id)) continue;
+    const serverWeight = weight(server.id, repositoryId);
+    if (serverWeight < highest || (serverWeight === highest && server.id < best.id)) continue;
     best = server;
-    highest = own;
+    highest = serverWeight;
   }
   return best;
 }

@@ -283,8 +283,8 @@ export function readConfig(env: Env = process.env): Config {
   const docker = readDockerConfig(
     values.LOAM_RUNNER === 'process' ? {} : readValues(env, DOCKER_VARIABLES),
   );
-  const several = values.LOAM_DOCKER_HOSTS;
-  const place = values.LOAM_STORAGE ?? { kind: 'folder', path: join(dataDir, 'storage') };
+  const dockerHosts = values.LOAM_DOCKER_HOSTS;
+  const storage = values.LOAM_STORAGE ?? { kind: 'folder', path: join(dataDir, 'storage') };
   return {
     role: values.LOAM_ROLE,
     host: values.HOST,
@@ -295,7 +295,10 @@ export function readConfig(env: Env = process.env): Config {
     dataDir,
     repositoriesDir: values.LOAM_REPOSITORIES_DIR ?? join(dataDir, 'repositories'),
     secretKey: values.LOAM_SECRET_KEY,
-    storage: place.kind === 's3' ? { ...place, ...readS3Config(readValues(env, S3_VARIABLES)) } : place,
+    storage:
+      storage.kind === 's3'
+        ? { ...storage, ...readS3Config(readValues(env, S3_VARIABLES)) }
+        : storage,
     storageRedirect: values.LOAM_STORAGE_REDIRECT === 'on',
     diskFloor: values.LOAM_DISK_FLOOR,
     database: database ? { kind: 'url', url: database } : { kind: 'embedded' },
@@ -303,7 +306,7 @@ export function readConfig(env: Env = process.env): Config {
     gitTransfers: values.LOAM_GIT_TRANSFERS,
     runner: values.LOAM_RUNNER,
     docker,
-    ...(several && { engines: readEngineConfigs(several, docker) }),
+    ...(dockerHosts && { engines: readEngineConfigs(dockerHosts, docker) }),
     defaultImage: values.LOAM_DEFAULT_IMAGE,
     images: values.LOAM_IMAGES,
     containers: {
@@ -379,8 +382,8 @@ function refuseContradictions(env: Env, values: Values<typeof VARIABLES>): void 
 function refusal(name: string, text: string, why: string): ConfigError {
   if (SECRET_VARIABLES.includes(name) || /\/\/[^/]*@/.test(text))
     return new ConfigError(`${name}: ${why}`);
-  const got = text && ` (got ${truncate(JSON.stringify(text))})`;
-  return new ConfigError(`${name}: ${truncate(why)}${got}`);
+  const shownValue = text && ` (got ${truncate(JSON.stringify(text))})`;
+  return new ConfigError(`${name}: ${truncate(why)}${shownValue}`);
 }
 
 /** Truncates a text to `MAX_SHOWN` characters. */

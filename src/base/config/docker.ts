@@ -24,23 +24,23 @@ const ENGINE_NAME = /^(?!(?:local|docker|process)$)[a-z0-9][a-z0-9-]{0,30}$/;
 
 /** `gpu1=tcp://10.0.0.5:2376?certs=/etc/loam/gpu1&gpus=H100-80GB:8,gpu2=unix:///run/gpu2.sock` */
 const engines = z.string().transform((text, ctx) => {
-  const found: NamedEngine[] = [];
-  for (const one of text.split(',').map((part) => part.trim())) {
-    const [, name = '', host = '', query = ''] = /^([^=]*)=([^?]*)(?:\?(.*))?$/.exec(one) ?? [];
-    const wrong = (why: string) => refuse(ctx, `${JSON.stringify(one)} ${why}`);
+  const parsed: NamedEngine[] = [];
+  for (const entry of text.split(',').map((part) => part.trim())) {
+    const [, name = '', host = '', query = ''] = /^([^=]*)=([^?]*)(?:\?(.*))?$/.exec(entry) ?? [];
+    const wrong = (why: string) => refuse(ctx, `${JSON.stringify(entry)} ${why}`);
     if (!ENGINE_NAME.test(name))
       return wrong(
         'must begin with a name and =. A name has lower-case letters, digits and hyphens, and is not local, docker or process',
       );
     const address = engineAddress.safeParse(host);
     if (!address.success) return wrong(address.error.issues[0]?.message ?? 'is invalid');
-    if (found.some((other) => other.name === name || other.host === address.data))
+    if (parsed.some((other) => other.name === name || other.host === address.data))
       return wrong('names an engine a second time');
     const options = parseOptions(query);
     if ('wrong' in options) return wrong(options.wrong);
-    found.push({ name, host: address.data, ...options });
+    parsed.push({ name, host: address.data, ...options });
   }
-  return found;
+  return parsed;
 });
 
 type EngineOptions = Pick<NamedEngine, 'certs' | 'network' | 'gpus'>;

@@ -33,20 +33,20 @@ export function eraseSecrets(): void {
 
 /** Secrets that are readable in this process and in its parents of the same user, such as npm. */
 export function exposedSecrets(): { name: string; pid: number; program: string }[] {
-  const found: { name: string; pid: number; program: string }[] = [];
+  const exposed: { name: string; pid: number; program: string }[] = [];
   for (let pid = process.pid; pid > 0; ) {
     try {
       const stat = readFileSync(`/proc/${pid}/stat`, 'utf8');
       const program = stat.slice(stat.indexOf('(') + 1, stat.lastIndexOf(')'));
       for (const { name } of findSecrets(readFileSync(`/proc/${pid}/environ`)))
-        found.push({ name, pid, program });
+        exposed.push({ name, pid, program });
       pid = Number(stat.slice(stat.lastIndexOf(')') + 2).split(' ')[1]);
     } catch {
       // The parent belongs to another user, so jobs cannot read it either. Its own parents rarely have our user.
       break;
     }
   }
-  return found;
+  return exposed;
 }
 
 /** Values of secrets as byte ranges of a block of zero-terminated `NAME=value` entries. */

@@ -94,7 +94,7 @@ export const image = z
 
 /** Patterns of the images that jobs may name. */
 export const images = z.string().transform((text, ctx) => {
-  const allowed = allowedImages(text.split(',').map((one) => one.trim()));
+  const allowed = allowedImages(text.split(',').map((entry) => entry.trim()));
   if (!('wrong' in allowed)) return allowed;
   return refuse(ctx, `${JSON.stringify(allowed.wrong)} is not a valid image pattern`);
 });
@@ -216,22 +216,22 @@ const NAMED_NETWORKS = new Map([
 export const proxies = z.string().transform((text, ctx) => {
   if (/^\d+$/.test(text))
     return Number(text) <= 10 ? Number(text) : refuse(ctx, 'must be at most 10');
-  const all = text.split(',').flatMap((one) => NAMED_NETWORKS.get(one.trim()) ?? one.trim());
-  for (const one of all)
-    if (!isNetwork(one))
+  const entries = text.split(',').flatMap((entry) => NAMED_NETWORKS.get(entry.trim()) ?? entry.trim());
+  for (const entry of entries)
+    if (!isNetwork(entry))
       return refuse(
         ctx,
-        `${JSON.stringify(one)} is not an address, a CIDR or one of ${[...NAMED_NETWORKS.keys()].join(', ')}`,
+        `${JSON.stringify(entry)} is not an address, a CIDR or one of ${[...NAMED_NETWORKS.keys()].join(', ')}`,
       );
-  return all;
+  return entries;
 });
 
 /** Addresses and CIDRs. */
 export const networks = z.string().transform((text, ctx) => {
-  const all = text.split(',').map((one) => one.trim());
-  for (const one of all)
-    if (!isNetwork(one)) return refuse(ctx, `${JSON.stringify(one)} is not an address or a CIDR`);
-  return all;
+  const entries = text.split(',').map((entry) => entry.trim());
+  for (const entry of entries)
+    if (!isNetwork(entry)) return refuse(ctx, `${JSON.stringify(entry)} is not an address or a CIDR`);
+  return entries;
 });
 
 /** An address or CIDR. Zones and /0 are refused: Express accepts neither, and an allow list of all addresses protects nothing. */

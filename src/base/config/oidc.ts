@@ -101,17 +101,17 @@ export function readIssuers(
 ): IssuerConfig[] {
   return [1, ...NUMBERS].flatMap((number) => {
     const rows = Object.entries(OIDC_VARIABLES).map(([name, row]) => [numbered(name, number), row]);
-    const found = read(Object.fromEntries(rows));
-    const given = Object.keys(found).filter(
-      (name) => !/_(SCOPES|GROUPS_CLAIM)$/.test(name) && found[name] !== undefined,
+    const values = read(Object.fromEntries(rows));
+    const setNames = Object.keys(values).filter(
+      (name) => !/_(SCOPES|GROUPS_CLAIM)$/.test(name) && values[name] !== undefined,
     );
-    if (given.length === 0) return [];
-    const value = (name: Name) => found[numbered(name, number)];
+    if (setNames.length === 0) return [];
+    const value = (name: Name) => values[numbered(name, number)];
     const text = (name: Name) => value(name) as string | undefined;
     const address = text('LOAM_OIDC_ISSUER');
     const clientId = text('LOAM_OIDC_CLIENT_ID');
     const audience = text('LOAM_OIDC_AUDIENCE');
-    if (!address) throw fault(given[0] ?? '', `needs ${numbered('LOAM_OIDC_ISSUER', number)}`);
+    if (!address) throw fault(setNames[0] ?? '', `needs ${numbered('LOAM_OIDC_ISSUER', number)}`);
     if (!clientId)
       throw fault(
         numbered('LOAM_OIDC_ISSUER', number),

@@ -28,7 +28,7 @@ export type TracingConfig = {
 
 /** `name=value` pairs separated by commas, each part percent-encoded. */
 const pairs = z.string().transform((text, ctx) => {
-  const found: Record<string, string> = {};
+  const parsed: Record<string, string> = {};
   for (const pair of text.split(',')) {
     const at = pair.indexOf('=');
     try {
@@ -36,13 +36,13 @@ const pairs = z.string().transform((text, ctx) => {
       const [name, value] = [pair.slice(0, at), pair.slice(at + 1)].map((part) =>
         decodeURIComponent(part.trim()),
       );
-      found[name ?? ''] = value ?? '';
+      parsed[name ?? ''] = value ?? '';
     } catch {
       ctx.addIssue({ code: 'custom', message: 'must be pairs such as name=value,name=value' });
       return z.NEVER;
     }
   }
-  return found;
+  return parsed;
 });
 
 const endpoint = kinds.url('http:', 'https:');

@@ -111,9 +111,9 @@ export function seal(key: Uint8Array, text: Uint8Array, context = ''): Uint8Arra
 /** @throws Error if the key or the context differs, or the bytes were changed */
 export function open(key: Uint8Array, sealed: Uint8Array, context = ''): Buffer {
   const bytes = Buffer.from(sealed);
-  const text = bytes.subarray(NONCE_BYTES + TAG_BYTES);
+  const ciphertext = bytes.subarray(NONCE_BYTES + TAG_BYTES);
   const decipher = createDecipheriv('aes-256-gcm', key, bytes.subarray(0, NONCE_BYTES))
     .setAAD(Buffer.from(context))
     .setAuthTag(bytes.subarray(NONCE_BYTES, NONCE_BYTES + TAG_BYTES));
-  return Buffer.concat([decipher.update(text), decipher.final()]);
+  return Buffer.concat([decipher.update(ciphertext), decipher.final()]);
 }

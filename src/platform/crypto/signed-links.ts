@@ -31,9 +31,9 @@ export function createSigner(key: Uint8Array, now: () => number = Date.now): Sig
     verify(thing, { expires, signature }) {
       if (typeof expires !== 'string' || typeof signature !== 'string') return false;
       if (!/^\d{1,12}$/.test(expires) || Number(expires) * 1000 <= now()) return false;
-      const given = Buffer.from(signature, 'base64url');
+      const actual = Buffer.from(signature, 'base64url');
       const expected = hmac(thing, expires);
-      return given.length === expected.length && timingSafeEqual(given, expected);
+      return actual.length === expected.length && timingSafeEqual(actual, expected);
     },
   };
 }

@@ -218,11 +218,11 @@ function toConfigError(error: unknown, client: pg.Client | undefined): ConfigErr
     '42501': `${client.user} may not use the database ${client.database} at ${addressOf(client)}`,
   };
   const password = String(client.password ?? '');
-  const said = message.split('\n')[0]?.trim() || code;
-  const shown = password ? said.replaceAll(password, '***') : said;
+  const firstLine = message.split('\n')[0]?.trim() || code;
+  const redacted = password ? firstLine.replaceAll(password, '***') : firstLine;
   // The start is not retried if the host name does not exist; everything else may become reachable.
   const cause = code === 'ENOTFOUND' ? undefined : error;
-  return new ConfigError(`DATABASE_URL: ${why[code] ?? `${addressOf(client)}: ${shown}`}`, { cause });
+  return new ConfigError(`DATABASE_URL: ${why[code] ?? `${addressOf(client)}: ${redacted}`}`, { cause });
 }
 
 function addressOf({ host, port }: pg.Client): string {

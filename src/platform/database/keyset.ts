@@ -62,9 +62,9 @@ export async function readSlice<Row, Item = Row>(
   const count = async () => table.count({ where });
   const { items, ...slice } = toSlice(sorting, range, rows, count);
   // `select` decides the type of a row; only the caller knows it.
-  const read = items.map(({ node }) => node) as Row[];
-  const shown = toItems ? await toItems(read) : (read as unknown[] as Item[]);
-  return { ...slice, items: items.map((item, at) => replaceNode(item, shown[at] as Item)) };
+  const nodes = items.map(({ node }) => node) as Row[];
+  const converted = toItems ? await toItems(nodes) : (nodes as unknown[] as Item[]);
+  return { ...slice, items: items.map((item, at) => replaceNode(item, converted[at] as Item)) };
 }
 
 /** Arguments of `findMany` for one page and one more row, which shows whether another page follows. */

@@ -12,7 +12,7 @@ import { columnOf, type Sorting } from './keyset.ts';
 import { type CountedList, buildTotalSql } from './list-counts.ts';
 import { type PageRequest, toOffset } from './paging.ts';
 import { nameOf, type RowColumns, readValues } from './rows.ts';
-import type { PagedTable } from './union-page.ts';
+import { type PagedTable, readByIds } from './union-page.ts';
 
 type OffsetPageQuery = {
   /** The table, called `r` in conditions; its namespace is `n`. */
@@ -42,11 +42,11 @@ export async function offsetPage<Row>(
   numbered: OffsetPageQuery,
 ): Promise<NamespacePage<Row> | null> {
   const { skip } = toOffset(request);
-  const isPlain = skip <= MAX_SKIPPED_ROWS && !numbered.isFiltered;
+  const canReadInOneStatement = skip <= MAX_SKIPPED_ROWS && !numbered.isFiltered;
   // In ascending order no index has rows without a value last.
   const hasIndex = !(order.nullable && order.order === 'asc');
-  const read = isPlain && hasIndex ? readInOneStatement : readFromNearerEnd;
-  return read<Row>(table, order, request, numbered);
+  const readPage = canReadInOneStatement && hasIndex ? readInOneStatement : readFromNearerEnd;
+  return readPage<Row>(table, order, request, numbered);
 }
 
 async function readInOneStatement<Row>(
@@ -58,7 +58,7 @@ async function readInOneStatement<Row>(
   const { skip, take } = toOffset(request);
   const { sql, raw } = Prisma;
   const columns = rows.columns(select);
-  const read = columns ?? (rows.columns(ID) as RowColumns);
+  const reader = columns ?? (rows.columns(ID) as RowColumns);
   const table = raw(from);
   // The id makes the order total, so that pages never overlap.
   const first = `r.${columnOf(column)} ${order}${nullable ? ' nulls last' : ''}`;
@@ -67,7 +67,7 @@ async function readInOneStatement<Row>(
     ? buildTotalSql(counted, sql`array[n.id]`)
     : sql`select count(*) as total from ${table} r where r.namespace_id = n.id and ${where}`;
   const { text, values } = sql`
-    select n.id, t.total, r.id, ${raw(read.sql)}
+    select n.id, t.total, r.id, ${raw(reader.sql)}
       from namespaces n
       cross join lateral (${total}) t
       left join lateral (
@@ -76,28 +76,21 @@ async function readInOneStatement<Row>(
       ) r on true
       where n.name = ${namespace.toLowerCase()}
       order by ${by}`;
-  const answer = await readValues(pool, { name: nameOf(text), text }, values);
-  const [head] = answer;
+  const resultRows = await readValues(pool, { name: nameOf(text), text }, values);
+  const [head] = resultRows;
   if (!head) return null;
   // An empty page is one row without an id.
-  const found = answer.flatMap((row) => (row[2] === null ? [] : read.toRow(row.slice(3))));
-  const nodes = columns ? found : await readAll(prisma, found as { id: string }[], select);
+  const pageRows = resultRows.flatMap((row) => (row[2] === null ? [] : reader.toRow(row.slice(3))));
+  let nodes: object[] = pageRows;
+  if (!columns) {
+    const ids = pageRows.map((row) => (row as { id: string }).id);
+    const byId = await readByIds(prisma, ids, select);
+    nodes = ids.flatMap((id) => byId.get(id) ?? []);
+  }
   return { namespaceId: head[0] as string, total: Number(head[1]), nodes: nodes as Row[] };
 }
 
 const ID = { id: true };
-
-/** Reads rows with Prisma, in the order of `page`. Rows that were deleted meanwhile are left out. */
-async function readAll(prisma: PagedTable['prisma'], page: readonly { id: string }[], select: object) {
-  const ids = page.map(({ id }) => id);
-  const rows = await prisma.findMany({
-    where: { id: { in: ids } },
-    select: { ...select, id: true },
-    relationLoadStrategy: 'join',
-  });
-  const byId = new Map(rows.map((row) => [(row as { id: string }).id, row]));
-  return ids.flatMap((id) => byId.get(id) ?? []);
-}
 
 type Head = { id: string; total: string; present: string };
 
@@ -122,7 +115,7 @@ async function readFromNearerEnd<Row>(
     { [key]: true },
     `where r.namespace_id = $1 and r.${columnOf(key)} = any($2)`,
   );
-  const found = await inPoolTransaction(pool, async (client) => {
+  const result = await inPoolTransaction(pool, async (client) => {
     await client.query('set transaction isolation level repeatable read, read only');
     const named = sql`select n.id from namespaces n where n.name = ${namespace.toLowerCase()}`;
     const [known] = await query<{ id: string }>(client, named);
@@ -139,21 +132,21 @@ async function readFromNearerEnd<Row>(
       const statement = sql`
         select ${order.unique ? column : raw('r.id')} as key from ${of(id)} and ${part.where}
           order by ${part.orderBy} limit ${part.limit} offset ${part.offset}`;
-      const read = (await query<{ key: string }>(client, statement)).map(({ key }) => key);
-      keys.push(...(part.reversed ? read.reverse() : read));
+      const partKeys = (await query<{ key: string }>(client, statement)).map(({ key }) => key);
+      keys.push(...(part.reversed ? partKeys.reverse() : partKeys));
     }
     return { namespaceId: id, total, keys, read: await statement?.read(client, [id, keys]) };
   });
-  if (!found) return null;
-  const { namespaceId, total, keys, read } = found;
-  const whole =
+  if (!result) return null;
+  const { namespaceId, total, keys, read } = result;
+  const pageRows =
     read ??
     (await prisma.findMany({
       where: { namespaceId, [key]: { in: keys } },
       select: { ...select, [key]: true },
       relationLoadStrategy: 'join',
     }));
-  const byKey = new Map(whole.map((row) => [(row as Record<string, unknown>)[key], row as Row]));
+  const byKey = new Map(pageRows.map((row) => [(row as Record<string, unknown>)[key], row as Row]));
   return { namespaceId, total, nodes: keys.flatMap((one) => byKey.get(one) ?? []) };
 }
 

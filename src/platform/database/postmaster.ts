@@ -121,15 +121,15 @@ export async function initCluster({ dir, cluster, account }: ClusterPaths): Prom
       await rm(join(dir, name), { recursive: true, force: true });
   }
   if (existsSync(cluster)) return;
-  const fresh = `${cluster}.${process.pid}`;
+  const temporary = `${cluster}.${process.pid}`;
   const { initdb } = await binaries();
   const options = ['--encoding=UTF8', '--locale=C', '--auth=trust', `--username=${SUPERUSER}`];
-  const initdbCommand = runAs(account, initdb, ['-D', fresh, ...options]);
+  const initdbCommand = runAs(account, initdb, ['-D', temporary, ...options]);
   await run(initdbCommand.command, initdbCommand.args, { cwd: dir, ...initdbCommand.options }).catch((error) => {
     throw new Error(describeInitdbError(error, account));
   });
-  await rename(fresh, cluster).catch(async (error) => {
-    await rm(fresh, { recursive: true, force: true });
+  await rename(temporary, cluster).catch(async (error) => {
+    await rm(temporary, { recursive: true, force: true });
     if (error.code !== 'ENOTEMPTY') throw error;
   });
 }

@@ -60,8 +60,8 @@ const MAX_STATEMENTS = 300;
 
 export function rowsOf(source: RowSource): Rows {
   const statement = cacheBySelect((select: object, columns: object, ending: string) => {
-    const read = compileColumns(source, { ...columns, ...select });
-    return read && prepare(read, `select ${read.sql} from ${source.from} ${ending}`);
+    const compiled = compileColumns(source, { ...columns, ...select });
+    return compiled && prepare(compiled, `select ${compiled.sql} from ${source.from} ${ending}`);
   });
   const columns = cacheBySelect((select: object) => compileColumns(source, select));
   return { from: source.from, columns: (select) => columns(select, {}, ''), statement };
@@ -74,8 +74,8 @@ function cacheBySelect<T>(make: (select: object, columns: object, ending: string
   const byText = new LRUCache<string, { made: T }>({ max: MAX_STATEMENTS });
   return (select: object, columns: object, ending: string): T => {
     const endings = bySelect.get(select) ?? new Map<string, T>();
-    const found = endings.get(ending);
-    if (found !== undefined) return found;
+    const cached = endings.get(ending);
+    if (cached !== undefined) return cached;
     const text = `${JSON.stringify(select)} ${ending}`;
     const { made } = byText.get(text) ?? { made: make(select, columns, ending) };
     byText.set(text, { made });
@@ -134,11 +134,11 @@ function toRow(
     const { at, read } = columns[i] as Column;
     const value = values[i];
     const [field, inner] = at;
-    const shown = read && value !== null ? read(value as never) : value;
-    if (inner === undefined) row[field] = shown;
+    const converted = read && value !== null ? read(value as never) : value;
+    if (inner === undefined) row[field] = converted;
     else {
       row[field] ??= {};
-      (row[field] as Row)[inner] = shown;
+      (row[field] as Row)[inner] = converted;
     }
   }
   for (const field of optional) if ((row[field] as Row | undefined)?.id === null) row[field] = null;

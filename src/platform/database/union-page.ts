@@ -57,25 +57,25 @@ export async function unionPage<Row>(
   );
   const sum = counted && buildTotalSql(counted, sql`${[...counted.namespaceIds]}::text[]`);
   const columns = rows.columns(select);
-  const read = columns ?? (rows.columns(ID) as RowColumns);
+  const reader = columns ?? (rows.columns(ID) as RowColumns);
   // Whole rows are read only for the page, by their ids.
   const { text, values } = sql`
     select ${raw(page.columns.map((name) => `p."${name}"`).join(', '))},
-        ${sum ? sql`(select t.total from (${sum}) t)` : sql`null`}, ${raw(read.sql)}
+        ${sum ? sql`(select t.total from (${sum}) t)` : sql`null`}, ${raw(reader.sql)}
       from (select p.* from ${sources} cross join lateral (${join(branches, ' union all ')}) p
         order by ${page.orderRead} limit ${raw(String(page.take))}) p
       join (${raw(rows.from)}) on r.id = p.id
       order by ${page.orderRead}`;
-  const isPlain = !isFiltered && parts.every((part) => part.values.length === 1);
-  const name = isPlain ? nameOf(text) : undefined;
-  const answer = await readValues(pool, { name, text }, values);
-  const width = page.columns.length;
-  const found = answer.map((row) => {
-    const found: FoundRow = { node: read.toRow(row.slice(width + 1)) };
-    for (const [at, column] of page.columns.entries()) found[column] = row[at];
-    return found;
+  const isReusable = !isFiltered && parts.every((part) => part.values.length === 1);
+  const name = isReusable ? nameOf(text) : undefined;
+  const resultRows = await readValues(pool, { name, text }, values);
+  const cursorWidth = page.columns.length;
+  const foundRows = resultRows.map((row) => {
+    const foundRow: FoundRow = { node: reader.toRow(row.slice(cursorWidth + 1)) };
+    for (const [at, column] of page.columns.entries()) foundRow[column] = row[at];
+    return foundRow;
   });
-  const total = sum && answer[0]?.[width];
+  const total = sum && resultRows[0]?.[cursorWidth];
   const count = async () => {
     const counting =
       sum ??
@@ -85,7 +85,7 @@ export async function unionPage<Row>(
     const counts = await pool.query<{ total: string }>(counting.text, counting.values);
     return Number(counts.rows[0]?.total ?? 0);
   };
-  const slice = toSlice(sorting, range, found, total == null ? count : () => Number(total));
+  const slice = toSlice(sorting, range, foundRows, total == null ? count : () => Number(total));
   const items = slice.items.map((item) => replaceNode(item, item.node.node as Row));
   return { ...slice, items: columns ? items : await readWithPrisma(prisma, items, select) };
 }
@@ -95,23 +95,35 @@ type FoundRow = Record<string, unknown> & { node: object };
 
 const ID = { id: true };
 
-/** Reads rows with Prisma, in the same order. Rows that were deleted meanwhile are left out. */
 async function readWithPrisma<Row>(
   prisma: PagedTable['prisma'],
   items: readonly PageItem<Row>[],
   select: object,
 ): Promise<PageItem<Row>[]> {
   const idOf = (row: Row) => (row as { id: string }).id;
-  const whole = await prisma.findMany({
-    where: { id: { in: items.map(({ node }) => idOf(node)) } },
+  const byId = await readByIds(
+    prisma,
+    items.map(({ node }) => idOf(node)),
+    select,
+  );
+  return items.flatMap((item) => {
+    const row = byId.get(idOf(item.node));
+    return row ? [replaceNode(item, row as Row)] : [];
+  });
+}
+
+/** Reads the rows of a page with Prisma. Rows that were deleted meanwhile are missing. */
+export async function readByIds(
+  prisma: PagedTable['prisma'],
+  ids: readonly string[],
+  select: object,
+): Promise<Map<string, object>> {
+  const rows = await prisma.findMany({
+    where: { id: { in: [...ids] } },
     select: { ...select, id: true },
     relationLoadStrategy: 'join',
   });
-  const byId = new Map(whole.map((row) => [idOf(row as Row), row as Row]));
-  return items.flatMap((item) => {
-    const row = byId.get(idOf(item.node));
-    return row ? [replaceNode(item, row)] : [];
-  });
+  return new Map(rows.map((row) => [(row as { id: string }).id, row]));
 }
 
 /** A single value is a constant, so that the planner knows its frequency. */

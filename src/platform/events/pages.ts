@@ -93,8 +93,8 @@ export async function* followPages(
   let cursor = from;
   let readAt = Number.NEGATIVE_INFINITY;
   for await (const _ of bus.wakes(topics, signal)) {
-    const early = readAt + BATCH_DELAY_MS - performance.now();
-    if (early > 0) await delay(early, undefined, { signal }).catch(() => {});
+    const remainingMs = readAt + BATCH_DELAY_MS - performance.now();
+    if (remainingMs > 0) await delay(remainingMs, undefined, { signal }).catch(() => {});
     let pause = FIRST_POLL_MS;
     while (!signal.aborted) {
       readAt = performance.now();
@@ -138,10 +138,10 @@ async function readRows(
     ) state
     left join (${query}) page on true
     order by page.xid, page.seq`;
-  const found = await runStatement<{ horizon: string; missed: boolean } & Row>(pool, text, values);
-  const [state] = found;
+  const resultRows = await runStatement<{ horizon: string; missed: boolean } & Row>(pool, text, values);
+  const [state] = resultRows;
   if (!state) throw new Error('event_clock has no row');
   if (state.missed) throw new EventsRemoved();
   // Without events there is one row, which has only the state.
-  return { rows: found.filter(({ id }) => id !== null), horizon: state.horizon };
+  return { rows: resultRows.filter(({ id }) => id !== null), horizon: state.horizon };
 }

@@ -56,7 +56,7 @@ export async function readBackOrOn(
     ? sql`case when starts_with(type, 'job.') then data ->> 'repositoryId' else subject end = any (${repositories})`
     : sql`true`;
   // One statement, because in a second one new events could change which event is the last scanned.
-  const found = await services.db.$queryRaw<Row[]>`
+  const resultRows = await services.db.$queryRaw<Row[]>`
     with page as materialized (
       select * from (${scan(sql`*`)} limit ${MAX_SCANNED}) looked_at
       where type = any (${types}) and ${visible}
@@ -65,24 +65,24 @@ export async function readBackOrOn(
     select page.seq, id, type, namespace_id as "namespaceId", subject, data, timestamp, (
       select seq from (${scan(sql`seq`)} offset ${MAX_SCANNED - 1} limit 1) last
       where (select count(*) from page) < ${take}
-    ) as "lookedTo"
+    ) as "lastScanned"
     from (values (1)) as one left join page on true
     order by xid ${direction}, seq ${direction}`;
-  const rows = found.filter((row): row is Row & { seq: bigint } => row.seq !== null);
-  const items = rows.slice(0, first).map(({ lookedTo: _, ...row }) => ({
+  const rows = resultRows.filter((row): row is Row & { seq: bigint } => row.seq !== null);
+  const items = rows.slice(0, first).map(({ lastScanned: _, ...row }) => ({
     cursor: String(row.seq),
     node: { ...row, seq: Number(row.seq) },
   }));
-  const lookedTo = found[0]?.lookedTo ?? null;
+  const lastScanned = resultRows[0]?.lastScanned ?? null;
   return {
     items,
-    hasNextPage: rows.length === take || lookedTo !== null,
-    endCursor: lookedTo === null ? (items.at(-1)?.cursor ?? null) : String(lookedTo),
+    hasNextPage: rows.length === take || lastScanned !== null,
+    endCursor: lastScanned === null ? (items.at(-1)?.cursor ?? null) : String(lastScanned),
   };
 }
 
-/** `lookedTo`: the last scanned event, if the page is short although there may be more. */
-type Row = Omit<OutboxEvent, 'seq'> & { seq: bigint | null; lookedTo: bigint | null };
+/** `lastScanned`: the last scanned event, if the page is short although there may be more. */
+type Row = Omit<OutboxEvent, 'seq'> & { seq: bigint | null; lastScanned: bigint | null };
 
 /** Null: there is nothing beyond the cursor. @throws AppError 400 */
 async function resolveStart(

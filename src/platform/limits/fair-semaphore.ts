@@ -80,8 +80,8 @@ export class FairSemaphore {
   /** Releases a slot and gives it to the first waiting key that may have it. */
   #release(key: string): void {
     this.#running--;
-    const left = (this.#held.get(key) ?? 0) - 1;
-    if (left > 0) this.#held.set(key, left);
+    const remaining = (this.#held.get(key) ?? 0) - 1;
+    if (remaining > 0) this.#held.set(key, remaining);
     else this.#held.delete(key);
     for (const [next, tickets] of this.#waiting) {
       const [ticket] = tickets;

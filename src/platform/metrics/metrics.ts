@@ -129,9 +129,9 @@ export function createMetrics({
     requestBegan: () => inProgress.inc(),
     requestEnded({ method, route, status, seconds }) {
       inProgress.dec();
-      const known = METHODS.has(method) ? method : 'other';
-      requests.inc({ method: known, route, status: status ?? 'none' });
-      if (seconds !== null) durations.observe({ method: known, route }, seconds);
+      const knownMethod = METHODS.has(method) ? method : 'other';
+      requests.inc({ method: knownMethod, route, status: status ?? 'none' });
+      if (seconds !== null) durations.observe({ method: knownMethod, route }, seconds);
     },
     operationEnded(kind, result, seconds) {
       operations.inc({ kind, result });

@@ -98,9 +98,9 @@ export function createScrapeReadings(registry: Registry) {
         .finally(() => {
           reading = undefined;
         });
-      const late = Promise.withResolvers<'late'>();
-      const timer = setTimeout(late.resolve, TIMEOUT_MS, 'late');
-      const ended = await Promise.race([reading, late.promise]).finally(() => clearTimeout(timer));
+      const timedOut = Promise.withResolvers<'late'>();
+      const timer = setTimeout(timedOut.resolve, TIMEOUT_MS, 'late');
+      const ended = await Promise.race([reading, timedOut.promise]).finally(() => clearTimeout(timer));
       if (ended === 'late') clear();
     },
   };

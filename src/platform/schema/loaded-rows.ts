@@ -70,26 +70,26 @@ function addExtensions(field: Field, known: RowAccess): void {
 
 /** Returns a check whether a row has the columns of `select`. */
 function createLoadedCheck(select: object): (row: Row) => boolean {
-  const isShown = createPropertyCheck(select);
+  const hasProperties = createPropertyCheck(select);
   const bySelect = new WeakMap<object, boolean>();
   return (row) => {
-    const read = row[SELECTED];
-    if (!read) return isShown?.(row) ?? false;
-    const known = bySelect.get(read);
-    if (known !== undefined) return known;
-    const isIn = contains(read, select);
-    bySelect.set(read, isIn);
-    return isIn;
+    const loaded = row[SELECTED];
+    if (!loaded) return hasProperties?.(row) ?? false;
+    const cached = bySelect.get(loaded);
+    if (cached !== undefined) return cached;
+    const isContained = contains(loaded, select);
+    bySelect.set(loaded, isContained);
+    return isContained;
   };
 }
 
 /** Whether `whole` has all columns of `some`, those of relations under the same filters. */
 function contains(whole: object, some: object): boolean {
   return Object.entries(some).every(([field, selected]) => {
-    const read = (whole as Record<string, unknown>)[field];
-    if (typeof read !== 'object' || read === null || typeof selected !== 'object')
-      return read === selected;
-    const { select: columns = {}, ...filters } = read as { select?: object };
+    const loaded = (whole as Record<string, unknown>)[field];
+    if (typeof loaded !== 'object' || loaded === null || typeof selected !== 'object')
+      return loaded === selected;
+    const { select: columns = {}, ...filters } = loaded as { select?: object };
     const { select: wanted = {}, ...wantedFilters } = selected;
     return isDeepStrictEqual(filters, wantedFilters) && contains(columns, wanted);
   });

@@ -60,8 +60,8 @@ function exists(path: string): Promise<boolean> {
 export async function readOrCreateId(folder: string, name = 'instance-id'): Promise<string> {
   const path = join(folder, name);
   const temporary = `${path}.${randomUUID()}`;
-  const known = await readFile(path, 'utf8').catch(() => '');
-  if (known) return known.trim();
+  const existing = await readFile(path, 'utf8').catch(() => '');
+  if (existing) return existing.trim();
   await writeFile(temporary, `${randomUUID()}\n`, { flush: true });
   // Unlike a rename, a link does not replace an existing file.
   await link(temporary, path).catch((error) => {

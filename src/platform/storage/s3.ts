@@ -73,20 +73,20 @@ export async function openS3({
     },
     async open(key, range) {
       const bytes = range && { Range: `bytes=${range.start}-${range.end}` };
-      const answer = await nullIfMissing(client.send(new GetObjectCommand({ ...locate(key), ...bytes })));
-      if (!answer) return null;
+      const response = await nullIfMissing(client.send(new GetObjectCommand({ ...locate(key), ...bytes })));
+      if (!response) return null;
       // For a range, the size of the whole object follows the slash.
-      const whole = /\/(\d+)$/.exec(answer.ContentRange ?? '')?.[1];
-      const size = Number(whole ?? answer.ContentLength);
-      return { ...describe(answer), size, contents: answer.Body as Readable };
+      const totalSize = /\/(\d+)$/.exec(response.ContentRange ?? '')?.[1];
+      const size = Number(totalSize ?? response.ContentLength);
+      return { ...describe(response), size, contents: response.Body as Readable };
     },
     async read(key, range) {
       const opened = await storage.open(key, range);
       return opened && toReading(opened.contents);
     },
     async stat(key) {
-      const answer = await nullIfMissing(client.send(new HeadObjectCommand(locate(key))));
-      return answer && { ...describe(answer), size: answer.ContentLength ?? 0 };
+      const response = await nullIfMissing(client.send(new HeadObjectCommand(locate(key))));
+      return response && { ...describe(response), size: response.ContentLength ?? 0 };
     },
     async *list(below) {
       if (below) checkKey(below.replace(/\/$/, ''));

@@ -39,8 +39,8 @@ export async function* freeing(source: AsyncIterable<Uint8Array>): AsyncGenerato
     yield piece;
     const { buffer, byteLength } = piece;
     // A piece that is part of a larger buffer may share it with other pieces.
-    const isWhole = byteLength === buffer.byteLength && byteLength >= MIN_FREED_BYTES;
+    const ownsBuffer = byteLength === buffer.byteLength && byteLength >= MIN_FREED_BYTES;
     // Transferring to a buffer of size 0 frees the memory at once.
-    if (isWhole && buffer instanceof ArrayBuffer) buffer.transfer(0);
+    if (ownsBuffer && buffer instanceof ArrayBuffer) buffer.transfer(0);
   }
 }

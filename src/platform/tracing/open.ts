@@ -66,9 +66,9 @@ export function openTracing(
       trace.disable();
       context.disable();
       propagation.disable();
-      const late = Promise.withResolvers<void>();
-      const timer = setTimeout(late.resolve, SHUTDOWN_MS);
-      await Promise.race([provider.shutdown().catch(() => {}), late.promise]);
+      const timedOut = Promise.withResolvers<void>();
+      const timer = setTimeout(timedOut.resolve, SHUTDOWN_MS);
+      await Promise.race([provider.shutdown().catch(() => {}), timedOut.promise]);
       clearTimeout(timer);
     },
   };

@@ -259,15 +259,15 @@ async function answerAndEnd(
   headersFor: HeadersFor,
 ): Promise<void> {
   const counted = res.hasHeader('X-RateLimit-Limit');
-  const shown = counted ? {} : await headersFor(req.socket.remoteAddress ?? '');
+  const rateLimitHeaders = counted ? {} : await headersFor(req.socket.remoteAddress ?? '');
   if (res.headersSent) return void req.destroy();
   // The reader of the body gets an error, and later writes of the handler are dropped.
   res.once('close', () => req.destroy());
   const id = String(res.getHeader('X-Request-Id') ?? randomUUID());
   const { status, headers, body } = answerOf(error, id);
-  const text = JSON.stringify(body);
-  res.writeHead(status, { ...shown, ...headers, ...bodyHeaders(text), 'X-Request-Id': id });
-  res.end(text);
+  const json = JSON.stringify(body);
+  res.writeHead(status, { ...rateLimitHeaders, ...headers, ...bodyHeaders(json), 'X-Request-Id': id });
+  res.end(json);
 }
 
 /** Answers input that is not a request, so that there is no response object, and closes the connection. */
@@ -279,26 +279,26 @@ async function refuseAndEnd(
   // The client has disconnected, so there is nobody to answer.
   socket.on('error', () => socket.destroy());
   const id = randomUUID();
-  const shown = await headersFor(socket.remoteAddress ?? '');
+  const rateLimitHeaders = await headersFor(socket.remoteAddress ?? '');
   if (!socket.writable) return void socket.destroy();
   const { status, headers, body } = answerOf(error, id);
-  const text = JSON.stringify(body);
+  const json = JSON.stringify(body);
   const lines = Object.entries({
     Date: new Date().toUTCString(),
-    ...shown,
+    ...rateLimitHeaders,
     ...headers,
-    ...bodyHeaders(text),
+    ...bodyHeaders(json),
     'X-Request-Id': id,
   }).map(([name, value]) => `${name}: ${value}\r\n`);
-  socket.end(`HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\n${lines.join('')}\r\n${text}`);
+  socket.end(`HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\n${lines.join('')}\r\n${json}`);
   socket.resume();
   setTimeout(() => socket.destroy(), LINGER_MS).unref();
 }
 
-function bodyHeaders(text: string) {
+function bodyHeaders(json: string) {
   return {
     'Content-Type': 'application/json; charset=utf-8',
-    'Content-Length': Buffer.byteLength(text),
+    'Content-Length': Buffer.byteLength(json),
     'Cache-Control': 'no-store',
     Connection: 'close',
   };
