@@ -21,14 +21,14 @@ export type Cluster = {
   readonly key: Uint8Array;
   /**
    * The other server that owns a repository; null: this server. A process of the role `work` owns none.
-   * @throws ServerAway if no server is running
+   * @throws ServerUnavailable if no server is running
    */
   elsewhere(repositoryId: string): Member | null;
 };
 
 /** The owner of a repository does not answer, or disconnected; another server takes over soon. */
 export class ServerAway extends Error {
-  override name = 'ServerAway';
+  override name = 'ServerUnavailable';
 }
 
 /** Without `cause`, whose code would make the error look like an unavailable database. */
@@ -63,7 +63,7 @@ const PAUSE_MS = 100;
 
 /**
  * Runs `here` if this server owns the repository, otherwise `there` with the owner. `there` is retried with the current owner
- * as long as it throws ServerAway.
+ * as long as it throws ServerUnavailable.
  * @throws AppError 503 if no owner answers in time; every other error of the two
  */
 export async function whereItIs<T>(

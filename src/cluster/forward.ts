@@ -76,7 +76,7 @@ export function forward(
   });
 }
 
-/** @throws ServerAway if nothing of the request was sent */
+/** @throws ServerUnavailable if nothing of the request was sent */
 async function proxy(
   key: Uint8Array,
   { url, gone }: Member,

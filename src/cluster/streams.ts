@@ -48,7 +48,7 @@ export const HEAD = 'loam-head';
 
 /**
  * Registers a stream under a name, which must be used only once.
- * @returns a function that reads the stream of another server. It throws ServerAway if that server does not answer, is busy
+ * @returns a function that reads the stream of another server. It throws ServerUnavailable if that server does not answer, is busy
  * or disconnects; AppError if it refuses; `asked.signal.reason` on abort; and errors of `use`
  */
 export function streamOfServer<In, Head>(name: string, produce: Produce<In, Head>): Read<In, Head> {

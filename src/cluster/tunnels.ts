@@ -39,7 +39,7 @@ type TunnelRequest = {
 /**
  * Opens a tunnel to the server that owns the repository. It is closed when `signal` aborts, and when that server is considered
  * dead and there is no traffic: a server that is stopping or was paused may finish the running session.
- * @throws ServerAway if the server does not answer; then nothing was started
+ * @throws ServerUnavailable if the server does not answer; then nothing was started
  */
 export async function openTunnel(
   { cluster }: { cluster: Cluster },
@@ -97,7 +97,7 @@ export function isConversation(
   return isSigned(cluster.key, headers[SIGNATURE], tunnelSignatureParts(url, String(headers[HEAD] ?? '')));
 }
 
-/** Accepts a request for which `isConversation` is true. @returns the repository and the first message */
+/** Accepts a request for which `isTunnelRequest` is true. @returns the repository and the first message */
 export function accept(
   { url = '', headers, socket: connection }: IncomingMessage,
   socket: Duplex,

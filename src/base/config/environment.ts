@@ -27,7 +27,7 @@ export function eraseSecrets(): void {
       closeSync(memory);
     }
   } catch {
-    // `exposedSecrets` lists the secrets that are still readable.
+    // `findExposedSecrets` lists the secrets that are still readable.
   }
 }
 

@@ -94,7 +94,7 @@ type PageSql = {
 
 const SQL_TYPES = { text: 'text', time: 'timestamptz', integer: 'bigint' } as const;
 
-/** Like `pageQuery`. @throws AppError 400 */
+/** Like `buildPageQuery`. @throws AppError 400 */
 export function buildPageSql(sorting: Sorting, { first, after }: SliceRequest): PageSql {
   const { column, order, nullable, id = 'id' } = sorting;
   const columns = column === id ? [id] : [column, id];
@@ -138,7 +138,7 @@ export function columnOf(field: string): string {
   return field.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
 }
 
-/** Builds the page from the rows that `pageQuery` read, which contain the columns of the cursor. */
+/** Builds the page from the rows that `buildPageQuery` read, which contain the columns of the cursor. */
 export function toSlice<T>(
   sorting: Sorting,
   { first }: SliceRequest,

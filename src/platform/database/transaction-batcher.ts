@@ -28,8 +28,8 @@ type Runners<T, R> = {
 type Request<T, R> = PromiseWithResolvers<R> & { input: T; since: number };
 
 /**
- * @param most maximum number of requests in a batch
- * @returns a function that runs a request. It fails like `alone`, and with the error of the batch while the database is
+ * @param maxSize maximum number of requests in a batch
+ * @returns a function that runs a request. It fails like `runAlone`, and with the error of the batch while the database is
  *   unavailable, because then it is unknown whether the batch was committed
  */
 export function batchTransactions<T, R>({ together, alone }: Runners<T, R>, maxSize: number) {

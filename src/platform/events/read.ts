@@ -78,10 +78,10 @@ export async function* followEvents(
 }
 
 /**
- * The events of all namespaces, for a reader that stores its cursor in the database. The reader stores `place` in the
+ * The events of all namespaces, for a reader that stores its cursor in the database. The reader stores `cursor` in the
  * transaction that handles the page, and continues there after a restart on any server, so it handles each event once.
  * A stored cursor stays valid in a restored database, because events and cursors are restored together.
- * @param after the stored cursor (`placeNow` for a new reader); null: before the oldest event that is kept
+ * @param after the stored cursor (`currentCursor` for a new reader); null: before the oldest event that is kept
  * @throws EventsRemoved if events after that cursor have been removed
  */
 export async function* readAllEvents(

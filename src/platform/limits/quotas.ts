@@ -60,7 +60,7 @@ export async function demandRoom(
   );
 }
 
-/** Whether the plan has no limit. Then `demandRoom` runs no query and needs no transaction. */
+/** Whether the plan has no limit. Then `requireQuota` runs no query and needs no transaction. */
 export function isUnlimited(
   services: { config: Config },
   { plan }: { plan: Plan },

@@ -45,7 +45,7 @@ export function takeOfGit(allowance: Allowance, bytes: number): Promise<number> 
   return allowance.take(bytes, LIGHT_GIT_BYTES);
 }
 
-/** Like `takeOfGit`, for data that cannot be shown in part. @throws AppError 400 if the allowance is used up, 503 */
+/** Like `takeGitBytes`, for data that cannot be shown in part. @throws AppError 400 if the allowance is used up, 503 */
 export async function takeWhole(allowance: Allowance, bytes: number): Promise<void> {
   if ((await takeOfGit(allowance, bytes)) === bytes) return;
   throw invalid(null, 'The response is too large; request less at once');

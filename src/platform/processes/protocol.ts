@@ -21,7 +21,7 @@ export type Command =
   | { id: number; kind: 'write'; text: string; last: boolean }
   | { id: number; kind: 'kill'; signal: NodeJS.Signals };
 
-/** `tooMuch`: the program was ended because its output exceeded the limit. */
+/** `exceededLimit`: the program was ended because its output exceeded the limit. */
 export type Ending = {
   code: number | null;
   signal: NodeJS.Signals | null;

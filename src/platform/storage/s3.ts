@@ -40,7 +40,7 @@ const CONNECT_MS = 5_000;
 /** Timeout without a byte in either direction. */
 const IDLE_TIMEOUT_MS = 30_000;
 
-/** @throws ConfigError if the bucket does not exist or access is denied; StorageAway */
+/** @throws ConfigError if the bucket does not exist or access is denied; StorageUnavailable */
 export async function openS3({
   bucket,
   prefix,
@@ -151,7 +151,7 @@ async function upload(
   }
 }
 
-/** @throws ConfigError if the bucket does not exist or access is denied; StorageAway */
+/** @throws ConfigError if the bucket does not exist or access is denied; StorageUnavailable */
 async function checkBucket(client: S3Client, bucket: string, place: string): Promise<void> {
   try {
     await classifyErrors(client.send(new HeadBucketCommand({ Bucket: bucket })));
@@ -227,7 +227,7 @@ async function nullIfMissing<T>(work: Promise<T>): Promise<T | null> {
   }
 }
 
-/** @throws StorageAway for temporary errors, after three attempts of the SDK; every other error of `work` */
+/** @throws StorageUnavailable for temporary errors, after three attempts of the SDK; every other error of `work` */
 async function classifyErrors<T>(work: Promise<T>): Promise<T> {
   try {
     return await work;

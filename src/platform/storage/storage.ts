@@ -3,7 +3,7 @@
  * S3-compatible servers (`s3.ts`), and one contract test for both.
  *
  * A key is a path whose parts are separated by slashes. An object becomes visible as a whole, replaces an earlier object,
- * and is durable before `put` returns. Unfinished objects of a killed server are never visible; `tidy` removes them a day
+ * and is durable before `put` returns. Unfinished objects of a killed server are never visible; `removeAbandoned` removes them a day
  * later.
  */
 import type { Readable } from 'node:stream';
@@ -67,7 +67,7 @@ export type Storage = Disposable & {
 
 /** The storage cannot be reached or cannot answer at the moment. */
 export class StorageAway extends Error {
-  override name = 'StorageAway';
+  override name = 'StorageUnavailable';
 }
 
 /** Age at which an unfinished upload is considered abandoned. */

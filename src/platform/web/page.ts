@@ -38,7 +38,7 @@ const POLICY = [
 
 type HtmlPage = {
   title: string;
-  /** HTML; outside input must have passed `escaped`. */
+  /** HTML; outside input must have passed `escapeHtml`. */
   body: string;
   /** The browser reloads the page after this time. */
   reloadSeconds?: number;

@@ -9,7 +9,7 @@
 import type { IncomingMessage } from 'node:http';
 import { invalid } from '../../base/errors.ts';
 
-/** @throws JsonFault */
+/** @throws JsonSyntaxError */
 export function parseJson(text: string): unknown {
   try {
     return JSON.parse(text);
@@ -58,7 +58,7 @@ export function demandWellFormed(text: string, value: unknown): void {
 
 /** The message has the position, in lines and characters from 1, and the problem. */
 export class JsonFault extends Error {
-  override name = 'JsonFault';
+  override name = 'JsonSyntaxError';
 }
 
 const EXPECTED = {

@@ -5,7 +5,7 @@ import { batchTransactions, RUN_ALONE } from '../../src/platform/database/transa
 type Part = { asked: readonly string[]; end: PromiseWithResolvers<void> };
 
 /** Batches that end when the test says so. */
-function held(most = 10) {
+function createBatcher(most = 10) {
   const parts: Part[] = [];
   let begun = Promise.withResolvers<void>();
   const together = async (asked: readonly string[]) => {
@@ -23,11 +23,11 @@ function held(most = 10) {
   return { ask, parts, next };
 }
 
-const AWAY = Object.assign(new Error('connect ECONNREFUSED'), { code: 'ECONNREFUSED' });
+const DATABASE_AWAY = Object.assign(new Error('connect ECONNREFUSED'), { code: 'ECONNREFUSED' });
 
 describe('batched transactions', () => {
   test('requests of one turn form a batch, and a waiting batch does not delay the next', async () => {
-    const { ask, parts, next } = held();
+    const { ask, parts, next } = createBatcher();
     const first = Promise.all([ask('a'), ask('b')]);
     await next();
     const second = ask('c');
@@ -40,7 +40,7 @@ describe('batched transactions', () => {
   });
 
   test('while four batches run, further requests wait for the next batch, whose size is limited', async () => {
-    const { ask, parts, next } = held(3);
+    const { ask, parts, next } = createBatcher(3);
     const all: Promise<string>[] = [];
     for (const name of ['a', 'b', 'c', 'd']) {
       all.push(ask(name));
@@ -58,7 +58,7 @@ describe('batched transactions', () => {
   });
 
   test('requests beyond the size of a batch form another, which does not wait for the first', async () => {
-    const { ask, parts, next } = held(2);
+    const { ask, parts, next } = createBatcher(2);
     const all = ['a', 'b', 'c', 'd', 'e'].map(ask);
     await next();
     await next();
@@ -149,11 +149,11 @@ describe('batched transactions', () => {
     let times = 0;
     const away = async () => {
       times++;
-      throw AWAY;
+      throw DATABASE_AWAY;
     };
     const ask = batchTransactions({ together: away, alone: away }, 10);
     const ends = await Promise.allSettled([ask('a'), ask('b')]);
-    expect(ends.map((end) => end.status === 'rejected' && end.reason)).toEqual([AWAY, AWAY]);
+    expect(ends.map((end) => end.status === 'rejected' && end.reason)).toEqual([DATABASE_AWAY, DATABASE_AWAY]);
     expect(times).toBe(1);
   });
 });

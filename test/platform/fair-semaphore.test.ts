@@ -3,7 +3,7 @@ import { expect, test } from 'vitest';
 import { FairSemaphore, QueueTimeout } from '../../src/platform/limits/fair-semaphore.ts';
 
 /** Work that ends when the test says so, and the work that has started. */
-function bench(turns: FairSemaphore) {
+function bench(semaphore: FairSemaphore) {
   const begun: string[] = [];
   const ends = new Map<string, () => void>();
   return {
@@ -13,18 +13,18 @@ function bench(turns: FairSemaphore) {
         begun.push(name);
         return new Promise<string>((resolve) => ends.set(name, () => resolve(name)));
       };
-      return turns.take(work, { key, signal });
+      return semaphore.take(work, { key, signal });
     },
     end: (name: string) => ends.get(name)?.(),
   };
 }
 
 test('the number of running requests is limited, and keys take turns', async () => {
-  const turns = new FairSemaphore(2);
-  const { begun, start, end } = bench(turns);
+  const semaphore = new FairSemaphore(2);
+  const { begun, start, end } = bench(semaphore);
   const all = ['a1', 'a2', 'a3', 'a4', 'b1', 'c1', 'b2'].map((name) => start(name, name[0]));
   expect(begun).toEqual(['a1', 'a2']);
-  expect(turns.counts).toEqual({ running: 2, waiting: 5 });
+  expect(semaphore.counts).toEqual({ running: 2, waiting: 5 });
   for (const name of ['a1', 'a2', 'a3', 'b1', 'c1', 'a4', 'b2']) {
     end(name);
     await Promise.race(all);
@@ -32,12 +32,12 @@ test('the number of running requests is limited, and keys take turns', async () 
   }
   expect(begun).toEqual(['a1', 'a2', 'a3', 'b1', 'c1', 'a4', 'b2']);
   await Promise.all(all);
-  expect(turns.counts).toEqual({ running: 0, waiting: 0 });
+  expect(semaphore.counts).toEqual({ running: 0, waiting: 0 });
 });
 
 test('a key has its own limit, and other keys do not wait for it', async () => {
-  const turns = new FairSemaphore(3, { perKey: 1 });
-  const { begun, start, end } = bench(turns);
+  const semaphore = new FairSemaphore(3, { perKey: 1 });
+  const { begun, start, end } = bench(semaphore);
   const all = [start('a1', 'a'), start('a2', 'a'), start('b1', 'b')];
   expect(begun).toEqual(['a1', 'b1']);
   end('a1');
@@ -50,8 +50,8 @@ test('a key has its own limit, and other keys do not wait for it', async () => {
 });
 
 test('a wait ends by timeout, by a full queue, and by abort', async () => {
-  const turns = new FairSemaphore(1, { waitMs: 50, maxWaiting: 2 });
-  const { begun, start, end } = bench(turns);
+  const semaphore = new FairSemaphore(1, { waitMs: 50, maxWaiting: 2 });
+  const { begun, start, end } = bench(semaphore);
   const first = start('first');
   const gone = new AbortController();
   const late = start('late');
@@ -60,7 +60,7 @@ test('a wait ends by timeout, by a full queue, and by abort', async () => {
   gone.abort();
   await expect(left).rejects.toThrow(QueueTimeout);
   await expect(late).rejects.toThrow(QueueTimeout);
-  expect(turns.counts).toEqual({ running: 1, waiting: 0 });
+  expect(semaphore.counts).toEqual({ running: 1, waiting: 0 });
   end('first');
   await first;
   const next = start('next');
@@ -70,7 +70,7 @@ test('a wait ends by timeout, by a full queue, and by abort', async () => {
 });
 
 test('failed work releases its slot', async () => {
-  const turns = new FairSemaphore(1);
-  await expect(turns.take(() => Promise.reject(new Error('broken')))).rejects.toThrow('broken');
-  expect(await turns.take(async () => 'fine')).toBe('fine');
+  const semaphore = new FairSemaphore(1);
+  await expect(semaphore.take(() => Promise.reject(new Error('broken')))).rejects.toThrow('broken');
+  expect(await semaphore.take(async () => 'fine')).toBe('fine');
 });
