@@ -39,7 +39,7 @@ export function maintenanceTasks(services: Deps): Record<string, MaintenanceTask
   return {
     'remove old events': () => removeOldEvents(services, config.eventDays),
     'remove old entries of the audit log': () => removeOldEntries(services, config.auditDays),
-    'remove old idempotent answers': () => removeOldAnswers(services),
+    'remove old answers of idempotent requests': () => removeOldAnswers(services),
     'remove expired sessions': () => removeOldSessions(services),
     'remove old device requests': () => removeOldDevices(services),
     'remove dead workers': () => removeGoneWorkers(services),

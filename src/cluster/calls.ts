@@ -13,7 +13,7 @@ import type { Logger } from '../base/log.ts';
 import type { Git } from '../git/git.ts';
 import type { Db } from '../platform/database/client.ts';
 import { inCall, traceHeaders } from '../platform/tracing/spans.ts';
-import { type Cluster, toServerAway, whereItIs } from './cluster.ts';
+import { type Cluster, toServerUnavailable, whereItIs } from './cluster.ts';
 import type { Member } from './members.ts';
 import { SIGNATURE, sign } from './signature.ts';
 
@@ -76,7 +76,7 @@ async function callServer(
       throw new Error(`status ${answer.status}`);
     })
     .catch((cause) => {
-      throw callerSignal?.aborted ? busy('The caller has disconnected') : toServerAway(url, cause);
+      throw callerSignal?.aborted ? busy('The caller has disconnected') : toServerUnavailable(url, cause);
     });
   return readAnswer(bytes);
 }

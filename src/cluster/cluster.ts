@@ -32,7 +32,7 @@ export class ServerAway extends Error {
 }
 
 /** Without `cause`, whose code would make the error look like an unavailable database. */
-export function toServerAway(url: string, error: unknown): ServerAway {
+export function toServerUnavailable(url: string, error: unknown): ServerAway {
   const { cause, message } = error as { cause?: { code?: unknown }; message?: unknown };
   return new ServerAway(`${url} does not answer: ${cause?.code ?? message}`);
 }

@@ -16,7 +16,7 @@ import { pipeline } from 'node:stream/promises';
 import type { Logger } from '../base/log.ts';
 import { traceHeaders } from '../platform/tracing/spans.ts';
 import type { Cluster } from './cluster.ts';
-import { toServerAway, notAnswered, ServerAway, whereItIs } from './cluster.ts';
+import { toServerUnavailable, notAnswered, ServerAway, whereItIs } from './cluster.ts';
 import type { Member } from './members.ts';
 import { SIGNATURE, sign } from './signature.ts';
 
@@ -69,7 +69,7 @@ export function forward(
         if (error instanceof ServerAway) throw error;
         // A body whose transfer has begun cannot be sent again.
         if (hasBody(incoming.req)) throw notAnswered(services.log, member, error);
-        throw toServerAway(member.url, error);
+        throw toServerUnavailable(member.url, error);
       }
       return true;
     },
@@ -104,7 +104,7 @@ async function proxy(
   gone.addEventListener('abort', abort);
   try {
     await connected(upstream).catch((cause) => {
-      throw toServerAway(url, cause);
+      throw toServerUnavailable(url, cause);
     });
     if (hasBody(req)) req.pipe(upstream);
     else upstream.end();

@@ -10,7 +10,7 @@ import type { Git } from '../git/git.ts';
 import type { Db } from '../platform/database/client.ts';
 import { isCallAnswer, post, readAnswer } from './calls.ts';
 import type { Cluster } from './cluster.ts';
-import { toServerAway, ServerAway } from './cluster.ts';
+import { toServerUnavailable, ServerAway } from './cluster.ts';
 import type { Member } from './members.ts';
 
 type Deps = { db: Db; git: Git; log: Logger };
@@ -61,7 +61,7 @@ export function streamOfServer<In, Head>(name: string, produce: Produce<In, Head
     try {
       const response = await post(cluster, url, { path, input, signal: aborted }).catch((error) => {
         signal.throwIfAborted();
-        throw toServerAway(url, error);
+        throw toServerUnavailable(url, error);
       });
       const head = await readHead(response, url);
       await use(head as Head, readBytes(response, url, signal));
@@ -84,12 +84,12 @@ async function readHead(response: Response, url: string): Promise<unknown> {
   await response.body?.cancel();
   // With 500 the server has logged the reason. Other statuses come from a server that is starting, or from a proxy.
   if (status === 500) throw new Error(`${url} failed`);
-  throw toServerAway(url, new Error(`status ${status}`));
+  throw toServerUnavailable(url, new Error(`status ${status}`));
 }
 
 async function throwRefusal(response: Response, url: string): Promise<never> {
   const bytes = await response.arrayBuffer().catch((error) => {
-    throw toServerAway(url, error);
+    throw toServerUnavailable(url, error);
   });
   try {
     readAnswer(new Uint8Array(bytes));
@@ -111,6 +111,6 @@ async function* readBytes(
     yield* response.body ?? [];
   } catch (error) {
     signal.throwIfAborted();
-    throw toServerAway(url, error);
+    throw toServerUnavailable(url, error);
   }
 }

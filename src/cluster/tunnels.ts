@@ -9,7 +9,7 @@ import { request as httpsRequest } from 'node:https';
 import type { Duplex } from 'node:stream';
 import { isId } from '../base/ids.ts';
 import type { Cluster } from './cluster.ts';
-import { toServerAway } from './cluster.ts';
+import { toServerUnavailable } from './cluster.ts';
 import type { Member } from './members.ts';
 import { isSigned, SIGNATURE, sign } from './signature.ts';
 
@@ -79,11 +79,11 @@ export async function openTunnel(
   });
   request.once('response', (answer) => {
     answer.resume();
-    reject(toServerAway(url, new Error(`status ${answer.statusCode}`)));
+    reject(toServerUnavailable(url, new Error(`status ${answer.statusCode}`)));
   });
   request.once('timeout', () => request.destroy(new Error('it did not answer in time')));
   // Also after the response, for a socket that breaks.
-  request.on('error', (error) => reject(toServerAway(url, error)));
+  request.on('error', (error) => reject(toServerUnavailable(url, error)));
   request.end();
   return promise;
 }

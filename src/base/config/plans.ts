@@ -20,7 +20,7 @@ type Limits = {
 export type PlanLimits = Record<Plan, Limits>;
 
 const GiB = 2 ** 30;
-/** Larger than any real use, and still valid as a GraphQL Int. */
+/** Larger than any real use, and small enough to be shown as an integer. */
 export const UNLIMITED = 1_000_000;
 
 const LARGEST_LOG = { logBytes: 10 * GiB, logLines: 200_000_000 };

@@ -34,7 +34,7 @@ export const builder = new SchemaBuilder<{
 }>({
   defaultFieldNullability: false,
   plugins: [RelayPlugin, PrismaPlugin, ComplexityPlugin],
-  // Declares only the cost of each field. `api/graphql` adds costs up, once per operation and not for REST.
+  // Declares only the cost of each field. `api/graphql/limits.ts` adds them up, once per operation and not for REST.
   complexity: { disabled: true, defaultComplexity: 1, defaultListMultiplier: 10 },
   prisma: {
     client: ({ services }) => services.db as never,
