@@ -60,7 +60,7 @@ export type Answer = NodeJS.EventEmitter & {
 
 /** The allowances of all answers of a server. */
 export class Reads {
-  readonly #places = new FairSemaphore(SLOTS, { perKey: SLOTS_PER_CALLER, waitMs: WAIT_MS });
+  readonly #slots = new FairSemaphore(SLOTS, { perKey: SLOTS_PER_CALLER, waitMs: WAIT_MS });
   readonly #searches = new FairSemaphore(MAX_SEARCHES, { perKey: 1, waitMs: WAIT_MS });
 
   /** Runs a search when a slot is free. @throws AppError 503 if none is free within 30 s */
@@ -116,12 +116,12 @@ export class Reads {
       entered.resolve();
       const overdue = Date.now() + SEND_MS;
       const checking = setInterval(() => {
-        if (Date.now() > overdue && this.#places.isWanted(caller)) answer.destroy();
+        if (Date.now() > overdue && this.#slots.isWanted(caller)) answer.destroy();
       }, CHECK_MS);
       await once(closed.signal, 'abort');
       clearInterval(checking);
     };
-    this.#places.take(hold, { key: caller, signal: closed.signal }).catch((error) => {
+    this.#slots.take(hold, { key: caller, signal: closed.signal }).catch((error) => {
       const full = error instanceof QueueTimeout;
       entered.reject(full ? busy('Too many large answers are being built') : error);
     });
