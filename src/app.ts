@@ -39,20 +39,19 @@ import { openQueuePositions } from './jobs/queue-position.ts';
 import type { SecretBox } from './jobs/secrets.ts';
 import { createSecretBox } from './jobs/secrets.ts';
 import { startWorker, type Worker } from './jobs/worker/worker.ts';
-import { maintenanceTasks } from './maintenance.ts';
-import { requireSameKey, type Keys, readKeys } from './platform/crypto/keys.ts';
+import { maintenanceTasks, startMaintenance } from './maintenance.ts';
+import { type Keys, readKeys, requireSameKey } from './platform/crypto/keys.ts';
 import type { Signer } from './platform/crypto/signed-links.ts';
 import { createSigner } from './platform/crypto/signed-links.ts';
 import type { PublicHostKey } from './platform/crypto/ssh-keys.ts';
 import type { Db } from './platform/database/client.ts';
 import { openDatabase } from './platform/database/client.ts';
-import { startMaintenance } from './maintenance.ts';
 import { openSession, type Session } from './platform/database/session.ts';
 import { Bus } from './platform/events/bus.ts';
 import { advanceClockAfterRestore, measureOutboxLag } from './platform/events/outbox.ts';
 import { Reads } from './platform/limits/reads.ts';
 import { createMetrics, type Metrics } from './platform/metrics/metrics.ts';
-import { readOrCreateId, prepareDataFolder } from './platform/storage/data-folder.ts';
+import { prepareDataFolder, readOrCreateId } from './platform/storage/data-folder.ts';
 import type { DiskSpace } from './platform/storage/disk-space.ts';
 import { watchDiskSpace } from './platform/storage/disk-space.ts';
 import { openStorage } from './platform/storage/open.ts';
@@ -192,7 +191,8 @@ export async function createApp(config: Config, overrides: Overrides = {}): Prom
   });
   metrics.read({ catFile: () => git.objects.counts, transfers: () => git.transfers.counts });
   const services = await composeServices(config, process, { git, ssh, base });
-  const runner = config.role === 'all' ? await openConfiguredRunner(config, { log, overrides }, cleanup) : null;
+  const runner =
+    config.role === 'all' ? await openConfiguredRunner(config, { log, overrides }, cleanup) : null;
   const connector = createConnector({
     guard: services.webhooks.guard,
     lookup: overrides.lookup ?? lookUp,

@@ -20,7 +20,7 @@ try {
   const config = readConfig();
   eraseSecrets();
   unsetMallocThreshold();
-  const starting = retryStartup(() => start(config), { say: console.error });
+  const starting = retryStartup(() => start(config), { report: console.error });
   const aborted = stopped.then(async () => {
     await delay(STARTUP_GRACE_MS);
     throw new ConfigError('Stopped before the start was done');

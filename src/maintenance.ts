@@ -81,7 +81,8 @@ export function startMaintenance(
       try {
         while (!signal.aborted && (await task())) await pause(PAUSE_MS);
       } catch (error) {
-        if (!signal.aborted) log.warn({ err: error }, `maintenance task "${name}" failed; retry in ten minutes`);
+        if (!signal.aborted)
+          log.warn({ err: error }, `maintenance task "${name}" failed; retry in ten minutes`);
       }
     }
   }

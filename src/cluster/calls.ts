@@ -66,7 +66,11 @@ async function callServer(
   { name, repositoryId, input, signal: callerSignal }: Call,
 ): Promise<unknown> {
   const path = `${CALLS_PATH}/${name}/${repositoryId}`;
-  const signal = AbortSignal.any([gone, AbortSignal.timeout(ANSWER_MS), ...(callerSignal ? [callerSignal] : [])]);
+  const signal = AbortSignal.any([
+    gone,
+    AbortSignal.timeout(ANSWER_MS),
+    ...(callerSignal ? [callerSignal] : []),
+  ]);
   const send = () => post(cluster, url, { path, input, signal });
   const bytes = await inCall(`call ${name}`, { 'loam.repository.id': repositoryId }, send)
     .then(async (answer) => {
@@ -76,7 +80,9 @@ async function callServer(
       throw new Error(`status ${answer.status}`);
     })
     .catch((cause) => {
-      throw callerSignal?.aborted ? busy('The caller has disconnected') : toServerUnavailable(url, cause);
+      throw callerSignal?.aborted
+        ? busy('The caller has disconnected')
+        : toServerUnavailable(url, cause);
     });
   return readAnswer(bytes);
 }

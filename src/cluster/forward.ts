@@ -16,7 +16,7 @@ import { pipeline } from 'node:stream/promises';
 import type { Logger } from '../base/log.ts';
 import { traceHeaders } from '../platform/tracing/spans.ts';
 import type { Cluster } from './cluster.ts';
-import { toServerUnavailable, notAnswered, ServerAway, whereItIs } from './cluster.ts';
+import { notAnswered, ServerAway, toServerUnavailable, whereItIs } from './cluster.ts';
 import type { Member } from './members.ts';
 import { SIGNATURE, sign } from './signature.ts';
 

@@ -11,11 +11,11 @@ import { closingOf } from '../platform/web/connections.ts';
 import { isUnexpected, toPublic } from '../platform/web/error-response.ts';
 import {
   answerCall,
-  serializeFailure,
   CALL_TYPE,
   CALLS_PATH,
   CONTENT_HASH,
   callSignatureParts,
+  serializeFailure,
 } from './calls.ts';
 import type { Cluster } from './cluster.ts';
 import { CLIENT_ADDRESS, forwardSignatureParts } from './forward.ts';

@@ -125,7 +125,9 @@ export async function openMembers(options: Options): Promise<Members> {
     // So the others take over at once instead of after three seconds. It fails if the database is unavailable.
     await session
       .query(LEAVE, [id])
-      .catch((error) => log.debug({ err: error }, 'cannot remove the server from the list of servers'));
+      .catch((error) =>
+        log.debug({ err: error }, 'cannot remove the server from the list of servers'),
+      );
   }
 
   return {
@@ -153,7 +155,13 @@ export async function openMembers(options: Options): Promise<Members> {
   };
 }
 
-function createMember({ id, url }: { id: string; url: string }): Member & { leave: AbortController } {
+function createMember({
+  id,
+  url,
+}: {
+  id: string;
+  url: string;
+}): Member & { leave: AbortController } {
   const leave = new AbortController();
   return { id, url, gone: leave.signal, leave };
 }

@@ -10,7 +10,7 @@ import type { Git } from '../git/git.ts';
 import type { Db } from '../platform/database/client.ts';
 import { isCallAnswer, post, readAnswer } from './calls.ts';
 import type { Cluster } from './cluster.ts';
-import { toServerUnavailable, ServerAway } from './cluster.ts';
+import { ServerAway, toServerUnavailable } from './cluster.ts';
 import type { Member } from './members.ts';
 
 type Deps = { db: Db; git: Git; log: Logger };

@@ -94,7 +94,11 @@ export function isConversation(
   { url = '', headers }: IncomingMessage,
 ): boolean {
   if (headers.upgrade !== PROTOCOL || !url.startsWith(`${PATH}/`)) return false;
-  return isSigned(cluster.key, headers[SIGNATURE], tunnelSignatureParts(url, String(headers[HEAD] ?? '')));
+  return isSigned(
+    cluster.key,
+    headers[SIGNATURE],
+    tunnelSignatureParts(url, String(headers[HEAD] ?? '')),
+  );
 }
 
 /** Accepts a request for which `isTunnelRequest` is true. @returns the repository and the first message */

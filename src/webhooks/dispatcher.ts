@@ -65,7 +65,9 @@ export function startDispatcher(services: Deps, session: Session): AsyncDisposab
           log.error({ err: error }, 'telling webhooks of events: again in a second');
       } finally {
         // A session that was lost has let go of it.
-        await session.query('select pg_advisory_unlock($1)', [WEBHOOK_DISPATCH_LOCK]).catch(() => {});
+        await session
+          .query('select pg_advisory_unlock($1)', [WEBHOOK_DISPATCH_LOCK])
+          .catch(() => {});
       }
     }
   })();

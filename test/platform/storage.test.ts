@@ -119,21 +119,24 @@ describe.each(['folder', 's3'] as const)('storage: %s', (driver) => {
     await expect.poll(() => found?.contents.destroyed).toBe(true);
   });
 
-  test.each([100, 20_000_000])('an upload that fails after %d bytes changes nothing', async (bytes) => {
-    await storage.put('kept', Buffer.from('before'));
-    const broken = () =>
-      Readable.from(
-        (async function* () {
-          for (let sent = 0; sent < bytes; sent += 1_000_000)
-            yield randomBytes(Math.min(1_000_000, bytes));
-          throw new Error('the source is gone');
-        })(),
-      );
-    await expect(storage.put('kept', broken())).rejects.toThrow('the source is gone');
-    await expect(storage.put('new', broken())).rejects.toThrow('the source is gone');
-    expect(await keys()).toEqual(['kept']);
-    expect((await read('kept'))?.contents.toString()).toBe('before');
-  });
+  test.each([100, 20_000_000])(
+    'an upload that fails after %d bytes changes nothing',
+    async (bytes) => {
+      await storage.put('kept', Buffer.from('before'));
+      const broken = () =>
+        Readable.from(
+          (async function* () {
+            for (let sent = 0; sent < bytes; sent += 1_000_000)
+              yield randomBytes(Math.min(1_000_000, bytes));
+            throw new Error('the source is gone');
+          })(),
+        );
+      await expect(storage.put('kept', broken())).rejects.toThrow('the source is gone');
+      await expect(storage.put('new', broken())).rejects.toThrow('the source is gone');
+      expect(await keys()).toEqual(['kept']);
+      expect((await read('kept'))?.contents.toString()).toBe('before');
+    },
+  );
 
   test('an aborted upload changes nothing', async () => {
     await storage.put('kept', Buffer.from('before'));
@@ -184,7 +187,9 @@ describe.each(['folder', 's3'] as const)('storage: %s', (driver) => {
   test.each(['', '/a', 'a//b', 'a/', '../a', 'a/../b', '.hidden', 'a b', 'a\0b'])(
     '%j is not a valid key',
     async (key) => {
-      await expect(async () => storage.put(key, Buffer.from('x'))).rejects.toThrow('invalid storage key');
+      await expect(async () => storage.put(key, Buffer.from('x'))).rejects.toThrow(
+        'invalid storage key',
+      );
       await expect(async () => storage.open(key)).rejects.toThrow('invalid storage key');
     },
   );
@@ -251,5 +256,7 @@ test('s3: a server that does not answer is unavailable, and a missing bucket is 
     'LOAM_STORAGE: s3://nobodys/some/prefix does not exist; create the bucket first',
   );
   const credentials = { accessKeyId: 'testkey', secretAccessKey: 'wrong' };
-  await expect(openS3({ ...config, credentials })).rejects.toThrow('denies access with these credentials');
+  await expect(openS3({ ...config, credentials })).rejects.toThrow(
+    'denies access with these credentials',
+  );
 });

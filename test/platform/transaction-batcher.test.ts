@@ -153,7 +153,10 @@ describe('batched transactions', () => {
     };
     const ask = batchTransactions({ together: away, alone: away }, 10);
     const ends = await Promise.allSettled([ask('a'), ask('b')]);
-    expect(ends.map((end) => end.status === 'rejected' && end.reason)).toEqual([DATABASE_AWAY, DATABASE_AWAY]);
+    expect(ends.map((end) => end.status === 'rejected' && end.reason)).toEqual([
+      DATABASE_AWAY,
+      DATABASE_AWAY,
+    ]);
     expect(times).toBe(1);
   });
 });

@@ -76,7 +76,8 @@ export function overrideLimits(table: PlanLimits, overrides: unknown): PlanLimit
   const result = structuredClone(table);
   for (const [plan, numbers] of Object.entries(overrides)) {
     const row = result[plan as Plan];
-    if (!Object.hasOwn(result, plan)) throw new Error(`has an unknown plan ${JSON.stringify(plan)}`);
+    if (!Object.hasOwn(result, plan))
+      throw new Error(`has an unknown plan ${JSON.stringify(plan)}`);
     if (!isRecord(numbers)) throw new Error(`"${plan}" must be an object of limits`);
     for (const [name, value] of Object.entries(numbers)) {
       if (!Object.hasOwn(row, name))

@@ -152,7 +152,10 @@ export function violatesReference(error: unknown, column: string): boolean {
 }
 
 /** Name of the violated constraint, null for other errors. The error may be from Prisma, from raw SQL in Prisma, or from `pg`. */
-function violatedConstraint(error: unknown, { code, state }: { code: string; state: string }): string | null {
+function violatedConstraint(
+  error: unknown,
+  { code, state }: { code: string; state: string },
+): string | null {
   if (error instanceof pg.DatabaseError)
     return error.code === state ? (error.constraint ?? '') : null;
   if (!(error instanceof Prisma.PrismaClientKnownRequestError)) return null;
@@ -205,7 +208,10 @@ async function checkDatabaseUrl(connectionString: string): Promise<void> {
 function toConfigError(error: unknown, client: pg.Client | undefined): ConfigError {
   const { code = '', message } = error as Error & { code?: string };
   // The parser's own message may quote the URL and its password.
-  if (!client) return new ConfigError('DATABASE_URL: is not a valid database URL, such as postgres://user:password@host:5432/loam');
+  if (!client)
+    return new ConfigError(
+      'DATABASE_URL: is not a valid database URL, such as postgres://user:password@host:5432/loam',
+    );
   const why: Record<string, string> = {
     ECONNREFUSED: `nothing listens at ${addressOf(client)}`,
     ENOENT: `nothing listens at ${addressOf(client)}`,
@@ -222,7 +228,9 @@ function toConfigError(error: unknown, client: pg.Client | undefined): ConfigErr
   const redacted = password ? firstLine.replaceAll(password, '***') : firstLine;
   // The start is not retried if the host name does not exist; everything else may become reachable.
   const cause = code === 'ENOTFOUND' ? undefined : error;
-  return new ConfigError(`DATABASE_URL: ${why[code] ?? `${addressOf(client)}: ${redacted}`}`, { cause });
+  return new ConfigError(`DATABASE_URL: ${why[code] ?? `${addressOf(client)}: ${redacted}`}`, {
+    cause,
+  });
 }
 
 function addressOf({ host, port }: pg.Client): string {

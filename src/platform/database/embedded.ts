@@ -12,11 +12,11 @@ import {
   initCluster,
   isAlive,
   lastLogError,
-  startPostmaster,
   prepareCluster,
   runningPostmaster,
   SUPERUSER,
   socketDirectory,
+  startPostmaster,
   stopPostmaster,
 } from './postmaster.ts';
 
@@ -65,7 +65,8 @@ export async function startPostgres(dir: string): Promise<EmbeddedPostgres> {
     const pid = await runningPostmaster(cluster);
     if (pid === undefined) return;
     // Another Loam may use a PostgreSQL that was started here; that Loam then holds the folder's lock.
-    if (isOwner || (pid === startedPid && !(await hasOtherClients(socketDir)))) await stopPostmaster(pid);
+    if (isOwner || (pid === startedPid && !(await hasOtherClients(socketDir))))
+      await stopPostmaster(pid);
   };
   try {
     let pid = await runningPostmaster(cluster);
@@ -99,7 +100,11 @@ export function targetIn(dir: string): SocketTarget {
 }
 
 /** Restarts PostgreSQL whenever it has ended, until `stopping` aborts. Never rejects. */
-async function restartWhenEnded(paths: ClusterPaths, log: Logger, stopping: AbortSignal): Promise<void> {
+async function restartWhenEnded(
+  paths: ClusterPaths,
+  log: Logger,
+  stopping: AbortSignal,
+): Promise<void> {
   const sleep = (ms: number) => delay(ms, undefined, { signal: stopping }).catch(() => {});
   let pause = FIRST_PAUSE_MS;
   for (;;) {

@@ -8,9 +8,9 @@
 import { Prisma } from '../../../prisma/generated/client.ts';
 import {
   checkFirst,
-  replaceNode,
   LazyItem,
   noCursor,
+  replaceNode,
   type Slice,
   type SliceRequest,
 } from './paging.ts';

@@ -9,7 +9,7 @@ import type pg from 'pg';
 import { Prisma } from '../../../prisma/generated/client.ts';
 import { inPoolTransaction } from './client.ts';
 import { columnOf, type Sorting } from './keyset.ts';
-import { type CountedList, buildTotalSql } from './list-counts.ts';
+import { buildTotalSql, type CountedList } from './list-counts.ts';
 import { type PageRequest, toOffset } from './paging.ts';
 import { nameOf, type RowColumns, readValues } from './rows.ts';
 import { type PagedTable, readByIds } from './union-page.ts';

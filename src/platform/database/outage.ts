@@ -13,7 +13,16 @@ const MAX_PAUSE_MS = 2_000;
  */
 const SQLSTATES = /^(?:08|53|57P|58|25006|40001|40P01|55P03)/;
 /** Prisma's codes: unreachable, timed out, closed, no free connection or transaction, write conflict. */
-const PRISMA_CODES = new Set(['P1001', 'P1002', 'P1008', 'P1017', 'P2024', 'P2028', 'P2034', 'P2037']);
+const PRISMA_CODES = new Set([
+  'P1001',
+  'P1002',
+  'P1008',
+  'P1017',
+  'P2024',
+  'P2028',
+  'P2034',
+  'P2037',
+]);
 const SOCKET_ERROR =
   /^(?:ECONN\w+|EPIPE|ETIMEDOUT|EHOSTUNREACH|ENETUNREACH|ENETDOWN|ENOTFOUND|EAI_AGAIN)$/;
 /** Errors that `pg` throws without a code. */

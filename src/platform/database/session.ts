@@ -167,4 +167,3 @@ async function takeLock(
     await delay(100);
   }
 }
-

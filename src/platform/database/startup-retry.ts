@@ -9,7 +9,7 @@ const PAUSE_MS = 1_000;
 
 type Options = {
   /** Prints a line for the operator; called once. */
-  say(line: string): void;
+  report(line: string): void;
   timeoutMs?: number;
 };
 
@@ -19,7 +19,7 @@ type Options = {
  */
 export async function retryStartup<T>(
   start: () => Promise<T>,
-  { say, timeoutMs = TIMEOUT_MS }: Options,
+  { report, timeoutMs = TIMEOUT_MS }: Options,
 ): Promise<T> {
   const deadline = Date.now() + timeoutMs;
   for (let said = false; ; said = true) {
@@ -30,7 +30,7 @@ export async function retryStartup<T>(
       const line = toLine(error as Error);
       if (Date.now() + PAUSE_MS > deadline) throw new ConfigError(line, { cause: error });
       if (!said)
-        say(`${line}. The start waits for the database, for ${timeoutMs / 1000} s at most.`);
+        report(`${line}. The start waits for the database, for ${timeoutMs / 1000} s at most.`);
       await delay(PAUSE_MS);
     }
   }

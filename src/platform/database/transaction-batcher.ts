@@ -3,7 +3,7 @@
  * whole batch and flushes to disk once. Requests that would wait for a lock of another transaction are run alone.
  */
 import { setImmediate as nextTick } from 'node:timers/promises';
-import { isDatabaseAway, isRolledBackByConflict, isLockTimeout } from './outage.ts';
+import { isDatabaseAway, isLockTimeout, isRolledBackByConflict } from './outage.ts';
 
 /** Batches that run at the same time. Further requests wait and form the next batch. */
 const MAX_BATCHES = 4;

@@ -7,8 +7,8 @@
  */
 import type pg from 'pg';
 import { Prisma } from '../../../prisma/generated/client.ts';
-import { columnOf, buildPageSql, type Sorting, toSlice } from './keyset.ts';
-import { type CountedList, buildTotalSql } from './list-counts.ts';
+import { buildPageSql, columnOf, type Sorting, toSlice } from './keyset.ts';
+import { buildTotalSql, type CountedList } from './list-counts.ts';
 import { type PageItem, replaceNode, type Slice, type SliceRequest } from './paging.ts';
 import { nameOf, type RowColumns, type Rows, readValues } from './rows.ts';
 

@@ -15,13 +15,19 @@
  */
 import type pg from 'pg';
 import { Prisma } from '../../../prisma/generated/client.ts';
+import { AppError, invalid } from '../../base/errors.ts';
 import type { Db } from '../database/client.ts';
 import { untilAnswered } from '../database/outage.ts';
 import type { Bus } from './bus.ts';
-import { cursorAfter, parseCursor, formatCursor, cursorTooOld } from './cursor.ts';
-import { EventsRemoved, selectEvents, type OutboxEvent, type EventQuery, followPages } from './pages.ts';
+import { cursorAfter, cursorTooOld, formatCursor, parseCursor } from './cursor.ts';
+import {
+  type EventQuery,
+  EventsRemoved,
+  followPages,
+  type OutboxEvent,
+  selectEvents,
+} from './pages.ts';
 import { joinTail } from './tail.ts';
-import { AppError, invalid } from '../../base/errors.ts';
 
 export { EventsRemoved, type OutboxEvent } from './pages.ts';
 
@@ -90,7 +96,9 @@ export async function* readAllEvents(
   signal: AbortSignal,
 ): AsyncGenerator<EventPage> {
   const from =
-    after === null ? await untilAnswered(() => cursorAfter(services, 0), signal) : parseCursor(after);
+    after === null
+      ? await untilAnswered(() => cursorAfter(services, 0), signal)
+      : parseCursor(after);
   const query = selectEvents(Prisma.sql`true`, WITHOUT_DATA);
   for await (const page of followPages(services, ['events'], query, PAGE.all, from, signal)) {
     const last = page.at(-1);
@@ -127,7 +135,8 @@ export function followed(
 ): [string, ...string[]] {
   const [first, ...others] = new Set(namespaces.map((each) => each.toLowerCase()));
   if (!first) throw invalid('namespaces', 'must contain at least one namespace');
-  if (others.length >= MAX_FOLLOWED) throw invalid('namespaces', `must contain at most ${MAX_FOLLOWED} namespaces`);
+  if (others.length >= MAX_FOLLOWED)
+    throw invalid('namespaces', `must contain at most ${MAX_FOLLOWED} namespaces`);
   if (name != null && others.length > 0)
     throw invalid('name', 'can be given only with a single namespace');
   return [first, ...others];
@@ -135,6 +144,7 @@ export function followed(
 
 /** Tells the client that the server ended the subscription; the followed job or repository still exists. */
 export function stopping(): AppError {
-  const message = 'The server is stopping; subscribe again with `after` set to the last event you received';
+  const message =
+    'The server is stopping; subscribe again with `after` set to the last event you received';
   return new AppError('internal_error', message, { status: 503 });
 }

@@ -8,7 +8,7 @@
 import { Prisma } from '../../../prisma/generated/client.ts';
 import type { Db } from '../database/client.ts';
 import { checkFirst, noCursor, type SliceRequest } from '../database/paging.ts';
-import { type Cursor, cursorAfter, findCursor, cursorTooOld } from './cursor.ts';
+import { type Cursor, cursorAfter, cursorTooOld, findCursor } from './cursor.ts';
 import type { OutboxEvent } from './pages.ts';
 
 export type Order = 'asc' | 'desc';

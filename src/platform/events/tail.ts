@@ -16,7 +16,13 @@ import type { Db } from '../database/client.ts';
 import { untilAnswered } from '../database/outage.ts';
 import type { Bus, Topic } from './bus.ts';
 import { type Cursor, cursorAfter, isAfter, isInSnapshot } from './cursor.ts';
-import { type OutboxEvent, type PositionedEvent, type EventQuery, readPage, followPages } from './pages.ts';
+import {
+  type EventQuery,
+  followPages,
+  type OutboxEvent,
+  type PositionedEvent,
+  readPage,
+} from './pages.ts';
 
 type SharedQuery = {
   /** Equal for subscribers that can share. */

@@ -91,6 +91,8 @@ export class PushReservation {
     const { pool, log } = this.#deps;
     await pool
       .query('delete from storage_reservations where id = $1', [this.#id])
-      .catch((err) => log.warn({ err }, 'cannot release the storage reservation of a push; it will expire'));
+      .catch((err) =>
+        log.warn({ err }, 'cannot release the storage reservation of a push; it will expire'),
+      );
   }
 }

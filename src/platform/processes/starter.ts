@@ -10,7 +10,7 @@ import { type ChildProcess, spawn } from 'node:child_process';
 import type { Socket } from 'node:net';
 import { join } from 'node:path';
 import { type Duplex, PassThrough } from 'node:stream';
-import type { Ending, Command, Program, Report } from './protocol.ts';
+import type { Command, Ending, Program, Report } from './protocol.ts';
 
 export type { Ending, Program };
 
@@ -18,7 +18,9 @@ export type { Ending, Program };
 const GRACE_MS = 5_000;
 const MAX_BYTES = 16 * 2 ** 20;
 
-type ReceivedReport = Exclude<Report, { kind: 'failed' }> | { id: number; kind: 'failed'; error: Error };
+type ReceivedReport =
+  | Exclude<Report, { kind: 'failed' }>
+  | { id: number; kind: 'failed'; error: Error };
 type Listener = (received: ReceivedReport, stream?: Duplex) => void;
 type Starter = { child: ChildProcess; listeners: Map<number, Listener> };
 
@@ -179,7 +181,8 @@ export function startProgram(
       // Destroyed so that a writer gets an error.
       streams.get(0)?.destroy();
       ended.resolve(report.ending);
-      if (!isTaken) fail(createError('the streams of a program could not be handed over', 'EMFILE'));
+      if (!isTaken)
+        fail(createError('the streams of a program could not be handed over', 'EMFILE'));
     } else if (report.kind === 'stream') {
       // Write errors show in the result of the program.
       stream?.on('error', () => {});

@@ -7,7 +7,7 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { closeSync, openSync } from 'node:fs';
 import type { Socket } from 'node:net';
-import type { Command, Report } from './protocol.ts';
+import type { Command, Ending, Report } from './protocol.ts';
 
 /** Limit of the error output that is kept. */
 const MAX_STDERR = 16_384;
@@ -65,7 +65,9 @@ function end(): void {
 
 function run({ id, program, input, maxBytes }: Command & { kind: 'run' }): void {
   const { file, args, cwd, env } = program;
-  const child = spawnWatched(id, () => spawn(file, args, { cwd, env, stdio: ['pipe', 'pipe', 'pipe'] }));
+  const child = spawnWatched(id, () =>
+    spawn(file, args, { cwd, env, stdio: ['pipe', 'pipe', 'pipe'] }),
+  );
   if (!child) return;
   const chunks: Uint8Array[] = [];
   let size = 0;
@@ -79,7 +81,11 @@ function run({ id, program, input, maxBytes }: Command & { kind: 'run' }): void 
   child.once('close', (code, signal) => {
     if (!children.delete(id)) return;
     const [stdout, stderr] = [Buffer.concat(chunks), errors()];
-    sendReport({ id, kind: 'ended', ending: { code, signal, stdout, stderr, tooMuch: size > maxBytes } });
+    sendReport({
+      id,
+      kind: 'ended',
+      ending: { code, signal, stdout, stderr, tooMuch: size > maxBytes },
+    });
   });
 }
 
@@ -179,10 +185,12 @@ function detach({ id, program, errors }: Command & { kind: 'detach' }): void {
   });
   if (!child) return;
   detached.add(child);
-  child.stdout?.setEncoding('utf8').on('data', (text: string) => sendReport({ id, kind: 'output', text }));
+  child.stdout
+    ?.setEncoding('utf8')
+    .on('data', (text: string) => sendReport({ id, kind: 'output', text }));
   child.once('exit', (code, signal) => {
     if (!children.delete(id)) return;
-    const ending = { code, signal, stdout: new Uint8Array(), stderr: '', tooMuch: false };
+    const ending: Ending = { code, signal, stdout: new Uint8Array(), stderr: '', tooMuch: false };
     sendReport({ id, kind: 'ended', ending });
   });
 }

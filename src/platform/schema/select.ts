@@ -30,7 +30,9 @@ export function selectAt<S>(context: Context, info: GraphQLResolveInfo, field: s
 
 /** The columns needed for the nodes of a connection. */
 export function selectOfNodes<S>(context: Context, info: GraphQLResolveInfo): S {
-  return selectColumns<S>(context, info, 'nodes or edges', { paths: [['nodes'], ['edges', 'node']] });
+  return selectColumns<S>(context, info, 'nodes or edges', {
+    paths: [['nodes'], ['edges', 'node']],
+  });
 }
 
 type QueryPath = { path?: string[]; paths?: string[][] };
@@ -38,7 +40,12 @@ type QueryPath = { path?: string[]; paths?: string[][] };
 /** Cache by field of a stored document and by the path below it; null: the columns depend on variables. */
 const cache = new WeakMap<FieldNode, Map<string, object | null>>();
 
-function selectColumns<S>(context: Context, info: GraphQLResolveInfo, key: string, where: QueryPath): S {
+function selectColumns<S>(
+  context: Context,
+  info: GraphQLResolveInfo,
+  key: string,
+  where: QueryPath,
+): S {
   const [field] = info.fieldNodes as [FieldNode];
   // A field that occurs several times in the operation has a part of its columns in each.
   if (info.fieldNodes.length > 1) return selectOf<S>(queryFromInfo({ context, info, ...where }));

@@ -145,7 +145,8 @@ async function moveDurably(temporary: string, path: string): Promise<void> {
     return true;
   };
   for (let attempt = 1; !(await nullIfMissing(move())); attempt++)
-    if (attempt === MAX_ATTEMPTS) throw new Error(`${folder} was removed ${MAX_ATTEMPTS} times while a file was moved into it`);
+    if (attempt === MAX_ATTEMPTS)
+      throw new Error(`${folder} was removed ${MAX_ATTEMPTS} times while a file was moved into it`);
   // The entries of new folders are in the folders above them, so those are synced, too.
   const last = firstCreated ? dirname(firstCreated) : folder;
   for (let at = folder; ; at = dirname(at)) {

@@ -73,7 +73,9 @@ export async function openS3({
     },
     async open(key, range) {
       const bytes = range && { Range: `bytes=${range.start}-${range.end}` };
-      const response = await nullIfMissing(client.send(new GetObjectCommand({ ...locate(key), ...bytes })));
+      const response = await nullIfMissing(
+        client.send(new GetObjectCommand({ ...locate(key), ...bytes })),
+      );
       if (!response) return null;
       // For a range, the size of the whole object follows the slash.
       const totalSize = /\/(\d+)$/.exec(response.ContentRange ?? '')?.[1];
@@ -232,7 +234,9 @@ async function classifyErrors<T>(work: Promise<T>): Promise<T> {
   try {
     return await work;
   } catch (error) {
-    throw isUnavailable(error) ? new StorageAway((error as Error).message, { cause: error }) : error;
+    throw isUnavailable(error)
+      ? new StorageAway((error as Error).message, { cause: error })
+      : error;
   }
 }
 

@@ -266,7 +266,12 @@ async function answerAndEnd(
   const id = String(res.getHeader('X-Request-Id') ?? randomUUID());
   const { status, headers, body } = answerOf(error, id);
   const json = JSON.stringify(body);
-  res.writeHead(status, { ...rateLimitHeaders, ...headers, ...bodyHeaders(json), 'X-Request-Id': id });
+  res.writeHead(status, {
+    ...rateLimitHeaders,
+    ...headers,
+    ...bodyHeaders(json),
+    'X-Request-Id': id,
+  });
   res.end(json);
 }
 

@@ -118,7 +118,10 @@ function findError(text: string): JsonError | undefined {
       at++;
       expected = 'value';
     } else {
-      return { at, problem: `expected ${EXPECTED[expected]}, found ${describeCharacter(text, at)}` };
+      return {
+        at,
+        problem: `expected ${EXPECTED[expected]}, found ${describeCharacter(text, at)}`,
+      };
     }
   }
 }
@@ -134,7 +137,8 @@ function endOfString(text: string, start: number): number | JsonError {
     const char = text[at];
     if (char === undefined) return { at: start, problem: 'this string is not closed' };
     if (char === '"') return at + 1;
-    if (char < ' ') return { at, problem: `${describeCharacter(text, at)} in a string must be escaped` };
+    if (char < ' ')
+      return { at, problem: `${describeCharacter(text, at)} in a string must be escaped` };
     if (char !== '\\') continue;
     if (!/^(?:["\\/bfnrt]|u[0-9a-fA-F]{4})/.test(text.slice(at + 1, at + 6)))
       return { at, problem: 'this escape is not valid in JSON' };

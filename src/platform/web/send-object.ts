@@ -35,10 +35,14 @@ export async function sendObject(
   if (modifiedAt) res.setHeader('Last-Modified', modifiedAt.toUTCString());
   const match = req.get('if-match');
   if (match && !matches(match, etag))
-    throw new AppError('invalid_request', 'If-Match: the file has another version', { status: 412 });
+    throw new AppError('invalid_request', 'If-Match: the file has another version', {
+      status: 412,
+    });
   const unmodified = req.get('if-unmodified-since');
   if (!match && unmodified && modifiedTime(object) > Date.parse(unmodified))
-    throw new AppError('invalid_request', 'If-Unmodified-Since: the file was modified later', { status: 412 });
+    throw new AppError('invalid_request', 'If-Unmodified-Since: the file was modified later', {
+      status: 412,
+    });
   const none = req.get('if-none-match');
   if (none ? matches(none, etag) : req.fresh) return void res.status(304).end();
 
