@@ -1,9 +1,9 @@
-/** Turns: how much runs at once, who comes next, and that no wait is without an end. */
+/** Semaphore: how much runs at once, what runs next, and that every wait ends. */
 import { expect, test } from 'vitest';
 import { FairSemaphore, QueueTimeout } from '../../src/platform/limits/fair-semaphore.ts';
 
-/** Work that ends when the test says so, and what has begun so far. */
-function bench(turns: FairSemaphore) {
+/** Work that ends when the test says so, and the work that has started. */
+function bench(semaphore: FairSemaphore) {
   const begun: string[] = [];
   const ends = new Map<string, () => void>();
   return {
@@ -13,18 +13,18 @@ function bench(turns: FairSemaphore) {
         begun.push(name);
         return new Promise<string>((resolve) => ends.set(name, () => resolve(name)));
       };
-      return turns.take(work, { key, signal });
+      return semaphore.take(work, { key, signal });
     },
     end: (name: string) => ends.get(name)?.(),
   };
 }
 
-test('so many run at once, and keys take turns', async () => {
-  const turns = new FairSemaphore(2);
-  const { begun, start, end } = bench(turns);
+test('the number of running requests is limited, and keys take turns', async () => {
+  const semaphore = new FairSemaphore(2);
+  const { begun, start, end } = bench(semaphore);
   const all = ['a1', 'a2', 'a3', 'a4', 'b1', 'c1', 'b2'].map((name) => start(name, name[0]));
   expect(begun).toEqual(['a1', 'a2']);
-  expect(turns.counts).toEqual({ running: 2, waiting: 5 });
+  expect(semaphore.counts).toEqual({ running: 2, waiting: 5 });
   for (const name of ['a1', 'a2', 'a3', 'b1', 'c1', 'a4', 'b2']) {
     end(name);
     await Promise.race(all);
@@ -32,12 +32,12 @@ test('so many run at once, and keys take turns', async () => {
   }
   expect(begun).toEqual(['a1', 'a2', 'a3', 'b1', 'c1', 'a4', 'b2']);
   await Promise.all(all);
-  expect(turns.counts).toEqual({ running: 0, waiting: 0 });
+  expect(semaphore.counts).toEqual({ running: 0, waiting: 0 });
 });
 
-test('a key has its own bound, and others pass by those that wait for it', async () => {
-  const turns = new FairSemaphore(3, { perKey: 1 });
-  const { begun, start, end } = bench(turns);
+test('a key has its own limit, and other keys do not wait for it', async () => {
+  const semaphore = new FairSemaphore(3, { perKey: 1 });
+  const { begun, start, end } = bench(semaphore);
   const all = [start('a1', 'a'), start('a2', 'a'), start('b1', 'b')];
   expect(begun).toEqual(['a1', 'b1']);
   end('a1');
@@ -49,9 +49,9 @@ test('a key has its own bound, and others pass by those that wait for it', async
   await Promise.all(all);
 });
 
-test('a wait ends: by time, by number, and when nobody waits any more', async () => {
-  const turns = new FairSemaphore(1, { waitMs: 50, maxWaiting: 2 });
-  const { begun, start, end } = bench(turns);
+test('a wait ends by timeout, by a full queue, and by abort', async () => {
+  const semaphore = new FairSemaphore(1, { waitMs: 50, maxWaiting: 2 });
+  const { begun, start, end } = bench(semaphore);
   const first = start('first');
   const gone = new AbortController();
   const late = start('late');
@@ -60,7 +60,7 @@ test('a wait ends: by time, by number, and when nobody waits any more', async ()
   gone.abort();
   await expect(left).rejects.toThrow(QueueTimeout);
   await expect(late).rejects.toThrow(QueueTimeout);
-  expect(turns.counts).toEqual({ running: 1, waiting: 0 });
+  expect(semaphore.counts).toEqual({ running: 1, waiting: 0 });
   end('first');
   await first;
   const next = start('next');
@@ -69,8 +69,8 @@ test('a wait ends: by time, by number, and when nobody waits any more', async ()
   expect(begun).toEqual(['first', 'next']);
 });
 
-test('work that fails gives its place back', async () => {
-  const turns = new FairSemaphore(1);
-  await expect(turns.take(() => Promise.reject(new Error('broken')))).rejects.toThrow('broken');
-  expect(await turns.take(async () => 'fine')).toBe('fine');
+test('failed work releases its slot', async () => {
+  const semaphore = new FairSemaphore(1);
+  await expect(semaphore.take(() => Promise.reject(new Error('broken')))).rejects.toThrow('broken');
+  expect(await semaphore.take(async () => 'fine')).toBe('fine');
 });
