@@ -1,4 +1,4 @@
-/** Secrets that secret scanning lets pass in a repository, because a pusher declared that they may be there. */
+/** Allowlist of secret scanning: findings that a pusher declared intentional with `git push -o secret.allow=<id>`. */
 
 import { notFound } from '../base/errors.ts';
 import { record } from '../identity/audit.ts';
@@ -32,7 +32,7 @@ const NEWEST: Sorting = {
   id: 'finding',
 };
 
-/** Newest first, for who may push. @throws AppError 400, 401, 403 */
+/** Lists the allowed findings, newest first, for viewers who may push. @throws AppError 400, 401, 403 */
 export async function sliceAllowedSecrets(
   { db }: { db: Db },
   viewer: Viewer,
@@ -44,7 +44,9 @@ export async function sliceAllowedSecrets(
   return readSlice(db.allowedSecret, NEWEST, range, { where: { repositoryId: row.id }, select });
 }
 
-/** From now on the secret is refused again; where it has been pushed, it stays. @throws AppError 401, 403, 404 */
+/**
+ * Removes a finding from the allowlist. Commits that already contain the secret stay. @throws AppError 401, 403, 404
+ */
 export async function disallowSecret<S extends Select>(
   { db }: { db: Db },
   viewer: Viewer,

@@ -1,6 +1,6 @@
 /**
- * Rules for the branches of a repository, by patterns of their names. A push to a branch must heed each rule that matches;
- * the protection of the default branch (`branchProtection`) is one more.
+ * Branch rules of a repository: each applies to the branches whose name matches its pattern. A push must satisfy every
+ * matching rule, and for the default branch also `branchProtection`.
  */
 
 import type { Role } from '../../prisma/generated/enums.ts';
@@ -34,7 +34,7 @@ export type BranchRule = {
 
 type Deps = { db: Db };
 
-/** Of a repository: each push reads all of them. */
+/** Limits per repository and per rule; each push reads all rules. */
 const MAX_RULES = 100;
 const MAX_PUSHERS = 100;
 
@@ -55,7 +55,7 @@ export const ruleColumns = {
   updatedAt: true,
 } as const;
 
-/** By pattern, for who may read the repository. @throws AppError 400, 401, 403 */
+/** Lists the rules by pattern, for viewers who may read the repository. @throws AppError 400, 401, 403 */
 export async function sliceBranchRules(
   { db }: Deps,
   viewer: Viewer,
@@ -67,7 +67,7 @@ export async function sliceBranchRules(
   return readSlice(db.branchRule, BY_PATTERN, range, { where, select: ruleColumns });
 }
 
-/** The names of those of the pushers who are still there. */
+/** Names of the listed pushers. Deleted users are left out. */
 export async function pushersOf({ db }: Deps, { pusherIds }: BranchRule): Promise<string[]> {
   if (pusherIds.length === 0) return [];
   const rows = await db.user.findMany({
@@ -87,8 +87,8 @@ export type RuleInput = RepositoryId & {
 };
 
 /**
- * Makes the rule of a pattern, or changes it to what is given. It holds for pushes that are judged from now on.
- * @throws AppError 400, 401, 403, 404 for the repository or a pusher, 409 when there are too many
+ * Creates or replaces the rule of a pattern. It applies to pushes that are checked from now on.
+ * @throws AppError 400, 401, 403, 404 for the repository or a pusher, 409 if the repository has too many rules
  */
 export async function setBranchRule<S extends Select>(
   { db }: Deps,
@@ -100,7 +100,7 @@ export async function setBranchRule<S extends Select>(
   const problem = problemOfPattern(pattern);
   if (problem) throw invalid('pattern', problem);
   if (pushRole === 'read') throw invalid('pushRole', 'must be WRITE or ADMIN');
-  if (pushers.length > MAX_PUSHERS) throw invalid('pushers', `must be at most ${MAX_PUSHERS}`);
+  if (pushers.length > MAX_PUSHERS) throw invalid('pushers', `must have at most ${MAX_PUSHERS} names`);
   return inTransaction(db, async (tx) => {
     await lockRepository(tx, key.id);
     const { id, name, namespaceId } = await administered(tx, viewer, key);
@@ -113,7 +113,7 @@ export async function setBranchRule<S extends Select>(
       update: data,
     });
     if ((await tx.branchRule.count({ where: { repositoryId: id } })) > MAX_RULES)
-      throw new AppError('conflict', `A repository may have ${MAX_RULES} rules for branches`);
+      throw new AppError('conflict', `A repository may have at most ${MAX_RULES} branch rules; delete one first`);
     await record(tx, author, {
       action: 'branch_rule.set',
       namespaceIds: [namespaceId],

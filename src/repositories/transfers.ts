@@ -1,4 +1,7 @@
-/** What a fetch or a push is, whichever way it comes: who may make it, and what follows from it. */
+/**
+ * What HTTP and SSH share for a fetch or a push: the permission check while it runs, and how a push is
+ * received.
+ */
 
 import type { Readable, Writable } from 'node:stream';
 import type pg from 'pg';
@@ -37,7 +40,7 @@ export function actionOf(service: Service): GitAction {
   return service === 'git-upload-pack' ? 'repository.read' : 'repository.push';
 }
 
-/** A transfer is broken off when its viewer may not make it any more: its output is destroyed. */
+/** Watches the permission of a running transfer, and destroys its output when the permission is revoked. */
 export function whileAllowed(
   services: { db: Db; rechecks: Rechecks },
   { viewer }: { viewer: Viewer },
@@ -49,16 +52,16 @@ export function whileAllowed(
 }
 
 export type Push = {
-  /** Of the repository. */
+  /** The repository's id. */
   id: string;
   requestId: string;
-  /** That the viewer may push, from `whileAllowed`. */
+  /** The watched permission to push, from `whileAllowed`. */
   right: Recheck;
   input: Readable;
   output: Writable;
 };
 
-/** Takes a push of a viewer who may make it. @throws AppError 401 for the anonymous */
+/** Prepares to receive a push from a viewer who may push. @throws AppError 401 for anonymous viewers */
 export async function receiving(
   services: Deps,
   { viewer }: { viewer: Viewer },
