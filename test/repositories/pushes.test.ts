@@ -116,7 +116,7 @@ test('a ref that could not be asked for by its name is refused, and no path of t
       `HEAD:refs/heads/${name}`,
     );
     expect(code).not.toBe(0);
-    expect(stderr).toContain('is no name here');
+    expect(stderr).toContain('is not a valid name');
     expect(stderr).not.toContain(app.config.dataDir);
   }
   await workspace.git('names', 'push', '-q', 'origin', `HEAD:refs/heads/${'y'.repeat(240)}`);
@@ -449,7 +449,7 @@ test('a fault on our side refuses a push with a plain sentence and the request i
     );
     expect(code).not.toBe(0);
     expect(stderr).toContain(
-      'remote: The push could not be checked because of a fault on the server',
+      'remote: The push could not be checked because of a server error',
     );
     expect(stderr).toContain('the-request');
     expect(stderr).not.toMatch(/prisma|branch_protection|column/i);

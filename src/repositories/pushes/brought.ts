@@ -1,55 +1,54 @@
-/** What the parts of the judge look at. */
+/** Types and helpers that the pre-receive checks share. */
 
-import { setImmediate as others } from 'node:timers/promises';
+import { setImmediate as yieldToEventLoop } from 'node:timers/promises';
 import type { NewObject, Wanted } from '../../git/objects/new-objects.ts';
 import type { Quarantined } from '../../git/objects/walk.ts';
 import type { Command, Verdict } from '../../git/transport/hooks.ts';
 import type { Actor } from '../../identity/audit.ts';
 
-/** What a push brings. */
+/** A push before its refs are updated. */
 export type Brought = {
   repository: { id: string; name: string; namespaceId: string };
   by: Actor;
   commands: readonly Command[];
-  /** What its refs are to point at; what is reachable from them, and from no ref yet, is new. */
+  /** The commits and tags that the refs will point to. Objects reachable from them and from no existing ref are new. */
   tips: readonly string[];
-  /** Of `git push -o`. */
+  /** The `git push -o` options. */
   options: readonly string[];
-  /** Its signal bounds the time that looking may take. */
-  place: Quarantined;
+  /** The signal bounds the duration of the checks. */
+  quarantined: Quarantined;
 };
 
-/** One who looks at the objects that a push brings, which are read once for all of them. */
+/** Inspects the new objects of a push. The objects are read once for all scanners. */
 export type Look = {
-  /** The objects that it is shown. */
+  /** The objects to inspect. */
   wanted: Wanted;
-  /** Whether it has seen enough to refuse the push. */
-  see(object: NewObject): Promise<boolean>;
-  /** When it has seen all of them, or enough. */
+  /** @returns whether it has seen enough to reject the push */
+  inspect(object: NewObject): Promise<boolean>;
+  /** Called after all objects, or after `inspect` returned true. */
   verdict(): Promise<Verdict>;
 };
 
-/** Reasons are shown to who pushes, line by line. */
+/** The reasons are shown to the pusher, one per line. */
 export function refused(...reasons: string[]): Verdict {
   return { accepted: false, reasons };
 }
 
-/* What a push brings may be made to take long to look at. */
-
-/** Without letting other requests have their turn. */
+/** Maximum time without yielding to the event loop. An attacker can craft a push that takes long to check. */
 const SLICE_MS = 10;
 
 /**
- * What a loop calls in each round: now and then others have their turn, and the signal is heard.
+ * For loops over untrusted input. The returned function is called in each iteration: every 10 ms it yields to the event
+ * loop and checks the signal.
  * @throws the reason of the signal
  */
 export function takeTurns(signal: AbortSignal): () => Promise<void> | undefined {
-  let since = performance.now();
+  let sliceStart = performance.now();
   return () => {
-    if (performance.now() - since < SLICE_MS) return undefined;
-    return others().then(() => {
+    if (performance.now() - sliceStart < SLICE_MS) return undefined;
+    return yieldToEventLoop().then(() => {
       signal.throwIfAborted();
-      since = performance.now();
+      sliceStart = performance.now();
     });
   };
 }

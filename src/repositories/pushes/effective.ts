@@ -1,114 +1,118 @@
 /**
- * Which pushes took effect. Git says it of a push that it has answered; of one whose server was killed it shows in where the
- * refs stand, and in what events tell of them.
+ * Decides which pushes took effect. Git reports this for a push that it finished. For a push whose server was killed,
+ * it is inferred from the current refs and from the recorded events.
  */
 import { type Command, NONE } from '../../git/transport/hooks.ts';
 import type { Pushed, ToldMove } from './rows.ts';
 
-/** By name: what the ref points at. */
+/** Ref name → object id. */
 type Refs = ReadonlyMap<string, string>;
 
-type Told = Command & { at: Date };
+type RecordedUpdate = Command & { at: Date };
 
-/** By the ref's name: its moves that events tell of, the latest first. */
-type Moves = ReadonlyMap<string, readonly Told[]>;
+/** Ref name → its recorded updates, latest first. */
+type RecordedUpdates = ReadonlyMap<string, readonly RecordedUpdate[]>;
 
-export type Sorted = {
-  /** Those that took effect, oldest first, each with the commands that did. */
+export type ClassifiedPushes = {
+  /** Pushes that took effect, oldest first, each with only the commands that did. */
   effective: Pushed[];
   /**
-   * Those of which it cannot be said yet, and that can wait: a ref of theirs stands where no event and none of the pushes has
-   * led it. So another server has let a push pass that is not recorded, perhaps one that went on from theirs.
+   * Pushes that cannot be decided yet and can wait: one of their refs has a value that no event and none of these
+   * pushes explains. So a different server accepted a push that is not recorded yet, perhaps one based on these.
    */
-  open: ReadonlySet<Pushed>;
+  undecided: ReadonlySet<Pushed>;
 };
 
 /**
- * Of a push that git said nothing of, a command took effect
+ * For a push without a report from git, a command took effect
  *
- * - where a later one of these pushes began to move its ref on;
- * - where an event tells of a move that began there, and none of one that led there: a client that was cut off sends its push
- *   again, hears that all is up to date, and sends its next to the server that has the repository by then;
- * - where its ref stands where it was to be moved, and neither a later push nor an event has moved it there.
+ * - if a later push of this list started from its result;
+ * - if an event records an update that starts from its result, and no event records the update that leads to it: a
+ *   client whose connection broke retries its push, is told that everything is up to date, and sends its next push to
+ *   the server that has the repository by then;
+ * - if its ref has the value that the command set, and neither a later push nor an event set it.
  *
- * A push that is sent again may come to another server while git is still at the first: of the two one moves the ref, and one
- * event is to tell of it. When the note of the first was finished between the move and its record, that event is there: so of
- * a push that git has spoken of, a command is left out of which an event tells that is younger than the push.
+ * A retried push may reach a different server while git still runs the first attempt. Only one of the two updates the
+ * ref, and only one event may record it. If the first attempt was recorded by recovery, its event exists already. So
+ * for a push that git has reported on, commands are left out that an event younger than the push records.
  *
  * @param pushes the oldest first
- * @param told the latest first
+ * @param recorded the latest first
  */
 export function sortPushes(
   pushes: readonly Pushed[],
   refs: Refs,
-  told: readonly ToldMove[],
-): Sorted {
-  const moves = movesOf(told);
-  const open = openOf(pushes, refs, moves);
+  recorded: readonly ToldMove[],
+): ClassifiedPushes {
+  const updates = groupByRef(recorded);
+  const undecided = findUndecided(pushes, refs, updates);
   const later = new Map<string, Set<string>>();
-  /** Refs that a later push has moved to where they stand. */
+  /** Refs whose current value is the result of a later push. */
   const explained = new Set<string>();
-  /** Whether an event that is as young tells of it, and none of a later move. */
-  const isLast = (command: Command, since = 0) =>
-    isToldSince(moves.get(command.ref)?.slice(0, 1) ?? [], command, since);
-  const isTold = (command: Command) => {
+  /** Whether the latest recorded update of the ref is this command, no older than `since`. */
+  const isLatestRecorded = (command: Command, since = 0) =>
+    isRecordedSince(updates.get(command.ref)?.slice(0, 1) ?? [], command, since);
+  const isRecorded = (command: Command) => {
     const { ref, before } = command;
-    if (!isLast(command)) return false;
-    // Unless one of these has moved it back meanwhile.
-    const others = pushes.flatMap(({ commands }) => commands);
-    return !others.some((other) => other.ref === ref && other.after === before);
+    if (!isLatestRecorded(command)) return false;
+    // Unless one of these pushes moved the ref back in between.
+    const allCommands = pushes.flatMap(({ commands }) => commands);
+    return !allCommands.some((other) => other.ref === ref && other.after === before);
   };
   const effective: Pushed[] = [];
   for (const push of pushes.toReversed()) {
     const since = Date.parse(push.at);
-    const moved =
+    const applied =
       push.updated ??
       push.commands.filter((command) => {
         const { ref, after } = command;
-        if (later.get(ref)?.has(after) || isMovedOn(command, since, moves)) return true;
-        return stands(refs, command) && !explained.has(ref) && !isTold(command);
+        if (later.get(ref)?.has(after) || isContinued(command, since, updates)) return true;
+        return isCurrent(refs, command) && !explained.has(ref) && !isRecorded(command);
       });
-    for (const command of moved) {
+    for (const command of applied) {
       const { ref, before } = command;
       later.set(ref, (later.get(ref) ?? new Set()).add(before));
-      if (stands(refs, command)) explained.add(ref);
+      if (isCurrent(refs, command)) explained.add(ref);
     }
-    const commands = push.updated?.filter((command) => !isLast(command, since)) ?? moved;
-    if (commands.length > 0 && !open.has(push)) effective.unshift({ ...push, commands });
+    const commands = push.updated?.filter((command) => !isLatestRecorded(command, since)) ?? applied;
+    if (commands.length > 0 && !undecided.has(push)) effective.unshift({ ...push, commands });
   }
-  return { effective, open };
+  return { effective, undecided };
 }
 
-function openOf(pushes: readonly Pushed[], refs: Refs, moves: Moves): ReadonlySet<Pushed> {
-  const leads = new Set(pushes.flatMap(({ commands }) => commands.map(placeOf)));
-  const isOpen = ({ ref, before, after }: Command) => {
-    const place = refs.get(ref) ?? NONE;
-    if (place === before || leads.has(placeOf({ ref, after: place }))) return false;
-    // Its own event may be the last, when its note has outlived that.
-    const last = moves.get(ref)?.find((move) => move.before !== before || move.after !== after);
-    return last?.after !== place;
+function findUndecided(pushes: readonly Pushed[], refs: Refs, updates: RecordedUpdates): ReadonlySet<Pushed> {
+  const explained = new Set(pushes.flatMap(({ commands }) => commands.map(refValueKey)));
+  const isUndecided = ({ ref, before, after }: Command) => {
+    const value = refs.get(ref) ?? NONE;
+    if (value === before || explained.has(refValueKey({ ref, after: value }))) return false;
+    // The latest event may be the push's own, if its note outlived the record.
+    const last = updates.get(ref)?.find((move) => move.before !== before || move.after !== after);
+    return last?.after !== value;
   };
-  const open = pushes.filter(
-    ({ canWait, updated, commands }) => canWait && updated === null && commands.some(isOpen),
+  const undecided = pushes.filter(
+    ({ canWait, updated, commands }) => canWait && updated === null && commands.some(isUndecided),
   );
-  return new Set(open);
+  return new Set(undecided);
 }
 
-function movesOf(told: readonly ToldMove[]): Moves {
-  const moves = new Map<string, Told[]>();
-  for (const { refs, at } of told)
+function groupByRef(recorded: readonly ToldMove[]): RecordedUpdates {
+  const updates = new Map<string, RecordedUpdate[]>();
+  for (const { refs, at } of recorded)
     for (const { ref, before, after } of refs) {
-      const all = moves.get(ref) ?? [];
+      const all = updates.get(ref) ?? [];
       all.push({ ref, before: before ?? NONE, after: after ?? NONE, at });
-      moves.set(ref, all);
+      updates.set(ref, all);
     }
-  return moves;
+  return updates;
 }
 
-/** Whether a move that is told of, and younger, began where the command leads, and no move led there that is told of. */
-function isMovedOn(command: Command, since: number, moves: Moves): boolean {
-  const all = moves.get(command.ref) ?? [];
-  if (isToldSince(all, command, since)) return false;
+/**
+ * Whether a younger recorded update starts from the result of the command, while no recorded update leads to that
+ * value.
+ */
+function isContinued(command: Command, since: number, updates: RecordedUpdates): boolean {
+  const all = updates.get(command.ref) ?? [];
+  if (isRecordedSince(all, command, since)) return false;
   return all.some(
     (move, i) =>
       move.before === command.after &&
@@ -117,16 +121,16 @@ function isMovedOn(command: Command, since: number, moves: Moves): boolean {
   );
 }
 
-function isToldSince(all: readonly Told[], { before, after }: Command, since: number): boolean {
+function isRecordedSince(all: readonly RecordedUpdate[], { before, after }: Command, since: number): boolean {
   return all.some(
     (move) => move.before === before && move.after === after && move.at.getTime() >= since,
   );
 }
 
-function stands(refs: Refs, { ref, after }: Command): boolean {
+function isCurrent(refs: Refs, { ref, after }: Command): boolean {
   return (refs.get(ref) ?? NONE) === after;
 }
 
-function placeOf({ ref, after }: Pick<Command, 'ref' | 'after'>): string {
+function refValueKey({ ref, after }: Pick<Command, 'ref' | 'after'>): string {
   return `${ref} ${after}`;
 }

@@ -1,4 +1,4 @@
-/** What is looked for in the objects that a push brings, which are read once for all who look. */
+/** Scans the new objects of a push for missing large files and secrets. The objects are read once for all scanners. */
 
 import type { Git } from '../../git/git.ts';
 import { isWanted, newObjects } from '../../git/objects/new-objects.ts';
@@ -11,8 +11,9 @@ import type { FindingIds } from './secrets/find.ts';
 import { lookForSecrets } from './secrets/judge.ts';
 
 /**
- * Of looking for large files alone. It protects nobody but who pushes, so that what takes longer is let pass: some millions
- * of objects. Secrets are looked for to the end, and what may take no longer than all of the judge's work comes with them.
+ * Time limit when only large files are checked. This check protects only the pusher, so a push with more objects (some
+ * millions) is accepted unchecked. Secret scanning always completes, within the time limit of all checks, and pointers
+ * are checked with it.
  */
 const MAX_POINTERS_MS = 20_000;
 
@@ -25,37 +26,40 @@ export async function judgeNewFiles(
   { forSecrets }: { forSecrets: boolean },
 ): Promise<Verdict> {
   const pointers = lookForPointers(services, brought);
-  if (forSecrets) return shown(brought, [pointers, lookForSecrets(services, brought)]);
-  const { place } = brought;
-  const limit = AbortSignal.timeout(MAX_POINTERS_MS);
-  const bounded = { ...place, signal: AbortSignal.any([place.signal, limit]) };
+  if (forSecrets) return scan(brought, [pointers, lookForSecrets(services, brought)]);
+  const { quarantined } = brought;
+  const timeout = AbortSignal.timeout(MAX_POINTERS_MS);
+  const bounded = { ...quarantined, signal: AbortSignal.any([quarantined.signal, timeout]) };
   try {
-    return await shown({ place: bounded }, [pointers]);
+    return await scan({ quarantined: bounded }, [pointers]);
   } catch (error) {
-    if (limit.aborted && !place.signal.aborted) return { accepted: true };
+    if (timeout.aborted && !quarantined.signal.aborted) return { accepted: true };
     throw error;
   }
 }
 
-/** The first of the looks that refuses decides; those behind it may keep what the push allows. */
-async function shown(
-  { place }: Pick<Brought, 'place'>,
-  looks: readonly [Look, ...Look[]],
+/**
+ * The first scanner that rejects decides. The scanners after it get no `verdict` call, so they do not store what the
+ * push allows.
+ */
+async function scan(
+  { quarantined }: Pick<Brought, 'quarantined'>,
+  scanners: readonly [Look, ...Look[]],
 ): Promise<Verdict> {
-  const all = looks.map(({ wanted }) => wanted);
+  const all = scanners.map(({ wanted }) => wanted);
   const wanted = {
     types: [...new Set(all.flatMap(({ types }) => types))],
     min: Math.min(...all.map(({ min }) => min)),
     max: Math.max(...all.map(({ max }) => max)),
   };
-  for await (const objects of newObjects(place, wanted))
+  for await (const objects of newObjects(quarantined, wanted))
     for (const object of objects)
-      for (const look of looks)
-        if (isWanted(look.wanted, object.type, object.data.length) && (await look.see(object)))
-          return look.verdict();
+      for (const scanner of scanners)
+        if (isWanted(scanner.wanted, object.type, object.data.length) && (await scanner.inspect(object)))
+          return scanner.verdict();
   const notes: string[] = [];
-  for (const look of looks) {
-    const verdict = await look.verdict();
+  for (const scanner of scanners) {
+    const verdict = await scanner.verdict();
     if (!verdict.accepted) return verdict;
     notes.push(...(verdict.notes ?? []));
   }

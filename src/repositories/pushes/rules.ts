@@ -1,11 +1,11 @@
 /**
- * What a push must pass, and what follows from it.
+ * Connects a push to its checks and its record.
  *
- *   unpack into quarantine → judge → note that it was begun → git updates refs → record → answer the client
+ *   unpack into quarantine → check → write a note → git updates refs → record → answer the client
  *
- * Nothing takes effect before the judge has agreed, and the client gets success only after the record
- * is in the database. Where that cannot be written, the client's connection breaks off and it is tried again
- * (`recorder.ts`); killed between the two, the server finds its note at the next start and records then.
+ * Nothing takes effect before the checks accept the push. The client gets success only after the record is in the
+ * database. If recording fails, the connection is closed and the record is retried (`recorder.ts`); if the server is
+ * killed in between, the next start finds the note and records the push.
  */
 
 import type pg from 'pg';
@@ -28,7 +28,7 @@ import { storageExceeded, storageLeft, storageLimit } from '../../platform/limit
 import { PushReservation } from '../../platform/limits/storage.ts';
 import type { DiskSpace } from '../../platform/storage/disk-space.ts';
 import type { LargeFiles } from '../lfs/store/store.ts';
-import { judgeBranches } from './branches.ts';
+import { judgeBranches } from './branchVerdict.ts';
 import { refused } from './brought.ts';
 import { judgeLocks } from './locks.ts';
 import { judgeNewFiles } from './new-files.ts';
@@ -53,21 +53,21 @@ export type PushBy = {
   repositoryId: string;
   by: Account;
   requestId: string;
-  /** That the pusher may push; it is asked again before anything takes effect. */
+  /** The permission to push, which is checked again before anything takes effect. */
   right: Pick<Recheck, 'fresh'>;
 };
 
-/** A look at what a push brings that takes longer is none: the push is refused and says so. */
-const MAX_LOOK_MS = 60_000;
-/** For an answer whether the pusher still may push, which comes within seconds while there is a database. */
+/** Time limit of the checks. A push that takes longer is rejected with that reason. */
+const MAX_CHECK_MS = 60_000;
+/** Time limit for rechecking the permission. The answer takes seconds at most while the database is available. */
 const MAX_RECHECK_MS = 10_000;
-/** Of a ref's name in a refusal. */
-const MAX_SHOWN = 300;
+/** Characters of a ref name shown in a message. */
+const MAX_SHOWN_NAME = 300;
 
 /**
- * For `receivePack`: one object per push. `by` may push: its caller has asked. The pack may
- * take hours to come, so the right is asked for again at its end. The request's id is shown where something fails on
- * our side, and stands in the log.
+ * Creates the rules for one push by `receivePack`. The caller has checked that `by` may push; because the pack may take
+ * hours to arrive, the permission is checked again at its end. The request id is shown on server errors and is in the
+ * log.
  */
 export async function pushRules(
   services: Deps,
@@ -81,11 +81,11 @@ export async function pushRules(
   return {
     hooks: git.hooks,
     locks: git.locks,
-    limit: limitOf(services, room),
+    limit: packLimit(services, room),
     async judge(push, signal) {
       try {
-        const verdict = await judge(services, { id, by, push, signal, reservation });
-        // While the database is away nobody answers whether the pusher still may push.
+        const verdict = await checkPush(services, { id, by, push, signal, reservation });
+        // Without the database the permission cannot be checked.
         await right.fresh(AbortSignal.any([signal, AbortSignal.timeout(MAX_RECHECK_MS)]));
         const at = new Date().toISOString();
         const { commands } = push;
@@ -102,10 +102,10 @@ export async function pushRules(
       } catch (error) {
         if (error instanceof AppError && error.status < 500) return refused(error.message);
         if (await isGone(db, id)) return refused(DELETED);
-        log.error({ err: error, repository: id, req: { id: requestId } }, 'a push was not judged');
+        log.error({ err: error, repository: id, req: { id: requestId } }, 'could not check a push');
         return refused(
-          'The push could not be checked because of a fault on the server, and nothing was changed.',
-          `Try again; the request id ${requestId} helps its operator to find the fault.`,
+          'The push could not be checked because of a server error. Nothing was changed.',
+          `Try again. If it fails again, give the operator the request id ${requestId}.`,
         );
       } finally {
         if (!begun) await reservation.release();
@@ -126,8 +126,8 @@ export async function pushRules(
   };
 }
 
-/** What the pack of a push may take, and what its sender is told when it is larger. */
-function limitOf(services: Deps, room: Room | null): PushRules['limit'] {
+/** The size limit for the pack, and the message for a larger one. */
+function packLimit(services: Deps, room: Room | null): PushRules['limit'] {
   if (!room) return { maxBytes: 0, reason: DELETED };
   const left = storageLeft(services, room);
   if (services.space.room < left)
@@ -139,7 +139,7 @@ function limitOf(services: Deps, room: Room | null): PushRules['limit'] {
 
 const DELETED = 'The repository was deleted';
 
-/** Deleting takes a repository's folder away from whoever looks into it just then, which fails in many ways. */
+/** Deleting a repository removes its folder while a push may be using it, which fails in many ways. */
 async function isGone(db: Db, id: string): Promise<boolean> {
   return db.repository.count({ where: { id } }).then(
     (count) => count === 0,
@@ -147,7 +147,7 @@ async function isGone(db: Db, id: string): Promise<boolean> {
   );
 }
 
-type Asked = {
+type CheckInput = {
   id: string;
   by: Account;
   push: Push;
@@ -155,20 +155,20 @@ type Asked = {
   reservation: PushReservation;
 };
 
-async function judge(
+async function checkPush(
   services: Deps,
-  { id, by, push, signal, reservation }: Asked,
+  { id, by, push, signal, reservation }: CheckInput,
 ): Promise<Verdict> {
   const { commands, quarantine, options } = push;
   const row = await readJudged(services.pool, id, by.userId);
   if (!row) return refused(DELETED);
   for (const { ref, after } of commands) {
-    const problem = after === NONE ? undefined : problemOf(ref);
-    if (problem) return refused(`${ref.slice(0, MAX_SHOWN)} ${problem}; choose another name`);
+    const problem = after === NONE ? undefined : findNameProblem(ref);
+    if (problem) return refused(`${ref.slice(0, MAX_SHOWN_NAME)} ${problem}; choose another name`);
   }
-  const limit = AbortSignal.timeout(MAX_LOOK_MS);
+  const limit = AbortSignal.timeout(MAX_CHECK_MS);
   const bounded = AbortSignal.any([signal, limit]);
-  const place = { dir: services.git.disk.pathOf(id), quarantine, signal: bounded };
+  const quarantined = { dir: services.git.disk.pathOf(id), quarantine, signal: bounded };
   const protection = {
     namespaceId: row.namespaceId,
     defaultBranch: row.branchProtection ? row.defaultBranch : null,
@@ -178,29 +178,29 @@ async function judge(
   await reservation.take(row.namespaceId, row.plan, quarantine ? sizeOf(quarantine) : 0);
   const repository = { id, name: row.name, namespaceId: row.namespaceId };
   const tips = commands.map(({ after }) => after).filter((after) => after !== NONE);
-  const brought = { repository, by, commands, tips, options, place };
+  const brought = { repository, by, commands, tips, options, quarantined };
   try {
-    const branches = await judgeBranches(protection, by, commands, place);
-    if (!branches.accepted) return branches;
-    const locked = await judgeLocks(row.locks, brought);
-    if (!locked.accepted) return locked;
+    const branchVerdict = await judgeBranches(protection, by, commands, quarantined);
+    if (!branchVerdict.accepted) return branchVerdict;
+    const lockVerdict = await judgeLocks(row.locks, brought);
+    if (!lockVerdict.accepted) return lockVerdict;
     return await judgeNewFiles(services, brought, { forSecrets: row.secretScanning });
   } catch (error) {
     if (!limit.aborted) throw error;
     return refused(
-      `What the push brings could not be looked at within ${MAX_LOOK_MS / 1000} seconds.`,
-      `Push it in parts${row.secretScanning ? ', or switch secret scanning off for it' : ''}.`,
+      `The push could not be checked within ${MAX_CHECK_MS / 1000} seconds.`,
+      `Push fewer commits at once${row.secretScanning ? ', or turn off secret scanning for the repository' : ''}.`,
     );
   }
 }
 
-/** Why a ref of this name could not be asked for by it. */
-function problemOf(ref: string): string | undefined {
+/** Returns why a ref of this name could not be used as `ref`, or undefined if it could. */
+function findNameProblem(ref: string): string | undefined {
   const name = ref.replace(/^refs\/(heads|tags)\//, '');
-  if (isCommitId(name)) return "has the form of a commit's id, and would be taken for that commit";
-  // What the hook's pipe gave for bytes that are no UTF-8.
+  if (isCommitId(name)) return 'has the form of a commit id and would be read as that commit';
+  // Bytes that are not UTF-8 arrive from the hook's pipe as U+FFFD.
   if (name.includes('\ufffd')) return 'is not UTF-8';
   if (!isRefName(name))
-    return `is no name here: it may have ${MAX_REF_BYTES} bytes, not begin with "-", and not be "@"`;
+    return `is not a valid name: it may have at most ${MAX_REF_BYTES} bytes, must not begin with "-", and must not be "@"`;
   return undefined;
 }

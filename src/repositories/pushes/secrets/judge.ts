@@ -1,4 +1,4 @@
-/** Whether a push may bring what looks like a secret, and what its pusher is told. */
+/** Rejects pushes that add secrets, and stores the findings that the pusher allows. */
 
 import type { Git } from '../../../git/git.ts';
 import { MAX_COMPARED_BYTES } from '../../../git/objects/walk.ts';
@@ -10,68 +10,68 @@ import { type Brought, type Look, refused } from '../brought.ts';
 import type { FindingIds } from './find.ts';
 import { type Candidate, type Finding, SecretScan } from './scan.ts';
 
-/** Of a refusal. */
+/** Findings listed in a message. */
 const MAX_FINDINGS = 5;
-/** `git push -o secret.allow=<id>`, for each that may be there. */
+/** The push option `git push -o secret.allow=<id>` allows one finding. */
 const ALLOW = 'secret.allow=';
 
 type Deps = { db: Db; findingIds: FindingIds; git: Git };
 
-/** What the pusher allows is kept, with an entry in the audit log, when nothing else of the push is refused here. */
+/** Findings that the pusher allows are stored with an audit entry, if no scanner rejects the push. */
 export function lookForSecrets(services: Deps, brought: Brought): Look {
-  const { repository, commands, tips, options, place } = brought;
-  const wanted = new Set(
+  const { repository, commands, tips, options, quarantined } = brought;
+  const allowedIds = new Set(
     options.filter((one) => one.startsWith(ALLOW)).map((one) => one.slice(ALLOW.length).trim()),
   );
-  /** Of those that the pusher allows, the ones that are there and were not allowed before. */
-  const fresh = new Map<string, Candidate>();
-  const scan = new SecretScan(place, tips, {
+  /** Findings that the pusher allows, that exist in the push, and that were not allowed before. */
+  const newlyAllowed = new Map<string, Candidate>();
+  const scan = new SecretScan(quarantined, tips, {
     idOf: (kind, text) => services.findingIds(repository.id, kind, text),
     async allowed(candidates) {
-      const kept = await keptAmong(services, repository.id, candidates);
+      const stored = await readAllowed(services, repository.id, candidates);
       for (const one of candidates)
-        if (wanted.has(one.id) && !kept.has(one.id)) fresh.set(one.id, one);
-      return kept.union(wanted);
+        if (allowedIds.has(one.id) && !stored.has(one.id)) newlyAllowed.set(one.id, one);
+      return stored.union(allowedIds);
     },
     async known(oids) {
-      const found = await services.git.objects.use(place.dir, (objects) => objects.info(oids));
+      const found = await services.git.objects.use(quarantined.dir, (objects) => objects.info(oids));
       return new Set(found.flatMap((info) => info?.oid ?? []));
     },
     limit: MAX_FINDINGS,
   });
-  const made = commands.filter(({ before, after }) => before === NONE && after !== NONE);
+  const createdRefs = commands.filter(({ before, after }) => before === NONE && after !== NONE);
   return {
     wanted: { types: ['blob', 'tree', 'commit', 'tag'], min: 1, max: MAX_COMPARED_BYTES - 1 },
-    see: (object) => scan.see(object),
+    inspect: (object) => scan.inspect(object),
     async verdict() {
-      await scan.seeRefs(made.map(({ ref }) => ref));
+      await scan.inspectRefs(createdRefs.map(({ ref }) => ref));
       const findings = await scan.findings();
-      if (findings.length > 0) return refusal(findings);
-      if (fresh.size > 0) await keep(services, brought, [...fresh.values()]);
-      const notes = [...wanted]
-        .filter((id) => !fresh.has(id))
-        .map((id) => `${ALLOW}${id}: nothing new is allowed by it.`);
+      if (findings.length > 0) return refuseFindings(findings);
+      if (newlyAllowed.size > 0) await storeAllowed(services, brought, [...newlyAllowed.values()]);
+      const notes = [...allowedIds]
+        .filter((id) => !newlyAllowed.has(id))
+        .map((id) => `${ALLOW}${id} had no effect: this push has no new finding with that id.`);
       return { accepted: true, notes };
     },
   };
 }
 
-function refusal(findings: readonly Finding[]): Verdict {
-  const least = findings.length < MAX_FINDINGS ? '' : ', perhaps among others';
+function refuseFindings(findings: readonly Finding[]): Verdict {
+  const more = findings.length < MAX_FINDINGS ? '' : ` (the first ${MAX_FINDINGS} findings)`;
   return refused(
-    `Secret scanning refused the push${least}:`,
+    `Secret scanning rejected the push${more}:`,
     ...findings.map(
-      ({ place, kind, commit, id }) =>
-        `  ${place} adds ${kind} (${commit ? `commit ${commit.slice(0, 10)}, ` : ''}finding ${id})`,
+      ({ location, kind, commit, id }) =>
+        `  ${location} adds ${kind} (${commit ? `commit ${commit.slice(0, 10)}, ` : ''}finding ${id})`,
     ),
-    'There are three ways on:',
-    '- take it out of the commits, and revoke it if it was real;',
-    `- if it may be there: git push -o ${ALLOW}${findings[0]?.id} (once for each finding);`,
-    '- have an administrator switch secret scanning off for the repository.',
+    'To continue, do one of the following:',
+    '- remove the secret from the commits, and revoke it if it is real;',
+    `- if it is not a real secret: git push -o ${ALLOW}${findings[0]?.id} (one option per finding);`,
+    '- ask an administrator to turn off secret scanning for the repository.',
   );
 }
 
-async function keptAmong(
+async function readAllowed(
   { db }: Deps,
   repositoryId: string,
   candidates: readonly Candidate[],
@@ -84,7 +84,7 @@ async function keptAmong(
   return new Set(rows.map(({ finding }) => finding));
 }
 
-async function keep(
+async function storeAllowed(
   { db }: Deps,
   { repository, by }: Brought,
   secrets: readonly Candidate[],
